@@ -1,0 +1,551 @@
+// SPDX-License-Identifier: GPL-2.0-only
+/*
+ * The C side of helpers.h: the only place that knows layouts of the kernel's structures.
+ *
+ * One function does one thing of the kernel that the `kernel` crate has no face for. What is
+ * decided on it is decided in Rust.
+ */
+#include <linux/ftrace.h>
+#include <linux/irq_work.h>
+#include <linux/kprobes.h>
+#include <linux/magic.h>
+#include <linux/mm.h>
+#include <linux/mmap_lock.h>
+#include <linux/module.h>
+#include <linux/moduleparam.h>
+#include <linux/pagemap.h>
+#include <linux/percpu.h>
+#include <linux/perf_event.h>
+#include <linux/sched/mm.h>
+#include <linux/sched/task_stack.h>
+#include <linux/srcu.h>
+#include <linux/uaccess.h>
+#include <linux/unwind_user.h>
+#include <linux/userfaultfd_k.h>
+#include <linux/workqueue.h>
+
+#include "helpers.h"
+
+#define CREATE_TRACE_POINTS
+#include "trace.h"
+
+/* ---- Hooks ---- */
+
+/* In C because the `kernel` crate has no parameters that can be written at run time. */
+static bool enabled = true;
+module_param(enabled, bool, 0644);
+MODULE_PARM_DESC(enabled, "Unwind user stacks (off: the kernel's own chains from the next sample on)");
+
+static unsigned long immediate_address, deferred_address;
+static struct srcu_struct deferred_walks;
+
+/* ftrace calls at the function's entry, or a few bytes behind it where there is an ENDBR. */
+static bool is_entry_of(unsigned long ip, unsigned long function)
+{
+	return function && ip - function < 16;
+}
+
+/*
+ * What is left to the kernel: tasks without user memory or with other stacks than ours, and
+ * guests, whose memory is not the task's.
+ */
+static bool is_ours(const struct pt_regs *regs)
+{
+	return current->mm && !(current->flags & (PF_KTHREAD | PF_USER_WORKER | PF_VCPU)) &&
+	       user_mode((struct pt_regs *)regs) && user_64bit_mode((struct pt_regs *)regs) &&
+	       !(regs->flags & X86_VM_MASK);
+}
+
+/* NMI, IRQ or task. Leaving the instruction pointer as it is runs the kernel's own function. */
+static void notrace on_entry(unsigned long ip, unsigned long parent_ip, struct ftrace_ops *ops,
+			     struct ftrace_regs *fregs)
+{
+	const struct pt_regs *regs;
+	unsigned long target;
+	int bit;
+
+	if (!READ_ONCE(enabled))
+		return;
+	if (is_entry_of(ip, immediate_address)) {
+		regs = (const struct pt_regs *)ftrace_regs_get_argument(fregs, 1);
+		target = (unsigned long)sframe_unwind_immediate;
+	} else if (is_entry_of(ip, deferred_address)) {
+		regs = task_pt_regs(current);
+		target = (unsigned long)sframe_unwind_deferred;
+	} else {
+		return;
+	}
+
+	/* Holds preemption off, and keeps a fault in here from coming in again. */
+	bit = ftrace_test_recursion_trylock(ip, parent_ip);
+	if (bit < 0)
+		return;
+	if (is_ours(regs) && sframe_unwind_wanted())
+		ftrace_regs_set_instruction_pointer(fregs, target);
+	ftrace_test_recursion_unlock(bit);
+}
+
+static struct ftrace_ops ops = {
+	.func = on_entry,
+	/* No other IPMODIFY user may come in between; ftrace_enabled cannot be switched off. */
+	.flags = FTRACE_OPS_FL_IPMODIFY | FTRACE_OPS_FL_PERMANENT,
+};
+
+/* kallsyms_lookup_name() is not for modules; a kprobe that never fires knows the address. */
+static unsigned long address_of(const char *function)
+{
+	struct kprobe probe = { .symbol_name = function };
+	unsigned long address;
+
+	if (register_kprobe(&probe))
+		return 0;
+	address = (unsigned long)probe.addr;
+	unregister_kprobe(&probe);
+	return address;
+}
+
+static int filter(const char *function, unsigned long *address, bool reset)
+{
+	int ret;
+
+	*address = address_of(function);
+	ret = *address ? ftrace_set_filter(&ops, (unsigned char *)function, strlen(function), reset) : -ENOENT;
+	if (ret)
+		pr_err("cannot hook %s: %s (%d)\n", function,
+		       *address ? "ftrace does not know it" : "this kernel has no such function", ret);
+	return ret;
+}
+
+int sfu_hook_install(bool immediate, bool deferred)
+{
+	int ret = init_srcu_struct(&deferred_walks);
+
+	if (ret)
+		return ret;
+	if (immediate)
+		ret = filter("perf_callchain_user", &immediate_address, true);
+	if (!ret && deferred)
+		ret = filter("unwind_user", &deferred_address, !immediate);
+	if (!ret && (immediate || deferred)) {
+		ret = register_ftrace_function(&ops);
+		if (ret == -EBUSY)
+			pr_err("cannot hook: another module or a live patch already replaces perf_callchain_user or unwind_user (%d)\n", ret);
+		else if (ret)
+			pr_err("cannot hook: ftrace refuses (%d)\n", ret);
+	}
+	if (ret) {
+		ftrace_free_filter(&ops);
+		cleanup_srcu_struct(&deferred_walks);
+	}
+	return ret;
+}
+
+void sfu_hook_remove(void)
+{
+	WRITE_ONCE(enabled, false);
+	if (immediate_address || deferred_address) {
+		/*
+		 * Waits for tasks that were preempted in a walk and for CPUs that are in one. If
+		 * ftrace has shut itself down the hook stays in, and this code must stay as well.
+		 */
+		if (WARN(unregister_ftrace_function(&ops), "sframe_unwind: ftrace will not let go of the hook; the module stays\n"))
+			for (;;)
+				schedule_timeout_uninterruptible(MAX_SCHEDULE_TIMEOUT);
+	}
+	/* Deferred walks may have slept on; after that, their last instructions. */
+	synchronize_srcu(&deferred_walks);
+	synchronize_rcu_tasks();
+	ftrace_free_filter(&ops);
+	cleanup_srcu_struct(&deferred_walks);
+}
+
+int sfu_deferred_enter(void)
+{
+	return srcu_read_lock(&deferred_walks);
+}
+
+void sfu_deferred_leave(int token)
+{
+	srcu_read_unlock(&deferred_walks, token);
+}
+
+/* ---- Context, registers, sinks ---- */
+
+enum sfu_context sfu_current_context(void)
+{
+	return in_nmi() ? SFU_NMI : in_task() ? SFU_TASK : SFU_IRQ;
+}
+
+void sfu_registers_of(const void *regs, struct sfu_registers *registers)
+{
+	const struct pt_regs *from = regs;
+
+	registers->pc = from->ip;
+	registers->sp = from->sp;
+	registers->fp = from->bp;
+}
+
+void sfu_registers_of_current(struct sfu_registers *registers)
+{
+	sfu_registers_of(task_pt_regs(current), registers);
+}
+
+bool sfu_store_immediate(void *entry, uint64_t address)
+{
+	return perf_callchain_store(entry, address) == 0;
+}
+
+bool sfu_store_deferred(void *trace, unsigned int max_entries, uint64_t address)
+{
+	struct unwind_stacktrace *to = trace;
+
+	if (to->nr >= max_entries)
+		return false;
+	to->entries[to->nr++] = address;
+	return true;
+}
+
+/* ---- User memory ---- */
+
+int sfu_read_user(void *to, uint64_t address, unsigned int len)
+{
+	return copy_from_user_nofault(to, (const void __user *)address, len) ? -EFAULT : 0;
+}
+
+int sfu_fault_in(uint64_t address, unsigned int len)
+{
+	size_t left;
+
+	/*
+	 * A fault may last for ever (userfaultfd, FUSE). With the module held, rmmod says EBUSY at
+	 * once instead of waiting for it.
+	 */
+	if (!try_module_get(THIS_MODULE))
+		return -ESHUTDOWN;
+	left = fault_in_readable((const char __user *)address, len);
+	module_put(THIS_MODULE);
+	return left ? -EFAULT : 0;
+}
+
+/*
+ * Pages that a walk in IRQ or NMI missed. A slot is taken by its `state`, so that any context can
+ * put in while the worker takes out; a full table forgets.
+ */
+#define MISSING_SLOTS 32
+#define MISSING_TRIES 10
+
+enum { SLOT_FREE, SLOT_BUSY, SLOT_READY };
+
+static struct missing {
+	atomic_t state;
+	unsigned int tries;
+	struct mm_struct *mm;
+	unsigned long page;
+} missing[MISSING_SLOTS];
+
+static struct workqueue_struct *fault_workqueue;
+static struct delayed_work fault_work;
+
+static void kick_worker(struct irq_work *work)
+{
+	mod_delayed_work(fault_workqueue, &fault_work, 0);
+}
+
+static struct irq_work fault_kick = IRQ_WORK_INIT(kick_worker);
+
+bool sfu_queue_fault_in(uint64_t address)
+{
+	struct mm_struct *mm = current->mm;
+	unsigned long page = address & PAGE_MASK;
+	int i;
+
+	for (i = 0; i < MISSING_SLOTS; i++)
+		if (atomic_read(&missing[i].state) == SLOT_READY &&
+		    READ_ONCE(missing[i].mm) == mm && READ_ONCE(missing[i].page) == page)
+			return true;
+	for (i = 0; i < MISSING_SLOTS; i++) {
+		struct missing *slot = &missing[i];
+
+		if (atomic_cmpxchg(&slot->state, SLOT_FREE, SLOT_BUSY) != SLOT_FREE)
+			continue;
+		mmgrab(mm);
+		slot->mm = mm;
+		slot->page = page;
+		slot->tries = 0;
+		atomic_set_release(&slot->state, SLOT_READY);
+		irq_work_queue(&fault_kick);
+		return true;
+	}
+	return false;
+}
+
+/*
+ * File systems whose reads end by themselves: a worker that waits in FUSE or for a server cannot
+ * be stopped by anyone. Pages of other files come in when a task needs them itself.
+ */
+static bool ends_by_itself(struct vm_area_struct *vma)
+{
+	if (!vma->vm_file || (vma->vm_flags & (VM_IO | VM_PFNMAP)) || userfaultfd_armed(vma))
+		return false;
+	switch (file_inode(vma->vm_file)->i_sb->s_magic) {
+	case BTRFS_SUPER_MAGIC:
+	case EROFS_SUPER_MAGIC_V1:
+	case EXT4_SUPER_MAGIC:
+	case F2FS_SUPER_MAGIC:
+	case SQUASHFS_MAGIC:
+	case TMPFS_MAGIC:
+	case XFS_SUPER_MAGIC:
+		return true;
+	}
+	return false;
+}
+
+/* -EAGAIN if the task's mappings were locked: never wait for them, their owner may sleep long. */
+static int fault_in_page(struct mm_struct *mm, unsigned long page)
+{
+	struct vm_area_struct *vma;
+	bool unlocked = false;
+	int ret = 0;
+
+	if (!mmget_not_zero(mm))
+		return 0;
+	if (mmap_read_trylock(mm)) {
+		vma = vma_lookup(mm, page);
+		if (vma && ends_by_itself(vma))
+			fixup_user_fault(mm, page, FAULT_FLAG_REMOTE, &unlocked);
+		mmap_read_unlock(mm);
+	} else {
+		ret = -EAGAIN;
+	}
+	mmput(mm);
+	return ret;
+}
+
+static void fault_in_missing(struct work_struct *work)
+{
+	bool again = false;
+	int i;
+
+	for (i = 0; i < MISSING_SLOTS; i++) {
+		struct missing *slot = &missing[i];
+
+		if (atomic_read_acquire(&slot->state) != SLOT_READY)
+			continue;
+		if (fault_in_page(slot->mm, slot->page) && ++slot->tries < MISSING_TRIES) {
+			again = true;
+			continue;
+		}
+		atomic_set(&slot->state, SLOT_BUSY);
+		mmdrop(slot->mm);
+		WRITE_ONCE(slot->mm, NULL);
+		atomic_set_release(&slot->state, SLOT_FREE);
+	}
+	if (again)
+		mod_delayed_work(fault_workqueue, &fault_work, HZ / 50 + 1);
+}
+
+int sfu_faults_start(void)
+{
+	INIT_DELAYED_WORK(&fault_work, fault_in_missing);
+	fault_workqueue = alloc_workqueue("sframe_unwind", WQ_UNBOUND, 1);
+	return fault_workqueue ? 0 : -ENOMEM;
+}
+
+void sfu_faults_stop(void)
+{
+	int i;
+
+	irq_work_sync(&fault_kick);
+	cancel_delayed_work_sync(&fault_work);
+	destroy_workqueue(fault_workqueue);
+	for (i = 0; i < MISSING_SLOTS; i++)
+		if (atomic_read(&missing[i].state) == SLOT_READY)
+			mmdrop(missing[i].mm);
+}
+
+/* ---- Mappings ---- */
+
+/* How many mappings a file's first one may lie before the one asked for. */
+#define HEAD_DISTANCE 16
+
+/*
+ * Reads what is needed of the mapping that `vma` stands for. It may be freed and used anew
+ * meanwhile (its memory stays a VMA's under RCU), so what comes out must be proved by the caller.
+ */
+static void read_mapping(struct ma_state *mas, struct vm_area_struct *vma, struct sfu_mapping *mapping)
+{
+	struct file *file = READ_ONCE(vma->vm_file);
+	int i;
+
+	memset(mapping, 0, sizeof(*mapping));
+	mapping->start = READ_ONCE(vma->vm_start);
+	mapping->end = READ_ONCE(vma->vm_end);
+	mapping->offset = (uint64_t)READ_ONCE(vma->vm_pgoff) << PAGE_SHIFT;
+	mapping->executable = READ_ONCE(vma->vm_flags) & VM_EXEC;
+	mapping->is_file = file;
+
+	/* All segments of a file are mapped by one open file. It is compared, never looked into. */
+	for (i = 0; file && i <= HEAD_DISTANCE && vma; i++) {
+		if (READ_ONCE(vma->vm_file) == file && !READ_ONCE(vma->vm_pgoff)) {
+			mapping->head = READ_ONCE(vma->vm_start);
+			mapping->head_end = READ_ONCE(vma->vm_end);
+			break;
+		}
+		vma = mas_prev(mas, 0);
+	}
+}
+
+static bool read_at(struct mm_struct *mm, unsigned long address, struct sfu_mapping *mapping)
+{
+	MA_STATE(mas, &mm->mm_mt, address, address);
+	struct vm_area_struct *vma = mas_walk(&mas);
+
+	if (!vma)
+		return false;
+	read_mapping(&mas, vma, mapping);
+	return address >= mapping->start && address < mapping->end;
+}
+
+int sfu_find_mapping(uint64_t address, struct sfu_mapping *mapping)
+{
+	struct mm_struct *mm = current->mm;
+	struct sfu_mapping again;
+	int tries, ret = -EAGAIN;
+	unsigned int sequence;
+
+	if (!mm || address >= TASK_SIZE_MAX)
+		return -ENOENT;
+	rcu_read_lock();
+	for (tries = 0; tries < 3; tries++) {
+		bool calm = mmap_lock_speculate_try_begin(mm, &sequence);
+		bool found = read_at(mm, address, mapping);
+
+		if (!calm || mmap_lock_speculate_retry(mm, sequence)) {
+			/*
+			 * Someone holds the lock, perhaps the very task that was interrupted, for as
+			 * long as a fork takes. Two readings that agree are believed.
+			 */
+			if (read_at(mm, address, &again) != found ||
+			    (found && memcmp(mapping, &again, sizeof(again))))
+				continue;
+		}
+		ret = found ? 0 : -ENOENT;
+		break;
+	}
+	rcu_read_unlock();
+	return ret;
+}
+
+int sfu_next_executable(uint64_t address, unsigned int limit, struct sfu_mapping *mapping)
+{
+	struct mm_struct *mm = current->mm;
+	MA_STATE(mas, &mm->mm_mt, address, address);
+	struct vm_area_struct *vma;
+	int ret = -ENOENT;
+
+	rcu_read_lock();
+	while ((vma = mas_find(&mas, ULONG_MAX))) {
+		if (!limit--) {
+			ret = -EAGAIN;
+			break;
+		}
+		if ((READ_ONCE(vma->vm_flags) & VM_EXEC) && READ_ONCE(vma->vm_file)) {
+			read_mapping(&mas, vma, mapping);
+			ret = mapping->end > address ? 0 : -EAGAIN;
+			break;
+		}
+	}
+	rcu_read_unlock();
+	return ret;
+}
+
+void sfu_mappings_version(uint64_t *id, uint64_t *sequence)
+{
+	*id = current->mm->context.ctx_id;
+	*sequence = raw_read_seqcount(&current->mm->mm_lock_seq);
+}
+
+/*
+ * A few verdicts per CPU. `id` is written last and taken away first, so that an NMI in between
+ * finds nothing rather than a mixture; it writes its own entry whole.
+ */
+#define VERDICTS 8
+
+struct verdict {
+	uint64_t id;
+	uint64_t sequence;
+	bool verdict;
+};
+
+static DEFINE_PER_CPU(struct verdict[VERDICTS], verdicts);
+
+int sfu_recall_verdict(uint64_t id, uint64_t sequence)
+{
+	struct verdict *entry = this_cpu_ptr(&verdicts[id % VERDICTS]);
+
+	if (READ_ONCE(entry->id) != id || READ_ONCE(entry->sequence) != sequence)
+		return -1;
+	return READ_ONCE(entry->verdict);
+}
+
+void sfu_keep_verdict(uint64_t id, uint64_t sequence, bool verdict)
+{
+	struct verdict *entry = this_cpu_ptr(&verdicts[id % VERDICTS]);
+
+	WRITE_ONCE(entry->id, 0);
+	barrier();
+	WRITE_ONCE(entry->sequence, sequence);
+	WRITE_ONCE(entry->verdict, verdict);
+	barrier();
+	WRITE_ONCE(entry->id, id);
+}
+
+/* ---- What can be seen from outside ---- */
+
+static DEFINE_PER_CPU(uint64_t[SFU_COUNTERS], counters);
+
+void sfu_count(unsigned int counter, uint64_t amount)
+{
+	if (counter < SFU_COUNTERS)
+		this_cpu_add(counters[counter], amount);
+}
+
+uint64_t sfu_counted(unsigned int counter)
+{
+	uint64_t sum = 0;
+	int cpu;
+
+	if (counter < SFU_COUNTERS)
+		for_each_possible_cpu(cpu)
+			sum += READ_ONCE(per_cpu(counters, cpu)[counter]);
+	return sum;
+}
+
+void sfu_trace_walk(const char *context, unsigned int frames, const char *reason)
+{
+	trace_walk(context, frames, reason);
+}
+
+#ifdef CONFIG_KUNIT
+
+#include <kunit/test.h>
+#include <kunit/test-bug.h>
+#include <linux/mman.h>
+
+int64_t sfu_test_map(uint64_t len)
+{
+	return kunit_vm_mmap(kunit_get_current_test(), NULL, 0, len, PROT_READ | PROT_WRITE,
+			     MAP_ANONYMOUS | MAP_PRIVATE, 0);
+}
+
+int sfu_test_unmap(uint64_t address, uint64_t len)
+{
+	return vm_munmap(address, len);
+}
+
+int sfu_test_write(uint64_t address, const void *from, unsigned int len)
+{
+	return copy_to_user((void __user *)address, from, len) ? -EFAULT : 0;
+}
+
+#endif

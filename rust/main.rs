@@ -1,0 +1,70 @@
+// SPDX-License-Identifier: GPL-2.0-only
+
+//! Unwinds user stacks by SFrame, for perf and BPF.
+//!
+//! A hook asks a walk, the walk asks a mapping where the PC lies and its section which rule holds
+//! there, the core takes one step, and a sink keeps the address. Data flows one way: a room uses
+//! only rooms below it.
+//!
+//! See `Documentation/design.rst`.
+
+use kernel::{
+    debugfs::Dir,
+    prelude::*, //
+};
+
+mod hook;
+mod kunit;
+mod mapping;
+#[path = "sframe/src/mod.rs"]
+pub mod sframe;
+mod sink;
+mod stats;
+mod sys;
+mod user_memory;
+mod walk;
+
+module! {
+    type: SframeUnwind,
+    name: "sframe_unwind",
+    authors: ["The sframe_unwind authors"],
+    description: "Unwinds user stacks by SFrame, for perf and BPF",
+    license: "GPL",
+    params: {
+        immediate: bool {
+            default: true,
+            description: "Hook perf_callchain_user: stacks of perf samples and of BPF",
+        },
+        deferred: bool {
+            default: true,
+            description: "Hook unwind_user: stacks taken on the way back to user space",
+        },
+    },
+}
+
+/// The loaded module. Fields are dropped from the first to the last: the hooks go before what
+/// they use.
+#[pin_data]
+struct SframeUnwind {
+    _hooks: sys::Hooks,
+    _faults: sys::FaultWorker,
+    #[pin]
+    _stats: kernel::debugfs::File<()>,
+    _directory: Dir,
+}
+
+impl kernel::InPlaceModule for SframeUnwind {
+    fn init(_module: &'static ThisModule) -> impl PinInit<Self, Error> {
+        let directory = Dir::new(c"sframe_unwind");
+        let immediate = module_parameters::immediate.value();
+        let deferred = module_parameters::deferred.value();
+
+        // The hooks come last: a failure drops what was there before them.
+        try_pin_init!(Self {
+            _stats <- directory.read_callback_file(c"stats", (), &stats::show),
+            _directory: directory.clone(),
+            _faults: sys::FaultWorker::start()?,
+            _hooks: sys::Hooks::install(immediate, deferred)?,
+        })
+    }
+}

@@ -1,0 +1,197 @@
+// SPDX-License-Identifier: GPL-2.0-only
+
+//! From a PC to the file that is mapped there and its SFrame section.
+//!
+//! Nothing is kept of a file but numbers: the section is found through the ELF headers that the
+//! task itself has mapped, and read as that task's memory.
+
+use crate::{
+    sframe::{
+        elf::{
+            self,
+            ElfError, //
+        },
+        error::Error,
+        section::Section, //
+    },
+    sys,
+    user_memory::{
+        Part,
+        UserMemory, //
+    }, //
+};
+use kernel::prelude::*;
+
+/// How many executable mappings are looked at before a task is taken to have rows.
+const EXECUTABLES: u32 = 64;
+/// How many mappings of any kind are passed over for it, each time.
+const PASSED_OVER: u32 = 1024;
+
+/// What is known of rows for a mapping.
+#[derive(Clone, Copy)]
+pub(crate) enum Rows {
+    /// The file has none, or it is not a file.
+    None,
+    /// The headers of the file could not be read: it is not known.
+    Unknown,
+    /// The section, its run-time address and its length in bytes.
+    Section(Section, u64, u64),
+    /// There is a section, and it is of no use.
+    Bad(Error),
+}
+
+/// A mapping of the current task. Addresses are run-time addresses.
+#[derive(Clone, Copy)]
+pub(crate) struct Mapping {
+    start: u64,
+    end: u64,
+    /// Whether code may run there.
+    pub(crate) executable: bool,
+    /// The rows of its file.
+    pub(crate) rows: Rows,
+}
+
+impl Mapping {
+    /// A mapping that covers nothing.
+    pub(crate) const NOWHERE: Self = Self {
+        start: 0,
+        end: 0,
+        executable: false,
+        rows: Rows::None,
+    };
+
+    /// Whether it covers a run-time address.
+    #[inline]
+    pub(crate) const fn covers(&self, address: u64) -> bool {
+        self.start <= address && address < self.end
+    }
+
+    /// Finds the mapping at a run-time address. Any context.
+    ///
+    /// # Errors
+    ///
+    /// `ENOENT` if nothing is mapped there, `EAGAIN` if the mappings were changing.
+    pub(crate) fn find(address: u64, memory: &UserMemory) -> Result<Self> {
+        let mapping = sys::find_mapping(address)?;
+        Ok(Self {
+            start: mapping.start,
+            end: mapping.end,
+            executable: mapping.executable,
+            rows: rows_of(&mapping, memory),
+        })
+    }
+}
+
+/// Where the stack is: from the stack pointer to the end of its mapping.
+pub(crate) struct Stack {
+    start: u64,
+    end: u64,
+}
+
+impl Stack {
+    /// The stack that `sp` points into; an empty one if nothing is mapped there. Any context.
+    pub(crate) fn at(sp: u64) -> Self {
+        let end = sys::find_mapping(sp).map_or(0, |mapping| mapping.end);
+        Self { start: sp, end }
+    }
+
+    /// Whether the two words at `address`, in bytes above the stack pointer, lie in it.
+    pub(crate) fn has_two_words(&self, address: u64) -> bool {
+        address >= self.start && address.checked_add(16).is_some_and(|end| end <= self.end)
+    }
+}
+
+/// Whether the current task has rows anywhere. Unsure is yes. NMI, IRQ or task, preemption off.
+///
+/// A task that has none is left to the kernel, whose chains then are as they always were.
+pub(crate) fn has_rows() -> bool {
+    let now = sys::MappingsVersion::now();
+    if let Some(verdict) = now.settled().verdict() {
+        return verdict;
+    }
+
+    match look_for_rows() {
+        Some(verdict) => {
+            if !now.is_moving() && sys::MappingsVersion::now() == now {
+                now.keep_verdict(verdict);
+            }
+            verdict
+        }
+        None => true,
+    }
+}
+
+/// `None` if it is not known.
+fn look_for_rows() -> Option<bool> {
+    let memory = UserMemory::atomic();
+    let mut address = 0;
+    let mut sure = true;
+
+    for _ in 0..EXECUTABLES {
+        match sys::next_executable(address, PASSED_OVER) {
+            Ok(mapping) => {
+                match find_section(&mapping, &memory) {
+                    Found::Section { .. } => return Some(true),
+                    Found::Unknown => sure = false,
+                    Found::None => {}
+                }
+                address = mapping.end;
+            }
+            Err(ENOENT) => return sure.then_some(false),
+            Err(_) => return None,
+        }
+    }
+    None
+}
+
+enum Found {
+    None,
+    Unknown,
+    Section { address: u64, len: u64 },
+}
+
+/// Finds the section by the headers of the mapping's file, as the task has them mapped.
+fn find_section(mapping: &sys::Mapping, memory: &UserMemory) -> Found {
+    if !mapping.is_file || mapping.head_end <= mapping.head {
+        return Found::None;
+    }
+    let head = Part {
+        memory,
+        address: mapping.head,
+        len: mapping.head_end.wrapping_sub(mapping.head),
+    };
+    let found = match elf::find_sframe(&head, mapping.offset) {
+        Ok(found) => found,
+        Err(ElfError::Fault { .. }) => return Found::Unknown,
+        Err(_) => return Found::None,
+    };
+    let (Some(place), true) = (found.sframe, found.executable) else {
+        return Found::None;
+    };
+
+    // What `mapping.offset` in the file is at link time is at `mapping.start` at run time.
+    let bias = mapping
+        .start
+        .wrapping_sub(found.link_address(mapping.offset));
+    Found::Section {
+        address: place.vaddr.wrapping_add(bias),
+        len: place.memsz,
+    }
+}
+
+fn rows_of(mapping: &sys::Mapping, memory: &UserMemory) -> Rows {
+    let (address, len) = match find_section(mapping, memory) {
+        Found::None => return Rows::None,
+        Found::Unknown => return Rows::Unknown,
+        Found::Section { address, len } => (address, len),
+    };
+    let bytes = Part {
+        memory,
+        address,
+        len,
+    };
+    match Section::open(&bytes, address, len) {
+        Ok(section) => Rows::Section(section, address, len),
+        Err(error) => Rows::Bad(error),
+    }
+}

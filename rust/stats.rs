@@ -1,0 +1,214 @@
+// SPDX-License-Identifier: GPL-2.0-only
+
+//! Numbers that people can see: one counter per context, source of a frame, and reason to stop.
+//!
+//! Counting is one instruction on memory of the own CPU, in any context.
+
+use crate::sys;
+use core::ffi::CStr;
+use kernel::fmt;
+
+/// Where a walk runs, as far as it matters for what it may do.
+#[derive(Clone, Copy, PartialEq, Eq)]
+#[repr(u32)]
+pub(crate) enum Context {
+    /// In a task that may hold any lock: tracepoints, kprobes, BPF.
+    Task,
+    /// In an interrupt.
+    Irq,
+    /// In a non-maskable interrupt.
+    Nmi,
+    /// In the task on its way back to user space, where it may sleep.
+    Deferred,
+}
+
+impl Context {
+    const ALL: [Context; 4] = [Context::Task, Context::Irq, Context::Nmi, Context::Deferred];
+
+    /// As counters and the tracepoint name it.
+    pub(crate) const fn name(self) -> &'static CStr {
+        match self {
+            Context::Task => c"task",
+            Context::Irq => c"irq",
+            Context::Nmi => c"nmi",
+            Context::Deferred => c"deferred",
+        }
+    }
+}
+
+/// What told where a frame's caller is.
+#[derive(Clone, Copy, PartialEq, Eq)]
+#[repr(u32)]
+pub(crate) enum Source {
+    /// The registers: the innermost frame.
+    Registers,
+    /// A row of SFrame.
+    Rows,
+    /// The frame pointer, where there are no rows.
+    FramePointer,
+}
+
+impl Source {
+    const ALL: [Source; 3] = [Source::Registers, Source::Rows, Source::FramePointer];
+
+    const fn name(self) -> &'static CStr {
+        match self {
+            Source::Registers => c"registers",
+            Source::Rows => c"rows",
+            Source::FramePointer => c"frame_pointer",
+        }
+    }
+}
+
+/// Declares [`Reason`] with names and descriptions, so that no reason can be without a counter.
+macro_rules! reasons {
+    ($($(#[$doc:meta])* $reason:ident = $name:literal,)*) => {
+        /// Why a walk has ended.
+        #[derive(Clone, Copy, PartialEq, Eq)]
+        #[repr(u32)]
+        pub(crate) enum Reason {
+            $($(#[$doc])* $reason,)*
+        }
+
+        impl Reason {
+            const ALL: &'static [Reason] = &[$(Reason::$reason,)*];
+
+            /// As counters and the tracepoint name it.
+            pub(crate) const fn name(self) -> &'static CStr {
+                match self {
+                    $(Reason::$reason => $name,)*
+                }
+            }
+        }
+    };
+}
+
+reasons! {
+    /// The outermost frame was reached: the stack is complete.
+    Outermost = c"outermost",
+    /// There is no room for more frames (`kernel.perf_event_max_stack`).
+    Full = c"full",
+    /// More user memory would have to be read than one sample may.
+    Budget = c"budget",
+    /// No row covers the PC, and the frame pointer did not pass the checks.
+    NoRows = c"no_rows",
+    /// Nothing is mapped at the PC.
+    NotMapped = c"not_mapped",
+    /// The mappings changed while they were read.
+    MappingMoved = c"mapping_moved",
+    /// The return address is in memory that is not executable.
+    NotExecutable = c"not_executable",
+    /// The stack could not be read.
+    StackFault = c"stack_fault",
+    /// Rows could not be read; the page was asked for.
+    SectionFault = c"section_fault",
+    /// The section contradicts itself.
+    Malformed = c"malformed",
+    /// The section is of a version, machine or kind that is not supported.
+    Unsupported = c"unsupported",
+    /// The section is not sorted, or a function has too many rows to look through in an interrupt.
+    SearchTooLong = c"search_too_long",
+    /// The canonical frame address is not above the stack pointer.
+    CfaNotRising = c"cfa_not_rising",
+    /// The canonical frame address is not a multiple of eight.
+    CfaMisaligned = c"cfa_misaligned",
+    /// The canonical frame address is outside of the address space.
+    CfaOverflow = c"cfa_overflow",
+    /// The row leaves the return address in a register, which AMD64 never does.
+    RaInRegister = c"ra_in_register",
+}
+
+// Counters lie one behind the other: walks by context, frames by context, frames by source,
+// reasons, and these.
+const WALKS: u32 = 0;
+const FRAMES_IN: u32 = WALKS + Context::ALL.len() as u32;
+const FRAMES_BY: u32 = FRAMES_IN + Context::ALL.len() as u32;
+const STOPS: u32 = FRAMES_BY + Source::ALL.len() as u32;
+const LEFT_ALONE: u32 = STOPS + Reason::ALL.len() as u32;
+const FAULTS_QUEUED: u32 = LEFT_ALONE + 1;
+const FAULTS_TAKEN: u32 = FAULTS_QUEUED + 1;
+const _: () = assert!(FAULTS_TAKEN < sys::SFU_COUNTERS);
+
+/// What one walk has done. Told once, at its end.
+pub(crate) struct Tally {
+    context: Context,
+    by_rows: u32,
+    by_frame_pointer: u32,
+}
+
+impl Tally {
+    /// A walk begins.
+    pub(crate) fn new(context: Context) -> Self {
+        Self {
+            context,
+            by_rows: 0,
+            by_frame_pointer: 0,
+        }
+    }
+
+    /// A frame was found beyond the innermost.
+    pub(crate) fn frame(&mut self, source: Source) {
+        match source {
+            Source::Rows => self.by_rows = self.by_rows.wrapping_add(1),
+            Source::FramePointer => self.by_frame_pointer = self.by_frame_pointer.wrapping_add(1),
+            Source::Registers => {}
+        }
+    }
+
+    /// The walk has ended: counts it and fires the tracepoint. Any context.
+    pub(crate) fn end(self, reason: Reason) {
+        let frames = self.by_rows.wrapping_add(self.by_frame_pointer).wrapping_add(1);
+        let context = self.context as u32;
+
+        sys::count(WALKS + context, 1);
+        sys::count(FRAMES_IN + context, frames.into());
+        sys::count(FRAMES_BY + Source::Registers as u32, 1);
+        sys::count(FRAMES_BY + Source::Rows as u32, self.by_rows.into());
+        sys::count(
+            FRAMES_BY + Source::FramePointer as u32,
+            self.by_frame_pointer.into(),
+        );
+        sys::count(STOPS + reason as u32, 1);
+        sys::trace_walk(self.context.name(), frames, reason.name());
+    }
+}
+
+/// A task was left to the kernel. Any context.
+pub(crate) fn left_alone() {
+    sys::count(LEFT_ALONE, 1);
+}
+
+/// A page was missing in a context that cannot wait for it. Any context.
+pub(crate) fn fault_queued() {
+    sys::count(FAULTS_QUEUED, 1);
+}
+
+/// A page was missing and the task waited for it.
+pub(crate) fn fault_taken() {
+    sys::count(FAULTS_TAKEN, 1);
+}
+
+/// Writes all counters, one `name value` line each. Task.
+pub(crate) fn show(_: &(), f: &mut fmt::Formatter<'_>) -> fmt::Result {
+    let text = |name: &'static CStr| name.to_str().unwrap_or_default();
+
+    for context in Context::ALL {
+        let value = sys::counted(WALKS + context as u32);
+        writeln!(f, "walks_{} {value}", text(context.name()))?;
+    }
+    for context in Context::ALL {
+        let value = sys::counted(FRAMES_IN + context as u32);
+        writeln!(f, "frames_in_{} {value}", text(context.name()))?;
+    }
+    for source in Source::ALL {
+        let value = sys::counted(FRAMES_BY + source as u32);
+        writeln!(f, "frames_by_{} {value}", text(source.name()))?;
+    }
+    for reason in Reason::ALL {
+        let value = sys::counted(STOPS + *reason as u32);
+        writeln!(f, "stop_{} {value}", text(reason.name()))?;
+    }
+    writeln!(f, "left_alone {}", sys::counted(LEFT_ALONE))?;
+    writeln!(f, "faults_queued {}", sys::counted(FAULTS_QUEUED))?;
+    writeln!(f, "faults_taken {}", sys::counted(FAULTS_TAKEN))
+}

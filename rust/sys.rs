@@ -1,0 +1,367 @@
+// SPDX-License-Identifier: GPL-2.0-only
+
+//! The safe face of `helpers.c`: what the `kernel` crate does not offer.
+//!
+//! The only room with calls into C. Everything here works on the current task.
+
+use core::{
+    ffi::CStr,
+    marker::PhantomData, //
+};
+use kernel::{
+    error::to_result,
+    ffi::{
+        c_int,
+        c_uint,
+        c_void, //
+    },
+    prelude::*, //
+};
+
+/// Generated from `helpers.h`.
+mod bindings {
+    #![expect(
+        unreachable_pub,
+        dead_code,
+        clippy::all
+    )]
+    include!(env!("SFRAME_UNWIND_BINDINGS"));
+}
+
+pub(crate) use bindings::{
+    sfu_mapping as Mapping,
+    sfu_registers as Registers,
+    SFU_COUNTERS, //
+};
+
+/// A context that the kernel runs in.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Level {
+    /// A task, which may hold any lock.
+    Task,
+    /// An interrupt.
+    Irq,
+    /// A non-maskable interrupt.
+    Nmi,
+}
+
+type Wanted = unsafe extern "C" fn() -> bool;
+type Immediate = unsafe extern "C" fn(*mut c_void, *const c_void);
+type Deferred = unsafe extern "C" fn(*mut c_void, c_uint) -> c_int;
+
+/// What perf gives to `perf_callchain_user`: registers to start from and room for a chain.
+pub(crate) struct ImmediateCall<'a> {
+    entry: *mut c_void,
+    regs: *const c_void,
+    _call: PhantomData<&'a mut ()>,
+}
+
+impl ImmediateCall<'_> {
+    /// # Safety
+    ///
+    /// The pointers are those that `perf_callchain_user` was called with, and are used for no
+    /// longer than that call lasts.
+    unsafe fn new(entry: *mut c_void, regs: *const c_void) -> Self {
+        Self {
+            entry,
+            regs,
+            _call: PhantomData,
+        }
+    }
+
+    /// The user registers. Any context.
+    pub(crate) fn registers(&self) -> Registers {
+        let mut registers = Registers::default();
+        // SAFETY: `regs` points to a `struct pt_regs` by the contract of `new`.
+        unsafe { bindings::sfu_registers_of(self.regs, &mut registers) };
+        registers
+    }
+
+    /// Adds an address to the chain; false if it is full. Any context.
+    pub(crate) fn store(&mut self, address: u64) -> bool {
+        // SAFETY: `entry` points to a `struct perf_callchain_entry_ctx` by the contract of `new`.
+        unsafe { bindings::sfu_store_immediate(self.entry, address) }
+    }
+}
+
+/// What the kernel gives to `unwind_user`: room for a trace.
+///
+/// While it lives the module cannot go away, although the task may sleep.
+pub(crate) struct DeferredCall<'a> {
+    trace: *mut c_void,
+    max_entries: c_uint,
+    token: c_int,
+    _call: PhantomData<&'a mut ()>,
+}
+
+impl DeferredCall<'_> {
+    /// # Safety
+    ///
+    /// `trace` and `max_entries` are those that `unwind_user` was called with, and are used for no
+    /// longer than that call lasts.
+    unsafe fn new(trace: *mut c_void, max_entries: c_uint) -> Self {
+        Self {
+            trace,
+            max_entries,
+            // SAFETY: The hooks were installed, or nothing would have called.
+            token: unsafe { bindings::sfu_deferred_enter() },
+            _call: PhantomData,
+        }
+    }
+
+    /// The user registers.
+    pub(crate) fn registers(&self) -> Registers {
+        let mut registers = Registers::default();
+        // SAFETY: The current task is a user task, or it would have been left alone.
+        unsafe { bindings::sfu_registers_of_current(&mut registers) };
+        registers
+    }
+
+    /// Adds an address to the trace; false if it is full.
+    pub(crate) fn store(&mut self, address: u64) -> bool {
+        // SAFETY: `trace` points to a `struct unwind_stacktrace` with room for `max_entries`, by
+        // the contract of `new`.
+        unsafe { bindings::sfu_store_deferred(self.trace, self.max_entries, address) }
+    }
+}
+
+impl Drop for DeferredCall<'_> {
+    fn drop(&mut self) {
+        // SAFETY: `token` comes from `sfu_deferred_enter` in this task, and is used once.
+        unsafe { bindings::sfu_deferred_leave(self.token) };
+    }
+}
+
+/// Says whether this task's stack is ours to walk. NMI, IRQ or task, preemption off.
+#[no_mangle]
+extern "C" fn sframe_unwind_wanted() -> bool {
+    super::hook::wanted()
+}
+
+/// Replaces `perf_callchain_user`. NMI, IRQ or task; never sleeps.
+///
+/// # Safety
+///
+/// To be called as `perf_callchain_user` is, by the redirection in `helpers.c` alone.
+#[no_mangle]
+unsafe extern "C" fn sframe_unwind_immediate(entry: *mut c_void, regs: *const c_void) {
+    // SAFETY: The redirection leaves the arguments of `perf_callchain_user` as they are.
+    super::hook::immediate(unsafe { ImmediateCall::new(entry, regs) });
+}
+
+/// Replaces `unwind_user`. Task; may sleep.
+///
+/// # Safety
+///
+/// To be called as `unwind_user` is, by the redirection in `helpers.c` alone.
+#[no_mangle]
+unsafe extern "C" fn sframe_unwind_deferred(trace: *mut c_void, max_entries: c_uint) -> c_int {
+    if max_entries == 0 {
+        // As the kernel's own does.
+        return EINVAL.to_errno();
+    }
+    // SAFETY: The redirection leaves the arguments of `unwind_user` as they are.
+    super::hook::deferred(unsafe { DeferredCall::new(trace, max_entries) });
+    0
+}
+
+/// Hooks that are in. Dropping it takes them out and waits until none is running.
+pub(crate) struct Hooks(());
+
+impl Hooks {
+    /// Puts the chosen hooks in. Task; may sleep. The reason of a failure is in the kernel log.
+    pub(crate) fn install(immediate: bool, deferred: bool) -> Result<Self> {
+        // What `helpers.h` declares and what is defined here are of the same types.
+        let _: [Wanted; 2] = [bindings::sframe_unwind_wanted, sframe_unwind_wanted];
+        let _: [Immediate; 2] = [bindings::sframe_unwind_immediate, sframe_unwind_immediate];
+        let _: [Deferred; 2] = [bindings::sframe_unwind_deferred, sframe_unwind_deferred];
+
+        // SAFETY: The functions that it will call are in this file, and stay while `Self` lives.
+        to_result(unsafe { bindings::sfu_hook_install(immediate, deferred) })?;
+        Ok(Self(()))
+    }
+}
+
+impl Drop for Hooks {
+    fn drop(&mut self) {
+        // SAFETY: They were installed once, by `install`.
+        unsafe { bindings::sfu_hook_remove() };
+    }
+}
+
+/// The worker that faults in pages which an interrupt missed. To be dropped after [`Hooks`].
+pub(crate) struct FaultWorker(());
+
+impl FaultWorker {
+    /// Starts it. Task; may sleep.
+    pub(crate) fn start() -> Result<Self> {
+        // SAFETY: Called once, before anything can queue.
+        to_result(unsafe { bindings::sfu_faults_start() })?;
+        Ok(Self(()))
+    }
+}
+
+impl Drop for FaultWorker {
+    fn drop(&mut self) {
+        // SAFETY: It was started once, and nothing queues any more: the hooks are out.
+        unsafe { bindings::sfu_faults_stop() };
+    }
+}
+
+/// The context that this runs in.
+pub(crate) fn level() -> Level {
+    // SAFETY: May be called anywhere.
+    match unsafe { bindings::sfu_current_context() } {
+        bindings::sfu_context::SFU_NMI => Level::Nmi,
+        bindings::sfu_context::SFU_IRQ => Level::Irq,
+        _ => Level::Task,
+    }
+}
+
+/// Reads user memory at a run-time address, any value of it. Any context; never faults in.
+pub(crate) fn read_user<const N: usize>(address: u64) -> Option<[u8; N]> {
+    let mut bytes = [0; N];
+    // SAFETY: `bytes` has room for `N` bytes, and the C side checks the user address.
+    let ret = unsafe {
+        bindings::sfu_read_user(bytes.as_mut_ptr().cast(), address, const { N as c_uint })
+    };
+    (ret == 0).then_some(bytes)
+}
+
+/// Faults user memory in. Only in a task that may sleep, and may sleep for ever; fails where there
+/// is no memory, or where the module is about to go.
+pub(crate) fn fault_in(address: u64, len: u32) -> bool {
+    // SAFETY: The C side checks the address. The caller may sleep.
+    unsafe { bindings::sfu_fault_in(address, len) == 0 }
+}
+
+/// Asks the worker to fault in the page at a run-time address of this task. Any context. It is a
+/// wish: it is lost if there are too many.
+pub(crate) fn queue_fault_in(address: u64) -> bool {
+    // SAFETY: The current task has a mm, or it would have been left alone.
+    unsafe { bindings::sfu_queue_fault_in(address) }
+}
+
+/// Finds what is mapped at a run-time address. Any context; takes no lock.
+///
+/// # Errors
+///
+/// `ENOENT` if nothing is, `EAGAIN` if the mappings were changing.
+pub(crate) fn find_mapping(address: u64) -> Result<Mapping> {
+    let mut mapping = Mapping::default();
+    // SAFETY: `mapping` is there to be written to.
+    to_result(unsafe { bindings::sfu_find_mapping(address, &mut mapping) })?;
+    Ok(mapping)
+}
+
+/// Finds the next mapping that is executable, of a file, and ends above the run-time address
+/// `address`; looks at no more than `limit`. Any context; takes no lock.
+///
+/// # Errors
+///
+/// `ENOENT` if there is none, `EAGAIN` if it is not known.
+pub(crate) fn next_executable(address: u64, limit: u32) -> Result<Mapping> {
+    let mut mapping = Mapping::default();
+    // SAFETY: `mapping` is there to be written to, and the current task has a mm.
+    to_result(unsafe { bindings::sfu_next_executable(address, limit, &mut mapping) })?;
+    Ok(mapping)
+}
+
+/// What tells two states of the current task's mappings apart.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) struct MappingsVersion {
+    id: u64,
+    sequence: u64,
+}
+
+impl MappingsVersion {
+    /// The state now. Any context.
+    pub(crate) fn now() -> Self {
+        let (mut id, mut sequence) = (0, 0);
+        // SAFETY: Both are there to be written to, and the current task has a mm.
+        unsafe { bindings::sfu_mappings_version(&mut id, &mut sequence) };
+        Self { id, sequence }
+    }
+
+    /// Whether the mappings are being changed now.
+    pub(crate) const fn is_moving(self) -> bool {
+        self.sequence & 1 != 0
+    }
+
+    /// The state before the change that is under way, or this one if none is.
+    pub(crate) const fn settled(self) -> Self {
+        Self {
+            id: self.id,
+            sequence: self.sequence & !1,
+        }
+    }
+
+    /// The verdict that was kept for this state, if this CPU has it. Preemption off.
+    pub(crate) fn verdict(self) -> Option<bool> {
+        // SAFETY: Preemption is off in the handler that asks.
+        match unsafe { bindings::sfu_recall_verdict(self.id, self.sequence) } {
+            0 => Some(false),
+            1 => Some(true),
+            _ => None,
+        }
+    }
+
+    /// Keeps a verdict for this state, on this CPU. Preemption off.
+    pub(crate) fn keep_verdict(self, verdict: bool) {
+        // SAFETY: Preemption is off in the handler that tells.
+        unsafe { bindings::sfu_keep_verdict(self.id, self.sequence, verdict) };
+    }
+}
+
+/// Adds to a counter of this CPU. Any context. Counters beyond [`SFU_COUNTERS`] are not there.
+pub(crate) fn count(counter: u32, amount: u64) {
+    // SAFETY: The C side checks the number.
+    unsafe { bindings::sfu_count(counter, amount) };
+}
+
+/// The sum of a counter over all CPUs.
+pub(crate) fn counted(counter: u32) -> u64 {
+    // SAFETY: The C side checks the number.
+    unsafe { bindings::sfu_counted(counter) }
+}
+
+/// Fires the tracepoint `sframe_unwind:walk`. Any context.
+pub(crate) fn trace_walk(context: &CStr, frames: u32, reason: &CStr) {
+    // SAFETY: Both strings end with NUL and live through the call.
+    unsafe {
+        bindings::sfu_trace_walk(
+            context.as_ptr().cast(),
+            frames,
+            reason.as_ptr().cast(),
+        )
+    };
+}
+
+/// User memory for KUnit tests.
+#[cfg(CONFIG_KUNIT = "y")]
+pub(crate) mod test {
+    use super::*;
+
+    /// Maps `len` bytes of user memory for the running test, and returns their run-time address.
+    pub(crate) fn map(len: u64) -> Result<u64> {
+        // SAFETY: Called from a KUnit test, in a task.
+        let address = unsafe { bindings::sfu_test_map(len) };
+        match u64::try_from(address) {
+            Ok(address) if address != 0 => Ok(address),
+            _ => Err(ENOMEM),
+        }
+    }
+
+    /// Takes user memory of the running test away.
+    pub(crate) fn unmap(address: u64, len: u64) -> Result {
+        // SAFETY: It only unmaps user memory of the test's own.
+        to_result(unsafe { bindings::sfu_test_unmap(address, len) })
+    }
+
+    /// Writes to user memory of the running test.
+    pub(crate) fn write(address: u64, bytes: &[u8]) -> Result {
+        let len = c_uint::try_from(bytes.len())?;
+        // SAFETY: `bytes` are `len` bytes; the C side checks the user address.
+        to_result(unsafe { bindings::sfu_test_write(address, bytes.as_ptr().cast(), len) })
+    }
+}

@@ -1,0 +1,80 @@
+# SPDX-License-Identifier: GPL-2.0-only
+# shellcheck shell=bash
+#
+# What the scripts share: where things are cached, how they speak, and how a command is run in
+# the prepared Debian root. Sourced, never run.
+#
+# Layout of the cache (outside the checkout, kept between runs):
+#   root-KEY/   a Debian 13 root: build root, guest root, and the place QEMU runs from
+#   var/        seen as /var/cache/sframe_unwind inside the root: kernel trees, cargo's files
+
+set -euo pipefail
+
+SRC=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
+CACHE=${SFRAME_UNWIND_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/sframe_unwind}
+
+# Progress goes to stderr: stdout belongs to what a command was asked for.
+say() { printf '%s: %s\n' "${0##*/}" "$*" >&2; }
+die() { say "$*"; exit 1; }
+
+# Runs a command silently; its output is shown only if it fails.
+quietly() {
+	local log status=0
+	log=$(mktemp)
+	"$@" >"$log" 2>&1 || status=$?
+	if [ "$status" != 0 ]; then
+		tail -n 40 "$log" >&2
+		say "failed ($status): $*"
+	fi
+	rm -f "$log"
+	return "$status"
+}
+
+# need_packages NAME... - Debian packages that this host lacks: installs them, or names them.
+need_packages() {
+	local missing=() package
+	for package in "$@"; do
+		dpkg-query -W -f '${Status}\n' "$package" 2>/dev/null | grep -q 'ok installed' ||
+			missing+=("$package")
+	done
+	[ "${#missing[@]}" = 0 ] && return
+	[ "$(id -u)" = 0 ] || die "packages are missing; run: sudo apt-get install ${missing[*]}"
+	say "installing on this host: ${missing[*]}"
+	quietly apt-get -qq update
+	DEBIAN_FRONTEND=noninteractive quietly apt-get -qq install --no-install-recommends -y "${missing[@]}"
+}
+
+# The checksum that names a cache entry, of the files and words that it is made from.
+key_of() { sha256sum | cut -c1-12; }
+
+root_dir() { printf '%s/root-%s\n' "$CACHE" "$(key_of <"$SRC/scripts/prepare-root")"; }
+
+# in_root COMMAND... - runs a command as root inside the prepared root, in mount and process
+# namespaces of its own, so that nothing stays mounted or running. The checkout is at /src; the
+# directory SHARE, if set, at /share.
+in_root() {
+	local root
+	root=$(root_dir)
+	[ -d "$root" ] || "$SRC/scripts/prepare-root"
+	[ "$(id -u)" = 0 ] || die "root is needed to enter the prepared root; run: sudo make ..."
+	mkdir -p "$CACHE/var" "$root/src" "$root/share" "$root/var/cache/sframe_unwind"
+	# shellcheck disable=SC2016
+	unshare --mount --pid --fork --kill-child bash -euc '
+		root=$1 src=$2 cache=$3 share=$4; shift 4
+		mount --bind "$root" "$root"
+		mount -t proc proc "$root/proc"
+		mount --rbind /sys "$root/sys"
+		mount --rbind /dev "$root/dev"
+		mount -t tmpfs tmpfs "$root/tmp"
+		mount -t tmpfs tmpfs "$root/run"
+		mount --bind "$src" "$root/src"
+		mount --bind "$cache" "$root/var/cache/sframe_unwind"
+		[ -z "$share" ] || mount --bind "$share" "$root/share"
+		[ ! -e /etc/resolv.conf ] || cat /etc/resolv.conf >"$root/etc/resolv.conf"
+		exec chroot "$root" /usr/bin/env -i \
+			PATH=/usr/sbin:/usr/bin:/sbin:/bin LANG=C.UTF-8 HOME=/root \
+			CARGO_HOME=/var/cache/sframe_unwind/cargo \
+			${http_proxy:+http_proxy="$http_proxy"} ${https_proxy:+https_proxy="$https_proxy"} \
+			"$@"
+	' in_root "$root" "$SRC" "$CACHE/var" "${SHARE-}" "$@"
+}

@@ -532,9 +532,10 @@ void sfu_trace_walk(const char *context, unsigned int frames, const char *reason
 #include <kunit/test-bug.h>
 #include <linux/mman.h>
 
-int64_t sfu_test_map(uint64_t len)
+int64_t sfu_test_map(uint64_t len, bool executable)
 {
-	return kunit_vm_mmap(kunit_get_current_test(), NULL, 0, len, PROT_READ | PROT_WRITE,
+	return kunit_vm_mmap(kunit_get_current_test(), NULL, 0, len,
+			     PROT_READ | PROT_WRITE | (executable ? PROT_EXEC : 0),
 			     MAP_ANONYMOUS | MAP_PRIVATE, 0);
 }
 

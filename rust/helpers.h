@@ -109,7 +109,7 @@ uint64_t sfu_counted(unsigned int counter);
 void sfu_trace_walk(const char *context, unsigned int frames, const char *reason);
 
 /* For KUnit: gives the running test user memory; returns its address or a negative error. */
-int64_t sfu_test_map(uint64_t len);
+int64_t sfu_test_map(uint64_t len, bool executable);
 int sfu_test_unmap(uint64_t address, uint64_t len);
 int sfu_test_write(uint64_t address, const void *from, unsigned int len);
 

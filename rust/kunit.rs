@@ -2,3 +2,399 @@
 
 //! KUnit suites for what needs a kernel. The core's own tests run on the host; its cases run here
 //! once more.
+
+use kernel::prelude::*;
+
+/// The size of a page, in bytes.
+#[cfg(CONFIG_KUNIT = "y")]
+const PAGE: u64 = 4096;
+
+#[kunit_tests(sframe_unwind_core)]
+mod core_cases {
+    use crate::sframe::cases;
+
+    #[test]
+    fn the_cases_of_the_host() {
+        assert_eq!(cases::check_all().err(), None);
+        assert!(cases::check_all().is_ok_and(|checked| checked > 0));
+    }
+}
+
+#[kunit_tests(sframe_unwind_user_memory)]
+mod user_memory_tests {
+    use super::*;
+    use crate::{
+        sframe::{
+            bytes::{
+                Fault,
+                Source, //
+            },
+            unwind::Memory, //
+        },
+        sys,
+        user_memory::{
+            Part,
+            UserMemory, //
+        }, //
+    };
+
+    #[test]
+    fn mapped_memory_is_read() -> Result {
+        let at = sys::test::map(PAGE, false)?;
+        sys::test::write(at, &0x1122_3344_5566_7788_u64.to_le_bytes())?;
+        let memory = UserMemory::atomic();
+        assert_eq!(memory.read_word(at), Ok(0x1122_3344_5566_7788));
+        // Any alignment.
+        assert_eq!(memory.read(at + 1), Ok([0x77, 0x66]));
+        Ok(())
+    }
+
+    #[test]
+    fn a_page_that_was_never_touched_is_missing_until_one_may_wait() -> Result {
+        let at = sys::test::map(PAGE, false)?;
+        assert_eq!(UserMemory::atomic().read_word(at), Err(Fault));
+        assert_eq!(UserMemory::sleeping().read_word(at), Ok(0));
+        assert_eq!(UserMemory::atomic().read_word(at), Ok(0));
+        Ok(())
+    }
+
+    #[test]
+    fn unmapped_memory_is_not_read() -> Result {
+        let at = sys::test::map(PAGE, false)?;
+        sys::test::unmap(at, PAGE)?;
+        assert_eq!(UserMemory::atomic().read_word(at), Err(Fault));
+        assert_eq!(UserMemory::sleeping().read_word(at), Err(Fault));
+        Ok(())
+    }
+
+    #[test]
+    fn half_mapped_words_are_not_read() -> Result {
+        let at = sys::test::map(2 * PAGE, false)?;
+        sys::test::write(at, &[1; 8192])?;
+        sys::test::unmap(at + PAGE, PAGE)?;
+        for memory in [UserMemory::atomic(), UserMemory::sleeping()] {
+            assert_eq!(memory.read_word(at + PAGE - 8), Ok(0x0101_0101_0101_0101));
+            assert_eq!(memory.read_word(at + PAGE - 4), Err(Fault));
+            assert_eq!(memory.read_word(at + PAGE), Err(Fault));
+        }
+        Ok(())
+    }
+
+    #[test]
+    fn no_address_of_the_kernel_is_read() {
+        let on_stack = 0x55aa_u64;
+        let of_kernel = core::ptr::from_ref(&on_stack) as u64;
+        for address in [
+            of_kernel,
+            u64::MAX,
+            u64::MAX - 7,
+            1 << 63,
+            0xffff_8000_0000_0000,
+            // Not canonical.
+            0x0000_8000_0000_0000,
+            0x1234_5678_9abc_def0,
+            // Ends beyond user space.
+            0x0000_7fff_ffff_f000,
+            0x0000_7fff_ffff_fffc,
+        ] {
+            assert_eq!(UserMemory::atomic().read_word(address), Err(Fault));
+            assert_eq!(UserMemory::sleeping().read_word(address), Err(Fault));
+        }
+    }
+
+    #[test]
+    fn the_budget_ends() -> Result {
+        let at = sys::test::map(PAGE, false)?;
+        sys::test::write(at, &[0; 8])?;
+        let memory = UserMemory::atomic();
+        let mut reads = 0_u32;
+        while memory.read_word(at).is_ok() {
+            reads += 1;
+        }
+        assert!(memory.is_spent());
+        assert_eq!(reads, 16384);
+        Ok(())
+    }
+
+    #[test]
+    fn a_part_ends_where_it_ends() -> Result {
+        let at = sys::test::map(PAGE, false)?;
+        sys::test::write(at, &[7; 64])?;
+        let memory = UserMemory::atomic();
+        let part = Part {
+            memory: &memory,
+            address: at,
+            len: 16,
+        };
+        assert_eq!(part.read(12), Ok([7; 4]));
+        assert_eq!(part.read::<4>(13), Err(Fault));
+        assert_eq!(part.read::<4>(u64::MAX), Err(Fault));
+        Ok(())
+    }
+}
+
+#[kunit_tests(sframe_unwind_mapping)]
+mod mapping_tests {
+    use super::*;
+    use crate::{
+        mapping::{
+            Mapping,
+            Rows,
+            Stack, //
+        },
+        sys,
+        user_memory::UserMemory, //
+    };
+
+    #[test]
+    fn a_mapping_covers_its_addresses() -> Result {
+        let at = sys::test::map(2 * PAGE, false)?;
+        let memory = UserMemory::atomic();
+        for address in [at, at + 1, at + 2 * PAGE - 1] {
+            let mapping = Mapping::find(address, &memory)?;
+            assert!(mapping.covers(at) && mapping.covers(at + 2 * PAGE - 1));
+            assert!(!mapping.executable);
+            assert!(matches!(mapping.rows, Rows::None));
+        }
+        Ok(())
+    }
+
+    #[test]
+    fn executable_memory_is_known() -> Result {
+        let at = sys::test::map(PAGE, true)?;
+        assert!(Mapping::find(at, &UserMemory::atomic())?.executable);
+        Ok(())
+    }
+
+    #[test]
+    fn nothing_is_found_where_nothing_is() -> Result {
+        let at = sys::test::map(3 * PAGE, false)?;
+        sys::test::unmap(at + PAGE, PAGE)?;
+        let memory = UserMemory::atomic();
+        assert_eq!(Mapping::find(at + PAGE, &memory).err(), Some(ENOENT));
+        assert!(Mapping::find(at, &memory)?.covers(at + PAGE - 1));
+        assert!(!Mapping::find(at, &memory)?.covers(at + PAGE));
+        for address in [u64::MAX, 1 << 47, 0xffff_8000_0000_0000] {
+            assert_eq!(Mapping::find(address, &memory).err(), Some(ENOENT));
+        }
+        Ok(())
+    }
+
+    #[test]
+    fn a_change_of_mappings_is_seen() -> Result {
+        let at = sys::test::map(PAGE, false)?;
+        let before = sys::MappingsVersion::now();
+        assert!(!before.is_moving());
+        assert!(before == sys::MappingsVersion::now());
+        sys::test::unmap(at, PAGE)?;
+        assert!(before != sys::MappingsVersion::now());
+        Ok(())
+    }
+
+    #[test]
+    fn a_stack_reaches_from_its_pointer_to_the_end_of_its_mapping() -> Result {
+        let at = sys::test::map(2 * PAGE, false)?;
+        let stack = Stack::at(at + 64);
+        assert!(!stack.has_two_words(at + 56));
+        assert!(stack.has_two_words(at + 64));
+        assert!(stack.has_two_words(at + 2 * PAGE - 16));
+        assert!(!stack.has_two_words(at + 2 * PAGE - 8));
+        assert!(!stack.has_two_words(u64::MAX - 8));
+        sys::test::unmap(at, 2 * PAGE)?;
+        assert!(!Stack::at(at).has_two_words(at));
+        Ok(())
+    }
+}
+
+/// Walks over stacks that are made by hand, with code that no file has rows for.
+#[kunit_tests(sframe_unwind_walk)]
+mod walk_tests {
+    use super::*;
+    use crate::{
+        sink::Sink,
+        stats::Context,
+        sys::{
+            self,
+            Registers, //
+        },
+        user_memory::UserMemory,
+        walk, //
+    };
+
+    /// Keeps as many addresses as it is asked to.
+    struct Room {
+        addresses: [u64; 64],
+        used: usize,
+        limit: usize,
+    }
+
+    impl Room {
+        fn new(limit: usize) -> Self {
+            Self {
+                addresses: [0; 64],
+                used: 0,
+                limit,
+            }
+        }
+    }
+
+    impl Sink for Room {
+        fn store(&mut self, address: u64) -> bool {
+            if self.used == self.limit {
+                return false;
+            }
+            if let Some(place) = self.addresses.get_mut(self.used) {
+                *place = address;
+            }
+            self.used += 1;
+            true
+        }
+    }
+
+    /// Code that calls, and a stack of eight frames that were called from it.
+    struct Made {
+        code: u64,
+        stack: u64,
+    }
+
+    const FRAMES: u64 = 8;
+    const FRAME: u64 = 64;
+
+    impl Made {
+        fn new() -> Result<Self> {
+            let made = Self {
+                code: sys::test::map(PAGE, true)?,
+                stack: sys::test::map(PAGE, false)?,
+            };
+            // call *%rax, everywhere.
+            sys::test::write(made.code, &[0xff, 0xd0].repeat_into::<256>())?;
+            for frame in 0..FRAMES {
+                let next = if frame + 1 < FRAMES {
+                    made.frame(frame + 1)
+                } else {
+                    0
+                };
+                made.set(frame, next, made.return_address(frame))?;
+            }
+            Ok(made)
+        }
+
+        fn frame(&self, number: u64) -> u64 {
+            self.stack + 256 + FRAME * number
+        }
+
+        fn return_address(&self, number: u64) -> u64 {
+            self.code + 16 + 2 * number
+        }
+
+        /// Sets what a frame pointer points to.
+        fn set(&self, number: u64, next: u64, return_address: u64) -> Result {
+            sys::test::write(self.frame(number), &next.to_le_bytes())?;
+            sys::test::write(self.frame(number) + 8, &return_address.to_le_bytes())
+        }
+
+        fn walk(&self, limit: usize) -> Room {
+            let mut room = Room::new(limit);
+            let registers = Registers {
+                pc: self.code,
+                sp: self.stack + 128,
+                fp: self.frame(0),
+            };
+            walk::walk(Context::Task, &registers, &UserMemory::atomic(), &mut room);
+            room
+        }
+
+        /// How many frames are right, from the innermost on, and how many there are.
+        fn judge(&self, room: &Room) -> (usize, usize) {
+            let mut right = 0;
+            for (number, address) in room.addresses.iter().take(room.used).enumerate() {
+                let truth = match number {
+                    0 => self.code,
+                    _ => self.return_address(number as u64 - 1),
+                };
+                if *address != truth {
+                    break;
+                }
+                right += 1;
+            }
+            (right, room.used)
+        }
+    }
+
+    /// A pattern, over and over.
+    trait RepeatInto {
+        fn repeat_into<const N: usize>(&self) -> [u8; N];
+    }
+
+    impl RepeatInto for [u8; 2] {
+        fn repeat_into<const N: usize>(&self) -> [u8; N] {
+            let mut filled = [self[0]; N];
+            for odd in filled.iter_mut().skip(1).step_by(2) {
+                *odd = self[1];
+            }
+            filled
+        }
+    }
+
+    #[test]
+    fn a_whole_stack_is_walked() -> Result {
+        let made = Made::new()?;
+        assert_eq!(made.judge(&made.walk(64)), (9, 9));
+        Ok(())
+    }
+
+    #[test]
+    fn no_more_than_there_is_room_for() -> Result {
+        let made = Made::new()?;
+        for limit in [0, 1, 2, 5, 9] {
+            assert_eq!(made.judge(&made.walk(limit)), (limit, limit));
+        }
+        Ok(())
+    }
+
+    #[test]
+    fn a_cycle_ends() -> Result {
+        let made = Made::new()?;
+        made.set(3, made.frame(1), made.return_address(3))?;
+        assert_eq!(made.judge(&made.walk(64)), (5, 5));
+        made.set(3, made.frame(3), made.return_address(3))?;
+        assert_eq!(made.judge(&made.walk(64)), (5, 5));
+        Ok(())
+    }
+
+    #[test]
+    fn a_return_address_is_executable_and_behind_a_call() -> Result {
+        let made = Made::new()?;
+        // The kernel, no address at all, data, and code that does not call.
+        for wrong in [
+            u64::MAX - 4095,
+            0xffff_ffff_8100_0000,
+            1 << 50,
+            made.stack + 512,
+            made.code + 17,
+            made.code + 3000,
+        ] {
+            made.set(3, made.frame(4), wrong)?;
+            assert_eq!(made.judge(&made.walk(64)), (4, 4));
+        }
+        Ok(())
+    }
+
+    #[test]
+    fn a_frame_pointer_stays_on_the_stack_and_aligned() -> Result {
+        let made = Made::new()?;
+        for wrong in [
+            1,
+            made.frame(4) + 4,
+            made.stack + PAGE,
+            made.stack + PAGE - 8,
+            made.stack,
+            u64::MAX - 15,
+            0xffff_ffff_8100_0000,
+        ] {
+            made.set(3, wrong, made.return_address(3))?;
+            assert_eq!(made.judge(&made.walk(64)), (5, 5));
+        }
+        Ok(())
+    }
+}

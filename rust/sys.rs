@@ -343,9 +343,9 @@ pub(crate) mod test {
     use super::*;
 
     /// Maps `len` bytes of user memory for the running test, and returns their run-time address.
-    pub(crate) fn map(len: u64) -> Result<u64> {
+    pub(crate) fn map(len: u64, executable: bool) -> Result<u64> {
         // SAFETY: Called from a KUnit test, in a task.
-        let address = unsafe { bindings::sfu_test_map(len) };
+        let address = unsafe { bindings::sfu_test_map(len, executable) };
         match u64::try_from(address) {
             Ok(address) if address != 0 => Ok(address),
             _ => Err(ENOMEM),

@@ -1,0 +1,48 @@
+# SPDX-License-Identifier: GPL-2.0-only
+
+# The kernel tree to build against. A Debian headers package has no Rust metadata;
+# scripts/prepare-kernel makes a tree that has, in one of the first two places.
+KDIR ?= $(firstword $(wildcard \
+	/var/cache/sframe_unwind/linux-$(shell uname -r) \
+	$(HOME)/.cache/sframe_unwind/kernels/linux-$(shell uname -r)) \
+	/lib/modules/$(shell uname -r)/build)
+
+all: modules
+
+help:
+	@echo 'In QEMU, on any Debian or Ubuntu machine (what is missing is installed):'
+	@echo '  make demo      - stacks without and with the module, on Debian'"'"'s own kernel'
+	@echo '  make test      - all tests but the long ones'
+	@echo '  make test-all  - all tests: also the debug kernel and reload storms'
+	@echo
+	@echo 'On this machine'"'"'s kernel:'
+	@echo '  make           - build the module against KDIR, by default for the running kernel'
+	@echo '                   (scripts/prepare-kernel makes the tree for a Debian kernel)'
+	@echo '  make install   - install the module'
+	@echo '  make clean     - remove what was built'
+	@echo '  scripts/selftest - load the module, check a stack, unload it'
+
+modules:
+	@test -e '$(KDIR)/rust/libkernel.rmeta' || { \
+		echo 'make: $(KDIR) has no Rust metadata (rust/libkernel.rmeta).'; \
+		echo 'make: for a Debian kernel, run scripts/prepare-kernel first; otherwise give KDIR=...'; \
+		exit 1; } >&2
+	$(MAKE) -C '$(KDIR)' M='$(CURDIR)' modules
+
+install: modules
+	$(MAKE) -C '$(KDIR)' M='$(CURDIR)' modules_install
+
+clean:
+	rm -rf build target
+	[ ! -e '$(KDIR)/Makefile' ] || $(MAKE) -C '$(KDIR)' M='$(CURDIR)' clean
+
+demo:
+	@scripts/demo
+
+test:
+	@tests/run
+
+test-all:
+	@tests/run --all
+
+.PHONY: all help modules install clean demo test test-all

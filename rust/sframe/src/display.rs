@@ -1,0 +1,77 @@
+// SPDX-License-Identifier: GPL-2.0-only OR MIT
+
+//! What people read of an error. For the host only: the kernel prints names and numbers by itself,
+//! and formatting code has no place where a walk runs.
+
+use core::fmt::{
+    self,
+    Display,
+    Formatter, //
+};
+
+use super::root::{
+    bytes::Fault,
+    elf::ElfError,
+    error::{
+        Error,
+        Malformed,
+        Unsupported, //
+    },
+    unwind::Stop, //
+};
+
+impl Display for Fault {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        f.write_str("the bytes are not there")
+    }
+}
+
+impl Display for Malformed {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+impl Display for Unsupported {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())?;
+        match self.value() {
+            Some(value) => write!(f, " ({value:#x})"),
+            None => Ok(()),
+        }
+    }
+}
+
+impl Display for Error {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        match self {
+            Error::Fault { offset } => write!(f, "offset {offset:#x} cannot be read"),
+            Error::Malformed { what, offset } => write!(f, "malformed: {what} at {offset:#x}"),
+            Error::Unsupported { what } => write!(f, "unsupported: {what}"),
+            Error::TooLong => f.write_str("the search would take too long"),
+        }
+    }
+}
+
+impl Display for ElfError {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        match self {
+            ElfError::Fault { offset } => write!(f, "offset {offset:#x} cannot be read"),
+            other => f.write_str(other.name()),
+        }
+    }
+}
+
+impl Display for Stop {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        match self {
+            Stop::Fault { address } => write!(f, "address {address:#x} cannot be read"),
+            other => f.write_str(other.name()),
+        }
+    }
+}
+
+impl core::error::Error for Fault {}
+impl core::error::Error for Error {}
+impl core::error::Error for ElfError {}
+impl core::error::Error for Stop {}

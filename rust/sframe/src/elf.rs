@@ -1,0 +1,386 @@
+// SPDX-License-Identifier: GPL-2.0-only OR MIT
+
+//! Where in an ELF file or image its SFrame section is, and how its addresses relate to offsets in
+//! the file.
+//!
+//! Only what a loader needs as well is read, the ELF header and the program headers, for no more
+//! is there in memory. They normally lie in the first page.
+
+use super::bytes::{
+    Fault,
+    Source, //
+};
+
+/// The most program headers that are looked at. Real files have about a dozen.
+pub const MAX_PROGRAM_HEADERS: u16 = 64;
+
+const MAGIC: [u8; 4] = *b"\x7fELF";
+const CLASS_64: u8 = 2;
+const DATA_LITTLE_ENDIAN: u8 = 1;
+const VERSION_CURRENT: u8 = 1;
+const TYPE_EXECUTABLE: u16 = 2;
+const TYPE_SHARED: u16 = 3;
+const MACHINE_X86_64: u16 = 62;
+const PROGRAM_HEADER_SIZE: u16 = 56;
+const SEGMENT_LOAD: u32 = 1;
+const SEGMENT_SFRAME: u32 = 0x6474_e554;
+const FLAG_EXECUTABLE: u8 = 1;
+
+/// Why an ELF file or image gave no answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ElfError {
+    /// Reading failed. It says nothing about the file.
+    Fault {
+        /// Where the read began, in bytes from the file's start. It was at most
+        /// [`MAX_READ`](super::bytes::MAX_READ) bytes long.
+        offset: u64,
+    },
+    /// It is not an ELF file.
+    NotElf,
+    /// It is not a 64-bit file.
+    Class,
+    /// It is not a little-endian file.
+    ByteOrder,
+    /// It is of an unknown version of ELF.
+    Version,
+    /// It is neither a program nor a shared object.
+    Type,
+    /// It is not for this machine.
+    Machine,
+    /// Its program headers are of an unknown size.
+    HeaderSize,
+    /// It has more than [`MAX_PROGRAM_HEADERS`] program headers.
+    TooManyHeaders,
+    /// Its program headers would lie behind the end of the largest possible file.
+    HeaderOffset,
+    /// None of its segments is loaded from the offset that was asked for.
+    NotLoaded,
+}
+
+impl ElfError {
+    /// A short name of the reason, for counters and tools. It stays as it is.
+    pub const fn name(self) -> &'static str {
+        match self {
+            ElfError::Fault { .. } => "elf-fault",
+            ElfError::NotElf => "elf-not-elf",
+            ElfError::Class => "elf-class",
+            ElfError::ByteOrder => "elf-byte-order",
+            ElfError::Version => "elf-version",
+            ElfError::Type => "elf-type",
+            ElfError::Machine => "elf-machine",
+            ElfError::HeaderSize => "elf-header-size",
+            ElfError::TooManyHeaders => "elf-too-many-headers",
+            ElfError::HeaderOffset => "elf-header-offset",
+            ElfError::NotLoaded => "elf-not-loaded",
+        }
+    }
+}
+
+/// Where the SFrame section is, as PT_GNU_SFRAME tells it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Place {
+    /// Its link-time address.
+    pub vaddr: u64,
+    /// Its offset in the file, in bytes.
+    pub offset: u64,
+    /// Its size in the file, in bytes; often with a tail of zeros.
+    pub filesz: u64,
+    /// Its size in memory, in bytes; often with a tail of zeros.
+    pub memsz: u64,
+}
+
+/// What was found of an ELF file or image. Nothing of it is checked: the values are the file's own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Found {
+    /// The link-time address of the segment that is loaded from the offset asked for.
+    pub load_vaddr: u64,
+    /// The offset in the file of that segment, in bytes.
+    pub load_offset: u64,
+    /// The size in the file of that segment, in bytes.
+    pub load_filesz: u64,
+    /// Whether that segment is executable.
+    pub executable: bool,
+    /// The SFrame section, if there is one.
+    pub sframe: Option<Place>,
+}
+
+impl Found {
+    /// The link-time address of what lies at `offset` bytes in the file, if that is within the
+    /// segment found.
+    #[inline]
+    pub const fn link_address(&self, offset: u64) -> u64 {
+        offset
+            .wrapping_sub(self.load_offset)
+            .wrapping_add(self.load_vaddr)
+    }
+}
+
+/// Finds the segment that is loaded from `at_file_offset`, in bytes, and the SFrame section.
+///
+/// Offset 0 of `bytes` is offset 0 of the file. If more than one segment is loaded from that
+/// offset, an executable one goes first.
+///
+/// # Errors
+///
+/// See [`ElfError`].
+pub fn find_sframe<S: Source + ?Sized>(bytes: &S, at_file_offset: u64) -> Result<Found, ElfError> {
+    let headers = Headers::read(bytes)?;
+    let mut load: Option<Load> = None;
+    let mut sframe = None;
+    let mut at = headers.at;
+
+    for _ in 0..headers.count {
+        // Type and flags. Most headers are of no interest and are read no further.
+        let head: [u8; 8] = read_at(bytes, at)?;
+        let executable = head[4] & FLAG_EXECUTABLE != 0;
+        match u32::from_le_bytes([head[0], head[1], head[2], head[3]]) {
+            SEGMENT_LOAD => {
+                let place = read_place(bytes, at)?;
+                let better = match load {
+                    None => true,
+                    Some(other) => executable && !other.executable,
+                };
+                if better && at_file_offset.wrapping_sub(place.offset) < place.filesz {
+                    load = Some(Load { place, executable });
+                }
+            }
+            // More than one makes no sense, and the first is as good as any.
+            SEGMENT_SFRAME if sframe.is_none() => sframe = Some(read_place(bytes, at)?),
+            _ => {}
+        }
+        at = at
+            .checked_add(u64::from(PROGRAM_HEADER_SIZE))
+            .ok_or(ElfError::HeaderOffset)?;
+    }
+
+    let load = load.ok_or(ElfError::NotLoaded)?;
+    Ok(Found {
+        load_vaddr: load.place.vaddr,
+        load_offset: load.place.offset,
+        load_filesz: load.place.filesz,
+        executable: load.executable,
+        sframe,
+    })
+}
+
+#[derive(Clone, Copy)]
+struct Load {
+    place: Place,
+    executable: bool,
+}
+
+/// Where the program headers are.
+struct Headers {
+    at: u64,
+    count: u16,
+}
+
+impl Headers {
+    fn read<S: Source + ?Sized>(bytes: &S) -> Result<Headers, ElfError> {
+        let raw: [u8; 64] = read_at(bytes, 0)?;
+        if [raw[0], raw[1], raw[2], raw[3]] != MAGIC {
+            return Err(ElfError::NotElf);
+        }
+        if raw[4] != CLASS_64 {
+            return Err(ElfError::Class);
+        }
+        if raw[5] != DATA_LITTLE_ENDIAN {
+            return Err(ElfError::ByteOrder);
+        }
+        if raw[6] != VERSION_CURRENT {
+            return Err(ElfError::Version);
+        }
+        if !matches!(
+            u16::from_le_bytes([raw[16], raw[17]]),
+            TYPE_EXECUTABLE | TYPE_SHARED
+        ) {
+            return Err(ElfError::Type);
+        }
+        if u16::from_le_bytes([raw[18], raw[19]]) != MACHINE_X86_64 {
+            return Err(ElfError::Machine);
+        }
+
+        let at = u64::from_le_bytes([
+            raw[32], raw[33], raw[34], raw[35], raw[36], raw[37], raw[38], raw[39],
+        ]);
+        let size = u16::from_le_bytes([raw[54], raw[55]]);
+        let count = u16::from_le_bytes([raw[56], raw[57]]);
+        if count > MAX_PROGRAM_HEADERS {
+            return Err(ElfError::TooManyHeaders);
+        }
+        // A file without program headers may leave their size at zero.
+        if count != 0 && size != PROGRAM_HEADER_SIZE {
+            return Err(ElfError::HeaderSize);
+        }
+        Ok(Headers { at, count })
+    }
+}
+
+/// Reads offset, address and sizes of the program header at `at`.
+fn read_place<S: Source + ?Sized>(bytes: &S, at: u64) -> Result<Place, ElfError> {
+    let at = at.checked_add(8).ok_or(ElfError::HeaderOffset)?;
+    let raw: [u8; 40] = read_at(bytes, at)?;
+    Ok(Place {
+        offset: word::<0>(&raw),
+        vaddr: word::<8>(&raw),
+        // At 16 is the physical address.
+        filesz: word::<24>(&raw),
+        memsz: word::<32>(&raw),
+    })
+}
+
+/// The word at offset `AT`, which is to be 32 at most.
+#[inline]
+fn word<const AT: usize>(raw: &[u8; 40]) -> u64 {
+    u64::from_le_bytes([
+        raw[AT],
+        raw[AT + 1],
+        raw[AT + 2],
+        raw[AT + 3],
+        raw[AT + 4],
+        raw[AT + 5],
+        raw[AT + 6],
+        raw[AT + 7],
+    ])
+}
+
+fn read_at<const N: usize, S: Source + ?Sized>(
+    bytes: &S,
+    offset: u64,
+) -> Result<[u8; N], ElfError> {
+    bytes
+        .read(offset)
+        .map_err(|Fault| ElfError::Fault { offset })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::vec::Vec;
+
+    const SEGMENT_OTHER: u32 = 6;
+
+    /// Type, flags, offset, address, size.
+    type Header = (u32, u32, u64, u64, u64);
+
+    fn image(headers_at: u64, headers: &[Header]) -> Vec<u8> {
+        let mut bytes = Vec::from(*b"\x7fELF\x02\x01\x01");
+        bytes.resize(16, 0);
+        bytes.extend([3, 0, 62, 0, 1, 0, 0, 0]);
+        bytes.resize(32, 0);
+        bytes.extend(headers_at.to_le_bytes());
+        bytes.resize(54, 0);
+        bytes.extend([56, 0, headers.len() as u8, 0]);
+        bytes.resize(headers_at.clamp(64, 4096) as usize, 0);
+        for &(kind, flags, offset, vaddr, size) in headers {
+            bytes.extend(kind.to_le_bytes());
+            bytes.extend(flags.to_le_bytes());
+            for value in [offset, vaddr, 0, size, size + 1, 4096] {
+                bytes.extend(value.to_le_bytes());
+            }
+        }
+        bytes
+    }
+
+    #[test]
+    fn segments_share_pages_but_not_bytes() {
+        // As lld lays them out: code begins in the page in which constants end.
+        let bytes = image(
+            64,
+            &[
+                (SEGMENT_OTHER, 4, 64, 64, 0x100),
+                (SEGMENT_LOAD, 4, 0, 0, 0x6f0),
+                (SEGMENT_LOAD, 5, 0x6f0, 0x16f0, 0x100),
+                (SEGMENT_SFRAME, 4, 0x600, 0x600, 0x40),
+            ],
+        );
+        let found = find_sframe(&*bytes, 0x6ef).unwrap();
+        assert!(!found.executable);
+        assert_eq!(found.link_address(0x6ef), 0x6ef);
+        let found = find_sframe(&*bytes, 0x6f0).unwrap();
+        assert!(found.executable);
+        assert_eq!(found.link_address(0x6f0), 0x16f0);
+        assert_eq!(found.load_filesz, 0x100);
+        assert_eq!(
+            found.sframe,
+            Some(Place {
+                vaddr: 0x600,
+                offset: 0x600,
+                filesz: 0x40,
+                memsz: 0x41
+            })
+        );
+        assert_eq!(find_sframe(&*bytes, 0x7f0), Err(ElfError::NotLoaded));
+    }
+
+    #[test]
+    fn code_goes_first_where_segments_overlap() {
+        let data = (SEGMENT_LOAD, 6, 0, 0x1000, 0x2000);
+        let code = (SEGMENT_LOAD, 5, 0x1000, 0x8000, 0x1000);
+        let more = (SEGMENT_LOAD, 5, 0x1000, 0x9000, 0x1000);
+        for headers in [[data, code, more], [code, data, more], [code, more, data]] {
+            let found = find_sframe(&*image(64, &headers), 0x1800).unwrap();
+            assert_eq!(found.link_address(0x1800), 0x8800);
+            assert_eq!(found.sframe, None);
+        }
+    }
+
+    #[test]
+    fn headers_may_be_anywhere() {
+        let load = [(SEGMENT_LOAD, 5, 0, 0, 0x1000)];
+        assert!(find_sframe(&*image(1000, &load), 0).is_ok());
+        let offset = u64::MAX - 7;
+        assert_eq!(
+            find_sframe(&*image(offset, &load), 0),
+            Err(ElfError::Fault { offset })
+        );
+
+        /// Zeros, but for the file header.
+        struct Endless(Vec<u8>);
+        impl Source for Endless {
+            fn read<const N: usize>(&self, offset: u64) -> Result<[u8; N], Fault> {
+                Ok(self.0.read(offset).unwrap_or([0; N]))
+            }
+        }
+        let many = image(offset, &[load[0]; 3]);
+        assert_eq!(find_sframe(&Endless(many), 0), Err(ElfError::HeaderOffset));
+    }
+
+    #[test]
+    fn addresses_may_be_anything() {
+        let bytes = image(64, &[(SEGMENT_LOAD, 5, u64::MAX - 9, u64::MAX - 2, 8)]);
+        assert_eq!(find_sframe(&*bytes, 0), Err(ElfError::NotLoaded));
+        let found = find_sframe(&*bytes, u64::MAX - 5).unwrap();
+        assert_eq!(found.link_address(u64::MAX - 5), 1);
+    }
+
+    #[test]
+    fn the_first_section_counts() {
+        let bytes = image(
+            64,
+            &[
+                (SEGMENT_SFRAME, 4, 0x600, 0x600, 0x40),
+                (SEGMENT_SFRAME, 4, 0x700, 0x700, 0x40),
+                (SEGMENT_LOAD, 5, 0, 0, 0x1000),
+            ],
+        );
+        let place = find_sframe(&*bytes, 0).unwrap().sframe.unwrap();
+        assert_eq!(place.offset, 0x600);
+    }
+
+    #[test]
+    fn too_many_headers() {
+        let load = (SEGMENT_LOAD, 5, 0, 0, 0x1000);
+        let most = usize::from(MAX_PROGRAM_HEADERS);
+        let last = [
+            std::vec![(SEGMENT_OTHER, 0, 0, 0, 0); most - 1],
+            std::vec![load],
+        ]
+        .concat();
+        assert!(find_sframe(&*image(64, &last), 0).is_ok());
+        assert_eq!(
+            find_sframe(&*image(64, &std::vec![load; most + 1]), 0),
+            Err(ElfError::TooManyHeaders)
+        );
+    }
+}

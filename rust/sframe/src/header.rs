@@ -1,0 +1,266 @@
+// SPDX-License-Identifier: GPL-2.0-only OR MIT
+
+//! The header of a section ("SFrame Header"), read and checked.
+//!
+//! All later arithmetic on offsets leans on the checks made here, so there is no way to have a
+//! `Header` without them.
+
+use super::{
+    abi::Abi,
+    error::{
+        Error,
+        Malformed,
+        Unsupported, //
+    },
+    fde, //
+};
+
+/// The size of a header without its auxiliary part, in bytes. It is the same in all versions.
+pub const HEADER_SIZE: u32 = 28;
+
+const MAGIC: u16 = 0xdee2;
+
+/// "SFrame Flags".
+const SORTED: u8 = 0x1;
+const FRAME_POINTER: u8 = 0x2;
+const FUNC_START_PCREL: u8 = 0x4;
+
+/// A version of the format that can be read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Version {
+    /// Version 2, of any errata.
+    V2,
+}
+
+impl Version {
+    fn decode(number: u8) -> Result<Version, Error> {
+        match number {
+            2 => Ok(Version::V2),
+            other => Err(Error::Unsupported {
+                what: Unsupported::Version(other),
+            }),
+        }
+    }
+
+    /// The version's number, as in the section.
+    pub const fn number(self) -> u8 {
+        match self {
+            Version::V2 => 2,
+        }
+    }
+
+    fn known_flags(self) -> u8 {
+        match self {
+            Version::V2 => SORTED | FRAME_POINTER | FUNC_START_PCREL,
+        }
+    }
+}
+
+/// What the start address in a function descriptor entry is counted from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Starts {
+    /// The address of the field itself.
+    Field,
+    /// The address of the section.
+    Section,
+}
+
+/// A header that was read and checked.
+///
+/// # Invariants
+///
+/// `HEADER_SIZE <= fdes_at`, `fdes_at + num_fdes * fde::size(version) <= fres_at`,
+/// `fres_at <= end`, and `end` is not more than the length of the section.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Header {
+    pub(super) version: Version,
+    pub(super) abi: Abi,
+    pub(super) flags: u8,
+    pub(super) starts: Starts,
+    /// Whether the functions are to be taken for sorted.
+    pub(super) sorted: bool,
+    /// Where the frame pointer is saved if that is the same for all functions, in bytes from the
+    /// CFA; else 0.
+    pub(super) fixed_fp: i8,
+    /// Where the return address is saved if that is the same for all functions, in bytes from the
+    /// CFA; else 0.
+    pub(super) fixed_ra: i8,
+    pub(super) num_fdes: u32,
+    pub(super) num_fres: u32,
+    /// Where the function descriptor entries begin, in bytes from the section's start.
+    pub(super) fdes_at: u32,
+    /// Where the rows begin, in bytes from the section's start.
+    pub(super) fres_at: u32,
+    /// Where the rows end, in bytes from the section's start.
+    pub(super) end: u32,
+}
+
+impl Header {
+    /// Decodes and checks the header of a section of `len` bytes.
+    pub(super) fn decode(raw: &[u8; HEADER_SIZE as usize], len: u64) -> Result<Header, Error> {
+        // Only the first four bytes have the same meaning in all versions to come.
+        let magic = u16::from_le_bytes([raw[0], raw[1]]);
+        if magic == MAGIC.swap_bytes() {
+            return Err(Error::Unsupported {
+                what: Unsupported::ByteOrder,
+            });
+        }
+        if magic != MAGIC {
+            return Err(Malformed::Magic.at(0));
+        }
+        let version = Version::decode(raw[2])?;
+
+        let flags = raw[3];
+        let unknown = flags & !version.known_flags();
+        if unknown != 0 {
+            return Err(Error::Unsupported {
+                what: Unsupported::Flags(unknown),
+            });
+        }
+
+        // Binutils up to 2.44 and version 1 know no flag for it. Their linker counts from the
+        // section, and sorts. Where the functions are not sorted no such linker was at work:
+        // the section is an object file's, or a mere concatenation of those, where relocation has
+        // left the distance from the field.
+        let starts = if flags & FUNC_START_PCREL == 0 && flags & SORTED != 0 {
+            Starts::Section
+        } else {
+            Starts::Field
+        };
+
+        let abi = Abi::decode(raw[4])?;
+        let fixed_fp = i8::from_le_bytes([raw[5]]);
+        let fixed_ra = i8::from_le_bytes([raw[6]]);
+        if fixed_ra == 0 && abi.has_fixed_ra() {
+            return Err(Malformed::FixedRaOffset.at(6));
+        }
+
+        let num_fdes = u32::from_le_bytes([raw[8], raw[9], raw[10], raw[11]]);
+        let num_fres = u32::from_le_bytes([raw[12], raw[13], raw[14], raw[15]]);
+        let fre_len = u32::from_le_bytes([raw[16], raw[17], raw[18], raw[19]]);
+        let fdeoff = u32::from_le_bytes([raw[20], raw[21], raw[22], raw[23]]);
+        let freoff = u32::from_le_bytes([raw[24], raw[25], raw[26], raw[27]]);
+
+        // Both offsets are counted from behind the auxiliary header. A section that does not fit
+        // into 32 bits is either nonsense or none that anyone has made.
+        let len = u32::try_from(len).unwrap_or(u32::MAX);
+        let base = HEADER_SIZE.saturating_add(u32::from(raw[7]));
+        if base > len {
+            return Err(Malformed::AuxHeader.at(7));
+        }
+        let fres_at = base.checked_add(freoff);
+        let end = fres_at.and_then(|at| at.checked_add(fre_len));
+        let (Some(fres_at), Some(end)) = (fres_at, end) else {
+            return Err(if len == u32::MAX {
+                Error::Unsupported {
+                    what: Unsupported::Size,
+                }
+            } else {
+                Malformed::Rows.at(24)
+            });
+        };
+        if end > len {
+            return Err(Malformed::Rows.at(24));
+        }
+        let fdes_at = base.checked_add(fdeoff);
+        let fdes_end = num_fdes
+            .checked_mul(fde::size(version))
+            .and_then(|size| fdes_at?.checked_add(size));
+        let (Some(fdes_at), Some(fdes_end)) = (fdes_at, fdes_end) else {
+            return Err(Malformed::Functions.at(20));
+        };
+        if fdes_end > fres_at {
+            return Err(Malformed::Functions.at(20));
+        }
+
+        Ok(Header {
+            version,
+            abi,
+            flags,
+            starts,
+            sorted: flags & SORTED != 0,
+            fixed_fp,
+            fixed_ra,
+            num_fdes,
+            num_fres,
+            fdes_at,
+            fres_at,
+            end,
+        })
+    }
+
+    #[inline]
+    pub(super) const fn has_frame_pointer(&self) -> bool {
+        self.flags & FRAME_POINTER != 0
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const GOOD: [u8; 28] = [
+        0xe2, 0xde, 2, 1, 3, 0, 0xf8, 4, // up to the length of the auxiliary header
+        2, 0, 0, 0, 3, 0, 0, 0, 9, 0, 0, 0, // two functions, three rows in nine bytes
+        8, 0, 0, 0, 52, 0, 0,
+        0, // functions eight bytes behind the header, rows four behind them
+    ];
+
+    #[test]
+    fn offsets_are_counted_from_the_end_of_the_header() {
+        let header = Header::decode(&GOOD, 93).unwrap();
+        assert_eq!(header.version, Version::V2);
+        assert_eq!(header.version.number(), 2);
+        assert_eq!(header.abi, Abi::Amd64);
+        assert_eq!((header.fixed_ra, header.fixed_fp), (-8, 0));
+        assert_eq!((header.num_fdes, header.num_fres), (2, 3));
+        assert_eq!(header.fdes_at, 28 + 4 + 8);
+        assert_eq!(header.fres_at, 28 + 4 + 52);
+        assert_eq!(header.end, 93);
+        assert!(header.sorted);
+        assert!(!header.has_frame_pointer());
+    }
+
+    #[test]
+    fn a_tail_is_not_part_of_the_section() {
+        for len in [94, 4096, u64::from(u32::MAX), 1 << 32, u64::MAX] {
+            assert_eq!(Header::decode(&GOOD, len).unwrap().end, 93);
+        }
+        assert_eq!(
+            Header::decode(&GOOD, 92).unwrap_err(),
+            Malformed::Rows.at(24)
+        );
+    }
+
+    #[test]
+    fn flags_say_what_starts_are_counted_from() {
+        for (flags, starts, sorted, frame_pointer) in [
+            (0, Starts::Field, false, false),
+            (1, Starts::Section, true, false),
+            (2, Starts::Field, false, true),
+            (3, Starts::Section, true, true),
+            (4, Starts::Field, false, false),
+            (5, Starts::Field, true, false),
+            (7, Starts::Field, true, true),
+        ] {
+            let mut raw = GOOD;
+            raw[3] = flags;
+            let header = Header::decode(&raw, 93).unwrap();
+            assert_eq!(header.starts, starts, "{flags}");
+            assert_eq!(header.sorted, sorted, "{flags}");
+            assert_eq!(header.has_frame_pointer(), frame_pointer, "{flags}");
+        }
+    }
+
+    #[test]
+    fn the_version_comes_before_all_that_depends_on_it() {
+        let mut raw = [0xff; 28];
+        raw[..3].copy_from_slice(&[0xe2, 0xde, 9]);
+        assert_eq!(
+            Header::decode(&raw, 28).unwrap_err(),
+            Error::Unsupported {
+                what: Unsupported::Version(9)
+            }
+        );
+    }
+}

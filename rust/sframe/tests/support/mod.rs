@@ -1,0 +1,8 @@
+// SPDX-License-Identifier: GPL-2.0-only OR MIT
+
+//! What the integration tests share.
+#![allow(dead_code, reason = "each test takes what it needs")]
+
+pub(crate) mod build;
+pub(crate) mod encode;
+pub(crate) mod source;

@@ -1,0 +1,94 @@
+// SPDX-License-Identifier: GPL-2.0-only OR MIT
+
+//! Sources that watch what is asked of them, or that cannot be relied on.
+
+use std::cell::Cell;
+
+use sframe::bytes::{
+    Fault,
+    Source,
+    MAX_READ, //
+};
+
+/// Bytes that must not be read beyond their end, and count how often they are read.
+pub(crate) struct Watched<'a> {
+    bytes: &'a [u8],
+    reads: Cell<u64>,
+}
+
+impl<'a> Watched<'a> {
+    pub(crate) fn new(bytes: &'a [u8]) -> Watched<'a> {
+        Watched {
+            bytes,
+            reads: Cell::new(0),
+        }
+    }
+
+    /// The number of reads since this was asked last.
+    pub(crate) fn reads(&self) -> u64 {
+        self.reads.take()
+    }
+}
+
+impl Source for Watched<'_> {
+    fn read<const N: usize>(&self, offset: u64) -> Result<[u8; N], Fault> {
+        self.reads.set(self.reads.get() + 1);
+        assert!(N <= MAX_READ, "{N} bytes at once");
+        Ok(self
+            .bytes
+            .read(offset)
+            .unwrap_or_else(|Fault| panic!("{N} bytes at {offset:#x} of {:#x}", self.bytes.len())))
+    }
+}
+
+/// Bytes of which some cannot be read for now.
+pub(crate) struct Missing<'a> {
+    pub(crate) bytes: &'a [u8],
+    pub(crate) range: std::ops::Range<u64>,
+}
+
+impl Source for Missing<'_> {
+    fn read<const N: usize>(&self, offset: u64) -> Result<[u8; N], Fault> {
+        if offset < self.range.end && offset + N as u64 > self.range.start {
+            return Err(Fault);
+        }
+        self.bytes.read(offset)
+    }
+}
+
+/// Bytes that are others at each read, in places, and that cannot be read now and then.
+pub(crate) struct Changing<'a> {
+    pub(crate) bytes: Watched<'a>,
+    /// Where the random numbers are. Not 0.
+    pub(crate) state: Cell<u64>,
+    /// How many bits of 256 change, about, and how many reads of 256 fail.
+    pub(crate) unrest: u8,
+}
+
+impl Changing<'_> {
+    /// Marsaglia's xorshift.
+    fn random(&self) -> u64 {
+        let mut x = self.state.get();
+        x ^= x << 13;
+        x ^= x >> 7;
+        x ^= x << 17;
+        self.state.set(x);
+        x
+    }
+}
+
+impl Source for Changing<'_> {
+    fn read<const N: usize>(&self, offset: u64) -> Result<[u8; N], Fault> {
+        let mut bytes = self.bytes.read(offset)?;
+        if self.random() as u8 <= self.unrest / 16 {
+            return Err(Fault);
+        }
+        for byte in &mut bytes {
+            let random = self.random();
+            if random as u8 <= self.unrest {
+                *byte ^= 1 << ((random >> 8) & 7);
+            }
+        }
+        Ok(bytes)
+    }
+}

@@ -1,0 +1,50 @@
+# SPDX-License-Identifier: GPL-2.0-only
+# shellcheck shell=bash
+#
+# What the guest's test scripts share. They print TAP lines, `ok - NAME` and `not ok - NAME`, with
+# what went wrong behind `#`. Recordings are left in /share for tests/verdicts, which judges them
+# at the host's speed.
+
+# On a file system whose pages the module's worker brings in; the guest's root is not one.
+PROGRAMS=/tmp/programs
+cp -r /src/build/programs /tmp/
+
+STATS=/sys/kernel/debug/sframe_unwind/stats
+export PERF_BUILDID_DIR=/tmp/buildid
+
+# check NAME COMMAND... - one test; its output is shown if it fails.
+check() {
+	local name=$1
+	shift
+	if "$@" >/tmp/check.log 2>&1; then
+		echo "ok - $name"
+	else
+		echo "not ok - $name"
+		tail -n 30 /tmp/check.log | sed 's/^/# /'
+	fi
+}
+
+# record NAME VERDICT PERF-OPTIONS... -- PROGRAM [ARGUMENT...]
+# Leaves NAME.data and NAME.chain, and a line that says by what VERDICT they are judged.
+record() {
+	local name=$1 verdict=$2 options=()
+	shift 2
+	while [ "$1" != -- ]; do options+=("$1"); shift; done
+	shift
+	export CHAIN_FILE=/share/$name.chain
+	"$PROGRAMS/$1" 0 >/dev/null 2>&1 # read once, so that no recording is of reading it
+	if perf record -q -o "/share/$name.data" --user-regs=r12 "${options[@]}" "$PROGRAMS/$1" "${@:2}" \
+		>/tmp/record.log 2>&1; then
+		echo "$name $verdict" >>/share/cases
+	else
+		echo "not ok - $name: perf record"
+		sed 's/^/# /' /tmp/record.log
+	fi
+}
+
+counter() { awk -v name="$1" '$1 == name { print $2 }' "$STATS"; }
+
+# What no test may leave in the kernel's log.
+log_is_clean() {
+	! dmesg | grep -E 'BUG|WARNING|Oops|general protection|KASAN|KFENCE|lockdep|inconsistent lock|suspicious RCU|scheduling while atomic|sleeping function|unable to handle|blocked for more|soft lockup|rcu.*(stall|detected)|kmemleak: [0-9]+ new|Call Trace'
+}

@@ -259,6 +259,8 @@ bool sfu_queue_fault_in(uint64_t address)
 	unsigned long page = address & PAGE_MASK;
 	int i;
 
+	if (!mm || page >= TASK_SIZE_MAX)
+		return false;
 	for (i = 0; i < MISSING_SLOTS; i++)
 		if (atomic_read(&missing[i].state) == SLOT_READY &&
 		    READ_ONCE(missing[i].mm) == mm && READ_ONCE(missing[i].page) == page)

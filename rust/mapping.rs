@@ -77,7 +77,7 @@ impl Mapping {
             start: mapping.start,
             end: mapping.end,
             executable: mapping.executable,
-            rows: rows_of(&mapping, memory),
+            rows: rows_of(address, &mapping, memory),
         })
     }
 }
@@ -130,10 +130,10 @@ fn look_for_rows() -> Option<bool> {
     for _ in 0..EXECUTABLES {
         match sys::next_executable(address, PASSED_OVER) {
             Ok(mapping) => {
-                match find_section(&mapping, &memory) {
-                    Found::Section { .. } => return Some(true),
-                    Found::Unknown => sure = false,
-                    Found::None => {}
+                match head_of(&mapping, &memory).map(|head| elf::has_sframe(&head)) {
+                    Some(Ok(true)) => return Some(true),
+                    Some(Err(ElfError::Fault { .. })) => sure = false,
+                    Some(Ok(false) | Err(_)) | None => {}
                 }
                 address = mapping.end;
             }
@@ -144,47 +144,36 @@ fn look_for_rows() -> Option<bool> {
     None
 }
 
-enum Found {
-    None,
-    Unknown,
-    Section { address: u64, len: u64 },
-}
-
-/// Finds the section by the headers of the mapping's file, as the task has them mapped.
-fn find_section(mapping: &sys::Mapping, memory: &UserMemory) -> Found {
-    if !mapping.is_file || mapping.head_end <= mapping.head {
-        return Found::None;
-    }
-    let head = Part {
+/// The headers of the mapping's file, as the task has them mapped; `None` if nowhere near.
+fn head_of<'a>(mapping: &sys::Mapping, memory: &'a UserMemory) -> Option<Part<'a>> {
+    (mapping.is_file && mapping.head < mapping.head_end).then(|| Part {
         memory,
         address: mapping.head,
         len: mapping.head_end.wrapping_sub(mapping.head),
-    };
-    let found = match elf::find_sframe(&head, mapping.offset) {
-        Ok(found) => found,
-        Err(ElfError::Fault { .. }) => return Found::Unknown,
-        Err(_) => return Found::None,
-    };
-    let (Some(place), true) = (found.sframe, found.executable) else {
-        return Found::None;
-    };
-
-    // What `mapping.offset` in the file is at link time is at `mapping.start` at run time.
-    let bias = mapping
-        .start
-        .wrapping_sub(found.link_address(mapping.offset));
-    Found::Section {
-        address: place.vaddr.wrapping_add(bias),
-        len: place.memsz,
-    }
+    })
 }
 
-fn rows_of(mapping: &sys::Mapping, memory: &UserMemory) -> Rows {
-    let (address, len) = match find_section(mapping, memory) {
-        Found::None => return Rows::None,
-        Found::Unknown => return Rows::Unknown,
-        Found::Section { address, len } => (address, len),
+/// The rows that the file says to have for the code at a run-time address in the mapping.
+fn rows_of(address: u64, mapping: &sys::Mapping, memory: &UserMemory) -> Rows {
+    let Some(head) = head_of(mapping, memory) else {
+        return Rows::None;
     };
+    // Segments may share a page of the file, so it has to be the very byte.
+    let offset = address
+        .wrapping_sub(mapping.start)
+        .wrapping_add(mapping.offset);
+    let found = match elf::find_sframe(&head, offset) {
+        Ok(found) => found,
+        Err(ElfError::Fault { .. }) => return Rows::Unknown,
+        Err(_) => return Rows::None,
+    };
+    let (Some(place), true) = (found.sframe, found.executable) else {
+        return Rows::None;
+    };
+
+    let bias = address.wrapping_sub(found.link_address(offset));
+    let address = place.vaddr.wrapping_add(bias);
+    let len = place.memsz;
     let bytes = Part {
         memory,
         address,

@@ -238,7 +238,7 @@ pub(crate) fn fault_in(address: u64, len: u32) -> bool {
 /// Asks the worker to fault in the page at a run-time address of this task. Any context. It is a
 /// wish: it is lost if there are too many.
 pub(crate) fn queue_fault_in(address: u64) -> bool {
-    // SAFETY: The current task has a mm, or it would have been left alone.
+    // SAFETY: The C side checks the address, and that there is a mm.
     unsafe { bindings::sfu_queue_fault_in(address) }
 }
 

@@ -163,6 +163,26 @@ pub fn find_sframe<S: Source + ?Sized>(bytes: &S, at_file_offset: u64) -> Result
     })
 }
 
+/// Whether there is an SFrame section, wherever it is.
+///
+/// # Errors
+///
+/// See [`ElfError`], but for [`ElfError::NotLoaded`].
+pub fn has_sframe<S: Source + ?Sized>(bytes: &S) -> Result<bool, ElfError> {
+    let headers = Headers::read(bytes)?;
+    let mut at = headers.at;
+
+    for _ in 0..headers.count {
+        if u32::from_le_bytes(read_at(bytes, at)?) == SEGMENT_SFRAME {
+            return Ok(true);
+        }
+        at = at
+            .checked_add(u64::from(PROGRAM_HEADER_SIZE))
+            .ok_or(ElfError::HeaderOffset)?;
+    }
+    Ok(false)
+}
+
 #[derive(Clone, Copy)]
 struct Load {
     place: Place,
@@ -311,6 +331,18 @@ mod tests {
             })
         );
         assert_eq!(find_sframe(&*bytes, 0x7f0), Err(ElfError::NotLoaded));
+    }
+
+    #[test]
+    fn a_section_is_there_or_not() {
+        let load = (SEGMENT_LOAD, 5, 0, 0, 0x1000);
+        let sframe = (SEGMENT_SFRAME, 4, 0x600, 0x600, 0x40);
+        assert_eq!(has_sframe(&*image(64, &[load])), Ok(false));
+        assert_eq!(has_sframe(&*image(64, &[load, sframe])), Ok(true));
+        assert_eq!(
+            has_sframe(&image(64, &[load, load])[..100]),
+            Err(ElfError::Fault { offset: 120 })
+        );
     }
 
     #[test]

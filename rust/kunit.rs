@@ -146,12 +146,17 @@ mod mapping_tests {
         user_memory::UserMemory, //
     };
 
+    fn find(address: u64) -> Result<Mapping> {
+        let mut mapping = Mapping::NOWHERE;
+        mapping.find(address, &UserMemory::atomic())?;
+        Ok(mapping)
+    }
+
     #[test]
     fn a_mapping_covers_its_addresses() -> Result {
         let at = sys::test::map(2 * PAGE, false)?;
-        let memory = UserMemory::atomic();
         for address in [at, at + 1, at + 2 * PAGE - 1] {
-            let mapping = Mapping::find(address, &memory)?;
+            let mapping = find(address)?;
             assert!(mapping.covers(at) && mapping.covers(at + 2 * PAGE - 1));
             assert!(!mapping.executable);
             assert!(matches!(mapping.rows, Rows::None));
@@ -162,7 +167,7 @@ mod mapping_tests {
     #[test]
     fn executable_memory_is_known() -> Result {
         let at = sys::test::map(PAGE, true)?;
-        assert!(Mapping::find(at, &UserMemory::atomic())?.executable);
+        assert!(find(at)?.executable);
         Ok(())
     }
 
@@ -170,12 +175,11 @@ mod mapping_tests {
     fn nothing_is_found_where_nothing_is() -> Result {
         let at = sys::test::map(3 * PAGE, false)?;
         sys::test::unmap(at + PAGE, PAGE)?;
-        let memory = UserMemory::atomic();
-        assert_eq!(Mapping::find(at + PAGE, &memory).err(), Some(ENOENT));
-        assert!(Mapping::find(at, &memory)?.covers(at + PAGE - 1));
-        assert!(!Mapping::find(at, &memory)?.covers(at + PAGE));
+        assert_eq!(find(at + PAGE).err(), Some(ENOENT));
+        assert!(find(at)?.covers(at + PAGE - 1));
+        assert!(!find(at)?.covers(at + PAGE));
         for address in [u64::MAX, 1 << 47, 0xffff_8000_0000_0000] {
-            assert_eq!(Mapping::find(address, &memory).err(), Some(ENOENT));
+            assert_eq!(find(address).err(), Some(ENOENT));
         }
         Ok(())
     }
@@ -377,6 +381,28 @@ mod walk_tests {
             made.set(3, made.frame(4), wrong)?;
             assert_eq!(made.judge(&made.walk(64)), (4, 4));
         }
+        Ok(())
+    }
+
+    #[test]
+    fn where_the_frame_pointer_is_not_set_up_the_caller_is_not_missed() -> Result {
+        let made = Made::new()?;
+        let top = made.stack + 128;
+        let caller = made.code + 300;
+
+        // At a push %rbp and at a ret, the return address is on top.
+        for first in [0x55, 0xc3] {
+            sys::test::write(made.code, &[first, 0x48, 0x89, 0xe5])?;
+            sys::test::write(top, &caller.to_le_bytes())?;
+            sys::test::write(caller - 2, &[0xff, 0xd0])?;
+            let room = made.walk(64);
+            assert_eq!(room.addresses[..3], [made.code, caller, made.return_address(0)]);
+            assert_eq!(room.used, 10);
+        }
+        // What is on top is no return address: a push of something else.
+        sys::test::write(made.code, &[0x55, 0x90])?;
+        sys::test::write(top, &made.stack.to_le_bytes())?;
+        assert_eq!(made.judge(&made.walk(64)), (9, 9));
         Ok(())
     }
 

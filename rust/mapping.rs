@@ -7,6 +7,7 @@
 
 use crate::{
     sframe::{
+        bytes::Fault,
         elf::{
             self,
             ElfError, //
@@ -34,8 +35,8 @@ pub(crate) enum Rows {
     None,
     /// The headers of the file could not be read: it is not known.
     Unknown,
-    /// The section, its run-time address and its length in bytes.
-    Section(Section, u64, u64),
+    /// The section, at its run-time address.
+    Section(Section),
     /// There is a section, and it is of no use.
     Bad(Error),
 }
@@ -66,19 +67,22 @@ impl Mapping {
         self.start <= address && address < self.end
     }
 
-    /// Finds the mapping at a run-time address. Any context.
+    /// Becomes the mapping at a run-time address. Any context.
     ///
     /// # Errors
     ///
     /// `ENOENT` if nothing is mapped there, `EAGAIN` if the mappings were changing.
-    pub(crate) fn find(address: u64, memory: &UserMemory) -> Result<Self> {
-        let mapping = sys::find_mapping(address)?;
-        Ok(Self {
-            start: mapping.start,
-            end: mapping.end,
-            executable: mapping.executable,
-            rows: rows_of(address, &mapping, memory),
-        })
+    #[inline(never)]
+    pub(crate) fn find(&mut self, address: u64, memory: &UserMemory) -> Result {
+        // If it fails it is nowhere.
+        self.end = 0;
+        let mut mapping = sys::Mapping::default();
+        sys::find_mapping(address, &mut mapping)?;
+        rows_of(address, &mapping, memory, &mut self.rows);
+        self.start = mapping.start;
+        self.end = mapping.end;
+        self.executable = mapping.executable;
+        Ok(())
     }
 }
 
@@ -91,8 +95,12 @@ pub(crate) struct Stack {
 impl Stack {
     /// The stack that `sp` points into; an empty one if nothing is mapped there. Any context.
     pub(crate) fn at(sp: u64) -> Self {
-        let end = sys::find_mapping(sp).map_or(0, |mapping| mapping.end);
-        Self { start: sp, end }
+        let mut mapping = sys::Mapping::default();
+        let found = sys::find_mapping(sp, &mut mapping);
+        Self {
+            start: sp,
+            end: found.map_or(0, |()| mapping.end),
+        }
     }
 
     /// Whether the two words at `address`, in bytes above the stack pointer, lie in it.
@@ -154,9 +162,25 @@ fn head_of<'a>(mapping: &sys::Mapping, memory: &'a UserMemory) -> Option<Part<'a
 }
 
 /// The rows that the file says to have for the code at a run-time address in the mapping.
-fn rows_of(address: u64, mapping: &sys::Mapping, memory: &UserMemory) -> Rows {
+// Not inlined, as what it calls: what one step needs of the stack is free for the next.
+#[inline(never)]
+fn rows_of(address: u64, mapping: &sys::Mapping, memory: &UserMemory, rows: &mut Rows) {
+    match place_of(address, mapping, memory) {
+        Ok(Some((address, len))) => open(address, len, memory, rows),
+        Ok(None) => *rows = Rows::None,
+        Err(Fault) => *rows = Rows::Unknown,
+    }
+}
+
+/// Run-time address and length in bytes of the section for the code at a run-time address.
+#[inline(never)]
+fn place_of(
+    address: u64,
+    mapping: &sys::Mapping,
+    memory: &UserMemory,
+) -> Result<Option<(u64, u64)>, Fault> {
     let Some(head) = head_of(mapping, memory) else {
-        return Rows::None;
+        return Ok(None);
     };
     // Segments may share a page of the file, so it has to be the very byte.
     let offset = address
@@ -164,23 +188,25 @@ fn rows_of(address: u64, mapping: &sys::Mapping, memory: &UserMemory) -> Rows {
         .wrapping_add(mapping.offset);
     let found = match elf::find_sframe(&head, offset) {
         Ok(found) => found,
-        Err(ElfError::Fault { .. }) => return Rows::Unknown,
-        Err(_) => return Rows::None,
+        Err(ElfError::Fault { .. }) => return Err(Fault),
+        Err(_) => return Ok(None),
     };
     let (Some(place), true) = (found.sframe, found.executable) else {
-        return Rows::None;
+        return Ok(None);
     };
-
     let bias = address.wrapping_sub(found.link_address(offset));
-    let address = place.vaddr.wrapping_add(bias);
-    let len = place.memsz;
+    Ok(Some((place.vaddr.wrapping_add(bias), place.memsz)))
+}
+
+#[inline(never)]
+fn open(address: u64, len: u64, memory: &UserMemory, rows: &mut Rows) {
     let bytes = Part {
         memory,
         address,
         len,
     };
-    match Section::open(&bytes, address, len) {
-        Ok(section) => Rows::Section(section, address, len),
+    *rows = match Section::open(&bytes, address, len) {
+        Ok(section) => Rows::Section(section),
         Err(error) => Rows::Bad(error),
-    }
+    };
 }

@@ -218,14 +218,14 @@ pub(crate) fn level() -> Level {
     }
 }
 
-/// Reads user memory at a run-time address, any value of it. Any context; never faults in.
-pub(crate) fn read_user<const N: usize>(address: u64) -> Option<[u8; N]> {
-    let mut bytes = [0; N];
+/// Reads user memory at a run-time address, any value of it; false if it cannot. Any context; never
+/// faults in.
+#[inline]
+pub(crate) fn read_user<const N: usize>(bytes: &mut [u8; N], address: u64) -> bool {
     // SAFETY: `bytes` has room for `N` bytes, and the C side checks the user address.
-    let ret = unsafe {
-        bindings::sfu_read_user(bytes.as_mut_ptr().cast(), address, const { N as c_uint })
-    };
-    (ret == 0).then_some(bytes)
+    unsafe {
+        bindings::sfu_read_user(bytes.as_mut_ptr().cast(), address, const { N as c_uint }) == 0
+    }
 }
 
 /// Faults user memory in. Only in a task that may sleep, and may sleep for ever; fails where there
@@ -247,11 +247,9 @@ pub(crate) fn queue_fault_in(address: u64) -> bool {
 /// # Errors
 ///
 /// `ENOENT` if nothing is, `EAGAIN` if the mappings were changing.
-pub(crate) fn find_mapping(address: u64) -> Result<Mapping> {
-    let mut mapping = Mapping::default();
+pub(crate) fn find_mapping(address: u64, mapping: &mut Mapping) -> Result {
     // SAFETY: `mapping` is there to be written to.
-    to_result(unsafe { bindings::sfu_find_mapping(address, &mut mapping) })?;
-    Ok(mapping)
+    to_result(unsafe { bindings::sfu_find_mapping(address, mapping) })
 }
 
 /// Finds the next mapping that is executable, of a file, and ends above the run-time address

@@ -67,16 +67,20 @@ impl UserMemory {
     pub(crate) fn read<const N: usize>(&self, address: u64) -> Result<[u8; N], Fault> {
         let left = self.reads.get().checked_sub(1).ok_or(Fault)?;
         self.reads.set(left);
-        match sys::read_user(address) {
-            Some(bytes) => Ok(bytes),
-            None => self.read_missing(address),
+        let mut bytes = [0; N];
+        if sys::read_user(&mut bytes, address)
+            || (self.bring_in(address, const { N as u32 })
+                && sys::read_user(&mut bytes, address))
+        {
+            Ok(bytes)
+        } else {
+            Err(Fault)
         }
     }
 
+    /// Whether bytes that were missing may be there now.
     #[cold]
-    fn read_missing<const N: usize>(&self, address: u64) -> Result<[u8; N], Fault> {
-        let len = const { N as u32 };
-
+    fn bring_in(&self, address: u64, len: u32) -> bool {
         if !self.may_sleep {
             let last = address.wrapping_add(u64::from(len)).wrapping_sub(1);
             // Either page may be the missing one; the worker sees which.
@@ -86,15 +90,14 @@ impl UserMemory {
             if (address ^ last) >> 12 != 0 {
                 sys::queue_fault_in(last);
             }
-            return Err(Fault);
+            return false;
         }
-        let left = self.faults.get().checked_sub(1).ok_or(Fault)?;
+        let Some(left) = self.faults.get().checked_sub(1) else {
+            return false;
+        };
         self.faults.set(left);
         stats::fault_taken();
-        if !sys::fault_in(address, len) {
-            return Err(Fault);
-        }
-        sys::read_user(address).ok_or(Fault)
+        sys::fault_in(address, len)
     }
 }
 

@@ -13,7 +13,7 @@ use crate::{
         Stack, //
     },
     sframe::{
-        call,
+        code,
         error::Error,
         rule::Rule,
         section::Search,
@@ -71,7 +71,12 @@ fn frames(
 ) -> Reason {
     // A return address is behind its call, which may be the last instruction of its function.
     let mut at = frame.pc;
-    let mut mappings = Mappings::new();
+    let mut innermost = true;
+    let mut mappings = Mappings {
+        first: Mapping::NOWHERE,
+        second: Mapping::NOWHERE,
+        second_is_older: false,
+    };
 
     loop {
         let mapping = match mappings.at(at, memory) {
@@ -81,7 +86,7 @@ fn frames(
         let (step, source) = match rule_at(at, mapping, memory) {
             Ok(Some(rule)) => (by_rule(&rule, &frame, memory), Source::Rows),
             Ok(None) => (
-                by_frame_pointer(&frame, mapping, memory),
+                without_rows(&frame, innermost, mapping, memory),
                 Source::FramePointer,
             ),
             Err(reason) => return reason,
@@ -92,6 +97,7 @@ fn frames(
             Err(reason) => return reason,
         }
 
+        innermost = false;
         at = frame.pc.wrapping_sub(1);
         match mappings.at(at, memory) {
             Ok(mapping) if mapping.executable => {}
@@ -107,42 +113,49 @@ fn frames(
 
 /// The mappings met last. Stacks go to and fro between a program and a library.
 struct Mappings {
-    latest: Mapping,
-    earlier: Mapping,
+    first: Mapping,
+    second: Mapping,
+    /// Which of the two was not the last to be asked for.
+    second_is_older: bool,
 }
 
 impl Mappings {
-    fn new() -> Self {
-        Self {
-            latest: Mapping::NOWHERE,
-            earlier: Mapping::NOWHERE,
-        }
-    }
-
     #[inline(never)]
     fn at(&mut self, address: u64, memory: &UserMemory) -> Result<&Mapping, Reason> {
-        if !self.latest.covers(address) {
-            core::mem::swap(&mut self.latest, &mut self.earlier);
-            if !self.latest.covers(address) {
-                self.latest = Mapping::find(address, memory).map_err(|error| {
-                    if error == ENOENT {
-                        Reason::NotMapped
-                    } else {
-                        Reason::MappingMoved
-                    }
-                })?;
-            }
+        let known = if self.first.covers(address) {
+            self.second_is_older = true;
+            true
+        } else if self.second.covers(address) {
+            self.second_is_older = false;
+            true
+        } else {
+            self.second_is_older = !self.second_is_older;
+            false
+        };
+        let mapping = if self.second_is_older {
+            &mut self.first
+        } else {
+            &mut self.second
+        };
+        if !known {
+            mapping.find(address, memory).map_err(|error| {
+                if error == ENOENT {
+                    Reason::NotMapped
+                } else {
+                    Reason::MappingMoved
+                }
+            })?;
         }
-        Ok(&self.latest)
+        Ok(mapping)
     }
 }
 
 /// The row's rule at a run-time address; `None` if there are no rows for it.
 #[inline(never)]
 fn rule_at(at: u64, mapping: &Mapping, memory: &UserMemory) -> Result<Option<Rule>, Reason> {
-    let (section, address, len) = match mapping.rows {
+    let section = match mapping.rows {
         Rows::None | Rows::Unknown => return Ok(None),
-        Rows::Section(ref section, address, len) => (section, address, len),
+        Rows::Section(ref section) => section,
         Rows::Bad(error) => return Err(section_reason(error, memory)),
     };
     let search = if memory.may_sleep() {
@@ -152,8 +165,8 @@ fn rule_at(at: u64, mapping: &Mapping, memory: &UserMemory) -> Result<Option<Rul
     };
     let bytes = Part {
         memory,
-        address,
-        len,
+        address: section.address(),
+        len: section.size().into(),
     };
     section
         .find(&bytes, at, search)
@@ -184,14 +197,34 @@ fn by_rule(rule: &Rule, frame: &Frame, memory: &UserMemory) -> Result<Step, Reas
     })
 }
 
-/// Where nothing says that there is a frame pointer, it has to point to two words of the stack, the
-/// second of which is an address behind a call. (That it is executable is seen by the caller.)
+/// The step where there are no rows: by what the code at the PC shows, if this is the innermost
+/// frame, else by the frame pointer.
+///
+/// What comes out has to be an address behind a call, and a frame pointer has to point to two words
+/// of the stack, unless the section vouches for frame pointers. (That the address is executable is
+/// seen by the caller.)
 #[inline(never)]
-fn by_frame_pointer(
+fn without_rows(
     frame: &Frame,
+    innermost: bool,
     mapping: &Mapping,
     memory: &UserMemory,
 ) -> Result<Step, Reason> {
+    if innermost {
+        let rule = memory
+            .read(frame.pc.wrapping_sub(1))
+            .ok()
+            .and_then(|bytes| code::rule_without_frame_pointer(&bytes));
+        if let Some(rule) = rule {
+            match unwind::step(&rule, frame, memory) {
+                Ok(Step::Caller(caller)) if is_behind_call(caller.pc, memory) => {
+                    return Ok(Step::Caller(caller));
+                }
+                _ => {}
+            }
+        }
+    }
+
     if !Stack::at(frame.sp).has_two_words(frame.fp) {
         return Err(Reason::NoRows);
     }
@@ -200,7 +233,7 @@ fn by_frame_pointer(
     };
     if let Step::Caller(caller) = step {
         let keeps_frame_pointer =
-            matches!(mapping.rows, Rows::Section(section, ..) if section.frame_pointer());
+            matches!(mapping.rows, Rows::Section(ref section) if section.frame_pointer());
         if !keeps_frame_pointer && !is_behind_call(caller.pc, memory) {
             return Err(Reason::NoRows);
         }
@@ -210,6 +243,6 @@ fn by_frame_pointer(
 
 fn is_behind_call(pc: u64, memory: &UserMemory) -> bool {
     memory
-        .read(pc.wrapping_sub(const { call::LONGEST as u64 }))
-        .is_ok_and(|code| call::ends_with_call(&code))
+        .read(pc.wrapping_sub(const { code::LONGEST as u64 }))
+        .is_ok_and(|bytes| code::ends_with_call(&bytes))
 }

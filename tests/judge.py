@@ -16,6 +16,7 @@ Every sample counts, whether taken in user or in kernel mode. Each is one of
     false     a frame before main is not the true one
     empty     there is no user frame at all
     no-truth  r12 does not say where the program is (start-up and exit)
+    lost      perf did not get, or not find, the deferred stack of this sample
 
 Of the complete ones, the ambiguous were taken in a function that calls itself,
 or in one without a known name: there, one missing or surplus call of it right
@@ -32,7 +33,7 @@ import subprocess
 import sys
 
 MAGIC = 0xC4A14E
-KINDS = ("complete", "short", "false", "empty", "no-truth")
+KINDS = ("complete", "short", "false", "empty", "no-truth", "lost")
 
 Node = collections.namedtuple("Node", "parent address name")
 Frame = collections.namedtuple("Frame", "address symbol object", defaults=("",))
@@ -45,14 +46,20 @@ class Sample:
         self.title = title
         self.frames = list(frames)
         self.kernel_frames = 0
+        self.lost = False
         self.r12 = r12
 
     def add(self, frame):
         # Kernel frames come first; later ones in their half are false user frames.
         if frame.address >> 47 and not self.frames:
             self.kernel_frames += 1
-        # The stand-in for a deferred stack that never came.
-        elif frame.symbol != "(cookie)":
+        # The stand-in for a deferred stack that never came, with or without a name: the number
+        # of the stack above the number of the CPU, from 1.
+        elif frame.symbol == "(cookie)" or (
+                not self.frames and frame.symbol == "[unknown]" and frame.address >> 32
+                and 0 < frame.address & 0xFFFFFFFF <= 4096):
+            self.lost = True
+        else:
             self.frames.append(frame)
 
 
@@ -112,6 +119,8 @@ class Verdict:
 def judge(sample, tree):
     if sample.r12 not in tree.nodes:
         return Verdict("no-truth")
+    if sample.lost and not sample.frames:
+        return Verdict("lost")
     symbol = sample.frames[0].symbol if sample.frames else ""
     callers = [frame.address for frame in sample.frames[1:]]
     candidates = tree.candidates(sample.r12, symbol)

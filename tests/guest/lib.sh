@@ -33,7 +33,9 @@ record() {
 	shift
 	export CHAIN_FILE=/share/$name.chain
 	"$PROGRAMS/$1" 0 >/dev/null 2>&1 # read once, so that no recording is of reading it
-	if perf record -q -o "/share/$name.data" --user-regs=r12 "${options[@]}" "$PROGRAMS/$1" "${@:2}" \
+	# By itself perf takes all registers for dwarf, and would take fewer if asked for one.
+	[ "$verdict" = dwarf ] || options+=(--user-regs=r12)
+	if perf record -q -o "/share/$name.data" "${options[@]}" "$PROGRAMS/$1" "${@:2}" \
 		>/tmp/record.log 2>&1; then
 		echo "$name $verdict" >>/share/cases
 	else

@@ -197,7 +197,8 @@ struct Headers {
 
 impl Headers {
     fn read<S: Source + ?Sized>(bytes: &S) -> Result<Headers, ElfError> {
-        let raw: [u8; 64] = read_at(bytes, 0)?;
+        // In two pieces, with what is of no use here left out: less on the stack.
+        let raw: [u8; 24] = read_at(bytes, 0)?;
         if [raw[0], raw[1], raw[2], raw[3]] != MAGIC {
             return Err(ElfError::NotElf);
         }
@@ -220,11 +221,10 @@ impl Headers {
             return Err(ElfError::Machine);
         }
 
-        let at = u64::from_le_bytes([
-            raw[32], raw[33], raw[34], raw[35], raw[36], raw[37], raw[38], raw[39],
-        ]);
-        let size = u16::from_le_bytes([raw[54], raw[55]]);
-        let count = u16::from_le_bytes([raw[56], raw[57]]);
+        let at = u64::from_le_bytes(read_at(bytes, 32)?);
+        let raw: [u8; 4] = read_at(bytes, 54)?;
+        let size = u16::from_le_bytes([raw[0], raw[1]]);
+        let count = u16::from_le_bytes([raw[2], raw[3]]);
         if count > MAX_PROGRAM_HEADERS {
             return Err(ElfError::TooManyHeaders);
         }

@@ -27,7 +27,7 @@
 
 pub mod abi;
 pub mod bytes;
-pub mod call;
+pub mod code;
 #[cfg(any(test, CONFIG_KUNIT))]
 pub mod cases;
 pub mod elf;

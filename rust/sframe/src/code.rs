@@ -1,9 +1,54 @@
 // SPDX-License-Identifier: GPL-2.0-only OR MIT
 
-//! Whether code may have called: the last check on a return address that no row vouches for.
+//! What a few bytes of AMD64 code tell, where there are no rows: how far a function that keeps a
+//! frame pointer has got with it, and whether code may have called.
+//!
+//! The instructions are those of the AMD64 Architecture Programmer's Manual, volume 3.
+
+use super::rule::{
+    Base,
+    Cfa,
+    Location,
+    Rule, //
+};
 
 /// The length in bytes of the longest call instruction that is recognised.
 pub const LONGEST: usize = 7;
+
+const PUSH_RBP: u8 = 0x55;
+const RET: u8 = 0xc3;
+const ENDBR64: [u8; 4] = [0xf3, 0x0f, 0x1e, 0xfa];
+/// `mov %rsp, %rbp`, in its two encodings.
+const MOV_RSP_RBP: [[u8; 3]; 2] = [[0x48, 0x89, 0xe5], [0x48, 0x8b, 0xec]];
+
+/// The rule of an innermost frame whose function has not yet set up a frame pointer, or has
+/// already put it back; `None` if the code does not look like that.
+///
+/// `code` are the byte before the PC and the four from the PC on. A `push %rbp` may also stand
+/// further on in a function, so the return address that comes out has to be checked.
+pub fn rule_without_frame_pointer(code: &[u8; 5]) -> Option<Rule> {
+    let [before, at @ ..] = *code;
+    let [first, second, third, _] = at;
+
+    if first == RET || first == PUSH_RBP || at == ENDBR64 {
+        Some(rule(8, Location::Unchanged))
+    } else if before == PUSH_RBP && MOV_RSP_RBP.contains(&[first, second, third]) {
+        Some(rule(16, Location::AtCfa(-16)))
+    } else {
+        None
+    }
+}
+
+fn rule(offset: i32, fp: Location) -> Rule {
+    Rule {
+        cfa: Cfa {
+            base: Base::Sp,
+            offset,
+        },
+        ra: Location::AtCfa(-8),
+        fp,
+    }
+}
 
 const CALL_RELATIVE: u8 = 0xe8;
 const GROUP_5: u8 = 0xff;
@@ -71,6 +116,23 @@ mod tests {
         assert!(ends(&[0xff, 0x94, 0x24, 0, 1, 0, 0])); // call *0x100(%rsp)
         assert!(ends(&[0xff, 0x14, 0xc5, 1, 2, 3, 4])); // call *0x4030201(,%rax,8)
         assert!(ends(&[0x3e, 0xff, 0xd0])); // notrack call *%rax
+    }
+
+    #[test]
+    fn ends_of_functions_have_their_return_address_on_top() {
+        let top = Some(rule(8, Location::Unchanged));
+        assert_eq!(rule_without_frame_pointer(&[0x90, 0x55, 0x48, 0x89, 0xe5]), top);
+        assert_eq!(rule_without_frame_pointer(&[0x90, 0xf3, 0x0f, 0x1e, 0xfa]), top);
+        assert_eq!(rule_without_frame_pointer(&[0x5d, 0xc3, 0x66, 0x90, 0x90]), top);
+
+        let pushed = Some(rule(16, Location::AtCfa(-16)));
+        assert_eq!(rule_without_frame_pointer(&[0x55, 0x48, 0x89, 0xe5, 0x53]), pushed);
+        assert_eq!(rule_without_frame_pointer(&[0x55, 0x48, 0x8b, 0xec, 0x53]), pushed);
+
+        // mov %rsp, %rbp after something else; the middle of a function; pop %rbp.
+        assert_eq!(rule_without_frame_pointer(&[0x53, 0x48, 0x89, 0xe5, 0x53]), None);
+        assert_eq!(rule_without_frame_pointer(&[0x55, 0x48, 0x83, 0xec, 0x18]), None);
+        assert_eq!(rule_without_frame_pointer(&[0xc9, 0x5d, 0xc3, 0x90, 0x90]), None);
     }
 
     #[test]

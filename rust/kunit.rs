@@ -396,7 +396,10 @@ mod walk_tests {
             sys::test::write(top, &caller.to_le_bytes())?;
             sys::test::write(caller - 2, &[0xff, 0xd0])?;
             let room = made.walk(64);
-            assert_eq!(room.addresses[..3], [made.code, caller, made.return_address(0)]);
+            assert_eq!(
+                room.addresses[..3],
+                [made.code, caller, made.return_address(0)]
+            );
             assert_eq!(room.used, 10);
         }
         // What is on top is no return address: a push of something else.

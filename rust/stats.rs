@@ -157,7 +157,10 @@ impl Tally {
 
     /// The walk has ended: counts it and fires the tracepoint. Any context.
     pub(crate) fn end(self, reason: Reason) {
-        let frames = self.by_rows.wrapping_add(self.by_frame_pointer).wrapping_add(1);
+        let frames = self
+            .by_rows
+            .wrapping_add(self.by_frame_pointer)
+            .wrapping_add(1);
         let context = self.context as u32;
 
         sys::count(WALKS + context, 1);

@@ -20,11 +20,7 @@ use kernel::{
 
 /// Generated from `helpers.h`.
 mod bindings {
-    #![expect(
-        unreachable_pub,
-        dead_code,
-        clippy::all
-    )]
+    #![expect(unreachable_pub, dead_code, clippy::all)]
     include!(env!("SFRAME_UNWIND_BINDINGS"));
 }
 
@@ -326,13 +322,7 @@ pub(crate) fn counted(counter: u32) -> u64 {
 /// Fires the tracepoint `sframe_unwind:walk`. Any context.
 pub(crate) fn trace_walk(context: &CStr, frames: u32, reason: &CStr) {
     // SAFETY: Both strings end with NUL and live through the call.
-    unsafe {
-        bindings::sfu_trace_walk(
-            context.as_ptr().cast(),
-            frames,
-            reason.as_ptr().cast(),
-        )
-    };
+    unsafe { bindings::sfu_trace_walk(context.as_ptr().cast(), frames, reason.as_ptr().cast()) };
 }
 
 /// User memory for KUnit tests.

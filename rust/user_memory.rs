@@ -69,8 +69,7 @@ impl UserMemory {
         self.reads.set(left);
         let mut bytes = [0; N];
         if sys::read_user(&mut bytes, address)
-            || (self.bring_in(address, const { N as u32 })
-                && sys::read_user(&mut bytes, address))
+            || (self.bring_in(address, const { N as u32 }) && sys::read_user(&mut bytes, address))
         {
             Ok(bytes)
         } else {

@@ -70,10 +70,13 @@ in_root() {
 		mount --bind "$src" "$root/src"
 		mount --bind "$cache" "$root/var/cache/sframe_unwind"
 		[ -z "$share" ] || mount --bind "$share" "$root/share"
+		# What this host trusts: behind a proxy that may be more than Debian does.
+		ca=/etc/ssl/certs/ca-certificates.crt
+		if [ -e $ca ]; then cp $ca "$root/run/ca.crt"; else ca=; fi
 		[ ! -e /etc/resolv.conf ] || cat /etc/resolv.conf >"$root/etc/resolv.conf"
 		exec chroot "$root" /usr/bin/env -i \
 			PATH=/usr/sbin:/usr/bin:/sbin:/bin LANG=C.UTF-8 HOME=/root \
-			CARGO_HOME=/var/cache/sframe_unwind/cargo \
+			CARGO_HOME=/var/cache/sframe_unwind/cargo ${ca:+CARGO_HTTP_CAINFO=/run/ca.crt} \
 			${http_proxy:+http_proxy="$http_proxy"} ${https_proxy:+https_proxy="$https_proxy"} \
 			"$@"
 	' in_root "$root" "$SRC" "$CACHE/var" "${SHARE-}" "$@"

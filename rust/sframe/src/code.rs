@@ -121,18 +121,42 @@ mod tests {
     #[test]
     fn ends_of_functions_have_their_return_address_on_top() {
         let top = Some(rule(8, Location::Unchanged));
-        assert_eq!(rule_without_frame_pointer(&[0x90, 0x55, 0x48, 0x89, 0xe5]), top);
-        assert_eq!(rule_without_frame_pointer(&[0x90, 0xf3, 0x0f, 0x1e, 0xfa]), top);
-        assert_eq!(rule_without_frame_pointer(&[0x5d, 0xc3, 0x66, 0x90, 0x90]), top);
+        assert_eq!(
+            rule_without_frame_pointer(&[0x90, 0x55, 0x48, 0x89, 0xe5]),
+            top
+        );
+        assert_eq!(
+            rule_without_frame_pointer(&[0x90, 0xf3, 0x0f, 0x1e, 0xfa]),
+            top
+        );
+        assert_eq!(
+            rule_without_frame_pointer(&[0x5d, 0xc3, 0x66, 0x90, 0x90]),
+            top
+        );
 
         let pushed = Some(rule(16, Location::AtCfa(-16)));
-        assert_eq!(rule_without_frame_pointer(&[0x55, 0x48, 0x89, 0xe5, 0x53]), pushed);
-        assert_eq!(rule_without_frame_pointer(&[0x55, 0x48, 0x8b, 0xec, 0x53]), pushed);
+        assert_eq!(
+            rule_without_frame_pointer(&[0x55, 0x48, 0x89, 0xe5, 0x53]),
+            pushed
+        );
+        assert_eq!(
+            rule_without_frame_pointer(&[0x55, 0x48, 0x8b, 0xec, 0x53]),
+            pushed
+        );
 
         // mov %rsp, %rbp after something else; the middle of a function; pop %rbp.
-        assert_eq!(rule_without_frame_pointer(&[0x53, 0x48, 0x89, 0xe5, 0x53]), None);
-        assert_eq!(rule_without_frame_pointer(&[0x55, 0x48, 0x83, 0xec, 0x18]), None);
-        assert_eq!(rule_without_frame_pointer(&[0xc9, 0x5d, 0xc3, 0x90, 0x90]), None);
+        assert_eq!(
+            rule_without_frame_pointer(&[0x53, 0x48, 0x89, 0xe5, 0x53]),
+            None
+        );
+        assert_eq!(
+            rule_without_frame_pointer(&[0x55, 0x48, 0x83, 0xec, 0x18]),
+            None
+        );
+        assert_eq!(
+            rule_without_frame_pointer(&[0xc9, 0x5d, 0xc3, 0x90, 0x90]),
+            None
+        );
     }
 
     #[test]

@@ -27,9 +27,9 @@
 
 pub mod abi;
 pub mod bytes;
-pub mod code;
 #[cfg(any(test, CONFIG_KUNIT))]
 pub mod cases;
+pub mod code;
 pub mod elf;
 pub mod error;
 pub mod fde;

@@ -102,7 +102,7 @@ class Stacks(unittest.TestCase):
         self.expect("complete", r12(6), (0xFFFFFFFF81000000, "schedule"), *TRUE)
 
     def test_deferred_stack_that_never_came(self):
-        self.expect("empty", r12(6), (0xFFFFFFFF81000000, "schedule"), (0x300000001, "(cookie)"))
+        self.expect("lost", r12(6), (0xFFFFFFFF81000000, "schedule"), (0x300000001, "(cookie)"))
 
     def test_no_truth(self):
         self.expect("no-truth", 0, *TRUE)

@@ -7,6 +7,7 @@
 
 # On a file system whose pages the module's worker brings in; the guest's root is not one.
 PROGRAMS=/tmp/programs
+export CHAIN_FILE=/dev/null
 cp -r /src/build/programs /tmp/
 
 STATS=/sys/kernel/debug/sframe_unwind/stats
@@ -27,11 +28,10 @@ check() {
 # record NAME VERDICT PERF-OPTIONS... -- PROGRAM [ARGUMENT...]
 # Leaves NAME.data and NAME.chain, and a line that says by what VERDICT they are judged.
 record() {
-	local name=$1 verdict=$2 options=()
+	local name=$1 verdict=$2 options=() CHAIN_FILE=/share/$1.chain
 	shift 2
 	while [ "$1" != -- ]; do options+=("$1"); shift; done
 	shift
-	export CHAIN_FILE=/share/$name.chain
 	"$PROGRAMS/$1" 0 >/dev/null 2>&1 # read once, so that no recording is of reading it
 	# By itself perf takes all registers for dwarf, and would take fewer if asked for one.
 	[ "$verdict" = dwarf ] || options+=(--user-regs=r12)

@@ -48,5 +48,5 @@ counter() { awk -v name="$1" '$1 == name { print $2 }' "$STATS"; }
 
 # What no test may leave in the kernel's log.
 log_is_clean() {
-	! dmesg | grep -E 'BUG|WARNING|Oops|general protection|KASAN|KFENCE|lockdep|inconsistent lock|suspicious RCU|scheduling while atomic|sleeping function|unable to handle|blocked for more|soft lockup|rcu.*(stall|detected)|kmemleak: [0-9]+ new|Call Trace'
+	! dmesg | grep -E 'BUG|WARNING|Oops|general protection|KASAN:|KFENCE:|inconsistent lock|suspicious RCU|scheduling while atomic|sleeping function|unable to handle|blocked for more|soft lockup|rcu.*(stall|detected)|kmemleak: [0-9]+ new|Call Trace'
 }

@@ -5,6 +5,8 @@
  * One function does one thing of the kernel that the `kernel` crate has no face for. What is
  * decided on it is decided in Rust.
  */
+#define pr_fmt(fmt) KBUILD_MODNAME ": " fmt
+
 #include <linux/ftrace.h>
 #include <linux/irq_work.h>
 #include <linux/kprobes.h>

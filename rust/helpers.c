@@ -161,8 +161,9 @@ void sfu_hook_remove(void)
 	cleanup_srcu_struct(&deferred_walks);
 }
 
-int sfu_deferred_enter(void)
+int sfu_deferred_enter(void *trace)
 {
+	((struct unwind_stacktrace *)trace)->nr = 0;
 	return srcu_read_lock(&deferred_walks);
 }
 

@@ -71,10 +71,10 @@ bool sfu_store_immediate(void *entry, uint64_t address);
 bool sfu_store_deferred(void *trace, unsigned int max_entries, uint64_t address);
 
 /*
- * Between these two, a deferred walk may sleep and sfu_hook_remove() waits for it. The result
- * of the first is for the second.
+ * Between these two, a deferred walk may sleep and sfu_hook_remove() waits for it. The first
+ * empties the trace; its result is for the second.
  */
-int sfu_deferred_enter(void);
+int sfu_deferred_enter(void *trace);
 void sfu_deferred_leave(int token);
 
 /* User memory. Checks the address; any context; never faults in. 0 or -EFAULT. */

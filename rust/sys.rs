@@ -99,8 +99,9 @@ impl DeferredCall<'_> {
         Self {
             trace,
             max_entries,
-            // SAFETY: The hooks were installed, or nothing would have called.
-            token: unsafe { bindings::sfu_deferred_enter() },
+            // SAFETY: The hooks were installed, or nothing would have called; `trace` points to a
+            // `struct unwind_stacktrace`.
+            token: unsafe { bindings::sfu_deferred_enter(trace) },
             _call: PhantomData,
         }
     }

@@ -210,6 +210,11 @@ fn without_rows(
     mapping: &Mapping,
     memory: &UserMemory,
 ) -> Result<Step, Reason> {
+    // A file with a section was made without a frame pointer, or says so. What its rows leave out
+    // may use that register for anything, a caller's frame included.
+    if matches!(mapping.rows, Rows::Section(ref section) if !section.frame_pointer()) {
+        return Err(Reason::NoRows);
+    }
     if innermost {
         let rule = memory
             .read(frame.pc.wrapping_sub(1))

@@ -374,12 +374,33 @@ void sfu_faults_stop(void)
 #define HEAD_DISTANCE 16
 
 /*
+ * What the tree holds at `address`: a mapping or a gap, and from where to where that reaches.
+ *
+ * Always from the root down. mas_find() and mas_prev() go by way of a node's parent, and try again
+ * for as long as that one is out of the tree; here the writer that is about to put it right may be
+ * the very task that was interrupted, and never gets to it. From the root down no node is met that
+ * is out of the tree: it is taken out before it is marked so.
+ */
+static struct vm_area_struct *mapping_at(struct mm_struct *mm, unsigned long address,
+					 unsigned long *first, unsigned long *last)
+{
+	MA_STATE(mas, &mm->mm_mt, address, address);
+	struct vm_area_struct *vma = mas_walk(&mas);
+
+	*first = mas.index;
+	*last = mas.last;
+	return vma;
+}
+
+/*
  * Reads what is needed of the mapping that `vma` stands for. It may be freed and used anew
  * meanwhile (its memory stays a VMA's under RCU), so what comes out must be proved by the caller.
  */
-static void read_mapping(struct ma_state *mas, struct vm_area_struct *vma, struct sfu_mapping *mapping)
+static void read_mapping(struct mm_struct *mm, struct vm_area_struct *vma, unsigned long first,
+			 struct sfu_mapping *mapping)
 {
 	struct file *file = READ_ONCE(vma->vm_file);
+	unsigned long last;
 	int i;
 
 	memset(mapping, 0, sizeof(*mapping));
@@ -390,24 +411,26 @@ static void read_mapping(struct ma_state *mas, struct vm_area_struct *vma, struc
 	mapping->is_file = file;
 
 	/* All segments of a file are mapped by one open file. It is compared, never looked into. */
-	for (i = 0; file && i <= HEAD_DISTANCE && vma; i++) {
-		if (READ_ONCE(vma->vm_file) == file && !READ_ONCE(vma->vm_pgoff)) {
+	for (i = 0; file && i <= HEAD_DISTANCE; i++) {
+		if (vma && READ_ONCE(vma->vm_file) == file && !READ_ONCE(vma->vm_pgoff)) {
 			mapping->head = READ_ONCE(vma->vm_start);
 			mapping->head_end = READ_ONCE(vma->vm_end);
 			break;
 		}
-		vma = mas_prev(mas, 0);
+		if (!first)
+			break;
+		vma = mapping_at(mm, first - 1, &first, &last);
 	}
 }
 
 static bool read_at(struct mm_struct *mm, unsigned long address, struct sfu_mapping *mapping)
 {
-	MA_STATE(mas, &mm->mm_mt, address, address);
-	struct vm_area_struct *vma = mas_walk(&mas);
+	unsigned long first, last;
+	struct vm_area_struct *vma = mapping_at(mm, address, &first, &last);
 
 	if (!vma)
 		return false;
-	read_mapping(&mas, vma, mapping);
+	read_mapping(mm, vma, first, mapping);
 	return address >= mapping->start && address < mapping->end;
 }
 
@@ -444,19 +467,23 @@ int sfu_find_mapping(uint64_t address, struct sfu_mapping *mapping)
 int sfu_next_executable(uint64_t address, unsigned int limit, struct sfu_mapping *mapping)
 {
 	struct mm_struct *mm = current->mm;
-	MA_STATE(mas, &mm->mm_mt, address, address);
-	struct vm_area_struct *vma;
-	int ret = -ENOENT;
+	unsigned long at, first, last;
+	int ret = -EAGAIN;
 
 	rcu_read_lock();
-	while ((vma = mas_find(&mas, ULONG_MAX))) {
-		if (!limit--) {
-			ret = -EAGAIN;
+	for (at = address; limit; limit--, at = last + 1) {
+		struct vm_area_struct *vma = mapping_at(mm, at, &first, &last);
+
+		if (vma && (READ_ONCE(vma->vm_flags) & VM_EXEC) && READ_ONCE(vma->vm_file)) {
+			read_mapping(mm, vma, first, mapping);
+			if (mapping->end > address)
+				ret = 0;
 			break;
 		}
-		if ((READ_ONCE(vma->vm_flags) & VM_EXEC) && READ_ONCE(vma->vm_file)) {
-			read_mapping(&mas, vma, mapping);
-			ret = mapping->end > address ? 0 : -EAGAIN;
+		if (last < at)
+			break;
+		if (last >= TASK_SIZE_MAX - 1) {
+			ret = -ENOENT;
 			break;
 		}
 	}

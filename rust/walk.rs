@@ -10,7 +10,8 @@ use crate::{
     mapping::{
         Mapping,
         Rows,
-        Stack, //
+        Stack,
+        NATIVE, //
     },
     sframe::{
         code,
@@ -20,6 +21,7 @@ use crate::{
         unwind::{
             self,
             Frame,
+            Lost,
             Step,
             Stop, //
         }, //
@@ -44,7 +46,7 @@ use kernel::prelude::*;
 /// It ends: each step rises on the stack, and `sink` and `memory` are bounded.
 pub(crate) fn walk(
     context: Context,
-    registers: &Registers,
+    registers: &Registers<'_>,
     memory: &UserMemory,
     sink: &mut impl Sink,
 ) {
@@ -55,7 +57,7 @@ pub(crate) fn walk(
         fp: registers.fp,
     };
     let reason = if sink.store(frame.pc) {
-        frames(frame, memory, sink, &mut tally)
+        frames(frame, registers, memory, sink, &mut tally)
     } else {
         Reason::Full
     };
@@ -65,6 +67,7 @@ pub(crate) fn walk(
 /// Walks on from the innermost frame.
 fn frames(
     mut frame: Frame,
+    registers: &Registers<'_>,
     memory: &UserMemory,
     sink: &mut impl Sink,
     tally: &mut Tally,
@@ -72,6 +75,8 @@ fn frames(
     // A return address is behind its call, which may be the last instruction of its function.
     let mut at = frame.pc;
     let mut innermost = true;
+    // But what a signal interrupted is not behind a call.
+    let mut exact;
     let mut mappings = Mappings {
         first: Mapping::NOWHERE,
         second: Mapping::NOWHERE,
@@ -84,11 +89,18 @@ fn frames(
             Err(reason) => return reason,
         };
         let (step, source) = match rule_at(at, mapping, memory) {
-            Ok(Some(rule)) => (by_rule(&rule, &frame, memory), Source::Rows),
-            Ok(None) => (
-                without_rows(&frame, innermost, mapping, memory),
-                Source::FramePointer,
-            ),
+            Ok(Some(rule)) => {
+                exact = rule.signal;
+                let registers = innermost.then_some(registers);
+                (by_rule(&rule, &frame, registers, memory), Source::Rows)
+            }
+            Ok(None) => {
+                exact = false;
+                (
+                    without_rows(&frame, innermost, mapping, memory),
+                    Source::FramePointer,
+                )
+            }
             Err(reason) => return reason,
         };
         match step {
@@ -98,7 +110,7 @@ fn frames(
         }
 
         innermost = false;
-        at = frame.pc.wrapping_sub(1);
+        at = if exact { frame.pc } else { frame.pc.wrapping_sub(1) };
         match mappings.at(at, memory) {
             Ok(mapping) if mapping.executable => {}
             Ok(_) => return Reason::NotExecutable,
@@ -166,7 +178,7 @@ fn rule_at(at: u64, mapping: &Mapping, memory: &UserMemory) -> Result<Option<Rul
     let bytes = Part {
         memory,
         address: section.address(),
-        len: section.size().into(),
+        len: section.opened_len().into(),
     };
     section
         .find(&bytes, at, search)
@@ -184,12 +196,17 @@ fn section_reason(error: Error, memory: &UserMemory) -> Reason {
 }
 
 #[inline(never)]
-fn by_rule(rule: &Rule, frame: &Frame, memory: &UserMemory) -> Result<Step, Reason> {
-    unwind::step(rule, frame, memory).map_err(|stop| match stop {
+fn by_rule(
+    rule: &Rule,
+    frame: &Frame,
+    registers: Option<&Registers<'_>>,
+    memory: &UserMemory,
+) -> Result<Step, Reason> {
+    unwind::step(NATIVE, rule, frame, &registers, memory).map_err(|stop| match stop {
         Stop::CfaNotRising => Reason::CfaNotRising,
         Stop::CfaMisaligned => Reason::CfaMisaligned,
         Stop::CfaOverflow => Reason::CfaOverflow,
-        Stop::RaInRegister => Reason::RaInRegister,
+        Stop::RegisterUnknown => Reason::RegisterUnknown,
         Stop::Fault { .. } if memory.is_spent() => Reason::Budget,
         Stop::Fault { .. } => Reason::StackFault,
         // Those of the frame pointer alone.
@@ -221,7 +238,7 @@ fn without_rows(
             .ok()
             .and_then(|bytes| code::rule_without_frame_pointer(&bytes));
         if let Some(rule) = rule {
-            match unwind::step(&rule, frame, memory) {
+            match unwind::step(NATIVE, &rule, frame, &Lost, memory) {
                 Ok(Step::Caller(caller)) if is_behind_call(caller.pc, memory) => {
                     return Ok(Step::Caller(caller));
                 }

@@ -7,7 +7,6 @@
 
 use super::rule::{
     Base,
-    Cfa,
     Location,
     Rule, //
 };
@@ -31,22 +30,11 @@ pub fn rule_without_frame_pointer(code: &[u8; 5]) -> Option<Rule> {
     let [first, second, third, _] = at;
 
     if first == RET || first == PUSH_RBP || at == ENDBR64 {
-        Some(rule(8, Location::Unchanged))
+        Some(Rule::amd64(Base::Sp, 8, Location::Unchanged))
     } else if before == PUSH_RBP && MOV_RSP_RBP.contains(&[first, second, third]) {
-        Some(rule(16, Location::AtCfa(-16)))
+        Some(Rule::amd64(Base::Sp, 16, Location::AtCfa(-16)))
     } else {
         None
-    }
-}
-
-fn rule(offset: i32, fp: Location) -> Rule {
-    Rule {
-        cfa: Cfa {
-            base: Base::Sp,
-            offset,
-        },
-        ra: Location::AtCfa(-8),
-        fp,
     }
 }
 
@@ -120,7 +108,7 @@ mod tests {
 
     #[test]
     fn ends_of_functions_have_their_return_address_on_top() {
-        let top = Some(rule(8, Location::Unchanged));
+        let top = Some(Rule::amd64(Base::Sp, 8, Location::Unchanged));
         assert_eq!(
             rule_without_frame_pointer(&[0x90, 0x55, 0x48, 0x89, 0xe5]),
             top
@@ -134,7 +122,7 @@ mod tests {
             top
         );
 
-        let pushed = Some(rule(16, Location::AtCfa(-16)));
+        let pushed = Some(Rule::amd64(Base::Sp, 16, Location::AtCfa(-16)));
         assert_eq!(
             rule_without_frame_pointer(&[0x55, 0x48, 0x89, 0xe5, 0x53]),
             pushed

@@ -16,6 +16,7 @@ use crate::{
     sframe::{
         code,
         error::Error,
+        fde::Function,
         rule::Rule,
         section::Search,
         unwind::{
@@ -88,7 +89,7 @@ fn frames(
             Ok(mapping) => mapping,
             Err(reason) => return reason,
         };
-        let (step, source) = match rule_at(at, mapping, memory) {
+        let (step, source) = match rule_at(at, innermost, mapping, memory) {
             Ok(Some(rule)) => {
                 exact = rule.signal;
                 let registers = innermost.then_some(registers);
@@ -110,7 +111,11 @@ fn frames(
         }
 
         innermost = false;
-        at = if exact { frame.pc } else { frame.pc.wrapping_sub(1) };
+        at = if exact {
+            frame.pc
+        } else {
+            frame.pc.wrapping_sub(1)
+        };
         match mappings.at(at, memory) {
             Ok(mapping) if mapping.executable => {}
             Ok(_) => return Reason::NotExecutable,
@@ -164,7 +169,12 @@ impl Mappings {
 
 /// The row's rule at a run-time address; `None` if there are no rows for it.
 #[inline(never)]
-fn rule_at(at: u64, mapping: &Mapping, memory: &UserMemory) -> Result<Option<Rule>, Reason> {
+fn rule_at(
+    at: u64,
+    innermost: bool,
+    mapping: &Mapping,
+    memory: &UserMemory,
+) -> Result<Option<Rule>, Reason> {
     let section = match mapping.rows {
         Rows::None | Rows::Unknown => return Ok(None),
         Rows::Section(ref section) => section,
@@ -180,9 +190,25 @@ fn rule_at(at: u64, mapping: &Mapping, memory: &UserMemory) -> Result<Option<Rul
         address: section.address(),
         len: section.opened_len().into(),
     };
+    let reason = |error| section_reason(error, memory);
+    let Some(function) = section.find_function(&bytes, at, search).map_err(reason)? else {
+        return Ok(None);
+    };
+    // Nothing is called from a PLT.
+    if innermost && function.stub(at).is_some() {
+        if let Some(rule) = rule_of_stub(&function, at, memory) {
+            return Ok(Some(rule));
+        }
+    }
     section
-        .find(&bytes, at, search)
-        .map_err(|error| section_reason(error, memory))
+        .find_rule(&bytes, &function, at, search)
+        .map_err(reason)
+}
+
+#[inline(never)]
+fn rule_of_stub(function: &Function, at: u64, memory: &UserMemory) -> Option<Rule> {
+    let (stub, offset) = function.stub(at)?;
+    code::rule_of_stub(&memory.read(stub).ok()?, offset)
 }
 
 fn section_reason(error: Error, memory: &UserMemory) -> Reason {

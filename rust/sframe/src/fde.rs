@@ -42,6 +42,9 @@ const ATTRIBUTE_SIZE: u32 = 5;
 /// which comes to the same for the starts of all instructions there.)
 const BLOCK_V1: u8 = 16;
 
+/// The size of the first stub of a PLT, which has rows for itself, in bytes.
+const STUB_SIZE: u32 = 16;
+
 /// "The SFrame FDE Info Word", and the second one of version 3.
 const ROW_TYPE: u8 = 0x0f;
 const MASK: u8 = 0x10;
@@ -151,6 +154,17 @@ impl Function {
     #[inline]
     pub const fn covers(&self, pc: u64) -> bool {
         pc.wrapping_sub(self.start) < self.size as u64
+    }
+
+    /// Where the stub of a PLT begins that `pc` may lie in, and how far in that is, in bytes; `None`
+    /// if the function is none of a PLT.
+    #[inline]
+    pub fn stub(&self, pc: u64) -> Option<(u64, u32)> {
+        let offset = self.row_offset(pc)?;
+        match self.repeat {
+            None if self.size != STUB_SIZE => None,
+            _ => Some((pc.wrapping_sub(u64::from(offset)), offset)),
+        }
     }
 
     /// The offset by which rows are looked up, in bytes, of a `pc` that the function covers.

@@ -188,9 +188,32 @@ void sfu_registers_of(const void *regs, struct sfu_registers *registers)
 	registers->fp = from->bp;
 }
 
-void sfu_registers_of_current(struct sfu_registers *registers)
+const void *sfu_registers_of_current(struct sfu_registers *registers)
 {
-	sfu_registers_of(task_pt_regs(current), registers);
+	const struct pt_regs *regs = task_pt_regs(current);
+
+	sfu_registers_of(regs, registers);
+	return regs;
+}
+
+bool sfu_register(const void *regs, unsigned int number, uint64_t *value)
+{
+	/* In DWARF's order, of the psABI. */
+	static const unsigned char places[] = {
+		offsetof(struct pt_regs, ax),  offsetof(struct pt_regs, dx),
+		offsetof(struct pt_regs, cx),  offsetof(struct pt_regs, bx),
+		offsetof(struct pt_regs, si),  offsetof(struct pt_regs, di),
+		offsetof(struct pt_regs, bp),  offsetof(struct pt_regs, sp),
+		offsetof(struct pt_regs, r8),  offsetof(struct pt_regs, r9),
+		offsetof(struct pt_regs, r10), offsetof(struct pt_regs, r11),
+		offsetof(struct pt_regs, r12), offsetof(struct pt_regs, r13),
+		offsetof(struct pt_regs, r14), offsetof(struct pt_regs, r15),
+	};
+
+	if (number >= ARRAY_SIZE(places))
+		return false;
+	*value = *(const unsigned long *)(regs + places[number]);
+	return true;
 }
 
 bool sfu_store_immediate(void *entry, uint64_t address)

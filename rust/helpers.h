@@ -64,7 +64,13 @@ int sframe_unwind_deferred(void *trace, unsigned int max_entries);
 /* Any context. */
 enum sfu_context sfu_current_context(void);
 void sfu_registers_of(const void *regs, struct sfu_registers *registers);
-void sfu_registers_of_current(struct sfu_registers *registers);
+const void *sfu_registers_of_current(struct sfu_registers *registers);
+
+/*
+ * The register of this DWARF number, of `regs`, a struct pt_regs of user space; any context. False
+ * if there is no such register.
+ */
+bool sfu_register(const void *regs, unsigned int number, uint64_t *value);
 
 /* Sinks; any context. False if there is no more room. */
 bool sfu_store_immediate(void *entry, uint64_t address);

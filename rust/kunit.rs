@@ -299,11 +299,7 @@ mod walk_tests {
 
         fn walk(&self, limit: usize) -> Room {
             let mut room = Room::new(limit);
-            let registers = Registers {
-                pc: self.code,
-                sp: self.stack + 128,
-                fp: self.frame(0),
-            };
+            let registers = Registers::only(self.code, self.stack + 128, self.frame(0));
             walk::walk(Context::Task, &registers, &UserMemory::atomic(), &mut room);
             room
         }

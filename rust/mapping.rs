@@ -7,12 +7,16 @@
 
 use crate::{
     sframe::{
+        abi::Abi,
         bytes::Fault,
         elf::{
             self,
             ElfError, //
         },
-        error::Error,
+        error::{
+            Error,
+            Unsupported, //
+        },
         section::Section, //
     },
     sys,
@@ -22,6 +26,9 @@ use crate::{
     }, //
 };
 use kernel::prelude::*;
+
+/// The ABI of this machine, whose sections alone are of use.
+pub(crate) const NATIVE: Abi = Abi::Amd64;
 
 /// How many executable mappings are looked at before a task is taken to have rows.
 const EXECUTABLES: u32 = 64;
@@ -166,7 +173,10 @@ fn head_of<'a>(mapping: &sys::Mapping, memory: &'a UserMemory) -> Option<Part<'a
 #[inline(never)]
 fn rows_of(address: u64, mapping: &sys::Mapping, memory: &UserMemory, rows: &mut Rows) {
     match place_of(address, mapping, memory) {
-        Ok(Some((address, len))) => open(address, len, memory, rows),
+        Ok(Some((address, len))) => {
+            open(address, len, memory, rows);
+            settle(mapping, memory, rows);
+        }
         Ok(None) => *rows = Rows::None,
         Err(Fault) => *rows = Rows::Unknown,
     }
@@ -206,7 +216,28 @@ fn open(address: u64, len: u64, memory: &UserMemory, rows: &mut Rows) {
         len,
     };
     *rows = match Section::open(&bytes, address, len) {
+        Ok(section) if section.abi() != NATIVE => Rows::Bad(Error::Unsupported {
+            what: Unsupported::Abi(section.abi().number()),
+        }),
         Ok(section) => Rows::Section(section),
         Err(error) => Rows::Bad(error),
     };
+}
+
+/// Decides what the section counts from, where it leaves that open. Of the file's code only this
+/// mapping is known here.
+#[inline(never)]
+fn settle(mapping: &sys::Mapping, memory: &UserMemory, rows: &mut Rows) {
+    let Rows::Section(section) = rows else {
+        return;
+    };
+    let bytes = Part {
+        memory,
+        address: section.address(),
+        len: section.opened_len().into(),
+    };
+    if let Err(error) = section.settle_starts(&bytes, |at| mapping.start <= at && at < mapping.end)
+    {
+        *rows = Rows::Bad(error);
+    }
 }

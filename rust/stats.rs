@@ -115,7 +115,7 @@ reasons! {
     /// The canonical frame address is outside of the address space.
     CfaOverflow = c"cfa_overflow",
     /// The row leaves the return address in a register, which AMD64 never does.
-    RaInRegister = c"ra_in_register",
+    RegisterUnknown = c"register_unknown",
 }
 
 // Counters lie one behind the other: walks by context, frames by context, frames by source,

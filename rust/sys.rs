@@ -4,6 +4,7 @@
 //!
 //! The only room with calls into C. Everything here works on the current task.
 
+use crate::sframe::unwind;
 use core::{
     ffi::CStr,
     marker::PhantomData, //
@@ -26,9 +27,51 @@ mod bindings {
 
 pub(crate) use bindings::{
     sfu_mapping as Mapping,
-    sfu_registers as Registers,
     SFU_COUNTERS, //
 };
+
+/// The registers of a user task that a walk starts from.
+pub(crate) struct Registers<'a> {
+    /// The program counter.
+    pub(crate) pc: u64,
+    /// The stack pointer.
+    pub(crate) sp: u64,
+    /// The frame pointer, whatever the code uses that register for.
+    pub(crate) fp: u64,
+    /// A `struct pt_regs` with all of them; null if only those above are known.
+    all: *const c_void,
+    _call: PhantomData<&'a ()>,
+}
+
+impl Registers<'_> {
+    fn new(some: &bindings::sfu_registers, all: *const c_void) -> Self {
+        Self {
+            pc: some.pc,
+            sp: some.sp,
+            fp: some.fp,
+            all,
+            _call: PhantomData,
+        }
+    }
+
+    /// These, and no others.
+    #[cfg(CONFIG_KUNIT = "y")]
+    pub(crate) fn only(pc: u64, sp: u64, fp: u64) -> Self {
+        Self::new(&bindings::sfu_registers { pc, sp, fp }, core::ptr::null())
+    }
+}
+
+impl unwind::Registers for Registers<'_> {
+    fn register(&self, number: u8) -> Option<u64> {
+        if self.all.is_null() {
+            return None;
+        }
+        let mut value = 0;
+        // SAFETY: `all` is not null, so it points to a `struct pt_regs` that is there as long as
+        // the call that gave it.
+        unsafe { bindings::sfu_register(self.all, number.into(), &mut value) }.then_some(value)
+    }
+}
 
 /// A context that the kernel runs in.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -52,7 +95,7 @@ pub(crate) struct ImmediateCall<'a> {
     _call: PhantomData<&'a mut ()>,
 }
 
-impl ImmediateCall<'_> {
+impl<'a> ImmediateCall<'a> {
     /// # Safety
     ///
     /// The pointers are those that `perf_callchain_user` was called with, and are used for no
@@ -66,11 +109,11 @@ impl ImmediateCall<'_> {
     }
 
     /// The user registers. Any context.
-    pub(crate) fn registers(&self) -> Registers {
-        let mut registers = Registers::default();
+    pub(crate) fn registers(&self) -> Registers<'a> {
+        let mut registers = Default::default();
         // SAFETY: `regs` points to a `struct pt_regs` by the contract of `new`.
         unsafe { bindings::sfu_registers_of(self.regs, &mut registers) };
-        registers
+        Registers::new(&registers, self.regs)
     }
 
     /// Adds an address to the chain; false if it is full. Any context.
@@ -90,7 +133,7 @@ pub(crate) struct DeferredCall<'a> {
     _call: PhantomData<&'a mut ()>,
 }
 
-impl DeferredCall<'_> {
+impl<'a> DeferredCall<'a> {
     /// # Safety
     ///
     /// `trace` and `max_entries` are those that `unwind_user` was called with, and are used for no
@@ -107,11 +150,11 @@ impl DeferredCall<'_> {
     }
 
     /// The user registers.
-    pub(crate) fn registers(&self) -> Registers {
-        let mut registers = Registers::default();
+    pub(crate) fn registers(&self) -> Registers<'a> {
+        let mut registers = Default::default();
         // SAFETY: The current task is a user task, or it would have been left alone.
-        unsafe { bindings::sfu_registers_of_current(&mut registers) };
-        registers
+        let all = unsafe { bindings::sfu_registers_of_current(&mut registers) };
+        Registers::new(&registers, all)
     }
 
     /// Adds an address to the trace; false if it is full.

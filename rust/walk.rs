@@ -10,16 +10,19 @@ use crate::{
     mapping::{
         Mapping,
         Rows,
-        Stack, //
+        Stack,
+        NATIVE, //
     },
     sframe::{
         code,
         error::Error,
+        fde::Function,
         rule::Rule,
         section::Search,
         unwind::{
             self,
             Frame,
+            Lost,
             Step,
             Stop, //
         }, //
@@ -44,7 +47,7 @@ use kernel::prelude::*;
 /// It ends: each step rises on the stack, and `sink` and `memory` are bounded.
 pub(crate) fn walk(
     context: Context,
-    registers: &Registers,
+    registers: &Registers<'_>,
     memory: &UserMemory,
     sink: &mut impl Sink,
 ) {
@@ -55,7 +58,7 @@ pub(crate) fn walk(
         fp: registers.fp,
     };
     let reason = if sink.store(frame.pc) {
-        frames(frame, memory, sink, &mut tally)
+        frames(frame, registers, memory, sink, &mut tally)
     } else {
         Reason::Full
     };
@@ -65,6 +68,7 @@ pub(crate) fn walk(
 /// Walks on from the innermost frame.
 fn frames(
     mut frame: Frame,
+    registers: &Registers<'_>,
     memory: &UserMemory,
     sink: &mut impl Sink,
     tally: &mut Tally,
@@ -72,6 +76,8 @@ fn frames(
     // A return address is behind its call, which may be the last instruction of its function.
     let mut at = frame.pc;
     let mut innermost = true;
+    // But what a signal interrupted is not behind a call.
+    let mut exact;
     let mut mappings = Mappings {
         first: Mapping::NOWHERE,
         second: Mapping::NOWHERE,
@@ -83,12 +89,19 @@ fn frames(
             Ok(mapping) => mapping,
             Err(reason) => return reason,
         };
-        let (step, source) = match rule_at(at, mapping, memory) {
-            Ok(Some(rule)) => (by_rule(&rule, &frame, memory), Source::Rows),
-            Ok(None) => (
-                without_rows(&frame, innermost, mapping, memory),
-                Source::FramePointer,
-            ),
+        let (step, source) = match rule_at(at, innermost, mapping, memory) {
+            Ok(Some(rule)) => {
+                exact = rule.signal;
+                let registers = innermost.then_some(registers);
+                (by_rule(&rule, &frame, registers, memory), Source::Rows)
+            }
+            Ok(None) => {
+                exact = false;
+                (
+                    without_rows(&frame, innermost, mapping, memory),
+                    Source::FramePointer,
+                )
+            }
             Err(reason) => return reason,
         };
         match step {
@@ -98,7 +111,11 @@ fn frames(
         }
 
         innermost = false;
-        at = frame.pc.wrapping_sub(1);
+        at = if exact {
+            frame.pc
+        } else {
+            frame.pc.wrapping_sub(1)
+        };
         match mappings.at(at, memory) {
             Ok(mapping) if mapping.executable => {}
             Ok(_) => return Reason::NotExecutable,
@@ -152,7 +169,12 @@ impl Mappings {
 
 /// The row's rule at a run-time address; `None` if there are no rows for it.
 #[inline(never)]
-fn rule_at(at: u64, mapping: &Mapping, memory: &UserMemory) -> Result<Option<Rule>, Reason> {
+fn rule_at(
+    at: u64,
+    innermost: bool,
+    mapping: &Mapping,
+    memory: &UserMemory,
+) -> Result<Option<Rule>, Reason> {
     let section = match mapping.rows {
         Rows::None | Rows::Unknown => return Ok(None),
         Rows::Section(ref section) => section,
@@ -166,11 +188,27 @@ fn rule_at(at: u64, mapping: &Mapping, memory: &UserMemory) -> Result<Option<Rul
     let bytes = Part {
         memory,
         address: section.address(),
-        len: section.size().into(),
+        len: section.opened_len().into(),
     };
+    let reason = |error| section_reason(error, memory);
+    let Some(function) = section.find_function(&bytes, at, search).map_err(reason)? else {
+        return Ok(None);
+    };
+    // Nothing is called from a PLT.
+    if innermost && function.stub(at).is_some() {
+        if let Some(rule) = rule_of_stub(&function, at, memory) {
+            return Ok(Some(rule));
+        }
+    }
     section
-        .find(&bytes, at, search)
-        .map_err(|error| section_reason(error, memory))
+        .find_rule(&bytes, &function, at, search)
+        .map_err(reason)
+}
+
+#[inline(never)]
+fn rule_of_stub(function: &Function, at: u64, memory: &UserMemory) -> Option<Rule> {
+    let (stub, offset) = function.stub(at)?;
+    code::rule_of_stub(&memory.read(stub).ok()?, offset)
 }
 
 fn section_reason(error: Error, memory: &UserMemory) -> Reason {
@@ -184,12 +222,17 @@ fn section_reason(error: Error, memory: &UserMemory) -> Reason {
 }
 
 #[inline(never)]
-fn by_rule(rule: &Rule, frame: &Frame, memory: &UserMemory) -> Result<Step, Reason> {
-    unwind::step(rule, frame, memory).map_err(|stop| match stop {
+fn by_rule(
+    rule: &Rule,
+    frame: &Frame,
+    registers: Option<&Registers<'_>>,
+    memory: &UserMemory,
+) -> Result<Step, Reason> {
+    unwind::step(NATIVE, rule, frame, &registers, memory).map_err(|stop| match stop {
         Stop::CfaNotRising => Reason::CfaNotRising,
         Stop::CfaMisaligned => Reason::CfaMisaligned,
         Stop::CfaOverflow => Reason::CfaOverflow,
-        Stop::RaInRegister => Reason::RaInRegister,
+        Stop::RegisterUnknown => Reason::RegisterUnknown,
         Stop::Fault { .. } if memory.is_spent() => Reason::Budget,
         Stop::Fault { .. } => Reason::StackFault,
         // Those of the frame pointer alone.
@@ -221,7 +264,7 @@ fn without_rows(
             .ok()
             .and_then(|bytes| code::rule_without_frame_pointer(&bytes));
         if let Some(rule) = rule {
-            match unwind::step(&rule, frame, memory) {
+            match unwind::step(NATIVE, &rule, frame, &Lost, memory) {
                 Ok(Step::Caller(caller)) if is_behind_call(caller.pc, memory) => {
                     return Ok(Step::Caller(caller));
                 }

@@ -1,31 +1,49 @@
 // SPDX-License-Identifier: GPL-2.0-only OR MIT
 
-//! What depends on the ABI ("ABI/arch-specific Definition"): one room for each.
-
-mod amd64;
+//! What depends on the ABI ("ABI/arch-specific Definition").
 
 use super::{
+    bytes::Order,
     error::{
         Error,
-        Malformed,
         Unsupported, //
     },
-    fre::Words,
-    header::Header,
-    rule::Rule, //
+    header::Version,
+    rule::{
+        Base,
+        Location, //
+    }, //
 };
 
 /// An ABI that can be read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Abi {
+    /// AArch64, big-endian.
+    Aarch64Big,
+    /// AArch64, little-endian.
+    Aarch64,
     /// AMD64, little-endian.
     Amd64,
+    /// s390x, big-endian.
+    S390x,
 }
+
+/// What s390x's CFA lies above the stack pointer of the caller, in bytes: a register save area that
+/// each function provides for those it calls.
+const S390X_SAVE_AREA: i32 = 160;
+
+/// The low bits of an AArch64 user address, as they are without the code of pointer
+/// authentication. (Only a program that asks for it by an address of its own gets more than 48,
+/// and code does not lie there.)
+const AARCH64_ADDRESS: u64 = (1 << 48) - 1;
 
 impl Abi {
     pub(super) fn decode(number: u8) -> Result<Abi, Error> {
         match number {
+            1 => Ok(Abi::Aarch64Big),
+            2 => Ok(Abi::Aarch64),
             3 => Ok(Abi::Amd64),
+            4 => Ok(Abi::S390x),
             other => Err(Error::Unsupported {
                 what: Unsupported::Abi(other),
             }),
@@ -35,22 +53,159 @@ impl Abi {
     /// The ABI's number, as in the section.
     pub const fn number(self) -> u8 {
         match self {
+            Abi::Aarch64Big => 1,
+            Abi::Aarch64 => 2,
             Abi::Amd64 => 3,
+            Abi::S390x => 4,
         }
     }
 
-    /// Whether a call itself stores the return address, so that rows do not tell where.
-    pub(super) const fn has_fixed_ra(self) -> bool {
+    /// The byte order.
+    pub const fn order(self) -> Order {
         match self {
-            Abi::Amd64 => true,
+            Abi::Aarch64Big | Abi::S390x => Order::Big,
+            Abi::Aarch64 | Abi::Amd64 => Order::Little,
         }
     }
 
-    /// Makes a rule of the words of one row.
+    /// The DWARF number of the stack pointer.
+    pub const fn sp(self) -> u8 {
+        match self {
+            Abi::Aarch64Big | Abi::Aarch64 => 31,
+            Abi::Amd64 => 7,
+            Abi::S390x => 15,
+        }
+    }
+
+    /// The DWARF number of the frame pointer.
+    pub const fn fp(self) -> u8 {
+        match self {
+            Abi::Aarch64Big | Abi::Aarch64 => 29,
+            Abi::Amd64 => 6,
+            Abi::S390x => 11,
+        }
+    }
+
+    /// The DWARF number of the register in which a call leaves the return address; `None` where it
+    /// pushes it.
+    pub const fn ra(self) -> Option<u8> {
+        match self {
+            Abi::Aarch64Big | Abi::Aarch64 => Some(30),
+            Abi::Amd64 => None,
+            Abi::S390x => Some(14),
+        }
+    }
+
+    /// Of what each CFA is a multiple, in bytes.
+    pub(super) const fn alignment(self) -> u64 {
+        match self {
+            Abi::Aarch64Big | Abi::Aarch64 => 16,
+            Abi::Amd64 | Abi::S390x => 8,
+        }
+    }
+
+    /// How far the stack pointer of the caller is below the CFA, in bytes.
+    pub(super) const fn sp_below_cfa(self) -> i32 {
+        match self {
+            Abi::S390x => S390X_SAVE_AREA,
+            _ => 0,
+        }
+    }
+
+    /// Whether a row may say that the return address is mangled.
+    pub const fn may_mangle(self) -> bool {
+        matches!(self, Abi::Aarch64Big | Abi::Aarch64)
+    }
+
+    /// A return address without the code of pointer authentication.
+    pub(super) const fn unmangled(self, ra: u64) -> u64 {
+        ra & AARCH64_ADDRESS
+    }
+
+    /// The register of this DWARF number, as a base.
+    pub(super) const fn base(self, register: u8) -> Base {
+        if register == self.sp() {
+            Base::Sp
+        } else if register == self.fp() {
+            Base::Fp
+        } else {
+            Base::Register(register)
+        }
+    }
+
+    /// The offset of the CFA in bytes, of the word that says it. `None`: it is out of range.
     #[inline]
-    pub(super) fn rule(self, header: &Header, words: &Words) -> Result<Rule, Malformed> {
+    pub(super) const fn cfa_offset(self, word: i32) -> Option<i32> {
         match self {
-            Abi::Amd64 => amd64::rule(header, words),
+            // A multiple of eight, and never less than the save area.
+            Abi::S390x => match word.checked_mul(8) {
+                Some(bytes) => bytes.checked_add(S390X_SAVE_AREA),
+                None => None,
+            },
+            _ => Some(word),
         }
+    }
+
+    /// Where a register was saved, of the word that a row of no flexible function says it by.
+    #[inline]
+    pub(super) const fn saved(self, version: Version, word: i32) -> Location {
+        match self {
+            // No slot is odd: the number of another register, shifted.
+            Abi::S390x if word & 1 != 0 && !matches!(version, Version::V3) => {
+                Location::Of(self.base((word >> 1) as u8), 0)
+            }
+            _ => Location::AtCfa(word),
+        }
+    }
+
+    /// As [`Abi::saved`], for the return address.
+    #[inline]
+    pub(super) const fn saved_ra(self, version: Version, word: i32) -> Location {
+        match self {
+            // A mere placeholder, in front of the word for the frame pointer.
+            Abi::S390x if word == 0 => Location::Unchanged,
+            _ => self.saved(version, word),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_are_those_of_the_section() {
+        for number in 1..=4 {
+            assert_eq!(Abi::decode(number).unwrap().number(), number);
+        }
+        for number in [0, 5, 255] {
+            assert_eq!(
+                Abi::decode(number),
+                Err(Error::Unsupported {
+                    what: Unsupported::Abi(number)
+                })
+            );
+        }
+    }
+
+    #[test]
+    fn s390x_counts_the_cfa_in_slots_above_the_save_area() {
+        assert_eq!(Abi::S390x.cfa_offset(0), Some(160));
+        assert_eq!(Abi::S390x.cfa_offset(0x14), Some(320));
+        assert_eq!(Abi::S390x.cfa_offset(i32::MAX), None);
+        assert_eq!(Abi::Amd64.cfa_offset(i32::MAX), Some(i32::MAX));
+    }
+
+    #[test]
+    fn s390x_may_save_in_registers() {
+        // DWARF register 16 is f0, and 11 is the frame pointer.
+        let saved = |version, word| Abi::S390x.saved_ra(version, word);
+        assert_eq!(saved(Version::V2, 33), Location::Of(Base::Register(16), 0));
+        assert_eq!(saved(Version::V2, 23), Location::Of(Base::Fp, 0));
+        assert_eq!(saved(Version::V2, -48), Location::AtCfa(-48));
+        assert_eq!(saved(Version::V2, 0), Location::Unchanged);
+        assert_eq!(saved(Version::V3, 33), Location::AtCfa(33));
+        assert_eq!(Abi::Amd64.saved(Version::V2, 33), Location::AtCfa(33));
+        assert_eq!(Abi::Aarch64.saved_ra(Version::V2, 0), Location::AtCfa(0));
     }
 }

@@ -9,6 +9,41 @@ use super::error::Error;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Fault;
 
+/// The byte order of a section: its machine's.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Order {
+    /// The least significant byte first.
+    Little,
+    /// The most significant byte first.
+    Big,
+}
+
+impl Order {
+    #[inline]
+    pub(super) const fn u16(self, raw: [u8; 2]) -> u16 {
+        match self {
+            Order::Little => u16::from_le_bytes(raw),
+            Order::Big => u16::from_be_bytes(raw),
+        }
+    }
+
+    #[inline]
+    pub(super) const fn u32(self, raw: [u8; 4]) -> u32 {
+        match self {
+            Order::Little => u32::from_le_bytes(raw),
+            Order::Big => u32::from_be_bytes(raw),
+        }
+    }
+
+    #[inline]
+    pub(super) const fn u64(self, raw: [u8; 8]) -> u64 {
+        match self {
+            Order::Little => u64::from_le_bytes(raw),
+            Order::Big => u64::from_be_bytes(raw),
+        }
+    }
+}
+
 /// The longest read that this code ever asks of a [`Source`], in bytes.
 ///
 /// Who wants to make a failed read succeed has to bring in this many bytes from the offset that
@@ -73,8 +108,8 @@ pub(super) fn read_at<const N: usize, S: Source + ?Sized>(
     bytes.read(offset).map_err(|Fault| Error::Fault { offset })
 }
 
-/// Reads up to eight bytes at `at` as one little-endian number, in which zeros stand for the bytes
-/// from `end` on.
+/// Reads up to eight bytes at `at` as one number, of which the first byte is the least significant
+/// one whatever the section's order, and in which zeros stand for the bytes from `end` on.
 ///
 /// It is one read of eight bytes in any case, and so the cheapest there is, yet never one beyond
 /// `end`: near the end it reads the last eight bytes and shifts away what lies before `at`. `end`

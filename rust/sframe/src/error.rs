@@ -59,8 +59,8 @@ pub enum Malformed {
     Functions,
     /// The rows do not fit into the section.
     Rows,
-    /// The ABI stores the return address at a fixed offset from the CFA, but the header has none.
-    FixedRaOffset,
+    /// The ABI is one of the other byte order.
+    AbiOrder,
     /// The header says that the functions are sorted by address, but they are not.
     Unsorted,
     /// A function's rows are of an undefined type.
@@ -75,10 +75,12 @@ pub enum Malformed {
     RowsNotRising,
     /// A row's words are of an undefined size.
     WordSize,
-    /// A row has another number of words than its ABI has uses for.
+    /// A row has another number of words than there are uses for.
     WordCount,
-    /// A row's return address is said to be mangled, in an ABI that does no such thing.
-    Mangled,
+    /// The offset of a row's CFA is out of range.
+    CfaOffset,
+    /// A flexible row does not count the CFA from a register.
+    FlexCfa,
     /// The functions have together another number of rows than the header says.
     RowTotal,
 }
@@ -92,7 +94,7 @@ impl Malformed {
             Malformed::AuxHeader => "aux-header",
             Malformed::Functions => "functions",
             Malformed::Rows => "rows",
-            Malformed::FixedRaOffset => "fixed-ra-offset",
+            Malformed::AbiOrder => "abi-order",
             Malformed::Unsorted => "unsorted",
             Malformed::RowType => "row-type",
             Malformed::RepeatZero => "repeat-zero",
@@ -101,7 +103,8 @@ impl Malformed {
             Malformed::RowsNotRising => "rows-not-rising",
             Malformed::WordSize => "word-size",
             Malformed::WordCount => "word-count",
-            Malformed::Mangled => "mangled",
+            Malformed::CfaOffset => "cfa-offset",
+            Malformed::FlexCfa => "flex-cfa",
             Malformed::RowTotal => "row-total",
         }
     }
@@ -118,14 +121,14 @@ impl Malformed {
 /// For what reason a section cannot be read, although it may be right.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Unsupported {
-    /// The section is of the other byte order.
-    ByteOrder,
     /// The version of the format, of this number.
     Version(u8),
     /// Flags in the section's header; the unknown bits are given.
     Flags(u8),
     /// The ABI and architecture, of this number.
     Abi(u8),
+    /// The type of a function descriptor entry, of this number.
+    FunctionType(u8),
     /// The section is larger than 4 GiB.
     Size,
 }
@@ -134,10 +137,10 @@ impl Unsupported {
     /// A short name of the reason, for counters and tools. It stays as it is.
     pub const fn name(self) -> &'static str {
         match self {
-            Unsupported::ByteOrder => "byte-order",
             Unsupported::Version(_) => "version",
             Unsupported::Flags(_) => "flags",
             Unsupported::Abi(_) => "abi",
+            Unsupported::FunctionType(_) => "function-type",
             Unsupported::Size => "size",
         }
     }
@@ -145,10 +148,11 @@ impl Unsupported {
     /// The value that was met, where there is one.
     pub const fn value(self) -> Option<u8> {
         match self {
-            Unsupported::Version(value) | Unsupported::Flags(value) | Unsupported::Abi(value) => {
-                Some(value)
-            }
-            Unsupported::ByteOrder | Unsupported::Size => None,
+            Unsupported::Version(value)
+            | Unsupported::Flags(value)
+            | Unsupported::Abi(value)
+            | Unsupported::FunctionType(value) => Some(value),
+            Unsupported::Size => None,
         }
     }
 }
@@ -170,7 +174,7 @@ mod tests {
             Malformed::AuxHeader,
             Malformed::Functions,
             Malformed::Rows,
-            Malformed::FixedRaOffset,
+            Malformed::AbiOrder,
             Malformed::Unsorted,
             Malformed::RowType,
             Malformed::RepeatZero,
@@ -179,15 +183,16 @@ mod tests {
             Malformed::RowsNotRising,
             Malformed::WordSize,
             Malformed::WordCount,
-            Malformed::Mangled,
+            Malformed::CfaOffset,
+            Malformed::FlexCfa,
             Malformed::RowTotal,
         ]
         .map(|what| what.at(7).name());
         let unsupported = [
-            Unsupported::ByteOrder,
-            Unsupported::Version(3),
+            Unsupported::Version(4),
             Unsupported::Flags(8),
-            Unsupported::Abi(2),
+            Unsupported::Abi(5),
+            Unsupported::FunctionType(2),
             Unsupported::Size,
         ]
         .map(|what| Error::Unsupported { what }.name());

@@ -14,7 +14,8 @@ use super::{
     },
     error::{
         Error,
-        Malformed, //
+        Malformed,
+        Unsupported, //
     },
     header::{
         Header,
@@ -26,9 +27,31 @@ use super::{
 /// The size of one entry, in bytes.
 pub(super) const fn size(version: Version) -> u32 {
     match version {
+        Version::V1 => 17,
         Version::V2 => 20,
+        Version::V3 => 16,
     }
 }
+
+/// The size of what version 3 keeps in front of a function's rows, in bytes: in the other versions
+/// it is part of the entry.
+const ATTRIBUTE_SIZE: u32 = 5;
+
+/// The size of a repeated block where the section does not say it, in bytes: version 1. Its linker
+/// repeats rows for PLTs of AMD64 alone. (Its text takes start offsets for masks of the address,
+/// which comes to the same for the starts of all instructions there.)
+const BLOCK_V1: u8 = 16;
+
+/// The size of the first stub of a PLT, which has rows for itself, in bytes.
+const STUB_SIZE: u32 = 16;
+
+/// "The SFrame FDE Info Word", and the second one of version 3.
+const ROW_TYPE: u8 = 0x0f;
+const MASK: u8 = 0x10;
+const PAC_KEY_B: u8 = 0x20;
+const SIGNAL: u8 = 0x80;
+const FUNCTION_TYPE: u8 = 0x1f;
+const FLEXIBLE: u8 = 1;
 
 /// How wide the start offset of a row is ("FRE types").
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -66,6 +89,8 @@ pub struct Function {
     rows_at: u32,
     row_start: RowStart,
     repeat: Option<NonZeroU8>,
+    info: u8,
+    info2: u8,
 }
 
 impl Function {
@@ -106,10 +131,40 @@ impl Function {
         self.repeat
     }
 
+    /// Whether the rows are those of a flexible function ("SFRAME_FDE_TYPE_FLEX"), whose words name
+    /// registers.
+    #[inline]
+    pub const fn is_flexible(&self) -> bool {
+        self.info2 & FUNCTION_TYPE == FLEXIBLE
+    }
+
+    /// Whether it is a signal's trampoline. Only version 3 can say so.
+    #[inline]
+    pub const fn is_signal(&self) -> bool {
+        self.info & SIGNAL != 0
+    }
+
+    /// Whether AArch64's return addresses are signed by key B, and not by key A.
+    #[inline]
+    pub const fn has_key_b(&self) -> bool {
+        self.info & PAC_KEY_B != 0
+    }
+
     /// Whether `pc` lies in the function.
     #[inline]
     pub const fn covers(&self, pc: u64) -> bool {
         pc.wrapping_sub(self.start) < self.size as u64
+    }
+
+    /// Where the stub of a PLT begins that `pc` may lie in, and how far in that is, in bytes; `None`
+    /// if the function is none of a PLT.
+    #[inline]
+    pub fn stub(&self, pc: u64) -> Option<(u64, u32)> {
+        let offset = self.row_offset(pc)?;
+        match self.repeat {
+            None if self.size != STUB_SIZE => None,
+            _ => Some((pc.wrapping_sub(u64::from(offset)), offset)),
+        }
     }
 
     /// The offset by which rows are looked up, in bytes, of a `pc` that the function covers.
@@ -151,86 +206,126 @@ pub(super) fn read_start<S: Source + ?Sized>(
     index: u32,
 ) -> Result<i64, Error> {
     let at = entry_at(header, index);
-    match header.version {
-        Version::V2 => Ok(start_v2(header, at, read_at(bytes, u64::from(at))?)),
-    }
+    let value = match header.version {
+        Version::V1 | Version::V2 => near(header, read_at(bytes, u64::from(at))?),
+        Version::V3 => far(header, read_at(bytes, u64::from(at))?),
+    };
+    Ok(start(header, at, value))
 }
 
 #[inline]
-fn start_v2(header: &Header, at: u32, field: [u8; 4]) -> i64 {
-    let value = i64::from(i32::from_le_bytes(field));
-    match header.starts {
-        Starts::Field => value.wrapping_add(i64::from(at)),
-        Starts::Section => value,
-    }
+fn near(header: &Header, field: [u8; 4]) -> i64 {
+    i64::from(header.order.u32(field) as i32)
+}
+
+#[inline]
+fn far(header: &Header, field: [u8; 8]) -> i64 {
+    header.order.u64(field) as i64
+}
+
+/// What `value` in the entry at `at` says, in bytes from the section's address.
+#[inline]
+fn start(header: &Header, at: u32, value: i64) -> i64 {
+    value.wrapping_add(i64::from(match header.starts {
+        Starts::Field => at,
+        Starts::Section => header.at,
+    }))
 }
 
 /// Reads and checks entry `index` of a section at `address`.
-#[inline]
+// Not inlined: what it needs of the stack is free again for what follows.
+#[inline(never)]
 pub(super) fn read<S: Source + ?Sized>(
     header: &Header,
     address: u64,
     bytes: &S,
     index: u32,
 ) -> Result<Function, Error> {
+    let order = header.order;
     let at = entry_at(header, index);
-    match header.version {
-        Version::V2 => decode_v2(header, address, at, &read_at(bytes, u64::from(at))?),
-    }
-}
-
-fn decode_v2(header: &Header, address: u64, at: u32, raw: &[u8; 20]) -> Result<Function, Error> {
-    let start = start_v2(header, at, [raw[0], raw[1], raw[2], raw[3]]);
-    let rows = u32::from_le_bytes([raw[8], raw[9], raw[10], raw[11]]);
-    let info = Info::decode(raw[16]).ok_or(Malformed::RowType.at(at.wrapping_add(16)))?;
-
-    // Linkers leave a block size in entries that have no use for it.
-    let repeat = if info.repeats {
-        Some(NonZeroU8::new(raw[17]).ok_or(Malformed::RepeatZero.at(at.wrapping_add(17)))?)
-    } else {
-        None
+    // Where the info byte is, and the size of a block.
+    let (info_at, block_at);
+    let value;
+    let mut function = Function {
+        start: 0,
+        size: 0,
+        num_rows: 0,
+        rows_at: 0,
+        row_start: RowStart::Addr1,
+        repeat: None,
+        info: 0,
+        info2: 0,
     };
+    match header.version {
+        Version::V1 | Version::V2 => {
+            let raw: [u8; 17] = read_at(bytes, u64::from(at))?;
+            value = near(header, [raw[0], raw[1], raw[2], raw[3]]);
+            function.size = order.u32([raw[4], raw[5], raw[6], raw[7]]);
+            let rows = order.u32([raw[8], raw[9], raw[10], raw[11]]);
+            function.rows_at =
+                rows_at(header, rows, 0).ok_or(Malformed::RowsStart.at(at.wrapping_add(8)))?;
+            function.num_rows = order.u32([raw[12], raw[13], raw[14], raw[15]]);
+            function.info = raw[16] & (ROW_TYPE | MASK | PAC_KEY_B);
+            info_at = at.wrapping_add(16);
+            block_at = at.wrapping_add(17);
+        }
+        Version::V3 => {
+            let raw: [u8; 16] = read_at(bytes, u64::from(at))?;
+            value = far(
+                header,
+                [
+                    raw[0], raw[1], raw[2], raw[3], raw[4], raw[5], raw[6], raw[7],
+                ],
+            );
+            function.size = order.u32([raw[8], raw[9], raw[10], raw[11]]);
+            let rows = order.u32([raw[12], raw[13], raw[14], raw[15]]);
+            function.rows_at = rows_at(header, rows, ATTRIBUTE_SIZE)
+                .ok_or(Malformed::RowsStart.at(at.wrapping_add(12)))?;
+            let attribute_at = function.rows_at.wrapping_sub(ATTRIBUTE_SIZE);
+            let raw: [u8; 4] = read_at(bytes, u64::from(attribute_at))?;
+            function.num_rows = u32::from(order.u16([raw[0], raw[1]]));
+            function.info = raw[2];
+            function.info2 = raw[3];
+            info_at = attribute_at.wrapping_add(2);
+            block_at = attribute_at.wrapping_add(4);
+        }
+    }
 
-    Ok(Function {
-        start: address.wrapping_add_signed(start),
-        size: u32::from_le_bytes([raw[4], raw[5], raw[6], raw[7]]),
-        num_rows: u32::from_le_bytes([raw[12], raw[13], raw[14], raw[15]]),
-        rows_at: rows_at(header, rows).ok_or(Malformed::RowsStart.at(at.wrapping_add(8)))?,
-        row_start: info.row_start,
-        repeat,
-    })
+    function.start = address.wrapping_add_signed(start(header, at, value));
+    function.row_start = match function.info & ROW_TYPE {
+        0 => RowStart::Addr1,
+        1 => RowStart::Addr2,
+        2 => RowStart::Addr4,
+        _ => return Err(Malformed::RowType.at(info_at)),
+    };
+    let function_type = function.info2 & FUNCTION_TYPE;
+    if function_type > FLEXIBLE {
+        return Err(Error::Unsupported {
+            what: Unsupported::FunctionType(function_type),
+        });
+    }
+    // Linkers leave a block size in entries that have no use for it.
+    if function.info & MASK != 0 {
+        let block = match header.version {
+            Version::V1 => BLOCK_V1,
+            Version::V2 | Version::V3 => {
+                let [block] = read_at(bytes, u64::from(block_at))?;
+                block
+            }
+        };
+        function.repeat = Some(NonZeroU8::new(block).ok_or(Malformed::RepeatZero.at(block_at))?);
+    }
+    Ok(function)
 }
 
-/// Where rows are that begin `offset` bytes behind the start of all rows, in bytes from the
-/// section's start.
+/// Where rows are that lie `in_front` bytes behind `offset`, in bytes from the section's start.
 #[inline]
-fn rows_at(header: &Header, offset: u32) -> Option<u32> {
+fn rows_at(header: &Header, offset: u32, in_front: u32) -> Option<u32> {
     header
         .fres_at
         .checked_add(offset)
+        .and_then(|at| at.checked_add(in_front))
         .filter(|&at| at <= header.end)
-}
-
-/// "The SFrame FDE Info Word".
-struct Info {
-    row_start: RowStart,
-    repeats: bool,
-}
-
-impl Info {
-    #[inline]
-    fn decode(byte: u8) -> Option<Info> {
-        let row_start = match byte & 0xf {
-            0 => RowStart::Addr1,
-            1 => RowStart::Addr2,
-            2 => RowStart::Addr4,
-            _ => return None,
-        };
-        Some(Info {
-            row_start,
-            repeats: byte & 0x10 != 0,
-        })
-    }
 }
 
 #[cfg(test)]
@@ -245,6 +340,8 @@ mod tests {
             rows_at: 0,
             row_start: RowStart::Addr1,
             repeat: NonZeroU8::new(repeat),
+            info: 0,
+            info2: 0,
         }
     }
 
@@ -280,19 +377,7 @@ mod tests {
     }
 
     #[test]
-    fn info_bytes() {
-        for byte in 0..=255u8 {
-            let info = Info::decode(byte);
-            let width = info.as_ref().map(|info| info.row_start.width());
-            assert_eq!(width, [1, 2, 4].get(usize::from(byte & 0xf)).copied());
-            if let Some(info) = info {
-                assert_eq!(info.repeats, byte & 0x10 != 0);
-            }
-        }
-    }
-
-    #[test]
     fn functions_are_small() {
-        assert!(size_of::<Function>() <= 24);
+        assert!(size_of::<Function>() <= 32);
     }
 }

@@ -7,8 +7,10 @@
 //! decoded.
 
 use super::{
+    abi::Abi,
     bytes::{
         window,
+        Order,
         Source, //
     },
     error::{
@@ -19,9 +21,14 @@ use super::{
         Function,
         RowStart, //
     },
-    header::Header,
+    header::{
+        Header,
+        Version, //
+    },
     rule::{
         Base,
+        Cfa,
+        Location,
         Rule, //
     }, //
 };
@@ -47,6 +54,7 @@ pub struct Row {
 struct Head {
     /// Where the row is, in bytes from the section's start.
     at: u32,
+    /// The first byte is the least significant one.
     raw: u64,
 }
 
@@ -63,14 +71,14 @@ impl Head {
             at,
             raw: window(bytes, at, header.end)?,
         };
-        let words = head.words(row_start);
+        let info = head.info(row_start);
         // Zeros stand for bytes behind the end. So a row whose info byte is there has the words that
         // it says; one whose info byte is not has none, but ends behind the end nevertheless.
         let next = at
             .checked_add(row_start.width().wrapping_add(1))
-            .and_then(|words_at| words_at.checked_add(words.len()))
+            .and_then(|words_at| words_at.checked_add(info.len()))
             .ok_or(Malformed::RowPastEnd.at(at))?;
-        if words.size_log2() == 3 {
+        if info.size_log2() == 3 {
             return Err(Malformed::WordSize.at(at));
         }
         if next > header.end {
@@ -81,63 +89,67 @@ impl Head {
 
     /// From where on the row holds, in bytes.
     #[inline]
-    fn start(self, row_start: RowStart) -> u32 {
+    fn start(self, order: Order, row_start: RowStart) -> u32 {
+        let [a, b, c, d, ..] = self.raw.to_le_bytes();
         match row_start {
-            RowStart::Addr1 => (self.raw & 0xff) as u32,
-            RowStart::Addr2 => (self.raw & 0xffff) as u32,
-            RowStart::Addr4 => self.raw as u32,
+            RowStart::Addr1 => u32::from(a),
+            RowStart::Addr2 => u32::from(order.u16([a, b])),
+            RowStart::Addr4 => order.u32([a, b, c, d]),
         }
     }
 
-    /// The info byte and those words that came along.
     #[inline]
-    fn words(self, row_start: RowStart) -> Words {
-        let rest = self.raw.wrapping_shr(row_start.width().wrapping_mul(8));
-        Words {
-            info: rest as u8,
-            raw: rest >> 8,
-        }
+    fn info(self, row_start: RowStart) -> Info {
+        Info(self.raw.wrapping_shr(row_start.width().wrapping_mul(8)) as u8)
     }
 
-    /// Decodes the row.
-    #[inline]
+    /// Decodes the row of `function`.
+    #[inline(never)]
     fn rule<S: Source + ?Sized>(
         self,
         header: &Header,
         bytes: &S,
-        row_start: RowStart,
+        function: &Function,
     ) -> Result<Rule, Error> {
-        let mut words = self.words(row_start);
+        let row_start = function.row_start();
+        let info = self.info(row_start);
         let in_front = row_start.width().wrapping_add(1);
-        if in_front.wrapping_add(words.len()) > 8 {
-            words.raw = window(bytes, self.at.wrapping_add(in_front), header.end)?;
+        let mut words = Words {
+            order: header.order,
+            info,
+            raw: [self.raw.wrapping_shr(in_front.wrapping_mul(8)), 0, 0],
+        };
+        if in_front.wrapping_add(info.len()) > 8 {
+            let mut at = self.at.wrapping_add(in_front);
+            let end = at.wrapping_add(info.len());
+            for raw in &mut words.raw {
+                if at < end {
+                    *raw = window(bytes, at, header.end)?;
+                }
+                at = at.wrapping_add(8);
+            }
         }
-        header
-            .abi
-            .rule(header, &words)
+        words
+            .rule(header, function)
             .map_err(|what| what.at(self.at))
     }
 }
 
-/// The info byte of a row, and the words that follow it ("The SFrame FRE Info Word").
+/// The info byte of a row ("The SFrame FRE Info Word").
 #[derive(Clone, Copy)]
-pub(super) struct Words {
-    info: u8,
-    /// The first words, in little-endian order: up to eight bytes of them.
-    raw: u64,
-}
+struct Info(u8);
 
-impl Words {
+impl Info {
     /// The number of words.
     #[inline]
-    pub(super) const fn count(self) -> u32 {
-        (self.info as u32 >> 1) & 0xf
+    const fn count(self) -> u32 {
+        (self.0 as u32 >> 1) & 0xf
     }
 
     /// The size of a word in bytes, as a power of two. 3 is undefined.
     #[inline]
     const fn size_log2(self) -> u32 {
-        (self.info as u32 >> 5) & 3
+        (self.0 as u32 >> 5) & 3
     }
 
     /// The size of all words, in bytes.
@@ -146,10 +158,10 @@ impl Words {
         self.count() << self.size_log2()
     }
 
-    /// The register that the CFA is counted from.
+    /// The register that the CFA is counted from, but in flexible functions.
     #[inline]
-    pub(super) const fn base(self) -> Base {
-        if self.info & 1 != 0 {
+    const fn base(self) -> Base {
+        if self.0 & 1 != 0 {
             Base::Sp
         } else {
             Base::Fp
@@ -158,32 +170,186 @@ impl Words {
 
     /// Whether the return address is mangled, as pointer authentication does.
     #[inline]
-    pub(super) const fn is_mangled(self) -> bool {
-        self.info & 0x80 != 0
+    const fn is_mangled(self) -> bool {
+        self.0 & 0x80 != 0
+    }
+}
+
+/// The info byte of a row, and the words that follow it.
+struct Words {
+    order: Order,
+    info: Info,
+    /// The first words, as many as there are uses for. The first byte is the least significant
+    /// one.
+    raw: [u64; 3],
+}
+
+impl Words {
+    /// The bytes of word `index`, in the section's order.
+    #[inline]
+    fn word(&self, index: u32) -> [u8; 4] {
+        let start = index << self.info.size_log2();
+        // No word lies across two of them.
+        let raw = match start / 8 {
+            0 => self.raw[0],
+            1 => self.raw[1],
+            2 => self.raw[2],
+            _ => 0,
+        };
+        (raw.wrapping_shr((start % 8).wrapping_mul(8)) as u32).to_le_bytes()
     }
 
-    /// Word 0, sign-extended.
+    /// Word `index`, sign-extended.
     #[inline]
-    pub(super) const fn first(self) -> i32 {
-        self.extend(self.raw)
+    fn signed(&self, index: u32) -> i32 {
+        let word = self.word(index);
+        match self.info.size_log2() {
+            0 => i32::from(word[0] as i8),
+            1 => i32::from(self.order.u16([word[0], word[1]]) as i16),
+            _ => self.order.u32(word) as i32,
+        }
     }
 
-    /// Word 1, sign-extended.
+    /// Word `index`, zero-extended.
     #[inline]
-    pub(super) const fn second(self) -> i32 {
-        self.extend(match self.size_log2() {
-            0 => self.raw >> 8,
-            1 => self.raw >> 16,
-            _ => self.raw >> 32,
-        })
+    fn unsigned(&self, index: u32) -> u32 {
+        let word = self.word(index);
+        match self.info.size_log2() {
+            0 => u32::from(word[0]),
+            1 => u32::from(self.order.u16([word[0], word[1]])),
+            _ => self.order.u32(word),
+        }
+    }
+
+    /// What the row says.
+    #[inline]
+    fn rule(&self, header: &Header, function: &Function) -> Result<Rule, Malformed> {
+        let signal = function.is_signal();
+        if self.info.count() == 0 {
+            // Of which version 1 does not know.
+            if header.version == Version::V1 {
+                return Err(Malformed::WordCount);
+            }
+            return Ok(Rule {
+                signal,
+                ..Rule::OUTERMOST
+            });
+        }
+        let mut rule = Rule {
+            cfa: Cfa {
+                base: self.info.base(),
+                offset: 0,
+                deref: false,
+            },
+            ra: at_fixed(header.fixed_ra),
+            fp: at_fixed(header.fixed_fp),
+            mangled: self.info.is_mangled() && header.abi.may_mangle(),
+            signal,
+        };
+        if function.is_flexible() {
+            self.flexible(header.abi, &mut rule)?;
+        } else {
+            self.plain(header, &mut rule)?;
+        }
+        Ok(rule)
+    }
+
+    /// What the words of a row say that is not flexible: the offset of the CFA; then, unless the
+    /// header has fixed them, that of the return address and that of the frame pointer.
+    #[inline]
+    fn plain(&self, header: &Header, rule: &mut Rule) -> Result<(), Malformed> {
+        let (abi, version) = (header.abi, header.version);
+        let count = self.info.count();
+        rule.cfa.offset = abi.cfa_offset(self.signed(0)).ok_or(Malformed::CfaOffset)?;
+        let mut next = 1;
+        if header.fixed_ra == 0 && next < count {
+            rule.ra = abi.saved_ra(version, self.signed(next));
+            next = 2;
+        }
+        if header.fixed_fp == 0 && next < count {
+            rule.fp = abi.saved(version, self.signed(next));
+            next = next.wrapping_add(1);
+        }
+        if next == count {
+            Ok(())
+        } else {
+            Err(Malformed::WordCount)
+        }
+    }
+
+    /// What the words of a row of a flexible function say ("Flexible FDE"): a pair of words, control
+    /// and offset, for each of CFA, return address and frame pointer; a single zero stands for one
+    /// that there is no pair for.
+    fn flexible(&self, abi: Abi, rule: &mut Rule) -> Result<(), Malformed> {
+        let count = self.info.count();
+        if count < 2 {
+            return Err(Malformed::WordCount);
+        }
+        let control = Control(self.unsigned(0));
+        rule.cfa = Cfa {
+            base: control.base(abi).ok_or(Malformed::FlexCfa)?,
+            offset: abi.cfa_offset(self.signed(1)).ok_or(Malformed::CfaOffset)?,
+            deref: control.deref(),
+        };
+        let mut next = 2;
+        for location in [&mut rule.ra, &mut rule.fp] {
+            if next >= count {
+                break;
+            }
+            let control = Control(self.unsigned(next));
+            next = next.wrapping_add(1);
+            if control.0 == 0 {
+                continue;
+            }
+            if next >= count {
+                return Err(Malformed::WordCount);
+            }
+            *location = control.location(abi, self.signed(next));
+            next = next.wrapping_add(1);
+        }
+        if next == count {
+            Ok(())
+        } else {
+            Err(Malformed::WordCount)
+        }
+    }
+}
+
+/// Where a register is saved that the header speaks of, if it does.
+#[inline]
+fn at_fixed(offset: i8) -> Location {
+    match offset {
+        0 => Location::Unchanged,
+        fixed => Location::AtCfa(i32::from(fixed)),
+    }
+}
+
+/// A control word of a flexible row.
+#[derive(Clone, Copy)]
+struct Control(u32);
+
+impl Control {
+    /// The register; `None` is the CFA. Registers of which no ABI has so many have none either.
+    #[inline]
+    fn base(self, abi: Abi) -> Option<Base> {
+        if self.0 & 1 == 0 {
+            return None;
+        }
+        Some(abi.base(u8::try_from(self.0 >> 3).unwrap_or(u8::MAX)))
     }
 
     #[inline]
-    const fn extend(self, word: u64) -> i32 {
-        match self.size_log2() {
-            0 => word as i8 as i32,
-            1 => word as i16 as i32,
-            _ => word as i32,
+    const fn deref(self) -> bool {
+        self.0 & 2 != 0
+    }
+
+    #[inline]
+    fn location(self, abi: Abi, offset: i32) -> Location {
+        match (self.base(abi), self.deref()) {
+            (None, true) => Location::AtCfa(offset),
+            (None, false) => Location::OfCfa(offset),
+            (Some(base), true) => Location::At(base, offset),
+            (Some(base), false) => Location::Of(base, offset),
         }
     }
 }
@@ -199,15 +365,30 @@ pub(super) fn find<S: Source + ?Sized>(
     offset: u32,
     limit: u32,
 ) -> Result<Option<Rule>, Error> {
-    let row_start = function.row_start();
+    match find_row(header, bytes, function, offset, limit)? {
+        Some(head) => head.rule(header, bytes, function).map(Some),
+        None => Ok(None),
+    }
+}
+
+// Not inlined: what it needs of the stack is free again for the row's words.
+#[inline(never)]
+fn find_row<S: Source + ?Sized>(
+    header: &Header,
+    bytes: &S,
+    function: &Function,
+    offset: u32,
+    limit: u32,
+) -> Result<Option<Head>, Error> {
+    let (order, row_start) = (header.order, function.row_start());
     let mut at = function.rows_at();
     let mut left = function.num_rows();
     let mut chosen: Option<Head> = None;
 
     for _ in 0..left.min(limit) {
         let (head, next) = Head::read(header, bytes, row_start, at)?;
-        let start = head.start(row_start);
-        if chosen.is_some_and(|before| before.start(row_start) >= start) {
+        let start = head.start(order, row_start);
+        if chosen.is_some_and(|before| before.start(order, row_start) >= start) {
             return Err(Malformed::RowsNotRising.at(at));
         }
         if start > offset {
@@ -221,10 +402,7 @@ pub(super) fn find<S: Source + ?Sized>(
     if left != 0 {
         return Err(Error::TooLong);
     }
-    match chosen {
-        Some(head) => head.rule(header, bytes, row_start).map(Some),
-        None => Ok(None),
-    }
+    Ok(chosen)
 }
 
 /// Goes through the rows of one function, in order.
@@ -234,7 +412,7 @@ pub(super) fn find<S: Source + ?Sized>(
 pub struct Rows<'a, S: ?Sized> {
     header: Header,
     bytes: &'a S,
-    row_start: RowStart,
+    function: Function,
     at: u32,
     left: u32,
     before: Option<u32>,
@@ -245,7 +423,7 @@ impl<'a, S: Source + ?Sized> Rows<'a, S> {
         Rows {
             header: *header,
             bytes,
-            row_start: function.row_start(),
+            function: *function,
             at: function.rows_at(),
             left: function.num_rows(),
             before: None,
@@ -253,8 +431,9 @@ impl<'a, S: Source + ?Sized> Rows<'a, S> {
     }
 
     fn read(&mut self) -> Result<Row, Error> {
-        let (head, next) = Head::read(&self.header, self.bytes, self.row_start, self.at)?;
-        let start = head.start(self.row_start);
+        let row_start = self.function.row_start();
+        let (head, next) = Head::read(&self.header, self.bytes, row_start, self.at)?;
+        let start = head.start(self.header.order, row_start);
         if self.before.is_some_and(|before| before >= start) {
             return Err(Malformed::RowsNotRising.at(self.at));
         }
@@ -262,7 +441,7 @@ impl<'a, S: Source + ?Sized> Rows<'a, S> {
         self.at = next;
         Ok(Row {
             start,
-            rule: head.rule(&self.header, self.bytes, self.row_start)?,
+            rule: head.rule(&self.header, self.bytes, &self.function)?,
         })
     }
 }
@@ -284,33 +463,17 @@ impl<S: Source + ?Sized> Iterator for Rows<'_, S> {
 mod tests {
     use super::*;
 
-    fn words(info: u8, raw: u64) -> Words {
-        Words { info, raw }
-    }
-
-    #[test]
-    fn words_have_signs() {
-        let raw = 0x8000_0001_7fff_ff80;
-        // Two words of one byte, two bytes, four bytes.
-        assert_eq!(words(0x04, raw).first(), -128);
-        assert_eq!(words(0x04, raw).second(), -1);
-        assert_eq!(words(0x24, raw).first(), -128);
-        assert_eq!(words(0x24, raw).second(), 0x7fff);
-        assert_eq!(words(0x44, raw).first(), 0x7fff_ff80);
-        assert_eq!(words(0x44, raw).second(), i32::MIN + 1);
-    }
-
     #[test]
     fn info_bytes() {
-        for info in 0..=255u8 {
-            let words = words(info, 0);
-            assert_eq!(words.base() == Base::Sp, info & 1 != 0);
-            assert_eq!(words.count(), u32::from((info >> 1) & 15));
+        for byte in 0..=255u8 {
+            let info = Info(byte);
+            assert_eq!(info.base() == Base::Sp, byte & 1 != 0);
+            assert_eq!(info.count(), u32::from((byte >> 1) & 15));
             assert_eq!(
-                words.len(),
-                words.count() * [1, 2, 4, 8][usize::from((info >> 5) & 3)]
+                info.len(),
+                info.count() * [1, 2, 4, 8][usize::from((byte >> 5) & 3)]
             );
-            assert_eq!(words.is_mangled(), info & 0x80 != 0);
+            assert_eq!(info.is_mangled(), byte & 0x80 != 0);
         }
     }
 
@@ -320,12 +483,26 @@ mod tests {
             at: 0,
             raw: 0xffee_ddcc_bbaa_9988,
         };
-        assert_eq!(head.start(RowStart::Addr1), 0x88);
-        assert_eq!(head.words(RowStart::Addr1).info, 0x99);
-        assert_eq!(head.start(RowStart::Addr2), 0x9988);
-        assert_eq!(head.words(RowStart::Addr2).info, 0xaa);
-        assert_eq!(head.start(RowStart::Addr4), 0xbbaa_9988);
-        assert_eq!(head.words(RowStart::Addr4).info, 0xcc);
-        assert_eq!(head.words(RowStart::Addr4).raw, 0xff_eedd);
+        for (row_start, little, big, info) in [
+            (RowStart::Addr1, 0x88, 0x88, 0x99),
+            (RowStart::Addr2, 0x9988, 0x8899, 0xaa),
+            (RowStart::Addr4, 0xbbaa_9988, 0x8899_aabb, 0xcc),
+        ] {
+            assert_eq!(head.start(Order::Little, row_start), little);
+            assert_eq!(head.start(Order::Big, row_start), big);
+            assert_eq!(head.info(row_start).0, info);
+        }
+    }
+
+    #[test]
+    fn control_words() {
+        let base = |word| Control(word).base(Abi::Amd64);
+        assert_eq!(base(0x33), Some(Base::Fp));
+        assert_eq!(base(0x39), Some(Base::Sp));
+        assert_eq!(base(0x51), Some(Base::Register(10)));
+        assert_eq!(base(0x02), None);
+        assert_eq!(base(u32::MAX), Some(Base::Register(u8::MAX)));
+        assert!(Control(0x33).deref());
+        assert!(!Control(0x51).deref());
     }
 }

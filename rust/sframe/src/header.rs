@@ -7,6 +7,7 @@
 
 use super::{
     abi::Abi,
+    bytes::Order,
     error::{
         Error,
         Malformed,
@@ -20,22 +21,30 @@ pub const HEADER_SIZE: u32 = 28;
 
 const MAGIC: u16 = 0xdee2;
 
-/// "SFrame Flags".
-const SORTED: u8 = 0x1;
-const FRAME_POINTER: u8 = 0x2;
-const FUNC_START_PCREL: u8 = 0x4;
+/// "SFrame Flags": functions are sorted by their start addresses.
+pub const SORTED: u8 = 0x1;
+/// All functions keep a frame pointer, those without rows included.
+pub const FRAME_POINTER: u8 = 0x2;
+/// Start addresses are counted from their own fields.
+pub const FUNC_START_PCREL: u8 = 0x4;
 
 /// A version of the format that can be read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Version {
+    /// Version 1.
+    V1,
     /// Version 2, of any errata.
     V2,
+    /// Version 3.
+    V3,
 }
 
 impl Version {
     fn decode(number: u8) -> Result<Version, Error> {
         match number {
+            1 => Ok(Version::V1),
             2 => Ok(Version::V2),
+            3 => Ok(Version::V3),
             other => Err(Error::Unsupported {
                 what: Unsupported::Version(other),
             }),
@@ -45,13 +54,18 @@ impl Version {
     /// The version's number, as in the section.
     pub const fn number(self) -> u8 {
         match self {
+            Version::V1 => 1,
             Version::V2 => 2,
+            Version::V3 => 3,
         }
     }
 
-    fn known_flags(self) -> u8 {
+    /// The flags that the version defines.
+    pub const fn known_flags(self) -> u8 {
         match self {
+            Version::V1 => SORTED | FRAME_POINTER,
             Version::V2 => SORTED | FRAME_POINTER | FUNC_START_PCREL,
+            Version::V3 => SORTED | FUNC_START_PCREL,
         }
     }
 }
@@ -69,12 +83,13 @@ pub enum Starts {
 ///
 /// # Invariants
 ///
-/// `HEADER_SIZE <= fdes_at`, `fdes_at + num_fdes * fde::size(version) <= fres_at`,
+/// `at + HEADER_SIZE <= fdes_at`, `fdes_at + num_fdes * fde::size(version) <= fres_at`,
 /// `fres_at <= end`, and `end` is not more than the length of the section.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Header {
     pub(super) version: Version,
     pub(super) abi: Abi,
+    pub(super) order: Order,
     pub(super) flags: u8,
     pub(super) starts: Starts,
     /// Whether the functions are to be taken for sorted.
@@ -87,6 +102,8 @@ pub(super) struct Header {
     pub(super) fixed_ra: i8,
     pub(super) num_fdes: u32,
     pub(super) num_fres: u32,
+    /// Where the header itself is, in bytes from the section's start.
+    pub(super) at: u32,
     /// Where the function descriptor entries begin, in bytes from the section's start.
     pub(super) fdes_at: u32,
     /// Where the rows begin, in bytes from the section's start.
@@ -96,26 +113,27 @@ pub(super) struct Header {
 }
 
 impl Header {
-    /// Decodes and checks the header of a section of `len` bytes.
-    pub(super) fn decode(raw: &[u8; HEADER_SIZE as usize], len: u64) -> Result<Header, Error> {
+    /// Decodes and checks the header at `at`, in a section of `len` bytes.
+    pub(super) fn decode(
+        raw: &[u8; HEADER_SIZE as usize],
+        at: u32,
+        len: u32,
+    ) -> Result<Header, Error> {
+        let malformed = |what: Malformed, field: u32| what.at(at.saturating_add(field));
+        let unsupported = |what| Error::Unsupported { what };
+
         // Only the first four bytes have the same meaning in all versions to come.
-        let magic = u16::from_le_bytes([raw[0], raw[1]]);
-        if magic == MAGIC.swap_bytes() {
-            return Err(Error::Unsupported {
-                what: Unsupported::ByteOrder,
-            });
-        }
-        if magic != MAGIC {
-            return Err(Malformed::Magic.at(0));
-        }
+        let order = match u16::from_le_bytes([raw[0], raw[1]]) {
+            MAGIC => Order::Little,
+            magic if magic == MAGIC.swap_bytes() => Order::Big,
+            _ => return Err(malformed(Malformed::Magic, 0)),
+        };
         let version = Version::decode(raw[2])?;
 
         let flags = raw[3];
         let unknown = flags & !version.known_flags();
         if unknown != 0 {
-            return Err(Error::Unsupported {
-                what: Unsupported::Flags(unknown),
-            });
+            return Err(unsupported(Unsupported::Flags(unknown)));
         }
 
         // Binutils up to 2.44 and version 1 know no flag for it. Their linker counts from the
@@ -129,60 +147,59 @@ impl Header {
         };
 
         let abi = Abi::decode(raw[4])?;
-        let fixed_fp = i8::from_le_bytes([raw[5]]);
-        let fixed_ra = i8::from_le_bytes([raw[6]]);
-        if fixed_ra == 0 && abi.has_fixed_ra() {
-            return Err(Malformed::FixedRaOffset.at(6));
+        if abi.order() != order {
+            return Err(malformed(Malformed::AbiOrder, 4));
         }
 
-        let num_fdes = u32::from_le_bytes([raw[8], raw[9], raw[10], raw[11]]);
-        let num_fres = u32::from_le_bytes([raw[12], raw[13], raw[14], raw[15]]);
-        let fre_len = u32::from_le_bytes([raw[16], raw[17], raw[18], raw[19]]);
-        let fdeoff = u32::from_le_bytes([raw[20], raw[21], raw[22], raw[23]]);
-        let freoff = u32::from_le_bytes([raw[24], raw[25], raw[26], raw[27]]);
+        let num_fdes = order.u32([raw[8], raw[9], raw[10], raw[11]]);
+        let num_fres = order.u32([raw[12], raw[13], raw[14], raw[15]]);
+        let fre_len = order.u32([raw[16], raw[17], raw[18], raw[19]]);
+        let fdeoff = order.u32([raw[20], raw[21], raw[22], raw[23]]);
+        let freoff = order.u32([raw[24], raw[25], raw[26], raw[27]]);
 
         // Both offsets are counted from behind the auxiliary header. A section that does not fit
         // into 32 bits is either nonsense or none that anyone has made.
-        let len = u32::try_from(len).unwrap_or(u32::MAX);
-        let base = HEADER_SIZE.saturating_add(u32::from(raw[7]));
+        let base = at
+            .saturating_add(HEADER_SIZE)
+            .saturating_add(u32::from(raw[7]));
         if base > len {
-            return Err(Malformed::AuxHeader.at(7));
+            return Err(malformed(Malformed::AuxHeader, 7));
         }
         let fres_at = base.checked_add(freoff);
         let end = fres_at.and_then(|at| at.checked_add(fre_len));
         let (Some(fres_at), Some(end)) = (fres_at, end) else {
             return Err(if len == u32::MAX {
-                Error::Unsupported {
-                    what: Unsupported::Size,
-                }
+                unsupported(Unsupported::Size)
             } else {
-                Malformed::Rows.at(24)
+                malformed(Malformed::Rows, 24)
             });
         };
         if end > len {
-            return Err(Malformed::Rows.at(24));
+            return Err(malformed(Malformed::Rows, 24));
         }
         let fdes_at = base.checked_add(fdeoff);
         let fdes_end = num_fdes
             .checked_mul(fde::size(version))
             .and_then(|size| fdes_at?.checked_add(size));
         let (Some(fdes_at), Some(fdes_end)) = (fdes_at, fdes_end) else {
-            return Err(Malformed::Functions.at(20));
+            return Err(malformed(Malformed::Functions, 20));
         };
         if fdes_end > fres_at {
-            return Err(Malformed::Functions.at(20));
+            return Err(malformed(Malformed::Functions, 20));
         }
 
         Ok(Header {
             version,
             abi,
+            order,
             flags,
             starts,
             sorted: flags & SORTED != 0,
-            fixed_fp,
-            fixed_ra,
+            fixed_fp: i8::from_le_bytes([raw[5]]),
+            fixed_ra: i8::from_le_bytes([raw[6]]),
             num_fdes,
             num_fres,
+            at,
             fdes_at,
             fres_at,
             end,
@@ -208,7 +225,7 @@ mod tests {
 
     #[test]
     fn offsets_are_counted_from_the_end_of_the_header() {
-        let header = Header::decode(&GOOD, 93).unwrap();
+        let header = Header::decode(&GOOD, 0, 93).unwrap();
         assert_eq!(header.version, Version::V2);
         assert_eq!(header.version.number(), 2);
         assert_eq!(header.abi, Abi::Amd64);
@@ -223,11 +240,11 @@ mod tests {
 
     #[test]
     fn a_tail_is_not_part_of_the_section() {
-        for len in [94, 4096, u64::from(u32::MAX), 1 << 32, u64::MAX] {
-            assert_eq!(Header::decode(&GOOD, len).unwrap().end, 93);
+        for len in [94, 4096, u32::MAX] {
+            assert_eq!(Header::decode(&GOOD, 0, len).unwrap().end, 93);
         }
         assert_eq!(
-            Header::decode(&GOOD, 92).unwrap_err(),
+            Header::decode(&GOOD, 0, 92).unwrap_err(),
             Malformed::Rows.at(24)
         );
     }
@@ -245,10 +262,66 @@ mod tests {
         ] {
             let mut raw = GOOD;
             raw[3] = flags;
-            let header = Header::decode(&raw, 93).unwrap();
+            let header = Header::decode(&raw, 0, 93).unwrap();
             assert_eq!(header.starts, starts, "{flags}");
             assert_eq!(header.sorted, sorted, "{flags}");
             assert_eq!(header.has_frame_pointer(), frame_pointer, "{flags}");
+        }
+    }
+
+    #[test]
+    fn offsets_of_a_later_header_are_the_section_s() {
+        let header = Header::decode(&GOOD, 0x100, 0x100 + 93).unwrap();
+        assert_eq!(header.at, 0x100);
+        assert_eq!(header.fdes_at, 0x100 + 28 + 4 + 8);
+        assert_eq!(header.end, 0x100 + 93);
+        assert_eq!(
+            Header::decode(&GOOD, 0x100, 93).unwrap_err(),
+            Malformed::AuxHeader.at(0x107)
+        );
+        assert_eq!(
+            Header::decode(&GOOD, u32::MAX - 8, u32::MAX).unwrap_err(),
+            Error::Unsupported {
+                what: Unsupported::Size
+            }
+        );
+    }
+
+    #[test]
+    fn the_order_is_the_machine_s() {
+        // The same header for AArch64, big-endian.
+        let mut raw = GOOD;
+        raw[..2].reverse();
+        for field in raw[8..].chunks_exact_mut(4) {
+            field.reverse();
+        }
+        assert_eq!(
+            Header::decode(&raw, 0, 93).unwrap_err(),
+            Malformed::AbiOrder.at(4)
+        );
+        raw[4] = 1;
+        let header = Header::decode(&raw, 0, 93).unwrap();
+        assert_eq!(header.order, Order::Big);
+        assert_eq!((header.num_fdes, header.num_fres), (2, 3));
+        assert_eq!(header.end, 93);
+    }
+
+    #[test]
+    fn each_version_knows_its_flags() {
+        for (version, flags) in [(1, 3), (2, 7), (3, 5)] {
+            for given in 0..=255u8 {
+                let mut raw = GOOD;
+                (raw[2], raw[3]) = (version, given);
+                let unknown = given & !flags;
+                match Header::decode(&raw, 0, 93) {
+                    Ok(header) => assert_eq!((unknown, header.flags), (0, given)),
+                    Err(Error::Unsupported { what }) => {
+                        assert_eq!(what, Unsupported::Flags(unknown));
+                    }
+                    // The entries of version 1 and 3 are of another size, and fit too.
+                    Err(other) => panic!("{other:?}"),
+                }
+            }
         }
     }
 
@@ -257,7 +330,7 @@ mod tests {
         let mut raw = [0xff; 28];
         raw[..3].copy_from_slice(&[0xe2, 0xde, 9]);
         assert_eq!(
-            Header::decode(&raw, 28).unwrap_err(),
+            Header::decode(&raw, 0, 28).unwrap_err(),
             Error::Unsupported {
                 what: Unsupported::Version(9)
             }

@@ -14,6 +14,11 @@ pub struct Rule {
     pub ra: Location,
     /// Where the caller's frame pointer is.
     pub fp: Location,
+    /// Whether the return address carries a code of pointer authentication.
+    pub mangled: bool,
+    /// Whether a signal's trampoline runs here. What it returns to is not behind a call: it is the
+    /// very instruction that the signal interrupted.
+    pub signal: bool,
 }
 
 impl Rule {
@@ -22,10 +27,30 @@ impl Rule {
         cfa: Cfa {
             base: Base::Sp,
             offset: 0,
+            deref: false,
         },
         ra: Location::Undefined,
         fp: Location::Undefined,
+        mangled: false,
+        signal: false,
     };
+
+    /// The rule of a frame whose CFA is `offset` bytes above `base`, with the return address right
+    /// below the CFA, as AMD64 has it.
+    #[inline]
+    pub const fn amd64(base: Base, offset: i32, fp: Location) -> Rule {
+        Rule {
+            cfa: Cfa {
+                base,
+                offset,
+                deref: false,
+            },
+            ra: Location::AtCfa(-8),
+            fp,
+            mangled: false,
+            signal: false,
+        }
+    }
 
     /// Whether a frame under this rule has no caller.
     #[inline]
@@ -34,24 +59,30 @@ impl Rule {
     }
 }
 
-/// The canonical frame address (CFA): the value of a register plus an offset.
+/// The canonical frame address (CFA): the value of a register plus an offset, or what is in memory
+/// there.
 ///
-/// On AMD64 it is the stack pointer's value in the caller, once the call has returned.
+/// It is the stack pointer's value in the caller, once the call has returned; on s390x 160 bytes
+/// above it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Cfa {
     /// The register.
     pub base: Base,
     /// What to add to it, in bytes.
     pub offset: i32,
+    /// Whether the CFA is not that sum, but in memory at that address.
+    pub deref: bool,
 }
 
-/// The register that a CFA is counted from.
+/// A register that others are counted from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Base {
     /// The stack pointer.
     Sp,
     /// The frame pointer.
     Fp,
+    /// Another one, of this DWARF number. It is only known in the innermost frame.
+    Register(u8),
 }
 
 /// Where a register's value in the caller is.
@@ -63,6 +94,12 @@ pub enum Location {
     Undefined,
     /// In memory, this many bytes from the CFA.
     AtCfa(i32),
+    /// It is the CFA itself, plus this many bytes.
+    OfCfa(i32),
+    /// In memory, this many bytes from where a register points to.
+    At(Base, i32),
+    /// It is the value of a register, plus this many bytes.
+    Of(Base, i32),
 }
 
 #[cfg(test)]
@@ -72,16 +109,12 @@ mod tests {
     #[test]
     fn the_outermost_is_known_by_its_return_address() {
         assert!(Rule::OUTERMOST.is_outermost());
-        let inner = Rule {
-            ra: Location::AtCfa(-8),
-            ..Rule::OUTERMOST
-        };
-        assert!(!inner.is_outermost());
+        assert!(!Rule::amd64(Base::Sp, 8, Location::Unchanged).is_outermost());
     }
 
     #[test]
     fn rules_are_small() {
-        assert!(size_of::<Rule>() <= 24);
-        assert!(size_of::<Option<Rule>>() <= 24);
+        assert!(size_of::<Rule>() <= 28);
+        assert!(size_of::<Option<Rule>>() <= 28);
     }
 }

@@ -32,6 +32,9 @@ use super::{
 /// How many rows of a function [`Search::Bounded`] looks at.
 pub const MAX_ROWS_BOUNDED: u32 = 1024;
 
+/// About how many functions [`Section::settle_starts`] looks at.
+const PROBES: u32 = 8;
+
 /// How many functions of size zero [`Search::Bounded`] steps over.
 pub const MAX_EMPTY_BOUNDED: u32 = 8;
 
@@ -50,9 +53,13 @@ pub enum Search {
 ///
 /// It holds nothing of the section but the header, and goes back to the bytes for all else. So it
 /// is small, and has to be given the same bytes each time.
+///
+/// A linker that does not know SFrame makes one section of several complete ones, one behind the
+/// other. Each is a `Section` of its own: see [`Section::next`].
 #[derive(Clone, Copy, Debug)]
 pub struct Section {
     address: u64,
+    len: u32,
     header: Header,
 }
 
@@ -66,14 +73,54 @@ impl Section {
     ///
     /// # Errors
     ///
-    /// [`Error::Unsupported`] for another version, ABI or byte order, [`Error::Malformed`] if the
-    /// parts of the section do not fit into each other, [`Error::Fault`].
+    /// [`Error::Unsupported`] for a version, an ABI or a flag that is not known,
+    /// [`Error::Malformed`] if the parts of the section do not fit into each other,
+    /// [`Error::Fault`].
     pub fn open<S: Source + ?Sized>(bytes: &S, address: u64, len: u64) -> Result<Section, Error> {
-        if len < u64::from(HEADER_SIZE) {
+        // A section that does not fit into 32 bits is either nonsense or none that anyone has made.
+        let len = u32::try_from(len).unwrap_or(u32::MAX);
+        if len < HEADER_SIZE {
             return Err(Malformed::HeaderShort.at(0));
         }
-        let header = Header::decode(&read_at(bytes, 0)?, len)?;
-        Ok(Section { address, header })
+        Section::at(bytes, address, 0, len)
+    }
+
+    fn at<S: Source + ?Sized>(
+        bytes: &S,
+        address: u64,
+        at: u32,
+        len: u32,
+    ) -> Result<Section, Error> {
+        let header = Header::decode(&read_at(bytes, u64::from(at))?, at, len)?;
+        Ok(Section {
+            address,
+            len,
+            header,
+        })
+    }
+
+    /// The section that a linker which does not know SFrame has put behind this one, if there is
+    /// one. Its offsets and addresses, too, are counted from where the first one begins.
+    ///
+    /// There are no more of them than a 28th of the length, for each has a header.
+    ///
+    /// # Errors
+    ///
+    /// As [`Section::open`].
+    pub fn next<S: Source + ?Sized>(&self, bytes: &S) -> Result<Option<Section>, Error> {
+        // Up to seven zeros align it.
+        let Some(at) = self.header.end.checked_next_multiple_of(8) else {
+            return Ok(None);
+        };
+        match at.checked_add(HEADER_SIZE) {
+            Some(end) if end <= self.len => {}
+            _ => return Ok(None),
+        }
+        // A tail of zeros is no section.
+        if read_at(bytes, u64::from(at))? == [0u8; 2] {
+            return Ok(None);
+        }
+        Section::at(bytes, self.address, at, self.len).map(Some)
     }
 
     /// Finds the rule that holds at `pc`, an address in the address space that the section was
@@ -103,19 +150,28 @@ impl Section {
     /// # Errors
     ///
     /// As [`Section::find`].
+    #[inline]
     pub fn find_function<S: Source + ?Sized>(
         &self,
         bytes: &S,
         pc: u64,
         search: Search,
     ) -> Result<Option<Function>, Error> {
-        if !self.header.sorted {
-            return match search {
-                Search::Bounded => Err(Error::TooLong),
-                Search::Thorough => self.find_linear(bytes, pc),
-            };
+        match search {
+            _ if self.header.sorted => self.find_sorted(bytes, pc, search),
+            Search::Bounded => Err(Error::TooLong),
+            Search::Thorough => self.find_linear(bytes, pc),
         }
+    }
 
+    // Not inlined, as what follows: what one needs of the stack is free again for the next.
+    #[inline(never)]
+    fn find_sorted<S: Source + ?Sized>(
+        &self,
+        bytes: &S,
+        pc: u64,
+        search: Search,
+    ) -> Result<Option<Function>, Error> {
         let mut behind = self.bisect(bytes, pc)?;
         let mut empty = 0u32;
         while let Some(index) = behind.checked_sub(1) {
@@ -154,6 +210,16 @@ impl Section {
             Search::Thorough => u32::MAX,
         };
         match function.row_offset(pc) {
+            // "A function without rows" of version 3, unless it is a trampoline whose rows could
+            // not be said.
+            Some(_)
+                if function.num_rows() == 0
+                    && self.header.version == Version::V3
+                    && !function.is_flexible()
+                    && !function.is_signal() =>
+            {
+                Ok(Some(Rule::OUTERMOST))
+            }
             Some(offset) => fre::find(&self.header, bytes, function, offset, limit),
             None => Ok(None),
         }
@@ -183,18 +249,22 @@ impl Section {
         Ok(low)
     }
 
+    #[inline(never)]
     fn find_linear<S: Source + ?Sized>(
         &self,
         bytes: &S,
         pc: u64,
     ) -> Result<Option<Function>, Error> {
+        // Where functions overlap, the one that starts last, as bisection has it. Discarded code
+        // leaves such ones behind.
+        let mut found: Option<Function> = None;
         for index in 0..self.header.num_fdes {
             let function = self.function(bytes, index)?;
-            if function.covers(pc) {
-                return Ok(Some(function));
+            if function.covers(pc) && found.is_none_or(|other| other.start() < function.start()) {
+                found = Some(function);
             }
         }
-        Ok(None)
+        Ok(found)
     }
 
     /// Reads entry `index`, counted from zero, whatever it covers.
@@ -247,10 +317,56 @@ impl Section {
             }
             rows = rows
                 .checked_add(function.num_rows())
-                .ok_or(Malformed::RowTotal.at(12))?;
+                .ok_or(Malformed::RowTotal.at(self.header.at.saturating_add(12)))?;
         }
         if rows != self.header.num_fres {
-            return Err(Malformed::RowTotal.at(12));
+            return Err(Malformed::RowTotal.at(self.header.at.saturating_add(12)));
+        }
+        Ok(())
+    }
+
+    /// Decides what start addresses are counted from where the flags leave it open, by whether
+    /// functions then start where `is_code` says that code is.
+    ///
+    /// Binutils up to 2.44 claim for an object file that they made by `ld -r` what is only true of
+    /// a program. A linker that does not know SFrame leaves that claim as it is.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Fault`].
+    pub fn settle_starts<S: Source + ?Sized>(
+        &mut self,
+        bytes: &S,
+        is_code: impl Fn(u64) -> bool,
+    ) -> Result<(), Error> {
+        if self.header.starts == Starts::Field {
+            return Ok(());
+        }
+        let other = self.with_starts(Starts::Field);
+        let mut by_flags = 0u32;
+        let mut by_other = 0u32;
+        // The first, the last, and some between.
+        let last = self.header.num_fdes.saturating_sub(1);
+        let step = (last / PROBES).max(1);
+        let mut index = 0u32;
+        while index < self.header.num_fdes {
+            let lies_in_code = |section: &Section| -> Result<bool, Error> {
+                let start = fde::read_start(&section.header, bytes, index)?;
+                Ok(is_code(self.address.wrapping_add_signed(start)))
+            };
+            by_flags = by_flags.wrapping_add(lies_in_code(self)?.into());
+            by_other = by_other.wrapping_add(lies_in_code(&other)?.into());
+            // Mostly the first one tells.
+            if by_flags != by_other && index == 0 && by_flags != 0 {
+                return Ok(());
+            }
+            index = match index.checked_add(step) {
+                Some(next) => next,
+                None => break,
+            };
+        }
+        if by_other > by_flags {
+            *self = other;
         }
         Ok(())
     }
@@ -276,9 +392,22 @@ impl Section {
         self.address
     }
 
-    /// The size of the section without any tail, in bytes.
+    /// The length that the section was opened with, in bytes; with everything behind it.
     #[inline]
-    pub const fn size(&self) -> u32 {
+    pub const fn opened_len(&self) -> u32 {
+        self.len
+    }
+
+    /// Where its header is, in bytes from where the first section begins: 0 but for what
+    /// [`Section::next`] has found.
+    #[inline]
+    pub const fn offset(&self) -> u32 {
+        self.header.at
+    }
+
+    /// Where it ends, in bytes from where the first section begins. A tail is not part of it.
+    #[inline]
+    pub const fn end(&self) -> u32 {
         self.header.end
     }
 
@@ -360,7 +489,7 @@ mod tests {
     fn a_header_alone_is_a_section() {
         let section = Section::open(EMPTY, 0x1000, 28).unwrap();
         assert_eq!(section.address(), 0x1000);
-        assert_eq!(section.size(), 28);
+        assert_eq!(section.end(), 28);
         assert_eq!(section.version(), Version::V2);
         assert_eq!(section.abi(), Abi::Amd64);
         assert_eq!(section.flags(), 3);

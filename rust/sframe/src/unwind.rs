@@ -7,6 +7,7 @@
 //! caller to find out.
 
 use super::{
+    abi::Abi,
     bytes::Fault,
     rule::{
         Base,
@@ -52,6 +53,30 @@ impl<M: Memory + ?Sized> Memory for &M {
     }
 }
 
+/// All registers, as they are in the innermost frame.
+pub trait Registers {
+    /// The value of the register of this DWARF number; `None` if it is not known.
+    fn register(&self, number: u8) -> Option<u64>;
+}
+
+/// The registers of all frames but the innermost: what [`Frame`] has not is lost.
+#[derive(Clone, Copy, Debug)]
+pub struct Lost;
+
+impl Registers for Lost {
+    #[inline]
+    fn register(&self, _number: u8) -> Option<u64> {
+        None
+    }
+}
+
+impl<R: Registers> Registers for Option<&R> {
+    #[inline]
+    fn register(&self, number: u8) -> Option<u64> {
+        (*self)?.register(number)
+    }
+}
+
 /// The registers that matter, at one frame. All are run-time addresses, none is trusted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Frame {
@@ -78,12 +103,13 @@ pub enum Step {
 pub enum Stop {
     /// The CFA is not above the stack pointer.
     CfaNotRising,
-    /// The CFA is not a multiple of eight.
+    /// The CFA is not as aligned as the ABI has it.
     CfaMisaligned,
     /// The CFA, or the address of a slot, is not in the address space.
     CfaOverflow,
-    /// The rule leaves the return address in a register, which AMD64 never does.
-    RaInRegister,
+    /// The rule needs a register that is not known: another one than stack pointer and frame
+    /// pointer, in a frame that is not the innermost.
+    RegisterUnknown,
     /// The frame pointer is zero: it was set so at the end of the stack, or is used otherwise.
     FpZero,
     /// The frame pointer is below the stack pointer.
@@ -104,7 +130,7 @@ impl Stop {
             Stop::CfaNotRising => "cfa-not-rising",
             Stop::CfaMisaligned => "cfa-misaligned",
             Stop::CfaOverflow => "cfa-overflow",
-            Stop::RaInRegister => "ra-in-register",
+            Stop::RegisterUnknown => "register-unknown",
             Stop::FpZero => "fp-zero",
             Stop::FpBelowSp => "fp-below-sp",
             Stop::FpMisaligned => "fp-misaligned",
@@ -115,34 +141,90 @@ impl Stop {
 
 /// Takes one step by `rule`, which is to be the rule that holds at the frame's PC.
 ///
+/// `registers` are those of the innermost frame if `frame` is that one, else [`Lost`].
+///
 /// # Errors
 ///
 /// See [`Stop`].
 #[inline]
-pub fn step<M: Memory + ?Sized>(rule: &Rule, frame: &Frame, memory: &M) -> Result<Step, Stop> {
-    let ra_offset = match rule.ra {
-        Location::AtCfa(offset) => offset,
-        Location::Undefined => return Ok(Step::Outermost),
-        Location::Unchanged => return Err(Stop::RaInRegister),
+pub fn step<M: Memory + ?Sized, R: Registers + ?Sized>(
+    abi: Abi,
+    rule: &Rule,
+    frame: &Frame,
+    registers: &R,
+    memory: &M,
+) -> Result<Step, Stop> {
+    if rule.is_outermost() {
+        return Ok(Step::Outermost);
+    }
+    let value = |base| match base {
+        Base::Sp => Ok(frame.sp),
+        Base::Fp => Ok(frame.fp),
+        Base::Register(number) => registers.register(number).ok_or(Stop::RegisterUnknown),
     };
-    let base = match rule.cfa.base {
-        Base::Sp => frame.sp,
-        Base::Fp => frame.fp,
+
+    let mut cfa = slot(value(rule.cfa.base)?, rule.cfa.offset)?;
+    if rule.cfa.deref {
+        cfa = read_word(memory, cfa)?;
+    }
+    let sp = slot(cfa, abi.sp_below_cfa().wrapping_neg())?;
+    // Where the return address is still in its register nothing may be on the stack yet.
+    let at_least = match rule.ra {
+        Location::AtCfa(_) | Location::At(..) => frame.sp.saturating_add(1),
+        _ => frame.sp,
     };
-    let cfa = slot(base, rule.cfa.offset)?;
-    if cfa <= frame.sp {
+    if sp < at_least {
         return Err(Stop::CfaNotRising);
     }
-    if cfa % SLOT != 0 {
+    if cfa % abi.alignment() != 0 {
         return Err(Stop::CfaMisaligned);
     }
 
-    let ra_at = slot(cfa, ra_offset)?;
-    let (pc, fp) = match rule.fp {
-        Location::AtCfa(offset) => read_two(memory, ra_at, slot(cfa, offset)?)?,
-        Location::Unchanged | Location::Undefined => (read_word(memory, ra_at)?, frame.fp),
+    let place = |location| {
+        Ok(match location {
+            Location::AtCfa(offset) => Place::At(slot(cfa, offset)?),
+            Location::OfCfa(offset) => Place::Is(slot(cfa, offset)?),
+            Location::At(base, offset) => Place::At(slot(value(base)?, offset)?),
+            Location::Of(base, offset) => Place::Is(slot(value(base)?, offset)?),
+            Location::Unchanged | Location::Undefined => Place::None,
+        })
     };
-    Ok(caller(pc, cfa, fp))
+    let ra = match (place(rule.ra)?, abi.ra()) {
+        (Place::None, Some(number)) => {
+            Place::Is(registers.register(number).ok_or(Stop::RegisterUnknown)?)
+        }
+        (Place::None, None) => return Err(Stop::RegisterUnknown),
+        (place, _) => place,
+    };
+
+    let (pc, fp) = match (ra, place(rule.fp)?) {
+        (Place::At(ra), Place::At(fp)) => read_two(memory, ra, fp)?,
+        (ra, fp) => (ra.read(memory, 0)?, fp.read(memory, frame.fp)?),
+    };
+    let pc = if rule.mangled { abi.unmangled(pc) } else { pc };
+    Ok(caller(pc, sp, fp))
+}
+
+/// What a [`Location`] comes to in a frame.
+#[derive(Clone, Copy)]
+enum Place {
+    /// The value is in memory, at this address.
+    At(u64),
+    /// This is the value.
+    Is(u64),
+    /// There is nothing about it.
+    None,
+}
+
+impl Place {
+    #[inline]
+    fn read<M: Memory + ?Sized>(self, memory: &M, unchanged: u64) -> Result<u64, Stop> {
+        match self {
+            Place::At(address) => read_word(memory, address),
+            Place::Is(value) => Ok(value),
+            Place::None => Ok(unchanged),
+        }
+    }
 }
 
 /// Takes one step by the frame pointer, for code that is known or believed to keep one: the return
@@ -249,14 +331,7 @@ mod tests {
         sp: 0x8000,
         fp: 0x9000,
     };
-    const RULE: Rule = Rule {
-        cfa: Cfa {
-            base: Base::Sp,
-            offset: 0x100,
-        },
-        ra: Location::AtCfa(-8),
-        fp: Location::AtCfa(-0x40),
-    };
+    const RULE: Rule = Rule::amd64(Base::Sp, 0x100, Location::AtCfa(-0x40));
 
     #[test]
     fn both_words_come_in_one_go() {
@@ -266,7 +341,10 @@ mod tests {
             sp: 0x8100,
             fp: 0x80c0,
         };
-        assert_eq!(step(&RULE, &FRAME, &memory), Ok(Step::Caller(caller)));
+        assert_eq!(
+            step(Abi::Amd64, &RULE, &FRAME, &Lost, &memory),
+            Ok(Step::Caller(caller))
+        );
         assert_eq!((memory.reads.get(), memory.pairs.get()), (0, 1));
 
         let memory = Slots::new(|_| false);
@@ -292,7 +370,7 @@ mod tests {
                 fp: 0x9000,
             };
             assert_eq!(
-                step(&Rule { fp, ..RULE }, &FRAME, &memory),
+                step(Abi::Amd64, &Rule { fp, ..RULE }, &FRAME, &Lost, &memory),
                 Ok(Step::Caller(caller))
             );
             assert_eq!((memory.reads.get(), memory.pairs.get()), (1, 0));
@@ -302,22 +380,134 @@ mod tests {
     #[test]
     fn faults_name_the_word_that_is_missing() {
         let stop = |address| Err(Stop::Fault { address });
-        let missing = |missing| step(&RULE, &FRAME, &Slots::new(missing));
+        let missing = |missing| step(Abi::Amd64, &RULE, &FRAME, &Lost, &Slots::new(missing));
         assert_eq!(missing(|address| address == 0x80f8), stop(0x80f8));
         assert_eq!(missing(|address| address == 0x80c0), stop(0x80c0));
         assert_eq!(missing(|_| true), stop(0x80f8));
     }
 
+    /// Registers of which each holds 0x1000 times its number.
+    struct Numbered;
+    impl Registers for Numbered {
+        fn register(&self, number: u8) -> Option<u64> {
+            Some(u64::from(number) << 12)
+        }
+    }
+
+    fn innermost(abi: Abi, rule: &Rule) -> Result<Step, Stop> {
+        step(abi, rule, &FRAME, &Numbered, &Slots::new(|_| false))
+    }
+
+    fn further_out(abi: Abi, rule: &Rule) -> Result<Step, Stop> {
+        step(abi, rule, &FRAME, &Lost, &Slots::new(|_| false))
+    }
+
+    fn to(pc: u64, sp: u64, fp: u64) -> Result<Step, Stop> {
+        Ok(Step::Caller(Frame { pc, sp, fp }))
+    }
+
     #[test]
-    fn a_return_address_in_a_register_is_none_of_amd64() {
+    fn only_the_innermost_frame_has_a_return_address_in_its_register() {
         let rule = Rule {
             ra: Location::Unchanged,
+            fp: Location::Unchanged,
+            ..RULE
+        };
+        assert_eq!(innermost(Abi::Amd64, &rule), Err(Stop::RegisterUnknown));
+        assert_eq!(innermost(Abi::Aarch64, &rule), to(0x1e000, 0x8100, 0x9000));
+        assert_eq!(
+            innermost(Abi::S390x, &rule),
+            to(0xe000, 0x8100 - 160, 0x9000)
+        );
+        for abi in [Abi::Amd64, Abi::Aarch64, Abi::S390x] {
+            assert_eq!(further_out(abi, &rule), Err(Stop::RegisterUnknown));
+        }
+    }
+
+    #[test]
+    fn a_leaf_need_not_have_touched_the_stack() {
+        let mut rule = Rule {
+            ra: Location::Unchanged,
+            fp: Location::Unchanged,
+            ..RULE
+        };
+        rule.cfa.offset = 0;
+        assert_eq!(innermost(Abi::Aarch64, &rule), to(0x1e000, 0x8000, 0x9000));
+        rule.cfa.offset = 160;
+        assert_eq!(innermost(Abi::S390x, &rule), to(0xe000, 0x8000, 0x9000));
+        // Where it was saved to, on the stack, is a reason to be further up.
+        rule.ra = Location::AtCfa(-48);
+        assert_eq!(innermost(Abi::S390x, &rule), Err(Stop::CfaNotRising));
+        rule.cfa.offset = 0;
+        assert_eq!(innermost(Abi::S390x, &rule), Err(Stop::CfaNotRising));
+    }
+
+    #[test]
+    fn registers_are_known_in_the_innermost_frame_alone() {
+        // As gcc realigns a stack: the CFA is in r10, and then in memory.
+        let mut rule = RULE;
+        rule.cfa = Cfa {
+            base: Base::Register(10),
+            offset: 0,
+            deref: false,
+        };
+        rule.fp = Location::At(Base::Fp, 0);
+        assert_eq!(innermost(Abi::Amd64, &rule), to(0x9ff8, 0xa000, 0x9000));
+        assert_eq!(further_out(Abi::Amd64, &rule), Err(Stop::RegisterUnknown));
+
+        rule.cfa = Cfa {
+            base: Base::Fp,
+            offset: -8,
+            deref: true,
+        };
+        assert_eq!(further_out(Abi::Amd64, &rule), to(0x8ff0, 0x8ff8, 0x9000));
+    }
+
+    #[test]
+    fn values_may_be_given_instead_of_places() {
+        let mut rule = RULE;
+        rule.ra = Location::Of(Base::Register(2), 4);
+        rule.fp = Location::OfCfa(-16);
+        assert_eq!(innermost(Abi::S390x, &rule), to(0x2004, 0x8060, 0x80f0));
+        assert_eq!(further_out(Abi::S390x, &rule), Err(Stop::RegisterUnknown));
+        rule.ra = Location::At(Base::Sp, 0x40);
+        assert_eq!(further_out(Abi::S390x, &rule), to(0x8040, 0x8060, 0x80f0));
+    }
+
+    #[test]
+    fn mangled_return_addresses_are_stripped() {
+        struct Signed;
+        impl Memory for Signed {
+            fn read_word(&self, address: u64) -> Result<u64, Fault> {
+                Ok(0x0035_0000_0000_0000 | address)
+            }
+        }
+        let mut rule = Rule {
+            ra: Location::AtCfa(-8),
+            fp: Location::Unchanged,
+            mangled: true,
             ..RULE
         };
         assert_eq!(
-            step(&rule, &FRAME, &Slots::new(|_| false)),
-            Err(Stop::RaInRegister)
+            step(Abi::Aarch64, &rule, &FRAME, &Lost, &Signed),
+            to(0x80f8, 0x8100, 0x9000)
         );
+        rule.mangled = false;
+        assert_eq!(
+            step(Abi::Aarch64, &rule, &FRAME, &Lost, &Signed),
+            to(0x0035_0000_0000_80f8, 0x8100, 0x9000)
+        );
+    }
+
+    #[test]
+    fn the_cfa_is_aligned_as_the_abi_has_it() {
+        let mut rule = RULE;
+        rule.cfa.offset = 0x108;
+        assert!(further_out(Abi::Amd64, &rule).is_ok());
+        assert!(further_out(Abi::S390x, &rule).is_ok());
+        assert_eq!(further_out(Abi::Aarch64, &rule), Err(Stop::CfaMisaligned));
+        rule.cfa.offset = 0x104;
+        assert_eq!(further_out(Abi::Amd64, &rule), Err(Stop::CfaMisaligned));
     }
 
     #[test]

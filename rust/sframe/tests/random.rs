@@ -25,6 +25,7 @@ use proptest::{
     }, //
 };
 use sframe::{
+    abi::Abi,
     bytes::{
         Fault,
         Source, //
@@ -34,7 +35,6 @@ use sframe::{
     header::Starts,
     rule::{
         Base,
-        Cfa,
         Location,
         Rule, //
     },
@@ -48,6 +48,7 @@ use sframe::{
         step,
         step_by_frame_pointer,
         Frame,
+        Lost,
         Memory,
         Step, //
     }, //
@@ -111,14 +112,7 @@ fn rule(base: u8, words: &[i32]) -> Rule {
         [offset] => (offset, Location::Unchanged),
         [offset, saved, ..] => (offset, Location::AtCfa(saved)),
     };
-    Rule {
-        cfa: Cfa {
-            base: if base == SP { Base::Sp } else { Base::Fp },
-            offset,
-        },
-        ra: Location::AtCfa(-8),
-        fp,
-    }
+    Rule::amd64(if base == SP { Base::Sp } else { Base::Fp }, offset, fp)
 }
 
 fn row_seed() -> impl Strategy<Value = RowSeed> {
@@ -227,7 +221,7 @@ fn ask_all<S: Source>(bytes: &S, len: u64, pcs: &[u64], reads: impl Fn() -> u64)
     let Ok(section) = Section::open(bytes, ADDRESS, len) else {
         return;
     };
-    assert!(u64::from(section.size()) <= len);
+    assert!(u64::from(section.end()) <= len);
     let _ = section.verify(bytes);
     let mut interesting = pcs.to_vec();
     for function in section.functions(bytes).flatten().take(100) {
@@ -350,7 +344,7 @@ proptest! {
         let bytes = section.bytes();
         let watched = Watched::new(&bytes);
         let read = Section::open(&watched, ADDRESS, bytes.len() as u64).unwrap();
-        prop_assert_eq!(read.size() as usize, bytes.len() - section.tail);
+        prop_assert_eq!(read.end() as usize, bytes.len() - section.tail);
         prop_assert_eq!(read.num_fdes() as usize, models.len());
         prop_assert_eq!(read.verify(&watched), Ok(()));
 
@@ -467,11 +461,11 @@ proptest! {
         frame in (addresses(), addresses(), addresses()),
         other in any::<Option<u64>>(),
     ) {
-        let rule = Rule { cfa: Cfa { base, offset }, ra, fp };
+        let rule = Rule { ra, ..Rule::amd64(base, offset, fp) };
         let frame = Frame { pc: frame.0, sp: frame.1, fp: frame.2 };
         let memory = Noise { words: HashMap::new(), other };
         for (by_rule, step) in [
-            (true, step(&rule, &frame, &memory)),
+            (true, step(Abi::Amd64, &rule, &frame, &Lost, &memory)),
             (false, step_by_frame_pointer(&frame, &memory)),
         ] {
             if let Ok(Step::Caller(caller)) = step {
@@ -500,18 +494,14 @@ proptest! {
         let cfa = frame.sp + 8 * slots as u64;
         let fp_at = cfa.wrapping_add_signed(i64::from(-8 * saved));
         let memory = Noise { words: HashMap::from([(cfa - 8, ra), (fp_at, fp)]), other: None };
-        let rule = Rule {
-            cfa: Cfa { base: Base::Sp, offset: 8 * slots },
-            ra: Location::AtCfa(-8),
-            fp: Location::AtCfa(-8 * saved),
-        };
+        let rule = Rule::amd64(Base::Sp, 8 * slots, Location::AtCfa(-8 * saved));
         prop_assert_eq!(
-            step(&rule, &frame, &memory),
+            step(Abi::Amd64, &rule, &frame, &Lost, &memory),
             Ok(Step::Caller(Frame { pc: ra, sp: cfa, fp }))
         );
         let unchanged = Rule { fp: Location::Unchanged, ..rule };
         prop_assert_eq!(
-            step(&unchanged, &frame, &memory),
+            step(Abi::Amd64, &unchanged, &frame, &Lost, &memory),
             Ok(Step::Caller(Frame { pc: ra, sp: cfa, fp: 5 }))
         );
     }

@@ -39,7 +39,6 @@ use sframe::{
     header::Starts,
     rule::{
         Base,
-        Cfa,
         Location,
         Rule, //
     },
@@ -132,18 +131,12 @@ fn rule(columns: &str) -> Rule {
         _ => panic!("{columns}"),
     };
     assert_eq!(rest, "f", "{columns}");
-    Rule {
-        cfa: Cfa {
-            base: match base {
-                "sp" => Base::Sp,
-                "fp" => Base::Fp,
-                _ => panic!("{columns}"),
-            },
-            offset,
-        },
-        ra: Location::AtCfa(-8),
-        fp,
-    }
+    let base = match base {
+        "sp" => Base::Sp,
+        "fp" => Base::Fp,
+        _ => panic!("{columns}"),
+    };
+    Rule::amd64(base, offset, fp)
 }
 
 /// A number with its sign, and what follows it.
@@ -369,7 +362,7 @@ fn check_linked(name: &str, file: &Path) {
 
     let section = Section::open(mapped, place.vaddr, place.memsz).expect("a correct section");
     assert_eq!(section.starts(), Starts::Section);
-    assert_eq!(section.size() as usize, sample.range.len(), "{name}");
+    assert_eq!(section.end() as usize, sample.range.len(), "{name}");
     compare(name, &section, sample.bytes(), Search::Bounded, &printed);
     compare_with_eh_frame(
         name,
@@ -586,7 +579,7 @@ fn linker_that_does_not_know_sframe() {
         section.verify(bytes).unwrap();
         compare_with_eh_frame("lld.so", &section, bytes, Search::Thorough, &sample.data);
         functions += section.num_fdes();
-        start += u64::from(section.size()).next_multiple_of(8);
+        start += u64::from(section.end()).next_multiple_of(8);
     }
     assert!(functions > 20, "{functions}");
 }

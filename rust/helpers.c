@@ -93,10 +93,13 @@ static struct ftrace_ops ops = {
 	.flags = FTRACE_OPS_FL_IPMODIFY | FTRACE_OPS_FL_PERMANENT,
 };
 
-/* kallsyms_lookup_name() is not for modules; a kprobe that never fires knows the address. */
+/*
+ * kallsyms_lookup_name() is not for modules; a kprobe knows the address. It is never armed, so to
+ * take it away needs no memory: if that fails the kernel keeps a probe that is no more.
+ */
 static unsigned long address_of(const char *function)
 {
-	struct kprobe probe = { .symbol_name = function };
+	struct kprobe probe = { .symbol_name = function, .flags = KPROBE_FLAG_DISABLED };
 	unsigned long address;
 
 	if (register_kprobe(&probe))

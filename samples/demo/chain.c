@@ -6,19 +6,22 @@
 
 #include "sys.h"
 
-void chain_start(const char *path)
+void chain_start(void)
 {
-	/* Populated: the tree must not add page faults to those of the program. */
 	long tree = sys_call6(SYS_mmap, (long)CHAIN_TREE, CHAIN_NODES * sizeof(struct chain_node),
 			      PROT_READ | PROT_WRITE,
-			      MAP_SHARED | MAP_ANONYMOUS | MAP_FIXED_NOREPLACE | MAP_POPULATE,
-			      -1, 0);
+			      MAP_SHARED | MAP_ANONYMOUS | MAP_FIXED_NOREPLACE, -1, 0);
 
 	if (tree != (long)CHAIN_TREE)
 		sys_exit(125);
 	CHAIN_TREE->key = CHAIN_MAGIC << 40 | sys_call(SYS_getpid) << 16;
-	if (path)
-		sys_close(sys_open(path, O_WRONLY | O_CREAT | O_TRUNC, 0644));
+}
+
+CHAINED void chain_populate(void)
+{
+	CHAIN_ENTER();
+	sys_call3(SYS_madvise, (long)CHAIN_TREE, CHAIN_NODES * sizeof(struct chain_node),
+		  MADV_POPULATE_WRITE);
 }
 
 static inline __attribute__((always_inline)) char *

@@ -12,8 +12,8 @@
  *  - every file includes this header first, every function is CHAINED and
  *    begins with CHAIN_ENTER(); what is not CHAINED must be always_inline;
  *  - main and thread functions begin with CHAIN_ROOT() instead, main after
- *    chain_start(); main calls chain_write() in the end and leaves by
- *    sys_exit();
+ *    chain_start(); main calls chain_populate() next, chain_write() in the
+ *    end, and leaves by sys_exit();
  *  - everything is compiled with -ffixed-r12: the variable alone lets gcc use
  *    the register for other things between two calls;
  *  - no call into libc while the chain is being walked: libc keeps r12, but
@@ -59,8 +59,10 @@ struct chain_node {
 	chain_here = CHAIN_TREE->key;						\
 	chain_enter((unsigned long)__builtin_return_address(0), __func__)
 
-/* Makes the tree and, unless PATH is NULL, empties the file of that name. */
-void chain_start(const char *path);
+/* Makes the tree. In few instructions: until then no sample has a known chain. */
+void chain_start(void);
+/* Takes the tree's page faults now, so that they are not among the program's. */
+void chain_populate(void);
 /* Appends the tree to the file: lines of "tree node parent return-address name". */
 void chain_write(const char *path);
 

@@ -2,7 +2,7 @@
 /*
  * demo [SECONDS] - a program without frame pointers, busy in many functions.
  *
- * Writes its tree of calls to the file that CHAIN_FILE names, if it is set.
+ * Appends its tree of calls to the file that CHAIN_FILE names, if it is set.
  */
 #include "chain.h"
 #include "demo.h"
@@ -52,8 +52,9 @@ int main(int argc, char **argv)
 
 	day.null_fd = sys_open("/dev/null", O_WRONLY, 0);
 	day.zero_fd = sys_open("/dev/zero", O_RDONLY, 0);
-	chain_start(path);
+	chain_start();
 	CHAIN_ROOT();
+	chain_populate();
 	live(&day, seconds);
 	chain_write(path);
 	sys_exit(0);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /*
  * PROGRAM [SECONDS] - calls act() from DEPTH levels down, again and again, in
- * THREADS threads. Writes its tree of calls to the file that CHAIN_FILE names.
+ * THREADS threads. Appends its tree of calls to the file that CHAIN_FILE names.
  */
 #include "chain.h"
 #include "work.h"
@@ -48,11 +48,12 @@ int main(int argc, char **argv)
 
 	end = sys_now() + (argc > 1 ? atof(argv[1]) : 5);
 	again = argc > 2;
-	chain_start(again ? NULL : path);
+	chain_start();
 	for (int i = 1; i < THREADS; i++)
 		if (pthread_create(&thread, NULL, run_thread, NULL))
 			abort();
 	CHAIN_ROOT();
+	chain_populate();
 	run();
 	wait_for_threads();
 	chain_write(path);

@@ -31,12 +31,13 @@ module! {
     description: "Unwinds user stacks by SFrame, for perf and BPF",
     license: "GPL",
     params: {
-        immediate: bool {
-            default: true,
+        // Numbers, 0 or 1: before 7.3 the `kernel` crate has no parameters of type bool.
+        immediate: u8 {
+            default: 1,
             description: "Hook perf_callchain_user: stacks of perf samples and of BPF",
         },
-        deferred: bool {
-            default: true,
+        deferred: u8 {
+            default: 1,
             description: "Hook unwind_user: stacks taken on the way back to user space",
         },
     },
@@ -56,8 +57,8 @@ struct SframeUnwind {
 impl kernel::InPlaceModule for SframeUnwind {
     fn init(_module: &'static ThisModule) -> impl PinInit<Self, Error> {
         let directory = Dir::new(c"sframe_unwind");
-        let immediate = module_parameters::immediate.value();
-        let deferred = module_parameters::deferred.value();
+        let immediate = *module_parameters::immediate.value() != 0;
+        let deferred = *module_parameters::deferred.value() != 0;
 
         // The hooks come last: a failure drops what was there before them.
         try_pin_init!(Self {

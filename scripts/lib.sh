@@ -5,7 +5,7 @@
 # the prepared Debian root. Sourced, never run.
 #
 # Layout of the cache (outside the checkout, kept between runs):
-#   root-KEY/   a Debian 13 root: build root, guest root, and the place QEMU runs from
+#   root-SUITE-KEY/   a Debian root: build root, guest root, and the place QEMU runs from
 #   toolchain-SUITE-KEY/   roots with other compilers, assemblers and linkers
 #   var/        seen as /var/cache/sframe_unwind inside the root: kernel trees, cargo's files
 
@@ -48,15 +48,12 @@ need_packages() {
 # The checksum that names a cache entry, of the files and words that it is made from.
 key_of() { sha256sum | cut -c1-12; }
 
-root_dir() { printf '%s/root-%s\n' "$CACHE" "$(key_of <"$SRC/scripts/prepare-root")"; }
-
 # in_root COMMAND... - runs a command as root inside the prepared root, in mount and process
 # namespaces of its own, so that nothing stays mounted or running. The checkout is at /src; the
 # directory SHARE, if set, at /share; ROOT is another root than the prepared one.
 in_root() {
 	local root=${ROOT-}
-	[ -n "$root" ] || root=$(root_dir)
-	[ -d "$root" ] || "$SRC/scripts/prepare-root"
+	[ -n "$root" ] || root=$("$SRC/scripts/prepare-root")
 	[ "$(id -u)" = 0 ] || die "root is needed to enter the prepared root; run: sudo make ..."
 	mkdir -p "$CACHE/var" "$root/src" "$root/share" "$root/var/cache/sframe_unwind"
 	# shellcheck disable=SC2016

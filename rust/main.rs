@@ -57,8 +57,9 @@ struct SframeUnwind {
 impl kernel::InPlaceModule for SframeUnwind {
     fn init(_module: &'static ThisModule) -> impl PinInit<Self, Error> {
         let directory = Dir::new(c"sframe_unwind");
-        let immediate = *module_parameters::immediate.value() != 0;
-        let deferred = *module_parameters::deferred.value() != 0;
+        // The value itself since 7.3, a reference to it before: `ne` takes both.
+        let immediate = module_parameters::immediate.value().ne(&0);
+        let deferred = module_parameters::deferred.value().ne(&0);
 
         // The hooks come last: a failure drops what was there before them.
         try_pin_init!(Self {

@@ -10,6 +10,14 @@ PROGRAMS=/tmp/programs
 export CHAIN_FILE=/dev/null
 cp -r /src/build/programs /tmp/
 
+# The debug kernel takes some five times as long for all that is not the program itself.
+if [ -e /sys/kernel/debug/kunit ]; then DEBUG=1; else DEBUG=0; fi
+
+# An interrupt in the very first moments of the debug kernel's own boot, before there is a current
+# CPU, may end its lock debugging: such a guest shows nothing, and is booted once more.
+if dmesg | grep 'Disabling lock debugging'; then exit 125; fi
+dmesg -C
+
 STATS=/sys/kernel/debug/sframe_unwind/stats
 export PERF_BUILDID_DIR=/tmp/buildid
 

@@ -6,6 +6,8 @@
 
 mod support;
 
+use std::env;
+
 use proptest::{
     collection::vec,
     prelude::*,
@@ -486,8 +488,16 @@ fn compare(read: &Section, watched: &Watched<'_>, written: &encode::Section, mod
     }
 }
 
+/// How many of each. (proptest would take an explicit number for the last word.)
+fn cases() -> u32 {
+    match env::var("PROPTEST_CASES") {
+        Ok(cases) => cases.parse().expect("PROPTEST_CASES is a number"),
+        Err(_) => 2000,
+    }
+}
+
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(2000))]
+    #![proptest_config(ProptestConfig::with_cases(cases()))]
 
     #[test]
     fn what_is_written_is_read((section, models) in sections()) {

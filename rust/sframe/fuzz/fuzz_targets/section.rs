@@ -8,7 +8,7 @@
 #[expect(dead_code, reason = "each target takes one of them")]
 mod fuzzed;
 #[path = "../../tests/support/source.rs"]
-#[expect(dead_code, reason = "tests take the rest")]
+#[allow(dead_code, reason = "tests take the rest")]
 mod source;
 
 libfuzzer_sys::fuzz_target!(|data: &[u8]| fuzzed::section(data));

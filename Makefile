@@ -14,6 +14,7 @@ help:
 	@echo '  make demo      - stacks without and with the module, on Debian'"'"'s own kernel'
 	@echo '  make test      - all tests but the long ones'
 	@echo '  make test-all  - all tests: also the debug kernel and reload storms'
+	@echo '  make fuzz      - fuzz the core, FUZZ_SECONDS (600) for each of three targets'
 	@echo
 	@echo 'On this machine'"'"'s kernel:'
 	@echo '  make           - build the module against KDIR, by default for the running kernel'
@@ -49,4 +50,7 @@ test:
 test-all:
 	@tests/run --all
 
-.PHONY: all help modules install clean demo test test-all
+fuzz:
+	@scripts/fuzz
+
+.PHONY: all help modules install clean demo test test-all fuzz

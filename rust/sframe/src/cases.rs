@@ -3,9 +3,11 @@
 //! Sections with the rules that are right for them: the same cases for the host's tests and, as a
 //! KUnit suite, for the code as the kernel runs it.
 //!
-//! The bytes are those that gcc and binutils 2.44 make of `tests/programs/cases.s`:
+//! The bytes of version 2 for AMD64 are those that gcc and binutils 2.44 make of
+//! `tests/programs/cases.s`:
 //! `gcc -nostdlib -shared -Wl,-z,lazy,-z,noexecstack -Wl,--build-id=none -Wa,--gsframe`.
-//! A test on the host makes them anew and compares. Nothing here formats or allocates.
+//! A test on the host makes them anew and compares. Those of other versions and ABIs are written by
+//! hand, from the specification. Nothing here formats or allocates.
 
 use super::{
     abi::Abi,
@@ -27,6 +29,7 @@ use super::{
     header::Starts,
     rule::{
         Base,
+        Cfa,
         Location,
         Rule, //
     },
@@ -40,6 +43,7 @@ use super::{
         Frame,
         Lost,
         Memory,
+        Registers,
         Step,
         Stop, //
     }, //
@@ -289,6 +293,346 @@ const NOTHING: [u8; 28] = [
     0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00,
 ];
 
+/// Version 1: entries of 17 bytes, and blocks whose size it does not say.
+#[rustfmt::skip]
+const V1: [u8; 79] = [
+    // Magic, version 1, flags: sorted.
+    0xe2, 0xde, 0x01, 0x01,
+    // AMD64, no fixed FP, RA at -8, no auxiliary header.
+    0x03, 0x00, 0xf8, 0x00,
+    // 2 functions, 5 rows in 17 bytes.
+    0x02, 0x00, 0x00, 0x00, 0x05, 0x00, 0x00, 0x00, 0x11, 0x00, 0x00, 0x00,
+    // Where the functions and the rows are.
+    0x00, 0x00, 0x00, 0x00, 0x22, 0x00, 0x00, 0x00,
+    // .plt: start -4096, size 32, rows at 0; 2 rows, ADDR1, PCMASK by 16.
+    0x00, 0xf0, 0xff, 0xff, 0x20, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x02, 0x00, 0x00, 0x00,
+    0x10,
+    // keeps_fp: start -4064, size 8, rows at 6; 3 rows, ADDR1, PCINC.
+    0x20, 0xf0, 0xff, 0xff, 0x08, 0x00, 0x00, 0x00, 0x06, 0x00, 0x00, 0x00, 0x03, 0x00, 0x00, 0x00,
+    0x00,
+    // .plt: From 0: SP+8.
+    0x00, 0x03, 0x08,
+    // From 11: SP+16.
+    0x0b, 0x03, 0x10,
+    // keeps_fp: From 0: SP+8.
+    0x00, 0x03, 0x08,
+    // From 1: SP+16, FP at -16.
+    0x01, 0x05, 0x10, 0xf0,
+    // From 4: FP+16, FP at -16.
+    0x04, 0x04, 0x10, 0xf0,
+];
+
+/// Version 3: starts of 64 bits, flexible functions, a trampoline, functions without rows.
+#[rustfmt::skip]
+const V3: [u8; 169] = [
+    // Magic, version 3, flags: sorted, starts counted from their fields.
+    0xe2, 0xde, 0x03, 0x05,
+    // AMD64, no fixed FP, RA at -8, no auxiliary header.
+    0x03, 0x00, 0xf8, 0x00,
+    // 5 functions, 6 rows in 61 bytes.
+    0x05, 0x00, 0x00, 0x00, 0x06, 0x00, 0x00, 0x00, 0x3d, 0x00, 0x00, 0x00,
+    // Where the functions and the rows are.
+    0x00, 0x00, 0x00, 0x00, 0x50, 0x00, 0x00, 0x00,
+    // far: start -17179873308, size 4, attribute at 0.
+    0xe4, 0xef, 0xff, 0xff, 0xfb, 0xff, 0xff, 0xff, 0x04, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00,
+    // realigns: start -4140, size 32, attribute at 8.
+    0xd4, 0xef, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0x20, 0x00, 0x00, 0x00, 0x08, 0x00, 0x00, 0x00,
+    // trampoline: start -4124, size 16, attribute at 32.
+    0xe4, 0xef, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0x10, 0x00, 0x00, 0x00, 0x20, 0x00, 0x00, 0x00,
+    // start: start -4124, size 8, attribute at 51.
+    0xe4, 0xef, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0x08, 0x00, 0x00, 0x00, 0x33, 0x00, 0x00, 0x00,
+    // unsaid: start -4132, size 8, attribute at 56.
+    0xdc, 0xef, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0x08, 0x00, 0x00, 0x00, 0x38, 0x00, 0x00, 0x00,
+    // far: 1 row, ADDR1, PCINC.
+    0x01, 0x00, 0x00, 0x00, 0x00,
+    // From 0: SP+8.
+    0x00, 0x03, 0x08,
+    // realigns: 4 rows, ADDR1, PCINC, flexible.
+    0x04, 0x00, 0x00, 0x01, 0x00,
+    // From 0: CFA is r7 (SP) + 8.
+    0x00, 0x04, 0x39, 0x08,
+    // From 20: CFA is r10, nothing about RA, FP is in memory at r6 (FP).
+    0x14, 0x0a, 0x51, 0x00, 0x00, 0x33, 0x00,
+    // From 24: CFA is in memory at r6 - 8, RA in memory at CFA - 16.
+    0x18, 0x08, 0x33, 0xf8, 0x02, 0xf0,
+    // From 30: outermost.
+    0x1e, 0x00,
+    // trampoline: 1 row, ADDR1, PCINC, signal, flexible.
+    0x01, 0x00, 0x80, 0x01, 0x00,
+    // From 0, words of 2 bytes: CFA, RA and FP in memory at r7 + 160, 168 and 120.
+    0x00, 0x2c, 0x3b, 0x00, 0xa0, 0x00, 0x3b, 0x00, 0xa8, 0x00, 0x3b, 0x00, 0x78, 0x00,
+    // start: 0 rows, ADDR1, PCINC.
+    0x00, 0x00, 0x00, 0x00, 0x00,
+    // unsaid: 0 rows, ADDR1, PCINC, signal.
+    0x00, 0x00, 0x80, 0x00, 0x00,
+];
+
+/// AArch64 in version 2 errata 1, with signed return addresses.
+#[rustfmt::skip]
+const AARCH64: [u8; 63] = [
+    // Magic, version 2, flags: sorted, starts counted from their fields.
+    0xe2, 0xde, 0x02, 0x05,
+    // AArch64, neither FP nor RA fixed, no auxiliary header.
+    0x02, 0x00, 0x00, 0x00,
+    // 1 function, 4 rows in 15 bytes.
+    0x01, 0x00, 0x00, 0x00, 0x04, 0x00, 0x00, 0x00, 0x0f, 0x00, 0x00, 0x00,
+    // Where the functions and the rows are.
+    0x00, 0x00, 0x00, 0x00, 0x14, 0x00, 0x00, 0x00,
+    // signs: start -4124, size 32, rows at 0; 4 rows, ADDR1, PCINC, key B.
+    0xe4, 0xef, 0xff, 0xff, 0x20, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x04, 0x00, 0x00, 0x00,
+    0x20, 0x00, 0x00, 0x00,
+    // signs: From 0: SP.
+    0x00, 0x03, 0x00,
+    // From 4: SP, mangled.
+    0x04, 0x83, 0x00,
+    // From 8: SP+32, RA at -24, FP at -32, mangled.
+    0x08, 0x87, 0x20, 0xe8, 0xe0,
+    // From 12: FP+32, RA at -24, mangled.
+    0x0c, 0x84, 0x20, 0xe8,
+];
+
+/// AArch64 the other way round.
+#[rustfmt::skip]
+const AARCH64_BIG: [u8; 72] = [
+    // Magic, version 2, flags: sorted.
+    0xde, 0xe2, 0x02, 0x01,
+    // AArch64, big-endian, neither FP nor RA fixed, no auxiliary header.
+    0x01, 0x00, 0x00, 0x00,
+    // 1 function, 3 rows in 24 bytes.
+    0x00, 0x00, 0x00, 0x01, 0x00, 0x00, 0x00, 0x03, 0x00, 0x00, 0x00, 0x18,
+    // Where the functions and the rows are.
+    0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x14,
+    // wide: start -4096, size 512, rows at 0; 3 rows, ADDR2, PCINC.
+    0xff, 0xff, 0xf0, 0x00, 0x00, 0x00, 0x02, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x03,
+    0x01, 0x00, 0x00, 0x00,
+    // wide: From 0: SP.
+    0x00, 0x00, 0x03, 0x00,
+    // From 0x104, words of 2 bytes: SP+0x120, RA at -0x118, FP at -0x120.
+    0x01, 0x04, 0x27, 0x01, 0x20, 0xfe, 0xe8, 0xfe, 0xe0,
+    // From 0x108, words of 4 bytes: SP+0x10120, RA at -8.
+    0x01, 0x08, 0x45, 0x00, 0x01, 0x01, 0x20, 0xff, 0xff, 0xff, 0xf8,
+];
+
+/// s390x in version 2 errata 1: the CFA in slots above the save area, registers saved in registers.
+#[rustfmt::skip]
+const S390X: [u8; 66] = [
+    // Magic, version 2, flags: sorted, starts counted from their fields.
+    0xde, 0xe2, 0x02, 0x05,
+    // s390x, neither FP nor RA fixed, no auxiliary header.
+    0x04, 0x00, 0x00, 0x00,
+    // 1 function, 4 rows in 18 bytes.
+    0x00, 0x00, 0x00, 0x01, 0x00, 0x00, 0x00, 0x04, 0x00, 0x00, 0x00, 0x12,
+    // Where the functions and the rows are.
+    0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x14,
+    // saves: start -4124, size 32, rows at 0; 4 rows, ADDR1, PCINC.
+    0xff, 0xff, 0xef, 0xe4, 0x00, 0x00, 0x00, 0x20, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x04,
+    0x00, 0x00, 0x00, 0x00,
+    // saves: From 0: SP+160.
+    0x00, 0x03, 0x00,
+    // From 6: SP+160, no RA, FP at -72.
+    0x06, 0x07, 0x00, 0x00, 0xb8,
+    // From 12: SP+320, RA at -48, FP at -72.
+    0x0c, 0x07, 0x14, 0xd0, 0xb8,
+    // From 18: SP+160, RA in r14, FP in r16 (f0).
+    0x12, 0x07, 0x00, 0x1d, 0x21,
+];
+
+/// s390x in version 3, where a flexible function names the registers.
+#[rustfmt::skip]
+const S390X_V3: [u8; 73] = [
+    // Magic, version 3, flags: sorted, starts counted from their fields.
+    0xde, 0xe2, 0x03, 0x05,
+    // s390x, neither FP nor RA fixed, no auxiliary header.
+    0x04, 0x00, 0x00, 0x00,
+    // 1 function, 3 rows in 29 bytes.
+    0x00, 0x00, 0x00, 0x01, 0x00, 0x00, 0x00, 0x03, 0x00, 0x00, 0x00, 0x1d,
+    // Where the functions and the rows are.
+    0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x10,
+    // saves: start -4124, size 32, attribute at 0.
+    0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xef, 0xe4, 0x00, 0x00, 0x00, 0x20, 0x00, 0x00, 0x00, 0x00,
+    // saves: 3 rows, ADDR1, PCINC, flexible.
+    0x00, 0x03, 0x00, 0x01, 0x00,
+    // From 0: CFA is r15 (SP) + 160.
+    0x00, 0x04, 0x79, 0x00,
+    // From 12: CFA is r15 + 320, RA in memory at CFA - 48, FP at CFA - 72.
+    0x0c, 0x0c, 0x79, 0x14, 0x02, 0xd0, 0x02, 0xb8,
+    // From 18, words of 2 bytes: CFA is r11 (FP) + 4160, nothing about RA, FP is r16.
+    0x12, 0x2a, 0x00, 0x59, 0x01, 0xf4, 0x00, 0x00, 0x00, 0x81, 0x00, 0x00,
+];
+
+const fn cfa(base: Base, offset: i32) -> Cfa {
+    Cfa {
+        base,
+        offset,
+        deref: false,
+    }
+}
+
+/// A rule of an ABI that saves the return address anywhere.
+const fn saves(cfa: Cfa, ra: Location, fp: Location) -> Rule {
+    Rule {
+        cfa,
+        ra,
+        fp,
+        mangled: false,
+        signal: false,
+    }
+}
+
+const fn mangled(rule: Rule) -> Option<Rule> {
+    Some(Rule {
+        mangled: true,
+        ..rule
+    })
+}
+
+const V1_RULES: &[(u64, Option<Rule>)] = &[
+    (0xff0, None),
+    (0x1000, sp(8)),
+    (0x100b, sp(16)),
+    (0x1010, sp(8)),
+    (0x101b, sp(16)),
+    (0x1020, sp(8)),
+    (0x1021, sp_saved(16, -16)),
+    (0x1024, fp_saved(16, -16)),
+    (0x1028, None),
+];
+
+const V3_FAR_RULES: &[(u64, Option<Rule>)] = &[(0xff0, None), (0x1000, sp(8)), (0x1004, None)];
+
+const V3_RULES: &[(u64, Option<Rule>)] = &[
+    (0x4_0000_0ff0, None),
+    (0x4_0000_1000, sp(8)),
+    (
+        0x4_0000_1014,
+        Some(Rule::amd64(
+            Base::Register(10),
+            0,
+            Location::At(Base::Fp, 0),
+        )),
+    ),
+    (
+        0x4_0000_1018,
+        Some(saves(
+            Cfa {
+                base: Base::Fp,
+                offset: -8,
+                deref: true,
+            },
+            Location::AtCfa(-16),
+            Location::Unchanged,
+        )),
+    ),
+    (0x4_0000_101e, Some(Rule::OUTERMOST)),
+    (0x4_0000_1020, Some(TRAMPOLINE)),
+    (0x4_0000_1030, Some(Rule::OUTERMOST)),
+    (0x4_0000_1038, None),
+];
+
+const TRAMPOLINE: Rule = Rule {
+    cfa: Cfa {
+        base: Base::Sp,
+        offset: 160,
+        deref: true,
+    },
+    ra: Location::At(Base::Sp, 168),
+    fp: Location::At(Base::Sp, 120),
+    mangled: false,
+    signal: true,
+};
+
+/// A leaf, whose return address is still in its register.
+const LEAF: Rule = saves(cfa(Base::Sp, 0), Location::Unchanged, Location::Unchanged);
+
+const AARCH64_RULES: &[(u64, Option<Rule>)] = &[
+    (0xff0, None),
+    (0x1000, Some(LEAF)),
+    (0x1004, mangled(LEAF)),
+    (
+        0x1008,
+        mangled(saves(
+            cfa(Base::Sp, 32),
+            Location::AtCfa(-24),
+            Location::AtCfa(-32),
+        )),
+    ),
+    (
+        0x100c,
+        mangled(saves(
+            cfa(Base::Fp, 32),
+            Location::AtCfa(-24),
+            Location::Unchanged,
+        )),
+    ),
+    (0x1020, None),
+];
+
+const AARCH64_BIG_RULES: &[(u64, Option<Rule>)] = &[
+    (0xff0, None),
+    (0x1000, Some(LEAF)),
+    (
+        0x1104,
+        Some(saves(
+            cfa(Base::Sp, 0x120),
+            Location::AtCfa(-0x118),
+            Location::AtCfa(-0x120),
+        )),
+    ),
+    (
+        0x1108,
+        Some(saves(
+            cfa(Base::Sp, 0x10120),
+            Location::AtCfa(-8),
+            Location::Unchanged,
+        )),
+    ),
+    (0x1200, None),
+];
+
+const S390X_RULES: &[(u64, Option<Rule>)] = &[
+    (0xff0, None),
+    (0x1000, Some(S390X_LEAF)),
+    (
+        0x1006,
+        Some(Rule {
+            fp: Location::AtCfa(-72),
+            ..S390X_LEAF
+        }),
+    ),
+    (0x100c, Some(S390X_SAVED)),
+    (
+        0x1012,
+        Some(Rule {
+            ra: Location::Of(Base::Register(14), 0),
+            fp: Location::Of(Base::Register(16), 0),
+            ..S390X_LEAF
+        }),
+    ),
+    (0x1020, None),
+];
+
+const S390X_LEAF: Rule = saves(cfa(Base::Sp, 160), Location::Unchanged, Location::Unchanged);
+const S390X_SAVED: Rule = saves(
+    cfa(Base::Sp, 320),
+    Location::AtCfa(-48),
+    Location::AtCfa(-72),
+);
+
+const S390X_V3_RULES: &[(u64, Option<Rule>)] = &[
+    (0xff0, None),
+    (0x1000, Some(S390X_LEAF)),
+    (0x100c, Some(S390X_SAVED)),
+    (
+        0x1012,
+        Some(saves(
+            cfa(Base::Fp, 4160),
+            Location::Unchanged,
+            Location::Of(Base::Register(16), 0),
+        )),
+    ),
+    (0x1020, None),
+];
+
 const SECTIONS: &[SectionCase] = &[
     SectionCase {
         name: "linked",
@@ -337,6 +681,62 @@ const SECTIONS: &[SectionCase] = &[
         starts: Starts::Section,
         rules: &[(0x1000, None)],
         functions: 0,
+    },
+    SectionCase {
+        name: "version 1",
+        bytes: &V1,
+        address: 0x2000,
+        starts: Starts::Section,
+        rules: V1_RULES,
+        functions: 2,
+    },
+    SectionCase {
+        name: "version 3",
+        bytes: &V3,
+        address: 0x4_0000_2000,
+        starts: Starts::Field,
+        rules: V3_RULES,
+        functions: 5,
+    },
+    SectionCase {
+        name: "version 3, far",
+        bytes: &V3,
+        address: 0x4_0000_2000,
+        starts: Starts::Field,
+        rules: V3_FAR_RULES,
+        functions: 5,
+    },
+    SectionCase {
+        name: "aarch64",
+        bytes: &AARCH64,
+        address: 0x2000,
+        starts: Starts::Field,
+        rules: AARCH64_RULES,
+        functions: 1,
+    },
+    SectionCase {
+        name: "aarch64, big-endian",
+        bytes: &AARCH64_BIG,
+        address: 0x2000,
+        starts: Starts::Section,
+        rules: AARCH64_BIG_RULES,
+        functions: 1,
+    },
+    SectionCase {
+        name: "s390x",
+        bytes: &S390X,
+        address: 0x2000,
+        starts: Starts::Field,
+        rules: S390X_RULES,
+        functions: 1,
+    },
+    SectionCase {
+        name: "s390x, version 3",
+        bytes: &S390X_V3,
+        address: 0x2000,
+        starts: Starts::Field,
+        rules: S390X_V3_RULES,
+        functions: 1,
     },
 ];
 
@@ -498,12 +898,35 @@ impl Memory for Stack {
 
 const STACK: Stack = Stack {
     address: 0x7ffe_0000,
-    words: &[0x11, 0x7ffe_0030, 0x401234, 0x33, 0, 0x55, 0, 0],
+    words: &[
+        0x11,
+        0x7ffe_0030,
+        0x401234,
+        0x33,
+        0,
+        0x55,
+        0,
+        0,
+        0x35_0000_0040_1234,
+    ],
 };
+
+/// Registers of an innermost frame, of which only those are known that hold a return address on
+/// some ABI: it is signed.
+struct Links;
+
+impl Registers for Links {
+    fn register(&self, number: u8) -> Option<u64> {
+        matches!(number, 14 | 30).then_some(0x35_0000_0040_5678)
+    }
+}
 
 /// A step from SP = STACK.
 struct StepCase {
     name: &'static str,
+    abi: Abi,
+    /// Whether registers are known.
+    innermost: bool,
     /// By the frame pointer if there is no rule.
     rule: Option<Rule>,
     fp: u64,
@@ -518,7 +941,8 @@ impl StepCase {
             fp: self.fp,
         };
         let result = match self.rule {
-            Some(rule) => step(Abi::Amd64, &rule, &frame, &Lost, &STACK),
+            Some(rule) if self.innermost => step(self.abi, &rule, &frame, &Links, &STACK),
+            Some(rule) => step(self.abi, &rule, &frame, &Lost, &STACK),
             None => step_by_frame_pointer(&frame, &STACK),
         };
         if result == self.result {
@@ -537,9 +961,26 @@ const fn stepped(
 ) -> StepCase {
     StepCase {
         name,
+        abi: Abi::Amd64,
+        innermost: false,
         rule,
         fp,
         result,
+    }
+}
+
+/// A step from an innermost or another frame of an ABI, with 5 in the frame pointer.
+const fn stepped_on(
+    name: &'static str,
+    abi: Abi,
+    innermost: bool,
+    rule: Option<Rule>,
+    result: Result<Step, Stop>,
+) -> StepCase {
+    StepCase {
+        abi,
+        innermost,
+        ..stepped(name, rule, 5, result)
     }
 }
 
@@ -605,7 +1046,126 @@ const STEPS: &[StepCase] = &[
     stepped("fp below sp", None, 0x7ffd_fff8, Err(Stop::FpBelowSp)),
     stepped("fp misaligned", None, 0x7ffe_0009, Err(Stop::FpMisaligned)),
     stepped("fp at the top", None, u64::MAX - 7, Err(Stop::CfaOverflow)),
+    stepped(
+        "trampoline",
+        Some(Rule {
+            cfa: Cfa {
+                base: Base::Sp,
+                offset: 8,
+                deref: true,
+            },
+            ra: Location::At(Base::Sp, 16),
+            fp: Location::At(Base::Sp, 40),
+            ..TRAMPOLINE
+        }),
+        5,
+        caller(0x401234, 0x7ffe_0030, 0x55),
+    ),
+    stepped_on(
+        "realigned, further out",
+        Abi::Amd64,
+        false,
+        Some(Rule::amd64(Base::Register(10), 0, Location::Unchanged)),
+        Err(Stop::RegisterUnknown),
+    ),
+    stepped_on(
+        "signed",
+        Abi::Aarch64,
+        false,
+        mangled(PUSHED),
+        caller(0x401234, 0x7ffe_0050, 0x7ffe_0030),
+    ),
+    stepped_on(
+        "signed, big-endian",
+        Abi::Aarch64Big,
+        false,
+        mangled(PUSHED),
+        caller(0x401234, 0x7ffe_0050, 0x7ffe_0030),
+    ),
+    stepped_on(
+        "not said to be signed",
+        Abi::Aarch64,
+        false,
+        Some(PUSHED),
+        caller(0x35_0000_0040_1234, 0x7ffe_0050, 0x7ffe_0030),
+    ),
+    stepped_on(
+        "leaf",
+        Abi::Aarch64,
+        true,
+        mangled(LEAF),
+        caller(0x405678, 0x7ffe_0000, 5),
+    ),
+    stepped_on(
+        "leaf, further out",
+        Abi::Aarch64,
+        false,
+        mangled(LEAF),
+        Err(Stop::RegisterUnknown),
+    ),
+    stepped_on(
+        "half a pair",
+        Abi::Aarch64,
+        false,
+        Some(saves(
+            cfa(Base::Sp, 24),
+            Location::AtCfa(-8),
+            Location::Unchanged,
+        )),
+        Err(Stop::CfaMisaligned),
+    ),
+    stepped_on(
+        "outermost of aarch64",
+        Abi::Aarch64,
+        true,
+        Some(Rule::OUTERMOST),
+        Ok(Step::Outermost),
+    ),
+    // The stack pointer is 160 bytes below the CFA.
+    stepped_on(
+        "s390x",
+        Abi::S390x,
+        false,
+        Some(saves(
+            cfa(Base::Sp, 176),
+            Location::AtCfa(-160),
+            Location::AtCfa(-168),
+        )),
+        caller(0x401234, 0x7ffe_0010, 0x7ffe_0030),
+    ),
+    stepped_on(
+        "leaf of s390x",
+        Abi::S390x,
+        true,
+        Some(S390X_LEAF),
+        caller(0x35_0000_0040_5678, 0x7ffe_0000, 5),
+    ),
+    stepped_on(
+        "save area alone",
+        Abi::S390x,
+        false,
+        Some(saves(
+            cfa(Base::Sp, 160),
+            Location::AtCfa(-144),
+            Location::Unchanged,
+        )),
+        Err(Stop::CfaNotRising),
+    ),
+    stepped_on(
+        "outermost of s390x",
+        Abi::S390x,
+        true,
+        Some(Rule::OUTERMOST),
+        Ok(Step::Outermost),
+    ),
 ];
+
+/// AArch64, with the return address that is signed.
+const PUSHED: Rule = saves(
+    cfa(Base::Sp, 0x50),
+    Location::AtCfa(-0x10),
+    Location::AtCfa(-0x48),
+);
 
 /// The start of the file that `LINKED` is in, asked for an offset, with one byte changed.
 struct ImageCase {

@@ -460,9 +460,9 @@ fn functions_with_many_rows() {
             start: 0,
             size: 0x10000,
             info: ADDR2,
-            rep: 0,
             num_rows: count,
             rows: rows(count),
+            ..Function::default()
         }])
         .bytes()
     };

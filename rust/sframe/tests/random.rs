@@ -141,12 +141,13 @@ fn function(start: i32, size: u32, info: u8, rep: u8, seeds: &[RowSeed]) -> (Fun
         rows.push((at, rule(base, words)));
     }
     let function = Function {
-        start,
+        start: start.into(),
         size,
         info,
         rep,
         num_rows: rows.len() as u32,
         rows: bytes,
+        ..Function::default()
     };
     let model = Model {
         start,

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-only OR MIT
 
-//! Writes sections, right or wrong, straight from the specification and without the reader's help.
+//! Writes sections of all versions and ABIs, right or wrong, straight from the specification and
+//! without the reader's help.
 
 /// "SFrame Flags".
 pub(crate) const SORTED: u8 = 1;
@@ -21,26 +22,64 @@ pub(crate) const SP: u8 = 1;
 pub(crate) const ENTRY: usize = 20;
 pub(crate) const HEADER: usize = 28;
 
-/// A section of version 2.
+/// The key of pointer authentication is B, and (version 3) the function is a signal's trampoline.
+pub(crate) const KEY_B: u8 = 0x20;
+pub(crate) const SIGNAL: u8 = 0x80;
+/// The second info byte of a flexible function of version 3.
+pub(crate) const FLEX: u8 = 1;
+
+/// The return address is mangled, in a row's info byte.
+const MANGLED: u8 = 0x80;
+
+/// ABIs by their numbers in the header.
+pub(crate) const AARCH64_BIG: u8 = 1;
+pub(crate) const AARCH64: u8 = 2;
+pub(crate) const AMD64: u8 = 3;
+pub(crate) const S390X: u8 = 4;
+
+/// Whether the ABI of this number is big-endian.
+pub(crate) fn is_big(abi: u8) -> bool {
+    matches!(abi, AARCH64_BIG | S390X)
+}
+
+/// The lower `width` bytes of a number, in the order of the ABI.
+fn put(out: &mut Vec<u8>, abi: u8, width: usize, value: i64) {
+    if is_big(abi) {
+        out.extend(&value.to_be_bytes()[8 - width..]);
+    } else {
+        out.extend(&value.to_le_bytes()[..width]);
+    }
+}
+
+/// A section.
 #[derive(Clone, Debug)]
 pub(crate) struct Section {
+    pub(crate) version: u8,
+    pub(crate) abi: u8,
     pub(crate) flags: u8,
     pub(crate) fixed_fp: i8,
     pub(crate) fixed_ra: i8,
     pub(crate) aux: Vec<u8>,
     pub(crate) functions: Vec<Function>,
+    /// Bytes in front of the functions, and again between them and the rows.
+    pub(crate) gap: usize,
+    /// Whether rows are stored in the opposite order of functions: a linker sorts functions alone.
+    pub(crate) rows_reversed: bool,
     /// Bytes behind the rows.
     pub(crate) tail: usize,
 }
 
 /// A function, with its rows already encoded.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct Function {
     /// The value that the section shall hold if it counts from itself; if it counts from the
     /// field, this is made of it.
-    pub(crate) start: i32,
+    pub(crate) start: i64,
     pub(crate) size: u32,
     pub(crate) info: u8,
+    /// Of version 3 only.
+    pub(crate) info2: u8,
+    /// Not of version 1.
     pub(crate) rep: u8,
     pub(crate) num_rows: u32,
     pub(crate) rows: Vec<u8>,
@@ -49,11 +88,15 @@ pub(crate) struct Function {
 impl Default for Section {
     fn default() -> Section {
         Section {
+            version: 2,
+            abi: AMD64,
             flags: SORTED,
             fixed_fp: 0,
             fixed_ra: -8,
             aux: Vec::new(),
             functions: Vec::new(),
+            gap: 0,
+            rows_reversed: false,
             tail: 0,
         }
     }
@@ -67,60 +110,115 @@ impl Section {
         }
     }
 
+    /// The size of an entry.
+    fn entry_size(&self) -> usize {
+        match self.version {
+            1 => 17,
+            2 => ENTRY,
+            _ => 16,
+        }
+    }
+
     /// Where entry `index` is.
     pub(crate) fn entry(&self, index: usize) -> usize {
-        HEADER + self.aux.len() + index * ENTRY
+        HEADER + self.aux.len() + self.gap + index * self.entry_size()
     }
 
     /// Where the rows are.
     pub(crate) fn rows(&self) -> usize {
-        self.entry(self.functions.len())
+        self.entry(self.functions.len()) + self.gap
     }
 
     pub(crate) fn bytes(&self) -> Vec<u8> {
-        let field = self.flags & PCREL != 0 || self.flags & SORTED == 0;
-        let mut entries: Vec<u8> = Vec::new();
+        self.bytes_at(0)
+    }
+
+    /// The section as it is when it lies `at` bytes behind the address that `start` is counted
+    /// from: behind another one.
+    pub(crate) fn bytes_at(&self, at: usize) -> Vec<u8> {
+        let abi = self.abi;
         let mut rows: Vec<u8> = Vec::new();
-        let mut num_rows = 0u32;
-        for (index, f) in self.functions.iter().enumerate() {
-            let at = if field { self.entry(index) as i32 } else { 0 };
-            entries.extend(f.start.wrapping_sub(at).to_le_bytes());
-            entries.extend(f.size.to_le_bytes());
-            entries.extend((rows.len() as u32).to_le_bytes());
-            entries.extend(f.num_rows.to_le_bytes());
-            entries.extend([f.info, f.rep, 0, 0]);
+        let mut rows_at = vec![0; self.functions.len()];
+        let mut order: Vec<usize> = (0..self.functions.len()).collect();
+        if self.rows_reversed {
+            order.reverse();
+        }
+        for index in order {
+            let f = &self.functions[index];
+            rows_at[index] = rows.len() as i64;
+            if self.version == 3 {
+                put(&mut rows, abi, 2, f.num_rows.into());
+                rows.extend([f.info, f.info2, f.rep]);
+            }
             rows.extend(&f.rows);
-            num_rows = num_rows.wrapping_add(f.num_rows);
         }
 
-        let mut bytes = vec![0xe2, 0xde, 2, self.flags, 3];
+        let field = self.flags & PCREL != 0 || self.flags & SORTED == 0;
+        let mut entries: Vec<u8> = Vec::new();
+        let mut num_rows = 0i64;
+        for (index, f) in self.functions.iter().enumerate() {
+            let from = at + if field { self.entry(index) } else { 0 };
+            let start = f.start.wrapping_sub(from as i64);
+            let width = if self.version == 3 { 8 } else { 4 };
+            put(&mut entries, abi, width, start);
+            put(&mut entries, abi, 4, f.size.into());
+            put(&mut entries, abi, 4, rows_at[index]);
+            if self.version < 3 {
+                put(&mut entries, abi, 4, f.num_rows.into());
+                entries.push(f.info);
+            }
+            if self.version == 2 {
+                entries.extend([f.rep, 0, 0]);
+            }
+            num_rows += i64::from(f.num_rows);
+        }
+
+        let mut bytes = Vec::new();
+        put(&mut bytes, abi, 2, 0xdee2);
+        bytes.extend([self.version, self.flags, abi]);
         bytes.extend([
             self.fixed_fp as u8,
             self.fixed_ra as u8,
             self.aux.len() as u8,
         ]);
-        bytes.extend((self.functions.len() as u32).to_le_bytes());
-        bytes.extend(num_rows.to_le_bytes());
-        bytes.extend((rows.len() as u32).to_le_bytes());
-        bytes.extend(0u32.to_le_bytes());
-        bytes.extend((entries.len() as u32).to_le_bytes());
+        let fdes_at = self.gap as i64;
+        put(&mut bytes, abi, 4, self.functions.len() as i64);
+        put(&mut bytes, abi, 4, num_rows);
+        put(&mut bytes, abi, 4, rows.len() as i64);
+        put(&mut bytes, abi, 4, fdes_at);
+        put(&mut bytes, abi, 4, 2 * fdes_at + entries.len() as i64);
         bytes.extend(&self.aux);
+        bytes.resize(bytes.len() + self.gap, 0xa5);
         bytes.extend(entries);
+        bytes.resize(bytes.len() + self.gap, 0xa5);
         bytes.extend(rows);
         bytes.resize(bytes.len() + self.tail, 0);
         bytes
     }
 }
 
+/// Sections one behind the other, as a linker that does not know SFrame leaves them. Returns where
+/// each begins, too.
+pub(crate) fn concatenated(sections: &[Section]) -> (Vec<u8>, Vec<usize>) {
+    let mut bytes: Vec<u8> = Vec::new();
+    let mut at = Vec::new();
+    for section in sections {
+        bytes.resize(bytes.len().next_multiple_of(8), 0);
+        at.push(bytes.len());
+        bytes.extend(section.bytes_at(bytes.len()));
+    }
+    (bytes, at)
+}
+
 impl Function {
     /// A function with rows of one-byte words, each `(start, base, words)`.
-    pub(crate) fn new(start: i32, size: u32, rows: &[(u32, u8, &[i32])]) -> Function {
+    pub(crate) fn new(start: impl Into<i64>, size: u32, rows: &[(u32, u8, &[i32])]) -> Function {
         Function::typed(start, size, ADDR1, 0, rows)
     }
 
-    /// A function with start offsets as `info` says and words of `1 << size_log2` bytes.
+    /// A function of AMD64 with start offsets as `info` says and words of `1 << size_log2` bytes.
     pub(crate) fn typed(
-        start: i32,
+        start: impl Into<i64>,
         size: u32,
         info: u8,
         size_log2: u8,
@@ -128,20 +226,155 @@ impl Function {
     ) -> Function {
         let mut bytes = Vec::new();
         for (at, base, words) in rows {
-            bytes.extend(&at.to_le_bytes()[..1 << (info & 3)]);
-            bytes.push(base | ((words.len() as u8) << 1) | (size_log2 << 5));
-            for word in *words {
-                bytes.extend(&word.to_le_bytes()[..1 << size_log2]);
-            }
+            let words: Vec<i64> = words.iter().copied().map(i64::from).collect();
+            bytes.extend(row(AMD64, info, *at, *base, size_log2, &words));
         }
         Function {
-            start,
+            start: start.into(),
             size,
             info,
-            rep: 0,
             num_rows: rows.len() as u32,
             rows: bytes,
+            ..Function::default()
         }
+    }
+}
+
+/// A row of a function of this info byte; `bits` are those of the row's own that its words do not
+/// tell.
+pub(crate) fn row(
+    abi: u8,
+    info: u8,
+    start: u32,
+    bits: u8,
+    size_log2: u8,
+    words: &[i64],
+) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    put(&mut bytes, abi, 1 << (info & 3), start.into());
+    bytes.push(bits | ((words.len() as u8) << 1) | (size_log2 << 5));
+    for &word in words {
+        put(&mut bytes, abi, 1 << size_log2, word);
+    }
+    bytes
+}
+
+/// What a row shall say.
+#[derive(Clone, Debug)]
+pub(crate) enum Row {
+    /// The outermost frame: the return address is undefined.
+    Outermost,
+    /// Of a function that is not flexible.
+    Default {
+        /// [`FP`] or [`SP`].
+        base: u8,
+        cfa: i32,
+        ra: Option<Saved>,
+        fp: Option<Saved>,
+        mangled: bool,
+    },
+    /// Of a flexible function.
+    Flex {
+        cfa: Value,
+        ra: Option<Value>,
+        fp: Option<Value>,
+    },
+}
+
+/// Where a register is saved, in a function that is not flexible.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Saved {
+    /// In memory, this far from the CFA.
+    At(i32),
+    /// In a register: s390x, version 2.
+    In(u8),
+}
+
+/// A value in a flexible function: a register, or else the CFA, and an offset; what is in memory
+/// there if `deref`.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Value {
+    pub(crate) register: Option<u8>,
+    pub(crate) deref: bool,
+    pub(crate) offset: i32,
+}
+
+impl Row {
+    /// The row as bytes, in words of at least `1 << least_log2` bytes, at `start` in a function of
+    /// this info byte.
+    pub(crate) fn bytes(&self, section: &Section, info: u8, start: u32, least_log2: u8) -> Vec<u8> {
+        let abi = section.abi;
+        let mut words: Vec<i64> = Vec::new();
+        // Which of the words are controls.
+        let mut controls = [false; 6];
+        let mut bits = 0;
+        // Of s390x it is a multiple of eight above the save area.
+        let cfa_word = |offset: i32| match abi {
+            S390X => (i64::from(offset) - 160) / 8,
+            _ => i64::from(offset),
+        };
+        match *self {
+            Row::Outermost => {}
+            Row::Default {
+                base,
+                cfa,
+                ra,
+                fp,
+                mangled,
+            } => {
+                bits = base | if mangled { MANGLED } else { 0 };
+                let saved = |saved| match saved {
+                    Saved::At(offset) => i64::from(offset),
+                    Saved::In(register) => 2 * i64::from(register) + 1,
+                };
+                words.push(cfa_word(cfa));
+                match (section.fixed_ra, ra) {
+                    (0, Some(ra)) => words.push(saved(ra)),
+                    // A placeholder, of s390x alone.
+                    (0, None) if fp.is_some() && section.fixed_fp == 0 => {
+                        assert_eq!(abi, S390X, "no row of this ABI has FP alone");
+                        words.push(0);
+                    }
+                    _ => {}
+                }
+                if section.fixed_fp == 0 {
+                    words.extend(fp.map(saved));
+                }
+            }
+            Row::Flex { cfa, ra, fp } => {
+                let control = |value: Value| {
+                    let register = value.register.map_or(0, |number| 8 * i64::from(number) + 1);
+                    register + if value.deref { 2 } else { 0 }
+                };
+                let cfa_offset = cfa_word(cfa.offset);
+                let from = |value: Option<Value>| {
+                    (value, value.map_or(0, |value| i64::from(value.offset)))
+                };
+                for (value, offset) in [(Some(cfa), cfa_offset), from(ra), from(fp)] {
+                    match value {
+                        Some(value) => {
+                            controls[words.len()] = true;
+                            words.extend([control(value), offset]);
+                        }
+                        // For one that follows.
+                        None => words.push(0),
+                    }
+                }
+                while words.last() == Some(&0) && words.len() > 2 && !controls[words.len() - 2] {
+                    words.pop();
+                }
+            }
+        }
+        // Offsets are signed, controls are not; no register's control takes more than a byte.
+        let fits = |log2: u8| {
+            let most = (1i64 << ((8 << log2) - 1)) - 1;
+            words
+                .iter()
+                .enumerate()
+                .all(|(index, word)| controls[index] || (-most - 1..=most).contains(word))
+        };
+        let size_log2 = (least_log2..2).find(|&log2| fits(log2)).unwrap_or(2);
+        row(abi, info, start, bits, size_log2, &words)
     }
 }
 

@@ -5,4 +5,5 @@
 
 pub(crate) mod build;
 pub(crate) mod encode;
+pub(crate) mod fuzzed;
 pub(crate) mod source;

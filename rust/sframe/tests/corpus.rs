@@ -1,0 +1,49 @@
+// SPDX-License-Identifier: GPL-2.0-only OR MIT
+
+//! What the fuzzer has found worth keeping, once more.
+
+mod support;
+
+use std::fs;
+
+use support::{
+    build::here,
+    fuzzed, //
+};
+
+/// Runs a target over each file of its corpus, in the order of their names.
+fn replay(target: &str, run: fn(&[u8])) {
+    let dir = here().join("fuzz/corpus").join(target);
+    let mut files: Vec<_> = fs::read_dir(&dir)
+        .unwrap_or_else(|error| panic!("{}: {error}", dir.display()))
+        .map(|entry| entry.expect("a file of the corpus").path())
+        .collect();
+    files.sort();
+    assert!(
+        files.len() >= 10,
+        "{}: {} files",
+        dir.display(),
+        files.len()
+    );
+    for file in files {
+        let bytes = fs::read(&file).expect("a file of the corpus can be read");
+        // Shown if the target fails.
+        println!("{}", file.display());
+        run(&bytes);
+    }
+}
+
+#[test]
+fn corpus_of_section() {
+    replay("section", fuzzed::section);
+}
+
+#[test]
+fn corpus_of_elf() {
+    replay("elf", fuzzed::elf);
+}
+
+#[test]
+fn corpus_of_step() {
+    replay("step", fuzzed::walk);
+}

@@ -1,0 +1,364 @@
+// SPDX-License-Identifier: GPL-2.0-only OR MIT
+
+//! What the fuzzer runs (`fuzz/fuzz_targets/`), and the tests run over what it has found: any bytes
+//! do no harm, and answers agree with each other.
+
+use std::cell::Cell;
+
+use sframe::{
+    abi::Abi,
+    bytes::Fault,
+    code::{
+        ends_with_call,
+        rule_of_stub,
+        rule_without_frame_pointer,
+        STUB, //
+    },
+    elf::{
+        find_sframe,
+        has_sframe,
+        ElfError, //
+    },
+    error::Error,
+    fde::Function,
+    header::Version,
+    rule::{
+        Base,
+        Cfa,
+        Location,
+        Rule, //
+    },
+    section::{
+        Search,
+        Section,
+        MAX_EMPTY_BOUNDED,
+        MAX_ROWS_BOUNDED, //
+    },
+    unwind::{
+        step,
+        step_by_frame_pointer,
+        Frame,
+        Memory,
+        Registers,
+        Step, //
+    }, //
+};
+
+use super::source::Watched;
+
+/// The most reads of a bounded search: the bisection of 32 bits, the functions at its end (up to
+/// three reads each), the rows, and the words of the one that is chosen.
+const MOST_READS: u64 = 32 + 3 * (2 + MAX_EMPTY_BOUNDED as u64) + MAX_ROWS_BOUNDED as u64 + 3;
+
+/// The most functions of a section of which each address near its ends is asked for.
+const MOST_FUNCTIONS: usize = 16;
+
+/// Takes all of `data` for a section, at addresses where they wrap around too.
+pub(crate) fn section(data: &[u8]) {
+    for address in [0x10_0000, 0, u64::MAX - 0x80] {
+        sections(data, address);
+    }
+    if let Some(stub) = data.last_chunk::<STUB>() {
+        code(stub);
+    }
+}
+
+fn sections(data: &[u8], address: u64) {
+    let bytes = Watched::new(data);
+    let len = data.len() as u64;
+    let mut next = Section::open(&bytes, address, len).ok();
+    let mut end = 0;
+    while let Some(section) = next {
+        assert!(section.offset() >= end, "sections have to rise");
+        assert!(section.offset() < section.end() && u64::from(section.end()) <= len);
+        end = section.end();
+        one_section(&section, &bytes, len);
+        next = section.next(&bytes).ok().flatten();
+    }
+}
+
+fn one_section(section: &Section, bytes: &Watched<'_>, len: u64) {
+    bytes.reads();
+    let good = section.verify(bytes).is_ok();
+    // Each function is read, by up to four reads; each row takes two bytes at least, and four reads
+    // at most.
+    let functions = u64::from(section.num_fdes()).min(len);
+    assert!(bytes.reads() <= (functions + 1) * (4 + 2 * len));
+
+    let mut pcs: Vec<u64> = (0..64)
+        .map(|at| section.address().wrapping_add(at))
+        .collect();
+    for function in section.functions(bytes).flatten().take(MOST_FUNCTIONS) {
+        let end = function.start().wrapping_add(function.size().into());
+        for at in 0..20 {
+            pcs.push(function.start().wrapping_sub(1).wrapping_add(at));
+            pcs.push(end.wrapping_sub(18).wrapping_add(at));
+        }
+        let mut rows = section.rows(bytes, &function);
+        let mut last = None;
+        for row in rows.by_ref().map_while(Result::ok) {
+            assert!(last < Some(row.start), "rows have to rise");
+            last = Some(row.start);
+            pcs.push(function.start().wrapping_add(row.start.into()));
+        }
+        assert!(
+            rows.next().is_none(),
+            "nothing comes after an error or the end"
+        );
+    }
+    pcs.truncate(1000);
+
+    for &pc in &pcs {
+        look_up(section, bytes, pc, good);
+    }
+    let mut settled = *section;
+    // As if code were everything below the middle of what was asked for.
+    let middle = pcs[pcs.len() / 2];
+    if settled.settle_starts(bytes, |at| at < middle).is_ok() {
+        for &pc in pcs.iter().take(64) {
+            look_up(&settled, bytes, pc, false);
+        }
+    }
+}
+
+/// Asks for one address, in all ways. If the section is `good`, all of them and a search by hand
+/// say the same.
+fn look_up(section: &Section, bytes: &Watched<'_>, pc: u64, good: bool) {
+    bytes.reads();
+    let bounded = section.find(bytes, pc, Search::Bounded);
+    let reads = bytes.reads();
+    assert!(reads <= MOST_READS, "{reads} reads");
+    let thorough = section.find(bytes, pc, Search::Thorough);
+    if !section.is_sorted() {
+        assert_eq!(bounded, Err(Error::TooLong));
+    } else if bounded != Err(Error::TooLong) {
+        assert_eq!(bounded, thorough);
+    }
+    if good {
+        assert_eq!(thorough, Ok(by_hand(section, bytes, pc)));
+    }
+}
+
+/// The rule that holds at `pc` in a section that is as it should be.
+fn by_hand(section: &Section, bytes: &Watched<'_>, pc: u64) -> Option<Rule> {
+    let distance = |at: u64| at.wrapping_sub(section.address()) as i64;
+    let functions: Vec<Function> = section.functions(bytes).map(Result::unwrap).collect();
+    let function = if section.is_sorted() {
+        // The last that begins at or before it and is not empty.
+        let before = functions.iter().rev();
+        let mut before = before.skip_while(|function| distance(function.start()) > distance(pc));
+        before.find(|function| function.covers(pc) || function.size() != 0)?
+    } else {
+        // The one that begins last of those that cover it; the first of equal ones.
+        let covering = functions.iter().rev();
+        let covering = covering.filter(|function| function.covers(pc));
+        covering.max_by_key(|function| function.start())?
+    };
+    if !function.covers(pc) {
+        return None;
+    }
+    let mut offset = pc.wrapping_sub(function.start()) as u32;
+    if let Some(block) = function.repeat() {
+        offset %= u32::from(block.get());
+    }
+    if function.num_rows() == 0
+        && section.version() == Version::V3
+        && !function.is_flexible()
+        && !function.is_signal()
+    {
+        return Some(Rule::OUTERMOST);
+    }
+    let rows = section.rows(bytes, function).map(Result::unwrap);
+    let row = rows.take_while(|row| row.start <= offset).last()?;
+    Some(row.rule)
+}
+
+fn code(stub: &[u8; STUB]) {
+    for offset in 0..=STUB as u32 {
+        if let Some(rule) = rule_of_stub(stub, offset) {
+            assert_eq!(rule.cfa.base, Base::Sp);
+            assert!([8, 16, 24].contains(&rule.cfa.offset));
+        }
+    }
+    if let Some(rule) = stub.first_chunk().and_then(rule_without_frame_pointer) {
+        assert!([8, 16].contains(&rule.cfa.offset));
+    }
+    stub.first_chunk().map(ends_with_call);
+}
+
+/// Takes all of `data` for an ELF file, and asks for each offset that a program header may name.
+pub(crate) fn elf(data: &[u8]) {
+    let bytes = Watched::lenient(data);
+    let has = has_sframe(&bytes);
+    let mut offsets = vec![0, 0x1000, u64::MAX];
+    for word in data.chunks_exact(8).take(200) {
+        let word = u64::from_le_bytes(word.try_into().unwrap());
+        offsets.extend([word, word.wrapping_sub(1), word.wrapping_add(1)]);
+    }
+    for offset in offsets {
+        bytes.reads();
+        let found = find_sframe(&bytes, offset);
+        // The file header takes three reads, and each program header two.
+        assert!(bytes.reads() <= 3 + 2 * 64);
+        match found {
+            Ok(found) => {
+                assert!(offset.wrapping_sub(found.load_offset) < found.load_filesz);
+                assert_eq!(has, Ok(found.sframe.is_some()));
+                let _ = found.link_address(offset);
+            }
+            // What is wrong with the file is wrong for both; `has` may end before that.
+            Err(ElfError::NotLoaded) => assert!(has.is_ok()),
+            Err(ElfError::Fault { .. } | ElfError::HeaderOffset) => {}
+            Err(error) => assert_eq!(has, Err(error)),
+        }
+    }
+}
+
+/// Takes bytes from the front, zeros where there are no more.
+struct Taker<'a>(&'a [u8]);
+
+impl Taker<'_> {
+    fn take<const N: usize>(&mut self) -> [u8; N] {
+        let mut taken = [0; N];
+        let (front, rest) = self.0.split_at(N.min(self.0.len()));
+        taken[..front.len()].copy_from_slice(front);
+        self.0 = rest;
+        taken
+    }
+
+    fn byte(&mut self) -> u8 {
+        let [byte] = self.take();
+        byte
+    }
+
+    fn offset(&mut self) -> i32 {
+        match self.byte() {
+            // Mostly small, sometimes anything.
+            0xff => i32::from_le_bytes(self.take()),
+            small => i32::from(small as i8) * 8,
+        }
+    }
+
+    fn address(&mut self) -> u64 {
+        match self.byte() {
+            0xff => u64::from_le_bytes(self.take()),
+            near => STACK + 8 * u64::from(near),
+        }
+    }
+
+    fn base(&mut self) -> Base {
+        match self.byte() {
+            0 => Base::Sp,
+            1 => Base::Fp,
+            number => Base::Register(number),
+        }
+    }
+
+    fn location(&mut self) -> Location {
+        match self.byte() % 6 {
+            0 => Location::Unchanged,
+            1 => Location::Undefined,
+            2 => Location::AtCfa(self.offset()),
+            3 => Location::OfCfa(self.offset()),
+            4 => Location::At(self.base(), self.offset()),
+            _ => Location::Of(self.base(), self.offset()),
+        }
+    }
+}
+
+const STACK: u64 = 0x7ffe_0000;
+
+/// Memory and registers of any content, of which some are not to be had.
+struct Hostile<'a> {
+    words: &'a [u8],
+    reads: Cell<u32>,
+}
+
+impl Hostile<'_> {
+    fn word(&self, index: u64) -> Option<u64> {
+        let count = self.words.len() as u64 / 9;
+        let at = 9 * usize::try_from(index.checked_rem(count)?).ok()?;
+        let word = self.words[at + 1..at + 9].try_into().ok()?;
+        // Every word has a byte in front of it that can take it away, or put it into the stack.
+        match self.words[at] {
+            0 => None,
+            byte if byte % 2 == 0 => Some(STACK + 8 * u64::from(byte)),
+            _ => Some(u64::from_le_bytes(word)),
+        }
+    }
+}
+
+impl Memory for Hostile<'_> {
+    fn read_word(&self, address: u64) -> Result<u64, Fault> {
+        self.reads.set(self.reads.get() + 1);
+        self.word(address / 8).ok_or(Fault)
+    }
+}
+
+impl Registers for Hostile<'_> {
+    fn register(&self, number: u8) -> Option<u64> {
+        self.word(number.into())
+    }
+}
+
+/// Walks by a hostile rule over hostile memory: each step rises, or it ends.
+pub(crate) fn walk(data: &[u8]) {
+    let mut taker = Taker(data);
+    let (abi, alignment, save_area) = match taker.byte() % 4 {
+        0 => (Abi::Amd64, 8, 0),
+        1 => (Abi::Aarch64, 16, 0),
+        2 => (Abi::Aarch64Big, 16, 0),
+        _ => (Abi::S390x, 8, 160),
+    };
+    let flags = taker.byte();
+    let rule = Rule {
+        cfa: Cfa {
+            base: taker.base(),
+            offset: taker.offset(),
+            deref: flags & 1 != 0,
+        },
+        ra: taker.location(),
+        fp: taker.location(),
+        mangled: flags & 2 != 0 && abi.may_mangle(),
+        signal: flags & 4 != 0,
+    };
+    let mut frame = Frame {
+        pc: taker.address(),
+        sp: taker.address(),
+        fp: taker.address(),
+    };
+    let memory = Hostile {
+        words: taker.0,
+        reads: Cell::new(0),
+    };
+    for count in 0..32 {
+        let by_rule = flags & 8 == 0 || (flags >> (4 + count % 4)) & 1 == 0;
+        let registers = (count == 0).then_some(&memory);
+        let stepped = if by_rule {
+            step(abi, &rule, &frame, &registers, &memory)
+        } else {
+            step_by_frame_pointer(&frame, &memory)
+        };
+        // CFA, return address and frame pointer; two are read once more if reading both failed.
+        assert!(memory.reads.take() <= 5);
+        let Ok(Step::Caller(caller)) = stepped else {
+            return;
+        };
+        assert_ne!(caller.pc, 0);
+        if by_rule {
+            let saved = matches!(rule.ra, Location::AtCfa(_) | Location::At(..));
+            assert!(caller.sp > frame.sp || (caller.sp == frame.sp && !saved));
+            assert_eq!((caller.sp + save_area) % alignment, 0);
+            assert!(!rule.mangled || caller.pc < 1 << 48);
+            assert!(!rule.is_outermost());
+            // Registers other than two are known in the innermost frame alone.
+            if count > 0 {
+                assert!(!matches!(rule.cfa.base, Base::Register(_)));
+                assert_ne!(rule.ra, Location::Unchanged);
+            }
+        } else {
+            assert!(caller.sp > frame.sp);
+        }
+        frame = caller;
+    }
+}

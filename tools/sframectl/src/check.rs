@@ -159,7 +159,10 @@ impl Findings<'_> {
             if rows > left {
                 self.say(
                     entry.at,
-                    format!("function {}: {rows} rows do not fit into the section", entry.index),
+                    format!(
+                        "function {}: {rows} rows do not fit into the section",
+                        entry.index
+                    ),
                 );
                 continue;
             }
@@ -190,7 +193,10 @@ impl Findings<'_> {
         let behind = at + HEADER_SIZE + aux;
 
         if aux != 0 {
-            self.say(at + 7, format!("an auxiliary header of {aux} bytes, of unknown meaning"));
+            self.say(
+                at + 7,
+                format!("an auxiliary header of {aux} bytes, of unknown meaning"),
+            );
         }
         if section.version() == Version::V3 && section.flags() & FUNC_START_PCREL == 0 {
             self.say(at + 3, "version 3 without the flag FUNC_START_PCREL");
@@ -203,15 +209,24 @@ impl Findings<'_> {
             );
         }
         if self.file.kind == Kind::Relocatable && section.flags() & SORTED != 0 {
-            self.say(at + 3, "the flags say SORTED, but a relocatable file has no addresses yet");
+            self.say(
+                at + 3,
+                "the flags say SORTED, but a relocatable file has no addresses yet",
+            );
         }
         let (ra, fp) = (section.fixed_ra_offset(), section.fixed_fp_offset());
         let usual = if section.abi() == Abi::Amd64 { -8 } else { 0 };
         if ra != usual {
-            self.say(at + 6, format!("the fixed RA offset is {ra}, and {usual} by the ABI"));
+            self.say(
+                at + 6,
+                format!("the fixed RA offset is {ra}, and {usual} by the ABI"),
+            );
         }
         if fp != 0 {
-            self.say(at + 5, format!("the fixed FP offset is {fp}, and 0 by the ABI"));
+            self.say(
+                at + 5,
+                format!("the fixed FP offset is {fp}, and 0 by the ABI"),
+            );
         }
         let machine = match section.abi() {
             Abi::Amd64 => elf::EM_X86_64,
@@ -230,14 +245,20 @@ impl Findings<'_> {
         }
         let functions = section.entry_offset(0) - behind;
         if functions != 0 {
-            self.say(at + 20, format!("{functions} bytes between header and functions"));
+            self.say(
+                at + 20,
+                format!("{functions} bytes between header and functions"),
+            );
         }
         let gap = section.rows_offset() - section.entry_offset(section.num_fdes());
         if gap != 0 {
             self.say(at + 24, format!("{gap} bytes between functions and rows"));
         }
         if section.end() - section.rows_offset() != field(16) {
-            self.say(at + 16, "the length of the rows is not what the header says");
+            self.say(
+                at + 16,
+                "the length of the rows is not what the header says",
+            );
         }
     }
 
@@ -263,7 +284,10 @@ impl Findings<'_> {
         let info = byte(info_at);
         if info & unused != 0 {
             let bits = info & unused;
-            self.say(info_at, format!("{name}: unused bits {bits:#x} of the info byte are set"));
+            self.say(
+                info_at,
+                format!("{name}: unused bits {bits:#x} of the info byte are set"),
+            );
         }
         if section.version() == Version::V3 && byte(info_at + 1) & UNUSED2 != 0 {
             let bits = byte(info_at + 1) & UNUSED2;
@@ -275,7 +299,10 @@ impl Findings<'_> {
         if section.version() == Version::V2 {
             let padding = raw.number(entry.at + 18, 2).unwrap_or(0);
             if padding != 0 {
-                self.say(entry.at + 18, format!("{name}: the padding is {padding:#x}, not zero"));
+                self.say(
+                    entry.at + 18,
+                    format!("{name}: the padding is {padding:#x}, not zero"),
+                );
             }
         }
         match (function.repeat(), block_at) {
@@ -288,7 +315,10 @@ impl Findings<'_> {
             ),
             (None, Some(at)) if byte(at) != 0 => {
                 let block = byte(at);
-                self.say(at, format!("{name}: is pcinc, but has a block size of {block}"));
+                self.say(
+                    at,
+                    format!("{name}: is pcinc, but has a block size of {block}"),
+                );
             }
             _ => {}
         }
@@ -338,7 +368,8 @@ impl Findings<'_> {
                 Ok(row) => row,
                 Err(error) => {
                     let (at, what) = explain(error, raw.at);
-                    self.in_section.insert((at, format!("{name}, row {number}: {what}")));
+                    self.in_section
+                        .insert((at, format!("{name}, row {number}: {what}")));
                     return None;
                 }
             };
@@ -358,12 +389,20 @@ impl Findings<'_> {
             rows.push(row);
         }
         self.stubs(section, entry, &rows);
-        let in_front = if section.version() == Version::V3 { 5 } else { 0 };
+        let in_front = if section.version() == Version::V3 {
+            5
+        } else {
+            0
+        };
         Some((function.rows_at() - in_front, end, entry.index))
     }
 
     fn row(&mut self, section: &Section, function: &Function, row: &RawRow<'_>, name: &str) {
-        let mut unused = if section.abi().may_mangle() { 0 } else { MANGLED };
+        let mut unused = if section.abi().may_mangle() {
+            0
+        } else {
+            MANGLED
+        };
         if row.count() == 0 {
             unused = 0xff;
         } else if function.is_flexible() {
@@ -371,7 +410,10 @@ impl Findings<'_> {
         }
         if row.info & unused != 0 {
             let bits = row.info & unused;
-            self.say(row.at, format!("{name}: unused bits {bits:#x} of the info byte are set"));
+            self.say(
+                row.at,
+                format!("{name}: unused bits {bits:#x} of the info byte are set"),
+            );
         }
         if !function.is_flexible() {
             return;
@@ -380,7 +422,10 @@ impl Findings<'_> {
         let mut next = 0;
         while let Some(control) = row.word(next) {
             if control & UNUSED_CONTROL != 0 {
-                self.say(row.at, format!("{name}: control word {control:#x} has an unused bit set"));
+                self.say(
+                    row.at,
+                    format!("{name}: control word {control:#x} has an unused bit set"),
+                );
             }
             next += if control == 0 { 1 } else { 2 };
         }
@@ -424,16 +469,25 @@ impl Findings<'_> {
         let mut covered = section.rows_offset();
         for (start, end, index) in ranges {
             if start < covered && start < end {
-                self.say(start, format!("function {index}: shares its rows with another one"));
+                self.say(
+                    start,
+                    format!("function {index}: shares its rows with another one"),
+                );
             } else if start > covered && known {
                 let gap = start - covered;
-                self.say(covered, format!("{gap} bytes of rows that belong to no function"));
+                self.say(
+                    covered,
+                    format!("{gap} bytes of rows that belong to no function"),
+                );
             }
             covered = covered.max(end);
         }
         if covered < section.end() && known {
             let gap = section.end() - covered;
-            self.say(covered, format!("{gap} bytes of rows that belong to no function"));
+            self.say(
+                covered,
+                format!("{gap} bytes of rows that belong to no function"),
+            );
         }
     }
 
@@ -496,7 +550,10 @@ impl Findings<'_> {
                 (0..section.num_fdes()).map(move |index| section.entry_offset(index).into())
             })
             .collect();
-        for &at in starts.iter().filter(|at| !self.file.relocated.contains_key(at)) {
+        for &at in starts
+            .iter()
+            .filter(|at| !self.file.relocated.contains_key(at))
+        {
             let what = "no relocation for the function's start".to_owned();
             self.in_section.insert((at, what));
         }

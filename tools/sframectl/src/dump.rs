@@ -77,8 +77,7 @@ pub(crate) fn run(file: &File, json: bool) -> Result<String, String> {
     };
     let mut dump = Dump { blobs: Vec::new() };
     for blob in &blobs {
-        dump.blobs
-            .push(read(file, &blob.section).map_err(broken)?);
+        dump.blobs.push(read(file, &blob.section).map_err(broken)?);
     }
     if let Some(stop) = stop {
         return Err(broken(stop));
@@ -121,8 +120,16 @@ fn read(file: &File, section: &Section) -> Result<Blob, (u64, String)> {
         functions.push(Function {
             start: function.start(),
             size: function.size(),
-            kind: if function.is_flexible() { "flex" } else { "default" },
-            pc_type: if function.repeat().is_some() { "pcmask" } else { "pcinc" },
+            kind: if function.is_flexible() {
+                "flex"
+            } else {
+                "default"
+            },
+            pc_type: if function.repeat().is_some() {
+                "pcmask"
+            } else {
+                "pcinc"
+            },
             rep_size: function.repeat().map_or(0, |size| size.get()),
             signal: function.is_signal(),
             rows,
@@ -197,7 +204,11 @@ fn print(dump: &Dump) -> String {
                 "  func idx [{index}]: pc = {:#x}, size = {} bytes{notes}",
                 function.start, function.size
             ));
-            let mask = if function.pc_type == "pcmask" { "[m]" } else { "" };
+            let mask = if function.pc_type == "pcmask" {
+                "[m]"
+            } else {
+                ""
+            };
             line(format_args!(
                 "  {:<18}{:<10}{:<10}RA",
                 format!("STARTPC{mask}"),

@@ -110,7 +110,9 @@ impl File {
             }),
             [0x7f, b'E', b'L', b'F', 1, ..] => load::<elf::FileHeader32<Endianness>>(data),
             [0x7f, b'E', b'L', b'F', ..] => load::<elf::FileHeader64<Endianness>>(data),
-            _ => Err("offset 0x0: neither an ELF file nor an SFrame section begins like this".into()),
+            _ => {
+                Err("offset 0x0: neither an ELF file nor an SFrame section begins like this".into())
+            }
         }
     }
 
@@ -385,8 +387,7 @@ fn compare(
             let tail = bytes.iter().skip(file.bytes.len()).position(|&b| b != 0);
             if let Some(nonzero) = tail {
                 remark(
-                    at.wrapping_add(section_size)
-                        .wrapping_add(nonzero as u64),
+                    at.wrapping_add(section_size).wrapping_add(nonzero as u64),
                     "PT_GNU_SFRAME ends behind section .sframe, and that is not zero",
                 );
             }
@@ -457,7 +458,11 @@ fn symbols<Elf: FileHeader<Endian = Endianness>>(
             Some(Symbol {
                 name: symbol.name().ok()?.to_owned(),
                 address: symbol.address(),
-                area: if kind == Kind::Relocatable { Some(area?) } else { None },
+                area: if kind == Kind::Relocatable {
+                    Some(area?)
+                } else {
+                    None
+                },
             })
         })
         .collect();
@@ -499,8 +504,8 @@ fn relocate<Elf: FileHeader<Endian = Endianness>>(
             RelocationTarget::Symbol(index) => elf.symbol_by_index(index).ok(),
             _ => None,
         };
-        let Some(symbol) = symbol.filter(|symbol| symbol.is_definition()
-            || symbol.kind() == SymbolKind::Section)
+        let Some(symbol) =
+            symbol.filter(|symbol| symbol.is_definition() || symbol.kind() == SymbolKind::Section)
         else {
             return Err(format!(
                 "offset {at:#x} of .sframe: the relocation points to no symbol of this file"

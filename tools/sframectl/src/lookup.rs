@@ -151,7 +151,11 @@ fn look_up(
         }
     }
     let same = number(name) == Some(pc) && name.starts_with("0x");
-    let title = if same { String::new() } else { format!(" = {pc:#x}") };
+    let title = if same {
+        String::new()
+    } else {
+        format!(" = {pc:#x}")
+    };
     if hits.is_empty() {
         let why = match sections {
             [] => "the file has no SFrame section",
@@ -168,9 +172,8 @@ fn look_up(
         }
         text.push_str(":\n");
         let section = &sections[hit.blob];
-        all &= tell(file, section, pc, hit, text).map_err(|(offset, what)| {
-            format!("offset {offset:#x} of .sframe: {what}")
-        })?;
+        all &= tell(file, section, pc, hit, text)
+            .map_err(|(offset, what)| format!("offset {offset:#x} of .sframe: {what}"))?;
     }
     Ok(all)
 }
@@ -235,10 +238,16 @@ fn tell(
         }
     }
     if let Some(code) = &by_code {
-        line("by", "the instructions of a PLT's stub (in the innermost frame)".into());
+        line(
+            "by",
+            "the instructions of a PLT's stub (in the innermost frame)".into(),
+        );
         if by_rows.as_ref() != Some(code) {
             let says = by_rows.map_or("nothing".into(), |rule| words::cfa(&rule.cfa));
-            line("wrong", format!("its row says cfa {says}: GNU ld writes wrong rows for some"));
+            line(
+                "wrong",
+                format!("its row says cfa {says}: GNU ld writes wrong rows for some"),
+            );
         }
     }
     match &row {
@@ -284,13 +293,20 @@ fn tell(
             section.offset(),
             section.version().number(),
             words::abi(abi),
-            if flags.is_empty() { "none".into() } else { flags.join(", ") }
+            if flags.is_empty() {
+                "none".into()
+            } else {
+                flags.join(", ")
+            }
         ),
     );
     if file.relocated.is_empty() {
         let found = section.find_function(bytes, pc, Search::Thorough);
         if found != Ok(Some(*function)) {
-            line("but", "a search by bisection does not find it: not sorted, or overlapping".into());
+            line(
+                "but",
+                "a search by bisection does not find it: not sorted, or overlapping".into(),
+            );
         }
     }
     Ok(words.is_some())

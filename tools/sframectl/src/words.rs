@@ -159,12 +159,14 @@ pub(crate) fn explain(error: Error, about: u32) -> (u64, String) {
         Error::Fault { offset } => (offset, "the section ends here, in the middle".into()),
         Error::Malformed { what, offset } => (offset, malformed(what).into()),
         Error::Unsupported { what } => match what {
-            Unsupported::Version(value) => {
-                (about + 2, format!("version {value} is not known, only 1 to 3"))
-            }
-            Unsupported::Flags(value) => {
-                (about + 3, format!("flags {value:#x} are not known in this version"))
-            }
+            Unsupported::Version(value) => (
+                about + 2,
+                format!("version {value} is not known, only 1 to 3"),
+            ),
+            Unsupported::Flags(value) => (
+                about + 3,
+                format!("flags {value:#x} are not known in this version"),
+            ),
             Unsupported::Abi(value) => {
                 (about + 4, format!("ABI {value} is not known, only 1 to 4"))
             }

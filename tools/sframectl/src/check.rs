@@ -101,7 +101,7 @@ pub(crate) fn run(file: &File, path: &Path) -> (String, bool) {
     let count = file.remarks.len() + findings.in_section.len();
     let _ = writeln!(
         text,
-        "{path}: {} sections, {} functions, {} rows: {count} findings",
+        "{path}: sections: {}, functions: {}, rows: {}, findings: {count}",
         blobs.len(),
         findings.functions,
         findings.rows

@@ -206,7 +206,8 @@ fn tell(
         }
         row = Some((index, decoded, raw));
     }
-    let by_code = stub_rule(file, abi, function, pc);
+    // Where instructions and row agree, the row is as good.
+    let by_code = stub_rule(file, abi, function, pc).filter(|rule| by_rows.as_ref() != Some(rule));
 
     let words = match (&by_code, &row, &by_rows) {
         (Some(rule), _, _) => Some(Words::of_rule(abi, rule)),
@@ -237,18 +238,15 @@ fn tell(
             line("no rule", why.into());
         }
     }
-    if let Some(code) = &by_code {
+    if by_code.is_some() {
+        let says = by_rows.map_or("nothing".into(), |rule| words::cfa(&rule.cfa));
         line(
             "by",
-            "the instructions of a PLT's stub (in the innermost frame)".into(),
+            format!(
+                "the instructions of the PLT's stub, in the innermost frame; the row says cfa \
+                 {says}, as GNU ld writes wrong rows for some"
+            ),
         );
-        if by_rows.as_ref() != Some(code) {
-            let says = by_rows.map_or("nothing".into(), |rule| words::cfa(&rule.cfa));
-            line(
-                "wrong",
-                format!("its row says cfa {says}: GNU ld writes wrong rows for some"),
-            );
-        }
     }
     match &row {
         Some((index, decoded, raw)) => line(

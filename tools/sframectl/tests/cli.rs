@@ -208,6 +208,49 @@ fn programs_are_as_readelf_has_them() {
     }
 }
 
+#[test]
+fn all_that_lld_has_put_together_is_read() {
+    let dir = workdir("lld");
+    let object = gcc(&dir, "one.o", &[SFRAME, "-c"]);
+    let more = dir.join("more.c");
+    fs::write(
+        &more,
+        "int puts(char *); int more(void) { return puts(\"more\") + 1; }",
+    )
+    .unwrap();
+    let program = dir.join("program");
+    run(Command::new("gcc")
+        .args(["-O2", SFRAME, "-fuse-ld=lld", "-o"])
+        .arg(&program)
+        .args([&object, &more]));
+    let dump = json(&program);
+    let blobs = dump["blobs"].as_array().unwrap();
+    assert_eq!(blobs.len(), 2);
+    assert!(blobs[1]["offset"].as_u64() > Some(0));
+    let data = fs::read(&program).unwrap();
+    let sizes = sizes(&data);
+    let starts: Vec<u64> = functions(&dump)
+        .iter()
+        .map(|function| function["start"].as_u64().unwrap())
+        .collect();
+    let named = ["calls", "other", "main", "more"].map(|name| sizes[name].0);
+    assert_eq!(starts, named);
+    let said = call("lookup", &program, &["more"]);
+    assert!(
+        said.out.contains("  blob      1 at .sframe+0x"),
+        "{}",
+        said.out
+    );
+    assert!(said.out.contains(", flags none\n"), "{}", said.out);
+    let lines = findings(&program);
+    assert_eq!(lines.len(), 2, "{lines:?}");
+    assert!(lines[0].contains("no segment PT_GNU_SFRAME"), "{lines:?}");
+    assert!(
+        lines[1].contains("2 sections, one behind the other"),
+        "{lines:?}"
+    );
+}
+
 /// Functions by name, of which an object file has the section's start, and their sizes.
 fn sizes(data: &[u8]) -> BTreeMap<String, (u64, u64)> {
     let elf = object::File::parse(data).unwrap();

@@ -21,6 +21,7 @@ help:
 	@echo '                   (scripts/prepare-kernel makes the tree for a Debian kernel)'
 	@echo '  make install   - install the module'
 	@echo '  make clean     - remove what was built'
+	@echo '  make tools     - build sframectl, which shows what files hold, as build/tools/sframectl'
 	@echo '  scripts/selftest - load the module, check a stack, unload it'
 
 modules:
@@ -36,6 +37,12 @@ install: modules
 	install -D -m 644 sframe_unwind.ko \
 		"$(INSTALL_MOD_PATH)/lib/modules/$$release/updates/sframe_unwind.ko" && \
 	depmod $(if $(INSTALL_MOD_PATH),-b '$(INSTALL_MOD_PATH)') "$$release"
+
+# In the prepared root, for its Rust and its C library.
+tools:
+	@bash -c '. scripts/lib.sh && in_root env CARGO_TARGET_DIR=/src/build/target \
+		cargo build --release --locked --manifest-path /src/Cargo.toml -p sframectl'
+	install -D build/target/release/sframectl build/tools/sframectl
 
 clean:
 	rm -rf build target
@@ -53,4 +60,4 @@ test-all:
 fuzz:
 	@scripts/fuzz
 
-.PHONY: all help modules install clean demo test test-all fuzz
+.PHONY: all help modules install tools clean demo test test-all fuzz

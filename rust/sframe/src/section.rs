@@ -108,10 +108,7 @@ impl Section {
     ///
     /// As [`Section::open`].
     pub fn next<S: Source + ?Sized>(&self, bytes: &S) -> Result<Option<Section>, Error> {
-        // Up to seven zeros align it.
-        let Some(at) = self.header.end.checked_next_multiple_of(8) else {
-            return Ok(None);
-        };
+        let at = self.next_offset();
         match at.checked_add(HEADER_SIZE) {
             Some(end) if end <= self.len => {}
             _ => return Ok(None),
@@ -411,6 +408,29 @@ impl Section {
         self.header.end
     }
 
+    /// Where the header of a section behind it would be, in bytes from where the first section
+    /// begins: up to seven zeros align it.
+    #[inline]
+    pub const fn next_offset(&self) -> u32 {
+        match self.header.end.checked_next_multiple_of(8) {
+            Some(at) => at,
+            None => u32::MAX,
+        }
+    }
+
+    /// Where function descriptor entry `index` is, in bytes from where the first section begins.
+    #[inline]
+    pub fn entry_offset(&self, index: u32) -> u32 {
+        fde::entry_at(&self.header, index)
+    }
+
+    /// Where the rows of all functions begin, in bytes from where the first section begins. They
+    /// end at [`Section::end`].
+    #[inline]
+    pub const fn rows_offset(&self) -> u32 {
+        self.header.fres_at
+    }
+
     /// The version of the format.
     #[inline]
     pub const fn version(&self) -> Version {
@@ -490,6 +510,8 @@ mod tests {
         let section = Section::open(EMPTY, 0x1000, 28).unwrap();
         assert_eq!(section.address(), 0x1000);
         assert_eq!(section.end(), 28);
+        assert_eq!(section.next_offset(), 32);
+        assert_eq!((section.entry_offset(0), section.rows_offset()), (28, 28));
         assert_eq!(section.version(), Version::V2);
         assert_eq!(section.abi(), Abi::Amd64);
         assert_eq!(section.flags(), 3);

@@ -1,0 +1,565 @@
+// SPDX-License-Identifier: GPL-2.0-only
+
+//! `sframectl check`: all that contradicts the format, itself, or the code of the file.
+
+use std::{
+    collections::BTreeSet,
+    fmt::Write,
+    path::Path, //
+};
+
+use object::elf;
+use sframe::{
+    abi::Abi,
+    fde::Function,
+    header::{
+        Version,
+        FUNC_START_PCREL,
+        HEADER_SIZE,
+        SORTED, //
+    },
+    section::Section, //
+};
+
+use crate::{
+    file::{
+        Blob,
+        File,
+        Kind, //
+    },
+    lookup::stub_rule,
+    raw::{
+        self,
+        Raw,
+        RawRow, //
+    },
+    words::{
+        self,
+        explain, //
+    }, //
+};
+
+/// Bits of info bytes that have no meaning in any version.
+const UNUSED: u8 = 0x40;
+/// Those of the second info byte of version 3.
+const UNUSED2: u8 = 0xe0;
+const PAC_KEY_B: u8 = 0x20;
+const SIGNAL: u8 = 0x80;
+const MANGLED: u8 = 0x80;
+/// Of a control word of a flexible row.
+const UNUSED_CONTROL: u32 = 4;
+
+/// What was found, by offset.
+struct Findings<'a> {
+    file: &'a File,
+    in_section: BTreeSet<(u64, String)>,
+    functions: u64,
+    rows: u64,
+}
+
+/// A function, and where it stands.
+struct Entry {
+    at: u32,
+    index: u32,
+    area: Option<usize>,
+    function: Function,
+}
+
+/// The text to print, and whether nothing was found.
+pub(crate) fn run(file: &File, path: &Path) -> (String, bool) {
+    let (blobs, stop) = file.blobs();
+    let mut findings = Findings {
+        file,
+        in_section: stop.into_iter().collect(),
+        functions: 0,
+        rows: 0,
+    };
+    for (index, blob) in blobs.iter().enumerate() {
+        findings.blob(blob);
+        if index == 1 {
+            findings.say(
+                blob.section.offset(),
+                format!(
+                    "{} sections, one behind the other, by a linker that does not know SFrame: \
+                     many readers see the first alone",
+                    blobs.len()
+                ),
+            );
+        }
+    }
+    findings.tails(&blobs);
+    findings.relocations(&blobs);
+
+    let path = path.display();
+    let mut text = String::new();
+    for (at, what) in &file.remarks {
+        let _ = writeln!(text, "{path}: {at:#x}: {what}");
+    }
+    for (at, what) in &findings.in_section {
+        let _ = writeln!(text, "{path}: .sframe+{at:#x}: {what}");
+    }
+    let count = file.remarks.len() + findings.in_section.len();
+    let _ = writeln!(
+        text,
+        "{path}: sections: {}, functions: {}, rows: {}, findings: {count}",
+        blobs.len(),
+        findings.functions,
+        findings.rows
+    );
+    (text, count == 0)
+}
+
+impl Findings<'_> {
+    fn say(&mut self, at: u32, what: impl Into<String>) {
+        self.in_section.insert((at.into(), what.into()));
+    }
+
+    fn blob(&mut self, blob: &Blob) {
+        let section = &blob.section;
+        let bytes = &self.file.bytes[..];
+        self.header(blob);
+
+        let mut entries = Vec::new();
+        let mut total = 0u64;
+        let mut before: Option<u64> = None;
+        for index in 0..section.num_fdes() {
+            let at = section.entry_offset(index);
+            let function = match section.function(bytes, index) {
+                Ok(function) => function,
+                Err(error) => {
+                    self.in_section.insert(explain(error, at));
+                    continue;
+                }
+            };
+            total += u64::from(function.num_rows());
+            // As distances from the section, so that nothing wraps around.
+            let start = function.start().wrapping_sub(section.address());
+            if section.flags() & SORTED != 0 && self.file.relocated.is_empty() {
+                if before.is_some_and(|before| (before as i64) > (start as i64)) {
+                    let what = "the flags say SORTED, but the function starts before the last one";
+                    self.say(at, format!("function {index}: {what}"));
+                }
+                before = Some(start);
+            }
+            entries.push(Entry {
+                at,
+                index,
+                area: self.file.area_of(section, index),
+                function,
+            });
+        }
+        self.functions += u64::from(section.num_fdes());
+
+        // A row takes two bytes at least: more of them are not looked at, whatever is claimed.
+        let mut left = u64::from(section.end() - section.rows_offset()) / 2;
+        let mut ranges = Vec::new();
+        for entry in &entries {
+            self.entry(section, entry);
+            let rows = u64::from(entry.function.num_rows());
+            if rows > left {
+                self.say(
+                    entry.at,
+                    format!(
+                        "function {}: {rows} rows do not fit into the section",
+                        entry.index
+                    ),
+                );
+                continue;
+            }
+            left -= rows;
+            ranges.extend(self.rows(section, entry));
+        }
+        if total != u64::from(section.num_fres()) {
+            self.say(
+                section.offset() + 12,
+                format!(
+                    "the header says {} rows, the functions have {total}",
+                    section.num_fres()
+                ),
+            );
+        }
+        if entries.len() == section.num_fdes() as usize {
+            self.row_ranges(section, ranges);
+        }
+        self.overlaps(&mut entries);
+    }
+
+    fn header(&mut self, blob: &Blob) {
+        let section = &blob.section;
+        let raw = Raw::of(&self.file.bytes, section);
+        let at = section.offset();
+        let field = |offset| raw.number(at + offset, 4).unwrap_or(0);
+        let aux = u32::from(raw.byte(at + 7).unwrap_or(0));
+        let behind = at + HEADER_SIZE + aux;
+
+        if aux != 0 {
+            self.say(
+                at + 7,
+                format!("an auxiliary header of {aux} bytes, of unknown meaning"),
+            );
+        }
+        if section.version() == Version::V3 && section.flags() & FUNC_START_PCREL == 0 {
+            self.say(at + 3, "version 3 without the flag FUNC_START_PCREL");
+        }
+        if blob.resettled && self.file.kind == Kind::Linked {
+            self.say(
+                at + 3,
+                "by the flags starts are counted from the section, but then lie in no code: they \
+                 are counted from their fields",
+            );
+        }
+        if self.file.kind == Kind::Relocatable && section.flags() & SORTED != 0 {
+            self.say(
+                at + 3,
+                "the flags say SORTED, but a relocatable file has no addresses yet",
+            );
+        }
+        let (ra, fp) = (section.fixed_ra_offset(), section.fixed_fp_offset());
+        let usual = if section.abi() == Abi::Amd64 { -8 } else { 0 };
+        if ra != usual {
+            self.say(
+                at + 6,
+                format!("the fixed RA offset is {ra}, and {usual} by the ABI"),
+            );
+        }
+        if fp != 0 {
+            self.say(
+                at + 5,
+                format!("the fixed FP offset is {fp}, and 0 by the ABI"),
+            );
+        }
+        let machine = match section.abi() {
+            Abi::Amd64 => elf::EM_X86_64,
+            Abi::Aarch64 | Abi::Aarch64Big => elf::EM_AARCH64,
+            Abi::S390x => elf::EM_S390,
+        };
+        if self.file.kind != Kind::Bare && self.file.machine != machine {
+            self.say(
+                at + 4,
+                format!(
+                    "the ABI is {}, but the file is for machine {}",
+                    words::abi(section.abi()),
+                    self.file.machine
+                ),
+            );
+        }
+        let functions = section.entry_offset(0) - behind;
+        if functions != 0 {
+            self.say(
+                at + 20,
+                format!("{functions} bytes between header and functions"),
+            );
+        }
+        let gap = section.rows_offset() - section.entry_offset(section.num_fdes());
+        if gap != 0 {
+            self.say(at + 24, format!("{gap} bytes between functions and rows"));
+        }
+        if section.end() - section.rows_offset() != field(16) {
+            self.say(
+                at + 16,
+                "the length of the rows is not what the header says",
+            );
+        }
+    }
+
+    /// The entry's own fields, and where the function lies.
+    fn entry(&mut self, section: &Section, entry: &Entry) {
+        let raw = Raw::of(&self.file.bytes, section);
+        let function = &entry.function;
+        let name = format!("function {}", entry.index);
+        let byte = |at| raw.byte(at).unwrap_or(0);
+        // Where info and block size are.
+        let (info_at, block_at) = match section.version() {
+            Version::V1 => (entry.at + 16, None),
+            Version::V2 => (entry.at + 16, Some(entry.at + 17)),
+            Version::V3 => (function.rows_at() - 3, Some(function.rows_at() - 1)),
+        };
+        let mut unused = UNUSED;
+        if section.version() != Version::V3 {
+            unused |= SIGNAL;
+        }
+        if !section.abi().may_mangle() {
+            unused |= PAC_KEY_B;
+        }
+        let info = byte(info_at);
+        if info & unused != 0 {
+            let bits = info & unused;
+            self.say(
+                info_at,
+                format!("{name}: unused bits {bits:#x} of the info byte are set"),
+            );
+        }
+        if section.version() == Version::V3 && byte(info_at + 1) & UNUSED2 != 0 {
+            let bits = byte(info_at + 1) & UNUSED2;
+            self.say(
+                info_at + 1,
+                format!("{name}: unused bits {bits:#x} of the second info byte are set"),
+            );
+        }
+        if section.version() == Version::V2 {
+            let padding = raw.number(entry.at + 18, 2).unwrap_or(0);
+            if padding != 0 {
+                self.say(
+                    entry.at + 18,
+                    format!("{name}: the padding is {padding:#x}, not zero"),
+                );
+            }
+        }
+        match (function.repeat(), block_at) {
+            (Some(block), _) if function.size() % u32::from(block.get()) != 0 => self.say(
+                entry.at,
+                format!(
+                    "{name}: its size, {}, is no multiple of its block's, {block}",
+                    function.size()
+                ),
+            ),
+            (None, Some(at)) if byte(at) != 0 => {
+                let block = byte(at);
+                self.say(
+                    at,
+                    format!("{name}: is pcinc, but has a block size of {block}"),
+                );
+            }
+            _ => {}
+        }
+        self.place(entry, &name);
+    }
+
+    /// Whether the function lies in code.
+    fn place(&mut self, entry: &Entry, name: &str) {
+        let function = &entry.function;
+        let (start, size) = (function.start(), u64::from(function.size()));
+        let inside = |area: &crate::file::Area| {
+            let offset = start.wrapping_sub(area.range.start);
+            let length = area.range.end - area.range.start;
+            offset <= length && size <= length - offset
+        };
+        let found = match self.file.kind {
+            Kind::Bare => true,
+            Kind::Linked => self.file.areas.iter().any(inside),
+            // Without relocation nothing is known, and that is told elsewhere.
+            Kind::Relocatable => match self.file.relocated.get(&entry.at.into()) {
+                None => true,
+                Some(area) => area.is_some_and(|area| inside(&self.file.areas[area])),
+            },
+        };
+        if !found {
+            self.say(
+                entry.at,
+                format!("{name}: {start:#x}, {size} bytes, lies in no code: discarded?"),
+            );
+        }
+    }
+
+    /// The rows of a function. Returns where they are, with what is in front of them.
+    fn rows(&mut self, section: &Section, entry: &Entry) -> Option<(u32, u32, u32)> {
+        let bytes = &self.file.bytes[..];
+        let function = &entry.function;
+        let name = format!("function {}", entry.index);
+        let limit = match function.repeat() {
+            Some(block) => block.get().into(),
+            None => function.size(),
+        };
+        let mut end = function.rows_at();
+        let mut rows = Vec::new();
+        let raw_rows = raw::rows(Raw::of(bytes, section), function);
+        for (number, (row, raw)) in section.rows(bytes, function).zip(raw_rows).enumerate() {
+            let row = match row {
+                Ok(row) => row,
+                Err(error) => {
+                    let (at, what) = explain(error, raw.at);
+                    self.in_section
+                        .insert((at, format!("{name}, row {number}: {what}")));
+                    return None;
+                }
+            };
+            self.rows += 1;
+            let name = format!("{name}, row {number}");
+            if row.start >= limit && limit != 0 {
+                self.say(
+                    raw.at,
+                    format!(
+                        "{name}: starts at {:#x}, behind the end of its {limit} bytes",
+                        row.start
+                    ),
+                );
+            }
+            self.row(section, function, &raw, &name);
+            end = raw.next()?;
+            rows.push(row);
+        }
+        self.stubs(section, entry, &rows);
+        let in_front = if section.version() == Version::V3 {
+            5
+        } else {
+            0
+        };
+        Some((function.rows_at() - in_front, end, entry.index))
+    }
+
+    fn row(&mut self, section: &Section, function: &Function, row: &RawRow<'_>, name: &str) {
+        let mut unused = if section.abi().may_mangle() {
+            0
+        } else {
+            MANGLED
+        };
+        if row.count() == 0 {
+            unused = 0xff;
+        } else if function.is_flexible() {
+            unused |= 1;
+        }
+        if row.info & unused != 0 {
+            let bits = row.info & unused;
+            self.say(
+                row.at,
+                format!("{name}: unused bits {bits:#x} of the info byte are set"),
+            );
+        }
+        if !function.is_flexible() {
+            return;
+        }
+        // Pairs of words, or a zero in the place of one.
+        let mut next = 0;
+        while let Some(control) = row.word(next) {
+            if control & UNUSED_CONTROL != 0 {
+                self.say(
+                    row.at,
+                    format!("{name}: control word {control:#x} has an unused bit set"),
+                );
+            }
+            next += if control == 0 { 1 } else { 2 };
+        }
+    }
+
+    /// Whether the rows of a PLT's stubs are what its instructions do.
+    fn stubs(&mut self, section: &Section, entry: &Entry, rows: &[sframe::fre::Row]) {
+        let function = &entry.function;
+        let block = match function.repeat() {
+            Some(block) => u32::from(block.get()),
+            None => function.size(),
+        };
+        // The first block stands for all.
+        for offset in 0..block.min(function.size()).min(64) {
+            let pc = function.start().wrapping_add(offset.into());
+            let Some(code) = stub_rule(self.file, section.abi(), function, pc) else {
+                continue;
+            };
+            let behind = rows.partition_point(|row| row.start <= offset);
+            let row = behind.checked_sub(1).and_then(|index| rows.get(index));
+            if row.map(|row| row.rule) != Some(code) {
+                let says = row.map_or("nothing".into(), |row| words::cfa(&row.rule.cfa));
+                self.say(
+                    entry.at,
+                    format!(
+                        "function {}: at {pc:#x} its row says cfa {says}, and the PLT's \
+                         instructions {}",
+                        entry.index,
+                        words::cfa(&code.cfa)
+                    ),
+                );
+                return;
+            }
+        }
+    }
+
+    /// Whether each byte of the rows belongs to one function.
+    fn row_ranges(&mut self, section: &Section, mut ranges: Vec<(u32, u32, u32)>) {
+        ranges.sort_unstable();
+        let known = ranges.len() == section.num_fdes() as usize;
+        let mut covered = section.rows_offset();
+        for (start, end, index) in ranges {
+            if start < covered && start < end {
+                self.say(
+                    start,
+                    format!("function {index}: shares its rows with another one"),
+                );
+            } else if start > covered && known {
+                let gap = start - covered;
+                self.say(
+                    covered,
+                    format!("{gap} bytes of rows that belong to no function"),
+                );
+            }
+            covered = covered.max(end);
+        }
+        if covered < section.end() && known {
+            let gap = section.end() - covered;
+            self.say(
+                covered,
+                format!("{gap} bytes of rows that belong to no function"),
+            );
+        }
+    }
+
+    fn overlaps(&mut self, entries: &mut [Entry]) {
+        entries.sort_by_key(|entry| (entry.area, entry.function.start(), entry.index));
+        let mut last: Option<&Entry> = None;
+        for entry in entries.iter().filter(|entry| entry.function.size() != 0) {
+            if let Some(other) = last.filter(|other| {
+                other.area == entry.area && other.function.covers(entry.function.start())
+            }) {
+                let how = if other.function.start() == entry.function.start() {
+                    "starts where function"
+                } else {
+                    "overlaps function"
+                };
+                self.say(
+                    entry.at,
+                    format!(
+                        "function {}: {how} {} does, at {:#x}",
+                        entry.index,
+                        other.index,
+                        entry.function.start()
+                    ),
+                );
+            }
+            let end = |entry: &Entry| {
+                u128::from(entry.function.start()) + u128::from(entry.function.size())
+            };
+            if last.is_none_or(|other| other.area != entry.area || end(other) < end(entry)) {
+                last = Some(entry);
+            }
+        }
+    }
+
+    /// Whether there is nothing but zeros between and behind the sections.
+    fn tails(&mut self, blobs: &[Blob]) {
+        let bytes = &self.file.bytes;
+        for (index, blob) in blobs.iter().enumerate() {
+            let start = blob.section.end() as usize;
+            let next = blobs.get(index + 1);
+            let end = next.map_or(bytes.len(), |next| next.section.offset() as usize);
+            let tail = bytes.get(start..end).unwrap_or_default();
+            if let Some(nonzero) = tail.iter().position(|&byte| byte != 0) {
+                let at = (start + nonzero) as u64;
+                let what = "what is behind the rows is not zero".to_owned();
+                self.in_section.insert((at, what));
+            }
+        }
+    }
+
+    /// Whether there is one relocation for each start of a function, and no other.
+    fn relocations(&mut self, blobs: &[Blob]) {
+        if self.file.kind != Kind::Relocatable {
+            return;
+        }
+        let starts: BTreeSet<u64> = blobs
+            .iter()
+            .flat_map(|blob| {
+                let section = blob.section;
+                (0..section.num_fdes()).map(move |index| section.entry_offset(index).into())
+            })
+            .collect();
+        for &at in starts
+            .iter()
+            .filter(|at| !self.file.relocated.contains_key(at))
+        {
+            let what = "no relocation for the function's start".to_owned();
+            self.in_section.insert((at, what));
+        }
+        for &at in self.file.relocated.keys().filter(|at| !starts.contains(at)) {
+            let what = "a relocation of what is no start of a function".to_owned();
+            self.in_section.insert((at, what));
+        }
+    }
+}

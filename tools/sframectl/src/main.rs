@@ -1,0 +1,140 @@
+// SPDX-License-Identifier: GPL-2.0-only
+
+//! `sframectl`: shows, searches and checks the SFrame sections of files.
+//!
+//! What a section says is decoded by the crate `sframe`, the very files that run in the kernel
+//! module. This program finds sections in files, applies relocations, and prints.
+
+mod check;
+mod dump;
+mod file;
+mod lookup;
+mod raw;
+mod words;
+
+use std::{
+    io::{
+        self,
+        ErrorKind,
+        Write, //
+    },
+    path::{
+        Path,
+        PathBuf, //
+    },
+    process::ExitCode, //
+};
+
+use clap::{
+    Parser,
+    Subcommand, //
+};
+
+use file::File;
+
+const EXIT_CODES: &str = "\
+Exit codes: 0 success; 1 the file cannot be read or is broken; 2 wrong use.
+
+A section that is missing or of size zero is no error: there is nothing to show.";
+
+const EXIT_CODES_LOOKUP: &str = "\
+Exit codes: 0 there is a rule for each PC; 1 there is none for some, or the file cannot be read or
+is broken; 2 wrong use.
+
+A PC is a link-time address. A return address is to be asked for as the address before it, for the
+call may be the last instruction of its function. In relocatable files (.o, ld -r) a number is an
+offset in each section of code; SECTION+OFFSET tells them apart.";
+
+const EXIT_CODES_CHECK: &str = "\
+Exit codes: 0 nothing was found; 1 something was, or the file cannot be read; 2 wrong use.
+
+Each line names the file, where it is (.sframe+OFFSET in the section, or an offset in the file), and
+what is wrong. The last line is a summary.";
+
+/// Shows, searches and checks the SFrame sections of files.
+///
+/// FILE is an ELF file (object file, program, shared library) or a bare section, of SFrame version
+/// 1, 2 or 3, for AMD64, AArch64 or s390x.
+#[derive(Parser)]
+#[command(version, max_term_width = 100, after_help = EXIT_CODES)]
+struct Arguments {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Prints all functions and rows, much as readelf does.
+    ///
+    /// Addresses are link-time addresses. In relocatable files (.o, ld -r) relocations are applied,
+    /// and addresses are offsets in the section of code that the function is in. Of a bare section,
+    /// and of an object file without relocations, addresses are counted from the section's start.
+    #[command(after_help = EXIT_CODES)]
+    Dump {
+        /// The file to read.
+        file: PathBuf,
+        /// One line of JSON: addresses are numbers; a row's "pc" is an address for "pcinc", and an
+        /// offset in the repeated block for "pcmask"; "cfa" and "fp" are null in the row of an
+        /// outermost frame.
+        #[arg(long)]
+        json: bool,
+    },
+    /// Tells which rule holds at each PC, and where it comes from.
+    #[command(after_help = EXIT_CODES_LOOKUP)]
+    Lookup {
+        /// The file to read.
+        file: PathBuf,
+        /// 0xHEX, a decimal number, SYMBOL or SYMBOL+OFFSET.
+        #[arg(required = true, value_name = "PC")]
+        pcs: Vec<String>,
+    },
+    /// Lists all that contradicts the format, itself, or the code of the file.
+    #[command(after_help = EXIT_CODES_CHECK)]
+    Check {
+        /// The file to read.
+        file: PathBuf,
+    },
+}
+
+fn main() -> ExitCode {
+    let (path, result) = match Arguments::parse().command {
+        Command::Dump { file, json } => {
+            let result = File::read(&file).and_then(|read| dump::run(&read, json));
+            (file, result.map(|text| (text, true)))
+        }
+        Command::Lookup { file, pcs } => {
+            let result = File::read(&file).and_then(|read| lookup::run(&read, &pcs));
+            (file, result)
+        }
+        Command::Check { file } => {
+            let result = File::read(&file).map(|read| check::run(&read, &file));
+            (file, result)
+        }
+    };
+    match result {
+        Ok((text, good)) => print(&text, good),
+        Err(what) => fail(&path, &what),
+    }
+}
+
+/// Prints `text`; the exit code tells whether all was good.
+fn print(text: &str, good: bool) -> ExitCode {
+    let mut stdout = io::stdout().lock();
+    match stdout
+        .write_all(text.as_bytes())
+        .and_then(|()| stdout.flush())
+    {
+        // Who reads no further, as head does, has what was wanted.
+        Err(error) if error.kind() != ErrorKind::BrokenPipe => {
+            fail(Path::new("standard output"), &error.to_string())
+        }
+        _ if good => ExitCode::SUCCESS,
+        _ => ExitCode::FAILURE,
+    }
+}
+
+fn fail(path: &Path, what: &str) -> ExitCode {
+    // Where not even that can be said, the exit code has to do.
+    let _ = writeln!(io::stderr(), "sframectl: {}: {what}", path.display());
+    ExitCode::FAILURE
+}

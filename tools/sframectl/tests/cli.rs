@@ -1,0 +1,1036 @@
+// SPDX-License-Identifier: GPL-2.0-only
+
+//! The program as it is called: programs of the toolchain at hand, bare sections of all versions,
+//! and files that are broken in each way.
+
+#[path = "../../../rust/sframe/tests/support/build.rs"]
+#[expect(dead_code, reason = "the core's tests take more of it")]
+mod build;
+#[path = "../../../rust/sframe/tests/support/encode.rs"]
+#[expect(dead_code, reason = "the core's tests take more of it")]
+mod encode;
+
+use std::{
+    collections::BTreeMap,
+    fs,
+    path::{
+        Path,
+        PathBuf, //
+    },
+    process::Command, //
+};
+
+use object::{
+    elf,
+    read::elf::{
+        ElfFile64,
+        ProgramHeader, //
+    },
+    Endianness,
+    Object,
+    ObjectSection,
+    ObjectSymbol,
+    SymbolKind, //
+};
+use serde_json::Value;
+
+use build::{
+    run,
+    workdir, //
+};
+use encode::{
+    patch,
+    Function,
+    Section,
+    MASK,
+    PCREL,
+    SP, //
+};
+
+/// What the program printed, and its exit code.
+struct Said {
+    code: i32,
+    out: String,
+    err: String,
+}
+
+fn call(command: &str, file: &Path, rest: &[&str]) -> Said {
+    let output = Command::new(env!("CARGO_BIN_EXE_sframectl"))
+        .arg(command)
+        .arg(file)
+        .args(rest)
+        .output()
+        .expect("cannot run sframectl");
+    let text = |bytes: Vec<u8>| String::from_utf8(bytes).expect("UTF-8");
+    let said = Said {
+        // None is a signal.
+        code: output.status.code().expect("a signal"),
+        out: text(output.stdout),
+        err: text(output.stderr),
+    };
+    // 101 is a panic.
+    assert!(said.code <= 2, "{command} {file:?}: {}", said.err);
+    said
+}
+
+fn json(file: &Path) -> Value {
+    let said = call("dump", file, &["--json"]);
+    assert_eq!((said.code, &*said.err), (0, ""), "{file:?}");
+    serde_json::from_str(&said.out).expect("JSON")
+}
+
+fn functions(dump: &Value) -> Vec<&Value> {
+    let blobs = dump["blobs"].as_array().unwrap();
+    blobs
+        .iter()
+        .flat_map(|blob| blob["functions"].as_array().unwrap())
+        .collect()
+}
+
+/// What `check` finds, with the file's name cut off and without the summary.
+fn findings(file: &Path) -> Vec<String> {
+    let said = call("check", file, &[]);
+    let name = format!("{}: ", file.display());
+    let mut lines: Vec<String> = said
+        .out
+        .lines()
+        .map(|line| line.strip_prefix(&name).expect("the name").to_owned())
+        .collect();
+    let summary = lines.pop().expect("a summary");
+    assert!(
+        summary.ends_with(&format!("findings: {}", lines.len())),
+        "{summary}"
+    );
+    assert_eq!(said.code, i32::from(!lines.is_empty()), "{}", said.out);
+    lines
+}
+
+const SOURCE: &str = "
+    #include <stdio.h>
+    #include <stdlib.h>
+    int calls(int x) { char b[700]; return snprintf(b, 700, \"%d\", x) + puts(b) + rand(); }
+    int other(int *x) { return calls(*x) + calls(x[1]); }
+    int main(int argc, char **argv) { return other(&argc) + calls(argc) + argv[0][0]; }
+";
+
+/// Has gcc make a file of [`SOURCE`].
+fn gcc(dir: &Path, name: &str, args: &[&str]) -> PathBuf {
+    let source = dir.join("source.c");
+    fs::write(&source, SOURCE).unwrap();
+    let out = dir.join(name);
+    run(Command::new("gcc")
+        .args(["-O2", "-g0", "-o"])
+        .arg(&out)
+        .args(args)
+        .arg(&source));
+    out
+}
+
+const SFRAME: &str = "-Wa,--gsframe";
+
+/// Rows by address of function, as `readelf --sframe` prints them: where they start, CFA, FP, RA.
+type Rows = BTreeMap<u64, Vec<(u64, [String; 3])>>;
+
+fn readelf(file: &Path) -> Rows {
+    let hex = |text: &str| u64::from_str_radix(text, 16).expect("a hexadecimal number");
+    let mut rows = Rows::new();
+    let mut function = 0;
+    for line in run(Command::new("readelf").arg("--sframe").arg(file)).lines() {
+        let words: Vec<&str> = line.split_whitespace().collect();
+        match words[..] {
+            ["func", "idx", _, "pc", "=", start, ..] => {
+                function = hex(start.trim_end_matches(',').trim_start_matches("0x"));
+                rows.insert(function, Vec::new());
+            }
+            [start, cfa, fp, ra] if start.len() == 16 => {
+                let words = [cfa, fp, ra].map(str::to_owned);
+                rows.get_mut(&function).unwrap().push((hex(start), words));
+            }
+            _ => {}
+        }
+    }
+    rows
+}
+
+fn ours(dump: &Value) -> Rows {
+    functions(dump)
+        .into_iter()
+        .map(|function| {
+            let rows = function["rows"].as_array().unwrap().iter().map(|row| {
+                let word = |name: &str| row[name].as_str().unwrap().to_owned();
+                let words = [word("cfa"), word("fp"), word("ra")];
+                (row["pc"].as_u64().unwrap(), words)
+            });
+            (function["start"].as_u64().unwrap(), rows.collect())
+        })
+        .collect()
+}
+
+#[test]
+fn programs_are_as_readelf_has_them() {
+    let dir = workdir("programs");
+    for (name, args) in [
+        (
+            "exe",
+            &["-no-pie", "-Wl,-z,lazy", "-fcf-protection=none"][..],
+        ),
+        ("pie", &["-pie", "-fPIE"]),
+        ("lazy.so", &["-shared", "-fPIC", "-Wl,-z,lazy"]),
+        (
+            "ibt.so",
+            &["-shared", "-fPIC", "-fcf-protection", "-Wl,-z,ibtplt"],
+        ),
+    ] {
+        let file = gcc(&dir, name, &[&[SFRAME], args].concat());
+        let dump = json(&file);
+        let blob = &dump["blobs"][0];
+        assert_eq!(dump["blobs"].as_array().unwrap().len(), 1, "{name}");
+        assert_eq!(
+            (&blob["version"], &blob["abi"]),
+            (&2.into(), &"amd64".into())
+        );
+        assert_eq!(blob["flags"], Value::from(["SORTED"].to_vec()));
+        let rows = ours(&dump);
+        assert!(rows.len() > 4, "{name}: {rows:?}");
+        assert_eq!(rows, readelf(&file), "{name}");
+        // What people read has the same.
+        let text = call("dump", &file, &[]).out;
+        for (&start, rows) in &rows {
+            assert!(
+                text.contains(&format!(": pc = {start:#x}, size = ")),
+                "{text}"
+            );
+            for (pc, [cfa, fp, ra]) in rows {
+                let line = format!("  {pc:016x}  {cfa:<10}{fp:<10}{ra}\n");
+                assert!(text.contains(&line), "{name}: {line}: {text}");
+            }
+        }
+    }
+}
+
+#[test]
+fn all_that_lld_has_put_together_is_read() {
+    let dir = workdir("lld");
+    let object = gcc(&dir, "one.o", &[SFRAME, "-c"]);
+    let more = dir.join("more.c");
+    fs::write(
+        &more,
+        "int puts(char *); int more(void) { return puts(\"more\") + 1; }",
+    )
+    .unwrap();
+    let program = dir.join("program");
+    run(Command::new("gcc")
+        .args(["-O2", SFRAME, "-fuse-ld=lld", "-o"])
+        .arg(&program)
+        .args([&object, &more]));
+    let dump = json(&program);
+    let blobs = dump["blobs"].as_array().unwrap();
+    assert_eq!(blobs.len(), 2);
+    assert!(blobs[1]["offset"].as_u64() > Some(0));
+    let data = fs::read(&program).unwrap();
+    let sizes = sizes(&data);
+    let starts: Vec<u64> = functions(&dump)
+        .iter()
+        .map(|function| function["start"].as_u64().unwrap())
+        .collect();
+    let named = ["calls", "other", "main", "more"].map(|name| sizes[name].0);
+    assert_eq!(starts, named);
+    let said = call("lookup", &program, &["more"]);
+    assert!(
+        said.out.contains("  blob      1 at .sframe+0x"),
+        "{}",
+        said.out
+    );
+    assert!(said.out.contains(", flags none\n"), "{}", said.out);
+    let lines = findings(&program);
+    assert_eq!(lines.len(), 2, "{lines:?}");
+    assert!(lines[0].contains("no segment PT_GNU_SFRAME"), "{lines:?}");
+    assert!(
+        lines[1].contains("2 sections, one behind the other"),
+        "{lines:?}"
+    );
+}
+
+/// Functions by name, of which an object file has the section's start, and their sizes.
+fn sizes(data: &[u8]) -> BTreeMap<String, (u64, u64)> {
+    let elf = object::File::parse(data).unwrap();
+    elf.symbols()
+        .filter(|symbol| symbol.kind() == SymbolKind::Text && symbol.is_definition())
+        .map(|symbol| {
+            let name = symbol.name().unwrap().to_owned();
+            (name, (symbol.address(), symbol.size()))
+        })
+        .collect()
+}
+
+#[test]
+fn relocatable_files_are_relocated() {
+    let dir = workdir("relocatable");
+    let plain = gcc(&dir, "plain.o", &[SFRAME, "-c"]);
+    let parts = gcc(&dir, "parts.o", &[SFRAME, "-c", "-ffunction-sections"]);
+    let again = dir.join("again.o");
+    run(Command::new("ld")
+        .args(["-r", "-o"])
+        .arg(&again)
+        .arg(&plain));
+    for file in [&plain, &parts, &again] {
+        let data = fs::read(file).unwrap();
+        let mut expected: Vec<(u64, u64)> = sizes(&data).into_values().collect();
+        let dump = json(file);
+        let mut found: Vec<(u64, u64)> = functions(&dump)
+            .iter()
+            .map(|f| (f["start"].as_u64().unwrap(), f["size"].as_u64().unwrap()))
+            .collect();
+        expected.sort_unstable();
+        found.sort_unstable();
+        assert_eq!(found, expected, "{file:?}");
+    }
+    assert!(call("dump", &parts, &[]).out.contains(", in .text.calls\n"));
+
+    // In files of several sections a number alone means each of them; a name, one.
+    let said = call("lookup", &parts, &["0x0"]);
+    assert_eq!(said.code, 0);
+    assert_eq!(said.out.matches("  rule ").count(), 3, "{}", said.out);
+    let said = call("lookup", &parts, &[".text.calls+0x0", "other+1"]);
+    assert_eq!(said.out.matches("  rule ").count(), 2, "{}", said.out);
+    assert!(
+        said.out.contains("other+1 = 0x1 in .text.other:\n"),
+        "{}",
+        said.out
+    );
+
+    assert_eq!(findings(&plain), [""; 0]);
+    let claim = ".sframe+0x3: the flags say SORTED, but a relocatable file has no addresses yet";
+    assert_eq!(findings(&again), [claim]);
+    let bare = dir.join("bare.o");
+    run(Command::new("objcopy")
+        .arg("--remove-relocations=.sframe")
+        .args([&plain, &bare]));
+    let mut lines = findings(&bare);
+    lines.retain(|line| line.contains("no relocation"));
+    let fields = ["0x1c", "0x30", "0x44"];
+    let expected = fields.map(|at| format!(".sframe+{at}: no relocation for the function's start"));
+    assert_eq!(lines, expected);
+}
+
+#[test]
+fn files_without_are_empty() {
+    let dir = workdir("without");
+    let none = gcc(&dir, "none.o", &["-c"]);
+    let zero = dir.join("zero.o");
+    run(Command::new("objcopy")
+        .args(["--add-section", ".sframe=/dev/null"])
+        .args([&none, &zero]));
+    for file in [&none, &zero] {
+        let said = call("dump", file, &["--json"]);
+        assert_eq!((said.code, &*said.out), (0, "{\"blobs\":[]}\n"), "{file:?}");
+        assert_eq!(call("dump", file, &[]).out, "no SFrame section\n");
+        assert_eq!(findings(file), [""; 0]);
+        let said = call("lookup", file, &["main"]);
+        assert_eq!(said.code, 1);
+        assert!(said
+            .out
+            .contains(": no rule: the file has no SFrame section"));
+    }
+}
+
+/// A header, in the order of `abi`, in front of one function's entry and its rows.
+fn blob(version: u8, flags: u8, abi: u8, entry: &[u8], num_rows: u32, rows: &[u8]) -> Vec<u8> {
+    let fixed_ra = if abi == 3 { 0xf8 } else { 0 };
+    let word = |value: u32| match abi {
+        1 | 4 => value.to_be_bytes(),
+        _ => value.to_le_bytes(),
+    };
+    let magic = if abi == 1 || abi == 4 {
+        [0xde, 0xe2]
+    } else {
+        [0xe2, 0xde]
+    };
+    let mut bytes = magic.to_vec();
+    bytes.extend([version, flags, abi, 0, fixed_ra, 0]);
+    for value in [1, num_rows, rows.len() as u32, 0, entry.len() as u32] {
+        bytes.extend(word(value));
+    }
+    [&bytes, entry, rows].concat()
+}
+
+/// Version 3 for AMD64, flexible, as gcc's functions that realign their stack have it.
+fn flexible() -> Vec<u8> {
+    let mut entry = vec![0xe4, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff]; // 0x1000 - 0x1c
+    entry[1] = 0x0f;
+    entry[2..].fill(0);
+    entry.extend([0x5c, 0, 0, 0, 0, 0, 0, 0]);
+    let rows = [
+        &[5, 0, 0x80, 1, 0][..], // five rows of one-byte starts, a signal's trampoline, flexible
+        &[0x00, 0x04, 0x39, 0x08],
+        &[0x05, 0x04, 0x51, 0x00],
+        &[0x14, 0x0a, 0x51, 0x00, 0x00, 0x33, 0x00],
+        &[0x18, 0x0c, 0x33, 0xf0, 0x02, 0xf0, 0x33, 0x00],
+        &[0x5b, 0x00],
+    ]
+    .concat();
+    blob(3, PCREL, 3, &entry, 5, &rows)
+}
+
+/// Writes a bare section for one test.
+fn bare(test: &str, name: &str, bytes: &[u8]) -> PathBuf {
+    let file = workdir(test).join(name);
+    fs::write(&file, bytes).unwrap();
+    file
+}
+
+#[test]
+fn all_versions_and_machines_are_spoken() {
+    let said = |name: &str, bytes: &[u8]| {
+        let file = bare("versions", name, bytes);
+        assert_eq!(findings(&file), [""; 0], "{name}");
+        call("dump", &file, &["--json"]).out
+    };
+    assert_eq!(
+        said("v3-flexible", &flexible()),
+        concat!(
+            r#"{"blobs":[{"offset":0,"version":3,"flags":["FUNC_START_PCREL"],"abi":"amd64","#,
+            r#""functions":[{"start":4096,"size":92,"type":"flex","pc_type":"pcinc","rep_size":0,"#,
+            r#""signal":true,"rows":[{"pc":4096,"cfa":"sp+8","ra":"f","fp":"u"},"#,
+            r#"{"pc":4101,"cfa":"r10+0","ra":"f","fp":"u"},"#,
+            r#"{"pc":4116,"cfa":"r10+0","ra":"U","fp":"(fp+0)"},"#,
+            r#"{"pc":4120,"cfa":"(fp-16)","ra":"c-16","fp":"(fp+0)"},"#,
+            r#"{"pc":4187,"cfa":null,"ra":"RA undefined","fp":null}]}]}]}"#,
+            "\n"
+        )
+    );
+
+    // Version 2 errata 1 for s390x: a PLT, a register that is saved in another one, and a
+    // placeholder.
+    let entry = [
+        &0xfe4u32.to_be_bytes()[..],
+        &64u32.to_be_bytes(),
+        &[0, 0, 0, 0, 0, 0, 0, 4, 0x10, 32, 0, 0],
+    ]
+    .concat();
+    let rows = [
+        &[0x00, 0x03, 0x00][..],
+        &[0x06, 0x06, 0x16, 0xd0, 0xb8],
+        &[0x0a, 0x05, 0x00, 0x21],
+        &[0x0e, 0x07, 0x00, 0x00, 0xb8],
+    ]
+    .concat();
+    assert_eq!(
+        said("v2-s390x", &blob(2, PCREL, 4, &entry, 4, &rows)),
+        concat!(
+            r#"{"blobs":[{"offset":0,"version":2,"flags":["FUNC_START_PCREL"],"abi":"s390x","#,
+            r#""functions":[{"start":4096,"size":64,"type":"default","pc_type":"pcmask","#,
+            r#""rep_size":32,"signal":false,"rows":[{"pc":0,"cfa":"sp+160","ra":"u","fp":"u"},"#,
+            r#"{"pc":6,"cfa":"fp+336","ra":"c-48","fp":"c-72"},"#,
+            r#"{"pc":10,"cfa":"sp+160","ra":"r16","fp":"u"},"#,
+            r#"{"pc":14,"cfa":"sp+160","ra":"U","fp":"c-72"}]}]}]}"#,
+            "\n"
+        )
+    );
+
+    // Version 1 for AArch64, little-endian, with signed return addresses.
+    let v1 = |order: fn(u32) -> [u8; 4], abi| {
+        let entry = [
+            &order(0x1000)[..],
+            &order(16),
+            &order(0),
+            &order(3),
+            &[0x20],
+        ]
+        .concat();
+        let rows = [
+            &[0x00, 0x03, 0x00][..],
+            &[0x04, 0x83, 0x00],
+            &[0x08, 0x87, 0x10, 0xf8, 0xf0],
+        ]
+        .concat();
+        blob(1, 1, abi, &entry, 3, &rows)
+    };
+    for (bytes, abi) in [
+        (v1(u32::to_le_bytes, 2), "aarch64-le"),
+        (v1(u32::to_be_bytes, 1), "aarch64-be"),
+    ] {
+        assert_eq!(
+            said(abi, &bytes),
+            [
+                r#"{"blobs":[{"offset":0,"version":1,"flags":["SORTED"],"abi":""#,
+                abi,
+                r#"","functions":[{"start":4096,"size":16,"type":"default","pc_type":"pcinc","#,
+                r#""rep_size":0,"signal":false,"rows":[{"pc":4096,"cfa":"sp+0","ra":"u","#,
+                r#""fp":"u"},{"pc":4100,"cfa":"sp+0","ra":"u[s]","fp":"u"},"#,
+                r#"{"pc":4104,"cfa":"sp+16","ra":"c-8[s]","fp":"c-16"}]}]}]}"#,
+                "\n"
+            ]
+            .concat()
+        );
+    }
+}
+
+#[test]
+fn rules_are_found_with_their_reason() {
+    let dir = workdir("lookup");
+    let file = gcc(
+        &dir,
+        "lazy.so",
+        &[SFRAME, "-shared", "-fPIC", "-Wl,-z,lazy"],
+    );
+    let data = fs::read(&file).unwrap();
+    let (calls, size) = sizes(&data)["calls"];
+    let said = call("lookup", &file, &["calls", "calls+0x1", &calls.to_string()]);
+    assert_eq!(said.code, 0, "{}", said.out);
+    assert!(said.out.starts_with(&format!(
+        "calls = {calls:#x}:\n  rule      cfa sp+8, fp u, ra f\n"
+    )));
+    assert!(
+        said.out.contains(&format!(": {calls:#x}, {size} bytes\n")),
+        "{}",
+        said.out
+    );
+    assert!(said
+        .out
+        .contains("  blob      0 at .sframe+0x0: version 2, amd64, flags SORTED\n"));
+
+    // Each PC of each function has the rule of the last row at or before it.
+    for (start, rows) in ours(&json(&file)) {
+        for (pc, [cfa, ..]) in rows.into_iter().filter(|row| row.0 >= start) {
+            let said = call("lookup", &file, &[&format!("{pc:#x}")]);
+            assert!(
+                said.out.contains(&format!("  rule      cfa {cfa}, ")),
+                "{}",
+                said.out
+            );
+        }
+    }
+
+    let said = call("lookup", &file, &["calls", "0x0", "calls"]);
+    assert_eq!(said.code, 1);
+    assert_eq!(said.out.matches("  rule ").count(), 2);
+    assert!(said
+        .out
+        .contains("0x0: no rule: no function of the section covers it\n"));
+    for wrong in ["nowhere", "calls+", "calls+x", "0xg"] {
+        let said = call("lookup", &file, &[wrong]);
+        assert_eq!((said.code, &*said.out), (1, ""), "{wrong}");
+        assert!(said.err.contains(wrong), "{wrong}: {}", said.err);
+    }
+
+    // GNU ld says of .plt.got that something was pushed.
+    let elf = object::File::parse(&*data).unwrap();
+    let stub = elf
+        .section_by_name(".plt.got")
+        .expect("a .plt.got")
+        .address();
+    let said = call("lookup", &file, &[&format!("{stub:#x}")]);
+    assert!(said.out.contains("  rule      cfa sp+8, "), "{}", said.out);
+    assert!(said.out.contains("the row says cfa sp+16"), "{}", said.out);
+    let wrong = format!("at {stub:#x} its row says cfa sp+16, and the PLT's instructions sp+8");
+    let lines = findings(&file);
+    assert!(lines.iter().any(|line| line.ends_with(&wrong)), "{lines:?}");
+
+    let file = bare("lookup", "flexible", &flexible());
+    let said = call("lookup", &file, &["4187", "0x105a"]);
+    assert!(
+        said.out.contains("RA undefined: the outermost frame"),
+        "{}",
+        said.out
+    );
+    assert!(
+        said.out
+            .contains("  rule      cfa (fp-16), fp (fp+0), ra c-16\n"),
+        "{}",
+        said.out
+    );
+    assert!(
+        said.out
+            .contains("  row       3 of 5 at .sframe+0x40, from 0x1018\n"),
+        "{}",
+        said.out
+    );
+    assert!(
+        said.out.contains(", flexible, signal trampoline\n"),
+        "{}",
+        said.out
+    );
+}
+
+/// Two functions, with rows at 68 to 75 and 75 to 78.
+fn good() -> Section {
+    Section::of(vec![
+        Function::new(0x1000, 0x20, &[(0, SP, &[8]), (4, SP, &[16, -16])]),
+        Function::new(0x1040, 0x10, &[(0, SP, &[8])]),
+    ])
+}
+
+#[test]
+fn each_fault_of_a_section_is_found() {
+    let check = |bytes: &[u8]| findings(&bare("faults", "section", bytes));
+    assert_eq!(check(&good().bytes()), [""; 0]);
+
+    // What is put where, and what is said of it.
+    let faults: &[(usize, &[u8], &str)] = &[
+        (2, &[9], ".sframe+0x2: version 9 is not known, only 1 to 3"),
+        (
+            3,
+            &[9],
+            ".sframe+0x3: flags 0x8 are not known in this version",
+        ),
+        (4, &[9], ".sframe+0x4: ABI 9 is not known, only 1 to 4"),
+        (
+            4,
+            &[1],
+            ".sframe+0x4: the ABI is one of the other byte order",
+        ),
+        (
+            5,
+            &[0xf0],
+            ".sframe+0x5: the fixed FP offset is -16, and 0 by the ABI",
+        ),
+        (
+            6,
+            &[0xf0],
+            ".sframe+0x6: the fixed RA offset is -16, and -8 by the ABI",
+        ),
+        (
+            7,
+            &[99],
+            ".sframe+0x7: the auxiliary header does not fit into the section",
+        ),
+        (
+            8,
+            &[99],
+            ".sframe+0x14: the functions do not fit in front of the rows",
+        ),
+        (
+            12,
+            &[4],
+            ".sframe+0xc: the header says 4 rows, the functions have 3",
+        ),
+        (
+            16,
+            &[99],
+            ".sframe+0x18: the rows do not fit into the section",
+        ),
+        (
+            16,
+            &[9],
+            ".sframe+0x4b: function 1, row 0: the row does not fit into the section",
+        ),
+        (
+            28,
+            &[0x80],
+            ".sframe+0x30: function 1: the flags say SORTED, but the function starts \
+                       before the last one",
+        ),
+        (
+            48,
+            &[0x00],
+            ".sframe+0x30: function 1: starts where function 0 does, at 0x1000",
+        ),
+        (
+            48,
+            &[0x10],
+            ".sframe+0x30: function 1: overlaps function 0 does, at 0x1010",
+        ),
+        (
+            40,
+            &[200],
+            ".sframe+0x1c: function 0: 200 rows do not fit into the section",
+        ),
+        (
+            44,
+            &[0x40],
+            ".sframe+0x2c: function 0: unused bits 0x40 of the info byte are set",
+        ),
+        (
+            44,
+            &[0x20],
+            ".sframe+0x2c: function 0: unused bits 0x20 of the info byte are set",
+        ),
+        (
+            44,
+            &[3],
+            ".sframe+0x2c: the function's rows are of an undefined type",
+        ),
+        (
+            44,
+            &[MASK],
+            ".sframe+0x2d: the function is pcmask, but its block size is zero",
+        ),
+        (
+            44,
+            &[MASK, 12],
+            ".sframe+0x1c: function 0: its size, 32, is no multiple of its block's, 12",
+        ),
+        (
+            45,
+            &[16],
+            ".sframe+0x2d: function 0: is pcinc, but has a block size of 16",
+        ),
+        (
+            46,
+            &[1],
+            ".sframe+0x2e: function 0: the padding is 0x1, not zero",
+        ),
+        (
+            56,
+            &[200],
+            ".sframe+0x38: the function's rows begin behind the end of all rows",
+        ),
+        (
+            56,
+            &[0],
+            ".sframe+0x44: function 0: shares its rows with another one",
+        ),
+        (
+            56,
+            &[0],
+            ".sframe+0x4b: 3 bytes of rows that belong to no function",
+        ),
+        (
+            69,
+            &[0x83],
+            ".sframe+0x44: function 0, row 0: unused bits 0x80 of the info byte are set",
+        ),
+        (
+            69,
+            &[0x63],
+            ".sframe+0x44: function 0, row 0: the row's words are of an undefined size",
+        ),
+        (
+            71,
+            &[0],
+            ".sframe+0x47: function 0, row 1: the row does not start behind the one before it",
+        ),
+        (
+            71,
+            &[0x20],
+            ".sframe+0x47: function 0, row 1: starts at 0x20, behind the end of its 32 bytes",
+        ),
+        (
+            69,
+            &[7],
+            ".sframe+0x44: function 0, row 0: the row has another number of words than \
+                    there are uses for",
+        ),
+        (
+            76,
+            &[1],
+            ".sframe+0x4b: function 1, row 0: unused bits 0x1 of the info byte are set",
+        ),
+    ];
+    for &(at, bytes, expected) in faults {
+        let mut section = good().bytes();
+        section[at..at + bytes.len()].copy_from_slice(bytes);
+        let lines = check(&section);
+        assert!(
+            lines.iter().any(|line| line == expected),
+            "{expected}: {lines:#?}"
+        );
+    }
+
+    let aux = Section {
+        aux: vec![1; 4],
+        ..good()
+    };
+    let line = ".sframe+0x7: an auxiliary header of 4 bytes, of unknown meaning";
+    assert_eq!(check(&aux.bytes()), [line]);
+    // Functions moved by four bytes, and then rows alone.
+    for (field, at, expected) in [
+        (20, 28, ".sframe+0x14: 4 bytes between header and functions"),
+        (24, 68, ".sframe+0x18: 4 bytes between functions and rows"),
+    ] {
+        let mut section = good().bytes();
+        section.splice(at..at, [0; 4]);
+        if field == 20 {
+            patch(&mut section, 20, [4]);
+        }
+        patch(&mut section, 24, [44]);
+        assert_eq!(check(&section), [expected]);
+    }
+    // What is behind: zeros are fine, and so is another section, but for those who look no further.
+    for tail in [1, 7, 8, 100] {
+        assert_eq!(check(&Section { tail, ..good() }.bytes()), [""; 0]);
+    }
+    let mut tail = Section { tail: 9, ..good() }.bytes();
+    tail[84] = 1;
+    assert_eq!(
+        check(&tail),
+        [".sframe+0x54: what is behind the rows is not zero"]
+    );
+    let mut two = Section { tail: 2, ..good() }.bytes();
+    two.extend(good().bytes());
+    let lines = check(&two);
+    assert_eq!(lines.len(), 1);
+    assert!(
+        lines[0].starts_with(".sframe+0x50: 2 sections, one behind the other"),
+        "{lines:?}"
+    );
+    let file = bare("faults", "section", &two);
+    assert_eq!(json(&file)["blobs"][1]["offset"], 80);
+    assert_eq!(functions(&json(&file)).len(), 4);
+    two[80] = 0x55;
+    assert_eq!(
+        check(&two),
+        [
+            ".sframe+0x50: no SFrame magic, 0xdee2",
+            ".sframe+0x50: what is behind the rows is not zero",
+        ]
+    );
+    assert_eq!(call("dump", &bare("faults", "section", &two), &[]).code, 1);
+
+    // What only version 3 has. Its attribute is at 44, its rows at 49.
+    for (at, byte, expected) in [
+        (
+            3,
+            0,
+            ".sframe+0x3: version 3 without the flag FUNC_START_PCREL",
+        ),
+        (3, 6, ".sframe+0x3: flags 0x2 are not known in this version"),
+        (
+            47,
+            0xe1,
+            ".sframe+0x2f: function 0: unused bits 0xe0 of the second info byte are set",
+        ),
+        (
+            47,
+            2,
+            ".sframe+0x1c: the function is of type 2, and only 0 and 1 are known",
+        ),
+        (
+            48,
+            16,
+            ".sframe+0x30: function 0: is pcinc, but has a block size of 16",
+        ),
+        (
+            50,
+            5,
+            ".sframe+0x31: function 0, row 0: unused bits 0x1 of the info byte are set",
+        ),
+        (
+            51,
+            0x3d,
+            ".sframe+0x31: function 0, row 0: control word 0x3d has an unused bit set",
+        ),
+        (
+            51,
+            0x02,
+            ".sframe+0x31: function 0, row 0: the flexible row does not count the CFA from \
+                    a register",
+        ),
+    ] {
+        let mut section = flexible();
+        section[at] = byte;
+        let lines = check(&section);
+        assert!(
+            lines.iter().any(|line| line == expected),
+            "{expected}: {lines:#?}"
+        );
+    }
+}
+
+/// A program, where its program headers and its section are.
+struct Program {
+    data: Vec<u8>,
+    sframe_header: usize,
+    code_header: usize,
+    section: std::ops::Range<usize>,
+}
+
+fn program(dir: &Path) -> Program {
+    let data = fs::read(gcc(
+        dir,
+        "exe",
+        &[SFRAME, "-no-pie", "-fcf-protection=none"],
+    ))
+    .unwrap();
+    let (mut sframe_header, mut code_header) = (0, 0);
+    let section;
+    {
+        let file = ElfFile64::<Endianness>::parse(&*data).unwrap();
+        let endian = file.endian();
+        for (index, header) in file.elf_program_headers().iter().enumerate() {
+            let at = 64 + 56 * index;
+            match header.p_type(endian) {
+                elf::PT_GNU_SFRAME => sframe_header = at,
+                elf::PT_LOAD if header.p_flags(endian) & elf::PF_X != 0 => code_header = at,
+                _ => {}
+            }
+        }
+        let (at, size) = file
+            .section_by_name(".sframe")
+            .unwrap()
+            .file_range()
+            .unwrap();
+        section = at as usize..(at + size) as usize;
+    }
+    Program {
+        data,
+        sframe_header,
+        code_header,
+        section,
+    }
+}
+
+#[test]
+fn each_fault_of_a_program_is_found() {
+    let dir = workdir("program-faults");
+    let program = program(&dir);
+    let file = dir.join("changed");
+    let check = |change: &dyn Fn(&mut Vec<u8>)| {
+        let mut data = program.data.clone();
+        change(&mut data);
+        fs::write(&file, data).unwrap();
+        findings(&file)
+    };
+    let plain = check(&|_| {});
+    let (header, section) = (program.sframe_header, program.section.start);
+    let expect = |change: &dyn Fn(&mut Vec<u8>), expected: &str| {
+        assert!(
+            !plain.iter().any(|line| line.contains(expected)),
+            "{plain:#?}"
+        );
+        let lines = check(change);
+        assert!(
+            lines.iter().any(|line| line.contains(expected)),
+            "{expected}: {lines:#?}"
+        );
+    };
+    expect(
+        &|data| patch(data, header, 0u32.to_le_bytes()),
+        "0x40: no segment PT_GNU_SFRAME",
+    );
+    expect(&|data| data[header + 16] ^= 8, "PT_GNU_SFRAME is at ");
+    expect(
+        &|data| patch(data, header + 32, 9u64.to_le_bytes()),
+        "PT_GNU_SFRAME has 0x9 bytes",
+    );
+    expect(
+        &|data| patch(data, header + 32, (1u64 << 40).to_le_bytes()),
+        &format!("{header:#x}: PT_GNU_SFRAME lies in no segment that is loaded"),
+    );
+    expect(
+        &|data| patch(data, program.code_header + 4, 4u32.to_le_bytes()),
+        "lies in no code: discarded?",
+    );
+    expect(
+        &|data| patch(data, section + 28, 0u32.to_le_bytes()),
+        ".sframe+0x1c: function 0: 0x",
+    );
+    expect(
+        &|data| data[18] = 183,
+        ".sframe+0x4: the ABI is amd64, but the file is for machine 183",
+    );
+    // Without section headers it is the segment that tells.
+    check(&|data| {
+        patch(data, 40, 0u64.to_le_bytes());
+        patch(data, 58, [0; 6]);
+    });
+    assert_eq!(ours(&json(&file)), readelf(&dir.join("exe")));
+}
+
+#[test]
+fn flags_that_lie_about_starts_are_found_out() {
+    // Old linkers leave such a file of an object file that they made by ld -r. All of its code is
+    // described, so that starts that are some bytes too low do not lie in code.
+    let dir = workdir("starts");
+    let args = [
+        "-nostdlib",
+        "-static",
+        "-no-pie",
+        "-Wl,-e,main,--unresolved-symbols=ignore-all",
+    ];
+    let file = gcc(&dir, "alone", &[&[SFRAME][..], &args].concat());
+    let expected = readelf(&file);
+    assert_eq!(ours(&json(&file)), expected);
+    assert_eq!(findings(&file), [""; 0]);
+
+    let mut data = fs::read(&file).unwrap();
+    let range = {
+        let elf = object::File::parse(&*data).unwrap();
+        let (at, size) = elf
+            .section_by_name(".sframe")
+            .unwrap()
+            .file_range()
+            .unwrap();
+        at as usize..(at + size) as usize
+    };
+    let mut new = encode::errata_1(&data[range.clone()]);
+    new[3] &= !PCREL;
+    data[range].copy_from_slice(&new);
+    fs::write(&file, data).unwrap();
+    assert_eq!(ours(&json(&file)), expected);
+    let lines = findings(&file);
+    let flags = ".sframe+0x3: by the flags starts are counted from the section, but then lie in no";
+    assert!(lines[0].starts_with(flags), "{lines:?}");
+}
+
+#[test]
+fn files_that_are_cut_off_are_refused() {
+    let dir = workdir("cut");
+    let file = dir.join("cut");
+    let section = good().bytes();
+    let object = fs::read(gcc(&dir, "whole.o", &[SFRAME, "-c"])).unwrap();
+    let flexible = flexible();
+    for (whole, step) in [(&section, 1), (&flexible, 1), (&object, 3)] {
+        for len in (0..whole.len()).step_by(step) {
+            fs::write(&file, &whole[..len]).unwrap();
+            for command in ["dump", "check"] {
+                let said = call(command, &file, &[]);
+                assert_eq!(said.code, 1, "{command} {len}");
+                let all = said.out + &said.err;
+                assert!(
+                    all.contains(&*file.to_string_lossy()),
+                    "{command} {len}: {all}"
+                );
+                assert!(all.contains("0x"), "{command} {len}: {all}");
+            }
+        }
+    }
+    let said = call("dump", Path::new("/nonexistent"), &[]);
+    assert_eq!(said.code, 1);
+    assert!(
+        said.err.starts_with("sframectl: /nonexistent: "),
+        "{}",
+        said.err
+    );
+    assert_eq!(call("dump", &file, &["--nonsense"]).code, 2);
+}
+
+#[test]
+fn nothing_makes_it_panic() {
+    let dir = workdir("flips");
+    let file = dir.join("flipped");
+    let program = program(&dir);
+    let object = fs::read(gcc(&dir, "whole.o", &[SFRAME, "-c"])).unwrap();
+    let mut state = 0x9e37_79b9_7f4a_7c15u64;
+    // Marsaglia's xorshift.
+    let mut random = |below: usize| {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        (state % below as u64) as usize
+    };
+    for turn in 0..400 {
+        let (mut data, range) = match turn % 4 {
+            0 => (good().bytes(), 0..78),
+            1 => (flexible(), 0..flexible().len()),
+            2 => (program.data.clone(), program.section.clone()),
+            _ => (object.clone(), 0..object.len()),
+        };
+        for _ in 0..1 + random(4) {
+            let at = range.start + random(range.len());
+            // Numbers at their limits go wrong more often than others.
+            data[at] = [0, 0x7f, 0x80, 0xff, random(256) as u8][random(5)];
+        }
+        fs::write(&file, data).unwrap();
+        for command in ["dump", "check"] {
+            let said = call(command, &file, &[]);
+            assert!(said.code == 0 || !(said.out + &said.err).is_empty());
+        }
+        call(
+            "lookup",
+            &file,
+            &["0x1000", "0", "0xffffffffffffffff", "0x401030"],
+        );
+    }
+}

@@ -410,6 +410,6 @@ impl Totals {
 }
 
 /// Whether the version is one that has PCs counted from the section.
-pub(crate) fn counts_from_section(section: &Section) -> bool {
+#[allow(dead_code)] pub(crate) fn counts_from_section(section: &Section) -> bool {
     section.version() != Version::V3 && section.starts() == Starts::Section
 }

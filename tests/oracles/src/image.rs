@@ -8,12 +8,13 @@ use std::{
 };
 
 use object::{
+    elf,
     Architecture,
     Object,
     ObjectKind,
     ObjectSection,
     ObjectSymbol,
-    RelocationKind,
+    RelocationFlags,
     RelocationTarget,
     SectionIndex,
     SectionKind, //
@@ -66,15 +67,27 @@ impl Image {
             let address = place(section.index(), section.address());
             let mut bytes = section.data().expect("cannot read a section").to_vec();
             for (at, relocation) in section.relocations() {
+                let RelocationFlags::Elf { r_type } = relocation.flags() else {
+                    panic!("{}: {name}: {relocation:?}", path.display());
+                };
+                let size = match (file.architecture(), r_type) {
+                    // What `ld -r` leaves of the relocations of a CIE that it has dropped.
+                    (_, 0) => continue,
+                    (Architecture::X86_64, elf::R_X86_64_PC32)
+                    | (Architecture::Aarch64, elf::R_AARCH64_PREL32)
+                    | (Architecture::S390x, elf::R_390_PC32) => 4,
+                    (Architecture::X86_64, elf::R_X86_64_PC64)
+                    | (Architecture::Aarch64, elf::R_AARCH64_PREL64)
+                    | (Architecture::S390x, elf::R_390_PC64) => 8,
+                    _ => panic!("{}: {name}: {relocation:?}", path.display()),
+                };
                 let RelocationTarget::Symbol(symbol) = relocation.target() else {
                     panic!("{}: {name}: {relocation:?}", path.display());
                 };
-                assert_eq!(relocation.kind(), RelocationKind::Relative, "{relocation:?}");
                 let symbol = file.symbol_by_index(symbol).expect("no symbol");
                 let target = place(symbol.section_index()?, symbol.address())
                     .wrapping_add_signed(relocation.addend());
                 let value = target.wrapping_sub(address + at);
-                let size = usize::from(relocation.size() / 8);
                 let field = &mut bytes[at as usize..][..size];
                 if file.is_little_endian() {
                     field.copy_from_slice(&value.to_le_bytes()[..size]);

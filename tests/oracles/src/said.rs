@@ -224,6 +224,10 @@ impl Text<'_> {
         };
         rule.fp = self.location(abi, fixed).unwrap_or_else(|| panic!("`{whole}`"));
         rule.ra = self.location(abi, fixed).unwrap_or_else(|| panic!("`{whole}`"));
+        // Version 2.40 prints `u` where the header has fixed it.
+        if rule.ra == Location::Unchanged {
+            rule.ra = fixed;
+        }
         rule.mangled = self.eat("[s]");
         assert_eq!(self.0.trim(), "", "`{whole}`");
         rule

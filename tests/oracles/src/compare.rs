@@ -62,7 +62,7 @@ pub(crate) struct Ours {
 }
 
 /// What the core says of a section.
-fn ask(image: &Image) -> (Section, Vec<Ours>) {
+fn ask(path: &Path, image: &Image) -> (Section, Vec<Ours>) {
     let bytes = &*image.sframe.bytes;
     let mut section = Section::open(bytes, image.sframe.address, bytes.len() as u64)
         .expect("the core: a section");
@@ -70,7 +70,9 @@ fn ask(image: &Image) -> (Section, Vec<Ours>) {
         // As the linker does, who knows what its own flags in such a file are worth.
         section = section.with_starts(Starts::Field);
     }
-    section.verify(bytes).expect("the core: a correct section");
+    section
+        .verify(bytes)
+        .unwrap_or_else(|error| panic!("the core on {}: {error}", path.display()));
     let ours = section
         .functions(bytes)
         .map(|function| {
@@ -298,7 +300,7 @@ impl Totals {
     pub(crate) fn file(&mut self, writer: &str, file: &Path, said_of: &str, document: &str) {
         let image = Image::load(file).unwrap_or_else(|| panic!("{}: no .sframe", file.display()));
         let name = file.file_name().expect("a name").to_string_lossy();
-        let (section, ours) = ask(&image);
+        let (section, ours) = ask(file, &image);
 
         let mut all: Vec<(String, Said)> = Vec::new();
         for oracle in kinds::ORACLES {

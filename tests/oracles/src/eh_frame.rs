@@ -64,7 +64,14 @@ pub(crate) fn ranges(image: &Image, abi: Abi) -> Vec<Range> {
     let mut context = UnwindContext::new();
     let mut ranges = Vec::new();
     let mut entries = eh_frame.entries(&bases);
-    while let Some(entry) = entries.next().expect(".eh_frame: an entry") {
+    loop {
+        let entry = match entries.next() {
+            Ok(Some(entry)) => entry,
+            Ok(None) => break,
+            // Functions whose return addresses are signed by key B, of which gimli does not know.
+            Err(gimli::Error::UnknownAugmentation) => return Vec::new(),
+            Err(error) => panic!(".eh_frame: {error}"),
+        };
         let CieOrFde::Fde(partial) = entry else {
             continue;
         };

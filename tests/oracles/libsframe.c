@@ -5,7 +5,8 @@
  * usage: libsframe SECTION ADDRESS
  *
  * SECTION is a file with nothing but the bytes of a section that lies at ADDRESS. Of each function
- * there is a line, `function START SIZE`, with ` signal` if it is a trampoline; of each of its rows a line `row OFFSET RULE`; and if the
+ * there is a line, `function START SIZE`, with ` repeats` and
+ * ` signal` where it does and is a trampoline; of each of its rows a line `row OFFSET RULE`; and if the
  * functions are sorted lines `pc FIRST LAST RULE`, of what sframe_find_fre() finds at each of its
  * addresses. RULE is CFA, frame pointer and return address, or `none`.
  */
@@ -173,7 +174,8 @@ int main(int argc, char **argv)
 		if (sframe_decoder_get_flags(decoder) & SFRAME_F_FDE_FUNC_START_PCREL)
 			start += sframe_decoder_get_offsetof_fde_start_addr(decoder, i, &error);
 		flexible = (info2 & 31) == SFRAME_FDE_TYPE_FLEX;
-		printf("function %#" PRIx64 " %u%s\n", address + start, length,
+		printf("function %#" PRIx64 " %u %s%s\n", address + start, length,
+		       info & 0x10 ? "repeats" : "",
 		       sframe_decoder_get_version(decoder) == SFRAME_VERSION_3 && info & 0x80 ?
 		       " signal" : "");
 		for (uint32_t j = 0; j < rows; j++) {

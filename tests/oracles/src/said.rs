@@ -105,13 +105,17 @@ pub(crate) fn libsframe(text: &str, section: &Section) -> Said {
         let mut words = line.splitn(3, ' ');
         let mut word = || words.next().expect("a word");
         match word() {
-            "function" => said.functions.push(SaidFunction {
-                start: hexadecimal(word()),
-                size: decimal(word().trim_end_matches(" signal")),
-                masked: false,
-                signal: line.ends_with(" signal"),
-                rows: Vec::new(),
-            }),
+            "function" => {
+                let start = hexadecimal(word());
+                let (size, rest) = word().split_once(' ').expect("flags");
+                said.functions.push(SaidFunction {
+                    start,
+                    size: decimal(size),
+                    masked: rest.contains("repeats"),
+                    signal: rest.contains("signal"),
+                    rows: Vec::new(),
+                });
+            }
             "row" => {
                 let function = said.functions.last_mut().expect("a function");
                 let (start, mut text) = (decimal(word()), Text(word()));

@@ -39,6 +39,8 @@ type Bytes<'a> = EndianSlice<'a, RunTimeEndian>;
 
 /// What holds from an address to another.
 pub(crate) struct Range {
+    /// The address of the function.
+    pub(crate) function: u64,
     pub(crate) first: u64,
     pub(crate) end: u64,
     /// `None`: it cannot be said by a [`Rule`].
@@ -114,6 +116,7 @@ pub(crate) fn ranges(image: &Image, abi: Abi) -> Vec<Range> {
             let (first, end) = (row.start_address(), row.end_address());
             match row.cfa() {
                 CfaRule::RegisterAndOffset { register, offset } => ranges.push(Range {
+                    function: fde.initial_address(),
                     first,
                     end,
                     rule: with(Some(Cfa {
@@ -126,6 +129,7 @@ pub(crate) fn ranges(image: &Image, abi: Abi) -> Vec<Range> {
                     let expression = expression.get(&eh_frame).expect(".eh_frame: an expression");
                     if let Some(Location::At(base, offset)) = simple(abi, expression, fde.cie()) {
                         ranges.push(Range {
+                            function: fde.initial_address(),
                             first,
                             end,
                             rule: with(Some(Cfa {
@@ -143,6 +147,7 @@ pub(crate) fn ranges(image: &Image, abi: Abi) -> Vec<Range> {
                             deref: false,
                         });
                         ranges.push(Range {
+                            function: fde.initial_address(),
                             first: pc,
                             end: pc + 1,
                             rule: with(cfa),

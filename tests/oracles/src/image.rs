@@ -45,7 +45,17 @@ pub(crate) struct Image {
     pub(crate) sframe: Part,
     pub(crate) eh_frame: Option<Part>,
     pub(crate) code: Vec<Part>,
+    /// Where the functions of crtbegin.o are, which gcc links into every file.
+    crt: Vec<u64>,
 }
+
+/// The functions of crtbegin.o.
+const CRT: [&str; 4] = [
+    "deregister_tm_clones",
+    "register_tm_clones",
+    "__do_global_dtors_aux",
+    "frame_dummy",
+];
 
 impl Image {
     /// `None`: the file has no section, or an empty one.
@@ -118,7 +128,17 @@ impl Image {
             sframe: part(".sframe").filter(|sframe| !sframe.bytes.is_empty())?,
             eh_frame: part(".eh_frame"),
             code,
+            crt: file
+                .symbols()
+                .filter(|symbol| symbol.name().is_ok_and(|name| CRT.contains(&name)))
+                .map(|symbol| symbol.address())
+                .collect(),
         })
+    }
+
+    /// Whether a function is one of crtbegin.o.
+    pub(crate) fn is_of_crt(&self, function: u64) -> bool {
+        self.crt.contains(&function)
     }
 
     /// The section of code that an address lies in.

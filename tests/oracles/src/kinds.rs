@@ -15,6 +15,7 @@ use sframe::{
     rule::{
         Base,
         Cfa,
+        Location,
         Rule, //
     },
     section::Section, //
@@ -22,6 +23,7 @@ use sframe::{
 
 use crate::{
     compare::Ours,
+    eh_frame::Range,
     image::Image, //
 };
 
@@ -136,4 +138,35 @@ fn unsaid(case: &Case<'_>) -> &'static str {
 fn is_corner(case: &Case<'_>) -> bool {
     const CODE: [u8; 8] = [0x55, 0x48, 0x89, 0xe5, 0xc9, 0xc3, 0x0f, 0x0b];
     case.image.bytes_at(case.ours.function.start(), 8) == CODE
+}
+
+/// Why there is no row for a range of .eh_frame.
+pub(crate) fn gap(
+    image: &Image,
+    section: &Section,
+    range: &Range,
+    ranges: &[Range],
+) -> &'static str {
+    let part = image.code_at(range.first).map_or("", |part| &part.name);
+    let is_plain = |range: &Range| {
+        range.rule.is_some_and(|rule| {
+            matches!(rule.cfa.base, Base::Sp | Base::Fp)
+                && !rule.cfa.deref
+                && !matches!(rule.fp, Location::At(..) | Location::Of(..))
+        })
+    };
+    match part {
+        ".plt.got" if section.version() == Version::V1 => "no-rows-plt-got",
+        ".plt" if section.abi() == Abi::S390x => "no-rows-plt-s390x",
+        _ if image.is_of_crt(range.function) => "no-rows-crt",
+        // One range that cannot be said takes the whole function with it.
+        _ if section.version() != Version::V3
+            && ranges
+                .iter()
+                .any(|other| other.function == range.function && !is_plain(other)) =>
+        {
+            "no-rows-register"
+        }
+        _ => UNKNOWN,
+    }
 }

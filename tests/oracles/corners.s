@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-only
 #
-# What compilers seldom write: an outermost corner_frame, a trampoline, functions of no size and functions
-# that leave out what they could say.
+# What compilers seldom write: an outermost frame, a trampoline, a function of no size, and a state
+# that is remembered where it has only just been set.
 
 	.text
 

@@ -5,10 +5,10 @@
  * usage: libsframe SECTION ADDRESS
  *
  * SECTION is a file with nothing but the bytes of a section that lies at ADDRESS. Of each function
- * there is a line, `function START SIZE`, with ` repeats` and
- * ` signal` where it does and is a trampoline; of each of its rows a line `row OFFSET RULE`; and if the
- * functions are sorted lines `pc FIRST LAST RULE`, of what sframe_find_fre() finds at each of its
- * addresses. RULE is CFA, frame pointer and return address, or `none`.
+ * there is a line, `function START SIZE FLAGS`; of each of its rows a line `row OFFSET RULE`; and if
+ * the functions are sorted lines `pc FIRST LAST RULE`, of what sframe_find_fre() finds at each of
+ * its addresses. FLAGS are `repeats` and `signal`. RULE is CFA, frame pointer and return address, or
+ * `none`.
  */
 #include <inttypes.h>
 #include <stdbool.h>

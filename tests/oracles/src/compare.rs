@@ -19,10 +19,7 @@ use sframe::{
     },
     error::Error,
     fde::Function,
-    header::{
-        Starts,
-        Version, //
-    },
+    header::Starts,
     rule::Rule,
     section::{
         Search,
@@ -265,9 +262,8 @@ impl Comparison<'_> {
             }
             for ((offset, we_say), (at, it_says)) in ours.rows.iter().zip(&theirs.rows) {
                 if offset != at {
-                    self.unknown.push(format!(
-                        "{start:#x}: a row at {offset:#x}, it says {at:#x}"
-                    ));
+                    self.unknown
+                        .push(format!("{start:#x}: a row at {offset:#x}, it says {at:#x}"));
                 }
                 self.judge(ours, start + offset, true, Some(*we_say), Some(*it_says));
             }
@@ -323,7 +319,9 @@ impl Comparison<'_> {
                 let pc = start + offset as u64;
                 let index = ranges.partition_point(|range| range.first <= pc);
                 let range = index.checked_sub(1).map(|index| &ranges[index]);
-                let it_says = range.filter(|range| pc < range.end).and_then(|range| range.rule);
+                let it_says = range
+                    .filter(|range| pc < range.end)
+                    .and_then(|range| range.rule);
                 let offset = offset as u64;
                 if ours.rows.iter().any(|(row, _)| *row == offset) {
                     self.judge(ours, pc, true, *we_say, it_says);
@@ -353,7 +351,10 @@ impl Totals {
             };
             all.push(((*oracle).into(), said));
         }
-        all.push(("simple-frame-rs".into(), simple::said(&image.sframe, &section)));
+        all.push((
+            "simple-frame-rs".into(),
+            simple::said(&image.sframe, &section),
+        ));
         let ranges = eh_frame::ranges(&image, section.abi());
         let new = |oracle| Comparison {
             writer,

@@ -86,7 +86,12 @@ pub(crate) fn ranges(image: &Image, abi: Abi) -> Vec<Range> {
             .expect(".eh_frame: rows");
         while let Some(row) = table.next_row().expect(".eh_frame: a row") {
             let of = |register: u8| {
-                location(abi, &eh_frame, fde.cie(), row.register(Register(register.into())))
+                location(
+                    abi,
+                    &eh_frame,
+                    fde.cie(),
+                    row.register(Register(register.into())),
+                )
             };
             let ra = match abi.ra() {
                 Some(register) => of(register),
@@ -98,7 +103,10 @@ pub(crate) fn ranges(image: &Image, abi: Abi) -> Vec<Range> {
             };
             let (ra, fp) = (ra, of(abi.fp()));
             let mangled = abi.may_mangle()
-                && matches!(row.register(gimli::AArch64::RA_SIGN_STATE), RegisterRule::Constant(1));
+                && matches!(
+                    row.register(gimli::AArch64::RA_SIGN_STATE),
+                    RegisterRule::Constant(1)
+                );
             let with = |cfa: Option<Cfa>| match (cfa, ra, fp) {
                 (_, Some(Location::Undefined), _) => Some(Rule {
                     signal,
@@ -141,11 +149,12 @@ pub(crate) fn ranges(image: &Image, abi: Abi) -> Vec<Range> {
                         continue;
                     }
                     for pc in first..end {
-                        let cfa = evaluate(expression, fde.cie().encoding(), pc).map(|offset| Cfa {
-                            base: base(abi, abi.sp()),
-                            offset,
-                            deref: false,
-                        });
+                        let cfa =
+                            evaluate(expression, fde.cie().encoding(), pc).map(|offset| Cfa {
+                                base: base(abi, abi.sp()),
+                                offset,
+                                deref: false,
+                            });
                         ranges.push(Range {
                             function: fde.initial_address(),
                             first: pc,
@@ -234,12 +243,20 @@ fn evaluate(
     let mut result = evaluation.evaluate().ok()?;
     loop {
         let value = match result {
-            EvaluationResult::RequiresRegister { register, .. } if register == Register(7) => SP,
-            EvaluationResult::RequiresRegister { register, .. } if register == Register(16) => pc,
+            EvaluationResult::RequiresRegister {
+                register: Register(7),
+                ..
+            } => SP,
+            EvaluationResult::RequiresRegister {
+                register: Register(16),
+                ..
+            } => pc,
             EvaluationResult::Complete => break,
             _ => return None,
         };
-        result = evaluation.resume_with_register(Value::Generic(value)).ok()?;
+        result = evaluation
+            .resume_with_register(Value::Generic(value))
+            .ok()?;
     }
     match evaluation.result()[0].location {
         Piece::Address { address } => i32::try_from(address.wrapping_sub(SP) as i64).ok(),

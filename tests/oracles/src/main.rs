@@ -75,8 +75,8 @@ fn main() -> ExitCode {
             ExitCode::SUCCESS
         }
         ["compare", directory, document] => {
-            let document = fs::read_to_string(document)
-                .unwrap_or_else(|error| panic!("{document}: {error}"));
+            let document =
+                fs::read_to_string(document).unwrap_or_else(|error| panic!("{document}: {error}"));
             let mut totals = Totals::default();
             for (writer, file) in files(Path::new(directory)) {
                 totals.file(&writer, &file, &said_of(&file), &document);

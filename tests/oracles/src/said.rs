@@ -74,7 +74,11 @@ pub(crate) fn binutils(text: &str, section: &Section) -> Said {
                 size: decimal(size),
                 masked: false,
                 signal: rest.split_once("attr = ").is_some_and(|(_, attributes)| {
-                    attributes.split(',').next().unwrap_or_default().contains('S')
+                    attributes
+                        .split(',')
+                        .next()
+                        .unwrap_or_default()
+                        .contains('S')
                 }),
                 rows: Vec::new(),
             });
@@ -226,8 +230,12 @@ impl Text<'_> {
             },
             other => panic!("`{whole}`: {other:?}"),
         };
-        rule.fp = self.location(abi, fixed).unwrap_or_else(|| panic!("`{whole}`"));
-        rule.ra = self.location(abi, fixed).unwrap_or_else(|| panic!("`{whole}`"));
+        rule.fp = self
+            .location(abi, fixed)
+            .unwrap_or_else(|| panic!("`{whole}`"));
+        rule.ra = self
+            .location(abi, fixed)
+            .unwrap_or_else(|| panic!("`{whole}`"));
         // Version 2.40 prints `u` where the header has fixed it.
         if rule.ra == Location::Unchanged {
             rule.ra = fixed;
@@ -300,5 +308,118 @@ pub(crate) fn base(abi: Abi, register: u8) -> Base {
         Base::Fp
     } else {
         Base::Register(register)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A section of AMD64 without functions: what an oracle prints is judged by its header alone.
+    const EMPTY: &[u8] = &[
+        0xe2, 0xde, 3, 5, 3, 0, 0xf8, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0,
+    ];
+
+    fn section() -> Section {
+        Section::open(EMPTY, 0, EMPTY.len() as u64).unwrap()
+    }
+
+    fn sp(offset: i32, fp: Location) -> Rule {
+        Rule::amd64(Base::Sp, offset, fp)
+    }
+
+    #[test]
+    fn rules_are_read_as_binutils_writes_them() {
+        let rule = |text| Text(text).rule(&section(), false);
+        assert_eq!(
+            rule("  sp+8      u         f   "),
+            sp(8, Location::Unchanged)
+        );
+        // Version 2.40 has no `f`, and no column is wide enough for all numbers.
+        assert_eq!(
+            rule("  sp+70000c-70000 u"),
+            sp(70000, Location::AtCfa(-70000))
+        );
+        let flexible = rule("  (fp-16)   (fp+0)    U");
+        assert_eq!(
+            (flexible.cfa.base, flexible.cfa.offset, flexible.cfa.deref),
+            (Base::Fp, -16, true)
+        );
+        assert_eq!(flexible.fp, Location::At(Base::Fp, 0));
+        assert_eq!(flexible.ra, Location::AtCfa(-8));
+        assert_eq!(rule("  r10+0 r17+0 =c-4").cfa.base, Base::Register(10));
+        assert_eq!(rule("  r10+0 r17+0 =c-4").ra, Location::OfCfa(-4));
+        assert!(rule("  sp+16 c-16 c-8[s]").mangled);
+        assert!(rule("  RA undefined").is_outermost());
+    }
+
+    #[test]
+    fn functions_are_read_as_binutils_writes_them() {
+        let text = "
+    func idx [0]: pc = 0x1030, size = 32 bytes
+    STARTPC[m]      CFA       FP        RA
+    0000000000000000  sp+8      u         f
+    000000000000000b  sp+16     u         f
+
+    func idx [12]: pc = 0x2000, size = 3 bytes, attr = \"S,F\"
+    STARTPC         CFA       FP        RA
+    0000000000002001  sp+8      u         f
+";
+        let said = binutils(text, &section());
+        let [plt, signal] = &said.functions[..] else {
+            panic!("{said:?}");
+        };
+        assert_eq!(
+            (plt.start, plt.size, plt.masked, plt.signal),
+            (0x1030, 32, true, false)
+        );
+        assert_eq!(plt.rule(10), Some(sp(8, Location::Unchanged)));
+        assert_eq!(plt.rule(11), Some(sp(16, Location::Unchanged)));
+        assert_eq!(
+            (signal.start, signal.masked, signal.signal),
+            (0x2000, false, true)
+        );
+        assert_eq!(signal.rule(0), None);
+        assert!(signal.rule(1).is_some_and(|rule| rule.signal));
+    }
+
+    #[test]
+    fn what_libsframe_does_not_find_is_none() {
+        let text =
+            "function 0x10 4 repeats\nrow 0 sp+8 u f\npc 0x10 0x10 none\npc 0x11 0x13 sp+8 u f";
+        let said = libsframe(text, &section());
+        assert!(said.functions[0].masked);
+        assert_eq!(said.find(0xf), None);
+        assert_eq!(said.find(0x10), None);
+        assert_eq!(said.find(0x13), Some(sp(8, Location::Unchanged)));
+        assert_eq!(said.find(0x14), None);
+    }
+
+    #[test]
+    fn rows_are_read_as_llvm_writes_them() {
+        let text = "
+    FuncDescEntry [0] {
+      PC {
+        Relocation: R_X86_64_PC32
+        Start Address: 0x10
+      }
+      Size: 0x3B
+      FDE Type: PCInc (0x0)
+      FREs [
+        Frame Row Entry {
+          Start Address: 0x14
+          Return Address Signed: No
+          Base Register: FP (0x0)
+          CFA Offset: 16
+          RA Offset: -8
+          FP Offset: -16
+";
+        let said = llvm(text);
+        let function = &said.functions[0];
+        assert_eq!((function.start, function.size), (0x10, 0x3b));
+        assert_eq!(
+            function.rows,
+            [(4, Rule::amd64(Base::Fp, 16, Location::AtCfa(-16)))]
+        );
     }
 }

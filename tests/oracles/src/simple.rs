@@ -35,7 +35,8 @@ use crate::{
 /// All that it says of a section. Of unsorted ones it is not asked for addresses: it would go
 /// through all functions for each.
 pub(crate) fn said(part: &Part, section: &Section) -> Said {
-    let parsed = SFrameSection::from(&part.bytes, part.address).expect("simple-frame-rs: a section");
+    let parsed =
+        SFrameSection::from(&part.bytes, part.address).expect("simple-frame-rs: a section");
     let mut said = Said {
         found: section.is_sorted().then(Vec::new),
         ..Said::default()
@@ -78,15 +79,18 @@ pub(crate) fn said(part: &Part, section: &Section) -> Said {
             _ => unreachable!("a function of another version than its section"),
         };
         let rows: Vec<SFrameFRE> = match (fde, &parsed) {
-            (SFrameFDE::V1(fde), SFrameSection::V1(section)) => {
-                fde.iter_fre(section).map(|row| Ok(SFrameFRE::V1(row))).collect()
-            }
-            (SFrameFDE::V2(fde), SFrameSection::V2(section)) => {
-                fde.iter_fre(section).map(|row| Ok(SFrameFRE::V2(row))).collect()
-            }
-            (SFrameFDE::V3(fde), SFrameSection::V3(section)) => {
-                fde.iter_fre(section).map(|row| Ok(SFrameFRE::V3(row))).collect()
-            }
+            (SFrameFDE::V1(fde), SFrameSection::V1(section)) => fde
+                .iter_fre(section)
+                .map(|row| Ok(SFrameFRE::V1(row)))
+                .collect(),
+            (SFrameFDE::V2(fde), SFrameSection::V2(section)) => fde
+                .iter_fre(section)
+                .map(|row| Ok(SFrameFRE::V2(row)))
+                .collect(),
+            (SFrameFDE::V3(fde), SFrameSection::V3(section)) => fde
+                .iter_fre(section)
+                .map(|row| Ok(SFrameFRE::V3(row)))
+                .collect(),
             _ => unreachable!("a function of another version than its section"),
         }
         .expect("simple-frame-rs: rows");
@@ -104,7 +108,9 @@ pub(crate) fn said(part: &Part, section: &Section) -> Said {
             for pc in start..start + u64::from(size) {
                 let function = parsed.find_fde(pc).expect("simple-frame-rs: a function");
                 let rule = function.and_then(|function| {
-                    let row = function.find_fre(&parsed, pc).expect("simple-frame-rs: a row")?;
+                    let row = function
+                        .find_fre(&parsed, pc)
+                        .expect("simple-frame-rs: a row")?;
                     Some(rule(&parsed, section, &function, &row, signal))
                 });
                 match found.last_mut() {
@@ -184,8 +190,12 @@ fn rule(
         Some(0) if abi == Abi::S390x => Location::Unchanged,
         Some(offset) => Location::AtCfa(offset),
     };
-    let ra = row.get_ra_offset(parsed).expect("simple-frame-rs: a return address");
-    let fp = row.get_fp_offset(parsed).expect("simple-frame-rs: a frame pointer");
+    let ra = row
+        .get_ra_offset(parsed)
+        .expect("simple-frame-rs: a return address");
+    let fp = row
+        .get_fp_offset(parsed)
+        .expect("simple-frame-rs: a frame pointer");
     Rule {
         cfa: Cfa {
             base: if row.get_cfa_base_reg_id() == 0 {

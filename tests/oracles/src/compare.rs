@@ -80,7 +80,7 @@ fn ask(path: &Path, image: &Image) -> (Section, Vec<Ours>) {
     section
         .verify(bytes)
         .unwrap_or_else(|error| panic!("the core on {}: {error}", path.display()));
-    let ours = section
+    let ours: Vec<Ours> = section
         .functions(bytes)
         .map(|function| {
             let function = function.expect("the core: a function");
@@ -116,7 +116,27 @@ fn ask(path: &Path, image: &Image) -> (Section, Vec<Ours>) {
             }
         })
         .collect();
+    nothing_outside(&section, bytes, &ours);
     (section, ours)
+}
+
+/// Right in front of and behind each function nothing is found, unless another one lies there.
+fn nothing_outside(section: &Section, bytes: &[u8], ours: &[Ours]) {
+    for function in ours.iter().map(|ours| &ours.function) {
+        let end = function.start() + u64::from(function.size());
+        for pc in [function.start().wrapping_sub(1), end] {
+            if ours.iter().any(|other| other.function.covers(pc)) {
+                continue;
+            }
+            let found = section
+                .find(bytes, pc, Search::Thorough)
+                .expect("the core: a correct section");
+            assert_eq!(
+                found, None,
+                "the core has a rule for {pc:#x}, where no function is"
+            );
+        }
+    }
 }
 
 /// What the instructions say, where they are those of a PLT: as the kernel module asks.

@@ -84,9 +84,9 @@ fn usage() -> ! {
 }
 
 fn open(name: &str) -> File {
-    let made_up = name.split_once(':').and_then(|(version, functions)| {
-        Some((version.parse().ok()?, functions.parse().ok()?))
-    });
+    let made_up = name
+        .split_once(':')
+        .and_then(|(version, functions)| Some((version.parse().ok()?, functions.parse().ok()?)));
     match made_up {
         Some((version, functions)) => File::made_up(version, functions),
         None => File::read(Path::new(name)),

@@ -141,7 +141,10 @@ impl Reader {
                     Reader::FramehopHit => 0.5..=1.0,
                     _ => 0.0..=0.01,
                 };
-                assert!(meant.contains(&share), "{self:?}: {share} of the rules cached");
+                assert!(
+                    meant.contains(&share),
+                    "{self:?}: {share} of the rules cached"
+                );
             }
         }
     }
@@ -183,7 +186,9 @@ pub(crate) fn compare(file: &File) -> usize {
 
         let function = simple.find_fde(pc).expect("simple-frame-rs reads");
         let function = function.expect("simple-frame-rs finds a function");
-        let row = function.find_fre(&simple, pc).expect("simple-frame-rs reads");
+        let row = function
+            .find_fre(&simple, pc)
+            .expect("simple-frame-rs reads");
         let row = row.expect("simple-frame-rs finds a row");
         let offset = row.get_cfa_offset(&simple).expect("simple-frame-rs: CFA");
         // "1: SP" of the info byte.

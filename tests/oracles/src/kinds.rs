@@ -67,7 +67,8 @@ impl Display for Case<'_> {
         let name = part.map_or("", |part| &part.name);
         write!(
             f,
-            "{} {:#x} in {name}, {} bytes into a function of {}: we say {:?}, it says {:?}; code {:02x?}",
+            "{} {:#x} in {name}, {} bytes into a function of {}: \
+             we say {:?}, it says {:?}; code {:02x?}",
             if self.row { "row" } else { "address" },
             self.address,
             self.address - self.ours.function.start(),

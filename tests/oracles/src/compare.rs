@@ -266,7 +266,7 @@ impl Comparison<'_> {
             let start = function.start();
             // Object files are relocated here alone.
             let same_start = self.image.relocatable
-                && (theirs.start == start % APART || !kinds::relocates(self.oracle))
+                && (theirs.start == start % APART || !kinds::relocates(self.oracle, self.section))
                 || theirs.start == start;
             let alike = same_start
                 && theirs.size == u64::from(function.size())

@@ -143,7 +143,7 @@ fn unsaid(case: &Case<'_>) -> &'static str {
     UNKNOWN
 }
 
-/// Whether the function is corner_frame of corners.s.
+/// Whether the function is corner_frame of corners.S.
 fn is_corner(case: &Case<'_>) -> bool {
     const CODE: [u8; 8] = [0x55, 0x48, 0x89, 0xe5, 0xc9, 0xc3, 0x0f, 0x0b];
     case.image.bytes_at(case.ours.function.start(), 8) == CODE

@@ -15,6 +15,7 @@ help:
 	@echo '  make test      - all tests but the long ones'
 	@echo '  make test-all  - all tests: also the debug kernel and reload storms'
 	@echo '  make fuzz      - fuzz the core, FUZZ_SECONDS (600) for each of three targets'
+	@echo '  make bench-host - what a look-up costs, here and in other readers (no QEMU)'
 	@echo
 	@echo 'On this machine'"'"'s kernel:'
 	@echo '  make           - build the module against KDIR, by default for the running kernel'
@@ -60,4 +61,7 @@ test-all:
 fuzz:
 	@scripts/fuzz
 
-.PHONY: all help modules install tools clean demo test test-all fuzz
+bench-host:
+	@tools/bench-host/run
+
+.PHONY: all help modules install tools clean demo test test-all fuzz bench-host

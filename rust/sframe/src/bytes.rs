@@ -117,8 +117,12 @@ pub(super) fn read_at<const N: usize, S: Source + ?Sized>(
 #[inline]
 pub(super) fn window<S: Source + ?Sized>(bytes: &S, at: u32, end: u32) -> Result<u64, Error> {
     let last = end.saturating_sub(8);
-    let surplus = at.saturating_sub(last);
-    let word = u64::from_le_bytes(read_at(bytes, u64::from(at.min(last)))?);
+    // Nearly always; it costs a third of what follows.
+    if at <= last {
+        return read_at(bytes, u64::from(at)).map(u64::from_le_bytes);
+    }
+    let surplus = at.wrapping_sub(last);
+    let word = u64::from_le_bytes(read_at(bytes, u64::from(last))?);
 
     // A shift by all 64 bits or more, which happens from `end` on, leaves nothing.
     Ok(surplus

@@ -74,28 +74,31 @@ impl Head {
         let info = head.info(row_start);
         // Zeros stand for bytes behind the end. So a row whose info byte is there has the words that
         // it says; one whose info byte is not has none, but ends behind the end nevertheless.
-        let next = at
-            .checked_add(row_start.width().wrapping_add(1))
-            .and_then(|words_at| words_at.checked_add(info.len()))
-            .ok_or(Malformed::RowPastEnd.at(at))?;
+        // In 64 bits, where it cannot wrap around.
+        let in_front = u64::from(row_start.width()).wrapping_add(1);
+        let next = u64::from(at)
+            .wrapping_add(in_front)
+            .wrapping_add(u64::from(info.len()));
         if info.size_log2() == 3 {
             return Err(Malformed::WordSize.at(at));
         }
-        if next > header.end {
+        if next > u64::from(header.end) {
             return Err(Malformed::RowPastEnd.at(at));
         }
+        let next = next as u32;
         Ok((head, next))
     }
 
     /// From where on the row holds, in bytes.
     #[inline]
     fn start(self, order: Order, row_start: RowStart) -> u32 {
-        let [a, b, c, d, ..] = self.raw.to_le_bytes();
-        match row_start {
-            RowStart::Addr1 => u32::from(a),
-            RowStart::Addr2 => u32::from(order.u16([a, b])),
-            RowStart::Addr4 => order.u32([a, b, c, d]),
-        }
+        // Without a branch on the width: this is done for each row that is looked at.
+        let behind = 64u32.wrapping_sub(row_start.width().wrapping_mul(8));
+        let raw = match order {
+            Order::Little => self.raw.wrapping_shl(behind),
+            Order::Big => self.raw.swap_bytes(),
+        };
+        raw.wrapping_shr(behind) as u32
     }
 
     #[inline]
@@ -381,28 +384,30 @@ fn find_row<S: Source + ?Sized>(
     limit: u32,
 ) -> Result<Option<Head>, Error> {
     let (order, row_start) = (header.order, function.row_start());
+    let most = function.num_rows().min(limit);
     let mut at = function.rows_at();
-    let mut left = function.num_rows();
-    let mut chosen: Option<Head> = None;
+    let mut passed = 0u32;
+    let mut chosen = Head { at, raw: 0 };
+    let mut least = 0u64;
 
-    for _ in 0..left.min(limit) {
+    while passed < most {
         let (head, next) = Head::read(header, bytes, row_start, at)?;
         let start = head.start(order, row_start);
-        if chosen.is_some_and(|before| before.start(order, row_start) >= start) {
+        if u64::from(start) < least {
             return Err(Malformed::RowsNotRising.at(at));
         }
         if start > offset {
-            left = 0;
-            break;
+            return Ok((passed != 0).then_some(chosen));
         }
-        left = left.wrapping_sub(1);
+        least = u64::from(start).wrapping_add(1);
+        passed = passed.wrapping_add(1);
         at = next;
-        chosen = Some(head);
+        chosen = head;
     }
-    if left != 0 {
+    if most < function.num_rows() {
         return Err(Error::TooLong);
     }
-    Ok(chosen)
+    Ok((passed != 0).then_some(chosen))
 }
 
 /// Goes through the rows of one function, in order.

@@ -1,0 +1,156 @@
+// SPDX-License-Identifier: GPL-2.0-only OR MIT
+
+//! What is searched: the sections of real files, sections that are made up, and the PCs.
+
+use std::{
+    fs,
+    ops::Range,
+    path::Path, //
+};
+
+use object::{
+    Object,
+    ObjectSection, //
+};
+use sframe::section::Section;
+
+use crate::encode;
+
+/// How many PCs each reader is asked for in one pass.
+pub(crate) const PCS: usize = 10_000;
+
+/// One section of a file: its bytes, and its link-time address.
+pub(crate) struct Piece {
+    pub(crate) bytes: Vec<u8>,
+    pub(crate) address: u64,
+}
+
+impl Piece {
+    /// The addresses that the section covers.
+    pub(crate) fn range(&self) -> Range<u64> {
+        self.address..self.address + self.bytes.len() as u64
+    }
+
+    fn of(file: &object::File<'_>, name: &str) -> Option<Piece> {
+        let section = file.section_by_name(name)?;
+        Some(Piece {
+            bytes: section.data().ok()?.to_vec(),
+            address: section.address(),
+        })
+    }
+}
+
+/// What readers need of a file, and the PCs that they are asked for.
+pub(crate) struct File {
+    pub(crate) sframe: Piece,
+    /// `.eh_frame` and `.eh_frame_hdr`, but not of what is made up.
+    pub(crate) eh_frame: Option<(Piece, Piece)>,
+    pub(crate) pcs: Vec<u64>,
+}
+
+impl File {
+    /// Reads a linked file that has both.
+    pub(crate) fn read(path: &Path) -> File {
+        let data = fs::read(path)
+            .unwrap_or_else(|error| panic!("{}: {error}; run `make bench-host`", path.display()));
+        let file = object::File::parse(&*data)
+            .unwrap_or_else(|error| panic!("{}: not an ELF file: {error}", path.display()));
+        let piece = |name| {
+            Piece::of(&file, name)
+                .unwrap_or_else(|| panic!("{}: it has no section {name}", path.display()))
+        };
+        let sframe = piece(".sframe");
+        let pcs = pcs(&sframe);
+        File {
+            sframe,
+            eh_frame: Some((piece(".eh_frame"), piece(".eh_frame_hdr"))),
+            pcs,
+        }
+    }
+
+    /// A section of so many functions of 128 bytes, each with the five rows of a function that
+    /// saves the frame pointer, makes room on the stack, and returns.
+    pub(crate) fn made_up(version: u8, functions: u32) -> File {
+        const SIZE: u32 = 128;
+        let address = 0x1000_0000u64;
+        let code = -(i64::from(functions) * i64::from(SIZE)) - 4096;
+        let rows: &[(u32, u8, &[i32])] = &[
+            (0, encode::SP, &[8]),
+            (1, encode::SP, &[16, -16]),
+            (5, encode::SP, &[96, -16]),
+            (120, encode::SP, &[16, -16]),
+            (121, encode::SP, &[8]),
+        ];
+        let section = encode::Section {
+            version,
+            flags: encode::SORTED | encode::PCREL,
+            functions: (0..functions)
+                .map(|index| {
+                    let start = code + i64::from(index) * i64::from(SIZE);
+                    encode::Function::new(start, SIZE, rows)
+                })
+                .collect(),
+            ..encode::Section::default()
+        };
+        let sframe = Piece {
+            bytes: section.bytes(),
+            address,
+        };
+        let pcs = pcs(&sframe);
+        File {
+            sframe,
+            eh_frame: None,
+            pcs,
+        }
+    }
+
+    /// The section, opened by the core.
+    pub(crate) fn section(&self) -> Section {
+        let len = self.sframe.bytes.len() as u64;
+        Section::open(self.sframe.bytes.as_slice(), self.sframe.address, len)
+            .expect("the core opens the section")
+    }
+}
+
+/// PCs at random, uniformly over the code that functions with rows cover, the same each time. PLTs
+/// are left out: what linkers write of them is not always true (Documentation/oracles.rst), so
+/// readers could not be compared there.
+fn pcs(sframe: &Piece) -> Vec<u64> {
+    let bytes = sframe.bytes.as_slice();
+    let section = Section::open(bytes, sframe.address, bytes.len() as u64)
+        .expect("the core opens the section");
+    let functions: Vec<Range<u64>> = section
+        .functions(bytes)
+        .map(|function| function.expect("the core reads all functions"))
+        .filter(|function| function.num_rows() != 0 && function.repeat().is_none())
+        .filter(|function| function.stub(function.start()).is_none())
+        .map(|function| function.start()..function.start() + u64::from(function.size()))
+        .collect();
+    let covered: u64 = functions.iter().map(|range| range.end - range.start).sum();
+    let mut random = SplitMix(1);
+    (0..PCS)
+        .map(|_| {
+            let mut offset = random.next() % covered;
+            for range in &functions {
+                let size = range.end - range.start;
+                if offset < size {
+                    return range.start + offset;
+                }
+                offset -= size;
+            }
+            unreachable!("an offset within the sum of all sizes")
+        })
+        .collect()
+}
+
+/// SplitMix64 (Steele, Lea, Flood: "Fast Splittable Pseudorandom Number Generators").
+struct SplitMix(u64);
+
+impl SplitMix {
+    fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let z = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        let z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ (z >> 31)
+    }
+}

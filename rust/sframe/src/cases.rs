@@ -4,7 +4,7 @@
 //! KUnit suite, for the code as the kernel runs it.
 //!
 //! The bytes of version 2 for AMD64 are those that gcc and binutils 2.44 make of
-//! `tests/programs/cases.s`:
+//! `tests/programs/cases.S`:
 //! `gcc -nostdlib -shared -Wl,-z,lazy,-z,noexecstack -Wl,--build-id=none -Wa,--gsframe`.
 //! A test on the host makes them anew and compares. Those of other versions and ABIs are written by
 //! hand, from the specification. Nothing here formats or allocates.
@@ -1372,7 +1372,7 @@ mod tests {
                 .args(["-nostdlib", "-shared", "-Wl,-z,lazy,-z,noexecstack"])
                 .args(["-Wl,--build-id=none", "-Wa,--gsframe", "-o"])
                 .arg(dir.join("cases.so"))
-                .arg(Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/programs/cases.s")),
+                .arg(Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/programs/cases.S")),
         );
         let file = fs::read(dir.join("cases.so")).unwrap();
         fs::remove_dir_all(&dir).unwrap();

@@ -428,7 +428,7 @@ fn position_independent_program() {
     let file = gcc(
         &dir,
         "pie",
-        &["-fPIE", "-pie", "-DMAIN", "shapes.c", "limits.s"],
+        &["-fPIE", "-pie", "-DMAIN", "shapes.c", "limits.S"],
     );
     check_linked("pie", &file);
 }
@@ -439,7 +439,7 @@ fn program_at_a_fixed_address() {
     let file = gcc(
         &dir,
         "fixed",
-        &["-no-pie", "-Wl,-z,lazy", "-DMAIN", "shapes.c", "limits.s"],
+        &["-no-pie", "-Wl,-z,lazy", "-DMAIN", "shapes.c", "limits.S"],
     );
     check_linked("fixed", &file);
 }
@@ -450,7 +450,7 @@ fn static_program() {
     let file = gcc(
         &dir,
         "static",
-        &["-static", "-DMAIN", "shapes.c", "limits.s"],
+        &["-static", "-DMAIN", "shapes.c", "limits.S"],
     );
     check_linked("static", &file);
 }
@@ -524,7 +524,7 @@ fn relocate(data: &[u8]) -> (u64, Vec<u8>, Vec<u64>) {
 #[test]
 fn object_files() {
     let dir = workdir("toolchain");
-    for source in ["shapes.c", "limits.s"] {
+    for source in ["shapes.c", "limits.S"] {
         let file = gcc(&dir, "object.o", &["-c", source]);
         // readelf does not relocate, and says zero for each start.
         let mut printed = readelf(&file);
@@ -552,7 +552,7 @@ fn linker_that_does_not_know_sframe() {
     }
     let dir = workdir("toolchain");
     let shapes = gcc(&dir, "lld-shapes.o", &["-fPIC", "-c", "shapes.c"]);
-    let limits = gcc(&dir, "lld-limits.o", &["-c", "limits.s"]);
+    let limits = gcc(&dir, "lld-limits.o", &["-c", "limits.S"]);
     let objects = [shapes.to_str().unwrap(), limits.to_str().unwrap()];
     let file = gcc(
         &dir,

@@ -166,6 +166,8 @@ pub(crate) fn ranges(image: &Image, abi: Abi) -> Vec<Range> {
             }
         }
     }
+    // Of functions that are empty.
+    ranges.retain(|range| range.first < range.end);
     ranges.sort_by_key(|range| range.first);
     ranges
 }

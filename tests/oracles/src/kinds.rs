@@ -11,7 +11,10 @@ use std::fmt::{
 
 use sframe::{
     abi::Abi,
-    header::Version,
+    header::{
+        Version,
+        FUNC_START_PCREL, //
+    },
     rule::{
         Base,
         Cfa,
@@ -39,9 +42,14 @@ pub(crate) const ORACLES: &[&str] = &[
     "llvm-22",
 ];
 
-/// Whether an oracle knows where the functions of an object file start.
-pub(crate) fn relocates(oracle: &str) -> bool {
-    matches!(oracle, "readelf-2.47" | "llvm-22")
+/// Whether an oracle knows where the functions of an object file start. readelf 2.47 relocates, but
+/// then counts from the section, unless a flag says otherwise.
+pub(crate) fn relocates(oracle: &str, section: &Section) -> bool {
+    match oracle {
+        "llvm-22" => true,
+        "readelf-2.47" => section.flags() & FUNC_START_PCREL != 0,
+        _ => false,
+    }
 }
 
 /// A disagreement that is of no known kind.
@@ -67,7 +75,8 @@ impl Display for Case<'_> {
         let name = part.map_or("", |part| &part.name);
         write!(
             f,
-            "{} {:#x} in {name}, {} bytes into a function of {}: we say {:?}, it says {:?}; code {:02x?}",
+            "{} {:#x} in {name}, {} bytes into a function of {}: \
+             we say {:?}, it says {:?}; code {:02x?}",
             if self.row { "row" } else { "address" },
             self.address,
             self.address - self.ours.function.start(),
@@ -134,7 +143,7 @@ fn unsaid(case: &Case<'_>) -> &'static str {
     UNKNOWN
 }
 
-/// Whether the function is corner_frame of corners.s.
+/// Whether the function is corner_frame of corners.S.
 fn is_corner(case: &Case<'_>) -> bool {
     const CODE: [u8; 8] = [0x55, 0x48, 0x89, 0xe5, 0xc9, 0xc3, 0x0f, 0x0b];
     case.image.bytes_at(case.ours.function.start(), 8) == CODE

@@ -498,19 +498,15 @@ impl Findings<'_> {
             if let Some(other) = last.filter(|other| {
                 other.area == entry.area && other.function.covers(entry.function.start())
             }) {
-                let how = if other.function.start() == entry.function.start() {
-                    "starts where function"
+                let (start, other_index) = (entry.function.start(), other.index);
+                let how = if other.function.start() == start {
+                    format!("starts where function {other_index} does")
                 } else {
-                    "overlaps function"
+                    format!("overlaps function {other_index}")
                 };
                 self.say(
                     entry.at,
-                    format!(
-                        "function {}: {how} {} does, at {:#x}",
-                        entry.index,
-                        other.index,
-                        entry.function.start()
-                    ),
+                    format!("function {}: {how}, at {start:#x}", entry.index),
                 );
             }
             let end = |entry: &Entry| {

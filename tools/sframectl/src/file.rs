@@ -294,7 +294,7 @@ fn part<'a>(data: &'a [u8], what: &str, (at, size): (u64, u64)) -> Result<&'a [u
     end.and_then(|end| data.get(usize::try_from(at).ok()?..usize::try_from(end).ok()?))
         .ok_or_else(|| {
             format!(
-                "offset {at:#x}: {what} of {size:#x} bytes ends behind the file's end, {:#x}; cut off?",
+                "offset {at:#x}: {what} of {size:#x} bytes ends behind the file, {:#x}; cut off?",
                 data.len()
             )
         })

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only
 
-//! The bytes behind what the crate `sframe` decodes: where rows are, and fields that it passes over.
+//! The bytes behind what the crate `sframe` decodes: where rows are, and what it passes over.
 
 use sframe::{
     bytes::Order,

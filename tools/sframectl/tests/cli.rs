@@ -629,7 +629,7 @@ fn each_fault_of_a_section_is_found() {
         (
             48,
             &[0x10],
-            ".sframe+0x30: function 1: overlaps function 0 does, at 0x1010",
+            ".sframe+0x30: function 1: overlaps function 0, at 0x1010",
         ),
         (
             40,

@@ -138,9 +138,9 @@ mod mapping_tests {
     use super::*;
     use crate::{
         mapping::{
+            self,
             Mapping,
-            Rows,
-            Stack, //
+            Rows, //
         },
         sys,
         user_memory::UserMemory, //
@@ -196,16 +196,13 @@ mod mapping_tests {
     }
 
     #[test]
-    fn a_stack_reaches_from_its_pointer_to_the_end_of_its_mapping() -> Result {
+    fn a_stack_ends_where_its_mapping_does() -> Result {
         let at = sys::test::map(2 * PAGE, false)?;
-        let stack = Stack::at(at + 64);
-        assert!(!stack.has_two_words(at + 56));
-        assert!(stack.has_two_words(at + 64));
-        assert!(stack.has_two_words(at + 2 * PAGE - 16));
-        assert!(!stack.has_two_words(at + 2 * PAGE - 8));
-        assert!(!stack.has_two_words(u64::MAX - 8));
+        for inside in [at, at + 64, at + 2 * PAGE - 1] {
+            assert_eq!(mapping::end_of(inside), at + 2 * PAGE);
+        }
         sys::test::unmap(at, 2 * PAGE)?;
-        assert!(!Stack::at(at).has_two_words(at));
+        assert_eq!(mapping::end_of(at), 0);
         Ok(())
     }
 }

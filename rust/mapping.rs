@@ -51,8 +51,12 @@ pub(crate) enum Rows {
 /// A mapping of the current task. Addresses are run-time addresses.
 #[derive(Clone, Copy)]
 pub(crate) struct Mapping {
-    start: u64,
-    end: u64,
+    /// Where it begins.
+    pub(crate) start: u64,
+    /// Where it ends.
+    pub(crate) end: u64,
+    /// Whether a file is mapped there.
+    pub(crate) is_file: bool,
     /// Whether code may run there.
     pub(crate) executable: bool,
     /// The rows of its file.
@@ -64,6 +68,7 @@ impl Mapping {
     pub(crate) const NOWHERE: Self = Self {
         start: 0,
         end: 0,
+        is_file: false,
         executable: false,
         rows: Rows::None,
     };
@@ -88,32 +93,16 @@ impl Mapping {
         rows_of(address, &mapping, memory, &mut self.rows);
         self.start = mapping.start;
         self.end = mapping.end;
+        self.is_file = mapping.is_file;
         self.executable = mapping.executable;
         Ok(())
     }
 }
 
-/// Where the stack is: from the stack pointer to the end of its mapping.
-pub(crate) struct Stack {
-    start: u64,
-    end: u64,
-}
-
-impl Stack {
-    /// The stack that `sp` points into; an empty one if nothing is mapped there. Any context.
-    pub(crate) fn at(sp: u64) -> Self {
-        let mut mapping = sys::Mapping::default();
-        let found = sys::find_mapping(sp, &mut mapping);
-        Self {
-            start: sp,
-            end: found.map_or(0, |()| mapping.end),
-        }
-    }
-
-    /// Whether the two words at `address`, in bytes above the stack pointer, lie in it.
-    pub(crate) fn has_two_words(&self, address: u64) -> bool {
-        address >= self.start && address.checked_add(16).is_some_and(|end| end <= self.end)
-    }
+/// Where the mapping at a run-time address ends; 0 if nothing is mapped there. Any context.
+pub(crate) fn end_of(address: u64) -> u64 {
+    let mut mapping = sys::Mapping::default();
+    sys::find_mapping(address, &mut mapping).map_or(0, |()| mapping.end)
 }
 
 /// Whether the current task has rows anywhere. Unsure is yes. NMI, IRQ or task, preemption off.

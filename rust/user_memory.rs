@@ -107,6 +107,14 @@ impl Memory for UserMemory {
     }
 }
 
+/// All of it, at run-time addresses.
+impl Source for UserMemory {
+    #[inline]
+    fn read<const N: usize>(&self, offset: u64) -> Result<[u8; N], Fault> {
+        UserMemory::read(self, offset)
+    }
+}
+
 /// A part of user memory as bytes from 0 to its length, for what is parsed.
 pub(crate) struct Part<'a> {
     /// Reads it.

@@ -3,26 +3,30 @@
 //! One walk, for all contexts: from the registers, frame by frame, to the outermost frame or to a
 //! reason to stop.
 //!
-//! Each step goes by the row that covers the PC. Where a file has no rows the frame pointer is
-//! tried, and believed only if it passes the checks: a wrong frame is worse than a missing one.
+//! Each step goes by the row that covers the PC. Where a file has no rows the code and the frame
+//! pointer are tried, and believed only if they prove it: a wrong frame is worse than a missing one.
 
 use crate::{
     mapping::{
+        self,
         Mapping,
         Rows,
-        Stack,
         NATIVE, //
     },
     sframe::{
         code,
         error::Error,
+        fallback::{
+            self,
+            Code,
+            FramePointer, //
+        },
         fde::Function,
         rule::Rule,
         section::Search,
         unwind::{
             self,
             Frame,
-            Lost,
             Step,
             Stop, //
         }, //
@@ -240,12 +244,7 @@ fn by_rule(
     })
 }
 
-/// The step where there are no rows: by what the code at the PC shows, if this is the innermost
-/// frame, else by the frame pointer.
-///
-/// What comes out has to be an address behind a call, and a frame pointer has to point to two words
-/// of the stack, unless the section vouches for frame pointers. (That the address is executable is
-/// seen by the caller.)
+/// The step where there are no rows.
 #[inline(never)]
 fn without_rows(
     frame: &Frame,
@@ -253,44 +252,18 @@ fn without_rows(
     mapping: &Mapping,
     memory: &UserMemory,
 ) -> Result<Step, Reason> {
-    // A file with a section was made without a frame pointer, or says so. What its rows leave out
-    // may use that register for anything, a caller's frame included.
-    if matches!(mapping.rows, Rows::Section(ref section) if !section.frame_pointer()) {
-        return Err(Reason::NoRows);
-    }
-    if innermost {
-        let rule = memory
-            .read(frame.pc.wrapping_sub(1))
-            .ok()
-            .and_then(|bytes| code::rule_without_frame_pointer(&bytes));
-        if let Some(rule) = rule {
-            match unwind::step(NATIVE, &rule, frame, &Lost, memory) {
-                Ok(Step::Caller(caller)) if is_behind_call(caller.pc, memory) => {
-                    return Ok(Step::Caller(caller));
-                }
-                _ => {}
-            }
-        }
-    }
-
-    if !Stack::at(frame.sp).has_two_words(frame.fp) {
-        return Err(Reason::NoRows);
-    }
-    let Ok(step) = unwind::step_by_frame_pointer(frame, memory) else {
-        return Err(Reason::NoRows);
+    let frame_pointer = match mapping.rows {
+        Rows::Section(ref section) if section.frame_pointer() => FramePointer::Kept,
+        // A file with a section was made without a frame pointer, or says so. What its rows leave
+        // out may use that register for anything, a caller's frame included.
+        Rows::Section(_) => return Err(Reason::NoRows),
+        _ if mapping.is_file => FramePointer::Unknown,
+        _ => FramePointer::Likely,
     };
-    if let Step::Caller(caller) = step {
-        let keeps_frame_pointer =
-            matches!(mapping.rows, Rows::Section(ref section) if section.frame_pointer());
-        if !keeps_frame_pointer && !is_behind_call(caller.pc, memory) {
-            return Err(Reason::NoRows);
-        }
-    }
-    Ok(step)
-}
-
-fn is_behind_call(pc: u64, memory: &UserMemory) -> bool {
-    memory
-        .read(pc.wrapping_sub(const { code::LONGEST as u64 }))
-        .is_ok_and(|bytes| code::ends_with_call(&bytes))
+    let code = Code {
+        start: mapping.start,
+        end: mapping.end,
+        frame_pointer,
+    };
+    fallback::step(frame, innermost, &code, mapping::end_of(frame.sp), memory).ok_or(Reason::NoRows)
 }

@@ -14,7 +14,12 @@ use super::rule::{
 /// The length in bytes of the longest call instruction that is recognised.
 pub const LONGEST: usize = 7;
 
+/// The length in bytes of `push %rbp` and `mov %rsp, %rbp`.
+pub const PROLOGUE: usize = 4;
+
 const PUSH_RBP: u8 = 0x55;
+const POP_RBP: u8 = 0x5d;
+const LEAVE: u8 = 0xc9;
 const RET: u8 = 0xc3;
 const ENDBR64: [u8; 4] = [0xf3, 0x0f, 0x1e, 0xfa];
 /// `mov %rsp, %rbp`, in its two encodings.
@@ -24,18 +29,30 @@ const MOV_RSP_RBP: [[u8; 3]; 2] = [[0x48, 0x89, 0xe5], [0x48, 0x8b, 0xec]];
 /// already put it back; `None` if the code does not look like that.
 ///
 /// `code` are the byte before the PC and the four from the PC on. A `push %rbp` may also stand
-/// further on in a function, so the return address that comes out has to be checked.
+/// further on in a function, and the byte before the PC may be the last one of any instruction, so
+/// the return address that comes out has to be checked.
 pub fn rule_without_frame_pointer(code: &[u8; 5]) -> Option<Rule> {
     let [before, at @ ..] = *code;
     let [first, second, third, _] = at;
 
-    if first == RET || first == PUSH_RBP || at == ENDBR64 {
+    if first == RET || first == PUSH_RBP || at == ENDBR64 || before == POP_RBP || before == LEAVE {
         Some(Rule::amd64(Base::Sp, 8, Location::Unchanged))
     } else if before == PUSH_RBP && MOV_RSP_RBP.contains(&[first, second, third]) {
         Some(Rule::amd64(Base::Sp, 16, Location::AtCfa(-16)))
     } else {
         None
     }
+}
+
+/// Whether `code` sets up a frame pointer.
+pub fn is_prologue(code: &[u8; PROLOGUE]) -> bool {
+    let [first, mov @ ..] = *code;
+    first == PUSH_RBP && MOV_RSP_RBP.contains(&mov)
+}
+
+/// Whether this byte may be a return instruction, or its last.
+pub const fn may_return(byte: u8) -> bool {
+    byte == RET
 }
 
 /// The size of what is looked at of a stub of a PLT, in bytes.
@@ -90,7 +107,53 @@ pub fn rule_of_stub(code: &[u8; STUB], offset: u32) -> Option<Rule> {
     }
 }
 
+/// The run-time address of the word that a stub of a PLT at `at` jumps to by, if it is one that
+/// jumps so; `code` as for [`rule_of_stub`].
+pub fn slot_of_stub(code: &[u8; STUB], at: u64) -> Option<u64> {
+    let (length, displacement) = match *code {
+        [a, b, w, x, y, z, ..] if [a, b] == JMP_RIP => (6, [w, x, y, z]),
+        [BND, a, b, w, x, y, z, ..] if [a, b] == JMP_RIP => (7, [w, x, y, z]),
+        [a, b, c, d, e, f, w, x, y, z, ..] if [a, b, c, d] == ENDBR64 && [e, f] == JMP_RIP => {
+            (10, [w, x, y, z])
+        }
+        [a, b, c, d, BND, e, f, w, x, y, z, ..] if [a, b, c, d] == ENDBR64 && [e, f] == JMP_RIP => {
+            (11, [w, x, y, z])
+        }
+        _ => return None,
+    };
+    Some(
+        at.wrapping_add(length)
+            .wrapping_add_signed(i64::from(i32::from_le_bytes(displacement))),
+    )
+}
+
+/// Where a call leads.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Target {
+    /// To this address, perhaps a stub of a PLT.
+    At(u64),
+    /// To the address that is in memory here.
+    In(u64),
+    /// It was in a register.
+    Unknown,
+}
+
+/// Where the call in front of a return address leads, of which [`ends_with_call`] is true.
+pub fn target(code: &[u8; LONGEST], return_address: u64) -> Target {
+    let [_, b6, b5, b4, b3, b2, b1] = *code;
+    let there = return_address.wrapping_add_signed(i64::from(i32::from_le_bytes([b4, b3, b2, b1])));
+    if b5 == CALL_RELATIVE {
+        Target::At(there)
+    } else if [b6, b5] == CALL_RIP {
+        Target::In(there)
+    } else {
+        Target::Unknown
+    }
+}
+
 const CALL_RELATIVE: u8 = 0xe8;
+/// Through a word near by: `call *x(%rip)`.
+const CALL_RIP: [u8; 2] = [0xff, 0x15];
 const GROUP_5: u8 = 0xff;
 const CALL_NEAR: u8 = 2;
 
@@ -224,6 +287,11 @@ mod tests {
             pushed
         );
 
+        // pop %rbp or leave; jmp
+        for restored in [0x5d, 0xc9] {
+            assert_eq!(rule_without_frame_pointer(&[restored, 0xe9, 1, 2, 3]), top);
+        }
+
         // mov %rsp, %rbp after something else; the middle of a function; pop %rbp.
         assert_eq!(
             rule_without_frame_pointer(&[0x53, 0x48, 0x89, 0xe5, 0x53]),
@@ -234,9 +302,42 @@ mod tests {
             None
         );
         assert_eq!(
-            rule_without_frame_pointer(&[0xc9, 0x5d, 0xc3, 0x90, 0x90]),
+            rule_without_frame_pointer(&[0x5b, 0x5d, 0xc3, 0x90, 0x90]),
             None
         );
+    }
+
+    #[test]
+    fn calls_have_targets() {
+        let target = |instruction: &[u8]| {
+            let mut code = [0x90; LONGEST];
+            code[LONGEST - instruction.len()..].copy_from_slice(instruction);
+            assert!(ends_with_call(&code));
+            target(&code, 0x1000)
+        };
+        assert_eq!(target(&[0xe8, 0x10, 0, 0, 0]), Target::At(0x1010));
+        assert_eq!(target(&[0xe8, 0xf0, 0xff, 0xff, 0xff]), Target::At(0xff0));
+        assert_eq!(target(&[0xff, 0x15, 0, 1, 0, 0]), Target::In(0x1100));
+        assert_eq!(target(&[0xff, 0xd0]), Target::Unknown);
+        assert_eq!(target(&[0xff, 0x93, 1, 2, 0, 0]), Target::Unknown);
+    }
+
+    #[test]
+    fn stubs_have_slots() {
+        let slot = |code: &[u8]| {
+            let mut stub = [0x90; STUB];
+            stub[..code.len()].copy_from_slice(code);
+            slot_of_stub(&stub, 0x1000)
+        };
+        assert_eq!(slot(&[0xff, 0x25, 0, 1, 0, 0]), Some(0x1106));
+        assert_eq!(slot(&[0xf2, 0xff, 0x25, 0, 1, 0, 0]), Some(0x1107));
+        let ibt = [0xf3, 0x0f, 0x1e, 0xfa, 0xff, 0x25, 0, 1, 0, 0];
+        assert_eq!(slot(&ibt), Some(0x110a));
+        let ibt = [
+            0xf3, 0x0f, 0x1e, 0xfa, 0xf2, 0xff, 0x25, 0xff, 0xff, 0xff, 0xff,
+        ];
+        assert_eq!(slot(&ibt), Some(0x100a));
+        assert_eq!(slot(&[0x68, 0, 0, 0, 0, 0xe9, 1, 2, 3, 4]), None);
     }
 
     #[test]

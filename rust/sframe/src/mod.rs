@@ -32,6 +32,7 @@ pub mod cases;
 pub mod code;
 pub mod elf;
 pub mod error;
+pub mod fallback;
 pub mod fde;
 pub mod fre;
 pub mod header;

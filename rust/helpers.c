@@ -23,6 +23,7 @@
 #include <linux/srcu.h>
 #include <linux/uaccess.h>
 #include <linux/unwind_user.h>
+#include <linux/uprobes.h>
 #include <linux/userfaultfd_k.h>
 #include <linux/workqueue.h>
 
@@ -175,7 +176,7 @@ void sfu_deferred_leave(int token)
 	srcu_read_unlock(&deferred_walks, token);
 }
 
-/* ---- Context, registers, sinks ---- */
+/* ---- Context, registers ---- */
 
 enum sfu_context sfu_current_context(void)
 {
@@ -218,6 +219,55 @@ bool sfu_register(const void *regs, unsigned int number, uint64_t *value)
 	*value = *(const unsigned long *)(regs + places[number]);
 	return true;
 }
+
+/* ---- Uprobes ---- */
+
+/* More than the kernel lets a task have. */
+#define URETPROBES 128
+
+bool sfu_is_probed(void)
+{
+	return current->utask || mm_flags_test(MMF_HAS_UPROBES, current->mm);
+}
+
+/*
+ * All of this is written by the task itself, in an order that lets an interrupt see it whole, and
+ * freed by it too, or after a grace period.
+ */
+uint64_t sfu_in_line(uint64_t pc)
+{
+	const struct uprobe_task *utask = READ_ONCE(current->utask);
+	uint64_t offset;
+
+	if (!utask || !READ_ONCE(utask->active_uprobe))
+		return pc;
+	offset = pc - READ_ONCE(utask->xol_vaddr);
+	return offset < UPROBE_XOL_SLOT_BYTES ? READ_ONCE(utask->vaddr) + offset : pc;
+}
+
+bool sfu_taken_by_uretprobe(uint64_t slot, uint64_t *address)
+{
+	const struct uprobe_task *utask = READ_ONCE(current->utask);
+	const struct return_instance *instance;
+	bool found = false;
+	int limit = URETPROBES;
+
+	if (!utask)
+		return false;
+	rcu_read_lock();
+	for (instance = READ_ONCE(utask->return_instances); instance && limit; limit--) {
+		if (READ_ONCE(instance->stack) == slot) {
+			*address = READ_ONCE(instance->orig_ret_vaddr);
+			found = true;
+			break;
+		}
+		instance = READ_ONCE(instance->next);
+	}
+	rcu_read_unlock();
+	return found;
+}
+
+/* ---- Sinks ---- */
 
 bool sfu_store_immediate(void *entry, uint64_t address)
 {

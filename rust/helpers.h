@@ -72,6 +72,15 @@ const void *sfu_registers_of_current(struct sfu_registers *registers);
  */
 bool sfu_register(const void *regs, unsigned int number, uint64_t *value);
 
+/*
+ * Uprobes of the current task; any context. Whether there may be any; the address of the
+ * instruction that runs out of line at `pc`, else `pc`; and the return address that a uretprobe
+ * took from the stack at `slot`, if one did.
+ */
+bool sfu_is_probed(void);
+uint64_t sfu_in_line(uint64_t pc);
+bool sfu_taken_by_uretprobe(uint64_t slot, uint64_t *address);
+
 /* Sinks; any context. False if there is no more room. */
 bool sfu_store_immediate(void *entry, uint64_t address);
 bool sfu_store_deferred(void *trace, unsigned int max_entries, uint64_t address);

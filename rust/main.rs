@@ -16,6 +16,7 @@ use kernel::{
 mod hook;
 mod kunit;
 mod mapping;
+mod probes;
 #[path = "sframe/src/mod.rs"]
 pub mod sframe;
 mod sink;

@@ -282,6 +282,27 @@ pub(crate) fn queue_fault_in(address: u64) -> bool {
     unsafe { bindings::sfu_queue_fault_in(address) }
 }
 
+/// Whether there may be uprobes in the current task's code. Any context.
+pub(crate) fn is_probed() -> bool {
+    // SAFETY: The current task is a user task, or it would have been left alone; a test's thread
+    // has a mm too.
+    unsafe { bindings::sfu_is_probed() }
+}
+
+/// The address of the instruction that runs out of line at `pc`, for a uprobe is on it; else `pc`.
+/// Any context.
+pub(crate) fn in_line(pc: u64) -> u64 {
+    // SAFETY: It works on the current task alone.
+    unsafe { bindings::sfu_in_line(pc) }
+}
+
+/// The return address that a uretprobe took from the stack at `slot`, if one did. Any context.
+pub(crate) fn taken_by_uretprobe(slot: u64) -> Option<u64> {
+    let mut address = 0;
+    // SAFETY: `address` is there to be written to.
+    unsafe { bindings::sfu_taken_by_uretprobe(slot, &mut address) }.then_some(address)
+}
+
 /// Finds what is mapped at a run-time address. Any context; takes no lock.
 ///
 /// # Errors

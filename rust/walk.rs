@@ -13,6 +13,7 @@ use crate::{
         Rows,
         NATIVE, //
     },
+    probes,
     sframe::{
         code,
         error::Error,
@@ -38,7 +39,10 @@ use crate::{
         Source,
         Tally, //
     },
-    sys::Registers,
+    sys::{
+        self,
+        Registers, //
+    },
     user_memory::{
         Part,
         UserMemory, //
@@ -56,13 +60,21 @@ pub(crate) fn walk(
     sink: &mut impl Sink,
 ) {
     let mut tally = Tally::new(context);
-    let frame = Frame {
+    let mut frame = Frame {
         pc: registers.pc,
         sp: registers.sp,
         fp: registers.fp,
     };
-    let reason = if sink.store(frame.pc) {
-        frames(frame, registers, memory, sink, &mut tally)
+    let probed = sys::is_probed();
+    if probed {
+        frame.pc = sys::in_line(frame.pc);
+    }
+    let mut room = sink.store(frame.pc);
+    if probed && probes::leave_trampoline(&mut frame, memory) {
+        room = room && sink.store(frame.pc);
+    }
+    let reason = if room {
+        frames(frame, probed, registers, memory, sink, &mut tally)
     } else {
         Reason::Full
     };
@@ -72,6 +84,7 @@ pub(crate) fn walk(
 /// Walks on from the innermost frame.
 fn frames(
     mut frame: Frame,
+    probed: bool,
     registers: &Registers<'_>,
     memory: &UserMemory,
     sink: &mut impl Sink,
@@ -93,25 +106,26 @@ fn frames(
             Ok(mapping) => mapping,
             Err(reason) => return reason,
         };
-        let (step, source) = match rule_at(at, innermost, mapping, memory) {
+        let source = match rule_at(at, innermost, mapping, memory) {
             Ok(Some(rule)) => {
                 exact = rule.signal;
                 let registers = innermost.then_some(registers);
-                (by_rule(&rule, &frame, registers, memory), Source::Rows)
+                match by_rule(&rule, &mut frame, registers, memory) {
+                    Ok(()) => Source::Rows,
+                    Err(reason) => return reason,
+                }
             }
             Ok(None) => {
                 exact = false;
-                (
-                    without_rows(&frame, innermost, mapping, memory),
-                    Source::FramePointer,
-                )
+                match without_rows(&mut frame, innermost, mapping, memory) {
+                    Ok(()) => Source::FramePointer,
+                    Err(reason) => return reason,
+                }
             }
             Err(reason) => return reason,
         };
-        match step {
-            Ok(Step::Caller(caller)) => frame = caller,
-            Ok(Step::Outermost) => return Reason::Outermost,
-            Err(reason) => return reason,
+        if probed {
+            probes::put_back(&mut frame);
         }
 
         innermost = false;
@@ -225,33 +239,46 @@ fn section_reason(error: Error, memory: &UserMemory) -> Reason {
     }
 }
 
+/// Makes `frame` its caller. Its own end, too, is a reason to stop.
 #[inline(never)]
 fn by_rule(
     rule: &Rule,
-    frame: &Frame,
+    frame: &mut Frame,
     registers: Option<&Registers<'_>>,
     memory: &UserMemory,
-) -> Result<Step, Reason> {
-    unwind::step(NATIVE, rule, frame, &registers, memory).map_err(|stop| match stop {
-        Stop::CfaNotRising => Reason::CfaNotRising,
-        Stop::CfaMisaligned => Reason::CfaMisaligned,
-        Stop::CfaOverflow => Reason::CfaOverflow,
-        Stop::RegisterUnknown => Reason::RegisterUnknown,
-        Stop::Fault { .. } if memory.is_spent() => Reason::Budget,
-        Stop::Fault { .. } => Reason::StackFault,
-        // Those of the frame pointer alone.
-        Stop::FpZero | Stop::FpBelowSp | Stop::FpMisaligned => Reason::NoRows,
-    })
+) -> Result<(), Reason> {
+    let step =
+        unwind::step(NATIVE, rule, frame, &registers, memory).map_err(|stop| match stop {
+            Stop::CfaNotRising => Reason::CfaNotRising,
+            Stop::CfaMisaligned => Reason::CfaMisaligned,
+            Stop::CfaOverflow => Reason::CfaOverflow,
+            Stop::RegisterUnknown => Reason::RegisterUnknown,
+            Stop::Fault { .. } if memory.is_spent() => Reason::Budget,
+            Stop::Fault { .. } => Reason::StackFault,
+            // Those of the frame pointer alone.
+            Stop::FpZero | Stop::FpBelowSp | Stop::FpMisaligned => Reason::NoRows,
+        })?;
+    take(step, frame)
 }
 
-/// The step where there are no rows.
+fn take(step: Step, frame: &mut Frame) -> Result<(), Reason> {
+    match step {
+        Step::Caller(caller) => {
+            *frame = caller;
+            Ok(())
+        }
+        Step::Outermost => Err(Reason::Outermost),
+    }
+}
+
+/// The same where there are no rows.
 #[inline(never)]
 fn without_rows(
-    frame: &Frame,
+    frame: &mut Frame,
     innermost: bool,
     mapping: &Mapping,
     memory: &UserMemory,
-) -> Result<Step, Reason> {
+) -> Result<(), Reason> {
     let frame_pointer = match mapping.rows {
         Rows::Section(ref section) if section.frame_pointer() => FramePointer::Kept,
         // A file with a section was made without a frame pointer, or says so. What its rows leave
@@ -265,5 +292,6 @@ fn without_rows(
         end: mapping.end,
         frame_pointer,
     };
-    fallback::step(frame, innermost, &code, mapping::end_of(frame.sp), memory).ok_or(Reason::NoRows)
+    let step = fallback::step(frame, innermost, &code, mapping::end_of(frame.sp), memory);
+    take(step.ok_or(Reason::NoRows)?, frame)
 }

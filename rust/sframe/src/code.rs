@@ -18,6 +18,8 @@ pub const LONGEST: usize = 7;
 pub const PROLOGUE: usize = 4;
 
 const PUSH_RBP: u8 = 0x55;
+/// What a uprobe, or a debugger, has put in place of an instruction's first byte.
+const INT3: u8 = 0xcc;
 const POP_RBP: u8 = 0x5d;
 const LEAVE: u8 = 0xc9;
 const RET: u8 = 0xc3;
@@ -33,27 +35,145 @@ const MOV_RSP_RBP: [[u8; 3]; 2] = [[0x48, 0x89, 0xe5], [0x48, 0x8b, 0xec]];
 /// the return address that comes out has to be checked.
 pub fn rule_without_frame_pointer(code: &[u8; 5]) -> Option<Rule> {
     let [before, at @ ..] = *code;
-    let [first, second, third, _] = at;
+    let [first, second, third, fourth] = at;
 
-    if first == RET || first == PUSH_RBP || at == ENDBR64 || before == POP_RBP || before == LEAVE {
+    if matches!(first, RET | PUSH_RBP)
+        || is_endbr64(at)
+        || is_prologue(&[first, second, third, fourth])
+        || matches!(before, POP_RBP | LEAVE)
+    {
         Some(Rule::amd64(Base::Sp, 8, Location::Unchanged))
-    } else if before == PUSH_RBP && MOV_RSP_RBP.contains(&[first, second, third]) {
+    } else if is_prologue(&[before, first, second, third]) {
         Some(Rule::amd64(Base::Sp, 16, Location::AtCfa(-16)))
     } else {
         None
     }
 }
 
-/// Whether `code` sets up a frame pointer.
+/// Whether `code` sets up a frame pointer; there may be a uprobe at its start.
 pub fn is_prologue(code: &[u8; PROLOGUE]) -> bool {
     let [first, mov @ ..] = *code;
-    first == PUSH_RBP && MOV_RSP_RBP.contains(&mov)
+    matches!(first, PUSH_RBP | INT3) && MOV_RSP_RBP.contains(&mov)
+}
+
+/// Whether `code` is `endbr64`; there may be a uprobe at its start.
+fn is_endbr64(code: [u8; 4]) -> bool {
+    let ([first, rest @ ..], [endbr64, others @ ..]) = (code, ENDBR64);
+    (first == endbr64 || first == INT3) && rest == others
 }
 
 /// Whether this byte may be a return instruction, or its last.
 pub const fn may_return(byte: u8) -> bool {
     byte == RET
 }
+
+/// The size of what is looked at of a trampoline of uprobes, in bytes.
+pub const TRAMPOLINE: usize = 20;
+/// The size of what replaces the instruction under an optimised uprobe, in bytes.
+pub const OPTIMISED: usize = 10;
+/// How far the call of an optimised uprobe has moved the stack pointer down, in bytes.
+pub const RED_ZONE: u64 = 128;
+
+/// Where in one of the two trampolines of uprobes a PC is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Trampoline {
+    /// A function that has returned came here, for a uretprobe took its return address.
+    Returned {
+        /// From the stack pointer to where it was when that function had returned, in bytes.
+        sp: u64,
+        /// Whether the kernel has put the return address back, into the word below that.
+        resolved: bool,
+    },
+    /// A uprobe was made a call, and called.
+    Called {
+        /// From the stack pointer to the return address, in bytes.
+        ra: u64,
+        /// From there to where the stack pointer was at the probe, in bytes.
+        sp: u64,
+    },
+}
+
+/// Tells where in a trampoline of uprobes the PC is, from the trampoline's first bytes and the PC's
+/// offset from there; `None` if it is not one.
+///
+/// The kernel writes them, in `arch/x86/kernel/uprobes.c`: pushes, a system call, pops, and a
+/// return. The one for uretprobes saves %rax first, as that word takes the return address in the
+/// end; the other one does not.
+pub fn trampoline(code: &[u8; TRAMPOLINE], offset: u64) -> Option<Trampoline> {
+    let uretprobe = match *code {
+        [0x50, 0x51, 0x41, 0x53, ..] => true,
+        [0x51, 0x41, 0x53, 0x50, ..] => false,
+        _ => return None,
+    };
+    let mut at = 0_usize;
+    let mut pushed = 0_u64;
+    let mut pushed_at_pc = None;
+    let mut called_at = None;
+    loop {
+        if u64::try_from(at).ok()? == offset {
+            pushed_at_pc = Some(pushed);
+        }
+        let length = match *code.get(at..)? {
+            [0x50..=0x57, ..] => {
+                pushed = pushed.checked_add(8)?;
+                1
+            }
+            [0x58..=0x5f, ..] => {
+                pushed = pushed.checked_sub(8)?;
+                1
+            }
+            [0x41, 0x50..=0x57, ..] => {
+                pushed = pushed.checked_add(8)?;
+                2
+            }
+            [0x41, 0x58..=0x5f, ..] => {
+                pushed = pushed.checked_sub(8)?;
+                2
+            }
+            // mov $number, %rax
+            [0x48, 0xc7, 0xc0, ..] => 7,
+            [0x0f, 0x05, ..] => {
+                called_at = Some(u64::try_from(at).ok()?);
+                2
+            }
+            [RET, ..] => break,
+            [RET_AND_POP, low, high, ..] => {
+                return (!uretprobe).then_some(Trampoline::Called {
+                    ra: pushed_at_pc?,
+                    sp: u64::from(u16::from_le_bytes([low, high])).checked_add(8)?,
+                });
+            }
+            _ => return None,
+        };
+        at = at.checked_add(length)?;
+    }
+    Some(if uretprobe {
+        Trampoline::Returned {
+            sp: pushed_at_pc?,
+            resolved: offset > called_at?,
+        }
+    } else {
+        Trampoline::Called {
+            ra: pushed_at_pc?,
+            sp: 8,
+        }
+    })
+}
+
+/// The address that is called next, if the PC is between the two instructions of an optimised
+/// uprobe, the first of which has moved the stack pointer; `code` are the five bytes on each side.
+pub fn shifted_by_uprobe(code: &[u8; OPTIMISED], pc: u64) -> Option<u64> {
+    match *code {
+        // lea -128(%rsp),%rsp; call
+        [0x48, 0x8d, 0x64, 0x24, 0x80, CALL_RELATIVE, a, b, c, d] => Some(
+            pc.wrapping_add(5)
+                .wrapping_add_signed(i64::from(i32::from_le_bytes([a, b, c, d]))),
+        ),
+        _ => None,
+    }
+}
+
+const RET_AND_POP: u8 = 0xc2;
 
 /// The size of what is looked at of a stub of a PLT, in bytes.
 pub const STUB: usize = 16;
@@ -292,6 +412,24 @@ mod tests {
             assert_eq!(rule_without_frame_pointer(&[restored, 0xe9, 1, 2, 3]), top);
         }
 
+        // A uprobe on each of them.
+        assert_eq!(
+            rule_without_frame_pointer(&[0x90, 0xcc, 0x48, 0x89, 0xe5]),
+            top
+        );
+        assert_eq!(
+            rule_without_frame_pointer(&[0x90, 0xcc, 0x0f, 0x1e, 0xfa]),
+            top
+        );
+        assert_eq!(
+            rule_without_frame_pointer(&[0xcc, 0x48, 0x89, 0xe5, 0x53]),
+            pushed
+        );
+        assert_eq!(
+            rule_without_frame_pointer(&[0x90, 0xcc, 0x90, 0x90, 0x90]),
+            None
+        );
+
         // mov %rsp, %rbp after something else; the middle of a function; pop %rbp.
         assert_eq!(
             rule_without_frame_pointer(&[0x53, 0x48, 0x89, 0xe5, 0x53]),
@@ -305,6 +443,76 @@ mod tests {
             rule_without_frame_pointer(&[0x5b, 0x5d, 0xc3, 0x90, 0x90]),
             None
         );
+    }
+
+    // Those of Linux 7.3, arch/x86/kernel/uprobes.c.
+    #[test]
+    fn trampolines_of_uprobes() {
+        let returned = |code: &[u8; TRAMPOLINE], offset| match trampoline(code, offset) {
+            Some(Trampoline::Returned { sp, resolved }) => Some((sp, resolved)),
+            _ => None,
+        };
+        // push %rax; push %rcx; push %r11; mov $335,%rax; syscall; pop %r11; pop %rcx; ret; int3
+        let code = [
+            0x50, 0x51, 0x41, 0x53, 0x48, 0xc7, 0xc0, 0x4f, 1, 0, 0, 0x0f, 0x05, 0x41, 0x5b, 0x59,
+            0xc3, 0xcc, 0, 0,
+        ];
+        for (offset, found) in [
+            (0, Some((0, false))),
+            (1, Some((8, false))),
+            (2, Some((16, false))),
+            (3, None),
+            (4, Some((24, false))),
+            (11, Some((24, false))),
+            (13, Some((24, true))),
+            (15, Some((16, true))),
+            (16, Some((8, true))),
+            (17, None),
+        ] {
+            assert_eq!(returned(&code, offset), found, "{offset}");
+        }
+
+        let called = |code: &[u8; TRAMPOLINE], offset| match trampoline(code, offset) {
+            Some(Trampoline::Called { ra, sp }) => Some((ra, sp)),
+            _ => None,
+        };
+        // push %rcx; push %r11; push %rax; mov $336,%rax; syscall; pop %rax; pop %r11; pop %rcx;
+        // ret $128
+        let mut code = [
+            0x51, 0x41, 0x53, 0x50, 0x48, 0xc7, 0xc0, 0x50, 1, 0, 0, 0x0f, 0x05, 0x58, 0x41, 0x5b,
+            0x59, 0xc2, 0x80, 0,
+        ];
+        for (offset, ra) in [
+            (0, Some(0)),
+            (1, Some(8)),
+            (2, None),
+            (3, Some(16)),
+            (4, Some(24)),
+            (11, Some(24)),
+            (13, Some(24)),
+            (14, Some(16)),
+            (16, Some(8)),
+            (17, Some(0)),
+            (18, None),
+        ] {
+            assert_eq!(called(&code, offset), ra.map(|ra| (ra, 136)), "{offset}");
+        }
+        // As it was before the red zone was spared.
+        code[17..].copy_from_slice(&[0xc3, 0xcc, 0]);
+        assert_eq!(called(&code, 17), Some((0, 8)));
+
+        code[11] = 0x0e;
+        assert_eq!(trampoline(&code, 0), None);
+        assert_eq!(trampoline(&[0x50; TRAMPOLINE], 0), None);
+        assert_eq!(trampoline(&[0; TRAMPOLINE], 0), None);
+    }
+
+    #[test]
+    fn the_call_of_a_uprobe_moves_the_stack_pointer_first() {
+        let mut code = [0x48, 0x8d, 0x64, 0x24, 0x80, 0xe8, 0xfb, 0x0f, 0, 0];
+        assert_eq!(shifted_by_uprobe(&code, 0x1000), Some(0x2000));
+        code[4] = 0x70;
+        assert_eq!(shifted_by_uprobe(&code, 0x1000), None);
     }
 
     #[test]

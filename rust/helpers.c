@@ -240,7 +240,8 @@ uint64_t sfu_in_line(uint64_t pc)
 	uint64_t offset;
 
 	if (!utask || !READ_ONCE(utask->active_uprobe))
-		return pc;
+		/* The breakpoint was met, and what will go back behind it is yet to come. */
+		return test_thread_flag(TIF_UPROBE) ? pc - UPROBE_SWBP_INSN_SIZE : pc;
 	offset = pc - READ_ONCE(utask->xol_vaddr);
 	return offset < UPROBE_XOL_SLOT_BYTES ? READ_ONCE(utask->vaddr) + offset : pc;
 }
@@ -487,8 +488,10 @@ static void read_mapping(struct mm_struct *mm, struct vm_area_struct *vma, unsig
 	mapping->is_file = file;
 
 	/* All segments of a file are mapped by one open file. It is compared, never looked into. */
-	for (i = 0; file && i <= HEAD_DISTANCE; i++) {
-		if (vma && READ_ONCE(vma->vm_file) == file && !READ_ONCE(vma->vm_pgoff)) {
+	for (i = 0; (file || mapping->executable) && i <= HEAD_DISTANCE; i++) {
+		if (!file && vma)
+			file = READ_ONCE(vma->vm_file);
+		if (file && vma && READ_ONCE(vma->vm_file) == file && !READ_ONCE(vma->vm_pgoff)) {
 			mapping->head = READ_ONCE(vma->vm_start);
 			mapping->head_end = READ_ONCE(vma->vm_end);
 			break;

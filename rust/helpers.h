@@ -39,7 +39,10 @@ struct sfu_mapping {
 	uint64_t end;
 	/* Of the file, in bytes, at `start`. */
 	uint64_t offset;
-	/* Where the same file is mapped from its offset 0, up to `head_end`; 0, 0 if nowhere near. */
+	/*
+	 * Where the same file is mapped from its offset 0, up to `head_end`; 0, 0 if nowhere near. Of
+	 * code that is of no file: the next file below.
+	 */
 	uint64_t head;
 	uint64_t head_end;
 	bool executable;
@@ -74,8 +77,9 @@ bool sfu_register(const void *regs, unsigned int number, uint64_t *value);
 
 /*
  * Uprobes of the current task; any context. Whether there may be any; the address of the
- * instruction that runs out of line at `pc`, else `pc`; and the return address that a uretprobe
- * took from the stack at `slot`, if one did.
+ * instruction under a uprobe that is about to be run by other means than at the user's PC, which
+ * is `pc`, else `pc`; and the return address that a uretprobe took from the stack at `slot`, if
+ * one did.
  */
 bool sfu_is_probed(void);
 uint64_t sfu_in_line(uint64_t pc);

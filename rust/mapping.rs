@@ -42,6 +42,8 @@ pub(crate) enum Rows {
     None,
     /// The headers of the file could not be read: it is not known.
     Unknown,
+    /// There was a file's code before, and now there is memory that only looks like it.
+    Replaced,
     /// The section, at its run-time address.
     Section(Section),
     /// There is a section, and it is of no use.
@@ -166,9 +168,24 @@ fn rows_of(address: u64, mapping: &sys::Mapping, memory: &UserMemory, rows: &mut
             open(address, len, memory, rows);
             settle(mapping, memory, rows);
         }
+        Ok(None) if is_replaced(mapping, memory) => *rows = Rows::Replaced,
         Ok(None) => *rows = Rows::None,
         Err(Fault) => *rows = Rows::Unknown,
     }
+}
+
+/// Whether this is code of no file in the place of a file's code.
+#[inline(never)]
+fn is_replaced(mapping: &sys::Mapping, memory: &UserMemory) -> bool {
+    if mapping.is_file || !mapping.executable {
+        return false;
+    }
+    let head = Part {
+        memory,
+        address: mapping.head,
+        len: mapping.head_end.wrapping_sub(mapping.head),
+    };
+    elf::loads_code(&head, mapping.start.wrapping_sub(mapping.head)).unwrap_or(false)
 }
 
 /// Run-time address and length in bytes of the section for the code at a run-time address.

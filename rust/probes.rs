@@ -20,28 +20,37 @@ use crate::{
     sys,
     user_memory::UserMemory, //
 };
+use kernel::page::PAGE_SIZE;
 
 /// The distance from a return address on the stack to the CFA, in bytes.
 const BELOW_CFA: u64 = 8;
 
-/// Leaves what the kernel has mapped for uprobes: if the innermost frame's PC is in a trampoline,
-/// `frame` becomes the one that was left for it. False if it is not, and the frame is complete as it
-/// is. Any context.
+/// Leaves what the kernel has mapped for uprobes: if the innermost frame's PC is there, `frame`
+/// becomes the one of the program that it is there for. False if that cannot be told. Any context.
+///
+/// (A trampoline's own address would be taken for a return address by the kernel, which replaces
+/// those in a chain.)
 #[inline(never)]
-pub(crate) fn leave_trampoline(frame: &mut Frame, memory: &UserMemory) -> bool {
+pub(crate) fn leave(frame: &mut Frame, memory: &UserMemory) -> bool {
+    frame.pc = sys::in_line(frame.pc);
     let Some(start) = trampoline_at(frame.pc) else {
         spare_red_zone(frame, memory);
-        return false;
+        return true;
     };
-    let left = memory
+    let place = memory
         .read(start)
         .ok()
-        .and_then(|code| code::trampoline(&code, frame.pc.wrapping_sub(start)))
-        .and_then(|place| before(place, frame, memory));
-    if let Some(caller) = left {
-        *frame = caller;
+        .and_then(|code| code::trampoline(&code, frame.pc.wrapping_sub(start)));
+    let Some(place) = place else {
+        return true;
+    };
+    match before(place, frame, memory) {
+        Some(left) => {
+            *frame = left;
+            true
+        }
+        None => false,
     }
-    left.is_some()
 }
 
 /// The frame that was left for the trampoline.
@@ -52,7 +61,14 @@ fn before(place: Trampoline, frame: &Frame, memory: &UserMemory) -> Option<Frame
             let slot = sp.checked_sub(BELOW_CFA)?;
             let pc = match sys::taken_by_uretprobe(slot) {
                 Some(original) => original,
-                None if resolved => memory.read_word(slot).ok()?,
+                None if resolved => {
+                    let pc = memory.read_word(slot).ok()?;
+                    // The kernel may be about to put it there.
+                    let code = memory
+                        .read(pc.wrapping_sub(const { code::LONGEST as u64 }))
+                        .ok()?;
+                    code::ends_with_call(&code).then_some(pc)?
+                }
                 None => return None,
             };
             (pc, sp)
@@ -82,14 +98,20 @@ fn spare_red_zone(frame: &mut Frame, memory: &UserMemory) {
     }
 }
 
-/// Puts right a return address that a uretprobe took. Any context.
+/// Puts right a return address that a uretprobe took. False if the kernel is just about to note
+/// what it took. Any context.
 #[inline(never)]
-pub(crate) fn put_back(frame: &mut Frame) {
-    if let Some(original) = sys::taken_by_uretprobe(frame.sp.wrapping_sub(BELOW_CFA)) {
-        // What the list says of a slot may be old.
-        if trampoline_at(frame.pc) == Some(frame.pc) {
+pub(crate) fn put_back(frame: &mut Frame) -> bool {
+    // The trampoline is the first thing in a page of its own.
+    if frame.pc % PAGE_SIZE as u64 != 0 || trampoline_at(frame.pc) != Some(frame.pc) {
+        return true;
+    }
+    match sys::taken_by_uretprobe(frame.sp.wrapping_sub(BELOW_CFA)) {
+        Some(original) => {
             frame.pc = original;
+            true
         }
+        None => false,
     }
 }
 

@@ -92,6 +92,10 @@ reasons! {
     Budget = c"budget",
     /// No row covers the PC, and the frame pointer did not pass the checks.
     NoRows = c"no_rows",
+    /// A file's code was replaced by memory of no file, as for huge pages: whose it is, is lost.
+    TextReplaced = c"text_replaced",
+    /// In the midst of what the kernel does for a uprobe.
+    Uprobe = c"uprobe",
     /// Nothing is mapped at the PC.
     NotMapped = c"not_mapped",
     /// The mappings changed while they were read.

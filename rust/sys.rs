@@ -289,8 +289,8 @@ pub(crate) fn is_probed() -> bool {
     unsafe { bindings::sfu_is_probed() }
 }
 
-/// The address of the instruction that runs out of line at `pc`, for a uprobe is on it; else `pc`.
-/// Any context.
+/// The address of the instruction that the task is at with a user's PC of `pc`: another one if
+/// there is a uprobe on it, and it runs out of line or is about to be. Any context.
 pub(crate) fn in_line(pc: u64) -> u64 {
     // SAFETY: It works on the current task alone.
     unsafe { bindings::sfu_in_line(pc) }

@@ -66,17 +66,13 @@ pub(crate) fn walk(
         fp: registers.fp,
     };
     let probed = sys::is_probed();
-    if probed {
-        frame.pc = sys::in_line(frame.pc);
-    }
-    let mut room = sink.store(frame.pc);
-    if probed && probes::leave_trampoline(&mut frame, memory) {
-        room = room && sink.store(frame.pc);
-    }
-    let reason = if room {
+    let known = !probed || probes::leave(&mut frame, memory);
+    let reason = if !sink.store(frame.pc) {
+        Reason::Full
+    } else if known {
         frames(frame, probed, registers, memory, sink, &mut tally)
     } else {
-        Reason::Full
+        Reason::Uprobe
     };
     tally.end(reason);
 }
@@ -124,8 +120,8 @@ fn frames(
             }
             Err(reason) => return reason,
         };
-        if probed {
-            probes::put_back(&mut frame);
+        if probed && !probes::put_back(&mut frame) {
+            return Reason::Uprobe;
         }
 
         innermost = false;
@@ -195,6 +191,7 @@ fn rule_at(
 ) -> Result<Option<Rule>, Reason> {
     let section = match mapping.rows {
         Rows::None | Rows::Unknown => return Ok(None),
+        Rows::Replaced => return Err(Reason::TextReplaced),
         Rows::Section(ref section) => section,
         Rows::Bad(error) => return Err(section_reason(error, memory)),
     };

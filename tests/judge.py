@@ -68,6 +68,7 @@ class Tree:
 
     def __init__(self, lines):
         self.nodes = {}
+        self.taken = {}	# nodes to the addresses that may have been there
         self.children = collections.defaultdict(list)
         for line in lines:
             tree, node, parent, address, name = line.split()
@@ -75,13 +76,41 @@ class Tree:
             self.nodes[base | int(node)] = Node(base | int(parent), int(address, 16), name)
             self.children[base | int(parent)].append(base | int(node))
 
-    def chain(self, r12):
-        """Return addresses from node r12 outwards; the root's is not one of them."""
+    def chain(self, r12, seen=()):
+        """Return addresses from node r12 outwards; the root's is not one of them.
+
+        Where more than one would be right, it is the one that was seen, if any.
+        """
         addresses = []
         while self.nodes[r12].parent in self.nodes:
-            addresses.append(self.nodes[r12].address)
+            right = self.taken.get(r12)
+            there = seen[len(addresses):len(addresses) + 1]
+            addresses.append(self.nodes[r12].address if not right
+                             else there[0] if right.issuperset(there) and there else min(right))
             r12 = self.nodes[r12].parent
         return addresses
+
+    def find_taken(self):
+        """Finds what was written down after a uretprobe had taken a return address.
+
+        The trampoline's address stood in its place, which is the start of a page. The same calls
+        were made before there was a probe; those tell what it was, or which two it may have been.
+        """
+        before = collections.defaultdict(set)
+        for number, node in self.nodes.items():
+            if node.address % 4096:
+                before[self.path(number)].add(node.address)
+        for number, node in self.nodes.items():
+            if node.address % 4096 == 0:
+                self.taken[number] = before[self.path(number)]
+
+    def path(self, r12):
+        """The names of functions from node r12 outwards."""
+        names = []
+        while r12 in self.nodes:
+            names.append(self.nodes[r12].name)
+            r12 = self.nodes[r12].parent
+        return tuple(names)
 
     def root(self, r12):
         """The address that the root returns to."""
@@ -127,7 +156,7 @@ def judge(sample, tree):
     # Nothing to compare with: still show what the program says.
     if not sample.frames or not candidates:
         return Verdict("false" if sample.frames else "empty", tree.chain(sample.r12))
-    truth = max((tree.chain(candidate) for candidate in candidates),
+    truth = max((tree.chain(candidate, callers) for candidate in candidates),
                 key=lambda chain: len(os.path.commonprefix([chain, callers])))
     if callers[:len(truth)] == truth:
         # If the function calls itself or is not known, its ends look like its middle.

@@ -65,6 +65,25 @@ class Stacks(unittest.TestCase):
         self.expect("false", r12(6), LEAF, WALK, WALK, RUN, MAIN)
         self.expect("false", r12(6), LEAF, LAST_WALK, WALK, RUN, MAIN)
 
+    def test_taken_return_addresses(self):
+        taken = CHAIN.replace("77 ", "78 ").replace("1020 walk", "7ffffffff000 walk")
+        kind = lambda lines, *frames: self.kind_of(lines, r12(6, 78), *frames)
+        self.assertEqual(kind(CHAIN + taken, *TRUE), "complete")
+        self.assertEqual(kind(taken, *TRUE), "false")
+        # The same function was called from two places.
+        both = CHAIN + taken + "77 8 2 1028 walk\n"
+        other = (*TRUE[:4], (0x1028, "run"), MAIN)
+        self.assertEqual(kind(both, *TRUE), "complete")
+        self.assertEqual(kind(both, *other), "complete")
+        self.assertEqual(kind(both, *TRUE[:4], (0x1029, "run"), MAIN), "false")
+        self.assertEqual(kind(CHAIN + taken, *other), "false")
+
+    def kind_of(self, lines, register, *frames):
+        tree = judge.Tree(lines.splitlines())
+        tree.find_taken()
+        sample, = judge.read_perf(perf_text(register, *frames).splitlines())
+        return judge.judge(sample, tree).kind
+
     def test_missing_root(self):
         self.expect("short", r12(6), *TRUE[:-1])
 

@@ -183,6 +183,36 @@ pub fn has_sframe<S: Source + ?Sized>(bytes: &S) -> Result<bool, ElfError> {
     Ok(false)
 }
 
+/// Whether code of the file is loaded `distance` bytes behind where its offset 0 is.
+///
+/// # Errors
+///
+/// See [`ElfError`], but for [`ElfError::NotLoaded`].
+pub fn loads_code<S: Source + ?Sized>(bytes: &S, distance: u64) -> Result<bool, ElfError> {
+    let headers = Headers::read(bytes)?;
+    let mut first = None;
+    let mut at = headers.at;
+
+    for _ in 0..headers.count {
+        let head: [u8; 8] = read_at(bytes, at)?;
+        if u32::from_le_bytes([head[0], head[1], head[2], head[3]]) == SEGMENT_LOAD {
+            let place = read_place(bytes, at)?;
+            // They are in the order of their addresses, and the first one has the headers in it.
+            let first = *first.get_or_insert(place.vaddr.wrapping_sub(place.offset));
+            let link_address = first.wrapping_add(distance);
+            if head[4] & FLAG_EXECUTABLE != 0
+                && link_address.wrapping_sub(place.vaddr) < place.memsz
+            {
+                return Ok(true);
+            }
+        }
+        at = at
+            .checked_add(u64::from(PROGRAM_HEADER_SIZE))
+            .ok_or(ElfError::HeaderOffset)?;
+    }
+    Ok(false)
+}
+
 #[derive(Clone, Copy)]
 struct Load {
     place: Place,
@@ -343,6 +373,24 @@ mod tests {
             has_sframe(&image(64, &[load, load])[..100]),
             Err(ElfError::Fault { offset: 120 })
         );
+    }
+
+    #[test]
+    fn code_is_loaded_at_its_distance() {
+        for base in [0, 0x40_0000] {
+            let bytes = image(
+                64,
+                &[
+                    (SEGMENT_OTHER, 5, 64, base + 64, 0x100),
+                    (SEGMENT_LOAD, 4, 0, base, 0x600),
+                    (SEGMENT_LOAD, 5, 0x1000, base + 0x2000, 0x800),
+                    (SEGMENT_LOAD, 6, 0x1800, base + 0x4800, 0x100),
+                ],
+            );
+            let inside = |distance| loads_code(&*bytes, distance).unwrap();
+            assert!(inside(0x2000) && inside(0x2800));
+            assert!(!inside(0) && !inside(0x1fff) && !inside(0x2801) && !inside(0x4800));
+        }
     }
 
     #[test]

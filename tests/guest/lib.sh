@@ -21,12 +21,13 @@ dmesg -C
 STATS=/sys/kernel/debug/sframe_unwind/stats
 export PERF_BUILDID_DIR=/tmp/buildid
 
-# check NAME COMMAND... - one test; its output is shown if it fails.
+# check NAME COMMAND... - one test; its output is shown if it fails, its time if it is long.
 check() {
-	local name=$1
+	local name=$1 started=$SECONDS
 	shift
 	if "$@" >/tmp/check.log 2>&1; then
 		echo "ok - $name"
+		[ $((SECONDS - started)) -lt 10 ] || echo "# $((SECONDS - started)) s"
 	else
 		echo "not ok - $name"
 		tail -n 30 /tmp/check.log | sed 's/^/# /'

@@ -10,7 +10,7 @@ use crate::{
     sframe::{
         code::{
             self,
-            Trampoline, //
+            UprobeTrampoline, //
         },
         unwind::{
             Frame,
@@ -40,7 +40,7 @@ pub(crate) fn leave(frame: &mut Frame, memory: &UserMemory) -> bool {
     let place = memory
         .read(start)
         .ok()
-        .and_then(|code| code::trampoline(&code, frame.pc.wrapping_sub(start)));
+        .and_then(|code| code::uprobe_trampoline(&code, frame.pc.wrapping_sub(start)));
     let Some(place) = place else {
         return true;
     };
@@ -54,9 +54,9 @@ pub(crate) fn leave(frame: &mut Frame, memory: &UserMemory) -> bool {
 }
 
 /// The frame that was left for the trampoline.
-fn before(place: Trampoline, frame: &Frame, memory: &UserMemory) -> Option<Frame> {
+fn before(place: UprobeTrampoline, frame: &Frame, memory: &UserMemory) -> Option<Frame> {
     let (pc, sp) = match place {
-        Trampoline::Returned { sp, resolved } => {
+        UprobeTrampoline::Returned { sp, resolved } => {
             let sp = frame.sp.checked_add(sp)?;
             let slot = sp.checked_sub(BELOW_CFA)?;
             let pc = match sys::taken_by_uretprobe(slot) {
@@ -73,7 +73,7 @@ fn before(place: Trampoline, frame: &Frame, memory: &UserMemory) -> Option<Frame
             };
             (pc, sp)
         }
-        Trampoline::Called { ra, sp } => {
+        UprobeTrampoline::Called { ra, sp } => {
             let slot = frame.sp.checked_add(ra)?;
             (memory.read_word(slot).ok()?, slot.checked_add(sp)?)
         }

@@ -68,7 +68,7 @@ pub const fn may_return(byte: u8) -> bool {
 }
 
 /// The size of what is looked at of a trampoline of uprobes, in bytes.
-pub const TRAMPOLINE: usize = 20;
+pub const UPROBE_TRAMPOLINE: usize = 20;
 /// The size of what replaces the instruction under an optimised uprobe, in bytes.
 pub const OPTIMISED: usize = 10;
 /// How far the call of an optimised uprobe has moved the stack pointer down, in bytes.
@@ -76,7 +76,7 @@ pub const RED_ZONE: u64 = 128;
 
 /// Where in one of the two trampolines of uprobes a PC is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Trampoline {
+pub enum UprobeTrampoline {
     /// A function that has returned came here, for a uretprobe took its return address.
     Returned {
         /// From the stack pointer to where it was when that function had returned, in bytes.
@@ -99,7 +99,7 @@ pub enum Trampoline {
 /// The kernel writes them, in `arch/x86/kernel/uprobes.c`: pushes, a system call, pops, and a
 /// return. The one for uretprobes saves %rax first, as that word takes the return address in the
 /// end; the other one does not.
-pub fn trampoline(code: &[u8; TRAMPOLINE], offset: u64) -> Option<Trampoline> {
+pub fn uprobe_trampoline(code: &[u8; UPROBE_TRAMPOLINE], offset: u64) -> Option<UprobeTrampoline> {
     let uretprobe = match *code {
         [0x50, 0x51, 0x41, 0x53, ..] => true,
         [0x51, 0x41, 0x53, 0x50, ..] => false,
@@ -138,7 +138,7 @@ pub fn trampoline(code: &[u8; TRAMPOLINE], offset: u64) -> Option<Trampoline> {
             }
             [RET, ..] => break,
             [RET_AND_POP, low, high, ..] => {
-                return (!uretprobe).then_some(Trampoline::Called {
+                return (!uretprobe).then_some(UprobeTrampoline::Called {
                     ra: pushed_at_pc?,
                     sp: u64::from(u16::from_le_bytes([low, high])).checked_add(8)?,
                 });
@@ -148,12 +148,12 @@ pub fn trampoline(code: &[u8; TRAMPOLINE], offset: u64) -> Option<Trampoline> {
         at = at.checked_add(length)?;
     }
     Some(if uretprobe {
-        Trampoline::Returned {
+        UprobeTrampoline::Returned {
             sp: pushed_at_pc?,
             resolved: offset > called_at?,
         }
     } else {
-        Trampoline::Called {
+        UprobeTrampoline::Called {
             ra: pushed_at_pc?,
             sp: 8,
         }
@@ -448,8 +448,8 @@ mod tests {
     // Those of Linux 7.3, arch/x86/kernel/uprobes.c.
     #[test]
     fn trampolines_of_uprobes() {
-        let returned = |code: &[u8; TRAMPOLINE], offset| match trampoline(code, offset) {
-            Some(Trampoline::Returned { sp, resolved }) => Some((sp, resolved)),
+        let returned = |code: &[u8; UPROBE_TRAMPOLINE], offset| match uprobe_trampoline(code, offset) {
+            Some(UprobeTrampoline::Returned { sp, resolved }) => Some((sp, resolved)),
             _ => None,
         };
         // push %rax; push %rcx; push %r11; mov $335,%rax; syscall; pop %r11; pop %rcx; ret; int3
@@ -472,8 +472,8 @@ mod tests {
             assert_eq!(returned(&code, offset), found, "{offset}");
         }
 
-        let called = |code: &[u8; TRAMPOLINE], offset| match trampoline(code, offset) {
-            Some(Trampoline::Called { ra, sp }) => Some((ra, sp)),
+        let called = |code: &[u8; UPROBE_TRAMPOLINE], offset| match uprobe_trampoline(code, offset) {
+            Some(UprobeTrampoline::Called { ra, sp }) => Some((ra, sp)),
             _ => None,
         };
         // push %rcx; push %r11; push %rax; mov $336,%rax; syscall; pop %rax; pop %r11; pop %rcx;
@@ -502,9 +502,9 @@ mod tests {
         assert_eq!(called(&code, 17), Some((0, 8)));
 
         code[11] = 0x0e;
-        assert_eq!(trampoline(&code, 0), None);
-        assert_eq!(trampoline(&[0x50; TRAMPOLINE], 0), None);
-        assert_eq!(trampoline(&[0; TRAMPOLINE], 0), None);
+        assert_eq!(uprobe_trampoline(&code, 0), None);
+        assert_eq!(uprobe_trampoline(&[0x50; UPROBE_TRAMPOLINE], 0), None);
+        assert_eq!(uprobe_trampoline(&[0; UPROBE_TRAMPOLINE], 0), None);
     }
 
     #[test]

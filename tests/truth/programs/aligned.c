@@ -7,7 +7,7 @@
 #include <alloca.h>
 #include "load.h"
 
-const unsigned int rounds = 60;
+const unsigned int rounds = 120;
 
 static APART long sum_of(const unsigned char *bytes, long count)
 {

@@ -3,7 +3,7 @@
 #include <setjmp.h>
 #include "load.h"
 
-const unsigned int rounds = 300;
+const unsigned int rounds = 200;
 
 long by_hand_pushes(long a, long b, long c);
 long by_hand_where(void);

@@ -10,7 +10,7 @@
 #define CONTEXTS 5
 #define STACK (64 * 1024)
 
-const unsigned int rounds = 20;
+const unsigned int rounds = 80;
 
 static ucontext_t home, contexts[CONTEXTS];
 static char stacks[CONTEXTS][STACK];

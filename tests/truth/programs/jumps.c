@@ -3,7 +3,7 @@
 #include <setjmp.h>
 #include "load.h"
 
-const unsigned int rounds = 100;
+const unsigned int rounds = 50;
 
 static jmp_buf outer, inner;
 

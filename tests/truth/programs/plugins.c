@@ -10,7 +10,7 @@
 #include "load.h"
 #include "shapes.h"
 
-const unsigned int rounds = 10;
+const unsigned int rounds = 15;
 
 static long sum_up(long sum, long value)
 {

@@ -19,7 +19,7 @@
 #define PAGE 4096
 #define ALTERNATE (64 * 1024)
 
-const unsigned int rounds = 10;
+const unsigned int rounds = 50;
 
 long traps_pushed(long value);
 long traps_framed(long value);

@@ -7,7 +7,7 @@
 #include <unistd.h>
 #include "load.h"
 
-const unsigned int rounds = 8;
+const unsigned int rounds = 10;
 
 extern char **environ;
 
@@ -72,7 +72,7 @@ void work(unsigned int round)
 {
 	long sum = 0;
 
-	for (int at = 0; at < 200; at++)
+	for (int at = 0; at < 500; at++)
 		sum += mix(at, 30);
 	sink += (unsigned long)sum;
 	by_fork((int)(round & 7));

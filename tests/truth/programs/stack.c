@@ -7,7 +7,7 @@
 #include <string.h>
 #include "load.h"
 
-const unsigned int rounds = 30;
+const unsigned int rounds = 10;
 
 static APART long sum_of(const unsigned char *bytes, long count)
 {

@@ -9,7 +9,7 @@
 #define THREADS 3
 #define ITEMS 64
 
-const unsigned int rounds = 10;
+const unsigned int rounds = 3;
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static pthread_cond_t change = PTHREAD_COND_INITIALIZER;

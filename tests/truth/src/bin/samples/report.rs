@@ -1,0 +1,525 @@
+// SPDX-License-Identifier: GPL-2.0-only OR MIT
+
+//! Counts what the judge has found, and tells it as text and as JSON.
+
+use std::{
+    collections::BTreeMap,
+    fmt::Write,
+    path::Path, //
+};
+
+use serde_json::{
+    json,
+    Value, //
+};
+use truth::process::Process;
+
+use crate::{
+    judge::{
+        Finding,
+        Judged,
+        Verdict, //
+    },
+    recording::{
+        Context,
+        Recording,
+        Sample, //
+    },
+    stack::{
+        End,
+        Row,
+        Rows, //
+    }, //
+};
+
+/// The least share of stacks that are to be identical as far as .sframe covers, in percent.
+const GOAL: f64 = 99.9;
+
+/// What is counted of stacks that were made in one way.
+#[derive(Default)]
+struct Way {
+    /// Without a false frame, and up to main at least.
+    to_main: u64,
+    /// All frames there are.
+    complete: u64,
+    /// With a false frame.
+    false_frames: u64,
+}
+
+impl Way {
+    fn count(&mut self, verdict: Verdict, len: usize, judged: &Judged<'_>) {
+        let is_false = verdict.is_false();
+        self.false_frames += u64::from(is_false);
+        self.to_main += u64::from(!is_false && len >= judged.to_main);
+        self.complete +=
+            u64::from(verdict == Verdict::Identical && judged.truth.end == End::Outermost);
+    }
+
+    fn json(&self, judged: u64) -> Value {
+        json!({
+            "to_main": percent(self.to_main, judged),
+            "complete": percent(self.complete, judged),
+            "false": percent(self.false_frames, judged),
+        })
+    }
+}
+
+/// Samples that went the same way.
+#[derive(Default)]
+struct Kind {
+    samples: u64,
+    /// The first of them, with both stacks.
+    example: String,
+}
+
+/// All samples of one program that were taken in one context.
+#[derive(Default)]
+struct Group {
+    samples: u64,
+    judged: u64,
+    /// Why the others could not be.
+    unjudged: BTreeMap<&'static str, u64>,
+    verdicts: BTreeMap<&'static str, u64>,
+    /// By reason and verdict.
+    reasons: BTreeMap<(String, &'static str), u64>,
+    /// How the truth ended.
+    ends: BTreeMap<&'static str, u64>,
+    identical: u64,
+    kernel: Way,
+    fp: Way,
+    prologues: Way,
+    dwarf: Way,
+    /// By what is wrong.
+    kinds: BTreeMap<String, Kind>,
+}
+
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord)]
+struct Key {
+    program: String,
+    module: bool,
+    context: Context,
+}
+
+impl Key {
+    fn by(&self) -> &'static str {
+        if self.module {
+            "module"
+        } else {
+            "kernel"
+        }
+    }
+}
+
+/// All that was found.
+pub(crate) struct Report {
+    show: usize,
+    program: String,
+    module: bool,
+    lost: u64,
+    walks_that_differ: u64,
+    groups: BTreeMap<Key, Group>,
+}
+
+impl Report {
+    pub(crate) fn new(show: usize) -> Report {
+        Report {
+            show,
+            program: String::new(),
+            module: false,
+            lost: 0,
+            walks_that_differ: 0,
+            groups: BTreeMap::new(),
+        }
+    }
+
+    /// What follows is of this recording.
+    pub(crate) fn begin(&mut self, path: &Path, recording: &Recording<'_>) {
+        let command = recording.command.first().map_or("", |word| &**word);
+        let program = Path::new(command).file_name().or(path.file_stem());
+        self.program = program.map_or_else(String::new, |name| name.to_string_lossy().into_owned());
+        self.module = recording.module;
+        self.lost += recording.lost;
+        self.walks_that_differ += recording.walks_that_differ;
+    }
+
+    pub(crate) fn add(&mut self, rows: &mut Rows, sample: &Sample<'_>, finding: Finding<'_>) {
+        let key = Key {
+            program: self.program.clone(),
+            module: self.module,
+            context: sample.chain.context,
+        };
+        let group = self.groups.entry(key).or_default();
+        group.samples += 1;
+        let judged = match finding {
+            Finding::NoRegisters => {
+                *group.unjudged.entry("no user registers").or_default() += 1;
+                return;
+            }
+            Finding::NoChain => {
+                *group.unjudged.entry("no deferred stack").or_default() += 1;
+                return;
+            }
+            Finding::NoTruth(end, process, frame) => {
+                *group.unjudged.entry("no truth").or_default() += 1;
+                *group.ends.entry(end.name()).or_default() += 1;
+                let what = format!("no truth ({}) at {}", end.name(), process.describe(frame.pc));
+                group.kinds.entry(what).or_default().samples += 1;
+                return;
+            }
+            Finding::Judged(judged) => judged,
+        };
+
+        group.judged += 1;
+        let verdict = judged.verdict;
+        *group.verdicts.entry(verdict.name()).or_default() += 1;
+        *group.ends.entry(judged.truth.end.name()).or_default() += 1;
+        group.identical += u64::from(verdict.is_identical());
+        let walk = sample.chain.walk.as_ref();
+        let reason = walk.map_or("(no walk)", |walk| &*walk.reason);
+        *group
+            .reasons
+            .entry((reason.to_owned(), verdict.name()))
+            .or_default() += 1;
+        group.kernel.count(verdict, judged.chain.len(), &judged);
+        group.fp.count(judged.fp, judged.fp_len, &judged);
+        group
+            .prologues
+            .count(judged.prologues, judged.prologues_len, &judged);
+        group.dwarf.to_main += u64::from(judged.dwarf_len >= judged.to_main);
+        group.dwarf.complete += u64::from(judged.dwarf_end == End::Outermost);
+
+        if !verdict.is_identical() {
+            // The step that went wrong is the one from the last frame that is true.
+            let wrong = match verdict {
+                Verdict::Skips(at) | Verdict::Different(at) | Verdict::Longer(at) => at,
+                _ => judged.chain.len(),
+            };
+            let from = judged.truth.frames[wrong.saturating_sub(1)];
+            let place = judged.process.describe(from.at);
+            let what = format!("{} ({reason}) behind {place}", verdict.name());
+            let kind = group.kinds.entry(what).or_default();
+            kind.samples += 1;
+            if kind.samples == 1 {
+                kind.example = example(rows, sample, &judged, wrong);
+            }
+        }
+    }
+
+    /// The tables.
+    pub(crate) fn text(&self) -> String {
+        let mut text = String::new();
+        let out = &mut text;
+        let width = self.groups.keys().map(|key| key.program.len()).max();
+        let width = width.unwrap_or(0).max(7);
+
+        line(
+            out,
+            format_args!(
+                "{:width$}  {:6}  {:9}  {:>7} {:>7}  {:>9} {:>9} {:>9} {:>6} {:>7}",
+                "program",
+                "by",
+                "context",
+                "samples",
+                "judged",
+                "identical",
+                "to main",
+                "complete",
+                "false",
+                "shorter",
+            ),
+        );
+        for (key, group) in &self.groups {
+            line(
+                out,
+                format_args!(
+                    "{:width$}  {:6}  {:9}  {:7} {:7}  {:7.2} % {:7.2} % {:7.2} % {:6} {:7}",
+                    key.program,
+                    key.by(),
+                    key.context.name(),
+                    group.samples,
+                    group.judged,
+                    percent(group.identical, group.judged),
+                    percent(group.kernel.to_main, group.judged),
+                    percent(group.kernel.complete, group.judged),
+                    group.kernel.false_frames,
+                    group.verdicts.get("shorter").copied().unwrap_or(0),
+                ),
+            );
+        }
+
+        line(
+            out,
+            format_args!(
+                "\nOn the same samples, offline: to main / complete / false, in % of those judged\n\
+                 {:width$}  {:6}  {:9}  {:^20}  {:^20}  {:^20}  {:^13}",
+                "program",
+                "by",
+                "context",
+                "as reported",
+                "frame pointers",
+                "and prologues",
+                "dwarf, 8 KiB",
+            ),
+        );
+        for (key, group) in &self.groups {
+            let way = |way: &Way| {
+                format!(
+                    "{:6.2} {:6.2} {:6.2}",
+                    percent(way.to_main, group.judged),
+                    percent(way.complete, group.judged),
+                    percent(way.false_frames, group.judged)
+                )
+            };
+            line(
+                out,
+                format_args!(
+                    "{:width$}  {:6}  {:9}  {}  {}  {}  {:6.2} {:6.2}",
+                    key.program,
+                    key.by(),
+                    key.context.name(),
+                    way(&group.kernel),
+                    way(&group.fp),
+                    way(&group.prologues),
+                    percent(group.dwarf.to_main, group.judged),
+                    percent(group.dwarf.complete, group.judged),
+                ),
+            );
+        }
+
+        self.reasons(out);
+        self.kinds(out);
+        line(
+            out,
+            format_args!(
+                "\nlost records: {}; walks whose number of frames is not the sample's: {}",
+                self.lost, self.walks_that_differ
+            ),
+        );
+        text
+    }
+
+    /// Verdicts by the reason that the module has given, over all programs; then what could not be
+    /// judged, and how the truth ended.
+    fn reasons(&self, out: &mut String) {
+        let mut reasons = BTreeMap::<(Context, &str, &str), u64>::new();
+        let mut others = BTreeMap::<(&str, &str), u64>::new();
+        for (key, group) in &self.groups {
+            if key.module {
+                for ((reason, verdict), samples) in &group.reasons {
+                    *reasons.entry((key.context, reason, verdict)).or_default() += samples;
+                }
+            }
+            for (why, samples) in &group.unjudged {
+                *others.entry(("not judged", why)).or_default() += samples;
+            }
+            for (why, samples) in &group.ends {
+                *others.entry(("truth ends", why)).or_default() += samples;
+            }
+        }
+        if !reasons.is_empty() {
+            line(out, format_args!("\nBy the reason why the walk ended"));
+        }
+        for ((context, reason, verdict), samples) in reasons {
+            line(
+                out,
+                format_args!("{:9}  {reason:18} {verdict:12} {samples:8}", context.name()),
+            );
+        }
+        line(out, format_args!("\nAll programs"));
+        for ((what, why), samples) in others {
+            line(out, format_args!("{what:10}  {why:30} {samples:8}"));
+        }
+    }
+
+    fn kinds(&self, out: &mut String) {
+        for (key, group) in &self.groups {
+            let mut kinds: Vec<_> = group.kinds.iter().collect();
+            kinds.sort_by_key(|(_, kind)| std::cmp::Reverse(kind.samples));
+            for (what, kind) in kinds.iter().take(self.show) {
+                line(
+                    out,
+                    format_args!(
+                        "\n{}, {}, {}: {} x {what}\n{}",
+                        key.program,
+                        key.by(),
+                        key.context.name(),
+                        kind.samples,
+                        kind.example.trim_end()
+                    ),
+                );
+            }
+            let rest = kinds.len().saturating_sub(self.show);
+            if rest != 0 && self.show != 0 {
+                let samples: u64 = kinds[self.show..].iter().map(|(_, kind)| kind.samples).sum();
+                line(out, format_args!("and {rest} kinds more, {samples} samples"));
+            }
+        }
+    }
+
+    /// All figures.
+    pub(crate) fn json(&self) -> Value {
+        let groups: Vec<Value> = self
+            .groups
+            .iter()
+            .map(|(key, group)| {
+                let reasons: Vec<Value> = group
+                    .reasons
+                    .iter()
+                    .map(|((reason, verdict), samples)| {
+                        json!({ "reason": reason, "verdict": verdict, "samples": samples })
+                    })
+                    .collect();
+                let kinds: BTreeMap<&str, u64> = group
+                    .kinds
+                    .iter()
+                    .map(|(what, kind)| (&**what, kind.samples))
+                    .collect();
+                json!({
+                    "program": key.program,
+                    "by": key.by(),
+                    "context": key.context.name(),
+                    "samples": group.samples,
+                    "judged": group.judged,
+                    "unjudged": group.unjudged,
+                    "identical": percent(group.identical, group.judged),
+                    "verdicts": group.verdicts,
+                    "reasons": reasons,
+                    "truth_ends": group.ends,
+                    "reported": group.kernel.json(group.judged),
+                    "frame_pointers": group.fp.json(group.judged),
+                    "frame_pointers_and_prologues": group.prologues.json(group.judged),
+                    "dwarf_8_kib": group.dwarf.json(group.judged),
+                    "kinds": kinds,
+                })
+            })
+            .collect();
+        let total = self.total();
+        json!({
+            "programs": total.programs,
+            "samples": total.samples,
+            "identical": percent(total.identical, total.judged),
+            "false": total.false_frames,
+            "complete": percent(total.complete, total.judged),
+            "lost": self.lost,
+            "walks_that_differ": self.walks_that_differ,
+            "groups": groups,
+        })
+    }
+
+    fn total(&self) -> Total {
+        let mut total = Total::default();
+        let mut programs: Vec<&str> = Vec::new();
+        for (key, group) in self.groups.iter().filter(|(key, _)| key.module) {
+            programs.push(&key.program);
+            total.samples += group.samples;
+            total.judged += group.judged;
+            total.identical += group.identical;
+            total.false_frames += group.kernel.false_frames;
+            total.complete += group.kernel.complete;
+            total.least = Some(total.least.unwrap_or(u64::MAX).min(group.judged));
+        }
+        programs.dedup();
+        total.programs = programs.len();
+        total
+    }
+
+    /// The last line, of what the module has reported alone; and whether the goals hold.
+    pub(crate) fn line(&self, at_least: u64) -> (String, bool) {
+        let total = self.total();
+        let identical = percent(total.identical, total.judged);
+        let line = format!(
+            "truth: {} programs, {} samples, identical {identical:.2} %, false frames {}, \
+             complete {:.2} %",
+            total.programs,
+            total.samples,
+            total.false_frames,
+            percent(total.complete, total.judged)
+        );
+        let holds = identical >= GOAL
+            && total.false_frames == 0
+            && total.least.is_some_and(|least| least >= at_least);
+        (line, holds)
+    }
+}
+
+#[derive(Default)]
+struct Total {
+    programs: usize,
+    samples: u64,
+    judged: u64,
+    identical: u64,
+    false_frames: u64,
+    complete: u64,
+    /// The least number of samples judged of a program in a context.
+    least: Option<u64>,
+}
+
+/// Both stacks, frame by frame, and the rows of the step that went wrong.
+fn example(rows: &mut Rows, sample: &Sample<'_>, judged: &Judged<'_>, wrong: usize) -> String {
+    const AROUND: usize = 6;
+
+    let mut text = String::new();
+    let out = &mut text;
+    let process: &Process = judged.process;
+    let truth = &judged.truth;
+    line(
+        out,
+        format_args!(
+            "    thread {}, {} frames are true and end so: {}; {} are covered; {} are reported",
+            sample.tid,
+            truth.frames.len(),
+            truth.end.name(),
+            judged.covered,
+            judged.chain.len()
+        ),
+    );
+    let last = truth.frames.len().max(judged.chain.len());
+    let first = wrong.saturating_sub(AROUND);
+    for index in first..last.min(wrong + AROUND) {
+        let frame = truth.frames.get(index);
+        let found = judged.chain.get(index).copied();
+        let is_wrong = frame.map(|frame| frame.pc) != found;
+        line(
+            out,
+            format_args!(
+                "    {:3} {} {:60} {}",
+                index,
+                if is_wrong { '*' } else { ' ' },
+                frame.map_or("-".to_owned(), |frame| process.describe(frame.pc)),
+                match found {
+                    None => "-".to_owned(),
+                    Some(_) if !is_wrong => "=".to_owned(),
+                    Some(found) => process.describe(found),
+                }
+            ),
+        );
+    }
+    if let Some(frame) = wrong.checked_sub(1).and_then(|at| truth.frames.get(at)) {
+        let row = match rows.row(process, frame.at) {
+            Row::None => "nothing".to_owned(),
+            Row::Rule(rule) => rule,
+            Row::Bad(error) => format!("error: {error}"),
+        };
+        line(
+            out,
+            format_args!(
+                "    .sframe at {}: {row}",
+                process.describe(frame.at)
+            ),
+        );
+    }
+    text
+}
+
+fn line(out: &mut String, text: std::fmt::Arguments<'_>) {
+    writeln!(out, "{text}").expect("strings take all");
+}
+
+/// A share in percent; 0 of nothing.
+fn percent(part: u64, whole: u64) -> f64 {
+    if whole == 0 {
+        0.0
+    } else {
+        100.0 * part as f64 / whole as f64
+    }
+}

@@ -1,0 +1,330 @@
+// SPDX-License-Identifier: GPL-2.0-only OR MIT
+
+//! A sample's stack as .eh_frame has it, and how far .sframe covers it.
+
+use std::path::Path;
+
+use sframe::{
+    bytes::Fault,
+    elf,
+    section::{
+        Search,
+        Section, //
+    },
+    unwind::Memory, //
+};
+use truth::{
+    dwarf::{
+        Outcome,
+        Registers,
+        Table,
+        Unwinder,
+        Why, //
+    },
+    process::{
+        File,
+        Process, //
+    }, //
+};
+
+use crate::code;
+
+/// The most frames that are looked for.
+const MAX_FRAMES: usize = 4096;
+
+/// Functions that nothing calls, and that need no table to be known for the end of a stack: the
+/// kernel begins there, or a new thread.
+const STARTS: [&str; 6] = [
+    "_start", "clone", "__clone", "clone3", "__clone3", "_dl_start",
+];
+
+/// How far behind a program's entry its start code may go on, in bytes. (Files without symbols.)
+const START_CODE: u64 = 64;
+
+/// The memory that a sample has a copy of: the stack, and what is right below it.
+pub(crate) struct Copy<'a> {
+    sp: u64,
+    stack: &'a [u8],
+    /// What the code has popped: words below the stack pointer that are in registers now.
+    popped: Vec<(u64, u64)>,
+}
+
+impl<'a> Copy<'a> {
+    pub(crate) fn new(sp: u64, stack: &'a [u8]) -> Copy<'a> {
+        Copy {
+            sp,
+            stack,
+            popped: Vec::new(),
+        }
+    }
+
+    /// The same of the first `len` bytes alone.
+    pub(crate) fn shortened(&self, len: usize) -> Copy<'a> {
+        Copy {
+            sp: self.sp,
+            stack: &self.stack[..len.min(self.stack.len())],
+            popped: self.popped.clone(),
+        }
+    }
+}
+
+impl Memory for Copy<'_> {
+    fn read_word(&self, address: u64) -> Result<u64, Fault> {
+        if let Some((_, word)) = self.popped.iter().find(|(at, _)| *at == address) {
+            return Ok(*word);
+        }
+        address
+            .checked_sub(self.sp)
+            .and_then(|offset| self.stack.get(usize::try_from(offset).ok()?..)?.first_chunk())
+            .map(|word| u64::from_le_bytes(*word))
+            .ok_or(Fault)
+    }
+}
+
+/// One frame.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Frame {
+    /// The PC, or the return address.
+    pub(crate) pc: u64,
+    /// Where its rows are looked up: at the PC of the innermost frame and of what a signal
+    /// interrupted, else at the byte before, in the call.
+    pub(crate) at: u64,
+}
+
+/// Why there are no more frames.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum End {
+    /// There is no caller.
+    Outermost,
+    /// The copy of the stack ends.
+    Copy,
+    /// Something is needed that was below the stack pointer, of which there is no copy.
+    Below,
+    /// The truth is not known.
+    Unknown(Why),
+}
+
+impl End {
+    pub(crate) const fn name(self) -> &'static str {
+        match self {
+            End::Outermost => "outermost",
+            End::Copy => "end-of-copy",
+            End::Below => "below-sp",
+            End::Unknown(why) => why.name(),
+        }
+    }
+}
+
+/// A stack: at least the innermost frame.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Stack {
+    pub(crate) frames: Vec<Frame>,
+    pub(crate) end: End,
+}
+
+/// A sample's memory: the copy, with what the innermost function has popped.
+pub(crate) fn memory<'a>(process: &Process, registers: &Registers, stack: &'a [u8]) -> Copy<'a> {
+    let mut copy = Copy::new(registers.sp(), stack);
+    if let Some(function) = code::function(process, registers.pc()) {
+        copy.popped = function.popped(registers);
+    }
+    copy
+}
+
+/// The stack as .eh_frame has it.
+pub(crate) fn truth(
+    unwinder: &mut Unwinder,
+    process: &Process,
+    innermost: &Registers,
+    copy: &Copy<'_>,
+) -> Stack {
+    let mut registers = *innermost;
+    let mut frames = vec![Frame {
+        pc: registers.pc(),
+        at: registers.pc(),
+    }];
+    let end = loop {
+        let frame = frames[frames.len() - 1];
+        let exact = frame.at == frame.pc;
+        match unwinder.step(process, &registers, copy, exact) {
+            Ok(Outcome::Caller {
+                registers: caller,
+                signal,
+            }) => {
+                registers = caller;
+                let pc = caller.pc();
+                let at = if signal { pc } else { pc.wrapping_sub(1) };
+                frames.push(Frame { pc, at });
+                if frames.len() == MAX_FRAMES {
+                    break End::Copy;
+                }
+            }
+            Ok(Outcome::Outermost) => break End::Outermost,
+            Err(Why::NoEntry | Why::NoTable) if is_start(process, frame.at) => {
+                break End::Outermost;
+            }
+            Err(Why::Fault(address)) if address >= copy.sp => break End::Copy,
+            Err(Why::Fault(address)) if copy.sp.wrapping_sub(address) <= 0x1000 => {
+                break End::Below;
+            }
+            Err(why) => break End::Unknown(why),
+        }
+    };
+    Stack { frames, end }
+}
+
+/// Whether an address lies in code that nothing calls.
+fn is_start(process: &Process, address: u64) -> bool {
+    let Some((file, link)) = process
+        .at(address)
+        .and_then(|mapping| mapping.link_address(address))
+    else {
+        return false;
+    };
+    if let Some((name, _)) = file.function_at(link) {
+        return STARTS.contains(&name);
+    }
+    // In the ELF header: where the program begins.
+    let entry = file.bytes.get(24..).and_then(|bytes| bytes.first_chunk());
+    entry.is_some_and(|entry| {
+        let entry = u64::from_le_bytes(*entry);
+        entry != 0 && link.wrapping_sub(entry) < START_CODE
+    })
+}
+
+/// What .sframe says of an address.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Row {
+    /// There is no section, or nothing in it for this address.
+    None,
+    /// A rule, in words.
+    Rule(String),
+    /// The section cannot be read.
+    Bad(String),
+}
+
+/// The sections of the files that were met.
+#[derive(Default)]
+pub(crate) struct Rows {
+    sections: Table<usize, Option<Result<(Section, &'static [u8]), String>>>,
+    covered: Table<(usize, u64), bool>,
+}
+
+impl Rows {
+    /// Whether .sframe tells how to get from here to the caller. A section that cannot be read
+    /// should have.
+    pub(crate) fn cover(&mut self, process: &Process, address: u64) -> bool {
+        let Some((file, link)) = process
+            .at(address)
+            .and_then(|mapping| mapping.link_address(address))
+        else {
+            return false;
+        };
+        if let Some(known) = self.covered.get(&(file.number, link)) {
+            return *known;
+        }
+        let covered = self.of_file(file, link) != Row::None;
+        self.covered.insert((file.number, link), covered);
+        covered
+    }
+
+    /// What .sframe says of a run-time address.
+    pub(crate) fn row(&mut self, process: &Process, address: u64) -> Row {
+        let found = process
+            .at(address)
+            .and_then(|mapping| mapping.link_address(address));
+        found.map_or(Row::None, |(file, link)| self.of_file(file, link))
+    }
+
+    fn of_file(&mut self, file: &'static File, link: u64) -> Row {
+        let section = self
+            .sections
+            .entry(file.number)
+            .or_insert_with(|| open(file));
+        match section {
+            None => Row::None,
+            Some(Err(error)) => Row::Bad(error.clone()),
+            Some(Ok((section, bytes))) => match section.find(*bytes, link, Search::Thorough) {
+                Ok(None) => Row::None,
+                Ok(Some(rule)) => Row::Rule(format!(
+                    "cfa={:?}{:+}{} ra={:?} fp={:?}",
+                    rule.cfa.base,
+                    rule.cfa.offset,
+                    if rule.cfa.deref { " deref" } else { "" },
+                    rule.ra,
+                    rule.fp
+                )),
+                Err(error) => Row::Bad(error.to_string()),
+            },
+        }
+    }
+}
+
+/// Finds a file's section by PT_GNU_SFRAME, as the module does.
+fn open(file: &'static File) -> Option<Result<(Section, &'static [u8]), String>> {
+    let code = file.segments.iter().find(|segment| segment.executable)?;
+    let place = elf::find_sframe(file.bytes, code.offset).ok()?.sframe?;
+    let start = usize::try_from(place.offset).ok()?;
+    let end = start.checked_add(usize::try_from(place.filesz).ok()?)?;
+    let bytes = file.bytes.get(start..end)?;
+    let section = Section::open(bytes, place.vaddr, place.filesz)
+        .and_then(|mut section| {
+            section.settle_starts(bytes, |address| {
+                address.wrapping_sub(code.address) < code.size
+            })?;
+            Ok((section, bytes))
+        })
+        .map_err(|error| error.to_string());
+    Some(section)
+}
+
+/// How many frames .sframe tells: those whose every inner frame has a row, the innermost included.
+pub(crate) fn covered(rows: &mut Rows, process: &Process, frames: &[Frame]) -> usize {
+    let without = frames
+        .iter()
+        .position(|frame| !rows.cover(process, frame.at));
+    without.map_or(frames.len(), |index| index + 1)
+}
+
+/// Where a file is to be read that had `name` where it was recorded.
+pub(crate) fn translated(name: &str, translations: &[(String, String)], root: &Path) -> String {
+    for (from, to) in translations {
+        if let Some(rest) = name.strip_prefix(from.as_str()) {
+            return format!("{to}{rest}");
+        }
+    }
+    root.join(name.trim_start_matches('/'))
+        .to_string_lossy()
+        .into_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_copy_is_what_was_copied() {
+        let bytes: Vec<u8> = (0..24).collect();
+        let mut copy = Copy::new(0x1000, &bytes[..20]);
+        assert_eq!(copy.read_word(0x1000), Ok(0x0706_0504_0302_0100));
+        assert_eq!(copy.read_word(0x100c), Ok(0x1312_1110_0f0e_0d0c));
+        assert_eq!(copy.read_word(0x100d), Err(Fault));
+        assert_eq!(copy.read_word(0xff8), Err(Fault));
+        assert_eq!(copy.read_word(u64::MAX), Err(Fault));
+        copy.popped.push((0xff8, 5));
+        assert_eq!(copy.read_word(0xff8), Ok(5));
+        assert_eq!(copy.shortened(8).read_word(0x1008), Err(Fault));
+        assert_eq!(copy.shortened(8).read_word(0xff8), Ok(5));
+    }
+
+    #[test]
+    fn names_are_translated() {
+        let translations = [("/tmp/x".to_owned(), "/src/build".to_owned())];
+        let root = Path::new("/root-of-it");
+        assert_eq!(translated("/tmp/x/a", &translations, root), "/src/build/a");
+        assert_eq!(
+            translated("/usr/lib/a", &translations, root),
+            "/root-of-it/usr/lib/a"
+        );
+    }
+}

@@ -5,4 +5,6 @@
 #![deny(missing_docs)]
 
 pub mod dwarf;
+pub mod limits;
+pub mod policy;
 pub mod process;

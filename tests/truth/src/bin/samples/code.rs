@@ -165,13 +165,7 @@ impl Function {
             // Nothing but the bytes at the PC to go by.
             let code = self.bytes.first_chunk()?;
             let rule = rule_without_frame_pointer(code)?;
-            let step = unwind::step(
-                sframe::abi::Abi::Amd64,
-                &rule,
-                frame,
-                &unwind::Lost,
-                memory,
-            );
+            let step = unwind::step(sframe::abi::Abi::Amd64, &rule, frame, &unwind::Lost, memory);
             return match step {
                 Ok(Step::Caller(caller)) => Some(caller),
                 _ => None,
@@ -286,9 +280,7 @@ fn change_of_sp(instruction: &Instruction) -> Option<i64> {
         return None;
     }
     match instruction.mnemonic() {
-        Mnemonic::Add if instruction.op1_kind() != OpKind::Register => {
-            immediate(instruction)
-        }
+        Mnemonic::Add if instruction.op1_kind() != OpKind::Register => immediate(instruction),
         Mnemonic::Sub if instruction.op1_kind() != OpKind::Register => {
             immediate(instruction).map(i64::wrapping_neg)
         }
@@ -338,7 +330,9 @@ mod tests {
 
     /// A stack of which each word holds its address.
     fn stack() -> Vec<u8> {
-        (0..32u64).flat_map(|i| (SP + 8 * i).to_le_bytes()).collect()
+        (0..32u64)
+            .flat_map(|i| (SP + 8 * i).to_le_bytes())
+            .collect()
     }
 
     fn caller(code: &'static [u8], offset: u64) -> Option<(u64, u64, u64)> {
@@ -416,7 +410,11 @@ mod tests {
     #[test]
     fn what_was_popped_is_known() {
         let registers = Registers::new(std::array::from_fn::<u64, COUNT, _>(|i| {
-            if i == 7 { SP } else { i as u64 }
+            if i == 7 {
+                SP
+            } else {
+                i as u64
+            }
         }));
         let popped = |code, offset| at(code, offset).popped(&registers);
         assert_eq!(popped(LEAF, 14), []);

@@ -14,6 +14,18 @@ use truth::{
         Unwinder,
         RBP, //
     },
+    limits::{
+        self,
+        Case,
+        Class,
+        Limit, //
+    },
+    policy::{
+        self,
+        By,
+        Found,
+        Walker, //
+    },
     process::{
         File,
         Files,
@@ -25,6 +37,7 @@ use truth::{
 use crate::{
     code,
     recording::{
+        Context,
         Event,
         Recording,
         Sample, //
@@ -34,7 +47,6 @@ use crate::{
         Copy,
         End,
         Frame,
-        Rows,
         Stack, //
     }, //
 };
@@ -87,6 +99,15 @@ impl Verdict {
                 | Verdict::BeyondGap
                 | Verdict::BeyondCopy
         )
+    }
+
+    /// The first frame that is not as it should be, of a chain of `len` frames.
+    pub(crate) const fn wrong(self, len: usize) -> Option<usize> {
+        match self {
+            Verdict::Skips(at) | Verdict::Different(at) | Verdict::Longer(at) => Some(at),
+            Verdict::Shorter => Some(len),
+            _ => None,
+        }
     }
 
     pub(crate) const fn name(self) -> &'static str {
@@ -191,14 +212,10 @@ pub(crate) fn by_frame_pointers(
     chain
 }
 
-/// Whether the bytes in front of an address may be a call.
-pub(crate) fn is_behind_call(process: &Process, address: u64) -> bool {
-    let before = address.wrapping_sub(sframe::code::LONGEST as u64);
-    process
-        .at(before)
-        .and_then(|mapping| mapping.link_address(before))
-        .and_then(|(file, link)| file.bytes_at(link).first_chunk())
-        .is_some_and(sframe::code::ends_with_call)
+/// A chain, and what came of its comparison.
+pub(crate) struct Walked {
+    pub(crate) chain: Vec<u64>,
+    pub(crate) verdict: Verdict,
 }
 
 /// What was found out of one sample whose truth is known for at least one step.
@@ -209,15 +226,17 @@ pub(crate) struct Judged<'a> {
     pub(crate) covered: usize,
     /// How many of them there are up to main, or to the end if there is no main.
     pub(crate) to_main: usize,
-    /// The frames that the kernel reported.
-    pub(crate) chain: &'a [u64],
-    pub(crate) verdict: Verdict,
+    /// What the kernel reported.
+    pub(crate) reported: Walked,
+    /// By the module's walk, offline: from the files, and with all pages there.
+    pub(crate) offline: Walked,
     /// By frame pointers, offline.
-    pub(crate) fp: Verdict,
-    pub(crate) fp_len: usize,
+    pub(crate) fp: Walked,
     /// By frame pointers and what prologues and epilogues look like, offline.
-    pub(crate) prologues: Verdict,
-    pub(crate) prologues_len: usize,
+    pub(crate) prologues: Walked,
+    /// What .sframe and .eh_frame say where a step of the module's went wrong: in what the kernel
+    /// reported, or else offline.
+    pub(crate) rows: Option<String>,
     /// How many frames perf's dwarf mode would have found, by the first 8 KiB of the stack.
     pub(crate) dwarf_len: usize,
     pub(crate) dwarf_end: End,
@@ -229,8 +248,13 @@ pub(crate) enum Finding<'a> {
     NoRegisters,
     /// The deferred stack never came.
     NoChain,
+    /// The deferred stack is of other registers: the system call in which the sample was taken has
+    /// changed them (execve, rt_sigreturn), or a signal's handler was entered.
+    OtherRegisters,
     /// Not even the innermost frame's caller is known.
     NoTruth(End, &'a Process, Frame),
+    /// There is a difference, and it comes from a limit of the truth that is listed.
+    Limit(&'static Limit),
     /// It was judged.
     Judged(Box<Judged<'a>>),
 }
@@ -239,7 +263,8 @@ pub(crate) enum Finding<'a> {
 pub(crate) struct Judge {
     files: Files,
     unwinder: Unwinder,
-    pub(crate) rows: Rows,
+    pub(crate) walker: Walker,
+    found: Vec<Found>,
 }
 
 impl Judge {
@@ -247,7 +272,8 @@ impl Judge {
         Judge {
             files: Files::new(),
             unwinder: Unwinder::new(),
-            rows: Rows::default(),
+            walker: Walker::new(),
+            found: Vec::new(),
         }
     }
 
@@ -258,7 +284,7 @@ impl Judge {
         recording: &Recording<'_>,
         root: &Path,
         translations: &[(String, String)],
-        mut each: impl FnMut(&mut Rows, &Sample<'_>, Finding<'_>),
+        mut each: impl FnMut(&Sample<'_>, Finding<'_>),
     ) {
         let vdso = self.files.add(Path::new("[vdso]"), recording.vdso.to_vec());
         let mut processes = std::collections::HashMap::<u32, Process>::new();
@@ -301,7 +327,7 @@ impl Judge {
                 Event::Sample(sample) => {
                     let process = processes.entry(sample.pid).or_default();
                     let finding = self.sample(recording, process, sample);
-                    each(&mut self.rows, sample, finding);
+                    each(sample, finding);
                 }
             }
         }
@@ -319,31 +345,59 @@ impl Judge {
         let Some(chain) = &sample.chain.frames else {
             return Finding::NoChain;
         };
+        let is_other = chain.first().is_some_and(|pc| *pc != registers.pc());
+        if is_other && sample.chain.context == Context::Deferred {
+            return Finding::OtherRegisters;
+        }
         let copy = stack::memory(process, registers, sample.stack);
         let truth = stack::truth(&mut self.unwinder, process, registers, &copy);
         if truth.frames.len() == 1 && truth.end != End::Outermost {
             return Finding::NoTruth(truth.end, process, truth.frames[0]);
         }
-        let covered = stack::covered(&mut self.rows, process, &truth.frames);
-        let behind_call = |address| is_behind_call(process, address);
-        let room = match sample.chain.context {
-            crate::recording::Context::Immediate => recording.max_stack,
-            crate::recording::Context::Deferred => MAX_DEFERRED,
+        let covered = stack::covered(&mut self.walker, process, &truth.frames);
+        let behind_call = |address| policy::is_behind_call(process, address);
+        self.walker.walk(process, registers, &copy, &mut self.found);
+        let offline: Vec<u64> = self.found.iter().map(|found| found.frame.pc).collect();
+        // The chain that the module is answerable for.
+        let (judged, room) = match sample.chain.context {
+            _ if !recording.module => (&offline, policy::MOST_FRAMES),
+            Context::Immediate => (chain, recording.max_stack),
+            Context::Deferred => (chain, MAX_DEFERRED),
         };
-        let at_gap = crate::is_listed_gap(process, &truth);
-        let to_compare = Truth {
+        let mut expected = Truth {
             stack: &truth,
             covered,
-            at_gap,
+            at_gap: false,
         };
-        let verdict = compare(chain, &to_compare, room, behind_call);
+        let verdict = compare(judged, &expected, room, behind_call);
+        if let Some(limit) = self.limit(process, &truth, verdict, judged.len()) {
+            if !matches!(verdict, Verdict::Longer(_)) {
+                return Finding::Limit(limit);
+            }
+            expected.at_gap = true;
+        }
+        let walked = |chain: Vec<u64>, expected: &Truth<'_>, room| Walked {
+            verdict: compare(&chain, expected, room, behind_call),
+            chain,
+        };
+        let reported = walked(chain.clone(), &expected, room);
+        let offline = walked(offline, &expected, policy::MOST_FRAMES);
+        let answerable = if recording.module {
+            &reported
+        } else {
+            &offline
+        };
+        let rows = answerable
+            .verdict
+            .wrong(answerable.chain.len())
+            .and_then(|wrong| self.rows(process, &truth, wrong));
 
         // The others are not asked for less where there are no rows.
         let whole = Truth {
             covered: truth.frames.len(),
-            ..to_compare
+            ..expected
         };
-        let fp_chain = by_frame_pointers(process, registers, None, &copy);
+        let fp = by_frame_pointers(process, registers, None, &copy);
         let innermost = unwind::Frame {
             pc: registers.pc(),
             sp: registers.sp(),
@@ -351,35 +405,93 @@ impl Judge {
         };
         let first = code::function(process, registers.pc())
             .and_then(|function| function.caller(&innermost, &copy));
-        let prologues_chain = by_frame_pointers(process, registers, first, &copy);
+        let prologues = by_frame_pointers(process, registers, first, &copy);
+        let (fp, prologues) = (
+            walked(fp, &whole, usize::MAX),
+            walked(prologues, &whole, usize::MAX),
+        );
         let dwarf = stack::truth(
             &mut self.unwinder,
             process,
             registers,
             &copy.shortened(PERF_DWARF),
         );
-
-        let main = truth.frames.iter().position(|frame| {
-            process
-                .at(frame.at)
-                .and_then(|mapping| mapping.link_address(frame.at))
-                .and_then(|(file, link)| file.function_at(link))
-                .is_some_and(|(name, _)| name == "main")
-        });
         Finding::Judged(Box::new(Judged {
             process,
             covered,
-            to_main: main.map_or(truth.frames.len(), |index| index + 1),
-            chain,
-            verdict,
-            fp: compare(&fp_chain, &whole, usize::MAX, behind_call),
-            fp_len: fp_chain.len(),
-            prologues: compare(&prologues_chain, &whole, usize::MAX, behind_call),
-            prologues_len: prologues_chain.len(),
+            to_main: stack::to_main(process, &truth.frames),
+            reported,
+            offline,
+            fp,
+            prologues,
+            rows,
             dwarf_len: dwarf.frames.len(),
             dwarf_end: dwarf.end,
             truth,
         }))
+    }
+
+    /// The limit of the truth that a difference comes from, if it is a known one.
+    fn limit(
+        &mut self,
+        process: &Process,
+        truth: &Stack,
+        verdict: Verdict,
+        len: usize,
+    ) -> Option<&'static Limit> {
+        let class = match verdict {
+            Verdict::Longer(_) => Class::Longer,
+            Verdict::Different(_) | Verdict::Skips(_) => Class::Pc,
+            Verdict::Shorter => Class::Stop,
+            _ => return None,
+        };
+        let from = verdict.wrong(len)?.checked_sub(1)?;
+        let frame = truth.frames.get(from)?;
+        let mapping = process.at(frame.at)?;
+        let (file, address) = mapping.link_address(frame.at)?;
+        let rule = self.walker.rule_at(frame.at, from == 0, mapping).ok()?;
+        let row = self.unwinder.row(file, address);
+        let by = match (self.found.get(from + 1), rule) {
+            (Some(found), _) => found.by,
+            (None, Some(_)) => By::Rows,
+            (None, None) => By::FramePointer,
+        };
+        limits::explain(&Case {
+            class,
+            by,
+            file,
+            address,
+            rule,
+            truth: row.as_deref().map_err(|why| *why),
+        })
+    }
+
+    /// What the tables say of the step to frame `wrong`, a line each.
+    fn rows(&mut self, process: &Process, truth: &Stack, wrong: usize) -> Option<String> {
+        let from = wrong.checked_sub(1)?;
+        let at = truth.frames.get(from)?.at;
+        let rule = self.walker.rule_at(at, from == 0, process.at(at)?);
+        let rule = match rule {
+            Ok(None) => "nothing".to_owned(),
+            Ok(Some(rule)) => format!(
+                "cfa={:?}{:+}{} ra={:?} fp={:?}{}",
+                rule.cfa.base,
+                rule.cfa.offset,
+                if rule.cfa.deref { " deref" } else { "" },
+                rule.ra,
+                rule.fp,
+                if rule.signal { " signal" } else { "" },
+            ),
+            Err(error) => error.to_string(),
+        };
+        let row = match self.unwinder.row_at(process, at) {
+            Ok(row) => row.to_string(),
+            Err(why) => why.to_string(),
+        };
+        Some(format!(
+            "at {}\n.sframe: {rule}\n.eh_frame: {row}",
+            process.describe(at)
+        ))
     }
 }
 

@@ -21,12 +21,10 @@ use std::{
 };
 
 use clap::Parser;
-use truth::process::Process;
 
 use judge::Judge;
 use recording::Recording;
 use report::Report;
-use stack::Stack;
 
 /// Judges recorded samples: is the kernel's stack the one that .eh_frame tells?
 #[derive(Parser)]
@@ -58,11 +56,6 @@ fn translation(text: &str) -> Result<(String, String), String> {
     Ok((from.to_owned(), to.to_owned()))
 }
 
-/// Whether the truth ends where it is known to, for a reason that is listed.
-fn is_listed_gap(_process: &Process, _truth: &Stack) -> bool {
-    false
-}
-
 fn main() -> ExitCode {
     let arguments = Arguments::parse();
     let mut judge = Judge::new();
@@ -76,7 +69,7 @@ fn main() -> ExitCode {
                 &recording,
                 &arguments.root,
                 &arguments.map,
-                |rows, sample, finding| report.add(rows, sample, finding),
+                |sample, finding| report.add(sample, finding),
             );
             Ok(())
         });

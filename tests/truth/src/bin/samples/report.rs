@@ -18,18 +18,15 @@ use crate::{
     judge::{
         Finding,
         Judged,
-        Verdict, //
+        Verdict,
+        Walked, //
     },
     recording::{
         Context,
         Recording,
         Sample, //
     },
-    stack::{
-        End,
-        Row,
-        Rows, //
-    }, //
+    stack::End, //
 };
 
 /// The least share of stacks that are to be identical as far as .sframe covers, in percent.
@@ -47,12 +44,13 @@ struct Way {
 }
 
 impl Way {
-    fn count(&mut self, verdict: Verdict, len: usize, judged: &Judged<'_>) {
+    fn count(&mut self, walked: &Walked, judged: &Judged<'_>) {
+        let Walked { chain, verdict } = walked;
         let is_false = verdict.is_false();
         self.false_frames += u64::from(is_false);
-        self.to_main += u64::from(!is_false && len >= judged.to_main);
+        self.to_main += u64::from(!is_false && chain.len() >= judged.to_main);
         self.complete +=
-            u64::from(verdict == Verdict::Identical && judged.truth.end == End::Outermost);
+            u64::from(*verdict == Verdict::Identical && judged.truth.end == End::Outermost);
     }
 
     fn json(&self, judged: u64) -> Value {
@@ -85,7 +83,10 @@ struct Group {
     /// How the truth ended.
     ends: BTreeMap<&'static str, u64>,
     identical: u64,
-    kernel: Way,
+    /// As `identical`, of what the module's walk finds offline.
+    offline_identical: u64,
+    reported: Way,
+    offline: Way,
     fp: Way,
     prologues: Way,
     dwarf: Way,
@@ -142,7 +143,7 @@ impl Report {
         self.walks_that_differ += recording.walks_that_differ;
     }
 
-    pub(crate) fn add(&mut self, rows: &mut Rows, sample: &Sample<'_>, finding: Finding<'_>) {
+    pub(crate) fn add(&mut self, sample: &Sample<'_>, finding: Finding<'_>) {
         let key = Key {
             program: self.program.clone(),
             module: self.module,
@@ -159,10 +160,25 @@ impl Report {
                 *group.unjudged.entry("no deferred stack").or_default() += 1;
                 return;
             }
+            Finding::OtherRegisters => {
+                *group
+                    .unjudged
+                    .entry("deferred, of other registers")
+                    .or_default() += 1;
+                return;
+            }
+            Finding::Limit(limit) => {
+                *group.unjudged.entry(limit.name).or_default() += 1;
+                return;
+            }
             Finding::NoTruth(end, process, frame) => {
                 *group.unjudged.entry("no truth").or_default() += 1;
                 *group.ends.entry(end.name()).or_default() += 1;
-                let what = format!("no truth ({}) at {}", end.name(), process.describe(frame.pc));
+                let what = format!(
+                    "no truth ({}) at {}",
+                    end.name(),
+                    process.describe(frame.pc)
+                );
                 group.kinds.entry(what).or_default().samples += 1;
                 return;
             }
@@ -170,7 +186,7 @@ impl Report {
         };
 
         group.judged += 1;
-        let verdict = judged.verdict;
+        let verdict = judged.reported.verdict;
         *group.verdicts.entry(verdict.name()).or_default() += 1;
         *group.ends.entry(judged.truth.end.name()).or_default() += 1;
         group.identical += u64::from(verdict.is_identical());
@@ -180,27 +196,33 @@ impl Report {
             .reasons
             .entry((reason.to_owned(), verdict.name()))
             .or_default() += 1;
-        group.kernel.count(verdict, judged.chain.len(), &judged);
-        group.fp.count(judged.fp, judged.fp_len, &judged);
-        group
-            .prologues
-            .count(judged.prologues, judged.prologues_len, &judged);
+        group.offline_identical += u64::from(judged.offline.verdict.is_identical());
+        for (way, walked) in [
+            (&mut group.reported, &judged.reported),
+            (&mut group.offline, &judged.offline),
+            (&mut group.fp, &judged.fp),
+            (&mut group.prologues, &judged.prologues),
+        ] {
+            way.count(walked, &judged);
+        }
         group.dwarf.to_main += u64::from(judged.dwarf_len >= judged.to_main);
         group.dwarf.complete += u64::from(judged.dwarf_end == End::Outermost);
 
-        if !verdict.is_identical() {
+        // What the module is answerable for: without it, what it would have found.
+        let (walked, reason) = if self.module {
+            (&judged.reported, reason)
+        } else {
+            (&judged.offline, "offline")
+        };
+        if let Some(wrong) = walked.verdict.wrong(walked.chain.len()) {
             // The step that went wrong is the one from the last frame that is true.
-            let wrong = match verdict {
-                Verdict::Skips(at) | Verdict::Different(at) | Verdict::Longer(at) => at,
-                _ => judged.chain.len(),
-            };
             let from = judged.truth.frames[wrong.saturating_sub(1)];
             let place = judged.process.describe(from.at);
-            let what = format!("{} ({reason}) behind {place}", verdict.name());
+            let what = format!("{} ({reason}) behind {place}", walked.verdict.name());
             let kind = group.kinds.entry(what).or_default();
             kind.samples += 1;
             if kind.samples == 1 {
-                kind.example = example(rows, sample, &judged, wrong);
+                kind.example = example(sample, &judged, walked, wrong);
             }
         }
     }
@@ -215,13 +237,14 @@ impl Report {
         line(
             out,
             format_args!(
-                "{:width$}  {:6}  {:9}  {:>7} {:>7}  {:>9} {:>9} {:>9} {:>6} {:>7}",
+                "{:width$}  {:6}  {:9}  {:>7} {:>7}  {:>9} {:>9} {:>9} {:>9} {:>6} {:>7}",
                 "program",
                 "by",
                 "context",
                 "samples",
                 "judged",
                 "identical",
+                "offline",
                 "to main",
                 "complete",
                 "false",
@@ -232,16 +255,17 @@ impl Report {
             line(
                 out,
                 format_args!(
-                    "{:width$}  {:6}  {:9}  {:7} {:7}  {:7.2} % {:7.2} % {:7.2} % {:6} {:7}",
+                    "{:width$}  {:6}  {:9}  {:7} {:7}  {:7.2} % {:7.2} % {:7.2} % {:7.2} % {:6} {:7}",
                     key.program,
                     key.by(),
                     key.context.name(),
                     group.samples,
                     group.judged,
                     percent(group.identical, group.judged),
-                    percent(group.kernel.to_main, group.judged),
-                    percent(group.kernel.complete, group.judged),
-                    group.kernel.false_frames,
+                    percent(group.offline_identical, group.judged),
+                    percent(group.reported.to_main, group.judged),
+                    percent(group.reported.complete, group.judged),
+                    group.reported.false_frames,
                     group.verdicts.get("shorter").copied().unwrap_or(0),
                 ),
             );
@@ -251,11 +275,12 @@ impl Report {
             out,
             format_args!(
                 "\nOn the same samples, offline: to main / complete / false, in % of those judged\n\
-                 {:width$}  {:6}  {:9}  {:^20}  {:^20}  {:^20}  {:^13}",
+                 {:width$}  {:6}  {:9}  {:^20}  {:^20}  {:^20}  {:^20}  {:^13}",
                 "program",
                 "by",
                 "context",
                 "as reported",
+                "the module's walk",
                 "frame pointers",
                 "and prologues",
                 "dwarf, 8 KiB",
@@ -273,11 +298,12 @@ impl Report {
             line(
                 out,
                 format_args!(
-                    "{:width$}  {:6}  {:9}  {}  {}  {}  {:6.2} {:6.2}",
+                    "{:width$}  {:6}  {:9}  {}  {}  {}  {}  {:6.2} {:6.2}",
                     key.program,
                     key.by(),
                     key.context.name(),
-                    way(&group.kernel),
+                    way(&group.reported),
+                    way(&group.offline),
                     way(&group.fp),
                     way(&group.prologues),
                     percent(group.dwarf.to_main, group.judged),
@@ -350,8 +376,14 @@ impl Report {
             }
             let rest = kinds.len().saturating_sub(self.show);
             if rest != 0 && self.show != 0 {
-                let samples: u64 = kinds[self.show..].iter().map(|(_, kind)| kind.samples).sum();
-                line(out, format_args!("and {rest} kinds more, {samples} samples"));
+                let samples: u64 = kinds[self.show..]
+                    .iter()
+                    .map(|(_, kind)| kind.samples)
+                    .sum();
+                line(
+                    out,
+                    format_args!("and {rest} kinds more, {samples} samples"),
+                );
             }
         }
     }
@@ -382,10 +414,12 @@ impl Report {
                     "judged": group.judged,
                     "unjudged": group.unjudged,
                     "identical": percent(group.identical, group.judged),
+                    "identical_offline": percent(group.offline_identical, group.judged),
                     "verdicts": group.verdicts,
                     "reasons": reasons,
                     "truth_ends": group.ends,
-                    "reported": group.kernel.json(group.judged),
+                    "reported": group.reported.json(group.judged),
+                    "offline": group.offline.json(group.judged),
                     "frame_pointers": group.fp.json(group.judged),
                     "frame_pointers_and_prologues": group.prologues.json(group.judged),
                     "dwarf_8_kib": group.dwarf.json(group.judged),
@@ -414,8 +448,8 @@ impl Report {
             total.samples += group.samples;
             total.judged += group.judged;
             total.identical += group.identical;
-            total.false_frames += group.kernel.false_frames;
-            total.complete += group.kernel.complete;
+            total.false_frames += group.reported.false_frames;
+            total.complete += group.reported.complete;
             total.least = Some(total.least.unwrap_or(u64::MAX).min(group.judged));
         }
         programs.dedup();
@@ -455,7 +489,7 @@ struct Total {
 }
 
 /// Both stacks, frame by frame, and the rows of the step that went wrong.
-fn example(rows: &mut Rows, sample: &Sample<'_>, judged: &Judged<'_>, wrong: usize) -> String {
+fn example(sample: &Sample<'_>, judged: &Judged<'_>, walked: &Walked, wrong: usize) -> String {
     const AROUND: usize = 6;
 
     let mut text = String::new();
@@ -465,19 +499,19 @@ fn example(rows: &mut Rows, sample: &Sample<'_>, judged: &Judged<'_>, wrong: usi
     line(
         out,
         format_args!(
-            "    thread {}, {} frames are true and end so: {}; {} are covered; {} are reported",
+            "    thread {}, {} frames are true and end so: {}; {} are covered; {} were found",
             sample.tid,
             truth.frames.len(),
             truth.end.name(),
             judged.covered,
-            judged.chain.len()
+            walked.chain.len()
         ),
     );
-    let last = truth.frames.len().max(judged.chain.len());
+    let last = truth.frames.len().max(walked.chain.len());
     let first = wrong.saturating_sub(AROUND);
     for index in first..last.min(wrong + AROUND) {
         let frame = truth.frames.get(index);
-        let found = judged.chain.get(index).copied();
+        let found = walked.chain.get(index).copied();
         let is_wrong = frame.map(|frame| frame.pc) != found;
         line(
             out,
@@ -494,19 +528,8 @@ fn example(rows: &mut Rows, sample: &Sample<'_>, judged: &Judged<'_>, wrong: usi
             ),
         );
     }
-    if let Some(frame) = wrong.checked_sub(1).and_then(|at| truth.frames.get(at)) {
-        let row = match rows.row(process, frame.at) {
-            Row::None => "nothing".to_owned(),
-            Row::Rule(rule) => rule,
-            Row::Bad(error) => format!("error: {error}"),
-        };
-        line(
-            out,
-            format_args!(
-                "    .sframe at {}: {row}",
-                process.describe(frame.at)
-            ),
-        );
+    for rows in judged.rows.iter().flat_map(|rows| rows.lines()) {
+        line(out, format_args!("    {rows}"));
     }
     text
 }

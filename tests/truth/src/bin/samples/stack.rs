@@ -6,25 +6,17 @@ use std::path::Path;
 
 use sframe::{
     bytes::Fault,
-    elf,
-    section::{
-        Search,
-        Section, //
-    },
     unwind::Memory, //
 };
 use truth::{
     dwarf::{
         Outcome,
         Registers,
-        Table,
         Unwinder,
         Why, //
     },
-    process::{
-        File,
-        Process, //
-    }, //
+    policy::Walker,
+    process::Process, //
 };
 
 use crate::code;
@@ -35,7 +27,12 @@ const MAX_FRAMES: usize = 4096;
 /// Functions that nothing calls, and that need no table to be known for the end of a stack: the
 /// kernel begins there, or a new thread.
 const STARTS: [&str; 6] = [
-    "_start", "clone", "__clone", "clone3", "__clone3", "_dl_start",
+    "_start",
+    "clone",
+    "__clone",
+    "clone3",
+    "__clone3",
+    "_dl_start",
 ];
 
 /// How far behind a program's entry its start code may go on, in bytes. (Files without symbols.)
@@ -75,7 +72,11 @@ impl Memory for Copy<'_> {
         }
         address
             .checked_sub(self.sp)
-            .and_then(|offset| self.stack.get(usize::try_from(offset).ok()?..)?.first_chunk())
+            .and_then(|offset| {
+                self.stack
+                    .get(usize::try_from(offset).ok()?..)?
+                    .first_chunk()
+            })
             .map(|word| u64::from_le_bytes(*word))
             .ok_or(Fault)
     }
@@ -192,98 +193,44 @@ fn is_start(process: &Process, address: u64) -> bool {
     })
 }
 
-/// What .sframe says of an address.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Row {
-    /// There is no section, or nothing in it for this address.
-    None,
-    /// A rule, in words.
-    Rule(String),
-    /// The section cannot be read.
-    Bad(String),
-}
-
-/// The sections of the files that were met.
-#[derive(Default)]
-pub(crate) struct Rows {
-    sections: Table<usize, Option<Result<(Section, &'static [u8]), String>>>,
-    covered: Table<(usize, u64), bool>,
-}
-
-impl Rows {
-    /// Whether .sframe tells how to get from here to the caller. A section that cannot be read
-    /// should have.
-    pub(crate) fn cover(&mut self, process: &Process, address: u64) -> bool {
-        let Some((file, link)) = process
-            .at(address)
-            .and_then(|mapping| mapping.link_address(address))
-        else {
-            return false;
-        };
-        if let Some(known) = self.covered.get(&(file.number, link)) {
-            return *known;
-        }
-        let covered = self.of_file(file, link) != Row::None;
-        self.covered.insert((file.number, link), covered);
-        covered
-    }
-
-    /// What .sframe says of a run-time address.
-    pub(crate) fn row(&mut self, process: &Process, address: u64) -> Row {
-        let found = process
-            .at(address)
-            .and_then(|mapping| mapping.link_address(address));
-        found.map_or(Row::None, |(file, link)| self.of_file(file, link))
-    }
-
-    fn of_file(&mut self, file: &'static File, link: u64) -> Row {
-        let section = self
-            .sections
-            .entry(file.number)
-            .or_insert_with(|| open(file));
-        match section {
-            None => Row::None,
-            Some(Err(error)) => Row::Bad(error.clone()),
-            Some(Ok((section, bytes))) => match section.find(*bytes, link, Search::Thorough) {
-                Ok(None) => Row::None,
-                Ok(Some(rule)) => Row::Rule(format!(
-                    "cfa={:?}{:+}{} ra={:?} fp={:?}",
-                    rule.cfa.base,
-                    rule.cfa.offset,
-                    if rule.cfa.deref { " deref" } else { "" },
-                    rule.ra,
-                    rule.fp
-                )),
-                Err(error) => Row::Bad(error.to_string()),
-            },
-        }
-    }
-}
-
-/// Finds a file's section by PT_GNU_SFRAME, as the module does.
-fn open(file: &'static File) -> Option<Result<(Section, &'static [u8]), String>> {
-    let code = file.segments.iter().find(|segment| segment.executable)?;
-    let place = elf::find_sframe(file.bytes, code.offset).ok()?.sframe?;
-    let start = usize::try_from(place.offset).ok()?;
-    let end = start.checked_add(usize::try_from(place.filesz).ok()?)?;
-    let bytes = file.bytes.get(start..end)?;
-    let section = Section::open(bytes, place.vaddr, place.filesz)
-        .and_then(|mut section| {
-            section.settle_starts(bytes, |address| {
-                address.wrapping_sub(code.address) < code.size
-            })?;
-            Ok((section, bytes))
-        })
-        .map_err(|error| error.to_string());
-    Some(section)
-}
-
 /// How many frames .sframe tells: those whose every inner frame has a row, the innermost included.
-pub(crate) fn covered(rows: &mut Rows, process: &Process, frames: &[Frame]) -> usize {
-    let without = frames
+/// A section that cannot be read should have told.
+pub(crate) fn covered(walker: &mut Walker, process: &Process, frames: &[Frame]) -> usize {
+    let has_row = |(index, frame): (usize, &Frame)| {
+        process.at(frame.at).is_some_and(|mapping| {
+            !matches!(walker.rule_at(frame.at, index == 0, mapping), Ok(None))
+        })
+    };
+    let rows = frames.iter().enumerate().map(has_row);
+    let covered = rows.take_while(|has_row| *has_row).count();
+    frames.len().min(covered + 1)
+}
+
+/// How many frames there are up to main, or to a thread's function: all but those of the C library
+/// and of start code at the outer end. Of a stack that consists of nothing else all.
+pub(crate) fn to_main(process: &Process, frames: &[Frame]) -> usize {
+    let is_runtime = |frame: &Frame| {
+        let file = process.at(frame.at).and_then(|mapping| mapping.file);
+        let name = file.and_then(|file| file.path.file_name()?.to_str());
+        is_start(process, frame.at)
+            || name.is_some_and(|name| {
+                ["libc.so", "ld-linux", "ld-musl", "libpthread"]
+                    .iter()
+                    .any(|runtime| name.starts_with(runtime))
+            })
+    };
+    let is_main = |frame: &Frame| {
+        process
+            .at(frame.at)
+            .and_then(|mapping| mapping.link_address(frame.at))
+            .and_then(|(file, link)| file.function_at(link))
+            .is_some_and(|(name, _)| name == "main")
+    };
+    frames
         .iter()
-        .position(|frame| !rows.cover(process, frame.at));
-    without.map_or(frames.len(), |index| index + 1)
+        .position(is_main)
+        .or_else(|| frames.iter().rposition(|frame| !is_runtime(frame)))
+        .map_or(frames.len(), |index| index + 1)
 }
 
 /// Where a file is to be read that had `name` where it was recorded.

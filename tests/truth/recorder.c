@@ -1,12 +1,16 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /*
- * usage: recorder [-d] [-F HERTZ] [-s BYTES] [-b MEGABYTES] -o FILE -- PROGRAM [ARGUMENT...]
+ * usage: recorder [-d] [-n SAMPLES] [-t SECONDS] [-N NAME] [-F HERTZ] [-s BYTES] [-b MEGABYTES]
+ *                 -o FILE -- PROGRAM [ARGUMENT...]
  *
  * Runs PROGRAM and records, for each tick of its clock, the user stack as the kernel reports it
  * together with what it can be judged by: all user registers, and as much of the user's stack as
  * fits into a record. tests/truth/src/bin/samples judges the file, on any machine.
  *
  *   -d  deferred stacks (perf_event_attr::defer_callchain)
+ *   -n  ends PROGRAM, and all that it has started, after so many samples
+ *   -t  ends them after so many seconds
+ *   -N  what PROGRAM is called in tables
  *   -F  ticks for each second of CPU time, 999 if not given
  *   -s  bytes of stack asked for, 65528 if not given, the most that there can be
  *   -b  megabytes of ring buffer for each CPU, 32 if not given, a power of two
@@ -18,7 +22,7 @@
  * buffer. Of samples the copy of the stack is shortened to what was really copied. Records of our
  * own have types from 1000 on, see enum below.
  *
- * Exit status: that of PROGRAM, or 125 if it could not be recorded.
+ * Exit status: that of PROGRAM, 0 if it was ended here, or 125 if it could not be recorded.
  */
 #define _GNU_SOURCE
 #include <errno.h>
@@ -38,6 +42,7 @@
 #include <sys/syscall.h>
 #include <sys/utsname.h>
 #include <sys/wait.h>
+#include <time.h>
 #include <unistd.h>
 
 #define MAGIC "SFUTRUT1"
@@ -314,6 +319,8 @@ static pid_t start(char **command, int *go)
 	if (child < 0)
 		fail("fork: %s", strerror(errno));
 	if (!child) {
+		/* A group, so that it can be ended with all that it starts. */
+		setpgid(0, 0);
 		close(pipes[1]);
 		if (read(pipes[0], &byte, 1) != 1)
 			_exit(125);
@@ -366,7 +373,9 @@ int main(int argc, char **argv)
 		.inherit = 1,
 	};
 	int cpus = sysconf(_SC_NPROCESSORS_CONF), rings_there = 0, go, status, option;
-	uint64_t megabytes = 32;
+	uint64_t megabytes = 32, most_samples = UINT64_MAX, seconds = UINT32_MAX;
+	const char *name = NULL;
+	time_t end;
 	struct ring *rings = calloc(cpus, sizeof(*rings));
 	struct pollfd *polls = calloc(cpus, sizeof(*polls));
 	struct ids clocks = { calloc(cpus, sizeof(uint64_t)), 0 };
@@ -381,11 +390,20 @@ int main(int argc, char **argv)
 
 	if (!rings || !polls || !clocks.of || !walks.of)
 		fail("no memory");
-	while ((option = getopt(argc, argv, "+dF:s:b:o:")) != -1) {
+	while ((option = getopt(argc, argv, "+dn:t:N:F:s:b:o:")) != -1) {
 		switch (option) {
 		case 'd':
 			clock.defer_callchain = 1;
 			clock.defer_output = 1;
+			break;
+		case 'n':
+			most_samples = number(optarg, "-n");
+			break;
+		case 't':
+			seconds = number(optarg, "-t");
+			break;
+		case 'N':
+			name = optarg;
 			break;
 		case 'F':
 			clock.sample_freq = number(optarg, "-F");
@@ -400,8 +418,8 @@ int main(int argc, char **argv)
 			out_name = optarg;
 			break;
 		default:
-			fail("usage: recorder [-d] [-F HERTZ] [-s BYTES] [-b MEGABYTES] -o FILE -- "
-			     "PROGRAM [ARGUMENT...]");
+			fail("usage: recorder [-d] [-n SAMPLES] [-t SECONDS] [-N NAME] [-F HERTZ] "
+			     "[-s BYTES] [-b MEGABYTES] -o FILE -- PROGRAM [ARGUMENT...]");
 		}
 	}
 	if (!out_name || optind >= argc)
@@ -447,6 +465,8 @@ int main(int argc, char **argv)
 	fprintf(notes, "release=%s\nmodule=%d\ndeferred=%d\nfrequency=%" PRIu64 "\nmax_stack=%ld\n",
 		system.release, events != NULL, clock.defer_callchain, (uint64_t)clock.sample_freq,
 		(text = text_of(CALL_CHAIN_LIMIT, "")) ? atol(text) : 127);
+	if (name)
+		fprintf(notes, "name=%s\n", name);
 	for (size_t i = 0; i < clocks.count; i++)
 		fprintf(notes, "clock=%" PRIu64 "\n", clocks.of[i]);
 	for (size_t i = 0; i < walks.count; i++)
@@ -459,9 +479,9 @@ int main(int argc, char **argv)
 		put_record(RECORD_FORMAT, text, strlen(text));
 	put_vdso();
 
-	signal(SIGINT, SIG_IGN); /* PROGRAM gets it as well, and ends the recording */
 	if (write(go, "", 1) != 1)
 		fail("the child is gone");
+	end = time(NULL) + seconds;
 	for (;;) {
 		bool more = false;
 
@@ -471,7 +491,12 @@ int main(int argc, char **argv)
 			break;
 		if (!ended && waitpid(child, &status, WNOHANG) == child)
 			ended = true;
-		else if (!more)
+		else if (!ended && (samples >= most_samples || time(NULL) >= end)) {
+			kill(-child, SIGKILL);
+			waitpid(child, &status, 0);
+			status = 0;
+			ended = true;
+		} else if (!more)
 			poll(polls, rings_there, 20);
 	}
 
@@ -482,6 +507,7 @@ int main(int argc, char **argv)
 	put_record(RECORD_TOTALS, note, note_length);
 	if (fclose(out))
 		fail("%s: cannot write: %s", out_name, strerror(errno));
+	kill(-child, SIGKILL); /* what it has left behind */
 	fprintf(stderr, "recorder: %" PRIu64 " samples, %" PRIu64 " records lost\n", samples, lost);
 	return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
 }

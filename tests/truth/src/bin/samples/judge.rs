@@ -224,8 +224,8 @@ pub(crate) struct Judged<'a> {
     pub(crate) truth: Stack,
     /// How many of the true frames .sframe covers.
     pub(crate) covered: usize,
-    /// How many of them there are up to main, or to the end if there is no main.
-    pub(crate) to_main: usize,
+    /// How many of them there are up to main or a thread's function, if that is known.
+    pub(crate) to_main: Option<usize>,
     /// What the kernel reported.
     pub(crate) reported: Walked,
     /// By the module's walk, offline: from the files, and with all pages there.
@@ -240,6 +240,13 @@ pub(crate) struct Judged<'a> {
     /// How many frames perf's dwarf mode would have found, by the first 8 KiB of the stack.
     pub(crate) dwarf_len: usize,
     pub(crate) dwarf_end: End,
+}
+
+impl Judged<'_> {
+    /// Whether so many true frames go up to main, or to a thread's function.
+    pub(crate) fn reaches_main(&self, len: usize) -> bool {
+        self.to_main.is_some_and(|to_main| len >= to_main)
+    }
 }
 
 /// What became of a sample.
@@ -419,7 +426,7 @@ impl Judge {
         Finding::Judged(Box::new(Judged {
             process,
             covered,
-            to_main: stack::to_main(process, &truth.frames),
+            to_main: stack::to_main(process, &truth),
             reported,
             offline,
             fp,

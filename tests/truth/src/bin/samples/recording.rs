@@ -158,6 +158,8 @@ pub(crate) enum Event<'a> {
 /// A whole recording.
 #[derive(Debug, Default)]
 pub(crate) struct Recording<'a> {
+    /// What the program is called, if it was said.
+    pub(crate) name: Option<String>,
     /// The command's words.
     pub(crate) command: Vec<String>,
     /// The kernel's release.
@@ -335,6 +337,7 @@ impl<'a> Recording<'a> {
                         };
                         match name {
                             "release" => value.clone_into(&mut recording.release),
+                            "name" => recording.name = Some(value.to_owned()),
                             "module" => recording.module = value == "1",
                             "max_stack" => recording.max_stack = value.parse().unwrap_or(127),
                             "clock" => clocks.push(value.parse().unwrap_or(0)),

@@ -48,7 +48,7 @@ impl Way {
         let Walked { chain, verdict } = walked;
         let is_false = verdict.is_false();
         self.false_frames += u64::from(is_false);
-        self.to_main += u64::from(!is_false && chain.len() >= judged.to_main);
+        self.to_main += u64::from(!is_false && judged.reaches_main(chain.len()));
         self.complete +=
             u64::from(*verdict == Verdict::Identical && judged.truth.end == End::Outermost);
     }
@@ -83,6 +83,9 @@ struct Group {
     /// How the truth ended.
     ends: BTreeMap<&'static str, u64>,
     identical: u64,
+    /// True frames, as far as they are known, and those of them that .sframe covers.
+    frames: u64,
+    covered: u64,
     /// As `identical`, of what the module's walk finds offline.
     offline_identical: u64,
     reported: Way,
@@ -136,8 +139,10 @@ impl Report {
     /// What follows is of this recording.
     pub(crate) fn begin(&mut self, path: &Path, recording: &Recording<'_>) {
         let command = recording.command.first().map_or("", |word| &**word);
-        let program = Path::new(command).file_name().or(path.file_stem());
-        self.program = program.map_or_else(String::new, |name| name.to_string_lossy().into_owned());
+        let file = Path::new(command).file_name().or(path.file_stem());
+        self.program = recording.name.clone().unwrap_or_else(|| {
+            file.map_or_else(String::new, |name| name.to_string_lossy().into_owned())
+        });
         self.module = recording.module;
         self.lost += recording.lost;
         self.walks_that_differ += recording.walks_that_differ;
@@ -189,6 +194,8 @@ impl Report {
         let verdict = judged.reported.verdict;
         *group.verdicts.entry(verdict.name()).or_default() += 1;
         *group.ends.entry(judged.truth.end.name()).or_default() += 1;
+        group.frames += judged.truth.frames.len() as u64;
+        group.covered += judged.covered as u64;
         group.identical += u64::from(verdict.is_identical());
         let walk = sample.chain.walk.as_ref();
         let reason = walk.map_or("(no walk)", |walk| &*walk.reason);
@@ -205,7 +212,7 @@ impl Report {
         ] {
             way.count(walked, &judged);
         }
-        group.dwarf.to_main += u64::from(judged.dwarf_len >= judged.to_main);
+        group.dwarf.to_main += u64::from(judged.reaches_main(judged.dwarf_len));
         group.dwarf.complete += u64::from(judged.dwarf_end == End::Outermost);
 
         // What the module is answerable for: without it, what it would have found.
@@ -237,12 +244,13 @@ impl Report {
         line(
             out,
             format_args!(
-                "{:width$}  {:6}  {:9}  {:>7} {:>7}  {:>9} {:>9} {:>9} {:>9} {:>6} {:>7}",
+                "{:width$}  {:6}  {:9}  {:>7} {:>7}  {:>9} {:>9} {:>9} {:>9} {:>9} {:>6} {:>7}",
                 "program",
                 "by",
                 "context",
                 "samples",
                 "judged",
+                "covered",
                 "identical",
                 "offline",
                 "to main",
@@ -255,12 +263,13 @@ impl Report {
             line(
                 out,
                 format_args!(
-                    "{:width$}  {:6}  {:9}  {:7} {:7}  {:7.2} % {:7.2} % {:7.2} % {:7.2} % {:6} {:7}",
+                    "{:width$}  {:6}  {:9}  {:7} {:7}  {:7.2} % {:7.2} % {:7.2} % {:7.2} % {:7.2} % {:6} {:7}",
                     key.program,
                     key.by(),
                     key.context.name(),
                     group.samples,
                     group.judged,
+                    percent(group.covered, group.frames),
                     percent(group.identical, group.judged),
                     percent(group.offline_identical, group.judged),
                     percent(group.reported.to_main, group.judged),
@@ -413,6 +422,8 @@ impl Report {
                     "samples": group.samples,
                     "judged": group.judged,
                     "unjudged": group.unjudged,
+                    "frames": group.frames,
+                    "frames_covered": group.covered,
                     "identical": percent(group.identical, group.judged),
                     "identical_offline": percent(group.offline_identical, group.judged),
                     "verdicts": group.verdicts,
@@ -544,5 +555,109 @@ fn percent(part: u64, whole: u64) -> f64 {
         0.0
     } else {
         100.0 * part as f64 / whole as f64
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{
+        judge::Judge,
+        recording::tests::Writer, //
+    };
+    use truth::{
+        dwarf::{
+            COUNT,
+            PC,
+            RSP, //
+        },
+        process::Files, //
+    };
+
+    const CONTEXT_USER: u64 = -512i64 as u64;
+
+    /// What comes of chains that are reported at the start of a program, which has no caller: this
+    /// very one.
+    fn report(chains: &[&[u64]]) -> Report {
+        const BASE: u64 = 0x7000_0000_0000;
+        let path = std::env::current_exe().unwrap();
+        let file = Files::new().open(&path).unwrap();
+        let entry = u64::from_le_bytes(*file.bytes[24..].first_chunk().unwrap());
+        let code = file.segments.iter().find(|segment| segment.executable);
+        let code = code.unwrap();
+        let mut registers = [0; COUNT];
+        registers[usize::from(PC)] = BASE + entry;
+        registers[usize::from(RSP)] = 0x8000;
+
+        let mut writer = Writer::new("module=1\nmax_stack=127\nargument=a/b\n");
+        writer.map(
+            1,
+            BASE + code.address - code.offset % 4096,
+            code.size + code.offset % 4096,
+            code.offset - code.offset % 4096,
+            path.to_str().unwrap(),
+        );
+        for chain in chains {
+            // Of frames that are further out no more is known than that they are false.
+            let chain: Vec<u64> = std::iter::once(CONTEXT_USER)
+                .chain(chain.iter().map(|pc| BASE + entry + pc))
+                .collect();
+            writer.walk(1, 2, "irq", chain.len() as u32 - 1, "outermost");
+            writer.sample(1, 2, &chain, &registers, &[0; 64]);
+        }
+        let file = writer.end();
+        let recording = Recording::parse(&file).unwrap();
+        let mut report = Report::new(2);
+        report.begin(Path::new("x"), &recording);
+        Judge::new().judge(&recording, Path::new("/"), &[], |sample, finding| {
+            report.add(sample, finding);
+        });
+        report
+    }
+
+    #[test]
+    fn true_stacks_reach_the_goal() {
+        let report = report(&[&[0], &[0]]);
+        let (line, holds) = report.line(2);
+        assert_eq!(
+            line,
+            "truth: 1 programs, 2 samples, identical 100.00 %, false frames 0, complete 100.00 %"
+        );
+        assert!(holds);
+        assert!(!report.line(3).1, "there are too few");
+        let json = report.json();
+        assert_eq!(json["groups"][0]["program"], "b");
+        assert_eq!(json["groups"][0]["by"], "module");
+        assert_eq!(json["groups"][0]["reasons"][0]["reason"], "outermost");
+        assert_eq!(json["walks_that_differ"], 0);
+    }
+
+    #[test]
+    fn one_false_frame_is_too_many() {
+        let mut chains: Vec<&[u64]> = vec![&[0]; 9999];
+        chains.push(&[0, 0x40]);
+        let report = report(&chains);
+        let (line, holds) = report.line(1);
+        assert_eq!(
+            line,
+            "truth: 1 programs, 10000 samples, identical 99.99 %, false frames 1, complete 99.99 %"
+        );
+        assert!(!holds);
+        let text = report.text();
+        assert!(text.contains("1 x longer (outermost) behind "), "{text}");
+    }
+
+    #[test]
+    fn a_missing_stack_is_not_identical() {
+        let report = report(&[&[0], &[]]);
+        assert!(!report.line(1).1);
+        assert_eq!(report.json()["groups"][0]["verdicts"]["shorter"], 1);
+        assert!(report.text().contains("1 x shorter (outermost) behind "));
+    }
+
+    #[test]
+    fn nothing_reaches_no_goal() {
+        assert!(!report(&[]).line(1).1);
+        assert!(!Report::new(0).line(0).1);
     }
 }

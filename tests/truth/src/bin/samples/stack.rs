@@ -207,8 +207,9 @@ pub(crate) fn covered(walker: &mut Walker, process: &Process, frames: &[Frame]) 
 }
 
 /// How many frames there are up to main, or to a thread's function: all but those of the C library
-/// and of start code at the outer end. Of a stack that consists of nothing else all.
-pub(crate) fn to_main(process: &Process, frames: &[Frame]) -> usize {
+/// and of start code at the outer end. Of a stack that consists of nothing else all. `None`: that is
+/// further out than the truth is known.
+pub(crate) fn to_main(process: &Process, stack: &Stack) -> Option<usize> {
     let is_runtime = |frame: &Frame| {
         let file = process.at(frame.at).and_then(|mapping| mapping.file);
         let name = file.and_then(|file| file.path.file_name()?.to_str());
@@ -226,11 +227,12 @@ pub(crate) fn to_main(process: &Process, frames: &[Frame]) -> usize {
             .and_then(|(file, link)| file.function_at(link))
             .is_some_and(|(name, _)| name == "main")
     };
-    frames
-        .iter()
-        .position(is_main)
-        .or_else(|| frames.iter().rposition(|frame| !is_runtime(frame)))
-        .map_or(frames.len(), |index| index + 1)
+    let frames = &stack.frames;
+    if let Some(index) = frames.iter().position(is_main) {
+        return Some(index + 1);
+    }
+    let last = frames.iter().rposition(|frame| !is_runtime(frame));
+    (stack.end == End::Outermost).then(|| last.map_or(frames.len(), |index| index + 1))
 }
 
 /// Where a file is to be read that had `name` where it was recorded.

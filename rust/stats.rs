@@ -94,6 +94,8 @@ reasons! {
     NoRows = c"no_rows",
     /// A file's code was replaced by memory of no file, as for huge pages: whose it is, is lost.
     TextReplaced = c"text_replaced",
+    /// More handlers of signals were interrupted by signals than any program has.
+    Signals = c"signals",
     /// In the midst of what the kernel does for a uprobe.
     Uprobe = c"uprobe",
     /// Nothing is mapped at the PC.

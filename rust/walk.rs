@@ -28,6 +28,7 @@ use crate::{
         unwind::{
             self,
             Frame,
+            Interrupted,
             Step,
             Stop, //
         }, //
@@ -52,7 +53,8 @@ use kernel::prelude::*;
 
 /// Walks the current task's user stack into `sink`. Any context that fits `memory`.
 ///
-/// It ends: each step rises on the stack, and `sink` and `memory` are bounded.
+/// It ends: each step but that to what a signal interrupted rises on the stack, and `sink`,
+/// `memory` and signals are bounded.
 pub(crate) fn walk(
     context: Context,
     registers: &Registers<'_>,
@@ -86,11 +88,8 @@ fn frames(
     sink: &mut impl Sink,
     tally: &mut Tally,
 ) -> Reason {
-    // A return address is behind its call, which may be the last instruction of its function.
-    let mut at = frame.pc;
-    let mut innermost = true;
-    // But what a signal interrupted is not behind a call.
-    let mut exact;
+    let mut known = Known::All(registers);
+    let mut signals = unwind::MAX_SIGNALS;
     let mut mappings = Mappings {
         first: Mapping::NOWHERE,
         second: Mapping::NOWHERE,
@@ -98,39 +97,39 @@ fn frames(
     };
 
     loop {
-        let mapping = match mappings.at(at, memory) {
+        let mapping = match mappings.at(known.look_up(frame.pc), memory) {
             Ok(mapping) => mapping,
             Err(reason) => return reason,
         };
-        let source = match rule_at(at, innermost, mapping, memory) {
-            Ok(Some(rule)) => {
-                exact = rule.signal;
-                let registers = innermost.then_some(registers);
-                match by_rule(&rule, &mut frame, registers, memory) {
-                    Ok(()) => Source::Rows,
-                    Err(reason) => return reason,
-                }
-            }
-            Ok(None) => {
-                exact = false;
-                match without_rows(&mut frame, innermost, mapping, memory) {
-                    Ok(()) => Source::FramePointer,
-                    Err(reason) => return reason,
-                }
-            }
+        let context = frame.sp;
+        let (signal, source) = match rule_at(frame.pc, &known, mapping, memory) {
+            Ok(Some(rule)) => match by_rule(&rule, &mut frame, &known, memory) {
+                Ok(()) => (rule.signal, Source::Rows),
+                Err(reason) => return reason,
+            },
+            Ok(None) => match without_rows(&mut frame, !known.is_lost(), mapping, memory) {
+                Ok(()) => (false, Source::FramePointer),
+                Err(reason) => return reason,
+            },
             Err(reason) => return reason,
         };
         if probed && !probes::put_back(&mut frame) {
             return Reason::Uprobe;
         }
+        known = Known::Lost;
+        if signal {
+            // Other steps rise on the stack, this one goes where it likes.
+            signals = signals.saturating_sub(1);
+            if signals == 0 {
+                return Reason::Signals;
+            }
+            known = Known::Interrupted(context);
+            if probed && !probes::leave(&mut frame, memory) {
+                return Reason::Uprobe;
+            }
+        }
 
-        innermost = false;
-        at = if exact {
-            frame.pc
-        } else {
-            frame.pc.wrapping_sub(1)
-        };
-        match mappings.at(at, memory) {
+        match mappings.at(known.look_up(frame.pc), memory) {
             Ok(mapping) if mapping.executable => {}
             Ok(_) => return Reason::NotExecutable,
             Err(reason) => return reason,
@@ -139,6 +138,50 @@ fn frames(
             return Reason::Full;
         }
         tally.frame(source);
+    }
+}
+
+/// What is known of the registers of a frame, beside those that each [`Frame`] has.
+enum Known<'a> {
+    /// All of the innermost.
+    All(&'a Registers<'a>),
+    /// All that a signal interrupted, in the `struct ucontext` at this run-time address.
+    Interrupted(u64),
+    /// Nothing. The frame has called.
+    Lost,
+}
+
+impl Known<'_> {
+    fn is_lost(&self) -> bool {
+        matches!(self, Known::Lost)
+    }
+
+    /// The address whose rule holds. A return address is behind its call, which may be the last
+    /// instruction of its function.
+    fn look_up(&self, pc: u64) -> u64 {
+        if self.is_lost() {
+            pc.wrapping_sub(1)
+        } else {
+            pc
+        }
+    }
+}
+
+/// Those of a frame, with the memory that some of them are in.
+struct KnownIn<'a>(&'a Known<'a>, &'a UserMemory);
+
+impl unwind::Registers for KnownIn<'_> {
+    #[inline(never)]
+    fn register(&self, number: u8) -> Option<u64> {
+        match *self.0 {
+            Known::All(registers) => registers.register(number),
+            Known::Interrupted(context) => Interrupted {
+                context,
+                memory: self.1,
+            }
+            .register(number),
+            Known::Lost => None,
+        }
     }
 }
 
@@ -181,16 +224,16 @@ impl Mappings {
     }
 }
 
-/// The row's rule at a run-time address; `None` if there are no rows for it.
+/// The row's rule for a frame at a run-time address; `None` if there are no rows for it.
 #[inline(never)]
 fn rule_at(
-    at: u64,
-    innermost: bool,
+    pc: u64,
+    known: &Known<'_>,
     mapping: &Mapping,
     memory: &UserMemory,
 ) -> Result<Option<Rule>, Reason> {
     let section = match mapping.rows {
-        Rows::None | Rows::Unknown => return Ok(None),
+        Rows::None | Rows::Unknown => return Ok(rule_of_trampoline(pc, memory)),
         Rows::Replaced => return Err(Reason::TextReplaced),
         Rows::Section(ref section) => section,
         Rows::Bad(error) => return Err(section_reason(error, memory)),
@@ -206,11 +249,19 @@ fn rule_at(
         len: section.opened_len().into(),
     };
     let reason = |error| section_reason(error, memory);
+    let at = known.look_up(pc);
     let Some(function) = section.find_function(&bytes, at, search).map_err(reason)? else {
-        return Ok(None);
+        return Ok(rule_of_trampoline(pc, memory));
     };
-    // Nothing is called from a PLT.
-    if innermost && function.stub(at).is_some() {
+    if known.is_lost() {
+        // What is behind the end of a function is called from its end, or is no return address.
+        if !function.covers(pc) {
+            if let Some(rule) = rule_of_trampoline(pc, memory) {
+                return Ok(Some(rule));
+            }
+        }
+    } else if function.stub(at).is_some() {
+        // Nothing is called from a PLT.
         if let Some(rule) = rule_of_stub(&function, at, memory) {
             return Ok(Some(rule));
         }
@@ -224,6 +275,13 @@ fn rule_at(
 fn rule_of_stub(function: &Function, at: u64, memory: &UserMemory) -> Option<Rule> {
     let (stub, offset) = function.stub(at)?;
     code::rule_of_stub(&memory.read(stub).ok()?, offset)
+}
+
+/// A signal's handler returns to a trampoline, of which tables seldom tell.
+#[inline(never)]
+fn rule_of_trampoline(pc: u64, memory: &UserMemory) -> Option<Rule> {
+    let code = memory.read(pc.wrapping_sub(code::TRAMPOLINE_BEFORE)).ok()?;
+    code::is_signal_trampoline(&code).then_some(code::INTERRUPTED)
 }
 
 fn section_reason(error: Error, memory: &UserMemory) -> Reason {
@@ -241,9 +299,10 @@ fn section_reason(error: Error, memory: &UserMemory) -> Reason {
 fn by_rule(
     rule: &Rule,
     frame: &mut Frame,
-    registers: Option<&Registers<'_>>,
+    known: &Known<'_>,
     memory: &UserMemory,
 ) -> Result<(), Reason> {
+    let registers = KnownIn(known, memory);
     let step =
         unwind::step(NATIVE, rule, frame, &registers, memory).map_err(|stop| match stop {
             Stop::CfaNotRising => Reason::CfaNotRising,

@@ -1,12 +1,14 @@
 // SPDX-License-Identifier: GPL-2.0-only OR MIT
 
 //! What a few bytes of AMD64 code tell, where there are no rows: how far a function that keeps a
-//! frame pointer has got with it, and whether code may have called.
+//! frame pointer has got with it, whether code may have called, and whether a signal's handler has
+//! returned to it.
 //!
 //! The instructions are those of the AMD64 Architecture Programmer's Manual, volume 3.
 
 use super::rule::{
     Base,
+    Cfa,
     Location,
     Rule, //
 };
@@ -271,6 +273,55 @@ pub fn target(code: &[u8; LONGEST], return_address: u64) -> Target {
     }
 }
 
+/// What is looked at around the PC for a signal's trampoline, in bytes: [`TRAMPOLINE_BEFORE`] in
+/// front of it, the others from it on.
+pub const TRAMPOLINE: usize = 18;
+/// How many of them are in front of the PC.
+pub const TRAMPOLINE_BEFORE: u64 = 9;
+
+/// `mov $15, %rax; syscall`: rt_sigreturn, as glibc's and musl's `__restore_rt` have it.
+const SIGRETURN: [u8; 9] = [0x48, 0xc7, 0xc0, 15, 0, 0, 0, 0x0f, 0x05];
+/// The same with `mov $15, %eax`.
+const SIGRETURN_SHORT: [u8; 7] = [0xb8, 15, 0, 0, 0, 0x0f, 0x05];
+
+/// The rule of a signal's trampoline: what the handler returns to, to go back to what the signal
+/// interrupted.
+///
+/// Its stack pointer points to Linux's `struct ucontext`, which holds the registers that were
+/// interrupted: rbp at 120 bytes, rsp at 160, rip at 168.
+pub const INTERRUPTED: Rule = Rule {
+    cfa: Cfa {
+        base: Base::Sp,
+        offset: 160,
+        deref: true,
+    },
+    ra: Location::At(Base::Sp, 168),
+    fp: Location::At(Base::Sp, 120),
+    mangled: false,
+    signal: true,
+};
+
+/// Whether a signal's trampoline runs at the PC, up to and in its system call; then
+/// [`INTERRUPTED`] is its rule.
+///
+/// `code` is what is around the PC itself. A trampoline is returned to, but nothing has called from
+/// it: the byte before the PC need not belong to it. No table is at hand for it in version 2, nor
+/// where its file has none.
+pub fn is_signal_trampoline(code: &[u8; TRAMPOLINE]) -> bool {
+    let (before, at) = code.split_at(const { TRAMPOLINE_BEFORE as usize });
+    let in_front_of_syscall = |instruction: &[u8], syscall: &[u8]| {
+        before.ends_with(instruction) && at.starts_with(syscall)
+    };
+    let [long @ .., _, _] = SIGRETURN;
+    let [short @ .., o, f] = SIGRETURN_SHORT;
+    at.starts_with(&SIGRETURN)
+        || at.starts_with(&SIGRETURN_SHORT)
+        || before.ends_with(&SIGRETURN)
+        || before.ends_with(&SIGRETURN_SHORT)
+        || in_front_of_syscall(&long, &[o, f])
+        || in_front_of_syscall(&short, &[o, f])
+}
+
 const CALL_RELATIVE: u8 = 0xe8;
 /// Through a word near by: `call *x(%rip)`.
 const CALL_RIP: [u8; 2] = [0xff, 0x15];
@@ -448,10 +499,11 @@ mod tests {
     // Those of Linux 7.3, arch/x86/kernel/uprobes.c.
     #[test]
     fn trampolines_of_uprobes() {
-        let returned = |code: &[u8; UPROBE_TRAMPOLINE], offset| match uprobe_trampoline(code, offset) {
-            Some(UprobeTrampoline::Returned { sp, resolved }) => Some((sp, resolved)),
-            _ => None,
-        };
+        let returned =
+            |code: &[u8; UPROBE_TRAMPOLINE], offset| match uprobe_trampoline(code, offset) {
+                Some(UprobeTrampoline::Returned { sp, resolved }) => Some((sp, resolved)),
+                _ => None,
+            };
         // push %rax; push %rcx; push %r11; mov $335,%rax; syscall; pop %r11; pop %rcx; ret; int3
         let code = [
             0x50, 0x51, 0x41, 0x53, 0x48, 0xc7, 0xc0, 0x4f, 1, 0, 0, 0x0f, 0x05, 0x41, 0x5b, 0x59,
@@ -472,7 +524,8 @@ mod tests {
             assert_eq!(returned(&code, offset), found, "{offset}");
         }
 
-        let called = |code: &[u8; UPROBE_TRAMPOLINE], offset| match uprobe_trampoline(code, offset) {
+        let called = |code: &[u8; UPROBE_TRAMPOLINE], offset| match uprobe_trampoline(code, offset)
+        {
             Some(UprobeTrampoline::Called { ra, sp }) => Some((ra, sp)),
             _ => None,
         };
@@ -546,6 +599,34 @@ mod tests {
         ];
         assert_eq!(slot(&ibt), Some(0x100a));
         assert_eq!(slot(&[0x68, 0, 0, 0, 0, 0xe9, 1, 2, 3, 4]), None);
+    }
+
+    #[test]
+    fn handlers_return_to_trampolines() {
+        // nop; mov $15, %rax; syscall; nopl 0(%rax), as in glibc and musl.
+        let long = [
+            0x90, 0x90, 0x90, 0x90, 0x90, 0x90, 0x90, 0x90, 0x90, 0x48, 0xc7, 0xc0, 15, 0, 0, 0,
+            0x0f, 0x05, 0x0f, 0x1f, 0x80, 0, 0, 0, 0, 0xcc, 0xcc, 0xcc,
+        ];
+        let is = |code: &[u8]| is_signal_trampoline(code.first_chunk().unwrap());
+        for at in 0..=10 {
+            assert_eq!(is(&long[at..]), [0, 7, 9].contains(&at), "{at}");
+        }
+        // mov $15, %eax; syscall
+        let mut short = long;
+        short[9..].copy_from_slice(&[
+            0xb8, 15, 0, 0, 0, 0x0f, 0x05, 0xcc, 0xcc, 0xcc, 0xcc, 0xcc, 0xcc, 0xcc, 0xcc, 0xcc,
+            0xcc, 0xcc, 0xcc,
+        ]);
+        for at in 0..=10 {
+            assert_eq!(is(&short[at..]), [0, 5, 7].contains(&at), "{at}");
+        }
+        // Another system call, and rt_sigreturn's number for something else.
+        for (at, byte) in [(12, 16), (16, 0xc3), (17, 0x0b), (9, 0x4c)] {
+            let mut other = long;
+            other[at] = byte;
+            assert!(!is(&other) && !is(&other[7..]) && !is(&other[9..]));
+        }
     }
 
     #[test]

@@ -1,0 +1,431 @@
+// SPDX-License-Identifier: GPL-2.0-only OR MIT
+
+//! What the innermost function's instructions tell: which registers it has just popped, and, as an
+//! unwinder by frame pointers would do it that knows prologues and epilogues, who its caller is.
+
+use iced_x86::{
+    Code,
+    Decoder,
+    DecoderOptions,
+    FlowControl,
+    Instruction,
+    InstructionInfoFactory,
+    Mnemonic,
+    OpAccess,
+    OpKind,
+    Register, //
+};
+use sframe::{
+    code::rule_without_frame_pointer,
+    unwind::{
+        self,
+        Frame,
+        Memory,
+        Step, //
+    }, //
+};
+use truth::{
+    dwarf::{
+        Registers,
+        RBP, //
+    },
+    process::Process, //
+};
+
+/// How far a function is decoded, in bytes.
+const MAX_DECODED: usize = 1 << 16;
+
+/// How many instructions there may be up to the end of an epilogue.
+const MAX_EPILOGUE: usize = 32;
+
+/// A function of which the PC is known to lie in it, at link-time addresses.
+pub(crate) struct Function {
+    /// What .eh_frame, or the symbol table, says of it; only its end if that is not known.
+    start: Option<u64>,
+    pc: u64,
+    end: u64,
+    /// From `start`, or else from the byte before the PC on.
+    bytes: &'static [u8],
+}
+
+/// The function at a run-time address. `None`: there is no file.
+pub(crate) fn function(process: &Process, pc: u64) -> Option<Function> {
+    let (file, link) = process.at(pc)?.link_address(pc)?;
+    let range = file
+        .cfi()
+        .ok()
+        .and_then(|cfi| cfi.function_at(link))
+        .or_else(|| {
+            let (_, offset) = file.function_at(link)?;
+            Some((link - offset, u64::MAX))
+        })
+        // The entries of a whole PLT are no function.
+        .filter(|_| !file.section_at(link).starts_with(".plt"));
+    let (start, end) = match range {
+        Some((start, end)) => (Some(start), end),
+        None => (None, u64::MAX),
+    };
+    Some(Function {
+        start,
+        pc: link,
+        end,
+        bytes: file.bytes_at(start.unwrap_or(link.wrapping_sub(1))),
+    })
+}
+
+impl Function {
+    /// The instructions from `from` on. Where code ends they are invalid.
+    fn decode(&self, from: u64) -> impl Iterator<Item = Instruction> {
+        let base = self.start.unwrap_or(self.pc.wrapping_sub(1));
+        let skipped = from.wrapping_sub(base) as usize;
+        let bytes = self.bytes.get(skipped..).unwrap_or_default();
+        let bytes = &bytes[..bytes.len().min(MAX_DECODED)];
+        let mut decoder = Decoder::with_ip(64, bytes, from, DecoderOptions::NONE);
+        std::iter::from_fn(move || decoder.can_decode().then(|| decoder.decode()))
+    }
+
+    /// The instructions in front of the PC; nothing if they do not meet it.
+    fn before(&self) -> Vec<Instruction> {
+        let Some(start) = self.start else {
+            return Vec::new();
+        };
+        let found: Vec<Instruction> = self
+            .decode(start)
+            .take_while(|instruction| instruction.ip() < self.pc)
+            .collect();
+        match found.last() {
+            Some(last) if last.next_ip() != self.pc => Vec::new(),
+            _ => found,
+        }
+    }
+
+    /// Words below the stack pointer, each with its address, that the code in front of the PC has
+    /// popped and that therefore are in registers still.
+    ///
+    /// .eh_frame does not tell of most pops: the word that it refers to is there still, but below
+    /// the stack pointer, where perf copies nothing.
+    pub(crate) fn popped(&self, registers: &Registers) -> Vec<(u64, u64)> {
+        let mut words = Vec::new();
+        let mut sp = registers.sp();
+        let mut changed: Vec<Register> = Vec::new();
+        let mut factory = InstructionInfoFactory::new();
+        for instruction in self.before().iter().rev() {
+            if instruction.flow_control() != FlowControl::Next {
+                break;
+            }
+            let mut pop = |register: Register, sp: &mut u64| {
+                *sp = sp.wrapping_sub(8);
+                if !changed.contains(&register) {
+                    let value = dwarf_number(register).and_then(|number| registers.get(number));
+                    words.extend(value.map(|value| (*sp, value)));
+                }
+            };
+            match instruction.code() {
+                Code::Pop_r64 => {
+                    pop(instruction.op0_register(), &mut sp);
+                    changed.push(instruction.op0_register());
+                    continue;
+                }
+                Code::Leaveq => {
+                    pop(Register::RBP, &mut sp);
+                    break;
+                }
+                _ => {}
+            }
+            if let Some(change) = change_of_sp(instruction) {
+                sp = sp.wrapping_sub(change as u64);
+                continue;
+            }
+            let info = factory.info(instruction);
+            for used in info.used_registers() {
+                if matches!(
+                    used.access(),
+                    OpAccess::Write
+                        | OpAccess::ReadWrite
+                        | OpAccess::CondWrite
+                        | OpAccess::ReadCondWrite
+                ) {
+                    changed.push(used.register().full_register());
+                }
+            }
+            if changed.contains(&Register::RSP) {
+                break;
+            }
+        }
+        words
+    }
+
+    /// The caller, by what prologues and epilogues look like; `None` where the frame pointer is
+    /// this function's, or is believed to be.
+    pub(crate) fn caller<M: Memory + ?Sized>(&self, frame: &Frame, memory: &M) -> Option<Frame> {
+        if let Some(caller) = self.by_epilogue(frame, memory) {
+            return Some(caller);
+        }
+        let Some(start) = self.start else {
+            // Nothing but the bytes at the PC to go by.
+            let code = self.bytes.first_chunk()?;
+            let rule = rule_without_frame_pointer(code)?;
+            let step = unwind::step(sframe::abi::Abi::Amd64, &rule, frame, &unwind::Lost, memory);
+            return match step {
+                Ok(Step::Caller(caller)) => Some(caller),
+                _ => None,
+            };
+        };
+
+        // From the start on: what is pushed and taken, until a frame pointer is set up.
+        let mut depth = 0i64;
+        let mut deepest = 0i64;
+        let mut rbp_at = None;
+        for instruction in self.decode(start) {
+            if instruction.ip() >= self.pc {
+                break;
+            }
+            match instruction.code() {
+                Code::Pushq_imm8 | Code::Pushq_imm32 => depth += 8,
+                Code::Push_r64 => {
+                    depth += 8;
+                    if instruction.op0_register() == Register::RBP {
+                        rbp_at.get_or_insert(depth);
+                    }
+                }
+                Code::Pop_r64 => depth -= 8,
+                Code::Mov_r64_rm64 | Code::Mov_rm64_r64
+                    if instruction.op0_register() == Register::RBP
+                        && instruction.op1_register() == Register::RSP =>
+                {
+                    return None;
+                }
+                _ => match instruction.flow_control() {
+                    // What follows is reached from elsewhere, most likely from the body.
+                    FlowControl::Return | FlowControl::UnconditionalBranch => depth = deepest,
+                    _ => depth -= change_of_sp(&instruction).unwrap_or(0),
+                },
+            }
+            deepest = deepest.max(depth);
+        }
+        let at = |depth: i64| frame.sp.wrapping_add_signed(depth);
+        let pc = memory.read_word(at(depth)).ok()?;
+        let fp = match rbp_at {
+            Some(pushed) if pushed <= depth => memory.read_word(at(depth - pushed)).ok()?,
+            _ => frame.fp,
+        };
+        Some(Frame {
+            pc,
+            sp: at(depth + 8),
+            fp,
+        })
+    }
+
+    /// The caller, if nothing but straight code leads from the PC out of the function.
+    fn by_epilogue<M: Memory + ?Sized>(&self, frame: &Frame, memory: &M) -> Option<Frame> {
+        let mut sp = frame.sp;
+        let mut fp = frame.fp;
+        for instruction in self.decode(self.pc).take(MAX_EPILOGUE) {
+            match instruction.code() {
+                Code::Pop_r64 => {
+                    if instruction.op0_register() == Register::RBP {
+                        fp = memory.read_word(sp).ok()?;
+                    }
+                    sp = sp.wrapping_add(8);
+                    continue;
+                }
+                Code::Leaveq => {
+                    sp = fp.wrapping_add(8);
+                    fp = memory.read_word(fp).ok()?;
+                    continue;
+                }
+                _ => {}
+            }
+            if let Some(change) = change_of_sp(&instruction) {
+                sp = sp.wrapping_add_signed(change);
+                continue;
+            }
+            let leaves = match instruction.flow_control() {
+                FlowControl::Next => {
+                    let writes = instruction.op0_register().full_register();
+                    if instruction.is_invalid()
+                        || instruction.is_stack_instruction()
+                        || instruction.op0_kind() == OpKind::Register
+                            && matches!(writes, Register::RSP | Register::RBP)
+                    {
+                        return None;
+                    }
+                    continue;
+                }
+                FlowControl::Return => true,
+                // To another function: a tail call.
+                FlowControl::UnconditionalBranch => self.start.is_some_and(|start| {
+                    let target = instruction.near_branch_target();
+                    target < start || target >= self.end
+                }),
+                _ => false,
+            };
+            return leaves
+                .then(|| {
+                    Some(Frame {
+                        pc: memory.read_word(sp).ok()?,
+                        sp: sp.wrapping_add(8),
+                        fp,
+                    })
+                })
+                .flatten();
+        }
+        None
+    }
+}
+
+/// By how many bytes an `add`, `sub` or `lea` raises the stack pointer.
+fn change_of_sp(instruction: &Instruction) -> Option<i64> {
+    if instruction.op0_kind() != OpKind::Register || instruction.op0_register() != Register::RSP {
+        return None;
+    }
+    match instruction.mnemonic() {
+        Mnemonic::Add if instruction.op1_kind() != OpKind::Register => immediate(instruction),
+        Mnemonic::Sub if instruction.op1_kind() != OpKind::Register => {
+            immediate(instruction).map(i64::wrapping_neg)
+        }
+        Mnemonic::Lea
+            if instruction.memory_base() == Register::RSP
+                && instruction.memory_index() == Register::None =>
+        {
+            Some(instruction.memory_displacement64() as i64)
+        }
+        _ => None,
+    }
+}
+
+fn immediate(instruction: &Instruction) -> Option<i64> {
+    (instruction.op1_kind() != OpKind::Memory).then(|| instruction.immediate(1) as i64)
+}
+
+fn dwarf_number(register: Register) -> Option<u8> {
+    Some(match register {
+        Register::RBX => 3,
+        Register::RBP => RBP,
+        Register::R12 => 12,
+        Register::R13 => 13,
+        Register::R14 => 14,
+        Register::R15 => 15,
+        _ => return None,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::stack::Copy;
+    use truth::dwarf::COUNT;
+
+    const START: u64 = 0x1000;
+    const SP: u64 = 0x8000;
+
+    fn at(code: &'static [u8], offset: u64) -> Function {
+        Function {
+            start: Some(START),
+            pc: START + offset,
+            end: START + code.len() as u64,
+            bytes: code,
+        }
+    }
+
+    /// A stack of which each word holds its address.
+    fn stack() -> Vec<u8> {
+        (0..32u64)
+            .flat_map(|i| (SP + 8 * i).to_le_bytes())
+            .collect()
+    }
+
+    fn caller(code: &'static [u8], offset: u64) -> Option<(u64, u64, u64)> {
+        let stack = stack();
+        let frame = Frame {
+            pc: START + offset,
+            sp: SP,
+            fp: SP + 0x40,
+        };
+        let found = at(code, offset).caller(&frame, &Copy::new(SP, &stack))?;
+        Some((found.pc, found.sp, found.fp))
+    }
+
+    // Quoted from objdump.
+    const FRAMED: &[u8] = &[
+        0xf3, 0x0f, 0x1e, 0xfa, // 0: endbr64
+        0x55, // 4: push %rbp
+        0x48, 0x89, 0xe5, // 5: mov %rsp,%rbp
+        0x53, // 8: push %rbx
+        0x48, 0x83, 0xec, 0x18, // 9: sub $0x18,%rsp
+        0xe8, 0, 0, 0, 0, // 13: call
+        0x48, 0x8b, 0x5d, 0xf8, // 18: mov -8(%rbp),%rbx
+        0xc9, // 22: leave
+        0xc3, // 23: ret
+    ];
+
+    #[test]
+    fn prologues_and_epilogues_with_a_frame_pointer() {
+        assert_eq!(caller(FRAMED, 0), Some((SP, SP + 8, SP + 0x40)));
+        assert_eq!(caller(FRAMED, 4), Some((SP, SP + 8, SP + 0x40)));
+        // The caller's frame pointer was pushed.
+        assert_eq!(caller(FRAMED, 5), Some((SP + 8, SP + 16, SP)));
+        assert_eq!(caller(FRAMED, 8), None);
+        assert_eq!(caller(FRAMED, 13), None);
+        let by_leave = Some((SP + 0x48, SP + 0x50, SP + 0x40));
+        assert_eq!(caller(FRAMED, 18), by_leave);
+        assert_eq!(caller(FRAMED, 22), by_leave);
+        assert_eq!(caller(FRAMED, 23), Some((SP, SP + 8, SP + 0x40)));
+    }
+
+    const LEAF: &[u8] = &[
+        0x55, // 0: push %rbp
+        0x53, // 1: push %rbx
+        0x48, 0x83, 0xec, 0x08, // 2: sub $8,%rsp
+        0x85, 0xff, // 6: test %edi,%edi
+        0x74, 0x07, // 8: je 17
+        0x48, 0x83, 0xc4, 0x08, // 10: add $8,%rsp
+        0x5b, // 14: pop %rbx
+        0x5d, // 15: pop %rbp
+        0xc3, // 16: ret
+        0xe8, 0, 0, 0, 0, // 17: call
+        0xeb, 0xf2, // 22: jmp 10
+    ];
+
+    #[test]
+    fn functions_without_a_frame_pointer() {
+        assert_eq!(caller(LEAF, 0), Some((SP, SP + 8, SP + 0x40)));
+        assert_eq!(caller(LEAF, 1), Some((SP + 8, SP + 16, SP)));
+        let body = Some((SP + 24, SP + 32, SP + 16));
+        assert_eq!(caller(LEAF, 6), body);
+        assert_eq!(caller(LEAF, 8), body);
+        assert_eq!(caller(LEAF, 10), body);
+        assert_eq!(caller(LEAF, 15), Some((SP + 8, SP + 16, SP)));
+        assert_eq!(caller(LEAF, 16), Some((SP, SP + 8, SP + 0x40)));
+        // Behind the return the body's depth holds again.
+        assert_eq!(caller(LEAF, 17), body);
+    }
+
+    #[test]
+    fn a_jump_elsewhere_ends_a_function() {
+        const TAIL: &[u8] = &[0x5b, 0xe9, 0, 1, 0, 0];
+        assert_eq!(caller(TAIL, 0), Some((SP + 8, SP + 16, SP + 0x40)));
+    }
+
+    #[test]
+    fn what_was_popped_is_known() {
+        let registers = Registers::new(std::array::from_fn::<u64, COUNT, _>(|i| {
+            if i == 7 {
+                SP
+            } else {
+                i as u64
+            }
+        }));
+        let popped = |code, offset| at(code, offset).popped(&registers);
+        assert_eq!(popped(LEAF, 14), []);
+        assert_eq!(popped(LEAF, 15), [(SP - 8, 3)]);
+        assert_eq!(popped(LEAF, 16), [(SP - 8, 6), (SP - 16, 3)]);
+        assert_eq!(popped(FRAMED, 23), [(SP - 8, 6)]);
+        assert_eq!(popped(FRAMED, 18), []);
+        // pop %rbx; xor %ebx,%ebx; pop %rbp: what was in rbx is lost.
+        const CHANGED: &[u8] = &[0x5b, 0x31, 0xdb, 0x5d, 0xc3];
+        assert_eq!(popped(CHANGED, 4), [(SP - 8, 6)]);
+        // A PC within an instruction tells nothing.
+        assert_eq!(popped(FRAMED, 2), []);
+    }
+}

@@ -1,0 +1,615 @@
+// SPDX-License-Identifier: GPL-2.0-only OR MIT
+
+//! Whether a chain of addresses is the true one.
+
+use std::path::Path;
+
+use sframe::unwind::{
+    self,
+    Step, //
+};
+use truth::{
+    dwarf::{
+        Registers,
+        Unwinder,
+        RBP, //
+    },
+    limits::{
+        self,
+        Case,
+        Class,
+        Limit, //
+    },
+    policy::{
+        self,
+        By,
+        Found,
+        Walker, //
+    },
+    process::{
+        File,
+        Files,
+        Mapping,
+        Process, //
+    }, //
+};
+
+use crate::{
+    code,
+    recording::{
+        Context,
+        Event,
+        Recording,
+        Sample, //
+    },
+    stack::{
+        self,
+        Copy,
+        End,
+        Frame,
+        Stack, //
+    }, //
+};
+
+/// How many frames a deferred stack may have: a page of them, but for the page's head.
+const MAX_DEFERRED: usize = 510;
+
+/// The stack that perf copies if nothing else is asked for (`--call-graph dwarf`), in bytes.
+pub(crate) const PERF_DWARF: usize = 8192;
+
+/// What came of the comparison of a chain with the truth.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) enum Verdict {
+    /// All frames are there and true, as far as the truth is known.
+    Identical,
+    /// All frames are true, and all are there that .sframe tells.
+    Covered,
+    /// All frames are true, and there are as many as there may be.
+    Full,
+    /// All frames are true, but some are missing that .sframe tells.
+    Shorter,
+    /// Frames are missing between true ones: this is the first that should be another.
+    Skips(usize),
+    /// This frame is not the true one.
+    Different(usize),
+    /// The truth has no such frame, though it is known to its end.
+    Longer(usize),
+    /// The truth ends at a listed gap, and the frames beyond are behind calls.
+    BeyondGap,
+    /// The truth ends with the copy of the stack, and the chain goes on.
+    BeyondCopy,
+}
+
+impl Verdict {
+    /// Whether there is a frame that is not true.
+    pub(crate) const fn is_false(self) -> bool {
+        matches!(
+            self,
+            Verdict::Skips(_) | Verdict::Different(_) | Verdict::Longer(_)
+        )
+    }
+
+    /// Whether all is there and true, as far as .sframe covers and the chain has room.
+    pub(crate) const fn is_identical(self) -> bool {
+        matches!(
+            self,
+            Verdict::Identical
+                | Verdict::Covered
+                | Verdict::Full
+                | Verdict::BeyondGap
+                | Verdict::BeyondCopy
+        )
+    }
+
+    /// The first frame that is not as it should be, of a chain of `len` frames.
+    pub(crate) const fn wrong(self, len: usize) -> Option<usize> {
+        match self {
+            Verdict::Skips(at) | Verdict::Different(at) | Verdict::Longer(at) => Some(at),
+            Verdict::Shorter => Some(len),
+            _ => None,
+        }
+    }
+
+    pub(crate) const fn name(self) -> &'static str {
+        match self {
+            Verdict::Identical => "identical",
+            Verdict::Covered => "covered",
+            Verdict::Full => "full",
+            Verdict::Shorter => "shorter",
+            Verdict::Skips(_) => "skips",
+            Verdict::Different(_) => "different",
+            Verdict::Longer(_) => "longer",
+            Verdict::BeyondGap => "beyond-gap",
+            Verdict::BeyondCopy => "beyond-copy",
+        }
+    }
+}
+
+/// What a chain is compared with.
+pub(crate) struct Truth<'a> {
+    /// The true frames, as far as they are known.
+    pub(crate) stack: &'a Stack,
+    /// How many of them have to be there.
+    pub(crate) covered: usize,
+    /// Whether the truth's end is a limit that is listed.
+    pub(crate) at_gap: bool,
+}
+
+/// Compares a chain with the truth. `room` is how many frames it may have; `is_behind_call` tells
+/// whether an address is a possible return address.
+pub(crate) fn compare(
+    chain: &[u64],
+    truth: &Truth<'_>,
+    room: usize,
+    is_behind_call: impl Fn(u64) -> bool,
+) -> Verdict {
+    let frames = &truth.stack.frames;
+    let same = chain
+        .iter()
+        .zip(frames)
+        .take_while(|(found, frame)| **found == frame.pc)
+        .count();
+    if same < chain.len() && same < frames.len() {
+        // All that follows may be true, and something be missing in front of it.
+        let mut rest = frames[same..].iter();
+        let mut beyond = chain[same..].iter();
+        let in_order = beyond.all(|found| rest.any(|frame| frame.pc == *found));
+        return if in_order {
+            Verdict::Skips(same)
+        } else {
+            Verdict::Different(same)
+        };
+    }
+    if same < chain.len() {
+        return match truth.stack.end {
+            End::Copy => Verdict::BeyondCopy,
+            _ if truth.at_gap && chain[same..].iter().all(|found| is_behind_call(*found)) => {
+                Verdict::BeyondGap
+            }
+            _ => Verdict::Longer(same),
+        };
+    }
+    if same == frames.len() {
+        Verdict::Identical
+    } else if same >= truth.covered {
+        Verdict::Covered
+    } else if same >= room {
+        Verdict::Full
+    } else {
+        Verdict::Shorter
+    }
+}
+
+/// A chain by frame pointers. The innermost caller is told by `first`, if it is not the frame
+/// pointer that tells.
+pub(crate) fn by_frame_pointers(
+    process: &Process,
+    registers: &Registers,
+    first: Option<unwind::Frame>,
+    copy: &Copy<'_>,
+) -> Vec<u64> {
+    let mut frame = unwind::Frame {
+        pc: registers.pc(),
+        sp: registers.sp(),
+        fp: registers.get(RBP).unwrap_or(0),
+    };
+    let mut chain = vec![frame.pc];
+    let is_code = |pc| process.at(pc).is_some_and(|mapping| mapping.executable);
+    if let Some(caller) = first {
+        if !is_code(caller.pc) {
+            return chain;
+        }
+        frame = caller;
+        chain.push(frame.pc);
+    }
+    while let Ok(Step::Caller(caller)) = unwind::step_by_frame_pointer(&frame, copy) {
+        if !is_code(caller.pc) {
+            break;
+        }
+        frame = caller;
+        chain.push(frame.pc);
+    }
+    chain
+}
+
+/// A chain, and what came of its comparison.
+pub(crate) struct Walked {
+    pub(crate) chain: Vec<u64>,
+    pub(crate) verdict: Verdict,
+}
+
+/// What was found out of one sample whose truth is known for at least one step.
+pub(crate) struct Judged<'a> {
+    pub(crate) process: &'a Process,
+    pub(crate) truth: Stack,
+    /// How many of the true frames .sframe covers.
+    pub(crate) covered: usize,
+    /// How many of them there are up to main or a thread's function, if that is known.
+    pub(crate) to_main: Option<usize>,
+    /// What the kernel reported.
+    pub(crate) reported: Walked,
+    /// By the module's walk, offline: from the files, and with all pages there.
+    pub(crate) offline: Walked,
+    /// By frame pointers, offline.
+    pub(crate) fp: Walked,
+    /// By frame pointers and what prologues and epilogues look like, offline.
+    pub(crate) prologues: Walked,
+    /// What .sframe and .eh_frame say where a step of the module's went wrong: in what the kernel
+    /// reported, or else offline.
+    pub(crate) rows: Option<String>,
+    /// How many frames perf's dwarf mode would have found, by the first 8 KiB of the stack.
+    pub(crate) dwarf_len: usize,
+    pub(crate) dwarf_end: End,
+}
+
+impl Judged<'_> {
+    /// Whether so many true frames go up to main, or to a thread's function.
+    pub(crate) fn reaches_main(&self, len: usize) -> bool {
+        self.to_main.is_some_and(|to_main| len >= to_main)
+    }
+}
+
+/// What became of a sample.
+pub(crate) enum Finding<'a> {
+    /// There is no user part: no registers, or not of 64 bits.
+    NoRegisters,
+    /// The deferred stack never came.
+    NoChain,
+    /// The deferred stack is of other registers: the system call in which the sample was taken has
+    /// changed them (execve, rt_sigreturn), or a signal's handler was entered.
+    OtherRegisters,
+    /// Not even the innermost frame's caller is known.
+    NoTruth(End, &'a Process, Frame),
+    /// There is a difference, and it comes from a limit of the truth that is listed.
+    Limit(&'static Limit),
+    /// It was judged.
+    Judged(Box<Judged<'a>>),
+}
+
+/// What stays from one recording to the next: files and their tables.
+pub(crate) struct Judge {
+    files: Files,
+    unwinder: Unwinder,
+    pub(crate) walker: Walker,
+    found: Vec<Found>,
+}
+
+impl Judge {
+    pub(crate) fn new() -> Judge {
+        Judge {
+            files: Files::new(),
+            unwinder: Unwinder::new(),
+            walker: Walker::new(),
+            found: Vec::new(),
+        }
+    }
+
+    /// Judges all samples of a recording, in the order of time. Files are read below `root`, or
+    /// where `translations` (from, to) say.
+    pub(crate) fn judge(
+        &mut self,
+        recording: &Recording<'_>,
+        root: &Path,
+        translations: &[(String, String)],
+        mut each: impl FnMut(&Sample<'_>, Finding<'_>),
+    ) {
+        let vdso = self.files.add(Path::new("[vdso]"), recording.vdso.to_vec());
+        let mut processes = std::collections::HashMap::<u32, Process>::new();
+        for event in &recording.events {
+            match event {
+                Event::Map {
+                    pid,
+                    start,
+                    end,
+                    offset,
+                    executable,
+                    name,
+                } => {
+                    let file: Option<&'static File> = if name == "[vdso]" {
+                        vdso.as_ref().ok().copied()
+                    } else if name.starts_with('/') {
+                        let path = stack::translated(name, translations, root);
+                        let path = Path::new(&path);
+                        let is_file = path.metadata().is_ok_and(|data| data.is_file());
+                        is_file.then(|| self.files.open(path)).flatten()
+                    } else {
+                        None
+                    };
+                    processes.entry(*pid).or_default().map(Mapping {
+                        start: *start,
+                        end: *end,
+                        offset: *offset,
+                        executable: *executable,
+                        name: name.clone(),
+                        file,
+                    });
+                }
+                Event::Fork { pid, parent } => {
+                    let copy = processes.get(parent).cloned().unwrap_or_default();
+                    processes.insert(*pid, copy);
+                }
+                Event::Exec { pid } => {
+                    processes.insert(*pid, Process::new());
+                }
+                Event::Sample(sample) => {
+                    let process = processes.entry(sample.pid).or_default();
+                    let finding = self.sample(recording, process, sample);
+                    each(sample, finding);
+                }
+            }
+        }
+    }
+
+    fn sample<'a>(
+        &mut self,
+        recording: &Recording<'_>,
+        process: &'a Process,
+        sample: &'a Sample<'_>,
+    ) -> Finding<'a> {
+        let Some(registers) = &sample.registers else {
+            return Finding::NoRegisters;
+        };
+        let Some(chain) = &sample.chain.frames else {
+            return Finding::NoChain;
+        };
+        let is_other = chain.first().is_some_and(|pc| *pc != registers.pc());
+        if is_other && sample.chain.context == Context::Deferred {
+            return Finding::OtherRegisters;
+        }
+        let copy = stack::memory(process, registers, sample.stack);
+        let truth = stack::truth(&mut self.unwinder, process, registers, &copy);
+        if truth.frames.len() == 1 && truth.end != End::Outermost {
+            return Finding::NoTruth(truth.end, process, truth.frames[0]);
+        }
+        let covered = stack::covered(&mut self.walker, process, &truth.frames);
+        let behind_call = |address| policy::is_behind_call(process, address);
+        self.walker.walk(process, registers, &copy, &mut self.found);
+        let offline: Vec<u64> = self.found.iter().map(|found| found.frame.pc).collect();
+        // The chain that the module is answerable for.
+        let (judged, room) = match sample.chain.context {
+            _ if !recording.module => (&offline, policy::MOST_FRAMES),
+            Context::Immediate => (chain, recording.max_stack),
+            Context::Deferred => (chain, MAX_DEFERRED),
+        };
+        let mut expected = Truth {
+            stack: &truth,
+            covered,
+            at_gap: false,
+        };
+        let verdict = compare(judged, &expected, room, behind_call);
+        if let Some(limit) = self.limit(process, &truth, verdict, judged.len()) {
+            if !matches!(verdict, Verdict::Longer(_)) {
+                return Finding::Limit(limit);
+            }
+            expected.at_gap = true;
+        }
+        let walked = |chain: Vec<u64>, expected: &Truth<'_>, room| Walked {
+            verdict: compare(&chain, expected, room, behind_call),
+            chain,
+        };
+        let reported = walked(chain.clone(), &expected, room);
+        let offline = walked(offline, &expected, policy::MOST_FRAMES);
+        let answerable = if recording.module {
+            &reported
+        } else {
+            &offline
+        };
+        let rows = answerable
+            .verdict
+            .wrong(answerable.chain.len())
+            .and_then(|wrong| self.rows(process, &truth, wrong));
+
+        // The others are not asked for less where there are no rows.
+        let whole = Truth {
+            covered: truth.frames.len(),
+            ..expected
+        };
+        let fp = by_frame_pointers(process, registers, None, &copy);
+        let innermost = unwind::Frame {
+            pc: registers.pc(),
+            sp: registers.sp(),
+            fp: registers.get(RBP).unwrap_or(0),
+        };
+        let first = code::function(process, registers.pc())
+            .and_then(|function| function.caller(&innermost, &copy));
+        let prologues = by_frame_pointers(process, registers, first, &copy);
+        let (fp, prologues) = (
+            walked(fp, &whole, usize::MAX),
+            walked(prologues, &whole, usize::MAX),
+        );
+        let dwarf = stack::truth(
+            &mut self.unwinder,
+            process,
+            registers,
+            &copy.shortened(PERF_DWARF),
+        );
+        Finding::Judged(Box::new(Judged {
+            process,
+            covered,
+            to_main: stack::to_main(process, &truth),
+            reported,
+            offline,
+            fp,
+            prologues,
+            rows,
+            dwarf_len: dwarf.frames.len(),
+            dwarf_end: dwarf.end,
+            truth,
+        }))
+    }
+
+    /// The limit of the truth that a difference comes from, if it is a known one.
+    fn limit(
+        &mut self,
+        process: &Process,
+        truth: &Stack,
+        verdict: Verdict,
+        len: usize,
+    ) -> Option<&'static Limit> {
+        let class = match verdict {
+            Verdict::Longer(_) => Class::Longer,
+            Verdict::Different(_) | Verdict::Skips(_) => Class::Pc,
+            Verdict::Shorter => Class::Stop,
+            _ => return None,
+        };
+        let from = verdict.wrong(len)?.checked_sub(1)?;
+        let frame = truth.frames.get(from)?;
+        let mapping = process.at(frame.at)?;
+        let (file, address) = mapping.link_address(frame.at)?;
+        let rule = self.walker.rule_at(frame.at, from == 0, mapping).ok()?;
+        let row = self.unwinder.row(file, address);
+        let by = match (self.found.get(from + 1), rule) {
+            (Some(found), _) => found.by,
+            (None, Some(_)) => By::Rows,
+            (None, None) => By::FramePointer,
+        };
+        limits::explain(&Case {
+            class,
+            by,
+            file,
+            address,
+            rule,
+            truth: row.as_deref().map_err(|why| *why),
+        })
+    }
+
+    /// What the tables say of the step to frame `wrong`, a line each.
+    fn rows(&mut self, process: &Process, truth: &Stack, wrong: usize) -> Option<String> {
+        let from = wrong.checked_sub(1)?;
+        let at = truth.frames.get(from)?.at;
+        let rule = self.walker.rule_at(at, from == 0, process.at(at)?);
+        let rule = match rule {
+            Ok(None) => "nothing".to_owned(),
+            Ok(Some(rule)) => format!(
+                "cfa={:?}{:+}{} ra={:?} fp={:?}{}",
+                rule.cfa.base,
+                rule.cfa.offset,
+                if rule.cfa.deref { " deref" } else { "" },
+                rule.ra,
+                rule.fp,
+                if rule.signal { " signal" } else { "" },
+            ),
+            Err(error) => error.to_string(),
+        };
+        let row = match self.unwinder.row_at(process, at) {
+            Ok(row) => row.to_string(),
+            Err(why) => why.to_string(),
+        };
+        Some(format!(
+            "at {}\n.sframe: {rule}\n.eh_frame: {row}",
+            process.describe(at)
+        ))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use truth::dwarf::Why;
+
+    fn stack(pcs: &[u64], end: End) -> Stack {
+        let frames = pcs.iter().map(|pc| Frame { pc: *pc, at: *pc });
+        Stack {
+            frames: frames.collect(),
+            end,
+        }
+    }
+
+    fn judged(chain: &[u64], truth: &[u64], covered: usize) -> Verdict {
+        let stack = stack(truth, End::Outermost);
+        let truth = Truth {
+            stack: &stack,
+            covered,
+            at_gap: false,
+        };
+        compare(chain, &truth, 5, |_| true)
+    }
+
+    const TRUE: &[u64] = &[1, 2, 3, 4, 5, 6, 7];
+
+    #[test]
+    fn chains_that_are_true() {
+        assert_eq!(judged(TRUE, TRUE, 7), Verdict::Identical);
+        assert_eq!(judged(&TRUE[..3], TRUE, 3), Verdict::Covered);
+        assert_eq!(judged(&TRUE[..4], TRUE, 3), Verdict::Covered);
+        assert_eq!(judged(&TRUE[..5], TRUE, 7), Verdict::Full);
+        assert_eq!(judged(&TRUE[..2], TRUE, 3), Verdict::Shorter);
+        assert_eq!(judged(&[], TRUE, 3), Verdict::Shorter);
+        for verdict in [Verdict::Identical, Verdict::Covered, Verdict::Full] {
+            assert!(verdict.is_identical() && !verdict.is_false());
+        }
+        assert!(!Verdict::Shorter.is_identical() && !Verdict::Shorter.is_false());
+    }
+
+    #[test]
+    fn chains_that_are_false() {
+        assert_eq!(judged(&[1, 2, 9, 4], TRUE, 2), Verdict::Different(2));
+        assert_eq!(judged(&[9], TRUE, 2), Verdict::Different(0));
+        assert_eq!(judged(&[1, 3, 4], TRUE, 2), Verdict::Skips(1));
+        assert_eq!(judged(&[1, 4, 3], TRUE, 2), Verdict::Different(1));
+        assert_eq!(judged(&[1, 3, 3], TRUE, 2), Verdict::Different(1));
+        assert_eq!(
+            judged(&[1, 2, 3, 4, 5, 6, 7, 8], TRUE, 2),
+            Verdict::Longer(7)
+        );
+        for verdict in [Verdict::Different(0), Verdict::Skips(0), Verdict::Longer(0)] {
+            assert!(verdict.is_false() && !verdict.is_identical());
+        }
+    }
+
+    #[test]
+    fn frames_beyond_the_truth() {
+        let beyond = |end, at_gap, is_behind_call: fn(u64) -> bool| {
+            let stack = stack(&[1, 2], end);
+            let truth = Truth {
+                stack: &stack,
+                covered: 2,
+                at_gap,
+            };
+            compare(&[1, 2, 3, 4], &truth, 127, is_behind_call)
+        };
+        let gap = End::Unknown(Why::NoEntry);
+        assert_eq!(beyond(End::Copy, false, |_| false), Verdict::BeyondCopy);
+        assert_eq!(beyond(gap, true, |_| true), Verdict::BeyondGap);
+        assert_eq!(beyond(gap, true, |pc| pc == 3), Verdict::Longer(2));
+        assert_eq!(beyond(gap, false, |_| true), Verdict::Longer(2));
+        assert_eq!(beyond(End::Outermost, false, |_| true), Verdict::Longer(2));
+    }
+
+    #[test]
+    fn chains_by_frame_pointers() {
+        let mut process = Process::new();
+        process.map(Mapping {
+            start: 0x1000,
+            end: 0x2000,
+            offset: 0,
+            executable: true,
+            name: String::new(),
+            file: None,
+        });
+        // Two frames, a third whose return address is no code.
+        let words = [
+            0u64, 0, 0x8020, 0x1100, // at 0x8010
+            0x8030, 0x1200, // at 0x8020
+            0x8040, 0x5000, // at 0x8030
+        ];
+        let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
+        let mut values = [0; truth::dwarf::COUNT];
+        values[usize::from(truth::dwarf::PC)] = 0x1010;
+        values[usize::from(truth::dwarf::RSP)] = 0x8000;
+        values[usize::from(RBP)] = 0x8010;
+        let copy = Copy::new(0x8000, &bytes);
+        let registers = Registers::new(values);
+        let chain = by_frame_pointers(&process, &registers, None, &copy);
+        assert_eq!(chain, [0x1010, 0x1100, 0x1200]);
+        let caller = |pc| unwind::Frame {
+            pc,
+            sp: 0x8008,
+            fp: 0x8020,
+        };
+        let chain = by_frame_pointers(&process, &registers, Some(caller(0x1300)), &copy);
+        assert_eq!(chain, [0x1010, 0x1300, 0x1200]);
+        let chain = by_frame_pointers(&process, &registers, Some(caller(0x3000)), &copy);
+        assert_eq!(chain, [0x1010]);
+    }
+}

@@ -1,0 +1,801 @@
+// SPDX-License-Identifier: GPL-2.0-only OR MIT
+
+//! What `tests/truth/recorder.c` has written: samples, each with the chain that the kernel reported
+//! and the walk that it came from, and what was mapped where meanwhile.
+//!
+//! Records are those of perf_event_open(2), `include/uapi/linux/perf_event.h`.
+
+use std::{
+    collections::HashMap,
+    fmt, //
+};
+
+use truth::dwarf::{
+    self,
+    Registers, //
+};
+
+/// What a file begins with.
+const MAGIC: &[u8] = b"SFUTRUT1";
+
+// Types of records: perf's, and the recorder's own.
+const MMAP2: u32 = 10;
+const LOST: u32 = 2;
+const COMM: u32 = 3;
+const FORK: u32 = 7;
+const SAMPLE: u32 = 9;
+const DEFERRED: u32 = 22;
+const NOTE: u32 = 1000;
+const FORMAT: u32 = 1001;
+const VDSO: u32 = 1002;
+const TOTALS: u32 = 1003;
+
+/// In `misc`: the name is that of a new program.
+const MISC_COMM_EXEC: u16 = 1 << 13;
+const PROT_EXEC: u32 = 4;
+
+// In call chains, what is no address.
+const CONTEXT_USER: u64 = -512i64 as u64;
+const CONTEXT_USER_DEFERRED: u64 = -640i64 as u64;
+const CONTEXT_MAX: u64 = -4095i64 as u64;
+
+const REGISTERS_ABI_NONE: u64 = 0;
+const REGISTERS_ABI_64: u64 = 2;
+
+/// The DWARF numbers of the registers in a sample, in their order there (asm/perf_regs.h): rax,
+/// rbx, rcx, rdx, rsi, rdi, rbp, rsp, rip, r8 to r15.
+const REGISTERS: [u8; dwarf::COUNT] = [
+    0,
+    3,
+    2,
+    1,
+    4,
+    5,
+    dwarf::RBP,
+    dwarf::RSP,
+    dwarf::PC,
+    8,
+    9,
+    10,
+    11,
+    12,
+    13,
+    14,
+    15,
+];
+
+/// What is wrong with a file.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Broken {
+    /// Where, in bytes from its start.
+    at: usize,
+    what: &'static str,
+}
+
+impl fmt::Display for Broken {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "{} at offset {:#x}; was the recorder ended before its end?",
+            self.what, self.at
+        )
+    }
+}
+
+/// How the kernel came to a stack.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) enum Context {
+    /// With the sample.
+    Immediate,
+    /// On the way back to user space.
+    Deferred,
+}
+
+impl Context {
+    pub(crate) const fn name(self) -> &'static str {
+        match self {
+            Context::Immediate => "immediate",
+            Context::Deferred => "deferred",
+        }
+    }
+}
+
+/// A walk of the module, as its tracepoint tells it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Walk {
+    /// "irq", "deferred" and so on.
+    pub(crate) context: String,
+    /// How many frames it has found.
+    pub(crate) frames: u32,
+    /// Why it ended.
+    pub(crate) reason: String,
+}
+
+/// The stack that the kernel reported for a sample.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Chain {
+    /// When it was taken.
+    pub(crate) context: Context,
+    /// The user's part of it, from the innermost frame outwards; nothing if what was deferred never
+    /// came.
+    pub(crate) frames: Option<Vec<u64>>,
+    /// The walk that led to it, if the module took one.
+    pub(crate) walk: Option<Walk>,
+}
+
+/// One sample of the clock.
+#[derive(Clone, Debug)]
+pub(crate) struct Sample<'a> {
+    pub(crate) pid: u32,
+    pub(crate) tid: u32,
+    /// The user's registers, unless there were none, or not of 64 bits.
+    pub(crate) registers: Option<Registers>,
+    /// The user's stack, from the stack pointer upwards.
+    pub(crate) stack: &'a [u8],
+    pub(crate) chain: Chain,
+}
+
+/// What happened, in the order of time.
+#[derive(Clone, Debug)]
+pub(crate) enum Event<'a> {
+    /// A file, or anonymous memory, was mapped, or is so otherwise than before.
+    Map {
+        pid: u32,
+        start: u64,
+        end: u64,
+        offset: u64,
+        executable: bool,
+        name: String,
+    },
+    /// A process has a copy of the mappings of another.
+    Fork { pid: u32, parent: u32 },
+    /// A process has begun another program, with nothing mapped.
+    Exec { pid: u32 },
+    /// A tick of the clock.
+    Sample(Sample<'a>),
+}
+
+/// A whole recording.
+#[derive(Debug, Default)]
+pub(crate) struct Recording<'a> {
+    /// What the program is called, if it was said.
+    pub(crate) name: Option<String>,
+    /// The command's words.
+    pub(crate) command: Vec<String>,
+    /// The kernel's release.
+    pub(crate) release: String,
+    /// Whether the module was loaded.
+    pub(crate) module: bool,
+    /// How many frames a stack may have that is taken with a sample.
+    pub(crate) max_stack: usize,
+    /// The vDSO's pages.
+    pub(crate) vdso: &'a [u8],
+    /// All that happened.
+    pub(crate) events: Vec<Event<'a>>,
+    /// Records for which the ring buffers had no room.
+    pub(crate) lost: u64,
+    /// Walks that the tracepoint told and whose number of frames is not that of the sample's chain.
+    pub(crate) walks_that_differ: u64,
+}
+
+/// Bytes that are read from the front.
+#[derive(Clone, Copy)]
+struct Reader<'a> {
+    bytes: &'a [u8],
+    /// Where `bytes` begins in the file.
+    at: usize,
+}
+
+impl<'a> Reader<'a> {
+    fn take(&mut self, len: usize) -> Result<&'a [u8], Broken> {
+        let (taken, rest) = self.bytes.split_at_checked(len).ok_or(Broken {
+            at: self.at,
+            what: "a record ends early",
+        })?;
+        self.bytes = rest;
+        self.at += len;
+        Ok(taken)
+    }
+
+    fn u16(&mut self) -> Result<u16, Broken> {
+        Ok(u16::from_le_bytes(self.take(2)?.try_into().expect("two")))
+    }
+
+    fn u32(&mut self) -> Result<u32, Broken> {
+        Ok(u32::from_le_bytes(self.take(4)?.try_into().expect("four")))
+    }
+
+    fn u64(&mut self) -> Result<u64, Broken> {
+        Ok(u64::from_le_bytes(self.take(8)?.try_into().expect("eight")))
+    }
+
+    fn text(&self) -> String {
+        let end = self.bytes.iter().position(|byte| *byte == 0);
+        String::from_utf8_lossy(&self.bytes[..end.unwrap_or(self.bytes.len())]).into_owned()
+    }
+}
+
+/// Where fields are in the tracepoint's data, in bytes.
+#[derive(Default)]
+struct Fields {
+    frames: usize,
+    context: usize,
+    reason: usize,
+}
+
+impl Fields {
+    /// Reads tracefs's `format`: `field:unsigned int frames;	offset:12;	size:4;	signed:0;`.
+    fn parse(format: &str) -> Option<Fields> {
+        let offset_of = |name: &str| {
+            format.lines().find_map(|line| {
+                let mut parts = line.trim().split(';');
+                let field = parts.next()?.strip_prefix("field:")?;
+                if field.rsplit([' ', '\t']).next() != Some(name) {
+                    return None;
+                }
+                parts.next()?.trim().strip_prefix("offset:")?.parse().ok()
+            })
+        };
+        Some(Fields {
+            frames: offset_of("frames")?,
+            context: offset_of("context")?,
+            reason: offset_of("reason")?,
+        })
+    }
+
+    fn walk(&self, data: &[u8]) -> Option<Walk> {
+        let word = |at: usize| {
+            let bytes = data.get(at..)?.first_chunk()?;
+            Some(u32::from_le_bytes(*bytes))
+        };
+        // The place of a text: its offset below, its length above.
+        let text = |at| {
+            let place = word(at)?;
+            let (start, len) = ((place & 0xffff) as usize, (place >> 16) as usize);
+            let bytes = data.get(start..start.checked_add(len)?)?;
+            let end = bytes.iter().position(|byte| *byte == 0)?;
+            Some(String::from_utf8_lossy(&bytes[..end]).into_owned())
+        };
+        Some(Walk {
+            context: text(self.context)?,
+            frames: word(self.frames)?,
+            reason: text(self.reason)?,
+        })
+    }
+}
+
+/// What is at the end of all records but samples.
+struct Id {
+    tid: u32,
+    time: u64,
+    cpu: u32,
+}
+
+impl Id {
+    const SIZE: usize = 32;
+
+    fn read(record: &Reader<'_>) -> Result<Id, Broken> {
+        let start = record.bytes.len().checked_sub(Id::SIZE).ok_or(Broken {
+            at: record.at,
+            what: "a record is too short",
+        })?;
+        let mut end = Reader {
+            bytes: &record.bytes[start..],
+            at: record.at + start,
+        };
+        let _pid = end.u32()?;
+        Ok(Id {
+            tid: end.u32()?,
+            time: end.u64()?,
+            cpu: end.u32()?,
+        })
+    }
+}
+
+/// What a record was, with what it takes to find out what belongs to it.
+enum Item<'a> {
+    Event(Event<'a>),
+    /// A sample whose stack comes later, under this number.
+    Promised(Sample<'a>, u64),
+    Walk(u32, Walk),
+    Deferred(u32, u64, Vec<u64>),
+}
+
+impl<'a> Recording<'a> {
+    /// Reads a file.
+    pub(crate) fn parse(file: &'a [u8]) -> Result<Recording<'a>, Broken> {
+        let mut recording = Recording::default();
+        let mut reader = Reader { bytes: file, at: 0 };
+        if reader.take(MAGIC.len()).ok() != Some(MAGIC) {
+            return Err(Broken {
+                at: 0,
+                what: "this is no recording of tests/truth/recorder.c",
+            });
+        }
+        let mut clocks = Vec::new();
+        let mut walks = Vec::new();
+        let mut fields = Fields::default();
+        let mut whole = false;
+        // Each with its time.
+        let mut items: Vec<(u64, Item<'a>)> = Vec::new();
+        // By CPU: the walk that the record in front was.
+        let mut in_front: HashMap<u32, (u32, Walk)> = HashMap::new();
+
+        while !reader.bytes.is_empty() {
+            let kind = reader.u32()?;
+            let misc = reader.u16()?;
+            let size = usize::from(reader.u16()?);
+            let at = reader.at;
+            let broken = |what| Broken { at, what };
+            let bytes = reader.take(size.checked_sub(8).ok_or(broken("a record has no size"))?)?;
+            let mut record = Reader { bytes, at };
+            match kind {
+                NOTE => {
+                    for line in record.text().lines() {
+                        let Some((name, value)) = line.split_once('=') else {
+                            continue;
+                        };
+                        match name {
+                            "release" => value.clone_into(&mut recording.release),
+                            "name" => recording.name = Some(value.to_owned()),
+                            "module" => recording.module = value == "1",
+                            "max_stack" => recording.max_stack = value.parse().unwrap_or(127),
+                            "clock" => clocks.push(value.parse().unwrap_or(0)),
+                            "walk" => walks.push(value.parse().unwrap_or(0)),
+                            "argument" => recording.command.push(value.to_owned()),
+                            _ => {}
+                        }
+                    }
+                }
+                FORMAT => {
+                    fields = Fields::parse(&record.text())
+                        .ok_or(broken("the tracepoint has other fields than those known"))?;
+                }
+                VDSO => recording.vdso = bytes,
+                TOTALS => whole = true,
+                SAMPLE => {
+                    let id = record.u64()?;
+                    let _ip = record.u64()?;
+                    let (pid, tid) = (record.u32()?, record.u32()?);
+                    let time = record.u64()?;
+                    let cpu = record.u32()?;
+                    let _reserved = record.u32()?;
+                    let walk_in_front = in_front.remove(&cpu);
+                    if walks.contains(&id) {
+                        let len = record.u32()?;
+                        let walk = fields
+                            .walk(record.take(len as usize)?)
+                            .ok_or(broken("a walk's fields are not where they should be"))?;
+                        in_front.insert(cpu, (tid, walk.clone()));
+                        items.push((time, Item::Walk(tid, walk)));
+                    } else if clocks.contains(&id) {
+                        let walk = walk_in_front
+                            .filter(|(of, walk)| *of == tid && walk.context != "deferred")
+                            .map(|(_, walk)| walk);
+                        let (sample, cookie) = read_sample(&mut record, pid, tid, walk)?;
+                        let item = match cookie {
+                            Some(cookie) => Item::Promised(sample, cookie),
+                            None => Item::Event(Event::Sample(sample)),
+                        };
+                        items.push((time, item));
+                    } else {
+                        return Err(broken("a sample is of no event that was opened"));
+                    }
+                }
+                DEFERRED => {
+                    let id = Id::read(&record)?;
+                    in_front.remove(&id.cpu);
+                    let (cookie, count) = (record.u64()?, record.u64()?);
+                    let mut frames = Vec::new();
+                    for _ in 0..count {
+                        frames.push(record.u64()?);
+                    }
+                    frames.retain(|frame| *frame < CONTEXT_MAX);
+                    items.push((id.time, Item::Deferred(id.tid, cookie, frames)));
+                }
+                LOST => {
+                    let id = Id::read(&record)?;
+                    in_front.remove(&id.cpu);
+                    let _id = record.u64()?;
+                    recording.lost += record.u64()?;
+                }
+                MMAP2 | COMM | FORK => {
+                    let id = Id::read(&record)?;
+                    in_front.remove(&id.cpu);
+                    if let Some(event) = read_change(kind, misc, &mut record)? {
+                        items.push((id.time, Item::Event(event)));
+                    }
+                }
+                _ => {}
+            }
+        }
+        if !whole {
+            return Err(Broken {
+                at: file.len(),
+                what: "the last record is missing",
+            });
+        }
+        // What happens at one time stays in the order of the file.
+        items.sort_by_key(|(time, _)| *time);
+        recording.settle(items);
+        Ok(recording)
+    }
+
+    /// Gives each sample its stack, and each stack its walk.
+    fn settle(&mut self, items: Vec<(u64, Item<'a>)>) {
+        // By thread: its last walk on the way back to user space.
+        let mut walks: HashMap<u32, Walk> = HashMap::new();
+        // By thread and number: what was promised. The same may be told more than once, of which
+        // only the first is walked for.
+        let mut kept: HashMap<(u32, u64), (Vec<u64>, Option<Walk>)> = HashMap::new();
+        let mut promised: Vec<(usize, u64)> = Vec::new();
+        for (_, item) in items {
+            match item {
+                Item::Walk(tid, walk) => {
+                    if walk.context == "deferred" {
+                        walks.insert(tid, walk);
+                    }
+                }
+                Item::Deferred(tid, cookie, frames) => {
+                    let walk = walks.remove(&tid);
+                    kept.entry((tid, cookie)).or_insert((frames, walk));
+                }
+                Item::Promised(sample, cookie) => {
+                    promised.push((self.events.len(), cookie));
+                    self.events.push(Event::Sample(sample));
+                }
+                Item::Event(event) => self.events.push(event),
+            }
+        }
+        for (index, cookie) in promised {
+            if let Event::Sample(sample) = &mut self.events[index] {
+                if let Some((frames, walk)) = kept.get(&(sample.tid, cookie)) {
+                    sample.chain.frames = Some(frames.clone());
+                    sample.chain.walk.clone_from(walk);
+                }
+            }
+        }
+        for event in &self.events {
+            if let Event::Sample(Sample { chain, .. }) = event {
+                if let (Some(frames), Some(walk)) = (&chain.frames, &chain.walk) {
+                    self.walks_that_differ += u64::from(frames.len() != walk.frames as usize);
+                }
+            }
+        }
+    }
+}
+
+/// Reads what follows the CPU in a sample of the clock: the sample, and if its stack was deferred
+/// the number under which that comes.
+fn read_sample<'a>(
+    record: &mut Reader<'a>,
+    pid: u32,
+    tid: u32,
+    walk: Option<Walk>,
+) -> Result<(Sample<'a>, Option<u64>), Broken> {
+    let mut frames = Vec::new();
+    let mut cookie = None;
+    let mut is_user = false;
+    let mut is_cookie = false;
+    for _ in 0..record.u64()? {
+        let entry = record.u64()?;
+        if is_cookie {
+            cookie = Some(entry);
+            is_cookie = false;
+        } else if entry >= CONTEXT_MAX {
+            is_user = entry == CONTEXT_USER;
+            is_cookie = entry == CONTEXT_USER_DEFERRED;
+        } else if is_user {
+            frames.push(entry);
+        }
+    }
+    let abi = record.u64()?;
+    let mut registers = None;
+    if abi != REGISTERS_ABI_NONE {
+        let mut values = [0; dwarf::COUNT];
+        for number in REGISTERS {
+            values[usize::from(number)] = record.u64()?;
+        }
+        if abi == REGISTERS_ABI_64 {
+            registers = Some(Registers::new(values));
+        }
+    }
+    let room = record.u64()? as usize;
+    let mut stack: &[u8] = &[];
+    if room != 0 {
+        let copied = record.take(room)?;
+        let len = record.u64()? as usize;
+        stack = copied.get(..len).ok_or(Broken {
+            at: record.at,
+            what: "a copy of the stack is longer than its room",
+        })?;
+    }
+    let chain = Chain {
+        context: if cookie.is_some() {
+            Context::Deferred
+        } else {
+            Context::Immediate
+        },
+        frames: cookie.is_none().then_some(frames),
+        walk: walk.filter(|_| cookie.is_none()),
+    };
+    let sample = Sample {
+        pid,
+        tid,
+        registers,
+        stack,
+        chain,
+    };
+    Ok((sample, cookie))
+}
+
+/// Reads how mappings have changed.
+fn read_change<'a>(
+    kind: u32,
+    misc: u16,
+    record: &mut Reader<'_>,
+) -> Result<Option<Event<'a>>, Broken> {
+    let pid = record.u32()?;
+    Ok(match kind {
+        MMAP2 => {
+            let _tid = record.u32()?;
+            let (start, len, offset) = (record.u64()?, record.u64()?, record.u64()?);
+            let _device_and_inode = record.take(24)?;
+            let protection = record.u32()?;
+            let _flags = record.u32()?;
+            let name = record.text();
+            Some(Event::Map {
+                pid,
+                start,
+                end: start.saturating_add(len),
+                offset,
+                executable: protection & PROT_EXEC != 0,
+                name: if name == "//anon" {
+                    String::new()
+                } else {
+                    name
+                },
+            })
+        }
+        FORK => {
+            let parent = record.u32()?;
+            (pid != parent).then_some(Event::Fork { pid, parent })
+        }
+        _ => (misc & MISC_COMM_EXEC != 0).then_some(Event::Exec { pid }),
+    })
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use super::*;
+
+    /// Writes recordings, record by record.
+    pub(crate) struct Writer(pub(crate) Vec<u8>);
+
+    const CLOCK: u64 = 70;
+    const WALK: u64 = 71;
+
+    impl Writer {
+        pub(crate) fn new(note: &str) -> Writer {
+            let mut writer = Writer(MAGIC.to_vec());
+            writer.record(
+                NOTE,
+                0,
+                format!("{note}clock={CLOCK}\nwalk={WALK}\n").as_bytes(),
+            );
+            let format = "name: walk\nformat:\n\tfield:unsigned short common_type;\toffset:0;\n\
+                \tfield:pid_t pid;\toffset:8;\tsize:4;\tsigned:1;\n\
+                \tfield:unsigned int frames;\toffset:12;\tsize:4;\n\
+                \tfield:__data_loc char[] context;\toffset:16;\tsize:4;\n\
+                \tfield:__data_loc char[] reason;\toffset:20;\tsize:4;\n";
+            writer.record(FORMAT, 0, format.as_bytes());
+            writer
+        }
+
+        fn record(&mut self, kind: u32, misc: u16, body: &[u8]) {
+            self.0.extend(kind.to_le_bytes());
+            self.0.extend(misc.to_le_bytes());
+            let size = 8 + body.len().next_multiple_of(8);
+            self.0.extend((size as u16).to_le_bytes());
+            self.0.extend(body);
+            self.0.resize(self.0.len().next_multiple_of(8), 0);
+        }
+
+        fn words(words: &[u64]) -> Vec<u8> {
+            words.iter().flat_map(|word| word.to_le_bytes()).collect()
+        }
+
+        fn with_id(&mut self, kind: u32, misc: u16, mut body: Vec<u8>, tid: u32, time: u64) {
+            body.resize(body.len().next_multiple_of(8), 0);
+            body.extend(Writer::words(&[u64::from(tid) << 32 | 1, time, 0, CLOCK]));
+            self.record(kind, misc, &body);
+        }
+
+        pub(crate) fn walk(&mut self, tid: u32, time: u64, context: &str, frames: u32, why: &str) {
+            let mut data = vec![0; 12];
+            data.extend(frames.to_le_bytes());
+            let start = 24u32;
+            let second = start + context.len() as u32 + 1;
+            data.extend((start | (context.len() as u32 + 1) << 16).to_le_bytes());
+            data.extend((second | (why.len() as u32 + 1) << 16).to_le_bytes());
+            data.extend(format!("{context}\0{why}\0").as_bytes());
+            let mut body = Writer::words(&[WALK, 0, u64::from(tid) << 32 | 1, time, 0]);
+            body.extend((data.len() as u32).to_le_bytes());
+            body.extend(data);
+            self.record(SAMPLE, 0, &body);
+        }
+
+        /// A sample of process 1, with registers that hold `registers`.
+        pub(crate) fn sample(
+            &mut self,
+            tid: u32,
+            time: u64,
+            chain: &[u64],
+            registers: &[u64; dwarf::COUNT],
+            stack: &[u8],
+        ) {
+            let mut body = Writer::words(&[CLOCK, 0, u64::from(tid) << 32 | 1, time, 0]);
+            body.extend(Writer::words(&[chain.len() as u64]));
+            body.extend(Writer::words(chain));
+            body.extend(Writer::words(&[REGISTERS_ABI_64]));
+            for number in REGISTERS {
+                body.extend(registers[usize::from(number)].to_le_bytes());
+            }
+            let room = stack.len().next_multiple_of(8);
+            body.extend(Writer::words(&[room as u64]));
+            if room != 0 {
+                body.extend(stack);
+                body.resize(body.len() + room - stack.len(), 0);
+                body.extend(Writer::words(&[stack.len() as u64]));
+            }
+            self.record(SAMPLE, 0, &body);
+        }
+
+        pub(crate) fn deferred(&mut self, tid: u32, time: u64, cookie: u64, frames: &[u64]) {
+            let mut body = Writer::words(&[cookie, frames.len() as u64]);
+            body.extend(Writer::words(frames));
+            self.with_id(DEFERRED, 0, body, tid, time);
+        }
+
+        pub(crate) fn map(&mut self, time: u64, start: u64, len: u64, offset: u64, name: &str) {
+            let mut body = Writer::words(&[1 << 32 | 1, start, len, offset, 0, 0, 0]);
+            body.extend(5u32.to_le_bytes());
+            body.extend(2u32.to_le_bytes());
+            body.extend(name.as_bytes());
+            body.push(0);
+            self.with_id(MMAP2, 0, body, 1, time);
+        }
+
+        pub(crate) fn end(mut self) -> Vec<u8> {
+            self.record(TOTALS, 0, b"lost=0\n");
+            self.0
+        }
+    }
+
+    fn samples<'a>(recording: &'a Recording<'_>) -> Vec<&'a Sample<'a>> {
+        let samples = recording.events.iter();
+        samples
+            .filter_map(|event| match event {
+                Event::Sample(sample) => Some(sample),
+                _ => None,
+            })
+            .collect()
+    }
+
+    fn registers() -> [u64; dwarf::COUNT] {
+        std::array::from_fn(|number| 0x100 + number as u64)
+    }
+
+    #[test]
+    fn a_sample_has_its_chain_registers_stack_and_walk() {
+        let mut writer = Writer::new("release=7\nmodule=1\nmax_stack=9\nargument=a\nargument=b\n");
+        writer.walk(5, 20, "irq", 3, "no_rows");
+        writer.sample(
+            5,
+            10,
+            &[CONTEXT_USER, 0x110, 0x20, 0x30],
+            &registers(),
+            b"0123456789a",
+        );
+        // The walk in front was for the one before; of another thread; on the way back.
+        writer.sample(5, 30, &[CONTEXT_USER], &registers(), b"");
+        writer.walk(6, 40, "irq", 3, "full");
+        writer.sample(5, 41, &[CONTEXT_USER], &registers(), b"");
+        writer.walk(5, 42, "deferred", 3, "full");
+        writer.sample(5, 43, &[CONTEXT_USER], &registers(), b"");
+        let file = writer.end();
+        let recording = Recording::parse(&file).unwrap();
+        assert_eq!(recording.command, ["a", "b"]);
+        assert_eq!((&*recording.release, recording.max_stack), ("7", 9));
+        assert!(recording.module);
+        assert_eq!(recording.walks_that_differ, 0);
+        let samples = samples(&recording);
+        let first = samples[0];
+        assert_eq!(first.stack, b"0123456789a");
+        assert_eq!(
+            first.chain.frames.as_deref(),
+            Some(&[0x110, 0x20, 0x30][..])
+        );
+        assert_eq!(first.chain.context, Context::Immediate);
+        assert_eq!(first.chain.walk.as_ref().unwrap().reason, "no_rows");
+        let found = first.registers.unwrap();
+        assert_eq!((found.pc(), found.sp()), (0x110, 0x107));
+        assert_eq!(found.get(3), Some(0x103));
+        assert!(samples[1..]
+            .iter()
+            .all(|sample| sample.chain.walk.is_none()));
+    }
+
+    #[test]
+    fn deferred_stacks_come_by_number() {
+        let mut writer = Writer::new("module=1\n");
+        let promise = |cookie| [CONTEXT_USER_DEFERRED, cookie];
+        writer.sample(5, 10, &promise(7), &registers(), b"");
+        writer.sample(5, 11, &promise(7), &registers(), b"");
+        writer.sample(6, 12, &promise(7), &registers(), b"");
+        writer.sample(5, 13, &promise(9), &registers(), b"");
+        writer.walk(5, 20, "deferred", 2, "outermost");
+        writer.deferred(5, 21, 7, &[1, 2]);
+        // Told again: the kernel has kept it and did not walk.
+        writer.deferred(5, 22, 7, &[1, 2]);
+        writer.walk(5, 30, "deferred", 5, "full");
+        writer.deferred(5, 31, 9, &[3]);
+        let file = writer.end();
+        let recording = Recording::parse(&file).unwrap();
+        let samples = samples(&recording);
+        for sample in &samples[..2] {
+            assert_eq!(sample.chain.context, Context::Deferred);
+            assert_eq!(sample.chain.frames.as_deref(), Some(&[1, 2][..]));
+            assert_eq!(sample.chain.walk.as_ref().unwrap().reason, "outermost");
+        }
+        assert_eq!(samples[2].chain.frames, None);
+        assert_eq!(samples[3].chain.frames.as_deref(), Some(&[3][..]));
+        assert_eq!(samples[3].chain.walk.as_ref().unwrap().reason, "full");
+        assert_eq!(recording.walks_that_differ, 1);
+    }
+
+    #[test]
+    fn mappings_come_in_the_order_of_time() {
+        let mut writer = Writer::new("");
+        writer.sample(5, 30, &[CONTEXT_USER, 1], &registers(), b"");
+        writer.map(20, 0x1000, 0x2000, 0x3000, "/a b");
+        writer.map(40, 0x1000, 0x1000, 0, "//anon");
+        writer.with_id(FORK, 0, Writer::words(&[1 << 32 | 2, 0, 0]), 1, 50);
+        writer.with_id(FORK, 0, Writer::words(&[1 << 32 | 1, 0, 0]), 1, 51);
+        writer.with_id(
+            COMM,
+            MISC_COMM_EXEC,
+            Writer::words(&[2 << 32 | 2, 0x61]),
+            2,
+            60,
+        );
+        writer.with_id(COMM, 0, Writer::words(&[2 << 32 | 2, 0x61]), 2, 61);
+        let file = writer.end();
+        let recording = Recording::parse(&file).unwrap();
+        let [Event::Map {
+            pid: 1,
+            start: 0x1000,
+            end: 0x3000,
+            offset: 0x3000,
+            executable: true,
+            name,
+        }, Event::Sample(_), Event::Map { name: unnamed, .. }, Event::Fork { pid: 2, parent: 1 }, Event::Exec { pid: 2 }] =
+            &recording.events[..]
+        else {
+            panic!("{:#?}", recording.events);
+        };
+        assert_eq!((&**name, &**unnamed), ("/a b", ""));
+    }
+
+    #[test]
+    fn a_file_that_ends_early_is_refused() {
+        let mut writer = Writer::new("");
+        writer.sample(5, 30, &[CONTEXT_USER, 1], &registers(), b"abc");
+        let file = writer.end();
+        assert!(Recording::parse(&file).is_ok());
+        for len in 0..file.len() {
+            assert!(Recording::parse(&file[..len]).is_err(), "{len} bytes");
+        }
+        assert!(Recording::parse(b"PERFILE2").is_err());
+    }
+}

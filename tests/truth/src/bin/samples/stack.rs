@@ -1,0 +1,279 @@
+// SPDX-License-Identifier: GPL-2.0-only OR MIT
+
+//! A sample's stack as .eh_frame has it, and how far .sframe covers it.
+
+use std::path::Path;
+
+use sframe::{
+    bytes::Fault,
+    unwind::Memory, //
+};
+use truth::{
+    dwarf::{
+        Outcome,
+        Registers,
+        Unwinder,
+        Why, //
+    },
+    policy::Walker,
+    process::Process, //
+};
+
+use crate::code;
+
+/// The most frames that are looked for.
+const MAX_FRAMES: usize = 4096;
+
+/// Functions that nothing calls, and that need no table to be known for the end of a stack: the
+/// kernel begins there, or a new thread.
+const STARTS: [&str; 6] = [
+    "_start",
+    "clone",
+    "__clone",
+    "clone3",
+    "__clone3",
+    "_dl_start",
+];
+
+/// How far behind a program's entry its start code may go on, in bytes. (Files without symbols.)
+const START_CODE: u64 = 64;
+
+/// The memory that a sample has a copy of: the stack, and what is right below it.
+pub(crate) struct Copy<'a> {
+    sp: u64,
+    stack: &'a [u8],
+    /// What the code has popped: words below the stack pointer that are in registers now.
+    popped: Vec<(u64, u64)>,
+}
+
+impl<'a> Copy<'a> {
+    pub(crate) fn new(sp: u64, stack: &'a [u8]) -> Copy<'a> {
+        Copy {
+            sp,
+            stack,
+            popped: Vec::new(),
+        }
+    }
+
+    /// The same of the first `len` bytes alone.
+    pub(crate) fn shortened(&self, len: usize) -> Copy<'a> {
+        Copy {
+            sp: self.sp,
+            stack: &self.stack[..len.min(self.stack.len())],
+            popped: self.popped.clone(),
+        }
+    }
+}
+
+impl Memory for Copy<'_> {
+    fn read_word(&self, address: u64) -> Result<u64, Fault> {
+        if let Some((_, word)) = self.popped.iter().find(|(at, _)| *at == address) {
+            return Ok(*word);
+        }
+        address
+            .checked_sub(self.sp)
+            .and_then(|offset| {
+                self.stack
+                    .get(usize::try_from(offset).ok()?..)?
+                    .first_chunk()
+            })
+            .map(|word| u64::from_le_bytes(*word))
+            .ok_or(Fault)
+    }
+}
+
+/// One frame.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Frame {
+    /// The PC, or the return address.
+    pub(crate) pc: u64,
+    /// Where its rows are looked up: at the PC of the innermost frame and of what a signal
+    /// interrupted, else at the byte before, in the call.
+    pub(crate) at: u64,
+}
+
+/// Why there are no more frames.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum End {
+    /// There is no caller.
+    Outermost,
+    /// The copy of the stack ends.
+    Copy,
+    /// Something is needed that was below the stack pointer, of which there is no copy.
+    Below,
+    /// The truth is not known.
+    Unknown(Why),
+}
+
+impl End {
+    pub(crate) const fn name(self) -> &'static str {
+        match self {
+            End::Outermost => "outermost",
+            End::Copy => "end-of-copy",
+            End::Below => "below-sp",
+            End::Unknown(why) => why.name(),
+        }
+    }
+}
+
+/// A stack: at least the innermost frame.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Stack {
+    pub(crate) frames: Vec<Frame>,
+    pub(crate) end: End,
+}
+
+/// A sample's memory: the copy, with what the innermost function has popped.
+pub(crate) fn memory<'a>(process: &Process, registers: &Registers, stack: &'a [u8]) -> Copy<'a> {
+    let mut copy = Copy::new(registers.sp(), stack);
+    if let Some(function) = code::function(process, registers.pc()) {
+        copy.popped = function.popped(registers);
+    }
+    copy
+}
+
+/// The stack as .eh_frame has it.
+pub(crate) fn truth(
+    unwinder: &mut Unwinder,
+    process: &Process,
+    innermost: &Registers,
+    copy: &Copy<'_>,
+) -> Stack {
+    let mut registers = *innermost;
+    let mut frames = vec![Frame {
+        pc: registers.pc(),
+        at: registers.pc(),
+    }];
+    let end = loop {
+        let frame = frames[frames.len() - 1];
+        let exact = frame.at == frame.pc;
+        match unwinder.step(process, &registers, copy, exact) {
+            Ok(Outcome::Caller {
+                registers: caller,
+                signal,
+            }) => {
+                registers = caller;
+                let pc = caller.pc();
+                let at = if signal { pc } else { pc.wrapping_sub(1) };
+                frames.push(Frame { pc, at });
+                if frames.len() == MAX_FRAMES {
+                    break End::Copy;
+                }
+            }
+            Ok(Outcome::Outermost) => break End::Outermost,
+            Err(Why::NoEntry | Why::NoTable) if is_start(process, frame.at) => {
+                break End::Outermost;
+            }
+            Err(Why::Fault(address)) if address >= copy.sp => break End::Copy,
+            Err(Why::Fault(address)) if copy.sp.wrapping_sub(address) <= 0x1000 => {
+                break End::Below;
+            }
+            Err(why) => break End::Unknown(why),
+        }
+    };
+    Stack { frames, end }
+}
+
+/// Whether an address lies in code that nothing calls.
+fn is_start(process: &Process, address: u64) -> bool {
+    let Some((file, link)) = process
+        .at(address)
+        .and_then(|mapping| mapping.link_address(address))
+    else {
+        return false;
+    };
+    if let Some((name, _)) = file.function_at(link) {
+        return STARTS.contains(&name);
+    }
+    // In the ELF header: where the program begins.
+    let entry = file.bytes.get(24..).and_then(|bytes| bytes.first_chunk());
+    entry.is_some_and(|entry| {
+        let entry = u64::from_le_bytes(*entry);
+        entry != 0 && link.wrapping_sub(entry) < START_CODE
+    })
+}
+
+/// How many frames .sframe tells: those whose every inner frame has a row, the innermost included.
+/// A section that cannot be read should have told.
+pub(crate) fn covered(walker: &mut Walker, process: &Process, frames: &[Frame]) -> usize {
+    let has_row = |(index, frame): (usize, &Frame)| {
+        process.at(frame.at).is_some_and(|mapping| {
+            !matches!(walker.rule_at(frame.at, index == 0, mapping), Ok(None))
+        })
+    };
+    let rows = frames.iter().enumerate().map(has_row);
+    let covered = rows.take_while(|has_row| *has_row).count();
+    frames.len().min(covered + 1)
+}
+
+/// How many frames there are up to main, or to a thread's function: all but those of the C library
+/// and of start code at the outer end. Of a stack that consists of nothing else all. `None`: that is
+/// further out than the truth is known.
+pub(crate) fn to_main(process: &Process, stack: &Stack) -> Option<usize> {
+    let is_runtime = |frame: &Frame| {
+        let file = process.at(frame.at).and_then(|mapping| mapping.file);
+        let name = file.and_then(|file| file.path.file_name()?.to_str());
+        is_start(process, frame.at)
+            || name.is_some_and(|name| {
+                ["libc.so", "ld-linux", "ld-musl", "libpthread"]
+                    .iter()
+                    .any(|runtime| name.starts_with(runtime))
+            })
+    };
+    let is_main = |frame: &Frame| {
+        process
+            .at(frame.at)
+            .and_then(|mapping| mapping.link_address(frame.at))
+            .and_then(|(file, link)| file.function_at(link))
+            .is_some_and(|(name, _)| name == "main")
+    };
+    let frames = &stack.frames;
+    if let Some(index) = frames.iter().position(is_main) {
+        return Some(index + 1);
+    }
+    let last = frames.iter().rposition(|frame| !is_runtime(frame));
+    (stack.end == End::Outermost).then(|| last.map_or(frames.len(), |index| index + 1))
+}
+
+/// Where a file is to be read that had `name` where it was recorded.
+pub(crate) fn translated(name: &str, translations: &[(String, String)], root: &Path) -> String {
+    for (from, to) in translations {
+        if let Some(rest) = name.strip_prefix(from.as_str()) {
+            return format!("{to}{rest}");
+        }
+    }
+    root.join(name.trim_start_matches('/'))
+        .to_string_lossy()
+        .into_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_copy_is_what_was_copied() {
+        let bytes: Vec<u8> = (0..24).collect();
+        let mut copy = Copy::new(0x1000, &bytes[..20]);
+        assert_eq!(copy.read_word(0x1000), Ok(0x0706_0504_0302_0100));
+        assert_eq!(copy.read_word(0x100c), Ok(0x1312_1110_0f0e_0d0c));
+        assert_eq!(copy.read_word(0x100d), Err(Fault));
+        assert_eq!(copy.read_word(0xff8), Err(Fault));
+        assert_eq!(copy.read_word(u64::MAX), Err(Fault));
+        copy.popped.push((0xff8, 5));
+        assert_eq!(copy.read_word(0xff8), Ok(5));
+        assert_eq!(copy.shortened(8).read_word(0x1008), Err(Fault));
+        assert_eq!(copy.shortened(8).read_word(0xff8), Ok(5));
+    }
+
+    #[test]
+    fn names_are_translated() {
+        let translations = [("/tmp/x".to_owned(), "/src/build".to_owned())];
+        let root = Path::new("/root-of-it");
+        assert_eq!(translated("/tmp/x/a", &translations, root), "/src/build/a");
+        assert_eq!(
+            translated("/usr/lib/a", &translations, root),
+            "/root-of-it/usr/lib/a"
+        );
+    }
+}

@@ -1,0 +1,409 @@
+// SPDX-License-Identifier: GPL-2.0-only OR MIT
+
+//! Compares, at one instruction, the stack as the kernel module would have it with the truth.
+
+use std::{
+    collections::BTreeMap,
+    fmt::Write as _,
+    process::Command, //
+};
+
+use sframe::unwind::{
+    Frame,
+    Memory, //
+};
+use truth::{
+    dwarf::{
+        Outcome,
+        Registers,
+        Unwinder,
+        RBP, //
+    },
+    limits::{
+        self,
+        Case,
+        Class,
+        Limit, //
+    },
+    policy::{
+        self,
+        By,
+        Found,
+        Reason,
+        Walker, //
+    },
+    process::Process, //
+};
+
+/// How many lines of the disassembly are shown before and behind the instruction.
+const LINES: usize = 8;
+
+/// Differences of one kind: of one class, in one function, and of one limit or of none.
+pub(crate) struct Kind {
+    /// What kind of difference it is.
+    pub(crate) class: Class,
+    /// Where the frame is whose caller is wrong.
+    pub(crate) place: String,
+    /// At how many steps it was met.
+    pub(crate) steps: u64,
+    /// The limit it comes from.
+    pub(crate) limit: Option<&'static Limit>,
+    /// The first of them, for people.
+    pub(crate) example: String,
+}
+
+/// What tells kinds from each other: the class, the file's number, where the function begins, and
+/// the limit.
+type Key = (Class, usize, u64, Option<&'static str>);
+
+/// What the steps of one program came to.
+#[derive(Default)]
+pub(crate) struct Count {
+    /// Instructions.
+    pub(crate) steps: u64,
+    /// Stacks that are the same to the very end.
+    pub(crate) complete: u64,
+    /// Stacks that begin in code that has rows.
+    pub(crate) covered: u64,
+    /// Frames that are the same, but for the innermost.
+    pub(crate) frames: u64,
+    /// The same by what told where they are.
+    pub(crate) by: BTreeMap<&'static str, u64>,
+    /// Why the stacks ended.
+    pub(crate) ends: BTreeMap<Reason, u64>,
+    /// Why the truth was not known where the module went on, by reason and place.
+    pub(crate) gaps: BTreeMap<(&'static str, String), u64>,
+    /// Where files with rows have none, by function.
+    pub(crate) without_rows: BTreeMap<String, u64>,
+    /// Steps at which the frame pointer has skipped callers, in code that has no rows: it does so
+    /// wherever a function has not set it yet, or never does.
+    pub(crate) skips: u64,
+    /// Steps with a difference that is explained.
+    pub(crate) explained: u64,
+    /// Steps with a difference that is not.
+    pub(crate) unexplained: u64,
+    /// All kinds of differences.
+    pub(crate) kinds: BTreeMap<Key, Kind>,
+}
+
+/// Where the step is, for reports.
+pub(crate) struct Context<'a> {
+    /// The program with its arguments.
+    pub(crate) program: &'a str,
+    /// Which step of it, counted from 1.
+    pub(crate) step: u64,
+    /// The thread's id.
+    pub(crate) thread: i32,
+}
+
+/// Judges steps, and keeps what it has read of files.
+#[derive(Default)]
+pub(crate) struct Judge {
+    unwinder: Unwinder,
+    walker: Walker,
+    found: Vec<Found>,
+    truth: Vec<Registers>,
+}
+
+/// The first difference of two stacks.
+struct Difference {
+    class: Class,
+    /// The frame whose caller is different, counted from the innermost, which is 0.
+    callee: usize,
+}
+
+impl Judge {
+    /// Judges the stack of a thread that stands still.
+    pub(crate) fn step<M: Memory + ?Sized>(
+        &mut self,
+        process: &Process,
+        registers: &Registers,
+        memory: &M,
+        context: &Context<'_>,
+        count: &mut Count,
+    ) {
+        count.steps += 1;
+        let mut found = std::mem::take(&mut self.found);
+        let reason = self.walker.walk(process, registers, memory, &mut found);
+        let difference = self.compare(process, registers, memory, &found, reason, count);
+        if let Some(difference) = difference {
+            self.report(process, &found, reason, &difference, context, count);
+        }
+        self.found = found;
+    }
+
+    fn compare<M: Memory + ?Sized>(
+        &mut self,
+        process: &Process,
+        registers: &Registers,
+        memory: &M,
+        found: &[Found],
+        reason: Reason,
+        count: &mut Count,
+    ) -> Option<Difference> {
+        *count.ends.entry(reason).or_default() += 1;
+        if found.len() > 1 || reason == policy::OUTERMOST {
+            count.covered += 1;
+        }
+        self.truth.clear();
+        self.truth.push(*registers);
+        let mut exact = true;
+        let mut at = *registers;
+
+        for (callee, pair) in found.windows(2).enumerate() {
+            let frame = &pair[1].frame;
+            let differs = |class| Some(Difference { class, callee });
+            match self.unwinder.step(process, &at, memory, exact) {
+                Ok(Outcome::Caller { registers, signal }) => {
+                    at = registers;
+                    exact = signal;
+                }
+                Ok(Outcome::Outermost) => return differs(Class::Longer),
+                Err(why) => {
+                    let gap = (why.name(), process.describe(pair[0].at));
+                    *count.gaps.entry(gap).or_default() += 1;
+                    // What is beyond cannot be judged, unless it is nothing that was called.
+                    let called = policy::is_behind_call(process, frame.pc);
+                    return differs(Class::Longer).filter(|_| !called);
+                }
+            }
+            self.truth.push(at);
+            if frame.pc != at.pc() {
+                let skips = self.is_further_out(process, at, memory, exact, frame);
+                return differs(if skips { Class::Skip } else { Class::Pc });
+            }
+            if frame.sp != at.sp() {
+                return differs(Class::Sp);
+            }
+            if at.get(RBP).is_some_and(|fp| fp != frame.fp) {
+                return differs(Class::Fp);
+            }
+            count.frames += 1;
+            *count.by.entry(pair[1].by.name()).or_default() += 1;
+        }
+
+        let last = found.last()?;
+        let callee = found.len() - 1;
+        if reason == policy::FULL {
+            return None;
+        }
+        if reason == policy::NO_ROWS {
+            let mapping = process.at(last.at)?;
+            if self.walker.has_rows(mapping) {
+                let (file, link) = mapping.link_address(last.at)?;
+                let function = match file.function_at(link) {
+                    Some((function, _)) => function.to_owned(),
+                    None => format!("{} {link:#x}", file.section_at(link)),
+                };
+                let function = format!("{}:{function}", file.path.display());
+                *count.without_rows.entry(function).or_default() += 1;
+            }
+            return None;
+        }
+        let class = if reason == policy::OUTERMOST {
+            Class::FalseEnd
+        } else {
+            Class::Stop
+        };
+        match self.unwinder.step(process, &at, memory, exact) {
+            Ok(Outcome::Caller { registers, .. }) => {
+                self.truth.push(registers);
+                Some(Difference { class, callee })
+            }
+            Ok(Outcome::Outermost) => {
+                count.complete += u64::from(class == Class::FalseEnd);
+                None
+            }
+            Err(why) => {
+                let gap = (why.name(), process.describe(last.at));
+                *count.gaps.entry(gap).or_default() += 1;
+                None
+            }
+        }
+    }
+
+    /// Whether a frame is one of the callers of the one with these registers.
+    fn is_further_out<M: Memory + ?Sized>(
+        &mut self,
+        process: &Process,
+        mut registers: Registers,
+        memory: &M,
+        mut exact: bool,
+        frame: &Frame,
+    ) -> bool {
+        for _ in 0..policy::MOST_FRAMES {
+            let step = self.unwinder.step(process, &registers, memory, exact);
+            let Ok(Outcome::Caller {
+                registers: caller,
+                signal,
+            }) = step
+            else {
+                break;
+            };
+            if (caller.pc(), caller.sp()) == (frame.pc, frame.sp) {
+                return true;
+            }
+            registers = caller;
+            exact = signal;
+        }
+        false
+    }
+
+    fn report(
+        &mut self,
+        process: &Process,
+        found: &[Found],
+        reason: Reason,
+        difference: &Difference,
+        context: &Context<'_>,
+        count: &mut Count,
+    ) {
+        let &Difference { class, callee } = difference;
+        let by = found.get(callee + 1).map(|it| it.by);
+        if class == Class::Skip && by == Some(By::FramePointer) {
+            count.skips += 1;
+            return;
+        }
+        let at = found[callee].at;
+        let place = process
+            .at(at)
+            .and_then(|mapping| Some((mapping, mapping.link_address(at)?)));
+        let limit = place.and_then(|(mapping, (file, address))| {
+            let truth = self.unwinder.row(file, address);
+            let rule = self.walker.rule_at(at, callee == 0, mapping);
+            limits::explain(&Case {
+                class,
+                by: by.unwrap_or(By::Rows),
+                file,
+                address,
+                rule: rule.ok().flatten(),
+                truth: truth.as_deref().map_err(|why| *why),
+            })
+        });
+        let name = limit.map(|limit| limit.name);
+        let key = match place {
+            Some((_, (file, link))) => (class, file.number, file.function_start(link), name),
+            None => (class, usize::MAX, at, name),
+        };
+        if !count.kinds.contains_key(&key) {
+            let kind = Kind {
+                class,
+                place: process.describe(at),
+                steps: 0,
+                limit,
+                example: self.example(process, found, reason, difference, context),
+            };
+            count.kinds.insert(key, kind);
+        }
+        let kind = count.kinds.get_mut(&key).expect("it was put there");
+        kind.steps += 1;
+        if kind.limit.is_some() {
+            count.explained += 1;
+        } else {
+            count.unexplained += 1;
+        }
+    }
+
+    /// All that one may want to know of a difference.
+    fn example(
+        &mut self,
+        process: &Process,
+        found: &[Found],
+        reason: Reason,
+        difference: &Difference,
+        context: &Context<'_>,
+    ) -> String {
+        let &Difference { class, callee } = difference;
+        let at = found[callee].at;
+        let mut text = String::new();
+        let mut line = |words: String| {
+            text.push_str(&words);
+            text.push('\n');
+        };
+        line(format!(
+            "{} differs: the caller of frame {callee}, at {}",
+            class.name(),
+            process.describe(at)
+        ));
+        line(format!(
+            "  {}: step {} of thread {}; the walk ended by {reason}",
+            context.program, context.step, context.thread
+        ));
+        let rule = process
+            .at(at)
+            .map(|mapping| self.walker.rule_at(at, callee == 0, mapping));
+        match rule {
+            Some(Ok(Some(rule))) => line(format!("  the core:  {rule:?}")),
+            Some(Ok(None)) => line("  the core:  no row".to_owned()),
+            Some(Err(error)) => line(format!("  the core:  {error}")),
+            None => line("  the core:  nothing is mapped there".to_owned()),
+        }
+        match self.unwinder.row_at(process, at) {
+            Ok(row) => line(format!("  .eh_frame: {row}")),
+            Err(why) => line(format!("  .eh_frame: {why}")),
+        }
+        let shown = found.len().max(self.truth.len()).min(callee + 4);
+        for index in 0..shown {
+            if let Some(it) = found.get(index) {
+                let frame = &it.frame;
+                line(format!(
+                    "  {index:3} module pc {:#x} sp {:#x} fp {:#x} by {}: {}",
+                    frame.pc,
+                    frame.sp,
+                    frame.fp,
+                    it.by.name(),
+                    process.describe(it.at)
+                ));
+            }
+            if let Some(it) = self.truth.get(index) {
+                let fp = it
+                    .get(RBP)
+                    .map_or("unknown".to_owned(), |fp| format!("{fp:#x}"));
+                line(format!(
+                    "      truth  pc {:#x} sp {:#x} fp {fp}: {}",
+                    it.pc(),
+                    it.sp(),
+                    process.describe(it.pc())
+                ));
+            }
+        }
+        text.push_str(&disassembly(process, at).unwrap_or_default());
+        text
+    }
+}
+
+/// The instructions around a run-time address, as objdump has them.
+fn disassembly(process: &Process, at: u64) -> Option<String> {
+    let (file, link) = process.at(at)?.link_address(at)?;
+    let start = file.function_start(link);
+    let output = Command::new("objdump")
+        .arg("-d")
+        .arg(format!("--start-address={start:#x}"))
+        .arg(format!("--stop-address={:#x}", link + 64))
+        .arg(&file.path)
+        .output()
+        .ok()?;
+    let output = String::from_utf8_lossy(&output.stdout).into_owned();
+    let lines: Vec<(u64, &str)> = output
+        .lines()
+        .filter_map(|line| {
+            let (address, rest) = line.trim_start().split_once(':')?;
+            rest.starts_with('\t').then_some(())?;
+            Some((u64::from_str_radix(address, 16).ok()?, line))
+        })
+        .collect();
+    // The one that holds the byte.
+    let here = lines.partition_point(|(address, _)| *address <= link);
+    let here = here.checked_sub(1)?;
+    let mut text = String::new();
+    let last = (here + LINES).min(lines.len());
+    for (index, (_, line)) in lines[..last]
+        .iter()
+        .enumerate()
+        .skip(here.saturating_sub(LINES))
+    {
+        let mark = if index == here { "=>" } else { "  " };
+        let _ = writeln!(text, "  {mark} {}", line.trim());
+    }
+    Some(text)
+}

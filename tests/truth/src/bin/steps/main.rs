@@ -1,0 +1,309 @@
+// SPDX-License-Identifier: GPL-2.0-only OR MIT
+
+//! Steps a program, one instruction at a time, and tells whether its stack is right at each.
+//!
+//! See Documentation/accuracy.rst.
+
+#![deny(missing_docs)]
+
+mod judge;
+mod ptrace;
+mod tracer;
+
+use std::{
+    ffi::CString,
+    fs,
+    io,
+    os::fd::OwnedFd,
+    path::PathBuf,
+    process::ExitCode,
+    time::{
+        Duration,
+        Instant, //
+    }, //
+};
+
+use clap::Parser;
+use serde_json::{
+    json,
+    Value, //
+};
+use truth::process::Files;
+
+use crate::{
+    judge::{
+        Context,
+        Count,
+        Judge, //
+    },
+    tracer::{
+        Stepped,
+        Tracer, //
+    }, //
+};
+
+/// Steps programs and compares, at each instruction, the stack by .sframe, as the kernel module
+/// would take it, with that by .eh_frame.
+#[derive(Parser)]
+#[command(name = "steps")]
+struct Options {
+    /// How many instructions of each program to step
+    #[arg(long, value_name = "N", default_value_t = 100_000)]
+    steps: u64,
+
+    /// How many instructions to step at a time
+    #[arg(long, value_name = "N", default_value_t = 4_000)]
+    window: u64,
+
+    /// How long the program may run between two windows, in microseconds; 0 to step all of it
+    #[arg(long, value_name = "MICROSECONDS", default_value_t = 3_000)]
+    pause: u64,
+
+    /// What the lengths of the pauses are drawn by
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    seed: u64,
+
+    /// How long to step each program at most
+    #[arg(long, value_name = "SECONDS", default_value_t = 600)]
+    seconds: u64,
+
+    /// Write all that was found to a file, too
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+
+    /// Read programs with their arguments from a file, one a line; # starts a comment
+    #[arg(long, value_name = "FILE")]
+    list: Option<PathBuf>,
+
+    /// The program and its arguments
+    #[arg(trailing_var_arg = true, value_name = "PROGRAM")]
+    program: Vec<String>,
+}
+
+fn main() -> ExitCode {
+    let options = Options::parse();
+    match judge_all(&options) {
+        Ok(0) => ExitCode::SUCCESS,
+        Ok(_) => ExitCode::FAILURE,
+        Err(error) => {
+            eprintln!("steps: {error}");
+            ExitCode::from(2)
+        }
+    }
+}
+
+/// Judges all programs: how many differences are not explained.
+fn judge_all(options: &Options) -> Result<u64, String> {
+    let programs = programs(options)?;
+    ptrace::never_wait_long().map_err(|error| error.to_string())?;
+    let null = fs::OpenOptions::new()
+        .read(true)
+        .write(true)
+        .open("/dev/null");
+    let null = OwnedFd::from(null.map_err(|error| format!("/dev/null: {error}"))?);
+    let mut run = Run {
+        options,
+        files: Files::new(),
+        judge: Judge::default(),
+        null,
+    };
+    let mut counts = Vec::new();
+    print_head();
+    for program in &programs {
+        let name = program.join(" ");
+        let started = Instant::now();
+        let count = run
+            .program(program)
+            .map_err(|error| format!("{name}: {error}"))?;
+        print_line(&name, &count, started.elapsed());
+        print_kinds(&count);
+        counts.push((name, count));
+    }
+    if let Some(path) = &options.json {
+        let programs: Vec<Value> = counts
+            .iter()
+            .map(|(name, count)| to_json(name, count))
+            .collect();
+        let text = serde_json::to_string_pretty(&json!({ "programs": programs }))
+            .map_err(|error| error.to_string())?;
+        fs::write(path, text).map_err(|error| format!("{}: {error}", path.display()))?;
+    }
+    let steps: u64 = counts.iter().map(|(_, count)| count.steps).sum();
+    let kinds = counts.iter().flat_map(|(_, count)| count.kinds.values());
+    let unexplained = kinds.filter(|kind| kind.limit.is_none()).count() as u64;
+    println!();
+    println!("steps: {steps} instructions, {unexplained} unexplained differences");
+    Ok(unexplained)
+}
+
+fn programs(options: &Options) -> Result<Vec<Vec<String>>, String> {
+    let mut programs = Vec::new();
+    if let Some(path) = &options.list {
+        let text =
+            fs::read_to_string(path).map_err(|error| format!("{}: {error}", path.display()))?;
+        for line in text.lines() {
+            let line = line.split('#').next().unwrap_or_default();
+            let words: Vec<String> = line.split_whitespace().map(str::to_owned).collect();
+            if !words.is_empty() {
+                programs.push(words);
+            }
+        }
+    }
+    if !options.program.is_empty() {
+        programs.push(options.program.clone());
+    }
+    if programs.is_empty() {
+        return Err("no program is given; try: steps -- PROGRAM ARGUMENT...".to_owned());
+    }
+    Ok(programs)
+}
+
+struct Run<'a> {
+    options: &'a Options,
+    files: Files,
+    judge: Judge,
+    null: OwnedFd,
+}
+
+impl Run<'_> {
+    /// Steps one program. If it ends too early it is started again.
+    fn program(&mut self, program: &[String]) -> io::Result<Count> {
+        let name = program.join(" ");
+        let words: Vec<CString> = program
+            .iter()
+            .map(|word| CString::new(&**word))
+            .collect::<Result<_, _>>()?;
+        let deadline = Instant::now() + Duration::from_secs(self.options.seconds);
+        let mut count = Count::default();
+        let mut random = Random(self.options.seed);
+        let mut pause = self.options.pause;
+        while count.steps < self.options.steps && Instant::now() < deadline {
+            let before = count.steps;
+            let mut tracer = Tracer::start(&words, &self.null, deadline)?;
+            let mut first = true;
+            while tracer.ended().is_none()
+                && count.steps < self.options.steps
+                && Instant::now() < deadline
+            {
+                if pause != 0 && !(first && pause < 50) {
+                    tracer.run(Duration::from_micros(random.below(pause)))?;
+                }
+                first = false;
+                self.window(&name, &mut tracer, &mut count)?;
+            }
+            if let Some(code @ (127 | ..0)) = tracer.ended() {
+                eprintln!("steps: {name}: ended by status {code}");
+            }
+            if self.options.pause == 0 {
+                break;
+            }
+            // A program that is over so soon gets shorter pauses.
+            if count.steps < before + self.options.window {
+                pause /= 2;
+            }
+        }
+        Ok(count)
+    }
+
+    fn window(&mut self, name: &str, tracer: &mut Tracer, count: &mut Count) -> io::Result<()> {
+        for _ in 0..self.options.window {
+            let (thread, registers) = match tracer.step(&mut self.files)? {
+                Stepped::Step { thread, registers } => (thread, registers),
+                Stepped::Over => break,
+            };
+            let memory = tracer.memory(registers.sp());
+            let process = tracer.process_with(registers.sp(), &mut self.files)?;
+            let context = Context {
+                program: name,
+                step: count.steps + 1,
+                thread,
+            };
+            self.judge
+                .step(process, &registers, &memory, &context, count);
+            if count.steps == self.options.steps {
+                break;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Numbers that look random (SplitMix64).
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, end: u64) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut mixed = self.0;
+        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        (mixed ^ (mixed >> 31)) % end.max(1)
+    }
+}
+
+fn print_head() {
+    println!(
+        "{:>9} {:>9} {:>9} {:>10} {:>7} {:>9} {:>7} {:>7}  program",
+        "steps", "covered", "complete", "frames", "skips", "explained", "unexpl.", "steps/s"
+    );
+}
+
+fn print_line(name: &str, count: &Count, time: Duration) {
+    println!(
+        "{:9} {:9} {:9} {:10} {:7} {:9} {:7} {:7.0}  {name}",
+        count.steps,
+        count.covered,
+        count.complete,
+        count.frames,
+        count.skips,
+        count.explained,
+        count.unexplained,
+        count.steps as f64 / time.as_secs_f64()
+    );
+}
+
+fn print_kinds(count: &Count) {
+    for kind in count.kinds.values() {
+        match kind.limit {
+            Some(limit) => println!(
+                "  explained, {} steps: {} at {}: {}",
+                kind.steps,
+                kind.class.name(),
+                kind.place,
+                limit.name
+            ),
+            None => print!("  UNEXPLAINED, {} steps: {}", kind.steps, kind.example),
+        }
+    }
+}
+
+fn to_json(name: &str, count: &Count) -> Value {
+    let kinds = count.kinds.values().map(|kind| {
+        json!({
+            "class": kind.class.name(),
+            "place": kind.place,
+            "steps": kind.steps,
+            "limit": kind.limit.map(|limit| limit.name),
+            "example": kind.example,
+        })
+    });
+    let gaps = count
+        .gaps
+        .iter()
+        .map(|((why, place), steps)| json!({ "why": why, "place": place, "steps": steps }));
+    json!({
+        "program": name,
+        "steps": count.steps,
+        "covered": count.covered,
+        "complete": count.complete,
+        "frames": count.frames,
+        "frames_by": count.by,
+        "ends": count.ends,
+        "truth_unknown": gaps.collect::<Vec<_>>(),
+        "without_rows": count.without_rows,
+        "skips": count.skips,
+        "explained": count.explained,
+        "unexplained": count.unexplained,
+        "kinds": kinds.collect::<Vec<_>>(),
+    })
+}

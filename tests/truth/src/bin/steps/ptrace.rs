@@ -1,0 +1,230 @@
+// SPDX-License-Identifier: GPL-2.0-only OR MIT
+
+//! The system calls by which a program is stepped. All that is unsafe of it is here.
+
+use std::{
+    ffi::CString,
+    io,
+    mem,
+    os::{
+        fd::{
+            AsRawFd,
+            OwnedFd, //
+        },
+        raw::c_int, //
+    },
+    ptr, //
+};
+
+use truth::dwarf::{
+    Registers,
+    COUNT, //
+};
+
+/// The id of a thread, or of a process.
+pub(crate) type Id = libc::pid_t;
+
+/// What has become of a thread.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Status {
+    /// It is no more, with this exit status or minus the signal that ended it.
+    Ended(i32),
+    /// It stands still for a signal, or for an event of ptrace.
+    Stopped {
+        /// The signal.
+        signal: c_int,
+        /// `PTRACE_EVENT_*`, or 0.
+        event: c_int,
+    },
+}
+
+/// Starts a program under control. It stands still at its first instruction, as an event "exec"
+/// tells. Addresses are not randomised, so that they are the same each time; its input is empty and
+/// its output is thrown away.
+pub(crate) fn start(program: &[CString], null: &OwnedFd) -> io::Result<Id> {
+    let mut arguments: Vec<_> = program.iter().map(|word| word.as_ptr()).collect();
+    arguments.push(ptr::null());
+    let mut pipe = [0; 2];
+    // SAFETY: `pipe` has room for the two.
+    check(unsafe { libc::pipe2(pipe.as_mut_ptr(), libc::O_CLOEXEC) })?;
+    let [gate, key] = pipe;
+
+    // SAFETY: This process has one thread, so the child may do anything.
+    let child = check(unsafe { libc::fork() })?;
+    if child == 0 {
+        // SAFETY: The file descriptors are open, `arguments` are strings and end with a null, and
+        // what is read goes to a byte of its own. What cannot be done shows by the exit status.
+        unsafe {
+            libc::personality(libc::ADDR_NO_RANDOMIZE as libc::c_ulong);
+            libc::dup2(null.as_raw_fd(), 0);
+            libc::dup2(null.as_raw_fd(), 1);
+            // Until the parent has closed its end.
+            libc::close(key);
+            let mut byte = 0u8;
+            libc::read(gate, (&raw mut byte).cast(), 1);
+            libc::execvp(arguments[0], arguments.as_ptr());
+            libc::_exit(127);
+        }
+    }
+    let options = libc::PTRACE_O_TRACECLONE | libc::PTRACE_O_TRACEEXEC | libc::PTRACE_O_EXITKILL;
+    let seized = request(libc::PTRACE_SEIZE, child, options as usize);
+    // SAFETY: They were opened above and are closed once.
+    unsafe {
+        libc::close(gate);
+        libc::close(key);
+    }
+    seized.map(|()| child)
+}
+
+/// Makes [`wait`] return once a second even if there is nothing, so that time limits are seen: an
+/// instruction may wait for ever for the memory that it reads.
+pub(crate) fn never_wait_long() -> io::Result<()> {
+    extern "C" fn nothing(_: c_int) {}
+    let second = libc::timeval {
+        tv_sec: 1,
+        tv_usec: 0,
+    };
+    let timer = libc::itimerval {
+        it_interval: second,
+        it_value: second,
+    };
+    // SAFETY: The handler does nothing, and all structures are there to be read; zeros are a value
+    // of the first one. Without SA_RESTART a wait is ended.
+    unsafe {
+        let mut action: libc::sigaction = mem::zeroed();
+        action.sa_sigaction = nothing as extern "C" fn(c_int) as usize;
+        check(libc::sigaction(
+            libc::SIGALRM,
+            &raw const action,
+            ptr::null_mut(),
+        ))?;
+        check(libc::setitimer(
+            libc::ITIMER_REAL,
+            &raw const timer,
+            ptr::null_mut(),
+        ))?;
+    }
+    Ok(())
+}
+
+/// A change of a thread, or of any; `None` if there is none yet: at once if `block` is not set,
+/// else after a second or less. `Err` if there are no more threads.
+pub(crate) fn wait(thread: Option<Id>, block: bool) -> io::Result<Option<(Id, Status)>> {
+    let mut status = 0;
+    let flags = libc::__WALL | if block { 0 } else { libc::WNOHANG };
+    // SAFETY: `status` is there to be written to.
+    let found = unsafe { libc::waitpid(thread.unwrap_or(-1), &raw mut status, flags) };
+    match check(found) {
+        Ok(0) => return Ok(None),
+        Err(error) if error.kind() == io::ErrorKind::Interrupted => return Ok(None),
+        Err(error) => return Err(error),
+        Ok(_) => {}
+    }
+    let status = if libc::WIFEXITED(status) {
+        Status::Ended(libc::WEXITSTATUS(status))
+    } else if libc::WIFSIGNALED(status) {
+        Status::Ended(-libc::WTERMSIG(status))
+    } else {
+        Status::Stopped {
+            signal: libc::WSTOPSIG(status),
+            event: status >> 16,
+        }
+    };
+    Ok(Some((found, status)))
+}
+
+/// Lets a thread that stands still take one instruction, after a signal if that is not 0.
+pub(crate) fn step(thread: Id, signal: c_int) -> io::Result<()> {
+    request(libc::PTRACE_SINGLESTEP, thread, signal as usize)
+}
+
+/// Lets a thread that stands still run, after a signal if that is not 0.
+pub(crate) fn run(thread: Id, signal: c_int) -> io::Result<()> {
+    request(libc::PTRACE_CONT, thread, signal as usize)
+}
+
+/// Asks a thread that runs to stand still, which it tells by an event.
+pub(crate) fn interrupt(thread: Id) -> io::Result<()> {
+    request(libc::PTRACE_INTERRUPT, thread, 0)
+}
+
+/// Ends a process.
+pub(crate) fn kill(process: Id) {
+    // SAFETY: It takes no memory. If the process is gone there is nothing to do.
+    unsafe { libc::kill(process, libc::SIGKILL) };
+}
+
+/// What an event is about: the new thread's id, after a clone.
+pub(crate) fn message(thread: Id) -> io::Result<Id> {
+    let mut message: libc::c_ulong = 0;
+    // SAFETY: `message` is there to be written to.
+    let done = unsafe {
+        libc::ptrace(
+            libc::PTRACE_GETEVENTMSG,
+            thread,
+            ptr::null_mut::<libc::c_void>(),
+            &raw mut message,
+        )
+    };
+    check(done as c_int)?;
+    Ok(message as Id)
+}
+
+/// The registers of a thread that stands still, and the number of the system call it is in, if any.
+pub(crate) fn registers(thread: Id) -> io::Result<(Registers, u64)> {
+    // SAFETY: The structure consists of numbers, for which all zeros are a value.
+    let mut found: libc::user_regs_struct = unsafe { mem::zeroed() };
+    // SAFETY: `found` is there to be written to.
+    let done = unsafe {
+        libc::ptrace(
+            libc::PTRACE_GETREGS,
+            thread,
+            ptr::null_mut::<libc::c_void>(),
+            &raw mut found,
+        )
+    };
+    check(done as c_int)?;
+    let values: [u64; COUNT] = [
+        found.rax, found.rdx, found.rcx, found.rbx, found.rsi, found.rdi, found.rbp, found.rsp,
+        found.r8, found.r9, found.r10, found.r11, found.r12, found.r13, found.r14, found.r15,
+        found.rip,
+    ];
+    Ok((Registers::new(values), found.orig_rax))
+}
+
+/// Reads memory of another process: how many bytes there were. The rest of `bytes` is as before.
+pub(crate) fn read(process: Id, address: u64, bytes: &mut [u8]) -> usize {
+    let local = libc::iovec {
+        iov_base: bytes.as_mut_ptr().cast(),
+        iov_len: bytes.len(),
+    };
+    let remote = libc::iovec {
+        iov_base: address as *mut libc::c_void,
+        iov_len: bytes.len(),
+    };
+    // SAFETY: `local` is `bytes`, which are there to be written to; `remote` is not memory of here.
+    let read =
+        unsafe { libc::process_vm_readv(process, &raw const local, 1, &raw const remote, 1, 0) };
+    usize::try_from(read).unwrap_or(0)
+}
+
+fn request(what: libc::c_uint, thread: Id, data: usize) -> io::Result<()> {
+    // SAFETY: None of the requests that come here is given an address of this process.
+    let done = unsafe {
+        libc::ptrace(
+            what,
+            thread,
+            ptr::null_mut::<libc::c_void>(),
+            data as *mut libc::c_void,
+        )
+    };
+    check(done as c_int).map(|_| ())
+}
+
+fn check(result: c_int) -> io::Result<c_int> {
+    if result == -1 {
+        Err(io::Error::last_os_error())
+    } else {
+        Ok(result)
+    }
+}

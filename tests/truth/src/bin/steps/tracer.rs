@@ -1,0 +1,486 @@
+// SPDX-License-Identifier: GPL-2.0-only OR MIT
+
+//! A program under control: all its threads, what is mapped in it, and its memory.
+//!
+//! While one thread is stepped the others stand still, and each has its turn. A thread in a system
+//! call is waited for only if no other can go on. Processes that are forked are left alone.
+
+use std::{
+    cell::RefCell,
+    ffi::CString,
+    io,
+    os::fd::OwnedFd,
+    thread,
+    time::{
+        Duration,
+        Instant, //
+    }, //
+};
+
+use sframe::{
+    bytes::Fault,
+    unwind::Memory, //
+};
+use truth::{
+    dwarf::Registers,
+    policy,
+    process::{
+        Files,
+        Process, //
+    }, //
+};
+
+use crate::ptrace::{
+    self,
+    Id,
+    Status, //
+};
+
+/// How many steps a thread takes before it is the next one's turn.
+const TURN: u32 = 100;
+/// How often it is asked whether a system call is over, before another thread goes on.
+const PATIENCE: u32 = 100;
+
+const SYSCALL: [u8; 2] = [0x0f, 0x05];
+/// The numbers of the system calls after which something else may be mapped: mmap, mprotect,
+/// munmap, brk, mremap, shmat, execve, shmdt, remap_file_pages, execveat, pkey_mprotect.
+const MAPPING_CALLS: [u64; 11] = [9, 10, 11, 12, 25, 30, 59, 67, 216, 322, 329];
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    /// It stands still, and has yet to get this signal, if it is not 0.
+    Ready(i32),
+    /// It runs, or is in a system call.
+    Running,
+}
+
+#[derive(Debug)]
+struct Thread {
+    id: Id,
+    state: State,
+    registers: Registers,
+}
+
+/// A program that runs under control.
+pub(crate) struct Tracer {
+    process_id: Id,
+    threads: Vec<Thread>,
+    /// What is mapped, if `stale` is not set.
+    process: Process,
+    stale: bool,
+    turn: usize,
+    left_of_turn: u32,
+    deadline: Instant,
+    /// Its exit status, or minus the signal that ended it.
+    ended: Option<i32>,
+}
+
+/// What one step came to.
+pub(crate) enum Stepped {
+    /// An instruction was taken, or a signal delivered.
+    Step {
+        /// The thread.
+        thread: Id,
+        /// Its registers after it.
+        registers: Registers,
+    },
+    /// The program has ended, or is stuck until the time is up.
+    Over,
+}
+
+impl Tracer {
+    /// Starts a program, to its first instruction.
+    pub(crate) fn start(
+        program: &[CString],
+        null: &OwnedFd,
+        deadline: Instant,
+    ) -> io::Result<Tracer> {
+        let process_id = ptrace::start(program, null)?;
+        let mut tracer = Tracer {
+            process_id,
+            threads: vec![Thread {
+                id: process_id,
+                state: State::Running,
+                registers: Registers::default(),
+            }],
+            process: Process::new(),
+            stale: true,
+            turn: 0,
+            left_of_turn: TURN,
+            deadline,
+            ended: None,
+        };
+        while tracer.ended.is_none() {
+            let found = ptrace::wait(Some(process_id), true)?;
+            let Some((id, status)) = found else {
+                continue;
+            };
+            tracer.take(id, status)?;
+            let Status::Stopped { event, signal } = status else {
+                continue;
+            };
+            if event == libc::PTRACE_EVENT_EXEC {
+                return Ok(tracer);
+            }
+            tracer.resume(process_id, if event == 0 { signal } else { 0 })?;
+        }
+        Err(io::Error::other("it cannot be executed"))
+    }
+
+    /// The exit status if the program has ended, or minus the signal that ended it.
+    pub(crate) fn ended(&self) -> Option<i32> {
+        self.ended
+    }
+
+    /// What is mapped now.
+    pub(crate) fn process(&mut self, files: &mut Files) -> io::Result<&Process> {
+        if self.stale {
+            self.process = Process::read(self.process_id as u32, files)?;
+            self.stale = false;
+        }
+        Ok(&self.process)
+    }
+
+    /// As [`Tracer::process`], but sure to know the stack that `sp` points into: stacks grow.
+    pub(crate) fn process_with(&mut self, sp: u64, files: &mut Files) -> io::Result<&Process> {
+        if self.process.at(sp).is_none() {
+            self.stale = true;
+        }
+        self.process(files)
+    }
+
+    /// The program's memory as it is now.
+    pub(crate) fn memory(&self, sp: u64) -> Snapshot {
+        Snapshot::new(self.process_id, sp)
+    }
+
+    /// Lets all threads run for some time. What the program gets of signals it gets.
+    pub(crate) fn run(&mut self, time: Duration) -> io::Result<()> {
+        let until = (Instant::now() + time).min(self.deadline);
+        self.stale = true;
+        for index in 0..self.threads.len() {
+            if let State::Ready(signal) = self.threads[index].state {
+                self.go_on(index, signal)?;
+            }
+        }
+        loop {
+            while let Some((id, status)) = self.poll()? {
+                self.take(id, status)?;
+                if let Some(index) = self.index_of(id) {
+                    if let State::Ready(signal) = self.threads[index].state {
+                        self.go_on(index, signal)?;
+                    }
+                }
+            }
+            let now = Instant::now();
+            if self.ended.is_some() || now >= until {
+                break;
+            }
+            thread::sleep((until - now).min(Duration::from_micros(200)));
+        }
+        self.stop()
+    }
+
+    /// Makes all threads stand still.
+    fn stop(&mut self) -> io::Result<()> {
+        for thread in &self.threads {
+            if thread.state == State::Running {
+                // It may be gone by now, which shows when it is waited for.
+                let _ = ptrace::interrupt(thread.id);
+            }
+        }
+        while self.ended.is_none() && self.threads.iter().any(|it| it.state == State::Running) {
+            // The first of several threads may have ended, which shows after all others have.
+            if Instant::now() > self.deadline {
+                return Ok(());
+            }
+            match self.poll()? {
+                Some((id, status)) => self.take(id, status)?,
+                None => thread::sleep(Duration::from_micros(50)),
+            }
+            if self.threads.len() > 1 && self.first_has_ended() {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether all threads but the first one stand still, and that one never will.
+    fn first_has_ended(&self) -> bool {
+        let others = self.threads.iter().filter(|it| it.id != self.process_id);
+        let all_still = others.clone().all(|it| it.state != State::Running);
+        all_still
+            && std::fs::read_to_string(format!("/proc/{}/stat", self.process_id)).is_ok_and(
+                |text| {
+                    text.rsplit(") ")
+                        .next()
+                        .is_some_and(|it| it.starts_with('Z'))
+                },
+            )
+    }
+
+    /// Takes one instruction of the thread whose turn it is.
+    pub(crate) fn step(&mut self, files: &mut Files) -> io::Result<Stepped> {
+        loop {
+            if self.ended.is_some() || Instant::now() > self.deadline {
+                return Ok(Stepped::Over);
+            }
+            let Some(index) = self.next_ready() else {
+                match self.poll()? {
+                    Some((id, status)) => {
+                        if let Some(stepped) = self.after(id, status)? {
+                            return Ok(stepped);
+                        }
+                    }
+                    None => thread::sleep(Duration::from_micros(100)),
+                }
+                continue;
+            };
+            let State::Ready(signal) = self.threads[index].state else {
+                continue;
+            };
+            let id = self.threads[index].id;
+            let is_call = {
+                if self.threads[index].registers.pc() == 0 {
+                    self.threads[index].registers = ptrace::registers(id)?.0;
+                }
+                let pc = self.threads[index].registers.pc();
+                policy::code_at(self.process(files)?, pc) == Some(SYSCALL)
+            };
+            if let Err(error) = ptrace::step(id, signal) {
+                self.gone(error)?;
+                self.threads[index].state = State::Running;
+                continue;
+            }
+            self.threads[index].state = State::Running;
+            let mut patience = PATIENCE;
+            loop {
+                match ptrace::wait(Some(id), !is_call) {
+                    Ok(Some((id, status))) => {
+                        if let Some(stepped) = self.after(id, status)? {
+                            return Ok(stepped);
+                        }
+                        break;
+                    }
+                    Ok(None) => {
+                        patience -= 1;
+                        if patience == 0 {
+                            break;
+                        }
+                        thread::yield_now();
+                    }
+                    Err(error) => {
+                        self.gone(error)?;
+                        self.forget(id, 0);
+                        break;
+                    }
+                }
+            }
+        }
+    }
+
+    /// Notes what has become of a thread, and tells if that was a step.
+    fn after(&mut self, id: Id, status: Status) -> io::Result<Option<Stepped>> {
+        self.take(id, status)?;
+        let stepped = Status::Stopped {
+            signal: libc::SIGTRAP,
+            event: 0,
+        };
+        let Some(index) = self.index_of(id).filter(|_| status == stepped) else {
+            return Ok(None);
+        };
+        let (registers, call) = ptrace::registers(id)?;
+        // Of what is no system call the number is -1.
+        if MAPPING_CALLS.contains(&call) {
+            self.stale = true;
+        }
+        self.threads[index].registers = registers;
+        Ok(Some(Stepped::Step {
+            thread: id,
+            registers,
+        }))
+    }
+
+    /// The thread whose turn it is, or the next one that can go on.
+    fn next_ready(&mut self) -> Option<usize> {
+        let count = self.threads.len();
+        self.left_of_turn = self.left_of_turn.saturating_sub(1);
+        if self.left_of_turn == 0 {
+            self.turn += 1;
+        }
+        let found = (0..count)
+            .map(|add| (self.turn + add) % count)
+            .find(|index| self.threads[*index].state != State::Running)?;
+        if found != self.turn || self.left_of_turn == 0 {
+            self.turn = found;
+            self.left_of_turn = TURN;
+        }
+        Some(found)
+    }
+
+    fn poll(&mut self) -> io::Result<Option<(Id, Status)>> {
+        match ptrace::wait(None, false) {
+            Ok(found) => Ok(found),
+            Err(error) if error.raw_os_error() == Some(libc::ECHILD) => {
+                self.ended.get_or_insert(0);
+                Ok(None)
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Notes what has become of a thread.
+    fn take(&mut self, id: Id, status: Status) -> io::Result<()> {
+        let (signal, event) = match status {
+            Status::Ended(code) => {
+                self.forget(id, code);
+                return Ok(());
+            }
+            Status::Stopped { signal, event } => (signal, event),
+        };
+        if event == libc::PTRACE_EVENT_EXEC {
+            // It is the only thread now, and has the first one's id.
+            self.threads.retain(|thread| thread.id == id);
+            self.stale = true;
+        }
+        if event == libc::PTRACE_EVENT_CLONE {
+            // The new thread may have shown itself before.
+            let new = ptrace::message(id)?;
+            self.add(new);
+        }
+        let index = self.add(id);
+        let passed_on = if event == 0 && signal != libc::SIGTRAP {
+            signal
+        } else {
+            0
+        };
+        let thread = &mut self.threads[index];
+        // A signal that has not been delivered yet is not to be lost.
+        if let (State::Ready(waiting), 0) = (thread.state, passed_on) {
+            thread.state = State::Ready(waiting);
+        } else {
+            thread.state = State::Ready(passed_on);
+        }
+        thread.registers = Registers::default();
+        Ok(())
+    }
+
+    fn add(&mut self, id: Id) -> usize {
+        self.index_of(id).unwrap_or_else(|| {
+            self.threads.push(Thread {
+                id,
+                state: State::Running,
+                registers: Registers::default(),
+            });
+            self.threads.len() - 1
+        })
+    }
+
+    fn forget(&mut self, id: Id, code: i32) {
+        self.threads.retain(|thread| thread.id != id);
+        if id == self.process_id || self.threads.is_empty() {
+            self.ended = Some(code);
+        }
+    }
+
+    fn index_of(&self, id: Id) -> Option<usize> {
+        self.threads.iter().position(|thread| thread.id == id)
+    }
+
+    fn go_on(&mut self, index: usize, signal: i32) -> io::Result<()> {
+        let id = self.threads[index].id;
+        self.threads[index].state = State::Running;
+        self.threads[index].registers = Registers::default();
+        self.resume(id, signal)
+    }
+
+    fn resume(&mut self, id: Id, signal: i32) -> io::Result<()> {
+        ptrace::run(id, signal).or_else(|error| self.gone(error))
+    }
+
+    /// That a thread is gone shows when it is waited for.
+    fn gone(&self, error: io::Error) -> io::Result<()> {
+        match error.raw_os_error() {
+            Some(libc::ESRCH | libc::ECHILD) => Ok(()),
+            _ => Err(error),
+        }
+    }
+}
+
+impl Drop for Tracer {
+    fn drop(&mut self) {
+        if self.ended.is_some() {
+            return;
+        }
+        ptrace::kill(self.process_id);
+        // Until the last of its threads is gone; others have no children here.
+        while ptrace::wait(None, true).is_ok() {}
+    }
+}
+
+/// How much is read at once, around the stack pointer: a red zone of 128 bytes below it, and what
+/// most stacks need.
+const NEAR: usize = 2048;
+const BELOW: u64 = 128;
+const PAGE: usize = 4096;
+
+/// The memory of a program that stands still. What was read once is not read again.
+pub(crate) struct Snapshot {
+    process: Id,
+    first: u64,
+    len: usize,
+    near: [u8; NEAR],
+    pages: RefCell<Vec<(u64, usize, Box<[u8; PAGE]>)>>,
+}
+
+impl Snapshot {
+    fn new(process: Id, sp: u64) -> Snapshot {
+        let first = sp.saturating_sub(BELOW);
+        let mut near = [0; NEAR];
+        let len = ptrace::read(process, first, &mut near);
+        Snapshot {
+            process,
+            first,
+            len,
+            near,
+            pages: RefCell::default(),
+        }
+    }
+}
+
+impl Memory for Snapshot {
+    #[inline]
+    fn read_word(&self, address: u64) -> Result<u64, Fault> {
+        let at = address.wrapping_sub(self.first);
+        if at < NEAR as u64 {
+            if let Some(word) = self.near[at as usize..self.len.max(at as usize)].first_chunk() {
+                return Ok(u64::from_le_bytes(*word));
+            }
+        }
+        let start = address & !(PAGE as u64 - 1);
+        let at = (address - start) as usize;
+        if at > PAGE - 8 {
+            // Of two pages.
+            let mut word = [0; 8];
+            return match ptrace::read(self.process, address, &mut word) {
+                8 => Ok(u64::from_le_bytes(word)),
+                _ => Err(Fault),
+            };
+        }
+        let mut pages = self.pages.borrow_mut();
+        let index = match pages.iter().position(|(page, _, _)| *page == start) {
+            Some(index) => index,
+            None => {
+                let mut bytes = Box::new([0; PAGE]);
+                let len = ptrace::read(self.process, start, &mut bytes[..]);
+                pages.push((start, len, bytes));
+                pages.len() - 1
+            }
+        };
+        let (_, len, bytes) = &pages[index];
+        bytes[at..(*len).max(at)]
+            .first_chunk()
+            .map(|word| u64::from_le_bytes(*word))
+            .ok_or(Fault)
+    }
+}

@@ -1,0 +1,350 @@
+// SPDX-License-Identifier: GPL-2.0-only OR MIT
+
+//! The kernel module's walk, on the host: what rust/walk.rs does with the core, step by step, and
+//! by the same names.
+//!
+//! It reads sections and code from the files instead of the memory that they are mapped to, and so
+//! knows nothing of pages that are not there, nor of budgets. All else is as in the module; what is
+//! changed there has to be changed here.
+
+use sframe::{
+    abi::Abi,
+    bytes::Source,
+    code,
+    elf,
+    error::Error,
+    rule::Rule,
+    section::{
+        Search,
+        Section, //
+    },
+    unwind::{
+        self,
+        Frame,
+        Lost,
+        Memory,
+        Step,
+        Stop, //
+    }, //
+};
+
+use crate::{
+    dwarf::{
+        Registers,
+        Table,
+        RBP, //
+    },
+    process::{
+        File,
+        Mapping,
+        Process, //
+    }, //
+};
+
+/// The most frames of a stack, as `kernel.perf_event_max_stack` has it.
+pub const MOST_FRAMES: usize = 127;
+
+/// What told where a frame is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum By {
+    /// The registers: it is the innermost.
+    Registers,
+    /// A row of SFrame, or the instructions of a PLT.
+    Rows,
+    /// The code at the innermost frame's PC, where there are no rows.
+    Code,
+    /// The frame pointer, where there are no rows.
+    FramePointer,
+}
+
+impl By {
+    /// A short name, for tables.
+    pub const fn name(self) -> &'static str {
+        match self {
+            By::Registers => "registers",
+            By::Rows => "rows",
+            By::Code => "code",
+            By::FramePointer => "frame-pointer",
+        }
+    }
+}
+
+/// A frame that was found.
+#[derive(Clone, Copy, Debug)]
+pub struct Found {
+    /// The frame.
+    pub frame: Frame,
+    /// What told where it is.
+    pub by: By,
+    /// At which address its own rule is looked up: its PC, or one less.
+    pub at: u64,
+}
+
+/// Why a walk has ended, as the module's counters name it.
+pub type Reason = &'static str;
+
+/// The stack is complete.
+pub const OUTERMOST: Reason = "outermost";
+/// There are more than [`MOST_FRAMES`].
+pub const FULL: Reason = "full";
+/// There are no rows, and the frame pointer did not pass the checks.
+pub const NO_ROWS: Reason = "no_rows";
+
+/// What is known of rows for a part of a file.
+#[derive(Clone, Copy)]
+enum Rows {
+    None,
+    /// The section, in link-time addresses.
+    Section(Section),
+    Bad(Error),
+}
+
+/// Walks as the module does, and keeps the rules it has found.
+#[derive(Default)]
+pub struct Walker {
+    /// By file and offset of the mapping in it.
+    rows: Table<(usize, u64), Rows>,
+    /// By file and link-time address, for the innermost frame or others.
+    rules: Table<(usize, u64), [Option<Result<Option<Rule>, Error>>; 2]>,
+}
+
+impl Walker {
+    /// One that has found nothing yet.
+    pub fn new() -> Walker {
+        Walker::default()
+    }
+
+    /// Walks from the registers outwards. `frames` is emptied first.
+    pub fn walk<M: Memory + ?Sized>(
+        &mut self,
+        process: &Process,
+        registers: &Registers,
+        memory: &M,
+        frames: &mut Vec<Found>,
+    ) -> Reason {
+        let mut frame = Frame {
+            pc: registers.pc(),
+            sp: registers.sp(),
+            fp: registers.get(RBP).unwrap_or(0),
+        };
+        frames.clear();
+        frames.push(Found {
+            frame,
+            by: By::Registers,
+            at: frame.pc,
+        });
+        let mut at = frame.pc;
+        let mut innermost = true;
+        let mut exact;
+
+        loop {
+            let Some(mapping) = process.at(at) else {
+                return "not_mapped";
+            };
+            let (step, by) = match self.rule_at(at, innermost, mapping) {
+                Ok(Some(rule)) => {
+                    exact = rule.signal;
+                    let registers = innermost.then_some(registers);
+                    let step = unwind::step(Abi::Amd64, &rule, &frame, &registers, memory);
+                    (step.map_err(stop_name), By::Rows)
+                }
+                Ok(None) => {
+                    exact = false;
+                    match self.without_rows(&frame, innermost, mapping, process, memory) {
+                        Ok((step, by)) => (Ok(step), by),
+                        Err(reason) => return reason,
+                    }
+                }
+                Err(error) => return error_name(error),
+            };
+            match step {
+                Ok(Step::Caller(caller)) => frame = caller,
+                Ok(Step::Outermost) => return OUTERMOST,
+                Err(reason) => return reason,
+            }
+
+            innermost = false;
+            at = if exact {
+                frame.pc
+            } else {
+                frame.pc.wrapping_sub(1)
+            };
+            match process.at(at) {
+                Some(mapping) if mapping.executable => {}
+                Some(_) => return "not_executable",
+                None => return "not_mapped",
+            }
+            if frames.len() == MOST_FRAMES {
+                return FULL;
+            }
+            frames.push(Found { frame, by, at });
+        }
+    }
+
+    /// The rule at a run-time address in `mapping`; `None` if there are no rows for it.
+    ///
+    /// # Errors
+    ///
+    /// The section cannot be used.
+    pub fn rule_at(
+        &mut self,
+        at: u64,
+        innermost: bool,
+        mapping: &Mapping,
+    ) -> Result<Option<Rule>, Error> {
+        let Some((file, link)) = mapping.link_address(at) else {
+            return Ok(None);
+        };
+        let rows = self.rows_of(file, mapping);
+        let known = self.rules.entry((file.number, link)).or_default();
+        *known[usize::from(innermost)]
+            .get_or_insert_with(|| rule_of_rows(rows, file, link, innermost))
+    }
+
+    /// Whether the file that is mapped has rows for any code.
+    pub fn has_rows(&mut self, mapping: &Mapping) -> bool {
+        mapping
+            .file
+            .is_some_and(|file| !matches!(self.rows_of(file, mapping), Rows::None))
+    }
+
+    fn rows_of(&mut self, file: &'static File, mapping: &Mapping) -> Rows {
+        *self
+            .rows
+            .entry((file.number, mapping.offset))
+            .or_insert_with(|| open(file, mapping))
+    }
+
+    /// The step where there are no rows.
+    fn without_rows<M: Memory + ?Sized>(
+        &mut self,
+        frame: &Frame,
+        innermost: bool,
+        mapping: &Mapping,
+        process: &Process,
+        memory: &M,
+    ) -> Result<(Step, By), Reason> {
+        let rows = match mapping.file {
+            Some(file) => self.rows_of(file, mapping),
+            None => Rows::None,
+        };
+        let keeps_frame_pointer = match rows {
+            Rows::Section(section) if !section.frame_pointer() => return Err(NO_ROWS),
+            Rows::Section(_) => true,
+            _ => false,
+        };
+        if innermost {
+            let rule = code_at(process, frame.pc.wrapping_sub(1))
+                .and_then(|bytes| code::rule_without_frame_pointer(&bytes));
+            if let Some(rule) = rule {
+                if let Ok(Step::Caller(caller)) =
+                    unwind::step(Abi::Amd64, &rule, frame, &Lost, memory)
+                {
+                    if is_behind_call(process, caller.pc) {
+                        return Ok((Step::Caller(caller), By::Code));
+                    }
+                }
+            }
+        }
+
+        let stack_end = process.at(frame.sp).map_or(0, |mapping| mapping.end);
+        let on_stack =
+            frame.fp >= frame.sp && frame.fp.checked_add(16).is_some_and(|end| end <= stack_end);
+        if !on_stack {
+            return Err(NO_ROWS);
+        }
+        let step = unwind::step_by_frame_pointer(frame, memory).map_err(|_| NO_ROWS)?;
+        if let Step::Caller(caller) = step {
+            if !keeps_frame_pointer && !is_behind_call(process, caller.pc) {
+                return Err(NO_ROWS);
+            }
+        }
+        Ok((step, By::FramePointer))
+    }
+}
+
+/// The section of a file, if it has one for the code that is mapped.
+fn open(file: &'static File, mapping: &Mapping) -> Rows {
+    // The vDSO is no file.
+    if !mapping.name.starts_with('/') {
+        return Rows::None;
+    }
+    let Ok(found) = elf::find_sframe(file.bytes, mapping.offset) else {
+        return Rows::None;
+    };
+    let (Some(place), true) = (found.sframe, found.executable) else {
+        return Rows::None;
+    };
+    let bytes = section_bytes(file, place);
+    let mut section = match Section::open(bytes, place.vaddr, place.memsz) {
+        Ok(section) if section.abi() == Abi::Amd64 => section,
+        Ok(_) => return Rows::None,
+        Err(error) => return Rows::Bad(error),
+    };
+    let start = found.link_address(mapping.offset);
+    let len = mapping.end - mapping.start;
+    match section.settle_starts(bytes, |at| at.wrapping_sub(start) < len) {
+        Ok(()) => Rows::Section(section),
+        Err(error) => Rows::Bad(error),
+    }
+}
+
+fn section_bytes(file: &File, place: elf::Place) -> &'static [u8] {
+    let bytes = file.bytes_at(place.vaddr);
+    let len = usize::try_from(place.memsz).unwrap_or(usize::MAX);
+    &bytes[..len.min(bytes.len())]
+}
+
+fn rule_of_rows(rows: Rows, file: &File, at: u64, innermost: bool) -> Result<Option<Rule>, Error> {
+    let section = match rows {
+        Rows::None => return Ok(None),
+        Rows::Section(section) => section,
+        Rows::Bad(error) => return Err(error),
+    };
+    let bytes = file.bytes_at(section.address());
+    let Some(function) = section.find_function(bytes, at, Search::Bounded)? else {
+        return Ok(None);
+    };
+    // Nothing is called from a PLT.
+    if innermost {
+        let rule = function.stub(at).and_then(|(stub, offset)| {
+            code::rule_of_stub(&file.bytes_at(stub).read(0).ok()?, offset)
+        });
+        if rule.is_some() {
+            return Ok(rule);
+        }
+    }
+    section.find_rule(bytes, &function, at, Search::Bounded)
+}
+
+/// Code at a run-time address.
+pub fn code_at<const N: usize>(process: &Process, address: u64) -> Option<[u8; N]> {
+    let (file, link) = process.at(address)?.link_address(address)?;
+    file.bytes_at(link).read(0).ok()
+}
+
+/// Whether a run-time address may be behind a call.
+pub fn is_behind_call(process: &Process, pc: u64) -> bool {
+    code_at(process, pc.wrapping_sub(code::LONGEST as u64))
+        .is_some_and(|bytes| code::ends_with_call(&bytes))
+}
+
+fn stop_name(stop: Stop) -> Reason {
+    match stop {
+        Stop::CfaNotRising => "cfa_not_rising",
+        Stop::CfaMisaligned => "cfa_misaligned",
+        Stop::CfaOverflow => "cfa_overflow",
+        Stop::RegisterUnknown => "register_unknown",
+        Stop::Fault { .. } => "stack_fault",
+        Stop::FpZero | Stop::FpBelowSp | Stop::FpMisaligned => NO_ROWS,
+    }
+}
+
+fn error_name(error: Error) -> Reason {
+    match error {
+        Error::Fault { .. } => "section_fault",
+        Error::Malformed { .. } => "malformed",
+        Error::Unsupported { .. } => "unsupported",
+        Error::TooLong => "search_too_long",
+    }
+}

@@ -1,0 +1,511 @@
+// SPDX-License-Identifier: GPL-2.0-only OR MIT
+
+//! What is mapped where in a process, and the files behind it.
+//!
+//! Files are read once, whole, and stay: their number is small, and all that is made of them then
+//! needs no lifetimes.
+
+use std::{
+    cell::OnceCell,
+    collections::HashMap,
+    fmt,
+    fs,
+    io,
+    path::{
+        Path,
+        PathBuf, //
+    }, //
+};
+
+use object::{
+    elf,
+    read::elf::{
+        ElfFile64,
+        ProgramHeader, //
+    },
+    Endianness,
+    Object,
+    ObjectSection,
+    ObjectSymbol,
+    SymbolKind, //
+};
+
+use crate::dwarf::Cfi;
+
+/// A part of an ELF file that is mapped.
+#[derive(Clone, Copy, Debug)]
+pub struct Segment {
+    /// Where it is in the file, in bytes.
+    pub offset: u64,
+    /// How much of it is in the file, in bytes.
+    pub size: u64,
+    /// Its link-time address.
+    pub address: u64,
+    /// Whether it holds code.
+    pub executable: bool,
+}
+
+/// A part of an ELF file that has a name.
+#[derive(Clone, Debug)]
+pub struct Section {
+    /// The name.
+    pub name: String,
+    /// Its link-time address.
+    pub address: u64,
+    /// Its size, in bytes.
+    pub size: u64,
+}
+
+#[derive(Debug)]
+struct Symbol {
+    address: u64,
+    size: u64,
+    name: String,
+}
+
+/// An ELF file, or an image of one. Addresses are link-time addresses.
+pub struct File {
+    /// Counts files, for tables by file.
+    pub number: usize,
+    /// Where it was read from; of an image what it is called.
+    pub path: PathBuf,
+    /// All of it.
+    pub bytes: &'static [u8],
+    /// What is mapped of it.
+    pub segments: Vec<Segment>,
+    /// What it consists of; nothing if it was stripped of section headers.
+    pub sections: Vec<Section>,
+    symbols: OnceCell<Vec<Symbol>>,
+    cfi: OnceCell<Result<Cfi, String>>,
+}
+
+impl fmt::Debug for File {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", self.path.display())
+    }
+}
+
+impl File {
+    fn new(number: usize, path: &Path, bytes: &'static [u8]) -> Result<File, object::Error> {
+        let elf = ElfFile64::<Endianness>::parse(bytes)?;
+        let endian = elf.endian();
+        let segments = elf.elf_program_headers().iter();
+        let segments = segments
+            .filter(|header| header.p_type(endian) == elf::PT_LOAD)
+            .map(|header| Segment {
+                offset: header.p_offset(endian),
+                size: header.p_filesz(endian),
+                address: header.p_vaddr(endian),
+                executable: header.p_flags(endian) & elf::PF_X != 0,
+            })
+            .collect();
+        let sections = elf.sections().map(|section| Section {
+            name: section.name().unwrap_or_default().to_owned(),
+            address: section.address(),
+            size: section.size(),
+        });
+        Ok(File {
+            number,
+            path: path.to_owned(),
+            bytes,
+            segments,
+            sections: sections.collect(),
+            symbols: OnceCell::new(),
+            cfi: OnceCell::new(),
+        })
+    }
+
+    fn elf(&self) -> ElfFile64<'static> {
+        ElfFile64::parse(self.bytes).expect("what was parsed once is so again")
+    }
+
+    /// The unwind tables in .eh_frame.
+    ///
+    /// # Errors
+    ///
+    /// What is wrong with them, or that there are none.
+    pub fn cfi(&self) -> Result<&Cfi, &str> {
+        let cfi = self.cfi.get_or_init(|| {
+            let elf = self.elf();
+            let section = elf
+                .section_by_name(".eh_frame")
+                .ok_or_else(|| "there is no .eh_frame".to_owned())?;
+            let data = section.data().map_err(|error| error.to_string())?;
+            let address_of = |name| elf.section_by_name(name).map_or(0, |found| found.address());
+            Cfi::new(
+                data,
+                section.address(),
+                address_of(".text"),
+                address_of(".got"),
+            )
+            .map_err(|error| error.to_string())
+        });
+        cfi.as_ref().map_err(|error| &**error)
+    }
+
+    /// The bytes from `address` on, to the end of their segment.
+    pub fn bytes_at(&self, address: u64) -> &'static [u8] {
+        let segment = self
+            .segments
+            .iter()
+            .find(|segment| address.wrapping_sub(segment.address) < segment.size);
+        segment
+            .and_then(|segment| {
+                let start = address - segment.address + segment.offset;
+                let end = segment.offset + segment.size;
+                self.bytes
+                    .get(usize::try_from(start).ok()?..usize::try_from(end).ok()?)
+            })
+            .unwrap_or_default()
+    }
+
+    /// The section that holds an address; "" if it is not known.
+    pub fn section_at(&self, address: u64) -> &str {
+        let holds = |section: &&Section| {
+            section.address != 0 && address.wrapping_sub(section.address) < section.size
+        };
+        self.sections
+            .iter()
+            .find(holds)
+            .map_or("", |section| &section.name)
+    }
+
+    /// The function that holds an address, and how far in that is, in bytes.
+    pub fn function_at(&self, address: u64) -> Option<(&str, u64)> {
+        let symbols = self.symbols.get_or_init(|| self.read_symbols());
+        let index = symbols.partition_point(|symbol| symbol.address <= address);
+        let symbol = symbols.get(index.checked_sub(1)?)?;
+        let offset = address - symbol.address;
+        (offset < symbol.size || symbol.size == 0).then_some((&*symbol.name, offset))
+    }
+
+    /// Where the function begins that holds an address, by .eh_frame or by its symbol; else the
+    /// address itself.
+    pub fn function_start(&self, address: u64) -> u64 {
+        match self.cfi().ok().and_then(|cfi| cfi.function_at(address)) {
+            Some((start, _)) => start,
+            None => address - self.function_at(address).map_or(0, |(_, offset)| offset),
+        }
+    }
+
+    fn read_symbols(&self) -> Vec<Symbol> {
+        let elf = self.elf();
+        let mut symbols: Vec<Symbol> = elf
+            .symbols()
+            .chain(elf.dynamic_symbols())
+            .filter(|symbol| {
+                symbol.is_definition()
+                    && (symbol.kind() == SymbolKind::Text
+                        // Assembly often gives no type.
+                        || symbol.size() == 0 && symbol.kind() == SymbolKind::Unknown)
+            })
+            .map(|symbol| Symbol {
+                address: symbol.address(),
+                size: symbol.size(),
+                name: symbol.name().unwrap_or_default().to_owned(),
+            })
+            .collect();
+        // Of several at an address the one that says its size, and then the first by name.
+        symbols.sort_by(|a, b| (a.address, b.size, &a.name).cmp(&(b.address, a.size, &b.name)));
+        symbols.dedup_by_key(|symbol| symbol.address);
+        symbols
+    }
+}
+
+/// All files that were met.
+#[derive(Debug, Default)]
+pub struct Files {
+    by_path: HashMap<PathBuf, Option<&'static File>>,
+    count: usize,
+}
+
+impl Files {
+    /// No files.
+    pub fn new() -> Files {
+        Files::default()
+    }
+
+    /// The file at a path; `None` if it cannot be read or is no ELF file of 64 bits.
+    pub fn open(&mut self, path: &Path) -> Option<&'static File> {
+        if let Some(known) = self.by_path.get(path) {
+            return *known;
+        }
+        let file = fs::read(path)
+            .ok()
+            .and_then(|bytes| self.add(path, bytes).ok());
+        self.by_path.insert(path.to_owned(), file);
+        file
+    }
+
+    /// Adds an image that is no file, as the vDSO. The same bytes are the same file.
+    ///
+    /// # Errors
+    ///
+    /// It is no ELF file of 64 bits.
+    pub fn add(&mut self, path: &Path, bytes: Vec<u8>) -> Result<&'static File, object::Error> {
+        if let Some(Some(known)) = self.by_path.get(path) {
+            if known.bytes == bytes {
+                return Ok(known);
+            }
+        }
+        let file = File::new(self.count, path, bytes.leak())?;
+        let file: &'static File = Box::leak(Box::new(file));
+        self.count += 1;
+        self.by_path.insert(path.to_owned(), Some(file));
+        Ok(file)
+    }
+}
+
+/// What is mapped at a range of run-time addresses.
+#[derive(Clone, Debug)]
+pub struct Mapping {
+    /// The first address.
+    pub start: u64,
+    /// The address behind the last.
+    pub end: u64,
+    /// Where in the file it begins, in bytes.
+    pub offset: u64,
+    /// Whether code may run there.
+    pub executable: bool,
+    /// The file's path, or what the kernel calls it: "[stack]", or "" for anonymous memory.
+    pub name: String,
+    /// The file, if it is one that could be read.
+    pub file: Option<&'static File>,
+}
+
+impl Mapping {
+    /// What a run-time address was before it was moved: the file, and the link-time address.
+    pub fn link_address(&self, address: u64) -> Option<(&'static File, u64)> {
+        let file = self.file?;
+        let offset = address.wrapping_sub(self.start).wrapping_add(self.offset);
+        let loaded = |segment: &&Segment| offset.wrapping_sub(segment.offset) < segment.size;
+        // Segments may share a page of the file; the one that is mapped as this is goes first.
+        let segment = file
+            .segments
+            .iter()
+            .filter(loaded)
+            .max_by_key(|segment| segment.executable == self.executable)?;
+        Some((file, offset - segment.offset + segment.address))
+    }
+}
+
+/// What is mapped in a process.
+#[derive(Clone, Debug, Default)]
+pub struct Process {
+    /// Sorted, and apart from each other.
+    mappings: Vec<Mapping>,
+}
+
+impl Process {
+    /// A process in which nothing is mapped.
+    pub fn new() -> Process {
+        Process::default()
+    }
+
+    /// What is mapped now in the process of this id. The vDSO is read from its memory.
+    ///
+    /// # Errors
+    ///
+    /// The process's files in /proc cannot be read.
+    pub fn read(pid: u32, files: &mut Files) -> io::Result<Process> {
+        let mut process = Process::new();
+        let text = fs::read_to_string(format!("/proc/{pid}/maps"))?;
+        for line in text.lines() {
+            let Some(mut mapping) = parse_maps_line(line) else {
+                return Err(io::Error::other(format!(
+                    "/proc/{pid}/maps has the line {line:?}"
+                )));
+            };
+            if mapping.name == "[vdso]" {
+                let len = (mapping.end - mapping.start) as usize;
+                let bytes = read_memory(pid, mapping.start, len)?;
+                mapping.file = files.add(Path::new("[vdso]"), bytes).ok();
+            } else if mapping.name.starts_with('/') {
+                // The data of a program is of no use here, and may be a device.
+                let is_file = fs::metadata(&mapping.name).is_ok_and(|data| data.is_file());
+                if is_file {
+                    mapping.file = files.open(Path::new(&mapping.name));
+                }
+            }
+            process.mappings.push(mapping);
+        }
+        Ok(process)
+    }
+
+    /// Maps over what was there.
+    pub fn map(&mut self, mapping: Mapping) {
+        let mut kept = Vec::with_capacity(self.mappings.len() + 2);
+        for old in self.mappings.drain(..) {
+            if old.start < mapping.start {
+                kept.push(Mapping {
+                    end: old.end.min(mapping.start),
+                    ..old.clone()
+                });
+            }
+            if old.end > mapping.end {
+                let start = old.start.max(mapping.end);
+                kept.push(Mapping {
+                    start,
+                    offset: old.offset + (start - old.start),
+                    ..old
+                });
+            }
+        }
+        kept.push(mapping);
+        kept.sort_by_key(|mapping| mapping.start);
+        self.mappings = kept;
+    }
+
+    /// What is mapped at a run-time address.
+    pub fn at(&self, address: u64) -> Option<&Mapping> {
+        let index = self
+            .mappings
+            .partition_point(|mapping| mapping.start <= address);
+        let mapping = &self.mappings[index.checked_sub(1)?];
+        (address < mapping.end).then_some(mapping)
+    }
+
+    /// All mappings, by address.
+    pub fn mappings(&self) -> &[Mapping] {
+        &self.mappings
+    }
+
+    /// A run-time address as people read it: file, function and offset.
+    pub fn describe(&self, address: u64) -> String {
+        let Some(mapping) = self.at(address) else {
+            return format!("{address:#x}, where nothing is mapped");
+        };
+        let Some((file, link)) = mapping.link_address(address) else {
+            return format!("{address:#x} in {}", name_or_anonymous(&mapping.name));
+        };
+        let name = file.path.file_name().unwrap_or(file.path.as_os_str());
+        let name = name.to_string_lossy();
+        match file.function_at(link) {
+            Some((function, offset)) => format!("{name}:{function}+{offset:#x} ({link:#x})"),
+            None => format!("{name}:{} {link:#x}", file.section_at(link)),
+        }
+    }
+}
+
+fn name_or_anonymous(name: &str) -> &str {
+    if name.is_empty() {
+        "anonymous memory"
+    } else {
+        name
+    }
+}
+
+/// Bytes of another process.
+fn read_memory(pid: u32, address: u64, len: usize) -> io::Result<Vec<u8>> {
+    use std::os::unix::fs::FileExt;
+
+    let mut bytes = vec![0; len];
+    fs::File::open(format!("/proc/{pid}/mem"))?.read_exact_at(&mut bytes, address)?;
+    Ok(bytes)
+}
+
+/// `START-END PERMISSIONS OFFSET DEVICE INODE NAME`, the name possibly with spaces or absent.
+fn parse_maps_line(line: &str) -> Option<Mapping> {
+    let mut rest = line;
+    let mut field = || {
+        let (field, behind) = rest.split_once(' ').unwrap_or((rest, ""));
+        rest = behind;
+        field
+    };
+    let (start, end) = field().split_once('-')?;
+    let permissions = field();
+    let offset = field();
+    let (_device, _inode) = (field(), field());
+    let name = rest.trim_start();
+    Some(Mapping {
+        start: u64::from_str_radix(start, 16).ok()?,
+        end: u64::from_str_radix(end, 16).ok()?,
+        offset: u64::from_str_radix(offset, 16).ok()?,
+        executable: permissions.contains('x'),
+        // Still mapped, but no longer there to be read.
+        name: name.to_owned(),
+        file: None,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn mapping(start: u64, end: u64, offset: u64, name: &str) -> Mapping {
+        Mapping {
+            start,
+            end,
+            offset,
+            executable: true,
+            name: name.to_owned(),
+            file: None,
+        }
+    }
+
+    #[test]
+    fn lines_of_maps() {
+        let line = "7f00-8f00 r-xp 00001000 fe:01 123456     /usr/lib/with space.so";
+        let found = parse_maps_line(line).unwrap();
+        assert_eq!(
+            (found.start, found.end, found.offset),
+            (0x7f00, 0x8f00, 0x1000)
+        );
+        assert_eq!(found.name, "/usr/lib/with space.so");
+        assert!(found.executable);
+        let found = parse_maps_line("1000-2000 rw-p 00000000 00:00 0 ").unwrap();
+        assert_eq!(found.name, "");
+        assert!(!found.executable);
+        assert!(parse_maps_line("nonsense").is_none());
+    }
+
+    #[test]
+    fn a_mapping_replaces_what_was_there() {
+        let mut process = Process::new();
+        process.map(mapping(0x1000, 0x5000, 0, "a"));
+        process.map(mapping(0x2000, 0x3000, 0x9000, "b"));
+        process.map(mapping(0x4000, 0x6000, 0, "c"));
+        let seen: Vec<_> = process
+            .mappings()
+            .iter()
+            .map(|mapping| (mapping.start, mapping.end, mapping.offset, &*mapping.name))
+            .collect();
+        assert_eq!(
+            seen,
+            [
+                (0x1000, 0x2000, 0, "a"),
+                (0x2000, 0x3000, 0x9000, "b"),
+                (0x3000, 0x4000, 0x2000, "a"),
+                (0x4000, 0x6000, 0, "c"),
+            ]
+        );
+        assert!(process.at(0xfff).is_none());
+        assert_eq!(process.at(0x3fff).unwrap().name, "a");
+        assert!(process.at(0x6000).is_none());
+    }
+
+    #[test]
+    fn this_very_process() {
+        let mut files = Files::new();
+        let process = Process::read(std::process::id(), &mut files).unwrap();
+        let address = this_very_process as fn() as usize as u64;
+        let (file, link) = process.at(address).unwrap().link_address(address).unwrap();
+        assert_eq!(file.path, std::env::current_exe().unwrap());
+        let (function, 0) = file.function_at(link).unwrap() else {
+            panic!("{link:#x} is the start of a function");
+        };
+        assert!(function.contains("this_very_process"), "{function}");
+        assert_eq!(file.section_at(link), ".text");
+        // Its code in the file is what runs.
+        let start = file.bytes_at(link);
+        let memory = read_memory(std::process::id(), address, 16).unwrap();
+        assert_eq!(start[..16], memory);
+        let vdso = process
+            .mappings()
+            .iter()
+            .find(|mapping| mapping.name == "[vdso]");
+        if let Some(vdso) = vdso {
+            assert!(vdso.file.unwrap().cfi().is_ok());
+        }
+    }
+}

@@ -1,0 +1,174 @@
+// SPDX-License-Identifier: GPL-2.0-only OR MIT
+
+//! The recorder and its judge, on a program of its own and on this very machine's kernel. Without
+//! perf_event_open, or without root, there is nothing to be seen.
+
+use std::{
+    fs,
+    path::{
+        Path,
+        PathBuf, //
+    },
+    process::{
+        Command,
+        Output, //
+    }, //
+};
+
+use serde_json::Value;
+
+/// Recursion, a leaf, a variable array, and a call that comes back out of libc, which has no rows.
+const PROGRAM: &str = r"
+#include <stdlib.h>
+#define N __attribute__((noinline))
+static volatile unsigned long sink;
+N void leaf(unsigned long n) { for (unsigned long i = 0; i < n; i++) sink += i; }
+N unsigned long tree(int n) { leaf(n); return n < 2 ? n : tree(n - 1) + tree(n - 2) + sink; }
+N void varied(int n) { volatile char array[n]; array[n - 1] = 1; sink += tree(array[n - 1] + 9); }
+static int compare(const void *a, const void *b)
+{
+	leaf(9);
+	return (*(const int *)a > *(const int *)b) - (*(const int *)a < *(const int *)b);
+}
+N void sorted(void)
+{
+	int numbers[40];
+	for (int i = 0; i < 40; i++)
+		numbers[i] = i * 7919 % 211;
+	qsort(numbers, 40, sizeof(int), compare);
+	sink += numbers[7];
+}
+int main(void) { for (int i = 1;; i++) { varied(i % 300 + 1); if (i % 8 == 0) sorted(); } }
+";
+
+fn run(command: &mut Command) -> Output {
+    let output = command.output();
+    output.unwrap_or_else(|error| panic!("{command:?}: {error}"))
+}
+
+fn must(command: &mut Command) {
+    let output = run(command);
+    assert!(
+        output.status.success(),
+        "{command:?}: {}",
+        String::from_utf8_lossy(&output.stderr)
+    );
+}
+
+/// The figures of a recording of PROGRAM, built with `flags`; `None` if nothing can be recorded.
+fn figures(name: &str, flags: &[&str], options: &[&str]) -> Option<Value> {
+    let directory = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
+    fs::create_dir_all(&directory).unwrap();
+    let path = |name: &str| -> PathBuf { directory.join(name) };
+    let source = path("program.c");
+    fs::write(&source, PROGRAM).unwrap();
+    must(
+        Command::new("cc")
+            .args(["-g", "-O2", "-Wa,--gsframe", "-o"])
+            .arg(path("program"))
+            .args(flags)
+            .arg(&source),
+    );
+    let recorder = Path::new(env!("CARGO_MANIFEST_DIR")).join("recorder.c");
+    must(
+        Command::new("cc")
+            .args(["-O2", "-Wall", "-Wextra", "-Werror", "-o"])
+            .arg(path("recorder"))
+            .arg(recorder),
+    );
+    let recorded = run(Command::new(path("recorder"))
+        .args(["-n", "300", "-t", "60", "-b", "8", "-F", "499"])
+        .args(options)
+        .arg("-o")
+        .arg(path("recording"))
+        .arg("--")
+        .arg(path("program")));
+    let said = String::from_utf8_lossy(&recorded.stderr).into_owned();
+    if recorded.status.code() == Some(125) {
+        assert!(
+            said.contains("perf_event_open") || said.contains("ring buffer"),
+            "{said}"
+        );
+        println!("skipped: {said}");
+        return None;
+    }
+    assert!(recorded.status.success(), "{said}");
+    let judged = run(Command::new(env!("CARGO_BIN_EXE_samples"))
+        .arg("--json")
+        .arg(path("json"))
+        .arg(path("recording")));
+    // 1: what this kernel reports need not be true.
+    assert!(
+        matches!(judged.status.code(), Some(0 | 1)),
+        "{}",
+        String::from_utf8_lossy(&judged.stderr)
+    );
+    println!("{}", String::from_utf8_lossy(&judged.stdout));
+    fs::remove_file(path("recording")).unwrap();
+    let figures: Value = serde_json::from_slice(&fs::read(path("json")).unwrap()).unwrap();
+    let groups = figures["groups"].as_array().unwrap();
+    assert_eq!(groups.len(), 1, "{figures:#}");
+    Some(groups[0].clone())
+}
+
+fn number(figures: &Value, of: &str, what: &str) -> f64 {
+    figures[of][what]
+        .as_f64()
+        .unwrap_or_else(|| panic!("there is no {of}, {what} in {figures:#}"))
+}
+
+#[test]
+fn a_program_with_rows_is_walked_to_main() {
+    let Some(figures) = figures("rows", &["-fomit-frame-pointer"], &[]) else {
+        return;
+    };
+    let judged = figures["judged"].as_u64().unwrap();
+    assert!(judged >= 290, "{figures:#}");
+    assert_eq!(figures["samples"], figures["judged"], "{figures:#}");
+    // What the truth is known to is known to the end, and the module's walk agrees with it.
+    let outermost = figures["truth_ends"]["outermost"].as_u64().unwrap();
+    assert!(outermost + 3 >= judged, "{figures:#}");
+    assert!(
+        figures["identical_offline"].as_f64().unwrap() >= 99.0,
+        "{figures:#}"
+    );
+    assert!(number(&figures, "offline", "to_main") > 50.0, "{figures:#}");
+    assert!(
+        number(&figures, "dwarf_8_kib", "complete") > 99.0,
+        "{figures:#}"
+    );
+    // There are none to go by.
+    assert!(
+        number(&figures, "frame_pointers", "to_main") < 5.0,
+        "{figures:#}"
+    );
+}
+
+#[test]
+fn a_program_with_frame_pointers_is_walked_by_them() {
+    let Some(figures) = figures("pointers", &["-fno-omit-frame-pointer", "-static"], &[]) else {
+        return;
+    };
+    let plain = number(&figures, "frame_pointers", "to_main");
+    let helped = number(&figures, "frame_pointers_and_prologues", "to_main");
+    assert!(plain > 30.0 && helped >= plain, "{figures:#}");
+    assert!(
+        number(&figures, "frame_pointers_and_prologues", "false")
+            <= number(&figures, "frame_pointers", "false"),
+        "{figures:#}"
+    );
+}
+
+#[test]
+fn a_copy_that_is_too_short_ends_the_truth() {
+    let Some(figures) = figures("short", &["-fomit-frame-pointer"], &["-s", "128"]) else {
+        return;
+    };
+    let ends = &figures["truth_ends"];
+    let cut = ends["end-of-copy"].as_u64().unwrap_or(0);
+    assert!(
+        cut > figures["samples"].as_u64().unwrap() / 2,
+        "{figures:#}"
+    );
+    assert_eq!(figures["verdicts"]["longer"], Value::Null, "{figures:#}");
+}

@@ -15,11 +15,20 @@ use truth::{
         Unwinder,
         Why, //
     },
-    policy::Walker,
+    policy::{
+        self,
+        Walker, //
+    },
     process::Process, //
 };
 
 use crate::code;
+
+/// What is needed from further behind the copy than this, in bytes, is not of this stack.
+const FAR: u64 = 1 << 24;
+
+/// `syscall`.
+const SYSCALL: [u8; 2] = [0x0f, 0x05];
 
 /// The most frames that are looked for.
 const MAX_FRAMES: usize = 4096;
@@ -99,8 +108,9 @@ pub(crate) enum End {
     Outermost,
     /// The copy of the stack ends.
     Copy,
-    /// Something is needed that was below the stack pointer, of which there is no copy.
-    Below,
+    /// Something is needed that is elsewhere than on the stack, or below the stack pointer: there
+    /// is no copy of it.
+    NotCopied,
     /// The truth is not known.
     Unknown(Why),
 }
@@ -110,7 +120,7 @@ impl End {
         match self {
             End::Outermost => "outermost",
             End::Copy => "end-of-copy",
-            End::Below => "below-sp",
+            End::NotCopied => "not-copied",
             End::Unknown(why) => why.name(),
         }
     }
@@ -140,10 +150,15 @@ pub(crate) fn truth(
     copy: &Copy<'_>,
 ) -> Stack {
     let mut registers = *innermost;
-    let mut frames = vec![Frame {
-        pc: registers.pc(),
-        at: registers.pc(),
-    }];
+    let pc = registers.pc();
+    let mut frames = vec![Frame { pc, at: pc }];
+    // In a system call what holds is what held at its instruction, which may be the last of its
+    // function: that of a signal's trampoline is.
+    if unwinder.row_at(process, pc) == Err(Why::NoEntry)
+        && policy::code_at(process, pc.wrapping_sub(2)) == Some(SYSCALL)
+    {
+        frames[0].at = pc.wrapping_sub(1);
+    }
     let end = loop {
         let frame = frames[frames.len() - 1];
         let exact = frame.at == frame.pc;
@@ -164,9 +179,22 @@ pub(crate) fn truth(
             Err(Why::NoEntry | Why::NoTable) if is_start(process, frame.at) => {
                 break End::Outermost;
             }
-            Err(Why::Fault(address)) if address >= copy.sp => break End::Copy,
-            Err(Why::Fault(address)) if copy.sp.wrapping_sub(address) <= 0x1000 => {
-                break End::Below;
+            // What nothing called returns to the very start of a function (makecontext).
+            Err(Why::NoEntry)
+                if !exact
+                    && unwinder.step(process, &registers, copy, true) == Ok(Outcome::Outermost) =>
+            {
+                break End::Outermost;
+            }
+            Err(Why::Fault(address)) => {
+                let beyond = address
+                    .wrapping_sub(copy.sp)
+                    .wrapping_sub(copy.stack.len() as u64);
+                break if beyond.wrapping_add(8) < FAR {
+                    End::Copy
+                } else {
+                    End::NotCopied
+                };
             }
             Err(why) => break End::Unknown(why),
         }

@@ -184,12 +184,8 @@ impl Report {
             Finding::NoTruth(end, process, frame) => {
                 *group.unjudged.entry("no truth").or_default() += 1;
                 *group.ends.entry(end.name()).or_default() += 1;
-                let what = format!(
-                    "no truth ({}) at {}",
-                    end.name(),
-                    process.describe(frame.pc)
-                );
-                group.kinds.entry(what).or_default().samples += 1;
+                let what = format!("{} at {}", end.name(), process.describe(frame.pc));
+                *group.gaps.entry(what).or_default() += 1;
                 return;
             }
             Finding::Judged(judged) => judged,

@@ -27,6 +27,12 @@ use crate::code;
 /// What is needed from further behind the copy than this, in bytes, is not of this stack.
 const FAR: u64 = 1 << 24;
 
+/// The DWARF number of rax.
+const RAX: u8 = 0;
+
+/// What rax is as long as a system call has no result: -ENOSYS.
+const IN_SYSTEM_CALL: u64 = -38i64 as u64;
+
 /// `syscall`.
 const SYSCALL: [u8; 2] = [0x0f, 0x05];
 
@@ -153,8 +159,9 @@ pub(crate) fn truth(
     let pc = registers.pc();
     let mut frames = vec![Frame { pc, at: pc }];
     // In a system call what holds is what held at its instruction, which may be the last of its
-    // function: that of a signal's trampoline is.
-    if unwinder.row_at(process, pc) == Err(Why::NoEntry)
+    // function: that of a signal's trampoline is. (Behind it, a new thread is on another stack.)
+    if registers.get(RAX) == Some(IN_SYSTEM_CALL)
+        && unwinder.row_at(process, pc) == Err(Why::NoEntry)
         && policy::code_at(process, pc.wrapping_sub(2)) == Some(SYSCALL)
     {
         frames[0].at = pc.wrapping_sub(1);
@@ -179,11 +186,7 @@ pub(crate) fn truth(
             Err(Why::NoEntry | Why::NoTable) if is_start(process, frame.at) => {
                 break End::Outermost;
             }
-            // What nothing called returns to the very start of a function (makecontext).
-            Err(Why::NoEntry)
-                if !exact
-                    && unwinder.step(process, &registers, copy, true) == Ok(Outcome::Outermost) =>
-            {
+            Err(Why::NoEntry) if !exact && begins_function(process, frame.pc) => {
                 break End::Outermost;
             }
             Err(Why::Fault(address)) => {
@@ -200,6 +203,16 @@ pub(crate) fn truth(
         }
     };
     Stack { frames, end }
+}
+
+/// Whether a return address that is in no function is the first of one. No call returns there: it
+/// was put on the stack by hand, at the end of one that is new (makecontext).
+fn begins_function(process: &Process, pc: u64) -> bool {
+    process
+        .at(pc)
+        .and_then(|mapping| mapping.link_address(pc))
+        .and_then(|(file, link)| Some(file.cfi().ok()?.function_at(link)?.0 == link))
+        .unwrap_or(false)
 }
 
 /// Whether an address lies in code that nothing calls.

@@ -174,9 +174,15 @@ pub(crate) fn truth(
                 registers: caller,
                 signal,
             }) => {
-                registers = caller;
                 let pc = caller.pc();
                 let at = if signal { pc } else { pc.wrapping_sub(1) };
+                // No true frame is where no code is: the tables are wrong here.
+                match process.at(at) {
+                    Some(mapping) if mapping.executable => {}
+                    Some(_) => break End::Unknown(Why::NoFile),
+                    None => break End::Unknown(Why::NotMapped),
+                }
+                registers = caller;
                 frames.push(Frame { pc, at });
                 if frames.len() == MAX_FRAMES {
                     break End::Copy;

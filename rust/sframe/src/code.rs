@@ -1,12 +1,14 @@
 // SPDX-License-Identifier: GPL-2.0-only OR MIT
 
 //! What a few bytes of AMD64 code tell, where there are no rows: how far a function that keeps a
-//! frame pointer has got with it, and whether code may have called.
+//! frame pointer has got with it, whether code may have called, and whether a signal's handler has
+//! returned to it.
 //!
 //! The instructions are those of the AMD64 Architecture Programmer's Manual, volume 3.
 
 use super::rule::{
     Base,
+    Cfa,
     Location,
     Rule, //
 };
@@ -88,6 +90,53 @@ pub fn rule_of_stub(code: &[u8; STUB], offset: u32) -> Option<Rule> {
         }
         _ => None,
     }
+}
+
+/// What is looked at around the PC for a signal's trampoline, in bytes: [`TRAMPOLINE_BEFORE`] in
+/// front of it, the others from it on.
+pub const TRAMPOLINE: usize = 16;
+/// How many of them are in front of the PC.
+pub const TRAMPOLINE_BEFORE: u64 = 7;
+
+/// `mov $15, %rax; syscall`: rt_sigreturn, as glibc's and musl's `__restore_rt` have it.
+const SIGRETURN: [u8; 9] = [0x48, 0xc7, 0xc0, 15, 0, 0, 0, 0x0f, 0x05];
+/// The same with `mov $15, %eax`.
+const SIGRETURN_SHORT: [u8; 7] = [0xb8, 15, 0, 0, 0, 0x0f, 0x05];
+
+/// The rule of a signal's trampoline: what the handler returns to, to go back to what the signal
+/// interrupted.
+///
+/// Its stack pointer points to Linux's `struct ucontext`, which holds the registers that were
+/// interrupted: rbp at 120 bytes, rsp at 160, rip at 168.
+pub const INTERRUPTED: Rule = Rule {
+    cfa: Cfa {
+        base: Base::Sp,
+        offset: 160,
+        deref: true,
+    },
+    ra: Location::At(Base::Sp, 168),
+    fp: Location::At(Base::Sp, 120),
+    mangled: false,
+    signal: true,
+};
+
+/// Whether a signal's trampoline runs at the PC, before its system call; then [`INTERRUPTED`] is
+/// its rule.
+///
+/// `code` is what is around the PC itself. A trampoline is returned to, but nothing has called from
+/// it: the byte before the PC need not belong to it. No table is at hand for it in version 2, nor
+/// where its file has none.
+pub fn is_signal_trampoline(code: &[u8; TRAMPOLINE]) -> bool {
+    let (before, at) = code.split_at(const { TRAMPOLINE_BEFORE as usize });
+    let in_front_of_syscall = |instruction: &[u8], syscall: &[u8]| {
+        before.ends_with(instruction) && at.starts_with(syscall)
+    };
+    let [long @ .., _, _] = SIGRETURN;
+    let [short @ .., o, f] = SIGRETURN_SHORT;
+    at.starts_with(&SIGRETURN)
+        || at.starts_with(&SIGRETURN_SHORT)
+        || in_front_of_syscall(&long, &[o, f])
+        || in_front_of_syscall(&short, &[o, f])
 }
 
 const CALL_RELATIVE: u8 = 0xe8;
@@ -237,6 +286,37 @@ mod tests {
             rule_without_frame_pointer(&[0xc9, 0x5d, 0xc3, 0x90, 0x90]),
             None
         );
+    }
+
+    #[test]
+    fn handlers_return_to_trampolines() {
+        // nop; mov $15, %rax; syscall; nopl 0(%rax), as in glibc and musl.
+        let long = [
+            0x90, 0x90, 0x90, 0x90, 0x90, 0x90, 0x90, 0x48, 0xc7, 0xc0, 15, 0, 0, 0, 0x0f, 0x05,
+            0x0f, 0x1f, 0x80, 0, 0, 0, 0,
+        ];
+        let is = |code: &[u8]| is_signal_trampoline(code.first_chunk().unwrap());
+        assert!(is(&long));
+        assert!(is(&long[7..]));
+        for at in 1..7 {
+            assert!(!is(&long[at..]));
+        }
+        // mov $15, %eax; syscall
+        let mut short = long;
+        short[7..].copy_from_slice(&[
+            0xb8, 15, 0, 0, 0, 0x0f, 0x05, 0xcc, 0xcc, 0xcc, 0xcc, 0xcc, 0xcc, 0xcc, 0xcc, 0xcc,
+        ]);
+        assert!(is(&short));
+        assert!(is(&short[5..]));
+        for at in [1, 2, 3, 4, 6, 7] {
+            assert!(!is(&short[at..]));
+        }
+        // Another system call, and rt_sigreturn's number for something else.
+        for (at, byte) in [(10, 16), (14, 0xc3), (15, 0x0b), (7, 0x4c)] {
+            let mut other = long;
+            other[at] = byte;
+            assert!(!is(&other) && !is(&other[7..]));
+        }
     }
 
     #[test]

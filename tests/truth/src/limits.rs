@@ -20,7 +20,9 @@ use crate::{
 /// What kind of difference it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Class {
-    /// The caller's PC is another one.
+    /// Frames are left out: what is said to be the caller is a frame further out.
+    Skip,
+    /// The caller's PC is another one, which is nowhere on the stack.
     Pc,
     /// The caller's stack pointer is another one, and its PC the same.
     Sp,
@@ -38,6 +40,7 @@ impl Class {
     /// A short name, for tables.
     pub const fn name(self) -> &'static str {
         match self {
+            Class::Skip => "skip",
             Class::Pc => "pc",
             Class::Sp => "sp",
             Class::Fp => "fp",

@@ -21,10 +21,12 @@ use sframe::{
     unwind::{
         self,
         Frame,
+        Interrupted,
         Lost,
         Memory,
         Step,
-        Stop, //
+        Stop,
+        MAX_SIGNALS, //
     }, //
 };
 
@@ -99,6 +101,19 @@ enum Rows {
     Bad(Error),
 }
 
+/// What is known of a frame's registers beside PC, SP and FP.
+#[derive(Clone, Copy)]
+enum Live {
+    /// All: it is the innermost.
+    Innermost,
+    /// All: they are in the context of the signal that interrupted it, at this address.
+    Interrupted { context: u64 },
+    /// Nothing, but a signal has interrupted it.
+    Unknown,
+    /// Nothing: it has called.
+    Not,
+}
+
 /// Walks as the module does, and keeps the rules it has found.
 #[derive(Default)]
 pub struct Walker {
@@ -134,28 +149,44 @@ impl Walker {
             at: frame.pc,
         });
         let mut at = frame.pc;
-        let mut innermost = true;
-        let mut exact;
+        // Whether nothing was called from here: the registers are what they are, and the PC is that
+        // of the next instruction.
+        let mut live = Live::Innermost;
+        let mut signals = 0;
 
         loop {
             let Some(mapping) = process.at(at) else {
                 return "not_mapped";
             };
-            let (step, by) = match self.rule_at(at, innermost, mapping) {
-                Ok(Some(rule)) => {
-                    exact = rule.signal;
-                    let registers = innermost.then_some(registers);
-                    let step = unwind::step(Abi::Amd64, &rule, &frame, &registers, memory);
+            let exact = !matches!(live, Live::Not);
+            let mut rule = match self.rule_at(at, exact, mapping) {
+                Ok(rule) => rule,
+                Err(error) => return error_name(error),
+            };
+            if rule.is_none() && is_trampoline(process, frame.pc) {
+                rule = Some(code::INTERRUPTED);
+            }
+            let context = frame.sp;
+            let (step, by) = match rule {
+                Some(rule) => {
+                    let step = match live {
+                        Live::Innermost => {
+                            unwind::step(Abi::Amd64, &rule, &frame, registers, memory)
+                        }
+                        Live::Interrupted { context } => {
+                            let registers = Interrupted { context, memory };
+                            unwind::step(Abi::Amd64, &rule, &frame, &registers, memory)
+                        }
+                        Live::Unknown | Live::Not => {
+                            unwind::step(Abi::Amd64, &rule, &frame, &Lost, memory)
+                        }
+                    };
                     (step.map_err(stop_name), By::Rows)
                 }
-                Ok(None) => {
-                    exact = false;
-                    match self.without_rows(&frame, innermost, mapping, process, memory) {
-                        Ok((step, by)) => (Ok(step), by),
-                        Err(reason) => return reason,
-                    }
-                }
-                Err(error) => return error_name(error),
+                None => match self.without_rows(&frame, exact, mapping, process, memory) {
+                    Ok((step, by)) => (Ok(step), by),
+                    Err(reason) => return reason,
+                },
             };
             match step {
                 Ok(Step::Caller(caller)) => frame = caller,
@@ -163,12 +194,20 @@ impl Walker {
                 Err(reason) => return reason,
             }
 
-            innermost = false;
-            at = if exact {
-                frame.pc
-            } else {
-                frame.pc.wrapping_sub(1)
+            live = match rule {
+                Some(code::INTERRUPTED) => Live::Interrupted { context },
+                Some(rule) if rule.signal => Live::Unknown,
+                _ => Live::Not,
             };
+            at = frame.pc;
+            if let Live::Not = live {
+                at = at.wrapping_sub(1);
+            } else {
+                signals += 1;
+                if signals > MAX_SIGNALS {
+                    return "too_many_signals";
+                }
+            }
             match process.at(at) {
                 Some(mapping) if mapping.executable => {}
                 Some(_) => return "not_executable",
@@ -254,12 +293,15 @@ impl Walker {
             return Err(NO_ROWS);
         }
         let step = unwind::step_by_frame_pointer(frame, memory).map_err(|_| NO_ROWS)?;
-        if let Step::Caller(caller) = step {
-            if !keeps_frame_pointer && !is_behind_call(process, caller.pc) {
-                return Err(NO_ROWS);
-            }
+        // A zero where the return address would be is no more the end than any other number is: code
+        // that uses the register otherwise has it point to zeros all the time.
+        let believed = keeps_frame_pointer
+            || matches!(step, Step::Caller(caller) if is_behind_call(process, caller.pc));
+        if believed {
+            Ok((step, By::FramePointer))
+        } else {
+            Err(NO_ROWS)
         }
-        Ok((step, By::FramePointer))
     }
 }
 
@@ -315,6 +357,12 @@ fn rule_of_rows(rows: Rows, file: &File, at: u64, innermost: bool) -> Result<Opt
         }
     }
     section.find_rule(bytes, &function, at, Search::Bounded)
+}
+
+/// Whether a signal's trampoline runs at a run-time address.
+fn is_trampoline(process: &Process, pc: u64) -> bool {
+    code_at(process, pc.wrapping_sub(code::TRAMPOLINE_BEFORE))
+        .is_some_and(|bytes| code::is_signal_trampoline(&bytes))
 }
 
 /// Code at a run-time address.

@@ -179,6 +179,15 @@ impl File {
         (offset < symbol.size || symbol.size == 0).then_some((&*symbol.name, offset))
     }
 
+    /// Where the function begins that holds an address, by .eh_frame or by its symbol; else the
+    /// address itself.
+    pub fn function_start(&self, address: u64) -> u64 {
+        match self.cfi().ok().and_then(|cfi| cfi.function_at(address)) {
+            Some((start, _)) => start,
+            None => address - self.function_at(address).map_or(0, |(_, offset)| offset),
+        }
+    }
+
     fn read_symbols(&self) -> Vec<Symbol> {
         let elf = self.elf();
         let mut symbols: Vec<Symbol> = elf

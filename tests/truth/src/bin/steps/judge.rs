@@ -8,7 +8,10 @@ use std::{
     process::Command, //
 };
 
-use sframe::unwind::Memory;
+use sframe::unwind::{
+    Frame,
+    Memory, //
+};
 use truth::{
     dwarf::{
         Outcome,
@@ -24,6 +27,7 @@ use truth::{
     },
     policy::{
         self,
+        By,
         Found,
         Reason,
         Walker, //
@@ -34,7 +38,7 @@ use truth::{
 /// How many lines of the disassembly are shown before and behind the instruction.
 const LINES: usize = 8;
 
-/// Differences of one kind: of one class, at one instruction of one file.
+/// Differences of one kind: of one class, in one function, and of one limit or of none.
 pub(crate) struct Kind {
     /// What kind of difference it is.
     pub(crate) class: Class,
@@ -47,6 +51,10 @@ pub(crate) struct Kind {
     /// The first of them, for people.
     pub(crate) example: String,
 }
+
+/// What tells kinds from each other: the class, the file's number, where the function begins, and
+/// the limit.
+type Key = (Class, usize, u64, Option<&'static str>);
 
 /// What the steps of one program came to.
 #[derive(Default)]
@@ -67,12 +75,15 @@ pub(crate) struct Count {
     pub(crate) gaps: BTreeMap<(&'static str, String), u64>,
     /// Where files with rows have none, by function.
     pub(crate) without_rows: BTreeMap<String, u64>,
+    /// Steps at which the frame pointer has skipped callers, in code that has no rows: it does so
+    /// wherever a function has not set it yet, or never does.
+    pub(crate) skips: u64,
     /// Steps with a difference that is explained.
     pub(crate) explained: u64,
     /// Steps with a difference that is not.
     pub(crate) unexplained: u64,
     /// All kinds of differences.
-    pub(crate) kinds: BTreeMap<(Class, usize, u64), Kind>,
+    pub(crate) kinds: BTreeMap<Key, Kind>,
 }
 
 /// Where the step is, for reports.
@@ -158,7 +169,8 @@ impl Judge {
             }
             self.truth.push(at);
             if frame.pc != at.pc() {
-                return differs(Class::Pc);
+                let skips = self.is_further_out(process, at, memory, exact, frame);
+                return differs(if skips { Class::Skip } else { Class::Pc });
             }
             if frame.sp != at.sp() {
                 return differs(Class::Sp);
@@ -210,6 +222,33 @@ impl Judge {
         }
     }
 
+    /// Whether a frame is one of the callers of the one with these registers.
+    fn is_further_out<M: Memory + ?Sized>(
+        &mut self,
+        process: &Process,
+        mut registers: Registers,
+        memory: &M,
+        mut exact: bool,
+        frame: &Frame,
+    ) -> bool {
+        for _ in 0..policy::MOST_FRAMES {
+            let step = self.unwinder.step(process, &registers, memory, exact);
+            let Ok(Outcome::Caller {
+                registers: caller,
+                signal,
+            }) = step
+            else {
+                break;
+            };
+            if (caller.pc(), caller.sp()) == (frame.pc, frame.sp) {
+                return true;
+            }
+            registers = caller;
+            exact = signal;
+        }
+        false
+    }
+
     fn report(
         &mut self,
         process: &Process,
@@ -220,27 +259,33 @@ impl Judge {
         count: &mut Count,
     ) {
         let &Difference { class, callee } = difference;
+        let by = found.get(callee + 1).map(|it| it.by);
+        if class == Class::Skip && by == Some(By::FramePointer) {
+            count.skips += 1;
+            return;
+        }
         let at = found[callee].at;
         let place = process
             .at(at)
             .and_then(|mapping| Some((mapping, mapping.link_address(at)?)));
+        let limit = place.and_then(|(mapping, (file, address))| {
+            let truth = self.unwinder.row(file, address);
+            let rule = self.walker.rule_at(at, callee == 0, mapping);
+            limits::explain(&Case {
+                class,
+                by: by.unwrap_or(By::Rows),
+                file,
+                address,
+                rule: rule.ok().flatten(),
+                truth: truth.as_deref().map_err(|why| *why),
+            })
+        });
+        let name = limit.map(|limit| limit.name);
         let key = match place {
-            Some((_, (file, link))) => (class, file.number, link),
-            None => (class, usize::MAX, at),
+            Some((_, (file, link))) => (class, file.number, file.function_start(link), name),
+            None => (class, usize::MAX, at, name),
         };
         if !count.kinds.contains_key(&key) {
-            let limit = place.and_then(|(mapping, (file, address))| {
-                let truth = self.unwinder.row(file, address);
-                let rule = self.walker.rule_at(at, callee == 0, mapping);
-                limits::explain(&Case {
-                    class,
-                    by: found.get(callee + 1).map_or(policy::By::Rows, |it| it.by),
-                    file,
-                    address,
-                    rule: rule.ok().flatten(),
-                    truth: truth.as_deref().map_err(|why| *why),
-                })
-            });
             let kind = Kind {
                 class,
                 place: process.describe(at),
@@ -330,11 +375,7 @@ impl Judge {
 /// The instructions around a run-time address, as objdump has them.
 fn disassembly(process: &Process, at: u64) -> Option<String> {
     let (file, link) = process.at(at)?.link_address(at)?;
-    // From where an instruction begins.
-    let start = match file.cfi().ok().and_then(|cfi| cfi.function_at(link)) {
-        Some((start, _)) => start,
-        None => link - file.function_at(link).map_or(0, |(_, offset)| offset),
-    };
+    let start = file.function_start(link);
     let output = Command::new("objdump")
         .arg("-d")
         .arg(format!("--start-address={start:#x}"))

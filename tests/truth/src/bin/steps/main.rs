@@ -95,6 +95,7 @@ fn main() -> ExitCode {
 /// Judges all programs: how many differences are not explained.
 fn judge_all(options: &Options) -> Result<u64, String> {
     let programs = programs(options)?;
+    ptrace::never_wait_long().map_err(|error| error.to_string())?;
     let null = fs::OpenOptions::new()
         .read(true)
         .write(true)
@@ -115,22 +116,8 @@ fn judge_all(options: &Options) -> Result<u64, String> {
             .program(program)
             .map_err(|error| format!("{name}: {error}"))?;
         print_line(&name, &count, started.elapsed());
+        print_kinds(&count);
         counts.push((name, count));
-    }
-    for (_, count) in &counts {
-        for kind in count.kinds.values() {
-            println!();
-            match kind.limit {
-                Some(limit) => println!(
-                    "explained, {} steps: {} at {}: {}",
-                    kind.steps,
-                    kind.class.name(),
-                    kind.place,
-                    limit.name
-                ),
-                None => print!("UNEXPLAINED, {} steps: {}", kind.steps, kind.example),
-            }
-        }
     }
     if let Some(path) = &options.json {
         let programs: Vec<Value> = counts
@@ -256,22 +243,38 @@ impl Random {
 
 fn print_head() {
     println!(
-        "{:>9} {:>9} {:>9} {:>10} {:>9} {:>9} {:>7}  program",
-        "steps", "covered", "complete", "frames", "explained", "unexpl.", "steps/s"
+        "{:>9} {:>9} {:>9} {:>10} {:>7} {:>9} {:>7} {:>7}  program",
+        "steps", "covered", "complete", "frames", "skips", "explained", "unexpl.", "steps/s"
     );
 }
 
 fn print_line(name: &str, count: &Count, time: Duration) {
     println!(
-        "{:9} {:9} {:9} {:10} {:9} {:9} {:7.0}  {name}",
+        "{:9} {:9} {:9} {:10} {:7} {:9} {:7} {:7.0}  {name}",
         count.steps,
         count.covered,
         count.complete,
         count.frames,
+        count.skips,
         count.explained,
         count.unexplained,
         count.steps as f64 / time.as_secs_f64()
     );
+}
+
+fn print_kinds(count: &Count) {
+    for kind in count.kinds.values() {
+        match kind.limit {
+            Some(limit) => println!(
+                "  explained, {} steps: {} at {}: {}",
+                kind.steps,
+                kind.class.name(),
+                kind.place,
+                limit.name
+            ),
+            None => print!("  UNEXPLAINED, {} steps: {}", kind.steps, kind.example),
+        }
+    }
 }
 
 fn to_json(name: &str, count: &Count) -> Value {
@@ -298,6 +301,7 @@ fn to_json(name: &str, count: &Count) -> Value {
         "ends": count.ends,
         "truth_unknown": gaps.collect::<Vec<_>>(),
         "without_rows": count.without_rows,
+        "skips": count.skips,
         "explained": count.explained,
         "unexplained": count.unexplained,
         "kinds": kinds.collect::<Vec<_>>(),

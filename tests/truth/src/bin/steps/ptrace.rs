@@ -76,15 +76,49 @@ pub(crate) fn start(program: &[CString], null: &OwnedFd) -> io::Result<Id> {
     seized.map(|()| child)
 }
 
-/// A change of a thread, or of any; `None` if there is none and `block` is not set. `Err` if there
-/// are no more threads.
+/// Makes [`wait`] return once a second even if there is nothing, so that time limits are seen: an
+/// instruction may wait for ever for the memory that it reads.
+pub(crate) fn never_wait_long() -> io::Result<()> {
+    extern "C" fn nothing(_: c_int) {}
+    let second = libc::timeval {
+        tv_sec: 1,
+        tv_usec: 0,
+    };
+    let timer = libc::itimerval {
+        it_interval: second,
+        it_value: second,
+    };
+    // SAFETY: The handler does nothing, and all structures are there to be read; zeros are a value
+    // of the first one. Without SA_RESTART a wait is ended.
+    unsafe {
+        let mut action: libc::sigaction = mem::zeroed();
+        action.sa_sigaction = nothing as extern "C" fn(c_int) as usize;
+        check(libc::sigaction(
+            libc::SIGALRM,
+            &raw const action,
+            ptr::null_mut(),
+        ))?;
+        check(libc::setitimer(
+            libc::ITIMER_REAL,
+            &raw const timer,
+            ptr::null_mut(),
+        ))?;
+    }
+    Ok(())
+}
+
+/// A change of a thread, or of any; `None` if there is none yet: at once if `block` is not set,
+/// else after a second or less. `Err` if there are no more threads.
 pub(crate) fn wait(thread: Option<Id>, block: bool) -> io::Result<Option<(Id, Status)>> {
     let mut status = 0;
     let flags = libc::__WALL | if block { 0 } else { libc::WNOHANG };
     // SAFETY: `status` is there to be written to.
     let found = unsafe { libc::waitpid(thread.unwrap_or(-1), &raw mut status, flags) };
-    if check(found)? == 0 {
-        return Ok(None);
+    match check(found) {
+        Ok(0) => return Ok(None),
+        Err(error) if error.kind() == io::ErrorKind::Interrupted => return Ok(None),
+        Err(error) => return Err(error),
+        Ok(_) => {}
     }
     let status = if libc::WIFEXITED(status) {
         Status::Ended(libc::WEXITSTATUS(status))

@@ -414,7 +414,7 @@ impl Drop for Tracer {
         }
         ptrace::kill(self.process_id);
         // Until the last of its threads is gone; others have no children here.
-        while let Ok(Some(_)) = ptrace::wait(None, true) {}
+        while ptrace::wait(None, true).is_ok() {}
     }
 }
 

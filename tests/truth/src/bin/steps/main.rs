@@ -11,6 +11,7 @@ mod ptrace;
 mod tracer;
 
 use std::{
+    env,
     ffi::CString,
     fs,
     io,
@@ -71,9 +72,14 @@ struct Options {
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
 
-    /// Read programs with their arguments from a file, one a line; # starts a comment
+    /// Step the programs of a table as tests/truth/programs/build makes it, in its directory: in
+    /// each line a name, a command that ends soon, and one that does not, parted by tabs
     #[arg(long, value_name = "FILE")]
-    list: Option<PathBuf>,
+    table: Option<PathBuf>,
+
+    /// Of the table, only programs of these names
+    #[arg(long, value_name = "NAME", requires = "table")]
+    only: Vec<String>,
 
     /// The program and its arguments
     #[arg(trailing_var_arg = true, value_name = "PROGRAM")]
@@ -110,12 +116,12 @@ fn judge_all(options: &Options) -> Result<u64, String> {
     let mut counts = Vec::new();
     print_head();
     for program in &programs {
-        let name = program.join(" ");
+        let name = &program.name;
         let started = Instant::now();
         let count = run
             .program(program)
             .map_err(|error| format!("{name}: {error}"))?;
-        print_line(&name, &count, started.elapsed());
+        print_line(name, &count, started.elapsed());
         print_kinds(&count);
         counts.push((name, count));
     }
@@ -136,21 +142,47 @@ fn judge_all(options: &Options) -> Result<u64, String> {
     Ok(unexplained)
 }
 
-fn programs(options: &Options) -> Result<Vec<Vec<String>>, String> {
+/// A program to be stepped.
+struct Program {
+    name: String,
+    words: Vec<CString>,
+}
+
+fn programs(options: &Options) -> Result<Vec<Program>, String> {
+    let words = |words: &[&str]| -> Result<Vec<CString>, String> {
+        let words = words.iter().map(|word| CString::new(*word));
+        words
+            .collect::<Result<_, _>>()
+            .map_err(|error| error.to_string())
+    };
     let mut programs = Vec::new();
-    if let Some(path) = &options.list {
-        let text =
-            fs::read_to_string(path).map_err(|error| format!("{}: {error}", path.display()))?;
+    if let Some(path) = &options.table {
+        let in_table = |error| format!("{}: {error}", path.display());
+        let text = fs::read_to_string(path).map_err(|error| in_table(error.to_string()))?;
+        let place = path
+            .canonicalize()
+            .map_err(|error| in_table(error.to_string()))?;
+        let place = place.parent().unwrap_or(&place);
+        env::set_current_dir(place).map_err(|error| in_table(error.to_string()))?;
         for line in text.lines() {
-            let line = line.split('#').next().unwrap_or_default();
-            let words: Vec<String> = line.split_whitespace().map(str::to_owned).collect();
-            if !words.is_empty() {
-                programs.push(words);
+            let [name, _, endless] = line.split('\t').collect::<Vec<_>>()[..] else {
+                return Err(in_table(format!("{line:?} has not three fields")));
+            };
+            if !options.only.is_empty() && !options.only.iter().any(|only| only == name) {
+                continue;
             }
+            programs.push(Program {
+                name: name.to_owned(),
+                words: words(&["sh", "-c", &format!("exec {endless}")])?,
+            });
         }
     }
     if !options.program.is_empty() {
-        programs.push(options.program.clone());
+        let given: Vec<&str> = options.program.iter().map(|word| &**word).collect();
+        programs.push(Program {
+            name: options.program.join(" "),
+            words: words(&given)?,
+        });
     }
     if programs.is_empty() {
         return Err("no program is given; try: steps -- PROGRAM ARGUMENT...".to_owned());
@@ -167,19 +199,15 @@ struct Run<'a> {
 
 impl Run<'_> {
     /// Steps one program. If it ends too early it is started again.
-    fn program(&mut self, program: &[String]) -> io::Result<Count> {
-        let name = program.join(" ");
-        let words: Vec<CString> = program
-            .iter()
-            .map(|word| CString::new(&**word))
-            .collect::<Result<_, _>>()?;
+    fn program(&mut self, program: &Program) -> io::Result<Count> {
+        let Program { name, words } = program;
         let deadline = Instant::now() + Duration::from_secs(self.options.seconds);
         let mut count = Count::default();
         let mut random = Random(self.options.seed);
         let mut pause = self.options.pause;
         while count.steps < self.options.steps && Instant::now() < deadline {
             let before = count.steps;
-            let mut tracer = Tracer::start(&words, &self.null, deadline)?;
+            let mut tracer = Tracer::start(words, &self.null, deadline)?;
             let mut first = true;
             while tracer.ended().is_none()
                 && count.steps < self.options.steps
@@ -189,7 +217,7 @@ impl Run<'_> {
                     tracer.run(Duration::from_micros(random.below(pause)))?;
                 }
                 first = false;
-                self.window(&name, &mut tracer, &mut count)?;
+                self.window(name, &mut tracer, &mut count)?;
             }
             if let Some(code @ (127 | ..0)) = tracer.ended() {
                 eprintln!("steps: {name}: ended by status {code}");

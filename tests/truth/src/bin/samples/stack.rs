@@ -15,11 +15,26 @@ use truth::{
         Unwinder,
         Why, //
     },
-    policy::Walker,
+    policy::{
+        self,
+        Walker, //
+    },
     process::Process, //
 };
 
 use crate::code;
+
+/// What is needed from further behind the copy than this, in bytes, is not of this stack.
+const FAR: u64 = 1 << 24;
+
+/// The DWARF number of rax.
+const RAX: u8 = 0;
+
+/// What rax is as long as a system call has no result: -ENOSYS.
+const IN_SYSTEM_CALL: u64 = -38i64 as u64;
+
+/// `syscall`.
+const SYSCALL: [u8; 2] = [0x0f, 0x05];
 
 /// The most frames that are looked for.
 const MAX_FRAMES: usize = 4096;
@@ -99,8 +114,9 @@ pub(crate) enum End {
     Outermost,
     /// The copy of the stack ends.
     Copy,
-    /// Something is needed that was below the stack pointer, of which there is no copy.
-    Below,
+    /// Something is needed that is elsewhere than on the stack, or below the stack pointer: there
+    /// is no copy of it.
+    NotCopied,
     /// The truth is not known.
     Unknown(Why),
 }
@@ -110,7 +126,7 @@ impl End {
         match self {
             End::Outermost => "outermost",
             End::Copy => "end-of-copy",
-            End::Below => "below-sp",
+            End::NotCopied => "not-copied",
             End::Unknown(why) => why.name(),
         }
     }
@@ -140,10 +156,16 @@ pub(crate) fn truth(
     copy: &Copy<'_>,
 ) -> Stack {
     let mut registers = *innermost;
-    let mut frames = vec![Frame {
-        pc: registers.pc(),
-        at: registers.pc(),
-    }];
+    let pc = registers.pc();
+    let mut frames = vec![Frame { pc, at: pc }];
+    // In a system call what holds is what held at its instruction, which may be the last of its
+    // function: that of a signal's trampoline is. (Behind it, a new thread is on another stack.)
+    if registers.get(RAX) == Some(IN_SYSTEM_CALL)
+        && unwinder.row_at(process, pc) == Err(Why::NoEntry)
+        && policy::code_at(process, pc.wrapping_sub(2)) == Some(SYSCALL)
+    {
+        frames[0].at = pc.wrapping_sub(1);
+    }
     let end = loop {
         let frame = frames[frames.len() - 1];
         let exact = frame.at == frame.pc;
@@ -152,9 +174,15 @@ pub(crate) fn truth(
                 registers: caller,
                 signal,
             }) => {
-                registers = caller;
                 let pc = caller.pc();
                 let at = if signal { pc } else { pc.wrapping_sub(1) };
+                // No true frame is where no code is: the tables are wrong here.
+                match process.at(at) {
+                    Some(mapping) if mapping.executable => {}
+                    Some(_) => break End::Unknown(Why::NoFile),
+                    None => break End::Unknown(Why::NotMapped),
+                }
+                registers = caller;
                 frames.push(Frame { pc, at });
                 if frames.len() == MAX_FRAMES {
                     break End::Copy;
@@ -164,14 +192,33 @@ pub(crate) fn truth(
             Err(Why::NoEntry | Why::NoTable) if is_start(process, frame.at) => {
                 break End::Outermost;
             }
-            Err(Why::Fault(address)) if address >= copy.sp => break End::Copy,
-            Err(Why::Fault(address)) if copy.sp.wrapping_sub(address) <= 0x1000 => {
-                break End::Below;
+            Err(Why::NoEntry) if !exact && begins_function(process, frame.pc) => {
+                break End::Outermost;
+            }
+            Err(Why::Fault(address)) => {
+                let beyond = address
+                    .wrapping_sub(copy.sp)
+                    .wrapping_sub(copy.stack.len() as u64);
+                break if beyond.wrapping_add(8) < FAR {
+                    End::Copy
+                } else {
+                    End::NotCopied
+                };
             }
             Err(why) => break End::Unknown(why),
         }
     };
     Stack { frames, end }
+}
+
+/// Whether a return address that is in no function is the first of one. No call returns there: it
+/// was put on the stack by hand, at the end of one that is new (makecontext).
+fn begins_function(process: &Process, pc: u64) -> bool {
+    process
+        .at(pc)
+        .and_then(|mapping| mapping.link_address(pc))
+        .and_then(|(file, link)| Some(file.cfi().ok()?.function_at(link)?.0 == link))
+        .unwrap_or(false)
 }
 
 /// Whether an address lies in code that nothing calls.

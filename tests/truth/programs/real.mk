@@ -28,7 +28,7 @@ $(OUT)/bash:
 		CC='$(CC)' CFLAGS='$(flags)' && $(MAKE) bash && cp bash $@
 
 $(OUT)/gzip:
-	$(call copied,gzip) && ./configure CC='$(CC)' CFLAGS='$(flags)' && $(MAKE) -C lib && \
+	$(call copied,gzip) && ./configure CC='$(CC)' CFLAGS='$(flags)' && $(MAKE) -C lib && $(MAKE) version.c version.h && \
 		$(MAKE) gzip && cp gzip $@
 
 $(OUT)/xz:

@@ -119,10 +119,10 @@ fn frames(
         known = Known::Lost;
         if signal {
             // Other steps rise on the stack, this one goes where it likes.
-            signals = signals.saturating_sub(1);
-            if signals == 0 {
-                return Reason::Signals;
-            }
+            signals = match signals.checked_sub(1) {
+                Some(left) => left,
+                None => return Reason::Signals,
+            };
             known = Known::Interrupted(context);
             if probed && !probes::leave(&mut frame, memory) {
                 return Reason::Uprobe;

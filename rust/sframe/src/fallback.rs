@@ -72,12 +72,14 @@ pub fn step<M: Memory + Source + ?Sized>(
         return None;
     }
     let step = unwind::step_by_frame_pointer(frame, memory).ok()?;
-    let Step::Caller(caller) = step else {
-        return Some(step);
-    };
     if code.frame_pointer == FramePointer::Kept {
         return Some(step);
     }
+    // A zero where the return address would be is no more the end than any other number: code that
+    // uses the register otherwise has it point to zeros all the time.
+    let Step::Caller(caller) = step else {
+        return None;
+    };
 
     let call = call_before(caller.pc, memory)?;
     if code.frame_pointer == FramePointer::Likely {
@@ -391,6 +393,18 @@ mod tests {
         assert_eq!(process.step_in(PC, false, FramePointer::Likely), None);
         // The section vouches for it.
         assert_eq!(process.step_in(PC, false, FramePointer::Kept), Some(CALLER));
+    }
+
+    #[test]
+    fn a_zero_is_no_end_unless_the_section_vouches_for_it() {
+        let process = Process::new();
+        for (known, found) in [
+            (FramePointer::Kept, Some(0)),
+            (FramePointer::Likely, None),
+            (FramePointer::Unknown, None),
+        ] {
+            assert_eq!(process.step_in(PC, false, known), found);
+        }
     }
 
     #[test]

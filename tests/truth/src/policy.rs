@@ -9,10 +9,18 @@
 
 use sframe::{
     abi::Abi,
-    bytes::Source,
+    bytes::{
+        Fault,
+        Source, //
+    },
     code,
     elf,
     error::Error,
+    fallback::{
+        self,
+        Code,
+        FramePointer, //
+    },
     rule::Rule,
     section::{
         Search,
@@ -53,9 +61,7 @@ pub enum By {
     Registers,
     /// A row of SFrame, or the instructions of a PLT.
     Rows,
-    /// The code at the innermost frame's PC, where there are no rows.
-    Code,
-    /// The frame pointer, where there are no rows.
+    /// The code, and the frame pointer where that proves it, where there are no rows.
     FramePointer,
 }
 
@@ -65,7 +71,6 @@ impl By {
         match self {
             By::Registers => "registers",
             By::Rows => "rows",
-            By::Code => "code",
             By::FramePointer => "frame-pointer",
         }
     }
@@ -101,18 +106,19 @@ enum Rows {
     Bad(Error),
 }
 
-/// What is known of a frame's registers beside PC, SP and FP.
+/// What is known of the registers of a frame, beside those that each [`Frame`] has.
 #[derive(Clone, Copy)]
-enum Live {
-    /// All: it is the innermost.
-    Innermost,
-    /// All: they are in the context of the signal that interrupted it, at this address.
-    Interrupted { context: u64 },
-    /// Nothing, but a signal has interrupted it.
-    Unknown,
-    /// Nothing: it has called.
-    Not,
+enum Known {
+    /// All of the innermost.
+    All,
+    /// All that a signal interrupted, in the `struct ucontext` at this run-time address.
+    Interrupted(u64),
+    /// Nothing. The frame has called.
+    Lost,
 }
+
+/// What the rows of a file say of an address.
+type Said = Result<Option<Rule>, Error>;
 
 /// Walks as the module does, and keeps the rules it has found.
 #[derive(Default)]
@@ -120,7 +126,7 @@ pub struct Walker {
     /// By file and offset of the mapping in it.
     rows: Table<(usize, u64), Rows>,
     /// By file and link-time address, for the innermost frame or others.
-    rules: Table<(usize, u64), [Option<Result<Option<Rule>, Error>>; 2]>,
+    rules: Table<(usize, u64), [Option<Said>; 2]>,
 }
 
 impl Walker {
@@ -148,17 +154,15 @@ impl Walker {
             by: By::Registers,
             at: frame.pc,
         });
+        let mut known = Known::All;
         let mut at = frame.pc;
-        // Whether nothing was called from here: the registers are what they are, and the PC is that
-        // of the next instruction.
-        let mut live = Live::Innermost;
-        let mut signals = 0;
+        let mut signals = MAX_SIGNALS;
 
         loop {
             let Some(mapping) = process.at(at) else {
                 return "not_mapped";
             };
-            let exact = !matches!(live, Live::Not);
+            let exact = !matches!(known, Known::Lost);
             let mut rule = match self.rule_at(at, exact, mapping) {
                 Ok(rule) => rule,
                 Err(error) => return error_name(error),
@@ -169,24 +173,20 @@ impl Walker {
             let context = frame.sp;
             let (step, by) = match rule {
                 Some(rule) => {
-                    let step = match live {
-                        Live::Innermost => {
-                            unwind::step(Abi::Amd64, &rule, &frame, registers, memory)
-                        }
-                        Live::Interrupted { context } => {
+                    let step = match known {
+                        Known::All => unwind::step(Abi::Amd64, &rule, &frame, registers, memory),
+                        Known::Interrupted(context) => {
                             let registers = Interrupted { context, memory };
                             unwind::step(Abi::Amd64, &rule, &frame, &registers, memory)
                         }
-                        Live::Unknown | Live::Not => {
-                            unwind::step(Abi::Amd64, &rule, &frame, &Lost, memory)
-                        }
+                        Known::Lost => unwind::step(Abi::Amd64, &rule, &frame, &Lost, memory),
                     };
                     (step.map_err(stop_name), By::Rows)
                 }
-                None => match self.without_rows(&frame, exact, mapping, process, memory) {
-                    Ok((step, by)) => (Ok(step), by),
-                    Err(reason) => return reason,
-                },
+                None => (
+                    self.without_rows(&frame, exact, mapping, process, memory),
+                    By::FramePointer,
+                ),
             };
             match step {
                 Ok(Step::Caller(caller)) => frame = caller,
@@ -194,19 +194,16 @@ impl Walker {
                 Err(reason) => return reason,
             }
 
-            live = match rule {
-                Some(code::INTERRUPTED) => Live::Interrupted { context },
-                Some(rule) if rule.signal => Live::Unknown,
-                _ => Live::Not,
-            };
             at = frame.pc;
-            if let Live::Not = live {
-                at = at.wrapping_sub(1);
+            if rule.is_some_and(|rule| rule.signal) {
+                known = Known::Interrupted(context);
+                signals = match signals.checked_sub(1) {
+                    Some(left) => left,
+                    None => return "signals",
+                };
             } else {
-                signals += 1;
-                if signals > MAX_SIGNALS {
-                    return "too_many_signals";
-                }
+                known = Known::Lost;
+                at = at.wrapping_sub(1);
             }
             match process.at(at) {
                 Some(mapping) if mapping.executable => {}
@@ -262,46 +259,44 @@ impl Walker {
         mapping: &Mapping,
         process: &Process,
         memory: &M,
-    ) -> Result<(Step, By), Reason> {
+    ) -> Result<Step, Reason> {
         let rows = match mapping.file {
             Some(file) => self.rows_of(file, mapping),
             None => Rows::None,
         };
-        let keeps_frame_pointer = match rows {
-            Rows::Section(section) if !section.frame_pointer() => return Err(NO_ROWS),
-            Rows::Section(_) => true,
-            _ => false,
+        let frame_pointer = match rows {
+            Rows::Section(section) if section.frame_pointer() => FramePointer::Kept,
+            Rows::Section(_) => return Err(NO_ROWS),
+            // The vDSO is no file.
+            _ if mapping.name.starts_with('/') => FramePointer::Unknown,
+            _ => FramePointer::Likely,
         };
-        if innermost {
-            let rule = code_at(process, frame.pc.wrapping_sub(1))
-                .and_then(|bytes| code::rule_without_frame_pointer(&bytes));
-            if let Some(rule) = rule {
-                if let Ok(Step::Caller(caller)) =
-                    unwind::step(Abi::Amd64, &rule, frame, &Lost, memory)
-                {
-                    if is_behind_call(process, caller.pc) {
-                        return Ok((Step::Caller(caller), By::Code));
-                    }
-                }
-            }
-        }
-
+        let code = Code {
+            start: mapping.start,
+            end: mapping.end,
+            frame_pointer,
+        };
         let stack_end = process.at(frame.sp).map_or(0, |mapping| mapping.end);
-        let on_stack =
-            frame.fp >= frame.sp && frame.fp.checked_add(16).is_some_and(|end| end <= stack_end);
-        if !on_stack {
-            return Err(NO_ROWS);
-        }
-        let step = unwind::step_by_frame_pointer(frame, memory).map_err(|_| NO_ROWS)?;
-        // A zero where the return address would be is no more the end than any other number is: code
-        // that uses the register otherwise has it point to zeros all the time.
-        let believed = keeps_frame_pointer
-            || matches!(step, Step::Caller(caller) if is_behind_call(process, caller.pc));
-        if believed {
-            Ok((step, By::FramePointer))
-        } else {
-            Err(NO_ROWS)
-        }
+        let memory = All { process, memory };
+        fallback::step(frame, innermost, &code, stack_end, &memory).ok_or(NO_ROWS)
+    }
+}
+
+/// Code from the files, all else from memory.
+struct All<'a, M: ?Sized> {
+    process: &'a Process,
+    memory: &'a M,
+}
+
+impl<M: ?Sized> Source for All<'_, M> {
+    fn read<const N: usize>(&self, offset: u64) -> Result<[u8; N], Fault> {
+        code_at(self.process, offset).ok_or(Fault)
+    }
+}
+
+impl<M: Memory + ?Sized> Memory for All<'_, M> {
+    fn read_word(&self, address: u64) -> Result<u64, Fault> {
+        self.memory.read_word(address)
     }
 }
 
@@ -347,8 +342,20 @@ fn rule_of_rows(rows: Rows, file: &File, at: u64, innermost: bool) -> Result<Opt
     let Some(function) = section.find_function(bytes, at, Search::Bounded)? else {
         return Ok(None);
     };
-    // Nothing is called from a PLT.
-    if innermost {
+    if !innermost {
+        // What is behind the end of a function is called from its end, or is no return address.
+        let pc = at.wrapping_add(1);
+        let around = pc.wrapping_sub(code::TRAMPOLINE_BEFORE);
+        if !function.covers(pc)
+            && file
+                .bytes_at(around)
+                .read(0)
+                .is_ok_and(|bytes| code::is_signal_trampoline(&bytes))
+        {
+            return Ok(Some(code::INTERRUPTED));
+        }
+    } else {
+        // Nothing is called from a PLT.
         let rule = function.stub(at).and_then(|(stub, offset)| {
             code::rule_of_stub(&file.bytes_at(stub).read(0).ok()?, offset)
         });

@@ -16,8 +16,10 @@ use super::rule::{
 /// The length in bytes of the longest call instruction that is recognised.
 pub const LONGEST: usize = 7;
 
-/// The length in bytes of `push %rbp` and `mov %rsp, %rbp`.
-pub const PROLOGUE: usize = 4;
+/// The size of a function's head that has to set up its frame pointer, in bytes.
+pub const HEAD: usize = 64;
+/// The length in bytes of `mov %rsp, %rbp`.
+pub const SET_UP: usize = 3;
 
 const PUSH_RBP: u8 = 0x55;
 /// What a uprobe, or a debugger, has put in place of an instruction's first byte.
@@ -52,10 +54,39 @@ pub fn rule_without_frame_pointer(code: &[u8; 5]) -> Option<Rule> {
     }
 }
 
-/// Whether `code` sets up a frame pointer; there may be a uprobe at its start.
-pub fn is_prologue(code: &[u8; PROLOGUE]) -> bool {
+/// Whether `code` is `push %rbp`, `mov %rsp, %rbp`; there may be a uprobe at its start.
+fn is_prologue(code: &[u8; 4]) -> bool {
     let [first, mov @ ..] = *code;
-    matches!(first, PUSH_RBP | INT3) && MOV_RSP_RBP.contains(&mov)
+    matches!(first, PUSH_RBP | INT3) && sets_up_frame_pointer(&mov)
+}
+
+/// Whether `code` is `mov %rsp, %rbp`.
+pub fn sets_up_frame_pointer(code: &[u8; SET_UP]) -> bool {
+    MOV_RSP_RBP.contains(code)
+}
+
+/// Whether a function that begins with `head` has set up a frame pointer before it gets to the
+/// byte at `end`: it pushes the caller's first, or right before.
+pub fn head_sets_up_frame_pointer(head: &[u8; HEAD], end: u64) -> bool {
+    let [a, b, c, d, behind, ..] = *head;
+    let pushes_first = if is_endbr64([a, b, c, d]) {
+        behind == PUSH_RBP
+    } else {
+        matches!(a, PUSH_RBP | INT3)
+    };
+    head.windows(4)
+        .zip(4_u64..)
+        .take_while(|(_, window_end)| *window_end <= end)
+        .filter_map(|(window, _)| window.first_chunk())
+        .any(|window: &[u8; 4]| {
+            let [_, mov @ ..] = *window;
+            is_prologue(window) || (pushes_first && sets_up_frame_pointer(&mov))
+        })
+}
+
+/// Whether `code` may push the caller's frame pointer; there may be a uprobe on that.
+pub fn may_push_frame_pointer(code: &[u8]) -> bool {
+    code.iter().any(|byte| matches!(*byte, PUSH_RBP | INT3))
 }
 
 /// Whether `code` is `endbr64`; there may be a uprobe at its start.

@@ -26,8 +26,8 @@ use super::{
 const LONGEST_FUNCTION: u64 = 1 << 20;
 /// How far in front of a PC the start of its function is looked for, in bytes.
 const LOOKED_BACK: u64 = 1 << 10;
-/// How much of a function's head has to set up the frame pointer, in bytes.
-const HEAD: usize = 32;
+/// How far in front of that the caller's frame pointer may be pushed, in bytes.
+const PUSHED_BEFORE: usize = 32;
 
 /// What is known of code that has no rows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -140,13 +140,9 @@ fn was_called_by<M: Memory + Source + ?Sized>(
     if distance > LONGEST_FUNCTION {
         return false;
     }
-    let Ok(head) = memory.read::<HEAD>(function) else {
-        return false;
-    };
-    head.windows(code::PROLOGUE)
-        .zip(const { code::PROLOGUE as u64 }..)
-        .take_while(|(_, end)| *end <= distance)
-        .any(|(window, _)| is_prologue(window))
+    memory
+        .read(function)
+        .is_ok_and(|head| code::head_sets_up_frame_pointer(&head, distance))
 }
 
 /// The function that a stub of a PLT jumps to.
@@ -163,7 +159,7 @@ fn is_behind_prologue<S: Source + ?Sized>(at: u64, code: &Code, memory: &S) -> b
     /// How many bytes are read at once.
     const PIECE: usize = 64;
 
-    // The window ends at `end`; what lies behind it has been seen.
+    // The piece ends at `end`; what lies behind it has been seen.
     let mut end = at;
     let mut looked = 0_u64;
     while looked < LOOKED_BACK {
@@ -176,24 +172,28 @@ fn is_behind_prologue<S: Source + ?Sized>(at: u64, code: &Code, memory: &S) -> b
         let Ok(bytes) = memory.read::<PIECE>(start) else {
             return false;
         };
-        for window in bytes.windows(code::PROLOGUE).rev() {
-            if is_prologue(window) {
-                return true;
+        for (offset, window) in bytes.windows(code::SET_UP).enumerate().rev() {
+            if window
+                .first_chunk()
+                .is_some_and(code::sets_up_frame_pointer)
+            {
+                let before = start
+                    .wrapping_add(offset as u64)
+                    .wrapping_sub(const { PUSHED_BEFORE as u64 });
+                return memory
+                    .read::<PUSHED_BEFORE>(before)
+                    .is_ok_and(|bytes| code::may_push_frame_pointer(&bytes));
             }
             if window.last().copied().is_some_and(code::may_return) {
                 return false;
             }
         }
         // The first bytes are looked at once more, with those in front of them.
-        let step = const { (PIECE - code::PROLOGUE + 1) as u64 };
+        let step = const { (PIECE - code::SET_UP + 1) as u64 };
         end = end.wrapping_sub(step);
         looked = looked.wrapping_add(step);
     }
     false
-}
-
-fn is_prologue(window: &[u8]) -> bool {
-    window.first_chunk().is_some_and(code::is_prologue)
 }
 
 #[cfg(test)]
@@ -309,13 +309,23 @@ mod tests {
             assert_eq!(at, found, "{offset}");
         }
         // With more in front of it; and too far in.
-        for (offset, found) in [(4, Some(CALLER)), (28, Some(CALLER)), (29, None)] {
+        for (offset, found) in [(4, Some(CALLER)), (60, Some(CALLER)), (61, None)] {
             let mut process = called();
             process
                 .call(CALLER, FUNCTION)
                 .write(FUNCTION + offset, &SETS_UP)
                 .write(FUNCTION + offset + 4, &[0xc3]);
             assert_eq!(process.step(PC), found, "{offset}");
+        }
+        // With more in between, as gcc has it: only if the push is the first instruction.
+        for (first, found) in [(0x55, Some(CALLER)), (0xcc, Some(CALLER)), (0x53, None)] {
+            let mut process = called();
+            process
+                .call(CALLER, FUNCTION)
+                .write(FUNCTION, &[first])
+                .write(FUNCTION + 22, &SETS_UP[1..])
+                .write(FUNCTION + 30, &[0xc3]);
+            assert_eq!(process.step(PC), found, "{first:x}");
         }
     }
 
@@ -372,6 +382,10 @@ mod tests {
             let at = PC - 1 - back;
             process.write(at, &SETS_UP);
             assert_eq!(process.step(PC), Some(CALLER), "{back}");
+            // Nothing that it pushes.
+            process.write(at, &[0x90]);
+            assert_eq!(process.step(PC), None);
+            process.write(at, &[0x55]);
             // A return in between, right behind it or right in front of the PC.
             for ret in [at + 4, PC - 2] {
                 if ret < PC - 1 && ret >= at + 4 {

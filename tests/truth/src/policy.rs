@@ -406,9 +406,9 @@ fn may_have_called<M: Memory + ?Sized>(
         Some(Target::At(target)) if leads_here(target) => return true,
         Some(Target::At(stub)) => {
             let slot = code_at(process, stub).and_then(|code| code::slot_of_stub(&code, stub));
-            (slot, stub)
+            (slot, process.at(stub))
         }
-        Some(Target::In(slot)) => (Some(slot), pc),
+        Some(Target::In(slot)) => (Some(slot), None),
     };
     let Some(slot) = slot else {
         return false;
@@ -416,9 +416,7 @@ fn may_have_called<M: Memory + ?Sized>(
     memory.read_word(slot).is_ok_and(|target| {
         // Until the function is first called the slot leads back to the PLT, and from there to the
         // dynamic linker.
-        let lazy = process
-            .at(stub)
-            .is_some_and(|mapping| mapping.start <= target && target < mapping.end);
+        let lazy = stub.is_some_and(|stub| stub.start <= target && target < stub.end);
         lazy || leads_here(target)
     })
 }

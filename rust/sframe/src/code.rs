@@ -35,8 +35,7 @@ const MOV_RSP_RBP: [[u8; 3]; 2] = [[0x48, 0x89, 0xe5], [0x48, 0x8b, 0xec]];
 /// already put it back; `None` if the code does not look like that.
 ///
 /// `code` are the byte before the PC and the four from the PC on. A `push %rbp` may also stand
-/// further on in a function, and the byte before the PC may be the last one of any instruction, so
-/// the return address that comes out has to be checked.
+/// further on in a function, so the return address that comes out has to be checked.
 pub fn rule_without_frame_pointer(code: &[u8; 5]) -> Option<Rule> {
     let [before, at @ ..] = *code;
     let [first, second, third, fourth] = at;
@@ -44,7 +43,6 @@ pub fn rule_without_frame_pointer(code: &[u8; 5]) -> Option<Rule> {
     if matches!(first, RET | PUSH_RBP)
         || is_endbr64(at)
         || is_prologue(&[first, second, third, fourth])
-        || matches!(before, POP_RBP | LEAVE)
     {
         Some(Rule::amd64(Base::Sp, 8, Location::Unchanged))
     } else if is_prologue(&[before, first, second, third]) {
@@ -52,6 +50,17 @@ pub fn rule_without_frame_pointer(code: &[u8; 5]) -> Option<Rule> {
     } else {
         None
     }
+}
+
+/// Whether the innermost frame's function may have put the frame pointer back, and be about to jump
+/// to another one; `code` as for [`rule_without_frame_pointer`]. Then the return address is on top.
+pub fn may_be_left(code: &[u8; 5]) -> bool {
+    let [before, first, ..] = *code;
+    matches!(before, POP_RBP | LEAVE)
+        && matches!(
+            first,
+            JMP_RELATIVE | JMP_SHORT | GROUP_5 | BND | PREFIX_NOTRACK
+        )
 }
 
 /// Whether `code` is `push %rbp`, `mov %rsp, %rbp`; there may be a uprobe at its start.
@@ -213,6 +222,8 @@ pub const STUB: usize = 16;
 
 const PUSH_IMMEDIATE: u8 = 0x68;
 const JMP_RELATIVE: u8 = 0xe9;
+const JMP_SHORT: u8 = 0xeb;
+const PREFIX_NOTRACK: u8 = 0x3e;
 /// Of GOT[1]: `push x(%rip)`.
 const PUSH_RIP: [u8; 2] = [0xff, 0x35];
 const JMP_RIP: [u8; 2] = [0xff, 0x25];
@@ -489,10 +500,13 @@ mod tests {
             pushed
         );
 
-        // pop %rbp or leave; jmp
+        // pop %rbp or leave; jmp. And xor %ecx,%ecx; mov.
         for restored in [0x5d, 0xc9] {
-            assert_eq!(rule_without_frame_pointer(&[restored, 0xe9, 1, 2, 3]), top);
+            assert!(may_be_left(&[restored, 0xe9, 1, 2, 3]));
+            assert!(may_be_left(&[restored, 0xff, 0xe0, 2, 3]));
         }
+        assert!(!may_be_left(&[0xc9, 0x48, 0x89, 0xc8, 0xc3]));
+        assert!(!may_be_left(&[0xc0, 0xe9, 1, 2, 3]));
 
         // A uprobe on each of them.
         assert_eq!(

@@ -13,6 +13,11 @@ use super::{
         self,
         Target, //
     },
+    rule::{
+        Base,
+        Location,
+        Rule, //
+    },
     unwind::{
         self,
         Frame,
@@ -63,8 +68,12 @@ pub fn step<M: Memory + Source + ?Sized>(
     memory: &M,
 ) -> Option<Step> {
     if innermost {
-        if let Some(step) = by_code(frame, memory) {
+        let bytes = memory.read(frame.pc.wrapping_sub(1)).ok()?;
+        if let Some(step) = by_code(&bytes, frame, memory) {
             return Some(step);
+        }
+        if code::may_be_left(&bytes) {
+            return by_top(frame, code, memory);
         }
     }
     let end = frame.fp.checked_add(16)?;
@@ -96,14 +105,29 @@ pub fn step<M: Memory + Source + ?Sized>(
 
 /// What the innermost frame's code shows.
 #[inline(never)]
-fn by_code<M: Memory + Source + ?Sized>(frame: &Frame, memory: &M) -> Option<Step> {
-    let bytes = memory.read(frame.pc.wrapping_sub(1)).ok()?;
-    let rule = code::rule_without_frame_pointer(&bytes)?;
+fn by_code<M: Memory + Source + ?Sized>(
+    bytes: &[u8; 5],
+    frame: &Frame,
+    memory: &M,
+) -> Option<Step> {
+    let rule = code::rule_without_frame_pointer(bytes)?;
     let step = unwind::step(Abi::Amd64, &rule, frame, &Lost, memory).ok()?;
     match step {
         Step::Caller(caller) => call_before(caller.pc, memory).map(|_| step),
         Step::Outermost => None,
     }
+}
+
+/// The return address on top of the stack, if what called leads here.
+#[inline(never)]
+fn by_top<M: Memory + Source + ?Sized>(frame: &Frame, code: &Code, memory: &M) -> Option<Step> {
+    let rule = Rule::amd64(Base::Sp, 8, Location::Unchanged);
+    let step = unwind::step(Abi::Amd64, &rule, frame, &Lost, memory).ok()?;
+    let Step::Caller(caller) = step else {
+        return None;
+    };
+    let call = call_before(caller.pc, memory)?;
+    was_called_by(call, caller.pc, frame.pc, code, memory).then_some(step)
 }
 
 /// The code in front of a return address, if it may be a call.
@@ -444,6 +468,26 @@ mod tests {
         assert!(step(STACK + 0x100, end) && step(end - 16, end));
         assert!(!step(STACK + 0xf8, end) && !step(end - 8, end) && !step(STACK + 0x104, end));
         assert!(!step(u64::MAX - 15, u64::MAX) && !step(0, end) && !step(STACK + 0x200, 0));
+    }
+
+    #[test]
+    fn the_innermost_may_have_put_it_back() {
+        let on_top = PROGRAM + 0x600;
+        let mut process = called();
+        // pop %rbp; jmp
+        process
+            .write(CALLER - 2, &[0xff, 0xd0])
+            .write(FUNCTION, &SETS_UP)
+            .write(PC - 1, &[0x5d, 0xe9]);
+        let innermost = |process: &Process| process.step_in(PC, true, FramePointer::Unknown);
+        assert_eq!(innermost(&process), None);
+        process.call(on_top, FUNCTION).word(STACK + 0x100, on_top);
+        assert_eq!(innermost(&process), Some(on_top));
+        process.call(on_top, PROGRAM + 0x100);
+        assert_eq!(innermost(&process), None);
+        // add; jmp
+        process.write(PC - 1, &[0xc0]);
+        assert_eq!(innermost(&process), Some(CALLER));
     }
 
     #[test]

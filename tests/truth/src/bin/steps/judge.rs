@@ -69,6 +69,8 @@ pub(crate) struct Count {
     pub(crate) frames: u64,
     /// The same by what told where they are.
     pub(crate) by: BTreeMap<&'static str, u64>,
+    /// Frames that a signal interrupted, and that are the same.
+    pub(crate) signals: u64,
     /// Why the stacks ended.
     pub(crate) ends: BTreeMap<Reason, u64>,
     /// Why the truth was not known where the module went on, by reason and place.
@@ -179,6 +181,7 @@ impl Judge {
                 return differs(Class::Fp);
             }
             count.frames += 1;
+            count.signals += u64::from(exact);
             *count.by.entry(pair[1].by.name()).or_default() += 1;
         }
 
@@ -260,10 +263,6 @@ impl Judge {
     ) {
         let &Difference { class, callee } = difference;
         let by = found.get(callee + 1).map(|it| it.by);
-        if class == Class::Skip && by == Some(By::FramePointer) {
-            count.skips += 1;
-            return;
-        }
         let at = found[callee].at;
         let place = process
             .at(at)
@@ -297,7 +296,9 @@ impl Judge {
         }
         let kind = count.kinds.get_mut(&key).expect("it was put there");
         kind.steps += 1;
-        if kind.limit.is_some() {
+        if kind.limit.is_some_and(|limit| limit.name == limits::SKIP) {
+            count.skips += 1;
+        } else if kind.limit.is_some() {
             count.explained += 1;
         } else {
             count.unexplained += 1;

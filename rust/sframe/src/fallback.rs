@@ -13,11 +13,6 @@ use super::{
         self,
         Target, //
     },
-    rule::{
-        Base,
-        Location,
-        Rule, //
-    },
     unwind::{
         self,
         Frame,
@@ -119,15 +114,15 @@ fn by_code<M: Memory + Source + ?Sized>(
 }
 
 /// The return address on top of the stack, if what called leads here.
-#[inline(never)]
 fn by_top<M: Memory + Source + ?Sized>(frame: &Frame, code: &Code, memory: &M) -> Option<Step> {
-    let rule = Rule::amd64(Base::Sp, 8, Location::Unchanged);
-    let step = unwind::step(Abi::Amd64, &rule, frame, &Lost, memory).ok()?;
-    let Step::Caller(caller) = step else {
-        return None;
-    };
-    let call = call_before(caller.pc, memory)?;
-    was_called_by(call, caller.pc, frame.pc, code, memory).then_some(step)
+    let pc = memory.read_word(frame.sp).ok()?;
+    let sp = frame.sp.checked_add(8)?;
+    let call = call_before(pc, memory)?;
+    was_called_by(call, pc, frame.pc, code, memory).then_some(Step::Caller(Frame {
+        pc,
+        sp,
+        fp: frame.fp,
+    }))
 }
 
 /// The code in front of a return address, if it may be a call.
@@ -196,11 +191,11 @@ fn is_behind_prologue<S: Source + ?Sized>(at: u64, code: &Code, memory: &S) -> b
         let Ok(bytes) = memory.read::<PIECE>(start) else {
             return false;
         };
-        for (offset, window) in bytes.windows(code::SET_UP).enumerate().rev() {
-            if window
-                .first_chunk()
-                .is_some_and(code::sets_up_frame_pointer)
-            {
+        for offset in (0..=const { PIECE - code::SET_UP }).rev() {
+            let Some(window) = bytes.get(offset..).and_then(|rest| rest.first_chunk()) else {
+                return false;
+            };
+            if code::sets_up_frame_pointer(window) {
                 let before = start
                     .wrapping_add(offset as u64)
                     .wrapping_sub(const { PUSHED_BEFORE as u64 });
@@ -208,7 +203,8 @@ fn is_behind_prologue<S: Source + ?Sized>(at: u64, code: &Code, memory: &S) -> b
                     .read::<PUSHED_BEFORE>(before)
                     .is_ok_and(|bytes| code::may_push_frame_pointer(&bytes));
             }
-            if window.last().copied().is_some_and(code::may_return) {
+            let [_, _, last] = *window;
+            if code::may_return(last) {
                 return false;
             }
         }

@@ -159,7 +159,7 @@ mod mapping_tests {
             let mapping = find(address)?;
             assert!(mapping.covers(at) && mapping.covers(at + 2 * PAGE - 1));
             assert!(!mapping.executable);
-            assert!(matches!(mapping.rows, Rows::None));
+            assert!(matches!(mapping.rows, Rows::None(_)));
         }
         Ok(())
     }

@@ -9,6 +9,7 @@ use crate::{
     sframe::{
         abi::Abi,
         bytes::Fault,
+        eh_frame_hdr,
         elf::{
             self,
             ElfError, //
@@ -39,7 +40,7 @@ const PASSED_OVER: u32 = 1024;
 #[derive(Clone, Copy)]
 pub(crate) enum Rows {
     /// The file has none, or it is not a file.
-    None,
+    None(Functions),
     /// The headers of the file could not be read: it is not known.
     Unknown,
     /// There was a file's code before, and now there is memory that only looks like it.
@@ -48,6 +49,26 @@ pub(crate) enum Rows {
     Section(Section),
     /// There is a section, and it is of no use.
     Bad(Error),
+}
+
+/// The table of a file's functions, `.eh_frame_hdr`; of no length if there is none.
+#[derive(Clone, Copy)]
+pub(crate) struct Functions {
+    /// Its run-time address.
+    address: u64,
+    /// Its length in bytes.
+    len: u64,
+}
+
+impl Functions {
+    const NONE: Self = Self { address: 0, len: 0 };
+
+    /// Where the function begins that covers a run-time address; `None` if the table does not tell.
+    /// Any context that fits `memory`.
+    #[inline(never)]
+    pub(crate) fn start_at(&self, address: u64, memory: &UserMemory) -> Option<u64> {
+        eh_frame_hdr::function_start(memory, self.address, self.len, address)
+    }
 }
 
 /// A mapping of the current task. Addresses are run-time addresses.
@@ -72,7 +93,7 @@ impl Mapping {
         end: 0,
         is_file: false,
         executable: false,
-        rows: Rows::None,
+        rows: Rows::None(Functions::NONE),
     };
 
     /// Whether it covers a run-time address.
@@ -164,12 +185,12 @@ fn head_of<'a>(mapping: &sys::Mapping, memory: &'a UserMemory) -> Option<Part<'a
 #[inline(never)]
 fn rows_of(address: u64, mapping: &sys::Mapping, memory: &UserMemory, rows: &mut Rows) {
     match place_of(address, mapping, memory) {
-        Ok(Some((address, len))) => {
+        Ok(Place::Section { address, len }) => {
             open(address, len, memory, rows);
             settle(mapping, memory, rows);
         }
-        Ok(None) if is_replaced(mapping, memory) => *rows = Rows::Replaced,
-        Ok(None) => *rows = Rows::None,
+        Ok(Place::None(_)) if is_replaced(mapping, memory) => *rows = Rows::Replaced,
+        Ok(Place::None(functions)) => *rows = Rows::None(functions),
         Err(Fault) => *rows = Rows::Unknown,
     }
 }
@@ -188,15 +209,19 @@ fn is_replaced(mapping: &sys::Mapping, memory: &UserMemory) -> bool {
     elf::loads_code(&head, mapping.start.wrapping_sub(mapping.head)).unwrap_or(false)
 }
 
-/// Run-time address and length in bytes of the section for the code at a run-time address.
+/// Where the rows of a file are.
+enum Place {
+    /// In the section at this run-time address, of this length in bytes.
+    Section { address: u64, len: u64 },
+    /// Nowhere.
+    None(Functions),
+}
+
+/// Where the rows are for the code at a run-time address.
 #[inline(never)]
-fn place_of(
-    address: u64,
-    mapping: &sys::Mapping,
-    memory: &UserMemory,
-) -> Result<Option<(u64, u64)>, Fault> {
+fn place_of(address: u64, mapping: &sys::Mapping, memory: &UserMemory) -> Result<Place, Fault> {
     let Some(head) = head_of(mapping, memory) else {
-        return Ok(None);
+        return Ok(Place::None(Functions::NONE));
     };
     // Segments may share a page of the file, so it has to be the very byte.
     let offset = address
@@ -205,13 +230,20 @@ fn place_of(
     let found = match elf::find_sframe(&head, offset) {
         Ok(found) => found,
         Err(ElfError::Fault { .. }) => return Err(Fault),
-        Err(_) => return Ok(None),
-    };
-    let (Some(place), true) = (found.sframe, found.executable) else {
-        return Ok(None);
+        Err(_) => return Ok(Place::None(Functions::NONE)),
     };
     let bias = address.wrapping_sub(found.link_address(offset));
-    Ok(Some((place.vaddr.wrapping_add(bias), place.memsz)))
+    Ok(match (found.sframe, found.functions) {
+        (Some(place), _) if found.executable => Place::Section {
+            address: place.vaddr.wrapping_add(bias),
+            len: place.memsz,
+        },
+        (None, Some((vaddr, len))) => Place::None(Functions {
+            address: vaddr.wrapping_add(bias),
+            len,
+        }),
+        _ => Place::None(Functions::NONE),
+    })
 }
 
 #[inline(never)]

@@ -19,7 +19,6 @@ use crate::{
         error::Error,
         fallback::{
             self,
-            Code,
             FramePointer, //
         },
         fde::Function,
@@ -233,7 +232,7 @@ fn rule_at(
     memory: &UserMemory,
 ) -> Result<Option<Rule>, Reason> {
     let section = match mapping.rows {
-        Rows::None | Rows::Unknown => return Ok(rule_of_trampoline(pc, memory)),
+        Rows::None(_) | Rows::Unknown => return Ok(rule_of_trampoline(pc, memory)),
         Rows::Replaced => return Err(Reason::TextReplaced),
         Rows::Section(ref section) => section,
         Rows::Bad(error) => return Err(section_reason(error, memory)),
@@ -253,28 +252,33 @@ fn rule_at(
     let Some(function) = section.find_function(&bytes, at, search).map_err(reason)? else {
         return Ok(rule_of_trampoline(pc, memory));
     };
-    if known.is_lost() {
-        // What is behind the end of a function is called from its end, or is no return address.
-        if !function.covers(pc) {
-            if let Some(rule) = rule_of_trampoline(pc, memory) {
-                return Ok(Some(rule));
-            }
-        }
-    } else if function.stub(at).is_some() {
-        // Nothing is called from a PLT.
-        if let Some(rule) = rule_of_stub(&function, at, memory) {
-            return Ok(Some(rule));
-        }
+    if let Some(rule) = rule_of_code(&function, known, pc, memory) {
+        return Ok(Some(rule));
     }
     section
         .find_rule(&bytes, &function, at, search)
         .map_err(reason)
 }
 
+/// What the code says where a function's rows are wrong, or another function's.
 #[inline(never)]
-fn rule_of_stub(function: &Function, at: u64, memory: &UserMemory) -> Option<Rule> {
-    let (stub, offset) = function.stub(at)?;
-    code::rule_of_stub(&memory.read(stub).ok()?, offset)
+fn rule_of_code(
+    function: &Function,
+    known: &Known<'_>,
+    pc: u64,
+    memory: &UserMemory,
+) -> Option<Rule> {
+    if known.is_lost() {
+        // What is behind the end of a function is called from its end, or is no return address.
+        if function.covers(pc) {
+            return None;
+        }
+    } else if let Some((stub, offset)) = function.stub(pc) {
+        // Nothing is called from a PLT.
+        return code::rule_of_stub(&memory.read(stub).ok()?, offset);
+    }
+    // musl has rows for its trampoline, as for any function.
+    rule_of_trampoline(pc, memory)
 }
 
 /// A signal's handler returns to a trampoline, of which tables seldom tell.
@@ -343,11 +347,16 @@ fn without_rows(
         _ if mapping.is_file => FramePointer::Unknown,
         _ => FramePointer::Likely,
     };
-    let code = Code {
-        start: mapping.start,
-        end: mapping.end,
+    let step = fallback::step(
+        frame,
+        innermost,
         frame_pointer,
-    };
-    let step = fallback::step(frame, innermost, &code, mapping::end_of(frame.sp), memory);
+        |at| match mapping.rows {
+            Rows::None(ref functions) => functions.start_at(at, memory),
+            _ => None,
+        },
+        mapping::end_of(frame.sp),
+        memory,
+    );
     take(step.ok_or(Reason::NoRows)?, frame)
 }

@@ -1273,6 +1273,7 @@ const CODE: Found = Found {
     load_filesz: 0x19d,
     executable: true,
     sframe: Some(PLACE),
+    functions: Some((0x2000, 0x34)),
 };
 const CONSTANTS: Found = Found {
     load_vaddr: 0x2000,
@@ -1280,6 +1281,7 @@ const CONSTANTS: Found = Found {
     load_filesz: 0x1f3,
     executable: false,
     sframe: Some(PLACE),
+    functions: Some((0x2000, 0x34)),
 };
 const DATA: Found = Found {
     load_vaddr: 0x3ef8,
@@ -1287,6 +1289,7 @@ const DATA: Found = Found {
     load_filesz: 0x118,
     executable: false,
     sframe: Some(PLACE),
+    functions: Some((0x2000, 0x34)),
 };
 
 const IMAGES: &[ImageCase] = &[

@@ -16,10 +16,8 @@ use super::rule::{
 /// The length in bytes of the longest call instruction that is recognised.
 pub const LONGEST: usize = 7;
 
-/// The size of a function's head that has to set up its frame pointer, in bytes.
-pub const HEAD: usize = 64;
-/// The length in bytes of `mov %rsp, %rbp`.
-pub const SET_UP: usize = 3;
+/// The size of what is looked at of a function's beginning, in bytes.
+pub const BEGINNING: usize = 64;
 
 const PUSH_RBP: u8 = 0x55;
 /// What a uprobe, or a debugger, has put in place of an instruction's first byte.
@@ -66,47 +64,41 @@ pub fn may_be_left(code: &[u8; 5]) -> bool {
 /// Whether `code` is `push %rbp`, `mov %rsp, %rbp`; there may be a uprobe at its start.
 fn is_prologue(code: &[u8; 4]) -> bool {
     let [first, mov @ ..] = *code;
-    matches!(first, PUSH_RBP | INT3) && sets_up_frame_pointer(&mov)
+    matches!(first, PUSH_RBP | INT3) && MOV_RSP_RBP.contains(&mov)
 }
 
-/// Whether `code` is `mov %rsp, %rbp`.
-pub fn sets_up_frame_pointer(code: &[u8; SET_UP]) -> bool {
-    MOV_RSP_RBP.contains(code)
+/// Where a function sets up its frame pointer, in bytes from its start.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Prologue {
+    /// Where it pushes its caller's.
+    pub push: u64,
+    /// Where it has set up its own.
+    pub end: u64,
 }
 
-/// Whether a function that begins with `head` has set up a frame pointer before it gets to the
-/// byte at `end`: it pushes the caller's first, or right before.
-pub fn head_sets_up_frame_pointer(head: &[u8; HEAD], end: u64) -> bool {
-    let [a, b, c, d, behind, ..] = *head;
-    let pushes_first = if is_endbr64([a, b, c, d]) {
-        behind == PUSH_RBP
+/// Where a function that begins like this sets up its frame pointer; `None` if it does not, or not
+/// so that its return address is right above what the frame pointer points to.
+///
+/// Compilers put other instructions between `push %rbp` and `mov %rsp, %rbp`. There may be a uprobe
+/// on the first.
+pub fn prologue(code: &[u8; BEGINNING]) -> Option<Prologue> {
+    let [a, b, c, d, behind, ..] = *code;
+    let push = if is_endbr64([a, b, c, d]) {
+        (behind == PUSH_RBP).then_some(4)
     } else {
-        matches!(a, PUSH_RBP | INT3)
-    };
-    head.windows(4)
-        .zip(4_u64..)
-        .take_while(|(_, window_end)| *window_end <= end)
-        .filter_map(|(window, _)| window.first_chunk())
-        .any(|window: &[u8; 4]| {
-            let [_, mov @ ..] = *window;
-            is_prologue(window) || (pushes_first && sets_up_frame_pointer(&mov))
-        })
-}
-
-/// Whether `code` may push the caller's frame pointer; there may be a uprobe on that.
-pub fn may_push_frame_pointer(code: &[u8]) -> bool {
-    code.iter().any(|byte| matches!(*byte, PUSH_RBP | INT3))
+        matches!(a, PUSH_RBP | INT3).then_some(0)
+    }?;
+    let (_, end) = code
+        .windows(3)
+        .zip(3_u64..)
+        .find(|(window, end)| *end > push + 3 && MOV_RSP_RBP.iter().any(|mov| window == mov))?;
+    Some(Prologue { push, end })
 }
 
 /// Whether `code` is `endbr64`; there may be a uprobe at its start.
 fn is_endbr64(code: [u8; 4]) -> bool {
     let ([first, rest @ ..], [endbr64, others @ ..]) = (code, ENDBR64);
     (first == endbr64 || first == INT3) && rest == others
-}
-
-/// Whether this byte may be a return instruction, or its last.
-pub const fn may_return(byte: u8) -> bool {
-    byte == RET
 }
 
 /// The size of what is looked at of a trampoline of uprobes, in bytes.
@@ -271,50 +263,6 @@ pub fn rule_of_stub(code: &[u8; STUB], offset: u32) -> Option<Rule> {
     }
 }
 
-/// The run-time address of the word that a stub of a PLT at `at` jumps to by, if it is one that
-/// jumps so; `code` as for [`rule_of_stub`].
-pub fn slot_of_stub(code: &[u8; STUB], at: u64) -> Option<u64> {
-    let (length, displacement) = match *code {
-        [a, b, w, x, y, z, ..] if [a, b] == JMP_RIP => (6, [w, x, y, z]),
-        [BND, a, b, w, x, y, z, ..] if [a, b] == JMP_RIP => (7, [w, x, y, z]),
-        [a, b, c, d, e, f, w, x, y, z, ..] if [a, b, c, d] == ENDBR64 && [e, f] == JMP_RIP => {
-            (10, [w, x, y, z])
-        }
-        [a, b, c, d, BND, e, f, w, x, y, z, ..] if [a, b, c, d] == ENDBR64 && [e, f] == JMP_RIP => {
-            (11, [w, x, y, z])
-        }
-        _ => return None,
-    };
-    Some(
-        at.wrapping_add(length)
-            .wrapping_add_signed(i64::from(i32::from_le_bytes(displacement))),
-    )
-}
-
-/// Where a call leads.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Target {
-    /// To this address, perhaps a stub of a PLT.
-    At(u64),
-    /// To the address that is in memory here.
-    In(u64),
-    /// It was in a register.
-    Unknown,
-}
-
-/// Where the call in front of a return address leads, of which [`ends_with_call`] is true.
-pub fn target(code: &[u8; LONGEST], return_address: u64) -> Target {
-    let [_, b6, b5, b4, b3, b2, b1] = *code;
-    let there = return_address.wrapping_add_signed(i64::from(i32::from_le_bytes([b4, b3, b2, b1])));
-    if b5 == CALL_RELATIVE {
-        Target::At(there)
-    } else if [b6, b5] == CALL_RIP {
-        Target::In(there)
-    } else {
-        Target::Unknown
-    }
-}
-
 /// What is looked at around the PC for a signal's trampoline, in bytes: [`TRAMPOLINE_BEFORE`] in
 /// front of it, the others from it on.
 pub const TRAMPOLINE: usize = 18;
@@ -365,8 +313,6 @@ pub fn is_signal_trampoline(code: &[u8; TRAMPOLINE]) -> bool {
 }
 
 const CALL_RELATIVE: u8 = 0xe8;
-/// Through a word near by: `call *x(%rip)`.
-const CALL_RIP: [u8; 2] = [0xff, 0x15];
 const GROUP_5: u8 = 0xff;
 const CALL_NEAR: u8 = 2;
 
@@ -614,39 +560,6 @@ mod tests {
     }
 
     #[test]
-    fn calls_have_targets() {
-        let target = |instruction: &[u8]| {
-            let mut code = [0x90; LONGEST];
-            code[LONGEST - instruction.len()..].copy_from_slice(instruction);
-            assert!(ends_with_call(&code));
-            target(&code, 0x1000)
-        };
-        assert_eq!(target(&[0xe8, 0x10, 0, 0, 0]), Target::At(0x1010));
-        assert_eq!(target(&[0xe8, 0xf0, 0xff, 0xff, 0xff]), Target::At(0xff0));
-        assert_eq!(target(&[0xff, 0x15, 0, 1, 0, 0]), Target::In(0x1100));
-        assert_eq!(target(&[0xff, 0xd0]), Target::Unknown);
-        assert_eq!(target(&[0xff, 0x93, 1, 2, 0, 0]), Target::Unknown);
-    }
-
-    #[test]
-    fn stubs_have_slots() {
-        let slot = |code: &[u8]| {
-            let mut stub = [0x90; STUB];
-            stub[..code.len()].copy_from_slice(code);
-            slot_of_stub(&stub, 0x1000)
-        };
-        assert_eq!(slot(&[0xff, 0x25, 0, 1, 0, 0]), Some(0x1106));
-        assert_eq!(slot(&[0xf2, 0xff, 0x25, 0, 1, 0, 0]), Some(0x1107));
-        let ibt = [0xf3, 0x0f, 0x1e, 0xfa, 0xff, 0x25, 0, 1, 0, 0];
-        assert_eq!(slot(&ibt), Some(0x110a));
-        let ibt = [
-            0xf3, 0x0f, 0x1e, 0xfa, 0xf2, 0xff, 0x25, 0xff, 0xff, 0xff, 0xff,
-        ];
-        assert_eq!(slot(&ibt), Some(0x100a));
-        assert_eq!(slot(&[0x68, 0, 0, 0, 0, 0xe9, 1, 2, 3, 4]), None);
-    }
-
-    #[test]
     fn handlers_return_to_trampolines() {
         // nop; mov $15, %rax; syscall; nopl 0(%rax), as in glibc and musl.
         let long = [
@@ -672,6 +585,39 @@ mod tests {
             other[at] = byte;
             assert!(!is(&other) && !is(&other[7..]) && !is(&other[9..]));
         }
+    }
+
+    #[test]
+    fn beginnings_of_functions() {
+        let found = |instructions: &[u8]| {
+            let mut code = [0x90; BEGINNING];
+            code[..instructions.len()].copy_from_slice(instructions);
+            prologue(&code).map(|prologue| (prologue.push, prologue.end))
+        };
+        assert_eq!(found(&[0x55, 0x48, 0x89, 0xe5, 0x53]), Some((0, 4)));
+        assert_eq!(found(&[0x55, 0x48, 0x8b, 0xec]), Some((0, 4)));
+        // A uprobe on it.
+        assert_eq!(found(&[0xcc, 0x48, 0x89, 0xe5]), Some((0, 4)));
+        // endbr64; push %rbp; movzwl %r12w, %eax; mov %rsi, %rdi; mov %rsp, %rbp
+        let later = [
+            0xf3, 0x0f, 0x1e, 0xfa, 0x55, 0x41, 0x0f, 0xb7, 0xc4, 0x48, 0x89, 0xf7, 0x48, 0x89,
+            0xe5,
+        ];
+        assert_eq!(found(&later), Some((4, 15)));
+        // push %rbp; mov %rdi, %rbp
+        assert_eq!(found(&[0x55, 0x48, 0x89, 0xfd]), None);
+        // push %r14; push %rbp; mov %rsp, %rbp: the return address is not where it would be.
+        assert_eq!(found(&[0x41, 0x56, 0x55, 0x48, 0x89, 0xe5]), None);
+        // lea 8(%rsp), %r10; and $-32, %rsp; push -8(%r10); push %rbp; mov %rsp, %rbp
+        let realigned = [
+            0x4c, 0x8d, 0x54, 0x24, 0x08, 0x48, 0x83, 0xe4, 0xe0, 0x41, 0xff, 0x72, 0xf8, 0x55,
+            0x48, 0x89, 0xe5,
+        ];
+        assert_eq!(found(&realigned), None);
+        let mut last = [0x90; BEGINNING];
+        last[0] = 0x55;
+        last[61..].copy_from_slice(&[0x48, 0x89, 0xe5]);
+        assert_eq!(found(&last), Some((0, 64)));
     }
 
     #[test]

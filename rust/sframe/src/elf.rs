@@ -24,6 +24,8 @@ const MACHINE_X86_64: u16 = 62;
 const PROGRAM_HEADER_SIZE: u16 = 56;
 const SEGMENT_LOAD: u32 = 1;
 const SEGMENT_SFRAME: u32 = 0x6474_e554;
+/// PT_GNU_EH_FRAME.
+const SEGMENT_EH_FRAME: u32 = 0x6474_e550;
 const FLAG_EXECUTABLE: u8 = 1;
 
 /// Why an ELF file or image gave no answer.
@@ -102,6 +104,8 @@ pub struct Found {
     pub executable: bool,
     /// The SFrame section, if there is one.
     pub sframe: Option<Place>,
+    /// Link-time address and size in memory, in bytes, of `.eh_frame_hdr`, if there is one.
+    pub functions: Option<(u64, u64)>,
 }
 
 impl Found {
@@ -115,7 +119,8 @@ impl Found {
     }
 }
 
-/// Finds the segment that is loaded from `at_file_offset`, in bytes, and the SFrame section.
+/// Finds the segment that is loaded from `at_file_offset`, in bytes, the SFrame section, and the
+/// table of functions.
 ///
 /// Offset 0 of `bytes` is offset 0 of the file. If more than one segment is loaded from that
 /// offset, an executable one goes first.
@@ -127,6 +132,7 @@ pub fn find_sframe<S: Source + ?Sized>(bytes: &S, at_file_offset: u64) -> Result
     let headers = Headers::read(bytes)?;
     let mut load: Option<Load> = None;
     let mut sframe = None;
+    let mut functions = None;
     let mut at = headers.at;
 
     for _ in 0..headers.count {
@@ -146,6 +152,10 @@ pub fn find_sframe<S: Source + ?Sized>(bytes: &S, at_file_offset: u64) -> Result
             }
             // More than one makes no sense, and the first is as good as any.
             SEGMENT_SFRAME if sframe.is_none() => sframe = Some(read_place(bytes, at)?),
+            SEGMENT_EH_FRAME if functions.is_none() => {
+                let place = read_place(bytes, at)?;
+                functions = Some((place.vaddr, place.memsz));
+            }
             _ => {}
         }
         at = at
@@ -160,6 +170,7 @@ pub fn find_sframe<S: Source + ?Sized>(bytes: &S, at_file_offset: u64) -> Result
         load_filesz: load.place.filesz,
         executable: load.executable,
         sframe,
+        functions,
     })
 }
 
@@ -373,6 +384,16 @@ mod tests {
             has_sframe(&image(64, &[load, load])[..100]),
             Err(ElfError::Fault { offset: 120 })
         );
+    }
+
+    #[test]
+    fn the_table_of_functions_is_found() {
+        let load = (SEGMENT_LOAD, 5, 0, 0, 0x1000);
+        let table = (SEGMENT_EH_FRAME, 4, 0x700, 0x1700, 0x40);
+        let functions =
+            |headers: &[Header]| find_sframe(&*image(64, headers), 0).unwrap().functions;
+        assert_eq!(functions(&[load]), None);
+        assert_eq!(functions(&[load, table]), Some((0x1700, 0x41)));
     }
 
     #[test]

@@ -30,6 +30,7 @@ pub mod bytes;
 #[cfg(any(test, CONFIG_KUNIT))]
 pub mod cases;
 pub mod code;
+pub mod eh_frame_hdr;
 pub mod elf;
 pub mod error;
 pub mod fallback;

@@ -14,11 +14,11 @@ use sframe::{
         Source, //
     },
     code,
+    eh_frame_hdr,
     elf,
     error::Error,
     fallback::{
         self,
-        Code,
         FramePointer, //
     },
     rule::Rule,
@@ -167,7 +167,8 @@ impl Walker {
                 Ok(rule) => rule,
                 Err(error) => return error_name(error),
             };
-            if rule.is_none() && is_trampoline(process, frame.pc) {
+            // A row that there is may be that of a plain function, as musl has it.
+            if (exact || rule.is_none()) && is_trampoline(process, frame.pc) {
                 rule = Some(code::INTERRUPTED);
             }
             let context = frame.sp;
@@ -271,15 +272,30 @@ impl Walker {
             _ if mapping.name.starts_with('/') => FramePointer::Unknown,
             _ => FramePointer::Likely,
         };
-        let code = Code {
-            start: mapping.start,
-            end: mapping.end,
-            frame_pointer,
-        };
         let stack_end = process.at(frame.sp).map_or(0, |mapping| mapping.end);
         let memory = All { process, memory };
-        fallback::step(frame, innermost, &code, stack_end, &memory).ok_or(NO_ROWS)
+        let function = |at| function_at(process, at, &memory);
+        fallback::step(
+            frame,
+            innermost,
+            frame_pointer,
+            function,
+            stack_end,
+            &memory,
+        )
+        .ok_or(NO_ROWS)
     }
+}
+
+/// Where the function begins that covers a run-time address.
+fn function_at<S: Source>(process: &Process, at: u64, memory: &S) -> Option<u64> {
+    let mapping = process.at(at)?;
+    let (file, link) = mapping.link_address(at)?;
+    let (table, len) = elf::find_sframe(file.bytes, mapping.offset)
+        .ok()?
+        .functions?;
+    let table = table.wrapping_add(at.wrapping_sub(link));
+    eh_frame_hdr::function_start(memory, table, len, at)
 }
 
 /// Code from the files, all else from memory.

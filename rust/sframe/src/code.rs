@@ -160,6 +160,13 @@ pub fn ends_with_call(code: &[u8; LONGEST]) -> bool {
         || (b7 == GROUP_5 && length(b6, b5) == Some(7))
 }
 
+/// Where the call that ends `code` leads to, if that is said in it; `pc` is the address behind it.
+pub fn call_target(code: &[u8; LONGEST], pc: u64) -> Option<u64> {
+    let [_, _, opcode, offset @ ..] = *code;
+    let offset = i64::from(i32::from_le_bytes(offset));
+    (opcode == CALL_RELATIVE).then_some(pc.wrapping_add_signed(offset))
+}
+
 /// The length in bytes of FF with this ModRM byte, if that is a near call. `sib` is the byte
 /// behind it.
 fn length(modrm: u8, sib: u8) -> Option<usize> {
@@ -205,6 +212,22 @@ mod tests {
         assert!(ends(&[0xff, 0x94, 0x24, 0, 1, 0, 0])); // call *0x100(%rsp)
         assert!(ends(&[0xff, 0x14, 0xc5, 1, 2, 3, 4])); // call *0x4030201(,%rax,8)
         assert!(ends(&[0x3e, 0xff, 0xd0])); // notrack call *%rax
+    }
+
+    #[test]
+    fn calls_lead_somewhere() {
+        let target = |code: [u8; LONGEST]| call_target(&code, 0x1000);
+        assert_eq!(
+            target([0x90, 0x90, 0xe8, 0xfb, 0xff, 0xff, 0xff]),
+            Some(0xffb)
+        );
+        assert_eq!(
+            target([0x90, 0x90, 0xe8, 0, 0, 0, 0x80]),
+            Some(0x1000u64.wrapping_sub(1 << 31))
+        );
+        assert_eq!(target([0x90, 0xff, 0x15, 0, 0, 0, 0]), None);
+        // call *%rax, behind what may be a call or not.
+        assert_eq!(target([0xe8, 0, 0, 0, 0, 0xff, 0xd0]), None);
     }
 
     /// The CFA less the stack pointer, at each offset.

@@ -85,8 +85,17 @@ pub struct Limit {
     is: fn(&Case<'_>) -> bool,
 }
 
+/// The name of the limit that is none of the truth, but of frame pointers.
+pub const SKIP: &str = "frame-pointer-skip";
+
 /// The limits.
-pub const LIMITS: &[Limit] = &[];
+pub const LIMITS: &[Limit] = &[Limit {
+    name: SKIP,
+    what: "in code that has no rows the frame pointer is that of a function further out, wherever \
+           a function has not set it yet or never does: the CFA of the function's row is not \
+           counted from it",
+    is: |case| case.class == Class::Skip && case.by == By::FramePointer && case.rule.is_none(),
+}];
 
 /// The limit that a difference comes from, if it is a known one.
 pub fn explain(case: &Case<'_>) -> Option<&'static Limit> {

@@ -279,7 +279,7 @@ impl Walker {
                 if let Ok(Step::Caller(caller)) =
                     unwind::step(Abi::Amd64, &rule, frame, &Lost, memory)
                 {
-                    if is_behind_call(process, caller.pc) {
+                    if may_have_called(process, mapping, caller.pc) {
                         return Ok((Step::Caller(caller), By::Code));
                     }
                 }
@@ -296,7 +296,7 @@ impl Walker {
         // A zero where the return address would be is no more the end than any other number is: code
         // that uses the register otherwise has it point to zeros all the time.
         let believed = keeps_frame_pointer
-            || matches!(step, Step::Caller(caller) if is_behind_call(process, caller.pc));
+            || matches!(step, Step::Caller(caller) if may_have_called(process, mapping, caller.pc));
         if believed {
             Ok((step, By::FramePointer))
         } else {
@@ -375,6 +375,25 @@ pub fn code_at<const N: usize>(process: &Process, address: u64) -> Option<[u8; N
 pub fn is_behind_call(process: &Process, pc: u64) -> bool {
     code_at(process, pc.wrapping_sub(code::LONGEST as u64))
         .is_some_and(|bytes| code::ends_with_call(&bytes))
+}
+
+/// Whether a run-time address may be behind a call that has led to code in `mapping`.
+///
+/// A direct call leads to the function itself, or to a stub of a PLT. If it leads elsewhere the
+/// frame pointer is that of a function further out, as it is in all code that keeps none, or the
+/// address is one that was left on the stack.
+fn may_have_called(process: &Process, mapping: &Mapping, pc: u64) -> bool {
+    let Some(bytes) = code_at(process, pc.wrapping_sub(code::LONGEST as u64)) else {
+        return false;
+    };
+    if !code::ends_with_call(&bytes) {
+        return false;
+    }
+    let Some(target) = code::call_target(&bytes, pc) else {
+        return true;
+    };
+    let here = mapping.start <= target && target < mapping.end;
+    here || code_at(process, target).is_some_and(|stub| code::rule_of_stub(&stub, 0).is_some())
 }
 
 fn stop_name(stop: Stop) -> Reason {

@@ -260,10 +260,6 @@ impl Judge {
     ) {
         let &Difference { class, callee } = difference;
         let by = found.get(callee + 1).map(|it| it.by);
-        if class == Class::Skip && by == Some(By::FramePointer) {
-            count.skips += 1;
-            return;
-        }
         let at = found[callee].at;
         let place = process
             .at(at)
@@ -297,7 +293,9 @@ impl Judge {
         }
         let kind = count.kinds.get_mut(&key).expect("it was put there");
         kind.steps += 1;
-        if kind.limit.is_some() {
+        if kind.limit.is_some_and(|limit| limit.name == limits::SKIP) {
+            count.skips += 1;
+        } else if kind.limit.is_some() {
             count.explained += 1;
         } else {
             count.unexplained += 1;

@@ -240,13 +240,10 @@ impl Tracer {
                 continue;
             };
             let id = self.threads[index].id;
-            let is_call = {
-                if self.threads[index].registers.pc() == 0 {
-                    self.threads[index].registers = ptrace::registers(id)?.0;
-                }
-                let pc = self.threads[index].registers.pc();
-                policy::code_at(self.process(files)?, pc) == Some(SYSCALL)
-            };
+            // What was stopped otherwise than by a step may be in a system call, which then begins
+            // once more.
+            let pc = self.threads[index].registers.pc();
+            let is_call = pc == 0 || policy::code_at(self.process(files)?, pc) == Some(SYSCALL);
             if let Err(error) = ptrace::step(id, signal) {
                 self.gone(error)?;
                 self.threads[index].state = State::Running;

@@ -142,6 +142,8 @@ pub fn is_signal_trampoline(code: &[u8; TRAMPOLINE]) -> bool {
 const CALL_RELATIVE: u8 = 0xe8;
 const GROUP_5: u8 = 0xff;
 const CALL_NEAR: u8 = 2;
+/// `call *x(%rip)`.
+const CALL_RIP: [u8; 2] = [0xff, 0x15];
 
 /// Whether `code`, the AMD64 code before a return address, may end with a near call.
 ///
@@ -160,11 +162,44 @@ pub fn ends_with_call(code: &[u8; LONGEST]) -> bool {
         || (b7 == GROUP_5 && length(b6, b5) == Some(7))
 }
 
+/// Where a call or a jump leads to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Target {
+    /// To this address.
+    At(u64),
+    /// To the address that is in memory, eight bytes, at this one.
+    In(u64),
+}
+
 /// Where the call that ends `code` leads to, if that is said in it; `pc` is the address behind it.
-pub fn call_target(code: &[u8; LONGEST], pc: u64) -> Option<u64> {
-    let [_, _, opcode, offset @ ..] = *code;
-    let offset = i64::from(i32::from_le_bytes(offset));
-    (opcode == CALL_RELATIVE).then_some(pc.wrapping_add_signed(offset))
+pub fn call_target(code: &[u8; LONGEST], pc: u64) -> Option<Target> {
+    let [_, a, b, offset @ ..] = *code;
+    let there = pc.wrapping_add_signed(i64::from(i32::from_le_bytes(offset)));
+    if b == CALL_RELATIVE {
+        Some(Target::At(there))
+    } else if [a, b] == CALL_RIP {
+        Some(Target::In(there))
+    } else {
+        None
+    }
+}
+
+/// Where a stub of a PLT gets from memory to what address it leads; `None` if the code is not that
+/// of a stub that is called. `code` is the stub, at the address `stub`.
+pub fn slot_of_stub(code: &[u8; STUB], stub: u64) -> Option<u64> {
+    let mut at = 0u8;
+    let mut rest = &code[..];
+    if let Some(behind) = rest.strip_prefix(&ENDBR64) {
+        rest = behind;
+        at = 4;
+    }
+    if let Some(behind) = rest.strip_prefix(&[BND]) {
+        rest = behind;
+        at = at.wrapping_add(1);
+    }
+    let offset = *rest.strip_prefix(&JMP_RIP)?.first_chunk()?;
+    let end = stub.wrapping_add(u64::from(at)).wrapping_add(6);
+    Some(end.wrapping_add_signed(i64::from(i32::from_le_bytes(offset))))
 }
 
 /// The length in bytes of FF with this ModRM byte, if that is a near call. `sib` is the byte
@@ -217,17 +252,46 @@ mod tests {
     #[test]
     fn calls_lead_somewhere() {
         let target = |code: [u8; LONGEST]| call_target(&code, 0x1000);
+        let at = |address| Some(Target::At(address));
         assert_eq!(
             target([0x90, 0x90, 0xe8, 0xfb, 0xff, 0xff, 0xff]),
-            Some(0xffb)
+            at(0xffb)
         );
         assert_eq!(
             target([0x90, 0x90, 0xe8, 0, 0, 0, 0x80]),
-            Some(0x1000u64.wrapping_sub(1 << 31))
+            at(0x1000u64.wrapping_sub(1 << 31))
         );
-        assert_eq!(target([0x90, 0xff, 0x15, 0, 0, 0, 0]), None);
+        assert_eq!(
+            target([0x90, 0xff, 0x15, 4, 0, 0, 0]),
+            Some(Target::In(0x1004))
+        );
         // call *%rax, behind what may be a call or not.
         assert_eq!(target([0xe8, 0, 0, 0, 0, 0xff, 0xd0]), None);
+    }
+
+    #[test]
+    fn stubs_lead_where_a_slot_says() {
+        let slot = |code: &[u8]| {
+            let mut stub = [0x90; STUB];
+            stub[..code.len()].copy_from_slice(code);
+            slot_of_stub(&stub, 0x1000)
+        };
+        assert_eq!(
+            slot(&[0xff, 0x25, 0xfa, 0xf, 0, 0, 0x66, 0x90]),
+            Some(0x2000)
+        );
+        assert_eq!(slot(&[0xf2, 0xff, 0x25, 0xf9, 0xf, 0, 0]), Some(0x2000));
+        assert_eq!(
+            slot(&[0xf3, 0x0f, 0x1e, 0xfa, 0xff, 0x25, 0xf6, 0xf, 0, 0]),
+            Some(0x2000)
+        );
+        assert_eq!(
+            slot(&[0xf3, 0x0f, 0x1e, 0xfa, 0xf2, 0xff, 0x25, 0xff, 0xff, 0xff, 0xff]),
+            Some(0x100a)
+        );
+        // endbr64; push $0: none that is called. And what is no stub.
+        assert_eq!(slot(&[0xf3, 0x0f, 0x1e, 0xfa, 0x68, 0, 0, 0, 0]), None);
+        assert_eq!(slot(&[0x55, 0x48, 0x89, 0xe5]), None);
     }
 
     /// The CFA less the stack pointer, at each offset.

@@ -10,7 +10,10 @@
 use sframe::{
     abi::Abi,
     bytes::Source,
-    code,
+    code::{
+        self,
+        Target, //
+    },
     elf,
     error::Error,
     rule::Rule,
@@ -279,7 +282,7 @@ impl Walker {
                 if let Ok(Step::Caller(caller)) =
                     unwind::step(Abi::Amd64, &rule, frame, &Lost, memory)
                 {
-                    if may_have_called(process, mapping, caller.pc) {
+                    if may_have_called(process, mapping, caller.pc, memory) {
                         return Ok((Step::Caller(caller), By::Code));
                     }
                 }
@@ -296,7 +299,7 @@ impl Walker {
         // A zero where the return address would be is no more the end than any other number is: code
         // that uses the register otherwise has it point to zeros all the time.
         let believed = keeps_frame_pointer
-            || matches!(step, Step::Caller(caller) if may_have_called(process, mapping, caller.pc));
+            || matches!(step, Step::Caller(caller) if may_have_called(process, mapping, caller.pc, memory));
         if believed {
             Ok((step, By::FramePointer))
         } else {
@@ -379,21 +382,42 @@ pub fn is_behind_call(process: &Process, pc: u64) -> bool {
 
 /// Whether a run-time address may be behind a call that has led to code in `mapping`.
 ///
-/// A direct call leads to the function itself, or to a stub of a PLT. If it leads elsewhere the
-/// frame pointer is that of a function further out, as it is in all code that keeps none, or the
-/// address is one that was left on the stack.
-fn may_have_called(process: &Process, mapping: &Mapping, pc: u64) -> bool {
+/// A direct call leads to the function itself, or through a stub of a PLT. If it leads elsewhere
+/// the frame pointer is that of a function further out, as it is in all code that keeps none, or
+/// the address is one that was left on the stack.
+fn may_have_called<M: Memory + ?Sized>(
+    process: &Process,
+    mapping: &Mapping,
+    pc: u64,
+    memory: &M,
+) -> bool {
     let Some(bytes) = code_at(process, pc.wrapping_sub(code::LONGEST as u64)) else {
         return false;
     };
     if !code::ends_with_call(&bytes) {
         return false;
     }
-    let Some(target) = code::call_target(&bytes, pc) else {
-        return true;
+    let leads_here = |target| mapping.start <= target && target < mapping.end;
+    let (slot, stub) = match code::call_target(&bytes, pc) {
+        None => return true,
+        Some(Target::At(target)) if leads_here(target) => return true,
+        Some(Target::At(stub)) => {
+            let slot = code_at(process, stub).and_then(|code| code::slot_of_stub(&code, stub));
+            (slot, stub)
+        }
+        Some(Target::In(slot)) => (Some(slot), pc),
     };
-    let here = mapping.start <= target && target < mapping.end;
-    here || code_at(process, target).is_some_and(|stub| code::rule_of_stub(&stub, 0).is_some())
+    let Some(slot) = slot else {
+        return false;
+    };
+    memory.read_word(slot).is_ok_and(|target| {
+        // Until the function is first called the slot leads back to the PLT, and from there to the
+        // dynamic linker.
+        let lazy = process
+            .at(stub)
+            .is_some_and(|mapping| mapping.start <= target && target < mapping.end);
+        lazy || leads_here(target)
+    })
 }
 
 fn stop_name(stop: Stop) -> Reason {

@@ -36,9 +36,6 @@ const RAX: u8 = 0;
 /// What rax is as long as a system call has no result: -ENOSYS.
 const IN_SYSTEM_CALL: u64 = -38i64 as u64;
 
-/// `mov $15,%rax; syscall`: rt_sigreturn.
-const TRAMPOLINE: [u8; 9] = [0x48, 0xc7, 0xc0, 0x0f, 0, 0, 0, 0x0f, 0x05];
-
 /// `syscall`.
 const SYSCALL: [u8; 2] = [0x0f, 0x05];
 
@@ -159,10 +156,9 @@ pub(crate) fn truth(
     let mut frames = vec![Frame { pc, at: pc }];
     // In a system call what holds is what held at its instruction, which may be the last of its
     // function: that of a signal's trampoline is. (Behind it, a new thread is on another stack.)
-    if registers.get(RAX) == Some(IN_SYSTEM_CALL)
-        && unwinder.row_at(process, pc) == Err(Why::NoEntry)
-        && policy::code_at(process, pc.wrapping_sub(2)) == Some(SYSCALL)
-    {
+    let in_system_call = registers.get(RAX) == Some(IN_SYSTEM_CALL)
+        && policy::code_at(process, pc.wrapping_sub(2)) == Some(SYSCALL);
+    if in_system_call {
         frames[0].at = pc.wrapping_sub(1);
     }
     let end = loop {
@@ -173,7 +169,7 @@ pub(crate) fn truth(
         }
         let step = match unwinder.step(process, &registers, copy, exact) {
             // Not every C library has a table for it.
-            Err(Why::NoEntry) if policy::code_at(process, frame.pc) == Some(TRAMPOLINE) => {
+            Err(Why::NoEntry) if policy::is_trampoline(process, frame.pc) => {
                 behind_signal(&registers, copy)
             }
             step => step,

@@ -76,28 +76,6 @@ by_hand_other_entry:
 	.cfi_endproc
 	.size	by_hand_entry, . - by_hand_entry
 
-# Calls a function (%rdi) with %rsi on the stack that ends at %rdx; the frame pointer leads back.
-	.globl	by_hand_on_stack
-	.type	by_hand_on_stack, @function
-by_hand_on_stack:
-	.cfi_startproc
-	push	%rbp
-	.cfi_def_cfa_offset 16
-	.cfi_offset 6, -16
-	mov	%rsp, %rbp
-	.cfi_def_cfa_register 6
-	mov	%rdx, %rsp
-	mov	%rdi, %rax
-	mov	%rsi, %rdi
-	call	*%rax
-	mov	%rbp, %rsp
-	pop	%rbp
-	.cfi_restore 6
-	.cfi_def_cfa 7, 8
-	ret
-	.cfi_endproc
-	.size	by_hand_on_stack, . - by_hand_on_stack
-
 # A loop that jumps into the middle of another section, and a way out of it from there.
 	.globl	by_hand_split
 	.type	by_hand_split, @function

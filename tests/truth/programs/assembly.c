@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-only
-/* Calls what is in assembly.S, each with a result that is known. */
+/* Calls what is in assembly.S and on_stack.S, each with a result that is known. */
 #include <setjmp.h>
 #include "load.h"
 
@@ -9,7 +9,7 @@ long by_hand_pushes(long a, long b, long c);
 long by_hand_where(void);
 long by_hand_entry(void);
 long by_hand_other_entry(long value);
-long by_hand_on_stack(long (*call)(long), long argument, char *end);
+long on_stack(long (*call)(long), long argument, char *end);
 long by_hand_split(long count);
 long by_hand_table(long kind);
 void __attribute__((noreturn)) by_hand_never(long value, jmp_buf *back);
@@ -47,7 +47,7 @@ void work(unsigned int round)
 		wrong("calls by hand");
 	if (by_hand_entry() != 100 || by_hand_other_entry(5) != 5)
 		wrong("entries");
-	if (by_hand_on_stack(descend, 40, other + sizeof(other)) != 76)
+	if (on_stack(descend, 40, other + sizeof(other)) != 76)
 		wrong("another stack");
 	if (by_hand_split(1000) != 500500 || !never(round))
 		wrong("ends");

@@ -42,9 +42,12 @@ use sframe::{
     }, //
 };
 
-use crate::process::{
-    File,
-    Process, //
+use crate::{
+    limits,
+    process::{
+        File,
+        Process, //
+    }, //
 };
 
 /// The DWARF number of rbp.
@@ -485,8 +488,13 @@ impl Unwinder {
     ) -> Result<Outcome, Why> {
         let pc = registers.pc();
         let at = if exact { pc } else { pc.wrapping_sub(1) };
-        let row = self.row_at(process, at)?;
-        step_by_row(&row, registers, memory)
+        match self.row_at(process, at) {
+            Ok(row) => step_by_row(&row, registers, memory),
+            Err(why) if limits::is_restorer(process, pc) => {
+                interrupted(registers, memory).map_err(|_| why)
+            }
+            Err(why) => Err(why),
+        }
     }
 }
 
@@ -531,6 +539,24 @@ pub fn step_by_row<M: Memory + ?Sized>(
             signal: row.signal,
         }),
     }
+}
+
+/// What a signal interrupted, from the `struct ucontext` that Linux has put on the handler's stack:
+/// see <asm/ucontext.h> and <asm/sigcontext.h>.
+fn interrupted<M: Memory + ?Sized>(registers: &Registers, memory: &M) -> Result<Outcome, Why> {
+    const CONTEXT: u64 = 40;
+    // In the order in which they are there, by DWARF number.
+    const ORDER: [u8; COUNT] = [8, 9, 10, 11, 12, 13, 14, 15, 5, 4, RBP, 3, 1, 0, 2, RSP, PC];
+
+    let mut found = Registers::default();
+    for (place, number) in (0..).zip(ORDER) {
+        let address = registers.sp().wrapping_add(CONTEXT + 8 * place);
+        found.set(number, read(memory, address)?);
+    }
+    Ok(Outcome::Caller {
+        registers: found,
+        signal: true,
+    })
 }
 
 fn read<M: Memory + ?Sized>(memory: &M, address: u64) -> Result<u64, Why> {
@@ -716,6 +742,30 @@ mod tests {
         assert_eq!(found.sp(), (0x8_0000 + 160) * 2);
         assert_eq!(found.pc(), (0x8_0000 + 168) * 2);
         assert_eq!(found.get(0), Some(0x8_0008));
+    }
+
+    #[test]
+    fn registers_of_a_context() {
+        let Ok(Outcome::Caller { registers, signal }) = interrupted(&registers(), &Doubles) else {
+            panic!("all of it can be read");
+        };
+        assert!(signal);
+        // r8, rbp, rsp and rip are 40, 120, 160 and 168 bytes in.
+        for (number, offset) in [(8, 40), (RBP, 120), (RSP, 160), (PC, 168)] {
+            assert_eq!(registers.get(number), Some((0x8_0000 + offset) * 2));
+        }
+        // r15 and rdi are neighbours there, and so are rcx and rsp.
+        for (number, offset) in [
+            (15, 96),
+            (5, 104),
+            (4, 112),
+            (3, 128),
+            (1, 136),
+            (0, 144),
+            (2, 152),
+        ] {
+            assert_eq!(registers.get(number), Some((0x8_0000 + offset) * 2));
+        }
     }
 
     #[test]

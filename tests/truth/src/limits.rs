@@ -13,8 +13,14 @@ use crate::{
         Row,
         Why, //
     },
-    policy::By,
-    process::File, //
+    policy::{
+        self,
+        By, //
+    },
+    process::{
+        File,
+        Process, //
+    }, //
 };
 
 /// What kind of difference it is.
@@ -96,6 +102,15 @@ pub const LIMITS: &[Limit] = &[Limit {
            counted from it",
     is: |case| case.class == Class::Skip && case.by == By::FramePointer && case.rule.is_none(),
 }];
+
+/// Whether the code at a run-time address is that by which a handler returns to the kernel, which
+/// musl has no .eh_frame for: `mov $15, %rax; syscall`, with its call still to come. What Linux has
+/// put on the stack then tells all registers, with no need for a table.
+pub fn is_restorer(process: &Process, pc: u64) -> bool {
+    const CODE: [u8; 9] = [0x48, 0xc7, 0xc0, 0x0f, 0, 0, 0, 0x0f, 0x05];
+    policy::code_at(process, pc) == Some(CODE)
+        || policy::code_at(process, pc.wrapping_sub(7)) == Some(CODE)
+}
 
 /// The limit that a difference comes from, if it is a known one.
 pub fn explain(case: &Case<'_>) -> Option<&'static Limit> {

@@ -282,7 +282,7 @@ impl Walker {
                 if let Ok(Step::Caller(caller)) =
                     unwind::step(Abi::Amd64, &rule, frame, &Lost, memory)
                 {
-                    if may_have_called(process, mapping, caller.pc, memory) {
+                    if may_have_called(process, frame.pc, caller.pc, memory) {
                         return Ok((Step::Caller(caller), By::Code));
                     }
                 }
@@ -299,7 +299,7 @@ impl Walker {
         // A zero where the return address would be is no more the end than any other number is: code
         // that uses the register otherwise has it point to zeros all the time.
         let believed = keeps_frame_pointer
-            || matches!(step, Step::Caller(caller) if may_have_called(process, mapping, caller.pc, memory));
+            || matches!(step, Step::Caller(caller) if may_have_called(process, frame.pc, caller.pc, memory));
         if believed {
             Ok((step, By::FramePointer))
         } else {
@@ -380,14 +380,17 @@ pub fn is_behind_call(process: &Process, pc: u64) -> bool {
         .is_some_and(|bytes| code::ends_with_call(&bytes))
 }
 
-/// Whether a run-time address may be behind a call that has led to code in `mapping`.
+/// Of how many bytes a function is believed to be, where nothing tells.
+const FUNCTION: u64 = 16 << 10;
+
+/// Whether a run-time address, `pc`, may be behind a call of the function that runs at `callee`.
 ///
-/// A direct call leads to the function itself, or through a stub of a PLT. If it leads elsewhere
+/// A call leads to the function's first byte, through a stub of a PLT or not. If it leads elsewhere
 /// the frame pointer is that of a function further out, as it is in all code that keeps none, or
 /// the address is one that was left on the stack.
 fn may_have_called<M: Memory + ?Sized>(
     process: &Process,
-    mapping: &Mapping,
+    callee: u64,
     pc: u64,
     memory: &M,
 ) -> bool {
@@ -397,15 +400,15 @@ fn may_have_called<M: Memory + ?Sized>(
     if !code::ends_with_call(&bytes) {
         return false;
     }
-    let leads_here = |target| mapping.start <= target && target < mapping.end;
+    let leads_here = |target| callee.wrapping_sub(target) < FUNCTION;
     let (slot, stub) = match code::call_target(&bytes, pc) {
         None => return true,
         Some(Target::At(target)) if leads_here(target) => return true,
         Some(Target::At(stub)) => {
             let slot = code_at(process, stub).and_then(|code| code::slot_of_stub(&code, stub));
-            (slot, stub)
+            (slot, process.at(stub))
         }
-        Some(Target::In(slot)) => (Some(slot), pc),
+        Some(Target::In(slot)) => (Some(slot), None),
     };
     let Some(slot) = slot else {
         return false;
@@ -413,9 +416,7 @@ fn may_have_called<M: Memory + ?Sized>(
     memory.read_word(slot).is_ok_and(|target| {
         // Until the function is first called the slot leads back to the PLT, and from there to the
         // dynamic linker.
-        let lazy = process
-            .at(stub)
-            .is_some_and(|mapping| mapping.start <= target && target < mapping.end);
+        let lazy = stub.is_some_and(|stub| stub.start <= target && target < stub.end);
         lazy || leads_here(target)
     })
 }

@@ -31,13 +31,13 @@ fibonacci() {
 
 for ((turn = 0; turn < $1; turn++)); do
 	numbers=()
-	for ((at = 0; at < 12; at++)); do
+	for ((at = 0; at < 8; at++)); do
 		numbers+=($((at * 7919 % 101)))
 	done
 	sort_array numbers
-	[[ ${numbers[*]} =~ ^0( [0-9]+){11}$ ]] || exit 1
-	fibonacci 6
-	((result == 8)) || exit 1
+	[[ ${numbers[*]} =~ ^0( [0-9]+){7}$ ]] || exit 1
+	fibonacci 5
+	((result == 5)) || exit 1
 	declare -A count=()
 	for word in a rose is a rose is a rose; do
 		((count[$word] += 1))

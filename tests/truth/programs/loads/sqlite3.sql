@@ -10,10 +10,10 @@ CREATE TRIGGER add_up AFTER INSERT ON purchase BEGIN
 	ON CONFLICT DO UPDATE SET price = price + excluded.price;
 END;
 BEGIN;
-WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 30)
+WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 20)
 INSERT INTO customer SELECT i, printf('name %03d', i * 7919 % 1009), char(65 + i % 7) FROM n;
-WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 200)
-INSERT INTO purchase SELECT i, 1 + i % 30, i * 31 % 97, hex(i * i) || 'note' FROM n;
+WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 80)
+INSERT INTO purchase SELECT i, 1 + i % 20, i * 31 % 97, hex(i * i) || 'note' FROM n;
 COMMIT;
 SELECT town, count(*), round(sum(price), 2), group_concat(name, '+') FROM customer
 	JOIN total ON total.customer = customer.id GROUP BY town ORDER BY 3 DESC;

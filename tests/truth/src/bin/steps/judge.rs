@@ -69,6 +69,8 @@ pub(crate) struct Count {
     pub(crate) frames: u64,
     /// The same by what told where they are.
     pub(crate) by: BTreeMap<&'static str, u64>,
+    /// Frames that a signal interrupted, and that are the same.
+    pub(crate) signals: u64,
     /// Why the stacks ended.
     pub(crate) ends: BTreeMap<Reason, u64>,
     /// Why the truth was not known where the module went on, by reason and place.
@@ -179,6 +181,7 @@ impl Judge {
                 return differs(Class::Fp);
             }
             count.frames += 1;
+            count.signals += u64::from(exact);
             *count.by.entry(pair[1].by.name()).or_default() += 1;
         }
 

@@ -326,6 +326,7 @@ fn to_json(name: &str, count: &Count) -> Value {
         "complete": count.complete,
         "frames": count.frames,
         "frames_by": count.by,
+        "signals": count.signals,
         "ends": count.ends,
         "truth_unknown": gaps.collect::<Vec<_>>(),
         "without_rows": count.without_rows,

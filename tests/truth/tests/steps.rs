@@ -1,0 +1,163 @@
+// SPDX-License-Identifier: GPL-2.0-only OR MIT
+
+//! The stepper on programs of its own, on this very machine: nothing differs where nothing is
+//! wrong, and one wrong byte of a row is found.
+
+use std::{
+    fs,
+    path::{
+        Path,
+        PathBuf, //
+    },
+    process::Command, //
+};
+
+use object::{
+    Object,
+    ObjectSection,
+    ObjectSymbol, //
+};
+use serde_json::Value;
+use sframe::section::Section;
+
+/// Leaves, recursion, a variable array, a callback out of libc, a signal on a stack of its own,
+/// and two threads.
+const PROGRAM: &str = r"
+#define _GNU_SOURCE
+#include <pthread.h>
+#include <signal.h>
+#include <stdlib.h>
+#define N __attribute__((noinline))
+static volatile unsigned long sink;
+N unsigned long leaf(unsigned long n) { return n * 7919 % 211; }
+N unsigned long tree(int n) { return n < 2 ? leaf(n) : tree(n - 1) + tree(n - 2); }
+N void varied(int n) { volatile char array[n]; array[n - 1] = 1; sink += tree(array[n - 1] + 4); }
+static int compare(const void *a, const void *b) { return leaf(*(int *)a) < leaf(*(int *)b); }
+N void sorted(void) { int n[] = {5, 3, 9, 1, 7}; qsort(n, 5, sizeof(int), compare); sink += n[2]; }
+static void handler(int s) { sink += tree(s % 5); }
+static void *thread(void *argument) { varied(20); return argument; }
+int main(void)
+{
+	static char other[65536];
+	stack_t stack = { .ss_sp = other, .ss_size = sizeof(other) };
+	struct sigaction action = { .sa_handler = handler, .sa_flags = SA_ONSTACK };
+	sigaltstack(&stack, NULL);
+	sigaction(SIGUSR1, &action, NULL);
+	for (int i = 1; i < 5; i++) {
+		pthread_t other_thread;
+		pthread_create(&other_thread, NULL, thread, NULL);
+		varied(i);
+		sorted();
+		raise(SIGUSR1);
+		pthread_join(other_thread, NULL);
+	}
+	return 0;
+}
+";
+
+/// Builds PROGRAM with rows; without `-static` its start alone would be 100,000 steps.
+fn build(name: &str) -> PathBuf {
+    let directory = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
+    fs::create_dir_all(&directory).unwrap();
+    let source = directory.join("program.c");
+    fs::write(&source, PROGRAM).unwrap();
+    let program = directory.join("program");
+    let output = Command::new("gcc")
+        .args([
+            "-O2",
+            "-fomit-frame-pointer",
+            "-Wa,--gsframe",
+            "-static",
+            "-pthread",
+        ])
+        .args([Path::new("-o"), &program, &source])
+        .output()
+        .expect("gcc");
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{said}");
+    program
+}
+
+/// What the stepper says of all of a program, and its exit status.
+fn steps(program: &Path) -> (Value, String, i32) {
+    let json = program.with_extension("json");
+    let output = Command::new(env!("CARGO_BIN_EXE_steps"))
+        .args(["--pause", "0", "--window", "1000000", "--steps", "1000000"])
+        .arg("--json")
+        .args([&json, Path::new("--"), program])
+        .output()
+        .unwrap();
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    let found = fs::read(json).unwrap_or_else(|error| {
+        panic!("{error}: {}", String::from_utf8_lossy(&output.stderr));
+    });
+    let found: Value = serde_json::from_slice(&found).unwrap();
+    (
+        found["programs"][0].clone(),
+        text,
+        output.status.code().unwrap(),
+    )
+}
+
+#[test]
+fn nothing_differs_where_nothing_is_wrong() {
+    let (found, text, status) = steps(&build("right"));
+    assert_eq!(status, 0, "{text}");
+    let number = |name: &str| found[name].as_u64().unwrap();
+    assert_eq!(number("unexplained"), 0, "{text}");
+    // To the end of the program, and not only of its start.
+    assert!(number("steps") > 20_000, "{text}");
+    assert!(number("covered") > 2_000, "{text}");
+    assert!(
+        found["frames_by"]["rows"].as_u64().unwrap() > 8_000,
+        "{text}"
+    );
+    assert!(text.contains("0 unexplained differences"), "{text}");
+    // Frames of the handler's own stack are followed to what was interrupted.
+    assert!(number("signals") > 100, "{found:#}");
+}
+
+#[test]
+fn a_wrong_row_is_found() {
+    let program = build("wrong");
+    let mut bytes = fs::read(&program).unwrap();
+    let (at, before) = {
+        let elf = object::File::parse(&*bytes).unwrap();
+        let section = elf.section_by_name(".sframe").unwrap();
+        let data = section.data().unwrap();
+        let tree = elf
+            .symbols()
+            .find(|symbol| symbol.name() == Ok("tree"))
+            .unwrap();
+        let sframe = Section::open(data, section.address(), data.len() as u64).unwrap();
+        let function = sframe
+            .functions(data)
+            .map(Result::unwrap)
+            .find(|function| function.covers(tree.address()))
+            .unwrap();
+        // The first row: where it starts, one byte of information, and the CFA's offset.
+        let at = function.rows_at() + function.row_start().width() + 1;
+        (
+            section.file_range().unwrap().0 as usize + at as usize,
+            data[at as usize],
+        )
+    };
+    assert_eq!(before, 8);
+    bytes[at] = 16;
+    fs::write(&program, bytes).unwrap();
+
+    let (found, text, status) = steps(&program);
+    assert_eq!(status, 1, "{text}");
+    let kinds = found["kinds"].as_array().unwrap();
+    let unexplained: Vec<&Value> = kinds
+        .iter()
+        .filter(|kind| kind["limit"].is_null())
+        .collect();
+    assert!(!unexplained.is_empty(), "{text}");
+    for kind in unexplained {
+        let example = kind["example"].as_str().unwrap();
+        assert!(example.contains("program:tree+0x0"), "{example}");
+        assert!(example.contains("cfa=rsp+8 ra=c-8"), "{example}");
+        assert!(example.contains("=> "), "{example}");
+    }
+}

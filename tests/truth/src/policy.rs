@@ -166,7 +166,10 @@ impl Walker {
                 Ok(rule) => rule,
                 Err(error) => return error_name(error),
             };
-            if rule.is_none() && is_trampoline(process, frame.pc) {
+            // A row that there is may be wrong: musl's is that of a plain function, and behind the
+            // system call another function may begin.
+            let innermost = matches!(live, Live::Innermost);
+            if (innermost || rule.is_none()) && is_trampoline(process, frame.pc) {
                 rule = Some(code::INTERRUPTED);
             }
             let context = frame.sp;

@@ -167,12 +167,11 @@ pub(crate) fn truth(
         if frames.len() > 1 && is_thread_start(process, frame.at) {
             break End::Outermost;
         }
-        let step = match unwinder.step(process, &registers, copy, exact) {
-            // Not every C library has a table for it.
-            Err(Why::NoEntry) if policy::is_trampoline(process, frame.pc) => {
-                behind_signal(&registers, copy)
-            }
-            step => step,
+        // Not every C library has a table for it, and musl's is that of a plain function.
+        let step = if policy::is_trampoline(process, frame.pc) {
+            behind_signal(&registers, copy)
+        } else {
+            unwinder.step(process, &registers, copy, exact)
         };
         match step {
             Ok(Outcome::Caller {

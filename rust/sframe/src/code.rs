@@ -108,9 +108,9 @@ pub fn rule_of_stub(code: &[u8; STUB], offset: u32) -> Option<Rule> {
 
 /// What is looked at around the PC for a signal's trampoline, in bytes: [`TRAMPOLINE_BEFORE`] in
 /// front of it, the others from it on.
-pub const TRAMPOLINE: usize = 16;
+pub const TRAMPOLINE: usize = 18;
 /// How many of them are in front of the PC.
-pub const TRAMPOLINE_BEFORE: u64 = 7;
+pub const TRAMPOLINE_BEFORE: u64 = 9;
 
 /// `mov $15, %rax; syscall`: rt_sigreturn, as glibc's and musl's `__restore_rt` have it.
 const SIGRETURN: [u8; 9] = [0x48, 0xc7, 0xc0, 15, 0, 0, 0, 0x0f, 0x05];
@@ -134,8 +134,11 @@ pub const INTERRUPTED: Rule = Rule {
     signal: true,
 };
 
-/// Whether a signal's trampoline runs at the PC, before its system call; then [`INTERRUPTED`] is
-/// its rule.
+/// Whether a signal's trampoline runs at the PC, before its system call or in it; then
+/// [`INTERRUPTED`] is its rule.
+///
+/// In the system call the PC is behind the trampoline, where another function may begin. No code
+/// ever runs there in user mode, for rt_sigreturn goes elsewhere.
 ///
 /// `code` is what is around the PC itself. A trampoline is returned to, but nothing has called from
 /// it: the byte before the PC need not belong to it. No table is at hand for it in version 2, nor
@@ -151,6 +154,8 @@ pub fn is_signal_trampoline(code: &[u8; TRAMPOLINE]) -> bool {
         || at.starts_with(&SIGRETURN_SHORT)
         || in_front_of_syscall(&long, &[o, f])
         || in_front_of_syscall(&short, &[o, f])
+        || before.ends_with(&SIGRETURN)
+        || before.ends_with(&SIGRETURN_SHORT)
 }
 
 const CALL_RELATIVE: u8 = 0xe8;
@@ -422,30 +427,24 @@ mod tests {
     fn handlers_return_to_trampolines() {
         // nop; mov $15, %rax; syscall; nopl 0(%rax), as in glibc and musl.
         let long = [
-            0x90, 0x90, 0x90, 0x90, 0x90, 0x90, 0x90, 0x48, 0xc7, 0xc0, 15, 0, 0, 0, 0x0f, 0x05,
-            0x0f, 0x1f, 0x80, 0, 0, 0, 0,
+            0x90, 0x90, 0x90, 0x90, 0x90, 0x90, 0x90, 0x90, 0x90, 0x48, 0xc7, 0xc0, 15, 0, 0, 0,
+            0x0f, 0x05, 0x0f, 0x1f, 0x80, 0, 0, 0, 0, 0x0f, 0x1f,
         ];
         let is = |code: &[u8]| is_signal_trampoline(code.first_chunk().unwrap());
-        assert!(is(&long));
-        assert!(is(&long[7..]));
-        for at in 1..7 {
-            assert!(!is(&long[at..]));
+        for at in 0..=9 {
+            assert_eq!(is(&long[at..]), [0, 7, 9].contains(&at), "{at}");
         }
         // mov $15, %eax; syscall
-        let mut short = long;
-        short[7..].copy_from_slice(&[
-            0xb8, 15, 0, 0, 0, 0x0f, 0x05, 0xcc, 0xcc, 0xcc, 0xcc, 0xcc, 0xcc, 0xcc, 0xcc, 0xcc,
-        ]);
-        assert!(is(&short));
-        assert!(is(&short[5..]));
-        for at in [1, 2, 3, 4, 6, 7] {
-            assert!(!is(&short[at..]));
+        let mut short = [0xcc; 27];
+        short[9..16].copy_from_slice(&[0xb8, 15, 0, 0, 0, 0x0f, 0x05]);
+        for at in 0..=9 {
+            assert_eq!(is(&short[at..]), [0, 5, 7].contains(&at), "{at}");
         }
         // Another system call, and rt_sigreturn's number for something else.
-        for (at, byte) in [(10, 16), (14, 0xc3), (15, 0x0b), (7, 0x4c)] {
+        for (at, byte) in [(12, 16), (16, 0xc3), (17, 0x0b), (9, 0x4c)] {
             let mut other = long;
             other[at] = byte;
-            assert!(!is(&other) && !is(&other[7..]));
+            assert!(!is(&other) && !is(&other[7..]) && !is(&other[9..]));
         }
     }
 

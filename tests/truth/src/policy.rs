@@ -166,7 +166,10 @@ impl Walker {
                 Ok(rule) => rule,
                 Err(error) => return error_name(error),
             };
-            if rule.is_none() && is_trampoline(process, frame.pc) {
+            // A row that there is may be wrong: musl's is that of a plain function, and behind the
+            // system call another function may begin.
+            let innermost = matches!(live, Live::Innermost);
+            if (innermost || rule.is_none()) && is_trampoline(process, frame.pc) {
                 rule = Some(code::INTERRUPTED);
             }
             let context = frame.sp;
@@ -366,7 +369,7 @@ fn rule_of_rows(rows: Rows, file: &File, at: u64, innermost: bool) -> Result<Opt
 }
 
 /// Whether a signal's trampoline runs at a run-time address.
-fn is_trampoline(process: &Process, pc: u64) -> bool {
+pub fn is_trampoline(process: &Process, pc: u64) -> bool {
     code_at(process, pc.wrapping_sub(code::TRAMPOLINE_BEFORE))
         .is_some_and(|bytes| code::is_signal_trampoline(&bytes))
 }

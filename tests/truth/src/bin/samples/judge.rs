@@ -76,7 +76,7 @@ pub(crate) enum Verdict {
     Longer(usize),
     /// The truth ends at a listed gap, and the frames beyond are behind calls.
     BeyondGap,
-    /// The truth ends with the copy of the stack, and the chain goes on.
+    /// The truth ends with what was copied of the memory, and the chain goes on.
     BeyondCopy,
 }
 
@@ -162,7 +162,7 @@ pub(crate) fn compare(
     }
     if same < chain.len() {
         return match truth.stack.end {
-            End::Copy => Verdict::BeyondCopy,
+            End::Copy | End::NotCopied => Verdict::BeyondCopy,
             _ if truth.at_gap && chain[same..].iter().all(|found| is_behind_call(*found)) => {
                 Verdict::BeyondGap
             }
@@ -258,7 +258,8 @@ pub(crate) enum Finding<'a> {
     /// The deferred stack is of other registers: the system call in which the sample was taken has
     /// changed them (execve, rt_sigreturn), or a signal's handler was entered.
     OtherRegisters,
-    /// Not even the innermost frame's caller is known.
+    /// Not even the innermost frame's caller is known, and none was reported, or the memory that
+    /// would tell was not copied.
     NoTruth(End, &'a Process, Frame),
     /// There is a difference, and it comes from a limit of the truth that is listed.
     Limit(&'static Limit),
@@ -358,7 +359,12 @@ impl Judge {
         }
         let copy = stack::memory(process, registers, sample.stack);
         let truth = stack::truth(&mut self.unwinder, process, registers, &copy);
-        if truth.frames.len() == 1 && truth.end != End::Outermost {
+        let may_be_false = match truth.end {
+            End::Outermost => true,
+            End::Unknown(_) => recording.module && chain.len() > 1,
+            End::Copy | End::NotCopied => false,
+        };
+        if truth.frames.len() == 1 && !may_be_false {
             return Finding::NoTruth(truth.end, process, truth.frames[0]);
         }
         let covered = stack::covered(&mut self.walker, process, &truth.frames);

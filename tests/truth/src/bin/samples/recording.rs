@@ -152,7 +152,7 @@ pub(crate) enum Event<'a> {
     /// A process has begun another program, with nothing mapped.
     Exec { pid: u32 },
     /// A tick of the clock.
-    Sample(Sample<'a>),
+    Sample(Box<Sample<'a>>),
 }
 
 /// A whole recording.
@@ -224,7 +224,7 @@ struct Fields {
 }
 
 impl Fields {
-    /// Reads tracefs's `format`: `field:unsigned int frames;	offset:12;	size:4;	signed:0;`.
+    /// Reads tracefs's `format`: `field:unsigned int frames; offset:12; size:4; signed:0;`.
     fn parse(format: &str) -> Option<Fields> {
         let offset_of = |name: &str| {
             format.lines().find_map(|line| {
@@ -296,7 +296,7 @@ impl Id {
 enum Item<'a> {
     Event(Event<'a>),
     /// A sample whose stack comes later, under this number.
-    Promised(Sample<'a>, u64),
+    Promised(Box<Sample<'a>>, u64),
     Walk(u32, Walk),
     Deferred(u32, u64, Vec<u64>),
 }
@@ -456,8 +456,8 @@ impl<'a> Recording<'a> {
             }
         }
         for event in &self.events {
-            if let Event::Sample(Sample { chain, .. }) = event {
-                if let (Some(frames), Some(walk)) = (&chain.frames, &chain.walk) {
+            if let Event::Sample(sample) = event {
+                if let (Some(frames), Some(walk)) = (&sample.chain.frames, &sample.chain.walk) {
                     self.walks_that_differ += u64::from(frames.len() != walk.frames as usize);
                 }
             }
@@ -472,7 +472,7 @@ fn read_sample<'a>(
     pid: u32,
     tid: u32,
     walk: Option<Walk>,
-) -> Result<(Sample<'a>, Option<u64>), Broken> {
+) -> Result<(Box<Sample<'a>>, Option<u64>), Broken> {
     let mut frames = Vec::new();
     let mut cookie = None;
     let mut is_user = false;
@@ -526,7 +526,7 @@ fn read_sample<'a>(
         stack,
         chain,
     };
-    Ok((sample, cookie))
+    Ok((Box::new(sample), cookie))
 }
 
 /// Reads how mappings have changed.
@@ -676,7 +676,7 @@ pub(crate) mod tests {
         let samples = recording.events.iter();
         samples
             .filter_map(|event| match event {
-                Event::Sample(sample) => Some(sample),
+                Event::Sample(sample) => Some(&**sample),
                 _ => None,
             })
             .collect()

@@ -32,6 +32,9 @@ use crate::{
 /// The least share of stacks that are to be identical as far as .sframe covers, in percent.
 const GOAL: f64 = 99.9;
 
+/// How many places are shown at which the truth ends too early.
+const MOST_GAPS: usize = 12;
+
 /// What is counted of stacks that were made in one way.
 #[derive(Default)]
 struct Way {
@@ -93,6 +96,8 @@ struct Group {
     fp: Way,
     prologues: Way,
     dwarf: Way,
+    /// Where the truth ended before the outermost frame, and why.
+    gaps: BTreeMap<String, u64>,
     /// By what is wrong.
     kinds: BTreeMap<String, Kind>,
 }
@@ -179,12 +184,8 @@ impl Report {
             Finding::NoTruth(end, process, frame) => {
                 *group.unjudged.entry("no truth").or_default() += 1;
                 *group.ends.entry(end.name()).or_default() += 1;
-                let what = format!(
-                    "no truth ({}) at {}",
-                    end.name(),
-                    process.describe(frame.pc)
-                );
-                group.kinds.entry(what).or_default().samples += 1;
+                let what = format!("{} at {}", end.name(), process.describe(frame.pc));
+                *group.gaps.entry(what).or_default() += 1;
                 return;
             }
             Finding::Judged(judged) => judged,
@@ -194,6 +195,11 @@ impl Report {
         let verdict = judged.reported.verdict;
         *group.verdicts.entry(verdict.name()).or_default() += 1;
         *group.ends.entry(judged.truth.end.name()).or_default() += 1;
+        if let End::Unknown(why) = judged.truth.end {
+            let last = judged.truth.frames[judged.truth.frames.len() - 1];
+            let what = format!("{} at {}", why.name(), judged.process.describe(last.at));
+            *group.gaps.entry(what).or_default() += 1;
+        }
         group.frames += judged.truth.frames.len() as u64;
         group.covered += judged.covered as u64;
         group.identical += u64::from(verdict.is_identical());
@@ -364,6 +370,21 @@ impl Report {
         for ((what, why), samples) in others {
             line(out, format_args!("{what:10}  {why:30} {samples:8}"));
         }
+        let mut gaps = BTreeMap::<&str, u64>::new();
+        for (what, samples) in self.groups.values().flat_map(|group| &group.gaps) {
+            *gaps.entry(what).or_default() += samples;
+        }
+        let mut gaps: Vec<_> = gaps.into_iter().collect();
+        gaps.sort_by_key(|(_, samples)| std::cmp::Reverse(*samples));
+        if !gaps.is_empty() {
+            line(
+                out,
+                format_args!("\nWhere the truth ends too early, the most frequent"),
+            );
+        }
+        for (what, samples) in gaps.into_iter().take(MOST_GAPS) {
+            line(out, format_args!("{samples:8}  {what}"));
+        }
     }
 
     fn kinds(&self, out: &mut String) {
@@ -429,6 +450,7 @@ impl Report {
                     "verdicts": group.verdicts,
                     "reasons": reasons,
                     "truth_ends": group.ends,
+                    "truth_gaps": group.gaps,
                     "reported": group.reported.json(group.judged),
                     "offline": group.offline.json(group.judged),
                     "frame_pointers": group.fp.json(group.judged),

@@ -40,6 +40,20 @@ pub fn rule_without_frame_pointer(code: &[u8; 5]) -> Option<Rule> {
     }
 }
 
+/// The size of what is looked at of a function's beginning, in bytes.
+pub const BEGINNING: usize = 64;
+
+/// Whether a function that begins like this sets up a frame pointer. Compilers put other
+/// instructions between `push %rbp` and `mov %rsp, %rbp`.
+pub fn sets_frame_pointer(code: &[u8; BEGINNING]) -> bool {
+    let code = code.strip_prefix(&ENDBR64).unwrap_or(code);
+    let Some(code) = code.strip_prefix(&[PUSH_RBP]) else {
+        return false;
+    };
+    code.windows(3)
+        .any(|instruction| MOV_RSP_RBP.iter().any(|mov| instruction == mov))
+}
+
 /// The size of what is looked at of a stub of a PLT, in bytes.
 pub const STUB: usize = 16;
 
@@ -272,6 +286,35 @@ mod tests {
         );
         // call *%rax, behind what may be a call or not.
         assert_eq!(target([0xe8, 0, 0, 0, 0, 0xff, 0xd0]), None);
+    }
+
+    #[test]
+    fn beginnings_of_functions() {
+        let sets = |instructions: &[u8]| {
+            let mut code = [0x90; BEGINNING];
+            code[..instructions.len()].copy_from_slice(instructions);
+            sets_frame_pointer(&code)
+        };
+        assert!(sets(&[0x55, 0x48, 0x89, 0xe5, 0x53]));
+        assert!(sets(&[0x55, 0x48, 0x8b, 0xec]));
+        // endbr64; push %rbp; movzwl %r12w, %eax; mov %rsi, %rdi; mov %rsp, %rbp
+        assert!(sets(&[
+            0xf3, 0x0f, 0x1e, 0xfa, 0x55, 0x41, 0x0f, 0xb7, 0xc4, 0x48, 0x89, 0xf7, 0x48, 0x89,
+            0xe5
+        ]));
+        // push %rbp; mov %rdi, %rbp
+        assert!(!sets(&[0x55, 0x48, 0x89, 0xfd]));
+        // push %r14; push %rbp; mov %rsp, %rbp: the return address is not where it would be.
+        assert!(!sets(&[0x41, 0x56, 0x55, 0x48, 0x89, 0xe5]));
+        // lea 8(%rsp), %r10; and $-32, %rsp; push -8(%r10); push %rbp; mov %rsp, %rbp
+        assert!(!sets(&[
+            0x4c, 0x8d, 0x54, 0x24, 0x08, 0x48, 0x83, 0xe4, 0xe0, 0x41, 0xff, 0x72, 0xf8, 0x55,
+            0x48, 0x89, 0xe5
+        ]));
+        let mut last = [0x90; BEGINNING];
+        last[0] = 0x55;
+        last[61..].copy_from_slice(&[0x48, 0x89, 0xe5]);
+        assert!(sets_frame_pointer(&last));
     }
 
     #[test]

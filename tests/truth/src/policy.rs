@@ -285,7 +285,7 @@ impl Walker {
                 if let Ok(Step::Caller(caller)) =
                     unwind::step(Abi::Amd64, &rule, frame, &Lost, memory)
                 {
-                    if may_have_called(process, frame.pc, caller.pc, memory) {
+                    if Called::before(process, caller.pc, memory).may_run_at(frame.pc) {
                         return Ok((Step::Caller(caller), By::Code));
                     }
                 }
@@ -302,7 +302,10 @@ impl Walker {
         // A zero where the return address would be is no more the end than any other number is: code
         // that uses the register otherwise has it point to zeros all the time.
         let believed = keeps_frame_pointer
-            || matches!(step, Step::Caller(caller) if may_have_called(process, frame.pc, caller.pc, memory));
+            || matches!(step, Step::Caller(caller) if {
+                let called = Called::before(process, caller.pc, memory);
+                called.may_run_at(frame.pc) && called.sets_frame_pointer(process)
+            });
         if believed {
             Ok((step, By::FramePointer))
         } else {
@@ -386,42 +389,69 @@ pub fn is_behind_call(process: &Process, pc: u64) -> bool {
 /// Of how many bytes a function is believed to be, where nothing tells.
 const FUNCTION: u64 = 16 << 10;
 
-/// Whether a run-time address, `pc`, may be behind a call of the function that runs at `callee`.
-///
-/// A call leads to the function's first byte, through a stub of a PLT or not. If it leads elsewhere
-/// the frame pointer is that of a function further out, as it is in all code that keeps none, or
-/// the address is one that was left on the stack.
-fn may_have_called<M: Memory + ?Sized>(
-    process: &Process,
-    callee: u64,
-    pc: u64,
-    memory: &M,
-) -> bool {
-    let Some(bytes) = code_at(process, pc.wrapping_sub(code::LONGEST as u64)) else {
-        return false;
-    };
-    if !code::ends_with_call(&bytes) {
-        return false;
-    }
-    let leads_here = |target| callee.wrapping_sub(target) < FUNCTION;
-    let (slot, stub) = match code::call_target(&bytes, pc) {
-        None => return true,
-        Some(Target::At(target)) if leads_here(target) => return true,
-        Some(Target::At(stub)) => {
-            let slot = code_at(process, stub).and_then(|code| code::slot_of_stub(&code, stub));
-            (slot, process.at(stub))
+/// What a return address tells of the function that was called.
+#[derive(Clone, Copy)]
+enum Called {
+    /// It is none.
+    No,
+    /// Some function: the address was in a register or on the stack, or is yet to be looked up.
+    Somewhere,
+    /// The function that begins there.
+    At(u64),
+}
+
+impl Called {
+    fn before<M: Memory + ?Sized>(process: &Process, pc: u64, memory: &M) -> Called {
+        let Some(bytes) = code_at(process, pc.wrapping_sub(code::LONGEST as u64)) else {
+            return Called::No;
+        };
+        if !code::ends_with_call(&bytes) {
+            return Called::No;
         }
-        Some(Target::In(slot)) => (Some(slot), None),
-    };
-    let Some(slot) = slot else {
-        return false;
-    };
-    memory.read_word(slot).is_ok_and(|target| {
+        let (slot, stub) = match code::call_target(&bytes, pc) {
+            None => return Called::Somewhere,
+            Some(Target::In(slot)) => (slot, None),
+            Some(Target::At(target)) => {
+                let slot =
+                    code_at(process, target).and_then(|code| code::slot_of_stub(&code, target));
+                match slot {
+                    Some(slot) => (slot, process.at(target)),
+                    None => return Called::At(target),
+                }
+            }
+        };
+        let Ok(target) = memory.read_word(slot) else {
+            return Called::No;
+        };
         // Until the function is first called the slot leads back to the PLT, and from there to the
         // dynamic linker.
-        let lazy = stub.is_some_and(|stub| stub.start <= target && target < stub.end);
-        lazy || leads_here(target)
-    })
+        match stub {
+            Some(stub) if stub.start <= target && target < stub.end => Called::Somewhere,
+            _ => Called::At(target),
+        }
+    }
+
+    /// Whether it may be the function that runs at `pc`.
+    fn may_run_at(self, pc: u64) -> bool {
+        match self {
+            Called::No => false,
+            Called::Somewhere => true,
+            Called::At(target) => pc.wrapping_sub(target) < FUNCTION,
+        }
+    }
+
+    /// Whether it is a function that sets up a frame pointer.
+    ///
+    /// If it is not, the frame pointer is that of a function further out, or anything at all: most
+    /// code uses that register as any other.
+    fn sets_frame_pointer(self, process: &Process) -> bool {
+        match self {
+            Called::No | Called::Somewhere => false,
+            Called::At(target) => {
+                code_at(process, target).is_some_and(|code| code::sets_frame_pointer(&code))
+            }
+        }
+    }
 }
 
 fn stop_name(stop: Stop) -> Reason {

@@ -488,13 +488,12 @@ impl Unwinder {
     ) -> Result<Outcome, Why> {
         let pc = registers.pc();
         let at = if exact { pc } else { pc.wrapping_sub(1) };
-        match self.row_at(process, at) {
-            Ok(row) => step_by_row(&row, registers, memory),
-            Err(why) if limits::is_restorer(process, pc) => {
-                interrupted(registers, memory).map_err(|_| why)
-            }
-            Err(why) => Err(why),
+        let row = self.row_at(process, at);
+        // A row that there is may be that of a plain function.
+        if !row.as_ref().is_ok_and(|row| row.signal) && limits::is_restorer(process, pc) {
+            return interrupted(registers, memory);
         }
+        step_by_row(&*row?, registers, memory)
     }
 }
 

@@ -117,13 +117,16 @@ enum Live {
     Not,
 }
 
+/// What came of looking for the rule at an address.
+type Looked = Result<Option<Rule>, Error>;
+
 /// Walks as the module does, and keeps the rules it has found.
 #[derive(Default)]
 pub struct Walker {
     /// By file and offset of the mapping in it.
     rows: Table<(usize, u64), Rows>,
     /// By file and link-time address, for the innermost frame or others.
-    rules: Table<(usize, u64), [Option<Result<Option<Rule>, Error>>; 2]>,
+    rules: Table<(usize, u64), [Option<Looked>; 2]>,
 }
 
 impl Walker {

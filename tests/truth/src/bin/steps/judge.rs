@@ -284,17 +284,13 @@ impl Judge {
             Some((_, (file, link))) => (class, file.number, file.function_start(link), name),
             None => (class, usize::MAX, at, name),
         };
-        if !count.kinds.contains_key(&key) {
-            let kind = Kind {
-                class,
-                place: process.describe(at),
-                steps: 0,
-                limit,
-                example: self.example(process, found, reason, difference, context),
-            };
-            count.kinds.insert(key, kind);
-        }
-        let kind = count.kinds.get_mut(&key).expect("it was put there");
+        let kind = count.kinds.entry(key).or_insert_with(|| Kind {
+            class,
+            place: process.describe(at),
+            steps: 0,
+            limit,
+            example: self.example(process, found, reason, difference, context),
+        });
         kind.steps += 1;
         if kind.limit.is_some_and(|limit| limit.name == limits::SKIP) {
             count.skips += 1;

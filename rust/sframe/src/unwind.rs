@@ -205,9 +205,7 @@ pub fn step<M: Memory + ?Sized, R: Registers + ?Sized>(
     };
     // A signal may come at any stack pointer, and its handler be on another stack.
     if !rule.signal {
-        // Unless it was popped, as functions do that return twice: its word is still there. That can
-        // be so where no one has called, and there the stack pointer itself is a known register.
-        if sp < at_least && (sp != frame.sp || registers.register(abi.sp()) != Some(sp)) {
+        if sp < at_least {
             return Err(Stop::CfaNotRising);
         }
         if cfa % abi.alignment() != 0 {
@@ -648,37 +646,12 @@ mod tests {
         );
     }
 
-    /// The registers of [`FRAME`] that it has itself.
-    struct Live;
-    impl Registers for Live {
-        fn register(&self, number: u8) -> Option<u64> {
-            match number {
-                6 => Some(FRAME.fp),
-                7 => Some(FRAME.sp),
-                _ => None,
-            }
-        }
-    }
-
     #[test]
-    fn a_return_address_may_have_been_popped() {
-        // As in musl's vfork: pop %rdx; syscall; push %rdx; ...
+    fn a_return_address_that_was_popped_is_not_read() {
+        // As in musl's vfork, where a child that has the same stack may have written there since.
         let popped = Rule::amd64(Base::Sp, 0, Location::Unchanged);
-        let memory = Slots::new(|_| false);
-        assert_eq!(
-            step(Abi::Amd64, &popped, &FRAME, &Live, &memory),
-            to(0x7ff8, 0x8000, 0x9000)
-        );
-        // But not where something was called, and no further down.
-        assert_eq!(
-            step(Abi::Amd64, &popped, &FRAME, &Lost, &memory),
-            Err(Stop::CfaNotRising)
-        );
-        let lower = Rule::amd64(Base::Sp, -8, Location::Unchanged);
-        assert_eq!(
-            step(Abi::Amd64, &lower, &FRAME, &Live, &memory),
-            Err(Stop::CfaNotRising)
-        );
+        assert_eq!(innermost(Abi::Amd64, &popped), Err(Stop::CfaNotRising));
+        assert_eq!(further_out(Abi::Amd64, &popped), Err(Stop::CfaNotRising));
     }
 
     #[test]

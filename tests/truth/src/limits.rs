@@ -8,6 +8,7 @@
 
 use sframe::rule::{
     Base,
+    Location,
     Rule, //
 };
 
@@ -131,6 +132,19 @@ pub const LIMITS: &[Limit] = &[
         },
     },
     Limit {
+        name: "popped-return-address",
+        what: "a function that has popped its return address, as musl's vfork into rdx: both tables \
+               say that it is right below the stack pointer, where a child that shares the stack \
+               has overwritten it; not to go there is right",
+        is: |case| {
+            let popped = Rule::amd64(Base::Sp, 0, Location::Unchanged);
+            let row = Cfa::Register(RSP, 0);
+            case.class == Class::Stop
+                && case.rule.is_some_and(|rule| (rule.cfa, rule.ra) == (popped.cfa, popped.ra))
+                && case.truth.is_ok_and(|truth| truth.cfa == row)
+        },
+    },
+    Limit {
         name: "as-other-register",
         what: "GNU as up to 2.40 takes every register that the CFA is counted from for the stack \
                pointer if it is not the frame pointer: the row has the directive's offset, but from \
@@ -176,7 +190,6 @@ mod tests {
         dwarf::Place,
         process::Files, //
     };
-    use sframe::rule::Location;
 
     fn row(register: u8, offset: i64) -> Row {
         Row {
@@ -264,7 +277,19 @@ mod tests {
         };
         assert_eq!(name(ret, &row(RSP, 0)), Some("cfa-at-ret"));
         assert_eq!(name(ret, &row(RSP, 8)), None);
-        assert_eq!(name(other, &row(RSP, 0)), None);
+        assert_ne!(name(other, &row(RSP, 0)), Some("cfa-at-ret"));
+    }
+
+    #[test]
+    fn return_addresses_below_the_stack_pointer() {
+        let rule = |offset| Some(Rule::amd64(Base::Sp, offset, Location::Unchanged));
+        let (popped, pushed) = (row(7, 0), row(7, 8));
+        let stop = |rule, truth| name(Class::Stop, By::Rows, rule, Ok(truth));
+        assert_eq!(stop(rule(0), &popped), Some("popped-return-address"));
+        assert_eq!(stop(rule(8), &pushed), None);
+        assert_eq!(stop(rule(0), &pushed), None);
+        assert_eq!(stop(None, &popped), None);
+        assert_eq!(name(Class::Pc, By::Rows, rule(0), Ok(&popped)), None);
     }
 
     #[test]

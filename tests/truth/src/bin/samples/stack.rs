@@ -10,6 +10,7 @@ use sframe::{
 };
 use truth::{
     dwarf::{
+        self,
         Outcome,
         Registers,
         Unwinder,
@@ -159,7 +160,11 @@ pub(crate) fn truth(
     let in_system_call = registers.get(RAX) == Some(IN_SYSTEM_CALL)
         && policy::code_at(process, pc.wrapping_sub(2)) == Some(SYSCALL);
     if in_system_call {
-        frames[0].at = pc.wrapping_sub(1);
+        // Or what held before it: glibc's clone3 has no entry from there on, because of the thread
+        // that it makes.
+        let before = [1, 3].map(|back| pc.wrapping_sub(back));
+        let has_row = |at: &u64| unwinder.row_at(process, *at).is_ok();
+        frames[0].at = before.into_iter().find(has_row).unwrap_or(before[0]);
     }
     let end = loop {
         let frame = frames[frames.len() - 1];
@@ -171,7 +176,8 @@ pub(crate) fn truth(
         let step = if policy::is_trampoline(process, frame.pc) {
             behind_signal(&registers, copy)
         } else {
-            unwinder.step(process, &registers, copy, exact)
+            let row = unwinder.row_at(process, frame.at);
+            row.and_then(|row| dwarf::step_by_row(&row, &registers, copy))
         };
         match step {
             Ok(Outcome::Caller {
@@ -194,6 +200,10 @@ pub(crate) fn truth(
             }
             Ok(Outcome::Outermost) => break End::Outermost,
             Err(Why::NoEntry | Why::NoTable) if is_start(process, frame.at) => {
+                break End::Outermost;
+            }
+            // It has just begun, on a stack that nothing has called on.
+            Err(Why::NoEntry) if frames.len() == 1 && is_new_thread(process, &registers) => {
                 break End::Outermost;
             }
             Err(Why::NoEntry) if !exact && begins_function(process, frame.pc) => {
@@ -251,6 +261,13 @@ fn function_name(process: &Process, address: u64) -> Option<&'static str> {
 
 fn is_thread_start(process: &Process, address: u64) -> bool {
     function_name(process, address).is_some_and(|name| THREAD_STARTS.contains(&name))
+}
+
+/// Whether the registers are those of a thread that has just been made. (A process that fork has
+/// made looks the same, but its code has an entry.)
+fn is_new_thread(process: &Process, registers: &Registers) -> bool {
+    registers.get(RAX) == Some(0)
+        && policy::code_at(process, registers.pc().wrapping_sub(2)) == Some(SYSCALL)
 }
 
 /// Whether an address lies in the code at which a program begins, which nothing calls.

@@ -310,6 +310,8 @@ pub fn is_signal_trampoline(code: &[u8; TRAMPOLINE]) -> bool {
         || before.ends_with(&SIGRETURN_SHORT)
         || in_front_of_syscall(&long, &[o, f])
         || in_front_of_syscall(&short, &[o, f])
+        || before.ends_with(&SIGRETURN)
+        || before.ends_with(&SIGRETURN_SHORT)
 }
 
 const CALL_RELATIVE: u8 = 0xe8;

@@ -168,7 +168,9 @@ void work(unsigned int round)
 		shapes[std::to_string(at * 7919 % 100)] = std::make_unique<Square>(at);
 		values.push_back(at * 7919 % 1009);
 	}
-	std::function<bool(long, long)> more = [](long left, long right) { return mix(left, 1) > mix(right, 1); };
+	std::function<bool(long, long)> more = [](long left, long right) {
+		return mix(left, 1) > mix(right, 1);
+	};
 	std::sort(values.begin(), values.end(), more);
 	if (!std::is_sorted(values.begin(), values.end(), more) || shapes.size() != 100)
 		wrong("containers");

@@ -4,9 +4,9 @@
  *
  * usage: PROGRAM SECONDS
  *
- * With 0 the load runs `rounds` times, which takes at least a million instructions, always the same
- * ones. Otherwise it runs until that many seconds have passed. A program checks its own results, and
- * exits with 0 only if they are right: a stepper or a sampler must not change what it does.
+ * With 0 the load runs `rounds` times, which takes about a million instructions or more, always the
+ * same ones. Otherwise it runs until that many seconds have passed. A program checks its own results,
+ * and exits with 0 only if they are right: who watches it must not change what it does.
  */
 #ifndef LOAD_H
 #define LOAD_H

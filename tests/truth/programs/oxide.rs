@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0-only
 
-//! Rust, built without frame pointers: closures, trait objects, iterators, panics that unwind through
-//! frames with something to drop and are caught, and threads. The standard library's own code,
-//! where it was not made anew in this crate, comes without `.sframe`.
+//! Rust, built without frame pointers: closures, trait objects, iterators, panics that unwind
+//! through frames with something to drop and are caught, and threads. The standard library's own
+//! code, where it was not made anew in this crate, comes without `.sframe`.
 
 use std::{
     collections::{
@@ -52,6 +52,14 @@ impl Shape for Circle {
     }
 }
 
+fn shape(number: u64) -> Box<dyn Shape> {
+    if number % 2 == 0 {
+        Box::new(Square(number))
+    } else {
+        Box::new(Circle(number as f64))
+    }
+}
+
 /// Something to drop while a panic passes by.
 struct Guard(u64);
 
@@ -74,7 +82,10 @@ fn descend(depth: u64, fail: bool) -> u64 {
 
 #[inline(never)]
 fn apply(values: &[u64], each: &dyn Fn(u64) -> u64) -> u64 {
-    values.iter().map(|value| each(*value)).fold(0, u64::wrapping_add)
+    values
+        .iter()
+        .map(|value| each(*value))
+        .fold(0, u64::wrapping_add)
 }
 
 #[inline(never)]
@@ -91,11 +102,12 @@ fn through_a_channel(count: u64) -> u64 {
 }
 
 fn work(round: u32) {
-    let shapes: Vec<Box<dyn Shape>> =
-        (0..200).map(|at| if at % 2 == 0 { Box::new(Square(at)) as _ } else { Box::new(Circle(at as f64)) as _ }).collect();
+    let shapes: Vec<Box<dyn Shape>> = (0..200).map(shape).collect();
     black_box(shapes.iter().map(|shape| shape.area(3)).sum::<u64>());
 
-    let mut values: Vec<u64> = (0..500).map(|at| at * 7919 % 1009 + u64::from(round)).collect();
+    let mut values: Vec<u64> = (0..500)
+        .map(|at| at * 7919 % 1009 + u64::from(round))
+        .collect();
     values.sort_by_key(|value| mix(*value, 1));
     black_box(apply(&values, &|value| mix(value, 5)));
 
@@ -111,16 +123,22 @@ fn work(round: u32) {
         assert_eq!(descend(depth, false), depth);
         assert!(panic::catch_unwind(|| descend(depth, true)).is_err());
     }
-    assert_eq!(through_a_channel(20), (0..20).map(|at| mix(at, 10)).fold(0, u64::wrapping_add));
+    assert_eq!(
+        through_a_channel(20),
+        (0..20).map(|at| mix(at, 10)).fold(0, u64::wrapping_add)
+    );
 }
 
 fn main() {
-    let seconds: u64 = std::env::args().nth(1).and_then(|word| word.parse().ok()).expect("usage: PROGRAM SECONDS");
+    let seconds: f64 = std::env::args()
+        .nth(1)
+        .and_then(|word| word.parse().ok())
+        .expect("usage: PROGRAM SECONDS");
     panic::set_hook(Box::new(|_| ()));
-    if seconds == 0 {
+    if seconds == 0.0 {
         (0..ROUNDS).for_each(work);
         return;
     }
-    let end = Instant::now() + Duration::from_secs(seconds);
+    let end = Instant::now() + Duration::from_secs_f64(seconds);
     (0..).take_while(|_| Instant::now() < end).for_each(work);
 }

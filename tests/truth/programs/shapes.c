@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /*
- * Calls of every shape that a C compiler makes with next to no help of libc: leaves with and without a
- * frame, tail calls, calls through pointers and PLTs, arguments on the stack, cold parts, early
- * returns, and functions whose last instruction is a call that does not return.
+ * Calls of every shape that a C compiler makes, with next to no help of libc: leaves with and
+ * without a frame, tail calls, calls through pointers and PLTs, arguments on the stack, cold parts,
+ * early returns, and functions whose last instruction is a call that does not return.
  */
 #include <setjmp.h>
 #include <stdarg.h>

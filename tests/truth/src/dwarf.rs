@@ -19,6 +19,7 @@ use gimli::{
     BaseAddresses,
     CfaRule,
     CieOrFde,
+    DebugFrame,
     EhFrame,
     EndianSlice,
     EvaluationResult,
@@ -29,6 +30,7 @@ use gimli::{
     RegisterRule,
     UnwindContext,
     UnwindExpression,
+    UnwindOffset,
     UnwindSection,
     Value, //
 };
@@ -142,6 +144,8 @@ pub enum Why {
     Register(u8),
     /// An expression that cannot be evaluated.
     Expression,
+    /// The caller would be where no code is: .eh_frame was wrong. Who takes steps has to find out.
+    NotCode,
     /// Memory could not be read at this address.
     Fault(u64),
 }
@@ -157,6 +161,7 @@ impl Why {
             Why::BadEntry => "bad-entry",
             Why::Register(_) => "register",
             Why::Expression => "expression",
+            Why::NotCode => "not-code",
             Why::Fault(_) => "fault",
         }
     }
@@ -172,24 +177,28 @@ impl fmt::Display for Why {
             Why::BadEntry => f.write_str(".eh_frame's entry for the PC cannot be read"),
             Why::Register(number) => write!(f, "register {number} (DWARF) is not known"),
             Why::Expression => f.write_str("an expression of .eh_frame cannot be evaluated"),
+            Why::NotCode => f.write_str("it leads to where no code is"),
             Why::Fault(address) => write!(f, "memory at {address:#x} cannot be read"),
         }
     }
 }
 
-type Slice = EndianSlice<'static, LittleEndian>;
+/// The bytes of a section.
+pub type Slice = EndianSlice<'static, LittleEndian>;
 
-/// One .eh_frame. Addresses are link-time addresses.
-pub struct Cfi {
-    section: EhFrame<Slice>,
+/// One .eh_frame, or one .debug_frame. Addresses are link-time addresses.
+pub struct Cfi<S = EhFrame<Slice>> {
+    section: S,
     bases: BaseAddresses,
     /// Start, end, and where the entry is in the section, sorted.
-    entries: Vec<(u64, u64, gimli::EhFrameOffset)>,
+    entries: Vec<(u64, u64, usize)>,
 }
 
+/// One .debug_frame.
+pub type DebugCfi = Cfi<DebugFrame<Slice>>;
+
 impl Cfi {
-    /// Reads which entry covers which addresses. (.eh_frame_hdr, where there is one, says the same
-    /// for the starts alone.)
+    /// Reads an .eh_frame.
     ///
     /// `address` is that of the section, `text` and `got` are what entries may be relative to.
     ///
@@ -203,26 +212,48 @@ impl Cfi {
             .set_eh_frame(address)
             .set_text(text)
             .set_got(got);
+        Cfi::read(section, bases)
+    }
+}
+
+impl DebugCfi {
+    /// Reads a .debug_frame: musl has there, and nowhere else, what its assembly does.
+    ///
+    /// # Errors
+    ///
+    /// An entry cannot be read.
+    pub fn debug(bytes: &'static [u8]) -> gimli::Result<Self> {
+        let mut section = DebugFrame::new(bytes, LittleEndian);
+        section.set_address_size(8);
+        Cfi::read(section, BaseAddresses::default())
+    }
+}
+
+impl<S: UnwindSection<Slice>> Cfi<S> {
+    /// Reads which entry covers which addresses. (.eh_frame_hdr, where there is one, says the same
+    /// for the starts alone.)
+    fn read(section: S, bases: BaseAddresses) -> gimli::Result<Self> {
         let mut found = Vec::new();
-        let mut cies = HashMap::new();
+        let mut cies = HashMap::<usize, _>::new();
         let mut entries = section.entries(&bases);
         while let Some(entry) = entries.next()? {
             let CieOrFde::Fde(partial) = entry else {
                 continue;
             };
             let fde = partial.parse(|section, bases, at| {
-                let cie = match cies.get(&at) {
+                let number = UnwindOffset::into(at);
+                let cie = match cies.get(&number) {
                     Some(cie) => Clone::clone(cie),
                     None => section.cie_from_offset(bases, at)?,
                 };
-                cies.insert(at, cie.clone());
+                cies.insert(number, cie.clone());
                 Ok(cie)
             })?;
             // Code that the linker has dropped was at zero.
             if fde.len() != 0 && fde.initial_address() != 0 {
                 let start = fde.initial_address();
                 let end = start.wrapping_add(fde.len());
-                found.push((start, end, gimli::EhFrameOffset(fde.offset())));
+                found.push((start, end, fde.offset()));
             }
         }
         found.sort_by_key(|(start, _, _)| *start);
@@ -238,7 +269,7 @@ impl Cfi {
         self.entry_at(address).map(|(start, end, _)| (start, end))
     }
 
-    fn entry_at(&self, address: u64) -> Option<(u64, u64, gimli::EhFrameOffset)> {
+    fn entry_at(&self, address: u64) -> Option<(u64, u64, usize)> {
         let index = self
             .entries
             .partition_point(|(start, _, _)| *start <= address);
@@ -254,12 +285,12 @@ impl Cfi {
     fn row(
         &self,
         address: u64,
-        at: gimli::EhFrameOffset,
+        at: usize,
         context: &mut UnwindContext<usize>,
     ) -> gimli::Result<Row> {
         let fde = self
             .section
-            .fde_from_offset(&self.bases, at, EhFrame::cie_from_offset)?;
+            .fde_from_offset(&self.bases, at.into(), S::cie_from_offset)?;
         let row = fde.unwind_info_for_address(&self.section, &self.bases, context, address)?;
         let expression = |expression: &UnwindExpression<usize>| expression.get(&self.section);
         let cfa = match row.cfa() {
@@ -424,6 +455,12 @@ impl Unwinder {
             .cfi()
             .map_err(|_| Why::NoTable)
             .and_then(|cfi| cfi.row_at(address, context))
+            .or_else(|why| match file.debug_cfi() {
+                Some(cfi) if matches!(why, Why::NoEntry | Why::NoTable) => {
+                    cfi.row_at(address, context).map_err(|_| why)
+                }
+                _ => Err(why),
+            })
             .map(Rc::new);
         self.rows.insert((file.number, address), row.clone());
         row
@@ -455,13 +492,12 @@ impl Unwinder {
     ) -> Result<Outcome, Why> {
         let pc = registers.pc();
         let at = if exact { pc } else { pc.wrapping_sub(1) };
-        match self.row_at(process, at) {
-            Ok(row) => step_by_row(&row, registers, memory),
-            Err(why) if limits::is_restorer(process, pc) => {
-                interrupted(registers, memory).map_err(|_| why)
-            }
-            Err(why) => Err(why),
+        let row = self.row_at(process, at);
+        // A row that there is may be that of a plain function.
+        if !row.as_ref().is_ok_and(|row| row.signal) && limits::is_restorer(process, pc) {
+            return interrupted(registers, memory);
         }
+        step_by_row(&*row?, registers, memory)
     }
 }
 
@@ -660,6 +696,26 @@ mod tests {
         );
         assert_eq!(row(0xfff), Err(Why::NoEntry));
         assert_eq!(row(0x1040), Err(Why::NoEntry));
+    }
+
+    #[test]
+    fn debug_frame_says_the_same_in_other_words() {
+        const TABLE: &[u8] = &[
+            // A CIE: version 1, "", code 1, data -8, return address 16; cfa=rsp+8, ra=c-8.
+            16, 0, 0, 0, 0xff, 0xff, 0xff, 0xff, 1, 0, 1, 0x78, 16, 0x0c, 7, 8, 0x90, 1, 0, 0,
+            // An FDE for 0x20 bytes at 0x1000. From 1 on cfa=rsp+16.
+            24, 0, 0, 0, 0, 0, 0, 0, 0, 0x10, 0, 0, 0, 0, 0, 0, 0x20, 0, 0, 0, 0, 0, 0, 0, //
+            0x41, 0x0e, 16, 0,
+        ];
+        let cfi = DebugCfi::debug(TABLE).unwrap();
+        let text = |address| {
+            let row = cfi.row_at(address, &mut UnwindContext::new());
+            row.map(|row| row.to_string())
+        };
+        assert_eq!(text(0x1000).unwrap(), "cfa=rsp+8 ra=c-8");
+        assert_eq!(text(0x101f).unwrap(), "cfa=rsp+16 ra=c-8");
+        assert_eq!(text(0x1020), Err(Why::NoEntry));
+        assert_eq!(text(0xfff), Err(Why::NoEntry));
     }
 
     #[test]

@@ -6,12 +6,19 @@
 //! A limit is found by the instructions at the address or by what both tables say there, never by
 //! a name or an address alone. So none hides more than it says.
 
-use sframe::rule::Rule;
+use sframe::rule::{
+    Base,
+    Location,
+    Rule, //
+};
 
 use crate::{
     dwarf::{
+        Cfa,
         Row,
-        Why, //
+        Why,
+        RBP,
+        RSP, //
     },
     policy::{
         self,
@@ -95,13 +102,72 @@ pub struct Limit {
 pub const SKIP: &str = "frame-pointer-skip";
 
 /// The limits.
-pub const LIMITS: &[Limit] = &[Limit {
-    name: SKIP,
-    what: "in code that has no rows the frame pointer is that of a function further out, wherever \
-           a function has not set it yet or never does: the CFA of the function's row is not \
-           counted from it",
-    is: |case| case.class == Class::Skip && case.by == By::FramePointer && case.rule.is_none(),
-}];
+pub const LIMITS: &[Limit] = &[
+    Limit {
+        name: SKIP,
+        what: "in code that has no rows the frame pointer is that of a function further out, \
+               wherever a function has not set it yet or never does: the frame that is found is \
+               on the stack, but further out",
+        is: |case| case.class == Class::Skip && case.by == By::FramePointer && case.rule.is_none(),
+    },
+    Limit {
+        name: "musl-longjmp",
+        what: "musl makes the directives of its assembly by a script, which does not see that \
+               longjmp takes another stack: at `jmp *56(%rdi)`, right behind `mov 48(%rdi), %rsp`, \
+               both tables still say rsp+8",
+        is: |case| {
+            let code = case.file.bytes_at(case.address.wrapping_sub(4));
+            code.starts_with(&[0x48, 0x8b, 0x67, 0x30, 0xff, 0x67, 0x38])
+        },
+    },
+    Limit {
+        name: "cfa-at-ret",
+        what: "`ret` takes the return address from where rsp points to, so the CFA is rsp+8 there, \
+               and both tables say otherwise: musl's script does not see that `ret` in clone is \
+               not reached through the `pop` in front of it",
+        is: |case| {
+            let is_ret = case.file.bytes_at(case.address).starts_with(&[0xc3]);
+            let wrong = |row: &Row| row.cfa != Cfa::Register(RSP, 8);
+            is_ret && case.by == By::Rows && case.truth.is_ok_and(wrong)
+        },
+    },
+    Limit {
+        name: "popped-return-address",
+        what: "a function that has popped its return address, as musl's vfork into rdx: both tables \
+               say that it is right below the stack pointer, where a child that shares the stack \
+               has overwritten it; not to go there is right",
+        is: |case| {
+            let popped = Rule::amd64(Base::Sp, 0, Location::Unchanged);
+            let row = Cfa::Register(RSP, 0);
+            case.class == Class::Stop
+                && case.rule.is_some_and(|rule| (rule.cfa, rule.ra) == (popped.cfa, popped.ra))
+                && case.truth.is_ok_and(|truth| truth.cfa == row)
+        },
+    },
+    Limit {
+        name: "as-other-register",
+        what: "GNU as up to 2.40 takes every register that the CFA is counted from for the stack \
+               pointer if it is not the frame pointer: the row has the directive's offset, but from \
+               rsp; later ones leave the function out",
+        is: |case| {
+            let Some(Rule { cfa, .. }) = case.rule else {
+                return false;
+            };
+            let Ok(Row {
+                cfa: Cfa::Register(register, offset),
+                ..
+            }) = case.truth
+            else {
+                return false;
+            };
+            case.by == By::Rows
+                && cfa.base == Base::Sp
+                && !cfa.deref
+                && ![RSP, RBP].contains(register)
+                && i64::from(cfa.offset) == *offset
+        },
+    },
+];
 
 /// Whether the code at a run-time address is that by which a handler returns to the kernel, which
 /// musl has no .eh_frame for: `mov $15, %rax; syscall`, with its call still to come. What Linux has
@@ -115,4 +181,121 @@ pub fn is_restorer(process: &Process, pc: u64) -> bool {
 /// The limit that a difference comes from, if it is a known one.
 pub fn explain(case: &Case<'_>) -> Option<&'static Limit> {
     LIMITS.iter().find(|limit| (limit.is)(case))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{
+        dwarf::Place,
+        process::Files, //
+    };
+
+    fn row(register: u8, offset: i64) -> Row {
+        Row {
+            cfa: Cfa::Register(register, offset),
+            rules: vec![(16, Place::At(-8))],
+            signal: false,
+        }
+    }
+
+    fn name(
+        class: Class,
+        by: By,
+        rule: Option<Rule>,
+        truth: Result<&Row, Why>,
+    ) -> Option<&'static str> {
+        let file = Files::new().open(&std::env::current_exe().unwrap());
+        let case = Case {
+            class,
+            by,
+            file: file.unwrap(),
+            address: 0,
+            rule,
+            truth,
+        };
+        explain(&case).map(|limit| limit.name)
+    }
+
+    #[test]
+    fn skips_are_those_of_frame_pointers_alone() {
+        let row = row(7, 8);
+        let rule = Rule::amd64(Base::Sp, 8, Location::Unchanged);
+        let skip = |by, rule| name(Class::Skip, by, rule, Ok(&row));
+        assert_eq!(skip(By::FramePointer, None), Some(SKIP));
+        assert_eq!(skip(By::Rows, Some(rule)), None);
+        assert_eq!(name(Class::Pc, By::FramePointer, None, Ok(&row)), None);
+    }
+
+    #[test]
+    fn other_registers_taken_for_the_stack_pointer() {
+        let rule = |base, offset| Some(Rule::amd64(base, offset, Location::AtCfa(-16)));
+        fn stop(rule: Option<Rule>, truth: Result<&Row, Why>) -> Option<&'static str> {
+            name(Class::Stop, By::Rows, rule, truth)
+        }
+        let r11 = row(11, 98328);
+        let limit = Some("as-other-register");
+        assert_eq!(stop(rule(Base::Sp, 98328), Ok(&r11)), limit);
+        assert_eq!(
+            name(Class::Pc, By::Rows, rule(Base::Sp, 98328), Ok(&r11)),
+            limit
+        );
+        assert_eq!(stop(rule(Base::Sp, 98320), Ok(&r11)), None);
+        assert_eq!(stop(rule(Base::Fp, 98328), Ok(&r11)), None);
+        for register in [RBP, RSP] {
+            let row = row(register, 98328);
+            assert_eq!(stop(rule(Base::Sp, 98328), Ok(&row)), None);
+        }
+        assert_eq!(stop(rule(Base::Sp, 98328), Err(Why::NoEntry)), None);
+        assert_eq!(stop(None, Ok(&r11)), None);
+    }
+
+    #[test]
+    fn a_ret_tells_where_the_cfa_is() {
+        let file = Files::new()
+            .open(&std::env::current_exe().unwrap())
+            .unwrap();
+        let text = file
+            .segments
+            .iter()
+            .find(|segment| segment.executable)
+            .unwrap();
+        let code = file.bytes_at(text.address);
+        let ret = code.iter().position(|byte| *byte == 0xc3).unwrap();
+        let other = code.iter().position(|byte| *byte != 0xc3).unwrap();
+        let name = |at: usize, row: &Row| {
+            let case = Case {
+                class: Class::Stop,
+                by: By::Rows,
+                file,
+                address: text.address + at as u64,
+                rule: Some(Rule::amd64(Base::Sp, 0, Location::Unchanged)),
+                truth: Ok(row),
+            };
+            explain(&case).map(|limit| limit.name)
+        };
+        assert_eq!(name(ret, &row(RSP, 0)), Some("cfa-at-ret"));
+        assert_eq!(name(ret, &row(RSP, 8)), None);
+        assert_ne!(name(other, &row(RSP, 0)), Some("cfa-at-ret"));
+    }
+
+    #[test]
+    fn return_addresses_below_the_stack_pointer() {
+        let rule = |offset| Some(Rule::amd64(Base::Sp, offset, Location::Unchanged));
+        let (popped, pushed) = (row(7, 0), row(7, 8));
+        let stop = |rule, truth| name(Class::Stop, By::Rows, rule, Ok(truth));
+        assert_eq!(stop(rule(0), &popped), Some("popped-return-address"));
+        assert_eq!(stop(rule(8), &pushed), None);
+        assert_eq!(stop(rule(0), &pushed), None);
+        assert_eq!(stop(None, &popped), None);
+        assert_eq!(name(Class::Pc, By::Rows, rule(0), Ok(&popped)), None);
+    }
+
+    #[test]
+    fn names_are_different() {
+        for (index, limit) in LIMITS.iter().enumerate() {
+            assert!(LIMITS[..index].iter().all(|other| other.name != limit.name));
+            assert!(!limit.what.is_empty());
+        }
+    }
 }

@@ -383,7 +383,7 @@ fn rule_of_rows(rows: Rows, file: &File, at: u64, innermost: bool) -> Result<Opt
 }
 
 /// Whether a signal's trampoline runs at a run-time address.
-fn is_trampoline(process: &Process, pc: u64) -> bool {
+pub fn is_trampoline(process: &Process, pc: u64) -> bool {
     code_at(process, pc.wrapping_sub(code::TRAMPOLINE_BEFORE))
         .is_some_and(|bytes| code::is_signal_trampoline(&bytes))
 }

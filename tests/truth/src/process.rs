@@ -30,7 +30,10 @@ use object::{
     SymbolKind, //
 };
 
-use crate::dwarf::Cfi;
+use crate::dwarf::{
+    Cfi,
+    DebugCfi, //
+};
 
 /// A part of an ELF file that is mapped.
 #[derive(Clone, Copy, Debug)]
@@ -77,6 +80,7 @@ pub struct File {
     pub sections: Vec<Section>,
     symbols: OnceCell<Vec<Symbol>>,
     cfi: OnceCell<Result<Cfi, String>>,
+    debug_cfi: OnceCell<Option<DebugCfi>>,
 }
 
 impl fmt::Debug for File {
@@ -112,6 +116,7 @@ impl File {
             sections: sections.collect(),
             symbols: OnceCell::new(),
             cfi: OnceCell::new(),
+            debug_cfi: OnceCell::new(),
         })
     }
 
@@ -141,6 +146,16 @@ impl File {
             .map_err(|error| error.to_string())
         });
         cfi.as_ref().map_err(|error| &**error)
+    }
+
+    /// The unwind tables in .debug_frame, if there are some that can be read.
+    pub fn debug_cfi(&self) -> Option<&DebugCfi> {
+        let cfi = self.debug_cfi.get_or_init(|| {
+            let elf = self.elf();
+            let section = elf.section_by_name(".debug_frame")?;
+            DebugCfi::debug(section.data().ok()?).ok()
+        });
+        cfi.as_ref()
     }
 
     /// The bytes from `address` on, to the end of their segment.

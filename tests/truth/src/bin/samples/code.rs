@@ -25,10 +25,7 @@ use sframe::{
     }, //
 };
 use truth::{
-    dwarf::{
-        Registers,
-        RBP, //
-    },
+    dwarf::Registers,
     process::Process, //
 };
 
@@ -110,6 +107,10 @@ impl Function {
         let mut changed: Vec<Register> = Vec::new();
         let mut factory = InstructionInfoFactory::new();
         for instruction in self.before().iter().rev() {
+            if instruction.mnemonic() == Mnemonic::Syscall {
+                changed.extend([Register::RAX, Register::RCX, Register::R11]);
+                continue;
+            }
             if instruction.flow_control() != FlowControl::Next {
                 break;
             }
@@ -299,15 +300,26 @@ fn immediate(instruction: &Instruction) -> Option<i64> {
 }
 
 fn dwarf_number(register: Register) -> Option<u8> {
-    Some(match register {
-        Register::RBX => 3,
-        Register::RBP => RBP,
-        Register::R12 => 12,
-        Register::R13 => 13,
-        Register::R14 => 14,
-        Register::R15 => 15,
-        _ => return None,
-    })
+    const REGISTERS: [Register; 16] = [
+        Register::RAX,
+        Register::RDX,
+        Register::RCX,
+        Register::RBX,
+        Register::RSI,
+        Register::RDI,
+        Register::RBP,
+        Register::RSP,
+        Register::R8,
+        Register::R9,
+        Register::R10,
+        Register::R11,
+        Register::R12,
+        Register::R13,
+        Register::R14,
+        Register::R15,
+    ];
+    let number = REGISTERS.iter().position(|known| *known == register)?;
+    u8::try_from(number).ok()
 }
 
 #[cfg(test)]
@@ -425,6 +437,9 @@ mod tests {
         // pop %rbx; xor %ebx,%ebx; pop %rbp: what was in rbx is lost.
         const CHANGED: &[u8] = &[0x5b, 0x31, 0xdb, 0x5d, 0xc3];
         assert_eq!(popped(CHANGED, 4), [(SP - 8, 6)]);
+        // pop %rdx; mov $58,%eax; syscall: where vfork keeps its return address.
+        const VFORK: &[u8] = &[0x5a, 0xb8, 58, 0, 0, 0, 0x0f, 0x05, 0x52];
+        assert_eq!(popped(VFORK, 8), [(SP - 8, 1)]);
         // A PC within an instruction tells nothing.
         assert_eq!(popped(FRAMED, 2), []);
     }

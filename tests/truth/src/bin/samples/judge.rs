@@ -369,7 +369,11 @@ impl Judge {
         }
         let covered = stack::covered(&mut self.walker, process, &truth.frames);
         let behind_call = |address| policy::is_behind_call(process, address);
-        self.walker.walk(process, registers, &copy, &mut self.found);
+        let reason = self.walker.walk(process, registers, &copy, &mut self.found);
+        let reason = match &sample.chain.walk {
+            Some(walk) => &walk.reason,
+            None => reason,
+        };
         let offline: Vec<u64> = self.found.iter().map(|found| found.frame.pc).collect();
         // The chain that the module is answerable for.
         let (judged, room) = match sample.chain.context {
@@ -383,7 +387,7 @@ impl Judge {
             at_gap: false,
         };
         let verdict = compare(judged, &expected, room, behind_call);
-        if let Some(limit) = self.limit(process, &truth, verdict, judged.len()) {
+        if let Some(limit) = self.limit(process, &truth, verdict, judged.len(), reason) {
             if !matches!(verdict, Verdict::Longer(_)) {
                 return Finding::Limit(limit);
             }
@@ -444,17 +448,21 @@ impl Judge {
         }))
     }
 
-    /// The limit of the truth that a difference comes from, if it is a known one.
+    /// The limit of the truth that a difference comes from, if it is a known one. (What frame
+    /// pointers leave out is no limit here: such a stack is false.)
     fn limit(
         &mut self,
         process: &Process,
         truth: &Stack,
         verdict: Verdict,
         len: usize,
+        reason: &str,
     ) -> Option<&'static Limit> {
         let class = match verdict {
             Verdict::Longer(_) => Class::Longer,
-            Verdict::Different(_) | Verdict::Skips(_) => Class::Pc,
+            Verdict::Different(_) => Class::Pc,
+            Verdict::Skips(_) => Class::Skip,
+            Verdict::Shorter if reason == policy::OUTERMOST => Class::FalseEnd,
             Verdict::Shorter => Class::Stop,
             _ => return None,
         };
@@ -477,6 +485,7 @@ impl Judge {
             rule,
             truth: row.as_deref().map_err(|why| *why),
         })
+        .filter(|limit| limit.name != limits::SKIP)
     }
 
     /// What the tables say of the step to frame `wrong`, a line each.

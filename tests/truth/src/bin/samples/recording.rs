@@ -607,7 +607,7 @@ pub(crate) mod tests {
 
         fn with_id(&mut self, kind: u32, misc: u16, mut body: Vec<u8>, tid: u32, time: u64) {
             body.resize(body.len().next_multiple_of(8), 0);
-            body.extend(Writer::words(&[u64::from(tid) << 32 | 1, time, 0, CLOCK]));
+            body.extend(Writer::words(&[(u64::from(tid) << 32) | 1, time, 0, CLOCK]));
             self.record(kind, misc, &body);
         }
 
@@ -616,10 +616,10 @@ pub(crate) mod tests {
             data.extend(frames.to_le_bytes());
             let start = 24u32;
             let second = start + context.len() as u32 + 1;
-            data.extend((start | (context.len() as u32 + 1) << 16).to_le_bytes());
-            data.extend((second | (why.len() as u32 + 1) << 16).to_le_bytes());
+            data.extend((start | ((context.len() as u32 + 1) << 16)).to_le_bytes());
+            data.extend((second | ((why.len() as u32 + 1) << 16)).to_le_bytes());
             data.extend(format!("{context}\0{why}\0").as_bytes());
-            let mut body = Writer::words(&[WALK, 0, u64::from(tid) << 32 | 1, time, 0]);
+            let mut body = Writer::words(&[WALK, 0, (u64::from(tid) << 32) | 1, time, 0]);
             body.extend((data.len() as u32).to_le_bytes());
             body.extend(data);
             self.record(SAMPLE, 0, &body);
@@ -634,7 +634,7 @@ pub(crate) mod tests {
             registers: &[u64; dwarf::COUNT],
             stack: &[u8],
         ) {
-            let mut body = Writer::words(&[CLOCK, 0, u64::from(tid) << 32 | 1, time, 0]);
+            let mut body = Writer::words(&[CLOCK, 0, (u64::from(tid) << 32) | 1, time, 0]);
             body.extend(Writer::words(&[chain.len() as u64]));
             body.extend(Writer::words(chain));
             body.extend(Writer::words(&[REGISTERS_ABI_64]));
@@ -658,7 +658,7 @@ pub(crate) mod tests {
         }
 
         pub(crate) fn map(&mut self, time: u64, start: u64, len: u64, offset: u64, name: &str) {
-            let mut body = Writer::words(&[1 << 32 | 1, start, len, offset, 0, 0, 0]);
+            let mut body = Writer::words(&[(1 << 32) | 1, start, len, offset, 0, 0, 0]);
             body.extend(5u32.to_le_bytes());
             body.extend(2u32.to_le_bytes());
             body.extend(name.as_bytes());
@@ -760,16 +760,16 @@ pub(crate) mod tests {
         writer.sample(5, 30, &[CONTEXT_USER, 1], &registers(), b"");
         writer.map(20, 0x1000, 0x2000, 0x3000, "/a b");
         writer.map(40, 0x1000, 0x1000, 0, "//anon");
-        writer.with_id(FORK, 0, Writer::words(&[1 << 32 | 2, 0, 0]), 1, 50);
-        writer.with_id(FORK, 0, Writer::words(&[1 << 32 | 1, 0, 0]), 1, 51);
+        writer.with_id(FORK, 0, Writer::words(&[(1 << 32) | 2, 0, 0]), 1, 50);
+        writer.with_id(FORK, 0, Writer::words(&[(1 << 32) | 1, 0, 0]), 1, 51);
         writer.with_id(
             COMM,
             MISC_COMM_EXEC,
-            Writer::words(&[2 << 32 | 2, 0x61]),
+            Writer::words(&[(2 << 32) | 2, 0x61]),
             2,
             60,
         );
-        writer.with_id(COMM, 0, Writer::words(&[2 << 32 | 2, 0x61]), 2, 61);
+        writer.with_id(COMM, 0, Writer::words(&[(2 << 32) | 2, 0x61]), 2, 61);
         let file = writer.end();
         let recording = Recording::parse(&file).unwrap();
         let [Event::Map {

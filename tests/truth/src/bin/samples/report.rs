@@ -250,7 +250,7 @@ impl Report {
         line(
             out,
             format_args!(
-                "{:width$}  {:6}  {:9}  {:>7} {:>7}  {:>9} {:>9} {:>9} {:>9} {:>9} {:>6} {:>7}",
+                "{:width$}  {:6}  {:9}  {:>7} {:>7}  {:>9} {:>9} {:>9} {:>9} {:>9} {:>6} {:>6} {:>7}",
                 "program",
                 "by",
                 "context",
@@ -262,6 +262,7 @@ impl Report {
                 "to main",
                 "complete",
                 "false",
+                "skips",
                 "shorter",
             ),
         );
@@ -269,7 +270,7 @@ impl Report {
             line(
                 out,
                 format_args!(
-                    "{:width$}  {:6}  {:9}  {:7} {:7}  {:7.2} % {:7.2} % {:7.2} % {:7.2} % {:7.2} % {:6} {:7}",
+                    "{:width$}  {:6}  {:9}  {:7} {:7}  {:7.2} % {:7.2} % {:7.2} % {:7.2} % {:7.2} % {:6} {:6} {:7}",
                     key.program,
                     key.by(),
                     key.context.name(),
@@ -281,6 +282,7 @@ impl Report {
                     percent(group.reported.to_main, group.judged),
                     percent(group.reported.complete, group.judged),
                     group.reported.false_frames,
+                    group.verdicts.get("skips").copied().unwrap_or(0),
                     group.verdicts.get("shorter").copied().unwrap_or(0),
                 ),
             );

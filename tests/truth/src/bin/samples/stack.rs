@@ -10,10 +10,14 @@ use sframe::{
 };
 use truth::{
     dwarf::{
+        self,
         Outcome,
         Registers,
         Unwinder,
-        Why, //
+        Why,
+        COUNT,
+        PC,
+        RSP, //
     },
     policy::{
         self,
@@ -39,16 +43,9 @@ const SYSCALL: [u8; 2] = [0x0f, 0x05];
 /// The most frames that are looked for.
 const MAX_FRAMES: usize = 4096;
 
-/// Functions that nothing calls, and that need no table to be known for the end of a stack: the
-/// kernel begins there, or a new thread.
-const STARTS: [&str; 6] = [
-    "_start",
-    "clone",
-    "__clone",
-    "clone3",
-    "__clone3",
-    "_dl_start",
-];
+/// Functions in which a new thread begins to run. A return address in them is at its outer end,
+/// whatever their rows say: those are of the thread that has called them.
+const THREAD_STARTS: [&str; 4] = ["clone", "__clone", "clone3", "__clone3"];
 
 /// How far behind a program's entry its start code may go on, in bytes. (Files without symbols.)
 const START_CODE: u64 = 64;
@@ -160,16 +157,29 @@ pub(crate) fn truth(
     let mut frames = vec![Frame { pc, at: pc }];
     // In a system call what holds is what held at its instruction, which may be the last of its
     // function: that of a signal's trampoline is. (Behind it, a new thread is on another stack.)
-    if registers.get(RAX) == Some(IN_SYSTEM_CALL)
-        && unwinder.row_at(process, pc) == Err(Why::NoEntry)
-        && policy::code_at(process, pc.wrapping_sub(2)) == Some(SYSCALL)
-    {
-        frames[0].at = pc.wrapping_sub(1);
+    let in_system_call = registers.get(RAX) == Some(IN_SYSTEM_CALL)
+        && policy::code_at(process, pc.wrapping_sub(2)) == Some(SYSCALL);
+    if in_system_call {
+        // Or what held before it: glibc's clone3 has no entry from there on, because of the thread
+        // that it makes.
+        let before = [1, 3].map(|back| pc.wrapping_sub(back));
+        let has_row = |at: &u64| unwinder.row_at(process, *at).is_ok();
+        frames[0].at = before.into_iter().find(has_row).unwrap_or(before[0]);
     }
     let end = loop {
         let frame = frames[frames.len() - 1];
         let exact = frame.at == frame.pc;
-        match unwinder.step(process, &registers, copy, exact) {
+        if frames.len() > 1 && is_thread_start(process, frame.at) {
+            break End::Outermost;
+        }
+        // Not every C library has a table for it, and musl's is that of a plain function.
+        let step = if policy::is_trampoline(process, frame.pc) {
+            behind_signal(&registers, copy)
+        } else {
+            let row = unwinder.row_at(process, frame.at);
+            row.and_then(|row| dwarf::step_by_row(&row, &registers, copy))
+        };
+        match step {
             Ok(Outcome::Caller {
                 registers: caller,
                 signal,
@@ -190,6 +200,10 @@ pub(crate) fn truth(
             }
             Ok(Outcome::Outermost) => break End::Outermost,
             Err(Why::NoEntry | Why::NoTable) if is_start(process, frame.at) => {
+                break End::Outermost;
+            }
+            // It has just begun, on a stack that nothing has called on.
+            Err(Why::NoEntry) if frames.len() == 1 && is_new_thread(process, &registers) => {
                 break End::Outermost;
             }
             Err(Why::NoEntry) if !exact && begins_function(process, frame.pc) => {
@@ -221,17 +235,52 @@ fn begins_function(process: &Process, pc: u64) -> bool {
         .unwrap_or(false)
 }
 
-/// Whether an address lies in code that nothing calls.
+/// What a signal has interrupted, from the registers at its trampoline: the stack pointer points to
+/// a `struct ucontext` there, which has the registers at offset 40 (arch/x86's asm/ucontext.h,
+/// asm/sigcontext.h).
+fn behind_signal(at: &Registers, copy: &Copy<'_>) -> Result<Outcome, Why> {
+    // r8 to r15, rdi, rsi, rbp, rbx, rdx, rax, rcx, rsp, rip, by their DWARF numbers.
+    const SAVED: [u8; COUNT] = [8, 9, 10, 11, 12, 13, 14, 15, 5, 4, 6, 3, 1, 0, 2, RSP, PC];
+    let mut registers = *at;
+    for (number, offset) in SAVED.into_iter().zip((40..).step_by(8)) {
+        let address = at.sp().wrapping_add(offset);
+        let word = copy.read_word(address);
+        registers.set(number, word.map_err(|Fault| Why::Fault(address))?);
+    }
+    Ok(Outcome::Caller {
+        registers,
+        signal: true,
+    })
+}
+
+/// The name of the function at a run-time address.
+fn function_name(process: &Process, address: u64) -> Option<&'static str> {
+    let (file, link) = process.at(address)?.link_address(address)?;
+    Some(file.function_at(link)?.0)
+}
+
+fn is_thread_start(process: &Process, address: u64) -> bool {
+    function_name(process, address).is_some_and(|name| THREAD_STARTS.contains(&name))
+}
+
+/// Whether the registers are those of a thread that has just been made. (A process that fork has
+/// made looks the same, but its code has an entry.)
+fn is_new_thread(process: &Process, registers: &Registers) -> bool {
+    registers.get(RAX) == Some(0)
+        && policy::code_at(process, registers.pc().wrapping_sub(2)) == Some(SYSCALL)
+}
+
+/// Whether an address lies in the code at which a program begins, which nothing calls.
 fn is_start(process: &Process, address: u64) -> bool {
+    if let Some(name) = function_name(process, address) {
+        return name == "_start";
+    }
     let Some((file, link)) = process
         .at(address)
         .and_then(|mapping| mapping.link_address(address))
     else {
         return false;
     };
-    if let Some((name, _)) = file.function_at(link) {
-        return STARTS.contains(&name);
-    }
     // In the ELF header: where the program begins.
     let entry = file.bytes.get(24..).and_then(|bytes| bytes.first_chunk());
     entry.is_some_and(|entry| {
@@ -261,19 +310,14 @@ pub(crate) fn to_main(process: &Process, stack: &Stack) -> Option<usize> {
         let file = process.at(frame.at).and_then(|mapping| mapping.file);
         let name = file.and_then(|file| file.path.file_name()?.to_str());
         is_start(process, frame.at)
+            || is_thread_start(process, frame.at)
             || name.is_some_and(|name| {
                 ["libc.so", "ld-linux", "ld-musl", "libpthread"]
                     .iter()
                     .any(|runtime| name.starts_with(runtime))
             })
     };
-    let is_main = |frame: &Frame| {
-        process
-            .at(frame.at)
-            .and_then(|mapping| mapping.link_address(frame.at))
-            .and_then(|(file, link)| file.function_at(link))
-            .is_some_and(|(name, _)| name == "main")
-    };
+    let is_main = |frame: &Frame| function_name(process, frame.at) == Some("main");
     let frames = &stack.frames;
     if let Some(index) = frames.iter().position(is_main) {
         return Some(index + 1);
@@ -311,6 +355,29 @@ mod tests {
         assert_eq!(copy.read_word(0xff8), Ok(5));
         assert_eq!(copy.shortened(8).read_word(0x1008), Err(Fault));
         assert_eq!(copy.shortened(8).read_word(0xff8), Ok(5));
+    }
+
+    #[test]
+    fn a_signal_gives_back_what_it_interrupted() {
+        let words: Vec<u8> = (0..32u64)
+            .flat_map(|word| (0x100 + word).to_le_bytes())
+            .collect();
+        let mut at = Registers::default();
+        at.set(RSP, 0x1000);
+        let outcome = behind_signal(&at, &Copy::new(0x1000, &words));
+        let Ok(Outcome::Caller {
+            registers,
+            signal: true,
+        }) = outcome
+        else {
+            panic!("{outcome:?}");
+        };
+        assert_eq!(registers.get(8), Some(0x105));
+        assert_eq!(registers.get(truth::dwarf::RBP), Some(0x10f));
+        // As the table of glibc has them: at 160 and 168 bytes.
+        assert_eq!((registers.sp(), registers.pc()), (0x114, 0x115));
+        let outcome = behind_signal(&at, &Copy::new(0x1000, &words[..168]));
+        assert_eq!(outcome, Err(Why::Fault(0x10a8)));
     }
 
     #[test]

@@ -11,6 +11,7 @@ mod ptrace;
 mod tracer;
 
 use std::{
+    collections::BTreeMap,
     env,
     ffi::CString,
     fs,
@@ -137,7 +138,16 @@ fn judge_all(options: &Options) -> Result<u64, String> {
     let steps: u64 = counts.iter().map(|(_, count)| count.steps).sum();
     let kinds = counts.iter().flat_map(|(_, count)| count.kinds.values());
     let unexplained = kinds.filter(|kind| kind.limit.is_none()).count() as u64;
+    let mut explained = BTreeMap::<&str, u64>::new();
+    for kind in counts.iter().flat_map(|(_, count)| count.kinds.values()) {
+        if let Some(limit) = kind.limit {
+            *explained.entry(limit.name).or_default() += kind.steps;
+        }
+    }
     println!();
+    for (limit, steps) in explained {
+        println!("explained: {steps} by {limit}");
+    }
     println!("steps: {steps} instructions, {unexplained} unexplained differences");
     Ok(unexplained)
 }

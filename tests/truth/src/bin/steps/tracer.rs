@@ -41,6 +41,10 @@ const TURN: u32 = 100;
 /// How often it is asked whether a system call is over, before another thread goes on.
 const PATIENCE: u32 = 100;
 
+/// How many seconds an instruction is waited for, before another thread goes on. It may need memory
+/// that another one has to provide.
+const SECONDS: u32 = 2;
+
 const SYSCALL: [u8; 2] = [0x0f, 0x05];
 /// The numbers of the system calls after which something else may be mapped: mmap, mprotect,
 /// munmap, brk, mremap, shmat, execve, shmdt, remap_file_pages, execveat, pkey_mprotect.
@@ -250,7 +254,8 @@ impl Tracer {
                 continue;
             }
             self.threads[index].state = State::Running;
-            let mut patience = PATIENCE;
+            // Waiting for an instruction ends once a second, too.
+            let mut patience = if is_call { PATIENCE } else { SECONDS };
             loop {
                 match ptrace::wait(Some(id), !is_call) {
                     Ok(Some((id, status))) => {
@@ -421,13 +426,16 @@ const NEAR: usize = 2048;
 const BELOW: u64 = 128;
 const PAGE: usize = 4096;
 
+/// A page that was read: its address, how much there was, and that.
+type Page = (u64, usize, Box<[u8; PAGE]>);
+
 /// The memory of a program that stands still. What was read once is not read again.
 pub(crate) struct Snapshot {
     process: Id,
     first: u64,
     len: usize,
     near: [u8; NEAR],
-    pages: RefCell<Vec<(u64, usize, Box<[u8; PAGE]>)>>,
+    pages: RefCell<Vec<Page>>,
 }
 
 impl Snapshot {

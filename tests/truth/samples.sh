@@ -1,0 +1,54 @@
+#!/bin/bash
+# SPDX-License-Identifier: GPL-2.0-only
+#
+# usage: samples.sh [SAMPLES [VERSION[=NAME,NAME...]...]]
+#
+# Records the corpus (tests/truth/programs/build) in a guest for each VERSION, by tests/guest/truth,
+# and judges all samples: SAMPLES of each program NAME in each context, 3,200 if nothing is said.
+# What is found is shown, and kept in build/truth/samples/log and json; recordings, which are large,
+# are kept if KEEP is set. The last line is that of `samples`, and so is the status: see
+# Documentation/accuracy.rst. VM_TIMEOUT bounds the life of each guest.
+
+. "$(dirname "$0")/../../scripts/lib.sh"
+
+samples=${1:-3200}
+shift || true
+[ $# != 0 ] || set -- \
+	v2=shapes-O0,shapes-O2,shapes-clang-O2,shapes-static-pie,stack-O2,signals,threads,jumps,exceptions-O2,shapes-musl,threads-musl,bash,sqlite3,gzip,lua \
+	v3=shapes-O2,shapes-musl,bash,sqlite3
+out=$SRC/build/truth/samples
+rm -rf "$out"
+mkdir -p "$out/recordings"
+
+in_root sh -euc '
+	cc -O2 -o /src/build/truth/recorder /src/tests/truth/recorder.c
+	CARGO_TARGET_DIR=/src/build/target cargo build -q --release --locked \
+		--manifest-path /src/Cargo.toml -p truth --bin samples'
+failed=0
+for wanted; do
+	version=${wanted%%=*}
+	names=${wanted#"$version"}
+	names=${names#=}
+	[ -e "$SRC/build/truth/$version/programs" ] ||
+		die "there is no corpus of $version yet; run: tests/truth/programs/build $version"
+	say "$version: recording ${names:-all programs}"
+	# shellcheck disable=SC2086
+	VM_TIMEOUT=${VM_TIMEOUT:-1500} VM_LOG=$out/$version.log.kernel \
+		"$SRC/scripts/vm" --share "$out/recordings" -- \
+		/src/tests/guest/truth "$samples" "$version" ${names//,/ } | tee "$out/$version.log" |
+		grep -vE '^ok ' || true
+	grep -q "^ok - the kernel's log is clean" "$out/$version.log" ||
+		{ failed=1; say "$version: the guest ended before its end, or its kernel complained"; }
+	! grep -q '^not ok' "$out/$version.log" || failed=1
+done
+
+say "judging"
+status=0
+# shellcheck disable=SC2016
+in_root sh -c '
+	exec /src/build/target/release/samples --map /tmp/truth=/src/build/truth --at-least "$1" \
+		--json /src/build/truth/samples/json /src/build/truth/samples/recordings/*' \
+	samples $((samples - samples / 16)) >"$out/log" || status=$?
+[ -n "${KEEP-}" ] || rm -rf "$out/recordings"
+cat "$out/log"
+[ "$status" = 0 ] && [ "$failed" = 0 ]

@@ -169,7 +169,8 @@ pub(crate) fn truth(
     let end = loop {
         let frame = frames[frames.len() - 1];
         let exact = frame.at == frame.pc;
-        if frames.len() > 1 && is_thread_start(process, frame.at) {
+        let is_new = frames.len() > 1 || is_new_thread(process, &registers);
+        if is_new && is_thread_start(process, frame.at) {
             break End::Outermost;
         }
         // Not every C library has a table for it, and musl's is that of a plain function.

@@ -78,8 +78,8 @@ pub(crate) struct Mapping {
     pub(crate) start: u64,
     /// Where it ends.
     pub(crate) end: u64,
-    /// Whether a file is mapped there.
-    pub(crate) is_file: bool,
+    /// Whether a file is mapped there, or an image that has a table of functions.
+    pub(crate) is_image: bool,
     /// Whether code may run there.
     pub(crate) executable: bool,
     /// The rows of its file.
@@ -91,7 +91,7 @@ impl Mapping {
     pub(crate) const NOWHERE: Self = Self {
         start: 0,
         end: 0,
-        is_file: false,
+        is_image: false,
         executable: false,
         rows: Rows::None(Functions::NONE),
     };
@@ -116,7 +116,8 @@ impl Mapping {
         rows_of(address, &mapping, memory, &mut self.rows);
         self.start = mapping.start;
         self.end = mapping.end;
-        self.is_file = mapping.is_file;
+        self.is_image =
+            mapping.is_file || matches!(self.rows, Rows::None(Functions { len: 1.., .. }));
         self.executable = mapping.executable;
         Ok(())
     }
@@ -220,13 +221,21 @@ enum Place {
 /// Where the rows are for the code at a run-time address.
 #[inline(never)]
 fn place_of(address: u64, mapping: &sys::Mapping, memory: &UserMemory) -> Result<Place, Fault> {
-    let Some(head) = head_of(mapping, memory) else {
-        return Ok(Place::None(Functions::NONE));
-    };
     // Segments may share a page of the file, so it has to be the very byte.
-    let offset = address
-        .wrapping_sub(mapping.start)
-        .wrapping_add(mapping.offset);
+    let distance = address.wrapping_sub(mapping.start);
+    let (head, offset) = match head_of(mapping, memory) {
+        Some(head) => (head, distance.wrapping_add(mapping.offset)),
+        // The vDSO is a whole image, and no file.
+        None if mapping.executable && !mapping.is_file => {
+            let image = Part {
+                memory,
+                address: mapping.start,
+                len: mapping.end.wrapping_sub(mapping.start),
+            };
+            (image, distance)
+        }
+        None => return Ok(Place::None(Functions::NONE)),
+    };
     let found = match elf::find_sframe(&head, offset) {
         Ok(found) => found,
         Err(ElfError::Fault { .. }) => return Err(Fault),

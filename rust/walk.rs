@@ -344,7 +344,7 @@ fn without_rows(
         // A file with a section was made without a frame pointer, or says so. What its rows leave
         // out may use that register for anything, a caller's frame included.
         Rows::Section(_) => return Err(Reason::NoRows),
-        _ if mapping.is_file => FramePointer::Unknown,
+        _ if mapping.is_image => FramePointer::Unknown,
         _ => FramePointer::Likely,
     };
     let step = fallback::step(

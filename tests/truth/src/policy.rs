@@ -268,8 +268,7 @@ impl Walker {
         let frame_pointer = match rows {
             Rows::Section(section) if section.frame_pointer() => FramePointer::Kept,
             Rows::Section(_) => return Err(NO_ROWS),
-            // The vDSO is no file.
-            _ if mapping.name.starts_with('/') => FramePointer::Unknown,
+            _ if mapping.file.is_some() => FramePointer::Unknown,
             _ => FramePointer::Likely,
         };
         let stack_end = process.at(frame.sp).map_or(0, |mapping| mapping.end);

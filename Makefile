@@ -14,6 +14,7 @@ help:
 	@echo '  make demo      - stacks without and with the module, on Debian'"'"'s own kernel'
 	@echo '  make test      - all tests but the long ones'
 	@echo '  make test-all  - all tests: also the debug kernel and reload storms'
+	@echo '  make truth     - what is true of the stacks, sample by sample and step by step (30 minutes)'
 	@echo '  make fuzz      - fuzz the core, FUZZ_SECONDS (600) for each of three targets'
 	@echo '  make bench-host - what a look-up costs, here and in other readers (no QEMU)'
 	@echo
@@ -58,10 +59,13 @@ test:
 test-all:
 	@tests/run --all
 
+truth:
+	@tests/truth/run
+
 fuzz:
 	@scripts/fuzz
 
 bench-host:
 	@tools/bench-host/run
 
-.PHONY: all help modules install tools clean demo test test-all fuzz bench-host
+.PHONY: all help modules install tools clean demo test test-all truth fuzz bench-host

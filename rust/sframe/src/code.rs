@@ -50,6 +50,27 @@ pub fn rule_without_frame_pointer(code: &[u8; 5]) -> Option<Rule> {
     }
 }
 
+/// The size of what is looked at for [`clears_and_returns`], in bytes.
+pub const ENDING: usize = 32;
+
+/// Whether nothing is left to do but to clear registers and to return, as functions end that leave
+/// nothing behind in registers. Then the return address is on top of the stack.
+pub fn clears_and_returns(code: &[u8; ENDING]) -> bool {
+    let mut rest = &code[..];
+    loop {
+        rest = match rest {
+            [RET, ..] => return true,
+            // xor of two registers, of which neither is %rsp.
+            [XOR, 0xc0..=0xdf | 0xe8..=0xff, rest @ ..] | [0x45, XOR, 0xc0..=0xff, rest @ ..] => {
+                rest
+            }
+            _ => return false,
+        };
+    }
+}
+
+const XOR: u8 = 0x31;
+
 /// Whether the innermost frame's function may have put the frame pointer back, and be about to jump
 /// to another one; `code` as for [`rule_without_frame_pointer`]. Then the return address is on top.
 pub fn may_be_left(code: &[u8; 5]) -> bool {
@@ -487,6 +508,23 @@ mod tests {
             rule_without_frame_pointer(&[0x5b, 0x5d, 0xc3, 0x90, 0x90]),
             None
         );
+    }
+
+    #[test]
+    fn registers_are_cleared_before_a_return() {
+        let clears = |instructions: &[u8]| {
+            let mut code = [0x90; ENDING];
+            code[..instructions.len()].copy_from_slice(instructions);
+            clears_and_returns(&code)
+        };
+        // xor %edx,%edx; xor %ecx,%ecx; xor %r8d,%r8d; ret
+        assert!(clears(&[0x31, 0xd2, 0x31, 0xc9, 0x45, 0x31, 0xc0, 0xc3]));
+        assert!(clears(&[0xc3]));
+        // xor %edx,%edx; pop %rbp; ret. xor %esp,%esp. xor (%rax),%edx.
+        assert!(!clears(&[0x31, 0xd2, 0x5d, 0xc3]));
+        assert!(!clears(&[0x31, 0xe4, 0xc3]));
+        assert!(!clears(&[0x31, 0x10, 0xc3]));
+        assert!(!clears(&[0x31; 32]) && !clears_and_returns(&[0x45; 32]));
     }
 
     // Those of Linux 7.3, arch/x86/kernel/uprobes.c.

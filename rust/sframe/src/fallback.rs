@@ -62,7 +62,10 @@ pub fn step<M: Memory + Source + ?Sized>(
         {
             return Some(step);
         }
-        left = code::may_be_left(&bytes);
+        left = code::may_be_left(&bytes)
+            || memory
+                .read(frame.pc)
+                .is_ok_and(|bytes| code::clears_and_returns(&bytes));
     }
     if left && frame_pointer != FramePointer::Kept {
         return behind_call(&ON_TOP, frame, memory);
@@ -285,6 +288,9 @@ mod tests {
         assert_eq!(process.innermost(PC), Some(CALLER));
         // ret
         process.write(PC, &[0xc3]);
+        assert_eq!(process.innermost(PC), Some(on_top));
+        // xor %edx,%edx; ret
+        process.write(PC, &[0x31, 0xd2, 0xc3]);
         assert_eq!(process.innermost(PC), Some(on_top));
     }
 

@@ -647,6 +647,14 @@ mod tests {
     }
 
     #[test]
+    fn a_return_address_that_was_popped_is_not_read() {
+        // As in musl's vfork, where a child that has the same stack may have written there since.
+        let popped = Rule::amd64(Base::Sp, 0, Location::Unchanged);
+        assert_eq!(innermost(Abi::Amd64, &popped), Err(Stop::CfaNotRising));
+        assert_eq!(further_out(Abi::Amd64, &popped), Err(Stop::CfaNotRising));
+    }
+
+    #[test]
     fn the_default_reads_one_after_the_other() {
         struct Plain;
         impl Memory for Plain {

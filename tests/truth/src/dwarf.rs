@@ -144,6 +144,8 @@ pub enum Why {
     Register(u8),
     /// An expression that cannot be evaluated.
     Expression,
+    /// The caller would be where no code is: .eh_frame was wrong. Who takes steps has to find out.
+    NotCode,
     /// Memory could not be read at this address.
     Fault(u64),
 }
@@ -159,6 +161,7 @@ impl Why {
             Why::BadEntry => "bad-entry",
             Why::Register(_) => "register",
             Why::Expression => "expression",
+            Why::NotCode => "not-code",
             Why::Fault(_) => "fault",
         }
     }
@@ -174,6 +177,7 @@ impl fmt::Display for Why {
             Why::BadEntry => f.write_str(".eh_frame's entry for the PC cannot be read"),
             Why::Register(number) => write!(f, "register {number} (DWARF) is not known"),
             Why::Expression => f.write_str("an expression of .eh_frame cannot be evaluated"),
+            Why::NotCode => f.write_str("it leads to where no code is"),
             Why::Fault(address) => write!(f, "memory at {address:#x} cannot be read"),
         }
     }

@@ -121,6 +121,17 @@ pub const LIMITS: &[Limit] = &[
         },
     },
     Limit {
+        name: "cfa-at-ret",
+        what: "`ret` takes the return address from where rsp points to, so the CFA is rsp+8 there, \
+               and both tables say otherwise: musl's script does not see that `ret` in clone is \
+               not reached through the `pop` in front of it",
+        is: |case| {
+            let is_ret = case.file.bytes_at(case.address).starts_with(&[0xc3]);
+            let wrong = |row: &Row| row.cfa != Cfa::Register(RSP, 8);
+            is_ret && case.by == By::Rows && case.truth.is_ok_and(wrong)
+        },
+    },
+    Limit {
         name: "popped-return-address",
         what: "a function that has popped its return address, as musl's vfork into rdx: both tables \
                say that it is right below the stack pointer, where a child that shares the stack \
@@ -238,6 +249,35 @@ mod tests {
         }
         assert_eq!(stop(rule(Base::Sp, 98328), Err(Why::NoEntry)), None);
         assert_eq!(stop(None, Ok(&r11)), None);
+    }
+
+    #[test]
+    fn a_ret_tells_where_the_cfa_is() {
+        let file = Files::new()
+            .open(&std::env::current_exe().unwrap())
+            .unwrap();
+        let text = file
+            .segments
+            .iter()
+            .find(|segment| segment.executable)
+            .unwrap();
+        let code = file.bytes_at(text.address);
+        let ret = code.iter().position(|byte| *byte == 0xc3).unwrap();
+        let other = code.iter().position(|byte| *byte != 0xc3).unwrap();
+        let name = |at: usize, row: &Row| {
+            let case = Case {
+                class: Class::Stop,
+                by: By::Rows,
+                file,
+                address: text.address + at as u64,
+                rule: Some(Rule::amd64(Base::Sp, 0, Location::Unchanged)),
+                truth: Ok(row),
+            };
+            explain(&case).map(|limit| limit.name)
+        };
+        assert_eq!(name(ret, &row(RSP, 0)), Some("cfa-at-ret"));
+        assert_eq!(name(ret, &row(RSP, 8)), None);
+        assert_ne!(name(other, &row(RSP, 0)), Some("cfa-at-ret"));
     }
 
     #[test]

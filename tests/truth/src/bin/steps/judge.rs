@@ -17,6 +17,7 @@ use truth::{
         Outcome,
         Registers,
         Unwinder,
+        Why,
         RBP, //
     },
     limits::{
@@ -155,7 +156,7 @@ impl Judge {
         for (callee, pair) in found.windows(2).enumerate() {
             let frame = &pair[1].frame;
             let differs = |class| Some(Difference { class, callee });
-            match self.unwinder.step(process, &at, memory, exact) {
+            match self.true_step(process, &at, memory, exact) {
                 Ok(Outcome::Caller { registers, signal }) => {
                     at = registers;
                     exact = signal;
@@ -208,7 +209,7 @@ impl Judge {
         } else {
             Class::Stop
         };
-        match self.unwinder.step(process, &at, memory, exact) {
+        match self.true_step(process, &at, memory, exact) {
             Ok(Outcome::Caller { registers, .. }) => {
                 self.truth.push(registers);
                 Some(Difference { class, callee })
@@ -225,6 +226,24 @@ impl Judge {
         }
     }
 
+    /// One step by the truth. If that leads to where no code is it was none.
+    fn true_step<M: Memory + ?Sized>(
+        &mut self,
+        process: &Process,
+        registers: &Registers,
+        memory: &M,
+        exact: bool,
+    ) -> Result<Outcome, Why> {
+        let outcome = self.unwinder.step(process, registers, memory, exact)?;
+        match outcome {
+            Outcome::Caller { registers, signal } if !signal => match process.at(registers.pc()) {
+                Some(mapping) if mapping.executable => Ok(outcome),
+                _ => Err(Why::NotCode),
+            },
+            _ => Ok(outcome),
+        }
+    }
+
     /// Whether a frame is one of the callers of the one with these registers.
     fn is_further_out<M: Memory + ?Sized>(
         &mut self,
@@ -235,7 +254,7 @@ impl Judge {
         frame: &Frame,
     ) -> bool {
         for _ in 0..policy::MOST_FRAMES {
-            let step = self.unwinder.step(process, &registers, memory, exact);
+            let step = self.true_step(process, &registers, memory, exact);
             let Ok(Outcome::Caller {
                 registers: caller,
                 signal,

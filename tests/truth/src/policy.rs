@@ -169,10 +169,12 @@ impl Walker {
                 Ok(rule) => rule,
                 Err(error) => return error_name(error),
             };
-            // A row that there is may be wrong: musl's is that of a plain function, and behind the
-            // system call another function may begin.
+            // A row that there is may be wrong: musl's is that of a plain function. But one for what
+            // is behind the system call may be that of another function, which runs there.
             let innermost = matches!(live, Live::Innermost);
-            if (innermost || rule.is_none()) && is_trampoline(process, frame.pc) {
+            if (innermost || rule.is_none()) && is_trampoline(process, frame.pc)
+                || innermost && rule.is_none() && is_behind_trampoline(process, frame.pc)
+            {
                 rule = Some(code::INTERRUPTED);
             }
             let context = frame.sp;
@@ -375,6 +377,12 @@ fn rule_of_rows(rows: Rows, file: &File, at: u64, innermost: bool) -> Result<Opt
 pub fn is_trampoline(process: &Process, pc: u64) -> bool {
     code_at(process, pc.wrapping_sub(code::TRAMPOLINE_BEFORE))
         .is_some_and(|bytes| code::is_signal_trampoline(&bytes))
+}
+
+/// Whether a run-time address is behind the system call of a signal's trampoline.
+pub fn is_behind_trampoline(process: &Process, pc: u64) -> bool {
+    code_at(process, pc.wrapping_sub(code::TRAMPOLINE_BEFORE))
+        .is_some_and(|bytes| code::is_behind_signal_trampoline(&bytes))
 }
 
 /// Code at a run-time address.

@@ -13,9 +13,11 @@
 
 samples=${1:-3200}
 shift || true
-[ $# != 0 ] || set -- \
-	v2=shapes-O0,shapes-O2,shapes-clang-O2,shapes-static-pie,stack-O2,signals,threads,jumps,exceptions-O2,shapes-musl,threads-musl,bash,sqlite3,gzip,lua \
-	v3=shapes-O2,shapes-musl,bash,sqlite3
+if [ $# = 0 ]; then
+	many=shapes-O0,shapes-O2,shapes-clang-O2,shapes-static-pie,stack-O2,signals,threads,jumps
+	set -- "v2=$many,exceptions-O2,shapes-musl,threads-musl,bash,sqlite3,gzip,lua" \
+		v3=shapes-O2,shapes-musl,bash,sqlite3
+fi
 out=$SRC/build/truth/samples
 rm -rf "$out"
 mkdir -p "$out/recordings"

@@ -772,19 +772,33 @@ pub(crate) mod tests {
         writer.with_id(COMM, 0, Writer::words(&[(2 << 32) | 2, 0x61]), 2, 61);
         let file = writer.end();
         let recording = Recording::parse(&file).unwrap();
-        let [Event::Map {
-            pid: 1,
-            start: 0x1000,
-            end: 0x3000,
-            offset: 0x3000,
-            executable: true,
-            name,
-        }, Event::Sample(_), Event::Map { name: unnamed, .. }, Event::Fork { pid: 2, parent: 1 }, Event::Exec { pid: 2 }] =
-            &recording.events[..]
-        else {
-            panic!("{:#?}", recording.events);
-        };
-        assert_eq!((&**name, &**unnamed), ("/a b", ""));
+        let seen: Vec<String> = recording
+            .events
+            .iter()
+            .map(|event| match event {
+                Event::Map {
+                    pid,
+                    start,
+                    end,
+                    offset,
+                    executable,
+                    name,
+                } => format!("{pid}: {start:x}-{end:x} {offset:x} {executable} {name:?}"),
+                Event::Fork { pid, parent } => format!("{pid}: from {parent}"),
+                Event::Exec { pid } => format!("{pid}: exec"),
+                Event::Sample(sample) => format!("{}: sample", sample.pid),
+            })
+            .collect();
+        assert_eq!(
+            seen,
+            [
+                "1: 1000-3000 3000 true \"/a b\"",
+                "1: sample",
+                "1: 1000-2000 0 true \"\"",
+                "2: from 1",
+                "2: exec",
+            ]
+        );
     }
 
     #[test]

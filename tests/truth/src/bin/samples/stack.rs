@@ -169,7 +169,8 @@ pub(crate) fn truth(
     let end = loop {
         let frame = frames[frames.len() - 1];
         let exact = frame.at == frame.pc;
-        if frames.len() > 1 && is_thread_start(process, frame.at) {
+        let is_new = frames.len() > 1 || is_new_thread(process, &registers);
+        if is_new && is_thread_start(process, frame.at) {
             break End::Outermost;
         }
         // Not every C library has a table for it, and musl's is that of a plain function.
@@ -305,8 +306,8 @@ pub(crate) fn covered(walker: &mut Walker, process: &Process, frames: &[Frame]) 
 }
 
 /// How many frames there are up to main, or to a thread's function: all but those of the C library
-/// and of start code at the outer end. Of a stack that consists of nothing else all. `None`: that is
-/// further out than the truth is known.
+/// and of start code at the outer end. Of a stack that consists of nothing else all. `None`: that
+/// is further out than the truth is known.
 pub(crate) fn to_main(process: &Process, stack: &Stack) -> Option<usize> {
     let is_runtime = |frame: &Frame| {
         let file = process.at(frame.at).and_then(|mapping| mapping.file);

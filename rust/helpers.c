@@ -200,6 +200,11 @@ const void *sfu_registers_of_current(struct sfu_registers *registers)
 	return regs;
 }
 
+bool sfu_in_sigreturn(const void *regs)
+{
+	return ((const struct pt_regs *)regs)->orig_ax == __NR_rt_sigreturn;
+}
+
 bool sfu_register(const void *regs, unsigned int number, uint64_t *value)
 {
 	/* In DWARF's order, of the psABI. */

@@ -74,6 +74,8 @@ const void *sfu_registers_of_current(struct sfu_registers *registers);
  * if there is no such register.
  */
 bool sfu_register(const void *regs, unsigned int number, uint64_t *value);
+/* Whether `regs`, the same, are of a task in the system call that ends a signal's handler. */
+bool sfu_in_sigreturn(const void *regs);
 
 /*
  * Uprobes of the current task; any context. Whether there may be any; the address of the

@@ -59,6 +59,12 @@ impl Registers<'_> {
     pub(crate) fn only(pc: u64, sp: u64, fp: u64) -> Self {
         Self::new(&bindings::sfu_registers { pc, sp, fp }, core::ptr::null())
     }
+
+    /// Whether the task is in the system call that ends a signal's handler. Any context.
+    pub(crate) fn in_sigreturn(&self) -> bool {
+        // SAFETY: As in `register`.
+        !self.all.is_null() && unsafe { bindings::sfu_in_sigreturn(self.all) }
+    }
 }
 
 impl unwind::Registers for Registers<'_> {

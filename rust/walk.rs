@@ -232,7 +232,7 @@ fn rule_at(
     memory: &UserMemory,
 ) -> Result<Option<Rule>, Reason> {
     let section = match mapping.rows {
-        Rows::None(_) | Rows::Unknown => return Ok(rule_of_trampoline(pc, memory)),
+        Rows::None(_) | Rows::Unknown => return Ok(rule_of_trampoline(pc, known, memory)),
         Rows::Replaced => return Err(Reason::TextReplaced),
         Rows::Section(ref section) => section,
         Rows::Bad(error) => return Err(section_reason(error, memory)),
@@ -250,7 +250,7 @@ fn rule_at(
     let reason = |error| section_reason(error, memory);
     let at = known.look_up(pc);
     let Some(function) = section.find_function(&bytes, at, search).map_err(reason)? else {
-        return Ok(rule_of_trampoline(pc, memory));
+        return Ok(rule_of_trampoline(pc, known, memory));
     };
     if let Some(rule) = rule_of_code(&function, known, pc, memory) {
         return Ok(Some(rule));
@@ -278,14 +278,21 @@ fn rule_of_code(
         return code::rule_of_stub(&memory.read(stub).ok()?, offset);
     }
     // musl has rows for its trampoline, as for any function.
-    rule_of_trampoline(pc, memory)
+    rule_of_trampoline(pc, known, memory)
 }
 
 /// A signal's handler returns to a trampoline, of which tables seldom tell.
 #[inline(never)]
-fn rule_of_trampoline(pc: u64, memory: &UserMemory) -> Option<Rule> {
+fn rule_of_trampoline(pc: u64, known: &Known<'_>, memory: &UserMemory) -> Option<Rule> {
     let code = memory.read(pc.wrapping_sub(code::TRAMPOLINE_BEFORE)).ok()?;
-    code::is_signal_trampoline(&code).then_some(code::INTERRUPTED)
+    // Another function may begin behind it.
+    let returning = match known {
+        Known::All(registers) if registers.in_sigreturn() => {
+            code::is_behind_signal_trampoline(&code)
+        }
+        _ => false,
+    };
+    (returning || code::is_signal_trampoline(&code)).then_some(code::INTERRUPTED)
 }
 
 fn section_reason(error: Error, memory: &UserMemory) -> Reason {

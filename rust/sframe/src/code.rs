@@ -50,6 +50,18 @@ pub fn rule_without_frame_pointer(code: &[u8; 5]) -> Option<Rule> {
     }
 }
 
+/// Whether a return instruction is at the PC; `code` as for [`rule_without_frame_pointer`].
+pub fn is_return(code: &[u8; 5]) -> bool {
+    let [_, first, ..] = *code;
+    first == RET
+}
+
+/// Whether a function that begins like this has done nothing yet, `distance` bytes from its start.
+pub fn is_entry(code: &[u8; BEGINNING], distance: u64) -> bool {
+    let [a, b, c, d, ..] = *code;
+    distance == 0 || (distance == 4 && is_endbr64([a, b, c, d]))
+}
+
 /// The size of what is looked at for [`clears_and_returns`], in bytes.
 pub const ENDING: usize = 32;
 
@@ -312,8 +324,8 @@ pub const INTERRUPTED: Rule = Rule {
     signal: true,
 };
 
-/// Whether a signal's trampoline runs at the PC, up to and in its system call; then
-/// [`INTERRUPTED`] is its rule.
+/// Whether a signal's trampoline runs at the PC, before its system call; then [`INTERRUPTED`] is
+/// its rule.
 ///
 /// `code` is what is around the PC itself. A trampoline is returned to, but nothing has called from
 /// it: the byte before the PC need not belong to it. No table is at hand for it in version 2, nor
@@ -327,12 +339,16 @@ pub fn is_signal_trampoline(code: &[u8; TRAMPOLINE]) -> bool {
     let [short @ .., o, f] = SIGRETURN_SHORT;
     at.starts_with(&SIGRETURN)
         || at.starts_with(&SIGRETURN_SHORT)
-        || before.ends_with(&SIGRETURN)
-        || before.ends_with(&SIGRETURN_SHORT)
         || in_front_of_syscall(&long, &[o, f])
         || in_front_of_syscall(&short, &[o, f])
-        || before.ends_with(&SIGRETURN)
-        || before.ends_with(&SIGRETURN_SHORT)
+}
+
+/// Whether the PC is right behind a signal's trampoline, as it is in its system call. Then
+/// [`INTERRUPTED`] is the rule; but only if the thread is in that system call, for another function
+/// may begin there: `__sigsetjmp` does in musl.
+pub fn is_behind_signal_trampoline(code: &[u8; TRAMPOLINE]) -> bool {
+    let (before, _) = code.split_at(const { TRAMPOLINE_BEFORE as usize });
+    before.ends_with(&SIGRETURN) || before.ends_with(&SIGRETURN_SHORT)
 }
 
 const CALL_RELATIVE: u8 = 0xe8;
@@ -607,23 +623,23 @@ mod tests {
             0x0f, 0x05, 0x0f, 0x1f, 0x80, 0, 0, 0, 0, 0xcc, 0xcc, 0xcc,
         ];
         let is = |code: &[u8]| is_signal_trampoline(code.first_chunk().unwrap());
-        for at in 0..=10 {
-            assert_eq!(is(&long[at..]), [0, 7, 9].contains(&at), "{at}");
+        let behind = |code: &[u8]| is_behind_signal_trampoline(code.first_chunk().unwrap());
+        for at in 0..=9 {
+            assert_eq!(is(&long[at..]), [0, 7].contains(&at), "{at}");
+            assert_eq!(behind(&long[at..]), at == 9, "{at}");
         }
         // mov $15, %eax; syscall
-        let mut short = long;
-        short[9..].copy_from_slice(&[
-            0xb8, 15, 0, 0, 0, 0x0f, 0x05, 0xcc, 0xcc, 0xcc, 0xcc, 0xcc, 0xcc, 0xcc, 0xcc, 0xcc,
-            0xcc, 0xcc, 0xcc,
-        ]);
-        for at in 0..=10 {
-            assert_eq!(is(&short[at..]), [0, 5, 7].contains(&at), "{at}");
+        let mut short = [0xcc; 27];
+        short[9..16].copy_from_slice(&[0xb8, 15, 0, 0, 0, 0x0f, 0x05]);
+        for at in 0..=9 {
+            assert_eq!(is(&short[at..]), [0, 5].contains(&at), "{at}");
+            assert_eq!(behind(&short[at..]), at == 7, "{at}");
         }
         // Another system call, and rt_sigreturn's number for something else.
         for (at, byte) in [(12, 16), (16, 0xc3), (17, 0x0b), (9, 0x4c)] {
             let mut other = long;
             other[at] = byte;
-            assert!(!is(&other) && !is(&other[7..]) && !is(&other[9..]));
+            assert!(!is(&other) && !is(&other[7..]) && !behind(&other[9..]));
         }
     }
 

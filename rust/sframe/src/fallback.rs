@@ -57,9 +57,13 @@ pub fn step<M: Memory + Source + ?Sized>(
     let mut left = false;
     if innermost {
         let bytes = memory.read(frame.pc.wrapping_sub(1)).ok()?;
-        if let Some(step) = code::rule_without_frame_pointer(&bytes)
-            .and_then(|rule| behind_call(&rule, frame, memory))
-        {
+        // Where functions begin is known below: a push may also stand further on in one.
+        let rule = if frame_pointer == FramePointer::Unknown {
+            code::is_return(&bytes).then_some(ON_TOP)
+        } else {
+            code::rule_without_frame_pointer(&bytes)
+        };
+        if let Some(step) = rule.and_then(|rule| behind_call(&rule, frame, memory)) {
             return Some(step);
         }
         left = code::may_be_left(&bytes)
@@ -85,7 +89,11 @@ pub fn step<M: Memory + Source + ?Sized>(
         };
         let start = function(at)?;
         let distance = at.checked_sub(start)?;
-        let prologue = code::prologue(&memory.read(start).ok()?)?;
+        let beginning = memory.read(start).ok()?;
+        if innermost && code::is_entry(&beginning, distance) {
+            return behind_call(&ON_TOP, frame, memory);
+        }
+        let prologue = code::prologue(&beginning)?;
         if distance < prologue.end {
             return match innermost {
                 true if distance <= prologue.push => behind_call(&ON_TOP, frame, memory),
@@ -270,6 +278,24 @@ mod tests {
             assert_eq!(process.innermost(FUNCTION + offset), Some(on_top));
         }
         assert_eq!(process.innermost(FUNCTION + 25), Some(CALLER));
+    }
+
+    #[test]
+    fn a_function_begins_where_the_table_says() {
+        let on_top = PROGRAM + 0x600;
+        let mut process = Process::new();
+        process.call(on_top).word(STACK + 0x100, on_top);
+        assert_eq!(process.innermost(FUNCTION), Some(on_top));
+        assert_eq!(process.innermost(FUNCTION + 4), None);
+        process.write(FUNCTION, &[0xf3, 0x0f, 0x1e, 0xfa]);
+        assert_eq!(process.innermost(FUNCTION + 4), Some(on_top));
+        // A push further on is of any register, and what is on top is what was pushed before.
+        process.write(PC, &SETS_UP);
+        assert_eq!(process.innermost(PC), None);
+        assert_eq!(
+            process.step_in(PC, true, FramePointer::Likely),
+            Some(on_top)
+        );
     }
 
     #[test]

@@ -11,8 +11,8 @@ rows := -fomit-frame-pointer -fasynchronous-unwind-tables -Wa,--gsframe
 flags := -O2 -std=gnu17 -w $(rows)
 cc = $(CC) $(flags)
 musl = $(OUT)/musl/bin/musl-gcc $(flags) -static
-source = $(SOURCES)/$(1)
-# A copy of the source, as configure and make write where it is; as old as it was, or they make it anew.
+# A copy of the source, as configure and make write where it is; as old as it was, or make would
+# make anew what came with it.
 copied = rm -rf $(WORK)/$(1) && cp -a $(SOURCES)/$(1) $(WORK)/$(1) && cd $(WORK)/$(1)
 
 programs := bash bzip2 dash gzip lua lz4 mujs pigz sqlite3 xz zstd bzip2-musl lua-musl lz4-musl
@@ -21,15 +21,15 @@ all: $(addprefix $(OUT)/,$(programs) programs)
 
 # The one that takes longest comes first.
 $(OUT)/sqlite3:
-	$(cc) -DSQLITE_OMIT_LOAD_EXTENSION -o $@ $(SOURCES)/sqlite3/shell.c $(SOURCES)/sqlite3/sqlite3.c -lm
+	$(cc) -DSQLITE_OMIT_LOAD_EXTENSION -o $@ $(addprefix $(SOURCES)/sqlite3/,shell.c sqlite3.c) -lm
 
 $(OUT)/bash:
 	$(call copied,bash) && ./configure --without-bash-malloc --disable-readline --disable-nls \
 		CC='$(CC)' CFLAGS='$(flags)' && $(MAKE) bash && cp bash $@
 
 $(OUT)/gzip:
-	$(call copied,gzip) && ./configure CC='$(CC)' CFLAGS='$(flags)' && $(MAKE) -C lib && $(MAKE) version.c version.h && \
-		$(MAKE) gzip && cp gzip $@
+	$(call copied,gzip) && ./configure CC='$(CC)' CFLAGS='$(flags)' && $(MAKE) -C lib && \
+		$(MAKE) version.c version.h && $(MAKE) gzip && cp gzip $@
 
 $(OUT)/xz:
 	$(call copied,xz) && ./configure --disable-shared --disable-nls --disable-doc --disable-scripts \
@@ -52,22 +52,25 @@ lua := $(filter-out %/luac.c,$(wildcard $(SOURCES)/lua/src/*.c))
 $(OUT)/lua: ; $(cc) -DLUA_USE_POSIX -o $@ $(lua) -lm
 $(OUT)/lua-musl: $(OUT)/musl ; $(musl) -DLUA_USE_POSIX -o $@ $(lua) -lm
 
-bzip2 := $(addprefix $(SOURCES)/bzip2/,bzip2.c blocksort.c huffman.c crctable.c randtable.c compress.c \
-	decompress.c bzlib.c)
+bzip2 := $(addprefix $(SOURCES)/bzip2/,bzip2.c blocksort.c huffman.c crctable.c randtable.c \
+	compress.c decompress.c bzlib.c)
 $(OUT)/bzip2: ; $(cc) -D_FILE_OFFSET_BITS=64 -o $@ $(bzip2)
 $(OUT)/bzip2-musl: $(OUT)/musl ; $(musl) -o $@ $(bzip2)
 
-lz4 := $(wildcard $(SOURCES)/lz4/lib/*.c $(SOURCES)/lz4/programs/*.c)
-$(OUT)/lz4: ; $(cc) -DLZ4IO_MULTITHREAD=1 -I$(SOURCES)/lz4/lib -o $@ $(lz4) -pthread
-$(OUT)/lz4-musl: $(OUT)/musl ; $(musl) -DLZ4IO_MULTITHREAD=1 -I$(SOURCES)/lz4/lib -o $@ $(lz4) -pthread
+lz4 := -DLZ4IO_MULTITHREAD=1 -I$(SOURCES)/lz4/lib -pthread \
+	$(wildcard $(SOURCES)/lz4/lib/*.c $(SOURCES)/lz4/programs/*.c)
+$(OUT)/lz4: ; $(cc) -o $@ $(lz4)
+$(OUT)/lz4-musl: $(OUT)/musl ; $(musl) -o $@ $(lz4)
 
 $(OUT)/mujs: ; $(cc) -o $@ $(SOURCES)/mujs/one.c $(SOURCES)/mujs/main.c -lm
 
 # A whole C library with rows. Without -g its configure would ask for no unwind tables at all, and
 # leave out the script that puts CFI into its assembler sources, which it does for debuggers alone.
 $(OUT)/musl:
-	$(call copied,musl) && sed -i 's/cfi_sections .debug_frame/cfi_sections .eh_frame/' tools/*.awk && \
-	./configure --prefix=$@ --disable-shared CC='$(CC)' CFLAGS='-g $(rows)' && $(MAKE) && $(MAKE) install
+	$(call copied,musl) && \
+		sed -i 's/cfi_sections .debug_frame/cfi_sections .eh_frame/' tools/*.awk && \
+		./configure --prefix=$@ --disable-shared CC='$(CC)' CFLAGS='-g $(rows)' && \
+		$(MAKE) && $(MAKE) install
 
 # Text to be compressed; and the loads.
 $(OUT)/loads: $(wildcard loads/*)
@@ -95,7 +98,8 @@ $(OUT)/programs: $(OUT)/loads
 	$(call line,lz4-musl,-9 -c loads/text-short,-b9 -i86400 loads/text); \
 	$(call line,mujs,loads/load.js 4,loads/load.js 1000000000); \
 	$(call line,pigz,-c loads/text-short,-c $(many)); \
-	$(call line,sqlite3,-batch -init loads/short.sql :memory: .quit,-batch -init loads/endless.sql :memory: .quit); \
+	$(call line,sqlite3,-batch -init loads/short.sql :memory: .quit,$(strip \
+		-batch -init loads/endless.sql :memory: .quit)); \
 	$(call line,xz,-0 -c loads/text-short,-c $(many)); \
 	$(call line,zstd,-q -c loads/text-short,-q -b5 -i86400 loads/text); } >$@
 

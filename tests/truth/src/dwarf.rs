@@ -146,6 +146,9 @@ pub enum Why {
     Expression,
     /// The caller would be where no code is: .eh_frame was wrong. Who takes steps has to find out.
     NotCode,
+    /// A frame that has called would lie below what it has called: .eh_frame was wrong. Who takes
+    /// steps has to find out.
+    NotRising,
     /// Memory could not be read at this address.
     Fault(u64),
 }
@@ -162,6 +165,7 @@ impl Why {
             Why::Register(_) => "register",
             Why::Expression => "expression",
             Why::NotCode => "not-code",
+            Why::NotRising => "not-rising",
             Why::Fault(_) => "fault",
         }
     }
@@ -178,6 +182,7 @@ impl fmt::Display for Why {
             Why::Register(number) => write!(f, "register {number} (DWARF) is not known"),
             Why::Expression => f.write_str("an expression of .eh_frame cannot be evaluated"),
             Why::NotCode => f.write_str("it leads to where no code is"),
+            Why::NotRising => f.write_str("it leads down the stack"),
             Why::Fault(address) => write!(f, "memory at {address:#x} cannot be read"),
         }
     }

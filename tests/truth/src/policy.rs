@@ -167,8 +167,13 @@ impl Walker {
                 Ok(rule) => rule,
                 Err(error) => return error_name(error),
             };
-            // A row that there is may be that of a plain function, as musl has it.
-            if (exact || rule.is_none()) && is_trampoline(process, frame.pc) {
+            // A row that there is may be wrong: musl's is that of a plain function. But one for what
+            // is behind the system call may be that of another function, which runs there. (The
+            // module knows which system call it is.)
+            let innermost = matches!(known, Known::All);
+            if (exact || rule.is_none()) && is_trampoline(process, frame.pc)
+                || innermost && rule.is_none() && is_behind_trampoline(process, frame.pc)
+            {
                 rule = Some(code::INTERRUPTED);
             }
             let context = frame.sp;
@@ -385,6 +390,12 @@ fn rule_of_rows(rows: Rows, file: &File, at: u64, innermost: bool) -> Result<Opt
 pub fn is_trampoline(process: &Process, pc: u64) -> bool {
     code_at(process, pc.wrapping_sub(code::TRAMPOLINE_BEFORE))
         .is_some_and(|bytes| code::is_signal_trampoline(&bytes))
+}
+
+/// Whether a run-time address is behind the system call of a signal's trampoline.
+pub fn is_behind_trampoline(process: &Process, pc: u64) -> bool {
+    code_at(process, pc.wrapping_sub(code::TRAMPOLINE_BEFORE))
+        .is_some_and(|bytes| code::is_behind_signal_trampoline(&bytes))
 }
 
 /// Code at a run-time address.

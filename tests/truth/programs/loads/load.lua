@@ -1,7 +1,8 @@
 -- SPDX-License-Identifier: GPL-2.0-only
 -- usage: load.lua TURNS
 --
--- Closures, tables, coroutines, strings and patterns, errors that are caught, sorting by a function.
+-- Closures, tables, coroutines, strings and patterns, errors that are caught, sorting by a
+-- function.
 
 local function walk(tree, visit)
 	if tree then

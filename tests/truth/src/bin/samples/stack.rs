@@ -174,7 +174,9 @@ pub(crate) fn truth(
             break End::Outermost;
         }
         // Not every C library has a table for it, and musl's is that of a plain function.
-        let step = if policy::is_trampoline(process, frame.pc) {
+        let in_its_call =
+            frames.len() == 1 && in_system_call && policy::is_behind_trampoline(process, frame.pc);
+        let step = if in_its_call || policy::is_trampoline(process, frame.pc) {
             behind_signal(&registers, copy)
         } else {
             let row = unwinder.row_at(process, frame.at);

@@ -226,7 +226,8 @@ impl Judge {
         }
     }
 
-    /// One step by the truth. If that leads to where no code is it was none.
+    /// One step by the truth. If that leads to where no code is, or down from a frame that has
+    /// called, it was none.
     fn true_step<M: Memory + ?Sized>(
         &mut self,
         process: &Process,
@@ -235,12 +236,19 @@ impl Judge {
         exact: bool,
     ) -> Result<Outcome, Why> {
         let outcome = self.unwinder.step(process, registers, memory, exact)?;
-        match outcome {
-            Outcome::Caller { registers, signal } if !signal => match process.at(registers.pc()) {
-                Some(mapping) if mapping.executable => Ok(outcome),
-                _ => Err(Why::NotCode),
-            },
-            _ => Ok(outcome),
+        let Outcome::Caller {
+            registers: caller,
+            signal: false,
+        } = outcome
+        else {
+            return Ok(outcome);
+        };
+        if !exact && caller.sp() <= registers.sp() {
+            return Err(Why::NotRising);
+        }
+        match process.at(caller.pc()) {
+            Some(mapping) if mapping.executable => Ok(outcome),
+            _ => Err(Why::NotCode),
         }
     }
 

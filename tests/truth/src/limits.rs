@@ -98,18 +98,8 @@ pub struct Limit {
     is: fn(&Case<'_>) -> bool,
 }
 
-/// The name of the limit that is none of the truth, but of frame pointers.
-pub const SKIP: &str = "frame-pointer-skip";
-
 /// The limits.
 pub const LIMITS: &[Limit] = &[
-    Limit {
-        name: SKIP,
-        what: "in code that has no rows the frame pointer is that of a function further out, \
-               wherever a function has not set it yet or never does: the frame that is found is \
-               on the stack, but further out",
-        is: |case| case.class == Class::Skip && case.by == By::FramePointer && case.rule.is_none(),
-    },
     Limit {
         name: "musl-longjmp",
         what: "musl makes the directives of its assembly by a script, which does not see that \
@@ -215,16 +205,6 @@ mod tests {
             truth,
         };
         explain(&case).map(|limit| limit.name)
-    }
-
-    #[test]
-    fn skips_are_those_of_frame_pointers_alone() {
-        let row = row(7, 8);
-        let rule = Rule::amd64(Base::Sp, 8, Location::Unchanged);
-        let skip = |by, rule| name(Class::Skip, by, rule, Ok(&row));
-        assert_eq!(skip(By::FramePointer, None), Some(SKIP));
-        assert_eq!(skip(By::Rows, Some(rule)), None);
-        assert_eq!(name(Class::Pc, By::FramePointer, None, Ok(&row)), None);
     }
 
     #[test]

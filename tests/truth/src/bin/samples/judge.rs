@@ -485,7 +485,6 @@ impl Judge {
             rule,
             truth: row.as_deref().map_err(|why| *why),
         })
-        .filter(|limit| limit.name != limits::SKIP)
     }
 
     /// What the tables say of the step to frame `wrong`, a line each.

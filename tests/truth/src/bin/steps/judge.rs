@@ -78,9 +78,6 @@ pub(crate) struct Count {
     pub(crate) gaps: BTreeMap<(&'static str, String), u64>,
     /// Where files with rows have none, by function.
     pub(crate) without_rows: BTreeMap<String, u64>,
-    /// Steps at which the frame pointer has skipped callers, in code that has no rows: it does so
-    /// wherever a function has not set it yet, or never does.
-    pub(crate) skips: u64,
     /// Steps with a difference that is explained.
     pub(crate) explained: u64,
     /// Steps with a difference that is not.
@@ -319,9 +316,7 @@ impl Judge {
             example: self.example(process, found, reason, difference, context),
         });
         kind.steps += 1;
-        if kind.limit.is_some_and(|limit| limit.name == limits::SKIP) {
-            count.skips += 1;
-        } else if kind.limit.is_some() {
+        if kind.limit.is_some() {
             count.explained += 1;
         } else {
             count.unexplained += 1;

@@ -281,19 +281,18 @@ impl Random {
 
 fn print_head() {
     println!(
-        "{:>9} {:>9} {:>9} {:>10} {:>7} {:>9} {:>7} {:>7}  program",
-        "steps", "covered", "complete", "frames", "skips", "explained", "unexpl.", "steps/s"
+        "{:>9} {:>9} {:>9} {:>10} {:>9} {:>7} {:>7}  program",
+        "steps", "covered", "complete", "frames", "explained", "unexpl.", "steps/s"
     );
 }
 
 fn print_line(name: &str, count: &Count, time: Duration) {
     println!(
-        "{:9} {:9} {:9} {:10} {:7} {:9} {:7} {:7.0}  {name}",
+        "{:9} {:9} {:9} {:10} {:9} {:7} {:7.0}  {name}",
         count.steps,
         count.covered,
         count.complete,
         count.frames,
-        count.skips,
         count.explained,
         count.unexplained,
         count.steps as f64 / time.as_secs_f64()
@@ -340,7 +339,6 @@ fn to_json(name: &str, count: &Count) -> Value {
         "ends": count.ends,
         "truth_unknown": gaps.collect::<Vec<_>>(),
         "without_rows": count.without_rows,
-        "skips": count.skips,
         "explained": count.explained,
         "unexplained": count.unexplained,
         "kinds": kinds.collect::<Vec<_>>(),

@@ -25,14 +25,14 @@ use kernel::page::PAGE_SIZE;
 /// The distance from a return address on the stack to the CFA, in bytes.
 const BELOW_CFA: u64 = 8;
 
-/// Leaves what the kernel has mapped for uprobes: if the innermost frame's PC is there, `frame`
-/// becomes the one of the program that it is there for. False if that cannot be told. Any context.
+/// Leaves what the kernel has mapped for uprobes: if the PC of the innermost frame, or of one that a
+/// signal interrupted, is there, `frame` becomes the one of the program that it is there for. False
+/// if that cannot be told. Any context.
 ///
 /// (A trampoline's own address would be taken for a return address by the kernel, which replaces
 /// those in a chain.)
 #[inline(never)]
 pub(crate) fn leave(frame: &mut Frame, memory: &UserMemory) -> bool {
-    frame.pc = sys::in_line(frame.pc);
     let Some(start) = trampoline_at(frame.pc) else {
         spare_red_zone(frame, memory);
         return true;

@@ -67,6 +67,9 @@ pub(crate) fn walk(
         fp: registers.fp,
     };
     let probed = sys::is_probed();
+    if probed {
+        frame.pc = sys::in_line(frame.pc);
+    }
     let known = !probed || probes::leave(&mut frame, memory);
     let reason = if !sink.store(frame.pc) {
         Reason::Full

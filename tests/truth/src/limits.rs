@@ -122,6 +122,15 @@ pub const LIMITS: &[Limit] = &[
         },
     },
     Limit {
+        name: "no-entry-at-ret",
+        what: "crt files and some assembly have no entry in .eh_frame; at their `ret`, the return \
+               address is where rsp points to all the same",
+        is: |case| {
+            let is_ret = case.file.bytes_at(case.address).starts_with(&[0xc3]);
+            is_ret && case.class == Class::Longer && matches!(case.truth, Err(Why::NoEntry))
+        },
+    },
+    Limit {
         name: "popped-return-address",
         what: "a function that has popped its return address, as musl's vfork into rdx: both tables \
                say that it is right below the stack pointer, where a child that shares the stack \
@@ -255,6 +264,20 @@ mod tests {
             explain(&case).map(|limit| limit.name)
         };
         assert_eq!(name(ret, &row(RSP, 0)), Some("cfa-at-ret"));
+        let without = |at: usize, class| {
+            let case = Case {
+                class,
+                by: By::FramePointer,
+                file,
+                address: text.address + at as u64,
+                rule: None,
+                truth: Err(Why::NoEntry),
+            };
+            explain(&case).map(|limit| limit.name)
+        };
+        assert_eq!(without(ret, Class::Longer), Some("no-entry-at-ret"));
+        assert_eq!(without(ret, Class::Pc), None);
+        assert_eq!(without(other, Class::Longer), None);
         assert_eq!(name(ret, &row(RSP, 8)), None);
         assert_ne!(name(other, &row(RSP, 0)), Some("cfa-at-ret"));
     }

@@ -74,10 +74,8 @@ impl Functions {
 /// A mapping of the current task. Addresses are run-time addresses.
 #[derive(Clone, Copy)]
 pub(crate) struct Mapping {
-    /// Where it begins.
-    pub(crate) start: u64,
-    /// Where it ends.
-    pub(crate) end: u64,
+    start: u64,
+    end: u64,
     /// Whether a file is mapped there, or an image that has a table of functions.
     pub(crate) is_image: bool,
     /// Whether code may run there.

@@ -12,6 +12,7 @@ use crate::{
             self,
             UprobeTrampoline, //
         },
+        fallback,
         unwind::{
             Frame,
             Memory, //
@@ -64,10 +65,7 @@ fn before(place: UprobeTrampoline, frame: &Frame, memory: &UserMemory) -> Option
                 None if resolved => {
                     let pc = memory.read_word(slot).ok()?;
                     // The kernel may be about to put it there.
-                    let code = memory
-                        .read(pc.wrapping_sub(const { code::LONGEST as u64 }))
-                        .ok()?;
-                    code::ends_with_call(&code).then_some(pc)?
+                    fallback::is_behind_call(pc, memory).then_some(pc)?
                 }
                 None => return None,
             };

@@ -29,6 +29,11 @@ const ENDBR64: [u8; 4] = [0xf3, 0x0f, 0x1e, 0xfa];
 /// `mov %rsp, %rbp`, in its two encodings.
 const MOV_RSP_RBP: [[u8; 3]; 2] = [[0x48, 0x89, 0xe5], [0x48, 0x8b, 0xec]];
 
+/// The rule where the return address is on top of the stack.
+pub(super) const ON_TOP: Rule = Rule::amd64(Base::Sp, 8, Location::Unchanged);
+/// The rule where the caller's frame pointer is, and the return address above it.
+pub(super) const PUSHED: Rule = Rule::amd64(Base::Sp, 16, Location::AtCfa(-16));
+
 /// The rule of an innermost frame whose function has not yet set up a frame pointer, or has
 /// already put it back; `None` if the code does not look like that.
 ///
@@ -42,18 +47,12 @@ pub fn rule_without_frame_pointer(code: &[u8; 5]) -> Option<Rule> {
         || is_endbr64(at)
         || is_prologue(&[first, second, third, fourth])
     {
-        Some(Rule::amd64(Base::Sp, 8, Location::Unchanged))
+        Some(ON_TOP)
     } else if is_prologue(&[before, first, second, third]) {
-        Some(Rule::amd64(Base::Sp, 16, Location::AtCfa(-16)))
+        Some(PUSHED)
     } else {
         None
     }
-}
-
-/// Whether a return instruction is at the PC; `code` as for [`rule_without_frame_pointer`].
-pub fn is_return(code: &[u8; 5]) -> bool {
-    let [_, first, ..] = *code;
-    first == RET
 }
 
 /// Whether a function that begins like this has done nothing yet, `distance` bytes from its start.
@@ -83,15 +82,17 @@ pub fn clears_and_returns(code: &[u8; ENDING]) -> bool {
 
 const XOR: u8 = 0x31;
 
-/// Whether the innermost frame's function may have put the frame pointer back, and be about to jump
-/// to another one; `code` as for [`rule_without_frame_pointer`]. Then the return address is on top.
+/// Whether the innermost frame's function is about to return, or may have put the frame pointer
+/// back and be about to jump to another one; `code` as for [`rule_without_frame_pointer`]. Then the
+/// return address is on top.
 pub fn may_be_left(code: &[u8; 5]) -> bool {
     let [before, first, ..] = *code;
-    matches!(before, POP_RBP | LEAVE)
-        && matches!(
-            first,
-            JMP_RELATIVE | JMP_SHORT | GROUP_5 | BND | PREFIX_NOTRACK
-        )
+    first == RET
+        || (matches!(before, POP_RBP | LEAVE)
+            && matches!(
+                first,
+                JMP_RELATIVE | JMP_SHORT | GROUP_5 | BND | PREFIX_NOTRACK
+            ))
 }
 
 /// Whether `code` is `push %rbp`, `mov %rsp, %rbp`; there may be a uprobe at its start.
@@ -176,7 +177,7 @@ pub fn uprobe_trampoline(code: &[u8; UPROBE_TRAMPOLINE], offset: u64) -> Option<
     let mut pushed = 0_u64;
     let mut pushed_at_pc = None;
     let mut called_at = None;
-    loop {
+    let popped = loop {
         if u64::try_from(at).ok()? == offset {
             pushed_at_pc = Some(pushed);
         }
@@ -203,28 +204,23 @@ pub fn uprobe_trampoline(code: &[u8; UPROBE_TRAMPOLINE], offset: u64) -> Option<
                 called_at = Some(u64::try_from(at).ok()?);
                 2
             }
-            [RET, ..] => break,
-            [RET_AND_POP, low, high, ..] => {
-                return (!uretprobe).then_some(UprobeTrampoline::Called {
-                    ra: pushed_at_pc?,
-                    sp: u64::from(u16::from_le_bytes([low, high])).checked_add(8)?,
-                });
-            }
+            [RET, ..] => break None,
+            [RET_AND_POP, low, high, ..] => break Some(u16::from_le_bytes([low, high])),
             _ => return None,
         };
         at = at.checked_add(length)?;
-    }
-    Some(if uretprobe {
-        UprobeTrampoline::Returned {
+    };
+    match (uretprobe, popped) {
+        (true, None) => Some(UprobeTrampoline::Returned {
             sp: pushed_at_pc?,
             resolved: offset > called_at?,
-        }
-    } else {
-        UprobeTrampoline::Called {
+        }),
+        (true, Some(_)) => None,
+        (false, popped) => Some(UprobeTrampoline::Called {
             ra: pushed_at_pc?,
-            sp: 8,
-        }
-    })
+            sp: u64::from(popped.unwrap_or(0)).checked_add(8)?,
+        }),
+    }
 }
 
 /// The address that is called next, if the PC is between the two instructions of an optimised

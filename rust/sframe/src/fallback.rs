@@ -10,12 +10,12 @@
 use super::{
     abi::Abi,
     bytes::Source,
-    code,
-    rule::{
-        Base,
-        Location,
-        Rule, //
+    code::{
+        self,
+        ON_TOP,
+        PUSHED, //
     },
+    rule::Rule,
     unwind::{
         self,
         Frame,
@@ -36,11 +36,6 @@ pub enum FramePointer {
     Unknown,
 }
 
-/// The return address is on top of the stack.
-const ON_TOP: Rule = Rule::amd64(Base::Sp, 8, Location::Unchanged);
-/// The caller's frame pointer is, and the return address is above it.
-const PUSHED: Rule = Rule::amd64(Base::Sp, 16, Location::AtCfa(-16));
-
 /// Takes the step where no row covers the PC; `None` if there is none that can be believed.
 ///
 /// `memory` is that of the process, at run-time addresses; `stack_end` is where the mapping of the
@@ -57,14 +52,12 @@ pub fn step<M: Memory + Source + ?Sized>(
     let mut left = false;
     if innermost {
         let bytes = memory.read(frame.pc.wrapping_sub(1)).ok()?;
-        // Where functions begin is known below: a push may also stand further on in one.
-        let rule = if frame_pointer == FramePointer::Unknown {
-            code::is_return(&bytes).then_some(ON_TOP)
-        } else {
-            code::rule_without_frame_pointer(&bytes)
-        };
-        if let Some(step) = rule.and_then(|rule| behind_call(&rule, frame, memory)) {
-            return Some(step);
+        // A push may also stand further on in a function; where functions begin is known below.
+        if frame_pointer != FramePointer::Unknown {
+            let rule = code::rule_without_frame_pointer(&bytes);
+            if let Some(step) = rule.and_then(|rule| behind_call(&rule, frame, memory)) {
+                return Some(step);
+            }
         }
         left = code::may_be_left(&bytes)
             || memory
@@ -130,7 +123,7 @@ fn behind_call<M: Memory + Source + ?Sized>(
 }
 
 /// Whether the code in front of a return address may be a call.
-fn is_behind_call<S: Source + ?Sized>(pc: u64, memory: &S) -> bool {
+pub fn is_behind_call<S: Source + ?Sized>(pc: u64, memory: &S) -> bool {
     memory
         .read(pc.wrapping_sub(const { code::LONGEST as u64 }))
         .is_ok_and(|bytes| code::ends_with_call(&bytes))

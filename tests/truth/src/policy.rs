@@ -406,8 +406,13 @@ pub fn code_at<const N: usize>(process: &Process, address: u64) -> Option<[u8; N
 
 /// Whether a run-time address may be behind a call.
 pub fn is_behind_call(process: &Process, pc: u64) -> bool {
-    code_at(process, pc.wrapping_sub(code::LONGEST as u64))
-        .is_some_and(|bytes| code::ends_with_call(&bytes))
+    fallback::is_behind_call(
+        pc,
+        &All {
+            process,
+            memory: &(),
+        },
+    )
 }
 
 fn stop_name(stop: Stop) -> Reason {

@@ -14,7 +14,7 @@ help:
 	@echo '  make demo      - stacks without and with the module, on Debian'"'"'s own kernel'
 	@echo '  make test      - all tests but the long ones'
 	@echo '  make test-all  - all tests: also the debug kernel and reload storms'
-	@echo '  make truth     - what is true of the stacks, sample by sample and step by step (30 minutes)'
+	@echo '  make truth     - what is true of the stacks, sample by sample and step by step'
 	@echo '  make fuzz      - fuzz the core, FUZZ_SECONDS (600) for each of three targets'
 	@echo '  make bench-host - what a look-up costs, here and in other readers (no QEMU)'
 	@echo

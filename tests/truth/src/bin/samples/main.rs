@@ -86,11 +86,14 @@ fn main() -> ExitCode {
             return ExitCode::from(2);
         }
     }
-    let (line, holds) = report.line(arguments.at_least);
-    println!("{line}");
+    let missed = report.missed(arguments.at_least);
+    for goal in &missed {
+        println!("missed: {goal}");
+    }
+    println!("{}", report.line());
     if unread {
         ExitCode::from(2)
-    } else if holds {
+    } else if missed.is_empty() {
         ExitCode::SUCCESS
     } else {
         ExitCode::FAILURE

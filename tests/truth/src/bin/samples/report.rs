@@ -487,29 +487,50 @@ impl Report {
             total.identical += group.identical;
             total.false_frames += group.reported.false_frames;
             total.complete += group.reported.complete;
-            total.least = Some(total.least.unwrap_or(u64::MAX).min(group.judged));
         }
         programs.dedup();
         total.programs = programs.len();
         total
     }
 
-    /// The last line, of what the module has reported alone; and whether the goals hold.
-    pub(crate) fn line(&self, at_least: u64) -> (String, bool) {
+    /// The last line, of what the module has reported alone.
+    pub(crate) fn line(&self) -> String {
         let total = self.total();
-        let identical = percent(total.identical, total.judged);
-        let line = format!(
-            "truth: {} programs, {} samples, identical {identical:.2} %, false frames {}, \
-             complete {:.2} %",
+        format!(
+            "truth: {} programs, {} samples, identical {:.2} %, false frames {}, complete {:.2} %",
             total.programs,
             total.samples,
+            percent(total.identical, total.judged),
             total.false_frames,
             percent(total.complete, total.judged)
-        );
-        let holds = identical >= GOAL
-            && total.false_frames == 0
-            && total.least.is_some_and(|least| least >= at_least);
-        (line, holds)
+        )
+    }
+
+    /// A line for each goal that is missed.
+    pub(crate) fn missed(&self, at_least: u64) -> Vec<String> {
+        let total = self.total();
+        let mut missed = Vec::new();
+        if total.judged == 0 {
+            missed.push("no sample was judged".to_owned());
+        }
+        let identical = percent(total.identical, total.judged);
+        if identical < GOAL {
+            missed.push(format!("identical {identical:.3} %, at least {GOAL} %"));
+        }
+        if total.false_frames != 0 {
+            missed.push(format!("{} samples with a false frame", total.false_frames));
+        }
+        for (key, group) in self.groups.iter().filter(|(key, _)| key.module) {
+            if group.judged < at_least {
+                missed.push(format!(
+                    "{}, {}: {} samples judged, at least {at_least}",
+                    key.program,
+                    key.context.name(),
+                    group.judged
+                ));
+            }
+        }
+        missed
     }
 }
 
@@ -521,8 +542,6 @@ struct Total {
     identical: u64,
     false_frames: u64,
     complete: u64,
-    /// The least number of samples judged of a program in a context.
-    least: Option<u64>,
 }
 
 /// Both stacks, frame by frame, and the rows of the step that went wrong.
@@ -644,13 +663,15 @@ mod tests {
     #[test]
     fn true_stacks_reach_the_goal() {
         let report = report(&[&[0], &[0]]);
-        let (line, holds) = report.line(2);
         assert_eq!(
-            line,
+            report.line(),
             "truth: 1 programs, 2 samples, identical 100.00 %, false frames 0, complete 100.00 %"
         );
-        assert!(holds);
-        assert!(!report.line(3).1, "there are too few");
+        assert!(report.missed(2).is_empty());
+        assert_eq!(
+            report.missed(3),
+            ["b, immediate: 2 samples judged, at least 3"]
+        );
         let json = report.json();
         assert_eq!(json["groups"][0]["program"], "b");
         assert_eq!(json["groups"][0]["by"], "module");
@@ -663,12 +684,11 @@ mod tests {
         let mut chains: Vec<&[u64]> = vec![&[0]; 999];
         chains.push(&[0, 0x40]);
         let report = report(&chains);
-        let (line, holds) = report.line(1);
         assert_eq!(
-            line,
+            report.line(),
             "truth: 1 programs, 1000 samples, identical 99.90 %, false frames 1, complete 99.90 %"
         );
-        assert!(!holds);
+        assert_eq!(report.missed(1), ["1 samples with a false frame"]);
         let text = report.text();
         assert!(text.contains("1 x longer (outermost) behind "), "{text}");
     }
@@ -676,14 +696,14 @@ mod tests {
     #[test]
     fn a_missing_stack_is_not_identical() {
         let report = report(&[&[0], &[]]);
-        assert!(!report.line(1).1);
+        assert_eq!(report.missed(1), ["identical 50.000 %, at least 99.9 %"]);
         assert_eq!(report.json()["groups"][0]["verdicts"]["shorter"], 1);
         assert!(report.text().contains("1 x shorter (outermost) behind "));
     }
 
     #[test]
     fn nothing_reaches_no_goal() {
-        assert!(!report(&[]).line(1).1);
-        assert!(!Report::new(0).line(0).1);
+        assert!(!report(&[]).missed(1).is_empty());
+        assert_eq!(Report::new(0).missed(0)[0], "no sample was judged");
     }
 }

@@ -18,13 +18,43 @@ use crate::{
             Memory, //
         }, //
     },
-    sys,
+    sys::{
+        self,
+        Registers, //
+    },
     user_memory::UserMemory, //
 };
 use kernel::page::PAGE_SIZE;
 
 /// The distance from a return address on the stack to the CFA, in bytes.
 const BELOW_CFA: u64 = 8;
+
+/// DWARF's numbers.
+const RAX: u8 = 0;
+const RCX: u8 = 2;
+const R11: u8 = 11;
+
+/// Whether the kernel is just about to give the task other registers, or its own ones back, around
+/// what it does for a uprobe: PC and stack pointer may then not belong together. Any context.
+#[inline(never)]
+pub(crate) fn is_changing(registers: &Registers<'_>, memory: &UserMemory) -> bool {
+    use crate::sframe::unwind::Registers as _;
+
+    // For a uretprobe the PC goes last: on the way in it is still the trampoline's.
+    let saved_at = if trampoline_at(registers.pc).is_some() {
+        registers.sp.wrapping_sub(code::UPROBE_SAVED as u64)
+    } else {
+        registers.sp
+    };
+    let [Some(rax), Some(rcx), Some(r11)] =
+        [RAX, RCX, R11].map(|number| registers.register(number))
+    else {
+        return false;
+    };
+    memory
+        .read(saved_at)
+        .is_ok_and(|saved| code::is_saved_by_uprobe(&saved, rax, rcx, r11))
+}
 
 /// Leaves what the kernel has mapped for uprobes: if the PC of the innermost frame, or of one that a
 /// signal interrupted, is there, `frame` becomes the one of the program that it is there for. False

@@ -70,7 +70,8 @@ pub(crate) fn walk(
     if probed {
         frame.pc = sys::in_line(frame.pc);
     }
-    let known = !probed || probes::leave(&mut frame, memory);
+    let known =
+        !probed || (!probes::is_changing(registers, memory) && probes::leave(&mut frame, memory));
     let reason = if !sink.store(frame.pc) {
         Reason::Full
     } else if known {

@@ -223,6 +223,26 @@ pub fn uprobe_trampoline(code: &[u8; UPROBE_TRAMPOLINE], offset: u64) -> Option<
     }
 }
 
+/// The size of what the trampolines of uprobes save of registers before they call the kernel, in
+/// bytes.
+pub const UPROBE_SAVED: usize = 24;
+
+/// Whether `saved` is what a trampoline of uprobes has saved of these registers: the one for
+/// uretprobes %r11, %rcx and %rax, from the stack pointer upwards, the other one %rax, %r11 and
+/// %rcx.
+///
+/// In its system call the kernel gives a program's registers the values of the probe's place, calls
+/// who wants to know of the probe, and takes them back: `sys_uretprobe` and `sys_uprobe` in
+/// `arch/x86/kernel/uprobes.c`. It does so one by one. So an interrupt may see a PC, a stack pointer
+/// and these three of which not all belong together.
+pub fn is_saved_by_uprobe(saved: &[u8; UPROBE_SAVED], rax: u64, rcx: u64, r11: u64) -> bool {
+    let are = |words: [u64; 3]| {
+        let bytes = words.iter().flat_map(|word| word.to_le_bytes());
+        bytes.eq(saved.iter().copied())
+    };
+    are([r11, rcx, rax]) || are([rax, r11, rcx])
+}
+
 /// The address that is called next, if the PC is between the two instructions of an optimised
 /// uprobe, the first of which has moved the stack pointer; `code` are the five bytes on each side.
 pub fn shifted_by_uprobe(code: &[u8; OPTIMISED], pc: u64) -> Option<u64> {
@@ -601,6 +621,22 @@ mod tests {
         assert_eq!(uprobe_trampoline(&code, 0), None);
         assert_eq!(uprobe_trampoline(&[0x50; UPROBE_TRAMPOLINE], 0), None);
         assert_eq!(uprobe_trampoline(&[0; UPROBE_TRAMPOLINE], 0), None);
+    }
+
+    #[test]
+    fn what_trampolines_of_uprobes_save() {
+        let saved = |words: [u64; 3]| {
+            let mut bytes = [0; UPROBE_SAVED];
+            for (to, word) in bytes.chunks_mut(8).zip(words) {
+                to.copy_from_slice(&word.to_le_bytes());
+            }
+            is_saved_by_uprobe(&bytes, 1, 2, 3)
+        };
+        assert!(saved([3, 2, 1]));
+        assert!(saved([1, 3, 2]));
+        assert!(!saved([1, 2, 3]));
+        assert!(!saved([3, 2, 0]));
+        assert!(!saved([0, 3, 2]));
     }
 
     #[test]

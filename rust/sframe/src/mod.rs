@@ -39,4 +39,5 @@ pub mod fre;
 pub mod header;
 pub mod rule;
 pub mod section;
+pub mod table;
 pub mod unwind;

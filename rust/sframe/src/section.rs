@@ -206,20 +206,24 @@ impl Section {
             Search::Bounded => MAX_ROWS_BOUNDED,
             Search::Thorough => u32::MAX,
         };
-        match function.row_offset(pc) {
-            // "A function without rows" of version 3, unless it is a trampoline whose rows could
-            // not be said.
-            Some(_)
-                if function.num_rows() == 0
-                    && self.header.version == Version::V3
-                    && !function.is_flexible()
-                    && !function.is_signal() =>
-            {
-                Ok(Some(Rule::OUTERMOST))
-            }
-            Some(offset) => fre::find(&self.header, bytes, function, offset, limit),
-            None => Ok(None),
+        let Some(offset) = function.row_offset(pc) else {
+            return Ok(None);
+        };
+        match self.rule_without_rows(function) {
+            Some(rule) => Ok(Some(rule)),
+            None => fre::find(&self.header, bytes, function, offset, limit),
         }
+    }
+
+    /// What holds in all of a function that has no rows: "A function without rows" of version 3,
+    /// unless it is a trampoline whose rows could not be said.
+    #[inline]
+    pub(super) fn rule_without_rows(&self, function: &Function) -> Option<Rule> {
+        (function.num_rows() == 0
+            && self.header.version == Version::V3
+            && !function.is_flexible()
+            && !function.is_signal())
+        .then_some(Rule::OUTERMOST)
     }
 
     /// Counts the functions that start at or before `pc`.

@@ -74,7 +74,8 @@ use support::{
     source::{
         Changing,
         Watched, //
-    }, //
+    },
+    table::Made, //
 };
 
 const ADDRESS: u64 = 0x7f00_0000_0000;
@@ -217,6 +218,9 @@ fn real() -> &'static (Vec<u8>, Vec<u8>) {
     })
 }
 
+/// So that rows of PLTs are believed.
+const NO_CODE: &[u8] = &[];
+
 /// Asks everything that can be asked. The answers do not matter.
 fn ask_all<S: Source>(bytes: &S, len: u64, pcs: &[u64], reads: impl Fn() -> u64) {
     let Ok(section) = Section::open(bytes, ADDRESS, len) else {
@@ -224,6 +228,7 @@ fn ask_all<S: Source>(bytes: &S, len: u64, pcs: &[u64], reads: impl Fn() -> u64)
     };
     assert!(u64::from(section.end()) <= len);
     let _ = section.verify(bytes);
+    let table = Made::new(bytes, &section, NO_CODE, 20);
     let mut interesting = pcs.to_vec();
     for function in section.functions(bytes).flatten().take(100) {
         interesting.extend([
@@ -256,6 +261,9 @@ fn ask_all<S: Source>(bytes: &S, len: u64, pcs: &[u64], reads: impl Fn() -> u64)
             .with_starts(Starts::Section)
             .find(bytes, pc, Search::Thorough);
         reads();
+        if let Ok(made) = &table {
+            let _ = made.table().find(pc);
+        }
     }
 }
 
@@ -364,6 +372,7 @@ proptest! {
             pcs.extend(model.start - 1..end.min(model.start + 40));
             pcs.extend(end - 2..end + 2);
         }
+        let table = Made::new(&watched, &read, NO_CODE, 100).unwrap();
         for pc in pcs {
             let expected = models
                 .iter()
@@ -371,6 +380,7 @@ proptest! {
                 .and_then(|model| model.rule((pc - model.start) as u32));
             let at = ADDRESS.wrapping_add_signed(pc.into());
             prop_assert_eq!(read.find(&watched, at, Search::Thorough), Ok(expected));
+            prop_assert_eq!(table.table().find(at).copied(), expected, "{:#x}", at);
             watched.reads();
             match read.find(&watched, at, Search::Bounded) {
                 Err(Error::TooLong) => {

@@ -7,3 +7,4 @@ pub(crate) mod build;
 pub(crate) mod encode;
 pub(crate) mod fuzzed;
 pub(crate) mod source;
+pub(crate) mod table;

@@ -1,0 +1,680 @@
+// SPDX-License-Identifier: GPL-2.0-only OR MIT
+
+//! Tables: the rows of all of a file, checked once and laid out flat, so that an interrupt finds
+//! the rule of a PC in constant time and without trusting a byte.
+//!
+//! Code is divided into pages of [`PAGE`] bytes. For each there is a block: the rule that comes in
+//! from the page before, the low bytes of the addresses at which another rule begins to hold, in
+//! rising order, and those rules. Rules are numbers, and the same rule has the same number. So a
+//! look-up touches an entry of the page index, a block and a rule: three cache lines, mostly.
+//!
+//! To make one, in a place that may take its time: [`Functions::collect`] reads all functions,
+//! [`plan`] goes through all rows and tells how large the table will be, [`fill`] goes through
+//! them again and writes it. The caller has the memory. Each of them ends in time that is bounded
+//! by the section's length and the size of the code it speaks of, which [`MAX_SPAN`] bounds.
+
+use super::{
+    bytes::Source,
+    code,
+    error::Error,
+    fde::Function,
+    rule::{
+        Base,
+        Location,
+        Rule, //
+    },
+    section::Section, //
+};
+
+/// The size of a page of code, in bytes.
+pub const PAGE: u64 = 256;
+
+/// The most code that a table covers, in bytes from the first function's start to the last one's
+/// end. The largest programs have a quarter of it.
+pub const MAX_SPAN: u64 = 1 << 30;
+
+/// The most rules that differ.
+pub const MAX_RULES: usize = u16::MAX as usize;
+
+/// How many rows and sections are looked at. The largest programs have some millions.
+const MAX_WORK: u32 = 1 << 24;
+
+/// The number that stands for code without a row.
+const NO_RULE: u16 = 0;
+
+/// Why there is no table.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TableError {
+    /// The section is of no use.
+    Section(Error),
+    /// The code lies further apart than [`MAX_SPAN`].
+    Span,
+    /// It took too long: of what a file may say, this is nonsense.
+    TooLong,
+    /// There are more rules that differ than [`MAX_RULES`], or than there is room for.
+    Rules,
+    /// What the caller has made room for is too small: another section was planned.
+    Room,
+}
+
+impl From<Error> for TableError {
+    fn from(error: Error) -> TableError {
+        TableError::Section(error)
+    }
+}
+
+/// A function as it is sorted: 24 bytes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Place {
+    /// The address of its first byte.
+    start: u64,
+    /// Its size, in bytes.
+    size: u32,
+    /// Which entry it is.
+    index: u32,
+    /// In which section, by its offset.
+    section: u32,
+}
+
+impl Place {
+    fn key(&self) -> (u64, u32, u32) {
+        (self.start, self.section, self.index)
+    }
+}
+
+/// How many functions there are in all sections, whatever they cover.
+///
+/// # Errors
+///
+/// A header is malformed or unsupported.
+pub fn count<S: Source + ?Sized>(bytes: &S, first: &Section) -> Result<usize, Error> {
+    let mut count = 0usize;
+    let mut section = Some(*first);
+    while let Some(this) = section {
+        count = count.saturating_add(this.num_fdes() as usize);
+        section = this.next(bytes)?;
+    }
+    Ok(count)
+}
+
+/// The functions of a file, by address.
+#[derive(Debug)]
+pub struct Functions<'a> {
+    first: Section,
+    places: &'a [Place],
+}
+
+impl<'a> Functions<'a> {
+    /// Reads the functions of all sections, of which `first` is the first, into `room`, which is
+    /// to hold [`count`] of them, and sorts them. Those that cover nothing and those that
+    /// `is_code` does not know, given the first address and the last one, are left out: linkers
+    /// leave what is left of discarded code.
+    ///
+    /// # Errors
+    ///
+    /// [`TableError::Section`], [`TableError::Room`].
+    pub fn collect<S: Source + ?Sized>(
+        bytes: &S,
+        first: &Section,
+        room: &'a mut [Place],
+        is_code: impl Fn(u64, u64) -> bool,
+    ) -> Result<Functions<'a>, TableError> {
+        let mut used = 0usize;
+        let mut section = Some(*first);
+        while let Some(this) = section {
+            for index in 0..this.num_fdes() {
+                let function = this.function(bytes, index)?;
+                let last = function
+                    .start()
+                    .wrapping_add(u64::from(function.size()))
+                    .wrapping_sub(1);
+                if function.size() == 0
+                    || last < function.start()
+                    || !is_code(function.start(), last)
+                {
+                    continue;
+                }
+                *room.get_mut(used).ok_or(TableError::Room)? = Place {
+                    start: function.start(),
+                    size: function.size(),
+                    index,
+                    section: this.offset(),
+                };
+                used = used.wrapping_add(1);
+            }
+            section = this.next(bytes)?;
+        }
+        let places = room.get_mut(..used).ok_or(TableError::Room)?;
+        sort(places);
+        Ok(Functions {
+            first: *first,
+            places,
+        })
+    }
+
+    /// The first address, and the one behind the last; both 0 if there are no functions.
+    fn span(&self) -> Result<(u64, u64), TableError> {
+        let start = self.places.first().map_or(0, |place| place.start);
+        let end = self
+            .places
+            .iter()
+            .map(|place| place.start.saturating_add(place.size.into()))
+            .max()
+            .unwrap_or(0);
+        if end.wrapping_sub(start) > MAX_SPAN {
+            return Err(TableError::Span);
+        }
+        Ok((start, end))
+    }
+
+    /// Goes through all changes of the rule that holds, by rising address. Of functions that
+    /// overlap the one that begins last has the code, and behind its end there is no rule.
+    fn changes<S, C>(
+        &self,
+        bytes: &S,
+        code: &C,
+        mut change: impl FnMut(u64, Option<Rule>) -> Result<(), TableError>,
+    ) -> Result<(), TableError>
+    where
+        S: Source + ?Sized,
+        C: Source + ?Sized,
+    {
+        let mut section = self.first;
+        let mut work = Work(MAX_WORK);
+        for (at, place) in self.places.iter().enumerate() {
+            if place.section != section.offset() {
+                section = self.section(bytes, place.section, &mut work)?;
+            }
+            let function = section.function(bytes, place.index)?;
+            let next = self.places.get(at.wrapping_add(1));
+            let own_end = place.start.saturating_add(place.size.into());
+            let end = next.map_or(own_end, |next| next.start.min(own_end));
+            if end > place.start {
+                let rows = Rows {
+                    bytes,
+                    code,
+                    section: &section,
+                    function: &function,
+                    end,
+                };
+                rows.all(&mut work, &mut change)?;
+                change(end, None)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// The section at an offset.
+    fn section<S: Source + ?Sized>(
+        &self,
+        bytes: &S,
+        offset: u32,
+        work: &mut Work,
+    ) -> Result<Section, TableError> {
+        let mut section = self.first;
+        while section.offset() != offset {
+            work.one()?;
+            match section.next(bytes)? {
+                Some(next) => section = next,
+                None => break,
+            }
+        }
+        Ok(section)
+    }
+}
+
+/// How much may still be done.
+struct Work(u32);
+
+impl Work {
+    fn one(&mut self) -> Result<(), TableError> {
+        self.0 = self.0.checked_sub(1).ok_or(TableError::TooLong)?;
+        Ok(())
+    }
+}
+
+/// The rules of a function, up to `end`.
+struct Rows<'a, S: ?Sized, C: ?Sized> {
+    bytes: &'a S,
+    code: &'a C,
+    section: &'a Section,
+    function: &'a Function,
+    end: u64,
+}
+
+impl<S: Source + ?Sized, C: Source + ?Sized> Rows<'_, S, C> {
+    fn all(
+        &self,
+        work: &mut Work,
+        change: &mut impl FnMut(u64, Option<Rule>) -> Result<(), TableError>,
+    ) -> Result<(), TableError> {
+        let block = match self.function.repeat() {
+            Some(block) => u32::from(block.get()),
+            None => self.function.size(),
+        };
+        let mut at = self.function.start();
+        while at < self.end {
+            let mut put = |offset: u32, rule| {
+                work.one()?;
+                let address = at.saturating_add(offset.into());
+                if offset < block && address < self.end {
+                    change(address, rule)?;
+                }
+                Ok::<_, TableError>(())
+            };
+            // Linkers' rows of PLTs are wrong at times, their code is not.
+            let stub = self.function.stub(at);
+            let stub = stub.and_then(|(stub, _)| self.code.read::<{ code::STUB }>(stub).ok());
+            if let Some(stub) = stub.filter(|stub| code::rule_of_stub(stub, 0).is_some()) {
+                for offset in 0..code::STUB as u32 {
+                    put(offset, code::rule_of_stub(&stub, offset))?;
+                }
+            } else if let Some(rule) = self.section.rule_without_rows(self.function) {
+                put(0, Some(rule))?;
+            } else {
+                // In front of the first row there is none.
+                put(0, None)?;
+                for row in self.section.rows(self.bytes, self.function) {
+                    let row = row?;
+                    put(row.start, Some(row.rule))?;
+                }
+            }
+            at = at.saturating_add(u64::from(block.max(1)));
+        }
+        Ok(())
+    }
+}
+
+/// Sorts by address, in the order of sections and entries where that is the same. It is heapsort:
+/// that of the library can panic.
+fn sort(places: &mut [Place]) {
+    let len = places.len();
+    let mut root = len / 2;
+    let mut end = len;
+    while end > 1 {
+        if root > 0 {
+            root = root.wrapping_sub(1);
+        } else {
+            end = end.wrapping_sub(1);
+            exchange(places, 0, end);
+        }
+        let mut at = root;
+        loop {
+            let mut child = at.saturating_mul(2).saturating_add(1);
+            if child >= end {
+                break;
+            }
+            let other = child.wrapping_add(1);
+            if other < end && key_at(places, child) < key_at(places, other) {
+                child = other;
+            }
+            if key_at(places, at) >= key_at(places, child) {
+                break;
+            }
+            exchange(places, at, child);
+            at = child;
+        }
+    }
+}
+
+fn key_at(places: &[Place], at: usize) -> (u64, u32, u32) {
+    places.get(at).map_or((0, 0, 0), Place::key)
+}
+
+fn exchange(places: &mut [Place], a: usize, b: usize) {
+    if let (Some(first), Some(second)) = (places.get(a).copied(), places.get(b).copied()) {
+        if let Some(place) = places.get_mut(a) {
+            *place = second;
+        }
+        if let Some(place) = places.get_mut(b) {
+            *place = first;
+        }
+    }
+}
+
+/// Rules that differ, by number. Number 0 is none.
+#[derive(Debug)]
+pub struct Rules<'a> {
+    rules: &'a mut [Rule],
+    used: usize,
+    /// Numbers, by what rules are mixed to; 0 where there is none.
+    numbers: &'a mut [u16],
+}
+
+impl<'a> Rules<'a> {
+    /// No rules yet. `numbers` is to be zeros, and longer than `rules`.
+    pub fn new(rules: &'a mut [Rule], numbers: &'a mut [u16]) -> Rules<'a> {
+        let mut new = Rules {
+            rules,
+            used: 0,
+            numbers,
+        };
+        if let Some(none) = new.rules.first_mut() {
+            *none = Rule::OUTERMOST;
+            new.used = 1;
+        }
+        new
+    }
+
+    /// How many there are, the number 0 included.
+    pub const fn len(&self) -> usize {
+        self.used
+    }
+
+    /// Whether there is no rule.
+    pub const fn is_empty(&self) -> bool {
+        self.used <= 1
+    }
+
+    /// The rules by number.
+    pub fn all(&self) -> &[Rule] {
+        self.rules.get(..self.used).unwrap_or_default()
+    }
+
+    fn number(&mut self, rule: Option<Rule>) -> Result<u16, TableError> {
+        let Some(rule) = rule else {
+            return Ok(NO_RULE);
+        };
+        let len = self.numbers.len();
+        let mut at = (mixed(&rule) as usize)
+            .checked_rem(len)
+            .ok_or(TableError::Rules)?;
+        for _ in 0..len {
+            let slot = self.numbers.get_mut(at).ok_or(TableError::Rules)?;
+            if *slot == NO_RULE {
+                let number = u16::try_from(self.used).map_err(|_| TableError::Rules)?;
+                *self.rules.get_mut(self.used).ok_or(TableError::Rules)? = rule;
+                *slot = number;
+                self.used = self.used.wrapping_add(1);
+                return Ok(number);
+            }
+            if self.rules.get(usize::from(*slot)) == Some(&rule) {
+                return Ok(*slot);
+            }
+            at = at.wrapping_add(1);
+            if at >= len {
+                at = 0;
+            }
+        }
+        Err(TableError::Rules)
+    }
+}
+
+/// A number that is another one for most other rules.
+fn mixed(rule: &Rule) -> u64 {
+    let base = |base| match base {
+        Base::Sp => 256,
+        Base::Fp => 257,
+        Base::Register(number) => u64::from(number),
+    };
+    let place = |location| match location {
+        Location::Unchanged => (0, 0),
+        Location::Undefined => (1, 0),
+        Location::AtCfa(offset) => (2, offset),
+        Location::OfCfa(offset) => (3, offset),
+        Location::At(register, offset) => (4_u64.wrapping_add(base(register) << 4), offset),
+        Location::Of(register, offset) => (5_u64.wrapping_add(base(register) << 4), offset),
+    };
+    let ((ra, ra_offset), (fp, fp_offset)) = (place(rule.ra), place(rule.fp));
+    let mut mix = u64::from(rule.mangled) | (u64::from(rule.signal) << 1);
+    for part in [
+        (base(rule.cfa.base) << 1) | u64::from(rule.cfa.deref),
+        u64::from(rule.cfa.offset as u32),
+        ra,
+        u64::from(ra_offset as u32),
+        fp,
+        u64::from(fp_offset as u32),
+    ] {
+        mix = (mix.rotate_left(5) ^ part).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    }
+    mix >> 32
+}
+
+/// How large a table will be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Plan {
+    /// The address that the first page begins at.
+    pub base: u64,
+    /// The length of the page index: one more than there are pages.
+    pub pages: usize,
+    /// The size of all blocks, in bytes.
+    pub blocks: usize,
+    /// The number of places at which another rule begins to hold.
+    pub rows: usize,
+}
+
+/// Goes through all rows and collects the rules that differ. `code` is what is loaded, by the
+/// addresses that the section was opened in: rows of PLTs are believed only where the code is none
+/// that is known.
+///
+/// # Errors
+///
+/// See [`TableError`].
+pub fn plan<S, C>(
+    bytes: &S,
+    code: &C,
+    functions: &Functions<'_>,
+    rules: &mut Rules<'_>,
+) -> Result<Plan, TableError>
+where
+    S: Source + ?Sized,
+    C: Source + ?Sized,
+{
+    let (start, end) = functions.span()?;
+    let base = start & !(PAGE - 1);
+    let pages = end.wrapping_sub(base).div_ceil(PAGE) as usize;
+    let mut rows = 0usize;
+    let mut writer = Changes::default();
+    functions.changes(bytes, code, |at, rule| {
+        let number = rules.number(rule)?;
+        writer.change(at, number, |_, _| {
+            rows = rows.saturating_add(1);
+            Ok(())
+        })
+    })?;
+    writer.end(|_, _| {
+        rows = rows.saturating_add(1);
+        Ok(())
+    })?;
+    Ok(Plan {
+        base,
+        pages: pages.saturating_add(1),
+        blocks: pages
+            .saturating_mul(BLOCK_HEAD)
+            .saturating_add(rows.saturating_mul(ROW)),
+        rows,
+    })
+}
+
+/// The size of what a block has in front of its rows, in bytes: the rule that comes in.
+const BLOCK_HEAD: usize = 2;
+/// The size of a row, in bytes: where it begins, and the number of its rule.
+const ROW: usize = 3;
+
+/// Leaves out changes that change nothing, and all but the last at an address.
+#[derive(Default)]
+struct Changes {
+    /// What holds in front of `next`.
+    before: u16,
+    /// The address of the last change, and what holds from there on.
+    next: Option<(u64, u16)>,
+}
+
+impl Changes {
+    fn change(
+        &mut self,
+        at: u64,
+        number: u16,
+        put: impl FnMut(u64, u16) -> Result<(), TableError>,
+    ) -> Result<(), TableError> {
+        if self.next.is_some_and(|(last, _)| last != at) {
+            self.end(put)?;
+        }
+        self.next = Some((at, number));
+        Ok(())
+    }
+
+    fn end(
+        &mut self,
+        mut put: impl FnMut(u64, u16) -> Result<(), TableError>,
+    ) -> Result<(), TableError> {
+        match self.next.take() {
+            Some((at, number)) if number != self.before => {
+                self.before = number;
+                put(at, number)
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+/// Writes what [`plan`] has planned. `pages` and `blocks` are to be as long as it says; `rules` are
+/// those that it has collected.
+///
+/// # Errors
+///
+/// See [`TableError`].
+pub fn fill<S, C>(
+    bytes: &S,
+    code: &C,
+    functions: &Functions<'_>,
+    rules: &mut Rules<'_>,
+    plan: &Plan,
+    pages: &mut [u32],
+    blocks: &mut [u8],
+) -> Result<(), TableError>
+where
+    S: Source + ?Sized,
+    C: Source + ?Sized,
+{
+    let mut filler = Filler {
+        base: plan.base,
+        pages,
+        blocks,
+        page: 0,
+        at: 0,
+        carried: NO_RULE,
+        starts: [0; PAGE as usize],
+        numbers: [0; PAGE as usize],
+        used: 0,
+    };
+    let mut changes = Changes::default();
+    functions.changes(bytes, code, |at, rule| {
+        let number = rules.number(rule)?;
+        changes.change(at, number, |at, number| filler.put(at, number))
+    })?;
+    changes.end(|at, number| filler.put(at, number))?;
+    filler.end()
+}
+
+struct Filler<'a> {
+    base: u64,
+    pages: &'a mut [u32],
+    blocks: &'a mut [u8],
+    /// Which page is being made.
+    page: usize,
+    /// Where its block goes.
+    at: usize,
+    /// The rule that comes in.
+    carried: u16,
+    /// What is to go into the block.
+    starts: [u8; PAGE as usize],
+    numbers: [u16; PAGE as usize],
+    used: usize,
+}
+
+impl Filler<'_> {
+    fn put(&mut self, at: u64, number: u16) -> Result<(), TableError> {
+        let offset = at.wrapping_sub(self.base);
+        let page = (offset / PAGE) as usize;
+        // The end of the last function may be that of the last page.
+        if page >= self.pages.len().saturating_sub(1) {
+            return Ok(());
+        }
+        while self.page < page {
+            self.block()?;
+        }
+        *self.starts.get_mut(self.used).ok_or(TableError::Room)? = (offset % PAGE) as u8;
+        *self.numbers.get_mut(self.used).ok_or(TableError::Room)? = number;
+        self.used = self.used.wrapping_add(1);
+        Ok(())
+    }
+
+    /// Writes the block of a page.
+    fn block(&mut self) -> Result<(), TableError> {
+        *self.pages.get_mut(self.page).ok_or(TableError::Room)? =
+            u32::try_from(self.at).map_err(|_| TableError::Room)?;
+        self.byte_pair(self.carried)?;
+        for index in 0..self.used {
+            let start = self.starts.get(index).copied().unwrap_or_default();
+            self.byte(start)?;
+        }
+        for index in 0..self.used {
+            self.carried = self.numbers.get(index).copied().unwrap_or_default();
+            self.byte_pair(self.carried)?;
+        }
+        self.used = 0;
+        self.page = self.page.wrapping_add(1);
+        Ok(())
+    }
+
+    fn byte_pair(&mut self, number: u16) -> Result<(), TableError> {
+        let [low, high] = number.to_le_bytes();
+        self.byte(low)?;
+        self.byte(high)
+    }
+
+    fn byte(&mut self, byte: u8) -> Result<(), TableError> {
+        *self.blocks.get_mut(self.at).ok_or(TableError::Room)? = byte;
+        self.at = self.at.wrapping_add(1);
+        Ok(())
+    }
+
+    fn end(&mut self) -> Result<(), TableError> {
+        let last = self.pages.len().checked_sub(1).ok_or(TableError::Room)?;
+        while self.page < last {
+            self.block()?;
+        }
+        *self.pages.get_mut(last).ok_or(TableError::Room)? =
+            u32::try_from(self.at).map_err(|_| TableError::Room)?;
+        Ok(())
+    }
+}
+
+/// A table. It is safe to search whatever it holds, but true only as [`fill`] has made it.
+#[derive(Clone, Copy, Debug)]
+pub struct Table<'a> {
+    /// The address that the first page begins at.
+    pub base: u64,
+    /// Where the block of each page is, and the end of the last one, in bytes.
+    pub pages: &'a [u32],
+    /// The blocks.
+    pub blocks: &'a [u8],
+    /// The rules, by number; the first one stands for none.
+    pub rules: &'a [Rule],
+}
+
+impl<'a> Table<'a> {
+    /// The rule that holds at `pc`; `None` if there is none. Any context.
+    #[inline]
+    pub fn find(&self, pc: u64) -> Option<&'a Rule> {
+        let offset = pc.wrapping_sub(self.base);
+        let page = usize::try_from(offset / PAGE).ok()?;
+        let [at, end] = *self.pages.get(page..)?.first_chunk()?;
+        let block = self.blocks.get(at as usize..end as usize)?;
+        let (carried, rows) = block.split_first_chunk()?;
+        let (starts, numbers) = rows.split_at_checked(rows.len() / ROW)?;
+        let low = (offset % PAGE) as u8;
+        let mut number = carried;
+        for (start, own) in starts.iter().zip(numbers.chunks_exact(2)) {
+            if *start > low {
+                break;
+            }
+            number = own.first_chunk()?;
+        }
+        match u16::from_le_bytes(*number) {
+            NO_RULE => None,
+            number => self.rules.get(usize::from(number)),
+        }
+    }
+}

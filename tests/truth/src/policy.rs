@@ -101,8 +101,8 @@ pub const NO_ROWS: Reason = "no_rows";
 #[derive(Clone, Copy)]
 enum Rows {
     None,
-    /// The section, in link-time addresses.
-    Section(Section),
+    /// The section, in link-time addresses, and its bytes.
+    Section(Section, &'static [u8]),
     Bad(Error),
 }
 
@@ -127,12 +127,23 @@ pub struct Walker {
     rows: Table<(usize, u64), Rows>,
     /// By file and link-time address, for the innermost frame or others.
     rules: Table<(usize, u64), [Option<Said>; 2]>,
+    /// Whether files without rows get some, made of .eh_frame.
+    convert: bool,
 }
 
 impl Walker {
     /// One that has found nothing yet.
     pub fn new() -> Walker {
         Walker::default()
+    }
+
+    /// One for which files without rows have those that can be made of their .eh_frame, as if that
+    /// was done for the module.
+    pub fn with_converted() -> Walker {
+        Walker {
+            convert: true,
+            ..Walker::default()
+        }
     }
 
     /// Walks from the registers outwards. `frames` is emptied first.
@@ -254,7 +265,10 @@ impl Walker {
         *self
             .rows
             .entry((file.number, mapping.offset))
-            .or_insert_with(|| open(file, mapping))
+            .or_insert_with(|| match open(file, mapping) {
+                Rows::None if self.convert => open_converted(file, mapping),
+                rows => rows,
+            })
     }
 
     /// The step where there are no rows.
@@ -271,8 +285,8 @@ impl Walker {
             None => Rows::None,
         };
         let frame_pointer = match rows {
-            Rows::Section(section) if section.frame_pointer() => FramePointer::Kept,
-            Rows::Section(_) => return Err(NO_ROWS),
+            Rows::Section(section, _) if section.frame_pointer() => FramePointer::Kept,
+            Rows::Section(..) => return Err(NO_ROWS),
             _ if mapping.file.is_some() => FramePointer::Unknown,
             _ => FramePointer::Likely,
         };
@@ -341,8 +355,23 @@ fn open(file: &'static File, mapping: &Mapping) -> Rows {
     let start = found.link_address(mapping.offset);
     let len = mapping.end - mapping.start;
     match section.settle_starts(bytes, |at| at.wrapping_sub(start) < len) {
-        Ok(()) => Rows::Section(section),
+        Ok(()) => Rows::Section(section, bytes),
         Err(error) => Rows::Bad(error),
+    }
+}
+
+/// What can be made of the .eh_frame of a file, if the mapping is one of its code. The section is
+/// opened at address 0, where it was made for.
+fn open_converted(file: &'static File, mapping: &Mapping) -> Rows {
+    if !elf::find_sframe(file.bytes, mapping.offset).is_ok_and(|found| found.executable) {
+        return Rows::None;
+    }
+    match file.converted() {
+        Some(bytes) => match Section::open(bytes, 0, bytes.len() as u64) {
+            Ok(section) => Rows::Section(section, bytes),
+            Err(error) => Rows::Bad(error),
+        },
+        None => Rows::None,
     }
 }
 
@@ -353,12 +382,11 @@ fn section_bytes(file: &File, place: elf::Place) -> &'static [u8] {
 }
 
 fn rule_of_rows(rows: Rows, file: &File, at: u64, innermost: bool) -> Result<Option<Rule>, Error> {
-    let section = match rows {
+    let (section, bytes) = match rows {
         Rows::None => return Ok(None),
-        Rows::Section(section) => section,
+        Rows::Section(section, bytes) => (section, bytes),
         Rows::Bad(error) => return Err(error),
     };
-    let bytes = file.bytes_at(section.address());
     let Some(function) = section.find_function(bytes, at, Search::Bounded)? else {
         return Ok(None);
     };

@@ -81,6 +81,7 @@ pub struct File {
     symbols: OnceCell<Vec<Symbol>>,
     cfi: OnceCell<Result<Cfi, String>>,
     debug_cfi: OnceCell<Option<DebugCfi>>,
+    converted: OnceCell<Option<&'static [u8]>>,
 }
 
 impl fmt::Debug for File {
@@ -117,6 +118,7 @@ impl File {
             symbols: OnceCell::new(),
             cfi: OnceCell::new(),
             debug_cfi: OnceCell::new(),
+            converted: OnceCell::new(),
         })
     }
 
@@ -156,6 +158,14 @@ impl File {
             DebugCfi::debug(section.data().ok()?).ok()
         });
         cfi.as_ref()
+    }
+
+    /// A section made of .eh_frame, as if at address 0; `None` if there is nothing to make it of.
+    pub fn converted(&self) -> Option<&'static [u8]> {
+        *self.converted.get_or_init(|| {
+            let converted = convert::convert(self.bytes).ok()?;
+            Some(converted.section.leak())
+        })
     }
 
     /// The bytes from `address` on, to the end of their segment.

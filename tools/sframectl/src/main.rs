@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: GPL-2.0-only
 
-//! `sframectl`: shows, searches and checks the SFrame sections of files.
+//! `sframectl`: shows, searches and checks the SFrame sections of files, and makes such sections.
 //!
 //! What a section says is decoded by the crate `sframe`, the very files that run in the kernel
-//! module. This program finds sections in files, applies relocations, and prints.
+//! module. This program finds sections in files, applies relocations, and prints. What .eh_frame says
+//! is turned into a section by the crate `convert`.
 
 mod check;
+mod convert;
 mod dump;
 mod file;
 mod lookup;
@@ -51,7 +53,14 @@ Exit codes: 0 nothing was found; 1 something was, or the file cannot be read; 2 
 Each line names the file, where it is (.sframe+OFFSET in the section, or an offset in the file), and
 what is wrong. The last line is a summary.";
 
-/// Shows, searches and checks the SFrame sections of files.
+const EXIT_CODES_CONVERT: &str = "\
+Exit codes: 0 the section was written; 1 the file cannot be read, or has nothing to make rows of, or
+the section cannot be written; 2 wrong use.
+
+Nothing is said otherwise than .eh_frame says it. Where a row cannot be said the section has no
+function, and what is left out is counted by reason.";
+
+/// Shows, searches and checks the SFrame sections of files, and makes such sections.
 ///
 /// FILE is an ELF file (object file, program, shared library) or a bare section, of SFrame version
 /// 1, 2 or 3, for AMD64, AArch64 or s390x.
@@ -94,6 +103,22 @@ enum Command {
         /// The file to read.
         file: PathBuf,
     },
+    /// Makes a bare section, version 3, of a file's .eh_frame. AMD64 only.
+    ///
+    /// It is as if it lay at address 0: `dump`, `lookup` and `check` take it, by link-time
+    /// addresses. A row of .eh_frame that says the same as the one before, but for registers of
+    /// which SFrame does not speak, counts as a row.
+    #[command(after_help = EXIT_CODES_CONVERT)]
+    Convert {
+        /// The file to read: a program, a shared library, an image of the vDSO.
+        file: PathBuf,
+        /// Where to write the section.
+        #[arg(short, long, value_name = "OUT")]
+        output: PathBuf,
+        /// One line of JSON: sizes in bytes, and what was not said, by reason.
+        #[arg(long)]
+        json: bool,
+    },
 }
 
 fn main() -> ExitCode {
@@ -108,6 +133,10 @@ fn main() -> ExitCode {
         }
         Command::Check { file } => {
             let result = File::read(&file).map(|read| check::run(&read, &file));
+            (file, result)
+        }
+        Command::Convert { file, output, json } => {
+            let result = convert::run(&file, &output, json).map(|text| (text, true));
             (file, result)
         }
     };

@@ -113,6 +113,14 @@ struct Difference {
 }
 
 impl Judge {
+    /// One for which files without rows have those that can be made of their .eh_frame.
+    pub(crate) fn with_converted() -> Judge {
+        Judge {
+            walker: Walker::with_converted(),
+            ..Judge::default()
+        }
+    }
+
     /// Judges the stack of a thread that stands still.
     pub(crate) fn step<M: Memory + ?Sized>(
         &mut self,

@@ -69,6 +69,10 @@ struct Options {
     #[arg(long, value_name = "SECONDS", default_value_t = 600)]
     seconds: u64,
 
+    /// Give rows to files that have none, as `sframectl convert` makes them of .eh_frame
+    #[arg(long)]
+    convert: bool,
+
     /// Write all that was found to a file, too
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
@@ -111,7 +115,11 @@ fn judge_all(options: &Options) -> Result<u64, String> {
     let mut run = Run {
         options,
         files: Files::new(),
-        judge: Judge::default(),
+        judge: if options.convert {
+            Judge::with_converted()
+        } else {
+            Judge::default()
+        },
         null,
     };
     let mut counts = Vec::new();

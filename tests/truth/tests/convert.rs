@@ -1,0 +1,213 @@
+// SPDX-License-Identifier: GPL-2.0-only OR MIT
+
+//! What tools/convert makes of Debian's own files says what their .eh_frame says.
+//!
+//! Both are asked for each row: a step by either, from registers and memory that are random, leads
+//! to the same caller. What SFrame cannot say leads nowhere.
+
+use std::{
+    collections::BTreeSet,
+    path::Path, //
+};
+
+use convert::{
+    Code,
+    Owned, //
+};
+use sframe::{
+    abi::Abi,
+    bytes::Fault,
+    section::{
+        self,
+        Search, //
+    },
+    unwind::{
+        self,
+        Frame,
+        Memory,
+        Step, //
+    }, //
+};
+use truth::{
+    dwarf::{
+        self,
+        Outcome,
+        Registers,
+        Unwinder,
+        COUNT,
+        PC,
+        RBP,
+        RSP, //
+    },
+    process::{
+        File,
+        Files,
+        Section, //
+    }, //
+};
+
+/// A stack without end, of addresses further up.
+struct Anything;
+
+impl Memory for Anything {
+    fn read_word(&self, address: u64) -> Result<u64, Fault> {
+        let mixed = address.wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(23);
+        Ok(STACK + 0x10_0000 + mixed % 0x1000 * 16)
+    }
+}
+
+const STACK: u64 = 0x7f00_0000_0000;
+
+/// Each register another place of the stack.
+fn registers(pc: u64) -> Registers {
+    let mut values = [0; COUNT];
+    for (number, value) in (0..).zip(&mut values) {
+        *value = STACK + 0x1_0000 + number * 0x1230;
+    }
+    // Aligned as they would have to be.
+    values[usize::from(RSP)] = STACK + (pc & 1) * 8;
+    values[usize::from(PC)] = pc;
+    Registers::new(values)
+}
+
+/// Where a step leads: PC, stack pointer and frame pointer of the caller, unless there is none.
+type Caller = Option<(u64, u64, Option<u64>)>;
+
+fn by_truth(unwinder: &mut Unwinder, file: &File, registers: &Registers) -> Result<Caller, String> {
+    let row = unwinder
+        .row(file, registers.pc())
+        .map_err(|why| why.to_string())?;
+    match dwarf::step_by_row(&row, registers, &Anything) {
+        Ok(Outcome::Caller { registers, .. }) => {
+            Ok(Some((registers.pc(), registers.sp(), registers.get(RBP))))
+        }
+        Ok(Outcome::Outermost) => Ok(None),
+        Err(why) => Err(format!("{row}: {why}")),
+    }
+}
+
+fn by_section(section: &section::Section, bytes: &[u8], registers: &Registers) -> Option<Caller> {
+    let rule = section
+        .find(bytes, registers.pc(), Search::Thorough)
+        .expect("the section is whole")?;
+    let frame = Frame {
+        pc: registers.pc(),
+        sp: registers.sp(),
+        fp: registers.get(RBP).unwrap_or_default(),
+    };
+    match unwind::step(Abi::Amd64, &rule, &frame, registers, &Anything) {
+        Ok(Step::Caller(caller)) => Some(Some((caller.pc, caller.sp, Some(caller.fp)))),
+        Ok(Step::Outermost) => Some(None),
+        Err(stop) => panic!("{:#x}: {rule:?}: {}", registers.pc(), stop.name()),
+    }
+}
+
+/// Compares at each address at which either changes, and at those around it. Returns in how many of
+/// them nothing is said, in a thousand; and how large a table is by that, too, in a thousandth of
+/// .eh_frame and .eh_frame_hdr.
+fn agree(path: &str) -> (f64, f64) {
+    let mut files = Files::new();
+    let file = files.open(Path::new(path)).expect(path);
+    let converted = convert::convert(file.bytes).expect(path);
+    let bytes = &converted.section[..];
+    let section = section::Section::open(bytes, 0, bytes.len() as u64).unwrap();
+    section.verify(bytes).unwrap();
+    assert!(section.is_sorted());
+    assert_eq!(section.num_fdes(), converted.report.functions);
+
+    // The table that the module is to make of it says the same.
+    let code = Code::of(file.bytes).unwrap();
+    let owned = Owned::new(bytes, &code).unwrap();
+    let table = owned.table();
+    let mut addresses = BTreeSet::new();
+    for function in section.functions(bytes) {
+        let function = function.unwrap();
+        let end = function.start() + u64::from(function.size());
+        for row in section.rows(bytes, &function) {
+            let at = function.start() + u64::from(row.unwrap().start);
+            addresses.extend([at.wrapping_sub(1), at]);
+        }
+        addresses.extend([end - 1, end]);
+        if function.repeat().is_some() {
+            addresses.extend(function.start()..end);
+        }
+    }
+    let mut unwinder = Unwinder::new();
+    let (mut said, mut unsaid) = (0u32, 0u32);
+    for pc in addresses {
+        assert_eq!(
+            table.find(pc).copied(),
+            section.find(bytes, pc, Search::Thorough).unwrap(),
+            "{path}: {pc:#x}"
+        );
+        // The CFA has to be aligned as the ABI has it, whatever was pushed.
+        let mut same = 0;
+        for slot in [0, 8] {
+            let mut registers = registers(pc);
+            for number in 0..PC {
+                registers.set(number, registers.get(number).unwrap() + slot);
+            }
+            let truth = by_truth(&mut unwinder, file, &registers);
+            match (by_section(&section, bytes, &registers), truth) {
+                (Some(found), Ok(truth)) => {
+                    assert_eq!(found, truth, "{path}: {pc:#x}");
+                    same += 1;
+                }
+                (None, _) => {}
+                (Some(found), Err(why)) => panic!("{path}: {pc:#x}: {found:?}, but {why}"),
+            }
+        }
+        if same != 0 {
+            said += 1;
+        } else if unwinder.row(file, pc).is_ok() {
+            unsaid += 1;
+        }
+    }
+    assert!(said > 100, "{path}: {said}");
+    let by_table = 1000.0 * owned.size() as f64 / size_of_tables(file) as f64;
+    println!("{path}: {by_table:.0} of 1000 bytes by a table");
+    (
+        1000.0 * f64::from(unsaid) / f64::from(said + unsaid),
+        by_table,
+    )
+}
+
+/// The size of .eh_frame and .eh_frame_hdr, in bytes.
+fn size_of_tables(file: &File) -> u64 {
+    let tables = |section: &&Section| section.name.starts_with(".eh_frame");
+    file.sections
+        .iter()
+        .filter(tables)
+        .map(|section| section.size)
+        .sum()
+}
+
+#[test]
+fn libc_is_said_all_but_a_thousandth() {
+    let (unsaid, by_table) = agree("/usr/lib/x86_64-linux-gnu/libc.so.6");
+    assert!(unsaid < 1.0);
+    assert!(by_table <= 700.0);
+}
+
+#[test]
+fn the_loader() {
+    assert!(agree("/usr/lib64/ld-linux-x86-64.so.2").0 < 10.0);
+}
+
+#[test]
+fn libraries_of_compilers() {
+    assert!(agree("/usr/lib/x86_64-linux-gnu/libstdc++.so.6").0 < 1.0);
+    assert!(agree("/usr/lib/x86_64-linux-gnu/libgcc_s.so.1").0 < 10.0);
+}
+
+#[test]
+fn programs() {
+    assert!(agree("/usr/bin/perl").0 < 1.0);
+    assert!(agree("/usr/bin/python3").0 < 1.0);
+}
+
+#[test]
+fn assembly_by_hand() {
+    // Much of it has CFAs that no row can say.
+    assert!(agree("/usr/lib/x86_64-linux-gnu/libcrypto.so.3").0 < 100.0);
+}

@@ -1,0 +1,448 @@
+// SPDX-License-Identifier: GPL-2.0-only OR MIT
+
+//! Makes an SFrame section, version 3, of what a file's .eh_frame says.
+//!
+//! The section is one of its own, beside the file: it is as if it lay at address 0, so that a
+//! reader that opens it there is asked by link-time addresses.
+//!
+//! What SFrame cannot say is left out, never said otherwise: there is no function then where the
+//! row would hold, and the [`Report`] counts why.
+
+mod dwarf;
+mod table;
+mod write;
+
+pub use self::table::Owned;
+
+use std::{
+    collections::BTreeMap,
+    fmt,
+    thread, //
+};
+
+use object::{
+    elf,
+    read::elf::{
+        ElfFile64,
+        ProgramHeader, //
+    },
+    Endianness,
+    Object, //
+};
+use sframe::rule::Rule;
+
+/// Why there is no section.
+#[derive(Debug)]
+pub enum Error {
+    /// It is no ELF file that can be read.
+    NotElf(object::Error),
+    /// It is not a little-endian file for AMD64.
+    Machine,
+    /// No code of it is loaded, as of an object file.
+    NoCode,
+    /// There is no .eh_frame.
+    NoTable,
+    /// .eh_frame is broken.
+    Broken(gimli::Error),
+    /// Its functions lie further apart, or have more rows, than a section can hold.
+    TooLarge,
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Error::NotElf(error) => write!(f, "no ELF file that can be read: {error}"),
+            Error::Machine => f.write_str("not for AMD64, and only that is converted"),
+            Error::NoCode => f.write_str("no code of it is loaded: is it an object file?"),
+            Error::NoTable => f.write_str("there is no .eh_frame to make rows of"),
+            Error::Broken(error) => write!(f, ".eh_frame is broken: {error}"),
+            Error::TooLarge => f.write_str("more than one section can hold"),
+        }
+    }
+}
+
+impl std::error::Error for Error {}
+
+/// Why a row cannot be said.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Unsaid {
+    /// The CFA is what is in memory, plus something.
+    CfaOfMemory,
+    /// The CFA is an expression, and none of those that are known.
+    CfaExpression,
+    /// The return address is somewhere else than rows can tell.
+    ReturnAddress,
+    /// The caller's frame pointer is somewhere else than rows can tell, or lost.
+    FramePointer,
+    /// The caller's stack pointer is not the CFA.
+    StackPointer,
+    /// An offset of more than 32 bits.
+    Offset,
+    /// The entry itself is broken from there on.
+    Entry,
+}
+
+impl Unsaid {
+    /// A short name, for tables.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Unsaid::CfaOfMemory => "cfa-of-memory",
+            Unsaid::CfaExpression => "cfa-expression",
+            Unsaid::ReturnAddress => "return-address",
+            Unsaid::FramePointer => "frame-pointer",
+            Unsaid::StackPointer => "stack-pointer",
+            Unsaid::Offset => "offset",
+            Unsaid::Entry => "entry",
+        }
+    }
+}
+
+/// What was made of a file.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Report {
+    /// The size of .eh_frame, in bytes.
+    pub eh_frame: u64,
+    /// Its rows. Two that differ in nothing that SFrame speaks of are two.
+    pub rows: u64,
+    /// Those of them that were said.
+    pub said: u64,
+    /// By reason, those that were not, and the bytes of code that they are for.
+    pub unsaid: BTreeMap<Unsaid, (u64, u64)>,
+    /// The functions of the section.
+    pub functions: u32,
+    /// Those of them that are flexible.
+    pub flexible: u32,
+    /// The rows of the section.
+    pub section_rows: u32,
+}
+
+impl Report {
+    fn leave_out(&mut self, why: Unsaid, bytes: u64) {
+        let (rows, all) = self.unsaid.entry(why).or_default();
+        *rows += 1;
+        *all += bytes;
+    }
+
+    fn add(&mut self, other: &Report) {
+        self.rows += other.rows;
+        self.said += other.said;
+        for (why, (rows, bytes)) in &other.unsaid {
+            let (all_rows, all_bytes) = self.unsaid.entry(*why).or_default();
+            *all_rows += rows;
+            *all_bytes += bytes;
+        }
+    }
+}
+
+/// A section and how it came about.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Converted {
+    /// The section, as if at address 0.
+    pub section: Vec<u8>,
+    /// What it says, and what not.
+    pub report: Report,
+}
+
+/// A function, or that part of one that can be said. Addresses are link-time addresses.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Function {
+    start: u64,
+    size: u32,
+    /// The size of the blocks that all follow the same rows, in bytes: a PLT.
+    repeat: Option<u8>,
+    signal: bool,
+    /// From which offset on what holds, in rising order.
+    rows: Vec<(u32, Rule)>,
+}
+
+impl Function {
+    fn end(&self) -> u64 {
+        self.start.saturating_add(self.size.into())
+    }
+
+    /// Ends before `end`.
+    fn cut(&mut self, end: u64) {
+        if end < self.end() {
+            self.size = end.saturating_sub(self.start) as u32;
+            let size = self.size;
+            if self.repeat.is_none() {
+                self.rows.retain(|(start, _)| *start < size);
+            }
+        }
+    }
+}
+
+/// The code of a file: its executable segments.
+#[derive(Clone, Debug)]
+pub struct Code<'a> {
+    /// First link-time address, the one behind the last, and what is in the file.
+    segments: Vec<(u64, u64, &'a [u8])>,
+}
+
+impl<'a> Code<'a> {
+    /// That of an ELF file for AMD64.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::NotElf`], [`Error::Machine`], [`Error::NoCode`].
+    pub fn of(bytes: &'a [u8]) -> Result<Code<'a>, Error> {
+        Code::of_elf(&parse(bytes)?)
+    }
+
+    fn of_elf(file: &ElfFile64<'a, Endianness>) -> Result<Code<'a>, Error> {
+        let endian = file.endian();
+        let headers = file.elf_program_headers().iter().filter(|header| {
+            header.p_type(endian) == elf::PT_LOAD && header.p_flags(endian) & elf::PF_X != 0
+        });
+        let segments: Vec<_> = headers
+            .map(|header| {
+                let start = header.p_vaddr(endian);
+                let end = start.saturating_add(header.p_memsz(endian));
+                let bytes = header.data(endian, file.data()).unwrap_or_default();
+                (start, end, bytes)
+            })
+            .collect();
+        if segments.is_empty() {
+            return Err(Error::NoCode);
+        }
+        Ok(Code { segments })
+    }
+
+    /// Whether all is code from the first address to the last.
+    fn holds(&self, first: u64, last: u64) -> bool {
+        let mut segments = self.segments.iter();
+        segments.any(|(start, end, _)| *start <= first && first <= last && last < *end)
+    }
+}
+
+fn parse(bytes: &[u8]) -> Result<ElfFile64<'_, Endianness>, Error> {
+    let file = ElfFile64::<Endianness>::parse(bytes).map_err(Error::NotElf)?;
+    if file.architecture() != object::Architecture::X86_64 || file.endian() != Endianness::Little {
+        return Err(Error::Machine);
+    }
+    Ok(file)
+}
+
+/// Makes a section of the .eh_frame of an ELF file, or of an image of one, as the vDSO is.
+///
+/// # Errors
+///
+/// See [`Error`].
+pub fn convert(bytes: &[u8]) -> Result<Converted, Error> {
+    let file = parse(bytes)?;
+    let code = Code::of_elf(&file)?;
+    let table = dwarf::Table::find(&file)?;
+    let entries = table.entries(&code)?;
+    let mut report = Report {
+        eh_frame: table.len(),
+        ..Report::default()
+    };
+
+    // Entry by entry, side by side: most of the time goes there.
+    let threads = thread::available_parallelism().map_or(1, usize::from);
+    let each = entries.len().div_ceil(threads).max(1);
+    let mut functions = Vec::new();
+    thread::scope(|scope| {
+        let parts: Vec<_> = entries
+            .chunks(each)
+            .map(|part| scope.spawn(|| table.functions(part)))
+            .collect();
+        for part in parts {
+            let (found, its) = part.join().expect("reading entries does not panic");
+            functions.extend(found);
+            report.add(&its);
+        }
+    });
+    order(&mut functions);
+    let section = write::section(&functions, &mut report)?;
+    Ok(Converted { section, report })
+}
+
+/// Sorts functions, and cuts what lies over another one: the one that begins last has it.
+fn order(functions: &mut Vec<Function>) {
+    functions.retain(|function| function.size != 0);
+    functions.sort_by_key(|function| function.start);
+    let mut next = u64::MAX;
+    for function in functions.iter_mut().rev() {
+        function.cut(next);
+        next = function.start;
+    }
+    functions.retain(|function| function.size != 0);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use sframe::{
+        rule::{
+            Base,
+            Cfa,
+            Location, //
+        },
+        section::{
+            Search,
+            Section, //
+        },
+    };
+
+    fn function(start: u64, size: u32, rows: &[(u32, Rule)]) -> Function {
+        Function {
+            start,
+            size,
+            repeat: None,
+            signal: false,
+            rows: rows.to_vec(),
+        }
+    }
+
+    /// Writes, and reads again.
+    fn written(functions: &[Function]) -> (Vec<u8>, Section, Report) {
+        let mut report = Report::default();
+        let bytes = write::section(functions, &mut report).unwrap();
+        let section = Section::open(&bytes[..], 0, bytes.len() as u64).unwrap();
+        section.verify(&bytes[..]).unwrap();
+        (bytes, section, report)
+    }
+
+    fn found(functions: &[Function], pc: u64) -> Option<Rule> {
+        let (bytes, section, _) = written(functions);
+        section.find(&bytes[..], pc, Search::Bounded).unwrap()
+    }
+
+    fn plain(offset: i32) -> Rule {
+        Rule::amd64(Base::Sp, offset, Location::Unchanged)
+    }
+
+    #[test]
+    fn each_rule_is_read_as_it_was_written() {
+        let bases = [Base::Sp, Base::Fp, Base::Register(3), Base::Register(15)];
+        let offsets = [
+            0,
+            -8,
+            127,
+            -128,
+            128,
+            32767,
+            -32768,
+            32768,
+            i32::MAX,
+            i32::MIN,
+        ];
+        let mut places = vec![Location::Unchanged];
+        for offset in offsets {
+            places.push(Location::AtCfa(offset));
+            for base in bases {
+                places.extend([Location::At(base, offset), Location::Of(base, offset)]);
+            }
+        }
+        let mut rules = vec![Rule::OUTERMOST];
+        for base in bases {
+            for offset in offsets {
+                for fp in &places {
+                    for ra in [Location::AtCfa(-8), Location::AtCfa(-16), places[2]] {
+                        for deref in [false, true] {
+                            rules.push(Rule {
+                                cfa: Cfa {
+                                    base,
+                                    offset,
+                                    deref,
+                                },
+                                ra,
+                                fp: *fp,
+                                mangled: false,
+                                signal: false,
+                            });
+                        }
+                    }
+                }
+            }
+        }
+        for part in rules.chunks(100) {
+            let rows: Vec<_> = (0..).step_by(3).zip(part.iter().copied()).collect();
+            let function = function(0x40_0000, 300, &rows);
+            let (bytes, section, _) = written(&[function]);
+            for (start, rule) in rows {
+                for at in start..(start + 3).min(300) {
+                    let pc = 0x40_0000 + u64::from(at);
+                    let read = section.find(&bytes[..], pc, Search::Bounded);
+                    assert_eq!(read, Ok(Some(rule)));
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn what_no_row_can_tell_is_known() {
+        assert!(write::can_say(&plain(8)));
+        for fp in [Location::Undefined, Location::OfCfa(0)] {
+            assert!(!write::can_say(&Rule { fp, ..plain(8) }));
+        }
+        let ra = Location::OfCfa(-8);
+        assert!(!write::can_say(&Rule { ra, ..plain(8) }));
+    }
+
+    #[test]
+    fn rows_begin_where_they_should_in_small_and_large_functions() {
+        for size in [255, 256, 65535, 65536, 1 << 20] {
+            let functions = [function(
+                0x1000,
+                size,
+                &[(0, plain(8)), (size - 1, plain(16))],
+            )];
+            assert_eq!(found(&functions, 0x1000), Some(plain(8)));
+            let last = 0x1000 + u64::from(size) - 1;
+            assert_eq!(found(&functions, last - 1), Some(plain(8)));
+            assert_eq!(found(&functions, last), Some(plain(16)));
+            assert_eq!(found(&functions, last + 1), None);
+            assert_eq!(found(&functions, 0xfff), None);
+        }
+    }
+
+    #[test]
+    fn a_function_of_too_many_rows_becomes_two() {
+        let rows: Vec<_> = (0..70_000)
+            .map(|at| (at, plain(8 + 8 * (at % 2) as i32)))
+            .collect();
+        let functions = [function(0x1000, 70_000, &rows)];
+        let (bytes, section, report) = written(&functions);
+        assert_eq!((report.functions, report.section_rows), (2, 70_000));
+        for (at, rule) in rows.into_iter().skip(65_000).step_by(500) {
+            let pc = 0x1000 + u64::from(at);
+            let read = section.find(&bytes[..], pc, Search::Thorough);
+            assert_eq!(read, Ok(Some(rule)), "{at}");
+        }
+    }
+
+    #[test]
+    fn of_two_that_overlap_the_later_one_counts() {
+        let mut functions = vec![
+            function(0x1020, 0x10, &[(0, plain(16))]),
+            function(0x1000, 0x100, &[(0, plain(8)), (0x30, plain(24))]),
+            function(0x1020, 0, &[]),
+        ];
+        order(&mut functions);
+        assert_eq!(functions.len(), 2);
+        assert_eq!(found(&functions, 0x101f), Some(plain(8)));
+        assert_eq!(found(&functions, 0x1020), Some(plain(16)));
+        // Nobody knows whose it is.
+        assert_eq!(found(&functions, 0x1030), None);
+    }
+
+    #[test]
+    fn blocks_are_repeated() {
+        let functions = [Function {
+            repeat: Some(16),
+            ..function(0x1010, 64, &[(0, plain(8)), (11, plain(16))])
+        }];
+        for at in 0..64 {
+            let offset = if at % 16 < 11 { 8 } else { 16 };
+            assert_eq!(found(&functions, 0x1010 + at), Some(plain(offset)));
+        }
+    }
+
+    #[test]
+    fn what_is_no_program_is_refused() {
+        assert!(matches!(convert(b""), Err(Error::NotElf(_))));
+        assert!(matches!(convert(&[0; 100]), Err(Error::NotElf(_))));
+    }
+}

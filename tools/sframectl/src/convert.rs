@@ -1,0 +1,111 @@
+// SPDX-License-Identifier: GPL-2.0-only
+
+//! `sframectl convert`: a section made of .eh_frame.
+
+use std::{
+    collections::BTreeMap,
+    fmt::Write,
+    fs,
+    path::Path, //
+};
+
+use convert::{
+    Report,
+    Unsaid, //
+};
+use serde::Serialize;
+
+/// What `--json` prints.
+#[derive(Serialize)]
+struct Converted<'a> {
+    file: &'a Path,
+    section: &'a Path,
+    eh_frame_bytes: u64,
+    eh_frame_rows: u64,
+    rows_said: u64,
+    section_bytes: usize,
+    section_functions: u32,
+    section_functions_flexible: u32,
+    section_rows: u32,
+    not_said: BTreeMap<&'static str, NotSaid>,
+}
+
+#[derive(Serialize)]
+struct NotSaid {
+    rows: u64,
+    code_bytes: u64,
+}
+
+/// Converts `file`, writes the section to `out`, and returns what is to be printed.
+pub(crate) fn run(file: &Path, out: &Path, json: bool) -> Result<String, String> {
+    let bytes = fs::read(file).map_err(|error| error.to_string())?;
+    let converted = convert::convert(&bytes).map_err(|error| error.to_string())?;
+    fs::write(out, &converted.section)
+        .map_err(|error| format!("cannot write the section to {}: {error}", out.display()))?;
+    let report = &converted.report;
+    Ok(if json {
+        as_json(file, out, report, converted.section.len())
+    } else {
+        as_text(file, report, converted.section.len())
+    })
+}
+
+fn as_json(file: &Path, section: &Path, report: &Report, len: usize) -> String {
+    let not_said = |(why, (rows, code_bytes)): (&Unsaid, &(u64, u64))| {
+        let (rows, code_bytes) = (*rows, *code_bytes);
+        (why.name(), NotSaid { rows, code_bytes })
+    };
+    let converted = Converted {
+        file,
+        section,
+        eh_frame_bytes: report.eh_frame,
+        eh_frame_rows: report.rows,
+        rows_said: report.said,
+        section_bytes: len,
+        section_functions: report.functions,
+        section_functions_flexible: report.flexible,
+        section_rows: report.section_rows,
+        not_said: report.unsaid.iter().map(not_said).collect(),
+    };
+    let text = serde_json::to_string(&converted).expect("numbers and names are JSON");
+    text + "\n"
+}
+
+fn as_text(file: &Path, report: &Report, len: usize) -> String {
+    let share = match report.rows {
+        0 => 100.0,
+        rows => 100.0 * report.said as f64 / rows as f64,
+    };
+    let mut text = format!(
+        "{}: {} of {} rows said ({share:.2} %), in {} functions ({} flexible) with {} rows\n\
+         {len} bytes, of {} in .eh_frame\n",
+        file.display(),
+        report.said,
+        report.rows,
+        report.functions,
+        report.flexible,
+        report.section_rows,
+        report.eh_frame,
+    );
+    for (why, (rows, bytes)) in &report.unsaid {
+        let what = explain(*why);
+        writeln!(
+            text,
+            "not said: {rows} rows, for {bytes} bytes of code: {what}"
+        )
+        .expect("a string takes it");
+    }
+    text
+}
+
+fn explain(why: Unsaid) -> &'static str {
+    match why {
+        Unsaid::CfaOfMemory => "the CFA is what is in memory, plus something",
+        Unsaid::CfaExpression => "the CFA is an expression that is not known here",
+        Unsaid::ReturnAddress => "the return address is where no row can tell",
+        Unsaid::FramePointer => "the frame pointer is where no row can tell, or lost",
+        Unsaid::StackPointer => "the caller's stack pointer is not the CFA",
+        Unsaid::Offset => "an offset of more than 32 bits",
+        Unsaid::Entry => ".eh_frame's entry is broken from there on",
+    }
+}

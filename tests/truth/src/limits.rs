@@ -101,6 +101,15 @@ pub struct Limit {
 /// The limits.
 pub const LIMITS: &[Limit] = &[
     Limit {
+        name: "cfa-of-saved-register",
+        what: "SFrame knows of no register but the frame pointer where it was saved: the loader's \
+               resolver keeps the stack pointer of its caller in %rbx, and what it calls saves that",
+        is: |case| {
+            let of_register = |rule: Rule| matches!(rule.cfa.base, Base::Register(_));
+            case.class == Class::Stop && case.rule.is_some_and(of_register)
+        },
+    },
+    Limit {
         name: "musl-longjmp",
         what: "musl makes the directives of its assembly by a script, which does not see that \
                longjmp takes another stack: at `jmp *56(%rdi)`, right behind `mov 48(%rdi), %rsp`, \

@@ -267,10 +267,12 @@ fn is_thread_start(process: &Process, address: u64) -> bool {
 }
 
 /// Whether the registers are those of a thread that has just been made. (A process that fork has
-/// made looks the same, but its code has an entry.)
+/// made looks the same, but its code has an entry.) What ends with a system call may lie in front of
+/// another function: musl's clone has one there.
 fn is_new_thread(process: &Process, registers: &Registers) -> bool {
     registers.get(RAX) == Some(0)
         && policy::code_at(process, registers.pc().wrapping_sub(2)) == Some(SYSCALL)
+        && !begins_function(process, registers.pc())
 }
 
 /// Whether an address lies in the code at which a program begins, which nothing calls.
@@ -381,6 +383,50 @@ mod tests {
         assert_eq!((registers.sp(), registers.pc()), (0x114, 0x115));
         let outcome = behind_signal(&at, &Copy::new(0x1000, &words[..168]));
         assert_eq!(outcome, Err(Why::Fault(0x10a8)));
+    }
+
+    #[test]
+    fn a_thread_is_new_behind_its_system_call_alone() {
+        const SOURCE: &str = ".text\n\
+            .type last,@function\nlast: .cfi_startproc\n xor %eax,%eax\n syscall\n .cfi_endproc\n\
+            .size last,.-last\n\
+            .globl __clone\n.type __clone,@function\n__clone: .cfi_startproc\n syscall\n ret\n\
+            .cfi_endproc\n.size __clone,.-__clone\n";
+        let dir = std::env::temp_dir().join(format!("new-thread-{}", std::process::id()));
+        std::fs::create_dir_all(&dir).unwrap();
+        let (source, out) = (dir.join("clone.s"), dir.join("clone.so"));
+        std::fs::write(&source, SOURCE).unwrap();
+        let status = std::process::Command::new("gcc")
+            .args(["-shared", "-nostdlib", "-o"])
+            .args([&out, &source])
+            .status();
+        assert!(status.unwrap().success());
+
+        let file = truth::process::Files::new().open(&out).unwrap();
+        std::fs::remove_dir_all(&dir).unwrap();
+        let code = file.segments.iter().find(|segment| segment.executable);
+        let code = code.unwrap();
+        let mut process = Process::new();
+        process.map(truth::process::Mapping {
+            start: code.address,
+            end: code.address + 0x1000,
+            offset: code.offset,
+            executable: true,
+            name: "/clone.so".to_owned(),
+            file: Some(file),
+        });
+        // xor, syscall; and then clone, with a syscall.
+        let clone = code.address + 4;
+        assert_eq!(function_name(&process, clone), Some("__clone"));
+        let is_new = |pc| {
+            let mut registers = Registers::default();
+            registers.set(RAX, 0);
+            registers.set(PC, pc);
+            is_new_thread(&process, &registers)
+        };
+        assert!(!is_new(clone));
+        assert!(is_new(clone + 2));
+        assert!(!is_new(clone + 3));
     }
 
     #[test]

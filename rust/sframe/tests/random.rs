@@ -12,6 +12,7 @@ use std::{
     sync::OnceLock, //
 };
 
+use convert::Owned;
 use object::{
     Object,
     ObjectSection, //
@@ -74,8 +75,7 @@ use support::{
     source::{
         Changing,
         Watched, //
-    },
-    table::Made, //
+    }, //
 };
 
 const ADDRESS: u64 = 0x7f00_0000_0000;
@@ -228,7 +228,7 @@ fn ask_all<S: Source>(bytes: &S, len: u64, pcs: &[u64], reads: impl Fn() -> u64)
     };
     assert!(u64::from(section.end()) <= len);
     let _ = section.verify(bytes);
-    let table = Made::new(bytes, &section, NO_CODE, 20);
+    let table = Owned::of(bytes, &section, NO_CODE, |_, _| true, 20);
     let mut interesting = pcs.to_vec();
     for function in section.functions(bytes).flatten().take(100) {
         interesting.extend([
@@ -372,7 +372,7 @@ proptest! {
             pcs.extend(model.start - 1..end.min(model.start + 40));
             pcs.extend(end - 2..end + 2);
         }
-        let table = Made::new(&watched, &read, NO_CODE, 100).unwrap();
+        let table = Owned::of(&watched, &read, NO_CODE, |_, _| true, 100).unwrap();
         for pc in pcs {
             let expected = models
                 .iter()

@@ -32,18 +32,32 @@ pub struct Owned {
 }
 
 impl Owned {
-    /// Makes a table of a section that is as if at address 0, and of what follows it there.
+    /// Makes a table of a section that is as if at address 0, and of what follows it there, of
+    /// functions that are code.
     ///
     /// # Errors
     ///
     /// See [`TableError`].
     pub fn new(bytes: &[u8], code: &Code<'_>) -> Result<Owned, TableError> {
         let section = Section::open(bytes, 0, bytes.len() as u64)?;
-        let mut places = vec![Place::default(); table::count(bytes, &section)?];
-        let functions = Functions::collect(bytes, &section, &mut places, |first, last| {
-            code.holds(first, last)
-        })?;
-        let most = MAX_RULES.min(bytes.len());
+        let is_code = |first, last| code.holds(first, last);
+        Owned::of(bytes, &section, code, is_code, MAX_RULES.min(bytes.len()))
+    }
+
+    /// Makes a table of all sections from the first one on, with room for `most` rules.
+    ///
+    /// # Errors
+    ///
+    /// See [`TableError`].
+    pub fn of<S: Source + ?Sized, C: Source + ?Sized>(
+        bytes: &S,
+        first: &Section,
+        code: &C,
+        is_code: impl Fn(u64, u64) -> bool,
+        most: usize,
+    ) -> Result<Owned, TableError> {
+        let mut places = vec![Place::default(); table::count(bytes, first)?];
+        let functions = Functions::collect(bytes, first, &mut places, is_code)?;
         let mut rules = vec![Rule::OUTERMOST; most];
         let mut numbers = vec![0; 2 * most];
         let mut rules = Rules::new(&mut rules, &mut numbers);

@@ -7,4 +7,3 @@ pub(crate) mod build;
 pub(crate) mod encode;
 pub(crate) mod fuzzed;
 pub(crate) mod source;
-pub(crate) mod table;

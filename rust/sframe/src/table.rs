@@ -356,17 +356,7 @@ impl<'a> Rules<'a> {
         new
     }
 
-    /// How many there are, the number 0 included.
-    pub const fn len(&self) -> usize {
-        self.used
-    }
-
-    /// Whether there is no rule.
-    pub const fn is_empty(&self) -> bool {
-        self.used <= 1
-    }
-
-    /// The rules by number.
+    /// All of them, by number.
     pub fn all(&self) -> &[Rule] {
         self.rules.get(..self.used).unwrap_or_default()
     }
@@ -439,8 +429,6 @@ pub struct Plan {
     pub pages: usize,
     /// The size of all blocks, in bytes.
     pub blocks: usize,
-    /// The number of places at which another rule begins to hold.
-    pub rows: usize,
 }
 
 /// Goes through all rows and collects the rules that differ. `code` is what is loaded, by the
@@ -482,7 +470,6 @@ where
         blocks: pages
             .saturating_mul(BLOCK_HEAD)
             .saturating_add(rows.saturating_mul(ROW)),
-        rows,
     })
 }
 

@@ -23,7 +23,7 @@ help:
 	@echo '                   (scripts/prepare-kernel makes the tree for a Debian kernel)'
 	@echo '  make install   - install the module'
 	@echo '  make clean     - remove what was built'
-	@echo '  make tools     - build sframectl, which shows and makes what files hold, as build/tools/sframectl'
+	@echo '  make tools     - build sframectl, which shows what files hold and makes what they lack, as build/tools/sframectl'
 	@echo '  scripts/selftest - load the module, check a stack, unload it'
 
 modules:

@@ -372,7 +372,9 @@ proptest! {
             pcs.extend(model.start - 1..end.min(model.start + 40));
             pcs.extend(end - 2..end + 2);
         }
-        let table = Owned::of(&watched, &read, NO_CODE, |_, _| true, 100).unwrap();
+        // Each row's rule may be another one; number 0 is none.
+        let most = 1 + models.iter().map(|model| model.rows.len()).sum::<usize>();
+        let table = Owned::of(&watched, &read, NO_CODE, |_, _| true, most).unwrap();
         for pc in pcs {
             let expected = models
                 .iter()

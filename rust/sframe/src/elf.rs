@@ -26,7 +26,18 @@ const SEGMENT_LOAD: u32 = 1;
 const SEGMENT_SFRAME: u32 = 0x6474_e554;
 /// PT_GNU_EH_FRAME.
 const SEGMENT_EH_FRAME: u32 = 0x6474_e550;
+const SEGMENT_NOTE: u32 = 4;
 const FLAG_EXECUTABLE: u8 = 1;
+const SECTION_HEADER_SIZE: u16 = 64;
+const SECTION_ALLOCATED: u64 = 2;
+const SECTION_NO_BITS: u32 = 8;
+/// SHT_GNU_SFRAME.
+const SECTION_SFRAME: u32 = 0x6fff_fff4;
+/// The most section headers that are looked at. Real files that are loaded have some dozens.
+pub const MAX_SECTION_HEADERS: u16 = 1024;
+/// NT_GNU_BUILD_ID.
+const NOTE_BUILD_ID: u32 = 3;
+const MAX_NOTES: u32 = 16;
 
 /// Why an ELF file or image gave no answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -180,18 +191,8 @@ pub fn find_sframe<S: Source + ?Sized>(bytes: &S, at_file_offset: u64) -> Result
 ///
 /// See [`ElfError`], but for [`ElfError::NotLoaded`].
 pub fn has_sframe<S: Source + ?Sized>(bytes: &S) -> Result<bool, ElfError> {
-    let headers = Headers::read(bytes)?;
-    let mut at = headers.at;
-
-    for _ in 0..headers.count {
-        if u32::from_le_bytes(read_at(bytes, at)?) == SEGMENT_SFRAME {
-            return Ok(true);
-        }
-        at = at
-            .checked_add(u64::from(PROGRAM_HEADER_SIZE))
-            .ok_or(ElfError::HeaderOffset)?;
-    }
-    Ok(false)
+    let found = Headers::read(bytes)?.find(bytes, SEGMENT_SFRAME)?;
+    Ok(found.is_some())
 }
 
 /// Whether code of the file is loaded `distance` bytes behind where its offset 0 is.
@@ -222,6 +223,169 @@ pub fn loads_code<S: Source + ?Sized>(bytes: &S, distance: u64) -> Result<bool, 
             .ok_or(ElfError::HeaderOffset)?;
     }
     Ok(false)
+}
+
+/// The most executable segments of a file that are known. Real ones have one, or two.
+const MAX_EXECUTABLES: usize = 4;
+
+/// Where a file's code is, in the file and in memory.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Executables {
+    /// Link-time address, offset and size in the file, in bytes; of no size if there is none.
+    segments: [(u64, u64, u64); MAX_EXECUTABLES],
+}
+
+impl Executables {
+    /// The link-time address of what lies at an offset in the file, in bytes, if that is code.
+    #[inline]
+    pub fn link_address(&self, offset: u64) -> Option<u64> {
+        self.segments.iter().find_map(|&(address, start, size)| {
+            let distance = offset.wrapping_sub(start);
+            (distance < size).then(|| address.wrapping_add(distance))
+        })
+    }
+
+    /// The offset in the file, in bytes, of code at a link-time address.
+    pub fn offset(&self, link_address: u64) -> Option<u64> {
+        self.segments.iter().find_map(|&(address, start, size)| {
+            let distance = link_address.wrapping_sub(address);
+            (distance < size).then(|| start.wrapping_add(distance))
+        })
+    }
+
+    /// Whether all is code, and in the file, from one link-time address to another, both included.
+    pub fn holds(&self, first: u64, last: u64) -> bool {
+        self.segments.iter().any(|&(address, _, size)| {
+            let distance = first.wrapping_sub(address);
+            first <= last && distance < size && last.wrapping_sub(address) < size
+        })
+    }
+}
+
+/// Finds the executable segments of a file.
+///
+/// # Errors
+///
+/// See [`ElfError`]; [`ElfError::NotLoaded`] if there are none, [`ElfError::TooManyHeaders`] if
+/// there are more than can be.
+pub fn executables<S: Source + ?Sized>(bytes: &S) -> Result<Executables, ElfError> {
+    let headers = Headers::read(bytes)?;
+    let mut found = Executables::default();
+    let mut used = 0usize;
+    let mut at = headers.at;
+
+    for _ in 0..headers.count {
+        let head: [u8; 8] = read_at(bytes, at)?;
+        let is_code = head[4] & FLAG_EXECUTABLE != 0;
+        if is_code && u32::from_le_bytes([head[0], head[1], head[2], head[3]]) == SEGMENT_LOAD {
+            let place = read_place(bytes, at)?;
+            let to = found
+                .segments
+                .get_mut(used)
+                .ok_or(ElfError::TooManyHeaders)?;
+            *to = (place.vaddr, place.offset, place.filesz);
+            used = used.wrapping_add(1);
+        }
+        at = at
+            .checked_add(u64::from(PROGRAM_HEADER_SIZE))
+            .ok_or(ElfError::HeaderOffset)?;
+    }
+    if used == 0 {
+        return Err(ElfError::NotLoaded);
+    }
+    Ok(found)
+}
+
+/// Finds the SFrame section of a file: as PT_GNU_SFRAME tells it, or, where a linker made none, the
+/// section headers. Of the latter, no more than [`MAX_SECTION_HEADERS`] are looked at.
+///
+/// # Errors
+///
+/// See [`ElfError`], but for [`ElfError::NotLoaded`].
+pub fn section_of_file<S: Source + ?Sized>(bytes: &S) -> Result<Option<Place>, ElfError> {
+    if let Some(at) = Headers::read(bytes)?.find(bytes, SEGMENT_SFRAME)? {
+        return read_place(bytes, at).map(Some);
+    }
+    let headers = u64::from_le_bytes(read_at(bytes, 40)?);
+    let raw: [u8; 6] = read_at(bytes, 58)?;
+    let [size, count, names] = [0, 2, 4].map(|at| match raw.get(at..) {
+        Some(&[low, high, ..]) => u16::from_le_bytes([low, high]),
+        _ => 0,
+    });
+    if headers == 0 || size != SECTION_HEADER_SIZE || names >= count {
+        return Ok(None);
+    }
+    let header = |number: u16| {
+        u64::from(number)
+            .wrapping_mul(u64::from(SECTION_HEADER_SIZE))
+            .checked_add(headers)
+            .ok_or(ElfError::HeaderOffset)
+    };
+    let names = read_section(bytes, header(names)?)?.1.offset;
+    for number in 0..count.min(MAX_SECTION_HEADERS) {
+        let at = header(number)?;
+        let head: [u8; 8] = read_at(bytes, at)?;
+        let name = u32::from_le_bytes([head[0], head[1], head[2], head[3]]);
+        let kind = u32::from_le_bytes([head[4], head[5], head[6], head[7]]);
+        let (flags, place) = read_section(bytes, at)?;
+        if flags & SECTION_ALLOCATED == 0 || kind == SECTION_NO_BITS {
+            continue;
+        }
+        // Linkers that do not know its type know its name.
+        let name = names.checked_add(name.into());
+        if kind == SECTION_SFRAME || name.is_some_and(|at| bytes.read(at) == Ok(*b".sframe\0")) {
+            return Ok(Some(place));
+        }
+    }
+    Ok(None)
+}
+
+/// The build ID of a file, which is at most 32 bytes long, and its length in bytes; 0 if there is
+/// none, or it is another one.
+///
+/// # Errors
+///
+/// See [`ElfError`], but for [`ElfError::NotLoaded`].
+pub fn build_id<S: Source + ?Sized>(bytes: &S) -> Result<([u8; 32], usize), ElfError> {
+    let headers = Headers::read(bytes)?;
+    let mut id = [0; 32];
+    let mut at = headers.at;
+
+    for _ in 0..headers.count {
+        if u32::from_le_bytes(read_at(bytes, at)?) == SEGMENT_NOTE {
+            let place = read_place(bytes, at)?;
+            let mut note = place.offset;
+            let end = place.offset.saturating_add(place.filesz);
+            for _ in 0..MAX_NOTES {
+                if note.saturating_add(16) > end {
+                    break;
+                }
+                let head: [u8; 16] = read_at(bytes, note)?;
+                let [name_len, len, kind] = [0, 4, 8].map(|at| match head.get(at..) {
+                    Some(&[a, b, c, d, ..]) => u32::from_le_bytes([a, b, c, d]),
+                    _ => 0,
+                });
+                let is_id = name_len == 4 && kind == NOTE_BUILD_ID && head.ends_with(b"GNU\0");
+                if let (true, Some(id_bytes)) = (is_id, id.get_mut(..len as usize)) {
+                    let mut from = note.saturating_add(16);
+                    for to in id_bytes {
+                        [*to] = read_at(bytes, from)?;
+                        from = from.wrapping_add(1);
+                    }
+                    return Ok((id, len as usize));
+                }
+                let aligned = |len: u32| u64::from(len).wrapping_add(3) & !3;
+                note = note
+                    .saturating_add(12)
+                    .saturating_add(aligned(name_len))
+                    .saturating_add(aligned(len));
+            }
+        }
+        at = at
+            .checked_add(u64::from(PROGRAM_HEADER_SIZE))
+            .ok_or(ElfError::HeaderOffset)?;
+    }
+    Ok((id, 0))
 }
 
 #[derive(Clone, Copy)]
@@ -275,6 +439,21 @@ impl Headers {
         }
         Ok(Headers { at, count })
     }
+
+    /// Where the first program header of a type is.
+    fn find<S: Source + ?Sized>(&self, bytes: &S, kind: u32) -> Result<Option<u64>, ElfError> {
+        let mut at = self.at;
+
+        for _ in 0..self.count {
+            if u32::from_le_bytes(read_at(bytes, at)?) == kind {
+                return Ok(Some(at));
+            }
+            at = at
+                .checked_add(u64::from(PROGRAM_HEADER_SIZE))
+                .ok_or(ElfError::HeaderOffset)?;
+        }
+        Ok(None)
+    }
 }
 
 /// Reads offset, address and sizes of the program header at `at`.
@@ -288,6 +467,20 @@ fn read_place<S: Source + ?Sized>(bytes: &S, at: u64) -> Result<Place, ElfError>
         filesz: word::<24>(&raw),
         memsz: word::<32>(&raw),
     })
+}
+
+/// Reads flags, address, offset and size of the section header at `at`.
+fn read_section<S: Source + ?Sized>(bytes: &S, at: u64) -> Result<(u64, Place), ElfError> {
+    let at = at.checked_add(8).ok_or(ElfError::HeaderOffset)?;
+    let raw: [u8; 40] = read_at(bytes, at)?;
+    let size = word::<24>(&raw);
+    let place = Place {
+        vaddr: word::<8>(&raw),
+        offset: word::<16>(&raw),
+        filesz: size,
+        memsz: size,
+    };
+    Ok((word::<0>(&raw), place))
 }
 
 /// The word at offset `AT`, which is to be 32 at most.
@@ -372,6 +565,110 @@ mod tests {
             })
         );
         assert_eq!(find_sframe(&*bytes, 0x7f0), Err(ElfError::NotLoaded));
+    }
+
+    /// The same with section headers at the end: name, type, flags, address, offset, size. The names
+    /// are those of the last one, whose contents come before.
+    fn with_sections(mut bytes: Vec<u8>, sections: &[(u32, u32, u64, u64, u64, u64)]) -> Vec<u8> {
+        let names = bytes.len() as u64;
+        bytes.extend(*b"\0.sframe\0.other\0");
+        let at = bytes.len() as u64;
+        bytes[40..48].copy_from_slice(&at.to_le_bytes());
+        let count = sections.len() as u8 + 1;
+        bytes[58..64].copy_from_slice(&[64, 0, count, 0, count - 1, 0]);
+        let last = (0, 3, 0, 0, names, 17);
+        for &(name, kind, flags, vaddr, offset, size) in sections.iter().chain([&last]) {
+            bytes.extend(name.to_le_bytes());
+            bytes.extend(kind.to_le_bytes());
+            for value in [flags, vaddr, offset, size, 0, 0, 0] {
+                bytes.extend(value.to_le_bytes());
+            }
+        }
+        bytes
+    }
+
+    #[test]
+    fn a_section_without_a_segment_is_found_by_its_header() {
+        let load = (SEGMENT_LOAD, 5, 0, 0, 0x1000);
+        let segment = (SEGMENT_SFRAME, 4, 0x600, 0x1600, 0x40);
+        let address = |segments: &[Header], sections: &[_]| {
+            let bytes = with_sections(image(64, segments), sections);
+            section_of_file(&*bytes).map(|place| place.map(|place| (place.vaddr, place.filesz)))
+        };
+        let named = (1, 1, 2, 0x2700, 0x700, 0x50);
+        let typed = (9, SECTION_SFRAME, 2, 0x2800, 0x800, 0x60);
+        let other = (9, 1, 2, 0x2900, 0x900, 0x70);
+        assert_eq!(address(&[load], &[other, named]), Ok(Some((0x2700, 0x50))));
+        assert_eq!(address(&[load], &[other, typed]), Ok(Some((0x2800, 0x60))));
+        // The segment is what a loader goes by.
+        assert_eq!(
+            address(&[load, segment], &[other, named]),
+            Ok(Some((0x1600, 0x40)))
+        );
+        // Of what is not loaded, or not in the file, no address is of use.
+        let not_loaded = (1, 1, 0, 0, 0x700, 0x50);
+        let not_there = (1, SECTION_NO_BITS, 2, 0x2700, 0x700, 0x50);
+        assert_eq!(address(&[load], &[other, not_loaded, not_there]), Ok(None));
+        assert_eq!(section_of_file(&*image(64, &[load])), Ok(None));
+        let bytes = with_sections(image(64, &[load]), &[named]);
+        for len in 64..bytes.len() {
+            assert_ne!(section_of_file(&bytes[..len]), Ok(None), "{len}");
+        }
+    }
+
+    #[test]
+    fn build_ids() {
+        let notes = |notes: &[u8]| {
+            let at = 64 + 2 * 56;
+            let load = (SEGMENT_LOAD, 5, 0, 0, 0x1000);
+            let mut bytes = image(64, &[load, (SEGMENT_NOTE, 4, at, at, notes.len() as u64)]);
+            bytes.extend(notes);
+            build_id(&*bytes).map(|(id, len)| id[..len].to_vec())
+        };
+        let id = b"\x04\0\0\0\x05\0\0\0\x03\0\0\0GNU\0abcde\0\0\0";
+        let property = b"\x04\0\0\0\x03\0\0\0\x05\0\0\0GNU\0abc\0";
+        assert_eq!(notes(id), Ok(b"abcde".to_vec()));
+        assert_eq!(notes(&[&property[..], id].concat()), Ok(b"abcde".to_vec()));
+        assert_eq!(notes(property), Ok(Vec::new()));
+        assert_eq!(notes(b""), Ok(Vec::new()));
+        // One that is too long, or goes beyond the file.
+        let long = b"\x04\0\0\0\xff\xff\xff\xff\x03\0\0\0GNU\0abcde\0\0\0";
+        assert_eq!(notes(long), Ok(Vec::new()));
+        assert!(notes(&id[..18]).is_err());
+        let load = (SEGMENT_LOAD, 5, 0, 0, 0x1000);
+        let away = (SEGMENT_NOTE, 4, u64::MAX - 8, 0, 0x1000);
+        assert!(build_id(&*image(64, &[load, away])).is_err());
+    }
+
+    #[test]
+    fn code_is_found_by_offset_and_by_address() {
+        let bytes = image(
+            64,
+            &[
+                (SEGMENT_LOAD, 4, 0, 0, 0x600),
+                (SEGMENT_LOAD, 5, 0x600, 0x1600, 0x100),
+                (SEGMENT_LOAD, 5, 0x800, 0x2800, 0x100),
+            ],
+        );
+        let code = executables(&*bytes).unwrap();
+        assert_eq!(code.link_address(0x5ff), None);
+        assert_eq!(code.link_address(0x600), Some(0x1600));
+        assert_eq!(code.link_address(0x8ff), Some(0x28ff));
+        assert_eq!(code.offset(0x2800), Some(0x800));
+        assert_eq!(code.offset(0x1700), None);
+        assert!(code.holds(0x1600, 0x16ff));
+        assert!(!code.holds(0x1600, 0x1700));
+        assert!(!code.holds(0x16ff, 0x2800));
+        assert!(!code.holds(0x16ff, 0x1600));
+        let five = [(SEGMENT_LOAD, 5, 0, 0, 0x600); 5];
+        assert_eq!(
+            executables(&*image(64, &five)),
+            Err(ElfError::TooManyHeaders)
+        );
+        assert_eq!(
+            executables(&*image(64, &[(SEGMENT_LOAD, 4, 0, 0, 0x600)])),
+            Err(ElfError::NotLoaded)
+        );
     }
 
     #[test]

@@ -642,6 +642,12 @@ pub struct Table<'a> {
 }
 
 impl<'a> Table<'a> {
+    /// How many rows it has.
+    pub fn rows(&self) -> usize {
+        let carried = self.pages.len().saturating_sub(1).wrapping_mul(2);
+        self.blocks.len().saturating_sub(carried) / ROW
+    }
+
     /// The rule that holds at `pc`; `None` if there is none. Any context.
     #[inline]
     pub fn find(&self, pc: u64) -> Option<&'a Rule> {

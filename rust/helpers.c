@@ -7,6 +7,7 @@
  */
 #define pr_fmt(fmt) KBUILD_MODNAME ": " fmt
 
+#include <linux/fs.h>
 #include <linux/ftrace.h>
 #include <linux/irq_work.h>
 #include <linux/kprobes.h>
@@ -313,57 +314,105 @@ int sfu_fault_in(uint64_t address, unsigned int len)
 }
 
 /*
- * Pages that a walk in IRQ or NMI missed. A slot is taken by its `state`, so that any context can
- * put in while the worker takes out; a full table forgets.
+ * Pages that a walk in IRQ or NMI missed, and files that it met and nothing is known of. A slot is
+ * taken by its `state`, so that any context can put in while the worker takes out; a full table
+ * forgets.
  */
-#define MISSING_SLOTS 32
+#define MISSING_SLOTS 64
+/* How many of them may be of one user but root. */
+#define MISSING_SLOTS_OF_USER 32
 #define MISSING_TRIES 10
 
 enum { SLOT_FREE, SLOT_BUSY, SLOT_READY };
 
+#define WHAT_FILE 1
+
 static struct missing {
 	atomic_t state;
 	unsigned int tries;
+	uint32_t user;
+	pid_t pid;
 	struct mm_struct *mm;
-	unsigned long page;
+	/* The address of the page, or of one of the file's and WHAT_FILE. */
+	unsigned long what;
 } missing[MISSING_SLOTS];
 
-static struct workqueue_struct *fault_workqueue;
-static struct delayed_work fault_work;
+static struct workqueue_struct *workqueue;
+static struct delayed_work page_work, file_work;
 
-static void kick_worker(struct irq_work *work)
+static void kick_pages(struct irq_work *work)
 {
-	mod_delayed_work(fault_workqueue, &fault_work, 0);
+	mod_delayed_work(workqueue, &page_work, 0);
 }
 
-static struct irq_work fault_kick = IRQ_WORK_INIT(kick_worker);
-
-bool sfu_queue_fault_in(uint64_t address)
+static void kick_files(struct irq_work *work)
 {
-	struct mm_struct *mm = current->mm;
-	unsigned long page = address & PAGE_MASK;
-	int i;
+	mod_delayed_work(workqueue, &file_work, 0);
+}
 
-	if (!mm || page >= TASK_SIZE_MAX)
-		return false;
-	for (i = 0; i < MISSING_SLOTS; i++)
-		if (atomic_read(&missing[i].state) == SLOT_READY &&
-		    READ_ONCE(missing[i].mm) == mm && READ_ONCE(missing[i].page) == page)
-			return true;
-	for (i = 0; i < MISSING_SLOTS; i++) {
-		struct missing *slot = &missing[i];
+static struct irq_work page_kick = IRQ_WORK_INIT(kick_pages);
+static struct irq_work file_kick = IRQ_WORK_INIT(kick_files);
 
+static uint32_t who(void)
+{
+	return from_kuid(&init_user_ns, current_uid());
+}
+
+/* In two functions, of which each takes little of the stack. 0: it may be put in. */
+static noinline int is_queued(unsigned long what)
+{
+	uint32_t user = who();
+	int left = user ? MISSING_SLOTS_OF_USER : MISSING_SLOTS;
+	const struct missing *slot;
+
+	for (slot = missing; slot < missing + MISSING_SLOTS; slot++) {
+		if (atomic_read(&slot->state) != SLOT_READY)
+			continue;
+		if (READ_ONCE(slot->mm) == current->mm && READ_ONCE(slot->what) == what)
+			return 1;
+		left -= READ_ONCE(slot->user) == user;
+	}
+	return left > 0 ? 0 : -ENOSPC;
+}
+
+static noinline bool queue(unsigned long what)
+{
+	struct missing *slot;
+
+	for (slot = missing; slot < missing + MISSING_SLOTS; slot++) {
 		if (atomic_cmpxchg(&slot->state, SLOT_FREE, SLOT_BUSY) != SLOT_FREE)
 			continue;
-		mmgrab(mm);
-		slot->mm = mm;
-		slot->page = page;
+		mmgrab(current->mm);
+		slot->mm = current->mm;
+		slot->what = what;
+		slot->user = who();
+		slot->pid = task_tgid_nr(current);
 		slot->tries = 0;
 		atomic_set_release(&slot->state, SLOT_READY);
-		irq_work_queue(&fault_kick);
+		irq_work_queue(what & WHAT_FILE ? &file_kick : &page_kick);
 		return true;
 	}
 	return false;
+}
+
+static bool queue_once(unsigned long what)
+{
+	int queued;
+
+	if (!current->mm || what >= TASK_SIZE_MAX)
+		return false;
+	queued = is_queued(what);
+	return queued ? queued > 0 : queue(what);
+}
+
+bool sfu_queue_fault_in(uint64_t address)
+{
+	return queue_once(address & PAGE_MASK);
+}
+
+bool sfu_queue_file(uint64_t address)
+{
+	return queue_once((address & PAGE_MASK) | WHAT_FILE);
 }
 
 /*
@@ -387,38 +436,94 @@ static bool ends_by_itself(struct vm_area_struct *vma)
 	return false;
 }
 
+static void fault_in_page(struct vm_area_struct *vma, const struct missing *slot)
+{
+	bool unlocked = false;
+
+	if (vma && ends_by_itself(vma))
+		fixup_user_fault(slot->mm, slot->what, FAULT_FLAG_REMOTE, &unlocked);
+	mmap_read_unlock(slot->mm);
+}
+
+/*
+ * What may be read of a user's files in a while, by time: else one whose files are large would have
+ * the worker alone. Users that share an entry share the time.
+ */
+#define USERS 64
+#define WHILE (10 * HZ)
+
+static struct {
+	unsigned long since;
+	unsigned long spent;
+} users[USERS];
+
+static void look_at_file(struct vm_area_struct *vma, const struct missing *slot)
+{
+	unsigned long started = jiffies;
+	typeof(&users[0]) user = &users[slot->user % USERS];
+	struct sfu_table_state met = { .user = slot->user, .pid = slot->pid };
+	static char path[SFU_PATH];
+	struct file *file = NULL;
+	bool may_read = false;
+
+	if (vma && vma->vm_file && (vma->vm_flags & VM_EXEC) &&
+	    S_ISREG(file_inode(vma->vm_file)->i_mode)) {
+		file = get_file(vma->vm_file);
+		may_read = ends_by_itself(vma);
+		met.start = vma->vm_start;
+		met.end = vma->vm_end;
+	}
+	mmap_read_unlock(slot->mm);
+	if (!file)
+		return;
+	if (time_after(jiffies, user->since + WHILE)) {
+		user->since = jiffies;
+		user->spent = 0;
+	}
+	/* The one worker that looks at files has room for the one path. */
+	met.path = d_path(file_user_path(file), path, sizeof(path));
+	if (IS_ERR(met.path))
+		met.path = NULL;
+	if (user->spent < WHILE / 10)
+		sframe_unwind_meet(file, &met, may_read);
+	user->spent += jiffies - started;
+	fput(file);
+}
+
 /* -EAGAIN if the task's mappings were locked: never wait for them, their owner may sleep long. */
-static int fault_in_page(struct mm_struct *mm, unsigned long page)
+static int serve(const struct missing *slot)
 {
 	struct vm_area_struct *vma;
-	bool unlocked = false;
 	int ret = 0;
 
-	if (!mmget_not_zero(mm))
+	if (!mmget_not_zero(slot->mm))
 		return 0;
-	if (mmap_read_trylock(mm)) {
-		vma = vma_lookup(mm, page);
-		if (vma && ends_by_itself(vma))
-			fixup_user_fault(mm, page, FAULT_FLAG_REMOTE, &unlocked);
-		mmap_read_unlock(mm);
+	if (mmap_read_trylock(slot->mm)) {
+		vma = vma_lookup(slot->mm, slot->what & PAGE_MASK);
+		if (slot->what & WHAT_FILE)
+			look_at_file(vma, slot);
+		else
+			fault_in_page(vma, slot);
 	} else {
 		ret = -EAGAIN;
 	}
-	mmput(mm);
+	/* Its last user may wait for a file system that hangs. */
+	mmput_async(slot->mm);
 	return ret;
 }
 
-static void fault_in_missing(struct work_struct *work)
+static void serve_all(struct work_struct *work)
 {
+	struct delayed_work *own = to_delayed_work(work);
 	bool again = false;
 	int i;
 
 	for (i = 0; i < MISSING_SLOTS; i++) {
 		struct missing *slot = &missing[i];
 
-		if (atomic_read_acquire(&slot->state) != SLOT_READY)
+		if (atomic_read_acquire(&slot->state) != SLOT_READY || (slot->what & WHAT_FILE) != (own == &file_work))
 			continue;
-		if (fault_in_page(slot->mm, slot->page) && ++slot->tries < MISSING_TRIES) {
+		if (serve(slot) && ++slot->tries < MISSING_TRIES) {
 			again = true;
 			continue;
 		}
@@ -428,23 +533,27 @@ static void fault_in_missing(struct work_struct *work)
 		atomic_set_release(&slot->state, SLOT_FREE);
 	}
 	if (again)
-		mod_delayed_work(fault_workqueue, &fault_work, HZ / 50 + 1);
+		mod_delayed_work(workqueue, own, HZ / 50 + 1);
 }
 
 int sfu_faults_start(void)
 {
-	INIT_DELAYED_WORK(&fault_work, fault_in_missing);
-	fault_workqueue = alloc_workqueue("sframe_unwind", WQ_UNBOUND, 1);
-	return fault_workqueue ? 0 : -ENOMEM;
+	INIT_DELAYED_WORK(&page_work, serve_all);
+	INIT_DELAYED_WORK(&file_work, serve_all);
+	/* A page need not wait for a file. */
+	workqueue = alloc_workqueue("sframe_unwind", WQ_UNBOUND, 2);
+	return workqueue ? 0 : -ENOMEM;
 }
 
 void sfu_faults_stop(void)
 {
 	int i;
 
-	irq_work_sync(&fault_kick);
-	cancel_delayed_work_sync(&fault_work);
-	destroy_workqueue(fault_workqueue);
+	irq_work_sync(&page_kick);
+	irq_work_sync(&file_kick);
+	cancel_delayed_work_sync(&page_work);
+	cancel_delayed_work_sync(&file_work);
+	destroy_workqueue(workqueue);
 	for (i = 0; i < MISSING_SLOTS; i++)
 		if (atomic_read(&missing[i].state) == SLOT_READY)
 			mmdrop(missing[i].mm);
@@ -486,6 +595,9 @@ static void read_mapping(struct mm_struct *mm, struct vm_area_struct *vma, unsig
 	int i;
 
 	memset(mapping, 0, sizeof(*mapping));
+	/* Until it is proved that the mapping has this file, the inode is but a number. */
+	if (READ_ONCE(vma->vm_flags) & VM_EXEC)
+		mapping->table = file ? (uintptr_t)READ_ONCE(file->f_inode) : SFU_NO_FILE;
 	mapping->start = READ_ONCE(vma->vm_start);
 	mapping->end = READ_ONCE(vma->vm_end);
 	mapping->offset = (uint64_t)READ_ONCE(vma->vm_pgoff) << PAGE_SHIFT;
@@ -544,6 +656,10 @@ int sfu_find_mapping(uint64_t address, struct sfu_mapping *mapping)
 		ret = found ? 0 : -ENOENT;
 		break;
 	}
+	if (ret)
+		mapping->table = 0;
+	else
+		sfu_find_table(mapping);
 	rcu_read_unlock();
 	return ret;
 }
@@ -560,6 +676,8 @@ int sfu_next_executable(uint64_t address, unsigned int limit, struct sfu_mapping
 
 		if (vma && (READ_ONCE(vma->vm_flags) & VM_EXEC) && READ_ONCE(vma->vm_file)) {
 			read_mapping(mm, vma, first, mapping);
+			/* Whose file it is was not proved. */
+			mapping->table = 0;
 			if (mapping->end > address)
 				ret = 0;
 			break;
@@ -578,7 +696,8 @@ int sfu_next_executable(uint64_t address, unsigned int limit, struct sfu_mapping
 void sfu_mappings_version(uint64_t *id, uint64_t *sequence)
 {
 	*id = current->mm->context.ctx_id;
-	*sequence = raw_read_seqcount(&current->mm->mm_lock_seq);
+	/* A table more or less may change the verdict, too. */
+	*sequence = raw_read_seqcount(&current->mm->mm_lock_seq) | sfu_tables_version() << 32;
 }
 
 /*

@@ -16,6 +16,8 @@
 #include <linux/types.h>
 #endif
 
+#include "uapi.h"
+
 /* How many counters there are room for. */
 #define SFU_COUNTERS 64
 
@@ -45,8 +47,49 @@ struct sfu_mapping {
 	 */
 	uint64_t head;
 	uint64_t head_end;
+	/* The number of the table with the rows of its file; 0 if there is none. */
+	uint64_t table;
+	/* Whether no more can be known of its file by asking. */
+	bool is_known;
 	bool executable;
 	bool is_file;
+};
+
+/* What tells a file, as it is now, from all others. */
+struct sfu_file_key {
+	uint64_t number;
+	int64_t size;
+	int64_t modified;
+	uint32_t modified_nsec;
+	uint32_t device;
+	uint32_t generation;
+	uint32_t zero;
+};
+
+/* The longest path that is told, in bytes, with the 0 at its end. */
+#define SFU_PATH 256
+
+/* In `table` of struct sfu_mapping, before it is looked for: code that is of no file. */
+#define SFU_NO_FILE 1
+
+/* What is known of a file, beside its rows. */
+struct sfu_table_state {
+	/* Of memory, and how many rows. */
+	uint64_t bytes;
+	uint64_t rows;
+	/* Where a task has it mapped. */
+	uint64_t start;
+	uint64_t end;
+	uint32_t pid;
+	uint32_t user;
+	/* One of enum sframe_unwind_origin. */
+	uint32_t origin;
+	/* A positive errno, or 0. */
+	uint32_t error;
+	uint32_t build_id_len;
+	uint8_t build_id[32];
+	/* Where the file may be found again, or NULL; for as long as the call lasts. */
+	const char *path;
 };
 
 /*
@@ -121,6 +164,57 @@ void sfu_mappings_version(uint64_t *id, uint64_t *sequence);
 /* The verdict on a state of mappings, remembered per CPU; preemption off. -1 if not known. */
 int sfu_recall_verdict(uint64_t id, uint64_t sequence);
 void sfu_keep_verdict(uint64_t id, uint64_t sequence, bool verdict);
+
+/*
+ * Files. Task that may sleep: opens by a descriptor of the current task, for no longer than a call
+ * lasts; only regular files. 0 or a negative error.
+ */
+int sfu_file_open(int descriptor, void **file);
+void sfu_file_close(void *file);
+void sfu_file_key_of(const void *file, struct sfu_file_key *key);
+/* Reads all of it, or fails. */
+int sfu_file_read(void *file, uint64_t offset, void *to, unsigned int len);
+/* Where the current task has the vDSO; 0 if it has none. */
+uint64_t sfu_vdso(void);
+
+/*
+ * Tables by file. `rows`, which may be NULL, are Rust's, and given back by
+ * sframe_unwind_free_rows() when no reader can have them any more. Task that may sleep. 0 or a
+ * negative error: -ENOSPC if there is no room, -EEXIST if it is another user's, -ENOENT if there
+ * was none, -EACCES if it is another user's.
+ */
+int sfu_tables_start(void);
+/* After all that could find or publish is gone. */
+void sfu_tables_stop(void);
+int sfu_table_publish(const struct sfu_file_key *key, const struct sfu_table_state *state, void *rows);
+int sfu_table_remove(const struct sfu_file_key *key, uint32_t user);
+/* What has the next number after `after`, or -ENOENT. */
+int sfu_table_next(uint64_t after, struct sframe_unwind_table *next);
+/* Any context but NMI. */
+void sframe_unwind_free_rows(void *rows);
+
+/*
+ * Any context, and the caller is an RCU reader: puts what is known of a mapping's file, of whose
+ * inode the caller has proved that it is the file's, into it; and the rows of a number, or NULL.
+ */
+void sfu_find_table(struct sfu_mapping *mapping);
+const void *sfu_table_rows(uint64_t number);
+/* Any context. Is another one when there are more tables, or fewer. */
+uint64_t sfu_tables_version(void);
+bool sfu_is_known(const struct sfu_file_key *key);
+
+/* Any context. Asks the worker to look at the file mapped at an address of the current task. */
+bool sfu_queue_file(uint64_t address);
+/*
+ * The worker met this file, whose reads end by themselves if `may_read`; `met` says where. Task;
+ * sleeps.
+ */
+void sframe_unwind_meet(void *file, const struct sfu_table_state *met, bool may_read);
+
+/* The device. Task; sleeps. `user` is the effective one in the initial user namespace. */
+int sfu_device_start(void);
+void sfu_device_stop(void);
+int sframe_unwind_control(unsigned int command, uint64_t argument, uint32_t user);
 
 /* Counters, per CPU; any context. */
 void sfu_count(unsigned int counter, uint64_t amount);

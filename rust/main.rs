@@ -13,6 +13,7 @@ use kernel::{
     prelude::*, //
 };
 
+mod control;
 mod hook;
 mod kunit;
 mod mapping;
@@ -22,6 +23,7 @@ pub mod sframe;
 mod sink;
 mod stats;
 mod sys;
+mod tables;
 mod user_memory;
 mod walk;
 
@@ -48,8 +50,10 @@ module! {
 /// they use.
 #[pin_data]
 struct SframeUnwind {
+    _device: sys::Device,
     _hooks: sys::Hooks,
-    _faults: sys::FaultWorker,
+    _worker: sys::Worker,
+    _tables: sys::Tables,
     #[pin]
     _stats: kernel::debugfs::File<()>,
     _directory: Dir,
@@ -66,8 +70,10 @@ impl kernel::InPlaceModule for SframeUnwind {
         try_pin_init!(Self {
             _stats <- directory.read_callback_file(c"stats", (), &stats::show),
             _directory: directory.clone(),
-            _faults: sys::FaultWorker::start()?,
+            _tables: sys::Tables::start()?,
+            _worker: sys::Worker::start()?,
             _hooks: sys::Hooks::install(immediate, deferred)?,
+            _device: sys::Device::start()?,
         })
     }
 }

@@ -7,7 +7,6 @@
 
 use crate::{
     sframe::{
-        abi::Abi,
         bytes::Fault,
         eh_frame_hdr,
         elf::{
@@ -21,15 +20,13 @@ use crate::{
         section::Section, //
     },
     sys,
+    tables::NATIVE,
     user_memory::{
         Part,
         UserMemory, //
     }, //
 };
 use kernel::prelude::*;
-
-/// The ABI of this machine, whose sections alone are of use.
-pub(crate) const NATIVE: Abi = Abi::Amd64;
 
 /// How many executable mappings are looked at before a task is taken to have rows.
 const EXECUTABLES: u32 = 64;
@@ -47,6 +44,13 @@ pub(crate) enum Rows {
     Replaced,
     /// The section, at its run-time address.
     Section(Section),
+    /// The table of the file.
+    Table {
+        /// Its number.
+        number: u64,
+        /// From a run-time address to an offset in the file, in bytes.
+        to_offset: u64,
+    },
     /// There is a section, and it is of no use.
     Bad(Error),
 }
@@ -111,7 +115,17 @@ impl Mapping {
         self.end = 0;
         let mut mapping = sys::Mapping::default();
         sys::find_mapping(address, &mut mapping)?;
-        rows_of(address, &mapping, memory, &mut self.rows);
+        if !mapping.is_known {
+            sys::queue_file(address);
+        }
+        if mapping.table != 0 {
+            self.rows = Rows::Table {
+                number: mapping.table,
+                to_offset: mapping.offset.wrapping_sub(mapping.start),
+            };
+        } else {
+            rows_of(address, &mapping, memory, &mut self.rows);
+        }
         self.start = mapping.start;
         self.end = mapping.end;
         self.is_image =
@@ -156,6 +170,17 @@ fn look_for_rows() -> Option<bool> {
     for _ in 0..EXECUTABLES {
         match sys::next_executable(address, PASSED_OVER) {
             Ok(mapping) => {
+                // Here it is proved whose file it is.
+                let mut proved = sys::Mapping::default();
+                if sys::find_mapping(mapping.start, &mut proved).is_ok() {
+                    if proved.table != 0 {
+                        return Some(true);
+                    }
+                    // The worker, or user space, may know better than what is read here.
+                    if !proved.is_known && !sys::queue_file(mapping.start) {
+                        sure = false;
+                    }
+                }
                 match head_of(&mapping, &memory).map(|head| elf::has_sframe(&head)) {
                     Some(Ok(true)) => return Some(true),
                     Some(Err(ElfError::Fault { .. })) => sure = false,

@@ -133,7 +133,8 @@ const STOPS: u32 = FRAMES_BY + Source::ALL.len() as u32;
 const LEFT_ALONE: u32 = STOPS + Reason::ALL.len() as u32;
 const FAULTS_QUEUED: u32 = LEFT_ALONE + 1;
 const FAULTS_TAKEN: u32 = FAULTS_QUEUED + 1;
-const _: () = assert!(FAULTS_TAKEN < sys::SFU_COUNTERS);
+const BAD_SECTIONS: u32 = FAULTS_TAKEN + 1;
+const _: () = assert!(BAD_SECTIONS < sys::SFU_COUNTERS);
 
 /// What one walk has done. Told once, at its end.
 pub(crate) struct Tally {
@@ -197,27 +198,43 @@ pub(crate) fn fault_taken() {
     sys::count(FAULTS_TAKEN, 1);
 }
 
+/// Files whose own sections are of no use.
+pub(crate) fn bad_section() {
+    sys::count(BAD_SECTIONS, 1);
+}
+
 /// Writes all counters, one `name value` line each. Task.
 pub(crate) fn show(_: &(), f: &mut fmt::Formatter<'_>) -> fmt::Result {
     let text = |name: &'static CStr| name.to_str().unwrap_or_default();
 
-    for context in Context::ALL {
-        let value = sys::counted(WALKS + context as u32);
-        writeln!(f, "walks_{} {value}", text(context.name()))?;
+    let mut index = 0;
+    while let Some((kind, name)) = name_of(index) {
+        writeln!(f, "{}{} {}", text(kind), text(name), sys::counted(index))?;
+        index = index.wrapping_add(1);
     }
-    for context in Context::ALL {
-        let value = sys::counted(FRAMES_IN + context as u32);
-        writeln!(f, "frames_in_{} {value}", text(context.name()))?;
-    }
-    for source in Source::ALL {
-        let value = sys::counted(FRAMES_BY + source as u32);
-        writeln!(f, "frames_by_{} {value}", text(source.name()))?;
-    }
-    for reason in Reason::ALL {
-        let value = sys::counted(STOPS + *reason as u32);
-        writeln!(f, "stop_{} {value}", text(reason.name()))?;
-    }
-    writeln!(f, "left_alone {}", sys::counted(LEFT_ALONE))?;
-    writeln!(f, "faults_queued {}", sys::counted(FAULTS_QUEUED))?;
-    writeln!(f, "faults_taken {}", sys::counted(FAULTS_TAKEN))
+    Ok(())
+}
+
+/// The counter of a number, from 0 on: its name, in two parts that end with a 0, and its value. Task.
+pub(crate) fn counter(index: u32) -> Option<([&'static [u8]; 2], u64)> {
+    let (kind, name) = name_of(index)?;
+    let name = [kind.to_bytes_with_nul(), name.to_bytes_with_nul()];
+    Some((name, sys::counted(index)))
+}
+
+/// The name of a counter, in two parts.
+fn name_of(index: u32) -> Option<(&'static CStr, &'static CStr)> {
+    let nth = |first: u32| usize::try_from(index.wrapping_sub(first)).unwrap_or(usize::MAX);
+
+    Some(match index {
+        WALKS..FRAMES_IN => (c"walks_", Context::ALL.get(nth(WALKS))?.name()),
+        FRAMES_IN..FRAMES_BY => (c"frames_in_", Context::ALL.get(nth(FRAMES_IN))?.name()),
+        FRAMES_BY..STOPS => (c"frames_by_", Source::ALL.get(nth(FRAMES_BY))?.name()),
+        STOPS..LEFT_ALONE => (c"stop_", Reason::ALL.get(nth(STOPS))?.name()),
+        LEFT_ALONE => (c"", c"left_alone"),
+        FAULTS_QUEUED => (c"", c"faults_queued"),
+        FAULTS_TAKEN => (c"", c"faults_taken"),
+        BAD_SECTIONS => (c"", c"bad_sections"),
+        _ => return None,
+    })
 }

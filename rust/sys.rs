@@ -4,7 +4,10 @@
 //!
 //! The only room with calls into C. Everything here works on the current task.
 
-use crate::sframe::unwind;
+use crate::{
+    sframe::unwind,
+    tables::Rows, //
+};
 use core::{
     ffi::CStr,
     marker::PhantomData, //
@@ -16,17 +19,31 @@ use kernel::{
         c_uint,
         c_void, //
     },
-    prelude::*, //
+    prelude::*,
+    sync::rcu::Guard,
+    transmute::{
+        AsBytes,
+        FromBytes, //
+    }, //
 };
 
 /// Generated from `helpers.h`.
 mod bindings {
-    #![expect(unreachable_pub, dead_code, clippy::all)]
+    #![expect(unreachable_pub, dead_code, non_camel_case_types, clippy::all)]
     include!(env!("SFRAME_UNWIND_BINDINGS"));
 }
 
 pub(crate) use bindings::{
+    sframe_unwind_add as AddRequest,
+    sframe_unwind_counter as Counter,
+    sframe_unwind_table as TableInfo,
     sfu_mapping as Mapping,
+    sfu_table_state as TableState,
+    SFRAME_UNWIND_ADD as COMMAND_ADD,
+    SFRAME_UNWIND_LIST as COMMAND_LIST,
+    SFRAME_UNWIND_REMOVE as COMMAND_REMOVE,
+    SFRAME_UNWIND_STATS as COMMAND_STATS,
+    SFRAME_UNWIND_VDSO as FLAG_VDSO,
     SFU_COUNTERS, //
 };
 
@@ -235,10 +252,22 @@ impl Drop for Hooks {
     }
 }
 
-/// The worker that faults in pages which an interrupt missed. To be dropped after [`Hooks`].
-pub(crate) struct FaultWorker(());
+// SAFETY: Plain numbers without gaps between them, of which all values are allowed.
+unsafe impl FromBytes for AddRequest {}
+// SAFETY: The same.
+unsafe impl FromBytes for TableInfo {}
+// SAFETY: The same.
+unsafe impl AsBytes for TableInfo {}
+// SAFETY: The same.
+unsafe impl FromBytes for Counter {}
+// SAFETY: The same.
+unsafe impl AsBytes for Counter {}
 
-impl FaultWorker {
+/// The worker that faults in pages which an interrupt missed, and looks at files that were met. To
+/// be dropped after [`Hooks`], and before [`Tables`].
+pub(crate) struct Worker(());
+
+impl Worker {
     /// Starts it. Task; may sleep.
     pub(crate) fn start() -> Result<Self> {
         // SAFETY: Called once, before anything can queue.
@@ -247,10 +276,226 @@ impl FaultWorker {
     }
 }
 
-impl Drop for FaultWorker {
+impl Drop for Worker {
     fn drop(&mut self) {
         // SAFETY: It was started once, and nothing queues any more: the hooks are out.
         unsafe { bindings::sfu_faults_stop() };
+    }
+}
+
+/// An open file, for no longer than a call of the task that has it open, or of the worker. Task;
+/// may sleep.
+pub(crate) struct File {
+    file: *mut c_void,
+    is_borrowed: bool,
+}
+
+impl File {
+    /// The regular file of a descriptor.
+    pub(crate) fn open(descriptor: i32) -> Result<Self> {
+        let mut file = core::ptr::null_mut();
+        // SAFETY: `file` has room for a pointer.
+        to_result(unsafe { bindings::sfu_file_open(descriptor, &mut file) })?;
+        Ok(Self {
+            file,
+            is_borrowed: false,
+        })
+    }
+
+    /// Reads bytes at an offset, in bytes: all, or none.
+    pub(crate) fn read_into(&self, offset: u64, bytes: &mut [u8]) -> Result {
+        let len = c_uint::try_from(bytes.len())?;
+        // SAFETY: `self.file` is an open file, and `bytes` has room for `len`.
+        to_result(unsafe {
+            bindings::sfu_file_read(self.file, offset, bytes.as_mut_ptr().cast(), len)
+        })
+    }
+}
+
+impl Drop for File {
+    fn drop(&mut self) {
+        if !self.is_borrowed {
+            // SAFETY: It was opened once, by `open`.
+            unsafe { bindings::sfu_file_close(self.file) };
+        }
+    }
+}
+
+/// What tells a file, as it is now, from all others.
+#[derive(Clone, Copy)]
+pub(crate) struct FileKey(bindings::sfu_file_key);
+
+impl FileKey {
+    /// That of a file. Task; may sleep. Whatever is written to the file later makes it another one.
+    pub(crate) fn of(file: &File) -> Self {
+        let mut key = Self::vdso();
+        // SAFETY: `file.file` is an open file.
+        unsafe { bindings::sfu_file_key_of(file.file, &mut key.0) };
+        key
+    }
+
+    /// That of the vDSO, which is no file.
+    pub(crate) fn vdso() -> Self {
+        Self(Default::default())
+    }
+
+    /// Whether anything is known of it. Any context.
+    pub(crate) fn is_known(&self) -> bool {
+        // SAFETY: The key is one.
+        unsafe { bindings::sfu_is_known(&self.0) }
+    }
+}
+
+impl PartialEq for FileKey {
+    fn eq(&self, other: &Self) -> bool {
+        let parts = |key: &bindings::sfu_file_key| {
+            (
+                (key.number, key.device, key.generation),
+                (key.size, key.modified, key.modified_nsec),
+            )
+        };
+        parts(&self.0) == parts(&other.0)
+    }
+}
+
+/// What is known of a file; those of [`TableState::origin`].
+#[derive(Clone, Copy, PartialEq, Eq)]
+#[repr(u32)]
+pub(crate) enum Origin {
+    /// Its rows were added.
+    Added = bindings::sframe_unwind_origin::SFRAME_UNWIND_ADDED,
+    /// It has rows of its own.
+    Section = bindings::sframe_unwind_origin::SFRAME_UNWIND_SECTION,
+    /// It has none that are known of.
+    NoRows = bindings::sframe_unwind_origin::SFRAME_UNWIND_NO_ROWS,
+    /// It could not be read.
+    Unreadable = bindings::sframe_unwind_origin::SFRAME_UNWIND_UNREADABLE,
+}
+
+/// Has readers find what is known of a file. What they found before is freed. Task; sleeps.
+///
+/// # Errors
+///
+/// `ENOSPC`: there is no room. `EEXIST`: there are rows of another user's. `ENOMEM`.
+pub(crate) fn publish(key: &FileKey, state: &TableState, rows: Option<KBox<Rows>>) -> Result {
+    let rows = rows.map_or(core::ptr::null_mut(), KBox::into_raw);
+    // SAFETY: The rows are given away, to be given back by `sframe_unwind_free_rows`.
+    let result = to_result(unsafe { bindings::sfu_table_publish(&key.0, state, rows.cast()) });
+    if result.is_err() && !rows.is_null() {
+        // SAFETY: They were not taken, and come from `into_raw`.
+        drop(unsafe { KBox::from_raw(rows) });
+    }
+    result
+}
+
+/// Has readers find nothing of a file any more. Task; sleeps.
+///
+/// # Errors
+///
+/// `ENOENT`: it has no rows. `EACCES`: they are another user's.
+pub(crate) fn withdraw(key: &FileKey, user: u32) -> Result {
+    // SAFETY: The key is one.
+    to_result(unsafe { bindings::sfu_table_remove(&key.0, user) })
+}
+
+/// What is known of the file with the next number after `number`. Task; sleeps.
+///
+/// # Errors
+///
+/// `ENOENT`: there is none.
+pub(crate) fn next_table(number: u64, table: &mut TableInfo) -> Result {
+    // SAFETY: `table` is there to be written to.
+    to_result(unsafe { bindings::sfu_table_next(number, table) })
+}
+
+/// The rows of this number, if they are there. Any context.
+pub(crate) fn table_rows<'a>(number: u64, _reader: &'a Guard) -> Option<&'a Rows> {
+    // SAFETY: What is published are `Rows`, and they stay as long as there is a reader.
+    unsafe { bindings::sfu_table_rows(number).cast::<Rows>().as_ref() }
+}
+
+/// Frees what `publish` gave away.
+///
+/// # Safety
+///
+/// `rows` come from `publish`, and no reader can have them any more.
+#[no_mangle]
+unsafe extern "C" fn sframe_unwind_free_rows(rows: *mut c_void) {
+    // SAFETY: By the contract of this function.
+    drop(unsafe { KBox::<Rows>::from_raw(rows.cast()) });
+}
+
+/// The worker has met a file. Task; sleeps.
+///
+/// # Safety
+///
+/// `file` is an open file, and `met` points to where it was met, as long as the call lasts.
+#[no_mangle]
+unsafe extern "C" fn sframe_unwind_meet(file: *mut c_void, met: *const TableState, may_read: bool) {
+    let file = File {
+        file,
+        is_borrowed: true,
+    };
+    // SAFETY: By the contract of this function.
+    super::tables::meet(&file, unsafe { &*met }, may_read);
+}
+
+/// The device was told something. Task; sleeps.
+#[no_mangle]
+extern "C" fn sframe_unwind_control(command: c_uint, argument: u64, user: u32) -> c_int {
+    let result = usize::try_from(argument)
+        .map_err(Error::from)
+        .and_then(|argument| super::control::control(command, argument, user));
+    match result {
+        Ok(()) => 0,
+        Err(error) => error.to_errno(),
+    }
+}
+
+/// All tables. Dropping it frees them. To be dropped after [`Hooks`] and [`Worker`].
+pub(crate) struct Tables(());
+
+impl Tables {
+    /// There are none yet. Task; may sleep.
+    pub(crate) fn start() -> Result<Self> {
+        // SAFETY: Called once, before anything can be published.
+        to_result(unsafe { bindings::sfu_tables_start() })?;
+        Ok(Self(()))
+    }
+}
+
+impl Drop for Tables {
+    fn drop(&mut self) {
+        // SAFETY: Nobody finds or adds any more: hooks, worker and device are gone.
+        unsafe { bindings::sfu_tables_stop() };
+    }
+}
+
+/// `/dev/sframe_unwind`. To be dropped before all else.
+pub(crate) struct Device(());
+
+impl Device {
+    /// From now on it can be opened. Task; may sleep.
+    pub(crate) fn start() -> Result<Self> {
+        // SAFETY: Called once, when all else is there.
+        to_result(unsafe { bindings::sfu_device_start() })?;
+        Ok(Self(()))
+    }
+}
+
+impl Drop for Device {
+    fn drop(&mut self) {
+        // SAFETY: It was started once, and nobody has it open: that holds the module.
+        unsafe { bindings::sfu_device_stop() };
+    }
+}
+
+/// The run-time address of the vDSO of the current task, if it has one.
+pub(crate) fn vdso() -> Option<u64> {
+    // SAFETY: The current task has a mm: it calls from user space.
+    match unsafe { bindings::sfu_vdso() } {
+        0 => None,
+        address => Some(address),
     }
 }
 
@@ -286,6 +531,13 @@ pub(crate) fn fault_in(address: u64, len: u32) -> bool {
 pub(crate) fn queue_fault_in(address: u64) -> bool {
     // SAFETY: The C side checks the address, and that there is a mm.
     unsafe { bindings::sfu_queue_fault_in(address) }
+}
+
+/// Asks the worker to look at the file that this task has mapped at a run-time address. Any context.
+/// It is a wish: it is lost, and false, if there are too many.
+pub(crate) fn queue_file(address: u64) -> bool {
+    // SAFETY: The C side checks the address, and that there is a mm.
+    unsafe { bindings::sfu_queue_file(address) }
 }
 
 /// Whether there may be uprobes in the current task's code. Any context.

@@ -10,8 +10,7 @@ use crate::{
     mapping::{
         self,
         Mapping,
-        Rows,
-        NATIVE, //
+        Rows, //
     },
     probes,
     sframe::{
@@ -42,6 +41,11 @@ use crate::{
     sys::{
         self,
         Registers, //
+    },
+    tables::{
+        self,
+        Said,
+        NATIVE, //
     },
     user_memory::{
         Part,
@@ -240,6 +244,9 @@ fn rule_at(
         Rows::Replaced => return Err(Reason::TextReplaced),
         Rows::Section(ref section) => section,
         Rows::Bad(error) => return Err(section_reason(error, memory)),
+        Rows::Table { number, to_offset } => {
+            return rule_of_table(number, to_offset, pc, known, memory);
+        }
     };
     let search = if memory.may_sleep() {
         Search::Thorough
@@ -262,6 +269,28 @@ fn rule_at(
     section
         .find_rule(&bytes, &function, at, search)
         .map_err(reason)
+}
+
+/// The same from the table of a file.
+#[inline(never)]
+fn rule_of_table(
+    number: u64,
+    to_offset: u64,
+    pc: u64,
+    known: &Known<'_>,
+    memory: &UserMemory,
+) -> Result<Option<Rule>, Reason> {
+    // Behind its system call a trampoline may end, and another function's rows begin.
+    if !known.is_lost() {
+        if let Some(rule) = rule_of_trampoline(pc, known, memory) {
+            return Ok(Some(rule));
+        }
+    }
+    match tables::rule_at(number, known.look_up(pc).wrapping_add(to_offset)) {
+        Said::Rule(rule) => Ok(Some(rule)),
+        Said::Nothing => Ok(rule_of_trampoline(pc, known, memory)),
+        Said::Gone => Err(Reason::MappingMoved),
+    }
 }
 
 /// What the code says where a function's rows are wrong, or another function's.
@@ -354,7 +383,7 @@ fn without_rows(
         Rows::Section(ref section) if section.frame_pointer() => FramePointer::Kept,
         // A file with a section was made without a frame pointer, or says so. What its rows leave
         // out may use that register for anything, a caller's frame included.
-        Rows::Section(_) => return Err(Reason::NoRows),
+        Rows::Section(_) | Rows::Table { .. } => return Err(Reason::NoRows),
         _ if mapping.is_image => FramePointer::Unknown,
         _ => FramePointer::Likely,
     };

@@ -1,0 +1,115 @@
+// SPDX-License-Identifier: GPL-2.0-only
+
+//! What `/dev/sframe_unwind` is asked to do: see `uapi.h`.
+
+use crate::{
+    stats,
+    sys::{
+        self,
+        AddRequest,
+        Counter,
+        File,
+        TableInfo, //
+    },
+    tables, //
+};
+use kernel::{
+    prelude::*,
+    transmute::{
+        AsBytes,
+        FromBytes, //
+    },
+    uaccess::{
+        UserPtr,
+        UserSlice, //
+    }, //
+};
+
+/// Carries a command out for a user. Task; sleeps.
+///
+/// # Errors
+///
+/// `ENOTTY`: there is no such command. `EINVAL`: the structure is shorter than it was first, or
+/// has flags that are not known. `E2BIG`: it has more in it than is known. `EFAULT`. What
+/// [`tables::add`] and [`tables::remove`] return. `ENOENT`: there are no more.
+pub(crate) fn control(command: u32, argument: usize, user: u32) -> Result {
+    match command {
+        sys::COMMAND_ADD | sys::COMMAND_REMOVE => {
+            let request: AddRequest = read(argument)?;
+            let target = match request.flags {
+                0 => tables::Target::File(File::open(request.file)?),
+                sys::FLAG_VDSO => tables::Target::Vdso,
+                _ => return Err(EINVAL),
+            };
+            if command == sys::COMMAND_REMOVE {
+                return tables::remove(&target, user);
+            }
+            tables::add(&section(&request)?, &target, user)
+        }
+        sys::COMMAND_LIST => {
+            let mut table: TableInfo = read(argument)?;
+            let size = table.size;
+            sys::next_table(table.number, &mut table)?;
+            table.size = size;
+            write(argument, &table)
+        }
+        sys::COMMAND_STATS => {
+            let mut counter: Counter = read(argument)?;
+            let (name, value) = stats::counter(counter.index).ok_or(ENOENT)?;
+            counter.value = value;
+            counter.name = Default::default();
+            // The last one stays 0.
+            let mut at = 0;
+            for byte in name.into_iter().flatten().filter(|byte| **byte != 0) {
+                if let Some([to, _, ..]) = counter.name.get_mut(at..) {
+                    *to = *byte;
+                }
+                at = at.wrapping_add(1);
+            }
+            write(argument, &counter)
+        }
+        _ => Err(ENOTTY),
+    }
+}
+
+/// Reads and checks a structure, which begins with its size.
+fn read<T: FromBytes>(argument: usize) -> Result<T> {
+    let at = UserPtr::from_addr(argument);
+    let known = const { size_of::<T>() };
+    let size: u32 = UserSlice::new(at, 4).reader().read()?;
+    let size = usize::try_from(size)?;
+    if size < known {
+        return Err(EINVAL);
+    }
+    if size > kernel::page::PAGE_SIZE {
+        return Err(E2BIG);
+    }
+    let structure = UserSlice::new(at, known).reader().read()?;
+    // What comes behind is of a time that is not yet.
+    let behind = UserSlice::new(at.wrapping_byte_add(known), size.saturating_sub(known));
+    let mut behind = behind.reader();
+    while !behind.is_empty() {
+        if behind.read::<u8>()? != 0 {
+            return Err(E2BIG);
+        }
+    }
+    Ok(structure)
+}
+
+fn write<T: AsBytes>(argument: usize, structure: &T) -> Result {
+    UserSlice::new(UserPtr::from_addr(argument), const { size_of::<T>() })
+        .writer()
+        .write(structure)
+}
+
+/// Copies the section. Task; sleeps.
+fn section(request: &AddRequest) -> Result<KVVec<u8>> {
+    let len = usize::try_from(request.section_len)?;
+    if len > tables::MAX_SECTION {
+        return Err(EFBIG);
+    }
+    let address = usize::try_from(request.section)?;
+    let mut bytes = KVVec::new();
+    UserSlice::new(UserPtr::from_addr(address), len).read_all(&mut bytes, GFP_KERNEL)?;
+    Ok(bytes)
+}

@@ -1,0 +1,628 @@
+// SPDX-License-Identifier: GPL-2.0-only
+/*
+ * The C side of tables by file: what tells a file from all others, what is known of which file, and
+ * the device through which user space tells.
+ *
+ * What is known is found without a lock, from any context, and changed under one, by tasks that may
+ * sleep.
+ */
+#define pr_fmt(fmt) KBUILD_MODNAME ": " fmt
+
+#include <linux/capability.h>
+#include <linux/cred.h>
+#include <linux/dcache.h>
+#include <linux/file.h>
+#include <linux/fs.h>
+#include <linux/hashtable.h>
+#include <linux/miscdevice.h>
+#include <linux/mm.h>
+#include <linux/module.h>
+#include <linux/moduleparam.h>
+#include <linux/poll.h>
+#include <linux/random.h>
+#include <linux/rcupdate.h>
+#include <linux/shrinker.h>
+#include <linux/siphash.h>
+#include <linux/uaccess.h>
+#include <linux/wait.h>
+
+#include "helpers.h"
+
+/* ---- Files ---- */
+
+/*
+ * Not the inode's address: it is forgotten and read anew where memory is short, and is still the
+ * same file.
+ */
+static void read_key(struct inode *inode, struct sfu_file_key *key)
+{
+	struct timespec64 modified = inode_get_mtime(inode);
+
+	*key = (struct sfu_file_key){
+		.number = inode->i_ino,
+		.size = i_size_read(inode),
+		.modified = modified.tv_sec,
+		.modified_nsec = modified.tv_nsec,
+		.device = inode->i_sb->s_dev,
+		.generation = inode->i_generation,
+	};
+}
+
+/* Of an overlay's file the one that is mapped. */
+static struct inode *mapped_inode(const struct file *file)
+{
+	return d_real_inode(file->f_path.dentry);
+}
+
+int sfu_file_open(int descriptor, void **file)
+{
+	struct file *found = fget_raw(descriptor);
+
+	if (!found)
+		return -EBADF;
+	if (!S_ISREG(mapped_inode(found)->i_mode)) {
+		fput(found);
+		return -EINVAL;
+	}
+	*file = found;
+	return 0;
+}
+
+void sfu_file_close(void *file)
+{
+	fput(file);
+}
+
+void sfu_file_key_of(const void *file, struct sfu_file_key *key)
+{
+	struct inode *inode = mapped_inode(file);
+	struct kstat stat = {};
+
+	/* From now on a write shows, however soon it comes. */
+	if (is_mgtime(inode))
+		fill_mg_cmtime(&stat, STATX_CTIME | STATX_MTIME, inode);
+	read_key(inode, key);
+}
+
+int sfu_file_read(void *file, uint64_t offset, void *to, unsigned int len)
+{
+	loff_t at = offset;
+	ssize_t read = offset > LLONG_MAX - len ? -EINVAL : kernel_read(file, to, len, &at);
+
+	return read == len ? 0 : read < 0 ? read : -ENODATA;
+}
+
+uint64_t sfu_vdso(void)
+{
+	return (uintptr_t)current->mm->context.vdso;
+}
+
+/* ---- What is known of files ---- */
+
+static unsigned int tables_mib = 128;
+module_param(tables_mib, uint, 0644);
+MODULE_PARM_DESC(tables_mib, "The most memory for tables of files' rows, in MiB (128)");
+
+/* The most that is known. A number is a slot and how often slots were given; none is given twice. */
+#define TABLES 4096
+/* The longest that is looked at for one file where one cannot wait. */
+#define TABLES_LOOKED_AT 64
+/* For how long a file that could not be read is left alone. */
+#define TRY_AGAIN (10 * HZ)
+/* How long user space has to say something of a file that it was told of. */
+#define ASK_AGAIN (2 * HZ)
+
+struct table {
+	struct hlist_node by_file;
+	struct sfu_file_key key;
+	uint64_t number;
+	/* NULL if there are none. */
+	void *rows;
+	struct sfu_table_state state;
+	/* Of what is wanted, where the file may be found again; or NULL. */
+	char *path;
+	/* Jiffies of the last use, and from when on it is as if nothing was known; 0 is never. */
+	unsigned long used;
+	unsigned long until;
+	/* User space is yet to be told that there are no rows. */
+	bool wanted;
+	struct rcu_head rcu;
+};
+
+static DEFINE_HASHTABLE(tables_by_file, 10);
+static struct table __rcu *tables[TABLES];
+static uint64_t tables_given;
+/* What is published changes under it. Readers have RCU. */
+static DEFINE_MUTEX(tables_lock);
+/* Of all, and of those that are not registered; under the lock. */
+static uint64_t bytes_of_all, bytes_of_files;
+static DECLARE_WAIT_QUEUE_HEAD(wants_wait);
+/* Who has files may choose their numbers. */
+static siphash_key_t secret;
+
+static uint64_t hash_of(const struct sfu_file_key *key)
+{
+	return siphash_2u64(key->number, key->device, &secret);
+}
+
+static struct table *table_of_file(const struct sfu_file_key *key)
+{
+	int left = TABLES_LOOKED_AT;
+	struct table *table;
+
+	hash_for_each_possible_rcu(tables_by_file, table, by_file, hash_of(key),
+				   lockdep_is_held(&tables_lock)) {
+		if (!memcmp(&table->key, key, sizeof(*key)))
+			return table;
+		if (!--left)
+			break;
+	}
+	return NULL;
+}
+
+/*
+ * Of the same inode, perhaps with other contents. Subvolumes have files of the same number, and
+ * hardly of the same generation.
+ */
+static struct table *table_of_inode(const struct sfu_file_key *key)
+{
+	struct table *table;
+
+	lockdep_assert_held(&tables_lock);
+	hash_for_each_possible(tables_by_file, table, by_file, hash_of(key))
+		if (table->key.number == key->number && table->key.device == key->device &&
+		    table->key.generation == key->generation)
+			return table;
+	return NULL;
+}
+
+static bool is_expired(const struct table *table)
+{
+	unsigned long until = READ_ONCE(table->until);
+
+	return until && time_after(jiffies, until);
+}
+
+void sfu_find_table(struct sfu_mapping *mapping)
+{
+	struct inode *inode = (struct inode *)(uintptr_t)mapping->table;
+	struct sfu_file_key key = {};
+	struct table *table;
+
+	mapping->table = 0;
+	mapping->is_known = true;
+	if (!inode || !READ_ONCE(tables_given)) {
+		mapping->is_known = !inode;
+		return;
+	}
+	if ((uintptr_t)inode != SFU_NO_FILE)
+		read_key(inode, &key);
+	else if (mapping->start != sfu_vdso())
+		return;
+	table = table_of_file(&key);
+	if (!table || is_expired(table)) {
+		mapping->is_known = false;
+		return;
+	}
+	if (READ_ONCE(table->used) != jiffies)
+		WRITE_ONCE(table->used, jiffies);
+	if (table->rows)
+		mapping->table = table->number;
+}
+
+const void *sfu_table_rows(uint64_t number)
+{
+	const struct table *table = rcu_dereference(tables[number % TABLES]);
+
+	return table && table->number == number ? table->rows : NULL;
+}
+
+uint64_t sfu_tables_version(void)
+{
+	return READ_ONCE(tables_given);
+}
+
+bool sfu_is_known(const struct sfu_file_key *key)
+{
+	const struct table *table;
+	bool known;
+
+	rcu_read_lock();
+	table = table_of_file(key);
+	known = table && !is_expired(table);
+	rcu_read_unlock();
+	return known;
+}
+
+static void free_table(struct rcu_head *rcu)
+{
+	struct table *table = container_of(rcu, struct table, rcu);
+
+	if (table->rows)
+		sframe_unwind_free_rows(table->rows);
+	kfree(table->path);
+	kfree(table);
+}
+
+static struct table *table_at(unsigned int slot)
+{
+	return rcu_dereference_protected(tables[slot], lockdep_is_held(&tables_lock));
+}
+
+/* Adds to what is accounted for. */
+static void account(const struct table *table, bool less)
+{
+	uint64_t bytes = less ? -table->state.bytes : table->state.bytes;
+
+	bytes_of_all += bytes;
+	if (table->state.origin != SFRAME_UNWIND_ADDED)
+		bytes_of_files += bytes;
+}
+
+static void withdraw(struct table *table)
+{
+	lockdep_assert_held(&tables_lock);
+	hash_del_rcu(&table->by_file);
+	RCU_INIT_POINTER(tables[table->number % TABLES], NULL);
+	account(table, true);
+	WRITE_ONCE(tables_given, tables_given + 1);
+	call_rcu(&table->rcu, free_table);
+}
+
+/*
+ * What makes way: what was used least of late. Registered tables make way for registered ones
+ * alone. If `bytes` are what is short, what has none stays; of `user` only, if that one takes too
+ * much.
+ */
+static struct table *least_used(bool registered, bool bytes, const uint32_t *user)
+{
+	struct table *least = NULL;
+	int i;
+
+	for (i = 0; i < TABLES; i++) {
+		struct table *table = table_at(i);
+
+		if (!table || (table->state.origin == SFRAME_UNWIND_ADDED && !registered) ||
+		    (bytes && !table->state.bytes) || (user && table->state.user != *user))
+			continue;
+		/* Whatever is of files goes before anything that was registered. */
+		if (least && (least->state.origin == SFRAME_UNWIND_ADDED) !=
+			     (table->state.origin == SFRAME_UNWIND_ADDED)) {
+			if (table->state.origin == SFRAME_UNWIND_ADDED)
+				continue;
+		} else if (least && !time_before(READ_ONCE(table->used), READ_ONCE(least->used))) {
+			continue;
+		}
+		least = table;
+	}
+	return least;
+}
+
+/* No user but root takes more than half of what there is, so none can drive out all others'. */
+static bool takes_too_much(const struct sfu_table_state *state, uint64_t limit)
+{
+	uint64_t bytes = state->bytes;
+	unsigned int count = 1;
+	int i;
+
+	if (!state->user)
+		return false;
+	for (i = 0; i < TABLES; i++) {
+		const struct table *table = table_at(i);
+
+		if (table && table->state.user == state->user) {
+			bytes += table->state.bytes;
+			count++;
+		}
+	}
+	return bytes > limit / 2 || count > TABLES / 2;
+}
+
+static int free_slot(void)
+{
+	int i;
+
+	for (i = 0; i < TABLES; i++) {
+		WRITE_ONCE(tables_given, tables_given + 1);
+		if (!table_at(tables_given % TABLES))
+			return 0;
+	}
+	return -ENOSPC;
+}
+
+static int make_room(const struct sfu_table_state *state)
+{
+	uint64_t limit = (uint64_t)READ_ONCE(tables_mib) << 20;
+	bool registered = state->origin == SFRAME_UNWIND_ADDED;
+	/* Nothing makes way for what has no room anyway. */
+	bool fits = state->bytes <= (state->user ? limit / 2 : limit);
+
+	for (;;) {
+		bool too_much = fits && takes_too_much(state, limit);
+		bool bytes = state->bytes && bytes_of_all + (fits ? state->bytes : 0) > limit;
+		struct table *least;
+
+		if (!bytes && !too_much) {
+			if (!fits)
+				return -ENOSPC;
+			if (!free_slot())
+				return 0;
+		}
+		least = least_used(registered, bytes, too_much ? &state->user : NULL);
+		if (!least)
+			return -ENOSPC;
+		withdraw(least);
+		cond_resched();
+	}
+}
+
+int sfu_table_publish(const struct sfu_file_key *key, const struct sfu_table_state *state, void *rows)
+{
+	struct table *new = kzalloc(sizeof(*new), GFP_KERNEL), *old;
+	int ret;
+
+	if (!new)
+		return -ENOMEM;
+	new->key = *key;
+	new->rows = rows;
+	new->state = *state;
+	/* Without rows it takes hardly any, and is bounded by number. */
+	if (rows)
+		new->state.bytes += sizeof(*new);
+	new->used = jiffies;
+	if (state->origin == SFRAME_UNWIND_UNREADABLE)
+		new->until = (jiffies + TRY_AGAIN) ?: 1;
+	new->wanted = state->origin == SFRAME_UNWIND_NO_ROWS;
+	if (new->wanted && state->path)
+		new->path = kstrdup(state->path, GFP_KERNEL);
+	new->state.path = NULL;
+	mutex_lock(&tables_lock);
+	old = table_of_inode(key);
+	if (old && old->state.origin == SFRAME_UNWIND_ADDED && !memcmp(&old->key, key, sizeof(*key)) &&
+	    (state->origin != SFRAME_UNWIND_ADDED || (state->user && old->state.user != state->user))) {
+		ret = -EEXIST;
+	} else {
+		if (old)
+			withdraw(old);
+		ret = make_room(&new->state);
+	}
+	if (!ret) {
+		new->number = tables_given;
+		account(new, false);
+		rcu_assign_pointer(tables[new->number % TABLES], new);
+		hash_add_rcu(tables_by_file, &new->by_file, hash_of(key));
+	}
+	mutex_unlock(&tables_lock);
+	if (ret) {
+		kfree(new->path);
+		kfree(new);
+	} else if (state->origin == SFRAME_UNWIND_NO_ROWS) {
+		wake_up_interruptible(&wants_wait);
+	}
+	return ret;
+}
+
+int sfu_table_remove(const struct sfu_file_key *key, uint32_t user)
+{
+	struct table *table;
+	int ret = 0;
+
+	mutex_lock(&tables_lock);
+	table = table_of_inode(key);
+	if (!table || !table->rows)
+		ret = -ENOENT;
+	else if (user && table->state.user != user)
+		ret = -EACCES;
+	else
+		withdraw(table);
+	mutex_unlock(&tables_lock);
+	return ret;
+}
+
+int sfu_table_next(uint64_t after, struct sframe_unwind_table *next)
+{
+	const struct table *found = NULL;
+	int i;
+
+	mutex_lock(&tables_lock);
+	for (i = 0; i < TABLES; i++) {
+		const struct table *table = table_at(i);
+
+		if (table && table->number > after && (!found || table->number < found->number))
+			found = table;
+	}
+	if (found)
+		*next = (struct sframe_unwind_table){
+			.number = found->number,
+			.inode = found->key.number,
+			.file_size = found->key.size,
+			.modified = found->key.modified,
+			.modified_nsec = found->key.modified_nsec,
+			.device_major = MAJOR(found->key.device),
+			.device_minor = MINOR(found->key.device),
+			.generation = found->key.generation,
+			.origin = found->state.origin,
+			.error = found->state.error,
+			.user = found->state.user,
+			.rows = found->state.rows,
+			.bytes = found->state.bytes,
+		};
+	mutex_unlock(&tables_lock);
+	return found ? 0 : -ENOENT;
+}
+
+/* ---- Memory ---- */
+
+static struct shrinker *shrinker;
+
+static unsigned long count_objects(struct shrinker *shrinker, struct shrink_control *control)
+{
+	return READ_ONCE(bytes_of_files) >> PAGE_SHIFT ?: SHRINK_EMPTY;
+}
+
+static unsigned long scan_objects(struct shrinker *shrinker, struct shrink_control *control)
+{
+	uint64_t freed = 0;
+
+	/* Who holds it may be waiting for this very memory. */
+	if (!mutex_trylock(&tables_lock))
+		return SHRINK_STOP;
+	while (freed >> PAGE_SHIFT < control->nr_to_scan) {
+		struct table *table = least_used(false, true, NULL);
+
+		if (!table)
+			break;
+		freed += table->state.bytes;
+		withdraw(table);
+	}
+	mutex_unlock(&tables_lock);
+	return freed >> PAGE_SHIFT ?: SHRINK_STOP;
+}
+
+/* ---- The device ---- */
+
+static int device_open(struct inode *inode, struct file *file)
+{
+	return perfmon_capable() ? 0 : -EPERM;
+}
+
+/* The want with the lowest number; it is not one any more. */
+static bool next_want(struct sframe_unwind_want *want)
+{
+	struct table *found = NULL;
+	int i;
+
+	mutex_lock(&tables_lock);
+	for (i = 0; i < TABLES; i++) {
+		struct table *table = table_at(i);
+
+		if (table && table->wanted && (!found || table->number < found->number))
+			found = table;
+	}
+	if (found) {
+		WRITE_ONCE(found->wanted, false);
+		WRITE_ONCE(found->until, (jiffies + ASK_AGAIN) ?: 1);
+		*want = (struct sframe_unwind_want){
+			.size = sizeof(*want),
+			.pid = found->state.pid,
+			.start = found->state.start,
+			.end = found->state.end,
+			.inode = found->key.number,
+			.file_size = found->key.size,
+			.device_major = MAJOR(found->key.device),
+			.device_minor = MINOR(found->key.device),
+			.error = found->state.error,
+			.build_id_len = found->state.build_id_len,
+		};
+		memcpy(want->build_id, found->state.build_id, sizeof(want->build_id));
+		if (found->path)
+			strscpy((char *)want->path, found->path, sizeof(want->path));
+	}
+	mutex_unlock(&tables_lock);
+	return found;
+}
+
+static bool has_wants(void)
+{
+	bool has = false;
+	int i;
+
+	rcu_read_lock();
+	for (i = 0; i < TABLES && !has; i++) {
+		const struct table *table = rcu_dereference(tables[i]);
+
+		has = table && READ_ONCE(table->wanted);
+	}
+	rcu_read_unlock();
+	return has;
+}
+
+static ssize_t device_read(struct file *file, char __user *to, size_t len, loff_t *offset)
+{
+	struct sframe_unwind_want want;
+	size_t done = 0;
+
+	if (len < sizeof(want))
+		return -EINVAL;
+	while (len - done >= sizeof(want)) {
+		if (!next_want(&want)) {
+			if (done)
+				break;
+			if (file->f_flags & O_NONBLOCK)
+				return -EAGAIN;
+			if (wait_event_interruptible(wants_wait, has_wants()))
+				return -ERESTARTSYS;
+			continue;
+		}
+		if (copy_to_user(to + done, &want, sizeof(want)))
+			return done ?: -EFAULT;
+		done += sizeof(want);
+		cond_resched();
+	}
+	return done;
+}
+
+static __poll_t device_poll(struct file *file, struct poll_table_struct *wait)
+{
+	poll_wait(file, &wants_wait, wait);
+	return has_wants() ? EPOLLIN | EPOLLRDNORM : 0;
+}
+
+static long device_ioctl(struct file *file, unsigned int command, unsigned long argument)
+{
+	return sframe_unwind_control(command, argument, from_kuid(&init_user_ns, current_euid()));
+}
+
+static const struct file_operations device_operations = {
+	.owner = THIS_MODULE,
+	.open = device_open,
+	.read = device_read,
+	.poll = device_poll,
+	.unlocked_ioctl = device_ioctl,
+	.compat_ioctl = compat_ptr_ioctl,
+	.llseek = noop_llseek,
+};
+
+/* What one may do is decided when it is opened. */
+static struct miscdevice device = {
+	.minor = MISC_DYNAMIC_MINOR,
+	.name = KBUILD_MODNAME,
+	.mode = 0666,
+	.fops = &device_operations,
+};
+
+int sfu_device_start(void)
+{
+	return misc_register(&device);
+}
+
+void sfu_device_stop(void)
+{
+	misc_deregister(&device);
+}
+
+int sfu_tables_start(void)
+{
+	get_random_bytes(&secret, sizeof(secret));
+	shrinker = shrinker_alloc(0, KBUILD_MODNAME);
+	if (!shrinker)
+		return -ENOMEM;
+	shrinker->count_objects = count_objects;
+	shrinker->scan_objects = scan_objects;
+	shrinker->seeks = DEFAULT_SEEKS;
+	shrinker_register(shrinker);
+	return 0;
+}
+
+void sfu_tables_stop(void)
+{
+	int i;
+
+	shrinker_free(shrinker);
+	mutex_lock(&tables_lock);
+	for (i = 0; i < TABLES; i++)
+		if (table_at(i))
+			withdraw(table_at(i));
+	mutex_unlock(&tables_lock);
+	rcu_barrier();
+}

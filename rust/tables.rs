@@ -1,0 +1,366 @@
+// SPDX-License-Identifier: GPL-2.0-only
+
+//! Tables by file: made where one may sleep, found from any context.
+//!
+//! A table holds nothing but what was read and checked when it was made: to search it takes no page
+//! of the file.
+
+use crate::{
+    sframe::{
+        abi::Abi,
+        bytes::{
+            Fault,
+            Source, //
+        },
+        elf::{
+            self,
+            ElfError,
+            Executables, //
+        },
+        error::{
+            Error as SectionError,
+            Unsupported, //
+        },
+        rule::Rule,
+        section::Section,
+        table::{
+            self,
+            Functions,
+            Place,
+            Rules,
+            Table,
+            TableError,
+            MAX_RULES, //
+        }, //
+    },
+    stats,
+    sys::{
+        self,
+        File,
+        FileKey,
+        Origin,
+        TableState, //
+    },
+    user_memory::{
+        Part,
+        UserMemory, //
+    }, //
+};
+use kernel::{
+    prelude::*,
+    sync::rcu, //
+};
+
+/// The ABI of this machine, whose sections alone are of use.
+pub(crate) const NATIVE: Abi = Abi::Amd64;
+
+/// The longest section that is taken, in bytes.
+pub(crate) const MAX_SECTION: usize = 64 << 20;
+/// How much of the vDSO is looked at, in bytes.
+const MAX_VDSO: u64 = 64 << 10;
+
+/// The rows of a file, and where its code is.
+pub(crate) struct Rows {
+    executables: Executables,
+    base: u64,
+    pages: KVVec<u32>,
+    blocks: KVVec<u8>,
+    rules: KVVec<Rule>,
+}
+
+impl Rows {
+    /// The rule for the code at an offset in the file, in bytes; `None` if there is no row.
+    fn find(&self, offset: u64) -> Option<&Rule> {
+        self.table().find(self.executables.link_address(offset)?)
+    }
+
+    fn table(&self) -> Table<'_> {
+        Table {
+            base: self.base,
+            pages: &self.pages,
+            blocks: &self.blocks,
+            rules: &self.rules,
+        }
+    }
+
+    /// Makes a table of a section at a link-time address, for an image. Task; sleeps.
+    ///
+    /// # Errors
+    ///
+    /// `ENOEXEC`: `image` is no program or library for this machine. `EBADMSG`: the section is
+    /// malformed. `EOPNOTSUPP`: it is of a kind that is not known. `EFBIG`: there is more than a
+    /// table can hold. `ENOMEM`. `EIO`: `image` cannot be read.
+    fn new<S: Source>(section: &KVVec<u8>, address: u64, image: &S) -> Result<KBox<Self>> {
+        let bytes = &section[..];
+        let executables = elf::executables(image).map_err(elf_errno)?;
+        let mut first = Section::open(bytes, address, bytes.len() as u64).map_err(section_errno)?;
+        if first.abi() != NATIVE {
+            return Err(EOPNOTSUPP);
+        }
+        let code = Code { image, executables };
+        first
+            .settle_starts(bytes, |at| code.executables.holds(at, at))
+            .map_err(section_errno)?;
+        let most = table::count(bytes, &first).map_err(section_errno)?;
+        let mut places = KVVec::from_elem(Place::default(), most, GFP_KERNEL)?;
+        let is_code = |start, last| code.executables.holds(start, last);
+        let functions = Functions::collect(bytes, &first, &mut places, is_code).map_err(errno)?;
+        // A rule takes some bytes of a row.
+        let room = MAX_RULES.min(bytes.len() / 2).saturating_add(1);
+        let mut all = repeated(Rule::OUTERMOST, room)?;
+        let mut numbers = KVVec::from_elem(0u16, room.saturating_mul(2), GFP_KERNEL)?;
+        let mut rules = Rules::new(&mut all, &mut numbers);
+        let plan = table::plan(bytes, &code, &functions, &mut rules).map_err(errno)?;
+        let mut pages = KVVec::from_elem(0u32, plan.pages, GFP_KERNEL)?;
+        let mut blocks = KVVec::from_elem(0u8, plan.blocks, GFP_KERNEL)?;
+        table::fill(
+            bytes,
+            &code,
+            &functions,
+            &mut rules,
+            &plan,
+            &mut pages,
+            &mut blocks,
+        )
+        .map_err(errno)?;
+        let mut kept = KVVec::with_capacity(rules.all().len(), GFP_KERNEL)?;
+        for rule in rules.all() {
+            push(&mut kept, *rule)?;
+        }
+        let made = Self {
+            executables: code.executables,
+            base: plan.base,
+            pages,
+            blocks,
+            rules: kept,
+        };
+        Ok(KBox::new(made, GFP_KERNEL)?)
+    }
+
+    /// How much memory it takes, in bytes.
+    fn bytes(&self) -> usize {
+        size_of_val(self)
+            .wrapping_add(size_of_val(&*self.pages))
+            .wrapping_add(self.blocks.len())
+            .wrapping_add(size_of_val(&*self.rules))
+    }
+}
+
+/// So many of the same. The `kernel` crate's own way to that is not free of panics for a `Rule`.
+fn repeated(rule: Rule, count: usize) -> Result<KVVec<Rule>> {
+    let mut rules = KVVec::with_capacity(count, GFP_KERNEL)?;
+    for _ in 0..count {
+        push(&mut rules, rule)?;
+    }
+    Ok(rules)
+}
+
+/// Appends where there is room.
+fn push(rules: &mut KVVec<Rule>, rule: Rule) -> Result {
+    rules.push_within_capacity(rule).map_err(|_| ENOMEM)
+}
+
+fn elf_errno(error: ElfError) -> Error {
+    match error {
+        ElfError::Fault { .. } => EIO,
+        _ => ENOEXEC,
+    }
+}
+
+fn section_errno(error: SectionError) -> Error {
+    errno(error.into())
+}
+
+fn errno(error: TableError) -> Error {
+    match error {
+        TableError::Section(SectionError::Unsupported {
+            what: Unsupported::Size,
+        })
+        | TableError::Span
+        | TableError::Rules
+        | TableError::TooLong => EFBIG,
+        TableError::Section(SectionError::Unsupported { .. }) => EOPNOTSUPP,
+        TableError::Section(_) | TableError::Room => EBADMSG,
+    }
+}
+
+/// The code of an image, at link-time addresses.
+struct Code<'a, S> {
+    image: &'a S,
+    executables: Executables,
+}
+
+impl<S: Source> Source for Code<'_, S> {
+    fn read<const N: usize>(&self, offset: u64) -> Result<[u8; N], Fault> {
+        self.image
+            .read(self.executables.offset(offset).ok_or(Fault)?)
+    }
+}
+
+/// A file as bytes from its start. Task; sleeps.
+impl Source for File {
+    fn read<const N: usize>(&self, offset: u64) -> Result<[u8; N], Fault> {
+        let mut bytes = [0; N];
+        self.read_into(offset, &mut bytes).map_err(|_| Fault)?;
+        Ok(bytes)
+    }
+}
+
+/// What a table says of an address.
+pub(crate) enum Said {
+    /// This rule holds.
+    Rule(Rule),
+    /// There is no row.
+    Nothing,
+    /// The table is there no more.
+    Gone,
+}
+
+/// What the table of this number says of the code at an offset in its file, in bytes. Any context.
+#[inline(never)]
+pub(crate) fn rule_at(number: u64, offset: u64) -> Said {
+    let guard = rcu::read_lock();
+    match sys::table_rows(number, &guard) {
+        None => Said::Gone,
+        Some(rows) => match rows.find(offset) {
+            Some(rule) => Said::Rule(*rule),
+            None => Said::Nothing,
+        },
+    }
+}
+
+/// What rows are added for.
+pub(crate) enum Target {
+    /// This file.
+    File(File),
+    /// The vDSO of all tasks.
+    Vdso,
+}
+
+impl Target {
+    fn key(&self) -> FileKey {
+        match self {
+            Target::File(file) => FileKey::of(file),
+            Target::Vdso => FileKey::vdso(),
+        }
+    }
+}
+
+/// Adds the rows of a section that is as if at link-time address 0, in place of those that there
+/// were; of an empty one none, and none will be asked for. Task; sleeps.
+///
+/// # Errors
+///
+/// See [`Rows::new`] and [`sys::publish`]; `ESTALE` if the file was written to meanwhile.
+pub(crate) fn add(section: &KVVec<u8>, target: &Target, user: u32) -> Result {
+    let key = target.key();
+    let rows = match target {
+        _ if section.is_empty() => None,
+        Target::File(file) => Some(Rows::new(section, 0, file)?),
+        Target::Vdso => {
+            let memory = UserMemory::sleeping();
+            let image = Part {
+                memory: &memory,
+                address: sys::vdso().ok_or(ENOENT)?,
+                len: MAX_VDSO,
+            };
+            Some(Rows::new(section, 0, &image)?)
+        }
+    };
+    if target.key() != key {
+        return Err(ESTALE);
+    }
+    let state = TableState {
+        origin: Origin::Added as u32,
+        user,
+        ..TableState::default()
+    };
+    publish(&key, state, rows)
+}
+
+/// Takes the rows of a file away. Task; sleeps.
+///
+/// # Errors
+///
+/// See [`sys::withdraw`].
+pub(crate) fn remove(target: &Target, user: u32) -> Result {
+    sys::withdraw(&target.key(), user)
+}
+
+/// Makes a table of a file's own section, if it has one. What is found is remembered either way,
+/// but for a while if the file cannot be read. Task; sleeps.
+pub(crate) fn meet(file: &File, met: &TableState, may_read: bool) {
+    let key = FileKey::of(file);
+    if key.is_known() {
+        return;
+    }
+    let mut state = *met;
+    let rows = match own_rows(file, may_read, &mut state) {
+        Ok(rows) => rows,
+        // Not now.
+        Err(error) if error == EIO || error == ENOMEM => {
+            state.origin = Origin::Unreadable as u32;
+            None
+        }
+        Err(error) => {
+            stats::bad_section();
+            state.error = error.to_errno().unsigned_abs();
+            None
+        }
+    };
+    if rows.is_some() {
+        state.origin = Origin::Section as u32;
+    } else if state.origin == 0 {
+        state.origin = Origin::NoRows as u32;
+    }
+    // Written to meanwhile, it is met again as another one.
+    if FileKey::of(file) == key {
+        if publish(&key, state, rows).is_err() {
+            // There is no room. To make the table with each sample, for nothing, would be worse.
+            state.origin = Origin::Unreadable as u32;
+            let _ = publish(&key, state, None);
+        }
+    }
+}
+
+/// The table of a file's own section; `None` if there is none, or none that may be read here.
+fn own_rows(file: &File, may_read: bool, state: &mut TableState) -> Result<Option<KBox<Rows>>> {
+    if !may_read {
+        return Ok(None);
+    }
+    let place = match elf::section_of_file(file) {
+        Ok(place) => place,
+        Err(ElfError::Fault { .. }) => return Err(EIO),
+        Err(_) => return Ok(None),
+    };
+    if let Ok((id, len)) = elf::build_id(file) {
+        state.build_id = id;
+        state.build_id_len = len as u32;
+    }
+    let Some(place) = place else {
+        return Ok(None);
+    };
+    let len = usize::try_from(place.filesz)?;
+    if len > MAX_SECTION {
+        return Err(EFBIG);
+    }
+    let mut section = KVVec::from_elem(0u8, len, GFP_KERNEL)?;
+    file.read_into(place.offset, &mut section)
+        .map_err(|error| {
+            // The file may be shorter than it says.
+            if error == ENODATA {
+                EBADMSG
+            } else {
+                EIO
+            }
+        })?;
+    Rows::new(&section, place.vaddr, file).map(Some)
+}
+
+fn publish(key: &FileKey, mut state: TableState, rows: Option<KBox<Rows>>) -> Result {
+    if let Some(rows) = &rows {
+        state.bytes = rows.bytes() as u64;
+        state.rows = rows.table().rows() as u64;
+    }
+    sys::publish(key, &state, rows)
+}

@@ -1,0 +1,120 @@
+/* SPDX-License-Identifier: GPL-2.0-only WITH Linux-syscall-note */
+/*
+ * /dev/sframe_unwind: rows for files that have none of their own, or none that the kernel can read
+ * by itself. To open it takes CAP_PERFMON in the initial user namespace. See
+ * Documentation/device.rst.
+ *
+ * Each structure that is given begins with its size in bytes. One that is longer than the kernel
+ * knows is taken if all that it does not know is zero (else E2BIG).
+ */
+#ifndef _UAPI_SFRAME_UNWIND_H
+#define _UAPI_SFRAME_UNWIND_H
+
+#ifdef __BINDGEN__
+#include <stdint.h>
+typedef uint64_t __u64;
+typedef int64_t __s64;
+typedef uint32_t __u32;
+typedef int32_t __s32;
+typedef uint8_t __u8;
+#else
+#include <linux/types.h>
+#endif
+
+/* Not a file's rows but those of the vDSO; `file` is of no meaning. */
+#define SFRAME_UNWIND_VDSO 1
+
+struct sframe_unwind_add {
+	__u32 size;
+	/* An open descriptor of the file that the rows are for. It need not be open for reading. */
+	__s32 file;
+	/*
+	 * Address and length in bytes of a section, which is as if at link-time address 0. Without
+	 * length: there are no rows, which is not asked for again.
+	 */
+	__u64 section;
+	__u32 section_len;
+	/* 0 or SFRAME_UNWIND_VDSO. */
+	__u32 flags;
+};
+
+/* What is known of a file. */
+enum sframe_unwind_origin {
+	/* Its rows were added. */
+	SFRAME_UNWIND_ADDED = 1,
+	/* Its rows are its own section's. */
+	SFRAME_UNWIND_SECTION = 2,
+	/* It has no section, or one of no use; or its file system is left to user space. */
+	SFRAME_UNWIND_NO_ROWS = 3,
+	/* It could not be read. That will be tried again. */
+	SFRAME_UNWIND_UNREADABLE = 4,
+};
+
+struct sframe_unwind_table {
+	__u32 size;
+	__u32 origin;
+	/* In: what is wanted has a higher number. Out: its number. */
+	__u64 number;
+	/* What tells the file from all others: all 0 is the vDSO. */
+	__u64 inode;
+	__s64 file_size;
+	__s64 modified;
+	__u32 modified_nsec;
+	__u32 device_major;
+	__u32 device_minor;
+	__u32 generation;
+	/* Why its own section is of no use: an errno, or 0. */
+	__u32 error;
+	/* Whose it is: who added it, or whose task had it mapped. */
+	__u32 user;
+	__u64 rows;
+	/* Of memory. */
+	__u64 bytes;
+};
+
+/* A counter of /sys/kernel/debug/sframe_unwind/stats. */
+struct sframe_unwind_counter {
+	__u32 size;
+	/* In: 0 for the first. */
+	__u32 index;
+	__u64 value;
+	/* Ends with a 0. */
+	__u8 name[32];
+};
+
+/*
+ * What read() gives, one or more at once: a file of which there are no rows was met in a task. It
+ * is given once; if nothing is added for the file within two seconds, and it is met again, once
+ * more.
+ */
+struct sframe_unwind_want {
+	__u32 size;
+	/* The process, in the initial PID namespace, that has it mapped there; or had it. */
+	__s32 pid;
+	__u64 start;
+	__u64 end;
+	__u64 inode;
+	__s64 file_size;
+	__u32 device_major;
+	__u32 device_minor;
+	/* As in struct sframe_unwind_table. */
+	__u32 error;
+	/* 0 if it is not known. */
+	__u32 build_id_len;
+	__u8 build_id[32];
+	/*
+	 * Ends with a 0; empty if it is not known. As seen from the first mount namespace, where
+	 * another file may be there by now, or have been all along.
+	 */
+	__u8 path[256];
+};
+
+/* _IOW('S', 0x80, struct sframe_unwind_add), and the same 0x81, which takes no section. */
+#define SFRAME_UNWIND_ADD 0x40185380
+#define SFRAME_UNWIND_REMOVE 0x40185381
+/* _IOWR('S', 0x82, struct sframe_unwind_table): ENOENT if there is none. */
+#define SFRAME_UNWIND_LIST 0xc0505382
+/* _IOWR('S', 0x83, struct sframe_unwind_counter): ENOENT if there is none. */
+#define SFRAME_UNWIND_STATS 0xc0305383
+
+#endif

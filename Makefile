@@ -21,7 +21,7 @@ help:
 	@echo 'On this machine'"'"'s kernel:'
 	@echo '  make           - build the module against KDIR, by default for the running kernel'
 	@echo '                   (scripts/prepare-kernel makes the tree for a Debian kernel)'
-	@echo '  make install   - install the module'
+	@echo '  make install   - install the module, and sframectl if it was built'
 	@echo '  make clean     - remove what was built'
 	@echo '  make tools     - build sframectl, which shows what files hold and makes what they lack, as build/tools/sframectl'
 	@echo '  scripts/selftest - load the module, check a stack, unload it'
@@ -39,12 +39,17 @@ install: modules
 	install -D -m 644 sframe_unwind.ko \
 		"$(INSTALL_MOD_PATH)/lib/modules/$$release/updates/sframe_unwind.ko" && \
 	depmod $(if $(INSTALL_MOD_PATH),-b '$(INSTALL_MOD_PATH)') "$$release"
+	[ ! -e build/tools/sframectl ] || { \
+		install -D build/tools/sframectl '$(INSTALL_MOD_PATH)/usr/local/sbin/sframectl' && \
+		install -D -m 644 tools/sframectl/sframectl.service \
+			'$(INSTALL_MOD_PATH)/usr/local/lib/systemd/system/sframectl.service'; }
 
 # In the prepared root, for its Rust and its C library.
 tools:
-	@bash -c '. scripts/lib.sh && in_root env CARGO_TARGET_DIR=/src/build/target \
-		cargo build --release --locked --manifest-path /src/Cargo.toml -p sframectl'
-	install -D build/target/release/sframectl build/tools/sframectl
+	@bash -c '. scripts/lib.sh && in_root sh -ec " \
+		CARGO_TARGET_DIR=/var/cache/sframe_unwind/target cargo build --quiet --release --locked \
+			--manifest-path /src/Cargo.toml -p sframectl; \
+		install -D /var/cache/sframe_unwind/target/release/sframectl /src/build/tools/sframectl"'
 
 clean:
 	rm -rf build target

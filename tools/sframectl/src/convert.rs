@@ -4,8 +4,13 @@
 
 use std::{
     collections::BTreeMap,
-    fmt::Write,
+    fmt::Write as _,
     fs,
+    io::{
+        self,
+        Read,
+        Write, //
+    },
     path::Path, //
 };
 
@@ -14,6 +19,8 @@ use convert::{
     Unsaid, //
 };
 use serde::Serialize;
+
+use crate::rows;
 
 /// What `--json` prints.
 #[derive(Serialize)]
@@ -37,9 +44,25 @@ struct NotSaid {
 }
 
 /// Converts `file`, writes the section to `out`, and returns what is to be printed.
-pub(crate) fn run(file: &Path, out: &Path, json: bool) -> Result<String, String> {
-    let bytes = fs::read(file).map_err(|error| error.to_string())?;
+pub(crate) fn run(file: &Path, out: &Path, confined: bool, json: bool) -> Result<String, String> {
+    let dash = Path::new("-");
+    let mut bytes = Vec::new();
+    let read = |error: io::Error| error.to_string();
+    if confined {
+        rows::read_confined(&mut bytes)?;
+    } else if file == dash {
+        io::stdin().lock().read_to_end(&mut bytes).map_err(read)?;
+    } else {
+        bytes = fs::read(file).map_err(read)?;
+    }
     let converted = convert::convert(&bytes).map_err(|error| error.to_string())?;
+    if out == dash {
+        io::stdout()
+            .lock()
+            .write_all(&converted.section)
+            .map_err(|error| error.to_string())?;
+        return Ok(String::new());
+    }
     fs::write(out, &converted.section)
         .map_err(|error| format!("cannot write the section to {}: {error}", out.display()))?;
     let report = &converted.report;

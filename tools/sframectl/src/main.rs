@@ -1,17 +1,22 @@
 // SPDX-License-Identifier: GPL-2.0-only
 
-//! `sframectl`: shows, searches and checks the SFrame sections of files, and makes such sections.
+//! `sframectl`: shows, searches and checks the SFrame sections of files, makes such sections, and
+//! gives them to the kernel.
 //!
 //! What a section says is decoded by the crate `sframe`, the very files that run in the kernel
 //! module. This program finds sections in files, applies relocations, and prints. What .eh_frame says
-//! is turned into a section by the crate `convert`.
+//! is turned into a section by the crate `convert`, and given to the module by its device.
 
+mod add;
 mod check;
 mod convert;
+mod device;
 mod dump;
 mod file;
 mod lookup;
 mod raw;
+mod rows;
+mod watch;
 mod words;
 
 use std::{
@@ -60,7 +65,14 @@ the section cannot be written; 2 wrong use.
 Nothing is said otherwise than .eh_frame says it. Where a row cannot be said the section has no
 function, and what is left out is counted by reason.";
 
-/// Shows, searches and checks the SFrame sections of files, and makes such sections.
+const EXIT_CODES_ADD: &str = "\
+Exit codes: 0 success; 1 a file could not be added or removed, or the module is not loaded, or the
+right to use it (CAP_PERFMON) is missing; 2 wrong use.
+
+With --all, files of which there is nothing to add are no failure.";
+
+/// Shows, searches and checks the SFrame sections of files, makes such sections, and gives them to
+/// the kernel module.
 ///
 /// FILE is an ELF file (object file, program, shared library) or a bare section, of SFrame version
 /// 1, 2 or 3, for AMD64, AArch64 or s390x.
@@ -110,12 +122,67 @@ enum Command {
     /// which SFrame does not speak, counts as a row.
     #[command(after_help = EXIT_CODES_CONVERT)]
     Convert {
-        /// The file to read: a program, a shared library, an image of the vDSO.
+        /// The file to read: a program, a shared library, an image of the vDSO; - is standard input.
         file: PathBuf,
-        /// Where to write the section.
+        /// Where to write the section; - is standard output, and nothing else is printed.
         #[arg(short, long, value_name = "OUT")]
         output: PathBuf,
+        /// Give up all rights that are not needed, as `add` and `watch` have it done.
+        #[arg(long, hide = true)]
+        confined: bool,
         /// One line of JSON: sizes in bytes, and what was not said, by reason.
+        #[arg(long)]
+        json: bool,
+    },
+    /// Gives the kernel rows made of .eh_frame, for files that have no section of their own.
+    #[command(after_help = EXIT_CODES_ADD)]
+    Add {
+        /// The files to add.
+        #[arg(required_unless_present_any = ["pid", "all", "vdso"])]
+        files: Vec<PathBuf>,
+        /// All files whose code this process has mapped.
+        #[arg(long)]
+        pid: Option<u32>,
+        /// All files whose code any process has mapped.
+        #[arg(long)]
+        all: bool,
+        /// The vDSO.
+        #[arg(long)]
+        vdso: bool,
+        /// One line of JSON: file, and rows or error, of each.
+        #[arg(long)]
+        json: bool,
+    },
+    /// Takes rows away that were added, or that the kernel has made of a file's own section.
+    #[command(after_help = EXIT_CODES_ADD)]
+    Remove {
+        /// The files whose rows are taken away.
+        #[arg(required_unless_present = "vdso")]
+        files: Vec<PathBuf>,
+        /// The vDSO's.
+        #[arg(long)]
+        vdso: bool,
+    },
+    /// Lists the files that the kernel has rows of, or knows to have none.
+    #[command(after_help = EXIT_CODES_ADD)]
+    List {
+        /// One line of JSON.
+        #[arg(long)]
+        json: bool,
+    },
+    /// Shows the module's counters.
+    #[command(after_help = EXIT_CODES_ADD)]
+    Stats {
+        /// One line of JSON.
+        #[arg(long)]
+        json: bool,
+    },
+    /// Adds rows of each file that the kernel meets in a stack and has none of, until it is ended.
+    ///
+    /// Says what it has added, and `idle` when nothing is left to do.
+    #[command(after_help = EXIT_CODES_ADD)]
+    Watch {
+        /// A line of JSON for each file.
         #[arg(long)]
         json: bool,
     },
@@ -135,10 +202,37 @@ fn main() -> ExitCode {
             let result = File::read(&file).map(|read| check::run(&read, &file));
             (file, result)
         }
-        Command::Convert { file, output, json } => {
-            let result = convert::run(&file, &output, json).map(|text| (text, true));
+        Command::Convert {
+            file,
+            output,
+            confined,
+            json,
+        } => {
+            let result = convert::run(&file, &output, confined, json).map(|text| (text, true));
             (file, result)
         }
+        Command::Add {
+            files,
+            pid,
+            all,
+            vdso,
+            json,
+        } => {
+            let which = add::Which {
+                files: &files,
+                pid,
+                all,
+                vdso,
+            };
+            ("add".into(), add::run(&which, json))
+        }
+        Command::Remove { files, vdso } => ("remove".into(), add::remove(&files, vdso)),
+        Command::List { json } => ("list".into(), add::list(json).map(|text| (text, true))),
+        Command::Stats { json } => ("stats".into(), add::stats(json).map(|text| (text, true))),
+        Command::Watch { json } => (
+            "watch".into(),
+            watch::run(json).map(|()| (String::new(), true)),
+        ),
     };
     match result {
         Ok((text, good)) => print(&text, good),

@@ -1106,3 +1106,46 @@ fn nothing_makes_it_panic() {
         );
     }
 }
+
+#[test]
+fn without_the_module_it_says_so() {
+    if Path::new("/dev/sframe_unwind").exists() {
+        return;
+    }
+    for arguments in [
+        &["add", "/bin/true"][..],
+        &["remove", "/bin/true"],
+        &["list"],
+        &["stats"],
+        &["watch"],
+    ] {
+        let output = Command::new(env!("CARGO_BIN_EXE_sframectl"))
+            .args(arguments)
+            .output()
+            .unwrap();
+        let said = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(1), "{said}");
+        assert!(said.contains("is the module loaded"), "{said}");
+    }
+}
+
+#[test]
+fn what_is_converted_apart_is_the_same() {
+    let file = "/bin/sh";
+    let convert = |arguments: &[&str]| {
+        let output = Command::new(env!("CARGO_BIN_EXE_sframectl"))
+            .arg("convert")
+            .args(arguments)
+            .stdin(fs::File::open(file).unwrap())
+            .output()
+            .unwrap();
+        assert!(output.status.success());
+        output.stdout
+    };
+    let section = convert(&["-", "-o", "-"]);
+    assert!(section.starts_with(&[0xe2, 0xde, 3]));
+    assert!(convert(&["-", "-o", "-", "--confined"]) == section);
+    let out = workdir("convert").join("apart.sframe");
+    convert(&[file, "-o", out.to_str().unwrap()]);
+    assert!(fs::read(out).unwrap() == section);
+}

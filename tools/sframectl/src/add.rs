@@ -1,0 +1,377 @@
+// SPDX-License-Identifier: GPL-2.0-only
+
+//! `sframectl add`, `remove`, `list` and `stats`: what the kernel has rows of.
+
+use std::{
+    collections::BTreeMap,
+    fs::{
+        self,
+        File, //
+    },
+    io::{
+        self,
+        IsTerminal,
+        Write, //
+    },
+    os::unix::fs::{
+        FileExt,
+        MetadataExt, //
+    },
+    path::{
+        Path,
+        PathBuf, //
+    },
+    sync::Mutex,
+    thread,
+};
+
+use rustix::fs::{
+    major,
+    minor, //
+};
+use serde::Serialize;
+use sframe::section::Section;
+
+use crate::{
+    device::{
+        self,
+        Device,
+        Table,
+        Target, //
+    },
+    rows,
+};
+
+/// A file to be added, and by which name it is spoken of.
+struct Item {
+    name: String,
+    open: Vec<PathBuf>,
+}
+
+/// What became of a file.
+#[derive(Serialize)]
+struct Outcome {
+    file: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    rows: Option<u32>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    error: Option<String>,
+}
+
+/// Which files are added.
+pub(crate) struct Which<'a> {
+    pub(crate) files: &'a [PathBuf],
+    pub(crate) pid: Option<u32>,
+    pub(crate) all: bool,
+    pub(crate) vdso: bool,
+}
+
+/// Adds rows, and tells what became of each file, and whether all was good.
+pub(crate) fn run(which: &Which<'_>, json: bool) -> Result<(String, bool), String> {
+    let device = Device::open()?;
+    let mut items: Vec<Item> = which
+        .files
+        .iter()
+        .map(|path| Item {
+            name: path.display().to_string(),
+            open: vec![path.clone()],
+        })
+        .collect();
+    if let Some(pid) = which.pid {
+        items.extend(mapped(&[pid])?.into_values());
+    }
+    if which.all {
+        items.extend(mapped(&processes()?)?.into_values());
+    }
+    let mut outcomes = Vec::new();
+    if which.vdso {
+        outcomes.push(outcome("[vdso]".to_owned(), add_vdso(&device)));
+    }
+    // Of processes, what the kernel knows already is left as it is.
+    let known = if which.files.is_empty() {
+        device.list()?
+    } else {
+        Vec::new()
+    };
+    outcomes.extend(add_items(&device, items, &known));
+    let good = outcomes.iter().all(|outcome| outcome.error.is_none());
+    Ok((tell(&outcomes, json)?, good || which.all))
+}
+
+fn tell(outcomes: &[Outcome], json: bool) -> Result<String, String> {
+    if json {
+        let text = serde_json::to_string(outcomes).map_err(|error| error.to_string())?;
+        return Ok(text + "\n");
+    }
+    let line = |outcome: &Outcome| match (&outcome.error, outcome.rows) {
+        (Some(error), _) => format!("{}: {error}\n", outcome.file),
+        (None, Some(rows)) => format!("{}: {rows} rows\n", outcome.file),
+        (None, None) => format!("{}: known already\n", outcome.file),
+    };
+    Ok(outcomes.iter().map(line).collect())
+}
+
+fn outcome(file: String, result: Result<Option<u32>, String>) -> Outcome {
+    let (rows, error) = match result {
+        Ok(rows) => (rows, None),
+        Err(error) => (None, Some(error)),
+    };
+    Outcome { file, rows, error }
+}
+
+fn add_items(device: &Device, items: Vec<Item>, known: &[Table]) -> Vec<Outcome> {
+    let count = items.len();
+    let shows = io::stderr().is_terminal() && count > 1;
+    let left = Mutex::new(items.into_iter());
+    let done = Mutex::new(Vec::new());
+    let work = || loop {
+        let Some(item) = left.lock().ok().and_then(|mut left| left.next()) else {
+            return;
+        };
+        let result =
+            item.open()
+                .and_then(|file| match known.iter().any(|table| is_of(table, &file)) {
+                    true => Ok(None),
+                    false => add(device, &file).map(Some),
+                });
+        if let Ok(mut done) = done.lock() {
+            done.push(outcome(item.name, result));
+            if shows {
+                let _ = write!(io::stderr(), "\r{} of {count} files", done.len());
+            }
+        }
+    };
+    let workers = thread::available_parallelism().map_or(1, usize::from);
+    thread::scope(|scope| {
+        for _ in 0..workers.min(count) {
+            scope.spawn(work);
+        }
+    });
+    if shows {
+        let _ = writeln!(io::stderr());
+    }
+    let mut outcomes = done.into_inner().unwrap_or_default();
+    outcomes.sort_by(|one: &Outcome, other| one.file.cmp(&other.file));
+    outcomes
+}
+
+impl Item {
+    fn open(&self) -> Result<File, String> {
+        let mut why = "there is no such file".to_owned();
+        for path in &self.open {
+            match File::open(path) {
+                Ok(file) => return Ok(file),
+                Err(error) => why = error.to_string(),
+            }
+        }
+        Err(why)
+    }
+}
+
+/// Adds the rows of an open file, and tells how many they are.
+///
+/// # Errors
+///
+/// What is wrong with the file. If there is nothing to make rows of, the kernel is told so.
+pub(crate) fn add(device: &Device, file: &File) -> Result<u32, String> {
+    let section = match rows::section_of(file) {
+        Ok(section) => section,
+        Err(error) => {
+            device.add(Target::File(file), &[])?;
+            return Err(error);
+        }
+    };
+    device.add(Target::File(file), &section)?;
+    Ok(count(&section))
+}
+
+/// How many rows a section has, as its header tells.
+fn count(section: &[u8]) -> u32 {
+    Section::open(section, 0, section.len() as u64).map_or(0, |section| section.num_fres())
+}
+
+/// Adds the rows of the vDSO, as this process has it.
+pub(crate) fn add_vdso(device: &Device) -> Result<Option<u32>, String> {
+    let maps = fs::read_to_string("/proc/self/maps").map_err(|error| error.to_string())?;
+    let (start, end) = maps
+        .lines()
+        .find(|line| line.ends_with("[vdso]"))
+        .and_then(range)
+        .ok_or("this process has no vDSO")?;
+    let mut image = vec![0; (end - start) as usize];
+    File::open("/proc/self/mem")
+        .and_then(|memory| memory.read_exact_at(&mut image, start))
+        .map_err(|error| format!("/proc/self/mem: {error}"))?;
+    // This is of the kernel itself, and can be read here.
+    let converted = convert::convert(&image).map_err(|error| error.to_string())?;
+    device.add(Target::Vdso, &converted.section)?;
+    Ok(Some(count(&converted.section)))
+}
+
+/// The address range that a line of /proc/PID/maps begins with.
+fn range(line: &str) -> Option<(u64, u64)> {
+    let (start, end) = line.split_once(' ')?.0.split_once('-')?;
+    let number = |digits| u64::from_str_radix(digits, 16).ok();
+    Some((number(start)?, number(end)?))
+}
+
+fn processes() -> Result<Vec<u32>, String> {
+    let entries = fs::read_dir("/proc").map_err(|error| format!("/proc: {error}"))?;
+    Ok(entries
+        .filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok())
+        .collect())
+}
+
+/// The files whose code processes have mapped, by device and inode.
+fn mapped(pids: &[u32]) -> Result<BTreeMap<(String, String), Item>, String> {
+    let mut files = BTreeMap::new();
+    for pid in pids {
+        let path = format!("/proc/{pid}/maps");
+        let maps = match fs::read_to_string(&path) {
+            Ok(maps) => maps,
+            Err(error) if pids.len() == 1 => return Err(format!("{path}: {error}")),
+            // It has ended meanwhile.
+            Err(_) => continue,
+        };
+        for line in maps.lines() {
+            let mut fields = line.split_ascii_whitespace();
+            let (Some(place), Some(flags), Some(_), Some(device), Some(inode)) = (
+                fields.next(),
+                fields.next(),
+                fields.next(),
+                fields.next(),
+                fields.next(),
+            ) else {
+                continue;
+            };
+            if !flags.contains('x') || inode == "0" {
+                continue;
+            }
+            let name = line.find('/').map_or(place, |at| &line[at..]).to_owned();
+            let item = || Item {
+                open: vec![
+                    format!("/proc/{pid}/map_files/{place}").into(),
+                    name.clone().into(),
+                ],
+                name: name.clone(),
+            };
+            files
+                .entry((device.to_owned(), inode.to_owned()))
+                .or_insert_with(item);
+        }
+    }
+    Ok(files)
+}
+
+/// Whether a table has rows of this very file.
+fn is_of(table: &Table, file: &File) -> bool {
+    let Ok(metadata) = file.metadata() else {
+        return false;
+    };
+    table.rows != 0
+        && table.inode == metadata.ino()
+        && u64::try_from(table.file_size) == Ok(metadata.len())
+        && (table.device_major, table.device_minor)
+            == (major(metadata.dev()), minor(metadata.dev()))
+        && table.modified == metadata.mtime()
+        && i64::from(table.modified_nsec) == metadata.mtime_nsec()
+}
+
+/// Takes rows away.
+pub(crate) fn remove(files: &[PathBuf], vdso: bool) -> Result<(String, bool), String> {
+    let device = Device::open()?;
+    let mut good = true;
+    let mut text = String::new();
+    let mut tell = |name: &Path, result: Result<bool, String>| {
+        let what = match result {
+            Ok(true) => "removed".to_owned(),
+            Ok(false) => {
+                good = false;
+                "there were no rows".to_owned()
+            }
+            Err(error) => {
+                good = false;
+                error
+            }
+        };
+        text += &format!("{}: {what}\n", name.display());
+    };
+    for path in files {
+        let result = File::open(path)
+            .map_err(|error| error.to_string())
+            .and_then(|file| device.remove(Target::File(&file)));
+        tell(path, result);
+    }
+    if vdso {
+        tell(Path::new("[vdso]"), device.remove(Target::Vdso));
+    }
+    Ok((text, good))
+}
+
+#[derive(Serialize)]
+struct Listed {
+    origin: &'static str,
+    rows: u64,
+    bytes: u64,
+    device: String,
+    inode: u64,
+    user: u32,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    file: Option<String>,
+}
+
+/// Lists what the kernel knows of files. It does not know their names: those are of running
+/// processes.
+pub(crate) fn list(json: bool) -> Result<String, String> {
+    let tables = Device::open()?.list()?;
+    let names = mapped(&processes()?)?;
+    let listed: Vec<Listed> = tables
+        .iter()
+        .map(|table| {
+            let device = format!("{:02x}:{:02x}", table.device_major, table.device_minor);
+            let name = names.get(&(device.clone(), table.inode.to_string()));
+            Listed {
+                origin: device::origin(table),
+                rows: table.rows,
+                bytes: table.bytes,
+                inode: table.inode,
+                user: table.user,
+                file: match (table.inode, name) {
+                    (0, _) => Some("[vdso]".to_owned()),
+                    (_, name) => name.map(|item| item.name.clone()),
+                },
+                device,
+            }
+        })
+        .collect();
+    if json {
+        let text = serde_json::to_string(&listed).map_err(|error| error.to_string())?;
+        return Ok(text + "\n");
+    }
+    let mut text = "origin          rows      bytes   user  device:inode  file\n".to_owned();
+    for table in &listed {
+        text += &format!(
+            "{:<10} {:>9} {:>10} {:>6}  {}:{}  {}\n",
+            table.origin,
+            table.rows,
+            table.bytes,
+            table.user,
+            table.device,
+            table.inode,
+            table.file.as_deref().unwrap_or("-"),
+        );
+    }
+    Ok(text)
+}
+
+/// Shows the module's counters.
+pub(crate) fn stats(json: bool) -> Result<String, String> {
+    let counters = Device::open()?.stats()?;
+    if json {
+        let counters: BTreeMap<_, _> = counters.into_iter().collect();
+        let text = serde_json::to_string(&counters).map_err(|error| error.to_string())?;
+        return Ok(text + "\n");
+    }
+    let line = |(name, value): &(String, u64)| format!("{name} {value}\n");
+    Ok(counters.iter().map(line).collect())
+}

@@ -1,0 +1,150 @@
+// SPDX-License-Identifier: GPL-2.0-only
+
+//! Rows for files that are open: made by a process of its own that may do nothing else, and kept.
+
+use std::{
+    env,
+    fs::{
+        self,
+        File, //
+    },
+    io::Read,
+    os::unix::{
+        fs::{
+            FileExt,
+            MetadataExt, //
+        },
+        process::CommandExt, //
+    },
+    path::PathBuf,
+    process::{
+        Command,
+        Stdio, //
+    },
+};
+
+use rustix::process::{
+    geteuid,
+    setrlimit,
+    Resource,
+    Rlimit, //
+};
+use sframe::{
+    bytes::{
+        Fault,
+        Source, //
+    },
+    elf, //
+};
+
+use crate::device::hexadecimal;
+
+/// Made by another version, what is kept may be another section.
+const VERSION: &str = env!("CARGO_PKG_VERSION");
+const NOBODY: u32 = 65534;
+/// The most memory for a conversion, in bytes; it takes the file and ten times its .eh_frame.
+const MEMORY: u64 = 8 << 30;
+/// The most time for a conversion, in seconds of a CPU. Programs of 100 MB take one.
+const SECONDS: u64 = 120;
+
+/// Makes the section of a file, or finds it where it was kept.
+///
+/// # Errors
+///
+/// The file has nothing to make rows of: that is what it says.
+pub(crate) fn section_of(file: &File) -> Result<Vec<u8>, String> {
+    let kept = place(file);
+    if let Some(section) = kept.as_ref().and_then(|place| fs::read(place).ok()) {
+        return Ok(section);
+    }
+    let section = convert(file)?;
+    if let Some(place) = kept {
+        // Whole or not at all. Where it cannot be kept it is made again.
+        let new = place.with_extension(format!("{}", std::process::id()));
+        let _ = fs::write(&new, &section).and_then(|()| fs::rename(&new, &place));
+    }
+    Ok(section)
+}
+
+/// Where the section of a file is kept. By its build ID, which anyone may give to any file: only
+/// for files that root alone can have made.
+fn place(file: &File) -> Option<PathBuf> {
+    let metadata = file.metadata().ok()?;
+    if metadata.uid() != 0 || metadata.mode() & 0o022 != 0 || !geteuid().is_root() {
+        return None;
+    }
+    let (id, len) = elf::build_id(&Bytes(file)).ok()?;
+    if len == 0 {
+        return None;
+    }
+    let directory = env::var_os("CACHE_DIRECTORY").unwrap_or("/var/cache/sframe_unwind".into());
+    let directory = PathBuf::from(directory);
+    fs::create_dir_all(&directory).ok()?;
+    let id = hexadecimal(id.get(..len)?);
+    Some(directory.join(format!("{id}-{}-{VERSION}.sframe", metadata.len())))
+}
+
+/// A file as bytes from its start.
+struct Bytes<'a>(&'a File);
+
+impl Source for Bytes<'_> {
+    fn read<const N: usize>(&self, offset: u64) -> Result<[u8; N], Fault> {
+        let mut bytes = [0; N];
+        match self.0.read_exact_at(&mut bytes, offset) {
+            Ok(()) => Ok(bytes),
+            Err(_) => Err(Fault),
+        }
+    }
+}
+
+/// Has a process convert it that is given the file, and nothing else.
+fn convert(file: &File) -> Result<Vec<u8>, String> {
+    let with = |what: &'static str| move |error| format!("{what}: {error}");
+    let file = file.try_clone().map_err(with("cannot hand the file on"))?;
+    let mut command = Command::new("/proc/self/exe");
+    command
+        .args(["convert", "--confined", "-", "-o", "-"])
+        .env_clear()
+        .current_dir("/")
+        .stdin(file)
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped());
+    if geteuid().is_root() {
+        command.gid(NOBODY).uid(NOBODY);
+    }
+    let done = command.output().map_err(with("cannot convert"))?;
+    if done.status.success() {
+        return Ok(done.stdout);
+    }
+    let said = String::from_utf8_lossy(&done.stderr);
+    let said = said.trim().trim_start_matches("sframectl: -: ");
+    Err(if said.is_empty() {
+        format!("the conversion ended with {}", done.status)
+    } else {
+        said.to_owned()
+    })
+}
+
+/// In that process: reads the file, and gives up what is not needed any more.
+pub(crate) fn read_confined(bytes: &mut Vec<u8>) -> Result<(), String> {
+    let limit = |most| Rlimit {
+        current: Some(most),
+        maximum: Some(most),
+    };
+    // No file and no socket can be opened any more; what is open stays.
+    for (resource, most) in [
+        (Resource::As, MEMORY),
+        (Resource::Cpu, SECONDS),
+        (Resource::Core, 0),
+        (Resource::Fsize, MEMORY),
+        (Resource::Nofile, 0),
+    ] {
+        setrlimit(resource, limit(most)).map_err(|error| format!("setrlimit: {error}"))?;
+    }
+    rustix::thread::set_no_new_privs(true).map_err(|error| format!("prctl: {error}"))?;
+    std::io::stdin()
+        .lock()
+        .read_to_end(bytes)
+        .map_err(|error| error.to_string())?;
+    Ok(())
+}

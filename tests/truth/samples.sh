@@ -16,7 +16,7 @@ shift || true
 if [ $# = 0 ]; then
 	many=shapes-O0,shapes-O2,shapes-clang-O2,shapes-static-pie,stack-O2,signals,threads,jumps
 	set -- "v2=$many,exceptions-O2,shapes-musl,threads-musl,bash,sqlite3,gzip,lua" \
-		v3=shapes-O2,shapes-musl,bash,sqlite3
+		v3=shapes-O2,shapes-musl,bash,sqlite3 debian
 fi
 out=$SRC/build/truth/samples
 rm -rf "$out"
@@ -26,6 +26,7 @@ in_root sh -euc '
 	cc -O2 -o /src/build/truth/recorder /src/tests/truth/recorder.c
 	CARGO_TARGET_DIR=/src/build/target cargo build -q --release --locked \
 		--manifest-path /src/Cargo.toml -p truth --bin samples'
+make -s -C "$SRC" tools
 failed=0
 for wanted; do
 	version=${wanted%%=*}
@@ -48,7 +49,7 @@ say "judging"
 status=0
 # shellcheck disable=SC2016
 in_root sh -c '
-	exec /src/build/target/release/samples --map /tmp/truth=/src/build/truth --at-least "$1" \
+	exec /src/build/target/release/samples --converted debian/ --map /tmp/truth=/src/build/truth --at-least "$1" \
 		--json /src/build/truth/samples/json /src/build/truth/samples/recordings/*' \
 	samples $((samples - samples / 16)) >"$out/log" || status=$?
 [ -n "${KEEP-}" ] || rm -rf "$out/recordings"

@@ -276,11 +276,12 @@ pub(crate) struct Judge {
 }
 
 impl Judge {
-    pub(crate) fn new() -> Judge {
+    /// One that takes files to have the rows that `walker` sees.
+    pub(crate) fn new(walker: Walker) -> Judge {
         Judge {
             files: Files::new(),
             unwinder: Unwinder::new(),
-            walker: Walker::new(),
+            walker,
             found: Vec::new(),
         }
     }

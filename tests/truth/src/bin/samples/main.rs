@@ -25,6 +25,7 @@ use clap::Parser;
 use judge::Judge;
 use recording::Recording;
 use report::Report;
+use truth::policy::Walker;
 
 /// Judges recorded samples: is the kernel's stack the one that .eh_frame tells?
 #[derive(Parser)]
@@ -38,6 +39,10 @@ struct Arguments {
     /// FROM=TO: files whose names begin with FROM are at TO instead.
     #[arg(long, value_parser = translation)]
     map: Vec<(String, String)>,
+    /// Of recordings whose names begin so, files that had no rows had been given some, as `sframectl
+    /// watch` does.
+    #[arg(long, value_name = "NAME")]
+    converted: Option<String>,
     /// Where all figures go, as JSON.
     #[arg(long)]
     json: Option<PathBuf>,
@@ -58,7 +63,8 @@ fn translation(text: &str) -> Result<(String, String), String> {
 
 fn main() -> ExitCode {
     let arguments = Arguments::parse();
-    let mut judge = Judge::new();
+    let mut judge = Judge::new(Walker::new());
+    let mut judge_converted = Judge::new(Walker::with_converted());
     let mut report = Report::new(arguments.show);
     let mut unread = false;
     for path in &arguments.files {
@@ -66,6 +72,12 @@ fn main() -> ExitCode {
         let judged = judged.and_then(|bytes| {
             let recording = Recording::parse(&bytes).map_err(|error| error.to_string())?;
             report.begin(path, &recording);
+            let name = recording.name.as_deref().unwrap_or_default();
+            let converted = arguments.converted.as_ref();
+            let judge = match converted.is_some_and(|start| name.starts_with(start)) {
+                true => &mut judge_converted,
+                false => &mut judge,
+            };
             judge.judge(
                 &recording,
                 &arguments.root,

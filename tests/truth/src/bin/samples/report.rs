@@ -654,9 +654,14 @@ mod tests {
         let recording = Recording::parse(&file).unwrap();
         let mut report = Report::new(2);
         report.begin(Path::new("x"), &recording);
-        Judge::new().judge(&recording, Path::new("/"), &[], |sample, finding| {
-            report.add(sample, finding);
-        });
+        Judge::new(truth::policy::Walker::new()).judge(
+            &recording,
+            Path::new("/"),
+            &[],
+            |sample, finding| {
+                report.add(sample, finding);
+            },
+        );
         report
     }
 

@@ -1,0 +1,100 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""usage: nonsense.py SECONDS
+
+Tells /dev/sframe_unwind nonsense, by random structures and sections, for so long. The status is 0
+only if each errno is one that Documentation/device.rst has.
+"""
+
+import collections
+import ctypes
+import errno
+import fcntl
+import os
+import random
+import struct
+import subprocess
+import sys
+import time
+
+ADD, REMOVE, LIST, STATS = 0x40185380, 0x40185381, 0xC0505382, 0xC0305383
+ALLOWED = {
+    ADD: {0, errno.EBADF, errno.EINVAL, errno.E2BIG, errno.EFAULT, errno.EFBIG, errno.ENOEXEC,
+          errno.EBADMSG, errno.EOPNOTSUPP, errno.ENOSPC, errno.EIO, errno.ENOMEM, errno.ENOENT},
+    REMOVE: {0, errno.EBADF, errno.EINVAL, errno.E2BIG, errno.EFAULT, errno.ENOENT},
+    LIST: {0, errno.EINVAL, errno.E2BIG, errno.EFAULT, errno.ENOENT},
+    STATS: {0, errno.EINVAL, errno.E2BIG, errno.EFAULT, errno.ENOENT},
+}
+
+random.seed(1)
+device = os.open("/dev/sframe_unwind", os.O_RDWR | os.O_NONBLOCK)
+# No Debian program stays with rows that are made up: these are a copy's.
+program = os.memfd_create("copy")
+with open("/usr/bin/sleep", "rb") as sleep:
+    os.write(program, sleep.read())
+text = os.memfd_create("text")
+os.write(text, b"no program")
+descriptors = [program, program, program, text, device, -1, 0, 1 << 30]
+section = subprocess.run(["/src/build/tools/sframectl", "convert", "/usr/bin/sleep", "-o", "-"],
+                         check=True, stdout=subprocess.PIPE).stdout
+libc = ctypes.CDLL(None, use_errno=True)
+room = ctypes.create_string_buffer(1 << 16)
+seen = collections.Counter()
+
+
+def some_section():
+    """One that is spoilt, cut off, whole, or noise."""
+    bytes_ = bytearray(section if random.random() < 0.8 else random.randbytes(random.randrange(200)))
+    for _ in range(random.choice((0, 1, 2, 8))):
+        if bytes_:
+            at = random.randrange(min(len(bytes_), random.choice((40, 400, len(bytes_)))))
+            bytes_[at] = random.randrange(256)
+    return bytes(bytes_[:random.randrange(len(bytes_) + 1)] if random.random() < 0.2 else bytes_)
+
+
+def structure(size):
+    """Of a size that is right, too short, or too long, with zeros or not."""
+    body = bytearray(random.randbytes(size))
+    told = random.choice((size,) * 30 + (0, 4, size - 1, size + 8, 4096, 5000, random.getrandbits(32)))
+    body += bytes(8192 - size)
+    if random.random() < 0.2:
+        body[size + random.randrange(4)] = 1
+    body[:4] = struct.pack("I", told)
+    return body
+
+
+end = time.monotonic() + int(sys.argv[1])
+while time.monotonic() < end:
+    command = random.choice((ADD, ADD, ADD, REMOVE, LIST, STATS, random.getrandbits(32)))
+    body = structure({ADD: 24, REMOVE: 24, LIST: 80, STATS: 48}.get(command, 24))
+    if command in (ADD, REMOVE) and random.random() < 0.9:
+        bytes_ = some_section()
+        keep = ctypes.create_string_buffer(bytes_, max(len(bytes_), 1))
+        address = random.choice((ctypes.addressof(keep),) * 8 + (0, 1 << 63, random.getrandbits(64)))
+        length = random.choice((len(bytes_),) * 8 + (0, random.getrandbits(32)))
+        # Not the vDSO: its rows are of use to all.
+        body[4:24] = struct.pack("=iQII", random.choice(descriptors), address, length,
+                                 random.choice((0, 0, 0, 2, 4)))
+    elif command in (ADD, REMOVE) and body[20] & 1:
+        body[20] &= 0xFE
+    if command == STATS and random.random() < 0.9:
+        body[4:8] = struct.pack("I", random.randrange(80))
+    room[:len(body)] = bytes(body)
+    where = random.choice((ctypes.addressof(room),) * 9 + (random.getrandbits(64),))
+    # An address, not an object, which Python would copy.
+    result = libc.ioctl(device, ctypes.c_ulong(command), ctypes.c_ulong(where))
+    number = ctypes.get_errno() if result < 0 else 0
+    seen[command if command in ALLOWED else "other", number] += 1
+    if number not in ALLOWED.get(command, {errno.ENOTTY}):
+        sys.exit(f"command {command:#x}: errno {number} ({os.strerror(number)}), of {bytes(body[:80]).hex()}")
+    if random.random() < 0.05:
+        try:
+            os.read(device, random.randrange(2000))
+        except BlockingIOError:
+            pass
+        except OSError as error:
+            if error.errno != errno.EINVAL:
+                sys.exit(f"read: {error}")
+for (command, number), count in sorted(seen.items(), key=str):
+    print(f"{command if command == 'other' else hex(command)}: {errno.errorcode.get(number, number)}: {count}")
+if seen[ADD, 0] < 10 or seen[ADD, errno.EBADMSG] < 10 or sum(seen.values()) < 500:
+    sys.exit("hardly anything was told")

@@ -42,14 +42,16 @@ install: modules
 	[ ! -e build/tools/sframectl ] || { \
 		install -D build/tools/sframectl '$(INSTALL_MOD_PATH)/usr/local/sbin/sframectl' && \
 		install -D -m 644 tools/sframectl/sframectl.service \
-			'$(INSTALL_MOD_PATH)/usr/local/lib/systemd/system/sframectl.service'; }
+			'$(INSTALL_MOD_PATH)/usr/local/lib/systemd/system/sframectl.service' && \
+		install -D -m 644 -t '$(INSTALL_MOD_PATH)/usr/local/share/man/man1' build/tools/man/*; }
 
 # In the prepared root, for its Rust and its C library.
 tools:
 	@bash -c '. scripts/lib.sh && in_root sh -ec " \
 		CARGO_TARGET_DIR=/var/cache/sframe_unwind/target cargo build --quiet --release --locked \
 			--manifest-path /src/Cargo.toml -p sframectl; \
-		install -D /var/cache/sframe_unwind/target/release/sframectl /src/build/tools/sframectl"'
+		install -D /var/cache/sframe_unwind/target/release/sframectl /src/build/tools/sframectl; \
+		mkdir -p /src/build/tools/man; /src/build/tools/sframectl man /src/build/tools/man"'
 
 clean:
 	rm -rf build target

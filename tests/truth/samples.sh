@@ -24,7 +24,7 @@ mkdir -p "$out/recordings"
 
 in_root sh -euc '
 	cc -O2 -o /src/build/truth/recorder /src/tests/truth/recorder.c
-	CARGO_TARGET_DIR=/src/build/target cargo build -q --release --locked \
+	CARGO_TARGET_DIR=/var/cache/sframe_unwind/target cargo build -q --release --locked \
 		--manifest-path /src/Cargo.toml -p truth --bin samples'
 make -s -C "$SRC" tools
 failed=0
@@ -49,7 +49,7 @@ say "judging"
 status=0
 # shellcheck disable=SC2016
 in_root sh -c '
-	exec /src/build/target/release/samples --converted debian/ --map /tmp/truth=/src/build/truth --at-least "$1" \
+	exec /var/cache/sframe_unwind/target/release/samples --converted debian/ --map /tmp/truth=/src/build/truth --at-least "$1" \
 		--json /src/build/truth/samples/json /src/build/truth/samples/recordings/*' \
 	samples $((samples - samples / 16)) >"$out/log" || status=$?
 [ -n "${KEEP-}" ] || rm -rf "$out/recordings"

@@ -24,7 +24,7 @@ fi
 count=$(for version; do cat "$SRC/build/truth/$version/programs"; done | wc -l)
 each=$(((total + count - 1) / count))
 
-in_root env CARGO_TARGET_DIR=/src/build/target \
+in_root env CARGO_TARGET_DIR=/var/cache/sframe_unwind/target \
 	cargo build -q --release --locked --manifest-path /src/Cargo.toml -p truth --bin steps
 rm -rf "$out"
 mkdir -p "$out"
@@ -34,7 +34,7 @@ for version; do
 	options=()
 	# Those have no rows of their own.
 	[ "$version" != debian ] || options=(--convert --pause 300000)
-	in_root /src/build/target/release/steps "${options[@]}" --steps "$each" --seed "${SEED:-1}" \
+	in_root /var/cache/sframe_unwind/target/release/steps "${options[@]}" --steps "$each" --seed "${SEED:-1}" \
 		--seconds "${SECONDS_EACH:-120}" --table "/src/build/truth/$version/programs" \
 		--json "/src/build/truth/steps/$version.json" | tee "$out/$version.log" |
 		grep -vE '^(steps|explained): ' || true

@@ -103,12 +103,20 @@ fn tell(outcomes: &[Outcome], json: bool) -> Result<String, String> {
         let text = serde_json::to_string(outcomes).map_err(|error| error.to_string())?;
         return Ok(text + "\n");
     }
-    let line = |outcome: &Outcome| match (&outcome.error, outcome.rows) {
-        (Some(error), _) => format!("{}: {error}\n", outcome.file),
-        (None, Some(rows)) => format!("{}: {rows} rows\n", outcome.file),
-        (None, None) => format!("{}: known already\n", outcome.file),
-    };
-    Ok(outcomes.iter().map(line).collect())
+    let mut text = String::new();
+    for Outcome { file, rows, error } in outcomes {
+        match (error, rows) {
+            (Some(error), _) => complain(file, error),
+            (None, Some(rows)) => text += &format!("{file}: {rows} rows\n"),
+            (None, None) => text += &format!("{file}: known already\n"),
+        }
+    }
+    Ok(text)
+}
+
+/// Where not even that can be said, the exit code has to do.
+fn complain(file: &str, error: &str) {
+    let _ = writeln!(io::stderr(), "sframectl: {file}: {error}");
 }
 
 fn outcome(file: String, result: Result<Option<u32>, String>) -> Outcome {
@@ -283,18 +291,13 @@ pub(crate) fn remove(files: &[PathBuf], vdso: bool) -> Result<(String, bool), St
     let mut good = true;
     let mut text = String::new();
     let mut tell = |name: &Path, result: Result<bool, String>| {
-        let what = match result {
-            Ok(true) => "removed".to_owned(),
-            Ok(false) => {
-                good = false;
-                "there were no rows".to_owned()
-            }
-            Err(error) => {
-                good = false;
-                error
-            }
-        };
-        text += &format!("{}: {what}\n", name.display());
+        let name = name.display().to_string();
+        match result {
+            Ok(true) => text += &format!("{name}: removed\n"),
+            Ok(false) => complain(&name, "there were no rows"),
+            Err(ref error) => complain(&name, error),
+        }
+        good &= result == Ok(true);
     };
     for path in files {
         let result = File::open(path)

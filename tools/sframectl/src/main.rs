@@ -33,6 +33,7 @@ use std::{
 };
 
 use clap::{
+    CommandFactory,
     Parser,
     Subcommand, //
 };
@@ -177,6 +178,12 @@ enum Command {
         #[arg(long)]
         json: bool,
     },
+    /// Writes manual pages, as `make tools` has it done.
+    #[command(hide = true)]
+    Man {
+        /// Where they go.
+        directory: PathBuf,
+    },
     /// Adds rows of each file that the kernel meets in a stack and has none of, until it is ended.
     ///
     /// Says what it has added, and `idle` when nothing is left to do.
@@ -229,6 +236,12 @@ fn main() -> ExitCode {
         Command::Remove { files, vdso } => ("remove".into(), add::remove(&files, vdso)),
         Command::List { json } => ("list".into(), add::list(json).map(|text| (text, true))),
         Command::Stats { json } => ("stats".into(), add::stats(json).map(|text| (text, true))),
+        Command::Man { directory } => {
+            let result = clap_mangen::generate_to(Arguments::command(), &directory)
+                .map(|()| (String::new(), true))
+                .map_err(|error| error.to_string());
+            (directory, result)
+        }
         Command::Watch { json } => (
             "watch".into(),
             watch::run(json).map(|()| (String::new(), true)),

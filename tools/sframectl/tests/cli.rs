@@ -1149,3 +1149,13 @@ fn what_is_converted_apart_is_the_same() {
     convert(&[file, "-o", out.to_str().unwrap()]);
     assert!(fs::read(out).unwrap() == section);
 }
+
+#[test]
+fn manual_pages_tell_of_exit_codes() {
+    let pages = workdir("man");
+    assert_eq!(call("man", &pages, &[]).code, 0);
+    for page in ["sframectl.1", "sframectl-convert.1", "sframectl-watch.1"] {
+        let text = fs::read_to_string(pages.join(page)).unwrap();
+        assert!(text.contains("Exit codes: 0"), "{page}: {text}");
+    }
+}

@@ -47,6 +47,30 @@ pub(crate) use bindings::{
     SFU_COUNTERS, //
 };
 
+/// Errors that the `kernel` crate has names for since 7.3.
+pub(crate) enum Errno {
+    /// What was given contradicts itself.
+    Malformed,
+    /// The file is shorter than it says.
+    NoData,
+    /// What was given is of a kind that is not known.
+    NotSupported,
+    /// The file is another one by now.
+    Stale,
+}
+
+impl From<Errno> for Error {
+    fn from(errno: Errno) -> Self {
+        let number = match errno {
+            Errno::Malformed => kernel::bindings::EBADMSG,
+            Errno::NoData => kernel::bindings::ENODATA,
+            Errno::NotSupported => kernel::bindings::EOPNOTSUPP,
+            Errno::Stale => kernel::bindings::ESTALE,
+        };
+        Self::from_errno((number as c_int).wrapping_neg())
+    }
+}
+
 /// The registers of a user task that a walk starts from.
 pub(crate) struct Registers<'a> {
     /// The program counter.

@@ -36,6 +36,7 @@ use crate::{
     stats,
     sys::{
         self,
+        Errno,
         File,
         FileKey,
         Origin,
@@ -95,7 +96,7 @@ impl Rows {
         let executables = elf::executables(image).map_err(elf_errno)?;
         let mut first = Section::open(bytes, address, bytes.len() as u64).map_err(section_errno)?;
         if first.abi() != NATIVE {
-            return Err(EOPNOTSUPP);
+            return Err(Errno::NotSupported.into());
         }
         let code = Code { image, executables };
         first
@@ -179,8 +180,8 @@ fn errno(error: TableError) -> Error {
         | TableError::Span
         | TableError::Rules
         | TableError::TooLong => EFBIG,
-        TableError::Section(SectionError::Unsupported { .. }) => EOPNOTSUPP,
-        TableError::Section(_) | TableError::Room => EBADMSG,
+        TableError::Section(SectionError::Unsupported { .. }) => Errno::NotSupported.into(),
+        TableError::Section(_) | TableError::Room => Errno::Malformed.into(),
     }
 }
 
@@ -268,7 +269,7 @@ pub(crate) fn add(section: &KVVec<u8>, target: &Target, user: u32) -> Result {
         }
     };
     if target.key() != key {
-        return Err(ESTALE);
+        return Err(Errno::Stale.into());
     }
     let state = TableState {
         origin: Origin::Added as u32,
@@ -348,8 +349,8 @@ fn own_rows(file: &File, may_read: bool, state: &mut TableState) -> Result<Optio
     file.read_into(place.offset, &mut section)
         .map_err(|error| {
             // The file may be shorter than it says.
-            if error == ENODATA {
-                EBADMSG
+            if error == Errno::NoData.into() {
+                Errno::Malformed.into()
             } else {
                 EIO
             }

@@ -176,11 +176,13 @@ static struct table *table_of_inode(const struct sfu_file_key *key)
 	return NULL;
 }
 
-static bool is_expired(const struct table *table)
+/* What is known of a file, for as long as that counts. */
+static struct table *known_table(const struct sfu_file_key *key)
 {
-	unsigned long until = READ_ONCE(table->until);
+	struct table *table = table_of_file(key);
+	unsigned long until = table ? READ_ONCE(table->until) : 0;
 
-	return until && time_after(jiffies, until);
+	return until && time_after(jiffies, until) ? NULL : table;
 }
 
 void sfu_find_table(struct sfu_mapping *mapping)
@@ -199,8 +201,8 @@ void sfu_find_table(struct sfu_mapping *mapping)
 		read_key(inode, &key);
 	else if (mapping->start != sfu_vdso())
 		return;
-	table = table_of_file(&key);
-	if (!table || is_expired(table)) {
+	table = known_table(&key);
+	if (!table) {
 		mapping->is_known = false;
 		return;
 	}
@@ -224,12 +226,10 @@ uint64_t sfu_tables_version(void)
 
 bool sfu_is_known(const struct sfu_file_key *key)
 {
-	const struct table *table;
 	bool known;
 
 	rcu_read_lock();
-	table = table_of_file(key);
-	known = table && !is_expired(table);
+	known = known_table(key);
 	rcu_read_unlock();
 	return known;
 }
@@ -419,18 +419,28 @@ int sfu_table_remove(const struct sfu_file_key *key, uint32_t user)
 	return ret;
 }
 
-int sfu_table_next(uint64_t after, struct sframe_unwind_table *next)
+/* The one with the lowest number above `after`, of all or of those that are wanted. */
+static struct table *next_table(uint64_t after, bool wanted)
 {
-	const struct table *found = NULL;
+	struct table *next = NULL;
 	int i;
 
-	mutex_lock(&tables_lock);
 	for (i = 0; i < TABLES; i++) {
-		const struct table *table = table_at(i);
+		struct table *table = table_at(i);
 
-		if (table && table->number > after && (!found || table->number < found->number))
-			found = table;
+		if (table && table->number > after && (!wanted || table->wanted) &&
+		    (!next || table->number < next->number))
+			next = table;
 	}
+	return next;
+}
+
+int sfu_table_next(uint64_t after, struct sframe_unwind_table *next)
+{
+	const struct table *found;
+
+	mutex_lock(&tables_lock);
+	found = next_table(after, false);
 	if (found)
 		*next = (struct sframe_unwind_table){
 			.number = found->number,
@@ -489,16 +499,10 @@ static int device_open(struct inode *inode, struct file *file)
 /* The want with the lowest number; it is not one any more. */
 static bool next_want(struct sframe_unwind_want *want)
 {
-	struct table *found = NULL;
-	int i;
+	struct table *found;
 
 	mutex_lock(&tables_lock);
-	for (i = 0; i < TABLES; i++) {
-		struct table *table = table_at(i);
-
-		if (table && table->wanted && (!found || table->number < found->number))
-			found = table;
-	}
+	found = next_table(0, true);
 	if (found) {
 		WRITE_ONCE(found->wanted, false);
 		WRITE_ONCE(found->until, (jiffies + ASK_AGAIN) ?: 1);

@@ -315,12 +315,10 @@ pub(crate) fn meet(file: &File, met: &TableState, may_read: bool) {
         state.origin = Origin::NoRows as u32;
     }
     // Written to meanwhile, it is met again as another one.
-    if FileKey::of(file) == key {
-        if publish(&key, state, rows).is_err() {
-            // There is no room. To make the table with each sample, for nothing, would be worse.
-            state.origin = Origin::Unreadable as u32;
-            let _ = publish(&key, state, None);
-        }
+    if FileKey::of(file) == key && publish(&key, state, rows).is_err() {
+        // There is no room. To make the table with each sample, for nothing, would be worse.
+        state.origin = Origin::Unreadable as u32;
+        let _ = publish(&key, state, None);
     }
 }
 

@@ -288,7 +288,8 @@ fn rule_of_table(
     }
     match tables::rule_at(number, known.look_up(pc).wrapping_add(to_offset)) {
         Said::Rule(rule) => Ok(Some(rule)),
-        Said::Nothing => Ok(rule_of_trampoline(pc, known, memory)),
+        Said::Nothing if known.is_lost() => Ok(rule_of_trampoline(pc, known, memory)),
+        Said::Nothing => Ok(None),
         Said::Gone => Err(Reason::MappingMoved),
     }
 }

@@ -55,6 +55,18 @@ record() {
 
 counter() { awk -v name="$1" '$1 == name { print $2 }' "$STATS"; }
 
+# Until `sframectl watch`, which writes to /tmp/watch.log, has nothing left to do: what it says last is
+# `idle`.
+watched() {
+	sleep 1
+	for _ in $(seq 600); do
+		! tail -n 1 /tmp/watch.log | grep -q idle || return 0
+		sleep 0.2
+	done
+	tail /tmp/watch.log
+	return 1
+}
+
 # What no test may leave in the kernel's log.
 log_is_clean() {
 	! dmesg | grep -E 'BUG|WARNING|Oops|general protection|KASAN:|KFENCE:|inconsistent lock|suspicious RCU|scheduling while atomic|sleeping function|unable to handle|blocked for more|soft lockup|rcu.*(stall|detected)|kmemleak: [0-9]+ new|Call Trace'

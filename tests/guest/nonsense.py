@@ -8,7 +8,6 @@ only if each errno is one that Documentation/device.rst has.
 import collections
 import ctypes
 import errno
-import fcntl
 import os
 import random
 import struct

@@ -144,13 +144,12 @@ pub fn find_sframe<S: Source + ?Sized>(bytes: &S, at_file_offset: u64) -> Result
     let mut load: Option<Load> = None;
     let mut sframe = None;
     let mut functions = None;
-    let mut at = headers.at;
 
-    for _ in 0..headers.count {
-        // Type and flags. Most headers are of no interest and are read no further.
-        let head: [u8; 8] = read_at(bytes, at)?;
-        let executable = head[4] & FLAG_EXECUTABLE != 0;
-        match u32::from_le_bytes([head[0], head[1], head[2], head[3]]) {
+    for header in headers.all(bytes) {
+        // Most headers are of no interest and are read no further.
+        let (kind, flags, at) = header?;
+        let executable = flags & FLAG_EXECUTABLE != 0;
+        match kind {
             SEGMENT_LOAD => {
                 let place = read_place(bytes, at)?;
                 let better = match load {
@@ -169,9 +168,6 @@ pub fn find_sframe<S: Source + ?Sized>(bytes: &S, at_file_offset: u64) -> Result
             }
             _ => {}
         }
-        at = at
-            .checked_add(u64::from(PROGRAM_HEADER_SIZE))
-            .ok_or(ElfError::HeaderOffset)?;
     }
 
     let load = load.ok_or(ElfError::NotLoaded)?;
@@ -203,24 +199,19 @@ pub fn has_sframe<S: Source + ?Sized>(bytes: &S) -> Result<bool, ElfError> {
 pub fn loads_code<S: Source + ?Sized>(bytes: &S, distance: u64) -> Result<bool, ElfError> {
     let headers = Headers::read(bytes)?;
     let mut first = None;
-    let mut at = headers.at;
 
-    for _ in 0..headers.count {
-        let head: [u8; 8] = read_at(bytes, at)?;
-        if u32::from_le_bytes([head[0], head[1], head[2], head[3]]) == SEGMENT_LOAD {
+    for header in headers.all(bytes) {
+        let (kind, flags, at) = header?;
+        if kind == SEGMENT_LOAD {
             let place = read_place(bytes, at)?;
             // They are in the order of their addresses, and the first one has the headers in it.
             let first = *first.get_or_insert(place.vaddr.wrapping_sub(place.offset));
             let link_address = first.wrapping_add(distance);
-            if head[4] & FLAG_EXECUTABLE != 0
-                && link_address.wrapping_sub(place.vaddr) < place.memsz
+            if flags & FLAG_EXECUTABLE != 0 && link_address.wrapping_sub(place.vaddr) < place.memsz
             {
                 return Ok(true);
             }
         }
-        at = at
-            .checked_add(u64::from(PROGRAM_HEADER_SIZE))
-            .ok_or(ElfError::HeaderOffset)?;
     }
     Ok(false)
 }
@@ -272,12 +263,10 @@ pub fn executables<S: Source + ?Sized>(bytes: &S) -> Result<Executables, ElfErro
     let headers = Headers::read(bytes)?;
     let mut found = Executables::default();
     let mut used = 0usize;
-    let mut at = headers.at;
 
-    for _ in 0..headers.count {
-        let head: [u8; 8] = read_at(bytes, at)?;
-        let is_code = head[4] & FLAG_EXECUTABLE != 0;
-        if is_code && u32::from_le_bytes([head[0], head[1], head[2], head[3]]) == SEGMENT_LOAD {
+    for header in headers.all(bytes) {
+        let (kind, flags, at) = header?;
+        if kind == SEGMENT_LOAD && flags & FLAG_EXECUTABLE != 0 {
             let place = read_place(bytes, at)?;
             let to = found
                 .segments
@@ -286,9 +275,6 @@ pub fn executables<S: Source + ?Sized>(bytes: &S) -> Result<Executables, ElfErro
             *to = (place.vaddr, place.offset, place.filesz);
             used = used.wrapping_add(1);
         }
-        at = at
-            .checked_add(u64::from(PROGRAM_HEADER_SIZE))
-            .ok_or(ElfError::HeaderOffset)?;
     }
     if used == 0 {
         return Err(ElfError::NotLoaded);
@@ -349,10 +335,10 @@ pub fn section_of_file<S: Source + ?Sized>(bytes: &S) -> Result<Option<Place>, E
 pub fn build_id<S: Source + ?Sized>(bytes: &S) -> Result<([u8; 32], usize), ElfError> {
     let headers = Headers::read(bytes)?;
     let mut id = [0; 32];
-    let mut at = headers.at;
 
-    for _ in 0..headers.count {
-        if u32::from_le_bytes(read_at(bytes, at)?) == SEGMENT_NOTE {
+    for header in headers.all(bytes) {
+        let (kind, _, at) = header?;
+        if kind == SEGMENT_NOTE {
             let place = read_place(bytes, at)?;
             let mut note = place.offset;
             let end = place.offset.saturating_add(place.filesz);
@@ -381,9 +367,6 @@ pub fn build_id<S: Source + ?Sized>(bytes: &S) -> Result<([u8; 32], usize), ElfE
                     .saturating_add(aligned(len));
             }
         }
-        at = at
-            .checked_add(u64::from(PROGRAM_HEADER_SIZE))
-            .ok_or(ElfError::HeaderOffset)?;
     }
     Ok((id, 0))
 }
@@ -440,17 +423,27 @@ impl Headers {
         Ok(Headers { at, count })
     }
 
+    /// Type, flags and place of each program header.
+    fn all<'a, S: Source + ?Sized>(
+        &self,
+        bytes: &'a S,
+    ) -> impl Iterator<Item = Result<(u32, u8, u64), ElfError>> + 'a {
+        let first = self.at;
+        (0..self.count).map(move |number| {
+            let distance = u64::from(number).wrapping_mul(PROGRAM_HEADER_SIZE.into());
+            let at = first.checked_add(distance).ok_or(ElfError::HeaderOffset)?;
+            let [a, b, c, d, flags, ..]: [u8; 8] = read_at(bytes, at)?;
+            Ok((u32::from_le_bytes([a, b, c, d]), flags, at))
+        })
+    }
+
     /// Where the first program header of a type is.
     fn find<S: Source + ?Sized>(&self, bytes: &S, kind: u32) -> Result<Option<u64>, ElfError> {
-        let mut at = self.at;
-
-        for _ in 0..self.count {
-            if u32::from_le_bytes(read_at(bytes, at)?) == kind {
+        for header in self.all(bytes) {
+            let (its, _, at) = header?;
+            if its == kind {
                 return Ok(Some(at));
             }
-            at = at
-                .checked_add(u64::from(PROGRAM_HEADER_SIZE))
-                .ok_or(ElfError::HeaderOffset)?;
         }
         Ok(None)
     }

@@ -115,7 +115,7 @@ fn tell(outcomes: &[Outcome], json: bool) -> Result<String, String> {
 }
 
 /// Where not even that can be said, the exit code has to do.
-fn complain(file: &str, error: &str) {
+pub(crate) fn complain(file: &str, error: &str) {
     let _ = writeln!(io::stderr(), "sframectl: {file}: {error}");
 }
 

@@ -18,8 +18,13 @@ use std::{
     },
     path::PathBuf,
     process::{
+        self,
         Command,
         Stdio, //
+    },
+    sync::atomic::{
+        AtomicU32,
+        Ordering, //
     },
 };
 
@@ -59,8 +64,11 @@ pub(crate) fn section_of(file: &File) -> Result<Vec<u8>, String> {
     }
     let section = convert(file)?;
     if let Some(place) = kept {
-        // Whole or not at all. Where it cannot be kept it is made again.
-        let new = place.with_extension(format!("{}", std::process::id()));
+        // Whole or not at all, though another thread may have another file of that ID. Where it
+        // cannot be kept it is made again.
+        static NEXT: AtomicU32 = AtomicU32::new(0);
+        let number = NEXT.fetch_add(1, Ordering::Relaxed);
+        let new = place.with_extension(format!("{}.{number}", process::id()));
         let _ = fs::write(&new, &section).and_then(|()| fs::rename(&new, &place));
     }
     Ok(section)

@@ -50,9 +50,8 @@ struct Answer<'a> {
 /// Answers wants until it is ended.
 pub(crate) fn run(json: bool) -> Result<(), String> {
     let device = Device::open()?;
-    match add::add_vdso(&device) {
-        Ok(_) => {}
-        Err(error) => say(&format!("[vdso]: {error}")),
+    if let Err(error) = add::add_vdso(&device) {
+        add::complain("[vdso]", &error);
     }
     // By inode and size. What takes long is wanted again meanwhile.
     let open = Mutex::new(BTreeSet::new());

@@ -44,7 +44,12 @@ pub(crate) fn control(command: u32, argument: usize, user: u32) -> Result {
             if command == sys::COMMAND_REMOVE {
                 return tables::remove(&target, user);
             }
-            tables::add(&section(&request)?, &target, user)
+            if request.zero != 0 {
+                return Err(EINVAL);
+            }
+            let section = copied(request.section, request.section_len)?;
+            let beside = copied(request.beside, request.beside_len)?;
+            tables::add(&section, &beside, &target, user)
         }
         sys::COMMAND_LIST => {
             let mut table: TableInfo = read(argument)?;
@@ -102,13 +107,13 @@ fn write<T: AsBytes>(argument: usize, structure: &T) -> Result {
         .write(structure)
 }
 
-/// Copies the section. Task; sleeps.
-fn section(request: &AddRequest) -> Result<KVVec<u8>> {
-    let len = usize::try_from(request.section_len)?;
+/// Copies a section, or what is beside it. Task; sleeps.
+fn copied(address: u64, len: u32) -> Result<KVVec<u8>> {
+    let len = usize::try_from(len)?;
     if len > tables::MAX_SECTION {
         return Err(EFBIG);
     }
-    let address = usize::try_from(request.section)?;
+    let address = usize::try_from(address)?;
     let mut bytes = KVVec::new();
     UserSlice::new(UserPtr::from_addr(address), len).read_all(&mut bytes, GFP_KERNEL)?;
     Ok(bytes)

@@ -84,14 +84,20 @@ impl Rows {
         }
     }
 
-    /// Makes a table of a section at a link-time address, for an image. Task; sleeps.
+    /// Makes a table of a section at a link-time address, and of the rows beside it, for an image.
+    /// Task; sleeps.
     ///
     /// # Errors
     ///
-    /// `ENOEXEC`: `image` is no program or library for this machine. `EBADMSG`: the section is
-    /// malformed. `EOPNOTSUPP`: it is of a kind that is not known. `EFBIG`: there is more than a
+    /// `ENOEXEC`: `image` is no program or library for this machine. `EBADMSG`: the section, or a row
+    /// beside it, is malformed. `EOPNOTSUPP`: it is of a kind that is not known. `EFBIG`: there is more than a
     /// table can hold. `ENOMEM`. `EIO`: `image` cannot be read.
-    fn new<S: Source>(section: &KVVec<u8>, address: u64, image: &S) -> Result<KBox<Self>> {
+    fn new<S: Source>(
+        section: &KVVec<u8>,
+        address: u64,
+        beside: &[u8],
+        image: &S,
+    ) -> Result<KBox<Self>> {
         let bytes = &section[..];
         let executables = elf::executables(image).map_err(elf_errno)?;
         let mut first = Section::open(bytes, address, bytes.len() as u64).map_err(section_errno)?;
@@ -102,12 +108,14 @@ impl Rows {
         first
             .settle_starts(bytes, |at| code.executables.holds(at, at))
             .map_err(section_errno)?;
-        let most = table::count(bytes, &first).map_err(section_errno)?;
+        let most = table::count(bytes, &first, beside).map_err(section_errno)?;
         let mut places = KVVec::from_elem(Place::default(), most, GFP_KERNEL)?;
         let is_code = |start, last| code.executables.holds(start, last);
-        let functions = Functions::collect(bytes, &first, &mut places, is_code).map_err(errno)?;
+        let functions =
+            Functions::collect(bytes, &first, beside, &mut places, is_code).map_err(errno)?;
         // A rule takes some bytes of a row.
-        let room = MAX_RULES.min(bytes.len() / 2).saturating_add(1);
+        let most = (bytes.len() / 2).saturating_add(beside.len() / table::BESIDE_SIZE);
+        let room = MAX_RULES.min(most).saturating_add(1);
         let mut all = repeated(Rule::OUTERMOST, room)?;
         let mut numbers = KVVec::from_elem(0u16, room.saturating_mul(2), GFP_KERNEL)?;
         let mut rules = Rules::new(&mut all, &mut numbers);
@@ -181,7 +189,7 @@ fn errno(error: TableError) -> Error {
         | TableError::Rules
         | TableError::TooLong => EFBIG,
         TableError::Section(SectionError::Unsupported { .. }) => Errno::NotSupported.into(),
-        TableError::Section(_) | TableError::Room => Errno::Malformed.into(),
+        TableError::Section(_) | TableError::Room | TableError::Beside => Errno::Malformed.into(),
     }
 }
 
@@ -247,17 +255,22 @@ impl Target {
     }
 }
 
-/// Adds the rows of a section that is as if at link-time address 0, in place of those that there
-/// were; of an empty one none, and none will be asked for. Task; sleeps.
+/// Adds the rows of a section that is as if at link-time address 0, and those beside it, in place of
+/// those that there were; of an empty one none, and none will be asked for. Task; sleeps.
 ///
 /// # Errors
 ///
 /// See [`Rows::new`] and [`sys::publish`]; `ESTALE` if the file was written to meanwhile.
-pub(crate) fn add(section: &KVVec<u8>, target: &Target, user: u32) -> Result {
+pub(crate) fn add(
+    section: &KVVec<u8>,
+    beside: &KVVec<u8>,
+    target: &Target,
+    user: u32,
+) -> Result {
     let key = target.key();
     let rows = match target {
         _ if section.is_empty() => None,
-        Target::File(file) => Some(Rows::new(section, 0, file)?),
+        Target::File(file) => Some(Rows::new(section, 0, beside, file)?),
         Target::Vdso => {
             let memory = UserMemory::sleeping();
             let image = Part {
@@ -265,7 +278,7 @@ pub(crate) fn add(section: &KVVec<u8>, target: &Target, user: u32) -> Result {
                 address: sys::vdso().ok_or(ENOENT)?,
                 len: MAX_VDSO,
             };
-            Some(Rows::new(section, 0, &image)?)
+            Some(Rows::new(section, 0, beside, &image)?)
         }
     };
     if target.key() != key {
@@ -353,7 +366,7 @@ fn own_rows(file: &File, may_read: bool, state: &mut TableState) -> Result<Optio
                 EIO
             }
         })?;
-    Rows::new(&section, place.vaddr, file).map(Some)
+    Rows::new(&section, place.vaddr, &[], file).map(Some)
 }
 
 fn publish(key: &FileKey, mut state: TableState, rows: Option<KBox<Rows>>) -> Result {

@@ -17,6 +17,7 @@ typedef int64_t __s64;
 typedef uint32_t __u32;
 typedef int32_t __s32;
 typedef uint8_t __u8;
+typedef int8_t __s8;
 #else
 #include <linux/types.h>
 #endif
@@ -36,6 +37,30 @@ struct sframe_unwind_add {
 	__u32 section_len;
 	/* 0 or SFRAME_UNWIND_VDSO. */
 	__u32 flags;
+	/* Address and length in bytes of rows that a section cannot say: struct sframe_unwind_beside. */
+	__u64 beside;
+	__u32 beside_len;
+	/* 0. */
+	__u32 zero;
+};
+
+/*
+ * The CFA is what is in memory, plus something, and the return address is right below it. Addresses
+ * are link-time addresses. Where it overlaps a function of the section, or another row, what begins
+ * last has the code.
+ */
+struct sframe_unwind_beside {
+	/* The code for which it holds, in bytes. */
+	__u64 start;
+	__u32 code_size;
+	/* CFA = *(REGISTER + cfa_offset) + cfa_plus; of DWARF's registers 0 to 15 this number. */
+	__s32 cfa_offset;
+	/* If fp_saved is 1, not 0, the frame pointer is at CFA + fp_offset. */
+	__s32 fp_offset;
+	__u8 cfa_register;
+	__s8 cfa_plus;
+	__u8 fp_saved;
+	__u8 zero;
 };
 
 /* What is known of a file. */
@@ -110,8 +135,8 @@ struct sframe_unwind_want {
 };
 
 /* _IOW('S', 0x80, struct sframe_unwind_add), and the same 0x81, which takes no section. */
-#define SFRAME_UNWIND_ADD 0x40185380
-#define SFRAME_UNWIND_REMOVE 0x40185381
+#define SFRAME_UNWIND_ADD 0x40285380
+#define SFRAME_UNWIND_REMOVE 0x40285381
 /* _IOWR('S', 0x82, struct sframe_unwind_table): ENOENT if there is none. */
 #define SFRAME_UNWIND_LIST 0xc0505382
 /* _IOWR('S', 0x83, struct sframe_unwind_counter): ENOENT if there is none. */

@@ -15,7 +15,7 @@ import subprocess
 import sys
 import time
 
-ADD, REMOVE, LIST, STATS = 0x40185380, 0x40185381, 0xC0505382, 0xC0305383
+ADD, REMOVE, LIST, STATS = 0x40285380, 0x40285381, 0xC0505382, 0xC0305383
 ALLOWED = {
     ADD: {0, errno.EBADF, errno.EINVAL, errno.E2BIG, errno.EFAULT, errno.EFBIG, errno.ENOEXEC,
           errno.EBADMSG, errno.EOPNOTSUPP, errno.ENOSPC, errno.EIO, errno.ENOMEM, errno.ENOENT},
@@ -50,6 +50,14 @@ def some_section():
     return bytes(bytes_[:random.randrange(len(bytes_) + 1)] if random.random() < 0.2 else bytes_)
 
 
+def row():
+    """One beside a section; its fields are right mostly."""
+    return struct.pack("=QIiiBbBB", random.choice((0x3000, 0x4000, random.getrandbits(64))),
+                       random.choice((1, 16, random.getrandbits(32))), random.randrange(-64, 64),
+                       random.randrange(-64, 64) * random.randrange(2), random.randrange(18),
+                       random.randrange(-128, 128), random.choice((0, 1, 1, 2)), 0)
+
+
 def structure(size):
     """Of a size that is right, too short, or too long, with zeros or not."""
     body = bytearray(random.randbytes(size))
@@ -64,15 +72,18 @@ def structure(size):
 end = time.monotonic() + int(sys.argv[1])
 while time.monotonic() < end:
     command = random.choice((ADD, ADD, ADD, REMOVE, LIST, STATS, random.getrandbits(32)))
-    body = structure({ADD: 24, REMOVE: 24, LIST: 80, STATS: 48}.get(command, 24))
+    body = structure({ADD: 40, REMOVE: 40, LIST: 80, STATS: 48}.get(command, 24))
     if command in (ADD, REMOVE) and random.random() < 0.9:
         bytes_ = some_section()
         keep = ctypes.create_string_buffer(bytes_, max(len(bytes_), 1))
         address = random.choice((ctypes.addressof(keep),) * 8 + (0, 1 << 63, random.getrandbits(64)))
         length = random.choice((len(bytes_),) * 8 + (0, random.getrandbits(32)))
         # Not the vDSO: its rows are of use to all.
-        body[4:24] = struct.pack("=iQII", random.choice(descriptors), address, length,
-                                 random.choice((0, 0, 0, 2, 4)))
+        beside = random.choice((b"", b"", row(), row() + row(), row()[:23], random.randbytes(48)))
+        keep_too = ctypes.create_string_buffer(beside, max(len(beside), 1))
+        body[4:40] = struct.pack("=iQIIQII", random.choice(descriptors), address, length,
+                                 random.choice((0, 0, 0, 2, 4)), ctypes.addressof(keep_too), len(beside),
+                                 random.choice((0,) * 9 + (1,)))
     elif command in (ADD, REMOVE) and body[20] & 1:
         body[20] &= 0xFE
     if command == STATS and random.random() < 0.9:

@@ -465,6 +465,7 @@ const fn cfa(base: Base, offset: i32) -> Cfa {
         base,
         offset,
         deref: false,
+        plus: 0,
     }
 }
 
@@ -518,6 +519,7 @@ const V3_RULES: &[(u64, Option<Rule>)] = &[
                 base: Base::Fp,
                 offset: -8,
                 deref: true,
+                plus: 0,
             },
             Location::AtCfa(-16),
             Location::Unchanged,
@@ -534,6 +536,7 @@ const TRAMPOLINE: Rule = Rule {
         base: Base::Sp,
         offset: 160,
         deref: true,
+        plus: 0,
     },
     ra: Location::At(Base::Sp, 168),
     fp: Location::At(Base::Sp, 120),
@@ -1053,6 +1056,7 @@ const STEPS: &[StepCase] = &[
                 base: Base::Sp,
                 offset: 8,
                 deref: true,
+                plus: 0,
             },
             ra: Location::At(Base::Sp, 16),
             fp: Location::At(Base::Sp, 40),

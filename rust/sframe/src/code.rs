@@ -333,6 +333,7 @@ pub const INTERRUPTED: Rule = Rule {
         base: Base::Sp,
         offset: 160,
         deref: true,
+        plus: 0,
     },
     ra: Location::At(Base::Sp, 168),
     fp: Location::At(Base::Sp, 120),

@@ -243,6 +243,7 @@ impl Words {
                 base: self.info.base(),
                 offset: 0,
                 deref: false,
+                plus: 0,
             },
             ra: at_fixed(header.fixed_ra),
             fp: at_fixed(header.fixed_fp),
@@ -293,6 +294,7 @@ impl Words {
             base: control.base(abi).ok_or(Malformed::FlexCfa)?,
             offset: abi.cfa_offset(self.signed(1)).ok_or(Malformed::CfaOffset)?,
             deref: control.deref(),
+            plus: 0,
         };
         let mut next = 2;
         for location in [&mut rule.ra, &mut rule.fp] {

@@ -28,6 +28,7 @@ impl Rule {
             base: Base::Sp,
             offset: 0,
             deref: false,
+            plus: 0,
         },
         ra: Location::Undefined,
         fp: Location::Undefined,
@@ -44,6 +45,7 @@ impl Rule {
                 base,
                 offset,
                 deref: false,
+                plus: 0,
             },
             ra: Location::AtCfa(-8),
             fp,
@@ -60,7 +62,7 @@ impl Rule {
 }
 
 /// The canonical frame address (CFA): the value of a register plus an offset, or what is in memory
-/// there.
+/// there, plus something.
 ///
 /// It is the stack pointer's value in the caller, once the call has returned; on s390x 160 bytes
 /// above it.
@@ -72,6 +74,9 @@ pub struct Cfa {
     pub offset: i32,
     /// Whether the CFA is not that sum, but in memory at that address.
     pub deref: bool,
+    /// What is to be added to what is in memory there, in bytes; 0 if `deref` is not. SFrame cannot
+    /// say it: it is of a row beside a section ([`Beside`](super::table::Beside)).
+    pub plus: i8,
 }
 
 /// A register that others are counted from.

@@ -55,6 +55,8 @@ pub enum TableError {
     Rules,
     /// What the caller has made room for is too small: another section was planned.
     Room,
+    /// A row beside the section is none.
+    Beside,
 }
 
 impl From<Error> for TableError {
@@ -62,6 +64,85 @@ impl From<Error> for TableError {
         TableError::Section(error)
     }
 }
+
+/// A row that SFrame cannot say, beside a section: its CFA is what is in memory, plus something. The
+/// return address is right below the CFA, as AMD64 has it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Beside {
+    /// The address of the first byte of code that it holds for.
+    pub start: u64,
+    /// For how much code it holds, in bytes.
+    pub size: u32,
+    /// What holds there.
+    pub rule: Rule,
+}
+
+/// The size of such a row as it is written, in bytes.
+pub const BESIDE_SIZE: usize = 24;
+
+impl Beside {
+    /// Reads one. All is little-endian: `start` in 8 bytes, `size` in 4, then in 4 each what is to
+    /// be added to a register for where the CFA is, and to the CFA for where the frame pointer is;
+    /// in a byte each the register's DWARF number, what is to be added to what is in memory there,
+    /// 1 if the frame pointer is saved and 0 if it is unchanged; and a zero.
+    ///
+    /// # Errors
+    ///
+    /// [`TableError::Beside`]: there is no such register, or a field has none of its values.
+    pub fn read(bytes: &[u8; BESIDE_SIZE]) -> Result<Beside, TableError> {
+        let [s0, s1, s2, s3, s4, s5, s6, s7, n0, n1, n2, n3, rest @ ..] = *bytes;
+        let [c0, c1, c2, c3, f0, f1, f2, f3, register, plus, is_saved, zero] = rest;
+        let fp = match (is_saved, i32::from_le_bytes([f0, f1, f2, f3]), zero) {
+            (0, 0, 0) => Location::Unchanged,
+            (1, offset, 0) => Location::AtCfa(offset),
+            _ => return Err(TableError::Beside),
+        };
+        let base = match register {
+            FP => Base::Fp,
+            SP => Base::Sp,
+            0..GENERAL => Base::Register(register),
+            _ => return Err(TableError::Beside),
+        };
+        let mut rule = Rule::amd64(base, i32::from_le_bytes([c0, c1, c2, c3]), fp);
+        rule.cfa.deref = true;
+        rule.cfa.plus = i8::from_le_bytes([plus]);
+        Ok(Beside {
+            start: u64::from_le_bytes([s0, s1, s2, s3, s4, s5, s6, s7]),
+            size: u32::from_le_bytes([n0, n1, n2, n3]),
+            rule,
+        })
+    }
+
+    /// Writes it as [`Beside::read`] reads it; `None` if it is no such row.
+    pub fn write(&self) -> Option<[u8; BESIDE_SIZE]> {
+        let cfa = self.rule.cfa;
+        let (is_saved, fp_offset) = match self.rule.fp {
+            Location::Unchanged => (0, 0),
+            Location::AtCfa(offset) => (1, offset),
+            _ => return None,
+        };
+        let register = match cfa.base {
+            Base::Fp => FP,
+            Base::Sp => SP,
+            Base::Register(number) => number,
+        };
+        let [s0, s1, s2, s3, s4, s5, s6, s7] = self.start.to_le_bytes();
+        let [n0, n1, n2, n3] = self.size.to_le_bytes();
+        let [c0, c1, c2, c3] = cfa.offset.to_le_bytes();
+        let [f0, f1, f2, f3] = fp_offset.to_le_bytes();
+        let [plus] = cfa.plus.to_le_bytes();
+        let bytes = [
+            s0, s1, s2, s3, s4, s5, s6, s7, n0, n1, n2, n3, c0, c1, c2, c3, f0, f1, f2, f3,
+            register, plus, is_saved, 0,
+        ];
+        (Beside::read(&bytes) == Ok(*self)).then_some(bytes)
+    }
+}
+
+/// DWARF's numbers, on AMD64, of frame pointer and stack pointer, and how many registers there are.
+const FP: u8 = 6;
+const SP: u8 = 7;
+const GENERAL: u8 = 16;
 
 /// A function as it is sorted: 24 bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -82,13 +163,20 @@ impl Place {
     }
 }
 
-/// How many functions there are in all sections, whatever they cover.
+/// Of a row beside the sections, in which it is.
+const BESIDE: u32 = u32::MAX;
+
+/// How many functions there are in all sections, and rows beside them, whatever they cover.
 ///
 /// # Errors
 ///
 /// A header is malformed or unsupported.
-pub fn count<S: Source + ?Sized>(bytes: &S, first: &Section) -> Result<usize, Error> {
-    let mut count = 0usize;
+pub fn count<S: Source + ?Sized>(
+    bytes: &S,
+    first: &Section,
+    beside: &[u8],
+) -> Result<usize, Error> {
+    let mut count = beside.len() / BESIDE_SIZE;
     let mut section = Some(*first);
     while let Some(this) = section {
         count = count.saturating_add(this.num_fdes() as usize);
@@ -101,53 +189,70 @@ pub fn count<S: Source + ?Sized>(bytes: &S, first: &Section) -> Result<usize, Er
 #[derive(Debug)]
 pub struct Functions<'a> {
     first: Section,
+    beside: &'a [u8],
     places: &'a [Place],
 }
 
 impl<'a> Functions<'a> {
-    /// Reads the functions of all sections, of which `first` is the first, into `room`, which is
-    /// to hold [`count`] of them, and sorts them. Those that cover nothing and those that
-    /// `is_code` does not know, given the first address and the last one, are left out: linkers
-    /// leave what is left of discarded code.
+    /// Reads the functions of all sections, of which `first` is the first, and the rows `beside`
+    /// them, one behind the other, into `room`, which is to hold [`count`] of them, and sorts them.
+    /// Those that cover nothing and those that `is_code` does not know, given the first address and
+    /// the last one, are left out: linkers leave what is left of discarded code.
     ///
     /// # Errors
     ///
-    /// [`TableError::Section`], [`TableError::Room`].
+    /// [`TableError::Section`], [`TableError::Beside`], [`TableError::Room`].
     pub fn collect<S: Source + ?Sized>(
         bytes: &S,
         first: &Section,
+        beside: &'a [u8],
         room: &'a mut [Place],
         is_code: impl Fn(u64, u64) -> bool,
     ) -> Result<Functions<'a>, TableError> {
         let mut used = 0usize;
+        let mut put = |place: Place| {
+            let Place { start, size, .. } = place;
+            let last = start.wrapping_add(u64::from(size)).wrapping_sub(1);
+            if size != 0 && last >= start && is_code(start, last) {
+                *room.get_mut(used).ok_or(TableError::Room)? = place;
+                used = used.wrapping_add(1);
+            }
+            Ok::<_, TableError>(())
+        };
         let mut section = Some(*first);
         while let Some(this) = section {
             for index in 0..this.num_fdes() {
                 let function = this.function(bytes, index)?;
-                let last = function
-                    .start()
-                    .wrapping_add(u64::from(function.size()))
-                    .wrapping_sub(1);
-                if function.size() == 0
-                    || last < function.start()
-                    || !is_code(function.start(), last)
-                {
-                    continue;
-                }
-                *room.get_mut(used).ok_or(TableError::Room)? = Place {
+                put(Place {
                     start: function.start(),
                     size: function.size(),
                     index,
                     section: this.offset(),
-                };
-                used = used.wrapping_add(1);
+                })?;
             }
             section = this.next(bytes)?;
+        }
+        let mut rest = beside;
+        let mut index = 0u32;
+        while let Some((row, behind)) = rest.split_first_chunk() {
+            let row = Beside::read(row)?;
+            put(Place {
+                start: row.start,
+                size: row.size,
+                index,
+                section: BESIDE,
+            })?;
+            index = index.wrapping_add(1);
+            rest = behind;
+        }
+        if !rest.is_empty() {
+            return Err(TableError::Beside);
         }
         let places = room.get_mut(..used).ok_or(TableError::Room)?;
         sort(places);
         Ok(Functions {
             first: *first,
+            beside,
             places,
         })
     }
@@ -181,14 +286,22 @@ impl<'a> Functions<'a> {
     {
         let mut section = self.first;
         let mut work = Work(MAX_WORK);
-        for (at, place) in self.places.iter().enumerate() {
+        let mut places = self.places;
+        while let Some((place, behind)) = places.split_first() {
+            places = behind;
+            let own_end = place.start.saturating_add(place.size.into());
+            let end = behind
+                .first()
+                .map_or(own_end, |next| next.start.min(own_end));
+            if place.section == BESIDE {
+                change(place.start, Some(self.beside(place.index)?.rule))?;
+                change(end, None)?;
+                continue;
+            }
             if place.section != section.offset() {
                 section = self.section(bytes, place.section, &mut work)?;
             }
             let function = section.function(bytes, place.index)?;
-            let next = self.places.get(at.wrapping_add(1));
-            let own_end = place.start.saturating_add(place.size.into());
-            let end = next.map_or(own_end, |next| next.start.min(own_end));
             if end > place.start {
                 let rows = Rows {
                     bytes,
@@ -202,6 +315,13 @@ impl<'a> Functions<'a> {
             }
         }
         Ok(())
+    }
+
+    /// The row of that number beside the sections.
+    fn beside(&self, index: u32) -> Result<Beside, TableError> {
+        let at = (index as usize).saturating_mul(BESIDE_SIZE);
+        let row = self.beside.get(at..).and_then(<[u8]>::first_chunk);
+        Beside::read(row.ok_or(TableError::Beside)?)
     }
 
     /// The section at an offset.
@@ -409,7 +529,7 @@ fn mixed(rule: &Rule) -> u64 {
     let mut mix = u64::from(rule.mangled) | (u64::from(rule.signal) << 1);
     for part in [
         (base(rule.cfa.base) << 1) | u64::from(rule.cfa.deref),
-        u64::from(rule.cfa.offset as u32),
+        u64::from(rule.cfa.offset as u32) | (u64::from(rule.cfa.plus as u8) << 32),
         ra,
         u64::from(ra_offset as u32),
         fp,
@@ -668,6 +788,69 @@ impl<'a> Table<'a> {
         match u16::from_le_bytes(*number) {
             NO_RULE => None,
             number => self.rules.get(usize::from(number)),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn beside(base: Base, plus: i8, fp: Location) -> Beside {
+        let mut rule = Rule::amd64(base, -64, fp);
+        rule.cfa.deref = true;
+        rule.cfa.plus = plus;
+        Beside {
+            start: 0x1234_5678_9abc,
+            size: 0x10_0001,
+            rule,
+        }
+    }
+
+    #[test]
+    fn rows_beside_a_section_are_read_as_they_were_written() {
+        for base in [Base::Sp, Base::Fp, Base::Register(0), Base::Register(15)] {
+            for plus in [0, 8, 127, -128] {
+                for fp in [
+                    Location::Unchanged,
+                    Location::AtCfa(0),
+                    Location::AtCfa(-16),
+                ] {
+                    let row = beside(base, plus, fp);
+                    let bytes = row.write().unwrap();
+                    assert_eq!(Beside::read(&bytes), Ok(row));
+                }
+            }
+        }
+        // As Documentation/device.rst has it.
+        let bytes = beside(Base::Sp, 8, Location::AtCfa(-16)).write().unwrap();
+        let mut expected = 0x1234_5678_9abc_u64.to_le_bytes().to_vec();
+        expected.extend(0x10_0001_u32.to_le_bytes());
+        expected.extend((-64_i32).to_le_bytes());
+        expected.extend((-16_i32).to_le_bytes());
+        expected.extend([7, 8, 1, 0]);
+        assert_eq!(bytes.to_vec(), expected);
+    }
+
+    #[test]
+    fn what_is_no_row_is_refused() {
+        let good = beside(Base::Sp, 8, Location::Unchanged).write().unwrap();
+        for (at, value) in [(20, 16), (20, 255), (22, 2), (23, 1), (16, 1)] {
+            let mut bytes = good;
+            bytes[at] = value;
+            assert_eq!(Beside::read(&bytes), Err(TableError::Beside), "{at}");
+        }
+        let no_rows = [
+            beside(Base::Sp, 8, Location::Undefined),
+            beside(Base::Register(6), 8, Location::Unchanged),
+            beside(Base::Register(16), 8, Location::Unchanged),
+            Beside {
+                rule: Rule::OUTERMOST,
+                ..beside(Base::Sp, 8, Location::Unchanged)
+            },
+        ];
+        for row in no_rows {
+            assert_eq!(row.write(), None, "{row:?}");
         }
     }
 }

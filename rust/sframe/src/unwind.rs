@@ -195,7 +195,7 @@ pub fn step<M: Memory + ?Sized, R: Registers + ?Sized>(
 
     let mut cfa = slot(value(rule.cfa.base)?, rule.cfa.offset)?;
     if rule.cfa.deref {
-        cfa = read_word(memory, cfa)?;
+        cfa = slot(read_word(memory, cfa)?, rule.cfa.plus.into())?;
     }
     let sp = slot(cfa, abi.sp_below_cfa().wrapping_neg())?;
     // Where the return address is still in its register nothing may be on the stack yet.
@@ -487,6 +487,7 @@ mod tests {
             base: Base::Register(10),
             offset: 0,
             deref: false,
+            plus: 0,
         };
         rule.fp = Location::At(Base::Fp, 0);
         assert_eq!(innermost(Abi::Amd64, &rule), to(0x9ff8, 0xa000, 0x9000));
@@ -496,8 +497,14 @@ mod tests {
             base: Base::Fp,
             offset: -8,
             deref: true,
+            plus: 0,
         };
         assert_eq!(further_out(Abi::Amd64, &rule), to(0x8ff0, 0x8ff8, 0x9000));
+        // As OpenSSL keeps its callers' stack pointers: in memory is where the return address is.
+        rule.cfa.plus = 8;
+        assert_eq!(further_out(Abi::Amd64, &rule), to(0x8ff8, 0x9000, 0x9000));
+        rule.cfa.plus = 4;
+        assert_eq!(further_out(Abi::Amd64, &rule), Err(Stop::CfaMisaligned));
     }
 
     #[test]

@@ -131,6 +131,7 @@ pub(crate) fn ranges(image: &Image, abi: Abi) -> Vec<Range> {
                         base: base(abi, register.0 as u8),
                         offset: *offset as i32,
                         deref: false,
+                        plus: 0,
                     })),
                 }),
                 CfaRule::Expression(expression) => {
@@ -144,6 +145,7 @@ pub(crate) fn ranges(image: &Image, abi: Abi) -> Vec<Range> {
                                 base,
                                 offset,
                                 deref: true,
+                                plus: 0,
                             })),
                         });
                         continue;
@@ -154,6 +156,7 @@ pub(crate) fn ranges(image: &Image, abi: Abi) -> Vec<Range> {
                                 base: base(abi, abi.sp()),
                                 offset,
                                 deref: false,
+                                plus: 0,
                             });
                         ranges.push(Range {
                             function: fde.initial_address(),

@@ -222,11 +222,13 @@ impl Text<'_> {
                 base,
                 offset,
                 deref: false,
+                plus: 0,
             },
             Some(Location::At(base, offset)) => Cfa {
                 base,
                 offset,
                 deref: true,
+                plus: 0,
             },
             other => panic!("`{whole}`: {other:?}"),
         };

@@ -250,8 +250,11 @@ impl Walker {
         };
         let rows = self.rows_of(file, mapping);
         let known = self.rules.entry((file.number, link)).or_default();
-        *known[usize::from(innermost)]
-            .get_or_insert_with(|| rule_of_rows(rows, file, link, innermost))
+        let convert = self.convert;
+        *known[usize::from(innermost)].get_or_insert_with(|| {
+            let rule = rule_of_rows(rows, file, link, innermost)?;
+            Ok(rule.or_else(|| convert.then(|| file.beside(link))?))
+        })
     }
 
     /// Whether the file that is mapped has rows for any code.

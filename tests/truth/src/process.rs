@@ -29,6 +29,13 @@ use object::{
     ObjectSymbol,
     SymbolKind, //
 };
+use sframe::{
+    rule::Rule,
+    table::{
+        Beside,
+        BESIDE_SIZE, //
+    },
+};
 
 use crate::dwarf::{
     Cfi,
@@ -81,7 +88,7 @@ pub struct File {
     symbols: OnceCell<Vec<Symbol>>,
     cfi: OnceCell<Result<Cfi, String>>,
     debug_cfi: OnceCell<Option<DebugCfi>>,
-    converted: OnceCell<Option<&'static [u8]>>,
+    converted: OnceCell<Option<(&'static [u8], Vec<Beside>)>>,
 }
 
 impl fmt::Debug for File {
@@ -162,10 +169,25 @@ impl File {
 
     /// A section made of .eh_frame, as if at address 0; `None` if there is nothing to make it of.
     pub fn converted(&self) -> Option<&'static [u8]> {
-        *self.converted.get_or_init(|| {
+        self.all_converted().map(|(section, _)| *section)
+    }
+
+    /// What the rows beside that section say of the code at a link-time address.
+    pub fn beside(&self, address: u64) -> Option<Rule> {
+        let (_, rows) = self.all_converted()?;
+        let behind = rows.partition_point(|row| row.start <= address);
+        let row = rows.get(behind.checked_sub(1)?)?;
+        (address - row.start < row.size.into()).then_some(row.rule)
+    }
+
+    fn all_converted(&self) -> Option<&(&'static [u8], Vec<Beside>)> {
+        let made = self.converted.get_or_init(|| {
             let converted = convert::convert(self.bytes).ok()?;
-            Some(converted.section.leak())
-        })
+            let rows = converted.beside.chunks_exact(BESIDE_SIZE);
+            let rows = rows.filter_map(|row| Beside::read(row.try_into().ok()?).ok());
+            Some((&*converted.section.leak(), rows.collect()))
+        });
+        made.as_ref()
     }
 
     /// The bytes from `address` on, to the end of their segment.

@@ -166,6 +166,12 @@ impl<'a> Table<'a> {
                         report.said += 1;
                         extend(&mut open, functions, start, end, signal, rule);
                     }
+                    Ok(Said::Beside(rule)) => {
+                        report.said += 1;
+                        functions.extend(open.take());
+                        extend(&mut open, functions, start, end, signal, rule);
+                        functions.extend(open.take());
+                    }
                     Ok(Said::Stubs(rows)) => {
                         report.said += 1;
                         functions.extend(open.take());
@@ -226,6 +232,7 @@ impl<'a> Table<'a> {
                     base: base(*register).ok_or(Unsaid::CfaExpression)?,
                     offset: i32::try_from(*offset).map_err(|_| Unsaid::Offset)?,
                     deref: false,
+                    plus: 0,
                 };
             }
             CfaRule::Expression(expression) => {
@@ -241,18 +248,22 @@ impl<'a> Table<'a> {
         }
         // A row's caller has the CFA for a stack pointer.
         if let Some(place) = stack_pointer {
-            let cfa = match rule.cfa {
-                Cfa {
-                    base,
-                    offset,
-                    deref: true,
-                } => Location::At(base, offset),
-                Cfa { base, offset, .. } => Location::Of(base, offset),
+            let Cfa { base, offset, .. } = rule.cfa;
+            let cfa = match (rule.cfa.deref, rule.cfa.plus) {
+                (true, 0) => Location::At(base, offset),
+                (true, _) => Location::OfCfa(0),
+                (false, _) => Location::Of(base, offset),
             };
             let place = self.location(place);
             if place != Some(cfa) && place != Some(Location::OfCfa(0)) {
                 return Err(Unsaid::StackPointer);
             }
+        }
+        if rule.cfa.plus != 0 {
+            let said = !signal && write::beside(start, 1, &rule).is_some();
+            return said
+                .then_some(Said::Beside(rule))
+                .ok_or(Unsaid::CfaOfMemory);
         }
         let said = write::can_say(&rule);
         said.then_some(Said::Rule(rule)).ok_or(match rule.ra {
@@ -302,6 +313,8 @@ impl<'a> Table<'a> {
 /// What SFrame can say of a row.
 enum Said {
     Rule(Rule),
+    /// Not SFrame, but a row beside it.
+    Beside(Rule),
     /// Of the blocks of a PLT.
     Stubs(Vec<(u32, Rule)>),
 }
@@ -390,9 +403,12 @@ fn sum(operations: &[Operation<Slice<'_>>]) -> Option<(Base, i32)> {
 fn cfa(operations: &[Operation<Slice<'_>>]) -> Result<Cfa, Unsaid> {
     let (address, rest) = operations.split_at(operations.len().min(1));
     let (base, offset) = sum(address).ok_or(Unsaid::CfaExpression)?;
-    let deref = match *rest {
-        [] => false,
-        [Operation::Deref { size: 8, .. }] => true,
+    let (deref, plus) = match *rest {
+        [] => (false, 0),
+        [Operation::Deref { size: 8, .. }] => (true, 0),
+        [Operation::Deref { size: 8, .. }, Operation::PlusConstant { value }] => {
+            (true, i8::try_from(value).map_err(|_| Unsaid::CfaOfMemory)?)
+        }
         [Operation::Deref { size: 8, .. }, ..] => return Err(Unsaid::CfaOfMemory),
         _ => return Err(Unsaid::CfaExpression),
     };
@@ -400,6 +416,7 @@ fn cfa(operations: &[Operation<Slice<'_>>]) -> Result<Cfa, Unsaid> {
         base,
         offset,
         deref,
+        plus,
     })
 }
 
@@ -431,6 +448,7 @@ fn stub(rule: &Rule, behind: u32) -> Vec<(u32, Rule)> {
             base: Base::Sp,
             offset,
             deref: false,
+            plus: 0,
         },
         ..*rule
     };

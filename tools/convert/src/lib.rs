@@ -114,6 +114,8 @@ pub struct Report {
     pub flexible: u32,
     /// The rows of the section.
     pub section_rows: u32,
+    /// The rows beside it.
+    pub beside: u32,
 }
 
 impl Report {
@@ -139,6 +141,9 @@ impl Report {
 pub struct Converted {
     /// The section, as if at address 0.
     pub section: Vec<u8>,
+    /// Rows that it cannot say, one behind the other
+    /// ([`Beside`](sframe::table::Beside)).
+    pub beside: Vec<u8>,
     /// What it says, and what not.
     pub report: Report,
 }
@@ -208,6 +213,16 @@ impl<'a> Code<'a> {
         Ok(Code { segments })
     }
 
+    /// The code from a link-time address on.
+    fn at(&self, address: u64) -> &'a [u8] {
+        let mut segments = self.segments.iter();
+        segments
+            .find_map(|(start, _, bytes)| {
+                bytes.get(usize::try_from(address.checked_sub(*start)?).ok()?..)
+            })
+            .unwrap_or_default()
+    }
+
     /// Whether all is code from the first address to the last.
     fn holds(&self, first: u64, last: u64) -> bool {
         let mut segments = self.segments.iter();
@@ -254,8 +269,60 @@ pub fn convert(bytes: &[u8]) -> Result<Converted, Error> {
         }
     });
     order(&mut functions);
+    begin(&mut functions, file.entry(), &code);
+    let mut beside = Vec::new();
+    functions.retain(|function| {
+        let row = match function.rows[..] {
+            [(0, rule)] if rule.cfa.plus != 0 => {
+                write::beside(function.start, function.size, &rule)
+            }
+            _ => None,
+        };
+        beside.extend(row.into_iter().flatten());
+        report.beside += u32::from(row.is_some());
+        row.is_none()
+    });
     let section = write::section(&functions, &mut report)?;
-    Ok(Converted { section, report })
+    Ok(Converted {
+        section,
+        beside,
+        report,
+    })
+}
+
+/// How a program begins: what it was started with is where the stack pointer is. As in ld.so, and in
+/// musl, where that register's end of the chain comes first.
+const BEGINNINGS: [&[u8]; 3] = [
+    b"\x48\x89\xe7",             // mov %rsp,%rdi
+    b"\x31\xed\x48\x89\xe7",     // xor %ebp,%ebp; mov %rsp,%rdi
+    b"\x48\x31\xed\x48\x89\xe7", // xor %rbp,%rbp; mov %rsp,%rdi
+];
+
+/// The most code that a program begins with, in bytes. ld.so has 61.
+const MAX_BEGINNING: u64 = 96;
+
+/// Nothing has called what a program begins with. Where that is written by hand no entry says so.
+fn begin(functions: &mut Vec<Function>, entry: u64, code: &Code<'_>) {
+    let next = functions.partition_point(|function| function.start <= entry);
+    let is_said = next > 0 && functions[next - 1].end() > entry;
+    let begins = BEGINNINGS
+        .iter()
+        .any(|bytes| code.at(entry).starts_with(bytes));
+    if is_said || !begins {
+        return;
+    }
+    let size = MAX_BEGINNING.min(code.at(entry).len() as u64);
+    let size = functions
+        .get(next)
+        .map_or(size, |function| size.min(function.start - entry));
+    let beginning = Function {
+        start: entry,
+        size: size as u32,
+        repeat: None,
+        signal: false,
+        rows: vec![(0, Rule::OUTERMOST)],
+    };
+    functions.insert(next, beginning);
 }
 
 /// Sorts functions, and cuts what lies over another one: the one that begins last has it.
@@ -293,6 +360,43 @@ mod tests {
             signal: false,
             rows: rows.to_vec(),
         }
+    }
+
+    #[test]
+    fn nothing_has_called_what_a_program_begins_with() {
+        let mut text = vec![0x90; 0x200];
+        text[0x80..0x83].copy_from_slice(b"\x48\x89\xe7");
+        text[0x180..0x186].copy_from_slice(b"\x48\x31\xed\x48\x89\xe7");
+        let code = Code {
+            segments: vec![(0x1000, 0x1200, &text)],
+        };
+        let rule = Rule::amd64(Base::Sp, 8, Location::Unchanged);
+        let others = [
+            function(0x1000, 0x40, &[(0, rule)]),
+            function(0x10a0, 0x20, &[(0, rule)]),
+        ];
+        let begun = |entry| {
+            let mut functions = others.to_vec();
+            begin(&mut functions, entry, &code);
+            order(&mut functions);
+            functions
+                .into_iter()
+                .find(|function| function.rows[0].1.is_outermost())
+                .map(|function| (function.start, function.size))
+        };
+        assert_eq!(begun(0x1080), Some((0x1080, 0x20)));
+        assert_eq!(begun(0x1180), Some((0x1180, 0x60)));
+        // Begins otherwise, has an entry, is nowhere.
+        assert_eq!(begun(0x1081), None);
+        assert_eq!(begun(0x1000), None);
+        assert_eq!(begun(0), None);
+        text[..3].copy_from_slice(b"\x48\x89\xe7");
+        let code = Code {
+            segments: vec![(0x1000, 0x1200, &text)],
+        };
+        let mut functions = others.to_vec();
+        begin(&mut functions, 0x1000, &code);
+        assert_eq!(functions, others);
     }
 
     /// Writes, and reads again.
@@ -346,6 +450,7 @@ mod tests {
                                     base,
                                     offset,
                                     deref,
+                                    plus: 0,
                                 },
                                 ra,
                                 fp: *fp,

@@ -32,16 +32,17 @@ pub struct Owned {
 }
 
 impl Owned {
-    /// Makes a table of a section that is as if at address 0, and of what follows it there, of
-    /// functions that are code.
+    /// Makes a table of a section that is as if at address 0, of what follows it there, and of rows
+    /// beside it, of functions that are code.
     ///
     /// # Errors
     ///
     /// See [`TableError`].
-    pub fn new(bytes: &[u8], code: &Code<'_>) -> Result<Owned, TableError> {
+    pub fn new(bytes: &[u8], beside: &[u8], code: &Code<'_>) -> Result<Owned, TableError> {
         let section = Section::open(bytes, 0, bytes.len() as u64)?;
         let is_code = |first, last| code.holds(first, last);
-        Owned::of(bytes, &section, code, is_code, MAX_RULES.min(bytes.len()))
+        let most = MAX_RULES.min(bytes.len() + beside.len());
+        Owned::of(bytes, &section, beside, code, is_code, most)
     }
 
     /// Makes a table of all sections from the first one on, with room for `most` rules.
@@ -52,12 +53,13 @@ impl Owned {
     pub fn of<S: Source + ?Sized, C: Source + ?Sized>(
         bytes: &S,
         first: &Section,
+        beside: &[u8],
         code: &C,
         is_code: impl Fn(u64, u64) -> bool,
         most: usize,
     ) -> Result<Owned, TableError> {
-        let mut places = vec![Place::default(); table::count(bytes, first)?];
-        let functions = Functions::collect(bytes, first, &mut places, is_code)?;
+        let mut places = vec![Place::default(); table::count(bytes, first, beside)?];
+        let functions = Functions::collect(bytes, first, beside, &mut places, is_code)?;
         let mut rules = vec![Rule::OUTERMOST; most];
         let mut numbers = vec![0; 2 * most];
         let mut rules = Rules::new(&mut rules, &mut numbers);
@@ -107,5 +109,75 @@ impl Source for Code<'_> {
                 bytes.get(at..)?.first_chunk().copied()
             })
             .ok_or(Fault)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{
+        write,
+        Report, //
+    };
+    use sframe::{
+        rule::{
+            Base,
+            Location, //
+        },
+        table::Beside,
+    };
+
+    #[test]
+    fn what_is_beside_a_section_is_found_between_its_functions() {
+        let plain = Rule::amd64(Base::Sp, 8, Location::Unchanged);
+        let function = |start, size| crate::Function {
+            start,
+            size,
+            repeat: None,
+            signal: false,
+            rows: vec![(0, plain)],
+        };
+        let section = write::section(
+            &[function(0x1000, 0x10), function(0x1200, 0x10)],
+            &mut Report::default(),
+        )
+        .unwrap();
+        let mut rule = Rule::amd64(Base::Sp, 64, Location::AtCfa(-16));
+        rule.cfa.deref = true;
+        rule.cfa.plus = 8;
+        let row = |start, size| Beside { start, size, rule }.write().unwrap();
+        // The second one is cut by a function, the third is no code, the fourth is of no size.
+        let beside = [
+            row(0x1010, 0x20),
+            row(0x11f0, 0x20),
+            row(0x3000, 0x10),
+            row(0x1100, 0),
+        ]
+        .concat();
+        let code = Code {
+            segments: vec![(0x1000, 0x2000, &[])],
+        };
+        let owned = Owned::new(&section, &beside, &code).unwrap();
+        let find = |at| owned.table().find(at).copied();
+        for (at, expected) in [
+            (0xfff, None),
+            (0x1000, Some(plain)),
+            (0x100f, Some(plain)),
+            (0x1010, Some(rule)),
+            (0x102f, Some(rule)),
+            (0x1030, None),
+            (0x1100, None),
+            (0x11f0, Some(rule)),
+            (0x11ff, Some(rule)),
+            (0x1200, Some(plain)),
+            (0x1210, None),
+            (0x3000, None),
+        ] {
+            assert_eq!(find(at), expected, "{at:#x}");
+        }
+        assert_eq!(
+            Owned::new(&section, &beside[1..], &code).err(),
+            Some(TableError::Beside)
+        );
     }
 }

@@ -13,6 +13,10 @@ use sframe::{
         Location,
         Rule, //
     },
+    table::{
+        Beside,
+        BESIDE_SIZE, //
+    },
 };
 
 use crate::{
@@ -43,6 +47,12 @@ const CONTROL_DEREF: u32 = 2;
 /// Whether rules can be said at all: each either way is one that a row has.
 pub(crate) fn can_say(rule: &Rule) -> bool {
     Row::plain(rule).is_some() || Row::flexible(rule).is_some()
+}
+
+/// A row beside the section; `None` if it is none that can be there.
+pub(crate) fn beside(start: u64, size: u32, rule: &Rule) -> Option<[u8; BESIDE_SIZE]> {
+    let rule = *rule;
+    Beside { start, size, rule }.write()
 }
 
 /// The section with these functions, which are to be in order and apart from each other.

@@ -30,7 +30,10 @@ use rustix::fs::{
     minor, //
 };
 use serde::Serialize;
-use sframe::section::Section;
+use sframe::{
+    section::Section,
+    table::BESIDE_SIZE, //
+};
 
 use crate::{
     device::{
@@ -182,20 +185,22 @@ impl Item {
 ///
 /// What is wrong with the file. If there is nothing to make rows of, the kernel is told so.
 pub(crate) fn add(device: &Device, file: &File) -> Result<u32, String> {
-    let section = match rows::section_of(file) {
-        Ok(section) => section,
+    let rows = match rows::rows_of(file) {
+        Ok(rows) => rows,
         Err(error) => {
-            device.add(Target::File(file), &[])?;
+            device.add(Target::File(file), &[], &[])?;
             return Err(error);
         }
     };
-    device.add(Target::File(file), &section)?;
-    Ok(count(&section))
+    device.add(Target::File(file), &rows.section, &rows.beside)?;
+    Ok(count(&rows.section, &rows.beside))
 }
 
-/// How many rows a section has, as its header tells.
-fn count(section: &[u8]) -> u32 {
-    Section::open(section, 0, section.len() as u64).map_or(0, |section| section.num_fres())
+/// How many rows there are, as the section's header tells.
+fn count(section: &[u8], beside: &[u8]) -> u32 {
+    let in_section =
+        Section::open(section, 0, section.len() as u64).map_or(0, |section| section.num_fres());
+    in_section.saturating_add((beside.len() / BESIDE_SIZE) as u32)
 }
 
 /// Adds the rows of the vDSO, as this process has it.
@@ -212,8 +217,8 @@ pub(crate) fn add_vdso(device: &Device) -> Result<Option<u32>, String> {
         .map_err(|error| format!("/proc/self/mem: {error}"))?;
     // This is of the kernel itself, and can be read here.
     let converted = convert::convert(&image).map_err(|error| error.to_string())?;
-    device.add(Target::Vdso, &converted.section)?;
-    Ok(Some(count(&converted.section)))
+    device.add(Target::Vdso, &converted.section, &converted.beside)?;
+    Ok(Some(count(&converted.section, &converted.beside)))
 }
 
 /// The address range that a line of /proc/PID/maps begins with.

@@ -34,6 +34,7 @@ struct Converted<'a> {
     section_functions: u32,
     section_functions_flexible: u32,
     section_rows: u32,
+    beside_rows: u32,
     not_said: BTreeMap<&'static str, NotSaid>,
 }
 
@@ -44,7 +45,13 @@ struct NotSaid {
 }
 
 /// Converts `file`, writes the section to `out`, and returns what is to be printed.
-pub(crate) fn run(file: &Path, out: &Path, confined: bool, json: bool) -> Result<String, String> {
+pub(crate) fn run(
+    file: &Path,
+    out: &Path,
+    beside: Option<&Path>,
+    confined: bool,
+    json: bool,
+) -> Result<String, String> {
     let dash = Path::new("-");
     let mut bytes = Vec::new();
     let read = |error: io::Error| error.to_string();
@@ -56,12 +63,19 @@ pub(crate) fn run(file: &Path, out: &Path, confined: bool, json: bool) -> Result
         bytes = fs::read(file).map_err(read)?;
     }
     let converted = convert::convert(&bytes).map_err(|error| error.to_string())?;
+    let print = |bytes: &[u8]| {
+        let printed = io::stdout().lock().write_all(bytes);
+        printed.map(|()| String::new()).map_err(read)
+    };
+    if confined {
+        return print(&rows::pack(&converted));
+    }
+    if let Some(path) = beside {
+        fs::write(path, &converted.beside)
+            .map_err(|error| format!("cannot write rows to {}: {error}", path.display()))?;
+    }
     if out == dash {
-        io::stdout()
-            .lock()
-            .write_all(&converted.section)
-            .map_err(|error| error.to_string())?;
-        return Ok(String::new());
+        return print(&converted.section);
     }
     fs::write(out, &converted.section)
         .map_err(|error| format!("cannot write the section to {}: {error}", out.display()))?;
@@ -88,6 +102,7 @@ fn as_json(file: &Path, section: &Path, report: &Report, len: usize) -> String {
         section_functions: report.functions,
         section_functions_flexible: report.flexible,
         section_rows: report.section_rows,
+        beside_rows: report.beside,
         not_said: report.unsaid.iter().map(not_said).collect(),
     };
     let text = serde_json::to_string(&converted).expect("numbers and names are JSON");
@@ -110,6 +125,9 @@ fn as_text(file: &Path, report: &Report, len: usize) -> String {
         report.section_rows,
         report.eh_frame,
     );
+    if report.beside != 0 {
+        writeln!(text, "{} rows beside the section", report.beside).expect("a string takes it");
+    }
     for (why, (rows, bytes)) in &report.unsaid {
         let what = explain(*why);
         writeln!(
@@ -123,7 +141,7 @@ fn as_text(file: &Path, report: &Report, len: usize) -> String {
 
 fn explain(why: Unsaid) -> &'static str {
     match why {
-        Unsaid::CfaOfMemory => "the CFA is what is in memory, plus something",
+        Unsaid::CfaOfMemory => "the CFA is made of what is in memory",
         Unsaid::CfaExpression => "the CFA is an expression that is not known here",
         Unsaid::ReturnAddress => "the return address is where no row can tell",
         Unsaid::FramePointer => "the frame pointer is where no row can tell, or lost",

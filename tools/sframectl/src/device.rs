@@ -95,14 +95,24 @@ impl Device {
         })
     }
 
-    /// Adds a section, which is as if at address 0. Of an empty one: there are no rows.
-    pub(crate) fn add(&self, target: Target<'_>, section: &[u8]) -> Result<(), String> {
+    /// Adds a section, which is as if at address 0, and the rows beside it. Of an empty section:
+    /// there are no rows.
+    pub(crate) fn add(
+        &self,
+        target: Target<'_>,
+        section: &[u8],
+        beside: &[u8],
+    ) -> Result<(), String> {
+        let len = |bytes: &[u8]| {
+            u32::try_from(bytes.len()).map_err(|_| "more than the kernel takes".to_owned())
+        };
         let mut request = request(target);
         request.section = section.as_ptr() as u64;
-        request.section_len = u32::try_from(section.len())
-            .map_err(|_| "the section is too large for the kernel".to_owned())?;
-        // SAFETY: The kernel takes a `struct sframe_unwind_add` here, and reads the section, which
-        // is there while the call lasts.
+        request.section_len = len(section)?;
+        request.beside = beside.as_ptr() as u64;
+        request.beside_len = len(beside)?;
+        // SAFETY: The kernel takes a `struct sframe_unwind_add` here, and reads section and rows,
+        // which are there while the call lasts.
         unsafe { ioctl(&self.0, Updater::<ADD, _>::new(&mut request)) }.map_err(|error| match error
         {
             Errno::NOSPC => "no room in the kernel (parameter tables_mib)".to_owned(),

@@ -128,6 +128,9 @@ enum Command {
         /// Where to write the section; - is standard output, and nothing else is printed.
         #[arg(short, long, value_name = "OUT")]
         output: PathBuf,
+        /// Where to write rows that a section cannot say, in the form that the module takes.
+        #[arg(long, value_name = "ROWS")]
+        beside: Option<PathBuf>,
         /// Give up all rights that are not needed, as `add` and `watch` have it done.
         #[arg(long, hide = true)]
         confined: bool,
@@ -212,11 +215,12 @@ fn main() -> ExitCode {
         Command::Convert {
             file,
             output,
+            beside,
             confined,
             json,
         } => {
-            let result = convert::run(&file, &output, confined, json).map(|text| (text, true));
-            (file, result)
+            let result = convert::run(&file, &output, beside.as_deref(), confined, json);
+            (file, result.map(|text| (text, true)))
         }
         Command::Add {
             files,

@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0-only
 
 //! Rows for files that are open: made by a process of its own that may do nothing else, and kept.
+//!
+//! Where both a section and what is beside it are in one place, the length of the section comes
+//! first, in four bytes, little-endian.
 
 use std::{
     env,
@@ -28,6 +31,7 @@ use std::{
     },
 };
 
+use convert::Converted;
 use rustix::process::{
     geteuid,
     setrlimit,
@@ -52,26 +56,53 @@ const MEMORY: u64 = 8 << 30;
 /// The most time for a conversion, in seconds of a CPU. Programs of 100 MB take one.
 const SECONDS: u64 = 120;
 
-/// Makes the section of a file, or finds it where it was kept.
+/// A section and the rows beside it, as the kernel takes them.
+pub(crate) struct Rows {
+    pub(crate) section: Vec<u8>,
+    pub(crate) beside: Vec<u8>,
+}
+
+/// Makes the rows of a file, or finds them where they were kept.
 ///
 /// # Errors
 ///
 /// The file has nothing to make rows of: that is what it says.
-pub(crate) fn section_of(file: &File) -> Result<Vec<u8>, String> {
+pub(crate) fn rows_of(file: &File) -> Result<Rows, String> {
     let kept = place(file);
-    if let Some(section) = kept.as_ref().and_then(|place| fs::read(place).ok()) {
-        return Ok(section);
+    let packed = kept.as_ref().and_then(|place| fs::read(place).ok());
+    if let Some(rows) = packed.as_deref().and_then(unpack) {
+        return Ok(rows);
     }
-    let section = convert(file)?;
+    let packed = convert(file)?;
     if let Some(place) = kept {
         // Whole or not at all, though another thread may have another file of that ID. Where it
         // cannot be kept it is made again.
         static NEXT: AtomicU32 = AtomicU32::new(0);
         let number = NEXT.fetch_add(1, Ordering::Relaxed);
         let new = place.with_extension(format!("{}.{number}", process::id()));
-        let _ = fs::write(&new, &section).and_then(|()| fs::rename(&new, &place));
+        let _ = fs::write(&new, &packed).and_then(|()| fs::rename(&new, &place));
     }
-    Ok(section)
+    unpack(&packed).ok_or("the conversion printed something else".to_owned())
+}
+
+/// Both in one place.
+pub(crate) fn pack(converted: &Converted) -> Vec<u8> {
+    let len = converted.section.len() as u32;
+    [
+        &len.to_le_bytes(),
+        &converted.section[..],
+        &converted.beside,
+    ]
+    .concat()
+}
+
+fn unpack(packed: &[u8]) -> Option<Rows> {
+    let (len, rest) = packed.split_first_chunk()?;
+    let (section, beside) = rest.split_at_checked(u32::from_le_bytes(*len) as usize)?;
+    Some(Rows {
+        section: section.to_vec(),
+        beside: beside.to_vec(),
+    })
 }
 
 /// Where the section of a file is kept. By its build ID, which anyone may give to any file: only
@@ -89,7 +120,7 @@ fn place(file: &File) -> Option<PathBuf> {
     let directory = PathBuf::from(directory);
     fs::create_dir_all(&directory).ok()?;
     let id = hexadecimal(id.get(..len)?);
-    Some(directory.join(format!("{id}-{}-{VERSION}.sframe", metadata.len())))
+    Some(directory.join(format!("{id}-{}-{VERSION}.rows", metadata.len())))
 }
 
 /// A file as bytes from its start.

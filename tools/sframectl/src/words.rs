@@ -93,7 +93,11 @@ impl Words {
 
 /// The CFA.
 pub(crate) fn cfa(cfa: &Cfa) -> String {
-    at(cfa.base, cfa.offset, cfa.deref)
+    let place = at(cfa.base, cfa.offset, cfa.deref);
+    match cfa.plus {
+        0 => place,
+        plus => format!("{place}{plus:+}"),
+    }
 }
 
 fn at(base: Base, offset: i32, deref: bool) -> String {

@@ -317,6 +317,7 @@ pub(crate) fn walk(data: &[u8]) {
             base: taker.base(),
             offset: taker.offset(),
             deref: flags & 1 != 0,
+            plus: if flags & 1 != 0 { flags as i8 } else { 0 },
         },
         ra: taker.location(),
         fp: taker.location(),

@@ -8,10 +8,6 @@
 use std::{
     collections::HashMap,
     fmt,
-    hash::{
-        BuildHasherDefault,
-        Hasher, //
-    },
     rc::Rc, //
 };
 
@@ -36,81 +32,30 @@ use gimli::{
 };
 use sframe::{
     bytes::Fault,
-    unwind::{
-        self,
-        Memory, //
-    }, //
+    unwind::Memory, //
 };
-
-use crate::{
-    limits,
+use walk::{
     process::{
         File,
         Process, //
-    }, //
+    },
+    registers::{
+        Registers,
+        COUNT,
+        PC,
+        RBP,
+        RSP, //
+    },
+    table::Table, //
 };
 
-/// The DWARF number of rbp.
-pub const RBP: u8 = 6;
-/// The DWARF number of rsp.
-pub const RSP: u8 = 7;
-/// The DWARF number of the return address, by which the program counter goes.
-pub const PC: u8 = 16;
-/// How many registers there are: rax, rdx, rcx, rbx, rsi, rdi, rbp, rsp, r8 to r15, and the PC.
-pub const COUNT: usize = 17;
+use crate::{
+    files::Tables,
+    limits, //
+};
 
 /// The registers that a function leaves to its caller as they were: rbx, rbp, r12 to r15.
 const KEPT_BY_CALLEES: u32 = (1 << 3) | (1 << RBP) | (0b1111 << 12);
-
-/// The general registers of AMD64 at one frame, as far as they are known, by DWARF number.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Registers {
-    values: [u64; COUNT],
-    known: u32,
-}
-
-impl Registers {
-    /// All registers: by DWARF number, the PC last.
-    pub const fn new(values: [u64; COUNT]) -> Registers {
-        Registers {
-            values,
-            known: (1 << COUNT) - 1,
-        }
-    }
-
-    /// The value of a register, if it is known.
-    #[inline]
-    pub fn get(&self, number: u8) -> Option<u64> {
-        let value = *self.values.get(usize::from(number))?;
-        ((self.known >> number) & 1 != 0).then_some(value)
-    }
-
-    /// Makes a register known. There are [`COUNT`] of them.
-    #[inline]
-    pub fn set(&mut self, number: u8, value: u64) {
-        self.values[usize::from(number)] = value;
-        self.known |= 1 << number;
-    }
-
-    /// The program counter.
-    #[inline]
-    pub fn pc(&self) -> u64 {
-        self.values[usize::from(PC)]
-    }
-
-    /// The stack pointer.
-    #[inline]
-    pub fn sp(&self) -> u64 {
-        self.values[usize::from(RSP)]
-    }
-}
-
-impl unwind::Registers for Registers {
-    #[inline]
-    fn register(&self, number: u8) -> Option<u64> {
-        self.get(number)
-    }
-}
 
 /// Where a step has led.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -404,35 +349,6 @@ pub fn name_of(register: u8) -> &'static str {
     NAMES.get(usize::from(register)).unwrap_or(&"?")
 }
 
-/// A hash of two numbers that are far from random, and of nobody's choosing.
-#[derive(Default)]
-pub struct Mix(u64);
-
-impl Hasher for Mix {
-    fn finish(&self) -> u64 {
-        self.0 ^ (self.0 >> 32)
-    }
-
-    fn write(&mut self, bytes: &[u8]) {
-        for byte in bytes {
-            self.write_u64(u64::from(*byte));
-        }
-    }
-
-    #[inline]
-    fn write_u64(&mut self, value: u64) {
-        self.0 = (self.0.rotate_left(5) ^ value).wrapping_mul(0x9e37_79b9_7f4a_7c15);
-    }
-
-    #[inline]
-    fn write_usize(&mut self, value: usize) {
-        self.write_u64(value as u64);
-    }
-}
-
-/// A table by addresses or other such numbers.
-pub type Table<K, V> = HashMap<K, V, BuildHasherDefault<Mix>>;
-
 /// Takes steps by .eh_frame, and keeps the rows it has met.
 #[derive(Default)]
 pub struct Unwinder {
@@ -523,7 +439,7 @@ pub fn step_by_row<M: Memory + ?Sized>(
     };
 
     let mut caller = *registers;
-    caller.known &= KEPT_BY_CALLEES;
+    caller.keep(KEPT_BY_CALLEES);
     caller.set(RSP, cfa);
     for (register, place) in &row.rules {
         let found = match *place {
@@ -783,7 +699,7 @@ mod tests {
             Ok(Outcome::Outermost)
         );
         let mut lost = registers();
-        lost.known &= !(1 << 10);
+        lost.keep(!(1 << 10));
         let why = step_by_row(&row(0x1008).unwrap(), &lost, &Doubles).unwrap_err();
         assert_eq!((why, why.name()), (Why::Register(10), "register"));
         lost.set(RSP, 0x10);
@@ -828,7 +744,7 @@ mod tests {
         for (number, value) in [PC, 3, RBP, RSP, 12, 13, 14, 15].into_iter().zip(kept) {
             registers.set(number, value);
         }
-        let process = Process::read(std::process::id(), &mut crate::process::Files::new()).unwrap();
+        let process = Process::read(std::process::id(), &mut walk::process::Files::new()).unwrap();
         let memory = Own(std::fs::File::open("/proc/self/mem").unwrap());
         let mut unwinder = Unwinder::new();
         let mut functions = vec![process.describe(registers.pc())];

@@ -5,6 +5,5 @@
 #![deny(missing_docs)]
 
 pub mod dwarf;
+pub mod files;
 pub mod limits;
-pub mod policy;
-pub mod process;

@@ -12,21 +12,23 @@ use sframe::rule::{
     Rule, //
 };
 
-use crate::{
-    dwarf::{
-        Cfa,
-        Row,
-        Why,
-        RBP,
-        RSP, //
-    },
-    policy::{
-        self,
-        By, //
-    },
+use crate::dwarf::{
+    Cfa,
+    Row,
+    Why, //
+};
+use walk::{
     process::{
         File,
         Process, //
+    },
+    registers::{
+        RBP,
+        RSP, //
+    },
+    walker::{
+        self,
+        By, //
     }, //
 };
 
@@ -182,8 +184,8 @@ pub const LIMITS: &[Limit] = &[
 /// put on the stack then tells all registers, with no need for a table.
 pub fn is_restorer(process: &Process, pc: u64) -> bool {
     const CODE: [u8; 9] = [0x48, 0xc7, 0xc0, 0x0f, 0, 0, 0, 0x0f, 0x05];
-    policy::code_at(process, pc) == Some(CODE)
-        || policy::code_at(process, pc.wrapping_sub(7)) == Some(CODE)
+    walker::code_at(process, pc) == Some(CODE)
+        || walker::code_at(process, pc.wrapping_sub(7)) == Some(CODE)
 }
 
 /// The limit that a difference comes from, if it is a known one.
@@ -194,10 +196,8 @@ pub fn explain(case: &Case<'_>) -> Option<&'static Limit> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{
-        dwarf::Place,
-        process::Files, //
-    };
+    use crate::dwarf::Place;
+    use walk::process::Files;
 
     fn row(register: u8, offset: i64) -> Row {
         Row {

@@ -34,21 +34,23 @@ use sframe::{
         Step, //
     }, //
 };
-use truth::{
-    dwarf::{
-        self,
-        Outcome,
-        Registers,
-        Unwinder,
-        COUNT,
-        PC,
-        RBP,
-        RSP, //
-    },
+use truth::dwarf::{
+    self,
+    Outcome,
+    Unwinder, //
+};
+use walk::{
     process::{
         File,
         Files,
         Section, //
+    },
+    registers::{
+        Registers,
+        COUNT,
+        PC,
+        RBP,
+        RSP, //
     }, //
 };
 

@@ -5,13 +5,15 @@
 //!
 //! What a section says is decoded by the crate `sframe`, the very files that run in the kernel
 //! module. This program finds sections in files, applies relocations, and prints. What .eh_frame says
-//! is turned into a section by the crate `convert`, and given to the module by its device.
+//! is turned into a section by the crate `convert`, and given to the module by its device. The stack of
+//! a task is walked by the crate `walk`.
 
 mod add;
 mod check;
 mod convert;
 mod device;
 mod dump;
+mod explain;
 mod file;
 mod lookup;
 mod raw;
@@ -71,6 +73,11 @@ Exit codes: 0 success; 1 a file could not be added or removed, or the module is 
 right to use it (CAP_PERFMON) is missing; 2 wrong use.
 
 With --all, files of which there is nothing to add are no failure.";
+
+const EXIT_CODES_EXPLAIN: &str = "\
+Exit codes: 0 the stack is shown, whole or not; 1 the task cannot be stopped or read; 2 wrong use.
+
+Addresses in parentheses are link-time addresses, which `lookup` and `dump` take.";
 
 /// Shows, searches and checks the SFrame sections of files, makes such sections, and gives them to
 /// the kernel module.
@@ -167,6 +174,19 @@ enum Command {
         #[arg(long)]
         vdso: bool,
     },
+    /// Shows one stack of a task as the module walks it: each frame, and the rule for it, and where that
+    /// is from.
+    ///
+    /// The task is stopped for a moment, as by a debugger. The module need not be loaded: rows that a
+    /// file lacks are made as `watch` makes them.
+    #[command(after_help = EXIT_CODES_EXPLAIN)]
+    Explain {
+        /// A process, or one of its threads.
+        pid: u32,
+        /// One line of JSON.
+        #[arg(long)]
+        json: bool,
+    },
     /// Lists the files that the kernel has rows of, or knows to have none.
     #[command(after_help = EXIT_CODES_ADD)]
     List {
@@ -238,6 +258,10 @@ fn main() -> ExitCode {
             ("add".into(), add::run(&which, json))
         }
         Command::Remove { files, vdso } => ("remove".into(), add::remove(&files, vdso)),
+        Command::Explain { pid, json } => (
+            format!("task {pid}").into(),
+            explain::run(pid, json).map(|text| (text, true)),
+        ),
         Command::List { json } => ("list".into(), add::list(json).map(|text| (text, true))),
         Command::Stats { json } => ("stats".into(), add::stats(json).map(|text| (text, true))),
         Command::Man { directory } => {

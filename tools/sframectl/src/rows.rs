@@ -11,7 +11,10 @@ use std::{
         self,
         File, //
     },
-    io::Read,
+    io::{
+        Read,
+        Seek, //
+    },
     os::unix::{
         fs::{
             FileExt,
@@ -139,7 +142,10 @@ impl Source for Bytes<'_> {
 /// Has a process convert it that is given the file, and nothing else.
 fn convert(file: &File) -> Result<Vec<u8>, String> {
     let with = |what: &'static str| move |error| format!("{what}: {error}");
-    let file = file.try_clone().map_err(with("cannot hand the file on"))?;
+    let mut file = file.try_clone().map_err(with("cannot hand the file on"))?;
+    // Whoever opened it may have read it.
+    file.rewind()
+        .map_err(with("cannot be read from its start"))?;
     let mut command = Command::new("/proc/self/exe");
     command
         .args(["convert", "--confined", "-", "-o", "-"])

@@ -17,7 +17,12 @@ use std::{
         Path,
         PathBuf, //
     },
-    process::Command, //
+    process::{
+        self,
+        Command, //
+    },
+    thread,
+    time::Duration, //
 };
 
 use object::{
@@ -1161,4 +1166,65 @@ fn manual_pages_tell_of_exit_codes() {
         let text = fs::read_to_string(pages.join(page)).unwrap();
         assert!(text.contains("Exit codes: 0"), "{page}: {text}");
     }
+}
+
+/// Ends what was started when a test ends, however that is.
+struct Child(process::Child);
+
+impl Drop for Child {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+#[test]
+fn a_live_stack_is_explained_from_end_to_end() {
+    let child = Child(Command::new("sleep").arg("100").spawn().expect("no sleep"));
+    let task = child.0.id().to_string();
+    // Until it sleeps: then its stack is the same each time.
+    let call_of = || fs::read_to_string(format!("/proc/{task}/syscall")).unwrap_or_default();
+    for _ in 0..1000 {
+        if call_of().starts_with("230 ") {
+            break;
+        }
+        thread::sleep(Duration::from_millis(10));
+    }
+    let said = call("explain", Path::new(&task), &[]);
+    assert_eq!((said.code, &*said.err), (0, ""), "{}", said.out);
+    assert!(
+        said.out.contains("libc.so.6:clock_nanosleep+"),
+        "{}",
+        said.out
+    );
+    assert!(said.out.contains("made of .eh_frame"), "{}", said.out);
+    let last = said.out.lines().last().unwrap();
+    assert!(last.starts_with("outermost: "), "{}", said.out);
+
+    let said = call("explain", Path::new(&task), &["--json"]);
+    let stack: Value = serde_json::from_str(&said.out).expect("JSON");
+    assert_eq!(stack["complete"], true);
+    let frames = stack["frames"].as_array().unwrap();
+    assert!(frames.len() > 5, "{frames:?}");
+    for frame in frames {
+        assert_eq!(frame["by"], "eh_frame", "{frame}");
+        assert!(
+            frame["row"].as_u64() <= frame["address"].as_u64(),
+            "{frame}"
+        );
+    }
+    assert!(frames[0]["file"].as_str().unwrap().ends_with("libc.so.6"));
+    assert_eq!(frames[frames.len() - 1]["rule"], "RA undefined");
+    // It has gone on.
+    let state = fs::read_to_string(format!("/proc/{task}/stat")).unwrap();
+    assert!(state.contains("(sleep) S"), "{state}");
+}
+
+#[test]
+fn what_cannot_be_explained() {
+    let said = call("explain", Path::new("4194305"), &[]);
+    assert_eq!(said.code, 1);
+    assert_eq!(said.err, "sframectl: task 4194305: there is no such task\n");
+    let said = call("explain", Path::new("nobody"), &[]);
+    assert_eq!(said.code, 2);
 }

@@ -24,9 +24,10 @@ use sframe::{
         Step, //
     }, //
 };
-use truth::{
-    dwarf::Registers,
-    process::Process, //
+use truth::files::Tables;
+use walk::{
+    process::Process,
+    registers::Registers, //
 };
 
 /// How far a function is decoded, in bytes.
@@ -326,7 +327,7 @@ fn dwarf_number(register: Register) -> Option<u8> {
 mod tests {
     use super::*;
     use crate::stack::Copy;
-    use truth::dwarf::COUNT;
+    use walk::registers::COUNT;
 
     const START: u64 = 0x1000;
     const SP: u64 = 0x8000;

@@ -9,28 +9,30 @@ use sframe::unwind::{
     Step, //
 };
 use truth::{
-    dwarf::{
-        Registers,
-        Unwinder,
-        RBP, //
-    },
+    dwarf::Unwinder,
     limits::{
         self,
         Case,
         Class,
         Limit, //
-    },
-    policy::{
-        self,
-        By,
-        Found,
-        Walker, //
-    },
+    }, //
+};
+use walk::{
     process::{
         File,
         Files,
         Mapping,
         Process, //
+    },
+    registers::{
+        Registers,
+        RBP, //
+    },
+    walker::{
+        self,
+        By,
+        Found,
+        Walker, //
     }, //
 };
 
@@ -369,7 +371,7 @@ impl Judge {
             return Finding::NoTruth(truth.end, process, truth.frames[0]);
         }
         let covered = stack::covered(&mut self.walker, process, &truth.frames);
-        let behind_call = |address| policy::is_behind_call(process, address);
+        let behind_call = |address| walker::is_behind_call(process, address);
         let reason = self.walker.walk(process, registers, &copy, &mut self.found);
         let reason = match &sample.chain.walk {
             Some(walk) => &walk.reason,
@@ -378,7 +380,7 @@ impl Judge {
         let offline: Vec<u64> = self.found.iter().map(|found| found.frame.pc).collect();
         // The chain that the module is answerable for.
         let (judged, room) = match sample.chain.context {
-            _ if !recording.module => (&offline, policy::MOST_FRAMES),
+            _ if !recording.module => (&offline, walker::MOST_FRAMES),
             Context::Immediate => (chain, recording.max_stack),
             Context::Deferred => (chain, MAX_DEFERRED),
         };
@@ -399,7 +401,7 @@ impl Judge {
             chain,
         };
         let reported = walked(chain.clone(), &expected, room);
-        let offline = walked(offline, &expected, policy::MOST_FRAMES);
+        let offline = walked(offline, &expected, walker::MOST_FRAMES);
         let answerable = if recording.module {
             &reported
         } else {
@@ -463,7 +465,7 @@ impl Judge {
             Verdict::Longer(_) => Class::Longer,
             Verdict::Different(_) => Class::Pc,
             Verdict::Skips(_) => Class::Skip,
-            Verdict::Shorter if reason == policy::OUTERMOST => Class::FalseEnd,
+            Verdict::Shorter if reason == walker::OUTERMOST => Class::FalseEnd,
             Verdict::Shorter => Class::Stop,
             _ => return None,
         };
@@ -471,7 +473,11 @@ impl Judge {
         let frame = truth.frames.get(from)?;
         let mapping = process.at(frame.at)?;
         let (file, address) = mapping.link_address(frame.at)?;
-        let rule = self.walker.rule_at(frame.at, from == 0, mapping).ok()?;
+        let rule = self
+            .walker
+            .rule_at(frame.at, from == 0, mapping)
+            .ok()?
+            .map(|(rule, _)| rule);
         let row = self.unwinder.row(file, address);
         let by = match (self.found.get(from + 1), rule) {
             (Some(found), _) => found.by,
@@ -495,7 +501,7 @@ impl Judge {
         let rule = self.walker.rule_at(at, from == 0, process.at(at)?);
         let rule = match rule {
             Ok(None) => "nothing".to_owned(),
-            Ok(Some(rule)) => format!(
+            Ok(Some((rule, _))) => format!(
                 "cfa={:?}{:+}{} ra={:?} fp={:?}{}",
                 rule.cfa.base,
                 rule.cfa.offset,
@@ -609,9 +615,9 @@ mod tests {
             0x8040, 0x5000, // at 0x8030
         ];
         let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
-        let mut values = [0; truth::dwarf::COUNT];
-        values[usize::from(truth::dwarf::PC)] = 0x1010;
-        values[usize::from(truth::dwarf::RSP)] = 0x8000;
+        let mut values = [0; walk::registers::COUNT];
+        values[usize::from(walk::registers::PC)] = 0x1010;
+        values[usize::from(walk::registers::RSP)] = 0x8000;
         values[usize::from(RBP)] = 0x8010;
         let copy = Copy::new(0x8000, &bytes);
         let registers = Registers::new(values);

@@ -25,7 +25,7 @@ use clap::Parser;
 use judge::Judge;
 use recording::Recording;
 use report::Report;
-use truth::policy::Walker;
+use walk::walker::Walker;
 
 /// Judges recorded samples: is the kernel's stack the one that .eh_frame tells?
 #[derive(Parser)]
@@ -64,7 +64,7 @@ fn translation(text: &str) -> Result<(String, String), String> {
 fn main() -> ExitCode {
     let arguments = Arguments::parse();
     let mut judge = Judge::new(Walker::new());
-    let mut judge_converted = Judge::new(Walker::with_converted());
+    let mut judge_converted = Judge::new(Walker::with(truth::files::made));
     let mut report = Report::new(arguments.show);
     let mut unread = false;
     for path in &arguments.files {

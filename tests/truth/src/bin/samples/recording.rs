@@ -10,7 +10,7 @@ use std::{
     fmt, //
 };
 
-use truth::dwarf::{
+use walk::registers::{
     self,
     Registers, //
 };
@@ -44,16 +44,16 @@ const REGISTERS_ABI_64: u64 = 2;
 
 /// The DWARF numbers of the registers in a sample, in their order there (asm/perf_regs.h): rax,
 /// rbx, rcx, rdx, rsi, rdi, rbp, rsp, rip, r8 to r15.
-const REGISTERS: [u8; dwarf::COUNT] = [
+const REGISTERS: [u8; registers::COUNT] = [
     0,
     3,
     2,
     1,
     4,
     5,
-    dwarf::RBP,
-    dwarf::RSP,
-    dwarf::PC,
+    registers::RBP,
+    registers::RSP,
+    registers::PC,
     8,
     9,
     10,
@@ -492,7 +492,7 @@ fn read_sample<'a>(
     let abi = record.u64()?;
     let mut registers = None;
     if abi != REGISTERS_ABI_NONE {
-        let mut values = [0; dwarf::COUNT];
+        let mut values = [0; registers::COUNT];
         for number in REGISTERS {
             values[usize::from(number)] = record.u64()?;
         }
@@ -631,7 +631,7 @@ pub(crate) mod tests {
             tid: u32,
             time: u64,
             chain: &[u64],
-            registers: &[u64; dwarf::COUNT],
+            registers: &[u64; registers::COUNT],
             stack: &[u8],
         ) {
             let mut body = Writer::words(&[CLOCK, 0, (u64::from(tid) << 32) | 1, time, 0]);
@@ -682,7 +682,7 @@ pub(crate) mod tests {
             .collect()
     }
 
-    fn registers() -> [u64; dwarf::COUNT] {
+    fn registers() -> [u64; registers::COUNT] {
         std::array::from_fn(|number| 0x100 + number as u64)
     }
 

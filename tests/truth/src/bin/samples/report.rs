@@ -12,7 +12,7 @@ use serde_json::{
     json,
     Value, //
 };
-use truth::process::Process;
+use walk::process::Process;
 
 use crate::{
     judge::{
@@ -610,13 +610,13 @@ mod tests {
         judge::Judge,
         recording::tests::Writer, //
     };
-    use truth::{
-        dwarf::{
+    use walk::{
+        process::Files,
+        registers::{
             COUNT,
             PC,
             RSP, //
-        },
-        process::Files, //
+        }, //
     };
 
     const CONTEXT_USER: u64 = -512i64 as u64;
@@ -654,7 +654,7 @@ mod tests {
         let recording = Recording::parse(&file).unwrap();
         let mut report = Report::new(2);
         report.begin(Path::new("x"), &recording);
-        Judge::new(truth::policy::Walker::new()).judge(
+        Judge::new(walk::walker::Walker::new()).judge(
             &recording,
             Path::new("/"),
             &[],

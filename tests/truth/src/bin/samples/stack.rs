@@ -12,18 +12,23 @@ use truth::{
     dwarf::{
         self,
         Outcome,
-        Registers,
         Unwinder,
-        Why,
+        Why, //
+    },
+    files::Tables, //
+};
+use walk::{
+    process::Process,
+    registers::{
+        Registers,
         COUNT,
         PC,
         RSP, //
     },
-    policy::{
+    walker::{
         self,
         Walker, //
-    },
-    process::Process, //
+    }, //
 };
 
 use crate::code;
@@ -158,7 +163,7 @@ pub(crate) fn truth(
     // In a system call what holds is what held at its instruction, which may be the last of its
     // function: that of a signal's trampoline is. (Behind it, a new thread is on another stack.)
     let in_system_call = registers.get(RAX) == Some(IN_SYSTEM_CALL)
-        && policy::code_at(process, pc.wrapping_sub(2)) == Some(SYSCALL);
+        && walker::code_at(process, pc.wrapping_sub(2)) == Some(SYSCALL);
     if in_system_call {
         // Or what held before it: glibc's clone3 has no entry from there on, because of the thread
         // that it makes.
@@ -175,8 +180,8 @@ pub(crate) fn truth(
         }
         // Not every C library has a table for it, and musl's is that of a plain function.
         let in_its_call =
-            frames.len() == 1 && in_system_call && policy::is_behind_trampoline(process, frame.pc);
-        let step = if in_its_call || policy::is_trampoline(process, frame.pc) {
+            frames.len() == 1 && in_system_call && walker::is_behind_trampoline(process, frame.pc);
+        let step = if in_its_call || walker::is_trampoline(process, frame.pc) {
             behind_signal(&registers, copy)
         } else {
             let row = unwinder.row_at(process, frame.at);
@@ -271,7 +276,7 @@ fn is_thread_start(process: &Process, address: u64) -> bool {
 /// another function: musl's clone has one there.
 fn is_new_thread(process: &Process, registers: &Registers) -> bool {
     registers.get(RAX) == Some(0)
-        && policy::code_at(process, registers.pc().wrapping_sub(2)) == Some(SYSCALL)
+        && walker::code_at(process, registers.pc().wrapping_sub(2)) == Some(SYSCALL)
         && !begins_function(process, registers.pc())
 }
 
@@ -378,7 +383,7 @@ mod tests {
             panic!("{outcome:?}");
         };
         assert_eq!(registers.get(8), Some(0x105));
-        assert_eq!(registers.get(truth::dwarf::RBP), Some(0x10f));
+        assert_eq!(registers.get(walk::registers::RBP), Some(0x10f));
         // As the table of glibc has them: at 160 and 168 bytes.
         assert_eq!((registers.sp(), registers.pc()), (0x114, 0x115));
         let outcome = behind_signal(&at, &Copy::new(0x1000, &words[..168]));
@@ -402,12 +407,12 @@ mod tests {
             .status();
         assert!(status.unwrap().success());
 
-        let file = truth::process::Files::new().open(&out).unwrap();
+        let file = walk::process::Files::new().open(&out).unwrap();
         std::fs::remove_dir_all(&dir).unwrap();
         let code = file.segments.iter().find(|segment| segment.executable);
         let code = code.unwrap();
         let mut process = Process::new();
-        process.map(truth::process::Mapping {
+        process.map(walk::process::Mapping {
             start: code.address,
             end: code.address + 0x1000,
             offset: code.offset,

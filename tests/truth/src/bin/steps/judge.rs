@@ -15,25 +15,33 @@ use sframe::unwind::{
 use truth::{
     dwarf::{
         Outcome,
-        Registers,
         Unwinder,
-        Why,
-        RBP, //
+        Why, //
+    },
+    files::{
+        self,
+        Tables, //
     },
     limits::{
         self,
         Case,
         Class,
         Limit, //
+    }, //
+};
+use walk::{
+    process::Process,
+    registers::{
+        Registers,
+        RBP, //
     },
-    policy::{
+    walker::{
         self,
         By,
         Found,
         Reason,
         Walker, //
-    },
-    process::Process, //
+    }, //
 };
 
 /// How many lines of the disassembly are shown before and behind the instruction.
@@ -116,7 +124,7 @@ impl Judge {
     /// One for which files without rows have those that can be made of their .eh_frame.
     pub(crate) fn with_converted() -> Judge {
         Judge {
-            walker: Walker::with_converted(),
+            walker: Walker::with(files::made),
             ..Judge::default()
         }
     }
@@ -150,7 +158,7 @@ impl Judge {
         count: &mut Count,
     ) -> Option<Difference> {
         *count.ends.entry(reason).or_default() += 1;
-        if found.len() > 1 || reason == policy::OUTERMOST {
+        if found.len() > 1 || reason == walker::OUTERMOST {
             count.covered += 1;
         }
         self.truth.clear();
@@ -171,7 +179,7 @@ impl Judge {
                     let gap = (why.name(), process.describe(pair[0].at));
                     *count.gaps.entry(gap).or_default() += 1;
                     // What is beyond cannot be judged, unless it is nothing that was called.
-                    let called = policy::is_behind_call(process, frame.pc);
+                    let called = walker::is_behind_call(process, frame.pc);
                     return differs(Class::Longer).filter(|_| !called);
                 }
             }
@@ -193,10 +201,10 @@ impl Judge {
 
         let last = found.last()?;
         let callee = found.len() - 1;
-        if reason == policy::FULL {
+        if reason == walker::FULL {
             return None;
         }
-        if reason == policy::NO_ROWS {
+        if reason == walker::NO_ROWS {
             let mapping = process.at(last.at)?;
             if self.walker.has_rows(mapping) {
                 let (file, link) = mapping.link_address(last.at)?;
@@ -209,7 +217,7 @@ impl Judge {
             }
             return None;
         }
-        let class = if reason == policy::OUTERMOST {
+        let class = if reason == walker::OUTERMOST {
             Class::FalseEnd
         } else {
             Class::Stop
@@ -266,7 +274,7 @@ impl Judge {
         mut exact: bool,
         frame: &Frame,
     ) -> bool {
-        for _ in 0..policy::MOST_FRAMES {
+        for _ in 0..walker::MOST_FRAMES {
             let step = self.true_step(process, &registers, memory, exact);
             let Ok(Outcome::Caller {
                 registers: caller,
@@ -307,7 +315,7 @@ impl Judge {
                 by: by.unwrap_or(By::Rows),
                 file,
                 address,
-                rule: rule.ok().flatten(),
+                rule: rule.ok().flatten().map(|(rule, _)| rule),
                 truth: truth.as_deref().map_err(|why| *why),
             })
         });

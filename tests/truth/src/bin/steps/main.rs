@@ -30,7 +30,7 @@ use serde_json::{
     json,
     Value, //
 };
-use truth::process::Files;
+use walk::process::Files;
 
 use crate::{
     judge::{

@@ -16,7 +16,7 @@ use std::{
     ptr, //
 };
 
-use truth::dwarf::{
+use walk::registers::{
     Registers,
     COUNT, //
 };

@@ -21,13 +21,13 @@ use sframe::{
     bytes::Fault,
     unwind::Memory, //
 };
-use truth::{
-    dwarf::Registers,
-    policy,
+use walk::{
     process::{
         Files,
         Process, //
-    }, //
+    },
+    registers::Registers,
+    walker, //
 };
 
 use crate::ptrace::{
@@ -247,7 +247,7 @@ impl Tracer {
             // What was stopped otherwise than by a step may be in a system call, which then begins
             // once more.
             let pc = self.threads[index].registers.pc();
-            let is_call = pc == 0 || policy::code_at(self.process(files)?, pc) == Some(SYSCALL);
+            let is_call = pc == 0 || walker::code_at(self.process(files)?, pc) == Some(SYSCALL);
             if let Err(error) = ptrace::step(id, signal) {
                 self.gone(error)?;
                 self.threads[index].state = State::Running;

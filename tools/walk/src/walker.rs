@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only OR MIT
 
-//! The kernel module's walk, on the host: what rust/walk.rs does with the core, step by step, and
-//! by the same names.
+//! What rust/walk.rs does with the core, step by step, and by the same names.
 //!
 //! It reads sections and code from the files instead of the memory that they are mapped to, and so
 //! knows nothing of pages that are not there, nor of budgets. All else is as in the module; what is
@@ -26,6 +25,10 @@ use sframe::{
         Search,
         Section, //
     },
+    table::{
+        Beside,
+        BESIDE_SIZE, //
+    },
     unwind::{
         self,
         Frame,
@@ -39,20 +42,47 @@ use sframe::{
 };
 
 use crate::{
-    dwarf::{
-        Registers,
-        Table,
-        RBP, //
-    },
     process::{
         File,
         Mapping,
         Process, //
-    }, //
+    },
+    registers::{
+        Registers,
+        RBP, //
+    },
+    table::Table, //
 };
 
 /// The most frames of a stack, as `kernel.perf_event_max_stack` has it.
 pub const MOST_FRAMES: usize = 127;
+
+/// From where a rule is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Origin {
+    /// A row of the file's own section.
+    Section,
+    /// A row that was made of what else the file has.
+    Made,
+    /// A row beside those.
+    Beside,
+    /// The instructions of a PLT's stub.
+    Stub,
+    /// The instructions of a signal's trampoline.
+    Trampoline,
+}
+
+/// What was made of a file that has no section.
+#[derive(Clone, Copy, Debug)]
+pub struct Made {
+    /// A section, as if at address 0.
+    pub section: &'static [u8],
+    /// Rows that it cannot say: [`Beside`], one behind the other.
+    pub beside: &'static [u8],
+}
+
+/// What makes it; `None` if there is nothing to make it of.
+pub type Make = Box<dyn Fn(&'static File) -> Option<Made>>;
 
 /// What told where a frame is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -85,6 +115,9 @@ pub struct Found {
     pub by: By,
     /// At which address its own rule is looked up: its PC, or one less.
     pub at: u64,
+    /// Its own rule, by which its caller was looked for, and where that is from; `None` if there is
+    /// none.
+    pub rule: Option<(Rule, Origin)>,
 }
 
 /// Why a walk has ended, as the module's counters name it.
@@ -103,6 +136,8 @@ enum Rows {
     None,
     /// The section, in link-time addresses, and its bytes.
     Section(Section, &'static [u8]),
+    /// The same, made of what else the file has, and what is beside it.
+    Made(Section, &'static [u8], &'static [Beside]),
     Bad(Error),
 }
 
@@ -118,7 +153,7 @@ enum Known {
 }
 
 /// What the rows of a file say of an address.
-type Said = Result<Option<Rule>, Error>;
+type Said = Result<Option<(Rule, Origin)>, Error>;
 
 /// Walks as the module does, and keeps the rules it has found.
 #[derive(Default)]
@@ -127,8 +162,8 @@ pub struct Walker {
     rows: Table<(usize, u64), Rows>,
     /// By file and link-time address, for the innermost frame or others.
     rules: Table<(usize, u64), [Option<Said>; 2]>,
-    /// Whether files without rows get some, made of .eh_frame.
-    convert: bool,
+    /// What makes rows for files that have none, if they are to have some.
+    make: Option<Make>,
 }
 
 impl Walker {
@@ -137,11 +172,11 @@ impl Walker {
         Walker::default()
     }
 
-    /// One for which files without rows have those that can be made of their .eh_frame, as if that
-    /// was done for the module.
-    pub fn with_converted() -> Walker {
+    /// One for which files without rows have those that `make` makes of them, as if the module had
+    /// been given them.
+    pub fn with(make: impl Fn(&'static File) -> Option<Made> + 'static) -> Walker {
         Walker {
-            convert: true,
+            make: Some(Box::new(make)),
             ..Walker::default()
         }
     }
@@ -164,6 +199,7 @@ impl Walker {
             frame,
             by: By::Registers,
             at: frame.pc,
+            rule: None,
         });
         let mut known = Known::All;
         let mut at = frame.pc;
@@ -185,11 +221,14 @@ impl Walker {
             if (exact || rule.is_none()) && is_trampoline(process, frame.pc)
                 || innermost && rule.is_none() && is_behind_trampoline(process, frame.pc)
             {
-                rule = Some(code::INTERRUPTED);
+                rule = Some((code::INTERRUPTED, Origin::Trampoline));
+            }
+            if let Some(last) = frames.last_mut() {
+                last.rule = rule;
             }
             let context = frame.sp;
             let (step, by) = match rule {
-                Some(rule) => {
+                Some((rule, _)) => {
                     let step = match known {
                         Known::All => unwind::step(Abi::Amd64, &rule, &frame, registers, memory),
                         Known::Interrupted(context) => {
@@ -212,7 +251,7 @@ impl Walker {
             }
 
             at = frame.pc;
-            if rule.is_some_and(|rule| rule.signal) {
+            if rule.is_some_and(|(rule, _)| rule.signal) {
                 known = Known::Interrupted(context);
                 signals = match signals.checked_sub(1) {
                     Some(left) => left,
@@ -230,7 +269,12 @@ impl Walker {
             if frames.len() == MOST_FRAMES {
                 return FULL;
             }
-            frames.push(Found { frame, by, at });
+            frames.push(Found {
+                frame,
+                by,
+                at,
+                rule: None,
+            });
         }
     }
 
@@ -239,22 +283,38 @@ impl Walker {
     /// # Errors
     ///
     /// The section cannot be used.
-    pub fn rule_at(
-        &mut self,
-        at: u64,
-        innermost: bool,
-        mapping: &Mapping,
-    ) -> Result<Option<Rule>, Error> {
+    pub fn rule_at(&mut self, at: u64, innermost: bool, mapping: &Mapping) -> Said {
         let Some((file, link)) = mapping.link_address(at) else {
             return Ok(None);
         };
         let rows = self.rows_of(file, mapping);
         let known = self.rules.entry((file.number, link)).or_default();
-        let convert = self.convert;
-        *known[usize::from(innermost)].get_or_insert_with(|| {
-            let rule = rule_of_rows(rows, file, link, innermost)?;
-            Ok(rule.or_else(|| convert.then(|| file.beside(link))?))
-        })
+        *known[usize::from(innermost)]
+            .get_or_insert_with(|| rule_of_rows(rows, file, link, innermost))
+    }
+
+    /// Which row holds at a run-time address in `mapping`: the link-time addresses at which its function
+    /// begins, and at which it does; `None` if it is of no section.
+    pub fn row_at(&mut self, at: u64, mapping: &Mapping) -> Option<(u64, u64)> {
+        let (file, link) = mapping.link_address(at)?;
+        let (Rows::Section(section, bytes) | Rows::Made(section, bytes, _)) =
+            self.rows_of(file, mapping)
+        else {
+            return None;
+        };
+        let function = section.find_function(bytes, link, Search::Bounded).ok()??;
+        let begins = |start: u32| function.start().wrapping_add(start.into());
+        let row = section
+            .rows(bytes, &function)
+            .map_while(Result::ok)
+            .map(|row| begins(row.start))
+            .take_while(|start| function.repeat().is_some() || *start <= link)
+            .last()?;
+        let row = match function.repeat() {
+            Some(_) => function.start(),
+            None => row,
+        };
+        Some((function.start(), row))
     }
 
     /// Whether the file that is mapped has rows for any code.
@@ -268,9 +328,9 @@ impl Walker {
         *self
             .rows
             .entry((file.number, mapping.offset))
-            .or_insert_with(|| match open(file, mapping) {
-                Rows::None if self.convert => open_converted(file, mapping),
-                rows => rows,
+            .or_insert_with(|| match (open(file, mapping), &self.make) {
+                (Rows::None, Some(make)) => open_made(file, mapping, make),
+                (rows, _) => rows,
             })
     }
 
@@ -289,7 +349,7 @@ impl Walker {
         };
         let frame_pointer = match rows {
             Rows::Section(section, _) if section.frame_pointer() => FramePointer::Kept,
-            Rows::Section(..) => return Err(NO_ROWS),
+            Rows::Section(..) | Rows::Made(..) => return Err(NO_ROWS),
             _ if mapping.file.is_some() => FramePointer::Unknown,
             _ => FramePointer::Likely,
         };
@@ -319,21 +379,40 @@ fn function_at<S: Source>(process: &Process, at: u64, memory: &S) -> Option<u64>
     eh_frame_hdr::function_start(memory, table, len, at)
 }
 
-/// Code from the files, all else from memory.
+/// Code from the files, and all else from memory, code that is in no file included.
 struct All<'a, M: ?Sized> {
     process: &'a Process,
     memory: &'a M,
 }
 
-impl<M: ?Sized> Source for All<'_, M> {
+impl<M: Memory + ?Sized> Source for All<'_, M> {
     fn read<const N: usize>(&self, offset: u64) -> Result<[u8; N], Fault> {
-        code_at(self.process, offset).ok_or(Fault)
+        if let Some(bytes) = code_at(self.process, offset) {
+            return Ok(bytes);
+        }
+        let mut bytes = [0; N];
+        for (index, chunk) in bytes.chunks_mut(8).enumerate() {
+            let word = self
+                .memory
+                .read_word(offset.wrapping_add(8 * index as u64))?;
+            chunk.copy_from_slice(&word.to_le_bytes()[..chunk.len()]);
+        }
+        Ok(bytes)
     }
 }
 
 impl<M: Memory + ?Sized> Memory for All<'_, M> {
     fn read_word(&self, address: u64) -> Result<u64, Fault> {
         self.memory.read_word(address)
+    }
+}
+
+/// Memory that is not there.
+struct Nowhere;
+
+impl Memory for Nowhere {
+    fn read_word(&self, _address: u64) -> Result<u64, Fault> {
+        Err(Fault)
     }
 }
 
@@ -363,18 +442,22 @@ fn open(file: &'static File, mapping: &Mapping) -> Rows {
     }
 }
 
-/// What can be made of the .eh_frame of a file, if the mapping is one of its code. The section is
-/// opened at address 0, where it was made for.
-fn open_converted(file: &'static File, mapping: &Mapping) -> Rows {
+/// What can be made of a file that has no section, if the mapping is one of its code. It is opened at
+/// address 0, where it was made for.
+fn open_made(file: &'static File, mapping: &Mapping, make: &Make) -> Rows {
     if !elf::find_sframe(file.bytes, mapping.offset).is_ok_and(|found| found.executable) {
         return Rows::None;
     }
-    match file.converted() {
-        Some(bytes) => match Section::open(bytes, 0, bytes.len() as u64) {
-            Ok(section) => Rows::Section(section, bytes),
-            Err(error) => Rows::Bad(error),
-        },
-        None => Rows::None,
+    let Some(Made { section, beside }) = make(file) else {
+        return Rows::None;
+    };
+    let beside: Vec<Beside> = beside
+        .chunks_exact(BESIDE_SIZE)
+        .filter_map(|row| Beside::read(row.try_into().ok()?).ok())
+        .collect();
+    match Section::open(section, 0, section.len() as u64) {
+        Ok(opened) => Rows::Made(opened, section, beside.leak()),
+        Err(error) => Rows::Bad(error),
     }
 }
 
@@ -384,14 +467,18 @@ fn section_bytes(file: &File, place: elf::Place) -> &'static [u8] {
     &bytes[..len.min(bytes.len())]
 }
 
-fn rule_of_rows(rows: Rows, file: &File, at: u64, innermost: bool) -> Result<Option<Rule>, Error> {
-    let (section, bytes) = match rows {
+fn rule_of_rows(rows: Rows, file: &File, at: u64, innermost: bool) -> Said {
+    let (section, bytes, beside, origin) = match rows {
         Rows::None => return Ok(None),
-        Rows::Section(section, bytes) => (section, bytes),
+        Rows::Section(section, bytes) => (section, bytes, &[][..], Origin::Section),
+        Rows::Made(section, bytes, beside) => (section, bytes, beside, Origin::Made),
         Rows::Bad(error) => return Err(error),
     };
     let Some(function) = section.find_function(bytes, at, Search::Bounded)? else {
-        return Ok(None);
+        let next = beside.partition_point(|row| row.start <= at);
+        let row = next.checked_sub(1).and_then(|index| beside.get(index));
+        let row = row.filter(|row| at - row.start < row.size.into());
+        return Ok(row.map(|row| (row.rule, Origin::Beside)));
     };
     if !innermost {
         // What is behind the end of a function is called from its end, or is no return address.
@@ -403,18 +490,19 @@ fn rule_of_rows(rows: Rows, file: &File, at: u64, innermost: bool) -> Result<Opt
                 .read(0)
                 .is_ok_and(|bytes| code::is_signal_trampoline(&bytes))
         {
-            return Ok(Some(code::INTERRUPTED));
+            return Ok(Some((code::INTERRUPTED, Origin::Trampoline)));
         }
     } else {
         // Nothing is called from a PLT.
         let rule = function.stub(at).and_then(|(stub, offset)| {
             code::rule_of_stub(&file.bytes_at(stub).read(0).ok()?, offset)
         });
-        if rule.is_some() {
-            return Ok(rule);
+        if let Some(rule) = rule {
+            return Ok(Some((rule, Origin::Stub)));
         }
     }
-    section.find_rule(bytes, &function, at, Search::Bounded)
+    let rule = section.find_rule(bytes, &function, at, Search::Bounded)?;
+    Ok(rule.map(|rule| (rule, origin)))
 }
 
 /// Whether a signal's trampoline runs at a run-time address.
@@ -441,7 +529,7 @@ pub fn is_behind_call(process: &Process, pc: u64) -> bool {
         pc,
         &All {
             process,
-            memory: &(),
+            memory: &Nowhere,
         },
     )
 }

@@ -6,11 +6,15 @@
 //! needs no lifetimes.
 
 use std::{
+    any::Any,
     cell::OnceCell,
     collections::HashMap,
     fmt,
     fs,
-    io,
+    io::{
+        self,
+        Read, //
+    },
     path::{
         Path,
         PathBuf, //
@@ -28,18 +32,6 @@ use object::{
     ObjectSection,
     ObjectSymbol,
     SymbolKind, //
-};
-use sframe::{
-    rule::Rule,
-    table::{
-        Beside,
-        BESIDE_SIZE, //
-    },
-};
-
-use crate::dwarf::{
-    Cfi,
-    DebugCfi, //
 };
 
 /// A part of an ELF file that is mapped.
@@ -81,14 +73,15 @@ pub struct File {
     pub path: PathBuf,
     /// All of it.
     pub bytes: &'static [u8],
+    /// The file itself, open; `None` of an image.
+    pub open: Option<fs::File>,
     /// What is mapped of it.
     pub segments: Vec<Segment>,
     /// What it consists of; nothing if it was stripped of section headers.
     pub sections: Vec<Section>,
     symbols: OnceCell<Vec<Symbol>>,
-    cfi: OnceCell<Result<Cfi, String>>,
-    debug_cfi: OnceCell<Option<DebugCfi>>,
-    converted: OnceCell<Option<(&'static [u8], Vec<Beside>)>>,
+    /// What whoever asks for it keeps of the file.
+    pub kept: OnceCell<Box<dyn Any>>,
 }
 
 impl fmt::Debug for File {
@@ -98,7 +91,12 @@ impl fmt::Debug for File {
 }
 
 impl File {
-    fn new(number: usize, path: &Path, bytes: &'static [u8]) -> Result<File, object::Error> {
+    fn new(
+        number: usize,
+        path: &Path,
+        bytes: &'static [u8],
+        open: Option<fs::File>,
+    ) -> Result<File, object::Error> {
         let elf = ElfFile64::<Endianness>::parse(bytes)?;
         let endian = elf.endian();
         let segments = elf.elf_program_headers().iter();
@@ -120,74 +118,17 @@ impl File {
             number,
             path: path.to_owned(),
             bytes,
+            open,
             segments,
             sections: sections.collect(),
             symbols: OnceCell::new(),
-            cfi: OnceCell::new(),
-            debug_cfi: OnceCell::new(),
-            converted: OnceCell::new(),
+            kept: OnceCell::new(),
         })
     }
 
-    fn elf(&self) -> ElfFile64<'static> {
+    /// All of it, as the crate `object` has it.
+    pub fn elf(&self) -> ElfFile64<'static> {
         ElfFile64::parse(self.bytes).expect("what was parsed once is so again")
-    }
-
-    /// The unwind tables in .eh_frame.
-    ///
-    /// # Errors
-    ///
-    /// What is wrong with them, or that there are none.
-    pub fn cfi(&self) -> Result<&Cfi, &str> {
-        let cfi = self.cfi.get_or_init(|| {
-            let elf = self.elf();
-            let section = elf
-                .section_by_name(".eh_frame")
-                .ok_or_else(|| "there is no .eh_frame".to_owned())?;
-            let data = section.data().map_err(|error| error.to_string())?;
-            let address_of = |name| elf.section_by_name(name).map_or(0, |found| found.address());
-            Cfi::new(
-                data,
-                section.address(),
-                address_of(".text"),
-                address_of(".got"),
-            )
-            .map_err(|error| error.to_string())
-        });
-        cfi.as_ref().map_err(|error| &**error)
-    }
-
-    /// The unwind tables in .debug_frame, if there are some that can be read.
-    pub fn debug_cfi(&self) -> Option<&DebugCfi> {
-        let cfi = self.debug_cfi.get_or_init(|| {
-            let elf = self.elf();
-            let section = elf.section_by_name(".debug_frame")?;
-            DebugCfi::debug(section.data().ok()?).ok()
-        });
-        cfi.as_ref()
-    }
-
-    /// A section made of .eh_frame, as if at address 0; `None` if there is nothing to make it of.
-    pub fn converted(&self) -> Option<&'static [u8]> {
-        self.all_converted().map(|(section, _)| *section)
-    }
-
-    /// What the rows beside that section say of the code at a link-time address.
-    pub fn beside(&self, address: u64) -> Option<Rule> {
-        let (_, rows) = self.all_converted()?;
-        let behind = rows.partition_point(|row| row.start <= address);
-        let row = rows.get(behind.checked_sub(1)?)?;
-        (address - row.start < row.size.into()).then_some(row.rule)
-    }
-
-    fn all_converted(&self) -> Option<&(&'static [u8], Vec<Beside>)> {
-        let made = self.converted.get_or_init(|| {
-            let converted = convert::convert(self.bytes).ok()?;
-            let rows = converted.beside.chunks_exact(BESIDE_SIZE);
-            let rows = rows.filter_map(|row| Beside::read(row.try_into().ok()?).ok());
-            Some((&*converted.section.leak(), rows.collect()))
-        });
-        made.as_ref()
     }
 
     /// The bytes from `address` on, to the end of their segment.
@@ -226,15 +167,6 @@ impl File {
         (offset < symbol.size || symbol.size == 0).then_some((&*symbol.name, offset))
     }
 
-    /// Where the function begins that holds an address, by .eh_frame or by its symbol; else the
-    /// address itself.
-    pub fn function_start(&self, address: u64) -> u64 {
-        match self.cfi().ok().and_then(|cfi| cfi.function_at(address)) {
-            Some((start, _)) => start,
-            None => address - self.function_at(address).map_or(0, |(_, offset)| offset),
-        }
-    }
-
     fn read_symbols(&self) -> Vec<Symbol> {
         let elf = self.elf();
         let mut symbols: Vec<Symbol> = elf
@@ -262,7 +194,8 @@ impl File {
 /// All files that were met.
 #[derive(Debug, Default)]
 pub struct Files {
-    by_path: HashMap<PathBuf, Option<&'static File>>,
+    /// By path, and by what tells apart the files of that path, if that is known.
+    by_path: HashMap<(PathBuf, String), Option<&'static File>>,
     count: usize,
 }
 
@@ -274,13 +207,33 @@ impl Files {
 
     /// The file at a path; `None` if it cannot be read or is no ELF file of 64 bits.
     pub fn open(&mut self, path: &Path) -> Option<&'static File> {
-        if let Some(known) = self.by_path.get(path) {
+        self.open_any(path, String::new(), &[path])
+    }
+
+    /// The file that is called `path` and told from others by `identity`: the first of `places` that
+    /// can be read, if it is an ELF file of 64 bits.
+    fn open_any(
+        &mut self,
+        path: &Path,
+        identity: String,
+        places: &[&Path],
+    ) -> Option<&'static File> {
+        let key = (path.to_owned(), identity);
+        if let Some(known) = self.by_path.get(&key) {
             return *known;
         }
-        let file = fs::read(path)
-            .ok()
-            .and_then(|bytes| self.add(path, bytes).ok());
-        self.by_path.insert(path.to_owned(), file);
+        // The data of a program is of no use here, and may be a device.
+        let mut read = places.iter().filter_map(|place| {
+            let is_file = fs::metadata(place).is_ok_and(|data| data.is_file());
+            let mut file = is_file.then(|| fs::File::open(place).ok())??;
+            let mut bytes = Vec::new();
+            file.read_to_end(&mut bytes).ok()?;
+            Some((file, bytes))
+        });
+        let file = read
+            .next()
+            .and_then(|(file, bytes)| self.insert(path, bytes, Some(file)).ok());
+        self.by_path.insert(key, file);
         file
     }
 
@@ -290,16 +243,26 @@ impl Files {
     ///
     /// It is no ELF file of 64 bits.
     pub fn add(&mut self, path: &Path, bytes: Vec<u8>) -> Result<&'static File, object::Error> {
-        if let Some(Some(known)) = self.by_path.get(path) {
+        let key = (path.to_owned(), String::new());
+        if let Some(Some(known)) = self.by_path.get(&key) {
             if known.bytes == bytes {
                 return Ok(known);
             }
         }
-        let file = File::new(self.count, path, bytes.leak())?;
-        let file: &'static File = Box::leak(Box::new(file));
-        self.count += 1;
-        self.by_path.insert(path.to_owned(), Some(file));
+        let file = self.insert(path, bytes, None)?;
+        self.by_path.insert(key, Some(file));
         Ok(file)
+    }
+
+    fn insert(
+        &mut self,
+        path: &Path,
+        bytes: Vec<u8>,
+        open: Option<fs::File>,
+    ) -> Result<&'static File, object::Error> {
+        let file = File::new(self.count, path, bytes.leak(), open)?;
+        self.count += 1;
+        Ok(Box::leak(Box::new(file)))
     }
 }
 
@@ -358,7 +321,7 @@ impl Process {
         let mut process = Process::new();
         let text = fs::read_to_string(format!("/proc/{pid}/maps"))?;
         for line in text.lines() {
-            let Some(mut mapping) = parse_maps_line(line) else {
+            let Some((mut mapping, identity)) = parse_maps_line(line) else {
                 return Err(io::Error::other(format!(
                     "/proc/{pid}/maps has the line {line:?}"
                 )));
@@ -368,11 +331,12 @@ impl Process {
                 let bytes = read_memory(pid, mapping.start, len)?;
                 mapping.file = files.add(Path::new("[vdso]"), bytes).ok();
             } else if mapping.name.starts_with('/') {
-                // The data of a program is of no use here, and may be a device.
-                let is_file = fs::metadata(&mapping.name).is_ok_and(|data| data.is_file());
-                if is_file {
-                    mapping.file = files.open(Path::new(&mapping.name));
-                }
+                // The very file, whatever its name is by now, and in whatever namespace it is; or at
+                // least what has its name here.
+                let Mapping { start, end, .. } = mapping;
+                let mapped = format!("/proc/{pid}/map_files/{start:x}-{end:x}");
+                let name = Path::new(&mapping.name);
+                mapping.file = files.open_any(name, identity, &[mapped.as_ref(), name]);
             }
             process.mappings.push(mapping);
         }
@@ -451,8 +415,9 @@ fn read_memory(pid: u32, address: u64, len: usize) -> io::Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// `START-END PERMISSIONS OFFSET DEVICE INODE NAME`, the name possibly with spaces or absent.
-fn parse_maps_line(line: &str) -> Option<Mapping> {
+/// `START-END PERMISSIONS OFFSET DEVICE INODE NAME`, the name possibly with spaces or absent; and what
+/// tells the file from others of its name.
+fn parse_maps_line(line: &str) -> Option<(Mapping, String)> {
     let mut rest = line;
     let mut field = || {
         let (field, behind) = rest.split_once(' ').unwrap_or((rest, ""));
@@ -462,17 +427,17 @@ fn parse_maps_line(line: &str) -> Option<Mapping> {
     let (start, end) = field().split_once('-')?;
     let permissions = field();
     let offset = field();
-    let (_device, _inode) = (field(), field());
+    let identity = format!("{} {}", field(), field());
     let name = rest.trim_start();
-    Some(Mapping {
+    let mapping = Mapping {
         start: u64::from_str_radix(start, 16).ok()?,
         end: u64::from_str_radix(end, 16).ok()?,
         offset: u64::from_str_radix(offset, 16).ok()?,
         executable: permissions.contains('x'),
-        // Still mapped, but no longer there to be read.
         name: name.to_owned(),
         file: None,
-    })
+    };
+    Some((mapping, identity))
 }
 
 #[cfg(test)]
@@ -493,14 +458,15 @@ mod tests {
     #[test]
     fn lines_of_maps() {
         let line = "7f00-8f00 r-xp 00001000 fe:01 123456     /usr/lib/with space.so";
-        let found = parse_maps_line(line).unwrap();
+        let (found, identity) = parse_maps_line(line).unwrap();
+        assert_eq!(identity, "fe:01 123456");
         assert_eq!(
             (found.start, found.end, found.offset),
             (0x7f00, 0x8f00, 0x1000)
         );
         assert_eq!(found.name, "/usr/lib/with space.so");
         assert!(found.executable);
-        let found = parse_maps_line("1000-2000 rw-p 00000000 00:00 0 ").unwrap();
+        let (found, _) = parse_maps_line("1000-2000 rw-p 00000000 00:00 0 ").unwrap();
         assert_eq!(found.name, "");
         assert!(!found.executable);
         assert!(parse_maps_line("nonsense").is_none());
@@ -552,7 +518,7 @@ mod tests {
             .iter()
             .find(|mapping| mapping.name == "[vdso]");
         if let Some(vdso) = vdso {
-            assert!(vdso.file.unwrap().cfi().is_ok());
+            assert!(vdso.file.unwrap().function_at(0).is_none());
         }
     }
 }

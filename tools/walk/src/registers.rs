@@ -1,0 +1,70 @@
+// SPDX-License-Identifier: GPL-2.0-only OR MIT
+
+//! The general registers of AMD64, by DWARF number.
+
+use sframe::unwind;
+
+/// The DWARF number of rbp.
+pub const RBP: u8 = 6;
+/// The DWARF number of rsp.
+pub const RSP: u8 = 7;
+/// The DWARF number of the return address, by which the program counter goes.
+pub const PC: u8 = 16;
+/// How many registers there are: rax, rdx, rcx, rbx, rsi, rdi, rbp, rsp, r8 to r15, and the PC.
+pub const COUNT: usize = 17;
+
+/// The general registers of AMD64 at one frame, as far as they are known, by DWARF number.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Registers {
+    values: [u64; COUNT],
+    known: u32,
+}
+
+impl Registers {
+    /// All registers: by DWARF number, the PC last.
+    pub const fn new(values: [u64; COUNT]) -> Registers {
+        Registers {
+            values,
+            known: (1 << COUNT) - 1,
+        }
+    }
+
+    /// The value of a register, if it is known.
+    #[inline]
+    pub fn get(&self, number: u8) -> Option<u64> {
+        let value = *self.values.get(usize::from(number))?;
+        ((self.known >> number) & 1 != 0).then_some(value)
+    }
+
+    /// Makes a register known. There are [`COUNT`] of them.
+    #[inline]
+    pub fn set(&mut self, number: u8, value: u64) {
+        self.values[usize::from(number)] = value;
+        self.known |= 1 << number;
+    }
+
+    /// Makes all unknown but those of which `kept` has the bit of their number.
+    #[inline]
+    pub fn keep(&mut self, kept: u32) {
+        self.known &= kept;
+    }
+
+    /// The program counter.
+    #[inline]
+    pub fn pc(&self) -> u64 {
+        self.values[usize::from(PC)]
+    }
+
+    /// The stack pointer.
+    #[inline]
+    pub fn sp(&self) -> u64 {
+        self.values[usize::from(RSP)]
+    }
+}
+
+impl unwind::Registers for Registers {
+    #[inline]
+    fn register(&self, number: u8) -> Option<u64> {
+        self.get(number)
+    }
+}

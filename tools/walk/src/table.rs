@@ -1,0 +1,40 @@
+// SPDX-License-Identifier: GPL-2.0-only OR MIT
+
+//! Tables of what was found once, by address.
+
+use std::{
+    collections::HashMap,
+    hash::{
+        BuildHasherDefault,
+        Hasher, //
+    }, //
+};
+
+/// A hash of two numbers that are far from random, and of nobody's choosing.
+#[derive(Default)]
+pub struct Mix(u64);
+
+impl Hasher for Mix {
+    fn finish(&self) -> u64 {
+        self.0 ^ (self.0 >> 32)
+    }
+
+    fn write(&mut self, bytes: &[u8]) {
+        for byte in bytes {
+            self.write_u64(u64::from(*byte));
+        }
+    }
+
+    #[inline]
+    fn write_u64(&mut self, value: u64) {
+        self.0 = (self.0.rotate_left(5) ^ value).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    }
+
+    #[inline]
+    fn write_usize(&mut self, value: usize) {
+        self.write_u64(value as u64);
+    }
+}
+
+/// A table by addresses or other such numbers.
+pub type Table<K, V> = HashMap<K, V, BuildHasherDefault<Mix>>;

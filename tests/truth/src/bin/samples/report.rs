@@ -89,6 +89,9 @@ struct Group {
     /// True frames, as far as they are known, and those of them that .sframe covers.
     frames: u64,
     covered: u64,
+    /// Frames reported, and those that perf would find in a copy of 8 KiB.
+    reported_frames: u64,
+    dwarf_frames: u64,
     /// As `identical`, of what the module's walk finds offline.
     offline_identical: u64,
     reported: Way,
@@ -202,6 +205,8 @@ impl Report {
         }
         group.frames += judged.truth.frames.len() as u64;
         group.covered += judged.covered as u64;
+        group.reported_frames += judged.reported.chain.len() as u64;
+        group.dwarf_frames += judged.dwarf_len as u64;
         group.identical += u64::from(verdict.is_identical());
         let walk = sample.chain.walk.as_ref();
         let reason = walk.map_or("(no walk)", |walk| &*walk.reason);
@@ -449,6 +454,8 @@ impl Report {
                     "unjudged": group.unjudged,
                     "frames": group.frames,
                     "frames_covered": group.covered,
+                    "frames_reported": group.reported_frames,
+                    "frames_dwarf_8_kib": group.dwarf_frames,
                     "identical": percent(group.identical, group.judged),
                     "identical_offline": percent(group.offline_identical, group.judged),
                     "verdicts": group.verdicts,

@@ -53,23 +53,22 @@ pub(crate) fn run(
     json: bool,
 ) -> Result<String, String> {
     let dash = Path::new("-");
-    let mut bytes = Vec::new();
     let read = |error: io::Error| error.to_string();
-    if confined {
-        rows::read_confined(&mut bytes)?;
-    } else if file == dash {
-        io::stdin().lock().read_to_end(&mut bytes).map_err(read)?;
-    } else {
-        bytes = fs::read(file).map_err(read)?;
-    }
-    let converted = convert::convert(&bytes).map_err(|error| error.to_string())?;
     let print = |bytes: &[u8]| {
         let printed = io::stdout().lock().write_all(bytes);
         printed.map(|()| String::new()).map_err(read)
     };
+    let made = |bytes: &[u8]| convert::convert(bytes).map_err(|error| error.to_string());
     if confined {
-        return print(&rows::pack(&converted));
+        return print(&rows::pack(&made(&rows::map_confined()?)?));
     }
+    let mut bytes = Vec::new();
+    if file == dash {
+        io::stdin().lock().read_to_end(&mut bytes).map_err(read)?;
+    } else {
+        bytes = fs::read(file).map_err(read)?;
+    }
+    let converted = made(&bytes)?;
     if let Some(path) = beside {
         fs::write(path, &converted.beside)
             .map_err(|error| format!("cannot write rows to {}: {error}", path.display()))?;

@@ -70,6 +70,8 @@ pub(crate) struct Want {
     pub(crate) pid: i32,
     pub(crate) start: u64,
     pub(crate) end: u64,
+    /// The file system's device, its major number and its minor one.
+    pub(crate) device: (u32, u32),
     pub(crate) inode: u64,
     pub(crate) size: u64,
     /// In hexadecimal digits; empty if it is not known.
@@ -205,6 +207,7 @@ fn want(bytes: &[u8]) -> Want {
         pid: want.pid,
         start: want.start,
         end: want.end,
+        device: (want.device_major, want.device_minor),
         inode: want.inode,
         size: want.file_size.unsigned_abs(),
         build_id: hexadecimal(id.unwrap_or_default()),

@@ -12,15 +12,18 @@ use std::{
         File, //
     },
     io::{
-        Read,
+        self,
         Seek, //
     },
-    os::unix::{
-        fs::{
-            FileExt,
-            MetadataExt, //
-        },
-        process::CommandExt, //
+    os::{
+        fd::AsFd,
+        unix::{
+            fs::{
+                FileExt,
+                MetadataExt, //
+            },
+            process::CommandExt, //
+        }, //
     },
     path::PathBuf,
     process::{
@@ -35,11 +38,14 @@ use std::{
 };
 
 use convert::Converted;
+use memmap2::Mmap;
 use rustix::process::{
     geteuid,
+    set_parent_process_death_signal,
     setrlimit,
     Resource,
-    Rlimit, //
+    Rlimit,
+    Signal, //
 };
 use sframe::{
     bytes::{
@@ -54,10 +60,13 @@ use crate::device::hexadecimal;
 /// Made by another version, what is kept may be another section.
 const VERSION: &str = env!("CARGO_PKG_VERSION");
 const NOBODY: u32 = 65534;
-/// The most memory for a conversion, in bytes; it takes the file and ten times its .eh_frame.
-const MEMORY: u64 = 8 << 30;
+/// The most memory for a conversion, in bytes, beside the file itself, of which pages are in memory as
+/// they are read: it takes ten times its .eh_frame.
+const MEMORY: u64 = 2 << 30;
+/// The largest file, in bytes.
+const MAX_FILE: u64 = 64 << 30;
 /// The most time for a conversion, in seconds of a CPU. Programs of 100 MB take one.
-const SECONDS: u64 = 120;
+const SECONDS: u64 = 60;
 
 /// A section and the rows beside it, as the kernel takes them.
 pub(crate) struct Rows {
@@ -170,15 +179,30 @@ fn convert(file: &File) -> Result<Vec<u8>, String> {
     })
 }
 
-/// In that process: reads the file, and gives up what is not needed any more.
-pub(crate) fn read_confined(bytes: &mut Vec<u8>) -> Result<(), String> {
+/// In that process: maps the file that is its standard input, and gives up what is not needed any more.
+pub(crate) fn map_confined() -> Result<Mmap, String> {
+    let with = |what: &'static str| move |error| format!("{what}: {error}");
+    let file = io::stdin()
+        .as_fd()
+        .try_clone_to_owned()
+        .map(File::from)
+        .map_err(with("standard input"))?;
+    let metadata = file.metadata().map_err(with("standard input"))?;
+    if !metadata.is_file() || metadata.len() > MAX_FILE {
+        return Err(format!("no file of at most {} GiB", MAX_FILE >> 30));
+    }
+    // SAFETY: Whoever may write to the file can change it meanwhile. What reads it believes nothing of
+    // it, and ends with this process if a part of it is gone: there is nothing else in here, and
+    // from here on nothing else that it could do.
+    #[expect(unsafe_code)]
+    let map = unsafe { Mmap::map(&file) }.map_err(with("cannot be mapped"))?;
     let limit = |most| Rlimit {
         current: Some(most),
         maximum: Some(most),
     };
     // No file and no socket can be opened any more; what is open stays.
     for (resource, most) in [
-        (Resource::As, MEMORY),
+        (Resource::As, metadata.len().saturating_add(MEMORY)),
         (Resource::Cpu, SECONDS),
         (Resource::Core, 0),
         (Resource::Fsize, MEMORY),
@@ -187,9 +211,8 @@ pub(crate) fn read_confined(bytes: &mut Vec<u8>) -> Result<(), String> {
         setrlimit(resource, limit(most)).map_err(|error| format!("setrlimit: {error}"))?;
     }
     rustix::thread::set_no_new_privs(true).map_err(|error| format!("prctl: {error}"))?;
-    std::io::stdin()
-        .lock()
-        .read_to_end(bytes)
-        .map_err(|error| error.to_string())?;
-    Ok(())
+    // It may wait for ever for a file system that does not answer.
+    set_parent_process_death_signal(Some(Signal::KILL))
+        .map_err(|error| format!("prctl: {error}"))?;
+    Ok(map)
 }

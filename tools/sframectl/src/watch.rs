@@ -3,16 +3,24 @@
 //! `sframectl watch`: gives the kernel the rows that it misses.
 
 use std::{
-    collections::BTreeSet,
-    fs::File,
+    collections::{
+        BTreeMap,
+        VecDeque, //
+    },
+    fs::{
+        self,
+        File, //
+    },
     io::{
         self,
         Write, //
     },
+    ops::Bound,
     os::unix::fs::MetadataExt,
     sync::{
-        mpsc,
-        Mutex, //
+        Condvar,
+        Mutex,
+        PoisonError, //
     },
     thread,
     time::{
@@ -33,6 +41,13 @@ use crate::{
 
 /// For how long nothing has to be wanted before it says that it is idle.
 const IDLE: Duration = Duration::from_millis(500);
+/// How long a file may take. Programs of 100 MB take a second, under an emulator a minute.
+const STUCK: Duration = Duration::from_secs(120);
+/// How many files may take longer before nothing is done any more. Whoever mounts file systems that
+/// never answer has 64 threads of this process, and no more.
+const MOST_STUCK: usize = 64;
+/// How many files of a user may wait.
+const MOST_WAITING: usize = 1024;
 
 /// What is told of each file.
 #[derive(Serialize)]
@@ -47,43 +62,129 @@ struct Answer<'a> {
     milliseconds: u128,
 }
 
+/// What tells a file from others: its device, inode and size.
+type Key = ((u32, u32), u64, u64);
+
+fn key(want: &Want) -> Key {
+    (want.device, want.inode, want.size)
+}
+
+/// A file that is at work.
+struct Busy {
+    user: u32,
+    since: Instant,
+}
+
+impl Busy {
+    /// A file system need never answer.
+    fn is_stuck(&self) -> bool {
+        self.since.elapsed() > STUCK
+    }
+}
+
+/// What is to be done, by the user whose process has the file, and what is at work.
+#[derive(Default)]
+struct Jobs {
+    waiting: BTreeMap<u32, VecDeque<Want>>,
+    busy: BTreeMap<Key, Busy>,
+    /// Whose turn it was last.
+    last: u32,
+}
+
+impl Jobs {
+    /// Takes a want in, unless it is known, is of a file system that does not answer, or its user has
+    /// too many: what is left out is wanted again if it is met again.
+    fn put(&mut self, user: u32, want: Want) {
+        let stuck = |(key, busy): (&Key, &Busy)| key.0 == want.device && busy.is_stuck();
+        let waits = |waiting: &VecDeque<Want>| {
+            waiting.len() >= MOST_WAITING || waiting.iter().any(|other| key(other) == key(&want))
+        };
+        if !self.waiting.get(&user).is_some_and(waits)
+            && !self.busy.contains_key(&key(&want))
+            && !self.busy.iter().any(stuck)
+        {
+            self.waiting.entry(user).or_default().push_back(want);
+        }
+    }
+
+    /// The next one, user by user in turn. No user but root has all of the `workers`.
+    fn take(&mut self, workers: usize) -> Option<Want> {
+        let most = workers.saturating_sub(1).max(1);
+        let busy = &self.busy;
+        let may = |(user, waiting): (&u32, &VecDeque<Want>)| {
+            let its = busy
+                .values()
+                .filter(|busy| busy.user == *user && !busy.is_stuck());
+            (!waiting.is_empty() && (*user == 0 || its.count() < most)).then_some(*user)
+        };
+        let behind = (Bound::Excluded(self.last), Bound::Unbounded);
+        let user = self.waiting.range(behind).find_map(may);
+        let user = user.or_else(|| self.waiting.range(..=self.last).find_map(may))?;
+        let waiting = self.waiting.get_mut(&user)?;
+        let want = waiting.pop_front()?;
+        if waiting.is_empty() {
+            self.waiting.remove(&user);
+        }
+        self.last = user;
+        let since = Instant::now();
+        self.busy.insert(key(&want), Busy { user, since });
+        Some(want)
+    }
+
+    fn stuck(&self) -> usize {
+        self.busy.values().filter(|busy| busy.is_stuck()).count()
+    }
+
+    fn is_idle(&self) -> bool {
+        self.waiting.is_empty() && self.busy.values().all(Busy::is_stuck)
+    }
+}
+
 /// Answers wants until it is ended.
 pub(crate) fn run(json: bool) -> Result<(), String> {
     let device = Device::open()?;
     if let Err(error) = add::add_vdso(&device) {
         add::complain("[vdso]", &error);
     }
-    // By inode and size. What takes long is wanted again meanwhile.
-    let open = Mutex::new(BTreeSet::new());
-    let (give, take) = mpsc::channel::<Want>();
-    let take = Mutex::new(take);
-    let work = || loop {
-        let Ok(Ok(want)) = take.lock().map(|take| take.recv()) else {
-            return;
-        };
-        answer(&device, &want, json);
-        if let Ok(mut open) = open.lock() {
-            open.remove(&(want.inode, want.size));
+    // One more than there are CPUs: some wait for disks.
+    let workers = 1 + thread::available_parallelism().map_or(1, usize::from);
+    let jobs = Mutex::new(Jobs::default());
+    let changed = Condvar::new();
+    let lock = || jobs.lock().unwrap_or_else(PoisonError::into_inner);
+    let work = || {
+        let mut open = lock();
+        loop {
+            let Some(want) = open.take(workers) else {
+                open = changed.wait(open).unwrap_or_else(PoisonError::into_inner);
+                continue;
+            };
+            drop(open);
+            answer(&device, &want, json);
+            open = lock();
+            open.busy.remove(&key(&want));
+            // Another of its user's may be done now.
+            changed.notify_all();
         }
     };
     thread::scope(|scope| {
-        // One more than there are CPUs: some wait for disks.
-        for _ in 0..=thread::available_parallelism().map_or(1, usize::from) {
-            scope.spawn(work);
-        }
+        let mut started = 0;
         let mut is_idle = false;
         loop {
+            // In place of those that wait for a file system that does not answer.
+            while started < workers + lock().stuck().min(MOST_STUCK) {
+                scope.spawn(work);
+                started += 1;
+            }
             if device.wait(IDLE)? {
                 for want in device.wants()? {
                     is_idle = false;
-                    let is_new = open
-                        .lock()
-                        .is_ok_and(|mut open| open.insert((want.inode, want.size)));
-                    if is_new && give.send(want).is_err() {
-                        return Err("no worker is left".to_owned());
-                    }
+                    // Whoever has ended meanwhile may have been anybody.
+                    let process = fs::metadata(format!("/proc/{}", want.pid));
+                    let user = process.map_or(u32::MAX, |process| process.uid());
+                    lock().put(user, want);
+                    changed.notify_one();
                 }
-            } else if !is_idle && open.lock().is_ok_and(|open| open.is_empty()) {
+            } else if !is_idle && lock().is_idle() {
                 is_idle = true;
                 say(if json { "{\"idle\":true}" } else { "idle" });
             }
@@ -150,5 +251,83 @@ fn open(want: &Want) -> Result<File, String> {
             Ok(file) if same(&file) => Ok(file),
             _ => Err(format!("the process has it no more ({link}: {error})")),
         },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn want(device: u32, inode: u64) -> Want {
+        Want {
+            pid: 1,
+            start: 0,
+            end: 0,
+            device: (0, device),
+            inode,
+            size: 1,
+            build_id: String::new(),
+            path: String::new(),
+        }
+    }
+
+    /// Which inodes come next, until there is none.
+    fn taken(jobs: &mut Jobs, workers: usize) -> Vec<u64> {
+        std::iter::from_fn(|| jobs.take(workers))
+            .map(|want| want.inode)
+            .collect()
+    }
+
+    #[test]
+    fn users_take_turns_and_none_has_all_workers() {
+        let mut jobs = Jobs::default();
+        for inode in 0..10 {
+            jobs.put(1000, want(1, inode));
+        }
+        jobs.put(1001, want(1, 20));
+        jobs.put(0, want(1, 30));
+        jobs.put(0, want(1, 31));
+        jobs.put(0, want(1, 32));
+        // The same once more.
+        jobs.put(1001, want(1, 20));
+        assert_eq!(taken(&mut jobs, 3), [0, 20, 30, 1, 31, 32]);
+        assert!(!jobs.is_idle());
+        jobs.put(1000, want(1, 0));
+        assert!(taken(&mut jobs, 3).is_empty());
+        jobs.busy.remove(&key(&want(1, 0)));
+        assert_eq!(taken(&mut jobs, 3), [2]);
+    }
+
+    #[test]
+    fn one_user_has_no_more_waiting_than_others_bear() {
+        let mut jobs = Jobs::default();
+        for inode in 0..100_000 {
+            jobs.put(1000, want(1, inode));
+        }
+        jobs.put(0, want(1, 1 << 20));
+        assert_eq!(jobs.waiting[&1000].len(), MOST_WAITING);
+        assert_eq!(jobs.waiting[&0].len(), 1);
+    }
+
+    #[test]
+    fn a_file_system_that_does_not_answer_is_left_alone() {
+        let mut jobs = Jobs::default();
+        jobs.put(1000, want(7, 1));
+        jobs.put(1000, want(7, 2));
+        assert_eq!(taken(&mut jobs, 2), [1]);
+        let Some(long_ago) = Instant::now().checked_sub(2 * STUCK) else {
+            // The machine has just been started, and its clock with it.
+            return;
+        };
+        let busy = jobs.busy.values_mut().next().unwrap();
+        busy.since = long_ago;
+        assert_eq!(jobs.stuck(), 1);
+        // What waits already has its chance, with a worker in place of the one that is stuck.
+        assert_eq!(taken(&mut jobs, 2), [2]);
+        jobs.busy.remove(&key(&want(7, 2)));
+        assert!(jobs.is_idle());
+        jobs.put(1000, want(7, 3));
+        jobs.put(1000, want(8, 4));
+        assert_eq!(taken(&mut jobs, 2), [4]);
     }
 }

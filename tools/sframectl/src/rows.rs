@@ -25,7 +25,10 @@ use std::{
             process::CommandExt, //
         }, //
     },
-    path::PathBuf,
+    path::{
+        Path,
+        PathBuf, //
+    },
     process::{
         self,
         Command,
@@ -35,6 +38,7 @@ use std::{
         AtomicU32,
         Ordering, //
     },
+    time::SystemTime, //
 };
 
 use convert::Converted;
@@ -63,6 +67,8 @@ const NOBODY: u32 = 65534;
 /// The most memory for a conversion, in bytes, beside the file itself, of which pages are in memory as
 /// they are read: it takes ten times its .eh_frame.
 const MEMORY: u64 = 2 << 30;
+/// The most that is kept, in bytes: all programs and libraries of a large system.
+const MAX_KEPT: u64 = 1 << 30;
 /// The largest file, in bytes.
 const MAX_FILE: u64 = 64 << 30;
 /// The most time for a conversion, in seconds of a CPU. Programs of 100 MB take one.
@@ -83,6 +89,11 @@ pub(crate) fn rows_of(file: &File) -> Result<Rows, String> {
     let kept = place(file);
     let packed = kept.as_ref().and_then(|place| fs::read(place).ok());
     if let Some(rows) = packed.as_deref().and_then(unpack) {
+        // Used of late.
+        let touched = kept.map(|place| File::options().append(true).open(place));
+        if let Some(Ok(file)) = touched {
+            let _ = file.set_modified(SystemTime::now());
+        }
         return Ok(rows);
     }
     let packed = convert(file)?;
@@ -93,8 +104,29 @@ pub(crate) fn rows_of(file: &File) -> Result<Rows, String> {
         let number = NEXT.fetch_add(1, Ordering::Relaxed);
         let new = place.with_extension(format!("{}.{number}", process::id()));
         let _ = fs::write(&new, &packed).and_then(|()| fs::rename(&new, &place));
+        let _ = tidy(&place);
     }
     unpack(&packed).ok_or("the conversion printed something else".to_owned())
+}
+
+/// Removes what was used least of late where more is kept than there is room for.
+fn tidy(place: &Path) -> io::Result<()> {
+    let mut kept = Vec::new();
+    for entry in fs::read_dir(place.parent().unwrap_or(place))? {
+        let entry = entry?;
+        let metadata = entry.metadata()?;
+        kept.push((metadata.modified()?, metadata.len(), entry.path()));
+    }
+    kept.sort();
+    let mut all: u64 = kept.iter().map(|(_, len, _)| len).sum();
+    for (_, len, path) in kept {
+        if all <= MAX_KEPT {
+            break;
+        }
+        fs::remove_file(path)?;
+        all -= len;
+    }
+    Ok(())
 }
 
 /// Both in one place.
@@ -215,4 +247,31 @@ pub(crate) fn map_confined() -> Result<Mmap, String> {
     set_parent_process_death_signal(Some(Signal::KILL))
         .map_err(|error| format!("prctl: {error}"))?;
     Ok(map)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::time::Duration;
+
+    #[test]
+    fn what_was_used_least_goes_first() {
+        let directory = env::temp_dir().join(format!("kept-{}", process::id()));
+        fs::create_dir_all(&directory).unwrap();
+        let now = SystemTime::now();
+        for (name, age) in [("new", 0), ("old", 2), ("older", 3), ("newer", 1)] {
+            let file = File::create(directory.join(name)).unwrap();
+            // Of holes.
+            file.set_len(MAX_KEPT / 3).unwrap();
+            file.set_modified(now - Duration::from_secs(age)).unwrap();
+        }
+        tidy(&directory.join("new")).unwrap();
+        let mut left: Vec<_> = fs::read_dir(&directory)
+            .unwrap()
+            .map(|entry| entry.unwrap().file_name())
+            .collect();
+        left.sort();
+        fs::remove_dir_all(&directory).unwrap();
+        assert_eq!(left, ["new", "newer", "old"]);
+    }
 }

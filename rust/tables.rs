@@ -261,12 +261,7 @@ impl Target {
 /// # Errors
 ///
 /// See [`Rows::new`] and [`sys::publish`]; `ESTALE` if the file was written to meanwhile.
-pub(crate) fn add(
-    section: &KVVec<u8>,
-    beside: &KVVec<u8>,
-    target: &Target,
-    user: u32,
-) -> Result {
+pub(crate) fn add(section: &KVVec<u8>, beside: &KVVec<u8>, target: &Target, user: u32) -> Result {
     let key = target.key();
     let rows = match target {
         _ if section.is_empty() => None,

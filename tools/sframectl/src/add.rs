@@ -13,10 +13,7 @@ use std::{
         IsTerminal,
         Write, //
     },
-    os::unix::fs::{
-        FileExt,
-        MetadataExt, //
-    },
+    os::unix::fs::MetadataExt,
     path::{
         Path,
         PathBuf, //
@@ -34,6 +31,7 @@ use sframe::{
     section::Section,
     table::BESIDE_SIZE, //
 };
+use walk::process;
 
 use crate::{
     device::{
@@ -205,27 +203,17 @@ fn count(section: &[u8], beside: &[u8]) -> u32 {
 
 /// Adds the rows of the vDSO, as this process has it.
 pub(crate) fn add_vdso(device: &Device) -> Result<Option<u32>, String> {
-    let maps = fs::read_to_string("/proc/self/maps").map_err(|error| error.to_string())?;
-    let (start, end) = maps
-        .lines()
-        .find(|line| line.ends_with("[vdso]"))
-        .and_then(range)
+    let read = |error: io::Error| format!("this process's memory: {error}");
+    let maps = process::maps(std::process::id()).map_err(read)?;
+    let (vdso, _) = maps
+        .iter()
+        .find(|(mapping, _)| mapping.name == "[vdso]")
         .ok_or("this process has no vDSO")?;
-    let mut image = vec![0; (end - start) as usize];
-    File::open("/proc/self/mem")
-        .and_then(|memory| memory.read_exact_at(&mut image, start))
-        .map_err(|error| format!("/proc/self/mem: {error}"))?;
-    // This is of the kernel itself, and can be read here.
-    let converted = convert::convert(&image).map_err(|error| error.to_string())?;
-    device.add(Target::Vdso, &converted.section, &converted.beside)?;
-    Ok(Some(count(&converted.section, &converted.beside)))
-}
-
-/// The address range that a line of /proc/PID/maps begins with.
-fn range(line: &str) -> Option<(u64, u64)> {
-    let (start, end) = line.split_once(' ')?.0.split_once('-')?;
-    let number = |digits| u64::from_str_radix(digits, 16).ok();
-    Some((number(start)?, number(end)?))
+    let len = (vdso.end - vdso.start) as usize;
+    let image = process::read_memory(std::process::id(), vdso.start, len).map_err(read)?;
+    let rows = rows::rows_of_image(&image)?;
+    device.add(Target::Vdso, &rows.section, &rows.beside)?;
+    Ok(Some(count(&rows.section, &rows.beside)))
 }
 
 fn processes() -> Result<Vec<u32>, String> {
@@ -236,41 +224,26 @@ fn processes() -> Result<Vec<u32>, String> {
 }
 
 /// The files whose code processes have mapped, by device and inode.
-fn mapped(pids: &[u32]) -> Result<BTreeMap<(String, String), Item>, String> {
+fn mapped(pids: &[u32]) -> Result<BTreeMap<String, Item>, String> {
     let mut files = BTreeMap::new();
     for pid in pids {
-        let path = format!("/proc/{pid}/maps");
-        let maps = match fs::read_to_string(&path) {
+        let maps = match process::maps(*pid) {
             Ok(maps) => maps,
-            Err(error) if pids.len() == 1 => return Err(format!("{path}: {error}")),
+            Err(error) if pids.len() == 1 => return Err(format!("/proc/{pid}/maps: {error}")),
             // It has ended meanwhile.
             Err(_) => continue,
         };
-        for line in maps.lines() {
-            let mut fields = line.split_ascii_whitespace();
-            let (Some(place), Some(flags), Some(_), Some(device), Some(inode)) = (
-                fields.next(),
-                fields.next(),
-                fields.next(),
-                fields.next(),
-                fields.next(),
-            ) else {
-                continue;
-            };
-            if !flags.contains('x') || inode == "0" {
+        for (mapping, identity) in maps {
+            if !mapping.executable || identity.ends_with(" 0") {
                 continue;
             }
-            let name = line.find('/').map_or(place, |at| &line[at..]).to_owned();
-            let item = || Item {
+            files.entry(identity).or_insert_with(|| Item {
                 open: vec![
-                    format!("/proc/{pid}/map_files/{place}").into(),
-                    name.clone().into(),
+                    process::map_file(*pid, mapping.start, mapping.end),
+                    mapping.name.clone().into(),
                 ],
-                name: name.clone(),
-            };
-            files
-                .entry((device.to_owned(), inode.to_owned()))
-                .or_insert_with(item);
+                name: mapping.name,
+            });
         }
     }
     Ok(files)
@@ -337,7 +310,7 @@ pub(crate) fn list(json: bool) -> Result<String, String> {
         .iter()
         .map(|table| {
             let device = format!("{:02x}:{:02x}", table.device_major, table.device_minor);
-            let name = names.get(&(device.clone(), table.inode.to_string()));
+            let name = names.get(&format!("{device} {}", table.inode));
             Listed {
                 origin: device::origin(table),
                 rows: table.rows,

@@ -243,14 +243,7 @@ fn walked(task: u32) -> Result<Stack, String> {
 fn made(file: &File) -> Result<Made, String> {
     let rows = match &file.open {
         Some(open) => rows::rows_of(open)?,
-        // The vDSO is of the kernel itself, and can be read here.
-        None => {
-            let converted = convert::convert(file.bytes).map_err(|error| error.to_string())?;
-            rows::Rows {
-                section: converted.section,
-                beside: converted.beside,
-            }
-        }
+        None => rows::rows_of_image(file.bytes)?,
     };
     Ok(Made {
         section: rows.section.leak(),

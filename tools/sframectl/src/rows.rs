@@ -109,6 +109,18 @@ pub(crate) fn rows_of(file: &File) -> Result<Rows, String> {
     unpack(&packed).ok_or("the conversion printed something else".to_owned())
 }
 
+/// Makes the rows of an image of the vDSO, which is of the kernel itself and can be read here.
+///
+/// # Errors
+///
+/// There is nothing to make rows of.
+pub(crate) fn rows_of_image(image: &[u8]) -> Result<Rows, String> {
+    let Converted {
+        section, beside, ..
+    } = convert::convert(image).map_err(|error| error.to_string())?;
+    Ok(Rows { section, beside })
+}
+
 /// Removes what was used least of late where more is kept than there is room for.
 fn tidy(place: &Path) -> io::Result<()> {
     let mut kept = Vec::new();

@@ -30,6 +30,7 @@ use std::{
 };
 
 use serde::Serialize;
+use walk::process::map_file;
 
 use crate::{
     add,
@@ -236,10 +237,7 @@ fn answer(device: &Device, want: &Want, json: bool) {
 /// Opens the file that the process has mapped, whatever its name is by now; and where the process
 /// has ended, by that name.
 fn open(want: &Want) -> Result<File, String> {
-    let link = format!(
-        "/proc/{}/map_files/{:x}-{:x}",
-        want.pid, want.start, want.end
-    );
+    let link = map_file(want.pid.unsigned_abs(), want.start, want.end);
     let same = |file: &File| {
         file.metadata()
             .is_ok_and(|found| found.ino() == want.inode && found.len() == want.size)
@@ -249,7 +247,10 @@ fn open(want: &Want) -> Result<File, String> {
         Ok(file) => Ok(file),
         Err(error) => match File::open(&want.path) {
             Ok(file) if same(&file) => Ok(file),
-            _ => Err(format!("the process has it no more ({link}: {error})")),
+            _ => Err(format!(
+                "the process has it no more ({}: {error})",
+                link.display()
+            )),
         },
     }
 }

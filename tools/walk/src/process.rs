@@ -319,24 +319,16 @@ impl Process {
     /// The process's files in /proc cannot be read.
     pub fn read(pid: u32, files: &mut Files) -> io::Result<Process> {
         let mut process = Process::new();
-        let text = fs::read_to_string(format!("/proc/{pid}/maps"))?;
-        for line in text.lines() {
-            let Some((mut mapping, identity)) = parse_maps_line(line) else {
-                return Err(io::Error::other(format!(
-                    "/proc/{pid}/maps has the line {line:?}"
-                )));
-            };
+        for (mut mapping, identity) in maps(pid)? {
             if mapping.name == "[vdso]" {
                 let len = (mapping.end - mapping.start) as usize;
                 let bytes = read_memory(pid, mapping.start, len)?;
                 mapping.file = files.add(Path::new("[vdso]"), bytes).ok();
             } else if mapping.name.starts_with('/') {
-                // The very file, whatever its name is by now, and in whatever namespace it is; or at
-                // least what has its name here.
-                let Mapping { start, end, .. } = mapping;
-                let mapped = format!("/proc/{pid}/map_files/{start:x}-{end:x}");
+                // Or at least what has its name here.
+                let mapped = map_file(pid, mapping.start, mapping.end);
                 let name = Path::new(&mapping.name);
-                mapping.file = files.open_any(name, identity, &[mapped.as_ref(), name]);
+                mapping.file = files.open_any(name, identity, &[&mapped, name]);
             }
             process.mappings.push(mapping);
         }
@@ -406,8 +398,33 @@ fn name_or_anonymous(name: &str) -> &str {
     }
 }
 
-/// Bytes of another process.
-fn read_memory(pid: u32, address: u64, len: usize) -> io::Result<Vec<u8>> {
+/// Where the very file is that a process has mapped from `start` to `end`, whatever its name is by now,
+/// and in whatever namespace it is.
+pub fn map_file(pid: u32, start: u64, end: u64) -> PathBuf {
+    format!("/proc/{pid}/map_files/{start:x}-{end:x}").into()
+}
+
+/// What a process has mapped, by address, and of each what tells its file from others of its name:
+/// device and inode, "fe:01 123456". No file is opened.
+///
+/// # Errors
+///
+/// There is no such process, or its mappings may not be read.
+pub fn maps(pid: u32) -> io::Result<Vec<(Mapping, String)>> {
+    let path = format!("/proc/{pid}/maps");
+    let parsed = |line: &str| {
+        parse_maps_line(line)
+            .ok_or_else(|| io::Error::other(format!("{path} has the line {line:?}")))
+    };
+    fs::read_to_string(&path)?.lines().map(parsed).collect()
+}
+
+/// Bytes of a process.
+///
+/// # Errors
+///
+/// There is no such memory, or it may not be read.
+pub fn read_memory(pid: u32, address: u64, len: usize) -> io::Result<Vec<u8>> {
     use std::os::unix::fs::FileExt;
 
     let mut bytes = vec![0; len];

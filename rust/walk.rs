@@ -315,7 +315,11 @@ fn rule_of_code(
     rule_of_trampoline(pc, known, memory)
 }
 
-/// A signal's handler returns to a trampoline, of which tables seldom tell.
+/// DWARF's number of rax.
+const RAX: u8 = 0;
+
+/// A signal's handler returns to a trampoline, of which tables seldom tell; nor do they of what is
+/// behind the system call that starts a thread.
 #[inline(never)]
 fn rule_of_trampoline(pc: u64, known: &Known<'_>, memory: &UserMemory) -> Option<Rule> {
     let code = memory.read(pc.wrapping_sub(code::TRAMPOLINE_BEFORE)).ok()?;
@@ -326,7 +330,19 @@ fn rule_of_trampoline(pc: u64, known: &Known<'_>, memory: &UserMemory) -> Option
         }
         _ => false,
     };
-    (returning || code::is_signal_trampoline(&code)).then_some(code::INTERRUPTED)
+    if returning || code::is_signal_trampoline(&code) {
+        return Some(code::INTERRUPTED);
+    }
+    // A thread that begins here has a result of zero.
+    match known {
+        Known::All(registers)
+            if code::is_behind_clone(&code)
+                && unwind::Registers::register(*registers, RAX) != Some(0) =>
+        {
+            Some(code::BEHIND_CLONE)
+        }
+        _ => None,
+    }
 }
 
 fn section_reason(error: Error, memory: &UserMemory) -> Reason {

@@ -368,6 +368,25 @@ pub fn is_behind_signal_trampoline(code: &[u8; TRAMPOLINE]) -> bool {
     before.ends_with(&SIGRETURN) || before.ends_with(&SIGRETURN_SHORT)
 }
 
+/// The rule behind a system call that starts a process or a thread, in the one that has called it.
+pub const BEHIND_CLONE: Rule = Rule::amd64(Base::Sp, 8, Location::Unchanged);
+
+/// Whether the code behind a system call returns at once if its result is neither an error nor zero:
+/// `syscall; test %rax, %rax; jl ...; jz ...; ret`, at any of these instructions but the first. Then
+/// [`BEHIND_CLONE`] is the rule: nothing between it and `ret` touches the stack.
+///
+/// glibc's `clone` and `clone3` are so, and have no rows there, since the new thread begins there too:
+/// with a result of zero, of which this says nothing.
+pub fn is_behind_clone(code: &[u8; TRAMPOLINE]) -> bool {
+    // Of what is behind the system call the PC may be at 0, 3, 5 or 7.
+    [7usize, 4, 2, 0].iter().any(|start| {
+        matches!(
+            code.get(*start..),
+            Some([0x0f, 0x05, 0x48, 0x85, 0xc0, 0x7c, _, 0x74, _, 0xc3, ..])
+        )
+    })
+}
+
 const CALL_RELATIVE: u8 = 0xe8;
 const GROUP_5: u8 = 0xff;
 const CALL_NEAR: u8 = 2;
@@ -412,6 +431,30 @@ fn length(modrm: u8, sib: u8) -> Option<usize> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn who_has_called_clone_returns() {
+        // As in Debian 13's libc, from four bytes in front of `syscall`.
+        let text = [
+            0x44, 0x0f, 0x05, 0x00, 0x90, 0x90, 0x90, 0x0f, 0x05, 0x48, 0x85, 0xc0, 0x7c, 0x10,
+            0x74, 0x01, 0xc3, 0x31, 0xed, 0x58, 0x5f, 0xff, 0xd0, 0x89, 0xc7, 0xb8,
+        ];
+        let behind = text.len() - 17;
+        assert_eq!(behind, 9);
+        let at = |offset: usize| -> [u8; TRAMPOLINE] {
+            let mut code = [0x90; TRAMPOLINE];
+            let from = behind + offset - TRAMPOLINE_BEFORE as usize;
+            let bytes = &text[from..];
+            let len = bytes.len().min(TRAMPOLINE);
+            code[..len].copy_from_slice(&bytes[..len]);
+            code
+        };
+        for offset in 0..9 {
+            let expected = matches!(offset, 0 | 3 | 5 | 7);
+            assert_eq!(is_behind_clone(&at(offset)), expected, "{offset}");
+        }
+        assert!(!is_behind_clone(&[0x90; TRAMPOLINE]));
+    }
 
     fn ends(instruction: &[u8]) -> bool {
         let mut code = [0x90; LONGEST];

@@ -261,6 +261,7 @@ fn frame(stack: &mut Stack, index: usize) -> Frame {
         (Some((_, Origin::Beside)), _) => "beside",
         (Some((_, Origin::Stub)), _) => "plt-stub",
         (Some((_, Origin::Trampoline)), _) => "signal-trampoline",
+        (Some((_, Origin::Clone)), _) => "clone",
         (None, Some(next)) if next.by == By::FramePointer => "frame-pointer",
         (None, _) => "nothing",
     };
@@ -315,6 +316,7 @@ fn told(explained: &Explained) -> String {
             "beside" => "made of .eh_frame; no section can say it",
             "plt-stub" => "by the instructions of a PLT's stub",
             "signal-trampoline" => "by the instructions of a signal's trampoline",
+            "clone" => "by the instructions behind the system call",
             "frame-pointer" => "no row: by the frame pointer, which the code around it proves",
             _ => "no row",
         };

@@ -4,6 +4,8 @@
 
 use sframe::unwind;
 
+/// The DWARF number of rax.
+pub const RAX: u8 = 0;
 /// The DWARF number of rbp.
 pub const RBP: u8 = 6;
 /// The DWARF number of rsp.

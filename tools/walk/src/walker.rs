@@ -49,6 +49,7 @@ use crate::{
     },
     registers::{
         Registers,
+        RAX,
         RBP, //
     },
     table::Table, //
@@ -70,6 +71,8 @@ pub enum Origin {
     Stub,
     /// The instructions of a signal's trampoline.
     Trampoline,
+    /// The instructions behind a system call that starts a thread.
+    Clone,
 }
 
 /// What was made of a file that has no section.
@@ -222,6 +225,11 @@ impl Walker {
                 || innermost && rule.is_none() && is_behind_trampoline(process, frame.pc)
             {
                 rule = Some((code::INTERRUPTED, Origin::Trampoline));
+            } else if innermost
+                && registers.get(RAX).is_some_and(|result| result != 0)
+                && is_behind_clone(process, frame.pc)
+            {
+                rule = Some((code::BEHIND_CLONE, Origin::Clone));
             }
             if let Some(last) = frames.last_mut() {
                 last.rule = rule;
@@ -515,6 +523,12 @@ pub fn is_trampoline(process: &Process, pc: u64) -> bool {
 pub fn is_behind_trampoline(process: &Process, pc: u64) -> bool {
     code_at(process, pc.wrapping_sub(code::TRAMPOLINE_BEFORE))
         .is_some_and(|bytes| code::is_behind_signal_trampoline(&bytes))
+}
+
+/// Whether a run-time address is behind the system call that starts a thread.
+fn is_behind_clone(process: &Process, pc: u64) -> bool {
+    code_at(process, pc.wrapping_sub(code::TRAMPOLINE_BEFORE))
+        .is_some_and(|bytes| code::is_behind_clone(&bytes))
 }
 
 /// Code at a run-time address.

@@ -27,9 +27,14 @@ use object::{
         ProgramHeader, //
     },
     Endianness,
-    Object, //
+    Object,
+    ObjectSection, //
 };
-use sframe::rule::Rule;
+use sframe::rule::{
+    Base,
+    Location,
+    Rule, //
+};
 
 /// Why there is no section.
 #[derive(Debug)]
@@ -270,6 +275,11 @@ pub fn convert(bytes: &[u8]) -> Result<Converted, Error> {
     });
     order(&mut functions);
     begin(&mut functions, file.entry(), &code);
+    for section in [".init", ".fini"] {
+        if let Some(section) = file.section_by_name(section) {
+            begin_and_end(&mut functions, section.address(), &code);
+        }
+    }
     let mut beside = Vec::new();
     functions.retain(|function| {
         let row = match function.rows[..] {
@@ -303,26 +313,61 @@ const MAX_BEGINNING: u64 = 96;
 
 /// Nothing has called what a program begins with. Where that is written by hand no entry says so.
 fn begin(functions: &mut Vec<Function>, entry: u64, code: &Code<'_>) {
-    let next = functions.partition_point(|function| function.start <= entry);
-    let is_said = next > 0 && functions[next - 1].end() > entry;
     let begins = BEGINNINGS
         .iter()
         .any(|bytes| code.at(entry).starts_with(bytes));
-    if is_said || !begins {
+    if begins {
+        let size = MAX_BEGINNING.min(code.at(entry).len() as u64);
+        insert(functions, entry, size as u32, vec![(0, Rule::OUTERMOST)]);
+    }
+}
+
+/// What files are linked with to be called first and last, `_init` and `_fini` of crti.o and crtn.o,
+/// and of which no entry tells: `sub $8,%rsp`, calls, `add $8,%rsp; ret`.
+fn begin_and_end(functions: &mut Vec<Function>, address: u64, code: &Code<'_>) {
+    let bytes = code.at(address);
+    let pushed = if bytes.starts_with(b"\xf3\x0f\x1e\xfa") {
+        8
+    } else {
+        4
+    };
+    if !bytes[..bytes.len().min(pushed)].ends_with(b"\x48\x83\xec\x08") {
         return;
     }
-    let size = MAX_BEGINNING.min(code.at(entry).len() as u64);
-    let size = functions
-        .get(next)
-        .map_or(size, |function| size.min(function.start - entry));
-    let beginning = Function {
-        start: entry,
-        size: size as u32,
+    let mut at = pushed;
+    loop {
+        at += match bytes.get(at..).unwrap_or_default() {
+            [0x48, 0x83, 0xc4, 0x08, 0xc3, ..] => break,
+            [0x48, 0x8b, 0x05, ..] => 7,       // mov ...(%rip),%rax
+            [0x48, 0xc7, 0xc0, ..] => 7,       // mov $...,%rax
+            [0x48, 0x85, 0xc0, ..] => 3,       // test %rax,%rax
+            [0x74, 0x02, 0xff, 0xd0, ..] => 4, // jz over it; call *%rax
+            [0xe8, ..] => 5,                   // call ...
+            _ => return,
+        };
+    }
+    let row = |from: usize, cfa| (from as u32, Rule::amd64(Base::Sp, cfa, Location::Unchanged));
+    let rows = vec![row(0, 8), row(pushed, 16), row(at + 4, 8)];
+    insert(functions, address, at as u32 + 5, rows);
+}
+
+/// Has it said what nothing says yet, as far as that goes.
+fn insert(functions: &mut Vec<Function>, start: u64, size: u32, rows: Vec<(u32, Rule)>) {
+    let next = functions.partition_point(|function| function.start <= start);
+    if next > 0 && functions[next - 1].end() > start {
+        return;
+    }
+    let mut function = Function {
+        start,
+        size,
         repeat: None,
         signal: false,
-        rows: vec![(0, Rule::OUTERMOST)],
+        rows,
     };
-    functions.insert(next, beginning);
+    if let Some(next) = functions.get(next) {
+        function.cut(next.start);
+    }
+    functions.insert(next, function);
 }
 
 /// Sorts functions, and cuts what lies over another one: the one that begins last has it.
@@ -341,11 +386,7 @@ fn order(functions: &mut Vec<Function>) {
 mod tests {
     use super::*;
     use sframe::{
-        rule::{
-            Base,
-            Cfa,
-            Location, //
-        },
+        rule::Cfa,
         section::{
             Search,
             Section, //
@@ -397,6 +438,40 @@ mod tests {
         let mut functions = others.to_vec();
         begin(&mut functions, 0x1000, &code);
         assert_eq!(functions, others);
+    }
+
+    #[test]
+    fn what_is_called_first_and_last_has_rows() {
+        // As in Debian 13's libcrypto, and as compilers that mark what is jumped to have it.
+        let init = b"\x48\x83\xec\x08\x48\x8b\x05\x01\x02\x03\x04\x48\x85\xc0\x74\x02\xff\xd0\
+            \xe8\x01\x02\x03\x04\x48\x83\xc4\x08\xc3";
+        let fini = b"\xf3\x0f\x1e\xfa\x48\x83\xec\x08\x48\x83\xc4\x08\xc3";
+        let made = |text: &[u8]| {
+            let code = Code {
+                segments: vec![(0x1000, 0x1000 + text.len() as u64, text)],
+            };
+            let mut functions = Vec::new();
+            begin_and_end(&mut functions, 0x1000, &code);
+            functions
+        };
+        let rows = [(0, plain(8)), (4, plain(16)), (27, plain(8))];
+        assert_eq!(made(init), [function(0x1000, 28, &rows)]);
+        let rows = [(0, plain(8)), (8, plain(16)), (12, plain(8))];
+        assert_eq!(made(fini), [function(0x1000, 13, &rows)]);
+        // Each byte of the instructions counts, and each of them.
+        for byte in (0..4).chain(4..7).chain(11..19).chain(23..28) {
+            let mut other = *init;
+            other[byte] ^= 0x10;
+            assert_eq!(made(&other), [], "{byte}");
+            assert_eq!(made(&init[..byte]), [], "{byte}");
+        }
+        // What an entry tells is left.
+        let mut functions = vec![function(0xff0, 0x11, &[(0, plain(24))])];
+        let code = Code {
+            segments: vec![(0x1000, 0x101c, init)],
+        };
+        begin_and_end(&mut functions, 0x1000, &code);
+        assert_eq!(functions.len(), 1);
     }
 
     /// Writes, and reads again.

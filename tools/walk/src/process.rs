@@ -147,15 +147,16 @@ impl File {
             .unwrap_or_default()
     }
 
-    /// The section that holds an address; "" if it is not known.
-    pub fn section_at(&self, address: u64) -> &str {
-        let holds = |section: &&Section| {
+    /// The section that holds an address, if it is known.
+    pub fn section(&self, address: u64) -> Option<&Section> {
+        self.sections.iter().find(|section| {
             section.address != 0 && address.wrapping_sub(section.address) < section.size
-        };
-        self.sections
-            .iter()
-            .find(holds)
-            .map_or("", |section| &section.name)
+        })
+    }
+
+    /// The name of the section that holds an address; "" if it is not known.
+    pub fn section_at(&self, address: u64) -> &str {
+        self.section(address).map_or("", |section| &section.name)
     }
 
     /// The function that holds an address, and how far in that is, in bytes.

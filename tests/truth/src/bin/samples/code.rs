@@ -46,6 +46,59 @@ pub(crate) struct Function {
     bytes: &'static [u8],
 }
 
+/// How far behind a system call what is done with its result goes on, in bytes.
+const MAX_RESULT: u64 = 16;
+
+/// The run-time address of the system call right behind which the PC is, so that nothing in between has
+/// touched the stack or gone elsewhere.
+pub(crate) fn system_call_before(process: &Process, pc: u64) -> Option<u64> {
+    let (file, link) = process.at(pc)?.link_address(pc)?;
+    let mut factory = InstructionInfoFactory::new();
+    let mut is_between = |instruction: &Instruction| {
+        matches!(
+            instruction.flow_control(),
+            FlowControl::Next | FlowControl::ConditionalBranch
+        ) && factory.info(instruction).used_memory().is_empty()
+            && !factory
+                .info(instruction)
+                .used_registers()
+                .iter()
+                .any(|used| {
+                    used.register().full_register() == Register::RSP
+                        && used.access() != OpAccess::Read
+                })
+    };
+    (2..=MAX_RESULT).find_map(|back| {
+        let bytes = file.bytes_at(link.wrapping_sub(back));
+        let bytes = bytes.get(..back as usize)?;
+        let decoder = Decoder::with_ip(64, bytes, 0, DecoderOptions::NONE);
+        let mut decoded = decoder.into_iter();
+        let begins = decoded.next()?.mnemonic() == Mnemonic::Syscall;
+        (begins && decoded.all(|instruction| !instruction.is_invalid() && is_between(&instruction)))
+            .then(|| pc.wrapping_sub(back))
+    })
+}
+
+/// By how many bytes the stack pointer is below the return address in what is called first and last,
+/// `_init` and `_fini`: the start and the end of a section of which no table tells.
+pub(crate) fn depth_in_init(process: &Process, pc: u64) -> Option<i64> {
+    let (file, link) = process.at(pc)?.link_address(pc)?;
+    let section = file.section(link)?;
+    if ![".init", ".fini"].contains(&section.name.as_str()) {
+        return None;
+    }
+    let bytes = file.bytes_at(section.address);
+    let decoder = Decoder::with_ip(64, bytes, section.address, DecoderOptions::NONE);
+    let before = decoder
+        .into_iter()
+        .take_while(|instruction| instruction.ip() < link);
+    Some(
+        -before
+            .filter_map(|instruction| change_of_sp(&instruction))
+            .sum::<i64>(),
+    )
+}
+
 /// The function at a run-time address. `None`: there is no file.
 pub(crate) fn function(process: &Process, pc: u64) -> Option<Function> {
     let (file, link) = process.at(pc)?.link_address(pc)?;

@@ -170,6 +170,12 @@ pub(crate) fn truth(
         let before = [1, 3].map(|back| pc.wrapping_sub(back));
         let has_row = |at: &u64| unwinder.row_at(process, *at).is_ok();
         frames[0].at = before.into_iter().find(has_row).unwrap_or(before[0]);
+    } else if registers.get(RAX) != Some(0) && unwinder.row_at(process, pc).is_err() {
+        // That gap goes on to the end of what its caller does with the result.
+        let called = code::system_call_before(process, pc).map(|at| at.wrapping_sub(1));
+        if let Some(at) = called.filter(|at| unwinder.row_at(process, *at).is_ok()) {
+            frames[0].at = at;
+        }
     }
     let end = loop {
         let frame = frames[frames.len() - 1];
@@ -183,6 +189,8 @@ pub(crate) fn truth(
             frames.len() == 1 && in_system_call && walker::is_behind_trampoline(process, frame.pc);
         let step = if in_its_call || walker::is_trampoline(process, frame.pc) {
             behind_signal(&registers, copy)
+        } else if let Some(depth) = code::depth_in_init(process, frame.at) {
+            called(&registers, depth, copy)
         } else {
             let row = unwinder.row_at(process, frame.at);
             row.and_then(|row| dwarf::step_by_row(&row, &registers, copy))
@@ -258,6 +266,20 @@ fn behind_signal(at: &Registers, copy: &Copy<'_>) -> Result<Outcome, Why> {
     Ok(Outcome::Caller {
         registers,
         signal: true,
+    })
+}
+
+/// The caller whose return address is `depth` bytes above the stack pointer, no other register being
+/// changed.
+fn called(at: &Registers, depth: i64, copy: &Copy<'_>) -> Result<Outcome, Why> {
+    let address = at.sp().wrapping_add_signed(depth);
+    let pc = copy.read_word(address);
+    let mut registers = *at;
+    registers.set(PC, pc.map_err(|Fault| Why::Fault(address))?);
+    registers.set(RSP, address.wrapping_add(8));
+    Ok(Outcome::Caller {
+        registers,
+        signal: false,
     })
 }
 

@@ -148,10 +148,14 @@ pub fn find_sframe<S: Source + ?Sized>(bytes: &S, at_file_offset: u64) -> Result
     for header in headers.all(bytes) {
         // Most headers are of no interest and are read no further.
         let (kind, flags, at) = header?;
+        if !matches!(kind, SEGMENT_LOAD | SEGMENT_SFRAME | SEGMENT_EH_FRAME) {
+            continue;
+        }
+        // Read in one place: each would have its own room on the stack.
+        let place = read_place(bytes, at)?;
         let executable = flags & FLAG_EXECUTABLE != 0;
         match kind {
             SEGMENT_LOAD => {
-                let place = read_place(bytes, at)?;
                 let better = match load {
                     None => true,
                     Some(other) => executable && !other.executable,
@@ -161,9 +165,8 @@ pub fn find_sframe<S: Source + ?Sized>(bytes: &S, at_file_offset: u64) -> Result
                 }
             }
             // More than one makes no sense, and the first is as good as any.
-            SEGMENT_SFRAME if sframe.is_none() => sframe = Some(read_place(bytes, at)?),
+            SEGMENT_SFRAME if sframe.is_none() => sframe = Some(place),
             SEGMENT_EH_FRAME if functions.is_none() => {
-                let place = read_place(bytes, at)?;
                 functions = Some((place.vaddr, place.memsz));
             }
             _ => {}

@@ -31,7 +31,10 @@ use sframe::{
     section::Section,
     table::BESIDE_SIZE, //
 };
-use walk::process;
+use walk::process::{
+    self,
+    FileId, //
+};
 
 use crate::{
     device::{
@@ -224,7 +227,7 @@ fn processes() -> Result<Vec<u32>, String> {
 }
 
 /// The files whose code processes have mapped, by device and inode.
-fn mapped(pids: &[u32]) -> Result<BTreeMap<String, Item>, String> {
+fn mapped(pids: &[u32]) -> Result<BTreeMap<FileId, Item>, String> {
     let mut files = BTreeMap::new();
     for pid in pids {
         let maps = match process::maps(*pid) {
@@ -233,11 +236,11 @@ fn mapped(pids: &[u32]) -> Result<BTreeMap<String, Item>, String> {
             // It has ended meanwhile.
             Err(_) => continue,
         };
-        for (mapping, identity) in maps {
-            if !mapping.executable || identity.ends_with(" 0") {
+        for (mapping, file) in maps {
+            if !mapping.executable || file.inode == 0 {
                 continue;
             }
-            files.entry(identity).or_insert_with(|| Item {
+            files.entry(file).or_insert_with(|| Item {
                 open: vec![
                     process::map_file(*pid, mapping.start, mapping.end),
                     mapping.name.clone().into(),
@@ -309,8 +312,10 @@ pub(crate) fn list(json: bool) -> Result<String, String> {
     let listed: Vec<Listed> = tables
         .iter()
         .map(|table| {
-            let device = format!("{:02x}:{:02x}", table.device_major, table.device_minor);
-            let name = names.get(&format!("{device} {}", table.inode));
+            let name = names.get(&FileId {
+                device: (table.device_major, table.device_minor),
+                inode: table.inode,
+            });
             Listed {
                 origin: device::origin(table),
                 rows: table.rows,
@@ -321,7 +326,7 @@ pub(crate) fn list(json: bool) -> Result<String, String> {
                     (0, _) => Some("[vdso]".to_owned()),
                     (_, name) => name.map(|item| item.name.clone()),
                 },
-                device,
+                device: format!("{:02x}:{:02x}", table.device_major, table.device_minor),
             }
         })
         .collect();

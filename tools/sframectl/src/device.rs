@@ -73,7 +73,6 @@ pub(crate) struct Want {
     /// The file system's device, its major number and its minor one.
     pub(crate) device: (u32, u32),
     pub(crate) inode: u64,
-    pub(crate) size: u64,
     /// In hexadecimal digits; empty if it is not known.
     pub(crate) build_id: String,
     /// Where it may be, too; empty if that is not known.
@@ -209,7 +208,6 @@ fn want(bytes: &[u8]) -> Want {
         end: want.end,
         device: (want.device_major, want.device_minor),
         inode: want.inode,
-        size: want.file_size.unsigned_abs(),
         build_id: hexadecimal(id.unwrap_or_default()),
         path: text(&want.path),
     }

@@ -109,6 +109,11 @@ pub(crate) fn rows_of(file: &File) -> Result<Rows, String> {
     unpack(&packed).ok_or("the conversion printed something else".to_owned())
 }
 
+/// Whether this is a file for programs that has no section of its own.
+pub(crate) fn are_missing(file: &File) -> bool {
+    matches!(elf::section_of_file(&Bytes(file)), Ok(None))
+}
+
 /// Makes the rows of an image of the vDSO, which is of the kernel itself and can be read here.
 ///
 /// # Errors

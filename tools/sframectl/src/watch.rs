@@ -5,6 +5,7 @@
 use std::{
     collections::{
         BTreeMap,
+        BTreeSet,
         VecDeque, //
     },
     fs::{
@@ -30,14 +31,19 @@ use std::{
 };
 
 use serde::Serialize;
-use walk::process::map_file;
+use walk::process::{
+    self,
+    FileId,
+    Mapping, //
+};
 
 use crate::{
     add,
     device::{
         Device,
         Want, //
-    }, //
+    },
+    rows, //
 };
 
 /// For how long nothing has to be wanted before it says that it is idle.
@@ -49,6 +55,10 @@ const STUCK: Duration = Duration::from_secs(120);
 const MOST_STUCK: usize = 64;
 /// How many files of a user may wait.
 const MOST_WAITING: usize = 1024;
+/// How many files of a process are looked at beside the one that was met.
+const MOST_MAPPED: usize = 256;
+/// Of how many files it is remembered that they are done.
+const MOST_DONE: usize = 1 << 16;
 
 /// What is told of each file.
 #[derive(Serialize)]
@@ -63,11 +73,19 @@ struct Answer<'a> {
     milliseconds: u128,
 }
 
-/// What tells a file from others: its device, inode and size.
-type Key = ((u32, u32), u64, u64);
+/// What tells a file from others: its device and inode.
+type Key = ((u32, u32), u64);
 
 fn key(want: &Want) -> Key {
-    (want.device, want.inode, want.size)
+    (want.device, want.inode)
+}
+
+/// A file that waits for its turn.
+struct Job {
+    want: Want,
+    /// Whether the kernel has met its code. If not, a process that has met some other file's has mapped
+    /// it, and will be there soon.
+    met: bool,
 }
 
 /// A file that is at work.
@@ -86,33 +104,49 @@ impl Busy {
 /// What is to be done, by the user whose process has the file, and what is at work.
 #[derive(Default)]
 struct Jobs {
-    waiting: BTreeMap<u32, VecDeque<Want>>,
+    waiting: BTreeMap<u32, VecDeque<Job>>,
     busy: BTreeMap<Key, Busy>,
+    done: BTreeSet<Key>,
     /// Whose turn it was last.
     last: u32,
 }
 
 impl Jobs {
-    /// Takes a want in, unless it is known, is of a file system that does not answer, or its user has
-    /// too many: what is left out is wanted again if it is met again.
-    fn put(&mut self, user: u32, want: Want) {
-        let stuck = |(key, busy): (&Key, &Busy)| key.0 == want.device && busy.is_stuck();
-        let waits = |waiting: &VecDeque<Want>| {
-            waiting.len() >= MOST_WAITING || waiting.iter().any(|other| key(other) == key(&want))
-        };
-        if !self.waiting.get(&user).is_some_and(waits)
-            && !self.busy.contains_key(&key(&want))
-            && !self.busy.iter().any(stuck)
+    /// Takes a file in, unless it is known, is of a file system that does not answer, or its user has
+    /// too many: what is left out is wanted again if it is met again. What was met goes first.
+    fn put(&mut self, user: u32, job: Job) {
+        let file = key(&job.want);
+        let stuck = |(key, busy): (&Key, &Busy)| key.0 == file.0 && busy.is_stuck();
+        let same = |other: &Job| key(&other.want) == file;
+        if self.busy.contains_key(&file)
+            || self.busy.iter().any(stuck)
+            || !job.met && self.done.contains(&file)
         {
-            self.waiting.entry(user).or_default().push_back(want);
+            return;
         }
+        let waiting = self.waiting.entry(user).or_default();
+        if waiting
+            .iter()
+            .any(|other| same(other) && other.met >= job.met)
+        {
+            return;
+        }
+        waiting.retain(|other| !same(other));
+        if waiting.len() >= MOST_WAITING {
+            match waiting.back() {
+                Some(last) if job.met && !last.met => drop(waiting.pop_back()),
+                _ => return,
+            }
+        }
+        let behind = waiting.partition_point(|other| other.met >= job.met);
+        waiting.insert(behind, job);
     }
 
     /// The next one, user by user in turn. No user but root has all of the `workers`.
-    fn take(&mut self, workers: usize) -> Option<Want> {
+    fn take(&mut self, workers: usize) -> Option<(u32, Job)> {
         let most = workers.saturating_sub(1).max(1);
         let busy = &self.busy;
-        let may = |(user, waiting): (&u32, &VecDeque<Want>)| {
+        let may = |(user, waiting): (&u32, &VecDeque<Job>)| {
             let its = busy
                 .values()
                 .filter(|busy| busy.user == *user && !busy.is_stuck());
@@ -122,14 +156,28 @@ impl Jobs {
         let user = self.waiting.range(behind).find_map(may);
         let user = user.or_else(|| self.waiting.range(..=self.last).find_map(may))?;
         let waiting = self.waiting.get_mut(&user)?;
-        let want = waiting.pop_front()?;
+        let job = waiting.pop_front()?;
         if waiting.is_empty() {
             self.waiting.remove(&user);
         }
         self.last = user;
         let since = Instant::now();
-        self.busy.insert(key(&want), Busy { user, since });
-        Some(want)
+        self.busy.insert(key(&job.want), Busy { user, since });
+        Some((user, job))
+    }
+
+    /// It is at work no more.
+    fn finish(&mut self, want: &Want) {
+        self.busy.remove(&key(want));
+        self.remember(want);
+    }
+
+    /// It need not be done again unless it is met.
+    fn remember(&mut self, want: &Want) {
+        if self.done.len() >= MOST_DONE {
+            self.done.clear();
+        }
+        self.done.insert(key(want));
     }
 
     fn stuck(&self) -> usize {
@@ -155,14 +203,32 @@ pub(crate) fn run(json: bool) -> Result<(), String> {
     let work = || {
         let mut open = lock();
         loop {
-            let Some(want) = open.take(workers) else {
+            let Some((user, job)) = open.take(workers) else {
                 open = changed.wait(open).unwrap_or_else(PoisonError::into_inner);
                 continue;
             };
             drop(open);
-            answer(&device, &want, json);
+            let beside = if job.met {
+                mapped(job.want.pid)
+            } else {
+                Vec::new()
+            };
+            if !beside.is_empty() {
+                let mut open = lock();
+                for want in beside {
+                    // What is met is of an overlay's file below; what is mapped, of the overlay.
+                    if want.start == job.want.start {
+                        open.remember(&want);
+                    } else {
+                        open.put(user, Job { want, met: false });
+                    }
+                }
+                drop(open);
+                changed.notify_all();
+            }
+            answer(&device, &job, json);
             open = lock();
-            open.busy.remove(&key(&want));
+            open.finish(&job.want);
             // Another of its user's may be done now.
             changed.notify_all();
         }
@@ -182,7 +248,7 @@ pub(crate) fn run(json: bool) -> Result<(), String> {
                     // Whoever has ended meanwhile may have been anybody.
                     let process = fs::metadata(format!("/proc/{}", want.pid));
                     let user = process.map_or(u32::MAX, |process| process.uid());
-                    lock().put(user, want);
+                    lock().put(user, Job { want, met: true });
                     changed.notify_one();
                 }
             } else if !is_idle && lock().is_idle() {
@@ -199,9 +265,33 @@ fn say(line: &str) {
     let _ = writeln!(out, "{line}").and_then(|()| out.flush());
 }
 
-fn answer(device: &Device, want: &Want, json: bool) {
+/// The files whose code a process has mapped, the first of them.
+fn mapped(pid: i32) -> Vec<Want> {
+    let is_code = |(mapping, file): &(Mapping, FileId)| mapping.executable && file.inode != 0;
+    let want = |(mapping, file): (Mapping, FileId)| Want {
+        pid,
+        start: mapping.start,
+        end: mapping.end,
+        device: file.device,
+        inode: file.inode,
+        build_id: String::new(),
+        path: mapping.name,
+    };
+    // Where it has ended there are none any more.
+    let maps = process::maps(pid.unsigned_abs()).unwrap_or_default();
+    let code = maps.into_iter().filter(is_code).map(want);
+    code.take(MOST_MAPPED).collect()
+}
+
+fn answer(device: &Device, job: &Job, json: bool) {
+    let want = &job.want;
     let started = Instant::now();
-    let result = open(want).and_then(|file| add::add(device, &file));
+    let result = match open(want) {
+        // The kernel reads their sections by itself, when it meets them.
+        Ok(file) if !job.met && !rows::are_missing(&file) => return,
+        Err(_) if !job.met => return,
+        opened => opened.and_then(|file| add::add(device, &file)),
+    };
     let (rows, error) = match result {
         Ok(rows) => (Some(rows), None),
         Err(error) => (None, Some(error)),
@@ -237,11 +327,8 @@ fn answer(device: &Device, want: &Want, json: bool) {
 /// Opens the file that the process has mapped, whatever its name is by now; and where the process
 /// has ended, by that name.
 fn open(want: &Want) -> Result<File, String> {
-    let link = map_file(want.pid.unsigned_abs(), want.start, want.end);
-    let same = |file: &File| {
-        file.metadata()
-            .is_ok_and(|found| found.ino() == want.inode && found.len() == want.size)
-    };
+    let link = process::map_file(want.pid.unsigned_abs(), want.start, want.end);
+    let same = |file: &File| file.metadata().is_ok_and(|found| found.ino() == want.inode);
     match File::open(&link) {
         // Another file may be mapped there by now: its rows will do no harm.
         Ok(file) => Ok(file),
@@ -266,16 +353,25 @@ mod tests {
             end: 0,
             device: (0, device),
             inode,
-            size: 1,
             build_id: String::new(),
             path: String::new(),
         }
     }
 
+    fn met(device: u32, inode: u64) -> Job {
+        let want = want(device, inode);
+        Job { want, met: true }
+    }
+
+    fn only_mapped(device: u32, inode: u64) -> Job {
+        let want = want(device, inode);
+        Job { want, met: false }
+    }
+
     /// Which inodes come next, until there is none.
     fn taken(jobs: &mut Jobs, workers: usize) -> Vec<u64> {
         std::iter::from_fn(|| jobs.take(workers))
-            .map(|want| want.inode)
+            .map(|(_, job)| job.want.inode)
             .collect()
     }
 
@@ -283,17 +379,17 @@ mod tests {
     fn users_take_turns_and_none_has_all_workers() {
         let mut jobs = Jobs::default();
         for inode in 0..10 {
-            jobs.put(1000, want(1, inode));
+            jobs.put(1000, met(1, inode));
         }
-        jobs.put(1001, want(1, 20));
-        jobs.put(0, want(1, 30));
-        jobs.put(0, want(1, 31));
-        jobs.put(0, want(1, 32));
+        jobs.put(1001, met(1, 20));
+        jobs.put(0, met(1, 30));
+        jobs.put(0, met(1, 31));
+        jobs.put(0, met(1, 32));
         // The same once more.
-        jobs.put(1001, want(1, 20));
+        jobs.put(1001, met(1, 20));
         assert_eq!(taken(&mut jobs, 3), [0, 20, 30, 1, 31, 32]);
         assert!(!jobs.is_idle());
-        jobs.put(1000, want(1, 0));
+        jobs.put(1000, met(1, 0));
         assert!(taken(&mut jobs, 3).is_empty());
         jobs.busy.remove(&key(&want(1, 0)));
         assert_eq!(taken(&mut jobs, 3), [2]);
@@ -303,18 +399,45 @@ mod tests {
     fn one_user_has_no_more_waiting_than_others_bear() {
         let mut jobs = Jobs::default();
         for inode in 0..100_000 {
-            jobs.put(1000, want(1, inode));
+            jobs.put(1000, met(1, inode));
         }
-        jobs.put(0, want(1, 1 << 20));
+        jobs.put(0, met(1, 1 << 20));
         assert_eq!(jobs.waiting[&1000].len(), MOST_WAITING);
         assert_eq!(jobs.waiting[&0].len(), 1);
     }
 
     #[test]
+    fn what_is_met_goes_before_what_is_mapped() {
+        let mut jobs = Jobs::default();
+        jobs.put(0, only_mapped(1, 1));
+        jobs.put(0, only_mapped(1, 2));
+        jobs.put(0, met(1, 3));
+        jobs.put(0, met(1, 2));
+        jobs.put(0, met(1, 4));
+        // It is waiting already.
+        jobs.put(0, only_mapped(1, 3));
+        assert_eq!(taken(&mut jobs, 2), [3, 2, 4, 1]);
+        for inode in 1..5 {
+            jobs.finish(&want(1, inode));
+        }
+        // Is done; but the kernel may have lost it.
+        jobs.put(0, only_mapped(1, 1));
+        jobs.put(0, met(1, 2));
+        assert_eq!(taken(&mut jobs, 2), [2]);
+        // What is met has room where what is mapped had it all.
+        for inode in 0..2000 {
+            jobs.put(0, only_mapped(2, inode));
+        }
+        jobs.put(0, met(1, 5));
+        assert_eq!(jobs.waiting[&0].len(), MOST_WAITING);
+        assert_eq!(taken(&mut jobs, 2)[..2], [5, 0]);
+    }
+
+    #[test]
     fn a_file_system_that_does_not_answer_is_left_alone() {
         let mut jobs = Jobs::default();
-        jobs.put(1000, want(7, 1));
-        jobs.put(1000, want(7, 2));
+        jobs.put(1000, met(7, 1));
+        jobs.put(1000, met(7, 2));
         assert_eq!(taken(&mut jobs, 2), [1]);
         let Some(long_ago) = Instant::now().checked_sub(2 * STUCK) else {
             // The machine has just been started, and its clock with it.
@@ -327,8 +450,8 @@ mod tests {
         assert_eq!(taken(&mut jobs, 2), [2]);
         jobs.busy.remove(&key(&want(7, 2)));
         assert!(jobs.is_idle());
-        jobs.put(1000, want(7, 3));
-        jobs.put(1000, want(8, 4));
+        jobs.put(1000, met(7, 3));
+        jobs.put(1000, met(8, 4));
         assert_eq!(taken(&mut jobs, 2), [4]);
     }
 }

@@ -196,7 +196,7 @@ impl File {
 #[derive(Debug, Default)]
 pub struct Files {
     /// By path, and by what tells apart the files of that path, if that is known.
-    by_path: HashMap<(PathBuf, String), Option<&'static File>>,
+    by_path: HashMap<(PathBuf, Option<FileId>), Option<&'static File>>,
     count: usize,
 }
 
@@ -208,18 +208,18 @@ impl Files {
 
     /// The file at a path; `None` if it cannot be read or is no ELF file of 64 bits.
     pub fn open(&mut self, path: &Path) -> Option<&'static File> {
-        self.open_any(path, String::new(), &[path])
+        self.open_any(path, None, &[path])
     }
 
-    /// The file that is called `path` and told from others by `identity`: the first of `places` that
+    /// The file that is called `path`, and told from others of that name by `id`: the first of `places` that
     /// can be read, if it is an ELF file of 64 bits.
     fn open_any(
         &mut self,
         path: &Path,
-        identity: String,
+        id: Option<FileId>,
         places: &[&Path],
     ) -> Option<&'static File> {
-        let key = (path.to_owned(), identity);
+        let key = (path.to_owned(), id);
         if let Some(known) = self.by_path.get(&key) {
             return *known;
         }
@@ -244,7 +244,7 @@ impl Files {
     ///
     /// It is no ELF file of 64 bits.
     pub fn add(&mut self, path: &Path, bytes: Vec<u8>) -> Result<&'static File, object::Error> {
-        let key = (path.to_owned(), String::new());
+        let key = (path.to_owned(), None);
         if let Some(Some(known)) = self.by_path.get(&key) {
             if known.bytes == bytes {
                 return Ok(known);
@@ -320,7 +320,7 @@ impl Process {
     /// The process's files in /proc cannot be read.
     pub fn read(pid: u32, files: &mut Files) -> io::Result<Process> {
         let mut process = Process::new();
-        for (mut mapping, identity) in maps(pid)? {
+        for (mut mapping, id) in maps(pid)? {
             if mapping.name == "[vdso]" {
                 let len = (mapping.end - mapping.start) as usize;
                 let bytes = read_memory(pid, mapping.start, len)?;
@@ -329,7 +329,7 @@ impl Process {
                 // Or at least what has its name here.
                 let mapped = map_file(pid, mapping.start, mapping.end);
                 let name = Path::new(&mapping.name);
-                mapping.file = files.open_any(name, identity, &[&mapped, name]);
+                mapping.file = files.open_any(name, Some(id), &[&mapped, name]);
             }
             process.mappings.push(mapping);
         }
@@ -405,13 +405,22 @@ pub fn map_file(pid: u32, start: u64, end: u64) -> PathBuf {
     format!("/proc/{pid}/map_files/{start:x}-{end:x}").into()
 }
 
-/// What a process has mapped, by address, and of each what tells its file from others of its name:
-/// device and inode, "fe:01 123456". No file is opened.
+/// What tells a file from others, whatever its name: the device, its major number and its minor one, and
+/// the inode, which is 0 where there is no file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct FileId {
+    /// The file system's device.
+    pub device: (u32, u32),
+    /// The inode's number.
+    pub inode: u64,
+}
+
+/// What a process has mapped, by address, and of which file. None is opened.
 ///
 /// # Errors
 ///
 /// There is no such process, or its mappings may not be read.
-pub fn maps(pid: u32) -> io::Result<Vec<(Mapping, String)>> {
+pub fn maps(pid: u32) -> io::Result<Vec<(Mapping, FileId)>> {
     let path = format!("/proc/{pid}/maps");
     let parsed = |line: &str| {
         parse_maps_line(line)
@@ -433,9 +442,8 @@ pub fn read_memory(pid: u32, address: u64, len: usize) -> io::Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// `START-END PERMISSIONS OFFSET DEVICE INODE NAME`, the name possibly with spaces or absent; and what
-/// tells the file from others of its name.
-fn parse_maps_line(line: &str) -> Option<(Mapping, String)> {
+/// `START-END PERMISSIONS OFFSET DEVICE INODE NAME`, the name possibly with spaces or absent.
+fn parse_maps_line(line: &str) -> Option<(Mapping, FileId)> {
     let mut rest = line;
     let mut field = || {
         let (field, behind) = rest.split_once(' ').unwrap_or((rest, ""));
@@ -445,7 +453,12 @@ fn parse_maps_line(line: &str) -> Option<(Mapping, String)> {
     let (start, end) = field().split_once('-')?;
     let permissions = field();
     let offset = field();
-    let identity = format!("{} {}", field(), field());
+    let (major, minor) = field().split_once(':')?;
+    let device = |number| u32::from_str_radix(number, 16);
+    let file = FileId {
+        device: (device(major).ok()?, device(minor).ok()?),
+        inode: field().parse().ok()?,
+    };
     let name = rest.trim_start();
     let mapping = Mapping {
         start: u64::from_str_radix(start, 16).ok()?,
@@ -455,7 +468,7 @@ fn parse_maps_line(line: &str) -> Option<(Mapping, String)> {
         name: name.to_owned(),
         file: None,
     };
-    Some((mapping, identity))
+    Some((mapping, file))
 }
 
 #[cfg(test)]
@@ -476,8 +489,8 @@ mod tests {
     #[test]
     fn lines_of_maps() {
         let line = "7f00-8f00 r-xp 00001000 fe:01 123456     /usr/lib/with space.so";
-        let (found, identity) = parse_maps_line(line).unwrap();
-        assert_eq!(identity, "fe:01 123456");
+        let (found, file) = parse_maps_line(line).unwrap();
+        assert_eq!((file.device, file.inode), ((0xfe, 1), 123_456));
         assert_eq!(
             (found.start, found.end, found.offset),
             (0x7f00, 0x8f00, 0x1000)

@@ -291,6 +291,35 @@ bool sfu_store_deferred(void *trace, unsigned int max_entries, uint64_t address)
 	return true;
 }
 
+uint64_t *sfu_room_immediate(void *entry, unsigned int *left)
+{
+	struct perf_callchain_entry_ctx *to = entry;
+
+	*left = to->nr < to->max_stack && !to->contexts_maxed ? to->max_stack - to->nr : 0;
+	return &to->entry->ip[to->entry->nr];
+}
+
+void sfu_stored_immediate(void *entry, unsigned int count)
+{
+	struct perf_callchain_entry_ctx *to = entry;
+
+	to->nr += count;
+	to->entry->nr += count;
+}
+
+uint64_t *sfu_room_deferred(void *trace, unsigned int max_entries, unsigned int *left)
+{
+	struct unwind_stacktrace *to = trace;
+
+	*left = to->nr < max_entries ? max_entries - to->nr : 0;
+	return (uint64_t *)&to->entries[to->nr];
+}
+
+void sfu_stored_deferred(void *trace, unsigned int count)
+{
+	((struct unwind_stacktrace *)trace)->nr += count;
+}
+
 /* ---- User memory ---- */
 
 int sfu_read_user(void *to, uint64_t address, unsigned int len)
@@ -597,7 +626,7 @@ static void read_mapping(struct mm_struct *mm, struct vm_area_struct *vma, unsig
 	memset(mapping, 0, sizeof(*mapping));
 	/* Until it is proved that the mapping has this file, the inode is but a number. */
 	if (READ_ONCE(vma->vm_flags) & VM_EXEC)
-		mapping->table = file ? (uintptr_t)READ_ONCE(file->f_inode) : SFU_NO_FILE;
+		mapping->inode = file ? (uintptr_t)READ_ONCE(file->f_inode) : SFU_NO_FILE;
 	mapping->start = READ_ONCE(vma->vm_start);
 	mapping->end = READ_ONCE(vma->vm_end);
 	mapping->offset = (uint64_t)READ_ONCE(vma->vm_pgoff) << PAGE_SHIFT;
@@ -610,7 +639,7 @@ static void read_mapping(struct mm_struct *mm, struct vm_area_struct *vma, unsig
 			file = READ_ONCE(vma->vm_file);
 		if (file && vma && READ_ONCE(vma->vm_file) == file && !READ_ONCE(vma->vm_pgoff)) {
 			mapping->head = READ_ONCE(vma->vm_start);
-			mapping->head_end = READ_ONCE(vma->vm_end);
+			mapping->head_size = min(READ_ONCE(vma->vm_end) - mapping->head, U32_MAX);
 			break;
 		}
 		if (!first)
@@ -652,13 +681,13 @@ int sfu_find_mapping(uint64_t address, struct sfu_mapping *mapping)
 			if (read_at(mm, address, &again) != found ||
 			    (found && memcmp(mapping, &again, sizeof(again))))
 				continue;
+			sequence = 1;
 		}
+		mapping->sequence = sequence;
 		ret = found ? 0 : -ENOENT;
 		break;
 	}
-	if (ret)
-		mapping->table = 0;
-	else
+	if (!ret)
 		sfu_find_table(mapping);
 	rcu_read_unlock();
 	return ret;
@@ -677,7 +706,7 @@ int sfu_next_executable(uint64_t address, unsigned int limit, struct sfu_mapping
 		if (vma && (READ_ONCE(vma->vm_flags) & VM_EXEC) && READ_ONCE(vma->vm_file)) {
 			read_mapping(mm, vma, first, mapping);
 			/* Whose file it is was not proved. */
-			mapping->table = 0;
+			mapping->inode = 0;
 			if (mapping->end > address)
 				ret = 0;
 			break;
@@ -691,6 +720,50 @@ int sfu_next_executable(uint64_t address, unsigned int limit, struct sfu_mapping
 	}
 	rcu_read_unlock();
 	return ret;
+}
+
+static DEFINE_PER_CPU(struct sfu_places, places);
+
+struct sfu_places *sfu_places_enter(uint64_t address)
+{
+	struct sfu_places *own;
+	uint64_t id, sequence, word;
+
+	preempt_disable();
+	own = this_cpu_ptr(&places);
+	/* An NMI may be in the midst of a change of address spaces: then this will not read. */
+	if (own->busy ||
+	    (in_nmi() && copy_from_user_nofault(&word, (const void __user *)address, sizeof(word))))
+		goto no;
+	WRITE_ONCE(own->busy, true);
+	barrier();
+	pagefault_disable();
+	/*
+	 * From here on an RCU reader: an inode that a mapping still has now is not freed before
+	 * sfu_places_leave(). So this is read here, and not before.
+	 */
+	sfu_mappings_version(&id, &sequence);
+	if (own->id != id || own->sequence != sequence) {
+		own->id = id;
+		own->sequence = sequence;
+		memset(own->places, 0xff, sizeof(own->places));
+	}
+	own->walk++;
+	if (!(sequence & 1))
+		return own;
+	sfu_places_leave(own);
+	return NULL;
+no:
+	preempt_enable();
+	return NULL;
+}
+
+void sfu_places_leave(struct sfu_places *own)
+{
+	pagefault_enable();
+	barrier();
+	WRITE_ONCE(own->busy, false);
+	preempt_enable();
 }
 
 void sfu_mappings_version(uint64_t *id, uint64_t *sequence)
@@ -739,10 +812,11 @@ void sfu_keep_verdict(uint64_t id, uint64_t sequence, bool verdict)
 
 static DEFINE_PER_CPU(uint64_t[SFU_COUNTERS], counters);
 
-void sfu_count(unsigned int counter, uint64_t amount)
+void sfu_count(const struct sfu_amount *amounts, unsigned int len)
 {
-	if (counter < SFU_COUNTERS)
-		this_cpu_add(counters[counter], amount);
+	for (; len; len--, amounts++)
+		if (amounts->counter < SFU_COUNTERS)
+			this_cpu_add(counters[amounts->counter], amounts->amount);
 }
 
 uint64_t sfu_counted(unsigned int counter)

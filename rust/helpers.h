@@ -42,13 +42,17 @@ struct sfu_mapping {
 	/* Of the file, in bytes, at `start`. */
 	uint64_t offset;
 	/*
-	 * Where the same file is mapped from its offset 0, up to `head_end`; 0, 0 if nowhere near. Of
-	 * code that is of no file: the next file below.
+	 * Where the same file is mapped from its offset 0, and how much of it, in bytes; 0, 0 if nowhere
+	 * near. Of code that is of no file: the next file below.
 	 */
 	uint64_t head;
-	uint64_t head_end;
+	uint32_t head_size;
+	/* Of which state of the task's mappings this was proved; an odd number if of none. */
+	uint32_t sequence;
 	/* The number of the table with the rows of its file; 0 if there is none. */
 	uint64_t table;
+	/* Its file's inode, or SFU_NO_FILE: a number, and nothing to look behind. */
+	uint64_t inode;
 	/* Whether no more can be known of its file by asking. */
 	bool is_known;
 	bool executable;
@@ -69,8 +73,33 @@ struct sfu_file_key {
 /* The longest path that is told, in bytes, with the 0 at its end. */
 #define SFU_PATH 256
 
-/* In `table` of struct sfu_mapping, before it is looked for: code that is of no file. */
+/* In `inode` of struct sfu_mapping: code that is of no file. */
 #define SFU_NO_FILE 1
+
+/* All code of a table: from `start` to the run-time address in front of `end`. */
+struct sfu_place {
+	uint64_t end;
+	uint64_t start;
+	/* As in struct sfu_mapping. */
+	uint64_t table;
+	uint64_t inode;
+	/* The rows, or NULL; as long as the walk `walk` lasts. */
+	const void *rows;
+	uint64_t walk;
+};
+
+#define SFU_PLACES 16
+
+/* The code that was met last, of one state of one task's mappings; of this CPU. */
+struct sfu_places {
+	uint64_t id;
+	uint64_t sequence;
+	/* Another number for each walk. */
+	uint64_t walk;
+	bool busy;
+	/* By address; what there is not is at UINT64_MAX. */
+	struct sfu_place places[SFU_PLACES];
+};
 
 /* What is known of a file, beside its rows. */
 struct sfu_table_state {
@@ -140,6 +169,23 @@ bool sfu_store_deferred(void *trace, unsigned int max_entries, uint64_t address)
  */
 int sfu_deferred_enter(void *trace);
 void sfu_deferred_leave(int token);
+
+/* Where the next addresses go, and for how many there is room; and that so many have been put there. */
+uint64_t *sfu_room_immediate(void *entry, unsigned int *left);
+void sfu_stored_immediate(void *entry, unsigned int count);
+uint64_t *sfu_room_deferred(void *trace, unsigned int max_entries, unsigned int *left);
+void sfu_stored_deferred(void *trace, unsigned int count);
+
+/*
+ * The places of this CPU, for the current task, until sfu_places_leave(); any context. Between these
+ * two nothing may sleep, and only there sfu_peek() may be called, and the rows of places be used. NULL
+ * if they cannot be had here: the mappings are changing, or a walk was interrupted that has them.
+ * `address` is one that the task can read, of its stack or of its code.
+ */
+struct sfu_places *sfu_places_enter(uint64_t address);
+void sfu_places_leave(struct sfu_places *places);
+/* The rows of a place, if its file and its table are what they were; NULL if not. */
+const void *sfu_place_rows(const struct sfu_place *place);
 
 /* User memory. Checks the address; any context; never faults in. 0 or -EFAULT. */
 int sfu_read_user(void *to, uint64_t address, unsigned int len);
@@ -216,8 +262,14 @@ int sfu_device_start(void);
 void sfu_device_stop(void);
 int sframe_unwind_control(unsigned int command, uint64_t argument, uint32_t user);
 
+/* So many more of a counter. */
+struct sfu_amount {
+	uint32_t counter;
+	uint32_t amount;
+};
+
 /* Counters, per CPU; any context. */
-void sfu_count(unsigned int counter, uint64_t amount);
+void sfu_count(const struct sfu_amount *amounts, unsigned int len);
 uint64_t sfu_counted(unsigned int counter);
 
 /* Fires the tracepoint sframe_unwind:walk. `reason` and `context` are NUL-terminated. */

@@ -250,6 +250,15 @@ mod walk_tests {
             self.used += 1;
             true
         }
+
+        fn room(&mut self) -> &mut [u64] {
+            let limit = self.limit.min(self.addresses.len());
+            self.addresses.get_mut(self.used..limit).unwrap_or_default()
+        }
+
+        fn stored(&mut self, count: usize) {
+            self.used += count;
+        }
     }
 
     /// Code that calls, and a stack of eight frames that were called from it.

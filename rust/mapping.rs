@@ -20,7 +20,10 @@ use crate::{
         section::Section, //
     },
     sys,
-    tables::NATIVE,
+    tables::{
+        self,
+        NATIVE, //
+    },
     user_memory::{
         Part,
         UserMemory, //
@@ -119,6 +122,7 @@ impl Mapping {
             sys::queue_file(address);
         }
         if mapping.table != 0 {
+            tables::keep_place(address, &mapping);
             self.rows = Rows::Table {
                 number: mapping.table,
                 to_offset: mapping.offset.wrapping_sub(mapping.start),
@@ -197,10 +201,10 @@ fn look_for_rows() -> Option<bool> {
 
 /// The headers of the mapping's file, as the task has them mapped; `None` if nowhere near.
 fn head_of<'a>(mapping: &sys::Mapping, memory: &'a UserMemory) -> Option<Part<'a>> {
-    (mapping.is_file && mapping.head < mapping.head_end).then(|| Part {
+    (mapping.is_file && mapping.head_size != 0).then(|| Part {
         memory,
         address: mapping.head,
-        len: mapping.head_end.wrapping_sub(mapping.head),
+        len: mapping.head_size.into(),
     })
 }
 
@@ -228,7 +232,7 @@ fn is_replaced(mapping: &sys::Mapping, memory: &UserMemory) -> bool {
     let head = Part {
         memory,
         address: mapping.head,
-        len: mapping.head_end.wrapping_sub(mapping.head),
+        len: mapping.head_size.into(),
     };
     elf::loads_code(&head, mapping.start.wrapping_sub(mapping.head)).unwrap_or(false)
 }

@@ -153,11 +153,13 @@ impl Tally {
         }
     }
 
-    /// A frame was found beyond the innermost.
-    pub(crate) fn frame(&mut self, source: Source) {
+    /// So many frames were found beyond the innermost.
+    pub(crate) fn frames(&mut self, source: Source, count: u32) {
         match source {
-            Source::Rows => self.by_rows = self.by_rows.wrapping_add(1),
-            Source::FramePointer => self.by_frame_pointer = self.by_frame_pointer.wrapping_add(1),
+            Source::Rows => self.by_rows = self.by_rows.wrapping_add(count),
+            Source::FramePointer => {
+                self.by_frame_pointer = self.by_frame_pointer.wrapping_add(count);
+            }
             Source::Registers => {}
         }
     }
@@ -170,37 +172,43 @@ impl Tally {
             .wrapping_add(1);
         let context = self.context as u32;
 
-        sys::count(WALKS + context, 1);
-        sys::count(FRAMES_IN + context, frames.into());
-        sys::count(FRAMES_BY + Source::Registers as u32, 1);
-        sys::count(FRAMES_BY + Source::Rows as u32, self.by_rows.into());
-        sys::count(
-            FRAMES_BY + Source::FramePointer as u32,
-            self.by_frame_pointer.into(),
-        );
-        sys::count(STOPS + reason as u32, 1);
+        sys::count(&[
+            amount(WALKS + context, 1),
+            amount(FRAMES_IN + context, frames),
+            amount(FRAMES_BY + Source::Registers as u32, 1),
+            amount(FRAMES_BY + Source::Rows as u32, self.by_rows),
+            amount(
+                FRAMES_BY + Source::FramePointer as u32,
+                self.by_frame_pointer,
+            ),
+            amount(STOPS + reason as u32, 1),
+        ]);
         sys::trace_walk(self.context.name(), frames, reason.name());
     }
 }
 
+const fn amount(counter: u32, amount: u32) -> sys::Amount {
+    sys::Amount { counter, amount }
+}
+
 /// A task was left to the kernel. Any context.
 pub(crate) fn left_alone() {
-    sys::count(LEFT_ALONE, 1);
+    sys::count(&[amount(LEFT_ALONE, 1)]);
 }
 
 /// A page was missing in a context that cannot wait for it. Any context.
 pub(crate) fn fault_queued() {
-    sys::count(FAULTS_QUEUED, 1);
+    sys::count(&[amount(FAULTS_QUEUED, 1)]);
 }
 
 /// A page was missing and the task waited for it.
 pub(crate) fn fault_taken() {
-    sys::count(FAULTS_TAKEN, 1);
+    sys::count(&[amount(FAULTS_TAKEN, 1)]);
 }
 
 /// Files whose own sections are of no use.
 pub(crate) fn bad_section() {
-    sys::count(BAD_SECTIONS, 1);
+    sys::count(&[amount(BAD_SECTIONS, 1)]);
 }
 
 /// Writes all counters, one `name value` line each. Task.

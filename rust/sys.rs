@@ -5,12 +5,17 @@
 //! The only room with calls into C. Everything here works on the current task.
 
 use crate::{
-    sframe::unwind,
+    sframe::{
+        plain,
+        unwind, //
+    },
     tables::Rows, //
 };
 use core::{
+    arch::asm,
     ffi::CStr,
-    marker::PhantomData, //
+    marker::PhantomData,
+    ptr::NonNull, //
 };
 use kernel::{
     error::to_result,
@@ -37,6 +42,7 @@ pub(crate) use bindings::{
     sframe_unwind_add as AddRequest,
     sframe_unwind_counter as Counter,
     sframe_unwind_table as TableInfo,
+    sfu_amount as Amount,
     sfu_mapping as Mapping,
     sfu_table_state as TableState,
     SFRAME_UNWIND_ADD as COMMAND_ADD,
@@ -168,6 +174,22 @@ impl<'a> ImmediateCall<'a> {
         // SAFETY: `entry` points to a `struct perf_callchain_entry_ctx` by the contract of `new`.
         unsafe { bindings::sfu_store_immediate(self.entry, address) }
     }
+
+    /// Where the next addresses of the chain go. Any context.
+    pub(crate) fn room(&mut self) -> &mut [u64] {
+        let mut left = 0;
+        // SAFETY: As in `store`; what comes back has room for `left` addresses, and is this call's.
+        unsafe {
+            let room = bindings::sfu_room_immediate(self.entry, &mut left);
+            core::slice::from_raw_parts_mut(room, left as usize)
+        }
+    }
+
+    /// So many have been put there. Any context.
+    pub(crate) fn stored(&mut self, count: usize) {
+        // SAFETY: As in `store`. There are no more than there was room for.
+        unsafe { bindings::sfu_stored_immediate(self.entry, count as c_uint) };
+    }
 }
 
 /// What the kernel gives to `unwind_user`: room for a trace.
@@ -209,6 +231,22 @@ impl<'a> DeferredCall<'a> {
         // SAFETY: `trace` points to a `struct unwind_stacktrace` with room for `max_entries`, by
         // the contract of `new`.
         unsafe { bindings::sfu_store_deferred(self.trace, self.max_entries, address) }
+    }
+
+    /// Where the next addresses of the trace go.
+    pub(crate) fn room(&mut self) -> &mut [u64] {
+        let mut left = 0;
+        // SAFETY: As in `store`; what comes back has room for `left` addresses, and is this call's.
+        unsafe {
+            let room = bindings::sfu_room_deferred(self.trace, self.max_entries, &mut left);
+            core::slice::from_raw_parts_mut(room, left as usize)
+        }
+    }
+
+    /// So many have been put there.
+    pub(crate) fn stored(&mut self, count: usize) {
+        // SAFETY: As in `store`. There are no more than there was room for.
+        unsafe { bindings::sfu_stored_deferred(self.trace, count as c_uint) };
     }
 }
 
@@ -438,6 +476,118 @@ pub(crate) fn table_rows<'a>(number: u64, _reader: &'a Guard) -> Option<&'a Rows
     unsafe { bindings::sfu_table_rows(number).cast::<Rows>().as_ref() }
 }
 
+/// The code of the current task that this CPU has met last and that has rows. As long as it lives
+/// nothing may sleep.
+pub(crate) struct Places(NonNull<bindings::sfu_places>);
+
+impl Places {
+    /// `None` if it is not to be had here. `address` is one that the task can read. Any context.
+    pub(crate) fn enter(address: u64) -> Option<Self> {
+        // SAFETY: Any address will do.
+        NonNull::new(unsafe { bindings::sfu_places_enter(address) }).map(Self)
+    }
+
+    fn all(&mut self) -> &mut bindings::sfu_places {
+        // SAFETY: They are of this CPU, and of nobody else until `drop`.
+        unsafe { self.0.as_mut() }
+    }
+
+    /// The code, and the task's memory.
+    pub(crate) fn parts(&mut self) -> (Codes<'_>, Peek<'_>) {
+        (Codes(self.all()), Peek(PhantomData))
+    }
+
+    /// Takes in the code of a table, of `size` bytes, that `mapping` has from the run-time address `start`
+    /// on, if that is still so.
+    pub(crate) fn put(&mut self, start: u64, size: u64, mapping: &Mapping) {
+        let all = self.all();
+        if all.sequence as u32 != mapping.sequence {
+            return;
+        }
+        let mut new = bindings::sfu_place {
+            end: start.wrapping_add(size),
+            start,
+            table: mapping.table,
+            inode: mapping.inode,
+            rows: core::ptr::null(),
+            // No walk has it.
+            walk: 0,
+        };
+        // All of them are there by address, so it goes in front of the first one that is further up; and if
+        // there are too many that one is forgotten which is up furthest.
+        for place in &mut all.places {
+            if place.start == start {
+                return;
+            }
+            if new.end <= place.start {
+                core::mem::swap(place, &mut new);
+            }
+        }
+    }
+}
+
+impl Drop for Places {
+    fn drop(&mut self) {
+        // SAFETY: They come from `enter`.
+        unsafe { bindings::sfu_places_leave(self.0.as_ptr()) };
+    }
+}
+
+/// The code of [`Places`].
+pub(crate) struct Codes<'a>(&'a mut bindings::sfu_places);
+
+impl<'a> plain::Codes<'a> for Codes<'a> {
+    type Rows = Rows;
+
+    #[inline(always)]
+    fn at(&mut self, address: u64) -> Option<plain::Code<'a, Rows>> {
+        let mut places = self.0.places.iter_mut();
+        let place = places.find(|place| address < place.end)?;
+        if address < place.start {
+            return None;
+        }
+        if place.walk != self.0.walk {
+            look_at(place, self.0.walk);
+        }
+        Some(plain::Code {
+            to_rows: place.start.wrapping_neg(),
+            // SAFETY: What is published are `Rows`, and they stay as long as there are `Places`.
+            rows: unsafe { place.rows.cast::<Rows>().as_ref() }?,
+        })
+    }
+}
+
+/// Finds the rows of a place, for a walk: once in each, as file and table may have changed since the last
+/// one.
+#[cold]
+#[inline(never)]
+fn look_at(place: &mut bindings::sfu_place, walk: u64) {
+    // SAFETY: The place is one of `Places` that are there.
+    place.rows = unsafe { bindings::sfu_place_rows(place) };
+    place.walk = walk;
+}
+
+/// User memory while there are [`Places`]. Never faults in.
+pub(crate) struct Peek<'a>(PhantomData<&'a ()>);
+
+impl plain::Words for Peek<'_> {
+    #[inline(always)]
+    fn word(&self, address: u64) -> u64 {
+        let word;
+        // SAFETY: That is how `get_user` calls it, with page faults off. It checks the address, changes
+        // these registers alone, and leaves 0 where nothing can be read.
+        unsafe {
+            asm!(
+                "call __get_user_8",
+                inout("rax") address => _,
+                out("rdx") word,
+                options(nomem),
+            );
+        }
+        word
+    }
+}
+
 /// Frees what `publish` gave away.
 ///
 /// # Safety
@@ -654,10 +804,10 @@ impl MappingsVersion {
     }
 }
 
-/// Adds to a counter of this CPU. Any context. Counters beyond [`SFU_COUNTERS`] are not there.
-pub(crate) fn count(counter: u32, amount: u64) {
-    // SAFETY: The C side checks the number.
-    unsafe { bindings::sfu_count(counter, amount) };
+/// Adds to counters of this CPU. Any context. Counters beyond [`SFU_COUNTERS`] are not there.
+pub(crate) fn count<const N: usize>(amounts: &[Amount; N]) {
+    // SAFETY: They are `N`, and the C side checks their numbers.
+    unsafe { bindings::sfu_count(amounts.as_ptr(), const { N as c_uint }) };
 }
 
 /// The sum of a counter over all CPUs.

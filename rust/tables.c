@@ -140,6 +140,13 @@ static DECLARE_WAIT_QUEUE_HEAD(wants_wait);
 /* Who has files may choose their numbers. */
 static siphash_key_t secret;
 
+static bool is_same(const struct sfu_file_key *a, const struct sfu_file_key *b)
+{
+	return a->number == b->number && a->size == b->size && a->modified == b->modified &&
+	       a->modified_nsec == b->modified_nsec && a->device == b->device &&
+	       a->generation == b->generation;
+}
+
 static uint64_t hash_of(const struct sfu_file_key *key)
 {
 	return siphash_2u64(key->number, key->device, &secret);
@@ -152,7 +159,7 @@ static struct table *table_of_file(const struct sfu_file_key *key)
 
 	hash_for_each_possible_rcu(tables_by_file, table, by_file, hash_of(key),
 				   lockdep_is_held(&tables_lock)) {
-		if (!memcmp(&table->key, key, sizeof(*key)))
+		if (is_same(&table->key, key))
 			return table;
 		if (!--left)
 			break;
@@ -187,7 +194,7 @@ static struct table *known_table(const struct sfu_file_key *key)
 
 void sfu_find_table(struct sfu_mapping *mapping)
 {
-	struct inode *inode = (struct inode *)(uintptr_t)mapping->table;
+	struct inode *inode = (struct inode *)(uintptr_t)mapping->inode;
 	struct sfu_file_key key = {};
 	struct table *table;
 
@@ -210,6 +217,24 @@ void sfu_find_table(struct sfu_mapping *mapping)
 		WRITE_ONCE(table->used, jiffies);
 	if (table->rows)
 		mapping->table = table->number;
+}
+
+const void *sfu_place_rows(const struct sfu_place *place)
+{
+	struct table *table = rcu_dereference_sched(tables[place->table % TABLES]);
+	struct sfu_file_key key = {};
+
+	if (!table || table->number != place->table)
+		return NULL;
+	if (place->inode != SFU_NO_FILE) {
+		/* The mapping still has it, and so it is there: see sfu_places_enter(). */
+		read_key((struct inode *)(uintptr_t)place->inode, &key);
+		if (!is_same(&table->key, &key))
+			return NULL;
+	}
+	if (READ_ONCE(table->used) != jiffies)
+		WRITE_ONCE(table->used, jiffies);
+	return table->rows;
 }
 
 const void *sfu_table_rows(uint64_t number)
@@ -378,7 +403,7 @@ int sfu_table_publish(const struct sfu_file_key *key, const struct sfu_table_sta
 	new->state.path = NULL;
 	mutex_lock(&tables_lock);
 	old = table_of_inode(key);
-	if (old && old->state.origin == SFRAME_UNWIND_ADDED && !memcmp(&old->key, key, sizeof(*key)) &&
+	if (old && old->state.origin == SFRAME_UNWIND_ADDED && is_same(&old->key, key) &&
 	    (state->origin != SFRAME_UNWIND_ADDED || (state->user && old->state.user != state->user))) {
 		ret = -EEXIST;
 	} else {

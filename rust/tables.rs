@@ -21,6 +21,10 @@ use crate::{
             Error as SectionError,
             Unsupported, //
         },
+        plain::{
+            self,
+            Plain, //
+        },
         rule::Rule,
         section::Section,
         table::{
@@ -48,6 +52,7 @@ use crate::{
     }, //
 };
 use kernel::{
+    page::PAGE_SIZE,
     prelude::*,
     sync::rcu, //
 };
@@ -66,12 +71,13 @@ pub(crate) struct Rows {
     base: u64,
     pages: KVVec<u32>,
     blocks: KVVec<u8>,
-    rules: KVVec<Rule>,
+    plain: KVVec<Plain>,
+    others: KVVec<Rule>,
 }
 
 impl Rows {
     /// The rule for the code at an offset in the file, in bytes; `None` if there is no row.
-    fn find(&self, offset: u64) -> Option<&Rule> {
+    fn find(&self, offset: u64) -> Option<Rule> {
         self.table().find(self.executables.link_address(offset)?)
     }
 
@@ -80,8 +86,26 @@ impl Rows {
             base: self.base,
             pages: &self.pages,
             blocks: &self.blocks,
-            rules: &self.rules,
+            plain: &self.plain,
+            others: &self.others,
         }
+    }
+
+    /// All code that it has rows for, of the segment that has an offset in the file: where in the file it
+    /// begins, and its size, both in bytes. `None` if some is of another segment.
+    fn code(&self, offset: u64) -> Option<(u64, u64)> {
+        let (start, size) = self.executables.segment(offset)?;
+        let link = self.executables.link_address(start)?;
+        let distance = self.base.wrapping_sub(link);
+        let span = self.table().span();
+        // As far as pages of memory go, all that is mapped is of the segment.
+        let first = link % PAGE_SIZE as u64;
+        let before = distance.wrapping_add(first);
+        let all = first
+            .wrapping_add(size)
+            .checked_next_multiple_of(PAGE_SIZE as u64)?;
+        let is_within = before <= all && span <= all.wrapping_sub(before);
+        is_within.then(|| (start.wrapping_add(distance), span))
     }
 
     /// Makes a table of a section at a link-time address, and of the rows beside it, for an image.
@@ -132,17 +156,24 @@ impl Rows {
             &mut blocks,
         )
         .map_err(errno)?;
-        let mut kept = KVVec::with_capacity(rules.all().len(), GFP_KERNEL)?;
-        for rule in rules.all() {
-            push(&mut kept, *rule)?;
-        }
+        let mut plain = KVVec::with_capacity(rules.all().len(), GFP_KERNEL)?;
+        let mut others = KVVec::with_capacity(table::others(rules.all()), GFP_KERNEL)?;
+        table::take_apart(
+            rules.all(),
+            |rule| push(&mut plain, rule),
+            |rule| push(&mut others, rule),
+        )?;
         let made = Self {
             executables: code.executables,
             base: plan.base,
             pages,
             blocks,
-            rules: kept,
+            plain,
+            others,
         };
+        if !made.table().is_sound() {
+            return Err(Errno::Malformed.into());
+        }
         Ok(KBox::new(made, GFP_KERNEL)?)
     }
 
@@ -151,7 +182,8 @@ impl Rows {
         size_of_val(self)
             .wrapping_add(size_of_val(&*self.pages))
             .wrapping_add(self.blocks.len())
-            .wrapping_add(size_of_val(&*self.rules))
+            .wrapping_add(size_of_val(&*self.plain))
+            .wrapping_add(size_of_val(&*self.others))
     }
 }
 
@@ -165,8 +197,8 @@ fn repeated(rule: Rule, count: usize) -> Result<KVVec<Rule>> {
 }
 
 /// Appends where there is room.
-fn push(rules: &mut KVVec<Rule>, rule: Rule) -> Result {
-    rules.push_within_capacity(rule).map_err(|_| ENOMEM)
+fn push<T>(all: &mut KVVec<T>, one: T) -> Result {
+    all.push_within_capacity(one).map_err(|_| ENOMEM)
 }
 
 fn elf_errno(error: ElfError) -> Error {
@@ -215,6 +247,65 @@ impl Source for File {
     }
 }
 
+impl plain::Rows for Rows {
+    type Block<'a> = Block<'a>;
+
+    #[inline(always)]
+    fn block(&self, distance: u64) -> Option<Block<'_>> {
+        let at = self.table().block(distance)?;
+        Some(Block { rows: self, at })
+    }
+}
+
+/// Rows of a page of code, which begin at `at`: one of the pages'.
+pub(crate) struct Block<'a> {
+    rows: &'a Rows,
+    at: u32,
+}
+
+impl plain::Block for Block<'_> {
+    /// As [`Table::plain`], but without looking again at what `Rows::new` has looked at: that is a sixth of
+    /// all that a frame takes.
+    #[inline(always)]
+    fn plain(&self, distance: u64) -> Plain {
+        let low = distance as u8;
+        // SAFETY: The table is sound, or `Rows::new` would have failed, and nothing changes it. So the block
+        // ends with a byte that is not less than any other, and has a number of a rule for each byte in
+        // front of that, and one more.
+        unsafe {
+            let starts = self.rows.blocks.as_ptr().add(self.at as usize);
+            let mut count = 0;
+            while *starts.add(count) < low {
+                count = count.wrapping_add(1);
+            }
+            let number = starts.cast::<u16>().sub(1).sub(count).read_unaligned();
+            *self.rows.plain.as_ptr().add(usize::from(number))
+        }
+    }
+}
+
+/// Has walks of this CPU find the code at a run-time address in a mapping of the current task that has
+/// a table. Any context.
+#[inline(never)]
+pub(crate) fn keep_place(address: u64, mapping: &sys::Mapping) {
+    let guard = rcu::read_lock();
+    let to_offset = mapping.offset.wrapping_sub(mapping.start);
+    let code = sys::table_rows(mapping.table, &guard)
+        .and_then(|rows| rows.code(address.wrapping_add(to_offset)));
+    let Some((offset, size)) = code else {
+        return;
+    };
+    let start = offset.wrapping_sub(to_offset);
+    let distance = start.wrapping_sub(mapping.start);
+    let len = mapping.end.wrapping_sub(mapping.start);
+    if distance > len || size > len.wrapping_sub(distance) {
+        return;
+    }
+    if let Some(mut places) = sys::Places::enter(address) {
+        places.put(start, size, mapping);
+    }
+}
+
 /// What a table says of an address.
 pub(crate) enum Said {
     /// This rule holds.
@@ -232,7 +323,7 @@ pub(crate) fn rule_at(number: u64, offset: u64) -> Said {
     match sys::table_rows(number, &guard) {
         None => Said::Gone,
         Some(rows) => match rows.find(offset) {
-            Some(rule) => Said::Rule(*rule),
+            Some(rule) => Said::Rule(rule),
             None => Said::Nothing,
         },
     }

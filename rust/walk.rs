@@ -14,6 +14,7 @@ use crate::{
     },
     probes,
     sframe::{
+        bytes::Fault,
         code,
         error::Error,
         fallback::{
@@ -21,12 +22,18 @@ use crate::{
             FramePointer, //
         },
         fde::Function,
+        plain::{
+            self,
+            Walked,
+            Words, //
+        },
         rule::Rule,
         section::Search,
         unwind::{
             self,
             Frame,
             Interrupted,
+            Memory,
             Step,
             Stop, //
         }, //
@@ -40,6 +47,8 @@ use crate::{
     },
     sys::{
         self,
+        Peek,
+        Places,
         Registers, //
     },
     tables::{
@@ -97,24 +106,27 @@ fn frames(
 ) -> Reason {
     let mut known = Known::All(registers);
     let mut signals = unwind::MAX_SIGNALS;
-    let mut mappings = Mappings {
-        first: Mapping::NOWHERE,
-        second: Mapping::NOWHERE,
-        second_is_older: false,
-    };
+    let mut mapping = Mapping::NOWHERE;
 
     loop {
-        let mapping = match mappings.at(known.look_up(frame.pc), memory) {
-            Ok(mapping) => mapping,
-            Err(reason) => return reason,
-        };
+        // A uprobe may have taken a return address; and what a signal has interrupted is rare.
+        if !probed && !matches!(known, Known::Interrupted(_)) {
+            match by_plain_rules(&mut frame, &known, memory, sink, tally) {
+                Ok(true) => known = Known::Lost,
+                Ok(false) => {}
+                Err(reason) => return reason,
+            }
+        }
+        if let Err(reason) = find(&mut mapping, known.look_up(frame.pc), memory) {
+            return reason;
+        }
         let context = frame.sp;
-        let (signal, source) = match rule_at(frame.pc, &known, mapping, memory) {
+        let (signal, source) = match rule_at(frame.pc, &known, &mapping, memory) {
             Ok(Some(rule)) => match by_rule(&rule, &mut frame, &known, memory) {
                 Ok(()) => (rule.signal, Source::Rows),
                 Err(reason) => return reason,
             },
-            Ok(None) => match without_rows(&mut frame, !known.is_lost(), mapping, memory) {
+            Ok(None) => match without_rows(&mut frame, !known.is_lost(), &mapping, memory) {
                 Ok(()) => (false, Source::FramePointer),
                 Err(reason) => return reason,
             },
@@ -136,16 +148,69 @@ fn frames(
             }
         }
 
-        match mappings.at(known.look_up(frame.pc), memory) {
-            Ok(mapping) if mapping.executable => {}
-            Ok(_) => return Reason::NotExecutable,
+        match find(&mut mapping, known.look_up(frame.pc), memory) {
+            Ok(()) if mapping.executable => {}
+            Ok(()) => return Reason::NotExecutable,
             Err(reason) => return reason,
         }
         if !sink.store(frame.pc) {
             return Reason::Full;
         }
-        tally.frame(source);
+        tally.frames(source, 1);
     }
+}
+
+/// Walks on as far as all that is needed is at hand; false if that is nowhere.
+#[inline(never)]
+fn by_plain_rules(
+    frame: &mut Frame,
+    known: &Known<'_>,
+    memory: &UserMemory,
+    sink: &mut impl Sink,
+    tally: &mut Tally,
+) -> Result<bool, Reason> {
+    let Some(mut places) = Places::enter(frame.sp) else {
+        return Ok(false);
+    };
+    let (mut codes, peek) = places.parts();
+    // Where the code tells more than rows do, others look at it.
+    if !known.is_lost() && !is_ordinary(frame.pc, &peek) {
+        return Ok(false);
+    }
+    let mut walked = Walked::to(*frame);
+    let found = plain::walk(
+        &mut walked,
+        !known.is_lost(),
+        &mut codes,
+        &peek,
+        sink.room(),
+    );
+    drop(places);
+    sink.stored(found);
+    tally.frames(Source::Rows, found as u32);
+    if walked.is_outermost {
+        return Err(Reason::Outermost);
+    }
+    *frame = walked.frame;
+    if walked.fp_at != 0 {
+        frame.fp = memory.read_word(walked.fp_at).map_err(|Fault| {
+            if memory.is_spent() {
+                Reason::Budget
+            } else {
+                Reason::StackFault
+            }
+        })?;
+    }
+    Ok(found != 0)
+}
+
+/// Whether the code at a PC and right in front of it can be no part of a signal's trampoline, and is
+/// not behind a system call that starts a thread.
+#[inline(always)]
+fn is_ordinary(pc: u64, peek: &Peek<'_>) -> bool {
+    let before = peek.word(pc.wrapping_sub(code::CLONE_BEHIND));
+    let at = peek.word(pc);
+    before != 0 && at != 0 && code::is_ordinary(before, at)
 }
 
 /// What is known of the registers of a frame, beside those that each [`Frame`] has.
@@ -192,43 +257,19 @@ impl unwind::Registers for KnownIn<'_> {
     }
 }
 
-/// The mappings met last. Stacks go to and fro between a program and a library.
-struct Mappings {
-    first: Mapping,
-    second: Mapping,
-    /// Which of the two was not the last to be asked for.
-    second_is_older: bool,
-}
-
-impl Mappings {
-    #[inline(never)]
-    fn at(&mut self, address: u64, memory: &UserMemory) -> Result<&Mapping, Reason> {
-        let known = if self.first.covers(address) {
-            self.second_is_older = true;
-            true
-        } else if self.second.covers(address) {
-            self.second_is_older = false;
-            true
-        } else {
-            self.second_is_older = !self.second_is_older;
-            false
-        };
-        let mapping = if self.second_is_older {
-            &mut self.first
-        } else {
-            &mut self.second
-        };
-        if !known {
-            mapping.find(address, memory).map_err(|error| {
-                if error == ENOENT {
-                    Reason::NotMapped
-                } else {
-                    Reason::MappingMoved
-                }
-            })?;
-        }
-        Ok(mapping)
+/// Has `mapping` be the one at a run-time address.
+#[inline(never)]
+fn find(mapping: &mut Mapping, address: u64, memory: &UserMemory) -> Result<(), Reason> {
+    if mapping.covers(address) {
+        return Ok(());
     }
+    mapping.find(address, memory).map_err(|error| {
+        if error == ENOENT {
+            Reason::NotMapped
+        } else {
+            Reason::MappingMoved
+        }
+    })
 }
 
 /// The row's rule for a frame at a run-time address; `None` if there are no rows for it.

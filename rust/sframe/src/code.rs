@@ -387,6 +387,29 @@ pub fn is_behind_clone(code: &[u8; TRAMPOLINE]) -> bool {
     })
 }
 
+/// How far behind its system call [`is_behind_clone`] holds, in bytes.
+pub const CLONE_BEHIND: u64 = 9;
+
+/// Whether neither [`is_signal_trampoline`] nor [`is_behind_signal_trampoline`] nor [`is_behind_clone`]
+/// can hold, as far as eight bytes each tell: those from [`CLONE_BEHIND`] in front of the PC on, and those
+/// from the PC on. For most code that is told so, and the rest need not be looked at.
+#[inline(always)]
+pub fn is_ordinary(before: u64, at: u64) -> bool {
+    const SYSCALL: u16 = 0x050f;
+    const MOVE: u32 = 0x0fc0_c748;
+    const MOVE_SHORT: u16 = 0x0fb8;
+
+    // The system call of clone is two bytes before the PC, or five, seven or nine; that of a trampoline
+    // is two. Of what is two before it the first byte alone is here.
+    !(before >> 56 == 0x0f
+        || (before >> 32) as u16 == SYSCALL
+        || (before >> 16) as u16 == SYSCALL
+        || before as u16 == SYSCALL
+        || at as u16 == SYSCALL
+        || at as u16 == MOVE_SHORT
+        || at as u32 == MOVE)
+}
+
 const CALL_RELATIVE: u8 = 0xe8;
 const GROUP_5: u8 = 0xff;
 const CALL_NEAR: u8 = 2;
@@ -454,6 +477,33 @@ mod tests {
             assert_eq!(is_behind_clone(&at(offset)), expected, "{offset}");
         }
         assert!(!is_behind_clone(&[0x90; TRAMPOLINE]));
+    }
+
+    #[test]
+    fn what_is_ordinary_is_no_trampoline() {
+        // Each of the codes that are known, in each place, among bytes that are not.
+        let clone = [0x0f, 0x05, 0x48, 0x85, 0xc0, 0x7c, 1, 0x74, 1, 0xc3];
+        let codes: [&[u8]; 3] = [&SIGRETURN, &SIGRETURN_SHORT, &clone];
+        let mut known = 0;
+        for text in codes {
+            for from in 0..=TRAMPOLINE {
+                let mut code = [0x90; TRAMPOLINE];
+                for (to, byte) in code[from..].iter_mut().zip(text) {
+                    *to = *byte;
+                }
+                let is_known = is_signal_trampoline(&code)
+                    || is_behind_signal_trampoline(&code)
+                    || is_behind_clone(&code);
+                let at = TRAMPOLINE_BEFORE as usize;
+                let word = |at: usize| u64::from_le_bytes(*code[at..].first_chunk().unwrap());
+                let ordinary = is_ordinary(word(at - CLONE_BEHIND as usize), word(at));
+                assert!(!(is_known && ordinary), "{code:x?}");
+                known += u32::from(is_known);
+                // Not all is taken for one.
+                assert!(from < 16 || ordinary, "{code:x?}");
+            }
+        }
+        assert_eq!(known, 10);
     }
 
     fn ends(instruction: &[u8]) -> bool {

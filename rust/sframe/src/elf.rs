@@ -239,6 +239,15 @@ impl Executables {
         })
     }
 
+    /// Of the executable segment that has an offset in the file, where in the file it begins, and its
+    /// size, both in bytes.
+    pub fn segment(&self, offset: u64) -> Option<(u64, u64)> {
+        self.segments
+            .iter()
+            .find(|&&(_, start, size)| offset.wrapping_sub(start) < size)
+            .map(|&(_, start, size)| (start, size))
+    }
+
     /// The offset in the file, in bytes, of code at a link-time address.
     pub fn offset(&self, link_address: u64) -> Option<u64> {
         self.segments.iter().find_map(|&(address, start, size)| {

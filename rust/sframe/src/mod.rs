@@ -37,6 +37,7 @@ pub mod fallback;
 pub mod fde;
 pub mod fre;
 pub mod header;
+pub mod plain;
 pub mod rule;
 pub mod section;
 pub mod table;

@@ -3,10 +3,14 @@
 //! Tables: the rows of all of a file, checked once and laid out flat, so that an interrupt finds
 //! the rule of a PC in constant time and without trusting a byte.
 //!
-//! Code is divided into pages of [`PAGE`] bytes. For each there is a block: the rule that comes in
-//! from the page before, the low bytes of the addresses at which another rule begins to hold, in
-//! rising order, and those rules. Rules are numbers, and the same rule has the same number. So a
-//! look-up touches an entry of the page index, a block and a rule: three cache lines, mostly.
+//! Code is divided into pages of [`PAGE`] bytes. For each there is a block: the low bytes of the
+//! addresses at which another rule begins to hold, in rising order, and in front of them, from
+//! there downwards, the rule that comes in from the page before, and those rules. Rules are numbers,
+//! and the same rule has the same number. So a look-up touches an entry of the page index, a block
+//! and a rule: three cache lines, mostly.
+//!
+//! Each low byte is written as one less, as what begins with a page comes in, and behind the last
+//! one there is [`LAST`], which no address is behind. So where they end need not be known.
 //!
 //! To make one, in a place that may take its time: [`Functions::collect`] reads all functions,
 //! [`plan`] goes through all rows and tells how large the table will be, [`fill`] goes through
@@ -18,6 +22,7 @@ use super::{
     code,
     error::Error,
     fde::Function,
+    plain::Plain,
     rule::{
         Base,
         Location,
@@ -545,7 +550,7 @@ fn mixed(rule: &Rule) -> u64 {
 pub struct Plan {
     /// The address that the first page begins at.
     pub base: u64,
-    /// The length of the page index: one more than there are pages.
+    /// The length of the page index: how many pages there are.
     pub pages: usize,
     /// The size of all blocks, in bytes.
     pub blocks: usize,
@@ -575,28 +580,32 @@ where
     let mut writer = Changes::default();
     functions.changes(bytes, code, |at, rule| {
         let number = rules.number(rule)?;
-        writer.change(at, number, |_, _| {
-            rows = rows.saturating_add(1);
+        writer.change(at, number, |at, _| {
+            rows = rows.saturating_add(usize::from(at % PAGE != 0));
             Ok(())
         })
     })?;
-    writer.end(|_, _| {
-        rows = rows.saturating_add(1);
+    writer.end(|at, _| {
+        rows = rows.saturating_add(usize::from(at % PAGE != 0));
         Ok(())
     })?;
     Ok(Plan {
         base,
-        pages: pages.saturating_add(1),
+        pages,
         blocks: pages
-            .saturating_mul(BLOCK_HEAD)
+            .saturating_mul(BLOCK)
             .saturating_add(rows.saturating_mul(ROW)),
     })
 }
 
-/// The size of what a block has in front of its rows, in bytes: the rule that comes in.
-const BLOCK_HEAD: usize = 2;
+/// The size of a block without rows, in bytes: the number of the rule that comes in, and [`LAST`].
+const BLOCK: usize = 3;
 /// The size of a row, in bytes: where it begins, and the number of its rule.
 const ROW: usize = 3;
+/// The size of a rule's number, in bytes.
+const NUMBER: usize = 2;
+/// What is behind the last row of a block.
+const LAST: u8 = 0xff;
 
 /// Leaves out changes that change nothing, and all but the last at an address.
 #[derive(Default)]
@@ -695,13 +704,17 @@ impl Filler<'_> {
         let offset = at.wrapping_sub(self.base);
         let page = (offset / PAGE) as usize;
         // The end of the last function may be that of the last page.
-        if page >= self.pages.len().saturating_sub(1) {
+        if page >= self.pages.len() {
             return Ok(());
         }
         while self.page < page {
             self.block()?;
         }
-        *self.starts.get_mut(self.used).ok_or(TableError::Room)? = (offset % PAGE) as u8;
+        let Some(low) = ((offset % PAGE) as u8).checked_sub(1) else {
+            self.carried = number;
+            return Ok(());
+        };
+        *self.starts.get_mut(self.used).ok_or(TableError::Room)? = low;
         *self.numbers.get_mut(self.used).ok_or(TableError::Room)? = number;
         self.used = self.used.wrapping_add(1);
         Ok(())
@@ -709,23 +722,24 @@ impl Filler<'_> {
 
     /// Writes the block of a page.
     fn block(&mut self) -> Result<(), TableError> {
+        let comes_in = self.carried;
+        for index in (0..self.used).rev() {
+            self.number(self.numbers.get(index).copied().unwrap_or_default())?;
+        }
+        self.number(comes_in)?;
         *self.pages.get_mut(self.page).ok_or(TableError::Room)? =
             u32::try_from(self.at).map_err(|_| TableError::Room)?;
-        self.byte_pair(self.carried)?;
         for index in 0..self.used {
-            let start = self.starts.get(index).copied().unwrap_or_default();
-            self.byte(start)?;
-        }
-        for index in 0..self.used {
+            self.byte(self.starts.get(index).copied().unwrap_or_default())?;
             self.carried = self.numbers.get(index).copied().unwrap_or_default();
-            self.byte_pair(self.carried)?;
         }
+        self.byte(LAST)?;
         self.used = 0;
         self.page = self.page.wrapping_add(1);
         Ok(())
     }
 
-    fn byte_pair(&mut self, number: u16) -> Result<(), TableError> {
+    fn number(&mut self, number: u16) -> Result<(), TableError> {
         let [low, high] = number.to_le_bytes();
         self.byte(low)?;
         self.byte(high)
@@ -738,12 +752,9 @@ impl Filler<'_> {
     }
 
     fn end(&mut self) -> Result<(), TableError> {
-        let last = self.pages.len().checked_sub(1).ok_or(TableError::Room)?;
-        while self.page < last {
+        while self.page < self.pages.len() {
             self.block()?;
         }
-        *self.pages.get_mut(last).ok_or(TableError::Room)? =
-            u32::try_from(self.at).map_err(|_| TableError::Room)?;
         Ok(())
     }
 }
@@ -753,43 +764,119 @@ impl Filler<'_> {
 pub struct Table<'a> {
     /// The address that the first page begins at.
     pub base: u64,
-    /// Where the block of each page is, and the end of the last one, in bytes.
+    /// Where in the blocks the low bytes of each page are.
     pub pages: &'a [u32],
     /// The blocks.
     pub blocks: &'a [u8],
     /// The rules, by number; the first one stands for none.
-    pub rules: &'a [Rule],
+    pub plain: &'a [Plain],
+    /// Those of them that are not plain.
+    pub others: &'a [Rule],
 }
 
-impl<'a> Table<'a> {
-    /// How many rows it has.
+impl Table<'_> {
+    /// How many rows it has, but for those that begin with a page.
     pub fn rows(&self) -> usize {
-        let carried = self.pages.len().saturating_sub(1).wrapping_mul(2);
-        self.blocks.len().saturating_sub(carried) / ROW
+        let others = self.pages.len().saturating_mul(BLOCK);
+        self.blocks.len().saturating_sub(others) / ROW
+    }
+
+    /// For how much code it has rows, or knows that there are none, in bytes from the base on.
+    pub fn span(&self) -> u64 {
+        (self.pages.len() as u64).wrapping_mul(PAGE)
+    }
+
+    /// Whether each page has a block that ends within the blocks, and each rule in it a number that there
+    /// is. Who knows that need not check it at each look-up.
+    pub fn is_sound(&self) -> bool {
+        self.pages.iter().all(|at| {
+            let at = *at as usize;
+            let lows = self.blocks.get(at..).unwrap_or_default();
+            let Some(count) = lows.iter().position(|start| *start == LAST) else {
+                return false;
+            };
+            let size = count.wrapping_add(1).wrapping_mul(NUMBER);
+            let numbers = at
+                .checked_sub(size)
+                .and_then(|from| self.blocks.get(from..at));
+            numbers.is_some_and(|numbers| {
+                numbers.chunks_exact(NUMBER).all(|number| {
+                    let number = number
+                        .first_chunk()
+                        .map(|number| u16::from_le_bytes(*number));
+                    number.is_some_and(|number| usize::from(number) < self.plain.len())
+                })
+            })
+        })
     }
 
     /// The rule that holds at `pc`; `None` if there is none. Any context.
     #[inline]
-    pub fn find(&self, pc: u64) -> Option<&'a Rule> {
-        let offset = pc.wrapping_sub(self.base);
-        let page = usize::try_from(offset / PAGE).ok()?;
-        let [at, end] = *self.pages.get(page..)?.first_chunk()?;
-        let block = self.blocks.get(at as usize..end as usize)?;
-        let (carried, rows) = block.split_first_chunk()?;
-        let (starts, numbers) = rows.split_at_checked(rows.len() / ROW)?;
-        let low = (offset % PAGE) as u8;
-        let mut number = carried;
-        for (start, own) in starts.iter().zip(numbers.chunks_exact(2)) {
-            if *start > low {
-                break;
-            }
-            number = own.first_chunk()?;
-        }
-        match u16::from_le_bytes(*number) {
-            NO_RULE => None,
-            number => self.rules.get(usize::from(number)),
+    pub fn find(&self, pc: u64) -> Option<Rule> {
+        let distance = pc.wrapping_sub(self.base);
+        let block = self.block(distance)?;
+        self.plain(block, distance).rule(self.others)
+    }
+
+    /// Where the rows are for the page at a distance in bytes from the base. Any context.
+    #[inline(always)]
+    pub fn block(&self, distance: u64) -> Option<u32> {
+        self.pages.get((distance / PAGE) as usize).copied()
+    }
+
+    /// What holds at a distance in bytes from the base, of which the page's rows are at `block`. Any
+    /// context.
+    #[inline(always)]
+    pub fn plain(&self, block: u32, distance: u64) -> Plain {
+        let plain = |number: u16| self.plain.get(usize::from(number)).copied();
+        let number = number(self.blocks, block as usize, distance as u8);
+        number.and_then(plain).unwrap_or(Plain::NONE)
+    }
+}
+
+/// The number of the rule that holds at a low byte of an address, of which the block is at `at`.
+#[inline]
+fn number(blocks: &[u8], at: usize, low: u8) -> Option<u16> {
+    let starts = blocks.get(at..)?;
+    let count = starts.iter().position(|start| *start >= low)?;
+    let number = at.checked_sub(count.wrapping_add(1).wrapping_mul(NUMBER))?;
+    Some(u16::from_le_bytes(*blocks.get(number..)?.first_chunk()?))
+}
+
+/// How many of the rules of [`Rules::all`] are not plain, at most.
+pub fn others(rules: &[Rule]) -> usize {
+    let mut others = 0usize;
+    for rule in rules {
+        others = others.wrapping_add(usize::from(Plain::of(rule).is_none()));
+    }
+    others
+}
+
+/// Takes the rules of [`Rules::all`] apart: each as a [`Plain`] one, and those that are not plain.
+///
+/// # Errors
+///
+/// Those of `plain` and `other`.
+pub fn take_apart<E>(
+    rules: &[Rule],
+    mut plain: impl FnMut(Plain) -> Result<(), E>,
+    mut other: impl FnMut(Rule) -> Result<(), E>,
+) -> Result<(), E> {
+    let mut others = 0u16;
+    let Some((_, rules)) = rules.split_first() else {
+        return Ok(());
+    };
+    plain(Plain::NONE)?;
+    for rule in rules {
+        if let Some(rule) = Plain::of(rule) {
+            plain(rule)?;
+        } else {
+            plain(Plain::other(others))?;
+            other(*rule)?;
+            others = others.wrapping_add(1);
         }
     }
+    Ok(())
 }
 
 #[cfg(test)]

@@ -382,7 +382,7 @@ proptest! {
                 .and_then(|model| model.rule((pc - model.start) as u32));
             let at = ADDRESS.wrapping_add_signed(pc.into());
             prop_assert_eq!(read.find(&watched, at, Search::Thorough), Ok(expected));
-            prop_assert_eq!(table.table().find(at).copied(), expected, "{:#x}", at);
+            prop_assert_eq!(table.table().find(at), expected, "{:#x}", at);
             watched.reads();
             match read.find(&watched, at, Search::Bounded) {
                 Err(Error::TooLong) => {

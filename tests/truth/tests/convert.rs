@@ -95,7 +95,7 @@ fn by_truth(unwinder: &mut Unwinder, file: &File, registers: &Registers) -> Resu
 }
 
 fn by_table(table: &Table<'_>, registers: &Registers) -> Option<Caller> {
-    let rule = *table.find(registers.pc())?;
+    let rule = table.find(registers.pc())?;
     let frame = Frame {
         pc: registers.pc(),
         sp: registers.sp(),
@@ -146,14 +146,14 @@ fn agree(path: &str) -> (f64, f64) {
         let row = Beside::read(row.try_into().unwrap()).unwrap();
         let end = row.start + u64::from(row.size);
         addresses.extend([row.start.wrapping_sub(1), row.start, end - 1, end]);
-        assert_eq!(table.find(row.start), Some(&row.rule));
-        assert_eq!(table.find(end - 1), Some(&row.rule));
+        assert_eq!(table.find(row.start), Some(row.rule));
+        assert_eq!(table.find(end - 1), Some(row.rule));
     }
     let entry = object::File::parse(file.bytes).expect(path).entry();
     let mut unwinder = Unwinder::new();
     let (mut said, mut unsaid) = (0u32, 0u32);
     for pc in addresses {
-        let found = table.find(pc).copied();
+        let found = table.find(pc);
         if found.is_none_or(|rule| rule.cfa.plus == 0) {
             let rule = section.find(bytes, pc, Search::Thorough).unwrap();
             assert_eq!(found, rule, "{path}: {pc:#x}");

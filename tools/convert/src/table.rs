@@ -7,6 +7,7 @@ use sframe::{
         Fault,
         Source, //
     },
+    plain::Plain,
     rule::Rule,
     section::Section,
     table::{
@@ -28,7 +29,8 @@ pub struct Owned {
     base: u64,
     pages: Vec<u32>,
     blocks: Vec<u8>,
-    rules: Vec<Rule>,
+    plain: Vec<Plain>,
+    others: Vec<Rule>,
 }
 
 impl Owned {
@@ -75,11 +77,24 @@ impl Owned {
             &mut pages,
             &mut blocks,
         )?;
+        let (mut plain, mut others) = (Vec::new(), Vec::new());
+        table::take_apart(
+            rules.all(),
+            |rule| {
+                plain.push(rule);
+                Ok::<_, TableError>(())
+            },
+            |rule| {
+                others.push(rule);
+                Ok(())
+            },
+        )?;
         Ok(Owned {
             base: plan.base,
             pages,
             blocks,
-            rules: rules.all().to_vec(),
+            plain,
+            others,
         })
     }
 
@@ -89,13 +104,17 @@ impl Owned {
             base: self.base,
             pages: &self.pages,
             blocks: &self.blocks,
-            rules: &self.rules,
+            plain: &self.plain,
+            others: &self.others,
         }
     }
 
     /// How much memory it takes, in bytes.
     pub fn size(&self) -> usize {
-        size_of_val(&*self.pages) + self.blocks.len() + size_of_val(&*self.rules)
+        size_of_val(&*self.pages)
+            + self.blocks.len()
+            + size_of_val(&*self.plain)
+            + size_of_val(&*self.others)
     }
 }
 
@@ -158,7 +177,7 @@ mod tests {
             segments: vec![(0x1000, 0x2000, &[])],
         };
         let owned = Owned::new(&section, &beside, &code).unwrap();
-        let find = |at| owned.table().find(at).copied();
+        let find = |at| owned.table().find(at);
         for (at, expected) in [
             (0xfff, None),
             (0x1000, Some(plain)),

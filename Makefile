@@ -16,6 +16,7 @@ help:
 	@echo '  make test-all  - all tests: also the debug kernel and reload storms'
 	@echo '  make truth     - what is true of the stacks, sample by sample and step by step'
 	@echo '  make fuzz      - fuzz the core, FUZZ_SECONDS (600) for each of three targets'
+	@echo '  make bench     - what walks take in the kernel, in instructions'
 	@echo '  make bench-host - what a look-up costs, here and in other readers (no QEMU)'
 	@echo
 	@echo 'On this machine'"'"'s kernel:'
@@ -72,7 +73,10 @@ truth:
 fuzz:
 	@scripts/fuzz
 
+bench:
+	@tools/bench/run
+
 bench-host:
 	@tools/bench-host/run
 
-.PHONY: all help modules install tools clean demo test test-all truth fuzz bench-host
+.PHONY: all help modules install tools clean demo test test-all truth fuzz bench bench-host

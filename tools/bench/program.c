@@ -1,0 +1,81 @@
+// SPDX-License-Identifier: GPL-2.0-only
+/*
+ * usage: program DEPTH MILLISECONDS
+ *
+ * Draws DEPTH functions of all parts anew, has each call the next one, and stays in the last one for
+ * about 60 microseconds, for as long as MILLISECONDS. With a sample every 100 microseconds nearly all are
+ * taken there, and none has the stack of the one before.
+ */
+#include <stdio.h>
+#include <stdlib.h>
+#include <time.h>
+
+#include "functions.h"
+
+#define MOST 512
+
+#ifndef PARTS
+#define PARTS 1
+#endif
+
+extern struct part part_0, part_1, part_2, part_3, part_4, part_5, part_6, part_7;
+static struct part *const parts[] = {
+	&part_0,
+#if PARTS == 8
+	&part_1, &part_2, &part_3, &part_4, &part_5, &part_6, &part_7,
+#endif
+};
+
+/* xorshift64*: the same each time. */
+static unsigned long drawn(unsigned long *state)
+{
+	*state ^= *state >> 12;
+	*state ^= *state << 25;
+	*state ^= *state >> 27;
+	return *state * 0x2545f4914f6cdd1dul;
+}
+
+static unsigned long last(struct walk *walk)
+{
+	unsigned long turns = 20000;
+
+	/* Three instructions a turn. */
+	do
+		__asm__ volatile("nop" : "+r"(turns));
+	while (--turns);
+	return walk->size;
+}
+
+static long now(void)
+{
+	struct timespec time;
+
+	clock_gettime(CLOCK_MONOTONIC, &time);
+	return time.tv_sec * 1000 + time.tv_nsec / 1000000;
+}
+
+int main(int argc, char **argv)
+{
+	int depth = argc == 3 ? atoi(argv[1]) : 0;
+	long end = now() + (argc == 3 ? atoi(argv[2]) : 0);
+	unsigned long state = 88172645463325252ul, sum = 0;
+	function called[MOST];
+
+	if (depth < 1 || depth >= MOST) {
+		fprintf(stderr, "usage: program DEPTH MILLISECONDS\n");
+		return 2;
+	}
+	while (now() <= end) {
+		struct walk walk = { called + 1, 48 };
+		int at;
+
+		for (at = 0; at < depth; at++) {
+			struct part *part = parts[drawn(&state) % PARTS];
+
+			called[at] = part->functions[drawn(&state) % part->count];
+		}
+		called[depth] = last;
+		sum += called[0](&walk);
+	}
+	return sum == 1;
+}

@@ -38,7 +38,7 @@ def points(directory, case):
     for depth in DEPTHS:
         walks = calls(os.path.join(directory, f"{case}.{depth}"))
         frames, taken = max(walks.items(), key=lambda item: len(item[1]))
-        if len(taken) < 300 or frames < depth:
+        if len(taken) < 100 or frames < depth:
             sys.exit(f"{case}: {len(taken)} walks of {frames} frames at depth {depth}: too few")
         found.append((frames, statistics.mean(taken)))
     return found

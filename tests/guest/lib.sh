@@ -47,8 +47,10 @@ record() {
 	[ "$verdict" = dwarf ] || options+=(--user-regs=r12)
 	# A busy host leaves the guest little of a CPU. What start-up is of a recording counts, too.
 	case $DEBUG$verdict in 0complete | 0forked* | 0incomplete | 0frame-pointers) enough=600 ;; esac
+	# What is there already is of the same program, in front of what is recorded.
+	rm -f /tmp/before.chain
+	[ ! -e "$CHAIN_FILE" ] || cp "$CHAIN_FILE" /tmp/before.chain
 	while :; do
-		rm -f "$CHAIN_FILE"
 		if ! perf record -o "/share/$name.data" "${options[@]}" "${program[@]}" >/tmp/record.log 2>&1; then
 			echo "not ok - $name: perf record"
 			sed 's/^/# /' /tmp/record.log
@@ -58,6 +60,8 @@ record() {
 		[ "${samples:-0}" -lt $enough ] && [ $((--tries)) -gt 0 ] || break
 		echo "# $name: ${samples:-0} samples; taking more"
 		program[-1]=$((3 * program[-1]))
+		rm "$CHAIN_FILE"
+		[ ! -e /tmp/before.chain ] || cp /tmp/before.chain "$CHAIN_FILE"
 	done
 	echo "$name $verdict" >>/share/cases
 }

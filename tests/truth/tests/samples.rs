@@ -17,13 +17,20 @@ use std::{
 
 use serde_json::Value;
 
-/// Recursion, a leaf, a variable array, and a call that comes back out of libc, which has no rows.
+/// Recursion with work of its own, a leaf, which has no frame pointer whatever the flags, a variable
+/// array, and a call that comes back out of libc, which has no rows.
 const PROGRAM: &str = r"
 #include <stdlib.h>
 #define N __attribute__((noinline))
 static volatile unsigned long sink;
 N void leaf(unsigned long n) { for (unsigned long i = 0; i < n; i++) sink += i; }
-N unsigned long tree(int n) { leaf(n); return n < 2 ? n : tree(n - 1) + tree(n - 2) + sink; }
+N unsigned long tree(int n)
+{
+	for (int i = 0; i < 20; i++)
+		sink += i;
+	leaf(n);
+	return n < 2 ? n : tree(n - 1) + tree(n - 2) + sink;
+}
 N void varied(int n) { volatile char array[n]; array[n - 1] = 1; sink += tree(array[n - 1] + 9); }
 static int compare(const void *a, const void *b)
 {

@@ -40,6 +40,8 @@ static bool enabled = true;
 module_param(enabled, bool, 0644);
 MODULE_PARM_DESC(enabled, "Unwind user stacks (off: the kernel's own chains from the next sample on)");
 
+static DEFINE_PER_CPU(uint64_t[SFU_COUNTERS], counters);
+
 static unsigned long immediate_address, deferred_address;
 static struct srcu_struct deferred_walks;
 
@@ -60,13 +62,74 @@ static bool is_ours(const struct pt_regs *regs)
 	       !(regs->flags & X86_VM_MASK);
 }
 
+/*
+ * A few verdicts per CPU: whether a task has rows anywhere, in one state of its mappings. `id` is
+ * written last and taken away first, so that an NMI in between finds nothing rather than a mixture;
+ * it writes its own entry whole.
+ */
+#define VERDICTS 8
+
+struct verdict {
+	uint64_t id;
+	uint64_t sequence;
+	bool verdict;
+};
+
+static DEFINE_PER_CPU(struct verdict[VERDICTS], verdicts);
+
+void sfu_keep_verdict(uint64_t id, uint64_t sequence, bool verdict)
+{
+	struct verdict *entry = this_cpu_ptr(&verdicts[id % VERDICTS]);
+
+	WRITE_ONCE(entry->id, 0);
+	barrier();
+	WRITE_ONCE(entry->sequence, sequence);
+	WRITE_ONCE(entry->verdict, verdict);
+	barrier();
+	WRITE_ONCE(entry->id, id);
+}
+
+/*
+ * Looks at the task's mappings, and reads its memory: a fault in there may ask for a stack again, which
+ * is then left to the kernel.
+ */
+static noinline bool look_for_rows(unsigned long ip, unsigned long parent_ip)
+{
+	int bit = ftrace_test_recursion_trylock(ip, parent_ip);
+	bool wanted;
+
+	if (bit < 0)
+		return false;
+	wanted = sframe_unwind_wanted();
+	ftrace_test_recursion_unlock(bit);
+	return wanted;
+}
+
+/* Whether the current task's stack is walked here. Preemption off. */
+static bool is_wanted(unsigned long ip, unsigned long parent_ip)
+{
+	const struct verdict *entry;
+	uint64_t id, sequence;
+	bool wanted;
+
+	sfu_mappings_version(&id, &sequence);
+	entry = this_cpu_ptr(&verdicts[id % VERDICTS]);
+	/* While the mappings are being changed, the verdict on what they were. */
+	if (READ_ONCE(entry->id) == id && READ_ONCE(entry->sequence) == (sequence & ~1ull))
+		wanted = READ_ONCE(entry->verdict);
+	else
+		wanted = look_for_rows(ip, parent_ip);
+	if (!wanted)
+		this_cpu_inc(counters[SFU_LEFT_ALONE]);
+	return wanted;
+}
+
 /* NMI, IRQ or task. Leaving the instruction pointer as it is runs the kernel's own function. */
 static void notrace on_entry(unsigned long ip, unsigned long parent_ip, struct ftrace_ops *ops,
 			     struct ftrace_regs *fregs)
 {
 	const struct pt_regs *regs;
 	unsigned long target;
-	int bit;
 
 	if (!READ_ONCE(enabled))
 		return;
@@ -80,13 +143,10 @@ static void notrace on_entry(unsigned long ip, unsigned long parent_ip, struct f
 		return;
 	}
 
-	/* Holds preemption off, and keeps a fault in here from coming in again. */
-	bit = ftrace_test_recursion_trylock(ip, parent_ip);
-	if (bit < 0)
-		return;
-	if (is_ours(regs) && sframe_unwind_wanted())
+	preempt_disable_notrace();
+	if (is_ours(regs) && is_wanted(ip, parent_ip))
 		ftrace_regs_set_instruction_pointer(fregs, target);
-	ftrace_test_recursion_unlock(bit);
+	preempt_enable_notrace();
 }
 
 static struct ftrace_ops ops = {
@@ -166,40 +226,54 @@ void sfu_hook_remove(void)
 	cleanup_srcu_struct(&deferred_walks);
 }
 
-int sfu_deferred_enter(void *trace)
+/* ---- Calls ---- */
+
+static void begin(const struct pt_regs *regs, uint32_t context, struct sfu_call *call)
 {
-	((struct unwind_stacktrace *)trace)->nr = 0;
-	return srcu_read_lock(&deferred_walks);
+	call->context = context;
+	call->pc = regs->ip;
+	call->sp = regs->sp;
+	call->fp = regs->bp;
+	call->registers = regs;
+	call->is_probed = current->utask || mm_flags_test(MMF_HAS_UPROBES, current->mm);
 }
 
-void sfu_deferred_leave(int token)
+void sfu_immediate_enter(void *entry, const void *regs, struct sfu_call *call)
 {
+	struct perf_callchain_entry_ctx *to = entry;
+
+	begin(regs, in_nmi() ? SFU_NMI : in_task() ? SFU_TASK : SFU_IRQ, call);
+	call->room = &to->entry->ip[to->entry->nr];
+	call->left = to->nr < to->max_stack && !to->contexts_maxed ? to->max_stack - to->nr : 0;
+	call->token = 0;
+}
+
+void sfu_immediate_leave(void *entry, unsigned int count)
+{
+	struct perf_callchain_entry_ctx *to = entry;
+
+	to->nr += count;
+	to->entry->nr += count;
+}
+
+void sfu_deferred_enter(void *trace, unsigned int max_entries, struct sfu_call *call)
+{
+	struct unwind_stacktrace *to = trace;
+
+	begin(task_pt_regs(current), SFU_DEFERRED, call);
+	to->nr = 0;
+	call->room = (uint64_t *)to->entries;
+	call->left = max_entries;
+	call->token = srcu_read_lock(&deferred_walks);
+}
+
+void sfu_deferred_leave(void *trace, unsigned int count, int token)
+{
+	((struct unwind_stacktrace *)trace)->nr = count;
 	srcu_read_unlock(&deferred_walks, token);
 }
 
-/* ---- Context, registers ---- */
-
-enum sfu_context sfu_current_context(void)
-{
-	return in_nmi() ? SFU_NMI : in_task() ? SFU_TASK : SFU_IRQ;
-}
-
-void sfu_registers_of(const void *regs, struct sfu_registers *registers)
-{
-	const struct pt_regs *from = regs;
-
-	registers->pc = from->ip;
-	registers->sp = from->sp;
-	registers->fp = from->bp;
-}
-
-const void *sfu_registers_of_current(struct sfu_registers *registers)
-{
-	const struct pt_regs *regs = task_pt_regs(current);
-
-	sfu_registers_of(regs, registers);
-	return regs;
-}
+/* ---- Registers ---- */
 
 bool sfu_in_sigreturn(const void *regs)
 {
@@ -230,11 +304,6 @@ bool sfu_register(const void *regs, unsigned int number, uint64_t *value)
 
 /* More than the kernel lets a task have. */
 #define URETPROBES 128
-
-bool sfu_is_probed(void)
-{
-	return current->utask || mm_flags_test(MMF_HAS_UPROBES, current->mm);
-}
 
 /*
  * All of this is written by the task itself, in an order that lets an interrupt see it whole, and
@@ -274,53 +343,34 @@ bool sfu_taken_by_uretprobe(uint64_t slot, uint64_t *address)
 	return found;
 }
 
-/* ---- Sinks ---- */
-
-bool sfu_store_immediate(void *entry, uint64_t address)
-{
-	return perf_callchain_store(entry, address) == 0;
-}
-
-bool sfu_store_deferred(void *trace, unsigned int max_entries, uint64_t address)
-{
-	struct unwind_stacktrace *to = trace;
-
-	if (to->nr >= max_entries)
-		return false;
-	to->entries[to->nr++] = address;
-	return true;
-}
-
-uint64_t *sfu_room_immediate(void *entry, unsigned int *left)
-{
-	struct perf_callchain_entry_ctx *to = entry;
-
-	*left = to->nr < to->max_stack && !to->contexts_maxed ? to->max_stack - to->nr : 0;
-	return &to->entry->ip[to->entry->nr];
-}
-
-void sfu_stored_immediate(void *entry, unsigned int count)
-{
-	struct perf_callchain_entry_ctx *to = entry;
-
-	to->nr += count;
-	to->entry->nr += count;
-}
-
-uint64_t *sfu_room_deferred(void *trace, unsigned int max_entries, unsigned int *left)
-{
-	struct unwind_stacktrace *to = trace;
-
-	*left = to->nr < max_entries ? max_entries - to->nr : 0;
-	return (uint64_t *)&to->entries[to->nr];
-}
-
-void sfu_stored_deferred(void *trace, unsigned int count)
-{
-	((struct unwind_stacktrace *)trace)->nr += count;
-}
-
 /* ---- User memory ---- */
+
+/*
+ * Whether this may be in the midst of a change of address spaces, which no interrupt is let into: then
+ * the memory that is there may be another task's, and copy_from_user_nofault() alone finds out.
+ */
+static bool may_be_changing(void)
+{
+	return in_nmi() || (!in_hardirq() && irqs_disabled());
+}
+
+static noinline bool is_readable(uint64_t address)
+{
+	uint8_t byte;
+
+	return !copy_from_user_nofault(&byte, (const void __user *)address, sizeof(byte));
+}
+
+bool sfu_peek_enter(uint64_t address)
+{
+	pagefault_disable();
+	return !may_be_changing() || is_readable(address);
+}
+
+void sfu_peek_leave(void)
+{
+	pagefault_enable();
+}
 
 int sfu_read_user(void *to, uint64_t address, unsigned int len)
 {
@@ -337,7 +387,9 @@ int sfu_fault_in(uint64_t address, unsigned int len)
 	 */
 	if (!try_module_get(THIS_MODULE))
 		return -ESHUTDOWN;
+	pagefault_enable();
 	left = fault_in_readable((const char __user *)address, len);
+	pagefault_disable();
 	module_put(THIS_MODULE);
 	return left ? -EFAULT : 0;
 }
@@ -724,28 +776,29 @@ int sfu_next_executable(uint64_t address, unsigned int limit, struct sfu_mapping
 
 static DEFINE_PER_CPU(struct sfu_places, places);
 
-struct sfu_places *sfu_places_enter(uint64_t address)
+struct sfu_places *sfu_places_enter(void)
 {
 	struct sfu_places *own;
-	uint64_t id, sequence, word;
+	uint64_t id, sequence, tables;
 
 	preempt_disable();
 	own = this_cpu_ptr(&places);
-	/* An NMI may be in the midst of a change of address spaces: then this will not read. */
-	if (own->busy ||
-	    (in_nmi() && copy_from_user_nofault(&word, (const void __user *)address, sizeof(word))))
-		goto no;
+	if (own->busy) {
+		preempt_enable();
+		return NULL;
+	}
 	WRITE_ONCE(own->busy, true);
 	barrier();
-	pagefault_disable();
 	/*
 	 * From here on an RCU reader: an inode that a mapping still has now is not freed before
-	 * sfu_places_leave(). So this is read here, and not before.
+	 * sfu_places_leave(), nor a table that is still there. So this is read here, and not before.
 	 */
 	sfu_mappings_version(&id, &sequence);
-	if (own->id != id || own->sequence != sequence) {
+	tables = READ_ONCE(sfu_tables_given);
+	if (own->id != id || own->sequence != sequence || own->tables != tables) {
 		own->id = id;
 		own->sequence = sequence;
+		own->tables = tables;
 		memset(own->places, 0xff, sizeof(own->places));
 	}
 	own->walk++;
@@ -753,14 +806,10 @@ struct sfu_places *sfu_places_enter(uint64_t address)
 		return own;
 	sfu_places_leave(own);
 	return NULL;
-no:
-	preempt_enable();
-	return NULL;
 }
 
 void sfu_places_leave(struct sfu_places *own)
 {
-	pagefault_enable();
 	barrier();
 	WRITE_ONCE(own->busy, false);
 	preempt_enable();
@@ -770,54 +819,12 @@ void sfu_mappings_version(uint64_t *id, uint64_t *sequence)
 {
 	*id = current->mm->context.ctx_id;
 	/* A table more or less may change the verdict, too. */
-	*sequence = raw_read_seqcount(&current->mm->mm_lock_seq) | sfu_tables_version() << 32;
-}
-
-/*
- * A few verdicts per CPU. `id` is written last and taken away first, so that an NMI in between
- * finds nothing rather than a mixture; it writes its own entry whole.
- */
-#define VERDICTS 8
-
-struct verdict {
-	uint64_t id;
-	uint64_t sequence;
-	bool verdict;
-};
-
-static DEFINE_PER_CPU(struct verdict[VERDICTS], verdicts);
-
-int sfu_recall_verdict(uint64_t id, uint64_t sequence)
-{
-	struct verdict *entry = this_cpu_ptr(&verdicts[id % VERDICTS]);
-
-	if (READ_ONCE(entry->id) != id || READ_ONCE(entry->sequence) != sequence)
-		return -1;
-	return READ_ONCE(entry->verdict);
-}
-
-void sfu_keep_verdict(uint64_t id, uint64_t sequence, bool verdict)
-{
-	struct verdict *entry = this_cpu_ptr(&verdicts[id % VERDICTS]);
-
-	WRITE_ONCE(entry->id, 0);
-	barrier();
-	WRITE_ONCE(entry->sequence, sequence);
-	WRITE_ONCE(entry->verdict, verdict);
-	barrier();
-	WRITE_ONCE(entry->id, id);
+	*sequence = raw_read_seqcount(&current->mm->mm_lock_seq) | READ_ONCE(sfu_tables_given) << 32;
 }
 
 /* ---- What can be seen from outside ---- */
 
-static DEFINE_PER_CPU(uint64_t[SFU_COUNTERS], counters);
-
-void sfu_count(const struct sfu_amount *amounts, unsigned int len)
-{
-	for (; len; len--, amounts++)
-		if (amounts->counter < SFU_COUNTERS)
-			this_cpu_add(counters[amounts->counter], amounts->amount);
-}
+uint64_t *const sfu_counters = (uint64_t *)(uintptr_t)&counters[0];
 
 uint64_t sfu_counted(unsigned int counter)
 {

@@ -21,18 +21,31 @@
 /* How many counters there are room for. */
 #define SFU_COUNTERS 64
 
-/* In which context this runs. */
-enum sfu_context {
-	SFU_TASK,
-	SFU_IRQ,
-	SFU_NMI,
-};
+/* Where a walk runs. */
+#define SFU_TASK 0
+#define SFU_IRQ 1
+#define SFU_NMI 2
+#define SFU_DEFERRED 3
 
-/* The registers of a user task that a walk starts from. */
-struct sfu_registers {
+/* The one that C counts: tasks that were left to the kernel. */
+#define SFU_LEFT_ALONE 0
+
+/* What a walk begins with. */
+struct sfu_call {
+	/* Of the user task, and a struct pt_regs with all of its registers. */
 	uint64_t pc;
 	uint64_t sp;
 	uint64_t fp;
+	const void *registers;
+	/* Where the addresses of its stack go, and for how many there is room. */
+	uint64_t *room;
+	uint32_t left;
+	/* One of the above. */
+	uint32_t context;
+	/* Whether there may be uprobes. */
+	bool is_probed;
+	/* For the end. */
+	int token;
 };
 
 /* One mapping of the current task. All addresses are run-time addresses. */
@@ -80,20 +93,21 @@ struct sfu_file_key {
 struct sfu_place {
 	uint64_t end;
 	uint64_t start;
-	/* As in struct sfu_mapping. */
-	uint64_t table;
-	uint64_t inode;
-	/* The rows, or NULL; as long as the walk `walk` lasts. */
+	/* The rows, and the walk that has found them to be those of the file as it is. */
 	const void *rows;
 	uint64_t walk;
+	/* As in struct sfu_mapping; and C's own. */
+	uint64_t inode;
+	void *table;
 };
 
 #define SFU_PLACES 16
 
-/* The code that was met last, of one state of one task's mappings; of this CPU. */
+/* The code that was met last, of one state of one task's mappings and of all tables; of this CPU. */
 struct sfu_places {
 	uint64_t id;
 	uint64_t sequence;
+	uint64_t tables;
 	/* Another number for each walk. */
 	uint64_t walk;
 	bool busy;
@@ -129,17 +143,22 @@ int sfu_hook_install(bool immediate, bool deferred);
 /* Returns once no hooked call is running or can start. Never returns if ftrace refuses. */
 void sfu_hook_remove(void);
 
-/* NMI, IRQ or task, preemption off; must not sleep. For the current task, which has a mm. */
+/*
+ * Whether the current task, which has a mm, has rows; asked where no verdict was kept. NMI, IRQ or
+ * task, preemption off; must not sleep.
+ */
 bool sframe_unwind_wanted(void);
 /* Replaces perf_callchain_user(). NMI, IRQ or task; must not sleep. */
 void sframe_unwind_immediate(void *entry, const void *regs);
 /* Replaces unwind_user(). Task; may sleep. */
 int sframe_unwind_deferred(void *trace, unsigned int max_entries);
 
-/* Any context. */
-enum sfu_context sfu_current_context(void);
-void sfu_registers_of(const void *regs, struct sfu_registers *registers);
-const void *sfu_registers_of_current(struct sfu_registers *registers);
+/* What such a call begins with; and that it ends, with so many addresses in its room. Any context. */
+void sfu_immediate_enter(void *entry, const void *regs, struct sfu_call *call);
+void sfu_immediate_leave(void *entry, unsigned int count);
+/* The same. Between these two the task may sleep and sfu_hook_remove() waits for it. */
+void sfu_deferred_enter(void *trace, unsigned int max_entries, struct sfu_call *call);
+void sfu_deferred_leave(void *trace, unsigned int count, int token);
 
 /*
  * The register of this DWARF number, of `regs`, a struct pt_regs of user space; any context. False
@@ -150,46 +169,37 @@ bool sfu_register(const void *regs, unsigned int number, uint64_t *value);
 bool sfu_in_sigreturn(const void *regs);
 
 /*
- * Uprobes of the current task; any context. Whether there may be any; the address of the
- * instruction under a uprobe that is about to be run by other means than at the user's PC, which
- * is `pc`, else `pc`; and the return address that a uretprobe took from the stack at `slot`, if
- * one did.
+ * Uprobes of the current task; any context. The address of the instruction under a uprobe that is
+ * about to be run by other means than at the user's PC, which is `pc`, else `pc`; and the return
+ * address that a uretprobe took from the stack at `slot`, if one did.
  */
-bool sfu_is_probed(void);
 uint64_t sfu_in_line(uint64_t pc);
 bool sfu_taken_by_uretprobe(uint64_t slot, uint64_t *address);
 
-/* Sinks; any context. False if there is no more room. */
-bool sfu_store_immediate(void *entry, uint64_t address);
-bool sfu_store_deferred(void *trace, unsigned int max_entries, uint64_t address);
-
-/*
- * Between these two, a deferred walk may sleep and sfu_hook_remove() waits for it. The first
- * empties the trace; its result is for the second.
- */
-int sfu_deferred_enter(void *trace);
-void sfu_deferred_leave(int token);
-
-/* Where the next addresses go, and for how many there is room; and that so many have been put there. */
-uint64_t *sfu_room_immediate(void *entry, unsigned int *left);
-void sfu_stored_immediate(void *entry, unsigned int count);
-uint64_t *sfu_room_deferred(void *trace, unsigned int max_entries, unsigned int *left);
-void sfu_stored_deferred(void *trace, unsigned int count);
-
 /*
  * The places of this CPU, for the current task, until sfu_places_leave(); any context. Between these
- * two nothing may sleep, and only there sfu_peek() may be called, and the rows of places be used. NULL
- * if they cannot be had here: the mappings are changing, or a walk was interrupted that has them.
- * `address` is one that the task can read, of its stack or of its code.
+ * two nothing may sleep, and only there may the rows of places be used. NULL if they cannot be had
+ * here: the mappings are changing, or a walk was interrupted that has them.
  */
-struct sfu_places *sfu_places_enter(uint64_t address);
+struct sfu_places *sfu_places_enter(void);
 void sfu_places_leave(struct sfu_places *places);
-/* The rows of a place, if its file and its table are what they were; NULL if not. */
-const void *sfu_place_rows(const struct sfu_place *place);
+/* Between the same two: puts in what a number stands for, if it does; and whether a file is what it was. */
+bool sfu_place_put_in(struct sfu_place *place, uint64_t number);
+bool sfu_place_is_current(const struct sfu_place *place);
 
-/* User memory. Checks the address; any context; never faults in. 0 or -EFAULT. */
+/*
+ * User memory; any context. Between these two no fault is served, and if the first says so
+ * __get_user_1() to __get_user_8() may be called, which check the address. If not the task's memory
+ * may not be what is there, or `address`, of its stack or its code, cannot be read.
+ */
+bool sfu_peek_enter(uint64_t address);
+void sfu_peek_leave(void);
+/* The same for any that cannot call those. Checks the address; never faults in. 0 or -EFAULT. */
 int sfu_read_user(void *to, uint64_t address, unsigned int len);
-/* Task that may sleep. Faults the bytes in; holds the module meanwhile. 0 or a negative error. */
+/*
+ * Task that may sleep, between the same two. Faults the bytes in; holds the module meanwhile. 0 or a
+ * negative error.
+ */
 int sfu_fault_in(uint64_t address, unsigned int len);
 /* Any context. Asks the worker to fault in the page of the current task; may forget to. */
 bool sfu_queue_fault_in(uint64_t address);
@@ -207,8 +217,7 @@ int sfu_next_executable(uint64_t address, unsigned int limit, struct sfu_mapping
 /* What tells two states of the current task's mappings apart: never the same pair again. */
 void sfu_mappings_version(uint64_t *id, uint64_t *sequence);
 
-/* The verdict on a state of mappings, remembered per CPU; preemption off. -1 if not known. */
-int sfu_recall_verdict(uint64_t id, uint64_t sequence);
+/* Remembers, per CPU, whether there are rows in a state of mappings; preemption off. */
 void sfu_keep_verdict(uint64_t id, uint64_t sequence, bool verdict);
 
 /*
@@ -245,8 +254,8 @@ void sframe_unwind_free_rows(void *rows);
  */
 void sfu_find_table(struct sfu_mapping *mapping);
 const void *sfu_table_rows(uint64_t number);
-/* Any context. Is another one when there are more tables, or fewer. */
-uint64_t sfu_tables_version(void);
+/* Is another one when there are more tables, or fewer. Any context; READ_ONCE(). */
+extern uint64_t sfu_tables_given;
 bool sfu_is_known(const struct sfu_file_key *key);
 
 /* Any context. Asks the worker to look at the file mapped at an address of the current task. */
@@ -262,14 +271,9 @@ int sfu_device_start(void);
 void sfu_device_stop(void);
 int sframe_unwind_control(unsigned int command, uint64_t argument, uint32_t user);
 
-/* So many more of a counter. */
-struct sfu_amount {
-	uint32_t counter;
-	uint32_t amount;
-};
-
-/* Counters, per CPU; any context. */
-void sfu_count(const struct sfu_amount *amounts, unsigned int len);
+/* The address of all SFU_COUNTERS, per CPU: an offset from the start of %gs. */
+extern uint64_t *const sfu_counters;
+/* What all CPUs have counted. Any context. */
 uint64_t sfu_counted(unsigned int counter);
 
 /* Fires the tracepoint sframe_unwind:walk. `reason` and `context` are NUL-terminated. */

@@ -7,47 +7,28 @@
 
 use crate::{
     mapping,
-    stats::{
-        self,
-        Context, //
-    },
-    sys::{
-        self,
-        DeferredCall,
-        ImmediateCall,
-        Level, //
-    },
+    sys::Begin,
     user_memory::UserMemory,
     walk, //
 };
 
-/// Whether the current task's stack is walked here. NMI, IRQ or task, preemption off.
+/// Whether the current task's stack is walked here, where that is not known yet. NMI, IRQ or task,
+/// preemption off.
 pub(crate) fn wanted() -> bool {
-    let wanted = mapping::has_rows();
-    if !wanted {
-        stats::left_alone();
-    }
-    wanted
+    mapping::has_rows()
 }
 
-/// Walks for perf or BPF, now. NMI, IRQ or task; never sleeps.
-pub(crate) fn immediate(mut call: ImmediateCall<'_>) {
-    let context = match sys::level() {
-        Level::Task => Context::Task,
-        Level::Irq => Context::Irq,
-        Level::Nmi => Context::Nmi,
-    };
-    let registers = call.registers();
-    walk::walk(context, &registers, &UserMemory::atomic(), &mut call);
+/// Walks for perf or BPF, now, and returns how many addresses there are. NMI, IRQ or task; never
+/// sleeps.
+#[inline(always)]
+pub(crate) fn immediate(begin: Begin<'_>) -> usize {
+    let memory = UserMemory::atomic(begin.frame.sp);
+    walk::walk(begin, &memory)
 }
 
-/// Walks on the way back to user space. Task; may sleep.
-pub(crate) fn deferred(mut call: DeferredCall<'_>) {
-    let registers = call.registers();
-    walk::walk(
-        Context::Deferred,
-        &registers,
-        &UserMemory::sleeping(),
-        &mut call,
-    );
+/// Walks on the way back to user space: the same. Task; may sleep.
+#[inline(always)]
+pub(crate) fn deferred(begin: Begin<'_>) -> usize {
+    let memory = UserMemory::sleeping(begin.frame.sp);
+    walk::walk(begin, &memory)
 }

@@ -42,7 +42,7 @@ mod user_memory_tests {
     fn mapped_memory_is_read() -> Result {
         let at = sys::test::map(PAGE, false)?;
         sys::test::write(at, &0x1122_3344_5566_7788_u64.to_le_bytes())?;
-        let memory = UserMemory::atomic();
+        let memory = UserMemory::atomic(0);
         assert_eq!(memory.read_word(at), Ok(0x1122_3344_5566_7788));
         // Any alignment.
         assert_eq!(memory.read(at + 1), Ok([0x77, 0x66]));
@@ -52,9 +52,9 @@ mod user_memory_tests {
     #[test]
     fn a_page_that_was_never_touched_is_missing_until_one_may_wait() -> Result {
         let at = sys::test::map(PAGE, false)?;
-        assert_eq!(UserMemory::atomic().read_word(at), Err(Fault));
-        assert_eq!(UserMemory::sleeping().read_word(at), Ok(0));
-        assert_eq!(UserMemory::atomic().read_word(at), Ok(0));
+        assert_eq!(UserMemory::atomic(0).read_word(at), Err(Fault));
+        assert_eq!(UserMemory::sleeping(0).read_word(at), Ok(0));
+        assert_eq!(UserMemory::atomic(0).read_word(at), Ok(0));
         Ok(())
     }
 
@@ -62,8 +62,8 @@ mod user_memory_tests {
     fn unmapped_memory_is_not_read() -> Result {
         let at = sys::test::map(PAGE, false)?;
         sys::test::unmap(at, PAGE)?;
-        assert_eq!(UserMemory::atomic().read_word(at), Err(Fault));
-        assert_eq!(UserMemory::sleeping().read_word(at), Err(Fault));
+        assert_eq!(UserMemory::atomic(0).read_word(at), Err(Fault));
+        assert_eq!(UserMemory::sleeping(0).read_word(at), Err(Fault));
         Ok(())
     }
 
@@ -72,7 +72,7 @@ mod user_memory_tests {
         let at = sys::test::map(2 * PAGE, false)?;
         sys::test::write(at, &[1; 8192])?;
         sys::test::unmap(at + PAGE, PAGE)?;
-        for memory in [UserMemory::atomic(), UserMemory::sleeping()] {
+        for memory in [UserMemory::atomic(at), UserMemory::sleeping(at)] {
             assert_eq!(memory.read_word(at + PAGE - 8), Ok(0x0101_0101_0101_0101));
             assert_eq!(memory.read_word(at + PAGE - 4), Err(Fault));
             assert_eq!(memory.read_word(at + PAGE), Err(Fault));
@@ -97,8 +97,8 @@ mod user_memory_tests {
             0x0000_7fff_ffff_f000,
             0x0000_7fff_ffff_fffc,
         ] {
-            assert_eq!(UserMemory::atomic().read_word(address), Err(Fault));
-            assert_eq!(UserMemory::sleeping().read_word(address), Err(Fault));
+            assert_eq!(UserMemory::atomic(0).read_word(address), Err(Fault));
+            assert_eq!(UserMemory::sleeping(0).read_word(address), Err(Fault));
         }
     }
 
@@ -106,7 +106,7 @@ mod user_memory_tests {
     fn the_budget_ends() -> Result {
         let at = sys::test::map(PAGE, false)?;
         sys::test::write(at, &[0; 8])?;
-        let memory = UserMemory::atomic();
+        let memory = UserMemory::atomic(0);
         let mut reads = 0_u32;
         while memory.read_word(at).is_ok() {
             reads += 1;
@@ -120,7 +120,7 @@ mod user_memory_tests {
     fn a_part_ends_where_it_ends() -> Result {
         let at = sys::test::map(PAGE, false)?;
         sys::test::write(at, &[7; 64])?;
-        let memory = UserMemory::atomic();
+        let memory = UserMemory::atomic(0);
         let part = Part {
             memory: &memory,
             address: at,
@@ -148,7 +148,7 @@ mod mapping_tests {
 
     fn find(address: u64) -> Result<Mapping> {
         let mut mapping = Mapping::NOWHERE;
-        mapping.find(address, &UserMemory::atomic())?;
+        mapping.find(address, &UserMemory::atomic(0))?;
         Ok(mapping)
     }
 
@@ -212,53 +212,21 @@ mod mapping_tests {
 mod walk_tests {
     use super::*;
     use crate::{
-        sink::Sink,
-        stats::Context,
+        sframe::unwind::Frame,
         sys::{
             self,
+            Begin,
+            Context,
             Registers, //
         },
         user_memory::UserMemory,
         walk, //
     };
 
-    /// Keeps as many addresses as it is asked to.
-    struct Room {
+    /// The addresses of a walk.
+    struct Walked {
         addresses: [u64; 64],
         used: usize,
-        limit: usize,
-    }
-
-    impl Room {
-        fn new(limit: usize) -> Self {
-            Self {
-                addresses: [0; 64],
-                used: 0,
-                limit,
-            }
-        }
-    }
-
-    impl Sink for Room {
-        fn store(&mut self, address: u64) -> bool {
-            if self.used == self.limit {
-                return false;
-            }
-            if let Some(place) = self.addresses.get_mut(self.used) {
-                *place = address;
-            }
-            self.used += 1;
-            true
-        }
-
-        fn room(&mut self) -> &mut [u64] {
-            let limit = self.limit.min(self.addresses.len());
-            self.addresses.get_mut(self.used..limit).unwrap_or_default()
-        }
-
-        fn stored(&mut self, count: usize) {
-            self.used += count;
-        }
     }
 
     /// Code that calls, and a stack of eight frames that were called from it.
@@ -303,17 +271,29 @@ mod walk_tests {
             sys::test::write(self.frame(number) + 8, &return_address.to_le_bytes())
         }
 
-        fn walk(&self, limit: usize) -> Room {
-            let mut room = Room::new(limit);
-            let registers = Registers::only(self.code, self.stack + 128, self.frame(0));
-            walk::walk(Context::Task, &registers, &UserMemory::atomic(), &mut room);
-            room
+        /// With room for `limit` addresses.
+        fn walk(&self, limit: usize) -> Walked {
+            let mut addresses = [0; 64];
+            let room = addresses.get_mut(..limit).unwrap_or_default();
+            let begin = Begin {
+                frame: Frame {
+                    pc: self.code,
+                    sp: self.stack + 128,
+                    fp: self.frame(0),
+                },
+                registers: Registers::NONE,
+                is_probed: false,
+                context: Context::Task,
+                room,
+            };
+            let used = walk::walk(begin, &UserMemory::atomic(0));
+            Walked { addresses, used }
         }
 
         /// How many frames are right, from the innermost on, and how many there are.
-        fn judge(&self, room: &Room) -> (usize, usize) {
+        fn judge(&self, walked: &Walked) -> (usize, usize) {
             let mut right = 0;
-            for (number, address) in room.addresses.iter().take(room.used).enumerate() {
+            for (number, address) in walked.addresses.iter().take(walked.used).enumerate() {
                 let truth = match number {
                     0 => self.code,
                     _ => self.return_address(number as u64 - 1),
@@ -323,7 +303,7 @@ mod walk_tests {
                 }
                 right += 1;
             }
-            (right, room.used)
+            (right, walked.used)
         }
     }
 
@@ -397,12 +377,12 @@ mod walk_tests {
             sys::test::write(made.code, &[first, 0x48, 0x89, 0xe5])?;
             sys::test::write(top, &caller.to_le_bytes())?;
             sys::test::write(caller - 2, &[0xff, 0xd0])?;
-            let room = made.walk(64);
+            let walked = made.walk(64);
             assert_eq!(
-                room.addresses[..3],
+                walked.addresses[..3],
                 [made.code, caller, made.return_address(0)]
             );
-            assert_eq!(room.used, 10);
+            assert_eq!(walked.used, 10);
         }
         // What is on top is no return address: a push of something else.
         sys::test::write(made.code, &[0x55, 0x90])?;

@@ -107,6 +107,12 @@ impl Mapping {
         self.start <= address && address < self.end
     }
 
+    /// Whether it covers a run-time address and its file has no table.
+    #[inline]
+    pub(crate) const fn lacks_table(&self, address: u64) -> bool {
+        self.covers(address) && !matches!(self.rows, Rows::Table { .. })
+    }
+
     /// Becomes the mapping at a run-time address. Any context.
     ///
     /// # Errors
@@ -145,15 +151,12 @@ pub(crate) fn end_of(address: u64) -> u64 {
     sys::find_mapping(address, &mut mapping).map_or(0, |()| mapping.end)
 }
 
-/// Whether the current task has rows anywhere. Unsure is yes. NMI, IRQ or task, preemption off.
+/// Whether the current task has rows anywhere. Unsure is yes. Keeps what it finds. NMI, IRQ or task,
+/// preemption off.
 ///
 /// A task that has none is left to the kernel, whose chains then are as they always were.
 pub(crate) fn has_rows() -> bool {
     let now = sys::MappingsVersion::now();
-    if let Some(verdict) = now.settled().verdict() {
-        return verdict;
-    }
-
     match look_for_rows() {
         Some(verdict) => {
             if !now.is_moving() && sys::MappingsVersion::now() == now {
@@ -167,7 +170,7 @@ pub(crate) fn has_rows() -> bool {
 
 /// `None` if it is not known.
 fn look_for_rows() -> Option<bool> {
-    let memory = UserMemory::atomic();
+    let memory = UserMemory::atomic(0);
     let mut address = 0;
     let mut sure = true;
 

@@ -37,14 +37,14 @@ const R11: u8 = 11;
 /// Whether the kernel is just about to give the task other registers, or its own ones back, around
 /// what it does for a uprobe: PC and stack pointer may then not belong together. Any context.
 #[inline(never)]
-pub(crate) fn is_changing(registers: &Registers<'_>, memory: &UserMemory) -> bool {
+pub(crate) fn is_changing(frame: &Frame, registers: &Registers<'_>, memory: &UserMemory) -> bool {
     use crate::sframe::unwind::Registers as _;
 
     // For a uretprobe the PC goes last: on the way in it is still the trampoline's.
-    let saved_at = if trampoline_at(registers.pc).is_some() {
-        registers.sp.wrapping_sub(code::UPROBE_SAVED as u64)
+    let saved_at = if trampoline_at(frame.pc).is_some() {
+        frame.sp.wrapping_sub(code::UPROBE_SAVED as u64)
     } else {
-        registers.sp
+        frame.sp
     };
     let [Some(rax), Some(rcx), Some(r11)] =
         [RAX, RCX, R11].map(|number| registers.register(number))

@@ -1,48 +1,45 @@
 // SPDX-License-Identifier: GPL-2.0-only
 
-//! Where the frames of a walk go.
+//! Where the addresses of a stack go.
 
-use crate::sys::{
-    DeferredCall,
-    ImmediateCall, //
-};
+/// Room for addresses, which is filled from its start on.
+pub(crate) struct Sink<'a> {
+    room: &'a mut [u64],
+    used: usize,
+}
 
-/// Takes the addresses of a stack, from the innermost outwards.
-pub(crate) trait Sink {
+impl<'a> Sink<'a> {
+    /// All of it is free.
+    pub(crate) fn new(room: &'a mut [u64]) -> Self {
+        Self { room, used: 0 }
+    }
+
     /// Takes one run-time address; false if there was no room for it.
-    fn store(&mut self, address: u64) -> bool;
-
-    /// Where the next addresses go, as far as there is room.
-    fn room(&mut self) -> &mut [u64];
-
-    /// So many have been put there, from its start on.
-    fn stored(&mut self, count: usize);
-}
-
-impl Sink for ImmediateCall<'_> {
-    fn store(&mut self, address: u64) -> bool {
-        ImmediateCall::store(self, address)
+    #[inline]
+    pub(crate) fn store(&mut self, address: u64) -> bool {
+        let Some(place) = self.room.get_mut(self.used) else {
+            return false;
+        };
+        *place = address;
+        self.stored(1);
+        true
     }
 
-    fn room(&mut self) -> &mut [u64] {
-        ImmediateCall::room(self)
+    /// What is free.
+    #[inline]
+    pub(crate) fn left(&mut self) -> &mut [u64] {
+        self.room.get_mut(self.used..).unwrap_or_default()
     }
 
-    fn stored(&mut self, count: usize) {
-        ImmediateCall::stored(self, count)
-    }
-}
-
-impl Sink for DeferredCall<'_> {
-    fn store(&mut self, address: u64) -> bool {
-        DeferredCall::store(self, address)
+    /// So many addresses have been put into that, from its start on.
+    #[inline]
+    pub(crate) fn stored(&mut self, count: usize) {
+        self.used = self.used.wrapping_add(count);
     }
 
-    fn room(&mut self) -> &mut [u64] {
-        DeferredCall::room(self)
-    }
-
-    fn stored(&mut self, count: usize) {
-        DeferredCall::stored(self, count)
+    /// How many addresses there are.
+    #[inline]
+    pub(crate) fn len(&self) -> usize {
+        self.used
     }
 }

@@ -4,23 +4,12 @@
 //!
 //! Counting is one instruction on memory of the own CPU, in any context.
 
-use crate::sys;
+use crate::sys::{
+    self,
+    Context, //
+};
 use core::ffi::CStr;
 use kernel::fmt;
-
-/// Where a walk runs, as far as it matters for what it may do.
-#[derive(Clone, Copy, PartialEq, Eq)]
-#[repr(u32)]
-pub(crate) enum Context {
-    /// In a task that may hold any lock: tracepoints, kprobes, BPF.
-    Task,
-    /// In an interrupt.
-    Irq,
-    /// In a non-maskable interrupt.
-    Nmi,
-    /// In the task on its way back to user space, where it may sleep.
-    Deferred,
-}
 
 impl Context {
     const ALL: [Context; 4] = [Context::Task, Context::Irq, Context::Nmi, Context::Deferred];
@@ -124,14 +113,13 @@ reasons! {
     RegisterUnknown = c"register_unknown",
 }
 
-// Counters lie one behind the other: walks by context, frames by context, frames by source,
-// reasons, and these.
-const WALKS: u32 = 0;
+// Counters lie one behind the other: tasks left alone, walks by context, frames by context, frames by
+// source, reasons, and these.
+const WALKS: u32 = sys::SFU_LEFT_ALONE + 1;
 const FRAMES_IN: u32 = WALKS + Context::ALL.len() as u32;
 const FRAMES_BY: u32 = FRAMES_IN + Context::ALL.len() as u32;
 const STOPS: u32 = FRAMES_BY + Source::ALL.len() as u32;
-const LEFT_ALONE: u32 = STOPS + Reason::ALL.len() as u32;
-const FAULTS_QUEUED: u32 = LEFT_ALONE + 1;
+const FAULTS_QUEUED: u32 = STOPS + Reason::ALL.len() as u32;
 const FAULTS_TAKEN: u32 = FAULTS_QUEUED + 1;
 const BAD_SECTIONS: u32 = FAULTS_TAKEN + 1;
 const _: () = assert!(BAD_SECTIONS < sys::SFU_COUNTERS);
@@ -172,43 +160,33 @@ impl Tally {
             .wrapping_add(1);
         let context = self.context as u32;
 
-        sys::count(&[
-            amount(WALKS + context, 1),
-            amount(FRAMES_IN + context, frames),
-            amount(FRAMES_BY + Source::Registers as u32, 1),
-            amount(FRAMES_BY + Source::Rows as u32, self.by_rows),
-            amount(
+        sys::count(WALKS + context, 1);
+        sys::count(FRAMES_IN + context, frames);
+        sys::count(FRAMES_BY + Source::Rows as u32, self.by_rows);
+        if self.by_frame_pointer != 0 {
+            sys::count(
                 FRAMES_BY + Source::FramePointer as u32,
                 self.by_frame_pointer,
-            ),
-            amount(STOPS + reason as u32, 1),
-        ]);
+            );
+        }
+        sys::count(STOPS + reason as u32, 1);
         sys::trace_walk(self.context.name(), frames, reason.name());
     }
 }
 
-const fn amount(counter: u32, amount: u32) -> sys::Amount {
-    sys::Amount { counter, amount }
-}
-
-/// A task was left to the kernel. Any context.
-pub(crate) fn left_alone() {
-    sys::count(&[amount(LEFT_ALONE, 1)]);
-}
-
 /// A page was missing in a context that cannot wait for it. Any context.
 pub(crate) fn fault_queued() {
-    sys::count(&[amount(FAULTS_QUEUED, 1)]);
+    sys::count(FAULTS_QUEUED, 1);
 }
 
 /// A page was missing and the task waited for it.
 pub(crate) fn fault_taken() {
-    sys::count(&[amount(FAULTS_TAKEN, 1)]);
+    sys::count(FAULTS_TAKEN, 1);
 }
 
 /// Files whose own sections are of no use.
 pub(crate) fn bad_section() {
-    sys::count(&[amount(BAD_SECTIONS, 1)]);
+    sys::count(BAD_SECTIONS, 1);
 }
 
 /// Writes all counters, one `name value` line each. Task.
@@ -217,7 +195,7 @@ pub(crate) fn show(_: &(), f: &mut fmt::Formatter<'_>) -> fmt::Result {
 
     let mut index = 0;
     while let Some((kind, name)) = name_of(index) {
-        writeln!(f, "{}{} {}", text(kind), text(name), sys::counted(index))?;
+        writeln!(f, "{}{} {}", text(kind), text(name), value_of(index))?;
         index = index.wrapping_add(1);
     }
     Ok(())
@@ -227,7 +205,20 @@ pub(crate) fn show(_: &(), f: &mut fmt::Formatter<'_>) -> fmt::Result {
 pub(crate) fn counter(index: u32) -> Option<([&'static [u8]; 2], u64)> {
     let (kind, name) = name_of(index)?;
     let name = [kind.to_bytes_with_nul(), name.to_bytes_with_nul()];
-    Some((name, sys::counted(index)))
+    Some((name, value_of(index)))
+}
+
+/// The value of a counter.
+fn value_of(index: u32) -> u64 {
+    if index != FRAMES_BY + Source::Registers as u32 {
+        return sys::counted(index);
+    }
+    // Each walk has one.
+    let mut walks = 0u64;
+    for index in WALKS..FRAMES_IN {
+        walks = walks.wrapping_add(sys::counted(index));
+    }
+    walks
 }
 
 /// The name of a counter, in two parts.
@@ -235,11 +226,11 @@ fn name_of(index: u32) -> Option<(&'static CStr, &'static CStr)> {
     let nth = |first: u32| usize::try_from(index.wrapping_sub(first)).unwrap_or(usize::MAX);
 
     Some(match index {
+        sys::SFU_LEFT_ALONE => (c"", c"left_alone"),
         WALKS..FRAMES_IN => (c"walks_", Context::ALL.get(nth(WALKS))?.name()),
         FRAMES_IN..FRAMES_BY => (c"frames_in_", Context::ALL.get(nth(FRAMES_IN))?.name()),
         FRAMES_BY..STOPS => (c"frames_by_", Source::ALL.get(nth(FRAMES_BY))?.name()),
-        STOPS..LEFT_ALONE => (c"stop_", Reason::ALL.get(nth(STOPS))?.name()),
-        LEFT_ALONE => (c"", c"left_alone"),
+        STOPS..FAULTS_QUEUED => (c"stop_", Reason::ALL.get(nth(STOPS))?.name()),
         FAULTS_QUEUED => (c"", c"faults_queued"),
         FAULTS_TAKEN => (c"", c"faults_taken"),
         BAD_SECTIONS => (c"", c"bad_sections"),

@@ -15,6 +15,7 @@ use core::{
     arch::asm,
     ffi::CStr,
     marker::PhantomData,
+    mem::MaybeUninit,
     ptr::NonNull, //
 };
 use kernel::{
@@ -42,7 +43,6 @@ pub(crate) use bindings::{
     sframe_unwind_add as AddRequest,
     sframe_unwind_counter as Counter,
     sframe_unwind_table as TableInfo,
-    sfu_amount as Amount,
     sfu_mapping as Mapping,
     sfu_table_state as TableState,
     SFRAME_UNWIND_ADD as COMMAND_ADD,
@@ -50,7 +50,11 @@ pub(crate) use bindings::{
     SFRAME_UNWIND_REMOVE as COMMAND_REMOVE,
     SFRAME_UNWIND_STATS as COMMAND_STATS,
     SFRAME_UNWIND_VDSO as FLAG_VDSO,
-    SFU_COUNTERS, //
+    SFU_COUNTERS,
+    SFU_DEFERRED,
+    SFU_IRQ,
+    SFU_LEFT_ALONE,
+    SFU_NMI, //
 };
 
 /// Errors that the `kernel` crate has names for since 7.3.
@@ -77,35 +81,21 @@ impl From<Errno> for Error {
     }
 }
 
-/// The registers of a user task that a walk starts from.
+/// All registers of the user task that is walked.
+#[derive(Clone, Copy)]
 pub(crate) struct Registers<'a> {
-    /// The program counter.
-    pub(crate) pc: u64,
-    /// The stack pointer.
-    pub(crate) sp: u64,
-    /// The frame pointer, whatever the code uses that register for.
-    pub(crate) fp: u64,
-    /// A `struct pt_regs` with all of them; null if only those above are known.
+    /// A `struct pt_regs`, or null if none is known.
     all: *const c_void,
     _call: PhantomData<&'a ()>,
 }
 
 impl Registers<'_> {
-    fn new(some: &bindings::sfu_registers, all: *const c_void) -> Self {
-        Self {
-            pc: some.pc,
-            sp: some.sp,
-            fp: some.fp,
-            all,
-            _call: PhantomData,
-        }
-    }
-
-    /// These, and no others.
+    /// None is known.
     #[cfg(CONFIG_KUNIT = "y")]
-    pub(crate) fn only(pc: u64, sp: u64, fp: u64) -> Self {
-        Self::new(&bindings::sfu_registers { pc, sp, fp }, core::ptr::null())
-    }
+    pub(crate) const NONE: Self = Self {
+        all: core::ptr::null(),
+        _call: PhantomData,
+    };
 
     /// Whether the task is in the system call that ends a signal's handler. Any context.
     pub(crate) fn in_sigreturn(&self) -> bool {
@@ -126,141 +116,72 @@ impl unwind::Registers for Registers<'_> {
     }
 }
 
-/// A context that the kernel runs in.
+/// Where a walk runs, as far as it matters for what it may do.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Level {
-    /// A task, which may hold any lock.
+#[repr(u32)]
+pub(crate) enum Context {
+    /// In a task that may hold any lock: tracepoints, kprobes, BPF.
     Task,
-    /// An interrupt.
+    /// In an interrupt.
     Irq,
-    /// A non-maskable interrupt.
+    /// In a non-maskable interrupt.
     Nmi,
+    /// In the task on its way back to user space, where it may sleep.
+    Deferred,
 }
 
 type Wanted = unsafe extern "C" fn() -> bool;
 type Immediate = unsafe extern "C" fn(*mut c_void, *const c_void);
 type Deferred = unsafe extern "C" fn(*mut c_void, c_uint) -> c_int;
 
-/// What perf gives to `perf_callchain_user`: registers to start from and room for a chain.
-pub(crate) struct ImmediateCall<'a> {
-    entry: *mut c_void,
-    regs: *const c_void,
-    _call: PhantomData<&'a mut ()>,
-}
-
-impl<'a> ImmediateCall<'a> {
-    /// # Safety
-    ///
-    /// The pointers are those that `perf_callchain_user` was called with, and are used for no
-    /// longer than that call lasts.
-    unsafe fn new(entry: *mut c_void, regs: *const c_void) -> Self {
-        Self {
-            entry,
-            regs,
-            _call: PhantomData,
-        }
-    }
-
-    /// The user registers. Any context.
-    pub(crate) fn registers(&self) -> Registers<'a> {
-        let mut registers = Default::default();
-        // SAFETY: `regs` points to a `struct pt_regs` by the contract of `new`.
-        unsafe { bindings::sfu_registers_of(self.regs, &mut registers) };
-        Registers::new(&registers, self.regs)
-    }
-
-    /// Adds an address to the chain; false if it is full. Any context.
-    pub(crate) fn store(&mut self, address: u64) -> bool {
-        // SAFETY: `entry` points to a `struct perf_callchain_entry_ctx` by the contract of `new`.
-        unsafe { bindings::sfu_store_immediate(self.entry, address) }
-    }
-
-    /// Where the next addresses of the chain go. Any context.
-    pub(crate) fn room(&mut self) -> &mut [u64] {
-        let mut left = 0;
-        // SAFETY: As in `store`; what comes back has room for `left` addresses, and is this call's.
-        unsafe {
-            let room = bindings::sfu_room_immediate(self.entry, &mut left);
-            core::slice::from_raw_parts_mut(room, left as usize)
-        }
-    }
-
-    /// So many have been put there. Any context.
-    pub(crate) fn stored(&mut self, count: usize) {
-        // SAFETY: As in `store`. There are no more than there was room for.
-        unsafe { bindings::sfu_stored_immediate(self.entry, count as c_uint) };
-    }
-}
-
-/// What the kernel gives to `unwind_user`: room for a trace.
-///
-/// While it lives the module cannot go away, although the task may sleep.
-pub(crate) struct DeferredCall<'a> {
-    trace: *mut c_void,
-    max_entries: c_uint,
-    token: c_int,
-    _call: PhantomData<&'a mut ()>,
-}
-
-impl<'a> DeferredCall<'a> {
-    /// # Safety
-    ///
-    /// `trace` and `max_entries` are those that `unwind_user` was called with, and are used for no
-    /// longer than that call lasts.
-    unsafe fn new(trace: *mut c_void, max_entries: c_uint) -> Self {
-        Self {
-            trace,
-            max_entries,
-            // SAFETY: The hooks were installed, or nothing would have called; `trace` points to a
-            // `struct unwind_stacktrace`.
-            token: unsafe { bindings::sfu_deferred_enter(trace) },
-            _call: PhantomData,
-        }
-    }
-
-    /// The user registers.
-    pub(crate) fn registers(&self) -> Registers<'a> {
-        let mut registers = Default::default();
-        // SAFETY: The current task is a user task, or it would have been left alone.
-        let all = unsafe { bindings::sfu_registers_of_current(&mut registers) };
-        Registers::new(&registers, all)
-    }
-
-    /// Adds an address to the trace; false if it is full.
-    pub(crate) fn store(&mut self, address: u64) -> bool {
-        // SAFETY: `trace` points to a `struct unwind_stacktrace` with room for `max_entries`, by
-        // the contract of `new`.
-        unsafe { bindings::sfu_store_deferred(self.trace, self.max_entries, address) }
-    }
-
-    /// Where the next addresses of the trace go.
-    pub(crate) fn room(&mut self) -> &mut [u64] {
-        let mut left = 0;
-        // SAFETY: As in `store`; what comes back has room for `left` addresses, and is this call's.
-        unsafe {
-            let room = bindings::sfu_room_deferred(self.trace, self.max_entries, &mut left);
-            core::slice::from_raw_parts_mut(room, left as usize)
-        }
-    }
-
-    /// So many have been put there.
-    pub(crate) fn stored(&mut self, count: usize) {
-        // SAFETY: As in `store`. There are no more than there was room for.
-        unsafe { bindings::sfu_stored_deferred(self.trace, count as c_uint) };
-    }
-}
-
-impl Drop for DeferredCall<'_> {
-    fn drop(&mut self) {
-        // SAFETY: `token` comes from `sfu_deferred_enter` in this task, and is used once.
-        unsafe { bindings::sfu_deferred_leave(self.token) };
-    }
-}
-
-/// Says whether this task's stack is ours to walk. NMI, IRQ or task, preemption off.
+/// Says whether this task's stack is ours to walk, where no verdict was kept. NMI, IRQ or task,
+/// preemption off.
 #[no_mangle]
 extern "C" fn sframe_unwind_wanted() -> bool {
     super::hook::wanted()
+}
+
+/// What a walk begins with.
+pub(crate) struct Begin<'a> {
+    /// The innermost frame.
+    pub(crate) frame: unwind::Frame,
+    /// All registers there.
+    pub(crate) registers: Registers<'a>,
+    /// Whether there may be uprobes in the task's code.
+    pub(crate) is_probed: bool,
+    /// Where it runs.
+    pub(crate) context: Context,
+    /// Where the addresses of the stack go.
+    pub(crate) room: &'a mut [u64],
+}
+
+impl<'a> Begin<'a> {
+    /// # Safety
+    ///
+    /// `call` is what `helpers.c` has made of one that is there for `'a`, and this is called once for it.
+    #[inline(always)]
+    unsafe fn of(call: &bindings::sfu_call) -> Self {
+        Self {
+            frame: unwind::Frame {
+                pc: call.pc,
+                sp: call.sp,
+                fp: call.fp,
+            },
+            registers: Registers {
+                all: call.registers,
+                _call: PhantomData,
+            },
+            is_probed: call.is_probed,
+            context: match call.context {
+                SFU_NMI => Context::Nmi,
+                SFU_IRQ => Context::Irq,
+                SFU_DEFERRED => Context::Deferred,
+                _ => Context::Task,
+            },
+            // SAFETY: There is that room, and it is this call's.
+            room: unsafe { core::slice::from_raw_parts_mut(call.room, call.left as usize) },
+        }
+    }
 }
 
 /// Replaces `perf_callchain_user`. NMI, IRQ or task; never sleeps.
@@ -270,8 +191,18 @@ extern "C" fn sframe_unwind_wanted() -> bool {
 /// To be called as `perf_callchain_user` is, by the redirection in `helpers.c` alone.
 #[no_mangle]
 unsafe extern "C" fn sframe_unwind_immediate(entry: *mut c_void, regs: *const c_void) {
-    // SAFETY: The redirection leaves the arguments of `perf_callchain_user` as they are.
-    super::hook::immediate(unsafe { ImmediateCall::new(entry, regs) });
+    let begin = {
+        let mut call = MaybeUninit::uninit();
+        // SAFETY: The redirection leaves the arguments of `perf_callchain_user` as they are. All of `call`
+        // is written.
+        unsafe {
+            bindings::sfu_immediate_enter(entry, regs, call.as_mut_ptr());
+            Begin::of(call.assume_init_ref())
+        }
+    };
+    let count = super::hook::immediate(begin);
+    // SAFETY: There are no more than there was room for.
+    unsafe { bindings::sfu_immediate_leave(entry, count as c_uint) };
 }
 
 /// Replaces `unwind_user`. Task; may sleep.
@@ -285,8 +216,19 @@ unsafe extern "C" fn sframe_unwind_deferred(trace: *mut c_void, max_entries: c_u
         // As the kernel's own does.
         return EINVAL.to_errno();
     }
-    // SAFETY: The redirection leaves the arguments of `unwind_user` as they are.
-    super::hook::deferred(unsafe { DeferredCall::new(trace, max_entries) });
+    let (begin, token) = {
+        let mut call = MaybeUninit::uninit();
+        // SAFETY: The redirection leaves the arguments of `unwind_user` as they are, and the current task
+        // is a user task, or it would have been left alone. All of `call` is written.
+        unsafe {
+            bindings::sfu_deferred_enter(trace, max_entries, call.as_mut_ptr());
+            let call = call.assume_init_ref();
+            (Begin::of(call), call.token)
+        }
+    };
+    let count = super::hook::deferred(begin);
+    // SAFETY: `token` is of this call, and there are no more addresses than there was room for.
+    unsafe { bindings::sfu_deferred_leave(trace, count as c_uint, token) };
     0
 }
 
@@ -481,10 +423,10 @@ pub(crate) fn table_rows<'a>(number: u64, _reader: &'a Guard) -> Option<&'a Rows
 pub(crate) struct Places(NonNull<bindings::sfu_places>);
 
 impl Places {
-    /// `None` if it is not to be had here. `address` is one that the task can read. Any context.
-    pub(crate) fn enter(address: u64) -> Option<Self> {
-        // SAFETY: Any address will do.
-        NonNull::new(unsafe { bindings::sfu_places_enter(address) }).map(Self)
+    /// `None` if it is not to be had here. Any context.
+    pub(crate) fn enter() -> Option<Self> {
+        // SAFETY: It may be called anywhere, for a task that has a mm.
+        NonNull::new(unsafe { bindings::sfu_places_enter() }).map(Self)
     }
 
     fn all(&mut self) -> &mut bindings::sfu_places {
@@ -492,9 +434,9 @@ impl Places {
         unsafe { self.0.as_mut() }
     }
 
-    /// The code, and the task's memory.
-    pub(crate) fn parts(&mut self) -> (Codes<'_>, Peek<'_>) {
-        (Codes(self.all()), Peek(PhantomData))
+    /// The code.
+    pub(crate) fn codes(&mut self) -> Codes<'_> {
+        Codes(self.all())
     }
 
     /// Takes in the code of a table, of `size` bytes, that `mapping` has from the run-time address `start`
@@ -507,12 +449,16 @@ impl Places {
         let mut new = bindings::sfu_place {
             end: start.wrapping_add(size),
             start,
-            table: mapping.table,
-            inode: mapping.inode,
             rows: core::ptr::null(),
             // No walk has it.
             walk: 0,
+            inode: mapping.inode,
+            table: core::ptr::null_mut(),
         };
+        // SAFETY: There are `Places`.
+        if !unsafe { bindings::sfu_place_put_in(&mut new, mapping.table) } {
+            return;
+        }
         // All of them are there by address, so it goes in front of the first one that is further up; and if
         // there are too many that one is forgotten which is up furthest.
         for place in &mut all.places {
@@ -539,52 +485,49 @@ pub(crate) struct Codes<'a>(&'a mut bindings::sfu_places);
 impl<'a> plain::Codes<'a> for Codes<'a> {
     type Rows = Rows;
 
-    #[inline(always)]
+    // Not inlined, which would have the address of each place be at hand in a walk.
+    #[inline(never)]
     fn at(&mut self, address: u64) -> Option<plain::Code<'a, Rows>> {
+        let walk = self.0.walk;
         let mut places = self.0.places.iter_mut();
         let place = places.find(|place| address < place.end)?;
-        if address < place.start {
-            return None;
+        if place.walk != walk {
+            // SAFETY: There are `Places` for `'a`.
+            return unsafe { look_at(place, walk) };
         }
-        if place.walk != self.0.walk {
-            look_at(place, self.0.walk);
-        }
-        Some(plain::Code {
-            to_rows: place.start.wrapping_neg(),
-            // SAFETY: What is published are `Rows`, and they stay as long as there are `Places`.
-            rows: unsafe { place.rows.cast::<Rows>().as_ref() }?,
-        })
+        // SAFETY: It is of this walk.
+        Some(unsafe { code_of(place) })
     }
 }
 
-/// Finds the rows of a place, for a walk: once in each, as file and table may have changed since the last
-/// one.
+/// Looks whether there is anything, and whether the file has been written to: once in a walk.
+///
+/// # Safety
+///
+/// There are `Places` for `'a`, and the place is one of theirs.
 #[cold]
 #[inline(never)]
-fn look_at(place: &mut bindings::sfu_place, walk: u64) {
-    // SAFETY: The place is one of `Places` that are there.
-    place.rows = unsafe { bindings::sfu_place_rows(place) };
+unsafe fn look_at<'a>(place: &mut bindings::sfu_place, walk: u64) -> Option<plain::Code<'a, Rows>> {
+    // SAFETY: `put` has put something in, or it would begin at the end of all addresses.
+    if place.start == u64::MAX || !unsafe { bindings::sfu_place_is_current(place) } {
+        return None;
+    }
     place.walk = walk;
+    // SAFETY: Now it is of this walk.
+    Some(unsafe { code_of(place) })
 }
 
-/// User memory while there are [`Places`]. Never faults in.
-pub(crate) struct Peek<'a>(PhantomData<&'a ()>);
-
-impl plain::Words for Peek<'_> {
-    #[inline(always)]
-    fn word(&self, address: u64) -> u64 {
-        let word;
-        // SAFETY: That is how `get_user` calls it, with page faults off. It checks the address, changes
-        // these registers alone, and leaves 0 where nothing can be read.
-        unsafe {
-            asm!(
-                "call __get_user_8",
-                inout("rax") address => _,
-                out("rdx") word,
-                options(nomem),
-            );
-        }
-        word
+/// What lies in front of the place is far behind its end.
+///
+/// # Safety
+///
+/// The place is of this walk, and there are `Places` for `'a`.
+#[inline(always)]
+unsafe fn code_of<'a>(place: &bindings::sfu_place) -> plain::Code<'a, Rows> {
+    plain::Code {
+        to_rows: place.start.wrapping_neg(),
+        // SAFETY: What is published are `Rows`, and they stay as long as there are `Places`.
+        rows: unsafe { &*place.rows.cast::<Rows>() },
     }
 }
 
@@ -673,31 +616,103 @@ pub(crate) fn vdso() -> Option<u64> {
     }
 }
 
-/// The context that this runs in.
-pub(crate) fn level() -> Level {
-    // SAFETY: May be called anywhere.
-    match unsafe { bindings::sfu_current_context() } {
-        bindings::sfu_context::SFU_NMI => Level::Nmi,
-        bindings::sfu_context::SFU_IRQ => Level::Irq,
-        _ => Level::Task,
+/// The current task's user memory. While it lives no fault is served. Any context.
+pub(crate) struct Peek {
+    /// Whether the memory that is there is the task's, for sure.
+    is_own: bool,
+}
+
+/// Reads a number of so many bytes from a run-time address.
+macro_rules! get_user {
+    ($address:expr, $function:literal) => {{
+        let (error, word): (u64, u64);
+        // SAFETY: That is how `get_user` calls it, with page faults off. It checks the address, changes
+        // these registers alone, and leaves 0 where nothing can be read.
+        unsafe {
+            asm!(
+                concat!("call ", $function),
+                inout("rax") $address => error,
+                out("rdx") word,
+                options(nomem),
+            );
+        }
+        (error == 0, word)
+    }};
+}
+
+impl Peek {
+    /// Reads best where it is known that `address` can be read, of the task's stack or code.
+    #[inline(always)]
+    pub(crate) fn enter(address: u64) -> Self {
+        Self {
+            // SAFETY: Any address will do.
+            is_own: unsafe { bindings::sfu_peek_enter(address) },
+        }
+    }
+
+    /// Its words, if it is sure whose they are.
+    #[inline(always)]
+    pub(crate) fn words(&self) -> Option<Words<'_>> {
+        self.is_own.then_some(Words(PhantomData))
+    }
+
+    /// Reads bytes at a run-time address, any value of it; false if it cannot.
+    #[inline(always)]
+    pub(crate) fn read<const N: usize>(&self, bytes: &mut [u8; N], address: u64) -> bool {
+        if !self.is_own {
+            // SAFETY: `bytes` has room for `N` bytes, and the C side checks the user address.
+            return unsafe {
+                bindings::sfu_read_user(bytes.as_mut_ptr().cast(), address, const { N as c_uint })
+            } == 0;
+        }
+        let mut done = 0;
+        let mut is_read = true;
+        macro_rules! next {
+            ($number:ty, $function:literal) => {
+                if let Some(to) = bytes
+                    .get_mut(done..)
+                    .and_then(|rest| rest.first_chunk_mut())
+                {
+                    let at = address.wrapping_add(done as u64);
+                    let (is_there, word) = get_user!(at, $function);
+                    *to = (word as $number).to_le_bytes();
+                    is_read &= is_there;
+                    done = done.wrapping_add(const { size_of::<$number>() });
+                }
+            };
+        }
+        for _ in 0..const { N / 8 } {
+            next!(u64, "__get_user_8");
+        }
+        next!(u32, "__get_user_4");
+        next!(u16, "__get_user_2");
+        next!(u8, "__get_user_1");
+        is_read && done == N
+    }
+
+    /// Faults memory in. Only in a task that may sleep, and may sleep for ever; fails where there is no
+    /// memory, or where the module is about to go.
+    pub(crate) fn fault_in(&self, address: u64, len: u32) -> bool {
+        // SAFETY: The C side checks the address. The caller may sleep, and there is a `Peek`.
+        unsafe { bindings::sfu_fault_in(address, len) == 0 }
     }
 }
 
-/// Reads user memory at a run-time address, any value of it; false if it cannot. Any context; never
-/// faults in.
-#[inline]
-pub(crate) fn read_user<const N: usize>(bytes: &mut [u8; N], address: u64) -> bool {
-    // SAFETY: `bytes` has room for `N` bytes, and the C side checks the user address.
-    unsafe {
-        bindings::sfu_read_user(bytes.as_mut_ptr().cast(), address, const { N as c_uint }) == 0
+impl Drop for Peek {
+    fn drop(&mut self) {
+        // SAFETY: It was entered, by `enter`.
+        unsafe { bindings::sfu_peek_leave() };
     }
 }
 
-/// Faults user memory in. Only in a task that may sleep, and may sleep for ever; fails where there
-/// is no memory, or where the module is about to go.
-pub(crate) fn fault_in(address: u64, len: u32) -> bool {
-    // SAFETY: The C side checks the address. The caller may sleep.
-    unsafe { bindings::sfu_fault_in(address, len) == 0 }
+/// Those of [`Peek`].
+pub(crate) struct Words<'a>(PhantomData<&'a Peek>);
+
+impl plain::Words for Words<'_> {
+    #[inline(always)]
+    fn word(&self, address: u64) -> u64 {
+        get_user!(address, "__get_user_8").1
+    }
 }
 
 /// Asks the worker to fault in the page at a run-time address of this task. Any context. It is a
@@ -712,13 +727,6 @@ pub(crate) fn queue_fault_in(address: u64) -> bool {
 pub(crate) fn queue_file(address: u64) -> bool {
     // SAFETY: The C side checks the address, and that there is a mm.
     unsafe { bindings::sfu_queue_file(address) }
-}
-
-/// Whether there may be uprobes in the current task's code. Any context.
-pub(crate) fn is_probed() -> bool {
-    // SAFETY: The current task is a user task, or it would have been left alone; a test's thread
-    // has a mm too.
-    unsafe { bindings::sfu_is_probed() }
 }
 
 /// The address of the instruction that the task is at with a user's PC of `pc`: another one if
@@ -779,24 +787,6 @@ impl MappingsVersion {
         self.sequence & 1 != 0
     }
 
-    /// The state before the change that is under way, or this one if none is.
-    pub(crate) const fn settled(self) -> Self {
-        Self {
-            id: self.id,
-            sequence: self.sequence & !1,
-        }
-    }
-
-    /// The verdict that was kept for this state, if this CPU has it. Preemption off.
-    pub(crate) fn verdict(self) -> Option<bool> {
-        // SAFETY: Preemption is off in the handler that asks.
-        match unsafe { bindings::sfu_recall_verdict(self.id, self.sequence) } {
-            0 => Some(false),
-            1 => Some(true),
-            _ => None,
-        }
-    }
-
     /// Keeps a verdict for this state, on this CPU. Preemption off.
     pub(crate) fn keep_verdict(self, verdict: bool) {
         // SAFETY: Preemption is off in the handler that tells.
@@ -804,10 +794,22 @@ impl MappingsVersion {
     }
 }
 
-/// Adds to counters of this CPU. Any context. Counters beyond [`SFU_COUNTERS`] are not there.
-pub(crate) fn count<const N: usize>(amounts: &[Amount; N]) {
-    // SAFETY: They are `N`, and the C side checks their numbers.
-    unsafe { bindings::sfu_count(amounts.as_ptr(), const { N as c_uint }) };
+/// Adds to a counter of this CPU. Any context. Counters beyond [`SFU_COUNTERS`] are not there.
+#[inline(always)]
+pub(crate) fn count(counter: u32, amount: u32) {
+    if counter >= SFU_COUNTERS {
+        return;
+    }
+    // SAFETY: Each CPU has that many numbers there, from where its %gs points on, and this is one
+    // instruction. The flags are all else that it changes.
+    unsafe {
+        asm!(
+            "add qword ptr gs:[{place}], {amount}",
+            place = in(reg) bindings::sfu_counters.wrapping_add(counter as usize),
+            amount = in(reg) u64::from(amount),
+            options(nostack),
+        );
+    }
 }
 
 /// The sum of a counter over all CPUs.

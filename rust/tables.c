@@ -131,7 +131,7 @@ struct table {
 
 static DEFINE_HASHTABLE(tables_by_file, 10);
 static struct table __rcu *tables[TABLES];
-static uint64_t tables_given;
+uint64_t sfu_tables_given;
 /* What is published changes under it. Readers have RCU. */
 static DEFINE_MUTEX(tables_lock);
 /* Of all, and of those that are not registered; under the lock. */
@@ -200,7 +200,7 @@ void sfu_find_table(struct sfu_mapping *mapping)
 
 	mapping->table = 0;
 	mapping->is_known = true;
-	if (!inode || !READ_ONCE(tables_given)) {
+	if (!inode || !READ_ONCE(sfu_tables_given)) {
 		mapping->is_known = !inode;
 		return;
 	}
@@ -219,22 +219,31 @@ void sfu_find_table(struct sfu_mapping *mapping)
 		mapping->table = table->number;
 }
 
-const void *sfu_place_rows(const struct sfu_place *place)
+bool sfu_place_put_in(struct sfu_place *place, uint64_t number)
 {
-	struct table *table = rcu_dereference_sched(tables[place->table % TABLES]);
-	struct sfu_file_key key = {};
+	/* Who takes it away counts that afterwards, in sfu_tables_given. */
+	struct table *table = rcu_dereference_sched(tables[number % TABLES]);
 
-	if (!table || table->number != place->table)
-		return NULL;
-	if (place->inode != SFU_NO_FILE) {
-		/* The mapping still has it, and so it is there: see sfu_places_enter(). */
-		read_key((struct inode *)(uintptr_t)place->inode, &key);
-		if (!is_same(&table->key, &key))
-			return NULL;
-	}
+	if (!table || table->number != number || !table->rows)
+		return false;
+	place->table = table;
+	place->rows = table->rows;
+	return true;
+}
+
+bool sfu_place_is_current(const struct sfu_place *place)
+{
+	struct table *table = place->table;
+	/* The mapping still has it, and so it is there, and is still that one: see sfu_places_enter(). */
+	const struct inode *inode = (struct inode *)(uintptr_t)place->inode;
+
+	if (place->inode != SFU_NO_FILE &&
+	    (i_size_read(inode) != table->key.size || inode_get_mtime_sec(inode) != table->key.modified ||
+	     inode_get_mtime_nsec(inode) != table->key.modified_nsec))
+		return false;
 	if (READ_ONCE(table->used) != jiffies)
 		WRITE_ONCE(table->used, jiffies);
-	return table->rows;
+	return true;
 }
 
 const void *sfu_table_rows(uint64_t number)
@@ -242,11 +251,6 @@ const void *sfu_table_rows(uint64_t number)
 	const struct table *table = rcu_dereference(tables[number % TABLES]);
 
 	return table && table->number == number ? table->rows : NULL;
-}
-
-uint64_t sfu_tables_version(void)
-{
-	return READ_ONCE(tables_given);
 }
 
 bool sfu_is_known(const struct sfu_file_key *key)
@@ -290,7 +294,7 @@ static void withdraw(struct table *table)
 	hash_del_rcu(&table->by_file);
 	RCU_INIT_POINTER(tables[table->number % TABLES], NULL);
 	account(table, true);
-	WRITE_ONCE(tables_given, tables_given + 1);
+	WRITE_ONCE(sfu_tables_given, sfu_tables_given + 1);
 	call_rcu(&table->rcu, free_table);
 }
 
@@ -348,8 +352,8 @@ static int free_slot(void)
 	int i;
 
 	for (i = 0; i < TABLES; i++) {
-		WRITE_ONCE(tables_given, tables_given + 1);
-		if (!table_at(tables_given % TABLES))
+		WRITE_ONCE(sfu_tables_given, sfu_tables_given + 1);
+		if (!table_at(sfu_tables_given % TABLES))
 			return 0;
 	}
 	return -ENOSPC;
@@ -412,7 +416,7 @@ int sfu_table_publish(const struct sfu_file_key *key, const struct sfu_table_sta
 		ret = make_room(&new->state);
 	}
 	if (!ret) {
-		new->number = tables_given;
+		new->number = sfu_tables_given;
 		account(new, false);
 		rcu_assign_pointer(tables[new->number % TABLES], new);
 		hash_add_rcu(tables_by_file, &new->by_file, hash_of(key));

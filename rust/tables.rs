@@ -269,16 +269,15 @@ impl plain::Block for Block<'_> {
     #[inline(always)]
     fn plain(&self, distance: u64) -> Plain {
         let low = distance as u8;
-        // SAFETY: The table is sound, or `Rows::new` would have failed, and nothing changes it. So the block
-        // ends with a byte that is not less than any other, and has a number of a rule for each byte in
-        // front of that, and one more.
+        // SAFETY: The table is sound, or `Rows::new` would have failed, and nothing changes it. So at `at`,
+        // and at each third byte behind it up to one that is not less than any other, there is a byte
+        // with a number of a rule in front of it.
         unsafe {
-            let starts = self.rows.blocks.as_ptr().add(self.at as usize);
-            let mut count = 0;
-            while *starts.add(count) < low {
-                count = count.wrapping_add(1);
+            let mut last = self.rows.blocks.as_ptr().add(self.at as usize);
+            while *last < low {
+                last = last.add(table::ROW);
             }
-            let number = starts.cast::<u16>().sub(1).sub(count).read_unaligned();
+            let number = last.cast::<u16>().sub(1).read_unaligned();
             *self.rows.plain.as_ptr().add(usize::from(number))
         }
     }
@@ -301,7 +300,7 @@ pub(crate) fn keep_place(address: u64, mapping: &sys::Mapping) {
     if distance > len || size > len.wrapping_sub(distance) {
         return;
     }
-    if let Some(mut places) = sys::Places::enter(address) {
+    if let Some(mut places) = sys::Places::enter() {
         places.put(start, size, mapping);
     }
 }
@@ -358,7 +357,7 @@ pub(crate) fn add(section: &KVVec<u8>, beside: &KVVec<u8>, target: &Target, user
         _ if section.is_empty() => None,
         Target::File(file) => Some(Rows::new(section, 0, beside, file)?),
         Target::Vdso => {
-            let memory = UserMemory::sleeping();
+            let memory = UserMemory::sleeping(0);
             let image = Part {
                 memory: &memory,
                 address: sys::vdso().ok_or(ENOENT)?,

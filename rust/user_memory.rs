@@ -15,7 +15,11 @@ use crate::{
         unwind::Memory, //
     },
     stats,
-    sys, //
+    sys::{
+        self,
+        Peek,
+        Words, //
+    }, //
 };
 use core::cell::Cell;
 
@@ -29,15 +33,18 @@ const FAULTS_DEFERRED: u32 = 256;
 
 /// The memory of the current task, with a budget for one walk.
 pub(crate) struct UserMemory {
+    peek: Peek,
     reads: Cell<u32>,
     faults: Cell<u32>,
     may_sleep: bool,
 }
 
 impl UserMemory {
-    /// For a walk in any context. Never sleeps.
-    pub(crate) fn atomic() -> Self {
+    /// For a walk in any context. Never sleeps. `near` is an address that can be read, if one is known,
+    /// or any: then all may be read the longer way.
+    pub(crate) fn atomic(near: u64) -> Self {
         Self {
+            peek: Peek::enter(near),
             reads: Cell::new(READS),
             faults: Cell::new(0),
             may_sleep: false,
@@ -45,8 +52,9 @@ impl UserMemory {
     }
 
     /// For a walk in a task that may sleep.
-    pub(crate) fn sleeping() -> Self {
+    pub(crate) fn sleeping(near: u64) -> Self {
         Self {
+            peek: Peek::enter(near),
             reads: Cell::new(READS_DEFERRED),
             faults: Cell::new(FAULTS_DEFERRED),
             may_sleep: true,
@@ -63,13 +71,20 @@ impl UserMemory {
         self.reads.get() == 0
     }
 
+    /// Its words, without a budget, if it is sure whose they are.
+    #[inline(always)]
+    pub(crate) fn words(&self) -> Option<Words<'_>> {
+        self.peek.words()
+    }
+
     /// Reads bytes at a run-time address, any value of it.
+    #[inline(always)]
     pub(crate) fn read<const N: usize>(&self, address: u64) -> Result<[u8; N], Fault> {
         let left = self.reads.get().checked_sub(1).ok_or(Fault)?;
         self.reads.set(left);
         let mut bytes = [0; N];
-        if sys::read_user(&mut bytes, address)
-            || (self.bring_in(address, const { N as u32 }) && sys::read_user(&mut bytes, address))
+        if self.peek.read(&mut bytes, address)
+            || (self.bring_in(address, const { N as u32 }) && self.peek.read(&mut bytes, address))
         {
             Ok(bytes)
         } else {
@@ -96,7 +111,7 @@ impl UserMemory {
         };
         self.faults.set(left);
         stats::fault_taken();
-        sys::fault_in(address, len)
+        self.peek.fault_in(address, len)
     }
 }
 
@@ -126,7 +141,7 @@ pub(crate) struct Part<'a> {
 }
 
 impl Source for Part<'_> {
-    #[inline]
+    #[inline(never)]
     fn read<const N: usize>(&self, offset: u64) -> Result<[u8; N], Fault> {
         let end = offset.checked_add(const { N as u64 }).ok_or(Fault)?;
         if end > self.len {

@@ -40,14 +40,13 @@ use crate::{
     },
     sink::Sink,
     stats::{
-        Context,
         Reason,
         Source,
         Tally, //
     },
     sys::{
         self,
-        Peek,
+        Begin,
         Places,
         Registers, //
     },
@@ -63,60 +62,62 @@ use crate::{
 };
 use kernel::prelude::*;
 
-/// Walks the current task's user stack into `sink`. Any context that fits `memory`.
+/// Walks the current task's user stack, puts the run-time addresses into the room that there is, from
+/// its start on, and returns how many they are. Any context that fits `memory`.
 ///
-/// It ends: each step but that to what a signal interrupted rises on the stack, and `sink`,
-/// `memory` and signals are bounded.
-pub(crate) fn walk(
-    context: Context,
-    registers: &Registers<'_>,
-    memory: &UserMemory,
-    sink: &mut impl Sink,
-) {
+/// It ends: each step but that to what a signal interrupted rises on the stack, and room, `memory` and
+/// signals are bounded.
+#[inline(always)]
+pub(crate) fn walk(begin: Begin<'_>, memory: &UserMemory) -> usize {
+    let Begin {
+        mut frame,
+        registers,
+        is_probed: probed,
+        context,
+        room,
+    } = begin;
     let mut tally = Tally::new(context);
-    let mut frame = Frame {
-        pc: registers.pc,
-        sp: registers.sp,
-        fp: registers.fp,
-    };
-    let probed = sys::is_probed();
+    let mut sink = Sink::new(room);
+    let mut known = true;
     if probed {
+        known = !probes::is_changing(&frame, &registers, memory);
         frame.pc = sys::in_line(frame.pc);
+        known = known && probes::leave(&mut frame, memory);
     }
-    let known =
-        !probed || (!probes::is_changing(registers, memory) && probes::leave(&mut frame, memory));
     let reason = if !sink.store(frame.pc) {
         Reason::Full
     } else if known {
-        frames(frame, probed, registers, memory, sink, &mut tally)
+        frames(frame, probed, &registers, memory, &mut sink, &mut tally)
     } else {
         Reason::Uprobe
     };
     tally.end(reason);
+    sink.len()
 }
 
 /// Walks on from the innermost frame.
+#[inline(always)]
 fn frames(
     mut frame: Frame,
     probed: bool,
     registers: &Registers<'_>,
     memory: &UserMemory,
-    sink: &mut impl Sink,
+    sink: &mut Sink<'_>,
     tally: &mut Tally,
 ) -> Reason {
     let mut known = Known::All(registers);
+    // A uprobe may have taken a return address.
+    if !probed {
+        match by_plain_rules(&mut frame, true, memory, sink, tally) {
+            Ok(true) => known = Known::Lost,
+            Ok(false) => {}
+            Err(reason) => return reason,
+        }
+    }
     let mut signals = unwind::MAX_SIGNALS;
     let mut mapping = Mapping::NOWHERE;
 
     loop {
-        // A uprobe may have taken a return address; and what a signal has interrupted is rare.
-        if !probed && !matches!(known, Known::Interrupted(_)) {
-            match by_plain_rules(&mut frame, &known, memory, sink, tally) {
-                Ok(true) => known = Known::Lost,
-                Ok(false) => {}
-                Err(reason) => return reason,
-            }
-        }
         if let Err(reason) = find(&mut mapping, known.look_up(frame.pc), memory) {
             return reason;
         }
@@ -157,33 +158,42 @@ fn frames(
             return Reason::Full;
         }
         tally.frames(source, 1);
+        // What a signal has interrupted is rare.
+        if !probed && !signal && !mapping.lacks_table(known.look_up(frame.pc)) {
+            if let Err(reason) = by_plain_rules(&mut frame, false, memory, sink, tally) {
+                return reason;
+            }
+        }
     }
 }
 
-/// Walks on as far as all that is needed is at hand; false if that is nowhere.
+/// Walks on as far as all that is needed is at hand; false if that is nowhere. `is_exact` says that the
+/// frame is the innermost one, which has not called.
 #[inline(never)]
 fn by_plain_rules(
     frame: &mut Frame,
-    known: &Known<'_>,
+    is_exact: bool,
     memory: &UserMemory,
-    sink: &mut impl Sink,
+    sink: &mut Sink<'_>,
     tally: &mut Tally,
 ) -> Result<bool, Reason> {
-    let Some(mut places) = Places::enter(frame.sp) else {
+    let Some(words) = memory.words() else {
         return Ok(false);
     };
-    let (mut codes, peek) = places.parts();
     // Where the code tells more than rows do, others look at it.
-    if !known.is_lost() && !is_ordinary(frame.pc, &peek) {
+    if is_exact && !is_ordinary(frame.pc, &words) {
         return Ok(false);
     }
+    let Some(mut places) = Places::enter() else {
+        return Ok(false);
+    };
     let mut walked = Walked::to(*frame);
     let found = plain::walk(
         &mut walked,
-        !known.is_lost(),
-        &mut codes,
-        &peek,
-        sink.room(),
+        is_exact,
+        &mut places.codes(),
+        &words,
+        sink.left(),
     );
     drop(places);
     sink.stored(found);
@@ -193,13 +203,8 @@ fn by_plain_rules(
     }
     *frame = walked.frame;
     if walked.fp_at != 0 {
-        frame.fp = memory.read_word(walked.fp_at).map_err(|Fault| {
-            if memory.is_spent() {
-                Reason::Budget
-            } else {
-                Reason::StackFault
-            }
-        })?;
+        let read = memory.read_word(walked.fp_at);
+        frame.fp = read.map_err(|Fault| stack_fault(memory))?;
     }
     Ok(found != 0)
 }
@@ -207,9 +212,9 @@ fn by_plain_rules(
 /// Whether the code at a PC and right in front of it can be no part of a signal's trampoline, and is
 /// not behind a system call that starts a thread.
 #[inline(always)]
-fn is_ordinary(pc: u64, peek: &Peek<'_>) -> bool {
-    let before = peek.word(pc.wrapping_sub(code::CLONE_BEHIND));
-    let at = peek.word(pc);
+fn is_ordinary(pc: u64, words: &impl Words) -> bool {
+    let before = words.word(pc.wrapping_sub(code::CLONE_BEHIND));
+    let at = words.word(pc);
     before != 0 && at != 0 && code::is_ordinary(before, at)
 }
 
@@ -396,6 +401,15 @@ fn section_reason(error: Error, memory: &UserMemory) -> Reason {
     }
 }
 
+/// Why the stack could not be read.
+fn stack_fault(memory: &UserMemory) -> Reason {
+    if memory.is_spent() {
+        Reason::Budget
+    } else {
+        Reason::StackFault
+    }
+}
+
 /// Makes `frame` its caller. Its own end, too, is a reason to stop.
 #[inline(never)]
 fn by_rule(
@@ -411,8 +425,7 @@ fn by_rule(
             Stop::CfaMisaligned => Reason::CfaMisaligned,
             Stop::CfaOverflow => Reason::CfaOverflow,
             Stop::RegisterUnknown => Reason::RegisterUnknown,
-            Stop::Fault { .. } if memory.is_spent() => Reason::Budget,
-            Stop::Fault { .. } => Reason::StackFault,
+            Stop::Fault { .. } => stack_fault(memory),
             // Those of the frame pointer alone.
             Stop::FpZero | Stop::FpBelowSp | Stop::FpMisaligned => Reason::NoRows,
         })?;

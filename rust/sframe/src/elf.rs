@@ -463,14 +463,16 @@ impl Headers {
 
 /// Reads offset, address and sizes of the program header at `at`.
 fn read_place<S: Source + ?Sized>(bytes: &S, at: u64) -> Result<Place, ElfError> {
-    let at = at.checked_add(8).ok_or(ElfError::HeaderOffset)?;
-    let raw: [u8; 40] = read_at(bytes, at)?;
+    // Word by word, without the physical address: less on the stack.
+    let read = |distance: u64| {
+        let at = at.checked_add(distance).ok_or(ElfError::HeaderOffset)?;
+        read_at(bytes, at).map(u64::from_le_bytes)
+    };
     Ok(Place {
-        offset: word::<0>(&raw),
-        vaddr: word::<8>(&raw),
-        // At 16 is the physical address.
-        filesz: word::<24>(&raw),
-        memsz: word::<32>(&raw),
+        offset: read(8)?,
+        vaddr: read(16)?,
+        filesz: read(32)?,
+        memsz: read(40)?,
     })
 }
 

@@ -227,6 +227,7 @@ impl Section {
     }
 
     /// Counts the functions that start at or before `pc`.
+    #[inline(never)]
     fn bisect<S: Source + ?Sized>(&self, bytes: &S, pc: u64) -> Result<u32, Error> {
         let wanted = pc.wrapping_sub(self.address) as i64;
         let (mut low, mut high) = (0, self.header.num_fdes);

@@ -3,14 +3,13 @@
 //! Tables: the rows of all of a file, checked once and laid out flat, so that an interrupt finds
 //! the rule of a PC in constant time and without trusting a byte.
 //!
-//! Code is divided into pages of [`PAGE`] bytes. For each there is a block: the low bytes of the
-//! addresses at which another rule begins to hold, in rising order, and in front of them, from
-//! there downwards, the rule that comes in from the page before, and those rules. Rules are numbers,
-//! and the same rule has the same number. So a look-up touches an entry of the page index, a block
-//! and a rule: three cache lines, mostly.
+//! Code is divided into pages of [`PAGE`] bytes. For each there is a block: the rule that comes in from
+//! the page before; and in rising order, for each address at which another rule begins to hold, the low
+//! byte of that and the rule. Rules are numbers, and the same rule has the same number. So a look-up
+//! touches an entry of the page index, a block and a rule: three cache lines, mostly.
 //!
 //! Each low byte is written as one less, as what begins with a page comes in, and behind the last
-//! one there is [`LAST`], which no address is behind. So where they end need not be known.
+//! rule there is [`LAST`], which no address is behind. So how many there are need not be known.
 //!
 //! To make one, in a place that may take its time: [`Functions::collect`] reads all functions,
 //! [`plan`] goes through all rows and tells how large the table will be, [`fill`] goes through
@@ -601,7 +600,7 @@ where
 /// The size of a block without rows, in bytes: the number of the rule that comes in, and [`LAST`].
 const BLOCK: usize = 3;
 /// The size of a row, in bytes: where it begins, and the number of its rule.
-const ROW: usize = 3;
+pub const ROW: usize = 3;
 /// The size of a rule's number, in bytes.
 const NUMBER: usize = 2;
 /// What is behind the last row of a block.
@@ -722,16 +721,13 @@ impl Filler<'_> {
 
     /// Writes the block of a page.
     fn block(&mut self) -> Result<(), TableError> {
-        let comes_in = self.carried;
-        for index in (0..self.used).rev() {
-            self.number(self.numbers.get(index).copied().unwrap_or_default())?;
-        }
-        self.number(comes_in)?;
+        self.number(self.carried)?;
         *self.pages.get_mut(self.page).ok_or(TableError::Room)? =
             u32::try_from(self.at).map_err(|_| TableError::Room)?;
         for index in 0..self.used {
             self.byte(self.starts.get(index).copied().unwrap_or_default())?;
             self.carried = self.numbers.get(index).copied().unwrap_or_default();
+            self.number(self.carried)?;
         }
         self.byte(LAST)?;
         self.used = 0;
@@ -764,7 +760,7 @@ impl Filler<'_> {
 pub struct Table<'a> {
     /// The address that the first page begins at.
     pub base: u64,
-    /// Where in the blocks the low bytes of each page are.
+    /// Where in the blocks the first low byte of each page is.
     pub pages: &'a [u32],
     /// The blocks.
     pub blocks: &'a [u8],
@@ -786,27 +782,25 @@ impl Table<'_> {
         (self.pages.len() as u64).wrapping_mul(PAGE)
     }
 
-    /// Whether each page has a block that ends within the blocks, and each rule in it a number that there
-    /// is. Who knows that need not check it at each look-up.
+    /// Whether each page has a block that ends within the blocks, and each number in it is of a rule. Who
+    /// knows that need not check it at each look-up.
     pub fn is_sound(&self) -> bool {
         self.pages.iter().all(|at| {
-            let at = *at as usize;
-            let lows = self.blocks.get(at..).unwrap_or_default();
-            let Some(count) = lows.iter().position(|start| *start == LAST) else {
-                return false;
-            };
-            let size = count.wrapping_add(1).wrapping_mul(NUMBER);
-            let numbers = at
-                .checked_sub(size)
-                .and_then(|from| self.blocks.get(from..at));
-            numbers.is_some_and(|numbers| {
-                numbers.chunks_exact(NUMBER).all(|number| {
-                    let number = number
-                        .first_chunk()
-                        .map(|number| u16::from_le_bytes(*number));
-                    number.is_some_and(|number| usize::from(number) < self.plain.len())
-                })
-            })
+            let block = (*at as usize)
+                .checked_sub(NUMBER)
+                .and_then(|from| self.blocks.get(from..));
+            // Up to LAST, which has to be there.
+            for row in block.unwrap_or_default().chunks_exact(ROW) {
+                match *row {
+                    [a, b, low] if usize::from(u16::from_le_bytes([a, b])) < self.plain.len() => {
+                        if low == LAST {
+                            return true;
+                        }
+                    }
+                    _ => return false,
+                }
+            }
+            false
         })
     }
 
@@ -837,10 +831,11 @@ impl Table<'_> {
 /// The number of the rule that holds at a low byte of an address, of which the block is at `at`.
 #[inline]
 fn number(blocks: &[u8], at: usize, low: u8) -> Option<u16> {
-    let starts = blocks.get(at..)?;
-    let count = starts.iter().position(|start| *start >= low)?;
-    let number = at.checked_sub(count.wrapping_add(1).wrapping_mul(NUMBER))?;
-    Some(u16::from_le_bytes(*blocks.get(number..)?.first_chunk()?))
+    let block = blocks.get(at.checked_sub(NUMBER)?..)?;
+    block.chunks_exact(ROW).find_map(|row| match *row {
+        [a, b, last] if last >= low => Some(u16::from_le_bytes([a, b])),
+        _ => None,
+    })
 }
 
 /// How many of the rules of [`Rules::all`] are not plain, at most.

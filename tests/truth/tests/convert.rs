@@ -12,7 +12,8 @@ use std::{
 
 use convert::{
     Code,
-    Owned, //
+    Owned,
+    MAX_BEGINNING, //
 };
 use object::Object;
 use sframe::{
@@ -173,7 +174,7 @@ fn agree(path: &str) -> (f64, f64) {
                 }
                 (None, _) => {}
                 // What a program begins with has no entry, if it is written by hand.
-                (Some(None), Err(_)) if pc.wrapping_sub(entry) < 96 => same += 1,
+                (Some(None), Err(_)) if pc.wrapping_sub(entry) < MAX_BEGINNING => same += 1,
                 // Nor has what is called first and last.
                 (Some(Some(_)), Err(_)) if [".init", ".fini"].contains(&file.section_at(pc)) => {
                     same += 1;

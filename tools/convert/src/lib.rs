@@ -309,7 +309,7 @@ const BEGINNINGS: [&[u8]; 3] = [
 ];
 
 /// The most code that a program begins with, in bytes. ld.so has 61.
-const MAX_BEGINNING: u64 = 96;
+pub const MAX_BEGINNING: u64 = 96;
 
 /// Nothing has called what a program begins with. Where that is written by hand no entry says so.
 fn begin(functions: &mut Vec<Function>, entry: u64, code: &Code<'_>) {

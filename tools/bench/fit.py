@@ -1,21 +1,25 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: GPL-2.0-only
-"""What a walk takes, by frame and by sample: a line through the walks of a case.
+"""What walks, whole runs and making tables take, of what tools/bench/guest leaves.
 
-usage: fit.py DIRECTORY OUT
+usage: fit.py DIRECTORY OUT [PICTURE]
 
-DIRECTORY has CASE.DEPTH, as tools/bench/guest leaves it; OUT is written as JSON. A table is printed,
-and last what a frame takes with the module's tables, over what it takes by frame pointers.
+Of each case in DIRECTORY a line through its walks tells what a frame takes and what a sample. OUT is
+written as JSON, and PICTURE as SVG if all is there. Tables are printed, and last what a frame takes
+with the module's tables, over what it takes by frame pointers.
 """
 
 import collections
 import json
+import math
 import os
 import statistics
 import sys
 
 DEPTHS = 4, 16, 64, 120
-CASES = "fp orc untouched hot hot_100 hot_40000 hot_8_files direct deferred_fp deferred_hot".split()
+WALKS = ("fp orc untouched hot hot_100 hot_40000 hot_8_files direct direct_100 direct_40000 "
+         "deferred_fp deferred_hot").split()
+SAMPLES = "sample_fp sample_hot sample_direct sample_dwarf".split()
 
 
 def calls(path):
@@ -38,15 +42,104 @@ def points(directory, case):
     for depth in DEPTHS:
         walks = calls(os.path.join(directory, f"{case}.{depth}"))
         frames, taken = max(walks.items(), key=lambda item: len(item[1]))
-        if len(taken) < 100 or frames < depth:
+        if len(taken) < 100 or frames < depth and case not in SAMPLES:
             sys.exit(f"{case}: {len(taken)} walks of {frames} frames at depth {depth}: too few")
-        found.append((frames, statistics.mean(taken)))
+        found.append((frames or depth, statistics.median(taken) if case in SAMPLES else statistics.mean(taken)))
     return found
 
 
+def lines_of(path):
+    """The words of each line of a file, if it is there."""
+    if not os.path.exists(path):
+        return []
+    with open(path, encoding="utf-8") as file:
+        return [line.split() for line in file]
+
+
+def show_runs(path):
+    """Prints what whole runs take, and returns it."""
+    runs = {}
+    for name, taken, samples, lost, size, script in lines_of(path):
+        runs[name] = {
+            "nanoseconds": int(taken), "samples": int(samples), "lost": int(lost),
+            "bytes_a_sample": round(int(size) / int(samples), 1), "script_nanoseconds": int(script)}
+    if runs:
+        print(f"\n{'':14} {'ms':>8} {'samples':>8} {'lost':>5} {'bytes/sample':>13} {'perf script, ms':>16}")
+    for name, run in runs.items():
+        print(f"{name:14} {run['nanoseconds'] / 1e6:8.1f} {run['samples']:8} {run['lost']:5} "
+              f"{run['bytes_a_sample']:13.1f} {run['script_nanoseconds'] / 1e6:16.0f}")
+    if "fp" in runs and "sframe" in runs:
+        print(f"sframe over fp: {runs['sframe']['nanoseconds'] / runs['fp']['nanoseconds']:.3f}")
+    return runs
+
+
+def show_tables(path):
+    """Prints what making tables takes, and returns it."""
+    tables = {}
+    for name, taken, rows, size in lines_of(path):
+        tables[name] = {"rows": int(rows), "instructions_a_row": round(int(taken) / int(rows), 1),
+                        "bytes_a_row": round(int(size) / int(rows), 2)}
+    if tables:
+        print(f"\n{'':24} {'rows':>9} {'instructions/row':>17} {'bytes/row':>10}")
+    for name, table in tables.items():
+        print(f"{name:24} {table['rows']:9} {table['instructions_a_row']:17.1f} {table['bytes_a_row']:10.2f}")
+    return tables
+
+
+def show_lines(path):
+    """Prints how many cache lines of its table a look-up touches, and returns it."""
+    lines = {name: {"mean": float(mean), "three_or_fewer": float(few)} for name, mean, few in lines_of(path)}
+    if lines:
+        print(f"\n{'cache lines':14} {'a look-up':>10} {'<= 3, %':>8}")
+    for name, its in lines.items():
+        print(f"{name:14} {its['mean']:10.2f} {its['three_or_fewer']:8.1f}")
+    return lines
+
+
+def picture(found, per_frame):
+    """Two diagrams: what a sample takes over its depth, and what a frame takes over the functions of its
+    file."""
+    colours = {"fp": "#777777", "hot": "#0060c0", "direct": "#c05000", "dwarf": "#a01030"}
+    out = ['<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 760 360" font-family="sans-serif" font-size="12">',
+           '<rect width="760" height="360" fill="white"/>']
+
+    def diagram(left, title, below, across, up, curves):
+        """`across` and `up` map values to 0..1; their marks are the keys of what they are given with."""
+        (place_x, marks_x), (place_y, marks_y) = across, up
+        x_of = lambda value: left + 270 * place_x(value)
+        y_of = lambda value: 310 - 250 * place_y(value)
+        out.append(f'<text x="{left}" y="30" font-size="14">{title}</text>')
+        out.append(f'<text x="{left + 135}" y="350" text-anchor="middle">{below}</text>')
+        for mark in marks_y:
+            out.append(f'<path d="M{left} {y_of(mark):.1f}h270" stroke="#dddddd"/>'
+                       f'<text x="{left - 6}" y="{y_of(mark) + 4:.1f}" text-anchor="end">{mark:,}</text>')
+        for mark in marks_x:
+            out.append(f'<text x="{x_of(mark):.1f}" y="328" text-anchor="middle">{mark:,}</text>')
+        for name, curve in curves.items():
+            way = " ".join(f"{x_of(x):.1f},{y_of(y):.1f}" for x, y in curve)
+            out.append(f'<polyline points="{way}" fill="none" stroke="{colours[name]}" stroke-width="2"/>')
+            x, y = curve[-1]
+            out.append(f'<text x="{x_of(x) + 5:.1f}" y="{y_of(y) + 4:.1f}" fill="{colours[name]}">{name}</text>')
+
+    def logarithmic(least, most):
+        return lambda value: (math.log10(value) - least) / (most - least)
+
+    samples = {case.removeprefix("sample_"): list(zip(DEPTHS, (taken for _, taken in found[case]))) for case in SAMPLES}
+    diagram(70, "Instructions a sample", "functions deep", (lambda value: value / 130, DEPTHS),
+            (logarithmic(3, 6), (1_000, 10_000, 100_000, 1_000_000)), samples)
+    sizes = 100, 4_000, 40_000
+    across_files = {"fp": [(size, per_frame["fp"]) for size in sizes]}
+    for case in "hot", "direct":
+        across_files[case] = list(zip(sizes, (per_frame[f"{case}_100"], per_frame[case], per_frame[f"{case}_40000"])))
+    diagram(440, "Instructions a frame", "functions of the file", (logarithmic(1.7, 4.9), sizes),
+            (logarithmic(1, 4), (10, 100, 1_000, 10_000)), across_files)
+    out.append("</svg>\n")
+    return "\n".join(out)
+
+
 def main():
-    directory, out = sys.argv[1:]
-    found = {case: points(directory, case) for case in CASES
+    directory, out, *pictures = sys.argv[1:]
+    found = {case: points(directory, case) for case in WALKS + SAMPLES
              if any(name.startswith(case + ".") for name in os.listdir(directory))}
     lines = {case: statistics.linear_regression(*zip(*its)) for case, its in found.items()}
     print(f"{'':14} {'per frame':>10} {'per sample':>11}")
@@ -60,10 +153,16 @@ def main():
         more = [with_module - without for (_, with_module), (_, without) in zip(found["untouched"], found["fp"])]
         result["per_sample"]["untouched_task"] = round(statistics.mean(more))
         print(f"\nwhere there is nothing to gain, above the kernel's own: {statistics.mean(more):.0f}")
+    result["cache_lines"] = show_lines(os.path.join(directory, "lines"))
+    result["runs"] = show_runs(os.path.join(directory, "runs"))
+    result["tables"] = show_tables(os.path.join(directory, "tables"))
     result["ratio"] = round(lines["hot"].slope / lines["fp"].slope, 3)
     with open(out, "w", encoding="ascii") as file:
         json.dump(result, file, indent="\t")
         file.write("\n")
+    if pictures and all(case in found for case in WALKS + SAMPLES):
+        with open(pictures[0], "w", encoding="ascii") as file:
+            file.write(picture(found, result["per_frame"]))
     print(f"\nratio {result['ratio']}")
 
 

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /*
- * usage: program DEPTH MILLISECONDS
+ * usage: program DEPTH TURNS
  *
- * Draws DEPTH functions of all parts anew, has each call the next one, and stays in the last one for
- * about 60 microseconds, for as long as MILLISECONDS. With a sample every 100 microseconds nearly all are
- * taken there, and none has the stack of the one before.
+ * In each turn draws DEPTH functions of all parts anew, has each call the next one, and stays in the last
+ * one for about 60 microseconds. With a sample every 100 microseconds nearly all are taken there, and none
+ * has the stack of the one before. Prints how many nanoseconds it took.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -51,21 +51,21 @@ static long now(void)
 	struct timespec time;
 
 	clock_gettime(CLOCK_MONOTONIC, &time);
-	return time.tv_sec * 1000 + time.tv_nsec / 1000000;
+	return time.tv_sec * 1000000000 + time.tv_nsec;
 }
 
 int main(int argc, char **argv)
 {
 	int depth = argc == 3 ? atoi(argv[1]) : 0;
-	long end = now() + (argc == 3 ? atoi(argv[2]) : 0);
+	long begun = now(), turns = argc == 3 ? atoi(argv[2]) : 0;
 	unsigned long state = 88172645463325252ul, sum = 0;
 	function called[MOST];
 
 	if (depth < 1 || depth >= MOST) {
-		fprintf(stderr, "usage: program DEPTH MILLISECONDS\n");
+		fprintf(stderr, "usage: program DEPTH TURNS\n");
 		return 2;
 	}
-	while (now() <= end) {
+	while (turns--) {
 		struct walk walk = { called + 1, 48 };
 		int at;
 
@@ -77,5 +77,6 @@ int main(int argc, char **argv)
 		called[depth] = last;
 		sum += called[0](&walk);
 	}
+	printf("%ld\n", now() - begun);
 	return sum == 1;
 }

@@ -4,9 +4,9 @@
  * in a guest that counts (scripts/vm --icount) that is instructions. One probe for all functions, so
  * that what it takes itself is the same, and can be taken off: `empty` is called for that.
  *
- * Parameter `function` is get_perf_callchain or unwind_user_faultable. /sys/kernel/debug/count/calls has
- * a line for each call: how many frames there are, and what it took. At most CALLS are kept; 0 written to
- * /sys/kernel/debug/count/count forgets them.
+ * Parameter `function` is the one. /sys/kernel/debug/count/calls has a line for each call: how many frames
+ * there are, if it is get_perf_callchain or unwind_user_faultable, and what it took. At most CALLS are
+ * kept; 0 written to /sys/kernel/debug/count/count forgets them.
  */
 #include <linux/debugfs.h>
 #include <linux/kprobes.h>
@@ -32,12 +32,12 @@ struct entered {
 
 static char *function = "get_perf_callchain";
 module_param(function, charp, 0444);
-MODULE_PARM_DESC(function, "get_perf_callchain or unwind_user_faultable");
+MODULE_PARM_DESC(function, "what is counted");
 
 static struct call *calls;
 static atomic_t count;
 static u32 least = U32_MAX;
-static bool is_deferred;
+static bool is_immediate, is_deferred;
 
 static noinline int empty(void)
 {
@@ -78,7 +78,7 @@ static int left(struct kretprobe_instance *instance, struct pt_regs *regs)
 		struct unwind_stacktrace *trace = entered->argument;
 
 		frames = trace->nr;
-	} else {
+	} else if (is_immediate) {
 		struct perf_callchain_entry *entry = (void *)regs_return_value(regs);
 
 		/* Without PERF_CONTEXT_USER. */
@@ -113,8 +113,7 @@ static int __init count_init(void)
 	int ret, turn;
 
 	is_deferred = !strcmp(function, "unwind_user_faultable");
-	if (!is_deferred && strcmp(function, "get_perf_callchain"))
-		return -EINVAL;
+	is_immediate = !strcmp(function, "get_perf_callchain");
 	calls = vzalloc(array_size(CALLS, sizeof(*calls)));
 	if (!calls)
 		return -ENOMEM;

@@ -1,0 +1,73 @@
+// SPDX-License-Identifier: GPL-2.0-only
+
+//! How many cache lines of a file's table a look-up touches.
+//!
+//! usage: lines FILE <ADDRESSES
+//!
+//! ADDRESSES are link-time return addresses in it, in hexadecimal digits, one a line.
+//! Prints the mean, and the share of look-ups with no more than three, in percent.
+
+use std::{
+    collections::BTreeSet,
+    env,
+    error::Error,
+    fs,
+    io, //
+};
+
+use convert::{
+    Code,
+    Owned, //
+};
+use sframe::table::{
+    PAGE,
+    ROW, //
+};
+
+const LINE: usize = 64;
+
+fn main() -> Result<(), Box<dyn Error>> {
+    let path = env::args().nth(1);
+    let bytes = fs::read(path.ok_or("usage: lines FILE <ADDRESSES")?)?;
+    let converted = convert::convert(&bytes).map_err(|error| error.to_string())?;
+    let code = Code::of(&bytes).map_err(|error| error.to_string())?;
+    let owned = Owned::new(&converted.section, &converted.beside, &code)
+        .map_err(|error| format!("{error:?}"))?;
+    let table = owned.table();
+
+    let (mut looked_up, mut all, mut few) = (0usize, 0usize, 0usize);
+    for line in io::stdin().lines() {
+        let pc = u64::from_str_radix(line?.trim(), 16)?.wrapping_sub(1);
+        let distance = pc.wrapping_sub(table.base);
+        let Some(block) = table.block(distance) else {
+            continue;
+        };
+        let at = block as usize;
+        let behind = table.blocks[at..]
+            .iter()
+            .step_by(ROW)
+            .position(|last| *last >= distance as u8)
+            .ok_or("the table is not sound")?;
+        let last = at + ROW * behind;
+        let number = last - 2;
+        let rule = u16::from_le_bytes([table.blocks[number], table.blocks[number + 1]]);
+        let page = (distance / PAGE) as usize;
+        let places = [
+            &raw const table.pages[page] as usize,
+            &raw const table.blocks[number] as usize,
+            &raw const table.blocks[at] as usize,
+            &raw const table.blocks[last] as usize,
+            &raw const table.plain[usize::from(rule)] as usize,
+        ];
+        let lines: BTreeSet<usize> = places.iter().map(|place| place / LINE).collect();
+        looked_up += 1;
+        all += lines.len();
+        few += usize::from(lines.len() <= 3);
+    }
+    println!(
+        "{:.2} {:.1}",
+        all as f64 / looked_up as f64,
+        100.0 * few as f64 / looked_up as f64
+    );
+    Ok(())
+}

@@ -245,7 +245,6 @@ void sfu_immediate_enter(void *entry, const void *regs, struct sfu_call *call)
 	begin(regs, in_nmi() ? SFU_NMI : in_task() ? SFU_TASK : SFU_IRQ, call);
 	call->room = &to->entry->ip[to->entry->nr];
 	call->left = to->nr < to->max_stack && !to->contexts_maxed ? to->max_stack - to->nr : 0;
-	call->token = 0;
 }
 
 void sfu_immediate_leave(void *entry, unsigned int count)
@@ -256,7 +255,7 @@ void sfu_immediate_leave(void *entry, unsigned int count)
 	to->entry->nr += count;
 }
 
-void sfu_deferred_enter(void *trace, unsigned int max_entries, struct sfu_call *call)
+int sfu_deferred_enter(void *trace, unsigned int max_entries, struct sfu_call *call)
 {
 	struct unwind_stacktrace *to = trace;
 
@@ -264,7 +263,7 @@ void sfu_deferred_enter(void *trace, unsigned int max_entries, struct sfu_call *
 	to->nr = 0;
 	call->room = (uint64_t *)to->entries;
 	call->left = max_entries;
-	call->token = srcu_read_lock(&deferred_walks);
+	return srcu_read_lock(&deferred_walks);
 }
 
 void sfu_deferred_leave(void *trace, unsigned int count, int token)

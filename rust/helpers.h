@@ -44,8 +44,6 @@ struct sfu_call {
 	uint32_t context;
 	/* Whether there may be uprobes. */
 	bool is_probed;
-	/* For the end. */
-	int token;
 };
 
 /* One mapping of the current task. All addresses are run-time addresses. */
@@ -156,8 +154,11 @@ int sframe_unwind_deferred(void *trace, unsigned int max_entries);
 /* What such a call begins with; and that it ends, with so many addresses in its room. Any context. */
 void sfu_immediate_enter(void *entry, const void *regs, struct sfu_call *call);
 void sfu_immediate_leave(void *entry, unsigned int count);
-/* The same. Between these two the task may sleep and sfu_hook_remove() waits for it. */
-void sfu_deferred_enter(void *trace, unsigned int max_entries, struct sfu_call *call);
+/*
+ * The same. Between these two the task may sleep and sfu_hook_remove() waits for it; the result of the
+ * first is for the second.
+ */
+int sfu_deferred_enter(void *trace, unsigned int max_entries, struct sfu_call *call);
 void sfu_deferred_leave(void *trace, unsigned int count, int token);
 
 /*

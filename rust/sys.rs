@@ -221,9 +221,8 @@ unsafe extern "C" fn sframe_unwind_deferred(trace: *mut c_void, max_entries: c_u
         // SAFETY: The redirection leaves the arguments of `unwind_user` as they are, and the current task
         // is a user task, or it would have been left alone. All of `call` is written.
         unsafe {
-            bindings::sfu_deferred_enter(trace, max_entries, call.as_mut_ptr());
-            let call = call.assume_init_ref();
-            (Begin::of(call), call.token)
+            let token = bindings::sfu_deferred_enter(trace, max_entries, call.as_mut_ptr());
+            (Begin::of(call.assume_init_ref()), token)
         }
     };
     let count = super::hook::deferred(begin);

@@ -192,6 +192,20 @@ static struct table *known_table(const struct sfu_file_key *key)
 	return until && time_after(jiffies, until) ? NULL : table;
 }
 
+/* For readers, who have RCU or no preemption. */
+static struct table *table_of_number(uint64_t number)
+{
+	struct table *table = rcu_dereference_check(tables[number % TABLES], rcu_read_lock_sched_held());
+
+	return table && table->number == number ? table : NULL;
+}
+
+static void is_used(struct table *table)
+{
+	if (READ_ONCE(table->used) != jiffies)
+		WRITE_ONCE(table->used, jiffies);
+}
+
 void sfu_find_table(struct sfu_mapping *mapping)
 {
 	struct inode *inode = (struct inode *)(uintptr_t)mapping->inode;
@@ -213,8 +227,7 @@ void sfu_find_table(struct sfu_mapping *mapping)
 		mapping->is_known = false;
 		return;
 	}
-	if (READ_ONCE(table->used) != jiffies)
-		WRITE_ONCE(table->used, jiffies);
+	is_used(table);
 	if (table->rows)
 		mapping->table = table->number;
 }
@@ -222,9 +235,9 @@ void sfu_find_table(struct sfu_mapping *mapping)
 bool sfu_place_put_in(struct sfu_place *place, uint64_t number)
 {
 	/* Who takes it away counts that afterwards, in sfu_tables_given. */
-	struct table *table = rcu_dereference_sched(tables[number % TABLES]);
+	struct table *table = table_of_number(number);
 
-	if (!table || table->number != number || !table->rows)
+	if (!table || !table->rows)
 		return false;
 	place->table = table;
 	place->rows = table->rows;
@@ -241,16 +254,15 @@ bool sfu_place_is_current(const struct sfu_place *place)
 	    (i_size_read(inode) != table->key.size || inode_get_mtime_sec(inode) != table->key.modified ||
 	     inode_get_mtime_nsec(inode) != table->key.modified_nsec))
 		return false;
-	if (READ_ONCE(table->used) != jiffies)
-		WRITE_ONCE(table->used, jiffies);
+	is_used(table);
 	return true;
 }
 
 const void *sfu_table_rows(uint64_t number)
 {
-	const struct table *table = rcu_dereference(tables[number % TABLES]);
+	const struct table *table = table_of_number(number);
 
-	return table && table->number == number ? table->rows : NULL;
+	return table ? table->rows : NULL;
 }
 
 bool sfu_is_known(const struct sfu_file_key *key)

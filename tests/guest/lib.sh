@@ -80,6 +80,25 @@ watched() {
 	return 1
 }
 
+# What perl does for so many turns.
+load='sub f { my $n = shift; $n < 2 ? $n : f($n - 1) + f($n - 2) } f(15) for 1 .. $ARGV[0]'
+
+# Of stacks of perl on stdin, in a form of whole.py, leaves how many there are in `stacks`, how many reach
+# what it begins with in `whole`, and when the last one that does not was taken in `last`.
+perls_stacks() {
+	/src/tests/guest/whole.py /usr/bin/perl /lib64/ld-linux-x86-64.so.2 >/tmp/whole || return
+	read -r stacks whole last </tmp/whole
+	echo "$whole of $stacks stacks are whole, the last that is not is $last ms after the first"
+}
+
+# attached FILE - until bpftrace has said there that it is.
+attached() {
+	for _ in $(seq 120); do
+		! grep -q attached "$1" || return 0
+		sleep 1
+	done
+}
+
 # A new guest's first recording has hundreds of samples of perf and the loader being read.
 first_recording() {
 	perf record -q -o /tmp/first.data -e cpu-clock -F 999 --call-graph fp -- "$PROGRAMS/pie" 1 >/dev/null 2>&1

@@ -602,7 +602,7 @@ const BLOCK: usize = 3;
 /// The size of a row, in bytes: where it begins, and the number of its rule.
 pub const ROW: usize = 3;
 /// The size of a rule's number, in bytes.
-const NUMBER: usize = 2;
+pub const NUMBER: usize = 2;
 /// What is behind the last row of a block.
 const LAST: u8 = 0xff;
 
@@ -823,19 +823,22 @@ impl Table<'_> {
     #[inline(always)]
     pub fn plain(&self, block: u32, distance: u64) -> Plain {
         let plain = |number: u16| self.plain.get(usize::from(number)).copied();
-        let number = number(self.blocks, block as usize, distance as u8);
+        let number = self.row(block, distance).and_then(|at| {
+            let number = self.blocks.get(at.checked_sub(NUMBER)?..)?;
+            number.first_chunk().copied().map(u16::from_le_bytes)
+        });
         number.and_then(plain).unwrap_or(Plain::NONE)
     }
-}
 
-/// The number of the rule that holds at a low byte of an address, of which the block is at `at`.
-#[inline]
-fn number(blocks: &[u8], at: usize, low: u8) -> Option<u16> {
-    let block = blocks.get(at.checked_sub(NUMBER)?..)?;
-    block.chunks_exact(ROW).find_map(|row| match *row {
-        [a, b, last] if last >= low => Some(u16::from_le_bytes([a, b])),
-        _ => None,
-    })
+    /// The same, but where in the blocks that is: the low byte up to which it holds. The number of the
+    /// rule is right in front.
+    #[inline]
+    pub fn row(&self, block: u32, distance: u64) -> Option<usize> {
+        let lows = self.blocks.get(block as usize..)?.iter().step_by(ROW);
+        let before = lows.take_while(|last| **last < distance as u8).count();
+        let at = (block as usize).wrapping_add(before.wrapping_mul(ROW));
+        (at < self.blocks.len()).then_some(at)
+    }
 }
 
 /// How many of the rules of [`Rules::all`] are not plain, at most.

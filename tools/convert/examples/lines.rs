@@ -20,8 +20,8 @@ use convert::{
     Owned, //
 };
 use sframe::table::{
-    PAGE,
-    ROW, //
+    NUMBER,
+    PAGE, //
 };
 
 const LINE: usize = 64;
@@ -43,13 +43,8 @@ fn main() -> Result<(), Box<dyn Error>> {
             continue;
         };
         let at = block as usize;
-        let behind = table.blocks[at..]
-            .iter()
-            .step_by(ROW)
-            .position(|last| *last >= distance as u8)
-            .ok_or("the table is not sound")?;
-        let last = at + ROW * behind;
-        let number = last - 2;
+        let last = table.row(block, distance).ok_or("the table is not sound")?;
+        let number = last - NUMBER;
         let rule = u16::from_le_bytes([table.blocks[number], table.blocks[number + 1]]);
         let page = (distance / PAGE) as usize;
         let places = [

@@ -140,12 +140,13 @@ impl Rows {
         // A rule takes some bytes of a row.
         let most = (bytes.len() / 2).saturating_add(beside.len() / table::BESIDE_SIZE);
         let room = MAX_RULES.min(most).saturating_add(1);
-        let mut all = repeated(Rule::OUTERMOST, room)?;
+        let mut plain = repeated(Plain::NONE, room)?;
+        let mut others = repeated(Rule::OUTERMOST, room)?;
         let mut numbers = KVVec::from_elem(0u16, room.saturating_mul(2), GFP_KERNEL)?;
-        let mut rules = Rules::new(&mut all, &mut numbers);
-        let plan = table::plan(bytes, &code, &functions, &mut rules).map_err(errno)?;
+        let mut rules = Rules::new(&mut plain, &mut others, &mut numbers);
+        let plan = table::plan(&functions).map_err(errno)?;
         let mut pages = KVVec::from_elem(0u32, plan.pages, GFP_KERNEL)?;
-        let mut blocks = KVVec::from_elem(0u8, plan.blocks, GFP_KERNEL)?;
+        let mut blocks = KVVec::new();
         table::fill(
             bytes,
             &code,
@@ -153,16 +154,13 @@ impl Rows {
             &mut rules,
             &plan,
             &mut pages,
-            &mut blocks,
+            |part| append(&mut blocks, &part).map_err(|_| TableError::Memory),
         )
         .map_err(errno)?;
-        let mut plain = KVVec::with_capacity(rules.all().len(), GFP_KERNEL)?;
-        let mut others = KVVec::with_capacity(table::others(rules.all()), GFP_KERNEL)?;
-        table::take_apart(
-            rules.all(),
-            |rule| push(&mut plain, rule),
-            |rule| push(&mut others, rule),
-        )?;
+        let blocks = copied(&blocks, blocks.len())?;
+        let (plain, others) = (rules.plain(), rules.others());
+        let plain = copied(plain, plain.len())?;
+        let others = copied(others, others.len())?;
         let made = Self {
             executables: code.executables,
             base: plan.base,
@@ -188,12 +186,33 @@ impl Rows {
 }
 
 /// So many of the same. The `kernel` crate's own way to that is not free of panics for a `Rule`.
-fn repeated(rule: Rule, count: usize) -> Result<KVVec<Rule>> {
-    let mut rules = KVVec::with_capacity(count, GFP_KERNEL)?;
+fn repeated<T: Copy>(one: T, count: usize) -> Result<KVVec<T>> {
+    let mut all = KVVec::with_capacity(count, GFP_KERNEL)?;
     for _ in 0..count {
-        push(&mut rules, rule)?;
+        push(&mut all, one)?;
     }
-    Ok(rules)
+    Ok(all)
+}
+
+/// The same, with room for so many in all.
+fn copied<T: Copy>(from: &[T], room: usize) -> Result<KVVec<T>> {
+    let mut all = KVVec::with_capacity(room, GFP_KERNEL)?;
+    for one in from {
+        push(&mut all, *one)?;
+    }
+    Ok(all)
+}
+
+/// Appends, and makes room for that. Nor is the `kernel` crate's way to that free of panics.
+fn append(all: &mut KVVec<u8>, part: &[u8]) -> Result {
+    if all.capacity().wrapping_sub(all.len()) < part.len() {
+        let room = all.capacity().saturating_mul(2).max(PAGE_SIZE);
+        *all = copied(all, room)?;
+    }
+    for byte in part {
+        push(all, *byte)?;
+    }
+    Ok(())
 }
 
 /// Appends where there is room.
@@ -220,6 +239,7 @@ fn errno(error: TableError) -> Error {
         | TableError::Span
         | TableError::Rules
         | TableError::TooLong => EFBIG,
+        TableError::Memory => ENOMEM,
         TableError::Section(SectionError::Unsupported { .. }) => Errno::NotSupported.into(),
         TableError::Section(_) | TableError::Room | TableError::Beside => Errno::Malformed.into(),
     }

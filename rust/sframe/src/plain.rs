@@ -81,6 +81,11 @@ impl Plain {
         (self != Plain::NONE).then(|| Rule::amd64(base, self.cfa() as i32, fp))
     }
 
+    /// Others have others.
+    pub(super) const fn bits(self) -> u64 {
+        self.0
+    }
+
     /// What is to be added for the CFA, in bytes.
     #[inline(always)]
     const fn cfa(self) -> u64 {

@@ -12,9 +12,9 @@
 //! rule there is [`LAST`], which no address is behind. So how many there are need not be known.
 //!
 //! To make one, in a place that may take its time: [`Functions::collect`] reads all functions,
-//! [`plan`] goes through all rows and tells how large the table will be, [`fill`] goes through
-//! them again and writes it. The caller has the memory. Each of them ends in time that is bounded
-//! by the section's length and the size of the code it speaks of, which [`MAX_SPAN`] bounds.
+//! [`plan`] tells what code they span, and [`fill`] goes through all rows and writes the table. The
+//! caller has the memory. Each of them ends in time that is bounded by the section's length and the size
+//! of the code it speaks of, which [`MAX_SPAN`] bounds.
 
 use super::{
     bytes::Source,
@@ -59,6 +59,8 @@ pub enum TableError {
     Rules,
     /// What the caller has made room for is too small: another section was planned.
     Room,
+    /// There is no memory for more.
+    Memory,
     /// A row beside the section is none.
     Beside,
 }
@@ -410,8 +412,11 @@ impl<S: Source + ?Sized, C: Source + ?Sized> Rows<'_, S, C> {
 }
 
 /// Sorts by address, in the order of sections and entries where that is the same. It is heapsort:
-/// that of the library can panic.
+/// that of the library can panic. Linkers have sorted most.
 fn sort(places: &mut [Place]) {
+    if places.is_sorted_by_key(Place::key) {
+        return;
+    }
     let len = places.len();
     let mut root = len / 2;
     let mut end = len;
@@ -459,51 +464,73 @@ fn exchange(places: &mut [Place], a: usize, b: usize) {
 /// Rules that differ, by number. Number 0 is none.
 #[derive(Debug)]
 pub struct Rules<'a> {
-    rules: &'a mut [Rule],
+    plain: &'a mut [Plain],
+    others: &'a mut [Rule],
     used: usize,
+    used_others: usize,
     /// Numbers, by what rules are mixed to; 0 where there is none.
     numbers: &'a mut [u16],
 }
 
 impl<'a> Rules<'a> {
-    /// No rules yet. `numbers` is to be zeros, and longer than `rules`.
-    pub fn new(rules: &'a mut [Rule], numbers: &'a mut [u16]) -> Rules<'a> {
+    /// No rules yet. There is to be as much room in `others` as in `plain`, and more in `numbers`, which is
+    /// to be zeros.
+    pub fn new(
+        plain: &'a mut [Plain],
+        others: &'a mut [Rule],
+        numbers: &'a mut [u16],
+    ) -> Rules<'a> {
         let mut new = Rules {
-            rules,
+            plain,
+            others,
             used: 0,
+            used_others: 0,
             numbers,
         };
-        if let Some(none) = new.rules.first_mut() {
-            *none = Rule::OUTERMOST;
+        if let Some(none) = new.plain.first_mut() {
+            *none = Plain::NONE;
             new.used = 1;
         }
         new
     }
 
     /// All of them, by number.
-    pub fn all(&self) -> &[Rule] {
-        self.rules.get(..self.used).unwrap_or_default()
+    pub fn plain(&self) -> &[Plain] {
+        self.plain.get(..self.used).unwrap_or_default()
+    }
+
+    /// Those that are not plain.
+    pub fn others(&self) -> &[Rule] {
+        self.others.get(..self.used_others).unwrap_or_default()
     }
 
     fn number(&mut self, rule: Option<Rule>) -> Result<u16, TableError> {
         let Some(rule) = rule else {
             return Ok(NO_RULE);
         };
+        let plain = Plain::of(&rule);
+        let mix = match plain {
+            Some(plain) => mixed(0, plain.bits()),
+            None => mixed_parts(&rule),
+        };
         let len = self.numbers.len();
-        let mut at = (mixed(&rule) as usize)
+        let mut at = ((mix >> 32) as usize)
             .checked_rem(len)
             .ok_or(TableError::Rules)?;
         for _ in 0..len {
-            let slot = self.numbers.get_mut(at).ok_or(TableError::Rules)?;
-            if *slot == NO_RULE {
-                let number = u16::try_from(self.used).map_err(|_| TableError::Rules)?;
-                *self.rules.get_mut(self.used).ok_or(TableError::Rules)? = rule;
-                *slot = number;
-                self.used = self.used.wrapping_add(1);
+            let number = *self.numbers.get(at).ok_or(TableError::Rules)?;
+            if number == NO_RULE {
+                let number = self.add(rule, plain)?;
+                *self.numbers.get_mut(at).ok_or(TableError::Rules)? = number;
                 return Ok(number);
             }
-            if self.rules.get(usize::from(*slot)) == Some(&rule) {
-                return Ok(*slot);
+            let there = self.plain.get(usize::from(number)).copied();
+            let is_it = match plain {
+                Some(_) => there == plain,
+                None => there.and_then(|there| there.rule(self.others)) == Some(rule),
+            };
+            if is_it {
+                return Ok(number);
             }
             at = at.wrapping_add(1);
             if at >= len {
@@ -512,10 +539,32 @@ impl<'a> Rules<'a> {
         }
         Err(TableError::Rules)
     }
+
+    fn add(&mut self, rule: Rule, plain: Option<Plain>) -> Result<u16, TableError> {
+        let number = u16::try_from(self.used).map_err(|_| TableError::Rules)?;
+        let slot = self.plain.get_mut(self.used).ok_or(TableError::Rules)?;
+        *slot = match plain {
+            Some(plain) => plain,
+            None => {
+                let other = u16::try_from(self.used_others).map_err(|_| TableError::Rules)?;
+                let slot = self.others.get_mut(self.used_others);
+                *slot.ok_or(TableError::Rules)? = rule;
+                self.used_others = self.used_others.wrapping_add(1);
+                Plain::other(other)
+            }
+        };
+        self.used = self.used.wrapping_add(1);
+        Ok(number)
+    }
 }
 
-/// A number that is another one for most other rules.
-fn mixed(rule: &Rule) -> u64 {
+/// A number that is another one for most other parts; its upper half is the better one.
+fn mixed(mix: u64, part: u64) -> u64 {
+    (mix.rotate_left(5) ^ part).wrapping_mul(0x9e37_79b9_7f4a_7c15)
+}
+
+/// The same of a rule that is not plain.
+fn mixed_parts(rule: &Rule) -> u64 {
     let base = |base| match base {
         Base::Sp => 256,
         Base::Fp => 257,
@@ -539,67 +588,37 @@ fn mixed(rule: &Rule) -> u64 {
         fp,
         u64::from(fp_offset as u32),
     ] {
-        mix = (mix.rotate_left(5) ^ part).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        mix = mixed(mix, part);
     }
-    mix >> 32
+    mix
 }
 
-/// How large a table will be.
+/// What code a table is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Plan {
     /// The address that the first page begins at.
     pub base: u64,
     /// The length of the page index: how many pages there are.
     pub pages: usize,
-    /// The size of all blocks, in bytes.
-    pub blocks: usize,
 }
 
-/// Goes through all rows and collects the rules that differ. `code` is what is loaded, by the
-/// addresses that the section was opened in: rows of PLTs are believed only where the code is none
-/// that is known.
+/// What code the functions span.
 ///
 /// # Errors
 ///
-/// See [`TableError`].
-pub fn plan<S, C>(
-    bytes: &S,
-    code: &C,
-    functions: &Functions<'_>,
-    rules: &mut Rules<'_>,
-) -> Result<Plan, TableError>
-where
-    S: Source + ?Sized,
-    C: Source + ?Sized,
-{
+/// [`TableError::Span`].
+pub fn plan(functions: &Functions<'_>) -> Result<Plan, TableError> {
     let (start, end) = functions.span()?;
     let base = start & !(PAGE - 1);
-    let pages = end.wrapping_sub(base).div_ceil(PAGE) as usize;
-    let mut rows = 0usize;
-    let mut writer = Changes::default();
-    functions.changes(bytes, code, |at, rule| {
-        let number = rules.number(rule)?;
-        writer.change(at, number, |at, _| {
-            rows = rows.saturating_add(usize::from(at % PAGE != 0));
-            Ok(())
-        })
-    })?;
-    writer.end(|at, _| {
-        rows = rows.saturating_add(usize::from(at % PAGE != 0));
-        Ok(())
-    })?;
     Ok(Plan {
         base,
-        pages,
-        blocks: pages
-            .saturating_mul(BLOCK)
-            .saturating_add(rows.saturating_mul(ROW)),
+        pages: end.wrapping_sub(base).div_ceil(PAGE) as usize,
     })
 }
 
 /// The size of a block without rows, in bytes: the number of the rule that comes in, and [`LAST`].
 const BLOCK: usize = 3;
-/// The size of a row, in bytes: where it begins, and the number of its rule.
+/// The size of a row, in bytes: the number of a rule, and up to which low byte it holds.
 pub const ROW: usize = 3;
 /// The size of a rule's number, in bytes.
 pub const NUMBER: usize = 2;
@@ -643,12 +662,14 @@ impl Changes {
     }
 }
 
-/// Writes what [`plan`] has planned. `pages` and `blocks` are to be as long as it says; `rules` are
-/// those that it has collected.
+/// Goes through all rows, collects the rules that differ, and writes the table that [`plan`] has
+/// planned: the page index to `pages`, which is to be as long as it says, and the blocks by `put`, one
+/// part behind the other. `code` is what is loaded, by the addresses that the section was opened in: rows
+/// of PLTs are believed only where the code is none that is known.
 ///
 /// # Errors
 ///
-/// See [`TableError`].
+/// See [`TableError`], and those of `put`.
 pub fn fill<S, C>(
     bytes: &S,
     code: &C,
@@ -656,7 +677,7 @@ pub fn fill<S, C>(
     rules: &mut Rules<'_>,
     plan: &Plan,
     pages: &mut [u32],
-    blocks: &mut [u8],
+    put: impl FnMut([u8; ROW]) -> Result<(), TableError>,
 ) -> Result<(), TableError>
 where
     S: Source + ?Sized,
@@ -665,41 +686,38 @@ where
     let mut filler = Filler {
         base: plan.base,
         pages,
-        blocks,
+        put,
         page: 0,
-        at: 0,
-        carried: NO_RULE,
-        starts: [0; PAGE as usize],
-        numbers: [0; PAGE as usize],
-        used: 0,
+        len: 0,
+        holds: NO_RULE,
     };
+    filler.open()?;
     let mut changes = Changes::default();
     functions.changes(bytes, code, |at, rule| {
         let number = rules.number(rule)?;
-        changes.change(at, number, |at, number| filler.put(at, number))
+        changes.change(at, number, |at, number| filler.change(at, number))
     })?;
-    changes.end(|at, number| filler.put(at, number))?;
-    filler.end()
+    changes.end(|at, number| filler.change(at, number))?;
+    while filler.page < filler.pages.len() {
+        filler.close()?;
+    }
+    Ok(())
 }
 
-struct Filler<'a> {
+struct Filler<'a, P> {
     base: u64,
     pages: &'a mut [u32],
-    blocks: &'a mut [u8],
+    put: P,
     /// Which page is being made.
     page: usize,
-    /// Where its block goes.
-    at: usize,
-    /// The rule that comes in.
-    carried: u16,
-    /// What is to go into the block.
-    starts: [u8; PAGE as usize],
-    numbers: [u16; PAGE as usize],
-    used: usize,
+    /// The size of what has been put, in bytes.
+    len: usize,
+    /// What holds up to the next change.
+    holds: u16,
 }
 
-impl Filler<'_> {
-    fn put(&mut self, at: u64, number: u16) -> Result<(), TableError> {
+impl<P: FnMut([u8; ROW]) -> Result<(), TableError>> Filler<'_, P> {
+    fn change(&mut self, at: u64, number: u16) -> Result<(), TableError> {
         let offset = at.wrapping_sub(self.base);
         let page = (offset / PAGE) as usize;
         // The end of the last function may be that of the last page.
@@ -707,51 +725,35 @@ impl Filler<'_> {
             return Ok(());
         }
         while self.page < page {
-            self.block()?;
+            self.close()?;
         }
-        let Some(low) = ((offset % PAGE) as u8).checked_sub(1) else {
-            self.carried = number;
-            return Ok(());
-        };
-        *self.starts.get_mut(self.used).ok_or(TableError::Room)? = low;
-        *self.numbers.get_mut(self.used).ok_or(TableError::Room)? = number;
-        self.used = self.used.wrapping_add(1);
+        if let Some(low) = ((offset % PAGE) as u8).checked_sub(1) {
+            self.up_to(low)?;
+        }
+        self.holds = number;
         Ok(())
     }
 
-    /// Writes the block of a page.
-    fn block(&mut self) -> Result<(), TableError> {
-        self.number(self.carried)?;
-        *self.pages.get_mut(self.page).ok_or(TableError::Room)? =
-            u32::try_from(self.at).map_err(|_| TableError::Room)?;
-        for index in 0..self.used {
-            self.byte(self.starts.get(index).copied().unwrap_or_default())?;
-            self.carried = self.numbers.get(index).copied().unwrap_or_default();
-            self.number(self.carried)?;
+    /// Begins the block of a page, if there is one more.
+    fn open(&mut self) -> Result<(), TableError> {
+        if let Some(page) = self.pages.get_mut(self.page) {
+            let low = self.len.saturating_add(NUMBER);
+            *page = u32::try_from(low).map_err(|_| TableError::Room)?;
         }
-        self.byte(LAST)?;
-        self.used = 0;
+        Ok(())
+    }
+
+    /// Ends it.
+    fn close(&mut self) -> Result<(), TableError> {
+        self.up_to(LAST)?;
         self.page = self.page.wrapping_add(1);
-        Ok(())
+        self.open()
     }
 
-    fn number(&mut self, number: u16) -> Result<(), TableError> {
-        let [low, high] = number.to_le_bytes();
-        self.byte(low)?;
-        self.byte(high)
-    }
-
-    fn byte(&mut self, byte: u8) -> Result<(), TableError> {
-        *self.blocks.get_mut(self.at).ok_or(TableError::Room)? = byte;
-        self.at = self.at.wrapping_add(1);
-        Ok(())
-    }
-
-    fn end(&mut self) -> Result<(), TableError> {
-        while self.page < self.pages.len() {
-            self.block()?;
-        }
-        Ok(())
+    fn up_to(&mut self, low: u8) -> Result<(), TableError> {
+        let [a, b] = self.holds.to_le_bytes();
+        self.len = self.len.saturating_add(ROW);
+        (self.put)([a, b, low])
     }
 }
 
@@ -839,42 +841,6 @@ impl Table<'_> {
         let at = (block as usize).wrapping_add(before.wrapping_mul(ROW));
         (at < self.blocks.len()).then_some(at)
     }
-}
-
-/// How many of the rules of [`Rules::all`] are not plain, at most.
-pub fn others(rules: &[Rule]) -> usize {
-    let mut others = 0usize;
-    for rule in rules {
-        others = others.wrapping_add(usize::from(Plain::of(rule).is_none()));
-    }
-    others
-}
-
-/// Takes the rules of [`Rules::all`] apart: each as a [`Plain`] one, and those that are not plain.
-///
-/// # Errors
-///
-/// Those of `plain` and `other`.
-pub fn take_apart<E>(
-    rules: &[Rule],
-    mut plain: impl FnMut(Plain) -> Result<(), E>,
-    mut other: impl FnMut(Rule) -> Result<(), E>,
-) -> Result<(), E> {
-    let mut others = 0u16;
-    let Some((_, rules)) = rules.split_first() else {
-        return Ok(());
-    };
-    plain(Plain::NONE)?;
-    for rule in rules {
-        if let Some(rule) = Plain::of(rule) {
-            plain(rule)?;
-        } else {
-            plain(Plain::other(others))?;
-            other(*rule)?;
-            others = others.wrapping_add(1);
-        }
-    }
-    Ok(())
 }
 
 #[cfg(test)]

@@ -62,12 +62,13 @@ impl Owned {
     ) -> Result<Owned, TableError> {
         let mut places = vec![Place::default(); table::count(bytes, first, beside)?];
         let functions = Functions::collect(bytes, first, beside, &mut places, is_code)?;
-        let mut rules = vec![Rule::OUTERMOST; most];
+        let mut plain = vec![Plain::NONE; most];
+        let mut others = vec![Rule::OUTERMOST; most];
         let mut numbers = vec![0; 2 * most];
-        let mut rules = Rules::new(&mut rules, &mut numbers);
-        let plan = table::plan(bytes, code, &functions, &mut rules)?;
+        let mut rules = Rules::new(&mut plain, &mut others, &mut numbers);
+        let plan = table::plan(&functions)?;
         let mut pages = vec![0; plan.pages];
-        let mut blocks = vec![0; plan.blocks];
+        let mut blocks = Vec::new();
         table::fill(
             bytes,
             code,
@@ -75,20 +76,12 @@ impl Owned {
             &mut rules,
             &plan,
             &mut pages,
-            &mut blocks,
-        )?;
-        let (mut plain, mut others) = (Vec::new(), Vec::new());
-        table::take_apart(
-            rules.all(),
-            |rule| {
-                plain.push(rule);
-                Ok::<_, TableError>(())
-            },
-            |rule| {
-                others.push(rule);
+            |part| {
+                blocks.extend(part);
                 Ok(())
             },
         )?;
+        let (plain, others) = (rules.plain().to_vec(), rules.others().to_vec());
         Ok(Owned {
             base: plan.base,
             pages,

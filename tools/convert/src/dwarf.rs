@@ -48,7 +48,7 @@ use crate::{
 };
 
 type Slice<'a> = EndianSlice<'a, LittleEndian>;
-type Entry<'a> = FrameDescriptionEntry<Slice<'a>>;
+pub(crate) type Entry<'a> = FrameDescriptionEntry<Slice<'a>>;
 
 /// DWARF's numbers.
 const RBP: Register = Register(6);
@@ -320,7 +320,7 @@ enum Said {
 }
 
 /// Appends what holds from `start` to `end` to the function that is being made, or begins one.
-fn extend(
+pub(crate) fn extend(
     open: &mut Option<Function>,
     functions: &mut Vec<Function>,
     start: u64,

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only OR MIT
 
-//! Makes an SFrame section, version 3, of what a file's .eh_frame says.
+//! Makes an SFrame section, version 3, of what a file's .eh_frame says; or what Go knows of its programs.
 //!
 //! The section is one of its own, beside the file: it is as if it lay at address 0, so that a
 //! reader that opens it there is asked by link-time addresses.
@@ -9,6 +9,7 @@
 //! row would hold, and the [`Report`] counts why.
 
 mod dwarf;
+mod go;
 mod table;
 mod write;
 
@@ -45,7 +46,7 @@ pub enum Error {
     Machine,
     /// No code of it is loaded, as of an object file.
     NoCode,
-    /// There is no .eh_frame.
+    /// There is no .eh_frame, and not what Go has instead.
     NoTable,
     /// .eh_frame is broken.
     Broken(gimli::Error),
@@ -59,7 +60,7 @@ impl fmt::Display for Error {
             Error::NotElf(error) => write!(f, "no ELF file that can be read: {error}"),
             Error::Machine => f.write_str("not for AMD64, and only that is converted"),
             Error::NoCode => f.write_str("no code of it is loaded: is it an object file?"),
-            Error::NoTable => f.write_str("there is no .eh_frame to make rows of"),
+            Error::NoTable => f.write_str("there is nothing to make rows of: no .eh_frame, and not what Go 1.20 and later have"),
             Error::Broken(error) => write!(f, ".eh_frame is broken: {error}"),
             Error::TooLarge => f.write_str("more than one section can hold"),
         }
@@ -243,7 +244,8 @@ fn parse(bytes: &[u8]) -> Result<ElfFile64<'_, Endianness>, Error> {
     Ok(file)
 }
 
-/// Makes a section of the .eh_frame of an ELF file, or of an image of one, as the vDSO is.
+/// Makes a section of the .eh_frame of an ELF file, or of an image of one, as the vDSO is; and of what Go
+/// knows of its functions.
 ///
 /// # Errors
 ///
@@ -251,28 +253,16 @@ fn parse(bytes: &[u8]) -> Result<ElfFile64<'_, Endianness>, Error> {
 pub fn convert(bytes: &[u8]) -> Result<Converted, Error> {
     let file = parse(bytes)?;
     let code = Code::of_elf(&file)?;
-    let table = dwarf::Table::find(&file)?;
-    let entries = table.entries(&code)?;
-    let mut report = Report {
-        eh_frame: table.len(),
-        ..Report::default()
+    let (mut functions, mut report) = go::functions(&file, &code);
+    let table = match dwarf::Table::find(&file) {
+        Ok(table) => Some(table),
+        Err(Error::NoTable) if !functions.is_empty() => None,
+        Err(error) => return Err(error),
     };
-
-    // Entry by entry, side by side: most of the time goes there.
-    let threads = thread::available_parallelism().map_or(1, usize::from);
-    let each = entries.len().div_ceil(threads).max(1);
-    let mut functions = Vec::new();
-    thread::scope(|scope| {
-        let parts: Vec<_> = entries
-            .chunks(each)
-            .map(|part| scope.spawn(|| table.functions(part)))
-            .collect();
-        for part in parts {
-            let (found, its) = part.join().expect("reading entries does not panic");
-            functions.extend(found);
-            report.add(&its);
-        }
-    });
+    if let Some(table) = table {
+        report.eh_frame = table.len();
+        by_entries(&table, &table.entries(&code)?, &mut functions, &mut report);
+    }
     order(&mut functions);
     begin(&mut functions, file.entry(), &code);
     for section in [".init", ".fini"] {
@@ -298,6 +288,28 @@ pub fn convert(bytes: &[u8]) -> Result<Converted, Error> {
         beside,
         report,
     })
+}
+
+/// Entry by entry, side by side: most of the time goes there.
+fn by_entries<'a>(
+    table: &dwarf::Table<'a>,
+    entries: &[dwarf::Entry<'a>],
+    functions: &mut Vec<Function>,
+    report: &mut Report,
+) {
+    let threads = thread::available_parallelism().map_or(1, usize::from);
+    let each = entries.len().div_ceil(threads).max(1);
+    thread::scope(|scope| {
+        let parts: Vec<_> = entries
+            .chunks(each)
+            .map(|part| scope.spawn(|| table.functions(part)))
+            .collect();
+        for part in parts {
+            let (found, its) = part.join().expect("reading entries does not panic");
+            functions.extend(found);
+            report.add(&its);
+        }
+    });
 }
 
 /// How a program begins: what it was started with is where the stack pointer is. As in ld.so, and in

@@ -65,7 +65,7 @@ const EXIT_CODES_CONVERT: &str = "\
 Exit codes: 0 the section was written; 1 the file cannot be read, or has nothing to make rows of, or
 the section cannot be written; 2 wrong use.
 
-Nothing is said otherwise than .eh_frame says it. Where a row cannot be said the section has no
+Nothing is said otherwise than .eh_frame, or Go's own table, says it. Where a row cannot be said the section has no
 function, and what is left out is counted by reason. What a program begins with, by hand and without
 an entry, is said to have no caller.";
 
@@ -124,7 +124,7 @@ enum Command {
         /// The file to read.
         file: PathBuf,
     },
-    /// Makes a bare section, version 3, of a file's .eh_frame. AMD64 only.
+    /// Makes a bare section, version 3, of a file's .eh_frame, or of Go's own table. AMD64 only.
     ///
     /// It is as if it lay at address 0: `dump`, `lookup` and `check` take it, by link-time
     /// addresses. A row of .eh_frame that says the same as the one before, but for registers of
@@ -146,7 +146,7 @@ enum Command {
         #[arg(long)]
         json: bool,
     },
-    /// Gives the kernel rows made of .eh_frame, for files that have no section of their own.
+    /// Gives the kernel rows made of .eh_frame, or of Go's own table, for files that have no section of their own.
     #[command(after_help = EXIT_CODES_ADD)]
     Add {
         /// The files to add.

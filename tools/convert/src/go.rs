@@ -1,0 +1,357 @@
+// SPDX-License-Identifier: GPL-2.0-only OR MIT
+
+//! What Go knows of its functions, as rules. Go writes no .eh_frame, and what it writes for debuggers is
+//! stripped; but in each program there is what its runtime walks stacks by, `pclntab`: how far the stack
+//! pointer is below the return address, from each address on. It is read as Go 1.20 and later write it
+//! (`src/runtime/symtab.go` and `runtime2.go` in Go's source).
+//!
+//! Where the frame pointer is, it does not say; the code of a function does, which begins by `push %rbp`
+//! once it needs a frame.
+
+use object::{
+    read::elf::ElfFile64,
+    Endianness,
+    Object,
+    ObjectSection, //
+};
+use sframe::rule::{
+    Base,
+    Location,
+    Rule, //
+};
+
+use crate::{
+    dwarf::extend,
+    Code,
+    Function,
+    Report,
+    Unsaid, //
+};
+
+/// Of a table that is of this kind, and the size of a pointer in it, in bytes.
+const MAGIC: u32 = 0xffff_fff1;
+const POINTER: u8 = 8;
+/// The size of an entry of the index, in bytes: where a function begins, and where it is described.
+const ENTRY: u64 = 8;
+/// Flag of a function that writes anything to the stack pointer.
+const SP_WRITE: u8 = 2;
+
+/// Nothing has called them: a goroutine's end, and what a program begins with.
+const OUTERMOST: [&[u8]; 2] = [b"runtime.goexit", b"runtime.rt0_go"];
+/// What returns from here is no call: in a new thread nothing, and the kernel to what a signal has
+/// interrupted.
+const UNSAID: [&[u8]; 2] = [b"runtime.clone", b"runtime.sigreturn__sigaction"];
+
+const PUSH_RBP: &[u8] = b"\x55";
+const MOV_RSP_RBP: &[u8] = b"\x48\x89\xe5";
+
+/// The functions that Go has made. There are none if the table is of another kind, or what it says does
+/// not fit the code.
+pub(crate) fn functions(
+    file: &ElfFile64<'_, Endianness>,
+    code: &Code<'_>,
+) -> (Vec<Function>, Report) {
+    let mut found = Found::default();
+    if let Some(table) = Table::find(file) {
+        for index in 0..table.functions {
+            // One that cannot be read is left out.
+            let _ = table.function(index, code, &mut found);
+        }
+    }
+    // With a wrong start all functions would be somewhere else.
+    if found.odd > found.pushed / 8 {
+        found = Found::default();
+    }
+    (found.functions, found.report)
+}
+
+#[derive(Default)]
+struct Found {
+    functions: Vec<Function>,
+    report: Report,
+    /// How many functions with a frame begin it by `push %rbp`, and how many do not.
+    pushed: u32,
+    odd: u32,
+}
+
+/// A `pclntab`.
+struct Table<'a> {
+    bytes: &'a [u8],
+    /// The address that functions are counted from.
+    text: u64,
+    functions: u64,
+    /// The size of the shortest instruction, in bytes.
+    quantum: u64,
+    /// Where in the table names are, the values of all functions, and the index.
+    names: u64,
+    values: u64,
+    index: u64,
+}
+
+impl<'a> Table<'a> {
+    fn find(file: &ElfFile64<'a, Endianness>) -> Option<Table<'a>> {
+        let section = [".gopclntab", ".data.rel.ro.gopclntab"]
+            .iter()
+            .find_map(|name| file.section_by_name(name))?;
+        let bytes = section.data().ok()?;
+        let [_, _, quantum, pointer] = at(bytes, 4)?;
+        if u32::from_le_bytes(at(bytes, 0)?) != MAGIC || pointer != POINTER {
+            return None;
+        }
+        let word = |offset| at(bytes, offset).map(u64::from_le_bytes);
+        // The loader writes it where the program may be anywhere.
+        let text = match word(24)? {
+            0 => file.section_by_name(".text")?.address(),
+            text => text,
+        };
+        Some(Table {
+            bytes,
+            text,
+            functions: word(8)?,
+            quantum: quantum.into(),
+            names: word(32)?,
+            values: word(56)?,
+            index: word(64)?,
+        })
+    }
+
+    fn number(&self, offset: u64) -> Option<u64> {
+        at(self.bytes, offset).map(|bytes| u32::from_le_bytes(bytes).into())
+    }
+
+    fn function(&self, index: u64, code: &Code<'_>, found: &mut Found) -> Option<()> {
+        let entry = self.index.checked_add(index.checked_mul(ENTRY)?)?;
+        let start = self.text.checked_add(self.number(entry)?)?;
+        let next = self.text.checked_add(self.number(entry + ENTRY)?)?;
+        let about = self.index.checked_add(self.number(entry + 4)?)?;
+        let name = self.name(self.number(about + 4)?)?;
+        let [flags] = at(self.bytes, about + 41)?;
+        let parts = self.parts(self.number(about + 16)?, start, next)?;
+        let end = parts.last()?.1;
+        if !code.holds(start, end - 1) || UNSAID.contains(&name) {
+            return None;
+        }
+        let report = &mut found.report;
+        if OUTERMOST.contains(&name) {
+            report.rows += 1;
+            report.said += 1;
+            extend(
+                &mut None,
+                &mut found.functions,
+                start,
+                end,
+                false,
+                Rule::OUTERMOST,
+            );
+            return Some(());
+        }
+        // The address behind `push %rbp`, and the one from which on the frame pointer is that of the frame.
+        let frame = parts.iter().find(|(_, _, below)| *below > 0);
+        let pushed = frame.and_then(|(from, _, below)| {
+            let push = code.at(from.checked_sub(PUSH_RBP.len() as u64)?);
+            (*below == 8 && push.starts_with(PUSH_RBP)).then_some(*from)
+        });
+        if frame.is_some() {
+            found.pushed += u32::from(pushed.is_some());
+            found.odd += u32::from(pushed.is_none());
+        }
+        let framed = pushed
+            .filter(|from| code.at(*from).starts_with(MOV_RSP_RBP))
+            .map(|from| from + MOV_RSP_RBP.len() as u64);
+        let mut open = None;
+        for (from, to, below) in parts {
+            report.rows += 1;
+            let by_sp = i32::try_from(below + 8)
+                .ok()
+                .filter(|cfa| *cfa >= 8 && cfa % 8 == 0)
+                .map(|cfa| (Base::Sp, cfa));
+            // Where the stack is another one in the middle, the frame is where it was.
+            let changes = match (flags & SP_WRITE != 0, framed) {
+                (false, _) => vec![(from, to, by_sp)],
+                (true, Some(framed)) if below > 0 => {
+                    let middle = framed.clamp(from, to);
+                    vec![(from, middle, by_sp), (middle, to, Some((Base::Fp, 16)))]
+                }
+                (true, Some(_)) => vec![(from, to, by_sp)],
+                (true, None) => vec![(from, to, None)],
+            };
+            let fp = match (below, pushed) {
+                (0, _) => Some(Location::Unchanged),
+                (_, Some(_)) => Some(Location::AtCfa(-16)),
+                (_, None) => None,
+            };
+            let mut is_said = true;
+            for (from, to, cfa) in changes {
+                match (cfa, fp) {
+                    _ if from >= to => {}
+                    (Some((base, cfa)), Some(fp)) => {
+                        let rule = Rule::amd64(base, cfa, fp);
+                        extend(&mut open, &mut found.functions, from, to, false, rule);
+                    }
+                    (cfa, _) => {
+                        is_said = false;
+                        report.leave_out(
+                            match cfa {
+                                Some(_) => Unsaid::FramePointer,
+                                None => Unsaid::StackPointer,
+                            },
+                            to - from,
+                        );
+                        found.functions.extend(open.take());
+                    }
+                }
+            }
+            report.said += u64::from(is_said);
+        }
+        found.functions.extend(open);
+        Some(())
+    }
+
+    /// From where to where the stack pointer is how far below the return address, of a function that ends at
+    /// `next` at the latest.
+    fn parts(&self, values: u64, start: u64, next: u64) -> Option<Vec<(u64, u64, i64)>> {
+        let at = usize::try_from(self.values.checked_add(values)?).ok()?;
+        let mut rest = self.bytes.get(at..)?;
+        let mut parts = Vec::new();
+        let (mut from, mut below) = (start, -1i64);
+        loop {
+            let change = varint(&mut rest)?;
+            if change == 0 && !parts.is_empty() {
+                return Some(parts);
+            }
+            below += i64::from(change >> 1) ^ -i64::from(change & 1);
+            let size = u64::from(varint(&mut rest)?).checked_mul(self.quantum)?;
+            let to = from.checked_add(size)?;
+            if size == 0 || to > next {
+                return None;
+            }
+            parts.push((from, to, below));
+            from = to;
+        }
+    }
+
+    fn name(&self, offset: u64) -> Option<&'a [u8]> {
+        let at = usize::try_from(self.names.checked_add(offset)?).ok()?;
+        self.bytes.get(at..)?.split(|byte| *byte == 0).next()
+    }
+}
+
+fn at<const N: usize>(bytes: &[u8], offset: u64) -> Option<[u8; N]> {
+    let offset = usize::try_from(offset).ok()?;
+    bytes.get(offset..)?.first_chunk().copied()
+}
+
+/// Seven bits in each byte, the lowest first; the last one has the eighth clear.
+fn varint(rest: &mut &[u8]) -> Option<u32> {
+    let mut value = 0u32;
+    for shift in (0..32).step_by(7) {
+        let (byte, behind) = rest.split_first()?;
+        *rest = behind;
+        value |= u32::from(byte & 0x7f) << shift;
+        if byte & 0x80 == 0 {
+            return Some(value);
+        }
+    }
+    None
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{
+        convert,
+        table::Owned, //
+    };
+    use gimli::{
+        CfaRule,
+        DebugFrame,
+        LittleEndian,
+        Register,
+        UnwindContext,
+        UnwindSection, //
+    };
+    use std::{
+        env,
+        fs,
+        process::Command, //
+    };
+
+    /// What the linker has written for debuggers, of a program with goroutines, maps, and a collector.
+    #[test]
+    fn go_says_the_same_to_debuggers() {
+        let directory = env::temp_dir().join(format!("convert-go-{}", std::process::id()));
+        fs::create_dir_all(&directory).unwrap();
+        let source = concat!(
+            env!("CARGO_MANIFEST_DIR"),
+            "/../../tests/truth/programs/debian/load.go"
+        );
+        let program = directory.join("program");
+        // What it compiles of its library takes a minute, and is kept where all else is.
+        let cache = env::var_os("CARGO_TARGET_DIR").map_or(directory.clone(), Into::into);
+        for mode in ["exe", "pie"] {
+            let status = Command::new("go")
+                .args(["build", "-ldflags=-compressdwarf=false"])
+                .arg(format!("-buildmode={mode}"))
+                .arg("-o")
+                .args([program.as_os_str(), source.as_ref()])
+                .env("GOCACHE", cache.join("go"))
+                .env("GO111MODULE", "off")
+                .status()
+                .expect("go is there");
+            assert!(status.success(), "{mode}: {status}");
+            compare(&fs::read(&program).unwrap());
+        }
+        fs::remove_dir_all(&directory).unwrap();
+    }
+
+    fn compare(bytes: &[u8]) {
+        let converted = convert(bytes).unwrap();
+        let code = Code::of(bytes).unwrap();
+        let owned = Owned::new(&converted.section, &converted.beside, &code).unwrap();
+        let file = crate::parse(bytes).unwrap();
+        let data = file.section_by_name(".debug_frame").unwrap();
+        let mut section = DebugFrame::new(data.data().unwrap(), LittleEndian);
+        section.set_address_size(8);
+        let bases = Default::default();
+        let (mut said, mut unsaid, mut by_fp) = (0u64, 0u64, 0u64);
+        let mut context = UnwindContext::new();
+        let mut entries = section.entries(&bases);
+        while let Some(entry) = entries.next().unwrap() {
+            let gimli::CieOrFde::Fde(partial) = entry else {
+                continue;
+            };
+            let fde = partial.parse(DebugFrame::cie_from_offset).unwrap();
+            let mut rows = fde.rows(&section, &bases, &mut context).unwrap();
+            while let Some(row) = rows.next_row().unwrap() {
+                let CfaRule::RegisterAndOffset { register, offset } = *row.cfa() else {
+                    panic!("{:?}", row.cfa());
+                };
+                assert_eq!(register, Register(7));
+                // The last one of a function has no code.
+                let (start, end) = (row.start_address(), row.end_address());
+                for at in [start, end.wrapping_sub(1)]
+                    .into_iter()
+                    .filter(|_| start < end)
+                {
+                    match owned.table().find(at) {
+                        Some(rule) if rule.is_outermost() => {}
+                        Some(rule) if rule.cfa.base == Base::Fp => by_fp += 1,
+                        Some(rule) => {
+                            assert_eq!(
+                                (rule.cfa.base, i64::from(rule.cfa.offset)),
+                                (Base::Sp, offset),
+                                "{at:#x}"
+                            );
+                            assert_eq!(rule.ra, Location::AtCfa(-8));
+                            said += 1;
+                        }
+                        None => unsaid += 1,
+                    }
+                }
+            }
+        }
+        assert!(said > 10_000, "{said}");
+        assert!(unsaid * 100 < said, "{unsaid} of {said} are not said");
+        assert!(by_fp > 2, "{by_fp}");
+    }
+}

@@ -1,11 +1,12 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: GPL-2.0-only
-"""Whether stacks reach the instructions that a program begins with, as addresses alone tell.
+"""Whether stacks reach the instructions that a program or a thread begins with, as addresses alone tell.
 
 usage: whole.py FILE... <TEXT
 
 FILEs are the program and ld.so. TEXT is what `perf script --show-mmap-events -F comm,time,event,ip`
-prints; or a process's maps, and then stacks in that form, as bpftrace prints them.
+prints; or a process's maps, and then stacks in that form, as bpftrace prints them. A thread begins right
+behind its system call, in libc.
 
 Prints how many stacks there are, how many of them are whole, and how long after the first stack the last
 one is that is not, in milliseconds; -1 if all are.
@@ -18,29 +19,44 @@ import sys
 # The most code that a program begins with, in bytes.
 BEGINNING = 96
 
-MAPPED = (re.compile(r"PERF_RECORD_MMAP2? .*\[0x(?P<start>[0-9a-f]+)\(.* @ (0x)?(?P<offset>[0-9a-f]+) .*/(?P<name>\S+)$"),
-          re.compile(r"(?P<start>[0-9a-f]+)-[0-9a-f]+ r.xp (?P<offset>[0-9a-f]+) .*/(?P<name>\S+)$"))
+MAPPED = (re.compile(r"PERF_RECORD_MMAP2? .*\[0x(?P<start>[0-9a-f]+)\(.* @ (0x)?(?P<offset>[0-9a-f]+) .* (?P<path>/\S+)$"),
+          re.compile(r"(?P<start>[0-9a-f]+)-[0-9a-f]+ r.xp (?P<offset>[0-9a-f]+) .* (?P<path>/\S+)$"))
+SEGMENT = re.compile(r"\s+LOAD\s+(0x[0-9a-f]+) (0x[0-9a-f]+) \S+ (0x[0-9a-f]+) \S+ R.E")
+SYSCALL = b"\x0f\x05"
 STACK = re.compile(r"\s*\S+\s+(?P<time>[0-9.]+):\s+\S")
 ADDRESS = re.compile(r"\s*(0x)?(?P<address>[0-9a-f]+)\s*$")
 
 
+def entry(path):
+    """Where in the file the instructions are that it begins with."""
+    text = subprocess.run(["readelf", "-hlW", path], capture_output=True, text=True, check=True).stdout
+    address = int(re.search(r"Entry point address:\s*(0x[0-9a-f]+)", text)[1], 16)
+    for offset, start, size in ([int(number, 16) for number in found] for found in SEGMENT.findall(text)):
+        if 0 <= address - start < size:
+            return address - start + offset
+    sys.exit(f"{path}: no segment has the entry point")
+
+
 def main():
-    entries = {}
-    for path in sys.argv[1:]:
-        header = subprocess.run(["readelf", "-hW", path], capture_output=True, text=True, check=True).stdout
-        entries[path.rsplit("/", 1)[1]] = int(re.search(r"Entry point address:\s*(0x[0-9a-f]+)", header)[1], 16)
-    starts, stacks = [], []
+    entries = {path.rsplit("/", 1)[1]: entry(path) for path in sys.argv[1:]}
+    starts, threads, stacks = [], set(), []
     for line in sys.stdin:
         line = line.rstrip()
         mapped = next(filter(None, (form.search(line) for form in MAPPED)), None)
-        if mapped and mapped["name"] in entries:
-            # These files lie in memory as they do in the file.
-            starts.append(int(mapped["start"], 16) - int(mapped["offset"], 16) + entries[mapped["name"]])
+        if mapped:
+            name = mapped["path"].rsplit("/", 1)[1]
+            base = int(mapped["start"], 16) - int(mapped["offset"], 16)
+            if name in entries:
+                starts.append(base + entries[name])
+            if name.startswith("libc.so"):
+                with open(mapped["path"], "rb") as file:
+                    threads |= {base + found.end() for found in re.finditer(re.escape(SYSCALL), file.read())}
         elif found := STACK.match(line):
             stacks.append((float(found["time"]), []))
         elif (found := ADDRESS.match(line)) and stacks:
             stacks[-1][1].append(int(found["address"], 16))
-    stacks = [(time, any(0 <= chain[-1] - start < BEGINNING for start in starts)) for time, chain in stacks if chain]
+    stacks = [(time, any(0 <= chain[-1] - start < BEGINNING for start in starts)
+               or (len(chain) > 1 and chain[-1] in threads)) for time, chain in stacks if chain]
     if not stacks:
         sys.exit("no stacks")
     missing = [int((time - stacks[0][0]) * 1000) for time, whole in stacks if not whole]

@@ -177,7 +177,35 @@ pub const LIMITS: &[Limit] = &[
                 && i64::from(cfa.offset) == *offset
         },
     },
+    Limit {
+        name: "go-other-stack",
+        what: "Go tells debuggers where the return address is from the stack pointer on, also where a \
+               function has just taken another stack, as runtime.systemstack; its frame is where the \
+               frame pointer points to",
+        is: |case| {
+            let rule = Rule::amd64(Base::Fp, 16, Location::AtCfa(-16));
+            let by_sp = |row: &Row| matches!(row.cfa, Cfa::Register(RSP, _));
+            case.by == By::Rows
+                && case.rule == Some(rule)
+                && case.truth.is_ok_and(by_sp)
+                && case
+                    .file
+                    .bytes_at(case.address.wrapping_sub(BEHIND))
+                    .get(..BEHIND as usize)
+                    .is_some_and(takes_stack)
+        },
+    },
 ];
+
+/// How far behind the instruction that takes another stack its functions call, in bytes.
+const BEHIND: u64 = 32;
+
+/// Whether there is a `mov` from memory to rsp.
+fn takes_stack(code: &[u8]) -> bool {
+    code.windows(3).any(
+        |bytes| matches!(*bytes, [0x48 | 0x49, 0x8b, to] if to & 0x38 == 0x20 && to & 0xc0 != 0xc0),
+    )
+}
 
 /// Whether the code at a run-time address is that by which a handler returns to the kernel, which
 /// musl has no .eh_frame for: `mov $15, %rax; syscall`, with its call still to come. What Linux has
@@ -246,6 +274,18 @@ mod tests {
         }
         assert_eq!(stop(rule(Base::Sp, 98328), Err(Why::NoEntry)), None);
         assert_eq!(stop(None, Ok(&r11)), None);
+    }
+
+    #[test]
+    fn stacks_are_taken_from_memory() {
+        // Of runtime.systemstack: mov 0x38(%rdx),%rsp; mov %rdi,%rdx; mov (%rdi),%rdi; call *%rdi
+        assert!(takes_stack(
+            b"\x48\x8b\x62\x38\x48\x89\xfa\x48\x8b\x3f\xff\xd7"
+        ));
+        // mov %rdx,%rsp; mov 0x38(%rdx),%rdi; mov %rsp,0x38(%rdx)
+        assert!(!takes_stack(
+            b"\x48\x8b\xe2\x48\x8b\x7a\x38\x48\x89\x62\x38"
+        ));
     }
 
     #[test]

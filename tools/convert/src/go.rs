@@ -39,8 +39,12 @@ const SP_WRITE: u8 = 2;
 /// Nothing has called them: a goroutine's end, and what a program begins with.
 const OUTERMOST: [&[u8]; 2] = [b"runtime.goexit", b"runtime.rt0_go"];
 /// What returns from here is no call: in a new thread nothing, and the kernel to what a signal has
-/// interrupted.
-const UNSAID: [&[u8]; 2] = [b"runtime.clone", b"runtime.sigreturn__sigaction"];
+/// interrupted. And who has called `mcall` may be running elsewhere by now.
+const UNSAID: [&[u8]; 3] = [
+    b"runtime.clone",
+    b"runtime.mcall",
+    b"runtime.sigreturn__sigaction",
+];
 
 const PUSH_RBP: &[u8] = b"\x55";
 const MOV_RSP_RBP: &[u8] = b"\x48\x89\xe5";
@@ -135,14 +139,10 @@ impl<'a> Table<'a> {
         if OUTERMOST.contains(&name) {
             report.rows += 1;
             report.said += 1;
-            extend(
-                &mut None,
-                &mut found.functions,
-                start,
-                end,
-                false,
-                Rule::OUTERMOST,
-            );
+            let mut open = None;
+            let to = &mut found.functions;
+            extend(&mut open, to, start, end, false, Rule::OUTERMOST);
+            to.extend(open);
             return Some(());
         }
         // The address behind `push %rbp`, and the one from which on the frame pointer is that of the frame.
@@ -313,7 +313,7 @@ mod tests {
         let mut section = DebugFrame::new(data.data().unwrap(), LittleEndian);
         section.set_address_size(8);
         let bases = Default::default();
-        let (mut said, mut unsaid, mut by_fp) = (0u64, 0u64, 0u64);
+        let (mut said, mut unsaid, mut by_fp, mut outermost) = (0u64, 0u64, 0u64, 0u64);
         let mut context = UnwindContext::new();
         let mut entries = section.entries(&bases);
         while let Some(entry) = entries.next().unwrap() {
@@ -334,7 +334,7 @@ mod tests {
                     .filter(|_| start < end)
                 {
                     match owned.table().find(at) {
-                        Some(rule) if rule.is_outermost() => {}
+                        Some(rule) if rule.is_outermost() => outermost += 1,
                         Some(rule) if rule.cfa.base == Base::Fp => by_fp += 1,
                         Some(rule) => {
                             assert_eq!(
@@ -353,5 +353,6 @@ mod tests {
         assert!(said > 10_000, "{said}");
         assert!(unsaid * 100 < said, "{unsaid} of {said} are not said");
         assert!(by_fp > 2, "{by_fp}");
+        assert!(outermost > 2, "{outermost}");
     }
 }

@@ -5,8 +5,8 @@
 usage: whole.py FILE... <TEXT
 
 FILEs are the program and ld.so. TEXT is what `perf script --show-mmap-events -F comm,time,event,ip`
-prints; or a process's maps, and then stacks in that form, as bpftrace prints them. A thread begins right
-behind its system call, in libc.
+prints; or a process's maps, and then stacks in that form, as bpftrace prints them. A thread begins
+behind the call that follows its system call, in libc.
 
 Prints how many stacks there are, how many of them are whole, and how long after the first stack the last
 one is that is not, in milliseconds; -1 if all are.
@@ -22,7 +22,8 @@ BEGINNING = 96
 MAPPED = (re.compile(r"PERF_RECORD_MMAP2? .*\[0x(?P<start>[0-9a-f]+)\(.* @ (0x)?(?P<offset>[0-9a-f]+) .* (?P<path>/\S+)$"),
           re.compile(r"(?P<start>[0-9a-f]+)-[0-9a-f]+ r.xp (?P<offset>[0-9a-f]+) .* (?P<path>/\S+)$"))
 SEGMENT = re.compile(r"\s+LOAD\s+(0x[0-9a-f]+) (0x[0-9a-f]+) \S+ (0x[0-9a-f]+) \S+ R.E")
-SYSCALL = b"\x0f\x05"
+# syscall; and on the new stack call *%rdx.
+THREAD = re.compile(rb"\x0f\x05.{1,48}?\xff\xd2", re.DOTALL)
 STACK = re.compile(r"\s*\S+\s+(?P<time>[0-9.]+):\s+\S")
 ADDRESS = re.compile(r"\s*(0x)?(?P<address>[0-9a-f]+)\s*$")
 
@@ -50,7 +51,7 @@ def main():
                 starts.append(base + entries[name])
             if name.startswith("libc.so"):
                 with open(mapped["path"], "rb") as file:
-                    threads |= {base + found.end() for found in re.finditer(re.escape(SYSCALL), file.read())}
+                    threads |= {base + found.end() for found in THREAD.finditer(file.read())}
         elif found := STACK.match(line):
             stacks.append((float(found["time"]), []))
         elif (found := ADDRESS.match(line)) and stacks:

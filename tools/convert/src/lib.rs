@@ -60,7 +60,9 @@ impl fmt::Display for Error {
             Error::NotElf(error) => write!(f, "no ELF file that can be read: {error}"),
             Error::Machine => f.write_str("not for AMD64, and only that is converted"),
             Error::NoCode => f.write_str("no code of it is loaded: is it an object file?"),
-            Error::NoTable => f.write_str("there is nothing to make rows of: no .eh_frame, and not what Go 1.20 and later have"),
+            Error::NoTable => f.write_str(
+                "there is nothing to make rows of: no .eh_frame, and not what Go 1.20 and later have",
+            ),
             Error::Broken(error) => write!(f, ".eh_frame is broken: {error}"),
             Error::TooLarge => f.write_str("more than one section can hold"),
         }

@@ -100,6 +100,16 @@ attached() {
 	done
 }
 
+# listen PID - has bpftrace write the stacks of a process, as whole.py reads them, to /tmp/bpf.text, but not
+# those of a shell that waits to become it; leaves its own PID in `tracer`.
+listen() {
+	bpftrace -e 'BEGIN { printf("attached\n"); } profile:hz:499 /pid == '"$1"' && comm != "busybox"/ {
+		printf("one %llu.%09llu: profile\n%s\n", nsecs / 1000000000, nsecs % 1000000000, ustack(raw, 127)); }' \
+		>/tmp/bpf.text 2>/tmp/bpf.log &
+	tracer=$!
+	attached /tmp/bpf.text
+}
+
 # A new guest's first recording has hundreds of samples of perf and the loader being read.
 first_recording() {
 	perf record -q -o /tmp/first.data -e cpu-clock -F 999 --call-graph fp -- "$PROGRAMS/pie" 1 >/dev/null 2>&1

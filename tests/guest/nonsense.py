@@ -69,8 +69,6 @@ def structure(size):
     return body
 
 
-
-
 def is_enough():
     return seen[ADD, 0] >= 10 and seen[ADD, errno.EBADMSG] >= 10 and sum(seen.values()) >= 500
 

@@ -81,7 +81,7 @@ impl Plain {
         (self != Plain::NONE).then(|| Rule::amd64(base, self.cfa() as i32, fp))
     }
 
-    /// Others have others.
+    /// The word: rules that differ have words that differ.
     pub(super) const fn bits(self) -> u64 {
         self.0
     }

@@ -19,7 +19,7 @@ if dmesg | grep 'Disabling lock debugging'; then exit 125; fi
 dmesg -C
 
 STATS=/sys/kernel/debug/sframe_unwind/stats
-export PATH=/src/tests/guest/bin:$PATH # for perf
+/src/tests/guest/fewer-symbols
 export PERF_BUILDID_DIR=/tmp/buildid
 
 # check NAME COMMAND... - one test; its output is shown if it fails, its time if it is long.

@@ -38,16 +38,22 @@ check() {
 # record NAME VERDICT PERF-OPTIONS... -- PROGRAM [ARGUMENT...] SECONDS
 # Leaves NAME.data and NAME.chain, and a line that says by what VERDICT they are judged.
 record() {
-	local name=$1 verdict=$2 options=() CHAIN_FILE=/share/$1.chain program samples enough=0 tries=3
+	local name=$1 verdict=$2 options=() CHAIN_FILE=/share/$1.chain program samples started enough=0 tries=3
 	shift 2
 	while [ "$1" != -- ]; do options+=("$1"); shift; done
 	shift
 	program=("$PROGRAMS/$1" "${@:2}")
 	"$PROGRAMS/$1" 0 >/dev/null 2>&1 # read once, so that no recording is of reading it
+	started=${EPOCHREALTIME/./}
+	"$PROGRAMS/$1" 0 >/dev/null 2>&1
+	started=$(((${EPOCHREALTIME/./} - started) / 1000))
 	# By itself perf takes all registers for dwarf, and would take fewer if asked for one.
 	[ "$verdict" = dwarf ] || options+=(--user-regs=r12)
-	# A busy host leaves the guest little of a CPU. What start-up is of a recording counts, too.
-	case $DEBUG$verdict in 0complete | 0forked* | 0incomplete | 0frame-pointers) enough=600 ;; esac
+	# A busy host leaves the guest little of a CPU. What start-up is of a recording counts, too: a sample
+	# for each millisecond that it takes, and no more than a tenth of all.
+	case $DEBUG$verdict in
+	0complete | 0forked* | 0incomplete | 0frame-pointers) enough=$((started > 60 ? 10 * started : 600)) ;;
+	esac
 	# What is there already is of the same program, in front of what is recorded.
 	rm -f /tmp/before.chain
 	[ ! -e "$CHAIN_FILE" ] || cp "$CHAIN_FILE" /tmp/before.chain

@@ -12,6 +12,7 @@ Prints how many stacks there are, how many of them are whole, and how long after
 one is that is not, in milliseconds; -1 if all are.
 """
 
+import functools
 import re
 import subprocess
 import sys
@@ -38,6 +39,13 @@ def entry(path):
     sys.exit(f"{path}: no segment has the entry point")
 
 
+@functools.cache
+def behind_calls(path):
+    """Where in the file threads begin. It is mapped by each program."""
+    with open(path, "rb") as file:
+        return [found.end() for found in THREAD.finditer(file.read())]
+
+
 def main():
     entries = {path.rsplit("/", 1)[1]: entry(path) for path in sys.argv[1:]}
     starts, threads, stacks = [], set(), []
@@ -50,8 +58,7 @@ def main():
             if name in entries:
                 starts.append(base + entries[name])
             if name.startswith("libc.so"):
-                with open(mapped["path"], "rb") as file:
-                    threads |= {base + found.end() for found in THREAD.finditer(file.read())}
+                threads.update(base + offset for offset in behind_calls(mapped["path"]))
         elif found := STACK.match(line):
             stacks.append((float(found["time"]), []))
         elif (found := ADDRESS.match(line)) and stacks:

@@ -9,7 +9,10 @@
 //! once it needs a frame.
 
 use object::{
-    read::elf::ElfFile64,
+    read::elf::{
+        ElfFile64,
+        ElfSection64, //
+    },
     Endianness,
     Object,
     ObjectSection, //
@@ -78,6 +81,15 @@ struct Found {
     odd: u32,
 }
 
+/// Where the table is: Go's linker names it so, and so in programs that may be anywhere.
+fn section<'data, 'file>(
+    file: &'file ElfFile64<'data, Endianness>,
+) -> Option<ElfSection64<'data, 'file, Endianness>> {
+    [".gopclntab", ".data.rel.ro.gopclntab"]
+        .iter()
+        .find_map(|name| file.section_by_name(name))
+}
+
 /// A `pclntab`.
 struct Table<'a> {
     bytes: &'a [u8],
@@ -94,10 +106,7 @@ struct Table<'a> {
 
 impl<'a> Table<'a> {
     fn find(file: &ElfFile64<'a, Endianness>) -> Option<Table<'a>> {
-        let section = [".gopclntab", ".data.rel.ro.gopclntab"]
-            .iter()
-            .find_map(|name| file.section_by_name(name))?;
-        let bytes = section.data().ok()?;
+        let bytes = section(file)?.data().ok()?;
         let [_, _, quantum, pointer] = at(bytes, 4)?;
         if u32::from_le_bytes(at(bytes, 0)?) != MAGIC || pointer != POINTER {
             return None;
@@ -314,9 +323,7 @@ mod tests {
     /// Whatever a header says of lengths and places, it comes to an end.
     fn headers_that_lie(bytes: &[u8]) {
         let file = crate::parse(bytes).unwrap();
-        let names = [".gopclntab", ".data.rel.ro.gopclntab"];
-        let section = names.iter().find_map(|name| file.section_by_name(name));
-        let start = section.unwrap().file_range().unwrap().0 as usize;
+        let start = section(&file).unwrap().file_range().unwrap().0 as usize;
         for field in (8..72).step_by(8) {
             let mut lies = bytes.to_vec();
             lies[start + field..][..8].fill(0xff);

@@ -5,7 +5,6 @@
 use std::{
     collections::{
         BTreeMap,
-        BTreeSet,
         VecDeque, //
     },
     fs::{
@@ -86,6 +85,15 @@ struct Job {
     /// Whether the kernel has met its code. If not, a process that has met some other file's has mapped
     /// it, and will be there soon.
     met: bool,
+    /// When it was asked for.
+    since: Instant,
+}
+
+impl Job {
+    fn new(want: Want, met: bool) -> Job {
+        let since = Instant::now();
+        Job { want, met, since }
+    }
 }
 
 /// A file that is at work.
@@ -106,7 +114,8 @@ impl Busy {
 struct Jobs {
     waiting: BTreeMap<u32, VecDeque<Job>>,
     busy: BTreeMap<Key, Busy>,
-    done: BTreeSet<Key>,
+    /// And since when.
+    done: BTreeMap<Key, Instant>,
     /// Whose turn it was last.
     last: u32,
 }
@@ -120,7 +129,7 @@ impl Jobs {
         let same = |other: &Job| key(&other.want) == file;
         if self.busy.contains_key(&file)
             || self.busy.iter().any(stuck)
-            || !job.met && self.done.contains(&file)
+            || !job.met && self.done.contains_key(&file)
         {
             return;
         }
@@ -145,25 +154,31 @@ impl Jobs {
     /// The next one, user by user in turn. No user but root has all of the `workers`.
     fn take(&mut self, workers: usize) -> Option<(u32, Job)> {
         let most = workers.saturating_sub(1).max(1);
-        let busy = &self.busy;
-        let may = |(user, waiting): (&u32, &VecDeque<Job>)| {
-            let its = busy
-                .values()
-                .filter(|busy| busy.user == *user && !busy.is_stuck());
-            (!waiting.is_empty() && (*user == 0 || its.count() < most)).then_some(*user)
-        };
-        let behind = (Bound::Excluded(self.last), Bound::Unbounded);
-        let user = self.waiting.range(behind).find_map(may);
-        let user = user.or_else(|| self.waiting.range(..=self.last).find_map(may))?;
-        let waiting = self.waiting.get_mut(&user)?;
-        let job = waiting.pop_front()?;
-        if waiting.is_empty() {
-            self.waiting.remove(&user);
+        loop {
+            let busy = &self.busy;
+            let may = |(user, waiting): (&u32, &VecDeque<Job>)| {
+                let its = busy
+                    .values()
+                    .filter(|busy| busy.user == *user && !busy.is_stuck());
+                (!waiting.is_empty() && (*user == 0 || its.count() < most)).then_some(*user)
+            };
+            let behind = (Bound::Excluded(self.last), Bound::Unbounded);
+            let user = self.waiting.range(behind).find_map(may);
+            let user = user.or_else(|| self.waiting.range(..=self.last).find_map(may))?;
+            let waiting = self.waiting.get_mut(&user)?;
+            let job = waiting.pop_front()?;
+            if waiting.is_empty() {
+                self.waiting.remove(&user);
+            }
+            // Meanwhile it may have been met by another name.
+            if !job.met && self.done.contains_key(&key(&job.want)) {
+                continue;
+            }
+            self.last = user;
+            let since = Instant::now();
+            self.busy.insert(key(&job.want), Busy { user, since });
+            return Some((user, job));
         }
-        self.last = user;
-        let since = Instant::now();
-        self.busy.insert(key(&job.want), Busy { user, since });
-        Some((user, job))
     }
 
     /// It is at work no more.
@@ -177,7 +192,16 @@ impl Jobs {
         if self.done.len() >= MOST_DONE {
             self.done.clear();
         }
-        self.done.insert(key(want));
+        self.done.insert(key(want), Instant::now());
+    }
+
+    /// What is met is of an overlay's file below; what is mapped, of the overlay. Of a file that was met
+    /// and is mapped as `mapped`, tells whether it is at work or done by that name since it was asked for.
+    fn is_answered(&self, met: &Job, mapped: &Want) -> bool {
+        let name = key(mapped);
+        name != key(&met.want)
+            && (self.busy.contains_key(&name)
+                || self.done.get(&name).is_some_and(|when| *when >= met.since))
     }
 
     fn stuck(&self) -> usize {
@@ -213,20 +237,23 @@ pub(crate) fn run(json: bool) -> Result<(), String> {
             } else {
                 Vec::new()
             };
+            let mut is_answered = false;
             if !beside.is_empty() {
                 let mut open = lock();
                 for want in beside {
-                    // What is met is of an overlay's file below; what is mapped, of the overlay.
                     if want.start == job.want.start {
+                        is_answered = open.is_answered(&job, &want);
                         open.remember(&want);
                     } else {
-                        open.put(user, Job { want, met: false });
+                        open.put(user, Job::new(want, false));
                     }
                 }
                 drop(open);
                 changed.notify_all();
             }
-            answer(&device, &job, json);
+            if !is_answered {
+                answer(&device, &job, json);
+            }
             open = lock();
             open.finish(&job.want);
             // Another of its user's may be done now.
@@ -248,7 +275,7 @@ pub(crate) fn run(json: bool) -> Result<(), String> {
                     // Whoever has ended meanwhile may have been anybody.
                     let process = fs::metadata(format!("/proc/{}", want.pid));
                     let user = process.map_or(u32::MAX, |process| process.uid());
-                    lock().put(user, Job { want, met: true });
+                    lock().put(user, Job::new(want, true));
                     changed.notify_one();
                 }
             } else if !is_idle && lock().is_idle() {
@@ -359,13 +386,11 @@ mod tests {
     }
 
     fn met(device: u32, inode: u64) -> Job {
-        let want = want(device, inode);
-        Job { want, met: true }
+        Job::new(want(device, inode), true)
     }
 
     fn only_mapped(device: u32, inode: u64) -> Job {
-        let want = want(device, inode);
-        Job { want, met: false }
+        Job::new(want(device, inode), false)
     }
 
     /// Which inodes come next, until there is none.
@@ -431,6 +456,30 @@ mod tests {
         jobs.put(0, met(1, 5));
         assert_eq!(jobs.waiting[&0].len(), MOST_WAITING);
         assert_eq!(taken(&mut jobs, 2)[..2], [5, 0]);
+    }
+
+    #[test]
+    fn a_file_of_an_overlay_is_added_once() {
+        let (below, overlay) = (1, 2);
+        let mut jobs = Jobs::default();
+        // Mapped, and then met.
+        jobs.put(0, only_mapped(overlay, 1));
+        assert_eq!(taken(&mut jobs, 2), [1]);
+        let job = met(below, 1);
+        assert!(jobs.is_answered(&job, &want(overlay, 1)));
+        jobs.finish(&want(overlay, 1));
+        assert!(jobs.is_answered(&job, &want(overlay, 1)));
+        // The kernel has lost it since.
+        assert!(!jobs.is_answered(&met(below, 1), &want(overlay, 1)));
+        // Met, when it waits as mapped.
+        jobs.put(0, only_mapped(overlay, 2));
+        jobs.put(0, met(below, 2));
+        let (_, job) = jobs.take(2).unwrap();
+        assert!(!jobs.is_answered(&job, &want(overlay, 2)));
+        jobs.remember(&want(overlay, 2));
+        assert_eq!(taken(&mut jobs, 2), [0; 0]);
+        // Where there is no overlay it is at work itself.
+        assert!(!jobs.is_answered(&job, &job.want));
     }
 
     #[test]

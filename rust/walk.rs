@@ -27,7 +27,10 @@ use crate::{
             Walked,
             Words, //
         },
-        rule::Rule,
+        rule::{
+            Base,
+            Rule, //
+        },
         section::Search,
         unwind::{
             self,
@@ -123,10 +126,23 @@ fn frames(
         }
         let context = frame.sp;
         let (signal, source) = match rule_at(frame.pc, &known, &mapping, memory) {
-            Ok(Some(rule)) => match by_rule(&rule, &mut frame, &known, memory) {
-                Ok(()) => (rule.signal, Source::Rows),
-                Err(reason) => return reason,
-            },
+            Ok(Some(rule)) => {
+                let mut stepped = by_rule(&rule, &mut frame, &known, memory);
+                if stepped == Err(Reason::CfaNotRising)
+                    && has_left_a_stack(&rule, &frame, &known, memory)
+                {
+                    signals = match signals.checked_sub(1) {
+                        Some(left) => left,
+                        None => return Reason::Signals,
+                    };
+                    frame.sp = frame.fp;
+                    stepped = by_rule(&rule, &mut frame, &known, memory);
+                }
+                match stepped {
+                    Ok(()) => (rule.signal, Source::Rows),
+                    Err(reason) => return reason,
+                }
+            }
             Ok(None) => match without_rows(&mut frame, !known.is_lost(), &mapping, memory) {
                 Ok(()) => (false, Source::FramePointer),
                 Err(reason) => return reason,
@@ -430,6 +446,15 @@ fn by_rule(
             Stop::FpZero | Stop::FpBelowSp | Stop::FpMisaligned => Reason::NoRows,
         })?;
     take(step, frame)
+}
+
+/// Whether a frame is on another stack than what it has called, and its frame pointer points to it.
+#[inline(never)]
+fn has_left_a_stack(rule: &Rule, frame: &Frame, known: &Known<'_>, memory: &UserMemory) -> bool {
+    let code = frame.pc.wrapping_sub(const { code::TAKES_STACK as u64 });
+    known.is_lost()
+        && rule.cfa.base == Base::Fp
+        && memory.read(code).is_ok_and(|code| code::takes_stack(&code))
 }
 
 fn take(step: Step, frame: &mut Frame) -> Result<(), Reason> {

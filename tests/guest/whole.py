@@ -23,20 +23,23 @@ BEGINNING = 96
 MAPPED = (re.compile(r"PERF_RECORD_MMAP2? .*\[0x(?P<start>[0-9a-f]+)\(.* @ (0x)?(?P<offset>[0-9a-f]+) .* (?P<path>/\S+)$"),
           re.compile(r"(?P<start>[0-9a-f]+)-[0-9a-f]+ r.xp (?P<offset>[0-9a-f]+) .* (?P<path>/\S+)$"))
 SEGMENT = re.compile(r"\s+LOAD\s+(0x[0-9a-f]+) (0x[0-9a-f]+) \S+ (0x[0-9a-f]+) \S+ R.E")
+GO = re.compile(r"\s+[0-9]+: ([0-9a-f]+) +([0-9]+) FUNC .* "
+                r"runtime\.(?:goexit|rt0_go|clone|mcall|morestack)(?:\.abi0)?\n")
 # syscall; and on the new stack call *%rdx.
 THREAD = re.compile(rb"\x0f\x05.{1,48}?\xff\xd2", re.DOTALL)
 STACK = re.compile(r"\s*\S+\s+(?P<time>[0-9.]+):\s+\S")
 ADDRESS = re.compile(r"\s*(0x)?(?P<address>[0-9a-f]+)\s*$")
 
 
-def entry(path):
-    """Where in the file the instructions are that it begins with."""
-    text = subprocess.run(["readelf", "-hlW", path], capture_output=True, text=True, check=True).stdout
-    address = int(re.search(r"Entry point address:\s*(0x[0-9a-f]+)", text)[1], 16)
-    for offset, start, size in ([int(number, 16) for number in found] for found in SEGMENT.findall(text)):
-        if 0 <= address - start < size:
-            return address - start + offset
-    sys.exit(f"{path}: no segment has the entry point")
+def beginnings(path):
+    """Where in the file the instructions are that it begins with, and what it has of the functions in
+    which Go's stacks begin."""
+    text = subprocess.run(["readelf", "-hlsW", path], capture_output=True, text=True, check=True).stdout
+    segments = [[int(number, 16) for number in found] for found in SEGMENT.findall(text)]
+    begin = [(int(re.search(r"Entry point address:\s*(0x[0-9a-f]+)", text)[1], 16), BEGINNING)]
+    begin += [(int(address, 16), int(size)) for address, size in GO.findall(text)]
+    return [(address - start + offset, length) for address, length in begin
+            for offset, start, size in segments if 0 <= address - start < size]
 
 
 @functools.cache
@@ -47,7 +50,7 @@ def behind_calls(path):
 
 
 def main():
-    entries = {path.rsplit("/", 1)[1]: entry(path) for path in sys.argv[1:]}
+    known = {path.rsplit("/", 1)[1]: beginnings(path) for path in sys.argv[1:]}
     starts, threads, stacks = [], set(), []
     for line in sys.stdin:
         line = line.rstrip()
@@ -55,15 +58,14 @@ def main():
         if mapped:
             name = mapped["path"].rsplit("/", 1)[1]
             base = int(mapped["start"], 16) - int(mapped["offset"], 16)
-            if name in entries:
-                starts.append(base + entries[name])
+            starts += [(base + offset, length) for offset, length in known.get(name, [])]
             if name.startswith("libc.so"):
                 threads.update(base + offset for offset in behind_calls(mapped["path"]))
         elif found := STACK.match(line):
             stacks.append((float(found["time"]), []))
         elif (found := ADDRESS.match(line)) and stacks:
             stacks[-1][1].append(int(found["address"], 16))
-    stacks = [(time, any(0 <= chain[-1] - start < BEGINNING for start in starts)
+    stacks = [(time, any(0 <= chain[-1] - start < length for start, length in starts)
                or (len(chain) > 1 and chain[-1] in threads)) for time, chain in stacks if chain]
     if not stacks:
         sys.exit("no stacks")

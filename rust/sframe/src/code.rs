@@ -410,6 +410,35 @@ pub fn is_ordinary(before: u64, at: u64) -> bool {
         || at as u32 == MOVE)
 }
 
+/// How many bytes in front of a return address [`takes_stack`] looks at.
+pub const TAKES_STACK: usize = 48;
+
+/// Whether a function may have called on another stack than its own: whether there is, in `code`, which
+/// is what lies in front of the return address, `mov N(%REGISTER), %rsp`, or `mov %REGISTER, %rsp` of
+/// any register but rbp.
+///
+/// Its frame is where its frame pointer points to, and that may be below the stack pointer of what it
+/// has called. Go's runtime.systemstack is such a function.
+pub fn takes_stack(code: &[u8; TAKES_STACK]) -> bool {
+    const RSP: u8 = 4;
+    const RBP: u8 = 5;
+
+    code.windows(3).any(|bytes| {
+        let [prefix, opcode, operands] = *bytes else {
+            return false;
+        };
+        let (mode, first, second) = (operands >> 6, (operands >> 3) & 7, operands & 7);
+        match (prefix, opcode, mode) {
+            (0x48 | 0x49, 0x8b, 1) => first == RSP && second != RSP,
+            (0x48, 0x8b, 3) => first == RSP && second != RBP,
+            (0x49, 0x8b, 3) => first == RSP,
+            (0x48, 0x89, 3) => second == RSP && first != RBP,
+            (0x4c, 0x89, 3) => second == RSP,
+            _ => false,
+        }
+    })
+}
+
 const CALL_RELATIVE: u8 = 0xe8;
 const GROUP_5: u8 = 0xff;
 const CALL_NEAR: u8 = 2;
@@ -454,6 +483,41 @@ fn length(modrm: u8, sib: u8) -> Option<usize> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn stacks_are_taken_from_elsewhere() {
+        let takes = |code: &[u8]| {
+            let mut before = [0x90; TAKES_STACK];
+            before[TAKES_STACK - code.len()..].copy_from_slice(code);
+            takes_stack(&before)
+        };
+        // runtime.systemstack: mov 0x38(%rdx),%rsp; mov %rdi,%rdx; mov (%rdi),%rdi; call *%rdi
+        assert!(takes(b"\x48\x8b\x62\x38\x48\x89\xfa\x48\x8b\x3f\xff\xd7"));
+        // mov 0x38(%r14),%rsp; mov %rdx,%rsp; mov %r12,%rsp; the last two once more, as Go writes them.
+        for code in [
+            b"\x49\x8b\x66\x38",
+            b"\x48\x89\xd4\x90",
+            b"\x4c\x89\xe4\x90",
+            b"\x48\x8b\xe2\x90",
+            b"\x49\x8b\xe4\x90",
+        ] {
+            assert!(takes(code), "{code:x?}");
+        }
+        // mov 0x38(%rdx),%rdi; mov %rsp,0x38(%rdx); mov 0x38(%rsp),%rdx; mov %rbp,%rsp, both ways; mov
+        // %rsp,%rbp; sub $16,%rsp; lea 0x38(%rdx),%rsp, which is no stack that anyone has kept.
+        for code in [
+            b"\x48\x8b\x7a\x38",
+            b"\x48\x89\x62\x38",
+            b"\x48\x8b\x54\x24",
+            b"\x48\x89\xec\x90",
+            b"\x48\x8b\xe5\x90",
+            b"\x48\x89\xe5\x90",
+            b"\x48\x83\xec\x10",
+            b"\x48\x8d\x62\x38",
+        ] {
+            assert!(!takes(code), "{code:x?}");
+        }
+    }
 
     #[test]
     fn who_has_called_clone_returns() {

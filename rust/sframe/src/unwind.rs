@@ -4,8 +4,9 @@
 //!
 //! Neither the rule nor the registers nor the stack can be trusted. So each step has to rise on
 //! the stack: a walk always ends. Only what a signal interrupted may be anywhere, for its handler
-//! may have a stack of its own: who walks takes no more than [`MAX_SIGNALS`] of such steps. Whether
-//! an address that comes out of a step lies in code is for the caller to find out.
+//! may have a stack of its own, and what has called on another stack by itself
+//! ([`takes_stack`](super::code::takes_stack)): who walks takes no more than [`MAX_SIGNALS`] of such
+//! steps. Whether an address that comes out of a step lies in code is for the caller to find out.
 
 use super::{
     abi::Abi,
@@ -20,7 +21,8 @@ use super::{
 /// The size of a stack slot, and the alignment of the CFA, in bytes.
 const SLOT: u64 = 8;
 
-/// How many steps by a rule with [`Rule::signal`] a walk may take. Nested handlers are few.
+/// How many steps a walk may take by a rule with [`Rule::signal`], or to a stack that was left. Nested
+/// handlers are few.
 pub const MAX_SIGNALS: u32 = 16;
 
 /// Reads the memory of the process that is unwound, at run-time addresses.

@@ -6,10 +6,13 @@
 //! A limit is found by the instructions at the address or by what both tables say there, never by
 //! a name or an address alone. So none hides more than it says.
 
-use sframe::rule::{
-    Base,
-    Location,
-    Rule, //
+use sframe::{
+    code,
+    rule::{
+        Base,
+        Location,
+        Rule, //
+    }, //
 };
 
 use crate::dwarf::{
@@ -190,22 +193,12 @@ pub const LIMITS: &[Limit] = &[
                 && case.truth.is_ok_and(by_sp)
                 && case
                     .file
-                    .bytes_at(case.address.wrapping_sub(BEHIND))
-                    .get(..BEHIND as usize)
-                    .is_some_and(takes_stack)
+                    .bytes_at(case.address.wrapping_sub(code::TAKES_STACK as u64))
+                    .first_chunk()
+                    .is_some_and(code::takes_stack)
         },
     },
 ];
-
-/// How far behind the instruction that takes another stack its functions call, in bytes.
-const BEHIND: u64 = 32;
-
-/// Whether there is a `mov` from memory to rsp.
-fn takes_stack(code: &[u8]) -> bool {
-    code.windows(3).any(
-        |bytes| matches!(*bytes, [0x48 | 0x49, 0x8b, to] if to & 0x38 == 0x20 && to & 0xc0 != 0xc0),
-    )
-}
 
 /// Whether the code at a run-time address is that by which a handler returns to the kernel, which
 /// musl has no .eh_frame for: `mov $15, %rax; syscall`, with its call still to come. What Linux has
@@ -274,18 +267,6 @@ mod tests {
         }
         assert_eq!(stop(rule(Base::Sp, 98328), Err(Why::NoEntry)), None);
         assert_eq!(stop(None, Ok(&r11)), None);
-    }
-
-    #[test]
-    fn stacks_are_taken_from_memory() {
-        // Of runtime.systemstack: mov 0x38(%rdx),%rsp; mov %rdi,%rdx; mov (%rdi),%rdi; call *%rdi
-        assert!(takes_stack(
-            b"\x48\x8b\x62\x38\x48\x89\xfa\x48\x8b\x3f\xff\xd7"
-        ));
-        // mov %rdx,%rsp; mov 0x38(%rdx),%rdi; mov %rsp,0x38(%rdx)
-        assert!(!takes_stack(
-            b"\x48\x8b\xe2\x48\x8b\x7a\x38\x48\x89\x62\x38"
-        ));
     }
 
     #[test]

@@ -41,15 +41,16 @@ const SP_WRITE: u8 = 2;
 
 /// Nothing has called them: a goroutine's end, and what a program begins with.
 const OUTERMOST: [&[u8]; 2] = [b"runtime.goexit", b"runtime.rt0_go"];
-/// What returns from here is no call: in a new thread nothing, and the kernel to what a signal has
-/// interrupted. And who has called `mcall` may be running elsewhere by now.
-const UNSAID: [&[u8]; 3] = [
-    b"runtime.clone",
-    b"runtime.mcall",
-    b"runtime.sigreturn__sigaction",
-];
+/// What these call has a stack of its own, that of a thread: whoever called them has another one, and may
+/// be running elsewhere by now. Go's own stacks end there, too.
+const BEGINNING: [&[u8]; 3] = [b"runtime.clone", b"runtime.mcall", b"runtime.morestack"];
+/// What they return to takes all registers from what the kernel has saved, the frame pointer too.
+const HANDLERS: [&[u8]; 2] = [b"runtime.sigtramp", b"runtime.sigprofNonGoWrapper"];
+/// Returns to what a signal has interrupted.
+const UNSAID: &[u8] = b"runtime.sigreturn__sigaction";
 
 const PUSH_RBP: &[u8] = b"\x55";
+const SYSCALL: &[u8] = b"\x0f\x05";
 const MOV_RSP_RBP: &[u8] = b"\x48\x89\xe5";
 
 /// The functions that Go has made. There are none if the table is of another kind, or what it says does
@@ -144,9 +145,15 @@ impl<'a> Table<'a> {
         let [flags] = at(self.bytes, about + 41)?;
         let parts = self.parts(self.number(about + 16)?, start, next)?;
         let end = parts.last()?.1;
-        if !code.holds(start, end - 1) || UNSAID.contains(&name) {
+        if !code.holds(start, end - 1) || name == UNSAID {
             return None;
         }
+        // From where on it may have another stack than its own.
+        let taken = behind_taking_a_stack(code, start, end);
+        let last = match BEGINNING.contains(&name) {
+            true => taken?,
+            false => end,
+        };
         let report = &mut found.report;
         if OUTERMOST.contains(&name) {
             report.rows += 1;
@@ -170,18 +177,30 @@ impl<'a> Table<'a> {
         let framed = pushed
             .filter(|from| code.at(*from).starts_with(MOV_RSP_RBP))
             .map(|from| from + MOV_RSP_RBP.len() as u64);
+        let fp = match pushed {
+            Some(_) => Some(Location::AtCfa(-16)),
+            None => HANDLERS.contains(&name).then_some(Location::Unchanged),
+        };
         let mut open = None;
         for (from, to, below) in parts {
-            // Where the stack may be another one by now, only the frame pointer tells.
-            let middle = match (flags & SP_WRITE != 0, framed) {
-                (true, Some(framed)) if below > 0 => framed.clamp(from, to),
-                (true, None) => from,
+            let to = to.min(last);
+            if from >= to {
+                break;
+            }
+            // Where the stack may be another one by now, only the frame pointer tells. (By a system call,
+            // too, a thread gets one.)
+            let middle = match (flags & SP_WRITE != 0, framed, taken) {
+                (true, Some(framed), _) if below > 0 => framed.clamp(from, to),
+                (true, None, Some(taken)) if !calls_system(code, start, taken) => {
+                    taken.clamp(from, to)
+                }
+                (true, None, _) => from,
                 _ => to,
             };
             report.rows += 1;
             report.said += 1;
             for (from, to, rule) in [
-                (from, middle, by_stack_pointer(below, pushed.is_some())),
+                (from, middle, by_stack_pointer(below, fp)),
                 (middle, to, by_frame_pointer(framed.is_some())),
             ] {
                 match rule {
@@ -194,6 +213,18 @@ impl<'a> Table<'a> {
                     }
                 }
             }
+        }
+        if last < end {
+            report.rows += 1;
+            report.said += 1;
+            extend(
+                &mut open,
+                &mut found.functions,
+                last,
+                end,
+                false,
+                Rule::OUTERMOST,
+            );
         }
         found.functions.extend(open);
         Some(())
@@ -228,8 +259,31 @@ impl<'a> Table<'a> {
     }
 }
 
-/// The rule where the stack pointer is so far below the return address.
-fn by_stack_pointer(below: i64, has_pushed: bool) -> Result<Rule, Unsaid> {
+/// Whether there is a system call among the instructions from the first address on.
+fn calls_system(code: &Code<'_>, start: u64, end: u64) -> bool {
+    let mut at = code.at(start).windows(2).zip(start..end);
+    at.any(|(bytes, _)| bytes == SYSCALL)
+}
+
+/// The address behind the instruction by which a function takes another stack, if there is just one:
+/// `mov N(%REGISTER), %rsp`, `mov (%REGISTER), %rsp`, or `mov %rsi, %rsp`.
+fn behind_taking_a_stack(code: &Code<'_>, start: u64, end: u64) -> Option<u64> {
+    let bytes = code.at(start).get(..usize::try_from(end - start).ok()?)?;
+    let mut behind = bytes
+        .windows(4)
+        .zip(start..)
+        .filter_map(|(bytes, at)| match *bytes {
+            [0x48 | 0x49, 0x8b, to, _] if to & 0xf8 == 0x60 && to & 7 != 4 => Some(at + 4),
+            [0x48 | 0x49, 0x8b, to, _] if to & 0xf8 == 0x20 && to & 6 != 4 => Some(at + 3),
+            [0x48, 0x89, 0xf4, _] => Some(at + 3),
+            _ => None,
+        });
+    behind.next().filter(|_| behind.next().is_none())
+}
+
+/// The rule where the stack pointer is so far below the return address; `fp` is where the frame pointer is
+/// once it is not at it any more.
+fn by_stack_pointer(below: i64, fp: Option<Location>) -> Result<Rule, Unsaid> {
     let cfa = below
         .checked_add(8)
         .and_then(|cfa| i32::try_from(cfa).ok())
@@ -237,8 +291,7 @@ fn by_stack_pointer(below: i64, has_pushed: bool) -> Result<Rule, Unsaid> {
         .ok_or(Unsaid::StackPointer)?;
     let fp = match below {
         0 => Location::Unchanged,
-        _ if has_pushed => Location::AtCfa(-16),
-        _ => return Err(Unsaid::FramePointer),
+        _ => fp.ok_or(Unsaid::FramePointer)?,
     };
     Ok(Rule::amd64(Base::Sp, cfa, fp))
 }
@@ -284,6 +337,7 @@ mod tests {
         UnwindContext,
         UnwindSection, //
     };
+    use object::ObjectSymbol;
     use std::{
         env,
         fs,
@@ -340,6 +394,20 @@ mod tests {
         let mut section = DebugFrame::new(data.data().unwrap(), LittleEndian);
         section.set_address_size(8);
         let bases = Default::default();
+        // What behind the calls in them is found.
+        for beginning in BEGINNING {
+            let symbols = file.symbols();
+            let symbol = symbols.into_iter().find(|symbol| {
+                let name = symbol.name_bytes().unwrap_or_default();
+                name.strip_suffix(b".abi0").unwrap_or(name) == beginning
+            });
+            let symbol = symbol.unwrap();
+            let (start, end) = (symbol.address(), symbol.address() + symbol.size());
+            let taken = behind_taking_a_stack(&code, start, end).unwrap();
+            let rule = |at| owned.table().find(at);
+            assert!((taken..end).all(|at| rule(at).is_some_and(|rule| rule.is_outermost())));
+            assert!((start..taken).all(|at| rule(at).is_none_or(|rule| !rule.is_outermost())));
+        }
         let (mut said, mut unsaid, mut by_fp, mut outermost) = (0u64, 0u64, 0u64, 0u64);
         let mut context = UnwindContext::new();
         let mut entries = section.entries(&bases);

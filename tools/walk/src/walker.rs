@@ -20,7 +20,10 @@ use sframe::{
         self,
         FramePointer, //
     },
-    rule::Rule,
+    rule::{
+        Base,
+        Rule, //
+    },
     section::{
         Search,
         Section, //
@@ -243,7 +246,21 @@ impl Walker {
                             let registers = Interrupted { context, memory };
                             unwind::step(Abi::Amd64, &rule, &frame, &registers, memory)
                         }
-                        Known::Lost => unwind::step(Abi::Amd64, &rule, &frame, &Lost, memory),
+                        Known::Lost => {
+                            let step = unwind::step(Abi::Amd64, &rule, &frame, &Lost, memory);
+                            if step == Err(Stop::CfaNotRising)
+                                && has_left_a_stack(process, &rule, &frame)
+                            {
+                                signals = match signals.checked_sub(1) {
+                                    Some(left) => left,
+                                    None => return "signals",
+                                };
+                                frame.sp = frame.fp;
+                                unwind::step(Abi::Amd64, &rule, &frame, &Lost, memory)
+                            } else {
+                                step
+                            }
+                        }
                     };
                     (step.map_err(stop_name), By::Rows)
                 }
@@ -546,6 +563,12 @@ pub fn is_behind_call(process: &Process, pc: u64) -> bool {
             memory: &Nowhere,
         },
     )
+}
+
+/// Whether a frame is on another stack than what it has called, and its frame pointer points to it.
+fn has_left_a_stack(process: &Process, rule: &Rule, frame: &Frame) -> bool {
+    let code = frame.pc.wrapping_sub(code::TAKES_STACK as u64);
+    rule.cfa.base == Base::Fp && code_at(process, code).is_some_and(|code| code::takes_stack(&code))
 }
 
 fn stop_name(stop: Stop) -> Reason {

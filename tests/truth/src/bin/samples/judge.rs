@@ -245,6 +245,19 @@ pub(crate) struct Judged<'a> {
 }
 
 impl Judged<'_> {
+    /// Whether a chain is whole: as the truth is, or, where that is known no further, up to a frame that
+    /// nothing has called.
+    pub(crate) fn is_whole(&self, walked: &Walked) -> bool {
+        let is_beginning = |last: &u64| stack::is_beginning(self.process, last.wrapping_sub(1));
+        match walked.verdict {
+            Verdict::Identical if self.truth.end == End::Outermost => true,
+            Verdict::Identical | Verdict::BeyondCopy | Verdict::BeyondGap => {
+                walked.chain.last().is_some_and(is_beginning)
+            }
+            _ => false,
+        }
+    }
+
     /// Whether so many true frames go up to main, or to a thread's function.
     pub(crate) fn reaches_main(&self, len: usize) -> bool {
         self.to_main.is_some_and(|to_main| len >= to_main)
@@ -371,7 +384,10 @@ impl Judge {
             return Finding::NoTruth(truth.end, process, truth.frames[0]);
         }
         let covered = stack::covered(&mut self.walker, process, &truth.frames);
-        let behind_call = |address| walker::is_behind_call(process, address);
+        let behind_call = |address: u64| {
+            walker::is_behind_call(process, address)
+                || stack::is_beginning(process, address.wrapping_sub(1))
+        };
         let reason = self.walker.walk(process, registers, &copy, &mut self.found);
         let reason = match &sample.chain.walk {
             Some(walk) => &walk.reason,

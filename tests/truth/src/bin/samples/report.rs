@@ -18,7 +18,6 @@ use crate::{
     judge::{
         Finding,
         Judged,
-        Verdict,
         Walked, //
     },
     recording::{
@@ -40,7 +39,7 @@ const MOST_GAPS: usize = 12;
 struct Way {
     /// Without a false frame, and up to main at least.
     to_main: u64,
-    /// All frames there are.
+    /// All frames there are, as far as the truth is known, and up to one that nothing has called.
     complete: u64,
     /// With a false frame.
     false_frames: u64,
@@ -52,8 +51,7 @@ impl Way {
         let is_false = verdict.is_false();
         self.false_frames += u64::from(is_false);
         self.to_main += u64::from(!is_false && judged.reaches_main(chain.len()));
-        self.complete +=
-            u64::from(*verdict == Verdict::Identical && judged.truth.end == End::Outermost);
+        self.complete += u64::from(judged.is_whole(walked));
     }
 
     fn json(&self, judged: u64) -> Value {

@@ -49,8 +49,24 @@ const SYSCALL: [u8; 2] = [0x0f, 0x05];
 const MAX_FRAMES: usize = 4096;
 
 /// Functions in which a new thread begins to run. A return address in them is at its outer end,
-/// whatever their rows say: those are of the thread that has called them.
-const THREAD_STARTS: [&str; 4] = ["clone", "__clone", "clone3", "__clone3"];
+/// whatever their rows say: those are of the thread that has called them. (Go's last two call on their
+/// thread's own stack, from where it begins; whoever called them has another one.)
+const THREAD_STARTS: [&str; 7] = [
+    "clone",
+    "__clone",
+    "clone3",
+    "__clone3",
+    "runtime.clone.abi0",
+    "runtime.mcall",
+    "runtime.morestack.abi0",
+];
+
+/// Functions of Go's that nothing calls: that of a program, and the one that each goroutine returns to.
+const GO_STARTS: [&str; 3] = [
+    "_rt0_amd64_linux",
+    "runtime.rt0_go.abi0",
+    "runtime.goexit.abi0",
+];
 
 /// How far behind a program's entry its start code may go on, in bytes. (Files without symbols.)
 const START_CODE: u64 = 64;
@@ -291,6 +307,14 @@ fn function_name(process: &Process, address: u64) -> Option<&'static str> {
 
 fn is_thread_start(process: &Process, address: u64) -> bool {
     function_name(process, address).is_some_and(|name| THREAD_STARTS.contains(&name))
+}
+
+/// Whether a frame is one that nothing has called, by the name of its function: that of a program, of a
+/// thread, of a goroutine.
+pub(crate) fn is_beginning(process: &Process, address: u64) -> bool {
+    is_start(process, address)
+        || is_thread_start(process, address)
+        || function_name(process, address).is_some_and(|name| GO_STARTS.contains(&name))
 }
 
 /// Whether the registers are those of a thread that has just been made. (A process that fork has

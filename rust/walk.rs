@@ -128,9 +128,7 @@ fn frames(
         let (signal, source) = match rule_at(frame.pc, &known, &mapping, memory) {
             Ok(Some(rule)) => {
                 let mut stepped = by_rule(&rule, &mut frame, &known, memory);
-                if stepped == Err(Reason::CfaNotRising)
-                    && has_left_a_stack(&rule, &frame, &known, memory)
-                {
+                if stepped == Err(Reason::CfaNotRising) && has_left_a_stack(&rule, &frame, memory) {
                     signals = match signals.checked_sub(1) {
                         Some(left) => left,
                         None => return Reason::Signals,
@@ -448,13 +446,11 @@ fn by_rule(
     take(step, frame)
 }
 
-/// Whether a frame is on another stack than what it has called, and its frame pointer points to it.
+/// Whether a frame is on another stack than its stack pointer, and its frame pointer points to it.
 #[inline(never)]
-fn has_left_a_stack(rule: &Rule, frame: &Frame, known: &Known<'_>, memory: &UserMemory) -> bool {
+fn has_left_a_stack(rule: &Rule, frame: &Frame, memory: &UserMemory) -> bool {
     let code = frame.pc.wrapping_sub(const { code::TAKES_STACK as u64 });
-    known.is_lost()
-        && rule.cfa.base == Base::Fp
-        && memory.read(code).is_ok_and(|code| code::takes_stack(&code))
+    rule.cfa.base == Base::Fp && memory.read(code).is_ok_and(|code| code::takes_stack(&code))
 }
 
 fn take(step: Step, frame: &mut Frame) -> Result<(), Reason> {

@@ -410,15 +410,15 @@ pub fn is_ordinary(before: u64, at: u64) -> bool {
         || at as u32 == MOVE)
 }
 
-/// How many bytes in front of a return address [`takes_stack`] looks at.
+/// How many bytes in front of a PC or return address [`takes_stack`] looks at.
 pub const TAKES_STACK: usize = 48;
 
-/// Whether a function may have called on another stack than its own: whether there is, in `code`, which
-/// is what lies in front of the return address, `mov N(%REGISTER), %rsp`, or `mov %REGISTER, %rsp` of
+/// Whether a function may have taken another stack than its own: whether there is, in `code`, which is
+/// what lies in front of the PC or return address, `mov N(%REGISTER), %rsp`, or `mov %REGISTER, %rsp` of
 /// any register but rbp.
 ///
-/// Its frame is where its frame pointer points to, and that may be below the stack pointer of what it
-/// has called. Go's runtime.systemstack is such a function.
+/// Its frame is where its frame pointer points to, and that may be below the stack pointer. Go's
+/// runtime.systemstack is such a function.
 pub fn takes_stack(code: &[u8; TAKES_STACK]) -> bool {
     const RSP: u8 = 4;
     const RBP: u8 = 5;

@@ -240,28 +240,23 @@ impl Walker {
             let context = frame.sp;
             let (step, by) = match rule {
                 Some((rule, _)) => {
-                    let step = match known {
-                        Known::All => unwind::step(Abi::Amd64, &rule, &frame, registers, memory),
+                    let step_from = |frame: &Frame| match known {
+                        Known::All => unwind::step(Abi::Amd64, &rule, frame, registers, memory),
                         Known::Interrupted(context) => {
                             let registers = Interrupted { context, memory };
-                            unwind::step(Abi::Amd64, &rule, &frame, &registers, memory)
+                            unwind::step(Abi::Amd64, &rule, frame, &registers, memory)
                         }
-                        Known::Lost => {
-                            let step = unwind::step(Abi::Amd64, &rule, &frame, &Lost, memory);
-                            if step == Err(Stop::CfaNotRising)
-                                && has_left_a_stack(process, &rule, &frame)
-                            {
-                                signals = match signals.checked_sub(1) {
-                                    Some(left) => left,
-                                    None => return "signals",
-                                };
-                                frame.sp = frame.fp;
-                                unwind::step(Abi::Amd64, &rule, &frame, &Lost, memory)
-                            } else {
-                                step
-                            }
-                        }
+                        Known::Lost => unwind::step(Abi::Amd64, &rule, frame, &Lost, memory),
                     };
+                    let mut step = step_from(&frame);
+                    if step == Err(Stop::CfaNotRising) && has_left_a_stack(process, &rule, &frame) {
+                        signals = match signals.checked_sub(1) {
+                            Some(left) => left,
+                            None => return "signals",
+                        };
+                        frame.sp = frame.fp;
+                        step = step_from(&frame);
+                    }
                     (step.map_err(stop_name), By::Rows)
                 }
                 None => (
@@ -565,7 +560,7 @@ pub fn is_behind_call(process: &Process, pc: u64) -> bool {
     )
 }
 
-/// Whether a frame is on another stack than what it has called, and its frame pointer points to it.
+/// Whether a frame is on another stack than its stack pointer, and its frame pointer points to it.
 fn has_left_a_stack(process: &Process, rule: &Rule, frame: &Frame) -> bool {
     let code = frame.pc.wrapping_sub(code::TAKES_STACK as u64);
     rule.cfa.base == Base::Fp && code_at(process, code).is_some_and(|code| code::takes_stack(&code))

@@ -6,7 +6,7 @@ usage: whole.py FILE... <TEXT
 
 FILEs are the program and ld.so. TEXT is what `perf script --show-mmap-events -F comm,time,event,ip`
 prints; or a process's maps, and then stacks in that form, as bpftrace prints them. A thread begins
-behind the call that follows its system call, in libc.
+behind the system call in libc that makes it, and goes on behind the call that follows.
 
 Prints how many stacks there are, how many of them are whole, and how long after the first stack the last
 one is that is not, in milliseconds; -1 if all are.
@@ -43,15 +43,15 @@ def beginnings(path):
 
 
 @functools.cache
-def behind_calls(path):
-    """Where in the file threads begin. It is mapped by each program."""
+def thread_beginnings(path):
+    """Where in the file threads begin, and where they go on. It is mapped by each program."""
     with open(path, "rb") as file:
-        return [found.end() for found in THREAD.finditer(file.read())]
+        return [(found.start() + len(b"\x0f\x05"), found.end()) for found in THREAD.finditer(file.read())]
 
 
 def main():
     known = {path.rsplit("/", 1)[1]: beginnings(path) for path in sys.argv[1:]}
-    starts, threads, stacks = [], set(), []
+    starts, new, threads, stacks = [], set(), set(), []
     for line in sys.stdin:
         line = line.rstrip()
         mapped = next(filter(None, (form.search(line) for form in MAPPED)), None)
@@ -60,13 +60,15 @@ def main():
             base = int(mapped["start"], 16) - int(mapped["offset"], 16)
             starts += [(base + offset, length) for offset, length in known.get(name, [])]
             if name.startswith("libc.so"):
-                threads.update(base + offset for offset in behind_calls(mapped["path"]))
+                for begin, go_on in thread_beginnings(mapped["path"]):
+                    new.add(base + begin)
+                    threads.add(base + go_on)
         elif found := STACK.match(line):
             stacks.append((float(found["time"]), []))
         elif (found := ADDRESS.match(line)) and stacks:
             stacks[-1][1].append(int(found["address"], 16))
     stacks = [(time, any(0 <= chain[-1] - start < length for start, length in starts)
-               or (len(chain) > 1 and chain[-1] in threads)) for time, chain in stacks if chain]
+               or chain[-1] in (threads if len(chain) > 1 else new)) for time, chain in stacks if chain]
     if not stacks:
         sys.exit("no stacks")
     missing = [int((time - stacks[0][0]) * 1000) for time, whole in stacks if not whole]

@@ -149,7 +149,9 @@ impl<'a> Table<'a> {
             return None;
         }
         // From where on it may have another stack than its own.
-        let taken = behind_taking_a_stack(code, start, end);
+        let taken = (flags & SP_WRITE != 0)
+            .then(|| behind_taking_a_stack(code, start, end))
+            .flatten();
         let last = match BEGINNING.contains(&name) {
             true => taken?,
             false => end,

@@ -38,8 +38,9 @@ def beginnings(path):
     segments = [[int(number, 16) for number in found] for found in SEGMENT.findall(text)]
     begin = [(int(re.search(r"Entry point address:\s*(0x[0-9a-f]+)", text)[1], 16), BEGINNING)]
     begin += [(int(address, 16), int(size)) for address, size in GO.findall(text)]
-    return [(address - start + offset, length) for address, length in begin
-            for offset, start, size in segments if 0 <= address - start < size]
+    found = [(address - start + offset, length) for address, length in begin
+             for offset, start, size in segments if 0 <= address - start < size]
+    return found or sys.exit(f"{path}: no segment has the entry point")
 
 
 @functools.cache

@@ -181,10 +181,12 @@ impl Jobs {
         }
     }
 
-    /// It is at work no more.
-    fn finish(&mut self, want: &Want) {
+    /// It is at work no more. One that could not even be looked at is not done.
+    fn finish(&mut self, want: &Want, is_done: bool) {
         self.busy.remove(&key(want));
-        self.remember(want);
+        if is_done {
+            self.remember(want);
+        }
     }
 
     /// It need not be done again unless it is met.
@@ -251,11 +253,9 @@ pub(crate) fn run(json: bool) -> Result<(), String> {
                 drop(open);
                 changed.notify_all();
             }
-            if !is_answered {
-                answer(&device, &job, json);
-            }
+            let is_done = is_answered || answer(&device, &job, json);
             open = lock();
-            open.finish(&job.want);
+            open.finish(&job.want, is_done);
             // Another of its user's may be done now.
             changed.notify_all();
         }
@@ -310,13 +310,15 @@ fn mapped(pid: i32) -> Vec<Want> {
     code.take(MOST_MAPPED).collect()
 }
 
-fn answer(device: &Device, job: &Job, json: bool) {
+/// Gives the kernel what it lacks of a file, or says why not. False for a file that was not met and cannot be
+/// opened, as its process has ended: whoever meets it asks again.
+fn answer(device: &Device, job: &Job, json: bool) -> bool {
     let want = &job.want;
     let started = Instant::now();
     let result = match open(want) {
         // The kernel reads their sections by itself, when it meets them.
-        Ok(file) if !job.met && !rows::are_missing(&file) => return,
-        Err(_) if !job.met => return,
+        Ok(file) if !job.met && !rows::are_missing(&file) => return true,
+        Err(_) if !job.met => return false,
         opened => opened.and_then(|file| add::add(device, &file)),
     };
     let (rows, error) = match result {
@@ -335,7 +337,7 @@ fn answer(device: &Device, job: &Job, json: bool) {
         if let Ok(line) = serde_json::to_string(&answer) {
             say(&line);
         }
-        return;
+        return true;
     }
     let name = match want.path.is_empty() {
         true => format!("{:#x} of process {}", want.start, want.pid),
@@ -349,6 +351,7 @@ fn answer(device: &Device, job: &Job, json: bool) {
             answer.milliseconds,
         )),
     }
+    true
 }
 
 /// Opens the file that the process has mapped, whatever its name is by now; and where the process
@@ -443,7 +446,7 @@ mod tests {
         jobs.put(0, only_mapped(1, 3));
         assert_eq!(taken(&mut jobs, 2), [3, 2, 4, 1]);
         for inode in 1..5 {
-            jobs.finish(&want(1, inode));
+            jobs.finish(&want(1, inode), true);
         }
         // Is done; but the kernel may have lost it.
         jobs.put(0, only_mapped(1, 1));
@@ -467,7 +470,9 @@ mod tests {
         assert_eq!(taken(&mut jobs, 2), [1]);
         let job = met(below, 1);
         assert!(jobs.is_answered(&job, &want(overlay, 1)));
-        jobs.finish(&want(overlay, 1));
+        jobs.finish(&want(overlay, 1), false);
+        assert!(!jobs.is_answered(&job, &want(overlay, 1)));
+        jobs.finish(&want(overlay, 1), true);
         assert!(jobs.is_answered(&job, &want(overlay, 1)));
         // The kernel has lost it since.
         assert!(!jobs.is_answered(&met(below, 1), &want(overlay, 1)));

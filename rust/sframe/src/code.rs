@@ -61,16 +61,19 @@ pub fn is_entry(code: &[u8; BEGINNING], distance: u64) -> bool {
     distance == 0 || (distance == 4 && is_endbr64([a, b, c, d]))
 }
 
-/// The size of what is looked at for [`clears_and_returns`], in bytes.
+/// The size of what is looked at for [`clears_and_returns`] and [`sets_up_later`], in bytes.
 pub const ENDING: usize = 32;
 
 /// Whether nothing is left to do but to clear registers and to return, as functions end that leave
-/// nothing behind in registers. Then the return address is on top of the stack.
+/// nothing behind in registers; or to compare how many arguments there are, and to return and take them
+/// off the stack, as V8's do. Then the return address is on top of the stack.
 pub fn clears_and_returns(code: &[u8; ENDING]) -> bool {
     let mut rest = &code[..];
     loop {
         rest = match rest {
-            [RET, ..] => return true,
+            [RET | RET_AND_POP, ..] => return true,
+            // cmp $number,%register; and a jump if it is so or not.
+            [0x48 | 0x49, 0x83, 0xf8..=0xff, _, rest @ ..] | [0x70..=0x7f, _, rest @ ..] => rest,
             // xor of two registers, of which neither is %rsp.
             [XOR, 0xc0..=0xdf | 0xe8..=0xff, rest @ ..] | [0x45, XOR, 0xc0..=0xff, rest @ ..] => {
                 rest
@@ -81,6 +84,24 @@ pub fn clears_and_returns(code: &[u8; ENDING]) -> bool {
 }
 
 const XOR: u8 = 0x31;
+
+/// Whether a function that keeps a frame pointer has yet to set it up: it does so within what is looked
+/// at, and no byte before can be of a call or of an end. So begins what compilers make at run time, if
+/// it checks first whether it still holds. Then the return address is on top of the stack.
+pub fn sets_up_later(code: &[u8; ENDING]) -> bool {
+    let mut rest = &code[..];
+    loop {
+        rest = match rest {
+            [PUSH_RBP, a, b, c, ..] if MOV_RSP_RBP.contains(&[*a, *b, *c]) => return true,
+            [RET | RET_AND_POP | LEAVE | POP_RBP | INT3 | CALL_RELATIVE | GROUP_5 | NOP, ..]
+            | [JMP_RELATIVE | JMP_SHORT, ..]
+            | [] => return false,
+            [_, rest @ ..] => rest,
+        };
+    }
+}
+
+const NOP: u8 = 0x90;
 
 /// Whether the innermost frame's function is about to return, or may have put the frame pointer
 /// back and be about to jump to another one; `code` as for [`rule_without_frame_pointer`]. Then the
@@ -710,11 +731,49 @@ mod tests {
         // xor %edx,%edx; xor %ecx,%ecx; xor %r8d,%r8d; ret
         assert!(clears(&[0x31, 0xd2, 0x31, 0xc9, 0x45, 0x31, 0xc0, 0xc3]));
         assert!(clears(&[0xc3]));
+        // cmp $3,%rcx; jg; ret $24. cmp $3,%r9; ret $8.
+        assert!(clears(&[0x48, 0x83, 0xf9, 3, 0x7f, 3, 0xc2, 24, 0]));
+        assert!(clears(&[0x49, 0x83, 0xf9, 3, 0xc2, 8, 0]));
+        // add $8,%rsp; ret. cmpq $3,(%rcx); ret
+        assert!(!clears(&[0x48, 0x83, 0xc4, 8, 0xc3]));
+        assert!(!clears(&[0x48, 0x83, 0x39, 3, 0xc3]));
         // xor %edx,%edx; pop %rbp; ret. xor %esp,%esp. xor (%rax),%edx.
         assert!(!clears(&[0x31, 0xd2, 0x5d, 0xc3]));
         assert!(!clears(&[0x31, 0xe4, 0xc3]));
         assert!(!clears(&[0x31, 0x10, 0xc3]));
         assert!(!clears(&[0x31; 32]) && !clears_and_returns(&[0x45; 32]));
+    }
+
+    #[test]
+    fn a_frame_pointer_may_be_set_up_later() {
+        let later = |instructions: &[u8]| {
+            let mut code = [0x66; ENDING];
+            code[..instructions.len()].copy_from_slice(instructions);
+            sets_up_later(&code)
+        };
+        // mov -0x40(%rcx),%rbx; testb $1,15(%rbx); jne; push %rbp; mov %rsp,%rbp
+        let checks = [
+            0x48, 0x8b, 0x59, 0xbf, 0xf6, 0x43, 0x0f, 1, 0x0f, 0x85, 1, 2, 3, 4, 0x55, 0x48, 0x89,
+            0xe5,
+        ];
+        for at in 0..=14 {
+            assert!(later(&checks[at..]), "{at}");
+        }
+        assert!(!later(&checks[15..]) && !later(&checks[..17]));
+        // An end, and another function: ret; leave; pop %rbp; jmp; call; call *; int3; nop.
+        for end in [0xc3, 0xc2, 0xc9, 0x5d, 0xe9, 0xeb, 0xe8, 0xff, 0xcc, 0x90] {
+            for at in 0..14 {
+                let mut other = checks;
+                other[at] = end;
+                assert!(!later(&other), "{at} {end:x}");
+            }
+        }
+        // It has to be seen whole.
+        let mut code = [0x66; ENDING];
+        code[28..].copy_from_slice(&checks[14..]);
+        assert!(sets_up_later(&code));
+        code.rotate_left(31);
+        assert!(!sets_up_later(&code));
     }
 
     // Those of Linux 7.3, arch/x86/kernel/uprobes.c.

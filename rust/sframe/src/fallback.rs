@@ -54,7 +54,11 @@ pub fn step<M: Memory + Source + ?Sized>(
         let bytes = memory.read(frame.pc.wrapping_sub(1)).ok()?;
         // A push may also stand further on in a function; where functions begin is known below.
         if frame_pointer != FramePointer::Unknown {
-            let rule = code::rule_without_frame_pointer(&bytes);
+            let sets_up_later = || {
+                let bytes = memory.read(frame.pc).ok()?;
+                code::sets_up_later(&bytes).then_some(ON_TOP)
+            };
+            let rule = code::rule_without_frame_pointer(&bytes).or_else(sets_up_later);
             if let Some(step) = rule.and_then(|rule| behind_call(&rule, frame, memory)) {
                 return Some(step);
             }
@@ -311,6 +315,30 @@ mod tests {
         // xor %edx,%edx; ret
         process.write(PC, &[0x31, 0xd2, 0xc3]);
         assert_eq!(process.innermost(PC), Some(on_top));
+    }
+
+    #[test]
+    fn what_is_made_at_run_time_may_check_before_it_sets_up_a_frame() {
+        let on_top = PROGRAM + 0x600;
+        let mut process = called();
+        // jne; push %rbp; mov %rsp,%rbp
+        process
+            .write(PC, &[0x0f, 0x85, 1, 2, 3, 4])
+            .write(PC + 6, &SETS_UP);
+        let step = |process: &Process| process.step_in(PC, true, FramePointer::Likely);
+        // What is on top is nothing that was called from.
+        assert_eq!(step(&process), Some(CALLER));
+        process.call(on_top).word(STACK + 0x100, on_top);
+        assert_eq!(step(&process), Some(on_top));
+        // Who has called has a frame.
+        assert_eq!(
+            process.step_in(PC, false, FramePointer::Likely),
+            Some(CALLER)
+        );
+        // In a file it may be another function that begins there.
+        assert_eq!(process.innermost(PC), None);
+        process.write(PC, &[0xc9]);
+        assert_eq!(step(&process), Some(CALLER));
     }
 
     #[test]

@@ -99,6 +99,11 @@ pub enum Why {
 }
 
 impl Why {
+    /// Whether nothing tells of the code at the PC.
+    pub const fn is_untold(self) -> bool {
+        matches!(self, Why::NoFile | Why::NoTable | Why::NoEntry)
+    }
+
     /// A short name, for tables.
     pub const fn name(self) -> &'static str {
         match self {

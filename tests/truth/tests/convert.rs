@@ -12,13 +12,21 @@ use std::{
 
 use convert::{
     Code,
+    Converted,
     Owned,
     MAX_BEGINNING, //
 };
-use object::Object;
+use object::{
+    Object,
+    ObjectSection, //
+};
 use sframe::{
     abi::Abi,
     bytes::Fault,
+    rule::{
+        Location,
+        Rule, //
+    },
     section::{
         self,
         Search, //
@@ -38,7 +46,8 @@ use sframe::{
 use truth::dwarf::{
     self,
     Outcome,
-    Unwinder, //
+    Unwinder,
+    Why, //
 };
 use walk::{
     process::{
@@ -175,8 +184,8 @@ fn agree(path: &str) -> (f64, f64) {
                 (None, _) => {}
                 // What a program begins with has no entry, if it is written by hand.
                 (Some(None), Err(_)) if pc.wrapping_sub(entry) < MAX_BEGINNING => same += 1,
-                // Nor has what is called first and last.
-                (Some(Some(_)), Err(_)) if [".init", ".fini"].contains(&file.section_at(pc)) => {
+                // What the code tells where nothing else does is looked at below.
+                (Some(Some(_)), Err(_)) if matches!(unwinder.row(file, pc), Err(Why::NoEntry)) => {
                     same += 1;
                 }
                 (Some(found), Err(why)) => panic!("{path}: {pc:#x}: {found:?}, but {why}"),
@@ -195,6 +204,41 @@ fn agree(path: &str) -> (f64, f64) {
         1000.0 * f64::from(unsaid) / f64::from(said + unsaid),
         by_table,
     )
+}
+
+/// Compares what code alone tells with what .eh_frame does, at each byte of which both tell. Returns at
+/// how many they say the same; at others one counts from the frame pointer, and the other one does not.
+fn code_agrees(path: &str) -> u64 {
+    let bytes = std::fs::read(path).expect(path);
+    let code = Code::of(&bytes).unwrap();
+    let table = |converted: Converted| {
+        Owned::new(&converted.section, &converted.beside, &code).expect(path)
+    };
+    let by_table = table(convert::convert(&bytes).expect(path));
+    let by_code = table(convert::convert_code(&bytes).expect(path));
+    let file = object::File::parse(&*bytes).expect(path);
+    let text = file.section_by_name(".text").expect(path);
+    let (mut same, mut others) = (0, 0);
+    for pc in text.address()..text.address() + text.size() {
+        let (found, truth) = (by_code.table().find(pc), by_table.table().find(pc));
+        let (Some(found), Some(truth)) = (found, truth) else {
+            continue;
+        };
+        if found.cfa.base != truth.cfa.base {
+            others += 1;
+            continue;
+        }
+        same += 1;
+        // Until it is used for something else, the register holds what is saved of it.
+        let is_either = [found.fp, truth.fp].contains(&Location::Unchanged);
+        let found = Rule {
+            fp: if is_either { truth.fp } else { found.fp },
+            ..found
+        };
+        assert_eq!(found, truth, "{path}: {pc:#x}");
+    }
+    assert!(others * 20 < same, "{path}: {others} others");
+    same
 }
 
 /// The size of .eh_frame and .eh_frame_hdr, in bytes.
@@ -235,4 +279,48 @@ fn programs() {
 fn assembly_by_hand() {
     // Some of it has CFAs that no row can say, but for those beside the section.
     assert!(agree("/usr/lib/x86_64-linux-gnu/libcrypto.so.3").0 < 1.0);
+}
+
+#[test]
+fn code_alone_tells_nothing_else() {
+    assert!(code_agrees("/usr/bin/perl") > 100_000);
+    assert!(code_agrees("/usr/bin/python3") > 100_000);
+    assert!(code_agrees("/usr/lib/x86_64-linux-gnu/libgmp.so.10") > 100_000);
+}
+
+/// Of V8's built-in functions nothing tells but their code.
+#[test]
+fn functions_without_entries_are_said() {
+    let path = "/usr/lib/x86_64-linux-gnu/libnode.so.115";
+    let mut files = Files::new();
+    let file = files.open(Path::new(path)).expect(path);
+    let converted = convert::convert(file.bytes).expect(path);
+    let code = Code::of(file.bytes).unwrap();
+    let owned = Owned::new(&converted.section, &converted.beside, &code).unwrap();
+    let mut unwinder = Unwinder::new();
+    let text = file.sections.iter().find(|section| section.name == ".text");
+    let text = text.expect(path);
+    let addresses: Vec<_> = (text.address..text.address + text.size)
+        .step_by(61)
+        .collect();
+    // Elsewhere it is what fills up between functions.
+    let mut is_untold = |pc: &u64| matches!(unwinder.row(file, *pc), Err(Why::NoEntry));
+    let untold: Vec<_> = addresses.iter().map(&mut is_untold).collect();
+    let longest = untold
+        .chunk_by(|a, b| a == b)
+        .scan(0, |at, chunk| {
+            *at += chunk.len();
+            Some((*at - chunk.len()..*at, chunk[0]))
+        })
+        .filter(|(_, is_untold)| *is_untold)
+        .max_by_key(|(range, _)| range.len());
+    let all = &addresses[longest.expect(path).0];
+    let code = all
+        .iter()
+        .copied()
+        .filter(|pc| file.bytes_at(*pc)[0] != 0xcc);
+    let (said, unsaid): (Vec<u64>, Vec<u64>) =
+        code.partition(|pc| owned.table().find(*pc).is_some());
+    println!("{path}: {} said, {} not", said.len(), unsaid.len());
+    assert!(said.len() > 20_000 && unsaid.len() * 20 < said.len());
 }

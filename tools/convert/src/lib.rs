@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-only OR MIT
 
-//! Makes an SFrame section, version 3, of what a file's .eh_frame says; or what Go knows of its programs.
+//! Makes an SFrame section, version 3, of what a file's .eh_frame says; or what Go knows of its programs;
+//! and of what code itself tells of which .eh_frame has no entry.
 //!
 //! The section is one of its own, beside the file: it is as if it lay at address 0, so that a
 //! reader that opens it there is asked by link-time addresses.
@@ -8,6 +9,7 @@
 //! What SFrame cannot say is left out, never said otherwise: there is no function then where the
 //! row would hold, and the [`Report`] counts why.
 
+mod code;
 mod dwarf;
 mod go;
 mod table;
@@ -16,8 +18,12 @@ mod write;
 pub use self::table::Owned;
 
 use std::{
-    collections::BTreeMap,
+    collections::{
+        BTreeMap,
+        BTreeSet, //
+    },
     fmt,
+    ops::Range,
     thread, //
 };
 
@@ -29,7 +35,10 @@ use object::{
     },
     Endianness,
     Object,
-    ObjectSection, //
+    ObjectSection,
+    ObjectSymbol,
+    SectionKind,
+    SymbolKind, //
 };
 use sframe::rule::{
     Base,
@@ -124,6 +133,8 @@ pub struct Report {
     pub section_rows: u32,
     /// The rows beside it.
     pub beside: u32,
+    /// How many bytes of code only the code itself told of.
+    pub by_code: u64,
 }
 
 impl Report {
@@ -246,8 +257,8 @@ fn parse(bytes: &[u8]) -> Result<ElfFile64<'_, Endianness>, Error> {
     Ok(file)
 }
 
-/// Makes a section of the .eh_frame of an ELF file, or of an image of one, as the vDSO is; and of what Go
-/// knows of its functions.
+/// Makes a section of the .eh_frame of an ELF file, or of an image of one, as the vDSO is; of what Go
+/// knows of its functions; and of what code tells of which nothing else does.
 ///
 /// # Errors
 ///
@@ -256,14 +267,23 @@ pub fn convert(bytes: &[u8]) -> Result<Converted, Error> {
     let file = parse(bytes)?;
     let code = Code::of_elf(&file)?;
     let (mut functions, mut report) = go::functions(&file, &code);
+    let is_go = !functions.is_empty();
     let table = match dwarf::Table::find(&file) {
         Ok(table) => Some(table),
-        Err(Error::NoTable) if !functions.is_empty() => None,
+        Err(Error::NoTable) if is_go => None,
         Err(error) => return Err(error),
     };
+    let mut spoken_of = Vec::new();
     if let Some(table) = table {
         report.eh_frame = table.len();
-        by_entries(&table, &table.entries(&code)?, &mut functions, &mut report);
+        let entries = table.entries(&code)?;
+        by_entries(&table, &entries, &mut functions, &mut report);
+        // What cannot be said is not guessed either.
+        spoken_of.extend(
+            entries
+                .iter()
+                .map(|entry| entry.initial_address()..entry.end_address()),
+        );
     }
     order(&mut functions);
     begin(&mut functions, file.entry(), &code);
@@ -271,6 +291,19 @@ pub fn convert(bytes: &[u8]) -> Result<Converted, Error> {
         if let Some(section) = file.section_by_name(section) {
             begin_and_end(&mut functions, section.address(), &code);
         }
+    }
+    spoken_of.extend(
+        functions
+            .iter()
+            .map(|function| function.start..function.end()),
+    );
+    // Go knows all of its functions, and why it does not tell of some.
+    if !is_go {
+        let gaps = gaps(&file, spoken_of);
+        let found = code::functions(&gaps, &symbols(&file), file.entry(), &code);
+        report.by_code = found.iter().map(|function| u64::from(function.size)).sum();
+        functions.extend(found);
+        order(&mut functions);
     }
     let mut beside = Vec::new();
     functions.retain(|function| {
@@ -288,6 +321,65 @@ pub fn convert(bytes: &[u8]) -> Result<Converted, Error> {
     Ok(Converted {
         section,
         beside,
+        report,
+    })
+}
+
+/// What a file's sections hold of code that lies in none of the ranges `spoken_of`. PLTs are told from
+/// by linkers, or not at all.
+fn gaps(file: &ElfFile64<'_, Endianness>, mut spoken_of: Vec<Range<u64>>) -> Vec<Range<u64>> {
+    spoken_of.sort_by_key(|range| range.start);
+    let mut found = Vec::new();
+    for section in file.sections() {
+        let name = section.name().unwrap_or_default();
+        if section.kind() != SectionKind::Text || name.starts_with(".plt") {
+            continue;
+        }
+        let (mut at, end) = (
+            section.address(),
+            section.address().saturating_add(section.size()),
+        );
+        for range in &spoken_of {
+            if at < range.start.min(end) {
+                found.push(at..range.start.min(end));
+            }
+            at = at.max(range.end);
+        }
+        if at < end {
+            found.push(at..end);
+        }
+    }
+    found
+}
+
+/// Where symbols say that functions begin.
+fn symbols(file: &ElfFile64<'_, Endianness>) -> BTreeSet<u64> {
+    file.symbols()
+        .chain(file.dynamic_symbols())
+        .filter(|symbol| symbol.is_definition() && symbol.kind() == SymbolKind::Text)
+        .map(|symbol| symbol.address())
+        .collect()
+}
+
+/// Makes a section of what the code alone tells, as if nothing else told of it: for who wants to know
+/// how true that is.
+///
+/// # Errors
+///
+/// See [`Error`].
+pub fn convert_code(bytes: &[u8]) -> Result<Converted, Error> {
+    let file = parse(bytes)?;
+    let code = Code::of_elf(&file)?;
+    let mut report = Report::default();
+    let functions = code::functions(
+        &gaps(&file, Vec::new()),
+        &BTreeSet::new(),
+        file.entry(),
+        &code,
+    );
+    Ok(Converted {
+        section: write::section(&functions, &mut report)?,
+        beside: Vec::new(),
         report,
     })
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only
 
-//! `sframectl convert`: a section made of .eh_frame.
+//! `sframectl convert`: a section made of .eh_frame, and of what else tells.
 
 use std::{
     collections::BTreeMap,
@@ -35,6 +35,7 @@ struct Converted<'a> {
     section_functions_flexible: u32,
     section_rows: u32,
     beside_rows: u32,
+    bytes_by_code: u64,
     not_said: BTreeMap<&'static str, NotSaid>,
 }
 
@@ -102,6 +103,7 @@ fn as_json(file: &Path, section: &Path, report: &Report, len: usize) -> String {
         section_functions_flexible: report.flexible,
         section_rows: report.section_rows,
         beside_rows: report.beside,
+        bytes_by_code: report.by_code,
         not_said: report.unsaid.iter().map(not_said).collect(),
     };
     let text = serde_json::to_string(&converted).expect("numbers and names are JSON");
@@ -126,6 +128,14 @@ fn as_text(file: &Path, report: &Report, len: usize) -> String {
     );
     if report.beside != 0 {
         writeln!(text, "{} rows beside the section", report.beside).expect("a string takes it");
+    }
+    if report.by_code != 0 {
+        writeln!(
+            text,
+            "{} bytes of code without an entry, by what its instructions do",
+            report.by_code
+        )
+        .expect("a string takes it");
     }
     for (why, (rows, bytes)) in &report.unsaid {
         let what = explain(*why);

@@ -257,7 +257,7 @@ fn frame(stack: &mut Stack, index: usize) -> Frame {
     let place = mapping.and_then(|mapping| mapping.link_address(found.at));
     let by = match (found.rule, stack.frames.get(index + 1)) {
         (Some((_, Origin::Section)), _) => "section",
-        (Some((_, Origin::Made)), _) => "eh_frame",
+        (Some((_, Origin::Made)), _) => "made",
         (Some((_, Origin::Beside)), _) => "beside",
         (Some((_, Origin::Stub)), _) => "plt-stub",
         (Some((_, Origin::Trampoline)), _) => "signal-trampoline",
@@ -312,7 +312,7 @@ fn told(explained: &Explained) -> String {
         };
         let by = match frame.by {
             "section" => "of the file's .sframe",
-            "eh_frame" => "made of .eh_frame",
+            "made" => "made of .eh_frame, or of what the file has instead",
             "beside" => "made of .eh_frame; no section can say it",
             "plt-stub" => "by the instructions of a PLT's stub",
             "signal-trampoline" => "by the instructions of a signal's trampoline",

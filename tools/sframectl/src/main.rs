@@ -66,8 +66,9 @@ Exit codes: 0 the section was written; 1 the file cannot be read, or has nothing
 the section cannot be written; 2 wrong use.
 
 Nothing is said otherwise than .eh_frame, or Go's own table, says it. Where a row cannot be said the section has no
-function, and what is left out is counted by reason. What a program begins with, by hand and without
-an entry, is said to have no caller.";
+function, and what is left out is counted by reason. Code without an entry is gone through by its
+instructions, and said where all ways through it agree. What a program begins with, by hand and
+without an entry, is said to have no caller.";
 
 const EXIT_CODES_ADD: &str = "\
 Exit codes: 0 success; 1 a file could not be added or removed, or the module is not loaded, or the

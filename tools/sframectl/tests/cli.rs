@@ -1207,7 +1207,7 @@ fn a_live_stack_is_explained_from_end_to_end() {
     let frames = stack["frames"].as_array().unwrap();
     assert!(frames.len() > 5, "{frames:?}");
     for frame in frames {
-        assert_eq!(frame["by"], "eh_frame", "{frame}");
+        assert_eq!(frame["by"], "made", "{frame}");
         assert!(
             frame["row"].as_u64() <= frame["address"].as_u64(),
             "{frame}"

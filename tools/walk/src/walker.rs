@@ -427,15 +427,6 @@ impl<M: Memory + ?Sized> Memory for All<'_, M> {
     }
 }
 
-/// Memory that is not there.
-struct Nowhere;
-
-impl Memory for Nowhere {
-    fn read_word(&self, _address: u64) -> Result<u64, Fault> {
-        Err(Fault)
-    }
-}
-
 /// The section of a file, if it has one for the code that is mapped.
 fn open(file: &'static File, mapping: &Mapping) -> Rows {
     // The vDSO is no file.
@@ -549,15 +540,9 @@ pub fn code_at<const N: usize>(process: &Process, address: u64) -> Option<[u8; N
     file.bytes_at(link).read(0).ok()
 }
 
-/// Whether a run-time address may be behind a call.
-pub fn is_behind_call(process: &Process, pc: u64) -> bool {
-    fallback::is_behind_call(
-        pc,
-        &All {
-            process,
-            memory: &Nowhere,
-        },
-    )
+/// Whether a run-time address may be behind a call. What is in no file is read from `memory`.
+pub fn is_behind_call<M: Memory + ?Sized>(process: &Process, pc: u64, memory: &M) -> bool {
+    fallback::is_behind_call(pc, &All { process, memory })
 }
 
 /// Whether a frame is on another stack than its stack pointer, and its frame pointer points to it.

@@ -385,7 +385,7 @@ impl Judge {
         }
         let covered = stack::covered(&mut self.walker, process, &truth.frames);
         let behind_call = |address: u64| {
-            walker::is_behind_call(process, address)
+            walker::is_behind_call(process, address, &copy)
                 || stack::is_beginning(process, address.wrapping_sub(1))
         };
         let reason = self.walker.walk(process, registers, &copy, &mut self.found);

@@ -33,7 +33,8 @@ use walk::{
     process::Process,
     registers::{
         Registers,
-        RBP, //
+        RBP,
+        RSP, //
     },
     walker::{
         self,
@@ -43,6 +44,8 @@ use walk::{
         Walker, //
     }, //
 };
+
+use crate::calls::Calls;
 
 /// How many lines of the disassembly are shown before and behind the instruction.
 const LINES: usize = 8;
@@ -78,6 +81,8 @@ pub(crate) struct Count {
     pub(crate) frames: u64,
     /// The same by what told where they are.
     pub(crate) by: BTreeMap<&'static str, u64>,
+    /// Frames that are the same as by calls that were seen, where there is no entry in .eh_frame.
+    pub(crate) called: u64,
     /// Frames that a signal interrupted, and that are the same.
     pub(crate) signals: u64,
     /// Why the stacks ended.
@@ -109,6 +114,7 @@ pub(crate) struct Context<'a> {
 pub(crate) struct Judge {
     unwinder: Unwinder,
     walker: Walker,
+    calls: Calls,
     found: Vec<Found>,
     truth: Vec<Registers>,
 }
@@ -129,6 +135,11 @@ impl Judge {
         }
     }
 
+    /// Between two windows more has happened than was seen.
+    pub(crate) fn begin_window(&mut self) {
+        self.calls.forget();
+    }
+
     /// Judges the stack of a thread that stands still.
     pub(crate) fn step<M: Memory + ?Sized>(
         &mut self,
@@ -139,15 +150,17 @@ impl Judge {
         count: &mut Count,
     ) {
         count.steps += 1;
+        self.calls.note(context.thread, registers, memory);
         let mut found = std::mem::take(&mut self.found);
         let reason = self.walker.walk(process, registers, memory, &mut found);
-        let difference = self.compare(process, registers, memory, &found, reason, count);
+        let difference = self.compare(process, registers, memory, &found, reason, context, count);
         if let Some(difference) = difference {
             self.report(process, &found, reason, &difference, context, count);
         }
         self.found = found;
     }
 
+    #[expect(clippy::too_many_arguments)]
     fn compare<M: Memory + ?Sized>(
         &mut self,
         process: &Process,
@@ -155,6 +168,7 @@ impl Judge {
         memory: &M,
         found: &[Found],
         reason: Reason,
+        context: &Context<'_>,
         count: &mut Count,
     ) -> Option<Difference> {
         *count.ends.entry(reason).or_default() += 1;
@@ -169,6 +183,7 @@ impl Judge {
         for (callee, pair) in found.windows(2).enumerate() {
             let frame = &pair[1].frame;
             let differs = |class| Some(Difference { class, callee });
+            let mut by_calls = false;
             match self.true_step(process, &at, memory, exact) {
                 Ok(Outcome::Caller { registers, signal }) => {
                     at = registers;
@@ -176,11 +191,22 @@ impl Judge {
                 }
                 Ok(Outcome::Outermost) => return differs(Class::Longer),
                 Err(why) => {
-                    let gap = (why.name(), process.describe(pair[0].at));
-                    *count.gaps.entry(gap).or_default() += 1;
-                    // What is beyond cannot be judged, unless it is nothing that was called.
-                    let called = walker::is_behind_call(process, frame.pc);
-                    return differs(Class::Longer).filter(|_| !called);
+                    let called = (self.calls).caller(context.thread, &at, callee == 0, memory);
+                    if let Some(caller) = called.filter(|_| why.is_untold()) {
+                        at = caller;
+                        // Arguments may have been taken off the stack, before or behind it.
+                        if frame.pc == at.pc() {
+                            at.set(RSP, frame.sp);
+                        }
+                        exact = false;
+                        by_calls = true;
+                    } else {
+                        let gap = (why.name(), process.describe(pair[0].at));
+                        *count.gaps.entry(gap).or_default() += 1;
+                        // What is beyond cannot be judged, unless it is nothing that was called.
+                        let called = walker::is_behind_call(process, frame.pc, memory);
+                        return differs(Class::Longer).filter(|_| !called);
+                    }
                 }
             }
             self.truth.push(at);
@@ -195,6 +221,7 @@ impl Judge {
                 return differs(Class::Fp);
             }
             count.frames += 1;
+            count.called += u64::from(by_calls);
             count.signals += u64::from(exact);
             *count.by.entry(pair[1].by.name()).or_default() += 1;
         }

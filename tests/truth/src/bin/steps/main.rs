@@ -6,6 +6,7 @@
 
 #![deny(missing_docs)]
 
+mod calls;
 mod judge;
 mod ptrace;
 mod tracer;
@@ -252,6 +253,7 @@ impl Run<'_> {
     }
 
     fn window(&mut self, name: &str, tracer: &mut Tracer, count: &mut Count) -> io::Result<()> {
+        self.judge.begin_window();
         for _ in 0..self.options.window {
             let (thread, registers) = match tracer.step(&mut self.files)? {
                 Stepped::Step { thread, registers } => (thread, registers),
@@ -343,6 +345,7 @@ fn to_json(name: &str, count: &Count) -> Value {
         "complete": count.complete,
         "frames": count.frames,
         "frames_by": count.by,
+        "frames_by_calls": count.called,
         "signals": count.signals,
         "ends": count.ends,
         "truth_unknown": gaps.collect::<Vec<_>>(),

@@ -1,0 +1,101 @@
+// SPDX-License-Identifier: GPL-2.0-only OR MIT
+
+//! What calls have left on the stack, as they were seen: the truth where no table tells any.
+
+use std::collections::HashMap;
+
+use sframe::unwind::Memory;
+use walk::registers::{
+    Registers,
+    PC,
+    RBP,
+    RSP, //
+};
+
+use crate::ptrace::Id;
+
+/// The most bytes of a call, and of any instruction.
+const LONGEST_CALL: u64 = 7;
+const LONGEST: u64 = 15;
+/// By how many bytes an instruction moves the stack pointer at most, unless to another stack, or to a
+/// signal's handler.
+const FARTHEST: u64 = 4096;
+
+/// A call that has not returned.
+#[derive(Clone, Copy, Debug)]
+struct Call {
+    /// Where the return address is, and what it is.
+    slot: u64,
+    return_address: u64,
+    /// The caller's frame pointer.
+    fp: Option<u64>,
+}
+
+/// The calls that each thread has been seen to make.
+#[derive(Debug, Default)]
+pub(crate) struct Calls {
+    threads: HashMap<Id, (Registers, Vec<Call>)>,
+}
+
+impl Calls {
+    /// Forgets all: what comes next does not follow what was.
+    pub(crate) fn forget(&mut self) {
+        self.threads.clear();
+    }
+
+    /// Notes what an instruction has done, of which these are the registers behind it.
+    pub(crate) fn note<M: Memory + ?Sized>(&mut self, thread: Id, now: &Registers, memory: &M) {
+        let Some((before, calls)) = self.threads.get_mut(&thread) else {
+            self.threads.insert(thread, (*now, Vec::new()));
+            return;
+        };
+        let before = std::mem::replace(before, *now);
+        let goes_on = (1..=LONGEST).contains(&now.pc().wrapping_sub(before.pc()));
+        let is_far = now.sp().abs_diff(before.sp()) > FARTHEST;
+        let top = |sp| memory.read_word(sp).ok();
+        if is_far || (!goes_on && now.sp() < before.sp().wrapping_sub(8)) {
+            calls.clear();
+        } else if goes_on {
+        } else if now.sp() == before.sp().wrapping_sub(8) {
+            let behind = top(now.sp()).map(|to| (to, to.wrapping_sub(before.pc())));
+            match behind {
+                Some((return_address, 2..=LONGEST_CALL)) => calls.push(Call {
+                    slot: now.sp(),
+                    return_address,
+                    fp: before.get(RBP),
+                }),
+                _ => calls.clear(),
+            }
+        } else if now.sp() > before.sp() && top(before.sp()) == Some(now.pc()) {
+            let returned = calls
+                .iter()
+                .rposition(|call| call.return_address == now.pc());
+            calls.truncate(returned.unwrap_or(0));
+        }
+    }
+
+    /// The caller's registers, if the call was seen and its return address is still where it was.
+    /// `innermost` has no caller that has returned: then the return address was moved.
+    pub(crate) fn caller<M: Memory + ?Sized>(
+        &self,
+        thread: Id,
+        of: &Registers,
+        innermost: bool,
+        memory: &M,
+    ) -> Option<Registers> {
+        let (_, calls) = self.threads.get(&thread)?;
+        let last = calls.iter().rposition(|call| call.slot >= of.sp())?;
+        let call = calls[last];
+        let is_moved = innermost && last + 1 != calls.len();
+        if is_moved || memory.read_word(call.slot) != Ok(call.return_address) {
+            return None;
+        }
+        let mut caller = Registers::default();
+        caller.set(PC, call.return_address);
+        caller.set(RSP, call.slot.wrapping_add(8));
+        if let Some(fp) = call.fp {
+            caller.set(RBP, fp);
+        }
+        Some(caller)
+    }
+}

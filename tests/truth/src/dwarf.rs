@@ -423,8 +423,26 @@ impl Unwinder {
         if !row.as_ref().is_ok_and(|row| row.signal) && limits::is_restorer(process, pc) {
             return interrupted(registers, memory);
         }
-        step_by_row(&*row?, registers, memory)
+        let outcome = step_by_row(&*row?, registers, memory)?;
+        let mapping = process.at(at).and_then(|mapping| mapping.link_address(at));
+        let says_nothing_of_fp = mapping.is_some_and(|(file, _)| is_of_go(file));
+        Ok(match outcome {
+            Outcome::Caller {
+                mut registers,
+                signal,
+            } if says_nothing_of_fp => {
+                registers.keep(!(1 << RBP));
+                Outcome::Caller { registers, signal }
+            }
+            outcome => outcome,
+        })
     }
+}
+
+/// Whether Go has made a file. It has no .eh_frame, and its .debug_frame speaks of no register but the
+/// stack pointer, though functions save the frame pointer.
+fn is_of_go(file: &File) -> bool {
+    file.cfi().is_err() && file.sections.iter().any(|it| it.name == ".gopclntab")
 }
 
 /// Takes one step by a row.

@@ -184,12 +184,12 @@ pub const LIMITS: &[Limit] = &[
         name: "go-other-stack",
         what: "Go tells debuggers where the return address is from the stack pointer on, also where a \
                function has just taken another stack, as runtime.systemstack; its frame is where the \
-               frame pointer points to",
+               frame pointer points to, and of who has taken a scheduler's there is no caller",
         is: |case| {
             let rule = Rule::amd64(Base::Fp, 16, Location::AtCfa(-16));
             let by_sp = |row: &Row| matches!(row.cfa, Cfa::Register(RSP, _));
             case.by == By::Rows
-                && case.rule == Some(rule)
+                && [Some(rule), Some(Rule::OUTERMOST)].contains(&case.rule)
                 && case.truth.is_ok_and(by_sp)
                 && case
                     .file

@@ -55,8 +55,12 @@ impl Calls {
         let top = |sp| memory.read_word(sp).ok();
         if is_far || (!goes_on && now.sp() < before.sp().wrapping_sub(8)) {
             calls.clear();
-        } else if goes_on {
-        } else if now.sp() == before.sp().wrapping_sub(8) {
+            return;
+        }
+        if goes_on {
+            return;
+        }
+        if now.sp() == before.sp().wrapping_sub(8) {
             let behind = top(now.sp()).map(|to| (to, to.wrapping_sub(before.pc())));
             match behind {
                 Some((return_address, 2..=LONGEST_CALL)) => calls.push(Call {
@@ -74,16 +78,19 @@ impl Calls {
         }
     }
 
-    /// The caller's registers, if the call was seen and its return address is still where it was.
-    /// `innermost` has no caller that has returned: then the return address was moved.
+    /// The caller's registers, if the call was seen and its return address is still where it was; and
+    /// which call it was. `inner` is that of the last frame that was told by one. If there is one behind
+    /// that of the `innermost` frame, the return address was moved.
     pub(crate) fn caller<M: Memory + ?Sized>(
         &self,
         thread: Id,
         of: &Registers,
         innermost: bool,
+        inner: Option<usize>,
         memory: &M,
-    ) -> Option<Registers> {
+    ) -> Option<(Registers, usize)> {
         let (_, calls) = self.threads.get(&thread)?;
+        let calls = &calls[..inner.unwrap_or(calls.len())];
         let last = calls.iter().rposition(|call| call.slot >= of.sp())?;
         let call = calls[last];
         let is_moved = innermost && last + 1 != calls.len();
@@ -96,6 +103,6 @@ impl Calls {
         if let Some(fp) = call.fp {
             caller.set(RBP, fp);
         }
-        Some(caller)
+        Some((caller, last))
     }
 }

@@ -179,6 +179,7 @@ impl Judge {
         self.truth.push(*registers);
         let mut exact = true;
         let mut at = *registers;
+        let mut call = None;
 
         for (callee, pair) in found.windows(2).enumerate() {
             let frame = &pair[1].frame;
@@ -191,9 +192,11 @@ impl Judge {
                 }
                 Ok(Outcome::Outermost) => return differs(Class::Longer),
                 Err(why) => {
-                    let called = (self.calls).caller(context.thread, &at, callee == 0, memory);
-                    if let Some(caller) = called.filter(|_| why.is_untold()) {
+                    let innermost = callee == 0;
+                    let called = (self.calls).caller(context.thread, &at, innermost, call, memory);
+                    if let Some((caller, which)) = called.filter(|_| why.is_untold()) {
                         at = caller;
+                        call = Some(which);
                         // Arguments may have been taken off the stack, before or behind it.
                         if frame.pc == at.pc() {
                             at.set(RSP, frame.sp);

@@ -283,9 +283,9 @@ impl State {
             }
             (Mnemonic::Pop, to, _) if self.sp == Some(8) => {
                 self.sp = None;
-                self.ra = match to {
-                    Register::None => ReturnAddress::Gone,
-                    to => ReturnAddress::Popped(to),
+                self.ra = match to.is_gpr64() {
+                    true => ReturnAddress::Popped(to),
+                    false => ReturnAddress::Gone,
                 };
             }
             (Mnemonic::Leave, ..) => match (self.fp, self.saved) {
@@ -319,7 +319,7 @@ impl State {
             (Mnemonic::Mov, to, from) => {
                 let at = self.place(instruction);
                 match (at, self.ra) {
-                    (Some(8), ReturnAddress::Kept) if is_memory(1) => {
+                    (Some(8), ReturnAddress::Kept) if is_memory(1) && to.is_gpr64() => {
                         self.ra = ReturnAddress::Loaded(to);
                         return Ok(());
                     }
@@ -500,9 +500,13 @@ struct Gap<'a> {
     /// Where none does.
     never: BTreeSet<u64>,
     reached: Vec<Reached>,
-    /// Which one of them is at each byte, if any, plus one.
+    /// Which one of them is at each byte, if any, plus one; and whether a function begins there.
     index: Vec<u32>,
+    decoder: Decoder<'a>,
 }
+
+/// In `index`, that a function begins there.
+const IS_START: u32 = 1 << 31;
 
 impl<'a> Gap<'a> {
     fn new(address: u64, bytes: &'a [u8], entry: u64) -> Gap<'a> {
@@ -513,6 +517,7 @@ impl<'a> Gap<'a> {
             never: BTreeSet::from([entry]),
             reached: Vec::new(),
             index: vec![0; bytes.len()],
+            decoder: Decoder::with_ip(64, bytes, address, DecoderOptions::NONE),
         }
     }
 
@@ -524,9 +529,12 @@ impl<'a> Gap<'a> {
         (self.address..self.end()).contains(&address)
     }
 
-    fn decoder(&self, at: u64) -> Decoder<'a> {
-        let bytes = &self.bytes[(at - self.address) as usize..];
-        Decoder::with_ip(64, bytes, at, DecoderOptions::NONE)
+    /// The instruction at an address, which the gap holds.
+    fn decode(&mut self, at: u64) -> Instruction {
+        let there = self.decoder.set_position((at - self.address) as usize);
+        debug_assert!(there.is_ok());
+        self.decoder.set_ip(at);
+        self.decoder.decode()
     }
 
     fn start(&mut self, at: u64, why: Strength) {
@@ -543,7 +551,8 @@ impl<'a> Gap<'a> {
         }
         let mut has_ended = true;
         let mut trapped = false;
-        for instruction in self.decoder(self.address) {
+        let all = Decoder::with_ip(64, self.bytes, self.address, DecoderOptions::NONE);
+        for instruction in all {
             let at = instruction.ip();
             let traps = instruction.mnemonic() == Mnemonic::Int3;
             if has_ended && (traps || instruction.mnemonic() == Mnemonic::Nop) {
@@ -633,6 +642,9 @@ impl<'a> Gap<'a> {
         };
         self.reached.clear();
         self.index.fill(0);
+        for (start, _) in &findings.starts {
+            self.index[(start - self.address) as usize] = IS_START;
+        }
         let mut factory = InstructionInfoFactory::new();
         let mut todo = Vec::new();
         // What is behind calls comes last: it may not be reached that way.
@@ -676,8 +688,10 @@ impl<'a> Gap<'a> {
             by,
             mut proves,
         } = way;
-        let is_start = by != By::Start && self.starts.contains_key(&at);
-        if is_start || !self.holds(at) {
+        let index = at.wrapping_sub(self.address) as usize;
+        let mark = self.index.get(index).copied();
+        let is_start = by != By::Start && mark.is_some_and(|mark| mark & IS_START != 0);
+        if is_start || mark.is_none() {
             // It goes on as another function, and what it finds is that one's.
             if by == By::Return || state.is_left() || state.ra == ReturnAddress::Gone {
                 return NOWHERE;
@@ -691,8 +705,8 @@ impl<'a> Gap<'a> {
             }
             return NOWHERE;
         }
-        let index = (at - self.address) as usize;
-        let known = self.index[index].checked_sub(1).map(|known| known as usize);
+        let known = mark.unwrap_or(0) & !IS_START;
+        let known = known.checked_sub(1).map(|known| known as usize);
         if let Some(known) = known {
             let Reached {
                 state: other,
@@ -707,12 +721,14 @@ impl<'a> Gap<'a> {
             };
             let (a, b) = (findings.group(from), findings.group(other_from));
             findings.same[a] = b;
+            // What is looked up again is found sooner.
+            (findings.same[from], findings.same[other_from]) = (b, b);
             if joined == other {
                 return NOWHERE;
             }
             state = joined;
         }
-        let instruction = self.decoder(at).decode();
+        let instruction = self.decode(at);
         let flow = instruction.flow_control();
         // What fills up behind a call that does not return.
         let fills = matches!(instruction.mnemonic(), Mnemonic::Nop | Mnemonic::Int3);
@@ -737,7 +753,7 @@ impl<'a> Gap<'a> {
             Some(known) => self.reached[known].state = state,
             None => {
                 self.reached.push(reached);
-                self.index[index] = self.reached.len() as u32;
+                self.index[index] |= self.reached.len() as u32;
             }
         }
         let go = |at, state, by, proves| {

@@ -72,7 +72,7 @@ const MAX_KEPT: u64 = 1 << 30;
 /// The largest file, in bytes.
 const MAX_FILE: u64 = 64 << 30;
 /// The most time for a conversion, in seconds of a CPU. Programs of 100 MB take one.
-const SECONDS: u64 = 60;
+const SECONDS: u64 = 120;
 
 /// A section and the rows beside it, as the kernel takes them.
 pub(crate) struct Rows {

@@ -389,8 +389,10 @@ impl State {
             }
         }
         if let Some(at) = at {
-            let is_over_ra = (1..=8).contains(&at);
-            let writes = (is_over_ra || self.saved == Some(at))
+            let len = instruction.memory_size().size() as i32;
+            let is_over = |slot: i32| at > slot - 8 && at.saturating_sub(len) < slot;
+            let is_over_ra = is_over(8);
+            let writes = (is_over_ra || self.saved.is_some_and(is_over))
                 && info
                     .used_memory()
                     .iter()
@@ -939,6 +941,9 @@ mod tests {
         );
         // mov %rax,(%rsp); ret: that is no return.
         assert_eq!(of(b"\x48\x89\x04\x24\xc3", &[0, 4]), ["sp+8", "-"]);
+        // push %rbx; movups %xmm0,(%rsp); ret
+        let text = b"\x53\x0f\x11\x04\x24\xc3";
+        assert_eq!(of(text, &[1, 5]), ["sp+16", "-"]);
     }
 
     #[test]

@@ -276,6 +276,7 @@ impl<S: UnwindSection<Slice>> Cfi<S> {
         Ok(Row {
             cfa,
             rules,
+            kept: KEPT_BY_CALLEES,
             signal: fde.is_signal_trampoline(),
         })
     }
@@ -294,8 +295,10 @@ fn number(register: Register) -> gimli::Result<u8> {
 pub struct Row {
     /// The canonical frame address, which is the caller's stack pointer if nothing else is said.
     pub cfa: Cfa,
-    /// Where the caller's registers are. What callees keep and is not here is unchanged.
+    /// Where the caller's registers are.
     pub rules: Vec<(u8, Place)>,
+    /// Those that are unchanged where no rule speaks of them: the bit of their number.
+    pub kept: u32,
     /// Whether this is a signal's trampoline.
     pub signal: bool,
 }
@@ -383,7 +386,11 @@ impl Unwinder {
             .and_then(|cfi| cfi.row_at(address, context))
             .or_else(|why| match file.debug_cfi() {
                 Some(cfi) if matches!(why, Why::NoEntry | Why::NoTable) => {
-                    cfi.row_at(address, context).map_err(|_| why)
+                    let mut row = cfi.row_at(address, context).map_err(|_| why)?;
+                    if is_of_go(file) {
+                        row.kept &= !(1 << RBP);
+                    }
+                    Ok(row)
                 }
                 _ => Err(why),
             })
@@ -423,19 +430,7 @@ impl Unwinder {
         if !row.as_ref().is_ok_and(|row| row.signal) && limits::is_restorer(process, pc) {
             return interrupted(registers, memory);
         }
-        let outcome = step_by_row(&*row?, registers, memory)?;
-        let mapping = process.at(at).and_then(|mapping| mapping.link_address(at));
-        let says_nothing_of_fp = mapping.is_some_and(|(file, _)| is_of_go(file));
-        Ok(match outcome {
-            Outcome::Caller {
-                mut registers,
-                signal,
-            } if says_nothing_of_fp => {
-                registers.keep(!(1 << RBP));
-                Outcome::Caller { registers, signal }
-            }
-            outcome => outcome,
-        })
+        step_by_row(&*row?, registers, memory)
     }
 }
 
@@ -462,7 +457,7 @@ pub fn step_by_row<M: Memory + ?Sized>(
     };
 
     let mut caller = *registers;
-    caller.keep(KEPT_BY_CALLEES);
+    caller.keep(row.kept);
     caller.set(RSP, cfa);
     for (register, place) in &row.rules {
         let found = match *place {

@@ -224,6 +224,7 @@ mod tests {
         Row {
             cfa: Cfa::Register(register, offset),
             rules: vec![(16, Place::At(-8))],
+            kept: 0,
             signal: false,
         }
     }

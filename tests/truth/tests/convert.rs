@@ -302,22 +302,17 @@ fn functions_without_entries_are_said() {
     let text = text.expect(path);
     let addresses: Vec<_> = (text.address..text.address + text.size)
         .step_by(61)
+        .map(|pc| (pc, matches!(unwinder.row(file, pc), Err(Why::NoEntry))))
         .collect();
     // Elsewhere it is what fills up between functions.
-    let mut is_untold = |pc: &u64| matches!(unwinder.row(file, *pc), Err(Why::NoEntry));
-    let untold: Vec<_> = addresses.iter().map(&mut is_untold).collect();
-    let longest = untold
-        .chunk_by(|a, b| a == b)
-        .scan(0, |at, chunk| {
-            *at += chunk.len();
-            Some((*at - chunk.len()..*at, chunk[0]))
-        })
-        .filter(|(_, is_untold)| *is_untold)
-        .max_by_key(|(range, _)| range.len());
-    let all = &addresses[longest.expect(path).0];
-    let code = all
+    let longest = addresses
+        .chunk_by(|(_, before), (_, untold)| before == untold)
+        .filter(|chunk| chunk[0].1)
+        .max_by_key(|chunk| chunk.len());
+    let code = longest
+        .expect(path)
         .iter()
-        .copied()
+        .map(|(pc, _)| *pc)
         .filter(|pc| file.bytes_at(*pc)[0] != 0xcc);
     let (said, unsaid): (Vec<u64>, Vec<u64>) =
         code.partition(|pc| owned.table().find(*pc).is_some());

@@ -190,7 +190,7 @@ impl State {
         match (below, self.ra) {
             // What called has pushed is gone, too.
             (Some(below), ReturnAddress::Copied(at)) if below == at => {
-                *self = State::ENTRY.with(self)
+                *self = self.at_entry();
             }
             (Some(below), _) if below < 8 => return Err(Broken),
             (Some(below), _) if self.saved.is_some_and(|saved| saved > below) => self.saved = None,
@@ -199,11 +199,11 @@ impl State {
         Ok(())
     }
 
-    /// The same with another's frame pointer, of which nothing is on the stack.
-    fn with(self, other: &State) -> State {
+    /// As where a function begins, but for what the frame pointer holds.
+    fn at_entry(self) -> State {
         State {
-            fp: other.fp,
-            ..self
+            fp: self.fp,
+            ..State::ENTRY
         }
     }
 
@@ -257,7 +257,7 @@ impl State {
                 }
             }
             (Mnemonic::Push, from, _) if self.ra == ReturnAddress::Popped(from) => {
-                *self = State::ENTRY.with(self);
+                *self = self.at_entry();
             }
             // A copy of the return address: the other one is a place for arguments now.
             (Mnemonic::Push, ..) if is_memory(0) && self.place(instruction) == Some(8) => {

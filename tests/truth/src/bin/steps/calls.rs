@@ -4,7 +4,10 @@
 
 use std::collections::HashMap;
 
-use sframe::unwind::Memory;
+use sframe::{
+    code,
+    unwind::Memory, //
+};
 use walk::registers::{
     Registers,
     PC,
@@ -15,7 +18,7 @@ use walk::registers::{
 use crate::ptrace::Id;
 
 /// The most bytes of a call, and of any instruction.
-const LONGEST_CALL: u64 = 7;
+const LONGEST_CALL: u64 = code::LONGEST as u64;
 const LONGEST: u64 = 15;
 /// By how many bytes an instruction moves the stack pointer at most, unless to another stack, or to a
 /// signal's handler.

@@ -194,22 +194,21 @@ impl Judge {
                 Err(why) => {
                     let innermost = callee == 0;
                     let called = (self.calls).caller(context.thread, &at, innermost, call, memory);
-                    if let Some((caller, which)) = called.filter(|_| why.is_untold()) {
-                        at = caller;
-                        call = Some(which);
-                        // Arguments may have been taken off the stack, before or behind it.
-                        if frame.pc == at.pc() {
-                            at.set(RSP, frame.sp);
-                        }
-                        exact = false;
-                        by_calls = true;
-                    } else {
+                    let Some((caller, which)) = called.filter(|_| why.is_untold()) else {
                         let gap = (why.name(), process.describe(pair[0].at));
                         *count.gaps.entry(gap).or_default() += 1;
                         // What is beyond cannot be judged, unless it is nothing that was called.
                         let called = walker::is_behind_call(process, frame.pc, memory);
                         return differs(Class::Longer).filter(|_| !called);
+                    };
+                    at = caller;
+                    call = Some(which);
+                    // Arguments may have been taken off the stack, before or behind it.
+                    if frame.pc == at.pc() {
+                        at.set(RSP, frame.sp);
                     }
+                    exact = false;
+                    by_calls = true;
                 }
             }
             self.truth.push(at);

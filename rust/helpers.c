@@ -63,6 +63,20 @@ static bool is_ours(const struct pt_regs *regs)
 }
 
 /*
+ * In exec, where memory is the new program's already and the registers are still the old one's. Where the
+ * code starts is set shortly before they are.
+ */
+static bool is_between_programs(void)
+{
+	return current->in_execve && !current->mm->start_code;
+}
+
+/* Replaces perf_callchain_user where there is no user stack. */
+static void tell_nothing(struct perf_callchain_entry_ctx *entry, struct pt_regs *regs)
+{
+}
+
+/*
  * A few verdicts per CPU: whether a task has rows anywhere, in one state of its mappings. `id` is
  * written last and taken away first, so that an NMI in between finds nothing rather than a mixture;
  * it writes its own entry whole.
@@ -130,10 +144,11 @@ static void notrace on_entry(unsigned long ip, unsigned long parent_ip, struct f
 {
 	const struct pt_regs *regs;
 	unsigned long target;
+	bool at_once = is_entry_of(ip, immediate_address);
 
 	if (!READ_ONCE(enabled))
 		return;
-	if (is_entry_of(ip, immediate_address)) {
+	if (at_once) {
 		regs = (const struct pt_regs *)ftrace_regs_get_argument(fregs, 1);
 		target = (unsigned long)sframe_unwind_immediate;
 	} else if (is_entry_of(ip, deferred_address)) {
@@ -144,8 +159,14 @@ static void notrace on_entry(unsigned long ip, unsigned long parent_ip, struct f
 	}
 
 	preempt_disable_notrace();
-	if (is_ours(regs) && is_wanted(ip, parent_ip))
-		ftrace_regs_set_instruction_pointer(fregs, target);
+	if (is_ours(regs)) {
+		if (at_once && is_between_programs()) {
+			this_cpu_inc(counters[SFU_IN_EXEC]);
+			ftrace_regs_set_instruction_pointer(fregs, (unsigned long)tell_nothing);
+		} else if (is_wanted(ip, parent_ip)) {
+			ftrace_regs_set_instruction_pointer(fregs, target);
+		}
+	}
 	preempt_enable_notrace();
 }
 

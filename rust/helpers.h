@@ -27,8 +27,9 @@
 #define SFU_NMI 2
 #define SFU_DEFERRED 3
 
-/* The one that C counts: tasks that were left to the kernel. */
+/* What C counts: tasks that were left to the kernel, and those in exec, without a stack. */
 #define SFU_LEFT_ALONE 0
+#define SFU_IN_EXEC 1
 
 /* What a walk begins with. */
 struct sfu_call {

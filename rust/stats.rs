@@ -113,9 +113,9 @@ reasons! {
     RegisterUnknown = c"register_unknown",
 }
 
-// Counters lie one behind the other: tasks left alone, walks by context, frames by context, frames by
+// Counters lie one behind the other: tasks left alone, tasks in exec, walks by context, frames by context, frames by
 // source, reasons, and these.
-const WALKS: u32 = sys::SFU_LEFT_ALONE + 1;
+const WALKS: u32 = sys::SFU_IN_EXEC + 1;
 const FRAMES_IN: u32 = WALKS + Context::ALL.len() as u32;
 const FRAMES_BY: u32 = FRAMES_IN + Context::ALL.len() as u32;
 const STOPS: u32 = FRAMES_BY + Source::ALL.len() as u32;
@@ -227,6 +227,7 @@ fn name_of(index: u32) -> Option<(&'static CStr, &'static CStr)> {
 
     Some(match index {
         sys::SFU_LEFT_ALONE => (c"", c"left_alone"),
+        sys::SFU_IN_EXEC => (c"", c"in_exec"),
         WALKS..FRAMES_IN => (c"walks_", Context::ALL.get(nth(WALKS))?.name()),
         FRAMES_IN..FRAMES_BY => (c"frames_in_", Context::ALL.get(nth(FRAMES_IN))?.name()),
         FRAMES_BY..STOPS => (c"frames_by_", Source::ALL.get(nth(FRAMES_BY))?.name()),

@@ -52,6 +52,7 @@ pub(crate) use bindings::{
     SFRAME_UNWIND_VDSO as FLAG_VDSO,
     SFU_COUNTERS,
     SFU_DEFERRED,
+    SFU_IN_EXEC,
     SFU_IRQ,
     SFU_LEFT_ALONE,
     SFU_NMI, //

@@ -3,7 +3,7 @@
  * usage: manyfiles DIRECTORY COUNT
  *
  * Makes, maps, runs and deletes COUNT ELF files of a page each, one after the other. Each runs for
- * 30,000 instructions, so that a sample at 5 kHz may be in it.
+ * 30,000 instructions, so that a sample may be in it.
  */
 #include <elf.h>
 #include <fcntl.h>

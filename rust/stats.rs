@@ -113,8 +113,8 @@ reasons! {
     RegisterUnknown = c"register_unknown",
 }
 
-// Counters lie one behind the other: tasks left alone, tasks in exec, walks by context, frames by context, frames by
-// source, reasons, and these.
+// Counters lie one behind the other: tasks left alone, samples in exec, walks by context, frames by context,
+// frames by source, reasons, and these.
 const WALKS: u32 = sys::SFU_IN_EXEC + 1;
 const FRAMES_IN: u32 = WALKS + Context::ALL.len() as u32;
 const FRAMES_BY: u32 = FRAMES_IN + Context::ALL.len() as u32;

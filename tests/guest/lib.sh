@@ -36,10 +36,10 @@ check() {
 }
 
 # record NAME VERDICT PERF-OPTIONS... -- PROGRAM [ARGUMENT...] SECONDS
-# Leaves NAME.data and NAME.chain, a line that says by what VERDICT they are judged, and how many there are
-# in `samples`.
+# Leaves NAME.data and NAME.chain, a line that says by what VERDICT they are judged, how many samples there
+# are in `samples`, and how many milliseconds the program takes to start in `started`.
 record() {
-	local name=$1 verdict=$2 options=() CHAIN_FILE=/share/$1.chain program started enough=0 tries=3
+	local name=$1 verdict=$2 options=() CHAIN_FILE=/share/$1.chain program enough=0 tries=3
 	shift 2
 	while [ "$1" != -- ]; do options+=("$1"); shift; done
 	shift
@@ -53,8 +53,10 @@ record() {
 	# A busy host leaves the guest little of a CPU. What start-up is of a recording counts, too: a sample
 	# for each millisecond that it takes, and no more than a tenth of all.
 	case $DEBUG$verdict in
-	?untold) enough=25 ;;
 	0complete | 0forked* | 0incomplete | 0frame-pointers) enough=$((started > 60 ? 10 * started : 600)) ;;
+	0probed) enough=300 ;;
+	0dwarf) enough=150 ;;
+	0*) enough=40 ;;
 	esac
 	# What is there already is of the same program, in front of what is recorded.
 	rm -f /tmp/before.chain

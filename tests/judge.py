@@ -50,15 +50,15 @@ class Sample:
         self.r12 = r12
 
     def add(self, frame):
-        # Kernel frames come first; later ones in their half are false user frames.
-        if frame.address >> 47 and not self.frames:
-            self.kernel_frames += 1
         # The stand-in for a deferred stack that never came, with or without a name: the number
-        # of the stack above the number of the CPU, from 1.
-        elif frame.symbol == "(cookie)" or (
+        # of the stack, which grows into the kernel's half, above the number of the CPU, from 1.
+        if frame.symbol == "(cookie)" or (
                 not self.frames and frame.symbol == "[unknown]" and frame.address >> 32
                 and 0 < frame.address & 0xFFFFFFFF <= 4096):
             self.lost = True
+        # Kernel frames come first; later ones in their half are false user frames.
+        elif frame.address >> 47 and not self.frames:
+            self.kernel_frames += 1
         else:
             self.frames.append(frame)
 

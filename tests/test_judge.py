@@ -123,6 +123,9 @@ class Stacks(unittest.TestCase):
     def test_deferred_stack_that_never_came(self):
         self.expect("lost", r12(6), (0xFFFFFFFF81000000, "schedule"), (0x300000001, "(cookie)"))
 
+    def test_so_many_deferred_stacks_that_their_numbers_are_like_the_kernels(self):
+        self.expect("lost", r12(6), (0xFFFFFFFF81000000, "schedule"), (0x800100000002, "[unknown]"))
+
     def test_no_truth(self):
         self.expect("no-truth", 0, *TRUE)
         self.expect("no-truth", r12(6, tree=78), *TRUE)

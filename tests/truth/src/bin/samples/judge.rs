@@ -9,7 +9,10 @@ use sframe::unwind::{
     Step, //
 };
 use truth::{
-    dwarf::Unwinder,
+    dwarf::{
+        Unwinder,
+        Why, //
+    },
     limits::{
         self,
         Case,
@@ -76,7 +79,7 @@ pub(crate) enum Verdict {
     Different(usize),
     /// The truth has no such frame, though it is known to its end.
     Longer(usize),
-    /// The truth ends at a listed gap, and the frames beyond are behind calls.
+    /// The truth ends at a listed gap, or where code has no entry, and the frames beyond are behind calls.
     BeyondGap,
     /// The truth ends with what was copied of the memory, and the chain goes on.
     BeyondCopy,
@@ -412,6 +415,9 @@ impl Judge {
             }
             expected.at_gap = true;
         }
+        if let Verdict::Longer(same) = verdict {
+            expected.at_gap |= self.is_told_by_code(process, &truth, judged.get(same..), &copy);
+        }
         let walked = |chain: Vec<u64>, expected: &Truth<'_>, room| Walked {
             verdict: compare(&chain, expected, room, behind_call),
             chain,
@@ -465,6 +471,37 @@ impl Judge {
             dwarf_end: dwarf.end,
             truth,
         }))
+    }
+
+    /// Whether the truth has ended in code of which .eh_frame has no entry, where rows tell that are made of
+    /// what its instructions do; and is from the caller on what a chain has there.
+    fn is_told_by_code(
+        &mut self,
+        process: &Process,
+        truth: &Stack,
+        beyond: Option<&[u64]>,
+        copy: &Copy<'_>,
+    ) -> bool {
+        let (Some(beyond), Some(caller)) = (beyond, self.found.get(truth.frames.len())) else {
+            return false;
+        };
+        let told = truth.end == End::Unknown(Why::NoEntry)
+            && caller.by == By::Rows
+            && beyond.first() == Some(&caller.frame.pc);
+        if !told {
+            return false;
+        }
+        let stack = stack::behind(&mut self.unwinder, process, caller.frame, copy);
+        let behind = Truth {
+            stack: &stack,
+            covered: 0,
+            at_gap: stack.end != End::Outermost,
+        };
+        let verdict = compare(beyond, &behind, usize::MAX, |pc| {
+            walker::is_behind_call(process, pc, copy)
+                || stack::is_beginning(process, pc.wrapping_sub(1))
+        });
+        !verdict.is_false()
     }
 
     /// The limit of the truth that a difference comes from, if it is a known one. (What frame
@@ -542,7 +579,10 @@ impl Judge {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use truth::dwarf::Why;
+    use walk::registers::{
+        PC,
+        RSP, //
+    };
 
     fn stack(pcs: &[u64], end: End) -> Stack {
         let frames = pcs.iter().map(|pc| Frame { pc: *pc, at: *pc });
@@ -592,6 +632,45 @@ mod tests {
         for verdict in [Verdict::Different(0), Verdict::Skips(0), Verdict::Longer(0)] {
             assert!(verdict.is_false() && !verdict.is_identical());
         }
+    }
+
+    #[test]
+    fn behind_code_without_an_entry_the_truth_begins_anew() {
+        let (process, plain) = stack::tests::assembled(
+            "no-entry",
+            ".text\nplain: ret\n\
+             outer: .cfi_startproc\n push %rbx\n .cfi_adjust_cfa_offset 8\n call plain\n pop %rbx\n\
+             .cfi_adjust_cfa_offset -8\n ret\n .cfi_endproc\n\
+             top: .cfi_startproc\n push %rbx\n .cfi_adjust_cfa_offset 8\n call outer\n pop %rbx\n\
+             .cfi_adjust_cfa_offset -8\n ret\n .cfi_endproc\n",
+        );
+        let (in_outer, in_top) = (plain + 7, plain + 15);
+        let words: Vec<u8> = [in_outer, 0, in_top, 0, 0]
+            .into_iter()
+            .flat_map(u64::to_le_bytes)
+            .collect();
+        let copy = Copy::new(0x1000, &words);
+        let found = |pc, sp, by| Found {
+            frame: unwind::Frame { pc, sp, fp: 0 },
+            by,
+            at: pc,
+            rule: None,
+        };
+        let mut judge = Judge::new(Walker::new());
+        let mut registers = Registers::default();
+        registers.set(PC, plain);
+        registers.set(RSP, 0x1000);
+        let truth = stack::truth(&mut judge.unwinder, &process, &registers, &copy);
+        assert_eq!(truth.frames.len(), 1);
+        let mut told = |by, beyond: &[u64]| {
+            judge.found = vec![found(plain, 0x1000, by), found(in_outer, 0x1008, by)];
+            judge.is_told_by_code(&process, &truth, Some(beyond), &copy)
+        };
+        assert!(told(By::Rows, &[in_outer, in_top]));
+        assert!(!told(By::Rows, &[in_outer, in_outer]));
+        assert!(!told(By::Rows, &[in_outer, in_top, plain]));
+        assert!(!told(By::Rows, &[in_top]));
+        assert!(!told(By::FramePointer, &[in_outer, in_top]));
     }
 
     #[test]

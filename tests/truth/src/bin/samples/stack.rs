@@ -6,7 +6,10 @@ use std::path::Path;
 
 use sframe::{
     bytes::Fault,
-    unwind::Memory, //
+    unwind::{
+        self,
+        Memory, //
+    }, //
 };
 use truth::{
     dwarf::{
@@ -23,6 +26,7 @@ use walk::{
         Registers,
         COUNT,
         PC,
+        RBP,
         RSP, //
     },
     walker::{
@@ -173,9 +177,9 @@ pub(crate) fn truth(
     innermost: &Registers,
     copy: &Copy<'_>,
 ) -> Stack {
-    let mut registers = *innermost;
+    let registers = *innermost;
     let pc = registers.pc();
-    let mut frames = vec![Frame { pc, at: pc }];
+    let mut first = Frame { pc, at: pc };
     // In a system call what holds is what held at its instruction, which may be the last of its
     // function: that of a signal's trampoline is. (Behind it, a new thread is on another stack.)
     let in_system_call = registers.get(RAX) == Some(IN_SYSTEM_CALL)
@@ -185,14 +189,45 @@ pub(crate) fn truth(
         // that it makes.
         let before = [1, 3].map(|back| pc.wrapping_sub(back));
         let has_row = |at: &u64| unwinder.row_at(process, *at).is_ok();
-        frames[0].at = before.into_iter().find(has_row).unwrap_or(before[0]);
+        first.at = before.into_iter().find(has_row).unwrap_or(before[0]);
     } else if registers.get(RAX) != Some(0) && unwinder.row_at(process, pc).is_err() {
         // That gap goes on to the end of what its caller does with the result.
         let called = code::system_call_before(process, pc).map(|at| at.wrapping_sub(1));
         if let Some(at) = called.filter(|at| unwinder.row_at(process, *at).is_ok()) {
-            frames[0].at = at;
+            first.at = at;
         }
     }
+    walked(unwinder, process, registers, first, in_system_call, copy)
+}
+
+/// The stack from a caller on that something else than .eh_frame has told.
+pub(crate) fn behind(
+    unwinder: &mut Unwinder,
+    process: &Process,
+    caller: unwind::Frame,
+    copy: &Copy<'_>,
+) -> Stack {
+    let mut registers = Registers::default();
+    for (number, value) in [(PC, caller.pc), (RSP, caller.sp), (RBP, caller.fp)] {
+        registers.set(number, value);
+    }
+    let first = Frame {
+        pc: caller.pc,
+        at: caller.pc.wrapping_sub(1),
+    };
+    walked(unwinder, process, registers, first, false, copy)
+}
+
+/// The stack from a frame on, and from its registers.
+fn walked(
+    unwinder: &mut Unwinder,
+    process: &Process,
+    mut registers: Registers,
+    first: Frame,
+    in_system_call: bool,
+    copy: &Copy<'_>,
+) -> Stack {
+    let mut frames = vec![first];
     let end = loop {
         let frame = frames[frames.len() - 1];
         let exact = frame.at == frame.pc;
@@ -395,7 +430,7 @@ pub(crate) fn translated(name: &str, translations: &[(String, String)], root: &P
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
 
     #[test]
@@ -436,20 +471,15 @@ mod tests {
         assert_eq!(outcome, Err(Why::Fault(0x10a8)));
     }
 
-    #[test]
-    fn a_thread_is_new_behind_its_system_call_alone() {
-        const SOURCE: &str = ".text\n\
-            .type last,@function\nlast: .cfi_startproc\n xor %eax,%eax\n syscall\n .cfi_endproc\n\
-            .size last,.-last\n\
-            .globl __clone\n.type __clone,@function\n__clone: .cfi_startproc\n syscall\n ret\n\
-            .cfi_endproc\n.size __clone,.-__clone\n";
-        let dir = std::env::temp_dir().join(format!("new-thread-{}", std::process::id()));
+    /// A process that has mapped what this assembles to, and where that begins.
+    pub(crate) fn assembled(name: &str, source: &str) -> (Process, u64) {
+        let dir = std::env::temp_dir().join(format!("samples-{name}-{}", std::process::id()));
         std::fs::create_dir_all(&dir).unwrap();
-        let (source, out) = (dir.join("clone.s"), dir.join("clone.so"));
-        std::fs::write(&source, SOURCE).unwrap();
+        let (from, out) = (dir.join("code.s"), dir.join("code.so"));
+        std::fs::write(&from, source).unwrap();
         let status = std::process::Command::new("gcc")
             .args(["-shared", "-nostdlib", "-o"])
-            .args([&out, &source])
+            .args([&out, &from])
             .status();
         assert!(status.unwrap().success());
 
@@ -463,11 +493,22 @@ mod tests {
             end: code.address + 0x1000,
             offset: code.offset,
             executable: true,
-            name: "/clone.so".to_owned(),
+            name: "/code.so".to_owned(),
             file: Some(file),
         });
+        (process, code.address)
+    }
+
+    #[test]
+    fn a_thread_is_new_behind_its_system_call_alone() {
+        const SOURCE: &str = ".text\n\
+            .type last,@function\nlast: .cfi_startproc\n xor %eax,%eax\n syscall\n .cfi_endproc\n\
+            .size last,.-last\n\
+            .globl __clone\n.type __clone,@function\n__clone: .cfi_startproc\n syscall\n ret\n\
+            .cfi_endproc\n.size __clone,.-__clone\n";
+        let (process, start) = assembled("clone", SOURCE);
         // xor, syscall; and then clone, with a syscall.
-        let clone = code.address + 4;
+        let clone = start + 4;
         assert_eq!(function_name(&process, clone), Some("__clone"));
         let is_new = |pc| {
             let mut registers = Registers::default();

@@ -109,10 +109,12 @@ fn frames(
     tally: &mut Tally,
 ) -> Reason {
     let mut known = Known::All(registers);
+    // From where on the stack is in use.
+    let mut lowest = frame.sp;
     // A uprobe may have taken a return address.
     if !probed {
         match by_plain_rules(&mut frame, true, memory, sink, tally) {
-            Ok(true) => known = Known::Lost,
+            Ok(true) => known = Known::Called(lowest),
             Ok(false) => {}
             Err(reason) => return reason,
         }
@@ -134,6 +136,7 @@ fn frames(
                         None => return Reason::Signals,
                     };
                     frame.sp = frame.fp;
+                    lowest = frame.sp;
                     stepped = by_rule(&rule, &mut frame, &known, memory);
                 }
                 match stepped {
@@ -141,7 +144,7 @@ fn frames(
                     Err(reason) => return reason,
                 }
             }
-            Ok(None) => match without_rows(&mut frame, !known.is_lost(), &mapping, memory) {
+            Ok(None) => match without_rows(&mut frame, !known.has_called(), &mapping, memory) {
                 Ok(()) => (false, Source::FramePointer),
                 Err(reason) => return reason,
             },
@@ -150,7 +153,7 @@ fn frames(
         if probed && !probes::put_back(&mut frame) {
             return Reason::Uprobe;
         }
-        known = Known::Lost;
+        known = Known::Called(lowest);
         if signal {
             // Other steps rise on the stack, this one goes where it likes.
             signals = match signals.checked_sub(1) {
@@ -158,6 +161,7 @@ fn frames(
                 None => return Reason::Signals,
             };
             known = Known::Interrupted(context);
+            lowest = frame.sp;
             if probed && !probes::leave(&mut frame, memory) {
                 return Reason::Uprobe;
             }
@@ -238,19 +242,19 @@ enum Known<'a> {
     All(&'a Registers<'a>),
     /// All that a signal interrupted, in the `struct ucontext` at this run-time address.
     Interrupted(u64),
-    /// Nothing. The frame has called.
-    Lost,
+    /// Nothing. The frame has called, and its stack is in use from this run-time address on.
+    Called(u64),
 }
 
 impl Known<'_> {
-    fn is_lost(&self) -> bool {
-        matches!(self, Known::Lost)
+    fn has_called(&self) -> bool {
+        matches!(self, Known::Called(_))
     }
 
     /// The address whose rule holds. A return address is behind its call, which may be the last
     /// instruction of its function.
     fn look_up(&self, pc: u64) -> u64 {
-        if self.is_lost() {
+        if self.has_called() {
             pc.wrapping_sub(1)
         } else {
             pc
@@ -271,7 +275,14 @@ impl unwind::Registers for KnownIn<'_> {
                 memory: self.1,
             }
             .register(number),
-            Known::Lost => None,
+            Known::Called(_) => None,
+        }
+    }
+
+    fn lowest(&self) -> u64 {
+        match *self.0 {
+            Known::Called(lowest) => lowest,
+            _ => 0,
         }
     }
 }
@@ -341,14 +352,14 @@ fn rule_of_table(
     memory: &UserMemory,
 ) -> Result<Option<Rule>, Reason> {
     // Behind its system call a trampoline may end, and another function's rows begin.
-    if !known.is_lost() {
+    if !known.has_called() {
         if let Some(rule) = rule_of_trampoline(pc, known, memory) {
             return Ok(Some(rule));
         }
     }
     match tables::rule_at(number, known.look_up(pc).wrapping_add(to_offset)) {
         Said::Rule(rule) => Ok(Some(rule)),
-        Said::Nothing if known.is_lost() => Ok(rule_of_trampoline(pc, known, memory)),
+        Said::Nothing if known.has_called() => Ok(rule_of_trampoline(pc, known, memory)),
         Said::Nothing => Ok(None),
         Said::Gone => Err(Reason::MappingMoved),
     }
@@ -362,7 +373,7 @@ fn rule_of_code(
     pc: u64,
     memory: &UserMemory,
 ) -> Option<Rule> {
-    if known.is_lost() {
+    if known.has_called() {
         // What is behind the end of a function is called from its end, or is no return address.
         if function.covers(pc) {
             return None;

@@ -63,6 +63,13 @@ impl<M: Memory + ?Sized> Memory for &M {
 pub trait Registers {
     /// The value of the register of this DWARF number; `None` if it is not known.
     fn register(&self, number: u8) -> Option<u64>;
+
+    /// The run-time address from which on the frame's stack is in use: what was ever put below it may have
+    /// been taken away since. 0 if that is not known.
+    #[inline]
+    fn lowest(&self) -> u64 {
+        0
+    }
 }
 
 /// The registers of all frames but the innermost: what [`Frame`] has not is lost.
@@ -76,10 +83,31 @@ impl Registers for Lost {
     }
 }
 
+/// The same, of a frame that is below others on a stack that is in use from this run-time address on.
+#[derive(Clone, Copy, Debug)]
+pub struct Called(pub u64);
+
+impl Registers for Called {
+    #[inline]
+    fn register(&self, _number: u8) -> Option<u64> {
+        None
+    }
+
+    #[inline]
+    fn lowest(&self) -> u64 {
+        self.0
+    }
+}
+
 impl<R: Registers> Registers for Option<&R> {
     #[inline]
     fn register(&self, number: u8) -> Option<u64> {
         (*self)?.register(number)
+    }
+
+    #[inline]
+    fn lowest(&self) -> u64 {
+        self.map_or(0, R::lowest)
     }
 }
 
@@ -139,7 +167,8 @@ pub enum Stop {
     /// The CFA, or the address of a slot, is not in the address space.
     CfaOverflow,
     /// The rule needs a register that is not known: another one than stack pointer and frame
-    /// pointer, in a frame that is not the innermost.
+    /// pointer, in a frame that is not the innermost; or one that what the frame has called has saved,
+    /// and may have taken away.
     RegisterUnknown,
     /// The frame pointer is zero: it was set so at the end of the stack, or is used otherwise.
     FpZero,
@@ -173,7 +202,7 @@ impl Stop {
 /// Takes one step by `rule`, which is to be the rule that holds at the frame's PC.
 ///
 /// `registers` are those of the innermost frame if `frame` is that one, [`Interrupted`] if it is
-/// one that a signal interrupted, else [`Lost`].
+/// one that a signal interrupted, else [`Called`], or [`Lost`] where no more is known.
 ///
 /// # Errors
 ///
@@ -197,6 +226,9 @@ pub fn step<M: Memory + ?Sized, R: Registers + ?Sized>(
 
     let mut cfa = slot(value(rule.cfa.base)?, rule.cfa.offset)?;
     if rule.cfa.deref {
+        if rule.cfa.base == Base::Sp && cfa < registers.lowest() {
+            return Err(Stop::RegisterUnknown);
+        }
         cfa = slot(read_word(memory, cfa)?, rule.cfa.plus.into())?;
     }
     let sp = slot(cfa, abi.sp_below_cfa().wrapping_neg())?;
@@ -461,6 +493,37 @@ mod tests {
         for abi in [Abi::Amd64, Abi::Aarch64, Abi::S390x] {
             assert_eq!(further_out(abi, &rule), Err(Stop::RegisterUnknown));
         }
+    }
+
+    #[test]
+    fn what_others_have_saved_holds_while_they_have() {
+        let mut rule = Rule::amd64(Base::Sp, -48, Location::Unchanged);
+        rule.cfa.deref = true;
+        rule.cfa.plus = 32;
+        struct Saved;
+        impl Memory for Saved {
+            fn read_word(&self, address: u64) -> Result<u64, Fault> {
+                match address {
+                    0x7fd0 => Ok(0x8400),
+                    0x8418 => Ok(0x77),
+                    _ => Err(Fault),
+                }
+            }
+        }
+        let with = |lowest| step(Abi::Amd64, &rule, &FRAME, &Called(lowest), &Saved);
+        let found = to(0x77, 0x8420, 0x9000);
+        assert_eq!(with(0x7fd0), found);
+        assert_eq!(with(0x1000), found);
+        // The stack pointer is above it: it is not there yet, or not any more.
+        assert_eq!(with(0x7fd1), Err(Stop::RegisterUnknown));
+        assert_eq!(with(0x8000), Err(Stop::RegisterUnknown));
+        // Of the frame pointer that tells nothing.
+        rule.cfa.base = Base::Fp;
+        rule.cfa.offset = 0x7fd0 - 0x9000;
+        assert_eq!(
+            step(Abi::Amd64, &rule, &FRAME, &Called(0x8000), &Saved),
+            found
+        );
     }
 
     #[test]

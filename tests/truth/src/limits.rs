@@ -108,9 +108,15 @@ pub const LIMITS: &[Limit] = &[
     Limit {
         name: "cfa-of-saved-register",
         what: "SFrame knows of no register but the frame pointer where it was saved: the loader's \
-               resolver keeps the stack pointer of its caller in %rbx, and what it calls saves that",
+               resolver keeps the stack pointer of its caller in %rbx, and what it calls saves that; \
+               where a row beside tells of that place, the called function has not come there yet, \
+               or has left it",
         is: |case| {
-            let of_register = |rule: Rule| matches!(rule.cfa.base, Base::Register(_));
+            let of_register = |rule: Rule| match rule.cfa.base {
+                Base::Register(_) => true,
+                Base::Sp => rule.cfa.deref && rule.cfa.offset < 0,
+                Base::Fp => false,
+            };
             case.class == Class::Stop && case.rule.is_some_and(of_register)
         },
     },

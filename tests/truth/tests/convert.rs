@@ -6,8 +6,13 @@
 //! to the same caller. What SFrame cannot say leads nowhere.
 
 use std::{
-    collections::BTreeSet,
-    path::Path, //
+    collections::{
+        BTreeMap,
+        BTreeSet, //
+    },
+    fs,
+    path::Path,
+    process::Command, //
 };
 
 use convert::{
@@ -18,12 +23,14 @@ use convert::{
 };
 use object::{
     Object,
-    ObjectSection, //
+    ObjectSection,
+    ObjectSymbol, //
 };
 use sframe::{
     abi::Abi,
     bytes::Fault,
     rule::{
+        Base,
         Location,
         Rule, //
     },
@@ -45,6 +52,7 @@ use sframe::{
 };
 use truth::dwarf::{
     self,
+    Cfa,
     Outcome,
     Unwinder,
     Why, //
@@ -175,6 +183,15 @@ fn agree(path: &str) -> (f64, f64) {
             for number in 0..PC {
                 registers.set(number, registers.get(number).unwrap() + slot);
             }
+            let row = unwinder.row(file, pc);
+            let by_register = row.as_ref().map(|row| &row.cfa);
+            if let (Some(saved), Ok(Cfa::Register(number, _))) =
+                (found.and_then(place_of_saved), by_register)
+            {
+                // It is where the called function has put it.
+                let place = registers.sp().wrapping_add_signed(saved.into());
+                registers.set(*number, Anything.read_word(place).unwrap());
+            }
             let truth = by_truth(&mut unwinder, file, &registers);
             match (by_table(&table, &registers), truth) {
                 (Some(found), Ok(truth)) => {
@@ -204,6 +221,12 @@ fn agree(path: &str) -> (f64, f64) {
         1000.0 * f64::from(unsaid) / f64::from(said + unsaid),
         by_table,
     )
+}
+
+/// Where a rule has a register that was saved by what the frame has called, from the stack pointer on.
+fn place_of_saved(rule: Rule) -> Option<i32> {
+    let offset = rule.cfa.offset;
+    (rule.cfa.deref && rule.cfa.base == Base::Sp && offset < 0).then_some(offset)
 }
 
 /// Compares what code alone tells with what .eh_frame does, at each byte of which both tell. Returns at
@@ -261,6 +284,203 @@ fn libc_is_said_all_but_a_thousandth() {
 #[test]
 fn the_loader() {
     assert!(agree("/usr/lib64/ld-linux-x86-64.so.2").0 < 10.0);
+}
+
+/// The rows that a file has beside its section for registers that are saved by what is called: at which
+/// address of which function, if that has a symbol; and where they are, from the stack pointer on.
+fn saved(path: &Path) -> Vec<(Option<String>, u64, i32)> {
+    let bytes = fs::read(path).unwrap();
+    let file = object::File::parse(&*bytes).unwrap();
+    let functions: BTreeMap<_, _> = (file.symbols())
+        .filter(|symbol| symbol.is_definition())
+        .map(|symbol| (symbol.address(), symbol.name().unwrap().to_owned()))
+        .collect();
+    let converted = convert::convert(&bytes).unwrap();
+    let rows = converted.beside.chunks_exact(BESIDE_SIZE);
+    rows.map(|row| Beside::read(row.try_into().unwrap()).unwrap())
+        .filter_map(|row| {
+            let function = functions.range(..=row.start).next_back();
+            let name = function.map(|(_, name)| name.clone());
+            // Nothing but a return address is looked up in the last byte of an instruction.
+            assert_eq!(row.size, 1);
+            Some((name, row.start, place_of_saved(row.rule)?))
+        })
+        .collect()
+}
+
+#[test]
+fn the_loaders_resolver_has_called() {
+    let path = Path::new("/usr/lib64/ld-linux-x86-64.so.2");
+    let bytes = fs::read(path).unwrap();
+    let code = |at: u64| &bytes[at as usize..];
+    let file = object::File::parse(&*bytes).unwrap();
+    let text = file.section_by_name(".text").unwrap();
+    assert_eq!(Some(text.address()), text.file_range().map(|(at, _)| at));
+    let mut resolvers = 0;
+    for (_, at, place) in saved(path) {
+        // call ...
+        assert_eq!(code(at - 4)[0], 0xe8, "{at:#x}");
+        let target = i32::from_le_bytes(code(at - 3)[..4].try_into().unwrap());
+        let callee = code((at + 1).wrapping_add_signed(target.into()));
+        // It pushes as many registers as there are up to that place, rbx last.
+        let pushes = callee[..40].iter().position(|byte| *byte == 0x53);
+        assert!(pushes.is_some() && place <= -16, "{at:#x}: {place}");
+        resolvers += u32::from(place == -48);
+    }
+    // By fxsave, xsave and xsavec.
+    assert!(resolvers >= 3, "{resolvers}");
+}
+
+/// Frames by rbx, each of which calls one function.
+const FRAMES_BY_RBX: &str = r"
+.macro begin name
+	.type \name, @function
+\name:
+	.cfi_startproc
+.endm
+.macro pushed register
+	push %\register
+	.cfi_adjust_cfa_offset 8
+	.cfi_rel_offset \register, 0
+.endm
+.macro popped register
+	pop %\register
+	.cfi_adjust_cfa_offset -8
+	.cfi_restore \register
+.endm
+.macro caller callee:vararg
+	pushed rbx
+	mov %rsp, %rbx
+	.cfi_def_cfa_register rbx
+	and $-64, %rsp
+	call \callee
+	mov %rbx, %rsp
+	.cfi_def_cfa_register rsp
+	popped rbx
+	ret
+	.cfi_endproc
+.endm
+
+	begin saves
+	pushed rbx
+	popped rbx
+	ret
+	.cfi_endproc
+
+	begin saves_last
+	pushed r12
+	sub $16, %rsp
+	.cfi_adjust_cfa_offset 16
+	pushed rbx
+	xor %ebx, %ebx
+	jz aside
+	popped rbx
+	add $16, %rsp
+	.cfi_adjust_cfa_offset -16
+	popped r12
+	ret
+	.cfi_endproc
+	begin aside
+	.cfi_def_cfa_offset 40
+	.cfi_offset rbx, -40
+	ud2
+	.cfi_endproc
+
+	begin ends_by_saves
+	pushed rbx
+	popped rbx
+	jmp saves
+	.cfi_endproc
+
+	begin ends_by_others
+	pushed rbx
+	popped rbx
+	jmp saves_last
+	.cfi_endproc
+
+	begin leaf
+	ret
+	.cfi_endproc
+
+	begin jumps
+	pushed rbx
+	popped rbx
+	jmp *%rax
+	.cfi_endproc
+
+	begin saves_late
+	push %rax
+	.cfi_adjust_cfa_offset 8
+	mov %rbx, (%rsp)
+	.cfi_rel_offset rbx, 0
+	popped rbx
+	ret
+	.cfi_endproc
+
+	begin goes_on
+	pushed rbx
+	popped rbx
+	.cfi_endproc
+untold:
+	ret
+
+	begin jumps_to_untold
+	pushed rbx
+	popped rbx
+	jmp untold
+	.cfi_endproc
+
+	begin of_saves
+	caller saves
+	begin of_saves_last
+	caller saves_last
+	begin of_ends_by_saves
+	caller ends_by_saves
+	begin of_ends_by_others
+	caller ends_by_others
+	begin of_leaf
+	caller leaf
+	begin of_jumps
+	caller jumps
+	begin of_saves_late
+	caller saves_late
+	begin of_goes_on
+	caller goes_on
+	begin of_jumps_to_untold
+	caller jumps_to_untold
+	begin of_pointer
+	caller *%rax
+";
+
+#[test]
+fn only_what_is_sure_to_be_saved_is_said_so() {
+    let directory = Path::new(env!("CARGO_TARGET_TMPDIR")).join("saved");
+    fs::create_dir_all(&directory).unwrap();
+    let (source, library) = (directory.join("saved.S"), directory.join("saved.so"));
+    fs::write(&source, FRAMES_BY_RBX).unwrap();
+    let output = Command::new("gcc")
+        .args([
+            Path::new("-nostdlib"),
+            Path::new("-shared"),
+            Path::new("-o"),
+        ])
+        .args([&library, &source])
+        .output()
+        .expect("gcc");
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{said}");
+    let found: Vec<_> = saved(&library)
+        .into_iter()
+        .map(|(name, _, place)| (name.unwrap(), place))
+        .collect();
+    let expected = [
+        ("of_saves", -16),
+        ("of_saves_last", -40),
+        ("of_ends_by_saves", -16),
+    ];
+    let expected = expected.map(|(name, place)| (name.to_owned(), place));
+    assert_eq!(found, expected);
+    agree(library.to_str().unwrap());
 }
 
 #[test]

@@ -198,6 +198,35 @@ impl<'a> Table<'a> {
         functions.extend(open);
     }
 
+    /// Where the function of an entry saves a register, if that is the same place wherever it does.
+    pub(crate) fn saves(&self, entry: &Entry<'a>, register: u8) -> Option<Saves> {
+        let mut context = UnwindContext::new();
+        let mut rows = entry.rows(&self.section, &self.bases, &mut context).ok()?;
+        let mut saves = Saves {
+            at: None,
+            deepest: 0,
+        };
+        while let Some(row) = rows.next_row().ok()? {
+            match row.register(Register(register.into())) {
+                RegisterRule::Offset(at) => {
+                    if saves.at.is_some_and(|other| other != at) {
+                        return None;
+                    }
+                    saves.at = Some(at);
+                }
+                RegisterRule::Undefined | RegisterRule::SameValue => match *row.cfa() {
+                    CfaRule::RegisterAndOffset {
+                        register: RSP,
+                        offset,
+                    } => saves.deepest = saves.deepest.max(offset),
+                    _ => return None,
+                },
+                _ => return None,
+            }
+        }
+        Some(saves)
+    }
+
     fn said(&self, row: &UnwindTableRow<usize>, signal: bool, start: u64) -> Result<Said, Unsaid> {
         let mut rule = Rule {
             signal,
@@ -308,6 +337,14 @@ impl<'a> Table<'a> {
         }
         Some(found)
     }
+}
+
+/// What a function does with a register that it has to leave as it was.
+pub(crate) struct Saves {
+    /// Where it saves it, from its CFA on, in bytes; `None` if it does not.
+    pub(crate) at: Option<i64>,
+    /// How far its stack pointer is below its CFA, in bytes, while it has not saved it.
+    pub(crate) deepest: i64,
 }
 
 /// What SFrame can say of a row.

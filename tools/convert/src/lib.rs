@@ -12,6 +12,7 @@
 mod code;
 mod dwarf;
 mod go;
+mod saved;
 mod table;
 mod write;
 
@@ -194,6 +195,25 @@ impl Function {
             }
         }
     }
+
+    /// Ends before `at`, which is in it, or its end, and is no PLT; returns what is there and behind it.
+    fn split_off(&mut self, at: u64) -> Function {
+        let offset = (at - self.start) as u32;
+        let held = self.rows.iter().rev().find(|(start, _)| *start <= offset);
+        let behind = self.rows.iter().filter(|(start, _)| *start > offset);
+        let rows = held.map(|(_, rule)| (0, *rule)).into_iter();
+        let rest = Function {
+            start: at,
+            size: self.size - offset,
+            repeat: None,
+            signal: self.signal,
+            rows: rows
+                .chain(behind.map(|(start, rule)| (start - offset, *rule)))
+                .collect(),
+        };
+        self.cut(at);
+        rest
+    }
 }
 
 /// The code of a file: its executable segments.
@@ -278,6 +298,7 @@ pub fn convert(bytes: &[u8]) -> Result<Converted, Error> {
         report.eh_frame = table.len();
         let entries = table.entries(&code)?;
         by_entries(&table, &entries, &mut functions, &mut report);
+        saved::say_calls(&mut functions, &table, &entries, &code);
         // What cannot be said is not guessed either.
         spoken_of.extend(
             entries

@@ -34,9 +34,9 @@ use sframe::{
     },
     unwind::{
         self,
+        Called,
         Frame,
         Interrupted,
-        Lost,
         Memory,
         Step,
         Stop,
@@ -154,8 +154,8 @@ enum Known {
     All,
     /// All that a signal interrupted, in the `struct ucontext` at this run-time address.
     Interrupted(u64),
-    /// Nothing. The frame has called.
-    Lost,
+    /// Nothing. The frame has called, and its stack is in use from this run-time address on.
+    Called(u64),
 }
 
 /// What the rows of a file say of an address.
@@ -208,6 +208,8 @@ impl Walker {
             rule: None,
         });
         let mut known = Known::All;
+        // From where on the stack is in use.
+        let mut lowest = frame.sp;
         let mut at = frame.pc;
         let mut signals = MAX_SIGNALS;
 
@@ -215,7 +217,7 @@ impl Walker {
             let Some(mapping) = process.at(at) else {
                 return "not_mapped";
             };
-            let exact = !matches!(known, Known::Lost);
+            let exact = !matches!(known, Known::Called(_));
             let mut rule = match self.rule_at(at, exact, mapping) {
                 Ok(rule) => rule,
                 Err(error) => return error_name(error),
@@ -246,7 +248,9 @@ impl Walker {
                             let registers = Interrupted { context, memory };
                             unwind::step(Abi::Amd64, &rule, frame, &registers, memory)
                         }
-                        Known::Lost => unwind::step(Abi::Amd64, &rule, frame, &Lost, memory),
+                        Known::Called(lowest) => {
+                            unwind::step(Abi::Amd64, &rule, frame, &Called(lowest), memory)
+                        }
                     };
                     let mut step = step_from(&frame);
                     if step == Err(Stop::CfaNotRising) && has_left_a_stack(process, &rule, &frame) {
@@ -255,6 +259,7 @@ impl Walker {
                             None => return "signals",
                         };
                         frame.sp = frame.fp;
+                        lowest = frame.sp;
                         step = step_from(&frame);
                     }
                     (step.map_err(stop_name), By::Rows)
@@ -273,12 +278,13 @@ impl Walker {
             at = frame.pc;
             if rule.is_some_and(|(rule, _)| rule.signal) {
                 known = Known::Interrupted(context);
+                lowest = frame.sp;
                 signals = match signals.checked_sub(1) {
                     Some(left) => left,
                     None => return "signals",
                 };
             } else {
-                known = Known::Lost;
+                known = Known::Called(lowest);
                 at = at.wrapping_sub(1);
             }
             match process.at(at) {

@@ -103,6 +103,16 @@ pub fn sets_up_later(code: &[u8; ENDING]) -> bool {
 
 const NOP: u8 = 0x90;
 
+/// Where the code at a PC jumps to, if it is a jump: what has its own beginning at its end, as V8's
+/// regular expressions have, begins with one.
+pub fn jumps_to(code: &[u8; ENDING], pc: u64) -> Option<u64> {
+    let [JMP_RELATIVE, a, b, c, d, ..] = *code else {
+        return None;
+    };
+    let distance = i32::from_le_bytes([a, b, c, d]);
+    Some(pc.wrapping_add(5).wrapping_add_signed(distance.into()))
+}
+
 /// Whether the innermost frame's function is about to return, or may have put the frame pointer
 /// back and be about to jump to another one; `code` as for [`rule_without_frame_pointer`]. Then the
 /// return address is on top.
@@ -117,7 +127,7 @@ pub fn may_be_left(code: &[u8; 5]) -> bool {
 }
 
 /// Whether `code` is `push %rbp`, `mov %rsp, %rbp`; there may be a uprobe at its start.
-fn is_prologue(code: &[u8; 4]) -> bool {
+pub fn is_prologue(code: &[u8; 4]) -> bool {
     let [first, mov @ ..] = *code;
     matches!(first, PUSH_RBP | INT3) && MOV_RSP_RBP.contains(&mov)
 }

@@ -56,7 +56,11 @@ pub fn step<M: Memory + Source + ?Sized>(
         if frame_pointer != FramePointer::Unknown {
             let sets_up_later = || {
                 let bytes = memory.read(frame.pc).ok()?;
-                code::sets_up_later(&bytes).then_some(ON_TOP)
+                let later = match code::jumps_to(&bytes, frame.pc) {
+                    Some(target) => code::is_prologue(&memory.read(target).ok()?),
+                    None => code::sets_up_later(&bytes),
+                };
+                later.then_some(ON_TOP)
             };
             let rule = code::rule_without_frame_pointer(&bytes).or_else(sets_up_later);
             if let Some(step) = rule.and_then(|rule| behind_call(&rule, frame, memory)) {
@@ -338,6 +342,14 @@ mod tests {
         // In a file it may be another function that begins there.
         assert_eq!(process.innermost(PC), None);
         process.write(PC, &[0xc9]);
+        assert_eq!(step(&process), Some(CALLER));
+        // jmp to there, as V8's regular expressions begin
+        process
+            .write(PC, &[0xe9, 0x7b, 0, 0, 0])
+            .write(PC + 0x80, &SETS_UP);
+        assert_eq!(step(&process), Some(on_top));
+        // It is not where that jump leads.
+        process.write(PC + 0x80, &[0x90]);
         assert_eq!(step(&process), Some(CALLER));
     }
 

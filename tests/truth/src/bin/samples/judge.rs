@@ -6,6 +6,7 @@ use std::path::Path;
 
 use sframe::unwind::{
     self,
+    Memory,
     Step, //
 };
 use truth::{
@@ -183,6 +184,32 @@ pub(crate) fn compare(
     } else {
         Verdict::Shorter
     }
+}
+
+/// Whether an address is a possible return address. What was made at run time is kept nowhere: of that
+/// nothing more is known than that it is code.
+fn may_be_behind_call(process: &Process, address: u64, copy: &Copy<'_>) -> bool {
+    let before = address.wrapping_sub(1);
+    walker::is_behind_call(process, address, copy)
+        || stack::is_beginning(process, before)
+        || process
+            .at(before)
+            .is_some_and(|mapping| mapping.executable && mapping.name.is_empty())
+}
+
+/// The caller with this PC of a frame of whose code nothing is known.
+fn without_code(registers: &Registers, pc: u64, copy: &Copy<'_>) -> Option<unwind::Frame> {
+    let (sp, fp) = (registers.sp(), registers.get(RBP)?);
+    let word = |address: u64| copy.read_word(address).ok();
+    if word(fp.checked_add(8)?) == Some(pc) {
+        return Some(unwind::Frame {
+            pc,
+            sp: fp.checked_add(16)?,
+            fp: word(fp)?,
+        });
+    }
+    // In front of where the frame pointer is set up, or behind where it is given back.
+    (word(sp) == Some(pc)).then_some(unwind::Frame { pc, sp: sp + 8, fp })
 }
 
 /// A chain by frame pointers. The innermost caller is told by `first`, if it is not the frame
@@ -387,10 +414,7 @@ impl Judge {
             return Finding::NoTruth(truth.end, process, truth.frames[0]);
         }
         let covered = stack::covered(&mut self.walker, process, &truth.frames);
-        let behind_call = |address: u64| {
-            walker::is_behind_call(process, address, &copy)
-                || stack::is_beginning(process, address.wrapping_sub(1))
-        };
+        let behind_call = |address| may_be_behind_call(process, address, &copy);
         let reason = self.walker.walk(process, registers, &copy, &mut self.found);
         let reason = match &sample.chain.walk {
             Some(walk) => &walk.reason,
@@ -416,7 +440,8 @@ impl Judge {
             expected.at_gap = true;
         }
         if let Verdict::Longer(same) = verdict {
-            expected.at_gap |= self.is_told_by_code(process, &truth, judged.get(same..), &copy);
+            let beyond = judged.get(same..).unwrap_or_default();
+            expected.at_gap |= self.is_told_by_code(process, registers, &truth, beyond, &copy);
         }
         let walked = |chain: Vec<u64>, expected: &Truth<'_>, room| Walked {
             verdict: compare(&chain, expected, room, behind_call),
@@ -474,33 +499,40 @@ impl Judge {
     }
 
     /// Whether the truth has ended in code of which .eh_frame has no entry, where rows tell that are made of
-    /// what its instructions do; and is from the caller on what a chain has there.
+    /// what its instructions do; or in what was made at run time, where the innermost frame's caller is told
+    /// by the frame pointer, or is on top of the stack; and is from the caller on what a chain has there.
     fn is_told_by_code(
         &mut self,
         process: &Process,
+        registers: &Registers,
         truth: &Stack,
-        beyond: Option<&[u64]>,
+        beyond: &[u64],
         copy: &Copy<'_>,
     ) -> bool {
-        let (Some(beyond), Some(caller)) = (beyond, self.found.get(truth.frames.len())) else {
+        let Some(pc) = beyond.first().copied() else {
             return false;
         };
-        let told = truth.end == End::Unknown(Why::NoEntry)
-            && caller.by == By::Rows
-            && beyond.first() == Some(&caller.frame.pc);
-        if !told {
+        let caller = match truth.end {
+            End::Unknown(Why::NoEntry) => (self.found.get(truth.frames.len()))
+                .filter(|caller| caller.by == By::Rows)
+                .map(|caller| caller.frame)
+                .filter(|caller| caller.pc == pc),
+            End::Unknown(Why::NoFile) if truth.frames.len() == 1 => {
+                without_code(registers, pc, copy)
+            }
+            _ => None,
+        };
+        let Some(caller) = caller else {
             return false;
-        }
-        let stack = stack::behind(&mut self.unwinder, process, caller.frame, copy);
+        };
+        let stack = stack::behind(&mut self.unwinder, process, caller, copy);
         let behind = Truth {
             stack: &stack,
             covered: 0,
             at_gap: stack.end != End::Outermost,
         };
-        let verdict = compare(beyond, &behind, usize::MAX, |pc| {
-            walker::is_behind_call(process, pc, copy)
-                || stack::is_beginning(process, pc.wrapping_sub(1))
-        });
+        let behind_call = |address| may_be_behind_call(process, address, copy);
+        let verdict = compare(beyond, &behind, usize::MAX, behind_call);
         !verdict.is_false()
     }
 
@@ -664,13 +696,76 @@ mod tests {
         assert_eq!(truth.frames.len(), 1);
         let mut told = |by, beyond: &[u64]| {
             judge.found = vec![found(plain, 0x1000, by), found(in_outer, 0x1008, by)];
-            judge.is_told_by_code(&process, &truth, Some(beyond), &copy)
+            judge.is_told_by_code(&process, &registers, &truth, beyond, &copy)
         };
         assert!(told(By::Rows, &[in_outer, in_top]));
         assert!(!told(By::Rows, &[in_outer, in_outer]));
         assert!(!told(By::Rows, &[in_outer, in_top, plain]));
         assert!(!told(By::Rows, &[in_top]));
         assert!(!told(By::FramePointer, &[in_outer, in_top]));
+    }
+
+    #[test]
+    fn behind_what_was_made_at_run_time_the_truth_begins_anew() {
+        let (mut process, start) = stack::tests::assembled(
+            "no-file",
+            ".text\ntop: .cfi_startproc\n push %rbx\n .cfi_adjust_cfa_offset 8\n call *%rax\n pop %rbx\n\
+             .cfi_adjust_cfa_offset -8\n ret\n .cfi_endproc\n",
+        );
+        let made = 0x7000_0000;
+        process.map(Mapping {
+            start: made,
+            end: made + 0x1000,
+            offset: 0,
+            executable: true,
+            name: String::new(),
+            file: None,
+        });
+        let in_top = start + 3;
+        let words: Vec<u8> = [0, 0, in_top, 0, in_top, 0, 0]
+            .into_iter()
+            .flat_map(u64::to_le_bytes)
+            .collect();
+        let copy = Copy::new(0x1000, &words);
+        let mut judge = Judge::new(Walker::new());
+        let mut told = |sp, fp, beyond: &[u64]| {
+            let mut registers = Registers::default();
+            for (number, value) in [(PC, made), (RSP, sp), (RBP, fp)] {
+                registers.set(number, value);
+            }
+            let truth = stack::truth(&mut judge.unwinder, &process, &registers, &copy);
+            assert_eq!(truth.end, End::Unknown(Why::NoFile));
+            judge.is_told_by_code(&process, &registers, &truth, beyond, &copy)
+        };
+        // By the frame pointer, and on top.
+        assert!(told(0x1000, 0x1008, &[in_top, in_top]));
+        assert!(told(0x1010, 0x1000, &[in_top, in_top]));
+        assert!(!told(0x1000, 0x1008, &[in_top, in_top, in_top]));
+        assert!(!told(0x1000, 0x1000, &[in_top, in_top]));
+        assert!(!told(0x1000, 0x1008, &[start]));
+    }
+
+    #[test]
+    fn what_was_made_at_run_time_cannot_be_looked_at() {
+        let mut process = Process::new();
+        for (start, executable, name) in [
+            (0x1000, true, ""),
+            (0x2000, false, ""),
+            (0x3000, true, "/memfd:doublemapper (deleted)"),
+        ] {
+            process.map(Mapping {
+                start,
+                end: start + 0x1000,
+                offset: 0,
+                executable,
+                name: name.to_owned(),
+                file: None,
+            });
+        }
+        let copy = Copy::new(0x8000, &[]);
+        let may_be = |address| may_be_behind_call(&process, address, &copy);
+        assert!(may_be(0x1001) && may_be(0x2000));
+        assert!(!may_be(0x1000) && !may_be(0x2001) && !may_be(0x3001) && !may_be(0x4001));
     }
 
     #[test]

@@ -44,12 +44,10 @@ pub(crate) fn control(command: u32, argument: usize, user: u32) -> Result {
             if command == sys::COMMAND_REMOVE {
                 return tables::remove(&target, user);
             }
-            if request.zero != 0 {
-                return Err(EINVAL);
-            }
             let section = copied(request.section, request.section_len)?;
             let beside = copied(request.beside, request.beside_len)?;
-            tables::add(&section, &beside, &target, user)
+            let counts_to = if user == 0 { request.user } else { user };
+            tables::add(&section, &beside, &target, user, counts_to)
         }
         sys::COMMAND_LIST => {
             let mut table: TableInfo = read(argument)?;

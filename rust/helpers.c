@@ -562,7 +562,9 @@ static void look_at_file(struct vm_area_struct *vma, const struct missing *slot)
 {
 	unsigned long started = jiffies;
 	typeof(&users[0]) user = &users[slot->user % USERS];
-	struct sfu_table_state met = { .user = slot->user, .pid = slot->pid };
+	struct sfu_table_state met = {
+		.user = slot->user, .owner = slot->user, .pid = slot->pid,
+	};
 	static char path[SFU_PATH];
 	struct file *file = NULL;
 	bool may_read = false;

@@ -123,7 +123,9 @@ struct sfu_table_state {
 	uint64_t start;
 	uint64_t end;
 	uint32_t pid;
+	/* To whom it counts, and who but root may change it. */
 	uint32_t user;
+	uint32_t owner;
 	/* One of enum sframe_unwind_origin. */
 	uint32_t origin;
 	/* A positive errno, or 0. */

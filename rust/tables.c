@@ -290,6 +290,12 @@ static struct table *table_at(unsigned int slot)
 	return rcu_dereference_protected(tables[slot], lockdep_is_held(&tables_lock));
 }
 
+/* What was added stays where others make way; but not that there was nothing to add. */
+static bool is_kept(const struct table *table)
+{
+	return table->state.origin == SFRAME_UNWIND_ADDED && table->rows;
+}
+
 /* Adds to what is accounted for. */
 static void account(const struct table *table, bool less)
 {
@@ -311,11 +317,10 @@ static void withdraw(struct table *table)
 }
 
 /*
- * What makes way: what was used least of late. Registered tables make way for registered ones
- * alone. If `bytes` are what is short, what has none stays; of `user` only, if that one takes too
- * much.
+ * What makes way: what was used least of late. Added rows make way for added ones alone. If `bytes`
+ * are what is short, what has none stays; of `user` only, if that one takes too much.
  */
-static struct table *least_used(bool registered, bool bytes, const uint32_t *user)
+static struct table *least_used(bool added, bool bytes, const uint32_t *user)
 {
 	struct table *least = NULL;
 	int i;
@@ -323,13 +328,17 @@ static struct table *least_used(bool registered, bool bytes, const uint32_t *use
 	for (i = 0; i < TABLES; i++) {
 		struct table *table = table_at(i);
 
-		if (!table || (table->state.origin == SFRAME_UNWIND_ADDED && !registered) ||
-		    (bytes && !table->state.bytes) || (user && table->state.user != *user))
+		if (!table || (bytes && !table->state.bytes) || (user && table->state.user != *user))
 			continue;
-		/* Whatever is of files goes before anything that was registered. */
-		if (least && (least->state.origin == SFRAME_UNWIND_ADDED) !=
-			     (table->state.origin == SFRAME_UNWIND_ADDED)) {
-			if (table->state.origin == SFRAME_UNWIND_ADDED)
+		/*
+		 * Users together, or one by many numbers, could fill all slots, and no file that is met
+		 * would be wanted again. Where slots are short theirs are no more than others'.
+		 */
+		if (is_kept(table) && !added && (bytes || !table->state.user))
+			continue;
+		/* Whatever was not added goes before anything that was. */
+		if (least && is_kept(least) != is_kept(table)) {
+			if (is_kept(table))
 				continue;
 		} else if (least && !time_before(READ_ONCE(table->used), READ_ONCE(least->used))) {
 			continue;
@@ -339,24 +348,20 @@ static struct table *least_used(bool registered, bool bytes, const uint32_t *use
 	return least;
 }
 
-/* No user but root takes more than half of what there is, so none can drive out all others'. */
-static bool takes_too_much(const struct sfu_table_state *state, uint64_t limit)
+/* What a user has, but for root, of whom it is of no interest. */
+static void count_tables(uint32_t user, uint64_t *bytes, unsigned int *count)
 {
-	uint64_t bytes = state->bytes;
-	unsigned int count = 1;
 	int i;
 
-	if (!state->user)
-		return false;
-	for (i = 0; i < TABLES; i++) {
+	*bytes = *count = 0;
+	for (i = 0; user && i < TABLES; i++) {
 		const struct table *table = table_at(i);
 
-		if (table && table->state.user == state->user) {
-			bytes += table->state.bytes;
-			count++;
+		if (table && table->state.user == user) {
+			*bytes += table->state.bytes;
+			++*count;
 		}
 	}
-	return bytes > limit / 2 || count > TABLES / 2;
 }
 
 static int free_slot(void)
@@ -371,25 +376,34 @@ static int free_slot(void)
 	return -ENOSPC;
 }
 
-static int make_room(const struct sfu_table_state *state)
+/* No user but root takes more than half of what there is, so none can drive out all others'. */
+static int make_room(const struct table *new)
 {
 	uint64_t limit = (uint64_t)READ_ONCE(tables_mib) << 20;
-	bool registered = state->origin == SFRAME_UNWIND_ADDED;
+	const uint32_t *user = &new->state.user;
+	uint64_t bytes = new->state.bytes;
 	/* Nothing makes way for what has no room anyway. */
-	bool fits = state->bytes <= (state->user ? limit / 2 : limit);
+	bool fits = bytes <= (*user ? limit / 2 : limit);
+	bool added = is_kept(new);
 
 	for (;;) {
-		bool too_much = fits && takes_too_much(state, limit);
-		bool bytes = state->bytes && bytes_of_all + (fits ? state->bytes : 0) > limit;
 		struct table *least;
+		uint64_t its_bytes;
+		unsigned int its;
 
-		if (!bytes && !too_much) {
-			if (!fits)
-				return -ENOSPC;
-			if (!free_slot())
-				return 0;
-		}
-		least = least_used(registered, bytes, too_much ? &state->user : NULL);
+		count_tables(*user, &its_bytes, &its);
+		if (*user && fits && bytes && its_bytes + bytes > limit / 2)
+			least = least_used(added, true, user);
+		else if (fits && its >= TABLES / 2)
+			least = least_used(added, false, user);
+		else if (bytes && bytes_of_all + (fits ? bytes : 0) > limit)
+			least = least_used(added, true, NULL);
+		else if (!fits)
+			return -ENOSPC;
+		else if (free_slot())
+			least = least_used(added, false, NULL);
+		else
+			return 0;
 		if (!least)
 			return -ENOSPC;
 		withdraw(least);
@@ -420,12 +434,12 @@ int sfu_table_publish(const struct sfu_file_key *key, const struct sfu_table_sta
 	mutex_lock(&tables_lock);
 	old = table_of_inode(key);
 	if (old && old->state.origin == SFRAME_UNWIND_ADDED && is_same(&old->key, key) &&
-	    (state->origin != SFRAME_UNWIND_ADDED || (state->user && old->state.user != state->user))) {
+	    (state->origin != SFRAME_UNWIND_ADDED || (state->owner && old->state.owner != state->owner))) {
 		ret = -EEXIST;
 	} else {
 		if (old)
 			withdraw(old);
-		ret = make_room(&new->state);
+		ret = make_room(new);
 	}
 	if (!ret) {
 		new->number = sfu_tables_given;
@@ -452,7 +466,7 @@ int sfu_table_remove(const struct sfu_file_key *key, uint32_t user)
 	table = table_of_inode(key);
 	if (!table || !table->rows)
 		ret = -ENOENT;
-	else if (user && table->state.user != user)
+	else if (user && table->state.owner != user)
 		ret = -EACCES;
 	else
 		withdraw(table);
@@ -558,6 +572,7 @@ static bool next_want(struct sframe_unwind_want *want)
 			.device_minor = MINOR(found->key.device),
 			.error = found->state.error,
 			.build_id_len = found->state.build_id_len,
+			.user = found->state.user,
 		};
 		memcpy(want->build_id, found->state.build_id, sizeof(want->build_id));
 		if (found->path)

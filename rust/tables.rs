@@ -366,12 +366,19 @@ impl Target {
 }
 
 /// Adds the rows of a section that is as if at link-time address 0, and those beside it, in place of
-/// those that there were; of an empty one none, and none will be asked for. Task; sleeps.
+/// those that there were; of an empty one none, and none will be asked for. They are of the user `owner`, and
+/// count to `user`. Task; sleeps.
 ///
 /// # Errors
 ///
 /// See [`Rows::new`] and [`sys::publish`]; `ESTALE` if the file was written to meanwhile.
-pub(crate) fn add(section: &KVVec<u8>, beside: &KVVec<u8>, target: &Target, user: u32) -> Result {
+pub(crate) fn add(
+    section: &KVVec<u8>,
+    beside: &KVVec<u8>,
+    target: &Target,
+    owner: u32,
+    user: u32,
+) -> Result {
     let key = target.key();
     let rows = match target {
         _ if section.is_empty() => None,
@@ -392,6 +399,7 @@ pub(crate) fn add(section: &KVVec<u8>, beside: &KVVec<u8>, target: &Target, user
     let state = TableState {
         origin: Origin::Added as u32,
         user,
+        owner,
         ..TableState::default()
     };
     publish(&key, state, rows)

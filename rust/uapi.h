@@ -40,8 +40,8 @@ struct sframe_unwind_add {
 	/* Address and length in bytes of rows that a section cannot say: struct sframe_unwind_beside. */
 	__u64 beside;
 	__u32 beside_len;
-	/* 0. */
-	__u32 zero;
+	/* If root adds, the user to whom it counts. Whoever else adds, it counts to that one. */
+	__u32 user;
 };
 
 /*
@@ -90,7 +90,7 @@ struct sframe_unwind_table {
 	__u32 generation;
 	/* Why its own section is of no use: an errno, or 0. */
 	__u32 error;
-	/* Whose it is: who added it, or whose task had it mapped. */
+	/* To whom it counts: whose task had it mapped, or for whom it was added. */
 	__u32 user;
 	__u64 rows;
 	/* Of memory. */
@@ -126,6 +126,9 @@ struct sframe_unwind_want {
 	__u32 error;
 	/* 0 if it is not known. */
 	__u32 build_id_len;
+	/* Whose task it was, by the number in the initial user namespace. */
+	__u32 user;
+	__u32 zero;
 	__u8 build_id[32];
 	/*
 	 * Ends with a 0; empty if it is not known. As seen from the first mount namespace, where

@@ -144,7 +144,7 @@ fn add_items(device: &Device, items: Vec<Item>, known: &[Table]) -> Vec<Outcome>
             item.open()
                 .and_then(|file| match known.iter().any(|table| is_of(table, &file)) {
                     true => Ok(None),
-                    false => add(device, &file).map(Some),
+                    false => add(device, &file, ROOT).map(Some),
                 });
         if let Ok(mut done) = done.lock() {
             done.push(outcome(item.name, result));
@@ -180,20 +180,23 @@ impl Item {
     }
 }
 
-/// Adds the rows of an open file, and tells how many they are.
+/// To whom counts what root adds by itself.
+const ROOT: u32 = 0;
+
+/// Adds the rows of an open file, which count to a user if root adds them, and tells how many they are.
 ///
 /// # Errors
 ///
 /// What is wrong with the file. If there is nothing to make rows of, the kernel is told so.
-pub(crate) fn add(device: &Device, file: &File) -> Result<u32, String> {
+pub(crate) fn add(device: &Device, file: &File, user: u32) -> Result<u32, String> {
     let rows = match rows::rows_of(file) {
         Ok(rows) => rows,
         Err(error) => {
-            device.add(Target::File(file), &[], &[])?;
+            device.add(Target::File(file), user, &[], &[])?;
             return Err(error);
         }
     };
-    device.add(Target::File(file), &rows.section, &rows.beside)?;
+    device.add(Target::File(file), user, &rows.section, &rows.beside)?;
     Ok(count(&rows.section, &rows.beside))
 }
 
@@ -215,7 +218,7 @@ pub(crate) fn add_vdso(device: &Device) -> Result<Option<u32>, String> {
     let len = (vdso.end - vdso.start) as usize;
     let image = process::read_memory(std::process::id(), vdso.start, len).map_err(read)?;
     let rows = rows::rows_of_image(&image)?;
-    device.add(Target::Vdso, &rows.section, &rows.beside)?;
+    device.add(Target::Vdso, ROOT, &rows.section, &rows.beside)?;
     Ok(Some(count(&rows.section, &rows.beside)))
 }
 

@@ -75,6 +75,8 @@ pub(crate) struct Want {
     pub(crate) inode: u64,
     /// In hexadecimal digits; empty if it is not known.
     pub(crate) build_id: String,
+    /// Whose process it is.
+    pub(crate) user: u32,
     /// Where it may be, too; empty if that is not known.
     pub(crate) path: String,
 }
@@ -97,10 +99,11 @@ impl Device {
     }
 
     /// Adds a section, which is as if at address 0, and the rows beside it. Of an empty section:
-    /// there are no rows.
+    /// there are no rows. If root adds it counts to `user`.
     pub(crate) fn add(
         &self,
         target: Target<'_>,
+        user: u32,
         section: &[u8],
         beside: &[u8],
     ) -> Result<(), String> {
@@ -112,6 +115,7 @@ impl Device {
         request.section_len = len(section)?;
         request.beside = beside.as_ptr() as u64;
         request.beside_len = len(beside)?;
+        request.user = user;
         // SAFETY: The kernel takes a `struct sframe_unwind_add` here, and reads section and rows,
         // which are there while the call lasts.
         unsafe { ioctl(&self.0, Updater::<ADD, _>::new(&mut request)) }.map_err(|error| match error
@@ -209,6 +213,7 @@ fn want(bytes: &[u8]) -> Want {
         device: (want.device_major, want.device_minor),
         inode: want.inode,
         build_id: hexadecimal(id.unwrap_or_default()),
+        user: want.user,
         path: text(&want.path),
     }
 }

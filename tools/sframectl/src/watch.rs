@@ -7,10 +7,7 @@ use std::{
         BTreeMap,
         VecDeque, //
     },
-    fs::{
-        self,
-        File, //
-    },
+    fs::File,
     io::{
         self,
         Write, //
@@ -123,7 +120,7 @@ struct Jobs {
 impl Jobs {
     /// Takes a file in, unless it is known, is of a file system that does not answer, or its user has
     /// too many: what is left out is wanted again if it is met again. What was met goes first.
-    fn put(&mut self, user: u32, job: Job) {
+    fn put(&mut self, job: Job) {
         let file = key(&job.want);
         let stuck = |(key, busy): (&Key, &Busy)| key.0 == file.0 && busy.is_stuck();
         let same = |other: &Job| key(&other.want) == file;
@@ -133,7 +130,7 @@ impl Jobs {
         {
             return;
         }
-        let waiting = self.waiting.entry(user).or_default();
+        let waiting = self.waiting.entry(job.want.user).or_default();
         if waiting
             .iter()
             .any(|other| same(other) && other.met >= job.met)
@@ -152,7 +149,7 @@ impl Jobs {
     }
 
     /// The next one, user by user in turn. No user but root has all of the `workers`.
-    fn take(&mut self, workers: usize) -> Option<(u32, Job)> {
+    fn take(&mut self, workers: usize) -> Option<Job> {
         let most = workers.saturating_sub(1).max(1);
         loop {
             let busy = &self.busy;
@@ -177,7 +174,7 @@ impl Jobs {
             self.last = user;
             let since = Instant::now();
             self.busy.insert(key(&job.want), Busy { user, since });
-            return Some((user, job));
+            return Some(job);
         }
     }
 
@@ -229,13 +226,13 @@ pub(crate) fn run(json: bool) -> Result<(), String> {
     let work = || {
         let mut open = lock();
         loop {
-            let Some((user, job)) = open.take(workers) else {
+            let Some(job) = open.take(workers) else {
                 open = changed.wait(open).unwrap_or_else(PoisonError::into_inner);
                 continue;
             };
             drop(open);
             let beside = if job.met {
-                mapped(job.want.pid)
+                mapped(&job.want)
             } else {
                 Vec::new()
             };
@@ -247,7 +244,7 @@ pub(crate) fn run(json: bool) -> Result<(), String> {
                         is_answered = open.is_answered(&job, &want);
                         open.remember(&want);
                     } else {
-                        open.put(user, Job::new(want, false));
+                        open.put(Job::new(want, false));
                     }
                 }
                 drop(open);
@@ -272,10 +269,7 @@ pub(crate) fn run(json: bool) -> Result<(), String> {
             if device.wait(IDLE)? {
                 for want in device.wants()? {
                     is_idle = false;
-                    // Whoever has ended meanwhile may have been anybody.
-                    let process = fs::metadata(format!("/proc/{}", want.pid));
-                    let user = process.map_or(u32::MAX, |process| process.uid());
-                    lock().put(user, Job::new(want, true));
+                    lock().put(Job::new(want, true));
                     changed.notify_one();
                 }
             } else if !is_idle && lock().is_idle() {
@@ -292,20 +286,21 @@ fn say(line: &str) {
     let _ = writeln!(out, "{line}").and_then(|()| out.flush());
 }
 
-/// The files whose code a process has mapped, the first of them.
-fn mapped(pid: i32) -> Vec<Want> {
+/// The files whose code the process has mapped that has what was met, the first of them.
+fn mapped(met: &Want) -> Vec<Want> {
     let is_code = |(mapping, file): &(Mapping, FileId)| mapping.executable && file.inode != 0;
     let want = |(mapping, file): (Mapping, FileId)| Want {
-        pid,
+        pid: met.pid,
         start: mapping.start,
         end: mapping.end,
         device: file.device,
         inode: file.inode,
         build_id: String::new(),
+        user: met.user,
         path: mapping.name,
     };
     // Where it has ended there are none any more.
-    let maps = process::maps(pid.unsigned_abs()).unwrap_or_default();
+    let maps = process::maps(met.pid.unsigned_abs()).unwrap_or_default();
     let code = maps.into_iter().filter(is_code).map(want);
     code.take(MOST_MAPPED).collect()
 }
@@ -319,7 +314,7 @@ fn answer(device: &Device, job: &Job, json: bool) -> bool {
         // The kernel reads their sections by itself, when it meets them.
         Ok(file) if !job.met && !rows::are_missing(&file) => return true,
         Err(_) if !job.met => return false,
-        opened => opened.and_then(|file| add::add(device, &file)),
+        opened => opened.and_then(|file| add::add(device, &file, want.user)),
     };
     let (rows, error) = match result {
         Ok(rows) => (Some(rows), None),
@@ -384,12 +379,18 @@ mod tests {
             device: (0, device),
             inode,
             build_id: String::new(),
+            user: 0,
             path: String::new(),
         }
     }
 
     fn met(device: u32, inode: u64) -> Job {
         Job::new(want(device, inode), true)
+    }
+
+    fn of(user: u32, mut job: Job) -> Job {
+        job.want.user = user;
+        job
     }
 
     fn only_mapped(device: u32, inode: u64) -> Job {
@@ -399,7 +400,7 @@ mod tests {
     /// Which inodes come next, until there is none.
     fn taken(jobs: &mut Jobs, workers: usize) -> Vec<u64> {
         std::iter::from_fn(|| jobs.take(workers))
-            .map(|(_, job)| job.want.inode)
+            .map(|job| job.want.inode)
             .collect()
     }
 
@@ -407,17 +408,17 @@ mod tests {
     fn users_take_turns_and_none_has_all_workers() {
         let mut jobs = Jobs::default();
         for inode in 0..10 {
-            jobs.put(1000, met(1, inode));
+            jobs.put(of(1000, met(1, inode)));
         }
-        jobs.put(1001, met(1, 20));
-        jobs.put(0, met(1, 30));
-        jobs.put(0, met(1, 31));
-        jobs.put(0, met(1, 32));
+        jobs.put(of(1001, met(1, 20)));
+        jobs.put(met(1, 30));
+        jobs.put(met(1, 31));
+        jobs.put(met(1, 32));
         // The same once more.
-        jobs.put(1001, met(1, 20));
+        jobs.put(of(1001, met(1, 20)));
         assert_eq!(taken(&mut jobs, 3), [0, 20, 30, 1, 31, 32]);
         assert!(!jobs.is_idle());
-        jobs.put(1000, met(1, 0));
+        jobs.put(of(1000, met(1, 0)));
         assert!(taken(&mut jobs, 3).is_empty());
         jobs.busy.remove(&key(&want(1, 0)));
         assert_eq!(taken(&mut jobs, 3), [2]);
@@ -427,9 +428,9 @@ mod tests {
     fn one_user_has_no_more_waiting_than_others_bear() {
         let mut jobs = Jobs::default();
         for inode in 0..100_000 {
-            jobs.put(1000, met(1, inode));
+            jobs.put(of(1000, met(1, inode)));
         }
-        jobs.put(0, met(1, 1 << 20));
+        jobs.put(met(1, 1 << 20));
         assert_eq!(jobs.waiting[&1000].len(), MOST_WAITING);
         assert_eq!(jobs.waiting[&0].len(), 1);
     }
@@ -437,26 +438,26 @@ mod tests {
     #[test]
     fn what_is_met_goes_before_what_is_mapped() {
         let mut jobs = Jobs::default();
-        jobs.put(0, only_mapped(1, 1));
-        jobs.put(0, only_mapped(1, 2));
-        jobs.put(0, met(1, 3));
-        jobs.put(0, met(1, 2));
-        jobs.put(0, met(1, 4));
+        jobs.put(only_mapped(1, 1));
+        jobs.put(only_mapped(1, 2));
+        jobs.put(met(1, 3));
+        jobs.put(met(1, 2));
+        jobs.put(met(1, 4));
         // It is waiting already.
-        jobs.put(0, only_mapped(1, 3));
+        jobs.put(only_mapped(1, 3));
         assert_eq!(taken(&mut jobs, 2), [3, 2, 4, 1]);
         for inode in 1..5 {
             jobs.finish(&want(1, inode), true);
         }
         // Is done; but the kernel may have lost it.
-        jobs.put(0, only_mapped(1, 1));
-        jobs.put(0, met(1, 2));
+        jobs.put(only_mapped(1, 1));
+        jobs.put(met(1, 2));
         assert_eq!(taken(&mut jobs, 2), [2]);
         // What is met has room where what is mapped had it all.
         for inode in 0..2000 {
-            jobs.put(0, only_mapped(2, inode));
+            jobs.put(only_mapped(2, inode));
         }
-        jobs.put(0, met(1, 5));
+        jobs.put(met(1, 5));
         assert_eq!(jobs.waiting[&0].len(), MOST_WAITING);
         assert_eq!(taken(&mut jobs, 2)[..2], [5, 0]);
     }
@@ -466,7 +467,7 @@ mod tests {
         let (below, overlay) = (1, 2);
         let mut jobs = Jobs::default();
         // Mapped, and then met.
-        jobs.put(0, only_mapped(overlay, 1));
+        jobs.put(only_mapped(overlay, 1));
         assert_eq!(taken(&mut jobs, 2), [1]);
         let job = met(below, 1);
         assert!(jobs.is_answered(&job, &want(overlay, 1)));
@@ -477,9 +478,9 @@ mod tests {
         // The kernel has lost it since.
         assert!(!jobs.is_answered(&met(below, 1), &want(overlay, 1)));
         // Met, when it waits as mapped.
-        jobs.put(0, only_mapped(overlay, 2));
-        jobs.put(0, met(below, 2));
-        let (_, job) = jobs.take(2).unwrap();
+        jobs.put(only_mapped(overlay, 2));
+        jobs.put(met(below, 2));
+        let job = jobs.take(2).unwrap();
         assert!(!jobs.is_answered(&job, &want(overlay, 2)));
         jobs.remember(&want(overlay, 2));
         assert_eq!(taken(&mut jobs, 2), [0; 0]);
@@ -490,8 +491,8 @@ mod tests {
     #[test]
     fn a_file_system_that_does_not_answer_is_left_alone() {
         let mut jobs = Jobs::default();
-        jobs.put(1000, met(7, 1));
-        jobs.put(1000, met(7, 2));
+        jobs.put(of(1000, met(7, 1)));
+        jobs.put(of(1000, met(7, 2)));
         assert_eq!(taken(&mut jobs, 2), [1]);
         let Some(long_ago) = Instant::now().checked_sub(2 * STUCK) else {
             // The machine has just been started, and its clock with it.
@@ -504,8 +505,8 @@ mod tests {
         assert_eq!(taken(&mut jobs, 2), [2]);
         jobs.busy.remove(&key(&want(7, 2)));
         assert!(jobs.is_idle());
-        jobs.put(1000, met(7, 3));
-        jobs.put(1000, met(8, 4));
+        jobs.put(of(1000, met(7, 3)));
+        jobs.put(of(1000, met(8, 4)));
         assert_eq!(taken(&mut jobs, 2), [4]);
     }
 }

@@ -209,7 +209,11 @@ fn without_code(registers: &Registers, pc: u64, copy: &Copy<'_>) -> Option<unwin
         });
     }
     // In front of where the frame pointer is set up, or behind where it is given back.
-    (word(sp) == Some(pc)).then_some(unwind::Frame { pc, sp: sp + 8, fp })
+    if word(sp)? != pc {
+        return None;
+    }
+    let sp = sp.checked_add(8)?;
+    Some(unwind::Frame { pc, sp, fp })
 }
 
 /// A chain by frame pointers. The innermost caller is told by `first`, if it is not the frame

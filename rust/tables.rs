@@ -70,9 +70,12 @@ pub(crate) struct Rows {
     executables: Executables,
     base: u64,
     pages: KVVec<u32>,
+    /// Those of [`Table`], from the beginning of a cache line on.
     blocks: KVVec<u8>,
     plain: KVVec<Plain>,
     others: KVVec<Rule>,
+    /// How many rows it has, but for those that begin with a page.
+    count: usize,
 }
 
 impl Rows {
@@ -147,14 +150,14 @@ impl Rows {
         let plan = table::plan(&functions).map_err(errno)?;
         let mut pages = KVVec::from_elem(0u32, plan.pages, GFP_KERNEL)?;
         let mut blocks = KVVec::new();
-        table::fill(
+        let count = table::fill(
             bytes,
             &code,
             &functions,
             &mut rules,
             &plan,
             &mut pages,
-            |part| append(&mut blocks, &part).map_err(|_| TableError::Memory),
+            |at, block| put(&mut blocks, at, block).map_err(|_| TableError::Memory),
         )
         .map_err(errno)?;
         let blocks = copied(&blocks, blocks.len())?;
@@ -168,6 +171,7 @@ impl Rows {
             blocks,
             plain,
             others,
+            count,
         };
         if !made.table().is_sound() {
             return Err(Errno::Malformed.into());
@@ -203,14 +207,20 @@ fn copied<T: Copy>(from: &[T], room: usize) -> Result<KVVec<T>> {
     Ok(all)
 }
 
-/// Appends, and makes room for that. Nor is the `kernel` crate's way to that free of panics.
-fn append(all: &mut KVVec<u8>, part: &[u8]) -> Result {
-    if all.capacity().wrapping_sub(all.len()) < part.len() {
-        let room = all.capacity().saturating_mul(2).max(PAGE_SIZE);
+/// Writes a part that begins at `at`, and makes room for that. Nor is the `kernel` crate's way to that free
+/// of panics.
+fn put(all: &mut KVVec<u8>, at: usize, part: &[u8]) -> Result {
+    let end = at.saturating_add(part.len());
+    if all.capacity() < end {
+        let room = all.capacity().saturating_mul(2).max(end).max(PAGE_SIZE);
         *all = copied(all, room)?;
     }
-    for byte in part {
-        push(all, *byte)?;
+    while all.len() < end {
+        push(all, 0)?;
+    }
+    let room = all.get_mut(at..).unwrap_or_default();
+    for (to, from) in room.iter_mut().zip(part) {
+        *to = *from;
     }
     Ok(())
 }
@@ -485,7 +495,7 @@ fn own_rows(file: &File, may_read: bool, state: &mut TableState) -> Result<Optio
 fn publish(key: &FileKey, mut state: TableState, rows: Option<KBox<Rows>>) -> Result {
     if let Some(rows) = &rows {
         state.bytes = rows.bytes() as u64;
-        state.rows = rows.table().rows() as u64;
+        state.rows = rows.count as u64;
     }
     sys::publish(key, &state, rows)
 }

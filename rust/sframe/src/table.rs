@@ -6,7 +6,9 @@
 //! Code is divided into pages of [`PAGE`] bytes. For each there is a block: the rule that comes in from
 //! the page before; and in rising order, for each address at which another rule begins to hold, the low
 //! byte of that and the rule. Rules are numbers, and the same rule has the same number. So a look-up
-//! touches an entry of the page index, a block and a rule: three cache lines, mostly.
+//! touches an entry of the page index, a block and a rule: three cache lines, as no block lies over two
+//! lines that fits into one. What a line has left is for later, smaller blocks; and pages in which the same
+//! rule holds throughout share a block.
 //!
 //! Each low byte is written as one less, as what begins with a page comes in, and behind the last
 //! rule there is [`LAST`], which no address is behind. So how many there are need not be known.
@@ -618,6 +620,16 @@ pub fn plan(functions: &Functions<'_>) -> Result<Plan, TableError> {
 
 /// The size of a block without rows, in bytes: the number of the rule that comes in, and [`LAST`].
 const BLOCK: usize = 3;
+/// The size of the largest block.
+const MAX_BLOCK: usize = PAGE as usize * ROW;
+/// The size of a cache line, in bytes.
+const LINE: u32 = 64;
+/// How many lines that have some bytes left are kept in mind.
+const GAPS: usize = 32;
+/// How many blocks without rows are.
+const WHOLE: usize = 32;
+/// Where there is no block.
+const NOWHERE: u32 = u32::MAX;
 /// The size of a row, in bytes: the number of a rule, and up to which low byte it holds.
 pub const ROW: usize = 3;
 /// The size of a rule's number, in bytes.
@@ -663,9 +675,11 @@ impl Changes {
 }
 
 /// Goes through all rows, collects the rules that differ, and writes the table that [`plan`] has
-/// planned: the page index to `pages`, which is to be as long as it says, and the blocks by `put`, one
-/// part behind the other. `code` is what is loaded, by the addresses that the section was opened in: rows
-/// of PLTs are believed only where the code is none that is known.
+/// planned: the page index to `pages`, which is to be as long as it says, and the blocks by `put`, which
+/// is told where each goes, in bytes from the first one's beginning, a multiple of 64. They come in no order;
+/// what is between them is of no meaning. `code` is what is loaded, by the addresses that the section was
+/// opened in: rows of PLTs are believed only where the code is none that is known. Returns how many rows the
+/// table has, but for those that begin with a page.
 ///
 /// # Errors
 ///
@@ -677,8 +691,8 @@ pub fn fill<S, C>(
     rules: &mut Rules<'_>,
     plan: &Plan,
     pages: &mut [u32],
-    put: impl FnMut([u8; ROW]) -> Result<(), TableError>,
-) -> Result<(), TableError>
+    put: impl FnMut(usize, &[u8]) -> Result<(), TableError>,
+) -> Result<usize, TableError>
 where
     S: Source + ?Sized,
     C: Source + ?Sized,
@@ -688,10 +702,14 @@ where
         pages,
         put,
         page: 0,
+        block: [0; MAX_BLOCK],
         len: 0,
         holds: NO_RULE,
+        end: 0,
+        gaps: [0; GAPS],
+        whole: [(NO_RULE, NOWHERE); WHOLE],
+        rows: 0,
     };
-    filler.open()?;
     let mut changes = Changes::default();
     functions.changes(bytes, code, |at, rule| {
         let number = rules.number(rule)?;
@@ -701,7 +719,7 @@ where
     while filler.page < filler.pages.len() {
         filler.close()?;
     }
-    Ok(())
+    Ok(filler.rows)
 }
 
 struct Filler<'a, P> {
@@ -710,13 +728,22 @@ struct Filler<'a, P> {
     put: P,
     /// Which page is being made.
     page: usize,
-    /// The size of what has been put, in bytes.
+    /// Its block, and how long that is by now.
+    block: [u8; MAX_BLOCK],
     len: usize,
     /// What holds up to the next change.
     holds: u16,
+    /// The end of all lines that have been begun, in bytes.
+    end: u32,
+    /// What some of them have left begins there; 0 is nothing.
+    gaps: [u32; GAPS],
+    /// Rules, and where the block is that has nothing else.
+    whole: [(u16, u32); WHOLE],
+    /// How many rows there are by now.
+    rows: usize,
 }
 
-impl<P: FnMut([u8; ROW]) -> Result<(), TableError>> Filler<'_, P> {
+impl<P: FnMut(usize, &[u8]) -> Result<(), TableError>> Filler<'_, P> {
     fn change(&mut self, at: u64, number: u16) -> Result<(), TableError> {
         let offset = at.wrapping_sub(self.base);
         let page = (offset / PAGE) as usize;
@@ -729,31 +756,69 @@ impl<P: FnMut([u8; ROW]) -> Result<(), TableError>> Filler<'_, P> {
         }
         if let Some(low) = ((offset % PAGE) as u8).checked_sub(1) {
             self.up_to(low)?;
+            self.rows = self.rows.saturating_add(1);
         }
         self.holds = number;
         Ok(())
     }
 
-    /// Begins the block of a page, if there is one more.
-    fn open(&mut self) -> Result<(), TableError> {
-        if let Some(page) = self.pages.get_mut(self.page) {
-            let low = self.len.saturating_add(NUMBER);
-            *page = u32::try_from(low).map_err(|_| TableError::Room)?;
-        }
-        Ok(())
-    }
-
-    /// Ends it.
+    /// Ends the block of a page.
     fn close(&mut self) -> Result<(), TableError> {
         self.up_to(LAST)?;
+        let at = self.put_block()?;
+        if let Some(page) = self.pages.get_mut(self.page) {
+            *page = at.checked_add(NUMBER as u32).ok_or(TableError::Room)?;
+        }
         self.page = self.page.wrapping_add(1);
-        self.open()
+        self.len = 0;
+        Ok(())
     }
 
     fn up_to(&mut self, low: u8) -> Result<(), TableError> {
         let [a, b] = self.holds.to_le_bytes();
-        self.len = self.len.saturating_add(ROW);
-        (self.put)([a, b, low])
+        let rest = self.block.get_mut(self.len..).unwrap_or_default();
+        *rest.first_chunk_mut().ok_or(TableError::Room)? = [a, b, low];
+        self.len = self.len.wrapping_add(ROW);
+        Ok(())
+    }
+
+    /// Puts the block, or finds one that is the same, and returns where it is.
+    fn put_block(&mut self) -> Result<u32, TableError> {
+        let has_rows = self.len > BLOCK;
+        let whole = usize::from(self.holds) % WHOLE;
+        match self.whole.get(whole) {
+            Some((number, at)) if !has_rows && *number == self.holds && *at != NOWHERE => {
+                return Ok(*at);
+            }
+            _ => {}
+        }
+        let at = self.room().ok_or(TableError::Room)?;
+        (self.put)(at as usize, self.block.get(..self.len).unwrap_or_default())?;
+        if let Some(whole) = self.whole.get_mut(whole).filter(|_| !has_rows) {
+            *whole = (self.holds, at);
+        }
+        Ok(at)
+    }
+
+    /// Where the block goes: to the line that has the least left of those that have enough, else to a new
+    /// one.
+    fn room(&mut self) -> Option<u32> {
+        let left = |at: u32| at.wrapping_neg() % LINE;
+        let len = self.len as u32;
+        let enough = self.gaps.iter_mut().filter(|gap| left(**gap) >= len);
+        let at = match enough.min_by_key(|gap| left(**gap)) {
+            Some(gap) => core::mem::take(gap),
+            None => self.end,
+        };
+        let behind = at.checked_add(len)?;
+        self.end = self.end.max(behind.checked_next_multiple_of(LINE)?);
+        // In place of none, or of the one that has the least.
+        if let Some(gap) = self.gaps.iter_mut().min_by_key(|gap| left(**gap)) {
+            if left(*gap) < left(behind) {
+                *gap = behind;
+            }
+        }
+        Some(at)
     }
 }
 
@@ -773,12 +838,6 @@ pub struct Table<'a> {
 }
 
 impl Table<'_> {
-    /// How many rows it has, but for those that begin with a page.
-    pub fn rows(&self) -> usize {
-        let others = self.pages.len().saturating_mul(BLOCK);
-        self.blocks.len().saturating_sub(others) / ROW
-    }
-
     /// For how much code it has rows, or knows that there are none, in bytes from the base on.
     pub fn span(&self) -> u64 {
         (self.pages.len() as u64).wrapping_mul(PAGE)

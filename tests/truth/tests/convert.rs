@@ -41,7 +41,8 @@ use sframe::{
     table::{
         Beside,
         Table,
-        BESIDE_SIZE, //
+        BESIDE_SIZE,
+        NUMBER, //
     },
     unwind::{
         self,
@@ -71,6 +72,9 @@ use walk::{
         RSP, //
     }, //
 };
+
+/// The size of a cache line, in bytes.
+const CACHE_LINE: usize = 64;
 
 /// A stack without end, of addresses further up.
 struct Anything;
@@ -215,6 +219,12 @@ fn agree(path: &str) -> (f64, f64) {
         }
     }
     assert!(said > 100, "{path}: {said}");
+    for first_low in table.pages.iter().map(|at| *at as usize) {
+        let last_low = table.row(first_low as u32, u64::from(u8::MAX)).unwrap();
+        let (start, last) = (first_low - NUMBER, last_low);
+        let lines = last / CACHE_LINE - start / CACHE_LINE;
+        assert_eq!(lines, (last - start) / CACHE_LINE, "{path}: {start:#x}");
+    }
     let by_table = 1000.0 * owned.size() as f64 / size_of_tables(file) as f64;
     println!("{path}: {by_table:.0} of 1000 bytes by a table");
     (

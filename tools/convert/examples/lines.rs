@@ -47,14 +47,15 @@ fn main() -> Result<(), Box<dyn Error>> {
         let number = last - NUMBER;
         let rule = u16::from_le_bytes([table.blocks[number], table.blocks[number + 1]]);
         let page = (distance / PAGE) as usize;
+        // As in the kernel, the first of each is that of a line.
         let places = [
-            &raw const table.pages[page] as usize,
-            &raw const table.blocks[number] as usize,
-            &raw const table.blocks[at] as usize,
-            &raw const table.blocks[last] as usize,
-            &raw const table.plain[usize::from(rule)] as usize,
+            (0, page * size_of_val(&table.pages[page])),
+            (1, number),
+            (1, at),
+            (1, last),
+            (2, usize::from(rule) * size_of_val(&table.plain[0])),
         ];
-        let lines: BTreeSet<usize> = places.iter().map(|place| place / LINE).collect();
+        let lines: BTreeSet<_> = places.map(|(part, at)| (part, at / LINE)).into();
         looked_up += 1;
         all += lines.len();
         few += usize::from(lines.len() <= 3);

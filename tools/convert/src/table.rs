@@ -76,8 +76,10 @@ impl Owned {
             &mut rules,
             &plan,
             &mut pages,
-            |part| {
-                blocks.extend(part);
+            |at, block: &[u8]| {
+                let end = at + block.len();
+                blocks.resize(end.max(blocks.len()), 0);
+                blocks[at..end].copy_from_slice(block);
                 Ok(())
             },
         )?;

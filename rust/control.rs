@@ -46,6 +46,7 @@ pub(crate) fn control(command: u32, argument: usize, user: u32) -> Result {
             }
             let section = copied(request.section, request.section_len)?;
             let beside = copied(request.beside, request.beside_len)?;
+            // Nobody but root adds for others.
             let counts_to = if user == 0 { request.user } else { user };
             tables::add(&section, &beside, &target, user, counts_to)
         }

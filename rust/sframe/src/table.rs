@@ -626,7 +626,7 @@ const MAX_BLOCK: usize = PAGE as usize * ROW;
 const LINE: u32 = 64;
 /// How many lines that have some bytes left are kept in mind.
 const GAPS: usize = 32;
-/// How many blocks without rows are.
+/// How many blocks without rows are kept in mind, to be shared.
 const WHOLE: usize = 32;
 /// Where there is no block.
 const NOWHERE: u32 = u32::MAX;

@@ -219,9 +219,9 @@ fn agree(path: &str) -> (f64, f64) {
         }
     }
     assert!(said > 100, "{path}: {said}");
-    for first_low in table.pages.iter().map(|at| *at as usize) {
-        let last_low = table.row(first_low as u32, u64::from(u8::MAX)).unwrap();
-        let (start, last) = (first_low - NUMBER, last_low);
+    for first_low in table.pages {
+        let start = *first_low as usize - NUMBER;
+        let last = table.row(*first_low, u64::from(u8::MAX)).unwrap();
         let lines = last / CACHE_LINE - start / CACHE_LINE;
         assert_eq!(lines, (last - start) / CACHE_LINE, "{path}: {start:#x}");
     }

@@ -82,11 +82,16 @@ record() {
 counter() { awk -v name="$1" '$1 == name { print $2 }' "$STATS"; }
 
 # Until `sframectl watch`, which writes to /tmp/watch.log, has nothing left to do: what it says last is
-# `idle`.
+# `idle`, which may be of before, and for a while nothing is converted.
 watched() {
+	local quiet=0
 	sleep 1
 	for _ in $(seq 600); do
-		! tail -n 1 /tmp/watch.log | grep -q idle || return 0
+		if tail -n 1 /tmp/watch.log | grep -q idle && ! pgrep -f 'convert --confined' >/dev/null; then
+			[ $((++quiet)) -lt 4 ] || return 0
+		else
+			quiet=0
+		fi
 		sleep 0.2
 	done
 	tail /tmp/watch.log

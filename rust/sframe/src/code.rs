@@ -61,7 +61,7 @@ pub fn is_entry(code: &[u8; BEGINNING], distance: u64) -> bool {
     distance == 0 || (distance == 4 && is_endbr64([a, b, c, d]))
 }
 
-/// The size of what is looked at for [`clears_and_returns`] and [`sets_up_later`], in bytes.
+/// The size of what is looked at for [`clears_and_returns`] and others, in bytes.
 pub const ENDING: usize = 32;
 
 /// Whether nothing is left to do but to clear registers and to return, as functions end that leave
@@ -158,6 +158,32 @@ pub fn prologue(code: &[u8; BEGINNING]) -> Option<Prologue> {
         .zip(3_u64..)
         .find(|(window, end)| *end > push + 3 && MOV_RSP_RBP.iter().any(|mov| window == mov))?;
     Some(Prologue { push, end })
+}
+
+/// How far in front of its end a function may have begun to leave for a handler, in bytes: libgcc 14 has 206.
+pub const LEAVING: u64 = 256;
+
+/// Whether a function that begins like this may leave for a handler of exceptions: those of libgcc that
+/// throw save rax and rdx for it, which no other function does: `push %rdx; push %rax`.
+pub fn serves_handlers(code: &[u8; BEGINNING]) -> bool {
+    const PUSH_RDX: u8 = 0x52;
+    const PUSH_RAX: u8 = 0x50;
+    // Nearly all are told by the first, which is quick.
+    code.contains(&PUSH_RDX)
+        && code
+            .windows(2)
+            .any(|pushes| *pushes == [PUSH_RDX, PUSH_RAX])
+}
+
+/// Whether a function ends within `code` by leaving for a handler: `mov %rcx,%rsp`, and on to what is on
+/// top there. Shortly before, its frame is no longer its own.
+pub fn leaves_for_handler(code: &[u8; ENDING]) -> bool {
+    const MOV_RCX_RSP: [u8; 3] = [0x48, 0x89, 0xcc];
+    const POP_AND_JMP_RCX: [u8; 3] = [0x59, 0xff, 0xe1];
+    code.windows(6).any(|end| {
+        end.strip_prefix(&MOV_RCX_RSP)
+            .is_some_and(|rest| *rest == POP_AND_JMP_RCX || rest.first() == Some(&RET))
+    })
 }
 
 /// Whether `code` is `endbr64`; there may be a uprobe at its start.

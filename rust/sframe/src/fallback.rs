@@ -102,6 +102,9 @@ pub fn step<M: Memory + Source + ?Sized>(
                 false => None,
             };
         }
+        if code::serves_handlers(&beginning) && may_leave_for_handler(frame.pc, memory) {
+            return None;
+        }
     }
     if !on_stack {
         return None;
@@ -128,6 +131,18 @@ fn behind_call<M: Memory + Source + ?Sized>(
         Step::Caller(caller) if is_behind_call(caller.pc, memory) => Some(step),
         _ => None,
     }
+}
+
+/// Whether the frame of a function that serves handlers may not be its own any more.
+#[inline(never)]
+fn may_leave_for_handler<S: Source + ?Sized>(pc: u64, memory: &S) -> bool {
+    // So that it is nowhere between two of them.
+    let step = const { code::ENDING / 2 };
+    (0..code::LEAVING).step_by(step).any(|ahead| {
+        memory
+            .read(pc.wrapping_add(ahead))
+            .map_or(true, |code| code::leaves_for_handler(&code))
+    })
 }
 
 /// Whether the code in front of a return address may be a call.
@@ -319,6 +334,31 @@ mod tests {
         // xor %edx,%edx; ret
         process.write(PC, &[0x31, 0xd2, 0xc3]);
         assert_eq!(process.innermost(PC), Some(on_top));
+    }
+
+    #[test]
+    fn who_leaves_for_a_handler_has_no_frame_of_its_own() {
+        const END: u64 = PC + 250;
+        let mut process = called();
+        // push %rdx; push %rax; and far behind mov %rcx,%rsp; pop %rcx; jmp *%rcx
+        process
+            .write(FUNCTION, &SETS_UP)
+            .write(FUNCTION + 55, &[0x52, 0x50])
+            .write(END, &[0x48, 0x89, 0xcc, 0x59, 0xff, 0xe1]);
+        assert!((PC..=END).all(|pc| process.step(pc).is_none()));
+        assert_eq!(process.innermost(END), None);
+        assert_eq!(process.step(PC - 40), Some(CALLER));
+        // Of no other function that is told.
+        process.write(FUNCTION + 55, &[0x52, 0x90]);
+        assert_eq!(process.step(PC), Some(CALLER));
+        // mov %rcx,%rsp; ret
+        process
+            .write(FUNCTION + 55, &[0x52, 0x50])
+            .write(END, &[0x48, 0x89, 0xcc, 0xc3, 0x90, 0x90]);
+        assert_eq!(process.step(PC), None);
+        // What cannot be read does not show that it is none.
+        process.parts[1].1.truncate((END - LIBRARY) as usize);
+        assert_eq!(process.step(PC), None);
     }
 
     #[test]

@@ -43,7 +43,9 @@ use walk::{
         Registers,
         COUNT,
         PC,
+        RAX,
         RBP,
+        RDX,
         RSP, //
     },
     table::Table, //
@@ -51,6 +53,7 @@ use walk::{
 
 use crate::{
     files::Tables,
+    leaving,
     limits, //
 };
 
@@ -348,6 +351,41 @@ impl fmt::Display for Row {
     }
 }
 
+impl Row {
+    /// Whether its function saves what an exception's handler is given, as only those do that go on in
+    /// another frame.
+    pub(crate) fn serves_handlers(&self) -> bool {
+        let saves = |number| self.rules.iter().any(|(saved, _)| *saved == number);
+        saves(RAX) && saves(RDX)
+    }
+}
+
+/// The DWARF number of a general register of 64 bits.
+pub fn dwarf_number(register: iced_x86::Register) -> Option<u8> {
+    use iced_x86::Register as R;
+
+    const REGISTERS: [R; PC as usize] = [
+        R::RAX,
+        R::RDX,
+        R::RCX,
+        R::RBX,
+        R::RSI,
+        R::RDI,
+        R::RBP,
+        R::RSP,
+        R::R8,
+        R::R9,
+        R::R10,
+        R::R11,
+        R::R12,
+        R::R13,
+        R::R14,
+        R::R15,
+    ];
+    let number = REGISTERS.iter().position(|known| *known == register)?;
+    u8::try_from(number).ok()
+}
+
 /// What a register of this DWARF number is called.
 pub fn name_of(register: u8) -> &'static str {
     const NAMES: [&str; COUNT] = [
@@ -383,7 +421,11 @@ impl Unwinder {
         let row = file
             .cfi()
             .map_err(|_| Why::NoTable)
-            .and_then(|cfi| cfi.row_at(address, context))
+            .and_then(|cfi| {
+                let row = cfi.row_at(address, context)?;
+                let row_at = |at| cfi.row_at(at, context).ok();
+                Ok(leaving::truth(file, cfi, address, row, row_at))
+            })
             .or_else(|why| match file.debug_cfi() {
                 Some(cfi) if matches!(why, Why::NoEntry | Why::NoTable) => {
                     let mut row = cfi.row_at(address, context).map_err(|_| why)?;

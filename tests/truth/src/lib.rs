@@ -6,4 +6,5 @@
 
 pub mod dwarf;
 pub mod files;
+mod leaving;
 pub mod limits;

@@ -11,7 +11,10 @@ use std::{
         BTreeSet, //
     },
     fs,
-    path::Path,
+    path::{
+        Path,
+        PathBuf, //
+    },
     process::Command, //
 };
 
@@ -29,6 +32,7 @@ use object::{
 use sframe::{
     abi::Abi,
     bytes::Fault,
+    code,
     rule::{
         Base,
         Location,
@@ -68,10 +72,16 @@ use walk::{
         Registers,
         COUNT,
         PC,
+        RAX,
         RBP,
+        RCX,
+        RDX,
         RSP, //
     }, //
 };
+
+/// DWARF's number of r8.
+const R8: u8 = 8;
 
 /// The size of a cache line, in bytes.
 const CACHE_LINE: usize = 64;
@@ -154,6 +164,9 @@ fn agree(path: &str) -> (f64, f64) {
         for row in section.rows(bytes, &function) {
             let at = function.start() + u64::from(row.unwrap().start);
             addresses.extend([at.wrapping_sub(1), at]);
+            // There the truth is another one from instruction to instruction.
+            let leaves = |at: &u64| table.find(*at).and_then(place_of_cfa).is_some();
+            addresses.extend((at..end).take_while(leaves));
         }
         addresses.extend([end - 1, end]);
         if function.repeat().is_some() {
@@ -195,6 +208,19 @@ fn agree(path: &str) -> (f64, f64) {
                 // It is where the called function has put it.
                 let place = registers.sp().wrapping_add_signed(saved.into());
                 registers.set(*number, Anything.read_word(place).unwrap());
+            }
+            if let (Some(cfa), Ok(by_register)) = (found.and_then(place_of_cfa), by_register) {
+                // It is as far as the register says that has it at last.
+                let rbp = registers.get(RBP).unwrap();
+                let cfa = Anything
+                    .read_word(rbp.wrapping_add_signed(cfa.into()))
+                    .unwrap();
+                for number in [RAX, RDX, RCX, R8] {
+                    registers.set(number, cfa.wrapping_sub(rbp + 16));
+                }
+                if let Cfa::Register(number, offset) = by_register {
+                    registers.set(*number, cfa.wrapping_add_signed(-offset));
+                }
             }
             let truth = by_truth(&mut unwinder, file, &registers);
             match (by_table(&table, &registers), truth) {
@@ -282,6 +308,12 @@ fn size_of_tables(file: &File) -> u64 {
         .filter(tables)
         .map(|section| section.size)
         .sum()
+}
+
+/// Where the CFA of another frame is in a function that leaves for that one, from its frame pointer on.
+fn place_of_cfa(rule: Rule) -> Option<i32> {
+    let is_saved = rule.fp == Location::At(Base::Fp, 0) && rule.ra == Location::AtCfa(-8);
+    (rule.cfa.deref && rule.cfa.base == Base::Fp && is_saved).then_some(rule.cfa.offset)
 }
 
 #[test]
@@ -462,23 +494,25 @@ untold:
 	caller *%rax
 ";
 
-#[test]
-fn only_what_is_sure_to_be_saved_is_said_so() {
-    let directory = Path::new(env!("CARGO_TARGET_TMPDIR")).join("saved");
-    fs::create_dir_all(&directory).unwrap();
-    let (source, library) = (directory.join("saved.S"), directory.join("saved.so"));
-    fs::write(&source, FRAMES_BY_RBX).unwrap();
+/// Makes a library of assembly.
+fn assembled(name: &str, source: &str) -> PathBuf {
+    let directory = Path::new(env!("CARGO_TARGET_TMPDIR"));
+    let file = directory.join(name).with_extension("S");
+    let library = directory.join(name).with_extension("so");
+    fs::write(&file, source).unwrap();
     let output = Command::new("gcc")
-        .args([
-            Path::new("-nostdlib"),
-            Path::new("-shared"),
-            Path::new("-o"),
-        ])
-        .args([&library, &source])
+        .args(["-nostdlib", "-shared", "-o"])
+        .args([&library, &file])
         .output()
         .expect("gcc");
     let said = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{said}");
+    library
+}
+
+#[test]
+fn only_what_is_sure_to_be_saved_is_said_so() {
+    let library = assembled("saved", FRAMES_BY_RBX);
     let found: Vec<_> = saved(&library)
         .into_iter()
         .map(|(name, _, place)| (name.unwrap(), place))
@@ -491,6 +525,121 @@ fn only_what_is_sure_to_be_saved_is_said_so() {
     let expected = expected.map(|(name, place)| (name.to_owned(), place));
     assert_eq!(found, expected);
     agree(library.to_str().unwrap());
+}
+
+/// Functions that leave for another frame, as libgcc's do, and such that only look so.
+const LEAVING: &str = r#"
+.macro leaves name, told=nothing, cfa=-64, handler=-56, first=nop
+	.type \name, @function
+\name:
+	.cfi_startproc
+	push %rbp
+	.cfi_def_cfa_offset 16
+	.cfi_offset rbp, -16
+	mov %rsp, %rbp
+	.cfi_def_cfa_register rbp
+	push %rdx
+	.cfi_offset rdx, -24
+	push %rax
+	.cfi_offset rax, -32
+	sub $64, %rsp
+	\first
+	call something
+	mov \handler(%rbp), %rsi
+	mov \cfa(%rbp), %rdi
+1:
+	mov %rax, %rdx
+	call \told
+	mov %rdx, %rcx
+	mov %rsi, 8(%rbp, %rdx)
+	lea 8(%rbp, %rcx), %rcx
+	mov -16(%rbp), %rax
+	mov -8(%rbp), %rdx
+	mov 0(%rbp), %rbp
+	.cfi_restore rbp
+	.cfi_def_cfa rcx, 8
+	mov %rcx, %rsp
+	.cfi_def_cfa_register rsp
+	pop %rcx
+	.cfi_def_cfa_offset 0
+	.cfi_register rip, rcx
+	jmp *%rcx
+	.cfi_endproc
+	.size \name, . - \name
+.endm
+	.type nothing, @function
+nothing:
+	endbr64
+	ret
+	.type something, @function
+something:
+	mov $1, %eax
+	ret
+	leaves by_that
+	leaves with_others told=something
+	leaves with_one_thing handler=-48
+	leaves from_elsewhere first="jz 1f"
+"#;
+
+/// The functions of a file that have rows by the CFA of the frame that they leave for: their names, where
+/// they begin, and where those rows do.
+fn leaving(path: &str) -> Vec<(String, u64, u64)> {
+    let bytes = fs::read(path).unwrap();
+    let file = object::File::parse(&*bytes).unwrap();
+    let symbols = || file.symbols().chain(file.dynamic_symbols());
+    let converted = convert::convert(&bytes).unwrap();
+    let bytes = &converted.section[..];
+    let section = section::Section::open(bytes, 0, bytes.len() as u64).unwrap();
+    let functions = section.functions(bytes).map(Result::unwrap);
+    functions
+        .filter_map(|function| {
+            let rows = section.rows(bytes, &function).map(Result::unwrap);
+            let mut starts = rows.map(|row| function.start() + u64::from(row.start));
+            let from = starts.find(|at| {
+                let rule = section.find(bytes, *at, Search::Thorough).unwrap();
+                rule.and_then(place_of_cfa).is_some()
+            })?;
+            let mut symbols = symbols().filter(|symbol| symbol.is_definition());
+            let symbol = symbols.find(|symbol| symbol.address() == function.start());
+            let name = symbol.unwrap().name().unwrap().to_owned();
+            Some((name, function.start(), from))
+        })
+        .collect()
+}
+
+#[test]
+fn who_leaves_for_another_frame_is_known() {
+    let names = |found: &[(String, u64, u64)]| -> Vec<String> {
+        found.iter().map(|(name, ..)| name.clone()).collect()
+    };
+    let library = assembled("leaving", LEAVING);
+    assert_eq!(names(&leaving(library.to_str().unwrap())), ["by_that"]);
+    let libgcc = "/usr/lib/x86_64-linux-gnu/libgcc_s.so.1";
+    let found = leaving(libgcc);
+    assert_eq!(
+        names(&found),
+        [
+            "_Unwind_RaiseException",
+            "_Unwind_ForcedUnwind",
+            "_Unwind_Resume",
+            "_Unwind_Resume_or_Rethrow"
+        ]
+    );
+    // Where there are no rows, the walk sees the same in their code.
+    let bytes = fs::read(libgcc).unwrap();
+    let file = object::File::parse(&*bytes).unwrap();
+    let text = file.section_by_name(".text").unwrap();
+    let code_at = |at, len| text.data_range(at, len).unwrap().unwrap();
+    for (name, start, from) in found {
+        let beginning = code_at(start, code::BEGINNING as u64);
+        assert!(
+            code::serves_handlers(beginning.try_into().unwrap()),
+            "{name}"
+        );
+        let mut ends = code_at(from, code::LEAVING).windows(code::ENDING);
+        let leaves = |end: &[u8]| code::leaves_for_handler(end.try_into().unwrap());
+        assert!(ends.any(leaves), "{name}");
+    }
 }
 
 #[test]

@@ -95,6 +95,9 @@ enum ReturnAddress {
     Copied(i32),
     /// In a register only, as with who takes arguments off the stack.
     Popped(Register),
+    /// Taken off the stack, for good. Where a frame begins on top of what is there now, that is the
+    /// return address of who has called, which had pushed nothing.
+    Dropped,
     /// Anywhere.
     Gone,
 }
@@ -108,6 +111,8 @@ struct State {
     /// How far below the CFA the caller's frame pointer is saved, if it is.
     saved: Option<i32>,
     ra: ReturnAddress,
+    /// Whether what is on top has just been pushed from a register: a return would go there.
+    pushed: bool,
 }
 
 /// It cannot be as it was believed to be.
@@ -120,10 +125,11 @@ impl State {
         fp: FramePointer::Callers,
         saved: None,
         ra: ReturnAddress::Kept,
+        pushed: false,
     };
 
     fn rule(&self) -> Option<Rule> {
-        if matches!(self.ra, ReturnAddress::Popped(_) | ReturnAddress::Gone) {
+        if self.is_lost() {
             return None;
         }
         let saved = self.saved.map(|below| Location::AtCfa(-below));
@@ -137,14 +143,27 @@ impl State {
         }
     }
 
+    /// Whether the return address is not on the stack.
+    fn is_lost(&self) -> bool {
+        use ReturnAddress::{
+            Dropped,
+            Gone,
+            Popped, //
+        };
+        matches!(self.ra, Popped(_) | Dropped | Gone)
+    }
+
     /// Whether all is as it was where the function began, so that it may return, or go on as another
     /// one.
     fn is_left(&self) -> bool {
-        let is_on_top = match self.ra {
-            ReturnAddress::Popped(_) | ReturnAddress::Gone => false,
-            _ => matches!(self.sp, Some(8) | None),
-        };
+        let is_on_top = !self.is_lost() && matches!(self.sp, Some(8) | None);
         is_on_top && self.fp == FramePointer::Callers
+    }
+
+    /// Whether a return is none, but goes on as another function.
+    fn is_jump(&self) -> bool {
+        let is_below = !self.is_lost() || self.ra == ReturnAddress::Dropped;
+        self.pushed && is_below && self.sp == Some(16) && self.fp == FramePointer::Callers
     }
 
     /// What is known if either holds; `None` if the two cannot be of one function.
@@ -155,10 +174,11 @@ impl State {
             Other, //
         };
         use ReturnAddress::{
+            Dropped,
             Gone,
-            Kept,
-            Popped, //
+            Kept, //
         };
+        let is_lost = self.is_lost() || other.is_lost();
         let saved = match (self.saved, other.saved) {
             (a, b) if a == b => a,
             _ if self.fp == Callers && other.fp == Callers => None,
@@ -171,17 +191,23 @@ impl State {
         };
         let sp = match (self.sp, other.sp) {
             (a, b) if a == b => a,
-            (Some(_), Some(_)) if !matches!(fp, Frame(_)) => return None,
+            (Some(_), Some(_)) if !is_lost && !matches!(fp, Frame(_)) => return None,
             _ => None,
         };
         let ra = match (self.ra, other.ra) {
             (a, b) if a == b => a,
-            (Popped(_) | Gone, _) | (_, Popped(_) | Gone) => {
-                (fp == Callers && sp.is_none()).then_some(Gone)?
-            }
+            (Dropped, _) | (_, Dropped) => return None,
+            _ if is_lost => (fp == Callers && sp.is_none()).then_some(Gone)?,
             _ => Kept,
         };
-        Some(State { sp, fp, saved, ra })
+        let pushed = self.pushed && other.pushed;
+        Some(State {
+            sp,
+            fp,
+            saved,
+            ra,
+            pushed,
+        })
     }
 
     /// Has the stack pointer be this far below the CFA. What is below it is gone.
@@ -191,6 +217,15 @@ impl State {
             // What called has pushed is gone, too.
             (Some(below), ReturnAddress::Copied(at)) if below == at => {
                 *self = self.at_entry();
+            }
+            (Some(0), ReturnAddress::Kept) if self.fp == FramePointer::Callers => {
+                *self = State {
+                    ra: ReturnAddress::Dropped,
+                    ..State::ENTRY
+                };
+            }
+            (Some(below), ReturnAddress::Popped(_)) if below < 8 => {
+                (self.sp, self.saved) = (None, None);
             }
             (Some(below), _) if below < 8 => return Err(Broken),
             (Some(below), _) if self.saved.is_some_and(|saved| saved > below) => self.saved = None,
@@ -210,6 +245,12 @@ impl State {
     fn move_sp(&mut self, down: i64) -> Result<(), Broken> {
         let moved = self.sp.and_then(|sp| i64::from(sp).checked_add(down));
         self.set_sp(moved.and_then(|sp| i32::try_from(sp).ok()))
+    }
+
+    /// Whether it is as behind `push %rbp; mov %rsp,%rbp` where a function begins.
+    fn is_new_frame(&self) -> bool {
+        let frame = (FramePointer::Frame(16), Some(16), Some(16));
+        (self.fp, self.saved, self.sp) == frame
     }
 
     fn point_fp(&mut self, below: Option<i32>) {
@@ -249,15 +290,29 @@ impl State {
             _ => Register::None,
         };
         let is_memory = |operand: u32| kind(operand) == Some(OpKind::Memory);
+        let is_popped = matches!(self.ra, ReturnAddress::Popped(_));
+        self.pushed = false;
         match (instruction.mnemonic(), register(0), register(1)) {
             (Mnemonic::Push, RBP, _) => {
+                // Where its caller is given a frame, it is one of a function that has just begun.
+                if is_popped && self.sp.is_none() {
+                    self.sp = Some(8);
+                }
                 self.move_sp(8)?;
                 if self.fp == FramePointer::Callers && self.saved.is_none() {
                     self.saved = self.sp;
                 }
             }
             (Mnemonic::Push, from, _) if self.ra == ReturnAddress::Popped(from) => {
+                // The frame is its caller's, who finds all by it from now on.
+                if matches!(self.fp, FramePointer::Frame(_)) {
+                    self.fp = FramePointer::Callers;
+                }
                 *self = self.at_entry();
+            }
+            (Mnemonic::Push, from, _) if from.is_gpr64() => {
+                self.move_sp(8)?;
+                self.pushed = true;
             }
             // A copy of the return address: the other one is a place for arguments now.
             (Mnemonic::Push, ..) if is_memory(0) && self.place(instruction) == Some(8) => {
@@ -281,7 +336,10 @@ impl State {
                 self.fp = fp;
                 self.set_sp(below)?;
             }
-            (Mnemonic::Pop, to, _) if self.sp == Some(8) => {
+            (Mnemonic::Pop, to, _) if self.sp == Some(8) && !is_popped => {
+                if self.is_lost() || matches!(self.fp, FramePointer::Frame(_)) {
+                    return Err(Broken);
+                }
                 self.sp = None;
                 self.ra = match to.is_gpr64() {
                     true => ReturnAddress::Popped(to),
@@ -295,7 +353,12 @@ impl State {
                 }
                 _ => return Err(Broken),
             },
-            (Mnemonic::Mov, RBP, RSP) => self.point_fp(self.sp),
+            (Mnemonic::Mov, RBP, RSP) => {
+                self.point_fp(self.sp);
+                if self.ra == ReturnAddress::Dropped && self.is_new_frame() {
+                    self.ra = ReturnAddress::Kept;
+                }
+            }
             (Mnemonic::Lea, RBP, _) => self.point_fp(self.place(instruction)),
             (Mnemonic::Mov, RSP, RBP) => match self.fp {
                 FramePointer::Frame(below) => self.set_sp(Some(below))?,
@@ -695,7 +758,9 @@ impl<'a> Gap<'a> {
         let is_start = by != By::Start && mark.is_some_and(|mark| mark & IS_START != 0);
         if is_start || mark.is_none() {
             // It goes on as another function, and what it finds is that one's.
-            if by == By::Return || state.is_left() || state.ra == ReturnAddress::Gone {
+            let is_dropped = state.ra == ReturnAddress::Dropped && state.sp == Some(8);
+            let goes_on = state.is_left() || is_dropped || state.ra == ReturnAddress::Gone;
+            if by == By::Return || goes_on {
                 return NOWHERE;
             }
             let other = findings.starts.partition_point(|(start, _)| *start < at);
@@ -771,15 +836,18 @@ impl<'a> Gap<'a> {
         match flow {
             FlowControl::Next if instruction.mnemonic() == Mnemonic::Hlt => NOWHERE,
             FlowControl::Next => {
-                let had_frame = matches!(state.fp, FramePointer::Frame(_));
-                if state.step(&instruction, factory).is_err() {
+                let was = state;
+                let is_broken = state.step(&instruction, factory).is_err();
+                // No guess may begin with the end of a function.
+                let is_dropped = state.ra == ReturnAddress::Dropped;
+                if is_broken || is_dropped && findings.starts[from].1 == Strength::Guessed {
                     findings.bad[from] = true;
                     return NOWHERE;
                 }
-                // push %rbp; mov %rsp,%rbp: as functions begin.
-                findings.proved[from] |= !had_frame
-                    && state.fp == FramePointer::Frame(16)
-                    && (state.saved, state.sp) == (Some(16), Some(16));
+                // As functions begin.
+                findings.proved[from] |= state.is_new_frame()
+                    && !was.is_lost()
+                    && !matches!(was.fp, FramePointer::Frame(_));
                 [go(next, state, By::Flow, proves), None]
             }
             FlowControl::ConditionalBranch => [
@@ -789,7 +857,8 @@ impl<'a> Gap<'a> {
             FlowControl::UnconditionalBranch => [go(target, state, By::Flow, proves), None],
             FlowControl::Return => {
                 findings.proved[from] |= proves && state.is_left();
-                findings.bad[from] |= !state.is_left() && state.ra != ReturnAddress::Gone;
+                findings.bad[from] |=
+                    !state.is_left() && !state.is_jump() && state.ra != ReturnAddress::Gone;
                 NOWHERE
             }
             FlowControl::Call | FlowControl::IndirectCall
@@ -803,6 +872,7 @@ impl<'a> Gap<'a> {
                 if matches!(state.fp, FramePointer::Frame(_)) {
                     state.sp = None;
                 }
+                state.pushed = false;
                 [go(next, state, By::Return, proves), None]
             }
             FlowControl::IndirectBranch | FlowControl::Interrupt | FlowControl::Exception => {
@@ -944,6 +1014,44 @@ mod tests {
         // push %rbx; movups %xmm0,(%rsp); ret
         let text = b"\x53\x0f\x11\x04\x24\xc3";
         assert_eq!(of(text, &[1, 5]), ["sp+16", "-"]);
+    }
+
+    /// As V8 enters what is to be interpreted: it sets up its caller's frame, or leaves for its caller's
+    /// caller.
+    #[test]
+    fn a_caller_is_given_its_frame_or_left_out() {
+        // test $0x3e,%cl; jne 1f; pop %r15; push %rbp; mov %rsp,%rbp; push %rsi; cmp %rax,%rsp; jb 2f;
+        // push %r15; nop; ret
+        let mut text = b"\xf6\xc1\x3e\x75\x10\x41\x5f\x55\x48\x89\xe5\x56\x48\x39\xc4\x72\x19\
+            \x41\x57\x90\xc3"
+            .to_vec();
+        // 1: add $8,%rsp; push %rbp; mov %rsp,%rbp; push %rdi; call; pop %rdi; mov %rbp,%rsp; pop %rbp;
+        // push %rcx; ret
+        text.extend_from_slice(
+            b"\x48\x83\xc4\x08\x55\x48\x89\xe5\x57\xe8\xfb\x0f\0\0\x5f\x48\x89\xec\x5d\x51\xc3",
+        );
+        // 2: push %r15; push %rbp; mov %rsp,%rbp; call; mov %rbp,%rsp; pop %rbp; ret
+        text.extend_from_slice(b"\x41\x57\x55\x48\x89\xe5\xe8\xfb\x0f\0\0\x48\x89\xec\x5d\xc3");
+        let (entry, nothing, frame) = ("sp+8", "-", "fp+16 -16");
+        assert_eq!(
+            of(&text, &[5, 7, 8, 0xb, 0xc, 0x11, 0x13, 0x14]),
+            [entry, nothing, nothing, nothing, nothing, nothing, entry, entry]
+        );
+        assert_eq!(
+            of(&text, &[0x15, 0x19, 0x1a, 0x1d, 0x23, 0x27, 0x28, 0x29]),
+            [entry, nothing, nothing, frame, frame, frame, entry, "sp+16"]
+        );
+        assert_eq!(
+            of(&text, &[0x2a, 0x2c, 0x2d, 0x30, 0x35, 0x39]),
+            [nothing, entry, "sp+16 -16", frame, frame, entry]
+        );
+        // Where nothing tells of a function it is the end of one: add $8,%rsp; push %rbp;
+        // mov %rsp,%rbp; leave; ret
+        let text = b"\x48\x83\xc4\x08\x55\x48\x89\xe5\xc9\xc3";
+        assert_eq!(of(text, &[0, 4, 8]), [entry, nothing, frame]);
+        assert_eq!(said(text, &[], &[0, 4, 8]), [nothing; 3]);
+        // Onto the stack in the place of the return address: push %rbx; push %rcx; ret
+        assert_eq!(of(b"\x53\x51\xc3", &[0, 1, 2]), [nothing; 3]);
     }
 
     #[test]

@@ -12,6 +12,7 @@
 mod code;
 mod dwarf;
 mod go;
+mod leaving;
 mod saved;
 mod table;
 mod write;
@@ -28,6 +29,11 @@ use std::{
     thread, //
 };
 
+use iced_x86::{
+    Decoder,
+    DecoderOptions,
+    Instruction, //
+};
 use object::{
     elf,
     read::elf::{
@@ -262,6 +268,14 @@ impl<'a> Code<'a> {
             .unwrap_or_default()
     }
 
+    /// The instructions from one address to another.
+    fn instructions(&self, start: u64, end: u64) -> impl Iterator<Item = Instruction> + 'a {
+        let bytes = self.at(start);
+        let len = usize::try_from(end - start).unwrap_or(usize::MAX);
+        let bytes = &bytes[..len.min(bytes.len())];
+        Decoder::with_ip(64, bytes, start, DecoderOptions::NONE).into_iter()
+    }
+
     /// Whether all is code from the first address to the last.
     fn holds(&self, first: u64, last: u64) -> bool {
         let mut segments = self.segments.iter();
@@ -298,6 +312,7 @@ pub fn convert(bytes: &[u8]) -> Result<Converted, Error> {
         report.eh_frame = table.len();
         let entries = table.entries(&code)?;
         by_entries(&table, &entries, &mut functions, &mut report);
+        leaving::say_leaving(&mut functions, &code);
         saved::say_calls(&mut functions, &table, &entries, &code);
         // What cannot be said is not guessed either.
         spoken_of.extend(

@@ -8,12 +8,7 @@
 //! there, plus something. It is the called function's whole frame that this is right for, from where
 //! the stack pointer has come below that place; a walk knows whether it has.
 
-use iced_x86::{
-    Decoder,
-    DecoderOptions,
-    FlowControl,
-    Instruction, //
-};
+use iced_x86::FlowControl;
 use sframe::rule::{
     Base,
     Cfa,
@@ -124,7 +119,7 @@ impl Callees<'_, '_> {
     /// there.
     fn calls(&self, frame: &Frame) -> Vec<(u64, Rule)> {
         let mut found = Vec::new();
-        for instruction in self.instructions(frame.start, frame.end) {
+        for instruction in self.code.instructions(frame.start, frame.end) {
             if !instruction.is_call_near() || instruction.next_ip() > frame.end {
                 continue;
             }
@@ -173,7 +168,7 @@ impl Callees<'_, '_> {
         let (start, end) = (part.initial_address(), part.end_address());
         let mut found = Vec::new();
         let mut goes_on = true;
-        for instruction in self.instructions(start, end) {
+        for instruction in self.code.instructions(start, end) {
             let flow = instruction.flow_control();
             match flow {
                 FlowControl::ConditionalBranch | FlowControl::UnconditionalBranch => {
@@ -197,14 +192,6 @@ impl Callees<'_, '_> {
             goes_on = matches!(flow, FlowControl::Next | FlowControl::ConditionalBranch);
         }
         (!goes_on).then_some(found)
-    }
-
-    /// The instructions from one address to another.
-    fn instructions(&self, start: u64, end: u64) -> impl Iterator<Item = Instruction> + '_ {
-        let bytes = self.code.at(start);
-        let len = usize::try_from(end - start).unwrap_or(usize::MAX);
-        let bytes = &bytes[..len.min(bytes.len())];
-        Decoder::with_ip(64, bytes, start, DecoderOptions::NONE).into_iter()
     }
 }
 

@@ -82,14 +82,21 @@ struct Job {
     /// Whether the kernel has met its code. If not, a process that has met some other file's has mapped
     /// it, and will be there soon.
     met: bool,
+    /// Whether it is at work already, as one that was mapped. What else the process that has met it has
+    /// mapped is to be looked at all the same: the loader was not done when that was looked at first.
+    at_work: bool,
     /// When it was asked for.
     since: Instant,
 }
 
 impl Job {
     fn new(want: Want, met: bool) -> Job {
-        let since = Instant::now();
-        Job { want, met, since }
+        Job {
+            want,
+            met,
+            at_work: false,
+            since: Instant::now(),
+        }
     }
 }
 
@@ -124,10 +131,8 @@ impl Jobs {
         let file = key(&job.want);
         let stuck = |(key, busy): (&Key, &Busy)| key.0 == file.0 && busy.is_stuck();
         let same = |other: &Job| key(&other.want) == file;
-        if self.busy.contains_key(&file)
-            || self.busy.iter().any(stuck)
-            || !job.met && self.done.contains_key(&file)
-        {
+        let is_known = self.busy.contains_key(&file) || self.done.contains_key(&file);
+        if self.busy.iter().any(stuck) || !job.met && is_known {
             return;
         }
         let waiting = self.waiting.entry(job.want.user).or_default();
@@ -163,7 +168,7 @@ impl Jobs {
             let user = self.waiting.range(behind).find_map(may);
             let user = user.or_else(|| self.waiting.range(..=self.last).find_map(may))?;
             let waiting = self.waiting.get_mut(&user)?;
-            let job = waiting.pop_front()?;
+            let mut job = waiting.pop_front()?;
             if waiting.is_empty() {
                 self.waiting.remove(&user);
             }
@@ -172,8 +177,11 @@ impl Jobs {
                 continue;
             }
             self.last = user;
-            let since = Instant::now();
-            self.busy.insert(key(&job.want), Busy { user, since });
+            job.at_work = self.busy.contains_key(&key(&job.want));
+            if !job.at_work {
+                let since = Instant::now();
+                self.busy.insert(key(&job.want), Busy { user, since });
+            }
             return Some(job);
         }
     }
@@ -249,6 +257,10 @@ pub(crate) fn run(json: bool) -> Result<(), String> {
                 }
                 drop(open);
                 changed.notify_all();
+            }
+            if job.at_work {
+                open = lock();
+                continue;
             }
             let is_done = is_answered || answer(&device, &job, json);
             open = lock();
@@ -460,6 +472,19 @@ mod tests {
         jobs.put(met(1, 5));
         assert_eq!(jobs.waiting[&0].len(), MOST_WAITING);
         assert_eq!(taken(&mut jobs, 2)[..2], [5, 0]);
+    }
+
+    #[test]
+    fn what_is_met_while_at_work_is_looked_at_but_not_done_twice() {
+        let mut jobs = Jobs::default();
+        jobs.put(only_mapped(1, 1));
+        assert!(jobs.take(2).is_some_and(|job| !job.at_work));
+        jobs.put(only_mapped(1, 1));
+        assert!(jobs.take(2).is_none());
+        jobs.put(met(1, 1));
+        assert!(jobs.take(2).is_some_and(|job| job.at_work));
+        jobs.finish(&want(1, 1), true);
+        assert!(jobs.is_idle());
     }
 
     #[test]

@@ -6,6 +6,10 @@ use sframe::unwind;
 
 /// The DWARF number of rax.
 pub const RAX: u8 = 0;
+/// The DWARF number of rdx.
+pub const RDX: u8 = 1;
+/// The DWARF number of rcx.
+pub const RCX: u8 = 2;
 /// The DWARF number of rbp.
 pub const RBP: u8 = 6;
 /// The DWARF number of rsp.

@@ -24,7 +24,10 @@ use sframe::{
         Step, //
     }, //
 };
-use truth::files::Tables;
+use truth::{
+    dwarf::dwarf_number,
+    files::Tables, //
+};
 use walk::{
     process::Process,
     registers::Registers, //
@@ -351,29 +354,6 @@ fn change_of_sp(instruction: &Instruction) -> Option<i64> {
 
 fn immediate(instruction: &Instruction) -> Option<i64> {
     (instruction.op1_kind() != OpKind::Memory).then(|| instruction.immediate(1) as i64)
-}
-
-fn dwarf_number(register: Register) -> Option<u8> {
-    const REGISTERS: [Register; 16] = [
-        Register::RAX,
-        Register::RDX,
-        Register::RCX,
-        Register::RBX,
-        Register::RSI,
-        Register::RDI,
-        Register::RBP,
-        Register::RSP,
-        Register::R8,
-        Register::R9,
-        Register::R10,
-        Register::R11,
-        Register::R12,
-        Register::R13,
-        Register::R14,
-        Register::R15,
-    ];
-    let number = REGISTERS.iter().position(|known| *known == register)?;
-    u8::try_from(number).ok()
 }
 
 #[cfg(test)]

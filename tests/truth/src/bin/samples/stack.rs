@@ -26,6 +26,7 @@ use walk::{
         Registers,
         COUNT,
         PC,
+        RAX,
         RBP,
         RSP, //
     },
@@ -39,9 +40,6 @@ use crate::code;
 
 /// What is needed from further behind the copy than this, in bytes, is not of this stack.
 const FAR: u64 = 1 << 24;
-
-/// The DWARF number of rax.
-const RAX: u8 = 0;
 
 /// What rax is as long as a system call has no result: -ENOSYS.
 const IN_SYSTEM_CALL: u64 = -38i64 as u64;

@@ -1,0 +1,164 @@
+// SPDX-License-Identifier: GPL-2.0-only OR MIT
+
+//! Where .eh_frame is wrong in functions that go on in another frame, by `__builtin_eh_return`, as those
+//! of libgcc that throw.
+//!
+//! They overwrite their own saved registers, return address included, with those of the frame in which they
+//! go on; how far that one's stack pointer is from their own CFA goes from register to register, and in
+//! the end into rcx, of which .eh_frame knows. Here it is followed back from there, instruction by
+//! instruction, to the call that has returned it.
+
+use gimli::{
+    EndianSlice,
+    Expression,
+    LittleEndian, //
+};
+use iced_x86::{
+    Decoder,
+    DecoderOptions,
+    Instruction,
+    InstructionInfoFactory,
+    Mnemonic,
+    OpAccess,
+    OpKind,
+    Register, //
+};
+use walk::{
+    process::File,
+    registers::{
+        PC,
+        RBP,
+        RCX, //
+    }, //
+};
+
+use crate::dwarf::{
+    dwarf_number,
+    Cfa,
+    Cfi,
+    Place,
+    Row, //
+};
+
+/// A function that leaves all registers as they are: `endbr64; ret`.
+const NOTHING: &[u8] = b"\xf3\x0f\x1e\xfa\xc3";
+
+/// The most code that is looked through, in bytes.
+const FARTHEST: u64 = 0x100;
+
+/// What is true at a link-time address for which .eh_frame has `row`.
+pub(crate) fn truth(
+    file: &File,
+    cfi: &Cfi,
+    address: u64,
+    row: Row,
+    row_at: impl FnMut(u64) -> Option<Row>,
+) -> Row {
+    let is_nothing = |at| file.bytes_at(at).starts_with(NOTHING);
+    if is_nothing(address) || is_nothing(address.wrapping_sub(4)) {
+        return Row {
+            kept: (1 << PC) - 1,
+            ..row
+        };
+    }
+    if row.cfa != Cfa::Register(RBP, 16) || !row.serves_handlers() {
+        return row;
+    }
+    let Some(cfa) = cfa_at(file, cfi, address, row_at) else {
+        return row;
+    };
+    // What is saved is where it was, and the return address below the other CFA.
+    let saved = |place: &Place| match place {
+        Place::At(offset) => Place::AtExpression(from_rbp(16 + offset)),
+        other => other.clone(),
+    };
+    let rules = row.rules.iter().map(|(number, place)| match *number {
+        PC => (PC, Place::At(-8)),
+        number => (number, saved(place)),
+    });
+    Row {
+        cfa,
+        rules: rules.collect(),
+        ..row
+    }
+}
+
+/// The other frame's CFA.
+fn cfa_at(
+    file: &File,
+    cfi: &Cfi,
+    address: u64,
+    mut row_at: impl FnMut(u64) -> Option<Row>,
+) -> Option<Cfa> {
+    let (start, end) = cfi.function_at(address)?;
+    let known = (address + 1..end.min(address + FARTHEST))
+        .find(|at| row_at(*at).is_some_and(|row| row.cfa == Cfa::Register(RCX, 8)))?;
+    let bytes = file.bytes_at(start).get(..(known - start) as usize)?;
+    let all = Decoder::with_ip(64, bytes, start, DecoderOptions::NONE);
+    let instructions: Vec<Instruction> = all.into_iter().collect();
+    let mut factory = InstructionInfoFactory::new();
+    // The register, and whether it is eight bytes below the CFA; or else that CFA less this one.
+    let (mut register, mut points) = (Register::RCX, true);
+    for instruction in instructions.iter().rev() {
+        let is_mov = instruction.mnemonic() == Mnemonic::Mov;
+        if instruction.is_call_near() || instruction.is_call_near_indirect() {
+            if !(file.bytes_at(instruction.near_branch_target())).starts_with(NOTHING) {
+                return None;
+            }
+        } else if points && is_sum(instruction, register) {
+            (register, points) = (instruction.memory_index(), false);
+        } else if is_mov
+            && instruction.op0_register() == register
+            && instruction.op1_kind() == OpKind::Register
+        {
+            register = instruction.op1_register();
+        } else {
+            let used = factory.info(instruction).used_registers();
+            let writes = |access| !matches!(access, OpAccess::Read | OpAccess::CondRead);
+            if (used.iter())
+                .any(|used| used.register().full_register() == register && writes(used.access()))
+            {
+                return None;
+            }
+        }
+        if instruction.ip() <= address {
+            let number = dwarf_number(register)?;
+            return Some(match points {
+                true => Cfa::Register(number, 8),
+                false => Cfa::Expression(sum(number)),
+            });
+        }
+    }
+    None
+}
+
+/// `lea 8(%rbp,...), register`.
+fn is_sum(instruction: &Instruction, register: Register) -> bool {
+    instruction.mnemonic() == Mnemonic::Lea
+        && instruction.op0_register() == register
+        && instruction.memory_base() == Register::RBP
+        && instruction.memory_index().is_gpr64()
+        && instruction.memory_index_scale() == 1
+        && instruction.memory_displacement64() == 8
+}
+
+const DW_OP_PLUS: u8 = 0x22;
+const DW_OP_CONST2S: u8 = 0x0b;
+const DW_OP_BREG0: u8 = 0x70;
+
+/// rbp plus so many bytes.
+fn from_rbp(offset: i64) -> Expression<EndianSlice<'static, LittleEndian>> {
+    let [low, high] = (offset as i16).to_le_bytes();
+    expression(&[DW_OP_BREG0 + RBP, 0, DW_OP_CONST2S, low, high, DW_OP_PLUS])
+}
+
+/// The frame's own CFA plus a register.
+fn sum(number: u8) -> Expression<EndianSlice<'static, LittleEndian>> {
+    expression(&[DW_OP_BREG0 + RBP, 16, DW_OP_BREG0 + number, 0, DW_OP_PLUS])
+}
+
+/// Few, and kept as long as the program runs, as files are.
+fn expression(operations: &[u8]) -> Expression<EndianSlice<'static, LittleEndian>> {
+    let operations: &'static [u8] = Box::leak(operations.into());
+    Expression(EndianSlice::new(operations, LittleEndian))
+}

@@ -79,6 +79,16 @@ record() {
 	echo "$name $verdict" >>/share/cases
 }
 
+# wait_for SECONDS COMMAND... - until it succeeds; false if it has not in that time.
+wait_for() {
+	local last=$((SECONDS + $1))
+	shift
+	until "$@"; do
+		[ $SECONDS -lt $last ] || return
+		sleep 0.2
+	done
+}
+
 counter() { awk -v name="$1" '$1 == name { print $2 }' "$STATS"; }
 
 # Until `sframectl watch`, which writes to /tmp/watch.log, has nothing left to do: what it says last is
@@ -110,12 +120,7 @@ perls_stacks() {
 }
 
 # attached FILE - until bpftrace has said there that it is.
-attached() {
-	for _ in $(seq 120); do
-		! grep -q attached "$1" || return 0
-		sleep 1
-	done
-}
+attached() { wait_for 120 grep -qs attached "$1"; }
 
 # listen PID - has bpftrace write the stacks of a process, as whole.py reads them, to /tmp/bpf.text, but not
 # those of a shell that waits to become it; leaves its own PID in `tracer`.

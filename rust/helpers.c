@@ -635,16 +635,20 @@ static void serve_all(struct work_struct *work)
 		WRITE_ONCE(slot->mm, NULL);
 		atomic_set_release(&slot->state, SLOT_FREE);
 	}
+	/* If more was put in meanwhile, at once. */
 	if (again)
-		mod_delayed_work(workqueue, own, HZ / 50 + 1);
+		queue_delayed_work(workqueue, own, HZ / 50 + 1);
 }
 
 int sfu_faults_start(void)
 {
 	INIT_DELAYED_WORK(&page_work, serve_all);
 	INIT_DELAYED_WORK(&file_work, serve_all);
-	/* A page need not wait for a file. */
-	workqueue = alloc_workqueue("sframe_unwind", WQ_UNBOUND, 2);
+	/*
+	 * A page need not wait for a file, nor for one more that is met meanwhile: a work that runs and is
+	 * queued again is two to a workqueue. So as many as there may be.
+	 */
+	workqueue = alloc_workqueue("sframe_unwind", WQ_UNBOUND, 0);
 	return workqueue ? 0 : -ENOMEM;
 }
 

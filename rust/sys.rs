@@ -656,15 +656,19 @@ impl Peek {
         self.is_own.then_some(Words(PhantomData))
     }
 
-    /// Reads bytes at a run-time address, any value of it; false if it cannot.
+    /// Whether it is sure whose they are.
     #[inline(always)]
-    pub(crate) fn read<const N: usize>(&self, bytes: &mut [u8; N], address: u64) -> bool {
+    pub(crate) fn is_own(&self) -> bool {
+        self.is_own
+    }
+
+    /// Reads bytes at a run-time address, any value of it, if it is sure whose they are.
+    #[inline(always)]
+    pub(crate) fn read<const N: usize>(&self, address: u64) -> Option<[u8; N]> {
         if !self.is_own {
-            // SAFETY: `bytes` has room for `N` bytes, and the C side checks the user address.
-            return unsafe {
-                bindings::sfu_read_user(bytes.as_mut_ptr().cast(), address, const { N as c_uint })
-            } == 0;
+            return None;
         }
+        let mut bytes = [0; N];
         let mut done = 0;
         let mut is_read = true;
         macro_rules! next {
@@ -687,7 +691,14 @@ impl Peek {
         next!(u32, "__get_user_4");
         next!(u16, "__get_user_2");
         next!(u8, "__get_user_1");
-        is_read && done == N
+        (is_read && done == N).then_some(bytes)
+    }
+
+    /// Reads bytes at a run-time address, any value of it, whosever they are; false if it cannot.
+    pub(crate) fn copy(&self, bytes: &mut [u8], address: u64) -> bool {
+        let len = bytes.len() as c_uint;
+        // SAFETY: `bytes` has room for them, and the C side checks the user address.
+        unsafe { bindings::sfu_read_user(bytes.as_mut_ptr().cast(), address, len) == 0 }
     }
 
     /// Faults memory in. Only in a task that may sleep, and may sleep for ever; fails where there is no

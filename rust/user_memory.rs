@@ -82,18 +82,27 @@ impl UserMemory {
     pub(crate) fn read<const N: usize>(&self, address: u64) -> Result<[u8; N], Fault> {
         let left = self.reads.get().checked_sub(1).ok_or(Fault)?;
         self.reads.set(left);
+        if let Some(bytes) = self.peek.read(address) {
+            return Ok(bytes);
+        }
         let mut bytes = [0; N];
-        if self.peek.read(&mut bytes, address)
-            || (self.bring_in(address, const { N as u32 }) && self.peek.read(&mut bytes, address))
-        {
+        if self.read_otherwise(&mut bytes, address) {
             Ok(bytes)
         } else {
             Err(Fault)
         }
     }
 
-    /// Whether bytes that were missing may be there now.
+    /// Where bytes cannot be read at once. It is a call, so that what can needs no stack for it.
     #[cold]
+    #[inline(never)]
+    fn read_otherwise(&self, bytes: &mut [u8], address: u64) -> bool {
+        // If it was sure whose they are, they are missing.
+        (!self.peek.is_own() && self.peek.copy(bytes, address))
+            || (self.bring_in(address, bytes.len() as u32) && self.peek.copy(bytes, address))
+    }
+
+    /// Whether bytes that were missing may be there now.
     fn bring_in(&self, address: u64, len: u32) -> bool {
         if !self.may_sleep {
             let last = address.wrapping_add(u64::from(len)).wrapping_sub(1);

@@ -263,7 +263,12 @@ pub(crate) fn run(json: bool) -> Result<(), String> {
                 continue;
             }
             let is_done = is_answered || answer(&device, &job, json);
+            // By now the loader may have mapped more, of which nothing need ever be met.
+            let more = mapped(&job.want);
             open = lock();
+            for want in more {
+                open.put(Job::new(want, false));
+            }
             open.finish(&job.want, is_done);
             // Another of its user's may be done now.
             changed.notify_all();

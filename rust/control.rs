@@ -45,10 +45,10 @@ pub(crate) fn control(command: u32, argument: usize, user: u32) -> Result {
                 return tables::remove(&target, user);
             }
             let section = copied(request.section, request.section_len)?;
-            let beside = copied(request.beside, request.beside_len)?;
+            let extra_rows = copied(request.extra_rows, request.extra_rows_len)?;
             // Nobody but root adds for others.
             let counts_to = if user == 0 { request.user } else { user };
-            tables::add(&section, &beside, &target, user, counts_to)
+            tables::add(&section, &extra_rows, &target, user, counts_to)
         }
         sys::COMMAND_LIST => {
             let mut table: TableInfo = read(argument)?;

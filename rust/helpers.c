@@ -134,7 +134,7 @@ static bool is_wanted(unsigned long ip, unsigned long parent_ip)
 	else
 		wanted = look_for_rows(ip, parent_ip);
 	if (!wanted)
-		this_cpu_inc(counters[SFU_LEFT_ALONE]);
+		this_cpu_inc(counters[SFU_LEFT_TO_KERNEL]);
 	return wanted;
 }
 
@@ -865,7 +865,7 @@ uint64_t sfu_counted(unsigned int counter)
 
 void sfu_trace_walk(const char *context, unsigned int frames, const char *reason)
 {
-	trace_walk(context, frames, reason);
+	trace_sframe_unwind_walk(context, frames, reason);
 }
 
 #ifdef CONFIG_KUNIT

@@ -28,7 +28,7 @@
 #define SFU_DEFERRED 3
 
 /* What C counts: tasks that were left to the kernel, and those in exec, without a stack. */
-#define SFU_LEFT_ALONE 0
+#define SFU_LEFT_TO_KERNEL 0
 #define SFU_IN_EXEC 1
 
 /* What a walk begins with. */
@@ -280,7 +280,7 @@ extern uint64_t *const sfu_counters;
 /* What all CPUs have counted. Any context. */
 uint64_t sfu_counted(unsigned int counter);
 
-/* Fires the tracepoint sframe_unwind:walk. `reason` and `context` are NUL-terminated. */
+/* Fires the tracepoint sframe_unwind:sframe_unwind_walk. `reason` and `context` are NUL-terminated. */
 void sfu_trace_walk(const char *context, unsigned int frames, const char *reason);
 
 /* For KUnit: gives the running test user memory; returns its address or a negative error. */

@@ -226,7 +226,7 @@ fn name_of(index: u32) -> Option<(&'static CStr, &'static CStr)> {
     let nth = |first: u32| usize::try_from(index.wrapping_sub(first)).unwrap_or(usize::MAX);
 
     Some(match index {
-        sys::SFU_LEFT_ALONE => (c"", c"left_alone"),
+        sys::SFU_LEFT_TO_KERNEL => (c"", c"left_to_kernel"),
         sys::SFU_IN_EXEC => (c"", c"in_exec"),
         WALKS..FRAMES_IN => (c"walks_", Context::ALL.get(nth(WALKS))?.name()),
         FRAMES_IN..FRAMES_BY => (c"frames_in_", Context::ALL.get(nth(FRAMES_IN))?.name()),

@@ -54,7 +54,7 @@ pub(crate) use bindings::{
     SFU_DEFERRED,
     SFU_IN_EXEC,
     SFU_IRQ,
-    SFU_LEFT_ALONE,
+    SFU_LEFT_TO_KERNEL,
     SFU_NMI, //
 };
 
@@ -829,7 +829,7 @@ pub(crate) fn counted(counter: u32) -> u64 {
     unsafe { bindings::sfu_counted(counter) }
 }
 
-/// Fires the tracepoint `sframe_unwind:walk`. Any context.
+/// Fires the tracepoint `sframe_unwind:sframe_unwind_walk`. Any context.
 pub(crate) fn trace_walk(context: &CStr, frames: u32, reason: &CStr) {
     // SAFETY: Both strings end with NUL and live through the call.
     unsafe { bindings::sfu_trace_walk(context.as_ptr().cast(), frames, reason.as_ptr().cast()) };

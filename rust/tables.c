@@ -136,7 +136,7 @@ uint64_t sfu_tables_given;
 static DEFINE_MUTEX(tables_lock);
 /* Of all, and of those that are not registered; under the lock. */
 static uint64_t bytes_of_all, bytes_of_files;
-static DECLARE_WAIT_QUEUE_HEAD(wants_wait);
+static DECLARE_WAIT_QUEUE_HEAD(requests_wait);
 /* Who has files may choose their numbers. */
 static siphash_key_t secret;
 
@@ -452,7 +452,7 @@ int sfu_table_publish(const struct sfu_file_key *key, const struct sfu_table_sta
 		kfree(new->path);
 		kfree(new);
 	} else if (state->origin == SFRAME_UNWIND_NO_ROWS) {
-		wake_up_interruptible(&wants_wait);
+		wake_up_interruptible(&requests_wait);
 	}
 	return ret;
 }
@@ -552,7 +552,7 @@ static int device_open(struct inode *inode, struct file *file)
 }
 
 /* The want with the lowest number; it is not one any more. */
-static bool next_want(struct sframe_unwind_want *want)
+static bool next_request(struct sframe_unwind_request *want)
 {
 	struct table *found;
 
@@ -561,7 +561,7 @@ static bool next_want(struct sframe_unwind_want *want)
 	if (found) {
 		WRITE_ONCE(found->wanted, false);
 		WRITE_ONCE(found->until, (jiffies + ASK_AGAIN) ?: 1);
-		*want = (struct sframe_unwind_want){
+		*want = (struct sframe_unwind_request){
 			.size = sizeof(*want),
 			.pid = found->state.pid,
 			.start = found->state.start,
@@ -582,7 +582,7 @@ static bool next_want(struct sframe_unwind_want *want)
 	return found;
 }
 
-static bool has_wants(void)
+static bool has_requests(void)
 {
 	bool has = false;
 	int i;
@@ -599,18 +599,18 @@ static bool has_wants(void)
 
 static ssize_t device_read(struct file *file, char __user *to, size_t len, loff_t *offset)
 {
-	struct sframe_unwind_want want;
+	struct sframe_unwind_request want;
 	size_t done = 0;
 
 	if (len < sizeof(want))
 		return -EINVAL;
 	while (len - done >= sizeof(want)) {
-		if (!next_want(&want)) {
+		if (!next_request(&want)) {
 			if (done)
 				break;
 			if (file->f_flags & O_NONBLOCK)
 				return -EAGAIN;
-			if (wait_event_interruptible(wants_wait, has_wants()))
+			if (wait_event_interruptible(requests_wait, has_requests()))
 				return -ERESTARTSYS;
 			continue;
 		}
@@ -624,8 +624,8 @@ static ssize_t device_read(struct file *file, char __user *to, size_t len, loff_
 
 static __poll_t device_poll(struct file *file, struct poll_table_struct *wait)
 {
-	poll_wait(file, &wants_wait, wait);
-	return has_wants() ? EPOLLIN | EPOLLRDNORM : 0;
+	poll_wait(file, &requests_wait, wait);
+	return has_requests() ? EPOLLIN | EPOLLRDNORM : 0;
 }
 
 static long device_ioctl(struct file *file, unsigned int command, unsigned long argument)

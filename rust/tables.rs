@@ -122,7 +122,7 @@ impl Rows {
     fn new<S: Source>(
         section: &KVVec<u8>,
         address: u64,
-        beside: &[u8],
+        extra_rows: &[u8],
         image: &S,
     ) -> Result<KBox<Self>> {
         let bytes = &section[..];
@@ -135,13 +135,13 @@ impl Rows {
         first
             .settle_starts(bytes, |at| code.executables.holds(at, at))
             .map_err(section_errno)?;
-        let most = table::count(bytes, &first, beside).map_err(section_errno)?;
+        let most = table::count(bytes, &first, extra_rows).map_err(section_errno)?;
         let mut places = KVVec::from_elem(Place::default(), most, GFP_KERNEL)?;
         let is_code = |start, last| code.executables.holds(start, last);
         let functions =
-            Functions::collect(bytes, &first, beside, &mut places, is_code).map_err(errno)?;
+            Functions::collect(bytes, &first, extra_rows, &mut places, is_code).map_err(errno)?;
         // A rule takes some bytes of a row.
-        let most = (bytes.len() / 2).saturating_add(beside.len() / table::BESIDE_SIZE);
+        let most = (bytes.len() / 2).saturating_add(extra_rows.len() / table::EXTRA_ROW_SIZE);
         let room = MAX_RULES.min(most).saturating_add(1);
         let mut plain = repeated(Plain::NONE, room)?;
         let mut others = repeated(Rule::OUTERMOST, room)?;
@@ -251,7 +251,7 @@ fn errno(error: TableError) -> Error {
         | TableError::TooLong => EFBIG,
         TableError::Memory => ENOMEM,
         TableError::Section(SectionError::Unsupported { .. }) => Errno::NotSupported.into(),
-        TableError::Section(_) | TableError::Room | TableError::Beside => Errno::Malformed.into(),
+        TableError::Section(_) | TableError::Room | TableError::ExtraRow => Errno::Malformed.into(),
     }
 }
 
@@ -384,7 +384,7 @@ impl Target {
 /// See [`Rows::new`] and [`sys::publish`]; `ESTALE` if the file was written to meanwhile.
 pub(crate) fn add(
     section: &KVVec<u8>,
-    beside: &KVVec<u8>,
+    extra_rows: &KVVec<u8>,
     target: &Target,
     owner: u32,
     user: u32,
@@ -392,7 +392,7 @@ pub(crate) fn add(
     let key = target.key();
     let rows = match target {
         _ if section.is_empty() => None,
-        Target::File(file) => Some(Rows::new(section, 0, beside, file)?),
+        Target::File(file) => Some(Rows::new(section, 0, extra_rows, file)?),
         Target::Vdso => {
             let memory = UserMemory::sleeping(0);
             let image = Part {
@@ -400,7 +400,7 @@ pub(crate) fn add(
                 address: sys::vdso().ok_or(ENOENT)?,
                 len: MAX_VDSO,
             };
-            Some(Rows::new(section, 0, beside, &image)?)
+            Some(Rows::new(section, 0, extra_rows, &image)?)
         }
     };
     if target.key() != key {

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
-/* The tracepoint sframe_unwind:walk, one for each walk that has ended. */
+/* The tracepoint sframe_unwind:sframe_unwind_walk, one for each walk that has ended. */
 #undef TRACE_SYSTEM
 #define TRACE_SYSTEM sframe_unwind
 
@@ -9,7 +9,7 @@
 #include <linux/sched.h>
 #include <linux/tracepoint.h>
 
-TRACE_EVENT(walk,
+TRACE_EVENT(sframe_unwind_walk,
 	TP_PROTO(const char *context, unsigned int frames, const char *reason),
 	TP_ARGS(context, frames, reason),
 	TP_STRUCT__entry(

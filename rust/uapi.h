@@ -37,9 +37,9 @@ struct sframe_unwind_add {
 	__u32 section_len;
 	/* 0 or SFRAME_UNWIND_VDSO. */
 	__u32 flags;
-	/* Address and length in bytes of rows that a section cannot say: struct sframe_unwind_beside. */
-	__u64 beside;
-	__u32 beside_len;
+	/* Address and length in bytes of rows that a section cannot say: struct sframe_unwind_extra_row. */
+	__u64 extra_rows;
+	__u32 extra_rows_len;
 	/* If root adds, the user to whom it counts. Whoever else adds, it counts to that one. */
 	__u32 user;
 };
@@ -49,16 +49,16 @@ struct sframe_unwind_add {
  * are link-time addresses. Where it overlaps a function of the section, or another row, what begins
  * last has the code.
  */
-struct sframe_unwind_beside {
+struct sframe_unwind_extra_row {
 	/* The code for which it holds, in bytes. */
 	__u64 start;
 	__u32 code_size;
-	/* CFA = *(REGISTER + cfa_offset) + cfa_plus; of DWARF's registers 0 to 15 this number. */
+	/* CFA = *(REGISTER + cfa_offset) + cfa_addend; of DWARF's registers 0 to 15 this number. */
 	__s32 cfa_offset;
 	/* If fp_saved is 1, not 0, the frame pointer is at CFA + fp_offset. */
 	__s32 fp_offset;
 	__u8 cfa_register;
-	__s8 cfa_plus;
+	__s8 cfa_addend;
 	__u8 fp_saved;
 	__u8 zero;
 };
@@ -112,7 +112,7 @@ struct sframe_unwind_counter {
  * is given once; if nothing is added for the file within two seconds, and it is met again, once
  * more.
  */
-struct sframe_unwind_want {
+struct sframe_unwind_request {
 	__u32 size;
 	/* The process, in the initial PID namespace, that has it mapped there; or had it. */
 	__s32 pid;

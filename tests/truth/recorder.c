@@ -15,7 +15,7 @@
  *   -s  bytes of stack asked for, 65528 if not given, the most that there can be
  *   -b  megabytes of ring buffer for each CPU, 32 if not given, a power of two
  *
- * If the module is loaded, its tracepoint sframe_unwind:walk goes to the same ring buffers: a walk
+ * If the module is loaded, its tracepoint sframe_unwind:sframe_unwind_walk goes to the same ring buffers: a walk
  * in an interrupt then lies right in front of the sample that it was for.
  *
  * FILE: the magic, then records as perf_event_open(2) has them, in the order of each CPU's ring
@@ -58,7 +58,7 @@ enum {
 /* All of asm/perf_regs.h that the kernel gives to a 64-bit program: AX to IP, and R8 to R15. */
 #define REGISTERS (0x1ffull | 0xff0000ull)
 #define CALL_CHAIN_LIMIT "/proc/sys/kernel/perf_event_max_stack"
-#define TRACEPOINT "events/sframe_unwind/walk/"
+#define TRACEPOINT "events/sframe_unwind/sframe_unwind_walk/"
 
 struct ring {
 	struct perf_event_mmap_page *page;
@@ -450,7 +450,7 @@ int main(int argc, char **argv)
 			int walk_fd = open_event(&walk, child, cpu);
 
 			if (walk_fd < 0)
-				fail("the tracepoint sframe_unwind:walk: %s", strerror(errno));
+				fail("the tracepoint sframe_unwind:sframe_unwind_walk: %s", strerror(errno));
 			if (ioctl(walk_fd, PERF_EVENT_IOC_SET_OUTPUT, fd))
 				fail("PERF_EVENT_IOC_SET_OUTPUT: %s", strerror(errno));
 			walks.of[walks.count++] = id_of(walk_fd);

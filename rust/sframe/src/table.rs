@@ -64,7 +64,7 @@ pub enum TableError {
     /// There is no memory for more.
     Memory,
     /// A row beside the section is none.
-    Beside,
+    ExtraRow,
 }
 
 impl From<Error> for TableError {
@@ -76,7 +76,7 @@ impl From<Error> for TableError {
 /// A row that SFrame cannot say, beside a section: its CFA is what is in memory, plus something. The
 /// return address is right below the CFA, as AMD64 has it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Beside {
+pub struct ExtraRow {
     /// The address of the first byte of code that it holds for.
     pub start: u64,
     /// For how much code it holds, in bytes.
@@ -86,9 +86,9 @@ pub struct Beside {
 }
 
 /// The size of such a row as it is written, in bytes.
-pub const BESIDE_SIZE: usize = 24;
+pub const EXTRA_ROW_SIZE: usize = 24;
 
-impl Beside {
+impl ExtraRow {
     /// Reads one. All is little-endian: `start` in 8 bytes, `size` in 4, then in 4 each what is to
     /// be added to a register for where the CFA is, and to the CFA for where the frame pointer is;
     /// in a byte each the register's DWARF number, what is to be added to what is in memory there,
@@ -96,33 +96,33 @@ impl Beside {
     ///
     /// # Errors
     ///
-    /// [`TableError::Beside`]: there is no such register, or a field has none of its values.
-    pub fn read(bytes: &[u8; BESIDE_SIZE]) -> Result<Beside, TableError> {
+    /// [`TableError::ExtraRow`]: there is no such register, or a field has none of its values.
+    pub fn read(bytes: &[u8; EXTRA_ROW_SIZE]) -> Result<ExtraRow, TableError> {
         let [s0, s1, s2, s3, s4, s5, s6, s7, n0, n1, n2, n3, rest @ ..] = *bytes;
         let [c0, c1, c2, c3, f0, f1, f2, f3, register, plus, is_saved, zero] = rest;
         let fp = match (is_saved, i32::from_le_bytes([f0, f1, f2, f3]), zero) {
             (0, 0, 0) => Location::Unchanged,
             (1, offset, 0) => Location::AtCfa(offset),
-            _ => return Err(TableError::Beside),
+            _ => return Err(TableError::ExtraRow),
         };
         let base = match register {
             FP => Base::Fp,
             SP => Base::Sp,
             0..GENERAL => Base::Register(register),
-            _ => return Err(TableError::Beside),
+            _ => return Err(TableError::ExtraRow),
         };
         let mut rule = Rule::amd64(base, i32::from_le_bytes([c0, c1, c2, c3]), fp);
         rule.cfa.deref = true;
         rule.cfa.plus = i8::from_le_bytes([plus]);
-        Ok(Beside {
+        Ok(ExtraRow {
             start: u64::from_le_bytes([s0, s1, s2, s3, s4, s5, s6, s7]),
             size: u32::from_le_bytes([n0, n1, n2, n3]),
             rule,
         })
     }
 
-    /// Writes it as [`Beside::read`] reads it; `None` if it is no such row.
-    pub fn write(&self) -> Option<[u8; BESIDE_SIZE]> {
+    /// Writes it as [`ExtraRow::read`] reads it; `None` if it is no such row.
+    pub fn write(&self) -> Option<[u8; EXTRA_ROW_SIZE]> {
         let cfa = self.rule.cfa;
         let (is_saved, fp_offset) = match self.rule.fp {
             Location::Unchanged => (0, 0),
@@ -143,7 +143,7 @@ impl Beside {
             s0, s1, s2, s3, s4, s5, s6, s7, n0, n1, n2, n3, c0, c1, c2, c3, f0, f1, f2, f3,
             register, plus, is_saved, 0,
         ];
-        (Beside::read(&bytes) == Ok(*self)).then_some(bytes)
+        (ExtraRow::read(&bytes) == Ok(*self)).then_some(bytes)
     }
 }
 
@@ -182,9 +182,9 @@ const BESIDE: u32 = u32::MAX;
 pub fn count<S: Source + ?Sized>(
     bytes: &S,
     first: &Section,
-    beside: &[u8],
+    extra_rows: &[u8],
 ) -> Result<usize, Error> {
-    let mut count = beside.len() / BESIDE_SIZE;
+    let mut count = extra_rows.len() / EXTRA_ROW_SIZE;
     let mut section = Some(*first);
     while let Some(this) = section {
         count = count.saturating_add(this.num_fdes() as usize);
@@ -197,7 +197,7 @@ pub fn count<S: Source + ?Sized>(
 #[derive(Debug)]
 pub struct Functions<'a> {
     first: Section,
-    beside: &'a [u8],
+    extra_rows: &'a [u8],
     places: &'a [Place],
 }
 
@@ -209,11 +209,11 @@ impl<'a> Functions<'a> {
     ///
     /// # Errors
     ///
-    /// [`TableError::Section`], [`TableError::Beside`], [`TableError::Room`].
+    /// [`TableError::Section`], [`TableError::ExtraRow`], [`TableError::Room`].
     pub fn collect<S: Source + ?Sized>(
         bytes: &S,
         first: &Section,
-        beside: &'a [u8],
+        extra_rows: &'a [u8],
         room: &'a mut [Place],
         is_code: impl Fn(u64, u64) -> bool,
     ) -> Result<Functions<'a>, TableError> {
@@ -240,10 +240,10 @@ impl<'a> Functions<'a> {
             }
             section = this.next(bytes)?;
         }
-        let mut rest = beside;
+        let mut rest = extra_rows;
         let mut index = 0u32;
         while let Some((row, behind)) = rest.split_first_chunk() {
-            let row = Beside::read(row)?;
+            let row = ExtraRow::read(row)?;
             put(Place {
                 start: row.start,
                 size: row.size,
@@ -254,13 +254,13 @@ impl<'a> Functions<'a> {
             rest = behind;
         }
         if !rest.is_empty() {
-            return Err(TableError::Beside);
+            return Err(TableError::ExtraRow);
         }
         let places = room.get_mut(..used).ok_or(TableError::Room)?;
         sort(places);
         Ok(Functions {
             first: *first,
-            beside,
+            extra_rows,
             places,
         })
     }
@@ -302,7 +302,7 @@ impl<'a> Functions<'a> {
                 .first()
                 .map_or(own_end, |next| next.start.min(own_end));
             if place.section == BESIDE {
-                change(place.start, Some(self.beside(place.index)?.rule))?;
+                change(place.start, Some(self.extra_rows(place.index)?.rule))?;
                 change(end, None)?;
                 continue;
             }
@@ -326,10 +326,10 @@ impl<'a> Functions<'a> {
     }
 
     /// The row of that number beside the sections.
-    fn beside(&self, index: u32) -> Result<Beside, TableError> {
-        let at = (index as usize).saturating_mul(BESIDE_SIZE);
-        let row = self.beside.get(at..).and_then(<[u8]>::first_chunk);
-        Beside::read(row.ok_or(TableError::Beside)?)
+    fn extra_rows(&self, index: u32) -> Result<ExtraRow, TableError> {
+        let at = (index as usize).saturating_mul(EXTRA_ROW_SIZE);
+        let row = self.extra_rows.get(at..).and_then(<[u8]>::first_chunk);
+        ExtraRow::read(row.ok_or(TableError::ExtraRow)?)
     }
 
     /// The section at an offset.
@@ -906,11 +906,11 @@ impl Table<'_> {
 mod tests {
     use super::*;
 
-    fn beside(base: Base, plus: i8, fp: Location) -> Beside {
+    fn extra_rows(base: Base, plus: i8, fp: Location) -> ExtraRow {
         let mut rule = Rule::amd64(base, -64, fp);
         rule.cfa.deref = true;
         rule.cfa.plus = plus;
-        Beside {
+        ExtraRow {
             start: 0x1234_5678_9abc,
             size: 0x10_0001,
             rule,
@@ -926,14 +926,16 @@ mod tests {
                     Location::AtCfa(0),
                     Location::AtCfa(-16),
                 ] {
-                    let row = beside(base, plus, fp);
+                    let row = extra_rows(base, plus, fp);
                     let bytes = row.write().unwrap();
-                    assert_eq!(Beside::read(&bytes), Ok(row));
+                    assert_eq!(ExtraRow::read(&bytes), Ok(row));
                 }
             }
         }
         // As Documentation/device.rst has it.
-        let bytes = beside(Base::Sp, 8, Location::AtCfa(-16)).write().unwrap();
+        let bytes = extra_rows(Base::Sp, 8, Location::AtCfa(-16))
+            .write()
+            .unwrap();
         let mut expected = 0x1234_5678_9abc_u64.to_le_bytes().to_vec();
         expected.extend(0x10_0001_u32.to_le_bytes());
         expected.extend((-64_i32).to_le_bytes());
@@ -944,19 +946,21 @@ mod tests {
 
     #[test]
     fn what_is_no_row_is_refused() {
-        let good = beside(Base::Sp, 8, Location::Unchanged).write().unwrap();
+        let good = extra_rows(Base::Sp, 8, Location::Unchanged)
+            .write()
+            .unwrap();
         for (at, value) in [(20, 16), (20, 255), (22, 2), (23, 1), (16, 1)] {
             let mut bytes = good;
             bytes[at] = value;
-            assert_eq!(Beside::read(&bytes), Err(TableError::Beside), "{at}");
+            assert_eq!(ExtraRow::read(&bytes), Err(TableError::ExtraRow), "{at}");
         }
         let no_rows = [
-            beside(Base::Sp, 8, Location::Undefined),
-            beside(Base::Register(6), 8, Location::Unchanged),
-            beside(Base::Register(16), 8, Location::Unchanged),
-            Beside {
+            extra_rows(Base::Sp, 8, Location::Undefined),
+            extra_rows(Base::Register(6), 8, Location::Unchanged),
+            extra_rows(Base::Register(16), 8, Location::Unchanged),
+            ExtraRow {
                 rule: Rule::OUTERMOST,
-                ..beside(Base::Sp, 8, Location::Unchanged)
+                ..extra_rows(Base::Sp, 8, Location::Unchanged)
             },
         ];
         for row in no_rows {

@@ -38,11 +38,13 @@ pub trait Tables {
 /// The rows that can be made of .eh_frame.
 pub fn made(file: &File) -> Option<Made> {
     let convert::Converted {
-        section, beside, ..
+        section,
+        extra_rows,
+        ..
     } = convert::convert(file.bytes).ok()?;
     Some(Made {
         section: section.leak(),
-        beside: beside.leak(),
+        extra_rows: extra_rows.leak(),
     })
 }
 

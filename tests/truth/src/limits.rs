@@ -109,7 +109,7 @@ pub const LIMITS: &[Limit] = &[
         name: "cfa-of-saved-register",
         what: "SFrame knows of no register but the frame pointer where it was saved: the loader's \
                resolver keeps the stack pointer of its caller in %rbx, and what it calls saves that; \
-               where a row beside tells of that place, the called function has not come there yet, \
+               where a row extra_rows tells of that place, the called function has not come there yet, \
                or has left it",
         is: |case| {
             let of_register = |rule: Rule| match rule.cfa.base {

@@ -43,9 +43,9 @@ use sframe::{
         Search, //
     },
     table::{
-        Beside,
+        ExtraRow,
         Table,
-        BESIDE_SIZE,
+        EXTRA_ROW_SIZE,
         NUMBER, //
     },
     unwind::{
@@ -155,7 +155,7 @@ fn agree(path: &str) -> (f64, f64) {
 
     // The table that the module makes of it says the same, and what is beside it.
     let code = Code::of(file.bytes).unwrap();
-    let owned = Owned::new(bytes, &converted.beside, &code).unwrap();
+    let owned = Owned::new(bytes, &converted.extra_rows, &code).unwrap();
     let table = owned.table();
     let mut addresses = BTreeSet::new();
     for function in section.functions(bytes) {
@@ -174,11 +174,11 @@ fn agree(path: &str) -> (f64, f64) {
         }
     }
     assert_eq!(
-        converted.beside.len(),
-        converted.report.beside as usize * BESIDE_SIZE
+        converted.extra_rows.len(),
+        converted.report.extra_rows as usize * EXTRA_ROW_SIZE
     );
-    for row in converted.beside.chunks_exact(BESIDE_SIZE) {
-        let row = Beside::read(row.try_into().unwrap()).unwrap();
+    for row in converted.extra_rows.chunks_exact(EXTRA_ROW_SIZE) {
+        let row = ExtraRow::read(row.try_into().unwrap()).unwrap();
         let end = row.start + u64::from(row.size);
         addresses.extend([row.start.wrapping_sub(1), row.start, end - 1, end]);
         assert_eq!(table.find(row.start), Some(row.rule));
@@ -271,7 +271,7 @@ fn code_agrees(path: &str) -> u64 {
     let bytes = std::fs::read(path).expect(path);
     let code = Code::of(&bytes).unwrap();
     let table = |converted: Converted| {
-        Owned::new(&converted.section, &converted.beside, &code).expect(path)
+        Owned::new(&converted.section, &converted.extra_rows, &code).expect(path)
     };
     let by_table = table(convert::convert(&bytes).expect(path));
     let by_code = table(convert::convert_code(&bytes).expect(path));
@@ -338,8 +338,8 @@ fn saved(path: &Path) -> Vec<(Option<String>, u64, i32)> {
         .map(|symbol| (symbol.address(), symbol.name().unwrap().to_owned()))
         .collect();
     let converted = convert::convert(&bytes).unwrap();
-    let rows = converted.beside.chunks_exact(BESIDE_SIZE);
-    rows.map(|row| Beside::read(row.try_into().unwrap()).unwrap())
+    let rows = converted.extra_rows.chunks_exact(EXTRA_ROW_SIZE);
+    rows.map(|row| ExtraRow::read(row.try_into().unwrap()).unwrap())
         .filter_map(|row| {
             let function = functions.range(..=row.start).next_back();
             let name = function.map(|(_, name)| name.clone());
@@ -675,7 +675,7 @@ fn functions_without_entries_are_said() {
     let file = files.open(Path::new(path)).expect(path);
     let converted = convert::convert(file.bytes).expect(path);
     let code = Code::of(file.bytes).unwrap();
-    let owned = Owned::new(&converted.section, &converted.beside, &code).unwrap();
+    let owned = Owned::new(&converted.section, &converted.extra_rows, &code).unwrap();
     let mut unwinder = Unwinder::new();
     let text = file.sections.iter().find(|section| section.name == ".text");
     let text = text.expect(path);

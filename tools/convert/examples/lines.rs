@@ -31,7 +31,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let bytes = fs::read(path.ok_or("usage: lines FILE <ADDRESSES")?)?;
     let converted = convert::convert(&bytes).map_err(|error| error.to_string())?;
     let code = Code::of(&bytes).map_err(|error| error.to_string())?;
-    let owned = Owned::new(&converted.section, &converted.beside, &code)
+    let owned = Owned::new(&converted.section, &converted.extra_rows, &code)
         .map_err(|error| format!("{error:?}"))?;
     let table = owned.table();
 

@@ -166,7 +166,7 @@ impl<'a> Table<'a> {
                         report.said += 1;
                         extend(&mut open, functions, start, end, signal, rule);
                     }
-                    Ok(Said::Beside(rule)) => {
+                    Ok(Said::ExtraRow(rule)) => {
                         report.said += 1;
                         functions.extend(open.take());
                         extend(&mut open, functions, start, end, signal, rule);
@@ -289,9 +289,9 @@ impl<'a> Table<'a> {
             }
         }
         if rule.cfa.plus != 0 {
-            let said = !signal && write::beside(start, 1, &rule).is_some();
+            let said = !signal && write::extra_rows(start, 1, &rule).is_some();
             return said
-                .then_some(Said::Beside(rule))
+                .then_some(Said::ExtraRow(rule))
                 .ok_or(Unsaid::CfaOfMemory);
         }
         let said = write::can_say(&rule);
@@ -351,7 +351,7 @@ pub(crate) struct Saves {
 enum Said {
     Rule(Rule),
     /// Not SFrame, but a row beside it.
-    Beside(Rule),
+    ExtraRow(Rule),
     /// Of the blocks of a PLT.
     Stubs(Vec<(u32, Rule)>),
 }

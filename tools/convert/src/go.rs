@@ -390,7 +390,7 @@ mod tests {
     fn compare(bytes: &[u8]) {
         let converted = convert(bytes).unwrap();
         let code = Code::of(bytes).unwrap();
-        let owned = Owned::new(&converted.section, &converted.beside, &code).unwrap();
+        let owned = Owned::new(&converted.section, &converted.extra_rows, &code).unwrap();
         let file = crate::parse(bytes).unwrap();
         let data = file.section_by_name(".debug_frame").unwrap();
         let mut section = DebugFrame::new(data.data().unwrap(), LittleEndian);

@@ -139,7 +139,7 @@ pub struct Report {
     /// The rows of the section.
     pub section_rows: u32,
     /// The rows beside it.
-    pub beside: u32,
+    pub extra_rows: u32,
     /// How many bytes of code only the code itself told of.
     pub by_code: u64,
 }
@@ -168,8 +168,8 @@ pub struct Converted {
     /// The section, as if at address 0.
     pub section: Vec<u8>,
     /// Rows that it cannot say, one behind the other
-    /// ([`Beside`](sframe::table::Beside)).
-    pub beside: Vec<u8>,
+    /// ([`ExtraRow`](sframe::table::ExtraRow)).
+    pub extra_rows: Vec<u8>,
     /// What it says, and what not.
     pub report: Report,
 }
@@ -341,22 +341,22 @@ pub fn convert(bytes: &[u8]) -> Result<Converted, Error> {
         functions.extend(found);
         order(&mut functions);
     }
-    let mut beside = Vec::new();
+    let mut extra_rows = Vec::new();
     functions.retain(|function| {
         let row = match function.rows[..] {
             [(0, rule)] if rule.cfa.plus != 0 => {
-                write::beside(function.start, function.size, &rule)
+                write::extra_rows(function.start, function.size, &rule)
             }
             _ => None,
         };
-        beside.extend(row.into_iter().flatten());
-        report.beside += u32::from(row.is_some());
+        extra_rows.extend(row.into_iter().flatten());
+        report.extra_rows += u32::from(row.is_some());
         row.is_none()
     });
     let section = write::section(&functions, &mut report)?;
     Ok(Converted {
         section,
-        beside,
+        extra_rows,
         report,
     })
 }
@@ -415,7 +415,7 @@ pub fn convert_code(bytes: &[u8]) -> Result<Converted, Error> {
     );
     Ok(Converted {
         section: write::section(&functions, &mut report)?,
-        beside: Vec::new(),
+        extra_rows: Vec::new(),
         report,
     })
 }

@@ -127,7 +127,7 @@ impl Callees<'_, '_> {
             let rule = saved.and_then(|saved| by_memory(&frame.rule, saved));
             let at = instruction.next_ip() - 1;
             found.extend(
-                rule.filter(|rule| write::beside(at, 1, rule).is_some())
+                rule.filter(|rule| write::extra_rows(at, 1, rule).is_some())
                     .map(|rule| (at, rule)),
             );
         }

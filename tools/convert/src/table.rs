@@ -40,11 +40,11 @@ impl Owned {
     /// # Errors
     ///
     /// See [`TableError`].
-    pub fn new(bytes: &[u8], beside: &[u8], code: &Code<'_>) -> Result<Owned, TableError> {
+    pub fn new(bytes: &[u8], extra_rows: &[u8], code: &Code<'_>) -> Result<Owned, TableError> {
         let section = Section::open(bytes, 0, bytes.len() as u64)?;
         let is_code = |first, last| code.holds(first, last);
-        let most = MAX_RULES.min(bytes.len() + beside.len());
-        Owned::of(bytes, &section, beside, code, is_code, most)
+        let most = MAX_RULES.min(bytes.len() + extra_rows.len());
+        Owned::of(bytes, &section, extra_rows, code, is_code, most)
     }
 
     /// Makes a table of all sections from the first one on, with room for `most` rules.
@@ -55,13 +55,13 @@ impl Owned {
     pub fn of<S: Source + ?Sized, C: Source + ?Sized>(
         bytes: &S,
         first: &Section,
-        beside: &[u8],
+        extra_rows: &[u8],
         code: &C,
         is_code: impl Fn(u64, u64) -> bool,
         most: usize,
     ) -> Result<Owned, TableError> {
-        let mut places = vec![Place::default(); table::count(bytes, first, beside)?];
-        let functions = Functions::collect(bytes, first, beside, &mut places, is_code)?;
+        let mut places = vec![Place::default(); table::count(bytes, first, extra_rows)?];
+        let functions = Functions::collect(bytes, first, extra_rows, &mut places, is_code)?;
         let mut plain = vec![Plain::NONE; most];
         let mut others = vec![Rule::OUTERMOST; most];
         let mut numbers = vec![0; 2 * most];
@@ -138,7 +138,7 @@ mod tests {
             Base,
             Location, //
         },
-        table::Beside,
+        table::ExtraRow,
     };
 
     #[test]
@@ -159,9 +159,9 @@ mod tests {
         let mut rule = Rule::amd64(Base::Sp, 64, Location::AtCfa(-16));
         rule.cfa.deref = true;
         rule.cfa.plus = 8;
-        let row = |start, size| Beside { start, size, rule }.write().unwrap();
+        let row = |start, size| ExtraRow { start, size, rule }.write().unwrap();
         // The second one is cut by a function, the third is no code, the fourth is of no size.
-        let beside = [
+        let extra_rows = [
             row(0x1010, 0x20),
             row(0x11f0, 0x20),
             row(0x3000, 0x10),
@@ -171,7 +171,7 @@ mod tests {
         let code = Code {
             segments: vec![(0x1000, 0x2000, &[])],
         };
-        let owned = Owned::new(&section, &beside, &code).unwrap();
+        let owned = Owned::new(&section, &extra_rows, &code).unwrap();
         let find = |at| owned.table().find(at);
         for (at, expected) in [
             (0xfff, None),
@@ -190,8 +190,8 @@ mod tests {
             assert_eq!(find(at), expected, "{at:#x}");
         }
         assert_eq!(
-            Owned::new(&section, &beside[1..], &code).err(),
-            Some(TableError::Beside)
+            Owned::new(&section, &extra_rows[1..], &code).err(),
+            Some(TableError::ExtraRow)
         );
     }
 }

@@ -14,8 +14,8 @@ use sframe::{
         Rule, //
     },
     table::{
-        Beside,
-        BESIDE_SIZE, //
+        ExtraRow,
+        EXTRA_ROW_SIZE, //
     },
 };
 
@@ -50,9 +50,9 @@ pub(crate) fn can_say(rule: &Rule) -> bool {
 }
 
 /// A row beside the section; `None` if it is none that can be there.
-pub(crate) fn beside(start: u64, size: u32, rule: &Rule) -> Option<[u8; BESIDE_SIZE]> {
+pub(crate) fn extra_rows(start: u64, size: u32, rule: &Rule) -> Option<[u8; EXTRA_ROW_SIZE]> {
     let rule = *rule;
-    Beside { start, size, rule }.write()
+    ExtraRow { start, size, rule }.write()
 }
 
 /// The section with these functions, which are to be in order and apart from each other.

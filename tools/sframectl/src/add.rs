@@ -29,7 +29,7 @@ use rustix::fs::{
 use serde::Serialize;
 use sframe::{
     section::Section,
-    table::BESIDE_SIZE, //
+    table::EXTRA_ROW_SIZE, //
 };
 use walk::process::{
     self,
@@ -196,15 +196,15 @@ pub(crate) fn add(device: &Device, file: &File, user: u32) -> Result<u32, String
             return Err(error);
         }
     };
-    device.add(Target::File(file), user, &rows.section, &rows.beside)?;
-    Ok(count(&rows.section, &rows.beside))
+    device.add(Target::File(file), user, &rows.section, &rows.extra_rows)?;
+    Ok(count(&rows.section, &rows.extra_rows))
 }
 
 /// How many rows there are, as the section's header tells.
-fn count(section: &[u8], beside: &[u8]) -> u32 {
+fn count(section: &[u8], extra_rows: &[u8]) -> u32 {
     let in_section =
         Section::open(section, 0, section.len() as u64).map_or(0, |section| section.num_fres());
-    in_section.saturating_add((beside.len() / BESIDE_SIZE) as u32)
+    in_section.saturating_add((extra_rows.len() / EXTRA_ROW_SIZE) as u32)
 }
 
 /// Adds the rows of the vDSO, as this process has it.
@@ -218,8 +218,8 @@ pub(crate) fn add_vdso(device: &Device) -> Result<Option<u32>, String> {
     let len = (vdso.end - vdso.start) as usize;
     let image = process::read_memory(std::process::id(), vdso.start, len).map_err(read)?;
     let rows = rows::rows_of_image(&image)?;
-    device.add(Target::Vdso, ROOT, &rows.section, &rows.beside)?;
-    Ok(Some(count(&rows.section, &rows.beside)))
+    device.add(Target::Vdso, ROOT, &rows.section, &rows.extra_rows)?;
+    Ok(Some(count(&rows.section, &rows.extra_rows)))
 }
 
 fn processes() -> Result<Vec<u32>, String> {

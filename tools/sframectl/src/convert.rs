@@ -29,18 +29,18 @@ struct Converted<'a> {
     section: &'a Path,
     eh_frame_bytes: u64,
     eh_frame_rows: u64,
-    rows_said: u64,
+    rows_encoded: u64,
     section_bytes: usize,
     section_functions: u32,
     section_functions_flexible: u32,
     section_rows: u32,
-    beside_rows: u32,
+    extra_rows: u32,
     bytes_by_code: u64,
-    not_said: BTreeMap<&'static str, NotSaid>,
+    rows_dropped: BTreeMap<&'static str, Dropped>,
 }
 
 #[derive(Serialize)]
-struct NotSaid {
+struct Dropped {
     rows: u64,
     code_bytes: u64,
 }
@@ -49,7 +49,7 @@ struct NotSaid {
 pub(crate) fn run(
     file: &Path,
     out: &Path,
-    beside: Option<&Path>,
+    extra_rows: Option<&Path>,
     confined: bool,
     json: bool,
 ) -> Result<String, String> {
@@ -70,8 +70,8 @@ pub(crate) fn run(
         bytes = fs::read(file).map_err(read)?;
     }
     let converted = made(&bytes)?;
-    if let Some(path) = beside {
-        fs::write(path, &converted.beside)
+    if let Some(path) = extra_rows {
+        fs::write(path, &converted.extra_rows)
             .map_err(|error| format!("cannot write rows to {}: {error}", path.display()))?;
     }
     if out == dash {
@@ -88,23 +88,23 @@ pub(crate) fn run(
 }
 
 fn as_json(file: &Path, section: &Path, report: &Report, len: usize) -> String {
-    let not_said = |(why, (rows, code_bytes)): (&Unsaid, &(u64, u64))| {
+    let rows_dropped = |(why, (rows, code_bytes)): (&Unsaid, &(u64, u64))| {
         let (rows, code_bytes) = (*rows, *code_bytes);
-        (why.name(), NotSaid { rows, code_bytes })
+        (why.name(), Dropped { rows, code_bytes })
     };
     let converted = Converted {
         file,
         section,
         eh_frame_bytes: report.eh_frame,
         eh_frame_rows: report.rows,
-        rows_said: report.said,
+        rows_encoded: report.said,
         section_bytes: len,
         section_functions: report.functions,
         section_functions_flexible: report.flexible,
         section_rows: report.section_rows,
-        beside_rows: report.beside,
+        extra_rows: report.extra_rows,
         bytes_by_code: report.by_code,
-        not_said: report.unsaid.iter().map(not_said).collect(),
+        rows_dropped: report.unsaid.iter().map(rows_dropped).collect(),
     };
     let text = serde_json::to_string(&converted).expect("numbers and names are JSON");
     text + "\n"
@@ -126,8 +126,8 @@ fn as_text(file: &Path, report: &Report, len: usize) -> String {
         report.section_rows,
         report.eh_frame,
     );
-    if report.beside != 0 {
-        writeln!(text, "{} rows beside the section", report.beside).expect("a string takes it");
+    if report.extra_rows != 0 {
+        writeln!(text, "{} extra rows", report.extra_rows).expect("a string takes it");
     }
     if report.by_code != 0 {
         writeln!(

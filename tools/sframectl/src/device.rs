@@ -65,7 +65,7 @@ pub(crate) enum Target<'a> {
 }
 
 /// A file of which the kernel has no rows.
-pub(crate) struct Want {
+pub(crate) struct Request {
     /// The process that has it mapped, and where.
     pub(crate) pid: i32,
     pub(crate) start: u64,
@@ -105,7 +105,7 @@ impl Device {
         target: Target<'_>,
         user: u32,
         section: &[u8],
-        beside: &[u8],
+        extra_rows: &[u8],
     ) -> Result<(), String> {
         let len = |bytes: &[u8]| {
             u32::try_from(bytes.len()).map_err(|_| "more than the kernel takes".to_owned())
@@ -113,8 +113,8 @@ impl Device {
         let mut request = request(target);
         request.section = section.as_ptr() as u64;
         request.section_len = len(section)?;
-        request.beside = beside.as_ptr() as u64;
-        request.beside_len = len(beside)?;
+        request.extra_rows = extra_rows.as_ptr() as u64;
+        request.extra_rows_len = len(extra_rows)?;
         request.user = user;
         // SAFETY: The kernel takes a `struct sframe_unwind_add` here, and reads section and rows,
         // which are there while the call lasts.
@@ -186,8 +186,8 @@ impl Device {
     }
 
     /// What is wanted; waits if nothing is.
-    pub(crate) fn wants(&self) -> Result<Vec<Want>, String> {
-        const SIZE: usize = size_of::<uapi::sframe_unwind_want>();
+    pub(crate) fn wants(&self) -> Result<Vec<Request>, String> {
+        const SIZE: usize = size_of::<uapi::sframe_unwind_request>();
 
         let mut bytes = [0; 64 * SIZE];
         let len = (&self.0)
@@ -197,16 +197,16 @@ impl Device {
     }
 }
 
-fn want(bytes: &[u8]) -> Want {
+fn want(bytes: &[u8]) -> Request {
     // SAFETY: There are as many bytes, and any are such numbers.
-    let want: uapi::sframe_unwind_want = unsafe {
+    let want: uapi::sframe_unwind_request = unsafe {
         bytes
             .as_ptr()
-            .cast::<uapi::sframe_unwind_want>()
+            .cast::<uapi::sframe_unwind_request>()
             .read_unaligned()
     };
     let id = want.build_id.get(..want.build_id_len as usize);
-    Want {
+    Request {
         pid: want.pid,
         start: want.start,
         end: want.end,

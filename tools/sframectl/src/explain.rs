@@ -247,7 +247,7 @@ fn made(file: &File) -> Result<Made, String> {
     };
     Ok(Made {
         section: rows.section.leak(),
-        beside: rows.beside.leak(),
+        extra_rows: rows.extra_rows.leak(),
     })
 }
 
@@ -258,7 +258,7 @@ fn frame(stack: &mut Stack, index: usize) -> Frame {
     let by = match (found.rule, stack.frames.get(index + 1)) {
         (Some((_, Origin::Section)), _) => "section",
         (Some((_, Origin::Made)), _) => "made",
-        (Some((_, Origin::Beside)), _) => "beside",
+        (Some((_, Origin::ExtraRow)), _) => "extra row",
         (Some((_, Origin::Stub)), _) => "plt-stub",
         (Some((_, Origin::Trampoline)), _) => "signal-trampoline",
         (Some((_, Origin::Clone)), _) => "clone",
@@ -313,7 +313,7 @@ fn told(explained: &Explained) -> String {
         let by = match frame.by {
             "section" => "of the file's .sframe",
             "made" => "made of .eh_frame, or of what the file has instead",
-            "beside" => "made of .eh_frame; no section can say it",
+            "extra row" => "made of .eh_frame; no section can say it",
             "plt-stub" => "by the instructions of a PLT's stub",
             "signal-trampoline" => "by the instructions of a signal's trampoline",
             "clone" => "by the instructions behind the system call",

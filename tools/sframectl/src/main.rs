@@ -139,7 +139,7 @@ enum Command {
         output: PathBuf,
         /// Where to write rows that a section cannot say, in the form that the module takes.
         #[arg(long, value_name = "ROWS")]
-        beside: Option<PathBuf>,
+        extra_rows: Option<PathBuf>,
         /// Give up all rights that are not needed, as `add` and `watch` have it done.
         #[arg(long, hide = true)]
         confined: bool,
@@ -237,11 +237,11 @@ fn main() -> ExitCode {
         Command::Convert {
             file,
             output,
-            beside,
+            extra_rows,
             confined,
             json,
         } => {
-            let result = convert::run(&file, &output, beside.as_deref(), confined, json);
+            let result = convert::run(&file, &output, extra_rows.as_deref(), confined, json);
             (file, result.map(|text| (text, true)))
         }
         Command::Add {

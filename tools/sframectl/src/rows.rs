@@ -77,7 +77,7 @@ const SECONDS: u64 = 120;
 /// A section and the rows beside it, as the kernel takes them.
 pub(crate) struct Rows {
     pub(crate) section: Vec<u8>,
-    pub(crate) beside: Vec<u8>,
+    pub(crate) extra_rows: Vec<u8>,
 }
 
 /// Makes the rows of a file, or finds them where they were kept.
@@ -121,9 +121,14 @@ pub(crate) fn are_missing(file: &File) -> bool {
 /// There is nothing to make rows of.
 pub(crate) fn rows_of_image(image: &[u8]) -> Result<Rows, String> {
     let Converted {
-        section, beside, ..
+        section,
+        extra_rows,
+        ..
     } = convert::convert(image).map_err(|error| error.to_string())?;
-    Ok(Rows { section, beside })
+    Ok(Rows {
+        section,
+        extra_rows,
+    })
 }
 
 /// Removes what was used least of late where more is kept than there is room for.
@@ -152,17 +157,17 @@ pub(crate) fn pack(converted: &Converted) -> Vec<u8> {
     [
         &len.to_le_bytes(),
         &converted.section[..],
-        &converted.beside,
+        &converted.extra_rows,
     ]
     .concat()
 }
 
 fn unpack(packed: &[u8]) -> Option<Rows> {
     let (len, rest) = packed.split_first_chunk()?;
-    let (section, beside) = rest.split_at_checked(u32::from_le_bytes(*len) as usize)?;
+    let (section, extra_rows) = rest.split_at_checked(u32::from_le_bytes(*len) as usize)?;
     Some(Rows {
         section: section.to_vec(),
-        beside: beside.to_vec(),
+        extra_rows: extra_rows.to_vec(),
     })
 }
 

@@ -37,7 +37,7 @@ use crate::{
     add,
     device::{
         Device,
-        Want, //
+        Request, //
     },
     rows, //
 };
@@ -72,13 +72,13 @@ struct Answer<'a> {
 /// What tells a file from others: its device and inode.
 type Key = ((u32, u32), u64);
 
-fn key(want: &Want) -> Key {
+fn key(want: &Request) -> Key {
     (want.device, want.inode)
 }
 
 /// A file that waits for its turn.
 struct Job {
-    want: Want,
+    want: Request,
     /// Whether the kernel has met its code. If not, a process that has met some other file's has mapped
     /// it, and will be there soon.
     met: bool,
@@ -90,7 +90,7 @@ struct Job {
 }
 
 impl Job {
-    fn new(want: Want, met: bool) -> Job {
+    fn new(want: Request, met: bool) -> Job {
         Job {
             want,
             met,
@@ -187,7 +187,7 @@ impl Jobs {
     }
 
     /// It is at work no more. One that could not even be looked at is not done.
-    fn finish(&mut self, want: &Want, is_done: bool) {
+    fn finish(&mut self, want: &Request, is_done: bool) {
         self.busy.remove(&key(want));
         if is_done {
             self.remember(want);
@@ -195,7 +195,7 @@ impl Jobs {
     }
 
     /// It need not be done again unless it is met.
-    fn remember(&mut self, want: &Want) {
+    fn remember(&mut self, want: &Request) {
         if self.done.len() >= MOST_DONE {
             self.done.clear();
         }
@@ -204,7 +204,7 @@ impl Jobs {
 
     /// What is met is of an overlay's file below; what is mapped, of the overlay. Of a file that was met
     /// and is mapped as `mapped`, tells whether it is at work or done by that name since it was asked for.
-    fn is_answered(&self, met: &Job, mapped: &Want) -> bool {
+    fn is_answered(&self, met: &Job, mapped: &Request) -> bool {
         let name = key(mapped);
         name != key(&met.want)
             && (self.busy.contains_key(&name)
@@ -239,15 +239,15 @@ pub(crate) fn run(json: bool) -> Result<(), String> {
                 continue;
             };
             drop(open);
-            let beside = if job.met {
+            let extra_rows = if job.met {
                 mapped(&job.want)
             } else {
                 Vec::new()
             };
             let mut is_answered = false;
-            if !beside.is_empty() {
+            if !extra_rows.is_empty() {
                 let mut open = lock();
-                for want in beside {
+                for want in extra_rows {
                     if want.start == job.want.start {
                         is_answered = open.is_answered(&job, &want);
                         open.remember(&want);
@@ -304,9 +304,9 @@ fn say(line: &str) {
 }
 
 /// The files whose code the process has mapped that has what was met, the first of them.
-fn mapped(met: &Want) -> Vec<Want> {
+fn mapped(met: &Request) -> Vec<Request> {
     let is_code = |(mapping, file): &(Mapping, FileId)| mapping.executable && file.inode != 0;
-    let want = |(mapping, file): (Mapping, FileId)| Want {
+    let want = |(mapping, file): (Mapping, FileId)| Request {
         pid: met.pid,
         start: mapping.start,
         end: mapping.end,
@@ -368,7 +368,7 @@ fn answer(device: &Device, job: &Job, json: bool) -> bool {
 
 /// Opens the file that the process has mapped, whatever its name is by now; and where the process
 /// has ended, by that name.
-fn open(want: &Want) -> Result<File, String> {
+fn open(want: &Request) -> Result<File, String> {
     let link = process::map_file(want.pid.unsigned_abs(), want.start, want.end);
     let same = |file: &File| file.metadata().is_ok_and(|found| found.ino() == want.inode);
     match File::open(&link) {
@@ -388,8 +388,8 @@ fn open(want: &Want) -> Result<File, String> {
 mod tests {
     use super::*;
 
-    fn want(device: u32, inode: u64) -> Want {
-        Want {
+    fn want(device: u32, inode: u64) -> Request {
+        Request {
             pid: 1,
             start: 0,
             end: 0,

@@ -301,13 +301,13 @@ fn conversion_tells_what_it_has_done_and_what_it_cannot() {
     let said = call("convert", &file, &[&to_out[..], &["--json"]].concat());
     assert_eq!((said.code, &*said.err), (0, ""));
     let told: Value = serde_json::from_str(&said.out).expect("JSON");
-    assert_eq!(told["rows_said"], told["eh_frame_rows"]);
+    assert_eq!(told["rows_encoded"], told["eh_frame_rows"]);
     assert_eq!(told["section_bytes"], fs::metadata(&out).unwrap().len());
     assert_eq!(
         told["section_functions"],
         functions(&json(&out)).len() as u64
     );
-    assert_eq!(told["not_said"], serde_json::json!({}));
+    assert_eq!(told["rows_dropped"], serde_json::json!({}));
 
     let refused = |file: &Path, out: &str, what: &str| {
         let said = call("convert", file, &["-o", out]);

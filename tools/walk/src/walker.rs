@@ -29,8 +29,8 @@ use sframe::{
         Section, //
     },
     table::{
-        Beside,
-        BESIDE_SIZE, //
+        ExtraRow,
+        EXTRA_ROW_SIZE, //
     },
     unwind::{
         self,
@@ -69,7 +69,7 @@ pub enum Origin {
     /// A row that was made of what else the file has.
     Made,
     /// A row beside those.
-    Beside,
+    ExtraRow,
     /// The instructions of a PLT's stub.
     Stub,
     /// The instructions of a signal's trampoline.
@@ -83,8 +83,8 @@ pub enum Origin {
 pub struct Made {
     /// A section, as if at address 0.
     pub section: &'static [u8],
-    /// Rows that it cannot say: [`Beside`], one behind the other.
-    pub beside: &'static [u8],
+    /// Rows that it cannot say: [`ExtraRow`], one behind the other.
+    pub extra_rows: &'static [u8],
 }
 
 /// What makes it; `None` if there is nothing to make it of.
@@ -143,7 +143,7 @@ enum Rows {
     /// The section, in link-time addresses, and its bytes.
     Section(Section, &'static [u8]),
     /// The same, made of what else the file has, and what is beside it.
-    Made(Section, &'static [u8], &'static [Beside]),
+    Made(Section, &'static [u8], &'static [ExtraRow]),
     Bad(Error),
 }
 
@@ -465,15 +465,19 @@ fn open_made(file: &'static File, mapping: &Mapping, make: &Make) -> Rows {
     if !elf::find_sframe(file.bytes, mapping.offset).is_ok_and(|found| found.executable) {
         return Rows::None;
     }
-    let Some(Made { section, beside }) = make(file) else {
+    let Some(Made {
+        section,
+        extra_rows,
+    }) = make(file)
+    else {
         return Rows::None;
     };
-    let beside: Vec<Beside> = beside
-        .chunks_exact(BESIDE_SIZE)
-        .filter_map(|row| Beside::read(row.try_into().ok()?).ok())
+    let extra_rows: Vec<ExtraRow> = extra_rows
+        .chunks_exact(EXTRA_ROW_SIZE)
+        .filter_map(|row| ExtraRow::read(row.try_into().ok()?).ok())
         .collect();
     match Section::open(section, 0, section.len() as u64) {
-        Ok(opened) => Rows::Made(opened, section, beside.leak()),
+        Ok(opened) => Rows::Made(opened, section, extra_rows.leak()),
         Err(error) => Rows::Bad(error),
     }
 }
@@ -485,17 +489,17 @@ fn section_bytes(file: &File, place: elf::Place) -> &'static [u8] {
 }
 
 fn rule_of_rows(rows: Rows, file: &File, at: u64, innermost: bool) -> Said {
-    let (section, bytes, beside, origin) = match rows {
+    let (section, bytes, extra_rows, origin) = match rows {
         Rows::None => return Ok(None),
         Rows::Section(section, bytes) => (section, bytes, &[][..], Origin::Section),
-        Rows::Made(section, bytes, beside) => (section, bytes, beside, Origin::Made),
+        Rows::Made(section, bytes, extra_rows) => (section, bytes, extra_rows, Origin::Made),
         Rows::Bad(error) => return Err(error),
     };
     let Some(function) = section.find_function(bytes, at, Search::Bounded)? else {
-        let next = beside.partition_point(|row| row.start <= at);
-        let row = next.checked_sub(1).and_then(|index| beside.get(index));
+        let next = extra_rows.partition_point(|row| row.start <= at);
+        let row = next.checked_sub(1).and_then(|index| extra_rows.get(index));
         let row = row.filter(|row| at - row.start < row.size.into());
-        return Ok(row.map(|row| (row.rule, Origin::Beside)));
+        return Ok(row.map(|row| (row.rule, Origin::ExtraRow)));
     };
     if !innermost {
         // What is behind the end of a function is called from its end, or is no return address.

@@ -8,7 +8,6 @@
 use crate::{
     sframe::{
         bytes::Fault,
-        eh_frame_hdr,
         elf::{
             self,
             ElfError, //
@@ -17,7 +16,13 @@ use crate::{
             Error,
             Unsupported, //
         },
-        section::Section, //
+        section::Section,
+        stop_reason::StopReason,
+        walk::{
+            self,
+            FunctionTable,
+            MappedRows, //
+        }, //
     },
     sys,
     tables::{
@@ -36,113 +41,61 @@ const EXECUTABLES: u32 = 64;
 /// How many mappings of any kind are passed over for it, each time.
 const PASSED_OVER: u32 = 1024;
 
-/// What is known of rows for a mapping.
+/// The table of a file, as a walk finds it.
 #[derive(Clone, Copy)]
-pub(crate) enum Rows {
-    /// The file has none, or it is not a file.
-    None(Functions),
-    /// The headers of the file could not be read: it is not known.
-    Unknown,
-    /// There was a file's code before, and now there is memory that only looks like it.
-    Replaced,
-    /// The section, at its run-time address.
-    Section(Section),
-    /// The table of the file.
-    Table {
-        /// Its number.
-        number: u64,
-        /// From a run-time address to an offset in the file, in bytes.
-        to_offset: u64,
-    },
-    /// There is a section, and it is of no use.
-    Bad(Error),
+pub(crate) struct MappedTable {
+    /// The number of the table.
+    pub(crate) number: u64,
+    /// From a run-time address to an offset in the file, in bytes.
+    pub(crate) to_offset: u64,
 }
 
-/// The table of a file's functions, `.eh_frame_hdr`; of no length if there is none.
-#[derive(Clone, Copy)]
-pub(crate) struct Functions {
-    /// Its run-time address.
+/// The rows of a mapping of the current task.
+pub(crate) type Rows = MappedRows<Section, MappedTable>;
+/// A mapping of the current task.
+pub(crate) type Mapping = walk::Mapping<Section, MappedTable>;
+
+/// Makes `mapping` the one at a run-time address. Any context.
+///
+/// # Errors
+///
+/// [`StopReason::NotMapped`], [`StopReason::MappingMoved`]. Then `mapping` covers nothing.
+#[inline(never)]
+pub(crate) fn find(
+    mapping: &mut Mapping,
     address: u64,
-    /// Its length in bytes.
-    len: u64,
-}
-
-impl Functions {
-    const NONE: Self = Self { address: 0, len: 0 };
-
-    /// Where the function begins that covers a run-time address; `None` if the table does not tell.
-    /// Any context that fits `memory`.
-    #[inline(never)]
-    pub(crate) fn start_at(&self, address: u64, memory: &UserMemory) -> Option<u64> {
-        eh_frame_hdr::function_start(memory, self.address, self.len, address)
-    }
-}
-
-/// A mapping of the current task. Addresses are run-time addresses.
-#[derive(Clone, Copy)]
-pub(crate) struct Mapping {
-    start: u64,
-    end: u64,
-    /// Whether a file is mapped there, or an image that has a table of functions.
-    pub(crate) is_image: bool,
-    /// Whether code may run there.
-    pub(crate) executable: bool,
-    /// The rows of its file.
-    pub(crate) rows: Rows,
-}
-
-impl Mapping {
-    /// A mapping that covers nothing.
-    pub(crate) const NOWHERE: Self = Self {
-        start: 0,
-        end: 0,
-        is_image: false,
-        executable: false,
-        rows: Rows::None(Functions::NONE),
-    };
-
-    /// Whether it covers a run-time address.
-    #[inline]
-    pub(crate) const fn covers(&self, address: u64) -> bool {
-        self.start <= address && address < self.end
-    }
-
-    /// Whether it covers a run-time address and its file has no table.
-    #[inline]
-    pub(crate) const fn lacks_table(&self, address: u64) -> bool {
-        self.covers(address) && !matches!(self.rows, Rows::Table { .. })
-    }
-
-    /// Becomes the mapping at a run-time address. Any context.
-    ///
-    /// # Errors
-    ///
-    /// `ENOENT` if nothing is mapped there, `EAGAIN` if the mappings were changing.
-    #[inline(never)]
-    pub(crate) fn find(&mut self, address: u64, memory: &UserMemory) -> Result {
-        // If it fails it is nowhere.
-        self.end = 0;
-        let mut mapping = sys::Mapping::default();
-        sys::find_mapping(address, &mut mapping)?;
-        if !mapping.is_known {
-            sys::queue_file(address);
-        }
-        if mapping.table != 0 {
-            tables::keep_place(address, &mapping);
-            self.rows = Rows::Table {
-                number: mapping.table,
-                to_offset: mapping.offset.wrapping_sub(mapping.start),
-            };
+    memory: &UserMemory,
+) -> Result<(), StopReason> {
+    mapping.end = 0;
+    let mut found = sys::Mapping::default();
+    sys::find_mapping(address, &mut found).map_err(|error| {
+        if error == ENOENT {
+            StopReason::NotMapped
         } else {
-            rows_of(address, &mapping, memory, &mut self.rows);
+            StopReason::MappingMoved
         }
-        self.start = mapping.start;
-        self.end = mapping.end;
-        self.is_image =
-            mapping.is_file || matches!(self.rows, Rows::None(Functions { len: 1.., .. }));
-        self.executable = mapping.executable;
-        Ok(())
+    })?;
+    if !found.is_known {
+        sys::queue_file(address);
     }
+    if found.table != 0 {
+        tables::keep_place(address, &found);
+        mapping.rows = MappedRows::Table(MappedTable {
+            number: found.table,
+            to_offset: found.offset.wrapping_sub(found.start),
+        });
+    } else {
+        rows_of(address, &found, memory, &mut mapping.rows);
+    }
+    mapping.start = found.start;
+    mapping.end = found.end;
+    mapping.is_image = found.is_file
+        || matches!(
+            mapping.rows,
+            MappedRows::None(FunctionTable { len: 1.., .. })
+        );
+    mapping.executable = found.executable;
+    Ok(())
 }
 
 /// Where the mapping at a run-time address ends; 0 if nothing is mapped there. Any context.
@@ -220,9 +173,9 @@ fn rows_of(address: u64, mapping: &sys::Mapping, memory: &UserMemory, rows: &mut
             open(address, len, memory, rows);
             settle(mapping, memory, rows);
         }
-        Ok(Place::None(_)) if is_replaced(mapping, memory) => *rows = Rows::Replaced,
-        Ok(Place::None(functions)) => *rows = Rows::None(functions),
-        Err(Fault) => *rows = Rows::Unknown,
+        Ok(Place::None(_)) if is_replaced(mapping, memory) => *rows = MappedRows::Replaced,
+        Ok(Place::None(functions)) => *rows = MappedRows::None(functions),
+        Err(Fault) => *rows = MappedRows::Unknown,
     }
 }
 
@@ -245,7 +198,7 @@ enum Place {
     /// In the section at this run-time address, of this length in bytes.
     Section { address: u64, len: u64 },
     /// Nowhere.
-    None(Functions),
+    None(FunctionTable),
 }
 
 /// Where the rows are for the code at a run-time address.
@@ -264,12 +217,12 @@ fn place_of(address: u64, mapping: &sys::Mapping, memory: &UserMemory) -> Result
             };
             (image, distance)
         }
-        None => return Ok(Place::None(Functions::NONE)),
+        None => return Ok(Place::None(FunctionTable::NONE)),
     };
     let found = match elf::find_sframe(&head, offset) {
         Ok(found) => found,
         Err(ElfError::Fault { .. }) => return Err(Fault),
-        Err(_) => return Ok(Place::None(Functions::NONE)),
+        Err(_) => return Ok(Place::None(FunctionTable::NONE)),
     };
     let bias = address.wrapping_sub(found.link_address(offset));
     Ok(match (found.sframe, found.functions) {
@@ -277,11 +230,11 @@ fn place_of(address: u64, mapping: &sys::Mapping, memory: &UserMemory) -> Result
             address: place.vaddr.wrapping_add(bias),
             len: place.memsz,
         },
-        (None, Some((vaddr, len))) => Place::None(Functions {
+        (None, Some((vaddr, len))) => Place::None(FunctionTable {
             address: vaddr.wrapping_add(bias),
             len,
         }),
-        _ => Place::None(Functions::NONE),
+        _ => Place::None(FunctionTable::NONE),
     })
 }
 
@@ -293,11 +246,11 @@ fn open(address: u64, len: u64, memory: &UserMemory, rows: &mut Rows) {
         len,
     };
     *rows = match Section::open(&bytes, address, len) {
-        Ok(section) if section.abi() != NATIVE => Rows::Bad(Error::Unsupported {
+        Ok(section) if section.abi() != NATIVE => MappedRows::Bad(Error::Unsupported {
             what: Unsupported::Abi(section.abi().number()),
         }),
-        Ok(section) => Rows::Section(section),
-        Err(error) => Rows::Bad(error),
+        Ok(section) => MappedRows::Section(section),
+        Err(error) => MappedRows::Bad(error),
     };
 }
 
@@ -305,7 +258,7 @@ fn open(address: u64, len: u64, memory: &UserMemory, rows: &mut Rows) {
 /// mapping is known here.
 #[inline(never)]
 fn settle(mapping: &sys::Mapping, memory: &UserMemory, rows: &mut Rows) {
-    let Rows::Section(section) = rows else {
+    let MappedRows::Section(section) = rows else {
         return;
     };
     let bytes = Part {
@@ -315,6 +268,6 @@ fn settle(mapping: &sys::Mapping, memory: &UserMemory, rows: &mut Rows) {
     };
     if let Err(error) = section.settle_starts(&bytes, |at| mapping.start <= at && at < mapping.end)
     {
-        *rows = Rows::Bad(error);
+        *rows = MappedRows::Bad(error);
     }
 }

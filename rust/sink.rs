@@ -1,45 +1,77 @@
 // SPDX-License-Identifier: GPL-2.0-only
 
-//! Where the addresses of a stack go.
+//! Where the addresses of a stack go, and what the walk has done is counted.
 
-/// Room for addresses, which is filled from its start on.
+use crate::{
+    sframe::{
+        stop_reason::StopReason,
+        unwind::Frame,
+        walk::{
+            self,
+            FrameSource, //
+        }, //
+    },
+    stats::Tally, //
+};
+
+/// A buffer of addresses, which is filled from its start on, and the tally of the walk that fills it.
 pub(crate) struct Sink<'a> {
-    room: &'a mut [u64],
+    buffer: &'a mut [u64],
     used: usize,
+    tally: Tally,
 }
 
 impl<'a> Sink<'a> {
-    /// All of it is free.
-    pub(crate) fn new(room: &'a mut [u64]) -> Self {
-        Self { room, used: 0 }
+    /// A buffer of which nothing is used.
+    #[inline(always)]
+    pub(crate) fn new(buffer: &'a mut [u64], tally: Tally) -> Self {
+        Self {
+            buffer,
+            used: 0,
+            tally,
+        }
     }
 
-    /// Takes one run-time address; false if there was no room for it.
-    #[inline]
-    pub(crate) fn store(&mut self, address: u64) -> bool {
-        let Some(place) = self.room.get_mut(self.used) else {
+    /// Takes one run-time address; false if the buffer is full.
+    #[inline(always)]
+    pub(crate) fn push(&mut self, address: u64) -> bool {
+        let Some(place) = self.buffer.get_mut(self.used) else {
             return false;
         };
         *place = address;
-        self.stored(1);
+        self.used = self.used.wrapping_add(1);
         true
     }
 
-    /// What is free.
+    /// The unused part of the buffer.
     #[inline]
     pub(crate) fn left(&mut self) -> &mut [u64] {
-        self.room.get_mut(self.used..).unwrap_or_default()
+        self.buffer.get_mut(self.used..).unwrap_or_default()
     }
 
-    /// So many addresses have been put into that, from its start on.
+    /// Notes that `count` addresses of frames that were found by `source` were put into
+    /// [`left`](Self::left), from its start on.
     #[inline]
-    pub(crate) fn stored(&mut self, count: usize) {
+    pub(crate) fn stored(&mut self, count: usize, source: FrameSource) {
         self.used = self.used.wrapping_add(count);
+        self.tally.frames(source, count as u32);
     }
 
-    /// How many addresses there are.
-    #[inline]
-    pub(crate) fn len(&self) -> usize {
+    /// Counts the walk, which has ended, and returns how many addresses there are. Any context.
+    #[inline(always)]
+    pub(crate) fn end(self, reason: StopReason) -> usize {
+        self.tally.end(reason);
         self.used
+    }
+}
+
+impl walk::Sink for Sink<'_> {
+    #[inline(always)]
+    fn store(&mut self, frame: &Frame, _lookup_address: u64, source: FrameSource) -> bool {
+        let stored = self.push(frame.pc);
+        if stored {
+            self.tally.frames(source, 1);
+        }
+        stored
     }
 }

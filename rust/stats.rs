@@ -1,12 +1,18 @@
 // SPDX-License-Identifier: GPL-2.0-only
 
-//! Numbers that people can see: one counter per context, source of a frame, and reason to stop.
+//! Counters: one for each context, source of a frame, and reason to stop.
 //!
 //! Counting is one instruction on memory of the own CPU, in any context.
 
-use crate::sys::{
-    self,
-    Context, //
+use crate::{
+    sframe::{
+        stop_reason::StopReason,
+        walk::FrameSource, //
+    },
+    sys::{
+        self,
+        Context, //
+    }, //
 };
 use core::ffi::CStr;
 use kernel::fmt;
@@ -25,101 +31,13 @@ impl Context {
     }
 }
 
-/// What told where a frame's caller is.
-#[derive(Clone, Copy, PartialEq, Eq)]
-#[repr(u32)]
-pub(crate) enum Source {
-    /// The registers: the innermost frame.
-    Registers,
-    /// A row of SFrame.
-    Rows,
-    /// The frame pointer, where there are no rows.
-    FramePointer,
-}
-
-impl Source {
-    const ALL: [Source; 3] = [Source::Registers, Source::Rows, Source::FramePointer];
-
-    const fn name(self) -> &'static CStr {
-        match self {
-            Source::Registers => c"registers",
-            Source::Rows => c"rows",
-            Source::FramePointer => c"frame_pointer",
-        }
-    }
-}
-
-/// Declares [`Reason`] with names and descriptions, so that no reason can be without a counter.
-macro_rules! reasons {
-    ($($(#[$doc:meta])* $reason:ident = $name:literal,)*) => {
-        /// Why a walk has ended.
-        #[derive(Clone, Copy, PartialEq, Eq)]
-        #[repr(u32)]
-        pub(crate) enum Reason {
-            $($(#[$doc])* $reason,)*
-        }
-
-        impl Reason {
-            const ALL: &'static [Reason] = &[$(Reason::$reason,)*];
-
-            /// As counters and the tracepoint name it.
-            pub(crate) const fn name(self) -> &'static CStr {
-                match self {
-                    $(Reason::$reason => $name,)*
-                }
-            }
-        }
-    };
-}
-
-reasons! {
-    /// The outermost frame was reached: the stack is complete.
-    Outermost = c"outermost",
-    /// There is no room for more frames (`kernel.perf_event_max_stack`).
-    Full = c"full",
-    /// More user memory would have to be read than one sample may.
-    Budget = c"budget",
-    /// No row covers the PC, and the frame pointer did not pass the checks.
-    NoRows = c"no_rows",
-    /// A file's code was replaced by memory of no file, as for huge pages: whose it is, is lost.
-    TextReplaced = c"text_replaced",
-    /// More handlers of signals were interrupted by signals than any program has.
-    Signals = c"signals",
-    /// In the midst of what the kernel does for a uprobe.
-    Uprobe = c"uprobe",
-    /// Nothing is mapped at the PC.
-    NotMapped = c"not_mapped",
-    /// The mappings changed while they were read.
-    MappingMoved = c"mapping_moved",
-    /// The return address is in memory that is not executable.
-    NotExecutable = c"not_executable",
-    /// The stack could not be read.
-    StackFault = c"stack_fault",
-    /// Rows could not be read; the page was asked for.
-    SectionFault = c"section_fault",
-    /// The section contradicts itself.
-    Malformed = c"malformed",
-    /// The section is of a version, machine or kind that is not supported.
-    Unsupported = c"unsupported",
-    /// The section is not sorted, or a function has too many rows to look through in an interrupt.
-    SearchTooLong = c"search_too_long",
-    /// The canonical frame address is not above the stack pointer.
-    CfaNotRising = c"cfa_not_rising",
-    /// The canonical frame address is not a multiple of eight.
-    CfaMisaligned = c"cfa_misaligned",
-    /// The canonical frame address is outside of the address space.
-    CfaOverflow = c"cfa_overflow",
-    /// The row leaves the return address in a register, which AMD64 never does.
-    RegisterUnknown = c"register_unknown",
-}
-
 // Counters lie one behind the other: tasks left alone, samples in exec, walks by context, frames by context,
 // frames by source, reasons, and these.
 const WALKS: u32 = sys::SFU_IN_EXEC + 1;
 const FRAMES_IN: u32 = WALKS + Context::ALL.len() as u32;
 const FRAMES_BY: u32 = FRAMES_IN + Context::ALL.len() as u32;
-const STOPS: u32 = FRAMES_BY + Source::ALL.len() as u32;
-const FAULTS_QUEUED: u32 = STOPS + Reason::ALL.len() as u32;
+const STOPS: u32 = FRAMES_BY + FrameSource::ALL.len() as u32;
+const FAULTS_QUEUED: u32 = STOPS + StopReason::ALL.len() as u32;
 const FAULTS_TAKEN: u32 = FAULTS_QUEUED + 1;
 const BAD_SECTIONS: u32 = FAULTS_TAKEN + 1;
 const _: () = assert!(BAD_SECTIONS < sys::SFU_COUNTERS);
@@ -142,18 +60,18 @@ impl Tally {
     }
 
     /// So many frames were found beyond the innermost.
-    pub(crate) fn frames(&mut self, source: Source, count: u32) {
+    pub(crate) fn frames(&mut self, source: FrameSource, count: u32) {
         match source {
-            Source::Rows => self.by_rows = self.by_rows.wrapping_add(count),
-            Source::FramePointer => {
+            FrameSource::Rows => self.by_rows = self.by_rows.wrapping_add(count),
+            FrameSource::FramePointer => {
                 self.by_frame_pointer = self.by_frame_pointer.wrapping_add(count);
             }
-            Source::Registers => {}
+            FrameSource::Registers => {}
         }
     }
 
     /// The walk has ended: counts it and fires the tracepoint. Any context.
-    pub(crate) fn end(self, reason: Reason) {
+    pub(crate) fn end(self, reason: StopReason) {
         let frames = self
             .by_rows
             .wrapping_add(self.by_frame_pointer)
@@ -162,10 +80,10 @@ impl Tally {
 
         sys::count(WALKS + context, 1);
         sys::count(FRAMES_IN + context, frames);
-        sys::count(FRAMES_BY + Source::Rows as u32, self.by_rows);
+        sys::count(FRAMES_BY + FrameSource::Rows as u32, self.by_rows);
         if self.by_frame_pointer != 0 {
             sys::count(
-                FRAMES_BY + Source::FramePointer as u32,
+                FRAMES_BY + FrameSource::FramePointer as u32,
                 self.by_frame_pointer,
             );
         }
@@ -210,7 +128,7 @@ pub(crate) fn counter(index: u32) -> Option<([&'static [u8]; 2], u64)> {
 
 /// The value of a counter.
 fn value_of(index: u32) -> u64 {
-    if index != FRAMES_BY + Source::Registers as u32 {
+    if index != FRAMES_BY + FrameSource::Registers as u32 {
         return sys::counted(index);
     }
     // Each walk has one.
@@ -230,8 +148,8 @@ fn name_of(index: u32) -> Option<(&'static CStr, &'static CStr)> {
         sys::SFU_IN_EXEC => (c"", c"in_exec"),
         WALKS..FRAMES_IN => (c"walks_", Context::ALL.get(nth(WALKS))?.name()),
         FRAMES_IN..FRAMES_BY => (c"frames_in_", Context::ALL.get(nth(FRAMES_IN))?.name()),
-        FRAMES_BY..STOPS => (c"frames_by_", Source::ALL.get(nth(FRAMES_BY))?.name()),
-        STOPS..FAULTS_QUEUED => (c"stop_", Reason::ALL.get(nth(STOPS))?.name()),
+        FRAMES_BY..STOPS => (c"frames_by_", FrameSource::ALL.get(nth(FRAMES_BY))?.name()),
+        STOPS..FAULTS_QUEUED => (c"stop_", StopReason::ALL.get(nth(STOPS))?.name()),
         FAULTS_QUEUED => (c"", c"faults_queued"),
         FAULTS_TAKEN => (c"", c"faults_taken"),
         BAD_SECTIONS => (c"", c"bad_sections"),

@@ -35,6 +35,10 @@ use crate::{
             Table,
             TableError,
             MAX_RULES, //
+        },
+        walk::{
+            RuleOrigin,
+            TableAnswer, //
         }, //
     },
     stats,
@@ -335,25 +339,15 @@ pub(crate) fn keep_place(address: u64, mapping: &sys::Mapping) {
     }
 }
 
-/// What a table says of an address.
-pub(crate) enum Said {
-    /// This rule holds.
-    Rule(Rule),
-    /// There is no row.
-    Nothing,
-    /// The table is there no more.
-    Gone,
-}
-
 /// What the table of this number says of the code at an offset in its file, in bytes. Any context.
 #[inline(never)]
-pub(crate) fn rule_at(number: u64, offset: u64) -> Said {
+pub(crate) fn rule_at(number: u64, offset: u64) -> TableAnswer {
     let guard = rcu::read_lock();
     match sys::table_rows(number, &guard) {
-        None => Said::Gone,
+        None => TableAnswer::Gone,
         Some(rows) => match rows.find(offset) {
-            Some(rule) => Said::Rule(rule),
-            None => Said::Nothing,
+            Some(rule) => TableAnswer::Rule(rule, RuleOrigin::Table),
+            None => TableAnswer::NoRow,
         },
     }
 }

@@ -40,5 +40,7 @@ pub mod header;
 pub mod plain;
 pub mod rule;
 pub mod section;
+pub mod stop_reason;
 pub mod table;
 pub mod unwind;
+pub mod walk;

@@ -120,6 +120,14 @@ impl Section {
         Section::at(bytes, self.address, at, self.len).map(Some)
     }
 
+    /// The section in an address space in which its address is greater by `bias`, in bytes, modulo 2^64: at
+    /// its run-time address, say, if it was opened at its link-time address.
+    #[must_use]
+    pub const fn moved_by(mut self, bias: u64) -> Section {
+        self.address = self.address.wrapping_add(bias);
+        self
+    }
+
     /// Finds the rule that holds at `pc`, an address in the address space that the section was
     /// opened in. `None`: no function covers it, or the function has no row for it.
     ///

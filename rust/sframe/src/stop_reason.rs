@@ -1,0 +1,172 @@
+// SPDX-License-Identifier: GPL-2.0-only OR MIT
+
+//! Why a walk ends: the one list that feeds counters, the tracepoint, `sframectl explain` and
+//! `Documentation/usage.rst`.
+
+use super::{
+    error::Error,
+    unwind::Stop, //
+};
+use core::ffi::CStr;
+
+/// Declares [`StopReason`] with a name and two sentences for each reason, so that no reason lacks one.
+macro_rules! stop_reasons {
+    ($($(#[$doc:meta])* $reason:ident = $name:literal, $meaning:literal, $advice:literal;)*) => {
+        /// Why a walk has ended.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+        #[repr(u32)]
+        pub enum StopReason {
+            $($(#[$doc])* $reason,)*
+        }
+
+        impl StopReason {
+            /// All reasons, in the order of their numbers.
+            pub const ALL: &'static [StopReason] = &[$(StopReason::$reason,)*];
+
+            /// The name in counters (`stop_NAME`), in the tracepoint and in `sframectl explain`. Names stay as
+            /// they are.
+            pub const fn name(self) -> &'static CStr {
+                match self {
+                    $(StopReason::$reason => $name,)*
+                }
+            }
+
+            /// What the reason means: a clause for people, without a full stop.
+            pub const fn meaning(self) -> &'static str {
+                match self {
+                    $(StopReason::$reason => $meaning,)*
+                }
+            }
+
+            /// What a person can do about the reason: a sentence, or nothing.
+            pub const fn advice(self) -> &'static str {
+                match self {
+                    $(StopReason::$reason => $advice,)*
+                }
+            }
+        }
+    };
+}
+
+stop_reasons! {
+    /// The walk reached the outermost frame: the stack is complete.
+    Outermost = c"outermost",
+        "the stack is complete: nothing called the last frame", "";
+    /// The buffer has no space for another frame (`kernel.perf_event_max_stack`).
+    Full = c"full",
+        "the buffer for the stack is full, and the stack has more frames",
+        "Raise the sysctl kernel.perf_event_max_stack.";
+    /// The walk used up the reads of user memory that one sample may take.
+    Budget = c"budget",
+        "the walk used up the reads of user memory that one sample may take",
+        "Run `sframectl watch`: tables need fewer reads.";
+    /// No row covers the PC, and the frame pointer did not pass the checks.
+    NoRows = c"no_rows",
+        "no row covers the code of the last frame, and no frame pointer proves itself there",
+        "Run `sframectl watch`, or build the file with -Wa,--gsframe.";
+    /// Memory of no file replaced the code of a file, as huge pages for text do: the file is not known.
+    TextReplaced = c"text_replaced",
+        "memory of no file replaced the code of a file",
+        "Switch off what remaps the program's text to huge pages.";
+    /// Signals interrupted more signal handlers, or steps changed stacks more often, than a walk follows.
+    Signals = c"signals",
+        "more signal handlers are nested than a walk follows", "";
+    /// The kernel is in the middle of handling a uprobe of the task.
+    Uprobe = c"uprobe",
+        "the kernel was in the middle of handling a uprobe", "";
+    /// Nothing is mapped at the PC.
+    NotMapped = c"not_mapped",
+        "nothing is mapped at the return address", "";
+    /// The mappings changed while the walk read them.
+    MappingMoved = c"mapping_moved",
+        "the task's mappings changed during the walk", "";
+    /// The return address lies in memory that is not executable.
+    NotExecutable = c"not_executable",
+        "the return address is not in executable memory", "";
+    /// The stack could not be read.
+    StackFault = c"stack_fault",
+        "the stack cannot be read there", "";
+    /// Rows could not be read. The module asked for the page.
+    SectionFault = c"section_fault",
+        "the rows cannot be read: their page is not in memory, or the section is cut short",
+        "Run `sframectl watch`: tables do not depend on pages of the file.";
+    /// The section contradicts itself.
+    Malformed = c"malformed",
+        "the file's section contradicts itself", "Run `sframectl check` on the file.";
+    /// The section is of a version, ABI or kind that is not supported.
+    Unsupported = c"unsupported",
+        "the file's section is of a version, ABI or kind that is not supported",
+        "Run `sframectl check` on the file.";
+    /// The section is not sorted, or a function has too many rows for a search in an interrupt.
+    SearchTooLong = c"search_too_long",
+        "the section is not sorted, or the function has too many rows to search in an interrupt",
+        "Run `sframectl add` on the file: tables are searched in constant time.";
+    /// The canonical frame address is not above the stack pointer.
+    CfaNotRising = c"cfa_not_rising",
+        "the caller's frame would lie below its callee's", "";
+    /// The canonical frame address is not aligned as the ABI demands.
+    CfaMisaligned = c"cfa_misaligned",
+        "the caller's stack pointer would not be aligned", "";
+    /// The canonical frame address lies outside of the address space.
+    CfaOverflow = c"cfa_overflow",
+        "the caller's stack pointer would lie outside of the address space", "";
+    /// The rule needs a register whose value is not known in this frame.
+    RegisterUnknown = c"register_unknown",
+        "the rule needs a register whose value is known in the innermost frame only", "";
+}
+
+impl StopReason {
+    /// [`StopReason::name`] as a string.
+    pub fn as_str(self) -> &'static str {
+        self.name().to_str().unwrap_or_default()
+    }
+
+    /// Why a step by a rule failed. `is_spent` says that reads failed because there were too many.
+    pub(super) const fn of_step(stop: Stop, is_spent: bool) -> Self {
+        match stop {
+            Stop::CfaNotRising => StopReason::CfaNotRising,
+            Stop::CfaMisaligned => StopReason::CfaMisaligned,
+            Stop::CfaOverflow => StopReason::CfaOverflow,
+            Stop::RegisterUnknown => StopReason::RegisterUnknown,
+            Stop::Fault { .. } => StopReason::of_stack_fault(is_spent),
+            // Steps by the frame pointer alone fail so.
+            Stop::FpZero | Stop::FpBelowSp | Stop::FpMisaligned => StopReason::NoRows,
+        }
+    }
+
+    /// Why the stack could not be read. `is_spent` says that reads failed because there were too many.
+    pub const fn of_stack_fault(is_spent: bool) -> Self {
+        if is_spent {
+            StopReason::Budget
+        } else {
+            StopReason::StackFault
+        }
+    }
+
+    /// Why a section could not be used. `is_spent` says that reads failed because there were too many.
+    pub(super) const fn of_section(error: Error, is_spent: bool) -> Self {
+        match error {
+            Error::Fault { .. } if is_spent => StopReason::Budget,
+            Error::Fault { .. } => StopReason::SectionFault,
+            Error::Malformed { .. } => StopReason::Malformed,
+            Error::Unsupported { .. } => StopReason::Unsupported,
+            Error::TooLong => StopReason::SearchTooLong,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::StopReason;
+    use std::collections::HashSet;
+
+    #[test]
+    fn each_reason_has_a_name_of_its_own_and_a_meaning() {
+        let names: HashSet<_> = StopReason::ALL.iter().map(|one| one.as_str()).collect();
+        assert_eq!(names.len(), StopReason::ALL.len());
+        for (number, reason) in StopReason::ALL.iter().enumerate() {
+            assert_eq!(*reason as usize, number);
+            assert!(!reason.as_str().is_empty() && !reason.meaning().is_empty());
+        }
+    }
+}

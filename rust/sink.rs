@@ -66,6 +66,8 @@ impl<'a> Sink<'a> {
 }
 
 impl walk::Sink for Sink<'_> {
+    type Origin = ();
+
     #[inline(always)]
     fn store(&mut self, frame: &Frame, _lookup_address: u64, source: FrameSource) -> bool {
         let stored = self.push(frame.pc);

@@ -36,10 +36,7 @@ use crate::{
             TableError,
             MAX_RULES, //
         },
-        walk::{
-            RuleOrigin,
-            TableAnswer, //
-        }, //
+        walk::TableAnswer, //
     },
     stats,
     sys::{
@@ -341,12 +338,12 @@ pub(crate) fn keep_place(address: u64, mapping: &sys::Mapping) {
 
 /// What the table of this number says of the code at an offset in its file, in bytes. Any context.
 #[inline(never)]
-pub(crate) fn rule_at(number: u64, offset: u64) -> TableAnswer {
+pub(crate) fn rule_at(number: u64, offset: u64) -> TableAnswer<()> {
     let guard = rcu::read_lock();
     match sys::table_rows(number, &guard) {
         None => TableAnswer::Gone,
         Some(rows) => match rows.find(offset) {
-            Some(rule) => TableAnswer::Rule(rule, RuleOrigin::Table),
+            Some(rule) => TableAnswer::Rule(rule, ()),
             None => TableAnswer::NoRow,
         },
     }

@@ -157,7 +157,7 @@ impl<'a> Task for Current<'a> {
     }
 
     #[inline(always)]
-    fn look_up(&self, table: &MappedTable, lookup_address: u64) -> TableAnswer {
+    fn look_up(&self, table: &MappedTable, lookup_address: u64) -> TableAnswer<()> {
         tables::rule_at(table.number, lookup_address.wrapping_add(table.to_offset))
     }
 

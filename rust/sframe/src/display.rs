@@ -17,6 +17,7 @@ use super::root::{
         Malformed,
         Unsupported, //
     },
+    stop_reason::StopReason,
     unwind::Stop, //
 };
 
@@ -68,6 +69,12 @@ impl Display for Stop {
             Stop::Fault { address } => write!(f, "address {address:#x} cannot be read"),
             other => f.write_str(other.name()),
         }
+    }
+}
+
+impl Display for StopReason {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
     }
 }
 

@@ -13,7 +13,7 @@ use core::ffi::CStr;
 macro_rules! stop_reasons {
     ($($(#[$doc:meta])* $reason:ident = $name:literal, $meaning:literal, $advice:literal;)*) => {
         /// Why a walk has ended.
-        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
         #[repr(u32)]
         pub enum StopReason {
             $($(#[$doc])* $reason,)*

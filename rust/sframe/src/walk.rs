@@ -71,6 +71,11 @@ impl FrameSource {
             FrameSource::FramePointer => c"frame_pointer",
         }
     }
+
+    /// [`FrameSource::name`] as a string.
+    pub fn as_str(self) -> &'static str {
+        self.name().to_str().unwrap_or_default()
+    }
 }
 
 /// Where a rule comes from.
@@ -90,11 +95,29 @@ pub enum RuleOrigin {
     Clone,
 }
 
+/// What a [`Sink`] keeps of a [`RuleOrigin`]. The kernel keeps nothing: then the walk carries nothing.
+pub trait KeptOrigin {
+    /// Keeps it.
+    fn keep(origin: RuleOrigin) -> Self;
+}
+
+impl KeptOrigin for RuleOrigin {
+    #[inline(always)]
+    fn keep(origin: RuleOrigin) -> Self {
+        origin
+    }
+}
+
+impl KeptOrigin for () {
+    #[inline(always)]
+    fn keep(_origin: RuleOrigin) -> Self {}
+}
+
 /// What a table says of an address.
 #[derive(Clone, Copy, Debug)]
-pub enum TableAnswer {
+pub enum TableAnswer<O> {
     /// This rule holds.
-    Rule(Rule, RuleOrigin),
+    Rule(Rule, O),
     /// No row covers the address.
     NoRow,
     /// The table was removed.
@@ -177,11 +200,17 @@ impl<S, T> Mapping<S, T> {
     }
 }
 
+/// What the sink of a task keeps of a rule's origin.
+type Origin<T> = <<T as Task>::Sink as Sink>::Origin;
+
 /// The mapping type of a task.
 pub type MappingOf<T> = Mapping<<T as Task>::Section, <T as Task>::Table>;
 
 /// Where the walk puts frames.
 pub trait Sink {
+    /// What it keeps of where rules come from.
+    type Origin: KeptOrigin;
+
     /// Takes a frame. `lookup_address` is the run-time address whose rule holds there. False if there is
     /// no space for it.
     fn store(&mut self, frame: &Frame, lookup_address: u64, source: FrameSource) -> bool;
@@ -189,7 +218,7 @@ pub trait Sink {
     /// Is told which rule leads from the frame that was stored last to its caller, and where the rule
     /// comes from.
     #[inline(always)]
-    fn rule(&mut self, rule: &Rule, origin: RuleOrigin) {
+    fn rule(&mut self, rule: &Rule, origin: Self::Origin) {
         let _ = (rule, origin);
     }
 }
@@ -247,7 +276,11 @@ pub trait Task {
     fn section<'a>(&'a self, section: &'a Self::Section) -> (&'a Section, Self::SectionBytes<'a>);
 
     /// Looks a run-time address up in a table.
-    fn look_up(&self, table: &Self::Table, lookup_address: u64) -> TableAnswer;
+    fn look_up(
+        &self,
+        table: &Self::Table,
+        lookup_address: u64,
+    ) -> TableAnswer<<Self::Sink as Sink>::Origin>;
 
     /// Walks on by rules that are cheap to follow, and stores the frames that it finds. True if it found a
     /// frame. `is_innermost` says that `frame` is the innermost one, which has not called.
@@ -440,15 +473,14 @@ fn rule_at<T: Task>(
     pc: u64,
     registers: &CallerRegisters<'_, T::Registers>,
     mapping: &MappingOf<T>,
-) -> Result<Option<(Rule, RuleOrigin)>, StopReason> {
+) -> Result<Option<(Rule, Origin<T>)>, StopReason> {
     match mapping.rows {
         MappedRows::None(_) | MappedRows::Unknown => {
             Ok(rule_of_system_call(task, pc, registers, false))
         }
         MappedRows::Replaced => Err(StopReason::TextReplaced),
         MappedRows::Bad(error) => Err(StopReason::of_section(error, task.is_spent())),
-        MappedRows::Section(ref section) => rule_of_section(task, section, pc, registers)
-            .map_err(|error| StopReason::of_section(error, task.is_spent())),
+        MappedRows::Section(ref section) => rule_of_section(task, section, pc, registers),
         MappedRows::Table(ref table) => rule_of_table(task, table, pc, registers),
     }
 }
@@ -460,18 +492,24 @@ fn rule_of_section<T: Task>(
     section: &T::Section,
     pc: u64,
     registers: &CallerRegisters<'_, T::Registers>,
-) -> Result<Option<(Rule, RuleOrigin)>, Error> {
+) -> Result<Option<(Rule, Origin<T>)>, StopReason> {
     let (section, bytes) = task.section(section);
     let search = task.search();
+    let reason = |error| StopReason::of_section(error, task.is_spent());
     let lookup_address = registers.lookup_address(pc);
-    let Some(function) = section.find_function(&bytes, lookup_address, search)? else {
+    let Some(function) = section
+        .find_function(&bytes, lookup_address, search)
+        .map_err(reason)?
+    else {
         return Ok(rule_of_system_call(task, pc, registers, false));
     };
     if let Some(found) = rule_of_code(task, &function, pc, registers) {
         return Ok(Some(found));
     }
-    let rule = section.find_rule(&bytes, &function, lookup_address, search)?;
-    Ok(rule.map(|rule| (rule, RuleOrigin::Section)))
+    let rule = section
+        .find_rule(&bytes, &function, lookup_address, search)
+        .map_err(reason)?;
+    Ok(rule.map(|rule| (rule, Origin::<T>::keep(RuleOrigin::Section))))
 }
 
 /// The rule for a frame in a file with a table.
@@ -481,7 +519,7 @@ fn rule_of_table<T: Task>(
     table: &T::Table,
     pc: u64,
     registers: &CallerRegisters<'_, T::Registers>,
-) -> Result<Option<(Rule, RuleOrigin)>, StopReason> {
+) -> Result<Option<(Rule, Origin<T>)>, StopReason> {
     // A trampoline may end at its system call, and the rows of another function begin there.
     if !registers.are_lost() {
         if let Some(found) = rule_of_system_call(task, pc, registers, true) {
@@ -505,7 +543,7 @@ fn rule_of_code<T: Task>(
     function: &Function,
     pc: u64,
     registers: &CallerRegisters<'_, T::Registers>,
-) -> Option<(Rule, RuleOrigin)> {
+) -> Option<(Rule, Origin<T>)> {
     if registers.are_lost() {
         // A return address behind the end of the function follows a call at its end, or is none.
         if function.covers(pc) {
@@ -514,7 +552,7 @@ fn rule_of_code<T: Task>(
     } else if let Some((stub, offset)) = function.stub(pc) {
         // Nothing is called from a PLT.
         let rule = code::rule_of_stub(&task.memory().read(stub).ok()?, offset)?;
-        return Some((rule, RuleOrigin::PltStub));
+        return Some((rule, Origin::<T>::keep(RuleOrigin::PltStub)));
     }
     // musl has rows for its trampoline, as for any function, and they are wrong.
     rule_of_system_call(task, pc, registers, true)
@@ -533,7 +571,7 @@ fn rule_of_system_call<T: Task>(
     pc: u64,
     registers: &CallerRegisters<'_, T::Registers>,
     is_covered: bool,
-) -> Option<(Rule, RuleOrigin)> {
+) -> Option<(Rule, Origin<T>)> {
     let bytes = task
         .memory()
         .read(pc.wrapping_sub(code::TRAMPOLINE_BEFORE))
@@ -546,7 +584,10 @@ fn rule_of_system_call<T: Task>(
         _ => false,
     };
     if is_returning || code::is_signal_trampoline(&bytes) {
-        return Some((code::INTERRUPTED, RuleOrigin::SignalTrampoline));
+        return Some((
+            code::INTERRUPTED,
+            Origin::<T>::keep(RuleOrigin::SignalTrampoline),
+        ));
     }
     // A thread that begins here has a result of zero.
     match registers {
@@ -554,7 +595,7 @@ fn rule_of_system_call<T: Task>(
             if code::is_behind_clone(&bytes)
                 && registers.register(RAX).is_some_and(|result| result != 0) =>
         {
-            Some((code::BEHIND_CLONE, RuleOrigin::Clone))
+            Some((code::BEHIND_CLONE, Origin::<T>::keep(RuleOrigin::Clone)))
         }
         _ => None,
     }

@@ -12,7 +12,8 @@ use sframe::{
         Base,
         Location,
         Rule, //
-    }, //
+    },
+    walk::FrameSource, //
 };
 
 use crate::dwarf::{
@@ -29,10 +30,7 @@ use walk::{
         RBP,
         RSP, //
     },
-    walker::{
-        self,
-        By, //
-    }, //
+    walker, //
 };
 
 /// What kind of difference it is.
@@ -75,7 +73,7 @@ pub struct Case<'a> {
     /// What kind it is.
     pub class: Class,
     /// What told where the caller is.
-    pub by: By,
+    pub by: FrameSource,
     /// The file of the code.
     pub file: &'a File,
     /// The link-time address at which the frame's rule was looked up.
@@ -138,7 +136,7 @@ pub const LIMITS: &[Limit] = &[
         is: |case| {
             let is_ret = case.file.bytes_at(case.address).starts_with(&[0xc3]);
             let wrong = |row: &Row| row.cfa != Cfa::Register(RSP, 8);
-            is_ret && case.by == By::Rows && case.truth.is_ok_and(wrong)
+            is_ret && case.by == FrameSource::Rows && case.truth.is_ok_and(wrong)
         },
     },
     Limit {
@@ -179,7 +177,7 @@ pub const LIMITS: &[Limit] = &[
             else {
                 return false;
             };
-            case.by == By::Rows
+            case.by == FrameSource::Rows
                 && cfa.base == Base::Sp
                 && !cfa.deref
                 && ![RSP, RBP].contains(register)
@@ -194,7 +192,7 @@ pub const LIMITS: &[Limit] = &[
         is: |case| {
             let rule = Rule::amd64(Base::Fp, 16, Location::AtCfa(-16));
             let by_sp = |row: &Row| matches!(row.cfa, Cfa::Register(RSP, _));
-            case.by == By::Rows
+            case.by == FrameSource::Rows
                 && [Some(rule), Some(Rule::OUTERMOST)].contains(&case.rule)
                 && case.truth.is_ok_and(by_sp)
                 && case
@@ -237,7 +235,7 @@ mod tests {
 
     fn name(
         class: Class,
-        by: By,
+        by: FrameSource,
         rule: Option<Rule>,
         truth: Result<&Row, Why>,
     ) -> Option<&'static str> {
@@ -257,13 +255,18 @@ mod tests {
     fn other_registers_taken_for_the_stack_pointer() {
         let rule = |base, offset| Some(Rule::amd64(base, offset, Location::AtCfa(-16)));
         fn stop(rule: Option<Rule>, truth: Result<&Row, Why>) -> Option<&'static str> {
-            name(Class::Stop, By::Rows, rule, truth)
+            name(Class::Stop, FrameSource::Rows, rule, truth)
         }
         let r11 = row(11, 98328);
         let limit = Some("as-other-register");
         assert_eq!(stop(rule(Base::Sp, 98328), Ok(&r11)), limit);
         assert_eq!(
-            name(Class::Pc, By::Rows, rule(Base::Sp, 98328), Ok(&r11)),
+            name(
+                Class::Pc,
+                FrameSource::Rows,
+                rule(Base::Sp, 98328),
+                Ok(&r11)
+            ),
             limit
         );
         assert_eq!(stop(rule(Base::Sp, 98320), Ok(&r11)), None);
@@ -292,7 +295,7 @@ mod tests {
         let name = |at: usize, row: &Row| {
             let case = Case {
                 class: Class::Stop,
-                by: By::Rows,
+                by: FrameSource::Rows,
                 file,
                 address: text.address + at as u64,
                 rule: Some(Rule::amd64(Base::Sp, 0, Location::Unchanged)),
@@ -304,7 +307,7 @@ mod tests {
         let without = |at: usize, class| {
             let case = Case {
                 class,
-                by: By::FramePointer,
+                by: FrameSource::FramePointer,
                 file,
                 address: text.address + at as u64,
                 rule: None,
@@ -323,12 +326,15 @@ mod tests {
     fn return_addresses_below_the_stack_pointer() {
         let rule = |offset| Some(Rule::amd64(Base::Sp, offset, Location::Unchanged));
         let (popped, pushed) = (row(7, 0), row(7, 8));
-        let stop = |rule, truth| name(Class::Stop, By::Rows, rule, Ok(truth));
+        let stop = |rule, truth| name(Class::Stop, FrameSource::Rows, rule, Ok(truth));
         assert_eq!(stop(rule(0), &popped), Some("popped-return-address"));
         assert_eq!(stop(rule(8), &pushed), None);
         assert_eq!(stop(rule(0), &pushed), None);
         assert_eq!(stop(None, &popped), None);
-        assert_eq!(name(Class::Pc, By::Rows, rule(0), Ok(&popped)), None);
+        assert_eq!(
+            name(Class::Pc, FrameSource::Rows, rule(0), Ok(&popped)),
+            None
+        );
     }
 
     #[test]

@@ -33,7 +33,12 @@ use serde::Serialize;
 use sframe::{
     abi::Abi,
     bytes::Fault,
-    unwind::Memory, //
+    stop_reason::StopReason,
+    unwind::Memory,
+    walk::{
+        FrameSource,
+        RuleOrigin, //
+    }, //
 };
 use walk::{
     process::{
@@ -43,12 +48,9 @@ use walk::{
     },
     registers::Registers,
     walker::{
-        By,
         Found,
         Made,
-        Origin,
-        Walker,
-        OUTERMOST, //
+        Walker, //
     }, //
 };
 
@@ -134,7 +136,7 @@ struct Stack {
     process: Process,
     walker: Walker,
     frames: Vec<Found>,
-    end: &'static str,
+    end: StopReason,
 }
 
 #[derive(Serialize)]
@@ -177,14 +179,14 @@ pub(crate) fn run(task: u32, json: bool) -> Result<String, String> {
         task,
         name: name.trim_end().to_owned(),
         frames,
-        end: stack.end,
-        complete: stack.end == OUTERMOST,
+        end: stack.end.as_str(),
+        complete: stack.end == StopReason::Outermost,
     };
     if json {
         let text = serde_json::to_string(&explained).map_err(|error| error.to_string())?;
         return Ok(text + "\n");
     }
-    Ok(told(&explained))
+    Ok(told(&explained, stack.end))
 }
 
 fn walked(task: u32) -> Result<Stack, String> {
@@ -256,17 +258,17 @@ fn frame(stack: &mut Stack, index: usize) -> Frame {
     let mapping = stack.process.at(found.at);
     let place = mapping.and_then(|mapping| mapping.link_address(found.at));
     let by = match (found.rule, stack.frames.get(index + 1)) {
-        (Some((_, Origin::Section)), _) => "section",
-        (Some((_, Origin::Made)), _) => "made",
-        (Some((_, Origin::ExtraRow)), _) => "extra row",
-        (Some((_, Origin::Stub)), _) => "plt-stub",
-        (Some((_, Origin::Trampoline)), _) => "signal-trampoline",
-        (Some((_, Origin::Clone)), _) => "clone",
-        (None, Some(next)) if next.by == By::FramePointer => "frame-pointer",
+        (Some((_, RuleOrigin::Section)), _) => "section",
+        (Some((_, RuleOrigin::Table)), _) => "made",
+        (Some((_, RuleOrigin::ExtraRow)), _) => "extra row",
+        (Some((_, RuleOrigin::PltStub)), _) => "plt-stub",
+        (Some((_, RuleOrigin::SignalTrampoline)), _) => "signal-trampoline",
+        (Some((_, RuleOrigin::Clone)), _) => "clone",
+        (None, Some(next)) if next.source == FrameSource::FramePointer => "frame-pointer",
         (None, _) => "nothing",
     };
     let row = match found.rule {
-        Some((_, Origin::Section | Origin::Made)) => {
+        Some((_, RuleOrigin::Section | RuleOrigin::Table)) => {
             mapping.and_then(|mapping| stack.walker.row_at(found.at, mapping))
         }
         _ => None,
@@ -298,7 +300,7 @@ fn frame(stack: &mut Stack, index: usize) -> Frame {
     }
 }
 
-fn told(explained: &Explained) -> String {
+fn told(explained: &Explained, end: StopReason) -> String {
     let Explained { task, name, .. } = explained;
     let mut text = format!("task {task} ({name}):\n");
     for (index, frame) in explained.frames.iter().enumerate() {
@@ -329,30 +331,9 @@ fn told(explained: &Explained) -> String {
             (None, ..) => writeln!(text, "     {by}"),
         };
     }
-    let _ = writeln!(text, "{}: {}", explained.end, why(explained.end));
-    text
-}
-
-/// What a reason to stop means.
-fn why(reason: &str) -> &'static str {
-    match reason {
-        "outermost" => "the stack is complete; nothing has called the last frame",
-        "no_rows" => {
-            "there are no rows for the last frame's code, and no frame pointer that proves itself"
-        }
-        "full" => "there are more frames",
-        "not_mapped" => "the return address is where nothing is mapped",
-        "not_executable" => "the return address is not code",
-        "cfa_not_rising" => "the caller's frame would lie below its callee's",
-        "cfa_misaligned" => "the caller's stack pointer would not be aligned",
-        "cfa_overflow" => "the caller's stack pointer would be no address",
-        "register_unknown" => "the rule needs a register that is known of the innermost frame only",
-        "stack_fault" => "the stack cannot be read there",
-        "signals" => "too many signals are nested",
-        "section_fault" => "the section ends before what it says",
-        "malformed" => "the section contradicts itself; see sframectl check",
-        "unsupported" => "the section is of a version or kind that is not known",
-        "search_too_long" => "the function has too many rows",
-        _ => "see Documentation/usage.rst",
+    let _ = writeln!(text, "{end}: {}", end.meaning());
+    if !end.advice().is_empty() {
+        let _ = writeln!(text, "{}", end.advice());
     }
+    text
 }

@@ -4,10 +4,14 @@
 
 use std::path::Path;
 
-use sframe::unwind::{
-    self,
-    Memory,
-    Step, //
+use sframe::{
+    stop_reason::StopReason,
+    unwind::{
+        self,
+        Memory,
+        Step, //
+    },
+    walk::FrameSource, //
 };
 use truth::{
     dwarf::{
@@ -34,7 +38,6 @@ use walk::{
     },
     walker::{
         self,
-        By,
         Found,
         Walker, //
     }, //
@@ -422,7 +425,7 @@ impl Judge {
         let reason = self.walker.walk(process, registers, &copy, &mut self.found);
         let reason = match &sample.chain.walk {
             Some(walk) => &walk.reason,
-            None => reason,
+            None => reason.as_str(),
         };
         let offline: Vec<u64> = self.found.iter().map(|found| found.frame.pc).collect();
         // The chain that the module is answerable for.
@@ -518,7 +521,7 @@ impl Judge {
         };
         let caller = match truth.end {
             End::Unknown(Why::NoEntry) => (self.found.get(truth.frames.len()))
-                .filter(|caller| caller.by == By::Rows)
+                .filter(|caller| caller.source == FrameSource::Rows)
                 .map(|caller| caller.frame)
                 .filter(|caller| caller.pc == pc),
             End::Unknown(Why::NoFile) if truth.frames.len() == 1 => {
@@ -554,7 +557,7 @@ impl Judge {
             Verdict::Longer(_) => Class::Longer,
             Verdict::Different(_) => Class::Pc,
             Verdict::Skips(_) => Class::Skip,
-            Verdict::Shorter if reason == walker::OUTERMOST => Class::FalseEnd,
+            Verdict::Shorter if reason == StopReason::Outermost.as_str() => Class::FalseEnd,
             Verdict::Shorter => Class::Stop,
             _ => return None,
         };
@@ -564,14 +567,14 @@ impl Judge {
         let (file, address) = mapping.link_address(frame.at)?;
         let rule = self
             .walker
-            .rule_at(frame.at, from == 0, mapping)
+            .rule_at(frame.at, mapping)
             .ok()?
             .map(|(rule, _)| rule);
         let row = self.unwinder.row(file, address);
         let by = match (self.found.get(from + 1), rule) {
-            (Some(found), _) => found.by,
-            (None, Some(_)) => By::Rows,
-            (None, None) => By::FramePointer,
+            (Some(found), _) => found.source,
+            (None, Some(_)) => FrameSource::Rows,
+            (None, None) => FrameSource::FramePointer,
         };
         limits::explain(&Case {
             class,
@@ -587,7 +590,7 @@ impl Judge {
     fn rows(&mut self, process: &Process, truth: &Stack, wrong: usize) -> Option<String> {
         let from = wrong.checked_sub(1)?;
         let at = truth.frames.get(from)?.at;
-        let rule = self.walker.rule_at(at, from == 0, process.at(at)?);
+        let rule = self.walker.rule_at(at, process.at(at)?);
         let rule = match rule {
             Ok(None) => "nothing".to_owned(),
             Ok(Some((rule, _))) => format!(
@@ -686,9 +689,9 @@ mod tests {
             .flat_map(u64::to_le_bytes)
             .collect();
         let copy = Copy::new(0x1000, &words);
-        let found = |pc, sp, by| Found {
+        let found = |pc, sp, source| Found {
             frame: unwind::Frame { pc, sp, fp: 0 },
-            by,
+            source,
             at: pc,
             rule: None,
         };
@@ -702,11 +705,11 @@ mod tests {
             judge.found = vec![found(plain, 0x1000, by), found(in_outer, 0x1008, by)];
             judge.is_told_by_code(&process, &registers, &truth, beyond, &copy)
         };
-        assert!(told(By::Rows, &[in_outer, in_top]));
-        assert!(!told(By::Rows, &[in_outer, in_outer]));
-        assert!(!told(By::Rows, &[in_outer, in_top, plain]));
-        assert!(!told(By::Rows, &[in_top]));
-        assert!(!told(By::FramePointer, &[in_outer, in_top]));
+        assert!(told(FrameSource::Rows, &[in_outer, in_top]));
+        assert!(!told(FrameSource::Rows, &[in_outer, in_outer]));
+        assert!(!told(FrameSource::Rows, &[in_outer, in_top, plain]));
+        assert!(!told(FrameSource::Rows, &[in_top]));
+        assert!(!told(FrameSource::FramePointer, &[in_outer, in_top]));
     }
 
     #[test]

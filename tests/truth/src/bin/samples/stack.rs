@@ -381,12 +381,12 @@ fn is_start(process: &Process, address: u64) -> bool {
 /// How many frames .sframe tells: those whose every inner frame has a row, the innermost included.
 /// A section that cannot be read should have told.
 pub(crate) fn covered(walker: &mut Walker, process: &Process, frames: &[Frame]) -> usize {
-    let has_row = |(index, frame): (usize, &Frame)| {
-        process.at(frame.at).is_some_and(|mapping| {
-            !matches!(walker.rule_at(frame.at, index == 0, mapping), Ok(None))
-        })
+    let has_row = |frame: &Frame| {
+        process
+            .at(frame.at)
+            .is_some_and(|mapping| !matches!(walker.rule_at(frame.at, mapping), Ok(None)))
     };
-    let rows = frames.iter().enumerate().map(has_row);
+    let rows = frames.iter().map(has_row);
     let covered = rows.take_while(|has_row| *has_row).count();
     frames.len().min(covered + 1)
 }

@@ -8,9 +8,13 @@ use std::{
     process::Command, //
 };
 
-use sframe::unwind::{
-    Frame,
-    Memory, //
+use sframe::{
+    stop_reason::StopReason,
+    unwind::{
+        Frame,
+        Memory, //
+    },
+    walk::FrameSource, //
 };
 use truth::{
     dwarf::{
@@ -38,9 +42,7 @@ use walk::{
     },
     walker::{
         self,
-        By,
         Found,
-        Reason,
         Walker, //
     }, //
 };
@@ -86,7 +88,7 @@ pub(crate) struct Count {
     /// Frames that a signal interrupted, and that are the same.
     pub(crate) signals: u64,
     /// Why the stacks ended.
-    pub(crate) ends: BTreeMap<Reason, u64>,
+    pub(crate) ends: BTreeMap<&'static str, u64>,
     /// Why the truth was not known where the module went on, by reason and place.
     pub(crate) gaps: BTreeMap<(&'static str, String), u64>,
     /// Where files with rows have none, by function.
@@ -167,12 +169,12 @@ impl Judge {
         registers: &Registers,
         memory: &M,
         found: &[Found],
-        reason: Reason,
+        reason: StopReason,
         context: &Context<'_>,
         count: &mut Count,
     ) -> Option<Difference> {
-        *count.ends.entry(reason).or_default() += 1;
-        if found.len() > 1 || reason == walker::OUTERMOST {
+        *count.ends.entry(reason.as_str()).or_default() += 1;
+        if found.len() > 1 || reason == StopReason::Outermost {
             count.covered += 1;
         }
         self.truth.clear();
@@ -225,15 +227,15 @@ impl Judge {
             count.frames += 1;
             count.called += u64::from(by_calls);
             count.signals += u64::from(exact);
-            *count.by.entry(pair[1].by.name()).or_default() += 1;
+            *count.by.entry(pair[1].source.as_str()).or_default() += 1;
         }
 
         let last = found.last()?;
         let callee = found.len() - 1;
-        if reason == walker::FULL {
+        if reason == StopReason::Full {
             return None;
         }
-        if reason == walker::NO_ROWS {
+        if reason == StopReason::NoRows {
             let mapping = process.at(last.at)?;
             if self.walker.has_rows(mapping) {
                 let (file, link) = mapping.link_address(last.at)?;
@@ -246,7 +248,7 @@ impl Judge {
             }
             return None;
         }
-        let class = if reason == walker::OUTERMOST {
+        let class = if reason == StopReason::Outermost {
             Class::FalseEnd
         } else {
             Class::Stop
@@ -325,26 +327,26 @@ impl Judge {
         &mut self,
         process: &Process,
         found: &[Found],
-        reason: Reason,
+        reason: StopReason,
         difference: &Difference,
         context: &Context<'_>,
         count: &mut Count,
     ) {
         let &Difference { class, callee } = difference;
-        let by = found.get(callee + 1).map(|it| it.by);
+        let by = found.get(callee + 1).map(|it| it.source);
         let at = found[callee].at;
         let place = process
             .at(at)
             .and_then(|mapping| Some((mapping, mapping.link_address(at)?)));
-        let limit = place.and_then(|(mapping, (file, address))| {
+        let limit = place.and_then(|(_, (file, address))| {
             let truth = self.unwinder.row(file, address);
-            let rule = self.walker.rule_at(at, callee == 0, mapping);
+            let rule = found[callee].rule;
             limits::explain(&Case {
                 class,
-                by: by.unwrap_or(By::Rows),
+                by: by.unwrap_or(FrameSource::Rows),
                 file,
                 address,
-                rule: rule.ok().flatten().map(|(rule, _)| rule),
+                rule: rule.map(|(rule, _)| rule),
                 truth: truth.as_deref().map_err(|why| *why),
             })
         });
@@ -373,7 +375,7 @@ impl Judge {
         &mut self,
         process: &Process,
         found: &[Found],
-        reason: Reason,
+        reason: StopReason,
         difference: &Difference,
         context: &Context<'_>,
     ) -> String {
@@ -393,14 +395,9 @@ impl Judge {
             "  {}: step {} of thread {}; the walk ended by {reason}",
             context.program, context.step, context.thread
         ));
-        let rule = process
-            .at(at)
-            .map(|mapping| self.walker.rule_at(at, callee == 0, mapping));
-        match rule {
-            Some(Ok(Some(rule))) => line(format!("  the core:  {rule:?}")),
-            Some(Ok(None)) => line("  the core:  no row".to_owned()),
-            Some(Err(error)) => line(format!("  the core:  {error}")),
-            None => line("  the core:  nothing is mapped there".to_owned()),
+        match found[callee].rule {
+            Some(rule) => line(format!("  the core:  {rule:?}")),
+            None => line(format!("  the core:  no row ({reason})")),
         }
         match self.unwinder.row_at(process, at) {
             Ok(row) => line(format!("  .eh_frame: {row}")),
@@ -415,7 +412,7 @@ impl Judge {
                     frame.pc,
                     frame.sp,
                     frame.fp,
-                    it.by.name(),
+                    it.source.as_str(),
                     process.describe(it.at)
                 ));
             }

@@ -1,7 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0-only OR MIT
 
 //! Why a walk ends: the one list that feeds counters, the tracepoint, `sframectl explain` and
-//! `Documentation/usage.rst`.
+//! `Documentation/stop-reasons.rst`.
+//!
+//! A new reason is one entry here; `tools/sframectl/tests/documents.rs` then tells how the document is
+//! written anew.
 
 use super::{
     error::Error,
@@ -38,7 +41,7 @@ macro_rules! stop_reasons {
                 }
             }
 
-            /// What a person can do about the reason: a sentence, or nothing.
+            /// What a person can do about the reason, or may conclude: sentences, or nothing.
             pub const fn advice(self) -> &'static str {
                 match self {
                     $(StopReason::$reason => $advice,)*
@@ -51,68 +54,80 @@ macro_rules! stop_reasons {
 stop_reasons! {
     /// The walk reached the outermost frame: the stack is complete.
     Outermost = c"outermost",
-        "the stack is complete: nothing called the last frame", "";
-    /// The buffer has no space for another frame (`kernel.perf_event_max_stack`).
+        "the stack is complete: nothing called the last frame",
+        "";
+    /// The buffer has no space for another frame.
     Full = c"full",
-        "the buffer for the stack is full, and the stack has more frames",
-        "Raise the sysctl kernel.perf_event_max_stack.";
+        "the stack has more frames than the buffer has space for",
+        "Raise the sysctl kernel.perf_event_max_stack while no event is open, or record deferred stacks.";
     /// The walk used up the reads of user memory that one sample may take.
     Budget = c"budget",
         "the walk used up the reads of user memory that one sample may take",
-        "Run `sframectl watch`: tables need fewer reads.";
+        "Run `sframectl watch`: tables need fewer reads. Deferred stacks have a larger budget.";
     /// No row covers the PC, and the frame pointer did not pass the checks.
     NoRows = c"no_rows",
-        "no row covers the code of the last frame, and no frame pointer proves itself there",
-        "Run `sframectl watch`, or build the file with -Wa,--gsframe.";
-    /// Memory of no file replaced the code of a file, as huge pages for text do: the file is not known.
+        "no row covers the code of the last frame, and nothing proves that the code keeps a frame pointer",
+        "Run `sframectl watch`, or build the file with -Wa,--gsframe or with frame pointers.";
+    /// Memory of no file replaced the code of a file, as huge pages for text do.
     TextReplaced = c"text_replaced",
-        "memory of no file replaced the code of a file",
-        "Switch off what remaps the program's text to huge pages.";
+        "memory of no file replaced the code of a file, so its rows cannot be told",
+        "Run the program without copying its code to huge pages.";
     /// Signals interrupted more signal handlers, or steps changed stacks more often, than a walk follows.
     Signals = c"signals",
-        "more signal handlers are nested than a walk follows", "";
+        "more signal handlers are nested than a walk follows",
+        "No ordinary program does this.";
     /// The kernel is in the middle of handling a uprobe of the task.
     Uprobe = c"uprobe",
-        "the kernel was in the middle of handling a uprobe", "";
+        "the kernel was in the middle of handling a uprobe",
+        "Such samples are rare.";
     /// Nothing is mapped at the PC.
     NotMapped = c"not_mapped",
-        "nothing is mapped at the return address", "";
+        "nothing is mapped at the return address",
+        "If there are many, a program overwrote its stack, or a row is wrong: `sframectl check` the file.";
     /// The mappings changed while the walk read them.
     MappingMoved = c"mapping_moved",
-        "the task's mappings changed during the walk", "";
+        "the mappings of the task changed during the walk",
+        "Such samples are rare.";
     /// The return address lies in memory that is not executable.
     NotExecutable = c"not_executable",
-        "the return address is not in executable memory", "";
+        "the return address lies in memory that is not executable",
+        "If there are many, a program overwrote its stack, or a row is wrong: `sframectl check` the file.";
     /// The stack could not be read.
     StackFault = c"stack_fault",
-        "the stack cannot be read there", "";
+        "the stack cannot be read there",
+        "A page of the stack is swapped out, or the stack pointer does not point to a stack.";
     /// Rows could not be read. The module asked for the page.
     SectionFault = c"section_fault",
         "the rows cannot be read: their page is not in memory, or the section is cut short",
-        "Run `sframectl watch`: tables do not depend on pages of the file.";
+        "Usual for the first samples of a program. If it stays, the file system is not trusted: run `sframectl watch`, record deferred stacks, or copy the program.";
     /// The section contradicts itself.
     Malformed = c"malformed",
-        "the file's section contradicts itself", "Run `sframectl check` on the file.";
+        "the section of the file contradicts itself",
+        "`sframectl check` the file, and build the file again.";
     /// The section is of a version, ABI or kind that is not supported.
     Unsupported = c"unsupported",
-        "the file's section is of a version, ABI or kind that is not supported",
-        "Run `sframectl check` on the file.";
+        "the section of the file is of a version, ABI or kind that is not supported",
+        "`sframectl check` the file.";
     /// The section is not sorted, or a function has too many rows for a search in an interrupt.
     SearchTooLong = c"search_too_long",
         "the section is not sorted, or the function has too many rows to search in an interrupt",
-        "Run `sframectl add` on the file: tables are searched in constant time.";
+        "Link with binutils' ld, which sorts. Deferred stacks are searched further.";
     /// The canonical frame address is not above the stack pointer.
     CfaNotRising = c"cfa_not_rising",
-        "the caller's frame would lie below its callee's", "";
+        "the caller's frame would lie below its callee's",
+        "The row is wrong, a program overwrote its stack, or code runs on a stack that no row describes.";
     /// The canonical frame address is not aligned as the ABI demands.
     CfaMisaligned = c"cfa_misaligned",
-        "the caller's stack pointer would not be aligned", "";
+        "the caller's stack pointer would not be aligned",
+        "The row is wrong, a program overwrote its stack, or code runs on a stack that no row describes.";
     /// The canonical frame address lies outside of the address space.
     CfaOverflow = c"cfa_overflow",
-        "the caller's stack pointer would lie outside of the address space", "";
+        "the caller's stack pointer would lie outside of the address space",
+        "The row is wrong, a program overwrote its stack, or code runs on a stack that no row describes.";
     /// The rule needs a register whose value is not known in this frame.
     RegisterUnknown = c"register_unknown",
-        "the rule needs a register whose value is known in the innermost frame only", "";
+        "the rule needs a register whose value is known in the innermost frame only",
+        "Such rows cover a few instructions at the start of functions that realign their stack.";
 }
 
 impl StopReason {

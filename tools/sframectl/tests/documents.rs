@@ -1,0 +1,54 @@
+// SPDX-License-Identifier: GPL-2.0-only
+
+//! Documents that are written from lists in the code: each has to be what the list says today.
+//!
+//! `UPDATE_DOCUMENTS=1 cargo test -p sframectl --test documents` writes them anew.
+
+use std::{
+    env,
+    fs,
+    path::Path, //
+};
+
+use sframe::stop_reason::StopReason;
+
+/// The table of stop reasons, in reStructuredText.
+fn stop_reasons() -> String {
+    let mut text = String::from(
+        ".. SPDX-License-Identifier: GPL-2.0-only\n\
+         .. Written by tools/sframectl/tests/documents.rs from rust/sframe/src.\n\n\
+         .. list-table::\n   :header-rows: 1\n   :widths: 24 38 38\n\n\
+         \x20  * - Counter\n     - Meaning\n     - What to do\n",
+    );
+    for reason in StopReason::ALL {
+        let mut meaning =
+            reason
+                .meaning()
+                .replacen(|_: char| true, &reason.meaning()[..1].to_uppercase(), 1);
+        meaning.push('.');
+        let advice = match reason.advice() {
+            "" => "Nothing.",
+            advice => advice,
+        };
+        // A word of the command line is a literal.
+        let advice = advice.replace('`', "``");
+        text.push_str(&format!(
+            "   * - ``stop_{reason}``\n     - {meaning}\n     - {advice}\n"
+        ));
+    }
+    text
+}
+
+#[test]
+fn stop_reasons_are_documented_as_the_core_lists_them() {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../Documentation/stop-reasons.rst");
+    let expected = stop_reasons();
+    if env::var_os("UPDATE_DOCUMENTS").is_some() {
+        fs::write(&path, &expected).expect("the document can be written");
+    }
+    let found = fs::read_to_string(&path).expect("the document can be read");
+    assert_eq!(
+        found, expected,
+        "write it anew: UPDATE_DOCUMENTS=1 cargo test -p sframectl --test documents"
+    );
+}

@@ -2,14 +2,16 @@
 
 //! When a stack is walked here and when it is left to the kernel.
 //!
-//! `helpers.c` has already left alone what cannot be ours (kernel threads, 32-bit tasks, guests)
+//! `c/hook.c` has already left to the kernel what cannot be ours (kernel threads, 32-bit tasks, guests)
 //! and what is switched off.
 
 use crate::{
     mapping,
-    sys::Begin,
     user_memory::UserMemory,
-    walk, //
+    walk::{
+        self,
+        Begin, //
+    }, //
 };
 
 /// Whether the current task's stack is walked here, where that is not known yet. NMI, IRQ or task,

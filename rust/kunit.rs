@@ -216,12 +216,14 @@ mod walk_tests {
         sframe::unwind::Frame,
         sys::{
             self,
-            Begin,
             Context,
             Registers, //
         },
         user_memory::UserMemory,
-        walk, //
+        walk::{
+            self,
+            Begin, //
+        }, //
     };
 
     /// The addresses of a walk.
@@ -272,10 +274,10 @@ mod walk_tests {
             sys::test::write(self.frame(number) + 8, &return_address.to_le_bytes())
         }
 
-        /// With room for `limit` addresses.
+        /// With space for `limit` addresses.
         fn walk(&self, limit: usize) -> Walked {
             let mut addresses = [0; 64];
-            let room = addresses.get_mut(..limit).unwrap_or_default();
+            let buffer = addresses.get_mut(..limit).unwrap_or_default();
             let begin = Begin {
                 frame: Frame {
                     pc: self.code,
@@ -285,7 +287,7 @@ mod walk_tests {
                 registers: Registers::NONE,
                 is_probed: false,
                 context: Context::Task,
-                room,
+                buffer,
             };
             let used = walk::walk(begin, &UserMemory::atomic(0));
             Walked { addresses, used }

@@ -3,8 +3,8 @@
 //! Unwinds user stacks by SFrame, for perf and BPF.
 //!
 //! A hook asks a walk, the walk asks a mapping where the PC lies and its section which rule holds
-//! there, the core takes one step, and a sink keeps the address. Data flows one way: a room uses
-//! only rooms below it.
+//! there, the core takes one step, and a sink keeps the address. Data flows one way: a module imports
+//! only from modules below it, in the order of `Documentation/design.rst`.
 //!
 //! See `Documentation/design.rst`.
 
@@ -13,17 +13,18 @@ use kernel::{
     prelude::*, //
 };
 
-mod control;
+mod device;
+mod entry;
 mod hook;
 mod kunit;
 mod mapping;
-mod probes;
 #[path = "sframe/src/mod.rs"]
 pub mod sframe;
 mod sink;
 mod stats;
 mod sys;
 mod tables;
+mod uprobes;
 mod user_memory;
 mod walk;
 
@@ -46,8 +47,8 @@ module! {
     },
 }
 
-/// The loaded module. Fields are dropped from the first to the last: the hooks go before what
-/// they use.
+/// The loaded module. Fields are dropped from the first to the last: the device goes first, and the hooks go
+/// before what they use.
 #[pin_data]
 struct SframeUnwind {
     _device: sys::Device,
@@ -66,7 +67,7 @@ impl kernel::InPlaceModule for SframeUnwind {
         let immediate = module_parameters::immediate.value().ne(&0);
         let deferred = module_parameters::deferred.value().ne(&0);
 
-        // The hooks come last: a failure drops what was there before them.
+        // The device comes last, and the hooks before it: a failure drops what was there before.
         try_pin_init!(Self {
             _stats <- directory.read_callback_file(c"stats", (), &stats::show),
             _directory: directory.clone(),

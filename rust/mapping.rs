@@ -79,7 +79,7 @@ pub(crate) fn find(
         sys::queue_file(address);
     }
     if found.table != 0 {
-        tables::keep_place(address, &found);
+        tables::keep_range(address, &found);
         mapping.rows = MappedRows::Table(MappedTable {
             number: found.table,
             to_offset: found.offset.wrapping_sub(found.start),

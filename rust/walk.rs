@@ -9,7 +9,6 @@ use crate::{
         MappedTable,
         Mapping, //
     },
-    probes,
     sframe::{
         abi::Abi,
         bytes::Fault,
@@ -39,19 +38,34 @@ use crate::{
     stats::Tally,
     sys::{
         self,
-        Begin,
-        Places,
+        Context,
         Registers, //
     },
     tables::{
         self,
+        CodeCache,
         NATIVE, //
     },
+    uprobes,
     user_memory::{
         Part,
         UserMemory, //
     }, //
 };
+
+/// What a walk begins with.
+pub(crate) struct Begin<'a> {
+    /// The innermost frame.
+    pub(crate) frame: Frame,
+    /// All registers there.
+    pub(crate) registers: Registers<'a>,
+    /// Whether there may be uprobes in the task's code.
+    pub(crate) is_probed: bool,
+    /// Where the walk runs.
+    pub(crate) context: Context,
+    /// Where the addresses of the stack go.
+    pub(crate) buffer: &'a mut [u64],
+}
 
 /// Walks the current task's user stack, puts the run-time addresses into the buffer of `begin`, from its
 /// start on, and returns how many they are. Any context that fits `memory`.
@@ -62,14 +76,14 @@ pub(crate) fn walk(begin: Begin<'_>, memory: &UserMemory) -> usize {
         registers,
         is_probed,
         context,
-        room,
+        buffer,
     } = begin;
-    let mut sink = Sink::new(room, Tally::new(context));
+    let mut sink = Sink::new(buffer, Tally::new(context));
     let mut is_certain = true;
     if is_probed {
-        is_certain = !probes::is_changing(&frame, &registers, memory);
-        frame.pc = sys::in_line(frame.pc);
-        is_certain = is_certain && probes::leave(&mut frame, memory);
+        is_certain = !uprobes::is_changing(&frame, &registers, memory);
+        frame.pc = sys::uprobe_orig_pc(frame.pc);
+        is_certain = is_certain && uprobes::leave(&mut frame, memory);
     }
     let reason = if !sink.push(frame.pc) {
         StopReason::Full
@@ -178,12 +192,12 @@ impl<'a> Task for Current<'a> {
 
     #[inline(always)]
     fn undo_uretprobe(&self, frame: &mut Frame) -> bool {
-        probes::put_back(frame)
+        uprobes::put_back(frame)
     }
 
     #[inline(always)]
     fn leave_uprobe(&self, frame: &mut Frame) -> bool {
-        probes::leave(frame, self.memory)
+        uprobes::leave(frame, self.memory)
     }
 }
 
@@ -202,18 +216,18 @@ fn walk_fast(
     if is_innermost && !is_ordinary(frame.pc, &words) {
         return Ok(false);
     }
-    let Some(mut places) = Places::enter() else {
+    let Some(mut cache) = CodeCache::enter() else {
         return Ok(false);
     };
     let mut walked = Walked::to(*frame);
     let found = plain::walk(
         &mut walked,
         is_innermost,
-        &mut places.codes(),
+        &mut cache.ranges(),
         &words,
         sink.left(),
     );
-    drop(places);
+    drop(cache);
     sink.stored(found, FrameSource::Rows);
     if walked.is_outermost {
         return Err(StopReason::Outermost);

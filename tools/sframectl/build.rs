@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only
 
-//! Declares what `rust/uapi.h` declares, by the same program that does it for the module.
+//! Declares what `rust/uapi/sframe_unwind.h` declares, by the same program that does it for the module.
 
 use std::{
     env,
@@ -8,7 +8,7 @@ use std::{
     process::Command, //
 };
 
-const HEADER: &str = "../../rust/uapi.h";
+const HEADER: &str = "../../rust/uapi/sframe_unwind.h";
 
 fn main() {
     let out = PathBuf::from(env::var_os("OUT_DIR").expect("cargo sets OUT_DIR")).join("uapi.rs");

@@ -31,6 +31,7 @@ use rustix::{
     io::Errno,
     ioctl::{
         ioctl,
+        opcode,
         Opcode,
         Updater, //
     },
@@ -50,10 +51,16 @@ mod uapi {
 pub(crate) use uapi::sframe_unwind_table as Table;
 
 const PATH: &str = "/dev/sframe_unwind";
-const ADD: Opcode = uapi::SFRAME_UNWIND_ADD as Opcode;
-const REMOVE: Opcode = uapi::SFRAME_UNWIND_REMOVE as Opcode;
-const LIST: Opcode = uapi::SFRAME_UNWIND_LIST as Opcode;
-const STATS: Opcode = uapi::SFRAME_UNWIND_STATS as Opcode;
+const ADD: Opcode =
+    opcode::write::<uapi::sframe_unwind_add>(TYPE, uapi::SFRAME_UNWIND_NR_ADD as u8);
+const REMOVE: Opcode =
+    opcode::write::<uapi::sframe_unwind_add>(TYPE, uapi::SFRAME_UNWIND_NR_REMOVE as u8);
+const LIST: Opcode =
+    opcode::read_write::<uapi::sframe_unwind_table>(TYPE, uapi::SFRAME_UNWIND_NR_LIST as u8);
+const STATS: Opcode =
+    opcode::read_write::<uapi::sframe_unwind_counter>(TYPE, uapi::SFRAME_UNWIND_NR_STATS as u8);
+/// `SFRAME_UNWIND_TYPE`.
+const TYPE: u8 = uapi::SFRAME_UNWIND_TYPE;
 
 /// What rows are for.
 #[derive(Clone, Copy)]

@@ -90,7 +90,7 @@ fn before(place: UprobeTrampoline, frame: &Frame, memory: &UserMemory) -> Option
         UprobeTrampoline::Returned { sp, resolved } => {
             let sp = frame.sp.checked_add(sp)?;
             let slot = sp.checked_sub(BELOW_CFA)?;
-            let pc = match sys::taken_by_uretprobe(slot) {
+            let pc = match sys::uretprobe_orig_ra(slot) {
                 Some(original) => original,
                 None if resolved => {
                     let pc = memory.read_word(slot).ok()?;
@@ -134,7 +134,7 @@ pub(crate) fn put_back(frame: &mut Frame) -> bool {
     if frame.pc % PAGE_SIZE as u64 != 0 || trampoline_at(frame.pc) != Some(frame.pc) {
         return true;
     }
-    match sys::taken_by_uretprobe(frame.sp.wrapping_sub(BELOW_CFA)) {
+    match sys::uretprobe_orig_ra(frame.sp.wrapping_sub(BELOW_CFA)) {
         Some(original) => {
             frame.pc = original;
             true

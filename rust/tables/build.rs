@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0-only
 
-//! Tables by file: made where one may sleep, found from any context.
+//! Tables: made of a section where one may sleep, searched in any context.
 //!
-//! A table holds nothing but what was read and checked when it was made: to search it takes no page
-//! of the file.
+//! A table holds only what was read and checked when it was made: a search reads no page of the file.
 
 use crate::{
     sframe::{
@@ -35,36 +34,20 @@ use crate::{
             Table,
             TableError,
             MAX_RULES, //
-        },
-        walk::TableAnswer, //
+        }, //
     },
-    stats,
     sys::{
-        self,
         Errno,
-        File,
-        FileKey,
-        Origin,
-        TableState, //
-    },
-    user_memory::{
-        Part,
-        UserMemory, //
+        File, //
     }, //
 };
 use kernel::{
     page::PAGE_SIZE,
-    prelude::*,
-    sync::rcu, //
+    prelude::*, //
 };
 
 /// The ABI of this machine, whose sections alone are of use.
 pub(crate) const NATIVE: Abi = Abi::Amd64;
-
-/// The longest section that is taken, in bytes.
-pub(crate) const MAX_SECTION: usize = 64 << 20;
-/// How much of the vDSO is looked at, in bytes.
-const MAX_VDSO: u64 = 64 << 10;
 
 /// The rows of a file, and where its code is.
 pub(crate) struct Rows {
@@ -76,12 +59,12 @@ pub(crate) struct Rows {
     plain: KVVec<Plain>,
     others: KVVec<Rule>,
     /// How many rows it has, but for those that begin with a page.
-    count: usize,
+    pub(crate) count: usize,
 }
 
 impl Rows {
     /// The rule for the code at an offset in the file, in bytes; `None` if there is no row.
-    fn find(&self, offset: u64) -> Option<Rule> {
+    pub(crate) fn find(&self, offset: u64) -> Option<Rule> {
         self.table().find(self.executables.link_address(offset)?)
     }
 
@@ -97,7 +80,7 @@ impl Rows {
 
     /// All code that it has rows for, of the segment that has an offset in the file: where in the file it
     /// begins, and its size, both in bytes. `None` if some is of another segment.
-    fn code(&self, offset: u64) -> Option<(u64, u64)> {
+    pub(crate) fn code(&self, offset: u64) -> Option<(u64, u64)> {
         let (start, size) = self.executables.segment(offset)?;
         let link = self.executables.link_address(start)?;
         let distance = self.base.wrapping_sub(link);
@@ -120,7 +103,7 @@ impl Rows {
     /// `ENOEXEC`: `image` is no program or library for this machine. `EBADMSG`: the section, or a row
     /// beside it, is malformed. `EOPNOTSUPP`: it is of a kind that is not known. `EFBIG`: there is more than a
     /// table can hold. `ENOMEM`. `EIO`: `image` cannot be read.
-    fn new<S: Source>(
+    pub(crate) fn new<S: Source>(
         section: &KVVec<u8>,
         address: u64,
         extra_rows: &[u8],
@@ -181,7 +164,7 @@ impl Rows {
     }
 
     /// How much memory it takes, in bytes.
-    fn bytes(&self) -> usize {
+    pub(crate) fn bytes(&self) -> usize {
         size_of_val(self)
             .wrapping_add(size_of_val(&*self.pages))
             .wrapping_add(self.blocks.len())
@@ -312,181 +295,4 @@ impl plain::Block for Block<'_> {
             *self.rows.plain.as_ptr().add(usize::from(number))
         }
     }
-}
-
-/// Has walks of this CPU find the code at a run-time address in a mapping of the current task that has
-/// a table. Any context.
-#[inline(never)]
-pub(crate) fn keep_place(address: u64, mapping: &sys::Mapping) {
-    let guard = rcu::read_lock();
-    let to_offset = mapping.offset.wrapping_sub(mapping.start);
-    let code = sys::table_rows(mapping.table, &guard)
-        .and_then(|rows| rows.code(address.wrapping_add(to_offset)));
-    let Some((offset, size)) = code else {
-        return;
-    };
-    let start = offset.wrapping_sub(to_offset);
-    let distance = start.wrapping_sub(mapping.start);
-    let len = mapping.end.wrapping_sub(mapping.start);
-    if distance > len || size > len.wrapping_sub(distance) {
-        return;
-    }
-    if let Some(mut places) = sys::Places::enter() {
-        places.put(start, size, mapping);
-    }
-}
-
-/// What the table of this number says of the code at an offset in its file, in bytes. Any context.
-#[inline(never)]
-pub(crate) fn rule_at(number: u64, offset: u64) -> TableAnswer<()> {
-    let guard = rcu::read_lock();
-    match sys::table_rows(number, &guard) {
-        None => TableAnswer::Gone,
-        Some(rows) => match rows.find(offset) {
-            Some(rule) => TableAnswer::Rule(rule, ()),
-            None => TableAnswer::NoRow,
-        },
-    }
-}
-
-/// What rows are added for.
-pub(crate) enum Target {
-    /// This file.
-    File(File),
-    /// The vDSO of all tasks.
-    Vdso,
-}
-
-impl Target {
-    fn key(&self) -> FileKey {
-        match self {
-            Target::File(file) => FileKey::of(file),
-            Target::Vdso => FileKey::vdso(),
-        }
-    }
-}
-
-/// Adds the rows of a section that is as if at link-time address 0, and those beside it, in place of
-/// those that there were; of an empty one none, and none will be asked for. They are of the user `owner`, and
-/// count to `user`. Task; sleeps.
-///
-/// # Errors
-///
-/// See [`Rows::new`] and [`sys::publish`]; `ESTALE` if the file was written to meanwhile.
-pub(crate) fn add(
-    section: &KVVec<u8>,
-    extra_rows: &KVVec<u8>,
-    target: &Target,
-    owner: u32,
-    user: u32,
-) -> Result {
-    let key = target.key();
-    let rows = match target {
-        _ if section.is_empty() => None,
-        Target::File(file) => Some(Rows::new(section, 0, extra_rows, file)?),
-        Target::Vdso => {
-            let memory = UserMemory::sleeping(0);
-            let image = Part {
-                memory: &memory,
-                address: sys::vdso().ok_or(ENOENT)?,
-                len: MAX_VDSO,
-            };
-            Some(Rows::new(section, 0, extra_rows, &image)?)
-        }
-    };
-    if target.key() != key {
-        return Err(Errno::Stale.into());
-    }
-    let state = TableState {
-        origin: Origin::Added as u32,
-        user,
-        owner,
-        ..TableState::default()
-    };
-    publish(&key, state, rows)
-}
-
-/// Takes the rows of a file away. Task; sleeps.
-///
-/// # Errors
-///
-/// See [`sys::withdraw`].
-pub(crate) fn remove(target: &Target, user: u32) -> Result {
-    sys::withdraw(&target.key(), user)
-}
-
-/// Makes a table of a file's own section, if it has one. What is found is remembered either way,
-/// but for a while if the file cannot be read. Task; sleeps.
-pub(crate) fn meet(file: &File, met: &TableState, may_read: bool) {
-    let key = FileKey::of(file);
-    if key.is_known() {
-        return;
-    }
-    let mut state = *met;
-    let rows = match own_rows(file, may_read, &mut state) {
-        Ok(rows) => rows,
-        // Not now.
-        Err(error) if error == EIO || error == ENOMEM => {
-            state.origin = Origin::Unreadable as u32;
-            None
-        }
-        Err(error) => {
-            stats::bad_section();
-            state.error = error.to_errno().unsigned_abs();
-            None
-        }
-    };
-    if rows.is_some() {
-        state.origin = Origin::Section as u32;
-    } else if state.origin == 0 {
-        state.origin = Origin::NoRows as u32;
-    }
-    // Written to meanwhile, it is met again as another one.
-    if FileKey::of(file) == key && publish(&key, state, rows).is_err() {
-        // There is no room. To make the table with each sample, for nothing, would be worse.
-        state.origin = Origin::Unreadable as u32;
-        let _ = publish(&key, state, None);
-    }
-}
-
-/// The table of a file's own section; `None` if there is none, or none that may be read here.
-fn own_rows(file: &File, may_read: bool, state: &mut TableState) -> Result<Option<KBox<Rows>>> {
-    if !may_read {
-        return Ok(None);
-    }
-    let place = match elf::section_of_file(file) {
-        Ok(place) => place,
-        Err(ElfError::Fault { .. }) => return Err(EIO),
-        Err(_) => return Ok(None),
-    };
-    if let Ok((id, len)) = elf::build_id(file) {
-        state.build_id = id;
-        state.build_id_len = len as u32;
-    }
-    let Some(place) = place else {
-        return Ok(None);
-    };
-    let len = usize::try_from(place.filesz)?;
-    if len > MAX_SECTION {
-        return Err(EFBIG);
-    }
-    let mut section = KVVec::from_elem(0u8, len, GFP_KERNEL)?;
-    file.read_into(place.offset, &mut section)
-        .map_err(|error| {
-            // The file may be shorter than it says.
-            if error == Errno::NoData.into() {
-                Errno::Malformed.into()
-            } else {
-                EIO
-            }
-        })?;
-    Rows::new(&section, place.vaddr, &[], file).map(Some)
-}
-
-fn publish(key: &FileKey, mut state: TableState, rows: Option<KBox<Rows>>) -> Result {
-    if let Some(rows) = &rows {
-        state.bytes = rows.bytes() as u64;
-        state.rows = rows.count as u64;
-    }
-    sys::publish(key, &state, rows)
 }

@@ -1,103 +1,27 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /*
- * The C side of tables by file: what tells a file from all others, what is known of which file, and
- * the device through which user space tells.
+ * Tables by file: what is known of which file. Readers in any context find it without a lock; tasks that
+ * may sleep change it under one.
  *
- * What is known is found without a lock, from any context, and changed under one, by tasks that may
- * sleep.
+ * Policy that stays in C, as it works on the list under its lock: how many tables and bytes there may be,
+ * how much of that one user may have, and which table makes way (make_room(), least_used()).
  */
 #define pr_fmt(fmt) KBUILD_MODNAME ": " fmt
 
-#include <linux/capability.h>
-#include <linux/cred.h>
-#include <linux/dcache.h>
-#include <linux/file.h>
-#include <linux/fs.h>
 #include <linux/hashtable.h>
-#include <linux/miscdevice.h>
 #include <linux/mm.h>
 #include <linux/module.h>
 #include <linux/moduleparam.h>
-#include <linux/poll.h>
+#include <linux/mutex.h>
 #include <linux/random.h>
 #include <linux/rcupdate.h>
 #include <linux/shrinker.h>
 #include <linux/siphash.h>
-#include <linux/uaccess.h>
+#include <linux/slab.h>
+#include <linux/string.h>
 #include <linux/wait.h>
 
-#include "helpers.h"
-
-/* ---- Files ---- */
-
-/*
- * Not the inode's address: it is forgotten and read anew where memory is short, and is still the
- * same file.
- */
-static void read_key(struct inode *inode, struct sfu_file_key *key)
-{
-	struct timespec64 modified = inode_get_mtime(inode);
-
-	*key = (struct sfu_file_key){
-		.number = inode->i_ino,
-		.size = i_size_read(inode),
-		.modified = modified.tv_sec,
-		.modified_nsec = modified.tv_nsec,
-		.device = inode->i_sb->s_dev,
-		.generation = inode->i_generation,
-	};
-}
-
-/* Of an overlay's file the one that is mapped. */
-static struct inode *mapped_inode(const struct file *file)
-{
-	return d_real_inode(file->f_path.dentry);
-}
-
-int sfu_file_open(int descriptor, void **file)
-{
-	struct file *found = fget_raw(descriptor);
-
-	if (!found)
-		return -EBADF;
-	if (!S_ISREG(mapped_inode(found)->i_mode)) {
-		fput(found);
-		return -EINVAL;
-	}
-	*file = found;
-	return 0;
-}
-
-void sfu_file_close(void *file)
-{
-	fput(file);
-}
-
-void sfu_file_key_of(const void *file, struct sfu_file_key *key)
-{
-	struct inode *inode = mapped_inode(file);
-	struct kstat stat = {};
-
-	/* From now on a write shows, however soon it comes. */
-	if (is_mgtime(inode))
-		fill_mg_cmtime(&stat, STATX_CTIME | STATX_MTIME, inode);
-	read_key(inode, key);
-}
-
-int sfu_file_read(void *file, uint64_t offset, void *to, unsigned int len)
-{
-	loff_t at = offset;
-	ssize_t read = offset > LLONG_MAX - len ? -EINVAL : kernel_read(file, to, len, &at);
-
-	return read == len ? 0 : read < 0 ? read : -ENODATA;
-}
-
-uint64_t sfu_vdso(void)
-{
-	return (uintptr_t)current->mm->context.vdso;
-}
-
-/* ---- What is known of files ---- */
+#include "internal.h"
 
 static unsigned int tables_mib = 128;
 module_param(tables_mib, uint, 0644);
@@ -131,12 +55,12 @@ struct table {
 
 static DEFINE_HASHTABLE(tables_by_file, 10);
 static struct table __rcu *tables[TABLES];
-uint64_t sfu_tables_given;
+uint64_t sfu_table_generation;
 /* What is published changes under it. Readers have RCU. */
 static DEFINE_MUTEX(tables_lock);
 /* Of all, and of those that are not registered; under the lock. */
 static uint64_t bytes_of_all, bytes_of_files;
-static DECLARE_WAIT_QUEUE_HEAD(requests_wait);
+DECLARE_WAIT_QUEUE_HEAD(sfu_requests_wait);
 /* Who has files may choose their numbers. */
 static siphash_key_t secret;
 
@@ -214,7 +138,7 @@ void sfu_find_table(struct sfu_mapping *mapping)
 
 	mapping->table = 0;
 	mapping->is_known = true;
-	if (!inode || !READ_ONCE(sfu_tables_given)) {
+	if (!inode || !READ_ONCE(sfu_table_generation)) {
 		mapping->is_known = !inode;
 		return;
 	}
@@ -232,9 +156,9 @@ void sfu_find_table(struct sfu_mapping *mapping)
 		mapping->table = table->number;
 }
 
-bool sfu_place_put_in(struct sfu_place *place, uint64_t number)
+bool sfu_code_range_find_table(struct sfu_code_range *place, uint64_t number)
 {
-	/* Who takes it away counts that afterwards, in sfu_tables_given. */
+	/* Who takes it away counts that afterwards, in sfu_table_generation. */
 	struct table *table = table_of_number(number);
 
 	if (!table || !table->rows)
@@ -244,10 +168,10 @@ bool sfu_place_put_in(struct sfu_place *place, uint64_t number)
 	return true;
 }
 
-bool sfu_place_is_current(const struct sfu_place *place)
+bool sfu_code_range_is_current(const struct sfu_code_range *place)
 {
 	struct table *table = place->table;
-	/* The mapping still has it, and so it is there, and is still that one: see sfu_places_enter(). */
+	/* The mapping still has it, and so it is there, and is still that one: see sfu_code_cache_enter(). */
 	const struct inode *inode = (struct inode *)(uintptr_t)place->inode;
 
 	if (place->inode != SFU_NO_FILE &&
@@ -312,7 +236,7 @@ static void withdraw(struct table *table)
 	hash_del_rcu(&table->by_file);
 	RCU_INIT_POINTER(tables[table->number % TABLES], NULL);
 	account(table, true);
-	WRITE_ONCE(sfu_tables_given, sfu_tables_given + 1);
+	WRITE_ONCE(sfu_table_generation, sfu_table_generation + 1);
 	call_rcu(&table->rcu, free_table);
 }
 
@@ -369,8 +293,8 @@ static int free_slot(void)
 	int i;
 
 	for (i = 0; i < TABLES; i++) {
-		WRITE_ONCE(sfu_tables_given, sfu_tables_given + 1);
-		if (!table_at(sfu_tables_given % TABLES))
+		WRITE_ONCE(sfu_table_generation, sfu_table_generation + 1);
+		if (!table_at(sfu_table_generation % TABLES))
 			return 0;
 	}
 	return -ENOSPC;
@@ -442,7 +366,7 @@ int sfu_table_publish(const struct sfu_file_key *key, const struct sfu_table_sta
 		ret = make_room(new);
 	}
 	if (!ret) {
-		new->number = sfu_tables_given;
+		new->number = sfu_table_generation;
 		account(new, false);
 		rcu_assign_pointer(tables[new->number % TABLES], new);
 		hash_add_rcu(tables_by_file, &new->by_file, hash_of(key));
@@ -452,7 +376,7 @@ int sfu_table_publish(const struct sfu_file_key *key, const struct sfu_table_sta
 		kfree(new->path);
 		kfree(new);
 	} else if (state->origin == SFRAME_UNWIND_NO_ROWS) {
-		wake_up_interruptible(&requests_wait);
+		wake_up_interruptible(&sfu_requests_wait);
 	}
 	return ret;
 }
@@ -516,8 +440,6 @@ int sfu_table_next(uint64_t after, struct sframe_unwind_table *next)
 	return found ? 0 : -ENOENT;
 }
 
-/* ---- Memory ---- */
-
 static struct shrinker *shrinker;
 
 static unsigned long count_objects(struct shrinker *shrinker, struct shrink_control *control)
@@ -544,15 +466,9 @@ static unsigned long scan_objects(struct shrinker *shrinker, struct shrink_contr
 	return freed >> PAGE_SHIFT ?: SHRINK_STOP;
 }
 
-/* ---- The device ---- */
-
-static int device_open(struct inode *inode, struct file *file)
-{
-	return perfmon_capable() ? 0 : -EPERM;
-}
 
 /* The want with the lowest number; it is not one any more. */
-static bool next_request(struct sframe_unwind_request *want)
+bool sfu_next_request(struct sframe_unwind_request *want)
 {
 	struct table *found;
 
@@ -582,7 +498,7 @@ static bool next_request(struct sframe_unwind_request *want)
 	return found;
 }
 
-static bool has_requests(void)
+bool sfu_has_requests(void)
 {
 	bool has = false;
 	int i;
@@ -597,69 +513,6 @@ static bool has_requests(void)
 	return has;
 }
 
-static ssize_t device_read(struct file *file, char __user *to, size_t len, loff_t *offset)
-{
-	struct sframe_unwind_request want;
-	size_t done = 0;
-
-	if (len < sizeof(want))
-		return -EINVAL;
-	while (len - done >= sizeof(want)) {
-		if (!next_request(&want)) {
-			if (done)
-				break;
-			if (file->f_flags & O_NONBLOCK)
-				return -EAGAIN;
-			if (wait_event_interruptible(requests_wait, has_requests()))
-				return -ERESTARTSYS;
-			continue;
-		}
-		if (copy_to_user(to + done, &want, sizeof(want)))
-			return done ?: -EFAULT;
-		done += sizeof(want);
-		cond_resched();
-	}
-	return done;
-}
-
-static __poll_t device_poll(struct file *file, struct poll_table_struct *wait)
-{
-	poll_wait(file, &requests_wait, wait);
-	return has_requests() ? EPOLLIN | EPOLLRDNORM : 0;
-}
-
-static long device_ioctl(struct file *file, unsigned int command, unsigned long argument)
-{
-	return sframe_unwind_control(command, argument, from_kuid(&init_user_ns, current_euid()));
-}
-
-static const struct file_operations device_operations = {
-	.owner = THIS_MODULE,
-	.open = device_open,
-	.read = device_read,
-	.poll = device_poll,
-	.unlocked_ioctl = device_ioctl,
-	.compat_ioctl = compat_ptr_ioctl,
-	.llseek = noop_llseek,
-};
-
-/* What one may do is decided when it is opened. */
-static struct miscdevice device = {
-	.minor = MISC_DYNAMIC_MINOR,
-	.name = KBUILD_MODNAME,
-	.mode = 0666,
-	.fops = &device_operations,
-};
-
-int sfu_device_start(void)
-{
-	return misc_register(&device);
-}
-
-void sfu_device_stop(void)
-{
-	misc_deregister(&device);
-}
 
 int sfu_tables_start(void)
 {

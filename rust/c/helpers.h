@@ -2,7 +2,7 @@
 /*
  * What the Rust side needs of the kernel and the `kernel` crate has no face for.
  *
- * All layouts of kernel structures stay in helpers.c: what passes here is numbers, the plain
+ * All layouts of kernel structures stay in the C files: what passes here is numbers, the plain
  * structures below, and pointers that Rust never looks behind. bindgen reads this file by
  * itself, so it includes nothing of the kernel.
  */
@@ -16,7 +16,7 @@
 #include <linux/types.h>
 #endif
 
-#include "uapi.h"
+#include "../uapi/sframe_unwind.h"
 
 /* How many counters there are room for. */
 #define SFU_COUNTERS 64
@@ -27,7 +27,7 @@
 #define SFU_NMI 2
 #define SFU_DEFERRED 3
 
-/* What C counts: tasks that were left to the kernel, and those in exec, without a stack. */
+/* The counters that C adds to: samples left to the kernel, and samples in exec, which have no stack. */
 #define SFU_LEFT_TO_KERNEL 0
 #define SFU_IN_EXEC 1
 
@@ -38,10 +38,10 @@ struct sfu_call {
 	uint64_t sp;
 	uint64_t fp;
 	const void *registers;
-	/* Where the addresses of its stack go, and for how many there is room. */
-	uint64_t *room;
+	/* The buffer for the addresses of its stack, and how many of them it has space for. */
+	uint64_t *buffer;
 	uint32_t left;
-	/* One of the above. */
+	/* SFU_TASK, SFU_IRQ, SFU_NMI or SFU_DEFERRED. */
 	uint32_t context;
 	/* Whether there may be uprobes. */
 	bool is_probed;
@@ -88,8 +88,8 @@ struct sfu_file_key {
 /* In `inode` of struct sfu_mapping: code that is of no file. */
 #define SFU_NO_FILE 1
 
-/* All code of a table: from `start` to the run-time address in front of `end`. */
-struct sfu_place {
+/* A range of code with one table: from `start` to the run-time address in front of `end`. */
+struct sfu_code_range {
 	uint64_t end;
 	uint64_t start;
 	/* The rows, and the walk that has found them to be those of the file as it is. */
@@ -100,21 +100,21 @@ struct sfu_place {
 	void *table;
 };
 
-#define SFU_PLACES 16
+#define SFU_CODE_RANGES 16
 
-/* The code that was met last, of one state of one task's mappings and of all tables; of this CPU. */
-struct sfu_places {
+/* The code cache of a CPU: the ranges used last, in one state of one task's mappings and of all tables. */
+struct sfu_code_cache {
 	uint64_t id;
 	uint64_t sequence;
 	uint64_t tables;
 	/* Another number for each walk. */
 	uint64_t walk;
 	bool busy;
-	/* By address; what there is not is at UINT64_MAX. */
-	struct sfu_place places[SFU_PLACES];
+	/* By address. An unused range starts at UINT64_MAX. */
+	struct sfu_code_range ranges[SFU_CODE_RANGES];
 };
 
-/* What is known of a file, beside its rows. */
+/* What is known of a file, besides its rows. */
 struct sfu_table_state {
 	/* Of memory, and how many rows. */
 	uint64_t bytes;
@@ -123,7 +123,7 @@ struct sfu_table_state {
 	uint64_t start;
 	uint64_t end;
 	uint32_t pid;
-	/* To whom it counts, and who but root may change it. */
+	/* The charged user, and the owner, who besides root may change it. */
 	uint32_t user;
 	uint32_t owner;
 	/* One of enum sframe_unwind_origin. */
@@ -137,59 +137,78 @@ struct sfu_table_state {
 };
 
 /*
- * Hooks. After sfu_hook_install(), sframe_unwind_wanted() is asked in place of the kernel's
- * functions and, where it says yes, one of the other two runs in their stead.
+ * bindgen sees no type of the kernel. C sees the real ones, so that hook.c can compare each replacement with
+ * the function that it replaces.
+ */
+#ifdef __BINDGEN__
+#define SFU_CHAIN void
+#define SFU_REGISTERS const void
+#define SFU_TRACE void
+#else
+struct perf_callchain_entry_ctx;
+struct pt_regs;
+struct unwind_stacktrace;
+#define SFU_CHAIN struct perf_callchain_entry_ctx
+#define SFU_REGISTERS struct pt_regs
+#define SFU_TRACE struct unwind_stacktrace
+#endif
+
+/*
+ * Hooks. After sfu_hook_install(), ftrace enters the module in place of the kernel's functions. For a task
+ * that is to be walked, sframe_unwind_immediate() or sframe_unwind_deferred() runs in their stead.
  */
 int sfu_hook_install(bool immediate, bool deferred);
 /* Returns once no hooked call is running or can start. Never returns if ftrace refuses. */
 void sfu_hook_remove(void);
 
 /*
- * Whether the current task, which has a mm, has rows; asked where no verdict was kept. NMI, IRQ or
- * task, preemption off; must not sleep.
+ * Whether the current task, which has a mm, has rows; asked where the decision cache does not know. NMI, IRQ
+ * or task, preemption off; must not sleep.
  */
 bool sframe_unwind_wanted(void);
 /* Replaces perf_callchain_user(). NMI, IRQ or task; must not sleep. */
-void sframe_unwind_immediate(void *entry, const void *regs);
+void sframe_unwind_immediate(SFU_CHAIN *chain, SFU_REGISTERS *regs);
 /* Replaces unwind_user(). Task; may sleep. */
-int sframe_unwind_deferred(void *trace, unsigned int max_entries);
+int sframe_unwind_deferred(SFU_TRACE *trace, unsigned int max_entries);
 
-/* What such a call begins with; and that it ends, with so many addresses in its room. Any context. */
-void sfu_immediate_enter(void *entry, const void *regs, struct sfu_call *call);
-void sfu_immediate_leave(void *entry, unsigned int count);
+/* Describes a call of perf_callchain_user() in `call`. Any context. */
+void sfu_immediate_enter(SFU_CHAIN *chain, SFU_REGISTERS *regs, struct sfu_call *call);
+/* Ends that call, with `count` addresses in the buffer of `call`. */
+void sfu_immediate_leave(SFU_CHAIN *chain, unsigned int count);
 /*
- * The same. Between these two the task may sleep and sfu_hook_remove() waits for it; the result of the
- * first is for the second.
+ * Describes a call of unwind_user() in `call`. Until sfu_deferred_leave(), which takes the returned token, the
+ * task may sleep and sfu_hook_remove() waits for it.
  */
-int sfu_deferred_enter(void *trace, unsigned int max_entries, struct sfu_call *call);
-void sfu_deferred_leave(void *trace, unsigned int count, int token);
+int sfu_deferred_enter(SFU_TRACE *trace, unsigned int max_entries, struct sfu_call *call);
+void sfu_deferred_leave(SFU_TRACE *trace, unsigned int count, int token);
 
 /*
- * The register of this DWARF number, of `regs`, a struct pt_regs of user space; any context. False
+ * Reads the register of this DWARF number from `regs`, a struct pt_regs of user space; any context. False
  * if there is no such register.
  */
 bool sfu_register(const void *regs, unsigned int number, uint64_t *value);
-/* Whether `regs`, the same, are of a task in the system call that ends a signal's handler. */
+/* Whether `regs`, a struct pt_regs of user space, is of a task in the system call rt_sigreturn. Any context. */
 bool sfu_in_sigreturn(const void *regs);
 
 /*
- * Uprobes of the current task; any context. The address of the instruction under a uprobe that is
- * about to be run by other means than at the user's PC, which is `pc`, else `pc`; and the return
- * address that a uretprobe took from the stack at `slot`, if one did.
+ * Uprobes of the current task; any context. sfu_uprobe_orig_pc() returns the address of the probed
+ * instruction if the task, whose user PC is `pc`, runs it out of line or is about to; else `pc`.
+ * sfu_uretprobe_orig_ra() gives the return address that a uretprobe took from the stack at `slot`.
  */
-uint64_t sfu_in_line(uint64_t pc);
-bool sfu_taken_by_uretprobe(uint64_t slot, uint64_t *address);
+uint64_t sfu_uprobe_orig_pc(uint64_t pc);
+bool sfu_uretprobe_orig_ra(uint64_t slot, uint64_t *address);
 
 /*
- * The places of this CPU, for the current task, until sfu_places_leave(); any context. Between these
- * two nothing may sleep, and only there may the rows of places be used. NULL if they cannot be had
- * here: the mappings are changing, or a walk was interrupted that has them.
+ * Gives the code cache of this CPU to the caller, for the current task, until sfu_code_cache_leave(); any
+ * context. Between the two calls the caller may not sleep, and only there may it use the rows of ranges.
+ * NULL if the mappings are changing, or if this interrupted a walk that has the cache.
  */
-struct sfu_places *sfu_places_enter(void);
-void sfu_places_leave(struct sfu_places *places);
-/* Between the same two: puts in what a number stands for, if it does; and whether a file is what it was. */
-bool sfu_place_put_in(struct sfu_place *place, uint64_t number);
-bool sfu_place_is_current(const struct sfu_place *place);
+struct sfu_code_cache *sfu_code_cache_enter(void);
+void sfu_code_cache_leave(struct sfu_code_cache *cache);
+/* Between those two calls: puts the table of this number into a range; false if the table is gone. */
+bool sfu_code_range_find_table(struct sfu_code_range *place, uint64_t number);
+/* Between those two calls: whether the file of a range is the one that its table was made for. */
+bool sfu_code_range_is_current(const struct sfu_code_range *place);
 
 /*
  * User memory; any context. Between these two no fault is served, and if the first says so
@@ -198,18 +217,18 @@ bool sfu_place_is_current(const struct sfu_place *place);
  */
 bool sfu_peek_enter(uint64_t address);
 void sfu_peek_leave(void);
-/* The same for any that cannot call those. Checks the address; never faults in. 0 or -EFAULT. */
+/* Reads user memory in any context. Checks the address; never faults in. 0 or -EFAULT. */
 int sfu_read_user(void *to, uint64_t address, unsigned int len);
 /*
- * Task that may sleep, between the same two. Faults the bytes in; holds the module meanwhile. 0 or a
- * negative error.
+ * Faults bytes in. Task that may sleep, between sfu_peek_enter() and sfu_peek_leave(); holds the module
+ * meanwhile. 0 or a negative error.
  */
 int sfu_fault_in(uint64_t address, unsigned int len);
 /* Any context. Asks the worker to fault in the page of the current task; may forget to. */
 bool sfu_queue_fault_in(uint64_t address);
-int sfu_faults_start(void);
+int sfu_worker_start(void);
 /* Task. After the hooks are gone. */
-void sfu_faults_stop(void);
+void sfu_worker_stop(void);
 
 /*
  * Mappings of the current task, without its locks; any context. 0, -ENOENT if there is none, or
@@ -218,7 +237,10 @@ void sfu_faults_stop(void);
 int sfu_find_mapping(uint64_t address, struct sfu_mapping *mapping);
 /* The next executable mapping of a file that ends above `address`; looks at `limit` mappings. */
 int sfu_next_executable(uint64_t address, unsigned int limit, struct sfu_mapping *mapping);
-/* What tells two states of the current task's mappings apart: never the same pair again. */
+/*
+ * Tells two states of the current task's mappings, and of all tables, apart. `id` is of the mm, and no other
+ * mm has it. `sequence` has 32 bits of mm_lock_seq and 32 bits of the table generation, so it repeats.
+ */
 void sfu_mappings_version(uint64_t *id, uint64_t *sequence);
 
 /* Remembers, per CPU, whether there are rows in a state of mappings; preemption off. */
@@ -258,17 +280,17 @@ void sframe_unwind_free_rows(void *rows);
  */
 void sfu_find_table(struct sfu_mapping *mapping);
 const void *sfu_table_rows(uint64_t number);
-/* Is another one when there are more tables, or fewer. Any context; READ_ONCE(). */
-extern uint64_t sfu_tables_given;
+/* The table generation: changes when a table is added or removed. Any context; READ_ONCE(). */
+extern uint64_t sfu_table_generation;
 bool sfu_is_known(const struct sfu_file_key *key);
 
 /* Any context. Asks the worker to look at the file mapped at an address of the current task. */
 bool sfu_queue_file(uint64_t address);
 /*
- * The worker met this file, whose reads end by themselves if `may_read`; `met` says where. Task;
- * sleeps.
+ * The worker looks at a file that was seen in a stack. `may_read`: its file system is trusted. `seen`: where
+ * the file was seen. Task; sleeps.
  */
-void sframe_unwind_meet(void *file, const struct sfu_table_state *met, bool may_read);
+void sframe_unwind_index_file(void *file, const struct sfu_table_state *seen, bool may_read);
 
 /* The device. Task; sleeps. `user` is the effective one in the initial user namespace. */
 int sfu_device_start(void);

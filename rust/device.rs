@@ -53,7 +53,7 @@ pub(crate) fn control(command: u32, argument: usize, user: u32) -> Result {
         sys::COMMAND_LIST => {
             let mut table: TableInfo = read(argument)?;
             let size = table.size;
-            sys::next_table(table.number, &mut table)?;
+            tables::next_table(table.number, &mut table)?;
             table.size = size;
             write(argument, &table)
         }

@@ -19,6 +19,7 @@ typedef int32_t __s32;
 typedef uint8_t __u8;
 typedef int8_t __s8;
 #else
+#include <linux/ioctl.h>
 #include <linux/types.h>
 #endif
 
@@ -137,12 +138,24 @@ struct sframe_unwind_request {
 	__u8 path[256];
 };
 
-/* _IOW('S', 0x80, struct sframe_unwind_add), and the same 0x81, which takes no section. */
-#define SFRAME_UNWIND_ADD 0x40285380
-#define SFRAME_UNWIND_REMOVE 0x40285381
-/* _IOWR('S', 0x82, struct sframe_unwind_table): ENOENT if there is none. */
-#define SFRAME_UNWIND_LIST 0xc0505382
-/* _IOWR('S', 0x83, struct sframe_unwind_counter): ENOENT if there is none. */
-#define SFRAME_UNWIND_STATS 0xc0305383
+/* The numbers of the commands of ioctl(). */
+#define SFRAME_UNWIND_NR_ADD 0x80
+#define SFRAME_UNWIND_NR_REMOVE 0x81
+#define SFRAME_UNWIND_NR_LIST 0x82
+#define SFRAME_UNWIND_NR_STATS 0x83
+
+/*
+ * The commands. The kernel matches their type and number alone: a structure may grow, and its first field
+ * tells the size of the one that was given.
+ */
+#define SFRAME_UNWIND_TYPE 'S'
+/* Adds rows for a file, in place of those that were added before. */
+#define SFRAME_UNWIND_ADD _IOW(SFRAME_UNWIND_TYPE, SFRAME_UNWIND_NR_ADD, struct sframe_unwind_add)
+/* Removes the rows of a file; takes no section. ENOENT if there are none. */
+#define SFRAME_UNWIND_REMOVE _IOW(SFRAME_UNWIND_TYPE, SFRAME_UNWIND_NR_REMOVE, struct sframe_unwind_add)
+/* Tells what is known of the next file. ENOENT if there is none. */
+#define SFRAME_UNWIND_LIST _IOWR(SFRAME_UNWIND_TYPE, SFRAME_UNWIND_NR_LIST, struct sframe_unwind_table)
+/* Reads the next counter. ENOENT if there is none. */
+#define SFRAME_UNWIND_STATS _IOWR(SFRAME_UNWIND_TYPE, SFRAME_UNWIND_NR_STATS, struct sframe_unwind_counter)
 
 #endif

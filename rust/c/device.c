@@ -1,0 +1,98 @@
+// SPDX-License-Identifier: GPL-2.0-only
+/*
+ * /dev/sframe_unwind: who may open it, and how requests are read. What an ioctl asks for is done in Rust
+ * (rust/device.rs). The device is in C because the `kernel` crate's MiscDevice has no poll().
+ */
+#define pr_fmt(fmt) KBUILD_MODNAME ": " fmt
+
+#include <linux/capability.h>
+#include <linux/compat.h>
+#include <linux/cred.h>
+#include <linux/fs.h>
+#include <linux/miscdevice.h>
+#include <linux/module.h>
+#include <linux/poll.h>
+#include <linux/sched.h>
+#include <linux/uaccess.h>
+#include <linux/wait.h>
+
+#include "internal.h"
+
+/* What is passed has the same size and layout for every program; a structure only ever grows. */
+static_assert(sizeof(struct sframe_unwind_add) == 40);
+static_assert(sizeof(struct sframe_unwind_extra_row) == 24);
+static_assert(sizeof(struct sframe_unwind_table) == 80);
+static_assert(sizeof(struct sframe_unwind_counter) == 48);
+static_assert(sizeof(struct sframe_unwind_request) == 352);
+
+static int device_open(struct inode *inode, struct file *file)
+{
+	return perfmon_capable() ? 0 : -EPERM;
+}
+
+static ssize_t device_read(struct file *file, char __user *to, size_t len, loff_t *offset)
+{
+	struct sframe_unwind_request want;
+	size_t done = 0;
+
+	if (len < sizeof(want))
+		return -EINVAL;
+	while (len - done >= sizeof(want)) {
+		if (!sfu_next_request(&want)) {
+			if (done)
+				break;
+			if (file->f_flags & O_NONBLOCK)
+				return -EAGAIN;
+			if (wait_event_interruptible(sfu_requests_wait, sfu_has_requests()))
+				return -ERESTARTSYS;
+			continue;
+		}
+		if (copy_to_user(to + done, &want, sizeof(want)))
+			return done ?: -EFAULT;
+		done += sizeof(want);
+		cond_resched();
+	}
+	return done;
+}
+
+static __poll_t device_poll(struct file *file, struct poll_table_struct *wait)
+{
+	poll_wait(file, &sfu_requests_wait, wait);
+	return sfu_has_requests() ? EPOLLIN | EPOLLRDNORM : 0;
+}
+
+static long device_ioctl(struct file *file, unsigned int command, unsigned long argument)
+{
+	/* The size in the command is that of the caller's header: the structure itself says how long it is. */
+	if (_IOC_TYPE(command) != SFRAME_UNWIND_TYPE)
+		return -ENOTTY;
+	return sframe_unwind_control(_IOC_NR(command), argument, from_kuid(&init_user_ns, current_euid()));
+}
+
+static const struct file_operations device_operations = {
+	.owner = THIS_MODULE,
+	.open = device_open,
+	.read = device_read,
+	.poll = device_poll,
+	.unlocked_ioctl = device_ioctl,
+	.compat_ioctl = compat_ptr_ioctl,
+	.llseek = noop_llseek,
+};
+
+/* What one may do is decided when it is opened. */
+static struct miscdevice device = {
+	.minor = MISC_DYNAMIC_MINOR,
+	.name = KBUILD_MODNAME,
+	.mode = 0666,
+	.fops = &device_operations,
+};
+
+int sfu_device_start(void)
+{
+	return misc_register(&device);
+}
+
+void sfu_device_stop(void)
+{
+	misc_deregister(&device);
+}

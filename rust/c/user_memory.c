@@ -1,0 +1,62 @@
+// SPDX-License-Identifier: GPL-2.0-only
+/*
+ * Reads of the current task's memory: reads that fail where a page is missing, in any context, and reads
+ * that wait for the page, in a task that may sleep.
+ */
+#define pr_fmt(fmt) KBUILD_MODNAME ": " fmt
+
+#include <linux/module.h>
+#include <linux/pagemap.h>
+#include <linux/preempt.h>
+#include <linux/uaccess.h>
+
+#include "internal.h"
+
+/*
+ * Whether this may be in the midst of a change of address spaces, which no interrupt is let into: then
+ * the memory that is there may be another task's, and copy_from_user_nofault() alone finds out.
+ */
+static bool may_be_changing(void)
+{
+	return in_nmi() || (!in_hardirq() && irqs_disabled());
+}
+
+static noinline bool is_readable(uint64_t address)
+{
+	uint8_t byte;
+
+	return !copy_from_user_nofault(&byte, (const void __user *)address, sizeof(byte));
+}
+
+bool sfu_peek_enter(uint64_t address)
+{
+	pagefault_disable();
+	return !may_be_changing() || is_readable(address);
+}
+
+void sfu_peek_leave(void)
+{
+	pagefault_enable();
+}
+
+int sfu_read_user(void *to, uint64_t address, unsigned int len)
+{
+	return copy_from_user_nofault(to, (const void __user *)address, len) ? -EFAULT : 0;
+}
+
+int sfu_fault_in(uint64_t address, unsigned int len)
+{
+	size_t left;
+
+	/*
+	 * A fault may last for ever (userfaultfd, FUSE). With the module held, rmmod says EBUSY at
+	 * once instead of waiting for it.
+	 */
+	if (!try_module_get(THIS_MODULE))
+		return -ESHUTDOWN;
+	pagefault_enable();
+	left = fault_in_readable((const char __user *)address, len);
+	pagefault_disable();
+	module_put(THIS_MODULE);
+	return left ? -EFAULT : 0;
+}

@@ -1,0 +1,78 @@
+// SPDX-License-Identifier: GPL-2.0-only
+/*
+ * Registers and uprobes of an x86-64 task: what depends on the architecture and needs the kernel's
+ * layouts. x86.h has the part that the hook's handler needs in line.
+ */
+#define pr_fmt(fmt) KBUILD_MODNAME ": " fmt
+
+#include <linux/ptrace.h>
+#include <linux/sched.h>
+#include <linux/uprobes.h>
+
+#include "internal.h"
+
+bool sfu_in_sigreturn(const void *regs)
+{
+	return ((const struct pt_regs *)regs)->orig_ax == __NR_rt_sigreturn;
+}
+
+bool sfu_register(const void *regs, unsigned int number, uint64_t *value)
+{
+	/* In DWARF's order, of the psABI. */
+	static const unsigned char places[] = {
+		offsetof(struct pt_regs, ax),  offsetof(struct pt_regs, dx),
+		offsetof(struct pt_regs, cx),  offsetof(struct pt_regs, bx),
+		offsetof(struct pt_regs, si),  offsetof(struct pt_regs, di),
+		offsetof(struct pt_regs, bp),  offsetof(struct pt_regs, sp),
+		offsetof(struct pt_regs, r8),  offsetof(struct pt_regs, r9),
+		offsetof(struct pt_regs, r10), offsetof(struct pt_regs, r11),
+		offsetof(struct pt_regs, r12), offsetof(struct pt_regs, r13),
+		offsetof(struct pt_regs, r14), offsetof(struct pt_regs, r15),
+	};
+
+	if (number >= ARRAY_SIZE(places))
+		return false;
+	*value = *(const unsigned long *)(regs + places[number]);
+	return true;
+}
+
+/* More than the kernel lets a task have. */
+#define URETPROBES 128
+
+/*
+ * All of this is written by the task itself, in an order that lets an interrupt see it whole, and
+ * freed by it too, or after a grace period.
+ */
+uint64_t sfu_uprobe_orig_pc(uint64_t pc)
+{
+	const struct uprobe_task *utask = READ_ONCE(current->utask);
+	uint64_t offset;
+
+	if (!utask || !READ_ONCE(utask->active_uprobe))
+		/* The breakpoint was met, and what will go back behind it is yet to come. */
+		return test_thread_flag(TIF_UPROBE) ? pc - UPROBE_SWBP_INSN_SIZE : pc;
+	offset = pc - READ_ONCE(utask->xol_vaddr);
+	return offset < UPROBE_XOL_SLOT_BYTES ? READ_ONCE(utask->vaddr) + offset : pc;
+}
+
+bool sfu_uretprobe_orig_ra(uint64_t slot, uint64_t *address)
+{
+	const struct uprobe_task *utask = READ_ONCE(current->utask);
+	const struct return_instance *instance;
+	bool found = false;
+	int limit = URETPROBES;
+
+	if (!utask)
+		return false;
+	rcu_read_lock();
+	for (instance = READ_ONCE(utask->return_instances); instance && limit; limit--) {
+		if (READ_ONCE(instance->stack) == slot) {
+			*address = READ_ONCE(instance->orig_ret_vaddr);
+			found = true;
+			break;
+		}
+		instance = READ_ONCE(instance->next);
+	}
+	rcu_read_unlock();
+	return found;
+}

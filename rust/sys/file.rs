@@ -1,0 +1,102 @@
+// SPDX-License-Identifier: GPL-2.0-only
+
+//! Open files, and the keys that tell files apart.
+//!
+//! C side: `rust/c/files.c`.
+
+use super::bindings;
+use kernel::{
+    error::to_result,
+    ffi::{
+        c_uint,
+        c_void, //
+    },
+    prelude::*, //
+};
+
+/// An open file, for no longer than a call of the task that has it open, or of the worker. Task;
+/// may sleep.
+pub(crate) struct File {
+    file: *mut c_void,
+    is_borrowed: bool,
+}
+
+impl File {
+    /// A file that somebody else has open.
+    ///
+    /// # Safety
+    ///
+    /// `file` points to an open `struct file`, and stays open for as long as the result lives.
+    pub(crate) const unsafe fn borrowed(file: *mut c_void) -> Self {
+        Self {
+            file,
+            is_borrowed: true,
+        }
+    }
+
+    /// The regular file of a descriptor.
+    pub(crate) fn open(descriptor: i32) -> Result<Self> {
+        let mut file = core::ptr::null_mut();
+        // SAFETY: `file` is a local variable.
+        to_result(unsafe { bindings::sfu_file_open(descriptor, &mut file) })?;
+        Ok(Self {
+            file,
+            is_borrowed: false,
+        })
+    }
+
+    /// Reads bytes at an offset, in bytes: all, or none.
+    pub(crate) fn read_into(&self, offset: u64, bytes: &mut [u8]) -> Result {
+        let len = c_uint::try_from(bytes.len())?;
+        // SAFETY: `self.file` is an open file as long as `self` lives, and `bytes` are `len` bytes.
+        to_result(unsafe {
+            bindings::sfu_file_read(self.file, offset, bytes.as_mut_ptr().cast(), len)
+        })
+    }
+}
+
+impl Drop for File {
+    fn drop(&mut self) {
+        if !self.is_borrowed {
+            // SAFETY: It is not borrowed, so `open` has opened it, and nobody else closes it.
+            unsafe { bindings::sfu_file_close(self.file) };
+        }
+    }
+}
+
+/// The key of a file: tells the file, as it is now, from all others.
+#[derive(Clone, Copy)]
+pub(crate) struct FileKey(pub(crate) bindings::sfu_file_key);
+
+impl FileKey {
+    /// The key of a file. Task; may sleep. A later write to the file changes the key.
+    pub(crate) fn of(file: &File) -> Self {
+        let mut key = Self::vdso();
+        // SAFETY: `file.file` is an open file as long as `file` lives, and `key` is a local variable.
+        unsafe { bindings::sfu_file_key_of(file.file, &mut key.0) };
+        key
+    }
+
+    /// The key of the vDSO, which is no file.
+    pub(crate) fn vdso() -> Self {
+        Self(Default::default())
+    }
+
+    /// Whether anything is known of it. Any context.
+    pub(crate) fn is_known(&self) -> bool {
+        // SAFETY: `self.0` is a valid `struct sfu_file_key` for the whole call.
+        unsafe { bindings::sfu_is_known(&self.0) }
+    }
+}
+
+impl PartialEq for FileKey {
+    fn eq(&self, other: &Self) -> bool {
+        let parts = |key: &bindings::sfu_file_key| {
+            (
+                (key.number, key.device, key.generation),
+                (key.size, key.modified, key.modified_nsec),
+            )
+        };
+        parts(&self.0) == parts(&other.0)
+    }
+}

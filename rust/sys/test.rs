@@ -1,0 +1,35 @@
+// SPDX-License-Identifier: GPL-2.0-only
+
+//! User memory for KUnit tests.
+//!
+//! C side: `rust/c/kunit.c`.
+
+use super::bindings;
+use kernel::{
+    error::to_result,
+    ffi::c_uint,
+    prelude::*, //
+};
+
+/// Maps `len` bytes of user memory for the running test, and returns their run-time address.
+pub(crate) fn map(len: u64, executable: bool) -> Result<u64> {
+    // SAFETY: Called from a KUnit test, in a task.
+    let address = unsafe { bindings::sfu_test_map(len, executable) };
+    match u64::try_from(address) {
+        Ok(address) if address != 0 => Ok(address),
+        _ => Err(ENOMEM),
+    }
+}
+
+/// Takes user memory of the running test away.
+pub(crate) fn unmap(address: u64, len: u64) -> Result {
+    // SAFETY: It only unmaps user memory of the test's own.
+    to_result(unsafe { bindings::sfu_test_unmap(address, len) })
+}
+
+/// Writes to user memory of the running test.
+pub(crate) fn write(address: u64, bytes: &[u8]) -> Result {
+    let len = c_uint::try_from(bytes.len())?;
+    // SAFETY: `bytes` are `len` bytes; the C side checks the user address.
+    to_result(unsafe { bindings::sfu_test_write(address, bytes.as_ptr().cast(), len) })
+}

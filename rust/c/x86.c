@@ -8,6 +8,7 @@
 #include <linux/ptrace.h>
 #include <linux/sched.h>
 #include <linux/uprobes.h>
+#include <linux/unistd.h>
 
 #include "internal.h"
 

@@ -11,7 +11,8 @@ import tempfile
 import unittest
 from unittest import mock
 
-import judge
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "lib"))
+import judge  # pylint: disable=wrong-import-position
 
 # main calls run; run calls walk, which calls itself twice; walk calls leaf.
 CHAIN = """\

@@ -6,7 +6,7 @@
  * of calls the current function was reached: it holds the number of a node in
  * a tree whose nodes are (parent, return address, function). perf stores r12
  * with every sample (--user-regs=r12), next to the stack that the unwinder
- * reported, so a judge can compare the two (tests/judge.py).
+ * reported, so a judge can compare the two (tests/lib/judge.py).
  *
  * Rules for a program:
  *  - every file includes this header first, every function is CHAINED and

@@ -2,7 +2,7 @@
 # shellcheck shell=bash
 #
 # What the guest's test scripts share. They print TAP lines, `ok - NAME` and `not ok - NAME`, with
-# what went wrong behind `#`. Recordings are left in /share for tests/verdicts, which judges them
+# what went wrong behind `#`. Recordings are left in /share for tests/lib/verdicts.py, which judges them
 # at the host's speed.
 
 # On a file system whose pages the module's worker brings in; the guest's root is not one.

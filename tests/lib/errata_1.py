@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """Turn the .sframe of ELF files into version 2 errata 1, in place.
 
-usage: errata-1 FILE...
+usage: errata_1.py FILE...
 
 Binutils up to 2.44 count start addresses from the section; from 2.45 on, and in clang, they count
 from their own fields, and a flag says so. Nothing else is different, so a file of the one is made
@@ -35,7 +35,7 @@ def convert(path):
                 continue
             magic, version, flags = struct.unpack_from("<HBB", data, at)
             if (magic, version, flags & (SORTED | PCREL)) != (0xdee2, 2, SORTED):
-                sys.exit(f"errata-1: {path}: not as Debian 13's linker writes it: {data[at:at + 4].hex()}")
+                sys.exit(f"errata_1.py: {path}: not as Debian 13's linker writes it: {data[at:at + 4].hex()}")
             data[at + 3] |= PCREL
             count, _, _, offset, _ = struct.unpack_from("<IIIII", data, at + 8)
             first = 28 + data[at + 7] + offset
@@ -46,5 +46,6 @@ def convert(path):
         file.write(data)
 
 
-for path in sys.argv[1:]:
-    convert(path)
+if __name__ == "__main__":
+    for argument in sys.argv[1:]:
+        convert(argument)

@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """Check that a walk needs little stack.
 
-usage: check-stack OBJECT LIMIT ENTRY...
+usage: check_stack.py OBJECT LIMIT ENTRY...
 
 Adds up, over the calls within OBJECT, what each function takes of the stack, and fails if the
 deepest chain from any ENTRY needs more than LIMIT bytes. What the kernel's own functions need is
@@ -56,7 +56,7 @@ def read(path):
 def deepest(name, size, callees, above=()):
     """The chain of functions from NAME that needs most, and its bytes."""
     if name in above:
-        sys.exit(f"check-stack: {' -> '.join(above + (name,))} is a recursion")
+        sys.exit(f"check_stack.py: {' -> '.join(above + (name,))} is a recursion")
     best, most = (), 0
     for callee in callees[name] - {name}:
         if callee in size:
@@ -72,7 +72,7 @@ def main():
     failed = False
     for entry in entries:
         if entry not in size:
-            sys.exit(f"check-stack: {path} has no function {entry}")
+            sys.exit(f"check_stack.py: {path} has no function {entry}")
         chain, need = deepest(entry, size, callees)
         print(f"{entry}: {need} bytes of {limit}")
         for name, own in chain:

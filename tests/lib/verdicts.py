@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """Judge what tests/guest/* left in a directory; prints TAP lines.
 
-usage: verdicts DIRECTORY KERNEL
+usage: verdicts.py DIRECTORY KERNEL
 
 DIRECTORY/cases has a line for each recording: its name and by what verdict it is judged. On the
 debug kernel programs take long to start, and so do the pages that are missing at first: there fewer
@@ -13,8 +13,7 @@ import itertools
 import os
 import sys
 
-sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
-import judge  # pylint: disable=wrong-import-position
+import judge
 
 
 def known(count):

@@ -5,7 +5,7 @@
 import os
 import sys
 
-sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "../../tests"))
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "../../tests/lib"))
 import judge  # pylint: disable=wrong-import-position
 
 SAMPLES = 500  # at least, of each recording

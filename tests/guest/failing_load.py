@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """Load the module again and again, each time with another one of its allocations failing.
 
-usage: failing-load MODULE HOW-MANY
+usage: failing_load.py MODULE HOW-MANY
 
 The module's own come last, so it is the last HOW-MANY that fail, one by one. Whatever the load then
 comes to, nothing may be left of it. Needs a kernel with CONFIG_FAILSLAB.

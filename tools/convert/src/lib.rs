@@ -73,14 +73,16 @@ pub enum Error {
 impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Error::NotElf(error) => write!(f, "no ELF file that can be read: {error}"),
-            Error::Machine => f.write_str("not for AMD64, and only that is converted"),
-            Error::NoCode => f.write_str("no code of it is loaded: is it an object file?"),
+            Error::NotElf(error) => write!(f, "not a readable ELF file: {error}"),
+            Error::Machine => f.write_str("not for AMD64: only AMD64 files can be converted"),
+            Error::NoCode => f.write_str("no loadable code (an object file?)"),
             Error::NoTable => f.write_str(
-                "there is nothing to make rows of: no .eh_frame, and not what Go 1.20 and later have",
+                "no unwind information: neither .eh_frame nor the pclntab of Go 1.20 or later",
             ),
-            Error::Broken(error) => write!(f, ".eh_frame is broken: {error}"),
-            Error::TooLarge => f.write_str("more than one section can hold"),
+            Error::Broken(error) => write!(f, ".eh_frame is invalid: {error}"),
+            Error::TooLarge => {
+                f.write_str("too many rows or too large an address range for one SFrame section")
+            }
         }
     }
 }

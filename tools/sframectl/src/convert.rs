@@ -15,8 +15,8 @@ use std::{
 };
 
 use convert::{
-    Report,
-    Unsaid, //
+    DropReason,
+    Report, //
 };
 use serde::Serialize;
 
@@ -92,23 +92,23 @@ pub(crate) fn run(
 }
 
 fn as_json(file: &Path, section: &Path, report: &Report, len: usize) -> String {
-    let rows_dropped = |(why, (rows, code_bytes)): (&Unsaid, &(u64, u64))| {
+    let rows_dropped = |(reason, (rows, code_bytes)): (&DropReason, &(u64, u64))| {
         let (rows, code_bytes) = (*rows, *code_bytes);
-        (why.name(), Dropped { rows, code_bytes })
+        (reason.name(), Dropped { rows, code_bytes })
     };
     let converted = Converted {
         file,
         section,
         eh_frame_bytes: report.eh_frame,
         eh_frame_rows: report.rows,
-        rows_encoded: report.said,
+        rows_encoded: report.encoded,
         section_bytes: len,
         section_functions: report.functions,
         section_functions_flexible: report.flexible,
         section_rows: report.section_rows,
         extra_rows: report.extra_rows,
-        analyzed_code_bytes: report.by_code,
-        rows_dropped: report.unsaid.iter().map(rows_dropped).collect(),
+        analyzed_code_bytes: report.analyzed_code,
+        rows_dropped: report.dropped.iter().map(rows_dropped).collect(),
     };
     let text = serde_json::to_string(&converted).expect("numbers and names are JSON");
     text + "\n"
@@ -117,13 +117,13 @@ fn as_json(file: &Path, section: &Path, report: &Report, len: usize) -> String {
 fn as_text(file: &Path, report: &Report, len: usize) -> String {
     let share = match report.rows {
         0 => 100.0,
-        rows => 100.0 * report.said as f64 / rows as f64,
+        rows => 100.0 * report.encoded as f64 / rows as f64,
     };
     let mut text = format!(
         "{}: {} of {} rows encoded ({share:.2} %), in {} functions ({} flexible) with {} rows\n\
          {len} bytes; .eh_frame has {}\n",
         file.display(),
-        report.said,
+        report.encoded,
         report.rows,
         report.functions,
         report.flexible,
@@ -134,16 +134,16 @@ fn as_text(file: &Path, report: &Report, len: usize) -> String {
         writeln!(text, "{} extra rows", report.extra_rows)
             .expect("writing to a string does not fail");
     }
-    if report.by_code != 0 {
+    if report.analyzed_code != 0 {
         writeln!(
             text,
             "{} bytes of code without an .eh_frame entry: rows from their instructions",
-            report.by_code
+            report.analyzed_code
         )
         .expect("writing to a string does not fail");
     }
-    for (why, (rows, bytes)) in &report.unsaid {
-        let reason = explain(*why);
+    for (reason, (rows, bytes)) in &report.dropped {
+        let reason = explain(*reason);
         writeln!(
             text,
             "dropped: {rows} rows, for {bytes} bytes of code: {reason}"
@@ -153,18 +153,18 @@ fn as_text(file: &Path, report: &Report, len: usize) -> String {
     text
 }
 
-fn explain(why: Unsaid) -> &'static str {
-    match why {
-        Unsaid::CfaOfMemory => {
+fn explain(reason: DropReason) -> &'static str {
+    match reason {
+        DropReason::CfaFromMemory => {
             "the CFA is computed from a value in memory in a form that no row supports"
         }
-        Unsaid::CfaExpression => "the CFA is an unsupported expression",
-        Unsaid::ReturnAddress => "no row can encode the return address's location",
-        Unsaid::FramePointer => {
+        DropReason::CfaExpression => "the CFA is an unsupported expression",
+        DropReason::ReturnAddress => "no row can encode the return address's location",
+        DropReason::FramePointer => {
             "no row can encode the frame pointer's location, or it is undefined"
         }
-        Unsaid::StackPointer => "the caller's stack pointer is not the CFA",
-        Unsaid::Offset => "an offset exceeds 32 bits",
-        Unsaid::Entry => "the .eh_frame entry is invalid from there on",
+        DropReason::StackPointer => "the caller's stack pointer is not the CFA",
+        DropReason::OffsetTooLarge => "an offset exceeds 32 bits",
+        DropReason::InvalidEntry => "the .eh_frame entry is invalid from there on",
     }
 }

@@ -12,7 +12,7 @@ use std::{
     sync::OnceLock, //
 };
 
-use convert::Owned;
+use convert::OwnedTable;
 use object::{
     Object,
     ObjectSection, //
@@ -228,7 +228,7 @@ fn ask_all<S: Source>(bytes: &S, len: u64, pcs: &[u64], reads: impl Fn() -> u64)
     };
     assert!(u64::from(section.end()) <= len);
     let _ = section.verify(bytes);
-    let table = Owned::of(bytes, &section, &[], NO_CODE, |_, _| true, 20);
+    let table = OwnedTable::of(bytes, &section, &[], NO_CODE, |_, _| true, 20);
     let mut interesting = pcs.to_vec();
     for function in section.functions(bytes).flatten().take(100) {
         interesting.extend([
@@ -374,7 +374,7 @@ proptest! {
         }
         // Each row's rule may be another one; number 0 is none.
         let most = 1 + models.iter().map(|model| model.rows.len()).sum::<usize>();
-        let table = Owned::of(&watched, &read, &[], NO_CODE, |_, _| true, most).unwrap();
+        let table = OwnedTable::of(&watched, &read, &[], NO_CODE, |_, _| true, most).unwrap();
         for pc in pcs {
             let expected = models
                 .iter()

@@ -21,8 +21,8 @@ use std::{
 use convert::{
     Code,
     Converted,
-    Owned,
-    MAX_BEGINNING, //
+    OwnedTable,
+    MAX_ENTRY_POINT, //
 };
 use object::{
     Object,
@@ -155,7 +155,7 @@ fn agree(path: &str) -> (f64, f64) {
 
     // The table that the module makes of it says the same, and what is beside it.
     let code = Code::of(file.bytes).unwrap();
-    let owned = Owned::new(bytes, &converted.extra_rows, &code).unwrap();
+    let owned = OwnedTable::new(bytes, &converted.extra_rows, &code).unwrap();
     let table = owned.table();
     let mut addresses = BTreeSet::new();
     for function in section.functions(bytes) {
@@ -230,7 +230,7 @@ fn agree(path: &str) -> (f64, f64) {
                 }
                 (None, _) => {}
                 // What a program begins with has no entry, if it is written by hand.
-                (Some(None), Err(_)) if pc.wrapping_sub(entry) < MAX_BEGINNING => same += 1,
+                (Some(None), Err(_)) if pc.wrapping_sub(entry) < MAX_ENTRY_POINT => same += 1,
                 // What the code tells where nothing else does is looked at below.
                 (Some(Some(_)), Err(_)) if matches!(unwinder.row(file, pc), Err(Why::NoEntry)) => {
                     same += 1;
@@ -271,7 +271,7 @@ fn code_agrees(path: &str) -> u64 {
     let bytes = std::fs::read(path).expect(path);
     let code = Code::of(&bytes).unwrap();
     let table = |converted: Converted| {
-        Owned::new(&converted.section, &converted.extra_rows, &code).expect(path)
+        OwnedTable::new(&converted.section, &converted.extra_rows, &code).expect(path)
     };
     let by_table = table(convert::convert(&bytes).expect(path));
     let by_code = table(convert::convert_code(&bytes).expect(path));
@@ -675,7 +675,7 @@ fn functions_without_entries_are_said() {
     let file = files.open(Path::new(path)).expect(path);
     let converted = convert::convert(file.bytes).expect(path);
     let code = Code::of(file.bytes).unwrap();
-    let owned = Owned::new(&converted.section, &converted.extra_rows, &code).unwrap();
+    let owned = OwnedTable::new(&converted.section, &converted.extra_rows, &code).unwrap();
     let mut unwinder = Unwinder::new();
     let text = file.sections.iter().find(|section| section.name == ".text");
     let text = text.expect(path);

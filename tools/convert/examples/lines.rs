@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: GPL-2.0-only
 
-//! How many cache lines of a file's table a look-up touches.
+//! Counts the cache lines of a file's table that a lookup touches.
 //!
 //! usage: lines FILE <ADDRESSES
 //!
-//! ADDRESSES are link-time return addresses in it, in hexadecimal digits, one a line.
-//! Prints the mean, and the share of look-ups with no more than three, in percent.
+//! ADDRESSES are link-time return addresses in FILE, in hexadecimal digits, one on each line.
+//! Prints the mean, and the percentage of lookups that touch at most three lines.
 
 use std::{
     collections::BTreeSet,
@@ -17,7 +17,7 @@ use std::{
 
 use convert::{
     Code,
-    Owned, //
+    OwnedTable, //
 };
 use sframe::table::{
     NUMBER,
@@ -31,7 +31,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let bytes = fs::read(path.ok_or("usage: lines FILE <ADDRESSES")?)?;
     let converted = convert::convert(&bytes).map_err(|error| error.to_string())?;
     let code = Code::of(&bytes).map_err(|error| error.to_string())?;
-    let owned = Owned::new(&converted.section, &converted.extra_rows, &code)
+    let owned = OwnedTable::new(&converted.section, &converted.extra_rows, &code)
         .map_err(|error| format!("{error:?}"))?;
     let table = owned.table();
 
@@ -43,11 +43,11 @@ fn main() -> Result<(), Box<dyn Error>> {
             continue;
         };
         let at = block as usize;
-        let last = table.row(block, distance).ok_or("the table is not sound")?;
+        let last = table.row(block, distance).ok_or("the table is invalid")?;
         let number = last - NUMBER;
         let rule = u16::from_le_bytes([table.blocks[number], table.blocks[number + 1]]);
         let page = (distance / PAGE) as usize;
-        // As in the kernel, the first of each is that of a line.
+        // As in the kernel, each part starts at a cache line boundary.
         let places = [
             (0, page * size_of_val(&table.pages[page])),
             (1, number),

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: GPL-2.0-only OR MIT
 
-//! What Go knows of its functions, as rules. Go writes no .eh_frame, and what it writes for debuggers is
-//! stripped; but in each program there is what its runtime walks stacks by, `pclntab`: how far the stack
-//! pointer is below the return address, from each address on. It is read as Go 1.20 and later write it
+//! Converts the pclntab of Go programs to rules. Go writes no .eh_frame, and its debug information may be
+//! stripped; but each program contains pclntab, by which Go's runtime walks stacks: the distance from the
+//! stack pointer to the return address, for each range of code. The format is that of Go 1.20 and later
 //! (`src/runtime/symtab.go` and `runtime2.go` in Go's source).
 //!
-//! Where the frame pointer is, it does not say; the code of a function does, which begins by `push %rbp`
-//! once it needs a frame.
+//! pclntab does not describe the frame pointer. It follows from the code: a function that needs a frame
+//! begins it by `push %rbp`.
 
 use object::{
     read::elf::{
@@ -24,65 +24,68 @@ use sframe::rule::{
 };
 
 use crate::{
-    dwarf::extend,
+    eh_frame::extend,
     Code,
+    DropReason,
     Function,
-    Report,
-    Unsaid, //
+    Report, //
 };
 
-/// Of a table that is of this kind, and the size of a pointer in it, in bytes.
+/// The magic number of a pclntab of Go 1.20 and later.
 const MAGIC: u32 = 0xffff_fff1;
+/// The size of a pointer in pclntab, in bytes.
 const POINTER: u8 = 8;
-/// The size of an entry of the index, in bytes: where a function begins, and where it is described.
+/// The size of an index entry, in bytes: the function's start and the offset of its description.
 const ENTRY: u64 = 8;
-/// Flag of a function that writes anything to the stack pointer.
+/// The flag of a function that writes arbitrary values to the stack pointer.
 const SP_WRITE: u8 = 2;
 
-/// Nothing has called them: a goroutine's end, and what a program begins with.
+/// Functions without a caller: a goroutine's end, and the program's entry point.
 const OUTERMOST: [&[u8]; 2] = [b"runtime.goexit", b"runtime.rt0_go"];
-/// What these call has a stack of its own, that of a thread: whoever called them has another one, and may
-/// be running elsewhere by now. Go's own stacks end there, too.
-const BEGINNING: [&[u8]; 3] = [b"runtime.clone", b"runtime.mcall", b"runtime.morestack"];
-/// What they return to takes all registers from what the kernel has saved, the frame pointer too.
+/// Functions that switch to a thread's stack, and then call: a stack begins there. Their own caller has
+/// another stack, and may be running elsewhere by now. Go's own unwinder stops there, too.
+const STACK_SWITCHES: [&[u8]; 3] = [b"runtime.clone", b"runtime.mcall", b"runtime.morestack"];
+/// Signal handlers. They return to code that restores all registers, the frame pointer too, from the signal
+/// frame.
 const HANDLERS: [&[u8]; 2] = [b"runtime.sigtramp", b"runtime.sigprofNonGoWrapper"];
-/// Returns to what a signal has interrupted.
-const UNSAID: &[u8] = b"runtime.sigreturn__sigaction";
+/// The signal trampoline: it gets no rows.
+const TRAMPOLINE: &[u8] = b"runtime.sigreturn__sigaction";
 
 const PUSH_RBP: &[u8] = b"\x55";
 const SYSCALL: &[u8] = b"\x0f\x05";
 const MOV_RSP_RBP: &[u8] = b"\x48\x89\xe5";
 
-/// The functions that Go has made. There are none if the table is of another kind, or what it says does
-/// not fit the code.
+/// The functions in pclntab. None if its version is not supported, or if it does not fit the code.
 pub(crate) fn functions(
     file: &ElfFile64<'_, Endianness>,
     code: &Code<'_>,
 ) -> (Vec<Function>, Report) {
-    let mut found = Found::default();
-    if let Some(table) = Table::find(file) {
+    let mut found = GoFunctions::default();
+    if let Some(table) = PcLineTable::find(file) {
         for index in 0..table.functions {
-            // One that cannot be read is left out.
+            // A function that cannot be read is skipped.
             let _ = table.function(index, code, &mut found);
         }
     }
-    // With a wrong start all functions would be somewhere else.
-    if found.odd > found.pushed / 8 {
-        found = Found::default();
+    // If the base address is wrong, pclntab does not fit the code.
+    if found.unmatched > found.pushed / 8 {
+        found = GoFunctions::default();
     }
     (found.functions, found.report)
 }
 
+/// The functions that have been read.
 #[derive(Default)]
-struct Found {
+struct GoFunctions {
     functions: Vec<Function>,
     report: Report,
-    /// How many functions with a frame begin it by `push %rbp`, and how many do not.
+    /// The number of functions that begin their frame by `push %rbp`.
     pushed: u32,
-    odd: u32,
+    /// The number of functions that begin their frame otherwise.
+    unmatched: u32,
 }
 
-/// Where the table is: Go's linker names it so, and so in programs that may be anywhere.
+/// The section of pclntab. It has the second name in position-independent programs.
 fn section<'data, 'file>(
     file: &'file ElfFile64<'data, Endianness>,
 ) -> Option<ElfSection64<'data, 'file, Endianness>> {
@@ -92,36 +95,36 @@ fn section<'data, 'file>(
 }
 
 /// A `pclntab`.
-struct Table<'a> {
+struct PcLineTable<'a> {
     bytes: &'a [u8],
-    /// The address that functions are counted from.
+    /// The link-time address that function starts are relative to.
     text: u64,
     functions: u64,
     /// The size of the shortest instruction, in bytes.
     quantum: u64,
-    /// Where in the table names are, the values of all functions, and the index.
+    /// The offsets in the table of names, of pc-value tables, and of the index, in bytes.
     names: u64,
     values: u64,
     index: u64,
 }
 
-impl<'a> Table<'a> {
-    fn find(file: &ElfFile64<'a, Endianness>) -> Option<Table<'a>> {
+impl<'a> PcLineTable<'a> {
+    fn find(file: &ElfFile64<'a, Endianness>) -> Option<PcLineTable<'a>> {
         let bytes = section(file)?.data().ok()?;
         let [_, _, quantum, pointer] = at(bytes, 4)?;
         if u32::from_le_bytes(at(bytes, 0)?) != MAGIC || pointer != POINTER {
             return None;
         }
         let word = |offset| at(bytes, offset).map(u64::from_le_bytes);
-        // The loader writes it where the program may be anywhere.
+        // In position-independent programs the loader relocates this field; in the file it is 0.
         let text = match word(24)? {
             0 => file.section_by_name(".text")?.address(),
             text => text,
         };
-        // A header may say anything.
+        // The header is not trusted.
         let len = bytes.len() as u64;
         let within = |offset| word(offset).filter(|at| *at <= len);
-        Some(Table {
+        Some(PcLineTable {
             bytes,
             text,
             functions: word(8)?.min(len / ENTRY),
@@ -136,7 +139,7 @@ impl<'a> Table<'a> {
         at(self.bytes, offset).map(|bytes| u32::from_le_bytes(bytes).into())
     }
 
-    fn function(&self, index: u64, code: &Code<'_>, found: &mut Found) -> Option<()> {
+    fn function(&self, index: u64, code: &Code<'_>, found: &mut GoFunctions) -> Option<()> {
         let entry = self.index.checked_add(index.checked_mul(ENTRY)?)?;
         let start = self.text.checked_add(self.number(entry)?)?;
         let next = self.text.checked_add(self.number(entry + ENTRY)?)?;
@@ -145,28 +148,28 @@ impl<'a> Table<'a> {
         let [flags] = at(self.bytes, about + 41)?;
         let parts = self.parts(self.number(about + 16)?, start, next)?;
         let end = parts.last()?.1;
-        if !code.holds(start, end - 1) || name == UNSAID {
+        if !code.holds(start, end - 1) || name == TRAMPOLINE {
             return None;
         }
-        // From where on it may have another stack than its own.
-        let taken = (flags & SP_WRITE != 0)
-            .then(|| behind_taking_a_stack(code, start, end))
+        // From this address on the function may run on another stack.
+        let switched = (flags & SP_WRITE != 0)
+            .then(|| after_stack_switch(code, start, end))
             .flatten();
-        let last = match BEGINNING.contains(&name) {
-            true => taken?,
+        let last = match STACK_SWITCHES.contains(&name) {
+            true => switched?,
             false => end,
         };
         let report = &mut found.report;
         if OUTERMOST.contains(&name) {
             report.rows += 1;
-            report.said += 1;
+            report.encoded += 1;
             let mut open = None;
             let to = &mut found.functions;
             extend(&mut open, to, start, end, false, Rule::OUTERMOST);
             to.extend(open);
             return Some(());
         }
-        // The address behind `push %rbp`, and the one from which on the frame pointer is that of the frame.
+        // The address after `push %rbp`, and the address from which on the frame pointer is set up.
         let frame = parts.iter().find(|(_, _, below)| *below > 0);
         let pushed = frame.and_then(|(from, _, below)| {
             let push = code.at(from.checked_sub(PUSH_RBP.len() as u64)?);
@@ -174,7 +177,7 @@ impl<'a> Table<'a> {
         });
         if frame.is_some() {
             found.pushed += u32::from(pushed.is_some());
-            found.odd += u32::from(pushed.is_none());
+            found.unmatched += u32::from(pushed.is_none());
         }
         let framed = pushed
             .filter(|from| code.at(*from).starts_with(MOV_RSP_RBP))
@@ -189,18 +192,18 @@ impl<'a> Table<'a> {
             if from >= to {
                 break;
             }
-            // Where the stack may be another one by now, only the frame pointer tells. (By a system call,
-            // too, a thread gets one.)
-            let middle = match (flags & SP_WRITE != 0, framed, taken) {
+            // Where the function may run on another stack, only the frame pointer gives the CFA. (A system
+            // call may switch the stack, too.)
+            let middle = match (flags & SP_WRITE != 0, framed, switched) {
                 (true, Some(framed), _) if below > 0 => framed.clamp(from, to),
-                (true, None, Some(taken)) if !calls_system(code, start, taken) => {
-                    taken.clamp(from, to)
+                (true, None, Some(switched)) if !has_syscall(code, start, switched) => {
+                    switched.clamp(from, to)
                 }
                 (true, None, _) => from,
                 _ => to,
             };
             report.rows += 1;
-            report.said += 1;
+            report.encoded += 1;
             for (from, to, rule) in [
                 (from, middle, by_stack_pointer(below, fp)),
                 (middle, to, by_frame_pointer(framed.is_some())),
@@ -208,9 +211,9 @@ impl<'a> Table<'a> {
                 match rule {
                     _ if from >= to => {}
                     Ok(rule) => extend(&mut open, &mut found.functions, from, to, false, rule),
-                    Err(why) => {
-                        report.said -= 1;
-                        report.leave_out(why, to - from);
+                    Err(reason) => {
+                        report.encoded -= 1;
+                        report.count_dropped(reason, to - from);
                         found.functions.extend(open.take());
                     }
                 }
@@ -218,7 +221,7 @@ impl<'a> Table<'a> {
         }
         if last < end {
             report.rows += 1;
-            report.said += 1;
+            report.encoded += 1;
             extend(
                 &mut open,
                 &mut found.functions,
@@ -232,8 +235,8 @@ impl<'a> Table<'a> {
         Some(())
     }
 
-    /// From where to where the stack pointer is how far below the return address, of a function that ends at
-    /// `next` at the latest.
+    /// The ranges of a function, as link-time start and end address, with the distance in bytes from the stack
+    /// pointer to the return address. The function ends at `next` at the latest.
     fn parts(&self, values: u64, start: u64, next: u64) -> Option<Vec<(u64, u64, i64)>> {
         let at = usize::try_from(self.values.checked_add(values)?).ok()?;
         let mut rest = self.bytes.get(at..)?;
@@ -261,17 +264,17 @@ impl<'a> Table<'a> {
     }
 }
 
-/// Whether there is a system call among the instructions from the first address on.
-fn calls_system(code: &Code<'_>, start: u64, end: u64) -> bool {
+/// Whether the code between two addresses contains the bytes of `syscall`.
+fn has_syscall(code: &Code<'_>, start: u64, end: u64) -> bool {
     let mut at = code.at(start).windows(2).zip(start..end);
     at.any(|(bytes, _)| bytes == SYSCALL)
 }
 
-/// The address behind the instruction by which a function takes another stack, if there is just one:
+/// The address after the instruction by which a function switches to another stack, if there is exactly one:
 /// `mov N(%REGISTER), %rsp`, `mov (%REGISTER), %rsp`, or `mov %rsi, %rsp`.
-fn behind_taking_a_stack(code: &Code<'_>, start: u64, end: u64) -> Option<u64> {
+fn after_stack_switch(code: &Code<'_>, start: u64, end: u64) -> Option<u64> {
     let bytes = code.at(start).get(..usize::try_from(end - start).ok()?)?;
-    let mut behind = bytes
+    let mut switches = bytes
         .windows(4)
         .zip(start..)
         .filter_map(|(bytes, at)| match *bytes {
@@ -280,29 +283,29 @@ fn behind_taking_a_stack(code: &Code<'_>, start: u64, end: u64) -> Option<u64> {
             [0x48, 0x89, 0xf4, _] => Some(at + 3),
             _ => None,
         });
-    behind.next().filter(|_| behind.next().is_none())
+    switches.next().filter(|_| switches.next().is_none())
 }
 
-/// The rule where the stack pointer is so far below the return address; `fp` is where the frame pointer is
-/// once it is not at it any more.
-fn by_stack_pointer(below: i64, fp: Option<Location>) -> Result<Rule, Unsaid> {
+/// The rule where the stack pointer is `below` bytes below the return address; `fp` is the frame pointer's
+/// location once the distance is not 0.
+fn by_stack_pointer(below: i64, fp: Option<Location>) -> Result<Rule, DropReason> {
     let cfa = below
         .checked_add(8)
         .and_then(|cfa| i32::try_from(cfa).ok())
         .filter(|cfa| *cfa >= 8 && cfa % 8 == 0)
-        .ok_or(Unsaid::StackPointer)?;
+        .ok_or(DropReason::StackPointer)?;
     let fp = match below {
         0 => Location::Unchanged,
-        _ => fp.ok_or(Unsaid::FramePointer)?,
+        _ => fp.ok_or(DropReason::FramePointer)?,
     };
     Ok(Rule::amd64(Base::Sp, cfa, fp))
 }
 
-/// The rule where the frame pointer is that of the frame, if it is.
-fn by_frame_pointer(has_frame: bool) -> Result<Rule, Unsaid> {
+/// The rule by the frame pointer, if the function has set it up.
+fn by_frame_pointer(has_frame: bool) -> Result<Rule, DropReason> {
     has_frame
         .then_some(Rule::amd64(Base::Fp, 16, Location::AtCfa(-16)))
-        .ok_or(Unsaid::StackPointer)
+        .ok_or(DropReason::StackPointer)
 }
 
 fn at<const N: usize>(bytes: &[u8], offset: u64) -> Option<[u8; N]> {
@@ -310,7 +313,7 @@ fn at<const N: usize>(bytes: &[u8], offset: u64) -> Option<[u8; N]> {
     bytes.get(offset..)?.first_chunk().copied()
 }
 
-/// Seven bits in each byte, the lowest first; the last one has the eighth clear.
+/// Reads a LEB128 number: seven bits in each byte, the lowest first; the last byte has the eighth bit clear.
 fn varint(rest: &mut &[u8]) -> Option<u32> {
     let mut value = 0u32;
     for shift in (0..32).step_by(7) {
@@ -329,7 +332,7 @@ mod tests {
     use super::*;
     use crate::{
         convert,
-        table::Owned, //
+        table::OwnedTable, //
     };
     use gimli::{
         CfaRule,
@@ -346,9 +349,9 @@ mod tests {
         process::Command, //
     };
 
-    /// What the linker has written for debuggers, of a program with goroutines, maps, and a collector.
+    /// Compares with the linker's .debug_frame, for a program with goroutines, maps, and garbage collection.
     #[test]
-    fn go_says_the_same_to_debuggers() {
+    fn rules_agree_with_debug_frame() {
         let directory = env::temp_dir().join(format!("convert-go-{}", std::process::id()));
         fs::create_dir_all(&directory).unwrap();
         let source = concat!(
@@ -356,7 +359,7 @@ mod tests {
             "/../../tests/truth/programs/debian/load.go"
         );
         let program = directory.join("program");
-        // What it compiles of its library takes a minute, and is kept where all else is.
+        // Compiling Go's library takes a minute; the result is cached in cargo's target directory.
         let cache = env::var_os("CARGO_TARGET_DIR").map_or(directory.clone(), Into::into);
         for mode in ["exe", "pie"] {
             let status = Command::new("go")
@@ -371,46 +374,46 @@ mod tests {
             assert!(status.success(), "{mode}: {status}");
             let bytes = fs::read(&program).unwrap();
             compare(&bytes);
-            headers_that_lie(&bytes);
+            convert_with_invalid_headers(&bytes);
         }
         fs::remove_dir_all(&directory).unwrap();
     }
 
-    /// Whatever a header says of lengths and places, it comes to an end.
-    fn headers_that_lie(bytes: &[u8]) {
+    /// Conversion terminates for any lengths and offsets in the header.
+    fn convert_with_invalid_headers(bytes: &[u8]) {
         let file = crate::parse(bytes).unwrap();
         let start = section(&file).unwrap().file_range().unwrap().0 as usize;
         for field in (8..72).step_by(8) {
-            let mut lies = bytes.to_vec();
-            lies[start + field..][..8].fill(0xff);
-            let _ = convert(&lies);
+            let mut invalid = bytes.to_vec();
+            invalid[start + field..][..8].fill(0xff);
+            let _ = convert(&invalid);
         }
     }
 
     fn compare(bytes: &[u8]) {
         let converted = convert(bytes).unwrap();
         let code = Code::of(bytes).unwrap();
-        let owned = Owned::new(&converted.section, &converted.extra_rows, &code).unwrap();
+        let owned = OwnedTable::new(&converted.section, &converted.extra_rows, &code).unwrap();
         let file = crate::parse(bytes).unwrap();
         let data = file.section_by_name(".debug_frame").unwrap();
         let mut section = DebugFrame::new(data.data().unwrap(), LittleEndian);
         section.set_address_size(8);
         let bases = Default::default();
-        // What behind the calls in them is found.
-        for beginning in BEGINNING {
+        // In functions that switch stacks, the code after the switch has outermost rows.
+        for switch in STACK_SWITCHES {
             let symbols = file.symbols();
             let symbol = symbols.into_iter().find(|symbol| {
                 let name = symbol.name_bytes().unwrap_or_default();
-                name.strip_suffix(b".abi0").unwrap_or(name) == beginning
+                name.strip_suffix(b".abi0").unwrap_or(name) == switch
             });
             let symbol = symbol.unwrap();
             let (start, end) = (symbol.address(), symbol.address() + symbol.size());
-            let taken = behind_taking_a_stack(&code, start, end).unwrap();
+            let switched = after_stack_switch(&code, start, end).unwrap();
             let rule = |at| owned.table().find(at);
-            assert!((taken..end).all(|at| rule(at).is_some_and(|rule| rule.is_outermost())));
-            assert!((start..taken).all(|at| rule(at).is_none_or(|rule| !rule.is_outermost())));
+            assert!((switched..end).all(|at| rule(at).is_some_and(|rule| rule.is_outermost())));
+            assert!((start..switched).all(|at| rule(at).is_none_or(|rule| !rule.is_outermost())));
         }
-        let (mut said, mut unsaid, mut by_fp, mut outermost) = (0u64, 0u64, 0u64, 0u64);
+        let (mut encoded, mut without_rule, mut by_fp, mut outermost) = (0u64, 0u64, 0u64, 0u64);
         let mut context = UnwindContext::new();
         let mut entries = section.entries(&bases);
         while let Some(entry) = entries.next().unwrap() {
@@ -424,7 +427,7 @@ mod tests {
                     panic!("{:?}", row.cfa());
                 };
                 assert_eq!(register, Register(7));
-                // The last one of a function has no code.
+                // The last row of a function may cover no code.
                 let (start, end) = (row.start_address(), row.end_address());
                 for at in [start, end.wrapping_sub(1)]
                     .into_iter()
@@ -440,15 +443,18 @@ mod tests {
                                 "{at:#x}"
                             );
                             assert_eq!(rule.ra, Location::AtCfa(-8));
-                            said += 1;
+                            encoded += 1;
                         }
-                        None => unsaid += 1,
+                        None => without_rule += 1,
                     }
                 }
             }
         }
-        assert!(said > 10_000, "{said}");
-        assert!(unsaid * 100 < said, "{unsaid} of {said} are not said");
+        assert!(encoded > 10_000, "{encoded}");
+        assert!(
+            without_rule * 100 < encoded,
+            "{without_rule} without a rule, {encoded} encoded"
+        );
         assert!(by_fp > 2, "{by_fp}");
         assert!(outermost > 2, "{outermost}");
     }

@@ -1,23 +1,23 @@
 // SPDX-License-Identifier: GPL-2.0-only OR MIT
 
-//! Makes an SFrame section, version 3, of what a file's .eh_frame says; or what Go knows of its programs;
-//! and of what code itself tells of which .eh_frame has no entry.
+//! Makes an SFrame section, version 3, from a file's .eh_frame or from Go's pclntab; and from the
+//! instructions for code without an .eh_frame entry.
 //!
-//! The section is one of its own, beside the file: it is as if it lay at address 0, so that a
-//! reader that opens it there is asked by link-time addresses.
+//! The section is not part of the file. Its address is 0, so that a reader looks up link-time
+//! addresses.
 //!
-//! What SFrame cannot say is left out, never said otherwise: there is no function then where the
-//! row would hold, and the [`Report`] counts why.
+//! Each row encodes its rule exactly. A rule that SFrame cannot encode is dropped: the section has no
+//! function for that code, and the [`Report`] counts the reason.
 
-mod code;
-mod dwarf;
+mod callee_saved;
+mod eh_frame;
+mod eh_return;
+mod encode;
 mod go;
-mod leaving;
-mod saved;
+mod insn_analysis;
 mod table;
-mod write;
 
-pub use self::table::Owned;
+pub use self::table::OwnedTable;
 
 use std::{
     collections::{
@@ -53,136 +53,139 @@ use sframe::rule::{
     Rule, //
 };
 
-/// Why there is no section.
+/// The reason why a file cannot be converted.
 #[derive(Debug)]
 pub enum Error {
-    /// It is no ELF file that can be read.
+    /// The file is not a readable ELF file.
     NotElf(object::Error),
-    /// It is not a little-endian file for AMD64.
+    /// The file is not a little-endian file for AMD64.
     Machine,
-    /// No code of it is loaded, as of an object file.
+    /// The file has no loadable code, as an object file.
     NoCode,
-    /// There is no .eh_frame, and not what Go has instead.
-    NoTable,
-    /// .eh_frame is broken.
-    Broken(gimli::Error),
-    /// Its functions lie further apart, or have more rows, than a section can hold.
+    /// The file has neither .eh_frame nor Go's pclntab.
+    NoUnwindInfo,
+    /// .eh_frame is invalid.
+    InvalidEhFrame(gimli::Error),
+    /// The functions span more addresses, or have more rows, than one section can hold.
     TooLarge,
 }
 
 impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Error::NotElf(error) => write!(f, "no ELF file that can be read: {error}"),
-            Error::Machine => f.write_str("not for AMD64, and only that is converted"),
-            Error::NoCode => f.write_str("no code of it is loaded: is it an object file?"),
-            Error::NoTable => f.write_str(
-                "there is nothing to make rows of: no .eh_frame, and not what Go 1.20 and later have",
+            Error::NotElf(error) => write!(f, "not a readable ELF file: {error}"),
+            Error::Machine => f.write_str("not for AMD64: only AMD64 files can be converted"),
+            Error::NoCode => f.write_str("no loadable code (an object file?)"),
+            Error::NoUnwindInfo => f.write_str(
+                "no unwind information: neither .eh_frame nor the pclntab of Go 1.20 or later",
             ),
-            Error::Broken(error) => write!(f, ".eh_frame is broken: {error}"),
-            Error::TooLarge => f.write_str("more than one section can hold"),
+            Error::InvalidEhFrame(error) => write!(f, ".eh_frame is invalid: {error}"),
+            Error::TooLarge => {
+                f.write_str("too many rows or too large an address range for one SFrame section")
+            }
         }
     }
 }
 
 impl std::error::Error for Error {}
 
-/// Why a row cannot be said.
+/// The reason why a row is dropped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Unsaid {
-    /// The CFA is what is in memory, plus something.
-    CfaOfMemory,
-    /// The CFA is an expression, and none of those that are known.
+pub enum DropReason {
+    /// The CFA is computed from a value in memory in a form that no row supports.
+    CfaFromMemory,
+    /// The CFA is an unsupported expression.
     CfaExpression,
-    /// The return address is somewhere else than rows can tell.
+    /// No row can encode the return address's location.
     ReturnAddress,
-    /// The caller's frame pointer is somewhere else than rows can tell, or lost.
+    /// No row can encode the location of the caller's frame pointer, or it is undefined.
     FramePointer,
     /// The caller's stack pointer is not the CFA.
     StackPointer,
-    /// An offset of more than 32 bits.
-    Offset,
-    /// The entry itself is broken from there on.
-    Entry,
+    /// An offset exceeds 32 bits.
+    OffsetTooLarge,
+    /// The entry is invalid from there on.
+    InvalidEntry,
 }
 
-impl Unsaid {
-    /// A short name, for tables.
+impl DropReason {
+    /// A short name, for reports.
     pub const fn name(self) -> &'static str {
         match self {
-            Unsaid::CfaOfMemory => "cfa-of-memory",
-            Unsaid::CfaExpression => "cfa-expression",
-            Unsaid::ReturnAddress => "return-address",
-            Unsaid::FramePointer => "frame-pointer",
-            Unsaid::StackPointer => "stack-pointer",
-            Unsaid::Offset => "offset",
-            Unsaid::Entry => "entry",
+            DropReason::CfaFromMemory => "cfa-from-memory",
+            DropReason::CfaExpression => "cfa-expression",
+            DropReason::ReturnAddress => "return-address",
+            DropReason::FramePointer => "frame-pointer",
+            DropReason::StackPointer => "stack-pointer",
+            DropReason::OffsetTooLarge => "offset-too-large",
+            DropReason::InvalidEntry => "invalid-entry",
         }
     }
 }
 
-/// What was made of a file.
+/// Statistics of a conversion.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Report {
     /// The size of .eh_frame, in bytes.
     pub eh_frame: u64,
-    /// Its rows. Two that differ in nothing that SFrame speaks of are two.
+    /// The rows of .eh_frame. Rows that differ only in registers that SFrame does not describe count
+    /// separately.
     pub rows: u64,
-    /// Those of them that were said.
-    pub said: u64,
-    /// By reason, those that were not, and the bytes of code that they are for.
-    pub unsaid: BTreeMap<Unsaid, (u64, u64)>,
+    /// The rows of .eh_frame that are encoded.
+    pub encoded: u64,
+    /// The dropped rows by reason: their number, and the bytes of code that they cover.
+    pub dropped: BTreeMap<DropReason, (u64, u64)>,
     /// The functions of the section.
     pub functions: u32,
-    /// Those of them that are flexible.
+    /// The flexible functions of the section.
     pub flexible: u32,
     /// The rows of the section.
     pub section_rows: u32,
-    /// The rows beside it.
+    /// The extra rows.
     pub extra_rows: u32,
-    /// How many bytes of code only the code itself told of.
-    pub by_code: u64,
+    /// The bytes of code whose rows come from the instructions.
+    pub analyzed_code: u64,
 }
 
 impl Report {
-    fn leave_out(&mut self, why: Unsaid, bytes: u64) {
-        let (rows, all) = self.unsaid.entry(why).or_default();
+    fn count_dropped(&mut self, reason: DropReason, bytes: u64) {
+        let (rows, all) = self.dropped.entry(reason).or_default();
         *rows += 1;
         *all += bytes;
     }
 
     fn add(&mut self, other: &Report) {
         self.rows += other.rows;
-        self.said += other.said;
-        for (why, (rows, bytes)) in &other.unsaid {
-            let (all_rows, all_bytes) = self.unsaid.entry(*why).or_default();
+        self.encoded += other.encoded;
+        for (reason, (rows, bytes)) in &other.dropped {
+            let (all_rows, all_bytes) = self.dropped.entry(*reason).or_default();
             *all_rows += rows;
             *all_bytes += bytes;
         }
     }
 }
 
-/// A section and how it came about.
+/// The result of a conversion.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Converted {
-    /// The section, as if at address 0.
+    /// The section; its address is 0.
     pub section: Vec<u8>,
-    /// Rows that it cannot say, one behind the other
-    /// ([`ExtraRow`](sframe::table::ExtraRow)).
+    /// Rows that a section cannot encode: an array of
+    /// [`ExtraRow`](sframe::table::ExtraRow).
     pub extra_rows: Vec<u8>,
-    /// What it says, and what not.
+    /// The statistics.
     pub report: Report,
 }
 
-/// A function, or that part of one that can be said. Addresses are link-time addresses.
+/// A function, or the part of one that can be encoded. Addresses are link-time addresses.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Function {
     start: u64,
     size: u32,
-    /// The size of the blocks that all follow the same rows, in bytes: a PLT.
+    /// For a PLT, the size in bytes of the blocks that share the rows.
     repeat: Option<u8>,
     signal: bool,
-    /// From which offset on what holds, in rising order.
+    /// The offset in bytes from which each rule applies, in ascending order.
     rows: Vec<(u32, Rule)>,
 }
 
@@ -191,8 +194,8 @@ impl Function {
         self.start.saturating_add(self.size.into())
     }
 
-    /// Ends before `end`.
-    fn cut(&mut self, end: u64) {
+    /// Truncates the function at `end`.
+    fn truncate(&mut self, end: u64) {
         if end < self.end() {
             self.size = end.saturating_sub(self.start) as u32;
             let size = self.size;
@@ -202,22 +205,23 @@ impl Function {
         }
     }
 
-    /// Ends before `at`, which is in it, or its end, and is no PLT; returns what is there and behind it.
+    /// Truncates the function at `at`, and returns the rest. `at` lies in the function or is its end; the
+    /// function is not a PLT.
     fn split_off(&mut self, at: u64) -> Function {
         let offset = (at - self.start) as u32;
-        let held = self.rows.iter().rev().find(|(start, _)| *start <= offset);
-        let behind = self.rows.iter().filter(|(start, _)| *start > offset);
-        let rows = held.map(|(_, rule)| (0, *rule)).into_iter();
+        let current = self.rows.iter().rev().find(|(start, _)| *start <= offset);
+        let following = self.rows.iter().filter(|(start, _)| *start > offset);
+        let rows = current.map(|(_, rule)| (0, *rule)).into_iter();
         let rest = Function {
             start: at,
             size: self.size - offset,
             repeat: None,
             signal: self.signal,
             rows: rows
-                .chain(behind.map(|(start, rule)| (start - offset, *rule)))
+                .chain(following.map(|(start, rule)| (start - offset, *rule)))
                 .collect(),
         };
-        self.cut(at);
+        self.truncate(at);
         rest
     }
 }
@@ -225,12 +229,12 @@ impl Function {
 /// The code of a file: its executable segments.
 #[derive(Clone, Debug)]
 pub struct Code<'a> {
-    /// First link-time address, the one behind the last, and what is in the file.
+    /// The link-time start and end address of each segment, and its bytes in the file.
     segments: Vec<(u64, u64, &'a [u8])>,
 }
 
 impl<'a> Code<'a> {
-    /// That of an ELF file for AMD64.
+    /// The code of an ELF file for AMD64.
     ///
     /// # Errors
     ///
@@ -258,7 +262,7 @@ impl<'a> Code<'a> {
         Ok(Code { segments })
     }
 
-    /// The code from a link-time address on.
+    /// The bytes from a link-time address to the end of its segment.
     fn at(&self, address: u64) -> &'a [u8] {
         let mut segments = self.segments.iter();
         segments
@@ -268,7 +272,7 @@ impl<'a> Code<'a> {
             .unwrap_or_default()
     }
 
-    /// The instructions from one address to another.
+    /// The instructions between two link-time addresses.
     fn instructions(&self, start: u64, end: u64) -> impl Iterator<Item = Instruction> + 'a {
         let bytes = self.at(start);
         let len = usize::try_from(end - start).unwrap_or(usize::MAX);
@@ -276,7 +280,7 @@ impl<'a> Code<'a> {
         Decoder::with_ip(64, bytes, start, DecoderOptions::NONE).into_iter()
     }
 
-    /// Whether all is code from the first address to the last.
+    /// Whether one segment contains both link-time addresses and all between them.
     fn holds(&self, first: u64, last: u64) -> bool {
         let mut segments = self.segments.iter();
         segments.any(|(start, end, _)| *start <= first && first <= last && last < *end)
@@ -291,8 +295,8 @@ fn parse(bytes: &[u8]) -> Result<ElfFile64<'_, Endianness>, Error> {
     Ok(file)
 }
 
-/// Makes a section of the .eh_frame of an ELF file, or of an image of one, as the vDSO is; of what Go
-/// knows of its functions; and of what code tells of which nothing else does.
+/// Converts an ELF file, or an image of one such as the vDSO: its .eh_frame, its pclntab if it is a Go
+/// program, and the instructions of code that neither covers.
 ///
 /// # Errors
 ///
@@ -302,50 +306,50 @@ pub fn convert(bytes: &[u8]) -> Result<Converted, Error> {
     let code = Code::of_elf(&file)?;
     let (mut functions, mut report) = go::functions(&file, &code);
     let is_go = !functions.is_empty();
-    let table = match dwarf::Table::find(&file) {
-        Ok(table) => Some(table),
-        Err(Error::NoTable) if is_go => None,
+    let eh_frame = match eh_frame::EhFrameTable::find(&file) {
+        Ok(eh_frame) => Some(eh_frame),
+        Err(Error::NoUnwindInfo) if is_go => None,
         Err(error) => return Err(error),
     };
-    let mut spoken_of = Vec::new();
-    if let Some(table) = table {
-        report.eh_frame = table.len();
-        let entries = table.entries(&code)?;
-        by_entries(&table, &entries, &mut functions, &mut report);
-        leaving::say_leaving(&mut functions, &code);
-        saved::say_calls(&mut functions, &table, &entries, &code);
-        // What cannot be said is not guessed either.
-        spoken_of.extend(
+    let mut covered = Vec::new();
+    if let Some(eh_frame) = eh_frame {
+        report.eh_frame = eh_frame.len();
+        let entries = eh_frame.entries(&code)?;
+        convert_entries(&eh_frame, &entries, &mut functions, &mut report);
+        eh_return::add_rows(&mut functions, &code);
+        callee_saved::add_rows(&mut functions, &eh_frame, &entries, &code);
+        // Code whose rows are dropped is not analysed either.
+        covered.extend(
             entries
                 .iter()
                 .map(|entry| entry.initial_address()..entry.end_address()),
         );
     }
-    order(&mut functions);
-    begin(&mut functions, file.entry(), &code);
+    sort_and_trim(&mut functions);
+    add_entry_point(&mut functions, file.entry(), &code);
     for section in [".init", ".fini"] {
         if let Some(section) = file.section_by_name(section) {
-            begin_and_end(&mut functions, section.address(), &code);
+            add_init_or_fini(&mut functions, section.address(), &code);
         }
     }
-    spoken_of.extend(
+    covered.extend(
         functions
             .iter()
             .map(|function| function.start..function.end()),
     );
-    // Go knows all of its functions, and why it does not tell of some.
+    // pclntab lists all functions of a Go program; those without rows have none on purpose.
     if !is_go {
-        let gaps = gaps(&file, spoken_of);
-        let found = code::functions(&gaps, &symbols(&file), file.entry(), &code);
-        report.by_code = found.iter().map(|function| u64::from(function.size)).sum();
+        let gaps = gaps(&file, covered);
+        let found = insn_analysis::functions(&gaps, &symbols(&file), file.entry(), &code);
+        report.analyzed_code = found.iter().map(|function| u64::from(function.size)).sum();
         functions.extend(found);
-        order(&mut functions);
+        sort_and_trim(&mut functions);
     }
     let mut extra_rows = Vec::new();
     functions.retain(|function| {
         let row = match function.rows[..] {
             [(0, rule)] if rule.cfa.plus != 0 => {
-                write::extra_rows(function.start, function.size, &rule)
+                encode::extra_row(function.start, function.size, &rule)
             }
             _ => None,
         };
@@ -353,7 +357,7 @@ pub fn convert(bytes: &[u8]) -> Result<Converted, Error> {
         report.extra_rows += u32::from(row.is_some());
         row.is_none()
     });
-    let section = write::section(&functions, &mut report)?;
+    let section = encode::section(&functions, &mut report)?;
     Ok(Converted {
         section,
         extra_rows,
@@ -361,10 +365,10 @@ pub fn convert(bytes: &[u8]) -> Result<Converted, Error> {
     })
 }
 
-/// What a file's sections hold of code that lies in none of the ranges `spoken_of`. PLTs are told from
-/// by linkers, or not at all.
-fn gaps(file: &ElfFile64<'_, Endianness>, mut spoken_of: Vec<Range<u64>>) -> Vec<Range<u64>> {
-    spoken_of.sort_by_key(|range| range.start);
+/// The ranges of the code sections that are not `covered`. PLTs are skipped: their rows come from the
+/// linker or not at all.
+fn gaps(file: &ElfFile64<'_, Endianness>, mut covered: Vec<Range<u64>>) -> Vec<Range<u64>> {
+    covered.sort_by_key(|range| range.start);
     let mut found = Vec::new();
     for section in file.sections() {
         let name = section.name().unwrap_or_default();
@@ -375,7 +379,7 @@ fn gaps(file: &ElfFile64<'_, Endianness>, mut spoken_of: Vec<Range<u64>>) -> Vec
             section.address(),
             section.address().saturating_add(section.size()),
         );
-        for range in &spoken_of {
+        for range in &covered {
             if at < range.start.min(end) {
                 found.push(at..range.start.min(end));
             }
@@ -388,7 +392,7 @@ fn gaps(file: &ElfFile64<'_, Endianness>, mut spoken_of: Vec<Range<u64>>) -> Vec
     found
 }
 
-/// Where symbols say that functions begin.
+/// The addresses of function symbols.
 fn symbols(file: &ElfFile64<'_, Endianness>) -> BTreeSet<u64> {
     file.symbols()
         .chain(file.dynamic_symbols())
@@ -397,8 +401,8 @@ fn symbols(file: &ElfFile64<'_, Endianness>) -> BTreeSet<u64> {
         .collect()
 }
 
-/// Makes a section of what the code alone tells, as if nothing else told of it: for who wants to know
-/// how true that is.
+/// Converts only by instruction analysis, as if the file had no unwind information. Tests use this to
+/// compare the analysis with .eh_frame.
 ///
 /// # Errors
 ///
@@ -407,23 +411,23 @@ pub fn convert_code(bytes: &[u8]) -> Result<Converted, Error> {
     let file = parse(bytes)?;
     let code = Code::of_elf(&file)?;
     let mut report = Report::default();
-    let functions = code::functions(
+    let functions = insn_analysis::functions(
         &gaps(&file, Vec::new()),
         &BTreeSet::new(),
         file.entry(),
         &code,
     );
     Ok(Converted {
-        section: write::section(&functions, &mut report)?,
+        section: encode::section(&functions, &mut report)?,
         extra_rows: Vec::new(),
         report,
     })
 }
 
-/// Entry by entry, side by side: most of the time goes there.
-fn by_entries<'a>(
-    table: &dwarf::Table<'a>,
-    entries: &[dwarf::Entry<'a>],
+/// Converts entries in parallel: this is most of the time of a conversion.
+fn convert_entries<'a>(
+    eh_frame: &eh_frame::EhFrameTable<'a>,
+    entries: &[eh_frame::Entry<'a>],
     functions: &mut Vec<Function>,
     report: &mut Report,
 ) {
@@ -432,41 +436,42 @@ fn by_entries<'a>(
     thread::scope(|scope| {
         let parts: Vec<_> = entries
             .chunks(each)
-            .map(|part| scope.spawn(|| table.functions(part)))
+            .map(|part| scope.spawn(|| eh_frame.functions(part)))
             .collect();
         for part in parts {
-            let (found, its) = part.join().expect("reading entries does not panic");
+            let (found, part_report) = part.join().expect("reading entries does not panic");
             functions.extend(found);
-            report.add(&its);
+            report.add(&part_report);
         }
     });
 }
 
-/// How a program begins: what it was started with is where the stack pointer is. As in ld.so, and in
-/// musl, where that register's end of the chain comes first.
-const BEGINNINGS: [&[u8]; 3] = [
+/// The first instructions of an entry point: it passes the initial stack pointer on. As in ld.so; and in
+/// musl, which clears the frame pointer first.
+const ENTRY_POINTS: [&[u8]; 3] = [
     b"\x48\x89\xe7",             // mov %rsp,%rdi
     b"\x31\xed\x48\x89\xe7",     // xor %ebp,%ebp; mov %rsp,%rdi
     b"\x48\x31\xed\x48\x89\xe7", // xor %rbp,%rbp; mov %rsp,%rdi
 ];
 
-/// The most code that a program begins with, in bytes. ld.so has 61.
-pub const MAX_BEGINNING: u64 = 96;
+/// The maximum size of an entry point's code, in bytes. That of ld.so has 61.
+pub const MAX_ENTRY_POINT: u64 = 96;
 
-/// Nothing has called what a program begins with. Where that is written by hand no entry says so.
-fn begin(functions: &mut Vec<Function>, entry: u64, code: &Code<'_>) {
-    let begins = BEGINNINGS
+/// Adds an outermost row for an entry point without an .eh_frame entry: it has no caller. Such entry points
+/// are written in assembly.
+fn add_entry_point(functions: &mut Vec<Function>, entry: u64, code: &Code<'_>) {
+    let is_entry_point = ENTRY_POINTS
         .iter()
         .any(|bytes| code.at(entry).starts_with(bytes));
-    if begins {
-        let size = MAX_BEGINNING.min(code.at(entry).len() as u64);
+    if is_entry_point {
+        let size = MAX_ENTRY_POINT.min(code.at(entry).len() as u64);
         insert(functions, entry, size as u32, vec![(0, Rule::OUTERMOST)]);
     }
 }
 
-/// What files are linked with to be called first and last, `_init` and `_fini` of crti.o and crtn.o,
-/// and of which no entry tells: `sub $8,%rsp`, calls, `add $8,%rsp; ret`.
-fn begin_and_end(functions: &mut Vec<Function>, address: u64, code: &Code<'_>) {
+/// Adds rows for `_init` or `_fini` of crti.o and crtn.o, which have no .eh_frame entry: `sub $8,%rsp`,
+/// calls, `add $8,%rsp; ret`.
+fn add_init_or_fini(functions: &mut Vec<Function>, address: u64, code: &Code<'_>) {
     let bytes = code.at(address);
     let pushed = if bytes.starts_with(b"\xf3\x0f\x1e\xfa") {
         8
@@ -493,7 +498,7 @@ fn begin_and_end(functions: &mut Vec<Function>, address: u64, code: &Code<'_>) {
     insert(functions, address, at as u32 + 5, rows);
 }
 
-/// Has it said what nothing says yet, as far as that goes.
+/// Inserts a function, truncated at the next one, unless another function covers its start.
 fn insert(functions: &mut Vec<Function>, start: u64, size: u32, rows: Vec<(u32, Rule)>) {
     let next = functions.partition_point(|function| function.start <= start);
     if next > 0 && functions[next - 1].end() > start {
@@ -507,18 +512,19 @@ fn insert(functions: &mut Vec<Function>, start: u64, size: u32, rows: Vec<(u32, 
         rows,
     };
     if let Some(next) = functions.get(next) {
-        function.cut(next.start);
+        function.truncate(next.start);
     }
     functions.insert(next, function);
 }
 
-/// Sorts functions, and cuts what lies over another one: the one that begins last has it.
-fn order(functions: &mut Vec<Function>) {
+/// Sorts functions, and truncates each at the start of the next one. Of overlapping functions the one that
+/// starts last covers the code.
+fn sort_and_trim(functions: &mut Vec<Function>) {
     functions.retain(|function| function.size != 0);
     functions.sort_by_key(|function| function.start);
     let mut next = u64::MAX;
     for function in functions.iter_mut().rev() {
-        function.cut(next);
+        function.truncate(next);
         next = function.start;
     }
     functions.retain(|function| function.size != 0);
@@ -546,7 +552,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_has_called_what_a_program_begins_with() {
+    fn entry_points_have_outermost_rows() {
         let mut text = vec![0x90; 0x200];
         text[0x80..0x83].copy_from_slice(b"\x48\x89\xe7");
         text[0x180..0x186].copy_from_slice(b"\x48\x31\xed\x48\x89\xe7");
@@ -560,8 +566,8 @@ mod tests {
         ];
         let begun = |entry| {
             let mut functions = others.to_vec();
-            begin(&mut functions, entry, &code);
-            order(&mut functions);
+            add_entry_point(&mut functions, entry, &code);
+            sort_and_trim(&mut functions);
             functions
                 .into_iter()
                 .find(|function| function.rows[0].1.is_outermost())
@@ -569,7 +575,7 @@ mod tests {
         };
         assert_eq!(begun(0x1080), Some((0x1080, 0x20)));
         assert_eq!(begun(0x1180), Some((0x1180, 0x60)));
-        // Begins otherwise, has an entry, is nowhere.
+        // Other instructions, covered by a function, outside of the code.
         assert_eq!(begun(0x1081), None);
         assert_eq!(begun(0x1000), None);
         assert_eq!(begun(0), None);
@@ -578,13 +584,13 @@ mod tests {
             segments: vec![(0x1000, 0x1200, &text)],
         };
         let mut functions = others.to_vec();
-        begin(&mut functions, 0x1000, &code);
+        add_entry_point(&mut functions, 0x1000, &code);
         assert_eq!(functions, others);
     }
 
     #[test]
-    fn what_is_called_first_and_last_has_rows() {
-        // As in Debian 13's libcrypto, and as compilers that mark what is jumped to have it.
+    fn init_and_fini_have_rows() {
+        // As in Debian 13's libcrypto, and as compiled with endbr64.
         let init = b"\x48\x83\xec\x08\x48\x8b\x05\x01\x02\x03\x04\x48\x85\xc0\x74\x02\xff\xd0\
             \xe8\x01\x02\x03\x04\x48\x83\xc4\x08\xc3";
         let fini = b"\xf3\x0f\x1e\xfa\x48\x83\xec\x08\x48\x83\xc4\x08\xc3";
@@ -593,33 +599,33 @@ mod tests {
                 segments: vec![(0x1000, 0x1000 + text.len() as u64, text)],
             };
             let mut functions = Vec::new();
-            begin_and_end(&mut functions, 0x1000, &code);
+            add_init_or_fini(&mut functions, 0x1000, &code);
             functions
         };
         let rows = [(0, plain(8)), (4, plain(16)), (27, plain(8))];
         assert_eq!(made(init), [function(0x1000, 28, &rows)]);
         let rows = [(0, plain(8)), (8, plain(16)), (12, plain(8))];
         assert_eq!(made(fini), [function(0x1000, 13, &rows)]);
-        // Each byte of the instructions counts, and each of them.
+        // A change of any byte, or truncation, prevents rows.
         for byte in (0..4).chain(4..7).chain(11..19).chain(23..28) {
             let mut other = *init;
             other[byte] ^= 0x10;
             assert_eq!(made(&other), [], "{byte}");
             assert_eq!(made(&init[..byte]), [], "{byte}");
         }
-        // What an entry tells is left.
+        // A function that exists is not replaced.
         let mut functions = vec![function(0xff0, 0x11, &[(0, plain(24))])];
         let code = Code {
             segments: vec![(0x1000, 0x101c, init)],
         };
-        begin_and_end(&mut functions, 0x1000, &code);
+        add_init_or_fini(&mut functions, 0x1000, &code);
         assert_eq!(functions.len(), 1);
     }
 
-    /// Writes, and reads again.
+    /// Encodes functions and opens the section.
     fn written(functions: &[Function]) -> (Vec<u8>, Section, Report) {
         let mut report = Report::default();
-        let bytes = write::section(functions, &mut report).unwrap();
+        let bytes = encode::section(functions, &mut report).unwrap();
         let section = Section::open(&bytes[..], 0, bytes.len() as u64).unwrap();
         section.verify(&bytes[..]).unwrap();
         (bytes, section, report)
@@ -694,13 +700,13 @@ mod tests {
     }
 
     #[test]
-    fn what_no_row_can_tell_is_known() {
-        assert!(write::can_say(&plain(8)));
+    fn rules_that_no_row_can_encode_are_detected() {
+        assert!(encode::can_encode(&plain(8)));
         for fp in [Location::Undefined, Location::OfCfa(0)] {
-            assert!(!write::can_say(&Rule { fp, ..plain(8) }));
+            assert!(!encode::can_encode(&Rule { fp, ..plain(8) }));
         }
         let ra = Location::OfCfa(-8);
-        assert!(!write::can_say(&Rule { ra, ..plain(8) }));
+        assert!(!encode::can_encode(&Rule { ra, ..plain(8) }));
     }
 
     #[test]
@@ -736,17 +742,17 @@ mod tests {
     }
 
     #[test]
-    fn of_two_that_overlap_the_later_one_counts() {
+    fn of_overlapping_functions_the_later_start_applies() {
         let mut functions = vec![
             function(0x1020, 0x10, &[(0, plain(16))]),
             function(0x1000, 0x100, &[(0, plain(8)), (0x30, plain(24))]),
             function(0x1020, 0, &[]),
         ];
-        order(&mut functions);
+        sort_and_trim(&mut functions);
         assert_eq!(functions.len(), 2);
         assert_eq!(found(&functions, 0x101f), Some(plain(8)));
         assert_eq!(found(&functions, 0x1020), Some(plain(16)));
-        // Nobody knows whose it is.
+        // The earlier function was truncated.
         assert_eq!(found(&functions, 0x1030), None);
     }
 
@@ -763,7 +769,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_program_is_refused() {
+    fn files_that_are_not_elf_are_refused() {
         assert!(matches!(convert(b""), Err(Error::NotElf(_))));
         assert!(matches!(convert(&[0; 100]), Err(Error::NotElf(_))));
     }

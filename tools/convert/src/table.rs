@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only OR MIT
 
-//! Tables with memory of their own.
+//! A lookup table that owns its memory.
 
 use sframe::{
     bytes::{
@@ -23,9 +23,9 @@ use sframe::{
 
 use crate::Code;
 
-/// A table as the module would make it of a section.
+/// The lookup table that the module builds from a section.
 #[derive(Clone, Debug)]
-pub struct Owned {
+pub struct OwnedTable {
     base: u64,
     pages: Vec<u32>,
     blocks: Vec<u8>,
@@ -33,21 +33,21 @@ pub struct Owned {
     others: Vec<Rule>,
 }
 
-impl Owned {
-    /// Makes a table of a section that is as if at address 0, of what follows it there, and of rows
-    /// beside it, of functions that are code.
+impl OwnedTable {
+    /// Builds a table from a section whose address is 0, the sections that follow it in `bytes`, and extra
+    /// rows. Functions and rows outside of `code` are skipped.
     ///
     /// # Errors
     ///
     /// See [`TableError`].
-    pub fn new(bytes: &[u8], extra_rows: &[u8], code: &Code<'_>) -> Result<Owned, TableError> {
+    pub fn new(bytes: &[u8], extra_rows: &[u8], code: &Code<'_>) -> Result<OwnedTable, TableError> {
         let section = Section::open(bytes, 0, bytes.len() as u64)?;
         let is_code = |first, last| code.holds(first, last);
         let most = MAX_RULES.min(bytes.len() + extra_rows.len());
-        Owned::of(bytes, &section, extra_rows, code, is_code, most)
+        OwnedTable::of(bytes, &section, extra_rows, code, is_code, most)
     }
 
-    /// Makes a table of all sections from the first one on, with room for `most` rules.
+    /// Builds a table from all sections from the first one on, with up to `most` rules.
     ///
     /// # Errors
     ///
@@ -59,7 +59,7 @@ impl Owned {
         code: &C,
         is_code: impl Fn(u64, u64) -> bool,
         most: usize,
-    ) -> Result<Owned, TableError> {
+    ) -> Result<OwnedTable, TableError> {
         let mut places = vec![Place::default(); table::count(bytes, first, extra_rows)?];
         let functions = Functions::collect(bytes, first, extra_rows, &mut places, is_code)?;
         let mut plain = vec![Plain::NONE; most];
@@ -84,7 +84,7 @@ impl Owned {
             },
         )?;
         let (plain, others) = (rules.plain().to_vec(), rules.others().to_vec());
-        Ok(Owned {
+        Ok(OwnedTable {
             base: plan.base,
             pages,
             blocks,
@@ -93,7 +93,7 @@ impl Owned {
         })
     }
 
-    /// The table.
+    /// Borrows the table.
     pub fn table(&self) -> Table<'_> {
         Table {
             base: self.base,
@@ -104,7 +104,7 @@ impl Owned {
         }
     }
 
-    /// How much memory it takes, in bytes.
+    /// The table's memory, in bytes.
     pub fn size(&self) -> usize {
         size_of_val(&*self.pages)
             + self.blocks.len()
@@ -113,7 +113,7 @@ impl Owned {
     }
 }
 
-/// What is loaded as code, at link-time addresses.
+/// The code by link-time address.
 impl Source for Code<'_> {
     fn read<const N: usize>(&self, offset: u64) -> Result<[u8; N], Fault> {
         self.segments
@@ -130,7 +130,7 @@ impl Source for Code<'_> {
 mod tests {
     use super::*;
     use crate::{
-        write,
+        encode,
         Report, //
     };
     use sframe::{
@@ -142,7 +142,7 @@ mod tests {
     };
 
     #[test]
-    fn what_is_beside_a_section_is_found_between_its_functions() {
+    fn extra_rows_are_found_between_the_functions_of_a_section() {
         let plain = Rule::amd64(Base::Sp, 8, Location::Unchanged);
         let function = |start, size| crate::Function {
             start,
@@ -151,7 +151,7 @@ mod tests {
             signal: false,
             rows: vec![(0, plain)],
         };
-        let section = write::section(
+        let section = encode::section(
             &[function(0x1000, 0x10), function(0x1200, 0x10)],
             &mut Report::default(),
         )
@@ -160,7 +160,7 @@ mod tests {
         rule.cfa.deref = true;
         rule.cfa.plus = 8;
         let row = |start, size| ExtraRow { start, size, rule }.write().unwrap();
-        // The second one is cut by a function, the third is no code, the fourth is of no size.
+        // The second row is truncated by a function, the third is outside of the code, the fourth is empty.
         let extra_rows = [
             row(0x1010, 0x20),
             row(0x11f0, 0x20),
@@ -171,7 +171,7 @@ mod tests {
         let code = Code {
             segments: vec![(0x1000, 0x2000, &[])],
         };
-        let owned = Owned::new(&section, &extra_rows, &code).unwrap();
+        let owned = OwnedTable::new(&section, &extra_rows, &code).unwrap();
         let find = |at| owned.table().find(at);
         for (at, expected) in [
             (0xfff, None),
@@ -190,7 +190,7 @@ mod tests {
             assert_eq!(find(at), expected, "{at:#x}");
         }
         assert_eq!(
-            Owned::new(&section, &extra_rows[1..], &code).err(),
+            OwnedTable::new(&section, &extra_rows[1..], &code).err(),
             Some(TableError::ExtraRow)
         );
     }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only
 
-//! `sframectl add`, `remove`, `list` and `stats`: what the kernel has rows of.
+//! `sframectl add`, `remove`, `list` and `stats`: manages the module's tables.
 
 use std::{
     collections::BTreeMap,
@@ -46,13 +46,13 @@ use crate::{
     rows,
 };
 
-/// A file to be added, and by which name it is spoken of.
+/// A file to add: its name for messages, and the paths to try to open.
 struct Item {
     name: String,
     open: Vec<PathBuf>,
 }
 
-/// What became of a file.
+/// The result for one file.
 #[derive(Serialize)]
 struct Outcome {
     file: String,
@@ -62,7 +62,7 @@ struct Outcome {
     error: Option<String>,
 }
 
-/// Which files are added.
+/// The files to add.
 pub(crate) struct Which<'a> {
     pub(crate) files: &'a [PathBuf],
     pub(crate) pid: Option<u32>,
@@ -70,7 +70,7 @@ pub(crate) struct Which<'a> {
     pub(crate) vdso: bool,
 }
 
-/// Adds rows, and tells what became of each file, and whether all was good.
+/// Adds rows. Returns the results as text, and whether there was no error.
 pub(crate) fn run(which: &Which<'_>, json: bool) -> Result<(String, bool), String> {
     let device = Device::open()?;
     let mut items: Vec<Item> = which
@@ -91,7 +91,7 @@ pub(crate) fn run(which: &Which<'_>, json: bool) -> Result<(String, bool), Strin
     if which.vdso {
         outcomes.push(outcome("[vdso]".to_owned(), add_vdso(&device)));
     }
-    // Of processes, what the kernel knows already is left as it is.
+    // Files of processes that have rows already are skipped.
     let known = if which.files.is_empty() {
         device.list()?
     } else {
@@ -99,10 +99,10 @@ pub(crate) fn run(which: &Which<'_>, json: bool) -> Result<(String, bool), Strin
     };
     outcomes.extend(add_items(&device, items, &known));
     let good = outcomes.iter().all(|outcome| outcome.error.is_none());
-    Ok((tell(&outcomes, json)?, good || which.all))
+    Ok((print(&outcomes, json)?, good || which.all))
 }
 
-fn tell(outcomes: &[Outcome], json: bool) -> Result<String, String> {
+fn print(outcomes: &[Outcome], json: bool) -> Result<String, String> {
     if json {
         let text = serde_json::to_string(outcomes).map_err(|error| error.to_string())?;
         return Ok(text + "\n");
@@ -112,13 +112,13 @@ fn tell(outcomes: &[Outcome], json: bool) -> Result<String, String> {
         match (error, rows) {
             (Some(error), _) => complain(file, error),
             (None, Some(rows)) => text += &format!("{file}: {rows} rows\n"),
-            (None, None) => text += &format!("{file}: known already\n"),
+            (None, None) => text += &format!("{file}: has rows already\n"),
         }
     }
     Ok(text)
 }
 
-/// Where not even that can be said, the exit code has to do.
+/// Prints an error about `file`. If stderr cannot be written to, only the exit code reports it.
 pub(crate) fn complain(file: &str, error: &str) {
     let _ = writeln!(io::stderr(), "sframectl: {file}: {error}");
 }
@@ -140,12 +140,12 @@ fn add_items(device: &Device, items: Vec<Item>, known: &[Table]) -> Vec<Outcome>
         let Some(item) = left.lock().ok().and_then(|mut left| left.next()) else {
             return;
         };
-        let result =
-            item.open()
-                .and_then(|file| match known.iter().any(|table| is_of(table, &file)) {
-                    true => Ok(None),
-                    false => add(device, &file, ROOT).map(Some),
-                });
+        let result = item.open().and_then(|file| {
+            match known.iter().any(|table| is_table_of(table, &file)) {
+                true => Ok(None),
+                false => add(device, &file, ROOT).map(Some),
+            }
+        });
         if let Ok(mut done) = done.lock() {
             done.push(outcome(item.name, result));
             if shows {
@@ -169,25 +169,26 @@ fn add_items(device: &Device, items: Vec<Item>, known: &[Table]) -> Vec<Outcome>
 
 impl Item {
     fn open(&self) -> Result<File, String> {
-        let mut why = "there is no such file".to_owned();
+        let mut message = "there is no such file".to_owned();
         for path in &self.open {
             match File::open(path) {
                 Ok(file) => return Ok(file),
-                Err(error) => why = error.to_string(),
+                Err(error) => message = error.to_string(),
             }
         }
-        Err(why)
+        Err(message)
     }
 }
 
-/// To whom counts what root adds by itself.
+/// The user charged for files that root adds by name.
 const ROOT: u32 = 0;
 
-/// Adds the rows of an open file, which count to a user if root adds them, and tells how many they are.
+/// Converts an open file, adds its rows, and returns their number. If the caller is root, the table is
+/// charged to `user`.
 ///
 /// # Errors
 ///
-/// What is wrong with the file. If there is nothing to make rows of, the kernel is told so.
+/// The file cannot be converted: then an empty table is added for it. Or the kernel refuses the rows.
 pub(crate) fn add(device: &Device, file: &File, user: u32) -> Result<u32, String> {
     let rows = match rows::rows_of(file) {
         Ok(rows) => rows,
@@ -200,16 +201,16 @@ pub(crate) fn add(device: &Device, file: &File, user: u32) -> Result<u32, String
     Ok(count(&rows.section, &rows.extra_rows))
 }
 
-/// How many rows there are, as the section's header tells.
+/// The number of rows, from the section's header and the length of the extra rows.
 fn count(section: &[u8], extra_rows: &[u8]) -> u32 {
     let in_section =
         Section::open(section, 0, section.len() as u64).map_or(0, |section| section.num_fres());
     in_section.saturating_add((extra_rows.len() / EXTRA_ROW_SIZE) as u32)
 }
 
-/// Adds the rows of the vDSO, as this process has it.
+/// Adds the rows of the vDSO, converted from this process's image of it.
 pub(crate) fn add_vdso(device: &Device) -> Result<Option<u32>, String> {
-    let read = |error: io::Error| format!("this process's memory: {error}");
+    let read = |error: io::Error| format!("cannot read this process's memory: {error}");
     let maps = process::maps(std::process::id()).map_err(read)?;
     let (vdso, _) = maps
         .iter()
@@ -229,14 +230,14 @@ fn processes() -> Result<Vec<u32>, String> {
         .collect())
 }
 
-/// The files whose code processes have mapped, by device and inode.
+/// The files that processes have mapped executable, by device and inode.
 fn mapped(pids: &[u32]) -> Result<BTreeMap<FileId, Item>, String> {
     let mut files = BTreeMap::new();
     for pid in pids {
         let maps = match process::maps(*pid) {
             Ok(maps) => maps,
             Err(error) if pids.len() == 1 => return Err(format!("/proc/{pid}/maps: {error}")),
-            // It has ended meanwhile.
+            // The process has exited.
             Err(_) => continue,
         };
         for (mapping, file) in maps {
@@ -255,8 +256,8 @@ fn mapped(pids: &[u32]) -> Result<BTreeMap<FileId, Item>, String> {
     Ok(files)
 }
 
-/// Whether a table has rows of this very file.
-fn is_of(table: &Table, file: &File) -> bool {
+/// Whether a table has rows for this file, at its present size and time of modification.
+fn is_table_of(table: &Table, file: &File) -> bool {
     let Ok(metadata) = file.metadata() else {
         return false;
     };
@@ -269,16 +270,16 @@ fn is_of(table: &Table, file: &File) -> bool {
         && i64::from(table.modified_nsec) == metadata.mtime_nsec()
 }
 
-/// Takes rows away.
+/// Removes rows.
 pub(crate) fn remove(files: &[PathBuf], vdso: bool) -> Result<(String, bool), String> {
     let device = Device::open()?;
     let mut good = true;
     let mut text = String::new();
-    let mut tell = |name: &Path, result: Result<bool, String>| {
+    let mut report = |name: &Path, result: Result<bool, String>| {
         let name = name.display().to_string();
         match result {
             Ok(true) => text += &format!("{name}: removed\n"),
-            Ok(false) => complain(&name, "there were no rows"),
+            Ok(false) => complain(&name, "the kernel has no rows for it"),
             Err(ref error) => complain(&name, error),
         }
         good &= result == Ok(true);
@@ -287,10 +288,10 @@ pub(crate) fn remove(files: &[PathBuf], vdso: bool) -> Result<(String, bool), St
         let result = File::open(path)
             .map_err(|error| error.to_string())
             .and_then(|file| device.remove(Target::File(&file)));
-        tell(path, result);
+        report(path, result);
     }
     if vdso {
-        tell(Path::new("[vdso]"), device.remove(Target::Vdso));
+        report(Path::new("[vdso]"), device.remove(Target::Vdso));
     }
     Ok((text, good))
 }
@@ -307,7 +308,7 @@ struct Listed {
     file: Option<String>,
 }
 
-/// Lists what the kernel knows of files. It does not know their names: those are of running
+/// Lists the module's tables. The module records no file names: names come from the mappings of running
 /// processes.
 pub(crate) fn list(json: bool) -> Result<String, String> {
     let tables = Device::open()?.list()?;
@@ -353,7 +354,7 @@ pub(crate) fn list(json: bool) -> Result<String, String> {
     Ok(text)
 }
 
-/// Shows the module's counters.
+/// Prints the module's counters.
 pub(crate) fn stats(json: bool) -> Result<String, String> {
     let counters = Device::open()?.stats()?;
     if json {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only
 
-//! `sframectl check`: all that contradicts the format, itself, or the code of the file.
+//! `sframectl check`: lists violations of the format, contradictions, and rows that contradict the code.
 
 use std::{
     collections::BTreeSet,
@@ -33,23 +33,23 @@ use crate::{
         Raw,
         RawRow, //
     },
-    words::{
+    readelf_notation::{
         self,
         explain, //
     }, //
 };
 
-/// Bits of info bytes that have no meaning in any version.
+/// Bits of info bytes that are unused in all versions.
 const UNUSED: u8 = 0x40;
-/// Those of the second info byte of version 3.
+/// Unused bits of the second info byte of version 3.
 const UNUSED2: u8 = 0xe0;
 const PAC_KEY_B: u8 = 0x20;
 const SIGNAL: u8 = 0x80;
 const MANGLED: u8 = 0x80;
-/// Of a control word of a flexible row.
+/// The unused bit of a flexible row's control word.
 const UNUSED_CONTROL: u32 = 4;
 
-/// What was found, by offset.
+/// The findings, by offset.
 struct Findings<'a> {
     file: &'a File,
     in_section: BTreeSet<(u64, String)>,
@@ -57,7 +57,7 @@ struct Findings<'a> {
     rows: u64,
 }
 
-/// A function, and where it stands.
+/// A function and the position of its entry.
 struct Entry {
     at: u32,
     index: u32,
@@ -77,11 +77,11 @@ pub(crate) fn run(file: &File, path: &Path) -> (String, bool) {
     for (index, blob) in blobs.iter().enumerate() {
         findings.blob(blob);
         if index == 1 {
-            findings.say(
+            findings.report(
                 blob.section.offset(),
                 format!(
-                    "{} sections, one behind the other, by a linker that does not know SFrame: \
-                     many readers see the first alone",
+                    "{} concatenated sections, from a linker without SFrame support: many readers \
+                     read only the first",
                     blobs.len()
                 ),
             );
@@ -92,13 +92,13 @@ pub(crate) fn run(file: &File, path: &Path) -> (String, bool) {
 
     let path = path.display();
     let mut text = String::new();
-    for (at, what) in &file.remarks {
+    for (at, what) in &file.header_findings {
         let _ = writeln!(text, "{path}: {at:#x}: {what}");
     }
     for (at, what) in &findings.in_section {
         let _ = writeln!(text, "{path}: .sframe+{at:#x}: {what}");
     }
-    let count = file.remarks.len() + findings.in_section.len();
+    let count = file.header_findings.len() + findings.in_section.len();
     let _ = writeln!(
         text,
         "{path}: sections: {}, functions: {}, rows: {}, findings: {count}",
@@ -110,7 +110,7 @@ pub(crate) fn run(file: &File, path: &Path) -> (String, bool) {
 }
 
 impl Findings<'_> {
-    fn say(&mut self, at: u32, what: impl Into<String>) {
+    fn report(&mut self, at: u32, what: impl Into<String>) {
         self.in_section.insert((at.into(), what.into()));
     }
 
@@ -121,7 +121,7 @@ impl Findings<'_> {
 
         let mut entries = Vec::new();
         let mut total = 0u64;
-        let mut before: Option<u64> = None;
+        let mut previous: Option<u64> = None;
         for index in 0..section.num_fdes() {
             let at = section.entry_offset(index);
             let function = match section.function(bytes, index) {
@@ -132,14 +132,14 @@ impl Findings<'_> {
                 }
             };
             total += u64::from(function.num_rows());
-            // As distances from the section, so that nothing wraps around.
+            // Distances from the section do not wrap around.
             let start = function.start().wrapping_sub(section.address());
             if section.flags() & SORTED != 0 && self.file.relocated.is_empty() {
-                if before.is_some_and(|before| (before as i64) > (start as i64)) {
-                    let what = "the flags say SORTED, but the function starts before the last one";
-                    self.say(at, format!("function {index}: {what}"));
+                if previous.is_some_and(|previous| (previous as i64) > (start as i64)) {
+                    let what = "the flag SORTED is set, but the function starts before the one in front of it";
+                    self.report(at, format!("function {index}: {what}"));
                 }
-                before = Some(start);
+                previous = Some(start);
             }
             entries.push(Entry {
                 at,
@@ -150,14 +150,14 @@ impl Findings<'_> {
         }
         self.functions += u64::from(section.num_fdes());
 
-        // A row takes two bytes at least: more of them are not looked at, whatever is claimed.
+        // A row takes at least two bytes: more rows than fit are not read, whatever the entries claim.
         let mut left = u64::from(section.end() - section.rows_offset()) / 2;
         let mut ranges = Vec::new();
         for entry in &entries {
             self.entry(section, entry);
             let rows = u64::from(entry.function.num_rows());
             if rows > left {
-                self.say(
+                self.report(
                     entry.at,
                     format!(
                         "function {}: {rows} rows do not fit into the section",
@@ -170,10 +170,10 @@ impl Findings<'_> {
             ranges.extend(self.rows(section, entry));
         }
         if total != u64::from(section.num_fres()) {
-            self.say(
+            self.report(
                 section.offset() + 12,
                 format!(
-                    "the header says {} rows, the functions have {total}",
+                    "the header has {} rows, the functions have {total}",
                     section.num_fres()
                 ),
             );
@@ -193,39 +193,36 @@ impl Findings<'_> {
         let behind = at + HEADER_SIZE + aux;
 
         if aux != 0 {
-            self.say(
-                at + 7,
-                format!("an auxiliary header of {aux} bytes, of unknown meaning"),
-            );
+            self.report(at + 7, format!("unknown auxiliary header of {aux} bytes"));
         }
         if section.version() == Version::V3 && section.flags() & FUNC_START_PCREL == 0 {
-            self.say(at + 3, "version 3 without the flag FUNC_START_PCREL");
+            self.report(at + 3, "version 3 without the flag FUNC_START_PCREL");
         }
-        if blob.resettled && self.file.kind == Kind::Linked {
-            self.say(
+        if blob.starts_corrected && self.file.kind == Kind::Linked {
+            self.report(
                 at + 3,
-                "by the flags starts are counted from the section, but then lie in no code: they \
-                 are counted from their fields",
+                "the flags state that starts are relative to the section, but then no start lies in \
+                 code: starts are taken as relative to their fields",
             );
         }
         if self.file.kind == Kind::Relocatable && section.flags() & SORTED != 0 {
-            self.say(
+            self.report(
                 at + 3,
-                "the flags say SORTED, but a relocatable file has no addresses yet",
+                "the flag SORTED is set, but a relocatable file has no addresses yet",
             );
         }
         let (ra, fp) = (section.fixed_ra_offset(), section.fixed_fp_offset());
         let usual = if section.abi() == Abi::Amd64 { -8 } else { 0 };
         if ra != usual {
-            self.say(
+            self.report(
                 at + 6,
-                format!("the fixed RA offset is {ra}, and {usual} by the ABI"),
+                format!("the fixed RA offset is {ra}; the ABI's is {usual}"),
             );
         }
         if fp != 0 {
-            self.say(
+            self.report(
                 at + 5,
-                format!("the fixed FP offset is {fp}, and 0 by the ABI"),
+                format!("the fixed FP offset is {fp}; the ABI's is 0"),
             );
         }
         let machine = match section.abi() {
@@ -234,41 +231,38 @@ impl Findings<'_> {
             Abi::S390x => elf::EM_S390,
         };
         if self.file.kind != Kind::Bare && self.file.machine != machine {
-            self.say(
+            self.report(
                 at + 4,
                 format!(
                     "the ABI is {}, but the file is for machine {}",
-                    words::abi(section.abi()),
+                    readelf_notation::abi(section.abi()),
                     self.file.machine
                 ),
             );
         }
         let functions = section.entry_offset(0) - behind;
         if functions != 0 {
-            self.say(
+            self.report(
                 at + 20,
                 format!("{functions} bytes between header and functions"),
             );
         }
         let gap = section.rows_offset() - section.entry_offset(section.num_fdes());
         if gap != 0 {
-            self.say(at + 24, format!("{gap} bytes between functions and rows"));
+            self.report(at + 24, format!("{gap} bytes between functions and rows"));
         }
         if section.end() - section.rows_offset() != field(16) {
-            self.say(
-                at + 16,
-                "the length of the rows is not what the header says",
-            );
+            self.report(at + 16, "the length of the rows differs from the header's");
         }
     }
 
-    /// The entry's own fields, and where the function lies.
+    /// Checks an entry's fields, and that the function lies in code.
     fn entry(&mut self, section: &Section, entry: &Entry) {
         let raw = Raw::of(&self.file.bytes, section);
         let function = &entry.function;
         let name = format!("function {}", entry.index);
         let byte = |at| raw.byte(at).unwrap_or(0);
-        // Where info and block size are.
+        // The positions of the info byte and of the block size.
         let (info_at, block_at) = match section.version() {
             Version::V1 => (entry.at + 16, None),
             Version::V2 => (entry.at + 16, Some(entry.at + 17)),
@@ -284,14 +278,14 @@ impl Findings<'_> {
         let info = byte(info_at);
         if info & unused != 0 {
             let bits = info & unused;
-            self.say(
+            self.report(
                 info_at,
                 format!("{name}: unused bits {bits:#x} of the info byte are set"),
             );
         }
         if section.version() == Version::V3 && byte(info_at + 1) & UNUSED2 != 0 {
             let bits = byte(info_at + 1) & UNUSED2;
-            self.say(
+            self.report(
                 info_at + 1,
                 format!("{name}: unused bits {bits:#x} of the second info byte are set"),
             );
@@ -299,34 +293,31 @@ impl Findings<'_> {
         if section.version() == Version::V2 {
             let padding = raw.number(entry.at + 18, 2).unwrap_or(0);
             if padding != 0 {
-                self.say(
+                self.report(
                     entry.at + 18,
                     format!("{name}: the padding is {padding:#x}, not zero"),
                 );
             }
         }
         match (function.repeat(), block_at) {
-            (Some(block), _) if function.size() % u32::from(block.get()) != 0 => self.say(
+            (Some(block), _) if function.size() % u32::from(block.get()) != 0 => self.report(
                 entry.at,
                 format!(
-                    "{name}: its size, {}, is no multiple of its block's, {block}",
+                    "{name}: its size, {}, is not a multiple of its block size, {block}",
                     function.size()
                 ),
             ),
             (None, Some(at)) if byte(at) != 0 => {
                 let block = byte(at);
-                self.say(
-                    at,
-                    format!("{name}: is pcinc, but has a block size of {block}"),
-                );
+                self.report(at, format!("{name}: is pcinc, but has block size {block}"));
             }
             _ => {}
         }
-        self.place(entry, &name);
+        self.function_range(entry, &name);
     }
 
-    /// Whether the function lies in code.
-    fn place(&mut self, entry: &Entry, name: &str) {
+    /// Checks that the function lies in code.
+    fn function_range(&mut self, entry: &Entry, name: &str) {
         let function = &entry.function;
         let (start, size) = (function.start(), u64::from(function.size()));
         let inside = |area: &crate::file::Area| {
@@ -337,21 +328,22 @@ impl Findings<'_> {
         let found = match self.file.kind {
             Kind::Bare => true,
             Kind::Linked => self.file.areas.iter().any(inside),
-            // Without relocation nothing is known, and that is told elsewhere.
+            // A missing relocation is reported by `relocations`.
             Kind::Relocatable => match self.file.relocated.get(&entry.at.into()) {
                 None => true,
                 Some(area) => area.is_some_and(|area| inside(&self.file.areas[area])),
             },
         };
         if !found {
-            self.say(
+            self.report(
                 entry.at,
-                format!("{name}: {start:#x}, {size} bytes, lies in no code: discarded?"),
+                format!("{name}: {start:#x}, {size} bytes, lies outside all code (discarded by the linker?)"),
             );
         }
     }
 
-    /// The rows of a function. Returns where they are, with what is in front of them.
+    /// Checks the rows of a function. Returns the range of the rows and their attributes, and the
+    /// function's index.
     fn rows(&mut self, section: &Section, entry: &Entry) -> Option<(u32, u32, u32)> {
         let bytes = &self.file.bytes[..];
         let function = &entry.function;
@@ -376,10 +368,10 @@ impl Findings<'_> {
             self.rows += 1;
             let name = format!("{name}, row {number}");
             if row.start >= limit && limit != 0 {
-                self.say(
+                self.report(
                     raw.at,
                     format!(
-                        "{name}: starts at {:#x}, behind the end of its {limit} bytes",
+                        "{name}: starts at {:#x}, past the end of its {limit} bytes",
                         row.start
                     ),
                 );
@@ -410,7 +402,7 @@ impl Findings<'_> {
         }
         if row.info & unused != 0 {
             let bits = row.info & unused;
-            self.say(
+            self.report(
                 row.at,
                 format!("{name}: unused bits {bits:#x} of the info byte are set"),
             );
@@ -418,11 +410,11 @@ impl Findings<'_> {
         if !function.is_flexible() {
             return;
         }
-        // Pairs of words, or a zero in the place of one.
+        // Pairs of words, or a zero word in place of a pair.
         let mut next = 0;
         while let Some(control) = row.word(next) {
             if control & UNUSED_CONTROL != 0 {
-                self.say(
+                self.report(
                     row.at,
                     format!("{name}: control word {control:#x} has an unused bit set"),
                 );
@@ -431,14 +423,14 @@ impl Findings<'_> {
         }
     }
 
-    /// Whether the rows of a PLT's stubs are what its instructions do.
+    /// Checks the rows of PLT stubs against their instructions.
     fn stubs(&mut self, section: &Section, entry: &Entry, rows: &[sframe::fre::Row]) {
         let function = &entry.function;
         let block = match function.repeat() {
             Some(block) => u32::from(block.get()),
             None => function.size(),
         };
-        // The first block stands for all.
+        // All blocks have one set of rows: the first block is checked.
         for offset in 0..block.min(function.size()).min(64) {
             let pc = function.start().wrapping_add(offset.into());
             let Some(code) = stub_rule(self.file, section.abi(), function, pc) else {
@@ -447,14 +439,15 @@ impl Findings<'_> {
             let behind = rows.partition_point(|row| row.start <= offset);
             let row = behind.checked_sub(1).and_then(|index| rows.get(index));
             if row.map(|row| row.rule) != Some(code) {
-                let says = row.map_or("nothing".into(), |row| words::cfa(&row.rule.cfa));
-                self.say(
+                let row_cfa =
+                    row.map_or("nothing".into(), |row| readelf_notation::cfa(&row.rule.cfa));
+                self.report(
                     entry.at,
                     format!(
-                        "function {}: at {pc:#x} its row says cfa {says}, and the PLT's \
-                         instructions {}",
+                        "function {}: at {pc:#x} its row has cfa {row_cfa}, but the instructions of \
+                         the PLT stub have cfa {}",
                         entry.index,
-                        words::cfa(&code.cfa)
+                        readelf_notation::cfa(&code.cfa)
                     ),
                 );
                 return;
@@ -462,31 +455,31 @@ impl Findings<'_> {
         }
     }
 
-    /// Whether each byte of the rows belongs to one function.
+    /// Checks that each byte of the rows belongs to exactly one function.
     fn row_ranges(&mut self, section: &Section, mut ranges: Vec<(u32, u32, u32)>) {
         ranges.sort_unstable();
         let known = ranges.len() == section.num_fdes() as usize;
         let mut covered = section.rows_offset();
         for (start, end, index) in ranges {
             if start < covered && start < end {
-                self.say(
+                self.report(
                     start,
-                    format!("function {index}: shares its rows with another one"),
+                    format!("function {index}: shares rows with another function"),
                 );
             } else if start > covered && known {
                 let gap = start - covered;
-                self.say(
+                self.report(
                     covered,
-                    format!("{gap} bytes of rows that belong to no function"),
+                    format!("{gap} bytes of the rows belong to no function"),
                 );
             }
             covered = covered.max(end);
         }
         if covered < section.end() && known {
             let gap = section.end() - covered;
-            self.say(
+            self.report(
                 covered,
-                format!("{gap} bytes of rows that belong to no function"),
+                format!("{gap} bytes of the rows belong to no function"),
             );
         }
     }
@@ -504,7 +497,7 @@ impl Findings<'_> {
                 } else {
                     format!("overlaps function {other_index}")
                 };
-                self.say(
+                self.report(
                     entry.at,
                     format!("function {}: {how}, at {start:#x}", entry.index),
                 );
@@ -518,7 +511,7 @@ impl Findings<'_> {
         }
     }
 
-    /// Whether there is nothing but zeros between and behind the sections.
+    /// Checks that the bytes between and after the sections are zero.
     fn tails(&mut self, blobs: &[Blob]) {
         let bytes = &self.file.bytes;
         for (index, blob) in blobs.iter().enumerate() {
@@ -528,13 +521,13 @@ impl Findings<'_> {
             let tail = bytes.get(start..end).unwrap_or_default();
             if let Some(nonzero) = tail.iter().position(|&byte| byte != 0) {
                 let at = (start + nonzero) as u64;
-                let what = "what is behind the rows is not zero".to_owned();
+                let what = "bytes after the rows are not zero".to_owned();
                 self.in_section.insert((at, what));
             }
         }
     }
 
-    /// Whether there is one relocation for each start of a function, and no other.
+    /// Checks that each function's start has a relocation, and that there is no other relocation.
     fn relocations(&mut self, blobs: &[Blob]) {
         if self.file.kind != Kind::Relocatable {
             return;
@@ -550,11 +543,11 @@ impl Findings<'_> {
             .iter()
             .filter(|at| !self.file.relocated.contains_key(at))
         {
-            let what = "no relocation for the function's start".to_owned();
+            let what = "the function's start has no relocation".to_owned();
             self.in_section.insert((at, what));
         }
         for &at in self.file.relocated.keys().filter(|at| !starts.contains(at)) {
-            let what = "a relocation of what is no start of a function".to_owned();
+            let what = "a relocation of a field that is not a function's start".to_owned();
             self.in_section.insert((at, what));
         }
     }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only
 
-//! `sframectl convert`: a section made of .eh_frame, and of what else tells.
+//! `sframectl convert`: makes a section from .eh_frame, Go's pclntab, or the instructions.
 
 use std::{
     collections::BTreeMap,
@@ -15,14 +15,14 @@ use std::{
 };
 
 use convert::{
-    Report,
-    Unsaid, //
+    DropReason,
+    Report, //
 };
 use serde::Serialize;
 
 use crate::rows;
 
-/// What `--json` prints.
+/// The line that `--json` prints.
 #[derive(Serialize)]
 struct Converted<'a> {
     file: &'a Path,
@@ -35,7 +35,7 @@ struct Converted<'a> {
     section_functions_flexible: u32,
     section_rows: u32,
     extra_rows: u32,
-    bytes_by_code: u64,
+    analyzed_code_bytes: u64,
     rows_dropped: BTreeMap<&'static str, Dropped>,
 }
 
@@ -45,7 +45,7 @@ struct Dropped {
     code_bytes: u64,
 }
 
-/// Converts `file`, writes the section to `out`, and returns what is to be printed.
+/// Converts `file` and writes the section to `out`. Returns the report as text.
 pub(crate) fn run(
     file: &Path,
     out: &Path,
@@ -54,25 +54,29 @@ pub(crate) fn run(
     json: bool,
 ) -> Result<String, String> {
     let dash = Path::new("-");
-    let read = |error: io::Error| error.to_string();
+    let text_of = |error: io::Error| error.to_string();
     let print = |bytes: &[u8]| {
         let printed = io::stdout().lock().write_all(bytes);
-        printed.map(|()| String::new()).map_err(read)
+        printed.map(|()| String::new()).map_err(text_of)
     };
-    let made = |bytes: &[u8]| convert::convert(bytes).map_err(|error| error.to_string());
+    let convert = |bytes: &[u8]| convert::convert(bytes).map_err(|error| error.to_string());
     if confined {
-        return print(&rows::pack(&made(&rows::map_confined()?)?));
+        return print(&rows::pack(&convert(&rows::map_confined()?)?));
     }
     let mut bytes = Vec::new();
     if file == dash {
-        io::stdin().lock().read_to_end(&mut bytes).map_err(read)?;
+        io::stdin()
+            .lock()
+            .read_to_end(&mut bytes)
+            .map_err(text_of)?;
     } else {
-        bytes = fs::read(file).map_err(read)?;
+        bytes = fs::read(file).map_err(text_of)?;
     }
-    let converted = made(&bytes)?;
+    let converted = convert(&bytes)?;
     if let Some(path) = extra_rows {
-        fs::write(path, &converted.extra_rows)
-            .map_err(|error| format!("cannot write rows to {}: {error}", path.display()))?;
+        fs::write(path, &converted.extra_rows).map_err(|error| {
+            format!("cannot write the extra rows to {}: {error}", path.display())
+        })?;
     }
     if out == dash {
         return print(&converted.section);
@@ -88,23 +92,23 @@ pub(crate) fn run(
 }
 
 fn as_json(file: &Path, section: &Path, report: &Report, len: usize) -> String {
-    let rows_dropped = |(why, (rows, code_bytes)): (&Unsaid, &(u64, u64))| {
+    let rows_dropped = |(reason, (rows, code_bytes)): (&DropReason, &(u64, u64))| {
         let (rows, code_bytes) = (*rows, *code_bytes);
-        (why.name(), Dropped { rows, code_bytes })
+        (reason.name(), Dropped { rows, code_bytes })
     };
     let converted = Converted {
         file,
         section,
         eh_frame_bytes: report.eh_frame,
         eh_frame_rows: report.rows,
-        rows_encoded: report.said,
+        rows_encoded: report.encoded,
         section_bytes: len,
         section_functions: report.functions,
         section_functions_flexible: report.flexible,
         section_rows: report.section_rows,
         extra_rows: report.extra_rows,
-        bytes_by_code: report.by_code,
-        rows_dropped: report.unsaid.iter().map(rows_dropped).collect(),
+        analyzed_code_bytes: report.analyzed_code,
+        rows_dropped: report.dropped.iter().map(rows_dropped).collect(),
     };
     let text = serde_json::to_string(&converted).expect("numbers and names are JSON");
     text + "\n"
@@ -113,13 +117,13 @@ fn as_json(file: &Path, section: &Path, report: &Report, len: usize) -> String {
 fn as_text(file: &Path, report: &Report, len: usize) -> String {
     let share = match report.rows {
         0 => 100.0,
-        rows => 100.0 * report.said as f64 / rows as f64,
+        rows => 100.0 * report.encoded as f64 / rows as f64,
     };
     let mut text = format!(
-        "{}: {} of {} rows said ({share:.2} %), in {} functions ({} flexible) with {} rows\n\
-         {len} bytes, of {} in .eh_frame\n",
+        "{}: {} of {} rows encoded ({share:.2} %), in {} functions ({} flexible) with {} rows\n\
+         {len} bytes; .eh_frame has {}\n",
         file.display(),
-        report.said,
+        report.encoded,
         report.rows,
         report.functions,
         report.flexible,
@@ -127,35 +131,40 @@ fn as_text(file: &Path, report: &Report, len: usize) -> String {
         report.eh_frame,
     );
     if report.extra_rows != 0 {
-        writeln!(text, "{} extra rows", report.extra_rows).expect("a string takes it");
+        writeln!(text, "{} extra rows", report.extra_rows)
+            .expect("writing to a string does not fail");
     }
-    if report.by_code != 0 {
+    if report.analyzed_code != 0 {
         writeln!(
             text,
-            "{} bytes of code without an entry, by what its instructions do",
-            report.by_code
+            "{} bytes of code without an .eh_frame entry: rows from their instructions",
+            report.analyzed_code
         )
-        .expect("a string takes it");
+        .expect("writing to a string does not fail");
     }
-    for (why, (rows, bytes)) in &report.unsaid {
-        let what = explain(*why);
+    for (reason, (rows, bytes)) in &report.dropped {
+        let reason = explain(*reason);
         writeln!(
             text,
-            "not said: {rows} rows, for {bytes} bytes of code: {what}"
+            "dropped: {rows} rows, for {bytes} bytes of code: {reason}"
         )
-        .expect("a string takes it");
+        .expect("writing to a string does not fail");
     }
     text
 }
 
-fn explain(why: Unsaid) -> &'static str {
-    match why {
-        Unsaid::CfaOfMemory => "the CFA is made of what is in memory",
-        Unsaid::CfaExpression => "the CFA is an expression that is not known here",
-        Unsaid::ReturnAddress => "the return address is where no row can tell",
-        Unsaid::FramePointer => "the frame pointer is where no row can tell, or lost",
-        Unsaid::StackPointer => "the caller's stack pointer is not the CFA",
-        Unsaid::Offset => "an offset of more than 32 bits",
-        Unsaid::Entry => ".eh_frame's entry is broken from there on",
+fn explain(reason: DropReason) -> &'static str {
+    match reason {
+        DropReason::CfaFromMemory => {
+            "the CFA is computed from a value in memory in a form that no row supports"
+        }
+        DropReason::CfaExpression => "the CFA is an unsupported expression",
+        DropReason::ReturnAddress => "no row can encode the return address's location",
+        DropReason::FramePointer => {
+            "no row can encode the frame pointer's location, or it is undefined"
+        }
+        DropReason::StackPointer => "the caller's stack pointer is not the CFA",
+        DropReason::OffsetTooLarge => "an offset exceeds 32 bits",
+        DropReason::InvalidEntry => "the .eh_frame entry is invalid from there on",
     }
 }

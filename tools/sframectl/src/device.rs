@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only
 
-//! `/dev/sframe_unwind`: the only room that asks the kernel for what `std` does not.
+//! `/dev/sframe_unwind`: the only module with system calls that `std` does not offer.
 #![expect(unsafe_code)]
 
 use std::{
@@ -62,29 +62,30 @@ const STATS: Opcode =
 /// `SFRAME_UNWIND_TYPE`.
 const TYPE: u8 = uapi::SFRAME_UNWIND_TYPE;
 
-/// What rows are for.
+/// The target of a table.
 #[derive(Clone, Copy)]
 pub(crate) enum Target<'a> {
-    /// This file.
+    /// A file.
     File(&'a File),
     /// The vDSO of all tasks.
     Vdso,
 }
 
-/// A file of which the kernel has no rows.
+/// A file without rows that the kernel has seen in a stack.
 pub(crate) struct Request {
-    /// The process that has it mapped, and where.
+    /// The process that has the file mapped, in the initial PID namespace.
     pub(crate) pid: i32,
+    /// The mapping's run-time addresses, from `start` up to but excluding `end`.
     pub(crate) start: u64,
     pub(crate) end: u64,
-    /// The file system's device, its major number and its minor one.
+    /// The major and minor number of the file system's device.
     pub(crate) device: (u32, u32),
     pub(crate) inode: u64,
-    /// In hexadecimal digits; empty if it is not known.
+    /// In hexadecimal digits; empty if unknown.
     pub(crate) build_id: String,
-    /// Whose process it is.
+    /// The user whose process it is.
     pub(crate) user: u32,
-    /// Where it may be, too; empty if that is not known.
+    /// The path as the kernel sees it, which may be another file's; empty if unknown.
     pub(crate) path: String,
 }
 
@@ -92,21 +93,21 @@ pub(crate) struct Request {
 pub(crate) struct Device(File);
 
 impl Device {
-    /// Opens it.
+    /// Opens the device.
     pub(crate) fn open() -> Result<Device, String> {
         let opened = OpenOptions::new().read(true).write(true).open(PATH);
         opened.map(Device).map_err(|error| {
             let advice = match error.kind() {
                 io::ErrorKind::NotFound => ": is the module loaded (modprobe sframe_unwind)?",
-                io::ErrorKind::PermissionDenied => ": that takes CAP_PERFMON, or root",
+                io::ErrorKind::PermissionDenied => ": run as root, or with CAP_PERFMON",
                 _ => "",
             };
             format!("{PATH}: {error}{advice}")
         })
     }
 
-    /// Adds a section, which is as if at address 0, and the rows beside it. Of an empty section:
-    /// there are no rows. If root adds it counts to `user`.
+    /// Adds a section, whose address is 0, and its extra rows. An empty section records that the file
+    /// has no rows. If the caller is root, the table is charged to `user`.
     pub(crate) fn add(
         &self,
         target: Target<'_>,
@@ -115,45 +116,47 @@ impl Device {
         extra_rows: &[u8],
     ) -> Result<(), String> {
         let len = |bytes: &[u8]| {
-            u32::try_from(bytes.len()).map_err(|_| "more than the kernel takes".to_owned())
+            u32::try_from(bytes.len()).map_err(|_| "the rows are larger than 4 GiB".to_owned())
         };
-        let mut request = request(target);
+        let mut request = add_request(target);
         request.section = section.as_ptr() as u64;
         request.section_len = len(section)?;
         request.extra_rows = extra_rows.as_ptr() as u64;
         request.extra_rows_len = len(extra_rows)?;
         request.user = user;
-        // SAFETY: The kernel takes a `struct sframe_unwind_add` here, and reads section and rows,
-        // which are there while the call lasts.
+        // SAFETY: The argument is the `struct sframe_unwind_add` that the command expects. Its
+        // addresses and lengths are those of `section` and `extra_rows`, which outlive the call.
         unsafe { ioctl(&self.0, Updater::<ADD, _>::new(&mut request)) }.map_err(|error| match error
         {
-            Errno::NOSPC => "no room in the kernel (parameter tables_mib)".to_owned(),
-            Errno::STALE => "the file was written to meanwhile".to_owned(),
-            Errno::EXIST => "another user has added rows for it".to_owned(),
-            Errno::NOEXEC => "no program or library for this machine".to_owned(),
-            _ => format!("the kernel does not take the section: {error}"),
+            Errno::NOSPC => {
+                "the module's memory limit is reached: raise its parameter tables_mib".to_owned()
+            }
+            Errno::STALE => "the file was modified during the conversion".to_owned(),
+            Errno::EXIST => "another user has added rows for the file".to_owned(),
+            Errno::NOEXEC => "not a program or library for this machine".to_owned(),
+            _ => format!("the kernel refuses the section: {error}"),
         })
     }
 
-    /// Takes the rows of a file away; false if there are none.
+    /// Removes the rows of a file. Returns false if there are none.
     pub(crate) fn remove(&self, target: Target<'_>) -> Result<bool, String> {
-        let mut request = request(target);
-        // SAFETY: The kernel takes a `struct sframe_unwind_add` here.
+        let mut request = add_request(target);
+        // SAFETY: The argument is the `struct sframe_unwind_add` that the command expects.
         match unsafe { ioctl(&self.0, Updater::<REMOVE, _>::new(&mut request)) } {
             Ok(()) => Ok(true),
             Err(Errno::NOENT) => Ok(false),
-            Err(Errno::ACCESS) => Err("another user has added them".to_owned()),
+            Err(Errno::ACCESS) => Err("another user has added the rows".to_owned()),
             Err(error) => Err(error.to_string()),
         }
     }
 
-    /// All that the kernel knows of files.
+    /// All tables of the module.
     pub(crate) fn list(&self) -> Result<Vec<Table>, String> {
         let mut tables = Vec::new();
         let mut table = Table::default();
         loop {
             table.size = size(&table);
-            // SAFETY: The kernel takes and gives a `struct sframe_unwind_table` here.
+            // SAFETY: The argument is the `struct sframe_unwind_table` that the command reads and writes.
             match unsafe { ioctl(&self.0, Updater::<LIST, _>::new(&mut table)) } {
                 Ok(()) => tables.push(table),
                 Err(Errno::NOENT) => return Ok(tables),
@@ -171,7 +174,7 @@ impl Device {
                 ..Default::default()
             };
             counter.size = size(&counter);
-            // SAFETY: The kernel takes and gives a `struct sframe_unwind_counter` here.
+            // SAFETY: The argument is the `struct sframe_unwind_counter` that the command reads and writes.
             match unsafe { ioctl(&self.0, Updater::<STATS, _>::new(&mut counter)) } {
                 Ok(()) => counters.push((text(&counter.name), counter.value)),
                 Err(Errno::NOENT) => break,
@@ -181,9 +184,9 @@ impl Device {
         Ok(counters)
     }
 
-    /// Waits for something to be wanted; false if nothing was for as long.
-    pub(crate) fn wait(&self, how_long: Duration) -> Result<bool, String> {
-        let time = Timespec::try_from(how_long).map_err(|error| error.to_string())?;
+    /// Waits for a request. Returns false if there was none within `timeout`.
+    pub(crate) fn wait(&self, timeout: Duration) -> Result<bool, String> {
+        let time = Timespec::try_from(timeout).map_err(|error| error.to_string())?;
         let mut polled = [PollFd::new(&self.0, PollFlags::IN)];
         match poll(&mut polled, Some(&time)) {
             Ok(count) => Ok(count != 0),
@@ -192,36 +195,37 @@ impl Device {
         }
     }
 
-    /// What is wanted; waits if nothing is.
-    pub(crate) fn wants(&self) -> Result<Vec<Request>, String> {
+    /// Reads requests; waits if there are none.
+    pub(crate) fn requests(&self) -> Result<Vec<Request>, String> {
         const SIZE: usize = size_of::<uapi::sframe_unwind_request>();
 
         let mut bytes = [0; 64 * SIZE];
         let len = (&self.0)
             .read(&mut bytes)
             .map_err(|error| format!("{PATH}: {error}"))?;
-        Ok(bytes[..len].chunks_exact(SIZE).map(want).collect())
+        Ok(bytes[..len].chunks_exact(SIZE).map(parse_request).collect())
     }
 }
 
-fn want(bytes: &[u8]) -> Request {
-    // SAFETY: There are as many bytes, and any are such numbers.
-    let want: uapi::sframe_unwind_request = unsafe {
+fn parse_request(bytes: &[u8]) -> Request {
+    // SAFETY: The caller passes exactly `size_of::<sframe_unwind_request>()` bytes, and all bit patterns
+    // are valid for its integer fields.
+    let request: uapi::sframe_unwind_request = unsafe {
         bytes
             .as_ptr()
             .cast::<uapi::sframe_unwind_request>()
             .read_unaligned()
     };
-    let id = want.build_id.get(..want.build_id_len as usize);
+    let id = request.build_id.get(..request.build_id_len as usize);
     Request {
-        pid: want.pid,
-        start: want.start,
-        end: want.end,
-        device: (want.device_major, want.device_minor),
-        inode: want.inode,
+        pid: request.pid,
+        start: request.start,
+        end: request.end,
+        device: (request.device_major, request.device_minor),
+        inode: request.inode,
         build_id: hexadecimal(id.unwrap_or_default()),
-        user: want.user,
-        path: text(&want.path),
+        user: request.user,
+        path: text(&request.path),
     }
 }
 
@@ -233,7 +237,7 @@ pub(crate) fn hexadecimal(bytes: &[u8]) -> String {
     })
 }
 
-fn request(target: Target<'_>) -> uapi::sframe_unwind_add {
+fn add_request(target: Target<'_>) -> uapi::sframe_unwind_add {
     let mut request = match target {
         Target::File(file) => uapi::sframe_unwind_add {
             file: file.as_fd().as_raw_fd(),
@@ -252,20 +256,20 @@ fn size<T>(_: &T) -> u32 {
     size_of::<T>() as u32
 }
 
-/// What comes before the first 0.
+/// The text up to the first 0 byte.
 fn text(bytes: &[u8]) -> String {
     let text = bytes.split(|byte| *byte == 0).next().unwrap_or_default();
     String::from_utf8_lossy(text).into_owned()
 }
 
-/// What a table has rows of, or why it has none.
+/// The origin of a table's rows, or the reason why it has none.
 pub(crate) fn origin(table: &Table) -> &'static str {
     match table.origin {
         uapi::sframe_unwind_origin::SFRAME_UNWIND_ADDED if table.rows == 0 => "none",
         uapi::sframe_unwind_origin::SFRAME_UNWIND_ADDED => "added",
         uapi::sframe_unwind_origin::SFRAME_UNWIND_SECTION => "section",
         uapi::sframe_unwind_origin::SFRAME_UNWIND_UNREADABLE => "unreadable",
-        _ if table.error != 0 => "bad",
-        _ => "wanted",
+        _ if table.error != 0 => "invalid",
+        _ => "requested",
     }
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only
 
-//! `sframectl dump`: all functions and rows.
+//! `sframectl dump`: prints all functions and rows.
 
 use std::fmt::Write;
 
@@ -16,10 +16,10 @@ use crate::{
         self,
         Raw, //
     },
-    words::{
+    readelf_notation::{
         self,
         explain,
-        Words, //
+        RuleText, //
     }, //
 };
 
@@ -29,10 +29,10 @@ struct Dump {
     blobs: Vec<Blob>,
 }
 
-/// One complete section; linkers that do not know SFrame leave several.
+/// One complete section. A linker without SFrame support concatenates several.
 #[derive(Serialize)]
 struct Blob {
-    /// In bytes from where the section begins in the file.
+    /// The offset in the ELF section, in bytes.
     offset: u32,
     version: u8,
     flags: Vec<&'static str>,
@@ -72,15 +72,15 @@ struct Row {
 /// The text to print.
 pub(crate) fn run(file: &File, json: bool) -> Result<String, String> {
     let (blobs, stop) = file.blobs();
-    let broken = |(offset, what): (u64, String)| {
-        format!("offset {offset:#x} of .sframe: {what} (sframectl check lists all that is wrong)")
+    let invalid = |(offset, what): (u64, String)| {
+        format!("offset {offset:#x} of .sframe: {what} (run sframectl check for all faults)")
     };
     let mut dump = Dump { blobs: Vec::new() };
     for blob in &blobs {
-        dump.blobs.push(read(file, &blob.section).map_err(broken)?);
+        dump.blobs.push(read(file, &blob.section).map_err(invalid)?);
     }
     if let Some(stop) = stop {
-        return Err(broken(stop));
+        return Err(invalid(stop));
     }
     if json {
         let text = serde_json::to_string(&dump).map_err(|error| error.to_string())?;
@@ -105,16 +105,16 @@ fn read(file: &File, section: &Section) -> Result<Blob, (u64, String)> {
             .zip(raw::rows(raw, &function))
         {
             let row = row.map_err(|error| explain(error, entry))?;
-            let words = Words::of_row(section, &function, &raw, &row.rule);
+            let text = RuleText::of_row(section, &function, &raw, &row.rule);
             let start = u64::from(row.start);
             rows.push(Row {
                 pc: match function.repeat() {
                     Some(_) => start,
                     None => function.start().wrapping_add(start),
                 },
-                cfa: words.cfa,
-                ra: words.ra,
-                fp: words.fp,
+                cfa: text.cfa,
+                ra: text.ra,
+                fp: text.fp,
             });
         }
         functions.push(Function {
@@ -142,14 +142,14 @@ fn read(file: &File, section: &Section) -> Result<Blob, (u64, String)> {
     Ok(Blob {
         offset: section.offset(),
         version: section.version().number(),
-        flags: words::flags(section.flags()),
-        abi: words::abi(section.abi()),
+        flags: readelf_notation::flags(section.flags()),
+        abi: readelf_notation::abi(section.abi()),
         functions,
         fixed: (section.fixed_ra_offset(), section.fixed_fp_offset()),
     })
 }
 
-/// What people read.
+/// The dump as text.
 fn print(dump: &Dump) -> String {
     let mut text = String::new();
     // Writing to a string does not fail.

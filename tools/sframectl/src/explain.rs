@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0-only
 
-//! `sframectl explain`: the stack of a task, frame by frame, as the module walks it, and by what.
+//! `sframectl explain`: the stack of a task as the module walks it, with each frame's rule and the
+//! rule's source.
 //!
-//! The task stands still for as long as it takes to read its registers, its mappings and some words
-//! of its stack. What a file's rows have to be made of first is made while it runs, and then the
-//! task is asked again.
+//! The task is stopped while its registers, its mappings and some words of its stack are read. A
+//! file without rows is converted while the task runs; then the task is stopped and walked anew.
 
 use std::{
     cell::RefCell,
@@ -56,22 +56,22 @@ use walk::{
 
 use crate::{
     add,
+    readelf_notation::RuleText, //
     rows,
-    words::Words, //
 };
 
 /// The segment of 64-bit code.
 const CODE_64: u64 = 0x33;
-/// How often a task is asked again because it has come to other files.
-const MAX_ASKED: usize = 50;
+/// The maximum number of walks of one task. Each but the last ended at files without tables.
+const MAX_ATTEMPTS: usize = 50;
 
-/// Rows that were made, by the number of the file.
-type Known = Rc<RefCell<HashMap<usize, Option<Made>>>>;
+/// Converted rows by file number; `None` for a file that cannot be converted.
+type ConvertedFiles = Rc<RefCell<HashMap<usize, Option<Made>>>>;
 
-/// A task that stands still. It goes on when this is dropped.
+/// A stopped task. Dropping this resumes the task.
 struct Stopped {
     task: Pid,
-    /// What was about to be delivered to it.
+    /// The signal that was about to be delivered to the task; it is delivered on resume.
     signal: Option<Signal>,
 }
 
@@ -81,8 +81,8 @@ impl Stopped {
         ptrace::seize(task, ptrace::Options::empty()).map_err(|error| match error {
             Errno::ESRCH => "there is no such task".to_owned(),
             Errno::EPERM => {
-                "it may not be stopped: that takes root (CAP_SYS_PTRACE), and no debugger \
-                             may have it already"
+                "cannot be stopped: run as root (CAP_SYS_PTRACE), and detach any debugger \
+                             from it"
                     .to_owned()
             }
             error => format!("cannot be stopped: {error}"),
@@ -94,15 +94,16 @@ impl Stopped {
                 signal: Some(signal),
             }),
             Ok(WaitStatus::PtraceEvent(..)) => Ok(Stopped { task, signal: None }),
-            Ok(_) => Err("it has ended meanwhile".to_owned()),
+            Ok(_) => Err("the task has exited".to_owned()),
             Err(error) => Err(format!("cannot be waited for: {error}")),
         }
     }
 
     fn registers(&self) -> Result<Registers, String> {
-        let all = ptrace::getregs(self.task).map_err(|error| format!("registers: {error}"))?;
+        let all = ptrace::getregs(self.task)
+            .map_err(|error| format!("cannot read the registers: {error}"))?;
         if all.cs != CODE_64 {
-            return Err("it runs 32-bit code, of which nothing is known".to_owned());
+            return Err("the task runs 32-bit code, which is not supported".to_owned());
         }
         Ok(Registers::new([
             all.rax, all.rdx, all.rcx, all.rbx, all.rsi, all.rdi, all.rbp, all.rsp, all.r8, all.r9,
@@ -113,7 +114,7 @@ impl Stopped {
 
 impl Drop for Stopped {
     fn drop(&mut self) {
-        // Where it has ended meanwhile there is nothing to let go.
+        // Detaching fails only if the task has exited.
         let _ = ptrace::detach(self.task, self.signal);
     }
 }
@@ -131,12 +132,12 @@ impl Memory for Live {
     }
 }
 
-/// A stack, and what it was taken from.
+/// A walked stack, and the process and walker that it was walked with.
 struct Stack {
     process: Process,
     walker: Walker,
     frames: Vec<Found>,
-    end: StopReason,
+    stop_reason: StopReason,
 }
 
 #[derive(Serialize)]
@@ -144,7 +145,7 @@ struct Explained {
     task: u32,
     name: String,
     frames: Vec<Frame>,
-    end: &'static str,
+    stop_reason: &'static str,
     complete: bool,
 }
 
@@ -153,25 +154,26 @@ struct Frame {
     pc: u64,
     #[serde(skip_serializing_if = "Option::is_none")]
     file: Option<String>,
-    /// Link-time address.
+    /// The PC's link-time address.
     #[serde(skip_serializing_if = "Option::is_none")]
     address: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     function: Option<String>,
-    /// By what its caller was found.
-    by: &'static str,
+    /// The source of the rule by which the frame's caller was found.
+    rule_source: &'static str,
     #[serde(skip_serializing_if = "Option::is_none")]
     rule: Option<String>,
-    /// Link-time addresses: where the row begins, and its function.
+    /// The link-time address at which the row begins.
     #[serde(skip_serializing_if = "Option::is_none")]
     row: Option<u64>,
+    /// The link-time address at which the row's function begins.
     #[serde(skip_serializing_if = "Option::is_none")]
     row_function: Option<u64>,
 }
 
 /// Explains the stack of the task of this number, a process or one of its threads.
 pub(crate) fn run(task: u32, json: bool) -> Result<String, String> {
-    let mut stack = walked(task)?;
+    let mut stack = walk_task(task)?;
     let frames = (0..stack.frames.len()).map(|index| frame(&mut stack, index));
     let frames = frames.collect();
     let name = fs::read_to_string(format!("/proc/{task}/comm")).unwrap_or_default();
@@ -179,17 +181,17 @@ pub(crate) fn run(task: u32, json: bool) -> Result<String, String> {
         task,
         name: name.trim_end().to_owned(),
         frames,
-        end: stack.end.as_str(),
-        complete: stack.end == StopReason::Outermost,
+        stop_reason: stack.stop_reason.as_str(),
+        complete: stack.stop_reason == StopReason::Outermost,
     };
     if json {
         let text = serde_json::to_string(&explained).map_err(|error| error.to_string())?;
         return Ok(text + "\n");
     }
-    Ok(told(&explained, stack.end))
+    Ok(as_text(&explained, stack.stop_reason))
 }
 
-fn walked(task: u32) -> Result<Stack, String> {
+fn walk_task(task: u32) -> Result<Stack, String> {
     let read = |files: &mut Files| {
         Process::read(task, files).map_err(|error| match error.kind() {
             ErrorKind::NotFound => "there is no such task".to_owned(),
@@ -197,15 +199,15 @@ fn walked(task: u32) -> Result<Stack, String> {
         })
     };
     let mut files = Files::new();
-    // What is read once need not be read while the task waits.
+    // Files that are read here are not read again while the task is stopped.
     if read(&mut files)?.mappings().is_empty() {
-        return Err("it has no user stack: it is a kernel thread, or has ended".to_owned());
+        return Err("the task has no user stack: it is a kernel thread, or has exited".to_owned());
     }
-    let known = Known::default();
-    for _ in 0..MAX_ASKED {
+    let converted = ConvertedFiles::default();
+    for _ in 0..MAX_ATTEMPTS {
         let missing = Rc::new(RefCell::new(Vec::new()));
-        let (its_known, its_missing) = (known.clone(), missing.clone());
-        let mut walker = Walker::with(move |file| match its_known.borrow().get(&file.number) {
+        let (its_converted, its_missing) = (converted.clone(), missing.clone());
+        let mut walker = Walker::with(move |file| match its_converted.borrow().get(&file.number) {
             Some(made) => *made,
             None => {
                 its_missing.borrow_mut().push(file);
@@ -218,31 +220,31 @@ fn walked(task: u32) -> Result<Stack, String> {
         let memory = fs::File::open(format!("/proc/{task}/mem"))
             .map_err(|error| format!("/proc/{task}/mem: {error}"))?;
         let registers = stopped.registers()?;
-        let end = walker.walk(&process, &registers, &Live(memory), &mut frames);
+        let stop_reason = walker.walk(&process, &registers, &Live(memory), &mut frames);
         drop(stopped);
         if missing.borrow().is_empty() {
             return Ok(Stack {
                 process,
                 walker,
                 frames,
-                end,
+                stop_reason,
             });
         }
         for file in missing.take() {
-            let made = made(file);
+            let made = convert(file);
             if let Err(error) = &made {
                 add::complain(&file.path.display().to_string(), error);
             }
-            known.borrow_mut().insert(file.number, made.ok());
+            converted.borrow_mut().insert(file.number, made.ok());
         }
     }
     Err(format!(
-        "it came to files that were not known {MAX_ASKED} times"
+        "gave up after {MAX_ATTEMPTS} attempts: each found files without tables"
     ))
 }
 
-/// The rows that `watch` would give the module.
-fn made(file: &File) -> Result<Made, String> {
+/// Converts a file as `watch` does.
+fn convert(file: &File) -> Result<Made, String> {
     let rows = match &file.open {
         Some(open) => rows::rows_of(open)?,
         None => rows::rows_of_image(file.bytes)?,
@@ -256,16 +258,16 @@ fn made(file: &File) -> Result<Made, String> {
 fn frame(stack: &mut Stack, index: usize) -> Frame {
     let found = stack.frames[index];
     let mapping = stack.process.at(found.at);
-    let place = mapping.and_then(|mapping| mapping.link_address(found.at));
-    let by = match (found.rule, stack.frames.get(index + 1)) {
+    let located = mapping.and_then(|mapping| mapping.link_address(found.at));
+    let rule_source = match (found.rule, stack.frames.get(index + 1)) {
         (Some((_, RuleOrigin::Section)), _) => "section",
-        (Some((_, RuleOrigin::Table)), _) => "made",
-        (Some((_, RuleOrigin::ExtraRow)), _) => "extra row",
+        (Some((_, RuleOrigin::Table)), _) => "converted",
+        (Some((_, RuleOrigin::ExtraRow)), _) => "extra-row",
         (Some((_, RuleOrigin::PltStub)), _) => "plt-stub",
         (Some((_, RuleOrigin::SignalTrampoline)), _) => "signal-trampoline",
         (Some((_, RuleOrigin::Clone)), _) => "clone",
         (None, Some(next)) if next.source == FrameSource::FramePointer => "frame-pointer",
-        (None, _) => "nothing",
+        (None, _) => "none",
     };
     let row = match found.rule {
         Some((_, RuleOrigin::Section | RuleOrigin::Table)) => {
@@ -279,20 +281,20 @@ fn frame(stack: &mut Stack, index: usize) -> Frame {
             "" => "[anonymous]".to_owned(),
             name => name.to_owned(),
         }),
-        address: place.map(|(_, link)| link + (found.frame.pc - found.at)),
-        function: place.and_then(|(file, link)| {
+        address: located.map(|(_, link)| link + (found.frame.pc - found.at)),
+        function: located.and_then(|(file, link)| {
             let (name, offset) = file.function_at(link)?;
             Some(format!(
                 "{name}+{:#x}",
                 offset + (found.frame.pc - found.at)
             ))
         }),
-        by,
+        rule_source,
         rule: found.rule.map(|(rule, _)| {
-            let words = Words::of_rule(Abi::Amd64, &rule);
-            match (words.cfa, words.fp) {
-                (Some(cfa), Some(fp)) => format!("cfa {cfa}, fp {fp}, ra {}", words.ra),
-                _ => words.ra,
+            let text = RuleText::of_rule(Abi::Amd64, &rule);
+            match (text.cfa, text.fp) {
+                (Some(cfa), Some(fp)) => format!("cfa {cfa}, fp {fp}, ra {}", text.ra),
+                _ => text.ra,
             }
         }),
         row: row.map(|(_, row)| row),
@@ -300,7 +302,7 @@ fn frame(stack: &mut Stack, index: usize) -> Frame {
     }
 }
 
-fn told(explained: &Explained, end: StopReason) -> String {
+fn as_text(explained: &Explained, stop_reason: StopReason) -> String {
     let Explained { task, name, .. } = explained;
     let mut text = format!("task {task} ({name}):\n");
     for (index, frame) in explained.frames.iter().enumerate() {
@@ -312,28 +314,28 @@ fn told(explained: &Explained, end: StopReason) -> String {
             (None, Some(address)) => writeln!(text, " {address:#x}"),
             _ => writeln!(text),
         };
-        let by = match frame.by {
-            "section" => "of the file's .sframe",
-            "made" => "made of .eh_frame, or of what the file has instead",
-            "extra row" => "made of .eh_frame; no section can say it",
-            "plt-stub" => "by the instructions of a PLT's stub",
-            "signal-trampoline" => "by the instructions of a signal's trampoline",
-            "clone" => "by the instructions behind the system call",
-            "frame-pointer" => "no row: by the frame pointer, which the code around it proves",
+        let source = match frame.rule_source {
+            "section" => "from the file's .sframe",
+            "converted" => "converted from .eh_frame, pclntab or instructions",
+            "extra-row" => "extra row, converted from .eh_frame",
+            "plt-stub" => "from the instructions of a PLT stub",
+            "signal-trampoline" => "from the instructions of a signal trampoline",
+            "clone" => "from the instructions after the clone system call",
+            "frame-pointer" => "no row: by the frame pointer, verified from the code",
             _ => "no row",
         };
         let _ = match (&frame.rule, frame.row, frame.row_function) {
             (Some(rule), Some(row), Some(function)) => writeln!(
                 text,
-                "     {rule}: row from {row:#x} of the function at {function:#x}, {by}"
+                "     {rule}: row from {row:#x} of the function at {function:#x}, {source}"
             ),
-            (Some(rule), ..) => writeln!(text, "     {rule}: {by}"),
-            (None, ..) => writeln!(text, "     {by}"),
+            (Some(rule), ..) => writeln!(text, "     {rule}: {source}"),
+            (None, ..) => writeln!(text, "     {source}"),
         };
     }
-    let _ = writeln!(text, "{end}: {}", end.meaning());
-    if !end.advice().is_empty() {
-        let _ = writeln!(text, "{}", end.advice());
+    let _ = writeln!(text, "{stop_reason}: {}", stop_reason.meaning());
+    if !stop_reason.advice().is_empty() {
+        let _ = writeln!(text, "{}", stop_reason.advice());
     }
     text
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only
 
-//! Files: where the section is, what relocations do to it, where code and symbols are.
+//! Input files: the SFrame section with its relocations applied, the code areas and the symbols.
 
 use std::{
     collections::BTreeMap,
@@ -35,62 +35,62 @@ use sframe::{
     section::Section, //
 };
 
-use crate::words::explain;
+use crate::readelf_notation::explain;
 
-/// What kind of file it is.
+/// The kind of an input file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
-    /// A section alone.
+    /// A bare section.
     Bare,
-    /// An object file, of the assembler or of `ld -r`.
+    /// An object file, from the assembler or `ld -r`.
     Relocatable,
     /// A program or a shared library.
     Linked,
 }
 
-/// Where code is: an executable segment, or a section of a relocatable file.
+/// An area of code: an executable segment, or an executable section of a relocatable file.
 pub(crate) struct Area {
     /// The section's name; empty for segments.
     pub(crate) name: String,
     section: Option<SectionIndex>,
-    /// Addresses.
+    /// Link-time addresses.
     pub(crate) range: Range<u64>,
-    /// Offsets in the file.
-    place: Range<u64>,
+    /// Offsets in the file, in bytes.
+    file_range: Range<u64>,
 }
 
-/// A place in the code that has a name.
+/// A named address in the code.
 pub(crate) struct Symbol {
     pub(crate) name: String,
     pub(crate) address: u64,
-    /// In relocatable files: in which [`File::areas`].
+    /// In relocatable files, the index in [`File::areas`].
     pub(crate) area: Option<usize>,
 }
 
-/// A file, and the section in it.
+/// An input file and its section.
 pub(crate) struct File {
     pub(crate) kind: Kind,
     data: Vec<u8>,
-    /// The section, with relocations applied. Empty: there is none.
+    /// The section, with relocations applied; empty if there is none.
     pub(crate) bytes: Vec<u8>,
     /// The section's link-time address.
     pub(crate) address: u64,
-    /// The machine, as in the ELF header; 0 of a bare section.
+    /// The machine from the ELF header; 0 for a bare section.
     pub(crate) machine: u16,
     pub(crate) areas: Vec<Area>,
     pub(crate) symbols: Vec<Symbol>,
-    /// Which fields of the section relocations have filled, by offset, and in which of the areas
-    /// what they point to lies; `None`: it is none of code.
+    /// The relocated fields, by offset in the section, with the index of the area that contains the
+    /// target; `None` if the target is not code.
     pub(crate) relocated: BTreeMap<u64, Option<usize>>,
-    /// What `check` has to say of the ELF headers: offsets in the file, and what is wrong there.
-    pub(crate) remarks: Vec<(u64, String)>,
+    /// The findings of `check` in the ELF headers: file offset and text.
+    pub(crate) header_findings: Vec<(u64, String)>,
 }
 
-/// One of the sections that linkers have put one behind the other, ready to be asked.
+/// One of the concatenated sections, opened.
 pub(crate) struct Blob {
     pub(crate) section: Section,
-    /// Start addresses are not counted from where the flags say.
-    pub(crate) resettled: bool,
+    /// Whether start addresses have another base than the flags state.
+    pub(crate) starts_corrected: bool,
 }
 
 impl File {
@@ -106,17 +106,15 @@ impl File {
                 areas: Vec::new(),
                 symbols: Vec::new(),
                 relocated: BTreeMap::new(),
-                remarks: Vec::new(),
+                header_findings: Vec::new(),
             }),
             [0x7f, b'E', b'L', b'F', 1, ..] => load::<elf::FileHeader32<Endianness>>(data),
             [0x7f, b'E', b'L', b'F', ..] => load::<elf::FileHeader64<Endianness>>(data),
-            _ => {
-                Err("offset 0x0: neither an ELF file nor an SFrame section begins like this".into())
-            }
+            _ => Err("offset 0x0: neither an ELF file nor an SFrame section".into()),
         }
     }
 
-    /// All sections within the section, in order, and what stopped the search for more.
+    /// All concatenated sections, in order, and the error that ended the search, if any.
     pub(crate) fn blobs(&self) -> (Vec<Blob>, Option<(u64, String)>) {
         let mut blobs: Vec<Blob> = Vec::new();
         if self.bytes.is_empty() {
@@ -139,7 +137,7 @@ impl File {
         }
     }
 
-    /// Decides what start addresses are counted from.
+    /// Determines the base of start addresses.
     fn settle(&self, section: Section) -> Result<Blob, Error> {
         let starts = section.starts();
         let mut section = section;
@@ -152,24 +150,27 @@ impl File {
         }
         Ok(Blob {
             section,
-            resettled: section.starts() != starts,
+            starts_corrected: section.starts() != starts,
         })
     }
 
-    /// In which of the areas entry `index` of `section` lies, if it is relocation that tells; else
-    /// all are one address space.
+    /// The index of the area that contains the function of entry `index`. `None` without
+    /// relocations: then there is a single address space.
     pub(crate) fn area_of(&self, section: &Section, index: u32) -> Option<usize> {
         *self.relocated.get(&section.entry_offset(index).into())?
     }
 
-    /// The bytes of code at `address`, as far as there are; zeros behind them.
+    /// `N` bytes of code at the link-time address `address`, padded with zeros at the area's end.
     pub(crate) fn code<const N: usize>(&self, address: u64) -> Option<[u8; N]> {
         let area = self
             .areas
             .iter()
             .find(|area| area.range.contains(&address))?;
-        let at = area.place.start.checked_add(address - area.range.start)?;
-        let end = area.place.end.min(at.checked_add(N as u64)?);
+        let at = area
+            .file_range
+            .start
+            .checked_add(address - area.range.start)?;
+        let end = area.file_range.end.min(at.checked_add(N as u64)?);
         let bytes = self
             .data
             .get(usize::try_from(at).ok()?..usize::try_from(end).ok()?)?;
@@ -179,8 +180,8 @@ impl File {
     }
 }
 
-/// Checks what makes rows countable, so that a section that lies cannot ask for more memory or time
-/// than a true one of its size: a row takes two bytes at least, and belongs to one function.
+/// Checks the number of rows, so that an invalid section cannot cause more memory or time to be used
+/// than a valid one of its size: a row takes at least two bytes and belongs to one function.
 pub(crate) fn check_rows(bytes: &[u8], section: &Section) -> Result<(), (u64, String)> {
     let header_field = section.offset().saturating_add(12);
     let wrong = || explain_total(header_field);
@@ -191,8 +192,8 @@ pub(crate) fn check_rows(bytes: &[u8], section: &Section) -> Result<(), (u64, St
             .map_err(|error| explain(error, section.entry_offset(index)))?;
         rows = rows.checked_add(function.num_rows()).ok_or_else(wrong)?;
     }
-    let room = section.end().saturating_sub(section.rows_offset()) / 2;
-    if rows != section.num_fres() || rows > room {
+    let most = section.end().saturating_sub(section.rows_offset()) / 2;
+    if rows != section.num_fres() || rows > most {
         return Err(wrong());
     }
     Ok(())
@@ -207,7 +208,7 @@ fn explain_total(offset: u32) -> (u64, String) {
 fn load<Elf: FileHeader<Endian = Endianness>>(data: Vec<u8>) -> Result<File, String> {
     let unread = |error: object::Error| {
         let size = data.len();
-        format!("not an ELF file that can be read ({size:#x} bytes; cut off?): {error}")
+        format!("not a readable ELF file ({size:#x} bytes; truncated?): {error}")
     };
     let elf = ElfFile::<Elf>::parse(&data[..]).map_err(unread)?;
     let endian = elf.endian();
@@ -226,7 +227,7 @@ fn load<Elf: FileHeader<Endian = Endianness>>(data: Vec<u8>) -> Result<File, Str
         areas: areas(&elf, kind),
         symbols: Vec::new(),
         relocated: BTreeMap::new(),
-        remarks: Vec::new(),
+        header_findings: Vec::new(),
     };
 
     let section_header_at = |index: SectionIndex| {
@@ -241,8 +242,8 @@ fn load<Elf: FileHeader<Endian = Endianness>>(data: Vec<u8>) -> Result<File, Str
     for other in elf.sections().filter(is_sframe) {
         if section.is_some() {
             let at = section_header_at(other.index());
-            let remark = "a second section of SFrame, which is not read".into();
-            file.remarks.push((at, remark));
+            let remark = "a second SFrame section, which is ignored".into();
+            file.header_findings.push((at, remark));
         } else {
             section = Some(other);
         }
@@ -254,9 +255,9 @@ fn load<Elf: FileHeader<Endian = Endianness>>(data: Vec<u8>) -> Result<File, Str
         file.address = section.address();
         file.bytes = part(&data, "section .sframe", range)?.to_vec();
         if section.elf_section_header().sh_type(endian) == elf::SHT_NOBITS && section.size() != 0 {
-            let remark = "the section has no bytes in this file: a file of debug information?";
+            let remark = "the section has no bytes in this file (a debug information file?)";
             let at = section_header_at(section.index());
-            file.remarks.push((at, remark.into()));
+            file.header_findings.push((at, remark.into()));
         }
         if kind == Kind::Relocatable {
             relocate(&elf, section, &mut file)?;
@@ -266,23 +267,26 @@ fn load<Elf: FileHeader<Endian = Endianness>>(data: Vec<u8>) -> Result<File, Str
         if !file.bytes.is_empty() {
             let at = section_header_at(section.index());
             if flags & u64::from(elf::SHF_ALLOC) == 0 {
-                let remark = "the section is not allocated (SHF_ALLOC): not there at run time";
-                file.remarks.push((at, remark.into()));
+                let remark = "the section lacks SHF_ALLOC: it is not mapped at run time";
+                file.header_findings.push((at, remark.into()));
             }
             if section.address() % 8 != 0 {
-                let remark = format!("the section's address {:#x} is not aligned", file.address);
-                file.remarks.push((at, remark));
+                let remark = format!(
+                    "the section's address {:#x} is not a multiple of 8",
+                    file.address
+                );
+                file.header_findings.push((at, remark));
             }
         }
     } else if let Some(segment) = segments.sframe.first() {
-        // Section headers may have been stripped.
+        // The file has no section headers.
         file.address = segment.address;
         file.bytes = part(&data, "segment PT_GNU_SFRAME", segment.file)?.to_vec();
     }
     if kind == Kind::Linked {
         compare(&data, &file, place, &segments)
             .into_iter()
-            .for_each(|remark| file.remarks.push(remark));
+            .for_each(|remark| file.header_findings.push(remark));
     }
     file.symbols = symbols(&elf, &file.areas, kind);
     file.data = data;
@@ -294,7 +298,7 @@ fn part<'a>(data: &'a [u8], what: &str, (at, size): (u64, u64)) -> Result<&'a [u
     end.and_then(|end| data.get(usize::try_from(at).ok()?..usize::try_from(end).ok()?))
         .ok_or_else(|| {
             format!(
-                "offset {at:#x}: {what} of {size:#x} bytes ends behind the file, {:#x}; cut off?",
+                "offset {at:#x}: {what} of {size:#x} bytes extends past the file's {:#x} bytes (truncated?)",
                 data.len()
             )
         })
@@ -302,19 +306,19 @@ fn part<'a>(data: &'a [u8], what: &str, (at, size): (u64, u64)) -> Result<&'a [u
 
 /// A program header.
 struct Segment {
-    /// Where the header is in the file.
+    /// The file offset of the program header.
     header: u64,
     /// Offset and size in the file.
     file: (u64, u64),
     address: u64,
 }
 
-/// The program headers that matter.
+/// The program headers that are checked.
 #[derive(Default)]
 struct Segments {
     sframe: Vec<Segment>,
     load: Vec<Segment>,
-    /// Where the headers are in the file.
+    /// The file offset of the program headers.
     at: u64,
 }
 
@@ -342,24 +346,24 @@ fn segments<Elf: FileHeader<Endian = Endianness>>(elf: &ElfFile<'_, Elf>) -> Seg
     segments
 }
 
-/// What the program headers of a linked file say of the section, and should not.
+/// Contradictions between the program headers of a linked file and its section.
 fn compare(
     data: &[u8],
     file: &File,
     section: Option<(u64, u64)>,
     segments: &Segments,
 ) -> Vec<(u64, String)> {
-    let mut remarks = Vec::new();
-    let mut remark = |at, what: &str| remarks.push((at, what.to_owned()));
+    let mut header_findings = Vec::new();
+    let mut remark = |at, what: &str| header_findings.push((at, what.to_owned()));
     let size = file.bytes.len() as u64;
     let Some(segment) = segments.sframe.first() else {
         if size != 0 {
             remark(
                 segments.at,
-                "no segment PT_GNU_SFRAME: nobody finds the section at run time",
+                "no segment PT_GNU_SFRAME: the section cannot be found at run time",
             );
         }
-        return remarks;
+        return header_findings;
     };
     if let Some(more) = segments.sframe.get(1) {
         remark(more.header, "a second segment PT_GNU_SFRAME");
@@ -379,7 +383,7 @@ fn compare(
             remark(
                 segment.header,
                 &format!(
-                    "PT_GNU_SFRAME has {segment_size:#x} bytes, but section .sframe \
+                    "PT_GNU_SFRAME has {segment_size:#x} bytes, but section .sframe has \
                      {section_size:#x}"
                 ),
             );
@@ -388,7 +392,7 @@ fn compare(
             if let Some(nonzero) = tail {
                 remark(
                     at.wrapping_add(section_size).wrapping_add(nonzero as u64),
-                    "PT_GNU_SFRAME ends behind section .sframe, and that is not zero",
+                    "PT_GNU_SFRAME extends past section .sframe with bytes that are not zero",
                 );
             }
         }
@@ -400,12 +404,9 @@ fn compare(
             && load.address.wrapping_add(offset) == segment.address
     });
     if segment_size != 0 && !loaded {
-        remark(
-            segment.header,
-            "PT_GNU_SFRAME lies in no segment that is loaded",
-        );
+        remark(segment.header, "PT_GNU_SFRAME lies in no PT_LOAD segment");
     }
-    remarks
+    header_findings
 }
 
 fn areas<Elf: FileHeader<Endian = Endianness>>(elf: &ElfFile<'_, Elf>, kind: Kind) -> Vec<Area> {
@@ -422,7 +423,7 @@ fn areas<Elf: FileHeader<Endian = Endianness>>(elf: &ElfFile<'_, Elf>, kind: Kin
                 name: section.name().unwrap_or_default().to_owned(),
                 section: Some(section.index()),
                 range: end((section.address(), section.size())),
-                place: end(section.file_range().unwrap_or_default()),
+                file_range: end(section.file_range().unwrap_or_default()),
             })
             .collect();
     }
@@ -438,7 +439,7 @@ fn areas<Elf: FileHeader<Endian = Endianness>>(elf: &ElfFile<'_, Elf>, kind: Kin
                 segment.p_vaddr(endian).into(),
                 segment.p_memsz(endian).into(),
             )),
-            place: end(segment.file_range(endian)),
+            file_range: end(segment.file_range(endian)),
         })
         .collect()
 }
@@ -476,7 +477,7 @@ fn symbols<Elf: FileHeader<Endian = Endianness>>(
     symbols
 }
 
-/// Applies the relocations of the section: all are distances from the field to a place in code.
+/// Applies the section's relocations: each is the distance from the field to a code address.
 fn relocate<Elf: FileHeader<Endian = Endianness>>(
     elf: &ElfFile<'_, Elf>,
     section: &object::read::elf::ElfSection<'_, '_, Elf>,
@@ -495,8 +496,8 @@ fn relocate<Elf: FileHeader<Endian = Endianness>>(
             | (elf::EM_S390, elf::R_390_PC64) => 8,
             (machine, r_type) => {
                 return Err(format!(
-                    "offset {at:#x} of .sframe: relocation of type {r_type} (machine {machine}) is \
-                     none that an assembler writes there"
+                    "offset {at:#x} of .sframe: unsupported relocation type {r_type} (machine \
+                     {machine})"
                 ))
             }
         };
@@ -508,7 +509,7 @@ fn relocate<Elf: FileHeader<Endian = Endianness>>(
             symbol.filter(|symbol| symbol.is_definition() || symbol.kind() == SymbolKind::Section)
         else {
             return Err(format!(
-                "offset {at:#x} of .sframe: the relocation points to no symbol of this file"
+                "offset {at:#x} of .sframe: the relocation's symbol is not defined in this file"
             ));
         };
         let value = symbol
@@ -520,7 +521,7 @@ fn relocate<Elf: FileHeader<Endian = Endianness>>(
             .and_then(|at| file.bytes.get_mut(at..at.checked_add(width)?));
         let Some(field) = field else {
             return Err(format!(
-                "offset {at:#x} of .sframe: the relocation lies behind the section's end"
+                "offset {at:#x} of .sframe: the relocation lies past the section's end"
             ));
         };
         match elf.endian() {

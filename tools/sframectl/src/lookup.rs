@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only
 
-//! `sframectl lookup`: the rule at a PC, and where it comes from.
+//! `sframectl lookup`: the rule for a PC, and the rule's source.
 
 use std::fmt::Write;
 
@@ -27,17 +27,17 @@ use crate::{
         self,
         Raw, //
     },
-    words::{
+    readelf_notation::{
         self,
         explain,
-        Words, //
+        RuleText, //
     }, //
 };
 
-/// A place that was asked for.
-struct Place {
+/// An address to look up.
+struct Target {
     address: u64,
-    /// In relocatable files: in which of the areas of code; `None`: in all of them.
+    /// In relocatable files, the index of the code area; `None` selects all areas.
     area: Option<usize>,
 }
 
@@ -51,17 +51,17 @@ pub(crate) fn run(file: &File, pcs: &[String]) -> Result<(String, bool), String>
     let mut text = String::new();
     let mut all = true;
     for pc in pcs {
-        for place in places(file, pc)? {
-            all &= look_up(file, &sections, pc, &place, &mut text)?;
+        for target in targets(file, pc)? {
+            all &= look_up(file, &sections, pc, &target, &mut text)?;
         }
     }
     Ok((text, all))
 }
 
-/// All places that `pc` may mean: several functions may have one name.
-fn places(file: &File, pc: &str) -> Result<Vec<Place>, String> {
+/// All addresses that `pc` may refer to: several functions may have one name.
+fn targets(file: &File, pc: &str) -> Result<Vec<Target>, String> {
     if let Some(address) = number(pc) {
-        return Ok(vec![Place {
+        return Ok(vec![Target {
             address,
             area: None,
         }]);
@@ -72,7 +72,7 @@ fn places(file: &File, pc: &str) -> Result<Vec<Place>, String> {
     };
     let Some(offset) = offset else {
         return Err(format!(
-            "{pc}: neither 0xHEX, a decimal number, SYMBOL nor SYMBOL+OFFSET"
+            "{pc}: expected 0xHEX, a decimal number, SYMBOL or SYMBOL+OFFSET"
         ));
     };
     let mut found: Vec<(Option<usize>, u64)> = file
@@ -85,12 +85,12 @@ fn places(file: &File, pc: &str) -> Result<Vec<Place>, String> {
     found.dedup();
     if found.is_empty() {
         return Err(format!(
-            "no function is named {name} (a stripped file has no names; use an address)"
+            "there is no function {name} (a stripped file has no names: use an address)"
         ));
     }
     Ok(found
         .into_iter()
-        .map(|(area, address)| Place { address, area })
+        .map(|(area, address)| Target { address, area })
         .collect())
 }
 
@@ -109,16 +109,16 @@ struct Hit {
     area: Option<usize>,
 }
 
-/// Says which rule holds at `place`; returns whether there is one.
+/// Appends the rule at `target` to `text`. Returns whether there is one.
 fn look_up(
     file: &File,
     sections: &[Section],
     name: &str,
-    place: &Place,
+    target: &Target,
     text: &mut String,
 ) -> Result<bool, String> {
     let bytes = &file.bytes[..];
-    let pc = place.address;
+    let pc = target.address;
     let mut hits: Vec<Hit> = Vec::new();
     for (blob, section) in sections.iter().enumerate() {
         for index in 0..section.num_fdes() {
@@ -127,10 +127,10 @@ fn look_up(
                 format!("offset {offset:#x} of .sframe: {what}")
             })?;
             let area = file.area_of(section, index);
-            if !function.covers(pc) || (place.area.is_some() && place.area != area) {
+            if !function.covers(pc) || (target.area.is_some() && target.area != area) {
                 continue;
             }
-            // Of functions that overlap the one that starts last, as the core has it.
+            // Of overlapping functions the one that starts last applies, as in the core.
             match hits.iter_mut().find(|hit| hit.area == area) {
                 Some(hit) if hit.function.start() >= function.start() => {}
                 Some(hit) => {
@@ -159,7 +159,7 @@ fn look_up(
     if hits.is_empty() {
         let why = match sections {
             [] => "the file has no SFrame section",
-            _ => "no function of the section covers it",
+            _ => "no function of the section covers the PC",
         };
         let _ = writeln!(text, "{name}{title}: no rule: {why}");
         return Ok(false);
@@ -172,14 +172,14 @@ fn look_up(
         }
         text.push_str(":\n");
         let section = &sections[hit.blob];
-        all &= tell(file, section, pc, hit, text)
+        all &= describe(file, section, pc, hit, text)
             .map_err(|(offset, what)| format!("offset {offset:#x} of .sframe: {what}"))?;
     }
     Ok(all)
 }
 
-/// Says what `hit` has for `pc`; returns whether it is a rule.
-fn tell(
+/// Appends the rule of `hit` at `pc` to `text`. Returns whether there is one.
+fn describe(
     file: &File,
     section: &Section,
     pc: u64,
@@ -206,45 +206,46 @@ fn tell(
         }
         row = Some((index, decoded, raw));
     }
-    // Where instructions and row agree, the row is as good.
-    let by_code = stub_rule(file, abi, function, pc).filter(|rule| by_rows.as_ref() != Some(rule));
+    // If the instructions and the row agree, the row is shown.
+    let by_instructions =
+        stub_rule(file, abi, function, pc).filter(|rule| by_rows.as_ref() != Some(rule));
 
-    let words = match (&by_code, &row, &by_rows) {
-        (Some(rule), _, _) => Some(Words::of_rule(abi, rule)),
+    let rule = match (&by_instructions, &row, &by_rows) {
+        (Some(rule), _, _) => Some(RuleText::of_rule(abi, rule)),
         (None, Some((_, decoded, raw)), Some(_)) => {
-            Some(Words::of_row(section, function, raw, &decoded.rule))
+            Some(RuleText::of_row(section, function, raw, &decoded.rule))
         }
-        (None, _, rule) => rule.as_ref().map(|rule| Words::of_rule(abi, rule)),
+        (None, _, rule) => rule.as_ref().map(|rule| RuleText::of_rule(abi, rule)),
     };
     let mut line = |name: &str, what: String| {
         let _ = writeln!(text, "  {name:<9} {what}");
     };
-    match &words {
-        Some(Words {
+    match &rule {
+        Some(RuleText {
             cfa: Some(cfa),
             fp: Some(fp),
             ra,
         }) => line("rule", format!("cfa {cfa}, fp {fp}, ra {ra}")),
         Some(_) => line(
             "rule",
-            "RA undefined: the outermost frame, it has no caller".into(),
+            "RA undefined: the outermost frame, without a caller".into(),
         ),
         None => {
             let why = match function.num_rows() {
                 0 if function.is_signal() => "a signal trampoline without rows",
                 0 => "the function has no rows",
-                _ => "the function's first row starts behind it",
+                _ => "the function's first row starts after the PC",
             };
             line("no rule", why.into());
         }
     }
-    if by_code.is_some() {
-        let says = by_rows.map_or("nothing".into(), |rule| words::cfa(&rule.cfa));
+    if by_instructions.is_some() {
+        let row_cfa = by_rows.map_or("nothing".into(), |rule| readelf_notation::cfa(&rule.cfa));
         line(
-            "by",
+            "source",
             format!(
-                "the instructions of the PLT's stub, in the innermost frame; the row says cfa \
-                 {says}, as GNU ld writes wrong rows for some"
+                "instructions of the PLT stub, for the innermost frame; the row has cfa {row_cfa} \
+                 (GNU ld writes wrong rows for some stubs)"
             ),
         );
     }
@@ -282,7 +283,7 @@ fn tell(
             function.size()
         ),
     );
-    let flags = words::flags(section.flags());
+    let flags = readelf_notation::flags(section.flags());
     line(
         "blob",
         format!(
@@ -290,7 +291,7 @@ fn tell(
             hit.blob,
             section.offset(),
             section.version().number(),
-            words::abi(abi),
+            readelf_notation::abi(abi),
             if flags.is_empty() {
                 "none".into()
             } else {
@@ -302,15 +303,16 @@ fn tell(
         let found = section.find_function(bytes, pc, Search::Thorough);
         if found != Ok(Some(*function)) {
             line(
-                "but",
-                "a search by bisection does not find it: not sorted, or overlapping".into(),
+                "warning",
+                "a binary search does not find the function: the functions are unsorted or overlap"
+                    .into(),
             );
         }
     }
-    Ok(words.is_some())
+    Ok(rule.is_some())
 }
 
-/// What the instructions of a PLT's stub say, if `pc` lies in one.
+/// The rule from the instructions of a PLT stub, if `pc` lies in one.
 pub(crate) fn stub_rule(file: &File, abi: Abi, function: &Function, pc: u64) -> Option<Rule> {
     if abi != Abi::Amd64 || file.kind != Kind::Linked {
         return None;

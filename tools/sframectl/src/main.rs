@@ -3,10 +3,9 @@
 //! `sframectl`: shows, searches and checks the SFrame sections of files, makes such sections, and
 //! gives them to the kernel.
 //!
-//! What a section says is decoded by the crate `sframe`, the very files that run in the kernel
-//! module. This program finds sections in files, applies relocations, and prints. What .eh_frame says
-//! is turned into a section by the crate `convert`, and given to the module by its device. The stack of
-//! a task is walked by the crate `walk`.
+//! The crate `sframe` decodes sections; the kernel module is built from its files, too. This program
+//! finds sections in files, applies relocations, and prints. The crate `convert` makes a section from
+//! .eh_frame; the module's device takes it. The crate `walk` walks the stack of a task.
 
 mod add;
 mod check;
@@ -17,9 +16,9 @@ mod explain;
 mod file;
 mod lookup;
 mod raw;
+mod readelf_notation;
 mod rows;
 mod watch;
-mod words;
 
 use std::{
     io::{
@@ -43,43 +42,44 @@ use clap::{
 use file::File;
 
 const EXIT_CODES: &str = "\
-Exit codes: 0 success; 1 the file cannot be read or is broken; 2 wrong use.
+Exit codes: 0 success; 1 the file cannot be read or is invalid; 2 wrong usage.
 
-A section that is missing or of size zero is no error: there is nothing to show.";
+A missing or empty section is not an error: nothing is shown.";
 
 const EXIT_CODES_LOOKUP: &str = "\
-Exit codes: 0 there is a rule for each PC; 1 there is none for some, or the file cannot be read or
-is broken; 2 wrong use.
+Exit codes: 0 every PC has a rule; 1 a PC has no rule, or the file cannot be read or is invalid;
+2 wrong usage.
 
-A PC is a link-time address. A return address is to be asked for as the address before it, for the
+A PC is a link-time address. To look up a return address, give the address one byte before it: the
 call may be the last instruction of its function. In relocatable files (.o, ld -r) a number is an
-offset in each section of code; SECTION+OFFSET tells them apart.";
+offset in every section of code; SECTION+OFFSET selects one section.";
 
 const EXIT_CODES_CHECK: &str = "\
-Exit codes: 0 nothing was found; 1 something was, or the file cannot be read; 2 wrong use.
+Exit codes: 0 no findings; 1 findings, or the file cannot be read; 2 wrong usage.
 
-Each line names the file, where it is (.sframe+OFFSET in the section, or an offset in the file), and
-what is wrong. The last line is a summary.";
+Each line names the file, the position (.sframe+OFFSET in the section, or an offset in the file), and
+the fault. The last line is a summary.";
 
 const EXIT_CODES_CONVERT: &str = "\
-Exit codes: 0 the section was written; 1 the file cannot be read, or has nothing to make rows of, or
-the section cannot be written; 2 wrong use.
+Exit codes: 0 the section was written; 1 the file cannot be read, or has no unwind information to
+convert, or the section cannot be written; 2 wrong usage.
 
-Nothing is said otherwise than .eh_frame, or Go's own table, says it. Where a row cannot be said the section has no
-function, and what is left out is counted by reason. Code without an entry is gone through by its
-instructions, and said where all ways through it agree. What a program begins with, by hand and
-without an entry, is said to have no caller.";
+Each row encodes exactly the rule of .eh_frame, or of Go's pclntab. A row that SFrame cannot encode is
+dropped: the section has no function there, and dropped rows are counted by reason. For code without an
+.eh_frame entry the instructions are analysed; rows are made where all paths through the code agree. A
+program's entry point that is written in assembly, without an entry, gets an outermost row.";
 
 const EXIT_CODES_ADD: &str = "\
-Exit codes: 0 success; 1 a file could not be added or removed, or the module is not loaded, or the
-right to use it (CAP_PERFMON) is missing; 2 wrong use.
+Exit codes: 0 success; 1 a file could not be added or removed, or the module is not loaded, or
+CAP_PERFMON is missing; 2 wrong usage.
 
-With --all, files of which there is nothing to add are no failure.";
+With --all, a file that has no unwind information is not a failure.";
 
 const EXIT_CODES_EXPLAIN: &str = "\
-Exit codes: 0 the stack is shown, whole or not; 1 the task cannot be stopped or read; 2 wrong use.
+Exit codes: 0 the stack is shown, complete or not; 1 the task cannot be stopped or read; 2 wrong
+usage.
 
-Addresses in parentheses are link-time addresses, which `lookup` and `dump` take.";
+Addresses in parentheses are link-time addresses, as in `lookup` and `dump`.";
 
 /// Shows, searches and checks the SFrame sections of files, makes such sections, and gives them to
 /// the kernel module.
@@ -95,22 +95,22 @@ struct Arguments {
 
 #[derive(Subcommand)]
 enum Command {
-    /// Prints all functions and rows, much as readelf does.
+    /// Prints all functions and rows, in readelf's notation.
     ///
     /// Addresses are link-time addresses. In relocatable files (.o, ld -r) relocations are applied,
-    /// and addresses are offsets in the section of code that the function is in. Of a bare section,
-    /// and of an object file without relocations, addresses are counted from the section's start.
+    /// and addresses are offsets in the section of code that the function is in. For a bare section,
+    /// and for an object file without relocations, addresses are relative to the section's start.
     #[command(after_help = EXIT_CODES)]
     Dump {
         /// The file to read.
         file: PathBuf,
-        /// One line of JSON: addresses are numbers; a row's "pc" is an address for "pcinc", and an
-        /// offset in the repeated block for "pcmask"; "cfa" and "fp" are null in the row of an
+        /// Prints one line of JSON: addresses are numbers; a row's "pc" is an address for "pcinc",
+        /// and an offset in the repeated block for "pcmask"; "cfa" and "fp" are null in the row of an
         /// outermost frame.
         #[arg(long)]
         json: bool,
     },
-    /// Tells which rule holds at each PC, and where it comes from.
+    /// Shows the rule for each PC, and the row that the rule comes from.
     #[command(after_help = EXIT_CODES_LOOKUP)]
     Lookup {
         /// The file to read.
@@ -119,102 +119,101 @@ enum Command {
         #[arg(required = true, value_name = "PC")]
         pcs: Vec<String>,
     },
-    /// Lists all that contradicts the format, itself, or the code of the file.
+    /// Lists violations of the format, contradictions in the section, and rows that contradict the code.
     #[command(after_help = EXIT_CODES_CHECK)]
     Check {
         /// The file to read.
         file: PathBuf,
     },
-    /// Makes a bare section, version 3, of a file's .eh_frame, or of Go's own table. AMD64 only.
+    /// Makes a bare section, version 3, from a file's .eh_frame or Go's pclntab. AMD64 only.
     ///
-    /// It is as if it lay at address 0: `dump`, `lookup` and `check` take it, by link-time
-    /// addresses. A row of .eh_frame that says the same as the one before, but for registers of
-    /// which SFrame does not speak, counts as a row.
+    /// The section's address is 0, so `dump`, `lookup` and `check` take the file's link-time
+    /// addresses. An .eh_frame row counts as a row even if it differs from the row before it only in
+    /// registers that SFrame does not describe.
     #[command(after_help = EXIT_CODES_CONVERT)]
     Convert {
-        /// The file to read: a program, a shared library, an image of the vDSO; - is standard input.
+        /// The file to read: a program, a shared library, or an image of the vDSO; - is standard input.
         file: PathBuf,
-        /// Where to write the section; - is standard output, and nothing else is printed.
+        /// The file to write the section to; - is standard output, and then no report is printed.
         #[arg(short, long, value_name = "OUT")]
         output: PathBuf,
-        /// Where to write rows that a section cannot say, in the form that the module takes.
+        /// The file to write extra rows to: rows that a section cannot encode, in the module's format.
         #[arg(long, value_name = "ROWS")]
         extra_rows: Option<PathBuf>,
-        /// Give up all rights that are not needed, as `add` and `watch` have it done.
+        /// Drops all privileges that are not needed; `add` and `watch` call it so.
         #[arg(long, hide = true)]
         confined: bool,
-        /// One line of JSON: sizes in bytes, and what was not said, by reason.
+        /// Prints one line of JSON: sizes in bytes, and the dropped rows by reason.
         #[arg(long)]
         json: bool,
     },
-    /// Gives the kernel rows made of .eh_frame, or of Go's own table, for files that have no section of their own.
+    /// Gives the kernel rows made from .eh_frame or Go's pclntab, for files without an SFrame section.
     #[command(after_help = EXIT_CODES_ADD)]
     Add {
         /// The files to add.
         #[arg(required_unless_present_any = ["pid", "all", "vdso"])]
         files: Vec<PathBuf>,
-        /// All files whose code this process has mapped.
+        /// Adds all files that this process has mapped executable.
         #[arg(long)]
         pid: Option<u32>,
-        /// All files whose code any process has mapped.
+        /// Adds all files that any process has mapped executable.
         #[arg(long)]
         all: bool,
-        /// The vDSO.
+        /// Adds the vDSO.
         #[arg(long)]
         vdso: bool,
-        /// One line of JSON: file, and rows or error, of each.
+        /// Prints one line of JSON: for each file its name, and its number of rows or an error.
         #[arg(long)]
         json: bool,
     },
-    /// Takes rows away that were added, or that the kernel has made of a file's own section.
+    /// Removes rows that were added, or that the kernel has read from a file's own section.
     #[command(after_help = EXIT_CODES_ADD)]
     Remove {
-        /// The files whose rows are taken away.
+        /// The files whose rows are removed.
         #[arg(required_unless_present = "vdso")]
         files: Vec<PathBuf>,
-        /// The vDSO's.
+        /// Removes the vDSO's rows.
         #[arg(long)]
         vdso: bool,
     },
-    /// Shows one stack of a task as the module walks it: each frame, and the rule for it, and where that
-    /// is from.
+    /// Shows one stack of a task as the module walks it: each frame, its rule, and the rule's source.
     ///
-    /// The task is stopped for a moment, as by a debugger. The module need not be loaded: rows that a
-    /// file lacks are made as `watch` makes them.
+    /// The task is stopped for a moment, as by a debugger. The module need not be loaded: files without
+    /// rows are converted as by `watch`.
     #[command(after_help = EXIT_CODES_EXPLAIN)]
     Explain {
         /// A process, or one of its threads.
         pid: u32,
-        /// One line of JSON.
+        /// Prints one line of JSON.
         #[arg(long)]
         json: bool,
     },
-    /// Lists the files that the kernel has rows of, or knows to have none.
+    /// Lists the files that the kernel has rows for, or has recorded as having none.
     #[command(after_help = EXIT_CODES_ADD)]
     List {
-        /// One line of JSON.
+        /// Prints one line of JSON.
         #[arg(long)]
         json: bool,
     },
     /// Shows the module's counters.
     #[command(after_help = EXIT_CODES_ADD)]
     Stats {
-        /// One line of JSON.
+        /// Prints one line of JSON.
         #[arg(long)]
         json: bool,
     },
-    /// Writes manual pages, as `make tools` has it done.
+    /// Writes manual pages; `make tools` calls it.
     #[command(hide = true)]
     Man {
-        /// Where they go.
+        /// The directory to write to.
         directory: PathBuf,
     },
-    /// Adds rows of each file that the kernel meets in a stack and has none of, until it is ended.
+    /// Adds rows for each file that the kernel has seen in a stack and has no rows for. Runs until killed.
     ///
-    /// Says what it has added, and `idle` when nothing is left to do.
+    /// Prints each file that it has added, and `idle` when no file is left to convert.
     #[command(after_help = EXIT_CODES_ADD)]
     Watch {
-        /// A line of JSON for each file.
+        /// Prints a line of JSON for each file.
         #[arg(long)]
         json: bool,
     },
@@ -279,18 +278,18 @@ fn main() -> ExitCode {
     };
     match result {
         Ok((text, good)) => print(&text, good),
-        Err(what) => fail(&path, &what),
+        Err(message) => fail(&path, &message),
     }
 }
 
-/// Prints `text`; the exit code tells whether all was good.
+/// Prints `text`. The exit code is success if `good`.
 fn print(text: &str, good: bool) -> ExitCode {
     let mut stdout = io::stdout().lock();
     match stdout
         .write_all(text.as_bytes())
         .and_then(|()| stdout.flush())
     {
-        // Who reads no further, as head does, has what was wanted.
+        // A reader that closes the pipe early, like head, is not an error.
         Err(error) if error.kind() != ErrorKind::BrokenPipe => {
             fail(Path::new("standard output"), &error.to_string())
         }
@@ -299,8 +298,8 @@ fn print(text: &str, good: bool) -> ExitCode {
     }
 }
 
-fn fail(path: &Path, what: &str) -> ExitCode {
-    // Where not even that can be said, the exit code has to do.
-    let _ = writeln!(io::stderr(), "sframectl: {}: {what}", path.display());
+fn fail(path: &Path, message: &str) -> ExitCode {
+    // If stderr cannot be written to, only the exit code reports the failure.
+    let _ = writeln!(io::stderr(), "sframectl: {}: {message}", path.display());
     ExitCode::FAILURE
 }

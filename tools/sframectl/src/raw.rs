@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only
 
-//! The bytes behind what the crate `sframe` decodes: where rows are, and what it passes over.
+//! The raw bytes of a section: the positions of rows, and fields that the crate `sframe` skips.
 
 use sframe::{
     bytes::Order,
@@ -26,7 +26,7 @@ impl<'a> Raw<'a> {
         }
     }
 
-    /// The number of `width` bytes, 1, 2 or 4, at `at`; `None` behind the end.
+    /// The number of `width` bytes (1, 2 or 4) at offset `at`; `None` past the section's end.
     pub(crate) fn number(self, at: u32, width: u32) -> Option<u32> {
         let at = usize::try_from(at).ok()?;
         let end = at.checked_add(usize::try_from(width).ok()?)?;
@@ -43,11 +43,11 @@ impl<'a> Raw<'a> {
     }
 }
 
-/// A row before its words are understood.
+/// A row, undecoded.
 #[derive(Clone, Copy)]
 pub(crate) struct RawRow<'a> {
     raw: Raw<'a>,
-    /// Where it is, in bytes from the section's start.
+    /// The row's position, in bytes from the section's start.
     pub(crate) at: u32,
     /// The info byte ("The SFrame FRE Info Word").
     pub(crate) info: u8,
@@ -79,7 +79,7 @@ impl<'a> RawRow<'a> {
             .flatten()
     }
 
-    /// Where the next row is; `None` if words are of an undefined size.
+    /// The position of the next row; `None` if the size of the words is undefined.
     pub(crate) fn next(&self) -> Option<u32> {
         self.words_at
             .checked_add(self.count().checked_mul(self.width()?)?)
@@ -93,7 +93,7 @@ impl<'a> RawRow<'a> {
     }
 }
 
-/// Goes through the rows of `function` as far as there are bytes.
+/// Iterates over the rows of `function`, up to the end of the section's bytes.
 pub(crate) fn rows<'a>(
     raw: Raw<'a>,
     function: &Function,

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: GPL-2.0-only
 
-//! The program as it is called: programs of the toolchain at hand, bare sections of all versions,
-//! and files that are broken in each way.
+//! Runs the program on: programs built by the installed toolchain, bare sections of all versions, and
+//! files with one fault of each kind.
 
 #[path = "../../../rust/sframe/tests/support/build.rs"]
-#[expect(dead_code, reason = "the core's tests take more of it")]
+#[expect(dead_code, reason = "the core's tests use all of it")]
 mod build;
 #[path = "../../../rust/sframe/tests/support/encode.rs"]
-#[expect(dead_code, reason = "the core's tests take more of it")]
+#[expect(dead_code, reason = "the core's tests use all of it")]
 mod encode;
 
 use std::{
@@ -52,14 +52,14 @@ use encode::{
     SP, //
 };
 
-/// What the program printed, and its exit code.
-struct Said {
+/// The program's output and exit code.
+struct Output {
     code: i32,
     out: String,
     err: String,
 }
 
-fn call(command: &str, file: &Path, rest: &[&str]) -> Said {
+fn call(command: &str, file: &Path, rest: &[&str]) -> Output {
     let output = Command::new(env!("CARGO_BIN_EXE_sframectl"))
         .arg(command)
         .arg(file)
@@ -67,21 +67,21 @@ fn call(command: &str, file: &Path, rest: &[&str]) -> Said {
         .output()
         .expect("cannot run sframectl");
     let text = |bytes: Vec<u8>| String::from_utf8(bytes).expect("UTF-8");
-    let said = Said {
-        // None is a signal.
-        code: output.status.code().expect("a signal"),
+    let result = Output {
+        // There is no code if a signal has killed the program.
+        code: output.status.code().expect("killed by a signal"),
         out: text(output.stdout),
         err: text(output.stderr),
     };
     // 101 is a panic.
-    assert!(said.code <= 2, "{command} {file:?}: {}", said.err);
-    said
+    assert!(result.code <= 2, "{command} {file:?}: {}", result.err);
+    result
 }
 
 fn json(file: &Path) -> Value {
-    let said = call("dump", file, &["--json"]);
-    assert_eq!((said.code, &*said.err), (0, ""), "{file:?}");
-    serde_json::from_str(&said.out).expect("JSON")
+    let output = call("dump", file, &["--json"]);
+    assert_eq!((output.code, &*output.err), (0, ""), "{file:?}");
+    serde_json::from_str(&output.out).expect("JSON")
 }
 
 fn functions(dump: &Value) -> Vec<&Value> {
@@ -92,11 +92,11 @@ fn functions(dump: &Value) -> Vec<&Value> {
         .collect()
 }
 
-/// What `check` finds, with the file's name cut off and without the summary.
+/// The findings of `check`, without the file's name and the summary.
 fn findings(file: &Path) -> Vec<String> {
-    let said = call("check", file, &[]);
+    let output = call("check", file, &[]);
     let name = format!("{}: ", file.display());
-    let mut lines: Vec<String> = said
+    let mut lines: Vec<String> = output
         .out
         .lines()
         .map(|line| line.strip_prefix(&name).expect("the name").to_owned())
@@ -106,7 +106,7 @@ fn findings(file: &Path) -> Vec<String> {
         summary.ends_with(&format!("findings: {}", lines.len())),
         "{summary}"
     );
-    assert_eq!(said.code, i32::from(!lines.is_empty()), "{}", said.out);
+    assert_eq!(output.code, i32::from(!lines.is_empty()), "{}", output.out);
     lines
 }
 
@@ -118,7 +118,7 @@ const SOURCE: &str = "
     int main(int argc, char **argv) { return other(&argc) + calls(argc) + argv[0][0]; }
 ";
 
-/// Has gcc make a file of [`SOURCE`].
+/// Compiles [`SOURCE`] with gcc.
 fn gcc(dir: &Path, name: &str, args: &[&str]) -> PathBuf {
     let source = dir.join("source.c");
     fs::write(&source, SOURCE).unwrap();
@@ -172,7 +172,7 @@ fn ours(dump: &Value) -> Rows {
 }
 
 #[test]
-fn programs_are_as_readelf_has_them() {
+fn dump_agrees_with_readelf() {
     let dir = workdir("programs");
     for (name, args) in [
         (
@@ -198,7 +198,7 @@ fn programs_are_as_readelf_has_them() {
         let rows = ours(&dump);
         assert!(rows.len() > 4, "{name}: {rows:?}");
         assert_eq!(rows, readelf(&file), "{name}");
-        // What people read has the same.
+        // The text has the same rows.
         let text = call("dump", &file, &[]).out;
         for (&start, rows) in &rows {
             assert!(
@@ -214,7 +214,7 @@ fn programs_are_as_readelf_has_them() {
 }
 
 #[test]
-fn all_that_lld_has_put_together_is_read() {
+fn all_sections_that_lld_concatenates_are_read() {
     let dir = workdir("lld");
     let object = gcc(&dir, "one.o", &[SFRAME, "-c"]);
     let more = dir.join("more.c");
@@ -240,24 +240,20 @@ fn all_that_lld_has_put_together_is_read() {
         .collect();
     let named = ["calls", "other", "main", "more"].map(|name| sizes[name].0);
     assert_eq!(starts, named);
-    let said = call("lookup", &program, &["more"]);
+    let output = call("lookup", &program, &["more"]);
     assert!(
-        said.out.contains("  blob      1 at .sframe+0x"),
+        output.out.contains("  blob      1 at .sframe+0x"),
         "{}",
-        said.out
+        output.out
     );
-    assert!(said.out.contains(", flags none\n"), "{}", said.out);
+    assert!(output.out.contains(", flags none\n"), "{}", output.out);
     let lines = findings(&program);
     assert_eq!(lines.len(), 2, "{lines:?}");
     assert!(lines[0].contains("no segment PT_GNU_SFRAME"), "{lines:?}");
-    assert!(
-        lines[1].contains("2 sections, one behind the other"),
-        "{lines:?}"
-    );
+    assert!(lines[1].contains("2 concatenated sections"), "{lines:?}");
 }
 
-/// Functions by name, of which an object file has the section's start, and their sizes.
-/// Rows of which two that follow each other say the same are one.
+/// Merges adjacent rows that are equal.
 fn merged(rows: &[(u64, [String; 3])]) -> Vec<(u64, [String; 3])> {
     let mut rows = rows.to_vec();
     rows.dedup_by(|(_, row), (_, before)| row == before);
@@ -265,7 +261,7 @@ fn merged(rows: &[(u64, [String; 3])]) -> Vec<(u64, [String; 3])> {
 }
 
 #[test]
-fn what_is_made_of_eh_frame_is_what_the_assembler_makes() {
+fn conversion_agrees_with_the_assembler() {
     let dir = workdir("convert");
     for (name, args) in [
         ("exe", &["-no-pie", "-fno-omit-frame-pointer"][..]),
@@ -274,15 +270,19 @@ fn what_is_made_of_eh_frame_is_what_the_assembler_makes() {
     ] {
         let file = gcc(&dir, name, &[&[SFRAME], args].concat());
         let out = dir.join(format!("{name}.sframe"));
-        let said = call("convert", &file, &["-o", out.to_str().unwrap()]);
-        assert_eq!((said.code, &*said.err), (0, ""), "{name}");
-        assert!(said.out.contains("rows said (100.00 %)"), "{}", said.out);
+        let output = call("convert", &file, &["-o", out.to_str().unwrap()]);
+        assert_eq!((output.code, &*output.err), (0, ""), "{name}");
+        assert!(
+            output.out.contains("rows encoded (100.00 %)"),
+            "{}",
+            output.out
+        );
         assert_eq!(findings(&out), [""; 0], "{name}");
 
         let (theirs, made) = (ours(&json(&file)), ours(&json(&out)));
         let mut same = 0;
         for (start, rows) in &theirs {
-            // One of a PLT is counted from its block's start, and ld's are wrong at times.
+            // A PLT's rows are relative to the block's start, and some of ld's are wrong.
             if rows[0].0 == *start && rows.len() > 2 {
                 assert_eq!(merged(rows), made[start], "{name}: {start:#x}");
                 same += 1;
@@ -293,29 +293,29 @@ fn what_is_made_of_eh_frame_is_what_the_assembler_makes() {
 }
 
 #[test]
-fn conversion_tells_what_it_has_done_and_what_it_cannot() {
+fn conversion_reports_results_and_errors() {
     let dir = workdir("convert-tells");
     let out = dir.join("out");
     let to_out = ["-o", out.to_str().unwrap()];
     let file = gcc(&dir, "program", &[]);
-    let said = call("convert", &file, &[&to_out[..], &["--json"]].concat());
-    assert_eq!((said.code, &*said.err), (0, ""));
-    let told: Value = serde_json::from_str(&said.out).expect("JSON");
-    assert_eq!(told["rows_encoded"], told["eh_frame_rows"]);
-    assert_eq!(told["section_bytes"], fs::metadata(&out).unwrap().len());
+    let output = call("convert", &file, &[&to_out[..], &["--json"]].concat());
+    assert_eq!((output.code, &*output.err), (0, ""));
+    let report: Value = serde_json::from_str(&output.out).expect("JSON");
+    assert_eq!(report["rows_encoded"], report["eh_frame_rows"]);
+    assert_eq!(report["section_bytes"], fs::metadata(&out).unwrap().len());
     assert_eq!(
-        told["section_functions"],
+        report["section_functions"],
         functions(&json(&out)).len() as u64
     );
-    assert_eq!(told["rows_dropped"], serde_json::json!({}));
+    assert_eq!(report["rows_dropped"], serde_json::json!({}));
 
     let refused = |file: &Path, out: &str, what: &str| {
-        let said = call("convert", file, &["-o", out]);
-        assert_eq!((said.code, &*said.out), (1, ""), "{file:?}");
-        assert!(said.err.contains(what), "{}", said.err);
+        let output = call("convert", file, &["-o", out]);
+        assert_eq!((output.code, &*output.out), (1, ""), "{file:?}");
+        assert!(output.err.contains(what), "{}", output.err);
     };
     refused(&gcc(&dir, "object.o", &["-c"]), to_out[1], "object file");
-    refused(&out, to_out[1], "no ELF file");
+    refused(&out, to_out[1], "not a readable ELF file");
     refused(&dir.join("nothing"), to_out[1], "No such file");
     refused(&file, "/nowhere/out", "cannot write the section");
     let without = [
@@ -326,7 +326,11 @@ fn conversion_tells_what_it_has_done_and_what_it_cannot() {
         "-Wl,--unresolved-symbols=ignore-all",
         "-Wl,--no-eh-frame-hdr",
     ];
-    refused(&gcc(&dir, "without", &without), to_out[1], "no .eh_frame");
+    refused(
+        &gcc(&dir, "without", &without),
+        to_out[1],
+        "neither .eh_frame nor",
+    );
 }
 
 fn sizes(data: &[u8]) -> BTreeMap<String, (u64, u64)> {
@@ -364,34 +368,34 @@ fn relocatable_files_are_relocated() {
     }
     assert!(call("dump", &parts, &[]).out.contains(", in .text.calls\n"));
 
-    // In files of several sections a number alone means each of them; a name, one.
-    let said = call("lookup", &parts, &["0x0"]);
-    assert_eq!(said.code, 0);
-    assert_eq!(said.out.matches("  rule ").count(), 3, "{}", said.out);
-    let said = call("lookup", &parts, &[".text.calls+0x0", "other+1"]);
-    assert_eq!(said.out.matches("  rule ").count(), 2, "{}", said.out);
+    // In files of several sections a number refers to all of them, a name to one.
+    let output = call("lookup", &parts, &["0x0"]);
+    assert_eq!(output.code, 0);
+    assert_eq!(output.out.matches("  rule ").count(), 3, "{}", output.out);
+    let output = call("lookup", &parts, &[".text.calls+0x0", "other+1"]);
+    assert_eq!(output.out.matches("  rule ").count(), 2, "{}", output.out);
     assert!(
-        said.out.contains("other+1 = 0x1 in .text.other:\n"),
+        output.out.contains("other+1 = 0x1 in .text.other:\n"),
         "{}",
-        said.out
+        output.out
     );
 
     assert_eq!(findings(&plain), [""; 0]);
-    let claim = ".sframe+0x3: the flags say SORTED, but a relocatable file has no addresses yet";
+    let claim = ".sframe+0x3: the flag SORTED is set, but a relocatable file has no addresses yet";
     assert_eq!(findings(&again), [claim]);
     let bare = dir.join("bare.o");
     run(Command::new("objcopy")
         .arg("--remove-relocations=.sframe")
         .args([&plain, &bare]));
     let mut lines = findings(&bare);
-    lines.retain(|line| line.contains("no relocation"));
+    lines.retain(|line| line.contains("has no relocation"));
     let fields = ["0x1c", "0x30", "0x44"];
-    let expected = fields.map(|at| format!(".sframe+{at}: no relocation for the function's start"));
+    let expected = fields.map(|at| format!(".sframe+{at}: the function's start has no relocation"));
     assert_eq!(lines, expected);
 }
 
 #[test]
-fn files_without_are_empty() {
+fn files_without_a_section_give_empty_output() {
     let dir = workdir("without");
     let none = gcc(&dir, "none.o", &["-c"]);
     let zero = dir.join("zero.o");
@@ -399,19 +403,23 @@ fn files_without_are_empty() {
         .args(["--add-section", ".sframe=/dev/null"])
         .args([&none, &zero]));
     for file in [&none, &zero] {
-        let said = call("dump", file, &["--json"]);
-        assert_eq!((said.code, &*said.out), (0, "{\"blobs\":[]}\n"), "{file:?}");
+        let output = call("dump", file, &["--json"]);
+        assert_eq!(
+            (output.code, &*output.out),
+            (0, "{\"blobs\":[]}\n"),
+            "{file:?}"
+        );
         assert_eq!(call("dump", file, &[]).out, "no SFrame section\n");
         assert_eq!(findings(file), [""; 0]);
-        let said = call("lookup", file, &["main"]);
-        assert_eq!(said.code, 1);
-        assert!(said
+        let output = call("lookup", file, &["main"]);
+        assert_eq!(output.code, 1);
+        assert!(output
             .out
             .contains(": no rule: the file has no SFrame section"));
     }
 }
 
-/// A header, in the order of `abi`, in front of one function's entry and its rows.
+/// A section of one function, in the byte order of `abi`: header, entry and rows.
 fn blob(version: u8, flags: u8, abi: u8, entry: &[u8], num_rows: u32, rows: &[u8]) -> Vec<u8> {
     let fixed_ra = if abi == 3 { 0xf8 } else { 0 };
     let word = |value: u32| match abi {
@@ -431,14 +439,15 @@ fn blob(version: u8, flags: u8, abi: u8, entry: &[u8], num_rows: u32, rows: &[u8
     [&bytes, entry, rows].concat()
 }
 
-/// Version 3 for AMD64, flexible, as gcc's functions that realign their stack have it.
+/// A section of version 3 for AMD64 with a flexible function, as gcc makes it for functions that realign
+/// their stack.
 fn flexible() -> Vec<u8> {
     let mut entry = vec![0xe4, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff]; // 0x1000 - 0x1c
     entry[1] = 0x0f;
     entry[2..].fill(0);
     entry.extend([0x5c, 0, 0, 0, 0, 0, 0, 0]);
     let rows = [
-        &[5, 0, 0x80, 1, 0][..], // five rows of one-byte starts, a signal's trampoline, flexible
+        &[5, 0, 0x80, 1, 0][..], // five rows with one-byte starts; signal trampoline; flexible
         &[0x00, 0x04, 0x39, 0x08],
         &[0x05, 0x04, 0x51, 0x00],
         &[0x14, 0x0a, 0x51, 0x00, 0x00, 0x33, 0x00],
@@ -457,14 +466,14 @@ fn bare(test: &str, name: &str, bytes: &[u8]) -> PathBuf {
 }
 
 #[test]
-fn all_versions_and_machines_are_spoken() {
-    let said = |name: &str, bytes: &[u8]| {
+fn all_versions_and_abis_are_dumped() {
+    let output = |name: &str, bytes: &[u8]| {
         let file = bare("versions", name, bytes);
         assert_eq!(findings(&file), [""; 0], "{name}");
         call("dump", &file, &["--json"]).out
     };
     assert_eq!(
-        said("v3-flexible", &flexible()),
+        output("v3-flexible", &flexible()),
         concat!(
             r#"{"blobs":[{"offset":0,"version":3,"flags":["FUNC_START_PCREL"],"abi":"amd64","#,
             r#""functions":[{"start":4096,"size":92,"type":"flex","pc_type":"pcinc","rep_size":0,"#,
@@ -477,8 +486,7 @@ fn all_versions_and_machines_are_spoken() {
         )
     );
 
-    // Version 2 errata 1 for s390x: a PLT, a register that is saved in another one, and a
-    // placeholder.
+    // Version 2 errata 1 for s390x: a PLT, a register saved in another one, and a placeholder.
     let entry = [
         &0xfe4u32.to_be_bytes()[..],
         &64u32.to_be_bytes(),
@@ -493,7 +501,7 @@ fn all_versions_and_machines_are_spoken() {
     ]
     .concat();
     assert_eq!(
-        said("v2-s390x", &blob(2, PCREL, 4, &entry, 4, &rows)),
+        output("v2-s390x", &blob(2, PCREL, 4, &entry, 4, &rows)),
         concat!(
             r#"{"blobs":[{"offset":0,"version":2,"flags":["FUNC_START_PCREL"],"abi":"s390x","#,
             r#""functions":[{"start":4096,"size":64,"type":"default","pc_type":"pcmask","#,
@@ -528,7 +536,7 @@ fn all_versions_and_machines_are_spoken() {
         (v1(u32::to_be_bytes, 1), "aarch64-be"),
     ] {
         assert_eq!(
-            said(abi, &bytes),
+            output(abi, &bytes),
             [
                 r#"{"blobs":[{"offset":0,"version":1,"flags":["SORTED"],"abi":""#,
                 abi,
@@ -544,7 +552,7 @@ fn all_versions_and_machines_are_spoken() {
 }
 
 #[test]
-fn rules_are_found_with_their_reason() {
+fn lookup_finds_rules_and_sources() {
     let dir = workdir("lookup");
     let file = gcc(
         &dir,
@@ -553,80 +561,94 @@ fn rules_are_found_with_their_reason() {
     );
     let data = fs::read(&file).unwrap();
     let (calls, size) = sizes(&data)["calls"];
-    let said = call("lookup", &file, &["calls", "calls+0x1", &calls.to_string()]);
-    assert_eq!(said.code, 0, "{}", said.out);
-    assert!(said.out.starts_with(&format!(
+    let output = call("lookup", &file, &["calls", "calls+0x1", &calls.to_string()]);
+    assert_eq!(output.code, 0, "{}", output.out);
+    assert!(output.out.starts_with(&format!(
         "calls = {calls:#x}:\n  rule      cfa sp+8, fp u, ra f\n"
     )));
     assert!(
-        said.out.contains(&format!(": {calls:#x}, {size} bytes\n")),
+        output
+            .out
+            .contains(&format!(": {calls:#x}, {size} bytes\n")),
         "{}",
-        said.out
+        output.out
     );
-    assert!(said
+    assert!(output
         .out
         .contains("  blob      0 at .sframe+0x0: version 2, amd64, flags SORTED\n"));
 
     // Each PC of each function has the rule of the last row at or before it.
     for (start, rows) in ours(&json(&file)) {
         for (pc, [cfa, ..]) in rows.into_iter().filter(|row| row.0 >= start) {
-            let said = call("lookup", &file, &[&format!("{pc:#x}")]);
+            let output = call("lookup", &file, &[&format!("{pc:#x}")]);
             assert!(
-                said.out.contains(&format!("  rule      cfa {cfa}, ")),
+                output.out.contains(&format!("  rule      cfa {cfa}, ")),
                 "{}",
-                said.out
+                output.out
             );
         }
     }
 
-    let said = call("lookup", &file, &["calls", "0x0", "calls"]);
-    assert_eq!(said.code, 1);
-    assert_eq!(said.out.matches("  rule ").count(), 2);
-    assert!(said
+    let output = call("lookup", &file, &["calls", "0x0", "calls"]);
+    assert_eq!(output.code, 1);
+    assert_eq!(output.out.matches("  rule ").count(), 2);
+    assert!(output
         .out
-        .contains("0x0: no rule: no function of the section covers it\n"));
+        .contains("0x0: no rule: no function of the section covers the PC\n"));
     for wrong in ["nowhere", "calls+", "calls+x", "0xg"] {
-        let said = call("lookup", &file, &[wrong]);
-        assert_eq!((said.code, &*said.out), (1, ""), "{wrong}");
-        assert!(said.err.contains(wrong), "{wrong}: {}", said.err);
+        let output = call("lookup", &file, &[wrong]);
+        assert_eq!((output.code, &*output.out), (1, ""), "{wrong}");
+        assert!(output.err.contains(wrong), "{wrong}: {}", output.err);
     }
 
-    // GNU ld says of .plt.got that something was pushed.
+    // GNU ld's rows for .plt.got assume a push that is not there.
     let elf = object::File::parse(&*data).unwrap();
     let stub = elf
         .section_by_name(".plt.got")
         .expect("a .plt.got")
         .address();
-    let said = call("lookup", &file, &[&format!("{stub:#x}")]);
-    assert!(said.out.contains("  rule      cfa sp+8, "), "{}", said.out);
-    assert!(said.out.contains("the row says cfa sp+16"), "{}", said.out);
-    let wrong = format!("at {stub:#x} its row says cfa sp+16, and the PLT's instructions sp+8");
+    let output = call("lookup", &file, &[&format!("{stub:#x}")]);
+    assert!(
+        output.out.contains("  rule      cfa sp+8, "),
+        "{}",
+        output.out
+    );
+    assert!(
+        output.out.contains("the row has cfa sp+16"),
+        "{}",
+        output.out
+    );
+    let wrong = format!(
+        "at {stub:#x} its row has cfa sp+16, but the instructions of the PLT stub have cfa sp+8"
+    );
     let lines = findings(&file);
     assert!(lines.iter().any(|line| line.ends_with(&wrong)), "{lines:?}");
 
     let file = bare("lookup", "flexible", &flexible());
-    let said = call("lookup", &file, &["4187", "0x105a"]);
+    let output = call("lookup", &file, &["4187", "0x105a"]);
     assert!(
-        said.out.contains("RA undefined: the outermost frame"),
+        output.out.contains("RA undefined: the outermost frame"),
         "{}",
-        said.out
+        output.out
     );
     assert!(
-        said.out
+        output
+            .out
             .contains("  rule      cfa (fp-16), fp (fp+0), ra c-16\n"),
         "{}",
-        said.out
+        output.out
     );
     assert!(
-        said.out
+        output
+            .out
             .contains("  row       3 of 5 at .sframe+0x40, from 0x1018\n"),
         "{}",
-        said.out
+        output.out
     );
     assert!(
-        said.out.contains(", flexible, signal trampoline\n"),
+        output.out.contains(", flexible, signal trampoline\n"),
         "{}",
-        said.out
+        output.out
     );
 }
 
@@ -643,44 +665,44 @@ fn each_fault_of_a_section_is_found() {
     let check = |bytes: &[u8]| findings(&bare("faults", "section", bytes));
     assert_eq!(check(&good().bytes()), [""; 0]);
 
-    // What is put where, and what is said of it.
+    // Offset, bytes that are written there, and the finding that is expected.
     let faults: &[(usize, &[u8], &str)] = &[
-        (2, &[9], ".sframe+0x2: version 9 is not known, only 1 to 3"),
         (
-            3,
+            2,
             &[9],
-            ".sframe+0x3: flags 0x8 are not known in this version",
+            ".sframe+0x2: unknown version 9; versions 1 to 3 are supported",
         ),
-        (4, &[9], ".sframe+0x4: ABI 9 is not known, only 1 to 4"),
+        (3, &[9], ".sframe+0x3: unknown flags 0x8 for this version"),
+        (
+            4,
+            &[9],
+            ".sframe+0x4: unknown ABI 9; ABIs 1 to 4 are supported",
+        ),
         (
             4,
             &[1],
-            ".sframe+0x4: the ABI is one of the other byte order",
+            ".sframe+0x4: the ABI's byte order differs from the section's",
         ),
         (
             5,
             &[0xf0],
-            ".sframe+0x5: the fixed FP offset is -16, and 0 by the ABI",
+            ".sframe+0x5: the fixed FP offset is -16; the ABI's is 0",
         ),
         (
             6,
             &[0xf0],
-            ".sframe+0x6: the fixed RA offset is -16, and -8 by the ABI",
+            ".sframe+0x6: the fixed RA offset is -16; the ABI's is -8",
         ),
         (
             7,
             &[99],
             ".sframe+0x7: the auxiliary header does not fit into the section",
         ),
-        (
-            8,
-            &[99],
-            ".sframe+0x14: the functions do not fit in front of the rows",
-        ),
+        (8, &[99], ".sframe+0x14: the functions overlap the rows"),
         (
             12,
             &[4],
-            ".sframe+0xc: the header says 4 rows, the functions have 3",
+            ".sframe+0xc: the header has 4 rows, the functions have 3",
         ),
         (
             16,
@@ -695,8 +717,8 @@ fn each_fault_of_a_section_is_found() {
         (
             28,
             &[0x80],
-            ".sframe+0x30: function 1: the flags say SORTED, but the function starts \
-                       before the last one",
+            ".sframe+0x30: function 1: the flag SORTED is set, but the function \
+                       starts before the one in front of it",
         ),
         (
             48,
@@ -726,7 +748,7 @@ fn each_fault_of_a_section_is_found() {
         (
             44,
             &[3],
-            ".sframe+0x2c: the function's rows are of an undefined type",
+            ".sframe+0x2c: the function's row type is undefined",
         ),
         (
             44,
@@ -736,12 +758,12 @@ fn each_fault_of_a_section_is_found() {
         (
             44,
             &[MASK, 12],
-            ".sframe+0x1c: function 0: its size, 32, is no multiple of its block's, 12",
+            ".sframe+0x1c: function 0: its size, 32, is not a multiple of its block size, 12",
         ),
         (
             45,
             &[16],
-            ".sframe+0x2d: function 0: is pcinc, but has a block size of 16",
+            ".sframe+0x2d: function 0: is pcinc, but has block size 16",
         ),
         (
             46,
@@ -751,17 +773,17 @@ fn each_fault_of_a_section_is_found() {
         (
             56,
             &[200],
-            ".sframe+0x38: the function's rows begin behind the end of all rows",
+            ".sframe+0x38: the function's first row lies behind the end of the rows",
         ),
         (
             56,
             &[0],
-            ".sframe+0x44: function 0: shares its rows with another one",
+            ".sframe+0x44: function 0: shares rows with another function",
         ),
         (
             56,
             &[0],
-            ".sframe+0x4b: 3 bytes of rows that belong to no function",
+            ".sframe+0x4b: 3 bytes of the rows belong to no function",
         ),
         (
             69,
@@ -771,23 +793,22 @@ fn each_fault_of_a_section_is_found() {
         (
             69,
             &[0x63],
-            ".sframe+0x44: function 0, row 0: the row's words are of an undefined size",
+            ".sframe+0x44: function 0, row 0: the size of the row's words is undefined",
         ),
         (
             71,
             &[0],
-            ".sframe+0x47: function 0, row 1: the row does not start behind the one before it",
+            ".sframe+0x47: function 0, row 1: the row does not start after the row in front of it",
         ),
         (
             71,
             &[0x20],
-            ".sframe+0x47: function 0, row 1: starts at 0x20, behind the end of its 32 bytes",
+            ".sframe+0x47: function 0, row 1: starts at 0x20, past the end of its 32 bytes",
         ),
         (
             69,
             &[7],
-            ".sframe+0x44: function 0, row 0: the row has another number of words than \
-                    there are uses for",
+            ".sframe+0x44: function 0, row 0: the row has an invalid number of words",
         ),
         (
             76,
@@ -809,9 +830,9 @@ fn each_fault_of_a_section_is_found() {
         aux: vec![1; 4],
         ..good()
     };
-    let line = ".sframe+0x7: an auxiliary header of 4 bytes, of unknown meaning";
+    let line = ".sframe+0x7: unknown auxiliary header of 4 bytes";
     assert_eq!(check(&aux.bytes()), [line]);
-    // Functions moved by four bytes, and then rows alone.
+    // The functions are moved by four bytes, and then only the rows.
     for (field, at, expected) in [
         (20, 28, ".sframe+0x14: 4 bytes between header and functions"),
         (24, 68, ".sframe+0x18: 4 bytes between functions and rows"),
@@ -824,7 +845,7 @@ fn each_fault_of_a_section_is_found() {
         patch(&mut section, 24, [44]);
         assert_eq!(check(&section), [expected]);
     }
-    // What is behind: zeros are fine, and so is another section, but for those who look no further.
+    // Zeros after the rows are no finding; a second section is one, because many readers ignore it.
     for tail in [1, 7, 8, 100] {
         assert_eq!(check(&Section { tail, ..good() }.bytes()), [""; 0]);
     }
@@ -832,14 +853,14 @@ fn each_fault_of_a_section_is_found() {
     tail[84] = 1;
     assert_eq!(
         check(&tail),
-        [".sframe+0x54: what is behind the rows is not zero"]
+        [".sframe+0x54: bytes after the rows are not zero"]
     );
     let mut two = Section { tail: 2, ..good() }.bytes();
     two.extend(good().bytes());
     let lines = check(&two);
     assert_eq!(lines.len(), 1);
     assert!(
-        lines[0].starts_with(".sframe+0x50: 2 sections, one behind the other"),
+        lines[0].starts_with(".sframe+0x50: 2 concatenated sections"),
         "{lines:?}"
     );
     let file = bare("faults", "section", &two);
@@ -849,20 +870,20 @@ fn each_fault_of_a_section_is_found() {
     assert_eq!(
         check(&two),
         [
-            ".sframe+0x50: no SFrame magic, 0xdee2",
-            ".sframe+0x50: what is behind the rows is not zero",
+            ".sframe+0x50: bytes after the rows are not zero",
+            ".sframe+0x50: the SFrame magic 0xdee2 is missing",
         ]
     );
     assert_eq!(call("dump", &bare("faults", "section", &two), &[]).code, 1);
 
-    // What only version 3 has. Its attribute is at 44, its rows at 49.
+    // Faults that only version 3 can have. The attribute is at 44, the rows at 49.
     for (at, byte, expected) in [
         (
             3,
             0,
             ".sframe+0x3: version 3 without the flag FUNC_START_PCREL",
         ),
-        (3, 6, ".sframe+0x3: flags 0x2 are not known in this version"),
+        (3, 6, ".sframe+0x3: unknown flags 0x2 for this version"),
         (
             47,
             0xe1,
@@ -871,12 +892,12 @@ fn each_fault_of_a_section_is_found() {
         (
             47,
             2,
-            ".sframe+0x1c: the function is of type 2, and only 0 and 1 are known",
+            ".sframe+0x1c: unknown function type 2; types 0 and 1 are supported",
         ),
         (
             48,
             16,
-            ".sframe+0x30: function 0: is pcinc, but has a block size of 16",
+            ".sframe+0x30: function 0: is pcinc, but has block size 16",
         ),
         (
             50,
@@ -891,8 +912,7 @@ fn each_fault_of_a_section_is_found() {
         (
             51,
             0x02,
-            ".sframe+0x31: function 0, row 0: the flexible row does not count the CFA from \
-                    a register",
+            ".sframe+0x31: function 0, row 0: the flexible row's CFA has no base register",
         ),
     ] {
         let mut section = flexible();
@@ -905,7 +925,7 @@ fn each_fault_of_a_section_is_found() {
     }
 }
 
-/// A program, where its program headers and its section are.
+/// A program, with the file offsets of its program headers and its section.
 struct Program {
     data: Vec<u8>,
     sframe_header: usize,
@@ -983,11 +1003,11 @@ fn each_fault_of_a_program_is_found() {
     );
     expect(
         &|data| patch(data, header + 32, (1u64 << 40).to_le_bytes()),
-        &format!("{header:#x}: PT_GNU_SFRAME lies in no segment that is loaded"),
+        &format!("{header:#x}: PT_GNU_SFRAME lies in no PT_LOAD segment"),
     );
     expect(
         &|data| patch(data, program.code_header + 4, 4u32.to_le_bytes()),
-        "lies in no code: discarded?",
+        "lies outside all code (discarded by the linker?)",
     );
     expect(
         &|data| patch(data, section + 28, 0u32.to_le_bytes()),
@@ -997,7 +1017,7 @@ fn each_fault_of_a_program_is_found() {
         &|data| data[18] = 183,
         ".sframe+0x4: the ABI is amd64, but the file is for machine 183",
     );
-    // Without section headers it is the segment that tells.
+    // Without section headers the segment is used.
     check(&|data| {
         patch(data, 40, 0u64.to_le_bytes());
         patch(data, 58, [0; 6]);
@@ -1006,9 +1026,9 @@ fn each_fault_of_a_program_is_found() {
 }
 
 #[test]
-fn flags_that_lie_about_starts_are_found_out() {
-    // Old linkers leave such a file of an object file that they made by ld -r. All of its code is
-    // described, so that starts that are some bytes too low do not lie in code.
+fn wrong_flags_for_starts_are_detected() {
+    // Old linkers produce such a file from an object file that was linked by ld -r. Functions cover all of
+    // its code, so starts that are some bytes too low lie outside the code.
     let dir = workdir("starts");
     let args = [
         "-nostdlib",
@@ -1037,12 +1057,12 @@ fn flags_that_lie_about_starts_are_found_out() {
     fs::write(&file, data).unwrap();
     assert_eq!(ours(&json(&file)), expected);
     let lines = findings(&file);
-    let flags = ".sframe+0x3: by the flags starts are counted from the section, but then lie in no";
+    let flags = ".sframe+0x3: the flags state that starts are relative to the section, but then no";
     assert!(lines[0].starts_with(flags), "{lines:?}");
 }
 
 #[test]
-fn files_that_are_cut_off_are_refused() {
+fn truncated_files_are_refused() {
     let dir = workdir("cut");
     let file = dir.join("cut");
     let section = good().bytes();
@@ -1052,9 +1072,9 @@ fn files_that_are_cut_off_are_refused() {
         for len in (0..whole.len()).step_by(step) {
             fs::write(&file, &whole[..len]).unwrap();
             for command in ["dump", "check"] {
-                let said = call(command, &file, &[]);
-                assert_eq!(said.code, 1, "{command} {len}");
-                let all = said.out + &said.err;
+                let output = call(command, &file, &[]);
+                assert_eq!(output.code, 1, "{command} {len}");
+                let all = output.out + &output.err;
                 assert!(
                     all.contains(&*file.to_string_lossy()),
                     "{command} {len}: {all}"
@@ -1063,18 +1083,18 @@ fn files_that_are_cut_off_are_refused() {
             }
         }
     }
-    let said = call("dump", Path::new("/nonexistent"), &[]);
-    assert_eq!(said.code, 1);
+    let output = call("dump", Path::new("/nonexistent"), &[]);
+    assert_eq!(output.code, 1);
     assert!(
-        said.err.starts_with("sframectl: /nonexistent: "),
+        output.err.starts_with("sframectl: /nonexistent: "),
         "{}",
-        said.err
+        output.err
     );
     assert_eq!(call("dump", &file, &["--nonsense"]).code, 2);
 }
 
 #[test]
-fn nothing_makes_it_panic() {
+fn random_changes_cause_no_panic() {
     let dir = workdir("flips");
     let file = dir.join("flipped");
     let program = program(&dir);
@@ -1096,13 +1116,13 @@ fn nothing_makes_it_panic() {
         };
         for _ in 0..1 + random(4) {
             let at = range.start + random(range.len());
-            // Numbers at their limits go wrong more often than others.
+            // Values at the limits of their range are more likely to expose faults.
             data[at] = [0, 0x7f, 0x80, 0xff, random(256) as u8][random(5)];
         }
         fs::write(&file, data).unwrap();
         for command in ["dump", "check"] {
-            let said = call(command, &file, &[]);
-            assert!(said.code == 0 || !(said.out + &said.err).is_empty());
+            let output = call(command, &file, &[]);
+            assert!(output.code == 0 || !(output.out + &output.err).is_empty());
         }
         call(
             "lookup",
@@ -1113,7 +1133,7 @@ fn nothing_makes_it_panic() {
 }
 
 #[test]
-fn without_the_module_it_says_so() {
+fn without_the_module_the_error_names_it() {
     if Path::new("/dev/sframe_unwind").exists() {
         return;
     }
@@ -1128,14 +1148,14 @@ fn without_the_module_it_says_so() {
             .args(arguments)
             .output()
             .unwrap();
-        let said = String::from_utf8(output.stderr).unwrap();
-        assert_eq!(output.status.code(), Some(1), "{said}");
-        assert!(said.contains("is the module loaded"), "{said}");
+        let error = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(1), "{error}");
+        assert!(error.contains("is the module loaded"), "{error}");
     }
 }
 
 #[test]
-fn what_is_converted_apart_is_the_same() {
+fn confined_conversion_gives_the_same_section() {
     let file = "/bin/sh";
     let convert = |arguments: &[&str]| {
         let output = Command::new(env!("CARGO_BIN_EXE_sframectl"))
@@ -1159,7 +1179,7 @@ fn what_is_converted_apart_is_the_same() {
 }
 
 #[test]
-fn manual_pages_tell_of_exit_codes() {
+fn manual_pages_list_exit_codes() {
     let pages = workdir("man");
     assert_eq!(call("man", &pages, &[]).code, 0);
     for page in ["sframectl.1", "sframectl-convert.1", "sframectl-watch.1"] {
@@ -1168,7 +1188,7 @@ fn manual_pages_tell_of_exit_codes() {
     }
 }
 
-/// Ends what was started when a test ends, however that is.
+/// A child process that is killed when the test ends, even by a panic.
 struct Child(process::Child);
 
 impl Drop for Child {
@@ -1179,10 +1199,10 @@ impl Drop for Child {
 }
 
 #[test]
-fn a_live_stack_is_explained_from_end_to_end() {
+fn a_live_stack_is_explained_to_its_outermost_frame() {
     let child = Child(Command::new("sleep").arg("100").spawn().expect("no sleep"));
     let task = child.0.id().to_string();
-    // Until it sleeps: then its stack is the same each time.
+    // Waits until it sleeps: from then on its stack does not change.
     let call_of = || fs::read_to_string(format!("/proc/{task}/syscall")).unwrap_or_default();
     for _ in 0..1000 {
         if call_of().starts_with("230 ") {
@@ -1190,24 +1210,28 @@ fn a_live_stack_is_explained_from_end_to_end() {
         }
         thread::sleep(Duration::from_millis(10));
     }
-    let said = call("explain", Path::new(&task), &[]);
-    assert_eq!((said.code, &*said.err), (0, ""), "{}", said.out);
+    let output = call("explain", Path::new(&task), &[]);
+    assert_eq!((output.code, &*output.err), (0, ""), "{}", output.out);
     assert!(
-        said.out.contains("libc.so.6:clock_nanosleep+"),
+        output.out.contains("libc.so.6:clock_nanosleep+"),
         "{}",
-        said.out
+        output.out
     );
-    assert!(said.out.contains("made of .eh_frame"), "{}", said.out);
-    let last = said.out.lines().last().unwrap();
-    assert!(last.starts_with("outermost: "), "{}", said.out);
+    assert!(
+        output.out.contains("converted from .eh_frame"),
+        "{}",
+        output.out
+    );
+    let last = output.out.lines().last().unwrap();
+    assert!(last.starts_with("outermost: "), "{}", output.out);
 
-    let said = call("explain", Path::new(&task), &["--json"]);
-    let stack: Value = serde_json::from_str(&said.out).expect("JSON");
+    let output = call("explain", Path::new(&task), &["--json"]);
+    let stack: Value = serde_json::from_str(&output.out).expect("JSON");
     assert_eq!(stack["complete"], true);
     let frames = stack["frames"].as_array().unwrap();
     assert!(frames.len() > 5, "{frames:?}");
     for frame in frames {
-        assert_eq!(frame["by"], "made", "{frame}");
+        assert_eq!(frame["rule_source"], "converted", "{frame}");
         assert!(
             frame["row"].as_u64() <= frame["address"].as_u64(),
             "{frame}"
@@ -1215,16 +1239,19 @@ fn a_live_stack_is_explained_from_end_to_end() {
     }
     assert!(frames[0]["file"].as_str().unwrap().ends_with("libc.so.6"));
     assert_eq!(frames[frames.len() - 1]["rule"], "RA undefined");
-    // It has gone on.
+    // It was resumed.
     let state = fs::read_to_string(format!("/proc/{task}/stat")).unwrap();
     assert!(state.contains("(sleep) S"), "{state}");
 }
 
 #[test]
-fn what_cannot_be_explained() {
-    let said = call("explain", Path::new("4194305"), &[]);
-    assert_eq!(said.code, 1);
-    assert_eq!(said.err, "sframectl: task 4194305: there is no such task\n");
-    let said = call("explain", Path::new("nobody"), &[]);
-    assert_eq!(said.code, 2);
+fn explain_reports_missing_tasks_and_wrong_usage() {
+    let output = call("explain", Path::new("4194305"), &[]);
+    assert_eq!(output.code, 1);
+    assert_eq!(
+        output.err,
+        "sframectl: task 4194305: there is no such task\n"
+    );
+    let output = call("explain", Path::new("nobody"), &[]);
+    assert_eq!(output.code, 2);
 }

@@ -1,18 +1,18 @@
 // SPDX-License-Identifier: GPL-2.0-only
 
-//! Rules in readelf's words, and errors in a person's.
+//! Rules in the notation of `readelf --sframe`, and the texts of decoding errors.
 //!
-//! | words | meaning |
+//! | notation | meaning |
 //! |---|---|
-//! | `sp+16`, `r10+0` | the register plus so many bytes |
-//! | `(fp-16)` | what is in memory at that address |
-//! | `c-8` | saved in memory, so many bytes from the CFA |
-//! | `=c+16` | it is the CFA plus so many bytes (readelf does not tell it from the one before) |
+//! | `sp+16`, `r10+0` | the register plus that many bytes |
+//! | `(fp-16)` | the value in memory at that address |
+//! | `c-8` | saved in memory, that many bytes from the CFA |
+//! | `=c+16` | the value is the CFA plus that many bytes (readelf prints `c+16` for this, too) |
 //! | `r16` | kept in that register (s390x, version 2) |
-//! | `f` | saved where the header says for all functions |
-//! | `u` | unchanged, or in the register that a call leaves the return address in |
-//! | `U` | as if there were no word for it: there is a zero, since there is one for the FP |
-//! | `[s]` behind it | signed by pointer authentication |
+//! | `f` | saved at the fixed offset from the header |
+//! | `u` | unchanged; for the RA: in the link register |
+//! | `U` | as `u`; the row has a zero word for the RA, because a word for the FP follows |
+//! | `[s]` as a suffix | signed by pointer authentication |
 //! | `RA undefined` | the outermost frame |
 
 use sframe::{
@@ -34,73 +34,74 @@ use sframe::{
 
 use crate::raw::RawRow;
 
-/// What a row says, in readelf's words.
-pub(crate) struct Words {
-    /// `None` for an outermost frame, as the next.
+/// A rule in readelf's notation.
+pub(crate) struct RuleText {
+    /// `None` for an outermost frame.
     pub(crate) cfa: Option<String>,
+    /// `None` for an outermost frame.
     pub(crate) fp: Option<String>,
     pub(crate) ra: String,
 }
 
-impl Words {
-    /// Of a rule without a row: an outermost frame's, or what instructions say.
-    pub(crate) fn of_rule(abi: Abi, rule: &Rule) -> Words {
+impl RuleText {
+    /// The text of a rule that has no row: that of an outermost frame, or of analysed instructions.
+    pub(crate) fn of_rule(abi: Abi, rule: &Rule) -> RuleText {
         if rule.is_outermost() {
-            return Words {
+            return RuleText {
                 cfa: None,
                 fp: None,
                 ra: "RA undefined".into(),
             };
         }
-        Words {
+        RuleText {
             cfa: Some(cfa(&rule.cfa)),
             fp: Some(location(abi, rule.fp, true)),
             ra: location(abi, rule.ra, true),
         }
     }
 
-    /// Of a row of `function` of `section`.
+    /// The text of a row of `function` in `section`.
     pub(crate) fn of_row(
         section: &Section,
         function: &Function,
         row: &RawRow<'_>,
         rule: &Rule,
-    ) -> Words {
+    ) -> RuleText {
         let (abi, flexible) = (section.abi(), function.is_flexible());
-        let mut words = Words::of_rule(abi, rule);
+        let mut text = RuleText::of_rule(abi, rule);
         if rule.is_outermost() {
-            return words;
+            return text;
         }
         let fixed = section.fixed_ra_offset() != 0;
-        let unsaid = if fixed { "f" } else { "u" };
-        words.fp = Some(match rule.fp {
+        let implicit = if fixed { "f" } else { "u" };
+        text.fp = Some(match rule.fp {
             Location::AtCfa(_) if !flexible && section.fixed_fp_offset() != 0 => "f".into(),
             other => location(abi, other, flexible),
         });
-        words.ra = match rule.ra {
-            _ if flexible && row.count() <= 2 => unsaid.into(),
+        text.ra = match rule.ra {
+            _ if flexible && row.count() <= 2 => implicit.into(),
             _ if flexible && row.word(2) == Some(0) => "U".into(),
-            _ if !flexible && fixed => unsaid.into(),
+            _ if !flexible && fixed => implicit.into(),
             Location::Unchanged if row.count() >= 2 => "U".into(),
             other => location(abi, other, flexible),
         };
         if rule.mangled {
-            words.ra.push_str("[s]");
+            text.ra.push_str("[s]");
         }
-        words
+        text
     }
 }
 
-/// The CFA.
+/// A CFA rule in readelf's notation.
 pub(crate) fn cfa(cfa: &Cfa) -> String {
-    let place = at(cfa.base, cfa.offset, cfa.deref);
+    let address = sum(cfa.base, cfa.offset, cfa.deref);
     match cfa.plus {
-        0 => place,
-        plus => format!("{place}{plus:+}"),
+        0 => address,
+        plus => format!("{address}{plus:+}"),
     }
 }
 
-fn at(base: Base, offset: i32, deref: bool) -> String {
+fn sum(base: Base, offset: i32, deref: bool) -> String {
     let register = match base {
         Base::Sp => "sp".into(),
         Base::Fp => "fp".into(),
@@ -119,15 +120,15 @@ fn location(abi: Abi, location: Location, flexible: bool) -> String {
         Location::Undefined => "RA undefined".into(),
         Location::AtCfa(offset) => format!("c{offset:+}"),
         Location::OfCfa(offset) => format!("=c{offset:+}"),
-        Location::At(base, offset) => at(base, offset, true),
-        Location::Of(base, offset) if flexible => at(base, offset, false),
+        Location::At(base, offset) => sum(base, offset, true),
+        Location::Of(base, offset) if flexible => sum(base, offset, false),
         Location::Of(Base::Sp, _) => format!("r{}", abi.sp()),
         Location::Of(Base::Fp, _) => format!("r{}", abi.fp()),
         Location::Of(Base::Register(number), _) => format!("r{number}"),
     }
 }
 
-/// A flag's name, without the specification's SFRAME_F_ and FDE_.
+/// The names of flags, without the specification's SFRAME_F_ and FDE_.
 pub(crate) fn flags(flags: u8) -> Vec<&'static str> {
     use sframe::header::{
         FRAME_POINTER,
@@ -155,53 +156,64 @@ pub(crate) fn abi(abi: Abi) -> &'static str {
     }
 }
 
-/// What is wrong, and where, in bytes from the section's start. `about` is where that lies of which
-/// the error does not say it: the header's start if that was being read, else the entry's.
+/// The position of an error, in bytes from the section's start, and its text. `about` is the position
+/// for errors that carry none: the start of the header or of the function's entry that was read.
 pub(crate) fn explain(error: Error, about: u32) -> (u64, String) {
     let about = u64::from(about);
     match error {
-        Error::Fault { offset } => (offset, "the section ends here, in the middle".into()),
+        Error::Fault { offset } => (
+            offset,
+            "the section ends here, within a header, function or row".into(),
+        ),
         Error::Malformed { what, offset } => (offset, malformed(what).into()),
         Error::Unsupported { what } => match what {
             Unsupported::Version(value) => (
                 about + 2,
-                format!("version {value} is not known, only 1 to 3"),
+                format!("unknown version {value}; versions 1 to 3 are supported"),
             ),
             Unsupported::Flags(value) => (
                 about + 3,
-                format!("flags {value:#x} are not known in this version"),
+                format!("unknown flags {value:#x} for this version"),
             ),
-            Unsupported::Abi(value) => {
-                (about + 4, format!("ABI {value} is not known, only 1 to 4"))
-            }
+            Unsupported::Abi(value) => (
+                about + 4,
+                format!("unknown ABI {value}; ABIs 1 to 4 are supported"),
+            ),
             Unsupported::FunctionType(value) => (
                 about,
-                format!("the function is of type {value}, and only 0 and 1 are known"),
+                format!("unknown function type {value}; types 0 and 1 are supported"),
             ),
             Unsupported::Size => (about, "the section is larger than 4 GiB".into()),
         },
-        Error::TooLong => (about, "the search would take too long".into()),
+        Error::TooLong => (
+            about,
+            "the function has too many rows for a bounded search".into(),
+        ),
     }
 }
 
 const fn malformed(what: Malformed) -> &'static str {
     match what {
-        Malformed::HeaderShort => "the section is shorter than a header of 28 bytes",
-        Malformed::Magic => "no SFrame magic, 0xdee2",
+        Malformed::HeaderShort => "the section is shorter than the header, 28 bytes",
+        Malformed::Magic => "the SFrame magic 0xdee2 is missing",
         Malformed::AuxHeader => "the auxiliary header does not fit into the section",
-        Malformed::Functions => "the functions do not fit in front of the rows",
+        Malformed::Functions => "the functions overlap the rows",
         Malformed::Rows => "the rows do not fit into the section",
-        Malformed::AbiOrder => "the ABI is one of the other byte order",
-        Malformed::Unsorted => "the flags say SORTED, but the function starts before the last one",
-        Malformed::RowType => "the function's rows are of an undefined type",
+        Malformed::AbiOrder => "the ABI's byte order differs from the section's",
+        Malformed::Unsorted => {
+            "the flag SORTED is set, but the function starts before the one in front of it"
+        }
+        Malformed::RowType => "the function's row type is undefined",
         Malformed::RepeatZero => "the function is pcmask, but its block size is zero",
-        Malformed::RowsStart => "the function's rows begin behind the end of all rows",
+        Malformed::RowsStart => "the function's first row lies behind the end of the rows",
         Malformed::RowPastEnd => "the row does not fit into the section",
-        Malformed::RowsNotRising => "the row does not start behind the one before it",
-        Malformed::WordSize => "the row's words are of an undefined size",
-        Malformed::WordCount => "the row has another number of words than there are uses for",
+        Malformed::RowsNotRising => "the row does not start after the row in front of it",
+        Malformed::WordSize => "the size of the row's words is undefined",
+        Malformed::WordCount => "the row has an invalid number of words",
         Malformed::CfaOffset => "the row's CFA offset is out of range",
-        Malformed::FlexCfa => "the flexible row does not count the CFA from a register",
-        Malformed::RowTotal => "the functions have another number of rows than the header says",
+        Malformed::FlexCfa => "the flexible row's CFA has no base register",
+        Malformed::RowTotal => {
+            "the sum of the functions' rows differs from the header's number of rows"
+        }
     }
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only OR MIT
 
-//! Rules into bytes: a section of version 3 ("The SFrame Format").
+//! Encodes rules as a section of version 3 ("The SFrame Format").
 
 use sframe::{
     header::{
@@ -28,11 +28,11 @@ use crate::{
 const MAGIC: u16 = 0xdee2;
 const VERSION: u8 = 3;
 const ABI_AMD64: u8 = 3;
-/// Where the return address is, in bytes from the CFA.
+/// The return address's offset from the CFA, in bytes.
 const FIXED_RA: i8 = -8;
-/// The size of a function's entry, in bytes.
+/// The size of a function descriptor entry, in bytes.
 const ENTRY_SIZE: usize = 16;
-/// DWARF's numbers of frame pointer and stack pointer.
+/// The DWARF numbers of the frame pointer and the stack pointer.
 const RBP: u8 = 6;
 const RSP: u8 = 7;
 
@@ -40,22 +40,22 @@ const MASK: u8 = 0x10;
 const SIGNAL: u8 = 0x80;
 const FLEXIBLE: u8 = 1;
 
-/// The bits of a control word: whether a register is named, whether memory is meant.
+/// Bits of a control word: the base is a register; the value is in memory.
 const CONTROL_REGISTER: u32 = 1;
 const CONTROL_DEREF: u32 = 2;
 
-/// Whether rules can be said at all: each either way is one that a row has.
-pub(crate) fn can_say(rule: &Rule) -> bool {
-    Row::plain(rule).is_some() || Row::flexible(rule).is_some()
+/// Whether a row, of the default or the flexible type, can encode a rule.
+pub(crate) fn can_encode(rule: &Rule) -> bool {
+    EncodedRow::default_type(rule).is_some() || EncodedRow::flexible(rule).is_some()
 }
 
-/// A row beside the section; `None` if it is none that can be there.
-pub(crate) fn extra_rows(start: u64, size: u32, rule: &Rule) -> Option<[u8; EXTRA_ROW_SIZE]> {
+/// Encodes an extra row; `None` if an extra row cannot encode the rule.
+pub(crate) fn extra_row(start: u64, size: u32, rule: &Rule) -> Option<[u8; EXTRA_ROW_SIZE]> {
     let rule = *rule;
     ExtraRow { start, size, rule }.write()
 }
 
-/// The section with these functions, which are to be in order and apart from each other.
+/// Encodes functions, which must be sorted and must not overlap.
 ///
 /// # Errors
 ///
@@ -64,7 +64,7 @@ pub(crate) fn section(functions: &[Function], report: &mut Report) -> Result<Vec
     let mut entries = Vec::new();
     let mut rows = Vec::new();
     for function in functions {
-        // No more than an entry can count.
+        // An entry counts its rows in 16 bits.
         for part in parts(function) {
             entries.push((
                 part.start,
@@ -84,7 +84,7 @@ pub(crate) fn section(functions: &[Function], report: &mut Report) -> Result<Vec
     report.functions = u32::try_from(entries.len()).map_err(|_| Error::TooLarge)?;
     let rows_len = u32::try_from(rows.len()).map_err(|_| Error::TooLarge)?;
     let entries_len = u32::try_from(entries.len() * ENTRY_SIZE).map_err(|_| Error::TooLarge)?;
-    // A reader counts in 32 bits from the section's start.
+    // Readers use 32-bit offsets from the section's start.
     HEADER_SIZE
         .checked_add(entries_len)
         .and_then(|len| len.checked_add(rows_len))
@@ -118,7 +118,7 @@ pub(crate) fn section(functions: &[Function], report: &mut Report) -> Result<Vec
     Ok(out)
 }
 
-/// A function in parts of no more rows than an entry can count.
+/// Splits a function into parts that have at most as many rows as an entry can count.
 fn parts(function: &Function) -> Vec<Function> {
     let most = usize::from(u16::MAX);
     let chunks: Vec<_> = function.rows.chunks(most).collect();
@@ -139,15 +139,18 @@ fn parts(function: &Function) -> Vec<Function> {
     parts
 }
 
-/// Appends a function's attribute and rows. Whether it is flexible comes back.
+/// Appends a function's attribute and rows. Returns whether the function is flexible.
 fn put_function(function: &Function, out: &mut Vec<u8>) -> bool {
-    let plain: Option<Vec<Row>> = (function.rows.iter())
-        .map(|(_, rule)| Row::plain(rule))
+    let default_type: Option<Vec<EncodedRow>> = (function.rows.iter())
+        .map(|(_, rule)| EncodedRow::default_type(rule))
         .collect();
-    let flexible = plain.is_none();
-    let rows = plain.unwrap_or_else(|| {
-        let rows = function.rows.iter().map(|(_, rule)| Row::flexible(rule));
-        rows.map(|row| row.expect("a rule that cannot be said was left out"))
+    let flexible = default_type.is_none();
+    let rows = default_type.unwrap_or_else(|| {
+        let rows = function
+            .rows
+            .iter()
+            .map(|(_, rule)| EncodedRow::flexible(rule));
+        rows.map(|row| row.expect("rules that cannot be encoded were dropped"))
             .collect()
     });
 
@@ -176,24 +179,25 @@ fn put_function(function: &Function, out: &mut Vec<u8>) -> bool {
     flexible
 }
 
-/// A row's words, of which some count as unsigned.
-struct Row {
-    /// Whether the CFA is counted from the stack pointer; of a flexible row never.
+/// An encoded row.
+struct EncodedRow {
+    /// Whether the CFA's base is the stack pointer; false in a flexible row.
     sp: bool,
-    words: Vec<Word>,
+    words: Vec<DataWord>,
 }
 
+/// A word of a row. Control words are unsigned.
 #[derive(Clone, Copy)]
-enum Word {
+enum DataWord {
     Offset(i32),
     Control(u32),
 }
 
-impl Row {
-    /// As a row that is not flexible.
-    fn plain(rule: &Rule) -> Option<Row> {
+impl EncodedRow {
+    /// The rule as a row of the default type.
+    fn default_type(rule: &Rule) -> Option<EncodedRow> {
         if rule.is_outermost() {
-            return Some(Row::OUTERMOST);
+            return Some(EncodedRow::OUTERMOST);
         }
         let sp = match rule.cfa.base {
             Base::Sp => true,
@@ -203,66 +207,69 @@ impl Row {
         if rule.cfa.deref || rule.ra != Location::AtCfa(FIXED_RA.into()) {
             return None;
         }
-        let mut words = vec![Word::Offset(rule.cfa.offset)];
+        let mut words = vec![DataWord::Offset(rule.cfa.offset)];
         match rule.fp {
             Location::Unchanged => {}
-            Location::AtCfa(offset) => words.push(Word::Offset(offset)),
+            Location::AtCfa(offset) => words.push(DataWord::Offset(offset)),
             _ => return None,
         }
-        Some(Row { sp, words })
+        Some(EncodedRow { sp, words })
     }
 
-    /// As a flexible row.
-    fn flexible(rule: &Rule) -> Option<Row> {
+    /// The rule as a flexible row.
+    fn flexible(rule: &Rule) -> Option<EncodedRow> {
         if rule.is_outermost() {
-            return Some(Row::OUTERMOST);
+            return Some(EncodedRow::OUTERMOST);
         }
         let mut control = register(rule.cfa.base) | CONTROL_REGISTER;
         if rule.cfa.deref {
             control |= CONTROL_DEREF;
         }
-        let mut words = vec![Word::Control(control), Word::Offset(rule.cfa.offset)];
+        let mut words = vec![
+            DataWord::Control(control),
+            DataWord::Offset(rule.cfa.offset),
+        ];
         let has_fp = rule.fp != Location::Unchanged;
         if rule.ra != Location::AtCfa(FIXED_RA.into()) {
             words.extend(pair(rule.ra)?);
         } else if has_fp {
-            words.push(Word::Control(0));
+            words.push(DataWord::Control(0));
         }
         if has_fp {
             words.extend(pair(rule.fp)?);
         }
-        Some(Row { sp: false, words })
+        Some(EncodedRow { sp: false, words })
     }
 
-    const OUTERMOST: Row = Row {
+    const OUTERMOST: EncodedRow = EncodedRow {
         sp: false,
         words: Vec::new(),
     };
 
-    /// Appends the info byte and the words, as narrow as they all can be.
+    /// Appends the info byte and the words, in the smallest size that all words fit in.
     fn put(&self, out: &mut Vec<u8>) {
         let size = self.words.iter().map(|word| word.size()).max().unwrap_or(0);
         let info = u8::from(self.sp) | ((self.words.len() as u8) << 1) | (size << 5);
         out.push(info);
         for word in &self.words {
             let raw = match *word {
-                Word::Offset(offset) => offset.to_le_bytes(),
-                Word::Control(control) => control.to_le_bytes(),
+                DataWord::Offset(offset) => offset.to_le_bytes(),
+                DataWord::Control(control) => control.to_le_bytes(),
             };
             out.extend(&raw[..1 << size]);
         }
     }
 }
 
-impl Word {
-    /// The width it needs in bytes, as a power of two.
+impl DataWord {
+    /// The base-2 logarithm of the bytes that the word needs.
     fn size(self) -> u8 {
         let fits = |bits: u32| match self {
-            Word::Offset(offset) => {
+            DataWord::Offset(offset) => {
                 let most = 1i64 << (bits - 1);
                 (-most..most).contains(&offset.into())
             }
-            Word::Control(control) => u64::from(control) < 1 << bits,
+            DataWord::Control(control) => u64::from(control) < 1 << bits,
         };
         match () {
             () if fits(8) => 0,
@@ -281,14 +288,14 @@ fn register(base: Base) -> u32 {
     u32::from(number) << 3
 }
 
-/// Control word and offset for a register's place in the caller.
-fn pair(location: Location) -> Option<[Word; 2]> {
+/// Control word and offset for the location of a caller's register.
+fn pair(location: Location) -> Option<[DataWord; 2]> {
     let (control, offset) = match location {
         Location::AtCfa(offset) => (CONTROL_DEREF, offset),
         Location::At(base, offset) => (register(base) | CONTROL_REGISTER | CONTROL_DEREF, offset),
         Location::Of(base, offset) => (register(base) | CONTROL_REGISTER, offset),
-        // A control word of zero stands for no pair at all.
+        // A control word of zero means that there is no pair.
         Location::OfCfa(_) | Location::Unchanged | Location::Undefined => return None,
     };
-    Some([Word::Control(control), Word::Offset(offset)])
+    Some([DataWord::Control(control), DataWord::Offset(offset)])
 }

@@ -1,13 +1,12 @@
 // SPDX-License-Identifier: GPL-2.0-only OR MIT
 
-//! Functions that go on in another frame, by `__builtin_eh_return`: those of libgcc that throw, resume
+//! Functions that return to another frame by `__builtin_eh_return`: those of libgcc that throw, resume
 //! and unwind.
 //!
-//! Near their end they put the registers of a handler's frame in the place of their own saved ones, the
-//! return address among them, and .eh_frame goes on to say that all is where it was. What that leads to is
-//! a frame with the stack pointer of another one. From there on, and up to where .eh_frame knows better,
-//! the CFA is in the function's own memory: it is what `_Unwind_DebugHook` is called with, which is
-//! there for debuggers and does nothing.
+//! Near its end such a function overwrites its saved registers, the return address among them, with those
+//! of a handler's frame. The rows of .eh_frame do not change there, so they give the handler's frame a wrong
+//! stack pointer. From there up to the next correct .eh_frame row, the handler's CFA is in the function's own
+//! frame: it is an argument of `_Unwind_DebugHook`, an empty function for debuggers, which is called there.
 
 use iced_x86::{
     FlowControl,
@@ -24,19 +23,19 @@ use sframe::rule::{
 };
 
 use crate::{
-    write,
+    encode,
     Code,
     Function, //
 };
 
-/// DWARF's number of the register that has the other frame's stack pointer in the end: rcx.
+/// The DWARF number of rcx: the last rows compute the CFA, the handler's stack pointer, from it.
 const RCX: u8 = 2;
 
-/// `endbr64; ret`, the first of which is not everywhere.
-const NOTHING: &[u8] = b"\xf3\x0f\x1e\xfa\xc3";
+/// The code of `_Unwind_DebugHook`: `endbr64; ret`, or only `ret`.
+const EMPTY_FUNCTION: &[u8] = b"\xf3\x0f\x1e\xfa\xc3";
 
-/// Has it said of functions that are known to do so.
-pub(crate) fn say_leaving(functions: &mut [Function], code: &Code<'_>) {
+/// Adds the row to each function that is recognised as one with `__builtin_eh_return`.
+pub(crate) fn add_rows(functions: &mut [Function], code: &Code<'_>) {
     for function in functions {
         if let Some((index, start, rule)) = row(function, code) {
             function.rows.insert(index, (start, rule));
@@ -44,7 +43,7 @@ pub(crate) fn say_leaving(functions: &mut [Function], code: &Code<'_>) {
     }
 }
 
-/// The row, by its index, offset and rule.
+/// The row to add: its index, its offset in bytes, and its rule.
 fn row(function: &Function, code: &Code<'_>) -> Option<(usize, u32, Rule)> {
     let by_rcx = |rule: &Rule| {
         rule.cfa.base == Base::Register(RCX) && !rule.cfa.deref && rule.ra == Location::AtCfa(-8)
@@ -56,34 +55,34 @@ fn row(function: &Function, code: &Code<'_>) -> Option<(usize, u32, Rule)> {
         return None;
     };
 
-    // The last two calls: of what copies, and of what is told of it.
+    // The last two calls: the function that copies the registers, and the debug hook.
     let instructions: Vec<_> = code.instructions(function.start, end).collect();
     let is_call = |instruction: &Instruction| instruction.is_call_near();
-    let told = instructions.iter().rposition(is_call)?;
-    let copies = instructions[..told].iter().rposition(is_call)?;
-    let nothing = code.at(instructions[told].near_branch_target());
-    if !nothing.starts_with(NOTHING) && !nothing.starts_with(&NOTHING[4..]) {
+    let hook = instructions.iter().rposition(is_call)?;
+    let copy = instructions[..hook].iter().rposition(is_call)?;
+    let callee = code.at(instructions[hook].near_branch_target());
+    if !callee.starts_with(EMPTY_FUNCTION) && !callee.starts_with(&EMPTY_FUNCTION[4..]) {
         return None;
     }
-    let between = &instructions[copies + 1..told];
+    let between = &instructions[copy + 1..hook];
     if (between.iter()).any(|instruction| instruction.flow_control() != FlowControl::Next) {
         return None;
     }
-    // It is told the CFA, and the handler, which lies behind that.
+    // The hook's arguments are the CFA and the handler, which lies 8 bytes above it.
     let writes_rdi = |instruction: &&Instruction| instruction.op0_register() == Register::RDI;
     let cfa = between.iter().rfind(writes_rdi).and_then(loaded)?;
     let handler = cfa.checked_add(8)?;
     if !(between.iter()).any(|instruction| loaded(instruction) == Some(handler)) {
         return None;
     }
-    // Who comes there has come by the one that copies.
-    let start = instructions[copies].next_ip();
-    let comes_otherwise = |instruction: &Instruction| {
+    // The code after the copy must be reached only through the copy.
+    let start = instructions[copy].next_ip();
+    let jumps_in = |instruction: &Instruction| {
         let target = instruction.near_branch_target();
         instruction.ip() < start && start <= target && target < end
     };
     let offset = u32::try_from(start - function.start).ok()?;
-    if instructions.iter().any(comes_otherwise) || offset <= *before {
+    if instructions.iter().any(jumps_in) || offset <= *before {
         return None;
     }
     let rule = Rule {
@@ -96,10 +95,10 @@ fn row(function: &Function, code: &Code<'_>) -> Option<(usize, u32, Rule)> {
         fp: Location::At(Base::Fp, rule.cfa.offset.checked_add(fp)?),
         ..*rule
     };
-    write::can_say(&rule).then_some((index, offset, rule))
+    encode::can_encode(&rule).then_some((index, offset, rule))
 }
 
-/// From where, counted from the frame pointer in bytes, an instruction loads a register.
+/// The offset from the frame pointer, in bytes, from which an instruction loads a register.
 fn loaded(instruction: &Instruction) -> Option<i32> {
     let is_load = instruction.mnemonic() == Mnemonic::Mov
         && instruction.op0_register().is_gpr64()

@@ -1,12 +1,11 @@
 // SPDX-License-Identifier: GPL-2.0-only OR MIT
 
-//! Frames whose CFA is by a register that others save, as the loader's resolver has them: it aligns its
+//! Frames whose CFA is relative to a callee-saved register, as in the loader's resolver: it aligns its
 //! stack, keeps the old stack pointer in rbx, and calls.
 //!
-//! At such a call the register is nowhere but where the called function saves it, and where that is its
-//! own entry tells. So what holds at the call is a row beside the section: the CFA is what is in memory
-//! there, plus something. It is the called function's whole frame that this is right for, from where
-//! the stack pointer has come below that place; a walk knows whether it has.
+//! During such a call the register's value is where the called function saves it, as that function's
+//! .eh_frame entry states. So the rule at the call is an extra row: the CFA is the saved value plus an
+//! offset. The row is correct while the stack pointer is not above the saved value; the walk checks that.
 
 use iced_x86::FlowControl;
 use sframe::rule::{
@@ -21,25 +20,25 @@ use std::{
 };
 
 use crate::{
-    dwarf::{
-        Entry,
-        Table, //
+    eh_frame::{
+        EhFrameTable,
+        Entry, //
     },
-    write,
+    encode,
     Code,
     Function, //
 };
 
-/// DWARF's numbers of the registers that a function leaves as they were, but for the frame pointer and
-/// the stack pointer: rbx, r12 to r15.
-const PRESERVED: [u8; 5] = [3, 12, 13, 14, 15];
-/// How many entries one function may have: it and its cold part, mostly.
+/// The DWARF numbers of the callee-saved registers without the frame pointer and the stack pointer: rbx, r12
+/// to r15.
+const CALLEE_SAVED: [u8; 5] = [3, 12, 13, 14, 15];
+/// The maximum number of entries of one function. Most have one, and one for the cold part.
 const MAX_PARTS: usize = 8;
 
-/// Has the calls in such frames said, in functions of which entries of `table` tell.
-pub(crate) fn say_calls<'a>(
+/// Adds rows for the calls in such frames.
+pub(crate) fn add_rows<'a>(
     functions: &mut Vec<Function>,
-    table: &Table<'a>,
+    eh_frame: &EhFrameTable<'a>,
     entries: &[Entry<'a>],
     code: &Code<'_>,
 ) {
@@ -54,7 +53,7 @@ pub(crate) fn say_calls<'a>(
         .map(|entry| (entry.initial_address(), entry))
         .collect();
     let callees = Callees {
-        table,
+        eh_frame,
         entries,
         code,
     };
@@ -74,17 +73,17 @@ pub(crate) fn say_calls<'a>(
     functions.retain(|function| function.size != 0);
 }
 
-/// Code for which one such rule holds, by link-time addresses.
-struct Frame {
+/// A range of code, in link-time addresses, whose CFA is relative to a callee-saved register.
+struct RegisterFrame {
     start: u64,
     end: u64,
     rule: Rule,
-    /// The register's DWARF number.
+    /// The DWARF number of the register.
     register: u8,
 }
 
-/// Those of a function.
-fn frames(function: &Function) -> impl Iterator<Item = Frame> + '_ {
+/// The ranges of a function whose CFA is relative to a callee-saved register.
+fn frames(function: &Function) -> impl Iterator<Item = RegisterFrame> + '_ {
     let starts = function.rows.iter().map(|(start, _)| *start);
     let ends = starts.skip(1).chain([function.size]);
     let rows = function.rows.iter().zip(ends);
@@ -92,12 +91,12 @@ fn frames(function: &Function) -> impl Iterator<Item = Frame> + '_ {
         let Base::Register(register) = rule.cfa.base else {
             return None;
         };
-        let is_one = !function.signal
+        let is_supported = !function.signal
             && function.repeat.is_none()
             && !rule.cfa.deref
             && rule.ra == Location::AtCfa(-8)
-            && PRESERVED.contains(&register);
-        is_one.then(|| Frame {
+            && CALLEE_SAVED.contains(&register);
+        is_supported.then(|| RegisterFrame {
             start: function.start + u64::from(start),
             end: function.start + u64::from(end),
             rule,
@@ -106,50 +105,50 @@ fn frames(function: &Function) -> impl Iterator<Item = Frame> + '_ {
     })
 }
 
-/// What is called.
+/// The called functions.
 struct Callees<'a, 't> {
-    table: &'t Table<'a>,
-    /// By first address.
+    eh_frame: &'t EhFrameTable<'a>,
+    /// The entries by start address.
     entries: BTreeMap<u64, &'t Entry<'a>>,
     code: &'t Code<'t>,
 }
 
 impl Callees<'_, '_> {
-    /// The last bytes of calls in a frame, by which their return addresses are looked up, and what holds
-    /// there.
-    fn calls(&self, frame: &Frame) -> Vec<(u64, Rule)> {
+    /// The rules for the calls in a frame. The address is that of the call's last byte, which is the lookup
+    /// address of the return address.
+    fn calls(&self, frame: &RegisterFrame) -> Vec<(u64, Rule)> {
         let mut found = Vec::new();
         for instruction in self.code.instructions(frame.start, frame.end) {
             if !instruction.is_call_near() || instruction.next_ip() > frame.end {
                 continue;
             }
-            let saved = self.saved(instruction.near_branch_target(), frame.register);
-            let rule = saved.and_then(|saved| by_memory(&frame.rule, saved));
+            let slot = self.save_slot(instruction.near_branch_target(), frame.register);
+            let rule = slot.and_then(|slot| rule_from_slot(&frame.rule, slot));
             let at = instruction.next_ip() - 1;
             found.extend(
-                rule.filter(|rule| write::extra_rows(at, 1, rule).is_some())
+                rule.filter(|rule| encode::extra_row(at, 1, rule).is_some())
                     .map(|rule| (at, rule)),
             );
         }
         found
     }
 
-    /// Where the function at an address saves a register, from its CFA on, in bytes: whenever its stack
-    /// pointer is not above that place, the register is there.
-    fn saved(&self, address: u64, register: u8) -> Option<i64> {
+    /// The slot in which the function at an address saves a register, in bytes from its CFA: whenever the
+    /// stack pointer is not above the slot, the register is saved.
+    fn save_slot(&self, address: u64, register: u8) -> Option<i64> {
         let mut parts = vec![*self.entries.get(&address)?];
-        let mut at = None;
+        let mut slot = None;
         let mut deepest = 0;
         let mut next = 0;
         while let Some(part) = parts.get(next).copied() {
             next += 1;
-            let saves = self.table.saves(part, register)?;
-            if at.is_some() && saves.at.is_some() && at != saves.at {
+            let saves = self.eh_frame.saves(part, register)?;
+            if slot.is_some() && saves.slot.is_some() && slot != saves.slot {
                 return None;
             }
-            at = at.or(saves.at);
+            slot = slot.or(saves.slot);
             deepest = deepest.max(saves.deepest);
-            // What it jumps to has its frame, or has taken its place.
+            // The target of a jump shares the frame, or is a tail call.
             for target in self.jumps(part)? {
                 let (_, part) = self.entries.range(..=target).next_back()?;
                 if target >= part.end_address() || parts.len() == MAX_PARTS {
@@ -160,14 +159,14 @@ impl Callees<'_, '_> {
                 }
             }
         }
-        at.filter(|at| *at % 8 == 0 && deepest < -at)
+        slot.filter(|slot| *slot % 8 == 0 && deepest < -slot)
     }
 
-    /// Where the code of an entry jumps to outside of it; `None` if that is not known.
+    /// The jump targets outside of an entry's code; `None` if they are unknown.
     fn jumps(&self, part: &Entry<'_>) -> Option<Vec<u64>> {
         let (start, end) = (part.initial_address(), part.end_address());
         let mut found = Vec::new();
-        let mut goes_on = true;
+        let mut falls_through = true;
         for instruction in self.code.instructions(start, end) {
             let flow = instruction.flow_control();
             match flow {
@@ -189,17 +188,18 @@ impl Callees<'_, '_> {
             if instruction.is_invalid() {
                 return None;
             }
-            goes_on = matches!(flow, FlowControl::Next | FlowControl::ConditionalBranch);
+            falls_through = matches!(flow, FlowControl::Next | FlowControl::ConditionalBranch);
         }
-        (!goes_on).then_some(found)
+        (!falls_through).then_some(found)
     }
 }
 
-/// What a rule by a register is while that register is `saved` bytes above the stack pointer.
-fn by_memory(rule: &Rule, saved: i64) -> Option<Rule> {
+/// The rule for a frame whose register is saved `slot` bytes from the callee's CFA, which is the stack pointer
+/// after the return.
+fn rule_from_slot(rule: &Rule, slot: i64) -> Option<Rule> {
     let cfa = Cfa {
         base: Base::Sp,
-        offset: i32::try_from(saved).ok()?,
+        offset: i32::try_from(slot).ok()?,
         deref: true,
         plus: i8::try_from(rule.cfa.offset).ok()?,
     };

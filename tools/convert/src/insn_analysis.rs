@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: GPL-2.0-only OR MIT
 
-//! What code itself tells, as rules, where nothing else does: assembly that was written without entries
-//! for .eh_frame, and functions that a program has compiled when it was built, as V8's built-in ones.
+//! Derives rules from the instructions of code without unwind information: assembly without .eh_frame
+//! entries, and code that a program's own compiler generated at build time, such as V8's builtins.
 //!
-//! Each instruction says what it does to the stack pointer and to the frame pointer. So from where a
-//! function begins, and the return address is on top of the stack, all that can be reached is gone
-//! through. Where functions begin is told by symbols and calls, or guessed: behind the end of another
-//! one, and what fills up to a multiple of sixteen. What does not work out is dropped: where two ways to
-//! an instruction do not agree, or what a function returns to is not the return address. So are guesses
-//! for which nothing speaks, and what calls the kernel, which may do anything to registers.
+//! At a function's start the return address is on top of the stack. From there the analysis follows all
+//! paths, and tracks the effect of each instruction on the stack pointer and the frame pointer. Function
+//! starts come from symbols and calls, or are guessed: after the end of another function and padding to a
+//! multiple of 16 bytes. A function is dropped if two paths to an instruction disagree, or if it returns to
+//! anything but the return address. Guesses without supporting evidence are dropped, too, and code that makes
+//! system calls, which may change any register.
 
 use iced_x86::{
     Decoder,
@@ -36,22 +36,22 @@ use std::{
 };
 
 use crate::{
-    dwarf::extend,
+    eh_frame::extend,
     Code,
     Function, //
 };
 
-/// Where functions are aligned to, in bytes.
+/// The alignment of functions, in bytes.
 const ALIGNMENT: u64 = 16;
-/// Where V8 aligns them to.
+/// The alignment of V8's functions, in bytes.
 const TRAPPED_ALIGNMENT: u64 = 64;
-/// The most code of which nothing tells that is gone through, in bytes. V8 has a tenth of it.
+/// The maximum size of a gap that is analysed, in bytes. V8's builtins take a tenth of it.
 const MAX_GAP: u64 = 16 << 20;
-/// How often guesses are dropped and all is gone through again.
+/// The maximum number of rounds of analysis; after each, wrong starts are dropped.
 const MAX_ROUNDS: usize = 32;
 
-/// The functions that are found in `gaps`, ranges of link-time addresses of which nothing tells.
-/// `symbols` are where some begin; at `entry` the program does, and nothing has called that.
+/// The functions found in `gaps`, which are ranges of link-time addresses without unwind information.
+/// `symbols` are known function starts; `entry` is the program's entry point, which is not a function.
 pub(crate) fn functions(
     gaps: &[Range<u64>],
     symbols: &BTreeSet<u64>,
@@ -64,62 +64,62 @@ pub(crate) fn functions(
         let bytes = code.at(gap.start);
         if let Some(bytes) = bytes.get(..len as usize).filter(|_| len <= MAX_GAP) {
             let mut gap = Gap::new(gap.start, bytes, entry);
-            gap.begin(symbols);
-            gap.settle();
-            gap.said(&mut functions);
+            gap.find_starts(symbols);
+            gap.analyse();
+            gap.emit(&mut functions);
         }
     }
     functions
 }
 
-/// What the frame pointer's register holds.
+/// The value of the frame pointer register.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum FramePointer {
-    /// What the caller had in it.
+    /// The caller's value.
     Callers,
     /// An address this many bytes below the CFA.
     Frame(i32),
-    /// Anything.
+    /// An unknown value.
     Other,
 }
 
-/// Where the return address is.
+/// The location of the return address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum ReturnAddress {
     /// Right below the CFA.
     Kept,
-    /// There, and in a register.
+    /// Right below the CFA, and in a register.
     Loaded(Register),
-    /// There, and in memory, this many bytes below the CFA. So it is moved by who calls another
-    /// function in place of its own end, with other arguments.
+    /// Right below the CFA, and in memory, this many bytes below the CFA. Tail calls with other stack
+    /// arguments move the return address so.
     Copied(i32),
-    /// In a register only, as with who takes arguments off the stack.
+    /// Only in a register, as in a function that pops its arguments.
     Popped(Register),
-    /// Taken off the stack, for good. Where a frame begins on top of what is there now, that is the
-    /// return address of who has called, which had pushed nothing.
+    /// Popped and discarded. If a frame begins on top of the stack now, the caller's return address is on
+    /// top, because the caller has pushed nothing.
     Dropped,
-    /// Anywhere.
-    Gone,
+    /// Unknown.
+    Unknown,
 }
 
-/// What is known in front of an instruction.
+/// The state before an instruction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct State {
-    /// How far the stack pointer is below the CFA, in bytes, if that is known.
+    /// The distance from the stack pointer up to the CFA, in bytes, if known.
     sp: Option<i32>,
     fp: FramePointer,
-    /// How far below the CFA the caller's frame pointer is saved, if it is.
+    /// The slot of the saved frame pointer, in bytes below the CFA, if it is saved.
     saved: Option<i32>,
     ra: ReturnAddress,
-    /// Whether what is on top has just been pushed from a register: a return would go there.
+    /// Whether the word on top of the stack has just been pushed from a register: a return would jump to it.
     pushed: bool,
 }
 
-/// It cannot be as it was believed to be.
-struct Broken;
+/// The code contradicts the assumptions about the function.
+struct Contradiction;
 
 impl State {
-    /// Where a function begins.
+    /// The state at a function's start.
     const ENTRY: State = State {
         sp: Some(8),
         fp: FramePointer::Callers,
@@ -147,26 +147,26 @@ impl State {
     fn is_lost(&self) -> bool {
         use ReturnAddress::{
             Dropped,
-            Gone,
             Popped, //
+            Unknown,
         };
-        matches!(self.ra, Popped(_) | Dropped | Gone)
+        matches!(self.ra, Popped(_) | Dropped | Unknown)
     }
 
-    /// Whether all is as it was where the function began, so that it may return, or go on as another
-    /// one.
-    fn is_left(&self) -> bool {
+    /// Whether stack and frame pointer are as at the function's start, so that it may return or make a tail
+    /// call.
+    fn is_restored(&self) -> bool {
         let is_on_top = !self.is_lost() && matches!(self.sp, Some(8) | None);
         is_on_top && self.fp == FramePointer::Callers
     }
 
-    /// Whether a return is none, but goes on as another function.
+    /// Whether a return instruction jumps to another function, whose address has just been pushed.
     fn is_jump(&self) -> bool {
         let is_below = !self.is_lost() || self.ra == ReturnAddress::Dropped;
         self.pushed && is_below && self.sp == Some(16) && self.fp == FramePointer::Callers
     }
 
-    /// What is known if either holds; `None` if the two cannot be of one function.
+    /// The state if either state may apply; `None` if both cannot occur in one function.
     fn join(self, other: State) -> Option<State> {
         use FramePointer::{
             Callers,
@@ -175,8 +175,8 @@ impl State {
         };
         use ReturnAddress::{
             Dropped,
-            Gone,
             Kept, //
+            Unknown,
         };
         let is_lost = self.is_lost() || other.is_lost();
         let saved = match (self.saved, other.saved) {
@@ -197,7 +197,7 @@ impl State {
         let ra = match (self.ra, other.ra) {
             (a, b) if a == b => a,
             (Dropped, _) | (_, Dropped) => return None,
-            _ if is_lost => (fp == Callers && sp.is_none()).then_some(Gone)?,
+            _ if is_lost => (fp == Callers && sp.is_none()).then_some(Unknown)?,
             _ => Kept,
         };
         let pushed = self.pushed && other.pushed;
@@ -210,11 +210,11 @@ impl State {
         })
     }
 
-    /// Has the stack pointer be this far below the CFA. What is below it is gone.
-    fn set_sp(&mut self, below: Option<i32>) -> Result<(), Broken> {
+    /// Sets the distance from the stack pointer to the CFA. Values below the stack pointer are lost.
+    fn set_sp(&mut self, below: Option<i32>) -> Result<(), Contradiction> {
         self.sp = below;
         match (below, self.ra) {
-            // What called has pushed is gone, too.
+            // The caller's stack arguments are popped, too.
             (Some(below), ReturnAddress::Copied(at)) if below == at => {
                 *self = self.at_entry();
             }
@@ -227,14 +227,14 @@ impl State {
             (Some(below), ReturnAddress::Popped(_)) if below < 8 => {
                 (self.sp, self.saved) = (None, None);
             }
-            (Some(below), _) if below < 8 => return Err(Broken),
+            (Some(below), _) if below < 8 => return Err(Contradiction),
             (Some(below), _) if self.saved.is_some_and(|saved| saved > below) => self.saved = None,
             _ => {}
         }
         Ok(())
     }
 
-    /// As where a function begins, but for what the frame pointer holds.
+    /// The state at a function's start, with the present frame pointer.
     fn at_entry(self) -> State {
         State {
             fp: self.fp,
@@ -242,12 +242,12 @@ impl State {
         }
     }
 
-    fn move_sp(&mut self, down: i64) -> Result<(), Broken> {
+    fn move_sp(&mut self, down: i64) -> Result<(), Contradiction> {
         let moved = self.sp.and_then(|sp| i64::from(sp).checked_add(down));
         self.set_sp(moved.and_then(|sp| i32::try_from(sp).ok()))
     }
 
-    /// Whether it is as behind `push %rbp; mov %rsp,%rbp` where a function begins.
+    /// Whether the state is that after a prologue of `push %rbp; mov %rsp,%rbp`.
     fn is_new_frame(&self) -> bool {
         let frame = (FramePointer::Frame(16), Some(16), Some(16));
         (self.fp, self.saved, self.sp) == frame
@@ -260,8 +260,8 @@ impl State {
         };
     }
 
-    /// Which place in the frame an instruction names, in bytes below the CFA.
-    fn place(&self, instruction: &Instruction) -> Option<i32> {
+    /// The slot in the frame that an instruction's memory operand refers to, in bytes below the CFA.
+    fn slot(&self, instruction: &Instruction) -> Option<i32> {
         let from = match (instruction.memory_base(), self.fp) {
             (Register::RSP, _) => self.sp?,
             (Register::RBP, FramePointer::Frame(below)) => below,
@@ -274,12 +274,12 @@ impl State {
         i32::try_from(i64::from(from).checked_sub(displacement)?).ok()
     }
 
-    /// What holds behind an instruction that goes on to the next one.
+    /// Applies an instruction that continues at the next one.
     fn step(
         &mut self,
         instruction: &Instruction,
         factory: &mut InstructionInfoFactory,
-    ) -> Result<(), Broken> {
+    ) -> Result<(), Contradiction> {
         use Register::{
             RBP,
             RSP, //
@@ -294,7 +294,7 @@ impl State {
         self.pushed = false;
         match (instruction.mnemonic(), register(0), register(1)) {
             (Mnemonic::Push, RBP, _) => {
-                // Where its caller is given a frame, it is one of a function that has just begun.
+                // A helper that sets up its caller's frame is called at the caller's start.
                 if is_popped && self.sp.is_none() {
                     self.sp = Some(8);
                 }
@@ -304,7 +304,7 @@ impl State {
                 }
             }
             (Mnemonic::Push, from, _) if self.ra == ReturnAddress::Popped(from) => {
-                // The frame is its caller's, who finds all by it from now on.
+                // The frame that was set up is the caller's from here on.
                 if matches!(self.fp, FramePointer::Frame(_)) {
                     self.fp = FramePointer::Callers;
                 }
@@ -314,10 +314,10 @@ impl State {
                 self.move_sp(8)?;
                 self.pushed = true;
             }
-            // A copy of the return address: the other one is a place for arguments now.
-            (Mnemonic::Push, ..) if is_memory(0) && self.place(instruction) == Some(8) => {
+            // A copy of the return address: the original's slot becomes an argument.
+            (Mnemonic::Push, ..) if is_memory(0) && self.slot(instruction) == Some(8) => {
                 if self.fp != FramePointer::Callers {
-                    return Err(Broken);
+                    return Err(Contradiction);
                 }
                 *self = State::ENTRY;
             }
@@ -326,8 +326,8 @@ impl State {
                     (_, Some(sp), Some(saved)) if sp == saved => {
                         (FramePointer::Callers, Some(sp - 8))
                     }
-                    // What is called may take its arguments off the stack. But nothing else than
-                    // this one is taken back by one who has kept a frame pointer.
+                    // A callee may have popped its arguments. But a function with a frame pointer pops
+                    // nothing else into it than the saved value.
                     (FramePointer::Frame(_), None, Some(saved)) => {
                         (FramePointer::Callers, Some(saved - 8))
                     }
@@ -338,12 +338,12 @@ impl State {
             }
             (Mnemonic::Pop, to, _) if self.sp == Some(8) && !is_popped => {
                 if self.is_lost() || matches!(self.fp, FramePointer::Frame(_)) {
-                    return Err(Broken);
+                    return Err(Contradiction);
                 }
                 self.sp = None;
                 self.ra = match to.is_gpr64() {
                     true => ReturnAddress::Popped(to),
-                    false => ReturnAddress::Gone,
+                    false => ReturnAddress::Unknown,
                 };
             }
             (Mnemonic::Leave, ..) => match (self.fp, self.saved) {
@@ -351,7 +351,7 @@ impl State {
                     self.fp = FramePointer::Callers;
                     self.set_sp(Some(below - 8))?;
                 }
-                _ => return Err(Broken),
+                _ => return Err(Contradiction),
             },
             (Mnemonic::Mov, RBP, RSP) => {
                 self.point_fp(self.sp);
@@ -359,12 +359,12 @@ impl State {
                     self.ra = ReturnAddress::Kept;
                 }
             }
-            (Mnemonic::Lea, RBP, _) => self.point_fp(self.place(instruction)),
+            (Mnemonic::Lea, RBP, _) => self.point_fp(self.slot(instruction)),
             (Mnemonic::Mov, RSP, RBP) => match self.fp {
                 FramePointer::Frame(below) => self.set_sp(Some(below))?,
                 _ => self.sp = None,
             },
-            (Mnemonic::Lea, RSP, _) => self.set_sp(self.place(instruction))?,
+            (Mnemonic::Lea, RSP, _) => self.set_sp(self.slot(instruction))?,
             (Mnemonic::Add, RSP, Register::None) => match instruction.try_immediate(1) {
                 Ok(up) => self.move_sp((up as i64).wrapping_neg())?,
                 Err(_) => self.sp = None,
@@ -374,13 +374,13 @@ impl State {
                 Err(_) => self.sp = None,
             },
             (Mnemonic::Mov, RBP, _) if is_memory(1) => {
-                self.fp = match (self.place(instruction), self.saved) {
+                self.fp = match (self.slot(instruction), self.saved) {
                     (Some(at), Some(saved)) if at == saved => FramePointer::Callers,
                     _ => FramePointer::Other,
                 };
             }
             (Mnemonic::Mov, to, from) => {
-                let at = self.place(instruction);
+                let at = self.slot(instruction);
                 match (at, self.ra) {
                     (Some(8), ReturnAddress::Kept) if is_memory(1) && to.is_gpr64() => {
                         self.ra = ReturnAddress::Loaded(to);
@@ -390,7 +390,7 @@ impl State {
                         self.ra = ReturnAddress::Copied(at);
                         return Ok(());
                     }
-                    // Below the stack pointer it may go with the next call.
+                    // Below the stack pointer the next call may overwrite it.
                     (Some(at), _)
                         if from == RBP
                             && (self.fp, self.saved) == (FramePointer::Callers, None)
@@ -400,29 +400,29 @@ impl State {
                         self.saved = Some(at);
                         return Ok(());
                     }
-                    _ => self.other(instruction, factory)?,
+                    _ => self.step_generic(instruction, factory)?,
                 }
             }
-            _ => self.other(instruction, factory)?,
+            _ => self.step_generic(instruction, factory)?,
         }
         Ok(())
     }
 
-    /// The same, of an instruction that is nothing special.
-    fn other(
+    /// Applies an instruction that `step` has no case for.
+    fn step_generic(
         &mut self,
         instruction: &Instruction,
         factory: &mut InstructionInfoFactory,
-    ) -> Result<(), Broken> {
-        let at = self.place(instruction);
+    ) -> Result<(), Contradiction> {
+        let at = self.slot(instruction);
         let up = instruction.stack_pointer_increment();
-        // All but a few name none of the registers, and no place, that matter here.
+        // Fast path: most instructions use no stack pointer, no frame pointer and no slot of the frame.
         let is_near =
             |register: Register| matches!(register.full_register(), Register::RSP | Register::RBP);
         let named = (0..instruction.op_count())
             .filter(|operand| instruction.op_kind(*operand) == OpKind::Register)
             .any(|operand| is_near(instruction.op_register(operand)));
-        let is_kept = matches!(self.ra, ReturnAddress::Kept | ReturnAddress::Gone);
+        let is_kept = matches!(self.ra, ReturnAddress::Kept | ReturnAddress::Unknown);
         let is_common = !named && at.is_none() && is_kept;
         if is_common && instruction.mnemonic() != Mnemonic::Enter {
             return self.move_sp(-i64::from(up));
@@ -446,7 +446,7 @@ impl State {
                     self.ra = ReturnAddress::Kept;
                 }
                 (_, ReturnAddress::Popped(popped)) if popped == register => {
-                    self.ra = ReturnAddress::Gone;
+                    self.ra = ReturnAddress::Unknown;
                 }
                 _ => {}
             }
@@ -463,88 +463,88 @@ impl State {
             match self.fp {
                 _ if !writes => {}
                 FramePointer::Callers if is_over_ra => {
-                    (self.sp, self.ra) = (None, ReturnAddress::Gone);
+                    (self.sp, self.ra) = (None, ReturnAddress::Unknown);
                 }
                 FramePointer::Callers => self.saved = None,
-                _ => return Err(Broken),
+                _ => return Err(Contradiction),
             }
         }
         self.move_sp(-i64::from(up))
     }
 }
 
-/// How much speaks for a function to begin somewhere.
+/// The evidence for a function start, from weak to strong.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum Strength {
+enum Evidence {
     Guessed,
-    /// What fills up in front of it would trap: no code of a function goes on behind that.
+    /// The padding in front of it traps, so that no function continues across it.
     Trapped,
     Called,
     Symbol,
 }
 
-/// An instruction that was reached.
+/// An instruction that the analysis has reached.
 #[derive(Clone, Copy, Debug)]
 struct Reached {
     at: u64,
     len: u8,
     state: State,
-    /// From which start, by its number.
+    /// The number of the start that it was reached from.
     from: usize,
 }
 
-/// How an instruction is come to.
+/// How an instruction is reached.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum By {
+enum ReachedBy {
     Start,
     Flow,
-    /// It is behind a call, which may not return.
+    /// By the return of a call, which may not return.
     Return,
 }
 
-/// Where to go on.
+/// An address to continue the analysis at.
 #[derive(Clone, Copy)]
-struct Way {
+struct Path {
     at: u64,
     state: State,
-    by: By,
-    /// Whether a return that works out proves all from the start on. Behind a call that finds the stack
-    /// as it was, another function may begin.
+    by: ReachedBy,
+    /// Whether a valid return confirms the start. After a call in the initial state another function may
+    /// begin.
     proves: bool,
 }
 
-/// What was found out, of each start by its number.
+/// The findings of a round. Vectors are indexed by the number of the start.
 struct Findings {
-    starts: Vec<(u64, Strength)>,
-    /// Which share code: the number of another one, or its own.
-    same: Vec<usize>,
+    starts: Vec<(u64, Evidence)>,
+    /// Disjoint sets of starts that share code: the number of the parent, or its own.
+    parent: Vec<usize>,
     bad: Vec<bool>,
     proved: Vec<bool>,
-    /// Two that cannot both be right.
+    /// Pairs of starts that contradict each other.
     conflicts: Vec<(usize, usize)>,
-    /// What is called, and from which start.
+    /// The called addresses, with the number of the calling start.
     called: BTreeMap<u64, usize>,
 }
 
 impl Findings {
     fn group(&self, mut of: usize) -> usize {
-        while self.same[of] != of {
-            of = self.same[of];
+        while self.parent[of] != of {
+            of = self.parent[of];
         }
         of
     }
 
-    /// Of two that cannot both be right that one is bad for which less speaks.
-    fn decide(&mut self) {
+    /// Marks as bad the start with the weaker evidence of each conflict; both if the evidence is equal.
+    fn resolve_conflicts(&mut self) {
         for (a, b) in mem::take(&mut self.conflicts) {
-            let strength = |number: usize| (self.starts[number].1, self.proved[number]);
-            let (of_a, of_b) = (strength(a), strength(b));
+            let evidence = |number: usize| (self.starts[number].1, self.proved[number]);
+            let (of_a, of_b) = (evidence(a), evidence(b));
             self.bad[a] |= of_a <= of_b;
             self.bad[b] |= of_b <= of_a;
         }
     }
 
-    /// Of each start, by its number, whether it or any that it shares code with is what `is` tells.
+    /// For each start, whether `is` holds for any start that shares code with it.
     fn any_of_group(&self, is: impl Fn(usize) -> bool) -> Vec<bool> {
         let mut groups = vec![false; self.starts.len()];
         for number in (0..groups.len()).filter(|number| is(*number)) {
@@ -556,21 +556,21 @@ impl Findings {
     }
 }
 
-/// Code of which nothing tells.
+/// A range of code without unwind information.
 struct Gap<'a> {
     address: u64,
     bytes: &'a [u8],
-    /// Where functions begin.
-    starts: BTreeMap<u64, Strength>,
-    /// Where none does.
-    never: BTreeSet<u64>,
+    /// The function starts.
+    starts: BTreeMap<u64, Evidence>,
+    /// Addresses that were rejected as function starts.
+    rejected: BTreeSet<u64>,
     reached: Vec<Reached>,
-    /// Which one of them is at each byte, if any, plus one; and whether a function begins there.
+    /// For each byte, the index in `reached` of its instruction plus one, or 0; and the flag [`IS_START`].
     index: Vec<u32>,
     decoder: Decoder<'a>,
 }
 
-/// In `index`, that a function begins there.
+/// Flag in `Gap::index`: a function starts here.
 const IS_START: u32 = 1 << 31;
 
 impl<'a> Gap<'a> {
@@ -579,7 +579,7 @@ impl<'a> Gap<'a> {
             address,
             bytes,
             starts: BTreeMap::new(),
-            never: BTreeSet::from([entry]),
+            rejected: BTreeSet::from([entry]),
             reached: Vec::new(),
             index: vec![0; bytes.len()],
             decoder: Decoder::with_ip(64, bytes, address, DecoderOptions::NONE),
@@ -594,7 +594,7 @@ impl<'a> Gap<'a> {
         (self.address..self.end()).contains(&address)
     }
 
-    /// The instruction at an address, which the gap holds.
+    /// The instruction at an address in the gap.
     fn decode(&mut self, at: u64) -> Instruction {
         let there = self.decoder.set_position((at - self.address) as usize);
         debug_assert!(there.is_ok());
@@ -602,17 +602,17 @@ impl<'a> Gap<'a> {
         self.decoder.decode()
     }
 
-    fn start(&mut self, at: u64, why: Strength) {
-        if !self.never.contains(&at) {
+    fn start(&mut self, at: u64, why: Evidence) {
+        if !self.rejected.contains(&at) {
             let known = self.starts.entry(at).or_insert(why);
             *known = why.max(*known);
         }
     }
 
-    /// Finds where functions may begin.
-    fn begin(&mut self, symbols: &BTreeSet<u64>) {
+    /// Finds possible function starts.
+    fn find_starts(&mut self, symbols: &BTreeSet<u64>) {
         for symbol in symbols.range(self.address..self.end()) {
-            self.start(*symbol, Strength::Symbol);
+            self.start(*symbol, Evidence::Symbol);
         }
         let mut has_ended = true;
         let mut trapped = false;
@@ -626,8 +626,8 @@ impl<'a> Gap<'a> {
             }
             if has_ended && at % ALIGNMENT == 0 {
                 let why = match trapped && at % TRAPPED_ALIGNMENT == 0 {
-                    true => Strength::Trapped,
-                    false => Strength::Guessed,
+                    true => Evidence::Trapped,
+                    false => Evidence::Guessed,
                 };
                 self.start(at, why);
             }
@@ -643,13 +643,14 @@ impl<'a> Gap<'a> {
         }
     }
 
-    /// Goes through all until what is left works out, and leaves that.
-    fn settle(&mut self) {
+    /// Analyses the gap until no start is contradicted. `reached` then holds the instructions of the
+    /// confirmed functions.
+    fn analyse(&mut self) {
         for rounds_left in (0..MAX_ROUNDS).rev() {
             let findings = self.round();
             let is_bad = findings.any_of_group(|number| findings.bad[number]);
             let is_proved = findings.any_of_group(|number| {
-                findings.proved[number] || findings.starts[number].1 > Strength::Guessed
+                findings.proved[number] || findings.starts[number].1 > Evidence::Guessed
             });
             if rounds_left > 0 && (self.add_called(&findings) || self.drop_bad(&findings, &is_bad))
             {
@@ -662,43 +663,43 @@ impl<'a> Gap<'a> {
         }
     }
 
-    /// Adds what is called, unless by a guess, and tells whether there was any that is new.
+    /// Adds call targets as starts, except those of guessed functions. Returns whether any is new.
     fn add_called(&mut self, findings: &Findings) -> bool {
         let mut is_new = false;
         for (call, from) in &findings.called {
-            let is_known = self.starts.get(call) >= Some(&Strength::Called);
-            let is_guess = findings.starts[*from].1 == Strength::Guessed;
-            if !is_known && !is_guess && !self.never.contains(call) {
-                self.start(*call, Strength::Called);
+            let is_known = self.starts.get(call) >= Some(&Evidence::Called);
+            let is_guess = findings.starts[*from].1 == Evidence::Guessed;
+            if !is_known && !is_guess && !self.rejected.contains(call) {
+                self.start(*call, Evidence::Called);
                 is_new = true;
             }
         }
         is_new
     }
 
-    /// Drops what is bad, and of those that share code with it those for which the least speaks. Tells
-    /// whether there was any.
+    /// Rejects bad starts, and the starts with the weakest evidence among those that share code with them.
+    /// Returns whether there were any.
     fn drop_bad(&mut self, findings: &Findings, is_bad: &[bool]) -> bool {
         let mut weakest = BTreeMap::new();
-        for (number, (_, strength)) in findings.starts.iter().enumerate() {
-            let least = weakest.entry(findings.group(number)).or_insert(*strength);
-            *least = (*least).min(*strength);
+        for (number, (_, evidence)) in findings.starts.iter().enumerate() {
+            let least = weakest.entry(findings.group(number)).or_insert(*evidence);
+            *least = (*least).min(*evidence);
         }
-        for (number, (start, strength)) in findings.starts.iter().enumerate() {
-            let is_weakest = weakest[&findings.group(number)] == *strength;
+        for (number, (start, evidence)) in findings.starts.iter().enumerate() {
+            let is_weakest = weakest[&findings.group(number)] == *evidence;
             if findings.bad[number] || (is_bad[number] && is_weakest) {
                 self.starts.remove(start);
-                self.never.insert(*start);
+                self.rejected.insert(*start);
             }
         }
         is_bad.contains(&true)
     }
 
-    /// Goes through all that is reached from the starts.
+    /// Analyses all code that is reachable from the starts.
     fn round(&mut self) -> Findings {
         let starts: Vec<_> = self.starts.iter().map(|(at, why)| (*at, *why)).collect();
         let mut findings = Findings {
-            same: (0..starts.len()).collect(),
+            parent: (0..starts.len()).collect(),
             bad: vec![false; starts.len()],
             proved: vec![false; starts.len()],
             conflicts: Vec::new(),
@@ -712,61 +713,61 @@ impl<'a> Gap<'a> {
         }
         let mut factory = InstructionInfoFactory::new();
         let mut todo = Vec::new();
-        // What is behind calls comes last: it may not be reached that way.
+        // Code after calls comes last: the call may not return.
         let mut later = Vec::new();
         for number in 0..findings.starts.len() {
-            todo.push(Way {
+            todo.push(Path {
                 at: findings.starts[number].0,
                 state: State::ENTRY,
-                by: By::Start,
+                by: ReachedBy::Start,
                 proves: true,
             });
-            while let Some(way) = todo.pop().or_else(|| later.pop()) {
-                for way in self
-                    .reach(way, number, &mut findings, &mut factory)
+            while let Some(path) = todo.pop().or_else(|| later.pop()) {
+                for path in self
+                    .reach(path, number, &mut findings, &mut factory)
                     .into_iter()
                     .flatten()
                 {
-                    match way.by {
-                        By::Return => later.push(way),
-                        _ => todo.push(way),
+                    match path.by {
+                        ReachedBy::Return => later.push(path),
+                        _ => todo.push(path),
                     }
                 }
             }
         }
-        findings.decide();
+        findings.resolve_conflicts();
         findings
     }
 
-    /// Goes through the instruction at `way`, from a start, and returns where it goes on.
+    /// Applies the instruction at `path`, reached from a start, and returns its successors.
     fn reach(
         &mut self,
-        way: Way,
+        path: Path,
         from: usize,
         findings: &mut Findings,
         factory: &mut InstructionInfoFactory,
-    ) -> [Option<Way>; 2] {
-        const NOWHERE: [Option<Way>; 2] = [None; 2];
-        let Way {
+    ) -> [Option<Path>; 2] {
+        const NOWHERE: [Option<Path>; 2] = [None; 2];
+        let Path {
             at,
             mut state,
             by,
             mut proves,
-        } = way;
+        } = path;
         let index = at.wrapping_sub(self.address) as usize;
         let mark = self.index.get(index).copied();
-        let is_start = by != By::Start && mark.is_some_and(|mark| mark & IS_START != 0);
+        let is_start = by != ReachedBy::Start && mark.is_some_and(|mark| mark & IS_START != 0);
         if is_start || mark.is_none() {
-            // It goes on as another function, and what it finds is that one's.
+            // A tail call: the code belongs to the other function.
             let is_dropped = state.ra == ReturnAddress::Dropped && state.sp == Some(8);
-            let goes_on = state.is_left() || is_dropped || state.ra == ReturnAddress::Gone;
-            if by == By::Return || goes_on {
+            let goes_on = state.is_restored() || is_dropped || state.ra == ReturnAddress::Unknown;
+            if by == ReachedBy::Return || goes_on {
                 return NOWHERE;
             }
             let other = findings.starts.partition_point(|(start, _)| *start < at);
             match state.fp {
                 _ if !is_start => findings.bad[from] = true,
-                // It is within the function that has set up that frame.
+                // The other start lies within the function that has set up this frame.
                 FramePointer::Frame(_) => findings.bad[other] = true,
                 _ => findings.conflicts.push((from, other)),
             }
@@ -781,15 +782,15 @@ impl<'a> Gap<'a> {
                 ..
             } = self.reached[known];
             let Some(joined) = other.join(state) else {
-                if by != By::Return {
+                if by != ReachedBy::Return {
                     findings.conflicts.push((from, other_from));
                 }
                 return NOWHERE;
             };
             let (a, b) = (findings.group(from), findings.group(other_from));
-            findings.same[a] = b;
-            // What is looked up again is found sooner.
-            (findings.same[from], findings.same[other_from]) = (b, b);
+            findings.parent[a] = b;
+            // Shortens the paths to the root.
+            (findings.parent[from], findings.parent[other_from]) = (b, b);
             if joined == other {
                 return NOWHERE;
             }
@@ -797,17 +798,17 @@ impl<'a> Gap<'a> {
         }
         let instruction = self.decode(at);
         let flow = instruction.flow_control();
-        // What fills up behind a call that does not return.
-        let fills = matches!(instruction.mnemonic(), Mnemonic::Nop | Mnemonic::Int3);
-        if by == By::Return && fills {
+        // Padding after a call that does not return.
+        let is_padding = matches!(instruction.mnemonic(), Mnemonic::Nop | Mnemonic::Int3);
+        if by == ReachedBy::Return && is_padding {
             return NOWHERE;
         }
         if instruction.is_invalid() {
             findings.bad[from] = true;
             return NOWHERE;
         }
-        // Wherever the stack pointer has been, it points to the return address now.
-        if flow == FlowControl::Return && state.is_left() {
+        // At a return the stack pointer points to the return address, even if its position was unknown.
+        if flow == FlowControl::Return && state.is_restored() {
             state.sp = Some(8);
         }
         let reached = Reached {
@@ -824,7 +825,7 @@ impl<'a> Gap<'a> {
             }
         }
         let go = |at, state, by, proves| {
-            Some(Way {
+            Some(Path {
                 at,
                 state,
                 by,
@@ -838,27 +839,27 @@ impl<'a> Gap<'a> {
             FlowControl::Next => {
                 let was = state;
                 let is_broken = state.step(&instruction, factory).is_err();
-                // No guess may begin with the end of a function.
+                // A guessed start whose function discards its return address is the tail of another function.
                 let is_dropped = state.ra == ReturnAddress::Dropped;
-                if is_broken || is_dropped && findings.starts[from].1 == Strength::Guessed {
+                if is_broken || is_dropped && findings.starts[from].1 == Evidence::Guessed {
                     findings.bad[from] = true;
                     return NOWHERE;
                 }
-                // As functions begin.
+                // A prologue confirms the start.
                 findings.proved[from] |= state.is_new_frame()
                     && !was.is_lost()
                     && !matches!(was.fp, FramePointer::Frame(_));
-                [go(next, state, By::Flow, proves), None]
+                [go(next, state, ReachedBy::Flow, proves), None]
             }
             FlowControl::ConditionalBranch => [
-                go(next, state, By::Flow, proves),
-                go(target, state, By::Flow, proves),
+                go(next, state, ReachedBy::Flow, proves),
+                go(target, state, ReachedBy::Flow, proves),
             ],
-            FlowControl::UnconditionalBranch => [go(target, state, By::Flow, proves), None],
+            FlowControl::UnconditionalBranch => [go(target, state, ReachedBy::Flow, proves), None],
             FlowControl::Return => {
-                findings.proved[from] |= proves && state.is_left();
+                findings.proved[from] |= proves && state.is_restored();
                 findings.bad[from] |=
-                    !state.is_left() && !state.is_jump() && state.ra != ReturnAddress::Gone;
+                    !state.is_restored() && !state.is_jump() && state.ra != ReturnAddress::Unknown;
                 NOWHERE
             }
             FlowControl::Call | FlowControl::IndirectCall
@@ -868,17 +869,17 @@ impl<'a> Gap<'a> {
                     findings.called.insert(target, from);
                 }
                 proves &= state != State::ENTRY;
-                // Some take their arguments off the stack, and are called by who keeps a frame pointer.
+                // A callee may pop its arguments if the caller has a frame pointer.
                 if matches!(state.fp, FramePointer::Frame(_)) {
                     state.sp = None;
                 }
                 state.pushed = false;
-                [go(next, state, By::Return, proves), None]
+                [go(next, state, ReachedBy::Return, proves), None]
             }
             FlowControl::IndirectBranch | FlowControl::Interrupt | FlowControl::Exception => {
                 NOWHERE
             }
-            // System calls, and what is like them.
+            // System calls and similar instructions.
             _ => {
                 findings.bad[from] = true;
                 NOWHERE
@@ -886,8 +887,8 @@ impl<'a> Gap<'a> {
         }
     }
 
-    /// Says what was found.
-    fn said(&self, functions: &mut Vec<Function>) {
+    /// Appends the functions that were found.
+    fn emit(&self, functions: &mut Vec<Function>) {
         let mut open = None;
         for reached in &self.reached {
             if let Some(rule) = reached.state.rule() {
@@ -905,8 +906,8 @@ mod tests {
 
     const START: u64 = 0x1000;
 
-    /// What is said of each of `offsets`: the CFA, and where the caller's frame pointer is from there.
-    fn said(text: &[u8], symbols: &[u64], offsets: &[u64]) -> Vec<String> {
+    /// The rule at each of `offsets`: the CFA, and the offset from the CFA of the saved frame pointer.
+    fn rules_at(text: &[u8], symbols: &[u64], offsets: &[u64]) -> Vec<String> {
         let end = START + text.len() as u64;
         let code = Code {
             segments: vec![(START, end, text)],
@@ -936,9 +937,9 @@ mod tests {
             .collect()
     }
 
-    /// The same of a function at the start, which is known to be one.
-    fn of(text: &[u8], offsets: &[u64]) -> Vec<String> {
-        said(text, &[0], offsets)
+    /// [`rules_at`] with a symbol at the start.
+    fn rules_of(text: &[u8], offsets: &[u64]) -> Vec<String> {
+        rules_at(text, &[0], offsets)
     }
 
     // The bytes are those of GNU as, quoted with what was assembled.
@@ -947,7 +948,7 @@ mod tests {
         // push %rbx; sub $16,%rsp; call; add $16,%rsp; pop %rbx; ret
         let text = b"\x53\x48\x83\xec\x10\xe8\xfb\0\0\0\x48\x83\xc4\x10\x5b\xc3";
         assert_eq!(
-            of(text, &[0, 1, 5, 10, 14, 15, 16]),
+            rules_of(text, &[0, 1, 5, 10, 14, 15, 16]),
             ["sp+8", "sp+16", "sp+32", "sp+32", "sp+16", "sp+8", "-"]
         );
     }
@@ -960,7 +961,7 @@ mod tests {
             b"\x55\x48\x89\xe5\x53\x48\x83\xe4\xe0\xe8\xfb\0\0\0\x48\x8d\x65\xf8\x5b\x5d\xc3";
         let frame = "fp+16 -16";
         assert_eq!(
-            of(text, &[0, 1, 4, 5, 9, 14, 18, 19, 20]),
+            rules_of(text, &[0, 1, 4, 5, 9, 14, 18, 19, 20]),
             [
                 "sp+8",
                 "sp+16 -16",
@@ -973,53 +974,59 @@ mod tests {
                 "sp+8"
             ]
         );
-        // What is called may take its arguments off the stack; and V8 itself does:
+        // A callee may pop its arguments, as V8's functions do:
         // push %rbp; mov %rsp,%rbp; call; leave; pop %rcx; lea 8(%rsp,%rax,8),%rsp; push %rcx; ret
         let text = b"\x55\x48\x89\xe5\xe8\xfb\0\0\0\xc9\x59\x48\x8d\x64\xc4\x08\x51\xc3";
         assert_eq!(
-            of(text, &[4, 9, 10, 11, 16, 17]),
+            rules_of(text, &[4, 9, 10, 11, 16, 17]),
             [frame, frame, "sp+8", "-", "-", "sp+8"]
         );
     }
 
     #[test]
-    fn the_register_may_be_used_for_anything() {
+    fn rbp_may_hold_any_value() {
         // push %rbp; mov $7,%ebp; pop %rbp; ret
         let text = b"\x55\xbd\x07\0\0\0\x5d\xc3";
-        assert_eq!(of(text, &[1, 6, 7]), ["sp+16 -16", "sp+16 -16", "sp+8"]);
+        assert_eq!(
+            rules_of(text, &[1, 6, 7]),
+            ["sp+16 -16", "sp+16 -16", "sp+8"]
+        );
         // sub $24,%rsp; mov %rbp,8(%rsp); mov $7,%ebp; mov 8(%rsp),%rbp; add $24,%rsp; ret
         let text = b"\x48\x83\xec\x18\x48\x89\x6c\x24\x08\xbd\x07\0\0\0\x48\x8b\x6c\x24\x08\
             \x48\x83\xc4\x18\xc3";
         assert_eq!(
-            of(text, &[4, 9, 14, 19, 23]),
+            rules_of(text, &[4, 9, 14, 19, 23]),
             ["sp+32", "sp+32 -24", "sp+32 -24", "sp+32 -24", "sp+8"]
         );
-        // Without having saved it: mov $7,%ebp; ret
-        assert_eq!(of(b"\xbd\x07\0\0\0\xc3", &[0, 5]), ["-", "-"]);
+        // Without saving rbp: mov $7,%ebp; ret
+        assert_eq!(rules_of(b"\xbd\x07\0\0\0\xc3", &[0, 5]), ["-", "-"]);
     }
 
     #[test]
     fn the_return_address_may_be_moved() {
-        // push %rdx; push 8(%rsp); mov %rdi,16(%rsp); jmp: one argument more
+        // push %rdx; push 8(%rsp); mov %rdi,16(%rsp); jmp: adds an argument
         let text = b"\x52\xff\x74\x24\x08\x48\x89\x7c\x24\x10\xe9\xfb\x0f\0\0";
-        assert_eq!(of(text, &[0, 1, 5, 10]), ["sp+8", "sp+16", "sp+8", "sp+8"]);
-        // push %rdx; mov 8(%rsp),%r10; mov %r10,16(%rsp); add $16,%rsp; jmp: one less
+        assert_eq!(
+            rules_of(text, &[0, 1, 5, 10]),
+            ["sp+8", "sp+16", "sp+8", "sp+8"]
+        );
+        // push %rdx; mov 8(%rsp),%r10; mov %r10,16(%rsp); add $16,%rsp; jmp: removes an argument
         let text = b"\x52\x4c\x8b\x54\x24\x08\x4c\x89\x54\x24\x10\x48\x83\xc4\x10\xe9\xfb\x0f\0\0";
         assert_eq!(
-            of(text, &[1, 6, 11, 15]),
+            rules_of(text, &[1, 6, 11, 15]),
             ["sp+16", "sp+16", "sp+16", "sp+8"]
         );
-        // mov %rax,(%rsp); ret: that is no return.
-        assert_eq!(of(b"\x48\x89\x04\x24\xc3", &[0, 4]), ["sp+8", "-"]);
+        // mov %rax,(%rsp); ret: jumps to rax.
+        assert_eq!(rules_of(b"\x48\x89\x04\x24\xc3", &[0, 4]), ["sp+8", "-"]);
         // push %rbx; movups %xmm0,(%rsp); ret
         let text = b"\x53\x0f\x11\x04\x24\xc3";
-        assert_eq!(of(text, &[1, 5]), ["sp+16", "-"]);
+        assert_eq!(rules_of(text, &[1, 5]), ["sp+16", "-"]);
     }
 
-    /// As V8 enters what is to be interpreted: it sets up its caller's frame, or leaves for its caller's
+    /// As in V8's entry to interpreted code: it sets up its caller's frame, or returns to its caller's
     /// caller.
     #[test]
-    fn a_caller_is_given_its_frame_or_left_out() {
+    fn a_function_may_set_up_its_callers_frame_or_discard_it() {
         // test $0x3e,%cl; jne 1f; pop %r15; push %rbp; mov %rsp,%rbp; push %rsi; cmp %rax,%rsp; jb 2f;
         // push %r15; nop; ret
         let mut text = b"\xf6\xc1\x3e\x75\x10\x41\x5f\x55\x48\x89\xe5\x56\x48\x39\xc4\x72\x19\
@@ -1034,42 +1041,45 @@ mod tests {
         text.extend_from_slice(b"\x41\x57\x55\x48\x89\xe5\xe8\xfb\x0f\0\0\x48\x89\xec\x5d\xc3");
         let (entry, nothing, frame) = ("sp+8", "-", "fp+16 -16");
         assert_eq!(
-            of(&text, &[5, 7, 8, 0xb, 0xc, 0x11, 0x13, 0x14]),
+            rules_of(&text, &[5, 7, 8, 0xb, 0xc, 0x11, 0x13, 0x14]),
             [entry, nothing, nothing, nothing, nothing, nothing, entry, entry]
         );
         assert_eq!(
-            of(&text, &[0x15, 0x19, 0x1a, 0x1d, 0x23, 0x27, 0x28, 0x29]),
+            rules_of(&text, &[0x15, 0x19, 0x1a, 0x1d, 0x23, 0x27, 0x28, 0x29]),
             [entry, nothing, nothing, frame, frame, frame, entry, "sp+16"]
         );
         assert_eq!(
-            of(&text, &[0x2a, 0x2c, 0x2d, 0x30, 0x35, 0x39]),
+            rules_of(&text, &[0x2a, 0x2c, 0x2d, 0x30, 0x35, 0x39]),
             [nothing, entry, "sp+16 -16", frame, frame, entry]
         );
-        // Where nothing tells of a function it is the end of one: add $8,%rsp; push %rbp;
+        // Without a symbol this is the tail of a function: add $8,%rsp; push %rbp;
         // mov %rsp,%rbp; leave; ret
         let text = b"\x48\x83\xc4\x08\x55\x48\x89\xe5\xc9\xc3";
-        assert_eq!(of(text, &[0, 4, 8]), [entry, nothing, frame]);
-        assert_eq!(said(text, &[], &[0, 4, 8]), [nothing; 3]);
-        // Onto the stack in the place of the return address: push %rbx; push %rcx; ret
-        assert_eq!(of(b"\x53\x51\xc3", &[0, 1, 2]), [nothing; 3]);
+        assert_eq!(rules_of(text, &[0, 4, 8]), [entry, nothing, frame]);
+        assert_eq!(rules_at(text, &[], &[0, 4, 8]), [nothing; 3]);
+        // The pushed word is not at the place of the return address: push %rbx; push %rcx; ret
+        assert_eq!(rules_of(b"\x53\x51\xc3", &[0, 1, 2]), [nothing; 3]);
     }
 
     #[test]
-    fn what_does_not_work_out_is_not_said() {
-        // xor %eax,%eax; pop %rbx; ret: the end of another function.
-        assert_eq!(of(b"\x31\xc0\x5b\xc3", &[0, 2, 3]), ["-", "-", "-"]);
+    fn contradictory_code_gets_no_rules() {
+        // xor %eax,%eax; pop %rbx; ret: the tail of another function.
+        assert_eq!(rules_of(b"\x31\xc0\x5b\xc3", &[0, 2, 3]), ["-", "-", "-"]);
         // test %edi,%edi; je over it; push %rax; pop %rax; ret
-        assert_eq!(of(b"\x85\xff\x74\x01\x50\x58\xc3", &[0, 5]), ["-", "-"]);
+        assert_eq!(
+            rules_of(b"\x85\xff\x74\x01\x50\x58\xc3", &[0, 5]),
+            ["-", "-"]
+        );
         // mov $15,%eax; syscall; ret
-        assert_eq!(of(b"\xb8\x0f\0\0\0\x0f\x05\xc3", &[0, 7]), ["-", "-"]);
-        // leave; ret. And what is no instruction.
-        assert_eq!(of(b"\xc9\xc3", &[0, 1]), ["-", "-"]);
-        assert_eq!(of(b"\x06\xc3", &[0]), ["-"]);
-        // mov (%rdi),%rsp; ret: another stack, and what is on top of it is returned to.
-        assert_eq!(of(b"\x48\x8b\x27\xc3", &[0, 3]), ["sp+8", "sp+8"]);
+        assert_eq!(rules_of(b"\xb8\x0f\0\0\0\x0f\x05\xc3", &[0, 7]), ["-", "-"]);
+        // leave; ret. And an invalid instruction.
+        assert_eq!(rules_of(b"\xc9\xc3", &[0, 1]), ["-", "-"]);
+        assert_eq!(rules_of(b"\x06\xc3", &[0]), ["-"]);
+        // mov (%rdi),%rsp; ret: switches to another stack, and returns to the address on top of it.
+        assert_eq!(rules_of(b"\x48\x8b\x27\xc3", &[0, 3]), ["sp+8", "sp+8"]);
     }
 
-    /// Functions one behind the other at multiples of `align`, with `fill` in between.
+    /// Concatenates functions, padded with `fill` to multiples of `align`.
     fn text_of(functions: &[&[u8]], align: usize, fill: u8) -> Vec<u8> {
         let mut text = Vec::new();
         for function in functions {
@@ -1083,38 +1093,41 @@ mod tests {
     fn functions_are_guessed() {
         const PUSHES: &[u8] = b"\x53\xe8\xfb\x0f\0\0\x5b\xc3"; // push %rbx; call; pop %rbx; ret
         let text = text_of(&[PUSHES, PUSHES], 16, 0x90);
-        assert_eq!(said(&text, &[], &[1, 17, 8]), ["sp+16", "sp+16", "-"]);
-        // jmp *%rax proves nothing: so a table of jumps may be used. Behind what would trap it is
-        // the end of a function.
+        assert_eq!(rules_at(&text, &[], &[1, 17, 8]), ["sp+16", "sp+16", "-"]);
+        // jmp *%rax confirms nothing: it may use a jump table. After padding that traps, it ends a
+        // function.
         const JUMPS: &[u8] = b"\x31\xc0\xff\xe0"; // xor %eax,%eax; jmp *%rax
         let text = text_of(&[PUSHES, JUMPS], 64, 0x90);
-        assert_eq!(said(&text, &[], &[1, 64]), ["sp+16", "-"]);
-        assert_eq!(said(&text, &[64], &[64]), ["sp+8"]);
+        assert_eq!(rules_at(&text, &[], &[1, 64]), ["sp+16", "-"]);
+        assert_eq!(rules_at(&text, &[64], &[64]), ["sp+8"]);
         let text = text_of(&[PUSHES, JUMPS], 64, 0xcc);
-        assert_eq!(said(&text, &[], &[1, 64]), ["sp+16", "sp+8"]);
-        // The end of another function, behind its jump: pop %rbx; ret
+        assert_eq!(rules_at(&text, &[], &[1, 64]), ["sp+16", "sp+8"]);
+        // The tail of another function, after its jump: pop %rbx; ret
         let text = text_of(&[JUMPS, b"\x5b\xc3"], 16, 0x90);
-        assert_eq!(said(&text, &[0], &[0, 16]), ["sp+8", "-"]);
+        assert_eq!(rules_at(&text, &[0], &[0, 16]), ["sp+8", "-"]);
     }
 
     #[test]
-    fn what_is_within_a_function_is_not_guessed_to_be_one() {
-        // push %rbp; mov %rsp,%rbp; jmp to behind what would trap; there: leave; ret
+    fn code_within_a_function_is_not_a_start() {
+        // push %rbp; mov %rsp,%rbp; jmp across padding that traps, to: leave; ret
         let text = text_of(&[b"\x55\x48\x89\xe5\xeb\x3a", b"\xc9\xc3"], 64, 0xcc);
         assert_eq!(
-            said(&text, &[], &[4, 64, 65]),
+            rules_at(&text, &[], &[4, 64, 65]),
             ["fp+16 -16", "fp+16 -16", "sp+8"]
         );
-        // Behind a call that does not return, another one begins: push %rbx; call; and push %rax;
+        // After a call that does not return, another function begins: push %rbx; call; and push %rax;
         // pop %rax; ret
         let text = text_of(&[b"\x53\xe8\xfb\x0f\0\0", b"\x50\x58\xc3"], 16, 0x90);
-        assert_eq!(said(&text, &[0, 16], &[1, 6, 17]), ["sp+16", "-", "sp+16"]);
-        // The same if nobody knows it: then the first is not believed.
-        assert_eq!(said(&text, &[], &[1, 6, 17]), ["-", "-", "-"]);
+        assert_eq!(
+            rules_at(&text, &[0, 16], &[1, 6, 17]),
+            ["sp+16", "-", "sp+16"]
+        );
+        // Without symbols the first function is rejected.
+        assert_eq!(rules_at(&text, &[], &[1, 6, 17]), ["-", "-", "-"]);
     }
 
     #[test]
-    fn what_a_program_begins_with_is_not_guessed() {
+    fn the_entry_point_is_not_a_start() {
         // mov %rsp,%rdi; call; ret
         let text = b"\x48\x89\xe7\xe8\xfb\x0f\0\0\xc3";
         let code = Code {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only OR MIT
 
-//! What .eh_frame says, as rules.
+//! Converts the rows of .eh_frame to rules.
 
 use gimli::{
     BaseAddresses,
@@ -39,36 +39,37 @@ use sframe::rule::{
 use std::collections::HashMap;
 
 use crate::{
-    write,
+    encode,
     Code,
+    DropReason,
     Error,
     Function,
-    Report,
-    Unsaid, //
+    Report, //
 };
 
 type Slice<'a> = EndianSlice<'a, LittleEndian>;
 pub(crate) type Entry<'a> = FrameDescriptionEntry<Slice<'a>>;
 
-/// DWARF's numbers.
+/// DWARF register numbers.
 const RBP: Register = Register(6);
 const RSP: Register = Register(7);
 const PC: Register = Register(16);
+/// The number of general registers.
 const GENERAL: u16 = 16;
 
-/// The size of a PLT's stub, in bytes.
+/// The size of a PLT stub, in bytes.
 const STUB_SIZE: u8 = 16;
 
-/// An .eh_frame. Addresses are link-time addresses.
-pub(crate) struct Table<'a> {
+/// An .eh_frame section. Addresses are link-time addresses.
+pub(crate) struct EhFrameTable<'a> {
     section: EhFrame<Slice<'a>>,
     bases: BaseAddresses,
     len: u64,
 }
 
-impl<'a> Table<'a> {
-    /// Finds it: by the section's name, or by .eh_frame_hdr where there are no section headers.
-    pub(crate) fn find(file: &ElfFile64<'a, Endianness>) -> Result<Table<'a>, Error> {
+impl<'a> EhFrameTable<'a> {
+    /// Finds .eh_frame by the section's name, or by .eh_frame_hdr if there are no section headers.
+    pub(crate) fn find(file: &ElfFile64<'a, Endianness>) -> Result<EhFrameTable<'a>, Error> {
         let address_of = |name| {
             file.section_by_name(name)
                 .map_or(0, |found| found.address())
@@ -78,31 +79,31 @@ impl<'a> Table<'a> {
             .set_got(address_of(".got"));
         let (bytes, address) = match file.section_by_name(".eh_frame") {
             Some(section) => (section.data().map_err(Error::NotElf)?, section.address()),
-            None => behind_header(file)?,
+            None => find_by_header(file)?,
         };
         if bytes.is_empty() {
-            return Err(Error::NoTable);
+            return Err(Error::NoUnwindInfo);
         }
         let mut section = EhFrame::new(bytes, LittleEndian);
         section.set_address_size(8);
-        Ok(Table {
+        Ok(EhFrameTable {
             section,
             bases: bases.set_eh_frame(address),
             len: bytes.len() as u64,
         })
     }
 
-    /// Its size, in bytes.
+    /// The size of .eh_frame, in bytes.
     pub(crate) fn len(&self) -> u64 {
         self.len
     }
 
-    /// The entries of functions that lie in `code`. Linkers leave those of discarded ones.
+    /// The entries of functions in `code`. Linkers leave entries of discarded functions, which are skipped.
     pub(crate) fn entries(&self, code: &Code<'_>) -> Result<Vec<Entry<'a>>, Error> {
         let mut found = Vec::new();
         let mut cies = HashMap::new();
         let mut entries = self.section.entries(&self.bases);
-        while let Some(entry) = entries.next().map_err(Error::Broken)? {
+        while let Some(entry) = entries.next().map_err(Error::InvalidEhFrame)? {
             let CieOrFde::Fde(partial) = entry else {
                 continue;
             };
@@ -114,7 +115,7 @@ impl<'a> Table<'a> {
                 cies.insert(at.0, cie.clone());
                 Ok(cie)
             });
-            let fde = fde.map_err(Error::Broken)?;
+            let fde = fde.map_err(Error::InvalidEhFrame)?;
             let (start, end) = (fde.initial_address(), fde.end_address());
             if start < end && code.holds(start, end - 1) {
                 found.push(fde);
@@ -123,7 +124,7 @@ impl<'a> Table<'a> {
         Ok(found)
     }
 
-    /// What the entries say.
+    /// Converts entries.
     pub(crate) fn functions(&self, entries: &[Entry<'a>]) -> (Vec<Function>, Report) {
         let mut functions = Vec::new();
         let mut report = Report::default();
@@ -144,14 +145,14 @@ impl<'a> Table<'a> {
         let signal = entry.is_signal_trampoline();
         let mut open: Option<Function> = None;
         let mut at = entry.initial_address();
-        let mut broken = false;
+        let mut is_invalid = false;
         match entry.rows(&self.section, &self.bases, context) {
             Ok(mut rows) => loop {
                 let row = match rows.next_row() {
                     Ok(Some(row)) => row,
                     Ok(None) => break,
                     Err(_) => {
-                        broken = true;
+                        is_invalid = true;
                         break;
                     }
                 };
@@ -161,19 +162,19 @@ impl<'a> Table<'a> {
                 }
                 at = end;
                 report.rows += 1;
-                match self.said(row, signal, start) {
-                    Ok(Said::Rule(rule)) => {
-                        report.said += 1;
+                match self.encoding_of(row, signal, start) {
+                    Ok(Encoding::Rule(rule)) => {
+                        report.encoded += 1;
                         extend(&mut open, functions, start, end, signal, rule);
                     }
-                    Ok(Said::ExtraRow(rule)) => {
-                        report.said += 1;
+                    Ok(Encoding::ExtraRow(rule)) => {
+                        report.encoded += 1;
                         functions.extend(open.take());
                         extend(&mut open, functions, start, end, signal, rule);
                         functions.extend(open.take());
                     }
-                    Ok(Said::Stubs(rows)) => {
-                        report.said += 1;
+                    Ok(Encoding::Stubs(rows)) => {
+                        report.encoded += 1;
                         functions.extend(open.take());
                         functions.push(Function {
                             start,
@@ -183,36 +184,40 @@ impl<'a> Table<'a> {
                             rows,
                         });
                     }
-                    Err(why) => {
-                        report.leave_out(why, end - start);
+                    Err(reason) => {
+                        report.count_dropped(reason, end - start);
                         functions.extend(open.take());
                     }
                 }
             },
-            Err(_) => broken = true,
+            Err(_) => is_invalid = true,
         }
-        if broken {
+        if is_invalid {
             report.rows += 1;
-            report.leave_out(Unsaid::Entry, entry.end_address().saturating_sub(at));
+            report.count_dropped(
+                DropReason::InvalidEntry,
+                entry.end_address().saturating_sub(at),
+            );
         }
         functions.extend(open);
     }
 
-    /// Where the function of an entry saves a register, if that is the same place wherever it does.
-    pub(crate) fn saves(&self, entry: &Entry<'a>, register: u8) -> Option<Saves> {
+    /// How an entry's function saves a register; `None` if it uses several slots, or in ways that are not
+    /// supported.
+    pub(crate) fn saves(&self, entry: &Entry<'a>, register: u8) -> Option<RegisterSaves> {
         let mut context = UnwindContext::new();
         let mut rows = entry.rows(&self.section, &self.bases, &mut context).ok()?;
-        let mut saves = Saves {
-            at: None,
+        let mut saves = RegisterSaves {
+            slot: None,
             deepest: 0,
         };
         while let Some(row) = rows.next_row().ok()? {
             match row.register(Register(register.into())) {
-                RegisterRule::Offset(at) => {
-                    if saves.at.is_some_and(|other| other != at) {
+                RegisterRule::Offset(slot) => {
+                    if saves.slot.is_some_and(|other| other != slot) {
                         return None;
                     }
-                    saves.at = Some(at);
+                    saves.slot = Some(slot);
                 }
                 RegisterRule::Undefined | RegisterRule::SameValue => match *row.cfa() {
                     CfaRule::RegisterAndOffset {
@@ -227,84 +232,98 @@ impl<'a> Table<'a> {
         Some(saves)
     }
 
-    fn said(&self, row: &UnwindTableRow<usize>, signal: bool, start: u64) -> Result<Said, Unsaid> {
+    /// How to encode a row.
+    fn encoding_of(
+        &self,
+        row: &UnwindTableRow<usize>,
+        signal: bool,
+        start: u64,
+    ) -> Result<Encoding, DropReason> {
         let mut rule = Rule {
             signal,
             ..Rule::amd64(Base::Sp, 8, Location::Unchanged)
         };
         let mut return_address = None;
         let mut stack_pointer = None;
-        for (register, place) in row.registers() {
+        for (register, register_rule) in row.registers() {
             match *register {
-                PC => return_address = Some(place),
-                RSP => stack_pointer = Some(place),
+                PC => return_address = Some(register_rule),
+                RSP => stack_pointer = Some(register_rule),
                 RBP => {
-                    rule.fp = match place {
+                    rule.fp = match register_rule {
                         RegisterRule::SameValue => Location::Unchanged,
-                        _ => self.location(place).ok_or(Unsaid::FramePointer)?,
+                        _ => self
+                            .location(register_rule)
+                            .ok_or(DropReason::FramePointer)?,
                     }
                 }
                 _ => {}
             }
         }
-        // An entry that says "undefined" has no rule: there is no caller.
-        let Some(place) = return_address else {
-            return Ok(Said::Rule(Rule {
+        // gimli reports no rule for an undefined return address: the frame has no caller.
+        let Some(register_rule) = return_address else {
+            return Ok(Encoding::Rule(Rule {
                 signal,
                 ..Rule::OUTERMOST
             }));
         };
-        rule.ra = self.location(place).ok_or(Unsaid::ReturnAddress)?;
+        rule.ra = self
+            .location(register_rule)
+            .ok_or(DropReason::ReturnAddress)?;
         match row.cfa() {
             CfaRule::RegisterAndOffset { register, offset } => {
                 rule.cfa = Cfa {
-                    base: base(*register).ok_or(Unsaid::CfaExpression)?,
-                    offset: i32::try_from(*offset).map_err(|_| Unsaid::Offset)?,
+                    base: base(*register).ok_or(DropReason::CfaExpression)?,
+                    offset: i32::try_from(*offset).map_err(|_| DropReason::OffsetTooLarge)?,
                     deref: false,
                     plus: 0,
                 };
             }
             CfaRule::Expression(expression) => {
-                let operations = self.operations(expression).ok_or(Unsaid::CfaExpression)?;
-                if let Some(behind) = behind_push(&operations) {
+                let operations = self
+                    .operations(expression)
+                    .ok_or(DropReason::CfaExpression)?;
+                if let Some(pushed_at) = plt_push_end(&operations) {
                     return match start % u64::from(STUB_SIZE) {
-                        0 => Ok(Said::Stubs(stub(&rule, behind))),
-                        _ => Err(Unsaid::CfaExpression),
+                        0 => Ok(Encoding::Stubs(stub(&rule, pushed_at))),
+                        _ => Err(DropReason::CfaExpression),
                     };
                 }
                 rule.cfa = cfa(&operations)?;
             }
         }
-        // A row's caller has the CFA for a stack pointer.
-        if let Some(place) = stack_pointer {
+        // SFrame's rows imply that the caller's stack pointer is the CFA.
+        if let Some(register_rule) = stack_pointer {
             let Cfa { base, offset, .. } = rule.cfa;
             let cfa = match (rule.cfa.deref, rule.cfa.plus) {
                 (true, 0) => Location::At(base, offset),
                 (true, _) => Location::OfCfa(0),
                 (false, _) => Location::Of(base, offset),
             };
-            let place = self.location(place);
-            if place != Some(cfa) && place != Some(Location::OfCfa(0)) {
-                return Err(Unsaid::StackPointer);
+            let location = self.location(register_rule);
+            if location != Some(cfa) && location != Some(Location::OfCfa(0)) {
+                return Err(DropReason::StackPointer);
             }
         }
         if rule.cfa.plus != 0 {
-            let said = !signal && write::extra_rows(start, 1, &rule).is_some();
-            return said
-                .then_some(Said::ExtraRow(rule))
-                .ok_or(Unsaid::CfaOfMemory);
+            let can_encode = !signal && encode::extra_row(start, 1, &rule).is_some();
+            return can_encode
+                .then_some(Encoding::ExtraRow(rule))
+                .ok_or(DropReason::CfaFromMemory);
         }
-        let said = write::can_say(&rule);
-        said.then_some(Said::Rule(rule)).ok_or(match rule.ra {
-            Location::OfCfa(_) => Unsaid::ReturnAddress,
-            _ => Unsaid::FramePointer,
-        })
+        let can_encode = encode::can_encode(&rule);
+        can_encode
+            .then_some(Encoding::Rule(rule))
+            .ok_or(match rule.ra {
+                Location::OfCfa(_) => DropReason::ReturnAddress,
+                _ => DropReason::FramePointer,
+            })
     }
 
-    /// Where a register is in the caller's frame.
-    fn location(&self, place: &RegisterRule<usize>) -> Option<Location> {
+    /// The location of the caller's value of a register.
+    fn location(&self, rule: &RegisterRule<usize>) -> Option<Location> {
         let narrow = |offset: i64| i32::try_from(offset).ok();
-        Some(match place {
+        Some(match rule {
             RegisterRule::Offset(offset) => Location::AtCfa(narrow(*offset)?),
             RegisterRule::ValOffset(offset) => Location::OfCfa(narrow(*offset)?),
             RegisterRule::Register(register) => Location::Of(base(*register)?, 0),
@@ -339,24 +358,24 @@ impl<'a> Table<'a> {
     }
 }
 
-/// What a function does with a register that it has to leave as it was.
-pub(crate) struct Saves {
-    /// Where it saves it, from its CFA on, in bytes; `None` if it does not.
-    pub(crate) at: Option<i64>,
-    /// How far its stack pointer is below its CFA, in bytes, while it has not saved it.
+/// How a function saves a callee-saved register.
+pub(crate) struct RegisterSaves {
+    /// The slot that the register is saved in, in bytes from the CFA; `None` if it is not saved.
+    pub(crate) slot: Option<i64>,
+    /// The maximum distance from the stack pointer to the CFA, in bytes, while the register is not saved.
     pub(crate) deepest: i64,
 }
 
-/// What SFrame can say of a row.
-enum Said {
+/// How a row is encoded.
+enum Encoding {
     Rule(Rule),
-    /// Not SFrame, but a row beside it.
+    /// As an extra row.
     ExtraRow(Rule),
-    /// Of the blocks of a PLT.
+    /// As the rows of a PLT's blocks.
     Stubs(Vec<(u32, Rule)>),
 }
 
-/// Appends what holds from `start` to `end` to the function that is being made, or begins one.
+/// Appends a rule for `start` to `end` to the open function, or closes that and opens another one.
 pub(crate) fn extend(
     open: &mut Option<Function>,
     functions: &mut Vec<Function>,
@@ -387,23 +406,24 @@ pub(crate) fn extend(
     }));
 }
 
-/// Where .eh_frame is by .eh_frame_hdr, with all that is behind it; it ends by itself.
-fn behind_header<'a>(file: &ElfFile64<'a, Endianness>) -> Result<(&'a [u8], u64), Error> {
+/// Finds .eh_frame by .eh_frame_hdr. The bytes extend to the end of the segment; .eh_frame has a
+/// terminator.
+fn find_by_header<'a>(file: &ElfFile64<'a, Endianness>) -> Result<(&'a [u8], u64), Error> {
     let endian = file.endian();
     let headers = file.elf_program_headers();
     let header = headers
         .iter()
         .find(|header| header.p_type(endian) == elf::PT_GNU_EH_FRAME)
-        .ok_or(Error::NoTable)?;
+        .ok_or(Error::NoUnwindInfo)?;
     let bytes = header
         .data(endian, file.data())
-        .map_err(|()| Error::NoTable)?;
+        .map_err(|()| Error::NoUnwindInfo)?;
     let bases = BaseAddresses::default().set_eh_frame_hdr(header.p_vaddr(endian));
     let parsed = EhFrameHdr::new(bytes, LittleEndian)
         .parse(&bases, 8)
-        .map_err(Error::Broken)?;
+        .map_err(Error::InvalidEhFrame)?;
     let Pointer::Direct(address) = parsed.eh_frame_ptr() else {
-        return Err(Error::NoTable);
+        return Err(Error::NoUnwindInfo);
     };
     headers
         .iter()
@@ -414,7 +434,7 @@ fn behind_header<'a>(file: &ElfFile64<'a, Endianness>) -> Result<(&'a [u8], u64)
             bytes.get(usize::try_from(at).ok()?..)
         })
         .map(|bytes| (bytes, address))
-        .ok_or(Error::NoTable)
+        .ok_or(Error::NoUnwindInfo)
 }
 
 fn base(register: Register) -> Option<Base> {
@@ -426,7 +446,7 @@ fn base(register: Register) -> Option<Base> {
     })
 }
 
-/// A register plus an offset.
+/// An expression that is a register plus an offset.
 fn sum(operations: &[Operation<Slice<'_>>]) -> Option<(Base, i32)> {
     match *operations {
         [Operation::RegisterOffset {
@@ -436,18 +456,19 @@ fn sum(operations: &[Operation<Slice<'_>>]) -> Option<(Base, i32)> {
     }
 }
 
-/// A CFA that is an expression: a register plus an offset, or what is in memory there.
-fn cfa(operations: &[Operation<Slice<'_>>]) -> Result<Cfa, Unsaid> {
+/// The CFA from an expression: a register plus an offset, or the value in memory there plus an addend.
+fn cfa(operations: &[Operation<Slice<'_>>]) -> Result<Cfa, DropReason> {
     let (address, rest) = operations.split_at(operations.len().min(1));
-    let (base, offset) = sum(address).ok_or(Unsaid::CfaExpression)?;
+    let (base, offset) = sum(address).ok_or(DropReason::CfaExpression)?;
     let (deref, plus) = match *rest {
         [] => (false, 0),
         [Operation::Deref { size: 8, .. }] => (true, 0),
-        [Operation::Deref { size: 8, .. }, Operation::PlusConstant { value }] => {
-            (true, i8::try_from(value).map_err(|_| Unsaid::CfaOfMemory)?)
-        }
-        [Operation::Deref { size: 8, .. }, ..] => return Err(Unsaid::CfaOfMemory),
-        _ => return Err(Unsaid::CfaExpression),
+        [Operation::Deref { size: 8, .. }, Operation::PlusConstant { value }] => (
+            true,
+            i8::try_from(value).map_err(|_| DropReason::CfaFromMemory)?,
+        ),
+        [Operation::Deref { size: 8, .. }, ..] => return Err(DropReason::CfaFromMemory),
+        _ => return Err(DropReason::CfaExpression),
     };
     Ok(Cfa {
         base,
@@ -457,9 +478,9 @@ fn cfa(operations: &[Operation<Slice<'_>>]) -> Result<Cfa, Unsaid> {
     })
 }
 
-/// How far into a block of a PLT the push is done, if this is what linkers write for one:
+/// The offset in a PLT block at which its push has been executed, if this is the linkers' expression:
 /// `rsp + 8 + ((rip & 15) >= N) * 8`.
-fn behind_push(operations: &[Operation<Slice<'_>>]) -> Option<u32> {
+fn plt_push_end(operations: &[Operation<Slice<'_>>]) -> Option<u32> {
     match *operations {
         [Operation::RegisterOffset {
             register: RSP,
@@ -478,8 +499,8 @@ fn behind_push(operations: &[Operation<Slice<'_>>]) -> Option<u32> {
     }
 }
 
-/// The rows of a block of which the push ends at `behind`.
-fn stub(rule: &Rule, behind: u32) -> Vec<(u32, Rule)> {
+/// The rows of a PLT block whose push ends at offset `pushed_at`.
+fn stub(rule: &Rule, pushed_at: u32) -> Vec<(u32, Rule)> {
     let with = |offset| Rule {
         cfa: Cfa {
             base: Base::Sp,
@@ -489,5 +510,5 @@ fn stub(rule: &Rule, behind: u32) -> Vec<(u32, Rule)> {
         },
         ..*rule
     };
-    vec![(0, with(8)), (behind, with(16))]
+    vec![(0, with(8)), (pushed_at, with(16))]
 }

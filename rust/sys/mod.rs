@@ -5,6 +5,7 @@
 //! The lowest modules: they call C and import nothing of the kernel module but the core's types. Everything
 //! here works on the current task.
 
+pub(crate) mod bindings;
 mod counters;
 mod file;
 mod mapping;
@@ -30,12 +31,6 @@ pub(crate) use self::{
     memory::*,
     registers::*, //
 };
-
-/// Generated from `c/helpers.h`.
-pub(crate) mod bindings {
-    #![expect(unreachable_pub, dead_code, non_camel_case_types, clippy::all)]
-    include!(env!("SFRAME_UNWIND_BINDINGS"));
-}
 
 pub(crate) use bindings::{
     sframe_unwind_add as AddRequest,

@@ -111,11 +111,11 @@ pub(crate) fn end_of(address: u64) -> u64 {
 pub(crate) fn has_rows() -> bool {
     let now = sys::MappingsVersion::now();
     match look_for_rows() {
-        Some(verdict) => {
+        Some(decision) => {
             if !now.is_moving() && sys::MappingsVersion::now() == now {
-                now.keep_verdict(verdict);
+                now.keep_decision(decision);
             }
-            verdict
+            decision
         }
         None => true,
     }

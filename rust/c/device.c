@@ -18,7 +18,10 @@
 
 #include "internal.h"
 
-/* What is passed has the same size and layout for every program; a structure only ever grows. */
+/*
+ * Sizes are part of the interface: the first field of a structure tells which version of it a program
+ * knows.
+ */
 static_assert(sizeof(struct sframe_unwind_add) == 40);
 static_assert(sizeof(struct sframe_unwind_extra_row) == 24);
 static_assert(sizeof(struct sframe_unwind_table) == 80);
@@ -63,7 +66,7 @@ static __poll_t device_poll(struct file *file, struct poll_table_struct *wait)
 
 static long device_ioctl(struct file *file, unsigned int command, unsigned long argument)
 {
-	/* The size in the command is that of the caller's header: the structure itself says how long it is. */
+	/* The size in the command is not compared: the structure tells its own size. */
 	if (_IOC_TYPE(command) != SFRAME_UNWIND_TYPE)
 		return -ENOTTY;
 	return sframe_unwind_control(_IOC_NR(command), argument, from_kuid(&init_user_ns, current_euid()));
@@ -79,7 +82,7 @@ static const struct file_operations device_operations = {
 	.llseek = noop_llseek,
 };
 
-/* What one may do is decided when it is opened. */
+/* Anybody may try to open the device: device_open() decides. */
 static struct miscdevice device = {
 	.minor = MISC_DYNAMIC_MINOR,
 	.name = KBUILD_MODNAME,

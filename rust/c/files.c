@@ -13,7 +13,7 @@
 
 #include "internal.h"
 
-/* Of an overlay's file the one that is mapped. */
+/* The inode that is mapped: for a file of an overlay, the real file's. */
 static struct inode *mapped_inode(const struct file *file)
 {
 	return d_real_inode(file->f_path.dentry);
@@ -43,7 +43,7 @@ void sfu_file_key_of(const void *file, struct sfu_file_key *key)
 	struct inode *inode = mapped_inode(file);
 	struct kstat stat = {};
 
-	/* From now on a write shows, however soon it comes. */
+	/* From now on a write changes the times, however soon it comes. */
 	if (is_mgtime(inode))
 		fill_mg_cmtime(&stat, STATX_CTIME | STATX_MTIME, inode);
 	read_key(inode, key);

@@ -244,7 +244,7 @@ int sfu_next_executable(uint64_t address, unsigned int limit, struct sfu_mapping
 void sfu_mappings_version(uint64_t *id, uint64_t *sequence);
 
 /* Remembers, per CPU, whether there are rows in a state of mappings; preemption off. */
-void sfu_keep_verdict(uint64_t id, uint64_t sequence, bool verdict);
+void sfu_keep_decision(uint64_t id, uint64_t sequence, bool has_rows);
 
 /*
  * Files. Task that may sleep: opens by a descriptor of the current task, for no longer than a call

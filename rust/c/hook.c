@@ -22,7 +22,7 @@
 #include "internal.h"
 #include "x86.h"
 
-/* In C because the `kernel` crate has no parameters that can be written at run time. */
+/* A parameter in C: the `kernel` crate has no parameters that can be written at run time. */
 static bool enabled = true;
 module_param(enabled, bool, 0644);
 MODULE_PARM_DESC(enabled, "Unwind user stacks (off: the kernel's own chains from the next sample on)");
@@ -30,61 +30,67 @@ MODULE_PARM_DESC(enabled, "Unwind user stacks (off: the kernel's own chains from
 static unsigned long immediate_address, deferred_address;
 static struct srcu_struct deferred_walks;
 
-/* ftrace calls at the function's entry, or a few bytes behind it where there is an ENDBR. */
+/*
+ * ftrace calls the handler with the address of the function's entry, or a few bytes after it where the
+ * entry has an ENDBR.
+ */
 static bool is_entry_of(unsigned long ip, unsigned long function)
 {
 	return function && ip - function < 16;
 }
 
 /*
- * In exec, where memory is the new program's already and the registers are still the old one's. Where the
- * code starts is set shortly before they are.
+ * Whether the task is in exec, with the new program's memory and the old program's registers. exec sets
+ * start_code shortly before it sets the registers.
  */
 static bool is_between_programs(void)
 {
 	return current->in_execve && !current->mm->start_code;
 }
 
-/* Replaces perf_callchain_user where there is no user stack. */
+/* Replaces perf_callchain_user() where there is no user stack. */
 static void empty_callchain(struct perf_callchain_entry_ctx *entry, struct pt_regs *regs)
 {
 }
 
-/* Each replacement is called as the kernel's function is: a kernel that changes one does not build. */
+/*
+ * Each replacement has the prototype of the function that it replaces. A kernel with another prototype
+ * does not build.
+ */
 static_assert(__same_type(empty_callchain, perf_callchain_user));
 static_assert(__same_type(sframe_unwind_immediate, perf_callchain_user));
 static_assert(__same_type(sframe_unwind_deferred, unwind_user));
 
 /*
- * A few verdicts per CPU: whether a task has rows anywhere, in one state of its mappings. `id` is
- * written last and taken away first, so that an NMI in between finds nothing rather than a mixture;
- * it writes its own entry whole.
+ * The decision cache: a few decisions for each CPU, whether a task has rows anywhere, in one state of its
+ * mappings. A writer clears `id` first and sets it last, so an NMI in between finds no entry rather than a
+ * mixture. The NMI itself writes an entry whole.
  */
-#define VERDICTS 8
+#define DECISIONS 8
 
-struct verdict {
+struct decision {
 	uint64_t id;
 	uint64_t sequence;
-	bool verdict;
+	bool has_rows;
 };
 
-static DEFINE_PER_CPU(struct verdict[VERDICTS], verdicts);
+static DEFINE_PER_CPU(struct decision[DECISIONS], decisions);
 
-void sfu_keep_verdict(uint64_t id, uint64_t sequence, bool verdict)
+void sfu_keep_decision(uint64_t id, uint64_t sequence, bool has_rows)
 {
-	struct verdict *entry = this_cpu_ptr(&verdicts[id % VERDICTS]);
+	struct decision *entry = this_cpu_ptr(&decisions[id % DECISIONS]);
 
 	WRITE_ONCE(entry->id, 0);
 	barrier();
 	WRITE_ONCE(entry->sequence, sequence);
-	WRITE_ONCE(entry->verdict, verdict);
+	WRITE_ONCE(entry->has_rows, has_rows);
 	barrier();
 	WRITE_ONCE(entry->id, id);
 }
 
 /*
- * Looks at the task's mappings, and reads its memory: a fault in there may ask for a stack again, which
- * is then left to the kernel.
+ * Asks Rust. Rust looks at the task's mappings and reads its memory. A fault in there may ask for a stack
+ * again: that stack is left to the kernel.
  */
 static noinline bool decide(unsigned long ip, unsigned long parent_ip)
 {
@@ -101,15 +107,15 @@ static noinline bool decide(unsigned long ip, unsigned long parent_ip)
 /* Whether the current task's stack is walked here. Preemption off. */
 static bool is_to_be_walked(unsigned long ip, unsigned long parent_ip)
 {
-	const struct verdict *entry;
+	const struct decision *entry;
 	uint64_t id, sequence;
 	bool wanted;
 
 	sfu_mappings_version(&id, &sequence);
-	entry = this_cpu_ptr(&verdicts[id % VERDICTS]);
-	/* While the mappings are being changed, the verdict on what they were. */
+	entry = this_cpu_ptr(&decisions[id % DECISIONS]);
+	/* While the mappings are being changed, the decision for the state before the change holds. */
 	if (READ_ONCE(entry->id) == id && READ_ONCE(entry->sequence) == (sequence & ~1ull))
-		wanted = READ_ONCE(entry->verdict);
+		wanted = READ_ONCE(entry->has_rows);
 	else
 		wanted = decide(ip, parent_ip);
 	if (!wanted)
@@ -117,7 +123,10 @@ static bool is_to_be_walked(unsigned long ip, unsigned long parent_ip)
 	return wanted;
 }
 
-/* NMI, IRQ or task. Leaving the instruction pointer as it is runs the kernel's own function. */
+/*
+ * NMI, IRQ or task. If the handler does not change the instruction pointer, the kernel's own function
+ * runs.
+ */
 static void notrace ftrace_handler(unsigned long ip, unsigned long parent_ip, struct ftrace_ops *ops,
 			     struct ftrace_regs *fregs)
 {
@@ -151,13 +160,16 @@ static void notrace ftrace_handler(unsigned long ip, unsigned long parent_ip, st
 
 static struct ftrace_ops ops = {
 	.func = ftrace_handler,
-	/* No other IPMODIFY user may come in between; ftrace_enabled cannot be switched off. */
+	/*
+	 * IPMODIFY: no other user may change the instruction pointer of the two functions. PERMANENT:
+	 * ftrace_enabled cannot be switched off.
+	 */
 	.flags = FTRACE_OPS_FL_IPMODIFY | FTRACE_OPS_FL_PERMANENT,
 };
 
 /*
- * kallsyms_lookup_name() is not for modules; a kprobe knows the address. It is never armed, so to
- * take it away needs no memory: if that fails the kernel keeps a probe that is no more.
+ * The address of a function. kallsyms_lookup_name() is not exported; a kprobe knows the address. The
+ * kprobe is never armed, so its removal allocates nothing and cannot fail.
  */
 static unsigned long address_of(const char *function)
 {
@@ -212,14 +224,14 @@ void sfu_hook_remove(void)
 	WRITE_ONCE(enabled, false);
 	if (immediate_address || deferred_address) {
 		/*
-		 * Waits for tasks that were preempted in a walk and for CPUs that are in one. If
-		 * ftrace has shut itself down the hook stays in, and this code must stay as well.
+		 * Waits for tasks that were preempted in a walk and for CPUs that are in one. If ftrace
+		 * has shut itself down, the hook stays in, and the module has to stay, too.
 		 */
 		if (WARN(unregister_ftrace_function(&ops), "sframe_unwind: ftrace will not let go of the hook; the module stays\n"))
 			for (;;)
 				schedule_timeout_uninterruptible(MAX_SCHEDULE_TIMEOUT);
 	}
-	/* Deferred walks may have slept on; after that, their last instructions. */
+	/* First the deferred walks, which may sleep, then their last instructions. */
 	synchronize_srcu(&deferred_walks);
 	synchronize_rcu_tasks();
 	ftrace_free_filter(&ops);
@@ -227,7 +239,7 @@ void sfu_hook_remove(void)
 }
 
 
-/* Calls of the two functions */
+/* The calls that were redirected. */
 
 static void begin(const struct pt_regs *regs, uint32_t context, struct sfu_call *call)
 {

@@ -14,16 +14,15 @@
 
 #include "internal.h"
 
-/* How many mappings a file's first one may lie before the one asked for. */
+/* The most mappings between the one asked for and the first mapping of its file. */
 #define HEAD_DISTANCE 16
 
 /*
- * What the tree holds at `address`: a mapping or a gap, and from where to where that reaches.
- *
- * Always from the root down. mas_find() and mas_prev() go by way of a node's parent, and try again
- * for as long as that one is out of the tree; here the writer that is about to put it right may be
- * the very task that was interrupted, and never gets to it. From the root down no node is met that
- * is out of the tree: it is taken out before it is marked so.
+ * The mapping, or NULL for a gap, that the tree holds at `address`, and the first and the last address of
+ * it. Each walk of the tree starts at the root. mas_find() and mas_prev() go up by a node's parent, and
+ * try again for as long as the parent is out of the tree; the writer that would put the parent back may be
+ * the task that was interrupted here, which then never runs. From the root down, no walk meets a node that
+ * is out of the tree: the writer takes a node out before it marks the node.
  */
 static struct vm_area_struct *mapping_at(struct mm_struct *mm, unsigned long address,
 					 unsigned long *first, unsigned long *last)
@@ -37,8 +36,8 @@ static struct vm_area_struct *mapping_at(struct mm_struct *mm, unsigned long add
 }
 
 /*
- * Reads what is needed of the mapping that `vma` stands for. It may be freed and used anew
- * meanwhile (its memory stays a VMA's under RCU), so what comes out must be proved by the caller.
+ * Reads a VMA. The VMA may be freed and reused meanwhile (under RCU its memory stays that of a VMA), so
+ * the caller has to prove what was read.
  */
 static void read_mapping(struct mm_struct *mm, struct vm_area_struct *vma, unsigned long first,
 			 struct sfu_mapping *mapping)
@@ -48,7 +47,10 @@ static void read_mapping(struct mm_struct *mm, struct vm_area_struct *vma, unsig
 	int i;
 
 	memset(mapping, 0, sizeof(*mapping));
-	/* Until it is proved that the mapping has this file, the inode is but a number. */
+	/*
+	 * The inode is a number, which nobody may dereference, until the caller has proved that the
+	 * mapping has this file.
+	 */
 	if (READ_ONCE(vma->vm_flags) & VM_EXEC)
 		mapping->inode = file ? (uintptr_t)READ_ONCE(file->f_inode) : SFU_NO_FILE;
 	mapping->start = READ_ONCE(vma->vm_start);
@@ -57,7 +59,10 @@ static void read_mapping(struct mm_struct *mm, struct vm_area_struct *vma, unsig
 	mapping->executable = READ_ONCE(vma->vm_flags) & VM_EXEC;
 	mapping->is_file = file;
 
-	/* All segments of a file are mapped by one open file. It is compared, never looked into. */
+	/*
+	 * The loader maps all segments of a file by one open file. The pointer is compared and never
+	 * dereferenced.
+	 */
 	for (i = 0; (file || mapping->executable) && i <= HEAD_DISTANCE; i++) {
 		if (!file && vma)
 			file = READ_ONCE(vma->vm_file);
@@ -99,8 +104,8 @@ int sfu_find_mapping(uint64_t address, struct sfu_mapping *mapping)
 
 		if (!calm || mmap_lock_speculate_retry(mm, sequence)) {
 			/*
-			 * Someone holds the lock, perhaps the very task that was interrupted, for as
-			 * long as a fork takes. Two readings that agree are believed.
+			 * The lock is held for writing, perhaps by the interrupted task, and in fork for
+			 * long. Two equal readings are believed.
 			 */
 			if (read_at(mm, address, &again) != found ||
 			    (found && memcmp(mapping, &again, sizeof(again))))
@@ -129,7 +134,7 @@ int sfu_next_executable(uint64_t address, unsigned int limit, struct sfu_mapping
 
 		if (vma && (READ_ONCE(vma->vm_flags) & VM_EXEC) && READ_ONCE(vma->vm_file)) {
 			read_mapping(mm, vma, first, mapping);
-			/* Whose file it is was not proved. */
+			/* The inode was not proved. */
 			mapping->inode = 0;
 			if (mapping->end > address)
 				ret = 0;
@@ -162,8 +167,9 @@ struct sfu_code_cache *sfu_code_cache_enter(void)
 	WRITE_ONCE(own->busy, true);
 	barrier();
 	/*
-	 * From here on an RCU reader: an inode that a mapping still has now is not freed before
-	 * sfu_code_cache_leave(), nor a table that is still there. So this is read here, and not before.
+	 * Preemption is off, so this is an RCU reader from here on: an inode that a mapping has now, and a
+	 * table that is published now, are freed after sfu_code_cache_leave(). So the state is read here
+	 * and not before.
 	 */
 	sfu_mappings_version(&id, &sequence);
 	tables = READ_ONCE(sfu_table_generation);

@@ -27,41 +27,44 @@ static unsigned int tables_mib = 128;
 module_param(tables_mib, uint, 0644);
 MODULE_PARM_DESC(tables_mib, "The most memory for tables of files' rows, in MiB (128)");
 
-/* The most that is known. A number is a slot and how often slots were given; none is given twice. */
+/*
+ * The most files of which something is known. A table's number is its slot plus a multiple of TABLES, and
+ * no number is given twice.
+ */
 #define TABLES 4096
-/* The longest that is looked at for one file where one cannot wait. */
+/* The most tables of one hash bucket that a reader looks at. */
 #define TABLES_LOOKED_AT 64
-/* For how long a file that could not be read is left alone. */
+/* The time for which a file that could not be read is not tried again. */
 #define TRY_AGAIN (10 * HZ)
-/* How long user space has to say something of a file that it was told of. */
+/* The time that user space has to answer a request before the file is requested again. */
 #define ASK_AGAIN (2 * HZ)
 
 struct table {
 	struct hlist_node by_file;
 	struct sfu_file_key key;
 	uint64_t number;
-	/* NULL if there are none. */
+	/* NULL if the file has no rows. */
 	void *rows;
 	struct sfu_table_state state;
-	/* Of what is wanted, where the file may be found again; or NULL. */
+	/* The path, for a request; or NULL. */
 	char *path;
-	/* Jiffies of the last use, and from when on it is as if nothing was known; 0 is never. */
+	/* In jiffies: the last use, and the end of what is known; 0 is no end. */
 	unsigned long used;
 	unsigned long until;
-	/* User space is yet to be told that there are no rows. */
-	bool wanted;
+	/* Nobody has read the request for rows of this file. */
+	bool requested;
 	struct rcu_head rcu;
 };
 
 static DEFINE_HASHTABLE(tables_by_file, 10);
 static struct table __rcu *tables[TABLES];
 uint64_t sfu_table_generation;
-/* What is published changes under it. Readers have RCU. */
+/* Protects what is published. Readers use RCU. */
 static DEFINE_MUTEX(tables_lock);
-/* Of all, and of those that are not registered; under the lock. */
+/* The bytes of all tables, and of those that were not added. Under the lock. */
 static uint64_t bytes_of_all, bytes_of_files;
 DECLARE_WAIT_QUEUE_HEAD(sfu_requests_wait);
-/* Who has files may choose their numbers. */
+/* Keys the hash: users choose the numbers of their files. */
 static siphash_key_t secret;
 
 static bool is_same(const struct sfu_file_key *a, const struct sfu_file_key *b)
@@ -92,8 +95,8 @@ static struct table *table_of_file(const struct sfu_file_key *key)
 }
 
 /*
- * Of the same inode, perhaps with other contents. Subvolumes have files of the same number, and
- * hardly of the same generation.
+ * The table of the same inode, perhaps with other contents. Files of different subvolumes may have the
+ * same number, and hardly have the same generation.
  */
 static struct table *table_of_inode(const struct sfu_file_key *key)
 {
@@ -107,7 +110,7 @@ static struct table *table_of_inode(const struct sfu_file_key *key)
 	return NULL;
 }
 
-/* What is known of a file, for as long as that counts. */
+/* What is known of a file, if that has not expired. */
 static struct table *known_table(const struct sfu_file_key *key)
 {
 	struct table *table = table_of_file(key);
@@ -116,7 +119,7 @@ static struct table *known_table(const struct sfu_file_key *key)
 	return until && time_after(jiffies, until) ? NULL : table;
 }
 
-/* For readers, who have RCU or no preemption. */
+/* The table of a number. The caller has RCU, or preemption off. */
 static struct table *table_of_number(uint64_t number)
 {
 	struct table *table = rcu_dereference_check(tables[number % TABLES], rcu_read_lock_sched_held());
@@ -158,7 +161,10 @@ void sfu_find_table(struct sfu_mapping *mapping)
 
 bool sfu_code_range_find_table(struct sfu_code_range *place, uint64_t number)
 {
-	/* Who takes it away counts that afterwards, in sfu_table_generation. */
+	/*
+	 * A table that is removed meanwhile changes sfu_table_generation afterwards, and so empties the
+	 * code cache.
+	 */
 	struct table *table = table_of_number(number);
 
 	if (!table || !table->rows)
@@ -171,7 +177,10 @@ bool sfu_code_range_find_table(struct sfu_code_range *place, uint64_t number)
 bool sfu_code_range_is_current(const struct sfu_code_range *place)
 {
 	struct table *table = place->table;
-	/* The mapping still has it, and so it is there, and is still that one: see sfu_code_cache_enter(). */
+	/*
+	 * The mapping still has the inode, so the inode is alive and is the one of the range: see
+	 * sfu_code_cache_enter().
+	 */
 	const struct inode *inode = (struct inode *)(uintptr_t)place->inode;
 
 	if (place->inode != SFU_NO_FILE &&
@@ -214,13 +223,13 @@ static struct table *table_at(unsigned int slot)
 	return rcu_dereference_protected(tables[slot], lockdep_is_held(&tables_lock));
 }
 
-/* What was added stays where others make way; but not that there was nothing to add. */
+/* Whether a table makes way for added rows only. An added answer "no rows" makes way for any table. */
 static bool is_kept(const struct table *table)
 {
 	return table->state.origin == SFRAME_UNWIND_ADDED && table->rows;
 }
 
-/* Adds to what is accounted for. */
+/* Adds the bytes of a table to the totals, or subtracts them. */
 static void account(const struct table *table, bool less)
 {
 	uint64_t bytes = less ? -table->state.bytes : table->state.bytes;
@@ -241,8 +250,9 @@ static void withdraw(struct table *table)
 }
 
 /*
- * What makes way: what was used least of late. Added rows make way for added ones alone. If `bytes`
- * are what is short, what has none stays; of `user` only, if that one takes too much.
+ * The table that makes way: the least recently used one. Added rows make way for added rows only. `bytes`:
+ * memory is short, so only tables that use memory are candidates. `user`: only tables charged to this user
+ * are candidates.
  */
 static struct table *least_used(bool added, bool bytes, const uint32_t *user)
 {
@@ -255,12 +265,13 @@ static struct table *least_used(bool added, bool bytes, const uint32_t *user)
 		if (!table || (bytes && !table->state.bytes) || (user && table->state.user != *user))
 			continue;
 		/*
-		 * Users together, or one by many numbers, could fill all slots, and no file that is met
-		 * would be wanted again. Where slots are short theirs are no more than others'.
+		 * Where slots are short, added rows of users other than root make way for any table. Else
+		 * many users, or one with many user IDs, could fill all slots, and no file that is seen
+		 * would be requested.
 		 */
 		if (is_kept(table) && !added && (bytes || !table->state.user))
 			continue;
-		/* Whatever was not added goes before anything that was. */
+		/* A table that was not added makes way before any that was. */
 		if (least && is_kept(least) != is_kept(table)) {
 			if (is_kept(table))
 				continue;
@@ -272,7 +283,7 @@ static struct table *least_used(bool added, bool bytes, const uint32_t *user)
 	return least;
 }
 
-/* What a user has, but for root, of whom it is of no interest. */
+/* The bytes and tables charged to a user. Root has no quota, so its are not counted. */
 static void count_tables(uint32_t user, uint64_t *bytes, unsigned int *count)
 {
 	int i;
@@ -300,13 +311,16 @@ static int free_slot(void)
 	return -ENOSPC;
 }
 
-/* No user but root takes more than half of what there is, so none can drive out all others'. */
+/*
+ * Makes space for a new table. A user other than root is charged at most half of all slots and bytes, so
+ * no user can evict all tables of others.
+ */
 static int make_room(const struct table *new)
 {
 	uint64_t limit = (uint64_t)READ_ONCE(tables_mib) << 20;
 	const uint32_t *user = &new->state.user;
 	uint64_t bytes = new->state.bytes;
-	/* Nothing makes way for what has no room anyway. */
+	/* A table that cannot fit evicts nothing. */
 	bool fits = bytes <= (*user ? limit / 2 : limit);
 	bool added = is_kept(new);
 
@@ -345,14 +359,14 @@ int sfu_table_publish(const struct sfu_file_key *key, const struct sfu_table_sta
 	new->key = *key;
 	new->rows = rows;
 	new->state = *state;
-	/* Without rows it takes hardly any, and is bounded by number. */
+	/* A table without rows takes little memory, and its number is bounded. */
 	if (rows)
 		new->state.bytes += sizeof(*new);
 	new->used = jiffies;
 	if (state->origin == SFRAME_UNWIND_UNREADABLE)
 		new->until = (jiffies + TRY_AGAIN) ?: 1;
-	new->wanted = state->origin == SFRAME_UNWIND_NO_ROWS;
-	if (new->wanted && state->path)
+	new->requested = state->origin == SFRAME_UNWIND_NO_ROWS;
+	if (new->requested && state->path)
 		new->path = kstrdup(state->path, GFP_KERNEL);
 	new->state.path = NULL;
 	mutex_lock(&tables_lock);
@@ -398,8 +412,8 @@ int sfu_table_remove(const struct sfu_file_key *key, uint32_t user)
 	return ret;
 }
 
-/* The one with the lowest number above `after`, of all or of those that are wanted. */
-static struct table *next_table(uint64_t after, bool wanted)
+/* The table with the lowest number above `after`, of all tables or of those with a request. */
+static struct table *next_table(uint64_t after, bool requested)
 {
 	struct table *next = NULL;
 	int i;
@@ -407,7 +421,7 @@ static struct table *next_table(uint64_t after, bool wanted)
 	for (i = 0; i < TABLES; i++) {
 		struct table *table = table_at(i);
 
-		if (table && table->number > after && (!wanted || table->wanted) &&
+		if (table && table->number > after && (!requested || table->requested) &&
 		    (!next || table->number < next->number))
 			next = table;
 	}
@@ -451,7 +465,7 @@ static unsigned long scan_objects(struct shrinker *shrinker, struct shrink_contr
 {
 	uint64_t freed = 0;
 
-	/* Who holds it may be waiting for this very memory. */
+	/* The owner of the lock may be waiting for this very memory. */
 	if (!mutex_trylock(&tables_lock))
 		return SHRINK_STOP;
 	while (freed >> PAGE_SHIFT < control->nr_to_scan) {
@@ -467,7 +481,7 @@ static unsigned long scan_objects(struct shrinker *shrinker, struct shrink_contr
 }
 
 
-/* The want with the lowest number; it is not one any more. */
+/* The request with the lowest number, which then is no request any more. */
 bool sfu_next_request(struct sframe_unwind_request *want)
 {
 	struct table *found;
@@ -475,7 +489,7 @@ bool sfu_next_request(struct sframe_unwind_request *want)
 	mutex_lock(&tables_lock);
 	found = next_table(0, true);
 	if (found) {
-		WRITE_ONCE(found->wanted, false);
+		WRITE_ONCE(found->requested, false);
 		WRITE_ONCE(found->until, (jiffies + ASK_AGAIN) ?: 1);
 		*want = (struct sframe_unwind_request){
 			.size = sizeof(*want),
@@ -507,7 +521,7 @@ bool sfu_has_requests(void)
 	for (i = 0; i < TABLES && !has; i++) {
 		const struct table *table = rcu_dereference(tables[i]);
 
-		has = table && READ_ONCE(table->wanted);
+		has = table && READ_ONCE(table->requested);
 	}
 	rcu_read_unlock();
 	return has;

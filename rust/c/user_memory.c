@@ -13,8 +13,8 @@
 #include "internal.h"
 
 /*
- * Whether this may be in the midst of a change of address spaces, which no interrupt is let into: then
- * the memory that is there may be another task's, and copy_from_user_nofault() alone finds out.
+ * Whether this may have interrupted a change of address spaces, which runs with interrupts off. Then the
+ * memory that is there may be another task's. Only copy_from_user_nofault() finds out.
  */
 static bool may_be_changing(void)
 {
@@ -49,8 +49,8 @@ int sfu_fault_in(uint64_t address, unsigned int len)
 	size_t left;
 
 	/*
-	 * A fault may last for ever (userfaultfd, FUSE). With the module held, rmmod says EBUSY at
-	 * once instead of waiting for it.
+	 * A fault may last for ever (userfaultfd, FUSE). While the module is held, rmmod fails with EBUSY
+	 * at once instead of waiting for the fault.
 	 */
 	if (!try_module_get(THIS_MODULE))
 		return -ESHUTDOWN;

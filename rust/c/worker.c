@@ -23,12 +23,12 @@
 #include "internal.h"
 
 /*
- * Pages that a walk in IRQ or NMI missed, and files that it seen and nothing is known of. A slot is
- * taken by its `state`, so that any context can put in while the worker takes out; a full table
- * forgets.
+ * Pages that a walk in IRQ or NMI missed, and files that a walk has seen and of which nothing is known. A
+ * slot is taken by its `state`, so any context can fill a slot while the worker empties another. If all
+ * slots are taken, a page or file is not noted.
  */
 #define MISSING_SLOTS 64
-/* How many of them may be of one user but root. */
+/* The most slots that one user other than root may fill. */
 #define MISSING_SLOTS_OF_USER 32
 #define MISSING_TRIES 10
 
@@ -42,7 +42,7 @@ static struct missing {
 	uint32_t user;
 	pid_t pid;
 	struct mm_struct *mm;
-	/* The address of the page, or of one of the file's and WHAT_FILE. */
+	/* The address of the page; or an address in the file's mapping, and WHAT_FILE. */
 	unsigned long what;
 } missing[MISSING_SLOTS];
 
@@ -67,7 +67,10 @@ static uint32_t current_user_id(void)
 	return from_kuid(&init_user_ns, current_uid());
 }
 
-/* In two functions, of which each takes little of the stack. 0: it may be put in. */
+/*
+ * Two functions, so that each needs little stack. 0: a slot may be filled. 1: a slot has the same page or
+ * file.
+ */
 static noinline int is_queued(unsigned long what)
 {
 	uint32_t user = current_user_id();
@@ -125,8 +128,9 @@ bool sfu_queue_file(uint64_t address)
 }
 
 /*
- * File systems whose reads end by themselves: a worker that waits in FUSE or for a server cannot
- * be stopped by anyone. Pages of other files come in when a task needs them itself.
+ * File systems that no user controls. A worker that waits for FUSE or for a server cannot be stopped by
+ * anyone. Pages of files on other file systems come in when a task needs them. (EXT4_SUPER_MAGIC is the
+ * magic number of ext2 and ext3, too.)
  */
 static bool fs_is_trusted(struct vm_area_struct *vma)
 {
@@ -155,8 +159,9 @@ static void fault_in_page(struct vm_area_struct *vma, const struct missing *slot
 }
 
 /*
- * What may be read of a user's files in a while, by time: else one whose files are large would have
- * the worker alone. Users that share an entry share the time.
+ * The time that the worker spends on files of one user: at most a tenth of each interval. Without this
+ * limit a user with large files would keep the worker from all others. Users whose numbers are equal
+ * modulo USERS share the time.
  */
 #define USERS 64
 #define WHILE (10 * HZ)
@@ -191,7 +196,7 @@ static void look_at_file(struct vm_area_struct *vma, const struct missing *slot)
 		user->since = jiffies;
 		user->spent = 0;
 	}
-	/* The one worker that looks at files has room for the one path. */
+	/* `path` is static: only one work looks at files. */
 	seen.path = d_path(file_user_path(file), path, sizeof(path));
 	if (IS_ERR(seen.path))
 		seen.path = NULL;
@@ -201,7 +206,10 @@ static void look_at_file(struct vm_area_struct *vma, const struct missing *slot)
 	fput(file);
 }
 
-/* -EAGAIN if the task's mappings were locked: never wait for them, their owner may sleep long. */
+/*
+ * -EAGAIN if the task's mappings were locked. The worker never waits for the lock: its owner may sleep for
+ * long.
+ */
 static int process_slot(const struct missing *slot)
 {
 	struct vm_area_struct *vma;
@@ -218,7 +226,7 @@ static int process_slot(const struct missing *slot)
 	} else {
 		ret = -EAGAIN;
 	}
-	/* Its last user may wait for a file system that hangs. */
+	/* mmput_async(): the last user of the mm may wait for a file system that hangs. */
 	mmput_async(slot->mm);
 	return ret;
 }
@@ -243,7 +251,7 @@ static void process_slots(struct work_struct *work)
 		WRITE_ONCE(slot->mm, NULL);
 		atomic_set_release(&slot->state, SLOT_FREE);
 	}
-	/* If more was put in meanwhile, at once. */
+	/* A slot that was filled meanwhile has queued the work by itself. */
 	if (again)
 		queue_delayed_work(workqueue, own, HZ / 50 + 1);
 }
@@ -253,8 +261,8 @@ int sfu_worker_start(void)
 	INIT_DELAYED_WORK(&page_work, process_slots);
 	INIT_DELAYED_WORK(&file_work, process_slots);
 	/*
-	 * A page need not wait for a file, nor for one more that is seen meanwhile: a work that runs and is
-	 * queued again is two to a workqueue. So as many as there may be.
+	 * No limit on active works: a page does not wait for a file. A work that runs and is queued again counts
+	 * as two.
 	 */
 	workqueue = alloc_workqueue("sframe_unwind", WQ_UNBOUND, 0);
 	return workqueue ? 0 : -ENOMEM;

@@ -19,7 +19,7 @@ bool sfu_in_sigreturn(const void *regs)
 
 bool sfu_register(const void *regs, unsigned int number, uint64_t *value)
 {
-	/* In DWARF's order, of the psABI. */
+	/* In the order of DWARF's register numbers, by the psABI. */
 	static const unsigned char places[] = {
 		offsetof(struct pt_regs, ax),  offsetof(struct pt_regs, dx),
 		offsetof(struct pt_regs, cx),  offsetof(struct pt_regs, bx),
@@ -37,12 +37,12 @@ bool sfu_register(const void *regs, unsigned int number, uint64_t *value)
 	return true;
 }
 
-/* More than the kernel lets a task have. */
+/* More return instances than the kernel lets a task have. */
 #define URETPROBES 128
 
 /*
- * All of this is written by the task itself, in an order that lets an interrupt see it whole, and
- * freed by it too, or after a grace period.
+ * The task itself writes its uprobe state, in an order that is consistent for an interrupt, and frees it
+ * itself or after a grace period.
  */
 uint64_t sfu_uprobe_orig_pc(uint64_t pc)
 {
@@ -50,7 +50,7 @@ uint64_t sfu_uprobe_orig_pc(uint64_t pc)
 	uint64_t offset;
 
 	if (!utask || !READ_ONCE(utask->active_uprobe))
-		/* The breakpoint was met, and what will go back behind it is yet to come. */
+		/* The task hit the breakpoint, and the kernel has not yet moved the PC back to it. */
 		return test_thread_flag(TIF_UPROBE) ? pc - UPROBE_SWBP_INSN_SIZE : pc;
 	offset = pc - READ_ONCE(utask->xol_vaddr);
 	return offset < UPROBE_XOL_SLOT_BYTES ? READ_ONCE(utask->vaddr) + offset : pc;

@@ -58,10 +58,10 @@ impl MappingsVersion {
         self.sequence & 1 != 0
     }
 
-    /// Keeps a verdict for this state, on this CPU. Preemption off.
-    pub(crate) fn keep_verdict(self, verdict: bool) {
+    /// Keeps a decision for this state, on this CPU. Preemption off.
+    pub(crate) fn keep_decision(self, decision: bool) {
         // SAFETY: The caller has preemption off, as the handler of the hook has.
-        unsafe { bindings::sfu_keep_verdict(self.id, self.sequence, verdict) };
+        unsafe { bindings::sfu_keep_decision(self.id, self.sequence, decision) };
     }
 }
 

@@ -59,8 +59,8 @@ use truth::dwarf::{
     self,
     Cfa,
     Outcome,
+    UnwindError, //
     Unwinder,
-    Why, //
 };
 use walk::{
     process::{
@@ -232,7 +232,9 @@ fn agree(path: &str) -> (f64, f64) {
                 // What a program begins with has no entry, if it is written by hand.
                 (Some(None), Err(_)) if pc.wrapping_sub(entry) < MAX_ENTRY_POINT => same += 1,
                 // What the code tells where nothing else does is looked at below.
-                (Some(Some(_)), Err(_)) if matches!(unwinder.row(file, pc), Err(Why::NoEntry)) => {
+                (Some(Some(_)), Err(_))
+                    if matches!(unwinder.row(file, pc), Err(UnwindError::NoEntry)) =>
+                {
                     same += 1;
                 }
                 (Some(found), Err(why)) => panic!("{path}: {pc:#x}: {found:?}, but {why}"),
@@ -681,7 +683,12 @@ fn functions_without_entries_are_said() {
     let text = text.expect(path);
     let addresses: Vec<_> = (text.address..text.address + text.size)
         .step_by(61)
-        .map(|pc| (pc, matches!(unwinder.row(file, pc), Err(Why::NoEntry))))
+        .map(|pc| {
+            (
+                pc,
+                matches!(unwinder.row(file, pc), Err(UnwindError::NoEntry)),
+            )
+        })
         .collect();
     // Elsewhere it is what fills up between functions.
     let longest = addresses

@@ -15,8 +15,8 @@ use sframe::unwind::{
 use truth::{
     dwarf::{
         Outcome,
+        UnwindError, //
         Unwinder,
-        Why, //
     },
     files::{
         self,
@@ -85,9 +85,9 @@ pub(crate) struct Count {
     pub(crate) called: u64,
     /// Frames that a signal interrupted, and that are the same.
     pub(crate) signals: u64,
-    /// Why the stacks ended.
+    /// UnwindError the stacks ended.
     pub(crate) ends: BTreeMap<Reason, u64>,
-    /// Why the truth was not known where the module went on, by reason and place.
+    /// UnwindError the truth was not known where the module went on, by reason and place.
     pub(crate) gaps: BTreeMap<(&'static str, String), u64>,
     /// Where files with rows have none, by function.
     pub(crate) without_rows: BTreeMap<String, u64>,
@@ -194,7 +194,7 @@ impl Judge {
                 Err(why) => {
                     let innermost = callee == 0;
                     let called = (self.calls).caller(context.thread, &at, innermost, call, memory);
-                    let Some((caller, which)) = called.filter(|_| why.is_untold()) else {
+                    let Some((caller, which)) = called.filter(|_| why.has_no_unwind_info()) else {
                         let gap = (why.name(), process.describe(pair[0].at));
                         *count.gaps.entry(gap).or_default() += 1;
                         // What is beyond cannot be judged, unless it is nothing that was called.
@@ -276,7 +276,7 @@ impl Judge {
         registers: &Registers,
         memory: &M,
         exact: bool,
-    ) -> Result<Outcome, Why> {
+    ) -> Result<Outcome, UnwindError> {
         let outcome = self.unwinder.step(process, registers, memory, exact)?;
         let Outcome::Caller {
             registers: caller,
@@ -286,11 +286,11 @@ impl Judge {
             return Ok(outcome);
         };
         if !exact && caller.sp() <= registers.sp() {
-            return Err(Why::NotRising);
+            return Err(UnwindError::NotRising);
         }
         match process.at(caller.pc()) {
             Some(mapping) if mapping.executable => Ok(outcome),
-            _ => Err(Why::NotCode),
+            _ => Err(UnwindError::NotCode),
         }
     }
 

@@ -107,7 +107,7 @@ pub(crate) struct Walk {
     pub(crate) context: String,
     /// How many frames it has found.
     pub(crate) frames: u32,
-    /// UnwindError it ended.
+    /// Why it ended.
     pub(crate) reason: String,
 }
 

@@ -76,7 +76,7 @@ struct Kind {
 struct Group {
     samples: u64,
     judged: u64,
-    /// UnwindError the others could not be.
+    /// Why the others could not be.
     unjudged: BTreeMap<&'static str, u64>,
     verdicts: BTreeMap<&'static str, u64>,
     /// By reason and verdict.

@@ -127,7 +127,7 @@ pub(crate) struct Frame {
     pub(crate) at: u64,
 }
 
-/// UnwindError there are no more frames.
+/// Why there are no more frames.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum End {
     /// There is no caller.

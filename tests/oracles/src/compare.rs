@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only OR MIT
 
-//! The comparison of one file with all oracles, and what it comes to.
+//! Compares the core with all oracles on one file, and accumulates the results.
 
 use std::{
     collections::{
@@ -28,6 +28,10 @@ use sframe::{
 };
 
 use crate::{
+    answers::{
+        self,
+        Answers, //
+    },
     eh_frame,
     image::{
         Image,
@@ -37,44 +41,40 @@ use crate::{
         self,
         Case, //
     },
-    said::{
-        self,
-        Said, //
-    },
-    simple,
+    simple_frame_rs,
 };
 
-/// Of how many rows one may be judged otherwise by an oracle.
+/// At most one row in this many may disagree with an oracle.
 const ROWS_PER_DISAGREEMENT: u64 = 10_000;
 
-/// .eh_frame again, of PLTs alone.
+/// The name of the comparison with .eh_frame of PLTs only.
 const STUBS: &str = "eh_frame-plt";
 
-/// .eh_frame once more: whether it describes code that has no row. Each of its ranges is asked for
-/// once. (Programs hold parts of libc, which has no .sframe.)
+/// The name of the search for code that .eh_frame covers and .sframe does not. Each range of .eh_frame is
+/// looked up once. (Statically linked programs contain parts of libc, which has no .sframe.)
 const GAPS: &str = "eh_frame-gaps";
 
-/// How many disagreements of a kind are shown for each file and oracle, if the kind is not known.
+/// The maximum number of unknown disagreements that are printed for each file and oracle.
 const SHOWN: usize = 4;
 
-/// A function, as the core has it.
+/// A function as the core reads it.
 pub(crate) struct Ours {
     pub(crate) function: Function,
-    /// Where each row starts, in bytes, and what it says.
+    /// Each row's start, in bytes from the function's start, and its rule.
     pub(crate) rows: Vec<(u64, Rule)>,
-    /// What is found at each of its addresses.
+    /// The result of the lookup at each address of the function.
     pub(crate) found: Vec<Option<Rule>>,
-    /// The same, but by the instructions where they are those of a PLT.
+    /// As `found`, but with the rule from the instructions in PLT stubs.
     pub(crate) corrected: Vec<Option<Rule>>,
 }
 
-/// What the core says of a section.
-fn ask(path: &Path, image: &Image) -> (Section, Vec<Ours>) {
+/// Reads a section with the core.
+fn read_section(path: &Path, image: &Image) -> (Section, Vec<Ours>) {
     let bytes = &*image.sframe.bytes;
     let mut section = Section::open(bytes, image.sframe.address, bytes.len() as u64)
         .expect("the core: a section");
     if image.relocatable {
-        // As the linker does, who knows what its own flags in such a file are worth.
+        // As the linker does, which ignores its own flags in object files.
         section = section.with_starts(Starts::Field);
     }
     section
@@ -91,7 +91,7 @@ fn ask(path: &Path, image: &Image) -> (Section, Vec<Ours>) {
             let rows = rows.collect();
             let addresses = (0..u64::from(function.size())).map(|at| function.start() + at);
             let find = |pc| {
-                // Unsorted functions are searched for one by one: once for each is enough.
+                // In unsorted sections each lookup reads all functions: one lookup for each function is enough.
                 if !section.is_sorted() && pc != function.start() {
                     return section.find_rule(bytes, &function, pc, Search::Thorough);
                 }
@@ -106,7 +106,7 @@ fn ask(path: &Path, image: &Image) -> (Section, Vec<Ours>) {
                 .collect();
             let corrected = addresses
                 .zip(&found)
-                .map(|(pc, found)| by_stub(image, &function, pc).or(*found))
+                .map(|(pc, found)| stub_rule(image, &function, pc).or(*found))
                 .collect();
             Ours {
                 function,
@@ -116,12 +116,13 @@ fn ask(path: &Path, image: &Image) -> (Section, Vec<Ours>) {
             }
         })
         .collect();
-    nothing_outside(&section, bytes, &ours);
+    assert_no_rule_outside(&section, bytes, &ours);
     (section, ours)
 }
 
-/// Right in front of and behind each function nothing is found, unless another one lies there.
-fn nothing_outside(section: &Section, bytes: &[u8], ours: &[Ours]) {
+/// Asserts that the lookup finds no rule directly in front of and after each function, unless another
+/// function lies there.
+fn assert_no_rule_outside(section: &Section, bytes: &[u8], ours: &[Ours]) {
     for function in ours.iter().map(|ours| &ours.function) {
         let end = function.start() + u64::from(function.size());
         for pc in [function.start().wrapping_sub(1), end] {
@@ -139,8 +140,8 @@ fn nothing_outside(section: &Section, bytes: &[u8], ours: &[Ours]) {
     }
 }
 
-/// What the instructions say, where they are those of a PLT: as the kernel module asks.
-fn by_stub(image: &Image, function: &Function, pc: u64) -> Option<Rule> {
+/// The rule from the instructions of a PLT stub, as in the kernel module.
+fn stub_rule(image: &Image, function: &Function, pc: u64) -> Option<Rule> {
     if image.architecture != Architecture::X86_64 {
         return None;
     }
@@ -151,7 +152,7 @@ fn by_stub(image: &Image, function: &Function, pc: u64) -> Option<Rule> {
     code::rule_of_stub(&code, offset)
 }
 
-/// What came out of comparing with one oracle.
+/// The results of the comparison with one oracle.
 #[derive(Default)]
 struct Count {
     files: u64,
@@ -163,7 +164,7 @@ struct Count {
 }
 
 impl Count {
-    /// How many rows the oracle has read, and in how many of them it disagrees.
+    /// The number of rows that the oracle reads, and of those that disagree.
     fn rows_read(&self) -> (u64, u64) {
         let (unread, _) = self.kinds.get(kinds::UNREAD).copied().unwrap_or_default();
         let against: u64 = self.kinds.values().map(|(rows, _)| rows).sum();
@@ -183,16 +184,16 @@ impl Count {
     }
 }
 
-/// What came out of comparing all files.
+/// The results for all files.
 #[derive(Default)]
 pub(crate) struct Totals {
     by_oracle: BTreeMap<String, Count>,
-    /// How many addresses in PLTs have a wrong row, and a right rule by their instructions.
-    mended: u64,
+    /// The number of addresses in PLTs whose row is wrong, and whose rule from the instructions is right.
+    corrected: u64,
     failed: bool,
 }
 
-/// One comparison under way.
+/// A comparison of one file with one oracle.
 struct Comparison<'a> {
     writer: &'a str,
     file: &'a str,
@@ -200,30 +201,30 @@ struct Comparison<'a> {
     image: &'a Image,
     section: &'a Section,
     count: Count,
-    /// What does not agree and is of no known kind.
+    /// The disagreements of unknown kind.
     unknown: Vec<String>,
-    /// The addresses where the oracle says otherwise.
-    against: BTreeSet<u64>,
-    /// At how many addresses the instructions say something else than the row does.
-    mended: u64,
+    /// The addresses at which the oracle disagrees.
+    disagreeing: BTreeSet<u64>,
+    /// The number of addresses at which the rule from the instructions differs from the row's.
+    corrected: u64,
 }
 
 impl Comparison<'_> {
-    /// Adds what the oracle says of an address to what was counted.
+    /// Compares one rule with the oracle's, and counts the result.
     fn judge(
         &mut self,
         ours: &Ours,
         address: u64,
         row: bool,
-        we_say: Option<Rule>,
-        it_says: Option<Rule>,
+        our_rule: Option<Rule>,
+        oracle_rule: Option<Rule>,
     ) {
         if row {
             self.count.rows += 1;
         } else {
             self.count.addresses += 1;
         }
-        if we_say == it_says {
+        if our_rule == oracle_rule {
             return;
         }
         let case = Case {
@@ -234,8 +235,8 @@ impl Comparison<'_> {
             ours,
             address,
             row,
-            we_say,
-            it_says,
+            our_rule,
+            oracle_rule,
         };
         let kind = kinds::kind(&case);
         let sum = self.count.kinds.entry(kind).or_default();
@@ -243,28 +244,28 @@ impl Comparison<'_> {
             sum.0 += 1;
         } else {
             sum.1 += 1;
-            self.against.insert(address);
+            self.disagreeing.insert(address);
         }
         if kind == kinds::UNKNOWN {
             self.unknown.push(case.to_string());
         }
     }
 
-    /// Compares with an oracle that reads the section.
-    fn with(&mut self, ours: &[Ours], said: &Said) {
+    /// Compares with the answers of an oracle that reads the section.
+    fn with(&mut self, ours: &[Ours], answers: &Answers) {
         self.count.functions = ours.len() as u64;
-        if ours.len() != said.functions.len() {
+        if ours.len() != answers.functions.len() {
             self.unknown.push(format!(
-                "{} functions, it says {}",
+                "{} functions, the oracle has {}",
                 ours.len(),
-                said.functions.len()
+                answers.functions.len()
             ));
             return;
         }
-        for (ours, theirs) in ours.iter().zip(&said.functions) {
+        for (ours, theirs) in ours.iter().zip(&answers.functions) {
             let function = &ours.function;
             let start = function.start();
-            // Object files are relocated here alone.
+            // Most oracles do not relocate object files.
             let same_start = self.image.relocatable
                 && (theirs.start == start % APART || !kinds::relocates(self.oracle, self.section))
                 || theirs.start == start;
@@ -275,31 +276,38 @@ impl Comparison<'_> {
                 && theirs.rows.len() == ours.rows.len();
             if !alike {
                 self.unknown.push(format!(
-                    "{function:x?} with {} rows, it says {theirs:x?}",
+                    "{function:x?} with {} rows, the oracle has {theirs:x?}",
                     ours.rows.len()
                 ));
                 continue;
             }
-            for ((offset, we_say), (at, it_says)) in ours.rows.iter().zip(&theirs.rows) {
+            for ((offset, our_rule), (at, oracle_rule)) in ours.rows.iter().zip(&theirs.rows) {
                 if offset != at {
-                    self.unknown
-                        .push(format!("{start:#x}: a row at {offset:#x}, it says {at:#x}"));
+                    self.unknown.push(format!(
+                        "{start:#x}: a row at {offset:#x}, the oracle has {at:#x}"
+                    ));
                 }
-                self.judge(ours, start + offset, true, Some(*we_say), Some(*it_says));
+                self.judge(
+                    ours,
+                    start + offset,
+                    true,
+                    Some(*our_rule),
+                    Some(*oracle_rule),
+                );
             }
-            for (offset, we_say) in ours.found.iter().enumerate() {
+            for (offset, our_rule) in ours.found.iter().enumerate() {
                 let offset = offset as u64;
-                let it_says = match (&said.found, function.repeat()) {
-                    (Some(_), _) => said.find(start + offset),
+                let oracle_rule = match (&answers.found, function.repeat()) {
+                    (Some(_), _) => answers.find(start + offset),
                     (None, Some(block)) => theirs.rule(offset % u64::from(block.get())),
                     (None, None) => theirs.rule(offset),
                 };
-                self.judge(ours, start + offset, false, *we_say, it_says);
+                self.judge(ours, start + offset, false, *our_rule, oracle_rule);
             }
         }
     }
 
-    /// Looks for code that .eh_frame describes and that has no row.
+    /// Finds code that .eh_frame covers and that has no row.
     fn gaps(&mut self, ranges: &[eh_frame::Range]) {
         let bytes = &*self.image.sframe.bytes;
         for range in ranges {
@@ -315,14 +323,14 @@ impl Comparison<'_> {
             self.count.kinds.entry(kind).or_default().1 += 1;
             if kind == kinds::UNKNOWN {
                 self.unknown.push(format!(
-                    "{:#x} to {:#x} have no row, .eh_frame says {:?}",
+                    "{:#x} to {:#x} have no row, .eh_frame has {:?}",
                     range.first, range.end, range.rule
                 ));
             }
         }
     }
 
-    /// Compares with .eh_frame. `plt` asks for PLTs alone, or for all.
+    /// Compares with .eh_frame. `plt` restricts the comparison to PLTs.
     fn with_eh_frame(&mut self, ours: &[Ours], ranges: &[eh_frame::Range], plt: bool) {
         for ours in ours {
             let start = ours.function.start();
@@ -334,19 +342,19 @@ impl Comparison<'_> {
                 continue;
             }
             self.count.functions += 1;
-            for (offset, (we_say, row)) in ours.corrected.iter().zip(&ours.found).enumerate() {
-                self.mended += u64::from(we_say != row);
+            for (offset, (our_rule, row)) in ours.corrected.iter().zip(&ours.found).enumerate() {
+                self.corrected += u64::from(our_rule != row);
                 let pc = start + offset as u64;
                 let index = ranges.partition_point(|range| range.first <= pc);
                 let range = index.checked_sub(1).map(|index| &ranges[index]);
-                let it_says = range
+                let oracle_rule = range
                     .filter(|range| pc < range.end)
                     .and_then(|range| range.rule);
                 let offset = offset as u64;
                 if ours.rows.iter().any(|(row, _)| *row == offset) {
-                    self.judge(ours, pc, true, *we_say, it_says);
+                    self.judge(ours, pc, true, *our_rule, oracle_rule);
                 }
-                self.judge(ours, pc, false, *we_say, it_says);
+                self.judge(ours, pc, false, *our_rule, oracle_rule);
             }
         }
     }
@@ -354,26 +362,26 @@ impl Comparison<'_> {
 
 impl Totals {
     /// Compares one file with all oracles.
-    pub(crate) fn file(&mut self, writer: &str, file: &Path, said_of: &str, document: &str) {
+    pub(crate) fn file(&mut self, writer: &str, file: &Path, answers_path: &str, document: &str) {
         let image = Image::load(file).unwrap_or_else(|| panic!("{}: no .sframe", file.display()));
         let name = file.file_name().expect("a name").to_string_lossy();
-        let (section, ours) = ask(file, &image);
+        let (section, ours) = read_section(file, &image);
 
-        let mut all: Vec<(String, Said)> = Vec::new();
+        let mut all: Vec<(String, Answers)> = Vec::new();
         for oracle in kinds::ORACLES {
-            let Ok(text) = fs::read_to_string(format!("{said_of}.{oracle}")) else {
+            let Ok(text) = fs::read_to_string(format!("{answers_path}.{oracle}")) else {
                 continue;
             };
-            let said = match *oracle {
-                "llvm-22" => said::llvm(&text),
-                "libsframe-2.47" => said::libsframe(&text, &section),
-                _ => said::binutils(&text, &section),
+            let parsed = match *oracle {
+                "llvm-22" => answers::llvm(&text),
+                "libsframe-2.47" => answers::libsframe(&text, &section),
+                _ => answers::binutils(&text, &section),
             };
-            all.push(((*oracle).into(), said));
+            all.push(((*oracle).into(), parsed));
         }
         all.push((
             "simple-frame-rs".into(),
-            simple::said(&image.sframe, &section),
+            simple_frame_rs::answers(&image.sframe, &section),
         ));
         let ranges = eh_frame::ranges(&image, section.abi());
         let new = |oracle| Comparison {
@@ -387,13 +395,13 @@ impl Totals {
                 ..Count::default()
             },
             unknown: Vec::new(),
-            against: BTreeSet::new(),
-            mended: 0,
+            disagreeing: BTreeSet::new(),
+            corrected: 0,
         };
         let mut comparisons = Vec::new();
-        for (oracle, said) in &all {
+        for (oracle, answers) in &all {
             let mut comparison = new(oracle);
-            comparison.with(&ours, said);
+            comparison.with(&ours, answers);
             comparisons.push(comparison);
         }
         if !ranges.is_empty() {
@@ -413,12 +421,12 @@ impl Totals {
             }
         }
         for comparison in &comparisons {
-            // Whoever disagrees has to have another one against him.
-            let alone = comparison.against.iter().find(|address| {
+            // For each address that an oracle disagrees on, another oracle must agree with the core.
+            let alone = comparison.disagreeing.iter().find(|address| {
                 !comparisons.iter().any(|other| {
                     other.oracle != comparison.oracle
                         && ![STUBS, GAPS].contains(&other.oracle)
-                        && !other.against.contains(address)
+                        && !other.disagreeing.contains(address)
                 })
             });
             self.report(comparison, document, alone.copied());
@@ -450,19 +458,19 @@ impl Totals {
             println!("# {line}");
         }
         if let Some(address) = alone {
-            println!("# nobody agrees with us at {address:#x}");
+            println!("# no oracle agrees with the core at {address:#x}");
         }
         for kind in unlisted {
             println!("# kind `{kind}` is not in the document");
         }
         if comparison.oracle == STUBS {
-            self.mended += comparison.mended;
+            self.corrected += comparison.corrected;
         }
         let oracle = comparison.oracle.to_owned();
         self.by_oracle.entry(oracle).or_default().add(count);
     }
 
-    /// Prints the table, and says whether all is as it should be.
+    /// Prints the table and the totals. Returns whether all checks passed.
     pub(crate) fn judge(&mut self) -> bool {
         println!(
             "# {:16} {:>5} {:>9} {:>9} {:>10}  disagreements: kind, rows, addresses",
@@ -497,14 +505,14 @@ impl Totals {
                 .is_none_or(|count| count.rows == 0)
             {
                 self.failed = true;
-                println!("not ok - oracle: {oracle} was not asked: run tests/oracles/run");
+                println!("not ok - oracle: {oracle} has no answers: run tests/oracles/run");
             }
         }
         println!(
-            "{}ok - oracle: the instructions of PLTs mend wrong rows ({} addresses)",
-            if self.mended != 0 { "" } else { "not " },
-            self.mended
+            "{}ok - oracle: the instructions of PLTs correct wrong rows ({} addresses)",
+            if self.corrected != 0 { "" } else { "not " },
+            self.corrected
         );
-        !self.failed && self.mended != 0
+        !self.failed && self.corrected != 0
     }
 }

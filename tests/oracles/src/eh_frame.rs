@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-only OR MIT
 
-//! What .eh_frame says of the same code, which the same assembler made of the same directives, and
-//! which programs rely on.
+//! The oracle .eh_frame: the assembler made it from the same directives as .sframe, and programs rely on
+//! it.
 
 use gimli::{
     BaseAddresses,
@@ -31,23 +31,23 @@ use sframe::{
 };
 
 use crate::{
-    image::Image,
-    said::base, //
+    answers::base,
+    image::Image, //
 };
 
 type Bytes<'a> = EndianSlice<'a, RunTimeEndian>;
 
-/// What holds from an address to another.
+/// A range of code with one rule.
 pub(crate) struct Range {
     /// The address of the function.
     pub(crate) function: u64,
     pub(crate) first: u64,
     pub(crate) end: u64,
-    /// `None`: it cannot be said by a [`Rule`].
+    /// `None` if a [`Rule`] cannot express it.
     pub(crate) rule: Option<Rule>,
 }
 
-/// All ranges, rising. CFAs of PLTs that depend on the address make ranges of one byte.
+/// All ranges, in ascending order. CFAs that depend on the address, as in PLTs, give ranges of one byte.
 pub(crate) fn ranges(image: &Image, abi: Abi) -> Vec<Range> {
     let Some(part) = &image.eh_frame else {
         return Vec::new();
@@ -70,7 +70,7 @@ pub(crate) fn ranges(image: &Image, abi: Abi) -> Vec<Range> {
         let entry = match entries.next() {
             Ok(Some(entry)) => entry,
             Ok(None) => break,
-            // Functions whose return addresses are signed by key B, of which gimli does not know.
+            // The augmentation for key B, which gimli does not support.
             Err(gimli::Error::UnknownAugmentation) => return Vec::new(),
             Err(error) => panic!(".eh_frame: {error}"),
         };
@@ -96,7 +96,7 @@ pub(crate) fn ranges(image: &Image, abi: Abi) -> Vec<Range> {
             let ra = match abi.ra() {
                 Some(register) => of(register),
                 None => match row.register(fde.cie().return_address_register()) {
-                    // Here to be unchanged is no possibility.
+                    // On this machine the return address is never unchanged.
                     RegisterRule::Undefined => Some(Location::Undefined),
                     _ => of(fde.cie().return_address_register().0 as u8),
                 },
@@ -169,13 +169,13 @@ pub(crate) fn ranges(image: &Image, abi: Abi) -> Vec<Range> {
             }
         }
     }
-    // Of functions that are empty.
+    // Empty functions give empty ranges.
     ranges.retain(|range| range.first < range.end);
     ranges.sort_by_key(|range| range.first);
     ranges
 }
 
-/// Where a register is; `None` if it cannot be said.
+/// The location of a register; `None` if a [`Location`] cannot express it.
 fn location<'a>(
     abi: Abi,
     eh_frame: &EhFrame<Bytes<'a>>,
@@ -204,7 +204,7 @@ fn location<'a>(
     }
 }
 
-/// What an expression comes to that is a register, an offset, and perhaps what is there.
+/// The location from an expression of a register and an offset, with an optional dereference.
 fn simple(
     abi: Abi,
     expression: gimli::Expression<Bytes<'_>>,
@@ -237,7 +237,7 @@ fn address(
     Some((base(abi, register), i32::try_from(offset).ok()?, deref))
 }
 
-/// The value of an expression of AMD64's PLTs, less that of the stack pointer.
+/// The value of an expression of AMD64's PLTs, relative to the stack pointer.
 fn evaluate(
     expression: gimli::Expression<Bytes<'_>>,
     encoding: gimli::Encoding,

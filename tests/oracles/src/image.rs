@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only OR MIT
 
-//! Files, with all that is asked of them at its address.
+//! Files: their sections, relocated and placed at addresses.
 
 use std::{
     fs,
@@ -20,7 +20,7 @@ use object::{
     SectionKind, //
 };
 
-/// How far apart the sections of an object file are put, in bytes.
+/// The distance between the sections of an object file, in bytes.
 pub(crate) const APART: u64 = 0x100_0000;
 
 /// Bytes at an address.
@@ -40,12 +40,12 @@ impl Part {
 pub(crate) struct Image {
     pub(crate) architecture: Architecture,
     pub(crate) little: bool,
-    /// An object file, whose sections have been put at addresses here.
+    /// Whether this is an object file, whose sections were assigned addresses here.
     pub(crate) relocatable: bool,
     pub(crate) sframe: Part,
     pub(crate) eh_frame: Option<Part>,
     pub(crate) code: Vec<Part>,
-    /// Where the functions of crtbegin.o are, which gcc links into every file.
+    /// The addresses of crtbegin.o's functions. gcc links that file into each program and library.
     crt: Vec<u64>,
 }
 
@@ -58,13 +58,13 @@ const CRT: [&str; 4] = [
 ];
 
 impl Image {
-    /// `None`: the file has no section, or an empty one.
+    /// Loads a file. Returns `None` if the file has no SFrame section or an empty one.
     pub(crate) fn load(path: &Path) -> Option<Image> {
         let data = fs::read(path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
         let file = object::File::parse(&*data)
-            .unwrap_or_else(|error| panic!("{}: no ELF file: {error}", path.display()));
+            .unwrap_or_else(|error| panic!("{}: not a readable ELF file: {error}", path.display()));
         let relocatable = file.kind() == ObjectKind::Relocatable;
-        let place = |index: SectionIndex, address: u64| {
+        let place_at = |index: SectionIndex, address: u64| {
             if relocatable {
                 index.0 as u64 * APART + address
             } else {
@@ -74,14 +74,14 @@ impl Image {
 
         let part = |name: &str| {
             let section = file.section_by_name(name)?;
-            let address = place(section.index(), section.address());
+            let address = place_at(section.index(), section.address());
             let mut bytes = section.data().expect("cannot read a section").to_vec();
             for (at, relocation) in section.relocations() {
                 let RelocationFlags::Elf { r_type } = relocation.flags() else {
                     panic!("{}: {name}: {relocation:?}", path.display());
                 };
                 let size = match (file.architecture(), r_type) {
-                    // What `ld -r` leaves of the relocations of a CIE that it has dropped.
+                    // `ld -r` leaves relocations of type 0 for a CIE that it has removed.
                     (_, 0) => continue,
                     (Architecture::X86_64, elf::R_X86_64_PC32)
                     | (Architecture::Aarch64, elf::R_AARCH64_PREL32)
@@ -95,7 +95,7 @@ impl Image {
                     panic!("{}: {name}: {relocation:?}", path.display());
                 };
                 let symbol = file.symbol_by_index(symbol).expect("no symbol");
-                let target = place(symbol.section_index()?, symbol.address())
+                let target = place_at(symbol.section_index()?, symbol.address())
                     .wrapping_add_signed(relocation.addend());
                 let value = target.wrapping_sub(address + at);
                 let field = &mut bytes[at as usize..][..size];
@@ -117,7 +117,7 @@ impl Image {
             .filter(|section| section.kind() == SectionKind::Text)
             .map(|section| Part {
                 name: section.name().unwrap_or_default().into(),
-                address: place(section.index(), section.address()),
+                address: place_at(section.index(), section.address()),
                 bytes: section.data().expect("cannot read a section").to_vec(),
             })
             .collect();
@@ -146,7 +146,7 @@ impl Image {
         self.code.iter().find(|part| part.covers(address))
     }
 
-    /// The bytes at an address, as many as asked for, or as there are.
+    /// Up to `most` bytes at an address.
     pub(crate) fn bytes_at(&self, address: u64, most: usize) -> &[u8] {
         let Some(part) = self.code_at(address) else {
             return &[];

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-only OR MIT
 
-//! Which oracles there are, and in what they are known to disagree. Each kind is described in
-//! Documentation/oracles.rst, with the bytes and the instructions.
+//! The oracles, and the known kinds of disagreements with them. Documentation/oracles.rst describes each
+//! kind, with the bytes and the instructions.
 
 use std::fmt::{
     self,
@@ -30,7 +30,7 @@ use crate::{
     image::Image, //
 };
 
-/// The oracles that are programs. Each leaves a file of this suffix.
+/// The oracles that are programs. Each name is the suffix of the file with the oracle's answers.
 pub(crate) const ORACLES: &[&str] = &[
     "readelf-2.40",
     "objdump-2.40",
@@ -42,8 +42,8 @@ pub(crate) const ORACLES: &[&str] = &[
     "llvm-22",
 ];
 
-/// Whether an oracle knows where the functions of an object file start. readelf 2.47 relocates, but
-/// then counts from the section, unless a flag says otherwise.
+/// Whether an oracle applies the relocations of function starts in object files. readelf 2.47 does, but takes
+/// the result as relative to the section unless a flag is set.
 pub(crate) fn relocates(oracle: &str, section: &Section) -> bool {
     match oracle {
         "llvm-22" => true,
@@ -52,7 +52,7 @@ pub(crate) fn relocates(oracle: &str, section: &Section) -> bool {
     }
 }
 
-/// A disagreement that is of no known kind.
+/// The kind of disagreements that have no known kind.
 pub(crate) const UNKNOWN: &str = "unknown";
 
 /// One disagreement.
@@ -63,10 +63,10 @@ pub(crate) struct Case<'a> {
     pub(crate) section: &'a Section,
     pub(crate) ours: &'a Ours,
     pub(crate) address: u64,
-    /// Whether it is about a row, and not about an address.
+    /// Whether the disagreement is about a row; else it is about an address.
     pub(crate) row: bool,
-    pub(crate) we_say: Option<Rule>,
-    pub(crate) it_says: Option<Rule>,
+    pub(crate) our_rule: Option<Rule>,
+    pub(crate) oracle_rule: Option<Rule>,
 }
 
 impl Display for Case<'_> {
@@ -76,19 +76,19 @@ impl Display for Case<'_> {
         write!(
             f,
             "{} {:#x} in {name}, {} bytes into a function of {}: \
-             we say {:?}, it says {:?}; code {:02x?}",
+             our rule {:?}, the oracle's {:?}; code {:02x?}",
             if self.row { "row" } else { "address" },
             self.address,
             self.address - self.ours.function.start(),
             self.ours.function.size(),
-            self.we_say,
-            self.it_says,
+            self.our_rule,
+            self.oracle_rule,
             self.image.bytes_at(self.address, 16),
         )
     }
 }
 
-/// What an oracle does not read at all. It is counted, but not held against anyone.
+/// The kind of rows that an oracle does not read at all. They are counted, but are no failure.
 pub(crate) const UNREAD: &str = "simple-frame-rs-flexible-s390x";
 
 /// The kind of a disagreement.
@@ -97,10 +97,10 @@ pub(crate) fn kind(case: &Case<'_>) -> &'static str {
     match case.oracle {
         "simple-frame-rs" if function.is_flexible() && case.section.abi() == Abi::S390x => UNREAD,
         "simple-frame-rs" if !case.row && function.repeat().is_some() => "simple-frame-rs-repeat",
-        "libsframe-2.47" if !case.row && case.it_says.is_none() && is_behind_empty(case) => {
+        "libsframe-2.47" if !case.row && case.oracle_rule.is_none() && is_behind_empty(case) => {
             "libsframe-empty"
         }
-        "eh_frame" if case.section.version() != Version::V3 => unsaid(case),
+        "eh_frame" if case.section.version() != Version::V3 => limitation_of_v2(case),
         _ => UNKNOWN,
     }
 }
@@ -113,19 +113,20 @@ fn is_behind_empty(case: &Case<'_>) -> bool {
         .any(|function| function.size() == 0 && function.start() == case.address)
 }
 
-/// What versions 1 and 2 cannot say, or what their assemblers say wrongly.
-fn unsaid(case: &Case<'_>) -> &'static str {
-    let (Some(we_say), Some(it_says)) = (case.we_say, case.it_says) else {
+/// The kind of disagreements with .eh_frame from limitations of versions 1 and 2, or from wrong rows of their
+/// assemblers.
+fn limitation_of_v2(case: &Case<'_>) -> &'static str {
+    let (Some(our_rule), Some(oracle_rule)) = (case.our_rule, case.oracle_rule) else {
         return UNKNOWN;
     };
-    if it_says.is_outermost() {
+    if oracle_rule.is_outermost() {
         return "outermost-unsaid";
     }
-    if it_says.signal
-        && it_says
+    if oracle_rule.signal
+        && oracle_rule
             == (Rule {
                 signal: true,
-                ..we_say
+                ..our_rule
             })
     {
         return "signal-unsaid";
@@ -133,11 +134,11 @@ fn unsaid(case: &Case<'_>) -> &'static str {
     let restored = Rule {
         cfa: Cfa {
             base: Base::Fp,
-            ..we_say.cfa
+            ..our_rule.cfa
         },
-        ..we_say
+        ..our_rule
     };
-    if it_says == restored && case.writer != "v2e1-clang" && is_corner(case) {
+    if oracle_rule == restored && case.writer != "v2e1-clang" && is_corner(case) {
         return "restored-state";
     }
     UNKNOWN
@@ -149,7 +150,7 @@ fn is_corner(case: &Case<'_>) -> bool {
     case.image.bytes_at(case.ours.function.start(), 8) == CODE
 }
 
-/// Why there is no row for a range of .eh_frame.
+/// The kind of a range of .eh_frame that has no row.
 pub(crate) fn gap(
     image: &Image,
     section: &Section,
@@ -157,7 +158,7 @@ pub(crate) fn gap(
     ranges: &[Range],
 ) -> &'static str {
     let part = image.code_at(range.first).map_or("", |part| &part.name);
-    let is_plain = |range: &Range| {
+    let is_encodable = |range: &Range| {
         range.rule.is_some_and(|rule| {
             matches!(rule.cfa.base, Base::Sp | Base::Fp)
                 && !rule.cfa.deref
@@ -168,11 +169,11 @@ pub(crate) fn gap(
         ".plt.got" if section.version() == Version::V1 => "no-rows-plt-got",
         ".plt" if section.abi() == Abi::S390x => "no-rows-plt-s390x",
         _ if image.is_of_crt(range.function) => "no-rows-crt",
-        // One range that cannot be said takes the whole function with it.
+        // The assembler drops a whole function if it cannot encode one range.
         _ if section.version() != Version::V3
             && ranges
                 .iter()
-                .any(|other| other.function == range.function && !is_plain(other)) =>
+                .any(|other| other.function == range.function && !is_encodable(other)) =>
         {
             "no-rows-register"
         }

@@ -1,21 +1,21 @@
 // SPDX-License-Identifier: GPL-2.0-only OR MIT
 
-//! Compares what the core says of real files with what others say of them: for each function, each
-//! row and each address.
+//! Compares the core with independent SFrame readers (oracles) on real files: each function, each row
+//! and each address.
 //!
 //! usage: oracles sections DIRECTORY
 //!        oracles compare DIRECTORY DOCUMENT
 //!
-//! DIRECTORY holds what tests/oracles/run has made. `sections` puts the section of each file beside
-//! it, relocated, with its address. `compare` prints a TAP line for each file and oracle, and a
-//! table. It fails if there are too many disagreements, or one whose kind DOCUMENT does not name.
+//! DIRECTORY is that of tests/oracles/run. `sections` writes the section of each file, relocated, and its
+//! address to the directory of answers. `compare` prints a TAP line for each file and oracle, and a table.
+//! It fails if there are too many disagreements, or a disagreement of a kind that DOCUMENT does not list.
 
+mod answers;
 mod compare;
 mod eh_frame;
 mod image;
 mod kinds;
-mod said;
-mod simple;
+mod simple_frame_rs;
 
 use std::{
     env,
@@ -30,7 +30,7 @@ use std::{
 use compare::Totals;
 use image::Image;
 
-/// The files, each with the name of its writer.
+/// The files in a directory, each with the name of the toolchain that wrote it.
 fn files(directory: &Path) -> Vec<(String, PathBuf)> {
     let list = |directory: &Path| {
         let mut paths: Vec<PathBuf> = fs::read_dir(directory)
@@ -50,12 +50,15 @@ fn files(directory: &Path) -> Vec<(String, PathBuf)> {
     files
 }
 
-/// The path of what was said of a file, but for the oracle's name.
-fn said_of(file: &Path) -> String {
-    let said = file.parent().expect("a directory").with_file_name("said");
-    fs::create_dir_all(&said).unwrap_or_else(|error| panic!("{}: {error}", said.display()));
+/// The path of the answers for a file, without the oracle's name.
+fn answers_path(file: &Path) -> String {
+    let answers = file
+        .parent()
+        .expect("a directory")
+        .with_file_name("answers");
+    fs::create_dir_all(&answers).unwrap_or_else(|error| panic!("{}: {error}", answers.display()));
     let name = file.file_name().expect("a name").to_string_lossy();
-    format!("{}/{name}", said.display())
+    format!("{}/{name}", answers.display())
 }
 
 fn main() -> ExitCode {
@@ -65,11 +68,11 @@ fn main() -> ExitCode {
         ["sections", directory] => {
             for (_, file) in files(Path::new(directory)) {
                 let Some(image) = Image::load(&file) else {
-                    panic!("{} has no .sframe: build it anew", file.display());
+                    panic!("{} has no .sframe: rebuild it", file.display());
                 };
-                let said = said_of(&file);
-                fs::write(format!("{said}.section"), &image.sframe.bytes).expect("cannot write");
-                fs::write(format!("{said}.address"), image.sframe.address.to_string())
+                let path = answers_path(&file);
+                fs::write(format!("{path}.section"), &image.sframe.bytes).expect("cannot write");
+                fs::write(format!("{path}.address"), image.sframe.address.to_string())
                     .expect("cannot write");
             }
             ExitCode::SUCCESS
@@ -79,7 +82,7 @@ fn main() -> ExitCode {
                 fs::read_to_string(document).unwrap_or_else(|error| panic!("{document}: {error}"));
             let mut totals = Totals::default();
             for (writer, file) in files(Path::new(directory)) {
-                totals.file(&writer, &file, &said_of(&file), &document);
+                totals.file(&writer, &file, &answers_path(&file), &document);
             }
             if totals.judge() {
                 ExitCode::SUCCESS

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0-only OR MIT
 
-//! The truth: from a frame to its caller by .eh_frame, with all general registers.
+//! The reference unwinder: steps from a frame to its caller by .eh_frame, with all general
+//! registers.
 //!
-//! What a row says is kept by address, so that a program counter that comes again costs a look-up
-//! in a table. Only what DWARF can say is believed: no frame pointer is guessed.
+//! Rows are cached by address. Only DWARF rules are used; no frame pointer is guessed.
 
 use std::{
     collections::HashMap,
@@ -52,91 +52,99 @@ use walk::{
 };
 
 use crate::{
+    eh_return,
     files::Tables,
-    leaving,
     limits, //
 };
 
-/// The registers that a function leaves to its caller as they were: rbx, rbp, r12 to r15.
-const KEPT_BY_CALLEES: u32 = (1 << 3) | (1 << RBP) | (0b1111 << 12);
+/// The callee-saved registers, as a bit mask by DWARF number: rbx, rbp, r12 to r15.
+const CALLEE_SAVED: u32 = (1 << 3) | (1 << RBP) | (0b1111 << 12);
 
-/// Where a step has led.
+/// The result of a step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
     /// To the caller.
     Caller {
         /// Its registers.
         registers: Registers,
-        /// Whether the step went through a signal's trampoline: the caller's PC is not behind a
-        /// call, and is to be looked up as it is.
+        /// Whether the step went through a signal trampoline: the caller's PC is not a return
+        /// address, so its lookup address is the PC itself.
         signal: bool,
     },
-    /// Nowhere: the table says that there is no caller, or the return address is zero.
+    /// There is no caller: the table says so, or the return address is zero.
     Outermost,
 }
 
-/// Why the truth is not known.
+/// The reason why the reference unwinder cannot step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum Why {
+pub enum UnwindError {
     /// Nothing is mapped at the PC.
     NotMapped,
-    /// What is mapped at the PC is no file, or none that can be read.
+    /// The mapping at the PC is not of a readable file.
     NoFile,
-    /// The file has no .eh_frame, or none that can be read.
+    /// The file has no readable .eh_frame.
     NoTable,
     /// .eh_frame does not cover the PC.
     NoEntry,
     /// The entry for the PC cannot be read.
     BadEntry,
-    /// A register that is needed is not known.
+    /// The value of a needed register is unknown.
     Register(u8),
     /// An expression that cannot be evaluated.
     Expression,
-    /// The caller would be where no code is: .eh_frame was wrong. Who takes steps has to find out.
+    /// The caller's PC is not code: .eh_frame is wrong. The caller of [`Unwinder::step`] checks
+    /// this.
     NotCode,
-    /// A frame that has called would lie below what it has called: .eh_frame was wrong. Who takes
-    /// steps has to find out.
+    /// The caller's frame is below its callee's: .eh_frame is wrong. The caller of
+    /// [`Unwinder::step`] checks this.
     NotRising,
     /// Memory could not be read at this address.
     Fault(u64),
 }
 
-impl Why {
-    /// Whether nothing tells of the code at the PC.
-    pub const fn is_untold(self) -> bool {
-        matches!(self, Why::NoFile | Why::NoTable | Why::NoEntry)
+impl UnwindError {
+    /// Whether the code at the PC has no unwind information.
+    pub const fn has_no_unwind_info(self) -> bool {
+        matches!(
+            self,
+            UnwindError::NoFile | UnwindError::NoTable | UnwindError::NoEntry
+        )
     }
 
     /// A short name, for tables.
     pub const fn name(self) -> &'static str {
         match self {
-            Why::NotMapped => "not-mapped",
-            Why::NoFile => "no-file",
-            Why::NoTable => "no-table",
-            Why::NoEntry => "no-entry",
-            Why::BadEntry => "bad-entry",
-            Why::Register(_) => "register",
-            Why::Expression => "expression",
-            Why::NotCode => "not-code",
-            Why::NotRising => "not-rising",
-            Why::Fault(_) => "fault",
+            UnwindError::NotMapped => "not-mapped",
+            UnwindError::NoFile => "no-file",
+            UnwindError::NoTable => "no-table",
+            UnwindError::NoEntry => "no-entry",
+            UnwindError::BadEntry => "bad-entry",
+            UnwindError::Register(_) => "register",
+            UnwindError::Expression => "expression",
+            UnwindError::NotCode => "not-code",
+            UnwindError::NotRising => "not-rising",
+            UnwindError::Fault(_) => "fault",
         }
     }
 }
 
-impl fmt::Display for Why {
+impl fmt::Display for UnwindError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Why::NotMapped => f.write_str("nothing is mapped at the PC"),
-            Why::NoFile => f.write_str("the PC is in no file that can be read"),
-            Why::NoTable => f.write_str("the file has no .eh_frame that can be read"),
-            Why::NoEntry => f.write_str(".eh_frame does not cover the PC"),
-            Why::BadEntry => f.write_str(".eh_frame's entry for the PC cannot be read"),
-            Why::Register(number) => write!(f, "register {number} (DWARF) is not known"),
-            Why::Expression => f.write_str("an expression of .eh_frame cannot be evaluated"),
-            Why::NotCode => f.write_str("it leads to where no code is"),
-            Why::NotRising => f.write_str("it leads down the stack"),
-            Why::Fault(address) => write!(f, "memory at {address:#x} cannot be read"),
+            UnwindError::NotMapped => f.write_str("nothing is mapped at the PC"),
+            UnwindError::NoFile => f.write_str("the PC is not in a readable file"),
+            UnwindError::NoTable => f.write_str("the file has no readable .eh_frame"),
+            UnwindError::NoEntry => f.write_str(".eh_frame does not cover the PC"),
+            UnwindError::BadEntry => f.write_str(".eh_frame's entry for the PC cannot be read"),
+            UnwindError::Register(number) => {
+                write!(f, "the value of register {number} (DWARF) is unknown")
+            }
+            UnwindError::Expression => {
+                f.write_str("an expression of .eh_frame cannot be evaluated")
+            }
+            UnwindError::NotCode => f.write_str("the caller's PC is not code"),
+            UnwindError::NotRising => f.write_str("the caller's frame is below its callee's"),
+            UnwindError::Fault(address) => write!(f, "memory at {address:#x} cannot be read"),
         }
     }
 }
@@ -148,7 +156,7 @@ pub type Slice = EndianSlice<'static, LittleEndian>;
 pub struct Cfi<S = EhFrame<Slice>> {
     section: S,
     bases: BaseAddresses,
-    /// Start, end, and where the entry is in the section, sorted.
+    /// The start and end address of each entry, and its offset in the section; sorted by start.
     entries: Vec<(u64, u64, usize)>,
 }
 
@@ -158,7 +166,8 @@ pub type DebugCfi = Cfi<DebugFrame<Slice>>;
 impl Cfi {
     /// Reads an .eh_frame.
     ///
-    /// `address` is that of the section, `text` and `got` are what entries may be relative to.
+    /// `address` is the section's; entries may be relative to `text` and `got`. All are link-time
+    /// addresses.
     ///
     /// # Errors
     ///
@@ -175,7 +184,7 @@ impl Cfi {
 }
 
 impl DebugCfi {
-    /// Reads a .debug_frame: musl has there, and nowhere else, what its assembly does.
+    /// Reads a .debug_frame. musl describes its assembly only there.
     ///
     /// # Errors
     ///
@@ -188,8 +197,7 @@ impl DebugCfi {
 }
 
 impl<S: UnwindSection<Slice>> Cfi<S> {
-    /// Reads which entry covers which addresses. (.eh_frame_hdr, where there is one, says the same
-    /// for the starts alone.)
+    /// Reads the range of each entry. (.eh_frame_hdr would give only the starts.)
     fn read(section: S, bases: BaseAddresses) -> gimli::Result<Self> {
         let mut found = Vec::new();
         let mut cies = HashMap::<usize, _>::new();
@@ -207,7 +215,7 @@ impl<S: UnwindSection<Slice>> Cfi<S> {
                 cies.insert(number, cie.clone());
                 Ok(cie)
             })?;
-            // Code that the linker has dropped was at zero.
+            // Entries of discarded code have the start address zero.
             if fde.len() != 0 && fde.initial_address() != 0 {
                 let start = fde.initial_address();
                 let end = start.wrapping_add(fde.len());
@@ -222,7 +230,7 @@ impl<S: UnwindSection<Slice>> Cfi<S> {
         })
     }
 
-    /// First address, and the one behind the last, of the function whose entry covers an address.
+    /// The start and end address of the function whose entry covers an address.
     pub fn function_at(&self, address: u64) -> Option<(u64, u64)> {
         self.entry_at(address).map(|(start, end, _)| (start, end))
     }
@@ -235,9 +243,10 @@ impl<S: UnwindSection<Slice>> Cfi<S> {
         (address < entry.1).then_some(entry)
     }
 
-    fn row_at(&self, address: u64, context: &mut UnwindContext<usize>) -> Result<Row, Why> {
-        let (_, _, at) = self.entry_at(address).ok_or(Why::NoEntry)?;
-        self.row(address, at, context).map_err(|_| Why::BadEntry)
+    fn row_at(&self, address: u64, context: &mut UnwindContext<usize>) -> Result<Row, UnwindError> {
+        let (_, _, at) = self.entry_at(address).ok_or(UnwindError::NoEntry)?;
+        self.row(address, at, context)
+            .map_err(|_| UnwindError::BadEntry)
     }
 
     fn row(
@@ -263,29 +272,33 @@ impl<S: UnwindSection<Slice>> Cfi<S> {
                 // A vector register, or a flag.
                 continue;
             };
-            let place = match rule {
+            let location = match rule {
                 RegisterRule::Undefined => continue,
-                RegisterRule::SameValue => Place::Register(register, 0),
-                RegisterRule::Offset(offset) => Place::At(*offset),
-                RegisterRule::ValOffset(offset) => Place::OfCfa(*offset),
-                RegisterRule::Register(other) => Place::Register(number(*other)?, 0),
-                RegisterRule::Expression(found) => Place::AtExpression(expression(found)?),
-                RegisterRule::ValExpression(found) => Place::Expression(expression(found)?),
+                RegisterRule::SameValue => RegisterLocation::Register(register, 0),
+                RegisterRule::Offset(offset) => RegisterLocation::At(*offset),
+                RegisterRule::ValOffset(offset) => RegisterLocation::OfCfa(*offset),
+                RegisterRule::Register(other) => RegisterLocation::Register(number(*other)?, 0),
+                RegisterRule::Expression(found) => {
+                    RegisterLocation::AtExpression(expression(found)?)
+                }
+                RegisterRule::ValExpression(found) => {
+                    RegisterLocation::Expression(expression(found)?)
+                }
                 _ => return Err(gimli::Error::UnsupportedRegister(register.into())),
             };
-            rules.push((register, place));
+            rules.push((register, location));
         }
         rules.sort_by_key(|(register, _)| *register);
         Ok(Row {
             cfa,
             rules,
-            kept: KEPT_BY_CALLEES,
+            kept: CALLEE_SAVED,
             signal: fde.is_signal_trampoline(),
         })
     }
 }
 
-/// The number of a general register, or of the return address.
+/// The DWARF number of a general register or of the return address.
 fn number(register: Register) -> gimli::Result<u8> {
     u8::try_from(register.0)
         .ok()
@@ -293,58 +306,65 @@ fn number(register: Register) -> gimli::Result<u8> {
         .ok_or(gimli::Error::UnsupportedRegister(register.0.into()))
 }
 
-/// How to get from a frame to its caller, as .eh_frame says it for one address.
+/// The unwind rules of .eh_frame for one address.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Row {
-    /// The canonical frame address, which is the caller's stack pointer if nothing else is said.
+    /// The canonical frame address, which is the caller's stack pointer unless a rule gives another
+    /// one.
     pub cfa: Cfa,
-    /// Where the caller's registers are.
-    pub rules: Vec<(u8, Place)>,
-    /// Those that are unchanged where no rule speaks of them: the bit of their number.
+    /// The locations of the caller's registers, by DWARF number.
+    pub rules: Vec<(u8, RegisterLocation)>,
+    /// The registers that are unchanged unless a rule exists, as a bit mask by DWARF number.
     pub kept: u32,
-    /// Whether this is a signal's trampoline.
+    /// Whether this is a signal trampoline.
     pub signal: bool,
 }
 
 /// The canonical frame address.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Cfa {
-    /// A register, plus so many bytes.
+    /// A register plus an offset in bytes.
     Register(u8, i64),
-    /// What an expression comes to.
+    /// The value of an expression.
     Expression(Expression<Slice>),
 }
 
-/// Where a register of the caller is.
+/// The location of a register of the caller.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Place {
-    /// In memory, so many bytes from the CFA.
+pub enum RegisterLocation {
+    /// In memory, at this offset from the CFA in bytes.
     At(i64),
-    /// It is the CFA plus so many bytes.
+    /// The value is the CFA plus an offset in bytes.
     OfCfa(i64),
-    /// It is a register's value, plus so many bytes.
+    /// The value is that of a register plus an offset in bytes.
     Register(u8, i64),
-    /// In memory, where an expression says.
+    /// In memory, at the address that an expression gives.
     AtExpression(Expression<Slice>),
-    /// It is what an expression comes to.
+    /// The value is that of an expression.
     Expression(Expression<Slice>),
 }
 
-/// As readelf shows rows.
+/// The notation of readelf.
 impl fmt::Display for Row {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.cfa {
             Cfa::Register(register, offset) => write!(f, "cfa={}{offset:+}", name_of(*register))?,
             Cfa::Expression(expression) => write!(f, "cfa=exp {:02x?}", expression.0.slice())?,
         }
-        for (register, place) in &self.rules {
+        for (register, location) in &self.rules {
             write!(f, " {}=", name_of(*register))?;
-            match place {
-                Place::At(offset) => write!(f, "c{offset:+}")?,
-                Place::OfCfa(offset) => write!(f, "v{offset:+}")?,
-                Place::Register(other, offset) => write!(f, "{}{offset:+}", name_of(*other))?,
-                Place::AtExpression(expression) => write!(f, "exp {:02x?}", expression.0.slice())?,
-                Place::Expression(expression) => write!(f, "vexp {:02x?}", expression.0.slice())?,
+            match location {
+                RegisterLocation::At(offset) => write!(f, "c{offset:+}")?,
+                RegisterLocation::OfCfa(offset) => write!(f, "v{offset:+}")?,
+                RegisterLocation::Register(other, offset) => {
+                    write!(f, "{}{offset:+}", name_of(*other))?
+                }
+                RegisterLocation::AtExpression(expression) => {
+                    write!(f, "exp {:02x?}", expression.0.slice())?
+                }
+                RegisterLocation::Expression(expression) => {
+                    write!(f, "vexp {:02x?}", expression.0.slice())?
+                }
             }
         }
         f.write_str(if self.signal { " signal" } else { "" })
@@ -352,9 +372,9 @@ impl fmt::Display for Row {
 }
 
 impl Row {
-    /// Whether its function saves what an exception's handler is given, as only those do that go on in
-    /// another frame.
-    pub(crate) fn serves_handlers(&self) -> bool {
+    /// Whether the function saves the registers with an exception handler's arguments, as only
+    /// functions with `__builtin_eh_return` do.
+    pub(crate) fn is_eh_return(&self) -> bool {
         let saves = |number| self.rules.iter().any(|(saved, _)| *saved == number);
         saves(RAX) && saves(RDX)
     }
@@ -386,7 +406,7 @@ pub fn dwarf_number(register: iced_x86::Register) -> Option<u8> {
     u8::try_from(number).ok()
 }
 
-/// What a register of this DWARF number is called.
+/// The name of the register with this DWARF number.
 pub fn name_of(register: u8) -> &'static str {
     const NAMES: [&str; COUNT] = [
         "rax", "rdx", "rcx", "rbx", "rsi", "rdi", "rbp", "rsp", "r8", "r9", "r10", "r11", "r12",
@@ -395,41 +415,41 @@ pub fn name_of(register: u8) -> &'static str {
     NAMES.get(usize::from(register)).unwrap_or(&"?")
 }
 
-/// Takes steps by .eh_frame, and keeps the rows it has met.
+/// Takes steps by .eh_frame, and caches rows.
 #[derive(Default)]
 pub struct Unwinder {
     context: Option<Box<UnwindContext<usize>>>,
-    rows: Table<(usize, u64), Result<Rc<Row>, Why>>,
+    rows: Table<(usize, u64), Result<Rc<Row>, UnwindError>>,
 }
 
 impl Unwinder {
-    /// One that has met no row.
+    /// An unwinder with an empty cache.
     pub fn new() -> Unwinder {
         Unwinder::default()
     }
 
-    /// The row that holds at a link-time address.
+    /// The row for a link-time address.
     ///
     /// # Errors
     ///
-    /// There is none.
-    pub fn row(&mut self, file: &File, address: u64) -> Result<Rc<Row>, Why> {
+    /// There is no row; see [`UnwindError`].
+    pub fn row(&mut self, file: &File, address: u64) -> Result<Rc<Row>, UnwindError> {
         if let Some(known) = self.rows.get(&(file.number, address)) {
             return known.clone();
         }
         let context = self.context.get_or_insert_default();
         let row = file
             .cfi()
-            .map_err(|_| Why::NoTable)
+            .map_err(|_| UnwindError::NoTable)
             .and_then(|cfi| {
                 let row = cfi.row_at(address, context)?;
                 let row_at = |at| cfi.row_at(at, context).ok();
-                Ok(leaving::truth(file, cfi, address, row, row_at))
+                Ok(eh_return::correct_row(file, cfi, address, row, row_at))
             })
             .or_else(|why| match file.debug_cfi() {
-                Some(cfi) if matches!(why, Why::NoEntry | Why::NoTable) => {
+                Some(cfi) if matches!(why, UnwindError::NoEntry | UnwindError::NoTable) => {
                     let mut row = cfi.row_at(address, context).map_err(|_| why)?;
-                    if is_of_go(file) {
+                    if is_go_program(file) {
                         row.kept &= !(1 << RBP);
                     }
                     Ok(row)
@@ -441,34 +461,34 @@ impl Unwinder {
         row
     }
 
-    /// The row that holds at a run-time address.
+    /// The row for a run-time address.
     ///
     /// # Errors
     ///
-    /// There is none.
-    pub fn row_at(&mut self, process: &Process, address: u64) -> Result<Rc<Row>, Why> {
-        let mapping = process.at(address).ok_or(Why::NotMapped)?;
-        let (file, link) = mapping.link_address(address).ok_or(Why::NoFile)?;
+    /// There is no row; see [`UnwindError`].
+    pub fn row_at(&mut self, process: &Process, address: u64) -> Result<Rc<Row>, UnwindError> {
+        let mapping = process.at(address).ok_or(UnwindError::NotMapped)?;
+        let (file, link) = mapping.link_address(address).ok_or(UnwindError::NoFile)?;
         self.row(file, link)
     }
 
-    /// Takes one step. `exact` is to be true of the innermost frame, and of one that a signal
-    /// interrupted: all others are looked up at the byte before their PC, in the call.
+    /// Takes one step. `exact` must be true for the innermost frame and for frames that a signal
+    /// interrupted. For all others the lookup address is PC - 1, in the call.
     ///
     /// # Errors
     ///
-    /// See [`Why`].
+    /// See [`UnwindError`].
     pub fn step<M: Memory + ?Sized>(
         &mut self,
         process: &Process,
         registers: &Registers,
         memory: &M,
         exact: bool,
-    ) -> Result<Outcome, Why> {
+    ) -> Result<Outcome, UnwindError> {
         let pc = registers.pc();
         let at = if exact { pc } else { pc.wrapping_sub(1) };
         let row = self.row_at(process, at);
-        // A row that there is may be that of a plain function.
+        // A trampoline may have the row of an ordinary function.
         if !row.as_ref().is_ok_and(|row| row.signal) && limits::is_restorer(process, pc) {
             return interrupted(registers, memory);
         }
@@ -476,9 +496,9 @@ impl Unwinder {
     }
 }
 
-/// Whether Go has made a file. It has no .eh_frame, and its .debug_frame speaks of no register but the
-/// stack pointer, though functions save the frame pointer.
-fn is_of_go(file: &File) -> bool {
+/// Whether a file is a Go program. It has no .eh_frame, and its .debug_frame describes only the
+/// stack pointer, although functions save the frame pointer.
+fn is_go_program(file: &File) -> bool {
     file.cfi().is_err() && file.sections.iter().any(|it| it.name == ".gopclntab")
 }
 
@@ -486,13 +506,13 @@ fn is_of_go(file: &File) -> bool {
 ///
 /// # Errors
 ///
-/// See [`Why`].
+/// See [`UnwindError`].
 pub fn step_by_row<M: Memory + ?Sized>(
     row: &Row,
     registers: &Registers,
     memory: &M,
-) -> Result<Outcome, Why> {
-    let value = |number| registers.get(number).ok_or(Why::Register(number));
+) -> Result<Outcome, UnwindError> {
+    let value = |number| registers.get(number).ok_or(UnwindError::Register(number));
     let cfa = match row.cfa {
         Cfa::Register(register, offset) => value(register)?.wrapping_add_signed(offset),
         Cfa::Expression(expression) => evaluate(expression, None, registers, memory)?,
@@ -501,18 +521,20 @@ pub fn step_by_row<M: Memory + ?Sized>(
     let mut caller = *registers;
     caller.keep(row.kept);
     caller.set(RSP, cfa);
-    for (register, place) in &row.rules {
-        let found = match *place {
-            Place::At(offset) => read(memory, cfa.wrapping_add_signed(offset))?,
-            Place::OfCfa(offset) => cfa.wrapping_add_signed(offset),
-            Place::Register(other, offset) => match registers.get(other) {
+    for (register, location) in &row.rules {
+        let found = match *location {
+            RegisterLocation::At(offset) => read(memory, cfa.wrapping_add_signed(offset))?,
+            RegisterLocation::OfCfa(offset) => cfa.wrapping_add_signed(offset),
+            RegisterLocation::Register(other, offset) => match registers.get(other) {
                 Some(value) => value.wrapping_add_signed(offset),
                 None => continue,
             },
-            Place::AtExpression(expression) => {
+            RegisterLocation::AtExpression(expression) => {
                 read(memory, evaluate(expression, Some(cfa), registers, memory)?)?
             }
-            Place::Expression(expression) => evaluate(expression, Some(cfa), registers, memory)?,
+            RegisterLocation::Expression(expression) => {
+                evaluate(expression, Some(cfa), registers, memory)?
+            }
         };
         caller.set(*register, found);
     }
@@ -525,11 +547,14 @@ pub fn step_by_row<M: Memory + ?Sized>(
     }
 }
 
-/// What a signal interrupted, from the `struct ucontext` that Linux has put on the handler's stack:
-/// see <asm/ucontext.h> and <asm/sigcontext.h>.
-fn interrupted<M: Memory + ?Sized>(registers: &Registers, memory: &M) -> Result<Outcome, Why> {
+/// The registers that a signal interrupted, from the kernel's `struct ucontext` on the handler's
+/// stack: see <asm/ucontext.h> and <asm/sigcontext.h>.
+fn interrupted<M: Memory + ?Sized>(
+    registers: &Registers,
+    memory: &M,
+) -> Result<Outcome, UnwindError> {
     const CONTEXT: u64 = 40;
-    // In the order in which they are there, by DWARF number.
+    // The DWARF numbers in the order of the structure.
     const ORDER: [u8; COUNT] = [8, 9, 10, 11, 12, 13, 14, 15, 5, 4, RBP, 3, 1, 0, 2, RSP, PC];
 
     let mut found = Registers::default();
@@ -543,10 +568,10 @@ fn interrupted<M: Memory + ?Sized>(registers: &Registers, memory: &M) -> Result<
     })
 }
 
-fn read<M: Memory + ?Sized>(memory: &M, address: u64) -> Result<u64, Why> {
+fn read<M: Memory + ?Sized>(memory: &M, address: u64) -> Result<u64, UnwindError> {
     memory
         .read_word(address)
-        .map_err(|Fault| Why::Fault(address))
+        .map_err(|Fault| UnwindError::Fault(address))
 }
 
 fn evaluate<M: Memory + ?Sized>(
@@ -554,13 +579,13 @@ fn evaluate<M: Memory + ?Sized>(
     initial: Option<u64>,
     registers: &Registers,
     memory: &M,
-) -> Result<u64, Why> {
+) -> Result<u64, UnwindError> {
     let encoding = gimli::Encoding {
         address_size: 8,
         format: gimli::Format::Dwarf32,
         version: 4,
     };
-    let bad = |_| Why::Expression;
+    let bad = |_| UnwindError::Expression;
     let mut evaluation = expression.evaluation(encoding);
     evaluation.set_max_iterations(1000);
     if let Some(initial) = initial {
@@ -572,7 +597,7 @@ fn evaluate<M: Memory + ?Sized>(
             EvaluationResult::Complete => break,
             EvaluationResult::RequiresRegister { register, .. } => {
                 let number = number(register).map_err(bad)?;
-                let value = registers.get(number).ok_or(Why::Register(number))?;
+                let value = registers.get(number).ok_or(UnwindError::Register(number))?;
                 evaluation.resume_with_register(Value::Generic(value))
             }
             EvaluationResult::RequiresMemory { address, size, .. } => {
@@ -580,20 +605,20 @@ fn evaluate<M: Memory + ?Sized>(
                 let value = match size {
                     8 => word,
                     1..8 => word & ((1 << (8 * size)) - 1),
-                    _ => return Err(Why::Expression),
+                    _ => return Err(UnwindError::Expression),
                 };
                 evaluation.resume_with_memory(Value::Generic(value))
             }
-            _ => return Err(Why::Expression),
+            _ => return Err(UnwindError::Expression),
         }
         .map_err(bad)?;
     }
     match evaluation.as_result() {
         [piece] => match piece.location {
             Location::Address { address } => Ok(address),
-            _ => Err(Why::Expression),
+            _ => Err(UnwindError::Expression),
         },
-        _ => Err(Why::Expression),
+        _ => Err(UnwindError::Expression),
     }
 }
 
@@ -601,7 +626,7 @@ fn evaluate<M: Memory + ?Sized>(
 mod tests {
     use super::*;
 
-    /// Where the .eh_frame of [`TABLE`] is.
+    /// The address of [`TABLE`].
     const AT: u64 = 0x4000;
 
     /// Where rows are for: 0x1000 to 0x1020 a function, 0x1020 to 0x1030 the start, 0x1030 to
@@ -631,7 +656,7 @@ mod tests {
         0, 0, 0, 0,
     ];
 
-    /// Each word holds its address times two.
+    /// Memory in which each word holds twice its address.
     struct Doubles;
     impl Memory for Doubles {
         fn read_word(&self, address: u64) -> Result<u64, Fault> {
@@ -650,7 +675,7 @@ mod tests {
         Registers::new(values)
     }
 
-    fn row(address: u64) -> Result<Row, Why> {
+    fn row(address: u64) -> Result<Row, UnwindError> {
         let cfi = Cfi::new(TABLE, AT, 0, 0).unwrap();
         cfi.row_at(address, &mut UnwindContext::new())
     }
@@ -675,12 +700,12 @@ mod tests {
             text(0x1030),
             "cfa=rsp+8 rax=vexp [] rsp=exp [77, a0, 01] ra=exp [77, a8, 01] signal"
         );
-        assert_eq!(row(0xfff), Err(Why::NoEntry));
-        assert_eq!(row(0x1040), Err(Why::NoEntry));
+        assert_eq!(row(0xfff), Err(UnwindError::NoEntry));
+        assert_eq!(row(0x1040), Err(UnwindError::NoEntry));
     }
 
     #[test]
-    fn debug_frame_says_the_same_in_other_words() {
+    fn debug_frame_is_read_like_eh_frame() {
         const TABLE: &[u8] = &[
             // A CIE: version 1, "", code 1, data -8, return address 16; cfa=rsp+8, ra=c-8.
             16, 0, 0, 0, 0xff, 0xff, 0xff, 0xff, 1, 0, 1, 0x78, 16, 0x0c, 7, 8, 0x90, 1, 0, 0,
@@ -695,8 +720,8 @@ mod tests {
         };
         assert_eq!(text(0x1000).unwrap(), "cfa=rsp+8 ra=c-8");
         assert_eq!(text(0x101f).unwrap(), "cfa=rsp+16 ra=c-8");
-        assert_eq!(text(0x1020), Err(Why::NoEntry));
-        assert_eq!(text(0xfff), Err(Why::NoEntry));
+        assert_eq!(text(0x1020), Err(UnwindError::NoEntry));
+        assert_eq!(text(0xfff), Err(UnwindError::NoEntry));
     }
 
     #[test]
@@ -719,7 +744,7 @@ mod tests {
     }
 
     #[test]
-    fn a_signal_gives_back_what_it_interrupted() {
+    fn a_signal_trampoline_restores_the_interrupted_registers() {
         let row = row(0x1030).unwrap();
         assert!(row.signal);
         let found = caller(0x1030);
@@ -753,7 +778,7 @@ mod tests {
     }
 
     #[test]
-    fn ends_and_gaps_have_names() {
+    fn the_outermost_frame_and_errors_are_reported() {
         assert_eq!(
             step_by_row(&row(0x1020).unwrap(), &registers(), &Doubles),
             Ok(Outcome::Outermost)
@@ -761,10 +786,10 @@ mod tests {
         let mut lost = registers();
         lost.keep(!(1 << 10));
         let why = step_by_row(&row(0x1008).unwrap(), &lost, &Doubles).unwrap_err();
-        assert_eq!((why, why.name()), (Why::Register(10), "register"));
+        assert_eq!((why, why.name()), (UnwindError::Register(10), "register"));
         lost.set(RSP, 0x10);
         let why = step_by_row(&row(0x1000).unwrap(), &lost, &Doubles).unwrap_err();
-        assert_eq!(why, Why::Fault(0x10));
+        assert_eq!(why, UnwindError::Fault(0x10));
     }
 
     /// The memory of this process.
@@ -780,7 +805,7 @@ mod tests {
 
     /// The functions on this thread's stack, and how the walk ends.
     #[inline(never)]
-    fn walk() -> (Vec<String>, Result<(), Why>) {
+    fn walk() -> (Vec<String>, Result<(), UnwindError>) {
         let mut registers = Registers::default();
         let mut kept = [0u64; 8];
         // SAFETY: Registers are stored to `kept`, which is large enough; nothing else is changed.

@@ -18,24 +18,24 @@ use crate::dwarf::{
     DebugCfi, //
 };
 
-/// What a file has for debuggers and for exceptions, read once.
+/// The unwind tables of a file, read once.
 pub trait Tables {
     /// The unwind tables in .eh_frame.
     ///
     /// # Errors
     ///
-    /// What is wrong with them, or that there are none.
+    /// There are none, or they cannot be read; the text says which.
     fn cfi(&self) -> Result<&Cfi, &str>;
 
-    /// The unwind tables in .debug_frame, if there are some that can be read.
+    /// The unwind tables in .debug_frame; `None` if there are none or they cannot be read.
     fn debug_cfi(&self) -> Option<&DebugCfi>;
 
-    /// Where the function begins that holds an address, by .eh_frame or by its symbol; else the
-    /// address itself.
+    /// The start of the function at a link-time address, from .eh_frame or the symbol table; if
+    /// unknown, the address itself.
     fn function_start(&self, address: u64) -> u64;
 }
 
-/// The rows that can be made of .eh_frame.
+/// The rows that `convert` makes of a file.
 pub fn made(file: &File) -> Option<Made> {
     let convert::Converted {
         section,
@@ -48,23 +48,23 @@ pub fn made(file: &File) -> Option<Made> {
     })
 }
 
-/// What is kept of a file.
+/// The cached tables of a file.
 #[derive(Default)]
-struct Known {
+struct CachedTables {
     cfi: OnceCell<Result<Cfi, String>>,
     debug_cfi: OnceCell<Option<DebugCfi>>,
 }
 
-fn known(file: &File) -> &Known {
+fn cached_tables(file: &File) -> &CachedTables {
     file.kept
-        .get_or_init(|| Box::new(Known::default()))
+        .get_or_init(|| Box::new(CachedTables::default()))
         .downcast_ref()
-        .expect("nobody else keeps anything")
+        .expect("only this module uses the slot")
 }
 
 impl Tables for File {
     fn cfi(&self) -> Result<&Cfi, &str> {
-        let cfi = known(self).cfi.get_or_init(|| {
+        let cfi = cached_tables(self).cfi.get_or_init(|| {
             let elf = self.elf();
             let section = elf
                 .section_by_name(".eh_frame")
@@ -83,7 +83,7 @@ impl Tables for File {
     }
 
     fn debug_cfi(&self) -> Option<&DebugCfi> {
-        let cfi = known(self).debug_cfi.get_or_init(|| {
+        let cfi = cached_tables(self).debug_cfi.get_or_init(|| {
             let elf = self.elf();
             let section = elf.section_by_name(".debug_frame")?;
             DebugCfi::debug(section.data().ok()?).ok()

@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: GPL-2.0-only OR MIT
 
-//! The truth about a stack, as .eh_frame tells it, and what the instruments that judge by it share.
+//! The reference unwinder ("the truth"): stacks by .eh_frame; and code shared by the programs that
+//! compare with it.
 
 #![deny(missing_docs)]
 
 pub mod dwarf;
+mod eh_return;
 pub mod files;
-mod leaving;
 pub mod limits;

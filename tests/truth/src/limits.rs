@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0-only OR MIT
 
-//! The limits of the truth: where .eh_frame or a row is known to be wrong, each with what proves
-//! it.
+//! The known limits of the comparison: code for which .eh_frame or a row is wrong, each with its
+//! proof.
 //!
-//! A limit is found by the instructions at the address or by what both tables say there, never by
-//! a name or an address alone. So none hides more than it says.
+//! A limit is recognised from the instructions at the address or from the rules of both tables,
+//! never from a name or an address alone. So no limit hides other differences.
 
 use sframe::{
     code,
@@ -19,7 +19,7 @@ use sframe::{
 use crate::dwarf::{
     Cfa,
     Row,
-    Why, //
+    UnwindError, //
 };
 use walk::{
     process::{
@@ -33,27 +33,27 @@ use walk::{
     walker, //
 };
 
-/// What kind of difference it is.
+/// The class of a difference.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Class {
-    /// Frames are left out: what is said to be the caller is a frame further out.
+    /// Frames are skipped: the reported caller is a frame further out.
     Skip,
-    /// The caller's PC is another one, which is nowhere on the stack.
+    /// The caller's PC differs, and is that of no frame of the stack.
     Pc,
-    /// The caller's stack pointer is another one, and its PC the same.
+    /// The caller's stack pointer differs, its PC does not.
     Sp,
-    /// The caller's frame pointer is another one, and the rest the same.
+    /// Only the caller's frame pointer differs.
     Fp,
-    /// There is a caller where the truth has none.
+    /// A caller is reported where the truth has none.
     Longer,
-    /// There is no caller, it says, where the truth has one.
+    /// The end of the stack is reported where the truth has a caller.
     FalseEnd,
-    /// There is a rule, but it could not be followed.
+    /// There is a rule, but it cannot be applied.
     Stop,
 }
 
 impl Class {
-    /// A short name, for tables.
+    /// A short name, for reports.
     pub const fn name(self) -> &'static str {
         match self {
             Class::Skip => "skip",
@@ -67,37 +67,37 @@ impl Class {
     }
 }
 
-/// A difference, at the frame whose caller was looked for.
+/// A difference, at the frame whose caller differs.
 #[derive(Clone, Copy)]
 pub struct Case<'a> {
-    /// What kind it is.
+    /// Its class.
     pub class: Class,
-    /// What told where the caller is.
+    /// The source of the caller.
     pub by: FrameSource,
     /// The file of the code.
     pub file: &'a File,
-    /// The link-time address at which the frame's rule was looked up.
+    /// The frame's lookup address, as a link-time address.
     pub address: u64,
     /// The rule, if there is a row.
     pub rule: Option<Rule>,
-    /// What .eh_frame says.
-    pub truth: Result<&'a Row, Why>,
+    /// The row of .eh_frame.
+    pub truth: Result<&'a Row, UnwindError>,
 }
 
 impl Case<'_> {
-    /// The code from the address on.
+    /// The code from the lookup address on.
     pub fn code(&self) -> &[u8] {
         self.file.bytes_at(self.address)
     }
 }
 
-/// A limit that is known.
+/// A known limit.
 pub struct Limit {
     /// A short name.
     pub name: &'static str,
-    /// What is wrong, and how that is seen.
+    /// The fault, and the proof for it.
     pub what: &'static str,
-    /// Whether a difference is one of it.
+    /// Whether a difference comes from this limit.
     is: fn(&Case<'_>) -> bool,
 }
 
@@ -105,10 +105,9 @@ pub struct Limit {
 pub const LIMITS: &[Limit] = &[
     Limit {
         name: "cfa-of-saved-register",
-        what: "SFrame knows of no register but the frame pointer where it was saved: the loader's \
-               resolver keeps the stack pointer of its caller in %rbx, and what it calls saves that; \
-               where a row extra_rows tells of that place, the called function has not come there yet, \
-               or has left it",
+        what: "SFrame describes no saved register but the frame pointer: the loader's resolver keeps its \
+               caller's stack pointer in %rbx, which its callees save; an extra row refers to the \
+               saved value, but the callee has not saved %rbx yet, or has restored it",
         is: |case| {
             let of_register = |rule: Rule| match rule.cfa.base {
                 Base::Register(_) => true,
@@ -120,9 +119,9 @@ pub const LIMITS: &[Limit] = &[
     },
     Limit {
         name: "musl-longjmp",
-        what: "musl makes the directives of its assembly by a script, which does not see that \
-               longjmp takes another stack: at `jmp *56(%rdi)`, right behind `mov 48(%rdi), %rsp`, \
-               both tables still say rsp+8",
+        what: "a script generates the directives of musl's assembly, and ignores that longjmp switches \
+               the stack: at `jmp *56(%rdi)`, directly after `mov 48(%rdi), %rsp`, both tables \
+               still have rsp+8",
         is: |case| {
             let code = case.file.bytes_at(case.address.wrapping_sub(4));
             code.starts_with(&[0x48, 0x8b, 0x67, 0x30, 0xff, 0x67, 0x38])
@@ -130,9 +129,9 @@ pub const LIMITS: &[Limit] = &[
     },
     Limit {
         name: "cfa-at-ret",
-        what: "`ret` takes the return address from where rsp points to, so the CFA is rsp+8 there, \
-               and both tables say otherwise: musl's script does not see that `ret` in clone is \
-               not reached through the `pop` in front of it",
+        what: "at `ret` the return address is at rsp, so the CFA is rsp+8, but both tables have another \
+               one: musl's script ignores that `ret` in clone is not reached through the `pop` \
+               in front of it",
         is: |case| {
             let is_ret = case.file.bytes_at(case.address).starts_with(&[0xc3]);
             let wrong = |row: &Row| row.cfa != Cfa::Register(RSP, 8);
@@ -141,18 +140,18 @@ pub const LIMITS: &[Limit] = &[
     },
     Limit {
         name: "no-entry-at-ret",
-        what: "crt files and some assembly have no entry in .eh_frame; at their `ret`, the return \
-               address is where rsp points to all the same",
+        what: "crt files and some assembly have no entry in .eh_frame; at their `ret` the return address \
+               is at rsp nevertheless",
         is: |case| {
             let is_ret = case.file.bytes_at(case.address).starts_with(&[0xc3]);
-            is_ret && case.class == Class::Longer && matches!(case.truth, Err(Why::NoEntry))
+            is_ret && case.class == Class::Longer && matches!(case.truth, Err(UnwindError::NoEntry))
         },
     },
     Limit {
         name: "popped-return-address",
-        what: "a function that has popped its return address, as musl's vfork into rdx: both tables \
-               say that it is right below the stack pointer, where a child that shares the stack \
-               has overwritten it; not to go there is right",
+        what: "a function has popped its return address, as musl's vfork into rdx: both tables have it \
+               directly below the stack pointer, where a child that shares the stack has \
+               overwritten it; stopping is correct",
         is: |case| {
             let popped = Rule::amd64(Base::Sp, 0, Location::Unchanged);
             let row = Cfa::Register(RSP, 0);
@@ -163,9 +162,8 @@ pub const LIMITS: &[Limit] = &[
     },
     Limit {
         name: "as-other-register",
-        what: "GNU as up to 2.40 takes every register that the CFA is counted from for the stack \
-               pointer if it is not the frame pointer: the row has the directive's offset, but from \
-               rsp; later ones leave the function out",
+        what: "GNU as up to 2.40 encodes every CFA register but the frame pointer as the stack pointer: \
+               the row has the directive's offset, but from rsp; later versions drop the function",
         is: |case| {
             let Some(Rule { cfa, .. }) = case.rule else {
                 return false;
@@ -186,9 +184,9 @@ pub const LIMITS: &[Limit] = &[
     },
     Limit {
         name: "go-other-stack",
-        what: "Go tells debuggers where the return address is from the stack pointer on, also where a \
-               function has just taken another stack, as runtime.systemstack; its frame is where the \
-               frame pointer points to, and of who has taken a scheduler's there is no caller",
+        what: "Go's .debug_frame gives the return address relative to the stack pointer even after a \
+               function has switched to another stack, as runtime.systemstack; its frame is at the \
+               frame pointer, and a function that has switched to a scheduler's stack has no caller",
         is: |case| {
             let rule = Rule::amd64(Base::Fp, 16, Location::AtCfa(-16));
             let by_sp = |row: &Row| matches!(row.cfa, Cfa::Register(RSP, _));
@@ -204,16 +202,15 @@ pub const LIMITS: &[Limit] = &[
     },
 ];
 
-/// Whether the code at a run-time address is that by which a handler returns to the kernel, which
-/// musl has no .eh_frame for: `mov $15, %rax; syscall`, with its call still to come. What Linux has
-/// put on the stack then tells all registers, with no need for a table.
+/// Whether a run-time address is the start of a signal trampoline, `mov $15, %rax; syscall`, for
+/// which musl has no .eh_frame. The kernel's signal frame on the stack then holds all registers.
 pub fn is_restorer(process: &Process, pc: u64) -> bool {
     const CODE: [u8; 9] = [0x48, 0xc7, 0xc0, 0x0f, 0, 0, 0, 0x0f, 0x05];
     walker::code_at(process, pc) == Some(CODE)
         || walker::code_at(process, pc.wrapping_sub(7)) == Some(CODE)
 }
 
-/// The limit that a difference comes from, if it is a known one.
+/// The known limit that a difference comes from, if any.
 pub fn explain(case: &Case<'_>) -> Option<&'static Limit> {
     LIMITS.iter().find(|limit| (limit.is)(case))
 }
@@ -221,13 +218,13 @@ pub fn explain(case: &Case<'_>) -> Option<&'static Limit> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::dwarf::Place;
+    use crate::dwarf::RegisterLocation;
     use walk::process::Files;
 
     fn row(register: u8, offset: i64) -> Row {
         Row {
             cfa: Cfa::Register(register, offset),
-            rules: vec![(16, Place::At(-8))],
+            rules: vec![(16, RegisterLocation::At(-8))],
             kept: 0,
             signal: false,
         }
@@ -237,7 +234,7 @@ mod tests {
         class: Class,
         by: FrameSource,
         rule: Option<Rule>,
-        truth: Result<&Row, Why>,
+        truth: Result<&Row, UnwindError>,
     ) -> Option<&'static str> {
         let file = Files::new().open(&std::env::current_exe().unwrap());
         let case = Case {
@@ -252,9 +249,9 @@ mod tests {
     }
 
     #[test]
-    fn other_registers_taken_for_the_stack_pointer() {
+    fn other_registers_encoded_as_the_stack_pointer() {
         let rule = |base, offset| Some(Rule::amd64(base, offset, Location::AtCfa(-16)));
-        fn stop(rule: Option<Rule>, truth: Result<&Row, Why>) -> Option<&'static str> {
+        fn stop(rule: Option<Rule>, truth: Result<&Row, UnwindError>) -> Option<&'static str> {
             name(Class::Stop, FrameSource::Rows, rule, truth)
         }
         let r11 = row(11, 98328);
@@ -275,12 +272,12 @@ mod tests {
             let row = row(register, 98328);
             assert_eq!(stop(rule(Base::Sp, 98328), Ok(&row)), None);
         }
-        assert_eq!(stop(rule(Base::Sp, 98328), Err(Why::NoEntry)), None);
+        assert_eq!(stop(rule(Base::Sp, 98328), Err(UnwindError::NoEntry)), None);
         assert_eq!(stop(None, Ok(&r11)), None);
     }
 
     #[test]
-    fn a_ret_tells_where_the_cfa_is() {
+    fn the_cfa_at_a_ret() {
         let file = Files::new()
             .open(&std::env::current_exe().unwrap())
             .unwrap();
@@ -311,7 +308,7 @@ mod tests {
                 file,
                 address: text.address + at as u64,
                 rule: None,
-                truth: Err(Why::NoEntry),
+                truth: Err(UnwindError::NoEntry),
             };
             explain(&case).map(|limit| limit.name)
         };

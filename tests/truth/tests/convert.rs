@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0-only OR MIT
 
-//! What tools/convert makes of Debian's own files says what their .eh_frame says.
+//! The rows that tools/convert makes from Debian's files are equivalent to their .eh_frame.
 //!
-//! Both are asked for each row: a step by either, from registers and memory that are random, leads
-//! to the same caller. What SFrame cannot say leads nowhere.
+//! For each row a step by the table and a step by .eh_frame, from pseudo-random registers and
+//! memory, must lead to the same caller. Code whose rows were dropped has no rule in the table.
 
 use std::{
     collections::{
@@ -59,8 +59,8 @@ use truth::dwarf::{
     self,
     Cfa,
     Outcome,
+    UnwindError, //
     Unwinder,
-    Why, //
 };
 use walk::{
     process::{
@@ -80,13 +80,13 @@ use walk::{
     }, //
 };
 
-/// DWARF's number of r8.
+/// The DWARF number of r8.
 const R8: u8 = 8;
 
 /// The size of a cache line, in bytes.
 const CACHE_LINE: usize = 64;
 
-/// A stack without end, of addresses further up.
+/// Memory in which each word is a pseudo-random address further up the stack.
 struct Anything;
 
 impl Memory for Anything {
@@ -98,19 +98,19 @@ impl Memory for Anything {
 
 const STACK: u64 = 0x7f00_0000_0000;
 
-/// Each register another place of the stack.
+/// Registers that each hold another stack address.
 fn registers(pc: u64) -> Registers {
     let mut values = [0; COUNT];
     for (number, value) in (0..).zip(&mut values) {
         *value = STACK + 0x1_0000 + number * 0x1230;
     }
-    // Aligned as they would have to be.
+    // Aligned as the ABI requires.
     values[usize::from(RSP)] = STACK + (pc & 1) * 8;
     values[usize::from(PC)] = pc;
     Registers::new(values)
 }
 
-/// Where a step leads: PC, stack pointer and frame pointer of the caller, unless there is none.
+/// The caller's PC, stack pointer and frame pointer; `None` for an outermost frame.
 type Caller = Option<(u64, u64, Option<u64>)>;
 
 fn by_truth(unwinder: &mut Unwinder, file: &File, registers: &Registers) -> Result<Caller, String> {
@@ -140,9 +140,9 @@ fn by_table(table: &Table<'_>, registers: &Registers) -> Option<Caller> {
     }
 }
 
-/// Compares at each address at which either changes, and at those around it. Returns in how many of
-/// them nothing is said, in a thousand; and how large a table is by that, too, in a thousandth of
-/// .eh_frame and .eh_frame_hdr.
+/// Compares at each address at which a row of either starts, and at adjacent addresses. Returns the
+/// share of these addresses without a rule, and the table's size relative to .eh_frame and
+/// .eh_frame_hdr, both in thousandths.
 fn agree(path: &str) -> (f64, f64) {
     let mut files = Files::new();
     let file = files.open(Path::new(path)).expect(path);
@@ -153,7 +153,7 @@ fn agree(path: &str) -> (f64, f64) {
     assert!(section.is_sorted());
     assert_eq!(section.num_fdes(), converted.report.functions);
 
-    // The table that the module makes of it says the same, and what is beside it.
+    // The module's table has the same rules, and the extra rows.
     let code = Code::of(file.bytes).unwrap();
     let owned = OwnedTable::new(bytes, &converted.extra_rows, &code).unwrap();
     let table = owned.table();
@@ -164,8 +164,8 @@ fn agree(path: &str) -> (f64, f64) {
         for row in section.rows(bytes, &function) {
             let at = function.start() + u64::from(row.unwrap().start);
             addresses.extend([at.wrapping_sub(1), at]);
-            // There the truth is another one from instruction to instruction.
-            let leaves = |at: &u64| table.find(*at).and_then(place_of_cfa).is_some();
+            // There the true rule changes with each instruction.
+            let leaves = |at: &u64| table.find(*at).and_then(eh_return_slot).is_some();
             addresses.extend((at..end).take_while(leaves));
         }
         addresses.extend([end - 1, end]);
@@ -186,14 +186,14 @@ fn agree(path: &str) -> (f64, f64) {
     }
     let entry = object::File::parse(file.bytes).expect(path).entry();
     let mut unwinder = Unwinder::new();
-    let (mut said, mut unsaid) = (0u32, 0u32);
+    let (mut covered, mut uncovered) = (0u32, 0u32);
     for pc in addresses {
         let found = table.find(pc);
         if found.is_none_or(|rule| rule.cfa.plus == 0) {
             let rule = section.find(bytes, pc, Search::Thorough).unwrap();
             assert_eq!(found, rule, "{path}: {pc:#x}");
         }
-        // The CFA has to be aligned as the ABI has it, whatever was pushed.
+        // The CFA must be aligned as the ABI requires, for any number of pushed words.
         let mut same = 0;
         for slot in [0, 8] {
             let mut registers = registers(pc);
@@ -203,14 +203,14 @@ fn agree(path: &str) -> (f64, f64) {
             let row = unwinder.row(file, pc);
             let by_register = row.as_ref().map(|row| &row.cfa);
             if let (Some(saved), Ok(Cfa::Register(number, _))) =
-                (found.and_then(place_of_saved), by_register)
+                (found.and_then(save_slot), by_register)
             {
-                // It is where the called function has put it.
+                // The register has the value that the called function has saved.
                 let place = registers.sp().wrapping_add_signed(saved.into());
                 registers.set(*number, Anything.read_word(place).unwrap());
             }
-            if let (Some(cfa), Ok(by_register)) = (found.and_then(place_of_cfa), by_register) {
-                // It is as far as the register says that has it at last.
+            if let (Some(cfa), Ok(by_register)) = (found.and_then(eh_return_slot), by_register) {
+                // The registers that may hold the distance to the target frame's CFA hold it.
                 let rbp = registers.get(RBP).unwrap();
                 let cfa = Anything
                     .read_word(rbp.wrapping_add_signed(cfa.into()))
@@ -229,22 +229,24 @@ fn agree(path: &str) -> (f64, f64) {
                     same += 1;
                 }
                 (None, _) => {}
-                // What a program begins with has no entry, if it is written by hand.
+                // An entry point written in assembly has no .eh_frame entry.
                 (Some(None), Err(_)) if pc.wrapping_sub(entry) < MAX_ENTRY_POINT => same += 1,
-                // What the code tells where nothing else does is looked at below.
-                (Some(Some(_)), Err(_)) if matches!(unwinder.row(file, pc), Err(Why::NoEntry)) => {
+                // Rows from instruction analysis are checked by other tests below.
+                (Some(Some(_)), Err(_))
+                    if matches!(unwinder.row(file, pc), Err(UnwindError::NoEntry)) =>
+                {
                     same += 1;
                 }
                 (Some(found), Err(why)) => panic!("{path}: {pc:#x}: {found:?}, but {why}"),
             }
         }
         if same != 0 {
-            said += 1;
+            covered += 1;
         } else if unwinder.row(file, pc).is_ok() {
-            unsaid += 1;
+            uncovered += 1;
         }
     }
-    assert!(said > 100, "{path}: {said}");
+    assert!(covered > 100, "{path}: {covered}");
     for first_low in table.pages {
         let start = *first_low as usize - NUMBER;
         let last = table.row(*first_low, u64::from(u8::MAX)).unwrap();
@@ -252,34 +254,36 @@ fn agree(path: &str) -> (f64, f64) {
         assert_eq!(lines, (last - start) / CACHE_LINE, "{path}: {start:#x}");
     }
     let by_table = 1000.0 * owned.size() as f64 / size_of_tables(file) as f64;
-    println!("{path}: {by_table:.0} of 1000 bytes by a table");
+    println!("{path}: a table takes {by_table:.0} bytes for 1000 bytes of .eh_frame");
     (
-        1000.0 * f64::from(unsaid) / f64::from(said + unsaid),
+        1000.0 * f64::from(uncovered) / f64::from(covered + uncovered),
         by_table,
     )
 }
 
-/// Where a rule has a register that was saved by what the frame has called, from the stack pointer on.
-fn place_of_saved(rule: Rule) -> Option<i32> {
+/// The offset from the stack pointer, in bytes, of a register that a rule takes from a callee's
+/// save slot.
+fn save_slot(rule: Rule) -> Option<i32> {
     let offset = rule.cfa.offset;
     (rule.cfa.deref && rule.cfa.base == Base::Sp && offset < 0).then_some(offset)
 }
 
-/// Compares what code alone tells with what .eh_frame does, at each byte of which both tell. Returns at
-/// how many they say the same; at others one counts from the frame pointer, and the other one does not.
-fn code_agrees(path: &str) -> u64 {
+/// Compares instruction analysis with .eh_frame at each byte of code that both cover. Returns the
+/// number of bytes at which both use one CFA register; at few others one uses the frame pointer and
+/// the other the stack pointer.
+fn analysis_agrees(path: &str) -> u64 {
     let bytes = std::fs::read(path).expect(path);
     let code = Code::of(&bytes).unwrap();
     let table = |converted: Converted| {
         OwnedTable::new(&converted.section, &converted.extra_rows, &code).expect(path)
     };
     let by_table = table(convert::convert(&bytes).expect(path));
-    let by_code = table(convert::convert_code(&bytes).expect(path));
+    let by_analysis = table(convert::convert_code(&bytes).expect(path));
     let file = object::File::parse(&*bytes).expect(path);
     let text = file.section_by_name(".text").expect(path);
     let (mut same, mut others) = (0, 0);
     for pc in text.address()..text.address() + text.size() {
-        let (found, truth) = (by_code.table().find(pc), by_table.table().find(pc));
+        let (found, truth) = (by_analysis.table().find(pc), by_table.table().find(pc));
         let (Some(found), Some(truth)) = (found, truth) else {
             continue;
         };
@@ -288,7 +292,7 @@ fn code_agrees(path: &str) -> u64 {
             continue;
         }
         same += 1;
-        // Until it is used for something else, the register holds what is saved of it.
+        // While rbp is saved but not changed, either location is correct.
         let is_either = [found.fp, truth.fp].contains(&Location::Unchanged);
         let found = Rule {
             fp: if is_either { truth.fp } else { found.fp },
@@ -310,27 +314,28 @@ fn size_of_tables(file: &File) -> u64 {
         .sum()
 }
 
-/// Where the CFA of another frame is in a function that leaves for that one, from its frame pointer on.
-fn place_of_cfa(rule: Rule) -> Option<i32> {
+/// The offset from the frame pointer, in bytes, of the target frame's CFA in a function with
+/// `__builtin_eh_return`.
+fn eh_return_slot(rule: Rule) -> Option<i32> {
     let is_saved = rule.fp == Location::At(Base::Fp, 0) && rule.ra == Location::AtCfa(-8);
     (rule.cfa.deref && rule.cfa.base == Base::Fp && is_saved).then_some(rule.cfa.offset)
 }
 
 #[test]
-fn libc_is_said_all_but_a_thousandth() {
-    let (unsaid, by_table) = agree("/usr/lib/x86_64-linux-gnu/libc.so.6");
-    assert!(unsaid < 1.0);
+fn rows_for_libc_are_complete_but_for_a_thousandth() {
+    let (uncovered, by_table) = agree("/usr/lib/x86_64-linux-gnu/libc.so.6");
+    assert!(uncovered < 1.0);
     assert!(by_table <= 700.0);
 }
 
 #[test]
-fn the_loader() {
+fn rows_for_the_loader_are_true() {
     assert!(agree("/usr/lib64/ld-linux-x86-64.so.2").0 < 10.0);
 }
 
-/// The rows that a file has beside its section for registers that are saved by what is called: at which
-/// address of which function, if that has a symbol; and where they are, from the stack pointer on.
-fn saved(path: &Path) -> Vec<(Option<String>, u64, i32)> {
+/// The extra rows of a file for registers that are saved by callees: the symbol of the function,
+/// the row's address, and the register's offset from the stack pointer.
+fn saved_register_rows(path: &Path) -> Vec<(Option<String>, u64, i32)> {
     let bytes = fs::read(path).unwrap();
     let file = object::File::parse(&*bytes).unwrap();
     let functions: BTreeMap<_, _> = (file.symbols())
@@ -343,15 +348,16 @@ fn saved(path: &Path) -> Vec<(Option<String>, u64, i32)> {
         .filter_map(|row| {
             let function = functions.range(..=row.start).next_back();
             let name = function.map(|(_, name)| name.clone());
-            // Nothing but a return address is looked up in the last byte of an instruction.
+            // The row covers the call's last byte, which is the lookup address of the return
+            // address.
             assert_eq!(row.size, 1);
-            Some((name, row.start, place_of_saved(row.rule)?))
+            Some((name, row.start, save_slot(row.rule)?))
         })
         .collect()
 }
 
 #[test]
-fn the_loaders_resolver_has_called() {
+fn the_loaders_resolver_has_extra_rows() {
     let path = Path::new("/usr/lib64/ld-linux-x86-64.so.2");
     let bytes = fs::read(path).unwrap();
     let code = |at: u64| &bytes[at as usize..];
@@ -359,21 +365,21 @@ fn the_loaders_resolver_has_called() {
     let text = file.section_by_name(".text").unwrap();
     assert_eq!(Some(text.address()), text.file_range().map(|(at, _)| at));
     let mut resolvers = 0;
-    for (_, at, place) in saved(path) {
+    for (_, at, place) in saved_register_rows(path) {
         // call ...
         assert_eq!(code(at - 4)[0], 0xe8, "{at:#x}");
         let target = i32::from_le_bytes(code(at - 3)[..4].try_into().unwrap());
         let callee = code((at + 1).wrapping_add_signed(target.into()));
-        // It pushes as many registers as there are up to that place, rbx last.
+        // The callee pushes registers down to that slot, rbx last.
         let pushes = callee[..40].iter().position(|byte| *byte == 0x53);
         assert!(pushes.is_some() && place <= -16, "{at:#x}: {place}");
         resolvers += u32::from(place == -48);
     }
-    // By fxsave, xsave and xsavec.
+    // One for each of fxsave, xsave and xsavec.
     assert!(resolvers >= 3, "{resolvers}");
 }
 
-/// Frames by rbx, each of which calls one function.
+/// Functions whose CFA is relative to rbx. Each calls one function.
 const FRAMES_BY_RBX: &str = r"
 .macro begin name
 	.type \name, @function
@@ -494,7 +500,7 @@ untold:
 	caller *%rax
 ";
 
-/// Makes a library of assembly.
+/// Assembles a library.
 fn assembled(name: &str, source: &str) -> PathBuf {
     let directory = Path::new(env!("CARGO_TARGET_TMPDIR"));
     let file = directory.join(name).with_extension("S");
@@ -505,15 +511,15 @@ fn assembled(name: &str, source: &str) -> PathBuf {
         .args([&library, &file])
         .output()
         .expect("gcc");
-    let said = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "{said}");
+    let error = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{error}");
     library
 }
 
 #[test]
-fn only_what_is_sure_to_be_saved_is_said_so() {
+fn only_registers_that_are_certainly_saved_give_rows() {
     let library = assembled("saved", FRAMES_BY_RBX);
-    let found: Vec<_> = saved(&library)
+    let found: Vec<_> = saved_register_rows(&library)
         .into_iter()
         .map(|(name, _, place)| (name.unwrap(), place))
         .collect();
@@ -527,8 +533,8 @@ fn only_what_is_sure_to_be_saved_is_said_so() {
     agree(library.to_str().unwrap());
 }
 
-/// Functions that leave for another frame, as libgcc's do, and such that only look so.
-const LEAVING: &str = r#"
+/// Functions with `__builtin_eh_return`, as libgcc's, and similar functions without.
+const EH_RETURN: &str = r#"
 .macro leaves name, told=nothing, cfa=-64, handler=-56, first=nop
 	.type \name, @function
 \name:
@@ -581,9 +587,9 @@ something:
 	leaves from_elsewhere first="jz 1f"
 "#;
 
-/// The functions of a file that have rows by the CFA of the frame that they leave for: their names, where
-/// they begin, and where those rows do.
-fn leaving(path: &str) -> Vec<(String, u64, u64)> {
+/// The functions of a file with rows for `__builtin_eh_return`: their names, their start addresses,
+/// and those of these rows.
+fn eh_return_functions(path: &str) -> Vec<(String, u64, u64)> {
     let bytes = fs::read(path).unwrap();
     let file = object::File::parse(&*bytes).unwrap();
     let symbols = || file.symbols().chain(file.dynamic_symbols());
@@ -597,7 +603,7 @@ fn leaving(path: &str) -> Vec<(String, u64, u64)> {
             let mut starts = rows.map(|row| function.start() + u64::from(row.start));
             let from = starts.find(|at| {
                 let rule = section.find(bytes, *at, Search::Thorough).unwrap();
-                rule.and_then(place_of_cfa).is_some()
+                rule.and_then(eh_return_slot).is_some()
             })?;
             let mut symbols = symbols().filter(|symbol| symbol.is_definition());
             let symbol = symbols.find(|symbol| symbol.address() == function.start());
@@ -608,14 +614,17 @@ fn leaving(path: &str) -> Vec<(String, u64, u64)> {
 }
 
 #[test]
-fn who_leaves_for_another_frame_is_known() {
+fn functions_with_eh_return_are_recognised() {
     let names = |found: &[(String, u64, u64)]| -> Vec<String> {
         found.iter().map(|(name, ..)| name.clone()).collect()
     };
-    let library = assembled("leaving", LEAVING);
-    assert_eq!(names(&leaving(library.to_str().unwrap())), ["by_that"]);
+    let library = assembled("eh-return", EH_RETURN);
+    assert_eq!(
+        names(&eh_return_functions(library.to_str().unwrap())),
+        ["by_that"]
+    );
     let libgcc = "/usr/lib/x86_64-linux-gnu/libgcc_s.so.1";
-    let found = leaving(libgcc);
+    let found = eh_return_functions(libgcc);
     assert_eq!(
         names(&found),
         [
@@ -625,7 +634,7 @@ fn who_leaves_for_another_frame_is_known() {
             "_Unwind_Resume_or_Rethrow"
         ]
     );
-    // Where there are no rows, the walk sees the same in their code.
+    // Without rows, the walk recognises these functions by their code.
     let bytes = fs::read(libgcc).unwrap();
     let file = object::File::parse(&*bytes).unwrap();
     let text = file.section_by_name(".text").unwrap();
@@ -643,33 +652,33 @@ fn who_leaves_for_another_frame_is_known() {
 }
 
 #[test]
-fn libraries_of_compilers() {
+fn rows_for_compiler_libraries_are_true() {
     assert!(agree("/usr/lib/x86_64-linux-gnu/libstdc++.so.6").0 < 1.0);
     assert!(agree("/usr/lib/x86_64-linux-gnu/libgcc_s.so.1").0 < 10.0);
 }
 
 #[test]
-fn programs() {
+fn rows_for_programs_are_true() {
     assert!(agree("/usr/bin/perl").0 < 1.0);
     assert!(agree("/usr/bin/python3").0 < 1.0);
 }
 
 #[test]
-fn assembly_by_hand() {
-    // Some of it has CFAs that no row can say, but for those beside the section.
+fn rows_for_assembly_are_true() {
+    // Some CFAs need extra rows.
     assert!(agree("/usr/lib/x86_64-linux-gnu/libcrypto.so.3").0 < 1.0);
 }
 
 #[test]
-fn code_alone_tells_nothing_else() {
-    assert!(code_agrees("/usr/bin/perl") > 100_000);
-    assert!(code_agrees("/usr/bin/python3") > 100_000);
-    assert!(code_agrees("/usr/lib/x86_64-linux-gnu/libgmp.so.10") > 100_000);
+fn instruction_analysis_agrees_with_eh_frame() {
+    assert!(analysis_agrees("/usr/bin/perl") > 100_000);
+    assert!(analysis_agrees("/usr/bin/python3") > 100_000);
+    assert!(analysis_agrees("/usr/lib/x86_64-linux-gnu/libgmp.so.10") > 100_000);
 }
 
-/// Of V8's built-in functions nothing tells but their code.
+/// V8's builtins have no unwind information.
 #[test]
-fn functions_without_entries_are_said() {
+fn functions_without_entries_have_rows() {
     let path = "/usr/lib/x86_64-linux-gnu/libnode.so.115";
     let mut files = Files::new();
     let file = files.open(Path::new(path)).expect(path);
@@ -681,9 +690,14 @@ fn functions_without_entries_are_said() {
     let text = text.expect(path);
     let addresses: Vec<_> = (text.address..text.address + text.size)
         .step_by(61)
-        .map(|pc| (pc, matches!(unwinder.row(file, pc), Err(Why::NoEntry))))
+        .map(|pc| {
+            (
+                pc,
+                matches!(unwinder.row(file, pc), Err(UnwindError::NoEntry)),
+            )
+        })
         .collect();
-    // Elsewhere it is what fills up between functions.
+    // The other gaps are padding between functions.
     let longest = addresses
         .chunk_by(|(_, before), (_, untold)| before == untold)
         .filter(|chunk| chunk[0].1)
@@ -693,8 +707,8 @@ fn functions_without_entries_are_said() {
         .iter()
         .map(|(pc, _)| *pc)
         .filter(|pc| file.bytes_at(*pc)[0] != 0xcc);
-    let (said, unsaid): (Vec<u64>, Vec<u64>) =
+    let (covered, uncovered): (Vec<u64>, Vec<u64>) =
         code.partition(|pc| owned.table().find(*pc).is_some());
-    println!("{path}: {} said, {} not", said.len(), unsaid.len());
-    assert!(said.len() > 20_000 && unsaid.len() * 20 < said.len());
+    println!("{path}: {} covered, {} not", covered.len(), uncovered.len());
+    assert!(covered.len() > 20_000 && uncovered.len() * 20 < covered.len());
 }

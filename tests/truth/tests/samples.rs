@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-only OR MIT
 
-//! The recorder and its judge, on a program of its own and on this very machine's kernel. Without
-//! perf_event_open, or without root, there is nothing to be seen.
+//! Runs the recorder and `samples` on a small program and on this machine's kernel. Skipped without
+//! perf_event_open or root.
 
 use std::{
     fs,
@@ -17,8 +17,8 @@ use std::{
 
 use serde_json::Value;
 
-/// Recursion with work of its own, a leaf, which has no frame pointer whatever the flags, a variable
-/// array, and a call that comes back out of libc, which has no rows.
+/// Recursion, a leaf, which has no frame pointer with any flags, a variable-length array, and a
+/// callback from libc, which has no rows.
 const PROGRAM: &str = r"
 #include <stdlib.h>
 #define N __attribute__((noinline))
@@ -90,21 +90,21 @@ fn figures(name: &str, flags: &[&str], options: &[&str]) -> Option<Value> {
         .arg(path("recording"))
         .arg("--")
         .arg(path("program")));
-    let said = String::from_utf8_lossy(&recorded.stderr).into_owned();
+    let error = String::from_utf8_lossy(&recorded.stderr).into_owned();
     if recorded.status.code() == Some(125) {
         assert!(
-            said.contains("perf_event_open") || said.contains("ring buffer"),
-            "{said}"
+            error.contains("perf_event_open") || error.contains("ring buffer"),
+            "{error}"
         );
-        println!("skipped: {said}");
+        println!("skipped: {error}");
         return None;
     }
-    assert!(recorded.status.success(), "{said}");
+    assert!(recorded.status.success(), "{error}");
     let judged = run(Command::new(env!("CARGO_BIN_EXE_samples"))
         .arg("--json")
         .arg(path("json"))
         .arg(path("recording")));
-    // 1: what this kernel reports need not be true.
+    // Exit status 1: this kernel's stacks may be false.
     assert!(
         matches!(judged.status.code(), Some(0 | 1)),
         "{}",
@@ -132,7 +132,7 @@ fn a_program_with_rows_is_walked_to_main() {
     let judged = figures["judged"].as_u64().unwrap();
     assert!(judged >= 290, "{figures:#}");
     assert_eq!(figures["samples"], figures["judged"], "{figures:#}");
-    // What the truth is known to is known to the end, and the module's walk agrees with it.
+    // The truth is known to the end of the stack, and the module's walk agrees.
     let outermost = figures["truth_ends"]["outermost"].as_u64().unwrap();
     assert!(outermost + 3 >= judged, "{figures:#}");
     assert!(
@@ -144,7 +144,7 @@ fn a_program_with_rows_is_walked_to_main() {
         number(&figures, "dwarf_8_kib", "complete") > 99.0,
         "{figures:#}"
     );
-    // There are none to go by.
+    // There are no frame pointers.
     assert!(
         number(&figures, "frame_pointers", "to_main") < 5.0,
         "{figures:#}"
@@ -167,7 +167,7 @@ fn a_program_with_frame_pointers_is_walked_by_them() {
 }
 
 #[test]
-fn a_copy_that_is_too_short_ends_the_truth() {
+fn a_short_stack_copy_ends_the_truth() {
     let Some(figures) = figures("short", &["-fomit-frame-pointer"], &["-s", "128"]) else {
         return;
     };

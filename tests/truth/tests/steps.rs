@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-only OR MIT
 
-//! The stepper on programs of its own, on this very machine: nothing differs where nothing is
-//! wrong, and one wrong byte of a row is found.
+//! Runs `steps` on small programs on this machine: correct rows give no differences, and one wrong
+//! byte of a row is found.
 
 use std::{
     fs,
@@ -55,7 +55,7 @@ int main(void)
 }
 ";
 
-/// Builds PROGRAM with rows; without `-static` its start alone would be 100,000 steps.
+/// Builds PROGRAM with rows; without `-static` the loader would take 100,000 steps.
 fn build(name: &str) -> PathBuf {
     let directory = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
     fs::create_dir_all(&directory).unwrap();
@@ -73,12 +73,12 @@ fn build(name: &str) -> PathBuf {
         .args([Path::new("-o"), &program, &source])
         .output()
         .expect("gcc");
-    let said = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "{said}");
+    let error = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{error}");
     program
 }
 
-/// What the stepper says of all of a program, and its exit status.
+/// The report of `steps` for a whole program, as JSON and text, and its exit status.
 fn steps(program: &Path) -> (Value, String, i32) {
     let json = program.with_extension("json");
     let output = Command::new(env!("CARGO_BIN_EXE_steps"))
@@ -100,12 +100,12 @@ fn steps(program: &Path) -> (Value, String, i32) {
 }
 
 #[test]
-fn nothing_differs_where_nothing_is_wrong() {
+fn correct_rows_give_no_differences() {
     let (found, text, status) = steps(&build("right"));
     assert_eq!(status, 0, "{text}");
     let number = |name: &str| found[name].as_u64().unwrap();
     assert_eq!(number("unexplained"), 0, "{text}");
-    // To the end of the program, and not only of its start.
+    // The steps cover the whole program.
     assert!(number("steps") > 20_000, "{text}");
     assert!(number("covered") > 2_000, "{text}");
     assert!(
@@ -113,7 +113,7 @@ fn nothing_differs_where_nothing_is_wrong() {
         "{text}"
     );
     assert!(text.contains("0 unexplained differences"), "{text}");
-    // Frames of the handler's own stack are followed to what was interrupted.
+    // Stacks on the handler's alternate stack continue to the interrupted frame.
     assert!(number("signals") > 100, "{found:#}");
 }
 
@@ -135,7 +135,7 @@ fn a_wrong_row_is_found() {
             .map(Result::unwrap)
             .find(|function| function.covers(tree.address()))
             .unwrap();
-        // The first row: where it starts, one byte of information, and the CFA's offset.
+        // The first row: its start, its info byte, and the CFA's offset.
         let at = function.rows_at() + function.row_start().width() + 1;
         (
             section.file_range().unwrap().0 as usize + at as usize,

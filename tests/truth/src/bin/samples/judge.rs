@@ -15,8 +15,8 @@ use sframe::{
 };
 use truth::{
     dwarf::{
+        UnwindError, //
         Unwinder,
-        Why, //
     },
     limits::{
         self,
@@ -44,7 +44,7 @@ use walk::{
 };
 
 use crate::{
-    code,
+    function_code,
     recording::{
         Context,
         Event,
@@ -477,7 +477,7 @@ impl Judge {
             sp: registers.sp(),
             fp: registers.get(RBP).unwrap_or(0),
         };
-        let first = code::function(process, registers.pc())
+        let first = function_code::function(process, registers.pc())
             .and_then(|function| function.caller(&innermost, &copy));
         let prologues = by_frame_pointers(process, registers, first, &copy);
         let (fp, prologues) = (
@@ -520,11 +520,11 @@ impl Judge {
             return false;
         };
         let caller = match truth.end {
-            End::Unknown(Why::NoEntry) => (self.found.get(truth.frames.len()))
+            End::Unknown(UnwindError::NoEntry) => (self.found.get(truth.frames.len()))
                 .filter(|caller| caller.source == FrameSource::Rows)
                 .map(|caller| caller.frame)
                 .filter(|caller| caller.pc == pc),
-            End::Unknown(Why::NoFile) if truth.frames.len() == 1 => {
+            End::Unknown(UnwindError::NoFile) if truth.frames.len() == 1 => {
                 without_code(registers, pc, copy)
             }
             _ => None,
@@ -741,7 +741,7 @@ mod tests {
                 registers.set(number, value);
             }
             let truth = stack::truth(&mut judge.unwinder, &process, &registers, &copy);
-            assert_eq!(truth.end, End::Unknown(Why::NoFile));
+            assert_eq!(truth.end, End::Unknown(UnwindError::NoFile));
             judge.is_told_by_code(&process, &registers, &truth, beyond, &copy)
         };
         // By the frame pointer, and on top.
@@ -786,7 +786,7 @@ mod tests {
             };
             compare(&[1, 2, 3, 4], &truth, 127, is_behind_call)
         };
-        let gap = End::Unknown(Why::NoEntry);
+        let gap = End::Unknown(UnwindError::NoEntry);
         assert_eq!(beyond(End::Copy, false, |_| false), Verdict::BeyondCopy);
         assert_eq!(beyond(gap, true, |_| true), Verdict::BeyondGap);
         assert_eq!(beyond(gap, true, |pc| pc == 3), Verdict::Longer(2));

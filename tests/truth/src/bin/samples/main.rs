@@ -8,7 +8,7 @@
 //! only if the goals hold: 99.9 % identical as far as .sframe covers, and no sample with a false
 //! frame. It is 2 if a recording cannot be read.
 
-mod code;
+mod function_code;
 mod judge;
 mod recording;
 mod report;

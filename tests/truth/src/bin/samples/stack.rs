@@ -15,8 +15,8 @@ use truth::{
     dwarf::{
         self,
         Outcome,
+        UnwindError, //
         Unwinder,
-        Why, //
     },
     files::Tables, //
 };
@@ -36,7 +36,7 @@ use walk::{
     }, //
 };
 
-use crate::code;
+use crate::function_code;
 
 /// What is needed from further behind the copy than this, in bytes, is not of this stack.
 const FAR: u64 = 1 << 24;
@@ -138,7 +138,7 @@ pub(crate) enum End {
     /// is no copy of it.
     NotCopied,
     /// The truth is not known.
-    Unknown(Why),
+    Unknown(UnwindError),
 }
 
 impl End {
@@ -162,7 +162,7 @@ pub(crate) struct Stack {
 /// A sample's memory: the copy, with what the innermost function has popped.
 pub(crate) fn memory<'a>(process: &Process, registers: &Registers, stack: &'a [u8]) -> Copy<'a> {
     let mut copy = Copy::new(registers.sp(), stack);
-    if let Some(function) = code::function(process, registers.pc()) {
+    if let Some(function) = function_code::function(process, registers.pc()) {
         copy.popped = function.popped(registers);
     }
     copy
@@ -190,7 +190,7 @@ pub(crate) fn truth(
         first.at = before.into_iter().find(has_row).unwrap_or(before[0]);
     } else if registers.get(RAX) != Some(0) && unwinder.row_at(process, pc).is_err() {
         // That gap goes on to the end of what its caller does with the result.
-        let called = code::system_call_before(process, pc).map(|at| at.wrapping_sub(1));
+        let called = function_code::system_call_before(process, pc).map(|at| at.wrapping_sub(1));
         if let Some(at) = called.filter(|at| unwinder.row_at(process, *at).is_ok()) {
             first.at = at;
         }
@@ -238,7 +238,7 @@ fn walked(
             frames.len() == 1 && in_system_call && walker::is_behind_trampoline(process, frame.pc);
         let step = if in_its_call || walker::is_trampoline(process, frame.pc) {
             behind_signal(&registers, copy)
-        } else if let Some(depth) = code::depth_in_init(process, frame.at) {
+        } else if let Some(depth) = function_code::depth_in_init(process, frame.at) {
             called(&registers, depth, copy)
         } else {
             let row = unwinder.row_at(process, frame.at);
@@ -254,8 +254,8 @@ fn walked(
                 // No true frame is where no code is: the tables are wrong here.
                 match process.at(at) {
                     Some(mapping) if mapping.executable => {}
-                    Some(_) => break End::Unknown(Why::NoFile),
-                    None => break End::Unknown(Why::NotMapped),
+                    Some(_) => break End::Unknown(UnwindError::NoFile),
+                    None => break End::Unknown(UnwindError::NotMapped),
                 }
                 registers = caller;
                 frames.push(Frame { pc, at });
@@ -264,17 +264,19 @@ fn walked(
                 }
             }
             Ok(Outcome::Outermost) => break End::Outermost,
-            Err(Why::NoEntry | Why::NoTable) if is_start(process, frame.at) => {
+            Err(UnwindError::NoEntry | UnwindError::NoTable) if is_start(process, frame.at) => {
                 break End::Outermost;
             }
             // It has just begun, on a stack that nothing has called on.
-            Err(Why::NoEntry) if frames.len() == 1 && is_new_thread(process, &registers) => {
+            Err(UnwindError::NoEntry)
+                if frames.len() == 1 && is_new_thread(process, &registers) =>
+            {
                 break End::Outermost;
             }
-            Err(Why::NoEntry) if !exact && begins_function(process, frame.pc) => {
+            Err(UnwindError::NoEntry) if !exact && begins_function(process, frame.pc) => {
                 break End::Outermost;
             }
-            Err(Why::Fault(address)) => {
+            Err(UnwindError::Fault(address)) => {
                 let beyond = address
                     .wrapping_sub(copy.sp)
                     .wrapping_sub(copy.stack.len() as u64);
@@ -303,14 +305,14 @@ fn begins_function(process: &Process, pc: u64) -> bool {
 /// What a signal has interrupted, from the registers at its trampoline: the stack pointer points to
 /// a `struct ucontext` there, which has the registers at offset 40 (arch/x86's asm/ucontext.h,
 /// asm/sigcontext.h).
-fn behind_signal(at: &Registers, copy: &Copy<'_>) -> Result<Outcome, Why> {
+fn behind_signal(at: &Registers, copy: &Copy<'_>) -> Result<Outcome, UnwindError> {
     // r8 to r15, rdi, rsi, rbp, rbx, rdx, rax, rcx, rsp, rip, by their DWARF numbers.
     const SAVED: [u8; COUNT] = [8, 9, 10, 11, 12, 13, 14, 15, 5, 4, 6, 3, 1, 0, 2, RSP, PC];
     let mut registers = *at;
     for (number, offset) in SAVED.into_iter().zip((40..).step_by(8)) {
         let address = at.sp().wrapping_add(offset);
         let word = copy.read_word(address);
-        registers.set(number, word.map_err(|Fault| Why::Fault(address))?);
+        registers.set(number, word.map_err(|Fault| UnwindError::Fault(address))?);
     }
     Ok(Outcome::Caller {
         registers,
@@ -320,11 +322,11 @@ fn behind_signal(at: &Registers, copy: &Copy<'_>) -> Result<Outcome, Why> {
 
 /// The caller whose return address is `depth` bytes above the stack pointer, no other register being
 /// changed.
-fn called(at: &Registers, depth: i64, copy: &Copy<'_>) -> Result<Outcome, Why> {
+fn called(at: &Registers, depth: i64, copy: &Copy<'_>) -> Result<Outcome, UnwindError> {
     let address = at.sp().wrapping_add_signed(depth);
     let pc = copy.read_word(address);
     let mut registers = *at;
-    registers.set(PC, pc.map_err(|Fault| Why::Fault(address))?);
+    registers.set(PC, pc.map_err(|Fault| UnwindError::Fault(address))?);
     registers.set(RSP, address.wrapping_add(8));
     Ok(Outcome::Caller {
         registers,
@@ -466,7 +468,7 @@ pub(crate) mod tests {
         // As the table of glibc has them: at 160 and 168 bytes.
         assert_eq!((registers.sp(), registers.pc()), (0x114, 0x115));
         let outcome = behind_signal(&at, &Copy::new(0x1000, &words[..168]));
-        assert_eq!(outcome, Err(Why::Fault(0x10a8)));
+        assert_eq!(outcome, Err(UnwindError::Fault(0x10a8)));
     }
 
     /// A process that has mapped what this assembles to, and where that begins.

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only OR MIT
 
-//! What calls have left on the stack, as they were seen: the truth where no table tells any.
+//! Records the calls that are executed: the reference for code without unwind information.
 
 use std::collections::HashMap;
 
@@ -17,36 +17,36 @@ use walk::registers::{
 
 use crate::ptrace::Id;
 
-/// The most bytes of a call, and of any instruction.
+/// The maximum length of a call, and of any instruction, in bytes.
 const LONGEST_CALL: u64 = code::LONGEST as u64;
 const LONGEST: u64 = 15;
-/// By how many bytes an instruction moves the stack pointer at most, unless to another stack, or to a
-/// signal's handler.
+/// The maximum change of the stack pointer by one instruction, in bytes; more is a switch to
+/// another stack or to a signal handler.
 const FARTHEST: u64 = 4096;
 
 /// A call that has not returned.
 #[derive(Clone, Copy, Debug)]
 struct Call {
-    /// Where the return address is, and what it is.
+    /// The return address and its run-time address on the stack.
     slot: u64,
     return_address: u64,
     /// The caller's frame pointer.
     fp: Option<u64>,
 }
 
-/// The calls that each thread has been seen to make.
+/// The calls of each thread that have not returned.
 #[derive(Debug, Default)]
 pub(crate) struct Calls {
     threads: HashMap<Id, (Registers, Vec<Call>)>,
 }
 
 impl Calls {
-    /// Forgets all: what comes next does not follow what was.
+    /// Discards all calls, because instructions were executed unseen.
     pub(crate) fn forget(&mut self) {
         self.threads.clear();
     }
 
-    /// Notes what an instruction has done, of which these are the registers behind it.
+    /// Records the effect of an instruction; `now` are the registers after it.
     pub(crate) fn note<M: Memory + ?Sized>(&mut self, thread: Id, now: &Registers, memory: &M) {
         let Some((before, calls)) = self.threads.get_mut(&thread) else {
             self.threads.insert(thread, (*now, Vec::new()));

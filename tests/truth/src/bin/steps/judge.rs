@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only OR MIT
 
-//! Compares, at one instruction, the stack as the kernel module would have it with the truth.
+//! Compares, at one instruction, the stack as the kernel module walks it with the truth.
 
 use std::{
     collections::BTreeMap,
@@ -19,8 +19,8 @@ use sframe::{
 use truth::{
     dwarf::{
         Outcome,
+        UnwindError, //
         Unwinder,
-        Why, //
     },
     files::{
         self,
@@ -49,69 +49,68 @@ use walk::{
 
 use crate::calls::Calls;
 
-/// How many lines of the disassembly are shown before and behind the instruction.
+/// The number of lines of disassembly that are shown before and after the instruction.
 const LINES: usize = 8;
 
-/// Differences of one kind: of one class, in one function, and of one limit or of none.
+/// Differences of one kind: of one class, in one function, and from one limit or none.
 pub(crate) struct Kind {
-    /// What kind of difference it is.
+    /// The class of the differences.
     pub(crate) class: Class,
-    /// Where the frame is whose caller is wrong.
+    /// The function of the frame whose caller is wrong.
     pub(crate) place: String,
-    /// At how many steps it was met.
+    /// The number of steps with such a difference.
     pub(crate) steps: u64,
     /// The limit it comes from.
     pub(crate) limit: Option<&'static Limit>,
-    /// The first of them, for people.
+    /// The first difference, as text.
     pub(crate) example: String,
 }
 
-/// What tells kinds from each other: the class, the file's number, where the function begins, and
-/// the limit.
+/// The identity of a kind: the class, the file's number, the function's start, and the limit.
 type Key = (Class, usize, u64, Option<&'static str>);
 
-/// What the steps of one program came to.
+/// The results for one program.
 #[derive(Default)]
 pub(crate) struct Count {
     /// Instructions.
     pub(crate) steps: u64,
-    /// Stacks that are the same to the very end.
+    /// Stacks that are equal up to the outermost frame.
     pub(crate) complete: u64,
-    /// Stacks that begin in code that has rows.
+    /// Stacks whose innermost frame is in code with rows.
     pub(crate) covered: u64,
-    /// Frames that are the same, but for the innermost.
+    /// Frames that are equal, without the innermost.
     pub(crate) frames: u64,
-    /// The same by what told where they are.
+    /// Equal frames by the source of the frame.
     pub(crate) by: BTreeMap<&'static str, u64>,
-    /// Frames that are the same as by calls that were seen, where there is no entry in .eh_frame.
+    /// Frames that are equal to recorded calls, where .eh_frame has no entry.
     pub(crate) called: u64,
-    /// Frames that a signal interrupted, and that are the same.
+    /// Frames that a signal interrupted, and that are equal.
     pub(crate) signals: u64,
-    /// Why the stacks ended.
+    /// How many walks ended for each stop reason.
     pub(crate) ends: BTreeMap<&'static str, u64>,
-    /// Why the truth was not known where the module went on, by reason and place.
+    /// Places at which the truth is unknown and the module's walk continues, by reason.
     pub(crate) gaps: BTreeMap<(&'static str, String), u64>,
-    /// Where files with rows have none, by function.
+    /// Functions without rows in files with rows.
     pub(crate) without_rows: BTreeMap<String, u64>,
-    /// Steps with a difference that is explained.
+    /// Steps with an explained difference.
     pub(crate) explained: u64,
-    /// Steps with a difference that is not.
+    /// Steps with an unexplained difference.
     pub(crate) unexplained: u64,
     /// All kinds of differences.
     pub(crate) kinds: BTreeMap<Key, Kind>,
 }
 
-/// Where the step is, for reports.
+/// The position of a step, for reports.
 pub(crate) struct Context<'a> {
     /// The program with its arguments.
     pub(crate) program: &'a str,
-    /// Which step of it, counted from 1.
+    /// The number of the step, from 1.
     pub(crate) step: u64,
     /// The thread's id.
     pub(crate) thread: i32,
 }
 
-/// Judges steps, and keeps what it has read of files.
+/// Compares stacks, and caches what it has read of files.
 #[derive(Default)]
 pub(crate) struct Judge {
     unwinder: Unwinder,
@@ -124,12 +123,12 @@ pub(crate) struct Judge {
 /// The first difference of two stacks.
 struct Difference {
     class: Class,
-    /// The frame whose caller is different, counted from the innermost, which is 0.
+    /// The number of the frame whose caller differs; the innermost is 0.
     callee: usize,
 }
 
 impl Judge {
-    /// One for which files without rows have those that can be made of their .eh_frame.
+    /// A judge for which files without rows are converted.
     pub(crate) fn with_converted() -> Judge {
         Judge {
             walker: Walker::with(files::made),
@@ -137,12 +136,12 @@ impl Judge {
         }
     }
 
-    /// Between two windows more has happened than was seen.
+    /// Instructions were executed unseen since the last window.
     pub(crate) fn begin_window(&mut self) {
         self.calls.forget();
     }
 
-    /// Judges the stack of a thread that stands still.
+    /// Compares the stack of a stopped thread.
     pub(crate) fn step<M: Memory + ?Sized>(
         &mut self,
         process: &Process,
@@ -196,7 +195,7 @@ impl Judge {
                 Err(why) => {
                     let innermost = callee == 0;
                     let called = (self.calls).caller(context.thread, &at, innermost, call, memory);
-                    let Some((caller, which)) = called.filter(|_| why.is_untold()) else {
+                    let Some((caller, which)) = called.filter(|_| why.has_no_unwind_info()) else {
                         let gap = (why.name(), process.describe(pair[0].at));
                         *count.gaps.entry(gap).or_default() += 1;
                         // What is beyond cannot be judged, unless it is nothing that was called.
@@ -270,15 +269,15 @@ impl Judge {
         }
     }
 
-    /// One step by the truth. If that leads to where no code is, or down from a frame that has
-    /// called, it was none.
+    /// One step by the truth. A step to an address that is not code, or down the stack from a
+    /// caller, is an error.
     fn true_step<M: Memory + ?Sized>(
         &mut self,
         process: &Process,
         registers: &Registers,
         memory: &M,
         exact: bool,
-    ) -> Result<Outcome, Why> {
+    ) -> Result<Outcome, UnwindError> {
         let outcome = self.unwinder.step(process, registers, memory, exact)?;
         let Outcome::Caller {
             registers: caller,
@@ -288,11 +287,11 @@ impl Judge {
             return Ok(outcome);
         };
         if !exact && caller.sp() <= registers.sp() {
-            return Err(Why::NotRising);
+            return Err(UnwindError::NotRising);
         }
         match process.at(caller.pc()) {
             Some(mapping) if mapping.executable => Ok(outcome),
-            _ => Err(Why::NotCode),
+            _ => Err(UnwindError::NotCode),
         }
     }
 
@@ -370,7 +369,7 @@ impl Judge {
         }
     }
 
-    /// All that one may want to know of a difference.
+    /// The details of a difference, as text.
     fn example(
         &mut self,
         process: &Process,
@@ -433,7 +432,7 @@ impl Judge {
     }
 }
 
-/// The instructions around a run-time address, as objdump has them.
+/// The instructions around a run-time address, from objdump.
 fn disassembly(process: &Process, at: u64) -> Option<String> {
     let (file, link) = process.at(at)?.link_address(at)?;
     let start = file.function_start(link);
@@ -453,7 +452,7 @@ fn disassembly(process: &Process, at: u64) -> Option<String> {
             Some((u64::from_str_radix(address, 16).ok()?, line))
         })
         .collect();
-    // The one that holds the byte.
+    // The instruction that contains the byte.
     let here = lines.partition_point(|(address, _)| *address <= link);
     let here = here.checked_sub(1)?;
     let mut text = String::new();

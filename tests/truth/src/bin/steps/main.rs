@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only OR MIT
 
-//! Steps a program, one instruction at a time, and tells whether its stack is right at each.
+//! Steps a program, one instruction at a time, and checks its stack at each.
 //!
 //! See Documentation/accuracy.rst.
 
@@ -46,7 +46,7 @@ use crate::{
 };
 
 /// Steps programs and compares, at each instruction, the stack by .sframe, as the kernel module
-/// would take it, with that by .eh_frame.
+/// walks it, with the stack by .eh_frame
 #[derive(Parser)]
 #[command(name = "steps")]
 struct Options {
@@ -58,32 +58,32 @@ struct Options {
     #[arg(long, value_name = "N", default_value_t = 4_000)]
     window: u64,
 
-    /// How long the program may run between two windows, in microseconds; 0 to step all of it
+    /// Time for which the program runs between two windows, in microseconds; 0 steps all of it
     #[arg(long, value_name = "MICROSECONDS", default_value_t = 3_000)]
     pause: u64,
 
-    /// What the lengths of the pauses are drawn by
+    /// Seed of the random lengths of the pauses
     #[arg(long, value_name = "N", default_value_t = 1)]
     seed: u64,
 
-    /// How long to step each program at most
+    /// Time limit for each program
     #[arg(long, value_name = "SECONDS", default_value_t = 600)]
     seconds: u64,
 
-    /// Give rows to files that have none, as `sframectl convert` makes them of .eh_frame
+    /// Convert files without rows, as `sframectl convert` does
     #[arg(long)]
     convert: bool,
 
-    /// Write all that was found to a file, too
+    /// Write the report as JSON to a file
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
 
-    /// Step the programs of a table as tests/truth/programs/build makes it, in its directory: in
-    /// each line a name, a command that ends soon, and one that does not, parted by tabs
+    /// Step the programs of a table made by tests/truth/programs/build, in the table's directory:
+    /// each line has a name, a short command, and an endless command, separated by tabs
     #[arg(long, value_name = "FILE")]
     table: Option<PathBuf>,
 
-    /// Of the table, only programs of these names
+    /// Step only the programs of these names from the table
     #[arg(long, value_name = "NAME", requires = "table")]
     only: Vec<String>,
 
@@ -104,7 +104,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// Judges all programs: how many differences are not explained.
+/// Compares all programs. Returns the number of unexplained differences.
 fn judge_all(options: &Options) -> Result<u64, String> {
     let programs = programs(options)?;
     ptrace::never_wait_long().map_err(|error| error.to_string())?;
@@ -161,7 +161,7 @@ fn judge_all(options: &Options) -> Result<u64, String> {
     Ok(unexplained)
 }
 
-/// A program to be stepped.
+/// A program to step.
 struct Program {
     name: String,
     words: Vec<CString>,
@@ -217,7 +217,7 @@ struct Run<'a> {
 }
 
 impl Run<'_> {
-    /// Steps one program. If it ends too early it is started again.
+    /// Steps one program, which is restarted if it ends too early.
     fn program(&mut self, program: &Program) -> io::Result<Count> {
         let Program { name, words } = program;
         let deadline = Instant::now() + Duration::from_secs(self.options.seconds);
@@ -244,7 +244,7 @@ impl Run<'_> {
             if self.options.pause == 0 {
                 break;
             }
-            // A program that is over so soon gets shorter pauses.
+            // Short programs get shorter pauses.
             if count.steps < before + self.options.window {
                 pause /= 2;
             }
@@ -276,7 +276,7 @@ impl Run<'_> {
     }
 }
 
-/// Numbers that look random (SplitMix64).
+/// Pseudo-random numbers (SplitMix64).
 struct Random(u64);
 
 impl Random {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only OR MIT
 
-//! The system calls by which a program is stepped. All that is unsafe of it is here.
+//! The system calls for tracing. All unsafe code of `steps` is here.
 
 use std::{
     ffi::CString,
@@ -24,12 +24,12 @@ use walk::registers::{
 /// The id of a thread, or of a process.
 pub(crate) type Id = libc::pid_t;
 
-/// What has become of a thread.
+/// A thread's change of state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Status {
-    /// It is no more, with this exit status or minus the signal that ended it.
+    /// Exited, with this status, or minus the signal that killed it.
     Ended(i32),
-    /// It stands still for a signal, or for an event of ptrace.
+    /// Stopped by a signal or a ptrace event.
     Stopped {
         /// The signal.
         signal: c_int,
@@ -38,9 +38,8 @@ pub(crate) enum Status {
     },
 }
 
-/// Starts a program under control. It stands still at its first instruction, as an event "exec"
-/// tells. Addresses are not randomised, so that they are the same each time; its input is empty and
-/// its output is thrown away.
+/// Starts a traced program, stopped at its first instruction by the exec event. Addresses are not
+/// randomised, so that runs are reproducible. Its input is empty, its output discarded.
 pub(crate) fn start(program: &[CString], null: &OwnedFd) -> io::Result<Id> {
     let mut arguments: Vec<_> = program.iter().map(|word| word.as_ptr()).collect();
     arguments.push(ptr::null());
@@ -133,28 +132,28 @@ pub(crate) fn wait(thread: Option<Id>, block: bool) -> io::Result<Option<(Id, St
     Ok(Some((found, status)))
 }
 
-/// Lets a thread that stands still take one instruction, after a signal if that is not 0.
+/// Steps a stopped thread by one instruction, with a signal to deliver if it is not 0.
 pub(crate) fn step(thread: Id, signal: c_int) -> io::Result<()> {
     request(libc::PTRACE_SINGLESTEP, thread, signal as usize)
 }
 
-/// Lets a thread that stands still run, after a signal if that is not 0.
+/// Resumes a stopped thread, with a signal to deliver if it is not 0.
 pub(crate) fn run(thread: Id, signal: c_int) -> io::Result<()> {
     request(libc::PTRACE_CONT, thread, signal as usize)
 }
 
-/// Asks a thread that runs to stand still, which it tells by an event.
+/// Asks a running thread to stop; it reports an event.
 pub(crate) fn interrupt(thread: Id) -> io::Result<()> {
     request(libc::PTRACE_INTERRUPT, thread, 0)
 }
 
-/// Ends a process.
+/// Kills a process.
 pub(crate) fn kill(process: Id) {
     // SAFETY: It takes no memory. If the process is gone there is nothing to do.
     unsafe { libc::kill(process, libc::SIGKILL) };
 }
 
-/// What an event is about: the new thread's id, after a clone.
+/// The message of an event: after a clone, the new thread's id.
 pub(crate) fn message(thread: Id) -> io::Result<Id> {
     let mut message: libc::c_ulong = 0;
     // SAFETY: `message` is there to be written to.
@@ -170,7 +169,7 @@ pub(crate) fn message(thread: Id) -> io::Result<Id> {
     Ok(message as Id)
 }
 
-/// The registers of a thread that stands still, and the number of the system call it is in, if any.
+/// The registers of a stopped thread, and the number of its system call, if any.
 pub(crate) fn registers(thread: Id) -> io::Result<(Registers, u64)> {
     // SAFETY: The structure consists of numbers, for which all zeros are a value.
     let mut found: libc::user_regs_struct = unsafe { mem::zeroed() };
@@ -192,7 +191,8 @@ pub(crate) fn registers(thread: Id) -> io::Result<(Registers, u64)> {
     Ok((Registers::new(values), found.orig_rax))
 }
 
-/// Reads memory of another process: how many bytes there were. The rest of `bytes` is as before.
+/// Reads memory of another process into `bytes`. Returns the number of bytes read; the rest of
+/// `bytes` is unchanged.
 pub(crate) fn read(process: Id, address: u64, bytes: &mut [u8]) -> usize {
     let local = libc::iovec {
         iov_base: bytes.as_mut_ptr().cast(),

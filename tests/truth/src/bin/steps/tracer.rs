@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0-only OR MIT
 
-//! A program under control: all its threads, what is mapped in it, and its memory.
+//! A traced program: its threads, mappings, and memory.
 //!
-//! While one thread is stepped the others stand still, and each has its turn. A thread in a system
-//! call is waited for only if no other can go on. Processes that are forked are left alone.
+//! One thread is stepped at a time, in turn; the others are stopped. A thread in a system call is
+//! waited for only if no other thread can be stepped. Forked processes are not traced.
 
 use std::{
     cell::RefCell,
@@ -36,7 +36,7 @@ use crate::ptrace::{
     Status, //
 };
 
-/// How many steps a thread takes before it is the next one's turn.
+/// The number of steps of a thread before the next thread's turn.
 const TURN: u32 = 100;
 /// How often it is asked whether a system call is over, before another thread goes on.
 const PATIENCE: u32 = 100;
@@ -46,15 +46,15 @@ const PATIENCE: u32 = 100;
 const SECONDS: u32 = 2;
 
 const SYSCALL: [u8; 2] = [0x0f, 0x05];
-/// The numbers of the system calls after which something else may be mapped: mmap, mprotect,
-/// munmap, brk, mremap, shmat, execve, shmdt, remap_file_pages, execveat, pkey_mprotect.
+/// The numbers of the system calls that change mappings: mmap, mprotect, munmap, brk, mremap,
+/// shmat, execve, shmdt, remap_file_pages, execveat, pkey_mprotect.
 const MAPPING_CALLS: [u64; 11] = [9, 10, 11, 12, 25, 30, 59, 67, 216, 322, 329];
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
-    /// It stands still, and has yet to get this signal, if it is not 0.
+    /// Stopped, with this signal pending, if not 0.
     Ready(i32),
-    /// It runs, or is in a system call.
+    /// Running, or in a system call.
     Running,
 }
 
@@ -65,30 +65,30 @@ struct Thread {
     registers: Registers,
 }
 
-/// A program that runs under control.
+/// A traced program.
 pub(crate) struct Tracer {
     process_id: Id,
     threads: Vec<Thread>,
-    /// What is mapped, if `stale` is not set.
+    /// The mappings; outdated if `stale` is set.
     process: Process,
     stale: bool,
     turn: usize,
     left_of_turn: u32,
     deadline: Instant,
-    /// Its exit status, or minus the signal that ended it.
+    /// The exit status, or minus the signal that killed the program.
     ended: Option<i32>,
 }
 
-/// What one step came to.
+/// The result of a step.
 pub(crate) enum Stepped {
-    /// An instruction was taken, or a signal delivered.
+    /// An instruction was executed, or a signal delivered.
     Step {
         /// The thread.
         thread: Id,
         /// Its registers after it.
         registers: Registers,
     },
-    /// The program has ended, or is stuck until the time is up.
+    /// The program has ended, or is stuck until the time limit.
     Over,
 }
 
@@ -136,7 +136,7 @@ impl Tracer {
         self.ended
     }
 
-    /// What is mapped now.
+    /// The present mappings.
     pub(crate) fn process(&mut self, files: &mut Files) -> io::Result<&Process> {
         if self.stale {
             self.process = Process::read(self.process_id as u32, files)?;
@@ -145,7 +145,7 @@ impl Tracer {
         Ok(&self.process)
     }
 
-    /// As [`Tracer::process`], but sure to know the stack that `sp` points into: stacks grow.
+    /// As [`Tracer::process`], but includes the stack that `sp` points into: stacks grow.
     pub(crate) fn process_with(&mut self, sp: u64, files: &mut Files) -> io::Result<&Process> {
         if self.process.at(sp).is_none() {
             self.stale = true;
@@ -158,7 +158,7 @@ impl Tracer {
         Snapshot::new(self.process_id, sp)
     }
 
-    /// Lets all threads run for some time. What the program gets of signals it gets.
+    /// Runs all threads for some time. Signals are delivered.
     pub(crate) fn run(&mut self, time: Duration) -> io::Result<()> {
         let until = (Instant::now() + time).min(self.deadline);
         self.stale = true;
@@ -185,11 +185,11 @@ impl Tracer {
         self.stop()
     }
 
-    /// Makes all threads stand still.
+    /// Stops all threads.
     fn stop(&mut self) -> io::Result<()> {
         for thread in &self.threads {
             if thread.state == State::Running {
-                // It may be gone by now, which shows when it is waited for.
+                // The thread may have exited; waiting for it reports that.
                 let _ = ptrace::interrupt(thread.id);
             }
         }
@@ -209,7 +209,7 @@ impl Tracer {
         Ok(())
     }
 
-    /// Whether all threads but the first one stand still, and that one never will.
+    /// Whether all threads but the first are stopped, and the first has exited.
     fn first_has_ended(&self) -> bool {
         let others = self.threads.iter().filter(|it| it.id != self.process_id);
         let all_still = others.clone().all(|it| it.state != State::Running);
@@ -223,7 +223,7 @@ impl Tracer {
             )
     }
 
-    /// Takes one instruction of the thread whose turn it is.
+    /// Steps the thread whose turn it is.
     pub(crate) fn step(&mut self, files: &mut Files) -> io::Result<Stepped> {
         loop {
             if self.ended.is_some() || Instant::now() > self.deadline {
@@ -281,7 +281,7 @@ impl Tracer {
         }
     }
 
-    /// Notes what has become of a thread, and tells if that was a step.
+    /// Records a thread's change of state. Returns the step if it was one.
     fn after(&mut self, id: Id, status: Status) -> io::Result<Option<Stepped>> {
         self.take(id, status)?;
         let stepped = Status::Stopped {
@@ -292,7 +292,7 @@ impl Tracer {
             return Ok(None);
         };
         let (registers, call) = ptrace::registers(id)?;
-        // Of what is no system call the number is -1.
+        // Outside of a system call the number is -1.
         if MAPPING_CALLS.contains(&call) {
             self.stale = true;
         }
@@ -303,7 +303,7 @@ impl Tracer {
         }))
     }
 
-    /// The thread whose turn it is, or the next one that can go on.
+    /// The thread whose turn it is, or the next one that can be stepped.
     fn next_ready(&mut self) -> Option<usize> {
         let count = self.threads.len();
         self.left_of_turn = self.left_of_turn.saturating_sub(1);
@@ -331,7 +331,7 @@ impl Tracer {
         }
     }
 
-    /// Notes what has become of a thread.
+    /// Records a thread's change of state.
     fn take(&mut self, id: Id, status: Status) -> io::Result<()> {
         let (signal, event) = match status {
             Status::Ended(code) => {
@@ -357,7 +357,7 @@ impl Tracer {
             0
         };
         let thread = &mut self.threads[index];
-        // A signal that has not been delivered yet is not to be lost.
+        // Keeps a pending signal.
         if let (State::Ready(waiting), 0) = (thread.state, passed_on) {
             thread.state = State::Ready(waiting);
         } else {
@@ -400,7 +400,7 @@ impl Tracer {
         ptrace::run(id, signal).or_else(|error| self.gone(error))
     }
 
-    /// That a thread is gone shows when it is waited for.
+    /// Ignores the error for a thread that has exited: waiting for it reports that.
     fn gone(&self, error: io::Error) -> io::Result<()> {
         match error.raw_os_error() {
             Some(libc::ESRCH | libc::ECHILD) => Ok(()),
@@ -420,16 +420,16 @@ impl Drop for Tracer {
     }
 }
 
-/// How much is read at once, around the stack pointer: a red zone of 128 bytes below it, and what
-/// most stacks need.
+/// The range that is read at once around the stack pointer: the red zone of 128 bytes below it, and
+/// the size of most stacks.
 const NEAR: usize = 2048;
 const BELOW: u64 = 128;
 const PAGE: usize = 4096;
 
-/// A page that was read: its address, how much there was, and that.
+/// A page that was read: its address, the number of readable bytes, and its bytes.
 type Page = (u64, usize, Box<[u8; PAGE]>);
 
-/// The memory of a program that stands still. What was read once is not read again.
+/// The memory of a stopped program, cached.
 pub(crate) struct Snapshot {
     process: Id,
     first: u64,

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only OR MIT
 
-//! What the crate simple-frame-rs says.
+//! Reads sections with the crate simple-frame-rs.
 
 use fallible_iterator::FallibleIterator;
 use sframe::{
@@ -24,22 +24,22 @@ use simple_frame_rs::{
 };
 
 use crate::{
-    image::Part,
-    said::{
+    answers::{
         base,
-        Said,
-        SaidFunction, //
+        AnsweredFunction,
+        Answers, //
     },
+    image::Part,
 };
 
-/// All that it says of a section. Of unsorted ones it is not asked for addresses: it would go
-/// through all functions for each.
-pub(crate) fn said(part: &Part, section: &Section) -> Said {
+/// All answers for a section. In unsorted sections addresses are not looked up: the crate would read all
+/// functions for each address.
+pub(crate) fn answers(part: &Part, section: &Section) -> Answers {
     let parsed =
         SFrameSection::from(&part.bytes, part.address).expect("simple-frame-rs: a section");
-    let mut said = Said {
+    let mut answers = Answers {
         found: section.is_sorted().then(Vec::new),
-        ..Said::default()
+        ..Answers::default()
     };
     let functions: Vec<SFrameFDE> = match &parsed {
         SFrameSection::V1(v1) => v1.iter_fde().map(|fde| Ok(SFrameFDE::V1(fde))).collect(),
@@ -94,7 +94,7 @@ pub(crate) fn said(part: &Part, section: &Section) -> Said {
             _ => unreachable!("a function of another version than its section"),
         }
         .expect("simple-frame-rs: rows");
-        said.functions.push(SaidFunction {
+        answers.functions.push(AnsweredFunction {
             start,
             size: size.into(),
             masked,
@@ -104,7 +104,7 @@ pub(crate) fn said(part: &Part, section: &Section) -> Said {
                 .map(|row| (start_of(row), rule(&parsed, section, fde, row, signal)))
                 .collect(),
         });
-        if let Some(found) = &mut said.found {
+        if let Some(found) = &mut answers.found {
             for pc in start..start + u64::from(size) {
                 let function = parsed.find_fde(pc).expect("simple-frame-rs: a function");
                 let rule = function.and_then(|function| {
@@ -120,7 +120,7 @@ pub(crate) fn said(part: &Part, section: &Section) -> Said {
             }
         }
     }
-    said
+    answers
 }
 
 fn start_of(row: &SFrameFRE) -> u64 {
@@ -185,7 +185,7 @@ fn rule(
             ..Rule::OUTERMOST
         };
     };
-    // What it says of a saved register is a word, which means more than an offset on s390x.
+    // The crate returns the word for a saved register. On s390x the word is not always an offset.
     let saved = |word: Option<i32>, default: Location| match word {
         None => default,
         Some(0) if abi == Abi::S390x => Location::Unchanged,

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: GPL-2.0-only OR MIT
 
-//! Where .eh_frame is wrong in functions that go on in another frame, by `__builtin_eh_return`, as those
-//! of libgcc that throw.
+//! Corrects .eh_frame for functions that return to another frame by `__builtin_eh_return`, such as
+//! those of libgcc that throw.
 //!
-//! They overwrite their own saved registers, return address included, with those of the frame in which they
-//! go on; how far that one's stack pointer is from their own CFA goes from register to register, and in
-//! the end into rcx, of which .eh_frame knows. Here it is followed back from there, instruction by
-//! instruction, to the call that has returned it.
+//! Such a function overwrites its own saved registers, the return address included, with those of
+//! the target frame. The distance from its own CFA to the target's moves between registers, and
+//! ends in rcx, which .eh_frame describes. This module follows it back from there, instruction by
+//! instruction, to the call that returned it.
 
 use gimli::{
     EndianSlice,
@@ -36,45 +36,45 @@ use crate::dwarf::{
     dwarf_number,
     Cfa,
     Cfi,
-    Place,
+    RegisterLocation,
     Row, //
 };
 
-/// A function that leaves all registers as they are: `endbr64; ret`.
-const NOTHING: &[u8] = b"\xf3\x0f\x1e\xfa\xc3";
+/// A function that changes no register: `endbr64; ret`.
+const EMPTY_FUNCTION: &[u8] = b"\xf3\x0f\x1e\xfa\xc3";
 
-/// The most code that is looked through, in bytes.
-const FARTHEST: u64 = 0x100;
+/// The maximum distance that is searched, in bytes.
+const MAX_DISTANCE: u64 = 0x100;
 
-/// What is true at a link-time address for which .eh_frame has `row`.
-pub(crate) fn truth(
+/// The correct row at a link-time address for which .eh_frame has `row`.
+pub(crate) fn correct_row(
     file: &File,
     cfi: &Cfi,
     address: u64,
     row: Row,
     row_at: impl FnMut(u64) -> Option<Row>,
 ) -> Row {
-    let is_nothing = |at| file.bytes_at(at).starts_with(NOTHING);
-    if is_nothing(address) || is_nothing(address.wrapping_sub(4)) {
+    let is_empty_function = |at| file.bytes_at(at).starts_with(EMPTY_FUNCTION);
+    if is_empty_function(address) || is_empty_function(address.wrapping_sub(4)) {
         return Row {
             kept: (1 << PC) - 1,
             ..row
         };
     }
-    if row.cfa != Cfa::Register(RBP, 16) || !row.serves_handlers() {
+    if row.cfa != Cfa::Register(RBP, 16) || !row.is_eh_return() {
         return row;
     }
     let Some(cfa) = cfa_at(file, cfi, address, row_at) else {
         return row;
     };
-    // What is saved is where it was, and the return address below the other CFA.
-    let saved = |place: &Place| match place {
-        Place::At(offset) => Place::AtExpression(from_rbp(16 + offset)),
+    // The saved registers stay in location; the return address is below the target frame's CFA.
+    let saved = |location: &RegisterLocation| match location {
+        RegisterLocation::At(offset) => RegisterLocation::AtExpression(from_rbp(16 + offset)),
         other => other.clone(),
     };
-    let rules = row.rules.iter().map(|(number, place)| match *number {
-        PC => (PC, Place::At(-8)),
-        number => (number, saved(place)),
+    let rules = row.rules.iter().map(|(number, location)| match *number {
+        PC => (PC, RegisterLocation::At(-8)),
+        number => (number, saved(location)),
     });
     Row {
         cfa,
@@ -83,7 +83,7 @@ pub(crate) fn truth(
     }
 }
 
-/// The other frame's CFA.
+/// The target frame's CFA.
 fn cfa_at(
     file: &File,
     cfi: &Cfi,
@@ -91,7 +91,7 @@ fn cfa_at(
     mut row_at: impl FnMut(u64) -> Option<Row>,
 ) -> Option<Cfa> {
     let (start, end) = cfi.function_at(address)?;
-    let known = (address + 1..end.min(address + FARTHEST))
+    let known = (address + 1..end.min(address + MAX_DISTANCE))
         .find(|at| row_at(*at).is_some_and(|row| row.cfa == Cfa::Register(RCX, 8)))?;
     let bytes = file.bytes_at(start).get(..(known - start) as usize)?;
     let all = Decoder::with_ip(64, bytes, start, DecoderOptions::NONE);
@@ -102,7 +102,7 @@ fn cfa_at(
     for instruction in instructions.iter().rev() {
         let is_mov = instruction.mnemonic() == Mnemonic::Mov;
         if instruction.is_call_near() || instruction.is_call_near_indirect() {
-            if !(file.bytes_at(instruction.near_branch_target())).starts_with(NOTHING) {
+            if !(file.bytes_at(instruction.near_branch_target())).starts_with(EMPTY_FUNCTION) {
                 return None;
             }
         } else if points && is_sum(instruction, register) {

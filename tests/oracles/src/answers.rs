@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only OR MIT
 
-//! What oracles that are programs have printed.
+//! Parses the output of the oracles that are programs.
 
 use sframe::{
     abi::Abi,
@@ -13,28 +13,29 @@ use sframe::{
     section::Section, //
 };
 
-/// What an oracle says of a section.
+/// An oracle's answers for a section.
 #[derive(Debug, Default)]
-pub(crate) struct Said {
+pub(crate) struct Answers {
     /// The functions, in the section's order.
-    pub(crate) functions: Vec<SaidFunction>,
-    /// What a search for each address finds, if the oracle searches by itself: first and last
-    /// address, rising.
+    pub(crate) functions: Vec<AnsweredFunction>,
+    /// The results of the oracle's own search, if it has one: ranges of addresses (first and last), in
+    /// ascending order, with the rule found there.
     pub(crate) found: Option<Vec<(u64, u64, Option<Rule>)>>,
 }
 
+/// A function as an oracle reads it.
 #[derive(Debug)]
-pub(crate) struct SaidFunction {
+pub(crate) struct AnsweredFunction {
     pub(crate) start: u64,
     pub(crate) size: u64,
     pub(crate) masked: bool,
     pub(crate) signal: bool,
-    /// Where each row starts, in bytes from the start of the function, and what it says.
+    /// Each row's start, in bytes from the start of the function, and its rule.
     pub(crate) rows: Vec<(u64, Rule)>,
 }
 
-impl Said {
-    /// The rule that a search for `pc` finds.
+impl Answers {
+    /// The rule that the oracle's search finds for `pc`.
     pub(crate) fn find(&self, pc: u64) -> Option<Rule> {
         let found = self.found.as_ref()?;
         let index = found.partition_point(|(first, ..)| *first <= pc);
@@ -43,7 +44,7 @@ impl Said {
     }
 }
 
-impl SaidFunction {
+impl AnsweredFunction {
     /// The rule at `offset` bytes from the start of the function, or of a block of it.
     pub(crate) fn rule(&self, offset: u64) -> Option<Rule> {
         let index = self.rows.partition_point(|(start, _)| *start <= offset);
@@ -54,22 +55,22 @@ impl SaidFunction {
 fn hexadecimal(text: &str) -> u64 {
     let text = text.trim_end_matches([',', ' ']);
     u64::from_str_radix(text.trim_start_matches("0x"), 16)
-        .unwrap_or_else(|_| panic!("`{text}` is no hexadecimal number"))
+        .unwrap_or_else(|_| panic!("`{text}` is not a hexadecimal number"))
 }
 
 fn decimal<N: std::str::FromStr>(text: &str) -> N {
     text.parse()
-        .unwrap_or_else(|_| panic!("`{text}` is no number"))
+        .unwrap_or_else(|_| panic!("`{text}` is not a number"))
 }
 
-/// What `readelf --sframe` and `objdump --sframe` print.
-pub(crate) fn binutils(text: &str, section: &Section) -> Said {
-    let mut said = Said::default();
+/// Parses the output of `readelf --sframe` and `objdump --sframe`.
+pub(crate) fn binutils(text: &str, section: &Section) -> Answers {
+    let mut answers = Answers::default();
     for line in text.lines() {
         if let Some((_, rest)) = line.split_once(": pc = ") {
             let (start, rest) = rest.split_once(", size = ").expect("a size");
             let (size, rest) = rest.split_once(" bytes").expect("bytes");
-            said.functions.push(SaidFunction {
+            answers.functions.push(AnsweredFunction {
                 start: hexadecimal(start),
                 size: decimal(size),
                 masked: false,
@@ -84,7 +85,7 @@ pub(crate) fn binutils(text: &str, section: &Section) -> Said {
             });
             continue;
         }
-        let Some(function) = said.functions.last_mut() else {
+        let Some(function) = answers.functions.last_mut() else {
             continue;
         };
         let line = line.trim();
@@ -98,12 +99,12 @@ pub(crate) fn binutils(text: &str, section: &Section) -> Said {
             }
         }
     }
-    said
+    answers
 }
 
-/// What `libsframe`, beside this program, prints.
-pub(crate) fn libsframe(text: &str, section: &Section) -> Said {
-    let mut said = Said::default();
+/// Parses the output of tests/oracles/libsframe.c.
+pub(crate) fn libsframe(text: &str, section: &Section) -> Answers {
+    let mut answers = Answers::default();
     let mut found = Vec::new();
     for line in text.lines() {
         let mut words = line.splitn(3, ' ');
@@ -112,7 +113,7 @@ pub(crate) fn libsframe(text: &str, section: &Section) -> Said {
             "function" => {
                 let start = hexadecimal(word());
                 let (size, rest) = word().split_once(' ').expect("flags");
-                said.functions.push(SaidFunction {
+                answers.functions.push(AnsweredFunction {
                     start,
                     size: decimal(size),
                     masked: rest.contains("repeats"),
@@ -121,13 +122,13 @@ pub(crate) fn libsframe(text: &str, section: &Section) -> Said {
                 });
             }
             "row" => {
-                let function = said.functions.last_mut().expect("a function");
+                let function = answers.functions.last_mut().expect("a function");
                 let (start, mut text) = (decimal(word()), Text(word()));
                 let rule = text.rule(section, function.signal);
                 function.rows.push((start, rule));
             }
             "pc" => {
-                let signal = said.functions.last().expect("a function").signal;
+                let signal = answers.functions.last().expect("a function").signal;
                 let first = hexadecimal(word());
                 let (last, rule) = word().split_once(' ').expect("a rule");
                 let rule = (rule != "none").then(|| Text(rule).rule(section, signal));
@@ -138,19 +139,19 @@ pub(crate) fn libsframe(text: &str, section: &Section) -> Said {
     }
     if section.is_sorted() {
         found.sort_by_key(|(first, ..)| *first);
-        said.found = Some(found);
+        answers.found = Some(found);
     }
-    said
+    answers
 }
 
-/// What `llvm-readobj --sframe` prints.
-pub(crate) fn llvm(text: &str) -> Said {
-    let mut said = Said::default();
+/// Parses the output of `llvm-readobj --sframe`.
+pub(crate) fn llvm(text: &str) -> Answers {
+    let mut answers = Answers::default();
     let mut in_row = false;
     for line in text.lines().map(str::trim) {
         if line.starts_with("FuncDescEntry") {
             in_row = false;
-            said.functions.push(SaidFunction {
+            answers.functions.push(AnsweredFunction {
                 start: 0,
                 size: 0,
                 masked: false,
@@ -159,7 +160,7 @@ pub(crate) fn llvm(text: &str) -> Said {
             });
             continue;
         }
-        let Some(function) = said.functions.last_mut() else {
+        let Some(function) = answers.functions.last_mut() else {
             continue;
         };
         if line.starts_with("Frame Row Entry") {
@@ -194,14 +195,14 @@ pub(crate) fn llvm(text: &str) -> Said {
             _ => {}
         }
     }
-    said
+    answers
 }
 
-/// Text that is still to be read.
+/// The rest of a text that is being parsed.
 struct Text<'a>(&'a str);
 
 impl Text<'_> {
-    /// A rule as binutils writes it: CFA, frame pointer and return address, not always apart.
+    /// Parses a rule in binutils' notation: CFA, frame pointer and return address, not always separated.
     fn rule(&mut self, section: &Section, signal: bool) -> Rule {
         let whole = self.0;
         self.0 = self.0.trim_start();
@@ -238,7 +239,7 @@ impl Text<'_> {
         rule.ra = self
             .location(abi, fixed)
             .unwrap_or_else(|| panic!("`{whole}`"));
-        // Version 2.40 prints `u` where the header has fixed it.
+        // Version 2.40 prints `u` for the header's fixed offset.
         if rule.ra == Location::Unchanged {
             rule.ra = fixed;
         }
@@ -262,7 +263,7 @@ impl Text<'_> {
         if self.eat("u") {
             return Some(Location::Unchanged);
         }
-        // A single zero in place of a pair is printed as `U`.
+        // A zero word in place of a pair is printed as `U`.
         if !self.0.starts_with("fp") && self.eat("f") || self.eat("U") {
             return Some(fixed);
         }
@@ -317,7 +318,7 @@ pub(crate) fn base(abi: Abi, register: u8) -> Base {
 mod tests {
     use super::*;
 
-    /// A section of AMD64 without functions: what an oracle prints is judged by its header alone.
+    /// A section for AMD64 without functions: the parsers use only its header.
     const EMPTY: &[u8] = &[
         0xe2, 0xde, 3, 5, 3, 0, 0xf8, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0,
     ];
@@ -331,7 +332,7 @@ mod tests {
     }
 
     #[test]
-    fn rules_are_read_as_binutils_writes_them() {
+    fn rules_of_binutils_are_parsed() {
         let rule = |text| Text(text).rule(&section(), false);
         assert_eq!(
             rule("  sp+8      u         f   "),
@@ -356,7 +357,7 @@ mod tests {
     }
 
     #[test]
-    fn functions_are_read_as_binutils_writes_them() {
+    fn functions_of_binutils_are_parsed() {
         let text = "
     func idx [0]: pc = 0x1030, size = 32 bytes
     STARTPC[m]      CFA       FP        RA
@@ -367,9 +368,9 @@ mod tests {
     STARTPC         CFA       FP        RA
     0000000000002001  sp+8      u         f
 ";
-        let said = binutils(text, &section());
-        let [plt, signal] = &said.functions[..] else {
-            panic!("{said:?}");
+        let answers = binutils(text, &section());
+        let [plt, signal] = &answers.functions[..] else {
+            panic!("{answers:?}");
         };
         assert_eq!(
             (plt.start, plt.size, plt.masked, plt.signal),
@@ -386,19 +387,19 @@ mod tests {
     }
 
     #[test]
-    fn what_libsframe_does_not_find_is_none() {
+    fn failed_searches_of_libsframe_are_none() {
         let text =
             "function 0x10 4 repeats\nrow 0 sp+8 u f\npc 0x10 0x10 none\npc 0x11 0x13 sp+8 u f";
-        let said = libsframe(text, &section());
-        assert!(said.functions[0].masked);
-        assert_eq!(said.find(0xf), None);
-        assert_eq!(said.find(0x10), None);
-        assert_eq!(said.find(0x13), Some(sp(8, Location::Unchanged)));
-        assert_eq!(said.find(0x14), None);
+        let answers = libsframe(text, &section());
+        assert!(answers.functions[0].masked);
+        assert_eq!(answers.find(0xf), None);
+        assert_eq!(answers.find(0x10), None);
+        assert_eq!(answers.find(0x13), Some(sp(8, Location::Unchanged)));
+        assert_eq!(answers.find(0x14), None);
     }
 
     #[test]
-    fn rows_are_read_as_llvm_writes_them() {
+    fn rows_of_llvm_are_parsed() {
         let text = "
     FuncDescEntry [0] {
       PC {
@@ -416,8 +417,8 @@ mod tests {
           RA Offset: -8
           FP Offset: -16
 ";
-        let said = llvm(text);
-        let function = &said.functions[0];
+        let answers = llvm(text);
+        let function = &answers.functions[0];
         assert_eq!((function.start, function.size), (0x10, 0x3b));
         assert_eq!(
             function.rows,

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-only OR MIT
 
-//! What the innermost function's instructions tell: which registers it has just popped, and, as an
-//! unwinder by frame pointers would do it that knows prologues and epilogues, who its caller is.
+//! Analyses the innermost function's instructions: the registers that it has just popped; and its
+//! caller, as a frame-pointer unwinder finds it that recognises prologues and epilogues.
 
 use iced_x86::{
     Code,
@@ -33,15 +33,15 @@ use walk::{
     registers::Registers, //
 };
 
-/// How far a function is decoded, in bytes.
+/// The maximum number of bytes that are decoded of a function.
 const MAX_DECODED: usize = 1 << 16;
 
-/// How many instructions there may be up to the end of an epilogue.
+/// The maximum number of instructions of an epilogue.
 const MAX_EPILOGUE: usize = 32;
 
-/// A function of which the PC is known to lie in it, at link-time addresses.
+/// The function that contains the PC. Addresses are link-time addresses.
 pub(crate) struct Function {
-    /// What .eh_frame, or the symbol table, says of it; only its end if that is not known.
+    /// Its range from .eh_frame or the symbol table; only its end if the start is unknown.
     start: Option<u64>,
     pc: u64,
     end: u64,
@@ -49,11 +49,11 @@ pub(crate) struct Function {
     bytes: &'static [u8],
 }
 
-/// How far behind a system call what is done with its result goes on, in bytes.
+/// The maximum distance from a system call to the PC, in bytes.
 const MAX_RESULT: u64 = 16;
 
-/// The run-time address of the system call right behind which the PC is, so that nothing in between has
-/// touched the stack or gone elsewhere.
+/// The run-time address of the system call that precedes the PC, if no instruction in between
+/// changes the stack or branches.
 pub(crate) fn system_call_before(process: &Process, pc: u64) -> Option<u64> {
     let (file, link) = process.at(pc)?.link_address(pc)?;
     let mut factory = InstructionInfoFactory::new();
@@ -82,8 +82,8 @@ pub(crate) fn system_call_before(process: &Process, pc: u64) -> Option<u64> {
     })
 }
 
-/// By how many bytes the stack pointer is below the return address in what is called first and last,
-/// `_init` and `_fini`: the start and the end of a section of which no table tells.
+/// The distance in bytes from the stack pointer to the return address in `_init` and `_fini`, whose
+/// sections no table covers.
 pub(crate) fn depth_in_init(process: &Process, pc: u64) -> Option<i64> {
     let (file, link) = process.at(pc)?.link_address(pc)?;
     let section = file.section(link)?;
@@ -102,7 +102,7 @@ pub(crate) fn depth_in_init(process: &Process, pc: u64) -> Option<i64> {
     )
 }
 
-/// The function at a run-time address. `None`: there is no file.
+/// The function at a run-time address; `None` if no file is mapped there.
 pub(crate) fn function(process: &Process, pc: u64) -> Option<Function> {
     let (file, link) = process.at(pc)?.link_address(pc)?;
     let range = file
@@ -113,7 +113,7 @@ pub(crate) fn function(process: &Process, pc: u64) -> Option<Function> {
             let (_, offset) = file.function_at(link)?;
             Some((link - offset, u64::MAX))
         })
-        // The entries of a whole PLT are no function.
+        // The entry of a PLT covers many stubs, and is not a function.
         .filter(|_| !file.section_at(link).starts_with(".plt"));
     let (start, end) = match range {
         Some((start, end)) => (Some(start), end),
@@ -128,7 +128,7 @@ pub(crate) fn function(process: &Process, pc: u64) -> Option<Function> {
 }
 
 impl Function {
-    /// The instructions from `from` on. Where code ends they are invalid.
+    /// The instructions from `from` on; invalid ones past the end of the code.
     fn decode(&self, from: u64) -> impl Iterator<Item = Instruction> {
         let base = self.start.unwrap_or(self.pc.wrapping_sub(1));
         let skipped = from.wrapping_sub(base) as usize;
@@ -138,7 +138,7 @@ impl Function {
         std::iter::from_fn(move || decoder.can_decode().then(|| decoder.decode()))
     }
 
-    /// The instructions in front of the PC; nothing if they do not meet it.
+    /// The instructions in front of the PC; none if decoding does not arrive at the PC.
     fn before(&self) -> Vec<Instruction> {
         let Some(start) = self.start else {
             return Vec::new();
@@ -153,11 +153,11 @@ impl Function {
         }
     }
 
-    /// Words below the stack pointer, each with its address, that the code in front of the PC has
-    /// popped and that therefore are in registers still.
+    /// The words below the stack pointer, with their addresses, that the code in front of the PC
+    /// has popped, and that are still in registers.
     ///
-    /// .eh_frame does not tell of most pops: the word that it refers to is there still, but below
-    /// the stack pointer, where perf copies nothing.
+    /// .eh_frame does not describe most pops: it refers to the word below the stack pointer, which
+    /// perf does not copy.
     pub(crate) fn popped(&self, registers: &Registers) -> Vec<(u64, u64)> {
         let mut words = Vec::new();
         let mut sp = registers.sp();
@@ -213,14 +213,14 @@ impl Function {
         words
     }
 
-    /// The caller, by what prologues and epilogues look like; `None` where the frame pointer is
-    /// this function's, or is believed to be.
+    /// The caller, from the prologue or epilogue; `None` where the frame pointer is, or is assumed
+    /// to be, this function's.
     pub(crate) fn caller<M: Memory + ?Sized>(&self, frame: &Frame, memory: &M) -> Option<Frame> {
         if let Some(caller) = self.by_epilogue(frame, memory) {
             return Some(caller);
         }
         let Some(start) = self.start else {
-            // Nothing but the bytes at the PC to go by.
+            // The start is unknown: only the bytes at the PC can be used.
             let code = self.bytes.first_chunk()?;
             let rule = rule_without_frame_pointer(code)?;
             let step = unwind::step(sframe::abi::Abi::Amd64, &rule, frame, &unwind::Lost, memory);
@@ -230,7 +230,7 @@ impl Function {
             };
         };
 
-        // From the start on: what is pushed and taken, until a frame pointer is set up.
+        // From the start on, tracks the stack pointer until a frame pointer is set up.
         let mut depth = 0i64;
         let mut deepest = 0i64;
         let mut rbp_at = None;
@@ -254,7 +254,7 @@ impl Function {
                     return None;
                 }
                 _ => match instruction.flow_control() {
-                    // What follows is reached from elsewhere, most likely from the body.
+                    // The code after it is reached by a jump, most likely from the body.
                     FlowControl::Return | FlowControl::UnconditionalBranch => depth = deepest,
                     _ => depth -= change_of_sp(&instruction).unwrap_or(0),
                 },
@@ -274,7 +274,7 @@ impl Function {
         })
     }
 
-    /// The caller, if nothing but straight code leads from the PC out of the function.
+    /// The caller, if straight-line code leads from the PC out of the function.
     fn by_epilogue<M: Memory + ?Sized>(&self, frame: &Frame, memory: &M) -> Option<Frame> {
         let mut sp = frame.sp;
         let mut fp = frame.fp;
@@ -374,7 +374,7 @@ mod tests {
         }
     }
 
-    /// A stack of which each word holds its address.
+    /// A stack in which each word holds its address.
     fn stack() -> Vec<u8> {
         (0..32u64)
             .flat_map(|i| (SP + 8 * i).to_le_bytes())
@@ -392,7 +392,7 @@ mod tests {
         Some((found.pc, found.sp, found.fp))
     }
 
-    // Quoted from objdump.
+    // From objdump.
     const FRAMED: &[u8] = &[
         0xf3, 0x0f, 0x1e, 0xfa, // 0: endbr64
         0x55, // 4: push %rbp

@@ -2,7 +2,8 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """Print the tables of Documentation/accuracy.rst, of what `make truth` left in build/truth.
 
-With `debian`, print that of README.md instead, of what `tests/truth/samples.sh N debian` left there.
+With `debian`, print the table of Documentation/accuracy-debian.rst instead, from the files that
+`tests/truth/samples.sh N debian` left there.
 """
 
 import json
@@ -73,11 +74,8 @@ def debian():
     by_bpf = {name: (int(stacks), int(whole)) for name, stacks, whole, _ in lines}
     by_bpf[""] = [sum(numbers) for numbers in zip(*by_bpf.values())]
 
-    def line(cells):
-        return "| " + " | ".join(cells) + " |"
-
-    rows = [line(["program", "samples", "at once", "deferred", "bpftrace", "identical", "false", "no row",
-                  "frames", "dwarf's", "the kernel's"]), line(["---"] + ["--:"] * 10)]
+    rows = [["program", "samples", "at once", "deferred", "bpftrace", "identical", "false", "no row",
+             "frames", "dwarf's", "the kernel's"]]
     for program in sorted({group["program"] for group in groups}) + [""]:
         every = [group for group in groups if program in ("", group["program"])]
         ours = [group for group in every if group["by"] == "module"]
@@ -97,7 +95,7 @@ def debian():
         no_row = sum(reason["samples"] for group in ours for reason in group["reasons"]
                      if reason["reason"] == "no_rows")
         stacks, whole = by_bpf.get(program.removeprefix("debian/"), (0, 0))
-        rows.append(line([
+        rows.append([
             program.removeprefix("debian/") or "all",
             f"{sum(group['judged'] for group in ours):,}",
             complete(context("immediate")), complete(context("deferred")),
@@ -108,8 +106,8 @@ def debian():
             f"{sum(group['frames_reported'] for group in ours) / judged:.2f}",
             f"{sum(group['frames_dwarf_8_kib'] for group in ours) / judged:.2f}",
             complete([group for group in every if group["by"] == "kernel"]),
-        ]))
-    return "\n".join(rows)
+        ])
+    return table("18 9 8 8 8 8 7 8 8 9 9", rows)
 
 
 print(debian() if sys.argv[1:] == ["debian"] else steps() + "\n\n" + samples())

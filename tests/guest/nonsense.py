@@ -26,7 +26,7 @@ ALLOWED = {
 
 random.seed(1)
 device = os.open("/dev/sframe_unwind", os.O_RDWR | os.O_NONBLOCK)
-# No Debian program stays with rows that are made up: these are a copy's.
+# The rows are for a copy, so that no Debian program keeps made-up rows.
 program = os.memfd_create("copy")
 with open("/usr/bin/sleep", "rb") as sleep:
     os.write(program, sleep.read())
@@ -74,7 +74,7 @@ def is_enough():
 
 
 started = time.monotonic()
-# A guest whose host is busy takes longer to say as much.
+# On a busy host the guest needs longer.
 while (taken := time.monotonic() - started) < int(sys.argv[1]) or taken < 10 * int(sys.argv[1]) and not is_enough():
     command = random.choice((ADD, ADD, ADD, REMOVE, LIST, STATS, random.getrandbits(32)))
     # The kernel matches type and number alone.

@@ -17,7 +17,7 @@ import re
 import subprocess
 import sys
 
-# The most code that a program begins with, in bytes.
+# The maximum size of the code at a program's entry point, in bytes.
 BEGINNING = 96
 
 MAPPED = (re.compile(r"PERF_RECORD_MMAP2? .*\[0x(?P<start>[0-9a-f]+)\(.* @ (0x)?(?P<offset>[0-9a-f]+) .* (?P<path>/\S+)$"),

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only OR MIT
 
-//! Whether a chain of addresses is the true one.
+//! Compares chains of addresses with true stacks.
 
 use std::path::Path;
 
@@ -60,37 +60,38 @@ use crate::{
     }, //
 };
 
-/// How many frames a deferred stack may have: a page of them, but for the page's head.
+/// The maximum number of frames of a deferred stack: one page, without the page's header.
 const MAX_DEFERRED: usize = 510;
 
-/// The stack that perf copies if nothing else is asked for (`--call-graph dwarf`), in bytes.
+/// The size of the stack copy that perf makes by default (`--call-graph dwarf`), in bytes.
 pub(crate) const PERF_DWARF: usize = 8192;
 
-/// What came of the comparison of a chain with the truth.
+/// The result of the comparison of a chain with the truth.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) enum Verdict {
-    /// All frames are there and true, as far as the truth is known.
+    /// All frames are present and true, as far as the truth is known.
     Identical,
-    /// All frames are true, and all are there that .sframe tells.
+    /// All frames are true, and all that .sframe covers are present.
     Covered,
-    /// All frames are true, and there are as many as there may be.
+    /// All frames are true, and the chain has the maximum length.
     Full,
-    /// All frames are true, but some are missing that .sframe tells.
+    /// All frames are true, but frames that .sframe covers are missing at the end.
     Shorter,
-    /// Frames are missing between true ones: this is the first that should be another.
+    /// Frames are missing between true ones: the index of the first wrong frame.
     Skips(usize),
-    /// This frame is not the true one.
+    /// The frame with this index is not true.
     Different(usize),
-    /// The truth has no such frame, though it is known to its end.
+    /// The true stack is complete without this frame.
     Longer(usize),
-    /// The truth ends at a listed gap, or where code has no entry, and the frames beyond are behind calls.
+    /// The truth ends at a known limit, or in code without an entry, and the frames beyond have
+    /// possible return addresses.
     BeyondGap,
-    /// The truth ends with what was copied of the memory, and the chain goes on.
+    /// The truth ends at the end of the copied stack, and the chain has more frames.
     BeyondCopy,
 }
 
 impl Verdict {
-    /// Whether there is a frame that is not true.
+    /// Whether a frame is false.
     pub(crate) const fn is_false(self) -> bool {
         matches!(
             self,
@@ -98,7 +99,8 @@ impl Verdict {
         )
     }
 
-    /// Whether all is there and true, as far as .sframe covers and the chain has room.
+    /// Whether all frames are true and present, as far as .sframe covers and the maximum length
+    /// allows.
     pub(crate) const fn is_identical(self) -> bool {
         matches!(
             self,
@@ -110,7 +112,7 @@ impl Verdict {
         )
     }
 
-    /// The first frame that is not as it should be, of a chain of `len` frames.
+    /// The index of the first wrong frame of a chain of `len` frames.
     pub(crate) const fn wrong(self, len: usize) -> Option<usize> {
         match self {
             Verdict::Skips(at) | Verdict::Different(at) | Verdict::Longer(at) => Some(at),
@@ -134,18 +136,18 @@ impl Verdict {
     }
 }
 
-/// What a chain is compared with.
+/// The true stack that a chain is compared with.
 pub(crate) struct Truth<'a> {
     /// The true frames, as far as they are known.
     pub(crate) stack: &'a Stack,
-    /// How many of them have to be there.
+    /// The number of frames that must be present.
     pub(crate) covered: usize,
-    /// Whether the truth's end is a limit that is listed.
+    /// Whether the truth ends at a known limit.
     pub(crate) at_gap: bool,
 }
 
-/// Compares a chain with the truth. `room` is how many frames it may have; `is_behind_call` tells
-/// whether an address is a possible return address.
+/// Compares a chain with the truth. `room` is the maximum number of frames; `is_behind_call`
+/// returns whether an address is a possible return address.
 pub(crate) fn compare(
     chain: &[u64],
     truth: &Truth<'_>,
@@ -159,7 +161,7 @@ pub(crate) fn compare(
         .take_while(|(found, frame)| **found == frame.pc)
         .count();
     if same < chain.len() && same < frames.len() {
-        // All that follows may be true, and something be missing in front of it.
+        // Frames may be missing in front of true ones.
         let mut rest = frames[same..].iter();
         let mut beyond = chain[same..].iter();
         let in_order = beyond.all(|found| rest.any(|frame| frame.pc == *found));
@@ -189,8 +191,8 @@ pub(crate) fn compare(
     }
 }
 
-/// Whether an address is a possible return address. What was made at run time is kept nowhere: of that
-/// nothing more is known than that it is code.
+/// Whether an address is a possible return address. JIT code is not recorded: any executable
+/// address in it is accepted.
 fn may_be_behind_call(process: &Process, address: u64, copy: &Copy<'_>) -> bool {
     let before = address.wrapping_sub(1);
     walker::is_behind_call(process, address, copy)
@@ -200,7 +202,7 @@ fn may_be_behind_call(process: &Process, address: u64, copy: &Copy<'_>) -> bool 
             .is_some_and(|mapping| mapping.executable && mapping.name.is_empty())
 }
 
-/// The caller with this PC of a frame of whose code nothing is known.
+/// The caller with this PC of a frame in unknown code.
 fn without_code(registers: &Registers, pc: u64, copy: &Copy<'_>) -> Option<unwind::Frame> {
     let (sp, fp) = (registers.sp(), registers.get(RBP)?);
     let word = |address: u64| copy.read_word(address).ok();
@@ -211,7 +213,7 @@ fn without_code(registers: &Registers, pc: u64, copy: &Copy<'_>) -> Option<unwin
             fp: word(fp)?,
         });
     }
-    // In front of where the frame pointer is set up, or behind where it is given back.
+    // Before the frame pointer is set up, or after it is restored.
     if word(sp)? != pc {
         return None;
     }
@@ -219,8 +221,8 @@ fn without_code(registers: &Registers, pc: u64, copy: &Copy<'_>) -> Option<unwin
     Some(unwind::Frame { pc, sp, fp })
 }
 
-/// A chain by frame pointers. The innermost caller is told by `first`, if it is not the frame
-/// pointer that tells.
+/// A chain by frame pointers. `first` is the innermost caller, if it is not found by the frame
+/// pointer.
 pub(crate) fn by_frame_pointers(
     process: &Process,
     registers: &Registers,
@@ -251,39 +253,39 @@ pub(crate) fn by_frame_pointers(
     chain
 }
 
-/// A chain, and what came of its comparison.
+/// A chain and its verdict.
 pub(crate) struct Walked {
     pub(crate) chain: Vec<u64>,
     pub(crate) verdict: Verdict,
 }
 
-/// What was found out of one sample whose truth is known for at least one step.
+/// The results for a sample whose truth is known for at least one step.
 pub(crate) struct Judged<'a> {
     pub(crate) process: &'a Process,
     pub(crate) truth: Stack,
-    /// How many of the true frames .sframe covers.
+    /// The number of true frames that .sframe covers.
     pub(crate) covered: usize,
-    /// How many of them there are up to main or a thread's function, if that is known.
+    /// The number of frames up to main or a thread's function, if known.
     pub(crate) to_main: Option<usize>,
-    /// What the kernel reported.
+    /// The chain that the kernel reported.
     pub(crate) reported: Walked,
-    /// By the module's walk, offline: from the files, and with all pages there.
+    /// The chain of the module's walk, offline: from the files, without page faults.
     pub(crate) offline: Walked,
-    /// By frame pointers, offline.
+    /// The chain by frame pointers, offline.
     pub(crate) fp: Walked,
-    /// By frame pointers and what prologues and epilogues look like, offline.
+    /// The chain by frame pointers, prologues and epilogues, offline.
     pub(crate) prologues: Walked,
-    /// What .sframe and .eh_frame say where a step of the module's went wrong: in what the kernel
-    /// reported, or else offline.
+    /// The rows of .sframe and .eh_frame for a wrong step of the module, in the kernel's chain or
+    /// else in the offline one.
     pub(crate) rows: Option<String>,
-    /// How many frames perf's dwarf mode would have found, by the first 8 KiB of the stack.
+    /// The number of frames that perf's dwarf mode would find in the first 8 KiB of the stack.
     pub(crate) dwarf_len: usize,
     pub(crate) dwarf_end: End,
 }
 
 impl Judged<'_> {
-    /// Whether a chain is whole: as the truth is, or, where that is known no further, up to a frame that
-    /// nothing has called.
+    /// Whether a chain is complete: equal to the truth, or, if that ends early, up to a frame
+    /// without a caller.
     pub(crate) fn is_whole(&self, walked: &Walked) -> bool {
         let is_beginning = |last: &u64| stack::is_beginning(self.process, last.wrapping_sub(1));
         match walked.verdict {
@@ -295,31 +297,31 @@ impl Judged<'_> {
         }
     }
 
-    /// Whether so many true frames go up to main, or to a thread's function.
+    /// Whether the first `len` true frames reach main or a thread's function.
     pub(crate) fn reaches_main(&self, len: usize) -> bool {
         self.to_main.is_some_and(|to_main| len >= to_main)
     }
 }
 
-/// What became of a sample.
+/// The finding for a sample.
 pub(crate) enum Finding<'a> {
-    /// There is no user part: no registers, or not of 64 bits.
+    /// There are no user registers, or not of 64-bit code.
     NoRegisters,
-    /// The deferred stack never came.
+    /// The deferred stack is missing.
     NoChain,
-    /// The deferred stack is of other registers: the system call in which the sample was taken has
-    /// changed them (execve, rt_sigreturn), or a signal's handler was entered.
+    /// The deferred stack belongs to other registers: the system call has changed them (execve,
+    /// rt_sigreturn), or a signal handler was entered.
     OtherRegisters,
-    /// Not even the innermost frame's caller is known, and none was reported, or the memory that
-    /// would tell was not copied.
+    /// The innermost frame's caller is unknown, and none was reported, or the needed memory was not
+    /// copied.
     NoTruth(End, &'a Process, Frame),
-    /// There is a difference, and it comes from a limit of the truth that is listed.
+    /// There is a difference from a known limit.
     Limit(&'static Limit),
     /// It was judged.
     Judged(Box<Judged<'a>>),
 }
 
-/// What stays from one recording to the next: files and their tables.
+/// The state that is shared by recordings: files and their tables.
 pub(crate) struct Judge {
     files: Files,
     unwinder: Unwinder,
@@ -328,7 +330,7 @@ pub(crate) struct Judge {
 }
 
 impl Judge {
-    /// One that takes files to have the rows that `walker` sees.
+    /// A judge in which files have the rows that `walker` has.
     pub(crate) fn new(walker: Walker) -> Judge {
         Judge {
             files: Files::new(),
@@ -428,7 +430,7 @@ impl Judge {
             None => reason.as_str(),
         };
         let offline: Vec<u64> = self.found.iter().map(|found| found.frame.pc).collect();
-        // The chain that the module is answerable for.
+        // The chain that is compared for the module.
         let (judged, room) = match sample.chain.context {
             _ if !recording.module => (&offline, walker::MOST_FRAMES),
             Context::Immediate => (chain, recording.max_stack),
@@ -466,7 +468,7 @@ impl Judge {
             .wrong(answerable.chain.len())
             .and_then(|wrong| self.rows(process, &truth, wrong));
 
-        // The others are not asked for less where there are no rows.
+        // The other chains must be complete even without rows.
         let whole = Truth {
             covered: truth.frames.len(),
             ..expected
@@ -505,9 +507,9 @@ impl Judge {
         }))
     }
 
-    /// Whether the truth has ended in code of which .eh_frame has no entry, where rows tell that are made of
-    /// what its instructions do; or in what was made at run time, where the innermost frame's caller is told
-    /// by the frame pointer, or is on top of the stack; and is from the caller on what a chain has there.
+    /// Whether the truth ends in code without an .eh_frame entry that has rows from instruction
+    /// analysis, or in JIT code, where the innermost frame's caller is at the frame pointer or on
+    /// top of the stack; and whether the chain is true from that caller on.
     fn is_told_by_code(
         &mut self,
         process: &Process,
@@ -543,8 +545,8 @@ impl Judge {
         !verdict.is_false()
     }
 
-    /// The limit of the truth that a difference comes from, if it is a known one. (What frame
-    /// pointers leave out is no limit here: such a stack is false.)
+    /// The known limit that a difference comes from, if any. (Frames that frame pointers skip are
+    /// no limit: such a stack is false.)
     fn limit(
         &mut self,
         process: &Process,
@@ -586,7 +588,7 @@ impl Judge {
         })
     }
 
-    /// What the tables say of the step to frame `wrong`, a line each.
+    /// The rows of both tables for the step to frame `wrong`, one on each line.
     fn rows(&mut self, process: &Process, truth: &Stack, wrong: usize) -> Option<String> {
         let from = wrong.checked_sub(1)?;
         let at = truth.frames.get(from)?.at;
@@ -674,7 +676,7 @@ mod tests {
     }
 
     #[test]
-    fn behind_code_without_an_entry_the_truth_begins_anew() {
+    fn the_truth_restarts_after_code_without_an_entry() {
         let (process, plain) = stack::tests::assembled(
             "no-entry",
             ".text\nplain: ret\n\
@@ -713,7 +715,7 @@ mod tests {
     }
 
     #[test]
-    fn behind_what_was_made_at_run_time_the_truth_begins_anew() {
+    fn the_truth_restarts_after_jit_code() {
         let (mut process, start) = stack::tests::assembled(
             "no-file",
             ".text\ntop: .cfi_startproc\n push %rbx\n .cfi_adjust_cfa_offset 8\n call *%rax\n pop %rbx\n\
@@ -744,7 +746,7 @@ mod tests {
             assert_eq!(truth.end, End::Unknown(UnwindError::NoFile));
             judge.is_told_by_code(&process, &registers, &truth, beyond, &copy)
         };
-        // By the frame pointer, and on top.
+        // By the frame pointer, and from the top of the stack.
         assert!(told(0x1000, 0x1008, &[in_top, in_top]));
         assert!(told(0x1010, 0x1000, &[in_top, in_top]));
         assert!(!told(0x1000, 0x1008, &[in_top, in_top, in_top]));
@@ -753,7 +755,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_made_at_run_time_cannot_be_looked_at() {
+    fn jit_code_is_not_recorded() {
         let mut process = Process::new();
         for (start, executable, name) in [
             (0x1000, true, ""),
@@ -805,7 +807,7 @@ mod tests {
             name: String::new(),
             file: None,
         });
-        // Two frames, a third whose return address is no code.
+        // Two frames, and a third whose return address is not code.
         let words = [
             0u64, 0, 0x8020, 0x1100, // at 0x8010
             0x8030, 0x1200, // at 0x8020

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: GPL-2.0-only OR MIT
 
-//! Judges samples: whether the stack that the kernel reported is the one that .eh_frame tells of
-//! that very sample's registers and stack.
+//! Compares the stack that the kernel reported for each sample with the stack by .eh_frame from the
+//! sample's registers and stack copy.
 //!
-//! The recordings are those of tests/truth/recorder.c. It ends with a line
-//! `truth: P programs, N samples, identical X %, false frames F, complete Y %`, and with status 0
-//! only if the goals hold: 99.9 % identical as far as .sframe covers, and no sample with a false
-//! frame. It is 2 if a recording cannot be read.
+//! The recordings are those of tests/truth/recorder.c. The last line of output is `truth: P
+//! programs, N samples, identical X %, false frames F, complete Y %`, and the exit status is 0 only
+//! if the goals hold: 99.9 % identical as far as .sframe covers, and no sample with a false frame.
+//! It is 2 if a recording cannot be read.
 
 mod function_code;
 mod judge;
@@ -27,29 +27,29 @@ use recording::Recording;
 use report::Report;
 use walk::walker::Walker;
 
-/// Judges recorded samples: is the kernel's stack the one that .eh_frame tells?
+/// Compares the kernel's stacks in recordings with the stacks by .eh_frame
 #[derive(Parser)]
 struct Arguments {
-    /// What tests/truth/recorder has recorded.
+    /// Recordings of tests/truth/recorder
     #[arg(required = true)]
     files: Vec<PathBuf>,
-    /// Where the programs and libraries are that were recorded.
+    /// The directory with the recorded programs and libraries
     #[arg(long, default_value = "/")]
     root: PathBuf,
-    /// FROM=TO: files whose names begin with FROM are at TO instead.
+    /// FROM=TO: reads files whose names begin with FROM at TO instead
     #[arg(long, value_parser = translation)]
     map: Vec<(String, String)>,
-    /// Of recordings whose names begin so, files that had no rows had been given some, as `sframectl
-    /// watch` does.
+    /// In recordings whose names begin so, files without rows were converted, as by `sframectl
+    /// watch`
     #[arg(long, value_name = "NAME")]
     converted: Option<String>,
-    /// Where all figures go, as JSON.
+    /// The file to write all figures to, as JSON
     #[arg(long)]
     json: Option<PathBuf>,
-    /// How many stacks that are not true are shown of each program, context and kind.
+    /// The maximum number of false stacks that are shown for each program, context and kind
     #[arg(long, default_value_t = 2)]
     show: usize,
-    /// How many samples each program is to have in each context.
+    /// The minimum number of samples of each program in each context
     #[arg(long, default_value_t = 1)]
     at_least: u64,
 }

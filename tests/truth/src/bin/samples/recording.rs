@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-only OR MIT
 
-//! What `tests/truth/recorder.c` has written: samples, each with the chain that the kernel reported
-//! and the walk that it came from, and what was mapped where meanwhile.
+//! Reads the recordings of `tests/truth/recorder.c`: samples, each with the kernel's chain and the
+//! module's walk for it, and changes of mappings.
 //!
 //! Records are those of perf_event_open(2), `include/uapi/linux/perf_event.h`.
 
@@ -15,10 +15,10 @@ use walk::registers::{
     Registers, //
 };
 
-/// What a file begins with.
+/// The magic bytes of a recording.
 const MAGIC: &[u8] = b"SFUTRUT1";
 
-// Types of records: perf's, and the recorder's own.
+// The types of records: perf's and the recorder's.
 const MMAP2: u32 = 10;
 const LOST: u32 = 2;
 const COMM: u32 = 3;
@@ -30,11 +30,11 @@ const FORMAT: u32 = 1001;
 const VDSO: u32 = 1002;
 const TOTALS: u32 = 1003;
 
-/// In `misc`: the name is that of a new program.
+/// Flag in `misc`: the name is that of a new program.
 const MISC_COMM_EXEC: u16 = 1 << 13;
 const PROT_EXEC: u32 = 4;
 
-// In call chains, what is no address.
+// Markers in call chains.
 const CONTEXT_USER: u64 = -512i64 as u64;
 const CONTEXT_USER_DEFERRED: u64 = -640i64 as u64;
 const CONTEXT_MAX: u64 = -4095i64 as u64;
@@ -64,10 +64,10 @@ const REGISTERS: [u8; registers::COUNT] = [
     15,
 ];
 
-/// What is wrong with a file.
+/// The fault of a recording.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Broken {
-    /// Where, in bytes from its start.
+    /// Its offset in the file, in bytes.
     at: usize,
     what: &'static str,
 }
@@ -82,7 +82,7 @@ impl fmt::Display for Broken {
     }
 }
 
-/// How the kernel came to a stack.
+/// The context in which the kernel took a stack.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) enum Context {
     /// With the sample.
@@ -100,45 +100,44 @@ impl Context {
     }
 }
 
-/// A walk of the module, as its tracepoint tells it.
+/// A walk of the module, from its tracepoint.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Walk {
     /// "irq", "deferred" and so on.
     pub(crate) context: String,
-    /// How many frames it has found.
+    /// The number of frames.
     pub(crate) frames: u32,
-    /// Why it ended.
+    /// The stop reason.
     pub(crate) reason: String,
 }
 
 /// The stack that the kernel reported for a sample.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Chain {
-    /// When it was taken.
+    /// The context in which it was taken.
     pub(crate) context: Context,
-    /// The user's part of it, from the innermost frame outwards; nothing if what was deferred never
-    /// came.
+    /// The user frames, from the innermost outwards; empty if a deferred stack is missing.
     pub(crate) frames: Option<Vec<u64>>,
-    /// The walk that led to it, if the module took one.
+    /// The module's walk for it, if any.
     pub(crate) walk: Option<Walk>,
 }
 
-/// One sample of the clock.
+/// A sample.
 #[derive(Clone, Debug)]
 pub(crate) struct Sample<'a> {
     pub(crate) pid: u32,
     pub(crate) tid: u32,
-    /// The user's registers, unless there were none, or not of 64 bits.
+    /// The user registers, if any, of 64-bit code.
     pub(crate) registers: Option<Registers>,
-    /// The user's stack, from the stack pointer upwards.
+    /// The user stack, from the stack pointer upwards.
     pub(crate) stack: &'a [u8],
     pub(crate) chain: Chain,
 }
 
-/// What happened, in the order of time.
+/// An event. Events are in order of time.
 #[derive(Clone, Debug)]
 pub(crate) enum Event<'a> {
-    /// A file, or anonymous memory, was mapped, or is so otherwise than before.
+    /// A mapping of a file or of anonymous memory was added or changed.
     Map {
         pid: u32,
         start: u64,
@@ -147,18 +146,18 @@ pub(crate) enum Event<'a> {
         executable: bool,
         name: String,
     },
-    /// A process has a copy of the mappings of another.
+    /// A process has forked: it has a copy of its parent's mappings.
     Fork { pid: u32, parent: u32 },
-    /// A process has begun another program, with nothing mapped.
+    /// A process has executed another program; it has no mappings.
     Exec { pid: u32 },
-    /// A tick of the clock.
+    /// A sample.
     Sample(Box<Sample<'a>>),
 }
 
 /// A whole recording.
 #[derive(Debug, Default)]
 pub(crate) struct Recording<'a> {
-    /// What the program is called, if it was said.
+    /// The program's name, if recorded.
     pub(crate) name: Option<String>,
     /// The command's words.
     pub(crate) command: Vec<String>,
@@ -166,23 +165,23 @@ pub(crate) struct Recording<'a> {
     pub(crate) release: String,
     /// Whether the module was loaded.
     pub(crate) module: bool,
-    /// How many frames a stack may have that is taken with a sample.
+    /// The maximum number of frames of a stack that is taken with a sample.
     pub(crate) max_stack: usize,
     /// The vDSO's pages.
     pub(crate) vdso: &'a [u8],
     /// All that happened.
     pub(crate) events: Vec<Event<'a>>,
-    /// Records for which the ring buffers had no room.
+    /// The number of records that were lost because a ring buffer was full.
     pub(crate) lost: u64,
-    /// Walks that the tracepoint told and whose number of frames is not that of the sample's chain.
+    /// The number of walks whose number of frames differs from the sample's chain.
     pub(crate) walks_that_differ: u64,
 }
 
-/// Bytes that are read from the front.
+/// The rest of the bytes that are being read.
 #[derive(Clone, Copy)]
 struct Reader<'a> {
     bytes: &'a [u8],
-    /// Where `bytes` begins in the file.
+    /// The offset of `bytes` in the file.
     at: usize,
 }
 
@@ -215,7 +214,7 @@ impl<'a> Reader<'a> {
     }
 }
 
-/// Where fields are in the tracepoint's data, in bytes.
+/// The offsets of fields in the tracepoint's data, in bytes.
 #[derive(Default)]
 struct Fields {
     frames: usize,
@@ -248,7 +247,7 @@ impl Fields {
             let bytes = data.get(at..)?.first_chunk()?;
             Some(u32::from_le_bytes(*bytes))
         };
-        // The place of a text: its offset below, its length above.
+        // A text field: its offset in the lower half, its length in the upper half.
         let text = |at| {
             let place = word(at)?;
             let (start, len) = ((place & 0xffff) as usize, (place >> 16) as usize);
@@ -264,7 +263,7 @@ impl Fields {
     }
 }
 
-/// What is at the end of all records but samples.
+/// The fields at the end of all records but samples.
 struct Id {
     tid: u32,
     time: u64,
@@ -292,10 +291,10 @@ impl Id {
     }
 }
 
-/// What a record was, with what it takes to find out what belongs to it.
+/// A record, with the numbers that connect it to others.
 enum Item<'a> {
     Event(Event<'a>),
-    /// A sample whose stack comes later, under this number.
+    /// A sample whose stack is deferred, with its cookie.
     Promised(Box<Sample<'a>>, u64),
     Walk(u32, Walk),
     Deferred(u32, u64, Vec<u64>),
@@ -318,7 +317,7 @@ impl<'a> Recording<'a> {
         let mut whole = false;
         // Each with its time.
         let mut items: Vec<(u64, Item<'a>)> = Vec::new();
-        // By CPU: the walk that the record in front was.
+        // By CPU: the walk in the record in front.
         let mut in_front: HashMap<u32, (u32, Walk)> = HashMap::new();
 
         while !reader.bytes.is_empty() {
@@ -415,7 +414,7 @@ impl<'a> Recording<'a> {
                 what: "the last record is missing",
             });
         }
-        // What happens at one time stays in the order of the file.
+        // A stable sort: events with equal times stay in the order of the file.
         items.sort_by_key(|(time, _)| *time);
         recording.settle(items);
         Ok(recording)
@@ -423,10 +422,10 @@ impl<'a> Recording<'a> {
 
     /// Gives each sample its stack, and each stack its walk.
     fn settle(&mut self, items: Vec<(u64, Item<'a>)>) {
-        // By thread: its last walk on the way back to user space.
+        // By thread: the last walk on return to user space.
         let mut walks: HashMap<u32, Walk> = HashMap::new();
-        // By thread and number: what was promised. The same may be told more than once, of which
-        // only the first is walked for.
+        // By thread and cookie: the deferred stacks. A stack may be reported more than once; only
+        // the first report has a walk.
         let mut kept: HashMap<(u32, u64), (Vec<u64>, Option<Walk>)> = HashMap::new();
         let mut promised: Vec<(usize, u64)> = Vec::new();
         for (_, item) in items {
@@ -465,8 +464,8 @@ impl<'a> Recording<'a> {
     }
 }
 
-/// Reads what follows the CPU in a sample of the clock: the sample, and if its stack was deferred
-/// the number under which that comes.
+/// Reads the fields of a sample after the CPU: the sample, and the cookie if its stack was
+/// deferred.
 fn read_sample<'a>(
     record: &mut Reader<'a>,
     pid: u32,
@@ -529,7 +528,7 @@ fn read_sample<'a>(
     Ok((Box::new(sample), cookie))
 }
 
-/// Reads how mappings have changed.
+/// Reads a change of mappings.
 fn read_change<'a>(
     kind: u32,
     misc: u16,
@@ -697,7 +696,7 @@ pub(crate) mod tests {
             &registers(),
             b"0123456789a",
         );
-        // The walk in front was for the one before; of another thread; on the way back.
+        // Walks in front: for the sample before; of another thread; on return to user space.
         writer.sample(5, 30, &[CONTEXT_USER], &registers(), b"");
         writer.walk(6, 40, "irq", 3, "full");
         writer.sample(5, 41, &[CONTEXT_USER], &registers(), b"");
@@ -736,7 +735,7 @@ pub(crate) mod tests {
         writer.sample(5, 13, &promise(9), &registers(), b"");
         writer.walk(5, 20, "deferred", 2, "outermost");
         writer.deferred(5, 21, 7, &[1, 2]);
-        // Told again: the kernel has kept it and did not walk.
+        // Reported again: the kernel has cached it and did not walk.
         writer.deferred(5, 22, 7, &[1, 2]);
         writer.walk(5, 30, "deferred", 5, "full");
         writer.deferred(5, 31, 9, &[3]);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only OR MIT
 
-//! Counts what the judge has found, and tells it as text and as JSON.
+//! Counts the judge's findings, and prints them as text and JSON.
 
 use std::{
     collections::BTreeMap,
@@ -28,20 +28,20 @@ use crate::{
     stack::End, //
 };
 
-/// The least share of stacks that are to be identical as far as .sframe covers, in percent.
+/// The required share of stacks that are identical as far as .sframe covers, in percent.
 const GOAL: f64 = 99.9;
 
-/// How many places are shown at which the truth ends too early.
+/// The maximum number of places that are shown at which the truth ends early.
 const MOST_GAPS: usize = 12;
 
-/// What is counted of stacks that were made in one way.
+/// The counts for the stacks of one unwinding method.
 #[derive(Default)]
 struct Way {
-    /// Without a false frame, and up to main at least.
+    /// Stacks without a false frame, up to main at least.
     to_main: u64,
-    /// All frames there are, as far as the truth is known, and up to one that nothing has called.
+    /// Complete stacks: all frames as far as the truth is known, up to a frame without a caller.
     complete: u64,
-    /// With a false frame.
+    /// Stacks with a false frame.
     false_frames: u64,
 }
 
@@ -63,43 +63,43 @@ impl Way {
     }
 }
 
-/// Samples that went the same way.
+/// Samples with one kind of fault.
 #[derive(Default)]
 struct Kind {
     samples: u64,
-    /// The first of them, with both stacks.
+    /// The first samples, with both stacks, as text.
     example: String,
 }
 
-/// All samples of one program that were taken in one context.
+/// The samples of one program in one context.
 #[derive(Default)]
 struct Group {
     samples: u64,
     judged: u64,
-    /// Why the others could not be.
+    /// The samples that were not judged, by reason.
     unjudged: BTreeMap<&'static str, u64>,
     verdicts: BTreeMap<&'static str, u64>,
-    /// By reason and verdict.
+    /// The samples by stop reason and verdict.
     reasons: BTreeMap<(String, &'static str), u64>,
-    /// How the truth ended.
+    /// The samples by the end of the truth.
     ends: BTreeMap<&'static str, u64>,
     identical: u64,
-    /// True frames, as far as they are known, and those of them that .sframe covers.
+    /// The known true frames, and those that .sframe covers.
     frames: u64,
     covered: u64,
-    /// Frames reported, and those that perf would find in a copy of 8 KiB.
+    /// The reported frames, and those that perf would find in a copy of 8 KiB.
     reported_frames: u64,
     dwarf_frames: u64,
-    /// As `identical`, of what the module's walk finds offline.
+    /// As `identical`, for the module's walk offline.
     offline_identical: u64,
     reported: Way,
     offline: Way,
     fp: Way,
     prologues: Way,
     dwarf: Way,
-    /// Where the truth ended before the outermost frame, and why.
+    /// The places at which the truth ended before the outermost frame, with the reason.
     gaps: BTreeMap<String, u64>,
-    /// By what is wrong.
+    /// The faults.
     kinds: BTreeMap<String, Kind>,
 }
 
@@ -120,7 +120,7 @@ impl Key {
     }
 }
 
-/// All that was found.
+/// The report over all recordings.
 pub(crate) struct Report {
     show: usize,
     program: String,
@@ -142,7 +142,7 @@ impl Report {
         }
     }
 
-    /// What follows is of this recording.
+    /// Starts a recording.
     pub(crate) fn begin(&mut self, path: &Path, recording: &Recording<'_>) {
         let command = recording.command.first().map_or("", |word| &**word);
         let file = Path::new(command).file_name().or(path.file_stem());
@@ -224,14 +224,15 @@ impl Report {
         group.dwarf.to_main += u64::from(judged.reaches_main(judged.dwarf_len));
         group.dwarf.complete += u64::from(judged.dwarf_end == End::Outermost);
 
-        // What the module is answerable for: without it, what it would have found.
+        // The chain that is compared for the module: the kernel's, or without the module the
+        // offline walk's.
         let (walked, reason) = if self.module {
             (&judged.reported, reason)
         } else {
             (&judged.offline, "offline")
         };
         if let Some(wrong) = walked.verdict.wrong(walked.chain.len()) {
-            // The step that went wrong is the one from the last frame that is true.
+            // The wrong step is that from the last true frame.
             let from = judged.truth.frames[wrong.saturating_sub(1)];
             let place = judged.process.describe(from.at);
             let what = format!("{} ({reason}) behind {place}", walked.verdict.name());
@@ -346,8 +347,8 @@ impl Report {
         text
     }
 
-    /// Verdicts by the reason that the module has given, over all programs; then what could not be
-    /// judged, and how the truth ended.
+    /// The verdicts by the module's stop reason, over all programs; the samples that were not
+    /// judged; and the ends of the truth.
     fn reasons(&self, out: &mut String) {
         let mut reasons = BTreeMap::<(Context, &str, &str), u64>::new();
         let mut others = BTreeMap::<(&str, &str), u64>::new();
@@ -498,7 +499,7 @@ impl Report {
         total
     }
 
-    /// The last line, of what the module has reported alone.
+    /// The last line, for the kernel's chains only.
     pub(crate) fn line(&self) -> String {
         let total = self.total();
         format!(
@@ -511,7 +512,7 @@ impl Report {
         )
     }
 
-    /// A line for each goal that is missed.
+    /// One line for each goal that is missed.
     pub(crate) fn missed(&self, at_least: u64) -> Vec<String> {
         let total = self.total();
         let mut missed = Vec::new();
@@ -599,7 +600,7 @@ fn line(out: &mut String, text: std::fmt::Arguments<'_>) {
     writeln!(out, "{text}").expect("strings take all");
 }
 
-/// A share in percent; 0 of nothing.
+/// A share in percent; 0 if `whole` is 0.
 fn percent(part: u64, whole: u64) -> f64 {
     if whole == 0 {
         0.0
@@ -626,8 +627,8 @@ mod tests {
 
     const CONTEXT_USER: u64 = -512i64 as u64;
 
-    /// What comes of chains that are reported at the start of a program, which has no caller: this
-    /// very one.
+    /// The report for chains at the entry point of a program, which has no caller: this test
+    /// program.
     fn report(chains: &[&[u64]]) -> Report {
         const BASE: u64 = 0x7000_0000_0000;
         let path = std::env::current_exe().unwrap();
@@ -648,7 +649,7 @@ mod tests {
             path.to_str().unwrap(),
         );
         for chain in chains {
-            // Of frames that are further out no more is known than that they are false.
+            // Frames further out are false.
             let chain: Vec<u64> = std::iter::once(CONTEXT_USER)
                 .chain(chain.iter().map(|pc| BASE + entry + pc))
                 .collect();

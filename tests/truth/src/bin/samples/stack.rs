@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only OR MIT
 
-//! A sample's stack as .eh_frame has it, and how far .sframe covers it.
+//! A sample's stack by .eh_frame, and the part of it that .sframe covers.
 
 use std::path::Path;
 
@@ -38,21 +38,21 @@ use walk::{
 
 use crate::function_code;
 
-/// What is needed from further behind the copy than this, in bytes, is not of this stack.
+/// Addresses further than this above the copy, in bytes, belong to another stack.
 const FAR: u64 = 1 << 24;
 
-/// What rax is as long as a system call has no result: -ENOSYS.
+/// The value of rax until a system call has a result: -ENOSYS.
 const IN_SYSTEM_CALL: u64 = -38i64 as u64;
 
 /// `syscall`.
 const SYSCALL: [u8; 2] = [0x0f, 0x05];
 
-/// The most frames that are looked for.
+/// The maximum number of frames of a true stack.
 const MAX_FRAMES: usize = 4096;
 
-/// Functions in which a new thread begins to run. A return address in them is at its outer end,
-/// whatever their rows say: those are of the thread that has called them. (Go's last two call on their
-/// thread's own stack, from where it begins; whoever called them has another one.)
+/// Functions in which a new thread starts. A frame of one, other than the innermost, is the
+/// outermost frame of the new thread; the function's rows describe the thread that called it. (Go's
+/// last two call at the base of a thread's own stack; their caller has another stack.)
 const THREAD_STARTS: [&str; 7] = [
     "clone",
     "__clone",
@@ -63,21 +63,22 @@ const THREAD_STARTS: [&str; 7] = [
     "runtime.morestack.abi0",
 ];
 
-/// Functions of Go's that nothing calls: that of a program, and the one that each goroutine returns to.
+/// Go's functions without a caller: a program's entry point, and the function that goroutines
+/// return to.
 const GO_STARTS: [&str; 3] = [
     "_rt0_amd64_linux",
     "runtime.rt0_go.abi0",
     "runtime.goexit.abi0",
 ];
 
-/// How far behind a program's entry its start code may go on, in bytes. (Files without symbols.)
+/// The maximum size of the code at a program's entry point, in bytes, for files without symbols.
 const START_CODE: u64 = 64;
 
-/// The memory that a sample has a copy of: the stack, and what is right below it.
+/// A sample's copy of memory: the stack, and words below the stack pointer that are in registers.
 pub(crate) struct Copy<'a> {
     sp: u64,
     stack: &'a [u8],
-    /// What the code has popped: words below the stack pointer that are in registers now.
+    /// The words below the stack pointer that the code has popped into registers.
     popped: Vec<(u64, u64)>,
 }
 
@@ -90,7 +91,7 @@ impl<'a> Copy<'a> {
         }
     }
 
-    /// The same of the first `len` bytes alone.
+    /// A copy of only the first `len` bytes.
     pub(crate) fn shortened(&self, len: usize) -> Copy<'a> {
         Copy {
             sp: self.sp,
@@ -122,22 +123,21 @@ impl Memory for Copy<'_> {
 pub(crate) struct Frame {
     /// The PC, or the return address.
     pub(crate) pc: u64,
-    /// Where its rows are looked up: at the PC of the innermost frame and of what a signal
-    /// interrupted, else at the byte before, in the call.
+    /// The lookup address: the PC for the innermost frame and for frames that a signal interrupted;
+    /// else PC - 1, in the call.
     pub(crate) at: u64,
 }
 
-/// Why there are no more frames.
+/// The reason why a true stack ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum End {
     /// There is no caller.
     Outermost,
-    /// The copy of the stack ends.
+    /// The caller's data lies above the end of the copy.
     Copy,
-    /// Something is needed that is elsewhere than on the stack, or below the stack pointer: there
-    /// is no copy of it.
+    /// The caller's data lies outside of the stack or below the stack pointer, which is not copied.
     NotCopied,
-    /// The truth is not known.
+    /// The reference unwinder cannot step.
     Unknown(UnwindError),
 }
 
@@ -152,14 +152,14 @@ impl End {
     }
 }
 
-/// A stack: at least the innermost frame.
+/// A true stack: at least the innermost frame.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Stack {
     pub(crate) frames: Vec<Frame>,
     pub(crate) end: End,
 }
 
-/// A sample's memory: the copy, with what the innermost function has popped.
+/// A sample's copy of memory, with the words that the innermost function has popped.
 pub(crate) fn memory<'a>(process: &Process, registers: &Registers, stack: &'a [u8]) -> Copy<'a> {
     let mut copy = Copy::new(registers.sp(), stack);
     if let Some(function) = function_code::function(process, registers.pc()) {
@@ -168,7 +168,7 @@ pub(crate) fn memory<'a>(process: &Process, registers: &Registers, stack: &'a [u
     copy
 }
 
-/// The stack as .eh_frame has it.
+/// The stack by .eh_frame.
 pub(crate) fn truth(
     unwinder: &mut Unwinder,
     process: &Process,
@@ -178,18 +178,18 @@ pub(crate) fn truth(
     let registers = *innermost;
     let pc = registers.pc();
     let mut first = Frame { pc, at: pc };
-    // In a system call what holds is what held at its instruction, which may be the last of its
-    // function: that of a signal's trampoline is. (Behind it, a new thread is on another stack.)
+    // In a system call, the rule is that at its instruction, which may be the last of its function,
+    // as in a signal trampoline. (After it, a new thread is on another stack.)
     let in_system_call = registers.get(RAX) == Some(IN_SYSTEM_CALL)
         && walker::code_at(process, pc.wrapping_sub(2)) == Some(SYSCALL);
     if in_system_call {
-        // Or what held before it: glibc's clone3 has no entry from there on, because of the thread
-        // that it makes.
+        // Or the rule in front of it: glibc's clone3 has no entry from there on, because of the new
+        // thread.
         let before = [1, 3].map(|back| pc.wrapping_sub(back));
         let has_row = |at: &u64| unwinder.row_at(process, *at).is_ok();
         first.at = before.into_iter().find(has_row).unwrap_or(before[0]);
     } else if registers.get(RAX) != Some(0) && unwinder.row_at(process, pc).is_err() {
-        // That gap goes on to the end of what its caller does with the result.
+        // That gap includes the code that tests the result.
         let called = function_code::system_call_before(process, pc).map(|at| at.wrapping_sub(1));
         if let Some(at) = called.filter(|at| unwinder.row_at(process, *at).is_ok()) {
             first.at = at;
@@ -198,7 +198,7 @@ pub(crate) fn truth(
     walked(unwinder, process, registers, first, in_system_call, copy)
 }
 
-/// The stack from a caller on that something else than .eh_frame has told.
+/// The stack from a caller on that was not found by .eh_frame.
 pub(crate) fn behind(
     unwinder: &mut Unwinder,
     process: &Process,
@@ -216,7 +216,7 @@ pub(crate) fn behind(
     walked(unwinder, process, registers, first, false, copy)
 }
 
-/// The stack from a frame on, and from its registers.
+/// The stack from a frame and its registers on.
 fn walked(
     unwinder: &mut Unwinder,
     process: &Process,
@@ -233,7 +233,7 @@ fn walked(
         if is_new && is_thread_start(process, frame.at) {
             break End::Outermost;
         }
-        // Not every C library has a table for it, and musl's is that of a plain function.
+        // Some C libraries have no row for it, and musl has that of an ordinary function.
         let in_its_call =
             frames.len() == 1 && in_system_call && walker::is_behind_trampoline(process, frame.pc);
         let step = if in_its_call || walker::is_trampoline(process, frame.pc) {
@@ -251,7 +251,7 @@ fn walked(
             }) => {
                 let pc = caller.pc();
                 let at = if signal { pc } else { pc.wrapping_sub(1) };
-                // No true frame is where no code is: the tables are wrong here.
+                // The caller's PC is not code: the tables are wrong here.
                 match process.at(at) {
                     Some(mapping) if mapping.executable => {}
                     Some(_) => break End::Unknown(UnwindError::NoFile),
@@ -267,7 +267,7 @@ fn walked(
             Err(UnwindError::NoEntry | UnwindError::NoTable) if is_start(process, frame.at) => {
                 break End::Outermost;
             }
-            // It has just begun, on a stack that nothing has called on.
+            // The thread has just started; its stack has no frames.
             Err(UnwindError::NoEntry)
                 if frames.len() == 1 && is_new_thread(process, &registers) =>
             {
@@ -292,8 +292,8 @@ fn walked(
     Stack { frames, end }
 }
 
-/// Whether a return address that is in no function is the first of one. No call returns there: it
-/// was put on the stack by hand, at the end of one that is new (makecontext).
+/// Whether a return address without an entry is a function's first address. No call returns there:
+/// the address was written to the base of a new stack (makecontext).
 fn begins_function(process: &Process, pc: u64) -> bool {
     process
         .at(pc)
@@ -302,8 +302,8 @@ fn begins_function(process: &Process, pc: u64) -> bool {
         .unwrap_or(false)
 }
 
-/// What a signal has interrupted, from the registers at its trampoline: the stack pointer points to
-/// a `struct ucontext` there, which has the registers at offset 40 (arch/x86's asm/ucontext.h,
+/// The interrupted registers, from those at a signal trampoline: the stack pointer points to a
+/// `struct ucontext`, which has the registers at offset 40 (arch/x86's asm/ucontext.h,
 /// asm/sigcontext.h).
 fn behind_signal(at: &Registers, copy: &Copy<'_>) -> Result<Outcome, UnwindError> {
     // r8 to r15, rdi, rsi, rbp, rbx, rdx, rax, rcx, rsp, rip, by their DWARF numbers.
@@ -320,8 +320,8 @@ fn behind_signal(at: &Registers, copy: &Copy<'_>) -> Result<Outcome, UnwindError
     })
 }
 
-/// The caller whose return address is `depth` bytes above the stack pointer, no other register being
-/// changed.
+/// The caller whose return address is `depth` bytes above the stack pointer. No other register
+/// changes.
 fn called(at: &Registers, depth: i64, copy: &Copy<'_>) -> Result<Outcome, UnwindError> {
     let address = at.sp().wrapping_add_signed(depth);
     let pc = copy.read_word(address);
@@ -344,24 +344,24 @@ fn is_thread_start(process: &Process, address: u64) -> bool {
     function_name(process, address).is_some_and(|name| THREAD_STARTS.contains(&name))
 }
 
-/// Whether a frame is one that nothing has called, by the name of its function: that of a program, of a
-/// thread, of a goroutine.
+/// Whether a frame has no caller, by the name of its function: the start of a program, a thread or
+/// a goroutine.
 pub(crate) fn is_beginning(process: &Process, address: u64) -> bool {
     is_start(process, address)
         || is_thread_start(process, address)
         || function_name(process, address).is_some_and(|name| GO_STARTS.contains(&name))
 }
 
-/// Whether the registers are those of a thread that has just been made. (A process that fork has
-/// made looks the same, but its code has an entry.) What ends with a system call may lie in front of
-/// another function: musl's clone has one there.
+/// Whether the registers are those of a new thread. (Those of a forked process look alike, but its
+/// code has an entry.) Code that ends with a system call may lie in front of another function, as
+/// in musl's clone.
 fn is_new_thread(process: &Process, registers: &Registers) -> bool {
     registers.get(RAX) == Some(0)
         && walker::code_at(process, registers.pc().wrapping_sub(2)) == Some(SYSCALL)
         && !begins_function(process, registers.pc())
 }
 
-/// Whether an address lies in the code at which a program begins, which nothing calls.
+/// Whether an address lies in a program's entry point, which has no caller.
 fn is_start(process: &Process, address: u64) -> bool {
     if let Some(name) = function_name(process, address) {
         return name == "_start";
@@ -372,7 +372,7 @@ fn is_start(process: &Process, address: u64) -> bool {
     else {
         return false;
     };
-    // In the ELF header: where the program begins.
+    // The entry point in the ELF header.
     let entry = file.bytes.get(24..).and_then(|bytes| bytes.first_chunk());
     entry.is_some_and(|entry| {
         let entry = u64::from_le_bytes(*entry);
@@ -380,8 +380,8 @@ fn is_start(process: &Process, address: u64) -> bool {
     })
 }
 
-/// How many frames .sframe tells: those whose every inner frame has a row, the innermost included.
-/// A section that cannot be read should have told.
+/// The number of frames that .sframe covers: frames whose inner frames all have rows. Frames in
+/// files with an unreadable section count as covered.
 pub(crate) fn covered(walker: &mut Walker, process: &Process, frames: &[Frame]) -> usize {
     let has_row = |frame: &Frame| {
         process
@@ -393,9 +393,9 @@ pub(crate) fn covered(walker: &mut Walker, process: &Process, frames: &[Frame]) 
     frames.len().min(covered + 1)
 }
 
-/// How many frames there are up to main, or to a thread's function: all but those of the C library
-/// and of start code at the outer end. Of a stack that consists of nothing else all. `None`: that
-/// is further out than the truth is known.
+/// The number of frames up to main or a thread's function: all but the outermost ones in the C
+/// library and in start code; all frames, if there are no others. `None` if the truth ends before
+/// main.
 pub(crate) fn to_main(process: &Process, stack: &Stack) -> Option<usize> {
     let is_runtime = |frame: &Frame| {
         let file = process.at(frame.at).and_then(|mapping| mapping.file);
@@ -417,7 +417,7 @@ pub(crate) fn to_main(process: &Process, stack: &Stack) -> Option<usize> {
     (stack.end == End::Outermost).then(|| last.map_or(frames.len(), |index| index + 1))
 }
 
-/// Where a file is to be read that had `name` where it was recorded.
+/// The path of a file that had the name `name` in the recording.
 pub(crate) fn translated(name: &str, translations: &[(String, String)], root: &Path) -> String {
     for (from, to) in translations {
         if let Some(rest) = name.strip_prefix(from.as_str()) {
@@ -465,13 +465,13 @@ pub(crate) mod tests {
         };
         assert_eq!(registers.get(8), Some(0x105));
         assert_eq!(registers.get(walk::registers::RBP), Some(0x10f));
-        // As the table of glibc has them: at 160 and 168 bytes.
+        // At 160 and 168 bytes, as in glibc's table.
         assert_eq!((registers.sp(), registers.pc()), (0x114, 0x115));
         let outcome = behind_signal(&at, &Copy::new(0x1000, &words[..168]));
         assert_eq!(outcome, Err(UnwindError::Fault(0x10a8)));
     }
 
-    /// A process that has mapped what this assembles to, and where that begins.
+    /// A process that has mapped the assembled source, and the address of the mapping.
     pub(crate) fn assembled(name: &str, source: &str) -> (Process, u64) {
         let dir = std::env::temp_dir().join(format!("samples-{name}-{}", std::process::id()));
         std::fs::create_dir_all(&dir).unwrap();

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /*
- * Stacks that are aligned to more than the ABI asks for. No headers: it is also built for machines
+ * Functions that align their stack to more than the ABI requires. No headers: it is also built for machines
  * without a libc.
  */
 void use(void *one, void *two);

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /*
- * What binutils' library says of a section.
+ * Prints a section as binutils' library reads it.
  *
  * usage: libsframe SECTION ADDRESS
  *
- * SECTION is a file with nothing but the bytes of a section that lies at ADDRESS. Of each function
- * there is a line, `function START SIZE FLAGS`; of each of its rows a line `row OFFSET RULE`; and if
- * the functions are sorted lines `pc FIRST LAST RULE`, of what sframe_find_fre() finds at each of
+ * SECTION is a file with the bytes of a section whose address is ADDRESS. For each function a line
+ * `function START SIZE FLAGS` is printed; for each of its rows a line `row OFFSET RULE`; and if the
+ * functions are sorted, lines `pc FIRST LAST RULE` with the results of sframe_find_fre() at each of
  * its addresses. FLAGS are `repeats` and `signal`. RULE is CFA, frame pointer and return address, or
  * `none`.
  */
@@ -51,12 +51,12 @@ static const char *name(unsigned int number)
 	return other;
 }
 
-/* What a pair of words says: see "Flexible FDE" in the specification. */
+/* The meaning of a pair of words: see "Flexible FDE" in the specification. */
 static void pair(char *out, size_t size, uint32_t control, int32_t offset)
 {
 	const char *base = control & 1 ? name(control >> 3) : "c";
 
-	/* What is saved at an offset from the CFA is written without brackets. */
+	/* A location at an offset from the CFA is printed without brackets. */
 	if (control & 2 && control & 1)
 		snprintf(out, size, "(%s%+d)", base, offset);
 	else if (control & 2)
@@ -82,7 +82,7 @@ static void rule(char *out, size_t size, const sframe_frame_row_entry *row, bool
 	if (fixed)
 		strcpy(ra, "f");
 	if (flexible) {
-		/* The library hands out the words; s390x's factor is in its offset of the CFA. */
+		/* The library returns the words; only its CFA offset includes s390x's factor. */
 		unsigned int count = (row->fre_info >> 1) & 15, next = 2;
 
 		pair(cfa, sizeof(cfa), sframe_get_fre_udata(row, 0, &error), offset);

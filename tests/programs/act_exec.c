@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /*
- * The program executes itself, over and over. Some samples fall where there is
- * no stack to speak of, in the middle of exec and exit, and in the loader.
+ * The program executes itself again and again. Some samples have hardly any
+ * stack: in exec, in exit, and in the loader.
  */
 #define _GNU_SOURCE
 #include "chain.h"

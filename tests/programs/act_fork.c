@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-only
-/* A child without exec works on, from where its parent stood. */
+/* A forked child without exec continues the work of its parent. */
 #include "chain.h"
 #include "work.h"
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-only
-/* A storm of mmap, mprotect, munmap and fork: the mappings never rest. */
+/* Changes mappings constantly, by mmap, mprotect, munmap and fork. */
 #include "chain.h"
 #include "work.h"
 
@@ -17,7 +17,7 @@ CHAINED static char *map(void)
 				 MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 }
 
-/* Makes three mappings of one. */
+/* Splits a mapping into three. */
 CHAINED static void split(char *pages)
 {
 	CHAIN_ENTER();

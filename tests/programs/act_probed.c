@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-only
-/* Runs over an instruction that the kernel replaces with a call, if a uprobe is put on it. */
+/* Executes an instruction that the kernel replaces with a call if it has a uprobe. */
 #include "chain.h"
 #include "work.h"
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /*
- * Puts a copy of its code in the place of its code, as programs do that want it in huge pages: then
- * nothing tells which file it is of.
+ * Replaces the mapping of its code with an anonymous copy, as programs do to get huge pages: then
+ * the code's file is unknown.
  */
 #define _GNU_SOURCE // for mremap's flags
 #include "chain.h"

@@ -23,7 +23,7 @@ CHAINED static void doze(void)
 	sys_call3(SYS_nanosleep, (long)&moment, 0, 0);
 }
 
-/* Wakes the others and waits for them, but not for ever: they may have ended. */
+/* Wakes the others and waits for them, for a limited time: they may have exited. */
 CHAINED static void pass_on(void)
 {
 	CHAIN_ENTER();

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /*
  * Splits one mapping into hundreds and joins them again, so that the tree of mappings grows and
- * shrinks by whole nodes, and is interrupted while it does.
+ * shrinks by whole nodes, and samples interrupt the changes.
  */
 #include "chain.h"
 #include "work.h"

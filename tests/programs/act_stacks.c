@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-only
-/* Calls on another stack, and from there on a part of its own one: up, and down again. */
+/* Switches to another stack, and from there to a part of its first stack: up, and down again. */
 #include "chain.h"
 #include "work.h"
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /*
- * cyclic SECONDS WHERE - computes with a frame pointer that is a lie, in a function whose rows
- * count on it: at itself, in the kernel, at no address at all.
+ * cyclic SECONDS WHERE - computes with an invalid frame pointer, in a function whose rows use it:
+ * one that points to itself, to the kernel, or to no address at all.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -10,7 +10,7 @@
 
 static volatile unsigned long work;
 
-/* The CFA is said to be rbp + 16. */
+/* The row's CFA is rbp + 16. */
 __attribute__((naked, noipa)) static void spin_on(unsigned long frame_pointer, unsigned long turns)
 {
 	(void)frame_pointer;
@@ -30,7 +30,7 @@ __attribute__((naked, noipa)) static void spin_on(unsigned long frame_pointer, u
 int main(int argc, char **argv)
 {
 	time_t until = time(NULL) + (argc > 1 ? atoi(argv[1]) : 1);
-	/* Two frames that point at each other, and one at itself. */
+	/* Two frames that point to each other, and one that points to itself. */
 	unsigned long there[4] __attribute__((aligned(16))) = {
 		(unsigned long)&there[2], (unsigned long)main + 4,
 		(unsigned long)&there[0], (unsigned long)main + 4,

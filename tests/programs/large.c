@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /*
- * large SECONDS - computes here and there, in a file with so many rows that a table of them takes a while.
+ * large SECONDS - computes in several functions, in a file with so many rows that building its table
+ * takes a while.
  */
 #include <stdlib.h>
 #include <time.h>
@@ -21,7 +22,7 @@ PAGE static void there(void)
 		work -= i;
 }
 
-/* Which nobody calls. */
+/* Functions that are never called. */
 __asm__(".pushsection .text\n"
 	".rept 100000\n"
 	"	.cfi_startproc\n"

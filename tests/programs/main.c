@@ -31,7 +31,7 @@ CHAINED static void *run_thread(void *unused)
 	return unused;
 }
 
-/* Not pthread_join, which would be a stay in libc. */
+/* Not pthread_join, which would wait in libc. */
 CHAINED static void wait_for_threads(void)
 {
 	CHAIN_ENTER();

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-only
-/* In the place of work.c, which is loaded as a plugin. */
+/* Linked in place of work.c, which is loaded as a plugin. */
 #include "chain.h"
 #include "work.h"
 
@@ -8,7 +8,7 @@
 
 static void (*plugin_work)(int depth, void (*act)(void));
 
-/* Before main: the loader is no part of the chain. */
+/* Before main, so that the loader is not part of the chain. */
 static __attribute__((constructor)) void load(void)
 {
 	void *plugin = dlopen("libwork-plugin.so", RTLD_NOW);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /*
- * shifting SECONDS - a thread computes while another one takes the program's SFrame section and ELF
- * headers away, puts other bytes there, and puts them back, all the time.
+ * shifting SECONDS - a thread computes while another one constantly unmaps the program's SFrame
+ * section and ELF headers, replaces them with other bytes, and restores them.
  */
 #define _GNU_SOURCE
 #include <elf.h>
@@ -36,7 +36,7 @@ static void *compute(void *unused)
 
 int main(int argc, char **argv)
 {
-	/* The segment that holds both. */
+	/* The segment that contains both. */
 	const ElfW(Ehdr) *header = (const void *)__ehdr_start;
 	const ElfW(Phdr) *segments = (const void *)(__ehdr_start + header->e_phoff);
 	unsigned long page = sysconf(_SC_PAGESIZE), sframe = 0, end = 0;
@@ -63,13 +63,13 @@ int main(int argc, char **argv)
 		unsigned long size = length[which];
 
 		switch (turn / 2 % 4) {
-		case 0: /* nothing there */
+		case 0: /* unmapped */
 			munmap(at, size);
 			break;
-		case 1: /* no right to read it */
+		case 1: /* not readable */
 			mprotect(at, size, PROT_NONE);
 			break;
-		case 2: /* other bytes, in one go and one by one */
+		case 2: /* other bytes, at once and one by one */
 			mprotect(at, size, PROT_READ | PROT_WRITE);
 			memset(at, turn & 0x7f, size);
 			for (unsigned long i = 0; i < size; i += 7)

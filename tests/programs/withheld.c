@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /*
- * A thread whose stack has a page that nobody may have: it belongs to a userfaultfd that never
- * answers. Who walks this stack and may wait, waits for ever. Prints "ready" when it is so.
+ * A thread whose stack has a page that belongs to a userfaultfd without a handler. A walk of this
+ * stack that may wait, waits for ever. Prints "ready" when the thread has reached that state.
  */
 #define _GNU_SOURCE
 #include <fcntl.h>
@@ -16,7 +16,7 @@
 
 #define PAGE 4096UL
 
-/* Takes so many bytes of the stack. */
+/* Uses this many bytes of the stack. */
 #define FILL(bytes) char space[bytes]; __asm__ volatile("" : : "r"(space) : "memory")
 
 static void fail(const char *what)

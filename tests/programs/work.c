@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-only
-/* A way down through frames of all shapes. */
+/* A chain of calls through frames of all kinds. */
 #include "chain.h"
 #include "work.h"
 
@@ -10,7 +10,7 @@ struct job {
 
 static void next(struct job *job, int depth);
 
-/* Time spent on the way, with an effect that cannot be optimised away. */
+/* Spends time, with an effect that cannot be optimised away. */
 static inline __attribute__((always_inline)) unsigned long stir(unsigned long value, int turns)
 {
 	while (turns-- > 0)
@@ -38,7 +38,7 @@ CHAINED static void with_variable_array(struct job *job, int depth)
 	job->sum = stir(job->sum + bytes[0], 30);
 }
 
-/* More values than registers: all that a callee saves are in use, rbp too. */
+/* More values than registers: all callee-saved registers are in use, rbp too. */
 CHAINED static void with_all_registers(struct job *job, int depth)
 {
 	CHAIN_ENTER();
@@ -58,7 +58,7 @@ CHAINED static unsigned long nine(struct job *job, int depth, unsigned long c, u
 	return stir(c + d * 2 + e * 3 + f * 4 + g * 5 + h * 6 + i * 7, 20);
 }
 
-/* Arguments on the stack: it moves within the function. */
+/* Arguments on the stack: the stack pointer changes within the function. */
 CHAINED static void with_arguments(struct job *job, int depth)
 {
 	CHAIN_ENTER();
@@ -106,7 +106,7 @@ CHAINED void work(int depth, void (*act)(void))
 	volatile char huge[40000];
 	struct job job = { .act = act, .sum = depth };
 
-	/* All of its pages, so that there is no hole in the stack. */
+	/* Touches all of its pages, so that the stack has no hole. */
 	for (int i = 0; i < (int)sizeof(huge); i += 4000)
 		huge[i] = depth;
 	next(&job, depth);

@@ -3,26 +3,26 @@
  * usage: recorder [-d] [-n SAMPLES] [-t SECONDS] [-N NAME] [-F HERTZ] [-s BYTES] [-b MEGABYTES]
  *                 -o FILE -- PROGRAM [ARGUMENT...]
  *
- * Runs PROGRAM and records, for each tick of its clock, the user stack as the kernel reports it
- * together with what it can be judged by: all user registers, and as much of the user's stack as
- * fits into a record. tests/truth/src/bin/samples judges the file, on any machine.
+ * Runs PROGRAM and records, at each tick of its CPU clock, the user stack that the kernel reports,
+ * all user registers, and as much of the user stack's memory as fits into a record.
+ * tests/truth/src/bin/samples judges the file, on any machine.
  *
  *   -d  deferred stacks (perf_event_attr::defer_callchain)
- *   -n  ends PROGRAM, and all that it has started, after so many samples
- *   -t  ends them after so many seconds
- *   -N  what PROGRAM is called in tables
- *   -F  ticks for each second of CPU time, 999 if not given
- *   -s  bytes of stack asked for, 65528 if not given, the most that there can be
- *   -b  megabytes of ring buffer for each CPU, 32 if not given, a power of two
+ *   -n  kills PROGRAM and its children after this many samples
+ *   -t  kills them after this many seconds
+ *   -N  the name of PROGRAM in reports
+ *   -F  ticks for each second of CPU time (default 999)
+ *   -s  bytes of stack to copy (default and maximum 65528)
+ *   -b  megabytes of ring buffer for each CPU, a power of two (default 32)
  *
  * If the module is loaded, its tracepoint sframe_unwind:sframe_unwind_walk goes to the same ring buffers: a walk
  * in an interrupt then lies right in front of the sample that it was for.
  *
- * FILE: the magic, then records as perf_event_open(2) has them, in the order of each CPU's ring
- * buffer. Of samples the copy of the stack is shortened to what was really copied. Records of our
- * own have types from 1000 on, see enum below.
+ * FILE: the magic, then records as in perf_event_open(2), in the order of each CPU's ring buffer. In
+ * samples, the copy of the stack is truncated to the bytes that were copied. The recorder's own
+ * records have types from 1000 on, see the enum below.
  *
- * Exit status: that of PROGRAM, 0 if it was ended here, or 125 if it could not be recorded.
+ * Exit status: that of PROGRAM, 0 if the recorder killed it, or 125 if it could not be recorded.
  */
 #define _GNU_SOURCE
 #include <errno.h>

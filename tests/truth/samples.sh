@@ -4,10 +4,10 @@
 # usage: samples.sh [SAMPLES [VERSION[=NAME,NAME...]...]]
 #
 # Records the corpus (tests/truth/programs/build) in a guest for each VERSION, by tests/guest/truth,
-# and judges all samples: SAMPLES of each program NAME in each context, 3,200 if nothing is said.
-# What is found is shown, and kept in build/truth/samples/log and json; recordings, which are large,
-# are kept if KEEP is set. The last line is that of `samples`, and so is the status: see
-# Documentation/accuracy.rst. VM_TIMEOUT bounds the life of each guest.
+# and judges all samples: SAMPLES (default 3,200) of each program NAME in each context. The report is
+# printed, and left in build/truth/samples/log and json; recordings, which are large, are kept if KEEP
+# is set. The last line and the exit status are those of `samples`: see Documentation/accuracy.rst.
+# VM_TIMEOUT limits the time of each guest.
 
 . "$(dirname "$0")/../../scripts/lib.sh"
 
@@ -45,7 +45,7 @@ for wanted; do
 	! grep -q '^not ok' "$out/$version.log" || failed=1
 done
 
-# It is no recording.
+# This file is not a recording.
 [ ! -e "$out/recordings/bpftrace" ] || mv "$out/recordings/bpftrace" "$out/"
 say "judging"
 status=0

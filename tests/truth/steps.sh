@@ -4,11 +4,11 @@
 # usage: steps.sh [STEPS [VERSION...]]
 #
 # Steps the corpus (tests/truth/programs/build) natively, in the prepared root: STEPS instructions
-# in all, 10,000,000 if none are given, of which each program of each VERSION (all that were built)
-# gets an equal part. What is found is shown, and kept in build/truth/steps/VERSION.json; the last
-# line is of all versions: `steps: N instructions, D unexplained differences`. The status is 0 only
-# if D is, and if what is explained is at most a thousandth of the steps, of at most 20 limits. SEED
-# draws other windows, SECONDS_EACH limits the time of one program.
+# in total (default 10,000,000), divided equally among the programs of each VERSION (default: all that
+# were built). The report is printed, and left in build/truth/steps/VERSION.json; the last line is for
+# all versions: `steps: N instructions, D unexplained differences`. The exit status is 0 only if D is
+# 0, and if explained differences are at most a thousandth of the steps and come from at most 20
+# limits. SEED selects other windows, SECONDS_EACH limits the time of one program.
 
 . "$(dirname "$0")/../../scripts/lib.sh"
 
@@ -32,7 +32,7 @@ failed=0
 for version; do
 	say "$version: $each instructions of each program"
 	options=()
-	# Those have no rows of their own.
+	# Debian's programs have no SFrame sections.
 	[ "$version" != debian ] || options=(--convert --pause 300000)
 	in_root /var/cache/sframe_unwind/target/release/steps "${options[@]}" --steps "$each" --seed "${SEED:-1}" \
 		--seconds "${SECONDS_EACH:-120}" --table "/src/build/truth/$version/programs" \

@@ -469,13 +469,13 @@ const FRAMES_BY_RBX: &str = r"
 	pushed rbx
 	popped rbx
 	.cfi_endproc
-untold:
+uncovered:
 	ret
 
-	begin jumps_to_untold
+	begin jumps_to_uncovered
 	pushed rbx
 	popped rbx
-	jmp untold
+	jmp uncovered
 	.cfi_endproc
 
 	begin of_saves
@@ -494,8 +494,8 @@ untold:
 	caller saves_late
 	begin of_goes_on
 	caller goes_on
-	begin of_jumps_to_untold
-	caller jumps_to_untold
+	begin of_jumps_to_uncovered
+	caller jumps_to_uncovered
 	begin of_pointer
 	caller *%rax
 ";
@@ -699,7 +699,7 @@ fn functions_without_entries_have_rows() {
         .collect();
     // The other gaps are padding between functions.
     let longest = addresses
-        .chunk_by(|(_, before), (_, untold)| before == untold)
+        .chunk_by(|(_, before), (_, uncovered)| before == uncovered)
         .filter(|chunk| chunk[0].1)
         .max_by_key(|chunk| chunk.len());
     let code = longest

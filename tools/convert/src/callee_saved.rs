@@ -194,8 +194,8 @@ impl Callees<'_, '_> {
     }
 }
 
-/// The rule for a frame whose register is saved `slot` bytes from the callee's CFA, which is the stack pointer
-/// after the return.
+/// The rule of a frame whose register is saved `slot` bytes from the callee's CFA, which is the
+/// stack pointer after the return.
 fn rule_from_slot(rule: &Rule, slot: i64) -> Option<Rule> {
     let cfa = Cfa {
         base: Base::Sp,

@@ -270,8 +270,8 @@ fn has_syscall(code: &Code<'_>, start: u64, end: u64) -> bool {
     at.any(|(bytes, _)| bytes == SYSCALL)
 }
 
-/// The address after the instruction by which a function switches to another stack, if there is exactly one:
-/// `mov N(%REGISTER), %rsp`, `mov (%REGISTER), %rsp`, or `mov %rsi, %rsp`.
+/// The address after the instruction with which a function switches to another stack, if there is
+/// exactly one: `mov N(%REGISTER), %rsp`, `mov (%REGISTER), %rsp`, or `mov %rsi, %rsp`.
 fn after_stack_switch(code: &Code<'_>, start: u64, end: u64) -> Option<u64> {
     let bytes = code.at(start).get(..usize::try_from(end - start).ok()?)?;
     let mut switches = bytes
@@ -313,7 +313,8 @@ fn at<const N: usize>(bytes: &[u8], offset: u64) -> Option<[u8; N]> {
     bytes.get(offset..)?.first_chunk().copied()
 }
 
-/// Reads a LEB128 number: seven bits in each byte, the lowest first; the last byte has the eighth bit clear.
+/// Reads an LEB128 number: seven bits in each byte, the lowest first; the last byte has the eighth
+/// bit clear.
 fn varint(rest: &mut &[u8]) -> Option<u32> {
     let mut value = 0u32;
     for shift in (0..32).step_by(7) {

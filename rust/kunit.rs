@@ -11,12 +11,12 @@ const PAGE: u64 = 4096;
 
 #[kunit_tests(sframe_unwind_core)]
 mod core_cases {
-    use crate::sframe::cases;
+    use crate::sframe::test_vectors;
 
     #[test]
     fn the_cases_of_the_host() {
-        assert_eq!(cases::check_all().err(), None);
-        assert!(cases::check_all().is_ok_and(|checked| checked > 0));
+        assert_eq!(test_vectors::check_all().err(), None);
+        assert!(test_vectors::check_all().is_ok_and(|checked| checked > 0));
     }
 }
 

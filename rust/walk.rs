@@ -13,7 +13,7 @@ use crate::{
         abi::Abi,
         bytes::Fault,
         code,
-        plain::{
+        fast_path::{
             self,
             Walked,
             Words, //
@@ -220,7 +220,7 @@ fn walk_fast(
         return Ok(false);
     };
     let mut walked = Walked::to(*frame);
-    let found = plain::walk(
+    let found = fast_path::walk(
         &mut walked,
         is_innermost,
         &mut cache.ranges(),

@@ -5,7 +5,7 @@
 //! C side: `rust/c/user_memory.c`, and `rust/c/worker.c` for what cannot wait.
 
 use super::bindings;
-use crate::sframe::plain;
+use crate::sframe::fast_path;
 use core::{
     arch::asm,
     marker::PhantomData, //
@@ -115,7 +115,7 @@ impl Drop for Peek {
 /// The words of the memory of a [`Peek`].
 pub(crate) struct Words<'a>(PhantomData<&'a Peek>);
 
-impl plain::Words for Words<'_> {
+impl fast_path::Words for Words<'_> {
     #[inline(always)]
     fn word(&self, address: u64) -> u64 {
         get_user!(address, "__get_user_8").1

@@ -11,6 +11,7 @@ use crate::{
             Fault,
             Source, //
         },
+        compact_rule::CompactRule,
         elf::{
             self,
             ElfError,
@@ -20,10 +21,7 @@ use crate::{
             Error as SectionError,
             Unsupported, //
         },
-        plain::{
-            self,
-            Plain, //
-        },
+        fast_path,
         rule::Rule,
         section::Section,
         table::{
@@ -56,7 +54,7 @@ pub(crate) struct Rows {
     pages: KVVec<u32>,
     /// Those of [`Table`], from the beginning of a cache line on.
     blocks: KVVec<u8>,
-    plain: KVVec<Plain>,
+    compact: KVVec<CompactRule>,
     others: KVVec<Rule>,
     /// How many rows it has, but for those that begin with a page.
     pub(crate) count: usize,
@@ -73,7 +71,7 @@ impl Rows {
             base: self.base,
             pages: &self.pages,
             blocks: &self.blocks,
-            plain: &self.plain,
+            compact: &self.compact,
             others: &self.others,
         }
     }
@@ -127,10 +125,10 @@ impl Rows {
         // A rule takes some bytes of a row.
         let most = (bytes.len() / 2).saturating_add(extra_rows.len() / table::EXTRA_ROW_SIZE);
         let room = MAX_RULES.min(most).saturating_add(1);
-        let mut plain = repeated(Plain::NONE, room)?;
+        let mut compact = repeated(CompactRule::NONE, room)?;
         let mut others = repeated(Rule::OUTERMOST, room)?;
         let mut numbers = KVVec::from_elem(0u16, room.saturating_mul(2), GFP_KERNEL)?;
-        let mut rules = Rules::new(&mut plain, &mut others, &mut numbers);
+        let mut rules = Rules::new(&mut compact, &mut others, &mut numbers);
         let plan = table::plan(&functions).map_err(errno)?;
         let mut pages = KVVec::from_elem(0u32, plan.pages, GFP_KERNEL)?;
         let mut blocks = KVVec::new();
@@ -145,15 +143,15 @@ impl Rows {
         )
         .map_err(errno)?;
         let blocks = copied(&blocks, blocks.len())?;
-        let (plain, others) = (rules.plain(), rules.others());
-        let plain = copied(plain, plain.len())?;
+        let (compact, others) = (rules.compact(), rules.others());
+        let compact = copied(compact, compact.len())?;
         let others = copied(others, others.len())?;
         let made = Self {
             executables: code.executables,
             base: plan.base,
             pages,
             blocks,
-            plain,
+            compact,
             others,
             count,
         };
@@ -168,7 +166,7 @@ impl Rows {
         size_of_val(self)
             .wrapping_add(size_of_val(&*self.pages))
             .wrapping_add(self.blocks.len())
-            .wrapping_add(size_of_val(&*self.plain))
+            .wrapping_add(size_of_val(&*self.compact))
             .wrapping_add(size_of_val(&*self.others))
     }
 }
@@ -261,7 +259,7 @@ impl Source for File {
     }
 }
 
-impl plain::Rows for Rows {
+impl fast_path::Rows for Rows {
     type Block<'a> = Block<'a>;
 
     #[inline(always)]
@@ -277,11 +275,11 @@ pub(crate) struct Block<'a> {
     at: u32,
 }
 
-impl plain::Block for Block<'_> {
-    /// As [`Table::plain`], but without looking again at what `Rows::new` has looked at: that is a sixth of
+impl fast_path::Block for Block<'_> {
+    /// As [`Table::compact_rule`], but without looking again at what `Rows::new` has looked at: that is a sixth of
     /// all that a frame takes.
     #[inline(always)]
-    fn plain(&self, distance: u64) -> Plain {
+    fn compact_rule(&self, distance: u64) -> CompactRule {
         let low = distance as u8;
         // SAFETY: The table is sound, or `Rows::new` would have failed, and nothing changes it. So at `at`,
         // and at each third byte behind it up to one that is not less than any other, there is a byte
@@ -292,7 +290,7 @@ impl plain::Block for Block<'_> {
                 last = last.add(table::ROW);
             }
             let number = last.cast::<u16>().sub(1).read_unaligned();
-            *self.rows.plain.as_ptr().add(usize::from(number))
+            *self.rows.compact.as_ptr().add(usize::from(number))
         }
     }
 }

@@ -7,7 +7,7 @@
 use super::build::Rows;
 use crate::{
     sframe::{
-        plain,
+        fast_path,
         walk::TableAnswer, //
     },
     sys::{
@@ -149,12 +149,12 @@ impl Drop for CodeCache {
 /// The ranges of a [`CodeCache`].
 pub(crate) struct Ranges<'a>(&'a mut bindings::sfu_code_cache);
 
-impl<'a> plain::Codes<'a> for Ranges<'a> {
+impl<'a> fast_path::Codes<'a> for Ranges<'a> {
     type Rows = Rows;
 
     // Not inlined, which would have the address of each range be at hand in a walk.
     #[inline(never)]
-    fn at(&mut self, address: u64) -> Option<plain::Code<'a, Rows>> {
+    fn at(&mut self, address: u64) -> Option<fast_path::Code<'a, Rows>> {
         let walk = self.0.walk;
         let mut ranges = self.0.ranges.iter_mut();
         let range = ranges.find(|range| address < range.end)?;
@@ -177,7 +177,7 @@ impl<'a> plain::Codes<'a> for Ranges<'a> {
 unsafe fn look_at<'a>(
     range: &mut bindings::sfu_code_range,
     walk: u64,
-) -> Option<plain::Code<'a, Rows>> {
+) -> Option<fast_path::Code<'a, Rows>> {
     // SAFETY: A range that does not begin at the end of all addresses has a table: `put` has found it.
     if range.start == u64::MAX || !unsafe { bindings::sfu_code_range_is_current(range) } {
         return None;
@@ -193,8 +193,8 @@ unsafe fn look_at<'a>(
 ///
 /// The range was looked at in this walk, and there is a `CodeCache` for `'a`.
 #[inline(always)]
-unsafe fn code_of<'a>(range: &bindings::sfu_code_range) -> plain::Code<'a, Rows> {
-    plain::Code {
+unsafe fn code_of<'a>(range: &bindings::sfu_code_range) -> fast_path::Code<'a, Rows> {
+    fast_path::Code {
         to_rows: range.start.wrapping_neg(),
         // SAFETY: `publish` publishes `Rows` alone, and they stay as long as there is an RCU reader, which a
         // `CodeCache` is.

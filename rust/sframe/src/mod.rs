@@ -25,22 +25,38 @@
 //! "The SFrame Format", part of the documentation of GNU binutils. Section names in the comments
 //! are those of the text for version 2.
 
-pub mod abi;
-pub mod bytes;
-#[cfg(any(test, CONFIG_KUNIT))]
-pub mod cases;
-pub mod code;
-pub mod eh_frame_hdr;
 pub mod elf;
-pub mod error;
-pub mod fallback;
-pub mod fde;
-pub mod fre;
-pub mod header;
-pub mod plain;
-pub mod rule;
-pub mod section;
-pub mod stop_reason;
+pub mod format;
 pub mod table;
+#[cfg(any(test, CONFIG_KUNIT))]
+pub mod test_vectors;
 pub mod unwind;
-pub mod walk;
+pub mod x86_64;
+
+// Short paths.
+pub use self::{
+    elf::eh_frame_hdr,
+    format::{
+        abi,
+        bytes,
+        error,
+        fde,
+        fre,
+        header,
+        section,
+        version, //
+    },
+    table::{
+        compact_rule,
+        fast_path, //
+    },
+    unwind::{
+        rule,
+        stop_reason,
+        walk, //
+    },
+    x86_64::{
+        self as code,
+        fallback, //
+    }, //
+};

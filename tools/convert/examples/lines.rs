@@ -53,7 +53,7 @@ fn main() -> Result<(), Box<dyn Error>> {
             (1, number),
             (1, at),
             (1, last),
-            (2, usize::from(rule) * size_of_val(&table.plain[0])),
+            (2, usize::from(rule) * size_of_val(&table.compact[0])),
         ];
         let lines: BTreeSet<_> = places.map(|(part, at)| (part, at / LINE)).into();
         looked_up += 1;

@@ -7,7 +7,7 @@ use sframe::{
         Fault,
         Source, //
     },
-    plain::Plain,
+    compact_rule::CompactRule,
     rule::Rule,
     section::Section,
     table::{
@@ -29,7 +29,7 @@ pub struct OwnedTable {
     base: u64,
     pages: Vec<u32>,
     blocks: Vec<u8>,
-    plain: Vec<Plain>,
+    compact: Vec<CompactRule>,
     others: Vec<Rule>,
 }
 
@@ -62,10 +62,10 @@ impl OwnedTable {
     ) -> Result<OwnedTable, TableError> {
         let mut places = vec![Place::default(); table::count(bytes, first, extra_rows)?];
         let functions = Functions::collect(bytes, first, extra_rows, &mut places, is_code)?;
-        let mut plain = vec![Plain::NONE; most];
+        let mut compact = vec![CompactRule::NONE; most];
         let mut others = vec![Rule::OUTERMOST; most];
         let mut numbers = vec![0; 2 * most];
-        let mut rules = Rules::new(&mut plain, &mut others, &mut numbers);
+        let mut rules = Rules::new(&mut compact, &mut others, &mut numbers);
         let plan = table::plan(&functions)?;
         let mut pages = vec![0; plan.pages];
         let mut blocks = Vec::new();
@@ -83,12 +83,12 @@ impl OwnedTable {
                 Ok(())
             },
         )?;
-        let (plain, others) = (rules.plain().to_vec(), rules.others().to_vec());
+        let (compact, others) = (rules.compact().to_vec(), rules.others().to_vec());
         Ok(OwnedTable {
             base: plan.base,
             pages,
             blocks,
-            plain,
+            compact,
             others,
         })
     }
@@ -99,7 +99,7 @@ impl OwnedTable {
             base: self.base,
             pages: &self.pages,
             blocks: &self.blocks,
-            plain: &self.plain,
+            compact: &self.compact,
             others: &self.others,
         }
     }
@@ -108,7 +108,7 @@ impl OwnedTable {
     pub fn size(&self) -> usize {
         size_of_val(&*self.pages)
             + self.blocks.len()
-            + size_of_val(&*self.plain)
+            + size_of_val(&*self.compact)
             + size_of_val(&*self.others)
     }
 }
@@ -143,13 +143,13 @@ mod tests {
 
     #[test]
     fn extra_rows_are_found_between_the_functions_of_a_section() {
-        let plain = Rule::amd64(Base::Sp, 8, Location::Unchanged);
+        let compact = Rule::amd64(Base::Sp, 8, Location::Unchanged);
         let function = |start, size| crate::Function {
             start,
             size,
             repeat: None,
             signal: false,
-            rows: vec![(0, plain)],
+            rows: vec![(0, compact)],
         };
         let section = encode::section(
             &[function(0x1000, 0x10), function(0x1200, 0x10)],
@@ -175,15 +175,15 @@ mod tests {
         let find = |at| owned.table().find(at);
         for (at, expected) in [
             (0xfff, None),
-            (0x1000, Some(plain)),
-            (0x100f, Some(plain)),
+            (0x1000, Some(compact)),
+            (0x100f, Some(compact)),
             (0x1010, Some(rule)),
             (0x102f, Some(rule)),
             (0x1030, None),
             (0x1100, None),
             (0x11f0, Some(rule)),
             (0x11ff, Some(rule)),
-            (0x1200, Some(plain)),
+            (0x1200, Some(compact)),
             (0x1210, None),
             (0x3000, None),
         ] {

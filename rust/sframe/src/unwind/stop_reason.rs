@@ -7,8 +7,8 @@
 //! written anew.
 
 use super::{
-    error::Error,
-    unwind::Stop, //
+    super::format::error::Error,
+    step::Stop, //
 };
 use core::ffi::CStr;
 

@@ -8,20 +8,27 @@
 //! up a frame pointer. AMD64 alone.
 
 use super::{
-    abi::Abi,
-    bytes::Source,
-    code::{
+    super::{
+        format::{
+            abi::Abi,
+            bytes::Source, //
+        },
+        unwind::{
+            rule::Rule,
+            step::{
+                self as unwind,
+                Frame,
+                Lost,
+                Memory,
+                Step, //
+            }, //
+        }, //
+    },
+    insn,
+    prologue::{
         self,
         ON_TOP,
         PUSHED, //
-    },
-    rule::Rule,
-    unwind::{
-        self,
-        Frame,
-        Lost,
-        Memory,
-        Step, //
     }, //
 };
 
@@ -56,21 +63,21 @@ pub fn step<M: Memory + Source + ?Sized>(
         if frame_pointer != FramePointer::Unknown {
             let sets_up_later = || {
                 let bytes = memory.read(frame.pc).ok()?;
-                let later = match code::jumps_to(&bytes, frame.pc) {
-                    Some(target) => code::is_prologue(&memory.read(target).ok()?),
-                    None => code::sets_up_later(&bytes),
+                let later = match insn::jumps_to(&bytes, frame.pc) {
+                    Some(target) => prologue::is_prologue(&memory.read(target).ok()?),
+                    None => prologue::sets_up_later(&bytes),
                 };
                 later.then_some(ON_TOP)
             };
-            let rule = code::rule_without_frame_pointer(&bytes).or_else(sets_up_later);
+            let rule = prologue::rule_without_frame_pointer(&bytes).or_else(sets_up_later);
             if let Some(step) = rule.and_then(|rule| behind_call(&rule, frame, memory)) {
                 return Some(step);
             }
         }
-        left = code::may_be_left(&bytes)
+        left = prologue::may_be_left(&bytes)
             || memory
                 .read(frame.pc)
-                .is_ok_and(|bytes| code::clears_and_returns(&bytes));
+                .is_ok_and(|bytes| prologue::clears_and_returns(&bytes));
     }
     if left && frame_pointer != FramePointer::Kept {
         return behind_call(&ON_TOP, frame, memory);
@@ -91,10 +98,10 @@ pub fn step<M: Memory + Source + ?Sized>(
         let start = function(at)?;
         let distance = at.checked_sub(start)?;
         let beginning = memory.read(start).ok()?;
-        if innermost && code::is_entry(&beginning, distance) {
+        if innermost && prologue::is_entry(&beginning, distance) {
             return behind_call(&ON_TOP, frame, memory);
         }
-        let prologue = code::prologue(&beginning)?;
+        let prologue = prologue::prologue(&beginning)?;
         if distance < prologue.end {
             return match innermost {
                 true if distance <= prologue.push => behind_call(&ON_TOP, frame, memory),
@@ -102,7 +109,7 @@ pub fn step<M: Memory + Source + ?Sized>(
                 false => None,
             };
         }
-        if code::serves_handlers(&beginning) && may_leave_for_handler(frame.pc, memory) {
+        if prologue::serves_handlers(&beginning) && may_leave_for_handler(frame.pc, memory) {
             return None;
         }
     }
@@ -137,24 +144,24 @@ fn behind_call<M: Memory + Source + ?Sized>(
 #[inline(never)]
 fn may_leave_for_handler<S: Source + ?Sized>(pc: u64, memory: &S) -> bool {
     // So that it is nowhere between two of them.
-    let step = const { code::ENDING / 2 };
-    (0..code::LEAVING).step_by(step).any(|ahead| {
+    let step = const { insn::ENDING / 2 };
+    (0..prologue::LEAVING).step_by(step).any(|ahead| {
         memory
             .read(pc.wrapping_add(ahead))
-            .map_or(true, |code| code::leaves_for_handler(&code))
+            .map_or(true, |code| prologue::leaves_for_handler(&code))
     })
 }
 
 /// Whether the code in front of a return address may be a call.
 pub fn is_behind_call<S: Source + ?Sized>(pc: u64, memory: &S) -> bool {
     memory
-        .read(pc.wrapping_sub(const { code::LONGEST as u64 }))
-        .is_ok_and(|bytes| code::ends_with_call(&bytes))
+        .read(pc.wrapping_sub(const { insn::LONGEST as u64 }))
+        .is_ok_and(|bytes| insn::ends_with_call(&bytes))
 }
 
 #[cfg(test)]
 mod tests {
-    use super::super::bytes::Fault;
+    use super::super::super::format::bytes::Fault;
     use super::*;
     use std::vec;
     use std::vec::Vec;

@@ -5,12 +5,14 @@
 //! Neither the rule nor the registers nor the stack can be trusted. So each step has to rise on
 //! the stack: a walk always ends. Only what a signal interrupted may be anywhere, for its handler
 //! may have a stack of its own, and what has called on another stack by itself
-//! ([`takes_stack`](super::code::takes_stack)): who walks takes no more than [`MAX_SIGNALS`] of such
+//! ([`takes_stack`](super::super::x86_64::takes_stack)): who walks takes no more than [`MAX_SIGNALS`] of such
 //! steps. Whether an address that comes out of a step lies in code is for the caller to find out.
 
 use super::{
-    abi::Abi,
-    bytes::Fault,
+    super::format::{
+        abi::Abi,
+        bytes::Fault, //
+    },
     rule::{
         Base,
         Location,
@@ -108,31 +110,6 @@ impl<R: Registers> Registers for Option<&R> {
     #[inline]
     fn lowest(&self) -> u64 {
         self.map_or(0, R::lowest)
-    }
-}
-
-/// The registers of a frame that a signal interrupted, on AMD64: Linux has put all of them on the
-/// stack of the handler.
-#[derive(Clone, Copy, Debug)]
-pub struct Interrupted<'a, M: ?Sized> {
-    /// The stack pointer in the frame of the trampoline, which is where Linux's `struct ucontext`
-    /// is.
-    pub context: u64,
-    /// The memory it is in.
-    pub memory: &'a M,
-}
-
-/// Where a register of this DWARF number is in `struct ucontext`, in bytes: "uc_mcontext" begins at
-/// 40 with r8 to r15.
-const CONTEXT: [u8; 16] = [
-    144, 136, 152, 128, 112, 104, 120, 160, 40, 48, 56, 64, 72, 80, 88, 96,
-];
-
-impl<M: Memory + ?Sized> Registers for Interrupted<'_, M> {
-    fn register(&self, number: u8) -> Option<u64> {
-        let offset = *CONTEXT.get(usize::from(number))?;
-        let address = self.context.checked_add(u64::from(offset))?;
-        self.memory.read_word(address).ok()
     }
 }
 
@@ -402,6 +379,7 @@ mod tests {
         sp: 0x8000,
         fp: 0x9000,
     };
+
     const RULE: Rule = Rule::amd64(Base::Sp, 0x100, Location::AtCfa(-0x40));
 
     #[test]
@@ -459,6 +437,7 @@ mod tests {
 
     /// Registers of which each holds 0x1000 times its number.
     struct Numbered;
+
     impl Registers for Numbered {
         fn register(&self, number: u8) -> Option<u64> {
             Some(u64::from(number) << 12)
@@ -617,105 +596,6 @@ mod tests {
         assert_eq!(further_out(Abi::Aarch64, &rule), Err(Stop::CfaMisaligned));
         rule.cfa.offset = 0x104;
         assert_eq!(further_out(Abi::Amd64, &rule), Err(Stop::CfaMisaligned));
-    }
-
-    /// What a handler's frame has on its stack: each word tells how far from 0x8000 it is.
-    struct Context;
-    impl Memory for Context {
-        fn read_word(&self, address: u64) -> Result<u64, Fault> {
-            match address.wrapping_sub(FRAME.sp) {
-                offset @ 0..1000 => Ok(offset),
-                _ => Err(Fault),
-            }
-        }
-    }
-
-    #[test]
-    fn a_signal_may_have_interrupted_another_stack() {
-        use super::super::code::INTERRUPTED;
-
-        // The stack pointer comes out as 160, which is far below, the PC as 168, rbp as 120.
-        assert_eq!(
-            step(Abi::Amd64, &INTERRUPTED, &FRAME, &Lost, &Context),
-            to(168, 160, 120)
-        );
-        // Nor is it aligned.
-        let odd = Frame {
-            sp: FRAME.sp + 1,
-            ..FRAME
-        };
-        assert_eq!(
-            step(Abi::Amd64, &INTERRUPTED, &odd, &Lost, &Context),
-            to(169, 161, 121)
-        );
-        // The same rule of no signal could be the same step for ever.
-        let rule = Rule {
-            signal: false,
-            ..INTERRUPTED
-        };
-        assert_eq!(
-            step(Abi::Amd64, &rule, &FRAME, &Lost, &Context),
-            Err(Stop::CfaNotRising)
-        );
-        let high = Frame {
-            sp: FRAME.sp + 900,
-            ..FRAME
-        };
-        assert_eq!(
-            step(Abi::Amd64, &INTERRUPTED, &high, &Lost, &Context),
-            Err(Stop::Fault {
-                address: FRAME.sp + 900 + 160
-            })
-        );
-    }
-
-    #[test]
-    fn a_call_of_a_null_pointer_can_be_interrupted() {
-        use super::super::code::INTERRUPTED;
-
-        struct Zeros;
-        impl Memory for Zeros {
-            fn read_word(&self, _address: u64) -> Result<u64, Fault> {
-                Ok(0)
-            }
-        }
-        assert_eq!(
-            step(Abi::Amd64, &INTERRUPTED, &FRAME, &Lost, &Zeros),
-            to(0, 0, 0)
-        );
-    }
-
-    #[test]
-    fn all_registers_of_what_was_interrupted_are_known() {
-        let registers = Interrupted {
-            context: FRAME.sp,
-            memory: &Context,
-        };
-        // rax, rdx, rcx, rbx, rsi, rdi, rbp, rsp, r8 and r15, as <asm/sigcontext.h> has them.
-        let numbers = [0, 1, 2, 3, 4, 5, 6, 7, 8, 15];
-        let offsets = [144, 136, 152, 128, 112, 104, 120, 160, 40, 96];
-        for (number, offset) in numbers.into_iter().zip(offsets) {
-            assert_eq!(registers.register(number), Some(offset));
-        }
-        assert_eq!(registers.register(16), None);
-        for context in [FRAME.sp + 2000, u64::MAX] {
-            let registers = Interrupted {
-                context,
-                memory: &Context,
-            };
-            assert_eq!(registers.register(0), None);
-        }
-
-        // A stack that gcc realigns can be interrupted, too.
-        let mut rule = RULE;
-        rule.cfa.base = Base::Register(10);
-        rule.cfa.offset = 0x9000;
-        rule.ra = Location::At(Base::Sp, 8);
-        rule.fp = Location::Unchanged;
-        assert_eq!(
-            step(Abi::Amd64, &rule, &FRAME, &registers, &Context),
-            to(8, 0x9000 + 56, FRAME.fp)
-        );
     }
 
     #[test]

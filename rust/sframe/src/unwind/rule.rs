@@ -75,7 +75,7 @@ pub struct Cfa {
     /// Whether the CFA is not that sum, but in memory at that address.
     pub deref: bool,
     /// What is to be added to what is in memory there, in bytes; 0 if `deref` is not. SFrame cannot
-    /// say it: it is of a row beside a section ([`ExtraRow`](super::table::ExtraRow)).
+    /// say it: it is of a row beside a section ([`ExtraRow`](super::super::table::ExtraRow)).
     pub plus: i8,
 }
 

@@ -19,19 +19,10 @@ use super::{
     },
     header::{
         Header,
-        Starts,
-        Version, //
-    }, //
+        Starts, //
+    },
+    version::Version, //
 };
-
-/// The size of one entry, in bytes.
-pub(super) const fn size(version: Version) -> u32 {
-    match version {
-        Version::V1 => 17,
-        Version::V2 => 20,
-        Version::V3 => 16,
-    }
-}
 
 /// The size of what version 3 keeps in front of a function's rows, in bytes: in the other versions
 /// it is part of the entry.
@@ -188,7 +179,7 @@ impl Function {
 #[inline]
 pub(super) fn entry_at(header: &Header, index: u32) -> u32 {
     index
-        .wrapping_mul(size(header.version))
+        .wrapping_mul(header.version.fde_size())
         .wrapping_add(header.fdes_at)
 }
 

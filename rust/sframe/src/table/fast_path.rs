@@ -1,108 +1,19 @@
 // SPDX-License-Identifier: GPL-2.0-only OR MIT
 
-//! Nearly all rules of AMD64 are plain: the CFA is a register plus something, the return address is
-//! right below it, and the frame pointer is saved on the stack or has not been touched. Walks by them
-//! alone take a fraction of what others take.
+//! The fast path: a walk by compact rules alone, which takes a fraction of the time of other walks.
 //!
-//! All that is not as plain as that ends such a walk where it is, for others to go on: nothing is
-//! decided here that [`unwind::step`](super::unwind::step) would decide otherwise.
+//! Any other rule ends the walk where it is, for the caller to go on: nothing is decided here that
+//! [`unwind::step`](super::super::unwind::step::step) would decide otherwise.
 
 use super::{
-    rule::{
-        Base,
-        Location,
-        Rule, //
-    },
-    unwind::Frame, //
+    super::unwind::step::Frame,
+    compact_rule::{
+        CompactRule,
+        BY_FP,
+        IS_OUTERMOST,
+        SAVES_FP, //
+    }, //
 };
-
-/// A plain rule in a word; or that there is no rule, or no caller; or the number of some other rule.
-///
-/// From the lowest bit on: in 16 bits and signed, where the frame pointer is saved, from the CFA on, or
-/// the number of another rule; the flags below; from bit 32 on, what is to be added for the CFA, which
-/// is 0 for all that is not plain. Both are in bytes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Plain(u64);
-
-/// The CFA counts from the frame pointer, not from the stack pointer.
-const BY_FP: u64 = 1 << 16;
-/// The frame pointer is saved.
-const SAVES_FP: u64 = 1 << 17;
-/// There is no caller.
-const IS_OUTERMOST: u64 = 1 << 18;
-/// It is another rule.
-const IS_OTHER: u64 = 1 << 19;
-
-impl Plain {
-    /// There is no rule.
-    pub const NONE: Plain = Plain(0);
-
-    /// A rule as a plain one; `None` if it is another one.
-    pub fn of(rule: &Rule) -> Option<Plain> {
-        if *rule == Rule::OUTERMOST {
-            return Some(Plain(IS_OUTERMOST));
-        }
-        let base = match rule.cfa.base {
-            Base::Sp => 0,
-            Base::Fp => BY_FP,
-            Base::Register(_) => return None,
-        };
-        let fp = match rule.fp {
-            Location::Unchanged => 0,
-            Location::AtCfa(offset) => SAVES_FP | u64::from(i16::try_from(offset).ok()? as u16),
-            _ => return None,
-        };
-        let cfa = u32::try_from(rule.cfa.offset).ok()?;
-        let is_plain = cfa != 0
-            && cfa % 8 == 0
-            && *rule == Rule::amd64(rule.cfa.base, rule.cfa.offset, rule.fp);
-        is_plain.then_some(Plain((u64::from(cfa) << 32) | base | fp))
-    }
-
-    /// The other rule of this number.
-    pub const fn other(number: u16) -> Plain {
-        Plain(IS_OTHER | number as u64)
-    }
-
-    /// The rule, if there is one, where `others` has those that are not plain, by number.
-    pub fn rule(self, others: &[Rule]) -> Option<Rule> {
-        if self.has(IS_OTHER) {
-            return others.get(usize::from(self.0 as u16)).copied();
-        }
-        if self.has(IS_OUTERMOST) {
-            return Some(Rule::OUTERMOST);
-        }
-        let base = if self.has(BY_FP) { Base::Fp } else { Base::Sp };
-        let fp = if self.has(SAVES_FP) {
-            Location::AtCfa(i32::from(self.0 as i16))
-        } else {
-            Location::Unchanged
-        };
-        (self != Plain::NONE).then(|| Rule::amd64(base, self.cfa() as i32, fp))
-    }
-
-    /// The word: rules that differ have words that differ.
-    pub(super) const fn bits(self) -> u64 {
-        self.0
-    }
-
-    /// What is to be added for the CFA, in bytes.
-    #[inline(always)]
-    const fn cfa(self) -> u64 {
-        self.0 >> 32
-    }
-
-    /// What is to be added to the CFA for where the frame pointer is saved, in bytes.
-    #[inline(always)]
-    const fn fp(self) -> i64 {
-        self.0 as i16 as i64
-    }
-
-    #[inline(always)]
-    const fn has(self, flag: u64) -> bool {
-        self.0 & flag != 0
-    }
-}
 
 /// Rows of code.
 pub trait Rows {
@@ -119,7 +30,7 @@ pub trait Rows {
 /// Rows of a part of code.
 pub trait Block {
     /// What they say of the code at that distance.
-    fn plain(&self, distance: u64) -> Plain;
+    fn compact_rule(&self, distance: u64) -> CompactRule;
 }
 
 /// Code and its rows.
@@ -147,7 +58,7 @@ pub trait Codes<'a> {
     fn at(&mut self, address: u64) -> Option<Code<'a, Self::Rows>>;
 }
 
-/// How far a walk by plain rules has come.
+/// How far a walk by compact rules has come.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Walked {
     /// The last frame.
@@ -169,7 +80,7 @@ impl Walked {
     }
 }
 
-/// Walks on from a frame by plain rules alone, as far as that goes and there is room. The return addresses
+/// Walks on from a frame by compact rules alone, as far as that goes and there is room. The return addresses
 /// of all frames that are found are in `room`, from its start on; returns how many they are.
 ///
 /// `is_exact` says that the first frame has not called, but is to be looked up at its very PC. Any context
@@ -196,7 +107,7 @@ pub fn walk<'a, C: Codes<'a>, M: Words>(
     let len = room.len();
     let mut slots = room.iter_mut();
     loop {
-        let rule = block.plain(distance);
+        let rule = block.compact_rule(distance);
         let base = if rule.has(BY_FP) {
             if fp_at != 0 {
                 match memory.word(fp_at) {
@@ -214,7 +125,7 @@ pub fn walk<'a, C: Codes<'a>, M: Words>(
             sp
         };
         let cfa = base.wrapping_add(rule.cfa());
-        // Where the rule is not plain it is so.
+        // Where the rule is not compact it is so.
         if cfa <= sp {
             walked.is_outermost = rule.has(IS_OUTERMOST);
             break;
@@ -262,78 +173,38 @@ fn find<'a, C: Codes<'a>>(codes: &mut C, at: u64) -> Option<Found<'a, C::Rows>> 
 
 #[cfg(test)]
 mod tests {
-    use super::super::{
-        abi::Abi,
-        bytes::Fault,
-        rule::Cfa,
-        unwind::{
-            self,
-            Lost,
-            Memory,
-            Step, //
-        }, //
+    use super::{
+        super::{
+            super::{
+                format::{
+                    abi::Abi,
+                    bytes::Fault, //
+                },
+                unwind::{
+                    self,
+                    rule::{
+                        Location,
+                        Rule, //
+                    },
+                    Lost,
+                    Memory,
+                    Step, //
+                }, //
+            },
+            compact_rule::tests::{
+                drawn,
+                rule, //
+            }, //
+        },
+        *, //
     };
-    use super::*;
     use std::vec::Vec;
 
     const CODE: u64 = 0x40_0000;
+
     const SIZE: u64 = 0x1000;
+
     const STACK: u64 = 0x7ffd_0000_0000;
-
-    fn drawn(state: &mut u64) -> u64 {
-        *state ^= *state >> 12;
-        *state ^= *state << 25;
-        *state ^= *state >> 27;
-        state.wrapping_mul(0x2545_f491_4f6c_dd1d)
-    }
-
-    /// A rule; most of them are plain.
-    fn rule(state: &mut u64) -> Rule {
-        let offset = 8 * (1 + drawn(state) % 16) as i32;
-        let fp = match drawn(state) % 8 {
-            0..4 => Location::Unchanged,
-            4..7 => Location::AtCfa(-16 - 8 * (drawn(state) % 4) as i32),
-            _ => Location::AtCfa(drawn(state) as i32 % 100_000),
-        };
-        let mut rule = Rule::amd64(Base::Sp, offset, fp);
-        match drawn(state) % 32 {
-            0 => return Rule::OUTERMOST,
-            1 => rule.cfa.offset = drawn(state) as i32,
-            2 => rule.cfa.base = Base::Register(3),
-            3 => rule.cfa.deref = true,
-            4 => rule.ra = Location::AtCfa(-16),
-            5 => rule.fp = Location::Undefined,
-            6 => rule.signal = true,
-            7..12 => rule.cfa.base = Base::Fp,
-            _ => {}
-        }
-        rule
-    }
-
-    #[test]
-    fn a_plain_rule_is_the_rule() {
-        let mut state = 1;
-        let mut plain = 0;
-        for _ in 0..100_000 {
-            let rule = rule(&mut state);
-            if let Some(word) = Plain::of(&rule) {
-                assert_eq!(word.rule(&[]), Some(rule));
-                plain += 1;
-            }
-            assert_eq!(Plain::other(1).rule(&[Rule::OUTERMOST, rule]), Some(rule));
-        }
-        assert!(plain > 70_000, "{plain}");
-        assert_eq!(Plain::NONE.rule(&[]), None);
-        let zero = Cfa {
-            base: Base::Sp,
-            offset: 0,
-            deref: false,
-            plus: 0,
-        };
-        let mut rule = Rule::amd64(Base::Sp, 8, Location::Unchanged);
-        rule.cfa = zero;
-        assert_eq!(Plain::of(&rule), None);
-    }
 
     /// A rule for each 16 bytes of code, and memory that is random, too.
     struct World {
@@ -357,9 +228,9 @@ mod tests {
     }
 
     impl Block for (&World, u64) {
-        fn plain(&self, distance: u64) -> Plain {
+        fn compact_rule(&self, distance: u64) -> CompactRule {
             assert_eq!(self.1, distance / 16);
-            Plain::of(&self.0.rules[self.1 as usize]).unwrap_or(Plain::other(0))
+            CompactRule::of(&self.0.rules[self.1 as usize]).unwrap_or(CompactRule::other(0))
         }
     }
 
@@ -435,9 +306,9 @@ mod tests {
                     Ok(Step::Caller(caller)) => frame = caller,
                     // Of two words that a step reads this one may be missing.
                     Err(unwind::Stop::Fault { .. }) => {
-                        let mut plain = rule;
-                        plain.fp = Location::Unchanged;
-                        let step = unwind::step(Abi::Amd64, &plain, &frame, &Lost, &world);
+                        let mut unchanged = rule;
+                        unchanged.fp = Location::Unchanged;
+                        let step = unwind::step(Abi::Amd64, &unchanged, &frame, &Lost, &world);
                         let Ok(Step::Caller(caller)) = step else {
                             panic!("{step:?}");
                         };
@@ -461,7 +332,7 @@ mod tests {
                 continue;
             };
             assert!(!walked.is_outermost || rule.is_outermost());
-            if found == most || Plain::of(&rule).is_none() || rule.is_outermost() {
+            if found == most || CompactRule::of(&rule).is_none() || rule.is_outermost() {
                 continue;
             }
             let step = unwind::step(Abi::Amd64, &rule, &frame, &Lost, &world);

@@ -3,6 +3,7 @@
 //! A section, and the search for the rule that holds at a program counter.
 
 use super::{
+    super::unwind::rule::Rule,
     abi::Abi,
     bytes::{
         read_at,
@@ -23,10 +24,9 @@ use super::{
     header::{
         Header,
         Starts,
-        Version,
         HEADER_SIZE, //
     },
-    rule::Rule, //
+    version::Version, //
 };
 
 /// How many rows of a function [`Search::Bounded`] looks at.
@@ -226,7 +226,7 @@ impl Section {
     /// What holds in all of a function that has no rows: "A function without rows" of version 3,
     /// unless it is a trampoline whose rows could not be said.
     #[inline]
-    pub(super) fn rule_without_rows(&self, function: &Function) -> Option<Rule> {
+    pub(in super::super) fn rule_without_rows(&self, function: &Function) -> Option<Rule> {
         (function.num_rows() == 0
             && self.header.version == Version::V3
             && !function.is_flexible()

@@ -7,7 +7,7 @@
 //! Frame Header" in the Linux Standard Base, core, and "DWARF Extensions" there. The only encodings
 //! that are read are those of GNU ld and LLD.
 
-use super::bytes::Source;
+use super::super::format::bytes::Source;
 
 const VERSION: u8 = 1;
 /// DW_EH_PE_pcrel | DW_EH_PE_sdata4: of the pointer to `.eh_frame`.
@@ -79,7 +79,7 @@ fn word<S: Source + ?Sized>(memory: &S, address: u64, entry: u32, offset: u64) -
 
 #[cfg(test)]
 mod tests {
-    use super::super::bytes::Fault;
+    use super::super::super::format::bytes::Fault;
     use super::*;
     use std::vec::Vec;
 

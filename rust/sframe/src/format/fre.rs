@@ -7,6 +7,12 @@
 //! decoded.
 
 use super::{
+    super::unwind::rule::{
+        Base,
+        Cfa,
+        Location,
+        Rule, //
+    },
     abi::Abi,
     bytes::{
         window,
@@ -21,16 +27,8 @@ use super::{
         Function,
         RowStart, //
     },
-    header::{
-        Header,
-        Version, //
-    },
-    rule::{
-        Base,
-        Cfa,
-        Location,
-        Rule, //
-    }, //
+    header::Header,
+    version::Version, //
 };
 
 /// One row of a function, decoded.

@@ -6,7 +6,7 @@
 //! Only what a loader needs as well is read, the ELF header and the program headers, for no more
 //! is there in memory. They normally lie in the first page.
 
-use super::bytes::{
+use super::super::format::bytes::{
     Fault,
     Source, //
 };
@@ -45,7 +45,7 @@ pub enum ElfError {
     /// Reading failed. It says nothing about the file.
     Fault {
         /// Where the read began, in bytes from the file's start. It was at most
-        /// [`MAX_READ`](super::bytes::MAX_READ) bytes long.
+        /// [`MAX_READ`](super::super::format::bytes::MAX_READ) bytes long.
         offset: u64,
     },
     /// It is not an ELF file.

@@ -5,6 +5,12 @@
 //! All later arithmetic on offsets leans on the checks made here, so there is no way to have a
 //! `Header` without them.
 
+pub use super::version::{
+    Version, //
+    FRAME_POINTER,
+    FUNC_START_PCREL,
+    SORTED,
+};
 use super::{
     abi::Abi,
     bytes::Order,
@@ -13,62 +19,12 @@ use super::{
         Malformed,
         Unsupported, //
     },
-    fde, //
 };
 
 /// The size of a header without its auxiliary part, in bytes. It is the same in all versions.
 pub const HEADER_SIZE: u32 = 28;
 
 const MAGIC: u16 = 0xdee2;
-
-/// "SFrame Flags": functions are sorted by their start addresses.
-pub const SORTED: u8 = 0x1;
-/// All functions keep a frame pointer, those without rows included.
-pub const FRAME_POINTER: u8 = 0x2;
-/// Start addresses are counted from their own fields.
-pub const FUNC_START_PCREL: u8 = 0x4;
-
-/// A version of the format that can be read.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Version {
-    /// Version 1.
-    V1,
-    /// Version 2, of any errata.
-    V2,
-    /// Version 3.
-    V3,
-}
-
-impl Version {
-    fn decode(number: u8) -> Result<Version, Error> {
-        match number {
-            1 => Ok(Version::V1),
-            2 => Ok(Version::V2),
-            3 => Ok(Version::V3),
-            other => Err(Error::Unsupported {
-                what: Unsupported::Version(other),
-            }),
-        }
-    }
-
-    /// The version's number, as in the section.
-    pub const fn number(self) -> u8 {
-        match self {
-            Version::V1 => 1,
-            Version::V2 => 2,
-            Version::V3 => 3,
-        }
-    }
-
-    /// The flags that the version defines.
-    pub const fn known_flags(self) -> u8 {
-        match self {
-            Version::V1 => SORTED | FRAME_POINTER,
-            Version::V2 => SORTED | FRAME_POINTER | FUNC_START_PCREL,
-            Version::V3 => SORTED | FUNC_START_PCREL,
-        }
-    }
-}
 
 /// What the start address in a function descriptor entry is counted from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -83,7 +39,7 @@ pub enum Starts {
 ///
 /// # Invariants
 ///
-/// `at + HEADER_SIZE <= fdes_at`, `fdes_at + num_fdes * fde::size(version) <= fres_at`,
+/// `at + HEADER_SIZE <= fdes_at`, `fdes_at + num_fdes * version.fde_size() <= fres_at`,
 /// `fres_at <= end`, and `end` is not more than the length of the section.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Header {
@@ -179,7 +135,7 @@ impl Header {
         }
         let fdes_at = base.checked_add(fdeoff);
         let fdes_end = num_fdes
-            .checked_mul(fde::size(version))
+            .checked_mul(version.fde_size())
             .and_then(|size| fdes_at?.checked_add(size));
         let (Some(fdes_at), Some(fdes_end)) = (fdes_at, fdes_end) else {
             return Err(malformed(Malformed::Functions, 20));

@@ -3,16 +3,16 @@
 //! What depends on the ABI ("ABI/arch-specific Definition").
 
 use super::{
+    super::unwind::rule::{
+        Base,
+        Location, //
+    },
     bytes::Order,
     error::{
         Error,
         Unsupported, //
     },
-    header::Version,
-    rule::{
-        Base,
-        Location, //
-    }, //
+    version::Version, //
 };
 
 /// An ABI that can be read.
@@ -97,7 +97,7 @@ impl Abi {
     }
 
     /// Of what each CFA is a multiple, in bytes.
-    pub(super) const fn alignment(self) -> u64 {
+    pub(in super::super) const fn alignment(self) -> u64 {
         match self {
             Abi::Aarch64Big | Abi::Aarch64 => 16,
             Abi::Amd64 | Abi::S390x => 8,
@@ -105,7 +105,7 @@ impl Abi {
     }
 
     /// How far the stack pointer of the caller is below the CFA, in bytes.
-    pub(super) const fn sp_below_cfa(self) -> i32 {
+    pub(in super::super) const fn sp_below_cfa(self) -> i32 {
         match self {
             Abi::S390x => S390X_SAVE_AREA,
             _ => 0,
@@ -118,7 +118,7 @@ impl Abi {
     }
 
     /// A return address without the code of pointer authentication.
-    pub(super) const fn unmangled(self, ra: u64) -> u64 {
+    pub(in super::super) const fn unmangled(self, ra: u64) -> u64 {
         ra & AARCH64_ADDRESS
     }
 

@@ -12,34 +12,42 @@
 //! The walk ends: each step rises on the stack, but for steps to another stack, and these are counted.
 
 use super::{
-    abi::Abi,
-    bytes::Source,
-    code,
-    eh_frame_hdr,
-    error::Error,
-    fallback::{
-        self,
-        FramePointer, //
+    super::{
+        elf::eh_frame_hdr,
+        format::{
+            abi::Abi,
+            bytes::Source,
+            error::Error,
+            fde::Function,
+            section::{
+                Search,
+                Section, //
+            }, //
+        },
+        x86_64::{
+            fallback::{
+                self,
+                FramePointer, //
+            },
+            insn,
+            plt,
+            registers::RAX,
+            signal, //
+        }, //
     },
-    fde::Function,
     rule::{
         Base,
         Rule, //
     },
-    section::{
-        Search,
-        Section, //
-    },
-    stop_reason::StopReason,
-    unwind::{
+    step::{
         self,
         Frame,
-        Interrupted,
         Memory,
         Registers,
         Step,
         MAX_SIGNALS, //
-    }, //
+    },
+    stop_reason::StopReason, //
 };
 use core::ffi::CStr;
 
@@ -440,7 +448,7 @@ impl<R: Registers, M: Memory> Registers for RegistersIn<'_, R, M> {
     fn register(&self, number: u8) -> Option<u64> {
         match *self.0 {
             CallerRegisters::All(registers) => registers.register(number),
-            CallerRegisters::Interrupted(context) => Interrupted {
+            CallerRegisters::Interrupted(context) => signal::Interrupted {
                 context,
                 memory: self.1,
             }
@@ -551,15 +559,12 @@ fn rule_of_code<T: Task>(
         }
     } else if let Some((stub, offset)) = function.stub(pc) {
         // Nothing is called from a PLT.
-        let rule = code::rule_of_stub(&task.memory().read(stub).ok()?, offset)?;
+        let rule = plt::rule_of_stub(&task.memory().read(stub).ok()?, offset)?;
         return Some((rule, Origin::<T>::keep(RuleOrigin::PltStub)));
     }
     // musl has rows for its trampoline, as for any function, and they are wrong.
     rule_of_system_call(task, pc, registers, true)
 }
-
-/// DWARF's number of rax.
-const RAX: u8 = 0;
 
 /// The rule for a frame at the system call that ends a signal's handler, or behind the one that starts a
 /// thread. Rows seldom cover the first, and are wrong for the second.
@@ -574,28 +579,28 @@ fn rule_of_system_call<T: Task>(
 ) -> Option<(Rule, Origin<T>)> {
     let bytes = task
         .memory()
-        .read(pc.wrapping_sub(code::TRAMPOLINE_BEFORE))
+        .read(pc.wrapping_sub(signal::TRAMPOLINE_BEFORE))
         .ok()?;
     // Behind the system call another function may begin: the system call itself tells.
     let is_returning = match registers {
         CallerRegisters::All(_) if task.in_sigreturn() || !(T::KNOWS_SYSTEM_CALL || is_covered) => {
-            code::is_behind_signal_trampoline(&bytes)
+            signal::is_behind_signal_trampoline(&bytes)
         }
         _ => false,
     };
-    if is_returning || code::is_signal_trampoline(&bytes) {
+    if is_returning || signal::is_signal_trampoline(&bytes) {
         return Some((
-            code::INTERRUPTED,
+            signal::INTERRUPTED,
             Origin::<T>::keep(RuleOrigin::SignalTrampoline),
         ));
     }
     // A thread that begins here has a result of zero.
     match registers {
         CallerRegisters::All(registers)
-            if code::is_behind_clone(&bytes)
+            if signal::is_behind_clone(&bytes)
                 && registers.register(RAX).is_some_and(|result| result != 0) =>
         {
-            Some((code::BEHIND_CLONE, Origin::<T>::keep(RuleOrigin::Clone)))
+            Some((signal::BEHIND_CLONE, Origin::<T>::keep(RuleOrigin::Clone)))
         }
         _ => None,
     }
@@ -610,7 +615,7 @@ fn step_by_rule<T: Task>(
     registers: &CallerRegisters<'_, T::Registers>,
 ) -> Result<(), StopReason> {
     let registers = RegistersIn(registers, task.memory());
-    let step = unwind::step(T::ABI, rule, frame, &registers, task.memory())
+    let step = step::step(T::ABI, rule, frame, &registers, task.memory())
         .map_err(|stop| StopReason::of_step(stop, task.is_spent()))?;
     take(step, frame)
 }
@@ -618,12 +623,12 @@ fn step_by_rule<T: Task>(
 /// Whether a frame is on another stack than its stack pointer, and its frame pointer points to it.
 #[inline(never)]
 fn has_left_stack<T: Task>(task: &T, rule: &Rule, frame: &Frame) -> bool {
-    let address = frame.pc.wrapping_sub(const { code::TAKES_STACK as u64 });
+    let address = frame.pc.wrapping_sub(const { insn::TAKES_STACK as u64 });
     rule.cfa.base == Base::Fp
         && task
             .memory()
             .read(address)
-            .is_ok_and(|bytes| code::takes_stack(&bytes))
+            .is_ok_and(|bytes| insn::takes_stack(&bytes))
 }
 
 fn take(step: Step, frame: &mut Frame) -> Result<(), StopReason> {

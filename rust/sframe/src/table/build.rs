@@ -19,21 +19,33 @@
 //! of the code it speaks of, which [`MAX_SPAN`] bounds.
 
 use super::{
-    bytes::Source,
-    code,
-    error::Error,
-    fde::Function,
-    plain::Plain,
-    rule::{
-        Base,
-        Location,
-        Rule, //
+    super::{
+        format::{
+            bytes::Source,
+            error::Error,
+            fde::Function,
+            section::Section, //
+        },
+        unwind::rule::{
+            Base,
+            Location,
+            Rule, //
+        },
+        x86_64::plt, //
     },
-    section::Section, //
+    compact_rule::CompactRule,
+    error::TableError,
+    extra_row::{
+        ExtraRow,
+        EXTRA_ROW_SIZE, //
+    },
+    lookup::{
+        LAST,
+        NUMBER,
+        PAGE,
+        ROW, //
+    }, //
 };
-
-/// The size of a page of code, in bytes.
-pub const PAGE: u64 = 256;
 
 /// The most code that a table covers, in bytes from the first function's start to the last one's
 /// end. The largest programs have a quarter of it.
@@ -47,110 +59,6 @@ const MAX_WORK: u32 = 1 << 24;
 
 /// The number that stands for code without a row.
 const NO_RULE: u16 = 0;
-
-/// Why there is no table.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum TableError {
-    /// The section is of no use.
-    Section(Error),
-    /// The code lies further apart than [`MAX_SPAN`].
-    Span,
-    /// It took too long: of what a file may say, this is nonsense.
-    TooLong,
-    /// There are more rules that differ than [`MAX_RULES`], or than there is room for.
-    Rules,
-    /// What the caller has made room for is too small: another section was planned.
-    Room,
-    /// There is no memory for more.
-    Memory,
-    /// A row beside the section is none.
-    ExtraRow,
-}
-
-impl From<Error> for TableError {
-    fn from(error: Error) -> TableError {
-        TableError::Section(error)
-    }
-}
-
-/// A row that SFrame cannot say, beside a section: its CFA is what is in memory, plus something. The
-/// return address is right below the CFA, as AMD64 has it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct ExtraRow {
-    /// The address of the first byte of code that it holds for.
-    pub start: u64,
-    /// For how much code it holds, in bytes.
-    pub size: u32,
-    /// What holds there.
-    pub rule: Rule,
-}
-
-/// The size of such a row as it is written, in bytes.
-pub const EXTRA_ROW_SIZE: usize = 24;
-
-impl ExtraRow {
-    /// Reads one. All is little-endian: `start` in 8 bytes, `size` in 4, then in 4 each what is to
-    /// be added to a register for where the CFA is, and to the CFA for where the frame pointer is;
-    /// in a byte each the register's DWARF number, what is to be added to what is in memory there,
-    /// 1 if the frame pointer is saved and 0 if it is unchanged; and a zero.
-    ///
-    /// # Errors
-    ///
-    /// [`TableError::ExtraRow`]: there is no such register, or a field has none of its values.
-    pub fn read(bytes: &[u8; EXTRA_ROW_SIZE]) -> Result<ExtraRow, TableError> {
-        let [s0, s1, s2, s3, s4, s5, s6, s7, n0, n1, n2, n3, rest @ ..] = *bytes;
-        let [c0, c1, c2, c3, f0, f1, f2, f3, register, plus, is_saved, zero] = rest;
-        let fp = match (is_saved, i32::from_le_bytes([f0, f1, f2, f3]), zero) {
-            (0, 0, 0) => Location::Unchanged,
-            (1, offset, 0) => Location::AtCfa(offset),
-            _ => return Err(TableError::ExtraRow),
-        };
-        let base = match register {
-            FP => Base::Fp,
-            SP => Base::Sp,
-            0..GENERAL => Base::Register(register),
-            _ => return Err(TableError::ExtraRow),
-        };
-        let mut rule = Rule::amd64(base, i32::from_le_bytes([c0, c1, c2, c3]), fp);
-        rule.cfa.deref = true;
-        rule.cfa.plus = i8::from_le_bytes([plus]);
-        Ok(ExtraRow {
-            start: u64::from_le_bytes([s0, s1, s2, s3, s4, s5, s6, s7]),
-            size: u32::from_le_bytes([n0, n1, n2, n3]),
-            rule,
-        })
-    }
-
-    /// Writes it as [`ExtraRow::read`] reads it; `None` if it is no such row.
-    pub fn write(&self) -> Option<[u8; EXTRA_ROW_SIZE]> {
-        let cfa = self.rule.cfa;
-        let (is_saved, fp_offset) = match self.rule.fp {
-            Location::Unchanged => (0, 0),
-            Location::AtCfa(offset) => (1, offset),
-            _ => return None,
-        };
-        let register = match cfa.base {
-            Base::Fp => FP,
-            Base::Sp => SP,
-            Base::Register(number) => number,
-        };
-        let [s0, s1, s2, s3, s4, s5, s6, s7] = self.start.to_le_bytes();
-        let [n0, n1, n2, n3] = self.size.to_le_bytes();
-        let [c0, c1, c2, c3] = cfa.offset.to_le_bytes();
-        let [f0, f1, f2, f3] = fp_offset.to_le_bytes();
-        let [plus] = cfa.plus.to_le_bytes();
-        let bytes = [
-            s0, s1, s2, s3, s4, s5, s6, s7, n0, n1, n2, n3, c0, c1, c2, c3, f0, f1, f2, f3,
-            register, plus, is_saved, 0,
-        ];
-        (ExtraRow::read(&bytes) == Ok(*self)).then_some(bytes)
-    }
-}
-
-/// DWARF's numbers, on AMD64, of frame pointer and stack pointer, and how many registers there are.
-const FP: u8 = 6;
-const SP: u8 = 7;
-const GENERAL: u8 = 16;
 
 /// A function as it is sorted: 24 bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -392,10 +300,10 @@ impl<S: Source + ?Sized, C: Source + ?Sized> Rows<'_, S, C> {
             };
             // Linkers' rows of PLTs are wrong at times, their code is not.
             let stub = self.function.stub(at);
-            let stub = stub.and_then(|(stub, _)| self.code.read::<{ code::STUB }>(stub).ok());
-            if let Some(stub) = stub.filter(|stub| code::rule_of_stub(stub, 0).is_some()) {
-                for offset in 0..code::STUB as u32 {
-                    put(offset, code::rule_of_stub(&stub, offset))?;
+            let stub = stub.and_then(|(stub, _)| self.code.read::<{ plt::STUB }>(stub).ok());
+            if let Some(stub) = stub.filter(|stub| plt::rule_of_stub(stub, 0).is_some()) {
+                for offset in 0..plt::STUB as u32 {
+                    put(offset, plt::rule_of_stub(&stub, offset))?;
                 }
             } else if let Some(rule) = self.section.rule_without_rows(self.function) {
                 put(0, Some(rule))?;
@@ -466,7 +374,7 @@ fn exchange(places: &mut [Place], a: usize, b: usize) {
 /// Rules that differ, by number. Number 0 is none.
 #[derive(Debug)]
 pub struct Rules<'a> {
-    plain: &'a mut [Plain],
+    compact: &'a mut [CompactRule],
     others: &'a mut [Rule],
     used: usize,
     used_others: usize,
@@ -475,33 +383,33 @@ pub struct Rules<'a> {
 }
 
 impl<'a> Rules<'a> {
-    /// No rules yet. There is to be as much room in `others` as in `plain`, and more in `numbers`, which is
+    /// No rules yet. There is to be as much room in `others` as in `compact`, and more in `numbers`, which is
     /// to be zeros.
     pub fn new(
-        plain: &'a mut [Plain],
+        compact: &'a mut [CompactRule],
         others: &'a mut [Rule],
         numbers: &'a mut [u16],
     ) -> Rules<'a> {
         let mut new = Rules {
-            plain,
+            compact,
             others,
             used: 0,
             used_others: 0,
             numbers,
         };
-        if let Some(none) = new.plain.first_mut() {
-            *none = Plain::NONE;
+        if let Some(none) = new.compact.first_mut() {
+            *none = CompactRule::NONE;
             new.used = 1;
         }
         new
     }
 
     /// All of them, by number.
-    pub fn plain(&self) -> &[Plain] {
-        self.plain.get(..self.used).unwrap_or_default()
+    pub fn compact(&self) -> &[CompactRule] {
+        self.compact.get(..self.used).unwrap_or_default()
     }
 
-    /// Those that are not plain.
+    /// Those that are not compact.
     pub fn others(&self) -> &[Rule] {
         self.others.get(..self.used_others).unwrap_or_default()
     }
@@ -510,9 +418,9 @@ impl<'a> Rules<'a> {
         let Some(rule) = rule else {
             return Ok(NO_RULE);
         };
-        let plain = Plain::of(&rule);
-        let mix = match plain {
-            Some(plain) => mixed(0, plain.bits()),
+        let compact = CompactRule::of(&rule);
+        let mix = match compact {
+            Some(compact) => mixed(0, compact.bits()),
             None => mixed_parts(&rule),
         };
         let len = self.numbers.len();
@@ -522,13 +430,13 @@ impl<'a> Rules<'a> {
         for _ in 0..len {
             let number = *self.numbers.get(at).ok_or(TableError::Rules)?;
             if number == NO_RULE {
-                let number = self.add(rule, plain)?;
+                let number = self.add(rule, compact)?;
                 *self.numbers.get_mut(at).ok_or(TableError::Rules)? = number;
                 return Ok(number);
             }
-            let there = self.plain.get(usize::from(number)).copied();
-            let is_it = match plain {
-                Some(_) => there == plain,
+            let there = self.compact.get(usize::from(number)).copied();
+            let is_it = match compact {
+                Some(_) => there == compact,
                 None => there.and_then(|there| there.rule(self.others)) == Some(rule),
             };
             if is_it {
@@ -542,17 +450,17 @@ impl<'a> Rules<'a> {
         Err(TableError::Rules)
     }
 
-    fn add(&mut self, rule: Rule, plain: Option<Plain>) -> Result<u16, TableError> {
+    fn add(&mut self, rule: Rule, compact: Option<CompactRule>) -> Result<u16, TableError> {
         let number = u16::try_from(self.used).map_err(|_| TableError::Rules)?;
-        let slot = self.plain.get_mut(self.used).ok_or(TableError::Rules)?;
-        *slot = match plain {
-            Some(plain) => plain,
+        let slot = self.compact.get_mut(self.used).ok_or(TableError::Rules)?;
+        *slot = match compact {
+            Some(compact) => compact,
             None => {
                 let other = u16::try_from(self.used_others).map_err(|_| TableError::Rules)?;
                 let slot = self.others.get_mut(self.used_others);
                 *slot.ok_or(TableError::Rules)? = rule;
                 self.used_others = self.used_others.wrapping_add(1);
-                Plain::other(other)
+                CompactRule::other(other)
             }
         };
         self.used = self.used.wrapping_add(1);
@@ -565,7 +473,7 @@ fn mixed(mix: u64, part: u64) -> u64 {
     (mix.rotate_left(5) ^ part).wrapping_mul(0x9e37_79b9_7f4a_7c15)
 }
 
-/// The same of a rule that is not plain.
+/// The same of a rule that is not compact.
 fn mixed_parts(rule: &Rule) -> u64 {
     let base = |base| match base {
         Base::Sp => 256,
@@ -620,22 +528,21 @@ pub fn plan(functions: &Functions<'_>) -> Result<Plan, TableError> {
 
 /// The size of a block without rows, in bytes: the number of the rule that comes in, and [`LAST`].
 const BLOCK: usize = 3;
+
 /// The size of the largest block.
 const MAX_BLOCK: usize = PAGE as usize * ROW;
+
 /// The size of a cache line, in bytes.
 const LINE: u32 = 64;
+
 /// How many lines that have some bytes left are kept in mind.
 const GAPS: usize = 32;
+
 /// How many blocks without rows are kept in mind, to be shared.
 const WHOLE: usize = 32;
+
 /// Where there is no block.
 const NOWHERE: u32 = u32::MAX;
-/// The size of a row, in bytes: the number of a rule, and up to which low byte it holds.
-pub const ROW: usize = 3;
-/// The size of a rule's number, in bytes.
-pub const NUMBER: usize = 2;
-/// What is behind the last row of a block.
-const LAST: u8 = 0xff;
 
 /// Leaves out changes that change nothing, and all but the last at an address.
 #[derive(Default)]
@@ -819,152 +726,5 @@ impl<P: FnMut(usize, &[u8]) -> Result<(), TableError>> Filler<'_, P> {
             }
         }
         Some(at)
-    }
-}
-
-/// A table. It is safe to search whatever it holds, but true only as [`fill`] has made it.
-#[derive(Clone, Copy, Debug)]
-pub struct Table<'a> {
-    /// The address that the first page begins at.
-    pub base: u64,
-    /// Where in the blocks the first low byte of each page is.
-    pub pages: &'a [u32],
-    /// The blocks.
-    pub blocks: &'a [u8],
-    /// The rules, by number; the first one stands for none.
-    pub plain: &'a [Plain],
-    /// Those of them that are not plain.
-    pub others: &'a [Rule],
-}
-
-impl Table<'_> {
-    /// For how much code it has rows, or knows that there are none, in bytes from the base on.
-    pub fn span(&self) -> u64 {
-        (self.pages.len() as u64).wrapping_mul(PAGE)
-    }
-
-    /// Whether each page has a block that ends within the blocks, and each number in it is of a rule. Who
-    /// knows that need not check it at each look-up.
-    pub fn is_sound(&self) -> bool {
-        self.pages.iter().all(|at| {
-            let block = (*at as usize)
-                .checked_sub(NUMBER)
-                .and_then(|from| self.blocks.get(from..));
-            // Up to LAST, which has to be there.
-            for row in block.unwrap_or_default().chunks_exact(ROW) {
-                match *row {
-                    [a, b, low] if usize::from(u16::from_le_bytes([a, b])) < self.plain.len() => {
-                        if low == LAST {
-                            return true;
-                        }
-                    }
-                    _ => return false,
-                }
-            }
-            false
-        })
-    }
-
-    /// The rule that holds at `pc`; `None` if there is none. Any context.
-    #[inline]
-    pub fn find(&self, pc: u64) -> Option<Rule> {
-        let distance = pc.wrapping_sub(self.base);
-        let block = self.block(distance)?;
-        self.plain(block, distance).rule(self.others)
-    }
-
-    /// Where the rows are for the page at a distance in bytes from the base. Any context.
-    #[inline(always)]
-    pub fn block(&self, distance: u64) -> Option<u32> {
-        self.pages.get((distance / PAGE) as usize).copied()
-    }
-
-    /// What holds at a distance in bytes from the base, of which the page's rows are at `block`. Any
-    /// context.
-    #[inline(always)]
-    pub fn plain(&self, block: u32, distance: u64) -> Plain {
-        let plain = |number: u16| self.plain.get(usize::from(number)).copied();
-        let number = self.row(block, distance).and_then(|at| {
-            let number = self.blocks.get(at.checked_sub(NUMBER)?..)?;
-            number.first_chunk().copied().map(u16::from_le_bytes)
-        });
-        number.and_then(plain).unwrap_or(Plain::NONE)
-    }
-
-    /// The same, but where in the blocks that is: the low byte up to which it holds. The number of the
-    /// rule is right in front.
-    #[inline]
-    pub fn row(&self, block: u32, distance: u64) -> Option<usize> {
-        let lows = self.blocks.get(block as usize..)?.iter().step_by(ROW);
-        let before = lows.take_while(|last| **last < distance as u8).count();
-        let at = (block as usize).wrapping_add(before.wrapping_mul(ROW));
-        (at < self.blocks.len()).then_some(at)
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn extra_rows(base: Base, plus: i8, fp: Location) -> ExtraRow {
-        let mut rule = Rule::amd64(base, -64, fp);
-        rule.cfa.deref = true;
-        rule.cfa.plus = plus;
-        ExtraRow {
-            start: 0x1234_5678_9abc,
-            size: 0x10_0001,
-            rule,
-        }
-    }
-
-    #[test]
-    fn rows_beside_a_section_are_read_as_they_were_written() {
-        for base in [Base::Sp, Base::Fp, Base::Register(0), Base::Register(15)] {
-            for plus in [0, 8, 127, -128] {
-                for fp in [
-                    Location::Unchanged,
-                    Location::AtCfa(0),
-                    Location::AtCfa(-16),
-                ] {
-                    let row = extra_rows(base, plus, fp);
-                    let bytes = row.write().unwrap();
-                    assert_eq!(ExtraRow::read(&bytes), Ok(row));
-                }
-            }
-        }
-        // As Documentation/device.rst has it.
-        let bytes = extra_rows(Base::Sp, 8, Location::AtCfa(-16))
-            .write()
-            .unwrap();
-        let mut expected = 0x1234_5678_9abc_u64.to_le_bytes().to_vec();
-        expected.extend(0x10_0001_u32.to_le_bytes());
-        expected.extend((-64_i32).to_le_bytes());
-        expected.extend((-16_i32).to_le_bytes());
-        expected.extend([7, 8, 1, 0]);
-        assert_eq!(bytes.to_vec(), expected);
-    }
-
-    #[test]
-    fn what_is_no_row_is_refused() {
-        let good = extra_rows(Base::Sp, 8, Location::Unchanged)
-            .write()
-            .unwrap();
-        for (at, value) in [(20, 16), (20, 255), (22, 2), (23, 1), (16, 1)] {
-            let mut bytes = good;
-            bytes[at] = value;
-            assert_eq!(ExtraRow::read(&bytes), Err(TableError::ExtraRow), "{at}");
-        }
-        let no_rows = [
-            extra_rows(Base::Sp, 8, Location::Undefined),
-            extra_rows(Base::Register(6), 8, Location::Unchanged),
-            extra_rows(Base::Register(16), 8, Location::Unchanged),
-            ExtraRow {
-                rule: Rule::OUTERMOST,
-                ..extra_rows(Base::Sp, 8, Location::Unchanged)
-            },
-        ];
-        for row in no_rows {
-            assert_eq!(row.write(), None, "{row:?}");
-        }
     }
 }

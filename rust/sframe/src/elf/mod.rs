@@ -1,0 +1,8 @@
+// SPDX-License-Identifier: GPL-2.0-only OR MIT
+
+//! ELF files and images, as far as a loader reads them.
+
+pub mod eh_frame_hdr;
+pub mod program;
+
+pub use self::program::*;

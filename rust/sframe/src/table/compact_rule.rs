@@ -1,0 +1,168 @@
+// SPDX-License-Identifier: GPL-2.0-only OR MIT
+
+//! A compact rule is a rule in one word. Nearly all rules of AMD64 have that form: the CFA is a
+//! register plus an offset, the return address is right below the CFA, and the frame pointer is saved on
+//! the stack or unchanged.
+
+use super::super::unwind::rule::{
+    Base,
+    Location,
+    Rule, //
+};
+
+/// A compact rule in a word; or that there is no rule, or no caller; or the number of some other rule.
+///
+/// From the lowest bit on: in 16 bits and signed, where the frame pointer is saved, from the CFA on, or
+/// the number of another rule; the flags below; from bit 32 on, what is to be added for the CFA, which
+/// is 0 for all that is not compact. Both are in bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CompactRule(u64);
+
+/// The CFA counts from the frame pointer, not from the stack pointer.
+pub(super) const BY_FP: u64 = 1 << 16;
+
+/// The frame pointer is saved.
+pub(super) const SAVES_FP: u64 = 1 << 17;
+
+/// There is no caller.
+pub(super) const IS_OUTERMOST: u64 = 1 << 18;
+
+/// It is another rule.
+const IS_OTHER: u64 = 1 << 19;
+
+impl CompactRule {
+    /// There is no rule.
+    pub const NONE: CompactRule = CompactRule(0);
+
+    /// A rule as a compact one; `None` if it is another one.
+    pub fn of(rule: &Rule) -> Option<CompactRule> {
+        if *rule == Rule::OUTERMOST {
+            return Some(CompactRule(IS_OUTERMOST));
+        }
+        let base = match rule.cfa.base {
+            Base::Sp => 0,
+            Base::Fp => BY_FP,
+            Base::Register(_) => return None,
+        };
+        let fp = match rule.fp {
+            Location::Unchanged => 0,
+            Location::AtCfa(offset) => SAVES_FP | u64::from(i16::try_from(offset).ok()? as u16),
+            _ => return None,
+        };
+        let cfa = u32::try_from(rule.cfa.offset).ok()?;
+        let is_compact = cfa != 0
+            && cfa % 8 == 0
+            && *rule == Rule::amd64(rule.cfa.base, rule.cfa.offset, rule.fp);
+        is_compact.then_some(CompactRule((u64::from(cfa) << 32) | base | fp))
+    }
+
+    /// The other rule of this number.
+    pub const fn other(number: u16) -> CompactRule {
+        CompactRule(IS_OTHER | number as u64)
+    }
+
+    /// The rule, if there is one, where `others` has those that are not compact, by number.
+    pub fn rule(self, others: &[Rule]) -> Option<Rule> {
+        if self.has(IS_OTHER) {
+            return others.get(usize::from(self.0 as u16)).copied();
+        }
+        if self.has(IS_OUTERMOST) {
+            return Some(Rule::OUTERMOST);
+        }
+        let base = if self.has(BY_FP) { Base::Fp } else { Base::Sp };
+        let fp = if self.has(SAVES_FP) {
+            Location::AtCfa(i32::from(self.0 as i16))
+        } else {
+            Location::Unchanged
+        };
+        (self != CompactRule::NONE).then(|| Rule::amd64(base, self.cfa() as i32, fp))
+    }
+
+    /// The word: rules that differ have words that differ.
+    pub(super) const fn bits(self) -> u64 {
+        self.0
+    }
+
+    /// What is to be added for the CFA, in bytes.
+    #[inline(always)]
+    pub(super) const fn cfa(self) -> u64 {
+        self.0 >> 32
+    }
+
+    /// What is to be added to the CFA for where the frame pointer is saved, in bytes.
+    #[inline(always)]
+    pub(super) const fn fp(self) -> i64 {
+        self.0 as i16 as i64
+    }
+
+    #[inline(always)]
+    pub(super) const fn has(self, flag: u64) -> bool {
+        self.0 & flag != 0
+    }
+}
+
+#[cfg(test)]
+pub(super) mod tests {
+    use super::{
+        super::super::unwind::rule::Cfa,
+        *, //
+    };
+
+    pub(in super::super) fn drawn(state: &mut u64) -> u64 {
+        *state ^= *state >> 12;
+        *state ^= *state << 25;
+        *state ^= *state >> 27;
+        state.wrapping_mul(0x2545_f491_4f6c_dd1d)
+    }
+
+    /// A rule; most of them are compact.
+    pub(in super::super) fn rule(state: &mut u64) -> Rule {
+        let offset = 8 * (1 + drawn(state) % 16) as i32;
+        let fp = match drawn(state) % 8 {
+            0..4 => Location::Unchanged,
+            4..7 => Location::AtCfa(-16 - 8 * (drawn(state) % 4) as i32),
+            _ => Location::AtCfa(drawn(state) as i32 % 100_000),
+        };
+        let mut rule = Rule::amd64(Base::Sp, offset, fp);
+        match drawn(state) % 32 {
+            0 => return Rule::OUTERMOST,
+            1 => rule.cfa.offset = drawn(state) as i32,
+            2 => rule.cfa.base = Base::Register(3),
+            3 => rule.cfa.deref = true,
+            4 => rule.ra = Location::AtCfa(-16),
+            5 => rule.fp = Location::Undefined,
+            6 => rule.signal = true,
+            7..12 => rule.cfa.base = Base::Fp,
+            _ => {}
+        }
+        rule
+    }
+
+    #[test]
+    fn a_compact_rule_is_the_rule() {
+        let mut state = 1;
+        let mut compact = 0;
+        for _ in 0..100_000 {
+            let rule = rule(&mut state);
+            if let Some(word) = CompactRule::of(&rule) {
+                assert_eq!(word.rule(&[]), Some(rule));
+                compact += 1;
+            }
+            assert_eq!(
+                CompactRule::other(1).rule(&[Rule::OUTERMOST, rule]),
+                Some(rule)
+            );
+        }
+        assert!(compact > 70_000, "{compact}");
+        assert_eq!(CompactRule::NONE.rule(&[]), None);
+        let zero = Cfa {
+            base: Base::Sp,
+            offset: 0,
+            deref: false,
+            plus: 0,
+        };
+        let mut rule = Rule::amd64(Base::Sp, 8, Location::Unchanged);
+        rule.cfa = zero;
+        assert_eq!(CompactRule::of(&rule), None);
+    }
+}

@@ -1,0 +1,18 @@
+// SPDX-License-Identifier: GPL-2.0-only OR MIT
+
+//! Tables: the rows of a file in the form that an interrupt searches.
+
+pub mod build;
+pub mod compact_rule;
+pub mod error;
+pub mod extra_row;
+pub mod fast_path;
+pub mod lookup;
+
+pub use self::{
+    build::*,
+    compact_rule::CompactRule,
+    error::TableError,
+    extra_row::*,
+    lookup::*, //
+};

@@ -1,0 +1,19 @@
+// SPDX-License-Identifier: GPL-2.0-only OR MIT
+
+//! AMD64 under Linux: what a few bytes of code at a PC tell where rows are missing or wrong.
+
+pub mod fallback;
+pub mod insn;
+pub mod plt;
+pub mod prologue;
+pub mod registers;
+pub mod signal;
+pub mod uprobe;
+
+pub use self::{
+    insn::*,
+    plt::*,
+    prologue::*,
+    signal::*,
+    uprobe::*, //
+};

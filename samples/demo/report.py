@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: GPL-2.0-only
-"""Report what `record` recorded: one stack side by side, and how many are complete."""
+"""Report what `record` recorded: one stack side by side, how many are complete, and flame graphs."""
 
 import os
+import re
 import sys
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "../../tests/lib"))
@@ -11,6 +12,10 @@ import judge  # pylint: disable=wrong-import-position
 SAMPLES = 500  # at least, of each recording
 FRAME_POINTERS = 5.0  # percent complete, at most
 SFRAME = 99.0  # percent complete, at least
+# Percent of a flame graph's samples that lie under main. Unlike complete stacks, they include those
+# of start-up, and those whose frames above main are false.
+UNDER_MAIN_FRAME_POINTERS = 10.0  # at most
+UNDER_MAIN_SFRAME = 95.0  # at least
 
 
 def read(results, name):
@@ -45,6 +50,18 @@ def side_by_side(without, with_module):
     print()
 
 
+def under_main(results, name):
+    """The percentage of samples under frames named main, by the titles of a flame graph's frames.
+
+    A flame graph has no frame for less than half a percent.
+    """
+    with open(os.path.join(results, name + ".svg"), encoding="utf-8") as file:
+        titles = re.findall(r"<title>(.*?) \([0-9,]+ samples, ([0-9.]+)%\)</title>", file.read())
+    if ("all", "100") not in titles:
+        sys.exit(f"report: {name}.svg is not a flame graph")
+    return sum(float(percent) for function, percent in titles if function == "main")
+
+
 def main():
     results = sys.argv[1]
     recordings = {name: read(results, name)
@@ -55,6 +72,11 @@ def main():
     for name, (_, count) in recordings.items():
         complete[name] = count.percent("complete")
         print(f"{name + ':':<17} {count.text().splitlines()[0]}")
+    drawn = {name: under_main(results, name) for name in ("frame-pointers", "sframe")}
+    print("flame graphs: samples under main: "
+          f"frame-pointers.svg {drawn['frame-pointers']:.2f} %, sframe.svg {drawn['sframe']:.2f} %")
+    pictures = (drawn["frame-pointers"] <= UNDER_MAIN_FRAME_POINTERS
+                and drawn["sframe"] >= UNDER_MAIN_SFRAME)
     # Of the two modes, the one that speaks against us.
     total = sum(count.samples for _, count in recordings.values())
     frame_pointers = max(complete["fp"], complete["fp-deferred"])
@@ -62,7 +84,7 @@ def main():
     print(f"demo: {total} samples, complete user stacks: "
           f"frame pointers {frame_pointers:.2f} %, sframe {sframe:.2f} %")
     enough = all(count.samples >= SAMPLES for _, count in recordings.values())
-    return not (enough and frame_pointers <= FRAME_POINTERS and sframe >= SFRAME)
+    return not (enough and pictures and frame_pointers <= FRAME_POINTERS and sframe >= SFRAME)
 
 
 if __name__ == "__main__":

@@ -56,7 +56,6 @@ in_root() {
 	[ -n "$root" ] || root=$("$SRC/scripts/prepare-root")
 	[ "$(id -u)" = 0 ] || die "root is needed to enter the prepared root; run: sudo make ..."
 	mkdir -p "$CACHE/var" "$root/src" "$root/share" "$root/var/cache/sframe_unwind"
-	# shellcheck disable=SC2016
 	unshare --mount --pid --fork --kill-child bash -euc '
 		root=$1 src=$2 cache=$3 share=$4; shift 4
 		mount --bind "$root" "$root"

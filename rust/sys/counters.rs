@@ -9,6 +9,7 @@ use core::{
     arch::asm,
     ffi::CStr, //
 };
+use kernel::prelude::*;
 
 pub(crate) use bindings::SFU_COUNTERS;
 
@@ -39,5 +40,5 @@ pub(crate) fn counted(counter: u32) -> u64 {
 /// Fires the tracepoint `sframe_unwind:sframe_unwind_walk`. Any context.
 pub(crate) fn trace_walk(context: &CStr, frames: u32, reason: &CStr) {
     // SAFETY: A `CStr` ends with NUL, and both are borrowed for the whole call.
-    unsafe { bindings::sfu_trace_walk(context.as_ptr().cast(), frames, reason.as_ptr().cast()) };
+    unsafe { bindings::sfu_trace_walk(context.as_char_ptr(), frames, reason.as_char_ptr()) };
 }

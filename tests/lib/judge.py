@@ -326,7 +326,7 @@ def main():
     else:
         samples = read_perf(lines, options.less_one)
 
-    shown, deepest = 0, None
+    shown, deepest, depth = 0, None, 0
     for sample in samples:
         verdict = judge(sample, tree)
         count.add(sample, verdict, tree)
@@ -334,9 +334,9 @@ def main():
             if shown < options.show:
                 print(describe(sample, verdict))
             shown += 1
-        elif not deepest or len(verdict.truth) > len(deepest[1].truth):
-            deepest = sample, verdict
-    if options.one and deepest:
+        elif deepest is None or len(verdict.truth) > depth:
+            deepest, depth = (sample, verdict), len(verdict.truth)
+    if options.one and deepest is not None:
         print(describe(*deepest))
     print(json.dumps(count.numbers()) if options.json else count.text())
 

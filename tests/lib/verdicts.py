@@ -89,9 +89,9 @@ def judge_in_tree(sample, tree, chains):
     if not sample.frames:
         return judge.Verdict("empty")
     callers = [frame.address for frame in sample.frames[1:]]
-    for length in range(len(callers)):
+    for length, caller in enumerate(callers):
         node = chains.get(tuple(callers[:length]))
-        if node and callers[length] == tree.root(node):
+        if node and caller == tree.root(node):
             return judge.Verdict("complete", callers[:length])
     # Start-up has no chain.
     known = any(address in tree.addresses for address in callers)

@@ -49,7 +49,6 @@ done
 [ ! -e "$out/recordings/bpftrace" ] || mv "$out/recordings/bpftrace" "$out/"
 say "judging"
 status=0
-# shellcheck disable=SC2016
 in_root sh -c '
 	exec /var/cache/sframe_unwind/target/release/samples --converted debian/ --map /tmp/truth=/src/build/truth --at-least "$1" \
 		--json /src/build/truth/samples/json /src/build/truth/samples/recordings/*' \

@@ -278,7 +278,7 @@ pub struct Mapping {
     pub offset: u64,
     /// Whether code may run there.
     pub executable: bool,
-    /// The file's path, or what the kernel calls it: "[stack]", or "" for anonymous memory.
+    /// The file's path, or what the kernel calls it: `[stack]`, or "" for anonymous memory.
     pub name: String,
     /// The file, if it is one that could be read.
     pub file: Option<&'static File>,

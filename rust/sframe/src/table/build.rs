@@ -11,7 +11,7 @@
 //! rule holds throughout share a block.
 //!
 //! Each low byte is written as one less, as what begins with a page comes in, and behind the last
-//! rule there is [`LAST`], which no address is behind. So how many there are need not be known.
+//! rule there is `LAST`, which no address is behind. So how many there are need not be known.
 //!
 //! To make one, in a place that may take its time: [`Functions::collect`] reads all functions,
 //! [`plan`] tells what code they span, and [`fill`] goes through all rows and writes the table. The

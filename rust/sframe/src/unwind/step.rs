@@ -178,7 +178,7 @@ impl Stop {
 
 /// Takes one step by `rule`, which is to be the rule that holds at the frame's PC.
 ///
-/// `registers` are those of the innermost frame if `frame` is that one, [`Interrupted`] if it is
+/// `registers` are those of the innermost frame if `frame` is that one, [`Interrupted`](super::super::x86_64::signal::Interrupted) if it is
 /// one that a signal interrupted, else [`Called`], or [`Lost`] where no more is known.
 ///
 /// # Errors

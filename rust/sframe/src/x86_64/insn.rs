@@ -24,7 +24,7 @@ pub(super) const ENDBR64: [u8; 4] = [0xf3, 0x0f, 0x1e, 0xfa];
 /// `mov %rsp, %rbp`, in its two encodings.
 pub(super) const MOV_RSP_RBP: [[u8; 3]; 2] = [[0x48, 0x89, 0xe5], [0x48, 0x8b, 0xec]];
 
-/// The size of what is looked at for [`clears_and_returns`] and others, in bytes.
+/// The size of what is looked at for [`clears_and_returns`](super::prologue::clears_and_returns) and others, in bytes.
 pub const ENDING: usize = 32;
 
 pub(super) const XOR: u8 = 0x31;

@@ -1,4 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
+# shellcheck shell=sh
 # usage: load.sh TURNS
 #
 # What shells do without help of other programs: functions that call themselves, loops, patterns,

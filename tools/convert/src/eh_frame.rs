@@ -490,7 +490,7 @@ fn plt_push_end(operations: &[Operation<Slice<'_>>]) -> Option<u32> {
             register: PC,
             offset: 0,
             ..
-        }, Operation::UnsignedConstant { value: 15 }, Operation::And, Operation::UnsignedConstant { value }, Operation::Ge, Operation::UnsignedConstant { value: 3 }, Operation::Shl, Operation::Plus { .. }]
+        }, Operation::UnsignedConstant { value: 15 }, Operation::And, Operation::UnsignedConstant { value }, Operation::Ge, Operation::UnsignedConstant { value: 3 }, Operation::Shl, Operation::Plus]
             if (1..16).contains(&value) =>
         {
             Some(value as u32)

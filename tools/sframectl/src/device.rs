@@ -37,16 +37,7 @@ use rustix::{
     },
 };
 
-mod uapi {
-    #![allow(
-        dead_code,
-        missing_docs,
-        non_camel_case_types,
-        unreachable_pub,
-        clippy::all
-    )]
-    include!(concat!(env!("OUT_DIR"), "/uapi.rs"));
-}
+use crate::uapi;
 
 pub(crate) use uapi::sframe_unwind_table as Table;
 

@@ -24,6 +24,7 @@ help:
 	@echo '                   (scripts/prepare-kernel makes the tree for a Debian kernel)'
 	@echo '  make install   - install the module, and sframectl if it was built'
 	@echo '  make clean     - remove what was built'
+	@echo '  make rust-analyzer - describe the module to rust-analyzer'
 	@echo '  make tools     - build sframectl, which shows what files hold and makes what they lack, as build/tools/sframectl'
 	@echo '  scripts/selftest - load the module, check a stack, unload it'
 
@@ -54,6 +55,10 @@ tools:
 		install -D /var/cache/sframe_unwind/target/release/sframectl /src/build/tools/sframectl; \
 		mkdir -p /src/build/tools/man; /src/build/tools/sframectl man /src/build/tools/man"'
 
+# rust-project.json, which tells rust-analyzer of the module; of the workspace Cargo.toml tells.
+rust-analyzer:
+	$(MAKE) -C '$(KDIR)' M='$(CURDIR)' rust-analyzer
+
 clean:
 	rm -rf build target
 	[ ! -e '$(KDIR)/Makefile' ] || $(MAKE) -C '$(KDIR)' M='$(CURDIR)' clean
@@ -79,4 +84,4 @@ bench:
 bench-host:
 	@tools/bench-host/run
 
-.PHONY: all help modules install tools clean demo test test-all truth fuzz bench bench-host
+.PHONY: all help modules install tools rust-analyzer clean demo test test-all truth fuzz bench bench-host

@@ -22,6 +22,9 @@
 #include "internal.h"
 #include "x86.h"
 
+/* The version of Cargo.toml and CHANGELOG.md; the `kernel` crate sets the rest of the module's information. */
+MODULE_VERSION("0.1.0");
+
 /* A parameter in C: the `kernel` crate has no parameters that can be written at run time. */
 static bool enabled = true;
 module_param(enabled, bool, 0644);

@@ -9,6 +9,9 @@
 //! Each row encodes its rule exactly. A rule that SFrame cannot encode is dropped: the section has no
 //! function for that code, and the [`Report`] counts the reason.
 
+#![forbid(unsafe_code)]
+#![deny(missing_docs)]
+
 mod callee_saved;
 mod eh_frame;
 mod eh_return;

@@ -16,6 +16,11 @@ use crate::{
         unwind::{
             Frame,
             Memory, //
+        },
+        x86_64::registers::{
+            R11,
+            RAX,
+            RCX, //
         }, //
     },
     sys::{
@@ -28,11 +33,6 @@ use kernel::page::PAGE_SIZE;
 
 /// The distance from a return address on the stack to the CFA, in bytes.
 const BELOW_CFA: u64 = 8;
-
-/// DWARF's numbers.
-const RAX: u8 = 0;
-const RCX: u8 = 2;
-const R11: u8 = 11;
 
 /// Whether the kernel is just about to give the task other registers, or its own ones back, around
 /// what it does for a uprobe: PC and stack pointer may then not belong together. Any context.

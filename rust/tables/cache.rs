@@ -126,8 +126,8 @@ impl CodeCache {
         if !unsafe { bindings::sfu_code_range_find_table(&mut new, mapping.table) } {
             return;
         }
-        // All of them are there by address, so it goes in front of the first one that is further up; and if
-        // there are too many that one is forgotten which is up furthest.
+        // Ranges are sorted by address: the new one goes in front of the first range above it. If all are used,
+        // the topmost range is dropped.
         for range in &mut all.ranges {
             if range.start == start {
                 return;
@@ -152,7 +152,7 @@ pub(crate) struct Ranges<'a>(&'a mut bindings::sfu_code_cache);
 impl<'a> fast_path::Codes<'a> for Ranges<'a> {
     type Rows = Rows;
 
-    // Not inlined, which would have the address of each range be at hand in a walk.
+    // Not inlined: inlined, a walk would keep the address of each range in a register or on the stack.
     #[inline(never)]
     fn at(&mut self, address: u64) -> Option<fast_path::Code<'a, Rows>> {
         let walk = self.0.walk;

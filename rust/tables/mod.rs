@@ -61,9 +61,9 @@ impl Target {
     }
 }
 
-/// Adds the rows of a section that is as if at link-time address 0, and those beside it, in place of
-/// those that there were; of an empty one none, and none will be asked for. They are of the user `owner`, and
-/// count to `user`. Task; sleeps.
+/// Adds the rows of a section, as if it lay at link-time address 0, and extra rows, in place of the rows that were
+/// added before. An empty section adds no rows, and the file is not requested again. `owner` may replace the
+/// rows; `user` is charged for them. Task; sleeps.
 ///
 /// # Errors
 ///

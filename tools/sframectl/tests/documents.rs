@@ -21,11 +21,8 @@ fn stop_reasons() -> String {
          \x20  * - Counter\n     - Meaning\n     - What to do\n",
     );
     for reason in StopReason::ALL {
-        let mut meaning =
-            reason
-                .meaning()
-                .replacen(|_: char| true, &reason.meaning()[..1].to_uppercase(), 1);
-        meaning.push('.');
+        let (first, rest) = reason.meaning().split_at(1);
+        let meaning = format!("{}{rest}.", first.to_uppercase());
         let advice = match reason.advice() {
             "" => "Nothing.",
             advice => advice,

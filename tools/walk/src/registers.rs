@@ -4,18 +4,15 @@
 
 use sframe::unwind;
 
-/// The DWARF number of rax.
-pub const RAX: u8 = 0;
-/// The DWARF number of rdx.
-pub const RDX: u8 = 1;
-/// The DWARF number of rcx.
-pub const RCX: u8 = 2;
-/// The DWARF number of rbp.
-pub const RBP: u8 = 6;
-/// The DWARF number of rsp.
-pub const RSP: u8 = 7;
-/// The DWARF number of the return address, by which the program counter goes.
-pub const PC: u8 = 16;
+pub use sframe::x86_64::registers::{
+    RAX,
+    RBP,
+    RCX,
+    RDX,
+    RETURN_ADDRESS as PC,
+    RSP, //
+};
+
 /// How many registers there are: rax, rdx, rcx, rbx, rsi, rdi, rbp, rsp, r8 to r15, and the PC.
 pub const COUNT: usize = 17;
 

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-only
 
-# The kernel tree to build against. A Debian headers package has no Rust metadata;
-# scripts/prepare-kernel makes a tree that has, in one of the first two places.
+# The kernel tree to build against: that of a headers package; or one that scripts/prepare-kernel has made, in one of
+# the first two places, where the module can be built with the kernel's own `kernel` crate. Kbuild says which of the
+# two it takes, and why; RUST=own and RUST=kernel choose.
 KDIR ?= $(firstword $(wildcard \
 	/var/cache/sframe_unwind/linux-$(shell uname -r) \
 	$(HOME)/.cache/sframe_unwind/kernels/linux-$(shell uname -r)) \
@@ -11,27 +12,31 @@ all: modules
 
 help:
 	@echo 'In QEMU, on any Debian or Ubuntu machine (what is missing is installed):'
-	@echo '  make demo      - stacks without and with the module, on Debian'"'"'s own kernel'
+	@echo '  make demo      - stacks without and with the module, on a kernel of Debian'"'"'s; KERNEL=trixie for another'
 	@echo '  make test      - all tests but the long ones'
 	@echo '  make test-all  - all tests: also the debug kernel and reload storms'
+	@echo '  make test-kernels - all that each kernel must do; writes build/results/kernels.md'
 	@echo '  make truth     - what is true of the stacks, sample by sample and step by step'
 	@echo '  make fuzz      - fuzz the core, FUZZ_SECONDS (600) for each of three targets'
+	@echo '  make fuzz-kernel - fuzz the module in a guest: hostile files, random requests; SECONDS (300)'
+	@echo '  make soak      - everything that disturbs the module, at once; HOURS (1), fractions allowed'
 	@echo '  make bench     - what walks take in the kernel, in instructions'
 	@echo '  make bench-host - what a look-up costs, here and in other readers (no QEMU)'
 	@echo
 	@echo 'On this machine'"'"'s kernel:'
 	@echo '  make           - build the module against KDIR, by default for the running kernel'
-	@echo '                   (scripts/prepare-kernel makes the tree for a Debian kernel)'
+	@echo '                   (RUST=own or RUST=kernel: with an own core, or with the kernel'"'"'s own Rust)'
 	@echo '  make install   - install the module, and sframectl if it was built'
 	@echo '  make clean     - remove what was built'
 	@echo '  make rust-analyzer - describe the module to rust-analyzer'
 	@echo '  make tools     - build sframectl, which shows what files hold and makes what they lack, as build/tools/sframectl'
-	@echo '  scripts/selftest - load the module, check a stack, unload it'
+	@echo '  make deb       - build Debian packages of the module and of sframectl, in build/deb/'
+	@echo '  sframectl selftest - check the stacks on this machine'
 
 modules:
-	@test -e '$(KDIR)/rust/libkernel.rmeta' || { \
-		echo 'make: $(KDIR) has no Rust metadata (rust/libkernel.rmeta).'; \
-		echo 'make: for a Debian kernel, run scripts/prepare-kernel first; otherwise give KDIR=...'; \
+	@test -e '$(KDIR)/Makefile' || { \
+		echo 'make: there is no kernel tree at $(KDIR).'; \
+		echo 'make: install the headers of your kernel (Debian: linux-headers-$(shell uname -r)); or give KDIR=...'; \
 		exit 1; } >&2
 	$(MAKE) -C '$(KDIR)' M='$(CURDIR)' modules
 
@@ -43,6 +48,7 @@ install: modules
 	depmod $(if $(INSTALL_MOD_PATH),-b '$(INSTALL_MOD_PATH)') "$$release"
 	[ ! -e build/tools/sframectl ] || { \
 		install -D build/tools/sframectl '$(INSTALL_MOD_PATH)/usr/local/sbin/sframectl' && \
+		install -D -t '$(INSTALL_MOD_PATH)/usr/local/libexec/sframectl' build/libexec/sframectl/* && \
 		install -D -m 644 tools/sframectl/sframectl.service \
 			'$(INSTALL_MOD_PATH)/usr/local/lib/systemd/system/sframectl.service' && \
 		install -D -m 644 -t '$(INSTALL_MOD_PATH)/usr/local/share/man/man1' build/tools/man/*; }
@@ -53,7 +59,13 @@ tools:
 		CARGO_TARGET_DIR=/var/cache/sframe_unwind/target cargo build --quiet --release --locked \
 			--manifest-path /src/Cargo.toml -p sframectl; \
 		install -D /var/cache/sframe_unwind/target/release/sframectl /src/build/tools/sframectl; \
-		mkdir -p /src/build/tools/man; /src/build/tools/sframectl man /src/build/tools/man"'
+		mkdir -p /src/build/tools/man; /src/build/tools/sframectl man /src/build/tools/man; \
+		make -s -C /src/samples/demo OUT=/src/build/demo; \
+		install -D -t /src/build/libexec/sframectl /src/build/demo/demo /src/build/demo/libdemo.so"'
+
+# Debian packages, in a root of their own.
+deb:
+	@scripts/make-deb
 
 # rust-project.json, which tells rust-analyzer of the module; of the workspace Cargo.toml tells.
 rust-analyzer:
@@ -72,11 +84,20 @@ test:
 test-all:
 	@tests/run --all
 
+test-kernels:
+	@tests/run --kernels
+
 truth:
 	@tests/truth/run
 
 fuzz:
 	@scripts/fuzz
+
+fuzz-kernel:
+	@scripts/fuzz-kernel $(if $(KERNEL),--kernel $(KERNEL)) $(SECONDS)
+
+soak:
+	@scripts/soak $(if $(KERNEL),--kernel $(KERNEL)) $(HOURS)
 
 bench:
 	@tools/bench/run
@@ -84,4 +105,4 @@ bench:
 bench-host:
 	@tools/bench-host/run
 
-.PHONY: all help modules install tools rust-analyzer clean demo test test-all truth fuzz bench bench-host
+.PHONY: all help modules install tools deb rust-analyzer clean demo test test-all test-kernels truth fuzz fuzz-kernel soak bench bench-host

@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: GPL-2.0-only
 
-//! What `/dev/sframe_unwind` is asked to do: see `uapi.h`.
+//! The commands of `/dev/sframe_unwind`: see `uapi/sframe_unwind.h`.
 
 use crate::{
     stats,
     sys::{
         self,
         AddRequest,
+        BuildMemory,
         Counter,
         File,
         TableInfo, //
@@ -25,13 +26,14 @@ use kernel::{
     }, //
 };
 
-/// Carries a command out for a user. Task; sleeps.
+/// Carries out a command for the charged user `user`; 0 is an administrator. Task; sleeps.
 ///
 /// # Errors
 ///
-/// `ENOTTY`: there is no such command. `EINVAL`: the structure is shorter than it was first, or
-/// has flags that are not known. `E2BIG`: it has more in it than is known. `EFAULT`. What
-/// [`tables::add`] and [`tables::remove`] return. `ENOENT`: there are no more.
+/// `ENOTTY`: there is no such command. `EINVAL`: the structure is shorter than its first version, or
+/// has unknown flags. `E2BIG`: the structure has unknown fields that are not 0. `EFAULT`: its memory
+/// cannot be accessed. `EFBIG`: the section or the extra rows are too large. `ENOENT`: there is no further
+/// table or counter. The errors of [`tables::add`] and [`tables::remove`].
 pub(crate) fn control(command: u32, argument: usize, user: u32) -> Result {
     match command {
         sys::COMMAND_ADD | sys::COMMAND_REMOVE => {
@@ -44,11 +46,12 @@ pub(crate) fn control(command: u32, argument: usize, user: u32) -> Result {
             if command == sys::COMMAND_REMOVE {
                 return tables::remove(&target, user);
             }
-            let section = copied(request.section, request.section_len)?;
-            let extra_rows = copied(request.extra_rows, request.extra_rows_len)?;
-            // Nobody but root adds for others.
-            let counts_to = if user == 0 { request.user } else { user };
-            tables::add(&section, &extra_rows, &target, user, counts_to)
+            // Only root may add rows that are charged to another user.
+            let charged = if user == 0 { request.user } else { user };
+            let memory = BuildMemory::of_build(charged, true)?;
+            let section = copied(request.section, request.section_len, &memory)?;
+            let extra_rows = copied(request.extra_rows, request.extra_rows_len, &memory)?;
+            tables::add(&section, &extra_rows, &target, user, charged, memory)
         }
         sys::COMMAND_LIST => {
             let mut table: TableInfo = read(argument)?;
@@ -62,7 +65,7 @@ pub(crate) fn control(command: u32, argument: usize, user: u32) -> Result {
             let (name, value) = stats::counter(counter.index).ok_or(ENOENT)?;
             counter.value = value;
             counter.name = Default::default();
-            // The last one stays 0.
+            // The last byte stays 0.
             let mut at = 0;
             for byte in name.into_iter().flatten().filter(|byte| **byte != 0) {
                 if let Some([to, _, ..]) = counter.name.get_mut(at..) {
@@ -76,7 +79,7 @@ pub(crate) fn control(command: u32, argument: usize, user: u32) -> Result {
     }
 }
 
-/// Reads and checks a structure, which begins with its size.
+/// Reads and checks a structure, which begins with its own size in bytes.
 fn read<T: FromBytes>(argument: usize) -> Result<T> {
     let at = UserPtr::from_addr(argument);
     let known = const { size_of::<T>() };
@@ -89,7 +92,7 @@ fn read<T: FromBytes>(argument: usize) -> Result<T> {
         return Err(E2BIG);
     }
     let structure = UserSlice::new(at, known).reader().read()?;
-    // What comes behind is of a time that is not yet.
+    // The bytes behind the known fields belong to a future version of the structure.
     let behind = UserSlice::new(at.wrapping_byte_add(known), size.saturating_sub(known));
     let mut behind = behind.reader();
     while !behind.is_empty() {
@@ -106,13 +109,14 @@ fn write<T: AsBytes>(argument: usize, structure: &T) -> Result {
         .write(structure)
 }
 
-/// Copies a section, or what is beside it. Task; sleeps.
-fn copied(address: u64, len: u32) -> Result<KVVec<u8>> {
+/// Copies a section or extra rows from user space. Task; sleeps.
+fn copied(address: u64, len: u32, memory: &BuildMemory) -> Result<KVVec<u8>> {
     let len = usize::try_from(len)?;
     if len > tables::MAX_SECTION {
         return Err(EFBIG);
     }
     let address = usize::try_from(address)?;
+    memory.take::<u8>(len)?;
     let mut bytes = KVVec::new();
     UserSlice::new(UserPtr::from_addr(address), len).read_all(&mut bytes, GFP_KERNEL)?;
     Ok(bytes)

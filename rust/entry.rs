@@ -1,24 +1,26 @@
 // SPDX-License-Identifier: GPL-2.0-only
 
-//! All entry points: what C calls in Rust.
+//! All entry points: the Rust functions that C calls.
 //!
-//! The topmost module but `main.rs`. Each function checks nothing and decides nothing: it gives what C passes
-//! a type, and calls the module below.
+//! Only `main.rs` is above this module. The functions contain no checks and no policy: each gives C's arguments
+//! Rust types and calls the module below.
 
 use crate::{
     device,
     hook,
+    mapping,
     sframe::unwind,
     sys::{
         bindings,
         Context,
         File,
         Registers,
+        Scan,
         TableState, //
     },
     tables::{
         self,
-        Rows, //
+        FileTable, //
     },
     walk::Begin, //
 };
@@ -32,10 +34,10 @@ use kernel::{
     prelude::*, //
 };
 
-/// The declarations in `c/helpers.h` and the definitions here have the same types.
+/// Asserts that each declaration in `c/helpers.h` has the type of its definition here.
 const _: () = {
-    let _: [unsafe extern "C" fn() -> bool; 2] =
-        [bindings::sframe_unwind_wanted, sframe_unwind_wanted];
+    let _: [unsafe extern "C" fn(*mut Scan) -> u32; 2] =
+        [bindings::sframe_unwind_scan, sframe_unwind_scan];
     let _: [unsafe extern "C" fn(*mut c_void, *const c_void); 2] =
         [bindings::sframe_unwind_immediate, sframe_unwind_immediate];
     let _: [unsafe extern "C" fn(*mut c_void, c_uint) -> c_int; 2] =
@@ -48,18 +50,23 @@ const _: () = {
         [bindings::sframe_unwind_control, sframe_unwind_control];
 };
 
-/// Whether the current task's stack is walked here, where the decision cache does not know. NMI, IRQ or task,
-/// preemption off.
-#[no_mangle]
-extern "C" fn sframe_unwind_wanted() -> bool {
-    hook::wanted()
-}
-
-/// What a walk begins with.
+/// Continues a scan of the current task's mappings for rows. Any context; never sleeps.
 ///
 /// # Safety
 ///
-/// A function of `c/hook.c` has filled `call` in for a call that lasts for `'a`, and this is called once for it.
+/// `scan` points to a scan of the current task that nobody else uses.
+#[no_mangle]
+unsafe extern "C" fn sframe_unwind_scan(scan: *mut Scan) -> u32 {
+    // SAFETY: The caller upholds this function's contract: `scan` is valid, and nobody else uses it.
+    mapping::scan(unsafe { &mut *scan }) as u32
+}
+
+/// The start of a walk, from C's description of the hooked call.
+///
+/// # Safety
+///
+/// A function of `c/hook.c` has filled in `call` for a hooked call that lasts for `'a`. The caller calls
+/// `begin` once for each `call`.
 #[inline(always)]
 unsafe fn begin<'a>(call: &bindings::sfu_call) -> Begin<'a> {
     Begin {
@@ -68,16 +75,19 @@ unsafe fn begin<'a>(call: &bindings::sfu_call) -> Begin<'a> {
             sp: call.sp,
             fp: call.fp,
         },
-        // SAFETY: The call's `struct pt_regs` stays as long as the call.
+        // SAFETY: `call.registers` is the `struct pt_regs` of the hooked call, which stays until that call
+        // ends.
         registers: unsafe { Registers::new(call.registers) },
         is_probed: call.is_probed,
+        spent: call.spent,
         context: match call.context {
             bindings::SFU_NMI => Context::Nmi,
             bindings::SFU_IRQ => Context::Irq,
             bindings::SFU_DEFERRED => Context::Deferred,
             _ => Context::Task,
         },
-        // SAFETY: The buffer has space for `left` addresses, belongs to this call, and stays as long as it.
+        // SAFETY: `c/hook.c` gives a buffer with space for `left` addresses. The buffer belongs to the hooked
+        // call alone, and stays until that call ends.
         buffer: unsafe { core::slice::from_raw_parts_mut(call.buffer, call.left as usize) },
     }
 }
@@ -86,20 +96,21 @@ unsafe fn begin<'a>(call: &bindings::sfu_call) -> Begin<'a> {
 ///
 /// # Safety
 ///
-/// To be called as `perf_callchain_user` is, by the redirection in `c/hook.c` alone.
+/// Only the redirection in `c/hook.c` calls this function, in the way that the kernel calls
+/// `perf_callchain_user`.
 #[no_mangle]
 unsafe extern "C" fn sframe_unwind_immediate(chain: *mut c_void, regs: *const c_void) {
     let begun = {
         let mut call = MaybeUninit::uninit();
-        // SAFETY: The redirection leaves the arguments of `perf_callchain_user` as they are. All of `call`
-        // is written.
+        // SAFETY: The redirection leaves the arguments of `perf_callchain_user` unchanged.
+        // `sfu_immediate_enter` writes all of `call`.
         unsafe {
             bindings::sfu_immediate_enter(chain, regs, call.as_mut_ptr());
             begin(call.assume_init_ref())
         }
     };
     let count = hook::immediate(begun);
-    // SAFETY: `chain` is that of this call, and the walk stored `count` addresses in its buffer.
+    // SAFETY: `chain` is the argument of this call, and the walk stored `count` addresses in its buffer.
     unsafe { bindings::sfu_immediate_leave(chain, count as c_uint) };
 }
 
@@ -107,24 +118,25 @@ unsafe extern "C" fn sframe_unwind_immediate(chain: *mut c_void, regs: *const c_
 ///
 /// # Safety
 ///
-/// To be called as `unwind_user` is, by the redirection in `c/hook.c` alone.
+/// Only the redirection in `c/hook.c` calls this function, in the way that the kernel calls `unwind_user`.
 #[no_mangle]
 unsafe extern "C" fn sframe_unwind_deferred(trace: *mut c_void, max_entries: c_uint) -> c_int {
     if max_entries == 0 {
-        // The kernel's own function does so.
+        // The kernel's `unwind_user` returns this error too.
         return EINVAL.to_errno();
     }
     let (begun, token) = {
         let mut call = MaybeUninit::uninit();
-        // SAFETY: The redirection leaves the arguments of `unwind_user` as they are, and the current task
-        // is a user task, or it would have been left alone. All of `call` is written.
+        // SAFETY: The redirection leaves the arguments of `unwind_user` unchanged. The current task is a user
+        // task: the redirection leaves all others to the kernel. `sfu_deferred_enter` writes all of `call`.
         unsafe {
             let token = bindings::sfu_deferred_enter(trace, max_entries, call.as_mut_ptr());
             (begin(call.assume_init_ref()), token)
         }
     };
     let count = hook::deferred(begun);
-    // SAFETY: `token` is of this call, and the walk stored `count` addresses in its buffer.
+    // SAFETY: `token` comes from this call's `sfu_deferred_enter`, and the walk stored `count` addresses in the
+    // buffer.
     unsafe { bindings::sfu_deferred_leave(trace, count as c_uint, token) };
     0
 }
@@ -133,30 +145,31 @@ unsafe extern "C" fn sframe_unwind_deferred(trace: *mut c_void, max_entries: c_u
 ///
 /// # Safety
 ///
-/// `rows` come from `publish`, and no reader can have them any more.
+/// `rows` come from `publish`. No reader has a reference to `rows`, and none can get one.
 #[no_mangle]
 unsafe extern "C" fn sframe_unwind_free_rows(rows: *mut c_void) {
-    // SAFETY: By the contract of this function, `rows` come from `KBox::into_raw` and are freed once.
-    drop(unsafe { KBox::<Rows>::from_raw(rows.cast()) });
+    // SAFETY: By the contract of this function, `rows` come from `KBox::into_raw`. C calls this function once
+    // for them.
+    drop(unsafe { KBox::<FileTable>::from_raw(rows.cast()) });
 }
 
-/// The worker looks at a file that was seen in a stack. Task; sleeps.
+/// The worker looks for rows in a file that was seen. Task; sleeps.
 ///
 /// # Safety
 ///
-/// `file` is an open file, and `seen` points to where it was seen, as long as the call lasts.
+/// `file` is an open file, and `seen` says where it was seen. Both stay valid until this function returns.
 #[no_mangle]
 unsafe extern "C" fn sframe_unwind_index_file(
     file: *mut c_void,
     seen: *const TableState,
     may_read: bool,
 ) {
-    // SAFETY: By the contract of this function.
+    // SAFETY: By the contract of this function, `file` is open and `seen` is valid until this function returns.
     let (file, seen) = unsafe { (File::borrowed(file), &*seen) };
     tables::index_file(&file, seen, may_read);
 }
 
-/// A program told the device something. Task; sleeps.
+/// A command that a program gave to the device. `user` opened the device. Task; sleeps.
 #[no_mangle]
 extern "C" fn sframe_unwind_control(command: c_uint, argument: u64, user: u32) -> c_int {
     let result = usize::try_from(argument)

@@ -1,12 +1,11 @@
 // SPDX-License-Identifier: GPL-2.0-only
 
-//! When a stack is walked here and when it is left to the kernel.
+//! The two entries of a walk: immediate and deferred.
 //!
-//! `c/hook.c` has already left to the kernel what cannot be ours (kernel threads, 32-bit tasks, guests)
-//! and what is switched off.
+//! `c/hook.c` has already left these tasks to the kernel: tasks that cannot be walked (kernel threads, 32-bit
+//! tasks, guests), tasks without rows, and all tasks while the module is switched off.
 
 use crate::{
-    mapping,
     user_memory::UserMemory,
     walk::{
         self,
@@ -14,21 +13,16 @@ use crate::{
     }, //
 };
 
-/// Whether the current task's stack is walked here, where that is not known yet. NMI, IRQ or task,
-/// preemption off.
-pub(crate) fn wanted() -> bool {
-    mapping::has_rows()
-}
-
-/// Walks for perf or BPF, now, and returns how many addresses there are. NMI, IRQ or task; never
-/// sleeps.
+/// Walks at a sample of perf or BPF, and returns the number of addresses that the walk stored. NMI, IRQ or
+/// task; never sleeps.
 #[inline(always)]
 pub(crate) fn immediate(begin: Begin<'_>) -> usize {
-    let memory = UserMemory::atomic(begin.frame.sp);
+    let memory = UserMemory::atomic(begin.frame.sp, begin.spent);
     walk::walk(begin, &memory)
 }
 
-/// Walks on the way back to user space: the same. Task; may sleep.
+/// Walks when the task is about to return to user space, and returns the number of addresses that the walk
+/// stored. Task; may sleep.
 #[inline(always)]
 pub(crate) fn deferred(begin: Begin<'_>) -> usize {
     let memory = UserMemory::sleeping(begin.frame.sp);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-only
 
-//! KUnit suites for what needs a kernel. The core's own tests run on the host; its cases run here
-//! once more.
+//! KUnit suites for code that needs a kernel. The core's own tests run on the host; its test vectors run here
+//! as well.
 
 use kernel::prelude::*;
 
@@ -42,9 +42,9 @@ mod user_memory_tests {
     fn mapped_memory_is_read() -> Result {
         let at = sys::test::map(PAGE, false)?;
         sys::test::write(at, &0x1122_3344_5566_7788_u64.to_le_bytes())?;
-        let memory = UserMemory::atomic(0);
+        let memory = UserMemory::atomic(0, 0);
         assert_eq!(memory.read_word(at), Ok(0x1122_3344_5566_7788));
-        // Any alignment.
+        // Reads need no alignment.
         assert_eq!(memory.read(at + 1), Ok([0x77, 0x66]));
         Ok(())
     }
@@ -52,9 +52,9 @@ mod user_memory_tests {
     #[test]
     fn a_page_that_was_never_touched_is_missing_until_one_may_wait() -> Result {
         let at = sys::test::map(PAGE, false)?;
-        assert_eq!(UserMemory::atomic(0).read_word(at), Err(Fault));
+        assert_eq!(UserMemory::atomic(0, 0).read_word(at), Err(Fault));
         assert_eq!(UserMemory::sleeping(0).read_word(at), Ok(0));
-        assert_eq!(UserMemory::atomic(0).read_word(at), Ok(0));
+        assert_eq!(UserMemory::atomic(0, 0).read_word(at), Ok(0));
         Ok(())
     }
 
@@ -62,7 +62,7 @@ mod user_memory_tests {
     fn unmapped_memory_is_not_read() -> Result {
         let at = sys::test::map(PAGE, false)?;
         sys::test::unmap(at, PAGE)?;
-        assert_eq!(UserMemory::atomic(0).read_word(at), Err(Fault));
+        assert_eq!(UserMemory::atomic(0, 0).read_word(at), Err(Fault));
         assert_eq!(UserMemory::sleeping(0).read_word(at), Err(Fault));
         Ok(())
     }
@@ -72,7 +72,7 @@ mod user_memory_tests {
         let at = sys::test::map(2 * PAGE, false)?;
         sys::test::write(at, &[1; 8192])?;
         sys::test::unmap(at + PAGE, PAGE)?;
-        for memory in [UserMemory::atomic(at), UserMemory::sleeping(at)] {
+        for memory in [UserMemory::atomic(at, 0), UserMemory::sleeping(at)] {
             assert_eq!(memory.read_word(at + PAGE - 8), Ok(0x0101_0101_0101_0101));
             assert_eq!(memory.read_word(at + PAGE - 4), Err(Fault));
             assert_eq!(memory.read_word(at + PAGE), Err(Fault));
@@ -90,14 +90,14 @@ mod user_memory_tests {
             u64::MAX - 7,
             1 << 63,
             0xffff_8000_0000_0000,
-            // Not canonical.
+            // Not a canonical address.
             0x0000_8000_0000_0000,
             0x1234_5678_9abc_def0,
-            // Ends beyond user space.
+            // The word ends beyond user space.
             0x0000_7fff_ffff_f000,
             0x0000_7fff_ffff_fffc,
         ] {
-            assert_eq!(UserMemory::atomic(0).read_word(address), Err(Fault));
+            assert_eq!(UserMemory::atomic(0, 0).read_word(address), Err(Fault));
             assert_eq!(UserMemory::sleeping(0).read_word(address), Err(Fault));
         }
     }
@@ -106,13 +106,14 @@ mod user_memory_tests {
     fn the_budget_ends() -> Result {
         let at = sys::test::map(PAGE, false)?;
         sys::test::write(at, &[0; 8])?;
-        let memory = UserMemory::atomic(0);
+        let memory = UserMemory::atomic(0, 0);
         let mut reads = 0_u32;
         while memory.read_word(at).is_ok() {
             reads += 1;
         }
         assert!(memory.is_spent());
-        assert_eq!(reads, 16384);
+        // The budget is 12,700 units of work; a read of one word takes 4.
+        assert_eq!(reads, 12_700 / 4);
         Ok(())
     }
 
@@ -120,7 +121,7 @@ mod user_memory_tests {
     fn a_part_ends_where_it_ends() -> Result {
         let at = sys::test::map(PAGE, false)?;
         sys::test::write(at, &[7; 64])?;
-        let memory = UserMemory::atomic(0);
+        let memory = UserMemory::atomic(0, 0);
         let part = Part {
             memory: &memory,
             address: at,
@@ -133,6 +134,47 @@ mod user_memory_tests {
     }
 }
 
+#[kunit_tests(sframe_unwind_build_memory)]
+mod build_memory_tests {
+    use super::*;
+    use crate::sys::BuildMemory;
+
+    /// A user ID that nobody else has. Half of the limit of 128 MiB is for all builds of users who add rows.
+    const USER: u32 = 0x7fff_fff0;
+    const MIB: usize = 1 << 20;
+
+    #[test]
+    fn a_user_has_four_builds() -> Result {
+        let builds = [
+            BuildMemory::of_build(USER, true)?,
+            BuildMemory::of_build(USER, true)?,
+            BuildMemory::of_build(USER, true)?,
+            BuildMemory::of_build(USER, true)?,
+        ];
+        assert_eq!(BuildMemory::of_build(USER, true).err(), Some(EBUSY));
+        // Other users may still build.
+        BuildMemory::of_build(USER + 1, true)?;
+        drop(builds);
+        BuildMemory::of_build(USER, true)?;
+        Ok(())
+    }
+
+    #[test]
+    fn memory_is_refused_before_it_is_allocated() -> Result {
+        let build = BuildMemory::of_build(USER, true)?;
+        let other = BuildMemory::of_build(USER + 1, true)?;
+        build.take::<u8>(40 * MIB)?;
+        assert_eq!(other.take::<u8>(40 * MIB).err(), Some(ENOSPC));
+        assert_eq!(build.take::<u64>(usize::MAX).err(), Some(ENOSPC));
+        build.give::<u8>(20 * MIB);
+        other.take::<u8>(40 * MIB)?;
+        // The end of a build gives back all of its memory.
+        drop(build);
+        other.take::<u8>(20 * MIB)?;
+        Ok(())
+    }
+}
+
 #[kunit_tests(sframe_unwind_mapping)]
 mod mapping_tests {
     use super::*;
@@ -140,7 +182,7 @@ mod mapping_tests {
         mapping::{
             self,
             Mapping,
-            Rows, //
+            TaskRows, //
         },
         sframe::stop_reason::StopReason,
         sys,
@@ -149,7 +191,7 @@ mod mapping_tests {
 
     fn find(address: u64) -> Result<Mapping, StopReason> {
         let mut mapping = Mapping::NOWHERE;
-        mapping::find(&mut mapping, address, &UserMemory::atomic(0))?;
+        mapping::find(&mut mapping, address, &UserMemory::atomic(0, 0))?;
         Ok(mapping)
     }
 
@@ -160,7 +202,7 @@ mod mapping_tests {
             let mapping = find(address).map_err(|_| EINVAL)?;
             assert!(mapping.covers(at) && mapping.covers(at + 2 * PAGE - 1));
             assert!(!mapping.executable);
-            assert!(matches!(mapping.rows, Rows::None(_)));
+            assert!(matches!(mapping.rows, TaskRows::None(_)));
         }
         Ok(())
     }
@@ -188,11 +230,11 @@ mod mapping_tests {
     #[test]
     fn a_change_of_mappings_is_seen() -> Result {
         let at = sys::test::map(PAGE, false)?;
-        let before = sys::MappingsVersion::now();
-        assert!(!before.is_moving());
-        assert!(before == sys::MappingsVersion::now());
+        let before = sys::test::mappings_sequence();
+        assert_eq!(before & 1, 0);
+        assert!(before == sys::test::mappings_sequence());
         sys::test::unmap(at, PAGE)?;
-        assert!(before != sys::MappingsVersion::now());
+        assert!(before != sys::test::mappings_sequence());
         Ok(())
     }
 
@@ -200,15 +242,18 @@ mod mapping_tests {
     fn a_stack_ends_where_its_mapping_does() -> Result {
         let at = sys::test::map(2 * PAGE, false)?;
         for inside in [at, at + 64, at + 2 * PAGE - 1] {
-            assert_eq!(mapping::end_of(inside), at + 2 * PAGE);
+            assert_eq!(
+                mapping::end_of(inside, &UserMemory::atomic(0, 0)),
+                at + 2 * PAGE
+            );
         }
         sys::test::unmap(at, 2 * PAGE)?;
-        assert_eq!(mapping::end_of(at), 0);
+        assert_eq!(mapping::end_of(at, &UserMemory::atomic(0, 0)), 0);
         Ok(())
     }
 }
 
-/// Walks over stacks that are made by hand, with code that no file has rows for.
+/// Walks over stacks that the tests make, with code that no file has rows for.
 #[kunit_tests(sframe_unwind_walk)]
 mod walk_tests {
     use super::*;
@@ -226,13 +271,13 @@ mod walk_tests {
         }, //
     };
 
-    /// The addresses of a walk.
+    /// The addresses that a walk stored.
     struct Walked {
         addresses: [u64; 64],
         used: usize,
     }
 
-    /// Code that calls, and a stack of eight frames that were called from it.
+    /// Code that consists of calls, and a stack with eight frames of callers in that code.
     struct Made {
         code: u64,
         stack: u64,
@@ -247,7 +292,7 @@ mod walk_tests {
                 code: sys::test::map(PAGE, true)?,
                 stack: sys::test::map(PAGE, false)?,
             };
-            // call *%rax, everywhere.
+            // Each instruction is call *%rax.
             sys::test::write(made.code, &[0xff, 0xd0].repeat_into::<256>())?;
             for frame in 0..FRAMES {
                 let next = if frame + 1 < FRAMES {
@@ -268,13 +313,14 @@ mod walk_tests {
             self.code + 16 + 2 * number
         }
 
-        /// Sets what a frame pointer points to.
+        /// Sets the two words that frame pointer `number` points to: the next frame pointer and the return
+        /// address.
         fn set(&self, number: u64, next: u64, return_address: u64) -> Result {
             sys::test::write(self.frame(number), &next.to_le_bytes())?;
             sys::test::write(self.frame(number) + 8, &return_address.to_le_bytes())
         }
 
-        /// With space for `limit` addresses.
+        /// Walks with space for `limit` addresses.
         fn walk(&self, limit: usize) -> Walked {
             let mut addresses = [0; 64];
             let buffer = addresses.get_mut(..limit).unwrap_or_default();
@@ -287,13 +333,14 @@ mod walk_tests {
                 registers: Registers::NONE,
                 is_probed: false,
                 context: Context::Task,
+                spent: 0,
                 buffer,
             };
-            let used = walk::walk(begin, &UserMemory::atomic(0));
+            let used = walk::walk(begin, &UserMemory::atomic(0, 0));
             Walked { addresses, used }
         }
 
-        /// How many frames are right, from the innermost on, and how many there are.
+        /// The number of leading frames that are right, from the innermost on, and the number of all frames.
         fn judge(&self, walked: &Walked) -> (usize, usize) {
             let mut right = 0;
             for (number, address) in walked.addresses.iter().take(walked.used).enumerate() {
@@ -310,7 +357,7 @@ mod walk_tests {
         }
     }
 
-    /// A pattern, over and over.
+    /// Repeats a pattern.
     trait RepeatInto {
         fn repeat_into<const N: usize>(&self) -> [u8; N];
     }
@@ -354,7 +401,7 @@ mod walk_tests {
     #[test]
     fn a_return_address_is_executable_and_behind_a_call() -> Result {
         let made = Made::new()?;
-        // The kernel, no address at all, data, and code that does not call.
+        // An address of the kernel, an address that is not canonical, data, and code that is not behind a call.
         for wrong in [
             u64::MAX - 4095,
             0xffff_ffff_8100_0000,
@@ -375,7 +422,7 @@ mod walk_tests {
         let top = made.stack + 128;
         let caller = made.code + 300;
 
-        // At a push %rbp and at a ret, the return address is on top.
+        // At a push %rbp and at a ret, the return address is on top of the stack.
         for first in [0x55, 0xc3] {
             sys::test::write(made.code, &[first, 0x48, 0x89, 0xe5])?;
             sys::test::write(top, &caller.to_le_bytes())?;
@@ -387,7 +434,7 @@ mod walk_tests {
             );
             assert_eq!(walked.used, 10);
         }
-        // What is on top is no return address: a push of something else.
+        // The word on top of the stack is no return address, but another pushed value.
         sys::test::write(made.code, &[0x55, 0x90])?;
         sys::test::write(top, &made.stack.to_le_bytes())?;
         assert_eq!(made.judge(&made.walk(64)), (9, 9));

@@ -2,11 +2,9 @@
 
 //! Unwinds user stacks by SFrame, for perf and BPF.
 //!
-//! A hook asks a walk, the walk asks a mapping where the PC lies and its section which rule holds
-//! there, the core takes one step, and a sink keeps the address. Data flows one way: a module imports
-//! only from modules below it, in the order of `Documentation/design.rst`.
-//!
-//! See `Documentation/design.rst`.
+//! A hook calls a walk. For each frame, the walk finds the PC's mapping and the rule in the mapping's
+//! rows, the core takes one step, and a sink stores the address. Data flows in one direction: a module
+//! imports only from modules below it, in the order of `Documentation/design.rst`.
 
 use kernel::{
     debugfs::Dir,
@@ -35,7 +33,7 @@ module! {
     description: "Unwinds user stacks by SFrame, for perf and BPF",
     license: "GPL",
     params: {
-        // Numbers, 0 or 1: before 7.3 the `kernel` crate has no parameters of type bool.
+        // Numbers, 0 or 1: before Linux 7.3 the `kernel` crate has no parameters of type bool.
         immediate: u8 {
             default: 1,
             description: "Hook perf_callchain_user: stacks of perf samples and of BPF",
@@ -47,8 +45,8 @@ module! {
     },
 }
 
-/// The loaded module. Fields are dropped from the first to the last: the device goes first, and the hooks go
-/// before what they use.
+/// The loaded module. Fields are dropped from the first to the last: the device first, and the hooks before the
+/// worker and the tables, which the hooks use.
 #[pin_data]
 struct SframeUnwind {
     _device: sys::Device,
@@ -63,11 +61,11 @@ struct SframeUnwind {
 impl kernel::InPlaceModule for SframeUnwind {
     fn init(_module: &'static ThisModule) -> impl PinInit<Self, Error> {
         let directory = Dir::new(c"sframe_unwind");
-        // The value itself since 7.3, a reference to it before: `ne` takes both.
+        // `value()` returns the value since Linux 7.3, and a reference to the value before: `ne` takes both.
         let immediate = module_parameters::immediate.value().ne(&0);
         let deferred = module_parameters::deferred.value().ne(&0);
 
-        // The device comes last, and the hooks before it: a failure drops what was there before.
+        // The device comes last, and the hooks right before it. A failure drops the fields that are initialised.
         try_pin_init!(Self {
             _stats <- directory.read_callback_file(c"stats", (), &stats::show),
             _directory: directory.clone(),

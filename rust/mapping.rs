@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0-only
 
-//! From a PC to the file that is mapped there and its SFrame section.
+//! Finds the file that is mapped at a PC, and the file's table or SFrame section.
 //!
-//! Nothing is kept of a file but numbers: the section is found through the ELF headers that the
-//! task itself has mapped, and read as that task's memory.
+//! A walk keeps only numbers of a file: it finds the section through the ELF headers that the
+//! task itself has mapped, and reads the section from the task's memory.
 
 use crate::{
     sframe::{
@@ -31,35 +31,37 @@ use crate::{
     },
     user_memory::{
         Part,
-        UserMemory, //
+        UserMemory,
+        VISIT, //
     }, //
 };
 use kernel::prelude::*;
 
-/// How many executable mappings are looked at before a task is taken to have rows.
-const EXECUTABLES: u32 = 64;
-/// How many mappings of any kind are passed over for it, each time.
-const PASSED_OVER: u32 = 1024;
+/// The work of an unknown file in a scan: its headers are read, and the worker is asked. A mapping itself takes 1.
+const UNKNOWN_FILE: u32 = 16;
+/// The work of a known file in a scan: its headers are read.
+const KNOWN_FILE: u32 = 8;
 
 /// The table of a file, as a walk finds it.
 #[derive(Clone, Copy)]
 pub(crate) struct MappedTable {
     /// The number of the table.
     pub(crate) number: u64,
-    /// From a run-time address to an offset in the file, in bytes.
+    /// The value to add to a run-time address to get an offset in the file, in bytes.
     pub(crate) to_offset: u64,
 }
 
 /// The rows of a mapping of the current task.
-pub(crate) type Rows = MappedRows<Section, MappedTable>;
+pub(crate) type TaskRows = MappedRows<Section, MappedTable>;
 /// A mapping of the current task.
 pub(crate) type Mapping = walk::Mapping<Section, MappedTable>;
 
-/// Makes `mapping` the one at a run-time address. Any context.
+/// Sets `mapping` to the mapping at a run-time address. Any context.
 ///
 /// # Errors
 ///
-/// [`StopReason::NotMapped`], [`StopReason::MappingMoved`]. Then `mapping` covers nothing.
+/// [`StopReason::NotMapped`], [`StopReason::MappingMoved`], [`StopReason::Budget`]. Then `mapping` covers
+/// nothing.
 #[inline(never)]
 pub(crate) fn find(
     mapping: &mut Mapping,
@@ -68,7 +70,11 @@ pub(crate) fn find(
 ) -> Result<(), StopReason> {
     mapping.end = 0;
     let mut found = sys::Mapping::default();
-    sys::find_mapping(address, &mut found).map_err(|error| {
+    let result = sys::find_mapping(address, &mut found);
+    memory
+        .take(found.visits.saturating_mul(VISIT))
+        .map_err(|Fault| StopReason::Budget)?;
+    result.map_err(|error| {
         if error == ENOENT {
             StopReason::NotMapped
         } else {
@@ -98,64 +104,83 @@ pub(crate) fn find(
     Ok(())
 }
 
-/// Where the mapping at a run-time address ends; 0 if nothing is mapped there. Any context.
-pub(crate) fn end_of(address: u64) -> u64 {
+/// The run-time address at which the mapping at `address` ends; 0 if nothing is mapped there, or if `memory` has
+/// no work left. Any context.
+pub(crate) fn end_of(address: u64, memory: &UserMemory) -> u64 {
     let mut mapping = sys::Mapping::default();
-    sys::find_mapping(address, &mut mapping).map_or(0, |()| mapping.end)
-}
-
-/// Whether the current task has rows anywhere. Unsure is yes. Keeps what it finds. NMI, IRQ or task,
-/// preemption off.
-///
-/// A task that has none is left to the kernel, whose chains then are as they always were.
-pub(crate) fn has_rows() -> bool {
-    let now = sys::MappingsVersion::now();
-    match look_for_rows() {
-        Some(decision) => {
-            if !now.is_moving() && sys::MappingsVersion::now() == now {
-                now.keep_decision(decision);
-            }
-            decision
-        }
-        None => true,
+    let result = sys::find_mapping(address, &mut mapping);
+    let work = mapping.visits.saturating_mul(VISIT);
+    if result.is_ok() && memory.take(work).is_ok() {
+        mapping.end
+    } else {
+        0
     }
 }
 
-/// `None` if it is not known.
-fn look_for_rows() -> Option<bool> {
-    let memory = UserMemory::atomic(0);
-    let mut address = 0;
-    let mut sure = true;
-
-    for _ in 0..EXECUTABLES {
-        match sys::next_executable(address, PASSED_OVER) {
-            Ok(mapping) => {
-                // Here it is proved whose file it is.
-                let mut proved = sys::Mapping::default();
-                if sys::find_mapping(mapping.start, &mut proved).is_ok() {
-                    if proved.table != 0 {
-                        return Some(true);
-                    }
-                    // The worker, or user space, may know better than what is read here.
-                    if !proved.is_known && !sys::queue_file(mapping.start) {
-                        sure = false;
-                    }
-                }
-                match head_of(&mapping, &memory).map(|head| elf::has_sframe(&head)) {
-                    Some(Ok(true)) => return Some(true),
-                    Some(Err(ElfError::Fault { .. })) => sure = false,
-                    Some(Ok(false) | Err(_)) | None => {}
-                }
-                address = mapping.end;
-            }
-            Err(ENOENT) => return sure.then_some(false),
-            Err(_) => return None,
-        }
-    }
-    None
+/// Whether a task has rows.
+#[derive(Clone, Copy, PartialEq, Eq)]
+#[repr(u32)]
+pub(crate) enum Found {
+    /// The task has rows.
+    Rows = sys::SFU_ROWS,
+    /// The task has no rows.
+    NoRows = sys::SFU_NO_ROWS,
+    /// All mappings were seen, but nothing is known yet about some of their files.
+    Unsure = sys::SFU_UNSURE,
+    /// No work is left, or the mappings are changing.
+    Unfinished = sys::SFU_UNFINISHED,
 }
 
-/// The headers of the mapping's file, as the task has them mapped; `None` if nowhere near.
+/// Continues a scan of the current task's mappings for rows. Any context; never sleeps.
+pub(crate) fn scan(scan: &mut sys::Scan) -> Found {
+    let memory = UserMemory::atomic(0, 0);
+    let pc = core::mem::take(&mut scan.pc);
+    if pc != 0 {
+        // Most tasks with rows have rows for the code at the PC.
+        let mut mapping = sys::Mapping::default();
+        let is_found = sys::find_mapping(pc, &mut mapping).is_ok() && mapping.is_file;
+        scan.left = scan.left.saturating_sub(mapping.visits);
+        if is_found && look_at(&mapping, &memory, scan) {
+            return Found::Rows;
+        }
+    }
+    loop {
+        match sys::next_of_scan(scan) {
+            Ok(mapping) if look_at(&mapping, &memory, scan) => return Found::Rows,
+            Ok(_) => {}
+            Err(ENOENT) if scan.is_unsure => return Found::Unsure,
+            Err(ENOENT) => return Found::NoRows,
+            Err(_) => return Found::Unfinished,
+        }
+    }
+}
+
+/// Whether the file of a mapping has rows.
+fn look_at(mapping: &sys::Mapping, memory: &UserMemory, scan: &mut sys::Scan) -> bool {
+    if mapping.table != 0 {
+        return true;
+    }
+    let work = if mapping.is_known {
+        KNOWN_FILE
+    } else {
+        UNKNOWN_FILE
+    };
+    scan.left = scan.left.saturating_sub(work);
+    // The worker or user space may find rows that the headers do not show.
+    if !mapping.is_known && !sys::queue_file(mapping.start) {
+        scan.is_unsure = true;
+    }
+    match head_of(mapping, memory).map(|head| elf::has_sframe(&head)) {
+        Some(Ok(has_sframe)) => has_sframe,
+        Some(Err(ElfError::Fault { .. })) => {
+            scan.is_unsure = true;
+            false
+        }
+        Some(Err(_)) | None => false,
+    }
+}
+
+/// The headers of the mapping's file, as the task has them mapped; `None` if they are not mapped near.
 fn head_of<'a>(mapping: &sys::Mapping, memory: &'a UserMemory) -> Option<Part<'a>> {
     (mapping.is_file && mapping.head_size != 0).then(|| Part {
         memory,
@@ -164,10 +189,10 @@ fn head_of<'a>(mapping: &sys::Mapping, memory: &'a UserMemory) -> Option<Part<'a
     })
 }
 
-/// The rows that the file says to have for the code at a run-time address in the mapping.
-// Not inlined, as what it calls: what one step needs of the stack is free for the next.
+/// Finds the file's own rows for the code at a run-time address in the mapping.
+// Not inlined, and neither are its callees, so that each callee's stack is free for the next one.
 #[inline(never)]
-fn rows_of(address: u64, mapping: &sys::Mapping, memory: &UserMemory, rows: &mut Rows) {
+fn rows_of(address: u64, mapping: &sys::Mapping, memory: &UserMemory, rows: &mut TaskRows) {
     match place_of(address, mapping, memory) {
         Ok(Place::Section { address, len }) => {
             open(address, len, memory, rows);
@@ -179,7 +204,7 @@ fn rows_of(address: u64, mapping: &sys::Mapping, memory: &UserMemory, rows: &mut
     }
 }
 
-/// Whether this is code of no file in the place of a file's code.
+/// Whether the mapping is code that belongs to no file, at the address of a file's code.
 #[inline(never)]
 fn is_replaced(mapping: &sys::Mapping, memory: &UserMemory) -> bool {
     if mapping.is_file || !mapping.executable {
@@ -193,22 +218,22 @@ fn is_replaced(mapping: &sys::Mapping, memory: &UserMemory) -> bool {
     elf::loads_code(&head, mapping.start.wrapping_sub(mapping.head)).unwrap_or(false)
 }
 
-/// Where the rows of a file are.
+/// The place of a file's rows.
 enum Place {
-    /// In the section at this run-time address, of this length in bytes.
+    /// The rows are in the section at this run-time address, with this length in bytes.
     Section { address: u64, len: u64 },
-    /// Nowhere.
+    /// The file has no rows.
     None(FunctionTable),
 }
 
-/// Where the rows are for the code at a run-time address.
+/// The place of the rows for the code at a run-time address. `Fault`: a header cannot be read now.
 #[inline(never)]
 fn place_of(address: u64, mapping: &sys::Mapping, memory: &UserMemory) -> Result<Place, Fault> {
-    // Segments may share a page of the file, so it has to be the very byte.
+    // Segments may share a page of the file, so the offset of the exact byte is needed.
     let distance = address.wrapping_sub(mapping.start);
     let (head, offset) = match head_of(mapping, memory) {
         Some(head) => (head, distance.wrapping_add(mapping.offset)),
-        // The vDSO is a whole image, and no file.
+        // The vDSO is mapped as a whole ELF image, and belongs to no file.
         None if mapping.executable && !mapping.is_file => {
             let image = Part {
                 memory,
@@ -239,7 +264,7 @@ fn place_of(address: u64, mapping: &sys::Mapping, memory: &UserMemory) -> Result
 }
 
 #[inline(never)]
-fn open(address: u64, len: u64, memory: &UserMemory, rows: &mut Rows) {
+fn open(address: u64, len: u64, memory: &UserMemory, rows: &mut TaskRows) {
     let bytes = Part {
         memory,
         address,
@@ -254,10 +279,10 @@ fn open(address: u64, len: u64, memory: &UserMemory, rows: &mut Rows) {
     };
 }
 
-/// Decides what the section counts from, where it leaves that open. Of the file's code only this
-/// mapping is known here.
+/// Decides the origin of the section's start addresses, if its flags leave the origin open. Only this mapping is
+/// known as the file's code here.
 #[inline(never)]
-fn settle(mapping: &sys::Mapping, memory: &UserMemory, rows: &mut Rows) {
+fn settle(mapping: &sys::Mapping, memory: &UserMemory, rows: &mut TaskRows) {
     let MappedRows::Section(section) = rows else {
         return;
     };

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only
 
-//! Where the addresses of a stack go, and what the walk has done is counted.
+//! The sink of a walk: it stores the addresses of the stack and counts frames by their source.
 
 use crate::{
     sframe::{
@@ -14,7 +14,7 @@ use crate::{
     stats::Tally, //
 };
 
-/// A buffer of addresses, which is filled from its start on, and the tally of the walk that fills it.
+/// A buffer of addresses, filled from its start on, and the tally of the walk that fills it.
 pub(crate) struct Sink<'a> {
     buffer: &'a mut [u64],
     used: usize,
@@ -22,7 +22,7 @@ pub(crate) struct Sink<'a> {
 }
 
 impl<'a> Sink<'a> {
-    /// A buffer of which nothing is used.
+    /// A sink with an unused buffer.
     #[inline(always)]
     pub(crate) fn new(buffer: &'a mut [u64], tally: Tally) -> Self {
         Self {
@@ -32,7 +32,7 @@ impl<'a> Sink<'a> {
         }
     }
 
-    /// Takes one run-time address; false if the buffer is full.
+    /// Stores one run-time address; false if the buffer is full.
     #[inline(always)]
     pub(crate) fn push(&mut self, address: u64) -> bool {
         let Some(place) = self.buffer.get_mut(self.used) else {
@@ -49,15 +49,16 @@ impl<'a> Sink<'a> {
         self.buffer.get_mut(self.used..).unwrap_or_default()
     }
 
-    /// Notes that `count` addresses of frames that were found by `source` were put into
-    /// [`left`](Self::left), from its start on.
+    /// Notes that the walk put `count` addresses into [`left`](Self::left), from its start on. `source` says
+    /// how their frames were found.
     #[inline]
     pub(crate) fn stored(&mut self, count: usize, source: FrameSource) {
         self.used = self.used.wrapping_add(count);
         self.tally.frames(source, count as u32);
     }
 
-    /// Counts the walk, which has ended, and returns how many addresses there are. Any context.
+    /// Ends the sink: counts the walk and its stop reason, and returns the number of stored addresses. Any
+    /// context.
     #[inline(always)]
     pub(crate) fn end(self, reason: StopReason) -> usize {
         self.tally.end(reason);

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0-only
 
-//! Counters: one for each context, source of a frame, and reason to stop.
+//! Counters: one for each context, each source of a frame, and each stop reason.
 //!
-//! Counting is one instruction on memory of the own CPU, in any context.
+//! An increment is one instruction on memory of the current CPU, in any context.
 
 use crate::{
     sframe::{
@@ -20,7 +20,7 @@ use kernel::fmt;
 impl Context {
     const ALL: [Context; 4] = [Context::Task, Context::Irq, Context::Nmi, Context::Deferred];
 
-    /// As counters and the tracepoint name it.
+    /// The name in counters and in the tracepoint.
     pub(crate) const fn name(self) -> &'static CStr {
         match self {
             Context::Task => c"task",
@@ -31,9 +31,10 @@ impl Context {
     }
 }
 
-// Counters lie one behind the other: tasks left alone, samples in exec, walks by context, frames by context,
-// frames by source, reasons, and these.
-const WALKS: u32 = sys::SFU_IN_EXEC + 1;
+// The order of the counters: samples of tasks left to the kernel, samples in exec, samples in entry code, walks
+// cut by locked mappings, walks by context, frames by context, frames by source, stop reasons, and the three
+// below.
+const WALKS: u32 = sys::SFU_LOCKED + 1;
 const FRAMES_IN: u32 = WALKS + Context::ALL.len() as u32;
 const FRAMES_BY: u32 = FRAMES_IN + Context::ALL.len() as u32;
 const STOPS: u32 = FRAMES_BY + FrameSource::ALL.len() as u32;
@@ -42,7 +43,7 @@ const FAULTS_TAKEN: u32 = FAULTS_QUEUED + 1;
 const BAD_SECTIONS: u32 = FAULTS_TAKEN + 1;
 const _: () = assert!(BAD_SECTIONS < sys::SFU_COUNTERS);
 
-/// What one walk has done. Told once, at its end.
+/// The counts of one walk. They are added to the counters once, when the walk ends.
 pub(crate) struct Tally {
     context: Context,
     by_rows: u32,
@@ -50,7 +51,7 @@ pub(crate) struct Tally {
 }
 
 impl Tally {
-    /// A walk begins.
+    /// The tally of a walk that begins now.
     pub(crate) fn new(context: Context) -> Self {
         Self {
             context,
@@ -59,7 +60,8 @@ impl Tally {
         }
     }
 
-    /// So many frames were found beyond the innermost.
+    /// Adds `count` frames that were found by `source`. The innermost frame, which comes from registers, is not
+    /// counted.
     pub(crate) fn frames(&mut self, source: FrameSource, count: u32) {
         match source {
             FrameSource::Rows => self.by_rows = self.by_rows.wrapping_add(count),
@@ -70,39 +72,50 @@ impl Tally {
         }
     }
 
-    /// The walk has ended: counts it and fires the tracepoint. Any context.
+    /// Ends the tally: adds it to the counters and fires the tracepoint. Any context.
+    #[inline(always)]
     pub(crate) fn end(self, reason: StopReason) {
         let frames = self
             .by_rows
             .wrapping_add(self.by_frame_pointer)
             .wrapping_add(1);
         let context = self.context as u32;
+        let counters = sys::Counters::here();
 
-        sys::count(WALKS + context, 1);
-        sys::count(FRAMES_IN + context, frames);
-        sys::count(FRAMES_BY + FrameSource::Rows as u32, self.by_rows);
+        counters.add(WALKS + context, 1);
+        counters.add(FRAMES_IN + context, frames);
+        counters.add(FRAMES_BY + FrameSource::Rows as u32, self.by_rows);
         if self.by_frame_pointer != 0 {
-            sys::count(
+            counters.add(
                 FRAMES_BY + FrameSource::FramePointer as u32,
                 self.by_frame_pointer,
             );
         }
-        sys::count(STOPS + reason as u32, 1);
-        sys::trace_walk(self.context.name(), frames, reason.name());
+        counters.add(STOPS + reason as u32, 1);
+        if sys::walks_are_traced() {
+            trace(self.context, frames, reason);
+        }
     }
 }
 
-/// A page was missing in a context that cannot wait for it. Any context.
+/// Fires the tracepoint. Any context.
+#[cold]
+#[inline(never)]
+fn trace(context: Context, frames: u32, reason: StopReason) {
+    sys::trace_walk(context.name(), frames, reason.name());
+}
+
+/// Counts a page that was missing in a context that cannot wait for it. Any context.
 pub(crate) fn fault_queued() {
     sys::count(FAULTS_QUEUED, 1);
 }
 
-/// A page was missing and the task waited for it.
+/// Counts a page that was missing and that the task waited for. Task.
 pub(crate) fn fault_taken() {
     sys::count(FAULTS_TAKEN, 1);
 }
 
-/// Files whose own sections are of no use.
+/// Counts a file whose own section cannot be used.
 pub(crate) fn bad_section() {
     sys::count(BAD_SECTIONS, 1);
 }
@@ -119,19 +132,20 @@ pub(crate) fn show(_: &(), f: &mut fmt::Formatter<'_>) -> fmt::Result {
     Ok(())
 }
 
-/// The counter of a number, from 0 on: its name, in two parts that end with a 0, and its value. Task.
+/// The counter with number `index`, from 0 on: its name in two parts, each with a NUL at its end, and its
+/// value. Task.
 pub(crate) fn counter(index: u32) -> Option<([&'static [u8]; 2], u64)> {
     let (kind, name) = name_of(index)?;
     let name = [kind.to_bytes_with_nul(), name.to_bytes_with_nul()];
     Some((name, value_of(index)))
 }
 
-/// The value of a counter.
+/// The value of the counter with number `index`.
 fn value_of(index: u32) -> u64 {
     if index != FRAMES_BY + FrameSource::Registers as u32 {
         return sys::counted(index);
     }
-    // Each walk has one.
+    // Each walk takes one frame from registers.
     let mut walks = 0u64;
     for index in WALKS..FRAMES_IN {
         walks = walks.wrapping_add(sys::counted(index));
@@ -139,13 +153,15 @@ fn value_of(index: u32) -> u64 {
     walks
 }
 
-/// The name of a counter, in two parts.
+/// The name of the counter with number `index`, in two parts.
 fn name_of(index: u32) -> Option<(&'static CStr, &'static CStr)> {
     let nth = |first: u32| usize::try_from(index.wrapping_sub(first)).unwrap_or(usize::MAX);
 
     Some(match index {
         sys::SFU_LEFT_TO_KERNEL => (c"", c"left_to_kernel"),
         sys::SFU_IN_EXEC => (c"", c"in_exec"),
+        sys::SFU_IN_ENTRY => (c"", c"in_entry"),
+        sys::SFU_LOCKED => (c"", c"locked"),
         WALKS..FRAMES_IN => (c"walks_", Context::ALL.get(nth(WALKS))?.name()),
         FRAMES_IN..FRAMES_BY => (c"frames_in_", Context::ALL.get(nth(FRAMES_IN))?.name()),
         FRAMES_BY..STOPS => (c"frames_by_", FrameSource::ALL.get(nth(FRAMES_BY))?.name()),

@@ -1,26 +1,26 @@
 // SPDX-License-Identifier: GPL-2.0-only
 
-//! What uprobes do to a task's stack, undone.
+//! Undoes the changes that uprobes make to a task's stack and PC.
 //!
-//! A uretprobe takes the return address of a function and puts that of a trampoline in its place;
-//! the kernel keeps a list of what it took. An instruction under a uprobe may run elsewhere ("out of
-//! line"). An optimised uprobe is a call of another trampoline. None of that is in any row.
+//! A uretprobe replaces a function's return address on the stack by the address of a trampoline; the kernel
+//! keeps a list of the replaced addresses. An instruction with a uprobe may run elsewhere ("out of line"). An
+//! optimised uprobe is a call of another trampoline. No row describes these changes.
 
 use crate::{
     sframe::{
-        code::{
-            self,
-            UprobeTrampoline, //
-        },
         fallback,
         unwind::{
             Frame,
             Memory, //
         },
-        x86_64::registers::{
-            R11,
-            RAX,
-            RCX, //
+        x86_64::{
+            self,
+            registers::{
+                R11,
+                RAX,
+                RCX, //
+            },
+            UprobeTrampoline, //
         }, //
     },
     sys::{
@@ -34,15 +34,15 @@ use kernel::page::PAGE_SIZE;
 /// The distance from a return address on the stack to the CFA, in bytes.
 const BELOW_CFA: u64 = 8;
 
-/// Whether the kernel is just about to give the task other registers, or its own ones back, around
-/// what it does for a uprobe: PC and stack pointer may then not belong together. Any context.
+/// Whether the kernel is about to set the task's registers for a uprobe, or to restore them: the PC and the
+/// stack pointer may then not belong together. Any context.
 #[inline(never)]
 pub(crate) fn is_changing(frame: &Frame, registers: &Registers<'_>, memory: &UserMemory) -> bool {
     use crate::sframe::unwind::Registers as _;
 
-    // For a uretprobe the PC goes last: on the way in it is still the trampoline's.
+    // For a uretprobe the kernel sets the PC last: on the way in, the PC is still in the trampoline.
     let saved_at = if trampoline_at(frame.pc).is_some() {
-        frame.sp.wrapping_sub(code::UPROBE_SAVED as u64)
+        frame.sp.wrapping_sub(x86_64::UPROBE_SAVED as u64)
     } else {
         frame.sp
     };
@@ -53,15 +53,15 @@ pub(crate) fn is_changing(frame: &Frame, registers: &Registers<'_>, memory: &Use
     };
     memory
         .read(saved_at)
-        .is_ok_and(|saved| code::is_saved_by_uprobe(&saved, rax, rcx, r11))
+        .is_ok_and(|saved| x86_64::is_saved_by_uprobe(&saved, rax, rcx, r11))
 }
 
-/// Leaves what the kernel has mapped for uprobes: if the PC of the innermost frame, or of one that a
-/// signal interrupted, is there, `frame` becomes the one of the program that it is there for. False
-/// if that cannot be told. Any context.
+/// Leaves the trampolines that the kernel has mapped for uprobes: if the PC of `frame` is in a trampoline,
+/// `frame` becomes the program's frame that entered the trampoline. `frame` is the innermost frame, or one that
+/// a signal interrupted. False if the program's frame cannot be determined. Any context.
 ///
-/// (A trampoline's own address would be taken for a return address by the kernel, which replaces
-/// those in a chain.)
+/// (The kernel replaces the address of a uretprobe's trampoline in a chain by the return address. It would do
+/// so for the PC of such a frame too.)
 #[inline(never)]
 pub(crate) fn leave(frame: &mut Frame, memory: &UserMemory) -> bool {
     let Some(start) = trampoline_at(frame.pc) else {
@@ -71,7 +71,7 @@ pub(crate) fn leave(frame: &mut Frame, memory: &UserMemory) -> bool {
     let place = memory
         .read(start)
         .ok()
-        .and_then(|code| code::uprobe_trampoline(&code, frame.pc.wrapping_sub(start)));
+        .and_then(|code| x86_64::uprobe_trampoline(&code, frame.pc.wrapping_sub(start)));
     let Some(place) = place else {
         return true;
     };
@@ -84,7 +84,7 @@ pub(crate) fn leave(frame: &mut Frame, memory: &UserMemory) -> bool {
     }
 }
 
-/// The frame that was left for the trampoline.
+/// The program's frame that entered the trampoline; `None` if it cannot be determined.
 fn before(place: UprobeTrampoline, frame: &Frame, memory: &UserMemory) -> Option<Frame> {
     let (pc, sp) = match place {
         UprobeTrampoline::Returned { sp, resolved } => {
@@ -94,7 +94,7 @@ fn before(place: UprobeTrampoline, frame: &Frame, memory: &UserMemory) -> Option
                 Some(original) => original,
                 None if resolved => {
                     let pc = memory.read_word(slot).ok()?;
-                    // The kernel may be about to put it there.
+                    // The kernel may be about to write the original address there.
                     fallback::is_behind_call(pc, memory).then_some(pc)?
                 }
                 None => return None,
@@ -113,24 +113,25 @@ fn before(place: UprobeTrampoline, frame: &Frame, memory: &UserMemory) -> Option
     })
 }
 
-/// Between the two instructions of an optimised uprobe the stack pointer has been moved already.
+/// Between the two instructions of an optimised uprobe, the first has already moved the stack pointer below the
+/// red zone: moves it back.
 fn spare_red_zone(frame: &mut Frame, memory: &UserMemory) {
-    const BEFORE: u64 = code::OPTIMISED as u64 / 2;
+    const BEFORE: u64 = x86_64::OPTIMISED as u64 / 2;
 
     let target = memory
         .read(frame.pc.wrapping_sub(BEFORE))
         .ok()
-        .and_then(|code| code::shifted_by_uprobe(&code, frame.pc));
+        .and_then(|code| x86_64::shifted_by_uprobe(&code, frame.pc));
     if target.is_some_and(|target| trampoline_at(target) == Some(target)) {
-        frame.sp = frame.sp.wrapping_add(code::RED_ZONE);
+        frame.sp = frame.sp.wrapping_add(x86_64::RED_ZONE);
     }
 }
 
-/// Puts right a return address that a uretprobe took. False if the kernel is just about to note
-/// what it took. Any context.
+/// Restores a return address that a uretprobe replaced. False if the kernel is just about to note the replaced
+/// address. Any context.
 #[inline(never)]
 pub(crate) fn put_back(frame: &mut Frame) -> bool {
-    // The trampoline is the first thing in a page of its own.
+    // The trampoline begins a page of its own.
     if frame.pc % PAGE_SIZE as u64 != 0 || trampoline_at(frame.pc) != Some(frame.pc) {
         return true;
     }
@@ -143,7 +144,8 @@ pub(crate) fn put_back(frame: &mut Frame) -> bool {
     }
 }
 
-/// Where the mapping at an address begins, if it is code and of no file, as the kernel's own are.
+/// The start of the mapping at an address, as a run-time address, if the mapping is executable and has no file,
+/// like the kernel's own trampolines.
 fn trampoline_at(address: u64) -> Option<u64> {
     let mut mapping = sys::Mapping::default();
     sys::find_mapping(address, &mut mapping).ok()?;

@@ -2,9 +2,9 @@
 
 //! Reads of user memory that may fail, behind the core's traits.
 //!
-//! In IRQ and NMI a page that is not there ends the read, and a worker is asked to bring it in for
-//! later samples. On the way back to user space the task waits for the page itself. Nothing that
-//! would have to be given up before sleeping is held here or by the callers.
+//! In IRQ and NMI a read of a missing page fails, and a worker is asked to fault the page in for later samples.
+//! In a deferred walk the task waits for the page itself. Neither this module nor its callers hold anything
+//! that forbids sleep at that point.
 
 use crate::{
     sframe::{
@@ -23,65 +23,92 @@ use crate::{
 };
 use core::cell::Cell;
 
-/// How often user memory may be read in one walk that cannot be interrupted. A walk of 127 frames
-/// through large files needs about 4,000.
-const READS: u32 = 16 << 10;
-/// The same where the task can be scheduled away.
-const READS_DEFERRED: u32 = 1 << 20;
-/// How many pages a task may wait for in one walk.
+/// The budget of one walk in a context that cannot be interrupted, in units of about 20 instructions. `worst`
+/// of `tools/bench/run` measures the cost of programs made to be slow.
+const WORK: u32 = 12_700;
+/// The budget of one walk in a task that can be scheduled away, in the units of [`WORK`].
+const WORK_DEFERRED: u32 = 8 << 20;
+/// The work of a read, without the work of its words.
+const READ: u32 = 3;
+/// The additional work of a read while the memory may be another task's.
+const READ_UNSURE: u32 = 5;
+/// The work of a missing page: the exception, and a search of the worker's queue.
+const FAULT: u32 = 250;
+/// The work of reading one mapping, and of one step of a scan of the mappings.
+pub(crate) const VISIT: u32 = sys::SFU_VISIT;
+/// The number of pages that a task may wait for in one walk.
 const FAULTS_DEFERRED: u32 = 256;
 
 /// The memory of the current task, with a budget for one walk.
 pub(crate) struct UserMemory {
     peek: Peek,
-    reads: Cell<u32>,
+    work: Cell<u32>,
     faults: Cell<u32>,
     may_sleep: bool,
 }
 
 impl UserMemory {
-    /// For a walk in any context. Never sleeps. `near` is an address that can be read, if one is known,
-    /// or any: then all may be read the longer way.
-    pub(crate) fn atomic(near: u64) -> Self {
+    /// Memory for a walk in any context. Never sleeps. `near` is a run-time address that is known to be
+    /// readable, or any other address: then all reads may take the slower path. `spent` is the work that this
+    /// sample has already taken.
+    pub(crate) fn atomic(near: u64, spent: u32) -> Self {
         Self {
             peek: Peek::enter(near),
-            reads: Cell::new(READS),
+            work: Cell::new(WORK.saturating_sub(spent)),
             faults: Cell::new(0),
             may_sleep: false,
         }
     }
 
-    /// For a walk in a task that may sleep.
+    /// Memory for a walk in a task that may sleep. `near` is as for [`atomic`](Self::atomic).
     pub(crate) fn sleeping(near: u64) -> Self {
         Self {
             peek: Peek::enter(near),
-            reads: Cell::new(READS_DEFERRED),
+            work: Cell::new(WORK_DEFERRED),
             faults: Cell::new(FAULTS_DEFERRED),
             may_sleep: true,
         }
     }
 
-    /// Whether long searches are acceptable here.
+    /// Whether the walk may sleep, so that long searches are acceptable.
     pub(crate) fn may_sleep(&self) -> bool {
         self.may_sleep
     }
 
-    /// Whether reads fail because there were too many.
+    /// Whether reads fail because the walk's budget is used up.
     pub(crate) fn is_spent(&self) -> bool {
-        self.reads.get() == 0
+        self.work.get() == 0
     }
 
-    /// Its words, without a budget, if it is sure whose they are.
+    /// Takes work from the walk's budget.
+    ///
+    /// # Errors
+    ///
+    /// [`Fault`]: the budget has less left. It is used up from now on.
+    #[inline(always)]
+    pub(crate) fn take(&self, work: u32) -> Result<(), Fault> {
+        match self.work.get().checked_sub(work) {
+            Some(left) => {
+                self.work.set(left);
+                Ok(())
+            }
+            None => {
+                self.work.set(0);
+                Err(Fault)
+            }
+        }
+    }
+
+    /// The words of the memory, without a budget, if the memory is surely the current task's.
     #[inline(always)]
     pub(crate) fn words(&self) -> Option<Words<'_>> {
         self.peek.words()
     }
 
-    /// Reads bytes at a run-time address, any value of it.
+    /// Reads bytes at a run-time address. The address may have any value.
     #[inline(always)]
     pub(crate) fn read<const N: usize>(&self, address: u64) -> Result<[u8; N], Fault> {
-        let left = self.reads.get().checked_sub(1).ok_or(Fault)?;
-        self.reads.set(left);
+        self.take(const { READ + N as u32 / 8 + (N as u32 % 8).count_ones() })?;
         if let Some(bytes) = self.peek.read(address) {
             return Ok(bytes);
         }
@@ -93,20 +120,23 @@ impl UserMemory {
         }
     }
 
-    /// Where bytes cannot be read at once. It is a call, so that what can needs no stack for it.
+    /// The slower path of [`read`](Self::read). It is a separate call, so that the fast path needs no stack for
+    /// it.
     #[cold]
     #[inline(never)]
     fn read_otherwise(&self, bytes: &mut [u8], address: u64) -> bool {
-        // If it was sure whose they are, they are missing.
-        (!self.peek.is_own() && self.peek.copy(bytes, address))
+        // If the memory is surely the task's, the page is missing, and a second read is pointless.
+        (!self.peek.is_own() && self.take(READ_UNSURE).is_ok() && self.peek.copy(bytes, address))
             || (self.bring_in(address, bytes.len() as u32) && self.peek.copy(bytes, address))
     }
 
-    /// Whether bytes that were missing may be there now.
+    /// Brings missing bytes in, or asks the worker to do so. True if they may be present now.
     fn bring_in(&self, address: u64, len: u32) -> bool {
         if !self.may_sleep {
+            // The worker is asked for the page, even if the walk ends here.
+            let _ = self.take(FAULT);
             let last = address.wrapping_add(u64::from(len)).wrapping_sub(1);
-            // Either page may be the missing one; the worker sees which.
+            // Either page may be the missing one. The worker finds out which.
             if sys::queue_fault_in(address) {
                 stats::fault_queued();
             }
@@ -131,7 +161,7 @@ impl Memory for UserMemory {
     }
 }
 
-/// All of it, at run-time addresses.
+/// All user memory; offsets are run-time addresses.
 impl Source for UserMemory {
     #[inline]
     fn read<const N: usize>(&self, offset: u64) -> Result<[u8; N], Fault> {
@@ -139,13 +169,13 @@ impl Source for UserMemory {
     }
 }
 
-/// A part of user memory as bytes from 0 to its length, for what is parsed.
+/// A range of user memory as bytes from 0 to its length, for the parsers.
 pub(crate) struct Part<'a> {
-    /// Reads it.
+    /// The memory that contains the range.
     pub(crate) memory: &'a UserMemory,
-    /// Its run-time address.
+    /// The run-time address of the range.
     pub(crate) address: u64,
-    /// Its length in bytes.
+    /// The length of the range in bytes.
     pub(crate) len: u64,
 }
 

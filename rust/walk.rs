@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-only
 
-//! The walk of the current task, for all contexts: what the core's [`walk`](crate::sframe::walk) needs of
-//! the kernel.
+//! The walk of the current task, in all contexts: the kernel's side of the core's
+//! [`walk`](crate::sframe::walk).
 
 use crate::{
     mapping::{
@@ -12,7 +12,6 @@ use crate::{
     sframe::{
         abi::Abi,
         bytes::Fault,
-        code,
         fast_path::{
             self,
             Walked,
@@ -32,7 +31,8 @@ use crate::{
             FrameSource,
             TableAnswer,
             Task, //
-        }, //
+        },
+        x86_64, //
     },
     sink::Sink,
     stats::Tally,
@@ -53,22 +53,24 @@ use crate::{
     }, //
 };
 
-/// What a walk begins with.
+/// The start of a walk.
 pub(crate) struct Begin<'a> {
     /// The innermost frame.
     pub(crate) frame: Frame,
-    /// All registers there.
+    /// All registers of the innermost frame.
     pub(crate) registers: Registers<'a>,
-    /// Whether there may be uprobes in the task's code.
+    /// Whether the task's code may contain uprobes.
     pub(crate) is_probed: bool,
-    /// Where the walk runs.
+    /// The context in which the walk runs.
     pub(crate) context: Context,
-    /// Where the addresses of the stack go.
+    /// The work that this sample has taken before the walk, in the units of [`UserMemory`].
+    pub(crate) spent: u32,
+    /// The buffer for the addresses of the stack.
     pub(crate) buffer: &'a mut [u64],
 }
 
-/// Walks the current task's user stack, puts the run-time addresses into the buffer of `begin`, from its
-/// start on, and returns how many they are. Any context that fits `memory`.
+/// Walks the current task's user stack, stores run-time addresses in the buffer of `begin`, from its start on,
+/// and returns their number. Any context that `memory` is made for.
 #[inline(always)]
 pub(crate) fn walk(begin: Begin<'_>, memory: &UserMemory) -> usize {
     let Begin {
@@ -76,31 +78,32 @@ pub(crate) fn walk(begin: Begin<'_>, memory: &UserMemory) -> usize {
         registers,
         is_probed,
         context,
+        spent: _,
         buffer,
     } = begin;
     let mut sink = Sink::new(buffer, Tally::new(context));
+    let task = Current {
+        memory,
+        registers,
+        is_probed,
+    };
     let mut is_certain = true;
     if is_probed {
-        is_certain = !uprobes::is_changing(&frame, &registers, memory);
+        is_certain = !uprobes::is_changing(&frame, &task.registers, memory);
         frame.pc = sys::uprobe_orig_pc(frame.pc);
         is_certain = is_certain && uprobes::leave(&mut frame, memory);
     }
     let reason = if !sink.push(frame.pc) {
         StopReason::Full
     } else if is_certain {
-        let task = Current {
-            memory,
-            registers,
-            is_probed,
-        };
-        walk::walk(&task, frame, &mut sink)
+        walk::walk(&task, &mut frame, &mut sink)
     } else {
         StopReason::Uprobe
     };
     sink.end(reason)
 }
 
-/// The current task.
+/// The current task, as the core's walk sees it.
 struct Current<'a> {
     memory: &'a UserMemory,
     registers: Registers<'a>,
@@ -157,7 +160,7 @@ impl<'a> Task for Current<'a> {
 
     #[inline(always)]
     fn end_of_stack(&self, sp: u64) -> u64 {
-        mapping::end_of(sp)
+        mapping::end_of(sp, self.memory)
     }
 
     #[inline(always)]
@@ -201,7 +204,7 @@ impl<'a> Task for Current<'a> {
     }
 }
 
-/// Walks on by compact rules of the ranges in this CPU's code cache, as far as they go.
+/// Walks by compact rules, as far as the ranges in this CPU's code cache go.
 #[inline(never)]
 fn walk_fast(
     frame: &mut Frame,
@@ -212,7 +215,7 @@ fn walk_fast(
     let Some(words) = memory.words() else {
         return Ok(false);
     };
-    // Where the code tells more than rows do, the walk has to look at the code.
+    // The walk has to look at code that tells more than its rows.
     if is_innermost && !is_ordinary(frame.pc, &words) {
         return Ok(false);
     }
@@ -240,11 +243,11 @@ fn walk_fast(
     Ok(found != 0)
 }
 
-/// Whether the code at a PC and right in front of it can be no part of a signal's trampoline, and is
-/// not behind a system call that starts a thread.
+/// Whether the code at the PC and directly before it is surely no part of a signal trampoline, and does not
+/// follow a system call that starts a thread.
 #[inline(always)]
 fn is_ordinary(pc: u64, words: &impl Words) -> bool {
-    let before = words.word(pc.wrapping_sub(code::CLONE_BEHIND));
+    let before = words.word(pc.wrapping_sub(x86_64::CLONE_BEHIND));
     let at = words.word(pc);
-    before != 0 && at != 0 && code::is_ordinary(before, at)
+    before != 0 && at != 0 && x86_64::is_ordinary(before, at)
 }

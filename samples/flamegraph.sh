@@ -54,19 +54,24 @@ case ${1-} in
 	;;
 esac
 
-# The kernel's part of a stack becomes one frame, "kernel": it differs from machine to machine,
-# its names may be hidden, and the module has no part in it.
+# The kernel's frames of a stack become one frame, "kernel": they differ from machine to machine, their
+# names may be hidden, and the module does not walk them. They come first, and their addresses have 16
+# digits. An address ffff... behind a user frame is a false user frame, and stays.
 perf script -i "$data" --no-inline -F comm,pid,tid,time,event,ip,sym,dso >"$work/script"
 awk '
-	/^[ \t]+ffff[0-9a-f]* / {
+	BEGIN { ended = 1 }
+	# An empty line ends a sample, and the first line of the next sample is no frame.
+	!NF { ended = 1; print; next }
+	ended { ended = kernel = user = 0; print; next }
+	!user && length($1) == 16 && $1 ~ /^ffff[0-9a-f]+$/ {
 		if (!kernel++)
 			print "\tffffffffffffffff kernel ([kernel.kallsyms])"
 		next
 	}
-	{ kernel = 0; print }' "$work/script" >"$work/stacks"
+	{ user = 1; print }' "$work/script" >"$work/stacks"
 
-# The same stacks give the same picture: colours depend on the names alone. Frames of less than
-# 0.5 % of the samples would be narrower than four pixels.
+# Equal stacks give equal pictures: colours depend on the names alone. Frames of less than 0.5 % of the
+# samples would be narrower than four pixels.
 inferno-collapse-perf -q "$work/stacks" >"$work/folded"
 inferno-flamegraph -q --deterministic --width 800 --minwidth 0.5 --fontsize 11 --fontwidth 0.63 \
 	--bgcolors '#ffffff' --title "$title" "$work/folded" >"$work/svg"

@@ -13,7 +13,8 @@ trap 'rm -rf "$directory"' EXIT
 data=$directory/perf.data
 
 # Without defer the stack is taken at once, in the interrupt; with it, when the
-# program is about to go on (Linux 7.3 or later).
+# program is about to go on. Older kernels cannot: there perf takes it at
+# once both times.
 for mode in fp fp,defer; do
 	echo "== --call-graph $mode"
 	perf record -q -F 99 -e cpu-clock --call-graph "$mode" -o "$data" -- "$@"

@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: GPL-2.0-only
 # shellcheck shell=bash
 #
-# What the scripts share: where things are cached, how they speak, and how a command is run in
-# the prepared Debian root. Sourced, never run.
+# Shared by the scripts: the places in the cache, the messages, and the call of a command in the
+# prepared Debian root. Sourced, never run.
 #
 # Layout of the cache (outside the checkout, kept between runs):
 #   root-SUITE-KEY/   a Debian root: build root, guest root, and the place QEMU runs from
+#   kernel-NAME-KEY/   layers with other kernels of Debian's, see prepare-guest-kernel
 #   toolchain-SUITE-KEY/   roots with other compilers, assemblers and linkers
 #   var/        seen as /var/cache/sframe_unwind inside the root: kernel trees, cargo's files
 
@@ -14,7 +15,7 @@ set -euo pipefail
 SRC=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 CACHE=${SFRAME_UNWIND_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/sframe_unwind}
 
-# Progress goes to stderr: stdout belongs to what a command was asked for.
+# Progress goes to stderr: stdout is for the requested output of a command.
 say() { printf '%s: %s\n' "${0##*/}" "$*" >&2; }
 die() { say "$*"; exit 1; }
 
@@ -50,15 +51,29 @@ key_of() { sha256sum | cut -c1-12; }
 
 # in_root COMMAND... - runs a command as root inside the prepared root, in mount and process
 # namespaces of its own, so that nothing stays mounted or running. The checkout is at /src; the
-# directory SHARE, if set, at /share; ROOT is another root than the prepared one.
+# directory SHARE, if set, at /share. KERNEL is the name of a kernel of scripts/vm: `forky` has a root of its
+# own; those of prepare-guest-kernel have a layer that is laid over the prepared root, and then what is
+# written outside of the checkout, SHARE and the cache is lost. ROOT is another root.
 in_root() {
-	local root=${ROOT-}
-	[ -n "$root" ] || root=$("$SRC/scripts/prepare-root")
+	local root=${ROOT-} layer= suite=
+	case ${KERNEL-} in
+	'' | debian | debug) ;;
+	forky) suite=forky ;;
+	*) layer=$("$SRC/scripts/prepare-guest-kernel" "$KERNEL") ;;
+	esac
+	# shellcheck disable=SC2086
+	[ -n "$root" ] || root=$("$SRC/scripts/prepare-root" $suite)
 	[ "$(id -u)" = 0 ] || die "root is needed to enter the prepared root; run: sudo make ..."
 	mkdir -p "$CACHE/var" "$root/src" "$root/share" "$root/var/cache/sframe_unwind"
 	unshare --mount --pid --fork --kill-child bash -euc '
-		root=$1 src=$2 cache=$3 share=$4; shift 4
-		mount --bind "$root" "$root"
+		root=$1 src=$2 cache=$3 share=$4 layer=$5; shift 5
+		if [ -n "$layer" ]; then
+			mount -t tmpfs tmpfs "$root/tmp"
+			mkdir "$root/tmp/upper" "$root/tmp/work"
+			mount -t overlay -o "lowerdir=$layer:$root,upperdir=$root/tmp/upper,workdir=$root/tmp/work" overlay "$root"
+		else
+			mount --bind "$root" "$root"
+		fi
 		mount -t proc proc "$root/proc"
 		mount --rbind /sys "$root/sys"
 		mount --rbind /dev "$root/dev"
@@ -67,7 +82,7 @@ in_root() {
 		mount --bind "$src" "$root/src"
 		mount --bind "$cache" "$root/var/cache/sframe_unwind"
 		[ -z "$share" ] || mount --bind "$share" "$root/share"
-		# What this host trusts: behind a proxy that may be more than Debian does.
+		# The certificates that this host trusts: behind a proxy they may be more than in Debian.
 		ca=/etc/ssl/certs/ca-certificates.crt
 		if [ -e $ca ]; then cp $ca "$root/run/ca.crt"; else ca=; fi
 		[ ! -e /etc/resolv.conf ] || cat /etc/resolv.conf >"$root/etc/resolv.conf"
@@ -76,5 +91,5 @@ in_root() {
 			CARGO_HOME=/var/cache/sframe_unwind/cargo ${ca:+CARGO_HTTP_CAINFO=/run/ca.crt} \
 			${http_proxy:+http_proxy="$http_proxy"} ${https_proxy:+https_proxy="$https_proxy"} \
 			"$@"
-	' in_root "$root" "$SRC" "$CACHE/var" "${SHARE-}" "$@"
+	' in_root "$root" "$SRC" "$CACHE/var" "${SHARE-}" "$layer" "$@"
 }

@@ -24,9 +24,10 @@ def listed():
 def in_tree():
     """The source files that there are."""
     found = [path for pattern in ("rust/*.rs", "rust/sys/*.rs", "rust/tables/*.rs", "rust/c/*.[ch]",
+                                  "rust/kernel-shim/*.rs", "rust/kernel-shim/*.[ch]",
                                   "rust/uapi/*.h", "rust/sframe/src/**/*.rs")
              for path in ROOT.glob(pattern)]
-    return {str(path.relative_to(ROOT)) for path in found if path.name != "helpers_generated.rs"}
+    return {str(path.relative_to(ROOT)) for path in found if not path.name.endswith("_generated.rs")}
 
 
 def expand(tree, prefix=()):
@@ -62,7 +63,7 @@ def paths_of(text):
 def module_of(file):
     """The path of a file's module, and the directory that its children are in."""
     path = pathlib.PurePath(file)
-    root = ("rust/sframe/src",) if file.startswith("rust/sframe/src") else ("rust",)
+    root = next((root,) for root in ("rust/sframe/src", "rust/kernel-shim", "rust") if file.startswith(root + "/"))
     parts = path.relative_to(root[0]).with_suffix("").parts
     if parts in (("main",), ("lib",), ("mod",)):
         return root
@@ -74,7 +75,7 @@ class Imports(unittest.TestCase):
         self.order = listed()
         self.modules = {}
         for file in self.order:
-            if file.endswith(".rs") and not file.endswith(("src/lib.rs", "rust/main.rs")):
+            if file.endswith(".rs") and not file.endswith(("/lib.rs", "rust/main.rs")):
                 self.modules[module_of(file)] = file
 
     def target(self, file, path):
@@ -82,7 +83,7 @@ class Imports(unittest.TestCase):
         at = module_of(file)
         parts = list(path)
         if parts[0] == "crate":
-            at, parts = ("rust",), parts[1:]
+            at, parts = ("rust/kernel-shim" if at[0] == "rust/kernel-shim" else "rust",), parts[1:]
             if parts and parts[0] == "sframe":
                 at, parts = ("rust/sframe/src",), parts[1:]
         else:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""The module, the tools, the core and the changelog have one version."""
+"""The module, the tools, the core, the changelog and DKMS have one version; DKMS and doctor have the same demands."""
 
 import pathlib
 import re
@@ -8,6 +8,7 @@ import unittest
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 PLACES = {
     "CHANGELOG.md": r"^## \[(\d+\.\d+\.\d+)\]",
+    "dkms.conf": r'^PACKAGE_VERSION="(.*)"',
     "rust/c/hook.c": r'^MODULE_VERSION\("(.*)"\);',
     "rust/sframe/Cargo.toml": r'^version = "(.*)"',
     "tools/convert/Cargo.toml": r'^version = "(.*)"',
@@ -24,6 +25,26 @@ class Version(unittest.TestCase):
             self.assertIsNotNone(match, f"{place} has no version")
             found[place] = match[1]
         self.assertEqual(len(set(found.values())), 1, found)
+
+    def test_dkms_takes_the_kernels_that_doctor_takes(self):
+        dkms = (ROOT / "dkms.conf").read_text()
+        doctor = (ROOT / "tools/sframectl/src/doctor.rs").read_text()
+        pattern = re.search(r'^BUILD_EXCLUSIVE_KERNEL="(.*)"', dkms, re.MULTILINE)[1]
+        first, last = re.findall(r"\((\d+), (\d+)\)", re.search(r"const KERNELS: .*", doctor)[0].split("=")[1])
+        first, last = tuple(map(int, first)), tuple(map(int, last))
+        for major in range(4, 12):
+            for minor in range(30):
+                for rest in ("", ".0-amd64", "-rc3", "+deb13-cloud-amd64"):
+                    release = f"{major}.{minor}{rest}"
+                    # bash's =~ looks for the pattern anywhere.
+                    self.assertEqual(bool(re.search(pattern, release)), first <= (major, minor) <= last, release)
+
+    def test_dkms_asks_for_the_options_that_doctor_asks_for(self):
+        dkms = (ROOT / "dkms.conf").read_text()
+        doctor = (ROOT / "tools/sframectl/src/doctor.rs").read_text()
+        wanted = re.search(r'^BUILD_EXCLUSIVE_CONFIG="(.*)"', dkms, re.MULTILINE)[1].split()
+        options = re.search(r"const OPTIONS: .*?\[(?!&)(.*?)\];", doctor, re.DOTALL)[1]
+        self.assertEqual(wanted, re.findall(r'"(\w+)"', options))
 
 
 if __name__ == "__main__":

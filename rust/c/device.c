@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /*
- * /dev/sframe_unwind: who may open it, and how requests are read. What an ioctl asks for is done in Rust
+ * /dev/sframe_unwind: the check of who may open it, and the reading of requests. Rust carries out the commands
  * (rust/device.rs). The device is in C because the `kernel` crate's MiscDevice has no poll().
  */
 #define pr_fmt(fmt) KBUILD_MODNAME ": " fmt
@@ -19,8 +19,8 @@
 #include "internal.h"
 
 /*
- * Sizes are part of the interface: the first field of a structure tells which version of it a program
- * knows.
+ * The sizes are part of the interface: the first field of a structure contains the size that the program knows,
+ * and so tells the structure's version.
  */
 static_assert(sizeof(struct sframe_unwind_add) == 40);
 static_assert(sizeof(struct sframe_unwind_extra_row) == 24);
@@ -69,7 +69,8 @@ static long device_ioctl(struct file *file, unsigned int command, unsigned long 
 	/* The size in the command is not compared: the structure tells its own size. */
 	if (_IOC_TYPE(command) != SFRAME_UNWIND_TYPE)
 		return -ENOTTY;
-	return sframe_unwind_control(_IOC_NR(command), argument, from_kuid(&init_user_ns, current_euid()));
+	/* f_cred: the credentials of the process that opened the device. A descriptor that was passed on keeps them. */
+	return sframe_unwind_control(_IOC_NR(command), argument, sfu_charged_user(file->f_cred));
 }
 
 static const struct file_operations device_operations = {
@@ -82,7 +83,7 @@ static const struct file_operations device_operations = {
 	.llseek = noop_llseek,
 };
 
-/* Anybody may try to open the device: device_open() decides. */
+/* The mode lets every user try to open the device; device_open() decides. */
 static struct miscdevice device = {
 	.minor = MISC_DYNAMIC_MINOR,
 	.name = KBUILD_MODNAME,

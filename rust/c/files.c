@@ -1,7 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-only
-/*
- * Files: how a file is told from all others, and how its bytes are read. Task; may sleep.
- */
+/* Files: keys that identify a file, and reads of its bytes. Task; may sleep. */
 #define pr_fmt(fmt) KBUILD_MODNAME ": " fmt
 
 #include <linux/dcache.h>
@@ -13,7 +11,7 @@
 
 #include "internal.h"
 
-/* The inode that is mapped: for a file of an overlay, the real file's. */
+/* The mapped inode: for a file of an overlay, the real file's inode. */
 static struct inode *mapped_inode(const struct file *file)
 {
 	return d_real_inode(file->f_path.dentry);
@@ -21,10 +19,15 @@ static struct inode *mapped_inode(const struct file *file)
 
 int sfu_file_open(int descriptor, void **file)
 {
-	struct file *found = fget_raw(descriptor);
+	/* fget() finds no file that was opened with O_PATH. */
+	struct file *found = fget(descriptor);
 
 	if (!found)
 		return -EBADF;
+	if (!(found->f_mode & FMODE_READ)) {
+		fput(found);
+		return -EBADF;
+	}
 	if (!S_ISREG(mapped_inode(found)->i_mode)) {
 		fput(found);
 		return -EINVAL;
@@ -38,15 +41,40 @@ void sfu_file_close(void *file)
 	fput(file);
 }
 
-void sfu_file_key_of(const void *file, struct sfu_file_key *key)
+/*
+ * Whether a change from now on changes the file's time of change. That time has the resolution of a
+ * tick or of the file system; the tick or unit that it names must be over.
+ */
+static bool is_over(struct inode *inode)
+{
+	struct timespec64 now = current_time(inode);
+
+	return inode_get_ctime_sec(inode) != now.tv_sec || inode_get_ctime_nsec(inode) != now.tv_nsec;
+}
+
+int sfu_file_key_of(const void *file, struct sfu_file_key *key)
 {
 	struct inode *inode = mapped_inode(file);
 	struct kstat stat = {};
+	int tries = 3;
 
-	/* From now on a write changes the times, however soon it comes. */
-	if (is_mgtime(inode))
+	if (is_mgtime(inode)) {
+		/* From now on each write changes the times, however soon it comes. */
 		fill_mg_cmtime(&stat, STATX_CTIME | STATX_MTIME, inode);
+	} else {
+		while (!is_over(inode)) {
+			if (!tries--)
+				return -EAGAIN;
+			schedule_timeout_uninterruptible(1);
+		}
+	}
 	read_key(inode, key);
+	return 0;
+}
+
+uint64_t sfu_file_size(const void *file)
+{
+	return i_size_read(mapped_inode(file));
 }
 
 int sfu_file_read(void *file, uint64_t offset, void *to, unsigned int len)
@@ -57,7 +85,36 @@ int sfu_file_read(void *file, uint64_t offset, void *to, unsigned int len)
 	return read == len ? 0 : read < 0 ? read : -ENODATA;
 }
 
+/*
+ * The vm_private_data of a vDSO's mapping, and the image of the vDSO. A task may unmap the vDSO and
+ * map something else there, or another image.
+ */
+static uint64_t vdso_special;
+static const void *vdso_image;
+
 uint64_t sfu_vdso(void)
 {
-	return (uintptr_t)current->mm->context.vdso;
+	struct mm_struct *mm = current->mm;
+	struct vm_area_struct *vma;
+	uint64_t address = 0;
+
+	if (mmap_read_lock_killable(mm))
+		return 0;
+	vma = vma_lookup(mm, (uintptr_t)mm->context.vdso);
+	if (vma && vma->vm_start == (uintptr_t)mm->context.vdso && !vma->vm_file && vma->vm_private_data) {
+		address = vma->vm_start;
+		WRITE_ONCE(vdso_image, mm->context.vdso_image);
+		WRITE_ONCE(vdso_special, (uintptr_t)vma->vm_private_data);
+	}
+	mmap_read_unlock(mm);
+	return address;
+}
+
+bool sfu_is_vdso(const struct vm_area_struct *vma, unsigned long start)
+{
+	const struct mm_struct *mm = current->mm;
+	uint64_t special = (uintptr_t)READ_ONCE(vma->vm_private_data);
+
+	return special && special == READ_ONCE(vdso_special) && start == (uintptr_t)mm->context.vdso &&
+	       mm->context.vdso_image == READ_ONCE(vdso_image);
 }

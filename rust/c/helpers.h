@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
 /*
- * What the Rust side needs of the kernel and the `kernel` crate has no face for.
+ * The kernel's functions that the Rust side needs and that the `kernel` crate does not offer.
  *
- * All layouts of kernel structures stay in the C files: what passes here is numbers, the plain
- * structures below, and pointers that Rust never looks behind. bindgen reads this file by
- * itself, so it includes nothing of the kernel.
+ * All layouts of kernel structures stay in the C files: only numbers, the plain structures below, and
+ * pointers that Rust never dereferences pass through this interface. bindgen reads this file alone, so
+ * the file includes no header of the kernel.
  */
 #ifndef _SFRAME_UNWIND_HELPERS_H
 #define _SFRAME_UNWIND_HELPERS_H
@@ -18,32 +18,42 @@
 
 #include "../uapi/sframe_unwind.h"
 
-/* How many counters there are room for. */
+/* The maximum number of counters. */
 #define SFU_COUNTERS 64
 
-/* Where a walk runs. */
+/* The context of a walk. */
 #define SFU_TASK 0
 #define SFU_IRQ 1
 #define SFU_NMI 2
 #define SFU_DEFERRED 3
 
-/* The counters that C adds to: samples left to the kernel, and samples in exec, which have no stack. */
+/*
+ * The counters that C increments: samples that are left to the kernel; and samples without a stack, in exec and in
+ * NMIs while the task's registers were being saved.
+ */
 #define SFU_LEFT_TO_KERNEL 0
 #define SFU_IN_EXEC 1
+#define SFU_IN_ENTRY 2
+/* Stacks cut to the innermost frame: the lock of the mappings was taken, on kernels where walks need it. */
+#define SFU_LOCKED 3
 
-/* What a walk begins with. */
+#define SFU_VISIT 18
+
+/* The input of a walk. */
 struct sfu_call {
-	/* Of the user task, and a struct pt_regs with all of its registers. */
+	/* Registers of the user task, and a struct pt_regs with all of the task's registers. */
 	uint64_t pc;
 	uint64_t sp;
 	uint64_t fp;
 	const void *registers;
-	/* The buffer for the addresses of its stack, and how many of them it has space for. */
+	/* The buffer for the addresses of the stack, and the number of addresses that fit into it. */
 	uint64_t *buffer;
 	uint32_t left;
 	/* SFU_TASK, SFU_IRQ, SFU_NMI or SFU_DEFERRED. */
 	uint32_t context;
-	/* Whether there may be uprobes. */
+	/* The work of scans in this sample, in units of a walk's budget. One step of a scan is SFU_VISIT. */
+	uint32_t spent;
+	/* Whether the task may have uprobes. */
 	bool is_probed;
 };
 
@@ -51,79 +61,118 @@ struct sfu_call {
 struct sfu_mapping {
 	uint64_t start;
 	uint64_t end;
-	/* Of the file, in bytes, at `start`. */
+	/* The offset in the file of the byte at `start`, in bytes. */
 	uint64_t offset;
 	/*
-	 * Where the same file is mapped from its offset 0, and how much of it, in bytes; 0, 0 if nowhere
-	 * near. Of code that is of no file: the next file below.
+	 * The run-time address at which the mapping's file is mapped from offset 0, and the length of that
+	 * mapping, in bytes; 0 and 0 if no such mapping is near, or if the file has a table. For code
+	 * of no file, both values describe the next lower mapping of a file.
 	 */
 	uint64_t head;
 	uint32_t head_size;
-	/* Of which state of the task's mappings this was proved; an odd number if of none. */
+	/* The sequence number of the task's mappings at the proof; odd if two equal reads are the proof. */
 	uint32_t sequence;
-	/* The number of the table with the rows of its file; 0 if there is none. */
+	/* The number of the table with the rows of the mapping's file; 0 if there is none. */
 	uint64_t table;
-	/* Its file's inode, or SFU_NO_FILE: a number, and nothing to look behind. */
+	/* The inode of the mapping's file, or SFU_NO_FILE: a number, which is not dereferenced. */
 	uint64_t inode;
-	/* Whether no more can be known of its file by asking. */
+	/* The number of mappings that the lookup has read. */
+	uint32_t visits;
+	/* Whether the worker could find out nothing more about the mapping's file. */
 	bool is_known;
 	bool executable;
 	bool is_file;
+	bool is_vdso;
 };
 
-/* What tells a file, as it is now, from all others. */
+#define SFU_ROWS 0
+#define SFU_NO_ROWS 1
+#define SFU_UNSURE 2
+#define SFU_UNFINISHED 3
+
+/* A scan of a task's mappings. */
+struct sfu_scan {
+	/* The PC, whose mapping is examined first; 0 if the PC is not known, or was examined. */
+	uint64_t pc;
+	/* The run-time address of the next mapping. */
+	uint64_t address;
+	/* The work that is left. Each mapping takes 1. */
+	uint32_t left;
+	/* Whether some file was seen that nothing is known about yet. */
+	bool is_unsure;
+	/*
+	 * Private to C: the file that was seen last; and the last file that was mapped from its start, with the
+	 * run-time address and the length in bytes of that mapping.
+	 */
+	uint64_t file;
+	uint64_t head_file;
+	uint64_t head;
+	uint32_t head_size;
+};
+
+/* The key of a file in its present state. No other file, and no other state of this file, has this key. */
 struct sfu_file_key {
 	uint64_t number;
+	/* From the file system's UUID; or the inode's address in memory, if the file system has no identity. */
+	uint64_t identity;
 	int64_t size;
+	/* The time of any change of the file, and the time at which users see that its contents were modified. */
+	int64_t changed;
 	int64_t modified;
+	uint32_t changed_nsec;
 	uint32_t modified_nsec;
 	uint32_t device;
 	uint32_t generation;
-	uint32_t zero;
+	/* The file is in tmpfs: while it is mapped writable, it can be written to without a trace. */
+	bool is_shmem;
 };
 
-/* The longest path that is told, in bytes, with the 0 at its end. */
+/*
+ * The charged user for root without CAP_SYS_ADMIN and CAP_SYS_MODULE: root in a container. No user has this
+ * number.
+ */
+#define SFU_CONTAINED_ROOT 0xfffffffeu
+
+/* The maximum length of a path in a request, in bytes, with the 0 at the end. */
 #define SFU_PATH 256
 
-/* In `inode` of struct sfu_mapping: code that is of no file. */
+/* In `inode` of struct sfu_mapping: code that belongs to no file. */
 #define SFU_NO_FILE 1
 
-/* A range of code with one table: from `start` to the run-time address in front of `end`. */
+/* A range of code with one table: the run-time addresses from `start` up to but excluding `end`. */
 struct sfu_code_range {
 	uint64_t end;
 	uint64_t start;
-	/* The rows, and the walk that has found them to be those of the file as it is. */
+	/* The rows, and the last walk that checked that the rows belong to the file's present state. */
 	const void *rows;
 	uint64_t walk;
-	/* As in struct sfu_mapping; and C's own. */
+	/* The inode as in struct sfu_mapping; and a pointer that is private to C. */
 	uint64_t inode;
 	void *table;
 };
 
 #define SFU_CODE_RANGES 16
 
-/* The code cache of a CPU: the ranges used last, in one state of one task's mappings and of all tables. */
+/* The code cache of a CPU: the ranges that were used last, for one state of one task's mappings and of all tables. */
 struct sfu_code_cache {
 	uint64_t id;
 	uint64_t sequence;
-	uint64_t tables;
-	/* Another number for each walk. */
+	/* A number that differs for each walk. */
 	uint64_t walk;
-	bool busy;
-	/* By address. An unused range starts at UINT64_MAX. */
+	/* The ranges, ordered by address. An unused range starts at UINT64_MAX. */
 	struct sfu_code_range ranges[SFU_CODE_RANGES];
 };
 
-/* What is known of a file, besides its rows. */
+/* The module's knowledge about a file, apart from the rows. */
 struct sfu_table_state {
-	/* Of memory, and how many rows. */
+	/* The size of the table in memory, in bytes, and the number of its rows. */
 	uint64_t bytes;
 	uint64_t rows;
-	/* Where a task has it mapped. */
+	/* The run-time addresses at which a task has the file mapped, and the task's process. */
 	uint64_t start;
 	uint64_t end;
 	uint32_t pid;
-	/* The charged user, and the owner, who besides root may change it. */
+	/* The charged user; and the owner, the only user besides root who may replace or remove the table. */
 	uint32_t user;
 	uint32_t owner;
 	/* One of enum sframe_unwind_origin. */
@@ -132,13 +181,13 @@ struct sfu_table_state {
 	uint32_t error;
 	uint32_t build_id_len;
 	uint8_t build_id[32];
-	/* Where the file may be found again, or NULL; for as long as the call lasts. */
+	/* The file's path, or NULL. Valid for the duration of the call. */
 	const char *path;
 };
 
 /*
- * bindgen sees no type of the kernel. C sees the real ones, so that hook.c can compare each replacement with
- * the function that it replaces.
+ * bindgen sees no type of the kernel. C sees the kernel's types, so that hook.c can compare the type of each
+ * replacement with the type of the function that it replaces.
  */
 #ifdef __BINDGEN__
 #define SFU_CHAIN void
@@ -155,17 +204,18 @@ struct unwind_stacktrace;
 
 /*
  * Hooks. After sfu_hook_install(), ftrace enters the module in place of the kernel's functions. For a task
- * that is to be walked, sframe_unwind_immediate() or sframe_unwind_deferred() runs in their stead.
+ * whose stack the module walks, sframe_unwind_immediate() or sframe_unwind_deferred() runs in their place.
  */
 int sfu_hook_install(bool immediate, bool deferred);
 /* Returns once no hooked call is running or can start. Never returns if ftrace refuses. */
 void sfu_hook_remove(void);
 
 /*
- * Whether the current task, which has a mm, has rows; asked where the decision cache does not know. NMI, IRQ
- * or task, preemption off; must not sleep.
+ * Continues a scan of the current task's mappings for rows. Returns SFU_ROWS, SFU_NO_ROWS, SFU_UNSURE (all
+ * mappings were seen, but nothing is known yet about some of their files), or SFU_UNFINISHED (no work is left, or
+ * the mappings are changing). The task has a mm. Any context; does not sleep.
  */
-bool sframe_unwind_wanted(void);
+uint32_t sframe_unwind_scan(struct sfu_scan *scan);
 /* Replaces perf_callchain_user(). NMI, IRQ or task; must not sleep. */
 void sframe_unwind_immediate(SFU_CHAIN *chain, SFU_REGISTERS *regs);
 /* Replaces unwind_user(). Task; may sleep. */
@@ -183,100 +233,102 @@ int sfu_deferred_enter(SFU_TRACE *trace, unsigned int max_entries, struct sfu_ca
 void sfu_deferred_leave(SFU_TRACE *trace, unsigned int count, int token);
 
 /*
- * Reads the register of this DWARF number from `regs`, a struct pt_regs of user space; any context. False
+ * Reads the register with this DWARF number from `regs`, a struct pt_regs of user space. Any context. False
  * if there is no such register.
  */
 bool sfu_register(const void *regs, unsigned int number, uint64_t *value);
-/* Whether `regs`, a struct pt_regs of user space, is of a task in the system call rt_sigreturn. Any context. */
+/* Whether `regs`, a struct pt_regs of user space, belongs to a task in the system call rt_sigreturn. Any context. */
 bool sfu_in_sigreturn(const void *regs);
 
 /*
  * Uprobes of the current task; any context. sfu_uprobe_orig_pc() returns the address of the probed
- * instruction if the task, whose user PC is `pc`, runs it out of line or is about to; else `pc`.
+ * instruction if the task, whose user PC is `pc`, runs that instruction out of line or is about to; else `pc`.
  * sfu_uretprobe_orig_ra() gives the return address that a uretprobe took from the stack at `slot`.
  */
 uint64_t sfu_uprobe_orig_pc(uint64_t pc);
 bool sfu_uretprobe_orig_ra(uint64_t slot, uint64_t *address);
 
 /*
- * Gives the code cache of this CPU to the caller, for the current task, until sfu_code_cache_leave(); any
- * context. Between the two calls the caller may not sleep, and only there may it use the rows of ranges.
- * NULL if the mappings are changing, or if this interrupted a walk that has the cache.
+ * Gives the code cache of this CPU to the caller, for the current task, until sfu_code_cache_leave(). Any
+ * context. Between the two calls the caller must not sleep. The rows of ranges may be used only between the two
+ * calls. NULL if the mappings are changing, or if the caller interrupted a walk that has the cache.
  */
 struct sfu_code_cache *sfu_code_cache_enter(void);
 void sfu_code_cache_leave(struct sfu_code_cache *cache);
-/* Between those two calls: puts the table of this number into a range; false if the table is gone. */
+/* Between enter and leave: puts the table with this number into a range; false if the table is gone. */
 bool sfu_code_range_find_table(struct sfu_code_range *place, uint64_t number);
-/* Between those two calls: whether the file of a range is the one that its table was made for. */
+/* Between enter and leave: whether the file of a range is still in the state that the range's table was built for. */
 bool sfu_code_range_is_current(const struct sfu_code_range *place);
 
 /*
- * User memory; any context. Between these two no fault is served, and if the first says so
- * __get_user_1() to __get_user_8() may be called, which check the address. If not the task's memory
- * may not be what is there, or `address`, of its stack or its code, cannot be read.
+ * User memory; any context. Between sfu_peek_enter() and sfu_peek_leave() no page fault is served. If
+ * sfu_peek_enter() returns true, __get_user_1() to __get_user_8() may be called; they check the address. False:
+ * another task's memory may be mapped, or `address`, in the task's stack or code, cannot be read.
  */
 bool sfu_peek_enter(uint64_t address);
 void sfu_peek_leave(void);
 /* Reads user memory in any context. Checks the address; never faults in. 0 or -EFAULT. */
 int sfu_read_user(void *to, uint64_t address, unsigned int len);
 /*
- * Faults bytes in. Task that may sleep, between sfu_peek_enter() and sfu_peek_leave(); holds the module
- * meanwhile. 0 or a negative error.
+ * Faults bytes in. Task that may sleep, between sfu_peek_enter() and sfu_peek_leave(). Holds a reference to the
+ * module until it returns. 0 or a negative error.
  */
 int sfu_fault_in(uint64_t address, unsigned int len);
-/* Any context. Asks the worker to fault in the page of the current task; may forget to. */
+/* Any context. Asks the worker to fault in a page of the current task; the request may be dropped. */
 bool sfu_queue_fault_in(uint64_t address);
 int sfu_worker_start(void);
-/* Task. After the hooks are gone. */
+/* Task; after the hooks are removed. */
 void sfu_worker_stop(void);
 
 /*
- * Mappings of the current task, without its locks; any context. 0, -ENOENT if there is none, or
- * -EAGAIN if it was moving.
+ * Finds the mapping of the current task at a run-time address, without taking a lock. Any context. 0, -ENOENT if
+ * nothing is mapped there, or -EAGAIN if the mappings were changing.
  */
 int sfu_find_mapping(uint64_t address, struct sfu_mapping *mapping);
-/* The next executable mapping of a file that ends above `address`; looks at `limit` mappings. */
-int sfu_next_executable(uint64_t address, unsigned int limit, struct sfu_mapping *mapping);
 /*
- * Tells two states of the current task's mappings, and of all tables, apart. `id` is of the mm, and no other
- * mm has it. `sequence` has 32 bits of mm_lock_seq and 32 bits of the table generation, so it repeats.
+ * Finds the next executable mapping in a scan whose file differs from the file before; takes work for each mapping.
+ * -ENOENT: there is no further mapping. -EAGAIN: no work is left, or the mappings are changing.
  */
-void sfu_mappings_version(uint64_t *id, uint64_t *sequence);
-
-/* Remembers, per CPU, whether there are rows in a state of mappings; preemption off. */
-void sfu_keep_decision(uint64_t id, uint64_t sequence, bool has_rows);
-
+int sfu_scan_next(struct sfu_scan *scan, struct sfu_mapping *mapping);
 /*
- * Files. Task that may sleep: opens by a descriptor of the current task, for no longer than a call
- * lasts; only regular files. 0 or a negative error.
+ * Files; task that may sleep. Takes a reference to the file of a descriptor of the current task, which
+ * sfu_file_close() gives back before the system call returns. Only regular files that are open for reading. 0 or a
+ * negative error.
  */
 int sfu_file_open(int descriptor, void **file);
 void sfu_file_close(void *file);
-void sfu_file_key_of(const void *file, struct sfu_file_key *key);
-/* Reads all of it, or fails. */
+/* -EAGAIN: the file was changed so recently that a later change would not show. Sleeps for a few ticks. */
+int sfu_file_key_of(const void *file, struct sfu_file_key *key);
+uint64_t sfu_file_size(const void *file);
+/* Reads all `len` bytes, or fails. */
 int sfu_file_read(void *file, uint64_t offset, void *to, unsigned int len);
-/* Where the current task has the vDSO; 0 if it has none. */
+/*
+ * The run-time address of the current task's vDSO; 0 if the task has none. From the call on, mappings of this
+ * vDSO are recognised in all tasks. Task; may sleep.
+ */
 uint64_t sfu_vdso(void);
 
 /*
- * Tables by file. `rows`, which may be NULL, are Rust's, and given back by
- * sframe_unwind_free_rows() when no reader can have them any more. Task that may sleep. 0 or a
- * negative error: -ENOSPC if there is no room, -EEXIST if it is another user's, -ENOENT if there
- * was none, -EACCES if it is another user's.
+ * The tables of files. `rows`, which may be NULL, belong to Rust: sframe_unwind_free_rows() gives them back when no
+ * reader can use them any more. Task that may sleep. 0 or a negative error. sfu_table_publish(): -ENOSPC if there is
+ * no room; -EEXIST if the file has added rows that may not be replaced, because another user added them or because
+ * the new rows were not added. sfu_table_remove(): -ENOENT if the file has no rows, -EACCES if another user is the
+ * owner.
  */
 int sfu_tables_start(void);
-/* After all that could find or publish is gone. */
+/* Task; after the hooks, the worker and the device, which find and publish tables, are gone. */
 void sfu_tables_stop(void);
 int sfu_table_publish(const struct sfu_file_key *key, const struct sfu_table_state *state, void *rows);
 int sfu_table_remove(const struct sfu_file_key *key, uint32_t user);
-/* What has the next number after `after`, or -ENOENT. */
+/* Describes the table with the lowest number above `after`; -ENOENT if there is none. */
 int sfu_table_next(uint64_t after, struct sframe_unwind_table *next);
 /* Any context but NMI. */
 void sframe_unwind_free_rows(void *rows);
 
 /*
- * Any context, and the caller is an RCU reader: puts what is known of a mapping's file, of whose
- * inode the caller has proved that it is the file's, into it; and the rows of a number, or NULL.
+ * Any context; the caller is an RCU reader. sfu_find_table() sets `table` and `is_known` of a mapping; the caller
+ * has proved that `inode` is the inode of the mapping's file. sfu_table_rows() returns the rows of the table with
+ * this number, or NULL.
  */
 void sfu_find_table(struct sfu_mapping *mapping);
 const void *sfu_table_rows(uint64_t number);
@@ -284,29 +336,53 @@ const void *sfu_table_rows(uint64_t number);
 extern uint64_t sfu_table_generation;
 bool sfu_is_known(const struct sfu_file_key *key);
 
-/* Any context. Asks the worker to look at the file mapped at an address of the current task. */
+/* Any context. Asks the worker to examine the file that the current task has mapped at a run-time address. */
 bool sfu_queue_file(uint64_t address);
 /*
- * The worker looks at a file that was seen in a stack. `may_read`: its file system is trusted. `seen`: where
+ * The worker examines a seen file. `may_read`: the file system is trusted. `seen`: the task and the mapping in which
  * the file was seen. Task; sleeps.
  */
 void sframe_unwind_index_file(void *file, const struct sfu_table_state *seen, bool may_read);
 
-/* The device. Task; sleeps. `user` is the effective one in the initial user namespace. */
+/*
+ * The memory of table builds is bounded. sfu_build_begin() returns the build's number, which the other three
+ * functions take, or -EBUSY if too many builds are running. sfu_build_take() is called before `bytes` are
+ * allocated; -ENOSPC if that would exceed the limit. sfu_build_give() gives bytes back. `added`: the rows come from a
+ * program. Task; sleeps.
+ */
+int sfu_build_begin(uint32_t user, bool added);
+int sfu_build_take(int build, uint64_t bytes);
+void sfu_build_give(int build, uint64_t bytes);
+void sfu_build_end(int build);
+/*
+ * The end of a table build; task. sfu_build_deadline() returns the CPU time of the current task at which the
+ * build has to end. sfu_build_pause() sleeps if other tasks want the CPU; 0, -ETIME after the deadline, or -EINTR
+ * if the task was killed or the module is being unloaded.
+ */
+uint64_t sfu_build_deadline(void);
+int sfu_build_pause(uint64_t deadline);
+/* Two random numbers. Any context. */
+void sfu_random_key(uint64_t *key);
+
+/* The device. Task; sleeps. `user`: the charged user of the process that opened the device; 0 is an administrator. */
 int sfu_device_start(void);
 void sfu_device_stop(void);
 int sframe_unwind_control(unsigned int command, uint64_t argument, uint32_t user);
 
-/* The address of all SFU_COUNTERS, per CPU: an offset from the start of %gs. */
+/* The per-CPU address of the array of SFU_COUNTERS counters: an offset from the base of %gs. */
 extern uint64_t *const sfu_counters;
-/* What all CPUs have counted. Any context. */
+/* The sum of one counter over all CPUs. Any context. */
 uint64_t sfu_counted(unsigned int counter);
 
+/* The address of a pointer that is NULL while nobody listens to the tracepoint. */
+extern void *const *const sfu_walk_listeners;
 /* Fires the tracepoint sframe_unwind:sframe_unwind_walk. `reason` and `context` are NUL-terminated. */
 void sfu_trace_walk(const char *context, unsigned int frames, const char *reason);
 
-/* For KUnit: gives the running test user memory; returns its address or a negative error. */
+/* For KUnit: maps user memory for the running test; returns the memory's address or a negative error. */
 int64_t sfu_test_map(uint64_t len, bool executable);
+/* The state of the running test's mappings. */
+uint64_t sfu_test_mappings_sequence(void);
 int sfu_test_unmap(uint64_t address, uint64_t len);
 int sfu_test_write(uint64_t address, const void *from, unsigned int len);
 

@@ -1,11 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /*
- * The hook: ftrace calls ftrace_handler() at the entry of perf_callchain_user() and of unwind_user(), and
- * the handler runs the module's function in their stead, or leaves the task to the kernel.
+ * The hook: ftrace calls ftrace_handler() at the entry of perf_callchain_user() and of
+ * unwind_user(). The handler redirects the call to the module's function, or leaves the task to the
+ * kernel.
  *
- * Whether a task is left to the kernel is decided here, in C, because the handler may not call Rust for
- * each sample: the decision cache is on the hot path. What the cache does not know is decided in Rust
- * (sframe_unwind_wanted()).
+ * A task without rows is left to the kernel: decisions.c.
  */
 #define pr_fmt(fmt) KBUILD_MODNAME ": " fmt
 
@@ -17,12 +16,15 @@
 #include <linux/perf_event.h>
 #include <linux/sched/task_stack.h>
 #include <linux/srcu.h>
-#include <linux/unwind_user.h>
+#include <asm/msr.h>
 
 #include "internal.h"
 #include "x86.h"
 
-/* The version of Cargo.toml and CHANGELOG.md; the `kernel` crate sets the rest of the module's information. */
+/*
+ * The version in Cargo.toml and CHANGELOG.md. The `kernel` crate sets the other fields of the
+ * module's information.
+ */
 MODULE_VERSION("0.1.0");
 
 /* A parameter in C: the `kernel` crate has no parameters that can be written at run time. */
@@ -34,8 +36,8 @@ static unsigned long immediate_address, deferred_address;
 static struct srcu_struct deferred_walks;
 
 /*
- * ftrace calls the handler with the address of the function's entry, or a few bytes after it where the
- * entry has an ENDBR.
+ * ftrace calls the handler with the address of the function's entry. If the entry has an ENDBR, the
+ * address lies a few bytes behind it.
  */
 static bool is_entry_of(unsigned long ip, unsigned long function)
 {
@@ -57,77 +59,27 @@ static void empty_callchain(struct perf_callchain_entry_ctx *entry, struct pt_re
 }
 
 /*
+ * Replaces perf_callchain_user() where the module must not read the task's mappings. The kernel's
+ * own walk by frame pointers would make false frames for a task with rows.
+ */
+static void innermost_callchain(struct perf_callchain_entry_ctx *entry, struct pt_regs *regs)
+{
+	perf_callchain_store(entry, regs->ip);
+}
+
+/*
  * Each replacement has the prototype of the function that it replaces. A kernel with another prototype
  * does not build.
  */
 static_assert(__same_type(empty_callchain, perf_callchain_user));
+static_assert(__same_type(innermost_callchain, perf_callchain_user));
 static_assert(__same_type(sframe_unwind_immediate, perf_callchain_user));
+#ifdef CONFIG_UNWIND_USER
 static_assert(__same_type(sframe_unwind_deferred, unwind_user));
+#endif
 
 /*
- * The decision cache: a few decisions for each CPU, whether a task has rows anywhere, in one state of its
- * mappings. A writer clears `id` first and sets it last, so an NMI in between finds no entry rather than a
- * mixture. The NMI itself writes an entry whole.
- */
-#define DECISIONS 8
-
-struct decision {
-	uint64_t id;
-	uint64_t sequence;
-	bool has_rows;
-};
-
-static DEFINE_PER_CPU(struct decision[DECISIONS], decisions);
-
-void sfu_keep_decision(uint64_t id, uint64_t sequence, bool has_rows)
-{
-	struct decision *entry = this_cpu_ptr(&decisions[id % DECISIONS]);
-
-	WRITE_ONCE(entry->id, 0);
-	barrier();
-	WRITE_ONCE(entry->sequence, sequence);
-	WRITE_ONCE(entry->has_rows, has_rows);
-	barrier();
-	WRITE_ONCE(entry->id, id);
-}
-
-/*
- * Asks Rust. Rust looks at the task's mappings and reads its memory. A fault in there may ask for a stack
- * again: that stack is left to the kernel.
- */
-static noinline bool decide(unsigned long ip, unsigned long parent_ip)
-{
-	int bit = ftrace_test_recursion_trylock(ip, parent_ip);
-	bool wanted;
-
-	if (bit < 0)
-		return false;
-	wanted = sframe_unwind_wanted();
-	ftrace_test_recursion_unlock(bit);
-	return wanted;
-}
-
-/* Whether the current task's stack is walked here. Preemption off. */
-static bool is_to_be_walked(unsigned long ip, unsigned long parent_ip)
-{
-	const struct decision *entry;
-	uint64_t id, sequence;
-	bool wanted;
-
-	sfu_mappings_version(&id, &sequence);
-	entry = this_cpu_ptr(&decisions[id % DECISIONS]);
-	/* While the mappings are being changed, the decision for the state before the change holds. */
-	if (READ_ONCE(entry->id) == id && READ_ONCE(entry->sequence) == (sequence & ~1ull))
-		wanted = READ_ONCE(entry->has_rows);
-	else
-		wanted = decide(ip, parent_ip);
-	if (!wanted)
-		this_cpu_inc(sfu_counter[SFU_LEFT_TO_KERNEL]);
-	return wanted;
-}
-
-/*
- * NMI, IRQ or task. If the handler does not change the instruction pointer, the kernel's own function
+ * NMI, IRQ or task. Unless the handler changes the instruction pointer, the kernel's own function
  * runs.
  */
 static void notrace ftrace_handler(unsigned long ip, unsigned long parent_ip, struct ftrace_ops *ops,
@@ -151,11 +103,28 @@ static void notrace ftrace_handler(unsigned long ip, unsigned long parent_ip, st
 
 	preempt_disable_notrace();
 	if (is_unwindable(regs)) {
-		if (immediate && is_between_programs()) {
+		if (immediate && unlikely(in_nmi()) && nmi_is_saving_registers()) {
+			this_cpu_inc(sfu_counter[SFU_IN_ENTRY]);
+			ftrace_regs_set_instruction_pointer(fregs, (unsigned long)empty_callchain);
+		} else if (immediate && is_between_programs()) {
 			this_cpu_inc(sfu_counter[SFU_IN_EXEC]);
 			ftrace_regs_set_instruction_pointer(fregs, (unsigned long)empty_callchain);
-		} else if (is_to_be_walked(ip, parent_ip)) {
-			ftrace_regs_set_instruction_pointer(fregs, target);
+		} else {
+			switch (sfu_decision_for(regs, ip, parent_ip)) {
+			case SFU_WALK:
+				ftrace_regs_set_instruction_pointer(fregs, target);
+				break;
+			case SFU_CUT:
+				/*
+				 * Only on kernels without deferred stacks; sfu_hook_install()
+				 * asserts this.
+				 */
+				this_cpu_inc(sfu_counter[SFU_LOCKED]);
+				ftrace_regs_set_instruction_pointer(fregs, (unsigned long)innermost_callchain);
+				break;
+			case SFU_LEAVE:
+				this_cpu_inc(sfu_counter[SFU_LEFT_TO_KERNEL]);
+			}
 		}
 	}
 	preempt_enable_notrace();
@@ -200,10 +169,24 @@ static int filter(const char *function, unsigned long *address, bool reset)
 
 int sfu_hook_install(bool immediate, bool deferred)
 {
-	int ret = init_srcu_struct(&deferred_walks);
+	int ret;
 
+	/* Deferred walks sleep, and look up mappings without a lock. */
+	BUILD_BUG_ON(IS_ENABLED(CONFIG_UNWIND_USER) && !SFU_HAS_SEQUENCE);
+	if (!SFU_HAS_SEQUENCE && IS_ENABLED(CONFIG_PREEMPT_RT)) {
+		pr_err("cannot hook: before 6.12 a kernel with PREEMPT_RT has no mappings that an interrupt can look up\n");
+		return -EOPNOTSUPP;
+	}
+	if (deferred && !IS_ENABLED(CONFIG_UNWIND_USER)) {
+		pr_info("this kernel takes no deferred stacks; immediate stacks are unwound\n");
+		deferred = false;
+	}
+	ret = init_srcu_struct(&deferred_walks);
 	if (ret)
 		return ret;
+	if (!SFU_HAS_SEQUENCE)
+		sfu_locks_start();
+	rdmsrq(MSR_LSTAR, sfu_entry_text);
 	if (immediate)
 		ret = filter("perf_callchain_user", &immediate_address, true);
 	if (!ret && deferred)
@@ -227,22 +210,24 @@ void sfu_hook_remove(void)
 	WRITE_ONCE(enabled, false);
 	if (immediate_address || deferred_address) {
 		/*
-		 * Waits for tasks that were preempted in a walk and for CPUs that are in one. If ftrace
-		 * has shut itself down, the hook stays in, and the module has to stay, too.
+		 * Waits for tasks that were preempted in a walk, and for CPUs that run a walk. If
+		 * ftrace has shut itself down, it keeps the hook, so the module has to stay loaded.
 		 */
 		if (WARN(unregister_ftrace_function(&ops), "sframe_unwind: ftrace will not let go of the hook; the module stays\n"))
 			for (;;)
 				schedule_timeout_uninterruptible(MAX_SCHEDULE_TIMEOUT);
 	}
-	/* First the deferred walks, which may sleep, then their last instructions. */
+	/* First wait for the deferred walks, which may sleep, then for their last instructions. */
 	synchronize_srcu(&deferred_walks);
 	synchronize_rcu_tasks();
+	if (!SFU_HAS_SEQUENCE)
+		sfu_locks_stop();
 	ftrace_free_filter(&ops);
 	cleanup_srcu_struct(&deferred_walks);
 }
 
 
-/* The calls that were redirected. */
+/* The redirected calls. */
 
 static void begin(const struct pt_regs *regs, uint32_t context, struct sfu_call *call)
 {
@@ -251,6 +236,7 @@ static void begin(const struct pt_regs *regs, uint32_t context, struct sfu_call 
 	call->sp = regs->sp;
 	call->fp = regs->bp;
 	call->registers = regs;
+	call->spent = sfu_scan_spent();
 	call->is_probed = current->utask || mm_flags_test(MMF_HAS_UPROBES, current->mm);
 }
 
@@ -265,6 +251,7 @@ void sfu_immediate_leave(struct perf_callchain_entry_ctx *to, unsigned int count
 {
 	to->nr += count;
 	to->entry->nr += count;
+	sfu_unlock_mappings();
 }
 
 int sfu_deferred_enter(struct unwind_stacktrace *to, unsigned int max_entries, struct sfu_call *call)

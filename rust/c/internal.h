@@ -1,9 +1,12 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
-/* What the C files share with each other and not with Rust. helpers.h is what they share with Rust. */
+/* The interface between the C files. helpers.h is the interface between C and Rust. */
 #ifndef _SFRAME_UNWIND_INTERNAL_H
 #define _SFRAME_UNWIND_INTERNAL_H
 
+#include <linux/cred.h>
 #include <linux/fs.h>
+#include <linux/jiffies.h>
+#include <linux/magic.h>
 #include <linux/mm_types.h>
 #include <linux/percpu.h>
 #include <linux/sched.h>
@@ -12,42 +15,173 @@
 
 #include "helpers.h"
 
+/* The number of the walk that holds mmap_lock on this CPU, on kernels where walks take it; mappings.c. */
+uint32_t sfu_lock_number(void);
+
+#include "compat.h"
+
 /* The counters of each CPU; stats.c. */
 DECLARE_PER_CPU(uint64_t[SFU_COUNTERS], sfu_counter);
 
 /*
- * Tells two states of the current task's mappings, and of all tables, apart. In line, as the hook's handler
- * calls it for each sample. Any context; the current task has a mm.
+ * A number for the state of the current task's mappings and of all tables: two different states have different
+ * numbers. The number is odd while the mappings are being changed. The function is in line, because the hook's
+ * handler calls it for each sample. Any context; the current task has a mm.
  */
-static inline void mappings_version(uint64_t *id, uint64_t *sequence)
+static inline uint64_t sfu_mappings_sequence(void)
 {
-	*id = current->mm->context.ctx_id;
 	/* A table that is added or removed may change the decision, too. */
-	*sequence = raw_read_seqcount(&current->mm->mm_lock_seq) | READ_ONCE(sfu_table_generation) << 32;
+	return sfu_mm_state(current->mm) | READ_ONCE(sfu_table_generation) << 32;
 }
 
 /*
- * The key of a file. The address of the inode is no part of it: where memory is short, the kernel forgets
- * the inode and reads it again, and the file has not changed. Any context; the inode is known to be alive.
+ * On kernels whose mappings have no sequence count (compat.h), a scan or a walk holds mmap_lock for reading from its
+ * start to its end. Any context, but not on PREEMPT_RT; the current task has a mm. Preemption is off between the two
+ * calls. False if the lock is held for writing, if the caller interrupted another walk on this CPU, or if the lock of
+ * another mm is not released yet.
+ */
+bool sfu_lock_mappings_by_lock(void);
+void sfu_unlock_mappings_by_lock(void);
+/* Called at module load, and at module unload after all walks. Task; sleeps. */
+void sfu_locks_start(void);
+void sfu_locks_stop(void);
+
+static __always_inline bool sfu_lock_mappings(void)
+{
+	return SFU_HAS_SEQUENCE || sfu_lock_mappings_by_lock();
+}
+
+static __always_inline void sfu_unlock_mappings(void)
+{
+	if (!SFU_HAS_SEQUENCE)
+		sfu_unlock_mappings_by_lock();
+}
+
+/*
+ * A decision whether a task has rows; decisions.c. A writer clears `id` first and sets it last, so an NMI in
+ * between finds no entry rather than a mixed one. An NMI itself writes its entry without interruption.
+ */
+struct sfu_decision {
+	/* The ID of the mm, which no other mm has. */
+	uint64_t id;
+	/* The state of the mappings. The decision "has rows" is used in later states, too: this costs only time. */
+	uint64_t sequence;
+	/* The time in jiffies from which on the decision is not used. */
+	unsigned long until;
+	bool has_rows;
+};
+
+#define SFU_DECISIONS 8
+
+DECLARE_PER_CPU(struct sfu_decision[SFU_DECISIONS], sfu_decisions);
+
+/*
+ * The work of this CPU's scans since the last walk, as in struct sfu_call: a scan and the walk of its sample
+ * share a budget.
+ */
+DECLARE_PER_CPU(uint32_t, sfu_scan_work);
+
+static inline uint32_t sfu_scan_spent(void)
+{
+	uint32_t spent = this_cpu_read(sfu_scan_work);
+
+	if (unlikely(spent))
+		this_cpu_write(sfu_scan_work, 0);
+	return spent;
+}
+
+/*
+ * The decision about a stack: it is left to the kernel; or walked, with the mappings locked until
+ * sfu_unlock_mappings(); or cut to its innermost frame, because the mappings cannot be locked.
+ */
+enum sfu_decided { SFU_LEAVE, SFU_WALK, SFU_CUT };
+
+static __always_inline enum sfu_decided sfu_walk_locked(void)
+{
+	return sfu_lock_mappings() ? SFU_WALK : SFU_CUT;
+}
+
+/* Decides if the CPU has no valid decision for the task. Arguments and context as for sfu_decision_for(). */
+enum sfu_decided sfu_decide(const struct pt_regs *regs, unsigned long ip, unsigned long parent_ip);
+
+/*
+ * Decides whether the module walks the current task's stack. `regs` are the task's registers at the sample; `ip` and
+ * `parent_ip` are arguments of the ftrace handler. NMI, IRQ or task; preemption is off.
+ */
+static __always_inline enum sfu_decided sfu_decision_for(const struct pt_regs *regs, unsigned long ip,
+							    unsigned long parent_ip)
+{
+	uint64_t id = current->mm->context.ctx_id;
+	const struct sfu_decision *entry = this_cpu_ptr(&sfu_decisions[id % SFU_DECISIONS]);
+
+	if (READ_ONCE(entry->id) == id && time_before(jiffies, READ_ONCE(entry->until))) {
+		if (READ_ONCE(entry->has_rows))
+			return sfu_walk_locked();
+		/* While the mappings are being changed, the decision for the state before the change holds. */
+		if (READ_ONCE(entry->sequence) == (sfu_mappings_sequence() & ~1ull))
+			return SFU_LEAVE;
+	}
+	return sfu_decide(regs, ip, parent_ip);
+}
+
+/*
+ * Reads the key of a file. The time of change is a part of the key, because users can set the time of modification to
+ * any value. On a block device with a file system that has neither a UUID nor inode generations (squashfs), all times
+ * can be set, and another image on the device may have equal numbers. There, the address of the inode is a part of
+ * the key. On other file systems the address is no part: the kernel may drop the inode and read it again although
+ * the file has not changed. Any context; the caller ensures that the inode is alive.
  */
 static inline void read_key(struct inode *inode, struct sfu_file_key *key)
 {
-	struct timespec64 modified = inode_get_mtime(inode);
+	const struct super_block *super = inode->i_sb;
+	uint64_t uuid[2];
 
+	memcpy(uuid, &super->s_uuid, sizeof(uuid));
 	*key = (struct sfu_file_key){
 		.number = inode->i_ino,
+		.identity = uuid[0] ^ uuid[1],
 		.size = i_size_read(inode),
-		.modified = modified.tv_sec,
-		.modified_nsec = modified.tv_nsec,
-		.device = inode->i_sb->s_dev,
+		.changed = inode_get_ctime_sec(inode),
+		.changed_nsec = inode_get_ctime_nsec(inode),
+		.modified = inode_get_mtime_sec(inode),
+		.modified_nsec = inode_get_mtime_nsec(inode),
+		.device = super->s_dev,
 		.generation = inode->i_generation,
+		.is_shmem = super->s_magic == TMPFS_MAGIC,
 	};
+	if (!key->identity && !key->generation && super->s_bdev)
+		key->identity = (uintptr_t)inode;
 }
+
+/* Whether the contents of a shmem file may change without a trace: writes through a mapping take no fault. */
+static inline bool is_written_to(const struct inode *inode)
+{
+	return mapping_writably_mapped(inode->i_mapping);
+}
+
+/* Whether a VMA of the current task that starts at `start` is the vDSO. Any context. */
+bool sfu_is_vdso(const struct vm_area_struct *vma, unsigned long start);
 
 /* Requests of tables.c for device.c. Task; may sleep. */
 extern wait_queue_head_t sfu_requests_wait;
-/* The request with the lowest number, which then is no request any more; false if there is none. */
+/* Takes the request with the lowest number out of the queue; false if there is none. */
 bool sfu_next_request(struct sframe_unwind_request *request);
 bool sfu_has_requests(void);
+
+/* Empties this CPU's code cache. Each decision does so, and limits the age of cached ranges. Any context. */
+void sfu_code_cache_forget(void);
+
+/* Any context. Asks the worker to scan the current task's mappings; false if too much is queued. */
+bool sfu_queue_mappings(void);
+/* Stores the worker's result: whether the task with this mm has rows, in this state of its mappings. Task. */
+void sfu_answer(uint64_t id, uint64_t sequence, bool has_rows);
+
+/*
+ * The charged user for a task with these credentials; 0 for an administrator of the system. Any context.
+ */
+uint32_t sfu_charged_user(const struct cred *cred);
+
+/* Whether the module is being unloaded, so that long work has to end. Set once. */
+extern bool sfu_is_stopping;
 
 #endif

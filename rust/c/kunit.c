@@ -19,6 +19,11 @@ int64_t sfu_test_map(uint64_t len, bool executable)
 			     MAP_ANONYMOUS | MAP_PRIVATE, 0);
 }
 
+uint64_t sfu_test_mappings_sequence(void)
+{
+	return sfu_mappings_sequence();
+}
+
 int sfu_test_unmap(uint64_t address, uint64_t len)
 {
 	return vm_munmap(address, len);

@@ -24,6 +24,8 @@ uint64_t sfu_counted(unsigned int counter)
 	return sum;
 }
 
+void *const *const sfu_walk_listeners = (void *const *)(uintptr_t)&__tracepoint_sframe_unwind_walk.funcs;
+
 void sfu_trace_walk(const char *context, unsigned int frames, const char *reason)
 {
 	trace_sframe_unwind_walk(context, frames, reason);

@@ -8,6 +8,8 @@
  */
 #define pr_fmt(fmt) KBUILD_MODNAME ": " fmt
 
+#include <linux/capability.h>
+#include <linux/cred.h>
 #include <linux/hashtable.h>
 #include <linux/mm.h>
 #include <linux/module.h>
@@ -19,12 +21,17 @@
 #include <linux/siphash.h>
 #include <linux/slab.h>
 #include <linux/string.h>
+#include <linux/user_namespace.h>
 #include <linux/wait.h>
 
 #include "internal.h"
 
+static int tables_mib_set(const char *text, const struct kernel_param *param);
+
 static unsigned int tables_mib = 128;
-module_param(tables_mib, uint, 0644);
+static const struct kernel_param_ops tables_mib_ops = { .set = tables_mib_set, .get = param_get_uint };
+module_param_cb(tables_mib, &tables_mib_ops, &tables_mib, 0644);
+__MODULE_PARM_TYPE(tables_mib, "uint");
 MODULE_PARM_DESC(tables_mib, "The most memory for tables of files' rows, in MiB (128)");
 
 /*
@@ -53,6 +60,8 @@ struct table {
 	unsigned long until;
 	/* Nobody has read the request for rows of this file. */
 	bool requested;
+	/* The file was mapped so that it can be written to without a trace. */
+	bool is_doubtful;
 	struct rcu_head rcu;
 };
 
@@ -63,15 +72,77 @@ uint64_t sfu_table_generation;
 static DEFINE_MUTEX(tables_lock);
 /* The bytes of all tables, and of those that were not added. Under the lock. */
 static uint64_t bytes_of_all, bytes_of_files;
+/*
+ * The builds that go on. The worker has one, and each task that adds rows another. They may take as many bytes
+ * as tables, in all; and half of that for added rows of users other than root.
+ */
+#define BUILDS 16
+#define BUILDS_OF_USER 4
+static struct build {
+	uint64_t bytes;
+	uint32_t user;
+	bool is_used;
+	bool added;
+} builds[BUILDS];
 DECLARE_WAIT_QUEUE_HEAD(sfu_requests_wait);
 /* Keys the hash: users choose the numbers of their files. */
 static siphash_key_t secret;
 
+/* In jiffies: when the shrinker last freed a table, or 0. */
+static unsigned long shrunk;
+
+uint32_t sfu_charged_user(const struct cred *cred)
+{
+	const struct user_namespace *space = cred->user_ns;
+	kuid_t user = cred->uid;
+	int levels = 33;
+
+	/* Whoever made the outermost user namespace could be any of its users; but root makes them for others. */
+	for (; space != &init_user_ns && levels; space = space->parent, levels--)
+		if (!uid_eq(space->owner, GLOBAL_ROOT_UID))
+			user = space->owner;
+	if (!uid_eq(user, GLOBAL_ROOT_UID))
+		return from_kuid(&init_user_ns, user);
+	/*
+	 * Root in a container is a user like any other. Who may load modules could load this one anew, without
+	 * its limits.
+	 */
+	return cred->user_ns == &init_user_ns && (cap_raised(cred->cap_effective, CAP_SYS_ADMIN) ||
+						  cap_raised(cred->cap_effective, CAP_SYS_MODULE)) ?
+	       0 : SFU_CONTAINED_ROOT;
+}
+
+/* False for a while after memory was short: a table would be freed again soon. */
+static bool may_build(void)
+{
+	unsigned long when = READ_ONCE(shrunk);
+
+	return !when || time_after(jiffies, when + TRY_AGAIN);
+}
+
+/* Whether both are of one inode, perhaps with other contents. */
+static bool is_same_inode(const struct sfu_file_key *a, const struct sfu_file_key *b)
+{
+	return a->number == b->number && a->identity == b->identity && a->device == b->device &&
+	       a->generation == b->generation;
+}
+
 static bool is_same(const struct sfu_file_key *a, const struct sfu_file_key *b)
 {
-	return a->number == b->number && a->size == b->size && a->modified == b->modified &&
-	       a->modified_nsec == b->modified_nsec && a->device == b->device &&
-	       a->generation == b->generation;
+	return is_same_inode(a, b) && a->size == b->size && READ_ONCE(a->changed) == b->changed &&
+	       READ_ONCE(a->changed_nsec) == b->changed_nsec;
+}
+
+/*
+ * Whether a file that was renamed, linked, or given other rights has the contents for which rows were added:
+ * nobody says that the contents were modified, and the build ID is the same.
+ */
+static bool is_still(const struct table *old, const struct table *new)
+{
+	return is_same_inode(&old->key, &new->key) && old->key.size == new->key.size &&
+	       old->key.modified == new->key.modified && old->key.modified_nsec == new->key.modified_nsec &&
+	       new->state.build_id_len && old->state.build_id_len == new->state.build_id_len &&
+	       !memcmp(old->state.build_id, new->state.build_id, sizeof(old->state.build_id));
 }
 
 static uint64_t hash_of(const struct sfu_file_key *key)
@@ -104,8 +175,7 @@ static struct table *table_of_inode(const struct sfu_file_key *key)
 
 	lockdep_assert_held(&tables_lock);
 	hash_for_each_possible(tables_by_file, table, by_file, hash_of(key))
-		if (table->key.number == key->number && table->key.device == key->device &&
-		    table->key.generation == key->generation)
+		if (is_same_inode(&table->key, key))
 			return table;
 	return NULL;
 }
@@ -116,7 +186,7 @@ static struct table *known_table(const struct sfu_file_key *key)
 	struct table *table = table_of_file(key);
 	unsigned long until = table ? READ_ONCE(table->until) : 0;
 
-	return until && time_after(jiffies, until) ? NULL : table;
+	return !table || READ_ONCE(table->is_doubtful) || (until && time_after(jiffies, until)) ? NULL : table;
 }
 
 /* The table of a number. The caller has RCU, or preemption off. */
@@ -147,9 +217,15 @@ void sfu_find_table(struct sfu_mapping *mapping)
 	}
 	if ((uintptr_t)inode != SFU_NO_FILE)
 		read_key(inode, &key);
-	else if (mapping->start != sfu_vdso())
+	else if (!mapping->is_vdso)
 		return;
 	table = known_table(&key);
+	if (key.is_shmem && is_written_to(inode)) {
+		/* Its section is read as the task's memory. */
+		if (table && table->rows)
+			WRITE_ONCE(table->is_doubtful, true);
+		return;
+	}
 	if (!table) {
 		mapping->is_known = false;
 		return;
@@ -176,19 +252,21 @@ bool sfu_code_range_find_table(struct sfu_code_range *place, uint64_t number)
 
 bool sfu_code_range_is_current(const struct sfu_code_range *place)
 {
-	struct table *table = place->table;
+	const struct table *table = place->table;
 	/*
 	 * The mapping still has the inode, so the inode is alive and is the one of the range: see
 	 * sfu_code_cache_enter().
 	 */
 	const struct inode *inode = (struct inode *)(uintptr_t)place->inode;
 
-	if (place->inode != SFU_NO_FILE &&
-	    (i_size_read(inode) != table->key.size || inode_get_mtime_sec(inode) != table->key.modified ||
-	     inode_get_mtime_nsec(inode) != table->key.modified_nsec))
-		return false;
-	is_used(table);
-	return true;
+	/*
+	 * Where the size changes, the time of change does. That the table is used is known well enough from
+	 * sfu_find_table(): the code cache is emptied about once a second.
+	 */
+	return place->inode == SFU_NO_FILE ||
+	       (inode_get_ctime_nsec(inode) == READ_ONCE(table->key.changed_nsec) &&
+		inode_get_ctime_sec(inode) == READ_ONCE(table->key.changed) &&
+		!(table->key.is_shmem && is_written_to(inode)));
 }
 
 const void *sfu_table_rows(uint64_t number)
@@ -232,6 +310,7 @@ static bool is_kept(const struct table *table)
 /* Adds the bytes of a table to the totals, or subtracts them. */
 static void account(const struct table *table, bool less)
 {
+	lockdep_assert_held(&tables_lock);
 	uint64_t bytes = less ? -table->state.bytes : table->state.bytes;
 
 	bytes_of_all += bytes;
@@ -259,6 +338,7 @@ static struct table *least_used(bool added, bool bytes, const uint32_t *user)
 	struct table *least = NULL;
 	int i;
 
+	lockdep_assert_held(&tables_lock);
 	for (i = 0; i < TABLES; i++) {
 		struct table *table = table_at(i);
 
@@ -288,6 +368,7 @@ static void count_tables(uint32_t user, uint64_t *bytes, unsigned int *count)
 {
 	int i;
 
+	lockdep_assert_held(&tables_lock);
 	*bytes = *count = 0;
 	for (i = 0; user && i < TABLES; i++) {
 		const struct table *table = table_at(i);
@@ -303,6 +384,7 @@ static int free_slot(void)
 {
 	int i;
 
+	lockdep_assert_held(&tables_lock);
 	for (i = 0; i < TABLES; i++) {
 		WRITE_ONCE(sfu_table_generation, sfu_table_generation + 1);
 		if (!table_at(sfu_table_generation % TABLES))
@@ -317,23 +399,22 @@ static int free_slot(void)
  */
 static int make_room(const struct table *new)
 {
-	uint64_t limit = (uint64_t)READ_ONCE(tables_mib) << 20;
-	const uint32_t *user = &new->state.user;
-	uint64_t bytes = new->state.bytes;
+	uint64_t limit = (uint64_t)READ_ONCE(tables_mib) << 20, bytes = new->state.bytes;
+	uint32_t user = new->state.user;
 	/* A table that cannot fit evicts nothing. */
-	bool fits = bytes <= (*user ? limit / 2 : limit);
-	bool added = is_kept(new);
+	bool fits = bytes <= (user ? limit / 2 : limit), added = is_kept(new);
 
+	lockdep_assert_held(&tables_lock);
 	for (;;) {
 		struct table *least;
 		uint64_t its_bytes;
 		unsigned int its;
 
-		count_tables(*user, &its_bytes, &its);
-		if (*user && fits && bytes && its_bytes + bytes > limit / 2)
-			least = least_used(added, true, user);
+		count_tables(user, &its_bytes, &its);
+		if (user && fits && bytes && its_bytes + bytes > limit / 2)
+			least = least_used(added, true, &user);
 		else if (fits && its >= TABLES / 2)
-			least = least_used(added, false, user);
+			least = least_used(added, false, &user);
 		else if (bytes && bytes_of_all + (fits ? bytes : 0) > limit)
 			least = least_used(added, true, NULL);
 		else if (!fits)
@@ -347,6 +428,82 @@ static int make_room(const struct table *new)
 		withdraw(least);
 		cond_resched();
 	}
+}
+
+/* A lower limit holds at once. */
+static int tables_mib_set(const char *text, const struct kernel_param *param)
+{
+	int ret = param_set_uint(text, param);
+	uint64_t limit = (uint64_t)READ_ONCE(tables_mib) << 20;
+	struct table *least;
+
+	mutex_lock(&tables_lock);
+	while (bytes_of_all > limit) {
+		least = least_used(true, true, NULL);
+		if (!least)
+			break;
+		withdraw(least);
+		cond_resched();
+	}
+	mutex_unlock(&tables_lock);
+	return ret;
+}
+
+int sfu_build_begin(uint32_t user, bool added)
+{
+	int i, its = 0, found = -EBUSY;
+
+	if (!added && !may_build())
+		return -EBUSY;
+	mutex_lock(&tables_lock);
+	for (i = 0; i < BUILDS; i++) {
+		if (!builds[i].is_used)
+			found = i;
+		else if (builds[i].user == user)
+			its++;
+	}
+	if (user && its >= BUILDS_OF_USER)
+		found = -EBUSY;
+	if (found >= 0)
+		builds[found] = (struct build){ .user = user, .added = added, .is_used = true };
+	mutex_unlock(&tables_lock);
+	return found;
+}
+
+int sfu_build_take(int build, uint64_t bytes)
+{
+	uint64_t limit = (uint64_t)READ_ONCE(tables_mib) << 20, all = bytes, of_users = bytes;
+	int i, ret = 0;
+
+	/* Not beyond, so that the sums do not wrap. */
+	if (bytes > limit)
+		return -ENOSPC;
+	mutex_lock(&tables_lock);
+	for (i = 0; i < BUILDS; i++) {
+		all += builds[i].bytes;
+		if (builds[i].added && builds[i].user)
+			of_users += builds[i].bytes;
+	}
+	if (all > limit || (builds[build].added && builds[build].user && of_users > limit / 2))
+		ret = -ENOSPC;
+	else
+		builds[build].bytes += bytes;
+	mutex_unlock(&tables_lock);
+	return ret;
+}
+
+void sfu_build_give(int build, uint64_t bytes)
+{
+	mutex_lock(&tables_lock);
+	builds[build].bytes -= bytes;
+	mutex_unlock(&tables_lock);
+}
+
+void sfu_build_end(int build)
+{
+	mutex_lock(&tables_lock);
+	builds[build] = (struct build){};
+	mutex_unlock(&tables_lock);
 }
 
 int sfu_table_publish(const struct sfu_file_key *key, const struct sfu_table_state *state, void *rows)
@@ -371,7 +528,13 @@ int sfu_table_publish(const struct sfu_file_key *key, const struct sfu_table_sta
 	new->state.path = NULL;
 	mutex_lock(&tables_lock);
 	old = table_of_inode(key);
-	if (old && old->state.origin == SFRAME_UNWIND_ADDED && is_same(&old->key, key) &&
+	if (old && is_kept(old) && state->origin != SFRAME_UNWIND_ADDED && !old->is_doubtful &&
+	    !is_same(&old->key, key) && is_still(old, new)) {
+		/* A reader in between finds nothing. */
+		WRITE_ONCE(old->key.changed_nsec, key->changed_nsec);
+		WRITE_ONCE(old->key.changed, key->changed);
+		ret = -EEXIST;
+	} else if (old && old->state.origin == SFRAME_UNWIND_ADDED && is_same(&old->key, key) && !old->is_doubtful &&
 	    (state->origin != SFRAME_UNWIND_ADDED || (state->owner && old->state.owner != state->owner))) {
 		ret = -EEXIST;
 	} else {
@@ -477,6 +640,8 @@ static unsigned long scan_objects(struct shrinker *shrinker, struct shrink_contr
 		withdraw(table);
 	}
 	mutex_unlock(&tables_lock);
+	if (freed)
+		WRITE_ONCE(shrunk, jiffies ?: 1);
 	return freed >> PAGE_SHIFT ?: SHRINK_STOP;
 }
 
@@ -530,6 +695,8 @@ bool sfu_has_requests(void)
 
 int sfu_tables_start(void)
 {
+	int ret;
+
 	get_random_bytes(&secret, sizeof(secret));
 	shrinker = shrinker_alloc(0, KBUILD_MODNAME);
 	if (!shrinker)
@@ -537,8 +704,10 @@ int sfu_tables_start(void)
 	shrinker->count_objects = count_objects;
 	shrinker->scan_objects = scan_objects;
 	shrinker->seeks = DEFAULT_SEEKS;
-	shrinker_register(shrinker);
-	return 0;
+	ret = sfu_shrinker_register(shrinker);
+	if (ret)
+		shrinker_free(shrinker);
+	return ret;
 }
 
 void sfu_tables_stop(void)

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
-/* The tracepoint sframe_unwind:sframe_unwind_walk, one for each walk that has ended. */
+/* The tracepoint sframe_unwind:sframe_unwind_walk, which fires at the end of each walk. */
 #undef TRACE_SYSTEM
 #define TRACE_SYSTEM sframe_unwind
 
@@ -21,8 +21,8 @@ TRACE_EVENT(sframe_unwind_walk,
 	TP_fast_assign(
 		__entry->pid = current->pid;
 		__entry->frames = frames;
-		__assign_str(context);
-		__assign_str(reason);
+		SFU_ASSIGN_STR(context);
+		SFU_ASSIGN_STR(reason);
 	),
 	TP_printk("pid=%d context=%s frames=%u reason=%s",
 		__entry->pid, __get_str(context), __entry->frames, __get_str(reason))

@@ -8,6 +8,7 @@
 #include <linux/module.h>
 #include <linux/pagemap.h>
 #include <linux/preempt.h>
+#include <linux/sched.h>
 #include <linux/uaccess.h>
 
 #include "internal.h"
@@ -52,6 +53,9 @@ int sfu_fault_in(uint64_t address, unsigned int len)
 	 * A fault may last for ever (userfaultfd, FUSE). While the module is held, rmmod fails with EBUSY
 	 * at once instead of waiting for the fault.
 	 */
+	/* A task that exits cannot be killed any more: it may not wait for what may never come. */
+	if (current->flags & PF_EXITING)
+		return -EFAULT;
 	if (!try_module_get(THIS_MODULE))
 		return -ESHUTDOWN;
 	pagefault_enable();

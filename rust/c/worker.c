@@ -1,21 +1,29 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /*
- * The worker: it faults in pages that a walk missed where it could not wait, and looks at files that a
- * walk has seen and of which nothing is known.
+ * The worker does three jobs. It faults in pages that a walk missed and could not wait for. It
+ * looks for rows in seen files that have no entry in tables.c. It scans the mappings of tasks that
+ * have too many mappings for a sample.
  *
  * Policy that stays in C, as each part reads the kernel's layouts: which file systems are trusted
- * (fs_is_trusted()), how many slots one user may fill, and how much time is spent on one user's files.
+ * (fs_is_trusted()), how many slots one user may fill, and how much time the worker spends for one
+ * user.
  */
 #define pr_fmt(fmt) KBUILD_MODNAME ": " fmt
 
-#include <linux/cred.h>
+#include <linux/blk_types.h>
 #include <linux/dcache.h>
 #include <linux/file.h>
 #include <linux/fs.h>
 #include <linux/irq_work.h>
+#include <linux/jhash.h>
+#include <linux/kdev_t.h>
+#include <linux/kthread.h>
 #include <linux/magic.h>
+#include <linux/major.h>
 #include <linux/mm.h>
 #include <linux/module.h>
+#include <linux/random.h>
+#include <linux/rcupdate.h>
 #include <linux/sched/mm.h>
 #include <linux/userfaultfd_k.h>
 #include <linux/workqueue.h>
@@ -23,9 +31,9 @@
 #include "internal.h"
 
 /*
- * Pages that a walk in IRQ or NMI missed, and files that a walk has seen and of which nothing is known. A
- * slot is taken by its `state`, so any context can fill a slot while the worker empties another. If all
- * slots are taken, a page or file is not noted.
+ * Missed pages, seen files and tasks, one in each slot. A slot is taken by its `state`, so any
+ * context can fill a slot while the worker empties another. If all slots are taken, a page, file or
+ * task is not queued.
  */
 #define MISSING_SLOTS 64
 /* The most slots that one user other than root may fill. */
@@ -35,6 +43,7 @@
 enum { SLOT_FREE, SLOT_BUSY, SLOT_READY };
 
 #define WHAT_FILE 1
+#define WHAT_MAPPINGS 2
 
 static struct missing {
 	atomic_t state;
@@ -42,7 +51,10 @@ static struct missing {
 	uint32_t user;
 	pid_t pid;
 	struct mm_struct *mm;
-	/* The address of the page; or an address in the file's mapping, and WHAT_FILE. */
+	/*
+	 * The address of the page; or an address in the file's mapping, with WHAT_FILE; or
+	 * WHAT_MAPPINGS.
+	 */
 	unsigned long what;
 } missing[MISSING_SLOTS];
 
@@ -62,14 +74,27 @@ static void kick_files(struct irq_work *work)
 static struct irq_work page_kick = IRQ_WORK_INIT(kick_pages);
 static struct irq_work file_kick = IRQ_WORK_INIT(kick_files);
 
+/* The slot whose task's mappings the worker scans, and the worker's task during this scan. */
+static const struct missing *scanned;
+static const struct task_struct *scanner;
+
+/*
+ * The charged user, and below the process, that a slot is filled for: while the worker scans, those
+ * of the scanned slot.
+ */
 static uint32_t current_user_id(void)
 {
-	return from_kuid(&init_user_ns, current_uid());
+	return READ_ONCE(scanner) == current ? scanned->user : sfu_charged_user(current_cred());
+}
+
+static pid_t current_pid_of_slot(void)
+{
+	return READ_ONCE(scanner) == current ? scanned->pid : task_tgid_nr(current);
 }
 
 /*
- * Two functions, so that each needs little stack. 0: a slot may be filled. 1: a slot has the same page or
- * file.
+ * is_queued() and queue() are two functions, so that each needs little stack. is_queued() returns 0
+ * if the caller may fill a slot, 1 if a slot already has this page or file, or -ENOSPC.
  */
 static noinline int is_queued(unsigned long what)
 {
@@ -98,10 +123,10 @@ static noinline bool queue(unsigned long what)
 		slot->mm = current->mm;
 		slot->what = what;
 		slot->user = current_user_id();
-		slot->pid = task_tgid_nr(current);
+		slot->pid = current_pid_of_slot();
 		slot->tries = 0;
 		atomic_set_release(&slot->state, SLOT_READY);
-		irq_work_queue(what & WHAT_FILE ? &file_kick : &page_kick);
+		irq_work_queue(what & ~PAGE_MASK ? &file_kick : &page_kick);
 		return true;
 	}
 	return false;
@@ -117,26 +142,30 @@ static bool queue_once(unsigned long what)
 	return queued ? queued > 0 : queue(what);
 }
 
-bool sfu_queue_fault_in(uint64_t address)
-{
-	return queue_once(address & PAGE_MASK);
-}
-
-bool sfu_queue_file(uint64_t address)
-{
-	return queue_once((address & PAGE_MASK) | WHAT_FILE);
-}
-
 /*
- * File systems that no user controls. A worker that waits for FUSE or for a server cannot be stopped by
- * anyone. Pages of files on other file systems come in when a task needs them. (EXT4_SUPER_MAGIC is the
- * magic number of ext2 and ext3, too.)
+ * Whether page faults in a mapped file, and reads of the file if `reads` is set, end without the
+ * help of a process. Nobody can stop the worker while it waits for FUSE, for a server, or for a
+ * listener of fanotify. Block devices that a process may serve are not trusted either: a loop
+ * device may lie on a file of FUSE. Pages of other files come in when a task needs them.
+ * (EXT4_SUPER_MAGIC is the magic number of ext2 and ext3 too.)
  */
-static bool fs_is_trusted(struct vm_area_struct *vma)
+static bool fs_is_trusted(struct vm_area_struct *vma, bool reads)
 {
+	const struct super_block *super;
+
 	if (!vma->vm_file || (vma->vm_flags & (VM_IO | VM_PFNMAP)) || userfaultfd_armed(vma))
 		return false;
-	switch (file_inode(vma->vm_file)->i_sb->s_magic) {
+	if (sfu_awaits_permission(vma->vm_file, reads))
+		return false;
+	super = file_inode(vma->vm_file)->i_sb;
+	if (super->s_bdev) {
+		switch (MAJOR(super->s_bdev->bd_dev)) {
+		case LOOP_MAJOR:
+		case NBD_MAJOR:
+			return false;
+		}
+	}
+	switch (super->s_magic) {
 	case BTRFS_SUPER_MAGIC:
 	case EROFS_SUPER_MAGIC_V1:
 	case EXT4_SUPER_MAGIC:
@@ -151,30 +180,78 @@ static bool fs_is_trusted(struct vm_area_struct *vma)
 
 static void fault_in_page(struct vm_area_struct *vma, const struct missing *slot)
 {
-	bool unlocked = false;
-
-	if (vma && fs_is_trusted(vma))
-		fixup_user_fault(slot->mm, slot->what, FAULT_FLAG_REMOTE, &unlocked);
+	/*
+	 * NULL: the fault must not drop the lock. Otherwise another thread could map a file of FUSE
+	 * there meanwhile.
+	 */
+	if (vma && fs_is_trusted(vma, false))
+		fixup_user_fault(slot->mm, slot->what, FAULT_FLAG_REMOTE, NULL);
 	mmap_read_unlock(slot->mm);
 }
 
 /*
- * The time that the worker spends on files of one user: at most a tenth of each interval. Without this
- * limit a user with large files would keep the worker from all others. Users whose numbers are equal
- * modulo USERS share the time.
+ * The time that the worker spends on files of one user: a tenth of all time, and up to a second
+ * without a pause. A user who has used more waits. Without this limit a user with large files would
+ * keep the worker from all others. Users share an allowance by a secret hash, but root has its own.
  */
-#define USERS 64
-#define WHILE (10 * HZ)
+#define ALLOWANCES 256
+#define ALLOWANCE_PART 10
+#define ALLOWANCE_MOST NSEC_PER_SEC
 
-static struct {
-	unsigned long since;
-	unsigned long spent;
-} users[USERS];
+static struct allowance {
+	/* In nanoseconds, at `when`, which is a ktime. Negative if the user has overdrawn it. */
+	int64_t left;
+	uint64_t when;
+	/* In jiffies: the allowance is empty until then. 0: it is not empty. */
+	unsigned long empty_until;
+} allowances[ALLOWANCES];
+
+static uint32_t allowance_key;
+
+static struct allowance *allowance_of(uint32_t user)
+{
+	return &allowances[user ? 1 + jhash_1word(user, allowance_key) % (ALLOWANCES - 1) : 0];
+}
+
+/* Any context. */
+static bool has_allowance(uint32_t user)
+{
+	unsigned long until = READ_ONCE(allowance_of(user)->empty_until);
+
+	return !until || time_after(jiffies, until);
+}
+
+/* Takes the time since `started`, a ktime. Only the worker calls this function. */
+static void take_allowance(uint32_t user, uint64_t started)
+{
+	struct allowance *allowance = allowance_of(user);
+	uint64_t now = ktime_get_ns(), waited = min(now - allowance->when, (uint64_t)100 * NSEC_PER_SEC);
+
+	allowance->left = min(allowance->left + (int64_t)waited / ALLOWANCE_PART, (int64_t)ALLOWANCE_MOST) -
+			  (int64_t)(now - started);
+	allowance->when = now;
+	WRITE_ONCE(allowance->empty_until, allowance->left > 0 ? 0 :
+		   (jiffies + nsecs_to_jiffies(-allowance->left * ALLOWANCE_PART)) ?: 1);
+}
+
+bool sfu_queue_fault_in(uint64_t address)
+{
+	return queue_once(address & PAGE_MASK);
+}
+
+bool sfu_queue_file(uint64_t address)
+{
+	return has_allowance(current_user_id()) && queue_once((address & PAGE_MASK) | WHAT_FILE);
+}
+
+bool sfu_queue_mappings(void)
+{
+	return has_allowance(current_user_id()) && queue_once(WHAT_MAPPINGS);
+}
 
 static void look_at_file(struct vm_area_struct *vma, const struct missing *slot)
 {
-	unsigned long started = jiffies;
-	typeof(&users[0]) user = &users[slot->user % USERS];
+	uint64_t started = ktime_get_ns();
 	struct sfu_table_state seen = {
 		.user = slot->user, .owner = slot->user, .pid = slot->pid,
 	};
@@ -185,30 +262,68 @@ static void look_at_file(struct vm_area_struct *vma, const struct missing *slot)
 	if (vma && vma->vm_file && (vma->vm_flags & VM_EXEC) &&
 	    S_ISREG(file_inode(vma->vm_file)->i_mode)) {
 		file = get_file(vma->vm_file);
-		may_read = fs_is_trusted(vma);
+		may_read = fs_is_trusted(vma, true);
 		seen.start = vma->vm_start;
 		seen.end = vma->vm_end;
 	}
 	mmap_read_unlock(slot->mm);
 	if (!file)
 		return;
-	if (time_after(jiffies, user->since + WHILE)) {
-		user->since = jiffies;
-		user->spent = 0;
-	}
 	/* `path` is static: only one work looks at files. */
 	seen.path = d_path(file_user_path(file), path, sizeof(path));
 	if (IS_ERR(seen.path))
 		seen.path = NULL;
-	if (user->spent < WHILE / 10)
+	if (has_allowance(slot->user))
 		sframe_unwind_index_file(file, &seen, may_read);
-	user->spent += jiffies - started;
+	take_allowance(slot->user, started);
 	fput(file);
 }
 
 /*
- * -EAGAIN if the task's mappings were locked. The worker never waits for the lock: its owner may sleep for
- * long.
+ * The work of a scan between two points at which other tasks run, and the number of such parts in a
+ * whole scan: all mappings, twice.
+ */
+#define SCAN_WORK 1024
+#define SCANS 256
+
+/*
+ * Scans a task's mappings like the task's own scan in a sample, but to the end. It waits for no
+ * lock. -EAGAIN if the mappings were locked, on kernels where a walk has to lock them.
+ */
+static int look_at_mappings(const struct missing *slot)
+{
+	struct sfu_scan scan = {};
+	uint32_t found = SFU_UNFINISHED;
+	uint64_t id, sequence;
+	int i, ret = 0;
+	uint64_t started = ktime_get_ns();
+
+	scanned = slot;
+	WRITE_ONCE(scanner, current);
+	kthread_use_mm(slot->mm);
+	id = slot->mm->context.ctx_id;
+	sequence = sfu_mappings_sequence();
+	for (i = 0; i < SCANS && found == SFU_UNFINISHED && !READ_ONCE(sfu_is_stopping); i++) {
+		if (!sfu_lock_mappings()) {
+			ret = -EAGAIN;
+			break;
+		}
+		scan.left = SCAN_WORK;
+		found = sframe_unwind_scan(&scan);
+		sfu_unlock_mappings();
+		cond_resched_tasks_rcu_qs();
+	}
+	kthread_unuse_mm(slot->mm);
+	WRITE_ONCE(scanner, NULL);
+	take_allowance(slot->user, started);
+	if (!ret)
+		sfu_answer(id, sequence, found == SFU_ROWS);
+	return ret;
+}
+
+/*
+ * -EAGAIN if the task's mappings were locked. The worker never waits for the lock: its owner may
+ * sleep for long.
  */
 static int process_slot(const struct missing *slot)
 {
@@ -217,7 +332,9 @@ static int process_slot(const struct missing *slot)
 
 	if (!mmget_not_zero(slot->mm))
 		return 0;
-	if (mmap_read_trylock(slot->mm)) {
+	if (slot->what == WHAT_MAPPINGS) {
+		ret = look_at_mappings(slot);
+	} else if (mmap_read_trylock(slot->mm)) {
 		vma = vma_lookup(slot->mm, slot->what & PAGE_MASK);
 		if (slot->what & WHAT_FILE)
 			look_at_file(vma, slot);
@@ -240,7 +357,7 @@ static void process_slots(struct work_struct *work)
 	for (i = 0; i < MISSING_SLOTS; i++) {
 		struct missing *slot = &missing[i];
 
-		if (atomic_read_acquire(&slot->state) != SLOT_READY || (slot->what & WHAT_FILE) != (own == &file_work))
+		if (atomic_read_acquire(&slot->state) != SLOT_READY || !(slot->what & ~PAGE_MASK) != (own == &page_work))
 			continue;
 		if (process_slot(slot) && ++slot->tries < MISSING_TRIES) {
 			again = true;
@@ -251,18 +368,19 @@ static void process_slots(struct work_struct *work)
 		WRITE_ONCE(slot->mm, NULL);
 		atomic_set_release(&slot->state, SLOT_FREE);
 	}
-	/* A slot that was filled meanwhile has queued the work by itself. */
+	/* A slot that was filled meanwhile has itself queued the work. */
 	if (again)
 		queue_delayed_work(workqueue, own, HZ / 50 + 1);
 }
 
 int sfu_worker_start(void)
 {
+	get_random_bytes(&allowance_key, sizeof(allowance_key));
 	INIT_DELAYED_WORK(&page_work, process_slots);
 	INIT_DELAYED_WORK(&file_work, process_slots);
 	/*
-	 * No limit on active works: a page does not wait for a file. A work that runs and is queued again counts
-	 * as two.
+	 * No limit on active works, so that a page does not wait for a file. A work that runs and
+	 * is queued again counts twice.
 	 */
 	workqueue = alloc_workqueue("sframe_unwind", WQ_UNBOUND, 0);
 	return workqueue ? 0 : -ENOMEM;
@@ -272,6 +390,7 @@ void sfu_worker_stop(void)
 {
 	int i;
 
+	WRITE_ONCE(sfu_is_stopping, true);
 	irq_work_sync(&page_kick);
 	irq_work_sync(&file_kick);
 	cancel_delayed_work_sync(&page_work);

@@ -9,8 +9,12 @@
 #include <linux/sched.h>
 #include <linux/uprobes.h>
 #include <linux/unistd.h>
+#include <asm/irq_regs.h>
 
 #include "internal.h"
+#include "x86.h"
+
+unsigned long sfu_entry_text;
 
 bool sfu_in_sigreturn(const void *regs)
 {
@@ -56,6 +60,23 @@ uint64_t sfu_uprobe_orig_pc(uint64_t pc)
 	return offset < UPROBE_XOL_SLOT_BYTES ? READ_ONCE(utask->vaddr) + offset : pc;
 }
 
+/*
+ * Whether the list of uretprobes has no instance that was freed: see SFU_PEEK(). Only the task itself changes the
+ * list, in the kernel. So nobody does while an interrupt has interrupted the task in user space. (For NMIs nothing
+ * tells this for sure: some exceptions count as NMIs.)
+ */
+static bool has_whole_list(void)
+{
+	struct pt_regs *regs;
+
+	if (!SFU_BEFORE(6, 11))
+		return true;
+	if (!in_hardirq() || in_nmi())
+		return false;
+	regs = get_irq_regs();
+	return regs && user_mode(regs);
+}
+
 bool sfu_uretprobe_orig_ra(uint64_t slot, uint64_t *address)
 {
 	const struct uprobe_task *utask = READ_ONCE(current->utask);
@@ -63,16 +84,16 @@ bool sfu_uretprobe_orig_ra(uint64_t slot, uint64_t *address)
 	bool found = false;
 	int limit = URETPROBES;
 
-	if (!utask)
+	if (!utask || !has_whole_list())
 		return false;
 	rcu_read_lock();
 	for (instance = READ_ONCE(utask->return_instances); instance && limit; limit--) {
-		if (READ_ONCE(instance->stack) == slot) {
-			*address = READ_ONCE(instance->orig_ret_vaddr);
+		if (SFU_PEEK(instance->stack) == slot) {
+			*address = SFU_PEEK(instance->orig_ret_vaddr);
 			found = true;
 			break;
 		}
-		instance = READ_ONCE(instance->next);
+		instance = SFU_PEEK(instance->next);
 	}
 	rcu_read_unlock();
 	return found;

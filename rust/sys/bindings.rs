@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0-only
 
-//! Declarations of the C functions and structures, generated from `c/helpers.h`.
+//! Declarations of the C functions and structures, generated from `c/helpers.h`
+//! (`scripts/update-bindings`).
 
-// What bindgen writes differs between its versions, and so do the lints that it breaks.
+// bindgen's output, and the lints that it breaks, differ between versions of bindgen.
 #![allow(
     unreachable_pub,
     dead_code,
@@ -11,4 +12,4 @@
     clippy::undocumented_unsafe_blocks
 )]
 
-include!(env!("SFRAME_UNWIND_BINDINGS"));
+include!("helpers_generated.rs");

@@ -13,28 +13,57 @@ use kernel::prelude::*;
 
 pub(crate) use bindings::SFU_COUNTERS;
 
-/// Adds to a counter of this CPU. Any context. Counters beyond [`SFU_COUNTERS`] are not there.
+/// The counters of the current CPU: each use takes those of the CPU that it runs on.
+#[derive(Clone, Copy)]
+pub(crate) struct Counters(*mut u64);
+
+impl Counters {
+    /// The counters. Any context.
+    #[inline(always)]
+    pub(crate) fn here() -> Self {
+        // SAFETY: `sfu_counters` is a constant of the C side, which nobody changes.
+        Self(unsafe { bindings::sfu_counters })
+    }
+
+    /// Adds to a counter. Any context. Numbers from [`SFU_COUNTERS`] on are ignored.
+    #[inline(always)]
+    pub(crate) fn add(self, counter: u32, amount: u32) {
+        if counter >= SFU_COUNTERS {
+            return;
+        }
+        // SAFETY: The C side defines an array of `SFU_COUNTERS` numbers for each CPU, relative to %gs, and
+        // `counter` was checked. One instruction adds to the number, so no interrupt comes in between. It
+        // changes nothing else but the flags.
+        unsafe {
+            asm!(
+                "add qword ptr gs:[{counters} + 8 * {counter}], {amount}",
+                counters = in(reg) self.0,
+                counter = in(reg) u64::from(counter),
+                amount = in(reg) u64::from(amount),
+                options(nostack),
+            );
+        }
+    }
+}
+
+/// Adds to a counter of this CPU. Any context.
 #[inline(always)]
 pub(crate) fn count(counter: u32, amount: u32) {
-    if counter >= SFU_COUNTERS {
-        return;
-    }
-    // SAFETY: Each CPU has that many numbers there, from where its %gs points on, and this is one
-    // instruction. The flags are all else that it changes.
-    unsafe {
-        asm!(
-            "add qword ptr gs:[{place}], {amount}",
-            place = in(reg) bindings::sfu_counters.wrapping_add(counter as usize),
-            amount = in(reg) u64::from(amount),
-            options(nostack),
-        );
-    }
+    Counters::here().add(counter, amount);
 }
 
 /// The sum of a counter over all CPUs.
 pub(crate) fn counted(counter: u32) -> u64 {
     // SAFETY: The C function takes any number.
     unsafe { bindings::sfu_counted(counter) }
+}
+
+/// Whether a listener is attached to the tracepoint. Any context.
+#[inline(always)]
+pub(crate) fn walks_are_traced() -> bool {
+    // SAFETY: `sfu_walk_listeners` is a constant of the C side, which nobody changes. The pointer that it
+    // points to may change at any time, so the read is volatile.
+    unsafe { !bindings::sfu_walk_listeners.read_volatile().is_null() }
 }
 
 /// Fires the tracepoint `sframe_unwind:sframe_unwind_walk`. Any context.

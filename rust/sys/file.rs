@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only
 
-//! Open files, and the keys that tell files apart.
+//! Open files, and the keys that identify files.
 //!
 //! C side: `rust/c/files.c`.
 
@@ -14,15 +14,14 @@ use kernel::{
     prelude::*, //
 };
 
-/// An open file, for no longer than a call of the task that has it open, or of the worker. Task;
-/// may sleep.
+/// An open file, for the duration of one call by the task that has it open, or by the worker. Task; may sleep.
 pub(crate) struct File {
     file: *mut c_void,
     is_borrowed: bool,
 }
 
 impl File {
-    /// A file that somebody else has open.
+    /// A file that the caller keeps open.
     ///
     /// # Safety
     ///
@@ -45,7 +44,14 @@ impl File {
         })
     }
 
-    /// Reads bytes at an offset, in bytes: all, or none.
+    /// Whether the file contains `len` bytes from `offset` on, in bytes.
+    pub(crate) fn has(&self, offset: u64, len: u64) -> bool {
+        // SAFETY: `self.file` is an open file as long as `self` lives.
+        let size = unsafe { bindings::sfu_file_size(self.file) };
+        offset.checked_add(len).is_some_and(|end| end <= size)
+    }
+
+    /// Reads all of `bytes` at `offset`, in bytes, or fails.
     pub(crate) fn read_into(&self, offset: u64, bytes: &mut [u8]) -> Result {
         let len = c_uint::try_from(bytes.len())?;
         // SAFETY: `self.file` is an open file as long as `self` lives, and `bytes` are `len` bytes.
@@ -58,23 +64,27 @@ impl File {
 impl Drop for File {
     fn drop(&mut self) {
         if !self.is_borrowed {
-            // SAFETY: It is not borrowed, so `open` has opened it, and nobody else closes it.
+            // SAFETY: The file is not borrowed, so `open` opened it. Nobody else closes it.
             unsafe { bindings::sfu_file_close(self.file) };
         }
     }
 }
 
-/// The key of a file: tells the file, as it is now, from all others.
+/// The key of a file: identifies the file with its present contents.
 #[derive(Clone, Copy)]
 pub(crate) struct FileKey(pub(crate) bindings::sfu_file_key);
 
 impl FileKey {
     /// The key of a file. Task; may sleep. A later write to the file changes the key.
-    pub(crate) fn of(file: &File) -> Self {
+    ///
+    /// # Errors
+    ///
+    /// `EAGAIN`: the file was written to so recently that a later write would not change the key.
+    pub(crate) fn of(file: &File) -> Result<Self> {
         let mut key = Self::vdso();
         // SAFETY: `file.file` is an open file as long as `file` lives, and `key` is a local variable.
-        unsafe { bindings::sfu_file_key_of(file.file, &mut key.0) };
-        key
+        to_result(unsafe { bindings::sfu_file_key_of(file.file, &mut key.0) })?;
+        Ok(key)
     }
 
     /// The key of the vDSO, which is no file.
@@ -82,7 +92,7 @@ impl FileKey {
         Self(Default::default())
     }
 
-    /// Whether anything is known of it. Any context.
+    /// Whether a table, or an answer "no rows", exists for the file. Any context.
     pub(crate) fn is_known(&self) -> bool {
         // SAFETY: `self.0` is a valid `struct sfu_file_key` for the whole call.
         unsafe { bindings::sfu_is_known(&self.0) }
@@ -93,8 +103,8 @@ impl PartialEq for FileKey {
     fn eq(&self, other: &Self) -> bool {
         let parts = |key: &bindings::sfu_file_key| {
             (
-                (key.number, key.device, key.generation),
-                (key.size, key.modified, key.modified_nsec),
+                (key.number, key.identity, key.device, key.generation),
+                (key.size, key.changed, key.changed_nsec),
             )
         };
         parts(&self.0) == parts(&other.0)

@@ -2,7 +2,7 @@
 
 //! Memory of the current task.
 //!
-//! C side: `rust/c/user_memory.c`, and `rust/c/worker.c` for what cannot wait.
+//! C side: `rust/c/user_memory.c`, and `rust/c/worker.c` for work that may sleep.
 
 use super::bindings;
 use crate::sframe::fast_path;
@@ -12,18 +12,19 @@ use core::{
 };
 use kernel::ffi::c_uint;
 
-/// The current task's user memory. While it lives no fault is served. Any context.
+/// The current task's user memory. Page faults are disabled while a `Peek` lives. Any context.
 pub(crate) struct Peek {
-    /// Whether the memory that is there is the task's, for sure.
+    /// Whether the memory is surely the task's: an NMI may have interrupted a change of address spaces.
     is_own: bool,
 }
 
-/// Reads a number of so many bytes from a run-time address.
+/// Reads a number of the macro's size from a run-time address.
 macro_rules! get_user {
     ($address:expr, $function:literal) => {{
         let (error, word): (u64, u64);
-        // SAFETY: That is how `get_user` calls it, with page faults off. It checks the address, changes
-        // these registers alone, and leaves 0 where nothing can be read.
+        // SAFETY: This is the calling convention that `get_user` uses, and page faults are off. The function
+        // checks the address, changes no other registers, and leaves 0 in the word if the address cannot be
+        // read.
         unsafe {
             asm!(
                 concat!("call ", $function),
@@ -37,7 +38,8 @@ macro_rules! get_user {
 }
 
 impl Peek {
-    /// Reads best where it is known that `address` can be read, of the task's stack or code.
+    /// Disables page faults. `address` is a run-time address on the task's stack or in its code; reads are
+    /// fastest if it is known to be readable.
     #[inline(always)]
     pub(crate) fn enter(address: u64) -> Self {
         Self {
@@ -46,19 +48,19 @@ impl Peek {
         }
     }
 
-    /// Its words, if the memory that is there is the task's for sure.
+    /// The words of the memory, if the memory is surely the task's.
     #[inline(always)]
     pub(crate) fn words(&self) -> Option<Words<'_>> {
         self.is_own.then_some(Words(PhantomData))
     }
 
-    /// Whether the memory that is there is the task's, for sure.
+    /// Whether the memory is surely the task's.
     #[inline(always)]
     pub(crate) fn is_own(&self) -> bool {
         self.is_own
     }
 
-    /// Reads bytes at a run-time address, any value of it, if the memory that is there is the task's for sure.
+    /// Reads bytes at a run-time address, of any value, if the memory is surely the task's.
     #[inline(always)]
     pub(crate) fn read<const N: usize>(&self, address: u64) -> Option<[u8; N]> {
         if !self.is_own {
@@ -90,15 +92,16 @@ impl Peek {
         (is_read && done == N).then_some(bytes)
     }
 
-    /// Reads bytes at a run-time address, any value of it, and checks whose memory is there; false if it cannot.
+    /// Reads bytes at a run-time address, of any value, and checks that the memory is the task's. False if the
+    /// read fails.
     pub(crate) fn copy(&self, bytes: &mut [u8], address: u64) -> bool {
         let len = bytes.len() as c_uint;
         // SAFETY: `bytes` has room for them, and the C side checks the user address.
         unsafe { bindings::sfu_read_user(bytes.as_mut_ptr().cast(), address, len) == 0 }
     }
 
-    /// Faults memory in. Only in a task that may sleep, and may sleep for ever; fails where there is no
-    /// memory, or where the module is about to go.
+    /// Faults memory in. Only in a task that may sleep, possibly for ever. Fails if nothing is mapped there, if
+    /// the task is exiting, or if the module is being unloaded.
     pub(crate) fn fault_in(&self, address: u64, len: u32) -> bool {
         // SAFETY: The C function checks the address. The caller may sleep, and `self` is a `Peek`.
         unsafe { bindings::sfu_fault_in(address, len) == 0 }
@@ -107,7 +110,7 @@ impl Peek {
 
 impl Drop for Peek {
     fn drop(&mut self) {
-        // SAFETY: `enter` is the only way to a `Peek`, and has entered.
+        // SAFETY: Only `enter` makes a `Peek`, and it has called `sfu_peek_enter`.
         unsafe { bindings::sfu_peek_leave() };
     }
 }
@@ -122,15 +125,15 @@ impl fast_path::Words for Words<'_> {
     }
 }
 
-/// Asks the worker to fault in the page at a run-time address of this task. Any context. False, and not asked, if
-/// too many pages are waiting.
+/// Asks the worker to fault in the page at a run-time address of this task. Any context. False if too many
+/// pages are queued: then the worker is not asked.
 pub(crate) fn queue_fault_in(address: u64) -> bool {
     // SAFETY: The C function takes any number as an address, and checks it and that the task has a mm.
     unsafe { bindings::sfu_queue_fault_in(address) }
 }
 
-/// Asks the worker to look at the file that this task has mapped at a run-time address. Any context.
-/// False, and not asked, if too many files are waiting.
+/// Asks the worker to look for rows in the file that this task has mapped at a run-time address. Any context.
+/// False if too many files are queued: then the worker is not asked.
 pub(crate) fn queue_file(address: u64) -> bool {
     // SAFETY: The C function takes any number as an address, and checks it and that the task has a mm.
     unsafe { bindings::sfu_queue_file(address) }

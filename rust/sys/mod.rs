@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: GPL-2.0-only
 
-//! The safe face of the C files: what the `kernel` crate does not offer.
+//! The safe interface to the C files, for functions that the `kernel` crate does not offer.
 //!
-//! The lowest modules: they call C and import nothing of the kernel module but the core's types. Everything
-//! here works on the current task.
+//! These are the lowest modules: they call C, and import nothing of the kernel module but the core's types. All
+//! functions work on the current task.
 
 pub(crate) mod bindings;
 mod counters;
+mod deadline;
 mod file;
 mod mapping;
 mod memory;
@@ -26,6 +27,7 @@ use kernel::{
 
 pub(crate) use self::{
     counters::*,
+    deadline::*,
     file::*,
     mapping::*,
     memory::*,
@@ -42,19 +44,26 @@ pub(crate) use bindings::{
     SFRAME_UNWIND_NR_REMOVE as COMMAND_REMOVE,
     SFRAME_UNWIND_NR_STATS as COMMAND_STATS,
     SFRAME_UNWIND_VDSO as FLAG_VDSO,
+    SFU_IN_ENTRY,
     SFU_IN_EXEC,
-    SFU_LEFT_TO_KERNEL, //
+    SFU_LEFT_TO_KERNEL,
+    SFU_LOCKED,
+    SFU_NO_ROWS,
+    SFU_ROWS,
+    SFU_UNFINISHED,
+    SFU_UNSURE,
+    SFU_VISIT, //
 };
 
-/// Errors that the `kernel` crate has names for since 7.3.
+/// Errors for which the `kernel` crate has names since Linux 7.3.
 pub(crate) enum Errno {
-    /// What was given contradicts itself.
+    /// The input contradicts itself.
     Malformed,
-    /// The file is shorter than it says.
+    /// The file is shorter than its headers say.
     NoData,
-    /// What was given is of a kind that is not known.
+    /// The input is of an unknown kind.
     NotSupported,
-    /// The file is another one by now.
+    /// The file has changed, or is another file now.
     Stale,
 }
 
@@ -70,7 +79,7 @@ impl From<Errno> for Error {
     }
 }
 
-/// Where a walk runs, as far as it matters for what it may do.
+/// The context of a walk, which determines whether the walk may sleep.
 #[derive(Clone, Copy, PartialEq, Eq)]
 #[repr(u32)]
 pub(crate) enum Context {
@@ -84,14 +93,14 @@ pub(crate) enum Context {
     Deferred,
 }
 
-/// Hooks that are in. Dropping it takes them out and waits until none is running.
+/// The installed hooks. Dropping this removes the hooks and waits until none is running.
 pub(crate) struct Hooks(());
 
 impl Hooks {
-    /// Puts the chosen hooks in. Task; may sleep. The reason of a failure is in the kernel log.
+    /// Installs the chosen hooks. Task; may sleep. The kernel log has the reason for a failure.
     pub(crate) fn install(immediate: bool, deferred: bool) -> Result<Self> {
-        // SAFETY: `entry.rs` defines the functions that the hook calls, and they stay while the module does:
-        // `drop` waits until none of them runs.
+        // SAFETY: `entry.rs` defines the functions that the hooks call. They exist as long as the module is loaded,
+        // and `drop` waits until none of them runs.
         to_result(unsafe { bindings::sfu_hook_install(immediate, deferred) })?;
         Ok(Self(()))
     }
@@ -99,31 +108,31 @@ impl Hooks {
 
 impl Drop for Hooks {
     fn drop(&mut self) {
-        // SAFETY: `install` is the only way to `Hooks`, so they were installed once.
+        // SAFETY: `Hooks` can be made only by `install`, so the hooks were installed, once.
         unsafe { bindings::sfu_hook_remove() };
     }
 }
 
-// SAFETY: The structure has numbers alone, without padding between them (the sizes are asserted in
-// `c/device.c`), and all values of them are allowed.
+// SAFETY: The structure has only integer fields, without padding between them (`c/device.c` asserts the sizes),
+// and all values are valid.
 unsafe impl FromBytes for AddRequest {}
-// SAFETY: The structure has numbers alone, without padding, and all values of them are allowed.
+// SAFETY: The structure has only integer fields, without padding, and all values are valid.
 unsafe impl FromBytes for TableInfo {}
-// SAFETY: The structure has numbers alone, without padding, so all its bytes are initialised.
+// SAFETY: The structure has only integer fields, without padding, so all its bytes are initialised.
 unsafe impl AsBytes for TableInfo {}
-// SAFETY: The structure has numbers alone, without padding, and all values of them are allowed.
+// SAFETY: The structure has only integer fields, without padding, and all values are valid.
 unsafe impl FromBytes for Counter {}
-// SAFETY: The structure has numbers alone, without padding, so all its bytes are initialised.
+// SAFETY: The structure has only integer fields, without padding, so all its bytes are initialised.
 unsafe impl AsBytes for Counter {}
 
-/// The worker that faults in pages which an interrupt missed, and looks at files that were seen. To
-/// be dropped after [`Hooks`], and before [`Tables`].
+/// The worker, which faults in pages that a walk missed, and examines seen files. It must be dropped after
+/// [`Hooks`] and before [`Tables`].
 pub(crate) struct Worker(());
 
 impl Worker {
-    /// Starts it. Task; may sleep.
+    /// Starts the worker. Task; may sleep.
     pub(crate) fn start() -> Result<Self> {
-        // SAFETY: `init` calls it once, before it installs the hooks, which alone queue.
+        // SAFETY: The module's `init` calls this once, before it installs the hooks. Only hooks queue work.
         to_result(unsafe { bindings::sfu_worker_start() })?;
         Ok(Self(()))
     }
@@ -131,18 +140,19 @@ impl Worker {
 
 impl Drop for Worker {
     fn drop(&mut self) {
-        // SAFETY: `start` is the only way to a `Worker`, and `Hooks`, which alone queue, are dropped before.
+        // SAFETY: A `Worker` can be made only by `start`, so the worker was started. `Hooks`, which alone queue work,
+        // are dropped before: see the order of fields in `main.rs`.
         unsafe { bindings::sfu_worker_stop() };
     }
 }
 
-/// All tables. Dropping it frees them. To be dropped after [`Hooks`] and [`Worker`].
+/// All tables. Dropping this frees them. It must be dropped after [`Hooks`], [`Worker`] and [`Device`].
 pub(crate) struct Tables(());
 
 impl Tables {
-    /// There are none yet. Task; may sleep.
+    /// Starts without tables. Task; may sleep.
     pub(crate) fn start() -> Result<Self> {
-        // SAFETY: `init` calls it once, before the worker and the device, which alone publish.
+        // SAFETY: The module's `init` calls this once, before the worker and the device, which alone publish tables.
         to_result(unsafe { bindings::sfu_tables_start() })?;
         Ok(Self(()))
     }
@@ -150,19 +160,19 @@ impl Tables {
 
 impl Drop for Tables {
     fn drop(&mut self) {
-        // SAFETY: `start` is the only way to `Tables`, and hooks, worker and device, which find and publish,
-        // are dropped before.
+        // SAFETY: `Tables` can be made only by `start`, so they were started. Hooks, worker and device, which alone
+        // find and publish tables, are dropped before: see the order of fields in `main.rs`.
         unsafe { bindings::sfu_tables_stop() };
     }
 }
 
-/// `/dev/sframe_unwind`. To be dropped before all else.
+/// `/dev/sframe_unwind`. It must be dropped before all others.
 pub(crate) struct Device(());
 
 impl Device {
-    /// From now on it can be opened. Task; may sleep.
+    /// Registers the device; from then on it can be opened. Task; may sleep.
     pub(crate) fn start() -> Result<Self> {
-        // SAFETY: `init` calls it once, last.
+        // SAFETY: The module's `init` calls this once, after everything that the device uses has started.
         to_result(unsafe { bindings::sfu_device_start() })?;
         Ok(Self(()))
     }
@@ -170,7 +180,8 @@ impl Device {
 
 impl Drop for Device {
     fn drop(&mut self) {
-        // SAFETY: `start` is the only way to a `Device`. An open file holds the module, so none is open.
+        // SAFETY: A `Device` can be made only by `start`, so the device was registered. No file of the device is
+        // open: an open file holds a reference to the module, which then cannot be unloaded.
         unsafe { bindings::sfu_device_stop() };
     }
 }

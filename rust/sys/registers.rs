@@ -9,11 +9,12 @@ use crate::sframe::unwind;
 use core::marker::PhantomData;
 use kernel::ffi::c_void;
 
-/// All registers of the user task that is walked.
+/// All registers of the walked user task.
 ///
 /// # Invariants
 ///
-/// `all` is null, or points to a `struct pt_regs` that stays for `'a`. [`Registers::new`]'s caller upholds this.
+/// `all` is null, or points to a `struct pt_regs` that stays for `'a`. The caller of [`Registers::new`] upholds
+/// this.
 #[derive(Clone, Copy)]
 pub(crate) struct Registers<'a> {
     /// A `struct pt_regs`, or null if none is known.
@@ -22,7 +23,7 @@ pub(crate) struct Registers<'a> {
 }
 
 impl Registers<'_> {
-    /// The registers of a call.
+    /// The registers of the hooked call.
     ///
     /// # Safety
     ///
@@ -61,14 +62,14 @@ impl unwind::Registers for Registers<'_> {
     }
 }
 
-/// The address of the instruction that the task is at with a user's PC of `pc`: another one if
-/// there is a uprobe on it, and it runs out of line or is about to be. Any context.
+/// The address of the task's current instruction, for a user PC of `pc`. It differs from `pc` if the
+/// instruction has a uprobe and runs out of line, or is about to. Any context.
 pub(crate) fn uprobe_orig_pc(pc: u64) -> u64 {
     // SAFETY: The C function takes any number, and reads the current task's own uprobe state.
     unsafe { bindings::sfu_uprobe_orig_pc(pc) }
 }
 
-/// The return address that a uretprobe took from the stack at `slot`, if one did. Any context.
+/// The original return address at `slot`, if a uretprobe replaced it. Any context.
 pub(crate) fn uretprobe_orig_ra(slot: u64) -> Option<u64> {
     let mut address = 0;
     // SAFETY: `address` is a local variable; the C function reads the current task's own uprobe state.

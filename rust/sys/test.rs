@@ -21,9 +21,15 @@ pub(crate) fn map(len: u64, executable: bool) -> Result<u64> {
     }
 }
 
-/// Takes user memory of the running test away.
+/// The state of the running test's mappings.
+pub(crate) fn mappings_sequence() -> u64 {
+    // SAFETY: Called from a KUnit test, in a task. The test has mapped memory, so the task has a mm.
+    unsafe { bindings::sfu_test_mappings_sequence() }
+}
+
+/// Unmaps user memory of the running test.
 pub(crate) fn unmap(address: u64, len: u64) -> Result {
-    // SAFETY: It only unmaps user memory of the test's own.
+    // SAFETY: The C function only unmaps user memory of the running test.
     to_result(unsafe { bindings::sfu_test_unmap(address, len) })
 }
 

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0-only
 
-//! Tables: made of a section where one may sleep, searched in any context.
+//! Tables: built from a section in a task that may sleep, searched in any context.
 //!
-//! A table holds only what was read and checked when it was made: a search reads no page of the file.
+//! A build reads and checks all data of the table: a search reads no page of the file.
 
 use crate::{
     sframe::{
@@ -31,39 +31,51 @@ use crate::{
             Rules,
             Table,
             TableError,
+            Work,
             MAX_RULES, //
         }, //
     },
     sys::{
+        self,
+        BuildMemory,
+        Deadline,
         Errno,
         File, //
-    }, //
+    },
+    user_memory::Part, //
 };
 use kernel::{
+    alloc::{
+        flags::{
+            GFP_KERNEL_ACCOUNT,
+            __GFP_NOWARN, //
+        },
+        Flags, //
+    },
     page::PAGE_SIZE,
     prelude::*, //
 };
 
-/// The ABI of this machine, whose sections alone are of use.
+/// The ABI of this machine. Sections of other ABIs are refused.
 pub(crate) const NATIVE: Abi = Abi::Amd64;
 
-/// The rows of a file, and where its code is.
-pub(crate) struct Rows {
+/// The rows of a file, and the locations of its code.
+pub(crate) struct FileTable {
     executables: Executables,
     base: u64,
     pages: KVVec<u32>,
-    /// Those of [`Table`], from the beginning of a cache line on.
+    /// The blocks of [`Table`], from the beginning of a cache line on.
     blocks: KVVec<u8>,
     compact: KVVec<CompactRule>,
     others: KVVec<Rule>,
-    /// How many rows it has, but for those that begin with a page.
+    /// The number of rows, without those that begin with a page of code.
     pub(crate) count: usize,
 }
 
-impl Rows {
+impl FileTable {
     /// The rule for the code at an offset in the file, in bytes; `None` if there is no row.
     pub(crate) fn find(&self, offset: u64) -> Option<Rule> {
-        self.table().find(self.executables.link_address(offset)?)
+        self.table().find(offset)
     }
 
     fn table(&self) -> Table<'_> {
@@ -76,15 +88,15 @@ impl Rows {
         }
     }
 
-    /// All code that it has rows for, of the segment that has an offset in the file: where in the file it
-    /// begins, and its size, both in bytes. `None` if some is of another segment.
+    /// The range of code that the table has rows for: its start as an offset in the file, and its size, both in
+    /// bytes. `offset` is an offset in the file that selects a segment. `None` if part of the range is in
+    /// another segment.
     pub(crate) fn code(&self, offset: u64) -> Option<(u64, u64)> {
         let (start, size) = self.executables.segment(offset)?;
-        let link = self.executables.link_address(start)?;
-        let distance = self.base.wrapping_sub(link);
+        let distance = self.base.wrapping_sub(start);
         let span = self.table().span();
-        // As far as pages of memory go, all that is mapped is of the segment.
-        let first = link % PAGE_SIZE as u64;
+        // A segment is mapped in whole pages of memory, so the rest of its first and last page belongs to it.
+        let first = start % PAGE_SIZE as u64;
         let before = distance.wrapping_add(first);
         let all = first
             .wrapping_add(size)
@@ -93,19 +105,20 @@ impl Rows {
         is_within.then(|| (start.wrapping_add(distance), span))
     }
 
-    /// Makes a table of a section at a link-time address, and of the rows beside it, for an image.
-    /// Task; sleeps.
+    /// Builds a table for an image from a section at a link-time address, and from extra rows. Task; sleeps.
     ///
     /// # Errors
     ///
-    /// `ENOEXEC`: `image` is no program or library for this machine. `EBADMSG`: the section, or a row
-    /// beside it, is malformed. `EOPNOTSUPP`: it is of a kind that is not known. `EFBIG`: there is more than a
-    /// table can hold. `ENOMEM`. `EIO`: `image` cannot be read.
-    pub(crate) fn new<S: Source>(
+    /// `ENOEXEC`: `image` is no program or library for this machine. `EBADMSG`: the section, or an extra row,
+    /// is malformed. `EOPNOTSUPP`: the kind of section is not supported. `EFBIG`: the rows exceed the size of a
+    /// table, or the build takes too many steps or too much time. `EINTR`: the task was killed, or the module
+    /// is being unloaded. `ENOMEM`. `ENOSPC`: `memory` is used up. `EIO`: `image` cannot be read.
+    pub(crate) fn new(
         section: &KVVec<u8>,
         address: u64,
         extra_rows: &[u8],
-        image: &S,
+        image: &Image<'_>,
+        memory: &BuildMemory,
     ) -> Result<KBox<Self>> {
         let bytes = &section[..];
         let executables = elf::executables(image).map_err(elf_errno)?;
@@ -118,20 +131,42 @@ impl Rows {
             .settle_starts(bytes, |at| code.executables.holds(at, at))
             .map_err(section_errno)?;
         let most = table::count(bytes, &first, extra_rows).map_err(section_errno)?;
-        let mut places = KVVec::from_elem(Place::default(), most, GFP_KERNEL)?;
-        let is_code = |start, last| code.executables.holds(start, last);
+        let mut places = zeros::<Place>(most, memory)?;
+        // A search of the table takes an offset in the file.
+        let place = |start, last| {
+            let executables = &code.executables;
+            let offset = executables.offset(start);
+            offset.filter(|_| executables.holds(start, last))
+        };
+        let deadline = Deadline::of_build();
+        let len = bytes.len().saturating_add(extra_rows.len());
+        let mut work = Work::new(len, || {
+            deadline.check().map_err(|error| {
+                if error == EINTR {
+                    TableError::Ended
+                } else {
+                    TableError::TooLong
+                }
+            })
+        });
         let functions =
-            Functions::collect(bytes, &first, extra_rows, &mut places, is_code).map_err(errno)?;
-        // A rule takes some bytes of a row.
+            Functions::collect(bytes, &first, extra_rows, &mut places, place, &mut work)
+                .map_err(errno)?;
+        // Each rule comes from at least two bytes of a section, or from an extra row.
         let most = (bytes.len() / 2).saturating_add(extra_rows.len() / table::EXTRA_ROW_SIZE);
         let room = MAX_RULES.min(most).saturating_add(1);
-        let mut compact = repeated(CompactRule::NONE, room)?;
-        let mut others = repeated(Rule::OUTERMOST, room)?;
-        let mut numbers = KVVec::from_elem(0u16, room.saturating_mul(2), GFP_KERNEL)?;
-        let mut rules = Rules::new(&mut compact, &mut others, &mut numbers);
+        let mut compact = repeated(CompactRule::NONE, room, memory)?;
+        let mut others = repeated(Rule::OUTERMOST, room, memory)?;
+        let mut numbers = zeros::<u16>(room.saturating_mul(2), memory)?;
+        let key = sys::random_key();
+        let mut rules = Rules::new(&mut compact, &mut others, &mut numbers, key);
         let plan = table::plan(&functions).map_err(errno)?;
-        let mut pages = KVVec::from_elem(0u32, plan.pages, GFP_KERNEL)?;
-        let mut blocks = KVVec::new();
+        let mut pages = zeros::<u32>(plan.pages, memory)?;
+        let mut blocks = Blocks {
+            bytes: KVVec::new(),
+            used: 0,
+            memory,
+        };
         let count = table::fill(
             bytes,
             &code,
@@ -139,13 +174,14 @@ impl Rows {
             &mut rules,
             &plan,
             &mut pages,
-            |at, block| put(&mut blocks, at, block).map_err(|_| TableError::Memory),
+            &mut work,
+            |at, block| blocks.put(at, block).map_err(|_| TableError::Memory),
         )
         .map_err(errno)?;
-        let blocks = copied(&blocks, blocks.len())?;
+        let blocks = resized(&blocks.bytes, blocks.used, memory)?;
         let (compact, others) = (rules.compact(), rules.others());
-        let compact = copied(compact, compact.len())?;
-        let others = copied(others, others.len())?;
+        let compact = copied(compact, memory)?;
+        let others = copied(others, memory)?;
         let made = Self {
             executables: code.executables,
             base: plan.base,
@@ -161,7 +197,7 @@ impl Rows {
         Ok(KBox::new(made, GFP_KERNEL)?)
     }
 
-    /// How much memory it takes, in bytes.
+    /// The memory of the rows, in bytes.
     pub(crate) fn bytes(&self) -> usize {
         size_of_val(self)
             .wrapping_add(size_of_val(&*self.pages))
@@ -171,43 +207,78 @@ impl Rows {
     }
 }
 
-/// So many of the same. The `kernel` crate's own way to that is not free of panics for a `Rule`.
-fn repeated<T: Copy>(one: T, count: usize) -> Result<KVVec<T>> {
-    let mut all = KVVec::with_capacity(count, GFP_KERNEL)?;
+/// Flags for the allocations of builds. A failed allocation is expected, and not logged: the user chooses the
+/// size.
+fn gfp() -> Flags {
+    GFP_KERNEL_ACCOUNT | __GFP_NOWARN
+}
+
+/// `count` zeros, or default values of `T`.
+pub(crate) fn zeros<T: Copy + Default>(count: usize, memory: &BuildMemory) -> Result<KVVec<T>> {
+    memory.take::<T>(count)?;
+    Ok(KVVec::from_elem(T::default(), count, gfp())?)
+}
+
+/// `count` copies of `one`. The function for this in the `kernel` crate can panic for a `Rule`.
+fn repeated<T: Copy>(one: T, count: usize, memory: &BuildMemory) -> Result<KVVec<T>> {
+    memory.take::<T>(count)?;
+    let mut all = KVVec::with_capacity(count, gfp())?;
     for _ in 0..count {
         push(&mut all, one)?;
     }
     Ok(all)
 }
 
-/// The same, with room for so many in all.
-fn copied<T: Copy>(from: &[T], room: usize) -> Result<KVVec<T>> {
-    let mut all = KVVec::with_capacity(room, GFP_KERNEL)?;
+/// A copy of `from`.
+fn copied<T: Copy>(from: &[T], memory: &BuildMemory) -> Result<KVVec<T>> {
+    memory.take::<T>(from.len())?;
+    let mut all = KVVec::with_capacity(from.len(), gfp())?;
     for one in from {
         push(&mut all, *one)?;
     }
     Ok(all)
 }
 
-/// Writes a part that begins at `at`, and makes room for that. Nor is the `kernel` crate's way to that free
-/// of panics.
-fn put(all: &mut KVVec<u8>, at: usize, part: &[u8]) -> Result {
-    let end = at.saturating_add(part.len());
-    if all.capacity() < end {
-        let room = all.capacity().saturating_mul(2).max(end).max(PAGE_SIZE);
-        *all = copied(all, room)?;
-    }
-    while all.len() < end {
-        push(all, 0)?;
-    }
-    let room = all.get_mut(at..).unwrap_or_default();
-    for (to, from) in room.iter_mut().zip(part) {
-        *to = *from;
-    }
-    Ok(())
+/// The blocks of a table that is being built.
+struct Blocks<'a> {
+    /// The blocks, followed by zeros.
+    bytes: KVVec<u8>,
+    /// The end of the last block, in bytes.
+    used: usize,
+    memory: &'a BuildMemory,
 }
 
-/// Appends where there is room.
+impl Blocks<'_> {
+    /// Writes a block at `at`, in bytes.
+    fn put(&mut self, at: usize, block: &[u8]) -> Result {
+        let end = at.saturating_add(block.len());
+        if self.bytes.len() < end {
+            let len = self.bytes.len().saturating_mul(2).max(end).max(PAGE_SIZE);
+            let longer = resized(&self.bytes, len, self.memory)?;
+            self.memory.give::<u8>(self.bytes.len());
+            self.bytes = longer;
+        }
+        copy(self.bytes.get_mut(at..).unwrap_or_default(), block);
+        self.used = self.used.max(end);
+        Ok(())
+    }
+}
+
+/// A copy of `from` with `len` bytes: cut there, or filled up with zeros.
+fn resized(from: &[u8], len: usize, memory: &BuildMemory) -> Result<KVVec<u8>> {
+    let mut all = zeros::<u8>(len, memory)?;
+    copy(&mut all, from);
+    Ok(all)
+}
+
+/// Copies bytes up to the end of the shorter slice.
+fn copy(to: &mut [u8], from: &[u8]) {
+    for (to, from) in to.iter_mut().zip(from) {
+        *to = *from;
+    }
+}
+
+/// Appends `one`; the caller has reserved the capacity.
 fn push<T>(all: &mut KVVec<T>, one: T) -> Result {
     all.push_within_capacity(one).map_err(|_| ENOMEM)
 }
@@ -231,6 +302,7 @@ fn errno(error: TableError) -> Error {
         | TableError::Span
         | TableError::Rules
         | TableError::TooLong => EFBIG,
+        TableError::Ended => EINTR,
         TableError::Memory => ENOMEM,
         TableError::Section(SectionError::Unsupported { .. }) => Errno::NotSupported.into(),
         TableError::Section(_) | TableError::Room | TableError::ExtraRow => Errno::Malformed.into(),
@@ -238,15 +310,32 @@ fn errno(error: TableError) -> Error {
 }
 
 /// The code of an image, at link-time addresses.
-struct Code<'a, S> {
-    image: &'a S,
+struct Code<'a> {
+    image: &'a Image<'a>,
     executables: Executables,
 }
 
-impl<S: Source> Source for Code<'_, S> {
+impl Source for Code<'_> {
     fn read<const N: usize>(&self, offset: u64) -> Result<[u8; N], Fault> {
         self.image
             .read(self.executables.offset(offset).ok_or(Fault)?)
+    }
+}
+
+/// An image as bytes from its start. An enum, so that a table build is compiled once only. Task; sleeps.
+pub(crate) enum Image<'a> {
+    /// A file.
+    File(&'a File),
+    /// The vDSO, as the current task has it mapped.
+    Vdso(Part<'a>),
+}
+
+impl Source for Image<'_> {
+    fn read<const N: usize>(&self, offset: u64) -> Result<[u8; N], Fault> {
+        match self {
+            Image::File(file) => file.read(offset),
+            Image::Vdso(part) => part.read(offset),
+        }
     }
 }
 
@@ -259,7 +348,7 @@ impl Source for File {
     }
 }
 
-impl fast_path::Rows for Rows {
+impl fast_path::RowSource for FileTable {
     type Block<'a> = Block<'a>;
 
     #[inline(always)]
@@ -269,21 +358,21 @@ impl fast_path::Rows for Rows {
     }
 }
 
-/// Rows of a page of code, which begin at `at`: one of the pages'.
+/// A block of a table. `at` comes from the page index.
 pub(crate) struct Block<'a> {
-    rows: &'a Rows,
+    rows: &'a FileTable,
     at: u32,
 }
 
 impl fast_path::Block for Block<'_> {
-    /// As [`Table::compact_rule`], but without looking again at what `Rows::new` has looked at: that is a sixth of
-    /// all that a frame takes.
+    /// Like [`Table::compact_rule`], but without checks that `FileTable::new` has already made. They would cost a
+    /// sixth of the instructions of a frame.
     #[inline(always)]
     fn compact_rule(&self, distance: u64) -> CompactRule {
         let low = distance as u8;
-        // SAFETY: The table is sound, or `Rows::new` would have failed, and nothing changes it. So at `at`,
-        // and at each third byte behind it up to one that is not less than any other, there is a byte
-        // with a number of a rule in front of it.
+        // SAFETY: `FileTable::new` has checked that the table is sound, and nothing changes it since. So `at` is the
+        // position of a byte in `blocks`, as is each third position behind it, up to the first byte with the
+        // highest value. A number of a compact rule lies in front of each of these bytes.
         unsafe {
             let mut last = self.rows.blocks.as_ptr().add(self.at as usize);
             while *last < low {

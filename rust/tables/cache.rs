@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0-only
 
-//! What is published: found in any context, under RCU; and the code cache of each CPU.
+//! Published tables, which readers find in any context under RCU, and the code cache of each CPU.
 //!
 //! C side: `rust/c/tables.c` for the list, `rust/c/mappings.c` for the code cache.
 
-use super::build::Rows;
+use super::build::FileTable;
 use crate::{
     sframe::{
         fast_path,
@@ -28,86 +28,94 @@ use kernel::{
     }, //
 };
 
-/// What is known of a file: the values of [`TableState::origin`].
+/// The origin of a file's entry: the values of [`TableState::origin`].
 #[derive(Clone, Copy, PartialEq, Eq)]
 #[repr(u32)]
 pub(crate) enum Origin {
-    /// Its rows were added.
+    /// A program added its rows.
     Added = bindings::sframe_unwind_origin::SFRAME_UNWIND_ADDED,
-    /// It has rows of its own.
+    /// The rows come from the file's own section.
     Section = bindings::sframe_unwind_origin::SFRAME_UNWIND_SECTION,
-    /// It has none that are known of.
+    /// No rows of the file are known.
     NoRows = bindings::sframe_unwind_origin::SFRAME_UNWIND_NO_ROWS,
-    /// It could not be read.
+    /// The file could not be read.
     Unreadable = bindings::sframe_unwind_origin::SFRAME_UNWIND_UNREADABLE,
 }
 
-/// Has readers find what is known of a file. What they found before is freed. Task; sleeps.
+/// Publishes an entry for a file: its state and its rows, if any. The entry before it is freed after its last
+/// reader. Task; sleeps.
 ///
 /// # Errors
 ///
-/// `ENOSPC`: there is no room. `EEXIST`: there are rows of another user's. `ENOMEM`.
-pub(crate) fn publish(key: &FileKey, state: &TableState, rows: Option<KBox<Rows>>) -> Result {
+/// `ENOSPC`: there is no room. `EEXIST`: the file keeps its added rows, because another user
+/// owns them or `state` does not come from a program. `ENOMEM`.
+pub(crate) fn publish(key: &FileKey, state: &TableState, rows: Option<KBox<FileTable>>) -> Result {
     let rows = rows.map_or(core::ptr::null_mut(), KBox::into_raw);
-    // SAFETY: The rows are given away, to be given back by `sframe_unwind_free_rows` in `entry.rs`.
+    // SAFETY: `rows` come from `into_raw` and now belong to C. C returns them once, to
+    // `sframe_unwind_free_rows` in `entry.rs`.
     let result = to_result(unsafe { bindings::sfu_table_publish(&key.0, state, rows.cast()) });
     if result.is_err() && !rows.is_null() {
-        // SAFETY: They were not taken, and come from `into_raw`.
+        // SAFETY: C did not take `rows`, because the call failed, and `rows` come from `into_raw`.
         drop(unsafe { KBox::from_raw(rows) });
     }
     result
 }
 
-/// Has readers find nothing of a file any more. Task; sleeps.
+/// Removes the rows of a file from the published tables. Task; sleeps.
 ///
 /// # Errors
 ///
-/// `ENOENT`: it has no rows. `EACCES`: they are another user's.
+/// `ENOENT`: the file has no rows. `EACCES`: the rows are another user's.
 pub(crate) fn withdraw(key: &FileKey, user: u32) -> Result {
     // SAFETY: `key.0` is a valid `struct sfu_file_key` for the whole call.
     to_result(unsafe { bindings::sfu_table_remove(&key.0, user) })
 }
 
-/// What is known of the file with the next number after `number`. Task; sleeps.
+/// Describes the entry with the lowest number above `number`. Task; sleeps.
 ///
 /// # Errors
 ///
-/// `ENOENT`: there is none.
+/// `ENOENT`: no entry has a higher number.
 pub(crate) fn next_table(number: u64, table: &mut TableInfo) -> Result {
     // SAFETY: `table` is a valid structure for the whole call.
     to_result(unsafe { bindings::sfu_table_next(number, table) })
 }
 
-/// The rows of this number, if they are there. Any context.
-pub(crate) fn table_rows<'a>(number: u64, _reader: &'a Guard) -> Option<&'a Rows> {
-    // SAFETY: `publish` publishes `Rows` alone, and they stay as long as there is an RCU reader, which the
-    // guard shows.
-    unsafe { bindings::sfu_table_rows(number).cast::<Rows>().as_ref() }
+/// The rows of the table with this number, if the table is still published. Any context.
+pub(crate) fn table_rows<'a>(number: u64, _reader: &'a Guard) -> Option<&'a FileTable> {
+    // SAFETY: Only `publish` publishes rows, and they are `FileTable`. C frees them after all RCU readers of that
+    // time have ended; the guard is such a reader.
+    unsafe {
+        bindings::sfu_table_rows(number)
+            .cast::<FileTable>()
+            .as_ref()
+    }
 }
 
-/// The code cache of this CPU: the ranges of the current task's code that its walks used last. As long as it
-/// lives nothing may sleep.
+/// The code cache of this CPU: the ranges of the current task's code that its walks used last. The holder must
+/// not sleep.
 pub(crate) struct CodeCache(NonNull<bindings::sfu_code_cache>);
 
 impl CodeCache {
-    /// `None` if the mappings are changing, or a walk was interrupted that has it. Any context.
+    /// Takes the cache. `None` if the mappings are changing, or if this code interrupted a walk that has taken
+    /// the cache. Any context.
     pub(crate) fn enter() -> Option<Self> {
-        // SAFETY: Walks run for tasks that have a mm: the hook's handler has looked.
+        // SAFETY: Walks run only for tasks with a mm; the hook's handler has checked this.
         NonNull::new(unsafe { bindings::sfu_code_cache_enter() }).map(Self)
     }
 
     fn all(&mut self) -> &mut bindings::sfu_code_cache {
-        // SAFETY: The cache is of this CPU, `enter` gave it to `self` alone until `drop`, and preemption is off.
+        // SAFETY: `enter` gave this CPU's cache to `self` alone, until `drop`. Preemption is off until then.
         unsafe { self.0.as_mut() }
     }
 
-    /// The ranges.
+    /// The ranges of code in the cache.
     pub(crate) fn ranges(&mut self) -> Ranges<'_> {
         Ranges(self.all())
     }
 
-    /// Takes in the code of a table, of `size` bytes, that `mapping` has from the run-time address `start`
-    /// on, if that is still so.
+    /// Inserts a range: the code of the table of `mapping`, `size` bytes from the run-time address `start` on.
+    /// Does nothing if the mappings have changed since `mapping` was read.
     pub(crate) fn put(&mut self, start: u64, size: u64, mapping: &Mapping) {
         let all = self.all();
         if all.sequence as u32 != mapping.sequence {
@@ -117,17 +125,18 @@ impl CodeCache {
             end: start.wrapping_add(size),
             start,
             rows: core::ptr::null(),
-            // No walk has it.
+            // No walk has checked the range yet.
             walk: 0,
             inode: mapping.inode,
             table: core::ptr::null_mut(),
         };
-        // SAFETY: `self` is a `CodeCache`, so the call lies between enter and leave.
+        // SAFETY: `self` is a `CodeCache`, so the call lies between `sfu_code_cache_enter` and
+        // `sfu_code_cache_leave`.
         if !unsafe { bindings::sfu_code_range_find_table(&mut new, mapping.table) } {
             return;
         }
-        // Ranges are sorted by address: the new one goes in front of the first range above it. If all are used,
-        // the topmost range is dropped.
+        // Ranges are sorted by address: the new range goes in front of the first range above it. If all are
+        // used, the topmost range is dropped.
         for range in &mut all.ranges {
             if range.start == start {
                 return;
@@ -141,20 +150,20 @@ impl CodeCache {
 
 impl Drop for CodeCache {
     fn drop(&mut self) {
-        // SAFETY: The pointer comes from `enter`, and is left once.
+        // SAFETY: The pointer comes from `enter`, and `drop` runs once.
         unsafe { bindings::sfu_code_cache_leave(self.0.as_ptr()) };
     }
 }
 
-/// The ranges of a [`CodeCache`].
+/// The ranges of code of a [`CodeCache`].
 pub(crate) struct Ranges<'a>(&'a mut bindings::sfu_code_cache);
 
 impl<'a> fast_path::Codes<'a> for Ranges<'a> {
-    type Rows = Rows;
+    type Rows = FileTable;
 
-    // Not inlined: inlined, a walk would keep the address of each range in a register or on the stack.
+    // Not inlined: an inlined copy would keep the address of each range in a register or on the stack.
     #[inline(never)]
-    fn at(&mut self, address: u64) -> Option<fast_path::Code<'a, Rows>> {
+    fn at(&mut self, address: u64) -> Option<fast_path::Code<'a, FileTable>> {
         let walk = self.0.walk;
         let mut ranges = self.0.ranges.iter_mut();
         let range = ranges.find(|range| address < range.end)?;
@@ -162,48 +171,50 @@ impl<'a> fast_path::Codes<'a> for Ranges<'a> {
             // SAFETY: `self` borrows a `CodeCache` for `'a`, and the range is one of its ranges.
             return unsafe { look_at(range, walk) };
         }
-        // SAFETY: The range was looked at in this walk, and `self` borrows a `CodeCache` for `'a`.
+        // SAFETY: This walk has checked the range, and `self` borrows a `CodeCache` for `'a`.
         Some(unsafe { code_of(range) })
     }
 }
 
-/// Looks whether there is anything, and whether the file has been written to: once in a walk.
+/// Checks a range once in each walk: whether it is used, and whether its file has been written to. `None` if
+/// the range is of no use.
 ///
 /// # Safety
 ///
-/// There is a `CodeCache` for `'a`, and `range` is one of its ranges.
+/// A `CodeCache` exists for `'a`, and `range` is one of its ranges.
 #[cold]
 #[inline(never)]
 unsafe fn look_at<'a>(
     range: &mut bindings::sfu_code_range,
     walk: u64,
-) -> Option<fast_path::Code<'a, Rows>> {
-    // SAFETY: A range that does not begin at the end of all addresses has a table: `put` has found it.
+) -> Option<fast_path::Code<'a, FileTable>> {
+    // SAFETY: Only an unused range starts at `u64::MAX`. All others have a table: `put` has found it.
     if range.start == u64::MAX || !unsafe { bindings::sfu_code_range_is_current(range) } {
         return None;
     }
     range.walk = walk;
-    // SAFETY: The range was looked at in this walk, and by the contract there is a `CodeCache` for `'a`.
+    // SAFETY: This walk has checked the range, and by this function's contract a `CodeCache` exists for `'a`.
     Some(unsafe { code_of(range) })
 }
 
-/// A range as the fast path takes it. An address in front of the range is, as a distance, far behind its end.
+/// A range in the form of the fast path. The distance of an address below the range wraps, so it is far beyond
+/// the range's end.
 ///
 /// # Safety
 ///
-/// The range was looked at in this walk, and there is a `CodeCache` for `'a`.
+/// This walk has checked the range, and a `CodeCache` exists for `'a`.
 #[inline(always)]
-unsafe fn code_of<'a>(range: &bindings::sfu_code_range) -> fast_path::Code<'a, Rows> {
+unsafe fn code_of<'a>(range: &bindings::sfu_code_range) -> fast_path::Code<'a, FileTable> {
     fast_path::Code {
         to_rows: range.start.wrapping_neg(),
-        // SAFETY: `publish` publishes `Rows` alone, and they stay as long as there is an RCU reader, which a
-        // `CodeCache` is.
-        rows: unsafe { &*range.rows.cast::<Rows>() },
+        // SAFETY: Only `publish` publishes rows, and they are `FileTable`. C frees them after all RCU readers of
+        // that time have ended; the holder of a `CodeCache` is such a reader, because preemption is off.
+        rows: unsafe { &*range.rows.cast::<FileTable>() },
     }
 }
 
-/// Has walks of this CPU find the code at a run-time address in a mapping of the current task that has
-/// a table. Any context.
+/// Inserts the code at a run-time address into this CPU's code cache. `mapping` is a mapping of the current
+/// task that has a table. Any context.
 #[inline(never)]
 pub(crate) fn keep_range(address: u64, mapping: &Mapping) {
     let guard = rcu::read_lock();
@@ -224,7 +235,7 @@ pub(crate) fn keep_range(address: u64, mapping: &Mapping) {
     }
 }
 
-/// What the table of this number says of the code at an offset in its file, in bytes. Any context.
+/// The rule of the table with this number for the code at an offset in its file, in bytes. Any context.
 #[inline(never)]
 pub(crate) fn rule_at(number: u64, offset: u64) -> TableAnswer<()> {
     let guard = rcu::read_lock();

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only
 
-//! Tables by file: what is added, removed, and found in files' own sections.
+//! The tables of files: added and removed through the device, or built from a file's own section.
 
 mod build;
 mod cache;
@@ -13,6 +13,7 @@ use crate::{
     stats,
     sys::{
         self,
+        BuildMemory,
         Errno,
         File,
         FileKey,
@@ -27,7 +28,8 @@ use kernel::prelude::*;
 
 pub(crate) use self::{
     build::{
-        Rows,
+        FileTable,
+        Image,
         NATIVE, //
     },
     cache::{
@@ -39,89 +41,101 @@ pub(crate) use self::{
     }, //
 };
 
-/// The longest section that is taken, in bytes.
+/// The longest accepted section, in bytes.
 pub(crate) const MAX_SECTION: usize = 64 << 20;
-/// How much of the vDSO is looked at, in bytes.
+/// The number of bytes of the vDSO that a table build reads.
 const MAX_VDSO: u64 = 64 << 10;
 
-/// What rows are added for.
+/// The target of added rows.
 pub(crate) enum Target {
-    /// This file.
+    /// One file.
     File(File),
     /// The vDSO of all tasks.
     Vdso,
 }
 
 impl Target {
-    fn key(&self) -> FileKey {
+    fn key(&self) -> Result<FileKey> {
         match self {
             Target::File(file) => FileKey::of(file),
-            Target::Vdso => FileKey::vdso(),
+            Target::Vdso => Ok(FileKey::vdso()),
         }
     }
 }
 
-/// Adds the rows of a section, as if it lay at link-time address 0, and extra rows, in place of the rows that were
-/// added before. An empty section adds no rows, and the file is not requested again. `owner` may replace the
-/// rows; `user` is charged for them. Task; sleeps.
+/// Adds the rows of a section, at link-time address 0, and extra rows. They replace the rows that were added
+/// before. An empty section adds no rows, and the file is not requested again. `owner` may replace the rows;
+/// `user` is charged for them. `memory` belongs to this build. Task; sleeps.
 ///
 /// # Errors
 ///
-/// See [`Rows::new`] and [`cache::publish`]; `ESTALE` if the file was written to meanwhile.
+/// See [`FileTable::new`], [`cache::publish`] and [`FileKey::of`]. `ESTALE`: the file was written to meanwhile.
 pub(crate) fn add(
     section: &KVVec<u8>,
     extra_rows: &KVVec<u8>,
     target: &Target,
     owner: u32,
     user: u32,
+    memory: BuildMemory,
 ) -> Result {
-    let key = target.key();
+    let key = target.key()?;
     let rows = match target {
         _ if section.is_empty() => None,
-        Target::File(file) => Some(Rows::new(section, 0, extra_rows, file)?),
+        Target::File(file) => {
+            let image = Image::File(file);
+            Some(FileTable::new(section, 0, extra_rows, &image, &memory)?)
+        }
         Target::Vdso => {
-            let memory = UserMemory::sleeping(0);
-            let image = Part {
-                memory: &memory,
+            let vdso = UserMemory::sleeping(0);
+            let image = Image::Vdso(Part {
+                memory: &vdso,
                 address: sys::vdso().ok_or(ENOENT)?,
                 len: MAX_VDSO,
-            };
-            Some(Rows::new(section, 0, extra_rows, &image)?)
+            });
+            Some(FileTable::new(section, 0, extra_rows, &image, &memory)?)
         }
     };
-    if target.key() != key {
+    // From now on the memory counts as memory of a table, not of a build.
+    drop(memory);
+    if target.key()? != key {
         return Err(Errno::Stale.into());
     }
-    let state = TableState {
+    let mut state = TableState {
         origin: Origin::Added as u32,
         user,
         owner,
         ..TableState::default()
     };
+    if let Target::File(file) = target {
+        state.set_build_id(file);
+    }
     publish(&key, state, rows)
 }
 
-/// Takes the rows of a file away. Task; sleeps.
+/// Removes the rows of a file. Task; sleeps.
 ///
 /// # Errors
 ///
-/// See [`cache::withdraw`].
+/// See [`cache::withdraw`] and [`FileKey::of`].
 pub(crate) fn remove(target: &Target, user: u32) -> Result {
-    cache::withdraw(&target.key(), user)
+    cache::withdraw(&target.key()?, user)
 }
 
-/// Makes a table of a file's own section, if it has one. What is found is remembered either way,
-/// but for a while if the file cannot be read. Task; sleeps.
+/// Builds a table from a file's own section, if it has one, and publishes the result, also that there are no
+/// rows. The result expires if the file could not be read. Task; sleeps.
 pub(crate) fn index_file(file: &File, seen: &TableState, may_read: bool) {
-    let key = FileKey::of(file);
+    // If the file is being written to, a later sample sees it again.
+    let Ok(key) = FileKey::of(file) else {
+        return;
+    };
     if key.is_known() {
         return;
     }
     let mut state = *seen;
     let rows = match own_rows(file, may_read, &mut state) {
         Ok(rows) => rows,
-        // Not now.
-        Err(error) if error == EIO || error == ENOMEM => {
+        // These errors are temporary.
+        Err(error) if [EIO, ENOMEM, ENOSPC, EBUSY, EINTR].contains(&error) => {
             state.origin = Origin::Unreadable as u32;
             None
         }
@@ -136,16 +150,21 @@ pub(crate) fn index_file(file: &File, seen: &TableState, may_read: bool) {
     } else if state.origin == 0 {
         state.origin = Origin::NoRows as u32;
     }
-    // Written to meanwhile, it is seen again as another one.
-    if FileKey::of(file) == key && publish(&key, state, rows).is_err() {
-        // There is no room. To make the table with each sample, for nothing, would be worse.
+    // If the file was written to meanwhile, a later sample sees it again, with another key.
+    if FileKey::of(file) == Ok(key) && publish(&key, state, rows).is_err() {
+        // The table has no room. Without an entry, each sample would build the table again, for nothing.
         state.origin = Origin::Unreadable as u32;
         let _ = publish(&key, state, None);
     }
 }
 
-/// The table of a file's own section; `None` if there is none, or none that may be read here.
-fn own_rows(file: &File, may_read: bool, state: &mut TableState) -> Result<Option<KBox<Rows>>> {
+/// The table of a file's own section; `None` if the file has no section, or if `may_read` forbids to read the
+/// file.
+fn own_rows(
+    file: &File,
+    may_read: bool,
+    state: &mut TableState,
+) -> Result<Option<KBox<FileTable>>> {
     if !may_read {
         return Ok(None);
     }
@@ -154,10 +173,7 @@ fn own_rows(file: &File, may_read: bool, state: &mut TableState) -> Result<Optio
         Err(ElfError::Fault { .. }) => return Err(EIO),
         Err(_) => return Ok(None),
     };
-    if let Ok((id, len)) = elf::build_id(file) {
-        state.build_id = id;
-        state.build_id_len = len as u32;
-    }
+    state.set_build_id(file);
     let Some(place) = place else {
         return Ok(None);
     };
@@ -165,20 +181,35 @@ fn own_rows(file: &File, may_read: bool, state: &mut TableState) -> Result<Optio
     if len > MAX_SECTION {
         return Err(EFBIG);
     }
-    let mut section = KVVec::from_elem(0u8, len, GFP_KERNEL)?;
+    // The program headers may name more bytes than the file has.
+    if !file.has(place.offset, place.filesz) {
+        return Err(Errno::Malformed.into());
+    }
+    let memory = BuildMemory::of_build(state.user, false)?;
+    let mut section = build::zeros::<u8>(len, &memory)?;
     file.read_into(place.offset, &mut section)
         .map_err(|error| {
-            // The file may be shorter than it says.
+            // The file may be shorter than its headers say.
             if error == Errno::NoData.into() {
                 Errno::Malformed.into()
             } else {
                 EIO
             }
         })?;
-    Rows::new(&section, place.vaddr, &[], file).map(Some)
+    FileTable::new(&section, place.vaddr, &[], &Image::File(file), &memory).map(Some)
 }
 
-fn publish(key: &FileKey, mut state: TableState, rows: Option<KBox<Rows>>) -> Result {
+impl TableState {
+    /// Stores the build ID of a file, if it has one.
+    fn set_build_id(&mut self, file: &File) {
+        if let Ok((id, len)) = elf::build_id(file) {
+            self.build_id = id;
+            self.build_id_len = len as u32;
+        }
+    }
+}
+
+fn publish(key: &FileKey, mut state: TableState, rows: Option<KBox<FileTable>>) -> Result {
     if let Some(rows) = &rows {
         state.bytes = rows.bytes() as u64;
         state.rows = rows.count as u64;

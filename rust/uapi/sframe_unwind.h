@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: GPL-2.0-only WITH Linux-syscall-note */
 /*
- * /dev/sframe_unwind: rows for files that have none of their own, or none that the kernel can read
- * by itself. To open it takes CAP_PERFMON in the initial user namespace. See
+ * /dev/sframe_unwind: rows for files that have no rows of their own, or no rows that the kernel can
+ * read by itself. Opening the device requires CAP_PERFMON in the initial user namespace. See
  * Documentation/device.rst.
  *
- * Each structure that is given begins with its size in bytes. One that is longer than the kernel
- * knows is taken if all that it does not know is zero (else E2BIG).
+ * Each structure that a program passes begins with the structure's size in bytes. If the structure is
+ * longer than the kernel's version, all bytes behind the known fields must be zero (else E2BIG).
  */
 #ifndef _UAPI_SFRAME_UNWIND_H
 #define _UAPI_SFRAME_UNWIND_H
@@ -23,65 +23,79 @@ typedef int8_t __s8;
 #include <linux/types.h>
 #endif
 
-/* Not a file's rows but those of the vDSO; `file` is of no meaning. */
+/* The rows are for the vDSO and not for a file; `file` has no meaning. */
 #define SFRAME_UNWIND_VDSO 1
 
 struct sframe_unwind_add {
 	__u32 size;
-	/* An open descriptor of the file that the rows are for. It need not be open for reading. */
+	/* A descriptor of the file that the rows are for, open for reading. */
 	__s32 file;
 	/*
-	 * Address and length in bytes of a section, which is as if at link-time address 0. Without
-	 * length: there are no rows, which is not asked for again.
+	 * Address and length in bytes of a section, which is encoded for the link-time address 0.
+	 * Length 0: the file has no rows, and is not requested again.
 	 */
 	__u64 section;
 	__u32 section_len;
 	/* 0 or SFRAME_UNWIND_VDSO. */
 	__u32 flags;
-	/* Address and length in bytes of rows that a section cannot say: struct sframe_unwind_extra_row. */
+	/* Address and length in bytes of rows that a section cannot encode: struct sframe_unwind_extra_row. */
 	__u64 extra_rows;
 	__u32 extra_rows_len;
-	/* If root adds, the user to whom it counts. Whoever else adds, it counts to that one. */
+	/* If root adds rows: the charged user. Ignored for other callers, who are charged themselves. */
 	__u32 user;
 };
 
 /*
- * The CFA is what is in memory, plus something, and the return address is right below it. Addresses
- * are link-time addresses. Where it overlaps a function of the section, or another row, what begins
- * last has the code.
+ * The caller's PC is the address of the next instruction to run, as in a frame that a signal interrupted,
+ * and not the return address of a call.
+ */
+#define SFRAME_UNWIND_ROW_SIGNAL 1
+/* The caller may be on another stack. */
+#define SFRAME_UNWIND_ROW_CHANGES_STACK 2
+/* CFA = **(REGISTER + cfa_offset) + cfa_addend */
+#define SFRAME_UNWIND_ROW_TWICE 4
+
+/*
+ * An extra row: the CFA is a value in memory plus a constant, and the return address is right below the
+ * CFA. Addresses are link-time addresses. If an extra row overlaps a function of the section or another
+ * extra row, the one that starts last covers the code.
  */
 struct sframe_unwind_extra_row {
-	/* The code for which it holds, in bytes. */
+	/* The link-time address of the code that the row covers, and the size of the code in bytes. */
 	__u64 start;
 	__u32 code_size;
-	/* CFA = *(REGISTER + cfa_offset) + cfa_addend; of DWARF's registers 0 to 15 this number. */
+	/* CFA = *(REGISTER + cfa_offset) + cfa_addend; cfa_register is REGISTER's DWARF number, 0 to 15. */
 	__s32 cfa_offset;
-	/* If fp_saved is 1, not 0, the frame pointer is at CFA + fp_offset. */
+	/*
+	 * fp_saved 0: the frame pointer is unchanged; 1: it is saved at CFA + fp_offset; 2: it is saved at
+	 * REGISTER + fp_offset.
+	 */
 	__s32 fp_offset;
 	__u8 cfa_register;
 	__s8 cfa_addend;
 	__u8 fp_saved;
-	__u8 zero;
+	/* SFRAME_UNWIND_ROW_... */
+	__u8 flags;
 };
 
-/* What is known of a file. */
+/* The origin of a file's rows, or the reason why the file has none. */
 enum sframe_unwind_origin {
-	/* Its rows were added. */
+	/* The rows were added. */
 	SFRAME_UNWIND_ADDED = 1,
-	/* Its rows are its own section's. */
+	/* The rows come from the file's own section. */
 	SFRAME_UNWIND_SECTION = 2,
-	/* It has no section, or one of no use; or its file system is left to user space. */
+	/* The file has no section or an unusable section, or its file system is left to user space. */
 	SFRAME_UNWIND_NO_ROWS = 3,
-	/* It could not be read. That will be tried again. */
+	/* The file could not be read. The kernel will try again. */
 	SFRAME_UNWIND_UNREADABLE = 4,
 };
 
 struct sframe_unwind_table {
 	__u32 size;
 	__u32 origin;
-	/* In: what is wanted has a higher number. Out: its number. */
+	/* In: the table with the lowest number above this one is requested. Out: the number of that table. */
 	__u64 number;
-	/* What tells the file from all others: all 0 is the vDSO. */
+	/* The fields down to `generation` identify the file; all 0: the vDSO. */
 	__u64 inode;
 	__s64 file_size;
 	__s64 modified;
@@ -89,33 +103,36 @@ struct sframe_unwind_table {
 	__u32 device_major;
 	__u32 device_minor;
 	__u32 generation;
-	/* Why its own section is of no use: an errno, or 0. */
+	/* The reason why the file's own section is unusable: an errno, or 0. */
 	__u32 error;
-	/* To whom it counts: whose task had it mapped, or for whom it was added. */
+	/* The charged user: the user whose task had the file mapped, or for whom the rows were added. */
 	__u32 user;
 	__u64 rows;
-	/* Of memory. */
+	/* The size of the table in memory, in bytes. */
 	__u64 bytes;
 };
 
 /* A counter of /sys/kernel/debug/sframe_unwind/stats. */
 struct sframe_unwind_counter {
 	__u32 size;
-	/* In: 0 for the first. */
+	/* In: the index of the counter, from 0. */
 	__u32 index;
 	__u64 value;
-	/* Ends with a 0. */
+	/* NUL-terminated. */
 	__u8 name[32];
 };
 
 /*
- * What read() gives, one or more at once: a file of which there are no rows was met in a task. It
- * is given once; if nothing is added for the file within two seconds, and it is met again, once
- * more.
+ * A request: a file without rows was seen in a task. read() returns one or more requests at once, and each
+ * request once. If nothing is added for the file within two seconds, and the file is seen again, there
+ * is a new request.
  */
 struct sframe_unwind_request {
 	__u32 size;
-	/* The process, in the initial PID namespace, that has it mapped there; or had it. */
+	/*
+	 * The process that has, or had, the file mapped from `start` to `end`, by its number in the initial
+	 * PID namespace.
+	 */
 	__s32 pid;
 	__u64 start;
 	__u64 end;
@@ -125,15 +142,15 @@ struct sframe_unwind_request {
 	__u32 device_minor;
 	/* As in struct sframe_unwind_table. */
 	__u32 error;
-	/* 0 if it is not known. */
+	/* 0 if the build ID is not known. */
 	__u32 build_id_len;
-	/* Whose task it was, by the number in the initial user namespace. */
+	/* The owner of the process, by the number in the initial user namespace. */
 	__u32 user;
 	__u32 zero;
 	__u8 build_id[32];
 	/*
-	 * Ends with a 0; empty if it is not known. As seen from the first mount namespace, where
-	 * another file may be there by now, or have been all along.
+	 * NUL-terminated; empty if it is not known. The path in the initial mount namespace, where
+	 * another file may have this path by now, or may always have had it.
 	 */
 	__u8 path[256];
 };
@@ -145,15 +162,15 @@ struct sframe_unwind_request {
 #define SFRAME_UNWIND_NR_STATS 0x83
 
 /*
- * The commands. The kernel matches their type and number alone: a structure may grow, and its first field
- * tells the size of the one that was given.
+ * The commands. The kernel compares only their type and number: a structure may grow, and its first field
+ * contains the size of the structure that the program passes.
  */
 #define SFRAME_UNWIND_TYPE 'S'
-/* Adds rows for a file, in place of those that were added before. */
+/* Adds rows for a file. They replace rows that were added before. */
 #define SFRAME_UNWIND_ADD _IOW(SFRAME_UNWIND_TYPE, SFRAME_UNWIND_NR_ADD, struct sframe_unwind_add)
-/* Removes the rows of a file; takes no section. ENOENT if there are none. */
+/* Removes the rows of a file; `section` is ignored. ENOENT if the file has no rows. */
 #define SFRAME_UNWIND_REMOVE _IOW(SFRAME_UNWIND_TYPE, SFRAME_UNWIND_NR_REMOVE, struct sframe_unwind_add)
-/* Tells what is known of the next file. ENOENT if there is none. */
+/* Describes the table of the next file. ENOENT if there is none. */
 #define SFRAME_UNWIND_LIST _IOWR(SFRAME_UNWIND_TYPE, SFRAME_UNWIND_NR_LIST, struct sframe_unwind_table)
 /* Reads the next counter. ENOENT if there is none. */
 #define SFRAME_UNWIND_STATS _IOWR(SFRAME_UNWIND_TYPE, SFRAME_UNWIND_NR_STATS, struct sframe_unwind_counter)

@@ -64,23 +64,26 @@ def under_main(results, name):
 
 def main():
     results = sys.argv[1]
-    recordings = {name: read(results, name)
-                  for name in ("fp", "fp-deferred", "sframe", "sframe-deferred")}
+    deferred = os.path.exists(os.path.join(results, "perf.sframe-deferred"))
+    kinds = ("fp", "fp-deferred", "sframe", "sframe-deferred") if deferred else ("fp", "sframe")
+    recordings = {name: read(results, name) for name in kinds}
     side_by_side(recordings["fp"][0], recordings["sframe"][0])
 
     complete = {}
     for name, (_, count) in recordings.items():
         complete[name] = count.percent("complete")
         print(f"{name + ':':<17} {count.text().splitlines()[0]}")
+    if not deferred:
+        print("deferred:         this kernel defers no stacks")
     drawn = {name: under_main(results, name) for name in ("frame-pointers", "sframe")}
     print("flame graphs: samples under main: "
           f"frame-pointers.svg {drawn['frame-pointers']:.2f} %, sframe.svg {drawn['sframe']:.2f} %")
     pictures = (drawn["frame-pointers"] <= UNDER_MAIN_FRAME_POINTERS
                 and drawn["sframe"] >= UNDER_MAIN_SFRAME)
-    # Of the two modes, the one that speaks against us.
+    # Of two modes, the one that speaks against us.
     total = sum(count.samples for _, count in recordings.values())
-    frame_pointers = max(complete["fp"], complete["fp-deferred"])
-    sframe = min(complete["sframe"], complete["sframe-deferred"])
+    frame_pointers = max(complete[name] for name in kinds if name.startswith("fp"))
+    sframe = min(complete[name] for name in kinds if name.startswith("sframe"))
     print(f"demo: {total} samples, complete user stacks: "
           f"frame pointers {frame_pointers:.2f} %, sframe {sframe:.2f} %")
     enough = all(count.samples >= SAMPLES for _, count in recordings.values())

@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: GPL-2.0-only
-"""Load the module again and again, each time with another one of its allocations failing.
+"""Loads the module again and again, each time with another allocation that fails.
 
 usage: failing_load.py MODULE HOW-MANY
 
-The module's own come last, so it is the last HOW-MANY that fail, one by one. Whatever the load then
-comes to, nothing may be left of it. Needs a kernel with CONFIG_FAILSLAB.
+The module's own allocations are the last ones of a load, so the last HOW-MANY allocations fail, one in each
+load. Whether a load fails or not, nothing may be left of it. Needs a kernel with CONFIG_FAILSLAB.
 """
 
 import ctypes
@@ -21,7 +21,7 @@ fail_nth = os.open("/proc/thread-self/fail-nth", os.O_RDWR)
 
 
 def load(nth):
-    """Whether it loaded while its allocation NTH failed, and how many more it could have had."""
+    """Whether the module loaded while allocation NTH failed, and the number of allocations left until NTH."""
     os.pwrite(fail_nth, str(nth).encode(), 0)
     result = libc.syscall(FINIT_MODULE, module, b"", 0)
     left = int(os.pread(fail_nth, 20, 0).split(b"\0")[0])

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """usage: nonsense.py SECONDS
 
-Tells /dev/sframe_unwind nonsense, by random structures and sections, for so long. The status is 0
-only if each errno is one that Documentation/device.rst has.
+Passes random structures and sections to /dev/sframe_unwind for SECONDS. The exit status is 0 only if
+Documentation/device.rst lists each errno that the device returned.
 """
 
 import collections
@@ -26,13 +26,15 @@ ALLOWED = {
 
 random.seed(1)
 device = os.open("/dev/sframe_unwind", os.O_RDWR | os.O_NONBLOCK)
-# The rows are for a copy, so that no Debian program keeps made-up rows.
+# The rows are added to a copy of a program, so that no Debian program keeps made-up rows.
 program = os.memfd_create("copy")
 with open("/usr/bin/sleep", "rb") as sleep:
     os.write(program, sleep.read())
 text = os.memfd_create("text")
 os.write(text, b"no program")
-descriptors = [program, program, program, text, device, -1, 0, 1 << 30]
+# The kernel warns if a file is read that is not open for reading.
+closed = [os.open("/usr/bin/sleep", os.O_PATH), os.open("/tmp/written", os.O_WRONLY | os.O_CREAT)]
+descriptors = [program, program, program, text, device, -1, 0, 1 << 30, *closed]
 section = subprocess.run(["/src/build/tools/sframectl", "convert", "/usr/bin/sleep", "-o", "-"],
                          check=True, stdout=subprocess.PIPE).stdout
 libc = ctypes.CDLL(None, use_errno=True)
@@ -41,7 +43,7 @@ seen = collections.Counter()
 
 
 def some_section():
-    """One that is spoilt, cut off, whole, or noise."""
+    """A section that is spoilt, cut off, or whole; or random bytes."""
     bytes_ = bytearray(section if random.random() < 0.8 else random.randbytes(random.randrange(200)))
     for _ in range(random.choice((0, 1, 2, 8))):
         if bytes_:
@@ -51,7 +53,7 @@ def some_section():
 
 
 def row():
-    """One beside a section; its fields are right mostly."""
+    """An extra row, whose fields are mostly valid."""
     return struct.pack("=QIiiBbBB", random.choice((0x3000, 0x4000, random.getrandbits(64))),
                        random.choice((1, 16, random.getrandbits(32))), random.randrange(-64, 64),
                        random.randrange(-64, 64) * random.randrange(2), random.randrange(18),
@@ -59,7 +61,7 @@ def row():
 
 
 def structure(size):
-    """Of a size that is right, too short, or too long, with zeros or not."""
+    """A random structure whose size field is right, too small, or too large. The bytes behind it are mostly zeros."""
     body = bytearray(random.randbytes(size))
     told = random.choice((size,) * 30 + (0, 4, size - 1, size + 8, 4096, 5000, random.getrandbits(32)))
     body += bytes(8192 - size)
@@ -85,7 +87,7 @@ while (taken := time.monotonic() - started) < int(sys.argv[1]) or taken < 10 * i
         keep = ctypes.create_string_buffer(bytes_, max(len(bytes_), 1))
         address = random.choice((ctypes.addressof(keep),) * 8 + (0, 1 << 63, random.getrandbits(64)))
         length = random.choice((len(bytes_),) * 8 + (0, random.getrandbits(32)))
-        # Not the vDSO: its rows are of use to all.
+        # No flag for the vDSO, whose rows all programs need.
         beside = random.choice((b"", b"", row(), row() + row(), row()[:23], random.randbytes(48)))
         keep_too = ctypes.create_string_buffer(beside, max(len(beside), 1))
         body[4:40] = struct.pack("=iQIIQII", random.choice(descriptors), address, length,
@@ -97,8 +99,8 @@ while (taken := time.monotonic() - started) < int(sys.argv[1]) or taken < 10 * i
         body[4:8] = struct.pack("I", random.randrange(80))
     room[:len(body)] = bytes(body)
     where = random.choice((ctypes.addressof(room),) * 9 + (random.getrandbits(64),))
-    # An address, not an object, which Python would copy.
-    # A later header's structure may be longer, and then the command has another size in it.
+    # `where` is an address and not an object, because Python would copy an object.
+    # In a later header a structure may be longer, and then the command contains another size.
     sent = command + (random.choice((0, 0, 8, 64)) << 16 if command in ALLOWED else 0)
     result = libc.ioctl(device, ctypes.c_ulong(sent), ctypes.c_ulong(where))
     number = ctypes.get_errno() if result < 0 else 0

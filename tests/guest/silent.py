@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""A file system that stops to answer.
+"""A file system that stops answering.
 
-usage: silent.py DIRECTORY FILE TRIGGER
+usage: silent.py DIRECTORY FILE TRIGGER [read]
 
-Mounts FUSE at DIRECTORY, with one file in it, `file`, which has the bytes of FILE. Once TRIGGER exists
-no request to open is answered any more. Ends, and the file system with it, when it is killed.
+Mounts a FUSE file system at DIRECTORY, with one file, `file`, which has the bytes of FILE. As soon as TRIGGER
+exists, requests to open a file (with `read`: to read) are not answered any more. The file system ends when this
+program is killed.
 """
 
 import ctypes
@@ -27,7 +28,7 @@ def attributes(node, size):
 
 
 def answer(opcode, node, body, content):
-    """What there is to say, or minus an errno."""
+    """The body of the answer, or a negative errno."""
     size = len(content) if node == FILE else 0
     if opcode == INIT:
         return struct.pack("<4I2H2I2H8I", 7, 31, 1 << 17, 0, 16, 12, 1 << 17, 1, 32, 0, *[0] * 8)
@@ -48,7 +49,8 @@ def answer(opcode, node, body, content):
 
 
 def main():
-    directory, file, trigger = sys.argv[1:]
+    directory, file, trigger, *what = sys.argv[1:]
+    silent = READ if what == ["read"] else OPEN
     with open(file, "rb") as opened:
         content = opened.read()
     device = os.open("/dev/fuse", os.O_RDWR)
@@ -59,7 +61,7 @@ def main():
     while True:
         request = os.read(device, 1 << 18)
         _, opcode, unique, node = struct.unpack_from("<2I2Q", request)
-        if opcode in (FORGET, INTERRUPT) or opcode == OPEN and os.path.exists(trigger):
+        if opcode in (FORGET, INTERRUPT) or opcode == silent and os.path.exists(trigger):
             continue
         said = answer(opcode, node, request[40:], content)
         error, said = (said, b"") if isinstance(said, int) else (0, said)

@@ -1,15 +1,15 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: GPL-2.0-only
-"""Whether stacks reach the instructions that a program or a thread begins with, as addresses alone tell.
+"""Checks by addresses alone whether stacks reach the first instructions of a program or a thread.
 
 usage: whole.py FILE... <TEXT
 
-FILEs are the program and ld.so. TEXT is what `perf script --show-mmap-events -F comm,time,event,ip`
-prints; or a process's maps, and then stacks in that form, as bpftrace prints them. A thread begins
-behind the system call in libc that makes it, and goes on behind the call that follows.
+FILEs are the program and ld.so. TEXT is the output of `perf script --show-mmap-events -F comm,time,event,ip`;
+or the text of /proc/PID/maps, and then stacks in perf's form, as bpftrace prints them. A thread begins
+behind the system call in libc that makes the thread, and continues behind the call that follows.
 
-Prints how many stacks there are, how many of them are whole, and how long after the first stack the last
-one is that is not, in milliseconds; -1 if all are.
+Prints the number of stacks, the number of complete stacks, and the time from the first stack to the last
+incomplete stack, in milliseconds; -1 if all stacks are complete.
 """
 
 import functools
@@ -26,15 +26,15 @@ MAPPED = (re.compile(r"PERF_RECORD_MMAP2? .*\[0x(?P<start>[0-9a-f]+)\(.* @ (0x)?
 SEGMENT = re.compile(r"\s+LOAD\s+(0x[0-9a-f]+) (0x[0-9a-f]+) \S+ (0x[0-9a-f]+) \S+ R.E")
 GO = re.compile(r"\s+[0-9]+: ([0-9a-f]+) +([0-9]+) FUNC .* "
                 r"runtime\.(?:goexit|rt0_go|clone|mcall|morestack)(?:\.abi0)?\n")
-# syscall; and on the new stack call *%rdx.
+# The code that makes a thread: syscall; and, on the new stack, call *%rdx.
 THREAD = re.compile(rb"\x0f\x05.{1,48}?\xff\xd2", re.DOTALL)
 STACK = re.compile(r"\s*\S+\s+(?P<time>[0-9.]+):\s+\S")
 ADDRESS = re.compile(r"\s*(0x)?(?P<address>[0-9a-f]+)\s*$")
 
 
 def beginnings(path):
-    """Where in the file the instructions are that it begins with, and what it has of the functions in
-    which Go's stacks begin."""
+    """The places in the file in which stacks begin: the program's first instructions, and Go's outermost
+    functions. Each place is an offset in the file and a length, in bytes."""
     text = subprocess.run(["readelf", "-hlsW", path], capture_output=True, text=True, check=True).stdout
     segments = [[int(number, 16) for number in found] for found in SEGMENT.findall(text)]
     begin = [(int(re.search(r"Entry point address:\s*(0x[0-9a-f]+)", text)[1], 16), BEGINNING)]
@@ -46,7 +46,8 @@ def beginnings(path):
 
 @functools.cache
 def thread_beginnings(path):
-    """Where in the file threads begin, and where they go on. It is mapped by each program."""
+    """The offsets in libc at which threads begin, and at which they continue. Each program maps libc, so the result
+    is cached."""
     with open(path, "rb") as file:
         return [(found.start() + len(b"\x0f\x05"), found.end()) for found in THREAD.finditer(file.read())]
 

@@ -4,9 +4,9 @@
 
 usage: mangle.py PROGRAM DIRECTORY
 
-Each case is a copy of PROGRAM with a few bytes changed. DIRECTORY/list says for each: its name,
-whether its rows may still lead to wrong frames (`lies`) or not (`true`), and the counters of the
-module of which at least one has to grow (`-`: any).
+Each case is a copy of PROGRAM with a few bytes changed. DIRECTORY/list has for each: its name,
+whether its rows may still lead to wrong frames (`lies`) or not (`true`), and those counters of the
+module, one or more of which must grow (`-`: any).
 """
 
 import os
@@ -52,7 +52,7 @@ class Program:
                 at += width + 1 + words * (1 << ((row >> 5) & 3))
 
     def cfa(self, value):
-        """Sets the CFA's offset in all rows, as far as the row's words have room for it."""
+        """Sets the CFA's offset in all rows, as far as it fits into the row's words."""
         for _, _, row, words, size in self.each_row():
             if row & 0x1E:
                 bits = 8 * size - 1

@@ -17,7 +17,7 @@ SORTED, PCREL, ENTRY = 1, 4, 20
 
 
 def sections(data):
-    """Name, offset and size of each."""
+    """The name, offset and size of each section."""
     table, = struct.unpack_from("<Q", data, 40)
     size, count, names = struct.unpack_from("<HHH", data, 58)
     headers = [SHT_HEADER.unpack_from(data, table + size * i) for i in range(count)]

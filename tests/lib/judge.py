@@ -21,7 +21,7 @@ Every sample counts, whether taken in user or in kernel mode. Each is one of
 Of the complete ones, the ambiguous were taken in a function that calls itself,
 or in one without a known name: there, one missing or surplus call of it right
 at the sampled function would go unnoticed. Frames beyond main count for
-nothing, but it is said whether the first of them is main's return address.
+nothing, but the judge reports whether the first of them is main's return address.
 """
 
 import argparse
@@ -91,10 +91,10 @@ class Tree:
         return addresses
 
     def find_taken(self):
-        """Finds what was written down after a uretprobe had taken a return address.
+        """Finds the nodes that were recorded after a uretprobe had replaced a return address.
 
-        The trampoline's address stood in its place, which is the start of a page. The same calls
-        were made before there was a probe; those tell what it was, or which two it may have been.
+        Such a node has the trampoline's address, which is the start of a page. The program made these calls
+        without the probe, too: those nodes give the return address, or the two possible ones.
         """
         before = collections.defaultdict(set)
         for number, node in self.nodes.items():
@@ -133,7 +133,7 @@ class Tree:
 def function_name(symbol):
     """The name as the source has it; None if the symbol is not known."""
     name = re.split(r"[.@+]", symbol)[0]
-    # bpftrace prints the address for want of a name.
+    # bpftrace prints the address if there is no name.
     return None if name in ("", "[unknown]") or name.startswith("0x") else name
 
 
@@ -153,7 +153,7 @@ def judge(sample, tree):
     symbol = sample.frames[0].symbol if sample.frames else ""
     callers = [frame.address for frame in sample.frames[1:]]
     candidates = tree.candidates(sample.r12, symbol)
-    # Nothing to compare with: still show what the program says.
+    # No truth to compare with: show the program's record.
     if not sample.frames or not candidates:
         return Verdict("false" if sample.frames else "empty", tree.chain(sample.r12))
     truth = max((tree.chain(candidate, callers) for candidate in candidates),
@@ -168,7 +168,7 @@ def judge(sample, tree):
 
 
 class Count:
-    """What came out of all samples."""
+    """The counts over all samples."""
 
     def __init__(self):
         self.kinds = dict.fromkeys(KINDS, 0)
@@ -275,7 +275,7 @@ def perf_script(path):
 
 
 def describe(sample, verdict):
-    """The reported frames beside the true addresses."""
+    """The reported frames next to the true addresses."""
     lines = [f"{verdict.kind}: {sample.title} r12 {sample.r12 or 0:x}"]
     for i in range(max(len(sample.frames), len(verdict.truth) + 1)):
         frame = sample.frames[i] if i < len(sample.frames) else None
@@ -297,7 +297,7 @@ def main():
     parser.add_argument("input", help="perf.data, or - for text on standard input: "
                         f"of perf script -F {PERF_FIELDS}, or with --bpftrace of judge.bt")
     parser.add_argument("--chain", action="append", required=True, metavar="FILE",
-                        help="what the program wrote to CHAIN_FILE; may be repeated")
+                        help="the file that the program wrote, its CHAIN_FILE; may be repeated")
     parser.add_argument("--bpftrace", action="store_true", help="the input is the text of judge.bt")
     parser.add_argument("--less-one", action="store_true",
                         help="callers are return addresses less one, "

@@ -17,17 +17,17 @@ import judge
 
 
 def known(count):
-    """The samples of which the program knows the truth."""
+    """The number of samples whose truth the program knows."""
     return count.samples - count.kinds["no-truth"] - count.kinds["lost"]
 
 
 def share(count, kind):
-    """Of those, in percent."""
+    """The share of one kind among them, in percent."""
     return 100 * count.kinds[kind] / known(count) if known(count) else 0.0
 
 
 def without_truth(count):
-    """Start-up and exit, in percent of all samples."""
+    """The share of samples of start-up and exit, in percent of all samples."""
     return 100 * count.kinds["no-truth"] / count.samples if count.samples else 100.0
 
 
@@ -49,29 +49,29 @@ def lost(count):
     return count.percent("lost")
 
 
-# What makes a recording pass: how many samples it has to have, and what they have to be.
+# The conditions for a recording to pass: the minimum number of samples, and a test of them.
 VERDICTS = {
     "complete": (300, lambda count: nearly_all(count) and lost(count) <= (10 if DEBUG else 5)
                  and (known(count) >= 15 if DEBUG else without_truth(count) <= 10)),
     # Of processes that live for some 20 samples: a child of fork has no page of the file in its
     # tables, and stacks taken at once are complete when the worker has brought them in.
     "forked": (300, lambda count: share(count, "complete") >= 90 and count.kinds["false"] == 0),
-    # The same, deferred: a page that is not there is waited for.
+    # Deferred: the task waits for a missing page.
     "forked-deferred": (300, lambda count: nearly_all(count) and lost(count) <= 10),
-    # Of a program's first and last moments, of which there may be no truth; but nothing is wrong.
+    # A program's first and last moments: the truth may be unknown, but no frame is false.
     "ended": (20, lambda count: count.kinds["false"] == 0),
-    # Between two programs, where there is no stack.
+    # Between two programs, when there is no stack.
     "untold": (20, lambda count: count.depth == 0),
-    # After its pages were taken away once: what is cut then is one run of few samples.
+    # After the pages of a section were evicted once: a few consecutive stacks are cut.
     "evicted": (1000, lambda count: share(count, "complete") >= 97 and count.kinds["false"] == 0),
     # Of all processes, when the memory that is there is one's own no more, or not yet.
     "switched": (20, lambda count: known(count) >= 20 and count.kinds["false"] == 0),
     "never-false": (20, lambda count: count.kinds["false"] == 0),
     # Taken where perf has no user registers, so that the truth is any chain of the program's.
     "in-tree": (20, lambda count: share(count, "complete") >= (80 if DEBUG else 95) and count.kinds["false"] == 0),
-    # With uprobes in the program, some of which have taken return addresses. There are moments in
-    # which the kernel has not yet noted what it took, or not yet put it back; on the debug kernel
-    # they are longer.
+    # With uprobes in the program, and uretprobes, which replace return addresses. For a moment the
+    # kernel has replaced an address and not yet recorded it, or has not yet restored it. On the debug
+    # kernel these moments are longer.
     "probed": (200, lambda count: share(count, "complete") >= (90 if DEBUG else 95) and count.kinds["false"] == 0),
     "bpf": (100, lambda count: share(count, "complete") >= 99.5 and count.kinds["false"] == 0),
     # Not the module's, which is not asked: perf unwinds its copy. A few of some 200 it gives up.
@@ -117,10 +117,16 @@ def judged(directory, name, verdict):
         samples = itertools.dropwhile(lambda sample: not sample.frames, samples)
         chains = {tuple(tree.chain(node)): node for node in tree.nodes}
         tree.addresses = {node.address for node in tree.nodes.values()}
+        with open(os.path.join(directory, name + ".in_entry"), encoding="ascii") as file:
+            without_stack = int(file.read())
     bad = []
     for sample in samples:
         if verdict == "in-tree":
             found = judge_in_tree(sample, tree, chains)
+            # The module counts the samples in whose NMI the registers were being saved.
+            if found.kind == "empty" and without_stack:
+                without_stack -= 1
+                continue
             count.kinds[found.kind] += 1
             continue
         found = judge.judge(sample, tree)

@@ -341,7 +341,7 @@ int main(int argc, char **argv)
 		.config = PERF_COUNT_SW_CPU_CLOCK,
 		.freq = 1,
 		.sample_freq = 999,
-		/* The copy of the stack takes what room the others leave: it has to be the last. */
+		/* The copy of the stack must be the last: it fills the rest of the record. */
 		.sample_type = PERF_SAMPLE_IDENTIFIER | PERF_SAMPLE_IP | PERF_SAMPLE_TID |
 			       PERF_SAMPLE_TIME | PERF_SAMPLE_CPU | PERF_SAMPLE_CALLCHAIN |
 			       PERF_SAMPLE_REGS_USER | PERF_SAMPLE_STACK_USER,

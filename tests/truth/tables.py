@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: GPL-2.0-only
-"""Print the tables of Documentation/accuracy.rst, of what `make truth` left in build/truth.
+"""Print the tables of Documentation/accuracy.rst, from the output of `make truth` in build/truth.
 
 With `debian`, print the table of Documentation/accuracy-debian.rst instead, from the files that
 `tests/truth/samples.sh N debian` left there.
@@ -22,7 +22,7 @@ def table(widths, rows):
 
 
 def read(path):
-    """A file of build/truth, or its absence as people read it."""
+    """A JSON file of build/truth; exits with a message if it is missing."""
     try:
         with open(os.path.join(TRUTH, path), encoding="utf-8") as file:
             return json.load(file)
@@ -33,7 +33,7 @@ def read(path):
 def steps():
     """Instrument 2, by version."""
     rows = ["Version Programs Instructions covered".split()
-            + ["Frames alike", "behind signals", "explained", "unexplained"]]
+            + ["equal frames", "interrupted", "explained", "unexplained"]]
     for version in "v1 v2 v2e1 v3 debian".split():
         programs = read(f"steps/{version}.json")["programs"]
         sums = [sum(program[what] for program in programs) for what in
@@ -45,8 +45,8 @@ def steps():
 def samples():
     """Instrument 1, by program, both contexts together."""
     groups = read("samples/json")["groups"]
-    rows = [["Program", "Judged", "identical", "false", "to main", "the kernel's own",
-             "frame pointers", "and prologues", "dwarf, 8 KiB"]]
+    rows = [["Program", "Judged", "identical", "false", "to main", "kernel",
+             "frame pointers", "fp and prologues", "dwarf, 8 KiB"]]
     for program in sorted({group["program"] for group in groups}):
         def share(way, what, who="module"):
             of = [group for group in groups if group["program"] == program and group["by"] == who]
@@ -74,8 +74,8 @@ def debian():
     by_bpf = {name: (int(stacks), int(whole)) for name, stacks, whole, _ in lines}
     by_bpf[""] = [sum(numbers) for numbers in zip(*by_bpf.values())]
 
-    rows = [["program", "samples", "at once", "deferred", "bpftrace", "identical", "false", "no row",
-             "frames", "dwarf's", "the kernel's"]]
+    rows = [["program", "samples", "immediate", "deferred", "bpftrace", "identical", "false", "no row",
+             "frames", "dwarf frames", "kernel"]]
     for program in sorted({group["program"] for group in groups}) + [""]:
         every = [group for group in groups if program in ("", group["program"])]
         ours = [group for group in every if group["by"] == "module"]

@@ -1,12 +1,13 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: GPL-2.0-only
-"""What walks, whole runs and making tables take, of what tools/bench/guest leaves.
+"""Computes the costs of walks, whole runs and table builds from the files that tools/bench/guest writes.
 
 usage: fit.py DIRECTORY OUT [PICTURE]
 
-Of each case in DIRECTORY a line through its walks tells what a frame takes and what a sample. OUT is
-written as JSON, and PICTURE as SVG if all is there. Tables are printed, and last what a frame takes
-with the module's tables, over what it takes by frame pointers.
+For each case in DIRECTORY, a line is fitted to the case's walks: its slope is the cost of a frame, its intercept
+the cost of a sample. Writes OUT as JSON, and PICTURE as SVG if DIRECTORY has all cases. Prints the results as
+tables. The last line is the cost of a frame with the module's tables, divided by the cost of a frame by frame
+pointers.
 """
 
 import collections
@@ -23,7 +24,7 @@ SAMPLES = "sample_fp sample_hot sample_direct sample_dwarf".split()
 
 
 def calls(path):
-    """Instructions of each walk, by how many frames it has found."""
+    """The instructions of each walk, by the number of frames that the walk found."""
     found = collections.defaultdict(list)
     with open(path, encoding="ascii") as file:
         for line in file:
@@ -33,8 +34,8 @@ def calls(path):
 
 
 def points(directory, case):
-    """How many frames, and what they take on the average. Of each depth, the walks from the innermost
-    function: most are; those of the program's other code are left out."""
+    """The mean cost of a walk for each number of frames. For each depth, only the walks from the innermost function
+    count, which are most walks; walks from the program's other code are left out."""
     if case == "orc":
         walks = calls(os.path.join(directory, "orc.0"))
         return [(frames, statistics.mean(taken)) for frames, taken in walks.items() if frames and len(taken) >= 20]
@@ -49,7 +50,7 @@ def points(directory, case):
 
 
 def lines_of(path):
-    """The words of each line of a file, if it is there."""
+    """The words of each line of a file; none if there is no such file."""
     if not os.path.exists(path):
         return []
     with open(path, encoding="utf-8") as file:
@@ -57,7 +58,7 @@ def lines_of(path):
 
 
 def show_runs(path):
-    """Prints what whole runs take, and returns it."""
+    """Prints and returns the costs of whole runs."""
     runs = {}
     for name, taken, samples, lost, size, script in lines_of(path):
         runs[name] = {
@@ -74,7 +75,7 @@ def show_runs(path):
 
 
 def show_tables(path):
-    """Prints what making tables takes, and returns it."""
+    """Prints and returns the costs of table builds."""
     tables = {}
     for name, taken, rows, size in lines_of(path):
         tables[name] = {"rows": int(rows), "instructions_a_row": round(int(taken) / int(rows), 1),
@@ -86,8 +87,25 @@ def show_tables(path):
     return tables
 
 
+def show_worst(path):
+    """Prints and returns the costs of walks of programs that are made to be slow to walk."""
+    programs = {}
+    for name, count, median, most, of_all in lines_of(path):
+        programs[name] = {"walks": int(count), "median": int(median), "most": int(most), "most_of_all": int(of_all)}
+    if programs:
+        print(f"\n{'':22} {'walks':>6} {'median':>8} {'most':>8} {'of all':>8}")
+    for name, its in programs.items():
+        print(f"{name:22} {its['walks']:6} {its['median']:8} {its['most']:8} {its['most_of_all']:8}")
+    if programs:
+        worst = max(its["most_of_all"] for its in programs.values())
+        more = max(its["most"] - programs["kernel_" + name]["most"] for name, its in programs.items()
+                   if "kernel_" + name in programs)
+        print(f"\nworst {worst}\nworst_untouched {more}")
+    return programs
+
+
 def show_lines(path):
-    """Prints how many cache lines of its table a look-up touches, and returns it."""
+    """Prints and returns the numbers of cache lines of a table that a lookup touches."""
     lines = {name: {"mean": float(mean), "three_or_fewer": float(few)} for name, mean, few in lines_of(path)}
     if lines:
         print(f"\n{'cache lines':14} {'a look-up':>10} {'<= 3, %':>8}")
@@ -97,14 +115,14 @@ def show_lines(path):
 
 
 def picture(found, per_frame):
-    """Two diagrams: what a sample takes over its depth, and what a frame takes over the functions of its
-    file."""
+    """Two diagrams: the cost of a sample over the depth of the stack, and the cost of a frame over the number of
+    functions in the frame's file."""
     colours = {"fp": "#777777", "hot": "#0060c0", "direct": "#c05000", "dwarf": "#a01030"}
     out = ['<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 760 360" font-family="sans-serif" font-size="12">',
            '<rect width="760" height="360" fill="white"/>']
 
     def diagram(left, title, below, across, up, curves):
-        """`across` and `up` map values to 0..1; their marks are the keys of what they are given with."""
+        """Draws one diagram. `across` and `up` are pairs: a function from values to 0..1, and the marks."""
         (place_x, marks_x), (place_y, marks_y) = across, up
         x_of = lambda value: left + 270 * place_x(value)
         y_of = lambda value: 310 - 250 * place_y(value)
@@ -154,6 +172,7 @@ def main():
         result["per_sample"]["untouched_task"] = round(statistics.mean(more))
         print(f"\nwhere there is nothing to gain, above the kernel's own: {statistics.mean(more):.0f}")
     result["cache_lines"] = show_lines(os.path.join(directory, "lines"))
+    result["worst"] = show_worst(os.path.join(directory, "worst"))
     result["runs"] = show_runs(os.path.join(directory, "runs"))
     result["tables"] = show_tables(os.path.join(directory, "tables"))
     result["ratio"] = round(lines["hot"].slope / lines["fp"].slope, 3)

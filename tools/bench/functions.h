@@ -1,25 +1,27 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
-/* What the parts of the bench's program share. */
+/* Shared by the parts of the benchmark's program. */
 #ifndef FUNCTIONS_H
 #define FUNCTIONS_H
 
 struct walk;
 typedef unsigned long (*function)(struct walk *walk);
 
-/* A walk down: which functions call which. */
+/* The calls of one turn. */
 struct walk {
-	/* The next one; the last one is where samples are taken. */
+	/* The next function to call; samples are taken in the last one. */
 	function *next;
-	/* As the compiler cannot know: 48. */
+	/* Always 48, but the compiler does not know that. */
 	unsigned long size;
 };
 
 /*
- * All rules that compilers make use of: a frame of fixed size; one with registers saved, rbp among
- * them, which is then any register; one of some size; and one whose size is known only as it runs,
- * which goes by the frame pointer.
+ * All kinds of frames that compilers make: a small one; one that saves registers, among them rbp,
+ * which then is a general register; a large one; and one whose size is known only at run time, with
+ * a frame pointer.
  */
-/* Code that is not met, so that there are as many rows for it as libc has: 4.6 in 256 bytes. */
+/*
+ * Code that never runs, so that the number of rows for each 256 bytes of code equals libc's: 4.6.
+ */
 #define BODY __asm__ volatile("jmp 1f\n.skip 144, 0x90\n1:")
 
 #define SMALL(n)						\
@@ -53,7 +55,7 @@ struct walk {
 		return (*walk->next++)(walk) + space[0];	\
 	}
 
-/* The functions of a part, and how many they are. */
+/* The functions of a part, and their number. */
 struct part {
 	function *functions;
 	unsigned long count;

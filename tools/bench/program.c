@@ -2,9 +2,9 @@
 /*
  * usage: program DEPTH TURNS
  *
- * In each turn draws DEPTH functions of all parts anew, has each call the next one, and stays in the last
- * one for about 60 microseconds. With a sample every 100 microseconds nearly all are taken there, and none
- * has the stack of the one before. Prints how many nanoseconds it took.
+ * In each turn draws DEPTH functions of all parts at random, lets each call the next one, and stays in the
+ * last one for about 60 microseconds. With a sample every 100 microseconds nearly all samples are taken
+ * there, and no two in sequence have equal stacks. Prints the run time in nanoseconds.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -26,7 +26,7 @@ static struct part *const parts[] = {
 #endif
 };
 
-/* xorshift64*: the same each time. */
+/* xorshift64*: the same numbers in each run. */
 static unsigned long drawn(unsigned long *state)
 {
 	*state ^= *state >> 12;
@@ -39,7 +39,7 @@ static unsigned long last(struct walk *walk)
 {
 	unsigned long turns = 20000;
 
-	/* Three instructions a turn. */
+	/* Three instructions for each pass of the loop. */
 	do
 		__asm__ volatile("nop" : "+r"(turns));
 	while (--turns);

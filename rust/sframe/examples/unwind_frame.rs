@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only OR MIT
 
-//! Takes one step from a frame to its caller, by a rule and a copy of the stack.
+//! Takes one step from a frame to its caller, by a rule and a copy of a stack.
 
 use sframe::{
     abi::Abi,
@@ -37,8 +37,8 @@ impl Memory for Stack {
 }
 
 fn main() {
-    // A function that has pushed rbp and called another one: CFA = rsp + 16, rbp at CFA - 16, the return
-    // address at CFA - 8. `Section::find` gives such a rule for a PC.
+    // The rule of a function that has pushed rbp and called another function: CFA = rsp + 16, rbp at
+    // CFA - 16, the return address at CFA - 8. `Section::find` returns such a rule for a lookup address.
     let rule = Rule::amd64(Base::Sp, 16, Location::AtCfa(-16));
     let stack = Stack {
         start: 0x7000,

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-only OR MIT
 
-//! What people read of an error. For the host only: the kernel prints names and numbers by itself,
-//! and formatting code has no place where a walk runs.
+//! The texts of errors, for people. Only the host builds this module: the kernel module prints names and numbers
+//! itself, and keeps formatting code out of walks.
 
 use core::fmt::{
     self,

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0-only OR MIT
 
-//! Reads SFrame sections, in user space, from the same files that the kernel module is built from.
+//! The root of the crate `sframe`, which reads SFrame sections in user space. The crate is built from source files
+//! of the kernel module.
 //!
-//! This file is the root for cargo. It holds what only a crate can say, and what only the host
-//! needs; everything else is in `mod.rs`, which the kernel module takes in as one of its modules.
+//! This file holds the crate attributes and the modules that only the host needs. All other modules
+//! are in `mod.rs`, which the kernel module includes as one of its modules.
 
 #![no_std]
 #![forbid(unsafe_code)]
@@ -13,6 +14,9 @@
 extern crate std;
 
 mod display;
+#[cfg(test)]
+#[path = "../tests/support/requirement.rs"]
+mod requirement;
 
 #[path = "mod.rs"]
 mod root;

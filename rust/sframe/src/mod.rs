@@ -1,29 +1,29 @@
 // SPDX-License-Identifier: GPL-2.0-only OR MIT
 
-//! SFrame: which rule leads from a frame to its caller, and one step by that rule.
+//! SFrame: finds the rule that leads from a frame to its caller, and takes one step by that rule.
 //!
-//! Bytes go in by [`bytes::Source`], a [`section::Section`] is opened over them, and
-//! [`section::Section::find`] answers for a program counter (PC) with a small [`rule::Rule`], by
-//! which [`unwind::step`] goes to the caller. [`elf::find_sframe`] tells where in a file or image
-//! the section lies.
+//! [`bytes::Source`] provides the bytes, and a [`section::Section`] is opened over them.
+//! [`section::Section::find`] returns a small [`rule::Rule`] for a program counter (PC).
+//! [`unwind::step`] takes the step to the caller by that rule. [`elf::find_sframe`] finds the
+//! section in an ELF file or image.
 //!
 //! # Promises
 //!
 //! This code runs in interrupts and NMIs, on bytes that an unprivileged user may have written and
-//! may be changing meanwhile. So: no allocation, no `unsafe`, no recursion, no panic on any input,
-//! every loop bounded by what was checked before, and no read outside of the length that
-//! [`section::Section::open`] was given. Nothing is kept between two calls but small `Copy`
-//! values; a reader that sees other bytes at each read gets a wrong answer or an error, no worse.
+//! may change at any time. So: no allocation, no `unsafe`, no recursion, no panic on any input.
+//! Every loop has a bound that was checked before the loop. No read of a section lies outside of the length given to
+//! [`section::Section::open`]. State between two calls consists of small `Copy` values only. A source whose
+//! bytes change between two reads causes a wrong answer or an error, and no other harm.
 //!
 //! # Roots
 //!
 //! These files are compiled twice: as the crate `sframe` (root: `lib.rs`) and as a module of the
-//! kernel module (root: this file). Paths in them are therefore relative.
+//! kernel module (root: this file). So the paths in these files are relative.
 //!
 //! # Specification
 //!
-//! "The SFrame Format", part of the documentation of GNU binutils. Section names in the comments
-//! are those of the text for version 2.
+//! "The SFrame Format", a part of the documentation of GNU binutils. The comments cite sections of
+//! the text for version 2.
 
 pub mod elf;
 pub mod format;
@@ -33,7 +33,7 @@ pub mod test_vectors;
 pub mod unwind;
 pub mod x86_64;
 
-// Short paths.
+// Short paths for other modules and for users of the crate.
 pub use self::{
     elf::eh_frame_hdr,
     format::{
@@ -55,8 +55,5 @@ pub use self::{
         stop_reason,
         walk, //
     },
-    x86_64::{
-        self as code,
-        fallback, //
-    }, //
+    x86_64::fallback, //
 };

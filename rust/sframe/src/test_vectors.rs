@@ -1,13 +1,12 @@
 // SPDX-License-Identifier: GPL-2.0-only OR MIT
 
-//! Sections with the rules that are right for them: the same cases for the host's tests and, as a
-//! KUnit suite, for the code as the kernel runs it.
+//! Test cases: sections with their correct rules, broken sections, steps, and ELF images. The host's
+//! tests run the cases, and a KUnit suite runs them in the kernel.
 //!
-//! The bytes of version 2 for AMD64 are those that gcc and binutils 2.44 make of
-//! `tests/programs/cases.S`:
+//! gcc and binutils 2.44 make the bytes of version 2 for AMD64 from `tests/programs/cases.S`:
 //! `gcc -nostdlib -shared -Wl,-z,lazy,-z,noexecstack -Wl,--build-id=none -Wa,--gsframe`.
-//! A test on the host makes them anew and compares. Those of other versions and ABIs are written by
-//! hand, from the specification. Nothing here formats or allocates.
+//! A test on the host makes these bytes again and compares. The bytes of other versions and ABIs are
+//! written by hand, from the specification. The code here does not format and does not allocate.
 
 use super::{
     abi::Abi,
@@ -30,6 +29,7 @@ use super::{
     rule::{
         Base,
         Cfa,
+        Extra,
         Location,
         Rule, //
     },
@@ -49,7 +49,7 @@ use super::{
     }, //
 };
 
-/// Runs all cases and counts the answers that were compared.
+/// Runs all cases. Returns the number of compared answers.
 ///
 /// # Errors
 ///
@@ -83,13 +83,13 @@ const fn fp_saved(offset: i32, fp: i32) -> Option<Rule> {
     Some(Rule::amd64(Base::Fp, offset, Location::AtCfa(fp)))
 }
 
-/// A section, and all that can be asked of it.
+/// A section, with the expected results of all queries.
 struct SectionCase {
     name: &'static str,
     bytes: &'static [u8],
     address: u64,
     starts: Starts,
-    /// Which rule holds from each address on, up to the next one.
+    /// The rule for the lookup addresses from each listed address up to the next.
     rules: &'static [(u64, Option<Rule>)],
     functions: u32,
 }
@@ -129,7 +129,7 @@ impl SectionCase {
     }
 }
 
-/// Where `LINKED` lies in its file, and in the memory of a program that has just been loaded.
+/// The link-time address of `LINKED`. Its offset in the file is equal.
 const LINKED_ADDRESS: u64 = 0x20e8;
 
 #[rustfmt::skip]
@@ -140,7 +140,7 @@ const LINKED: [u8; 239] = [
     0x03, 0x00, 0xf8, 0x00,
     // 7 functions, 18 rows in 71 bytes.
     0x07, 0x00, 0x00, 0x00, 0x12, 0x00, 0x00, 0x00, 0x47, 0x00, 0x00, 0x00,
-    // Where the functions and the rows are.
+    // The offsets of the functions and of the rows.
     0x00, 0x00, 0x00, 0x00, 0x8c, 0x00, 0x00, 0x00,
     // .plt, the first entry: start -4328, size 16, rows at 59.
     0x18, 0xef, 0xff, 0xff, 0x10, 0x00, 0x00, 0x00, 0x3b, 0x00, 0x00, 0x00,
@@ -199,7 +199,7 @@ const LINKED: [u8; 239] = [
 
 const LINKED_RULES: &[(u64, Option<Rule>)] = &[
     (0xff0, None),
-    // .plt, where the first entry pushes what the others jump to it with.
+    // .plt. The first entry is entered with one word pushed by another entry, and pushes a second word.
     (0x1000, sp(16)),
     (0x1006, sp(24)),
     (0x1010, sp(8)),
@@ -213,7 +213,7 @@ const LINKED_RULES: &[(u64, Option<Rule>)] = &[
     (0x1032, sp_saved(16, -16)),
     (0x1035, fp_saved(16, -16)),
     (0x1040, sp(8)),
-    // large; empty is at the same address, but has no bytes
+    // large; empty has the start address of large, and a size of zero
     (0x1041, sp(8)),
     (0x1042, sp_saved(16, -16)),
     (0x1049, sp_saved(70016, -16)),
@@ -228,7 +228,7 @@ const LINKED_RULES: &[(u64, Option<Rule>)] = &[
     (0x119d, None),
 ];
 
-/// `LINKED` with start addresses counted from their fields, and with these flags.
+/// `LINKED` with start addresses that count from their own fields, and with these flags.
 const fn from_fields(flags: u8) -> [u8; LINKED.len()] {
     let mut bytes = LINKED;
     bytes[3] = flags;
@@ -245,15 +245,16 @@ const fn from_fields(flags: u8) -> [u8; LINKED.len()] {
     bytes
 }
 
-/// As binutils 2.45 link it: "errata 1".
+/// The output of the linker of binutils 2.45: "errata 1".
 const PCREL: [u8; LINKED.len()] = from_fields(0x5);
-/// As a linker that does not know SFrame leaves it, or binutils 2.45 in an object file.
+/// The output of a linker without SFrame support, and of the assembler of binutils 2.45.
 const PCREL_UNSORTED: [u8; LINKED.len()] = from_fields(0x4);
-/// As a linker that does not know SFrame leaves what older binutils have assembled.
+/// The output of a linker without SFrame support, from object files of older binutils.
 const UNSORTED: [u8; LINKED.len()] = from_fields(0);
 
-/// A function at 0x100 whose outermost part has no return address ("errata 2"), and a function of
-/// two blocks that does not start at a multiple of their size; with an auxiliary header.
+/// A section with an auxiliary header and two functions: one at 0x100 with a row of an outermost frame,
+/// without a return address ("errata 2"); and one of two repeated blocks, whose start is not a multiple
+/// of the size of a block.
 #[rustfmt::skip]
 const OUTERMOST: [u8; 82] = [
     0xe2, 0xde, 0x02, 0x01, 0x03, 0x00, 0xf8, 0x03,
@@ -285,7 +286,7 @@ const OUTERMOST_RULES: &[(u64, Option<Rule>)] = &[
     (0x148, None),
 ];
 
-/// What binutils leave where no function has a row.
+/// The section that binutils write if no function has a row.
 #[rustfmt::skip]
 const NOTHING: [u8; 28] = [
     0xe2, 0xde, 0x02, 0x01, 0x03, 0x00, 0xf8, 0x00,
@@ -293,7 +294,7 @@ const NOTHING: [u8; 28] = [
     0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00,
 ];
 
-/// Version 1: entries of 17 bytes, and blocks whose size it does not say.
+/// Version 1: function entries of 17 bytes, and repeated blocks without a field for their size.
 #[rustfmt::skip]
 const V1: [u8; 79] = [
     // Magic, version 1, flags: sorted.
@@ -302,7 +303,7 @@ const V1: [u8; 79] = [
     0x03, 0x00, 0xf8, 0x00,
     // 2 functions, 5 rows in 17 bytes.
     0x02, 0x00, 0x00, 0x00, 0x05, 0x00, 0x00, 0x00, 0x11, 0x00, 0x00, 0x00,
-    // Where the functions and the rows are.
+    // The offsets of the functions and of the rows.
     0x00, 0x00, 0x00, 0x00, 0x22, 0x00, 0x00, 0x00,
     // .plt: start -4096, size 32, rows at 0; 2 rows, ADDR1, PCMASK by 16.
     0x00, 0xf0, 0xff, 0xff, 0x20, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x02, 0x00, 0x00, 0x00,
@@ -331,7 +332,7 @@ const V3: [u8; 169] = [
     0x03, 0x00, 0xf8, 0x00,
     // 5 functions, 6 rows in 61 bytes.
     0x05, 0x00, 0x00, 0x00, 0x06, 0x00, 0x00, 0x00, 0x3d, 0x00, 0x00, 0x00,
-    // Where the functions and the rows are.
+    // The offsets of the functions and of the rows.
     0x00, 0x00, 0x00, 0x00, 0x50, 0x00, 0x00, 0x00,
     // far: start -17179873308, size 4, attribute at 0.
     0xe4, 0xef, 0xff, 0xff, 0xfb, 0xff, 0xff, 0xff, 0x04, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00,
@@ -341,7 +342,7 @@ const V3: [u8; 169] = [
     0xe4, 0xef, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0x10, 0x00, 0x00, 0x00, 0x20, 0x00, 0x00, 0x00,
     // start: start -4124, size 8, attribute at 51.
     0xe4, 0xef, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0x08, 0x00, 0x00, 0x00, 0x33, 0x00, 0x00, 0x00,
-    // unsaid: start -4132, size 8, attribute at 56.
+    // signal_start: start -4132, size 8, attribute at 56.
     0xdc, 0xef, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0x08, 0x00, 0x00, 0x00, 0x38, 0x00, 0x00, 0x00,
     // far: 1 row, ADDR1, PCINC.
     0x01, 0x00, 0x00, 0x00, 0x00,
@@ -351,7 +352,7 @@ const V3: [u8; 169] = [
     0x04, 0x00, 0x00, 0x01, 0x00,
     // From 0: CFA is r7 (SP) + 8.
     0x00, 0x04, 0x39, 0x08,
-    // From 20: CFA is r10, nothing about RA, FP is in memory at r6 (FP).
+    // From 20: CFA is r10, no location of RA, FP is in memory at r6 (FP).
     0x14, 0x0a, 0x51, 0x00, 0x00, 0x33, 0x00,
     // From 24: CFA is in memory at r6 - 8, RA in memory at CFA - 16.
     0x18, 0x08, 0x33, 0xf8, 0x02, 0xf0,
@@ -363,7 +364,7 @@ const V3: [u8; 169] = [
     0x00, 0x2c, 0x3b, 0x00, 0xa0, 0x00, 0x3b, 0x00, 0xa8, 0x00, 0x3b, 0x00, 0x78, 0x00,
     // start: 0 rows, ADDR1, PCINC.
     0x00, 0x00, 0x00, 0x00, 0x00,
-    // unsaid: 0 rows, ADDR1, PCINC, signal.
+    // signal_start: 0 rows, ADDR1, PCINC, signal.
     0x00, 0x00, 0x80, 0x00, 0x00,
 ];
 
@@ -376,7 +377,7 @@ const AARCH64: [u8; 63] = [
     0x02, 0x00, 0x00, 0x00,
     // 1 function, 4 rows in 15 bytes.
     0x01, 0x00, 0x00, 0x00, 0x04, 0x00, 0x00, 0x00, 0x0f, 0x00, 0x00, 0x00,
-    // Where the functions and the rows are.
+    // The offsets of the functions and of the rows.
     0x00, 0x00, 0x00, 0x00, 0x14, 0x00, 0x00, 0x00,
     // signs: start -4124, size 32, rows at 0; 4 rows, ADDR1, PCINC, key B.
     0xe4, 0xef, 0xff, 0xff, 0x20, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x04, 0x00, 0x00, 0x00,
@@ -391,7 +392,7 @@ const AARCH64: [u8; 63] = [
     0x0c, 0x84, 0x20, 0xe8,
 ];
 
-/// AArch64 the other way round.
+/// Big-endian AArch64, in version 2.
 #[rustfmt::skip]
 const AARCH64_BIG: [u8; 72] = [
     // Magic, version 2, flags: sorted.
@@ -400,7 +401,7 @@ const AARCH64_BIG: [u8; 72] = [
     0x01, 0x00, 0x00, 0x00,
     // 1 function, 3 rows in 24 bytes.
     0x00, 0x00, 0x00, 0x01, 0x00, 0x00, 0x00, 0x03, 0x00, 0x00, 0x00, 0x18,
-    // Where the functions and the rows are.
+    // The offsets of the functions and of the rows.
     0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x14,
     // wide: start -4096, size 512, rows at 0; 3 rows, ADDR2, PCINC.
     0xff, 0xff, 0xf0, 0x00, 0x00, 0x00, 0x02, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x03,
@@ -413,7 +414,8 @@ const AARCH64_BIG: [u8; 72] = [
     0x01, 0x08, 0x45, 0x00, 0x01, 0x01, 0x20, 0xff, 0xff, 0xff, 0xf8,
 ];
 
-/// s390x in version 2 errata 1: the CFA in slots above the save area, registers saved in registers.
+/// s390x in version 2 errata 1. The CFA's offset counts slots above the save area. Registers are saved in
+/// other registers.
 #[rustfmt::skip]
 const S390X: [u8; 66] = [
     // Magic, version 2, flags: sorted, starts counted from their fields.
@@ -422,7 +424,7 @@ const S390X: [u8; 66] = [
     0x04, 0x00, 0x00, 0x00,
     // 1 function, 4 rows in 18 bytes.
     0x00, 0x00, 0x00, 0x01, 0x00, 0x00, 0x00, 0x04, 0x00, 0x00, 0x00, 0x12,
-    // Where the functions and the rows are.
+    // The offsets of the functions and of the rows.
     0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x14,
     // saves: start -4124, size 32, rows at 0; 4 rows, ADDR1, PCINC.
     0xff, 0xff, 0xef, 0xe4, 0x00, 0x00, 0x00, 0x20, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x04,
@@ -437,7 +439,7 @@ const S390X: [u8; 66] = [
     0x12, 0x07, 0x00, 0x1d, 0x21,
 ];
 
-/// s390x in version 3, where a flexible function names the registers.
+/// s390x in version 3. The function is flexible, and its rows name the registers.
 #[rustfmt::skip]
 const S390X_V3: [u8; 73] = [
     // Magic, version 3, flags: sorted, starts counted from their fields.
@@ -446,7 +448,7 @@ const S390X_V3: [u8; 73] = [
     0x04, 0x00, 0x00, 0x00,
     // 1 function, 3 rows in 29 bytes.
     0x00, 0x00, 0x00, 0x01, 0x00, 0x00, 0x00, 0x03, 0x00, 0x00, 0x00, 0x1d,
-    // Where the functions and the rows are.
+    // The offsets of the functions and of the rows.
     0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x10,
     // saves: start -4124, size 32, attribute at 0.
     0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xef, 0xe4, 0x00, 0x00, 0x00, 0x20, 0x00, 0x00, 0x00, 0x00,
@@ -456,7 +458,7 @@ const S390X_V3: [u8; 73] = [
     0x00, 0x04, 0x79, 0x00,
     // From 12: CFA is r15 + 320, RA in memory at CFA - 48, FP at CFA - 72.
     0x0c, 0x0c, 0x79, 0x14, 0x02, 0xd0, 0x02, 0xb8,
-    // From 18, words of 2 bytes: CFA is r11 (FP) + 4160, nothing about RA, FP is r16.
+    // From 18, words of 2 bytes: CFA is r11 (FP) + 4160, no location of RA, FP is r16.
     0x12, 0x2a, 0x00, 0x59, 0x01, 0xf4, 0x00, 0x00, 0x00, 0x81, 0x00, 0x00,
 ];
 
@@ -469,7 +471,7 @@ const fn cfa(base: Base, offset: i32) -> Cfa {
     }
 }
 
-/// A rule of an ABI that saves the return address anywhere.
+/// A rule of an ABI without a fixed place for the return address.
 const fn saves(cfa: Cfa, ra: Location, fp: Location) -> Rule {
     Rule {
         cfa,
@@ -477,6 +479,7 @@ const fn saves(cfa: Cfa, ra: Location, fp: Location) -> Rule {
         fp,
         mangled: false,
         signal: false,
+        extra: Extra::NONE,
     }
 }
 
@@ -542,9 +545,10 @@ const TRAMPOLINE: Rule = Rule {
     fp: Location::At(Base::Sp, 120),
     mangled: false,
     signal: true,
+    extra: Extra::NONE,
 };
 
-/// A leaf, whose return address is still in its register.
+/// The rule of a leaf function: the return address is still in its register.
 const LEAF: Rule = saves(cfa(Base::Sp, 0), Location::Unchanged, Location::Unchanged);
 
 const AARCH64_RULES: &[(u64, Option<Rule>)] = &[
@@ -743,7 +747,7 @@ const SECTIONS: &[SectionCase] = &[
     },
 ];
 
-/// Bytes of which one is another.
+/// Bytes with one byte replaced.
 struct Patched {
     bytes: &'static [u8],
     at: usize,
@@ -764,7 +768,7 @@ impl Source for Patched {
     }
 }
 
-/// `LINKED` with one byte changed, which is an error that has to be seen at `pc`, if not before.
+/// `LINKED` with one byte changed. The core has to report `error`, at the latest in a lookup of `pc`.
 struct RefusedCase {
     name: &'static str,
     at: usize,
@@ -818,7 +822,7 @@ const REFUSED: &[RefusedCase] = &[
     refused("aux header", 7, 255, 0, malformed(Malformed::AuxHeader, 7)),
     refused("functions", 8, 8, 0, malformed(Malformed::Functions, 20)),
     refused("rows", 16, 0x48, 0, malformed(Malformed::Rows, 24)),
-    // large, the sixth function, is moved in front of all others.
+    // The start of large, the sixth function, is changed to lie in front of all other functions.
     refused(
         "not sorted",
         28 + 100 + 1,
@@ -847,7 +851,7 @@ const REFUSED: &[RefusedCase] = &[
         0x1030,
         malformed(Malformed::RowsStart, 28 + 48),
     ),
-    // The last row of all, in .plt.
+    // The last row of the section, in .plt.
     refused(
         "row end",
         237,
@@ -869,7 +873,7 @@ const REFUSED: &[RefusedCase] = &[
         0x102f,
         malformed(Malformed::WordSize, 236),
     ),
-    // The first row of all, in leaf.
+    // The first row of the section, in leaf.
     refused(
         "words",
         169,
@@ -914,8 +918,8 @@ const STACK: Stack = Stack {
     ],
 };
 
-/// Registers of an innermost frame, of which only those are known that hold a return address on
-/// some ABI: it is signed.
+/// The registers of an innermost frame. Only r14 and r30 are known, which hold the return address on s390x
+/// and on AArch64. The return address is signed.
 struct Links;
 
 impl Registers for Links {
@@ -924,13 +928,13 @@ impl Registers for Links {
     }
 }
 
-/// A step from SP = STACK.
+/// A step from a frame whose stack pointer is the start of `STACK`.
 struct StepCase {
     name: &'static str,
     abi: Abi,
-    /// Whether registers are known.
+    /// Whether the frame is the innermost frame. Its registers are those of [`Links`].
     innermost: bool,
-    /// By the frame pointer if there is no rule.
+    /// The rule of the step; `None` for a step by the frame pointer.
     rule: Option<Rule>,
     fp: u64,
     result: Result<Step, Stop>,
@@ -972,7 +976,7 @@ const fn stepped(
     }
 }
 
-/// A step from an innermost or another frame of an ABI, with 5 in the frame pointer.
+/// A step on this ABI, from the innermost or another frame, with 5 in the frame pointer.
 const fn stepped_on(
     name: &'static str,
     abi: Abi,
@@ -1164,14 +1168,15 @@ const STEPS: &[StepCase] = &[
     ),
 ];
 
-/// AArch64, with the return address that is signed.
+/// A rule of AArch64. The slot of its return address holds the signed return address of `STACK`.
 const PUSHED: Rule = saves(
     cfa(Base::Sp, 0x50),
     Location::AtCfa(-0x10),
     Location::AtCfa(-0x48),
 );
 
-/// The start of the file that `LINKED` is in, asked for an offset, with one byte changed.
+/// A search for the section from a file offset. `bytes` are the start of the file that contains `LINKED`,
+/// with one byte changed.
 struct ImageCase {
     name: &'static str,
     at: usize,
@@ -1364,12 +1369,11 @@ mod tests {
         String::from_utf8_lossy(&output.stdout).into_owned()
     }
 
-    /// The bytes above are what the toolchain makes, if it is the one that made them.
+    /// Checks that binutils 2.44 still makes the bytes of `LINKED` and `IMAGE`. Other versions are skipped.
     #[test]
     fn bytes_are_real() {
         let version = output(Command::new("as").arg("--version"));
-        if !version.contains(" 2.44") {
-            std::eprintln!("skipped: not binutils 2.44: {:?}", version.lines().next());
+        if !crate::requirement::is_met(version.contains(" 2.44"), "binutils 2.44") {
             return;
         }
         let dir = std::env::temp_dir().join(std::format!("sframe-cases-{}", process::id()));
@@ -1384,7 +1388,7 @@ mod tests {
         let file = fs::read(dir.join("cases.so")).unwrap();
         fs::remove_dir_all(&dir).unwrap();
 
-        // The section headers' place is the only thing that depends on the linker's mood.
+        // Only the offset of the section headers may differ between runs of the linker.
         assert_eq!(file[..40], IMAGE[..40]);
         assert_eq!(file[48..IMAGE.len()], IMAGE[48..]);
         let at = LINKED_ADDRESS as usize;

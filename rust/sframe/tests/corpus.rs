@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only OR MIT
 
-//! What the fuzzer has found worth keeping, once more.
+//! Runs the fuzzer's targets over the fuzzer's corpus.
 
 mod support;
 
@@ -11,7 +11,7 @@ use support::{
     fuzzed, //
 };
 
-/// Runs a target over each file of its corpus, in the order of their names.
+/// Runs a target over each file of the target's corpus, in the order of the files' names.
 fn replay(target: &str, run: fn(&[u8])) {
     let dir = here().join("fuzz/corpus").join(target);
     let mut files: Vec<_> = fs::read_dir(&dir)
@@ -27,7 +27,7 @@ fn replay(target: &str, run: fn(&[u8])) {
     );
     for file in files {
         let bytes = fs::read(&file).expect("a file of the corpus can be read");
-        // Shown if the target fails.
+        // libtest shows this line only if the target fails.
         println!("{}", file.display());
         run(&bytes);
     }

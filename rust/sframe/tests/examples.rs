@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only OR MIT
 
-//! The examples run, and say what the crate's README says of them.
+//! The crate's examples run, and print the output that the crate's README describes.
 
 use std::{
     env,

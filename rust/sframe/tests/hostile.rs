@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-only OR MIT
 
-//! Sections that are wrong, or right in unusual ways, each made for one question; the bugs of other
-//! readers among them.
+//! Sections that are wrong, or correct in unusual ways. Each is made for one question. Some questions
+//! come from bugs of other readers.
 
 mod support;
 
@@ -26,6 +26,15 @@ use sframe::{
         Section,
         MAX_EMPTY_BOUNDED,
         MAX_ROWS_BOUNDED, //
+    },
+    table::{
+        self,
+        CompactRule,
+        Functions,
+        Place,
+        Rules,
+        TableError,
+        Work, //
     }, //
 };
 
@@ -59,7 +68,7 @@ fn open(bytes: &[u8]) -> Section {
     Section::open(&Watched::new(bytes), ADDRESS, bytes.len() as u64).expect("a correct header")
 }
 
-/// Asks for an address, counted from the section's.
+/// Looks up the address `offset` bytes from the section's address.
 fn find(bytes: &[u8], offset: i64, search: Search) -> Result<Option<Rule>, Error> {
     let pc = ADDRESS.wrapping_add_signed(offset);
     open(bytes).find(&Watched::new(bytes), pc, search)
@@ -97,7 +106,7 @@ fn repeated_blocks_of_size_zero() {
         open(&bytes).verify(&*bytes),
         malformed(Malformed::RepeatZero, at)
     );
-    // The others are as they were.
+    // The other functions are unchanged.
     assert_eq!(bounded(&bytes, 0x104), Ok(Some(sp(16))));
     assert_eq!(bounded(&bytes, 0x304), Ok(Some(sp(16))));
 }
@@ -139,7 +148,7 @@ fn functions_that_are_not_sorted() {
     let mut section = three();
     section.functions.swap(0, 2);
     let bytes = section.bytes();
-    // 0x300 0x200 0x100: seen as soon as a probe is out of its bounds.
+    // 0x300 0x200 0x100: the search detects the order at the first probe outside of its bounds.
     assert_eq!(
         bounded(&bytes, 0x204),
         malformed(Malformed::Unsorted, section.entry(2))
@@ -153,7 +162,7 @@ fn functions_that_are_not_sorted() {
         malformed(Malformed::Unsorted, section.entry(1))
     );
 
-    // Without the flag it takes a linear search. (The starts are counted from the fields then.)
+    // Without the flag, only a linear search is possible. (Starts count from their own fields then.)
     section.flags = 0;
     let bytes = section.bytes();
     assert_eq!(bounded(&bytes, 0x204), Err(Error::TooLong));
@@ -202,7 +211,8 @@ fn rows_outside_of_the_rows() {
         assert_eq!(bounded(&bytes, 0x204), malformed(Malformed::RowsStart, at));
         assert_eq!(bounded(&bytes, 0x104), Ok(Some(sp(16))));
     }
-    // At the very end there is place for no row, which matters only if there is to be one.
+    // At the end of the section there is no room for a row. That is an error only if the function
+    // has rows.
     let mut bytes = section.bytes();
     let end = bytes.len();
     patch(&mut bytes, section.entry(1) + 8, 18u32.to_le_bytes());
@@ -216,7 +226,7 @@ fn rows_outside_of_the_rows() {
 
 #[test]
 fn rows_that_are_cut_off() {
-    // Each row that there is, at the end of the section, with each length that is too short.
+    // Rows of different widths, each at the end of the section, cut to each length that is too short.
     let whole: [(u8, u8, &[i32]); 5] = [
         (ADDR1, 0, &[8]),
         (ADDR2, 0, &[8, -16]),
@@ -288,7 +298,7 @@ fn words_that_amd64_has_no_use_for() {
             2 => assert!(found.is_ok_and(|rule| rule.unwrap().fp == Location::AtCfa(8))),
             _ => assert_eq!(found, malformed(Malformed::WordCount, section.rows() + 9)),
         }
-        // A row that is only skipped is not looked at so closely.
+        // The number of words in a skipped row is not checked.
         assert_eq!(bounded(&bytes, 0x203), Ok(Some(sp(8))));
     }
 }
@@ -313,7 +323,7 @@ fn undefined_types_of_rows() {
         assert_eq!(bounded(&bytes, 0x204), malformed(Malformed::RowType, at));
         assert_eq!(bounded(&bytes, 0x304), Ok(Some(sp(16))));
     }
-    // Bits 5 to 7 say nothing on AMD64 in version 2: neither a key nor a signal frame.
+    // Bits 5 to 7 have no meaning on AMD64 in version 2: neither a key nor a signal frame.
     let mut bytes = section.bytes();
     bytes[section.entry(1) + 16] |= 0xe0;
     assert_eq!(bounded(&bytes, 0x204), Ok(Some(sp(16))));
@@ -325,7 +335,7 @@ fn a_fault_is_no_verdict_on_the_section() {
     let section = encode::Section::of((0..5).map(|i| Function::new(0x100 * i, 16, rows)).collect());
     let bytes = section.bytes();
     let opened = open(&bytes);
-    // The rows of the function in the middle are not there.
+    // The rows of the function in the middle cannot be read.
     let at = section.rows() as u64 + 12;
     let missing = Missing {
         bytes: &bytes,
@@ -339,13 +349,14 @@ fn a_fault_is_no_verdict_on_the_section() {
             Ok(Some(sp(16)))
         );
     }
-    // Once they are there, so is the answer.
+    // As soon as they can be read, the rule is found.
     assert_eq!(
         opened.find(&*bytes, ADDRESS + 0x204, Search::Bounded),
         Ok(Some(sp(16)))
     );
 
-    // The same for each byte of the section: there is the answer or the fault, and nothing else.
+    // Each byte of the section in turn cannot be read: the result is the rule or the fault, and nothing
+    // else.
     for at in 0..bytes.len() as u64 {
         let missing = Missing {
             bytes: &bytes,
@@ -381,8 +392,7 @@ fn what_starts_are_counted_from() {
             .collect();
         assert_eq!(functions, [0x100, 0x200, 0x300], "{flags}");
 
-        // The other reading gives other addresses, is told apart by them, and is not believed to
-        // be sorted.
+        // With the other origin, the start addresses differ, and the section does not count as sorted.
         let other = match starts {
             Starts::Field => Starts::Section,
             Starts::Section => Starts::Field,
@@ -397,7 +407,7 @@ fn what_starts_are_counted_from() {
 
 #[test]
 fn a_sorted_flag_left_over_from_another_linker() {
-    // Starts counted from the fields under flags that say otherwise, and in no order.
+    // Starts count from their own fields and are not sorted, but the flags claim the opposite of both.
     let mut section = three();
     section.functions.swap(0, 2);
     section.flags = 0;
@@ -433,7 +443,8 @@ fn functions_without_bytes() {
     }
     assert_eq!(open(&bytes).verify(&*bytes), Ok(()));
 
-    // So many are nobody's work, and not worth the time of an interrupt.
+    // No tool writes this many empty functions. A bounded search, which may run in an interrupt, does
+    // not skip them all.
     let mut functions = vec![Function::new(0x100, 16, rows)];
     functions.resize(1 + MAX_EMPTY_BOUNDED as usize, empty(0x108));
     let most = encode::Section::of(functions.clone()).bytes();
@@ -468,11 +479,11 @@ fn functions_with_many_rows() {
     };
     let expected = |row: u32| Ok(Some(sp(if row % 2 == 0 { 8 } else { 16 })));
 
-    // As many as are allowed: found wherever.
+    // As many rows as a bounded search reads: every row is found.
     let bytes = section(most);
     assert_eq!(bounded(&bytes, i64::from(most) - 1), expected(most - 1));
     assert_eq!(bounded(&bytes, 0xffff), expected(most - 1));
-    // More: found in the front, as far as the next row is seen.
+    // One row more: a row is found only if the search also reads the row after it.
     let bytes = section(most + 1);
     assert_eq!(bounded(&bytes, i64::from(most) - 2), expected(most - 2));
     assert_eq!(bounded(&bytes, i64::from(most) - 1), Err(Error::TooLong));
@@ -490,7 +501,7 @@ fn rows_that_begin_late() {
     let bytes = encode::Section::of(vec![
         Function::new(0x100, 16, &[(4, SP, &[8])]),
         Function::new(0x110, 16, &[]),
-        // The last row begins where the function ends, as some assemblers have it.
+        // The last row starts at the end of the function, as some assemblers write it.
         Function::new(0x120, 16, &[(0, SP, &[8]), (16, SP, &[24])]),
     ])
     .bytes();
@@ -516,7 +527,7 @@ fn a_frame_pointer_at_a_fixed_place() {
         ..sp(16)
     };
     assert_eq!(bounded(&bytes, 0x100), Ok(Some(fixed)));
-    // What else a second word could say nobody knows.
+    // A second word has no defined meaning if the frame pointer's offset is fixed.
     assert_eq!(
         bounded(&bytes, 0x104),
         malformed(Malformed::WordCount, section.rows() + 3)
@@ -570,7 +581,7 @@ fn parts_that_do_not_fit() {
         opened(&bytes)
     };
     let huge = [u32::MAX, u32::MAX - 28, 0x8000_0000, 0x7fff_ffff];
-    // More functions than there is place for; so many that their size is none of 32 bits.
+    // More functions than fit; also numbers whose size in bytes does not fit into 32 bits.
     for count in [4, 0x1000_0000, 0x0ccc_cccd, 0xcccc_cccd]
         .into_iter()
         .chain(huge)
@@ -605,7 +616,7 @@ fn parts_that_do_not_fit() {
             "{offset}"
         );
     }
-    // Other numbers of rows than there are: nothing to be seen from the header.
+    // A wrong total of rows cannot be detected from the header alone.
     assert_eq!(patched(12, 5), Ok(()));
     let mut bytes = good.clone();
     patch(&mut bytes, 12, 5u32.to_le_bytes());
@@ -660,7 +671,7 @@ fn what_cannot_be_read_is_named() {
 
 #[test]
 fn larger_than_32_bits() {
-    /// A header, and nothing behind it, however far.
+    /// A header, followed by zeros without end.
     struct Endless([u8; 28]);
     impl Source for Endless {
         fn read<const N: usize>(&self, offset: u64) -> Result<[u8; N], sframe::bytes::Fault> {
@@ -680,7 +691,7 @@ fn larger_than_32_bits() {
             what: Unsupported::Size
         }
     );
-    // The largest there is.
+    // The largest section that can be read.
     patch(&mut header, 16, (u32::MAX - 28 - 60).to_le_bytes());
     let section = Section::open(&Endless(header), ADDRESS, 1 << 40).unwrap();
     assert_eq!(section.end(), u32::MAX);
@@ -729,7 +740,7 @@ fn sections_one_behind_the_other() {
     let pc = ADDRESS + second + 0x204;
     assert_eq!(next.find(&*bytes, pc, Search::Thorough), Ok(Some(sp(16))));
     assert!(next.next(&*bytes).unwrap().is_none());
-    // The same, read for itself.
+    // The second section, read alone.
     let tail = Tail {
         bytes: &*bytes,
         start: second,
@@ -766,8 +777,108 @@ fn the_cost_of_a_search() {
     for pc in 0..16000 {
         let found = section.find(&watched, ADDRESS + pc, Search::Bounded);
         assert!(found.unwrap().is_some());
-        // Ten probes, the function, up to three rows, and no extra one for their words.
+        // Ten probes, the function, and up to three rows, whose words take no reads of their own.
         let reads = watched.reads();
         assert!(reads <= 14, "{reads} reads for {pc:#x}");
     }
+}
+
+/// Builds a table of a section. Returns the steps of the build and its result.
+fn build_steps(bytes: &[u8], key: [u64; 2]) -> (u64, Result<usize, TableError>) {
+    let first = Section::open(bytes, 0, bytes.len() as u64).expect("a correct header");
+    let mut places = vec![Place::default(); table::count(bytes, &first, &[]).expect("a count")];
+    let mut work = Work::new(bytes.len(), || Ok(()));
+    let before = work.left();
+    let functions = Functions::collect(
+        bytes,
+        &first,
+        &[],
+        &mut places,
+        |first, _| Some(first),
+        &mut work,
+    )
+    .expect("functions");
+    let room = 1 << 16;
+    let (mut compact, mut others) = (vec![CompactRule::NONE; room], vec![Rule::OUTERMOST; room]);
+    let mut numbers = vec![0; 2 * room];
+    let mut rules = Rules::new(&mut compact, &mut others, &mut numbers, key);
+    let plan = table::plan(&functions).expect("a plan");
+    let mut pages = vec![0; plan.pages];
+    let filled = table::fill(
+        bytes,
+        bytes,
+        &functions,
+        &mut rules,
+        &plan,
+        &mut pages,
+        &mut work,
+        |_, _| Ok(()),
+    );
+    (before - work.left(), filled)
+}
+
+/// A function whose rules an unkeyed multiplication would put into one slot of a hash table with 2^17 slots:
+/// their offsets from the stack pointer differ by multiples of 2^17.
+fn colliding_rules() -> Vec<Function> {
+    let offsets: Vec<[i32; 1]> = (0..16384).map(|k| [8 + (k << 17)]).collect();
+    let rows: Vec<(u32, u8, &[i32])> = offsets
+        .iter()
+        .zip(0..)
+        .map(|(offset, start)| (2 * start, SP, &offset[..]))
+        .collect();
+    vec![Function::typed(0, 32768, ADDR2, 2, &rows)]
+}
+
+#[test]
+fn colliding_rules_take_few_probes() {
+    let bytes = encode::Section::of(colliding_rules()).bytes();
+    for key in [[1, 2], [0x0123_4567_89ab_cdef, 0xfedc_ba98_7654_3210]] {
+        let (steps, filled) = build_steps(&bytes, key);
+        assert_eq!(filled, Ok(16384 - 128));
+        // Each row takes one step, and one more for each of one or two probes. Sorting and pages take few.
+        assert!(steps < 4 * 16384, "{steps} steps for 16,384 rules");
+    }
+}
+
+/// A function that repeats a row for each byte of its code: the length of the section bounds the steps of
+/// the build, not the size of the code.
+#[test]
+fn a_short_section_is_no_long_work() {
+    let function = Function {
+        info: ADDR1 | MASK,
+        rep: 1,
+        ..Function::new(0, 1 << 30, &[(0, SP, &[8])])
+    };
+    let bytes = encode::Section::of(vec![function]).bytes();
+    let (steps, filled) = build_steps(&bytes, [1, 2]);
+    assert_eq!(filled, Err(TableError::TooLong));
+    assert!(steps < 2 << 20, "{steps} steps for {} bytes", bytes.len());
+}
+
+#[test]
+fn the_caller_can_end_a_build() {
+    let bytes = encode::Section::of(colliding_rules()).bytes();
+    let first = Section::open(&bytes[..], 0, bytes.len() as u64).expect("a correct header");
+    let mut asked = 0;
+    let mut work = Work::new(bytes.len(), || {
+        asked += 1;
+        Err(TableError::Ended)
+    });
+    let steps = (0..10_000).take_while(|_| work.step().is_ok()).count();
+    assert_eq!((steps, asked), (4096, 1));
+    let mut places = [Place::default(); 1];
+    let mut ended = Work::new(bytes.len(), || Err(TableError::Ended));
+    while ended.step().is_ok() {}
+    for _ in 0..4096 {
+        ended.step().expect("no question in between");
+    }
+    let collected = Functions::collect(
+        &bytes[..],
+        &first,
+        &[],
+        &mut places,
+        |first, _| Some(first),
+        &mut ended,
+    );
+    assert_eq!(collected.err(), Some(TableError::Ended));
 }

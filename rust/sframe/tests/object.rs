@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-only OR MIT
 
-//! What the compiler makes of the core, compiled as for the kernel: no panic is left in it, and it
-//! gets by with little stack.
+//! The object code of the core, compiled as for the kernel: it contains no panic and needs little
+//! stack.
 
 mod support;
 
@@ -23,12 +23,12 @@ use support::build::{
     workdir, //
 };
 
-/// The most stack that any entry point may take, in bytes, with all that it calls.
+/// The limit of an entry point's stack, in bytes, with all functions that it calls.
 ///
-/// The whole walk is to fit into 1 KiB, on a stack of 8 KiB that an NMI shares with others.
+/// A whole walk must fit into 1 KiB of a stack of 8 KiB, which an NMI shares with other code.
 const MOST_STACK: u64 = 420;
 
-/// What a walk calls.
+/// The functions of the core that a walk calls.
 const ENTRY_POINTS: [&str; 5] = ["open", "find", "step", "step_by_frame_pointer", "elf"];
 
 /// Compiles a fixture as the kernel would, for one test.
@@ -40,8 +40,8 @@ fn compile(test: &str, fixture: &str, mangling: &str) -> PathBuf {
         .args(["-Copt-level=2", "-Coverflow-checks=on", "-Cpanic=abort"])
         .args(["-Ccodegen-units=1", "-Cforce-unwind-tables=n"])
         .args(["-Crelocation-model=static", "-Cno-redzone=y"])
-        // "v0" is what the kernel asks for; else it is what the compiler takes by itself, which has
-        // been another one for long.
+        // The kernel sets "v0". Otherwise the compiler's default applies, which is not "v0" in
+        // older compilers.
         .args((mangling == "v0").then_some("-Csymbol-mangling-version=v0"))
         .arg("-o")
         .arg(&out)
@@ -100,21 +100,21 @@ fn code_that_can_panic_is_found() {
         let only = |from| check_panic_free(&["--from", from], &object).status.code();
         assert_eq!(only("::careful::"), Some(0));
         assert_eq!(only("::careless::index"), Some(1));
-        // To have looked at nothing is no proof.
+        // A check that found no function proves nothing.
         assert_eq!(only("::nothing::"), Some(2));
     }
     let missing = check_panic_free(&[], Path::new("/nonexistent"));
     assert_eq!(missing.status.code(), Some(2));
 }
 
-/// What one function takes by itself, and whom it calls.
+/// The stack that one function takes without its callees, in bytes, and the names of its callees.
 #[derive(Default)]
 struct Function {
     frame: u64,
     calls: Vec<String>,
 }
 
-/// Reads functions out of what objdump prints.
+/// Reads the functions from the output of objdump.
 fn functions(object: &Path) -> HashMap<String, Function> {
     let mut functions: HashMap<String, Function> = HashMap::new();
     let mut name = String::new();
@@ -136,7 +136,7 @@ fn functions(object: &Path) -> HashMap<String, Function> {
         let words: Vec<&str> = line.split_whitespace().collect();
         match words[..] {
             [_, kind, target] if kind.starts_with("R_X86_64_") => {
-                // The relocation of the call or jump before it; not that of a table of jumps.
+                // The relocation of the call or jump in the line before, but not of a jump table.
                 let target = target.split(['+', '-']).next().unwrap();
                 let target = target.strip_prefix(".text.").unwrap_or(target);
                 if calls && !target.starts_with(".rodata") {
@@ -157,10 +157,10 @@ fn functions(object: &Path) -> HashMap<String, Function> {
     functions
 }
 
-/// How much stack `name` takes with all that it calls, down to `levels` calls.
+/// The stack that `name` takes with its callees, in bytes. Panics if calls nest deeper than `levels`.
 fn depth(functions: &HashMap<String, Function>, name: &str, levels: u32) -> u64 {
     let Some(function) = functions.get(name) else {
-        // These take no more than a return address.
+        // These two functions take no more than a return address.
         assert!(matches!(name, "memcpy" | "memset"), "{name}");
         return 8;
     };

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-only OR MIT
 
-//! Random sections. Right ones give the answers that a simple model gives; whatever is done to
-//! them, there is no panic, no read outside of the section, and no search without end.
+//! Random sections. Correct sections give the results of a simple model. Spoilt sections cause no
+//! panic, no read outside of the section, and no endless search.
 
 mod support;
 
@@ -81,16 +81,16 @@ use support::{
 const ADDRESS: u64 = 0x7f00_0000_0000;
 
 /// The most reads of a bounded search: the bisection of 32 bits, the functions at its end, the
-/// rows, and the words of the one that is chosen.
+/// rows, and the words of the chosen row.
 const MOST_READS: u64 = 32 + 1 + MAX_EMPTY_BOUNDED as u64 + MAX_ROWS_BOUNDED as u64 + 1;
 
-/// What is random about a row: how far behind the one before, the base, and the words.
+/// The random parts of a row: its distance from the row before, in bytes; whether its base is SP; its words.
 type RowSeed = (u32, bool, Vec<i32>);
 
-/// A row: where it starts, and its rule.
+/// A row: its start offset in the function, in bytes, and its rule.
 type Row = (u32, Rule);
 
-/// A function as it should be read.
+/// The expected contents of a function.
 #[derive(Clone, Debug)]
 struct Model {
     start: i32,
@@ -121,7 +121,7 @@ fn row_seed() -> impl Strategy<Value = RowSeed> {
     (0u32..20, any::<bool>(), vec(word, 0..3))
 }
 
-/// A function at `start`, and how it should be read.
+/// A function at `start`, and its expected contents.
 fn function(start: i32, size: u32, info: u8, rep: u8, seeds: &[RowSeed]) -> (Function, Model) {
     let mut bytes = Vec::new();
     let mut rows: Vec<Row> = Vec::new();
@@ -160,7 +160,7 @@ fn function(start: i32, size: u32, info: u8, rep: u8, seeds: &[RowSeed]) -> (Fun
 }
 
 prop_compose! {
-    /// A section, and how it should be read.
+    /// A section, and the expected contents of its functions.
     fn sections()(
         flags in select(vec![SORTED, SORTED | PCREL, PCREL, 0]),
         aux in vec(any::<u8>(), 0..9),
@@ -204,7 +204,7 @@ prop_compose! {
     }
 }
 
-/// A section that the toolchain has made, and the start of the file that it is in.
+/// A section that the toolchain made, and the first 4,096 bytes of the section's file.
 fn real() -> &'static (Vec<u8>, Vec<u8>) {
     static REAL: OnceLock<(Vec<u8>, Vec<u8>)> = OnceLock::new();
     REAL.get_or_init(|| {
@@ -218,17 +218,17 @@ fn real() -> &'static (Vec<u8>, Vec<u8>) {
     })
 }
 
-/// So that rows of PLTs are believed.
+/// No code bytes: a table build that gets these does not check rows of PLTs against the code.
 const NO_CODE: &[u8] = &[];
 
-/// Asks everything that can be asked. The answers do not matter.
+/// Calls all functions of a section and of its table. The results do not matter, but the bounds do.
 fn ask_all<S: Source>(bytes: &S, len: u64, pcs: &[u64], reads: impl Fn() -> u64) {
     let Ok(section) = Section::open(bytes, ADDRESS, len) else {
         return;
     };
     assert!(u64::from(section.end()) <= len);
     let _ = section.verify(bytes);
-    let table = OwnedTable::of(bytes, &section, &[], NO_CODE, |_, _| true, 20);
+    let table = OwnedTable::of(bytes, &section, &[], NO_CODE, |first, _| Some(first), 20);
     let mut interesting = pcs.to_vec();
     for function in section.functions(bytes).flatten().take(100) {
         interesting.extend([
@@ -245,7 +245,7 @@ fn ask_all<S: Source>(bytes: &S, len: u64, pcs: &[u64], reads: impl Fn() -> u64)
             assert!(last < Some(row.start), "rows have to rise");
             last = Some(row.start);
         }
-        // Nothing comes after an error, nor after the end.
+        // The iterator yields nothing after an error or after the end.
         assert!(rows.next().is_none());
     }
     reads();
@@ -272,7 +272,7 @@ fn ask_all_of(bytes: &[u8], pcs: &[u64]) {
     ask_all(&watched, bytes.len() as u64, pcs, || watched.reads());
 }
 
-/// Ways to spoil bytes.
+/// Spoils bytes. Each change has a place, a kind and a value.
 fn spoil(bytes: &mut Vec<u8>, changes: &[(Index, u8, u8)]) {
     for (index, kind, value) in changes {
         if bytes.is_empty() {
@@ -282,7 +282,7 @@ fn spoil(bytes: &mut Vec<u8>, changes: &[(Index, u8, u8)]) {
         match kind % 6 {
             0 => bytes[at] = *value,
             1 => bytes[at] ^= 1 << (value & 7),
-            // Numbers that are likely to be a limit of something.
+            // Numbers that are likely limits.
             2 => {
                 let number = [0, 1, 0x7fff_ffff, 0x8000_0000, u32::MAX, 28][usize::from(value % 6)];
                 for (byte, new) in bytes[at..].iter_mut().zip(number.to_le_bytes()) {
@@ -296,7 +296,7 @@ fn spoil(bytes: &mut Vec<u8>, changes: &[(Index, u8, u8)]) {
                     bytes[at + i] = bytes[from + i];
                 }
             }
-            // Headers hold what matters most.
+            // The header, whose fields have the largest effect.
             _ => bytes[at % 28] = *value,
         }
     }
@@ -311,7 +311,8 @@ fn changes(most: usize) -> impl Strategy<Value = Vec<(Index, u8, u8)>> {
     vec(any::<(Index, u8, u8)>(), 1..most)
 }
 
-/// Memory that holds the same random word wherever it can be read.
+/// Memory that holds some words, and one random word at all other addresses. If `other` is `None`,
+/// all other addresses cannot be read.
 struct Noise {
     words: HashMap<u64, u64>,
     other: Option<u64>,
@@ -372,9 +373,9 @@ proptest! {
             pcs.extend(model.start - 1..end.min(model.start + 40));
             pcs.extend(end - 2..end + 2);
         }
-        // Each row's rule may be another one; number 0 is none.
+        // Each row may have its own rule. Rule number 0 means no rule.
         let most = 1 + models.iter().map(|model| model.rows.len()).sum::<usize>();
-        let table = OwnedTable::of(&watched, &read, &[], NO_CODE, |_, _| true, most).unwrap();
+        let table = OwnedTable::of(&watched, &read, &[], NO_CODE, |first, _| Some(first), most).unwrap();
         for pc in pcs {
             let expected = models
                 .iter()
@@ -416,7 +417,7 @@ proptest! {
     #[test]
     fn random_bytes(mut bytes in vec(any::<u8>(), 0..300), flags in 0u8..8, pcs in pcs()) {
         ask_all_of(&bytes, &pcs);
-        // The same with a header that lets them through.
+        // Again with a plausible header, so that the rest of the bytes is read.
         let header = encode::Section { flags, ..encode::Section::default() }.bytes();
         for (byte, header) in bytes.iter_mut().zip(&header[..8]) {
             *byte = *header;
@@ -440,7 +441,7 @@ proptest! {
         pcs in pcs(),
     ) {
         let bytes = if use_real { real().0.clone() } else { section.bytes() };
-        // The header is read once, so it is let through mostly.
+        // With low unrest, the header is mostly read unchanged, so the rest of the section is read too.
         for unrest in [0, unrest / 16, unrest] {
             let changing = Changing {
                 bytes: Watched::new(&bytes),

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-only OR MIT
 
-//! Programs made by the toolchain at hand: for each function, each row and each address the reader
-//! has to say what readelf prints, and what .eh_frame says of the same code.
+//! Programs made by the installed toolchain: for each function, row and address, the result of the
+//! reader has to equal the output of readelf and the rules of .eh_frame.
 
 mod support;
 
@@ -12,6 +12,7 @@ use std::{
     process::Command, //
 };
 
+use convert::OwnedTable;
 use gimli::{
     BaseAddresses,
     CfaRule,
@@ -36,7 +37,10 @@ use object::{
 use sframe::{
     elf::find_sframe,
     error::Error,
-    header::Starts,
+    header::{
+        Starts,
+        SORTED, //
+    },
     rule::{
         Base,
         Location,
@@ -54,7 +58,8 @@ use support::{
         run,
         workdir, //
     },
-    encode, //
+    encode,
+    requirement, //
 };
 
 /// A section as readelf prints it.
@@ -68,7 +73,7 @@ struct Printed {
 struct PrintedFunction {
     start: u64,
     size: u64,
-    /// Rows start at offsets within a repeated block, as its size is not printed.
+    /// Whether rows start at offsets within a repeated block. readelf does not print the block's size.
     masked: bool,
     rows: Vec<(u64, Rule)>,
 }
@@ -76,7 +81,7 @@ struct PrintedFunction {
 impl PrintedFunction {
     /// The rule at `offset` bytes from the start.
     fn rule(&self, offset: u64) -> Option<Rule> {
-        // The linker's PLT entries are all of this size.
+        // Only the linker's PLT entries are repeated blocks, and all have this size.
         let offset = if self.masked { offset % 16 } else { offset };
         self.rows
             .iter()
@@ -118,7 +123,8 @@ fn readelf(file: &Path) -> Printed {
     printed
 }
 
-/// The rule that readelf prints as, say, `sp+16`, `c-16` and `f`, which are not always apart.
+/// The rule that readelf prints in columns such as `sp+16`, `c-16` and `f`. The columns are not always
+/// separated by spaces.
 fn rule(columns: &str) -> Rule {
     let (base, rest) = columns.split_at(2);
     let (offset, rest) = number(rest);
@@ -139,7 +145,7 @@ fn rule(columns: &str) -> Rule {
     Rule::amd64(base, offset, fp)
 }
 
-/// A number with its sign, and what follows it.
+/// The signed number at the start of `text`, and the rest of `text`.
 fn number(text: &str) -> (i32, &str) {
     let end = text[1..]
         .find(|c: char| !c.is_ascii_digit())
@@ -147,7 +153,7 @@ fn number(text: &str) -> (i32, &str) {
     (text[..end].parse().expect("a number"), &text[end..])
 }
 
-/// A file with its section in its place.
+/// A file, with the link-time address and the file range of its section.
 struct Sample {
     data: Vec<u8>,
     address: u64,
@@ -175,7 +181,7 @@ impl Sample {
     }
 }
 
-/// Compares what the reader says with what readelf prints.
+/// Compares the results of the reader with the output of readelf.
 fn compare(name: &str, section: &Section, bytes: &[u8], search: Search, printed: &Printed) {
     section.verify(bytes).expect("a correct section");
     assert_eq!(section.num_fdes() as usize, printed.functions.len());
@@ -196,7 +202,7 @@ fn compare(name: &str, section: &Section, bytes: &[u8], search: Search, printed:
         for offset in 0..expected.size {
             covered.insert(expected.start + offset, expected.rule(offset));
         }
-        // Addresses around each function too.
+        // Also the addresses right before and behind each function.
         for pc in [expected.start - 1, expected.start + expected.size] {
             covered.entry(pc).or_insert(None);
         }
@@ -208,7 +214,7 @@ fn compare(name: &str, section: &Section, bytes: &[u8], search: Search, printed:
     let mut found = 0;
     for (&pc, &expected) in &covered {
         let rule = section.find(bytes, pc, search).expect("a correct section");
-        // An address behind one function may be the first of another.
+        // The address behind one function may be the first address of another function.
         let elsewhere = printed
             .functions
             .iter()
@@ -226,9 +232,21 @@ fn compare(name: &str, section: &Section, bytes: &[u8], search: Search, printed:
     assert!(found > 0);
 }
 
-/// Compares what the reader says with .eh_frame, which the same assembler made of the same
-/// directives, and which programs rely on.
+/// Compares the results of the reader with .eh_frame. One assembler made both from one set of
+/// directives, and programs rely on .eh_frame.
 fn compare_with_eh_frame(name: &str, section: &Section, bytes: &[u8], search: Search, data: &[u8]) {
+    let find = |pc| section.find(bytes, pc, search).unwrap();
+    compare_functions_with_eh_frame(name, section, bytes, find, data);
+}
+
+/// Compares the results of `find` for the functions of a section with .eh_frame.
+fn compare_functions_with_eh_frame(
+    name: &str,
+    section: &Section,
+    bytes: &[u8],
+    find: impl Fn(u64) -> Option<Rule>,
+    data: &[u8],
+) {
     let elf = object::File::parse(data).unwrap();
     let part = |name| elf.section_by_name(name);
     let eh_frame = part(".eh_frame").expect("no .eh_frame");
@@ -242,7 +260,7 @@ fn compare_with_eh_frame(name: &str, section: &Section, bytes: &[u8], search: Se
     let mut compared = 0;
     let mut wrong_plt = 0;
 
-    // The descriptions, by address.
+    // The entries of .eh_frame, by link-time address.
     let mut fdes = BTreeMap::new();
     let mut entries = eh_frame.entries(&bases);
     while let Some(entry) = entries.next().unwrap() {
@@ -255,13 +273,10 @@ fn compare_with_eh_frame(name: &str, section: &Section, bytes: &[u8], search: Se
     for function in section.functions(bytes) {
         let function = function.unwrap();
         let mut pcs: Vec<u64> = (0..u64::from(function.size().min(300))).collect();
-        // Rows change at the ends, and long functions are the same in between.
+        // Rows change near both ends of a function. The middle of a long function has one rule.
         pcs.extend(u64::from(function.size().saturating_sub(300).max(300))..function.size().into());
         for pc in pcs.iter().map(|offset| function.start() + offset) {
-            let rule = section
-                .find(bytes, pc, search)
-                .unwrap()
-                .expect("a row for each address");
+            let rule = find(pc).expect("a row for each address");
             let (_, fde) = fdes.range(..=pc).next_back().expect("no description");
             let row = fde
                 .unwind_info_for_address(&eh_frame, &bases, &mut context, pc)
@@ -279,7 +294,7 @@ fn compare_with_eh_frame(name: &str, section: &Section, bytes: &[u8], search: Se
                     },
                     *offset,
                 ),
-                // The one in .plt, which depends on the address.
+                // The expression for .plt, whose value depends on the PC.
                 CfaRule::Expression(expression) => {
                     let expression = expression.get(&eh_frame).unwrap();
                     (Base::Sp, evaluate(expression, fde.cie().encoding(), pc))
@@ -315,7 +330,7 @@ fn compare_with_eh_frame(name: &str, section: &Section, bytes: &[u8], search: Se
     assert!(compared > 0);
 }
 
-/// The value of an expression, less that of the stack pointer.
+/// The value of an expression minus the stack pointer, in bytes.
 fn evaluate(
     expression: gimli::Expression<gimli::EndianSlice<'_, LittleEndian>>,
     encoding: gimli::Encoding,
@@ -344,13 +359,14 @@ fn evaluate(
     }
 }
 
-/// Everything that can be asked of a linked file.
+/// Checks the section of a linked file against readelf and .eh_frame.
 fn check_linked(name: &str, file: &Path) {
     let printed = readelf(file);
     assert_eq!(printed.flags, "SFRAME_F_FDE_SORTED", "{name}");
     let sample = Sample::load(file);
 
-    // The way of the kernel: from the program headers, with the tail that they show.
+    // As the kernel does: from the program headers, with the bytes behind the section that belong to
+    // the segment.
     let found = find_sframe(&*sample.data, sample.range.start as u64).expect("an ELF file");
     let place = found.sframe.expect("no PT_GNU_SFRAME");
     assert_eq!(place.vaddr, sample.address, "{name}");
@@ -372,7 +388,7 @@ fn check_linked(name: &str, file: &Path) {
         &sample.data,
     );
 
-    // Code is found in a segment for code.
+    // The offset of a function lies in an executable segment.
     let function = section.function(sample.bytes(), 0).unwrap();
     let elf = object::File::parse(&*sample.data).unwrap();
     let text = elf
@@ -384,7 +400,7 @@ fn check_linked(name: &str, file: &Path) {
     assert!(found.executable, "{name}");
     assert_eq!(found.link_address(offset), function.start(), "{name}");
 
-    // The same as it would have been mapped somewhere else.
+    // The section at another address, as in a file that is loaded with a bias.
     let moved = Section::open(
         mapped,
         place.vaddr.wrapping_add(0x7f12_3456_7000),
@@ -399,13 +415,13 @@ fn check_linked(name: &str, file: &Path) {
         );
     }
 
-    // And as the next release of binutils would have written it.
+    // The section in the form of binutils 2.45.
     let errata_1 = encode::errata_1(sample.bytes());
     let field = Section::open(&*errata_1, sample.address, errata_1.len() as u64).unwrap();
     assert_eq!(field.starts(), Starts::Field);
     compare(name, &field, &errata_1, Search::Bounded, &printed);
 
-    // Were it not sorted, only a linear search would do, and find the same.
+    // Without the sorted flag, only a linear search finds rules, and they are equal.
     let mut unsorted = errata_1;
     unsorted[3] &= !encode::SORTED;
     let linear = Section::open(&*unsorted, sample.address, unsorted.len() as u64).unwrap();
@@ -424,6 +440,9 @@ fn check_linked(name: &str, file: &Path) {
 
 #[test]
 fn position_independent_program() {
+    if !requirement::gsframe_version_2() {
+        return;
+    }
     let dir = workdir("toolchain");
     let file = gcc(
         &dir,
@@ -435,6 +454,9 @@ fn position_independent_program() {
 
 #[test]
 fn program_at_a_fixed_address() {
+    if !requirement::gsframe_version_2() {
+        return;
+    }
     let dir = workdir("toolchain");
     let file = gcc(
         &dir,
@@ -446,6 +468,9 @@ fn program_at_a_fixed_address() {
 
 #[test]
 fn static_program() {
+    if !requirement::gsframe_version_2() {
+        return;
+    }
     let dir = workdir("toolchain");
     let file = gcc(
         &dir,
@@ -457,6 +482,9 @@ fn static_program() {
 
 #[test]
 fn shared_object_with_plt() {
+    if !requirement::gsframe_version_2() {
+        return;
+    }
     let dir = workdir("toolchain");
     let file = gcc(
         &dir,
@@ -468,6 +496,9 @@ fn shared_object_with_plt() {
 
 #[test]
 fn shared_object_with_ibt_plt() {
+    if !requirement::gsframe_version_2() {
+        return;
+    }
     let dir = workdir("toolchain");
     let file = gcc(
         &dir,
@@ -486,6 +517,9 @@ fn shared_object_with_ibt_plt() {
 
 #[test]
 fn shared_object_that_keeps_frame_pointers() {
+    if !requirement::gsframe_version_2() {
+        return;
+    }
     let dir = workdir("toolchain");
     let file = gcc(
         &dir,
@@ -495,8 +529,8 @@ fn shared_object_that_keeps_frame_pointers() {
     check_linked("fp.so", &file);
 }
 
-/// Puts each section of an object file that holds code at an address of its own, and relocates
-/// .sframe at another. Returns that address, the relocated bytes, and the functions' addresses.
+/// Gives each code section of an object file its own address, and relocates .sframe for an address
+/// apart from them. Returns the address of .sframe, the relocated bytes, and the functions' addresses.
 fn relocate(data: &[u8]) -> (u64, Vec<u8>, Vec<u64>) {
     const SFRAME: u64 = 0x60_0000;
     let elf = object::File::parse(data).unwrap();
@@ -523,10 +557,13 @@ fn relocate(data: &[u8]) -> (u64, Vec<u8>, Vec<u64>) {
 
 #[test]
 fn object_files() {
+    if !requirement::gsframe_version_2() {
+        return;
+    }
     let dir = workdir("toolchain");
     for source in ["shapes.c", "limits.S"] {
         let file = gcc(&dir, "object.o", &["-c", source]);
-        // readelf does not relocate, and says zero for each start.
+        // readelf does not relocate, and prints zero for each start.
         let mut printed = readelf(&file);
         assert_eq!(printed.flags, "NONE");
         let (address, bytes, starts) = relocate(&fs::read(&file).unwrap());
@@ -542,12 +579,14 @@ fn object_files() {
     }
 }
 
-/// A linker that does not know SFrame puts the sections of the object files one behind the other,
-/// and leaves no program header for them.
+/// A linker that does not know SFrame concatenates the sections of the object files, and writes no
+/// program header for them.
 #[test]
 fn linker_that_does_not_know_sframe() {
-    if Command::new("ld.lld").arg("--version").output().is_err() {
-        eprintln!("skipped: no ld.lld");
+    if !requirement::gsframe_version_2() {
+        return;
+    }
+    if !requirement::program("ld.lld") {
         return;
     }
     let dir = workdir("toolchain");
@@ -584,10 +623,77 @@ fn linker_that_does_not_know_sframe() {
     assert!(functions > 20, "{functions}");
 }
 
-/// What `ld -r` of binutils up to 2.44 makes says that its functions are sorted, which means that
-/// starts are counted from the section. Neither is so before it is linked once more.
+/// A table contains the rows of all concatenated sections, also of sections with wrong flags, as `ld -r`
+/// writes them.
+#[test]
+fn tables_take_all_sections_of_a_linker_that_does_not_know_sframe() {
+    if !requirement::gsframe_version_2() {
+        return;
+    }
+    let dir = workdir("toolchain");
+    let part = |name| dir.join(name).to_str().unwrap().to_owned();
+    gcc(&dir, "blobs-limits.o", &["-c", "limits.S"]);
+    let shapes = gcc(&dir, "blobs-shapes.o", &["-fPIC", "-c", "shapes.c"]);
+    gcc(&dir, "blobs-r.o", &["-r", shapes.to_str().unwrap()]);
+    let objects = ["blobs-limits.o", "blobs-r.o"].map(part);
+    for linker in ["lld", "gold"] {
+        if Command::new(format!("ld.{linker}"))
+            .arg("--version")
+            .output()
+            .is_err()
+        {
+            requirement::skipped(&format!("ld.{linker}"));
+            continue;
+        }
+        let name = format!("blobs-{linker}.so");
+        let file = gcc(
+            &dir,
+            &name,
+            &[
+                "-shared",
+                "-nostdlib",
+                &format!("-fuse-ld={linker}"),
+                &objects[0],
+                &objects[1],
+            ],
+        );
+        let sample = Sample::load(&file);
+        let elf = object::File::parse(&*sample.data).unwrap();
+        let text = elf.section_by_name(".text").unwrap();
+        let holds = |at: u64| at.wrapping_sub(text.address()) < text.size();
+        let bytes = sample.bytes();
+        let mut first = Section::open(bytes, sample.address, bytes.len() as u64).unwrap();
+        first.settle_starts(bytes, holds).unwrap();
+        let table = OwnedTable::of(
+            bytes,
+            &first,
+            &[],
+            &[][..],
+            |start, last| (holds(start) && holds(last)).then_some(start),
+            bytes.len(),
+        )
+        .unwrap();
+
+        let mut claims = Vec::new();
+        let mut next = Some(first);
+        while let Some(section) = next {
+            claims.push(section.flags() & SORTED != 0);
+            assert_eq!(section.starts(), Starts::Field);
+            let find = |pc| table.table().find(pc);
+            compare_functions_with_eh_frame(&name, &section, bytes, find, &sample.data);
+            next = section.next(bytes).unwrap();
+        }
+        assert_eq!(claims, [false, true], "{linker}");
+    }
+}
+
+/// `ld -r` of binutils up to 2.44 sets the flag for sorted functions. By this flag, starts also count
+/// from the section. Neither is true until the output is linked again.
 #[test]
 fn object_file_linked_from_another() {
+    if !requirement::gsframe_version_2() {
+        return;
+    }
     let dir = workdir("toolchain");
     let one = gcc(&dir, "one.o", &["-fPIC", "-c", "shapes.c"]);
     let file = gcc(&dir, "r.o", &["-r", one.to_str().unwrap()]);

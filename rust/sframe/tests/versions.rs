@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0-only OR MIT
 
-//! Round trips, of each version, ABI, byte order and width: random tables are written by the rules
-//! of the specification, and what is read is compared with what a simple model of the table says.
-//! The same bytes, spoilt, must do no harm.
+//! Round trips for each version, ABI, byte order and width: random sections are written by the rules
+//! of the specification, and the results of the reader are compared with a simple model of each
+//! section. Spoilt copies of these sections must do no harm.
 
 mod support;
 
@@ -25,6 +25,7 @@ use sframe::{
     rule::{
         Base,
         Cfa,
+        Extra,
         Location,
         Rule, //
     },
@@ -61,17 +62,17 @@ use support::{
 
 const ADDRESS: u64 = 0x7f00_0000_0000;
 
-/// A function as it should be read.
+/// The expected contents of a function.
 #[derive(Clone, Debug)]
 struct Model {
     start: i64,
     size: u32,
-    /// The size of a repeated block.
+    /// The size of a repeated block, in bytes.
     block: Option<u32>,
     info: u8,
     info2: u8,
     rows: Vec<(u32, Rule)>,
-    /// What holds where there is no row at all.
+    /// The rule of a function without rows.
     without: Option<Rule>,
 }
 
@@ -80,7 +81,7 @@ impl Model {
         (self.start..self.start + i64::from(self.size)).contains(&at)
     }
 
-    /// The rule at a place that it covers.
+    /// The rule at `at`, which the function covers.
     fn rule(&self, at: i64) -> Option<Rule> {
         if self.rows.is_empty() {
             return self.without;
@@ -94,10 +95,10 @@ impl Model {
     }
 }
 
-/// What is random about a function.
+/// The random parts of a function.
 #[derive(Clone, Debug)]
 struct FunctionSeed {
-    /// In bytes behind the end of the one before.
+    /// The distance from the end of the function before, in bytes.
     gap: u32,
     size: u32,
     row_type: u8,
@@ -108,10 +109,10 @@ struct FunctionSeed {
     rows: Vec<RowSeed>,
 }
 
-/// What is random about a row.
+/// The random parts of a row.
 #[derive(Clone, Debug)]
 struct RowSeed {
-    /// In bytes behind the start of the one before.
+    /// One less than the distance from the start of the row before, in bytes.
     gap: u32,
     outermost: bool,
     /// CFA, return address and frame pointer.
@@ -123,7 +124,7 @@ struct RowSeed {
 #[derive(Clone, Debug)]
 struct ValueSeed {
     there: bool,
-    /// A DWARF number.
+    /// The DWARF number of a register.
     register: u8,
     of_cfa: bool,
     deref: bool,
@@ -202,7 +203,7 @@ fn base(abi: u8, register: u8) -> Base {
     }
 }
 
-/// An offset of the CFA that can be said: s390x has multiples of eight alone.
+/// A CFA offset that the ABI can encode: s390x encodes multiples of eight alone.
 fn cfa_offset(abi: u8, offset: i32) -> i32 {
     match abi {
         S390X => (offset / 16) * 8,
@@ -210,7 +211,7 @@ fn cfa_offset(abi: u8, offset: i32) -> i32 {
     }
 }
 
-/// Where a register is that the header has an offset for, or none.
+/// The location of a register by its fixed offset in the header; 0 means that no offset is fixed.
 fn fixed(offset: i8) -> Location {
     match offset {
         0 => Location::Unchanged,
@@ -218,7 +219,7 @@ fn fixed(offset: i8) -> Location {
     }
 }
 
-/// A row that is not flexible, and the rule that it stands for.
+/// A row of a function that is not flexible, and the row's rule.
 fn default_row(section: &encode::Section, seed: &RowSeed) -> (encode::Row, Rule) {
     let abi = section.abi;
     let [cfa, ra, fp] = &seed.values;
@@ -233,12 +234,13 @@ fn default_row(section: &encode::Section, seed: &RowSeed) -> (encode::Row, Rule)
         }
         let mut offset = value.offset;
         if abi == S390X {
-            // What is odd means a register, in version 2; zero is a placeholder.
+            // In version 2, an odd word is a register; zero is a placeholder.
             offset = (offset & !1) | 2;
         }
         (Saved::At(offset), Location::AtCfa(offset))
     };
-    // Where RA is fixed none is written; else FP comes only behind it, but for s390x.
+    // A fixed RA has no word. If RA is not fixed, FP has a word only after the word of RA, except on
+    // s390x.
     let ra = (ra.there && section.fixed_ra == 0).then(|| saved(ra));
     let after_ra = section.fixed_ra != 0 || ra.is_some() || abi == S390X;
     let fp = (fp.there && section.fixed_fp == 0 && after_ra).then(|| saved(fp));
@@ -260,17 +262,19 @@ fn default_row(section: &encode::Section, seed: &RowSeed) -> (encode::Row, Rule)
         fp: fp.map_or(fixed(section.fixed_fp), |fp| fp.1),
         mangled: seed.mangled && matches!(abi, AARCH64 | AARCH64_BIG),
         signal: false,
+        extra: Extra::NONE,
     };
     (row, rule)
 }
 
-/// A row of a flexible function, and the rule that it stands for.
+/// A row of a flexible function, and the row's rule.
 fn flexible_row(section: &encode::Section, seed: &RowSeed) -> (encode::Row, Rule) {
     let abi = section.abi;
     let [cfa, ra, fp] = &seed.values;
     let offset = cfa_offset(abi, cfa.offset);
     let value = |seed: &ValueSeed| {
-        // Neither register nor memory would be "no rule" if it were not for the offset.
+        // A control word of 0 (neither a register nor memory) would mean "no rule", apart from its
+        // offset. So a value without a register is always in memory here.
         let register = (!seed.of_cfa || !seed.deref).then_some(seed.register);
         let location = match (register.map(|number| base(abi, number)), seed.deref) {
             (None, _) => Location::AtCfa(seed.offset),
@@ -306,11 +310,12 @@ fn flexible_row(section: &encode::Section, seed: &RowSeed) -> (encode::Row, Rule
         fp: fp.map_or(fixed(section.fixed_fp), |fp| fp.1),
         mangled: false,
         signal: false,
+        extra: Extra::NONE,
     };
     (row, rule)
 }
 
-/// A function at `start`, and how it should be read.
+/// A function at `start`, and its expected contents.
 fn function(section: &encode::Section, start: i64, seed: &FunctionSeed) -> (Function, Model) {
     let version = section.version;
     let flexible = seed.flexible && version == 3;
@@ -330,7 +335,7 @@ fn function(section: &encode::Section, start: i64, seed: &FunctionSeed) -> (Func
         if at > most {
             break;
         }
-        // Version 1 does not know the outermost frame.
+        // Version 1 cannot mark the outermost frame.
         let (written, rule) = if row.outermost && version != 1 {
             (encode::Row::Outermost, Rule::OUTERMOST)
         } else if flexible {
@@ -353,14 +358,14 @@ fn function(section: &encode::Section, start: i64, seed: &FunctionSeed) -> (Func
     let model = Model {
         start,
         size: seed.size,
-        // Version 1 has no field for it, and repeats rows for stubs of 16 bytes alone.
+        // Version 1 has no field for the block size, and repeats rows only for stubs of 16 bytes.
         block: seed
             .block
             .map(|block| if version == 1 { 16 } else { block.into() }),
         info,
         info2: function.info2,
         rows,
-        // "A function without rows" is outermost in version 3, and a trampoline is none.
+        // In version 3 a function without rows is outermost, unless it is a signal trampoline.
         without: (version == 3 && !flexible && !signal).then_some(Rule::OUTERMOST),
     };
     (function, model)
@@ -375,7 +380,7 @@ fn flags(version: u8) -> Vec<u8> {
 }
 
 prop_compose! {
-    /// A section of any kind, and how it should be read.
+    /// A section of any version and ABI, and the expected contents of its functions.
     fn sections()(
         (version, flags) in (1u8..=3).prop_flat_map(|v| (Just(v), select(flags(v)))),
         abi in select(vec![AMD64, AARCH64, AARCH64_BIG, S390X]),
@@ -402,7 +407,7 @@ prop_compose! {
             tail,
             ..encode::Section::default()
         };
-        // Only version 3 reaches so far.
+        // Only version 3 has start addresses of 64 bits.
         let mut next = near + if version == 3 { far } else { 0 };
         let mut both = Vec::new();
         for seed in &seeds {
@@ -420,7 +425,7 @@ prop_compose! {
     }
 }
 
-/// Compares all that can be read of a section with its model.
+/// Compares all results of the reader for a section with the section's model.
 fn compare(read: &Section, watched: &Watched<'_>, written: &encode::Section, models: &[Model]) {
     assert_eq!(read.version().number(), written.version);
     assert_eq!(read.abi().number(), written.abi);
@@ -490,7 +495,8 @@ fn compare(read: &Section, watched: &Watched<'_>, written: &encode::Section, mod
     }
 }
 
-/// How many of each. (proptest would take an explicit number for the last word.)
+/// The number of cases of each test. (`PROPTEST_CASES` has no effect on an explicit number, so it is
+/// read here.)
 fn cases() -> u32 {
     match env::var("PROPTEST_CASES") {
         Ok(cases) => cases.parse().expect("PROPTEST_CASES is a number"),
@@ -508,16 +514,22 @@ proptest! {
         let read = Section::open(&watched, ADDRESS, bytes.len() as u64).unwrap();
         prop_assert_eq!(read.end() as usize, bytes.len() - section.tail);
         compare(&read, &watched, &section, &models);
-        // A tail of zeros is no section.
+        // Zeros behind the section are not another section.
         prop_assert!(read.next(&watched).unwrap().is_none());
     }
 
     #[test]
     fn sections_behind_others_are_read(both in vec(sections(), 1..4)) {
-        // A tail would be taken for what aligns the next one.
+        // A tail would be read as the padding before the next section.
         let (sections, models): (Vec<_>, Vec<_>) = both
             .into_iter()
-            .map(|(section, models)| (encode::Section { tail: 0, ..section }, models))
+            .enumerate()
+            .map(|(index, (section, models))| {
+                // A linker that concatenates sections relocates each start relative to the start's own field.
+                let by_section = section.flags & (SORTED | PCREL) == SORTED;
+                let flags = section.flags ^ if index != 0 && by_section { SORTED } else { 0 };
+                (encode::Section { tail: 0, flags, ..section }, models)
+            })
             .unzip();
         let (bytes, at) = concatenated(&sections);
         let watched = Watched::new(&bytes);
@@ -531,7 +543,7 @@ proptest! {
         prop_assert!(next.is_none());
     }
 
-    /// What start addresses are counted from is found out by where code is.
+    /// `settle_starts` finds the origin of start addresses by the addresses of code.
     #[test]
     fn starts_settle_where_code_is((section, models) in sections()) {
         let bytes = section.bytes();
@@ -543,7 +555,7 @@ proptest! {
         read.settle_starts(&*bytes, |address| starts.contains(&address)).unwrap();
         prop_assert_eq!(read.is_sorted(), section.flags & SORTED != 0);
 
-        // The same, with a flag that is not true any more: as object files keep it.
+        // Again with a sorted flag that is not true, as files made by `ld -r` have it.
         if section.version < 3 && section.flags == 0 && !models.is_empty() {
             let mut bytes = bytes;
             bytes[3] |= SORTED;
@@ -558,7 +570,8 @@ proptest! {
         }
     }
 
-    /// Whatever bytes are flipped, nothing panics, reads outside, or takes longer than it may.
+    /// With any bytes flipped, the reader does not panic, does not read outside of the section, and
+    /// keeps its bounds on reads.
     #[test]
     fn spoilt_bytes_do_no_harm(
         both in vec(sections(), 1..3),
@@ -567,7 +580,7 @@ proptest! {
         let sections: Vec<_> = both.into_iter().map(|both| both.0).collect();
         let mut bytes = concatenated(&sections).0;
         for (index, value, in_front) in changes {
-            // Headers hold what matters most.
+            // The header's fields have the largest effect.
             let end = if in_front { 28 } else { bytes.len() };
             let at = index.index(end);
             bytes[at] ^= value;

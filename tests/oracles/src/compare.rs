@@ -13,10 +13,6 @@ use std::{
 
 use object::Architecture;
 use sframe::{
-    code::{
-        self,
-        STUB, //
-    },
     error::Error,
     fde::Function,
     header::Starts,
@@ -24,6 +20,10 @@ use sframe::{
     section::{
         Search,
         Section, //
+    },
+    x86_64::{
+        self,
+        STUB, //
     }, //
 };
 
@@ -149,7 +149,7 @@ fn stub_rule(image: &Image, function: &Function, pc: u64) -> Option<Rule> {
     let mut code = [0; STUB];
     let bytes = image.bytes_at(stub, STUB);
     code[..bytes.len()].copy_from_slice(bytes);
-    code::rule_of_stub(&code, offset)
+    x86_64::rule_of_stub(&code, offset)
 }
 
 /// The results of the comparison with one oracle.

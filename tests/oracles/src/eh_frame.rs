@@ -25,6 +25,7 @@ use sframe::{
     abi::Abi,
     rule::{
         Cfa,
+        Extra,
         Location,
         Rule, //
     },
@@ -118,6 +119,7 @@ pub(crate) fn ranges(image: &Image, abi: Abi) -> Vec<Range> {
                     fp,
                     mangled,
                     signal,
+                    extra: Extra::NONE,
                 }),
                 _ => None,
             };

@@ -120,7 +120,7 @@ fn limitation_of_v2(case: &Case<'_>) -> &'static str {
         return UNKNOWN;
     };
     if oracle_rule.is_outermost() {
-        return "outermost-unsaid";
+        return "outermost-not-marked";
     }
     if oracle_rule.signal
         && oracle_rule
@@ -129,7 +129,7 @@ fn limitation_of_v2(case: &Case<'_>) -> &'static str {
                 ..our_rule
             })
     {
-        return "signal-unsaid";
+        return "signal-not-marked";
     }
     let restored = Rule {
         cfa: Cfa {

@@ -8,6 +8,7 @@ use sframe::{
     rule::{
         Base,
         Cfa,
+        Extra,
         Location,
         Rule, //
     },
@@ -176,6 +177,7 @@ fn rule(
                 fp: or(rules.fp, Location::Unchanged),
                 mangled,
                 signal,
+                extra: Extra::NONE,
             };
         }
     }
@@ -212,6 +214,7 @@ fn rule(
         fp: saved(fp, Location::Unchanged),
         mangled,
         signal,
+        extra: Extra::NONE,
     }
 }
 

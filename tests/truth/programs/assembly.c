@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-only
-/* Calls what is in assembly.S and on_stack.S, each with a result that is known. */
+/* Calls the functions of assembly.S and on_stack.S, and checks their results. */
 #include <setjmp.h>
 #include "load.h"
 

@@ -27,7 +27,7 @@ static APART int descend(int depth, int levels)
 	return descend(depth, levels - 1) + frame[depth % 24];
 }
 
-/* The even ones come back here, twice by the same setjmp(). */
+/* longjmp() with an even value ends here, up to twice at one setjmp(). */
 static APART int catch_even(int depth)
 {
 	volatile int times = 0;

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0-only
 
 //! Rust, built without frame pointers: closures, trait objects, iterators, panics that unwind
-//! through frames with something to drop and are caught, and threads. The standard library's own
-//! code, where it was not made anew in this crate, comes without `.sframe`.
+//! through frames with something to drop and are caught, and threads. The standard library's code,
+//! except for generic code compiled into this crate, has no `.sframe`.
 
 use std::{
     collections::{

@@ -55,7 +55,7 @@ void work(unsigned int round)
 	sink += (unsigned long)sum;
 	if (dlclose(library))
 		wrong("dlclose");
-	/* So that the library is not always at the same place. */
+	/* Moves the library to another address. */
 	if (in_the_way)
 		munmap(in_the_way, size);
 	size = 64 * 1024 * (1 + round % 3);

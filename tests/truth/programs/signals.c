@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /*
  * Signals: handlers on the stack and on another one, one in the other, and interrupted functions of
- * all kinds. In a short run they come by instructions that fault, so always at the same places; in
+ * all kinds. In a short run they come by instructions that fault, so always at fixed places; in
  * a long one a timer sends more, at any instruction.
  */
 #define _GNU_SOURCE
@@ -120,7 +120,7 @@ static APART void restarted(void)
 	if (pipe(ends))
 		wrong("pipe");
 	setitimer(ITIMER_REAL, &often, NULL);
-	/* It waits, and whoever is first gives it what it waits for. */
+	/* The timer interrupts the calls below. */
 	for (int turn = 0; turn < 50; turn++) {
 		sink += (unsigned long)traps_framed(turn) + (unsigned long)mix(turn, 200);
 		if (write(ends[1], "", 1) != 1 || read(ends[0], &byte, 1) != 1)

@@ -146,7 +146,7 @@ const DW_OP_PLUS: u8 = 0x22;
 const DW_OP_CONST2S: u8 = 0x0b;
 const DW_OP_BREG0: u8 = 0x70;
 
-/// rbp plus so many bytes.
+/// rbp plus an offset in bytes.
 fn from_rbp(offset: i64) -> Expression<EndianSlice<'static, LittleEndian>> {
     let [low, high] = (offset as i16).to_le_bytes();
     expression(&[DW_OP_BREG0 + RBP, 0, DW_OP_CONST2S, low, high, DW_OP_PLUS])

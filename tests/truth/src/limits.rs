@@ -7,13 +7,13 @@
 //! never from a name or an address alone. So no limit hides other differences.
 
 use sframe::{
-    code,
     rule::{
         Base,
         Location,
         Rule, //
     },
-    walk::FrameSource, //
+    walk::FrameSource,
+    x86_64, //
 };
 
 use crate::dwarf::{
@@ -195,9 +195,9 @@ pub const LIMITS: &[Limit] = &[
                 && case.truth.is_ok_and(by_sp)
                 && case
                     .file
-                    .bytes_at(case.address.wrapping_sub(code::TAKES_STACK as u64))
+                    .bytes_at(case.address.wrapping_sub(x86_64::TAKES_STACK as u64))
                     .first_chunk()
-                    .is_some_and(code::takes_stack)
+                    .is_some_and(x86_64::takes_stack)
         },
     },
 ];

@@ -3,6 +3,9 @@
 //! Runs the recorder and `samples` on a small program and on this machine's kernel. Skipped without
 //! perf_event_open or root.
 
+#[path = "../../../rust/sframe/tests/support/requirement.rs"]
+mod requirement;
+
 use std::{
     fs,
     path::{
@@ -64,6 +67,13 @@ fn must(command: &mut Command) {
 
 /// The figures of a recording of PROGRAM, built with `flags`; `None` if nothing can be recorded.
 fn figures(name: &str, flags: &[&str], options: &[&str]) -> Option<Value> {
+    let header = fs::read_to_string("/usr/include/linux/perf_event.h").unwrap_or_default();
+    let deferred = header.contains("defer_callchain");
+    if !requirement::gsframe()
+        || !requirement::is_met(deferred, "linux/perf_event.h with defer_callchain")
+    {
+        return None;
+    }
     let directory = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
     fs::create_dir_all(&directory).unwrap();
     let path = |name: &str| -> PathBuf { directory.join(name) };
@@ -96,7 +106,7 @@ fn figures(name: &str, flags: &[&str], options: &[&str]) -> Option<Value> {
             error.contains("perf_event_open") || error.contains("ring buffer"),
             "{error}"
         );
-        println!("skipped: {error}");
+        requirement::skipped(&format!("perf_event_open and a ring buffer: {error}"));
         return None;
     }
     assert!(recorded.status.success(), "{error}");

@@ -3,6 +3,9 @@
 //! Runs `steps` on small programs on this machine: correct rows give no differences, and one wrong
 //! byte of a row is found.
 
+#[path = "../../../rust/sframe/tests/support/requirement.rs"]
+mod requirement;
+
 use std::{
     fs,
     path::{
@@ -101,6 +104,9 @@ fn steps(program: &Path) -> (Value, String, i32) {
 
 #[test]
 fn correct_rows_give_no_differences() {
+    if !requirement::gsframe() {
+        return;
+    }
     let (found, text, status) = steps(&build("right"));
     assert_eq!(status, 0, "{text}");
     let number = |name: &str| found[name].as_u64().unwrap();
@@ -119,6 +125,9 @@ fn correct_rows_give_no_differences() {
 
 #[test]
 fn a_wrong_row_is_found() {
+    if !requirement::gsframe() {
+        return;
+    }
     let program = build("wrong");
     let mut bytes = fs::read(&program).unwrap();
     let (at, before) = {

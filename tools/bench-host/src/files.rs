@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only OR MIT
 
-//! What is searched: the sections of real files, sections that are made up, and the PCs.
+//! The input of the measurements: sections of real files, generated sections, and PCs.
 
 use std::{
     fs,
@@ -16,7 +16,7 @@ use sframe::section::Section;
 
 use crate::encode;
 
-/// How many PCs each reader is asked for in one pass.
+/// The number of PCs that each reader looks up in one pass.
 pub(crate) const PCS: usize = 10_000;
 
 /// One section of a file: its bytes, and its link-time address.
@@ -40,16 +40,16 @@ impl Piece {
     }
 }
 
-/// What readers need of a file, and the PCs that they are asked for.
+/// The data of a file that readers need, and the PCs that they look up.
 pub(crate) struct File {
     pub(crate) sframe: Piece,
-    /// `.eh_frame` and `.eh_frame_hdr`, but not of what is made up.
+    /// `.eh_frame` and `.eh_frame_hdr`; `None` for a generated section.
     pub(crate) eh_frame: Option<(Piece, Piece)>,
     pub(crate) pcs: Vec<u64>,
 }
 
 impl File {
-    /// Reads a linked file that has both.
+    /// Reads a linked file that has both kinds of sections.
     pub(crate) fn read(path: &Path) -> File {
         let data = fs::read(path)
             .unwrap_or_else(|error| panic!("{}: {error}; run `make bench-host`", path.display()));
@@ -68,8 +68,8 @@ impl File {
         }
     }
 
-    /// A section of so many functions of 128 bytes, each with the five rows of a function that
-    /// saves the frame pointer, makes room on the stack, and returns.
+    /// A generated section with `functions` functions of 128 bytes. Each has the five rows of a function that
+    /// saves the frame pointer, allocates stack, and returns.
     pub(crate) fn made_up(version: u8, functions: u32) -> File {
         const SIZE: u32 = 128;
         let address = 0x1000_0000u64;
@@ -112,9 +112,9 @@ impl File {
     }
 }
 
-/// PCs at random, uniformly over the code that functions with rows cover, the same each time. PLTs
-/// are left out: what linkers write of them is not always true (Documentation/oracles.rst), so
-/// readers could not be compared there.
+/// Pseudo-random PCs, uniformly distributed over the code of functions with rows, and equal in each run. PLTs
+/// are left out: their rows are not always true (Documentation/oracles.rst), so readers could not be compared
+/// there.
 fn pcs(sframe: &Piece) -> Vec<u64> {
     let bytes = sframe.bytes.as_slice();
     let section = Section::open(bytes, sframe.address, bytes.len() as u64)

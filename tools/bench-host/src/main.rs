@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: GPL-2.0-only OR MIT
 
-//! Measures what it costs to find the rule at a PC: see Documentation/performance.rst.
+//! Measures the cost of a look-up of the rule at a PC: see Documentation/performance.rst.
 //!
 //! usage: bench-host FILES DOCUMENT PICTURE
 //!        bench-host pass READER FILE
 //!
 //! FILES is a directory with v2/libsqlite3.so and v3/libsqlite3.so. The table between the marks in
-//! DOCUMENT and all of PICTURE are written anew. The second form is what callgrind counts: FILE is
-//! a path, or VERSION:FUNCTIONS for a section that is made up.
+//! DOCUMENT and all of PICTURE are written again. Callgrind counts the second form: FILE is a path, or
+//! VERSION:FUNCTIONS for a generated section.
 
 #[expect(dead_code, reason = "the tests of the core write more")]
 #[path = "../../../rust/sframe/tests/support/encode.rs"]
@@ -41,10 +41,10 @@ use crate::{
     }, //
 };
 
-/// The numbers of functions of the sections that are made up.
+/// The numbers of functions of the generated sections.
 const FUNCTIONS: [u32; 4] = [100, 1_000, 10_000, 100_000];
 
-/// Looks all PCs up. callgrind counts what happens in here, and knows it by its name.
+/// Looks up all PCs. callgrind counts the instructions in this function, which it finds by name.
 #[inline(never)]
 #[no_mangle]
 fn measured_pass(look_up: &mut dyn FnMut(u64), pcs: &[u64]) {
@@ -53,11 +53,11 @@ fn measured_pass(look_up: &mut dyn FnMut(u64), pcs: &[u64]) {
     }
 }
 
-/// The same, uncounted: what is done once only is done then, and caches are full.
+/// An uncounted pass before the counted one: it does the work that is done only once, and fills caches.
 #[inline(never)]
 #[no_mangle]
 fn warming_pass(look_up: &mut dyn FnMut(u64), pcs: &[u64]) {
-    // Else the compiler makes one function of both.
+    // Without this, the compiler would merge both functions.
     std::hint::black_box(pcs.len());
     for &pc in pcs {
         look_up(pc);
@@ -118,7 +118,7 @@ fn count(reader: &str, file: &str) -> u64 {
         .unwrap_or_else(|| panic!("callgrind said no sum of {reader}: {said}"))
 }
 
-/// Instructions per look-up, less those of the empty loop.
+/// Instructions for each lookup, minus those of the empty loop.
 fn instructions(reader: &str, file: &str) -> f64 {
     let net = count(reader, file).saturating_sub(count("empty", file));
     net as f64 / files::PCS as f64

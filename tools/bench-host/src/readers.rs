@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only OR MIT
 
-//! Who is measured: each reader as something that looks one PC up.
+//! The measured readers: each is a function that looks up one PC.
 
 use std::{
     collections::HashSet,
@@ -46,17 +46,17 @@ use simple_frame_rs::SFrameSection;
 
 use crate::files::File;
 
-/// The registers of each frame that framehop steps from. Its CFA is near the one or the other.
+/// The registers of each frame from which framehop takes a step. The frame's CFA is near one of them.
 const SP: u64 = 0x7fff_0000_0000;
 const FP: u64 = 0x7fff_0001_0000;
 
-/// How many rules framehop's cache has room for; which one is the address modulo this.
+/// The capacity of framehop's cache, in rules. A rule's slot is the address modulo this number.
 const FRAMEHOP_SLOTS: u64 = 509;
 
 /// A reader of a file's section.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Reader {
-    /// Nothing but the loop: what is subtracted from all others.
+    /// No reader, only the loop: its cost is subtracted from the costs of the readers.
     Empty,
     /// [`Section::find`].
     Core,
@@ -64,14 +64,14 @@ pub(crate) enum Reader {
     Libsframe,
     /// `find_fde` and `find_fre`.
     Simple,
-    /// A step, the rule not being in the cache.
+    /// A step whose rule is not in the cache.
     FramehopMiss,
-    /// A step, the rule being in the cache.
+    /// A step whose rule is in the cache.
     FramehopHit,
 }
 
 impl Reader {
-    /// By the name that the command line has.
+    /// The reader with a name of the command line.
     pub(crate) fn of(name: &str) -> Option<Reader> {
         Some(match name {
             "empty" => Reader::Empty,
@@ -84,8 +84,8 @@ impl Reader {
         })
     }
 
-    /// The PCs that it is asked for: those of the file, or so few that all their rules stay in
-    /// framehop's cache, over and over.
+    /// The PCs to look up: those of the file, or a few of them, repeated, so that all their rules stay in
+    /// framehop's cache.
     pub(crate) fn pcs(self, file: &File) -> Vec<u64> {
         if self != Reader::FramehopHit {
             return file.pcs.clone();
@@ -100,7 +100,7 @@ impl Reader {
         few.into_iter().cycle().take(file.pcs.len()).collect()
     }
 
-    /// Calls `measure` with what looks one PC up.
+    /// Calls `measure` with a function that looks up one PC.
     pub(crate) fn with(self, file: &File, measure: &mut dyn FnMut(&mut dyn FnMut(u64))) {
         let bytes = file.sframe.bytes.as_slice();
         match self {
@@ -150,7 +150,7 @@ impl Reader {
     }
 }
 
-/// Memory of which each word holds its own address.
+/// Memory in which each word holds its own address.
 struct Own;
 
 impl Memory for Own {
@@ -159,13 +159,12 @@ impl Memory for Own {
     }
 }
 
-/// Asks all readers of all PCs of a file. Returns how many answers were compared.
+/// Looks up all PCs of a file in all readers. Returns the number of compared answers.
 ///
 /// # Panics
 ///
-/// If they do not say the same: what was measured would then not be the same work. With
-/// `.eh_frame` one in a thousand may be different, for it was written by another part of the
-/// compiler's tools.
+/// If the readers' rules differ: they would not have done equal work. With `.eh_frame` one rule in a
+/// thousand may differ, because another part of the toolchain has written it.
 pub(crate) fn compare(file: &File) -> usize {
     let bytes = file.sframe.bytes.as_slice();
     let section: Section = file.section();
@@ -191,7 +190,7 @@ pub(crate) fn compare(file: &File) -> usize {
             .expect("simple-frame-rs reads");
         let row = row.expect("simple-frame-rs finds a row");
         let offset = row.get_cfa_offset(&simple).expect("simple-frame-rs: CFA");
-        // "1: SP" of the info byte.
+        // "1: SP": the lowest bit of the info byte is 1 if the CFA's base is SP.
         assert_eq!(
             (row.get_cfa_base_reg_id() == 1, offset),
             (cfa.0, Some(cfa.1)),
@@ -225,7 +224,7 @@ struct Libsframe {
     address: u64,
 }
 
-/// `sframe_frame_row_entry` of libsframe 2.47, but for being as large as any version's.
+/// `sframe_frame_row_entry` of libsframe 2.47, enlarged so that it is large enough for any version.
 #[repr(C, align(8))]
 struct RowEntry([u8; 128]);
 
@@ -247,8 +246,7 @@ impl Libsframe {
     fn new(file: &File) -> Libsframe {
         let bytes = &file.sframe.bytes;
         let mut error = 0;
-        // SAFETY: The pointer and the length are those of one slice, of which the library makes a
-        // copy.
+        // SAFETY: The pointer and the length come from one slice, which the library copies.
         let decoder = unsafe { sframe_decode(bytes.as_ptr().cast(), bytes.len(), &mut error) };
         assert!(!decoder.is_null(), "libsframe: error {error}");
         Libsframe {
@@ -261,7 +259,7 @@ impl Libsframe {
     fn find(&self, pc: u64) -> Option<RowEntry> {
         let mut row = RowEntry([0; 128]);
         let pc = pc.wrapping_sub(self.address) as i64;
-        // SAFETY: The decoder lives as long as `self`, and the row is larger than what is written.
+        // SAFETY: The decoder lives as long as `self`, and the row is larger than any row that the library writes.
         let error = unsafe { sframe_find_fre(self.decoder, pc, &mut row) };
         (error == 0).then_some(row)
     }
@@ -269,7 +267,8 @@ impl Libsframe {
     /// Whether the CFA is counted from the stack pointer, and its offset.
     fn cfa(&self, row: &RowEntry) -> (bool, i32) {
         let mut error = 0;
-        // SAFETY: The row is one that this decoder has found; 0 stands for no flexible function.
+        // SAFETY: This decoder found the row, and `row` stays for the whole call. 0: the function is not
+        // flexible.
         let cfa = unsafe {
             let base = sframe_fre_get_base_reg_id(row, &mut error);
             let offset = sframe_fre_get_cfa_offset(self.decoder, row, 0, &mut error);
@@ -282,7 +281,7 @@ impl Libsframe {
 
 impl Drop for Libsframe {
     fn drop(&mut self) {
-        // SAFETY: The decoder was made by the library, and is not used any more.
+        // SAFETY: The library made the decoder, and nobody uses it after `drop`.
         unsafe { sframe_decoder_free(&mut self.decoder) }
     }
 }
@@ -297,7 +296,7 @@ impl Framehop {
     fn new(file: &File) -> Framehop {
         let (eh_frame, hdr) = file.eh_frame.as_ref().expect("a file with .eh_frame");
         let mut unwinder = UnwinderX86_64::new();
-        // Its text is not given: then framehop does not look at instructions.
+        // The module is added without its text, so framehop does not look at instructions.
         unwinder.add_module(Module::new(
             "file".to_string(),
             0..1 << 30,

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only OR MIT
 
-//! What was measured, as tables and as a picture.
+//! The results, as tables and as a picture.
 
 use std::{
     fmt::Write,
@@ -8,14 +8,14 @@ use std::{
     path::Path, //
 };
 
-/// What one look-up costs a reader.
+/// The cost of one lookup by one reader.
 pub(crate) struct Line {
     pub(crate) name: &'static str,
     pub(crate) instructions: f64,
     pub(crate) nanoseconds: f64,
 }
 
-/// What it costs in instructions, for numbers of functions.
+/// The instructions of a lookup over the number of functions.
 pub(crate) struct Curve {
     pub(crate) name: &'static str,
     pub(crate) points: Vec<(u32, f64)>,
@@ -53,7 +53,7 @@ pub(crate) fn tables(lines: &[Line], curves: &[Curve]) -> String {
     out
 }
 
-/// Puts `text` between the marks of a document.
+/// Replaces the text between the marks of a document by `text`.
 pub(crate) fn replace(document: &Path, text: &str) {
     let name = document.display();
     let old = fs::read_to_string(document).unwrap_or_else(|error| panic!("{name}: {error}"));
@@ -79,7 +79,7 @@ pub(crate) fn svg(curves: &[Curve]) -> String {
         .iter()
         .flat_map(|curve| &curve.points)
         .fold(1.0, |most, point| f64::max(most, point.1));
-    // A number of hundreds, in five steps.
+    // The top of the scale: a multiple of 500, so that five marks are multiples of 100.
     let top = (most / 500.0).ceil() * 500.0;
     let x = |functions: u32| LEFT + WIDTH * (f64::from(functions).log10() - 2.0) / 3.0;
     let y = |cost: f64| BOTTOM - HEIGHT * cost / top;

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /*
- * Counts what a function of the kernel takes, from its entry to its exit, by the time stamp counter:
- * in a guest that counts (scripts/vm --icount) that is instructions. One probe for all functions, so
- * that what it takes itself is the same, and can be taken off: `empty` is called for that.
+ * Measures a function of the kernel from its entry to its exit, by the time stamp counter. In a guest
+ * that counts (scripts/vm --icount) a tick is an instruction. One probe serves all functions, so its own
+ * cost is constant and can be subtracted: `empty` is called to measure it.
  *
- * Parameter `function` is the one. /sys/kernel/debug/count/calls has a line for each call: how many frames
- * there are, if it is get_perf_callchain or unwind_user_faultable, and what it took. At most CALLS are
+ * Parameter `function` names it. /sys/kernel/debug/count/calls has a line for each call: the number of
+ * frames, for get_perf_callchain and unwind_user_faultable, and the cost. At most CALLS are
  * kept; 0 written to /sys/kernel/debug/count/count forgets them.
  */
 #include <linux/debugfs.h>
@@ -32,7 +32,7 @@ struct entered {
 
 static char *function = "get_perf_callchain";
 module_param(function, charp, 0444);
-MODULE_PARM_DESC(function, "what is counted");
+MODULE_PARM_DESC(function, "the function to measure");
 
 static struct call *calls;
 static atomic_t count;
@@ -41,7 +41,7 @@ static bool is_immediate, is_deferred;
 
 static noinline int empty(void)
 {
-	/* Not known to be without effect. */
+	/* Without an effect that the compiler can see, it could drop the calls. */
 	asm volatile("");
 	return 0;
 }
@@ -81,7 +81,7 @@ static int left(struct kretprobe_instance *instance, struct pt_regs *regs)
 	} else if (is_immediate) {
 		struct perf_callchain_entry *entry = (void *)regs_return_value(regs);
 
-		/* Without PERF_CONTEXT_USER. */
+		/* The number of entries without PERF_CONTEXT_USER. */
 		frames = entry && entry->nr ? entry->nr - 1 : 0;
 	}
 	calls[index] = (struct call) { frames, taken };

@@ -21,6 +21,7 @@ use std::{
 
 use crate::{
     eh_frame::{
+        self,
         EhFrameTable,
         Entry, //
     },
@@ -118,12 +119,18 @@ impl Callees<'_, '_> {
     /// address of the return address.
     fn calls(&self, frame: &RegisterFrame) -> Vec<(u64, Rule)> {
         let mut found = Vec::new();
+        // Whether calls are made on another stack than the frame is on.
+        let mut changes_stack = false;
         for instruction in self.code.instructions(frame.start, frame.end) {
+            changes_stack |= eh_frame::takes_stack(&instruction);
             if !instruction.is_call_near() || instruction.next_ip() > frame.end {
                 continue;
             }
             let slot = self.save_slot(instruction.near_branch_target(), frame.register);
-            let rule = slot.and_then(|slot| rule_from_slot(&frame.rule, slot));
+            let mut rule = slot.and_then(|slot| rule_from_slot(&frame.rule, slot));
+            if let Some(rule) = &mut rule {
+                rule.extra.changes_stack = changes_stack;
+            }
             let at = instruction.next_ip() - 1;
             found.extend(
                 rule.filter(|rule| encode::extra_row(at, 1, rule).is_some())

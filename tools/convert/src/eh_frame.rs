@@ -2,6 +2,11 @@
 
 //! Converts the rows of .eh_frame to rules.
 
+use iced_x86::{
+    Instruction,
+    Mnemonic, //
+};
+
 use gimli::{
     BaseAddresses,
     CfaRule,
@@ -18,7 +23,8 @@ use gimli::{
     UnwindContext,
     UnwindExpression,
     UnwindSection,
-    UnwindTableRow, //
+    UnwindTableRow,
+    X86_64, //
 };
 use object::{
     elf,
@@ -30,11 +36,14 @@ use object::{
     Object,
     ObjectSection, //
 };
-use sframe::rule::{
-    Base,
-    Cfa,
-    Location,
-    Rule, //
+use sframe::{
+    rule::{
+        Base,
+        Cfa,
+        Location,
+        Rule, //
+    },
+    x86_64::registers, //
 };
 use std::collections::HashMap;
 
@@ -42,6 +51,7 @@ use crate::{
     encode,
     Code,
     DropReason,
+    DroppedRow,
     Error,
     Function,
     Report, //
@@ -50,12 +60,14 @@ use crate::{
 type Slice<'a> = EndianSlice<'a, LittleEndian>;
 pub(crate) type Entry<'a> = FrameDescriptionEntry<Slice<'a>>;
 
-/// DWARF register numbers.
-const RBP: Register = Register(6);
-const RSP: Register = Register(7);
-const PC: Register = Register(16);
-/// The number of general registers.
-const GENERAL: u16 = 16;
+/// DWARF register numbers, as gimli's type.
+const RBP: Register = register(registers::RBP);
+const RSP: Register = register(registers::RSP);
+const PC: Register = register(registers::RETURN_ADDRESS);
+
+const fn register(number: u8) -> Register {
+    Register(number as u16)
+}
 
 /// The size of a PLT stub, in bytes.
 const STUB_SIZE: u8 = 16;
@@ -98,7 +110,7 @@ impl<'a> EhFrameTable<'a> {
         self.len
     }
 
-    /// The entries of functions in `code`. Linkers leave entries of discarded functions, which are skipped.
+    /// The entries of functions in `code`. Entries of discarded functions, which linkers leave behind, are skipped.
     pub(crate) fn entries(&self, code: &Code<'_>) -> Result<Vec<Entry<'a>>, Error> {
         let mut found = Vec::new();
         let mut cies = HashMap::new();
@@ -125,12 +137,16 @@ impl<'a> EhFrameTable<'a> {
     }
 
     /// Converts entries.
-    pub(crate) fn functions(&self, entries: &[Entry<'a>]) -> (Vec<Function>, Report) {
+    pub(crate) fn functions(
+        &self,
+        entries: &[Entry<'a>],
+        code: &Code<'_>,
+    ) -> (Vec<Function>, Report) {
         let mut functions = Vec::new();
         let mut report = Report::default();
         let mut context = UnwindContext::new();
         for entry in entries {
-            self.function(entry, &mut context, &mut functions, &mut report);
+            self.function(entry, code, &mut context, &mut functions, &mut report);
         }
         (functions, report)
     }
@@ -138,6 +154,7 @@ impl<'a> EhFrameTable<'a> {
     fn function(
         &self,
         entry: &Entry<'a>,
+        code: &Code<'_>,
         context: &mut UnwindContext<usize>,
         functions: &mut Vec<Function>,
         report: &mut Report,
@@ -146,6 +163,8 @@ impl<'a> EhFrameTable<'a> {
         let mut open: Option<Function> = None;
         let mut at = entry.initial_address();
         let mut is_invalid = false;
+        // The address of the first instruction that may change stacks; `u64::MAX` if there is none.
+        let mut stack_taken = None;
         match entry.rows(&self.section, &self.bases, context) {
             Ok(mut rows) => loop {
                 let row = match rows.next_row() {
@@ -167,8 +186,14 @@ impl<'a> EhFrameTable<'a> {
                         report.encoded += 1;
                         extend(&mut open, functions, start, end, signal, rule);
                     }
-                    Ok(Encoding::ExtraRow(rule)) => {
+                    Ok(Encoding::ExtraRow(mut rule)) => {
                         report.encoded += 1;
+                        let stack_taken = stack_taken.get_or_insert_with(|| {
+                            code.instructions(entry.initial_address(), entry.end_address())
+                                .find(takes_stack)
+                                .map_or(u64::MAX, |instruction| instruction.ip())
+                        });
+                        rule.extra.changes_stack = *stack_taken < start;
                         functions.extend(open.take());
                         extend(&mut open, functions, start, end, signal, rule);
                         functions.extend(open.take());
@@ -202,8 +227,92 @@ impl<'a> EhFrameTable<'a> {
         functions.extend(open);
     }
 
-    /// How an entry's function saves a register; `None` if it uses several slots, or in ways that are not
-    /// supported.
+    /// The rows of an entry that SFrame cannot encode, and the rows whose CFA counts from a register other than
+    /// the stack pointer and the frame pointer.
+    pub(crate) fn dropped(&self, entry: &Entry<'a>) -> Vec<DroppedRow> {
+        let mut found = Vec::new();
+        let mut context = UnwindContext::new();
+        let mut at = entry.initial_address();
+        let end = entry.end_address();
+        let mut rows = entry.rows(&self.section, &self.bases, &mut context);
+        loop {
+            match rows.as_mut().map(|rows| rows.next_row()) {
+                Ok(Ok(Some(row))) => {
+                    let (start, end) = (row.start_address(), row.end_address());
+                    at = at.max(end);
+                    let reason = match self.encoding_of(row, entry.is_signal_trampoline(), start) {
+                        Err(reason) => Some(reason),
+                        Ok(Encoding::Rule(rule) | Encoding::ExtraRow(rule))
+                            if matches!(rule.cfa.base, Base::Register(_)) =>
+                        {
+                            None
+                        }
+                        Ok(_) => continue,
+                    };
+                    if start < end {
+                        let rule = self.notation(row);
+                        found.push(DroppedRow {
+                            start,
+                            end,
+                            reason,
+                            rule,
+                        });
+                    }
+                }
+                Ok(Ok(None)) => break,
+                Ok(Err(error)) | Err(&mut error) => {
+                    found.push(DroppedRow {
+                        start: at,
+                        end,
+                        reason: Some(DropReason::InvalidEntry),
+                        rule: error.to_string(),
+                    });
+                    break;
+                }
+            }
+        }
+        found
+    }
+
+    /// A row as text: the CFA, and the rules of the frame pointer, the stack pointer and the return address where
+    /// they are unusual.
+    fn notation(&self, row: &UnwindTableRow<usize>) -> String {
+        let expression = |expression: &UnwindExpression<usize>| match self.operations(expression) {
+            Some(operations) => operations
+                .iter()
+                .map(operation)
+                .collect::<Vec<_>>()
+                .join(" "),
+            None => "?".to_owned(),
+        };
+        let mut text = match row.cfa() {
+            CfaRule::RegisterAndOffset { register, offset } => {
+                format!("CFA = {}{offset:+}", register_name(*register))
+            }
+            CfaRule::Expression(cfa) => format!("CFA = [{}]", expression(cfa)),
+        };
+        for (register, rule) in row.registers() {
+            let rule = match rule {
+                RegisterRule::Offset(-8) if *register == PC => continue,
+                RegisterRule::Offset(_) if *register == RBP => "c+n".to_owned(),
+                RegisterRule::Offset(offset) => format!("c{offset:+}"),
+                RegisterRule::ValOffset(offset) => format!("CFA{offset:+}"),
+                RegisterRule::Register(register) => register_name(*register),
+                RegisterRule::Expression(at) => format!("*[{}]", expression(at)),
+                RegisterRule::ValExpression(value) => format!("[{}]", expression(value)),
+                RegisterRule::Undefined => "undefined".to_owned(),
+                RegisterRule::SameValue => continue,
+                _ => "?".to_owned(),
+            };
+            if [RBP, RSP, PC].contains(register) {
+                text += &format!(", {} = {rule}", register_name(*register));
+            }
+        }
+        text
+    }
+
+    /// How an entry's function saves a register; `None` if the function uses several slots or an unsupported
+    /// rule.
     pub(crate) fn saves(&self, entry: &Entry<'a>, register: u8) -> Option<RegisterSaves> {
         let mut context = UnwindContext::new();
         let mut rows = entry.rows(&self.section, &self.bases, &mut context).ok()?;
@@ -212,7 +321,7 @@ impl<'a> EhFrameTable<'a> {
             deepest: 0,
         };
         while let Some(row) = rows.next_row().ok()? {
-            match row.register(Register(register.into())) {
+            match row.register(self::register(register)) {
                 RegisterRule::Offset(slot) => {
                     if saves.slot.is_some_and(|other| other != slot) {
                         return None;
@@ -289,7 +398,7 @@ impl<'a> EhFrameTable<'a> {
                         _ => Err(DropReason::CfaExpression),
                     };
                 }
-                rule.cfa = cfa(&operations)?;
+                (rule.cfa, rule.extra.twice) = cfa(&operations)?;
             }
         }
         // SFrame's rows imply that the caller's stack pointer is the CFA.
@@ -302,11 +411,13 @@ impl<'a> EhFrameTable<'a> {
             };
             let location = self.location(register_rule);
             if location != Some(cfa) && location != Some(Location::OfCfa(0)) {
-                return Err(DropReason::StackPointer);
+                rule = location
+                    .and_then(|location| from_stack_pointer(&rule, location))
+                    .ok_or(DropReason::StackPointer)?;
             }
         }
-        if rule.cfa.plus != 0 {
-            let can_encode = !signal && encode::extra_row(start, 1, &rule).is_some();
+        if encode::needs_extra_row(&rule) {
+            let can_encode = encode::extra_row(start, 1, &rule).is_some();
             return can_encode
                 .then_some(Encoding::ExtraRow(rule))
                 .ok_or(DropReason::CfaFromMemory);
@@ -360,13 +471,31 @@ impl<'a> EhFrameTable<'a> {
 
 /// How a function saves a callee-saved register.
 pub(crate) struct RegisterSaves {
-    /// The slot that the register is saved in, in bytes from the CFA; `None` if it is not saved.
+    /// The offset of the register's slot from the CFA, in bytes; `None` if the register is not saved.
     pub(crate) slot: Option<i64>,
     /// The maximum distance from the stack pointer to the CFA, in bytes, while the register is not saved.
     pub(crate) deepest: i64,
 }
 
-/// How a row is encoded.
+fn register_name(register: Register) -> String {
+    X86_64::register_name(register).map_or_else(|| format!("r{}", register.0), str::to_owned)
+}
+
+/// An operation as text.
+fn operation(operation: &Operation<Slice<'_>>) -> String {
+    match operation {
+        Operation::RegisterOffset {
+            register, offset, ..
+        } => format!("{}{offset:+}", register_name(*register)),
+        Operation::Deref { size, .. } => format!("*{size}"),
+        Operation::PlusConstant { value } => format!("+{value}"),
+        Operation::UnsignedConstant { value } => value.to_string(),
+        Operation::SignedConstant { value } => value.to_string(),
+        other => format!("{other:?}").to_lowercase(),
+    }
+}
+
+/// The form in which a row is encoded.
 enum Encoding {
     Rule(Rule),
     /// As an extra row.
@@ -375,7 +504,8 @@ enum Encoding {
     Stubs(Vec<(u32, Rule)>),
 }
 
-/// Appends a rule for `start` to `end` to the open function, or closes that and opens another one.
+/// Appends a rule for `start` to `end` to the open function; or closes the open function and opens another
+/// function.
 pub(crate) fn extend(
     open: &mut Option<Function>,
     functions: &mut Vec<Function>,
@@ -441,7 +571,7 @@ fn base(register: Register) -> Option<Base> {
     Some(match register {
         RSP => Base::Sp,
         RBP => Base::Fp,
-        Register(number) if number < GENERAL => Base::Register(number as u8),
+        Register(number) if number < registers::COUNT.into() => Base::Register(number as u8),
         _ => return None,
     })
 }
@@ -456,30 +586,93 @@ fn sum(operations: &[Operation<Slice<'_>>]) -> Option<(Base, i32)> {
     }
 }
 
-/// The CFA from an expression: a register plus an offset, or the value in memory there plus an addend.
-fn cfa(operations: &[Operation<Slice<'_>>]) -> Result<Cfa, DropReason> {
+/// The CFA from an expression: a register plus an offset, or the value in memory at that address plus an addend.
+/// The flag is true if the expression reads memory twice: the value is itself the address of the CFA's value.
+fn cfa(operations: &[Operation<Slice<'_>>]) -> Result<(Cfa, bool), DropReason> {
+    const DEREF: Operation<Slice<'static>> = Operation::Deref {
+        base_type: gimli::UnitOffset(0),
+        size: 8,
+        space: false,
+    };
     let (address, rest) = operations.split_at(operations.len().min(1));
     let (base, offset) = sum(address).ok_or(DropReason::CfaExpression)?;
-    let (deref, plus) = match *rest {
-        [] => (false, 0),
-        [Operation::Deref { size: 8, .. }] => (true, 0),
-        [Operation::Deref { size: 8, .. }, Operation::PlusConstant { value }] => (
-            true,
-            i8::try_from(value).map_err(|_| DropReason::CfaFromMemory)?,
+    let (rest, plus) = match rest {
+        [rest @ .., Operation::PlusConstant { value }] => (
+            rest,
+            i8::try_from(*value).map_err(|_| DropReason::CfaFromMemory)?,
         ),
-        [Operation::Deref { size: 8, .. }, ..] => return Err(DropReason::CfaFromMemory),
+        _ => (rest, 0),
+    };
+    let (deref, twice) = match rest {
+        [] if plus == 0 => (false, false),
+        [once] if *once == DEREF => (true, false),
+        [once, again] | [once, Operation::PlusConstant { value: 0 }, again]
+            if *once == DEREF && *again == DEREF =>
+        {
+            (true, true)
+        }
+        [Operation::Deref { .. }, ..] => return Err(DropReason::CfaFromMemory),
         _ => return Err(DropReason::CfaExpression),
     };
-    Ok(Cfa {
+    let cfa = Cfa {
         base,
         offset,
         deref,
         plus,
+    };
+    Ok((cfa, twice))
+}
+
+/// Changes a rule so that its CFA is the caller's stack pointer. The two differ in `longjmp`, and in a function
+/// whose .eh_frame states the change of the stack pointer as a rule for RSP instead of the CFA.
+fn from_stack_pointer(rule: &Rule, stack_pointer: Location) -> Option<Rule> {
+    let Cfa { base, offset, .. } = rule.cfa;
+    if rule.cfa.deref {
+        return None;
+    }
+    let from_register = |location| {
+        Some(match location {
+            Location::AtCfa(distance) => Location::At(base, offset.checked_add(distance)?),
+            Location::OfCfa(distance) => Location::Of(base, offset.checked_add(distance)?),
+            other => other,
+        })
+    };
+    let (base, offset, deref) = match from_register(stack_pointer)? {
+        Location::Of(base, offset) => (base, offset, false),
+        Location::At(base, offset) => (base, offset, true),
+        _ => return None,
+    };
+    let from_cfa = |location| {
+        Some(match from_register(location)? {
+            Location::At(other, distance) if other == base && !deref => {
+                Location::AtCfa(distance.checked_sub(offset)?)
+            }
+            other => other,
+        })
+    };
+    Some(Rule {
+        cfa: Cfa {
+            base,
+            offset,
+            deref,
+            plus: 0,
+        },
+        ra: from_cfa(rule.ra)?,
+        fp: from_cfa(rule.fp)?,
+        ..*rule
     })
 }
 
-/// The offset in a PLT block at which its push has been executed, if this is the linkers' expression:
-/// `rsp + 8 + ((rip & 15) >= N) * 8`.
+/// Whether an instruction may change stacks: it loads the stack pointer from memory, or from a register other
+/// than the frame pointer.
+pub(crate) fn takes_stack(instruction: &Instruction) -> bool {
+    instruction.mnemonic() == Mnemonic::Mov
+        && instruction.op0_register() == iced_x86::Register::RSP
+        && instruction.op1_register() != iced_x86::Register::RBP
+}
+
+/// The offset in a PLT block behind the block's push, in bytes, if the operations are the linkers' expression
+/// `rsp + 8 + ((rip & 15) >= N) * 8`. The offset is N.
 fn plt_push_end(operations: &[Operation<Slice<'_>>]) -> Option<u32> {
     match *operations {
         [Operation::RegisterOffset {

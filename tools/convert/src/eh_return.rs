@@ -15,11 +15,14 @@ use iced_x86::{
     OpKind,
     Register, //
 };
-use sframe::rule::{
-    Base,
-    Cfa,
-    Location,
-    Rule, //
+use sframe::{
+    rule::{
+        Base,
+        Cfa,
+        Location,
+        Rule, //
+    },
+    x86_64::registers::RCX, //
 };
 
 use crate::{
@@ -27,9 +30,6 @@ use crate::{
     Code,
     Function, //
 };
-
-/// The DWARF number of rcx: the last rows compute the CFA, the handler's stack pointer, from it.
-const RCX: u8 = 2;
 
 /// The code of `_Unwind_DebugHook`: `endbr64; ret`, or only `ret`.
 const EMPTY_FUNCTION: &[u8] = b"\xf3\x0f\x1e\xfa\xc3";
@@ -45,6 +45,7 @@ pub(crate) fn add_rows(functions: &mut [Function], code: &Code<'_>) {
 
 /// The row to add: its index, its offset in bytes, and its rule.
 fn row(function: &Function, code: &Code<'_>) -> Option<(usize, u32, Rule)> {
+    // The last rows compute the CFA, the handler's stack pointer, from rcx.
     let by_rcx = |rule: &Rule| {
         rule.cfa.base == Base::Register(RCX) && !rule.cfa.deref && rule.ra == Location::AtCfa(-8)
     };

@@ -10,6 +10,7 @@ use sframe::{
     },
     rule::{
         Base,
+        Extra,
         Location,
         Rule, //
     },
@@ -17,6 +18,10 @@ use sframe::{
         ExtraRow,
         EXTRA_ROW_SIZE, //
     },
+    x86_64::registers::{
+        RBP,
+        RSP, //
+    }, //
 };
 
 use crate::{
@@ -32,9 +37,6 @@ const ABI_AMD64: u8 = 3;
 const FIXED_RA: i8 = -8;
 /// The size of a function descriptor entry, in bytes.
 const ENTRY_SIZE: usize = 16;
-/// The DWARF numbers of the frame pointer and the stack pointer.
-const RBP: u8 = 6;
-const RSP: u8 = 7;
 
 const MASK: u8 = 0x10;
 const SIGNAL: u8 = 0x80;
@@ -47,6 +49,11 @@ const CONTROL_DEREF: u32 = 2;
 /// Whether a row, of the default or the flexible type, can encode a rule.
 pub(crate) fn can_encode(rule: &Rule) -> bool {
     EncodedRow::default_type(rule).is_some() || EncodedRow::flexible(rule).is_some()
+}
+
+/// Whether only an extra row may encode a rule.
+pub(crate) fn needs_extra_row(rule: &Rule) -> bool {
+    rule.cfa.plus != 0 || rule.extra != Extra::NONE
 }
 
 /// Encodes an extra row; `None` if an extra row cannot encode the rule.

@@ -7,8 +7,8 @@
 //! paths, and tracks the effect of each instruction on the stack pointer and the frame pointer. Function
 //! starts come from symbols and calls, or are guessed: after the end of another function and padding to a
 //! multiple of 16 bytes. A function is dropped if two paths to an instruction disagree, or if it returns to
-//! anything but the return address. Guesses without supporting evidence are dropped, too, and code that makes
-//! system calls, which may change any register.
+//! anything but the return address. Guesses without supporting evidence are dropped, and also code that makes
+//! system calls, because a system call may change any register.
 
 use iced_x86::{
     Decoder,
@@ -45,9 +45,9 @@ use crate::{
 const ALIGNMENT: u64 = 16;
 /// The alignment of V8's functions, in bytes.
 const TRAPPED_ALIGNMENT: u64 = 64;
-/// The maximum size of a gap that is analysed, in bytes. V8's builtins take a tenth of it.
+/// The maximum size of an analysed gap, in bytes. V8's builtins take a tenth of this size.
 const MAX_GAP: u64 = 16 << 20;
-/// The maximum number of rounds of analysis; after each, wrong starts are dropped.
+/// The maximum number of rounds of analysis. Wrong starts are dropped after each round.
 const MAX_ROUNDS: usize = 32;
 
 /// The functions found in `gaps`, which are ranges of link-time addresses without unwind information.
@@ -90,13 +90,13 @@ enum ReturnAddress {
     Kept,
     /// Right below the CFA, and in a register.
     Loaded(Register),
-    /// Right below the CFA, and in memory, this many bytes below the CFA. Tail calls with other stack
-    /// arguments move the return address so.
+    /// Right below the CFA, and also in memory at this distance below the CFA, in bytes. A tail call with another
+    /// size of stack arguments moves the return address in this way.
     Copied(i32),
     /// Only in a register, as in a function that pops its arguments.
     Popped(Register),
-    /// Popped and discarded. If a frame begins on top of the stack now, the caller's return address is on
-    /// top, because the caller has pushed nothing.
+    /// Popped and discarded. If the function sets up a frame now, the word on top of the stack is the caller's
+    /// return address, because the caller has pushed nothing.
     Dropped,
     /// Unknown.
     Unknown,
@@ -111,7 +111,8 @@ struct State {
     /// The slot of the saved frame pointer, in bytes below the CFA, if it is saved.
     saved: Option<i32>,
     ra: ReturnAddress,
-    /// Whether the word on top of the stack has just been pushed from a register: a return would jump to it.
+    /// Whether the word on top of the stack has just been pushed from a register: a return would jump to that
+    /// address.
     pushed: bool,
 }
 
@@ -153,8 +154,8 @@ impl State {
         matches!(self.ra, Popped(_) | Dropped | Unknown)
     }
 
-    /// Whether stack and frame pointer are as at the function's start, so that it may return or make a tail
-    /// call.
+    /// Whether stack and frame pointer are as at the function's start, so that the function may return or make a
+    /// tail call.
     fn is_restored(&self) -> bool {
         let is_on_top = !self.is_lost() && matches!(self.sp, Some(8) | None);
         is_on_top && self.fp == FramePointer::Callers
@@ -166,7 +167,7 @@ impl State {
         self.pushed && is_below && self.sp == Some(16) && self.fp == FramePointer::Callers
     }
 
-    /// The state if either state may apply; `None` if both cannot occur in one function.
+    /// The state that holds if either of two states may apply; `None` if both cannot occur in one function.
     fn join(self, other: State) -> Option<State> {
         use FramePointer::{
             Callers,
@@ -214,7 +215,7 @@ impl State {
     fn set_sp(&mut self, below: Option<i32>) -> Result<(), Contradiction> {
         self.sp = below;
         match (below, self.ra) {
-            // The caller's stack arguments are popped, too.
+            // The caller's stack arguments have been popped, too.
             (Some(below), ReturnAddress::Copied(at)) if below == at => {
                 *self = self.at_entry();
             }
@@ -247,7 +248,7 @@ impl State {
         self.set_sp(moved.and_then(|sp| i32::try_from(sp).ok()))
     }
 
-    /// Whether the state is that after a prologue of `push %rbp; mov %rsp,%rbp`.
+    /// Whether the state is the state after a prologue of `push %rbp; mov %rsp,%rbp`.
     fn is_new_frame(&self) -> bool {
         let frame = (FramePointer::Frame(16), Some(16), Some(16));
         (self.fp, self.saved, self.sp) == frame
@@ -274,7 +275,7 @@ impl State {
         i32::try_from(i64::from(from).checked_sub(displacement)?).ok()
     }
 
-    /// Applies an instruction that continues at the next one.
+    /// Applies an instruction that continues at the next instruction.
     fn step(
         &mut self,
         instruction: &Instruction,
@@ -304,7 +305,7 @@ impl State {
                 }
             }
             (Mnemonic::Push, from, _) if self.ra == ReturnAddress::Popped(from) => {
-                // The frame that was set up is the caller's from here on.
+                // From here on, the frame that was set up belongs to the caller.
                 if matches!(self.fp, FramePointer::Frame(_)) {
                     self.fp = FramePointer::Callers;
                 }
@@ -327,7 +328,7 @@ impl State {
                         (FramePointer::Callers, Some(sp - 8))
                     }
                     // A callee may have popped its arguments. But a function with a frame pointer pops
-                    // nothing else into it than the saved value.
+                    // only the saved value into the frame pointer.
                     (FramePointer::Frame(_), None, Some(saved)) => {
                         (FramePointer::Callers, Some(saved - 8))
                     }
@@ -390,7 +391,7 @@ impl State {
                         self.ra = ReturnAddress::Copied(at);
                         return Ok(());
                     }
-                    // Below the stack pointer the next call may overwrite it.
+                    // A slot below the stack pointer does not count: the next call may overwrite it.
                     (Some(at), _)
                         if from == RBP
                             && (self.fp, self.saved) == (FramePointer::Callers, None)
@@ -477,7 +478,7 @@ impl State {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Evidence {
     Guessed,
-    /// The padding in front of it traps, so that no function continues across it.
+    /// The padding in front of the start traps, so no function continues across the padding.
     Trapped,
     Called,
     Symbol,
@@ -489,7 +490,7 @@ struct Reached {
     at: u64,
     len: u8,
     state: State,
-    /// The number of the start that it was reached from.
+    /// The number of the start from which the instruction was reached.
     from: usize,
 }
 
@@ -498,7 +499,7 @@ struct Reached {
 enum ReachedBy {
     Start,
     Flow,
-    /// By the return of a call, which may not return.
+    /// By the return of a call. The call may not return.
     Return,
 }
 
@@ -508,15 +509,15 @@ struct Path {
     at: u64,
     state: State,
     by: ReachedBy,
-    /// Whether a valid return confirms the start. After a call in the initial state another function may
-    /// begin.
+    /// Whether a valid return confirms the start. It does not after a call in the initial state, because another
+    /// function may begin there.
     proves: bool,
 }
 
 /// The findings of a round. Vectors are indexed by the number of the start.
 struct Findings {
     starts: Vec<(u64, Evidence)>,
-    /// Disjoint sets of starts that share code: the number of the parent, or its own.
+    /// Disjoint sets of starts that share code: the number of each start's parent, or the start's own number.
     parent: Vec<usize>,
     bad: Vec<bool>,
     proved: Vec<bool>,
@@ -713,7 +714,7 @@ impl<'a> Gap<'a> {
         }
         let mut factory = InstructionInfoFactory::new();
         let mut todo = Vec::new();
-        // Code after calls comes last: the call may not return.
+        // Code after a call comes last, because the call may not return.
         let mut later = Vec::new();
         for number in 0..findings.starts.len() {
             todo.push(Path {
@@ -767,7 +768,7 @@ impl<'a> Gap<'a> {
             let other = findings.starts.partition_point(|(start, _)| *start < at);
             match state.fp {
                 _ if !is_start => findings.bad[from] = true,
-                // The other start lies within the function that has set up this frame.
+                // The other start lies within the function that set up this frame.
                 FramePointer::Frame(_) => findings.bad[other] = true,
                 _ => findings.conflicts.push((from, other)),
             }
@@ -807,7 +808,7 @@ impl<'a> Gap<'a> {
             findings.bad[from] = true;
             return NOWHERE;
         }
-        // At a return the stack pointer points to the return address, even if its position was unknown.
+        // At a return, the stack pointer points to the return address, even if its distance from the CFA was unknown.
         if flow == FlowControl::Return && state.is_restored() {
             state.sp = Some(8);
         }
@@ -839,7 +840,7 @@ impl<'a> Gap<'a> {
             FlowControl::Next => {
                 let was = state;
                 let is_broken = state.step(&instruction, factory).is_err();
-                // A guessed start whose function discards its return address is the tail of another function.
+                // A guessed start is the tail of another function if the code discards the return address.
                 let is_dropped = state.ra == ReturnAddress::Dropped;
                 if is_broken || is_dropped && findings.starts[from].1 == Evidence::Guessed {
                     findings.bad[from] = true;
@@ -942,7 +943,7 @@ mod tests {
         rules_at(text, &[0], offsets)
     }
 
-    // The bytes are those of GNU as, quoted with what was assembled.
+    // The bytes are the output of GNU as; comments quote the source.
     #[test]
     fn the_stack_pointer_is_followed() {
         // push %rbx; sub $16,%rsp; call; add $16,%rsp; pop %rbx; ret
@@ -1023,7 +1024,7 @@ mod tests {
         assert_eq!(rules_of(text, &[1, 5]), ["sp+16", "-"]);
     }
 
-    /// As in V8's entry to interpreted code: it sets up its caller's frame, or returns to its caller's
+    /// V8's entry to interpreted code does this: it sets up its caller's frame, or returns to its caller's
     /// caller.
     #[test]
     fn a_function_may_set_up_its_callers_frame_or_discard_it() {
@@ -1052,7 +1053,7 @@ mod tests {
             rules_of(&text, &[0x2a, 0x2c, 0x2d, 0x30, 0x35, 0x39]),
             [nothing, entry, "sp+16 -16", frame, frame, entry]
         );
-        // Without a symbol this is the tail of a function: add $8,%rsp; push %rbp;
+        // Without a symbol, this code is the tail of a function: add $8,%rsp; push %rbp;
         // mov %rsp,%rbp; leave; ret
         let text = b"\x48\x83\xc4\x08\x55\x48\x89\xe5\xc9\xc3";
         assert_eq!(rules_of(text, &[0, 4, 8]), [entry, nothing, frame]);

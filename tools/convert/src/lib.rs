@@ -18,6 +18,9 @@ mod eh_return;
 mod encode;
 mod go;
 mod insn_analysis;
+#[cfg(test)]
+#[path = "../../../rust/sframe/tests/support/requirement.rs"]
+mod requirement;
 mod table;
 
 pub use self::table::OwnedTable;
@@ -35,6 +38,7 @@ use std::{
 use iced_x86::{
     Decoder,
     DecoderOptions,
+    FlowControl,
     Instruction, //
 };
 use object::{
@@ -63,7 +67,7 @@ pub enum Error {
     NotElf(object::Error),
     /// The file is not a little-endian file for AMD64.
     Machine,
-    /// The file has no loadable code, as an object file.
+    /// The file has no loadable code, for example because it is an object file.
     NoCode,
     /// The file has neither .eh_frame nor Go's pclntab.
     NoUnwindInfo,
@@ -107,7 +111,7 @@ pub enum DropReason {
     StackPointer,
     /// An offset exceeds 32 bits.
     OffsetTooLarge,
-    /// The entry is invalid from there on.
+    /// The entry is invalid from the row's start on.
     InvalidEntry,
 }
 
@@ -168,6 +172,21 @@ impl Report {
     }
 }
 
+/// A row of .eh_frame that is dropped. Addresses are link-time addresses.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DroppedRow {
+    /// The address of the first byte that the row covers.
+    pub start: u64,
+    /// The address after the last byte that the row covers.
+    pub end: u64,
+    /// The reason why the row is dropped. `None`: the row is kept, but it covers a call, and its rule counts from
+    /// a register that is known only in the innermost frame.
+    pub reason: Option<DropReason>,
+    /// The row's rules for the CFA, the frame pointer, the stack pointer and the return address. The frame
+    /// pointer's slot is left out.
+    pub rule: String,
+}
+
 /// The result of a conversion.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Converted {
@@ -180,7 +199,7 @@ pub struct Converted {
     pub report: Report,
 }
 
-/// A function, or the part of one that can be encoded. Addresses are link-time addresses.
+/// A function, or an encodable part of a function. Addresses are link-time addresses.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Function {
     start: u64,
@@ -298,8 +317,8 @@ fn parse(bytes: &[u8]) -> Result<ElfFile64<'_, Endianness>, Error> {
     Ok(file)
 }
 
-/// Converts an ELF file, or an image of one such as the vDSO: its .eh_frame, its pclntab if it is a Go
-/// program, and the instructions of code that neither covers.
+/// Converts an ELF file, or an image of an ELF file such as the vDSO: .eh_frame, the pclntab of a Go program,
+/// and the instructions of code that neither covers.
 ///
 /// # Errors
 ///
@@ -318,7 +337,7 @@ pub fn convert(bytes: &[u8]) -> Result<Converted, Error> {
     if let Some(eh_frame) = eh_frame {
         report.eh_frame = eh_frame.len();
         let entries = eh_frame.entries(&code)?;
-        convert_entries(&eh_frame, &entries, &mut functions, &mut report);
+        convert_entries(&eh_frame, &entries, &code, &mut functions, &mut report);
         eh_return::add_rows(&mut functions, &code);
         callee_saved::add_rows(&mut functions, &eh_frame, &entries, &code);
         // Code whose rows are dropped is not analysed either.
@@ -340,7 +359,7 @@ pub fn convert(bytes: &[u8]) -> Result<Converted, Error> {
             .iter()
             .map(|function| function.start..function.end()),
     );
-    // pclntab lists all functions of a Go program; those without rows have none on purpose.
+    // pclntab lists all functions of a Go program. Functions that got no rows must stay without rows.
     if !is_go {
         let gaps = gaps(&file, covered);
         let found = insn_analysis::functions(&gaps, &symbols(&file), file.entry(), &code);
@@ -351,7 +370,7 @@ pub fn convert(bytes: &[u8]) -> Result<Converted, Error> {
     let mut extra_rows = Vec::new();
     functions.retain(|function| {
         let row = match function.rows[..] {
-            [(0, rule)] if rule.cfa.plus != 0 => {
+            [(0, rule)] if encode::needs_extra_row(&rule) => {
                 encode::extra_row(function.start, function.size, &rule)
             }
             _ => None,
@@ -368,8 +387,48 @@ pub fn convert(bytes: &[u8]) -> Result<Converted, Error> {
     })
 }
 
-/// The ranges of the code sections that are not `covered`. PLTs are skipped: their rows come from the
-/// linker or not at all.
+/// The rows of .eh_frame that [`convert`] drops and that no row of another origin replaces; and the rows whose
+/// rules cannot be used in frames that have called.
+///
+/// # Errors
+///
+/// See [`Error`].
+pub fn dropped_rows(bytes: &[u8]) -> Result<Vec<DroppedRow>, Error> {
+    let file = parse(bytes)?;
+    let code = Code::of_elf(&file)?;
+    let converted = convert(bytes)?;
+    let eh_frame = match eh_frame::EhFrameTable::find(&file) {
+        Ok(eh_frame) => eh_frame,
+        // A Go program.
+        Err(Error::NoUnwindInfo) => return Ok(Vec::new()),
+        Err(error) => return Err(error),
+    };
+    let table = OwnedTable::new(&converted.section, &converted.extra_rows, &code).ok();
+    let rule_at = |at| table.as_ref()?.table().find(at);
+    let entries = eh_frame.entries(&code)?;
+    let rows = entries.iter().flat_map(|entry| eh_frame.dropped(entry));
+    let is_lost =
+        |at| matches!(rule_at(at), Some(rule) if matches!(rule.cfa.base, Base::Register(_)));
+    Ok(rows
+        .filter(|row| match row.reason {
+            Some(_) => rule_at(row.start).is_none(),
+            None => code
+                .instructions(row.start, row.end)
+                .any(|instruction| is_call(&instruction) && is_lost(instruction.next_ip() - 1)),
+        })
+        .collect())
+}
+
+/// Whether an instruction calls.
+fn is_call(instruction: &Instruction) -> bool {
+    matches!(
+        instruction.flow_control(),
+        FlowControl::Call | FlowControl::IndirectCall
+    )
+}
+
+/// The ranges of the code sections that are not `covered`. PLTs are skipped: only the linker makes rows for
+/// them.
 fn gaps(file: &ElfFile64<'_, Endianness>, mut covered: Vec<Range<u64>>) -> Vec<Range<u64>> {
     covered.sort_by_key(|range| range.start);
     let mut found = Vec::new();
@@ -427,10 +486,11 @@ pub fn convert_code(bytes: &[u8]) -> Result<Converted, Error> {
     })
 }
 
-/// Converts entries in parallel: this is most of the time of a conversion.
+/// Converts entries in parallel, because this takes most of the time of a conversion.
 fn convert_entries<'a>(
     eh_frame: &eh_frame::EhFrameTable<'a>,
     entries: &[eh_frame::Entry<'a>],
+    code: &Code<'_>,
     functions: &mut Vec<Function>,
     report: &mut Report,
 ) {
@@ -439,7 +499,7 @@ fn convert_entries<'a>(
     thread::scope(|scope| {
         let parts: Vec<_> = entries
             .chunks(each)
-            .map(|part| scope.spawn(|| eh_frame.functions(part)))
+            .map(|part| scope.spawn(|| eh_frame.functions(part, code)))
             .collect();
         for part in parts {
             let (found, part_report) = part.join().expect("reading entries does not panic");
@@ -449,19 +509,19 @@ fn convert_entries<'a>(
     });
 }
 
-/// The first instructions of an entry point: it passes the initial stack pointer on. As in ld.so; and in
-/// musl, which clears the frame pointer first.
+/// The first instructions of an entry point, which passes the initial stack pointer on: in ld.so, and in musl,
+/// which clears the frame pointer first.
 const ENTRY_POINTS: [&[u8]; 3] = [
     b"\x48\x89\xe7",             // mov %rsp,%rdi
     b"\x31\xed\x48\x89\xe7",     // xor %ebp,%ebp; mov %rsp,%rdi
     b"\x48\x31\xed\x48\x89\xe7", // xor %rbp,%rbp; mov %rsp,%rdi
 ];
 
-/// The maximum size of an entry point's code, in bytes. That of ld.so has 61.
+/// The maximum size of an entry point's code, in bytes. The code of ld.so has 61 bytes.
 pub const MAX_ENTRY_POINT: u64 = 96;
 
-/// Adds an outermost row for an entry point without an .eh_frame entry: it has no caller. Such entry points
-/// are written in assembly.
+/// Adds an outermost row for an entry point without an .eh_frame entry. An entry point has no caller. Such entry
+/// points are written in assembly.
 fn add_entry_point(functions: &mut Vec<Function>, entry: u64, code: &Code<'_>) {
     let is_entry_point = ENTRY_POINTS
         .iter()
@@ -578,7 +638,7 @@ mod tests {
         };
         assert_eq!(begun(0x1080), Some((0x1080, 0x20)));
         assert_eq!(begun(0x1180), Some((0x1180, 0x60)));
-        // Other instructions, covered by a function, outside of the code.
+        // No rows for: other instructions, an address that a function covers, an address outside of the code.
         assert_eq!(begun(0x1081), None);
         assert_eq!(begun(0x1000), None);
         assert_eq!(begun(0), None);
@@ -593,7 +653,7 @@ mod tests {
 
     #[test]
     fn init_and_fini_have_rows() {
-        // As in Debian 13's libcrypto, and as compiled with endbr64.
+        // The bytes of Debian 13's libcrypto, and the bytes of code compiled with endbr64.
         let init = b"\x48\x83\xec\x08\x48\x8b\x05\x01\x02\x03\x04\x48\x85\xc0\x74\x02\xff\xd0\
             \xe8\x01\x02\x03\x04\x48\x83\xc4\x08\xc3";
         let fini = b"\xf3\x0f\x1e\xfa\x48\x83\xec\x08\x48\x83\xc4\x08\xc3";
@@ -616,7 +676,7 @@ mod tests {
             assert_eq!(made(&other), [], "{byte}");
             assert_eq!(made(&init[..byte]), [], "{byte}");
         }
-        // A function that exists is not replaced.
+        // An existing function is not replaced.
         let mut functions = vec![function(0xff0, 0x11, &[(0, plain(24))])];
         let code = Code {
             segments: vec![(0x1000, 0x101c, init)],
@@ -682,6 +742,7 @@ mod tests {
                                 fp: *fp,
                                 mangled: false,
                                 signal: false,
+                                extra: sframe::rule::Extra::NONE,
                             });
                         }
                     }

@@ -17,6 +17,7 @@ use sframe::{
         Rules,
         Table,
         TableError,
+        Work,
         MAX_RULES, //
     },
 };
@@ -42,12 +43,13 @@ impl OwnedTable {
     /// See [`TableError`].
     pub fn new(bytes: &[u8], extra_rows: &[u8], code: &Code<'_>) -> Result<OwnedTable, TableError> {
         let section = Section::open(bytes, 0, bytes.len() as u64)?;
-        let is_code = |first, last| code.holds(first, last);
+        let place = |first, last| code.holds(first, last).then_some(first);
         let most = MAX_RULES.min(bytes.len() + extra_rows.len());
-        OwnedTable::of(bytes, &section, extra_rows, code, is_code, most)
+        OwnedTable::of(bytes, &section, extra_rows, code, place, most)
     }
 
-    /// Builds a table from all sections from the first one on, with up to `most` rules.
+    /// Builds a table from all sections from the first one on, with up to `most` rules. `place` tells where in the
+    /// table code is, as for [`Functions::collect`].
     ///
     /// # Errors
     ///
@@ -57,15 +59,18 @@ impl OwnedTable {
         first: &Section,
         extra_rows: &[u8],
         code: &C,
-        is_code: impl Fn(u64, u64) -> bool,
+        place: impl Fn(u64, u64) -> Option<u64>,
         most: usize,
     ) -> Result<OwnedTable, TableError> {
         let mut places = vec![Place::default(); table::count(bytes, first, extra_rows)?];
-        let functions = Functions::collect(bytes, first, extra_rows, &mut places, is_code)?;
+        // The length of `bytes` is not known here, so the bound is that of the longest section.
+        let mut work = Work::new(usize::MAX, || Ok(()));
+        let functions =
+            Functions::collect(bytes, first, extra_rows, &mut places, place, &mut work)?;
         let mut compact = vec![CompactRule::NONE; most];
         let mut others = vec![Rule::OUTERMOST; most];
         let mut numbers = vec![0; 2 * most];
-        let mut rules = Rules::new(&mut compact, &mut others, &mut numbers);
+        let mut rules = Rules::new(&mut compact, &mut others, &mut numbers, [0, 0]);
         let plan = table::plan(&functions)?;
         let mut pages = vec![0; plan.pages];
         let mut blocks = Vec::new();
@@ -76,6 +81,7 @@ impl OwnedTable {
             &mut rules,
             &plan,
             &mut pages,
+            &mut work,
             |at, block: &[u8]| {
                 let end = at + block.len();
                 blocks.resize(end.max(blocks.len()), 0);

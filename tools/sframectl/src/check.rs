@@ -65,7 +65,7 @@ struct Entry {
     function: Function,
 }
 
-/// The text to print, and whether nothing was found.
+/// The findings as text, and whether there are none.
 pub(crate) fn run(file: &File, path: &Path) -> (String, bool) {
     let (blobs, stop) = file.blobs();
     let mut findings = Findings {
@@ -150,7 +150,7 @@ impl Findings<'_> {
         }
         self.functions += u64::from(section.num_fdes());
 
-        // A row takes at least two bytes: more rows than fit are not read, whatever the entries claim.
+        // A row takes at least two bytes. No more rows than fit are read, whatever the entries claim.
         let mut left = u64::from(section.end() - section.rows_offset()) / 2;
         let mut ranges = Vec::new();
         for entry in &entries {

@@ -74,9 +74,9 @@ pub(crate) struct Request {
     pub(crate) inode: u64,
     /// In hexadecimal digits; empty if unknown.
     pub(crate) build_id: String,
-    /// The user whose process it is.
+    /// The user who owns the process.
     pub(crate) user: u32,
-    /// The path as the kernel sees it, which may be another file's; empty if unknown.
+    /// The path as the kernel sees it, which may name another file for this program; empty if unknown.
     pub(crate) path: String,
 }
 
@@ -247,13 +247,13 @@ fn size<T>(_: &T) -> u32 {
     size_of::<T>() as u32
 }
 
-/// The text up to the first 0 byte.
+/// The text before the first 0 byte.
 fn text(bytes: &[u8]) -> String {
     let text = bytes.split(|byte| *byte == 0).next().unwrap_or_default();
     String::from_utf8_lossy(text).into_owned()
 }
 
-/// The origin of a table's rows, or the reason why it has none.
+/// The origin of a table's rows, or the reason why the table has none.
 pub(crate) fn origin(table: &Table) -> &'static str {
     match table.origin {
         uapi::sframe_unwind_origin::SFRAME_UNWIND_ADDED if table.rows == 0 => "none",

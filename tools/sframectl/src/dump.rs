@@ -23,7 +23,7 @@ use crate::{
     }, //
 };
 
-/// What `--json` prints.
+/// The output of `--json`.
 #[derive(Serialize)]
 struct Dump {
     blobs: Vec<Blob>,

@@ -62,7 +62,7 @@ use crate::{
 
 /// The segment of 64-bit code.
 const CODE_64: u64 = 0x33;
-/// The maximum number of walks of one task. Each but the last ended at files without tables.
+/// The maximum number of walks of one task. Each walk but the last ends at a file without a table.
 const MAX_ATTEMPTS: usize = 50;
 
 /// Converted rows by file number; `None` for a file that cannot be converted.
@@ -71,7 +71,7 @@ type ConvertedFiles = Rc<RefCell<HashMap<usize, Option<Made>>>>;
 /// A stopped task. Dropping this resumes the task.
 struct Stopped {
     task: Pid,
-    /// The signal that was about to be delivered to the task; it is delivered on resume.
+    /// The signal that was about to be delivered to the task. The resume delivers it.
     signal: Option<Signal>,
 }
 
@@ -132,7 +132,7 @@ impl Memory for Live {
     }
 }
 
-/// A walked stack, and the process and walker that it was walked with.
+/// A walked stack, with the process and the walker of the walk.
 struct Stack {
     process: Process,
     walker: Walker,
@@ -171,7 +171,7 @@ struct Frame {
     row_function: Option<u64>,
 }
 
-/// Explains the stack of the task of this number, a process or one of its threads.
+/// Explains the stack of the task with this number: a process or one of its threads.
 pub(crate) fn run(task: u32, json: bool) -> Result<String, String> {
     let mut stack = walk_task(task)?;
     let frames = (0..stack.frames.len()).map(|index| frame(&mut stack, index));
@@ -199,7 +199,7 @@ fn walk_task(task: u32) -> Result<Stack, String> {
         })
     };
     let mut files = Files::new();
-    // Files that are read here are not read again while the task is stopped.
+    // Files are read here, so that they are not read while the task is stopped.
     if read(&mut files)?.mappings().is_empty() {
         return Err("the task has no user stack: it is a kernel thread, or has exited".to_owned());
     }

@@ -6,15 +6,15 @@ use std::fmt::Write;
 
 use sframe::{
     abi::Abi,
-    code::{
-        rule_of_stub,
-        STUB, //
-    },
     fde::Function,
     rule::Rule,
     section::{
         Search,
         Section, //
+    },
+    x86_64::{
+        rule_of_stub,
+        STUB, //
     }, //
 };
 

@@ -13,13 +13,16 @@ mod add;
 mod check;
 mod convert;
 mod device;
+mod doctor;
 mod dump;
 mod explain;
 mod file;
+mod judge;
 mod lookup;
 mod raw;
 mod readelf_notation;
 mod rows;
+mod selftest;
 #[allow(
     dead_code,
     non_camel_case_types,
@@ -49,6 +52,7 @@ use clap::{
     Parser,
     Subcommand, //
 };
+use clap_complete::Shell;
 
 use file::File;
 
@@ -85,6 +89,13 @@ Exit codes: 0 success; 1 a file could not be added or removed, or the module is 
 CAP_PERFMON is missing; 2 wrong usage.
 
 With --all, a file that has no unwind information is not a failure.";
+
+const EXIT_CODES_DOCTOR: &str = "\
+Exit codes: 0 nothing is missing; 1 something is; 2 wrong usage.";
+
+const EXIT_CODES_SELFTEST: &str = "\
+Exit codes: 0 all stacks were as they should be; 1 some were not, or the test cannot be run here;
+2 wrong usage.";
 
 const EXIT_CODES_EXPLAIN: &str = "\
 Exit codes: 0 the stack is shown, complete or not; 1 the task cannot be stopped or read; 2 wrong
@@ -187,6 +198,16 @@ enum Command {
         #[arg(long)]
         vdso: bool,
     },
+    /// Says what this machine lacks for complete stacks, and the command that mends it.
+    ///
+    /// `ok` is well, a `note` does not keep stacks from being complete, `MISSING` does. As root it sees
+    /// more: what other programs do to the kernel's functions.
+    #[command(after_help = EXIT_CODES_DOCTOR)]
+    Doctor {
+        /// The directory that the machine's files lie in; for tests.
+        #[arg(long, default_value = "/", hide = true)]
+        root: PathBuf,
+    },
     /// Shows one stack of a task as the module walks it: each frame, its rule, and the rule's source.
     ///
     /// The task is stopped for a moment, as by a debugger. The module need not be loaded: files without
@@ -206,6 +227,12 @@ enum Command {
         #[arg(long)]
         json: bool,
     },
+    /// Records a demo program on this machine in all modes that it has, and checks every stack.
+    ///
+    /// Prints a report to send: kernel, CPU, compiler, figures, and what is to be confirmed on hardware.
+    /// Loads the module if it is not loaded, and unloads it then. Needs root and perf.
+    #[command(after_help = EXIT_CODES_SELFTEST)]
+    Selftest,
     /// Shows the module's counters.
     #[command(after_help = EXIT_CODES_ADD)]
     Stats {
@@ -216,6 +243,12 @@ enum Command {
     /// Writes manual pages; `make tools` calls it.
     #[command(hide = true)]
     Man {
+        /// The directory to write to.
+        directory: PathBuf,
+    },
+    /// Writes completions for bash, zsh and fish; the packages have them.
+    #[command(hide = true)]
+    Completions {
         /// The directory to write to.
         directory: PathBuf,
     },
@@ -270,14 +303,22 @@ fn main() -> ExitCode {
             ("add".into(), add::run(&which, json))
         }
         Command::Remove { files, vdso } => ("remove".into(), add::remove(&files, vdso)),
+        Command::Doctor { root } => ("doctor".into(), Ok(doctor::run(&root))),
         Command::Explain { pid, json } => (
             format!("task {pid}").into(),
             explain::run(pid, json).map(|text| (text, true)),
         ),
         Command::List { json } => ("list".into(), add::list(json).map(|text| (text, true))),
+        Command::Selftest => ("selftest".into(), selftest::selftest()),
         Command::Stats { json } => ("stats".into(), add::stats(json).map(|text| (text, true))),
         Command::Man { directory } => {
             let result = clap_mangen::generate_to(Arguments::command(), &directory)
+                .map(|()| (String::new(), true))
+                .map_err(|error| error.to_string());
+            (directory, result)
+        }
+        Command::Completions { directory } => {
+            let result = completions(&directory)
                 .map(|()| (String::new(), true))
                 .map_err(|error| error.to_string());
             (directory, result)
@@ -291,6 +332,13 @@ fn main() -> ExitCode {
         Ok((text, good)) => print(&text, good),
         Err(message) => fail(&path, &message),
     }
+}
+
+fn completions(directory: &Path) -> io::Result<()> {
+    for shell in [Shell::Bash, Shell::Zsh, Shell::Fish] {
+        clap_complete::generate_to(shell, &mut Arguments::command(), "sframectl", directory)?;
+    }
+    Ok(())
 }
 
 /// Prints `text`. The exit code is success if `good`.

@@ -109,16 +109,16 @@ pub(crate) fn rows_of(file: &File) -> Result<ConvertedRows, String> {
     unpack(&packed).ok_or("the conversion's output is truncated".to_owned())
 }
 
-/// Whether this is a file for programs that has no section of its own.
+/// Whether this is a program or library without a section of its own.
 pub(crate) fn are_missing(file: &File) -> bool {
     matches!(elf::section_of_file(&FileSource(file)), Ok(None))
 }
 
-/// Makes the rows of an image of the vDSO, which is of the kernel itself and can be read here.
+/// Makes the rows of an image of the vDSO. The image comes from the kernel itself, so this process may read it.
 ///
 /// # Errors
 ///
-/// There is nothing to make rows of.
+/// No rows can be made from the image.
 pub(crate) fn rows_of_image(image: &[u8]) -> Result<ConvertedRows, String> {
     let Converted {
         section,

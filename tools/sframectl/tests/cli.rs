@@ -9,6 +9,8 @@ mod build;
 #[path = "../../../rust/sframe/tests/support/encode.rs"]
 #[expect(dead_code, reason = "the core's tests use all of it")]
 mod encode;
+#[path = "../../../rust/sframe/tests/support/requirement.rs"]
+mod requirement;
 
 use std::{
     collections::BTreeMap,
@@ -68,7 +70,7 @@ fn call(command: &str, file: &Path, rest: &[&str]) -> Output {
         .expect("cannot run sframectl");
     let text = |bytes: Vec<u8>| String::from_utf8(bytes).expect("UTF-8");
     let result = Output {
-        // There is no code if a signal has killed the program.
+        // There is no exit code if a signal killed the program.
         code: output.status.code().expect("killed by a signal"),
         out: text(output.stdout),
         err: text(output.stderr),
@@ -133,12 +135,12 @@ fn gcc(dir: &Path, name: &str, args: &[&str]) -> PathBuf {
 
 const SFRAME: &str = "-Wa,--gsframe";
 
-/// Rows by address of function, as `readelf --sframe` prints them: where they start, CFA, FP, RA.
-type Rows = BTreeMap<u64, Vec<(u64, [String; 3])>>;
+/// Rows by their function's address, as `readelf --sframe` prints them: start address, CFA, FP, RA.
+type RowsByFunction = BTreeMap<u64, Vec<(u64, [String; 3])>>;
 
-fn readelf(file: &Path) -> Rows {
+fn readelf(file: &Path) -> RowsByFunction {
     let hex = |text: &str| u64::from_str_radix(text, 16).expect("a hexadecimal number");
-    let mut rows = Rows::new();
+    let mut rows = RowsByFunction::new();
     let mut function = 0;
     for line in run(Command::new("readelf").arg("--sframe").arg(file)).lines() {
         let words: Vec<&str> = line.split_whitespace().collect();
@@ -157,7 +159,7 @@ fn readelf(file: &Path) -> Rows {
     rows
 }
 
-fn ours(dump: &Value) -> Rows {
+fn ours(dump: &Value) -> RowsByFunction {
     functions(dump)
         .into_iter()
         .map(|function| {
@@ -173,6 +175,9 @@ fn ours(dump: &Value) -> Rows {
 
 #[test]
 fn dump_agrees_with_readelf() {
+    if !requirement::gsframe_version_2() {
+        return;
+    }
     let dir = workdir("programs");
     for (name, args) in [
         (
@@ -215,6 +220,9 @@ fn dump_agrees_with_readelf() {
 
 #[test]
 fn all_sections_that_lld_concatenates_are_read() {
+    if !requirement::gsframe_version_2() || !requirement::program("ld.lld") {
+        return;
+    }
     let dir = workdir("lld");
     let object = gcc(&dir, "one.o", &[SFRAME, "-c"]);
     let more = dir.join("more.c");
@@ -262,6 +270,9 @@ fn merged(rows: &[(u64, [String; 3])]) -> Vec<(u64, [String; 3])> {
 
 #[test]
 fn conversion_agrees_with_the_assembler() {
+    if !requirement::gsframe() {
+        return;
+    }
     let dir = workdir("convert");
     for (name, args) in [
         ("exe", &["-no-pie", "-fno-omit-frame-pointer"][..]),
@@ -346,6 +357,9 @@ fn sizes(data: &[u8]) -> BTreeMap<String, (u64, u64)> {
 
 #[test]
 fn relocatable_files_are_relocated() {
+    if !requirement::gsframe_version_2() {
+        return;
+    }
     let dir = workdir("relocatable");
     let plain = gcc(&dir, "plain.o", &[SFRAME, "-c"]);
     let parts = gcc(&dir, "parts.o", &[SFRAME, "-c", "-ffunction-sections"]);
@@ -368,7 +382,7 @@ fn relocatable_files_are_relocated() {
     }
     assert!(call("dump", &parts, &[]).out.contains(", in .text.calls\n"));
 
-    // In files of several sections a number refers to all of them, a name to one.
+    // In files with several code sections, a number refers to each of them, a name to one.
     let output = call("lookup", &parts, &["0x0"]);
     assert_eq!(output.code, 0);
     assert_eq!(output.out.matches("  rule ").count(), 3, "{}", output.out);
@@ -486,7 +500,7 @@ fn all_versions_and_abis_are_dumped() {
         )
     );
 
-    // Version 2 errata 1 for s390x: a PLT, a register saved in another one, and a placeholder.
+    // Version 2 errata 1 for s390x: a PLT, a register saved in another register, and a placeholder.
     let entry = [
         &0xfe4u32.to_be_bytes()[..],
         &64u32.to_be_bytes(),
@@ -553,6 +567,9 @@ fn all_versions_and_abis_are_dumped() {
 
 #[test]
 fn lookup_finds_rules_and_sources() {
+    if !requirement::gsframe_version_2() {
+        return;
+    }
     let dir = workdir("lookup");
     let file = gcc(
         &dir,
@@ -601,7 +618,7 @@ fn lookup_finds_rules_and_sources() {
         assert!(output.err.contains(wrong), "{wrong}: {}", output.err);
     }
 
-    // GNU ld's rows for .plt.got assume a push that is not there.
+    // GNU ld's rows for .plt.got assume a push that these stubs do not have.
     let elf = object::File::parse(&*data).unwrap();
     let stub = elf
         .section_by_name(".plt.got")
@@ -665,7 +682,7 @@ fn each_fault_of_a_section_is_found() {
     let check = |bytes: &[u8]| findings(&bare("faults", "section", bytes));
     assert_eq!(check(&good().bytes()), [""; 0]);
 
-    // Offset, bytes that are written there, and the finding that is expected.
+    // Offset, the bytes to write at the offset, and the expected finding.
     let faults: &[(usize, &[u8], &str)] = &[
         (
             2,
@@ -970,6 +987,9 @@ fn program(dir: &Path) -> Program {
 
 #[test]
 fn each_fault_of_a_program_is_found() {
+    if !requirement::gsframe_version_2() {
+        return;
+    }
     let dir = workdir("program-faults");
     let program = program(&dir);
     let file = dir.join("changed");
@@ -1027,8 +1047,11 @@ fn each_fault_of_a_program_is_found() {
 
 #[test]
 fn wrong_flags_for_starts_are_detected() {
-    // Old linkers produce such a file from an object file that was linked by ld -r. Functions cover all of
-    // its code, so starts that are some bytes too low lie outside the code.
+    if !requirement::gsframe_version_2() {
+        return;
+    }
+    // Old linkers produce such a file from an object file that was linked by ld -r. Functions cover all code of
+    // the file, so starts that are some bytes too low lie outside the code.
     let dir = workdir("starts");
     let args = [
         "-nostdlib",
@@ -1063,6 +1086,9 @@ fn wrong_flags_for_starts_are_detected() {
 
 #[test]
 fn truncated_files_are_refused() {
+    if !requirement::gsframe() {
+        return;
+    }
     let dir = workdir("cut");
     let file = dir.join("cut");
     let section = good().bytes();
@@ -1095,6 +1121,9 @@ fn truncated_files_are_refused() {
 
 #[test]
 fn random_changes_cause_no_panic() {
+    if !requirement::gsframe() {
+        return;
+    }
     let dir = workdir("flips");
     let file = dir.join("flipped");
     let program = program(&dir);
@@ -1202,7 +1231,7 @@ impl Drop for Child {
 fn a_live_stack_is_explained_to_its_outermost_frame() {
     let child = Child(Command::new("sleep").arg("100").spawn().expect("no sleep"));
     let task = child.0.id().to_string();
-    // Waits until it sleeps: from then on its stack does not change.
+    // Waits until the task sleeps: from then on, the task's stack does not change.
     let call_of = || fs::read_to_string(format!("/proc/{task}/syscall")).unwrap_or_default();
     for _ in 0..1000 {
         if call_of().starts_with("230 ") {
@@ -1239,7 +1268,7 @@ fn a_live_stack_is_explained_to_its_outermost_frame() {
     }
     assert!(frames[0]["file"].as_str().unwrap().ends_with("libc.so.6"));
     assert_eq!(frames[frames.len() - 1]["rule"], "RA undefined");
-    // It was resumed.
+    // The task was resumed.
     let state = fs::read_to_string(format!("/proc/{task}/stat")).unwrap();
     assert!(state.contains("(sleep) S"), "{state}");
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only
 
-//! Documents that are written from lists in the code: each has to be what the list says today.
+//! Documents that are written from lists in the code: each must agree with its list.
 //!
 //! `UPDATE_DOCUMENTS=1 cargo test -p sframectl --test documents` writes them anew.
 

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0-only OR MIT
 
-//! What is mapped where in a process, and the files behind it.
+//! The mappings of a process, and their files.
 //!
-//! Files are read once, whole, and stay: their number is small, and all that is made of them then
-//! needs no lifetimes.
+//! A file is read once, as a whole, and stays in memory: the number of files is small, and no value made from a
+//! file needs a lifetime.
 
 use std::{
     any::Any,
@@ -34,20 +34,20 @@ use object::{
     SymbolKind, //
 };
 
-/// A part of an ELF file that is mapped.
+/// A segment of an ELF file.
 #[derive(Clone, Copy, Debug)]
 pub struct Segment {
-    /// Where it is in the file, in bytes.
+    /// The offset in the file, in bytes.
     pub offset: u64,
-    /// How much of it is in the file, in bytes.
+    /// The size in the file, in bytes.
     pub size: u64,
     /// Its link-time address.
     pub address: u64,
-    /// Whether it holds code.
+    /// Whether the segment is executable.
     pub executable: bool,
 }
 
-/// A part of an ELF file that has a name.
+/// A section of an ELF file.
 #[derive(Clone, Debug)]
 pub struct Section {
     /// The name.
@@ -67,20 +67,20 @@ struct Symbol {
 
 /// An ELF file, or an image of one. Addresses are link-time addresses.
 pub struct File {
-    /// Counts files, for tables by file.
+    /// The number of the file, by which tables refer to it.
     pub number: usize,
-    /// Where it was read from; of an image what it is called.
+    /// The path; for an image, its name.
     pub path: PathBuf,
-    /// All of it.
+    /// The bytes of the whole file.
     pub bytes: &'static [u8],
-    /// The file itself, open; `None` of an image.
+    /// The open file; `None` for an image.
     pub open: Option<fs::File>,
-    /// What is mapped of it.
+    /// Its mapped segments.
     pub segments: Vec<Segment>,
-    /// What it consists of; nothing if it was stripped of section headers.
+    /// Its sections; empty if the section headers were stripped.
     pub sections: Vec<Section>,
     symbols: OnceCell<Vec<Symbol>>,
-    /// What whoever asks for it keeps of the file.
+    /// Data that a user of this crate keeps for the file.
     pub kept: OnceCell<Box<dyn Any>>,
 }
 
@@ -126,9 +126,9 @@ impl File {
         })
     }
 
-    /// All of it, as the crate `object` has it.
+    /// The whole file, as an object of the crate `object`.
     pub fn elf(&self) -> ElfFile64<'static> {
-        ElfFile64::parse(self.bytes).expect("what was parsed once is so again")
+        ElfFile64::parse(self.bytes).expect("a file that was parsed once")
     }
 
     /// The bytes from `address` on, to the end of their segment.
@@ -147,19 +147,19 @@ impl File {
             .unwrap_or_default()
     }
 
-    /// The section that holds an address, if it is known.
+    /// The section that contains an address, if it is known.
     pub fn section(&self, address: u64) -> Option<&Section> {
         self.sections.iter().find(|section| {
             section.address != 0 && address.wrapping_sub(section.address) < section.size
         })
     }
 
-    /// The name of the section that holds an address; "" if it is not known.
+    /// The name of the section that contains an address; "" if it is not known.
     pub fn section_at(&self, address: u64) -> &str {
         self.section(address).map_or("", |section| &section.name)
     }
 
-    /// The function that holds an address, and how far in that is, in bytes.
+    /// The function that contains an address, and the offset in the function, in bytes.
     pub fn function_at(&self, address: u64) -> Option<(&str, u64)> {
         let symbols = self.symbols.get_or_init(|| self.read_symbols());
         let index = symbols.partition_point(|symbol| symbol.address <= address);
@@ -176,7 +176,7 @@ impl File {
             .filter(|symbol| {
                 symbol.is_definition()
                     && (symbol.kind() == SymbolKind::Text
-                        // Assembly often gives no type.
+                        // Symbols of assembly code often have no type.
                         || symbol.size() == 0 && symbol.kind() == SymbolKind::Unknown)
             })
             .map(|symbol| Symbol {
@@ -185,23 +185,23 @@ impl File {
                 name: symbol.name().unwrap_or_default().to_owned(),
             })
             .collect();
-        // Of several at an address the one that says its size, and then the first by name.
+        // Of several symbols at one address, the order is: symbols with a size first, then by name.
         symbols.sort_by(|a, b| (a.address, b.size, &a.name).cmp(&(b.address, a.size, &b.name)));
         symbols.dedup_by_key(|symbol| symbol.address);
         symbols
     }
 }
 
-/// All files that were met.
+/// All opened files.
 #[derive(Debug, Default)]
 pub struct Files {
-    /// By path, and by what tells apart the files of that path, if that is known.
+    /// The files by path, and by ID if it is known, because several files may have had one path.
     by_path: HashMap<(PathBuf, Option<FileId>), Option<&'static File>>,
     count: usize,
 }
 
 impl Files {
-    /// No files.
+    /// A set without files.
     pub fn new() -> Files {
         Files::default()
     }
@@ -211,8 +211,8 @@ impl Files {
         self.open_any(path, None, &[path])
     }
 
-    /// The file that is called `path`, and told from others of that name by `id`: the first of `places` that
-    /// can be read, if it is an ELF file of 64 bits.
+    /// The file with this path and ID, read from the first of `places` that can be read; `None` if it is no ELF
+    /// file of 64 bits.
     fn open_any(
         &mut self,
         path: &Path,
@@ -223,7 +223,7 @@ impl Files {
         if let Some(known) = self.by_path.get(&key) {
             return *known;
         }
-        // The data of a program is of no use here, and may be a device.
+        // Only regular files are read, not devices that a program has mapped.
         let mut read = places.iter().filter_map(|place| {
             let is_file = fs::metadata(place).is_ok_and(|data| data.is_file());
             let mut file = is_file.then(|| fs::File::open(place).ok())??;
@@ -238,11 +238,11 @@ impl Files {
         file
     }
 
-    /// Adds an image that is no file, as the vDSO. The same bytes are the same file.
+    /// Adds an image that is no file, like the vDSO. Images with equal bytes become one file.
     ///
     /// # Errors
     ///
-    /// It is no ELF file of 64 bits.
+    /// The image is no ELF file of 64 bits.
     pub fn add(&mut self, path: &Path, bytes: Vec<u8>) -> Result<&'static File, object::Error> {
         let key = (path.to_owned(), None);
         if let Some(Some(known)) = self.by_path.get(&key) {
@@ -267,30 +267,30 @@ impl Files {
     }
 }
 
-/// What is mapped at a range of run-time addresses.
+/// A mapping: a range of run-time addresses.
 #[derive(Clone, Debug)]
 pub struct Mapping {
     /// The first address.
     pub start: u64,
-    /// The address behind the last.
+    /// The address behind the last one.
     pub end: u64,
-    /// Where in the file it begins, in bytes.
+    /// The offset of the mapping's start in the file, in bytes.
     pub offset: u64,
-    /// Whether code may run there.
+    /// Whether the mapping is executable.
     pub executable: bool,
-    /// The file's path, or what the kernel calls it: `[stack]`, or "" for anonymous memory.
+    /// The file's path, or the kernel's name for the mapping: `[stack]`, or "" for anonymous memory.
     pub name: String,
-    /// The file, if it is one that could be read.
+    /// The file, if it could be read.
     pub file: Option<&'static File>,
 }
 
 impl Mapping {
-    /// What a run-time address was before it was moved: the file, and the link-time address.
+    /// The file and the link-time address of a run-time address.
     pub fn link_address(&self, address: u64) -> Option<(&'static File, u64)> {
         let file = self.file?;
         let offset = address.wrapping_sub(self.start).wrapping_add(self.offset);
         let loaded = |segment: &&Segment| offset.wrapping_sub(segment.offset) < segment.size;
-        // Segments may share a page of the file; the one that is mapped as this is goes first.
+        // Two segments may share a page of the file; the segment with the mapping's permission goes first.
         let segment = file
             .segments
             .iter()
@@ -300,20 +300,20 @@ impl Mapping {
     }
 }
 
-/// What is mapped in a process.
+/// The mappings of a process.
 #[derive(Clone, Debug, Default)]
 pub struct Process {
-    /// Sorted, and apart from each other.
+    /// Sorted by address, without overlaps.
     mappings: Vec<Mapping>,
 }
 
 impl Process {
-    /// A process in which nothing is mapped.
+    /// A process without mappings.
     pub fn new() -> Process {
         Process::default()
     }
 
-    /// What is mapped now in the process of this id. The vDSO is read from its memory.
+    /// The present mappings of the process with this ID. The vDSO is read from its memory.
     ///
     /// # Errors
     ///
@@ -326,7 +326,7 @@ impl Process {
                 let bytes = read_memory(pid, mapping.start, len)?;
                 mapping.file = files.add(Path::new("[vdso]"), bytes).ok();
             } else if mapping.name.starts_with('/') {
-                // Or at least what has its name here.
+                // Otherwise the file with this name in this process's namespace.
                 let mapped = map_file(pid, mapping.start, mapping.end);
                 let name = Path::new(&mapping.name);
                 mapping.file = files.open_any(name, Some(id), &[&mapped, name]);
@@ -336,7 +336,7 @@ impl Process {
         Ok(process)
     }
 
-    /// Maps over what was there.
+    /// Adds a mapping, which replaces older mappings of its range.
     pub fn map(&mut self, mapping: Mapping) {
         let mut kept = Vec::with_capacity(self.mappings.len() + 2);
         for old in self.mappings.drain(..) {
@@ -360,7 +360,7 @@ impl Process {
         self.mappings = kept;
     }
 
-    /// What is mapped at a run-time address.
+    /// The mapping at a run-time address.
     pub fn at(&self, address: u64) -> Option<&Mapping> {
         let index = self
             .mappings
@@ -374,7 +374,7 @@ impl Process {
         &self.mappings
     }
 
-    /// A run-time address as people read it: file, function and offset.
+    /// A run-time address as text for people: file, function and offset.
     pub fn describe(&self, address: u64) -> String {
         let Some(mapping) = self.at(address) else {
             return format!("{address:#x}, where nothing is mapped");
@@ -399,14 +399,14 @@ fn name_or_anonymous(name: &str) -> &str {
     }
 }
 
-/// Where the very file is that a process has mapped from `start` to `end`, whatever its name is by now,
-/// and in whatever namespace it is.
+/// The path in /proc of the file that a process has mapped from `start` to `end`. It leads to this file, also
+/// if the file was renamed or is in another namespace.
 pub fn map_file(pid: u32, start: u64, end: u64) -> PathBuf {
     format!("/proc/{pid}/map_files/{start:x}-{end:x}").into()
 }
 
-/// What tells a file from others, whatever its name: the device, its major number and its minor one, and
-/// the inode, which is 0 where there is no file.
+/// Identifies a file independently of its name, by device (major and minor number) and inode. The inode is 0 if
+/// there is no file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct FileId {
     /// The file system's device.
@@ -415,7 +415,7 @@ pub struct FileId {
     pub inode: u64,
 }
 
-/// What a process has mapped, by address, and of which file. None is opened.
+/// The mappings of a process, by address, each with its file, which is not opened.
 ///
 /// # Errors
 ///
@@ -429,11 +429,11 @@ pub fn maps(pid: u32) -> io::Result<Vec<(Mapping, FileId)>> {
     fs::read_to_string(&path)?.lines().map(parsed).collect()
 }
 
-/// Bytes of a process.
+/// Reads bytes of a process's memory.
 ///
 /// # Errors
 ///
-/// There is no such memory, or it may not be read.
+/// Nothing is mapped there, or the memory may not be read.
 pub fn read_memory(pid: u32, address: u64, len: usize) -> io::Result<Vec<u8>> {
     use std::os::unix::fs::FileExt;
 
@@ -540,7 +540,7 @@ mod tests {
         };
         assert!(function.contains("this_very_process"), "{function}");
         assert_eq!(file.section_at(link), ".text");
-        // Its code in the file is what runs.
+        // The code in the file is equal to the code that runs.
         let start = file.bytes_at(link);
         let memory = read_memory(std::process::id(), address, 16).unwrap();
         assert_eq!(start[..16], memory);

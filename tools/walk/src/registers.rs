@@ -13,7 +13,7 @@ pub use sframe::x86_64::registers::{
     RSP, //
 };
 
-/// How many registers there are: rax, rdx, rcx, rbx, rsi, rdi, rbp, rsp, r8 to r15, and the PC.
+/// The number of registers: rax, rdx, rcx, rbx, rsi, rdi, rbp, rsp, r8 to r15, and the PC.
 pub const COUNT: usize = 17;
 
 /// The general registers of AMD64 at one frame, as far as they are known, by DWARF number.
@@ -39,14 +39,14 @@ impl Registers {
         ((self.known >> number) & 1 != 0).then_some(value)
     }
 
-    /// Makes a register known. There are [`COUNT`] of them.
+    /// Sets the value of a register, which is known from then on. The number is below [`COUNT`].
     #[inline]
     pub fn set(&mut self, number: u8, value: u64) {
         self.values[usize::from(number)] = value;
         self.known |= 1 << number;
     }
 
-    /// Makes all unknown but those of which `kept` has the bit of their number.
+    /// Keeps the registers whose bit, by number, is set in `kept`; all others become unknown.
     #[inline]
     pub fn keep(&mut self, kept: u32) {
         self.known &= kept;

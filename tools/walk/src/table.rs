@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only OR MIT
 
-//! Tables of what was found once, by address.
+//! Tables that keep results by address.
 
 use std::{
     collections::HashMap,
@@ -10,7 +10,7 @@ use std::{
     }, //
 };
 
-/// A hash of two numbers that are far from random, and of nobody's choosing.
+/// A hash of two numbers. It needs no secret key: nobody chooses the numbers so that hashes collide.
 #[derive(Default)]
 pub struct Mix(u64);
 
@@ -36,5 +36,5 @@ impl Hasher for Mix {
     }
 }
 
-/// A table by addresses or other such numbers.
+/// A table whose keys are addresses or similar numbers.
 pub type Table<K, V> = HashMap<K, V, BuildHasherDefault<Mix>>;

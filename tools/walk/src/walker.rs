@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0-only OR MIT
 
-//! The core's walk on the host: of a process that is stopped, or of a copy of one.
+//! The core's walk on the host, for a stopped process or a copy of a process.
 //!
-//! Sections and code are read from the files instead of the memory that they are mapped to. So no page
-//! is missing, and reads are not counted.
+//! Sections and code are read from the files, not from the memory that they are mapped to. So no page is
+//! missing, and reads are not counted.
 
 use std::cell::RefCell;
 
@@ -13,7 +13,6 @@ use sframe::{
         Fault,
         Source, //
     },
-    code,
     elf,
     error::Error,
     fallback,
@@ -42,7 +41,8 @@ use sframe::{
         Sink,
         TableAnswer,
         Task, //
-    }, //
+    },
+    x86_64, //
 };
 
 use crate::{
@@ -58,43 +58,42 @@ use crate::{
     table::Table, //
 };
 
-/// The most frames of a stack, as `kernel.perf_event_max_stack` has it by default.
+/// The maximum number of frames of a stack: the default of `kernel.perf_event_max_stack`.
 pub const MOST_FRAMES: usize = 127;
 
-/// Rows that were made for a file that has no section.
+/// Rows made for a file without a section.
 #[derive(Clone, Copy, Debug)]
 pub struct Made {
-    /// A section, as if at address 0.
+    /// The section, made for address 0.
     pub section: &'static [u8],
-    /// Rows that a section cannot encode: [`ExtraRow`], one behind the other.
+    /// Rows that a section cannot encode: a sequence of [`ExtraRow`].
     pub extra_rows: &'static [u8],
 }
 
-/// What makes such rows; `None` if there is nothing to make them of.
+/// A function that makes rows for a file; `None` if it cannot.
 pub type Make = Box<dyn Fn(&'static File) -> Option<Made>>;
 
-/// A frame that was found.
+/// A frame of a stack.
 #[derive(Clone, Copy, Debug)]
 pub struct Found {
     /// The frame.
     pub frame: Frame,
     /// How the walk found it.
     pub source: FrameSource,
-    /// The run-time address whose rule holds: its PC, or one less.
+    /// The run-time lookup address: the frame's PC, or the PC minus one.
     pub at: u64,
-    /// The rule by which its caller was looked for, and where the rule comes from; `None` if no row covers
-    /// the address.
+    /// The rule for the step to the caller, and the rule's origin; `None` if no row covers the address.
     pub rule: Option<(Rule, RuleOrigin)>,
 }
 
-/// The rows of a part of a file.
+/// The rows for one mapping of a file.
 #[derive(Clone, Copy)]
 enum FileRows {
-    /// None; and the link-time address and the length of its table of functions.
+    /// No rows. The value is the link-time address and the length of the file's table of functions.
     None(Option<(u64, u64)>),
     /// The section, at its link-time address.
     Section(HostSection),
-    /// The rows that were made for it.
+    /// The rows made for the file.
     Made(MadeRows),
     /// The section cannot be used.
     Bad(Error),
@@ -107,7 +106,7 @@ struct HostSection {
     bytes: &'static [u8],
 }
 
-/// Rows that were made for a file, as if it were at its link-time address.
+/// Rows made for a file, at the file's link-time addresses.
 #[derive(Clone, Copy)]
 struct MadeRows {
     file: &'static File,
@@ -116,7 +115,7 @@ struct MadeRows {
 }
 
 impl MadeRows {
-    /// Looks a link-time address up, as a table of the module is looked up.
+    /// Looks up a link-time address in the way that the module looks up a table.
     fn look_up(&self, at: u64) -> Result<Option<(Rule, RuleOrigin)>, Error> {
         let HostSection { section, bytes } = self.made;
         let Some(function) = section.find_function(bytes, at, Search::Thorough)? else {
@@ -135,10 +134,11 @@ impl MadeRows {
     }
 }
 
-/// The rule that the instructions of a stub of the PLT give at a link-time address, if there is a stub.
+/// The rule for a link-time address in a stub of the PLT, derived from the stub's instructions; `None` if there
+/// is no stub.
 fn rule_of_stub(file: &File, function: &Function, at: u64) -> Option<(Rule, RuleOrigin)> {
     let (stub, offset) = function.stub(at)?;
-    let rule = code::rule_of_stub(&file.bytes_at(stub).read(0).ok()?, offset)?;
+    let rule = x86_64::rule_of_stub(&file.bytes_at(stub).read(0).ok()?, offset)?;
     Some((rule, RuleOrigin::PltStub))
 }
 
@@ -146,25 +146,25 @@ fn rule_of_stub(file: &File, function: &Function, at: u64) -> Option<(Rule, Rule
 #[derive(Clone, Copy)]
 struct MappedTable {
     rows: MadeRows,
-    /// From a link-time address to the run-time address, in bytes.
+    /// The run-time address minus the link-time address, in bytes.
     bias: u64,
 }
 
-/// What the rows of a file say of an address.
+/// The answer of a file's rows for an address.
 type RowAnswer = Result<Option<(Rule, RuleOrigin)>, Error>;
 
-/// Walks as the module does, and keeps what it has found of files.
+/// Walks like the module, and keeps the results of lookups in files.
 #[derive(Default)]
 pub struct Walker {
-    /// By file and offset of the mapping in it.
+    /// The rows by file and by the mapping's offset in the file.
     rows: Table<(usize, u64), FileRows>,
-    /// By file and link-time address.
+    /// The answers by file and link-time address.
     answers: Table<(usize, u64), RowAnswer>,
-    /// What makes rows for files that have none, if they are to have some.
+    /// Makes rows for files without a section; `None` if those stay without rows.
     make: Option<Make>,
 }
 
-/// A process that is walked.
+/// The process of one walk.
 struct Walked<'a, M: ?Sized> {
     registers: &'a Registers,
     memory: All<'a, M>,
@@ -232,7 +232,8 @@ impl<'a, M: Memory + ?Sized> Task for Walked<'a, M> {
         match walker.look_up(table.rows, lookup_address.wrapping_sub(table.bias)) {
             Ok(Some((rule, origin))) => TableAnswer::Rule(rule, origin),
             Ok(None) => TableAnswer::NoRow,
-            // The converter wrote what the core cannot read: the test that compares them fails, too.
+            // The core cannot read the converter's output. The test that compares the two fails in this case
+            // too.
             Err(_) => TableAnswer::Gone,
         }
     }
@@ -265,13 +266,13 @@ impl Sink for Frames<'_> {
 }
 
 impl Walker {
-    /// One that has found nothing yet.
+    /// A walker without any kept results.
     pub fn new() -> Walker {
         Walker::default()
     }
 
-    /// One for which files without rows have those that `make` makes of them, as if the module had
-    /// been given them.
+    /// A walker for which `make` makes rows for files without a section, as if those rows had been added to the
+    /// module.
     pub fn with(make: impl Fn(&'static File) -> Option<Made> + 'static) -> Walker {
         Walker {
             make: Some(Box::new(make)),
@@ -287,7 +288,7 @@ impl Walker {
         memory: &M,
         frames: &mut Vec<Found>,
     ) -> StopReason {
-        let frame = Frame {
+        let mut frame = Frame {
             pc: registers.pc(),
             sp: registers.sp(),
             fp: registers.get(RBP).unwrap_or(0),
@@ -300,7 +301,7 @@ impl Walker {
             memory: All { process, memory },
             walker: RefCell::new(self),
         };
-        walk::walk(&task, frame, &mut frames)
+        walk::walk(&task, &mut frame, &mut frames)
     }
 
     /// The rows of a mapping, at the run-time address `address` in it.
@@ -331,7 +332,7 @@ impl Walker {
         }
     }
 
-    /// Looks a link-time address up, once.
+    /// Looks up a link-time address, and keeps the answer.
     fn look_up(&mut self, rows: MadeRows, link: u64) -> RowAnswer {
         let known = self.answers.entry((rows.file.number, link));
         *known.or_insert_with(|| rows.look_up(link))
@@ -363,8 +364,8 @@ impl Walker {
         }
     }
 
-    /// The row that covers a run-time address in `mapping`: the link-time addresses at which its function
-    /// begins, and at which the row begins; `None` if it is of no section.
+    /// The row that covers a run-time address in `mapping`: the link-time addresses of the starts of its
+    /// function and of the row; `None` if no row of a section covers the address.
     pub fn row_at(&mut self, at: u64, mapping: &Mapping) -> Option<(u64, u64)> {
         let (file, link) = mapping.link_address(at)?;
         let (FileRows::Section(rows) | FileRows::Made(MadeRows { made: rows, .. })) =
@@ -388,7 +389,7 @@ impl Walker {
         Some((function.start(), row))
     }
 
-    /// Whether the file that is mapped has rows for any code.
+    /// Whether the mapped file has rows for any code.
     pub fn has_rows(&mut self, mapping: &Mapping) -> bool {
         mapping
             .file
@@ -408,7 +409,8 @@ impl Walker {
     }
 }
 
-/// Code from the files, and all else from memory, code that is in no file included.
+/// Memory for a walk: code of files is read from the files; everything else, including code in no file, from
+/// memory.
 pub struct All<'a, M: ?Sized> {
     process: &'a Process,
     memory: &'a M,
@@ -436,12 +438,12 @@ impl<M: Memory + ?Sized> Memory for All<'_, M> {
     }
 }
 
-/// The section of a file, if it has one for the code that is mapped.
+/// The section of a file, if it has one for the mapped code.
 fn open(file: &'static File, mapping: &Mapping) -> FileRows {
     let Ok(found) = elf::find_sframe(file.bytes, mapping.offset) else {
         return FileRows::None(None);
     };
-    // The vDSO is no file, and its section is not believed.
+    // The vDSO is no file, and its section is not trusted.
     let (Some(place), true, true) = (
         found.sframe,
         found.executable,
@@ -463,8 +465,8 @@ fn open(file: &'static File, mapping: &Mapping) -> FileRows {
     }
 }
 
-/// The rows that are made for a file that has no section; `None` if the mapping is none of its code, or
-/// nothing can be made. They are opened at address 0, for which they were made.
+/// Makes rows for a file without a section, and opens them at address 0, for which they are made. `None` if the
+/// mapping is not the file's code, or if no rows can be made.
 fn open_made(file: &'static File, mapping: &Mapping, make: &Make) -> Option<FileRows> {
     if !elf::find_sframe(file.bytes, mapping.offset).is_ok_and(|found| found.executable) {
         return None;
@@ -493,25 +495,25 @@ fn section_bytes(file: &File, place: elf::Place) -> &'static [u8] {
     &bytes[..len.min(bytes.len())]
 }
 
-/// Whether a signal's trampoline runs at a run-time address.
+/// Whether a run-time address is in a signal trampoline.
 pub fn is_trampoline(process: &Process, pc: u64) -> bool {
-    code_at(process, pc.wrapping_sub(code::TRAMPOLINE_BEFORE))
-        .is_some_and(|bytes| code::is_signal_trampoline(&bytes))
+    code_at(process, pc.wrapping_sub(x86_64::TRAMPOLINE_BEFORE))
+        .is_some_and(|bytes| x86_64::is_signal_trampoline(&bytes))
 }
 
-/// Whether a run-time address is behind the system call of a signal's trampoline.
+/// Whether a run-time address is directly behind the system call of a signal trampoline.
 pub fn is_behind_trampoline(process: &Process, pc: u64) -> bool {
-    code_at(process, pc.wrapping_sub(code::TRAMPOLINE_BEFORE))
-        .is_some_and(|bytes| code::is_behind_signal_trampoline(&bytes))
+    code_at(process, pc.wrapping_sub(x86_64::TRAMPOLINE_BEFORE))
+        .is_some_and(|bytes| x86_64::is_behind_signal_trampoline(&bytes))
 }
 
-/// Code at a run-time address.
+/// The code bytes at a run-time address.
 pub fn code_at<const N: usize>(process: &Process, address: u64) -> Option<[u8; N]> {
     let (file, link) = process.at(address)?.link_address(address)?;
     file.bytes_at(link).read(0).ok()
 }
 
-/// Whether a run-time address may be behind a call. What is in no file is read from `memory`.
+/// Whether a run-time address may be behind a call. Code in no file is read from `memory`.
 pub fn is_behind_call<M: Memory + ?Sized>(process: &Process, pc: u64, memory: &M) -> bool {
     fallback::is_behind_call(pc, &All { process, memory })
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only OR MIT
 
-//! Any bytes as an ELF file.
+//! Fuzz target: reads any bytes as an ELF file.
 
 #![no_main]
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only OR MIT
 
-//! Any bytes as a section.
+//! Fuzz target: reads any bytes as an SFrame section.
 
 #![no_main]
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only OR MIT
 
-//! A walk by a hostile rule over hostile memory.
+//! Fuzz target: walks by a hostile rule over hostile memory.
 
 #![no_main]
 

@@ -1,29 +1,30 @@
 // SPDX-License-Identifier: GPL-2.0-only OR MIT
 
-//! Which function an address is in, for code that has no rows: by the table that `.eh_frame_hdr`
-//! is, of the starts of all functions that `.eh_frame` tells of.
+//! Finds the function that covers an address, for code without rows, in `.eh_frame_hdr`: the table of the
+//! starts of all functions in `.eh_frame`.
 //!
-//! Nothing of what `.eh_frame` says of a function is read but where it begins and ends. See "Exception
-//! Frame Header" in the Linux Standard Base, core, and "DWARF Extensions" there. The only encodings
-//! that are read are those of GNU ld and LLD.
+//! The search reads only the start and the size of an entry in `.eh_frame`, and only the encodings that GNU ld and
+//! LLD write. See "Exception Frame Header" and "DWARF Extensions" in the Linux Standard Base, core.
 
 use super::super::format::bytes::Source;
 
 const VERSION: u8 = 1;
-/// DW_EH_PE_pcrel | DW_EH_PE_sdata4: of the pointer to `.eh_frame`.
+/// The encoding of the pointer to `.eh_frame`: DW_EH_PE_pcrel | DW_EH_PE_sdata4.
 const PC_RELATIVE: u8 = 0x1b;
-/// DW_EH_PE_udata4: of the number of entries.
+/// The encoding of the number of entries: DW_EH_PE_udata4.
 const NUMBER: u8 = 0x03;
-/// DW_EH_PE_datarel | DW_EH_PE_sdata4: of the entries.
+/// The encoding of the entries: DW_EH_PE_datarel | DW_EH_PE_sdata4.
 const DATA_RELATIVE: u8 = 0x3b;
+/// The size of the header, in bytes. The entries follow the header.
 const HEADER: u64 = 12;
+/// The size of an entry, in bytes.
 const ENTRY: u64 = 8;
 
-/// The run-time address of the function that covers a run-time address, `pc`; `None` if there is
-/// none, or if it cannot be told.
+/// Finds the start of the function that covers `pc`; both are run-time addresses. `None` if no function covers `pc`,
+/// or if the table cannot be read.
 ///
-/// `memory` is that of the process, at run-time addresses; `address` is where `.eh_frame_hdr` is in
-/// it, which is `len` bytes long.
+/// `memory` is the memory of the process, by run-time addresses. `address` is the run-time address of
+/// `.eh_frame_hdr`, and `len` its length in bytes.
 pub fn function_start<S: Source + ?Sized>(
     memory: &S,
     address: u64,
@@ -39,7 +40,7 @@ pub fn function_start<S: Source + ?Sized>(
         return None;
     }
 
-    // The last entry that does not begin behind the PC.
+    // Finds the last entry whose function does not start behind the PC.
     let (mut first, mut end) = (0, count);
     while first < end {
         let middle = first.midpoint(end);
@@ -53,7 +54,8 @@ pub fn function_start<S: Source + ?Sized>(
     let start = start_of(memory, address, entry)?;
     let fde = word(memory, address, entry, 4)?;
 
-    // Length, CIE, start, size. Where they are not four bytes wide the start comes out wrong.
+    // The fields of an FDE: length, pointer to the CIE, start, size. Each field has four bytes. In an FDE with
+    // fields of other widths, the start does not match the start in the table.
     let raw: [u8; 16] = memory.read(fde).ok()?;
     let [_, _, _, _, _, _, _, _, s0, s1, s2, s3, size @ ..] = raw;
     let same = fde
@@ -67,7 +69,8 @@ fn start_of<S: Source + ?Sized>(memory: &S, address: u64, entry: u32) -> Option<
     word(memory, address, entry, 0)
 }
 
-/// One of the two words of an entry, both of which count from the table's own address.
+/// The run-time address that one of the two words of an entry encodes. `offset` is 0 for the function's start, and 4
+/// for the function's FDE. Both words count from the table's own address.
 fn word<S: Source + ?Sized>(memory: &S, address: u64, entry: u32, offset: u64) -> Option<u64> {
     let at = address
         .checked_add(HEADER)?
@@ -84,7 +87,7 @@ mod tests {
     use std::vec::Vec;
 
     const ADDRESS: u64 = 0x7000_0000;
-    /// Where FDEs are.
+    /// The address of the FDEs.
     const EH_FRAME: u64 = ADDRESS + 0x1000;
 
     struct Image(Vec<u8>);
@@ -95,7 +98,7 @@ mod tests {
         }
     }
 
-    /// Functions of these starts and sizes.
+    /// An image with these functions, each given by start and size.
     fn image(functions: &[(u64, u32)]) -> Image {
         let mut bytes = Vec::from([1, 0x1b, 3, 0x3b, 0, 0, 0, 0]);
         bytes.extend((functions.len() as u32).to_le_bytes());

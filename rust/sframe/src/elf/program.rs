@@ -1,17 +1,16 @@
 // SPDX-License-Identifier: GPL-2.0-only OR MIT
 
-//! Where in an ELF file or image its SFrame section is, and how its addresses relate to offsets in
-//! the file.
+//! Finds the SFrame section in an ELF file or image, and the relation of its addresses to offsets in the file.
 //!
-//! Only what a loader needs as well is read, the ELF header and the program headers, for no more
-//! is there in memory. They normally lie in the first page.
+//! Most functions read only the ELF header and the program headers, which a loader needs, too: an image in memory has
+//! no other headers. These headers normally lie in the first page.
 
 use super::super::format::bytes::{
     Fault,
     Source, //
 };
 
-/// The most program headers that are looked at. Real files have about a dozen.
+/// The largest number of program headers that are read. Real files have about a dozen.
 pub const MAX_PROGRAM_HEADERS: u16 = 64;
 
 const MAGIC: [u8; 4] = *b"\x7fELF";
@@ -23,6 +22,7 @@ const TYPE_SHARED: u16 = 3;
 const MACHINE_X86_64: u16 = 62;
 const PROGRAM_HEADER_SIZE: u16 = 56;
 const SEGMENT_LOAD: u32 = 1;
+/// PT_GNU_SFRAME.
 const SEGMENT_SFRAME: u32 = 0x6474_e554;
 /// PT_GNU_EH_FRAME.
 const SEGMENT_EH_FRAME: u32 = 0x6474_e550;
@@ -33,45 +33,46 @@ const SECTION_ALLOCATED: u64 = 2;
 const SECTION_NO_BITS: u32 = 8;
 /// SHT_GNU_SFRAME.
 const SECTION_SFRAME: u32 = 0x6fff_fff4;
-/// The most section headers that are looked at. Real files that are loaded have some dozens.
+/// The largest number of section headers that are read. Real files that are loaded have some dozens.
 pub const MAX_SECTION_HEADERS: u16 = 1024;
 /// NT_GNU_BUILD_ID.
 const NOTE_BUILD_ID: u32 = 3;
+/// The largest number of notes that are read from one segment.
 const MAX_NOTES: u32 = 16;
 
-/// Why an ELF file or image gave no answer.
+/// The reason why an ELF file or image has no result.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ElfError {
-    /// Reading failed. It says nothing about the file.
+    /// A read failed. The file itself may be well-formed.
     Fault {
-        /// Where the read began, in bytes from the file's start. It was at most
-        /// [`MAX_READ`](super::super::format::bytes::MAX_READ) bytes long.
+        /// The offset of the read in the file, in bytes. Its length was at most
+        /// [`MAX_READ`](super::super::format::bytes::MAX_READ) bytes.
         offset: u64,
     },
-    /// It is not an ELF file.
+    /// The file is not an ELF file.
     NotElf,
-    /// It is not a 64-bit file.
+    /// The file is not a 64-bit file.
     Class,
-    /// It is not a little-endian file.
+    /// The file is not little-endian.
     ByteOrder,
-    /// It is of an unknown version of ELF.
+    /// The file has an unknown version of ELF.
     Version,
-    /// It is neither a program nor a shared object.
+    /// The file is neither a program nor a shared object.
     Type,
-    /// It is not for this machine.
+    /// The file is for another machine.
     Machine,
-    /// Its program headers are of an unknown size.
+    /// The program headers have an unknown size.
     HeaderSize,
-    /// It has more than [`MAX_PROGRAM_HEADERS`] program headers.
+    /// The file has more than [`MAX_PROGRAM_HEADERS`] program headers.
     TooManyHeaders,
-    /// Its program headers would lie behind the end of the largest possible file.
+    /// The offset of a program header or section header does not fit into 64 bits.
     HeaderOffset,
-    /// None of its segments is loaded from the offset that was asked for.
+    /// No segment is loaded from the requested offset.
     NotLoaded,
 }
 
 impl ElfError {
-    /// A short name of the reason, for counters and tools. It stays as it is.
+    /// A short name of the reason, for counters and tools. It never changes.
     pub const fn name(self) -> &'static str {
         match self {
             ElfError::Fault { .. } => "elf-fault",
@@ -89,23 +90,23 @@ impl ElfError {
     }
 }
 
-/// Where the SFrame section is, as PT_GNU_SFRAME tells it.
+/// The location of the SFrame section, from PT_GNU_SFRAME.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Place {
-    /// Its link-time address.
+    /// The section's link-time address.
     pub vaddr: u64,
-    /// Its offset in the file, in bytes.
+    /// The section's offset in the file, in bytes.
     pub offset: u64,
-    /// Its size in the file, in bytes; often with a tail of zeros.
+    /// The section's size in the file, in bytes; often with a tail of zeros.
     pub filesz: u64,
-    /// Its size in memory, in bytes; often with a tail of zeros.
+    /// The section's size in memory, in bytes; often with a tail of zeros.
     pub memsz: u64,
 }
 
-/// What was found of an ELF file or image. Nothing of it is checked: the values are the file's own.
+/// The result of a search in an ELF file or image. The values are the file's own, and are not checked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Found {
-    /// The link-time address of the segment that is loaded from the offset asked for.
+    /// The link-time address of the segment that is loaded from the requested offset.
     pub load_vaddr: u64,
     /// The offset in the file of that segment, in bytes.
     pub load_offset: u64,
@@ -115,13 +116,13 @@ pub struct Found {
     pub executable: bool,
     /// The SFrame section, if there is one.
     pub sframe: Option<Place>,
-    /// Link-time address and size in memory, in bytes, of `.eh_frame_hdr`, if there is one.
+    /// The link-time address of `.eh_frame_hdr` and its size in memory, in bytes, if there is one.
     pub functions: Option<(u64, u64)>,
 }
 
 impl Found {
-    /// The link-time address of what lies at `offset` bytes in the file, if that is within the
-    /// segment found.
+    /// The link-time address of the byte at `offset` in the file, in bytes. The result is true only if the offset is
+    /// within the segment.
     #[inline]
     pub const fn link_address(&self, offset: u64) -> u64 {
         offset
@@ -130,11 +131,11 @@ impl Found {
     }
 }
 
-/// Finds the segment that is loaded from `at_file_offset`, in bytes, the SFrame section, and the
-/// table of functions.
+/// Finds the SFrame section, `.eh_frame_hdr`, and the segment that contains the offset `at_file_offset` in the file,
+/// in bytes.
 ///
-/// Offset 0 of `bytes` is offset 0 of the file. If more than one segment is loaded from that
-/// offset, an executable one goes first.
+/// Offset 0 of `bytes` is offset 0 of the file. If several segments contain `at_file_offset`, the first executable
+/// segment has precedence.
 ///
 /// # Errors
 ///
@@ -146,12 +147,12 @@ pub fn find_sframe<S: Source + ?Sized>(bytes: &S, at_file_offset: u64) -> Result
     let mut functions = None;
 
     for header in headers.all(bytes) {
-        // Most headers are of no interest and are read no further.
+        // Most headers are of other types. Their other fields are not read.
         let (kind, flags, at) = header?;
         if !matches!(kind, SEGMENT_LOAD | SEGMENT_SFRAME | SEGMENT_EH_FRAME) {
             continue;
         }
-        // Read in one place: each would have its own room on the stack.
+        // One call for all three types, because each further call would take its own stack space.
         let place = read_place(bytes, at)?;
         let executable = flags & FLAG_EXECUTABLE != 0;
         match kind {
@@ -164,7 +165,7 @@ pub fn find_sframe<S: Source + ?Sized>(bytes: &S, at_file_offset: u64) -> Result
                     load = Some(Load { place, executable });
                 }
             }
-            // More than one makes no sense, and the first is as good as any.
+            // A file with more than one such header is invalid. The first such header is used.
             SEGMENT_SFRAME if sframe.is_none() => sframe = Some(place),
             SEGMENT_EH_FRAME if functions.is_none() => {
                 functions = Some((place.vaddr, place.memsz));
@@ -184,21 +185,22 @@ pub fn find_sframe<S: Source + ?Sized>(bytes: &S, at_file_offset: u64) -> Result
     })
 }
 
-/// Whether there is an SFrame section, wherever it is.
+/// Whether there is an SFrame section.
 ///
 /// # Errors
 ///
-/// See [`ElfError`], but for [`ElfError::NotLoaded`].
+/// See [`ElfError`], without [`ElfError::NotLoaded`].
 pub fn has_sframe<S: Source + ?Sized>(bytes: &S) -> Result<bool, ElfError> {
     let found = Headers::read(bytes)?.find(bytes, SEGMENT_SFRAME)?;
     Ok(found.is_some())
 }
 
-/// Whether code of the file is loaded `distance` bytes behind where its offset 0 is.
+/// Whether an executable segment covers the address `distance` bytes behind the address at which the file's offset 0
+/// is loaded.
 ///
 /// # Errors
 ///
-/// See [`ElfError`], but for [`ElfError::NotLoaded`].
+/// See [`ElfError`], without [`ElfError::NotLoaded`].
 pub fn loads_code<S: Source + ?Sized>(bytes: &S, distance: u64) -> Result<bool, ElfError> {
     let headers = Headers::read(bytes)?;
     let mut first = None;
@@ -207,7 +209,8 @@ pub fn loads_code<S: Source + ?Sized>(bytes: &S, distance: u64) -> Result<bool, 
         let (kind, flags, at) = header?;
         if kind == SEGMENT_LOAD {
             let place = read_place(bytes, at)?;
-            // They are in the order of their addresses, and the first one has the headers in it.
+            // The link-time address of the file's offset 0. Segments are in the order of their addresses, and the
+            // first segment contains the headers.
             let first = *first.get_or_insert(place.vaddr.wrapping_sub(place.offset));
             let link_address = first.wrapping_add(distance);
             if flags & FLAG_EXECUTABLE != 0 && link_address.wrapping_sub(place.vaddr) < place.memsz
@@ -219,28 +222,20 @@ pub fn loads_code<S: Source + ?Sized>(bytes: &S, distance: u64) -> Result<bool, 
     Ok(false)
 }
 
-/// The most executable segments of a file that are known. Real ones have one, or two.
+/// The largest number of executable segments of a file. Real files have one or two.
 const MAX_EXECUTABLES: usize = 4;
 
-/// Where a file's code is, in the file and in memory.
+/// The locations of a file's code, in the file and in memory.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Executables {
-    /// Link-time address, offset and size in the file, in bytes; of no size if there is none.
+    /// For each segment: its link-time address, its offset in the file and its size in the file, both in bytes.
+    /// Unused entries have size 0.
     segments: [(u64, u64, u64); MAX_EXECUTABLES],
 }
 
 impl Executables {
-    /// The link-time address of what lies at an offset in the file, in bytes, if that is code.
-    #[inline]
-    pub fn link_address(&self, offset: u64) -> Option<u64> {
-        self.segments.iter().find_map(|&(address, start, size)| {
-            let distance = offset.wrapping_sub(start);
-            (distance < size).then(|| address.wrapping_add(distance))
-        })
-    }
-
-    /// Of the executable segment that has an offset in the file, where in the file it begins, and its
-    /// size, both in bytes.
+    /// Finds the executable segment that contains `offset` in the file. Returns the segment's offset and size in the
+    /// file, both in bytes.
     pub fn segment(&self, offset: u64) -> Option<(u64, u64)> {
         self.segments
             .iter()
@@ -248,7 +243,7 @@ impl Executables {
             .map(|&(_, start, size)| (start, size))
     }
 
-    /// The offset in the file, in bytes, of code at a link-time address.
+    /// The offset in the file, in bytes, of the code at `link_address`; `None` if no code of the file lies there.
     pub fn offset(&self, link_address: u64) -> Option<u64> {
         self.segments.iter().find_map(|&(address, start, size)| {
             let distance = link_address.wrapping_sub(address);
@@ -256,7 +251,8 @@ impl Executables {
         })
     }
 
-    /// Whether all is code, and in the file, from one link-time address to another, both included.
+    /// Whether one executable segment contains the range from the link-time address `first` to the link-time address
+    /// `last`, both included, and the file contains the bytes of that range.
     pub fn holds(&self, first: u64, last: u64) -> bool {
         self.segments.iter().any(|&(address, _, size)| {
             let distance = first.wrapping_sub(address);
@@ -269,8 +265,8 @@ impl Executables {
 ///
 /// # Errors
 ///
-/// See [`ElfError`]; [`ElfError::NotLoaded`] if there are none, [`ElfError::TooManyHeaders`] if
-/// there are more than can be.
+/// See [`ElfError`]; [`ElfError::NotLoaded`] if the file has no executable segment, [`ElfError::TooManyHeaders`] if
+/// the file has more than four executable segments.
 pub fn executables<S: Source + ?Sized>(bytes: &S) -> Result<Executables, ElfError> {
     let headers = Headers::read(bytes)?;
     let mut found = Executables::default();
@@ -294,15 +290,17 @@ pub fn executables<S: Source + ?Sized>(bytes: &S) -> Result<Executables, ElfErro
     Ok(found)
 }
 
-/// Finds the SFrame section of a file: as PT_GNU_SFRAME tells it, or, where a linker made none, the
-/// section headers. Of the latter, no more than [`MAX_SECTION_HEADERS`] are looked at.
+/// Finds the SFrame section of a file: by PT_GNU_SFRAME, or, where a linker made no such header, by the
+/// section headers. `None` also for an empty section: a linker that drops all input leaves an empty section. At most
+/// [`MAX_SECTION_HEADERS`] section headers are read.
 ///
 /// # Errors
 ///
-/// See [`ElfError`], but for [`ElfError::NotLoaded`].
+/// See [`ElfError`], without [`ElfError::NotLoaded`].
 pub fn section_of_file<S: Source + ?Sized>(bytes: &S) -> Result<Option<Place>, ElfError> {
+    let is_empty = |place: &Place| place.filesz == 0;
     if let Some(at) = Headers::read(bytes)?.find(bytes, SEGMENT_SFRAME)? {
-        return read_place(bytes, at).map(Some);
+        return read_place(bytes, at).map(|place| Some(place).filter(|place| !is_empty(place)));
     }
     let headers = u64::from_le_bytes(read_at(bytes, 40)?);
     let raw: [u8; 6] = read_at(bytes, 58)?;
@@ -326,10 +324,10 @@ pub fn section_of_file<S: Source + ?Sized>(bytes: &S) -> Result<Option<Place>, E
         let name = u32::from_le_bytes([head[0], head[1], head[2], head[3]]);
         let kind = u32::from_le_bytes([head[4], head[5], head[6], head[7]]);
         let (flags, place) = read_section(bytes, at)?;
-        if flags & SECTION_ALLOCATED == 0 || kind == SECTION_NO_BITS {
+        if flags & SECTION_ALLOCATED == 0 || kind == SECTION_NO_BITS || is_empty(&place) {
             continue;
         }
-        // Linkers that do not know its type know its name.
+        // Linkers that do not know the type of an SFrame section keep the section's name.
         let name = names.checked_add(name.into());
         if kind == SECTION_SFRAME || name.is_some_and(|at| bytes.read(at) == Ok(*b".sframe\0")) {
             return Ok(Some(place));
@@ -338,12 +336,12 @@ pub fn section_of_file<S: Source + ?Sized>(bytes: &S) -> Result<Option<Place>, E
     Ok(None)
 }
 
-/// The build ID of a file, which is at most 32 bytes long, and its length in bytes; 0 if there is
-/// none, or it is another one.
+/// The build ID of a file and the length of the build ID in bytes, at most 32. The length is 0 if the file has no
+/// build ID, or a longer build ID.
 ///
 /// # Errors
 ///
-/// See [`ElfError`], but for [`ElfError::NotLoaded`].
+/// See [`ElfError`], without [`ElfError::NotLoaded`].
 pub fn build_id<S: Source + ?Sized>(bytes: &S) -> Result<([u8; 32], usize), ElfError> {
     let headers = Headers::read(bytes)?;
     let mut id = [0; 32];
@@ -389,7 +387,7 @@ struct Load {
     executable: bool,
 }
 
-/// Where the program headers are.
+/// The location of the program headers: the offset of the first header, in bytes, and the number of headers.
 struct Headers {
     at: u64,
     count: u16,
@@ -397,7 +395,7 @@ struct Headers {
 
 impl Headers {
     fn read<S: Source + ?Sized>(bytes: &S) -> Result<Headers, ElfError> {
-        // In two pieces, with what is of no use here left out: less on the stack.
+        // Separate reads of the needed fields take less stack than one read of the whole header.
         let raw: [u8; 24] = read_at(bytes, 0)?;
         if [raw[0], raw[1], raw[2], raw[3]] != MAGIC {
             return Err(ElfError::NotElf);
@@ -428,14 +426,14 @@ impl Headers {
         if count > MAX_PROGRAM_HEADERS {
             return Err(ElfError::TooManyHeaders);
         }
-        // A file without program headers may leave their size at zero.
+        // A file without program headers may have 0 in the field for the size of a header.
         if count != 0 && size != PROGRAM_HEADER_SIZE {
             return Err(ElfError::HeaderSize);
         }
         Ok(Headers { at, count })
     }
 
-    /// Type, flags and place of each program header.
+    /// The type, the lowest byte of the flags, and the offset in `bytes`, of each program header.
     fn all<'a, S: Source + ?Sized>(
         &self,
         bytes: &'a S,
@@ -449,7 +447,7 @@ impl Headers {
         })
     }
 
-    /// Where the first program header of a type is.
+    /// The offset in `bytes` of the first program header of type `kind`.
     fn find<S: Source + ?Sized>(&self, bytes: &S, kind: u32) -> Result<Option<u64>, ElfError> {
         for header in self.all(bytes) {
             let (its, _, at) = header?;
@@ -461,9 +459,9 @@ impl Headers {
     }
 }
 
-/// Reads offset, address and sizes of the program header at `at`.
+/// Reads the offset, the address and the sizes of a segment from the program header at `at`.
 fn read_place<S: Source + ?Sized>(bytes: &S, at: u64) -> Result<Place, ElfError> {
-    // Word by word, without the physical address: less on the stack.
+    // Reads of single words, without the physical address, take less stack than one read of the whole header.
     let read = |distance: u64| {
         let at = at.checked_add(distance).ok_or(ElfError::HeaderOffset)?;
         read_at(bytes, at).map(u64::from_le_bytes)
@@ -476,7 +474,7 @@ fn read_place<S: Source + ?Sized>(bytes: &S, at: u64) -> Result<Place, ElfError>
     })
 }
 
-/// Reads flags, address, offset and size of the section header at `at`.
+/// Reads the flags, the address, the offset and the size of a section from the section header at `at`.
 fn read_section<S: Source + ?Sized>(bytes: &S, at: u64) -> Result<(u64, Place), ElfError> {
     let at = at.checked_add(8).ok_or(ElfError::HeaderOffset)?;
     let raw: [u8; 40] = read_at(bytes, at)?;
@@ -490,7 +488,7 @@ fn read_section<S: Source + ?Sized>(bytes: &S, at: u64) -> Result<(u64, Place), 
     Ok((word::<0>(&raw), place))
 }
 
-/// The word at offset `AT`, which is to be 32 at most.
+/// The little-endian word of eight bytes at offset `AT`, which is at most 32.
 #[inline]
 fn word<const AT: usize>(raw: &[u8; 40]) -> u64 {
     u64::from_le_bytes([
@@ -521,7 +519,7 @@ mod tests {
 
     const SEGMENT_OTHER: u32 = 6;
 
-    /// Type, flags, offset, address, size.
+    /// A program header: type, flags, offset, address, size.
     type Header = (u32, u32, u64, u64, u64);
 
     fn image(headers_at: u64, headers: &[Header]) -> Vec<u8> {
@@ -545,7 +543,7 @@ mod tests {
 
     #[test]
     fn segments_share_pages_but_not_bytes() {
-        // As lld lays them out: code begins in the page in which constants end.
+        // The layout of LLD: the code begins in the page of the file in which the constants end.
         let bytes = image(
             64,
             &[
@@ -574,8 +572,8 @@ mod tests {
         assert_eq!(find_sframe(&*bytes, 0x7f0), Err(ElfError::NotLoaded));
     }
 
-    /// The same with section headers at the end: name, type, flags, address, offset, size. The names
-    /// are those of the last one, whose contents come before.
+    /// Appends section headers to a file. `sections` are name, type, flags, address, offset, size. A further
+    /// section, the last one, contains the names. Its contents precede the headers.
     fn with_sections(mut bytes: Vec<u8>, sections: &[(u32, u32, u64, u64, u64, u64)]) -> Vec<u8> {
         let names = bytes.len() as u64;
         bytes.extend(*b"\0.sframe\0.other\0");
@@ -607,12 +605,12 @@ mod tests {
         let other = (9, 1, 2, 0x2900, 0x900, 0x70);
         assert_eq!(address(&[load], &[other, named]), Ok(Some((0x2700, 0x50))));
         assert_eq!(address(&[load], &[other, typed]), Ok(Some((0x2800, 0x60))));
-        // The segment is what a loader goes by.
+        // A loader uses the segment.
         assert_eq!(
             address(&[load, segment], &[other, named]),
             Ok(Some((0x1600, 0x40)))
         );
-        // Of what is not loaded, or not in the file, no address is of use.
+        // A section that is not loaded, or has no contents in the file, does not count.
         let not_loaded = (1, 1, 0, 0, 0x700, 0x50);
         let not_there = (1, SECTION_NO_BITS, 2, 0x2700, 0x700, 0x50);
         assert_eq!(address(&[load], &[other, not_loaded, not_there]), Ok(None));
@@ -638,7 +636,7 @@ mod tests {
         assert_eq!(notes(&[&property[..], id].concat()), Ok(b"abcde".to_vec()));
         assert_eq!(notes(property), Ok(Vec::new()));
         assert_eq!(notes(b""), Ok(Vec::new()));
-        // One that is too long, or goes beyond the file.
+        // Build IDs that are too long, or extend beyond the end of the file.
         let long = b"\x04\0\0\0\xff\xff\xff\xff\x03\0\0\0GNU\0abcde\0\0\0";
         assert_eq!(notes(long), Ok(Vec::new()));
         assert!(notes(&id[..18]).is_err());
@@ -658,9 +656,8 @@ mod tests {
             ],
         );
         let code = executables(&*bytes).unwrap();
-        assert_eq!(code.link_address(0x5ff), None);
-        assert_eq!(code.link_address(0x600), Some(0x1600));
-        assert_eq!(code.link_address(0x8ff), Some(0x28ff));
+        assert_eq!(code.offset(0x15ff), None);
+        assert_eq!(code.offset(0x1600), Some(0x600));
         assert_eq!(code.offset(0x2800), Some(0x800));
         assert_eq!(code.offset(0x1700), None);
         assert!(code.holds(0x1600, 0x16ff));
@@ -740,7 +737,7 @@ mod tests {
             Err(ElfError::Fault { offset })
         );
 
-        /// Zeros, but for the file header.
+        /// A file with zeros behind the bytes of `image`.
         struct Endless(Vec<u8>);
         impl Source for Endless {
             fn read<const N: usize>(&self, offset: u64) -> Result<[u8; N], Fault> {

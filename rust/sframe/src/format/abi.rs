@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only OR MIT
 
-//! What depends on the ABI ("ABI/arch-specific Definition").
+//! The parts of the format that depend on the ABI ("ABI/arch-specific Definition").
 
 use super::{
     super::unwind::rule::{
@@ -28,13 +28,13 @@ pub enum Abi {
     S390x,
 }
 
-/// What s390x's CFA lies above the stack pointer of the caller, in bytes: a register save area that
-/// each function provides for those it calls.
+/// The distance of s390x's CFA above the caller's stack pointer, in bytes: the register save area
+/// that each function provides for the functions it calls.
 const S390X_SAVE_AREA: i32 = 160;
 
-/// The low bits of an AArch64 user address, as they are without the code of pointer
-/// authentication. (Only a program that asks for it by an address of its own gets more than 48,
-/// and code does not lie there.)
+/// The low 48 bits: an AArch64 user address without its pointer authentication code. The kernel
+/// maps memory above these addresses only for a program that requests it by an address hint. Code
+/// does not lie there.
 const AARCH64_ADDRESS: u64 = (1 << 48) - 1;
 
 impl Abi {
@@ -86,8 +86,8 @@ impl Abi {
         }
     }
 
-    /// The DWARF number of the register in which a call leaves the return address; `None` where it
-    /// pushes it.
+    /// The DWARF number of the register in which a call leaves the return address; `None` if a call
+    /// pushes the return address.
     pub const fn ra(self) -> Option<u8> {
         match self {
             Abi::Aarch64Big | Abi::Aarch64 => Some(30),
@@ -96,7 +96,7 @@ impl Abi {
         }
     }
 
-    /// Of what each CFA is a multiple, in bytes.
+    /// The alignment of each CFA, in bytes.
     pub(in super::super) const fn alignment(self) -> u64 {
         match self {
             Abi::Aarch64Big | Abi::Aarch64 => 16,
@@ -104,7 +104,7 @@ impl Abi {
         }
     }
 
-    /// How far the stack pointer of the caller is below the CFA, in bytes.
+    /// The distance of the caller's stack pointer below the CFA, in bytes.
     pub(in super::super) const fn sp_below_cfa(self) -> i32 {
         match self {
             Abi::S390x => S390X_SAVE_AREA,
@@ -112,17 +112,17 @@ impl Abi {
         }
     }
 
-    /// Whether a row may say that the return address is mangled.
+    /// Whether a row may mark the return address as mangled, by pointer authentication.
     pub const fn may_mangle(self) -> bool {
         matches!(self, Abi::Aarch64Big | Abi::Aarch64)
     }
 
-    /// A return address without the code of pointer authentication.
+    /// The return address `ra` without its pointer authentication code.
     pub(in super::super) const fn unmangled(self, ra: u64) -> u64 {
         ra & AARCH64_ADDRESS
     }
 
-    /// The register of this DWARF number, as a base.
+    /// The register with this DWARF number, as a base.
     pub(super) const fn base(self, register: u8) -> Base {
         if register == self.sp() {
             Base::Sp
@@ -133,11 +133,12 @@ impl Abi {
         }
     }
 
-    /// The offset of the CFA in bytes, of the word that says it. `None`: it is out of range.
+    /// Decodes the word that encodes the CFA's offset from its base register. Returns the offset in
+    /// bytes; `None` if the offset is out of range.
     #[inline]
     pub(super) const fn cfa_offset(self, word: i32) -> Option<i32> {
         match self {
-            // A multiple of eight, and never less than the save area.
+            // The word counts slots of eight bytes, above the save area.
             Abi::S390x => match word.checked_mul(8) {
                 Some(bytes) => bytes.checked_add(S390X_SAVE_AREA),
                 None => None,
@@ -146,11 +147,13 @@ impl Abi {
         }
     }
 
-    /// Where a register was saved, of the word that a row of no flexible function says it by.
+    /// Decodes the word that encodes the location of the caller's value of a register. Not for rows
+    /// of flexible functions.
     #[inline]
     pub(super) const fn saved(self, version: Version, word: i32) -> Location {
         match self {
-            // No slot is odd: the number of another register, shifted.
+            // The offset of a stack slot is never odd. An odd word is two times the DWARF number of
+            // the register that holds the value, plus one.
             Abi::S390x if word & 1 != 0 && !matches!(version, Version::V3) => {
                 Location::Of(self.base((word >> 1) as u8), 0)
             }
@@ -158,11 +161,11 @@ impl Abi {
         }
     }
 
-    /// As [`Abi::saved`], for the return address.
+    /// Like [`Abi::saved`], for the return address.
     #[inline]
     pub(super) const fn saved_ra(self, version: Version, word: i32) -> Location {
         match self {
-            // A mere placeholder, in front of the word for the frame pointer.
+            // A zero is only a placeholder in front of the word for the frame pointer.
             Abi::S390x if word == 0 => Location::Unchanged,
             _ => self.saved(version, word),
         }

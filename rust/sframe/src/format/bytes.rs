@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: GPL-2.0-only OR MIT
 
-//! Where bytes come from, and how they are read without trusting them.
+//! The source of a section's bytes, and reads that do not trust the bytes.
 
 use super::error::Error;
 
-/// The bytes are not there now: the page is not present or not mapped, or the reader's budget is
-/// spent. It says nothing about the file.
+/// The bytes are not available now: the page is not present or not mapped, or the reader's budget
+/// is spent. The error makes no statement about the file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Fault;
 
-/// The byte order of a section: its machine's.
+/// The byte order of a section: the byte order of its machine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Order {
     /// The least significant byte first.
@@ -44,10 +44,10 @@ impl Order {
     }
 }
 
-/// The longest read that this code ever asks of a [`Source`], in bytes.
+/// The length of the longest read that this code requests from a [`Source`], in bytes.
 ///
-/// Who wants to make a failed read succeed has to bring in this many bytes from the offset that
-/// [`Error::Fault`] names, for a read may cross into a second page.
+/// A caller that brings in the missing memory after a fault has to bring in this many bytes from
+/// the offset in [`Error::Fault`], because a read may cross into a second page.
 pub const MAX_READ: usize = 64;
 
 /// Random access to the bytes of one section, ELF file or image, at offsets from its start.
@@ -58,7 +58,7 @@ pub trait Source {
     ///
     /// # Errors
     ///
-    /// [`Fault`] if any of the bytes cannot be had.
+    /// [`Fault`] if any of the bytes is not available.
     fn read<const N: usize>(&self, offset: u64) -> Result<[u8; N], Fault>;
 }
 
@@ -81,13 +81,13 @@ impl<S: Source + ?Sized> Source for &S {
     }
 }
 
-/// What lies in `bytes` from `start` on, as bytes of its own. So a section within a larger piece is
-/// read, or one of those that a linker which does not know SFrame has put one behind the other.
+/// A source that contains the part of `bytes` from `start` on: a section within a larger piece, or
+/// one of several complete sections that a linker without SFrame support has concatenated.
 #[derive(Clone, Copy, Debug)]
 pub struct Tail<'a, S: ?Sized> {
     /// The larger piece.
     pub bytes: &'a S,
-    /// Where offset 0 is in it, in bytes.
+    /// The offset in the larger piece at which this source begins, in bytes.
     pub start: u64,
 }
 
@@ -99,7 +99,7 @@ impl<S: Source + ?Sized> Source for Tail<'_, S> {
     }
 }
 
-/// Reads as [`Source::read`], and tells in the error which offset it was.
+/// Reads like [`Source::read`]. The error holds the offset of the read.
 #[inline]
 pub(super) fn read_at<const N: usize, S: Source + ?Sized>(
     bytes: &S,
@@ -108,23 +108,23 @@ pub(super) fn read_at<const N: usize, S: Source + ?Sized>(
     bytes.read(offset).map_err(|Fault| Error::Fault { offset })
 }
 
-/// Reads up to eight bytes at `at` as one number, of which the first byte is the least significant
-/// one whatever the section's order, and in which zeros stand for the bytes from `end` on.
+/// Reads up to eight bytes at `at` as one number. The first byte is the least significant byte,
+/// whatever the section's byte order. Zeros stand for the bytes from `end` on.
 ///
-/// It is one read of eight bytes in any case, and so the cheapest there is, yet never one beyond
-/// `end`: near the end it reads the last eight bytes and shifts away what lies before `at`. `end`
-/// is to be 8 or more.
+/// The function makes one read of eight bytes, which is the cheapest read. The read never goes
+/// beyond `end`: near the end, the function reads the last eight bytes and shifts out the bytes
+/// before `at`. `end` has to be 8 or more.
 #[inline]
 pub(super) fn window<S: Source + ?Sized>(bytes: &S, at: u32, end: u32) -> Result<u64, Error> {
     let last = end.saturating_sub(8);
-    // Nearly always, and by far the cheaper way.
+    // The common case, which is by far the cheaper case.
     if at <= last {
         return read_at(bytes, u64::from(at)).map(u64::from_le_bytes);
     }
     let surplus = at.wrapping_sub(last);
     let word = u64::from_le_bytes(read_at(bytes, u64::from(last))?);
 
-    // A shift by all 64 bits or more, which happens from `end` on, leaves nothing.
+    // A shift by 64 bits or more leaves nothing. It occurs where `at` is at or behind `end`.
     Ok(surplus
         .checked_mul(8)
         .and_then(|bits| word.checked_shr(bits))
@@ -170,7 +170,7 @@ mod tests {
         assert_eq!(read(11, 10), Ok(0));
         assert_eq!(read(u32::MAX, 10), Ok(0));
         assert_eq!(read(7, 9), Ok(0x0807));
-        // What lies behind the end is not looked at, and so cannot be missed.
+        // Bytes behind `end` are not read, so they may be missing.
         assert_eq!(read(3, 11), Err(Error::Fault { offset: 3 }));
         assert_eq!(read(8, 12), Err(Error::Fault { offset: 4 }));
     }

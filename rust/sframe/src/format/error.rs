@@ -1,41 +1,41 @@
 // SPDX-License-Identifier: GPL-2.0-only OR MIT
 
-//! Why a section gave no answer.
+//! The reasons why a section gave no answer.
 //!
-//! The kinds are kept apart by what the caller does next: after a fault the same question may
-//! succeed later; a malformed or unsupported section will never do; after "too long" the question
-//! may be asked where there is more time. Each kind has a name that does not change, for counters
-//! and tools.
+//! The kind of an error decides the caller's next action. After a fault, a repeated call may
+//! succeed. A malformed or unsupported section never gives an answer. After [`Error::TooLong`], the
+//! caller may repeat the search in a context that has more time. Each kind has a name that does not
+//! change, for counters and tools.
 
-/// Why a section gave no answer.
+/// The reason why a section gave no answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Error {
-    /// Reading failed. It says nothing about the section.
+    /// A read failed. The error makes no statement about the section.
     Fault {
-        /// Where the read began, in bytes from the section's start. It was at most
-        /// [`MAX_READ`](super::bytes::MAX_READ) bytes long, and any of them may be the one that is
-        /// not there.
+        /// The start of the read, in bytes from the section's start. The read was at most
+        /// [`MAX_READ`](super::bytes::MAX_READ) bytes long, and any of its bytes may be the missing
+        /// byte.
         offset: u64,
     },
     /// The section contradicts the specification or itself.
     Malformed {
-        /// In which way.
+        /// The contradiction.
         what: Malformed,
-        /// Where, in bytes from the section's start.
+        /// The offset of the contradiction, in bytes from the section's start.
         offset: u64,
     },
-    /// The section may be right, but is none that this code can read.
+    /// The section may be correct, but this code cannot read it.
     Unsupported {
-        /// For what reason.
+        /// The feature that this code does not know.
         what: Unsupported,
     },
-    /// The answer may be there, but to find it takes longer than the caller may run: see
+    /// The search takes longer than the caller may run, so the search gave up: see
     /// [`Search::Bounded`](super::section::Search::Bounded).
     TooLong,
 }
 
 impl Error {
-    /// A short name of the kind, for counters and tools. It stays as it is.
+    /// A short name of the kind, for counters and tools. It never changes.
     pub const fn name(self) -> &'static str {
         match self {
             Error::Fault { .. } => "fault",
@@ -46,12 +46,12 @@ impl Error {
     }
 }
 
-/// In which way a section contradicts the specification or itself.
+/// The contradiction between a section and the specification, or within a section.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Malformed {
     /// The section is shorter than a header.
     HeaderShort,
-    /// The first two bytes are not SFrame's.
+    /// The first two bytes are not the magic number of SFrame.
     Magic,
     /// The auxiliary header does not fit into the section.
     AuxHeader,
@@ -59,34 +59,34 @@ pub enum Malformed {
     Functions,
     /// The rows do not fit into the section.
     Rows,
-    /// The ABI is one of the other byte order.
+    /// The ABI has the other byte order.
     AbiOrder,
     /// The header says that the functions are sorted by address, but they are not.
     Unsorted,
-    /// A function's rows are of an undefined type.
+    /// The type of a function's rows is undefined.
     RowType,
-    /// A function consists of repeated blocks, but their size is zero.
+    /// A function consists of repeated blocks, but the block size is zero.
     RepeatZero,
-    /// A function's rows begin behind the end of all rows.
+    /// A function's rows begin behind the end of the section's rows.
     RowsStart,
     /// A row does not fit into the section.
     RowPastEnd,
     /// A row does not begin behind the row before it.
     RowsNotRising,
-    /// A row's words are of an undefined size.
+    /// The size of a row's words is undefined.
     WordSize,
-    /// A row has another number of words than there are uses for.
+    /// The number of a row's words differs from the number that its rule uses.
     WordCount,
     /// The offset of a row's CFA is out of range.
     CfaOffset,
     /// A flexible row does not count the CFA from a register.
     FlexCfa,
-    /// The functions have together another number of rows than the header says.
+    /// The header's number of rows differs from the sum over all functions.
     RowTotal,
 }
 
 impl Malformed {
-    /// A short name of the kind, for counters and tools. It stays as it is.
+    /// A short name of the kind, for counters and tools. It never changes.
     pub const fn name(self) -> &'static str {
         match self {
             Malformed::HeaderShort => "header-short",
@@ -118,23 +118,23 @@ impl Malformed {
     }
 }
 
-/// For what reason a section cannot be read, although it may be right.
+/// The reason why this code cannot read a section that may be correct.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Unsupported {
-    /// The version of the format, of this number.
+    /// An unknown version of the format, with its number.
     Version(u8),
-    /// Flags in the section's header; the unknown bits are given.
+    /// Unknown flags in the section's header, with the unknown bits.
     Flags(u8),
-    /// The ABI and architecture, of this number.
+    /// An unknown ABI, with its number.
     Abi(u8),
-    /// The type of a function descriptor entry, of this number.
+    /// An unknown type of a function descriptor entry, with its number.
     FunctionType(u8),
     /// The section is larger than 4 GiB.
     Size,
 }
 
 impl Unsupported {
-    /// A short name of the reason, for counters and tools. It stays as it is.
+    /// A short name of the reason, for counters and tools. It never changes.
     pub const fn name(self) -> &'static str {
         match self {
             Unsupported::Version(_) => "version",
@@ -145,7 +145,7 @@ impl Unsupported {
         }
     }
 
-    /// The value that was met, where there is one.
+    /// The unknown value; `None` for [`Unsupported::Size`].
     pub const fn value(self) -> Option<u8> {
         match self {
             Unsupported::Version(value)

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0-only OR MIT
 
-//! Function descriptor entries ("SFrame Function Descriptor Entries"): decoded, whatever the
-//! version, into one [`Function`].
+//! Function descriptor entries ("SFrame Function Descriptor Entries"), which are decoded from every
+//! version into one [`Function`].
 //!
-//! This is the only room that knows how the versions of the format differ in them.
+//! Only this module knows how the entries differ between the versions of the format.
 
 use core::num::NonZeroU8;
 
@@ -24,19 +24,21 @@ use super::{
     version::Version, //
 };
 
-/// The size of what version 3 keeps in front of a function's rows, in bytes: in the other versions
-/// it is part of the entry.
+/// The size of the attributes that version 3 keeps in front of a function's rows, in bytes. In the
+/// other versions the attributes are part of the entry.
 const ATTRIBUTE_SIZE: u32 = 5;
 
-/// The size of a repeated block where the section does not say it, in bytes: version 1. Its linker
-/// repeats rows for PLTs of AMD64 alone. (Its text takes start offsets for masks of the address,
-/// which comes to the same for the starts of all instructions there.)
+/// The size of a repeated block in version 1, in bytes: the section does not contain the size. The
+/// linker of version 1 repeats rows only for PLTs of AMD64. (The specification of version 1 uses
+/// the start offset of a row as a mask of the address. At the start of each instruction in those
+/// PLTs, both methods give equal results.)
 const BLOCK_V1: u8 = 16;
 
-/// The size of the first stub of a PLT, which has rows for itself, in bytes.
+/// The size of the first stub of a PLT, in bytes. The first stub is a function of its own, without
+/// repeated blocks.
 const STUB_SIZE: u32 = 16;
 
-/// "The SFrame FDE Info Word", and the second one of version 3.
+/// The fields of "The SFrame FDE Info Word", and of the second info word of version 3.
 const ROW_TYPE: u8 = 0x0f;
 const MASK: u8 = 0x10;
 const PAC_KEY_B: u8 = 0x20;
@@ -44,7 +46,7 @@ const SIGNAL: u8 = 0x80;
 const FUNCTION_TYPE: u8 = 0x1f;
 const FLEXIBLE: u8 = 1;
 
-/// How wide the start offset of a row is ("FRE types").
+/// The width of a row's start offset ("FRE types").
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RowStart {
     /// One byte.
@@ -59,12 +61,13 @@ impl RowStart {
     /// The width, in bytes.
     #[inline]
     pub const fn width(self) -> u32 {
-        // Not a match, of which the compiler makes tables that are read for each row.
+        // Not a `match`: the compiler would turn a `match` into a table in memory, and each row
+        // would read that table.
         1u32.wrapping_shl(self as u32)
     }
 }
 
-/// One function: a range of addresses, and where its rows are.
+/// One function: a range of addresses, and the place of its rows.
 ///
 /// # Invariants
 ///
@@ -100,39 +103,39 @@ impl Function {
         self.num_rows
     }
 
-    /// Where the first row is, in bytes from the section's start.
+    /// The offset of the first row, in bytes from the section's start.
     #[inline]
     pub const fn rows_at(&self) -> u32 {
         self.rows_at
     }
 
-    /// How wide the start offset of each row is.
+    /// The width of each row's start offset.
     #[inline]
     pub const fn row_start(&self) -> RowStart {
         self.row_start
     }
 
-    /// If the function consists of blocks that all follow the same rows, as a PLT does, the size of
-    /// a block in bytes ("PCMASK").
+    /// The size of a block in bytes ("PCMASK"), if the function consists of blocks that share their
+    /// rows, like a PLT.
     #[inline]
     pub const fn repeat(&self) -> Option<NonZeroU8> {
         self.repeat
     }
 
-    /// Whether the rows are those of a flexible function ("SFRAME_FDE_TYPE_FLEX"), whose words name
+    /// Whether the function is flexible ("SFRAME_FDE_TYPE_FLEX"): the words of its rows name
     /// registers.
     #[inline]
     pub const fn is_flexible(&self) -> bool {
         self.info2 & FUNCTION_TYPE == FLEXIBLE
     }
 
-    /// Whether it is a signal's trampoline. Only version 3 can say so.
+    /// Whether the function is a signal trampoline. Only version 3 has a flag for it.
     #[inline]
     pub const fn is_signal(&self) -> bool {
         self.info & SIGNAL != 0
     }
 
-    /// Whether AArch64's return addresses are signed by key B, and not by key A.
+    /// Whether the function signs return addresses with key B of AArch64; otherwise with key A.
     #[inline]
     pub const fn has_key_b(&self) -> bool {
         self.info & PAC_KEY_B != 0
@@ -144,8 +147,8 @@ impl Function {
         pc.wrapping_sub(self.start) < self.size as u64
     }
 
-    /// Where the stub of a PLT begins that `pc` may lie in, and how far in that is, in bytes; `None`
-    /// if the function is none of a PLT.
+    /// The start of the PLT stub that `pc` may lie in, and the distance of `pc` from that start, in
+    /// bytes. `None` if the function is not part of a PLT.
     #[inline]
     pub fn stub(&self, pc: u64) -> Option<(u64, u32)> {
         let offset = self.row_offset(pc)?;
@@ -155,11 +158,12 @@ impl Function {
         }
     }
 
-    /// The offset by which rows are looked up, in bytes, of a `pc` that the function covers.
+    /// The offset by which rows are looked up, in bytes; `None` if the function does not cover
+    /// `pc`.
     ///
-    /// For repeated blocks it is the offset in the block. The specification speaks of the PC modulo
-    /// the size of a block, but what is meant, and written, is the offset from the function's start
-    /// modulo that size.
+    /// For repeated blocks, the result is the offset in the block: the offset from the function's
+    /// start, modulo the size of a block. Linkers write rows for that offset, although the
+    /// specification defines the PC modulo the size of a block.
     #[inline]
     pub(super) fn row_offset(&self, pc: u64) -> Option<u32> {
         let offset = u32::try_from(pc.wrapping_sub(self.start)).ok()?;
@@ -173,9 +177,9 @@ impl Function {
     }
 }
 
-/// Where entry `index` is, in bytes from the section's start.
+/// The offset of entry `index`, in bytes from the section's start.
 ///
-/// It cannot wrap for an index below `num_fdes`, by the invariants of [`Header`].
+/// The offset cannot wrap for an index below `num_fdes`, by the invariants of [`Header`].
 #[inline]
 pub(super) fn entry_at(header: &Header, index: u32) -> u32 {
     index
@@ -183,10 +187,10 @@ pub(super) fn entry_at(header: &Header, index: u32) -> u32 {
         .wrapping_add(header.fdes_at)
 }
 
-/// Reads the start address alone of entry `index`, in bytes from the section's address.
+/// Reads only the start address of entry `index`, in bytes from the section's address.
 ///
-/// Addresses are compared in this form, as signed distances, so that nothing can wrap around
-/// between a function in front of the section and one behind it.
+/// Searches compare addresses as signed distances from the section. So a comparison of a function
+/// in front of the section with a function behind the section cannot wrap around.
 #[inline]
 pub(super) fn read_start<S: Source + ?Sized>(
     header: &Header,
@@ -211,7 +215,7 @@ fn far(header: &Header, field: [u8; 8]) -> i64 {
     header.order.u64(field) as i64
 }
 
-/// What `value` in the entry at `at` says, in bytes from the section's address.
+/// Decodes the start `value` of the entry at `at`, to bytes from the section's address.
 #[inline]
 fn start(header: &Header, at: u32, value: i64) -> i64 {
     value.wrapping_add(i64::from(match header.starts {
@@ -221,7 +225,7 @@ fn start(header: &Header, at: u32, value: i64) -> i64 {
 }
 
 /// Reads and checks entry `index` of a section at `address`.
-// Not inlined: what it needs of the stack is free again for what follows.
+// Not inlined, so that the code that follows can use this function's stack space again.
 #[inline(never)]
 pub(super) fn read<S: Source + ?Sized>(
     header: &Header,
@@ -231,7 +235,7 @@ pub(super) fn read<S: Source + ?Sized>(
 ) -> Result<Function, Error> {
     let order = header.order;
     let at = entry_at(header, index);
-    // Where the info byte is, and the size of a block.
+    // The offsets of the info byte and of the byte for the block size.
     let (info_at, block_at);
     let value;
     let mut function = Function {
@@ -292,7 +296,8 @@ pub(super) fn read<S: Source + ?Sized>(
             what: Unsupported::FunctionType(function_type),
         });
     }
-    // Linkers leave a block size in entries that have no use for it.
+    // Linkers also write a block size into entries without repeated blocks, where the size has no
+    // meaning.
     if function.info & MASK != 0 {
         let block = match header.version {
             Version::V1 => BLOCK_V1,
@@ -306,7 +311,9 @@ pub(super) fn read<S: Source + ?Sized>(
     Ok(function)
 }
 
-/// Where rows are that lie `in_front` bytes behind `offset`, in bytes from the section's start.
+/// The offset of a function's rows, in bytes from the section's start. `offset` counts from the
+/// start of all rows; the function's rows begin `in_front` bytes behind `offset`. `None` if the
+/// result lies behind the end of all rows.
 #[inline]
 fn rows_at(header: &Header, offset: u32, in_front: u32) -> Option<u32> {
     header
@@ -357,7 +364,7 @@ mod tests {
     #[test]
     fn blocks_are_counted_from_the_function() {
         let function = function(0x40, 0x10);
-        // The address modulo the size would be 8.
+        // The address modulo the block size would be 8.
         assert_eq!(function.row_offset(0x1008), Some(0));
         assert_eq!(function.row_offset(0x1017), Some(15));
         assert_eq!(function.row_offset(0x1018), Some(0));

@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: GPL-2.0-only OR MIT
 
-//! Rows ("SFrame Frame Row Entries"): found, and decoded into a [`Rule`].
+//! Finds rows ("SFrame Frame Row Entries") and decodes them into a [`Rule`].
 //!
-//! Rows are of different lengths and carry no index, so to find one is to scan. Scanning looks at
-//! no more of a row than where it starts and how long it is; only the row that is chosen is
-//! decoded.
+//! Rows have different lengths and no index, so a search for a row is a scan. The scan reads only
+//! the start and the length of each row. Only the chosen row is decoded.
 
 use super::{
     super::unwind::rule::{
         Base,
         Cfa,
+        Extra,
         Location,
         Rule, //
     },
@@ -34,30 +34,30 @@ use super::{
 /// One row of a function, decoded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Row {
-    /// From where on the row holds, in bytes from the function's start, or from the start of each
-    /// block of a function that [repeats](Function::repeat). It holds up to the start of the next
-    /// row, or up to the end of the function or block.
+    /// The start of the row's validity, in bytes. This offset counts from the function's start or,
+    /// in a function that [repeats](Function::repeat), from the start of each block. The row is
+    /// valid up to the start of the next row, or up to the end of the function or block.
     pub start: u32,
-    /// What holds there.
+    /// The rule of this row.
     pub rule: Rule,
 }
 
-/// The first eight bytes of a row, in which all is found that is needed to skip it, and mostly its
-/// words too.
+/// The first eight bytes of a row. These bytes suffice to skip the row, and usually contain the
+/// row's words, too.
 ///
 /// # Invariants
 ///
 /// The row ends at or before the end of the section's rows.
 #[derive(Clone, Copy)]
 struct Head {
-    /// Where the row is, in bytes from the section's start.
+    /// The row's offset, in bytes from the section's start.
     at: u32,
-    /// The first byte is the least significant one.
+    /// The eight bytes. The first byte is the least significant byte.
     raw: u64,
 }
 
 impl Head {
-    /// Reads the row at `at`. Returns where the next one is, too.
+    /// Reads the row at `at`. Also returns the offset of the next row.
     #[inline]
     fn read<S: Source + ?Sized>(
         header: &Header,
@@ -70,9 +70,10 @@ impl Head {
             raw: window(bytes, at, header.end)?,
         };
         let info = head.info(row_start);
-        // Zeros stand for bytes behind the end. So a row whose info byte is there has the words that
-        // it says; one whose info byte is not has none, but ends behind the end nevertheless.
-        // In 64 bits, where it cannot wrap around.
+        // Zeros in `raw` stand for bytes behind the end of all rows. If the info byte is in front of
+        // that end, `info` is the true info byte. If the info byte is behind that end, `info` is 0
+        // and counts no words, but `next` lies behind the end, too. The sum has 64 bits, so it
+        // cannot wrap around.
         let in_front = u64::from(row_start.width()).wrapping_add(1);
         let next = u64::from(at)
             .wrapping_add(in_front)
@@ -87,10 +88,10 @@ impl Head {
         Ok((head, next))
     }
 
-    /// From where on the row holds, in bytes.
+    /// The row's start offset, in bytes.
     #[inline]
     fn start(self, order: Order, row_start: RowStart) -> u32 {
-        // Without a branch on the width: this is done for each row that is looked at.
+        // No branch on the width, because this code runs for each row of a scan.
         let behind = 64u32.wrapping_sub(row_start.width().wrapping_mul(8));
         let raw = match order {
             Order::Little => self.raw.wrapping_shl(behind),
@@ -104,7 +105,7 @@ impl Head {
         Info(self.raw.wrapping_shr(row_start.width().wrapping_mul(8)) as u8)
     }
 
-    /// Decodes the row of `function`.
+    /// Decodes the row, which has to be a row of `function`.
     #[inline(never)]
     fn rule<S: Source + ?Sized>(
         self,
@@ -159,7 +160,7 @@ impl Info {
         self.count() << self.size_log2()
     }
 
-    /// The register that the CFA is counted from, but in flexible functions.
+    /// The base register of the CFA. Not for flexible functions.
     #[inline]
     const fn base(self) -> Base {
         if self.0 & 1 != 0 {
@@ -169,7 +170,7 @@ impl Info {
         }
     }
 
-    /// Whether the return address is mangled, as pointer authentication does.
+    /// Whether the return address is mangled, by pointer authentication.
     #[inline]
     const fn is_mangled(self) -> bool {
         self.0 & 0x80 != 0
@@ -180,17 +181,17 @@ impl Info {
 struct Words {
     order: Order,
     info: Info,
-    /// The first words, as many as there are uses for. The first byte is the least significant
-    /// one.
+    /// The first 24 bytes of the words: a rule uses at most six words of four bytes. In each
+    /// element, the first byte is the least significant byte.
     raw: [u64; 3],
 }
 
 impl Words {
-    /// The bytes of word `index`, in the section's order.
+    /// The bytes of word `index`, in the section's byte order.
     #[inline]
     fn word(&self, index: u32) -> [u8; 4] {
         let start = index << self.info.size_log2();
-        // No word lies across two of them.
+        // No word spans two elements of `raw`.
         let raw = match start / 8 {
             0 => self.raw[0],
             1 => self.raw[1],
@@ -222,12 +223,12 @@ impl Words {
         }
     }
 
-    /// What the row says.
+    /// Decodes the row.
     #[inline]
     fn rule(&self, header: &Header, function: &Function) -> Result<Rule, Malformed> {
         let signal = function.is_signal();
         if self.info.count() == 0 {
-            // Of which version 1 does not know.
+            // Version 1 does not define rows without words.
             if header.version == Version::V1 {
                 return Err(Malformed::WordCount);
             }
@@ -247,6 +248,7 @@ impl Words {
             fp: at_fixed(header.fixed_fp),
             mangled: self.info.is_mangled() && header.abi.may_mangle(),
             signal,
+            extra: Extra::NONE,
         };
         if function.is_flexible() {
             self.flexible(header.abi, &mut rule)?;
@@ -256,8 +258,10 @@ impl Words {
         Ok(rule)
     }
 
-    /// What the words of a row say that is not flexible: the offset of the CFA; then, unless the
-    /// header has fixed them, that of the return address and that of the frame pointer.
+    /// Decodes the words of a row of a function that is not flexible: the offset of the CFA, then
+    /// the offsets of the return address and of the frame pointer. If the header fixes one of the
+    /// last two offsets, its word is absent. A register without a fixed offset and without a word
+    /// is unchanged.
     #[inline]
     fn plain(&self, header: &Header, rule: &mut Rule) -> Result<(), Malformed> {
         let (abi, version) = (header.abi, header.version);
@@ -279,9 +283,9 @@ impl Words {
         }
     }
 
-    /// What the words of a row of a flexible function say ("Flexible FDE"): a pair of words, control
-    /// and offset, for each of CFA, return address and frame pointer; a single zero stands for one
-    /// that there is no pair for.
+    /// Decodes the words of a row of a flexible function ("Flexible FDE"): a pair of words, control
+    /// and offset, for each of CFA, return address and frame pointer. A single zero word stands for
+    /// a missing pair. At the end of the row, pairs may be absent.
     fn flexible(&self, abi: Abi, rule: &mut Rule) -> Result<(), Malformed> {
         let count = self.info.count();
         if count < 2 {
@@ -318,7 +322,8 @@ impl Words {
     }
 }
 
-/// Where a register is saved that the header speaks of, if it does.
+/// The location of a register that the header saves at a fixed offset; unchanged if the offset is
+/// 0.
 #[inline]
 fn at_fixed(offset: i8) -> Location {
     match offset {
@@ -327,12 +332,13 @@ fn at_fixed(offset: i8) -> Location {
     }
 }
 
-/// A control word of a flexible row.
+/// A control word in a row of a flexible function.
 #[derive(Clone, Copy)]
 struct Control(u32);
 
 impl Control {
-    /// The register; `None` is the CFA. Registers of which no ABI has so many have none either.
+    /// The register; `None` stands for the CFA. Register numbers above 255, which no ABI has,
+    /// become 255.
     #[inline]
     fn base(self, abi: Abi) -> Option<Base> {
         if self.0 & 1 == 0 {
@@ -357,9 +363,10 @@ impl Control {
     }
 }
 
-/// Finds the rule for the bytes at `offset` of `function`, looking at `limit` rows at most.
+/// Finds the rule at `offset` of `function`. Scans at most `limit` rows.
 ///
-/// `offset` is as [`Function::row_offset`] has it.
+/// `offset` is the result of [`Function::row_offset`]. The result is [`Error::TooLong`] if the row
+/// may lie behind the first `limit` rows.
 #[inline]
 pub(super) fn find<S: Source + ?Sized>(
     header: &Header,
@@ -374,7 +381,7 @@ pub(super) fn find<S: Source + ?Sized>(
     }
 }
 
-// Not inlined: what it needs of the stack is free again for the row's words.
+// Not inlined, so that the decoder of the row's words can use this function's stack space again.
 #[inline(never)]
 fn find_row<S: Source + ?Sized>(
     header: &Header,
@@ -410,11 +417,11 @@ fn find_row<S: Source + ?Sized>(
     Ok((passed != 0).then_some(chosen))
 }
 
-/// Goes through the rows of one function, in order.
+/// Iterates over the rows of one function, in order.
 ///
-/// It ends after the first error.
+/// The iteration ends after the first error.
 #[derive(Clone, Copy, Debug)]
-pub struct Rows<'a, S: ?Sized> {
+pub struct RowIter<'a, S: ?Sized> {
     header: Header,
     bytes: &'a S,
     function: Function,
@@ -423,9 +430,9 @@ pub struct Rows<'a, S: ?Sized> {
     before: Option<u32>,
 }
 
-impl<'a, S: Source + ?Sized> Rows<'a, S> {
-    pub(super) fn new(header: &Header, bytes: &'a S, function: &Function) -> Rows<'a, S> {
-        Rows {
+impl<'a, S: Source + ?Sized> RowIter<'a, S> {
+    pub(super) fn new(header: &Header, bytes: &'a S, function: &Function) -> RowIter<'a, S> {
+        RowIter {
             header: *header,
             bytes,
             function: *function,
@@ -451,7 +458,7 @@ impl<'a, S: Source + ?Sized> Rows<'a, S> {
     }
 }
 
-impl<S: Source + ?Sized> Iterator for Rows<'_, S> {
+impl<S: Source + ?Sized> Iterator for RowIter<'_, S> {
     type Item = Result<Row, Error>;
 
     fn next(&mut self) -> Option<Self::Item> {

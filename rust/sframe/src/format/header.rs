@@ -2,8 +2,8 @@
 
 //! The header of a section ("SFrame Header"), read and checked.
 //!
-//! All later arithmetic on offsets leans on the checks made here, so there is no way to have a
-//! `Header` without them.
+//! All later arithmetic on offsets relies on the checks in `Header::decode`, the only constructor
+//! of a `Header`.
 
 pub use super::version::{
     Version, //
@@ -21,12 +21,12 @@ use super::{
     },
 };
 
-/// The size of a header without its auxiliary part, in bytes. It is the same in all versions.
+/// The size of a header without its auxiliary part, in bytes. All versions have this size.
 pub const HEADER_SIZE: u32 = 28;
 
 const MAGIC: u16 = 0xdee2;
 
-/// What the start address in a function descriptor entry is counted from.
+/// The origin of the start address in a function descriptor entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Starts {
     /// The address of the field itself.
@@ -48,23 +48,24 @@ pub(super) struct Header {
     pub(super) order: Order,
     pub(super) flags: u8,
     pub(super) starts: Starts,
-    /// Whether the functions are to be taken for sorted.
+    /// Whether searches rely on the order of the functions: the flag [`SORTED`] is set, and the
+    /// origin of start addresses is the origin that the flags give.
     pub(super) sorted: bool,
-    /// Where the frame pointer is saved if that is the same for all functions, in bytes from the
-    /// CFA; else 0.
+    /// The offset from the CFA at which all functions save the frame pointer, in bytes; 0 if the
+    /// offset is not fixed.
     pub(super) fixed_fp: i8,
-    /// Where the return address is saved if that is the same for all functions, in bytes from the
-    /// CFA; else 0.
+    /// The offset from the CFA at which all functions save the return address, in bytes; 0 if the
+    /// offset is not fixed.
     pub(super) fixed_ra: i8,
     pub(super) num_fdes: u32,
     pub(super) num_fres: u32,
-    /// Where the header itself is, in bytes from the section's start.
+    /// The offset of this header, in bytes from the section's start.
     pub(super) at: u32,
-    /// Where the function descriptor entries begin, in bytes from the section's start.
+    /// The offset of the function descriptor entries, in bytes from the section's start.
     pub(super) fdes_at: u32,
-    /// Where the rows begin, in bytes from the section's start.
+    /// The offset of the rows, in bytes from the section's start.
     pub(super) fres_at: u32,
-    /// Where the rows end, in bytes from the section's start.
+    /// The offset of the end of the rows, in bytes from the section's start.
     pub(super) end: u32,
 }
 
@@ -78,7 +79,7 @@ impl Header {
         let malformed = |what: Malformed, field: u32| what.at(at.saturating_add(field));
         let unsupported = |what| Error::Unsupported { what };
 
-        // Only the first four bytes have the same meaning in all versions to come.
+        // Only the first four bytes keep their meaning in all future versions.
         let order = match u16::from_le_bytes([raw[0], raw[1]]) {
             MAGIC => Order::Little,
             magic if magic == MAGIC.swap_bytes() => Order::Big,
@@ -92,10 +93,11 @@ impl Header {
             return Err(unsupported(Unsupported::Flags(unknown)));
         }
 
-        // Binutils up to 2.44 and version 1 know no flag for it. Their linker counts from the
-        // section, and sorts. Where the functions are not sorted no such linker was at work:
-        // the section is an object file's, or a mere concatenation of those, where relocation has
-        // left the distance from the field.
+        // Version 1, and binutils up to 2.44, have no flag for the origin of start addresses. Their
+        // linker counts start addresses from the section, and sorts the functions. If the functions
+        // are not sorted, no such linker made the section: the section comes from an object file, or
+        // is a concatenation of the sections of object files. In these sections, relocation makes
+        // each start address the distance from its own field.
         let starts = if flags & FUNC_START_PCREL == 0 && flags & SORTED != 0 {
             Starts::Section
         } else {
@@ -113,8 +115,8 @@ impl Header {
         let fdeoff = order.u32([raw[20], raw[21], raw[22], raw[23]]);
         let freoff = order.u32([raw[24], raw[25], raw[26], raw[27]]);
 
-        // Both offsets are counted from behind the auxiliary header. A section that does not fit
-        // into 32 bits is either nonsense or none that anyone has made.
+        // Both offsets count from the end of the auxiliary header. No tool is known to make a
+        // section that does not fit into 32 bits; such a section is probably garbage.
         let base = at
             .saturating_add(HEADER_SIZE)
             .saturating_add(u32::from(raw[7]));
@@ -245,7 +247,7 @@ mod tests {
 
     #[test]
     fn the_order_is_the_machine_s() {
-        // The same header for AArch64, big-endian.
+        // A header like `GOOD`, for AArch64, big-endian.
         let mut raw = GOOD;
         raw[..2].reverse();
         for field in raw[8..].chunks_exact_mut(4) {
@@ -274,7 +276,7 @@ mod tests {
                     Err(Error::Unsupported { what }) => {
                         assert_eq!(what, Unsupported::Flags(unknown));
                     }
-                    // The entries of version 1 and 3 are of another size, and fit too.
+                    // The entries of versions 1 and 3 have another size, and fit too.
                     Err(other) => panic!("{other:?}"),
                 }
             }

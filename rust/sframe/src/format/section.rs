@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only OR MIT
 
-//! A section, and the search for the rule that holds at a program counter.
+//! A section, and the search for the rule that is valid at a program counter.
 
 use super::{
     super::unwind::rule::Rule,
@@ -19,7 +19,7 @@ use super::{
     },
     fre::{
         self,
-        Rows, //
+        RowIter, //
     },
     header::{
         Header,
@@ -29,33 +29,35 @@ use super::{
     version::Version, //
 };
 
-/// How many rows of a function [`Search::Bounded`] looks at.
+/// The most rows of a function that [`Search::Bounded`] reads.
 pub const MAX_ROWS_BOUNDED: u32 = 1024;
 
-/// About how many functions [`Section::settle_starts`] looks at.
+/// The approximate number of functions that [`Section::settle_starts`] reads.
 const PROBES: u32 = 8;
 
-/// How many functions of size zero [`Search::Bounded`] steps over.
+/// The most functions of size zero that [`Search::Bounded`] steps over.
 pub const MAX_EMPTY_BOUNDED: u32 = 8;
 
-/// How long a search may take.
+/// The bound on the time of a search.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Search {
-    /// For interrupts and NMIs: functions by bisection only, and no more rows than
-    /// [`MAX_ROWS_BOUNDED`]. What would take longer is [`Error::TooLong`].
+    /// For interrupts and NMIs: functions are searched only by bisection, and at most
+    /// [`MAX_ROWS_BOUNDED`] rows are read. A search that would take longer ends with
+    /// [`Error::TooLong`].
     Bounded,
-    /// As long as the section is. A section that is not sorted takes a read for each function. Who
-    /// has no time for that either has to end it by a [`Fault`](super::bytes::Fault).
+    /// The time grows with the length of the section. In a section that is not sorted, the search
+    /// reads every function. To end a long search, a caller's source returns a
+    /// [`Fault`](super::bytes::Fault).
     Thorough,
 }
 
 /// One section whose header was read and checked.
 ///
-/// It holds nothing of the section but the header, and goes back to the bytes for all else. So it
-/// is small, and has to be given the same bytes each time.
+/// A `Section` holds only the header, so it is small. Each call reads all other parts from `bytes`,
+/// which have to be the bytes that the section was opened over.
 ///
-/// A linker that does not know SFrame makes one section of several complete ones, one behind the
-/// other. Each is a `Section` of its own: see [`Section::next`].
+/// A linker without SFrame support concatenates the complete sections of its inputs into one
+/// section. Each of the input sections is a `Section` of its own: see [`Section::next`].
 #[derive(Clone, Copy, Debug)]
 pub struct Section {
     address: u64,
@@ -66,18 +68,18 @@ pub struct Section {
 impl Section {
     /// Reads and checks the header of a section.
     ///
-    /// `address` is the section's address in the address space in which PCs will be asked:
+    /// `address` is the section's address in the address space of the PCs that are searched for:
     /// the run-time address in the kernel, the link-time address on the host. `len` is the number
-    /// of bytes that there are; it may include a tail that is not part of the section, as the
-    /// program header's size does.
+    /// of available bytes. Like the size in the program header, `len` may include a tail that is not
+    /// part of the section.
     ///
     /// # Errors
     ///
-    /// [`Error::Unsupported`] for a version, an ABI or a flag that is not known,
-    /// [`Error::Malformed`] if the parts of the section do not fit into each other,
-    /// [`Error::Fault`].
+    /// [`Error::Unsupported`] for an unknown version, ABI or flag; [`Error::Malformed`] if the
+    /// parts of the section contradict each other; [`Error::Fault`].
     pub fn open<S: Source + ?Sized>(bytes: &S, address: u64, len: u64) -> Result<Section, Error> {
-        // A section that does not fit into 32 bits is either nonsense or none that anyone has made.
+        // No tool is known to make a section that does not fit into 32 bits; such a section is
+        // probably garbage.
         let len = u32::try_from(len).unwrap_or(u32::MAX);
         if len < HEADER_SIZE {
             return Err(Malformed::HeaderShort.at(0));
@@ -99,45 +101,50 @@ impl Section {
         })
     }
 
-    /// The section that a linker which does not know SFrame has put behind this one, if there is
-    /// one. Its offsets and addresses, too, are counted from where the first one begins.
+    /// Opens the section that a linker without SFrame support has put behind this section; `None`
+    /// if this section is the last one. The offsets and addresses of the new section also count from
+    /// the start of the first section. Such a linker has relocated each start address relative to
+    /// its field, whatever the flags claim.
     ///
-    /// There are no more of them than a 28th of the length, for each has a header.
+    /// The number of concatenated sections is at most the length divided by [`HEADER_SIZE`], because
+    /// each section has a header.
     ///
     /// # Errors
     ///
-    /// As [`Section::open`].
+    /// The errors of [`Section::open`].
     pub fn next<S: Source + ?Sized>(&self, bytes: &S) -> Result<Option<Section>, Error> {
         let at = self.next_offset();
         match at.checked_add(HEADER_SIZE) {
             Some(end) if end <= self.len => {}
             _ => return Ok(None),
         }
-        // A tail of zeros is no section.
+        // A tail of zeros is not a section.
         if read_at(bytes, u64::from(at))? == [0u8; 2] {
             return Ok(None);
         }
-        Section::at(bytes, self.address, at, self.len).map(Some)
+        let section = Section::at(bytes, self.address, at, self.len)?;
+        Ok(Some(section.with_starts(Starts::Field)))
     }
 
-    /// The section in an address space in which its address is greater by `bias`, in bytes, modulo 2^64: at
-    /// its run-time address, say, if it was opened at its link-time address.
+    /// Moves the section to an address that is greater by `bias` bytes, modulo 2^64. Example: moves
+    /// a section that was opened at its link-time address to its run-time address.
     #[must_use]
     pub const fn moved_by(mut self, bias: u64) -> Section {
         self.address = self.address.wrapping_add(bias);
         self
     }
 
-    /// Finds the rule that holds at `pc`, an address in the address space that the section was
-    /// opened in. `None`: no function covers it, or the function has no row for it.
+    /// Finds the rule that is valid at `pc`, an address in the address space that the section was
+    /// opened in. `None`: no function covers `pc`, or the function has no row for it.
     ///
-    /// A return address is to be asked for as the address before it, for the call may be the
-    /// function's last instruction.
+    /// For a return address, `pc` has to be the return address minus one, because the call may be
+    /// the last instruction of its function.
     ///
     /// # Errors
     ///
-    /// [`Error::Malformed`] and [`Error::Fault`] on what the search came across, which is not all
-    /// of the section; [`Error::TooLong`] only with [`Search::Bounded`].
+    /// [`Error::Malformed`], [`Error::Unsupported`] and [`Error::Fault`]: the search reads only some
+    /// parts of the section, and reports only errors in those parts. [`Error::TooLong`] only with
+    /// [`Search::Bounded`].
     pub fn find<S: Source + ?Sized>(
         &self,
         bytes: &S,
@@ -154,7 +161,7 @@ impl Section {
     ///
     /// # Errors
     ///
-    /// As [`Section::find`].
+    /// The errors of [`Section::find`].
     #[inline]
     pub fn find_function<S: Source + ?Sized>(
         &self,
@@ -169,7 +176,8 @@ impl Section {
         }
     }
 
-    // Not inlined, as what follows: what one needs of the stack is free again for the next.
+    // Not inlined, like the functions below, so that the next function can use the stack space of
+    // this function again.
     #[inline(never)]
     fn find_sorted<S: Source + ?Sized>(
         &self,
@@ -184,8 +192,8 @@ impl Section {
             if function.covers(pc) {
                 return Ok(Some(function));
             }
-            // Functions of size zero cover nothing, and may lie in front of, behind and within the
-            // one that is looked for.
+            // Functions of size zero cover no address. They may lie in front of, behind and within
+            // the function that covers `pc`.
             if function.size() != 0 {
                 break;
             }
@@ -198,11 +206,11 @@ impl Section {
         Ok(None)
     }
 
-    /// Finds the rule that holds at `pc` in `function`: the second half of [`Section::find`].
+    /// Finds the rule that is valid at `pc` in `function`: the second half of [`Section::find`].
     ///
     /// # Errors
     ///
-    /// As [`Section::find`].
+    /// The errors of [`Section::find`].
     pub fn find_rule<S: Source + ?Sized>(
         &self,
         bytes: &S,
@@ -223,8 +231,10 @@ impl Section {
         }
     }
 
-    /// What holds in all of a function that has no rows: "A function without rows" of version 3,
-    /// unless it is a trampoline whose rows could not be said.
+    /// The rule for all addresses of a function without rows ("A function without rows" of version
+    /// 3): the frame is outermost. `None` for functions with rows, and in versions 1 and 2. Also
+    /// `None` for flexible functions and signal trampolines: if these have no rows, SFrame could not
+    /// encode their rows.
     #[inline]
     pub(in super::super) fn rule_without_rows(&self, function: &Function) -> Option<Rule> {
         (function.num_rows() == 0
@@ -241,7 +251,7 @@ impl Section {
         let (mut low, mut high) = (0, self.header.num_fdes);
         let (mut least, mut most) = (i64::MIN, i64::MAX);
 
-        // In each turn the distance of low and high becomes less than half.
+        // Each iteration at least halves the distance between `low` and `high`.
         while low < high {
             let middle = low.midpoint(high);
             let start = fde::read_start(&self.header, bytes, middle)?;
@@ -265,8 +275,8 @@ impl Section {
         bytes: &S,
         pc: u64,
     ) -> Result<Option<Function>, Error> {
-        // Where functions overlap, the one that starts last, as bisection has it. Discarded code
-        // leaves such ones behind.
+        // Where functions overlap, the search chooses the function with the highest start address,
+        // as bisection does. Linkers leave overlapping entries of discarded code.
         let mut found: Option<Function> = None;
         for index in 0..self.header.num_fdes {
             let function = self.function(bytes, index)?;
@@ -277,11 +287,12 @@ impl Section {
         Ok(found)
     }
 
-    /// Reads entry `index`, counted from zero, whatever it covers.
+    /// Reads function descriptor entry `index`, counted from zero. The function may cover no code.
     ///
     /// # Errors
     ///
-    /// [`Error::Malformed`] if the entry is, or if there are not so many; [`Error::Fault`].
+    /// [`Error::Malformed`] if the entry is malformed or `index` is too large;
+    /// [`Error::Unsupported`] for an unknown type of function; [`Error::Fault`].
     pub fn function<S: Source + ?Sized>(&self, bytes: &S, index: u32) -> Result<Function, Error> {
         if index >= self.header.num_fdes {
             return Err(Malformed::Functions.at(self.header.fdes_at));
@@ -289,7 +300,7 @@ impl Section {
         fde::read(&self.header, self.address, bytes, index)
     }
 
-    /// Goes through all functions, in the section's order.
+    /// Iterates over all functions, in the section's order.
     pub fn functions<'a, S: Source + ?Sized>(
         &self,
         bytes: &'a S,
@@ -298,20 +309,25 @@ impl Section {
         (0..section.header.num_fdes).map(move |index| section.function(bytes, index))
     }
 
-    /// Goes through the rows of `function`, which is to be one of this section.
-    pub fn rows<'a, S: Source + ?Sized>(&self, bytes: &'a S, function: &Function) -> Rows<'a, S> {
-        Rows::new(&self.header, bytes, function)
+    /// Iterates over the rows of `function`, which has to be a function of this section.
+    pub fn rows<'a, S: Source + ?Sized>(
+        &self,
+        bytes: &'a S,
+        function: &Function,
+    ) -> RowIter<'a, S> {
+        RowIter::new(&self.header, bytes, function)
     }
 
-    /// Checks all of the section: every function and every row decodes, the order is what the
-    /// header says, and so is the number of rows. It takes as long as the section is.
+    /// Checks the whole section: every function and every row decodes, the functions are in the
+    /// order that the header claims, and the number of rows is the number in the header. The time
+    /// grows with the length of the section.
     ///
-    /// Neither overlapping functions nor rows behind a function's end are held against it: linkers
-    /// make both, and both are harmless.
+    /// Overlapping functions, and rows behind a function's end, are no errors: linkers make both,
+    /// and both are harmless.
     ///
     /// # Errors
     ///
-    /// What is found first, as [`Error::Malformed`]; or [`Error::Fault`].
+    /// The first error: [`Error::Malformed`], [`Error::Unsupported`] or [`Error::Fault`].
     pub fn verify<S: Source + ?Sized>(&self, bytes: &S) -> Result<(), Error> {
         let mut before = i64::MIN;
         let mut rows = 0u32;
@@ -335,11 +351,15 @@ impl Section {
         Ok(())
     }
 
-    /// Decides what start addresses are counted from where the flags leave it open, by whether
-    /// functions then start where `is_code` says that code is.
+    /// Decides the origin of start addresses if the flags give [`Starts::Section`], which may be
+    /// wrong. If another section follows, start addresses count from their fields. Otherwise some
+    /// functions decide: with the right origin, more of these functions start in code. If both
+    /// origins are equally good, the flags decide. `is_code` decides whether an address lies in
+    /// code, in the address space that the section was opened in.
     ///
-    /// Binutils up to 2.44 claim for an object file that they made by `ld -r` what is only true of
-    /// a program. A linker that does not know SFrame leaves that claim as it is.
+    /// The flags may be wrong because binutils up to 2.44 set [`SORTED`](super::version::SORTED) in
+    /// object files made by `ld -r`, where the flag is not true. A linker without SFrame support
+    /// copies that flag into a program.
     ///
     /// # Errors
     ///
@@ -352,10 +372,14 @@ impl Section {
         if self.header.starts == Starts::Field {
             return Ok(());
         }
+        if matches!(self.next(bytes), Ok(Some(_))) {
+            *self = self.with_starts(Starts::Field);
+            return Ok(());
+        }
         let other = self.with_starts(Starts::Field);
         let mut by_flags = 0u32;
         let mut by_other = 0u32;
-        // The first, the last, and some between.
+        // Reads the first function and some later functions, at equal distances.
         let last = self.header.num_fdes.saturating_sub(1);
         let step = (last / PROBES).max(1);
         let mut index = 0u32;
@@ -366,7 +390,7 @@ impl Section {
             };
             by_flags = by_flags.wrapping_add(lies_in_code(self)?.into());
             by_other = by_other.wrapping_add(lies_in_code(&other)?.into());
-            // Mostly the first one tells.
+            // The first function usually decides: it starts in code only with the flags' origin.
             if by_flags != by_other && index == 0 && by_flags != 0 {
                 return Ok(());
             }
@@ -381,12 +405,12 @@ impl Section {
         Ok(())
     }
 
-    /// The same section, but with start addresses counted from `starts`. If its flags say
-    /// otherwise, they are not believed to be sorted either.
+    /// This section, with start addresses that count from `starts`. If `starts` differs from the
+    /// present origin, the section no longer counts as sorted either.
     ///
-    /// Some linkers leave sections whose flags are wrong: an object file that binutils up to 2.44
-    /// made by `ld -r` claims to be sorted, and keeps that claim when a linker that does not know
-    /// SFrame copies it into a program. All starts lying in code tells which reading is right.
+    /// Some linkers leave sections with wrong flags: an object file made by `ld -r` of binutils up
+    /// to 2.44 claims that its functions are sorted, and a linker without SFrame support copies the
+    /// claim into a program. With the right origin, all functions start in code.
     #[must_use]
     pub fn with_starts(mut self, starts: Starts) -> Section {
         if starts != self.header.starts {
@@ -402,27 +426,29 @@ impl Section {
         self.address
     }
 
-    /// The length that the section was opened with, in bytes; with everything behind it.
+    /// The length that the section was opened with, in bytes, including all bytes behind the
+    /// section.
     #[inline]
     pub const fn opened_len(&self) -> u32 {
         self.len
     }
 
-    /// Where its header is, in bytes from where the first section begins: 0 but for what
-    /// [`Section::next`] has found.
+    /// The offset of the section's header, in bytes from the start of the first section. It is 0
+    /// except in sections found by [`Section::next`].
     #[inline]
     pub const fn offset(&self) -> u32 {
         self.header.at
     }
 
-    /// Where it ends, in bytes from where the first section begins. A tail is not part of it.
+    /// The end of the section, in bytes from the start of the first section. A tail is not part of
+    /// the section.
     #[inline]
     pub const fn end(&self) -> u32 {
         self.header.end
     }
 
-    /// Where the header of a section behind it would be, in bytes from where the first section
-    /// begins: up to seven zeros align it.
+    /// The offset at which the header of a following section would be, in bytes from the start of
+    /// the first section. The offset is a multiple of eight; up to seven zeros precede the header.
     #[inline]
     pub const fn next_offset(&self) -> u32 {
         match self.header.end.checked_next_multiple_of(8) {
@@ -431,14 +457,15 @@ impl Section {
         }
     }
 
-    /// Where function descriptor entry `index` is, in bytes from where the first section begins.
+    /// The offset of function descriptor entry `index`, in bytes from the start of the first
+    /// section.
     #[inline]
     pub fn entry_offset(&self, index: u32) -> u32 {
         fde::entry_at(&self.header, index)
     }
 
-    /// Where the rows of all functions begin, in bytes from where the first section begins. They
-    /// end at [`Section::end`].
+    /// The offset of the rows of all functions, in bytes from the start of the first section. The
+    /// rows end at [`Section::end`].
     #[inline]
     pub const fn rows_offset(&self) -> u32 {
         self.header.fres_at
@@ -462,19 +489,19 @@ impl Section {
         self.header.flags
     }
 
-    /// Whether functions are sorted by address, so that they can be searched by bisection.
+    /// Whether the functions are sorted by address, which bisection needs.
     #[inline]
     pub const fn is_sorted(&self) -> bool {
         self.header.sorted
     }
 
-    /// Whether all functions keep a frame pointer, those without rows included.
+    /// Whether all functions keep a frame pointer, including functions without rows.
     #[inline]
     pub const fn frame_pointer(&self) -> bool {
         self.header.has_frame_pointer()
     }
 
-    /// What start addresses are counted from.
+    /// The origin of start addresses.
     #[inline]
     pub const fn starts(&self) -> Starts {
         self.header.starts
@@ -486,19 +513,21 @@ impl Section {
         self.header.num_fdes
     }
 
-    /// The number of rows of all functions together, as in the header.
+    /// The number of rows of all functions together, according to the header.
     #[inline]
     pub const fn num_fres(&self) -> u32 {
         self.header.num_fres
     }
 
-    /// Where the return address is saved in each frame, in bytes from the CFA; 0 if rows tell it.
+    /// The offset from the CFA at which every frame saves the return address, in bytes; 0 if rows
+    /// give the offset.
     #[inline]
     pub const fn fixed_ra_offset(&self) -> i8 {
         self.header.fixed_ra
     }
 
-    /// Where the frame pointer is saved in each frame, in bytes from the CFA; 0 if rows tell it.
+    /// The offset from the CFA at which every frame saves the frame pointer, in bytes; 0 if rows
+    /// give the offset.
     #[inline]
     pub const fn fixed_fp_offset(&self) -> i8 {
         self.header.fixed_fp

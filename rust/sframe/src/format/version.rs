@@ -9,9 +9,9 @@ use super::error::{
 
 /// "SFrame Flags": functions are sorted by their start addresses.
 pub const SORTED: u8 = 0x1;
-/// All functions keep a frame pointer, those without rows included.
+/// "SFrame Flags": all functions keep a frame pointer, including functions without rows.
 pub const FRAME_POINTER: u8 = 0x2;
-/// Start addresses are counted from their own fields.
+/// "SFrame Flags": start addresses count from their own fields (errata 1).
 pub const FUNC_START_PCREL: u8 = 0x4;
 
 /// A version of the format that can be read.
@@ -19,7 +19,7 @@ pub const FUNC_START_PCREL: u8 = 0x4;
 pub enum Version {
     /// Version 1.
     V1,
-    /// Version 2, of any errata.
+    /// Version 2, with any errata.
     V2,
     /// Version 3.
     V3,

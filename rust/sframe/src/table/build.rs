@@ -1,22 +1,25 @@
 // SPDX-License-Identifier: GPL-2.0-only OR MIT
 
-//! Tables: the rows of all of a file, checked once and laid out flat, so that an interrupt finds
-//! the rule of a PC in constant time and without trusting a byte.
+//! Builds tables: all rows of a file, checked once and laid out flat. An interrupt finds the rule of a PC
+//! in constant time, and needs no further check of the data.
 //!
-//! Code is divided into pages of [`PAGE`] bytes. For each there is a block: the rule that comes in from
-//! the page before; and in rising order, for each address at which another rule begins to hold, the low
-//! byte of that and the rule. Rules are numbers, and the same rule has the same number. So a look-up
-//! touches an entry of the page index, a block and a rule: three cache lines, as no block lies over two
-//! lines that fits into one. What a line has left is for later, smaller blocks; and pages in which the same
-//! rule holds throughout share a block.
+//! Code is divided into pages of [`PAGE`] bytes. Each page has a block. A block holds the number of the rule that
+//! covers the page's first byte. Then follows, in rising order, one row for each address at which another rule
+//! begins: the low byte of the address, and the number of the rule. Equal rules have equal numbers. So a lookup
+//! touches an entry of the page index, a block and a rule: three cache lines, as a block that fits into one line
+//! never crosses a line. Later, smaller blocks use the rest of a line. Pages that the same rule covers throughout
+//! may share a block.
 //!
-//! Each low byte is written as one less, as what begins with a page comes in, and behind the last
-//! rule there is `LAST`, which no address is behind. So how many there are need not be known.
+//! Each low byte is stored minus one, and is the last low byte that the rule in front of it covers. Low byte 0 needs
+//! no row, because the block begins with the rule of the page's first byte. Behind the last row is `LAST`, up to
+//! which the last rule covers the page. So a block needs no length.
 //!
-//! To make one, in a place that may take its time: [`Functions::collect`] reads all functions,
-//! [`plan`] tells what code they span, and [`fill`] goes through all rows and writes the table. The
-//! caller has the memory. Each of them ends in time that is bounded by the section's length and the size
-//! of the code it speaks of, which [`MAX_SPAN`] bounds.
+//! The addresses of a table are any numbers that identify the code of a file: link-time addresses, or offsets in the
+//! file. Segments that are far apart in memory are close to each other by offsets.
+//!
+//! A build has three steps: [`Functions::collect`] reads all functions, [`plan`] computes the range of their code,
+//! and [`fill`] reads all rows and writes the table. The caller provides the memory. The section's length and the
+//! size of the range bound the time of each step; [`MAX_SPAN`] bounds the size of the range.
 
 use super::{
     super::{
@@ -44,32 +47,33 @@ use super::{
         NUMBER,
         PAGE,
         ROW, //
+    },
+    work::{
+        Ask,
+        Work, //
     }, //
 };
 
-/// The most code that a table covers, in bytes from the first function's start to the last one's
-/// end. The largest programs have a quarter of it.
+/// The largest range of code of a table, in bytes, from the first function's start to the last function's end. The
+/// code of the largest programs spans a quarter of this range.
 pub const MAX_SPAN: u64 = 1 << 30;
 
-/// The most rules that differ.
+/// The largest number of different rules of a table.
 pub const MAX_RULES: usize = u16::MAX as usize;
 
-/// How many rows and sections are looked at. The largest programs have some millions.
-const MAX_WORK: u32 = 1 << 24;
-
-/// The number that stands for code without a row.
+/// The number that stands for no rule, for code without a row.
 const NO_RULE: u16 = 0;
 
-/// A function as it is sorted: 24 bytes.
+/// A function or an extra row, in the form in which the build sorts them: 24 bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Place {
-    /// The address of its first byte.
+    /// The address of the function's first byte, in the table's addresses.
     start: u64,
-    /// Its size, in bytes.
+    /// The function's size, in bytes.
     size: u32,
-    /// Which entry it is.
+    /// The number of the function's entry in its section, or of the extra row.
     index: u32,
-    /// In which section, by its offset.
+    /// The offset of the function's section, in bytes from the first section; [`BESIDE`] for an extra row.
     section: u32,
 }
 
@@ -79,14 +83,15 @@ impl Place {
     }
 }
 
-/// Of a row beside the sections, in which it is.
+/// The value of `Place::section` for an extra row.
 const BESIDE: u32 = u32::MAX;
 
-/// How many functions there are in all sections, and rows beside them, whatever they cover.
+/// The number of functions in all sections, plus the number of extra rows. Functions and extra rows that cover no
+/// code count, too.
 ///
 /// # Errors
 ///
-/// A header is malformed or unsupported.
+/// The errors of [`Section::next`]: a header cannot be read, or is malformed or unsupported.
 pub fn count<S: Source + ?Sized>(
     bytes: &S,
     first: &Section,
@@ -101,7 +106,7 @@ pub fn count<S: Source + ?Sized>(
     Ok(count)
 }
 
-/// The functions of a file, by address.
+/// The functions of a file, sorted by address.
 #[derive(Debug)]
 pub struct Functions<'a> {
     first: Section,
@@ -110,27 +115,32 @@ pub struct Functions<'a> {
 }
 
 impl<'a> Functions<'a> {
-    /// Reads the functions of all sections, of which `first` is the first, and the rows `beside`
-    /// them, one behind the other, into `room`, which is to hold [`count`] of them, and sorts them.
-    /// Those that cover nothing and those that `is_code` does not know, given the first address and
-    /// the last one, are left out: linkers leave what is left of discarded code.
+    /// Reads the functions of all sections and the encoded extra rows into `room`, and sorts them. `first` is the
+    /// first section, and `room` has to hold [`count`] functions. `place` converts the addresses of a function's
+    /// first and last byte to the address of the first byte in the table. Functions with size 0, and functions that
+    /// `place` returns `None` for, are left out: linkers leave entries of discarded code.
     ///
     /// # Errors
     ///
     /// [`TableError::Section`], [`TableError::ExtraRow`], [`TableError::Room`].
-    pub fn collect<S: Source + ?Sized>(
+    pub fn collect<S: Source + ?Sized, A: Ask>(
         bytes: &S,
         first: &Section,
         extra_rows: &'a [u8],
         room: &'a mut [Place],
-        is_code: impl Fn(u64, u64) -> bool,
+        place: impl Fn(u64, u64) -> Option<u64>,
+        work: &mut Work<A>,
     ) -> Result<Functions<'a>, TableError> {
         let mut used = 0usize;
-        let mut put = |place: Place| {
-            let Place { start, size, .. } = place;
-            let last = start.wrapping_add(u64::from(size)).wrapping_sub(1);
-            if size != 0 && last >= start && is_code(start, last) {
-                *room.get_mut(used).ok_or(TableError::Room)? = place;
+        let mut put = |at: u64, function: Place| {
+            work.step()?;
+            let size = function.size;
+            let last = at.wrapping_add(u64::from(size)).wrapping_sub(1);
+            if size == 0 || last < at {
+                return Ok(());
+            }
+            if let Some(start) = place(at, last) {
+                *room.get_mut(used).ok_or(TableError::Room)? = Place { start, ..function };
                 used = used.wrapping_add(1);
             }
             Ok::<_, TableError>(())
@@ -139,12 +149,13 @@ impl<'a> Functions<'a> {
         while let Some(this) = section {
             for index in 0..this.num_fdes() {
                 let function = this.function(bytes, index)?;
-                put(Place {
-                    start: function.start(),
+                let place = Place {
+                    start: 0,
                     size: function.size(),
                     index,
                     section: this.offset(),
-                })?;
+                };
+                put(function.start(), place)?;
             }
             section = this.next(bytes)?;
         }
@@ -152,12 +163,13 @@ impl<'a> Functions<'a> {
         let mut index = 0u32;
         while let Some((row, behind)) = rest.split_first_chunk() {
             let row = ExtraRow::read(row)?;
-            put(Place {
-                start: row.start,
+            let place = Place {
+                start: 0,
                 size: row.size,
                 index,
                 section: BESIDE,
-            })?;
+            };
+            put(row.start, place)?;
             index = index.wrapping_add(1);
             rest = behind;
         }
@@ -165,7 +177,7 @@ impl<'a> Functions<'a> {
             return Err(TableError::ExtraRow);
         }
         let places = room.get_mut(..used).ok_or(TableError::Room)?;
-        sort(places);
+        sort(places, work)?;
         Ok(Functions {
             first: *first,
             extra_rows,
@@ -173,7 +185,7 @@ impl<'a> Functions<'a> {
         })
     }
 
-    /// The first address, and the one behind the last; both 0 if there are no functions.
+    /// The first address of the functions, and the address behind their last byte; both 0 if there are no functions.
     fn span(&self) -> Result<(u64, u64), TableError> {
         let start = self.places.first().map_or(0, |place| place.start);
         let end = self
@@ -188,68 +200,76 @@ impl<'a> Functions<'a> {
         Ok((start, end))
     }
 
-    /// Goes through all changes of the rule that holds, by rising address. Of functions that
-    /// overlap the one that begins last has the code, and behind its end there is no rule.
-    fn changes<S, C>(
+    /// Calls `change` for each address at which the rule may change, by rising address. Where functions overlap, the
+    /// function that begins last covers the code. Behind that function's end, up to the next function, there is no
+    /// rule.
+    fn changes<S, C, A>(
         &self,
         bytes: &S,
         code: &C,
-        mut change: impl FnMut(u64, Option<Rule>) -> Result<(), TableError>,
+        work: &mut Work<A>,
+        mut change: impl FnMut(u64, Option<Rule>, &mut Work<A>) -> Result<(), TableError>,
     ) -> Result<(), TableError>
     where
         S: Source + ?Sized,
         C: Source + ?Sized,
+        A: Ask,
     {
         let mut section = self.first;
-        let mut work = Work(MAX_WORK);
         let mut places = self.places;
         while let Some((place, behind)) = places.split_first() {
             places = behind;
+            work.step()?;
             let own_end = place.start.saturating_add(place.size.into());
             let end = behind
                 .first()
                 .map_or(own_end, |next| next.start.min(own_end));
             if place.section == BESIDE {
-                change(place.start, Some(self.extra_rows(place.index)?.rule))?;
-                change(end, None)?;
+                change(place.start, Some(self.extra_rows(place.index)?.rule), work)?;
+                change(end, None, work)?;
                 continue;
             }
             if place.section != section.offset() {
-                section = self.section(bytes, place.section, &mut work)?;
+                section = self.section(bytes, &section, place.section, work)?;
             }
             let function = section.function(bytes, place.index)?;
             if end > place.start {
-                let rows = Rows {
+                let rows = SectionRows {
                     bytes,
                     code,
                     section: &section,
                     function: &function,
-                    end,
+                    len: end.wrapping_sub(place.start),
                 };
-                rows.all(&mut work, &mut change)?;
-                change(end, None)?;
+                rows.all(work, |offset, rule, work| {
+                    change(place.start.saturating_add(offset), rule, work)
+                })?;
+                change(end, None, work)?;
             }
         }
         Ok(())
     }
 
-    /// The row of that number beside the sections.
+    /// Decodes extra row `index`, counted from zero.
     fn extra_rows(&self, index: u32) -> Result<ExtraRow, TableError> {
         let at = (index as usize).saturating_mul(EXTRA_ROW_SIZE);
         let row = self.extra_rows.get(at..).and_then(<[u8]>::first_chunk);
         ExtraRow::read(row.ok_or(TableError::ExtraRow)?)
     }
 
-    /// The section at an offset.
-    fn section<S: Source + ?Sized>(
+    /// Finds the section at `offset`, in bytes from the first section. Linkers put code and sections in one order, so
+    /// the wanted section is mostly the section behind `current`.
+    fn section<S: Source + ?Sized, A: Ask>(
         &self,
         bytes: &S,
+        current: &Section,
         offset: u32,
-        work: &mut Work,
+        work: &mut Work<A>,
     ) -> Result<Section, TableError> {
-        let mut section = self.first;
+        let is_behind = current.offset() < offset;
+        let mut section = if is_behind { *current } else { self.first };
         while section.offset() != offset {
-            work.one()?;
+            work.step()?;
             match section.next(bytes)? {
                 Some(next) => section = next,
                 None => break,
@@ -259,46 +279,38 @@ impl<'a> Functions<'a> {
     }
 }
 
-/// How much may still be done.
-struct Work(u32);
-
-impl Work {
-    fn one(&mut self) -> Result<(), TableError> {
-        self.0 = self.0.checked_sub(1).ok_or(TableError::TooLong)?;
-        Ok(())
-    }
-}
-
-/// The rules of a function, up to `end`.
-struct Rows<'a, S: ?Sized, C: ?Sized> {
+/// The rules of the first `len` bytes of a function.
+struct SectionRows<'a, S: ?Sized, C: ?Sized> {
     bytes: &'a S,
     code: &'a C,
     section: &'a Section,
     function: &'a Function,
-    end: u64,
+    len: u64,
 }
 
-impl<S: Source + ?Sized, C: Source + ?Sized> Rows<'_, S, C> {
-    fn all(
+impl<S: Source + ?Sized, C: Source + ?Sized> SectionRows<'_, S, C> {
+    /// Calls `change` for each change of the rule, with the distance from the function's start, in bytes.
+    fn all<A: Ask>(
         &self,
-        work: &mut Work,
-        change: &mut impl FnMut(u64, Option<Rule>) -> Result<(), TableError>,
+        work: &mut Work<A>,
+        mut change: impl FnMut(u64, Option<Rule>, &mut Work<A>) -> Result<(), TableError>,
     ) -> Result<(), TableError> {
         let block = match self.function.repeat() {
             Some(block) => u32::from(block.get()),
             None => self.function.size(),
         };
-        let mut at = self.function.start();
-        while at < self.end {
+        let mut from = 0u64;
+        while from < self.len {
+            let at = self.function.start().saturating_add(from);
             let mut put = |offset: u32, rule| {
-                work.one()?;
-                let address = at.saturating_add(offset.into());
-                if offset < block && address < self.end {
-                    change(address, rule)?;
+                work.step()?;
+                let distance = from.saturating_add(offset.into());
+                if offset < block && distance < self.len {
+                    change(distance, rule, work)?;
                 }
                 Ok::<_, TableError>(())
             };
-            // Linkers' rows of PLTs are wrong at times, their code is not.
+            // The rows that linkers write for PLTs are sometimes wrong. The code of a PLT is not wrong.
             let stub = self.function.stub(at);
             let stub = stub.and_then(|(stub, _)| self.code.read::<{ plt::STUB }>(stub).ok());
             if let Some(stub) = stub.filter(|stub| plt::rule_of_stub(stub, 0).is_some()) {
@@ -308,24 +320,24 @@ impl<S: Source + ?Sized, C: Source + ?Sized> Rows<'_, S, C> {
             } else if let Some(rule) = self.section.rule_without_rows(self.function) {
                 put(0, Some(rule))?;
             } else {
-                // In front of the first row there is none.
+                // No row covers the code in front of the first row.
                 put(0, None)?;
                 for row in self.section.rows(self.bytes, self.function) {
                     let row = row?;
                     put(row.start, Some(row.rule))?;
                 }
             }
-            at = at.saturating_add(u64::from(block.max(1)));
+            from = from.saturating_add(u64::from(block.max(1)));
         }
         Ok(())
     }
 }
 
-/// Sorts by address, in the order of sections and entries where that is the same. It is heapsort:
-/// that of the library can panic. Linkers have sorted most.
-fn sort(places: &mut [Place]) {
+/// Sorts by address, then by section and entry. The method is heapsort, because the library's sort can panic. Most
+/// inputs need no sort, because the linker has sorted the functions.
+fn sort<A: Ask>(places: &mut [Place], work: &mut Work<A>) -> Result<(), TableError> {
     if places.is_sorted_by_key(Place::key) {
-        return;
+        return Ok(());
     }
     let len = places.len();
     let mut root = len / 2;
@@ -339,6 +351,7 @@ fn sort(places: &mut [Place]) {
         }
         let mut at = root;
         loop {
+            work.step()?;
             let mut child = at.saturating_mul(2).saturating_add(1);
             if child >= end {
                 break;
@@ -354,6 +367,7 @@ fn sort(places: &mut [Place]) {
             at = child;
         }
     }
+    Ok(())
 }
 
 fn key_at(places: &[Place], at: usize) -> (u64, u32, u32) {
@@ -371,24 +385,28 @@ fn exchange(places: &mut [Place], a: usize, b: usize) {
     }
 }
 
-/// Rules that differ, by number. Number 0 is none.
+/// The different rules, by number. Number 0 stands for no rule.
 #[derive(Debug)]
 pub struct Rules<'a> {
     compact: &'a mut [CompactRule],
     others: &'a mut [Rule],
     used: usize,
     used_others: usize,
-    /// Numbers, by what rules are mixed to; 0 where there is none.
+    /// The hash table: numbers of rules; 0 is a free slot.
     numbers: &'a mut [u16],
+    /// The key of the hash. The author of a section does not know the key, and so cannot choose rules that probe
+    /// many slots.
+    key: [u64; 2],
 }
 
 impl<'a> Rules<'a> {
-    /// No rules yet. There is to be as much room in `others` as in `compact`, and more in `numbers`, which is
-    /// to be zeros.
+    /// An empty set of rules. The caller provides `others` as long as `compact`, `numbers` longer than `compact` and
+    /// all zero, and a random `key`.
     pub fn new(
         compact: &'a mut [CompactRule],
         others: &'a mut [Rule],
         numbers: &'a mut [u16],
+        key: [u64; 2],
     ) -> Rules<'a> {
         let mut new = Rules {
             compact,
@@ -396,6 +414,7 @@ impl<'a> Rules<'a> {
             used: 0,
             used_others: 0,
             numbers,
+            key,
         };
         if let Some(none) = new.compact.first_mut() {
             *none = CompactRule::NONE;
@@ -404,30 +423,34 @@ impl<'a> Rules<'a> {
         new
     }
 
-    /// All of them, by number.
+    /// All rules, by number.
     pub fn compact(&self) -> &[CompactRule] {
         self.compact.get(..self.used).unwrap_or_default()
     }
 
-    /// Those that are not compact.
+    /// The rules that are not compact.
     pub fn others(&self) -> &[Rule] {
         self.others.get(..self.used_others).unwrap_or_default()
     }
 
-    fn number(&mut self, rule: Option<Rule>) -> Result<u16, TableError> {
+    fn number<A: Ask>(
+        &mut self,
+        rule: Option<Rule>,
+        work: &mut Work<A>,
+    ) -> Result<u16, TableError> {
         let Some(rule) = rule else {
             return Ok(NO_RULE);
         };
         let compact = CompactRule::of(&rule);
-        let mix = match compact {
-            Some(compact) => mixed(0, compact.bits()),
-            None => mixed_parts(&rule),
+        let hash = match compact {
+            Some(compact) => mixed(self.key, 0, compact.bits()),
+            None => mixed_parts(self.key, &rule),
         };
         let len = self.numbers.len();
-        let mut at = ((mix >> 32) as usize)
-            .checked_rem(len)
-            .ok_or(TableError::Rules)?;
+        let mut at = (hash >> 32).wrapping_mul(len as u64) as usize;
+        at = at.checked_shr(32).unwrap_or(0);
         for _ in 0..len {
+            work.step()?;
             let number = *self.numbers.get(at).ok_or(TableError::Rules)?;
             if number == NO_RULE {
                 let number = self.add(rule, compact)?;
@@ -468,13 +491,19 @@ impl<'a> Rules<'a> {
     }
 }
 
-/// A number that is another one for most other parts; its upper half is the better one.
-fn mixed(mix: u64, part: u64) -> u64 {
-    (mix.rotate_left(5) ^ part).wrapping_mul(0x9e37_79b9_7f4a_7c15)
+/// A keyed hash of `part` and of `hash`, the hash of the previous parts. The function combines both halves of a
+/// product.
+fn mixed(key: [u64; 2], hash: u64, part: u64) -> u64 {
+    let [first, second] = key;
+    let product =
+        u128::from(hash.rotate_left(5) ^ part ^ first).wrapping_mul(u128::from(second | 1));
+    let high = product.wrapping_shr(64) as u64;
+    // A second product, so that the upper bits depend on all bits of `part`.
+    (high ^ product as u64 ^ second).wrapping_mul(0x9e37_79b9_7f4a_7c15)
 }
 
-/// The same of a rule that is not compact.
-fn mixed_parts(rule: &Rule) -> u64 {
+/// The keyed hash of a rule that is not compact.
+fn mixed_parts(key: [u64; 2], rule: &Rule) -> u64 {
     let base = |base| match base {
         Base::Sp => 256,
         Base::Fp => 257,
@@ -489,7 +518,10 @@ fn mixed_parts(rule: &Rule) -> u64 {
         Location::Of(register, offset) => (5_u64.wrapping_add(base(register) << 4), offset),
     };
     let ((ra, ra_offset), (fp, fp_offset)) = (place(rule.ra), place(rule.fp));
-    let mut mix = u64::from(rule.mangled) | (u64::from(rule.signal) << 1);
+    let mut hash = u64::from(rule.mangled)
+        | (u64::from(rule.signal) << 1)
+        | (u64::from(rule.extra.twice) << 2)
+        | (u64::from(rule.extra.changes_stack) << 3);
     for part in [
         (base(rule.cfa.base) << 1) | u64::from(rule.cfa.deref),
         u64::from(rule.cfa.offset as u32) | (u64::from(rule.cfa.plus as u8) << 32),
@@ -498,21 +530,21 @@ fn mixed_parts(rule: &Rule) -> u64 {
         fp,
         u64::from(fp_offset as u32),
     ] {
-        mix = mixed(mix, part);
+        hash = mixed(key, hash, part);
     }
-    mix
+    hash
 }
 
-/// What code a table is for.
+/// The range of code that a table covers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Plan {
-    /// The address that the first page begins at.
+    /// The address of the first page, in the table's addresses.
     pub base: u64,
-    /// The length of the page index: how many pages there are.
+    /// The length of the page index, in pages.
     pub pages: usize,
 }
 
-/// What code the functions span.
+/// Computes the range of code of the functions.
 ///
 /// # Errors
 ///
@@ -526,30 +558,30 @@ pub fn plan(functions: &Functions<'_>) -> Result<Plan, TableError> {
     })
 }
 
-/// The size of a block without rows, in bytes: the number of the rule that comes in, and [`LAST`].
+/// The size of a block without rows, in bytes: the number of the first byte's rule, and [`LAST`].
 const BLOCK: usize = 3;
 
-/// The size of the largest block.
+/// The size of the largest block, in bytes.
 const MAX_BLOCK: usize = PAGE as usize * ROW;
 
 /// The size of a cache line, in bytes.
 const LINE: u32 = 64;
 
-/// How many lines that have some bytes left are kept in mind.
+/// The number of cache lines whose free bytes are remembered.
 const GAPS: usize = 32;
 
-/// How many blocks without rows are kept in mind, to be shared.
+/// The number of blocks without rows that are remembered, so that later pages share them.
 const WHOLE: usize = 32;
 
-/// Where there is no block.
+/// The position that stands for no block.
 const NOWHERE: u32 = u32::MAX;
 
-/// Leaves out changes that change nothing, and all but the last at an address.
+/// Filters changes: drops each change to the rule that is already valid, and all but the last change at an address.
 #[derive(Default)]
 struct Changes {
-    /// What holds in front of `next`.
+    /// The number of the rule in front of `next`.
     before: u16,
-    /// The address of the last change, and what holds from there on.
+    /// The address of the last change, and the number of the rule from that address on.
     next: Option<(u64, u16)>,
 }
 
@@ -581,28 +613,32 @@ impl Changes {
     }
 }
 
-/// Goes through all rows, collects the rules that differ, and writes the table that [`plan`] has
-/// planned: the page index to `pages`, which is to be as long as it says, and the blocks by `put`, which
-/// is told where each goes, in bytes from the first one's beginning, a multiple of 64. They come in no order;
-/// what is between them is of no meaning. `code` is what is loaded, by the addresses that the section was
-/// opened in: rows of PLTs are believed only where the code is none that is known. Returns how many rows the
-/// table has, but for those that begin with a page.
+/// Reads all rows, collects the different rules, and writes the table that [`plan`] has planned. The page index
+/// goes to `pages`, whose length is in the plan. `put` writes a block: its arguments are the block's position, in
+/// bytes from the start of the first block, and the block's contents. The layout assumes that the first block starts
+/// at a multiple of 64. Calls of `put` are in no order of positions, and bytes between the blocks have no meaning.
+/// `code` is the loaded image, by the addresses that the section was opened with: the build uses the rows of a PLT
+/// only if the PLT's code has no known form. Returns the number of rows in the table, without rows that begin with a
+/// page.
 ///
 /// # Errors
 ///
-/// See [`TableError`], and those of `put`.
-pub fn fill<S, C>(
+/// See [`TableError`], and the errors of `put`.
+#[allow(clippy::too_many_arguments)]
+pub fn fill<S, C, A>(
     bytes: &S,
     code: &C,
     functions: &Functions<'_>,
     rules: &mut Rules<'_>,
     plan: &Plan,
     pages: &mut [u32],
+    work: &mut Work<A>,
     put: impl FnMut(usize, &[u8]) -> Result<(), TableError>,
 ) -> Result<usize, TableError>
 where
     S: Source + ?Sized,
     C: Source + ?Sized,
+    A: Ask,
 {
     let mut filler = Filler {
         base: plan.base,
@@ -618,12 +654,13 @@ where
         rows: 0,
     };
     let mut changes = Changes::default();
-    functions.changes(bytes, code, |at, rule| {
-        let number = rules.number(rule)?;
-        changes.change(at, number, |at, number| filler.change(at, number))
+    functions.changes(bytes, code, work, |at, rule, work| {
+        let number = rules.number(rule, work)?;
+        changes.change(at, number, |at, number| filler.change(at, number, work))
     })?;
-    changes.end(|at, number| filler.change(at, number))?;
+    changes.end(|at, number| filler.change(at, number, work))?;
     while filler.page < filler.pages.len() {
+        work.step()?;
         filler.close()?;
     }
     Ok(filler.rows)
@@ -633,32 +670,38 @@ struct Filler<'a, P> {
     base: u64,
     pages: &'a mut [u32],
     put: P,
-    /// Which page is being made.
+    /// The number of the current page.
     page: usize,
-    /// Its block, and how long that is by now.
+    /// The block of the current page, and the length of the block so far, in bytes.
     block: [u8; MAX_BLOCK],
     len: usize,
-    /// What holds up to the next change.
+    /// The number of the rule up to the next change.
     holds: u16,
-    /// The end of all lines that have been begun, in bytes.
+    /// The end of all cache lines that contain a block, in bytes from the first block.
     end: u32,
-    /// What some of them have left begins there; 0 is nothing.
+    /// The positions of the first free byte in some of these lines; 0 stands for no position.
     gaps: [u32; GAPS],
-    /// Rules, and where the block is that has nothing else.
+    /// Numbers of rules, each with the position of a block that contains this rule only.
     whole: [(u16, u32); WHOLE],
-    /// How many rows there are by now.
+    /// The number of rows so far.
     rows: usize,
 }
 
 impl<P: FnMut(usize, &[u8]) -> Result<(), TableError>> Filler<'_, P> {
-    fn change(&mut self, at: u64, number: u16) -> Result<(), TableError> {
+    fn change<A: Ask>(
+        &mut self,
+        at: u64,
+        number: u16,
+        work: &mut Work<A>,
+    ) -> Result<(), TableError> {
         let offset = at.wrapping_sub(self.base);
         let page = (offset / PAGE) as usize;
-        // The end of the last function may be that of the last page.
+        // The last function may end at the end of the last page.
         if page >= self.pages.len() {
             return Ok(());
         }
         while self.page < page {
+            work.step()?;
             self.close()?;
         }
         if let Some(low) = ((offset % PAGE) as u8).checked_sub(1) {
@@ -669,7 +712,7 @@ impl<P: FnMut(usize, &[u8]) -> Result<(), TableError>> Filler<'_, P> {
         Ok(())
     }
 
-    /// Ends the block of a page.
+    /// Ends the block of the current page, and begins the next page.
     fn close(&mut self) -> Result<(), TableError> {
         self.up_to(LAST)?;
         let at = self.put_block()?;
@@ -689,7 +732,7 @@ impl<P: FnMut(usize, &[u8]) -> Result<(), TableError>> Filler<'_, P> {
         Ok(())
     }
 
-    /// Puts the block, or finds one that is the same, and returns where it is.
+    /// Writes the current block, or finds an equal block without rows. Returns the block's position.
     fn put_block(&mut self) -> Result<u32, TableError> {
         let has_rows = self.len > BLOCK;
         let whole = usize::from(self.holds) % WHOLE;
@@ -707,8 +750,8 @@ impl<P: FnMut(usize, &[u8]) -> Result<(), TableError>> Filler<'_, P> {
         Ok(at)
     }
 
-    /// Where the block goes: to the line that has the least left of those that have enough, else to a new
-    /// one.
+    /// The position for the current block: in the remembered line with the fewest free bytes that suffice, otherwise
+    /// in a new line. `None` if the position or the end does not fit into 32 bits.
     fn room(&mut self) -> Option<u32> {
         let left = |at: u32| at.wrapping_neg() % LINE;
         let len = self.len as u32;
@@ -719,7 +762,7 @@ impl<P: FnMut(usize, &[u8]) -> Result<(), TableError>> Filler<'_, P> {
         };
         let behind = at.checked_add(len)?;
         self.end = self.end.max(behind.checked_next_multiple_of(LINE)?);
-        // In place of none, or of the one that has the least.
+        // Remembers the rest of this line in place of an empty entry, or of the line with the fewest free bytes.
         if let Some(gap) = self.gaps.iter_mut().min_by_key(|gap| left(**gap)) {
             if left(*gap) < left(behind) {
                 *gap = behind;

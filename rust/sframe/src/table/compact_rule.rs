@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-only OR MIT
 
-//! A compact rule is a rule in one word. Nearly all rules of AMD64 have that form: the CFA is a
-//! register plus an offset, the return address is right below the CFA, and the frame pointer is saved on
-//! the stack or unchanged.
+//! Compact rules: rules in one word. Nearly all rules of AMD64 fit into one word: the CFA is a register plus an
+//! offset, the return address is right below the CFA, and the frame pointer is saved on the stack or unchanged.
 
 use super::super::unwind::rule::{
     Base,
@@ -10,31 +9,31 @@ use super::super::unwind::rule::{
     Rule, //
 };
 
-/// A compact rule in a word; or that there is no rule, or no caller; or the number of some other rule.
+/// One word: a compact rule, no rule, the mark of the outermost frame, or the number of a rule that is not compact.
 ///
-/// From the lowest bit on: in 16 bits and signed, where the frame pointer is saved, from the CFA on, or
-/// the number of another rule; the flags below; from bit 32 on, what is to be added for the CFA, which
-/// is 0 for all that is not compact. Both are in bytes.
+/// Bits 0 to 15, signed: the offset from the CFA to the saved frame pointer, in bytes; or the number of a rule
+/// that is not compact. Bits 16 to 31: the flags below. Bits 32 to 63: the CFA's offset from its base register, in
+/// bytes; 0 if the rule is not compact.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CompactRule(u64);
 
-/// The CFA counts from the frame pointer, not from the stack pointer.
+/// Flag: the CFA's base register is the frame pointer. Without this flag the base register is the stack pointer.
 pub(super) const BY_FP: u64 = 1 << 16;
 
-/// The frame pointer is saved.
+/// Flag: the frame pointer is saved. Without this flag the frame pointer is unchanged.
 pub(super) const SAVES_FP: u64 = 1 << 17;
 
-/// There is no caller.
+/// Flag: the frame is the outermost frame.
 pub(super) const IS_OUTERMOST: u64 = 1 << 18;
 
-/// It is another rule.
+/// Flag: the rule is not compact, and the word contains the rule's number.
 const IS_OTHER: u64 = 1 << 19;
 
 impl CompactRule {
-    /// There is no rule.
+    /// The word that stands for no rule.
     pub const NONE: CompactRule = CompactRule(0);
 
-    /// A rule as a compact one; `None` if it is another one.
+    /// The compact form of a rule; `None` if the rule has none.
     pub fn of(rule: &Rule) -> Option<CompactRule> {
         if *rule == Rule::OUTERMOST {
             return Some(CompactRule(IS_OUTERMOST));
@@ -56,12 +55,13 @@ impl CompactRule {
         is_compact.then_some(CompactRule((u64::from(cfa) << 32) | base | fp))
     }
 
-    /// The other rule of this number.
+    /// The word for rule `number` of the rules that are not compact.
     pub const fn other(number: u16) -> CompactRule {
         CompactRule(IS_OTHER | number as u64)
     }
 
-    /// The rule, if there is one, where `others` has those that are not compact, by number.
+    /// The rule for which the word stands, if there is one. `others` contains the rules that are not compact, by
+    /// number.
     pub fn rule(self, others: &[Rule]) -> Option<Rule> {
         if self.has(IS_OTHER) {
             return others.get(usize::from(self.0 as u16)).copied();
@@ -78,18 +78,18 @@ impl CompactRule {
         (self != CompactRule::NONE).then(|| Rule::amd64(base, self.cfa() as i32, fp))
     }
 
-    /// The word: rules that differ have words that differ.
+    /// The word as a number. Different compact rules have different words.
     pub(super) const fn bits(self) -> u64 {
         self.0
     }
 
-    /// What is to be added for the CFA, in bytes.
+    /// The CFA's offset from its base register, in bytes.
     #[inline(always)]
     pub(super) const fn cfa(self) -> u64 {
         self.0 >> 32
     }
 
-    /// What is to be added to the CFA for where the frame pointer is saved, in bytes.
+    /// The offset from the CFA to the saved frame pointer, in bytes.
     #[inline(always)]
     pub(super) const fn fp(self) -> i64 {
         self.0 as i16 as i64
@@ -115,7 +115,7 @@ pub(super) mod tests {
         state.wrapping_mul(0x2545_f491_4f6c_dd1d)
     }
 
-    /// A rule; most of them are compact.
+    /// A random rule. Most rules are compact.
     pub(in super::super) fn rule(state: &mut u64) -> Rule {
         let offset = 8 * (1 + drawn(state) % 16) as i32;
         let fp = match drawn(state) % 8 {

@@ -1,25 +1,29 @@
 // SPDX-License-Identifier: GPL-2.0-only OR MIT
 
-//! Why there is no table.
+//! Errors of a table build.
 
 use super::super::format::error::Error;
 
-/// Why there is no table.
+/// The reason why a table was not built.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TableError {
-    /// The section is of no use.
+    /// The section cannot be read, or is malformed or unsupported.
     Section(Error),
-    /// The code lies further apart than [`MAX_SPAN`](super::build::MAX_SPAN).
+    /// The range of the code is larger than [`MAX_SPAN`](super::build::MAX_SPAN).
     Span,
-    /// It took too long: of what a file may say, this is nonsense.
+    /// The build took more steps than the limit for the length of the input: see [`Work`](super::work::Work). The
+    /// caller's function may return this error, too.
     TooLong,
-    /// There are more rules that differ than [`MAX_RULES`](super::build::MAX_RULES), or than there is room for.
+    /// The caller ended the build.
+    Ended,
+    /// There are more different rules than [`MAX_RULES`](super::build::MAX_RULES), or than the buffers hold.
     Rules,
-    /// What the caller has made room for is too small: another section was planned.
+    /// A buffer of the caller is too small, because it was planned for another section; or the blocks are too large
+    /// for 32-bit positions.
     Room,
-    /// There is no memory for more.
+    /// No memory is left.
     Memory,
-    /// A row beside the section is none.
+    /// An extra row is malformed.
     ExtraRow,
 }
 

@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: GPL-2.0-only OR MIT
 
-//! Extra rows: rows that SFrame cannot encode, given with a section.
+//! Extra rows: rows that SFrame cannot encode. They are added with a section.
 
 use super::{
     super::{
         unwind::rule::{
             Base,
+            Extra,
             Location,
             Rule, //
         },
@@ -18,47 +19,62 @@ use super::{
     error::TableError, //
 };
 
-/// A row that SFrame cannot say, beside a section: its CFA is what is in memory, plus something. The
-/// return address is right below the CFA, as AMD64 has it.
+/// A row that SFrame cannot encode. Its CFA is a value in memory plus a constant, and may be on another stack. The
+/// return address is right below the CFA, as on AMD64.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ExtraRow {
-    /// The address of the first byte of code that it holds for.
+    /// The link-time address of the first byte of code that the row covers.
     pub start: u64,
-    /// For how much code it holds, in bytes.
+    /// The size of the covered code, in bytes.
     pub size: u32,
-    /// What holds there.
+    /// The rule of the covered code.
     pub rule: Rule,
 }
 
-/// The size of such a row as it is written, in bytes.
+/// The size of an encoded extra row, in bytes.
 pub const EXTRA_ROW_SIZE: usize = 24;
 
+/// The flags of a row: see [`Rule::signal`], [`Extra::changes_stack`], [`Extra::twice`].
+const SIGNAL: u8 = 1;
+const CHANGES_STACK: u8 = 2;
+const TWICE: u8 = 4;
+
 impl ExtraRow {
-    /// Reads one. All is little-endian: `start` in 8 bytes, `size` in 4, then in 4 each what is to
-    /// be added to a register for where the CFA is, and to the CFA for where the frame pointer is;
-    /// in a byte each the register's DWARF number, what is to be added to what is in memory there,
-    /// 1 if the frame pointer is saved and 0 if it is unchanged; and a zero.
+    /// Decodes a row. All fields are little-endian. `start` has 8 bytes, and `size` has 4 bytes. Two offsets in bytes
+    /// follow, with 4 bytes each: the offset from a register to the address of the CFA's value, and the offset to
+    /// the saved frame pointer. Four fields of one byte follow: the DWARF number of the register; the constant to
+    /// add to the CFA's value, in bytes; the origin of the offset to the saved frame pointer (0: none, the frame
+    /// pointer is unchanged; 1: the CFA; 2: the register); and the flags.
     ///
     /// # Errors
     ///
-    /// [`TableError::ExtraRow`]: there is no such register, or a field has none of its values.
+    /// [`TableError::ExtraRow`] if the register does not exist, or if a field has an invalid value.
     pub fn read(bytes: &[u8; EXTRA_ROW_SIZE]) -> Result<ExtraRow, TableError> {
         let [s0, s1, s2, s3, s4, s5, s6, s7, n0, n1, n2, n3, rest @ ..] = *bytes;
-        let [c0, c1, c2, c3, f0, f1, f2, f3, register, plus, is_saved, zero] = rest;
-        let fp = match (is_saved, i32::from_le_bytes([f0, f1, f2, f3]), zero) {
-            (0, 0, 0) => Location::Unchanged,
-            (1, offset, 0) => Location::AtCfa(offset),
-            _ => return Err(TableError::ExtraRow),
-        };
+        let [c0, c1, c2, c3, f0, f1, f2, f3, register, plus, saved, flags] = rest;
         let base = match register {
             RBP => Base::Fp,
             RSP => Base::Sp,
             0..COUNT => Base::Register(register),
             _ => return Err(TableError::ExtraRow),
         };
+        let fp = match (saved, i32::from_le_bytes([f0, f1, f2, f3])) {
+            (0, 0) => Location::Unchanged,
+            (1, offset) => Location::AtCfa(offset),
+            (2, offset) => Location::At(base, offset),
+            _ => return Err(TableError::ExtraRow),
+        };
+        if flags & !(SIGNAL | CHANGES_STACK | TWICE) != 0 {
+            return Err(TableError::ExtraRow);
+        }
         let mut rule = Rule::amd64(base, i32::from_le_bytes([c0, c1, c2, c3]), fp);
         rule.cfa.deref = true;
         rule.cfa.plus = i8::from_le_bytes([plus]);
+        rule.signal = flags & SIGNAL != 0;
+        rule.extra = Extra {
+            twice: flags & TWICE != 0,
+            changes_stack: flags & CHANGES_STACK != 0,
+        };
         Ok(ExtraRow {
             start: u64::from_le_bytes([s0, s1, s2, s3, s4, s5, s6, s7]),
             size: u32::from_le_bytes([n0, n1, n2, n3]),
@@ -66,14 +82,19 @@ impl ExtraRow {
         })
     }
 
-    /// Writes it as [`ExtraRow::read`] reads it; `None` if it is no such row.
+    /// Encodes the row for [`ExtraRow::read`]; `None` if an extra row cannot hold the rule.
     pub fn write(&self) -> Option<[u8; EXTRA_ROW_SIZE]> {
         let cfa = self.rule.cfa;
-        let (is_saved, fp_offset) = match self.rule.fp {
+        let (saved, fp_offset) = match self.rule.fp {
             Location::Unchanged => (0, 0),
             Location::AtCfa(offset) => (1, offset),
+            Location::At(base, offset) if base == cfa.base => (2, offset),
             _ => return None,
         };
+        let flag = |is_set, flag| if is_set { flag } else { 0 };
+        let flags = flag(self.rule.signal, SIGNAL)
+            | flag(self.rule.extra.changes_stack, CHANGES_STACK)
+            | flag(self.rule.extra.twice, TWICE);
         let register = match cfa.base {
             Base::Fp => RBP,
             Base::Sp => RSP,
@@ -86,7 +107,7 @@ impl ExtraRow {
         let [plus] = cfa.plus.to_le_bytes();
         let bytes = [
             s0, s1, s2, s3, s4, s5, s6, s7, n0, n1, n2, n3, c0, c1, c2, c3, f0, f1, f2, f3,
-            register, plus, is_saved, 0,
+            register, plus, saved, flags,
         ];
         (ExtraRow::read(&bytes) == Ok(*self)).then_some(bytes)
     }
@@ -115,14 +136,21 @@ mod tests {
                     Location::Unchanged,
                     Location::AtCfa(0),
                     Location::AtCfa(-16),
+                    Location::At(base, 160),
                 ] {
-                    let row = extra_rows(base, plus, fp);
-                    let bytes = row.write().unwrap();
-                    assert_eq!(ExtraRow::read(&bytes), Ok(row));
+                    for flags in 0..8 {
+                        let mut row = extra_rows(base, plus, fp);
+                        row.rule.signal = flags & 1 != 0;
+                        row.rule.extra.changes_stack = flags & 2 != 0;
+                        row.rule.extra.twice = flags & 4 != 0;
+                        let bytes = row.write().unwrap();
+                        assert_eq!(bytes[23], flags);
+                        assert_eq!(ExtraRow::read(&bytes), Ok(row));
+                    }
                 }
             }
         }
-        // As Documentation/device.rst has it.
+        // The layout that Documentation/device.rst describes.
         let bytes = extra_rows(Base::Sp, 8, Location::AtCfa(-16))
             .write()
             .unwrap();
@@ -139,13 +167,14 @@ mod tests {
         let good = extra_rows(Base::Sp, 8, Location::Unchanged)
             .write()
             .unwrap();
-        for (at, value) in [(20, 16), (20, 255), (22, 2), (23, 1), (16, 1)] {
+        for (at, value) in [(20, 16), (20, 255), (22, 3), (23, 8), (23, 128), (16, 1)] {
             let mut bytes = good;
             bytes[at] = value;
             assert_eq!(ExtraRow::read(&bytes), Err(TableError::ExtraRow), "{at}");
         }
         let no_rows = [
             extra_rows(Base::Sp, 8, Location::Undefined),
+            extra_rows(Base::Sp, 8, Location::At(Base::Fp, 8)),
             extra_rows(Base::Register(6), 8, Location::Unchanged),
             extra_rows(Base::Register(16), 8, Location::Unchanged),
             ExtraRow {

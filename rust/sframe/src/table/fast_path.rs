@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0-only OR MIT
 
-//! The fast path: a walk by compact rules alone, which takes a fraction of the time of other walks.
+//! The fast path: a walk that takes steps by compact rules only, in a fraction of the instructions of other walks.
 //!
-//! Any other rule ends the walk where it is, for the caller to go on: nothing is decided here that
-//! [`unwind::step`](super::super::unwind::step::step) would decide otherwise.
+//! The fast path ends at any other rule, and its caller continues the walk from there. A step of the fast path has
+//! the result of [`unwind::step`](super::super::unwind::step::step).
 
 use super::{
     super::unwind::step::Frame,
@@ -15,62 +15,65 @@ use super::{
     }, //
 };
 
-/// Rows of code.
-pub trait Rows {
-    /// Those of a part of the code.
+/// The rows of a range of code.
+pub trait RowSource {
+    /// The rows of a part of the range: a page in a table.
     type Block<'a>: Block
     where
         Self: 'a;
 
-    /// Those for the code at a distance in bytes from where the rows begin; `None` if that is none of
-    /// their code.
+    /// The block for the code at `distance`, in bytes from the start of the range; `None` if `distance` is outside
+    /// of the range.
     fn block(&self, distance: u64) -> Option<Self::Block<'_>>;
 }
 
-/// Rows of a part of code.
+/// The rows of a part of a range of code.
 pub trait Block {
-    /// What they say of the code at that distance.
+    /// The compact rule at `distance`, in bytes from the start of the range. `distance` has to be the value for which
+    /// [`RowSource::block`] returned this block.
     fn compact_rule(&self, distance: u64) -> CompactRule;
 }
 
-/// Code and its rows.
+/// A range of code of a process, and its rows.
 #[derive(Debug)]
 pub struct Code<'a, R> {
-    /// What is to be added to a run-time address for its distance from where the rows begin.
+    /// The difference between a distance and a run-time address: the address plus this value, modulo 2^64, is the
+    /// distance from the start of the range of `rows`, in bytes.
     pub to_rows: u64,
-    /// The rows. All that they have a block for has to be code at hand.
+    /// The rows. All code for which `rows` has blocks has to be mapped.
     pub rows: &'a R,
 }
 
-/// The memory of a process, as far as it is at hand.
+/// The memory of a process. Reads fail where a page is not present.
 pub trait Words {
-    /// The eight bytes at a run-time address, which may have any value and alignment; 0 if they are zero, or
-    /// cannot be read.
+    /// The eight bytes at a run-time address; 0 if the bytes are zero or cannot be read. `address` may have any value
+    /// and alignment.
     fn word(&self, address: u64) -> u64;
 }
 
-/// The code of a process, as far as its rows are at hand.
+/// The code of a process: the ranges with rows.
 pub trait Codes<'a> {
-    /// Its rows.
-    type Rows: Rows + 'a;
+    /// The rows of a range.
+    type Rows: RowSource + 'a;
 
-    /// What there is at a run-time address.
+    /// The range that contains a run-time address; `None` if no range with rows contains the address.
     fn at(&mut self, address: u64) -> Option<Code<'a, Self::Rows>>;
 }
 
-/// How far a walk by compact rules has come.
+/// The state of a walk by compact rules.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Walked {
     /// The last frame.
     pub frame: Frame,
-    /// Where its frame pointer is, at a run-time address, and has not been read; 0 if the frame has it.
+    /// The run-time address of the last frame's saved frame pointer, if the walk has not read the frame pointer yet;
+    /// 0 if `frame` contains the frame pointer.
     pub fp_at: u64,
-    /// Whether it is the outermost frame.
+    /// Whether the last frame is the outermost frame.
     pub is_outermost: bool,
 }
 
 impl Walked {
-    /// To this frame.
+    /// The state of a walk whose last frame is `frame`.
     pub const fn to(frame: Frame) -> Walked {
         Walked {
             frame,
@@ -80,11 +83,12 @@ impl Walked {
     }
 }
 
-/// Walks on from a frame by compact rules alone, as far as that goes and there is room. The return addresses
-/// of all frames that are found are in `room`, from its start on; returns how many they are.
+/// Walks on from `walked` by compact rules, until a frame needs another rule or is the outermost frame, a read
+/// fails, or `room` is full. Stores the return addresses of the found frames in `room`, from the start of `room` on.
+/// Returns the number of found frames.
 ///
-/// `is_exact` says that the first frame has not called, but is to be looked up at its very PC. Any context
-/// that `memory` and `codes` are for.
+/// `is_exact`: the first frame has not made a call, so its lookup address is its PC. Context: any context in which
+/// `memory` and `codes` may be used.
 #[inline]
 pub fn walk<'a, C: Codes<'a>, M: Words>(
     walked: &mut Walked,
@@ -94,7 +98,7 @@ pub fn walk<'a, C: Codes<'a>, M: Words>(
     room: &mut [u64],
 ) -> usize {
     let Frame { pc, mut sp, mut fp } = walked.frame;
-    // What is added to it is a multiple of eight.
+    // Each step adds a multiple of eight, so this check is valid for all frames.
     if sp % 8 != 0 {
         return 0;
     }
@@ -102,7 +106,7 @@ pub fn walk<'a, C: Codes<'a>, M: Words>(
     let Some((mut code, mut distance, mut block)) = find(codes, at) else {
         return 0;
     };
-    // Where it is saved, if it has not been read yet: few rules need it.
+    // The address of the saved frame pointer, if the walk has not read it yet: few rules need its value.
     let mut fp_at = walked.fp_at;
     let len = room.len();
     let mut slots = room.iter_mut();
@@ -116,7 +120,7 @@ pub fn walk<'a, C: Codes<'a>, M: Words>(
                 }
                 fp_at = 0;
             }
-            // What is added has 31 bits.
+            // The CFA's offset has 31 bits, so the sum cannot wrap around.
             if fp > i64::MAX as u64 || fp % 8 != 0 {
                 break;
             }
@@ -125,12 +129,12 @@ pub fn walk<'a, C: Codes<'a>, M: Words>(
             sp
         };
         let cfa = base.wrapping_add(rule.cfa());
-        // Where the rule is not compact it is so.
+        // A word that is not a compact rule has offset 0.
         if cfa <= sp {
             walked.is_outermost = rule.has(IS_OUTERMOST);
             break;
         }
-        // Where that is zero, or cannot be read, there is no code.
+        // 0 stands for a failed read. No code lies there, so the lookup finds no range.
         let ra = memory.word(cfa.wrapping_sub(8));
         distance = ra.wrapping_add(code.to_rows).wrapping_sub(1);
         match code.rows.block(distance) {
@@ -159,10 +163,10 @@ pub fn walk<'a, C: Codes<'a>, M: Words>(
     frames
 }
 
-/// Code, a distance in it, and the rows there.
-type Found<'a, R> = (Code<'a, R>, u64, <R as Rows>::Block<'a>);
+/// A range of code, a distance from its start, and the block for that distance.
+type Found<'a, R> = (Code<'a, R>, u64, <R as RowSource>::Block<'a>);
 
-/// What there is at a run-time address.
+/// Finds the range that contains the run-time address `at`, and the block for that address.
 #[inline(always)]
 fn find<'a, C: Codes<'a>>(codes: &mut C, at: u64) -> Option<Found<'a, C::Rows>> {
     let code = codes.at(at)?;
@@ -206,7 +210,7 @@ mod tests {
 
     const STACK: u64 = 0x7ffd_0000_0000;
 
-    /// A rule for each 16 bytes of code, and memory that is random, too.
+    /// A rule for each 16 bytes of code, and random memory.
     struct World {
         rules: Vec<Rule>,
         seed: u64,
@@ -219,7 +223,7 @@ mod tests {
         }
     }
 
-    impl Rows for World {
+    impl RowSource for World {
         type Block<'a> = (&'a World, u64);
 
         fn block(&self, distance: u64) -> Option<(&World, u64)> {
@@ -259,7 +263,7 @@ mod tests {
                 0 => Err(Fault),
                 1 => Ok(0),
                 2 => Ok(drawn(&mut state)),
-                // Of the frame pointer, and of what is used as that.
+                // A value near the word's own address. The rules use such values as frame pointers.
                 3..16 => Ok((address & !7) + 8 * (drawn(&mut state) % 64)),
                 _ => Ok(CODE + drawn(&mut state) % SIZE),
             }
@@ -296,7 +300,8 @@ mod tests {
             longest = longest.max(found);
             outermost += usize::from(walked.is_outermost);
 
-            // The same by steps. What it did not need it has not read.
+            // A walk by `unwind::step` comes to an equal frame, except for words that the fast path did not need and
+            // did not read.
             let mut frame = start;
             let mut exact = is_exact;
             for pc in &room[..found] {
@@ -304,7 +309,8 @@ mod tests {
                 let step = unwind::step(Abi::Amd64, &rule, &frame, &Lost, &world);
                 match step {
                     Ok(Step::Caller(caller)) => frame = caller,
-                    // Of two words that a step reads this one may be missing.
+                    // A step reads the return address and the saved frame pointer. The fast path may not have read
+                    // the saved frame pointer.
                     Err(unwind::Stop::Fault { .. }) => {
                         let mut unchanged = rule;
                         unchanged.fp = Location::Unchanged;
@@ -326,7 +332,7 @@ mod tests {
             };
             assert_eq!(fp, frame.fp);
 
-            // And it ends where it has to.
+            // The fast path ends only where no compact rule leads to a caller with rows.
             let Some(rule) = world.rule_at(frame.pc - u64::from(!exact)) else {
                 assert_eq!((found, frame.pc), (0, CODE));
                 continue;

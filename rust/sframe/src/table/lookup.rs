@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only OR MIT
 
-//! A table as it is searched: which rule holds at a PC. See [`super::build`] for how it is laid out.
+//! Searches a table for the rule at a PC. [`super::build`] describes the layout.
 
 use super::{
     super::unwind::rule::Rule,
@@ -10,44 +10,47 @@ use super::{
 /// The size of a page of code, in bytes.
 pub const PAGE: u64 = 256;
 
-/// The size of a row, in bytes: the number of a rule, and up to which low byte it holds.
+/// The size of a row, in bytes. A row is the number of a rule, and the last low byte that the rule covers.
 pub const ROW: usize = 3;
 
 /// The size of a rule's number, in bytes.
 pub const NUMBER: usize = 2;
 
-/// What is behind the last row of a block.
+/// Marks the end of a block, behind its last row.
 pub(super) const LAST: u8 = 0xff;
 
-/// A table. It is safe to search whatever it holds, but true only as [`fill`](super::build::fill) has made it.
+/// A table. A search is safe with any contents. The result of a search is true only if [`fill`](super::build::fill)
+/// made the contents.
 #[derive(Clone, Copy, Debug)]
 pub struct Table<'a> {
-    /// The address that the first page begins at.
+    /// The link-time address of the first page of code.
     pub base: u64,
-    /// Where in the blocks the first low byte of each page is.
+    /// The page index: for each page, the offset of the first low byte of the page's block, in bytes from the start
+    /// of `blocks`.
     pub pages: &'a [u32],
     /// The blocks.
     pub blocks: &'a [u8],
-    /// The rules, by number; the first one stands for none.
+    /// The rules, by number. Rule 0 stands for no rule.
     pub compact: &'a [CompactRule],
-    /// Those of them that are not compact.
+    /// The rules that are not compact.
     pub others: &'a [Rule],
 }
 
 impl Table<'_> {
-    /// For how much code it has rows, or knows that there are none, in bytes from the base on.
+    /// The size of the range of code that the table describes, in bytes from `base` on. The range may contain code
+    /// without rows.
     pub fn span(&self) -> u64 {
         (self.pages.len() as u64).wrapping_mul(PAGE)
     }
 
-    /// Whether each page has a block that ends within the blocks, and each number in it is of a rule. Who
-    /// knows that need not check it at each look-up.
+    /// Whether each page has a block that ends within `blocks`, and each number in that block is the number of a
+    /// rule. A caller that has made this check need not check each lookup.
     pub fn is_sound(&self) -> bool {
         self.pages.iter().all(|at| {
             let block = (*at as usize)
                 .checked_sub(NUMBER)
                 .and_then(|from| self.blocks.get(from..));
-            // Up to LAST, which has to be there.
+            // Reads the block up to LAST. A table with a block without LAST is not sound.
             for row in block.unwrap_or_default().chunks_exact(ROW) {
                 match *row {
                     [a, b, low] if usize::from(u16::from_le_bytes([a, b])) < self.compact.len() => {
@@ -62,7 +65,7 @@ impl Table<'_> {
         })
     }
 
-    /// The rule that holds at `pc`; `None` if there is none. Any context.
+    /// The rule at the link-time address `pc`; `None` if no row covers `pc`. Any context.
     #[inline]
     pub fn find(&self, pc: u64) -> Option<Rule> {
         let distance = pc.wrapping_sub(self.base);
@@ -70,13 +73,14 @@ impl Table<'_> {
         self.compact_rule(block, distance).rule(self.others)
     }
 
-    /// Where the rows are for the page at a distance in bytes from the base. Any context.
+    /// The offset of the first low byte of the block for `distance`, in bytes from the start of `blocks`. `distance`
+    /// is in bytes from `base`. `None` if the table has no page for `distance`. Any context.
     #[inline(always)]
     pub fn block(&self, distance: u64) -> Option<u32> {
         self.pages.get((distance / PAGE) as usize).copied()
     }
 
-    /// What holds at a distance in bytes from the base, of which the page's rows are at `block`. Any
+    /// The rule at `distance`, in bytes from `base`. `block` is the result of [`Table::block`] for that distance. Any
     /// context.
     #[inline(always)]
     pub fn compact_rule(&self, block: u32, distance: u64) -> CompactRule {
@@ -88,8 +92,9 @@ impl Table<'_> {
         number.and_then(rule).unwrap_or(CompactRule::NONE)
     }
 
-    /// The same, but where in the blocks that is: the low byte up to which it holds. The number of the
-    /// rule is right in front.
+    /// The offset of the low byte of the row that covers `distance`, in bytes from the start of `blocks`. `distance`
+    /// is in bytes from `base`, and `block` is the result of [`Table::block`] for that distance. The number of the
+    /// rule is in front of the low byte.
     #[inline]
     pub fn row(&self, block: u32, distance: u64) -> Option<usize> {
         let lows = self.blocks.get(block as usize..)?.iter().step_by(ROW);

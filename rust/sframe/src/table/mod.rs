@@ -8,11 +8,13 @@ pub mod error;
 pub mod extra_row;
 pub mod fast_path;
 pub mod lookup;
+pub mod work;
 
 pub use self::{
     build::*,
     compact_rule::CompactRule,
     error::TableError,
     extra_row::*,
-    lookup::*, //
+    lookup::*,
+    work::Work, //
 };

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only OR MIT
 
-//! Rules, one step by a rule, and the walk.
+//! Rules, the step by a rule from a frame to its caller, and the walk.
 
 pub mod rule;
 pub mod step;

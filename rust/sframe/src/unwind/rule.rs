@@ -1,24 +1,44 @@
 // SPDX-License-Identifier: GPL-2.0-only OR MIT
 
-//! What a row says, once decoded: how to get from a frame to its caller.
+//! Rules: decoded rows.
 
-/// How to get from a frame to its caller.
+/// A decoded row: how the caller's registers are found from a frame.
 ///
-/// It holds no addresses, so the same rule serves at many places.
+/// A rule holds no addresses. One rule can therefore serve many code addresses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Rule {
-    /// The canonical frame address, from which the rest is found. Without meaning in a rule that
-    /// [`Rule::is_outermost`].
+    /// The canonical frame address. The other locations may count from it. It has no meaning if
+    /// [`Rule::is_outermost`] is true.
     pub cfa: Cfa,
-    /// Where the return address is. [`Location::Undefined`] marks the outermost frame.
+    /// The location of the return address. [`Location::Undefined`] marks the outermost frame.
     pub ra: Location,
-    /// Where the caller's frame pointer is.
+    /// The location of the caller's frame pointer.
     pub fp: Location,
-    /// Whether the return address carries a code of pointer authentication.
+    /// Whether the return address carries a pointer authentication code.
     pub mangled: bool,
-    /// Whether a signal's trampoline runs here. What it returns to is not behind a call: it is the
-    /// very instruction that the signal interrupted.
+    /// Whether the frame is a signal trampoline. Its return address is not behind a call: it is the
+    /// address of the instruction that the signal interrupted.
     pub signal: bool,
+    /// The parts that only an extra row can encode ([`ExtraRow`](super::super::table::ExtraRow)).
+    pub extra: Extra,
+}
+
+/// The parts of a rule that SFrame cannot encode.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Extra {
+    /// Whether the word that [`Cfa::deref`] reads is the address of a second word. The CFA is the
+    /// second word plus [`Cfa::plus`].
+    pub twice: bool,
+    /// Whether the caller runs on another stack. The CFA may then be below the stack pointer.
+    pub changes_stack: bool,
+}
+
+impl Extra {
+    /// No extra parts: SFrame can encode the rule.
+    pub const NONE: Extra = Extra {
+        twice: false,
+        changes_stack: false,
+    };
 }
 
 impl Rule {
@@ -34,10 +54,11 @@ impl Rule {
         fp: Location::Undefined,
         mangled: false,
         signal: false,
+        extra: Extra::NONE,
     };
 
-    /// The rule of a frame whose CFA is `offset` bytes above `base`, with the return address right
-    /// below the CFA, as AMD64 has it.
+    /// The rule of a frame on AMD64 whose CFA is `offset` bytes above `base`. The return address is
+    /// in the eight bytes right below the CFA.
     #[inline]
     pub const fn amd64(base: Base, offset: i32, fp: Location) -> Rule {
         Rule {
@@ -51,6 +72,7 @@ impl Rule {
             fp,
             mangled: false,
             signal: false,
+            extra: Extra::NONE,
         }
     }
 
@@ -61,49 +83,52 @@ impl Rule {
     }
 }
 
-/// The canonical frame address (CFA): the value of a register plus an offset, or what is in memory
-/// there, plus something.
+/// The canonical frame address (CFA): the value of a register plus an offset, or the word in memory
+/// at that address, plus a constant.
 ///
-/// It is the stack pointer's value in the caller, once the call has returned; on s390x 160 bytes
-/// above it.
+/// The CFA is the value of the stack pointer in the caller after the return. On s390x the CFA is 160
+/// bytes above that value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Cfa {
-    /// The register.
+    /// The base register.
     pub base: Base,
-    /// What to add to it, in bytes.
+    /// The offset from the base register, in bytes.
     pub offset: i32,
-    /// Whether the CFA is not that sum, but in memory at that address.
+    /// Whether the CFA is in memory, at the sum of base register and offset. If false, the sum itself
+    /// is the CFA.
     pub deref: bool,
-    /// What is to be added to what is in memory there, in bytes; 0 if `deref` is not. SFrame cannot
-    /// say it: it is of a row beside a section ([`ExtraRow`](super::super::table::ExtraRow)).
+    /// The constant that is added to the word in memory, in bytes; 0 if `deref` is false. SFrame
+    /// cannot encode it: other values than 0 come from an extra row
+    /// ([`ExtraRow`](super::super::table::ExtraRow)).
     pub plus: i8,
 }
 
-/// A register that others are counted from.
+/// A base register: the CFA, or another address, counts from its value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Base {
     /// The stack pointer.
     Sp,
     /// The frame pointer.
     Fp,
-    /// Another one, of this DWARF number. It is only known in the innermost frame.
+    /// The register with this DWARF number. Its value is known only in the innermost frame and in a
+    /// frame that a signal interrupted.
     Register(u8),
 }
 
-/// Where a register's value in the caller is.
+/// The location of the value that a register has in the caller.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Location {
-    /// In that same register: the function has not changed it.
+    /// In the register itself: the function has not changed it.
     Unchanged,
-    /// Nowhere.
+    /// Nowhere: the value is lost. For the return address: the frame has no caller.
     Undefined,
-    /// In memory, this many bytes from the CFA.
+    /// In memory, at the CFA plus this offset in bytes.
     AtCfa(i32),
-    /// It is the CFA itself, plus this many bytes.
+    /// The value is the CFA plus this offset in bytes.
     OfCfa(i32),
-    /// In memory, this many bytes from where a register points to.
+    /// In memory, at the value of a base register plus this offset in bytes.
     At(Base, i32),
-    /// It is the value of a register, plus this many bytes.
+    /// The value is the value of a base register plus this offset in bytes.
     Of(Base, i32),
 }
 

@@ -2,11 +2,12 @@
 
 //! One step, from a frame to its caller.
 //!
-//! Neither the rule nor the registers nor the stack can be trusted. So each step has to rise on
-//! the stack: a walk always ends. Only what a signal interrupted may be anywhere, for its handler
-//! may have a stack of its own, and what has called on another stack by itself
-//! ([`takes_stack`](super::super::x86_64::takes_stack)): who walks takes no more than [`MAX_SIGNALS`] of such
-//! steps. Whether an address that comes out of a step lies in code is for the caller to find out.
+//! The rule, the registers and the stack are not trusted. Therefore each step has to rise on the
+//! stack, and a walk always ends. Two kinds of steps may lead to any stack: a step to a frame that a
+//! signal interrupted, because the handler may have a stack of its own, and a step to a caller on
+//! another stack, which a rule ([`Extra::changes_stack`](super::rule::Extra::changes_stack)) or the
+//! code ([`takes_stack`](super::super::x86_64::takes_stack)) shows. The walk bounds the number of such
+//! steps by [`MAX_SIGNALS`]. A step does not check whether the resulting PC lies in code: the walk has to.
 
 use super::{
     super::format::{
@@ -23,26 +24,26 @@ use super::{
 /// The size of a stack slot, and the alignment of the CFA, in bytes.
 const SLOT: u64 = 8;
 
-/// How many steps a walk may take by a rule with [`Rule::signal`], or to a stack that was left. Nested
-/// handlers are few.
+/// The largest number of steps in one walk that need not rise: steps by a rule with [`Rule::signal`], and
+/// steps to another stack at a lower address. Handlers are rarely nested.
 pub const MAX_SIGNALS: u32 = 16;
 
-/// Reads the memory of the process that is unwound, at run-time addresses.
+/// The memory of the process whose stack is unwound, at run-time addresses.
 pub trait Memory {
     /// Reads the eight bytes at `address`, which may have any value and alignment.
     ///
     /// # Errors
     ///
-    /// [`Fault`] if they cannot be had.
+    /// [`Fault`] if the bytes are not available.
     fn read_word(&self, address: u64) -> Result<u64, Fault>;
 
-    /// Reads the eight bytes at `first` and those at `second`.
+    /// Reads the eight bytes at `first` and the eight bytes at `second`.
     ///
-    /// To read both at once may be cheaper than one after the other.
+    /// One call for both words may be cheaper than two calls of [`Memory::read_word`].
     ///
     /// # Errors
     ///
-    /// [`Fault`] if any of them cannot be had.
+    /// [`Fault`] if any of the bytes is not available.
     #[inline]
     fn read_two(&self, first: u64, second: u64) -> Result<(u64, u64), Fault> {
         Ok((self.read_word(first)?, self.read_word(second)?))
@@ -61,20 +62,20 @@ impl<M: Memory + ?Sized> Memory for &M {
     }
 }
 
-/// All registers, as they are in the innermost frame.
+/// The registers of a frame beyond those in [`Frame`].
 pub trait Registers {
-    /// The value of the register of this DWARF number; `None` if it is not known.
+    /// The value of the register with this DWARF number; `None` if the value is not known.
     fn register(&self, number: u8) -> Option<u64>;
 
-    /// The run-time address from which on the frame's stack is in use: what was ever put below it may have
-    /// been taken away since. 0 if that is not known.
+    /// The lowest run-time address of the frame's stack that is in use. Memory below it may have been
+    /// overwritten since the frame wrote it. 0 if the address is not known.
     #[inline]
     fn lowest(&self) -> u64 {
         0
     }
 }
 
-/// The registers of all frames but the innermost: what [`Frame`] has not is lost.
+/// The registers of a frame that has called: only those in [`Frame`] are known.
 #[derive(Clone, Copy, Debug)]
 pub struct Lost;
 
@@ -85,7 +86,7 @@ impl Registers for Lost {
     }
 }
 
-/// The same, of a frame that is below others on a stack that is in use from this run-time address on.
+/// Like [`Lost`], with the lowest run-time address in use on the frame's stack ([`Registers::lowest`]).
 #[derive(Clone, Copy, Debug)]
 pub struct Called(pub u64);
 
@@ -113,41 +114,43 @@ impl<R: Registers> Registers for Option<&R> {
     }
 }
 
-/// The registers that matter, at one frame. All are run-time addresses, none is trusted.
+/// The registers of one frame that each step needs. All are run-time addresses, and none is trusted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Frame {
-    /// The program counter; a return address in all frames but the innermost and those that a
-    /// signal interrupted.
+    /// The program counter. It is a return address in all frames except the innermost frame and the
+    /// frames that a signal interrupted.
     pub pc: u64,
     /// The stack pointer.
     pub sp: u64,
-    /// The frame pointer, whatever the code uses that register for.
+    /// The value of the frame pointer's register. The code may use that register for other values.
     pub fp: u64,
 }
 
-/// Where a step has led.
+/// The result of a step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Step {
-    /// To the caller.
+    /// The caller's frame.
     Caller(Frame),
-    /// Nowhere, because there is no caller. The walk is complete.
+    /// The frame has no caller. The walk is complete.
     Outermost,
 }
 
-/// Why a step cannot be taken.
+/// The reason why a step cannot be taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stop {
     /// The CFA is not above the stack pointer.
     CfaNotRising,
-    /// The CFA is not as aligned as the ABI has it.
+    /// The CFA does not have the alignment that the ABI requires.
     CfaMisaligned,
-    /// The CFA, or the address of a slot, is not in the address space.
+    /// The CFA, or the address of a slot, is outside the address space.
     CfaOverflow,
-    /// The rule needs a register that is not known: another one than stack pointer and frame
-    /// pointer, in a frame that is not the innermost; or one that what the frame has called has saved,
-    /// and may have taken away.
+    /// The rule needs an unknown value: a register other than stack pointer and frame pointer, in a
+    /// frame that is neither the innermost frame nor interrupted by a signal; or a word below the part
+    /// of the stack that is in use, where a function that the frame called saved the word and may have
+    /// removed it.
     RegisterUnknown,
-    /// The frame pointer is zero: it was set so at the end of the stack, or is used otherwise.
+    /// The frame pointer is zero: code set it to zero at the outermost frame, or uses the register for
+    /// other values.
     FpZero,
     /// The frame pointer is below the stack pointer.
     FpBelowSp,
@@ -161,7 +164,7 @@ pub enum Stop {
 }
 
 impl Stop {
-    /// A short name of the reason, for counters and tools. It stays as it is.
+    /// A short name of the reason, for counters and tools. The names never change.
     pub const fn name(self) -> &'static str {
         match self {
             Stop::CfaNotRising => "cfa-not-rising",
@@ -176,10 +179,11 @@ impl Stop {
     }
 }
 
-/// Takes one step by `rule`, which is to be the rule that holds at the frame's PC.
+/// Takes one step by `rule`. The caller passes the rule for the frame's lookup address.
 ///
-/// `registers` are those of the innermost frame if `frame` is that one, [`Interrupted`](super::super::x86_64::signal::Interrupted) if it is
-/// one that a signal interrupted, else [`Called`], or [`Lost`] where no more is known.
+/// `registers` are the CPU's registers for the innermost frame,
+/// [`Interrupted`](super::super::x86_64::signal::Interrupted) for a frame that a signal interrupted, and
+/// [`Called`] for any other frame, or [`Lost`] if the part of the stack in use is not known.
 ///
 /// # Errors
 ///
@@ -206,17 +210,22 @@ pub fn step<M: Memory + ?Sized, R: Registers + ?Sized>(
         if rule.cfa.base == Base::Sp && cfa < registers.lowest() {
             return Err(Stop::RegisterUnknown);
         }
-        cfa = slot(read_word(memory, cfa)?, rule.cfa.plus.into())?;
+        cfa = read_word(memory, cfa)?;
+        if rule.extra.twice {
+            cfa = read_word(memory, cfa)?;
+        }
+        cfa = slot(cfa, rule.cfa.plus.into())?;
     }
     let sp = slot(cfa, abi.sp_below_cfa().wrapping_neg())?;
-    // Where the return address is still in its register nothing may be on the stack yet.
+    // If the return address is still in its register, the frame may be empty: the caller's stack pointer
+    // may be equal to the frame's.
     let at_least = match rule.ra {
         Location::AtCfa(_) | Location::At(..) => frame.sp.saturating_add(1),
         _ => frame.sp,
     };
-    // A signal may come at any stack pointer, and its handler be on another stack.
+    // A signal may come at any value of the stack pointer, and its handler may run on another stack.
     if !rule.signal {
-        if sp < at_least {
+        if sp < at_least && !rule.extra.changes_stack {
             return Err(Stop::CfaNotRising);
         }
         if cfa % abi.alignment() != 0 {
@@ -246,21 +255,21 @@ pub fn step<M: Memory + ?Sized, R: Registers + ?Sized>(
         (ra, fp) => (ra.read(memory, 0)?, fp.read(memory, frame.fp)?),
     };
     let pc = if rule.mangled { abi.unmangled(pc) } else { pc };
-    // A call of a null pointer can be interrupted: a zero is no end here.
+    // A signal may interrupt a call of a null pointer. A PC of zero does not mark the outermost frame here.
     if rule.signal {
         return Ok(Step::Caller(Frame { pc, sp, fp }));
     }
     Ok(caller(pc, sp, fp))
 }
 
-/// What a [`Location`] comes to in a frame.
+/// A [`Location`] evaluated in one frame.
 #[derive(Clone, Copy)]
 enum Place {
-    /// The value is in memory, at this address.
+    /// The value is in memory, at this run-time address.
     At(u64),
-    /// This is the value.
+    /// The value itself.
     Is(u64),
-    /// There is nothing about it.
+    /// The location names no place: the register is unchanged or undefined.
     None,
 }
 
@@ -275,8 +284,8 @@ impl Place {
     }
 }
 
-/// Takes one step by the frame pointer, for code that is known or believed to keep one: the return
-/// address and the caller's frame pointer are where it points to.
+/// Takes one step by the frame pointer, for code that is known or expected to keep a frame pointer. The
+/// frame pointer points to the caller's frame pointer, with the return address in the word above.
 ///
 /// # Errors
 ///
@@ -300,7 +309,8 @@ pub fn step_by_frame_pointer<M: Memory + ?Sized>(frame: &Frame, memory: &M) -> R
 
 #[inline]
 fn caller(pc: u64, sp: u64, fp: u64) -> Step {
-    // Where nothing called, the start code pushes a zero, or the kernel has left one.
+    // A zero in place of the return address marks a frame without a caller: start code pushes a zero, or
+    // the kernel has left a zero there.
     if pc == 0 {
         Step::Outermost
     } else {
@@ -321,8 +331,8 @@ fn read_word<M: Memory + ?Sized>(memory: &M, address: u64) -> Result<u64, Stop> 
         .map_err(|Fault| Stop::Fault { address })
 }
 
-/// Reads two words at once. If that fails, it reads one after the other, to tell which it was: who
-/// brings in the memory of the other one would never get on.
+/// Reads two words at once. If that fails, it reads them one after the other, so that the error names
+/// the missing word. A caller that brings in the memory of a word that is not missing would never proceed.
 #[inline]
 fn read_two<M: Memory + ?Sized>(memory: &M, first: u64, second: u64) -> Result<(u64, u64), Stop> {
     match memory.read_two(first, second) {
@@ -337,7 +347,7 @@ mod tests {
     use super::*;
     use core::cell::Cell;
 
-    /// A stack of which each slot holds its own address, and of which some cannot be read.
+    /// A stack on which each slot holds its own address. Slots that `missing` selects cannot be read.
     struct Slots {
         missing: fn(u64) -> bool,
         reads: Cell<u32>,
@@ -435,7 +445,7 @@ mod tests {
         assert_eq!(missing(|_| true), stop(0x80f8));
     }
 
-    /// Registers of which each holds 0x1000 times its number.
+    /// Each register holds 0x1000 times its number.
     struct Numbered;
 
     impl Registers for Numbered {
@@ -493,10 +503,10 @@ mod tests {
         let found = to(0x77, 0x8420, 0x9000);
         assert_eq!(with(0x7fd0), found);
         assert_eq!(with(0x1000), found);
-        // The stack pointer is above it: it is not there yet, or not any more.
+        // The saved word is below the stack in use: it is not saved yet, or was removed.
         assert_eq!(with(0x7fd1), Err(Stop::RegisterUnknown));
         assert_eq!(with(0x8000), Err(Stop::RegisterUnknown));
-        // Of the frame pointer that tells nothing.
+        // The check does not apply to a CFA that counts from the frame pointer.
         rule.cfa.base = Base::Fp;
         rule.cfa.offset = 0x7fd0 - 0x9000;
         assert_eq!(
@@ -516,7 +526,7 @@ mod tests {
         assert_eq!(innermost(Abi::Aarch64, &rule), to(0x1e000, 0x8000, 0x9000));
         rule.cfa.offset = 160;
         assert_eq!(innermost(Abi::S390x, &rule), to(0xe000, 0x8000, 0x9000));
-        // Where it was saved to, on the stack, is a reason to be further up.
+        // A return address that was saved on the stack needs a slot: the step has to rise.
         rule.ra = Location::AtCfa(-48);
         assert_eq!(innermost(Abi::S390x, &rule), Err(Stop::CfaNotRising));
         rule.cfa.offset = 0;
@@ -525,7 +535,7 @@ mod tests {
 
     #[test]
     fn registers_are_known_in_the_innermost_frame_alone() {
-        // As gcc realigns a stack: the CFA is in r10, and then in memory.
+        // The rules of a stack that gcc realigns: the CFA is in r10, and later in memory.
         let mut rule = RULE;
         rule.cfa = Cfa {
             base: Base::Register(10),
@@ -544,11 +554,47 @@ mod tests {
             plus: 0,
         };
         assert_eq!(further_out(Abi::Amd64, &rule), to(0x8ff0, 0x8ff8, 0x9000));
-        // As OpenSSL keeps its callers' stack pointers: in memory is where the return address is.
+        // OpenSSL saves its caller's stack pointer in this way: the word in memory is the address of the
+        // return address.
         rule.cfa.plus = 8;
         assert_eq!(further_out(Abi::Amd64, &rule), to(0x8ff8, 0x9000, 0x9000));
         rule.cfa.plus = 4;
         assert_eq!(further_out(Abi::Amd64, &rule), Err(Stop::CfaMisaligned));
+    }
+
+    #[test]
+    fn another_stack_is_taken_only_if_the_rule_says_so() {
+        // A case of OCaml's runtime: the pointer to the other stack is in memory, and that stack may be at any
+        // address.
+        struct Left;
+        impl Memory for Left {
+            fn read_word(&self, address: u64) -> Result<u64, Fault> {
+                match address {
+                    0x8038 => Ok(0x2000),
+                    0x2000 => Ok(0x3000),
+                    0x2008 => Ok(0x88),
+                    0x3008 => Ok(0x99),
+                    _ => Err(Fault),
+                }
+            }
+        }
+        let mut rule = Rule::amd64(Base::Sp, 0x38, Location::Unchanged);
+        rule.cfa.deref = true;
+        rule.cfa.plus = 16;
+        let taken = |rule| step(Abi::Amd64, &rule, &FRAME, &Lost, &Left);
+        assert_eq!(taken(rule), Err(Stop::CfaNotRising));
+        rule.extra.changes_stack = true;
+        assert_eq!(taken(rule), to(0x88, 0x2010, 0x9000));
+        rule.extra.twice = true;
+        assert_eq!(taken(rule), to(0x99, 0x3010, 0x9000));
+        rule.extra.changes_stack = false;
+        assert_eq!(taken(rule), Err(Stop::CfaNotRising));
+        rule.extra.changes_stack = true;
+        rule.cfa.plus = 9;
+        assert_eq!(taken(rule), Err(Stop::CfaMisaligned));
+        // The second word is missing.
+        rule.cfa.offset = 0x40;
+        assert_eq!(taken(rule), Err(Stop::Fault { address: 0x8040 }));
     }
 
     #[test]
@@ -600,7 +646,7 @@ mod tests {
 
     #[test]
     fn a_return_address_that_was_popped_is_not_read() {
-        // As in musl's vfork, where a child that has the same stack may have written there since.
+        // A case of musl's vfork: the child shares the stack and may have overwritten the popped word.
         let popped = Rule::amd64(Base::Sp, 0, Location::Unchanged);
         assert_eq!(innermost(Abi::Amd64, &popped), Err(Stop::CfaNotRising));
         assert_eq!(further_out(Abi::Amd64, &popped), Err(Stop::CfaNotRising));

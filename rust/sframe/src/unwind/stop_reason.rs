@@ -76,6 +76,10 @@ stop_reasons! {
     Signals = c"signals",
         "more signal handlers are nested than a walk follows",
         "No ordinary program does this.";
+    /// The stack pointer of a signal's trampoline does not point to a `struct ucontext`.
+    NoContext = c"no_context",
+        "the registers that a signal interrupted are not where the stack pointer of its trampoline points to",
+        "Such samples are rare: the kernel was putting the registers back.";
     /// The kernel is in the middle of handling a uprobe of the task.
     Uprobe = c"uprobe",
         "the kernel was in the middle of handling a uprobe",

@@ -2,21 +2,25 @@
 
 //! The walk: from the innermost frame, frame by frame, to the outermost frame or to a reason to stop.
 //!
-//! The kernel module and the host run this one loop. [`Task`] is what they implement: how memory is
-//! read, what is mapped where, and which rows a file has.
+//! The kernel module and the host run this one loop. Both implement [`Task`]: reads of memory, the
+//! mappings of the task, and the rows of files.
 //!
-//! Each step goes by the row that covers the PC. Where a file has no rows, the walk tries the code and
-//! the frame pointer, and believes them only if they prove the step: a wrong frame is worse than a
-//! missing one.
+//! Each step uses the row that covers the lookup address. If no row covers it, the walk examines the code
+//! and the frame pointer. It takes a step by them only if they prove the step: a wrong frame is worse than
+//! a missing frame.
 //!
-//! The walk ends: each step rises on the stack, but for steps to another stack, and these are counted.
+//! The walk always ends: each step rises on the stack, except for steps to another stack, and the number of
+//! those is bounded.
 
 use super::{
     super::{
         elf::eh_frame_hdr,
         format::{
             abi::Abi,
-            bytes::Source,
+            bytes::{
+                Fault,
+                Source, //
+            },
             error::Error,
             fde::Function,
             section::{
@@ -45,6 +49,7 @@ use super::{
         Memory,
         Registers,
         Step,
+        Stop,
         MAX_SIGNALS, //
     },
     stop_reason::StopReason, //
@@ -57,9 +62,9 @@ use core::ffi::CStr;
 pub enum FrameSource {
     /// From the registers: the innermost frame.
     Registers,
-    /// By a row, or by instructions that take the place of one.
+    /// By a row, or by a rule from instructions.
     Rows,
-    /// By the frame pointer, or by the code, where there are no rows.
+    /// By the frame pointer or the code, because no row covers the lookup address.
     FramePointer,
 }
 
@@ -86,26 +91,27 @@ impl FrameSource {
     }
 }
 
-/// Where a rule comes from.
+/// The origin of a rule.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RuleOrigin {
-    /// A row of the file's own section, as the task has it mapped.
+    /// A row of the file's own section, which the task has mapped.
     Section,
     /// A row of the file's table.
     Table,
-    /// An extra row of the file's table: one that a section cannot encode.
+    /// An extra row of the file's table: a row that a section cannot encode.
     ExtraRow,
-    /// The instructions of a stub of the PLT.
+    /// The instructions of a PLT stub.
     PltStub,
-    /// The instructions of the trampoline that a signal's handler returns to.
+    /// The instructions of the trampoline that a signal handler returns to.
     SignalTrampoline,
     /// The instructions after the system call that starts a thread.
     Clone,
 }
 
-/// What a [`Sink`] keeps of a [`RuleOrigin`]. The kernel keeps nothing: then the walk carries nothing.
+/// The type in which a [`Sink`] keeps a [`RuleOrigin`]. The kernel uses `()`: the walk then carries no
+/// origins, at no cost.
 pub trait KeptOrigin {
-    /// Keeps it.
+    /// Converts `origin` to the kept form.
     fn keep(origin: RuleOrigin) -> Self;
 }
 
@@ -121,10 +127,10 @@ impl KeptOrigin for () {
     fn keep(_origin: RuleOrigin) -> Self {}
 }
 
-/// What a table says of an address.
+/// The result of a lookup of an address in a table.
 #[derive(Clone, Copy, Debug)]
 pub enum TableAnswer<O> {
-    /// This rule holds.
+    /// The rule of the row that covers the address, and the rule's origin.
     Rule(Rule, O),
     /// No row covers the address.
     NoRow,
@@ -132,7 +138,7 @@ pub enum TableAnswer<O> {
     Gone,
 }
 
-/// The table of a file's functions, `.eh_frame_hdr`; of length 0 if there is none.
+/// The table of a file's functions, `.eh_frame_hdr`. Its length is 0 if the file has none.
 #[derive(Clone, Copy, Debug)]
 pub struct FunctionTable {
     /// The run-time address.
@@ -145,8 +151,8 @@ impl FunctionTable {
     /// No table.
     pub const NONE: Self = Self { address: 0, len: 0 };
 
-    /// The run-time address at which the function begins that covers a run-time address; `None` if the
-    /// table does not tell.
+    /// The run-time address of the start of the function that covers `address`, a run-time address;
+    /// `None` if the table has no such function or cannot be read.
     #[inline(never)]
     pub fn start_at<S: Source + ?Sized>(&self, address: u64, memory: &S) -> Option<u64> {
         eh_frame_hdr::function_start(memory, self.address, self.len, address)
@@ -156,17 +162,17 @@ impl FunctionTable {
 /// The rows of a mapping: `S` is a section at its run-time address, `T` a table.
 #[derive(Clone, Copy, Debug)]
 pub enum MappedRows<S, T> {
-    /// The file has none, or no file is mapped.
+    /// The file has no rows, or no file is mapped. The table of its functions may still give their starts.
     None(FunctionTable),
-    /// The headers of the file could not be read: whether it has rows is not known.
+    /// The headers of the file could not be read. Whether the file has rows is not known.
     Unknown,
-    /// A file's code was here, and now memory of no file is.
+    /// Memory of no file has replaced the code of a file at this place.
     Replaced,
     /// The file's own section.
     Section(S),
     /// The file's table.
     Table(T),
-    /// The file has a section, and it cannot be used.
+    /// The file has a section that cannot be used.
     Bad(Error),
 }
 
@@ -175,9 +181,9 @@ pub enum MappedRows<S, T> {
 pub struct Mapping<S, T> {
     /// The first address.
     pub start: u64,
-    /// The address after the last one; 0 for a mapping that covers nothing.
+    /// The address after the last address; 0 for a mapping that covers nothing.
     pub end: u64,
-    /// Whether a file is mapped, or an image that has a table of functions.
+    /// Whether a file is mapped, or an ELF image that has a table of functions.
     pub is_image: bool,
     /// Whether the memory is executable.
     pub executable: bool,
@@ -208,23 +214,23 @@ impl<S, T> Mapping<S, T> {
     }
 }
 
-/// What the sink of a task keeps of a rule's origin.
+/// The type in which the sink of a task keeps a rule's origin.
 type Origin<T> = <<T as Task>::Sink as Sink>::Origin;
 
 /// The mapping type of a task.
 pub type MappingOf<T> = Mapping<<T as Task>::Section, <T as Task>::Table>;
 
-/// Where the walk puts frames.
+/// The receiver of the frames of a walk.
 pub trait Sink {
-    /// What it keeps of where rules come from.
-    type Origin: KeptOrigin;
+    /// The type in which the sink keeps a rule's origin.
+    type Origin: KeptOrigin + Copy;
 
-    /// Takes a frame. `lookup_address` is the run-time address whose rule holds there. False if there is
-    /// no space for it.
+    /// Stores a frame. `lookup_address` is the frame's lookup address, a run-time address. False if the
+    /// sink has no space for another frame.
     fn store(&mut self, frame: &Frame, lookup_address: u64, source: FrameSource) -> bool;
 
-    /// Is told which rule leads from the frame that was stored last to its caller, and where the rule
-    /// comes from.
+    /// Receives the rule that leads from the last stored frame to its caller, and the rule's origin. The
+    /// walk calls this method before the step. The default ignores both.
     #[inline(always)]
     fn rule(&mut self, rule: &Rule, origin: Self::Origin) {
         let _ = (rule, origin);
@@ -250,7 +256,7 @@ pub trait Task {
         Self: 'a;
     /// A table of a file.
     type Table;
-    /// Where frames go.
+    /// The receiver of frames.
     type Sink: Sink;
 
     /// The memory of the task.
@@ -259,16 +265,18 @@ pub trait Task {
     /// The registers of the innermost frame.
     fn registers(&self) -> &Self::Registers;
 
-    /// Whether the task is in the system call that ends a signal's handler. False where that is not known.
+    /// Whether the task is in `rt_sigreturn`, the system call that ends a signal handler. False if that is
+    /// not known.
     fn in_sigreturn(&self) -> bool;
 
-    /// Whether reads fail because the walk has used up its reads.
+    /// Whether reads fail because the walk has spent its budget of reads.
     fn is_spent(&self) -> bool;
 
-    /// How long a search in a section may take.
+    /// The bound on the time of a search in a section.
     fn search(&self) -> Search;
 
-    /// Makes `mapping` the one at a run-time address that it does not cover.
+    /// Replaces `mapping` by the mapping that covers `address`, a run-time address. The old mapping does
+    /// not cover `address`.
     ///
     /// # Errors
     ///
@@ -277,25 +285,26 @@ pub trait Task {
     where
         Self: Sized;
 
-    /// The run-time address at which the mapping of the stack at `sp` ends; 0 if nothing is mapped there.
+    /// The end, a run-time address, of the mapping that contains the stack pointer `sp`; 0 if nothing is
+    /// mapped at `sp`.
     fn end_of_stack(&self, sp: u64) -> u64;
 
-    /// A section and its bytes.
+    /// The section and its bytes.
     fn section<'a>(&'a self, section: &'a Self::Section) -> (&'a Section, Self::SectionBytes<'a>);
 
-    /// Looks a run-time address up in a table.
+    /// Looks up a run-time address in a table.
     fn look_up(
         &self,
         table: &Self::Table,
         lookup_address: u64,
     ) -> TableAnswer<<Self::Sink as Sink>::Origin>;
 
-    /// Walks on by rules that are cheap to follow, and stores the frames that it finds. True if it found a
-    /// frame. `is_innermost` says that `frame` is the innermost one, which has not called.
+    /// The fast path: takes steps by compact rules, and stores the frames that it finds. True if it found
+    /// a frame. `is_innermost` is true if `frame` is the innermost frame, whose PC is not a return address.
     ///
     /// # Errors
     ///
-    /// The walk has ended.
+    /// The stop reason, if the walk has ended.
     #[inline(always)]
     fn walk_fast(
         &self,
@@ -307,21 +316,23 @@ pub trait Task {
         Ok(false)
     }
 
-    /// Whether the task's code may have uprobes. If not, neither of the next two methods is called.
+    /// Whether the task's code may have uprobes. If false, the walk does not call
+    /// [`Task::undo_uretprobe`] and [`Task::leave_uprobe`].
     #[inline(always)]
     fn is_probed(&self) -> bool {
         false
     }
 
-    /// Puts back the return address of `frame` that a uretprobe took. False if that cannot be told.
+    /// If a uretprobe replaced the return address that became the PC of `frame`, restores the original
+    /// address. False if the original address cannot be determined.
     #[inline(always)]
     fn undo_uretprobe(&self, frame: &mut Frame) -> bool {
         let _ = frame;
         true
     }
 
-    /// If `frame` is in a trampoline of uprobes, makes it the program's frame there. False if that cannot
-    /// be told.
+    /// If `frame` is in a trampoline of uprobes, replaces it by the program's frame at the probe. False if
+    /// the program's frame cannot be determined.
     #[inline(always)]
     fn leave_uprobe(&self, frame: &mut Frame) -> bool {
         let _ = frame;
@@ -329,17 +340,17 @@ pub trait Task {
     }
 }
 
-/// Walks on from the innermost frame, which the caller has stored, and returns why the walk ended. Any
-/// context that fits `task`.
+/// Walks from the innermost frame, which the caller has already stored, and returns the stop reason. `frame`
+/// becomes the last frame that the walk reached. Context: any in which the methods of `task` may run.
 #[inline(always)]
-pub fn walk<T: Task>(task: &T, mut frame: Frame, sink: &mut T::Sink) -> StopReason {
+pub fn walk<T: Task>(task: &T, frame: &mut Frame, sink: &mut T::Sink) -> StopReason {
     let probed = task.is_probed();
     let mut registers = CallerRegisters::All(task.registers());
-    // The run-time address from which on the stack is in use.
+    // The lowest run-time address of the stack that is in use.
     let mut lowest = frame.sp;
-    // A uretprobe may have taken a return address.
+    // A uretprobe may have replaced a return address, and the fast path does not restore it.
     if !probed {
-        match task.walk_fast(&mut frame, true, sink) {
+        match task.walk_fast(frame, true, sink) {
             Ok(true) => registers = CallerRegisters::Lost(lowest),
             Ok(false) => {}
             Err(reason) => return reason,
@@ -352,46 +363,52 @@ pub fn walk<T: Task>(task: &T, mut frame: Frame, sink: &mut T::Sink) -> StopReas
         if let Err(reason) = find(task, &mut mapping, registers.lookup_address(frame.pc)) {
             return reason;
         }
-        let context = frame.sp;
-        let (signal, source) = match rule_at(task, frame.pc, &registers, &mapping) {
+        let mut context = frame.sp;
+        let (signal, source) = match &mut rule_at(task, frame.pc, &registers, &mapping) {
             Ok(Some((rule, origin))) => {
-                sink.rule(&rule, origin);
-                let mut stepped = step_by_rule(task, &rule, &mut frame, &registers);
-                if stepped == Err(StopReason::CfaNotRising) && has_left_stack(task, &rule, &frame) {
-                    stack_changes = match stack_changes.checked_sub(1) {
+                if rule.signal {
+                    match signal::is_context(frame.sp, task.memory()) {
+                        Ok(true) => {}
+                        // A row may mark code that is not the signal trampoline as a signal frame. Such code
+                        // has no `struct ucontext` with the caller's registers.
+                        Ok(false) if *rule != signal::INTERRUPTED => context = 0,
+                        Ok(false) => return StopReason::NoContext,
+                        Err(Fault) => return StopReason::of_stack_fault(task.is_spent()),
+                    }
+                }
+                sink.rule(rule, *origin);
+                if let Err(reason) = step_by_rule(task, rule, frame, &registers) {
+                    return reason;
+                }
+                if rule.extra.changes_stack {
+                    lowest = frame.sp;
+                    // A step that rises does not count against the bound.
+                    stack_changes = match stack_changes.checked_sub((frame.sp <= context).into()) {
                         Some(left) => left,
                         None => return StopReason::Signals,
                     };
-                    frame.sp = frame.fp;
-                    lowest = frame.sp;
-                    stepped = step_by_rule(task, &rule, &mut frame, &registers);
                 }
-                match stepped {
-                    Ok(()) => (rule.signal, FrameSource::Rows),
-                    Err(reason) => return reason,
-                }
+                (rule.signal, FrameSource::Rows)
             }
-            Ok(None) => {
-                match step_without_rows(task, &mut frame, !registers.are_lost(), &mapping) {
-                    Ok(()) => (false, FrameSource::FramePointer),
-                    Err(reason) => return reason,
-                }
-            }
-            Err(reason) => return reason,
+            Ok(None) => match step_without_rows(task, frame, !registers.are_lost(), &mapping) {
+                Ok(()) => (false, FrameSource::FramePointer),
+                Err(reason) => return reason,
+            },
+            Err(reason) => return *reason,
         };
-        if probed && !task.undo_uretprobe(&mut frame) {
+        if probed && !task.undo_uretprobe(frame) {
             return StopReason::Uprobe;
         }
         registers = CallerRegisters::Lost(lowest);
         if signal {
-            // Other steps rise on the stack. This one may lead to any stack.
+            // Other steps rise on the stack. A step by the rule of a signal may lead to any stack.
             stack_changes = match stack_changes.checked_sub(1) {
                 Some(left) => left,
                 None => return StopReason::Signals,
             };
             registers = CallerRegisters::Interrupted(context);
             lowest = frame.sp;
-            if probed && !task.leave_uprobe(&mut frame) {
+            if probed && !task.leave_uprobe(frame) {
                 return StopReason::Uprobe;
             }
         }
@@ -402,25 +419,27 @@ pub fn walk<T: Task>(task: &T, mut frame: Frame, sink: &mut T::Sink) -> StopReas
             Ok(()) => return StopReason::NotExecutable,
             Err(reason) => return reason,
         }
-        if !sink.store(&frame, lookup_address, source) {
+        if !sink.store(frame, lookup_address, source) {
             return StopReason::Full;
         }
-        // A frame that a signal interrupted is rare: the fast path need not know of it.
+        // Frames that a signal interrupted are rare. The fast path does not support them.
         if !probed && !signal && !mapping.lacks_table(lookup_address) {
-            if let Err(reason) = task.walk_fast(&mut frame, false, sink) {
+            if let Err(reason) = task.walk_fast(frame, false, sink) {
                 return reason;
             }
         }
     }
 }
 
-/// What is known of the registers of a frame, besides those that each [`Frame`] has.
+/// Which registers of a frame are known, apart from those in [`Frame`].
 enum CallerRegisters<'a, R> {
-    /// All registers: it is the innermost frame.
+    /// All registers: the frame is the innermost frame.
     All(&'a R),
-    /// All registers, in the `struct ucontext` at this run-time address: a signal interrupted the frame.
+    /// All registers: a signal interrupted the frame, and the `struct ucontext` at this run-time address holds
+    /// them. No registers if the address is 0: code that a row marks as a signal frame, and that has no
+    /// `struct ucontext`, returned to the frame.
     Interrupted(u64),
-    /// None: the frame has called, and its stack is in use from this run-time address on.
+    /// No registers: the frame has called. The stack is in use from this run-time address on.
     Lost(u64),
 }
 
@@ -429,8 +448,8 @@ impl<R> CallerRegisters<'_, R> {
         matches!(self, CallerRegisters::Lost(_))
     }
 
-    /// The address whose rule holds. A return address is behind its call, which may be the last
-    /// instruction of its function.
+    /// The lookup address for a PC. For a return address it is the PC minus one: a return address is
+    /// behind its call, and the call may be the last instruction of its function.
     fn lookup_address(&self, pc: u64) -> u64 {
         if self.are_lost() {
             pc.wrapping_sub(1)
@@ -440,7 +459,7 @@ impl<R> CallerRegisters<'_, R> {
     }
 }
 
-/// The registers of a frame, with the memory that holds some of them.
+/// The registers of a frame, with the memory that may hold the `struct ucontext`.
 struct RegistersIn<'a, R, M>(&'a CallerRegisters<'a, R>, &'a M);
 
 impl<R: Registers, M: Memory> Registers for RegistersIn<'_, R, M> {
@@ -448,12 +467,12 @@ impl<R: Registers, M: Memory> Registers for RegistersIn<'_, R, M> {
     fn register(&self, number: u8) -> Option<u64> {
         match *self.0 {
             CallerRegisters::All(registers) => registers.register(number),
+            CallerRegisters::Interrupted(0) | CallerRegisters::Lost(_) => None,
             CallerRegisters::Interrupted(context) => signal::Interrupted {
                 context,
                 memory: self.1,
             }
             .register(number),
-            CallerRegisters::Lost(_) => None,
         }
     }
 
@@ -465,7 +484,7 @@ impl<R: Registers, M: Memory> Registers for RegistersIn<'_, R, M> {
     }
 }
 
-/// Makes `mapping` the one at a run-time address.
+/// Makes sure that `mapping` is the mapping that covers `address`, a run-time address.
 #[inline(never)]
 fn find<T: Task>(task: &T, mapping: &mut MappingOf<T>, address: u64) -> Result<(), StopReason> {
     if mapping.covers(address) {
@@ -474,7 +493,8 @@ fn find<T: Task>(task: &T, mapping: &mut MappingOf<T>, address: u64) -> Result<(
     task.find_mapping(mapping, address)
 }
 
-/// The rule for a frame at a run-time address; `None` if no row covers it.
+/// The rule for a frame with this PC, a run-time address; `None` if neither a row nor an instruction gives
+/// a rule.
 #[inline(never)]
 fn rule_at<T: Task>(
     task: &T,
@@ -528,7 +548,7 @@ fn rule_of_table<T: Task>(
     pc: u64,
     registers: &CallerRegisters<'_, T::Registers>,
 ) -> Result<Option<(Rule, Origin<T>)>, StopReason> {
-    // A trampoline may end at its system call, and the rows of another function begin there.
+    // A trampoline may end with its system call, and the rows of another function begin right behind it.
     if !registers.are_lost() {
         if let Some(found) = rule_of_system_call(task, pc, registers, true) {
             return Ok(Some(found));
@@ -544,7 +564,8 @@ fn rule_of_table<T: Task>(
     }
 }
 
-/// The rule that instructions give where the rows of a function are wrong, or another function's.
+/// The rule from instructions, at places where the rows of `function` are wrong or belong to another
+/// function.
 #[inline(never)]
 fn rule_of_code<T: Task>(
     task: &T,
@@ -553,23 +574,24 @@ fn rule_of_code<T: Task>(
     registers: &CallerRegisters<'_, T::Registers>,
 ) -> Option<(Rule, Origin<T>)> {
     if registers.are_lost() {
-        // A return address behind the end of the function follows a call at its end, or is none.
+        // A return address at the end of the function follows a call that is its last instruction, or is not
+        // a return address of a call: it may be the start of a trampoline.
         if function.covers(pc) {
             return None;
         }
     } else if let Some((stub, offset)) = function.stub(pc) {
-        // Nothing is called from a PLT.
+        // A PLT has no calls, so a return address never lies in a PLT stub.
         let rule = plt::rule_of_stub(&task.memory().read(stub).ok()?, offset)?;
         return Some((rule, Origin::<T>::keep(RuleOrigin::PltStub)));
     }
-    // musl has rows for its trampoline, as for any function, and they are wrong.
+    // musl has rows for its trampoline like for an ordinary function, and they are wrong.
     rule_of_system_call(task, pc, registers, true)
 }
 
-/// The rule for a frame at the system call that ends a signal's handler, or behind the one that starts a
-/// thread. Rows seldom cover the first, and are wrong for the second.
+/// The rule for a frame at the system call that ends a signal handler, or behind the system call that
+/// starts a thread. Rows seldom cover the former, and are wrong for the latter.
 ///
-/// `is_covered` says that a row may cover the PC.
+/// `is_covered` is true if a row may cover the PC.
 #[inline(never)]
 fn rule_of_system_call<T: Task>(
     task: &T,
@@ -581,7 +603,7 @@ fn rule_of_system_call<T: Task>(
         .memory()
         .read(pc.wrapping_sub(signal::TRAMPOLINE_BEFORE))
         .ok()?;
-    // Behind the system call another function may begin: the system call itself tells.
+    // Another function may begin behind the system call. Whether the task is in the system call decides.
     let is_returning = match registers {
         CallerRegisters::All(_) if task.in_sigreturn() || !(T::KNOWS_SYSTEM_CALL || is_covered) => {
             signal::is_behind_signal_trampoline(&bytes)
@@ -594,7 +616,7 @@ fn rule_of_system_call<T: Task>(
             Origin::<T>::keep(RuleOrigin::SignalTrampoline),
         ));
     }
-    // A thread that begins here has a result of zero.
+    // A new thread begins here with a result of zero. Its stack does not have the caller's frame.
     match registers {
         CallerRegisters::All(registers)
             if signal::is_behind_clone(&bytes)
@@ -606,25 +628,32 @@ fn rule_of_system_call<T: Task>(
     }
 }
 
-/// Makes `frame` its caller by a rule. The end of the stack is a reason to stop, too.
+/// Replaces `frame` by its caller, by a rule. The outermost frame is an error like other stop reasons.
+///
+/// If the code shows that the caller is on another stack, `rule.extra.changes_stack` becomes true.
 #[inline(never)]
 fn step_by_rule<T: Task>(
     task: &T,
-    rule: &Rule,
+    rule: &mut Rule,
     frame: &mut Frame,
     registers: &CallerRegisters<'_, T::Registers>,
 ) -> Result<(), StopReason> {
     let registers = RegistersIn(registers, task.memory());
-    let step = step::step(T::ABI, rule, frame, &registers, task.memory())
-        .map_err(|stop| StopReason::of_step(stop, task.is_spent()))?;
+    let mut step = step::step(T::ABI, rule, frame, &registers, task.memory());
+    if step == Err(Stop::CfaNotRising) && has_left_stack(task, rule, frame) {
+        rule.extra.changes_stack = true;
+        step = step::step(T::ABI, rule, frame, &registers, task.memory());
+    }
+    let step = step.map_err(|stop| StopReason::of_step(stop, task.is_spent()))?;
     take(step, frame)
 }
 
-/// Whether a frame is on another stack than its stack pointer, and its frame pointer points to it.
+/// Whether a frame may be on another stack than its stack pointer: its CFA does not count from the stack
+/// pointer, and the code in front of the PC loads the stack pointer.
 #[inline(never)]
 fn has_left_stack<T: Task>(task: &T, rule: &Rule, frame: &Frame) -> bool {
     let address = frame.pc.wrapping_sub(const { insn::TAKES_STACK as u64 });
-    rule.cfa.base == Base::Fp
+    rule.cfa.base != Base::Sp
         && task
             .memory()
             .read(address)
@@ -641,7 +670,7 @@ fn take(step: Step, frame: &mut Frame) -> Result<(), StopReason> {
     }
 }
 
-/// Makes `frame` its caller where no row covers the PC.
+/// Replaces `frame` by its caller if no row covers the lookup address.
 #[inline(never)]
 fn step_without_rows<T: Task>(
     task: &T,
@@ -653,8 +682,9 @@ fn step_without_rows<T: Task>(
         MappedRows::Section(ref section) if task.section(section).0.frame_pointer() => {
             FramePointer::Kept
         }
-        // A file with a section was made without a frame pointer, or says so. Code that its rows leave
-        // out may use that register for anything, a caller's frame included.
+        // The code of a file with rows is compiled without a frame pointer, unless the section's flag for
+        // frame pointers is set. Code that the rows do not cover may hold any value in that register, such as
+        // the address of a caller's frame.
         MappedRows::Section(_) | MappedRows::Table(_) => return Err(StopReason::NoRows),
         _ if mapping.is_image => FramePointer::Unknown,
         _ => FramePointer::Likely,
@@ -671,4 +701,204 @@ fn step_without_rows<T: Task>(
         task.memory(),
     );
     take(step.ok_or(StopReason::NoRows)?, frame)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::rule::Location;
+    use std::{
+        cell::RefCell,
+        collections::BTreeMap,
+        vec::Vec, //
+    };
+
+    /// A task with one rule for each listed lookup address, and the listed words in memory.
+    struct Mock {
+        rules: BTreeMap<u64, Rule>,
+        words: Words,
+    }
+
+    struct Words(BTreeMap<u64, u64>);
+
+    impl Memory for Words {
+        fn read_word(&self, address: u64) -> Result<u64, Fault> {
+            self.0.get(&address).copied().ok_or(Fault)
+        }
+    }
+
+    impl Source for Words {
+        fn read<const N: usize>(&self, _offset: u64) -> Result<[u8; N], Fault> {
+            Err(Fault)
+        }
+    }
+
+    struct Numbered;
+
+    impl Registers for Numbered {
+        fn register(&self, number: u8) -> Option<u64> {
+            Some(u64::from(number) << 12)
+        }
+    }
+
+    impl Sink for RefCell<Vec<Frame>> {
+        type Origin = ();
+
+        fn store(&mut self, frame: &Frame, _lookup_address: u64, _source: FrameSource) -> bool {
+            self.get_mut().push(*frame);
+            self.get_mut().len() < 1000
+        }
+    }
+
+    impl Task for Mock {
+        const ABI: Abi = Abi::Amd64;
+        const KNOWS_SYSTEM_CALL: bool = true;
+        type Memory = Words;
+        type Registers = Numbered;
+        type Section = ();
+        type SectionBytes<'a> = &'static [u8];
+        type Table = ();
+        type Sink = RefCell<Vec<Frame>>;
+
+        fn memory(&self) -> &Words {
+            &self.words
+        }
+
+        fn registers(&self) -> &Numbered {
+            &Numbered
+        }
+
+        fn in_sigreturn(&self) -> bool {
+            false
+        }
+
+        fn is_spent(&self) -> bool {
+            false
+        }
+
+        fn search(&self) -> Search {
+            Search::Bounded
+        }
+
+        fn find_mapping(
+            &self,
+            mapping: &mut MappingOf<Self>,
+            _address: u64,
+        ) -> Result<(), StopReason> {
+            *mapping = Mapping {
+                start: 0,
+                end: u64::MAX,
+                is_image: true,
+                executable: true,
+                rows: MappedRows::Table(()),
+            };
+            Ok(())
+        }
+
+        fn end_of_stack(&self, _sp: u64) -> u64 {
+            0
+        }
+
+        fn section<'a>(&'a self, _section: &'a ()) -> (&'a Section, &'static [u8]) {
+            unreachable!("there is a table")
+        }
+
+        fn look_up(&self, _table: &(), lookup_address: u64) -> TableAnswer<()> {
+            match self.rules.get(&lookup_address) {
+                Some(rule) => TableAnswer::Rule(*rule, ()),
+                None => TableAnswer::NoRow,
+            }
+        }
+    }
+
+    /// The rule of code that has changed the stack. The pointer to the old stack is in the word at its stack
+    /// pointer.
+    fn changes_stack() -> Rule {
+        let mut rule = Rule::amd64(Base::Sp, 0, Location::Unchanged);
+        rule.cfa.deref = true;
+        rule.cfa.plus = 8;
+        rule.extra.changes_stack = true;
+        rule
+    }
+
+    /// Walks between two stacks that lead to each other. The last frame's lookup address is 0x100, the
+    /// outermost frame.
+    fn between_stacks(rule: Rule, steps: u64) -> (StopReason, Vec<Frame>) {
+        let mut words = BTreeMap::new();
+        for step in 0..steps {
+            // Both stacks rise, but each step to the first stack falls.
+            let sp = |step: u64| 0x10_0000 * (1 + step % 2) + 0x40 * step;
+            words.insert(sp(step), sp(step + 1) - 8);
+            let is_last = step + 1 == steps;
+            words.insert(sp(step + 1) - 8, if is_last { 0x101 } else { 0x201 });
+        }
+        // The lookup address of a return address is the return address minus one.
+        let rules = BTreeMap::from([(0x200, rule), (0x100, Rule::OUTERMOST)]);
+        let task = Mock {
+            rules,
+            words: Words(words),
+        };
+        let mut sink = RefCell::new(Vec::new());
+        let mut innermost = Frame {
+            pc: 0x200,
+            sp: 0x10_0000,
+            fp: 7,
+        };
+        let reason = walk(&task, &mut innermost, &mut sink);
+        (reason, sink.into_inner())
+    }
+
+    #[test]
+    fn steps_between_stacks_are_counted_where_they_do_not_rise() {
+        let most = u64::from(MAX_SIGNALS);
+        for steps in [1, 2, 7, 2 * most, 2 * most + 1] {
+            let (reason, frames) = between_stacks(changes_stack(), steps);
+            assert_eq!(
+                (reason, frames.len() as u64),
+                (StopReason::Outermost, steps)
+            );
+        }
+        let (reason, frames) = between_stacks(changes_stack(), 1000);
+        assert_eq!(reason, StopReason::Signals);
+        assert_eq!(frames.len() as u64, 2 * most + 1);
+        // If the row does not allow a change of the stack, the walk ends at the first step that falls.
+        let mut rule = changes_stack();
+        rule.extra.changes_stack = false;
+        let (reason, frames) = between_stacks(rule, 8);
+        assert_eq!((reason, frames.len()), (StopReason::CfaNotRising, 1));
+    }
+
+    #[test]
+    fn code_that_returns_as_a_signal_does_keeps_no_registers() {
+        // The caller's rule counts from rbx, which is known in a frame that a signal interrupted.
+        let mut returns = changes_stack();
+        returns.signal = true;
+        let by_register = Rule::amd64(Base::Register(3), 8, Location::Unchanged);
+        let words = |segment| {
+            Words(BTreeMap::from([
+                (0x8000, 0x9000),
+                (0x9000, 0x300),
+                (0x8000 + 184, segment),
+                (0x8000 + 128, 0xa000),
+                (0xa000, 0x101),
+            ]))
+        };
+        let end = |segment| {
+            let rules = BTreeMap::from([
+                (0x200, returns),
+                (0x300, by_register),
+                (0x100, Rule::OUTERMOST),
+            ]);
+            let words = words(segment);
+            let mut sink = RefCell::new(Vec::new());
+            let mut innermost = Frame {
+                pc: 0x200,
+                sp: 0x8000,
+                fp: 7,
+            };
+            walk(&Mock { rules, words }, &mut innermost, &mut sink)
+        };
+        assert_eq!(end(0x33), StopReason::Outermost);
+        assert_eq!(end(0), StopReason::RegisterUnknown);
+    }
 }

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: GPL-2.0-only OR MIT
 
-//! The step where there are no rows: by the code at the PC, or by the frame pointer.
+//! The step without rows: by the code at the PC, or by the frame pointer. AMD64 only.
 //!
-//! Most code keeps no frame pointer, and then that register may hold anything: also the frame of a
-//! function further up, which looks right and would hide all callers in between. So in a file of
-//! which nothing is known a step is taken only where the function's own code shows that it has set
-//! up a frame pointer. AMD64 alone.
+//! Most code keeps no frame pointer. The register may then hold any value: even the frame of a function
+//! further out, which looks right and would hide all callers in between. Therefore, in a file without
+//! information on frame pointers, a step is taken only if the function's own code shows that it has set up
+//! a frame pointer.
 
 use super::{
     super::{
@@ -32,22 +32,22 @@ use super::{
     }, //
 };
 
-/// What is known of code that has no rows.
+/// Whether code without rows keeps a frame pointer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FramePointer {
-    /// Its section says that all functions keep one.
+    /// Yes: the section's flag states that all functions keep a frame pointer.
     Kept,
-    /// It was made at run time, or by the kernel, and such code keeps one.
+    /// Probably: the code was generated at run time, or by the kernel, and such code keeps a frame pointer.
     Likely,
-    /// Nothing, but where functions begin.
+    /// Not known. Only the starts of functions are known.
     Unknown,
 }
 
-/// Takes the step where no row covers the PC; `None` if there is none that can be believed.
+/// Takes a step from a frame whose lookup address no row covers; `None` if no step can be trusted.
 ///
-/// `memory` is that of the process, at run-time addresses; `stack_end` is where the mapping of the
-/// stack ends, in which a frame pointer has to point to two words; `function` tells the start of
-/// the function that covers an address.
+/// `innermost` is true for the innermost frame. `function` returns the start of the function that covers an
+/// address. `stack_end` is the end of the mapping of the stack: the two words at the frame pointer have to
+/// lie below it. `memory` is the memory of the process. All addresses are run-time addresses.
 pub fn step<M: Memory + Source + ?Sized>(
     frame: &Frame,
     innermost: bool,
@@ -59,7 +59,8 @@ pub fn step<M: Memory + Source + ?Sized>(
     let mut left = false;
     if innermost {
         let bytes = memory.read(frame.pc.wrapping_sub(1)).ok()?;
-        // A push may also stand further on in a function; where functions begin is known below.
+        // A push may also stand in the middle of a function. With `Unknown`, the start of the function is
+        // known, and the code below uses it.
         if frame_pointer != FramePointer::Unknown {
             let sets_up_later = || {
                 let bytes = memory.read(frame.pc).ok()?;
@@ -86,7 +87,8 @@ pub fn step<M: Memory + Source + ?Sized>(
     let end = frame.fp.checked_add(16)?;
     let on_stack = frame.fp >= frame.sp && end <= stack_end;
     if frame_pointer == FramePointer::Unknown {
-        // A quick no, where the register is not used for it. Not so early in a function.
+        // A cheap test rules out code that does not use the register as a frame pointer. It does not apply to
+        // the innermost frame, which may not have set up its frame pointer yet.
         if !innermost && !on_stack {
             return None;
         }
@@ -120,13 +122,13 @@ pub fn step<M: Memory + Source + ?Sized>(
     match step {
         _ if frame_pointer == FramePointer::Kept => Some(step),
         Step::Caller(caller) if is_behind_call(caller.pc, memory) => Some(step),
-        // A zero where the return address would be is no more the end than any other number: code
-        // that uses the register otherwise has it point to zeros all the time.
+        // A zero in place of the return address does not prove that the frame is the outermost frame: in
+        // code that uses the register for other values, the register often points to zeros.
         _ => None,
     }
 }
 
-/// The step by `rule`, if it leads behind a call.
+/// The step by `rule`, if the resulting PC is behind a call; else `None`.
 #[inline(never)]
 fn behind_call<M: Memory + Source + ?Sized>(
     rule: &Rule,
@@ -140,10 +142,12 @@ fn behind_call<M: Memory + Source + ?Sized>(
     }
 }
 
-/// Whether the frame of a function that serves handlers may not be its own any more.
+/// Whether a function for which [`serves_handlers`](prologue::serves_handlers) is true may already be leaving
+/// for a handler at `pc`, a run-time address: its frame then no longer leads to its caller. True if the code
+/// cannot be read.
 #[inline(never)]
 fn may_leave_for_handler<S: Source + ?Sized>(pc: u64, memory: &S) -> bool {
-    // So that it is nowhere between two of them.
+    // The windows overlap by half. Each instruction sequence lies completely within one window.
     let step = const { insn::ENDING / 2 };
     (0..prologue::LEAVING).step_by(step).any(|ahead| {
         memory
@@ -152,7 +156,7 @@ fn may_leave_for_handler<S: Source + ?Sized>(pc: u64, memory: &S) -> bool {
     })
 }
 
-/// Whether the code in front of a return address may be a call.
+/// Whether the code in front of `pc`, a return address, may be a call. False if the code cannot be read.
 pub fn is_behind_call<S: Source + ?Sized>(pc: u64, memory: &S) -> bool {
     memory
         .read(pc.wrapping_sub(const { insn::LONGEST as u64 }))
@@ -166,12 +170,12 @@ mod tests {
     use std::vec;
     use std::vec::Vec;
 
-    /// Where a program, a library and a stack are.
+    /// The run-time addresses of a program, a library and a stack.
     const PROGRAM: u64 = 0x40_0000;
     const LIBRARY: u64 = 0x7f00_0000;
     const STACK: u64 = 0x8000_0000;
 
-    /// Code that is nothing but nops, and an empty stack.
+    /// A process whose code is nops, with zeros on its stack.
     struct Process {
         parts: Vec<(u64, Vec<u8>)>,
     }
@@ -198,7 +202,7 @@ mod tests {
             self.write(address, &word.to_le_bytes())
         }
 
-        /// call *%rax, in front of a return address.
+        /// Writes call *%rax in front of a return address.
         fn call(&mut self, return_address: u64) -> &mut Process {
             self.write(return_address - 2, &[0xff, 0xd0])
         }
@@ -209,7 +213,7 @@ mod tests {
                 sp: STACK + 0x100,
                 fp: STACK + 0x200,
             };
-            // All is one function.
+            // One function covers all code from FUNCTION on.
             let function = |at| {
                 (FUNCTION..LIBRARY + 0x1000)
                     .contains(&at)
@@ -253,7 +257,7 @@ mod tests {
     const FUNCTION: u64 = LIBRARY + 0x400;
     const PC: u64 = FUNCTION + 0x80;
 
-    /// A frame pointer that leads to CALLER.
+    /// A process with a frame pointer that leads to CALLER.
     fn called() -> Process {
         let mut process = Process::new();
         process.word(STACK + 0x208, CALLER).call(CALLER);
@@ -263,19 +267,19 @@ mod tests {
     #[test]
     fn a_function_that_sets_up_a_frame_pointer_has_one() {
         let mut process = called();
-        // It may as well be the frame of a function further up.
+        // The frame pointer may be the frame of a function further out.
         assert_eq!(process.step(PC), None);
         assert_eq!(process.innermost(PC), None);
         process.write(FUNCTION, &SETS_UP);
         assert_eq!(process.step(PC), Some(CALLER));
         assert_eq!(process.innermost(PC), Some(CALLER));
-        // Nobody calls before it is set up.
+        // A function makes no call before it has set up its frame pointer.
         assert_eq!(process.step(FUNCTION + 4), None);
         assert_eq!(process.step(FUNCTION + 5), Some(CALLER));
-        // No function covers this.
+        // No function covers these lookup addresses.
         assert_eq!(process.step(FUNCTION), None);
         assert_eq!(process.innermost(FUNCTION - 1), None);
-        // With more in between, as gcc has it.
+        // gcc puts other instructions in between.
         let mut process = called();
         process
             .write(FUNCTION, &[0x55])
@@ -288,14 +292,14 @@ mod tests {
     fn the_innermost_may_not_have_set_it_up_yet() {
         let on_top = PROGRAM + 0x600;
         let mut process = called();
-        // push %rbp; more; mov %rsp,%rbp
+        // push %rbp; other instructions; mov %rsp,%rbp
         process
             .call(on_top)
             .word(STACK + 0x100, on_top)
             .write(FUNCTION, &[0x55])
             .write(FUNCTION + 22, &SETS_UP[1..]);
         assert_eq!(process.innermost(FUNCTION), Some(on_top));
-        // Behind the push it is one further up.
+        // Behind the push, the return address is one word further up.
         process.word(STACK + 0x100, 1).word(STACK + 0x108, on_top);
         for offset in [1, 10, 22] {
             assert_eq!(process.innermost(FUNCTION + offset), Some(on_top));
@@ -312,7 +316,8 @@ mod tests {
         assert_eq!(process.innermost(FUNCTION + 4), None);
         process.write(FUNCTION, &[0xf3, 0x0f, 0x1e, 0xfa]);
         assert_eq!(process.innermost(FUNCTION + 4), Some(on_top));
-        // A push further on is of any register, and what is on top is what was pushed before.
+        // A push in the middle of a function proves nothing: the word on top of the stack may be any pushed
+        // value.
         process.write(PC, &SETS_UP);
         assert_eq!(process.innermost(PC), None);
         assert_eq!(
@@ -355,7 +360,7 @@ mod tests {
         assert!((PC..=END).all(|pc| process.step(pc).is_none()));
         assert_eq!(process.innermost(END), None);
         assert_eq!(process.step(PC - 40), Some(CALLER));
-        // Of no other function that is told.
+        // Without `push %rdx; push %rax` the function does not leave for handlers.
         process.write(FUNCTION + 55, &[0x52, 0x90]);
         assert_eq!(process.step(PC), Some(CALLER));
         // mov %rcx,%rsp; ret
@@ -363,7 +368,7 @@ mod tests {
             .write(FUNCTION + 55, &[0x52, 0x50])
             .write(END, &[0x48, 0x89, 0xcc, 0xc3, 0x90, 0x90]);
         assert_eq!(process.step(PC), None);
-        // What cannot be read does not show that it is none.
+        // Code that cannot be read does not prove that the frame still leads to the caller.
         process.parts[1].1.truncate((END - LIBRARY) as usize);
         assert_eq!(process.step(PC), None);
     }
@@ -377,25 +382,25 @@ mod tests {
             .write(PC, &[0x0f, 0x85, 1, 2, 3, 4])
             .write(PC + 6, &SETS_UP);
         let step = |process: &Process| process.step_in(PC, true, FramePointer::Likely);
-        // What is on top is nothing that was called from.
+        // The word on top of the stack is not behind a call.
         assert_eq!(step(&process), Some(CALLER));
         process.call(on_top).word(STACK + 0x100, on_top);
         assert_eq!(step(&process), Some(on_top));
-        // Who has called has a frame.
+        // A function that has called has set up its frame pointer.
         assert_eq!(
             process.step_in(PC, false, FramePointer::Likely),
             Some(CALLER)
         );
-        // In a file it may be another function that begins there.
+        // In a file, the prologue may be the start of another function.
         assert_eq!(process.innermost(PC), None);
         process.write(PC, &[0xc9]);
         assert_eq!(step(&process), Some(CALLER));
-        // jmp to there, as V8's regular expressions begin
+        // A jmp to the prologue, which is the first instruction of V8's regular expressions.
         process
             .write(PC, &[0xe9, 0x7b, 0, 0, 0])
             .write(PC + 0x80, &SETS_UP);
         assert_eq!(step(&process), Some(on_top));
-        // It is not where that jump leads.
+        // The jump does not lead to a prologue.
         process.write(PC + 0x80, &[0x90]);
         assert_eq!(step(&process), Some(CALLER));
     }
@@ -416,7 +421,7 @@ mod tests {
             .write(FUNCTION, &SETS_UP);
         assert_eq!(process.step(PC), None);
         assert_eq!(process.step_in(PC, false, FramePointer::Likely), None);
-        // The section vouches for it.
+        // The section's flag proves the step.
         assert_eq!(process.step_in(PC, false, FramePointer::Kept), Some(CALLER));
     }
 

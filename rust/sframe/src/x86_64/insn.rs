@@ -1,16 +1,16 @@
 // SPDX-License-Identifier: GPL-2.0-only OR MIT
 
-//! Instructions of AMD64, as far as they are recognised: calls in front of a return address, jumps,
-//! and what loads the stack pointer.
+//! Recognised instructions of AMD64: calls in front of a return address, jumps, and loads of the stack
+//! pointer.
 //!
-//! The instructions are those of the AMD64 Architecture Programmer's Manual, volume 3.
+//! The AMD64 Architecture Programmer's Manual, volume 3, describes the instructions.
 
-/// The length in bytes of the longest call instruction that is recognised.
+/// The length of the longest recognised call instruction, in bytes.
 pub const LONGEST: usize = 7;
 
 pub(super) const PUSH_RBP: u8 = 0x55;
 
-/// What a uprobe, or a debugger, has put in place of an instruction's first byte.
+/// `int3`. A uprobe or a debugger puts it in place of the first byte of an instruction.
 pub(super) const INT3: u8 = 0xcc;
 
 pub(super) const POP_RBP: u8 = 0x5d;
@@ -24,15 +24,17 @@ pub(super) const ENDBR64: [u8; 4] = [0xf3, 0x0f, 0x1e, 0xfa];
 /// `mov %rsp, %rbp`, in its two encodings.
 pub(super) const MOV_RSP_RBP: [[u8; 3]; 2] = [[0x48, 0x89, 0xe5], [0x48, 0x8b, 0xec]];
 
-/// The size of what is looked at for [`clears_and_returns`](super::prologue::clears_and_returns) and others, in bytes.
+/// The number of bytes of code that [`clears_and_returns`](super::prologue::clears_and_returns) and other
+/// functions examine.
 pub const ENDING: usize = 32;
 
 pub(super) const XOR: u8 = 0x31;
 
 pub(super) const NOP: u8 = 0x90;
 
-/// Where the code at a PC jumps to, if it is a jump: what has its own beginning at its end, as V8's
-/// regular expressions have, begins with one.
+/// The run-time address of the target, if the code at the run-time address `pc` is a relative jump; else
+/// `None`. Code that places its entry sequence behind its body begins with such a jump: V8's regular
+/// expressions are an example.
 pub fn jumps_to(code: &[u8; ENDING], pc: u64) -> Option<u64> {
     let [JMP_RELATIVE, a, b, c, d, ..] = *code else {
         return None;
@@ -41,7 +43,7 @@ pub fn jumps_to(code: &[u8; ENDING], pc: u64) -> Option<u64> {
     Some(pc.wrapping_add(5).wrapping_add_signed(distance.into()))
 }
 
-/// Whether `code` is `endbr64`; there may be a uprobe at its start.
+/// Whether `code` is `endbr64`. A uprobe may have replaced its first byte.
 pub(super) fn is_endbr64(code: [u8; 4]) -> bool {
     let ([first, rest @ ..], [endbr64, others @ ..]) = (code, ENDBR64);
     (first == endbr64 || first == INT3) && rest == others
@@ -57,15 +59,15 @@ pub(super) const PREFIX_NOTRACK: u8 = 0x3e;
 
 pub(super) const BND: u8 = 0xf2;
 
-/// How many bytes in front of a PC or return address [`takes_stack`] looks at.
+/// The number of bytes in front of a PC or return address that [`takes_stack`] examines.
 pub const TAKES_STACK: usize = 48;
 
-/// Whether a function may have taken another stack than its own: whether there is, in `code`, which is
-/// what lies in front of the PC or return address, `mov N(%REGISTER), %rsp`, or `mov %REGISTER, %rsp` of
-/// any register but rbp.
+/// Whether a function may have changed to another stack. `code` is the code in front of the PC or return
+/// address. True if it contains `mov N(%REGISTER), %rsp`, or `mov %REGISTER, %rsp` with any register but
+/// rbp.
 ///
-/// Its frame is where its frame pointer points to, and that may be below the stack pointer. Go's
-/// runtime.systemstack is such a function.
+/// The frame of such a function is at its frame pointer, and may be below the stack pointer. Go's
+/// runtime.systemstack is an example.
 pub fn takes_stack(code: &[u8; TAKES_STACK]) -> bool {
     const RSP: u8 = 4;
     const RBP: u8 = 5;
@@ -92,15 +94,16 @@ pub(super) const GROUP_5: u8 = 0xff;
 
 const CALL_NEAR: u8 = 2;
 
-/// Whether `code`, the AMD64 code before a return address, may end with a near call.
+/// Whether `code`, the AMD64 code in front of a return address, may end with a near call.
 ///
-/// Prefixes go before all that is looked at. Code that is no call may look like one; a call never
-/// looks like none. See "CALL" in volume 3 of the AMD64 Architecture Programmer's Manual.
+/// Prefixes are in front of the recognised bytes and do not matter. There are false positives: other code
+/// may look like a call. There are no false negatives. See "CALL" in volume 3 of the AMD64 Architecture
+/// Programmer's Manual.
 pub fn ends_with_call(code: &[u8; LONGEST]) -> bool {
     let [b7, b6, b5, b4, b3, b2, b1] = *code;
 
-    // E8 with an offset of four bytes, or FF /2 with a ModRM byte that asks for as many bytes
-    // more as there are.
+    // E8 with an offset of four bytes; or FF /2 whose ModRM and SIB bytes give exactly the length up to
+    // the return address.
     b5 == CALL_RELATIVE
         || (b2 == GROUP_5 && length(b1, 0) == Some(2))
         || (b3 == GROUP_5 && length(b2, b1) == Some(3))
@@ -109,8 +112,8 @@ pub fn ends_with_call(code: &[u8; LONGEST]) -> bool {
         || (b7 == GROUP_5 && length(b6, b5) == Some(7))
 }
 
-/// The length in bytes of FF with this ModRM byte, if that is a near call. `sib` is the byte
-/// behind it.
+/// The length in bytes of the instruction of opcode FF with this ModRM byte; `None` if the instruction is
+/// not a near call. `sib` is the byte behind the ModRM byte.
 fn length(modrm: u8, sib: u8) -> Option<usize> {
     if (modrm >> 3) & 7 != CALL_NEAR {
         return None;
@@ -142,7 +145,7 @@ mod tests {
         };
         // runtime.systemstack: mov 0x38(%rdx),%rsp; mov %rdi,%rdx; mov (%rdi),%rdi; call *%rdi
         assert!(takes(b"\x48\x8b\x62\x38\x48\x89\xfa\x48\x8b\x3f\xff\xd7"));
-        // mov 0x38(%r14),%rsp; mov %rdx,%rsp; mov %r12,%rsp; the last two once more, as Go writes them.
+        // mov 0x38(%r14),%rsp; mov %rdx,%rsp; mov %r12,%rsp; the last two again, in the encoding that Go uses.
         for code in [
             b"\x49\x8b\x66\x38",
             b"\x48\x89\xd4\x90",
@@ -152,8 +155,8 @@ mod tests {
         ] {
             assert!(takes(code), "{code:x?}");
         }
-        // mov 0x38(%rdx),%rdi; mov %rsp,0x38(%rdx); mov 0x38(%rsp),%rdx; mov %rbp,%rsp, both ways; mov
-        // %rsp,%rbp; sub $16,%rsp; lea 0x38(%rdx),%rsp, which is no stack that anyone has kept.
+        // mov 0x38(%rdx),%rdi; mov %rsp,0x38(%rdx); mov 0x38(%rsp),%rdx; mov %rbp,%rsp, in both encodings; mov
+        // %rsp,%rbp; sub $16,%rsp; lea 0x38(%rdx),%rsp, which does not load a saved stack pointer.
         for code in [
             b"\x48\x8b\x7a\x38",
             b"\x48\x89\x62\x38",
@@ -174,7 +177,7 @@ mod tests {
         ends_with_call(&code)
     }
 
-    // The bytes are those of GNU as, quoted with what was assembled.
+    // The bytes are the output of GNU as. Each line quotes the assembled instruction.
     #[test]
     fn calls_are_calls() {
         assert!(ends(&[0xe8, 1, 2, 3, 4])); // call f

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only OR MIT
 
-//! AMD64 under Linux: what a few bytes of code at a PC tell where rows are missing or wrong.
+//! AMD64 under Linux: rules from a few bytes of code at a PC, for places where rows are missing or wrong.
 
 pub mod fallback;
 pub mod insn;

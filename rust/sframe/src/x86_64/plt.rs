@@ -15,23 +15,23 @@ use super::{
     }, //
 };
 
-/// The size of what is looked at of a stub of a PLT, in bytes.
+/// The number of bytes of a PLT stub that [`rule_of_stub`] examines.
 pub const STUB: usize = 16;
 
 const PUSH_IMMEDIATE: u8 = 0x68;
 
-/// Of GOT[1]: `push x(%rip)`.
+/// `push x(%rip)`. The first stub of .plt pushes GOT[1] by it.
 const PUSH_RIP: [u8; 2] = [0xff, 0x35];
 
 const JMP_RIP: [u8; 2] = [0xff, 0x25];
 
-/// The rule at `offset` bytes from the start of a stub of a PLT, by what its instructions do;
-/// `None` if they are none of a PLT.
+/// The rule at `offset` bytes from the start of a PLT stub, from the stub's instructions; `None` if
+/// the instructions are not those of a PLT stub.
 ///
-/// `code` is the stub, and what follows if it is shorter. GNU ld up to 2.47 writes wrong rows for
-/// some of them: for .plt.got "sp+16", as if something had been pushed; and version 2.40 for
-/// .plt.sec the rows of .plt, and for stubs that begin with `endbr64` that the push is two bytes
-/// further on than it is.
+/// `code` is the stub, and the bytes behind it if the stub is shorter. The instructions decide because
+/// GNU ld writes wrong rows for some stubs. Versions up to 2.47 write "sp+16" for .plt.got, although
+/// these stubs push nothing. Version 2.40 writes the rows of .plt for .plt.sec; and for stubs that begin
+/// with `endbr64` it places the row behind the push two bytes too far.
 pub fn rule_of_stub(code: &[u8; STUB], offset: u32) -> Option<Rule> {
     let pushes = |before: i32, at: u32| {
         let pushed = if offset < at { 0 } else { 8 };
@@ -39,12 +39,12 @@ pub fn rule_of_stub(code: &[u8; STUB], offset: u32) -> Option<Rule> {
         Some(Rule::amd64(Base::Sp, cfa, Location::Unchanged))
     };
     match *code {
-        // The first stub of .plt: what the others have pushed, and one more.
+        // The first stub of .plt: another stub has pushed a word, and the first stub pushes a second word.
         [a, b, _, _, _, _, c, d, ..] if [a, b] == PUSH_RIP && [c, d] == JMP_RIP => pushes(16, 6),
         [a, b, _, _, _, _, BND, c, d, ..] if [a, b] == PUSH_RIP && [c, d] == JMP_RIP => {
             pushes(16, 6)
         }
-        // A lazy stub: jump, or push and jump to the first.
+        // A lazy stub: a jump, or a push and a jump to the first stub.
         [a, b, _, _, _, _, PUSH_IMMEDIATE, _, _, _, _, JMP_RELATIVE, ..] if [a, b] == JMP_RIP => {
             pushes(8, 11)
         }
@@ -56,7 +56,7 @@ pub fn rule_of_stub(code: &[u8; STUB], offset: u32) -> Option<Rule> {
         {
             pushes(8, 9)
         }
-        // Nothing but a jump.
+        // A stub that only jumps.
         [a, b, ..] | [BND, a, b, ..] if [a, b] == JMP_RIP => pushes(8, u32::MAX),
         [a, b, c, d, e, f, ..] | [a, b, c, d, BND, e, f, ..]
             if [a, b, c, d] == ENDBR64 && [e, f] == JMP_RIP =>
@@ -71,7 +71,7 @@ pub fn rule_of_stub(code: &[u8; STUB], offset: u32) -> Option<Rule> {
 mod tests {
     use super::*;
 
-    /// The CFA less the stack pointer, at each offset.
+    /// The CFA minus the stack pointer, in bytes, at each offset.
     fn stub(code: &[u8], offsets: &[u32]) -> std::vec::Vec<Option<i32>> {
         let mut stub = [0x90; STUB];
         stub[..code.len()].copy_from_slice(code);
@@ -81,13 +81,13 @@ mod tests {
             .collect()
     }
 
-    // The bytes are those that GNU ld 2.40 and 2.44 write.
+    // GNU ld 2.40 and 2.44 write these bytes.
     #[test]
     fn stubs_of_plts() {
         // push GOT+8(%rip); jmp *GOT+16(%rip)
         let first = [0xff, 0x35, 0xca, 0x2f, 0, 0, 0xff, 0x25, 0xcc, 0x2f, 0, 0];
         assert_eq!(stub(&first, &[0, 6]), [Some(16), Some(24)]);
-        // The same with bnd jmp.
+        // The first stub with bnd jmp.
         let first = [0xff, 0x35, 1, 0, 0, 0, 0xf2, 0xff, 0x25, 1, 0, 0, 0];
         assert_eq!(stub(&first, &[0, 6]), [Some(16), Some(24)]);
         // jmp *GOT+24(%rip); push $0; jmp .plt
@@ -95,15 +95,15 @@ mod tests {
             0xff, 0x25, 0xca, 0x2f, 0, 0, 0x68, 0, 0, 0, 0, 0xe9, 0xe0, 0xff, 0xff, 0xff,
         ];
         assert_eq!(stub(&lazy, &[0, 6, 11]), [Some(8), Some(8), Some(16)]);
-        // endbr64; push $0; jmp .plt: 2.40 has "sp+16" from 11 on only.
+        // endbr64; push $0; jmp .plt. GNU ld 2.40 writes "sp+16" only from 11 on.
         let ibt = [
             0xf3, 0x0f, 0x1e, 0xfa, 0x68, 0, 0, 0, 0, 0xe9, 0xe2, 0xff, 0xff, 0xff, 0x66, 0x90,
         ];
         assert_eq!(stub(&ibt, &[0, 4, 9]), [Some(8), Some(8), Some(16)]);
-        // endbr64; jmp *GOT(%rip), in .plt.sec: 2.40 has "sp+16" and "sp+24".
+        // endbr64; jmp *GOT(%rip), in .plt.sec. GNU ld 2.40 writes "sp+16" and "sp+24".
         let second = [0xf3, 0x0f, 0x1e, 0xfa, 0xff, 0x25, 0x2e, 0x2f, 0, 0];
         assert_eq!(stub(&second, &[0, 4]), [Some(8), Some(8)]);
-        // jmp *GOT(%rip); xchg %ax,%ax, in .plt.got: up to 2.47 "sp+16".
+        // jmp *GOT(%rip); xchg %ax,%ax, in .plt.got. GNU ld up to 2.47 writes "sp+16".
         let got = [0xff, 0x25, 0x12, 0x2f, 0, 0, 0x66, 0x90];
         assert_eq!(stub(&got, &[0]), [Some(8)]);
         // push %rbp; mov %rsp,%rbp

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-only OR MIT
 
-//! Beginnings and ends of functions: how far a function that keeps a frame pointer has got with the
-//! frame pointer.
+//! Beginnings and ends of functions that keep a frame pointer: whether the frame pointer is set up at a
+//! PC, and whether it is restored.
 
 use super::{
     super::unwind::rule::{
@@ -12,20 +12,20 @@ use super::{
     insn::*, //
 };
 
-/// The size of what is looked at of a function's beginning, in bytes.
+/// The number of bytes of a function's beginning that are examined.
 pub const BEGINNING: usize = 64;
 
-/// The rule where the return address is on top of the stack.
+/// The rule if the return address is on top of the stack.
 pub(super) const ON_TOP: Rule = Rule::amd64(Base::Sp, 8, Location::Unchanged);
 
-/// The rule where the caller's frame pointer is, and the return address above it.
+/// The rule if the caller's frame pointer is on top of the stack, and the return address above it.
 pub(super) const PUSHED: Rule = Rule::amd64(Base::Sp, 16, Location::AtCfa(-16));
 
-/// The rule of an innermost frame whose function has not yet set up a frame pointer, or has
-/// already put it back; `None` if the code does not look like that.
+/// The rule of an innermost frame whose function has not yet set up a frame pointer, or has already
+/// restored the caller's; `None` if the code does not show either.
 ///
-/// `code` are the byte before the PC and the four from the PC on. A `push %rbp` may also stand
-/// further on in a function, so the return address that comes out has to be checked.
+/// `code` holds the byte in front of the PC and the four bytes from the PC on. A `push %rbp` may also
+/// stand in the middle of a function. Therefore the caller has to check the resulting return address.
 pub fn rule_without_frame_pointer(code: &[u8; 5]) -> Option<Rule> {
     let [before, at @ ..] = *code;
     let [first, second, third, fourth] = at;
@@ -42,23 +42,25 @@ pub fn rule_without_frame_pointer(code: &[u8; 5]) -> Option<Rule> {
     }
 }
 
-/// Whether a function that begins like this has done nothing yet, `distance` bytes from its start.
+/// Whether a function with the beginning `code` has executed no instruction, except `endbr64`, at
+/// `distance` bytes from its start.
 pub fn is_entry(code: &[u8; BEGINNING], distance: u64) -> bool {
     let [a, b, c, d, ..] = *code;
     distance == 0 || (distance == 4 && is_endbr64([a, b, c, d]))
 }
 
-/// Whether nothing is left to do but to clear registers and to return, as functions end that leave
-/// nothing behind in registers; or to compare how many arguments there are, and to return and take them
-/// off the stack, as V8's do. Then the return address is on top of the stack.
+/// Whether `code`, from the PC on, only clears registers and returns, which is the end of functions that
+/// leave no values behind in registers; or only compares the number of arguments, returns and removes the
+/// arguments from the stack, which is the end of V8's functions. If true, the return address is on top of
+/// the stack.
 pub fn clears_and_returns(code: &[u8; ENDING]) -> bool {
     let mut rest = &code[..];
     loop {
         rest = match rest {
             [RET | RET_AND_POP, ..] => return true,
-            // cmp $number,%register; and a jump if it is so or not.
+            // cmp $number,%register; a conditional jump.
             [0x48 | 0x49, 0x83, 0xf8..=0xff, _, rest @ ..] | [0x70..=0x7f, _, rest @ ..] => rest,
-            // xor of two registers, of which neither is %rsp.
+            // xor of two registers, neither of them %rsp.
             [XOR, 0xc0..=0xdf | 0xe8..=0xff, rest @ ..] | [0x45, XOR, 0xc0..=0xff, rest @ ..] => {
                 rest
             }
@@ -67,9 +69,10 @@ pub fn clears_and_returns(code: &[u8; ENDING]) -> bool {
     }
 }
 
-/// Whether a function that keeps a frame pointer has yet to set it up: it does so within what is looked
-/// at, and no byte before can be of a call or of an end. So begins what compilers make at run time, if
-/// it checks first whether it still holds. Then the return address is on top of the stack.
+/// Whether a function that keeps a frame pointer has not set it up yet: `code`, from the PC on, contains
+/// the prologue, and no byte in front of the prologue can belong to a call or to the end of a function.
+/// Code that a JIT compiler generates begins in this way if it first checks whether the code is still
+/// valid. If true, the return address is on top of the stack.
 pub fn sets_up_later(code: &[u8; ENDING]) -> bool {
     let mut rest = &code[..];
     loop {
@@ -83,9 +86,9 @@ pub fn sets_up_later(code: &[u8; ENDING]) -> bool {
     }
 }
 
-/// Whether the innermost frame's function is about to return, or may have put the frame pointer
-/// back and be about to jump to another one; `code` as for [`rule_without_frame_pointer`]. Then the
-/// return address is on top.
+/// Whether the innermost frame's function is about to return, or may have restored the caller's frame
+/// pointer and be about to jump to another function. `code` is as for [`rule_without_frame_pointer`]. If
+/// true, the return address is on top of the stack.
 pub fn may_be_left(code: &[u8; 5]) -> bool {
     let [before, first, ..] = *code;
     first == RET
@@ -96,26 +99,26 @@ pub fn may_be_left(code: &[u8; 5]) -> bool {
             ))
 }
 
-/// Whether `code` is `push %rbp`, `mov %rsp, %rbp`; there may be a uprobe at its start.
+/// Whether `code` is `push %rbp`, `mov %rsp, %rbp`. A uprobe may have replaced the push.
 pub fn is_prologue(code: &[u8; 4]) -> bool {
     let [first, mov @ ..] = *code;
     matches!(first, PUSH_RBP | INT3) && MOV_RSP_RBP.contains(&mov)
 }
 
-/// Where a function sets up its frame pointer, in bytes from its start.
+/// The instructions of a function that set up its frame pointer, as offsets from its start in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Prologue {
-    /// Where it pushes its caller's.
+    /// The offset of the push of the caller's frame pointer.
     pub push: u64,
-    /// Where it has set up its own.
+    /// The offset from which on the function's own frame pointer is set up.
     pub end: u64,
 }
 
-/// Where a function that begins like this sets up its frame pointer; `None` if it does not, or not
-/// so that its return address is right above what the frame pointer points to.
+/// The prologue of a function with the beginning `code`; `None` if the function sets up no frame
+/// pointer, or if its return address would not be in the word right above the saved frame pointer.
 ///
-/// Compilers put other instructions between `push %rbp` and `mov %rsp, %rbp`. There may be a uprobe
-/// on the first.
+/// Compilers put other instructions between `push %rbp` and `mov %rsp, %rbp`. A uprobe may have replaced
+/// the push.
 pub fn prologue(code: &[u8; BEGINNING]) -> Option<Prologue> {
     let [a, b, c, d, behind, ..] = *code;
     let push = if is_endbr64([a, b, c, d]) {
@@ -130,23 +133,24 @@ pub fn prologue(code: &[u8; BEGINNING]) -> Option<Prologue> {
     Some(Prologue { push, end })
 }
 
-/// How far in front of its end a function may have begun to leave for a handler, in bytes: libgcc 14 has 206.
+/// The greatest distance from the end of a function at which it may already have begun to leave for a
+/// handler, in bytes. In libgcc 14 the distance is 206.
 pub const LEAVING: u64 = 256;
 
-/// Whether a function that begins like this may leave for a handler of exceptions: those of libgcc that
-/// throw save rax and rdx for it, which no other function does: `push %rdx; push %rax`.
+/// Whether a function with the beginning `code` may leave for an exception handler. The functions of
+/// libgcc that throw save rdx and rax for the handler by `push %rdx; push %rax`. No other function does.
 pub fn serves_handlers(code: &[u8; BEGINNING]) -> bool {
     const PUSH_RDX: u8 = 0x52;
     const PUSH_RAX: u8 = 0x50;
-    // Nearly all are told by the first, which is quick.
+    // The first check is cheap and rules out nearly all functions.
     code.contains(&PUSH_RDX)
         && code
             .windows(2)
             .any(|pushes| *pushes == [PUSH_RDX, PUSH_RAX])
 }
 
-/// Whether a function ends within `code` by leaving for a handler: `mov %rcx,%rsp`, and on to what is on
-/// top there. Shortly before, its frame is no longer its own.
+/// Whether a function leaves for a handler within `code`: by `mov %rcx,%rsp` and a jump to the address on
+/// top of the new stack. Shortly before these instructions, its frame no longer leads to its caller.
 pub fn leaves_for_handler(code: &[u8; ENDING]) -> bool {
     const MOV_RCX_RSP: [u8; 3] = [0x48, 0x89, 0xcc];
     const POP_AND_JMP_RCX: [u8; 3] = [0x59, 0xff, 0xe1];
@@ -194,7 +198,7 @@ mod tests {
         assert!(!may_be_left(&[0xc9, 0x48, 0x89, 0xc8, 0xc3]));
         assert!(!may_be_left(&[0xc0, 0xe9, 1, 2, 3]));
 
-        // A uprobe on each of them.
+        // A uprobe on each of the first instructions.
         assert_eq!(
             rule_without_frame_pointer(&[0x90, 0xcc, 0x48, 0x89, 0xe5]),
             top
@@ -212,7 +216,7 @@ mod tests {
             None
         );
 
-        // mov %rsp, %rbp after something else; the middle of a function; pop %rbp.
+        // mov %rsp, %rbp after another instruction; the middle of a function; pop %rbp.
         assert_eq!(
             rule_without_frame_pointer(&[0x53, 0x48, 0x89, 0xe5, 0x53]),
             None
@@ -266,7 +270,8 @@ mod tests {
             assert!(later(&checks[at..]), "{at}");
         }
         assert!(!later(&checks[15..]) && !later(&checks[..17]));
-        // An end, and another function: ret; leave; pop %rbp; jmp; call; call *; int3; nop.
+        // The end of a function, or a call, in front of the prologue, which then belongs to another function:
+        // ret; ret $number; leave; pop %rbp; jmp, long and short; call; call *; int3; nop.
         for end in [0xc3, 0xc2, 0xc9, 0x5d, 0xe9, 0xeb, 0xe8, 0xff, 0xcc, 0x90] {
             for at in 0..14 {
                 let mut other = checks;
@@ -274,7 +279,7 @@ mod tests {
                 assert!(!later(&other), "{at} {end:x}");
             }
         }
-        // It has to be seen whole.
+        // The prologue has to lie completely within the examined bytes.
         let mut code = [0x66; ENDING];
         code[28..].copy_from_slice(&checks[14..]);
         assert!(sets_up_later(&code));
@@ -291,7 +296,7 @@ mod tests {
         };
         assert_eq!(found(&[0x55, 0x48, 0x89, 0xe5, 0x53]), Some((0, 4)));
         assert_eq!(found(&[0x55, 0x48, 0x8b, 0xec]), Some((0, 4)));
-        // A uprobe on it.
+        // A uprobe on the push.
         assert_eq!(found(&[0xcc, 0x48, 0x89, 0xe5]), Some((0, 4)));
         // endbr64; push %rbp; movzwl %r12w, %eax; mov %rsi, %rdi; mov %rsp, %rbp
         let later = [
@@ -301,7 +306,7 @@ mod tests {
         assert_eq!(found(&later), Some((4, 15)));
         // push %rbp; mov %rdi, %rbp
         assert_eq!(found(&[0x55, 0x48, 0x89, 0xfd]), None);
-        // push %r14; push %rbp; mov %rsp, %rbp: the return address is not where it would be.
+        // push %r14; push %rbp; mov %rsp, %rbp: the return address is not right above the saved frame pointer.
         assert_eq!(found(&[0x41, 0x56, 0x55, 0x48, 0x89, 0xe5]), None);
         // lea 8(%rsp), %r10; and $-32, %rsp; push -8(%r10); push %rbp; mov %rsp, %rbp
         let realigned = [

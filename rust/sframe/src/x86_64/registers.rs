@@ -35,7 +35,7 @@ pub const R13: u8 = 13;
 pub const R14: u8 = 14;
 /// %r15.
 pub const R15: u8 = 15;
-/// The number of general registers: their DWARF numbers are less.
+/// The number of general registers. Their DWARF numbers are less than this number.
 pub const COUNT: u8 = 16;
-/// The return address, in the place of %rip.
+/// The return address, which takes the place of %rip.
 pub const RETURN_ADDRESS: u8 = 16;

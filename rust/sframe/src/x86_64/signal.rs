@@ -1,43 +1,47 @@
 // SPDX-License-Identifier: GPL-2.0-only OR MIT
 
 //! Signals on Linux: the trampoline that a handler returns to, and the registers of the
-//! interrupted frame in `struct ucontext`. And the code behind the system call that starts a thread,
-//! which is recognised by bytes around the PC like a trampoline.
+//! interrupted frame in `struct ucontext`. Also the code behind the system call that starts a thread:
+//! bytes around the PC show it, like a trampoline.
 
 use super::{
-    super::unwind::{
-        rule::{
-            Base,
-            Cfa,
-            Location,
-            Rule, //
-        },
-        step::{
-            Memory,
-            Registers, //
+    super::{
+        format::bytes::Fault,
+        unwind::{
+            rule::{
+                Base,
+                Cfa,
+                Extra,
+                Location,
+                Rule, //
+            },
+            step::{
+                Memory,
+                Registers, //
+            }, //
         }, //
     },
     registers, //
 };
 
-/// What is looked at around the PC for a signal's trampoline, in bytes: [`TRAMPOLINE_BEFORE`] in
-/// front of it, the others from it on.
+/// The number of bytes around the PC that are examined for a signal trampoline: [`TRAMPOLINE_BEFORE`]
+/// bytes in front of the PC, and the rest from the PC on.
 pub const TRAMPOLINE: usize = 18;
 
-/// How many of them are in front of the PC.
+/// The number of examined bytes in front of the PC.
 pub const TRAMPOLINE_BEFORE: u64 = 9;
 
-/// `mov $15, %rax; syscall`: rt_sigreturn, as glibc's and musl's `__restore_rt` have it.
+/// `mov $15, %rax; syscall`: the system call rt_sigreturn in `__restore_rt` of glibc and musl.
 const SIGRETURN: [u8; 9] = [0x48, 0xc7, 0xc0, 15, 0, 0, 0, 0x0f, 0x05];
 
-/// The same with `mov $15, %eax`.
+/// `mov $15, %eax; syscall`: the system call rt_sigreturn, in a shorter encoding.
 const SIGRETURN_SHORT: [u8; 7] = [0xb8, 15, 0, 0, 0, 0x0f, 0x05];
 
-/// The rule of a signal's trampoline: what the handler returns to, to go back to what the signal
-/// interrupted.
+/// The rule of a signal trampoline. A signal handler returns to the trampoline, and the trampoline returns
+/// to the interrupted code.
 ///
-/// Its stack pointer points to Linux's `struct ucontext`, which holds the registers that were
-/// interrupted: rbp at 120 bytes, rsp at 160, rip at 168.
+/// The trampoline's stack pointer points to Linux's `struct ucontext`, which holds the registers of the
+/// interrupted frame: rbp at 120 bytes, rsp at 160 bytes, rip at 168 bytes.
 pub const INTERRUPTED: Rule = Rule {
     cfa: Cfa {
         base: Base::Sp,
@@ -49,14 +53,34 @@ pub const INTERRUPTED: Rule = Rule {
     fp: Location::At(Base::Sp, 120),
     mangled: false,
     signal: true,
+    extra: Extra::NONE,
 };
 
-/// Whether a signal's trampoline runs at the PC, before its system call; then [`INTERRUPTED`] is
-/// its rule.
+/// The offset of the interrupted frame's code segment in `struct ucontext`, in bytes.
+const CODE_SEGMENT: u64 = 184;
+
+/// Whether a `struct ucontext` may lie at `context`, a run-time address: its code segment has to be the
+/// segment of 64-bit programs, 0x33, or 0xe033 in a guest of Xen.
 ///
-/// `code` is what is around the PC itself. A trampoline is returned to, but nothing has called from
-/// it: the byte before the PC need not belong to it. No table is at hand for it in version 2, nor
-/// where its file has none.
+/// `rt_sigreturn` restores the interrupted registers one after the other. In between, the stack pointer is
+/// already the interrupted frame's, while the PC is still in the trampoline. The memory at that stack
+/// pointer is no `struct ucontext`, and does not hold such a segment.
+///
+/// # Errors
+///
+/// [`Fault`] if the memory cannot be read.
+pub fn is_context<M: Memory + ?Sized>(context: u64, memory: &M) -> Result<bool, Fault> {
+    let at = context.checked_add(CODE_SEGMENT).ok_or(Fault)?;
+    Ok(matches!(memory.read_word(at)? as u16, 0x33 | 0xe033))
+}
+
+/// Whether the PC is in a signal trampoline, in front of its system call or at it. If true, [`INTERRUPTED`]
+/// is the rule.
+///
+/// `code` holds the bytes around the PC itself, not around the PC minus one: the handler returns to the start
+/// of the trampoline without a call in front of it, and the byte in front of the PC need not belong to the
+/// trampoline. The check is necessary because a section of version 2 cannot encode a trampoline's rule, and
+/// some files have no rows.
 pub fn is_signal_trampoline(code: &[u8; TRAMPOLINE]) -> bool {
     let (before, at) = code.split_at(const { TRAMPOLINE_BEFORE as usize });
     let in_front_of_syscall = |instruction: &[u8], syscall: &[u8]| {
@@ -70,25 +94,25 @@ pub fn is_signal_trampoline(code: &[u8; TRAMPOLINE]) -> bool {
         || in_front_of_syscall(&short, &[o, f])
 }
 
-/// Whether the PC is right behind a signal's trampoline, as it is in its system call. Then
-/// [`INTERRUPTED`] is the rule; but only if the thread is in that system call, for another function
-/// may begin there: `__sigsetjmp` does in musl.
+/// Whether the PC is right behind the system call of a signal trampoline, where the PC is during that
+/// system call. If true, [`INTERRUPTED`] is the rule, but only if the thread is in the system call: another
+/// function may begin there, such as `__sigsetjmp` in musl.
 pub fn is_behind_signal_trampoline(code: &[u8; TRAMPOLINE]) -> bool {
     let (before, _) = code.split_at(const { TRAMPOLINE_BEFORE as usize });
     before.ends_with(&SIGRETURN) || before.ends_with(&SIGRETURN_SHORT)
 }
 
-/// The rule behind a system call that starts a process or a thread, in the one that has called it.
+/// The rule behind a system call that starts a process or a thread, in the calling thread.
 pub const BEHIND_CLONE: Rule = Rule::amd64(Base::Sp, 8, Location::Unchanged);
 
-/// Whether the code behind a system call returns at once if its result is neither an error nor zero:
-/// `syscall; test %rax, %rax; jl ...; jz ...; ret`, at any of these instructions but the first. Then
-/// [`BEHIND_CLONE`] is the rule: nothing between it and `ret` touches the stack.
+/// Whether the PC is at one of the instructions behind the system call in `syscall; test %rax, %rax;
+/// jl ...; jz ...; ret`. If true, [`BEHIND_CLONE`] is the rule: this code returns at once if the result of
+/// the system call is neither an error nor zero, and no instruction in front of `ret` changes the stack.
 ///
-/// glibc's `clone` and `clone3` are so, and have no rows there, since the new thread begins there too:
-/// with a result of zero, of which this says nothing.
+/// `clone` and `clone3` of glibc contain this code, and have no rows for it, because the new thread
+/// begins there too, with a result of zero. This function does not examine the result.
 pub fn is_behind_clone(code: &[u8; TRAMPOLINE]) -> bool {
-    // Of what is behind the system call the PC may be at 0, 3, 5 or 7.
+    // The PC may be at 0, 3, 5 or 7 bytes behind the system call.
     [7usize, 4, 2, 0].iter().any(|start| {
         matches!(
             code.get(*start..),
@@ -97,20 +121,22 @@ pub fn is_behind_clone(code: &[u8; TRAMPOLINE]) -> bool {
     })
 }
 
-/// How far behind its system call [`is_behind_clone`] holds, in bytes.
+/// The greatest distance of the PC behind the start of the system call for which [`is_behind_clone`] is
+/// true, in bytes.
 pub const CLONE_BEHIND: u64 = 9;
 
-/// Whether neither [`is_signal_trampoline`] nor [`is_behind_signal_trampoline`] nor [`is_behind_clone`]
-/// can hold, as far as eight bytes each tell: those from [`CLONE_BEHIND`] in front of the PC on, and those
-/// from the PC on. For most code that is told so, and the rest need not be looked at.
+/// A cheap check that rules out [`is_signal_trampoline`], [`is_behind_signal_trampoline`] and
+/// [`is_behind_clone`]: if true, all three are false. `before` holds the eight bytes from [`CLONE_BEHIND`]
+/// bytes in front of the PC on, and `at` the eight bytes from the PC on. For most code the result is true,
+/// and the other checks are not necessary.
 #[inline(always)]
 pub fn is_ordinary(before: u64, at: u64) -> bool {
     const SYSCALL: u16 = 0x050f;
     const MOVE: u32 = 0x0fc0_c748;
     const MOVE_SHORT: u16 = 0x0fb8;
 
-    // The system call of clone is two bytes before the PC, or five, seven or nine; that of a trampoline
-    // is two. Of what is two before it the first byte alone is here.
+    // The system call of clone starts two, five, seven or nine bytes in front of the PC. The system call of a
+    // trampoline starts two bytes in front of the PC. At two bytes, `before` holds only its first byte.
     !(before >> 56 == 0x0f
         || (before >> 32) as u16 == SYSCALL
         || (before >> 16) as u16 == SYSCALL
@@ -120,18 +146,17 @@ pub fn is_ordinary(before: u64, at: u64) -> bool {
         || at as u32 == MOVE)
 }
 
-/// The registers of a frame that a signal interrupted, on AMD64: Linux has put all of them on the
-/// stack of the handler.
+/// The registers of a frame that a signal interrupted, on AMD64. Linux has saved all of them on the
+/// handler's stack.
 #[derive(Clone, Copy, Debug)]
 pub struct Interrupted<'a, M: ?Sized> {
-    /// The stack pointer in the frame of the trampoline, which is where Linux's `struct ucontext`
-    /// is.
+    /// The run-time address of Linux's `struct ucontext`: the stack pointer in the trampoline's frame.
     pub context: u64,
-    /// The memory it is in.
+    /// The memory of the process.
     pub memory: &'a M,
 }
 
-/// Where a register of this DWARF number is in `struct ucontext`, in bytes: "uc_mcontext" begins at
+/// The offset of each register in `struct ucontext`, in bytes, by DWARF number. `uc_mcontext` begins at
 /// 40 with r8 to r15.
 const CONTEXT: [u8; registers::COUNT as usize] = [
     144, 136, 152, 128, 112, 104, 120, 160, 40, 48, 56, 64, 72, 80, 88, 96,
@@ -174,7 +199,7 @@ mod tests {
 
     #[test]
     fn who_has_called_clone_returns() {
-        // As in Debian 13's libc, from four bytes in front of `syscall`.
+        // The code of Debian 13's libc, with `syscall` at offset 7.
         let text = [
             0x44, 0x0f, 0x05, 0x00, 0x90, 0x90, 0x90, 0x0f, 0x05, 0x48, 0x85, 0xc0, 0x7c, 0x10,
             0x74, 0x01, 0xc3, 0x31, 0xed, 0x58, 0x5f, 0xff, 0xd0, 0x89, 0xc7, 0xb8,
@@ -198,7 +223,7 @@ mod tests {
 
     #[test]
     fn what_is_ordinary_is_no_trampoline() {
-        // Each of the codes that are known, in each place, among bytes that are not.
+        // Each recognised code, at each offset, among nops.
         let clone = [0x0f, 0x05, 0x48, 0x85, 0xc0, 0x7c, 1, 0x74, 1, 0xc3];
         let codes: [&[u8]; 3] = [&SIGRETURN, &SIGRETURN_SHORT, &clone];
         let mut known = 0;
@@ -216,7 +241,7 @@ mod tests {
                 let ordinary = is_ordinary(word(at - CLONE_BEHIND as usize), word(at));
                 assert!(!(is_known && ordinary), "{code:x?}");
                 known += u32::from(is_known);
-                // Not all is taken for one.
+                // Some code is ordinary: code whose first bytes alone are in the window.
                 assert!(from < 16 || ordinary, "{code:x?}");
             }
         }
@@ -225,7 +250,7 @@ mod tests {
 
     #[test]
     fn handlers_return_to_trampolines() {
-        // nop; mov $15, %rax; syscall; nopl 0(%rax), as in glibc and musl.
+        // nop; mov $15, %rax; syscall; nopl 0(%rax): the code of glibc and musl.
         let long = [
             0x90, 0x90, 0x90, 0x90, 0x90, 0x90, 0x90, 0x90, 0x90, 0x48, 0xc7, 0xc0, 15, 0, 0, 0,
             0x0f, 0x05, 0x0f, 0x1f, 0x80, 0, 0, 0, 0, 0xcc, 0xcc, 0xcc,
@@ -243,7 +268,7 @@ mod tests {
             assert_eq!(is(&short[at..]), [0, 5].contains(&at), "{at}");
             assert_eq!(behind(&short[at..]), at == 7, "{at}");
         }
-        // Another system call, and rt_sigreturn's number for something else.
+        // Another number; other instructions in place of `syscall` or `mov`.
         for (at, byte) in [(12, 16), (16, 0xc3), (17, 0x0b), (9, 0x4c)] {
             let mut other = long;
             other[at] = byte;
@@ -251,7 +276,7 @@ mod tests {
         }
     }
 
-    /// What a handler's frame has on its stack: each word tells how far from 0x8000 it is.
+    /// The stack of a handler's frame: each word holds its distance from 0x8000.
     struct Context;
 
     impl Memory for Context {
@@ -270,7 +295,7 @@ mod tests {
             step(Abi::Amd64, &INTERRUPTED, &FRAME, &Lost, &Context),
             to(168, 160, 120)
         );
-        // Nor is it aligned.
+        // The interrupted stack pointer need not be aligned.
         let odd = Frame {
             sp: FRAME.sp + 1,
             ..FRAME
@@ -279,7 +304,7 @@ mod tests {
             step(Abi::Amd64, &INTERRUPTED, &odd, &Lost, &Context),
             to(169, 161, 121)
         );
-        // The same rule of no signal could be the same step for ever.
+        // Without the mark for signals, the rule has to rise: it could repeat one step forever.
         let rule = Rule {
             signal: false,
             ..INTERRUPTED
@@ -298,6 +323,33 @@ mod tests {
                 address: FRAME.sp + 900 + 160
             })
         );
+    }
+
+    #[test]
+    fn a_context_has_a_code_segment() {
+        struct Segment(u64);
+        impl Memory for Segment {
+            fn read_word(&self, address: u64) -> Result<u64, Fault> {
+                if address == 0x1000 + 184 {
+                    Ok(self.0)
+                } else {
+                    Err(Fault)
+                }
+            }
+        }
+        for (word, is) in [
+            (0x33, true),
+            (0x002b_0000_0000_0033, true),
+            (0xe033, true),
+            (0, false),
+            (0x23, false),
+            (0x7fff_f7dd_1033, false),
+            (0x1_0034, false),
+        ] {
+            assert_eq!(is_context(0x1000, &Segment(word)), Ok(is), "{word:#x}");
+        }
+        assert_eq!(is_context(0x2000, &Segment(0x33)), Err(Fault));
+        assert_eq!(is_context(u64::MAX - 100, &Segment(0x33)), Err(Fault));
     }
 
     #[test]
@@ -320,7 +372,7 @@ mod tests {
             context: FRAME.sp,
             memory: &Context,
         };
-        // rax, rdx, rcx, rbx, rsi, rdi, rbp, rsp, r8 and r15, as <asm/sigcontext.h> has them.
+        // rax, rdx, rcx, rbx, rsi, rdi, rbp, rsp, r8 and r15, in the layout of <asm/sigcontext.h>.
         let numbers = [0, 1, 2, 3, 4, 5, 6, 7, 8, 15];
         let offsets = [144, 136, 152, 128, 112, 104, 120, 160, 40, 96];
         for (number, offset) in numbers.into_iter().zip(offsets) {
@@ -335,7 +387,7 @@ mod tests {
             assert_eq!(registers.register(0), None);
         }
 
-        // A stack that gcc realigns can be interrupted, too.
+        // A signal may interrupt code on a stack that gcc realigns: its CFA is in r10.
         let mut rule = Rule::amd64(Base::Sp, 0x100, Location::AtCfa(-0x40));
         rule.cfa.base = Base::Register(10);
         rule.cfa.offset = 0x9000;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-only OR MIT
 
-//! The trampolines that Linux maps for uprobes and uretprobes: where in one of them a PC is, and
-//! how far the stack pointer was moved.
+//! The trampolines that Linux maps for uprobes and uretprobes: the position of a PC in a trampoline, and
+//! the distance by which the trampoline has moved the stack pointer.
 
 use super::insn::{
     CALL_RELATIVE,
@@ -9,40 +9,43 @@ use super::insn::{
     RET_AND_POP, //
 };
 
-/// The size of what is looked at of a trampoline of uprobes, in bytes.
+/// The number of bytes of a trampoline of uprobes that [`uprobe_trampoline`] examines.
 pub const UPROBE_TRAMPOLINE: usize = 20;
 
-/// The size of what replaces the instruction under an optimised uprobe, in bytes.
+/// The size of the code that replaces the instruction under an optimised uprobe, in bytes.
 pub const OPTIMISED: usize = 10;
 
-/// How far the call of an optimised uprobe has moved the stack pointer down, in bytes.
+/// The distance by which an optimised uprobe moves the stack pointer down before its call, in bytes.
 pub const RED_ZONE: u64 = 128;
 
-/// Where in one of the two trampolines of uprobes a PC is.
+/// The position of a PC in one of the two trampolines of uprobes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum UprobeTrampoline {
-    /// A function that has returned came here, for a uretprobe took its return address.
+    /// In the trampoline of uretprobes: a function returned to it, because a uretprobe replaced the
+    /// function's return address.
     Returned {
-        /// From the stack pointer to where it was when that function had returned, in bytes.
+        /// The distance from the stack pointer up to its value right after the function's return, in
+        /// bytes.
         sp: u64,
-        /// Whether the kernel has put the return address back, into the word below that.
+        /// Whether the kernel has restored the return address, into the word below that value.
         resolved: bool,
     },
-    /// A uprobe was made a call, and called.
+    /// In the trampoline of optimised uprobes: the call at a probe led to it.
     Called {
-        /// From the stack pointer to the return address, in bytes.
+        /// The distance from the stack pointer up to the return address, in bytes.
         ra: u64,
-        /// From there to where the stack pointer was at the probe, in bytes.
+        /// The distance from the return address up to the stack pointer's value at the probe, in bytes.
         sp: u64,
     },
 }
 
-/// Tells where in a trampoline of uprobes the PC is, from the trampoline's first bytes and the PC's
-/// offset from there; `None` if it is not one.
+/// The position of a PC in a trampoline of uprobes. `code` is the start of the trampoline, and `offset` the
+/// PC's distance from the start, in bytes. `None` if `code` is not a trampoline of uprobes, or if no
+/// instruction starts at `offset`.
 ///
-/// The kernel writes them, in `arch/x86/kernel/uprobes.c`: pushes, a system call, pops, and a
-/// return. The one for uretprobes saves %rax first, as that word takes the return address in the
-/// end; the other one does not.
+/// The kernel writes both trampolines, in `arch/x86/kernel/uprobes.c`: pushes, a system call, pops, and a
+/// return. The trampoline of uretprobes pushes %rax first, because the kernel later writes the return
+/// address to that word. The trampoline of optimised uprobes pushes %rcx first.
 pub fn uprobe_trampoline(code: &[u8; UPROBE_TRAMPOLINE], offset: u64) -> Option<UprobeTrampoline> {
     let uretprobe = match *code {
         [0x50, 0x51, 0x41, 0x53, ..] => true,
@@ -99,18 +102,17 @@ pub fn uprobe_trampoline(code: &[u8; UPROBE_TRAMPOLINE], offset: u64) -> Option<
     }
 }
 
-/// The size of what the trampolines of uprobes save of registers before they call the kernel, in
-/// bytes.
+/// The size of the registers that a trampoline of uprobes saves before its system call, in bytes.
 pub const UPROBE_SAVED: usize = 24;
 
-/// Whether `saved` is what a trampoline of uprobes has saved of these registers: the one for
-/// uretprobes %r11, %rcx and %rax, from the stack pointer upwards, the other one %rax, %r11 and
-/// %rcx.
+/// Whether `saved`, the words from the stack pointer upwards, are the registers that a trampoline of
+/// uprobes has saved, with these values. The trampoline of uretprobes saves %r11, %rcx and %rax, in this
+/// order from the stack pointer upwards. The trampoline of optimised uprobes saves %rax, %r11 and %rcx.
 ///
-/// In its system call the kernel gives a program's registers the values of the probe's place, calls
-/// who wants to know of the probe, and takes them back: `sys_uretprobe` and `sys_uprobe` in
-/// `arch/x86/kernel/uprobes.c`. It does so one by one. So an interrupt may see a PC, a stack pointer
-/// and these three of which not all belong together.
+/// In the system call the kernel sets the task's registers to their values at the probe, calls the
+/// consumers of the probe, and sets the registers back: `sys_uretprobe` and `sys_uprobe` in
+/// `arch/x86/kernel/uprobes.c`. The kernel sets one register after the other. An interrupt may therefore
+/// see a PC, a stack pointer and values of these three registers that do not belong together.
 pub fn is_saved_by_uprobe(saved: &[u8; UPROBE_SAVED], rax: u64, rcx: u64, r11: u64) -> bool {
     let are = |words: [u64; 3]| {
         let bytes = words.iter().flat_map(|word| word.to_le_bytes());
@@ -119,8 +121,9 @@ pub fn is_saved_by_uprobe(saved: &[u8; UPROBE_SAVED], rax: u64, rcx: u64, r11: u
     are([r11, rcx, rax]) || are([rax, r11, rcx])
 }
 
-/// The address that is called next, if the PC is between the two instructions of an optimised
-/// uprobe, the first of which has moved the stack pointer; `code` are the five bytes on each side.
+/// The target of the call, a run-time address, if `pc` is between the two instructions of an optimised
+/// uprobe; else `None`. The first instruction has moved the stack pointer down by [`RED_ZONE`], and the
+/// second is the call. `code` holds the five bytes in front of `pc` and the five bytes from `pc` on.
 pub fn shifted_by_uprobe(code: &[u8; OPTIMISED], pc: u64) -> Option<u64> {
     match *code {
         // lea -128(%rsp),%rsp; call
@@ -136,7 +139,7 @@ pub fn shifted_by_uprobe(code: &[u8; OPTIMISED], pc: u64) -> Option<u64> {
 mod tests {
     use super::*;
 
-    // Those of Linux 7.3, arch/x86/kernel/uprobes.c.
+    // The trampolines of Linux 7.3, arch/x86/kernel/uprobes.c.
     #[test]
     fn trampolines_of_uprobes() {
         let returned =
@@ -190,7 +193,7 @@ mod tests {
         ] {
             assert_eq!(called(&code, offset), ra.map(|ra| (ra, 136)), "{offset}");
         }
-        // As it was before the red zone was spared.
+        // The trampoline of older kernels, which did not skip the red zone.
         code[17..].copy_from_slice(&[0xc3, 0xcc, 0]);
         assert_eq!(called(&code, 17), Some((0, 8)));
 

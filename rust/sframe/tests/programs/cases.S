@@ -29,7 +29,7 @@ keeps_fp:
 	.cfi_endproc
 	.size	keeps_fp, . - keeps_fp
 
-	# Nothing, at the start of the next function.
+	# A function without bytes, at the start of the next function.
 	.globl	empty
 	.type	empty, @function
 empty:	.cfi_startproc

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-only OR MIT
 #
 # Functions right below, at and above the sizes where a row's start offset becomes wider, frames
-# right below, at and above the sizes where a row's words become wider, and a few corners.
+# right below, at and above the sizes where a row's words become wider, and some corner cases.
 
 	.text
 
@@ -48,7 +48,7 @@
 	framed	frame_32768, 32768
 	framed	frame_huge, 0x7fffff00
 
-	# A frame pointer, saved far from the CFA: one word decides on the size of both.
+	# A frame pointer, saved far from the CFA: the wider of a row's two words sets the size of both.
 	.globl	far_fp
 	.type	far_fp, @function
 far_fp:	.cfi_startproc
@@ -65,7 +65,7 @@ far_fp:	.cfi_startproc
 	.cfi_endproc
 	.size	far_fp, . - far_fp
 
-	# No bytes at all, at the start of the next function.
+	# A function without bytes, at the start of the next function.
 	.globl	empty
 	.type	empty, @function
 empty:	.cfi_startproc
@@ -95,7 +95,7 @@ before_empty:
 	.cfi_endproc
 	.size	before_empty, . - before_empty
 
-	# No bytes at all, at the end of everything.
+	# A function without bytes, at the end of the section.
 	.globl	last_empty
 	.type	last_empty, @function
 last_empty:

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only OR MIT
 /*
- * Functions whose frames differ: what gcc makes of them is what the reader has to understand.
+ * Functions with different frames. The reader of SFrame has to understand the rows that gcc makes for them.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -41,7 +41,7 @@ NOINLINE int large(int x)
 	return middling(buffer[x & 65535]);
 }
 
-/* A frame of variable size, which is counted from the frame pointer. */
+/* A frame of variable size: the CFA counts from the frame pointer. */
 NOINLINE int variable(int n)
 {
 	char *p = __builtin_alloca(n);
@@ -61,7 +61,7 @@ NOINLINE int recursive(int n)
 	return n < 2 ? n : recursive(n - 1) + recursive(n - 2);
 }
 
-/* A cold part, in another place than the rest of the function. */
+/* A cold part, which gcc places apart from the rest of the function. */
 NOINLINE int cold(int x)
 {
 	if (__builtin_expect(x == 42, 0)) {

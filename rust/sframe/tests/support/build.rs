@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only OR MIT
 
-//! Running the toolchain that the tests find in their root.
+//! Runs the toolchain of the root in which the tests run.
 
 use std::{
     fs,
@@ -38,7 +38,7 @@ pub(crate) fn run(command: &mut Command) -> String {
     String::from_utf8_lossy(&output.stdout).into_owned()
 }
 
-/// Runs gcc with SFrame switched on.
+/// Runs gcc with `--gsframe`, in `tests/programs`. Returns the path of the output file.
 pub(crate) fn gcc(dir: &Path, out: &str, args: &[&str]) -> PathBuf {
     let out = dir.join(out);
     let programs = here().join("tests/programs");

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-only OR MIT
 
-//! Writes sections of all versions and ABIs, right or wrong, straight from the specification and
-//! without the reader's help.
+//! Writes sections of all versions and ABIs, right or wrong, by the specification and without the
+//! reader's code.
 
 /// "SFrame Flags".
 pub(crate) const SORTED: u8 = 1;
@@ -18,17 +18,18 @@ pub(crate) const MASK: u8 = 0x10;
 pub(crate) const FP: u8 = 0;
 pub(crate) const SP: u8 = 1;
 
-/// The size of version 2's function descriptor entry, and of the header, in bytes.
+/// The sizes of version 2's function descriptor entry and of the header, in bytes.
 pub(crate) const ENTRY: usize = 20;
 pub(crate) const HEADER: usize = 28;
 
-/// The key of pointer authentication is B, and (version 3) the function is a signal's trampoline.
+/// Bits of a function's info byte: the key of pointer authentication is B; and, in version 3, the
+/// function is a signal trampoline.
 pub(crate) const KEY_B: u8 = 0x20;
 pub(crate) const SIGNAL: u8 = 0x80;
 /// The second info byte of a flexible function of version 3.
 pub(crate) const FLEX: u8 = 1;
 
-/// The return address is mangled, in a row's info byte.
+/// The bit of a row's info byte that marks a mangled return address.
 const MANGLED: u8 = 0x80;
 
 /// ABIs by their numbers in the header.
@@ -42,7 +43,7 @@ pub(crate) fn is_big(abi: u8) -> bool {
     matches!(abi, AARCH64_BIG | S390X)
 }
 
-/// The lower `width` bytes of a number, in the order of the ABI.
+/// Appends the lower `width` bytes of a number, in the byte order of the ABI.
 fn put(out: &mut Vec<u8>, abi: u8, width: usize, value: i64) {
     if is_big(abi) {
         out.extend(&value.to_be_bytes()[8 - width..]);
@@ -72,14 +73,14 @@ pub(crate) struct Section {
 /// A function, with its rows already encoded.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Function {
-    /// The value that the section shall hold if it counts from itself; if it counts from the
-    /// field, this is made of it.
+    /// The start address minus the section's address, in bytes. If starts count from their own
+    /// fields, [`Section::bytes_at`] converts it.
     pub(crate) start: i64,
     pub(crate) size: u32,
     pub(crate) info: u8,
-    /// Of version 3 only.
+    /// Written in version 3 only.
     pub(crate) info2: u8,
-    /// Not of version 1.
+    /// The size of a repeated block, in bytes. Not written in version 1.
     pub(crate) rep: u8,
     pub(crate) num_rows: u32,
     pub(crate) rows: Vec<u8>,
@@ -110,7 +111,7 @@ impl Section {
         }
     }
 
-    /// The size of an entry.
+    /// The size of a function descriptor entry, in bytes.
     fn entry_size(&self) -> usize {
         match self.version {
             1 => 17,
@@ -119,12 +120,12 @@ impl Section {
         }
     }
 
-    /// Where entry `index` is.
+    /// The offset of function descriptor entry `index` in the section, in bytes.
     pub(crate) fn entry(&self, index: usize) -> usize {
         HEADER + self.aux.len() + self.gap + index * self.entry_size()
     }
 
-    /// Where the rows are.
+    /// The offset of the rows in the section, in bytes.
     pub(crate) fn rows(&self) -> usize {
         self.entry(self.functions.len()) + self.gap
     }
@@ -133,8 +134,8 @@ impl Section {
         self.bytes_at(0)
     }
 
-    /// The section as it is when it lies `at` bytes behind the address that `start` is counted
-    /// from: behind another one.
+    /// The bytes of a section that lies `at` bytes behind the address that each function's `start`
+    /// counts from, because other sections precede it.
     pub(crate) fn bytes_at(&self, at: usize) -> Vec<u8> {
         let abi = self.abi;
         let mut rows: Vec<u8> = Vec::new();
@@ -197,8 +198,8 @@ impl Section {
     }
 }
 
-/// Sections one behind the other, as a linker that does not know SFrame leaves them. Returns where
-/// each begins, too.
+/// Concatenated sections, as a linker that does not know SFrame leaves them, and the offset of each
+/// section, in bytes.
 pub(crate) fn concatenated(sections: &[Section]) -> (Vec<u8>, Vec<usize>) {
     let mut bytes: Vec<u8> = Vec::new();
     let mut at = Vec::new();
@@ -240,8 +241,8 @@ impl Function {
     }
 }
 
-/// A row of a function of this info byte; `bits` are those of the row's own that its words do not
-/// tell.
+/// A row of a function with the info byte `info`. `bits` are the bits of the row's info byte that do
+/// not follow from `words` and `size_log2`.
 pub(crate) fn row(
     abi: u8,
     info: u8,
@@ -259,12 +260,12 @@ pub(crate) fn row(
     bytes
 }
 
-/// What a row shall say.
+/// The contents of a row.
 #[derive(Clone, Debug)]
 pub(crate) enum Row {
     /// The outermost frame: the return address is undefined.
     Outermost,
-    /// Of a function that is not flexible.
+    /// A row of a function that is not flexible.
     Default {
         /// [`FP`] or [`SP`].
         base: u8,
@@ -273,7 +274,7 @@ pub(crate) enum Row {
         fp: Option<Saved>,
         mangled: bool,
     },
-    /// Of a flexible function.
+    /// A row of a flexible function.
     Flex {
         cfa: Value,
         ra: Option<Value>,
@@ -281,17 +282,17 @@ pub(crate) enum Row {
     },
 }
 
-/// Where a register is saved, in a function that is not flexible.
+/// The place where a function that is not flexible saves a register.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Saved {
-    /// In memory, this far from the CFA.
+    /// In memory, at this offset from the CFA, in bytes.
     At(i32),
-    /// In a register: s390x, version 2.
+    /// In the register with this DWARF number (s390x, version 2).
     In(u8),
 }
 
-/// A value in a flexible function: a register, or else the CFA, and an offset; what is in memory
-/// there if `deref`.
+/// A value in a flexible function: a register plus `offset`, or the CFA plus `offset` if `register` is
+/// `None`. With `deref`, the value is the word in memory at that address.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Value {
     pub(crate) register: Option<u8>,
@@ -300,15 +301,15 @@ pub(crate) struct Value {
 }
 
 impl Row {
-    /// The row as bytes, in words of at least `1 << least_log2` bytes, at `start` in a function of
-    /// this info byte.
+    /// The row's bytes, with words of at least `1 << least_log2` bytes, at offset `start` in a
+    /// function with the info byte `info`.
     pub(crate) fn bytes(&self, section: &Section, info: u8, start: u32, least_log2: u8) -> Vec<u8> {
         let abi = section.abi;
         let mut words: Vec<i64> = Vec::new();
-        // Which of the words are controls.
+        // Whether each word is a control word.
         let mut controls = [false; 6];
         let mut bits = 0;
-        // Of s390x it is a multiple of eight above the save area.
+        // On s390x the word counts units of eight bytes, from the end of the register save area.
         let cfa_word = |offset: i32| match abi {
             S390X => (i64::from(offset) - 160) / 8,
             _ => i64::from(offset),
@@ -330,7 +331,7 @@ impl Row {
                 words.push(cfa_word(cfa));
                 match (section.fixed_ra, ra) {
                     (0, Some(ra)) => words.push(saved(ra)),
-                    // A placeholder, of s390x alone.
+                    // A placeholder for RA, which only s390x has.
                     (0, None) if fp.is_some() && section.fixed_fp == 0 => {
                         assert_eq!(abi, S390X, "no row of this ABI has FP alone");
                         words.push(0);
@@ -356,7 +357,7 @@ impl Row {
                             controls[words.len()] = true;
                             words.extend([control(value), offset]);
                         }
-                        // For one that follows.
+                        // A placeholder, in case another value follows.
                         None => words.push(0),
                     }
                 }
@@ -365,7 +366,7 @@ impl Row {
                 }
             }
         }
-        // Offsets are signed, controls are not; no register's control takes more than a byte.
+        // Offsets are signed. Control words are unsigned, and none takes more than one byte.
         let fits = |log2: u8| {
             let most = (1i64 << ((8 << log2) - 1)) - 1;
             words
@@ -378,13 +379,13 @@ impl Row {
     }
 }
 
-/// Puts `value` at `at`.
+/// Overwrites the bytes at offset `at` with `value`.
 pub(crate) fn patch<const N: usize>(bytes: &mut [u8], at: usize, value: [u8; N]) {
     bytes[at..at + N].copy_from_slice(&value);
 }
 
-/// What binutils 2.45 would have written where 2.44 has: the same section of version 2, with start
-/// addresses counted from their fields and the flag that says so ("errata 1").
+/// Converts a section of version 2 from the form of binutils 2.44 to the form of binutils 2.45: start
+/// addresses count from their fields, and the flag `FUNC_START_PCREL` is set ("errata 1").
 pub(crate) fn errata_1(old: &[u8]) -> Vec<u8> {
     let mut new = old.to_vec();
     let word = |at: usize| u32::from_le_bytes(old[at..at + 4].try_into().unwrap());

@@ -1,19 +1,13 @@
 // SPDX-License-Identifier: GPL-2.0-only OR MIT
 
-//! What the fuzzer runs (`fuzz/fuzz_targets/`), and the tests run over what it has found: any bytes
-//! do no harm, and answers agree with each other.
+//! The checks of the fuzzer's targets (`fuzz/fuzz_targets/`), which the tests also run over the
+//! fuzzer's corpus: no bytes do harm, and the answers of different lookups agree.
 
 use std::cell::Cell;
 
 use sframe::{
     abi::Abi,
     bytes::Fault,
-    code::{
-        ends_with_call,
-        rule_of_stub,
-        rule_without_frame_pointer,
-        STUB, //
-    },
     elf::{
         find_sframe,
         has_sframe,
@@ -25,6 +19,7 @@ use sframe::{
     rule::{
         Base,
         Cfa,
+        Extra,
         Location,
         Rule, //
     },
@@ -41,19 +36,25 @@ use sframe::{
         Memory,
         Registers,
         Step, //
+    },
+    x86_64::{
+        ends_with_call,
+        rule_of_stub,
+        rule_without_frame_pointer,
+        STUB, //
     }, //
 };
 
 use super::source::Watched;
 
 /// The most reads of a bounded search: the bisection of 32 bits, the functions at its end (up to
-/// three reads each), the rows, and the words of the one that is chosen.
+/// three reads each), the rows, and the words of the chosen row.
 const MOST_READS: u64 = 32 + 3 * (2 + MAX_EMPTY_BOUNDED as u64) + MAX_ROWS_BOUNDED as u64 + 3;
 
-/// The most functions of a section of which each address near its ends is asked for.
+/// The most functions of a section for which every address near the start and the end is looked up.
 const MOST_FUNCTIONS: usize = 16;
 
-/// Takes all of `data` for a section, at addresses where they wrap around too.
+/// Reads `data` as a section, at three addresses. At two of them, code addresses wrap around.
 pub(crate) fn section(data: &[u8]) {
     for address in [0x10_0000, 0, u64::MAX - 0x80] {
         sections(data, address);
@@ -80,8 +81,7 @@ fn sections(data: &[u8], address: u64) {
 fn one_section(section: &Section, bytes: &Watched<'_>, len: u64) {
     bytes.reads();
     let good = section.verify(bytes).is_ok();
-    // Each function is read, by up to four reads; each row takes two bytes at least, and four reads
-    // at most.
+    // A function takes up to four reads. A row takes at least two bytes and up to four reads.
     let functions = u64::from(section.num_fdes()).min(len);
     assert!(bytes.reads() <= (functions + 1) * (4 + 2 * len));
 
@@ -112,7 +112,7 @@ fn one_section(section: &Section, bytes: &Watched<'_>, len: u64) {
         look_up(section, bytes, pc, good);
     }
     let mut settled = *section;
-    // As if code were everything below the middle of what was asked for.
+    // As if all addresses below the middle one of `pcs` were code.
     let middle = pcs[pcs.len() / 2];
     if settled.settle_starts(bytes, |at| at < middle).is_ok() {
         for &pc in pcs.iter().take(64) {
@@ -121,8 +121,8 @@ fn one_section(section: &Section, bytes: &Watched<'_>, len: u64) {
     }
 }
 
-/// Asks for one address, in all ways. If the section is `good`, all of them and a search by hand
-/// say the same.
+/// Looks one address up by all searches. The results must agree; in a `good` section, also with a
+/// simple linear search.
 fn look_up(section: &Section, bytes: &Watched<'_>, pc: u64, good: bool) {
     bytes.reads();
     let bounded = section.find(bytes, pc, Search::Bounded);
@@ -139,17 +139,18 @@ fn look_up(section: &Section, bytes: &Watched<'_>, pc: u64, good: bool) {
     }
 }
 
-/// The rule that holds at `pc` in a section that is as it should be.
+/// The rule at `pc` in a correct section, found by a simple linear search.
 fn by_hand(section: &Section, bytes: &Watched<'_>, pc: u64) -> Option<Rule> {
     let distance = |at: u64| at.wrapping_sub(section.address()) as i64;
     let functions: Vec<Function> = section.functions(bytes).map(Result::unwrap).collect();
     let function = if section.is_sorted() {
-        // The last that begins at or before it and is not empty.
+        // The last function that starts at or before `pc` and is not empty.
         let before = functions.iter().rev();
         let mut before = before.skip_while(|function| distance(function.start()) > distance(pc));
         before.find(|function| function.covers(pc) || function.size() != 0)?
     } else {
-        // The one that begins last of those that cover it; the first of equal ones.
+        // Among the functions that cover `pc`, the one with the highest start; among equal starts,
+        // the first function.
         let covering = functions.iter().rev();
         let covering = covering.filter(|function| function.covers(pc));
         covering.max_by_key(|function| function.start())?
@@ -186,7 +187,7 @@ fn code(stub: &[u8; STUB]) {
     stub.first_chunk().map(ends_with_call);
 }
 
-/// Takes all of `data` for an ELF file, and asks for each offset that a program header may name.
+/// Reads `data` as an ELF file, and looks up each offset that a program header may name.
 pub(crate) fn elf(data: &[u8]) {
     let bytes = Watched::lenient(data);
     let has = has_sframe(&bytes);
@@ -206,7 +207,8 @@ pub(crate) fn elf(data: &[u8]) {
                 assert_eq!(has, Ok(found.sframe.is_some()));
                 let _ = found.link_address(offset);
             }
-            // What is wrong with the file is wrong for both; `has` may end before that.
+            // Any other error concerns the whole file, so both functions report it. For these two
+            // errors, `has_sframe` may have ended before the place of the error.
             Err(ElfError::NotLoaded) => assert!(has.is_ok()),
             Err(ElfError::Fault { .. } | ElfError::HeaderOffset) => {}
             Err(error) => assert_eq!(has, Err(error)),
@@ -214,7 +216,7 @@ pub(crate) fn elf(data: &[u8]) {
     }
 }
 
-/// Takes bytes from the front, zeros where there are no more.
+/// Takes bytes from the front of a slice, and zeros after the slice's end.
 struct Taker<'a>(&'a [u8]);
 
 impl Taker<'_> {
@@ -233,7 +235,7 @@ impl Taker<'_> {
 
     fn offset(&mut self) -> i32 {
         match self.byte() {
-            // Mostly small, sometimes anything.
+            // Small values mostly, any value sometimes.
             0xff => i32::from_le_bytes(self.take()),
             small => i32::from(small as i8) * 8,
         }
@@ -268,7 +270,7 @@ impl Taker<'_> {
 
 const STACK: u64 = 0x7ffe_0000;
 
-/// Memory and registers of any content, of which some are not to be had.
+/// Memory and registers with arbitrary contents, some of them unreadable.
 struct Hostile<'a> {
     words: &'a [u8],
     reads: Cell<u32>,
@@ -279,7 +281,8 @@ impl Hostile<'_> {
         let count = self.words.len() as u64 / 9;
         let at = 9 * usize::try_from(index.checked_rem(count)?).ok()?;
         let word = self.words[at + 1..at + 9].try_into().ok()?;
-        // Every word has a byte in front of it that can take it away, or put it into the stack.
+        // The byte in front of each word decides: the word is unreadable, or is an address in the
+        // stack, or has the value that follows.
         match self.words[at] {
             0 => None,
             byte if byte % 2 == 0 => Some(STACK + 8 * u64::from(byte)),
@@ -301,8 +304,8 @@ impl Registers for Hostile<'_> {
     }
 }
 
-/// Walks by a hostile rule over hostile memory: each step rises, or it ends. Only what a signal
-/// interrupted may be anywhere.
+/// Walks by a hostile rule over hostile memory: each step rises, or the walk ends. Only a frame that a
+/// signal interrupted may be at any address.
 pub(crate) fn walk(data: &[u8]) {
     let mut taker = Taker(data);
     let (abi, alignment, save_area) = match taker.byte() % 4 {
@@ -323,6 +326,7 @@ pub(crate) fn walk(data: &[u8]) {
         fp: taker.location(),
         mangled: flags & 2 != 0 && abi.may_mangle(),
         signal: flags & 4 != 0,
+        extra: Extra::NONE,
     };
     let mut frame = Frame {
         pc: taker.address(),
@@ -341,7 +345,8 @@ pub(crate) fn walk(data: &[u8]) {
         } else {
             step_by_frame_pointer(&frame, &memory)
         };
-        // CFA, return address and frame pointer; two are read once more if reading both failed.
+        // CFA, return address and frame pointer. The last two are read once more if the read of
+        // both fails.
         assert!(memory.reads.take() <= 5);
         let Ok(Step::Caller(caller)) = stepped else {
             return;
@@ -355,7 +360,7 @@ pub(crate) fn walk(data: &[u8]) {
             }
             assert!(!rule.mangled || caller.pc < 1 << 48);
             assert!(!rule.is_outermost());
-            // Registers other than two are known in the innermost frame alone.
+            // Registers other than SP and FP are known only in the innermost frame.
             if count > 0 {
                 assert!(!matches!(rule.cfa.base, Base::Register(_)));
                 assert_ne!(rule.ra, Location::Unchanged);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only OR MIT
 
-//! Sources that watch what is asked of them, or that cannot be relied on.
+//! Sources that count and check their reads, and sources that fail or change.
 
 use std::cell::Cell;
 
@@ -10,10 +10,10 @@ use sframe::bytes::{
     MAX_READ, //
 };
 
-/// Bytes that must not be read beyond their end, and count how often they are read.
+/// Bytes that count their reads. A read beyond their end fails the test.
 pub(crate) struct Watched<'a> {
     bytes: &'a [u8],
-    /// Whether a read beyond the end is a fault, and not a failure.
+    /// Whether a read beyond the end is a fault instead of a failure of the test.
     lenient: bool,
     reads: Cell<u64>,
 }
@@ -27,7 +27,7 @@ impl<'a> Watched<'a> {
         }
     }
 
-    /// The same, but what is beyond the end is only not there: a file whose length is not known.
+    /// Like [`Watched::new`], but a read beyond the end is a fault: a file whose length is not known.
     pub(crate) fn lenient(bytes: &'a [u8]) -> Watched<'a> {
         Watched {
             lenient: true,
@@ -35,7 +35,7 @@ impl<'a> Watched<'a> {
         }
     }
 
-    /// The number of reads since this was asked last.
+    /// The number of reads since the last call.
     pub(crate) fn reads(&self) -> u64 {
         self.reads.take()
     }
@@ -55,7 +55,7 @@ impl Source for Watched<'_> {
     }
 }
 
-/// Bytes of which some cannot be read for now.
+/// Bytes with a range that cannot be read: each read that touches the range is a fault.
 pub(crate) struct Missing<'a> {
     pub(crate) bytes: &'a [u8],
     pub(crate) range: std::ops::Range<u64>,
@@ -70,12 +70,12 @@ impl Source for Missing<'_> {
     }
 }
 
-/// Bytes that are others at each read, in places, and that cannot be read now and then.
+/// Bytes with bits that change from read to read. Some reads fail.
 pub(crate) struct Changing<'a> {
     pub(crate) bytes: Watched<'a>,
-    /// Where the random numbers are. Not 0.
+    /// The state of the random number generator. Not 0.
     pub(crate) state: Cell<u64>,
-    /// How many bits of 256 change, about, and how many reads of 256 fail.
+    /// About this many of 256 bytes have a changed bit, and a sixteenth as many of 256 reads fail.
     pub(crate) unrest: u8,
 }
 

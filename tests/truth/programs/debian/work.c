@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
-/* What compilers have to do with: no headers, so that it is the same everywhere. */
+/* Input for compilers, without headers, so that it is equal everywhere. */
 typedef unsigned long word;
 
 struct node {

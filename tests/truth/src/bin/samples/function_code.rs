@@ -16,13 +16,13 @@ use iced_x86::{
     Register, //
 };
 use sframe::{
-    code::rule_without_frame_pointer,
     unwind::{
         self,
         Frame,
         Memory,
         Step, //
-    }, //
+    },
+    x86_64::rule_without_frame_pointer, //
 };
 use truth::{
     dwarf::dwarf_number,

@@ -305,7 +305,7 @@ impl Report {
                 "as reported",
                 "the module's walk",
                 "frame pointers",
-                "and prologues",
+                "fp and prologues",
                 "dwarf, 8 KiB",
             ),
         );

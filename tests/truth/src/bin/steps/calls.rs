@@ -5,8 +5,8 @@
 use std::collections::HashMap;
 
 use sframe::{
-    code,
-    unwind::Memory, //
+    unwind::Memory,
+    x86_64, //
 };
 use walk::registers::{
     Registers,
@@ -18,7 +18,7 @@ use walk::registers::{
 use crate::ptrace::Id;
 
 /// The maximum length of a call, and of any instruction, in bytes.
-const LONGEST_CALL: u64 = code::LONGEST as u64;
+const LONGEST_CALL: u64 = x86_64::LONGEST as u64;
 const LONGEST: u64 = 15;
 /// The maximum change of the stack pointer by one instruction, in bytes; more is a switch to
 /// another stack or to a signal handler.

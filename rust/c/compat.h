@@ -1,0 +1,213 @@
+/* SPDX-License-Identifier: GPL-2.0-only */
+/*
+ * Differences between kernels, from 6.1 on. The other C files are written for Linux 7.3. Each part
+ * begins with the version that brought the feature or API of the part.
+ */
+#ifndef _SFRAME_UNWIND_COMPAT_H
+#define _SFRAME_UNWIND_COMPAT_H
+
+#include <linux/fs.h>
+#include <linux/fsnotify_backend.h>
+#include <linux/ftrace.h>
+#include <linux/mm.h>
+#include <linux/mmap_lock.h>
+#include <linux/ptrace.h>
+#include <linux/sched.h>
+#include <linux/seqlock.h>
+#include <linux/shrinker.h>
+#include <linux/slab.h>
+#include <linux/stat.h>
+#include <linux/uaccess.h>
+#include <linux/version.h>
+#include <asm/cpufeature.h>
+#include <asm/msr.h>
+
+#define SFU_BEFORE(major, minor) (LINUX_VERSION_CODE < KERNEL_VERSION(major, minor, 0))
+
+/*
+ * Before 6.1.37 a stack grows with mmap_lock held for reading, so no lookup of a mapping is safe.
+ */
+#if LINUX_VERSION_CODE < KERNEL_VERSION(6, 1, 37)
+#error "sframe_unwind needs Linux 6.1.37 or later"
+#endif
+
+/* 6.17: deferred stacks. Without them `deferred` has nothing to hook. */
+#ifdef CONFIG_UNWIND_USER
+#include <linux/unwind_user.h>
+#else
+struct unwind_stacktrace {
+	unsigned int nr;
+	unsigned long *entries;
+};
+#endif
+
+/*
+ * 6.13, and 6.12.y: the sequence count of the mappings, which is odd while mmap_lock is held for
+ * writing. From 6.4 on there was a plain number with this name, which changes when the lock is
+ * released; before 6.4 there was no number.
+ *
+ * Without the sequence count, walks hold mmap_lock for reading (mappings.c). sfu_mm_state() is then
+ * made of numbers that most changes of mappings change. It is used only where a wrong guess costs
+ * no more than time.
+ */
+#if SFU_BEFORE(6, 4)
+#define SFU_HAS_SEQUENCE 0
+#define SFU_SEQUENCE(mm) ((const seqcount_t *)NULL)
+#else
+#define SFU_HAS_SEQUENCE __same_type(((struct mm_struct *)NULL)->mm_lock_seq, seqcount_t)
+#define SFU_SEQUENCE(mm) ((const seqcount_t *)(const void *)&(mm)->mm_lock_seq)
+#endif
+
+static inline uint32_t sfu_mm_state(struct mm_struct *mm)
+{
+	if (SFU_HAS_SEQUENCE)
+		return raw_read_seqcount(SFU_SEQUENCE(mm));
+	return (READ_ONCE(mm->map_count) * 0x9e3779b1u ^ (uint32_t)READ_ONCE(mm->total_vm) * 0x85ebca6bu ^
+		(uint32_t)READ_ONCE(mm->exec_vm) * 0xc2b2ae35u) << 1;
+}
+
+/* 6.14. Without the sequence count the caller holds mmap_lock, and mappings.c sets `sequence`. */
+#if SFU_BEFORE(6, 14)
+static inline bool sfu_speculate_try_begin(struct mm_struct *mm, unsigned int *sequence)
+{
+	if (!SFU_HAS_SEQUENCE) {
+		*sequence = sfu_lock_number();
+		return true;
+	}
+	*sequence = raw_read_seqcount(SFU_SEQUENCE(mm));
+	return !(*sequence & 1);
+}
+
+static inline bool sfu_speculate_retry(struct mm_struct *mm, unsigned int sequence)
+{
+	return SFU_HAS_SEQUENCE && read_seqcount_retry(SFU_SEQUENCE(mm), sequence);
+}
+#define mmap_lock_speculate_try_begin sfu_speculate_try_begin
+#define mmap_lock_speculate_retry sfu_speculate_retry
+#endif
+
+/* 6.18. */
+#if SFU_BEFORE(6, 18)
+#define mm_flags_test(flag, mm) test_bit(flag, &(mm)->flags)
+#endif
+
+/* 6.16. */
+#ifndef rdmsrq
+#define rdmsrq(msr, value) rdmsrl(msr, value)
+#endif
+
+/* 6.9: earlier kernels do not use FRED. */
+#ifdef X86_FEATURE_FRED
+#define SFU_HAS_FRED cpu_feature_enabled(X86_FEATURE_FRED)
+#else
+#define SFU_HAS_FRED false
+#endif
+
+/* 6.4: vhost's workers have this flag too. */
+#ifndef PF_USER_WORKER
+#define PF_USER_WORKER PF_IO_WORKER
+#endif
+
+/*
+ * 6.2. A handler that does not request all registers gets the arguments and the instruction pointer
+ * in older kernels too.
+ */
+#if SFU_BEFORE(6, 2)
+#define ftrace_regs_get_argument(fregs, n) regs_get_kernel_argument(&(fregs)->regs, n)
+#define ftrace_regs_set_instruction_pointer(fregs, ip) ftrace_instruction_pointer_set(fregs, ip)
+#endif
+
+/* 6.10: before, __assign_str() takes the source a second time. */
+#if SFU_BEFORE(6, 10)
+#define SFU_ASSIGN_STR(field) __assign_str(field, field)
+#else
+#define SFU_ASSIGN_STR(field) __assign_str(field)
+#endif
+
+/* 6.8: before, the mapped file of an overlay itself has the overlay's path. */
+#if SFU_BEFORE(6, 8)
+#define file_user_path(file) (&(file)->f_path)
+#endif
+
+/* 6.7; 6.1.y has inode_get_ctime() too. */
+#if SFU_BEFORE(6, 7)
+#define inode_get_ctime_sec(inode) ((inode)->i_ctime.tv_sec)
+#define inode_get_ctime_nsec(inode) ((uint32_t)(inode)->i_ctime.tv_nsec)
+#define inode_get_mtime_sec(inode) ((inode)->i_mtime.tv_sec)
+#define inode_get_mtime_nsec(inode) ((uint32_t)(inode)->i_mtime.tv_nsec)
+#endif
+
+/* 6.13: multigrain times, which change with each write after the times were read. */
+#if SFU_BEFORE(6, 13)
+#define is_mgtime(inode) ((void)(inode), false)
+#define fill_mg_cmtime(stat, mask, inode) ((void)(stat))
+#endif
+
+/*
+ * 6.14, and 6.12.y by another name: whether a process (fanotify) has to permit reads of a file, and
+ * page faults in the file. Before, page faults need no permission, and modules cannot see the marks
+ * of a mount: there, any watch on the file system counts.
+ */
+#ifndef FMODE_FSNOTIFY_HSM
+#define FMODE_FSNOTIFY_HSM(mode) 0
+#endif
+
+static inline bool sfu_awaits_permission(const struct file *file, bool reads)
+{
+	if (FMODE_FSNOTIFY_HSM(file->f_mode))
+		return true;
+#if defined(FMODE_FSNOTIFY_ACCESS_PERM)
+	return FMODE_FSNOTIFY_ACCESS_PERM(file->f_mode);
+#elif defined(FMODE_FSNOTIFY_PERM)
+	return FMODE_FSNOTIFY_PERM(file->f_mode);
+#elif SFU_BEFORE(6, 10)
+	return reads && atomic_long_read(&file_inode(file)->i_sb->s_fsnotify_connectors);
+#else
+	return reads && file_inode(file)->i_sb->s_fsnotify_info;
+#endif
+}
+
+/* 6.7: before, the user of a shrinker provides its memory. */
+#if SFU_BEFORE(6, 7)
+static inline struct shrinker *sfu_shrinker_alloc(void)
+{
+	return kzalloc(sizeof(struct shrinker), GFP_KERNEL);
+}
+
+static inline void sfu_shrinker_free(struct shrinker *shrinker)
+{
+	unregister_shrinker(shrinker);
+	kfree(shrinker);
+}
+#define shrinker_alloc(flags, name) sfu_shrinker_alloc()
+#define sfu_shrinker_register(shrinker) register_shrinker(shrinker, KBUILD_MODNAME)
+#define shrinker_free sfu_shrinker_free
+#else
+static inline int sfu_shrinker_register(struct shrinker *shrinker)
+{
+	shrinker_register(shrinker);
+	return 0;
+}
+#endif
+
+/*
+ * 6.13: the kernel removes an instance of a uretprobe from its task's list before it frees the
+ * instance. In 6.11 and 6.12 instances that longjmp() has left are an exception; there the kernel
+ * itself reads the list at each sample, as this module does. Before 6.11 the list may contain freed
+ * instances whenever the task is in the kernel.
+ *
+ * A freed instance's memory may have been reused or unmapped.
+ */
+#if SFU_BEFORE(6, 13)
+#define SFU_PEEK(place) ({						\
+	typeof(1 ? (place) : (place)) __is;				\
+	BUILD_BUG_ON(sizeof(__is) != sizeof(place));			\
+	if (copy_from_kernel_nofault(&__is, &(place), sizeof(__is)))	\
+		__is = 0;						\
+	__is;								\
+})
+#else
+#define SFU_PEEK(place) READ_ONCE(place)
+#endif
+
+#endif

@@ -1,0 +1,30 @@
+// SPDX-License-Identifier: GPL-2.0-only
+
+//! Types that can be copied as bytes.
+
+/// Types for which any bytes are a valid value.
+///
+/// # Safety
+///
+/// Any bytes of the type's size are a valid value.
+pub unsafe trait FromBytes {}
+
+/// Types whose values consist of initialised bytes.
+///
+/// # Safety
+///
+/// All bytes of a value are initialised: there is no padding.
+pub unsafe trait AsBytes {}
+
+macro_rules! numbers {
+    ($($number:ty)*) => {
+        $(
+            // SAFETY: Any bytes are a valid number.
+            unsafe impl FromBytes for $number {}
+            // SAFETY: A number has no padding.
+            unsafe impl AsBytes for $number {}
+        )*
+    };
+}
+
+numbers! { u8 u32 }

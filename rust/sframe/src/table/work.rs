@@ -1,0 +1,67 @@
+// SPDX-License-Identifier: GPL-2.0-only OR MIT
+
+//! The work of a table build. The length of the input bounds the work, and the caller may end it at any time.
+
+use super::error::TableError;
+
+/// The number of steps that a build may take for any input. A section of 100 bytes may describe a PLT of 30,000 stubs
+/// with 16 rows for each stub.
+const MIN_STEPS: u64 = 1 << 20;
+/// The number of further steps for each byte of the section and of the extra rows. The longest sections of compilers
+/// need fewer than three steps for each byte: a row has at least two bytes, and a function has twenty bytes.
+const STEPS_PER_BYTE: u64 = 8;
+/// The largest number of steps of a build. A section of 64 MiB has up to 2^24 rows.
+const MAX_STEPS: u64 = 1 << 26;
+/// The number of steps between two calls of the caller's function.
+const STRIDE: u32 = 4096;
+
+/// The rest of the work that a table build may do, in steps. One step handles a function, a row, a page of code, a
+/// comparison of a sort, or a probe of the hash table of rules. A step takes some hundred instructions at most.
+pub struct Work<A> {
+    left: u64,
+    until_ask: u32,
+    ask: A,
+}
+
+/// The caller's function, which decides whether the build continues.
+pub trait Ask: FnMut() -> Result<(), TableError> {}
+
+impl<F: FnMut() -> Result<(), TableError>> Ask for F {}
+
+impl<A: Ask> Work<A> {
+    /// The work for an input of `len` bytes: the section and the extra rows. The build calls `ask` every 4,096
+    /// steps, and ends with the error of `ask`. `ask` may sleep if the build runs in a context that may sleep.
+    pub fn new(len: usize, ask: A) -> Self {
+        let steps = STEPS_PER_BYTE.saturating_mul(len as u64);
+        Self {
+            left: MIN_STEPS.saturating_add(steps).min(MAX_STEPS),
+            until_ask: STRIDE,
+            ask,
+        }
+    }
+
+    /// Takes one step.
+    ///
+    /// # Errors
+    ///
+    /// [`TableError::TooLong`] if no step is left, and the errors of the caller's function.
+    #[inline]
+    pub fn step(&mut self) -> Result<(), TableError> {
+        self.left = self.left.checked_sub(1).ok_or(TableError::TooLong)?;
+        match self.until_ask.checked_sub(1) {
+            Some(until_ask) => {
+                self.until_ask = until_ask;
+                Ok(())
+            }
+            None => {
+                self.until_ask = STRIDE;
+                (self.ask)()
+            }
+        }
+    }
+
+    /// The number of steps that are left.
+    pub fn left(&self) -> u64 {
+        self.left
+    }
+}

@@ -1,0 +1,107 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: GPL-2.0-only
+"""Write the table of kernels from the TAP lines that `make test-kernels` has kept.
+
+usage: kernels.py DIRECTORY [RST]
+
+DIRECTORY has a file for each kernel. Prints a table in Markdown; or puts it, as a list-table, into the
+file RST, between its two comments that say so.
+
+A cell says how many tests of its kind passed, with the lowest share of complete stacks among them, of the
+samples whose truth is known; or what failed; or why there is nothing to test. Every test belongs to a column:
+those of no other are in `other stacks`.
+"""
+
+import os
+import re
+import sys
+
+# A test belongs to the first column whose expression matches its name.
+COLUMNS = (
+    ("log", r"log is clean"),
+    ("load", r"the module (un)?loads|ended with status"),
+    ("deferred", r"deferred|fp,defer"),
+    ("demo", r"demo"),
+    ("bpftrace", r"bpf"),
+    ("python3", r"python3"),
+    ("perl", r"^perl"),
+    ("signals", r"^signals"),
+    ("uprobes", r"probe"),
+    ("hostile", r"hostile|lies|comes and goes|sections of no use"),
+    ("reloads", r"loaded and unloaded|hook is taken|without the hook"),
+    ("other stacks", r""),
+)
+LINE = re.compile(r"(?P<bad>not )?ok - (?P<kernel>[^:]+): (?P<name>[^#]*)(?:# SKIP (?P<reason>.*))?")
+SHARE = re.compile(r"# [0-9.]+ % of [0-9]+ samples complete "
+                   r"\(complete (?P<complete>\d+), short (?P<short>\d+), false (?P<false>\d+), empty (?P<empty>\d+),")
+WHOLE = re.compile(r"# (?P<whole>[0-9]+) of (?P<all>[0-9]+) stacks are whole")
+RELEASE = re.compile(r"# (?P<release>[0-9]+\.[0-9]\S+), [0-9]+ bytes")
+# Stacks that must be complete; for others any share is accepted.
+COMPLETE = re.compile(r" is (complete|bpf)\b|stacks are whole")
+
+
+class Cell:
+    """What the tests of a column have found."""
+
+    def __init__(self):
+        self.passed, self.failed, self.reasons, self.shares = 0, [], [], []
+
+    def text(self):
+        if self.failed:
+            return f"{len(self.failed)} FAILED: {'; '.join(self.failed)}"
+        if not self.passed:
+            return "; ".join(dict.fromkeys(self.reasons)) or "not run"
+        share = f", {min(self.shares):.2f} %" if self.shares else ""
+        return f"{self.passed} passed{share}"
+
+
+def row(path):
+    """The cells of one kernel."""
+    cells = {name: Cell() for name, _ in COLUMNS}
+    release, commit, last = "release not recorded", "", None
+    with open(path, encoding="utf-8") as file:
+        for number, line in enumerate(file):
+            if number == 0:
+                commit = line.lstrip("# ").strip()
+            elif found := RELEASE.match(line):
+                release = found["release"]
+            elif found := LINE.match(line):
+                name = found["name"].strip()
+                cell = cells[next(column for column, form in COLUMNS if re.search(form, name))]
+                last = None
+                if found["bad"]:
+                    cell.failed.append(name)
+                elif found["reason"]:
+                    cell.reasons.append(found["reason"])
+                else:
+                    cell.passed += 1
+                    last = cell if COMPLETE.search(name) else None
+            elif last and (found := SHARE.match(line)):
+                numbers = [int(number) for number in found.groups()]
+                last.shares.append(100 * numbers[0] / max(sum(numbers), 1))
+            elif last and (found := WHOLE.match(line)):
+                last.shares.append(100 * int(found["whole"]) / int(found["all"]))
+    return [os.path.basename(path), release, *(cells[name].text() for name, _ in COLUMNS), commit]
+
+
+def main():
+    directory = sys.argv[1]
+    head = ["kernel", "release", *(name for name, _ in COLUMNS), "tested at"]
+    rows = [row(os.path.join(directory, name)) for name in os.listdir(directory)]
+    rows.sort(key=lambda cells: [int(part) for part in re.findall(r"\d+", cells[1])])
+    if len(sys.argv) == 2:
+        for cells in [head, ["---"] * len(head), *rows]:
+            print(f"| {' | '.join(cells)} |")
+        return
+    # A page is too narrow for the table, so there each kernel is a column of its own list.
+    lines = []
+    for cells in rows:
+        lines += [f"``{cells[0]}``: {cells[1]}", ""]
+        lines += [f":{name}: {cell}" for name, cell in zip(head[2:], cells[2:])] + [""]
+    with open(sys.argv[2], encoding="utf-8") as file:
+        before, _, after = re.split(r"(?s)(?<=\.\. The table begins\.\n)(.*)(?=\.\. The table ends\.\n)", file.read())
+    with open(sys.argv[2], "w", encoding="utf-8") as file:
+        file.write(before + "\n" + "\n".join(lines) + "\n" + after)
+
+
+main()

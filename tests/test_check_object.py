@@ -1,0 +1,62 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""scripts/check-object finds an object that lacks a mitigation of its kernel, and one that is too large."""
+
+import pathlib
+import subprocess
+import tempfile
+import unittest
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+SOURCE = """
+static long one(long n) { return n + 1; }
+static long two(long n) { return n + 2; }
+static long three(long n) { return n + 3; }
+long (*volatile functions[])(long) = { one, two, three };
+long ftrace_handler(long n) { return functions[n](n) + 1; }
+long sframe_unwind_immediate(long n) { return ftrace_handler(n) + 1; }
+long sframe_unwind_deferred(long n) { return ftrace_handler(n) + 1; }
+char large[LARGE + 1] __attribute__((section(".text.large,\\"ax\\",@progbits#")));
+"""
+CONFIG = "CONFIG_MITIGATION_RETPOLINE=y\nCONFIG_RETHUNK=y\nCONFIG_X86_KERNEL_IBT=y\n"
+CALLS = ["-mindirect-branch=thunk-extern", "-mindirect-branch-register"]
+RETURNS = ["-mfunction-return=thunk-extern"]
+ENDBR = ["-fcf-protection=branch"]
+
+
+class CheckObject(unittest.TestCase):
+    def found(self, flags, large=0):
+        """The checks that fail for an object that is compiled with these flags."""
+        with tempfile.TemporaryDirectory() as name:
+            build = pathlib.Path(name)
+            (build / "rust").mkdir()
+            (build / "tree").mkdir()
+            (build / "tree/.config").write_text(CONFIG)
+            (build / "a.c").write_text(SOURCE)
+            subprocess.run(["gcc", "-O1", "-c", "-fno-pic", "-mcmodel=kernel", "-fcf-protection=none", *flags,
+                            f"-DLARGE={large}", "-o", build / "rust/main.o", build / "a.c"], check=True)
+            # In a linked module all code is in .text.
+            (build / "link.lds").write_text("SECTIONS { .text : { *(.text .text.*) } }\n")
+            subprocess.run(["ld", "-r", "-T", build / "link.lds", "-o", build / "sframe_unwind.ko",
+                            build / "rust/main.o"], check=True)
+            (build / "sframe_unwind.o").write_bytes((build / "rust/main.o").read_bytes())
+            run = subprocess.run([ROOT / "scripts/check-object", build], check=False, capture_output=True, text=True)
+            lines = run.stdout.splitlines()
+            self.assertEqual(sum(line.startswith(("ok", "not ok")) for line in lines), 6, run.stdout + run.stderr)
+            bad = {line.removeprefix("not ok - ") for line in lines if line.startswith("not ok")}
+            self.assertEqual(run.returncode, 1 if bad else 0)
+            return bad
+
+    def test_a_good_object(self):
+        self.assertEqual(self.found(CALLS + RETURNS + ENDBR), set())
+
+    def test_what_is_missing(self):
+        self.assertEqual(self.found(RETURNS + ENDBR), {"no indirect call or jump without a thunk"})
+        self.assertEqual(self.found(CALLS + ENDBR), {"no return without a thunk"})
+        self.assertEqual(self.found(CALLS + RETURNS), {"functions whose address is taken begin with ENDBR64"})
+
+    def test_too_large(self):
+        self.assertEqual(self.found(CALLS + RETURNS + ENDBR, 102400), {"the code is at most 100 KiB"})
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,358 @@
+// SPDX-License-Identifier: GPL-2.0-only
+
+//! `sframectl doctor` on machines that are directories of files: a machine that lacks nothing, and machines with
+//! one fault each.
+
+use std::{
+    fs,
+    path::{
+        Path,
+        PathBuf, //
+    },
+    process::{
+        self,
+        Command, //
+    }, //
+};
+
+const RELEASE: &str = "6.12.117+deb13-cloud-amd64";
+const SECURE_BOOT: &str =
+    "sys/firmware/efi/efivars/SecureBoot-8be4df61-93ca-11d2-aa0d-00e098032b8c";
+const MOK_LIST: &str = "sys/firmware/efi/efivars/MokListRT-605dab50-e046-4300-abb6-3dd810dd8b23";
+
+/// A machine, removed when dropped.
+struct Machine(PathBuf);
+
+impl Drop for Machine {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+impl Machine {
+    /// A machine that lacks nothing.
+    fn healthy(name: &str) -> Machine {
+        let root = std::env::temp_dir().join(format!("doctor-{name}-{}", process::id()));
+        let _ = fs::remove_dir_all(&root);
+        let machine = Machine(root);
+        machine
+            .write("proc/sys/kernel/osrelease", RELEASE)
+            .write(
+                &format!("boot/config-{RELEASE}"),
+                "CONFIG_DYNAMIC_FTRACE_WITH_ARGS=y\nCONFIG_PERF_EVENTS=y\nCONFIG_KPROBES=y\n\
+                 CONFIG_UPROBES=y\nCONFIG_UNWIND_USER=y\n",
+            )
+            .write(
+                "proc/self/mounts",
+                "sysfs /sys sysfs rw 0 0\ndebugfs /sys/kernel/debug debugfs rw,nosuid 0 0\n",
+            )
+            .write("proc/sys/kernel/ftrace_enabled", "1\n")
+            .write("proc/sys/kernel/perf_event_paranoid", "2\n")
+            .write("proc/sys/kernel/kptr_restrict", "0\n")
+            .write("proc/77/cmdline", "/usr/sbin/sframectl\0watch\0")
+            .write(
+                "sys/kernel/security/lockdown",
+                "[none] integrity confidentiality\n",
+            )
+            .write("sys/module/module/parameters/sig_enforce", "N\n")
+            .write(
+                "sys/module/sframe_unwind/version",
+                concat!(env!("CARGO_PKG_VERSION"), "\n"),
+            )
+            .write("sys/module/sframe_unwind/parameters/enabled", "Y\n")
+            .write("sys/module/sframe_unwind/parameters/immediate", "1\n")
+            .write(
+                "sys/kernel/tracing/enabled_functions",
+                "perf_callchain_user (1) I     M \ttramp: 0xffffffffc0 (x+0x0/0x10)\n",
+            )
+            .write("dev/sframe_unwind", "")
+            .write(
+                "etc/systemd/system/multi-user.target.wants/sframectl.service",
+                "",
+            )
+            .write(
+                &format!("lib/modules/{RELEASE}/updates/dkms/sframe_unwind.ko.xz"),
+                "",
+            )
+            .write(&format!("lib/modules/{RELEASE}/build/include/x.h"), "")
+            .write("var/lib/dkms/sframe-unwind/kernel", "")
+            .write("usr/bin/rustc", "")
+            .write("usr/bin/perf", "")
+            .write("usr/src/rustc-1.85.1/library/core/src/lib.rs", "");
+        machine
+    }
+
+    fn write(&self, path: &str, content: impl AsRef<[u8]>) -> &Machine {
+        let path = self.0.join(path);
+        fs::create_dir_all(path.parent().expect("the path has a directory")).expect("mkdir");
+        fs::write(path, content).expect("write");
+        self
+    }
+
+    fn remove(&self, path: &str) -> &Machine {
+        let path = self.0.join(path);
+        if path.is_dir() {
+            fs::remove_dir_all(path).expect("remove");
+        } else {
+            fs::remove_file(path).expect("remove");
+        }
+        self
+    }
+
+    fn examine(&self) -> (String, bool) {
+        let output = Command::new(env!("CARGO_BIN_EXE_sframectl"))
+            .args([Path::new("doctor"), Path::new("--root"), &self.0])
+            .output()
+            .expect("sframectl runs");
+        let text = String::from_utf8(output.stdout).expect("the output is UTF-8");
+        assert!(matches!(output.status.code(), Some(0 | 1)), "{text}");
+        (text, output.status.success())
+    }
+
+    /// Asserts that one requirement is missing, and that the next line is the command that mends it.
+    fn lacks(&self, what: &str, mend: &str) {
+        let (text, good) = self.examine();
+        assert!(!good, "{text}");
+        let lines: Vec<_> = text.lines().collect();
+        let missing: Vec<_> = (0..lines.len())
+            .filter(|&line| lines[line].starts_with("MISSING"))
+            .collect();
+        assert_eq!(missing.len(), 1, "{text}");
+        assert!(lines[missing[0]].contains(what), "{text}");
+        assert!(lines[missing[0] + 1].contains(mend), "{text}");
+    }
+
+    /// Asserts that no requirement is missing, and that there is a note.
+    fn notes(&self, what: &str) {
+        let (text, good) = self.examine();
+        assert!(good, "{text}");
+        assert!(
+            text.lines()
+                .any(|line| line.starts_with("note ") && line.contains(what)),
+            "{text}"
+        );
+    }
+}
+
+#[test]
+fn a_healthy_machine_lacks_nothing() {
+    let (text, good) = Machine::healthy("healthy").examine();
+    assert!(good, "{text}");
+    assert!(text.lines().all(|line| !line.starts_with("note")), "{text}");
+    assert!(text.ends_with("Nothing is missing.\n"), "{text}");
+}
+
+#[test]
+fn an_empty_machine_is_not_well() {
+    let machine = Machine::healthy("empty");
+    for name in ["proc", "sys", "usr", "lib"] {
+        machine.remove(name);
+    }
+    let (text, good) = machine.examine();
+    assert!(!good, "{text}");
+}
+
+#[test]
+fn kernels_that_are_too_old_or_too_new() {
+    for release in ["5.10.0-30-amd64", "6.0.9", "7.4.0-rc1", "8.0.0"] {
+        let machine = Machine::healthy(&format!("kernel-{release}"));
+        machine.write("proc/sys/kernel/osrelease", release);
+        let (text, good) = machine.examine();
+        assert!(!good);
+        assert!(
+            text.starts_with(&format!(
+                "MISSING kernel: {release}; the module is made for 6.1 to 7.3"
+            )),
+            "{text}"
+        );
+    }
+}
+
+#[test]
+fn a_kernel_without_an_option() {
+    let machine = Machine::healthy("option");
+    machine.write(
+        &format!("boot/config-{RELEASE}"),
+        "CONFIG_PERF_EVENTS=y\n# CONFIG_KPROBES is not set\nCONFIG_UPROBES=y\n",
+    );
+    machine.lacks(
+        "CONFIG_DYNAMIC_FTRACE_WITH_ARGS, CONFIG_KPROBES not set",
+        "boot another kernel",
+    );
+}
+
+#[test]
+fn a_kernel_without_deferred_stacks() {
+    let machine = Machine::healthy("deferred");
+    machine.write(
+        &format!("boot/config-{RELEASE}"),
+        "CONFIG_DYNAMIC_FTRACE_WITH_ARGS=y\nCONFIG_PERF_EVENTS=y\nCONFIG_KPROBES=y\nCONFIG_UPROBES=y\n",
+    );
+    machine.notes("deferred stacks");
+}
+
+#[test]
+fn secure_boot() {
+    let machine = Machine::healthy("secure-boot");
+    machine.write(SECURE_BOOT, [6, 0, 0, 0, 1]);
+    machine.lacks("there is no key of DKMS", "dkms build --force");
+    machine.write("var/lib/dkms/mok.pub", b"CERTIFICATE");
+    machine.lacks(
+        "Secure Boot is on, and DKMS's key is not enrolled",
+        "mokutil --import /var/lib/dkms/mok.pub",
+    );
+    machine.write(MOK_LIST, b"\x06\0\0\0head CERTIF");
+    machine.lacks("not enrolled", "mokutil");
+    machine.write(MOK_LIST, b"\x06\0\0\0head CERTIFICATE tail");
+    let (text, good) = machine.examine();
+    assert!(good, "{text}");
+    // With Secure Boot off again, no key is needed.
+    machine.remove("var/lib/dkms/mok.pub");
+    machine.write(SECURE_BOOT, [6, 0, 0, 0, 0]);
+    let (text, good) = machine.examine();
+    assert!(good, "{text}");
+}
+
+#[test]
+fn enforced_signatures_without_secure_boot() {
+    let machine = Machine::healthy("enforced");
+    machine.write("sys/module/module/parameters/sig_enforce", "Y\n");
+    machine.write("var/lib/dkms/mok.pub", b"CERTIFICATE");
+    machine.lacks(
+        "signed modules only, and DKMS's key is not enrolled",
+        "mokutil",
+    );
+}
+
+#[test]
+fn lockdown() {
+    let machine = Machine::healthy("lockdown");
+    let path = "sys/kernel/security/lockdown";
+    machine.write(path, "none [integrity] confidentiality\n");
+    let (text, good) = machine.examine();
+    assert!(good, "{text}");
+    machine.write(path, "none integrity [confidentiality]\n");
+    machine.lacks("lockdown=confidentiality", "command line");
+}
+
+#[test]
+fn a_module_that_is_not_there_or_not_loaded() {
+    let machine = Machine::healthy("module");
+    let path = format!("lib/modules/{RELEASE}/updates/dkms/sframe_unwind.ko.xz");
+    machine.remove(&path);
+    machine.notes("the next boot has none");
+    machine.remove("sys/module/sframe_unwind");
+    machine.write("sys/kernel/tracing/enabled_functions", "");
+    let (text, good) = machine.examine();
+    assert!(!good, "{text}");
+    assert!(text.contains("dkms install sframe-unwind/"), "{text}");
+    machine.write(&path, "");
+    machine.lacks("it is not loaded", "modprobe sframe_unwind");
+}
+
+#[test]
+fn a_module_of_another_version_or_switched_off() {
+    let machine = Machine::healthy("version");
+    machine.write("sys/module/sframe_unwind/version", "0.0.9\n");
+    machine.lacks(
+        "version 0.0.9 is loaded, and this is",
+        "rmmod sframe_unwind",
+    );
+    let machine = Machine::healthy("off");
+    machine.write("sys/module/sframe_unwind/parameters/enabled", "N\n");
+    machine.lacks("switched off", "echo 1 >/sys/module");
+    let machine = Machine::healthy("immediate");
+    machine.write("sys/module/sframe_unwind/parameters/immediate", "0\n");
+    machine.lacks("immediate=0", "modprobe sframe_unwind immediate=1");
+}
+
+#[test]
+fn a_hook_that_another_has() {
+    let machine = Machine::healthy("hook");
+    machine.write(
+        "sys/kernel/livepatch/kpatch_7/vmlinux/perf_callchain_user,1/x",
+        "",
+    );
+    machine.lacks(
+        "the live patch kpatch_7 replaces perf_callchain_user",
+        "kpatch_7/enabled",
+    );
+
+    let machine = Machine::healthy("hook-module");
+    machine.remove("sys/module/sframe_unwind");
+    machine.write(
+        "dev/kmsg",
+        "4,7,9,-;sframe_unwind: cannot hook: another module or a live patch already replaces it (-16)\n",
+    );
+    let (text, good) = machine.examine();
+    assert!(!good);
+    assert!(
+        text.contains("MISSING hook: another module or a live patch replaces perf_callchain_user"),
+        "{text}"
+    );
+    assert!(
+        text.contains("note    hook: the kernel's log says \"sframe_unwind: cannot hook"),
+        "{text}"
+    );
+    // A user who only traces the function does not replace it.
+    machine.write(
+        "sys/kernel/tracing/enabled_functions",
+        "perf_callchain_user (1) R     \ttramp: 0xffffffffc0 (x+0x0/0x10)\n",
+    );
+    machine.lacks("it is not loaded", "modprobe");
+}
+
+#[test]
+fn ftrace_and_debugfs() {
+    let machine = Machine::healthy("ftrace");
+    machine.write("proc/sys/kernel/ftrace_enabled", "0\n");
+    machine.lacks("ftrace is switched off", "sysctl kernel.ftrace_enabled=1");
+    let machine = Machine::healthy("debugfs");
+    machine.write("proc/self/mounts", "sysfs /sys sysfs rw 0 0\n");
+    machine.lacks("debugfs is not mounted", "mount -t debugfs");
+    let machine = Machine::healthy("device");
+    machine.remove("dev/sframe_unwind");
+    machine.lacks("/dev/sframe_unwind is not there", "mount -t devtmpfs");
+}
+
+#[test]
+fn the_service() {
+    let machine = Machine::healthy("service");
+    machine.write("proc/77/cmdline", "sframectl\0watch\0--json\0");
+    machine.remove("etc/systemd");
+    machine.notes("not started at boot");
+    machine.write("proc/77/cmdline", "sframectl\0list\0");
+    machine.lacks("`sframectl watch` does not run", "systemctl enable --now");
+}
+
+#[test]
+fn what_dkms_needs() {
+    let machine = Machine::healthy("headers");
+    machine.remove(&format!("lib/modules/{RELEASE}/build"));
+    machine.lacks(
+        "headers are missing",
+        &format!("apt install linux-headers-{RELEASE}"),
+    );
+    let machine = Machine::healthy("rustc");
+    machine.remove("usr/bin/rustc");
+    machine.lacks("rustc is missing", "rustc-web");
+    let machine = Machine::healthy("rust-src");
+    machine.remove("usr/src");
+    machine.lacks("sources of Rust's core are missing", "rust-web-src");
+    let machine = Machine::healthy("no-dkms");
+    machine.remove("var/lib/dkms");
+    machine.notes("it does not know the module");
+}
+
+#[test]
+fn what_users_may() {
+    let machine = Machine::healthy("paranoid");
+    machine.write("proc/sys/kernel/perf_event_paranoid", "3\n");
+    machine.notes("perf_event_paranoid is 3");
+    let machine = Machine::healthy("kptr");
+    machine.write("proc/sys/kernel/kptr_restrict", "1\n");
+    machine.notes("kptr_restrict is 1");
+    let machine = Machine::healthy("perf");
+    machine.remove("usr/bin/perf");
+    machine.notes("neither perf nor bpftrace");
+}

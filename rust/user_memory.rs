@@ -42,7 +42,8 @@ const FAULTS_DEFERRED: u32 = 256;
 /// The memory of the current task, with a budget for one walk.
 pub(crate) struct UserMemory {
     peek: Peek,
-    work: Cell<u32>,
+    /// The work that is left. Negative if a read was refused.
+    work: Cell<i64>,
     faults: Cell<u32>,
     may_sleep: bool,
 }
@@ -54,7 +55,7 @@ impl UserMemory {
     pub(crate) fn atomic(near: u64, spent: u32) -> Self {
         Self {
             peek: Peek::enter(near),
-            work: Cell::new(WORK.saturating_sub(spent)),
+            work: Cell::new(WORK.saturating_sub(spent).into()),
             faults: Cell::new(0),
             may_sleep: false,
         }
@@ -64,7 +65,7 @@ impl UserMemory {
     pub(crate) fn sleeping(near: u64) -> Self {
         Self {
             peek: Peek::enter(near),
-            work: Cell::new(WORK_DEFERRED),
+            work: Cell::new(WORK_DEFERRED.into()),
             faults: Cell::new(FAULTS_DEFERRED),
             may_sleep: true,
         }
@@ -77,7 +78,7 @@ impl UserMemory {
 
     /// Whether reads fail because the walk's budget is used up.
     pub(crate) fn is_spent(&self) -> bool {
-        self.work.get() == 0
+        self.work.get() <= 0
     }
 
     /// Takes work from the walk's budget.
@@ -87,16 +88,13 @@ impl UserMemory {
     /// [`Fault`]: the budget has less left. It is used up from now on.
     #[inline(always)]
     pub(crate) fn take(&self, work: u32) -> Result<(), Fault> {
-        match self.work.get().checked_sub(work) {
-            Some(left) => {
-                self.work.set(left);
-                Ok(())
-            }
-            None => {
-                self.work.set(0);
-                Err(Fault)
-            }
+        // Two instructions. The number has 64 bits, so no walk is long enough to make it wrap around.
+        let left = self.work.get().wrapping_sub(work.into());
+        self.work.set(left);
+        if left < 0 {
+            return Err(Fault);
         }
+        Ok(())
     }
 
     /// The words of the memory, without a budget, if the memory is surely the current task's.

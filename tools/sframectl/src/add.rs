@@ -143,7 +143,7 @@ fn add_items(device: &Device, items: Vec<Item>, known: &[Table]) -> Vec<Outcome>
         let result = item.open().and_then(|file| {
             match known.iter().any(|table| is_table_of(table, &file)) {
                 true => Ok(None),
-                false => add(device, &file, ROOT).map(Some),
+                false => add(device, &file, Path::new(&item.name), ROOT).map(Some),
             }
         });
         if let Ok(mut done) = done.lock() {
@@ -183,14 +183,14 @@ impl Item {
 /// The user charged for files that root adds by name.
 const ROOT: u32 = 0;
 
-/// Converts an open file, adds its rows, and returns their number. If the caller is root, the table is
-/// charged to `user`.
+/// Converts an open file, whose name is `path`, adds its rows, and returns their number. If the caller is root, the
+/// table is charged to `user`.
 ///
 /// # Errors
 ///
 /// The file cannot be converted: then an empty table is added for it. Or the kernel refuses the rows.
-pub(crate) fn add(device: &Device, file: &File, user: u32) -> Result<u32, String> {
-    let rows = match rows::rows_of(file) {
+pub(crate) fn add(device: &Device, file: &File, path: &Path, user: u32) -> Result<u32, String> {
+    let rows = match rows::rows_of(file, path) {
         Ok(rows) => rows,
         Err(error) => {
             device.add(Target::File(file), user, &[], &[])?;
@@ -199,6 +199,25 @@ pub(crate) fn add(device: &Device, file: &File, user: u32) -> Result<u32, String
     };
     device.add(Target::File(file), user, &rows.section, &rows.extra_rows)?;
     Ok(count(&rows.section, &rows.extra_rows))
+}
+
+/// Adds the rows of files that are in the cache, the most recently used files first, until their rows take half of
+/// the memory that the module allows for tables. Returns the number of files.
+pub(crate) fn add_cached(device: &Device) -> usize {
+    let mib = fs::read_to_string("/sys/module/sframe_unwind/parameters/tables_mib");
+    let mib: u64 = mib
+        .ok()
+        .and_then(|mib| mib.trim().parse().ok())
+        .unwrap_or(0);
+    let mut added = 0;
+    for path in rows::cached_files((mib << 20) / 2) {
+        let Some((file, rows)) = rows::open_cached(&path) else {
+            continue;
+        };
+        let result = device.add(Target::File(&file), ROOT, &rows.section, &rows.extra_rows);
+        added += usize::from(result.is_ok());
+    }
+    added
 }
 
 /// The number of rows, from the section's header and the length of the extra rows.

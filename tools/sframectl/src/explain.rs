@@ -246,7 +246,7 @@ fn walk_task(task: u32) -> Result<Stack, String> {
 /// Converts a file as `watch` does.
 fn convert(file: &File) -> Result<Made, String> {
     let rows = match &file.open {
-        Some(open) => rows::rows_of(open)?,
+        Some(open) => rows::rows_of(open, &file.path)?,
         None => rows::rows_of_image(file.bytes)?,
     };
     Ok(Made {

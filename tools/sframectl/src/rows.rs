@@ -19,8 +19,10 @@ use std::{
         fd::AsFd,
         unix::{
             fs::{
+                symlink,
                 FileExt,
-                MetadataExt, //
+                MetadataExt,
+                OpenOptionsExt, //
             },
             process::CommandExt, //
         }, //
@@ -43,13 +45,16 @@ use std::{
 
 use convert::Converted;
 use memmap2::Mmap;
-use rustix::process::{
-    geteuid,
-    set_parent_process_death_signal,
-    setrlimit,
-    Resource,
-    Rlimit,
-    Signal, //
+use rustix::{
+    fs::OFlags,
+    process::{
+        geteuid,
+        set_parent_process_death_signal,
+        setrlimit,
+        Resource,
+        Rlimit,
+        Signal, //
+    }, //
 };
 use sframe::{
     bytes::{
@@ -74,39 +79,90 @@ const MAX_FILE: u64 = 64 << 30;
 /// The CPU time limit for a conversion, in seconds. A program of 100 MB takes one second.
 const SECONDS: u64 = 120;
 
+/// The extension of a cache file, and of the symbolic link beside it: the link names the file that the rows are of.
+const ROWS: &str = "rows";
+const LINK: &str = "file";
+
 /// A section and its extra rows, in the module's format.
 pub(crate) struct ConvertedRows {
     pub(crate) section: Vec<u8>,
     pub(crate) extra_rows: Vec<u8>,
 }
 
-/// Converts a file, or reads its rows from the cache.
+/// Converts a file, or reads its rows from the cache. `path` is the file's name, which the cache keeps.
 ///
 /// # Errors
 ///
 /// The file cannot be read or has no unwind information; the text says which.
-pub(crate) fn rows_of(file: &File) -> Result<ConvertedRows, String> {
+pub(crate) fn rows_of(file: &File, path: &Path) -> Result<ConvertedRows, String> {
     let cached = cache_path(file);
-    let packed = cached.as_ref().and_then(|path| fs::read(path).ok());
+    let packed = cached.as_ref().and_then(|cached| fs::read(cached).ok());
     if let Some(rows) = packed.as_deref().and_then(unpack) {
-        // The time of modification records the last use.
-        let touched = cached.map(|path| File::options().append(true).open(path));
-        if let Some(Ok(file)) = touched {
-            let _ = file.set_modified(SystemTime::now());
+        if let Some(cached) = cached {
+            // The time of modification records the last use.
+            if let Ok(file) = File::options().append(true).open(&cached) {
+                let _ = file.set_modified(SystemTime::now());
+            }
+            keep_path(&cached, path);
         }
         return Ok(rows);
     }
     let packed = convert(file)?;
-    if let Some(path) = cached {
+    if let Some(cached) = cached {
         // Renaming is atomic: another thread may write rows for the same build ID. If the cache cannot
         // be written to, the file is converted again next time.
         static NEXT: AtomicU32 = AtomicU32::new(0);
         let number = NEXT.fetch_add(1, Ordering::Relaxed);
-        let new = path.with_extension(format!("{}.{number}", process::id()));
-        let _ = fs::write(&new, &packed).and_then(|()| fs::rename(&new, &path));
-        let _ = evict(&path);
+        let new = cached.with_extension(format!("{}.{number}", process::id()));
+        let _ = fs::write(&new, &packed).and_then(|()| fs::rename(&new, &cached));
+        keep_path(&cached, path);
+        let _ = evict(&cached);
     }
     unpack(&packed).ok_or("the conversion's output is truncated".to_owned())
+}
+
+/// Makes the link beside a cache file lead to `path`. Errors are ignored: without the link, [`cached_files`] does not
+/// find the file.
+fn keep_path(cached: &Path, path: &Path) {
+    let link = cached.with_extension(LINK);
+    if path.is_absolute() && fs::read_link(&link).ok().as_deref() != Some(path) {
+        let _ = fs::remove_file(&link);
+        let _ = symlink(path, &link);
+    }
+}
+
+/// The names of files whose rows are in the cache, with the most recently used file first. The rows of all of them
+/// have at most `most` bytes. A name comes from a process's mappings: another file may have that name now.
+pub(crate) fn cached_files(most: u64) -> Vec<PathBuf> {
+    cached_in(&cache_directory(), most)
+}
+
+fn cached_in(directory: &Path, most: u64) -> Vec<PathBuf> {
+    let mut cached = read_cache(directory).unwrap_or_default();
+    cached.sort();
+    let mut left = most;
+    let fits = |(_, len, path): &(SystemTime, u64, PathBuf)| {
+        left = left.checked_sub(*len)?;
+        Some(path.with_extension(LINK))
+    };
+    let links = cached.iter().rev().map_while(fits);
+    links.filter_map(|link| fs::read_link(link).ok()).collect()
+}
+
+/// Opens a file by a name from [`cached_files`] and reads its rows from the cache. `None` if the name leads to no
+/// regular file, or to a file whose rows are not in the cache. Does not count as a use of the rows.
+pub(crate) fn open_cached(path: &Path) -> Option<(File, ConvertedRows)> {
+    // Whoever made the name: no FIFO is waited for, and no device is opened.
+    if !fs::metadata(path).ok()?.is_file() {
+        return None;
+    }
+    let file = File::options()
+        .read(true)
+        .custom_flags(OFlags::NONBLOCK.bits() as i32)
+        .open(path)
+        .ok()?;
+    let rows = unpack(&fs::read(cache_path(&file)?).ok()?)?;
+    Some((file, rows))
 }
 
 /// Whether this is a program or library without a section of its own.
@@ -131,21 +187,31 @@ pub(crate) fn rows_of_image(image: &[u8]) -> Result<ConvertedRows, String> {
     })
 }
 
+/// The cache files of a directory: time of the last use, length in bytes, and path.
+fn read_cache(directory: &Path) -> io::Result<Vec<(SystemTime, u64, PathBuf)>> {
+    let mut cached = Vec::new();
+    for entry in fs::read_dir(directory)? {
+        let entry = entry?;
+        let path = entry.path();
+        if path.extension().is_none_or(|extension| extension != LINK) {
+            let metadata = entry.metadata()?;
+            cached.push((metadata.modified()?, metadata.len(), path));
+        }
+    }
+    Ok(cached)
+}
+
 /// Removes the least recently used files while the cache is over its limit.
 fn evict(path: &Path) -> io::Result<()> {
-    let mut cached = Vec::new();
-    for entry in fs::read_dir(path.parent().unwrap_or(path))? {
-        let entry = entry?;
-        let metadata = entry.metadata()?;
-        cached.push((metadata.modified()?, metadata.len(), entry.path()));
-    }
+    let mut cached = read_cache(path.parent().unwrap_or(path))?;
     cached.sort();
     let mut total: u64 = cached.iter().map(|(_, len, _)| len).sum();
     for (_, len, path) in cached {
         if total <= MAX_CACHED {
             break;
         }
-        fs::remove_file(path)?;
+        fs::remove_file(&path)?;
+        let _ = fs::remove_file(path.with_extension(LINK));
         total -= len;
     }
     Ok(())
@@ -182,11 +248,15 @@ fn cache_path(file: &File) -> Option<PathBuf> {
     if len == 0 {
         return None;
     }
-    let directory = env::var_os("CACHE_DIRECTORY").unwrap_or("/var/cache/sframe_unwind".into());
-    let directory = PathBuf::from(directory);
+    let directory = cache_directory();
     fs::create_dir_all(&directory).ok()?;
     let id = hexadecimal(id.get(..len)?);
-    Some(directory.join(format!("{id}-{}-{VERSION}.rows", metadata.len())))
+    Some(directory.join(format!("{id}-{}-{VERSION}.{ROWS}", metadata.len())))
+}
+
+fn cache_directory() -> PathBuf {
+    let directory = env::var_os("CACHE_DIRECTORY").unwrap_or("/var/cache/sframe_unwind".into());
+    PathBuf::from(directory)
 }
 
 /// A file as a [`Source`], by file offset.
@@ -286,23 +356,61 @@ mod tests {
     use std::time::Duration;
 
     #[test]
+    fn the_most_recently_used_files_are_named_first() {
+        let directory = env::temp_dir().join(format!("cached-{}", process::id()));
+        fs::create_dir_all(&directory).unwrap();
+        let now = SystemTime::now();
+        for (name, age, len) in [("perl", 2, 10), ("node", 0, 30), ("bash", 1, 20)] {
+            let path = directory.join(name).with_extension(ROWS);
+            let file = File::create(&path).unwrap();
+            file.set_len(len).unwrap();
+            file.set_modified(now - Duration::from_secs(age)).unwrap();
+            keep_path(&path, &Path::new("/usr/bin").join(name));
+            // A name that is no absolute path is not kept.
+            keep_path(&path, Path::new("memfd:other"));
+        }
+        let named = |most| cached_in(&directory, most);
+        assert!(named(29).is_empty());
+        assert_eq!(
+            named(59),
+            ["/usr/bin/node", "/usr/bin/bash"].map(PathBuf::from)
+        );
+        fs::remove_file(directory.join("bash.file")).unwrap();
+        assert_eq!(
+            named(60),
+            ["/usr/bin/node", "/usr/bin/perl"].map(PathBuf::from)
+        );
+        fs::remove_dir_all(&directory).unwrap();
+    }
+
+    #[test]
     fn the_least_recently_used_files_are_evicted() {
         let directory = env::temp_dir().join(format!("kept-{}", process::id()));
         fs::create_dir_all(&directory).unwrap();
         let now = SystemTime::now();
         for (name, age) in [("new", 0), ("old", 2), ("older", 3), ("newer", 1)] {
-            let file = File::create(directory.join(name)).unwrap();
+            let path = directory.join(name).with_extension(ROWS);
+            let file = File::create(&path).unwrap();
             // A sparse file.
             file.set_len(MAX_CACHED / 3).unwrap();
             file.set_modified(now - Duration::from_secs(age)).unwrap();
+            keep_path(&path, Path::new("/usr/bin/true"));
         }
-        evict(&directory.join("new")).unwrap();
+        evict(&directory.join("new.rows")).unwrap();
         let mut remaining: Vec<_> = fs::read_dir(&directory)
             .unwrap()
             .map(|entry| entry.unwrap().file_name())
             .collect();
         remaining.sort();
         fs::remove_dir_all(&directory).unwrap();
-        assert_eq!(remaining, ["new", "newer", "old"]);
+        let kept = [
+            "new.file",
+            "new.rows",
+            "newer.file",
+            "newer.rows",
+            "old.file",
+            "old.rows",
+        ];
+        assert_eq!(remaining, kept);
     }
 }

@@ -14,6 +14,7 @@ use std::{
     },
     ops::Bound,
     os::unix::fs::MetadataExt,
+    path::Path,
     sync::{
         Condvar,
         Mutex,
@@ -72,6 +73,9 @@ struct Answer<'a> {
 
 /// A file's identity: its device and inode.
 type Key = ((u32, u32), u64);
+
+/// Stands for the files in the cache while their rows are added. No file has this identity.
+const CACHED: Key = ((0, 0), 0);
 
 fn key(request: &Request) -> Key {
     (request.device, request.inode)
@@ -278,7 +282,20 @@ pub(crate) fn run(json: bool) -> Result<(), String> {
             changed.notify_all();
         }
     };
+    let now = Busy {
+        user: 0,
+        since: Instant::now(),
+    };
+    lock().busy.insert(CACHED, now);
     thread::scope(|scope| {
+        // A thread of its own, because one of the names may lie on a file system that never responds.
+        scope.spawn(|| {
+            let started = Instant::now();
+            let files = add::add_cached(&device);
+            print_cached(files, started.elapsed(), json);
+            lock().busy.remove(&CACHED);
+            changed.notify_all();
+        });
         let mut started = 0;
         let mut is_idle = false;
         loop {
@@ -299,6 +316,15 @@ pub(crate) fn run(json: bool) -> Result<(), String> {
             }
         }
     })
+}
+
+/// Prints the number of files whose rows were added from the cache.
+fn print_cached(files: usize, time: Duration, json: bool) {
+    let milliseconds = time.as_millis();
+    print_line(&match json {
+        true => format!("{{\"cached_files\":{files},\"milliseconds\":{milliseconds}}}"),
+        false => format!("cache: {files} files, {milliseconds} ms"),
+    });
 }
 
 /// Prints a line. Errors are ignored: there may be no reader.
@@ -335,7 +361,9 @@ fn answer(device: &Device, job: &Job, json: bool) -> bool {
         // The module reads a file's own section when it sees the file.
         Ok(file) if !job.seen && !rows::are_missing(&file) => return true,
         Err(_) if !job.seen => return false,
-        opened => opened.and_then(|file| add::add(device, &file, request.user)),
+        opened => {
+            opened.and_then(|file| add::add(device, &file, Path::new(&request.path), request.user))
+        }
     };
     let (rows, error) = match result {
         Ok(rows) => (Some(rows), None),

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only
 
-//! `sframectl doctor`: lists each missing requirement for complete stacks, with the command that mends it.
+//! `sframectl doctor`: lists each missing requirement for complete stacks, with a command for each.
 //!
 //! The command only reads files, below a root directory that tests replace. It changes nothing and starts
 //! nothing.
@@ -165,7 +165,7 @@ pub(crate) fn run(root: &Path) -> (String, bool) {
     findings.text.push_str(if findings.good {
         "Nothing is missing.\n"
     } else {
-        "Commands need root (sudo). Mend the first one first, then call `sframectl doctor` again.\n"
+        "Run the commands as root (sudo). Start with the first one, then call `sframectl doctor` again.\n"
     });
     (findings.text, findings.good)
 }
@@ -192,7 +192,7 @@ fn kernel(machine: &Machine, release: &str, findings: &mut Findings) {
             "kernel: {release}; the module is made for {}.{} to {}.{}",
             first.0, first.1, last.0, last.1
         ),
-        "boot another kernel, or take a newer version of sframe_unwind",
+        "boot another kernel, or install a newer version of sframe_unwind",
     );
     let config = [
         format!("boot/config-{release}"),
@@ -219,11 +219,7 @@ fn kernel(machine: &Machine, release: &str, findings: &mut Findings) {
     );
     if !has("CONFIG_UNWIND_USER") {
         let what = "deferred stacks (perf record --call-graph fp,defer): this kernel has none";
-        findings.add(
-            State::Note,
-            what,
-            "stacks taken at once need no such support",
-        );
+        findings.add(State::Note, what, "immediate stacks need no such support");
     }
 }
 
@@ -256,7 +252,7 @@ fn signatures(machine: &Machine, release: &str, findings: &mut Findings) {
         } else if key.is_empty() {
             findings.add(
                 State::Missing,
-                &format!("signatures: {why}, and there is no key of DKMS (/{DKMS_KEY})"),
+                &format!("signatures: {why}, and DKMS's key (/{DKMS_KEY}) is missing"),
                 &format!(
                     "apt install openssl && dkms build --force sframe-unwind/{VERSION} -k {release} && \
                      dkms install --force sframe-unwind/{VERSION} -k {release}"
@@ -294,8 +290,8 @@ fn module(machine: &Machine, release: &str, findings: &mut Findings) {
     if !machine.has(MODULE) {
         findings.need(
             is_there,
-            &format!("module: it is built for {release}"),
-            &format!("module: there is none for {release}"),
+            &format!("module: built for {release}"),
+            &format!("module: missing for {release}"),
             &format!("dkms install sframe-unwind/{VERSION} -k {release}"),
         );
         findings.add(
@@ -335,14 +331,14 @@ fn module(machine: &Machine, release: &str, findings: &mut Findings) {
     );
     findings.need(
         is_on("immediate"),
-        "module: stacks that are taken at once are its own",
+        "module: immediate stacks are its own",
         "module: it was loaded with immediate=0",
         "systemctl stop sframectl; rmmod sframe_unwind; modprobe sframe_unwind immediate=1; systemctl start sframectl",
     );
     findings.need(
         machine.has("dev/sframe_unwind"),
         "device: /dev/sframe_unwind",
-        "device: /dev/sframe_unwind is not there",
+        "device: /dev/sframe_unwind is missing",
         "mount -t devtmpfs devtmpfs /dev",
     );
     // Only root may look into debugfs, so /proc/self/mounts tells whether it is mounted.
@@ -448,13 +444,13 @@ fn building(machine: &Machine, release: &str, findings: &mut Findings) {
     }
     findings.need(
         machine.has(&format!("lib/modules/{release}/build/include")),
-        "DKMS: the kernel's headers are there",
+        "DKMS: the kernel's headers are installed",
         "DKMS: the kernel's headers are missing",
         &format!("apt install linux-headers-{release}"),
     );
     findings.need(
         machine.has_program("rustc"),
-        "DKMS: rustc is there",
+        "DKMS: rustc is installed",
         "DKMS: rustc is missing",
         "apt install rustc rust-src; on Debian 12: apt install rustc-web rust-web-src",
     );
@@ -465,7 +461,7 @@ fn building(machine: &Machine, release: &str, findings: &mut Findings) {
             .any(|name| name.starts_with("rustc-"));
     findings.need(
         has_core,
-        "DKMS: the sources of Rust's core are there",
+        "DKMS: the sources of Rust's core are installed",
         "DKMS: the sources of Rust's core are missing",
         "apt install rust-src; on Debian 12: apt install rust-web-src",
     );

@@ -59,7 +59,7 @@ use file::File;
 const EXIT_CODES: &str = "\
 Exit codes: 0 success; 1 the file cannot be read or is invalid; 2 wrong usage.
 
-A missing or empty section is not an error: nothing is shown.";
+A missing or empty section is not an error: the command prints nothing.";
 
 const EXIT_CODES_LOOKUP: &str = "\
 Exit codes: 0 every PC has a rule; 1 a PC has no rule, or the file cannot be read or is invalid;
@@ -91,10 +91,10 @@ CAP_PERFMON is missing; 2 wrong usage.
 With --all, a file that has no unwind information is not a failure.";
 
 const EXIT_CODES_DOCTOR: &str = "\
-Exit codes: 0 nothing is missing; 1 something is; 2 wrong usage.";
+Exit codes: 0 no requirement is missing; 1 a requirement is missing; 2 wrong usage.";
 
 const EXIT_CODES_SELFTEST: &str = "\
-Exit codes: 0 all stacks were as they should be; 1 some were not, or the test cannot be run here;
+Exit codes: 0 all modes passed; 1 a mode failed, the kernel warned, or the test cannot be run here;
 2 wrong usage.";
 
 const EXIT_CODES_EXPLAIN: &str = "\
@@ -198,10 +198,10 @@ enum Command {
         #[arg(long)]
         vdso: bool,
     },
-    /// Says what this machine lacks for complete stacks, and the command that mends it.
+    /// Lists missing requirements for complete stacks, and a command for each.
     ///
-    /// `ok` is well, a `note` does not keep stacks from being complete, `MISSING` does. As root it sees
-    /// more: what other programs do to the kernel's functions.
+    /// `ok`: the requirement is met. `note`: root's stacks are complete all the same. `MISSING`: stacks
+    /// are not complete. Root also sees other users of the module's hook.
     #[command(after_help = EXIT_CODES_DOCTOR)]
     Doctor {
         /// The directory that the machine's files lie in; for tests.
@@ -229,8 +229,9 @@ enum Command {
     },
     /// Records a demo program on this machine in all modes that it has, and checks every stack.
     ///
-    /// Prints a report to send: kernel, CPU, compiler, figures, and what is to be confirmed on hardware.
-    /// Loads the module if it is not loaded, and unloads it then. Needs root and perf.
+    /// Prints a report for the maintainers: kernel, CPU, compiler, figures, and properties that only
+    /// hardware can confirm. If the module is not loaded, `selftest` loads the module, and unloads it at
+    /// the end. Needs root and perf.
     #[command(after_help = EXIT_CODES_SELFTEST)]
     Selftest,
     /// Shows the module's counters.

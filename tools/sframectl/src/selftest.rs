@@ -175,7 +175,7 @@ pub(crate) fn selftest() -> Result<(String, bool), String> {
         passed &= tell(&mut report, mode, outcome);
     }
     let worst = if has_warned {
-        "kernel        it has warned of something; see dmesg\n"
+        "kernel        the kernel logged a warning; see dmesg\n"
     } else {
         "kernel        no warning\n"
     };
@@ -202,7 +202,7 @@ fn demo() -> Result<PathBuf, String> {
     } else {
         let path = path.display();
         Err(format!(
-            "{path} is not there; the package sframectl has it, and `make tools` makes it"
+            "{path} is missing; the package sframectl contains it, and `make tools` builds it"
         ))
     }
 }
@@ -213,7 +213,7 @@ fn load() -> Result<Option<Loaded>, String> {
         return Ok(None);
     }
     run(Command::new("modprobe").arg("sframe_unwind"))
-        .map_err(|message| format!("{message}; `sframectl doctor` says why"))?;
+        .map_err(|message| format!("{message}; `sframectl doctor` shows the cause"))?;
     Ok(Some(Loaded))
 }
 
@@ -361,7 +361,7 @@ fn tell(report: &mut String, mode: &Mode, outcome: &Outcome) -> bool {
     let name = mode.name;
     match outcome {
         Outcome::Absent(reason) => {
-            let _ = writeln!(report, "{name}: not here: {reason}");
+            let _ = writeln!(report, "{name}: skipped: {reason}");
             true
         }
         Outcome::Failed(message) => {
@@ -392,7 +392,7 @@ fn tell(report: &mut String, mode: &Mode, outcome: &Outcome) -> bool {
             }
             if !passed {
                 let _ = writeln!(report, "  needed: {SAMPLES} samples, {COMPLETE} % of them complete, none false, and walks");
-                let _ = writeln!(report, "  why walks ended:{}", figures.stops);
+                let _ = writeln!(report, "  stop reasons:{}", figures.stops);
                 for (verdict, sample) in &figures.examples {
                     let _ = writeln!(report, "  {verdict:?}:");
                     stack(report, sample);

@@ -195,7 +195,10 @@ fn a_kernel_without_deferred_stacks() {
 fn secure_boot() {
     let machine = Machine::healthy("secure-boot");
     machine.write(SECURE_BOOT, [6, 0, 0, 0, 1]);
-    machine.lacks("there is no key of DKMS", "dkms build --force");
+    machine.lacks(
+        "DKMS's key (/var/lib/dkms/mok.pub) is missing",
+        "dkms build --force",
+    );
     machine.write("var/lib/dkms/mok.pub", b"CERTIFICATE");
     machine.lacks(
         "Secure Boot is on, and DKMS's key is not enrolled",
@@ -312,7 +315,7 @@ fn ftrace_and_debugfs() {
     machine.lacks("debugfs is not mounted", "mount -t debugfs");
     let machine = Machine::healthy("device");
     machine.remove("dev/sframe_unwind");
-    machine.lacks("/dev/sframe_unwind is not there", "mount -t devtmpfs");
+    machine.lacks("/dev/sframe_unwind is missing", "mount -t devtmpfs");
 }
 
 #[test]

@@ -18,7 +18,7 @@ fn stop_reasons() -> String {
         ".. SPDX-License-Identifier: GPL-2.0-only\n\
          .. Written by tools/sframectl/tests/documents.rs from rust/sframe/src.\n\n\
          .. list-table::\n   :header-rows: 1\n   :widths: 24 38 38\n\n\
-         \x20  * - Counter\n     - Meaning\n     - What to do\n",
+         \x20  * - Counter\n     - Meaning\n     - Advice\n",
     );
     for reason in StopReason::ALL {
         let (first, rest) = reason.meaning().split_at(1);

@@ -12,7 +12,7 @@ use super::{
 };
 use core::ffi::CStr;
 
-/// Declares [`StopReason`] with a name and two sentences for each reason, so that no reason lacks one.
+/// Declares [`StopReason`] with a name, a meaning and advice for each reason, so that no reason lacks one.
 macro_rules! stop_reasons {
     ($($(#[$doc:meta])* $reason:ident = $name:literal, $meaning:literal, $advice:literal;)*) => {
         /// Why a walk has ended.
@@ -34,14 +34,14 @@ macro_rules! stop_reasons {
                 }
             }
 
-            /// What the reason means: a clause for people, without a full stop.
+            /// The meaning: a clause for people, without a full stop.
             pub const fn meaning(self) -> &'static str {
                 match self {
                     $(StopReason::$reason => $meaning,)*
                 }
             }
 
-            /// What a person can do about the reason, or may conclude: sentences, or nothing.
+            /// Advice for people: sentences, or nothing.
             pub const fn advice(self) -> &'static str {
                 match self {
                     $(StopReason::$reason => $advice,)*
@@ -70,16 +70,16 @@ stop_reasons! {
         "Run `sframectl watch`, or build the file with -Wa,--gsframe or with frame pointers.";
     /// Memory of no file replaced the code of a file, as huge pages for text do.
     TextReplaced = c"text_replaced",
-        "memory of no file replaced the code of a file, so its rows cannot be told",
+        "memory of no file replaced the code of a file, so its rows do not apply",
         "Run the program without copying its code to huge pages.";
     /// Signals interrupted more signal handlers, or steps changed stacks more often, than a walk follows.
     Signals = c"signals",
-        "more signal handlers are nested than a walk follows",
-        "No ordinary program does this.";
-    /// The stack pointer of a signal's trampoline does not point to a `struct ucontext`.
+        "more signal handlers are nested, or more steps change the stack, than a walk follows (16)",
+        "Nested handlers or many stack switches cause it; record another event if the top of the stack suffices.";
+    /// The stack pointer of a signal trampoline does not point to a `struct ucontext`.
     NoContext = c"no_context",
-        "the registers that a signal interrupted are not where the stack pointer of its trampoline points to",
-        "Such samples are rare: the kernel was putting the registers back.";
+        "the stack pointer of a signal trampoline does not point to saved registers",
+        "Such samples are rare: the kernel was restoring the registers.";
     /// The kernel is in the middle of handling a uprobe of the task.
     Uprobe = c"uprobe",
         "the kernel was in the middle of handling a uprobe",
@@ -128,10 +128,10 @@ stop_reasons! {
     CfaOverflow = c"cfa_overflow",
         "the caller's stack pointer would lie outside of the address space",
         "The row is wrong, a program overwrote its stack, or code runs on a stack that no row describes.";
-    /// The rule needs a register whose value is not known in this frame.
+    /// The rule needs a register, or a word below the stack in use, whose value is not known in this frame.
     RegisterUnknown = c"register_unknown",
-        "the rule needs a register whose value is known in the innermost frame only",
-        "Such rows cover a few instructions at the start of functions that realign their stack.";
+        "the rule needs a register, or a word below the stack in use, whose value is not known in this frame",
+        "Usual for frames that realign their stack, and for extra rows of saved registers.";
 }
 
 impl StopReason {

@@ -21,7 +21,7 @@ help:
 	@echo '  make fuzz-kernel - fuzz the module in a guest: hostile files, random requests; SECONDS (300)'
 	@echo '  make soak      - everything that disturbs the module, at once; HOURS (1), fractions allowed'
 	@echo '  make bench     - what walks take in the kernel, in instructions'
-	@echo '  make bench-host - what a look-up costs, here and in other readers (no QEMU)'
+	@echo '  make bench-host - what a lookup costs, here and in other readers (no QEMU)'
 	@echo
 	@echo 'On this machine'"'"'s kernel:'
 	@echo '  make           - build the module against KDIR, by default for the running kernel'

@@ -108,7 +108,7 @@ def show_lines(path):
     """Prints and returns the numbers of cache lines of a table that a lookup touches."""
     lines = {name: {"mean": float(mean), "three_or_fewer": float(few)} for name, mean, few in lines_of(path)}
     if lines:
-        print(f"\n{'cache lines':14} {'a look-up':>10} {'<= 3, %':>8}")
+        print(f"\n{'cache lines':14} {'a lookup':>10} {'<= 3, %':>8}")
     for name, its in lines.items():
         print(f"{name:14} {its['mean']:10.2f} {its['three_or_fewer']:8.1f}")
     return lines

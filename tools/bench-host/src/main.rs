@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only OR MIT
 
-//! Measures the cost of a look-up of the rule at a PC: see Documentation/performance.rst.
+//! Measures the cost of a lookup of the rule at a PC: see Documentation/performance.rst.
 //!
 //! usage: bench-host FILES DOCUMENT PICTURE
 //!        bench-host pass READER FILE

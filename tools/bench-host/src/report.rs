@@ -111,7 +111,7 @@ pub(crate) fn svg(curves: &[Curve]) -> String {
     let _ = writeln!(
         out,
         "<text x=\"{:.1}\" y=\"375\" text-anchor=\"middle\">functions in the section</text>\n\
-         <text x=\"6\" y=\"18\">instructions per look-up</text>",
+         <text x=\"6\" y=\"18\">instructions per lookup</text>",
         LEFT + WIDTH / 2.0
     );
     for (index, (curve, colour)) in curves.iter().zip(COLOURS).enumerate() {

@@ -11,27 +11,27 @@ KDIR ?= $(firstword $(wildcard \
 all: modules
 
 help:
-	@echo 'In QEMU, on any Debian or Ubuntu machine (what is missing is installed):'
+	@echo 'In QEMU, on any Debian or Ubuntu machine (missing packages are installed):'
 	@echo '  make demo      - stacks without and with the module, on a kernel of Debian'"'"'s; KERNEL=trixie for another'
 	@echo '  make test      - all tests but the long ones'
 	@echo '  make test-all  - all tests: also the debug kernel and reload storms'
-	@echo '  make test-kernels - all that each kernel must do; writes build/results/kernels.md'
-	@echo '  make truth     - what is true of the stacks, sample by sample and step by step'
-	@echo '  make fuzz      - fuzz the core, FUZZ_SECONDS (600) for each of three targets'
-	@echo '  make fuzz-kernel - fuzz the module in a guest: hostile files, random requests; SECONDS (300)'
+	@echo '  make test-kernels - all tests of each kernel; writes build/results/kernels.md'
+	@echo '  make truth     - judges stacks, sample by sample and step by step'
+	@echo '  make fuzz      - fuzzes the core, FUZZ_SECONDS (600) for each of three targets'
+	@echo '  make fuzz-kernel - fuzzes the module in a guest: hostile files, random commands; SECONDS (300)'
 	@echo '  make soak      - everything that disturbs the module, at once; HOURS (1), fractions allowed'
-	@echo '  make bench     - what walks take in the kernel, in instructions'
-	@echo '  make bench-host - what a lookup costs, here and in other readers (no QEMU)'
+	@echo '  make bench     - instructions of walks in the kernel'
+	@echo '  make bench-host - cost of a lookup, in the core and in other readers (no QEMU)'
 	@echo
 	@echo 'On this machine'"'"'s kernel:'
-	@echo '  make           - build the module against KDIR, by default for the running kernel'
+	@echo '  make           - builds the module against KDIR, by default for the running kernel'
 	@echo '                   (RUST=own or RUST=kernel: with an own core, or with the kernel'"'"'s own Rust)'
-	@echo '  make install   - install the module, and sframectl if it was built'
-	@echo '  make clean     - remove what was built'
-	@echo '  make rust-analyzer - describe the module to rust-analyzer'
-	@echo '  make tools     - build sframectl, which shows what files hold and makes what they lack, as build/tools/sframectl'
-	@echo '  make deb       - build Debian packages of the module and of sframectl, in build/deb/'
-	@echo '  sframectl selftest - check the stacks on this machine'
+	@echo '  make install   - installs the module, and sframectl if it was built'
+	@echo '  make clean     - removes build output'
+	@echo '  make rust-analyzer - describes the module to rust-analyzer'
+	@echo '  make tools     - builds sframectl, as build/tools/sframectl'
+	@echo '  make deb       - builds Debian packages of the module and of sframectl, in build/deb/'
+	@echo '  sframectl selftest - checks the stacks on this machine'
 
 modules:
 	@test -e '$(KDIR)/Makefile' || { \
@@ -67,7 +67,7 @@ tools:
 deb:
 	@scripts/make-deb
 
-# rust-project.json, which tells rust-analyzer of the module; of the workspace Cargo.toml tells.
+# rust-project.json describes the module to rust-analyzer; Cargo.toml describes the workspace.
 rust-analyzer:
 	$(MAKE) -C '$(KDIR)' M='$(CURDIR)' rust-analyzer
 

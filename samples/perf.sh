@@ -12,9 +12,9 @@ directory=$(mktemp -d)
 trap 'rm -rf "$directory"' EXIT
 data=$directory/perf.data
 
-# Without defer the stack is taken at once, in the interrupt; with it, when the
-# program is about to go on. Older kernels cannot: there perf takes it at
-# once both times.
+# Without defer the stack is immediate: taken in the interrupt. With defer it is
+# taken when the program is about to go on. Older kernels defer no stacks: there
+# both recordings have immediate stacks.
 for mode in fp fp,defer; do
 	echo "== --call-graph $mode"
 	perf record -q -F 99 -e cpu-clock --call-graph "$mode" -o "$data" -- "$@"

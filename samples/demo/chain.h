@@ -10,7 +10,8 @@
  *
  * Rules for a program:
  *  - every file includes this header first, every function is CHAINED and
- *    begins with CHAIN_ENTER(); what is not CHAINED must be always_inline;
+ *    begins with CHAIN_ENTER(); a function that is not CHAINED must be
+ *    always_inline;
  *  - main and thread functions begin with CHAIN_ROOT() instead, main after
  *    chain_start(); main calls chain_populate() next, chain_write() in the
  *    end, and leaves by sys_exit();

@@ -80,7 +80,7 @@ def main():
           f"frame-pointers.svg {drawn['frame-pointers']:.2f} %, sframe.svg {drawn['sframe']:.2f} %")
     pictures = (drawn["frame-pointers"] <= UNDER_MAIN_FRAME_POINTERS
                 and drawn["sframe"] >= UNDER_MAIN_SFRAME)
-    # Of two modes, the one that speaks against us.
+    # The mode with the lower share counts.
     total = sum(count.samples for _, count in recordings.values())
     frame_pointers = max(complete[name] for name in kinds if name.startswith("fp"))
     sframe = min(complete[name] for name in kinds if name.startswith("sframe"))

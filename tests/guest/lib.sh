@@ -130,7 +130,7 @@ load='sub f { my $n = shift; $n < 2 ? $n : f($n - 1) + f($n - 2) } f(15) for 1 .
 stacks_of() {
 	/src/tests/guest/whole.py "$1" /lib64/ld-linux-x86-64.so.2 >/tmp/whole || return
 	read -r stacks whole last </tmp/whole
-	echo "$whole of $stacks stacks are whole, the last that is not is $last ms after the first"
+	echo "$whole of $stacks stacks are complete, the last incomplete one is $last ms after the first"
 }
 perls_stacks() { stacks_of /usr/bin/perl; }
 

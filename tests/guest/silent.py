@@ -63,9 +63,9 @@ def main():
         _, opcode, unique, node = struct.unpack_from("<2I2Q", request)
         if opcode in (FORGET, INTERRUPT) or opcode == silent and os.path.exists(trigger):
             continue
-        said = answer(opcode, node, request[40:], content)
-        error, said = (said, b"") if isinstance(said, int) else (0, said)
-        os.write(device, struct.pack("<IiQ", 16 + len(said), error, unique) + said)
+        output = answer(opcode, node, request[40:], content)
+        error, output = (output, b"") if isinstance(output, int) else (0, output)
+        os.write(device, struct.pack("<IiQ", 16 + len(output), error, unique) + output)
 
 
 main()

@@ -34,10 +34,10 @@ COLUMNS = (
 LINE = re.compile(r"(?P<bad>not )?ok - (?P<kernel>[^:]+): (?P<name>[^#]*)(?:# SKIP (?P<reason>.*))?")
 SHARE = re.compile(r"# [0-9.]+ % of [0-9]+ samples complete "
                    r"\(complete (?P<complete>\d+), short (?P<short>\d+), false (?P<false>\d+), empty (?P<empty>\d+),")
-WHOLE = re.compile(r"# (?P<whole>[0-9]+) of (?P<all>[0-9]+) stacks are whole")
+STACKS = re.compile(r"# (?P<complete>[0-9]+) of (?P<all>[0-9]+) stacks are complete")
 RELEASE = re.compile(r"# (?P<release>[0-9]+\.[0-9]\S+), [0-9]+ bytes")
 # Stacks that must be complete; for others any share is accepted.
-COMPLETE = re.compile(r" is (complete|bpf)\b|stacks are whole")
+COMPLETE = re.compile(r" is (complete|bpf)\b|stacks are complete")
 
 
 class Cell:
@@ -79,8 +79,8 @@ def row(path):
             elif last and (found := SHARE.match(line)):
                 numbers = [int(number) for number in found.groups()]
                 last.shares.append(100 * numbers[0] / max(sum(numbers), 1))
-            elif last and (found := WHOLE.match(line)):
-                last.shares.append(100 * int(found["whole"]) / int(found["all"]))
+            elif last and (found := STACKS.match(line)):
+                last.shares.append(100 * int(found["complete"]) / int(found["all"]))
     return [os.path.basename(path), release, *(cells[name].text() for name, _ in COLUMNS), commit]
 
 

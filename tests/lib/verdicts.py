@@ -54,7 +54,7 @@ VERDICTS = {
     "complete": (300, lambda count: nearly_all(count) and lost(count) <= (10 if DEBUG else 5)
                  and (known(count) >= 15 if DEBUG else without_truth(count) <= 10)),
     # Of processes that live for some 20 samples: a child of fork has no page of the file in its
-    # tables, and stacks taken at once are complete when the worker has brought them in.
+    # tables, and immediate stacks are complete when the worker has brought them in.
     "forked": (300, lambda count: share(count, "complete") >= 90 and count.kinds["false"] == 0),
     # Deferred: the task waits for a missing page.
     "forked-deferred": (300, lambda count: nearly_all(count) and lost(count) <= 10),
@@ -62,7 +62,7 @@ VERDICTS = {
     "ended": (20, lambda count: count.kinds["false"] == 0),
     # Between two programs, when there is no stack.
     "untold": (20, lambda count: count.depth == 0),
-    # After the pages of a section were evicted once: a few consecutive stacks are cut.
+    # After the pages of a section were evicted once: a few consecutive stacks are truncated.
     "evicted": (1000, lambda count: share(count, "complete") >= 97 and count.kinds["false"] == 0),
     # Of all processes, when the memory that is there is one's own no more, or not yet.
     "switched": (20, lambda count: known(count) >= 20 and count.kinds["false"] == 0),

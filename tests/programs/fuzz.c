@@ -8,7 +8,7 @@
  * walk: each round makes an ELF file with a section, both spoilt mostly, maps it executable, and takes its own
  * stack in system calls from within the file's code, while the stack pointer and the frame pointer point to a
  * stack that is made up, or anywhere. Half of the rounds give rows to the device, too.
- * ioctl: each round sends one request to /dev/sframe_unwind.
+ * ioctl: each round sends one command to /dev/sframe_unwind.
  * explore: as walk, and prints rounds in which a counter grows for the first time.
  *
  * GETPPID is the address of the kernel's function of that name: for a breakpoint, which takes stacks like an NMI.
@@ -718,7 +718,7 @@ static void walk(void)
 		close(file);
 }
 
-/* ---- Requests ---- */
+/* ---- Commands ---- */
 
 #define FILES 32
 static int files[FILES];
@@ -771,7 +771,7 @@ static void make_files(void)
 	(void)!write(files[which], bytes, one_in(10) ? below(FILE_SIZE) : FILE_SIZE);
 }
 
-static void request(void)
+static void send_command(void)
 {
 	static union {
 		uint8_t bytes[8192];
@@ -915,7 +915,7 @@ int main(int argc, char **argv)
 	for (round = first; round < first + rounds; round++) {
 		state = mix(seed) ^ mix(round * 2 + 1);
 		if (!walks) {
-			request();
+			send_command();
 		} else {
 			walk();
 			if (explores)

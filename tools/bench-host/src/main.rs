@@ -111,11 +111,12 @@ fn count(reader: &str, file: &str) -> u64 {
         .args(["pass", reader, file])
         .output()
         .expect("valgrind runs; `make bench-host` gets it");
-    let said = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "callgrind on {reader}: {said}");
-    said.lines()
+    let messages = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "callgrind on {reader}: {messages}");
+    messages
+        .lines()
         .find_map(|line| line.split_once("Collected : ")?.1.trim().parse().ok())
-        .unwrap_or_else(|| panic!("callgrind said no sum of {reader}: {said}"))
+        .unwrap_or_else(|| panic!("callgrind printed no sum of {reader}: {messages}"))
 }
 
 /// Instructions for each lookup, minus those of the empty loop.

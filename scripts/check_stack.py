@@ -4,9 +4,9 @@
 
 usage: check_stack.py OBJECT LIMIT ENTRY...
 
-Adds up, over the calls within OBJECT, what each function takes of the stack, and fails if the
+Adds up, over the calls within OBJECT, the bytes of stack that each function takes, and fails if the
 deepest chain from any ENTRY needs more than LIMIT bytes. Before a function jumps to another one at its
-end, it gives back what it has, which objtool checks; but not before it jumps to its own cold part. The
+end, it gives the bytes back, which objtool checks; but not before it jumps to its own cold part. The
 stack of the kernel's own functions is not counted: an NMI has 8 KiB for all of it.
 """
 

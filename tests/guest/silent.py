@@ -49,8 +49,8 @@ def answer(opcode, node, body, content):
 
 
 def main():
-    directory, file, trigger, *what = sys.argv[1:]
-    silent = READ if what == ["read"] else OPEN
+    directory, file, trigger, *options = sys.argv[1:]
+    silent = READ if options == ["read"] else OPEN
     with open(file, "rb") as opened:
         content = opened.read()
     device = os.open("/dev/fuse", os.O_RDWR)

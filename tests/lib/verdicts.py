@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: GPL-2.0-only
-"""Judge what tests/guest/* left in a directory; prints TAP lines.
+"""Judges the recordings that tests/guest/* left in a directory; prints TAP lines.
 
 usage: verdicts.py DIRECTORY KERNEL
 
-DIRECTORY/cases has a line for each recording: its name and by what verdict it is judged. On the
+DIRECTORY/cases has a line for each recording: its name and its verdict. On the
 debug kernel programs take long to start, and so do the pages that are missing at first: there fewer
 samples are enough, any number of them may be of start-up, and more of the others may be short.
 """

@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """Counts the instructions of a sample in each function.
 
-usage: profile [CASE]
+usage: profile.py [CASE]
 
 CASE (default: hot) is a case of tools/bench/guest that samples by get_perf_callchain. QEMU logs each instruction
 while the case runs with stacks of 4 functions. The output: the mean number of instructions of a sample in each

@@ -7,9 +7,9 @@ usage: kernels.py DIRECTORY [RST]
 DIRECTORY has a file for each kernel. Prints a table in Markdown; or puts it, as a list-table, into the
 file RST, between its two comments that say so.
 
-A cell has the number of its tests that passed, with the lowest share of complete stacks among them, of the
-samples whose truth is known; or the failed tests; or the reason why there is nothing to test. Every test belongs to a column:
-those of no other are in `other stacks`.
+A cell has the number of its tests that passed, with the lowest share of complete stacks among them, of the samples
+whose truth is known; or the failed tests; or the reason why there is nothing to test. Every test belongs to a
+column: those of no other are in `other stacks`.
 """
 
 import os

@@ -109,7 +109,7 @@ impl Machine {
         (text, output.status.success())
     }
 
-    /// Asserts that one requirement is missing, and that the next line is the command that mends it.
+    /// Asserts that one requirement is missing, and that the next line is the command for it.
     fn lacks(&self, what: &str, mend: &str) {
         let (text, good) = self.examine();
         assert!(!good, "{text}");

@@ -122,7 +122,7 @@ struct sfu_file_key {
 	uint32_t changed_nsec;
 	uint32_t modified_nsec;
 	uint32_t device;
-	uint32_t generation;
+	uint32_t inode_generation;
 	/* The file is in tmpfs: while it is mapped writable, it can be written to without a trace. */
 	bool is_shmem;
 };

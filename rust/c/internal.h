@@ -146,10 +146,10 @@ static inline void read_key(struct inode *inode, struct sfu_file_key *key)
 		.modified = inode_get_mtime_sec(inode),
 		.modified_nsec = inode_get_mtime_nsec(inode),
 		.device = super->s_dev,
-		.generation = inode->i_generation,
+		.inode_generation = inode->i_generation,
 		.is_shmem = super->s_magic == TMPFS_MAGIC,
 	};
-	if (!key->identity && !key->generation && super->s_bdev)
+	if (!key->identity && !key->inode_generation && super->s_bdev)
 		key->identity = (uintptr_t)inode;
 }
 

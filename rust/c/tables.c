@@ -124,7 +124,7 @@ static bool may_build(void)
 static bool is_same_inode(const struct sfu_file_key *a, const struct sfu_file_key *b)
 {
 	return a->number == b->number && a->identity == b->identity && a->device == b->device &&
-	       a->generation == b->generation;
+	       a->inode_generation == b->inode_generation;
 }
 
 static bool is_same(const struct sfu_file_key *a, const struct sfu_file_key *b)
@@ -606,7 +606,7 @@ int sfu_table_next(uint64_t after, struct sframe_unwind_table *next)
 			.modified_nsec = found->key.modified_nsec,
 			.device_major = MAJOR(found->key.device),
 			.device_minor = MINOR(found->key.device),
-			.generation = found->key.generation,
+			.inode_generation = found->key.inode_generation,
 			.origin = found->state.origin,
 			.error = found->state.error,
 			.user = found->state.user,

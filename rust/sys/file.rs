@@ -103,7 +103,7 @@ impl PartialEq for FileKey {
     fn eq(&self, other: &Self) -> bool {
         let parts = |key: &bindings::sfu_file_key| {
             (
-                (key.number, key.identity, key.device, key.generation),
+                (key.number, key.identity, key.device, key.inode_generation),
                 (key.size, key.changed, key.changed_nsec),
             )
         };

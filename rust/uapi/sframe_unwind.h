@@ -53,7 +53,14 @@ struct sframe_unwind_add {
 /* The caller may be on another stack. */
 #define SFRAME_UNWIND_ROW_CHANGES_STACK 2
 /* CFA = **(REGISTER + cfa_offset) + cfa_addend */
-#define SFRAME_UNWIND_ROW_TWICE 4
+#define SFRAME_UNWIND_ROW_DEREF_TWICE 4
+
+/* The frame pointer is unchanged. */
+#define SFRAME_UNWIND_FP_UNCHANGED 0
+/* The frame pointer is saved at CFA + fp_offset. */
+#define SFRAME_UNWIND_FP_AT_CFA 1
+/* The frame pointer is saved at REGISTER + fp_offset. */
+#define SFRAME_UNWIND_FP_AT_REGISTER 2
 
 /*
  * An extra row: the CFA is a value in memory plus a constant, and the return address is right below the
@@ -66,13 +73,11 @@ struct sframe_unwind_extra_row {
 	__u32 code_size;
 	/* CFA = *(REGISTER + cfa_offset) + cfa_addend; cfa_register is REGISTER's DWARF number, 0 to 15. */
 	__s32 cfa_offset;
-	/*
-	 * fp_saved 0: the frame pointer is unchanged; 1: it is saved at CFA + fp_offset; 2: it is saved at
-	 * REGISTER + fp_offset.
-	 */
+	/* The offset of the saved frame pointer, from the origin that `fp_saved` names. */
 	__s32 fp_offset;
 	__u8 cfa_register;
 	__s8 cfa_addend;
+	/* SFRAME_UNWIND_FP_... */
 	__u8 fp_saved;
 	/* SFRAME_UNWIND_ROW_... */
 	__u8 flags;
@@ -95,14 +100,14 @@ struct sframe_unwind_table {
 	__u32 origin;
 	/* In: the table with the lowest number above this one is requested. Out: the number of that table. */
 	__u64 number;
-	/* The fields down to `generation` identify the file; all 0: the vDSO. */
+	/* The fields down to `inode_generation` identify the file; all 0: the vDSO. */
 	__u64 inode;
 	__s64 file_size;
 	__s64 modified;
 	__u32 modified_nsec;
 	__u32 device_major;
 	__u32 device_minor;
-	__u32 generation;
+	__u32 inode_generation;
 	/* The reason why the file's own section is unusable: an errno, or 0. */
 	__u32 error;
 	/* The charged user: the user whose task had the file mapped, or for whom the rows were added. */
@@ -144,9 +149,12 @@ struct sframe_unwind_request {
 	__u32 error;
 	/* 0 if the build ID is not known. */
 	__u32 build_id_len;
-	/* The owner of the process, by the number in the initial user namespace. */
+	/*
+	 * The charged user of the process: its user; the user who made its user namespace; or 4294967294 for root
+	 * in a container.
+	 */
 	__u32 user;
-	__u32 zero;
+	__u32 reserved;
 	__u8 build_id[32];
 	/*
 	 * NUL-terminated; empty if it is not known. The path in the initial mount namespace, where

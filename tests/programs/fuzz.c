@@ -367,7 +367,8 @@ static unsigned int some_extra_rows(struct sframe_unwind_extra_row *rows, unsign
 			.start = one_in(20) ? edge() : start, .code_size = one_in(20) ? edge() : 1 + below(SLOT),
 			.cfa_offset = one_in(20) ? (int32_t)edge() : (int32_t)below(33) * 8 - 128,
 			.cfa_register = one_in(20) ? any() : one_in(2) ? 7 : below(16),
-			.cfa_addend = 8 * below(16), .fp_saved = one_in(20) ? 2 : below(2), .flags = one_in(10) ? (uint8_t)below(16) : 0,
+			.cfa_addend = 8 * below(16), .fp_saved = one_in(20) ? SFRAME_UNWIND_FP_AT_REGISTER : below(2),
+			.flags = one_in(10) ? (uint8_t)below(16) : 0,
 		};
 		if (rows[i].fp_saved || one_in(50))
 			rows[i].fp_offset = -16;

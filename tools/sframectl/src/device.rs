@@ -74,7 +74,7 @@ pub(crate) struct Request {
     pub(crate) inode: u64,
     /// In hexadecimal digits; empty if unknown.
     pub(crate) build_id: String,
-    /// The user who owns the process.
+    /// The charged user of the process; see `struct sframe_unwind_request`.
     pub(crate) user: u32,
     /// The path as the kernel sees it, which may name another file for this program; empty if unknown.
     pub(crate) path: String,

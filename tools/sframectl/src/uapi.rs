@@ -5,7 +5,10 @@
 pub const SFRAME_UNWIND_VDSO: u32 = 1;
 pub const SFRAME_UNWIND_ROW_SIGNAL: u32 = 1;
 pub const SFRAME_UNWIND_ROW_CHANGES_STACK: u32 = 2;
-pub const SFRAME_UNWIND_ROW_TWICE: u32 = 4;
+pub const SFRAME_UNWIND_ROW_DEREF_TWICE: u32 = 4;
+pub const SFRAME_UNWIND_FP_UNCHANGED: u32 = 0;
+pub const SFRAME_UNWIND_FP_AT_CFA: u32 = 1;
+pub const SFRAME_UNWIND_FP_AT_REGISTER: u32 = 2;
 pub const SFRAME_UNWIND_NR_ADD: u32 = 128;
 pub const SFRAME_UNWIND_NR_REMOVE: u32 = 129;
 pub const SFRAME_UNWIND_NR_LIST: u32 = 130;
@@ -60,7 +63,7 @@ pub struct sframe_unwind_table {
     pub modified_nsec: __u32,
     pub device_major: __u32,
     pub device_minor: __u32,
-    pub generation: __u32,
+    pub inode_generation: __u32,
     pub error: __u32,
     pub user: __u32,
     pub rows: __u64,
@@ -88,7 +91,7 @@ pub struct sframe_unwind_request {
     pub error: __u32,
     pub build_id_len: __u32,
     pub user: __u32,
-    pub zero: __u32,
+    pub reserved: __u32,
     pub build_id: [__u8; 32usize],
     pub path: [__u8; 256usize],
 }

@@ -6,10 +6,10 @@ use crate::{
     stats,
     sys::{
         self,
-        AddRequest,
+        AddCommand,
         BuildMemory,
         Counter,
-        File,
+        OpenFile,
         TableInfo, //
     },
     tables, //
@@ -37,20 +37,20 @@ use kernel::{
 pub(crate) fn control(command: u32, argument: usize, user: u32) -> Result {
     match command {
         sys::COMMAND_ADD | sys::COMMAND_REMOVE => {
-            let request: AddRequest = read(argument)?;
-            let target = match request.flags {
-                0 => tables::Target::File(File::open(request.file)?),
-                sys::FLAG_VDSO => tables::Target::Vdso,
+            let add: AddCommand = read(argument)?;
+            let target = match add.flags {
+                0 => tables::TableTarget::File(OpenFile::open(add.file)?),
+                sys::FLAG_VDSO => tables::TableTarget::Vdso,
                 _ => return Err(EINVAL),
             };
             if command == sys::COMMAND_REMOVE {
                 return tables::remove(&target, user);
             }
             // Only root may add rows that are charged to another user.
-            let charged = if user == 0 { request.user } else { user };
+            let charged = if user == 0 { add.user } else { user };
             let memory = BuildMemory::of_build(charged, true)?;
-            let section = copied(request.section, request.section_len, &memory)?;
-            let extra_rows = copied(request.extra_rows, request.extra_rows_len, &memory)?;
+            let section = copied(add.section, add.section_len, &memory)?;
+            let extra_rows = copied(add.extra_rows, add.extra_rows_len, &memory)?;
             tables::add(&section, &extra_rows, &target, user, charged, memory)
         }
         sys::COMMAND_LIST => {

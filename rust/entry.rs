@@ -2,8 +2,8 @@
 
 //! All entry points: the Rust functions that C calls.
 //!
-//! Only `main.rs` is above this module. The functions contain no checks and no policy: each gives C's arguments
-//! Rust types and calls the module below.
+//! Only `main.rs` and `kunit.rs` are above this module. The functions contain no checks and no policy: each
+//! gives C's arguments Rust types and calls the module below.
 
 use crate::{
     device,
@@ -12,11 +12,11 @@ use crate::{
     sframe::unwind,
     sys::{
         bindings,
-        Context,
-        File,
-        Registers,
+        OpenFile,
+        PtRegs,
         Scan,
-        TableState, //
+        TableState,
+        WalkContext, //
     },
     tables::{
         self,
@@ -77,14 +77,14 @@ unsafe fn begin<'a>(call: &bindings::sfu_call) -> Begin<'a> {
         },
         // SAFETY: `call.registers` is the `struct pt_regs` of the hooked call, which stays until that call
         // ends.
-        registers: unsafe { Registers::new(call.registers) },
+        registers: unsafe { PtRegs::new(call.registers) },
         is_probed: call.is_probed,
         spent: call.spent,
         context: match call.context {
-            bindings::SFU_NMI => Context::Nmi,
-            bindings::SFU_IRQ => Context::Irq,
-            bindings::SFU_DEFERRED => Context::Deferred,
-            _ => Context::Task,
+            bindings::SFU_NMI => WalkContext::Nmi,
+            bindings::SFU_IRQ => WalkContext::Irq,
+            bindings::SFU_DEFERRED => WalkContext::Deferred,
+            _ => WalkContext::Task,
         },
         // SAFETY: `c/hook.c` gives a buffer with space for `left` addresses. The buffer belongs to the hooked
         // call alone, and stays until that call ends.
@@ -165,7 +165,7 @@ unsafe extern "C" fn sframe_unwind_index_file(
     may_read: bool,
 ) {
     // SAFETY: By the contract of this function, `file` is open and `seen` is valid until this function returns.
-    let (file, seen) = unsafe { (File::borrowed(file), &*seen) };
+    let (file, seen) = unsafe { (OpenFile::borrowed(file), &*seen) };
     tables::index_file(&file, seen, may_read);
 }
 

@@ -181,7 +181,7 @@ mod mapping_tests {
     use crate::{
         mapping::{
             self,
-            Mapping,
+            TaskMapping,
             TaskRows, //
         },
         sframe::stop_reason::StopReason,
@@ -189,8 +189,8 @@ mod mapping_tests {
         user_memory::UserMemory, //
     };
 
-    fn find(address: u64) -> Result<Mapping, StopReason> {
-        let mut mapping = Mapping::NOWHERE;
+    fn find(address: u64) -> Result<TaskMapping, StopReason> {
+        let mut mapping = TaskMapping::NOWHERE;
         mapping::find(&mut mapping, address, &UserMemory::atomic(0, 0))?;
         Ok(mapping)
     }
@@ -261,8 +261,8 @@ mod walk_tests {
         sframe::unwind::Frame,
         sys::{
             self,
-            Context,
-            Registers, //
+            PtRegs,
+            WalkContext, //
         },
         user_memory::UserMemory,
         walk::{
@@ -272,7 +272,7 @@ mod walk_tests {
     };
 
     /// The addresses that a walk stored.
-    struct Walked {
+    struct KunitWalk {
         addresses: [u64; 64],
         used: usize,
     }
@@ -321,7 +321,7 @@ mod walk_tests {
         }
 
         /// Walks with space for `limit` addresses.
-        fn walk(&self, limit: usize) -> Walked {
+        fn walk(&self, limit: usize) -> KunitWalk {
             let mut addresses = [0; 64];
             let buffer = addresses.get_mut(..limit).unwrap_or_default();
             let begin = Begin {
@@ -330,18 +330,18 @@ mod walk_tests {
                     sp: self.stack + 128,
                     fp: self.frame(0),
                 },
-                registers: Registers::NONE,
+                registers: PtRegs::NONE,
                 is_probed: false,
-                context: Context::Task,
+                context: WalkContext::Task,
                 spent: 0,
                 buffer,
             };
             let used = walk::walk(begin, &UserMemory::atomic(0, 0));
-            Walked { addresses, used }
+            KunitWalk { addresses, used }
         }
 
         /// The number of leading frames that are right, from the innermost on, and the number of all frames.
-        fn judge(&self, walked: &Walked) -> (usize, usize) {
+        fn judge(&self, walked: &KunitWalk) -> (usize, usize) {
             let mut right = 0;
             for (number, address) in walked.addresses.iter().take(walked.used).enumerate() {
                 let truth = match number {

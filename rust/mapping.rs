@@ -44,7 +44,7 @@ const KNOWN_FILE: u32 = 8;
 
 /// The table of a file, as a walk finds it.
 #[derive(Clone, Copy)]
-pub(crate) struct MappedTable {
+pub(crate) struct TableRef {
     /// The number of the table.
     pub(crate) number: u64,
     /// The value to add to a run-time address to get an offset in the file, in bytes.
@@ -52,9 +52,9 @@ pub(crate) struct MappedTable {
 }
 
 /// The rows of a mapping of the current task.
-pub(crate) type TaskRows = MappedRows<Section, MappedTable>;
+pub(crate) type TaskRows = MappedRows<Section, TableRef>;
 /// A mapping of the current task.
-pub(crate) type Mapping = walk::Mapping<Section, MappedTable>;
+pub(crate) type TaskMapping = walk::Mapping<Section, TableRef>;
 
 /// Sets `mapping` to the mapping at a run-time address. Any context.
 ///
@@ -64,7 +64,7 @@ pub(crate) type Mapping = walk::Mapping<Section, MappedTable>;
 /// nothing.
 #[inline(never)]
 pub(crate) fn find(
-    mapping: &mut Mapping,
+    mapping: &mut TaskMapping,
     address: u64,
     memory: &UserMemory,
 ) -> Result<(), StopReason> {
@@ -86,7 +86,7 @@ pub(crate) fn find(
     }
     if found.table != 0 {
         tables::keep_range(address, &found);
-        mapping.rows = MappedRows::Table(MappedTable {
+        mapping.rows = MappedRows::Table(TableRef {
             number: found.table,
             to_offset: found.offset.wrapping_sub(found.start),
         });
@@ -120,7 +120,7 @@ pub(crate) fn end_of(address: u64, memory: &UserMemory) -> u64 {
 /// Whether a task has rows.
 #[derive(Clone, Copy, PartialEq, Eq)]
 #[repr(u32)]
-pub(crate) enum Found {
+pub(crate) enum ScanResult {
     /// The task has rows.
     Rows = sys::SFU_ROWS,
     /// The task has no rows.
@@ -132,7 +132,7 @@ pub(crate) enum Found {
 }
 
 /// Continues a scan of the current task's mappings for rows. Any context; never sleeps.
-pub(crate) fn scan(scan: &mut sys::Scan) -> Found {
+pub(crate) fn scan(scan: &mut sys::Scan) -> ScanResult {
     let memory = UserMemory::atomic(0, 0);
     let pc = core::mem::take(&mut scan.pc);
     if pc != 0 {
@@ -141,16 +141,16 @@ pub(crate) fn scan(scan: &mut sys::Scan) -> Found {
         let is_found = sys::find_mapping(pc, &mut mapping).is_ok() && mapping.is_file;
         scan.left = scan.left.saturating_sub(mapping.visits);
         if is_found && look_at(&mapping, &memory, scan) {
-            return Found::Rows;
+            return ScanResult::Rows;
         }
     }
     loop {
         match sys::next_of_scan(scan) {
-            Ok(mapping) if look_at(&mapping, &memory, scan) => return Found::Rows,
+            Ok(mapping) if look_at(&mapping, &memory, scan) => return ScanResult::Rows,
             Ok(_) => {}
-            Err(ENOENT) if scan.is_unsure => return Found::Unsure,
-            Err(ENOENT) => return Found::NoRows,
-            Err(_) => return Found::Unfinished,
+            Err(ENOENT) if scan.is_unsure => return ScanResult::Unsure,
+            Err(ENOENT) => return ScanResult::NoRows,
+            Err(_) => return ScanResult::Unfinished,
         }
     }
 }
@@ -193,13 +193,13 @@ fn head_of<'a>(mapping: &sys::Mapping, memory: &'a UserMemory) -> Option<Part<'a
 // Not inlined, and neither are its callees, so that each callee's stack is free for the next one.
 #[inline(never)]
 fn rows_of(address: u64, mapping: &sys::Mapping, memory: &UserMemory, rows: &mut TaskRows) {
-    match place_of(address, mapping, memory) {
-        Ok(Place::Section { address, len }) => {
+    match rows_location(address, mapping, memory) {
+        Ok(RowsLocation::Section { address, len }) => {
             open(address, len, memory, rows);
             settle(mapping, memory, rows);
         }
-        Ok(Place::None(_)) if is_replaced(mapping, memory) => *rows = MappedRows::Replaced,
-        Ok(Place::None(functions)) => *rows = MappedRows::None(functions),
+        Ok(RowsLocation::None(_)) if is_replaced(mapping, memory) => *rows = MappedRows::Replaced,
+        Ok(RowsLocation::None(functions)) => *rows = MappedRows::None(functions),
         Err(Fault) => *rows = MappedRows::Unknown,
     }
 }
@@ -218,17 +218,21 @@ fn is_replaced(mapping: &sys::Mapping, memory: &UserMemory) -> bool {
     elf::loads_code(&head, mapping.start.wrapping_sub(mapping.head)).unwrap_or(false)
 }
 
-/// The place of a file's rows.
-enum Place {
+/// The location of a file's rows.
+enum RowsLocation {
     /// The rows are in the section at this run-time address, with this length in bytes.
     Section { address: u64, len: u64 },
     /// The file has no rows.
     None(FunctionTable),
 }
 
-/// The place of the rows for the code at a run-time address. `Fault`: a header cannot be read now.
+/// The location of the rows for the code at a run-time address. `Fault`: a header cannot be read now.
 #[inline(never)]
-fn place_of(address: u64, mapping: &sys::Mapping, memory: &UserMemory) -> Result<Place, Fault> {
+fn rows_location(
+    address: u64,
+    mapping: &sys::Mapping,
+    memory: &UserMemory,
+) -> Result<RowsLocation, Fault> {
     // Segments may share a page of the file, so the offset of the exact byte is needed.
     let distance = address.wrapping_sub(mapping.start);
     let (head, offset) = match head_of(mapping, memory) {
@@ -242,24 +246,24 @@ fn place_of(address: u64, mapping: &sys::Mapping, memory: &UserMemory) -> Result
             };
             (image, distance)
         }
-        None => return Ok(Place::None(FunctionTable::NONE)),
+        None => return Ok(RowsLocation::None(FunctionTable::NONE)),
     };
     let found = match elf::find_sframe(&head, offset) {
         Ok(found) => found,
         Err(ElfError::Fault { .. }) => return Err(Fault),
-        Err(_) => return Ok(Place::None(FunctionTable::NONE)),
+        Err(_) => return Ok(RowsLocation::None(FunctionTable::NONE)),
     };
     let bias = address.wrapping_sub(found.link_address(offset));
     Ok(match (found.sframe, found.functions) {
-        (Some(place), _) if found.executable => Place::Section {
-            address: place.vaddr.wrapping_add(bias),
-            len: place.memsz,
+        (Some(section), _) if found.executable => RowsLocation::Section {
+            address: section.vaddr.wrapping_add(bias),
+            len: section.memsz,
         },
-        (None, Some((vaddr, len))) => Place::None(FunctionTable {
+        (None, Some((vaddr, len))) => RowsLocation::None(FunctionTable {
             address: vaddr.wrapping_add(bias),
             len,
         }),
-        _ => Place::None(FunctionTable::NONE),
+        _ => RowsLocation::None(FunctionTable::NONE),
     })
 }
 

@@ -15,13 +15,13 @@ use crate::{
 };
 
 /// A buffer of addresses, filled from its start on, and the tally of the walk that fills it.
-pub(crate) struct Sink<'a> {
+pub(crate) struct ChainBuffer<'a> {
     buffer: &'a mut [u64],
     used: usize,
     tally: Tally,
 }
 
-impl<'a> Sink<'a> {
+impl<'a> ChainBuffer<'a> {
     /// A sink with an unused buffer.
     #[inline(always)]
     pub(crate) fn new(buffer: &'a mut [u64], tally: Tally) -> Self {
@@ -66,7 +66,7 @@ impl<'a> Sink<'a> {
     }
 }
 
-impl walk::Sink for Sink<'_> {
+impl walk::Sink for ChainBuffer<'_> {
     type Origin = ();
 
     #[inline(always)]

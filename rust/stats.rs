@@ -11,22 +11,27 @@ use crate::{
     },
     sys::{
         self,
-        Context, //
+        WalkContext, //
     }, //
 };
 use core::ffi::CStr;
 use kernel::fmt;
 
-impl Context {
-    const ALL: [Context; 4] = [Context::Task, Context::Irq, Context::Nmi, Context::Deferred];
+impl WalkContext {
+    const ALL: [WalkContext; 4] = [
+        WalkContext::Task,
+        WalkContext::Irq,
+        WalkContext::Nmi,
+        WalkContext::Deferred,
+    ];
 
     /// The name in counters and in the tracepoint.
     pub(crate) const fn name(self) -> &'static CStr {
         match self {
-            Context::Task => c"task",
-            Context::Irq => c"irq",
-            Context::Nmi => c"nmi",
-            Context::Deferred => c"deferred",
+            WalkContext::Task => c"task",
+            WalkContext::Irq => c"irq",
+            WalkContext::Nmi => c"nmi",
+            WalkContext::Deferred => c"deferred",
         }
     }
 }
@@ -35,8 +40,8 @@ impl Context {
 // cut by locked mappings, walks by context, frames by context, frames by source, stop reasons, and the three
 // below.
 const WALKS: u32 = sys::SFU_LOCKED + 1;
-const FRAMES_IN: u32 = WALKS + Context::ALL.len() as u32;
-const FRAMES_BY: u32 = FRAMES_IN + Context::ALL.len() as u32;
+const FRAMES_IN: u32 = WALKS + WalkContext::ALL.len() as u32;
+const FRAMES_BY: u32 = FRAMES_IN + WalkContext::ALL.len() as u32;
 const STOPS: u32 = FRAMES_BY + FrameSource::ALL.len() as u32;
 const FAULTS_QUEUED: u32 = STOPS + StopReason::ALL.len() as u32;
 const FAULTS_TAKEN: u32 = FAULTS_QUEUED + 1;
@@ -45,14 +50,14 @@ const _: () = assert!(BAD_SECTIONS < sys::SFU_COUNTERS);
 
 /// The counts of one walk. They are added to the counters once, when the walk ends.
 pub(crate) struct Tally {
-    context: Context,
+    context: WalkContext,
     by_rows: u32,
     by_frame_pointer: u32,
 }
 
 impl Tally {
     /// The tally of a walk that begins now.
-    pub(crate) fn new(context: Context) -> Self {
+    pub(crate) fn new(context: WalkContext) -> Self {
         Self {
             context,
             by_rows: 0,
@@ -101,7 +106,7 @@ impl Tally {
 /// Fires the tracepoint. Any context.
 #[cold]
 #[inline(never)]
-fn trace(context: Context, frames: u32, reason: StopReason) {
+fn trace(context: WalkContext, frames: u32, reason: StopReason) {
     sys::trace_walk(context.name(), frames, reason.name());
 }
 
@@ -162,8 +167,8 @@ fn name_of(index: u32) -> Option<(&'static CStr, &'static CStr)> {
         sys::SFU_IN_EXEC => (c"", c"in_exec"),
         sys::SFU_IN_ENTRY => (c"", c"in_entry"),
         sys::SFU_LOCKED => (c"", c"locked"),
-        WALKS..FRAMES_IN => (c"walks_", Context::ALL.get(nth(WALKS))?.name()),
-        FRAMES_IN..FRAMES_BY => (c"frames_in_", Context::ALL.get(nth(FRAMES_IN))?.name()),
+        WALKS..FRAMES_IN => (c"walks_", WalkContext::ALL.get(nth(WALKS))?.name()),
+        FRAMES_IN..FRAMES_BY => (c"frames_in_", WalkContext::ALL.get(nth(FRAMES_IN))?.name()),
         FRAMES_BY..STOPS => (c"frames_by_", FrameSource::ALL.get(nth(FRAMES_BY))?.name()),
         STOPS..FAULTS_QUEUED => (c"stop_", StopReason::ALL.get(nth(STOPS))?.name()),
         FAULTS_QUEUED => (c"", c"faults_queued"),

@@ -25,7 +25,7 @@ use crate::{
     },
     sys::{
         self,
-        Registers, //
+        PtRegs, //
     },
     user_memory::UserMemory, //
 };
@@ -37,7 +37,7 @@ const BELOW_CFA: u64 = 8;
 /// Whether the kernel is about to set the task's registers for a uprobe, or to restore them: the PC and the
 /// stack pointer may then not belong together. Any context.
 #[inline(never)]
-pub(crate) fn is_changing(frame: &Frame, registers: &Registers<'_>, memory: &UserMemory) -> bool {
+pub(crate) fn is_changing(frame: &Frame, registers: &PtRegs<'_>, memory: &UserMemory) -> bool {
     use crate::sframe::unwind::Registers as _;
 
     // For a uretprobe the kernel sets the PC last: on the way in, the PC is still in the trampoline.

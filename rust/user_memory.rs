@@ -18,7 +18,7 @@ use crate::{
     sys::{
         self,
         Peek,
-        Words, //
+        PeekWords, //
     }, //
 };
 use core::cell::Cell;
@@ -99,7 +99,7 @@ impl UserMemory {
 
     /// The words of the memory, without a budget, if the memory is surely the current task's.
     #[inline(always)]
-    pub(crate) fn words(&self) -> Option<Words<'_>> {
+    pub(crate) fn words(&self) -> Option<PeekWords<'_>> {
         self.peek.words()
     }
 

@@ -6,8 +6,8 @@
 use crate::{
     mapping::{
         self,
-        MappedTable,
-        Mapping, //
+        TableRef,
+        TaskMapping, //
     },
     sframe::{
         abi::Abi,
@@ -34,12 +34,12 @@ use crate::{
         },
         x86_64, //
     },
-    sink::Sink,
+    sink::ChainBuffer,
     stats::Tally,
     sys::{
         self,
-        Context,
-        Registers, //
+        PtRegs,
+        WalkContext, //
     },
     tables::{
         self,
@@ -58,11 +58,11 @@ pub(crate) struct Begin<'a> {
     /// The innermost frame.
     pub(crate) frame: Frame,
     /// All registers of the innermost frame.
-    pub(crate) registers: Registers<'a>,
+    pub(crate) registers: PtRegs<'a>,
     /// Whether the task's code may contain uprobes.
     pub(crate) is_probed: bool,
     /// The context in which the walk runs.
-    pub(crate) context: Context,
+    pub(crate) context: WalkContext,
     /// The work that this sample has taken before the walk, in the units of [`UserMemory`].
     pub(crate) spent: u32,
     /// The buffer for the addresses of the stack.
@@ -81,7 +81,7 @@ pub(crate) fn walk(begin: Begin<'_>, memory: &UserMemory) -> usize {
         spent: _,
         buffer,
     } = begin;
-    let mut sink = Sink::new(buffer, Tally::new(context));
+    let mut sink = ChainBuffer::new(buffer, Tally::new(context));
     let task = Current {
         memory,
         registers,
@@ -106,7 +106,7 @@ pub(crate) fn walk(begin: Begin<'_>, memory: &UserMemory) -> usize {
 /// The current task, as the core's walk sees it.
 struct Current<'a> {
     memory: &'a UserMemory,
-    registers: Registers<'a>,
+    registers: PtRegs<'a>,
     is_probed: bool,
 }
 
@@ -115,14 +115,14 @@ impl<'a> Task for Current<'a> {
     const KNOWS_SYSTEM_CALL: bool = true;
 
     type Memory = UserMemory;
-    type Registers = Registers<'a>;
+    type Registers = PtRegs<'a>;
     type Section = Section;
     type SectionBytes<'b>
         = Part<'b>
     where
         Self: 'b;
-    type Table = MappedTable;
-    type Sink = Sink<'a>;
+    type Table = TableRef;
+    type Sink = ChainBuffer<'a>;
 
     #[inline(always)]
     fn memory(&self) -> &UserMemory {
@@ -130,7 +130,7 @@ impl<'a> Task for Current<'a> {
     }
 
     #[inline(always)]
-    fn registers(&self) -> &Registers<'a> {
+    fn registers(&self) -> &PtRegs<'a> {
         &self.registers
     }
 
@@ -154,7 +154,7 @@ impl<'a> Task for Current<'a> {
     }
 
     #[inline(always)]
-    fn find_mapping(&self, mapping: &mut Mapping, address: u64) -> Result<(), StopReason> {
+    fn find_mapping(&self, mapping: &mut TaskMapping, address: u64) -> Result<(), StopReason> {
         mapping::find(mapping, address, self.memory)
     }
 
@@ -174,7 +174,7 @@ impl<'a> Task for Current<'a> {
     }
 
     #[inline(always)]
-    fn look_up(&self, table: &MappedTable, lookup_address: u64) -> TableAnswer<()> {
+    fn look_up(&self, table: &TableRef, lookup_address: u64) -> TableAnswer<()> {
         tables::rule_at(table.number, lookup_address.wrapping_add(table.to_offset))
     }
 
@@ -183,7 +183,7 @@ impl<'a> Task for Current<'a> {
         &self,
         frame: &mut Frame,
         is_innermost: bool,
-        sink: &mut Sink<'a>,
+        sink: &mut ChainBuffer<'a>,
     ) -> Result<bool, StopReason> {
         walk_fast(frame, is_innermost, self.memory, sink)
     }
@@ -210,7 +210,7 @@ fn walk_fast(
     frame: &mut Frame,
     is_innermost: bool,
     memory: &UserMemory,
-    sink: &mut Sink<'_>,
+    sink: &mut ChainBuffer<'_>,
 ) -> Result<bool, StopReason> {
     let Some(words) = memory.words() else {
         return Ok(false);

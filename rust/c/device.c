@@ -35,13 +35,13 @@ static int device_open(struct inode *inode, struct file *file)
 
 static ssize_t device_read(struct file *file, char __user *to, size_t len, loff_t *offset)
 {
-	struct sframe_unwind_request want;
+	struct sframe_unwind_request request;
 	size_t done = 0;
 
-	if (len < sizeof(want))
+	if (len < sizeof(request))
 		return -EINVAL;
-	while (len - done >= sizeof(want)) {
-		if (!sfu_next_request(&want)) {
+	while (len - done >= sizeof(request)) {
+		if (!sfu_next_request(&request)) {
 			if (done)
 				break;
 			if (file->f_flags & O_NONBLOCK)
@@ -50,9 +50,9 @@ static ssize_t device_read(struct file *file, char __user *to, size_t len, loff_
 				return -ERESTARTSYS;
 			continue;
 		}
-		if (copy_to_user(to + done, &want, sizeof(want)))
+		if (copy_to_user(to + done, &request, sizeof(request)))
 			return done ?: -EFAULT;
-		done += sizeof(want);
+		done += sizeof(request);
 		cond_resched();
 	}
 	return done;

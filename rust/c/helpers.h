@@ -256,9 +256,9 @@ bool sfu_uretprobe_orig_ra(uint64_t slot, uint64_t *address);
 struct sfu_code_cache *sfu_code_cache_enter(void);
 void sfu_code_cache_leave(struct sfu_code_cache *cache);
 /* Between enter and leave: puts the table with this number into a range; false if the table is gone. */
-bool sfu_code_range_find_table(struct sfu_code_range *place, uint64_t number);
+bool sfu_code_range_find_table(struct sfu_code_range *range, uint64_t number);
 /* Between enter and leave: whether the file of a range is still in the state that the range's table was built for. */
-bool sfu_code_range_is_current(const struct sfu_code_range *place);
+bool sfu_code_range_is_current(const struct sfu_code_range *range);
 
 /*
  * User memory; any context. Between sfu_peek_enter() and sfu_peek_leave() no page fault is served. If
@@ -310,10 +310,10 @@ uint64_t sfu_vdso(void);
 
 /*
  * The tables of files. `rows`, which may be NULL, belong to Rust: sframe_unwind_free_rows() gives them back when no
- * reader can use them any more. Task that may sleep. 0 or a negative error. sfu_table_publish(): -ENOSPC if there is
- * no room; -EEXIST if the file has added rows that may not be replaced, because another user added them or because
- * the new rows were not added. sfu_table_remove(): -ENOENT if the file has no rows, -EACCES if another user is the
- * owner.
+ * reader can use them any more. Task that may sleep. 0 or a negative error. sfu_table_publish(): -ENOSPC if the
+ * limits of tables are reached; -EEXIST if the file has added rows that may not be replaced, because another user
+ * added them or because the new rows were not added. sfu_table_remove(): -ENOENT if the file has no rows, -EACCES if
+ * another user is the owner.
  */
 int sfu_tables_start(void);
 /* Task; after the hooks, the worker and the device, which find and publish tables, are gone. */

@@ -235,7 +235,7 @@ void sfu_find_table(struct sfu_mapping *mapping)
 		mapping->table = table->number;
 }
 
-bool sfu_code_range_find_table(struct sfu_code_range *place, uint64_t number)
+bool sfu_code_range_find_table(struct sfu_code_range *range, uint64_t number)
 {
 	/*
 	 * A table that is removed meanwhile changes sfu_table_generation afterwards, and so empties the
@@ -245,25 +245,25 @@ bool sfu_code_range_find_table(struct sfu_code_range *place, uint64_t number)
 
 	if (!table || !table->rows)
 		return false;
-	place->table = table;
-	place->rows = table->rows;
+	range->table = table;
+	range->rows = table->rows;
 	return true;
 }
 
-bool sfu_code_range_is_current(const struct sfu_code_range *place)
+bool sfu_code_range_is_current(const struct sfu_code_range *range)
 {
-	const struct table *table = place->table;
+	const struct table *table = range->table;
 	/*
 	 * The mapping still has the inode, so the inode is alive and is the one of the range: see
 	 * sfu_code_cache_enter().
 	 */
-	const struct inode *inode = (struct inode *)(uintptr_t)place->inode;
+	const struct inode *inode = (struct inode *)(uintptr_t)range->inode;
 
 	/*
 	 * Where the size changes, the time of change does. That the table is used is known well enough from
 	 * sfu_find_table(): the code cache is emptied about once a second.
 	 */
-	return place->inode == SFU_NO_FILE ||
+	return range->inode == SFU_NO_FILE ||
 	       (inode_get_ctime_nsec(inode) == READ_ONCE(table->key.changed_nsec) &&
 		inode_get_ctime_sec(inode) == READ_ONCE(table->key.changed) &&
 		!(table->key.is_shmem && is_written_to(inode)));
@@ -647,7 +647,7 @@ static unsigned long scan_objects(struct shrinker *shrinker, struct shrink_contr
 
 
 /* The request with the lowest number, which then is no request any more. */
-bool sfu_next_request(struct sframe_unwind_request *want)
+bool sfu_next_request(struct sframe_unwind_request *request)
 {
 	struct table *found;
 
@@ -656,8 +656,8 @@ bool sfu_next_request(struct sframe_unwind_request *want)
 	if (found) {
 		WRITE_ONCE(found->requested, false);
 		WRITE_ONCE(found->until, (jiffies + ASK_AGAIN) ?: 1);
-		*want = (struct sframe_unwind_request){
-			.size = sizeof(*want),
+		*request = (struct sframe_unwind_request){
+			.size = sizeof(*request),
 			.pid = found->state.pid,
 			.start = found->state.start,
 			.end = found->state.end,
@@ -669,9 +669,9 @@ bool sfu_next_request(struct sframe_unwind_request *want)
 			.build_id_len = found->state.build_id_len,
 			.user = found->state.user,
 		};
-		memcpy(want->build_id, found->state.build_id, sizeof(want->build_id));
+		memcpy(request->build_id, found->state.build_id, sizeof(request->build_id));
 		if (found->path)
-			strscpy((char *)want->path, found->path, sizeof(want->path));
+			strscpy((char *)request->path, found->path, sizeof(request->path));
 	}
 	mutex_unlock(&tables_lock);
 	return found;

@@ -15,12 +15,12 @@ use kernel::{
 };
 
 /// An open file, for the duration of one call by the task that has it open, or by the worker. Task; may sleep.
-pub(crate) struct File {
+pub(crate) struct OpenFile {
     file: *mut c_void,
     is_borrowed: bool,
 }
 
-impl File {
+impl OpenFile {
     /// A file that the caller keeps open.
     ///
     /// # Safety
@@ -61,7 +61,7 @@ impl File {
     }
 }
 
-impl Drop for File {
+impl Drop for OpenFile {
     fn drop(&mut self) {
         if !self.is_borrowed {
             // SAFETY: The file is not borrowed, so `open` opened it. Nobody else closes it.
@@ -80,7 +80,7 @@ impl FileKey {
     /// # Errors
     ///
     /// `EAGAIN`: the file was written to so recently that a later write would not change the key.
-    pub(crate) fn of(file: &File) -> Result<Self> {
+    pub(crate) fn of(file: &OpenFile) -> Result<Self> {
         let mut key = Self::vdso();
         // SAFETY: `file.file` is an open file as long as `file` lives, and `key` is a local variable.
         to_result(unsafe { bindings::sfu_file_key_of(file.file, &mut key.0) })?;

@@ -50,8 +50,8 @@ impl Peek {
 
     /// The words of the memory, if the memory is surely the task's.
     #[inline(always)]
-    pub(crate) fn words(&self) -> Option<Words<'_>> {
-        self.is_own.then_some(Words(PhantomData))
+    pub(crate) fn words(&self) -> Option<PeekWords<'_>> {
+        self.is_own.then_some(PeekWords(PhantomData))
     }
 
     /// Whether the memory is surely the task's.
@@ -116,9 +116,9 @@ impl Drop for Peek {
 }
 
 /// The words of the memory of a [`Peek`].
-pub(crate) struct Words<'a>(PhantomData<&'a Peek>);
+pub(crate) struct PeekWords<'a>(PhantomData<&'a Peek>);
 
-impl fast_path::Words for Words<'_> {
+impl fast_path::Words for PeekWords<'_> {
     #[inline(always)]
     fn word(&self, address: u64) -> u64 {
         get_user!(address, "__get_user_8").1

@@ -35,7 +35,7 @@ pub(crate) use self::{
 };
 
 pub(crate) use bindings::{
-    sframe_unwind_add as AddRequest,
+    sframe_unwind_add as AddCommand,
     sframe_unwind_counter as Counter,
     sframe_unwind_table as TableInfo,
     sfu_table_state as TableState,
@@ -82,7 +82,7 @@ impl From<Errno> for Error {
 /// The context of a walk, which determines whether the walk may sleep.
 #[derive(Clone, Copy, PartialEq, Eq)]
 #[repr(u32)]
-pub(crate) enum Context {
+pub(crate) enum WalkContext {
     /// In a task that may hold any lock: tracepoints, kprobes, BPF.
     Task,
     /// In an interrupt.
@@ -115,7 +115,7 @@ impl Drop for Hooks {
 
 // SAFETY: The structure has only integer fields, without padding between them (`c/device.c` asserts the sizes),
 // and all values are valid.
-unsafe impl FromBytes for AddRequest {}
+unsafe impl FromBytes for AddCommand {}
 // SAFETY: The structure has only integer fields, without padding, and all values are valid.
 unsafe impl FromBytes for TableInfo {}
 // SAFETY: The structure has only integer fields, without padding, so all its bytes are initialised.

@@ -13,16 +13,16 @@ use kernel::ffi::c_void;
 ///
 /// # Invariants
 ///
-/// `all` is null, or points to a `struct pt_regs` that stays for `'a`. The caller of [`Registers::new`] upholds
+/// `all` is null, or points to a `struct pt_regs` that stays for `'a`. The caller of [`PtRegs::new`] upholds
 /// this.
 #[derive(Clone, Copy)]
-pub(crate) struct Registers<'a> {
+pub(crate) struct PtRegs<'a> {
     /// A `struct pt_regs`, or null if none is known.
     all: *const c_void,
     _call: PhantomData<&'a ()>,
 }
 
-impl Registers<'_> {
+impl PtRegs<'_> {
     /// The registers of the hooked call.
     ///
     /// # Safety
@@ -50,7 +50,7 @@ impl Registers<'_> {
     }
 }
 
-impl unwind::Registers for Registers<'_> {
+impl unwind::Registers for PtRegs<'_> {
     fn register(&self, number: u8) -> Option<u64> {
         if self.all.is_null() {
             return None;

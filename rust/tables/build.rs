@@ -40,7 +40,7 @@ use crate::{
         BuildMemory,
         Deadline,
         Errno,
-        File, //
+        OpenFile, //
     },
     user_memory::Part, //
 };
@@ -117,7 +117,7 @@ impl FileTable {
         section: &KVVec<u8>,
         address: u64,
         extra_rows: &[u8],
-        image: &Image<'_>,
+        image: &TableImage<'_>,
         memory: &BuildMemory,
     ) -> Result<KBox<Self>> {
         let bytes = &section[..];
@@ -126,7 +126,7 @@ impl FileTable {
         if first.abi() != NATIVE {
             return Err(Errno::NotSupported.into());
         }
-        let code = Code { image, executables };
+        let code = ImageCode { image, executables };
         first
             .settle_starts(bytes, |at| code.executables.holds(at, at))
             .map_err(section_errno)?;
@@ -310,12 +310,12 @@ fn errno(error: TableError) -> Error {
 }
 
 /// The code of an image, at link-time addresses.
-struct Code<'a> {
-    image: &'a Image<'a>,
+struct ImageCode<'a> {
+    image: &'a TableImage<'a>,
     executables: Executables,
 }
 
-impl Source for Code<'_> {
+impl Source for ImageCode<'_> {
     fn read<const N: usize>(&self, offset: u64) -> Result<[u8; N], Fault> {
         self.image
             .read(self.executables.offset(offset).ok_or(Fault)?)
@@ -323,24 +323,24 @@ impl Source for Code<'_> {
 }
 
 /// An image as bytes from its start. An enum, so that a table build is compiled once only. Task; sleeps.
-pub(crate) enum Image<'a> {
+pub(crate) enum TableImage<'a> {
     /// A file.
-    File(&'a File),
+    File(&'a OpenFile),
     /// The vDSO, as the current task has it mapped.
     Vdso(Part<'a>),
 }
 
-impl Source for Image<'_> {
+impl Source for TableImage<'_> {
     fn read<const N: usize>(&self, offset: u64) -> Result<[u8; N], Fault> {
         match self {
-            Image::File(file) => file.read(offset),
-            Image::Vdso(part) => part.read(offset),
+            TableImage::File(file) => file.read(offset),
+            TableImage::Vdso(part) => part.read(offset),
         }
     }
 }
 
 /// A file as bytes from its start. Task; sleeps.
-impl Source for File {
+impl Source for OpenFile {
     fn read<const N: usize>(&self, offset: u64) -> Result<[u8; N], Fault> {
         let mut bytes = [0; N];
         self.read_into(offset, &mut bytes).map_err(|_| Fault)?;
@@ -349,22 +349,22 @@ impl Source for File {
 }
 
 impl fast_path::RowSource for FileTable {
-    type Block<'a> = Block<'a>;
+    type Block<'a> = BlockRef<'a>;
 
     #[inline(always)]
-    fn block(&self, distance: u64) -> Option<Block<'_>> {
+    fn block(&self, distance: u64) -> Option<BlockRef<'_>> {
         let at = self.table().block(distance)?;
-        Some(Block { rows: self, at })
+        Some(BlockRef { rows: self, at })
     }
 }
 
 /// A block of a table. `at` comes from the page index.
-pub(crate) struct Block<'a> {
+pub(crate) struct BlockRef<'a> {
     rows: &'a FileTable,
     at: u32,
 }
 
-impl fast_path::Block for Block<'_> {
+impl fast_path::Block for BlockRef<'_> {
     /// Like [`Table::compact_rule`], but without checks that `FileTable::new` has already made. They would cost a
     /// sixth of the instructions of a frame.
     #[inline(always)]

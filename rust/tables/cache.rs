@@ -31,7 +31,7 @@ use kernel::{
 /// The origin of a file's entry: the values of [`TableState::origin`].
 #[derive(Clone, Copy, PartialEq, Eq)]
 #[repr(u32)]
-pub(crate) enum Origin {
+pub(crate) enum TableOrigin {
     /// A program added its rows.
     Added = bindings::sframe_unwind_origin::SFRAME_UNWIND_ADDED,
     /// The rows come from the file's own section.
@@ -47,7 +47,7 @@ pub(crate) enum Origin {
 ///
 /// # Errors
 ///
-/// `ENOSPC`: there is no room. `EEXIST`: the file keeps its added rows, because another user
+/// `ENOSPC`: the limits of tables are reached. `EEXIST`: the file keeps its added rows, because another user
 /// owns them or `state` does not come from a program. `ENOMEM`.
 pub(crate) fn publish(key: &FileKey, state: &TableState, rows: Option<KBox<FileTable>>) -> Result {
     let rows = rows.map_or(core::ptr::null_mut(), KBox::into_raw);

@@ -15,8 +15,8 @@ use crate::{
         self,
         BuildMemory,
         Errno,
-        File,
         FileKey,
+        OpenFile,
         TableState, //
     },
     user_memory::{
@@ -29,7 +29,7 @@ use kernel::prelude::*;
 pub(crate) use self::{
     build::{
         FileTable,
-        Image,
+        TableImage,
         NATIVE, //
     },
     cache::{
@@ -37,7 +37,7 @@ pub(crate) use self::{
         next_table,
         rule_at,
         CodeCache,
-        Origin, //
+        TableOrigin, //
     }, //
 };
 
@@ -47,18 +47,18 @@ pub(crate) const MAX_SECTION: usize = 64 << 20;
 const MAX_VDSO: u64 = 64 << 10;
 
 /// The target of added rows.
-pub(crate) enum Target {
+pub(crate) enum TableTarget {
     /// One file.
-    File(File),
+    File(OpenFile),
     /// The vDSO of all tasks.
     Vdso,
 }
 
-impl Target {
+impl TableTarget {
     fn key(&self) -> Result<FileKey> {
         match self {
-            Target::File(file) => FileKey::of(file),
-            Target::Vdso => Ok(FileKey::vdso()),
+            TableTarget::File(file) => FileKey::of(file),
+            TableTarget::Vdso => Ok(FileKey::vdso()),
         }
     }
 }
@@ -73,7 +73,7 @@ impl Target {
 pub(crate) fn add(
     section: &KVVec<u8>,
     extra_rows: &KVVec<u8>,
-    target: &Target,
+    target: &TableTarget,
     owner: u32,
     user: u32,
     memory: BuildMemory,
@@ -81,13 +81,13 @@ pub(crate) fn add(
     let key = target.key()?;
     let rows = match target {
         _ if section.is_empty() => None,
-        Target::File(file) => {
-            let image = Image::File(file);
+        TableTarget::File(file) => {
+            let image = TableImage::File(file);
             Some(FileTable::new(section, 0, extra_rows, &image, &memory)?)
         }
-        Target::Vdso => {
+        TableTarget::Vdso => {
             let vdso = UserMemory::sleeping(0);
-            let image = Image::Vdso(Part {
+            let image = TableImage::Vdso(Part {
                 memory: &vdso,
                 address: sys::vdso().ok_or(ENOENT)?,
                 len: MAX_VDSO,
@@ -101,12 +101,12 @@ pub(crate) fn add(
         return Err(Errno::Stale.into());
     }
     let mut state = TableState {
-        origin: Origin::Added as u32,
+        origin: TableOrigin::Added as u32,
         user,
         owner,
         ..TableState::default()
     };
-    if let Target::File(file) = target {
+    if let TableTarget::File(file) = target {
         state.set_build_id(file);
     }
     publish(&key, state, rows)
@@ -117,13 +117,13 @@ pub(crate) fn add(
 /// # Errors
 ///
 /// See [`cache::withdraw`] and [`FileKey::of`].
-pub(crate) fn remove(target: &Target, user: u32) -> Result {
+pub(crate) fn remove(target: &TableTarget, user: u32) -> Result {
     cache::withdraw(&target.key()?, user)
 }
 
 /// Builds a table from a file's own section, if it has one, and publishes the result, also that there are no
 /// rows. The result expires if the file could not be read. Task; sleeps.
-pub(crate) fn index_file(file: &File, seen: &TableState, may_read: bool) {
+pub(crate) fn index_file(file: &OpenFile, seen: &TableState, may_read: bool) {
     // If the file is being written to, a later sample sees it again.
     let Ok(key) = FileKey::of(file) else {
         return;
@@ -136,7 +136,7 @@ pub(crate) fn index_file(file: &File, seen: &TableState, may_read: bool) {
         Ok(rows) => rows,
         // These errors are temporary.
         Err(error) if [EIO, ENOMEM, ENOSPC, EBUSY, EINTR].contains(&error) => {
-            state.origin = Origin::Unreadable as u32;
+            state.origin = TableOrigin::Unreadable as u32;
             None
         }
         Err(error) => {
@@ -146,14 +146,14 @@ pub(crate) fn index_file(file: &File, seen: &TableState, may_read: bool) {
         }
     };
     if rows.is_some() {
-        state.origin = Origin::Section as u32;
+        state.origin = TableOrigin::Section as u32;
     } else if state.origin == 0 {
-        state.origin = Origin::NoRows as u32;
+        state.origin = TableOrigin::NoRows as u32;
     }
     // If the file was written to meanwhile, a later sample sees it again, with another key.
     if FileKey::of(file) == Ok(key) && publish(&key, state, rows).is_err() {
-        // The table has no room. Without an entry, each sample would build the table again, for nothing.
-        state.origin = Origin::Unreadable as u32;
+        // The limits of tables are reached. Without an entry, each sample would build the table again, for nothing.
+        state.origin = TableOrigin::Unreadable as u32;
         let _ = publish(&key, state, None);
     }
 }
@@ -161,7 +161,7 @@ pub(crate) fn index_file(file: &File, seen: &TableState, may_read: bool) {
 /// The table of a file's own section; `None` if the file has no section, or if `may_read` forbids to read the
 /// file.
 fn own_rows(
-    file: &File,
+    file: &OpenFile,
     may_read: bool,
     state: &mut TableState,
 ) -> Result<Option<KBox<FileTable>>> {
@@ -196,12 +196,12 @@ fn own_rows(
                 EIO
             }
         })?;
-    FileTable::new(&section, place.vaddr, &[], &Image::File(file), &memory).map(Some)
+    FileTable::new(&section, place.vaddr, &[], &TableImage::File(file), &memory).map(Some)
 }
 
 impl TableState {
     /// Stores the build ID of a file, if it has one.
-    fn set_build_id(&mut self, file: &File) {
+    fn set_build_id(&mut self, file: &OpenFile) {
         if let Ok((id, len)) = elf::build_id(file) {
             self.build_id = id;
             self.build_id_len = len as u32;

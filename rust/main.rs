@@ -22,9 +22,9 @@ mod sink;
 mod stats;
 mod sys;
 mod tables;
-mod uprobes;
 mod user_memory;
 mod walk;
+mod x86_64;
 
 module! {
     type: SframeUnwind,

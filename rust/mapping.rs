@@ -25,15 +25,13 @@ use crate::{
         }, //
     },
     sys,
-    tables::{
-        self,
-        NATIVE, //
-    },
+    tables,
     user_memory::{
         Part,
         UserMemory,
         VISIT, //
-    }, //
+    },
+    x86_64::NATIVE, //
 };
 use kernel::prelude::*;
 

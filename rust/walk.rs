@@ -14,8 +14,7 @@ use crate::{
         bytes::Fault,
         fast_path::{
             self,
-            Walked,
-            Words, //
+            Walked, //
         },
         section::{
             Search,
@@ -31,8 +30,7 @@ use crate::{
             FrameSource,
             TableAnswer,
             Task, //
-        },
-        x86_64, //
+        }, //
     },
     sink::ChainBuffer,
     stats::Tally,
@@ -43,13 +41,16 @@ use crate::{
     },
     tables::{
         self,
-        CodeCache,
-        NATIVE, //
+        CodeCache, //
     },
-    uprobes,
     user_memory::{
         Part,
         UserMemory, //
+    },
+    x86_64::{
+        self,
+        uprobes,
+        NATIVE, //
     }, //
 };
 
@@ -216,7 +217,7 @@ fn walk_fast(
         return Ok(false);
     };
     // The walk has to look at code that tells more than its rows.
-    if is_innermost && !is_ordinary(frame.pc, &words) {
+    if is_innermost && !x86_64::is_ordinary(frame.pc, &words) {
         return Ok(false);
     }
     let Some(mut cache) = CodeCache::enter() else {
@@ -241,13 +242,4 @@ fn walk_fast(
         frame.fp = read.map_err(|Fault| StopReason::of_stack_fault(memory.is_spent()))?;
     }
     Ok(found != 0)
-}
-
-/// Whether the code at the PC and directly before it is surely no part of a signal trampoline, and does not
-/// follow a system call that starts a thread.
-#[inline(always)]
-fn is_ordinary(pc: u64, words: &impl Words) -> bool {
-    let before = words.word(pc.wrapping_sub(x86_64::CLONE_BEHIND));
-    let at = words.word(pc);
-    before != 0 && at != 0 && x86_64::is_ordinary(before, at)
 }

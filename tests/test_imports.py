@@ -23,8 +23,8 @@ def listed():
 
 def in_tree():
     """The source files that there are."""
-    found = [path for pattern in ("rust/*.rs", "rust/sys/*.rs", "rust/tables/*.rs", "rust/c/*.[ch]",
-                                  "rust/kernel-shim/*.rs", "rust/kernel-shim/*.[ch]",
+    found = [path for pattern in ("rust/*.rs", "rust/sys/**/*.rs", "rust/tables/*.rs", "rust/x86_64/*.rs",
+                                  "rust/c/*.[ch]", "rust/kernel-shim/*.rs", "rust/kernel-shim/*.[ch]",
                                   "rust/uapi/*.h", "rust/sframe/src/**/*.rs")
              for path in ROOT.glob(pattern)]
     return {str(path.relative_to(ROOT)) for path in found if not path.name.endswith("_generated.rs")}

@@ -4,11 +4,11 @@
 //!
 //! C side: `rust/c/stats.c`.
 
-use super::bindings;
-use core::{
-    arch::asm,
-    ffi::CStr, //
+use super::{
+    bindings,
+    x86_64, //
 };
+use core::ffi::CStr;
 use kernel::prelude::*;
 
 pub(crate) use bindings::SFU_COUNTERS;
@@ -32,17 +32,8 @@ impl Counters {
             return;
         }
         // SAFETY: The C side defines an array of `SFU_COUNTERS` numbers for each CPU, relative to %gs, and
-        // `counter` was checked. One instruction adds to the number, so no interrupt comes in between. It
-        // changes nothing else but the flags.
-        unsafe {
-            asm!(
-                "add qword ptr gs:[{counters} + 8 * {counter}], {amount}",
-                counters = in(reg) self.0,
-                counter = in(reg) u64::from(counter),
-                amount = in(reg) u64::from(amount),
-                options(nostack),
-            );
-        }
+        // `counter` was checked.
+        unsafe { x86_64::add_to_counter(self.0, counter, amount) };
     }
 }
 

@@ -4,37 +4,18 @@
 //!
 //! C side: `rust/c/user_memory.c`, and `rust/c/worker.c` for work that may sleep.
 
-use super::bindings;
-use crate::sframe::fast_path;
-use core::{
-    arch::asm,
-    marker::PhantomData, //
+use super::{
+    bindings,
+    x86_64::get_user, //
 };
+use crate::sframe::fast_path;
+use core::marker::PhantomData;
 use kernel::ffi::c_uint;
 
 /// The current task's user memory. Page faults are disabled while a `Peek` lives. Any context.
 pub(crate) struct Peek {
     /// Whether the memory is surely the task's: an NMI may have interrupted a change of address spaces.
     is_own: bool,
-}
-
-/// Reads a number of the macro's size from a run-time address.
-macro_rules! get_user {
-    ($address:expr, $function:literal) => {{
-        let (error, word): (u64, u64);
-        // SAFETY: This is the calling convention that `get_user` uses, and page faults are off. The function
-        // checks the address, changes no other registers, and leaves 0 in the word if the address cannot be
-        // read.
-        unsafe {
-            asm!(
-                concat!("call ", $function),
-                inout("rax") $address => error,
-                out("rdx") word,
-                options(nomem),
-            );
-        }
-        (error == 0, word)
-    }};
 }
 
 impl Peek {
@@ -70,13 +51,13 @@ impl Peek {
         let mut done = 0;
         let mut is_read = true;
         macro_rules! next {
-            ($number:ty, $function:literal) => {
+            ($number:ident) => {
                 if let Some(to) = bytes
                     .get_mut(done..)
                     .and_then(|rest| rest.first_chunk_mut())
                 {
                     let at = address.wrapping_add(done as u64);
-                    let (is_there, word) = get_user!(at, $function);
+                    let (is_there, word) = get_user!(at, $number);
                     *to = (word as $number).to_le_bytes();
                     is_read &= is_there;
                     done = done.wrapping_add(const { size_of::<$number>() });
@@ -84,11 +65,11 @@ impl Peek {
             };
         }
         for _ in 0..const { N / 8 } {
-            next!(u64, "__get_user_8");
+            next!(u64);
         }
-        next!(u32, "__get_user_4");
-        next!(u16, "__get_user_2");
-        next!(u8, "__get_user_1");
+        next!(u32);
+        next!(u16);
+        next!(u8);
         (is_read && done == N).then_some(bytes)
     }
 
@@ -121,7 +102,7 @@ pub(crate) struct PeekWords<'a>(PhantomData<&'a Peek>);
 impl fast_path::Words for PeekWords<'_> {
     #[inline(always)]
     fn word(&self, address: u64) -> u64 {
-        get_user!(address, "__get_user_8").1
+        get_user!(address, u64).1
     }
 }
 

@@ -6,14 +6,15 @@
 //! functions work on the current task.
 
 pub(crate) mod bindings;
+mod build;
 mod counters;
-mod deadline;
 mod file;
 mod mapping;
 mod memory;
 mod registers;
 #[cfg(CONFIG_KUNIT = "y")]
 pub(crate) mod test;
+mod x86_64;
 
 use kernel::{
     error::to_result,
@@ -26,8 +27,8 @@ use kernel::{
 };
 
 pub(crate) use self::{
+    build::*,
     counters::*,
-    deadline::*,
     file::*,
     mapping::*,
     memory::*,

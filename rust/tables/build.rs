@@ -6,7 +6,6 @@
 
 use crate::{
     sframe::{
-        abi::Abi,
         bytes::{
             Fault,
             Source, //
@@ -42,7 +41,8 @@ use crate::{
         Errno,
         OpenFile, //
     },
-    user_memory::Part, //
+    user_memory::Part,
+    x86_64::NATIVE, //
 };
 use kernel::{
     alloc::{
@@ -55,9 +55,6 @@ use kernel::{
     page::PAGE_SIZE,
     prelude::*, //
 };
-
-/// The ABI of this machine. Sections of other ABIs are refused.
-pub(crate) const NATIVE: Abi = Abi::Amd64;
 
 /// The rows of a file, and the locations of its code.
 pub(crate) struct FileTable {

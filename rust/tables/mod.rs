@@ -29,8 +29,7 @@ use kernel::prelude::*;
 pub(crate) use self::{
     build::{
         FileTable,
-        TableImage,
-        NATIVE, //
+        TableImage, //
     },
     cache::{
         keep_range,

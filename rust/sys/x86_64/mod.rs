@@ -1,0 +1,11 @@
+// SPDX-License-Identifier: GPL-2.0-only
+
+//! Inline assembler for x86-64.
+
+mod counters;
+mod get_user;
+
+pub(super) use self::{
+    counters::add_to_counter,
+    get_user::get_user, //
+};

@@ -1,0 +1,23 @@
+// SPDX-License-Identifier: GPL-2.0-only
+
+//! The module's code that is specific to x86-64, apart from `sys/x86_64` and `c/x86.c`.
+
+pub(crate) mod uprobes;
+
+use crate::sframe::{
+    abi::Abi,
+    fast_path::Words,
+    x86_64, //
+};
+
+/// The ABI of this machine. Sections of other ABIs are refused.
+pub(crate) const NATIVE: Abi = Abi::Amd64;
+
+/// Whether the code at the PC and directly before it is surely no part of a signal trampoline, and does not
+/// follow a system call that starts a thread.
+#[inline(always)]
+pub(crate) fn is_ordinary(pc: u64, words: &impl Words) -> bool {
+    let before = words.word(pc.wrapping_sub(x86_64::CLONE_BEHIND));
+    let at = words.word(pc);
+    before != 0 && at != 0 && x86_64::is_ordinary(before, at)
+}

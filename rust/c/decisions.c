@@ -14,6 +14,7 @@
 #include <linux/ftrace.h>
 #include <linux/jiffies.h>
 #include <linux/percpu.h>
+#include <linux/ptrace.h>
 #include <linux/seqlock.h>
 
 #include "internal.h"
@@ -116,12 +117,12 @@ static void take_work(uint32_t work)
  * Decides by the worker's answer or by a scan. A scan reads the task's memory. A fault in this read
  * may itself request a stack: that stack is left to the kernel.
  */
-enum sfu_decided sfu_decide(const struct pt_regs *regs, unsigned long ip, unsigned long parent_ip)
+enum sfu_decided sfu_decide(struct pt_regs *regs, unsigned long ip, unsigned long parent_ip)
 {
-	uint64_t id = current->mm->context.ctx_id, sequence = sfu_mappings_sequence();
+	uint64_t id = sfu_mm_id(current->mm), sequence = sfu_mappings_sequence();
 	struct sfu_decision *entry = this_cpu_ptr(&sfu_decisions[id % SFU_DECISIONS]);
 	bool was_known = READ_ONCE(entry->id) == id, had_rows = was_known && READ_ONCE(entry->has_rows), has_rows;
-	struct sfu_scan scan = { .pc = regs->ip, .left = SCAN_WORK };
+	struct sfu_scan scan = { .pc = instruction_pointer(regs), .left = SCAN_WORK };
 	unsigned long hold = UNSURE_HOLD;
 	struct answer answer;
 	uint32_t work;

@@ -84,37 +84,3 @@ int sfu_file_read(void *file, uint64_t offset, void *to, unsigned int len)
 
 	return read == len ? 0 : read < 0 ? read : -ENODATA;
 }
-
-/*
- * The vm_private_data of a vDSO's mapping, and the image of the vDSO. A task may unmap the vDSO and
- * map something else there, or another image.
- */
-static uint64_t vdso_special;
-static const void *vdso_image;
-
-uint64_t sfu_vdso(void)
-{
-	struct mm_struct *mm = current->mm;
-	struct vm_area_struct *vma;
-	uint64_t address = 0;
-
-	if (mmap_read_lock_killable(mm))
-		return 0;
-	vma = vma_lookup(mm, (uintptr_t)mm->context.vdso);
-	if (vma && vma->vm_start == (uintptr_t)mm->context.vdso && !vma->vm_file && vma->vm_private_data) {
-		address = vma->vm_start;
-		WRITE_ONCE(vdso_image, mm->context.vdso_image);
-		WRITE_ONCE(vdso_special, (uintptr_t)vma->vm_private_data);
-	}
-	mmap_read_unlock(mm);
-	return address;
-}
-
-bool sfu_is_vdso(const struct vm_area_struct *vma, unsigned long start)
-{
-	const struct mm_struct *mm = current->mm;
-	uint64_t special = (uintptr_t)READ_ONCE(vma->vm_private_data);
-
-	return special && special == READ_ONCE(vdso_special) && start == (uintptr_t)mm->context.vdso &&
-	       mm->context.vdso_image == READ_ONCE(vdso_image);
-}

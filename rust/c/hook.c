@@ -14,12 +14,11 @@
 #include <linux/moduleparam.h>
 #include <linux/percpu.h>
 #include <linux/perf_event.h>
+#include <linux/ptrace.h>
 #include <linux/sched/task_stack.h>
 #include <linux/srcu.h>
-#include <asm/msr.h>
 
 #include "internal.h"
-#include "x86.h"
 
 /*
  * The version in Cargo.toml and CHANGELOG.md. The `kernel` crate sets the other fields of the
@@ -64,7 +63,7 @@ static void empty_callchain(struct perf_callchain_entry_ctx *entry, struct pt_re
  */
 static void innermost_callchain(struct perf_callchain_entry_ctx *entry, struct pt_regs *regs)
 {
-	perf_callchain_store(entry, regs->ip);
+	perf_callchain_store(entry, instruction_pointer(regs));
 }
 
 /*
@@ -85,14 +84,14 @@ static_assert(__same_type(sframe_unwind_deferred, unwind_user));
 static void notrace ftrace_handler(unsigned long ip, unsigned long parent_ip, struct ftrace_ops *ops,
 			     struct ftrace_regs *fregs)
 {
-	const struct pt_regs *regs;
+	struct pt_regs *regs;
 	unsigned long target;
 	bool immediate = is_entry_of(ip, immediate_address);
 
 	if (!READ_ONCE(enabled))
 		return;
 	if (immediate) {
-		regs = (const struct pt_regs *)ftrace_regs_get_argument(fregs, 1);
+		regs = (struct pt_regs *)ftrace_regs_get_argument(fregs, 1);
 		target = (unsigned long)sframe_unwind_immediate;
 	} else if (is_entry_of(ip, deferred_address)) {
 		regs = task_pt_regs(current);
@@ -186,7 +185,7 @@ int sfu_hook_install(bool immediate, bool deferred)
 		return ret;
 	if (!SFU_HAS_SEQUENCE)
 		sfu_locks_start();
-	rdmsrq(MSR_LSTAR, sfu_entry_text);
+	sfu_entry_text_find();
 	if (immediate)
 		ret = filter("perf_callchain_user", &immediate_address, true);
 	if (!ret && deferred)
@@ -229,12 +228,12 @@ void sfu_hook_remove(void)
 
 /* The redirected calls. */
 
-static void begin(const struct pt_regs *regs, uint32_t context, struct sfu_call *call)
+static void begin(struct pt_regs *regs, uint32_t context, struct sfu_call *call)
 {
 	call->context = context;
-	call->pc = regs->ip;
-	call->sp = regs->sp;
-	call->fp = regs->bp;
+	call->pc = instruction_pointer(regs);
+	call->sp = user_stack_pointer(regs);
+	call->fp = frame_pointer(regs);
 	call->registers = regs;
 	call->spent = sfu_scan_spent();
 	call->is_probed = current->utask || mm_flags_test(MMF_HAS_UPROBES, current->mm);

@@ -19,6 +19,7 @@
 uint32_t sfu_lock_number(void);
 
 #include "compat.h"
+#include "x86.h"
 
 /* The counters of each CPU; stats.c. */
 DECLARE_PER_CPU(uint64_t[SFU_COUNTERS], sfu_counter);
@@ -62,7 +63,7 @@ static __always_inline void sfu_unlock_mappings(void)
  * between finds no entry rather than a mixed one. An NMI itself writes its entry without interruption.
  */
 struct sfu_decision {
-	/* The ID of the mm, which no other mm has. */
+	/* sfu_mm_id(). */
 	uint64_t id;
 	/* The state of the mappings. The decision "has rows" is used in later states, too: this costs only time. */
 	uint64_t sequence;
@@ -102,16 +103,16 @@ static __always_inline enum sfu_decided sfu_walk_locked(void)
 }
 
 /* Decides if the CPU has no valid decision for the task. Arguments and context as for sfu_decision_for(). */
-enum sfu_decided sfu_decide(const struct pt_regs *regs, unsigned long ip, unsigned long parent_ip);
+enum sfu_decided sfu_decide(struct pt_regs *regs, unsigned long ip, unsigned long parent_ip);
 
 /*
  * Decides whether the module walks the current task's stack. `regs` are the task's registers at the sample; `ip` and
  * `parent_ip` are arguments of the ftrace handler. NMI, IRQ or task; preemption is off.
  */
-static __always_inline enum sfu_decided sfu_decision_for(const struct pt_regs *regs, unsigned long ip,
+static __always_inline enum sfu_decided sfu_decision_for(struct pt_regs *regs, unsigned long ip,
 							    unsigned long parent_ip)
 {
-	uint64_t id = current->mm->context.ctx_id;
+	uint64_t id = sfu_mm_id(current->mm);
 	const struct sfu_decision *entry = this_cpu_ptr(&sfu_decisions[id % SFU_DECISIONS]);
 
 	if (READ_ONCE(entry->id) == id && time_before(jiffies, READ_ONCE(entry->until))) {
@@ -158,9 +159,6 @@ static inline bool is_written_to(const struct inode *inode)
 {
 	return mapping_writably_mapped(inode->i_mapping);
 }
-
-/* Whether a VMA of the current task that starts at `start` is the vDSO. Any context. */
-bool sfu_is_vdso(const struct vm_area_struct *vma, unsigned long start);
 
 /* Requests of tables.c for device.c. Task; may sleep. */
 extern wait_queue_head_t sfu_requests_wait;

@@ -361,7 +361,7 @@ static DEFINE_PER_CPU(unsigned long, code_cache_until);
 struct sfu_code_cache *sfu_code_cache_enter(void)
 {
 	struct sfu_code_cache *own;
-	uint64_t id = current->mm->context.ctx_id, sequence;
+	uint64_t id = sfu_mm_id(current->mm), sequence;
 	/* A deferred walk may run on another CPU than its decision, which emptied only the cache of its own CPU. */
 	bool may_have_moved = !preempt_count();
 

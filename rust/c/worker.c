@@ -301,7 +301,7 @@ static int look_at_mappings(const struct missing *slot)
 	scanned = slot;
 	WRITE_ONCE(scanner, current);
 	kthread_use_mm(slot->mm);
-	id = slot->mm->context.ctx_id;
+	id = sfu_mm_id(slot->mm);
 	sequence = sfu_mappings_sequence();
 	for (i = 0; i < SCANS && found == SFU_UNFINISHED && !READ_ONCE(sfu_is_stopping); i++) {
 		if (!sfu_lock_mappings()) {

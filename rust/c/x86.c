@@ -1,20 +1,27 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /*
- * Registers and uprobes of an x86-64 task: what depends on the architecture and needs the kernel's
- * layouts. x86.h has the part that the hook's handler needs in line.
+ * Registers, uprobes and vDSO of an x86-64 task. The functions depend on the architecture and need the kernel's
+ * layouts. x86.h has the functions that are in line.
  */
 #define pr_fmt(fmt) KBUILD_MODNAME ": " fmt
 
+#include <linux/mm.h>
+#include <linux/mmap_lock.h>
 #include <linux/ptrace.h>
 #include <linux/sched.h>
 #include <linux/uprobes.h>
 #include <linux/unistd.h>
 #include <asm/irq_regs.h>
+#include <asm/msr.h>
 
 #include "internal.h"
-#include "x86.h"
 
 unsigned long sfu_entry_text;
+
+void sfu_entry_text_find(void)
+{
+	rdmsrq(MSR_LSTAR, sfu_entry_text);
+}
 
 bool sfu_in_sigreturn(const void *regs)
 {
@@ -97,4 +104,38 @@ bool sfu_uretprobe_orig_ra(uint64_t slot, uint64_t *address)
 	}
 	rcu_read_unlock();
 	return found;
+}
+
+/*
+ * The vm_private_data of a vDSO's mapping, and the image of the vDSO. A task may unmap the vDSO and
+ * map something else there, or another image.
+ */
+static uint64_t vdso_special;
+static const void *vdso_image;
+
+uint64_t sfu_vdso(void)
+{
+	struct mm_struct *mm = current->mm;
+	struct vm_area_struct *vma;
+	uint64_t address = 0;
+
+	if (mmap_read_lock_killable(mm))
+		return 0;
+	vma = vma_lookup(mm, (uintptr_t)mm->context.vdso);
+	if (vma && vma->vm_start == (uintptr_t)mm->context.vdso && !vma->vm_file && vma->vm_private_data) {
+		address = vma->vm_start;
+		WRITE_ONCE(vdso_image, mm->context.vdso_image);
+		WRITE_ONCE(vdso_special, (uintptr_t)vma->vm_private_data);
+	}
+	mmap_read_unlock(mm);
+	return address;
+}
+
+bool sfu_is_vdso(const struct vm_area_struct *vma, unsigned long start)
+{
+	const struct mm_struct *mm = current->mm;
+	uint64_t special = (uintptr_t)READ_ONCE(vma->vm_private_data);
+
+	return special && special == READ_ONCE(vdso_special) && start == (uintptr_t)mm->context.vdso &&
+	       mm->context.vdso_image == READ_ONCE(vdso_image);
 }

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
-/* The x86-64 part of the hook's handler, in line. */
+/* The x86-64 part of the C files, in line. x86.c has the functions that need not be in line. */
 #ifndef _SFRAME_UNWIND_X86_H
 #define _SFRAME_UNWIND_X86_H
 
+#include <linux/mm_types.h>
 #include <linux/percpu.h>
 #include <linux/ptrace.h>
 #include <linux/sched.h>
@@ -12,24 +13,34 @@
 
 #include "compat.h"
 
+/* The ID of a mm, which no other mm has. Any context. */
+static inline uint64_t sfu_mm_id(const struct mm_struct *mm)
+{
+	return mm->context.ctx_id;
+}
+
+/* Whether a VMA of the current task that starts at `start` is the vDSO. Any context. */
+bool sfu_is_vdso(const struct vm_area_struct *vma, unsigned long start);
+
 /*
  * Whether the module can walk a stack with these registers. Tasks without user memory, tasks with 32-bit
  * or VM86 stacks, and guests (PF_VCPU: their memory is not the task's; perf_guest_state() is not exported)
  * are left to the kernel. Any context.
  */
-static inline bool is_unwindable(const struct pt_regs *regs)
+static inline bool is_unwindable(struct pt_regs *regs)
 {
 	return current->mm && !(current->flags & (PF_KTHREAD | PF_USER_WORKER | PF_VCPU)) &&
-	       user_mode((struct pt_regs *)regs) && user_64bit_mode((struct pt_regs *)regs) &&
-	       !(regs->flags & X86_VM_MASK);
+	       user_mode(regs) && user_64bit_mode(regs) && !(regs->flags & X86_VM_MASK);
 }
 
 /*
  * The entry point of system calls, set when the module is loaded. All code that saves a task's registers lies
- * around it, in the section .entry.text, of which no symbol is exported: 5 KiB, most of it behind the entry
- * point. Code of other sections may be nearby.
+ * around it, in the section .entry.text: 5 KiB, most of it behind the entry point. No symbol of this section is exported.
+ * Code of other sections may be nearby.
  */
 extern unsigned long sfu_entry_text;
+/* Sets `sfu_entry_text`. Called at module load. */
+void sfu_entry_text_find(void);
 #define ENTRY_TEXT_BEFORE (4 << 10)
 #define ENTRY_TEXT_BEHIND (8 << 10)
 
@@ -46,8 +57,8 @@ static inline bool is_saving_registers(unsigned long ip, unsigned long sp, unsig
 }
 
 /*
- * The same of the NMI that this code runs in, where `regs` are the task's. The processor writes the interrupted
- * registers to the end of the NMI's stack; also if it interrupted user space, where `ip` is low.
+ * Whether the NMI that this code runs in interrupted such code. `regs` are the task's registers. The processor
+ * writes the interrupted registers to the end of the NMI's stack, also those of user space, where `ip` is low.
  * Processors with FRED use no such stack: there nothing is known.
  */
 static inline bool nmi_is_saving_registers(void)

@@ -46,7 +46,7 @@ struct unwind_stacktrace {
  * writing. From 6.4 on there was a plain number with this name, which changes when the lock is
  * released; before 6.4 there was no number.
  *
- * Without the sequence count, walks hold mmap_lock for reading (mappings.c). sfu_mm_state() is then
+ * Without the sequence count, walks hold mmap_lock for reading (walk_lock.c). sfu_mm_state() is then
  * made of numbers that most changes of mappings change. It is used only where a wrong guess costs
  * no more than time.
  */
@@ -66,7 +66,7 @@ static inline uint32_t sfu_mm_state(struct mm_struct *mm)
 		(uint32_t)READ_ONCE(mm->exec_vm) * 0xc2b2ae35u) << 1;
 }
 
-/* 6.14. Without the sequence count the caller holds mmap_lock, and mappings.c sets `sequence`. */
+/* 6.14. Without the sequence count the caller holds mmap_lock, and the lock's number is `sequence`. */
 #if SFU_BEFORE(6, 14)
 static inline bool sfu_speculate_try_begin(struct mm_struct *mm, unsigned int *sequence)
 {

@@ -15,7 +15,7 @@
 
 #include "helpers.h"
 
-/* The number of the walk that holds mmap_lock on this CPU, on kernels where walks take it; mappings.c. */
+/* The number of the walk that holds mmap_lock on this CPU, on kernels where walks take it; walk_lock.c. */
 uint32_t sfu_lock_number(void);
 
 #include "compat.h"
@@ -160,13 +160,18 @@ static inline bool is_written_to(const struct inode *inode)
 	return mapping_writably_mapped(inode->i_mapping);
 }
 
+/* The limit of the bytes of all tables. Any context. */
+uint64_t sfu_tables_limit(void);
+/* True for a while after memory was short: a table would be freed again soon. Any context. */
+bool sfu_tables_were_shrunk(void);
+
 /* Requests of tables.c for device.c. Task; may sleep. */
 extern wait_queue_head_t sfu_requests_wait;
 /* Takes the request with the lowest number out of the queue; false if there is none. */
 bool sfu_next_request(struct sframe_unwind_request *request);
 bool sfu_has_requests(void);
 
-/* Empties this CPU's code cache. Each decision does so, and limits the age of cached ranges. Any context. */
+/* Empties this CPU's code cache; code_cache.c. Each decision does so, and limits the age of cached ranges. Any context. */
 void sfu_code_cache_forget(void);
 
 /* Any context. Asks the worker to scan the current task's mappings; false if too much is queued. */
@@ -175,7 +180,7 @@ bool sfu_queue_mappings(void);
 void sfu_answer(uint64_t id, uint64_t sequence, bool has_rows);
 
 /*
- * The charged user for a task with these credentials; 0 for an administrator of the system. Any context.
+ * The charged user for a task with these credentials; 0 for an administrator of the system. Any context; users.c.
  */
 uint32_t sfu_charged_user(const struct cred *cred);
 

@@ -1,15 +1,13 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /*
- * Tables by file: what is known of which file. Readers in any context find it without a lock; tasks that
- * may sleep change it under one.
+ * Tables by file. Readers in any context find a table without a lock. Tasks that may sleep change tables
+ * under tables_lock.
  *
- * Policy that stays in C, as it works on the list under its lock: how many tables and bytes there may be,
- * how much of that one user may have, and which table makes way (make_room(), least_used()).
+ * Policy that stays in C, because it works on the list under its lock: limits of tables and bytes, quotas of
+ * users, and eviction (make_room(), least_used()). See Documentation/decisions/policy-in-c.rst.
  */
 #define pr_fmt(fmt) KBUILD_MODNAME ": " fmt
 
-#include <linux/capability.h>
-#include <linux/cred.h>
 #include <linux/hashtable.h>
 #include <linux/mm.h>
 #include <linux/module.h>
@@ -21,7 +19,6 @@
 #include <linux/siphash.h>
 #include <linux/slab.h>
 #include <linux/string.h>
-#include <linux/user_namespace.h>
 #include <linux/wait.h>
 
 #include "internal.h"
@@ -35,7 +32,7 @@ __MODULE_PARM_TYPE(tables_mib, "uint");
 MODULE_PARM_DESC(tables_mib, "The most memory for tables of files' rows, in MiB (128)");
 
 /*
- * The most files of which something is known. A table's number is its slot plus a multiple of TABLES, and
+ * The maximum number of known files. A table's number is its slot plus a multiple of TABLES, and
  * no number is given twice.
  */
 #define TABLES 4096
@@ -45,6 +42,11 @@ MODULE_PARM_DESC(tables_mib, "The most memory for tables of files' rows, in MiB 
 #define TRY_AGAIN (10 * HZ)
 /* The time that user space has to answer a request before the file is requested again. */
 #define ASK_AGAIN (2 * HZ)
+
+uint64_t sfu_tables_limit(void)
+{
+	return (uint64_t)READ_ONCE(tables_mib) << 20;
+}
 
 struct table {
 	struct hlist_node by_file;
@@ -68,57 +70,16 @@ struct table {
 static DEFINE_HASHTABLE(tables_by_file, 10);
 static struct table __rcu *tables[TABLES];
 uint64_t sfu_table_generation;
-/* Protects what is published. Readers use RCU. */
+/* Protects the published tables. Readers use RCU. */
 static DEFINE_MUTEX(tables_lock);
-/* The bytes of all tables, and of those that were not added. Under the lock. */
+/* The bytes of all tables, and the bytes of tables that were not added. Under the lock. */
 static uint64_t bytes_of_all, bytes_of_files;
-/*
- * The builds that go on. The worker has one, and each task that adds rows another. They may take as many bytes
- * as tables, in all; and half of that for added rows of users other than root.
- */
-#define BUILDS 16
-#define BUILDS_OF_USER 4
-static struct build {
-	uint64_t bytes;
-	uint32_t user;
-	bool is_used;
-	bool added;
-} builds[BUILDS];
 DECLARE_WAIT_QUEUE_HEAD(sfu_requests_wait);
 /* Keys the hash: users choose the numbers of their files. */
 static siphash_key_t secret;
 
 /* In jiffies: when the shrinker last freed a table, or 0. */
 static unsigned long shrunk;
-
-uint32_t sfu_charged_user(const struct cred *cred)
-{
-	const struct user_namespace *space = cred->user_ns;
-	kuid_t user = cred->uid;
-	int levels = 33;
-
-	/* Whoever made the outermost user namespace could be any of its users; but root makes them for others. */
-	for (; space != &init_user_ns && levels; space = space->parent, levels--)
-		if (!uid_eq(space->owner, GLOBAL_ROOT_UID))
-			user = space->owner;
-	if (!uid_eq(user, GLOBAL_ROOT_UID))
-		return from_kuid(&init_user_ns, user);
-	/*
-	 * Root in a container is a user like any other. Who may load modules could load this one anew, without
-	 * its limits.
-	 */
-	return cred->user_ns == &init_user_ns && (cap_raised(cred->cap_effective, CAP_SYS_ADMIN) ||
-						  cap_raised(cred->cap_effective, CAP_SYS_MODULE)) ?
-	       0 : SFU_CONTAINED_ROOT;
-}
-
-/* False for a while after memory was short: a table would be freed again soon. */
-static bool may_build(void)
-{
-	unsigned long when = READ_ONCE(shrunk);
-
-	return !when || time_after(jiffies, when + TRY_AGAIN);
-}
 
 /* Whether both are of one inode, perhaps with other contents. */
 static bool is_same_inode(const struct sfu_file_key *a, const struct sfu_file_key *b)
@@ -180,7 +141,7 @@ static struct table *table_of_inode(const struct sfu_file_key *key)
 	return NULL;
 }
 
-/* What is known of a file, if that has not expired. */
+/* The entry of a file, if the entry has not expired. */
 static struct table *known_table(const struct sfu_file_key *key)
 {
 	struct table *table = table_of_file(key);
@@ -399,7 +360,7 @@ static int free_slot(void)
  */
 static int make_room(const struct table *new)
 {
-	uint64_t limit = (uint64_t)READ_ONCE(tables_mib) << 20, bytes = new->state.bytes;
+	uint64_t limit = sfu_tables_limit(), bytes = new->state.bytes;
 	uint32_t user = new->state.user;
 	/* A table that cannot fit evicts nothing. */
 	bool fits = bytes <= (user ? limit / 2 : limit), added = is_kept(new);
@@ -434,7 +395,7 @@ static int make_room(const struct table *new)
 static int tables_mib_set(const char *text, const struct kernel_param *param)
 {
 	int ret = param_set_uint(text, param);
-	uint64_t limit = (uint64_t)READ_ONCE(tables_mib) << 20;
+	uint64_t limit = sfu_tables_limit();
 	struct table *least;
 
 	mutex_lock(&tables_lock);
@@ -447,63 +408,6 @@ static int tables_mib_set(const char *text, const struct kernel_param *param)
 	}
 	mutex_unlock(&tables_lock);
 	return ret;
-}
-
-int sfu_build_begin(uint32_t user, bool added)
-{
-	int i, its = 0, found = -EBUSY;
-
-	if (!added && !may_build())
-		return -EBUSY;
-	mutex_lock(&tables_lock);
-	for (i = 0; i < BUILDS; i++) {
-		if (!builds[i].is_used)
-			found = i;
-		else if (builds[i].user == user)
-			its++;
-	}
-	if (user && its >= BUILDS_OF_USER)
-		found = -EBUSY;
-	if (found >= 0)
-		builds[found] = (struct build){ .user = user, .added = added, .is_used = true };
-	mutex_unlock(&tables_lock);
-	return found;
-}
-
-int sfu_build_take(int build, uint64_t bytes)
-{
-	uint64_t limit = (uint64_t)READ_ONCE(tables_mib) << 20, all = bytes, of_users = bytes;
-	int i, ret = 0;
-
-	/* Not beyond, so that the sums do not wrap. */
-	if (bytes > limit)
-		return -ENOSPC;
-	mutex_lock(&tables_lock);
-	for (i = 0; i < BUILDS; i++) {
-		all += builds[i].bytes;
-		if (builds[i].added && builds[i].user)
-			of_users += builds[i].bytes;
-	}
-	if (all > limit || (builds[build].added && builds[build].user && of_users > limit / 2))
-		ret = -ENOSPC;
-	else
-		builds[build].bytes += bytes;
-	mutex_unlock(&tables_lock);
-	return ret;
-}
-
-void sfu_build_give(int build, uint64_t bytes)
-{
-	mutex_lock(&tables_lock);
-	builds[build].bytes -= bytes;
-	mutex_unlock(&tables_lock);
-}
-
-void sfu_build_end(int build)
-{
-	mutex_lock(&tables_lock);
-	builds[build] = (struct build){};
-	mutex_unlock(&tables_lock);
 }
 
 int sfu_table_publish(const struct sfu_file_key *key, const struct sfu_table_state *state, void *rows)
@@ -619,6 +523,13 @@ int sfu_table_next(uint64_t after, struct sframe_unwind_table *next)
 
 static struct shrinker *shrinker;
 
+bool sfu_tables_were_shrunk(void)
+{
+	unsigned long when = READ_ONCE(shrunk);
+
+	return when && !time_after(jiffies, when + TRY_AGAIN);
+}
+
 static unsigned long count_objects(struct shrinker *shrinker, struct shrink_control *control)
 {
 	return READ_ONCE(bytes_of_files) >> PAGE_SHIFT ?: SHRINK_EMPTY;
@@ -644,7 +555,6 @@ static unsigned long scan_objects(struct shrinker *shrinker, struct shrink_contr
 		WRITE_ONCE(shrunk, jiffies ?: 1);
 	return freed >> PAGE_SHIFT ?: SHRINK_STOP;
 }
-
 
 /* The request with the lowest number, which then is no request any more. */
 bool sfu_next_request(struct sframe_unwind_request *request)
@@ -691,7 +601,6 @@ bool sfu_has_requests(void)
 	rcu_read_unlock();
 	return has;
 }
-
 
 int sfu_tables_start(void)
 {

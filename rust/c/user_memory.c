@@ -53,7 +53,7 @@ int sfu_fault_in(uint64_t address, unsigned int len)
 	 * A fault may last for ever (userfaultfd, FUSE). While the module is held, rmmod fails with EBUSY
 	 * at once instead of waiting for the fault.
 	 */
-	/* A task that exits cannot be killed any more: it may not wait for what may never come. */
+	/* A task that exits cannot be killed any more, so it must not wait for a page. */
 	if (current->flags & PF_EXITING)
 		return -EFAULT;
 	if (!try_module_get(THIS_MODULE))

@@ -4,9 +4,8 @@
  * looks for rows in seen files that have no entry in tables.c. It scans the mappings of tasks that
  * have too many mappings for a sample.
  *
- * Policy that stays in C, as each part reads the kernel's layouts: which file systems are trusted
- * (fs_is_trusted()), how many slots one user may fill, and how much time the worker spends for one
- * user.
+ * Policy that stays in C: fs_is_trusted() reads super blocks. Slots and allowances are here because any
+ * context fills slots without calling Rust. See Documentation/decisions/policy-in-c.rst.
  */
 #define pr_fmt(fmt) KBUILD_MODNAME ": " fmt
 
@@ -57,6 +56,8 @@ static struct missing {
 	 */
 	unsigned long what;
 } missing[MISSING_SLOTS];
+
+bool sfu_is_stopping;
 
 static struct workqueue_struct *workqueue;
 static struct delayed_work page_work, file_work;

@@ -2,7 +2,7 @@
 
 //! The bounds of a table build: its deadline, its memory, and the random key of its hash.
 //!
-//! C side: `rust/c/deadline.c`, and `rust/c/tables.c` for memory.
+//! C side: `rust/c/builds.c`.
 
 use super::bindings;
 use kernel::{

@@ -2,7 +2,7 @@
 
 //! Published tables, which readers find in any context under RCU, and the code cache of each CPU.
 //!
-//! C side: `rust/c/tables.c` for the list, `rust/c/mappings.c` for the code cache.
+//! C side: `rust/c/tables.c` for the list, `rust/c/code_cache.c` for the code cache.
 
 use super::build::FileTable;
 use crate::{

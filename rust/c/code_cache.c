@@ -1,0 +1,80 @@
+// SPDX-License-Identifier: GPL-2.0-only
+/* The code cache of each CPU: the ranges of code that the walks of the CPU used last. */
+#define pr_fmt(fmt) KBUILD_MODNAME ": " fmt
+
+#include <linux/jiffies.h>
+#include <linux/mm_types.h>
+#include <linux/percpu.h>
+#include <linux/preempt.h>
+#include <linux/sched.h>
+#include <linux/string.h>
+
+#include "internal.h"
+
+static DEFINE_PER_CPU(struct sfu_code_cache, code_cache);
+/*
+ * Whether the code cache is in use. This is not a field of the structure, because an NMI reads it while Rust has
+ * exclusive access to the structure.
+ */
+static DEFINE_PER_CPU(bool, code_cache_is_busy);
+/*
+ * The time in jiffies at which cached ranges expire. Sequence numbers repeat after 2^31 changes of the mappings,
+ * which take longer than RANGES_HOLD.
+ */
+static DEFINE_PER_CPU(unsigned long, code_cache_until);
+#define RANGES_HOLD (30 * HZ)
+
+struct sfu_code_cache *sfu_code_cache_enter(void)
+{
+	struct sfu_code_cache *own;
+	uint64_t id = sfu_mm_id(current->mm), sequence;
+	/* A deferred walk may run on another CPU than its decision, which emptied only the cache of its own CPU. */
+	bool may_have_moved = !preempt_count();
+
+	preempt_disable();
+	own = this_cpu_ptr(&code_cache);
+	if (this_cpu_read(code_cache_is_busy)) {
+		preempt_enable();
+		return NULL;
+	}
+	this_cpu_write(code_cache_is_busy, true);
+	barrier();
+	/*
+	 * Preemption is off, so the caller is an RCU reader from here on: an inode that a mapping has now, and a
+	 * table that is published now, are freed only after sfu_code_cache_leave(). Therefore the state is read
+	 * here and not before.
+	 */
+	sequence = SFU_HAS_SEQUENCE ? sfu_mappings_sequence() :
+				      sfu_lock_number() | READ_ONCE(sfu_table_generation) << 32;
+	if (own->id != id || own->sequence != sequence ||
+	    (unlikely(may_have_moved) && time_after(jiffies, this_cpu_read(code_cache_until)))) {
+		this_cpu_write(code_cache_until, jiffies + RANGES_HOLD);
+		own->id = id;
+		own->sequence = sequence;
+		memset(own->ranges, 0xff, sizeof(own->ranges));
+	}
+	own->walk++;
+	if (!(sequence & 1))
+		return own;
+	sfu_code_cache_leave(own);
+	return NULL;
+}
+
+void sfu_code_cache_forget(void)
+{
+	struct sfu_code_cache *own;
+
+	preempt_disable();
+	own = this_cpu_ptr(&code_cache);
+	/* If the caller interrupted a walk, the cache is not older than that walk. */
+	if (!this_cpu_read(code_cache_is_busy))
+		own->id = 0;
+	preempt_enable();
+}
+
+void sfu_code_cache_leave(struct sfu_code_cache *own)
+{
+	barrier();
+	this_cpu_write(code_cache_is_busy, false);
+	preempt_enable();
+}

@@ -267,14 +267,21 @@ bool sfu_code_range_is_current(const struct sfu_code_range *range);
  */
 bool sfu_peek_enter(uint64_t address);
 void sfu_peek_leave(void);
-/* Reads user memory in any context. Checks the address; never faults in. 0 or -EFAULT. */
+/*
+ * Reads user memory at an address of any value. Any context. Checks the address, and that the memory is the current
+ * task's; never faults in. 0 or -EFAULT.
+ */
 int sfu_read_user(void *to, uint64_t address, unsigned int len);
 /*
- * Faults bytes in. Task that may sleep, between sfu_peek_enter() and sfu_peek_leave(). Holds a reference to the
- * module until it returns. 0 or a negative error.
+ * Faults bytes in. Task that may sleep, possibly for ever, between sfu_peek_enter() and sfu_peek_leave(). Holds a
+ * reference to the module until it returns. 0, or a negative error: nothing is mapped there, the task is exiting, or
+ * the module is being unloaded.
  */
 int sfu_fault_in(uint64_t address, unsigned int len);
-/* Any context. Asks the worker to fault in a page of the current task; the request may be dropped. */
+/*
+ * Any context. Asks the worker to fault in the page of the current task at a run-time address. False if too many pages
+ * are queued: then the worker is not asked.
+ */
 bool sfu_queue_fault_in(uint64_t address);
 int sfu_worker_start(void);
 /* Task; after the hooks are removed. */
@@ -297,7 +304,10 @@ int sfu_scan_next(struct sfu_scan *scan, struct sfu_mapping *mapping);
  */
 int sfu_file_open(int descriptor, void **file);
 void sfu_file_close(void *file);
-/* -EAGAIN: the file was changed so recently that a later change would not show. Sleeps for a few ticks. */
+/*
+ * Reads the key of a file; a later write to the file changes the key. -EAGAIN: the file was changed so recently that a
+ * later change would not change the key. Sleeps for a few ticks.
+ */
 int sfu_file_key_of(const void *file, struct sfu_file_key *key);
 uint64_t sfu_file_size(const void *file);
 /* Reads all `len` bytes, or fails. */
@@ -336,7 +346,10 @@ const void *sfu_table_rows(uint64_t number);
 extern uint64_t sfu_table_generation;
 bool sfu_is_known(const struct sfu_file_key *key);
 
-/* Any context. Asks the worker to examine the file that the current task has mapped at a run-time address. */
+/*
+ * Any context. Asks the worker to look for rows in the file that the current task has mapped at a run-time address.
+ * False if too many files are queued: then the worker is not asked.
+ */
 bool sfu_queue_file(uint64_t address);
 /*
  * The worker examines a seen file. `may_read`: the file system is trusted. `seen`: the task and the mapping in which

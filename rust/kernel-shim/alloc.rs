@@ -67,9 +67,9 @@ fn size_of_array<T>(count: usize) -> Option<usize> {
 /// memory belongs to the box. The pointer points to a value.
 pub struct KBox<T>(NonNull<T>, PhantomData<T>);
 
-// SAFETY: A box owns its value.
+// SAFETY: A `KBox<T>` has the only pointer to its `T` (type invariant), so sending it sends the `T`.
 unsafe impl<T: Send> Send for KBox<T> {}
-// SAFETY: A box owns its value.
+// SAFETY: A `KBox<T>` has the only pointer to its `T` (type invariant), so sharing it shares the `T`.
 unsafe impl<T: Sync> Sync for KBox<T> {}
 
 impl<T> KBox<T> {
@@ -81,7 +81,7 @@ impl<T> KBox<T> {
     pub fn new(value: T, flags: Flags) -> Result<Self, AllocError> {
         let place = match size_of_array::<T>(1) {
             Some(0) => NonNull::dangling(),
-            // SAFETY: The size is not 0.
+            // SAFETY: `kmalloc()` takes any size and checks it; `size` is not 0, so the result is NULL or memory.
             Some(size) => NonNull::new(unsafe { glue::sfk_kmalloc(size, flags.0) })
                 .ok_or(AllocError)?
                 .cast(),
@@ -159,9 +159,9 @@ pub struct KVVec<T> {
     owned: PhantomData<T>,
 }
 
-// SAFETY: A vector owns its values.
+// SAFETY: A `KVVec<T>` has the only pointer to its values (type invariant), so sending it sends the values.
 unsafe impl<T: Send> Send for KVVec<T> {}
-// SAFETY: A vector owns its values.
+// SAFETY: A `KVVec<T>` has the only pointer to its values (type invariant), so sharing it shares the values.
 unsafe impl<T: Sync> Sync for KVVec<T> {}
 
 impl<T> KVVec<T> {
@@ -184,7 +184,7 @@ impl<T> KVVec<T> {
     pub fn with_capacity(capacity: usize, flags: Flags) -> Result<Self, AllocError> {
         let values = match size_of_array::<T>(capacity) {
             Some(0) => NonNull::dangling(),
-            // SAFETY: The size is not 0.
+            // SAFETY: `kvmalloc()` takes any size and checks it; `size` is not 0, so the result is NULL or memory.
             Some(size) => NonNull::new(unsafe { glue::sfk_kvmalloc(size, flags.0) })
                 .ok_or(AllocError)?
                 .cast(),

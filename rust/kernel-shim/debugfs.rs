@@ -141,9 +141,9 @@ pub struct File<T> {
     not_copied: PhantomData<*mut ()>,
 }
 
-// SAFETY: The functions of debugfs may be called from any thread.
+// SAFETY: debugfs locks by itself, so any thread may remove the file; `T` is `Send`.
 unsafe impl<T: Send> Send for File<T> {}
-// SAFETY: No method takes a shared `File`.
+// SAFETY: No method of `File` takes `&self`, so threads that share a `File` share at most the `T`.
 unsafe impl<T: Sync> Sync for File<T> {}
 
 impl<T> Drop for File<T> {

@@ -134,7 +134,7 @@ pub mod sync {
         /// Acquires the RCU read lock. Any context.
         #[inline]
         pub fn read_lock() -> Guard {
-            // SAFETY: The C function has no preconditions.
+            // SAFETY: Any context may acquire the RCU read lock, also within another read lock.
             unsafe { glue::sfk_rcu_read_lock() };
             // INVARIANT: The RCU read lock was just acquired.
             Guard(PhantomData)
@@ -193,7 +193,7 @@ fn panic(info: &core::panic::PanicInfo<'_>) -> ! {
     struct Log;
     impl fmt::Write for Log {
         fn write_str(&mut self, text: &str) -> fmt::Result {
-            // SAFETY: `text` has `text.len()` bytes.
+            // SAFETY: `text` is borrowed for the whole call, and has `text.len()` bytes.
             unsafe { glue::sfk_log_panic(text.as_ptr(), text.len()) };
             Ok(())
         }

@@ -19,9 +19,9 @@ pub unsafe trait AsBytes {}
 macro_rules! numbers {
     ($($number:ty)*) => {
         $(
-            // SAFETY: Any bytes are a valid number.
+            // SAFETY: Each pattern of bits is a value of an unsigned integer type.
             unsafe impl FromBytes for $number {}
-            // SAFETY: A number has no padding.
+            // SAFETY: All bytes of an unsigned integer are its value, so they are initialised.
             unsafe impl AsBytes for $number {}
         )*
     };

@@ -100,7 +100,7 @@ impl UserSliceReader {
         let len = const { size_of::<T>() };
         let from = self.0.take(len)?;
         let mut value = MaybeUninit::<T>::uninit();
-        // SAFETY: `value` has space for `len` bytes.
+        // SAFETY: `value` is a local variable of `len` bytes, and C checks the user address `from`.
         if !unsafe { glue::sfk_copy_from_user(value.as_mut_ptr().cast(), from, len) } {
             return Err(EFAULT);
         }

@@ -15,17 +15,13 @@ use kernel::{
 pub(crate) struct Deadline(u64);
 
 impl Deadline {
-    /// The deadline of a table build that begins now. Task.
+    /// The deadline of a table build that begins now. Task. See `sfu_build_deadline` in `c/helpers.h`.
     pub(crate) fn of_build() -> Self {
-        // SAFETY: The C function has no preconditions in a task.
+        // SAFETY: `sfu_build_deadline` reads only the current task; the caller runs in a task.
         Self(unsafe { bindings::sfu_build_deadline() })
     }
 
-    /// Lets other tasks run, and RCU-tasks end its grace periods. Task; sleeps.
-    ///
-    /// # Errors
-    ///
-    /// `EINTR`: the task was killed, or the module is being unloaded. `ETIME`: the deadline has passed.
+    /// Lets other tasks run, and checks the deadline. Task; sleeps. See `sfu_build_pause` in `c/helpers.h`.
     pub(crate) fn check(&self) -> Result {
         // SAFETY: The C function takes any number; the caller may sleep.
         to_result(unsafe { bindings::sfu_build_pause(self.0) })
@@ -35,7 +31,7 @@ impl Deadline {
 /// A key that nobody can guess. Any context.
 pub(crate) fn random_key() -> [u64; 2] {
     let mut key = [0; 2];
-    // SAFETY: `key` is a local variable of two numbers.
+    // SAFETY: `key` has space for two numbers, which `sfu_random_key` writes before it returns.
     unsafe { bindings::sfu_random_key(key.as_mut_ptr()) };
     key
 }
@@ -44,23 +40,15 @@ pub(crate) fn random_key() -> [u64; 2] {
 pub(crate) struct BuildMemory(c_int);
 
 impl BuildMemory {
-    /// Begins a build for a user. `added`: a program adds the rows. Task; sleeps.
-    ///
-    /// # Errors
-    ///
-    /// `EBUSY`: too many builds are running.
+    /// Begins a build for a user. Task; sleeps. See `sfu_build_begin` in `c/helpers.h`.
     pub(crate) fn of_build(user: u32, added: bool) -> Result<Self> {
-        // SAFETY: The C function has no preconditions in a task.
+        // SAFETY: `sfu_build_begin` takes any numbers and locks by itself; the caller runs in a task that may sleep.
         let build = unsafe { bindings::sfu_build_begin(user, added) };
         to_result(build)?;
         Ok(Self(build))
     }
 
-    /// Reserves memory for `count` elements of a type. The caller allocates it afterwards. Task; sleeps.
-    ///
-    /// # Errors
-    ///
-    /// `ENOSPC`: the limit of all builds would be exceeded.
+    /// Reserves memory for `count` elements of a type. Task; sleeps. See `sfu_build_take` in `c/helpers.h`.
     pub(crate) fn take<T>(&self, count: usize) -> Result {
         let bytes = const { size_of::<T>() }.saturating_mul(count);
         // SAFETY: The number comes from `sfu_build_begin`, and the build has not ended.

@@ -45,7 +45,7 @@ pub(crate) fn count(counter: u32, amount: u32) {
 
 /// The sum of a counter over all CPUs.
 pub(crate) fn counted(counter: u32) -> u64 {
-    // SAFETY: The C function takes any number.
+    // SAFETY: `sfu_counted` checks the number, and reads counters that exist as long as the module.
     unsafe { bindings::sfu_counted(counter) }
 }
 

@@ -33,10 +33,10 @@ impl OpenFile {
         }
     }
 
-    /// The regular file of a descriptor.
+    /// The regular file of a descriptor. See `sfu_file_open` in `c/helpers.h`.
     pub(crate) fn open(descriptor: i32) -> Result<Self> {
         let mut file = core::ptr::null_mut();
-        // SAFETY: `file` is a local variable.
+        // SAFETY: `file` is a local pointer; `sfu_file_open` writes it before it returns 0.
         to_result(unsafe { bindings::sfu_file_open(descriptor, &mut file) })?;
         Ok(Self {
             file,
@@ -51,7 +51,7 @@ impl OpenFile {
         offset.checked_add(len).is_some_and(|end| end <= size)
     }
 
-    /// Reads all of `bytes` at `offset`, in bytes, or fails.
+    /// Reads all of `bytes` at `offset`, in bytes. See `sfu_file_read` in `c/helpers.h`.
     pub(crate) fn read_into(&self, offset: u64, bytes: &mut [u8]) -> Result {
         let len = c_uint::try_from(bytes.len())?;
         // SAFETY: `self.file` is an open file as long as `self` lives, and `bytes` are `len` bytes.
@@ -75,11 +75,7 @@ impl Drop for OpenFile {
 pub(crate) struct FileKey(pub(crate) bindings::sfu_file_key);
 
 impl FileKey {
-    /// The key of a file. Task; may sleep. A later write to the file changes the key.
-    ///
-    /// # Errors
-    ///
-    /// `EAGAIN`: the file was written to so recently that a later write would not change the key.
+    /// The key of a file. Task; sleeps. See `sfu_file_key_of` in `c/helpers.h`.
     pub(crate) fn of(file: &OpenFile) -> Result<Self> {
         let mut key = Self::vdso();
         // SAFETY: `file.file` is an open file as long as `file` lives, and `key` is a local variable.

@@ -316,10 +316,10 @@ unsafe extern "C" {
     pub fn sfu_code_cache_leave(cache: *mut sfu_code_cache);
 }
 unsafe extern "C" {
-    pub fn sfu_code_range_find_table(place: *mut sfu_code_range, number: u64) -> bool;
+    pub fn sfu_code_range_find_table(range: *mut sfu_code_range, number: u64) -> bool;
 }
 unsafe extern "C" {
-    pub fn sfu_code_range_is_current(place: *const sfu_code_range) -> bool;
+    pub fn sfu_code_range_is_current(range: *const sfu_code_range) -> bool;
 }
 unsafe extern "C" {
     pub fn sfu_peek_enter(address: u64) -> bool;

@@ -15,21 +15,13 @@ pub(crate) use bindings::{
     sfu_scan as Scan, //
 };
 
-/// Finds the mapping at a run-time address. Any context; takes no lock.
-///
-/// # Errors
-///
-/// `ENOENT` if nothing is mapped there, `EAGAIN` if the mappings were changing.
+/// Finds the mapping at a run-time address. Any context. See `sfu_find_mapping` in `c/helpers.h`.
 pub(crate) fn find_mapping(address: u64, mapping: &mut Mapping) -> Result {
     // SAFETY: `mapping` is a valid `struct sfu_mapping` for the whole call.
     to_result(unsafe { bindings::sfu_find_mapping(address, mapping) })
 }
 
-/// Finds the next executable mapping in a scan whose file differs from the file before. Any context; takes no lock.
-///
-/// # Errors
-///
-/// `ENOENT`: there is no further mapping. `EAGAIN`: no work is left, or the mappings are changing.
+/// Finds the next mapping of a scan. Any context. See `sfu_scan_next` in `c/helpers.h`.
 pub(crate) fn next_of_scan(scan: &mut Scan) -> Result<Mapping> {
     let mut mapping = Mapping::default();
     // SAFETY: `scan` and `mapping` are valid for the whole call. The current task has a mm: the hook's handler or the
@@ -38,7 +30,8 @@ pub(crate) fn next_of_scan(scan: &mut Scan) -> Result<Mapping> {
     Ok(mapping)
 }
 
-/// The run-time address of the current task's vDSO, if the task has one. Task; may sleep.
+/// The run-time address of the current task's vDSO, if the task has one. Task; may sleep. See `sfu_vdso` in
+/// `c/helpers.h`.
 pub(crate) fn vdso() -> Option<u64> {
     // SAFETY: The current task has a mm, because it is in a system call from user space.
     match unsafe { bindings::sfu_vdso() } {

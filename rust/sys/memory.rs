@@ -19,8 +19,8 @@ pub(crate) struct Peek {
 }
 
 impl Peek {
-    /// Disables page faults. `address` is a run-time address on the task's stack or in its code; reads are
-    /// fastest if it is known to be readable.
+    /// Disables page faults; reads are fastest if `address` is known to be readable. See `sfu_peek_enter` in
+    /// `c/helpers.h`.
     #[inline(always)]
     pub(crate) fn enter(address: u64) -> Self {
         Self {
@@ -73,16 +73,14 @@ impl Peek {
         (is_read && done == N).then_some(bytes)
     }
 
-    /// Reads bytes at a run-time address, of any value, and checks that the memory is the task's. False if the
-    /// read fails.
+    /// Reads bytes at a run-time address; false if the read fails. See `sfu_read_user` in `c/helpers.h`.
     pub(crate) fn copy(&self, bytes: &mut [u8], address: u64) -> bool {
         let len = bytes.len() as c_uint;
         // SAFETY: `bytes` has room for them, and the C side checks the user address.
         unsafe { bindings::sfu_read_user(bytes.as_mut_ptr().cast(), address, len) == 0 }
     }
 
-    /// Faults memory in. Only in a task that may sleep, possibly for ever. Fails if nothing is mapped there, if
-    /// the task is exiting, or if the module is being unloaded.
+    /// Faults memory in; false if that fails. Task that may sleep. See `sfu_fault_in` in `c/helpers.h`.
     pub(crate) fn fault_in(&self, address: u64, len: u32) -> bool {
         // SAFETY: The C function checks the address. The caller may sleep, and `self` is a `Peek`.
         unsafe { bindings::sfu_fault_in(address, len) == 0 }
@@ -106,15 +104,13 @@ impl fast_path::Words for PeekWords<'_> {
     }
 }
 
-/// Asks the worker to fault in the page at a run-time address of this task. Any context. False if too many
-/// pages are queued: then the worker is not asked.
+/// Asks the worker to fault in a page of this task. Any context. See `sfu_queue_fault_in` in `c/helpers.h`.
 pub(crate) fn queue_fault_in(address: u64) -> bool {
     // SAFETY: The C function takes any number as an address, and checks it and that the task has a mm.
     unsafe { bindings::sfu_queue_fault_in(address) }
 }
 
-/// Asks the worker to look for rows in the file that this task has mapped at a run-time address. Any context.
-/// False if too many files are queued: then the worker is not asked.
+/// Asks the worker to look for rows in a mapped file. Any context. See `sfu_queue_file` in `c/helpers.h`.
 pub(crate) fn queue_file(address: u64) -> bool {
     // SAFETY: The C function takes any number as an address, and checks it and that the task has a mm.
     unsafe { bindings::sfu_queue_file(address) }

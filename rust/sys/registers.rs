@@ -43,7 +43,7 @@ impl PtRegs<'_> {
         _call: PhantomData,
     };
 
-    /// Whether the task is in the system call that ends a signal's handler. Any context.
+    /// Whether the task is in the system call `rt_sigreturn`. Any context. See `sfu_in_sigreturn` in `c/helpers.h`.
     pub(crate) fn in_sigreturn(&self) -> bool {
         // SAFETY: `all` is not null, so by the invariant of `Self` it points to a `struct pt_regs`.
         !self.all.is_null() && unsafe { bindings::sfu_in_sigreturn(self.all) }
@@ -62,14 +62,14 @@ impl unwind::Registers for PtRegs<'_> {
     }
 }
 
-/// The address of the task's current instruction, for a user PC of `pc`. It differs from `pc` if the
-/// instruction has a uprobe and runs out of line, or is about to. Any context.
+/// The address of the task's current instruction. Any context. See `sfu_uprobe_orig_pc` in `c/helpers.h`.
 pub(crate) fn uprobe_orig_pc(pc: u64) -> u64 {
     // SAFETY: The C function takes any number, and reads the current task's own uprobe state.
     unsafe { bindings::sfu_uprobe_orig_pc(pc) }
 }
 
-/// The original return address at `slot`, if a uretprobe replaced it. Any context.
+/// The original return address at `slot`, if a uretprobe replaced it. Any context. See `sfu_uretprobe_orig_ra`
+/// in `c/helpers.h`.
 pub(crate) fn uretprobe_orig_ra(slot: u64) -> Option<u64> {
     let mut address = 0;
     // SAFETY: `address` is a local variable; the C function reads the current task's own uprobe state.

@@ -13,7 +13,7 @@ use kernel::{
 
 /// Maps `len` bytes of user memory for the running test, and returns their run-time address.
 pub(crate) fn map(len: u64, executable: bool) -> Result<u64> {
-    // SAFETY: Called from a KUnit test, in a task.
+    // SAFETY: KUnit calls this in its own task, whose mm `kunit_vm_mmap` makes.
     let address = unsafe { bindings::sfu_test_map(len, executable) };
     match u64::try_from(address) {
         Ok(address) if address != 0 => Ok(address),

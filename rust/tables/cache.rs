@@ -77,7 +77,7 @@ pub(crate) fn withdraw(key: &FileKey, user: u32) -> Result {
 ///
 /// `ENOENT`: no entry has a higher number.
 pub(crate) fn next_table(number: u64, table: &mut TableInfo) -> Result {
-    // SAFETY: `table` is a valid structure for the whole call.
+    // SAFETY: The caller's `&mut` keeps `table` exclusive and valid while C writes it.
     to_result(unsafe { bindings::sfu_table_next(number, table) })
 }
 
@@ -150,7 +150,7 @@ impl CodeCache {
 
 impl Drop for CodeCache {
     fn drop(&mut self) {
-        // SAFETY: The pointer comes from `enter`, and `drop` runs once.
+        // SAFETY: `enter` returned the cache to this value alone; `drop` gives it back once.
         unsafe { bindings::sfu_code_cache_leave(self.0.as_ptr()) };
     }
 }

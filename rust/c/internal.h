@@ -171,7 +171,10 @@ extern wait_queue_head_t sfu_requests_wait;
 bool sfu_next_request(struct sframe_unwind_request *request);
 bool sfu_has_requests(void);
 
-/* Empties this CPU's code cache; code_cache.c. Each decision does so, and limits the age of cached ranges. Any context. */
+/*
+ * Empties this CPU's code cache; code_cache.c. Each decision calls it, which limits the age of cached ranges. Any
+ * context.
+ */
 void sfu_code_cache_forget(void);
 
 /* Any context. Asks the worker to scan the current task's mappings; false if too much is queued. */
@@ -179,9 +182,7 @@ bool sfu_queue_mappings(void);
 /* Stores the worker's result: whether the task with this mm has rows, in this state of its mappings. Task. */
 void sfu_answer(uint64_t id, uint64_t sequence, bool has_rows);
 
-/*
- * The charged user for a task with these credentials; 0 for an administrator of the system. Any context; users.c.
- */
+/* The charged user for a task with these credentials; 0 for an administrator of the system; users.c. Any context. */
 uint32_t sfu_charged_user(const struct cred *cred);
 
 /* Whether the module is being unloaded, so that long work has to end. Set once. */

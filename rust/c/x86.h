@@ -35,8 +35,8 @@ static inline bool is_unwindable(struct pt_regs *regs)
 
 /*
  * The entry point of system calls, set when the module is loaded. All code that saves a task's registers lies
- * around it, in the section .entry.text: 5 KiB, most of it behind the entry point. No symbol of this section is exported.
- * Code of other sections may be nearby.
+ * around it, in the section .entry.text: 5 KiB, most of it behind the entry point. No symbol of this section is
+ * exported. Code of other sections may be nearby.
  */
 extern unsigned long sfu_entry_text;
 /* Sets `sfu_entry_text`. Called at module load. */

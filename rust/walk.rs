@@ -14,8 +14,8 @@ use crate::{
         bytes::Fault,
         fast_path::{
             self,
-            Walked,
-            Words, //
+            FastPathState,
+            WordReader, //
         },
         section::{
             Search,
@@ -222,7 +222,7 @@ fn walk_fast(
     let Some(mut cache) = CodeCache::enter() else {
         return Ok(false);
     };
-    let mut walked = Walked::to(*frame);
+    let mut walked = FastPathState::to(*frame);
     let found = fast_path::walk(
         &mut walked,
         is_innermost,
@@ -246,7 +246,7 @@ fn walk_fast(
 /// Whether the code at the PC and directly before it is surely no part of a signal trampoline, and does not
 /// follow a system call that starts a thread.
 #[inline(always)]
-fn is_ordinary(pc: u64, words: &impl Words) -> bool {
+fn is_ordinary(pc: u64, words: &impl WordReader) -> bool {
     let before = words.word(pc.wrapping_sub(x86_64::CLONE_BEHIND));
     let at = words.word(pc);
     before != 0 && at != 0 && x86_64::is_ordinary(before, at)

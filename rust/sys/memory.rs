@@ -118,7 +118,7 @@ impl Drop for Peek {
 /// The words of the memory of a [`Peek`].
 pub(crate) struct Words<'a>(PhantomData<&'a Peek>);
 
-impl fast_path::Words for Words<'_> {
+impl fast_path::WordReader for Words<'_> {
     #[inline(always)]
     fn word(&self, address: u64) -> u64 {
         get_user!(address, "__get_user_8").1

@@ -50,7 +50,7 @@ impl Registers<'_> {
     }
 }
 
-impl unwind::Registers for Registers<'_> {
+impl unwind::RegisterSource for Registers<'_> {
     fn register(&self, number: u8) -> Option<u64> {
         if self.all.is_null() {
             return None;

@@ -13,8 +13,8 @@ use sframe::{
     unwind::{
         self,
         Frame,
-        Lost,
         Memory,
+        NoRegisters,
         Step, //
     }, //
 };
@@ -49,7 +49,7 @@ fn main() {
         sp: 0x7000,
         fp: 0,
     };
-    let step = unwind::step(Abi::Amd64, &rule, &frame, &Lost, &stack);
+    let step = unwind::step(Abi::Amd64, &rule, &frame, &NoRegisters, &stack);
     let caller = Frame {
         pc: 0x40_1234,
         sp: 0x7010,

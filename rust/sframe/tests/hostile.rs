@@ -30,8 +30,8 @@ use sframe::{
     table::{
         self,
         CompactRule,
+        FunctionSpan,
         Functions,
-        Place,
         Rules,
         TableError,
         Work, //
@@ -211,7 +211,7 @@ fn rows_outside_of_the_rows() {
         assert_eq!(bounded(&bytes, 0x204), malformed(Malformed::RowsStart, at));
         assert_eq!(bounded(&bytes, 0x104), Ok(Some(sp(16))));
     }
-    // At the end of the section there is no room for a row. That is an error only if the function
+    // At the end of the section there are no bytes for a row. That is an error only if the function
     // has rows.
     let mut bytes = section.bytes();
     let end = bytes.len();
@@ -373,7 +373,7 @@ fn a_fault_is_no_verdict_on_the_section() {
 }
 
 #[test]
-fn what_starts_are_counted_from() {
+fn the_base_of_start_addresses() {
     for (flags, starts) in [
         (SORTED, Starts::Section),
         (SORTED | PCREL, Starts::Field),
@@ -627,7 +627,7 @@ fn parts_that_do_not_fit() {
 }
 
 #[test]
-fn what_cannot_be_read_is_named() {
+fn unreadable_offsets_are_named() {
     let good = three().bytes();
     let refused = |at: usize, value: u8| {
         let mut bytes = good.clone();
@@ -672,8 +672,8 @@ fn what_cannot_be_read_is_named() {
 #[test]
 fn larger_than_32_bits() {
     /// A header, followed by zeros without end.
-    struct Endless([u8; 28]);
-    impl Source for Endless {
+    struct EndlessSection([u8; 28]);
+    impl Source for EndlessSection {
         fn read<const N: usize>(&self, offset: u64) -> Result<[u8; N], sframe::bytes::Fault> {
             if offset == 0 {
                 self.0.read(offset)
@@ -684,7 +684,7 @@ fn larger_than_32_bits() {
     }
     let mut header: [u8; 28] = three().bytes()[..28].try_into().unwrap();
     patch(&mut header, 16, u32::MAX.to_le_bytes());
-    let error = Section::open(&Endless(header), ADDRESS, 1 << 40).unwrap_err();
+    let error = Section::open(&EndlessSection(header), ADDRESS, 1 << 40).unwrap_err();
     assert_eq!(
         error,
         Error::Unsupported {
@@ -693,10 +693,10 @@ fn larger_than_32_bits() {
     );
     // The largest section that can be read.
     patch(&mut header, 16, (u32::MAX - 28 - 60).to_le_bytes());
-    let section = Section::open(&Endless(header), ADDRESS, 1 << 40).unwrap();
+    let section = Section::open(&EndlessSection(header), ADDRESS, 1 << 40).unwrap();
     assert_eq!(section.end(), u32::MAX);
     assert_eq!(
-        section.find(&Endless(header), ADDRESS, Search::Bounded),
+        section.find(&EndlessSection(header), ADDRESS, Search::Bounded),
         Ok(None)
     );
 }
@@ -786,7 +786,8 @@ fn the_cost_of_a_search() {
 /// Builds a table of a section. Returns the steps of the build and its result.
 fn build_steps(bytes: &[u8], key: [u64; 2]) -> (u64, Result<usize, TableError>) {
     let first = Section::open(bytes, 0, bytes.len() as u64).expect("a correct header");
-    let mut places = vec![Place::default(); table::count(bytes, &first, &[]).expect("a count")];
+    let mut places =
+        vec![FunctionSpan::default(); table::count(bytes, &first, &[]).expect("a count")];
     let mut work = Work::new(bytes.len(), || Ok(()));
     let before = work.left();
     let functions = Functions::collect(
@@ -798,9 +799,12 @@ fn build_steps(bytes: &[u8], key: [u64; 2]) -> (u64, Result<usize, TableError>) 
         &mut work,
     )
     .expect("functions");
-    let room = 1 << 16;
-    let (mut compact, mut others) = (vec![CompactRule::NONE; room], vec![Rule::OUTERMOST; room]);
-    let mut numbers = vec![0; 2 * room];
+    let capacity = 1 << 16;
+    let (mut compact, mut others) = (
+        vec![CompactRule::NONE; capacity],
+        vec![Rule::OUTERMOST; capacity],
+    );
+    let mut numbers = vec![0; 2 * capacity];
     let mut rules = Rules::new(&mut compact, &mut others, &mut numbers, key);
     let plan = table::plan(&functions).expect("a plan");
     let mut pages = vec![0; plan.pages];
@@ -866,7 +870,7 @@ fn the_caller_can_end_a_build() {
     });
     let steps = (0..10_000).take_while(|_| work.step().is_ok()).count();
     assert_eq!((steps, asked), (4096, 1));
-    let mut places = [Place::default(); 1];
+    let mut places = [FunctionSpan::default(); 1];
     let mut ended = Work::new(bytes.len(), || Err(TableError::Ended));
     while ended.step().is_ok() {}
     for _ in 0..4096 {

@@ -49,8 +49,8 @@ use sframe::{
         step,
         step_by_frame_pointer,
         Frame,
-        Lost,
         Memory,
+        NoRegisters,
         Step, //
     }, //
 };
@@ -479,7 +479,7 @@ proptest! {
         let frame = Frame { pc: frame.0, sp: frame.1, fp: frame.2 };
         let memory = Noise { words: HashMap::new(), other };
         for (by_rule, step) in [
-            (true, step(Abi::Amd64, &rule, &frame, &Lost, &memory)),
+            (true, step(Abi::Amd64, &rule, &frame, &NoRegisters, &memory)),
             (false, step_by_frame_pointer(&frame, &memory)),
         ] {
             if let Ok(Step::Caller(caller)) = step {
@@ -510,12 +510,12 @@ proptest! {
         let memory = Noise { words: HashMap::from([(cfa - 8, ra), (fp_at, fp)]), other: None };
         let rule = Rule::amd64(Base::Sp, 8 * slots, Location::AtCfa(-8 * saved));
         prop_assert_eq!(
-            step(Abi::Amd64, &rule, &frame, &Lost, &memory),
+            step(Abi::Amd64, &rule, &frame, &NoRegisters, &memory),
             Ok(Step::Caller(Frame { pc: ra, sp: cfa, fp }))
         );
         let unchanged = Rule { fp: Location::Unchanged, ..rule };
         prop_assert_eq!(
-            step(Abi::Amd64, &unchanged, &frame, &Lost, &memory),
+            step(Abi::Amd64, &unchanged, &frame, &NoRegisters, &memory),
             Ok(Step::Caller(Frame { pc: ra, sp: cfa, fp: 5 }))
         );
     }

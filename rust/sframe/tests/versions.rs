@@ -508,7 +508,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(cases()))]
 
     #[test]
-    fn what_is_written_is_read((section, models) in sections()) {
+    fn written_sections_are_read((section, models) in sections()) {
         let bytes = section.bytes();
         let watched = Watched::new(&bytes);
         let read = Section::open(&watched, ADDRESS, bytes.len() as u64).unwrap();

@@ -139,7 +139,7 @@ fn by_table(table: &Table<'_>, registers: &Registers) -> Option<Caller> {
     match unwind::step(Abi::Amd64, &rule, &frame, registers, &Anything) {
         Ok(Step::Caller(caller)) => Some(Some((caller.pc, caller.sp, Some(caller.fp)))),
         Ok(Step::Outermost) => Some(None),
-        Err(stop) => panic!("{:#x}: {rule:?}: {}", registers.pc(), stop.name()),
+        Err(stop) => panic!("{:#x}: {rule:?}: {stop}", registers.pc()),
     }
 }
 

@@ -37,7 +37,7 @@ use sframe::{
     unwind::{
         step,
         Frame,
-        Lost,
+        NoRegisters,
         Memory,
         Step, //
     }, //
@@ -200,7 +200,7 @@ pub(crate) fn compare(file: &File) -> usize {
 
         if let Some(framehop) = &mut framehop {
             let frame = Frame { pc, sp: SP, fp: FP };
-            let caller = match step(Abi::Amd64, &rule, &frame, &Lost, &Own) {
+            let caller = match step(Abi::Amd64, &rule, &frame, &NoRegisters, &Own) {
                 Ok(Step::Caller(caller)) => Some((caller.pc, caller.sp, caller.fp)),
                 _ => None,
             };

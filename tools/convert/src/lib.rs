@@ -704,7 +704,7 @@ mod tests {
     }
 
     #[test]
-    fn each_rule_is_read_as_it_was_written() {
+    fn written_rules_are_read() {
         let bases = [Base::Sp, Base::Fp, Base::Register(3), Base::Register(15)];
         let offsets = [
             0,

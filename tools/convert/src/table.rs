@@ -12,8 +12,8 @@ use sframe::{
     section::Section,
     table::{
         self,
+        FunctionSpan,
         Functions,
-        Place,
         Rules,
         Table,
         TableError,
@@ -62,7 +62,7 @@ impl OwnedTable {
         place: impl Fn(u64, u64) -> Option<u64>,
         most: usize,
     ) -> Result<OwnedTable, TableError> {
-        let mut places = vec![Place::default(); table::count(bytes, first, extra_rows)?];
+        let mut places = vec![FunctionSpan::default(); table::count(bytes, first, extra_rows)?];
         // The length of `bytes` is not known here, so the bound is that of the longest section.
         let mut work = Work::new(usize::MAX, || Ok(()));
         let functions =

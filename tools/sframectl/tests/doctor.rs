@@ -239,7 +239,7 @@ fn lockdown() {
 }
 
 #[test]
-fn a_module_that_is_not_there_or_not_loaded() {
+fn a_missing_or_unloaded_module() {
     let machine = Machine::healthy("module");
     let path = format!("lib/modules/{RELEASE}/updates/dkms/sframe_unwind.ko.xz");
     machine.remove(&path);
@@ -270,7 +270,7 @@ fn a_module_of_another_version_or_switched_off() {
 }
 
 #[test]
-fn a_hook_that_another_has() {
+fn a_hook_of_another_module() {
     let machine = Machine::healthy("hook");
     machine.write(
         "sys/kernel/livepatch/kpatch_7/vmlinux/perf_callchain_user,1/x",
@@ -329,7 +329,7 @@ fn the_service() {
 }
 
 #[test]
-fn what_dkms_needs() {
+fn requirements_of_dkms() {
     let machine = Machine::healthy("headers");
     machine.remove(&format!("lib/modules/{RELEASE}/build"));
     machine.lacks(
@@ -348,7 +348,7 @@ fn what_dkms_needs() {
 }
 
 #[test]
-fn what_users_may() {
+fn permissions_of_users() {
     let machine = Machine::healthy("paranoid");
     machine.write("proc/sys/kernel/perf_event_paranoid", "3\n");
     machine.notes("perf_event_paranoid is 3");

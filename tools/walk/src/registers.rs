@@ -65,7 +65,7 @@ impl Registers {
     }
 }
 
-impl unwind::Registers for Registers {
+impl unwind::RegisterSource for Registers {
     #[inline]
     fn register(&self, number: u8) -> Option<u64> {
         self.get(number)

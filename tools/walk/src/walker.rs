@@ -489,7 +489,7 @@ fn open_made(file: &'static File, mapping: &Mapping, make: &Make) -> Option<File
     })
 }
 
-fn section_bytes(file: &File, place: elf::Place) -> &'static [u8] {
+fn section_bytes(file: &File, place: elf::SectionLocation) -> &'static [u8] {
     let bytes = file.bytes_at(place.vaddr);
     let len = usize::try_from(place.memsz).unwrap_or(usize::MAX);
     &bytes[..len.min(bytes.len())]

@@ -223,7 +223,13 @@ impl Function {
             // The start is unknown: only the bytes at the PC can be used.
             let code = self.bytes.first_chunk()?;
             let rule = rule_without_frame_pointer(code)?;
-            let step = unwind::step(sframe::abi::Abi::Amd64, &rule, frame, &unwind::Lost, memory);
+            let step = unwind::step(
+                sframe::abi::Abi::Amd64,
+                &rule,
+                frame,
+                &unwind::NoRegisters,
+                memory,
+            );
             return match step {
                 Ok(Step::Caller(caller)) => Some(caller),
                 _ => None,
@@ -454,7 +460,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_popped_is_known() {
+    fn popped_words_are_known() {
         let registers = Registers::new(std::array::from_fn::<u64, COUNT, _>(|i| {
             if i == 7 {
                 SP

@@ -146,12 +146,12 @@ pub(crate) struct Truth<'a> {
     pub(crate) at_gap: bool,
 }
 
-/// Compares a chain with the truth. `room` is the maximum number of frames; `is_behind_call`
+/// Compares a chain with the truth. `capacity` is the maximum number of frames; `is_behind_call`
 /// returns whether an address is a possible return address.
 pub(crate) fn compare(
     chain: &[u64],
     truth: &Truth<'_>,
-    room: usize,
+    capacity: usize,
     is_behind_call: impl Fn(u64) -> bool,
 ) -> Verdict {
     let frames = &truth.stack.frames;
@@ -184,7 +184,7 @@ pub(crate) fn compare(
         Verdict::Identical
     } else if same >= truth.covered {
         Verdict::Covered
-    } else if same >= room {
+    } else if same >= capacity {
         Verdict::Full
     } else {
         Verdict::Shorter
@@ -431,7 +431,7 @@ impl Judge {
         };
         let offline: Vec<u64> = self.found.iter().map(|found| found.frame.pc).collect();
         // The chain that is compared for the module.
-        let (judged, room) = match sample.chain.context {
+        let (judged, capacity) = match sample.chain.context {
             _ if !recording.module => (&offline, walker::MOST_FRAMES),
             Context::Immediate => (chain, recording.max_stack),
             Context::Deferred => (chain, MAX_DEFERRED),
@@ -441,7 +441,7 @@ impl Judge {
             covered,
             at_gap: false,
         };
-        let verdict = compare(judged, &expected, room, behind_call);
+        let verdict = compare(judged, &expected, capacity, behind_call);
         if let Some(limit) = self.limit(process, &truth, verdict, judged.len(), reason) {
             if !matches!(verdict, Verdict::Longer(_)) {
                 return Finding::Limit(limit);
@@ -452,11 +452,11 @@ impl Judge {
             let beyond = judged.get(same..).unwrap_or_default();
             expected.at_gap |= self.is_told_by_code(process, registers, &truth, beyond, &copy);
         }
-        let walked = |chain: Vec<u64>, expected: &Truth<'_>, room| Walked {
-            verdict: compare(&chain, expected, room, behind_call),
+        let walked = |chain: Vec<u64>, expected: &Truth<'_>, capacity| Walked {
+            verdict: compare(&chain, expected, capacity, behind_call),
             chain,
         };
-        let reported = walked(chain.clone(), &expected, room);
+        let reported = walked(chain.clone(), &expected, capacity);
         let offline = walked(offline, &expected, walker::MOST_FRAMES);
         let answerable = if recording.module {
             &reported

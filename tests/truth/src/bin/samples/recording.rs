@@ -499,14 +499,14 @@ fn read_sample<'a>(
             registers = Some(Registers::new(values));
         }
     }
-    let room = record.u64()? as usize;
+    let size = record.u64()? as usize;
     let mut stack: &[u8] = &[];
-    if room != 0 {
-        let copied = record.take(room)?;
+    if size != 0 {
+        let copied = record.take(size)?;
         let len = record.u64()? as usize;
         stack = copied.get(..len).ok_or(Broken {
             at: record.at,
-            what: "a copy of the stack is longer than its room",
+            what: "a copy of the stack is longer than its space",
         })?;
     }
     let chain = Chain {
@@ -640,11 +640,11 @@ pub(crate) mod tests {
             for number in REGISTERS {
                 body.extend(registers[usize::from(number)].to_le_bytes());
             }
-            let room = stack.len().next_multiple_of(8);
-            body.extend(Writer::words(&[room as u64]));
-            if room != 0 {
+            let size = stack.len().next_multiple_of(8);
+            body.extend(Writer::words(&[size as u64]));
+            if size != 0 {
                 body.extend(stack);
-                body.resize(body.len() + room - stack.len(), 0);
+                body.resize(body.len() + size - stack.len(), 0);
                 body.extend(Writer::words(&[stack.len() as u64]));
             }
             self.record(SAMPLE, 0, &body);

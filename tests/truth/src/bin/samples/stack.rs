@@ -434,7 +434,7 @@ pub(crate) mod tests {
     use super::*;
 
     #[test]
-    fn a_copy_is_what_was_copied() {
+    fn copies_contain_the_copied_words() {
         let bytes: Vec<u8> = (0..24).collect();
         let mut copy = Copy::new(0x1000, &bytes[..20]);
         assert_eq!(copy.read_word(0x1000), Ok(0x0706_0504_0302_0100));
@@ -449,7 +449,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn a_signal_gives_back_what_it_interrupted() {
+    fn a_signal_frame_restores_the_interrupted_registers() {
         let words: Vec<u8> = (0..32u64)
             .flat_map(|word| (0x100 + word).to_le_bytes())
             .collect();

@@ -884,12 +884,12 @@ const REFUSED: &[RefusedCase] = &[
 ];
 
 /// A stack of a few words.
-struct Stack {
+struct VectorStack {
     address: u64,
     words: &'static [u64],
 }
 
-impl Memory for Stack {
+impl Memory for VectorStack {
     fn read_word(&self, address: u64) -> Result<u64, Fault> {
         let offset = address.wrapping_sub(self.address);
         if offset % 8 != 0 {
@@ -903,7 +903,7 @@ impl Memory for Stack {
     }
 }
 
-const STACK: Stack = Stack {
+const STACK: VectorStack = VectorStack {
     address: 0x7ffe_0000,
     words: &[
         0x11,

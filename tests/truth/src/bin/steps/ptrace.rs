@@ -17,12 +17,12 @@ use std::{
 };
 
 use walk::registers::{
-    Registers,
+    RegisterFile,
     COUNT, //
 };
 
 /// The id of a thread, or of a process.
-pub(crate) type Id = libc::pid_t;
+pub(crate) type TaskId = libc::pid_t;
 
 /// A thread's change of state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -40,7 +40,7 @@ pub(crate) enum Status {
 
 /// Starts a traced program, stopped at its first instruction by the exec event. Addresses are not
 /// randomised, so that runs are reproducible. Its input is empty, its output discarded.
-pub(crate) fn start(program: &[CString], null: &OwnedFd) -> io::Result<Id> {
+pub(crate) fn start(program: &[CString], null: &OwnedFd) -> io::Result<TaskId> {
     let mut arguments: Vec<_> = program.iter().map(|word| word.as_ptr()).collect();
     arguments.push(ptr::null());
     let mut pipe = [0; 2];
@@ -108,7 +108,7 @@ pub(crate) fn never_wait_long() -> io::Result<()> {
 
 /// A change of a thread, or of any; `None` if there is none yet: at once if `block` is not set,
 /// else after a second or less. `Err` if there are no more threads.
-pub(crate) fn wait(thread: Option<Id>, block: bool) -> io::Result<Option<(Id, Status)>> {
+pub(crate) fn wait(thread: Option<TaskId>, block: bool) -> io::Result<Option<(TaskId, Status)>> {
     let mut status = 0;
     let flags = libc::__WALL | if block { 0 } else { libc::WNOHANG };
     // SAFETY: `status` is there to be written to.
@@ -133,28 +133,28 @@ pub(crate) fn wait(thread: Option<Id>, block: bool) -> io::Result<Option<(Id, St
 }
 
 /// Steps a stopped thread by one instruction, with a signal to deliver if it is not 0.
-pub(crate) fn step(thread: Id, signal: c_int) -> io::Result<()> {
+pub(crate) fn step(thread: TaskId, signal: c_int) -> io::Result<()> {
     request(libc::PTRACE_SINGLESTEP, thread, signal as usize)
 }
 
 /// Resumes a stopped thread, with a signal to deliver if it is not 0.
-pub(crate) fn run(thread: Id, signal: c_int) -> io::Result<()> {
+pub(crate) fn run(thread: TaskId, signal: c_int) -> io::Result<()> {
     request(libc::PTRACE_CONT, thread, signal as usize)
 }
 
 /// Asks a running thread to stop; it reports an event.
-pub(crate) fn interrupt(thread: Id) -> io::Result<()> {
+pub(crate) fn interrupt(thread: TaskId) -> io::Result<()> {
     request(libc::PTRACE_INTERRUPT, thread, 0)
 }
 
 /// Kills a process.
-pub(crate) fn kill(process: Id) {
+pub(crate) fn kill(process: TaskId) {
     // SAFETY: It takes no memory. If the process is gone there is nothing to do.
     unsafe { libc::kill(process, libc::SIGKILL) };
 }
 
 /// The message of an event: after a clone, the new thread's id.
-pub(crate) fn message(thread: Id) -> io::Result<Id> {
+pub(crate) fn message(thread: TaskId) -> io::Result<TaskId> {
     let mut message: libc::c_ulong = 0;
     // SAFETY: `message` is there to be written to.
     let done = unsafe {
@@ -166,11 +166,11 @@ pub(crate) fn message(thread: Id) -> io::Result<Id> {
         )
     };
     check(done as c_int)?;
-    Ok(message as Id)
+    Ok(message as TaskId)
 }
 
 /// The registers of a stopped thread, and the number of its system call, if any.
-pub(crate) fn registers(thread: Id) -> io::Result<(Registers, u64)> {
+pub(crate) fn registers(thread: TaskId) -> io::Result<(RegisterFile, u64)> {
     // SAFETY: The structure consists of numbers, for which all zeros are a value.
     let mut found: libc::user_regs_struct = unsafe { mem::zeroed() };
     // SAFETY: `found` is there to be written to.
@@ -188,12 +188,12 @@ pub(crate) fn registers(thread: Id) -> io::Result<(Registers, u64)> {
         found.r8, found.r9, found.r10, found.r11, found.r12, found.r13, found.r14, found.r15,
         found.rip,
     ];
-    Ok((Registers::new(values), found.orig_rax))
+    Ok((RegisterFile::new(values), found.orig_rax))
 }
 
 /// Reads memory of another process into `bytes`. Returns the number of bytes read; the rest of
 /// `bytes` is unchanged.
-pub(crate) fn read(process: Id, address: u64, bytes: &mut [u8]) -> usize {
+pub(crate) fn read(process: TaskId, address: u64, bytes: &mut [u8]) -> usize {
     let local = libc::iovec {
         iov_base: bytes.as_mut_ptr().cast(),
         iov_len: bytes.len(),
@@ -208,7 +208,7 @@ pub(crate) fn read(process: Id, address: u64, bytes: &mut [u8]) -> usize {
     usize::try_from(read).unwrap_or(0)
 }
 
-fn request(what: libc::c_uint, thread: Id, data: usize) -> io::Result<()> {
+fn request(what: libc::c_uint, thread: TaskId, data: usize) -> io::Result<()> {
     // SAFETY: None of the requests that come here is given an address of this process.
     let done = unsafe {
         libc::ptrace(

@@ -44,15 +44,15 @@ pub(crate) fn start(program: &[CString], null: &OwnedFd) -> io::Result<TaskId> {
     let mut arguments: Vec<_> = program.iter().map(|word| word.as_ptr()).collect();
     arguments.push(ptr::null());
     let mut pipe = [0; 2];
-    // SAFETY: `pipe` has room for the two.
+    // SAFETY: `pipe` is a local array of two ints; pipe2 writes two ints to it.
     check(unsafe { libc::pipe2(pipe.as_mut_ptr(), libc::O_CLOEXEC) })?;
     let [gate, key] = pipe;
 
     // SAFETY: This process has one thread, so the child may do anything.
     let child = check(unsafe { libc::fork() })?;
     if child == 0 {
-        // SAFETY: The file descriptors are open, `arguments` are strings and end with a null, and
-        // what is read goes to a byte of its own. What cannot be done shows by the exit status.
+        // SAFETY: The descriptors are open. `arguments` points to strings and ends with a null pointer. read writes
+        // one byte, to a local variable. The exit status reports a call that fails.
         unsafe {
             libc::personality(libc::ADDR_NO_RANDOMIZE as libc::c_ulong);
             libc::dup2(null.as_raw_fd(), 0);
@@ -67,7 +67,7 @@ pub(crate) fn start(program: &[CString], null: &OwnedFd) -> io::Result<TaskId> {
     }
     let options = libc::PTRACE_O_TRACECLONE | libc::PTRACE_O_TRACEEXEC | libc::PTRACE_O_EXITKILL;
     let seized = request(libc::PTRACE_SEIZE, child, options as usize);
-    // SAFETY: They were opened above and are closed once.
+    // SAFETY: pipe2 above opened both descriptors. This process closes each of them here, and nowhere else.
     unsafe {
         libc::close(gate);
         libc::close(key);
@@ -87,8 +87,8 @@ pub(crate) fn never_wait_long() -> io::Result<()> {
         it_interval: second,
         it_value: second,
     };
-    // SAFETY: The handler does nothing, and all structures are there to be read; zeros are a value
-    // of the first one. Without SA_RESTART a wait is ended.
+    // SAFETY: The handler does nothing. The structures are local variables, which the calls only read; all zeros are
+    // a valid `sigaction`. Without SA_RESTART, the signal ends a wait.
     unsafe {
         let mut action: libc::sigaction = mem::zeroed();
         action.sa_sigaction = nothing as extern "C" fn(c_int) as usize;
@@ -111,7 +111,7 @@ pub(crate) fn never_wait_long() -> io::Result<()> {
 pub(crate) fn wait(thread: Option<TaskId>, block: bool) -> io::Result<Option<(TaskId, Status)>> {
     let mut status = 0;
     let flags = libc::__WALL | if block { 0 } else { libc::WNOHANG };
-    // SAFETY: `status` is there to be written to.
+    // SAFETY: `status` is a local variable; waitpid writes one int to it.
     let found = unsafe { libc::waitpid(thread.unwrap_or(-1), &raw mut status, flags) };
     match check(found) {
         Ok(0) => return Ok(None),
@@ -149,14 +149,14 @@ pub(crate) fn interrupt(thread: TaskId) -> io::Result<()> {
 
 /// Kills a process.
 pub(crate) fn kill(process: TaskId) {
-    // SAFETY: It takes no memory. If the process is gone there is nothing to do.
+    // SAFETY: kill takes no pointer. It fails without effect if the process is gone.
     unsafe { libc::kill(process, libc::SIGKILL) };
 }
 
 /// The message of an event: after a clone, the new thread's id.
 pub(crate) fn message(thread: TaskId) -> io::Result<TaskId> {
     let mut message: libc::c_ulong = 0;
-    // SAFETY: `message` is there to be written to.
+    // SAFETY: `message` is a local variable; PTRACE_GETEVENTMSG writes one long to it.
     let done = unsafe {
         libc::ptrace(
             libc::PTRACE_GETEVENTMSG,
@@ -171,9 +171,9 @@ pub(crate) fn message(thread: TaskId) -> io::Result<TaskId> {
 
 /// The registers of a stopped thread, and the number of its system call, if any.
 pub(crate) fn registers(thread: TaskId) -> io::Result<(RegisterFile, u64)> {
-    // SAFETY: The structure consists of numbers, for which all zeros are a value.
+    // SAFETY: `user_regs_struct` has only integer fields, so all zeros are a valid value.
     let mut found: libc::user_regs_struct = unsafe { mem::zeroed() };
-    // SAFETY: `found` is there to be written to.
+    // SAFETY: `found` is a local variable; PTRACE_GETREGS writes one `user_regs_struct` to it.
     let done = unsafe {
         libc::ptrace(
             libc::PTRACE_GETREGS,
@@ -202,14 +202,15 @@ pub(crate) fn read(process: TaskId, address: u64, bytes: &mut [u8]) -> usize {
         iov_base: address as *mut libc::c_void,
         iov_len: bytes.len(),
     };
-    // SAFETY: `local` is `bytes`, which are there to be written to; `remote` is not memory of here.
+    // SAFETY: `local` describes `bytes`, which this function borrows mutably; `remote` is an address of the traced
+    // process, which the kernel checks.
     let read =
         unsafe { libc::process_vm_readv(process, &raw const local, 1, &raw const remote, 1, 0) };
     usize::try_from(read).unwrap_or(0)
 }
 
 fn request(what: libc::c_uint, thread: TaskId, data: usize) -> io::Result<()> {
-    // SAFETY: None of the requests that come here is given an address of this process.
+    // SAFETY: No caller of this function passes an address of this process in `data`.
     let done = unsafe {
         libc::ptrace(
             what,

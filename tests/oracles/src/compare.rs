@@ -32,7 +32,7 @@ use crate::{
         self,
         Answers, //
     },
-    eh_frame,
+    gimli_oracle,
     image::{
         Image,
         APART, //
@@ -308,7 +308,7 @@ impl Comparison<'_> {
     }
 
     /// Finds code that .eh_frame covers and that has no row.
-    fn gaps(&mut self, ranges: &[eh_frame::Range]) {
+    fn gaps(&mut self, ranges: &[gimli_oracle::Range]) {
         let bytes = &*self.image.sframe.bytes;
         for range in ranges {
             self.count.addresses += 1;
@@ -331,7 +331,7 @@ impl Comparison<'_> {
     }
 
     /// Compares with .eh_frame. `plt` restricts the comparison to PLTs.
-    fn with_eh_frame(&mut self, ours: &[Ours], ranges: &[eh_frame::Range], plt: bool) {
+    fn with_eh_frame(&mut self, ours: &[Ours], ranges: &[gimli_oracle::Range], plt: bool) {
         for ours in ours {
             let start = ours.function.start();
             let in_plt = self
@@ -383,7 +383,7 @@ impl Totals {
             "simple-frame-rs".into(),
             simple_frame_rs::answers(&image.sframe, &section),
         ));
-        let ranges = eh_frame::ranges(&image, section.abi());
+        let ranges = gimli_oracle::ranges(&image, section.abi());
         let new = |oracle| Comparison {
             writer,
             file: &name,

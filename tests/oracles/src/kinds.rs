@@ -26,7 +26,7 @@ use sframe::{
 
 use crate::{
     compare::Ours,
-    eh_frame::Range,
+    gimli_oracle::Range,
     image::Image, //
 };
 

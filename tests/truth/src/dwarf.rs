@@ -52,8 +52,8 @@ use walk::{
 };
 
 use crate::{
-    eh_return,
     files::CfiTables,
+    handler_truth,
     limits, //
 };
 
@@ -452,7 +452,7 @@ impl Unwinder {
             .and_then(|cfi| {
                 let row = cfi.row_at(address, context)?;
                 let row_at = |at| cfi.row_at(at, context).ok();
-                Ok(eh_return::correct_row(file, cfi, address, row, row_at))
+                Ok(handler_truth::correct_row(file, cfi, address, row, row_at))
             })
             .or_else(|why| match file.debug_cfi() {
                 Some(cfi) if matches!(why, UnwindError::NoEntry | UnwindError::NoTable) => {

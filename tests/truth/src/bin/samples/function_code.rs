@@ -365,7 +365,7 @@ fn immediate(instruction: &Instruction) -> Option<i64> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::stack::Copy;
+    use crate::stack::StackCopy;
     use walk::registers::COUNT;
 
     const START: u64 = 0x1000;
@@ -394,7 +394,7 @@ mod tests {
             sp: SP,
             fp: SP + 0x40,
         };
-        let found = at(code, offset).caller(&frame, &Copy::new(SP, &stack))?;
+        let found = at(code, offset).caller(&frame, &StackCopy::new(SP, &stack))?;
         Some((found.pc, found.sp, found.fp))
     }
 

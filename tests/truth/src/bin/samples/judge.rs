@@ -53,10 +53,10 @@ use crate::{
     },
     stack::{
         self,
-        Copy,
         End,
-        StackCopy, //
+        StackCopy,
         TruthFrame,
+        TruthStack, //
     }, //
 };
 
@@ -141,7 +141,7 @@ impl ChainVerdict {
 /// The true stack that a chain is compared with.
 pub(crate) struct Truth<'a> {
     /// The true frames, as far as they are known.
-    pub(crate) stack: &'a StackCopy,
+    pub(crate) stack: &'a TruthStack,
     /// The number of frames that must be present.
     pub(crate) covered: usize,
     /// Whether the truth ends at a known limit.
@@ -195,7 +195,7 @@ pub(crate) fn compare(
 
 /// Whether an address is a possible return address. JIT code is not recorded: any executable
 /// address in it is accepted.
-fn may_be_behind_call(process: &Process, address: u64, copy: &Copy<'_>) -> bool {
+fn may_be_behind_call(process: &Process, address: u64, copy: &StackCopy<'_>) -> bool {
     let before = address.wrapping_sub(1);
     walker::is_behind_call(process, address, copy)
         || stack::is_beginning(process, before)
@@ -205,7 +205,7 @@ fn may_be_behind_call(process: &Process, address: u64, copy: &Copy<'_>) -> bool 
 }
 
 /// The caller with this PC of a frame in unknown code.
-fn without_code(registers: &RegisterFile, pc: u64, copy: &Copy<'_>) -> Option<unwind::Frame> {
+fn without_code(registers: &RegisterFile, pc: u64, copy: &StackCopy<'_>) -> Option<unwind::Frame> {
     let (sp, fp) = (registers.sp(), registers.get(RBP)?);
     let word = |address: u64| copy.read_word(address).ok();
     if word(fp.checked_add(8)?) == Some(pc) {
@@ -229,7 +229,7 @@ pub(crate) fn by_frame_pointers(
     process: &Process,
     registers: &RegisterFile,
     first: Option<unwind::Frame>,
-    copy: &Copy<'_>,
+    copy: &StackCopy<'_>,
 ) -> Vec<u64> {
     let mut frame = unwind::Frame {
         pc: registers.pc(),
@@ -264,7 +264,7 @@ pub(crate) struct JudgedChain {
 /// The results for a sample whose truth is known for at least one step.
 pub(crate) struct Judged<'a> {
     pub(crate) process: &'a Process,
-    pub(crate) truth: StackCopy,
+    pub(crate) truth: TruthStack,
     /// The number of true frames that .sframe covers.
     pub(crate) covered: usize,
     /// The number of frames up to main or a thread's function, if known.
@@ -516,9 +516,9 @@ impl SampleJudge {
         &mut self,
         process: &Process,
         registers: &RegisterFile,
-        truth: &StackCopy,
+        truth: &TruthStack,
         beyond: &[u64],
-        copy: &Copy<'_>,
+        copy: &StackCopy<'_>,
     ) -> bool {
         let Some(pc) = beyond.first().copied() else {
             return false;
@@ -552,7 +552,7 @@ impl SampleJudge {
     fn limit(
         &mut self,
         process: &Process,
-        truth: &StackCopy,
+        truth: &TruthStack,
         verdict: ChainVerdict,
         len: usize,
         reason: &str,
@@ -591,7 +591,7 @@ impl SampleJudge {
     }
 
     /// The rows of both tables for the step to frame `wrong`, one on each line.
-    fn rows(&mut self, process: &Process, truth: &StackCopy, wrong: usize) -> Option<String> {
+    fn rows(&mut self, process: &Process, truth: &TruthStack, wrong: usize) -> Option<String> {
         let from = wrong.checked_sub(1)?;
         let at = truth.frames.get(from)?.at;
         let rule = self.walker.rule_at(at, process.at(at)?);
@@ -627,9 +627,9 @@ mod tests {
         RSP, //
     };
 
-    fn stack(pcs: &[u64], end: End) -> StackCopy {
+    fn stack(pcs: &[u64], end: End) -> TruthStack {
         let frames = pcs.iter().map(|pc| TruthFrame { pc: *pc, at: *pc });
-        StackCopy {
+        TruthStack {
             frames: frames.collect(),
             end,
         }
@@ -700,7 +700,7 @@ mod tests {
             .into_iter()
             .flat_map(u64::to_le_bytes)
             .collect();
-        let copy = Copy::new(0x1000, &words);
+        let copy = StackCopy::new(0x1000, &words);
         let found = |pc, sp, source| WalkedFrame {
             frame: unwind::Frame { pc, sp, fp: 0 },
             source,
@@ -745,7 +745,7 @@ mod tests {
             .into_iter()
             .flat_map(u64::to_le_bytes)
             .collect();
-        let copy = Copy::new(0x1000, &words);
+        let copy = StackCopy::new(0x1000, &words);
         let mut judge = SampleJudge::new(Walker::new());
         let mut told = |sp, fp, beyond: &[u64]| {
             let mut registers = RegisterFile::default();
@@ -781,7 +781,7 @@ mod tests {
                 file: None,
             });
         }
-        let copy = Copy::new(0x8000, &[]);
+        let copy = StackCopy::new(0x8000, &[]);
         let may_be = |address| may_be_behind_call(&process, address, &copy);
         assert!(may_be(0x1001) && may_be(0x2000));
         assert!(!may_be(0x1000) && !may_be(0x2001) && !may_be(0x3001) && !may_be(0x4001));
@@ -834,7 +834,7 @@ mod tests {
         values[usize::from(walk::registers::PC)] = 0x1010;
         values[usize::from(walk::registers::RSP)] = 0x8000;
         values[usize::from(RBP)] = 0x8010;
-        let copy = Copy::new(0x8000, &bytes);
+        let copy = StackCopy::new(0x8000, &bytes);
         let registers = RegisterFile::new(values);
         let chain = by_frame_pointers(&process, &registers, None, &copy);
         assert_eq!(chain, [0x1010, 0x1100, 0x1200]);

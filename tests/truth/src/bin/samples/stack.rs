@@ -75,16 +75,16 @@ const GO_STARTS: [&str; 3] = [
 const START_CODE: u64 = 64;
 
 /// A sample's copy of memory: the stack, and words below the stack pointer that are in registers.
-pub(crate) struct Copy<'a> {
+pub(crate) struct StackCopy<'a> {
     sp: u64,
     stack: &'a [u8],
     /// The words below the stack pointer that the code has popped into registers.
     popped: Vec<(u64, u64)>,
 }
 
-impl<'a> Copy<'a> {
-    pub(crate) fn new(sp: u64, stack: &'a [u8]) -> Copy<'a> {
-        Copy {
+impl<'a> StackCopy<'a> {
+    pub(crate) fn new(sp: u64, stack: &'a [u8]) -> StackCopy<'a> {
+        StackCopy {
             sp,
             stack,
             popped: Vec::new(),
@@ -92,8 +92,8 @@ impl<'a> Copy<'a> {
     }
 
     /// A copy of only the first `len` bytes.
-    pub(crate) fn shortened(&self, len: usize) -> Copy<'a> {
-        Copy {
+    pub(crate) fn shortened(&self, len: usize) -> StackCopy<'a> {
+        StackCopy {
             sp: self.sp,
             stack: &self.stack[..len.min(self.stack.len())],
             popped: self.popped.clone(),
@@ -101,7 +101,7 @@ impl<'a> Copy<'a> {
     }
 }
 
-impl Memory for Copy<'_> {
+impl Memory for StackCopy<'_> {
     fn read_word(&self, address: u64) -> Result<u64, Fault> {
         if let Some((_, word)) = self.popped.iter().find(|(at, _)| *at == address) {
             return Ok(*word);
@@ -154,14 +154,18 @@ impl End {
 
 /// A true stack: at least the innermost frame.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct StackCopy {
+pub(crate) struct TruthStack {
     pub(crate) frames: Vec<TruthFrame>,
     pub(crate) end: End,
 }
 
 /// A sample's copy of memory, with the words that the innermost function has popped.
-pub(crate) fn memory<'a>(process: &Process, registers: &RegisterFile, stack: &'a [u8]) -> Copy<'a> {
-    let mut copy = Copy::new(registers.sp(), stack);
+pub(crate) fn memory<'a>(
+    process: &Process,
+    registers: &RegisterFile,
+    stack: &'a [u8],
+) -> StackCopy<'a> {
+    let mut copy = StackCopy::new(registers.sp(), stack);
     if let Some(function) = function_code::function(process, registers.pc()) {
         copy.popped = function.popped(registers);
     }
@@ -173,8 +177,8 @@ pub(crate) fn truth(
     unwinder: &mut Unwinder,
     process: &Process,
     innermost: &RegisterFile,
-    copy: &Copy<'_>,
-) -> StackCopy {
+    copy: &StackCopy<'_>,
+) -> TruthStack {
     let registers = *innermost;
     let pc = registers.pc();
     let mut first = TruthFrame { pc, at: pc };
@@ -203,8 +207,8 @@ pub(crate) fn behind(
     unwinder: &mut Unwinder,
     process: &Process,
     caller: unwind::Frame,
-    copy: &Copy<'_>,
-) -> StackCopy {
+    copy: &StackCopy<'_>,
+) -> TruthStack {
     let mut registers = RegisterFile::default();
     for (number, value) in [(PC, caller.pc), (RSP, caller.sp), (RBP, caller.fp)] {
         registers.set(number, value);
@@ -223,8 +227,8 @@ fn walked(
     mut registers: RegisterFile,
     first: TruthFrame,
     in_system_call: bool,
-    copy: &Copy<'_>,
-) -> StackCopy {
+    copy: &StackCopy<'_>,
+) -> TruthStack {
     let mut frames = vec![first];
     let end = loop {
         let frame = frames[frames.len() - 1];
@@ -289,7 +293,7 @@ fn walked(
             Err(why) => break End::Unknown(why),
         }
     };
-    StackCopy { frames, end }
+    TruthStack { frames, end }
 }
 
 /// Whether a return address without an entry is a function's first address. No call returns there:
@@ -305,7 +309,7 @@ fn begins_function(process: &Process, pc: u64) -> bool {
 /// The interrupted registers, from those at a signal trampoline: the stack pointer points to a
 /// `struct ucontext`, which has the registers at offset 40 (arch/x86's asm/ucontext.h,
 /// asm/sigcontext.h).
-fn behind_signal(at: &RegisterFile, copy: &Copy<'_>) -> Result<CfiStep, UnwindError> {
+fn behind_signal(at: &RegisterFile, copy: &StackCopy<'_>) -> Result<CfiStep, UnwindError> {
     // r8 to r15, rdi, rsi, rbp, rbx, rdx, rax, rcx, rsp, rip, by their DWARF numbers.
     const SAVED: [u8; COUNT] = [8, 9, 10, 11, 12, 13, 14, 15, 5, 4, 6, 3, 1, 0, 2, RSP, PC];
     let mut registers = *at;
@@ -322,7 +326,7 @@ fn behind_signal(at: &RegisterFile, copy: &Copy<'_>) -> Result<CfiStep, UnwindEr
 
 /// The caller whose return address is `depth` bytes above the stack pointer. No other register
 /// changes.
-fn called(at: &RegisterFile, depth: i64, copy: &Copy<'_>) -> Result<CfiStep, UnwindError> {
+fn called(at: &RegisterFile, depth: i64, copy: &StackCopy<'_>) -> Result<CfiStep, UnwindError> {
     let address = at.sp().wrapping_add_signed(depth);
     let pc = copy.read_word(address);
     let mut registers = *at;
@@ -396,7 +400,7 @@ pub(crate) fn covered(walker: &mut Walker, process: &Process, frames: &[TruthFra
 /// The number of frames up to main or a thread's function: all but the outermost ones in the C
 /// library and in start code; all frames, if there are no others. `None` if the truth ends before
 /// main.
-pub(crate) fn to_main(process: &Process, stack: &StackCopy) -> Option<usize> {
+pub(crate) fn to_main(process: &Process, stack: &TruthStack) -> Option<usize> {
     let is_runtime = |frame: &TruthFrame| {
         let file = process.at(frame.at).and_then(|mapping| mapping.file);
         let name = file.and_then(|file| file.path.file_name()?.to_str());
@@ -436,7 +440,7 @@ pub(crate) mod tests {
     #[test]
     fn copies_contain_the_copied_words() {
         let bytes: Vec<u8> = (0..24).collect();
-        let mut copy = Copy::new(0x1000, &bytes[..20]);
+        let mut copy = StackCopy::new(0x1000, &bytes[..20]);
         assert_eq!(copy.read_word(0x1000), Ok(0x0706_0504_0302_0100));
         assert_eq!(copy.read_word(0x100c), Ok(0x1312_1110_0f0e_0d0c));
         assert_eq!(copy.read_word(0x100d), Err(Fault));
@@ -455,7 +459,7 @@ pub(crate) mod tests {
             .collect();
         let mut at = RegisterFile::default();
         at.set(RSP, 0x1000);
-        let outcome = behind_signal(&at, &Copy::new(0x1000, &words));
+        let outcome = behind_signal(&at, &StackCopy::new(0x1000, &words));
         let Ok(CfiStep::Caller {
             registers,
             signal: true,
@@ -467,7 +471,7 @@ pub(crate) mod tests {
         assert_eq!(registers.get(walk::registers::RBP), Some(0x10f));
         // At 160 and 168 bytes, as in glibc's table.
         assert_eq!((registers.sp(), registers.pc()), (0x114, 0x115));
-        let outcome = behind_signal(&at, &Copy::new(0x1000, &words[..168]));
+        let outcome = behind_signal(&at, &StackCopy::new(0x1000, &words[..168]));
         assert_eq!(outcome, Err(UnwindError::Fault(0x10a8)));
     }
 

@@ -49,7 +49,7 @@ module! {
 /// worker and the tables, which the hooks use.
 #[pin_data]
 struct SframeUnwind {
-    _device: sys::Device,
+    _device: sys::RegisteredDevice,
     _hooks: sys::Hooks,
     _worker: sys::Worker,
     _tables: sys::Tables,
@@ -72,7 +72,7 @@ impl kernel::InPlaceModule for SframeUnwind {
             _tables: sys::Tables::start()?,
             _worker: sys::Worker::start()?,
             _hooks: sys::Hooks::install(immediate, deferred)?,
-            _device: sys::Device::start()?,
+            _device: sys::RegisteredDevice::start()?,
         })
     }
 }

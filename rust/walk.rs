@@ -14,7 +14,7 @@ use crate::{
         bytes::Fault,
         fast_path::{
             self,
-            Walked, //
+            FastPathState, //
         },
         section::{
             Search,
@@ -223,7 +223,7 @@ fn walk_fast(
     let Some(mut cache) = CodeCache::enter() else {
         return Ok(false);
     };
-    let mut walked = Walked::to(*frame);
+    let mut walked = FastPathState::to(*frame);
     let found = fast_path::walk(
         &mut walked,
         is_innermost,

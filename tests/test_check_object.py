@@ -49,7 +49,7 @@ class CheckObject(unittest.TestCase):
     def test_a_good_object(self):
         self.assertEqual(self.found(CALLS + RETURNS + ENDBR), set())
 
-    def test_what_is_missing(self):
+    def test_missing_protections(self):
         self.assertEqual(self.found(RETURNS + ENDBR), {"no indirect call or jump without a thunk"})
         self.assertEqual(self.found(CALLS + ENDBR), {"no return without a thunk"})
         self.assertEqual(self.found(CALLS + RETURNS), {"functions whose address is taken begin with ENDBR64"})

@@ -154,7 +154,7 @@ class Boundaries(unittest.TestCase):
         # What frame pointers make of it.
         self.expect("false", r12(5), LEAF, WALK, WALK, RUN, MAIN)
 
-    def test_caller_while_in_callee_is_no_truth_for_others(self):
+    def test_the_caller_of_a_callee_is_no_truth_for_other_samples(self):
         self.expect("false", r12(5), (0x700, "helper"), *TRUE[1:])
         self.expect("false", r12(6), (0x700, "helper"), *TRUE[1:])
 

@@ -8,12 +8,9 @@ import unittest
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 PLACES = {
     "CHANGELOG.md": r"^## \[(\d+\.\d+\.\d+)\]",
+    "Cargo.toml": r'^version = "(.*)"',
     "dkms.conf": r'^PACKAGE_VERSION="(.*)"',
     "rust/c/hook.c": r'^MODULE_VERSION\("(.*)"\);',
-    "rust/sframe/Cargo.toml": r'^version = "(.*)"',
-    "tools/convert/Cargo.toml": r'^version = "(.*)"',
-    "tools/sframectl/Cargo.toml": r'^version = "(.*)"',
-    "tools/walk/Cargo.toml": r'^version = "(.*)"',
 }
 
 
@@ -25,6 +22,12 @@ class Version(unittest.TestCase):
             self.assertIsNotNone(match, f"{place} has no version")
             found[place] = match[1]
         self.assertEqual(len(set(found.values())), 1, found)
+
+    def test_members_of_the_workspace_inherit_the_version(self):
+        members = re.search(r"^members = \[(.*?)\]", (ROOT / "Cargo.toml").read_text(), re.DOTALL | re.MULTILINE)[1]
+        for member in re.findall(r'"(.*?)"', members):
+            manifest = (ROOT / member / "Cargo.toml").read_text()
+            self.assertRegex(manifest, r"(?m)^version\.workspace = true$", member)
 
     def test_dkms_takes_the_kernels_that_doctor_takes(self):
         dkms = (ROOT / "dkms.conf").read_text()

@@ -97,7 +97,7 @@ impl Drop for Peek {
 /// The words of the memory of a [`Peek`].
 pub(crate) struct PeekWords<'a>(PhantomData<&'a Peek>);
 
-impl fast_path::Words for PeekWords<'_> {
+impl fast_path::WordReader for PeekWords<'_> {
     #[inline(always)]
     fn word(&self, address: u64) -> u64 {
         get_user!(address, u64).1

@@ -147,7 +147,7 @@ impl Drop for Worker {
     }
 }
 
-/// All tables. Dropping this frees them. It must be dropped after [`Hooks`], [`Worker`] and [`Device`].
+/// All tables. Dropping this frees them. It must be dropped after [`Hooks`], [`Worker`] and [`RegisteredDevice`].
 pub(crate) struct Tables(());
 
 impl Tables {
@@ -168,9 +168,9 @@ impl Drop for Tables {
 }
 
 /// `/dev/sframe_unwind`. It must be dropped before all others.
-pub(crate) struct Device(());
+pub(crate) struct RegisteredDevice(());
 
-impl Device {
+impl RegisteredDevice {
     /// Registers the device; from then on it can be opened. Task; may sleep.
     pub(crate) fn start() -> Result<Self> {
         // SAFETY: The module's `init` calls this once, after everything that the device uses has started.
@@ -179,10 +179,10 @@ impl Device {
     }
 }
 
-impl Drop for Device {
+impl Drop for RegisteredDevice {
     fn drop(&mut self) {
-        // SAFETY: A `Device` can be made only by `start`, so the device was registered. No file of the device is
-        // open: an open file holds a reference to the module, which then cannot be unloaded.
+        // SAFETY: A `RegisteredDevice` can be made only by `start`, so the device was registered. No file of the
+        // device is open: an open file holds a reference to the module, which then cannot be unloaded.
         unsafe { bindings::sfu_device_stop() };
     }
 }

@@ -50,7 +50,7 @@ impl PtRegs<'_> {
     }
 }
 
-impl unwind::Registers for PtRegs<'_> {
+impl unwind::RegisterSource for PtRegs<'_> {
     fn register(&self, number: u8) -> Option<u64> {
         if self.all.is_null() {
             return None;

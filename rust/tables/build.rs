@@ -25,8 +25,8 @@ use crate::{
         section::Section,
         table::{
             self,
+            FunctionSpan,
             Functions,
-            Place,
             Rules,
             Table,
             TableError,
@@ -47,8 +47,8 @@ use crate::{
 use kernel::{
     alloc::{
         flags::{
-            GFP_KERNEL_ACCOUNT,
             __GFP_NOWARN, //
+            GFP_KERNEL_ACCOUNT,
         },
         Flags, //
     },
@@ -128,7 +128,7 @@ impl FileTable {
             .settle_starts(bytes, |at| code.executables.holds(at, at))
             .map_err(section_errno)?;
         let most = table::count(bytes, &first, extra_rows).map_err(section_errno)?;
-        let mut places = zeros::<Place>(most, memory)?;
+        let mut places = zeros::<FunctionSpan>(most, memory)?;
         // A search of the table takes an offset in the file.
         let place = |start, last| {
             let executables = &code.executables;
@@ -151,10 +151,10 @@ impl FileTable {
                 .map_err(errno)?;
         // Each rule comes from at least two bytes of a section, or from an extra row.
         let most = (bytes.len() / 2).saturating_add(extra_rows.len() / table::EXTRA_ROW_SIZE);
-        let room = MAX_RULES.min(most).saturating_add(1);
-        let mut compact = repeated(CompactRule::NONE, room, memory)?;
-        let mut others = repeated(Rule::OUTERMOST, room, memory)?;
-        let mut numbers = zeros::<u16>(room.saturating_mul(2), memory)?;
+        let capacity = MAX_RULES.min(most).saturating_add(1);
+        let mut compact = repeated(CompactRule::NONE, capacity, memory)?;
+        let mut others = repeated(Rule::OUTERMOST, capacity, memory)?;
+        let mut numbers = zeros::<u16>(capacity.saturating_mul(2), memory)?;
         let key = sys::random_key();
         let mut rules = Rules::new(&mut compact, &mut others, &mut numbers, key);
         let plan = table::plan(&functions).map_err(errno)?;
@@ -302,7 +302,9 @@ fn errno(error: TableError) -> Error {
         TableError::Ended => EINTR,
         TableError::Memory => ENOMEM,
         TableError::Section(SectionError::Unsupported { .. }) => Errno::NotSupported.into(),
-        TableError::Section(_) | TableError::Room | TableError::ExtraRow => Errno::Malformed.into(),
+        TableError::Section(_) | TableError::BufferTooSmall | TableError::ExtraRow => {
+            Errno::Malformed.into()
+        }
     }
 }
 

@@ -163,7 +163,7 @@ impl<'a> fast_path::Codes<'a> for Ranges<'a> {
 
     // Not inlined: an inlined copy would keep the address of each range in a register or on the stack.
     #[inline(never)]
-    fn at(&mut self, address: u64) -> Option<fast_path::Code<'a, FileTable>> {
+    fn at(&mut self, address: u64) -> Option<fast_path::CodeRange<'a, FileTable>> {
         let walk = self.0.walk;
         let mut ranges = self.0.ranges.iter_mut();
         let range = ranges.find(|range| address < range.end)?;
@@ -187,7 +187,7 @@ impl<'a> fast_path::Codes<'a> for Ranges<'a> {
 unsafe fn look_at<'a>(
     range: &mut bindings::sfu_code_range,
     walk: u64,
-) -> Option<fast_path::Code<'a, FileTable>> {
+) -> Option<fast_path::CodeRange<'a, FileTable>> {
     // SAFETY: Only an unused range starts at `u64::MAX`. All others have a table: `put` has found it.
     if range.start == u64::MAX || !unsafe { bindings::sfu_code_range_is_current(range) } {
         return None;
@@ -204,8 +204,8 @@ unsafe fn look_at<'a>(
 ///
 /// This walk has checked the range, and a `CodeCache` exists for `'a`.
 #[inline(always)]
-unsafe fn code_of<'a>(range: &bindings::sfu_code_range) -> fast_path::Code<'a, FileTable> {
-    fast_path::Code {
+unsafe fn code_of<'a>(range: &bindings::sfu_code_range) -> fast_path::CodeRange<'a, FileTable> {
+    fast_path::CodeRange {
         to_rows: range.start.wrapping_neg(),
         // SAFETY: Only `publish` publishes rows, and they are `FileTable`. C frees them after all RCU readers of
         // that time have ended; the holder of a `CodeCache` is such a reader, because preemption is off.

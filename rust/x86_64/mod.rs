@@ -6,7 +6,7 @@ pub(crate) mod uprobes;
 
 use crate::sframe::{
     abi::Abi,
-    fast_path::Words,
+    fast_path::WordReader,
     x86_64, //
 };
 
@@ -16,7 +16,7 @@ pub(crate) const NATIVE: Abi = Abi::Amd64;
 /// Whether the code at the PC and directly before it is surely no part of a signal trampoline, and does not
 /// follow a system call that starts a thread.
 #[inline(always)]
-pub(crate) fn is_ordinary(pc: u64, words: &impl Words) -> bool {
+pub(crate) fn is_ordinary(pc: u64, words: &impl WordReader) -> bool {
     let before = words.word(pc.wrapping_sub(x86_64::CLONE_BEHIND));
     let at = words.word(pc);
     before != 0 && at != 0 && x86_64::is_ordinary(before, at)

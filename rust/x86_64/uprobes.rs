@@ -38,7 +38,7 @@ const BELOW_CFA: u64 = 8;
 /// stack pointer may then not belong together. Any context.
 #[inline(never)]
 pub(crate) fn is_changing(frame: &Frame, registers: &PtRegs<'_>, memory: &UserMemory) -> bool {
-    use crate::sframe::unwind::Registers as _;
+    use crate::sframe::unwind::RegisterSource as _;
 
     // For a uretprobe the kernel sets the PC last: on the way in, the PC is still in the trampoline.
     let saved_at = if trampoline_at(frame.pc).is_some() {

@@ -20,13 +20,13 @@ with open(PROGRAM, "rb") as file:
     program = file.read()
 section = subprocess.run(["/src/build/tools/sframectl", "convert", PROGRAM, "-o", "-"],
                          check=True, stdout=subprocess.PIPE).stdout
-room = ctypes.create_string_buffer(section, len(section))
+buffer = ctypes.create_string_buffer(section, len(section))
 
 
 def add(user, length):
     file = os.memfd_create("one of many")
     os.write(file, program)
-    fcntl.ioctl(device, ADD, struct.pack("=IiQIIQII", 40, file, ctypes.addressof(room), length, 0, 0, 0, user))
+    fcntl.ioctl(device, ADD, struct.pack("=IiQIIQII", 40, file, ctypes.addressof(buffer), length, 0, 0, 0, user))
     os.close(file)
 
 

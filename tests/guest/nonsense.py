@@ -38,7 +38,7 @@ descriptors = [program, program, program, text, device, -1, 0, 1 << 30, *closed]
 section = subprocess.run(["/src/build/tools/sframectl", "convert", "/usr/bin/sleep", "-o", "-"],
                          check=True, stdout=subprocess.PIPE).stdout
 libc = ctypes.CDLL(None, use_errno=True)
-room = ctypes.create_string_buffer(1 << 16)
+buffer = ctypes.create_string_buffer(1 << 16)
 seen = collections.Counter()
 
 
@@ -88,17 +88,17 @@ while (taken := time.monotonic() - started) < int(sys.argv[1]) or taken < 10 * i
         address = random.choice((ctypes.addressof(keep),) * 8 + (0, 1 << 63, random.getrandbits(64)))
         length = random.choice((len(bytes_),) * 8 + (0, random.getrandbits(32)))
         # No flag for the vDSO, whose rows all programs need.
-        beside = random.choice((b"", b"", row(), row() + row(), row()[:23], random.randbytes(48)))
-        keep_too = ctypes.create_string_buffer(beside, max(len(beside), 1))
+        extra_rows = random.choice((b"", b"", row(), row() + row(), row()[:23], random.randbytes(48)))
+        keep_too = ctypes.create_string_buffer(extra_rows, max(len(extra_rows), 1))
         body[4:40] = struct.pack("=iQIIQII", random.choice(descriptors), address, length,
-                                 random.choice((0, 0, 0, 2, 4)), ctypes.addressof(keep_too), len(beside),
+                                 random.choice((0, 0, 0, 2, 4)), ctypes.addressof(keep_too), len(extra_rows),
                                  random.choice((0,) * 9 + (1,)))
     elif command in (ADD, REMOVE) and body[20] & 1:
         body[20] &= 0xFE
     if command == STATS and random.random() < 0.9:
         body[4:8] = struct.pack("I", random.randrange(80))
-    room[:len(body)] = bytes(body)
-    where = random.choice((ctypes.addressof(room),) * 9 + (random.getrandbits(64),))
+    buffer[:len(body)] = bytes(body)
+    where = random.choice((ctypes.addressof(buffer),) * 9 + (random.getrandbits(64),))
     # `where` is an address and not an object, because Python would copy an object.
     # In a later header a structure may be longer, and then the command contains another size.
     sent = command + (random.choice((0, 0, 8, 64)) << 16 if command in ALLOWED else 0)

@@ -20,12 +20,12 @@ static inline void system_call(void)
 #define FUNCTION(name, next)							\
 	__attribute__((noinline, noclone)) static void name(int size)		\
 	{									\
-		volatile char *room = alloca(size);				\
+		volatile char *buffer = alloca(size);				\
 										\
 		/* Else the compiler would make one function of some. */			\
-		room[0] = __LINE__;						\
+		buffer[0] = __LINE__;						\
 		next;								\
-		room[size - 1] = 0;						\
+		buffer[size - 1] = 0;						\
 	}
 
 FUNCTION(left_4, system_call())

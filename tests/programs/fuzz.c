@@ -269,7 +269,7 @@ static size_t make_section(uint8_t *out, uint64_t address)
 }
 
 /* Spoils `size` bytes; their number afterwards. */
-static size_t spoil(uint8_t *bytes, size_t size, size_t room)
+static size_t spoil(uint8_t *bytes, size_t size, size_t capacity)
 {
 	for (int times = one_in(3) ? 1 : 1 + below(12); times-- && size; ) {
 		size_t at = below(one_in(4) && size > 64 ? 64 : size);
@@ -312,7 +312,7 @@ static size_t spoil(uint8_t *bytes, size_t size, size_t room)
 		case 7: {	/* Another section behind it. */
 			size_t with = (size + 7) & ~7ul;
 
-			if (one_in(4) && 2 * with <= room) {
+			if (one_in(4) && 2 * with <= capacity) {
 				memset(bytes + size, 0, with - size);
 				memcpy(bytes + with, bytes, size);
 				size += with;

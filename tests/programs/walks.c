@@ -33,9 +33,9 @@ __attribute__((noipa)) static void down(int depth)
 {
 	/* A frame whose size is known at run time only, now and then. */
 	if (depth % 8 == 7) {
-		volatile char *room = __builtin_alloca(16 + depth);
+		volatile char *buffer = __builtin_alloca(16 + depth);
 
-		room[0] = depth;
+		buffer[0] = depth;
 	}
 	if (depth)
 		down(depth - 1);

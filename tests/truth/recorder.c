@@ -84,7 +84,7 @@ __attribute__((noreturn, format(printf, 1, 2))) static void fail(const char *for
 static void put(const void *bytes, size_t length)
 {
 	if (fwrite(bytes, 1, length, out) != length)
-		fail("%s: cannot write: %s; is there room on that file system?", out_name,
+		fail("%s: cannot write: %s; is that file system full?", out_name,
 		     strerror(errno));
 }
 
@@ -193,33 +193,33 @@ static uint64_t next(const unsigned char *record, size_t *at, size_t size)
 
 /*
  * Writes a sample of the clock. All but what was copied of the stack is dropped at its end, where
- * the record has room for what was asked for.
+ * the record has space for the requested size.
  */
 static void put_sample(unsigned char *record, size_t size)
 {
 	/* Identifier, IP, TID, time, CPU: see attr.sample_type. */
 	size_t at = sizeof(struct perf_event_header) + 5 * 8, size_at;
 	struct perf_event_header header;
-	uint64_t room, copied, kept;
+	uint64_t capacity, copied, kept;
 
 	at += 8 * next(record, &at, size); /* call chain */
 	if (next(record, &at, size) != PERF_SAMPLE_REGS_ABI_NONE)
 		at += 8 * __builtin_popcountll(REGISTERS);
 	size_at = at;
-	room = next(record, &at, size);
-	if (!room) {
+	capacity = next(record, &at, size);
+	if (!capacity) {
 		put(record, size);
 		return;
 	}
-	at += room;
+	at += capacity;
 	copied = next(record, &at, size);
-	if (copied > room)
+	if (copied > capacity)
 		fail("a sample's copy of the stack has %" PRIu64 " bytes in %" PRIu64, copied,
-		     room);
+		     capacity);
 	kept = (copied + 7) & ~7ull;
 
 	memcpy(&header, record, sizeof(header));
-	header.size -= room - kept;
+	header.size -= capacity - kept;
 	memcpy(record, &header, sizeof(header));
 	memcpy(record + size_at, &kept, sizeof(kept));
 	memcpy(record + size_at + 8 + kept, &copied, sizeof(copied));

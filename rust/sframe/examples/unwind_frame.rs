@@ -13,19 +13,19 @@ use sframe::{
     unwind::{
         self,
         Frame,
-        Lost,
         Memory,
+        NoRegisters,
         Step, //
     }, //
 };
 
 /// A copy of a stack, from the run-time address `start` on.
-struct Stack {
+struct StackImage {
     start: u64,
     words: [u64; 4],
 }
 
-impl Memory for Stack {
+impl Memory for StackImage {
     fn read_word(&self, address: u64) -> Result<u64, Fault> {
         let offset = address.checked_sub(self.start).ok_or(Fault)?;
         let index = usize::try_from(offset / 8).map_err(|_| Fault)?;
@@ -40,7 +40,7 @@ fn main() {
     // The rule of a function that has pushed rbp and called another function: CFA = rsp + 16, rbp at
     // CFA - 16, the return address at CFA - 8. `Section::find` returns such a rule for a lookup address.
     let rule = Rule::amd64(Base::Sp, 16, Location::AtCfa(-16));
-    let stack = Stack {
+    let stack = StackImage {
         start: 0x7000,
         words: [0x7100, 0x40_1234, 0, 0],
     };
@@ -49,7 +49,7 @@ fn main() {
         sp: 0x7000,
         fp: 0,
     };
-    let step = unwind::step(Abi::Amd64, &rule, &frame, &Lost, &stack);
+    let step = unwind::step(Abi::Amd64, &rule, &frame, &NoRegisters, &stack);
     let caller = Frame {
         pc: 0x40_1234,
         sp: 0x7010,

@@ -67,7 +67,10 @@ impl Display for Stop {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
         match self {
             Stop::Fault { address } => write!(f, "address {address:#x} cannot be read"),
-            other => f.write_str(other.name()),
+            Stop::FpZero => f.write_str("the frame pointer is zero"),
+            Stop::FpBelowSp => f.write_str("the frame pointer is below the stack pointer"),
+            Stop::FpMisaligned => f.write_str("the frame pointer is misaligned"),
+            other => f.write_str(StopReason::of_step(*other, false).as_str()),
         }
     }
 }

@@ -3,7 +3,7 @@
 //! Test cases: sections with their correct rules, broken sections, steps, and ELF images. The host's
 //! tests run the cases, and a KUnit suite runs them in the kernel.
 //!
-//! gcc and binutils 2.44 make the bytes of version 2 for AMD64 from `tests/programs/cases.S`:
+//! gcc and binutils 2.44 make the bytes of version 2 for AMD64 from `tests/programs/test_vectors.S`:
 //! `gcc -nostdlib -shared -Wl,-z,lazy,-z,noexecstack -Wl,--build-id=none -Wa,--gsframe`.
 //! A test on the host makes these bytes again and compares. The bytes of other versions and ABIs are
 //! written by hand, from the specification. The code here does not format and does not allocate.
@@ -17,8 +17,8 @@ use super::{
     elf::{
         find_sframe,
         ElfError,
-        Found,
-        Place, //
+        LoadedSegment,
+        SectionLocation, //
     },
     error::{
         Error,
@@ -41,9 +41,9 @@ use super::{
         step,
         step_by_frame_pointer,
         Frame,
-        Lost,
         Memory,
-        Registers,
+        NoRegisters,
+        RegisterSource,
         Step,
         Stop, //
     }, //
@@ -884,12 +884,12 @@ const REFUSED: &[RefusedCase] = &[
 ];
 
 /// A stack of a few words.
-struct Stack {
+struct VectorStack {
     address: u64,
     words: &'static [u64],
 }
 
-impl Memory for Stack {
+impl Memory for VectorStack {
     fn read_word(&self, address: u64) -> Result<u64, Fault> {
         let offset = address.wrapping_sub(self.address);
         if offset % 8 != 0 {
@@ -903,7 +903,7 @@ impl Memory for Stack {
     }
 }
 
-const STACK: Stack = Stack {
+const STACK: VectorStack = VectorStack {
     address: 0x7ffe_0000,
     words: &[
         0x11,
@@ -922,7 +922,7 @@ const STACK: Stack = Stack {
 /// and on AArch64. The return address is signed.
 struct Links;
 
-impl Registers for Links {
+impl RegisterSource for Links {
     fn register(&self, number: u8) -> Option<u64> {
         matches!(number, 14 | 30).then_some(0x35_0000_0040_5678)
     }
@@ -949,7 +949,7 @@ impl StepCase {
         };
         let result = match self.rule {
             Some(rule) if self.innermost => step(self.abi, &rule, &frame, &Links, &STACK),
-            Some(rule) => step(self.abi, &rule, &frame, &Lost, &STACK),
+            Some(rule) => step(self.abi, &rule, &frame, &NoRegisters, &STACK),
             None => step_by_frame_pointer(&frame, &STACK),
         };
         if result == self.result {
@@ -1182,7 +1182,7 @@ struct ImageCase {
     at: usize,
     value: u8,
     offset: u64,
-    result: Result<Found, ElfError>,
+    result: Result<LoadedSegment, ElfError>,
 }
 
 impl ImageCase {
@@ -1205,7 +1205,7 @@ const fn image(
     at: usize,
     value: u8,
     offset: u64,
-    result: Result<Found, ElfError>,
+    result: Result<LoadedSegment, ElfError>,
 ) -> ImageCase {
     ImageCase {
         name,
@@ -1270,13 +1270,13 @@ const IMAGE: [u8; 568] = [
     0x01, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00,
 ];
 
-const PLACE: Place = Place {
+const PLACE: SectionLocation = SectionLocation {
     vaddr: LINKED_ADDRESS,
     offset: LINKED_ADDRESS,
     filesz: 0x10b,
     memsz: 0x10b,
 };
-const CODE: Found = Found {
+const CODE: LoadedSegment = LoadedSegment {
     load_vaddr: 0x1000,
     load_offset: 0x1000,
     load_filesz: 0x19d,
@@ -1284,7 +1284,7 @@ const CODE: Found = Found {
     sframe: Some(PLACE),
     functions: Some((0x2000, 0x34)),
 };
-const CONSTANTS: Found = Found {
+const CONSTANTS: LoadedSegment = LoadedSegment {
     load_vaddr: 0x2000,
     load_offset: 0x2000,
     load_filesz: 0x1f3,
@@ -1292,7 +1292,7 @@ const CONSTANTS: Found = Found {
     sframe: Some(PLACE),
     functions: Some((0x2000, 0x34)),
 };
-const DATA: Found = Found {
+const DATA: LoadedSegment = LoadedSegment {
     load_vaddr: 0x3ef8,
     load_offset: 0x2ef8,
     load_filesz: 0x118,
@@ -1313,7 +1313,7 @@ const IMAGES: &[ImageCase] = &[
         400,
         0,
         0x1000,
-        Ok(Found {
+        Ok(LoadedSegment {
             sframe: None,
             ..CODE
         }),
@@ -1376,16 +1376,16 @@ mod tests {
         if !crate::requirement::is_met(version.contains(" 2.44"), "binutils 2.44") {
             return;
         }
-        let dir = std::env::temp_dir().join(std::format!("sframe-cases-{}", process::id()));
+        let dir = std::env::temp_dir().join(std::format!("sframe-test-vectors-{}", process::id()));
         fs::create_dir_all(&dir).unwrap();
         output(
             Command::new("gcc")
                 .args(["-nostdlib", "-shared", "-Wl,-z,lazy,-z,noexecstack"])
                 .args(["-Wl,--build-id=none", "-Wa,--gsframe", "-o"])
-                .arg(dir.join("cases.so"))
-                .arg(Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/programs/cases.S")),
+                .arg(dir.join("test_vectors.so"))
+                .arg(Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/programs/test_vectors.S")),
         );
-        let file = fs::read(dir.join("cases.so")).unwrap();
+        let file = fs::read(dir.join("test_vectors.so")).unwrap();
         fs::remove_dir_all(&dir).unwrap();
 
         // Only the offset of the section headers may differ between runs of the linker.

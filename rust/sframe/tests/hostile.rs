@@ -30,8 +30,8 @@ use sframe::{
     table::{
         self,
         CompactRule,
+        FunctionSpan,
         Functions,
-        Place,
         Rules,
         TableError,
         Work, //
@@ -42,7 +42,7 @@ use support::{
     encode::{
         self,
         patch,
-        Function,
+        EncodedFunction,
         ADDR1,
         ADDR2,
         ADDR4,
@@ -86,12 +86,12 @@ fn malformed<T>(what: Malformed, offset: usize) -> Result<T, Error> {
 }
 
 /// Three functions with two rows each.
-fn three() -> encode::Section {
+fn three() -> encode::EncodedSection {
     let rows: &[(u32, u8, &[i32])] = &[(0, SP, &[8]), (4, SP, &[16])];
-    encode::Section::of(vec![
-        Function::new(0x100, 16, rows),
-        Function::new(0x200, 16, rows),
-        Function::new(0x300, 16, rows),
+    encode::EncodedSection::of(vec![
+        EncodedFunction::new(0x100, 16, rows),
+        EncodedFunction::new(0x200, 16, rows),
+        EncodedFunction::new(0x300, 16, rows),
     ])
 }
 
@@ -115,10 +115,10 @@ fn repeated_blocks_of_size_zero() {
 fn repeated_blocks_are_counted_from_the_function() {
     let rows: &[(u32, u8, &[i32])] = &[(0, SP, &[8]), (12, SP, &[16])];
     for (start, rep) in [(0x228, 32), (0x231, 17), (-0x7f3, 255), (-5, 1)] {
-        let mut function = Function::new(start, 4 * rep, rows);
+        let mut function = EncodedFunction::new(start, 4 * rep, rows);
         function.info = MASK | ADDR1;
         function.rep = rep as u8;
-        let bytes = encode::Section::of(vec![function]).bytes();
+        let bytes = encode::EncodedSection::of(vec![function]).bytes();
         for offset in 0..4 * rep {
             let expected = if offset % rep < 12 { sp(8) } else { sp(16) };
             let pc = i64::from(start) + i64::from(offset);
@@ -177,7 +177,7 @@ fn functions_that_are_not_sorted() {
 fn rows_that_do_not_rise() {
     for second in [0, 4] {
         let mut section = three();
-        section.functions[1] = Function::new(
+        section.functions[1] = EncodedFunction::new(
             0x200,
             16,
             &[
@@ -211,7 +211,7 @@ fn rows_outside_of_the_rows() {
         assert_eq!(bounded(&bytes, 0x204), malformed(Malformed::RowsStart, at));
         assert_eq!(bounded(&bytes, 0x104), Ok(Some(sp(16))));
     }
-    // At the end of the section there is no room for a row. That is an error only if the function
+    // At the end of the section there are no bytes for a row. That is an error only if the function
     // has rows.
     let mut bytes = section.bytes();
     let end = bytes.len();
@@ -235,12 +235,12 @@ fn rows_that_are_cut_off() {
         (ADDR1, 2, &[70000, -16]),
     ];
     for (info, size_log2, words) in whole {
-        let function = Function::typed(0x200, 16, info, size_log2, &[(0, SP, words)]);
+        let function = EncodedFunction::typed(0x200, 16, info, size_log2, &[(0, SP, words)]);
         let len = function.rows.len();
         for kept in 0..len {
             let mut function = function.clone();
             function.rows.truncate(kept);
-            let section = encode::Section::of(vec![function]);
+            let section = encode::EncodedSection::of(vec![function]);
             let bytes = section.bytes();
             let expected = malformed(Malformed::RowPastEnd, section.rows());
             assert_eq!(bounded(&bytes, 0x204), expected, "{kept} of {len}");
@@ -265,8 +265,8 @@ fn every_width_of_rows_and_words() {
             for (&first, &second) in values.iter().zip(values.iter().rev()) {
                 for (base, words) in [(SP, vec![first]), (FP, vec![first, second])] {
                     let rows: &[(u32, u8, &[i32])] = &[(0, SP, &[8]), (last, base, &words)];
-                    let function = Function::typed(0, u32::MAX, info, size_log2, rows);
-                    let bytes = encode::Section::of(vec![function]).bytes();
+                    let function = EncodedFunction::typed(0, u32::MAX, info, size_log2, rows);
+                    let bytes = encode::EncodedSection::of(vec![function]).bytes();
                     let base = if base == SP { Base::Sp } else { Base::Fp };
                     let fp = match words[..] {
                         [_, saved] => Location::AtCfa(saved),
@@ -289,7 +289,7 @@ fn words_that_amd64_has_no_use_for() {
     for count in 0..16 {
         let words = vec![8; count];
         let mut section = three();
-        section.functions[1] = Function::new(0x200, 16, &[(0, SP, &[8]), (4, SP, &words)]);
+        section.functions[1] = EncodedFunction::new(0x200, 16, &[(0, SP, &[8]), (4, SP, &words)]);
         let bytes = section.bytes();
         let found = bounded(&bytes, 0x204);
         match count {
@@ -332,7 +332,11 @@ fn undefined_types_of_rows() {
 #[test]
 fn a_fault_is_no_verdict_on_the_section() {
     let rows: &[(u32, u8, &[i32])] = &[(0, SP, &[8]), (4, SP, &[16])];
-    let section = encode::Section::of((0..5).map(|i| Function::new(0x100 * i, 16, rows)).collect());
+    let section = encode::EncodedSection::of(
+        (0..5)
+            .map(|i| EncodedFunction::new(0x100 * i, 16, rows))
+            .collect(),
+    );
     let bytes = section.bytes();
     let opened = open(&bytes);
     // The rows of the function in the middle cannot be read.
@@ -373,7 +377,7 @@ fn a_fault_is_no_verdict_on_the_section() {
 }
 
 #[test]
-fn what_starts_are_counted_from() {
+fn the_base_of_start_addresses() {
     for (flags, starts) in [
         (SORTED, Starts::Section),
         (SORTED | PCREL, Starts::Field),
@@ -423,15 +427,15 @@ fn a_sorted_flag_left_over_from_another_linker() {
 #[test]
 fn functions_without_bytes() {
     let rows: &[(u32, u8, &[i32])] = &[(0, SP, &[8])];
-    let empty = |start| Function::new(start, 0, &[(0, SP, &[99])]);
-    let bytes = encode::Section::of(vec![
+    let empty = |start| EncodedFunction::new(start, 0, &[(0, SP, &[99])]);
+    let bytes = encode::EncodedSection::of(vec![
         empty(0x80),
         empty(0x100),
-        Function::new(0x100, 16, rows),
+        EncodedFunction::new(0x100, 16, rows),
         empty(0x100),
         empty(0x108),
         empty(0x110),
-        Function::new(0x110, 16, rows),
+        EncodedFunction::new(0x110, 16, rows),
         empty(0x120),
     ])
     .bytes();
@@ -445,12 +449,12 @@ fn functions_without_bytes() {
 
     // No tool writes this many empty functions. A bounded search, which may run in an interrupt, does
     // not skip them all.
-    let mut functions = vec![Function::new(0x100, 16, rows)];
+    let mut functions = vec![EncodedFunction::new(0x100, 16, rows)];
     functions.resize(1 + MAX_EMPTY_BOUNDED as usize, empty(0x108));
-    let most = encode::Section::of(functions.clone()).bytes();
+    let most = encode::EncodedSection::of(functions.clone()).bytes();
     assert_eq!(bounded(&most, 0x10c), Ok(Some(sp(8))));
     functions.push(empty(0x108));
-    let more = encode::Section::of(functions).bytes();
+    let more = encode::EncodedSection::of(functions).bytes();
     assert_eq!(bounded(&more, 0x10c), Err(Error::TooLong));
     assert_eq!(find(&more, 0x10c, Search::Thorough), Ok(Some(sp(8))));
 }
@@ -467,13 +471,13 @@ fn functions_with_many_rows() {
             .collect()
     };
     let section = |count| {
-        encode::Section::of(vec![Function {
+        encode::EncodedSection::of(vec![EncodedFunction {
             start: 0,
             size: 0x10000,
             info: ADDR2,
             num_rows: count,
             rows: rows(count),
-            ..Function::default()
+            ..EncodedFunction::default()
         }])
         .bytes()
     };
@@ -498,11 +502,11 @@ fn functions_with_many_rows() {
 
 #[test]
 fn rows_that_begin_late() {
-    let bytes = encode::Section::of(vec![
-        Function::new(0x100, 16, &[(4, SP, &[8])]),
-        Function::new(0x110, 16, &[]),
+    let bytes = encode::EncodedSection::of(vec![
+        EncodedFunction::new(0x100, 16, &[(4, SP, &[8])]),
+        EncodedFunction::new(0x110, 16, &[]),
         // The last row starts at the end of the function, as some assemblers write it.
-        Function::new(0x120, 16, &[(0, SP, &[8]), (16, SP, &[24])]),
+        EncodedFunction::new(0x120, 16, &[(0, SP, &[8]), (16, SP, &[24])]),
     ])
     .bytes();
     assert_eq!(bounded(&bytes, 0x103), Ok(None));
@@ -515,7 +519,7 @@ fn rows_that_begin_late() {
 
 #[test]
 fn a_frame_pointer_at_a_fixed_place() {
-    let mut section = encode::Section::of(vec![Function::new(
+    let mut section = encode::EncodedSection::of(vec![EncodedFunction::new(
         0x100,
         16,
         &[(0, SP, &[16]), (4, SP, &[16, -24]), (8, SP, &[])],
@@ -627,7 +631,7 @@ fn parts_that_do_not_fit() {
 }
 
 #[test]
-fn what_cannot_be_read_is_named() {
+fn unreadable_offsets_are_named() {
     let good = three().bytes();
     let refused = |at: usize, value: u8| {
         let mut bytes = good.clone();
@@ -672,8 +676,8 @@ fn what_cannot_be_read_is_named() {
 #[test]
 fn larger_than_32_bits() {
     /// A header, followed by zeros without end.
-    struct Endless([u8; 28]);
-    impl Source for Endless {
+    struct EndlessSection([u8; 28]);
+    impl Source for EndlessSection {
         fn read<const N: usize>(&self, offset: u64) -> Result<[u8; N], sframe::bytes::Fault> {
             if offset == 0 {
                 self.0.read(offset)
@@ -684,7 +688,7 @@ fn larger_than_32_bits() {
     }
     let mut header: [u8; 28] = three().bytes()[..28].try_into().unwrap();
     patch(&mut header, 16, u32::MAX.to_le_bytes());
-    let error = Section::open(&Endless(header), ADDRESS, 1 << 40).unwrap_err();
+    let error = Section::open(&EndlessSection(header), ADDRESS, 1 << 40).unwrap_err();
     assert_eq!(
         error,
         Error::Unsupported {
@@ -693,10 +697,10 @@ fn larger_than_32_bits() {
     );
     // The largest section that can be read.
     patch(&mut header, 16, (u32::MAX - 28 - 60).to_le_bytes());
-    let section = Section::open(&Endless(header), ADDRESS, 1 << 40).unwrap();
+    let section = Section::open(&EndlessSection(header), ADDRESS, 1 << 40).unwrap();
     assert_eq!(section.end(), u32::MAX);
     assert_eq!(
-        section.find(&Endless(header), ADDRESS, Search::Bounded),
+        section.find(&EndlessSection(header), ADDRESS, Search::Bounded),
         Ok(None)
     );
 }
@@ -704,7 +708,9 @@ fn larger_than_32_bits() {
 #[test]
 fn functions_far_from_the_section() {
     for start in [i32::MIN, i32::MIN + 1, -1, 0, i32::MAX - 15, i32::MAX] {
-        let bytes = encode::Section::of(vec![Function::new(start, 16, &[(0, SP, &[8])])]).bytes();
+        let bytes =
+            encode::EncodedSection::of(vec![EncodedFunction::new(start, 16, &[(0, SP, &[8])])])
+                .bytes();
         for (address, pc) in [(0x4000_0000_0000, start), (0, start), (u64::MAX, start)]
             .map(|(address, start)| (address, u64::wrapping_add_signed(address, start.into())))
         {
@@ -763,14 +769,14 @@ fn sections_one_behind_the_other() {
 fn the_cost_of_a_search() {
     let functions = (0..1000)
         .map(|i| {
-            Function::new(
+            EncodedFunction::new(
                 i * 16,
                 16,
                 &[(0, SP, &[8]), (4, SP, &[16, -16]), (8, SP, &[8])],
             )
         })
         .collect();
-    let bytes = encode::Section::of(functions).bytes();
+    let bytes = encode::EncodedSection::of(functions).bytes();
     let watched = Watched::new(&bytes);
     let section = Section::open(&watched, ADDRESS, bytes.len() as u64).unwrap();
     assert_eq!(watched.reads(), 1);
@@ -786,7 +792,8 @@ fn the_cost_of_a_search() {
 /// Builds a table of a section. Returns the steps of the build and its result.
 fn build_steps(bytes: &[u8], key: [u64; 2]) -> (u64, Result<usize, TableError>) {
     let first = Section::open(bytes, 0, bytes.len() as u64).expect("a correct header");
-    let mut places = vec![Place::default(); table::count(bytes, &first, &[]).expect("a count")];
+    let mut places =
+        vec![FunctionSpan::default(); table::count(bytes, &first, &[]).expect("a count")];
     let mut work = Work::new(bytes.len(), || Ok(()));
     let before = work.left();
     let functions = Functions::collect(
@@ -798,9 +805,12 @@ fn build_steps(bytes: &[u8], key: [u64; 2]) -> (u64, Result<usize, TableError>) 
         &mut work,
     )
     .expect("functions");
-    let room = 1 << 16;
-    let (mut compact, mut others) = (vec![CompactRule::NONE; room], vec![Rule::OUTERMOST; room]);
-    let mut numbers = vec![0; 2 * room];
+    let capacity = 1 << 16;
+    let (mut compact, mut others) = (
+        vec![CompactRule::NONE; capacity],
+        vec![Rule::OUTERMOST; capacity],
+    );
+    let mut numbers = vec![0; 2 * capacity];
     let mut rules = Rules::new(&mut compact, &mut others, &mut numbers, key);
     let plan = table::plan(&functions).expect("a plan");
     let mut pages = vec![0; plan.pages];
@@ -819,19 +829,19 @@ fn build_steps(bytes: &[u8], key: [u64; 2]) -> (u64, Result<usize, TableError>) 
 
 /// A function whose rules an unkeyed multiplication would put into one slot of a hash table with 2^17 slots:
 /// their offsets from the stack pointer differ by multiples of 2^17.
-fn colliding_rules() -> Vec<Function> {
+fn colliding_rules() -> Vec<EncodedFunction> {
     let offsets: Vec<[i32; 1]> = (0..16384).map(|k| [8 + (k << 17)]).collect();
     let rows: Vec<(u32, u8, &[i32])> = offsets
         .iter()
         .zip(0..)
         .map(|(offset, start)| (2 * start, SP, &offset[..]))
         .collect();
-    vec![Function::typed(0, 32768, ADDR2, 2, &rows)]
+    vec![EncodedFunction::typed(0, 32768, ADDR2, 2, &rows)]
 }
 
 #[test]
 fn colliding_rules_take_few_probes() {
-    let bytes = encode::Section::of(colliding_rules()).bytes();
+    let bytes = encode::EncodedSection::of(colliding_rules()).bytes();
     for key in [[1, 2], [0x0123_4567_89ab_cdef, 0xfedc_ba98_7654_3210]] {
         let (steps, filled) = build_steps(&bytes, key);
         assert_eq!(filled, Ok(16384 - 128));
@@ -844,12 +854,12 @@ fn colliding_rules_take_few_probes() {
 /// the build, not the size of the code.
 #[test]
 fn a_short_section_is_no_long_work() {
-    let function = Function {
+    let function = EncodedFunction {
         info: ADDR1 | MASK,
         rep: 1,
-        ..Function::new(0, 1 << 30, &[(0, SP, &[8])])
+        ..EncodedFunction::new(0, 1 << 30, &[(0, SP, &[8])])
     };
-    let bytes = encode::Section::of(vec![function]).bytes();
+    let bytes = encode::EncodedSection::of(vec![function]).bytes();
     let (steps, filled) = build_steps(&bytes, [1, 2]);
     assert_eq!(filled, Err(TableError::TooLong));
     assert!(steps < 2 << 20, "{steps} steps for {} bytes", bytes.len());
@@ -857,7 +867,7 @@ fn a_short_section_is_no_long_work() {
 
 #[test]
 fn the_caller_can_end_a_build() {
-    let bytes = encode::Section::of(colliding_rules()).bytes();
+    let bytes = encode::EncodedSection::of(colliding_rules()).bytes();
     let first = Section::open(&bytes[..], 0, bytes.len() as u64).expect("a correct header");
     let mut asked = 0;
     let mut work = Work::new(bytes.len(), || {
@@ -866,7 +876,7 @@ fn the_caller_can_end_a_build() {
     });
     let steps = (0..10_000).take_while(|_| work.step().is_ok()).count();
     assert_eq!((steps, asked), (4096, 1));
-    let mut places = [Place::default(); 1];
+    let mut places = [FunctionSpan::default(); 1];
     let mut ended = Work::new(bytes.len(), || Err(TableError::Ended));
     while ended.step().is_ok() {}
     for _ in 0..4096 {

@@ -109,14 +109,14 @@ fn code_that_can_panic_is_found() {
 
 /// The stack that one function takes without its callees, in bytes, and the names of its callees.
 #[derive(Default)]
-struct Function {
+struct ObjectFunction {
     frame: u64,
     calls: Vec<String>,
 }
 
 /// Reads the functions from the output of objdump.
-fn functions(object: &Path) -> HashMap<String, Function> {
-    let mut functions: HashMap<String, Function> = HashMap::new();
+fn functions(object: &Path) -> HashMap<String, ObjectFunction> {
+    let mut functions: HashMap<String, ObjectFunction> = HashMap::new();
     let mut name = String::new();
     let mut calls = false;
     for line in run(Command::new("objdump")
@@ -158,7 +158,7 @@ fn functions(object: &Path) -> HashMap<String, Function> {
 }
 
 /// The stack that `name` takes with its callees, in bytes. Panics if calls nest deeper than `levels`.
-fn depth(functions: &HashMap<String, Function>, name: &str, levels: u32) -> u64 {
+fn depth(functions: &HashMap<String, ObjectFunction>, name: &str, levels: u32) -> u64 {
     let Some(function) = functions.get(name) else {
         // These two functions take no more than a return address.
         assert!(matches!(name, "memcpy" | "memset"), "{name}");

@@ -49,8 +49,8 @@ use sframe::{
         step,
         step_by_frame_pointer,
         Frame,
-        Lost,
         Memory,
+        NoRegisters,
         Step, //
     }, //
 };
@@ -62,7 +62,7 @@ use support::{
     },
     encode::{
         self,
-        Function,
+        EncodedFunction,
         ADDR1,
         ADDR2,
         ADDR4,
@@ -85,21 +85,21 @@ const ADDRESS: u64 = 0x7f00_0000_0000;
 const MOST_READS: u64 = 32 + 1 + MAX_EMPTY_BOUNDED as u64 + MAX_ROWS_BOUNDED as u64 + 1;
 
 /// The random parts of a row: its distance from the row before, in bytes; whether its base is SP; its words.
-type RowSeed = (u32, bool, Vec<i32>);
+type RandomRowSeed = (u32, bool, Vec<i32>);
 
 /// A row: its start offset in the function, in bytes, and its rule.
-type Row = (u32, Rule);
+type RandomRow = (u32, Rule);
 
 /// The expected contents of a function.
 #[derive(Clone, Debug)]
-struct Model {
+struct RandomFunction {
     start: i32,
     size: u32,
     rep: Option<u32>,
-    rows: Vec<Row>,
+    rows: Vec<RandomRow>,
 }
 
-impl Model {
+impl RandomFunction {
     fn rule(&self, offset: u32) -> Option<Rule> {
         let offset = offset % self.rep.unwrap_or(u32::MAX);
         let row = self.rows.iter().rev().find(|row| row.0 <= offset)?;
@@ -116,15 +116,21 @@ fn rule(base: u8, words: &[i32]) -> Rule {
     Rule::amd64(if base == SP { Base::Sp } else { Base::Fp }, offset, fp)
 }
 
-fn row_seed() -> impl Strategy<Value = RowSeed> {
+fn row_seed() -> impl Strategy<Value = RandomRowSeed> {
     let word = prop_oneof![-128..128, -32768..32768, any::<i32>()];
     (0u32..20, any::<bool>(), vec(word, 0..3))
 }
 
 /// A function at `start`, and its expected contents.
-fn function(start: i32, size: u32, info: u8, rep: u8, seeds: &[RowSeed]) -> (Function, Model) {
+fn function(
+    start: i32,
+    size: u32,
+    info: u8,
+    rep: u8,
+    seeds: &[RandomRowSeed],
+) -> (EncodedFunction, RandomFunction) {
     let mut bytes = Vec::new();
-    let mut rows: Vec<Row> = Vec::new();
+    let mut rows: Vec<RandomRow> = Vec::new();
     let mut next = 0u32;
     for (gap, from_sp, words) in seeds {
         let at = next + gap;
@@ -137,20 +143,20 @@ fn function(start: i32, size: u32, info: u8, rep: u8, seeds: &[RowSeed]) -> (Fun
             .iter()
             .position(|&most| words.iter().all(|&word| (!most..=most).contains(&word)))
             .unwrap() as u8;
-        let row = Function::typed(0, 0, info, size_log2, &[(at, base, words)]);
+        let row = EncodedFunction::typed(0, 0, info, size_log2, &[(at, base, words)]);
         bytes.extend(row.rows);
         rows.push((at, rule(base, words)));
     }
-    let function = Function {
+    let function = EncodedFunction {
         start: start.into(),
         size,
         info,
         rep,
         num_rows: rows.len() as u32,
         rows: bytes,
-        ..Function::default()
+        ..EncodedFunction::default()
     };
-    let model = Model {
+    let model = RandomFunction {
         start,
         size,
         rep: (info & MASK != 0).then_some(rep.into()),
@@ -177,7 +183,7 @@ prop_compose! {
             0..24,
         ),
         rotation in any::<Index>(),
-    ) -> (encode::Section, Vec<Model>) {
+    ) -> (encode::EncodedSection, Vec<RandomFunction>) {
         let mut next = first;
         let mut both: Vec<_> = seeds
             .iter()
@@ -193,12 +199,12 @@ prop_compose! {
             both.rotate_left(by);
         }
         let (functions, models) = both.into_iter().unzip();
-        let section = encode::Section {
+        let section = encode::EncodedSection {
             flags,
             aux,
             tail,
             functions,
-            ..encode::Section::default()
+            ..encode::EncodedSection::default()
         };
         (section, models)
     }
@@ -364,7 +370,7 @@ proptest! {
             prop_assert_eq!(function.start(), ADDRESS.wrapping_add_signed(model.start.into()));
             prop_assert_eq!(function.size(), model.size);
             prop_assert_eq!(function.repeat().map(|rep| rep.get().into()), model.rep);
-            let rows: Vec<Row> = read
+            let rows: Vec<RandomRow> = read
                 .rows(&watched, &function)
                 .map(|row| row.map(|row| (row.start, row.rule)).unwrap())
                 .collect();
@@ -418,7 +424,7 @@ proptest! {
     fn random_bytes(mut bytes in vec(any::<u8>(), 0..300), flags in 0u8..8, pcs in pcs()) {
         ask_all_of(&bytes, &pcs);
         // Again with a plausible header, so that the rest of the bytes is read.
-        let header = encode::Section { flags, ..encode::Section::default() }.bytes();
+        let header = encode::EncodedSection { flags, ..encode::EncodedSection::default() }.bytes();
         for (byte, header) in bytes.iter_mut().zip(&header[..8]) {
             *byte = *header;
         }
@@ -479,7 +485,7 @@ proptest! {
         let frame = Frame { pc: frame.0, sp: frame.1, fp: frame.2 };
         let memory = Noise { words: HashMap::new(), other };
         for (by_rule, step) in [
-            (true, step(Abi::Amd64, &rule, &frame, &Lost, &memory)),
+            (true, step(Abi::Amd64, &rule, &frame, &NoRegisters, &memory)),
             (false, step_by_frame_pointer(&frame, &memory)),
         ] {
             if let Ok(Step::Caller(caller)) = step {
@@ -510,12 +516,12 @@ proptest! {
         let memory = Noise { words: HashMap::from([(cfa - 8, ra), (fp_at, fp)]), other: None };
         let rule = Rule::amd64(Base::Sp, 8 * slots, Location::AtCfa(-8 * saved));
         prop_assert_eq!(
-            step(Abi::Amd64, &rule, &frame, &Lost, &memory),
+            step(Abi::Amd64, &rule, &frame, &NoRegisters, &memory),
             Ok(Step::Caller(Frame { pc: ra, sp: cfa, fp }))
         );
         let unchanged = Rule { fp: Location::Unchanged, ..rule };
         prop_assert_eq!(
-            step(Abi::Amd64, &unchanged, &frame, &Lost, &memory),
+            step(Abi::Amd64, &unchanged, &frame, &NoRegisters, &memory),
             Ok(Step::Caller(Frame { pc: ra, sp: cfa, fp: 5 }))
         );
     }

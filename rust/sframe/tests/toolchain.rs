@@ -154,14 +154,14 @@ fn number(text: &str) -> (i32, &str) {
 }
 
 /// A file, with the link-time address and the file range of its section.
-struct Sample {
+struct SectionFile {
     data: Vec<u8>,
     address: u64,
     range: std::ops::Range<usize>,
 }
 
-impl Sample {
-    fn load(file: &Path) -> Sample {
+impl SectionFile {
+    fn load(file: &Path) -> SectionFile {
         let data = fs::read(file).expect("cannot read");
         let (address, range) = {
             let elf = object::File::parse(&*data).expect("not an ELF file");
@@ -169,7 +169,7 @@ impl Sample {
             let (at, size) = section.file_range().expect("no bytes");
             (section.address(), at as usize..(at + size) as usize)
         };
-        Sample {
+        SectionFile {
             data,
             address,
             range,
@@ -363,7 +363,7 @@ fn evaluate(
 fn check_linked(name: &str, file: &Path) {
     let printed = readelf(file);
     assert_eq!(printed.flags, "SFRAME_F_FDE_SORTED", "{name}");
-    let sample = Sample::load(file);
+    let sample = SectionFile::load(file);
 
     // As the kernel does: from the program headers, with the bytes behind the section that belong to
     // the segment.
@@ -604,7 +604,7 @@ fn linker_that_does_not_know_sframe() {
             objects[1],
         ],
     );
-    let sample = Sample::load(&file);
+    let sample = SectionFile::load(&file);
     let found = find_sframe(&*sample.data, 0).expect("an ELF file");
     assert_eq!(found.sframe, None);
 
@@ -657,7 +657,7 @@ fn tables_take_all_sections_of_a_linker_that_does_not_know_sframe() {
                 &objects[1],
             ],
         );
-        let sample = Sample::load(&file);
+        let sample = SectionFile::load(&file);
         let elf = object::File::parse(&*sample.data).unwrap();
         let text = elf.section_by_name(".text").unwrap();
         let holds = |at: u64| at.wrapping_sub(text.address()) < text.size();

@@ -40,7 +40,7 @@ use support::{
     encode::{
         self,
         concatenated,
-        Function,
+        EncodedFunction,
         Saved,
         Value,
         AARCH64,
@@ -64,7 +64,7 @@ const ADDRESS: u64 = 0x7f00_0000_0000;
 
 /// The expected contents of a function.
 #[derive(Clone, Debug)]
-struct Model {
+struct FunctionModel {
     start: i64,
     size: u32,
     /// The size of a repeated block, in bytes.
@@ -76,7 +76,7 @@ struct Model {
     without: Option<Rule>,
 }
 
-impl Model {
+impl FunctionModel {
     fn covers(&self, at: i64) -> bool {
         (self.start..self.start + i64::from(self.size)).contains(&at)
     }
@@ -220,7 +220,7 @@ fn fixed(offset: i8) -> Location {
 }
 
 /// A row of a function that is not flexible, and the row's rule.
-fn default_row(section: &encode::Section, seed: &RowSeed) -> (encode::Row, Rule) {
+fn default_row(section: &encode::EncodedSection, seed: &RowSeed) -> (encode::EncodedRow, Rule) {
     let abi = section.abi;
     let [cfa, ra, fp] = &seed.values;
     let from_sp = cfa.deref;
@@ -244,7 +244,7 @@ fn default_row(section: &encode::Section, seed: &RowSeed) -> (encode::Row, Rule)
     let ra = (ra.there && section.fixed_ra == 0).then(|| saved(ra));
     let after_ra = section.fixed_ra != 0 || ra.is_some() || abi == S390X;
     let fp = (fp.there && section.fixed_fp == 0 && after_ra).then(|| saved(fp));
-    let row = encode::Row::Default {
+    let row = encode::EncodedRow::Default {
         base: if from_sp { SP } else { FP },
         cfa: offset,
         ra: ra.map(|ra| ra.0),
@@ -268,7 +268,7 @@ fn default_row(section: &encode::Section, seed: &RowSeed) -> (encode::Row, Rule)
 }
 
 /// A row of a flexible function, and the row's rule.
-fn flexible_row(section: &encode::Section, seed: &RowSeed) -> (encode::Row, Rule) {
+fn flexible_row(section: &encode::EncodedSection, seed: &RowSeed) -> (encode::EncodedRow, Rule) {
     let abi = section.abi;
     let [cfa, ra, fp] = &seed.values;
     let offset = cfa_offset(abi, cfa.offset);
@@ -290,7 +290,7 @@ fn flexible_row(section: &encode::Section, seed: &RowSeed) -> (encode::Row, Rule
     };
     let ra = ra.there.then(|| value(ra));
     let fp = fp.there.then(|| value(fp));
-    let row = encode::Row::Flex {
+    let row = encode::EncodedRow::Flex {
         cfa: Value {
             register: Some(cfa.register),
             deref: cfa.deref,
@@ -316,7 +316,11 @@ fn flexible_row(section: &encode::Section, seed: &RowSeed) -> (encode::Row, Rule
 }
 
 /// A function at `start`, and its expected contents.
-fn function(section: &encode::Section, start: i64, seed: &FunctionSeed) -> (Function, Model) {
+fn function(
+    section: &encode::EncodedSection,
+    start: i64,
+    seed: &FunctionSeed,
+) -> (EncodedFunction, FunctionModel) {
     let version = section.version;
     let flexible = seed.flexible && version == 3;
     let signal = seed.signal && version == 3;
@@ -337,7 +341,7 @@ fn function(section: &encode::Section, start: i64, seed: &FunctionSeed) -> (Func
         }
         // Version 1 cannot mark the outermost frame.
         let (written, rule) = if row.outermost && version != 1 {
-            (encode::Row::Outermost, Rule::OUTERMOST)
+            (encode::EncodedRow::Outermost, Rule::OUTERMOST)
         } else if flexible {
             flexible_row(section, row)
         } else {
@@ -346,7 +350,7 @@ fn function(section: &encode::Section, start: i64, seed: &FunctionSeed) -> (Func
         bytes.extend(written.bytes(section, info, at, row.least_log2));
         rows.push((at, Rule { signal, ..rule }));
     }
-    let function = Function {
+    let function = EncodedFunction {
         start,
         size: seed.size,
         info,
@@ -355,7 +359,7 @@ fn function(section: &encode::Section, start: i64, seed: &FunctionSeed) -> (Func
         num_rows: rows.len() as u32,
         rows: bytes,
     };
-    let model = Model {
+    let model = FunctionModel {
         start,
         size: seed.size,
         // Version 1 has no field for the block size, and repeats rows only for stubs of 16 bytes.
@@ -394,8 +398,8 @@ prop_compose! {
         far in prop_oneof![3 => Just(0i64), 1 => -0x1_0000_0000_0000..0x1_0000_0000_0000i64],
         seeds in vec(function_seed(), 0..16),
         rotation in any::<Index>(),
-    ) -> (encode::Section, Vec<Model>) {
-        let mut section = encode::Section {
+    ) -> (encode::EncodedSection, Vec<FunctionModel>) {
+        let mut section = encode::EncodedSection {
             version,
             abi,
             flags,
@@ -405,7 +409,7 @@ prop_compose! {
             gap,
             rows_reversed,
             tail,
-            ..encode::Section::default()
+            ..encode::EncodedSection::default()
         };
         // Only version 3 has start addresses of 64 bits.
         let mut next = near + if version == 3 { far } else { 0 };
@@ -426,7 +430,12 @@ prop_compose! {
 }
 
 /// Compares all results of the reader for a section with the section's model.
-fn compare(read: &Section, watched: &Watched<'_>, written: &encode::Section, models: &[Model]) {
+fn compare(
+    read: &Section,
+    watched: &Watched<'_>,
+    written: &encode::EncodedSection,
+    models: &[FunctionModel],
+) {
     assert_eq!(read.version().number(), written.version);
     assert_eq!(read.abi().number(), written.abi);
     assert_eq!(
@@ -508,7 +517,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(cases()))]
 
     #[test]
-    fn what_is_written_is_read((section, models) in sections()) {
+    fn written_sections_are_read((section, models) in sections()) {
         let bytes = section.bytes();
         let watched = Watched::new(&bytes);
         let read = Section::open(&watched, ADDRESS, bytes.len() as u64).unwrap();
@@ -528,7 +537,7 @@ proptest! {
                 // A linker that concatenates sections relocates each start relative to the start's own field.
                 let by_section = section.flags & (SORTED | PCREL) == SORTED;
                 let flags = section.flags ^ if index != 0 && by_section { SORTED } else { 0 };
-                (encode::Section { tail: 0, flags, ..section }, models)
+                (encode::EncodedSection { tail: 0, flags, ..section }, models)
             })
             .unzip();
         let (bytes, at) = concatenated(&sections);

@@ -32,14 +32,14 @@ use crate::{
         self,
         Answers, //
     },
-    eh_frame,
+    gimli_oracle,
     image::{
         Image,
         APART, //
     },
     kinds::{
         self,
-        Case, //
+        Disagreement, //
     },
     simple_frame_rs,
 };
@@ -154,7 +154,7 @@ fn stub_rule(image: &Image, function: &Function, pc: u64) -> Option<Rule> {
 
 /// The results of the comparison with one oracle.
 #[derive(Default)]
-struct Count {
+struct ComparisonCount {
     files: u64,
     functions: u64,
     rows: u64,
@@ -163,7 +163,7 @@ struct Count {
     kinds: BTreeMap<&'static str, (u64, u64)>,
 }
 
-impl Count {
+impl ComparisonCount {
     /// The number of rows that the oracle reads, and of those that disagree.
     fn rows_read(&self) -> (u64, u64) {
         let (unread, _) = self.kinds.get(kinds::UNREAD).copied().unwrap_or_default();
@@ -171,7 +171,7 @@ impl Count {
         (self.rows - unread, against - unread)
     }
 
-    fn add(&mut self, other: &Count) {
+    fn add(&mut self, other: &ComparisonCount) {
         self.files += other.files;
         self.functions += other.functions;
         self.rows += other.rows;
@@ -187,7 +187,7 @@ impl Count {
 /// The results for all files.
 #[derive(Default)]
 pub(crate) struct Totals {
-    by_oracle: BTreeMap<String, Count>,
+    by_oracle: BTreeMap<String, ComparisonCount>,
     /// The number of addresses in PLTs whose row is wrong, and whose rule from the instructions is right.
     corrected: u64,
     failed: bool,
@@ -200,7 +200,7 @@ struct Comparison<'a> {
     oracle: &'a str,
     image: &'a Image,
     section: &'a Section,
-    count: Count,
+    count: ComparisonCount,
     /// The disagreements of unknown kind.
     unknown: Vec<String>,
     /// The addresses at which the oracle disagrees.
@@ -227,7 +227,7 @@ impl Comparison<'_> {
         if our_rule == oracle_rule {
             return;
         }
-        let case = Case {
+        let case = Disagreement {
             writer: self.writer,
             oracle: self.oracle,
             image: self.image,
@@ -308,7 +308,7 @@ impl Comparison<'_> {
     }
 
     /// Finds code that .eh_frame covers and that has no row.
-    fn gaps(&mut self, ranges: &[eh_frame::Range]) {
+    fn gaps(&mut self, ranges: &[gimli_oracle::Range]) {
         let bytes = &*self.image.sframe.bytes;
         for range in ranges {
             self.count.addresses += 1;
@@ -331,7 +331,7 @@ impl Comparison<'_> {
     }
 
     /// Compares with .eh_frame. `plt` restricts the comparison to PLTs.
-    fn with_eh_frame(&mut self, ours: &[Ours], ranges: &[eh_frame::Range], plt: bool) {
+    fn with_eh_frame(&mut self, ours: &[Ours], ranges: &[gimli_oracle::Range], plt: bool) {
         for ours in ours {
             let start = ours.function.start();
             let in_plt = self
@@ -383,16 +383,16 @@ impl Totals {
             "simple-frame-rs".into(),
             simple_frame_rs::answers(&image.sframe, &section),
         ));
-        let ranges = eh_frame::ranges(&image, section.abi());
+        let ranges = gimli_oracle::ranges(&image, section.abi());
         let new = |oracle| Comparison {
             writer,
             file: &name,
             oracle,
             image: &image,
             section: &section,
-            count: Count {
+            count: ComparisonCount {
                 files: 1,
-                ..Count::default()
+                ..ComparisonCount::default()
             },
             unknown: Vec::new(),
             disagreeing: BTreeSet::new(),

@@ -24,13 +24,13 @@ use object::{
 pub(crate) const APART: u64 = 0x100_0000;
 
 /// Bytes at an address.
-pub(crate) struct Part {
+pub(crate) struct ImagePart {
     pub(crate) name: String,
     pub(crate) address: u64,
     pub(crate) bytes: Vec<u8>,
 }
 
-impl Part {
+impl ImagePart {
     pub(crate) fn covers(&self, address: u64) -> bool {
         address.wrapping_sub(self.address) < self.bytes.len() as u64
     }
@@ -42,9 +42,9 @@ pub(crate) struct Image {
     pub(crate) little: bool,
     /// Whether this is an object file, whose sections were assigned addresses here.
     pub(crate) relocatable: bool,
-    pub(crate) sframe: Part,
-    pub(crate) eh_frame: Option<Part>,
-    pub(crate) code: Vec<Part>,
+    pub(crate) sframe: ImagePart,
+    pub(crate) eh_frame: Option<ImagePart>,
+    pub(crate) code: Vec<ImagePart>,
     /// The addresses of crtbegin.o's functions. gcc links that file into each program and library.
     crt: Vec<u64>,
 }
@@ -105,7 +105,7 @@ impl Image {
                     field.copy_from_slice(&value.to_be_bytes()[8 - size..]);
                 }
             }
-            Some(Part {
+            Some(ImagePart {
                 name: name.into(),
                 address,
                 bytes,
@@ -115,7 +115,7 @@ impl Image {
         let code = file
             .sections()
             .filter(|section| section.kind() == SectionKind::Text)
-            .map(|section| Part {
+            .map(|section| ImagePart {
                 name: section.name().unwrap_or_default().into(),
                 address: place_at(section.index(), section.address()),
                 bytes: section.data().expect("cannot read a section").to_vec(),
@@ -142,7 +142,7 @@ impl Image {
     }
 
     /// The section of code that an address lies in.
-    pub(crate) fn code_at(&self, address: u64) -> Option<&Part> {
+    pub(crate) fn code_at(&self, address: u64) -> Option<&ImagePart> {
         self.code.iter().find(|part| part.covers(address))
     }
 

@@ -26,7 +26,7 @@ use sframe::{
 
 use crate::{
     compare::Ours,
-    eh_frame::Range,
+    gimli_oracle::Range,
     image::Image, //
 };
 
@@ -56,7 +56,7 @@ pub(crate) fn relocates(oracle: &str, section: &Section) -> bool {
 pub(crate) const UNKNOWN: &str = "unknown";
 
 /// One disagreement.
-pub(crate) struct Case<'a> {
+pub(crate) struct Disagreement<'a> {
     pub(crate) writer: &'a str,
     pub(crate) oracle: &'a str,
     pub(crate) image: &'a Image,
@@ -69,7 +69,7 @@ pub(crate) struct Case<'a> {
     pub(crate) oracle_rule: Option<Rule>,
 }
 
-impl Display for Case<'_> {
+impl Display for Disagreement<'_> {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
         let part = self.image.code_at(self.address);
         let name = part.map_or("", |part| &part.name);
@@ -92,7 +92,7 @@ impl Display for Case<'_> {
 pub(crate) const UNREAD: &str = "simple-frame-rs-flexible-s390x";
 
 /// The kind of a disagreement.
-pub(crate) fn kind(case: &Case<'_>) -> &'static str {
+pub(crate) fn kind(case: &Disagreement<'_>) -> &'static str {
     let function = &case.ours.function;
     match case.oracle {
         "simple-frame-rs" if function.is_flexible() && case.section.abi() == Abi::S390x => UNREAD,
@@ -106,7 +106,7 @@ pub(crate) fn kind(case: &Case<'_>) -> &'static str {
 }
 
 /// Whether an empty function starts at the same address.
-fn is_behind_empty(case: &Case<'_>) -> bool {
+fn is_behind_empty(case: &Disagreement<'_>) -> bool {
     case.section
         .functions(&*case.image.sframe.bytes)
         .flatten()
@@ -115,7 +115,7 @@ fn is_behind_empty(case: &Case<'_>) -> bool {
 
 /// The kind of disagreements with .eh_frame from limitations of versions 1 and 2, or from wrong rows of their
 /// assemblers.
-fn limitation_of_v2(case: &Case<'_>) -> &'static str {
+fn limitation_of_v2(case: &Disagreement<'_>) -> &'static str {
     let (Some(our_rule), Some(oracle_rule)) = (case.our_rule, case.oracle_rule) else {
         return UNKNOWN;
     };
@@ -145,7 +145,7 @@ fn limitation_of_v2(case: &Case<'_>) -> &'static str {
 }
 
 /// Whether the function is corner_frame of corners.S.
-fn is_corner(case: &Case<'_>) -> bool {
+fn is_corner(case: &Disagreement<'_>) -> bool {
     const CODE: [u8; 8] = [0x55, 0x48, 0x89, 0xe5, 0xc9, 0xc3, 0x0f, 0x0b];
     case.image.bytes_at(case.ours.function.start(), 8) == CODE
 }

@@ -12,7 +12,7 @@
 
 mod answers;
 mod compare;
-mod eh_frame;
+mod gimli_oracle;
 mod image;
 mod kinds;
 mod simple_frame_rs;

@@ -30,12 +30,12 @@ use crate::{
         AnsweredFunction,
         Answers, //
     },
-    image::Part,
+    image::ImagePart,
 };
 
 /// All answers for a section. In unsorted sections addresses are not looked up: the crate would read all
 /// functions for each address.
-pub(crate) fn answers(part: &Part, section: &Section) -> Answers {
+pub(crate) fn answers(part: &ImagePart, section: &Section) -> Answers {
     let parsed =
         SFrameSection::from(&part.bytes, part.address).expect("simple-frame-rs: a section");
     let mut answers = Answers {

@@ -35,12 +35,13 @@ use sframe::{
     unwind::Memory, //
 };
 use walk::{
+    address_map::AddressMap, //
     process::{
-        File,
+        MappedFile,
         Process, //
     },
     registers::{
-        Registers,
+        RegisterFile,
         COUNT,
         PC,
         RAX,
@@ -48,12 +49,11 @@ use walk::{
         RDX,
         RSP, //
     },
-    table::Table, //
 };
 
 use crate::{
-    eh_return,
-    files::Tables,
+    files::CfiTables,
+    handler_truth,
     limits, //
 };
 
@@ -62,11 +62,11 @@ const CALLEE_SAVED: u32 = (1 << 3) | (1 << RBP) | (0b1111 << 12);
 
 /// The result of a step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Outcome {
+pub enum CfiStep {
     /// To the caller.
     Caller {
         /// Its registers.
-        registers: Registers,
+        registers: RegisterFile,
         /// Whether the step went through a signal trampoline: the caller's PC is not a return
         /// address, so its lookup address is the PC itself.
         signal: bool,
@@ -150,10 +150,10 @@ impl fmt::Display for UnwindError {
 }
 
 /// The bytes of a section.
-pub type Slice = EndianSlice<'static, LittleEndian>;
+pub type StaticSlice = EndianSlice<'static, LittleEndian>;
 
 /// One .eh_frame, or one .debug_frame. Addresses are link-time addresses.
-pub struct Cfi<S = EhFrame<Slice>> {
+pub struct Cfi<S = EhFrame<StaticSlice>> {
     section: S,
     bases: BaseAddresses,
     /// The start and end address of each entry, and its offset in the section; sorted by start.
@@ -161,7 +161,7 @@ pub struct Cfi<S = EhFrame<Slice>> {
 }
 
 /// One .debug_frame.
-pub type DebugCfi = Cfi<DebugFrame<Slice>>;
+pub type DebugCfi = Cfi<DebugFrame<StaticSlice>>;
 
 impl Cfi {
     /// Reads an .eh_frame.
@@ -196,7 +196,7 @@ impl DebugCfi {
     }
 }
 
-impl<S: UnwindSection<Slice>> Cfi<S> {
+impl<S: UnwindSection<StaticSlice>> Cfi<S> {
     /// Reads the range of each entry. (.eh_frame_hdr would give only the starts.)
     fn read(section: S, bases: BaseAddresses) -> gimli::Result<Self> {
         let mut found = Vec::new();
@@ -243,7 +243,11 @@ impl<S: UnwindSection<Slice>> Cfi<S> {
         (address < entry.1).then_some(entry)
     }
 
-    fn row_at(&self, address: u64, context: &mut UnwindContext<usize>) -> Result<Row, UnwindError> {
+    fn row_at(
+        &self,
+        address: u64,
+        context: &mut UnwindContext<usize>,
+    ) -> Result<CfiRow, UnwindError> {
         let (_, _, at) = self.entry_at(address).ok_or(UnwindError::NoEntry)?;
         self.row(address, at, context)
             .map_err(|_| UnwindError::BadEntry)
@@ -254,7 +258,7 @@ impl<S: UnwindSection<Slice>> Cfi<S> {
         address: u64,
         at: usize,
         context: &mut UnwindContext<usize>,
-    ) -> gimli::Result<Row> {
+    ) -> gimli::Result<CfiRow> {
         let fde = self
             .section
             .fde_from_offset(&self.bases, at.into(), S::cie_from_offset)?;
@@ -262,9 +266,9 @@ impl<S: UnwindSection<Slice>> Cfi<S> {
         let expression = |expression: &UnwindExpression<usize>| expression.get(&self.section);
         let cfa = match row.cfa() {
             CfaRule::RegisterAndOffset { register, offset } => {
-                Cfa::Register(number(*register)?, *offset)
+                CfaLocation::Register(number(*register)?, *offset)
             }
-            CfaRule::Expression(found) => Cfa::Expression(expression(found)?),
+            CfaRule::Expression(found) => CfaLocation::Expression(expression(found)?),
         };
         let mut rules = Vec::new();
         for (register, rule) in row.registers() {
@@ -289,7 +293,7 @@ impl<S: UnwindSection<Slice>> Cfi<S> {
             rules.push((register, location));
         }
         rules.sort_by_key(|(register, _)| *register);
-        Ok(Row {
+        Ok(CfiRow {
             cfa,
             rules,
             kept: CALLEE_SAVED,
@@ -308,10 +312,10 @@ fn number(register: Register) -> gimli::Result<u8> {
 
 /// The unwind rules of .eh_frame for one address.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Row {
+pub struct CfiRow {
     /// The canonical frame address, which is the caller's stack pointer unless a rule gives another
     /// one.
-    pub cfa: Cfa,
+    pub cfa: CfaLocation,
     /// The locations of the caller's registers, by DWARF number.
     pub rules: Vec<(u8, RegisterLocation)>,
     /// The registers that are unchanged unless a rule exists, as a bit mask by DWARF number.
@@ -322,11 +326,11 @@ pub struct Row {
 
 /// The canonical frame address.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Cfa {
+pub enum CfaLocation {
     /// A register plus an offset in bytes.
     Register(u8, i64),
     /// The value of an expression.
-    Expression(Expression<Slice>),
+    Expression(Expression<StaticSlice>),
 }
 
 /// The location of a register of the caller.
@@ -339,17 +343,21 @@ pub enum RegisterLocation {
     /// The value is that of a register plus an offset in bytes.
     Register(u8, i64),
     /// In memory, at the address that an expression gives.
-    AtExpression(Expression<Slice>),
+    AtExpression(Expression<StaticSlice>),
     /// The value is that of an expression.
-    Expression(Expression<Slice>),
+    Expression(Expression<StaticSlice>),
 }
 
 /// The notation of readelf.
-impl fmt::Display for Row {
+impl fmt::Display for CfiRow {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.cfa {
-            Cfa::Register(register, offset) => write!(f, "cfa={}{offset:+}", name_of(*register))?,
-            Cfa::Expression(expression) => write!(f, "cfa=exp {:02x?}", expression.0.slice())?,
+            CfaLocation::Register(register, offset) => {
+                write!(f, "cfa={}{offset:+}", name_of(*register))?
+            }
+            CfaLocation::Expression(expression) => {
+                write!(f, "cfa=exp {:02x?}", expression.0.slice())?
+            }
         }
         for (register, location) in &self.rules {
             write!(f, " {}=", name_of(*register))?;
@@ -371,7 +379,7 @@ impl fmt::Display for Row {
     }
 }
 
-impl Row {
+impl CfiRow {
     /// Whether the function saves the registers with an exception handler's arguments, as only
     /// functions with `__builtin_eh_return` do.
     pub(crate) fn is_eh_return(&self) -> bool {
@@ -419,7 +427,7 @@ pub fn name_of(register: u8) -> &'static str {
 #[derive(Default)]
 pub struct Unwinder {
     context: Option<Box<UnwindContext<usize>>>,
-    rows: Table<(usize, u64), Result<Rc<Row>, UnwindError>>,
+    rows: AddressMap<(usize, u64), Result<Rc<CfiRow>, UnwindError>>,
 }
 
 impl Unwinder {
@@ -433,7 +441,7 @@ impl Unwinder {
     /// # Errors
     ///
     /// There is no row; see [`UnwindError`].
-    pub fn row(&mut self, file: &File, address: u64) -> Result<Rc<Row>, UnwindError> {
+    pub fn row(&mut self, file: &MappedFile, address: u64) -> Result<Rc<CfiRow>, UnwindError> {
         if let Some(known) = self.rows.get(&(file.number, address)) {
             return known.clone();
         }
@@ -444,7 +452,7 @@ impl Unwinder {
             .and_then(|cfi| {
                 let row = cfi.row_at(address, context)?;
                 let row_at = |at| cfi.row_at(at, context).ok();
-                Ok(eh_return::correct_row(file, cfi, address, row, row_at))
+                Ok(handler_truth::correct_row(file, cfi, address, row, row_at))
             })
             .or_else(|why| match file.debug_cfi() {
                 Some(cfi) if matches!(why, UnwindError::NoEntry | UnwindError::NoTable) => {
@@ -466,7 +474,7 @@ impl Unwinder {
     /// # Errors
     ///
     /// There is no row; see [`UnwindError`].
-    pub fn row_at(&mut self, process: &Process, address: u64) -> Result<Rc<Row>, UnwindError> {
+    pub fn row_at(&mut self, process: &Process, address: u64) -> Result<Rc<CfiRow>, UnwindError> {
         let mapping = process.at(address).ok_or(UnwindError::NotMapped)?;
         let (file, link) = mapping.link_address(address).ok_or(UnwindError::NoFile)?;
         self.row(file, link)
@@ -481,10 +489,10 @@ impl Unwinder {
     pub fn step<M: Memory + ?Sized>(
         &mut self,
         process: &Process,
-        registers: &Registers,
+        registers: &RegisterFile,
         memory: &M,
         exact: bool,
-    ) -> Result<Outcome, UnwindError> {
+    ) -> Result<CfiStep, UnwindError> {
         let pc = registers.pc();
         let at = if exact { pc } else { pc.wrapping_sub(1) };
         let row = self.row_at(process, at);
@@ -498,7 +506,7 @@ impl Unwinder {
 
 /// Whether a file is a Go program. It has no .eh_frame, and its .debug_frame describes only the
 /// stack pointer, although functions save the frame pointer.
-fn is_go_program(file: &File) -> bool {
+fn is_go_program(file: &MappedFile) -> bool {
     file.cfi().is_err() && file.sections.iter().any(|it| it.name == ".gopclntab")
 }
 
@@ -508,14 +516,14 @@ fn is_go_program(file: &File) -> bool {
 ///
 /// See [`UnwindError`].
 pub fn step_by_row<M: Memory + ?Sized>(
-    row: &Row,
-    registers: &Registers,
+    row: &CfiRow,
+    registers: &RegisterFile,
     memory: &M,
-) -> Result<Outcome, UnwindError> {
+) -> Result<CfiStep, UnwindError> {
     let value = |number| registers.get(number).ok_or(UnwindError::Register(number));
     let cfa = match row.cfa {
-        Cfa::Register(register, offset) => value(register)?.wrapping_add_signed(offset),
-        Cfa::Expression(expression) => evaluate(expression, None, registers, memory)?,
+        CfaLocation::Register(register, offset) => value(register)?.wrapping_add_signed(offset),
+        CfaLocation::Expression(expression) => evaluate(expression, None, registers, memory)?,
     };
 
     let mut caller = *registers;
@@ -539,8 +547,8 @@ pub fn step_by_row<M: Memory + ?Sized>(
         caller.set(*register, found);
     }
     match caller.get(PC) {
-        None | Some(0) => Ok(Outcome::Outermost),
-        Some(_) => Ok(Outcome::Caller {
+        None | Some(0) => Ok(CfiStep::Outermost),
+        Some(_) => Ok(CfiStep::Caller {
             registers: caller,
             signal: row.signal,
         }),
@@ -550,19 +558,19 @@ pub fn step_by_row<M: Memory + ?Sized>(
 /// The registers that a signal interrupted, from the kernel's `struct ucontext` on the handler's
 /// stack: see <asm/ucontext.h> and <asm/sigcontext.h>.
 fn interrupted<M: Memory + ?Sized>(
-    registers: &Registers,
+    registers: &RegisterFile,
     memory: &M,
-) -> Result<Outcome, UnwindError> {
+) -> Result<CfiStep, UnwindError> {
     const CONTEXT: u64 = 40;
     // The DWARF numbers in the order of the structure.
     const ORDER: [u8; COUNT] = [8, 9, 10, 11, 12, 13, 14, 15, 5, 4, RBP, 3, 1, 0, 2, RSP, PC];
 
-    let mut found = Registers::default();
+    let mut found = RegisterFile::default();
     for (place, number) in (0..).zip(ORDER) {
         let address = registers.sp().wrapping_add(CONTEXT + 8 * place);
         found.set(number, read(memory, address)?);
     }
-    Ok(Outcome::Caller {
+    Ok(CfiStep::Caller {
         registers: found,
         signal: true,
     })
@@ -575,9 +583,9 @@ fn read<M: Memory + ?Sized>(memory: &M, address: u64) -> Result<u64, UnwindError
 }
 
 fn evaluate<M: Memory + ?Sized>(
-    expression: Expression<Slice>,
+    expression: Expression<StaticSlice>,
     initial: Option<u64>,
-    registers: &Registers,
+    registers: &RegisterFile,
     memory: &M,
 ) -> Result<u64, UnwindError> {
     let encoding = gimli::Encoding {
@@ -667,22 +675,22 @@ mod tests {
         }
     }
 
-    fn registers() -> Registers {
+    fn registers() -> RegisterFile {
         let mut values = [0; COUNT];
         for (number, value) in values.iter_mut().enumerate() {
             *value = 0x1_0000 * (1 + number as u64);
         }
-        Registers::new(values)
+        RegisterFile::new(values)
     }
 
-    fn row(address: u64) -> Result<Row, UnwindError> {
+    fn row(address: u64) -> Result<CfiRow, UnwindError> {
         let cfi = Cfi::new(TABLE, AT, 0, 0).unwrap();
         cfi.row_at(address, &mut UnwindContext::new())
     }
 
-    fn caller(address: u64) -> Registers {
+    fn caller(address: u64) -> RegisterFile {
         match step_by_row(&row(address).unwrap(), &registers(), &Doubles) {
-            Ok(Outcome::Caller { registers, .. }) => registers,
+            Ok(CfiStep::Caller { registers, .. }) => registers,
             other => panic!("{address:#x}: {other:?}"),
         }
     }
@@ -755,7 +763,7 @@ mod tests {
 
     #[test]
     fn registers_of_a_context() {
-        let Ok(Outcome::Caller { registers, signal }) = interrupted(&registers(), &Doubles) else {
+        let Ok(CfiStep::Caller { registers, signal }) = interrupted(&registers(), &Doubles) else {
             panic!("all of it can be read");
         };
         assert!(signal);
@@ -781,7 +789,7 @@ mod tests {
     fn the_outermost_frame_and_errors_are_reported() {
         assert_eq!(
             step_by_row(&row(0x1020).unwrap(), &registers(), &Doubles),
-            Ok(Outcome::Outermost)
+            Ok(CfiStep::Outermost)
         );
         let mut lost = registers();
         lost.keep(!(1 << 10));
@@ -793,8 +801,8 @@ mod tests {
     }
 
     /// The memory of this process.
-    struct Own(std::fs::File);
-    impl Memory for Own {
+    struct OwnMemory(std::fs::File);
+    impl Memory for OwnMemory {
         fn read_word(&self, address: u64) -> Result<u64, Fault> {
             let mut word = [0; 8];
             std::os::unix::fs::FileExt::read_exact_at(&self.0, &mut word, address)
@@ -806,7 +814,7 @@ mod tests {
     /// The functions on this thread's stack, and how the walk ends.
     #[inline(never)]
     fn walk() -> (Vec<String>, Result<(), UnwindError>) {
-        let mut registers = Registers::default();
+        let mut registers = RegisterFile::default();
         let mut kept = [0u64; 8];
         // SAFETY: Registers are stored to `kept`, which is large enough; nothing else is changed.
         unsafe {
@@ -830,13 +838,13 @@ mod tests {
             registers.set(number, value);
         }
         let process = Process::read(std::process::id(), &mut walk::process::Files::new()).unwrap();
-        let memory = Own(std::fs::File::open("/proc/self/mem").unwrap());
+        let memory = OwnMemory(std::fs::File::open("/proc/self/mem").unwrap());
         let mut unwinder = Unwinder::new();
         let mut functions = vec![process.describe(registers.pc())];
         let mut exact = true;
         loop {
             match unwinder.step(&process, &registers, &memory, exact) {
-                Ok(Outcome::Caller {
+                Ok(CfiStep::Caller {
                     registers: caller,
                     signal,
                 }) => {
@@ -844,7 +852,7 @@ mod tests {
                     exact = signal;
                     functions.push(process.describe(caller.pc()));
                 }
-                Ok(Outcome::Outermost) => return (functions, Ok(())),
+                Ok(CfiStep::Outermost) => return (functions, Ok(())),
                 Err(why) => return (functions, Err(why)),
             }
         }

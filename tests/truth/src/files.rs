@@ -9,8 +9,8 @@ use object::{
     ObjectSection, //
 };
 use walk::{
-    process::File,
-    walker::Made, //
+    process::MappedFile,
+    walker::MadeSection, //
 };
 
 use crate::dwarf::{
@@ -19,7 +19,7 @@ use crate::dwarf::{
 };
 
 /// The unwind tables of a file, read once.
-pub trait Tables {
+pub trait CfiTables {
     /// The unwind tables in .eh_frame.
     ///
     /// # Errors
@@ -36,13 +36,13 @@ pub trait Tables {
 }
 
 /// The rows that `convert` makes of a file.
-pub fn made(file: &File) -> Option<Made> {
+pub fn made(file: &MappedFile) -> Option<MadeSection> {
     let convert::Converted {
         section,
         extra_rows,
         ..
     } = convert::convert(file.bytes).ok()?;
-    Some(Made {
+    Some(MadeSection {
         section: section.leak(),
         extra_rows: extra_rows.leak(),
     })
@@ -55,14 +55,14 @@ struct CachedTables {
     debug_cfi: OnceCell<Option<DebugCfi>>,
 }
 
-fn cached_tables(file: &File) -> &CachedTables {
+fn cached_tables(file: &MappedFile) -> &CachedTables {
     file.kept
         .get_or_init(|| Box::new(CachedTables::default()))
         .downcast_ref()
         .expect("only this module uses the slot")
 }
 
-impl Tables for File {
+impl CfiTables for MappedFile {
     fn cfi(&self) -> Result<&Cfi, &str> {
         let cfi = cached_tables(self).cfi.get_or_init(|| {
             let elf = self.elf();

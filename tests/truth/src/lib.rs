@@ -6,6 +6,6 @@
 #![deny(missing_docs)]
 
 pub mod dwarf;
-mod eh_return;
 pub mod files;
+mod handler_truth;
 pub mod limits;

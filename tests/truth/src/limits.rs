@@ -17,13 +17,13 @@ use sframe::{
 };
 
 use crate::dwarf::{
-    Cfa,
-    Row,
+    CfaLocation,
+    CfiRow,
     UnwindError, //
 };
 use walk::{
     process::{
-        File,
+        MappedFile,
         Process, //
     },
     registers::{
@@ -69,22 +69,22 @@ impl Class {
 
 /// A difference, at the frame whose caller differs.
 #[derive(Clone, Copy)]
-pub struct Case<'a> {
+pub struct FrameDifference<'a> {
     /// Its class.
     pub class: Class,
     /// The source of the caller.
     pub by: FrameSource,
     /// The file of the code.
-    pub file: &'a File,
+    pub file: &'a MappedFile,
     /// The frame's lookup address, as a link-time address.
     pub address: u64,
     /// The rule, if there is a row.
     pub rule: Option<Rule>,
     /// The row of .eh_frame.
-    pub truth: Result<&'a Row, UnwindError>,
+    pub truth: Result<&'a CfiRow, UnwindError>,
 }
 
-impl Case<'_> {
+impl FrameDifference<'_> {
     /// The code from the lookup address on.
     pub fn code(&self) -> &[u8] {
         self.file.bytes_at(self.address)
@@ -98,7 +98,7 @@ pub struct Limit {
     /// The fault, and the proof for it.
     pub what: &'static str,
     /// Whether a difference comes from this limit.
-    is: fn(&Case<'_>) -> bool,
+    is: fn(&FrameDifference<'_>) -> bool,
 }
 
 /// The limits.
@@ -134,7 +134,7 @@ pub const LIMITS: &[Limit] = &[
                in front of it",
         is: |case| {
             let is_ret = case.file.bytes_at(case.address).starts_with(&[0xc3]);
-            let wrong = |row: &Row| row.cfa != Cfa::Register(RSP, 8);
+            let wrong = |row: &CfiRow| row.cfa != CfaLocation::Register(RSP, 8);
             is_ret && case.by == FrameSource::Rows && case.truth.is_ok_and(wrong)
         },
     },
@@ -154,7 +154,7 @@ pub const LIMITS: &[Limit] = &[
                overwritten it; stopping is correct",
         is: |case| {
             let popped = Rule::amd64(Base::Sp, 0, Location::Unchanged);
-            let row = Cfa::Register(RSP, 0);
+            let row = CfaLocation::Register(RSP, 0);
             case.class == Class::Stop
                 && case.rule.is_some_and(|rule| (rule.cfa, rule.ra) == (popped.cfa, popped.ra))
                 && case.truth.is_ok_and(|truth| truth.cfa == row)
@@ -168,8 +168,8 @@ pub const LIMITS: &[Limit] = &[
             let Some(Rule { cfa, .. }) = case.rule else {
                 return false;
             };
-            let Ok(Row {
-                cfa: Cfa::Register(register, offset),
+            let Ok(CfiRow {
+                cfa: CfaLocation::Register(register, offset),
                 ..
             }) = case.truth
             else {
@@ -189,7 +189,7 @@ pub const LIMITS: &[Limit] = &[
                frame pointer, and a function that has switched to a scheduler's stack has no caller",
         is: |case| {
             let rule = Rule::amd64(Base::Fp, 16, Location::AtCfa(-16));
-            let by_sp = |row: &Row| matches!(row.cfa, Cfa::Register(RSP, _));
+            let by_sp = |row: &CfiRow| matches!(row.cfa, CfaLocation::Register(RSP, _));
             case.by == FrameSource::Rows
                 && [Some(rule), Some(Rule::OUTERMOST)].contains(&case.rule)
                 && case.truth.is_ok_and(by_sp)
@@ -211,7 +211,7 @@ pub fn is_restorer(process: &Process, pc: u64) -> bool {
 }
 
 /// The known limit that a difference comes from, if any.
-pub fn explain(case: &Case<'_>) -> Option<&'static Limit> {
+pub fn explain(case: &FrameDifference<'_>) -> Option<&'static Limit> {
     LIMITS.iter().find(|limit| (limit.is)(case))
 }
 
@@ -221,9 +221,9 @@ mod tests {
     use crate::dwarf::RegisterLocation;
     use walk::process::Files;
 
-    fn row(register: u8, offset: i64) -> Row {
-        Row {
-            cfa: Cfa::Register(register, offset),
+    fn row(register: u8, offset: i64) -> CfiRow {
+        CfiRow {
+            cfa: CfaLocation::Register(register, offset),
             rules: vec![(16, RegisterLocation::At(-8))],
             kept: 0,
             signal: false,
@@ -234,10 +234,10 @@ mod tests {
         class: Class,
         by: FrameSource,
         rule: Option<Rule>,
-        truth: Result<&Row, UnwindError>,
+        truth: Result<&CfiRow, UnwindError>,
     ) -> Option<&'static str> {
         let file = Files::new().open(&std::env::current_exe().unwrap());
-        let case = Case {
+        let case = FrameDifference {
             class,
             by,
             file: file.unwrap(),
@@ -251,7 +251,7 @@ mod tests {
     #[test]
     fn other_registers_encoded_as_the_stack_pointer() {
         let rule = |base, offset| Some(Rule::amd64(base, offset, Location::AtCfa(-16)));
-        fn stop(rule: Option<Rule>, truth: Result<&Row, UnwindError>) -> Option<&'static str> {
+        fn stop(rule: Option<Rule>, truth: Result<&CfiRow, UnwindError>) -> Option<&'static str> {
             name(Class::Stop, FrameSource::Rows, rule, truth)
         }
         let r11 = row(11, 98328);
@@ -289,8 +289,8 @@ mod tests {
         let code = file.bytes_at(text.address);
         let ret = code.iter().position(|byte| *byte == 0xc3).unwrap();
         let other = code.iter().position(|byte| *byte != 0xc3).unwrap();
-        let name = |at: usize, row: &Row| {
-            let case = Case {
+        let name = |at: usize, row: &CfiRow| {
+            let case = FrameDifference {
                 class: Class::Stop,
                 by: FrameSource::Rows,
                 file,
@@ -302,7 +302,7 @@ mod tests {
         };
         assert_eq!(name(ret, &row(RSP, 0)), Some("cfa-at-ret"));
         let without = |at: usize, class| {
-            let case = Case {
+            let case = FrameDifference {
                 class,
                 by: FrameSource::FramePointer,
                 file,

@@ -22,7 +22,7 @@ use std::{
 };
 
 use convert::{
-    Code,
+    CodeBytes,
     Converted,
     OwnedTable,
     MAX_ENTRY_POINT, //
@@ -63,19 +63,19 @@ use sframe::{
 };
 use truth::dwarf::{
     self,
-    Cfa,
-    Outcome,
+    CfaLocation,
+    CfiStep,
     UnwindError, //
     Unwinder,
 };
 use walk::{
     process::{
-        File,
+        ElfSection, //
         Files,
-        Section, //
+        MappedFile,
     },
     registers::{
-        Registers,
+        RegisterFile,
         COUNT,
         PC,
         RAX,
@@ -102,7 +102,7 @@ impl Memory for Anything {
 const STACK: u64 = 0x7f00_0000_0000;
 
 /// Registers that each hold another stack address.
-fn registers(pc: u64) -> Registers {
+fn registers(pc: u64) -> RegisterFile {
     let mut values = [0; COUNT];
     for (number, value) in (0..).zip(&mut values) {
         *value = STACK + 0x1_0000 + number * 0x1230;
@@ -110,26 +110,30 @@ fn registers(pc: u64) -> Registers {
     // Aligned as the ABI requires.
     values[usize::from(RSP)] = STACK + (pc & 1) * 8;
     values[usize::from(PC)] = pc;
-    Registers::new(values)
+    RegisterFile::new(values)
 }
 
 /// The caller's PC, stack pointer and frame pointer; `None` for an outermost frame.
 type Caller = Option<(u64, u64, Option<u64>)>;
 
-fn by_truth(unwinder: &mut Unwinder, file: &File, registers: &Registers) -> Result<Caller, String> {
+fn by_truth(
+    unwinder: &mut Unwinder,
+    file: &MappedFile,
+    registers: &RegisterFile,
+) -> Result<Caller, String> {
     let row = unwinder
         .row(file, registers.pc())
         .map_err(|why| why.to_string())?;
     match dwarf::step_by_row(&row, registers, &Anything) {
-        Ok(Outcome::Caller { registers, .. }) => {
+        Ok(CfiStep::Caller { registers, .. }) => {
             Ok(Some((registers.pc(), registers.sp(), registers.get(RBP))))
         }
-        Ok(Outcome::Outermost) => Ok(None),
+        Ok(CfiStep::Outermost) => Ok(None),
         Err(why) => Err(format!("{row}: {why}")),
     }
 }
 
-fn by_table(table: &Table<'_>, registers: &Registers) -> Option<Caller> {
+fn by_table(table: &Table<'_>, registers: &RegisterFile) -> Option<Caller> {
     let rule = table.find(registers.pc())?;
     let frame = Frame {
         pc: registers.pc(),
@@ -139,7 +143,7 @@ fn by_table(table: &Table<'_>, registers: &Registers) -> Option<Caller> {
     match unwind::step(Abi::Amd64, &rule, &frame, registers, &Anything) {
         Ok(Step::Caller(caller)) => Some(Some((caller.pc, caller.sp, Some(caller.fp)))),
         Ok(Step::Outermost) => Some(None),
-        Err(stop) => panic!("{:#x}: {rule:?}: {}", registers.pc(), stop.name()),
+        Err(stop) => panic!("{:#x}: {rule:?}: {stop}", registers.pc()),
     }
 }
 
@@ -157,7 +161,7 @@ fn agree(path: &str) -> (f64, f64) {
     assert_eq!(section.num_fdes(), converted.report.functions);
 
     // The module's table has the same rules, and the extra rows.
-    let code = Code::of(file.bytes).unwrap();
+    let code = CodeBytes::of(file.bytes).unwrap();
     let owned = OwnedTable::new(bytes, &converted.extra_rows, &code).unwrap();
     let table = owned.table();
     let mut addresses = BTreeSet::new();
@@ -205,7 +209,7 @@ fn agree(path: &str) -> (f64, f64) {
             }
             let row = unwinder.row(file, pc);
             let by_register = row.as_ref().map(|row| &row.cfa);
-            if let (Some(saved), Ok(Cfa::Register(number, _))) =
+            if let (Some(saved), Ok(CfaLocation::Register(number, _))) =
                 (found.and_then(save_slot), by_register)
             {
                 // The register has the value that the called function has saved.
@@ -221,7 +225,7 @@ fn agree(path: &str) -> (f64, f64) {
                 for number in [RAX, RDX, RCX, R8] {
                     registers.set(number, cfa.wrapping_sub(rbp + 16));
                 }
-                if let Cfa::Register(number, offset) = by_register {
+                if let CfaLocation::Register(number, offset) = by_register {
                     registers.set(*number, cfa.wrapping_add_signed(-offset));
                 }
             }
@@ -276,7 +280,7 @@ fn save_slot(rule: Rule) -> Option<i32> {
 /// the other the stack pointer.
 fn analysis_agrees(path: &str) -> u64 {
     let bytes = std::fs::read(path).expect(path);
-    let code = Code::of(&bytes).unwrap();
+    let code = CodeBytes::of(&bytes).unwrap();
     let table = |converted: Converted| {
         OwnedTable::new(&converted.section, &converted.extra_rows, &code).expect(path)
     };
@@ -308,8 +312,8 @@ fn analysis_agrees(path: &str) -> u64 {
 }
 
 /// The size of .eh_frame and .eh_frame_hdr, in bytes.
-fn size_of_tables(file: &File) -> u64 {
-    let tables = |section: &&Section| section.name.starts_with(".eh_frame");
+fn size_of_tables(file: &MappedFile) -> u64 {
+    let tables = |section: &&ElfSection| section.name.starts_with(".eh_frame");
     file.sections
         .iter()
         .filter(tables)
@@ -614,7 +618,7 @@ fn frames_through_memory_give_rows() {
         "{:?}",
         converted.report
     );
-    let code = Code::of(&bytes).unwrap();
+    let code = CodeBytes::of(&bytes).unwrap();
     let owned = OwnedTable::new(&converted.section, &converted.extra_rows, &code).unwrap();
     let file = object::File::parse(&*bytes).unwrap();
     let rule_of = |name: &str| {
@@ -860,7 +864,7 @@ fn functions_without_entries_have_rows() {
     let mut files = Files::new();
     let file = files.open(Path::new(path)).expect(path);
     let converted = convert::convert(file.bytes).expect(path);
-    let code = Code::of(file.bytes).unwrap();
+    let code = CodeBytes::of(file.bytes).unwrap();
     let owned = OwnedTable::new(&converted.section, &converted.extra_rows, &code).unwrap();
     let mut unwinder = Unwinder::new();
     let text = file.sections.iter().find(|section| section.name == ".text");

@@ -41,16 +41,16 @@ impl Piece {
 }
 
 /// The data of a file that readers need, and the PCs that they look up.
-pub(crate) struct File {
+pub(crate) struct BenchFile {
     pub(crate) sframe: Piece,
     /// `.eh_frame` and `.eh_frame_hdr`; `None` for a generated section.
     pub(crate) eh_frame: Option<(Piece, Piece)>,
     pub(crate) pcs: Vec<u64>,
 }
 
-impl File {
+impl BenchFile {
     /// Reads a linked file that has both kinds of sections.
-    pub(crate) fn read(path: &Path) -> File {
+    pub(crate) fn read(path: &Path) -> BenchFile {
         let data = fs::read(path)
             .unwrap_or_else(|error| panic!("{}: {error}; run `make bench-host`", path.display()));
         let file = object::File::parse(&*data)
@@ -61,7 +61,7 @@ impl File {
         };
         let sframe = piece(".sframe");
         let pcs = pcs(&sframe);
-        File {
+        BenchFile {
             sframe,
             eh_frame: Some((piece(".eh_frame"), piece(".eh_frame_hdr"))),
             pcs,
@@ -70,7 +70,7 @@ impl File {
 
     /// A generated section with `functions` functions of 128 bytes. Each has the five rows of a function that
     /// saves the frame pointer, allocates stack, and returns.
-    pub(crate) fn made_up(version: u8, functions: u32) -> File {
+    pub(crate) fn made_up(version: u8, functions: u32) -> BenchFile {
         const SIZE: u32 = 128;
         let address = 0x1000_0000u64;
         let code = -(i64::from(functions) * i64::from(SIZE)) - 4096;
@@ -81,23 +81,23 @@ impl File {
             (120, encode::SP, &[16, -16]),
             (121, encode::SP, &[8]),
         ];
-        let section = encode::Section {
+        let section = encode::EncodedSection {
             version,
             flags: encode::SORTED | encode::PCREL,
             functions: (0..functions)
                 .map(|index| {
                     let start = code + i64::from(index) * i64::from(SIZE);
-                    encode::Function::new(start, SIZE, rows)
+                    encode::EncodedFunction::new(start, SIZE, rows)
                 })
                 .collect(),
-            ..encode::Section::default()
+            ..encode::EncodedSection::default()
         };
         let sframe = Piece {
             bytes: section.bytes(),
             address,
         };
         let pcs = pcs(&sframe);
-        File {
+        BenchFile {
             sframe,
             eh_frame: None,
             pcs,

@@ -33,7 +33,7 @@ use std::{
 use criterion::Criterion;
 
 use crate::{
-    files::File,
+    files::BenchFile,
     readers::Reader,
     report::{
         Curve,
@@ -83,17 +83,17 @@ fn usage() -> ! {
     exit(2)
 }
 
-fn open(name: &str) -> File {
+fn open(name: &str) -> BenchFile {
     let made_up = name
         .split_once(':')
         .and_then(|(version, functions)| Some((version.parse().ok()?, functions.parse().ok()?)));
     match made_up {
-        Some((version, functions)) => File::made_up(version, functions),
-        None => File::read(Path::new(name)),
+        Some((version, functions)) => BenchFile::made_up(version, functions),
+        None => BenchFile::read(Path::new(name)),
     }
 }
 
-fn pass(reader: Reader, file: &File) {
+fn pass(reader: Reader, file: &BenchFile) {
     let pcs = reader.pcs(file);
     reader.with(file, &mut |look_up| {
         warming_pass(look_up, &pcs);

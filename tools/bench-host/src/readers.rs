@@ -37,14 +37,14 @@ use sframe::{
     unwind::{
         step,
         Frame,
-        Lost,
+        NoRegisters,
         Memory,
         Step, //
     }, //
 };
 use simple_frame_rs::SFrameSection;
 
-use crate::files::File;
+use crate::files::BenchFile;
 
 /// The registers of each frame from which framehop takes a step. The frame's CFA is near one of them.
 const SP: u64 = 0x7fff_0000_0000;
@@ -86,7 +86,7 @@ impl Reader {
 
     /// The PCs to look up: those of the file, or a few of them, repeated, so that all their rules stay in
     /// framehop's cache.
-    pub(crate) fn pcs(self, file: &File) -> Vec<u64> {
+    pub(crate) fn pcs(self, file: &BenchFile) -> Vec<u64> {
         if self != Reader::FramehopHit {
             return file.pcs.clone();
         }
@@ -101,7 +101,7 @@ impl Reader {
     }
 
     /// Calls `measure` with a function that looks up one PC.
-    pub(crate) fn with(self, file: &File, measure: &mut dyn FnMut(&mut dyn FnMut(u64))) {
+    pub(crate) fn with(self, file: &BenchFile, measure: &mut dyn FnMut(&mut dyn FnMut(u64))) {
         let bytes = file.sframe.bytes.as_slice();
         match self {
             Reader::Empty => measure(&mut |pc| {
@@ -151,9 +151,9 @@ impl Reader {
 }
 
 /// Memory in which each word holds its own address.
-struct Own;
+struct IdentityMemory;
 
-impl Memory for Own {
+impl Memory for IdentityMemory {
     fn read_word(&self, address: u64) -> Result<u64, Fault> {
         Ok(address)
     }
@@ -165,7 +165,7 @@ impl Memory for Own {
 ///
 /// If the readers' rules differ: they would not have done equal work. With `.eh_frame` one rule in a
 /// thousand may differ, because another part of the toolchain has written it.
-pub(crate) fn compare(file: &File) -> usize {
+pub(crate) fn compare(file: &BenchFile) -> usize {
     let bytes = file.sframe.bytes.as_slice();
     let section: Section = file.section();
     let library = Libsframe::new(file);
@@ -200,7 +200,7 @@ pub(crate) fn compare(file: &File) -> usize {
 
         if let Some(framehop) = &mut framehop {
             let frame = Frame { pc, sp: SP, fp: FP };
-            let caller = match step(Abi::Amd64, &rule, &frame, &Lost, &Own) {
+            let caller = match step(Abi::Amd64, &rule, &frame, &NoRegisters, &IdentityMemory) {
                 Ok(Step::Caller(caller)) => Some((caller.pc, caller.sp, caller.fp)),
                 _ => None,
             };
@@ -243,7 +243,7 @@ extern "C" {
 }
 
 impl Libsframe {
-    fn new(file: &File) -> Libsframe {
+    fn new(file: &BenchFile) -> Libsframe {
         let bytes = &file.sframe.bytes;
         let mut error = 0;
         // SAFETY: The pointer and the length come from one slice, which the library copies.
@@ -293,7 +293,7 @@ struct Framehop {
 }
 
 impl Framehop {
-    fn new(file: &File) -> Framehop {
+    fn new(file: &BenchFile) -> Framehop {
         let (eh_frame, hdr) = file.eh_frame.as_ref().expect("a file with .eh_frame");
         let mut unwinder = UnwinderX86_64::new();
         // The module is added without its text, so framehop does not look at instructions.

@@ -24,7 +24,7 @@ use std::{
 use convert::DropReason;
 
 #[derive(Default)]
-struct Group {
+struct DroppedGroup {
     rows: u64,
     bytes: u64,
     files: BTreeSet<PathBuf>,
@@ -33,7 +33,7 @@ struct Group {
 
 fn main() {
     let mut paths: Vec<PathBuf> = env::args_os().skip(1).map(PathBuf::from).collect();
-    let mut groups: BTreeMap<(Option<DropReason>, String), Group> = BTreeMap::new();
+    let mut groups: BTreeMap<(Option<DropReason>, String), DroppedGroup> = BTreeMap::new();
     let mut failed: BTreeMap<String, (u64, PathBuf)> = BTreeMap::new();
     let mut files = 0u64;
     while let Some(path) = paths.pop() {

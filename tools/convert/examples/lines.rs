@@ -16,7 +16,7 @@ use std::{
 };
 
 use convert::{
-    Code,
+    CodeBytes,
     OwnedTable, //
 };
 use sframe::table::{
@@ -30,7 +30,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let path = env::args().nth(1);
     let bytes = fs::read(path.ok_or("usage: lines FILE <ADDRESSES")?)?;
     let converted = convert::convert(&bytes).map_err(|error| error.to_string())?;
-    let code = Code::of(&bytes).map_err(|error| error.to_string())?;
+    let code = CodeBytes::of(&bytes).map_err(|error| error.to_string())?;
     let owned = OwnedTable::new(&converted.section, &converted.extra_rows, &code)
         .map_err(|error| format!("{error:?}"))?;
     let table = owned.table();

@@ -23,11 +23,11 @@ use crate::{
     eh_frame::{
         self,
         EhFrameTable,
-        Entry, //
+        FdeEntry, //
     },
     encode,
-    Code,
-    Function, //
+    CodeBytes,
+    ConvertedFunction, //
 };
 
 /// The DWARF numbers of the callee-saved registers without the frame pointer and the stack pointer: rbx, r12
@@ -38,10 +38,10 @@ const MAX_PARTS: usize = 8;
 
 /// Adds rows for the calls in such frames.
 pub(crate) fn add_rows<'a>(
-    functions: &mut Vec<Function>,
+    functions: &mut Vec<ConvertedFunction>,
     eh_frame: &EhFrameTable<'a>,
-    entries: &[Entry<'a>],
-    code: &Code<'_>,
+    entries: &[FdeEntry<'a>],
+    code: &CodeBytes<'_>,
 ) {
     if !functions
         .iter()
@@ -84,7 +84,7 @@ struct RegisterFrame {
 }
 
 /// The ranges of a function whose CFA is relative to a callee-saved register.
-fn frames(function: &Function) -> impl Iterator<Item = RegisterFrame> + '_ {
+fn frames(function: &ConvertedFunction) -> impl Iterator<Item = RegisterFrame> + '_ {
     let starts = function.rows.iter().map(|(start, _)| *start);
     let ends = starts.skip(1).chain([function.size]);
     let rows = function.rows.iter().zip(ends);
@@ -110,8 +110,8 @@ fn frames(function: &Function) -> impl Iterator<Item = RegisterFrame> + '_ {
 struct Callees<'a, 't> {
     eh_frame: &'t EhFrameTable<'a>,
     /// The entries by start address.
-    entries: BTreeMap<u64, &'t Entry<'a>>,
-    code: &'t Code<'t>,
+    entries: BTreeMap<u64, &'t FdeEntry<'a>>,
+    code: &'t CodeBytes<'t>,
 }
 
 impl Callees<'_, '_> {
@@ -170,7 +170,7 @@ impl Callees<'_, '_> {
     }
 
     /// The jump targets outside of an entry's code; `None` if they are unknown.
-    fn jumps(&self, part: &Entry<'_>) -> Option<Vec<u64>> {
+    fn jumps(&self, part: &FdeEntry<'_>) -> Option<Vec<u64>> {
         let (start, end) = (part.initial_address(), part.end_address());
         let mut found = Vec::new();
         let mut falls_through = true;

@@ -49,16 +49,16 @@ use std::collections::HashMap;
 
 use crate::{
     encode,
-    Code,
+    CodeBytes,
+    ConvertError,
+    ConvertedFunction,
     DropReason,
     DroppedRow,
-    Error,
-    Function,
     Report, //
 };
 
-type Slice<'a> = EndianSlice<'a, LittleEndian>;
-pub(crate) type Entry<'a> = FrameDescriptionEntry<Slice<'a>>;
+type CfiSlice<'a> = EndianSlice<'a, LittleEndian>;
+pub(crate) type FdeEntry<'a> = FrameDescriptionEntry<CfiSlice<'a>>;
 
 /// DWARF register numbers, as gimli's type.
 const RBP: Register = register(registers::RBP);
@@ -74,14 +74,14 @@ const STUB_SIZE: u8 = 16;
 
 /// An .eh_frame section. Addresses are link-time addresses.
 pub(crate) struct EhFrameTable<'a> {
-    section: EhFrame<Slice<'a>>,
+    section: EhFrame<CfiSlice<'a>>,
     bases: BaseAddresses,
     len: u64,
 }
 
 impl<'a> EhFrameTable<'a> {
     /// Finds .eh_frame by the section's name, or by .eh_frame_hdr if there are no section headers.
-    pub(crate) fn find(file: &ElfFile64<'a, Endianness>) -> Result<EhFrameTable<'a>, Error> {
+    pub(crate) fn find(file: &ElfFile64<'a, Endianness>) -> Result<EhFrameTable<'a>, ConvertError> {
         let address_of = |name| {
             file.section_by_name(name)
                 .map_or(0, |found| found.address())
@@ -90,11 +90,14 @@ impl<'a> EhFrameTable<'a> {
             .set_text(address_of(".text"))
             .set_got(address_of(".got"));
         let (bytes, address) = match file.section_by_name(".eh_frame") {
-            Some(section) => (section.data().map_err(Error::NotElf)?, section.address()),
+            Some(section) => (
+                section.data().map_err(ConvertError::NotElf)?,
+                section.address(),
+            ),
             None => find_by_header(file)?,
         };
         if bytes.is_empty() {
-            return Err(Error::NoUnwindInfo);
+            return Err(ConvertError::NoUnwindInfo);
         }
         let mut section = EhFrame::new(bytes, LittleEndian);
         section.set_address_size(8);
@@ -111,11 +114,11 @@ impl<'a> EhFrameTable<'a> {
     }
 
     /// The entries of functions in `code`. Entries of discarded functions, which linkers leave behind, are skipped.
-    pub(crate) fn entries(&self, code: &Code<'_>) -> Result<Vec<Entry<'a>>, Error> {
+    pub(crate) fn entries(&self, code: &CodeBytes<'_>) -> Result<Vec<FdeEntry<'a>>, ConvertError> {
         let mut found = Vec::new();
         let mut cies = HashMap::new();
         let mut entries = self.section.entries(&self.bases);
-        while let Some(entry) = entries.next().map_err(Error::InvalidEhFrame)? {
+        while let Some(entry) = entries.next().map_err(ConvertError::InvalidEhFrame)? {
             let CieOrFde::Fde(partial) = entry else {
                 continue;
             };
@@ -127,7 +130,7 @@ impl<'a> EhFrameTable<'a> {
                 cies.insert(at.0, cie.clone());
                 Ok(cie)
             });
-            let fde = fde.map_err(Error::InvalidEhFrame)?;
+            let fde = fde.map_err(ConvertError::InvalidEhFrame)?;
             let (start, end) = (fde.initial_address(), fde.end_address());
             if start < end && code.holds(start, end - 1) {
                 found.push(fde);
@@ -139,9 +142,9 @@ impl<'a> EhFrameTable<'a> {
     /// Converts entries.
     pub(crate) fn functions(
         &self,
-        entries: &[Entry<'a>],
-        code: &Code<'_>,
-    ) -> (Vec<Function>, Report) {
+        entries: &[FdeEntry<'a>],
+        code: &CodeBytes<'_>,
+    ) -> (Vec<ConvertedFunction>, Report) {
         let mut functions = Vec::new();
         let mut report = Report::default();
         let mut context = UnwindContext::new();
@@ -153,14 +156,14 @@ impl<'a> EhFrameTable<'a> {
 
     fn function(
         &self,
-        entry: &Entry<'a>,
-        code: &Code<'_>,
+        entry: &FdeEntry<'a>,
+        code: &CodeBytes<'_>,
         context: &mut UnwindContext<usize>,
-        functions: &mut Vec<Function>,
+        functions: &mut Vec<ConvertedFunction>,
         report: &mut Report,
     ) {
         let signal = entry.is_signal_trampoline();
-        let mut open: Option<Function> = None;
+        let mut open: Option<ConvertedFunction> = None;
         let mut at = entry.initial_address();
         let mut is_invalid = false;
         // The address of the first instruction that may change stacks; `u64::MAX` if there is none.
@@ -201,7 +204,7 @@ impl<'a> EhFrameTable<'a> {
                     Ok(Encoding::Stubs(rows)) => {
                         report.encoded += 1;
                         functions.extend(open.take());
-                        functions.push(Function {
+                        functions.push(ConvertedFunction {
                             start,
                             size: u32::try_from(end - start).unwrap_or(u32::MAX),
                             repeat: Some(STUB_SIZE),
@@ -229,7 +232,7 @@ impl<'a> EhFrameTable<'a> {
 
     /// The rows of an entry that SFrame cannot encode, and the rows whose CFA counts from a register other than
     /// the stack pointer and the frame pointer.
-    pub(crate) fn dropped(&self, entry: &Entry<'a>) -> Vec<DroppedRow> {
+    pub(crate) fn dropped(&self, entry: &FdeEntry<'a>) -> Vec<DroppedRow> {
         let mut found = Vec::new();
         let mut context = UnwindContext::new();
         let mut at = entry.initial_address();
@@ -313,7 +316,7 @@ impl<'a> EhFrameTable<'a> {
 
     /// How an entry's function saves a register; `None` if the function uses several slots or an unsupported
     /// rule.
-    pub(crate) fn saves(&self, entry: &Entry<'a>, register: u8) -> Option<RegisterSaves> {
+    pub(crate) fn saves(&self, entry: &FdeEntry<'a>, register: u8) -> Option<RegisterSaves> {
         let mut context = UnwindContext::new();
         let mut rows = entry.rows(&self.section, &self.bases, &mut context).ok()?;
         let mut saves = RegisterSaves {
@@ -453,7 +456,7 @@ impl<'a> EhFrameTable<'a> {
     fn operations(
         &self,
         expression: &UnwindExpression<usize>,
-    ) -> Option<Vec<Operation<Slice<'a>>>> {
+    ) -> Option<Vec<Operation<CfiSlice<'a>>>> {
         const ENCODING: gimli::Encoding = gimli::Encoding {
             address_size: 8,
             format: gimli::Format::Dwarf32,
@@ -482,7 +485,7 @@ fn register_name(register: Register) -> String {
 }
 
 /// An operation as text.
-fn operation(operation: &Operation<Slice<'_>>) -> String {
+fn operation(operation: &Operation<CfiSlice<'_>>) -> String {
     match operation {
         Operation::RegisterOffset {
             register, offset, ..
@@ -507,8 +510,8 @@ enum Encoding {
 /// Appends a rule for `start` to `end` to the open function; or closes the open function and opens another
 /// function.
 pub(crate) fn extend(
-    open: &mut Option<Function>,
-    functions: &mut Vec<Function>,
+    open: &mut Option<ConvertedFunction>,
+    functions: &mut Vec<ConvertedFunction>,
     start: u64,
     end: u64,
     signal: bool,
@@ -527,7 +530,7 @@ pub(crate) fn extend(
             return;
         }
     }
-    functions.extend(open.replace(Function {
+    functions.extend(open.replace(ConvertedFunction {
         start,
         size: len,
         repeat: None,
@@ -538,22 +541,22 @@ pub(crate) fn extend(
 
 /// Finds .eh_frame by .eh_frame_hdr. The bytes extend to the end of the segment; .eh_frame has a
 /// terminator.
-fn find_by_header<'a>(file: &ElfFile64<'a, Endianness>) -> Result<(&'a [u8], u64), Error> {
+fn find_by_header<'a>(file: &ElfFile64<'a, Endianness>) -> Result<(&'a [u8], u64), ConvertError> {
     let endian = file.endian();
     let headers = file.elf_program_headers();
     let header = headers
         .iter()
         .find(|header| header.p_type(endian) == elf::PT_GNU_EH_FRAME)
-        .ok_or(Error::NoUnwindInfo)?;
+        .ok_or(ConvertError::NoUnwindInfo)?;
     let bytes = header
         .data(endian, file.data())
-        .map_err(|()| Error::NoUnwindInfo)?;
+        .map_err(|()| ConvertError::NoUnwindInfo)?;
     let bases = BaseAddresses::default().set_eh_frame_hdr(header.p_vaddr(endian));
     let parsed = EhFrameHdr::new(bytes, LittleEndian)
         .parse(&bases, 8)
-        .map_err(Error::InvalidEhFrame)?;
+        .map_err(ConvertError::InvalidEhFrame)?;
     let Pointer::Direct(address) = parsed.eh_frame_ptr() else {
-        return Err(Error::NoUnwindInfo);
+        return Err(ConvertError::NoUnwindInfo);
     };
     headers
         .iter()
@@ -564,7 +567,7 @@ fn find_by_header<'a>(file: &ElfFile64<'a, Endianness>) -> Result<(&'a [u8], u64
             bytes.get(usize::try_from(at).ok()?..)
         })
         .map(|bytes| (bytes, address))
-        .ok_or(Error::NoUnwindInfo)
+        .ok_or(ConvertError::NoUnwindInfo)
 }
 
 fn base(register: Register) -> Option<Base> {
@@ -577,7 +580,7 @@ fn base(register: Register) -> Option<Base> {
 }
 
 /// An expression that is a register plus an offset.
-fn sum(operations: &[Operation<Slice<'_>>]) -> Option<(Base, i32)> {
+fn sum(operations: &[Operation<CfiSlice<'_>>]) -> Option<(Base, i32)> {
     match *operations {
         [Operation::RegisterOffset {
             register, offset, ..
@@ -588,8 +591,8 @@ fn sum(operations: &[Operation<Slice<'_>>]) -> Option<(Base, i32)> {
 
 /// The CFA from an expression: a register plus an offset, or the value in memory at that address plus an addend.
 /// The flag is true if the expression reads memory twice: the value is itself the address of the CFA's value.
-fn cfa(operations: &[Operation<Slice<'_>>]) -> Result<(Cfa, bool), DropReason> {
-    const DEREF: Operation<Slice<'static>> = Operation::Deref {
+fn cfa(operations: &[Operation<CfiSlice<'_>>]) -> Result<(Cfa, bool), DropReason> {
+    const DEREF: Operation<CfiSlice<'static>> = Operation::Deref {
         base_type: gimli::UnitOffset(0),
         size: 8,
         space: false,
@@ -673,7 +676,7 @@ pub(crate) fn takes_stack(instruction: &Instruction) -> bool {
 
 /// The offset in a PLT block behind the block's push, in bytes, if the operations are the linkers' expression
 /// `rsp + 8 + ((rip & 15) >= N) * 8`. The offset is N.
-fn plt_push_end(operations: &[Operation<Slice<'_>>]) -> Option<u32> {
+fn plt_push_end(operations: &[Operation<CfiSlice<'_>>]) -> Option<u32> {
     match *operations {
         [Operation::RegisterOffset {
             register: RSP,

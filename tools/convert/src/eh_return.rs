@@ -27,15 +27,15 @@ use sframe::{
 
 use crate::{
     encode,
-    Code,
-    Function, //
+    CodeBytes,
+    ConvertedFunction, //
 };
 
 /// The code of `_Unwind_DebugHook`: `endbr64; ret`, or only `ret`.
 const EMPTY_FUNCTION: &[u8] = b"\xf3\x0f\x1e\xfa\xc3";
 
 /// Adds the row to each function that is recognised as one with `__builtin_eh_return`.
-pub(crate) fn add_rows(functions: &mut [Function], code: &Code<'_>) {
+pub(crate) fn add_rows(functions: &mut [ConvertedFunction], code: &CodeBytes<'_>) {
     for function in functions {
         if let Some((index, start, rule)) = row(function, code) {
             function.rows.insert(index, (start, rule));
@@ -44,7 +44,7 @@ pub(crate) fn add_rows(functions: &mut [Function], code: &Code<'_>) {
 }
 
 /// The row to add: its index, its offset in bytes, and its rule.
-fn row(function: &Function, code: &Code<'_>) -> Option<(usize, u32, Rule)> {
+fn row(function: &ConvertedFunction, code: &CodeBytes<'_>) -> Option<(usize, u32, Rule)> {
     // The last rows compute the CFA, the handler's stack pointer, from rcx.
     let by_rcx = |rule: &Rule| {
         rule.cfa.base == Base::Register(RCX) && !rule.cfa.deref && rule.ra == Location::AtCfa(-8)

@@ -25,8 +25,8 @@ use sframe::{
 };
 
 use crate::{
-    Error,
-    Function,
+    ConvertError,
+    ConvertedFunction,
     Report, //
 };
 
@@ -48,7 +48,7 @@ const CONTROL_DEREF: u32 = 2;
 
 /// Whether a row, of the default or the flexible type, can encode a rule.
 pub(crate) fn can_encode(rule: &Rule) -> bool {
-    EncodedRow::default_type(rule).is_some() || EncodedRow::flexible(rule).is_some()
+    DataRow::default_type(rule).is_some() || DataRow::flexible(rule).is_some()
 }
 
 /// Whether only an extra row may encode a rule.
@@ -66,8 +66,11 @@ pub(crate) fn extra_row(start: u64, size: u32, rule: &Rule) -> Option<[u8; EXTRA
 ///
 /// # Errors
 ///
-/// [`Error::TooLarge`].
-pub(crate) fn section(functions: &[Function], report: &mut Report) -> Result<Vec<u8>, Error> {
+/// [`ConvertError::TooLarge`].
+pub(crate) fn section(
+    functions: &[ConvertedFunction],
+    report: &mut Report,
+) -> Result<Vec<u8>, ConvertError> {
     let mut entries = Vec::new();
     let mut rows = Vec::new();
     for function in functions {
@@ -76,7 +79,7 @@ pub(crate) fn section(functions: &[Function], report: &mut Report) -> Result<Vec
             entries.push((
                 part.start,
                 part.size,
-                u32::try_from(rows.len()).map_err(|_| Error::TooLarge)?,
+                u32::try_from(rows.len()).map_err(|_| ConvertError::TooLarge)?,
             ));
             report.flexible += u32::from(put_function(&part, &mut rows));
             report.section_rows = part
@@ -85,17 +88,18 @@ pub(crate) fn section(functions: &[Function], report: &mut Report) -> Result<Vec
                 .try_into()
                 .ok()
                 .and_then(|count| report.section_rows.checked_add(count))
-                .ok_or(Error::TooLarge)?;
+                .ok_or(ConvertError::TooLarge)?;
         }
     }
-    report.functions = u32::try_from(entries.len()).map_err(|_| Error::TooLarge)?;
-    let rows_len = u32::try_from(rows.len()).map_err(|_| Error::TooLarge)?;
-    let entries_len = u32::try_from(entries.len() * ENTRY_SIZE).map_err(|_| Error::TooLarge)?;
+    report.functions = u32::try_from(entries.len()).map_err(|_| ConvertError::TooLarge)?;
+    let rows_len = u32::try_from(rows.len()).map_err(|_| ConvertError::TooLarge)?;
+    let entries_len =
+        u32::try_from(entries.len() * ENTRY_SIZE).map_err(|_| ConvertError::TooLarge)?;
     // Readers use 32-bit offsets from the section's start.
     HEADER_SIZE
         .checked_add(entries_len)
         .and_then(|len| len.checked_add(rows_len))
-        .ok_or(Error::TooLarge)?;
+        .ok_or(ConvertError::TooLarge)?;
 
     let mut out = Vec::new();
     out.extend(MAGIC.to_le_bytes());
@@ -126,7 +130,7 @@ pub(crate) fn section(functions: &[Function], report: &mut Report) -> Result<Vec
 }
 
 /// Splits a function into parts that have at most as many rows as an entry can count.
-fn parts(function: &Function) -> Vec<Function> {
+fn parts(function: &ConvertedFunction) -> Vec<ConvertedFunction> {
     let most = usize::from(u16::MAX);
     let chunks: Vec<_> = function.rows.chunks(most).collect();
     let mut parts = Vec::new();
@@ -135,7 +139,7 @@ fn parts(function: &Function) -> Vec<Function> {
         let end = chunks
             .get(index + 1)
             .map_or(function.size, |following| following[0].0);
-        parts.push(Function {
+        parts.push(ConvertedFunction {
             start: function.start + u64::from(first),
             size: end - first,
             repeat: function.repeat,
@@ -147,16 +151,16 @@ fn parts(function: &Function) -> Vec<Function> {
 }
 
 /// Appends a function's attribute and rows. Returns whether the function is flexible.
-fn put_function(function: &Function, out: &mut Vec<u8>) -> bool {
-    let default_type: Option<Vec<EncodedRow>> = (function.rows.iter())
-        .map(|(_, rule)| EncodedRow::default_type(rule))
+fn put_function(function: &ConvertedFunction, out: &mut Vec<u8>) -> bool {
+    let default_type: Option<Vec<DataRow>> = (function.rows.iter())
+        .map(|(_, rule)| DataRow::default_type(rule))
         .collect();
     let flexible = default_type.is_none();
     let rows = default_type.unwrap_or_else(|| {
         let rows = function
             .rows
             .iter()
-            .map(|(_, rule)| EncodedRow::flexible(rule));
+            .map(|(_, rule)| DataRow::flexible(rule));
         rows.map(|row| row.expect("rules that cannot be encoded were dropped"))
             .collect()
     });
@@ -187,7 +191,7 @@ fn put_function(function: &Function, out: &mut Vec<u8>) -> bool {
 }
 
 /// An encoded row.
-struct EncodedRow {
+struct DataRow {
     /// Whether the CFA's base is the stack pointer; false in a flexible row.
     sp: bool,
     words: Vec<DataWord>,
@@ -200,11 +204,11 @@ enum DataWord {
     Control(u32),
 }
 
-impl EncodedRow {
+impl DataRow {
     /// The rule as a row of the default type.
-    fn default_type(rule: &Rule) -> Option<EncodedRow> {
+    fn default_type(rule: &Rule) -> Option<DataRow> {
         if rule.is_outermost() {
-            return Some(EncodedRow::OUTERMOST);
+            return Some(DataRow::OUTERMOST);
         }
         let sp = match rule.cfa.base {
             Base::Sp => true,
@@ -220,13 +224,13 @@ impl EncodedRow {
             Location::AtCfa(offset) => words.push(DataWord::Offset(offset)),
             _ => return None,
         }
-        Some(EncodedRow { sp, words })
+        Some(DataRow { sp, words })
     }
 
     /// The rule as a flexible row.
-    fn flexible(rule: &Rule) -> Option<EncodedRow> {
+    fn flexible(rule: &Rule) -> Option<DataRow> {
         if rule.is_outermost() {
-            return Some(EncodedRow::OUTERMOST);
+            return Some(DataRow::OUTERMOST);
         }
         let mut control = register(rule.cfa.base) | CONTROL_REGISTER;
         if rule.cfa.deref {
@@ -245,10 +249,10 @@ impl EncodedRow {
         if has_fp {
             words.extend(pair(rule.fp)?);
         }
-        Some(EncodedRow { sp: false, words })
+        Some(DataRow { sp: false, words })
     }
 
-    const OUTERMOST: EncodedRow = EncodedRow {
+    const OUTERMOST: DataRow = DataRow {
         sp: false,
         words: Vec::new(),
     };

@@ -25,9 +25,9 @@ use sframe::rule::{
 
 use crate::{
     eh_frame::extend,
-    Code,
+    CodeBytes,
+    ConvertedFunction,
     DropReason,
-    Function,
     Report, //
 };
 
@@ -59,8 +59,8 @@ const MOV_RSP_RBP: &[u8] = b"\x48\x89\xe5";
 /// The functions in pclntab; none if the version of pclntab is not supported, or if pclntab does not fit the code.
 pub(crate) fn functions(
     file: &ElfFile64<'_, Endianness>,
-    code: &Code<'_>,
-) -> (Vec<Function>, Report) {
+    code: &CodeBytes<'_>,
+) -> (Vec<ConvertedFunction>, Report) {
     let mut found = GoFunctions::default();
     if let Some(table) = PcLineTable::find(file) {
         for index in 0..table.functions {
@@ -78,7 +78,7 @@ pub(crate) fn functions(
 /// The functions that have been read.
 #[derive(Default)]
 struct GoFunctions {
-    functions: Vec<Function>,
+    functions: Vec<ConvertedFunction>,
     report: Report,
     /// The number of functions that begin their frame by `push %rbp`.
     pushed: u32,
@@ -140,7 +140,7 @@ impl<'a> PcLineTable<'a> {
         at(self.bytes, offset).map(|bytes| u32::from_le_bytes(bytes).into())
     }
 
-    fn function(&self, index: u64, code: &Code<'_>, found: &mut GoFunctions) -> Option<()> {
+    fn function(&self, index: u64, code: &CodeBytes<'_>, found: &mut GoFunctions) -> Option<()> {
         let entry = self.index.checked_add(index.checked_mul(ENTRY)?)?;
         let start = self.text.checked_add(self.number(entry)?)?;
         let next = self.text.checked_add(self.number(entry + ENTRY)?)?;
@@ -266,14 +266,14 @@ impl<'a> PcLineTable<'a> {
 }
 
 /// Whether the code between two addresses contains the bytes of `syscall`.
-fn has_syscall(code: &Code<'_>, start: u64, end: u64) -> bool {
+fn has_syscall(code: &CodeBytes<'_>, start: u64, end: u64) -> bool {
     let mut at = code.at(start).windows(2).zip(start..end);
     at.any(|(bytes, _)| bytes == SYSCALL)
 }
 
 /// The address after the instruction with which a function switches to another stack, if there is
 /// exactly one: `mov N(%REGISTER), %rsp`, `mov (%REGISTER), %rsp`, or `mov %rsi, %rsp`.
-fn after_stack_switch(code: &Code<'_>, start: u64, end: u64) -> Option<u64> {
+fn after_stack_switch(code: &CodeBytes<'_>, start: u64, end: u64) -> Option<u64> {
     let bytes = code.at(start).get(..usize::try_from(end - start).ok()?)?;
     let mut switches = bytes
         .windows(4)
@@ -397,7 +397,7 @@ mod tests {
 
     fn compare(bytes: &[u8]) {
         let converted = convert(bytes).unwrap();
-        let code = Code::of(bytes).unwrap();
+        let code = CodeBytes::of(bytes).unwrap();
         let owned = OwnedTable::new(&converted.section, &converted.extra_rows, &code).unwrap();
         let file = crate::parse(bytes).unwrap();
         let data = file.section_by_name(".debug_frame").unwrap();

@@ -37,8 +37,8 @@ use std::{
 
 use crate::{
     eh_frame::extend,
-    Code,
-    Function, //
+    CodeBytes,
+    ConvertedFunction, //
 };
 
 /// The alignment of functions, in bytes.
@@ -56,8 +56,8 @@ pub(crate) fn functions(
     gaps: &[Range<u64>],
     symbols: &BTreeSet<u64>,
     entry: u64,
-    code: &Code<'_>,
-) -> Vec<Function> {
+    code: &CodeBytes<'_>,
+) -> Vec<ConvertedFunction> {
     let mut functions = Vec::new();
     for gap in gaps {
         let len = gap.end - gap.start;
@@ -74,7 +74,7 @@ pub(crate) fn functions(
 
 /// The value of the frame pointer register.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum FramePointer {
+enum FpState {
     /// The caller's value.
     Callers,
     /// An address this many bytes below the CFA.
@@ -104,10 +104,10 @@ enum ReturnAddress {
 
 /// The state before an instruction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct State {
+struct FrameState {
     /// The distance from the stack pointer up to the CFA, in bytes, if known.
     sp: Option<i32>,
-    fp: FramePointer,
+    fp: FpState,
     /// The slot of the saved frame pointer, in bytes below the CFA, if it is saved.
     saved: Option<i32>,
     ra: ReturnAddress,
@@ -119,11 +119,11 @@ struct State {
 /// The code contradicts the assumptions about the function.
 struct Contradiction;
 
-impl State {
+impl FrameState {
     /// The state at a function's start.
-    const ENTRY: State = State {
+    const ENTRY: FrameState = FrameState {
         sp: Some(8),
-        fp: FramePointer::Callers,
+        fp: FpState::Callers,
         saved: None,
         ra: ReturnAddress::Kept,
         pushed: false,
@@ -135,9 +135,9 @@ impl State {
         }
         let saved = self.saved.map(|below| Location::AtCfa(-below));
         match (self.fp, self.sp, saved) {
-            (FramePointer::Frame(below), _, Some(fp)) => Some(Rule::amd64(Base::Fp, below, fp)),
+            (FpState::Frame(below), _, Some(fp)) => Some(Rule::amd64(Base::Fp, below, fp)),
             (_, Some(below), Some(fp)) => Some(Rule::amd64(Base::Sp, below, fp)),
-            (FramePointer::Callers, Some(below), None) => {
+            (FpState::Callers, Some(below), None) => {
                 Some(Rule::amd64(Base::Sp, below, Location::Unchanged))
             }
             _ => None,
@@ -158,18 +158,18 @@ impl State {
     /// tail call.
     fn is_restored(&self) -> bool {
         let is_on_top = !self.is_lost() && matches!(self.sp, Some(8) | None);
-        is_on_top && self.fp == FramePointer::Callers
+        is_on_top && self.fp == FpState::Callers
     }
 
     /// Whether a return instruction jumps to another function, whose address has just been pushed.
     fn is_jump(&self) -> bool {
         let is_below = !self.is_lost() || self.ra == ReturnAddress::Dropped;
-        self.pushed && is_below && self.sp == Some(16) && self.fp == FramePointer::Callers
+        self.pushed && is_below && self.sp == Some(16) && self.fp == FpState::Callers
     }
 
     /// The state that holds if either of two states may apply; `None` if both cannot occur in one function.
-    fn join(self, other: State) -> Option<State> {
-        use FramePointer::{
+    fn join(self, other: FrameState) -> Option<FrameState> {
+        use FpState::{
             Callers,
             Frame,
             Other, //
@@ -202,7 +202,7 @@ impl State {
             _ => Kept,
         };
         let pushed = self.pushed && other.pushed;
-        Some(State {
+        Some(FrameState {
             sp,
             fp,
             saved,
@@ -219,10 +219,10 @@ impl State {
             (Some(below), ReturnAddress::Copied(at)) if below == at => {
                 *self = self.at_entry();
             }
-            (Some(0), ReturnAddress::Kept) if self.fp == FramePointer::Callers => {
-                *self = State {
+            (Some(0), ReturnAddress::Kept) if self.fp == FpState::Callers => {
+                *self = FrameState {
                     ra: ReturnAddress::Dropped,
-                    ..State::ENTRY
+                    ..FrameState::ENTRY
                 };
             }
             (Some(below), ReturnAddress::Popped(_)) if below < 8 => {
@@ -236,10 +236,10 @@ impl State {
     }
 
     /// The state at a function's start, with the present frame pointer.
-    fn at_entry(self) -> State {
-        State {
+    fn at_entry(self) -> FrameState {
+        FrameState {
             fp: self.fp,
-            ..State::ENTRY
+            ..FrameState::ENTRY
         }
     }
 
@@ -250,14 +250,14 @@ impl State {
 
     /// Whether the state is the state after a prologue of `push %rbp; mov %rsp,%rbp`.
     fn is_new_frame(&self) -> bool {
-        let frame = (FramePointer::Frame(16), Some(16), Some(16));
+        let frame = (FpState::Frame(16), Some(16), Some(16));
         (self.fp, self.saved, self.sp) == frame
     }
 
     fn point_fp(&mut self, below: Option<i32>) {
         self.fp = match below {
-            Some(below) if self.saved.is_some() => FramePointer::Frame(below),
-            _ => FramePointer::Other,
+            Some(below) if self.saved.is_some() => FpState::Frame(below),
+            _ => FpState::Other,
         };
     }
 
@@ -265,7 +265,7 @@ impl State {
     fn slot(&self, instruction: &Instruction) -> Option<i32> {
         let from = match (instruction.memory_base(), self.fp) {
             (Register::RSP, _) => self.sp?,
-            (Register::RBP, FramePointer::Frame(below)) => below,
+            (Register::RBP, FpState::Frame(below)) => below,
             _ => return None,
         };
         if instruction.memory_index() != Register::None || instruction.has_segment_prefix() {
@@ -300,14 +300,14 @@ impl State {
                     self.sp = Some(8);
                 }
                 self.move_sp(8)?;
-                if self.fp == FramePointer::Callers && self.saved.is_none() {
+                if self.fp == FpState::Callers && self.saved.is_none() {
                     self.saved = self.sp;
                 }
             }
             (Mnemonic::Push, from, _) if self.ra == ReturnAddress::Popped(from) => {
                 // From here on, the frame that was set up belongs to the caller.
-                if matches!(self.fp, FramePointer::Frame(_)) {
-                    self.fp = FramePointer::Callers;
+                if matches!(self.fp, FpState::Frame(_)) {
+                    self.fp = FpState::Callers;
                 }
                 *self = self.at_entry();
             }
@@ -317,28 +317,24 @@ impl State {
             }
             // A copy of the return address: the original's slot becomes an argument.
             (Mnemonic::Push, ..) if is_memory(0) && self.slot(instruction) == Some(8) => {
-                if self.fp != FramePointer::Callers {
+                if self.fp != FpState::Callers {
                     return Err(Contradiction);
                 }
-                *self = State::ENTRY;
+                *self = FrameState::ENTRY;
             }
             (Mnemonic::Pop, RBP, _) => {
                 let (fp, below) = match (self.fp, self.sp, self.saved) {
-                    (_, Some(sp), Some(saved)) if sp == saved => {
-                        (FramePointer::Callers, Some(sp - 8))
-                    }
+                    (_, Some(sp), Some(saved)) if sp == saved => (FpState::Callers, Some(sp - 8)),
                     // A callee may have popped its arguments. But a function with a frame pointer pops
                     // only the saved value into the frame pointer.
-                    (FramePointer::Frame(_), None, Some(saved)) => {
-                        (FramePointer::Callers, Some(saved - 8))
-                    }
-                    (_, sp, _) => (FramePointer::Other, sp.map(|sp| sp - 8)),
+                    (FpState::Frame(_), None, Some(saved)) => (FpState::Callers, Some(saved - 8)),
+                    (_, sp, _) => (FpState::Other, sp.map(|sp| sp - 8)),
                 };
                 self.fp = fp;
                 self.set_sp(below)?;
             }
             (Mnemonic::Pop, to, _) if self.sp == Some(8) && !is_popped => {
-                if self.is_lost() || matches!(self.fp, FramePointer::Frame(_)) {
+                if self.is_lost() || matches!(self.fp, FpState::Frame(_)) {
                     return Err(Contradiction);
                 }
                 self.sp = None;
@@ -348,8 +344,8 @@ impl State {
                 };
             }
             (Mnemonic::Leave, ..) => match (self.fp, self.saved) {
-                (FramePointer::Frame(below), Some(saved)) if below == saved => {
-                    self.fp = FramePointer::Callers;
+                (FpState::Frame(below), Some(saved)) if below == saved => {
+                    self.fp = FpState::Callers;
                     self.set_sp(Some(below - 8))?;
                 }
                 _ => return Err(Contradiction),
@@ -362,7 +358,7 @@ impl State {
             }
             (Mnemonic::Lea, RBP, _) => self.point_fp(self.slot(instruction)),
             (Mnemonic::Mov, RSP, RBP) => match self.fp {
-                FramePointer::Frame(below) => self.set_sp(Some(below))?,
+                FpState::Frame(below) => self.set_sp(Some(below))?,
                 _ => self.sp = None,
             },
             (Mnemonic::Lea, RSP, _) => self.set_sp(self.slot(instruction))?,
@@ -376,8 +372,8 @@ impl State {
             },
             (Mnemonic::Mov, RBP, _) if is_memory(1) => {
                 self.fp = match (self.slot(instruction), self.saved) {
-                    (Some(at), Some(saved)) if at == saved => FramePointer::Callers,
-                    _ => FramePointer::Other,
+                    (Some(at), Some(saved)) if at == saved => FpState::Callers,
+                    _ => FpState::Other,
                 };
             }
             (Mnemonic::Mov, to, from) => {
@@ -394,7 +390,7 @@ impl State {
                     // A slot below the stack pointer does not count: the next call may overwrite it.
                     (Some(at), _)
                         if from == RBP
-                            && (self.fp, self.saved) == (FramePointer::Callers, None)
+                            && (self.fp, self.saved) == (FpState::Callers, None)
                             && at >= 16
                             && self.sp >= Some(at) =>
                     {
@@ -442,7 +438,7 @@ impl State {
             }
             match (register, self.ra) {
                 (Register::RSP, _) if up == 0 => self.sp = None,
-                (Register::RBP, _) => self.fp = FramePointer::Other,
+                (Register::RBP, _) => self.fp = FpState::Other,
                 (_, ReturnAddress::Loaded(copy)) if copy == register => {
                     self.ra = ReturnAddress::Kept;
                 }
@@ -463,10 +459,10 @@ impl State {
                     .any(|used| !is_read(used.access()));
             match self.fp {
                 _ if !writes => {}
-                FramePointer::Callers if is_over_ra => {
+                FpState::Callers if is_over_ra => {
                     (self.sp, self.ra) = (None, ReturnAddress::Unknown);
                 }
-                FramePointer::Callers => self.saved = None,
+                FpState::Callers => self.saved = None,
                 _ => return Err(Contradiction),
             }
         }
@@ -489,7 +485,7 @@ enum Evidence {
 struct Reached {
     at: u64,
     len: u8,
-    state: State,
+    state: FrameState,
     /// The number of the start from which the instruction was reached.
     from: usize,
 }
@@ -507,7 +503,7 @@ enum ReachedBy {
 #[derive(Clone, Copy)]
 struct Path {
     at: u64,
-    state: State,
+    state: FrameState,
     by: ReachedBy,
     /// Whether a valid return confirms the start. It does not after a call in the initial state, because another
     /// function may begin there.
@@ -515,7 +511,7 @@ struct Path {
 }
 
 /// The findings of a round. Vectors are indexed by the number of the start.
-struct Findings {
+struct RoundFindings {
     starts: Vec<(u64, Evidence)>,
     /// Disjoint sets of starts that share code: the number of each start's parent, or the start's own number.
     parent: Vec<usize>,
@@ -527,7 +523,7 @@ struct Findings {
     called: BTreeMap<u64, usize>,
 }
 
-impl Findings {
+impl RoundFindings {
     fn group(&self, mut of: usize) -> usize {
         while self.parent[of] != of {
             of = self.parent[of];
@@ -665,7 +661,7 @@ impl<'a> Gap<'a> {
     }
 
     /// Adds call targets as starts, except those of guessed functions. Returns whether any is new.
-    fn add_called(&mut self, findings: &Findings) -> bool {
+    fn add_called(&mut self, findings: &RoundFindings) -> bool {
         let mut is_new = false;
         for (call, from) in &findings.called {
             let is_known = self.starts.get(call) >= Some(&Evidence::Called);
@@ -680,7 +676,7 @@ impl<'a> Gap<'a> {
 
     /// Rejects bad starts, and the starts with the weakest evidence among those that share code with them.
     /// Returns whether there were any.
-    fn drop_bad(&mut self, findings: &Findings, is_bad: &[bool]) -> bool {
+    fn drop_bad(&mut self, findings: &RoundFindings, is_bad: &[bool]) -> bool {
         let mut weakest = BTreeMap::new();
         for (number, (_, evidence)) in findings.starts.iter().enumerate() {
             let least = weakest.entry(findings.group(number)).or_insert(*evidence);
@@ -697,9 +693,9 @@ impl<'a> Gap<'a> {
     }
 
     /// Analyses all code that is reachable from the starts.
-    fn round(&mut self) -> Findings {
+    fn round(&mut self) -> RoundFindings {
         let starts: Vec<_> = self.starts.iter().map(|(at, why)| (*at, *why)).collect();
-        let mut findings = Findings {
+        let mut findings = RoundFindings {
             parent: (0..starts.len()).collect(),
             bad: vec![false; starts.len()],
             proved: vec![false; starts.len()],
@@ -719,7 +715,7 @@ impl<'a> Gap<'a> {
         for number in 0..findings.starts.len() {
             todo.push(Path {
                 at: findings.starts[number].0,
-                state: State::ENTRY,
+                state: FrameState::ENTRY,
                 by: ReachedBy::Start,
                 proves: true,
             });
@@ -745,7 +741,7 @@ impl<'a> Gap<'a> {
         &mut self,
         path: Path,
         from: usize,
-        findings: &mut Findings,
+        findings: &mut RoundFindings,
         factory: &mut InstructionInfoFactory,
     ) -> [Option<Path>; 2] {
         const NOWHERE: [Option<Path>; 2] = [None; 2];
@@ -769,7 +765,7 @@ impl<'a> Gap<'a> {
             match state.fp {
                 _ if !is_start => findings.bad[from] = true,
                 // The other start lies within the function that set up this frame.
-                FramePointer::Frame(_) => findings.bad[other] = true,
+                FpState::Frame(_) => findings.bad[other] = true,
                 _ => findings.conflicts.push((from, other)),
             }
             return NOWHERE;
@@ -847,9 +843,8 @@ impl<'a> Gap<'a> {
                     return NOWHERE;
                 }
                 // A prologue confirms the start.
-                findings.proved[from] |= state.is_new_frame()
-                    && !was.is_lost()
-                    && !matches!(was.fp, FramePointer::Frame(_));
+                findings.proved[from] |=
+                    state.is_new_frame() && !was.is_lost() && !matches!(was.fp, FpState::Frame(_));
                 [go(next, state, ReachedBy::Flow, proves), None]
             }
             FlowControl::ConditionalBranch => [
@@ -869,9 +864,9 @@ impl<'a> Gap<'a> {
                 if flow == FlowControl::Call && self.holds(target) {
                     findings.called.insert(target, from);
                 }
-                proves &= state != State::ENTRY;
+                proves &= state != FrameState::ENTRY;
                 // A callee may pop its arguments if the caller has a frame pointer.
-                if matches!(state.fp, FramePointer::Frame(_)) {
+                if matches!(state.fp, FpState::Frame(_)) {
                     state.sp = None;
                 }
                 state.pushed = false;
@@ -889,7 +884,7 @@ impl<'a> Gap<'a> {
     }
 
     /// Appends the functions that were found.
-    fn emit(&self, functions: &mut Vec<Function>) {
+    fn emit(&self, functions: &mut Vec<ConvertedFunction>) {
         let mut open = None;
         for reached in &self.reached {
             if let Some(rule) = reached.state.rule() {
@@ -910,7 +905,7 @@ mod tests {
     /// The rule at each of `offsets`: the CFA, and the offset from the CFA of the saved frame pointer.
     fn rules_at(text: &[u8], symbols: &[u64], offsets: &[u64]) -> Vec<String> {
         let end = START + text.len() as u64;
-        let code = Code {
+        let code = CodeBytes {
             segments: vec![(START, end, text)],
         };
         let symbols = symbols.iter().map(|offset| START + offset).collect();
@@ -1131,7 +1126,7 @@ mod tests {
     fn the_entry_point_is_not_a_start() {
         // mov %rsp,%rdi; call; ret
         let text = b"\x48\x89\xe7\xe8\xfb\x0f\0\0\xc3";
-        let code = Code {
+        let code = CodeBytes {
             segments: vec![(START, START + 9, text)],
         };
         let gap = START..START + 9;

@@ -62,7 +62,7 @@ use sframe::rule::{
 
 /// The reason why a file cannot be converted.
 #[derive(Debug)]
-pub enum Error {
+pub enum ConvertError {
     /// The file is not a readable ELF file.
     NotElf(object::Error),
     /// The file is not a little-endian file for AMD64.
@@ -77,24 +77,26 @@ pub enum Error {
     TooLarge,
 }
 
-impl fmt::Display for Error {
+impl fmt::Display for ConvertError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Error::NotElf(error) => write!(f, "not a readable ELF file: {error}"),
-            Error::Machine => f.write_str("not for AMD64: only AMD64 files can be converted"),
-            Error::NoCode => f.write_str("no loadable code (an object file?)"),
-            Error::NoUnwindInfo => f.write_str(
+            ConvertError::NotElf(error) => write!(f, "not a readable ELF file: {error}"),
+            ConvertError::Machine => {
+                f.write_str("not for AMD64: only AMD64 files can be converted")
+            }
+            ConvertError::NoCode => f.write_str("no loadable code (an object file?)"),
+            ConvertError::NoUnwindInfo => f.write_str(
                 "no unwind information: neither .eh_frame nor the pclntab of Go 1.20 or later",
             ),
-            Error::InvalidEhFrame(error) => write!(f, ".eh_frame is invalid: {error}"),
-            Error::TooLarge => {
+            ConvertError::InvalidEhFrame(error) => write!(f, ".eh_frame is invalid: {error}"),
+            ConvertError::TooLarge => {
                 f.write_str("too many rows or too large an address range for one SFrame section")
             }
         }
     }
 }
 
-impl std::error::Error for Error {}
+impl std::error::Error for ConvertError {}
 
 /// The reason why a row is dropped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -201,7 +203,7 @@ pub struct Converted {
 
 /// A function, or an encodable part of a function. Addresses are link-time addresses.
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct Function {
+struct ConvertedFunction {
     start: u64,
     size: u32,
     /// For a PLT, the size in bytes of the blocks that share the rows.
@@ -211,7 +213,7 @@ struct Function {
     rows: Vec<(u32, Rule)>,
 }
 
-impl Function {
+impl ConvertedFunction {
     fn end(&self) -> u64 {
         self.start.saturating_add(self.size.into())
     }
@@ -229,12 +231,12 @@ impl Function {
 
     /// Truncates the function at `at`, and returns the rest. `at` lies in the function or is its end; the
     /// function is not a PLT.
-    fn split_off(&mut self, at: u64) -> Function {
+    fn split_off(&mut self, at: u64) -> ConvertedFunction {
         let offset = (at - self.start) as u32;
         let current = self.rows.iter().rev().find(|(start, _)| *start <= offset);
         let following = self.rows.iter().filter(|(start, _)| *start > offset);
         let rows = current.map(|(_, rule)| (0, *rule)).into_iter();
-        let rest = Function {
+        let rest = ConvertedFunction {
             start: at,
             size: self.size - offset,
             repeat: None,
@@ -250,22 +252,22 @@ impl Function {
 
 /// The code of a file: its executable segments.
 #[derive(Clone, Debug)]
-pub struct Code<'a> {
+pub struct CodeBytes<'a> {
     /// The link-time start and end address of each segment, and its bytes in the file.
     segments: Vec<(u64, u64, &'a [u8])>,
 }
 
-impl<'a> Code<'a> {
+impl<'a> CodeBytes<'a> {
     /// The code of an ELF file for AMD64.
     ///
     /// # Errors
     ///
-    /// [`Error::NotElf`], [`Error::Machine`], [`Error::NoCode`].
-    pub fn of(bytes: &'a [u8]) -> Result<Code<'a>, Error> {
-        Code::of_elf(&parse(bytes)?)
+    /// [`ConvertError::NotElf`], [`ConvertError::Machine`], [`ConvertError::NoCode`].
+    pub fn of(bytes: &'a [u8]) -> Result<CodeBytes<'a>, ConvertError> {
+        CodeBytes::of_elf(&parse(bytes)?)
     }
 
-    fn of_elf(file: &ElfFile64<'a, Endianness>) -> Result<Code<'a>, Error> {
+    fn of_elf(file: &ElfFile64<'a, Endianness>) -> Result<CodeBytes<'a>, ConvertError> {
         let endian = file.endian();
         let headers = file.elf_program_headers().iter().filter(|header| {
             header.p_type(endian) == elf::PT_LOAD && header.p_flags(endian) & elf::PF_X != 0
@@ -279,9 +281,9 @@ impl<'a> Code<'a> {
             })
             .collect();
         if segments.is_empty() {
-            return Err(Error::NoCode);
+            return Err(ConvertError::NoCode);
         }
-        Ok(Code { segments })
+        Ok(CodeBytes { segments })
     }
 
     /// The bytes from a link-time address to the end of its segment.
@@ -309,10 +311,10 @@ impl<'a> Code<'a> {
     }
 }
 
-fn parse(bytes: &[u8]) -> Result<ElfFile64<'_, Endianness>, Error> {
-    let file = ElfFile64::<Endianness>::parse(bytes).map_err(Error::NotElf)?;
+fn parse(bytes: &[u8]) -> Result<ElfFile64<'_, Endianness>, ConvertError> {
+    let file = ElfFile64::<Endianness>::parse(bytes).map_err(ConvertError::NotElf)?;
     if file.architecture() != object::Architecture::X86_64 || file.endian() != Endianness::Little {
-        return Err(Error::Machine);
+        return Err(ConvertError::Machine);
     }
     Ok(file)
 }
@@ -322,15 +324,15 @@ fn parse(bytes: &[u8]) -> Result<ElfFile64<'_, Endianness>, Error> {
 ///
 /// # Errors
 ///
-/// See [`Error`].
-pub fn convert(bytes: &[u8]) -> Result<Converted, Error> {
+/// See [`ConvertError`].
+pub fn convert(bytes: &[u8]) -> Result<Converted, ConvertError> {
     let file = parse(bytes)?;
-    let code = Code::of_elf(&file)?;
+    let code = CodeBytes::of_elf(&file)?;
     let (mut functions, mut report) = go::functions(&file, &code);
     let is_go = !functions.is_empty();
     let eh_frame = match eh_frame::EhFrameTable::find(&file) {
         Ok(eh_frame) => Some(eh_frame),
-        Err(Error::NoUnwindInfo) if is_go => None,
+        Err(ConvertError::NoUnwindInfo) if is_go => None,
         Err(error) => return Err(error),
     };
     let mut covered = Vec::new();
@@ -392,15 +394,15 @@ pub fn convert(bytes: &[u8]) -> Result<Converted, Error> {
 ///
 /// # Errors
 ///
-/// See [`Error`].
-pub fn dropped_rows(bytes: &[u8]) -> Result<Vec<DroppedRow>, Error> {
+/// See [`ConvertError`].
+pub fn dropped_rows(bytes: &[u8]) -> Result<Vec<DroppedRow>, ConvertError> {
     let file = parse(bytes)?;
-    let code = Code::of_elf(&file)?;
+    let code = CodeBytes::of_elf(&file)?;
     let converted = convert(bytes)?;
     let eh_frame = match eh_frame::EhFrameTable::find(&file) {
         Ok(eh_frame) => eh_frame,
         // A Go program.
-        Err(Error::NoUnwindInfo) => return Ok(Vec::new()),
+        Err(ConvertError::NoUnwindInfo) => return Ok(Vec::new()),
         Err(error) => return Err(error),
     };
     let table = OwnedTable::new(&converted.section, &converted.extra_rows, &code).ok();
@@ -468,10 +470,10 @@ fn symbols(file: &ElfFile64<'_, Endianness>) -> BTreeSet<u64> {
 ///
 /// # Errors
 ///
-/// See [`Error`].
-pub fn convert_code(bytes: &[u8]) -> Result<Converted, Error> {
+/// See [`ConvertError`].
+pub fn convert_code(bytes: &[u8]) -> Result<Converted, ConvertError> {
     let file = parse(bytes)?;
-    let code = Code::of_elf(&file)?;
+    let code = CodeBytes::of_elf(&file)?;
     let mut report = Report::default();
     let functions = insn_analysis::functions(
         &gaps(&file, Vec::new()),
@@ -489,9 +491,9 @@ pub fn convert_code(bytes: &[u8]) -> Result<Converted, Error> {
 /// Converts entries in parallel, because this takes most of the time of a conversion.
 fn convert_entries<'a>(
     eh_frame: &eh_frame::EhFrameTable<'a>,
-    entries: &[eh_frame::Entry<'a>],
-    code: &Code<'_>,
-    functions: &mut Vec<Function>,
+    entries: &[eh_frame::FdeEntry<'a>],
+    code: &CodeBytes<'_>,
+    functions: &mut Vec<ConvertedFunction>,
     report: &mut Report,
 ) {
     let threads = thread::available_parallelism().map_or(1, usize::from);
@@ -522,7 +524,7 @@ pub const MAX_ENTRY_POINT: u64 = 96;
 
 /// Adds an outermost row for an entry point without an .eh_frame entry. An entry point has no caller. Such entry
 /// points are written in assembly.
-fn add_entry_point(functions: &mut Vec<Function>, entry: u64, code: &Code<'_>) {
+fn add_entry_point(functions: &mut Vec<ConvertedFunction>, entry: u64, code: &CodeBytes<'_>) {
     let is_entry_point = ENTRY_POINTS
         .iter()
         .any(|bytes| code.at(entry).starts_with(bytes));
@@ -534,7 +536,7 @@ fn add_entry_point(functions: &mut Vec<Function>, entry: u64, code: &Code<'_>) {
 
 /// Adds rows for `_init` or `_fini` of crti.o and crtn.o, which have no .eh_frame entry: `sub $8,%rsp`,
 /// calls, `add $8,%rsp; ret`.
-fn add_init_or_fini(functions: &mut Vec<Function>, address: u64, code: &Code<'_>) {
+fn add_init_or_fini(functions: &mut Vec<ConvertedFunction>, address: u64, code: &CodeBytes<'_>) {
     let bytes = code.at(address);
     let pushed = if bytes.starts_with(b"\xf3\x0f\x1e\xfa") {
         8
@@ -562,12 +564,12 @@ fn add_init_or_fini(functions: &mut Vec<Function>, address: u64, code: &Code<'_>
 }
 
 /// Inserts a function, truncated at the next one, unless another function covers its start.
-fn insert(functions: &mut Vec<Function>, start: u64, size: u32, rows: Vec<(u32, Rule)>) {
+fn insert(functions: &mut Vec<ConvertedFunction>, start: u64, size: u32, rows: Vec<(u32, Rule)>) {
     let next = functions.partition_point(|function| function.start <= start);
     if next > 0 && functions[next - 1].end() > start {
         return;
     }
-    let mut function = Function {
+    let mut function = ConvertedFunction {
         start,
         size,
         repeat: None,
@@ -582,7 +584,7 @@ fn insert(functions: &mut Vec<Function>, start: u64, size: u32, rows: Vec<(u32, 
 
 /// Sorts functions, and truncates each at the start of the next one. Of overlapping functions the one that
 /// starts last covers the code.
-fn sort_and_trim(functions: &mut Vec<Function>) {
+fn sort_and_trim(functions: &mut Vec<ConvertedFunction>) {
     functions.retain(|function| function.size != 0);
     functions.sort_by_key(|function| function.start);
     let mut next = u64::MAX;
@@ -604,8 +606,8 @@ mod tests {
         },
     };
 
-    fn function(start: u64, size: u32, rows: &[(u32, Rule)]) -> Function {
-        Function {
+    fn function(start: u64, size: u32, rows: &[(u32, Rule)]) -> ConvertedFunction {
+        ConvertedFunction {
             start,
             size,
             repeat: None,
@@ -619,7 +621,7 @@ mod tests {
         let mut text = vec![0x90; 0x200];
         text[0x80..0x83].copy_from_slice(b"\x48\x89\xe7");
         text[0x180..0x186].copy_from_slice(b"\x48\x31\xed\x48\x89\xe7");
-        let code = Code {
+        let code = CodeBytes {
             segments: vec![(0x1000, 0x1200, &text)],
         };
         let rule = Rule::amd64(Base::Sp, 8, Location::Unchanged);
@@ -643,7 +645,7 @@ mod tests {
         assert_eq!(begun(0x1000), None);
         assert_eq!(begun(0), None);
         text[..3].copy_from_slice(b"\x48\x89\xe7");
-        let code = Code {
+        let code = CodeBytes {
             segments: vec![(0x1000, 0x1200, &text)],
         };
         let mut functions = others.to_vec();
@@ -658,7 +660,7 @@ mod tests {
             \xe8\x01\x02\x03\x04\x48\x83\xc4\x08\xc3";
         let fini = b"\xf3\x0f\x1e\xfa\x48\x83\xec\x08\x48\x83\xc4\x08\xc3";
         let made = |text: &[u8]| {
-            let code = Code {
+            let code = CodeBytes {
                 segments: vec![(0x1000, 0x1000 + text.len() as u64, text)],
             };
             let mut functions = Vec::new();
@@ -678,7 +680,7 @@ mod tests {
         }
         // An existing function is not replaced.
         let mut functions = vec![function(0xff0, 0x11, &[(0, plain(24))])];
-        let code = Code {
+        let code = CodeBytes {
             segments: vec![(0x1000, 0x101c, init)],
         };
         add_init_or_fini(&mut functions, 0x1000, &code);
@@ -686,7 +688,7 @@ mod tests {
     }
 
     /// Encodes functions and opens the section.
-    fn written(functions: &[Function]) -> (Vec<u8>, Section, Report) {
+    fn written(functions: &[ConvertedFunction]) -> (Vec<u8>, Section, Report) {
         let mut report = Report::default();
         let bytes = encode::section(functions, &mut report).unwrap();
         let section = Section::open(&bytes[..], 0, bytes.len() as u64).unwrap();
@@ -694,7 +696,7 @@ mod tests {
         (bytes, section, report)
     }
 
-    fn found(functions: &[Function], pc: u64) -> Option<Rule> {
+    fn found(functions: &[ConvertedFunction], pc: u64) -> Option<Rule> {
         let (bytes, section, _) = written(functions);
         section.find(&bytes[..], pc, Search::Bounded).unwrap()
     }
@@ -704,7 +706,7 @@ mod tests {
     }
 
     #[test]
-    fn each_rule_is_read_as_it_was_written() {
+    fn written_rules_are_read() {
         let bases = [Base::Sp, Base::Fp, Base::Register(3), Base::Register(15)];
         let offsets = [
             0,
@@ -822,7 +824,7 @@ mod tests {
 
     #[test]
     fn blocks_are_repeated() {
-        let functions = [Function {
+        let functions = [ConvertedFunction {
             repeat: Some(16),
             ..function(0x1010, 64, &[(0, plain(8)), (11, plain(16))])
         }];
@@ -834,7 +836,7 @@ mod tests {
 
     #[test]
     fn files_that_are_not_elf_are_refused() {
-        assert!(matches!(convert(b""), Err(Error::NotElf(_))));
-        assert!(matches!(convert(&[0; 100]), Err(Error::NotElf(_))));
+        assert!(matches!(convert(b""), Err(ConvertError::NotElf(_))));
+        assert!(matches!(convert(&[0; 100]), Err(ConvertError::NotElf(_))));
     }
 }

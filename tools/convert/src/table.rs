@@ -12,8 +12,8 @@ use sframe::{
     section::Section,
     table::{
         self,
+        FunctionSpan,
         Functions,
-        Place,
         Rules,
         Table,
         TableError,
@@ -22,7 +22,7 @@ use sframe::{
     },
 };
 
-use crate::Code;
+use crate::CodeBytes;
 
 /// The lookup table that the module builds from a section.
 #[derive(Clone, Debug)]
@@ -41,7 +41,11 @@ impl OwnedTable {
     /// # Errors
     ///
     /// See [`TableError`].
-    pub fn new(bytes: &[u8], extra_rows: &[u8], code: &Code<'_>) -> Result<OwnedTable, TableError> {
+    pub fn new(
+        bytes: &[u8],
+        extra_rows: &[u8],
+        code: &CodeBytes<'_>,
+    ) -> Result<OwnedTable, TableError> {
         let section = Section::open(bytes, 0, bytes.len() as u64)?;
         let place = |first, last| code.holds(first, last).then_some(first);
         let most = MAX_RULES.min(bytes.len() + extra_rows.len());
@@ -62,7 +66,7 @@ impl OwnedTable {
         place: impl Fn(u64, u64) -> Option<u64>,
         most: usize,
     ) -> Result<OwnedTable, TableError> {
-        let mut places = vec![Place::default(); table::count(bytes, first, extra_rows)?];
+        let mut places = vec![FunctionSpan::default(); table::count(bytes, first, extra_rows)?];
         // The length of `bytes` is not known here, so the bound is that of the longest section.
         let mut work = Work::new(usize::MAX, || Ok(()));
         let functions =
@@ -120,7 +124,7 @@ impl OwnedTable {
 }
 
 /// The code by link-time address.
-impl Source for Code<'_> {
+impl Source for CodeBytes<'_> {
     fn read<const N: usize>(&self, offset: u64) -> Result<[u8; N], Fault> {
         self.segments
             .iter()
@@ -150,7 +154,7 @@ mod tests {
     #[test]
     fn extra_rows_are_found_between_the_functions_of_a_section() {
         let compact = Rule::amd64(Base::Sp, 8, Location::Unchanged);
-        let function = |start, size| crate::Function {
+        let function = |start, size| crate::ConvertedFunction {
             start,
             size,
             repeat: None,
@@ -174,7 +178,7 @@ mod tests {
             row(0x1100, 0),
         ]
         .concat();
-        let code = Code {
+        let code = CodeBytes {
             segments: vec![(0x1000, 0x2000, &[])],
         };
         let owned = OwnedTable::new(&section, &extra_rows, &code).unwrap();

@@ -24,8 +24,8 @@ use sframe::{
 use crate::{
     file::{
         Blob,
-        File,
-        Kind, //
+        FileKind, //
+        InputFile,
     },
     lookup::stub_rule,
     raw::{
@@ -50,15 +50,15 @@ const MANGLED: u8 = 0x80;
 const UNUSED_CONTROL: u32 = 4;
 
 /// The findings, by offset.
-struct Findings<'a> {
-    file: &'a File,
+struct CheckFindings<'a> {
+    file: &'a InputFile,
     in_section: BTreeSet<(u64, String)>,
     functions: u64,
     rows: u64,
 }
 
 /// A function and the position of its entry.
-struct Entry {
+struct FunctionEntry {
     at: u32,
     index: u32,
     area: Option<usize>,
@@ -66,9 +66,9 @@ struct Entry {
 }
 
 /// The findings as text, and whether there are none.
-pub(crate) fn run(file: &File, path: &Path) -> (String, bool) {
+pub(crate) fn run(file: &InputFile, path: &Path) -> (String, bool) {
     let (blobs, stop) = file.blobs();
-    let mut findings = Findings {
+    let mut findings = CheckFindings {
         file,
         in_section: stop.into_iter().collect(),
         functions: 0,
@@ -109,7 +109,7 @@ pub(crate) fn run(file: &File, path: &Path) -> (String, bool) {
     (text, count == 0)
 }
 
-impl Findings<'_> {
+impl CheckFindings<'_> {
     fn report(&mut self, at: u32, what: impl Into<String>) {
         self.in_section.insert((at.into(), what.into()));
     }
@@ -141,7 +141,7 @@ impl Findings<'_> {
                 }
                 previous = Some(start);
             }
-            entries.push(Entry {
+            entries.push(FunctionEntry {
                 at,
                 index,
                 area: self.file.area_of(section, index),
@@ -198,14 +198,14 @@ impl Findings<'_> {
         if section.version() == Version::V3 && section.flags() & FUNC_START_PCREL == 0 {
             self.report(at + 3, "version 3 without the flag FUNC_START_PCREL");
         }
-        if blob.starts_corrected && self.file.kind == Kind::Linked {
+        if blob.starts_corrected && self.file.kind == FileKind::Linked {
             self.report(
                 at + 3,
                 "the flags state that starts are relative to the section, but then no start lies in \
                  code: starts are taken as relative to their fields",
             );
         }
-        if self.file.kind == Kind::Relocatable && section.flags() & SORTED != 0 {
+        if self.file.kind == FileKind::Relocatable && section.flags() & SORTED != 0 {
             self.report(
                 at + 3,
                 "the flag SORTED is set, but a relocatable file has no addresses yet",
@@ -230,7 +230,7 @@ impl Findings<'_> {
             Abi::Aarch64 | Abi::Aarch64Big => elf::EM_AARCH64,
             Abi::S390x => elf::EM_S390,
         };
-        if self.file.kind != Kind::Bare && self.file.machine != machine {
+        if self.file.kind != FileKind::Bare && self.file.machine != machine {
             self.report(
                 at + 4,
                 format!(
@@ -257,7 +257,7 @@ impl Findings<'_> {
     }
 
     /// Checks an entry's fields, and that the function lies in code.
-    fn entry(&mut self, section: &Section, entry: &Entry) {
+    fn entry(&mut self, section: &Section, entry: &FunctionEntry) {
         let raw = Raw::of(&self.file.bytes, section);
         let function = &entry.function;
         let name = format!("function {}", entry.index);
@@ -317,7 +317,7 @@ impl Findings<'_> {
     }
 
     /// Checks that the function lies in code.
-    fn function_range(&mut self, entry: &Entry, name: &str) {
+    fn function_range(&mut self, entry: &FunctionEntry, name: &str) {
         let function = &entry.function;
         let (start, size) = (function.start(), u64::from(function.size()));
         let inside = |area: &crate::file::Area| {
@@ -326,10 +326,10 @@ impl Findings<'_> {
             offset <= length && size <= length - offset
         };
         let found = match self.file.kind {
-            Kind::Bare => true,
-            Kind::Linked => self.file.areas.iter().any(inside),
+            FileKind::Bare => true,
+            FileKind::Linked => self.file.areas.iter().any(inside),
             // A missing relocation is reported by `relocations`.
-            Kind::Relocatable => match self.file.relocated.get(&entry.at.into()) {
+            FileKind::Relocatable => match self.file.relocated.get(&entry.at.into()) {
                 None => true,
                 Some(area) => area.is_some_and(|area| inside(&self.file.areas[area])),
             },
@@ -344,7 +344,7 @@ impl Findings<'_> {
 
     /// Checks the rows of a function. Returns the range of the rows and their attributes, and the
     /// function's index.
-    fn rows(&mut self, section: &Section, entry: &Entry) -> Option<(u32, u32, u32)> {
+    fn rows(&mut self, section: &Section, entry: &FunctionEntry) -> Option<(u32, u32, u32)> {
         let bytes = &self.file.bytes[..];
         let function = &entry.function;
         let name = format!("function {}", entry.index);
@@ -424,7 +424,7 @@ impl Findings<'_> {
     }
 
     /// Checks the rows of PLT stubs against their instructions.
-    fn stubs(&mut self, section: &Section, entry: &Entry, rows: &[sframe::fre::Row]) {
+    fn stubs(&mut self, section: &Section, entry: &FunctionEntry, rows: &[sframe::fre::Row]) {
         let function = &entry.function;
         let block = match function.repeat() {
             Some(block) => u32::from(block.get()),
@@ -484,9 +484,9 @@ impl Findings<'_> {
         }
     }
 
-    fn overlaps(&mut self, entries: &mut [Entry]) {
+    fn overlaps(&mut self, entries: &mut [FunctionEntry]) {
         entries.sort_by_key(|entry| (entry.area, entry.function.start(), entry.index));
-        let mut last: Option<&Entry> = None;
+        let mut last: Option<&FunctionEntry> = None;
         for entry in entries.iter().filter(|entry| entry.function.size() != 0) {
             if let Some(other) = last.filter(|other| {
                 other.area == entry.area && other.function.covers(entry.function.start())
@@ -502,7 +502,7 @@ impl Findings<'_> {
                     format!("function {}: {how}, at {start:#x}", entry.index),
                 );
             }
-            let end = |entry: &Entry| {
+            let end = |entry: &FunctionEntry| {
                 u128::from(entry.function.start()) + u128::from(entry.function.size())
             };
             if last.is_none_or(|other| other.area != entry.area || end(other) < end(entry)) {
@@ -529,7 +529,7 @@ impl Findings<'_> {
 
     /// Checks that each function's start has a relocation, and that there is no other relocation.
     fn relocations(&mut self, blobs: &[Blob]) {
-        if self.file.kind != Kind::Relocatable {
+        if self.file.kind != FileKind::Relocatable {
             return;
         }
         let starts: BTreeSet<u64> = blobs

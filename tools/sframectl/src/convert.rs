@@ -24,7 +24,7 @@ use crate::rows;
 
 /// The line that `--json` prints.
 #[derive(Serialize)]
-struct Converted<'a> {
+struct ConversionLine<'a> {
     file: &'a Path,
     section: &'a Path,
     eh_frame_bytes: u64,
@@ -96,7 +96,7 @@ fn as_json(file: &Path, section: &Path, report: &Report, len: usize) -> String {
         let (rows, code_bytes) = (*rows, *code_bytes);
         (reason.name(), Dropped { rows, code_bytes })
     };
-    let converted = Converted {
+    let converted = ConversionLine {
         file,
         section,
         eh_frame_bytes: report.eh_frame,

@@ -44,7 +44,7 @@ const MODULE: &str = "sys/module/sframe_unwind";
 
 /// The state of one thing that was examined.
 #[derive(Clone, Copy, PartialEq)]
-enum State {
+enum FindingState {
     Good,
     /// Something is missing that complete stacks do not need.
     Note,
@@ -53,19 +53,19 @@ enum State {
 }
 
 /// The findings as text, and whether no requirement is missing.
-struct Findings {
+struct DoctorFindings {
     text: String,
     good: bool,
 }
 
-impl Findings {
-    fn add(&mut self, state: State, what: &str, mend: &str) {
+impl DoctorFindings {
+    fn add(&mut self, state: FindingState, what: &str, mend: &str) {
         let word = match state {
-            State::Good => "ok",
-            State::Note => "note",
-            State::Missing => "MISSING",
+            FindingState::Good => "ok",
+            FindingState::Note => "note",
+            FindingState::Missing => "MISSING",
         };
-        self.good &= state != State::Missing;
+        self.good &= state != FindingState::Missing;
         let _ = writeln!(self.text, "{word:8}{what}");
         if !mend.is_empty() {
             let _ = writeln!(self.text, "        {mend}");
@@ -75,9 +75,9 @@ impl Findings {
     /// Adds `good` if `is_good`; otherwise adds `bad` as missing, with the command `mend`.
     fn need(&mut self, is_good: bool, good: &str, bad: &str, mend: &str) {
         if is_good {
-            self.add(State::Good, good, "");
+            self.add(FindingState::Good, good, "");
         } else {
-            self.add(State::Missing, bad, mend);
+            self.add(FindingState::Missing, bad, mend);
         }
     }
 }
@@ -150,7 +150,7 @@ impl Machine {
 /// missing.
 pub(crate) fn run(root: &Path) -> (String, bool) {
     let machine = Machine(root.to_owned());
-    let mut findings = Findings {
+    let mut findings = DoctorFindings {
         text: String::new(),
         good: true,
     };
@@ -182,7 +182,7 @@ pub(crate) fn version(release: &str) -> (u32, u32) {
 }
 
 /// The kernel's version and its configuration.
-fn kernel(machine: &Machine, release: &str, findings: &mut Findings) {
+fn kernel(machine: &Machine, release: &str, findings: &mut DoctorFindings) {
     let version = version(release);
     let (first, last) = KERNELS;
     findings.need(
@@ -206,7 +206,7 @@ fn kernel(machine: &Machine, release: &str, findings: &mut Findings) {
         let what = format!(
             "configuration: neither /boot/config-{release} nor that of the headers can be read"
         );
-        findings.add(State::Note, &what, "");
+        findings.add(FindingState::Note, &what, "");
         return;
     };
     let has = |option: &str| config.lines().any(|line| line == format!("{option}=y"));
@@ -219,12 +219,16 @@ fn kernel(machine: &Machine, release: &str, findings: &mut Findings) {
     );
     if !has("CONFIG_UNWIND_USER") {
         let what = "deferred stacks (perf record --call-graph fp,defer): this kernel has none";
-        findings.add(State::Note, what, "immediate stacks need no such support");
+        findings.add(
+            FindingState::Note,
+            what,
+            "immediate stacks need no such support",
+        );
     }
 }
 
 /// Secure Boot, enforced signatures and lockdown.
-fn signatures(machine: &Machine, release: &str, findings: &mut Findings) {
+fn signatures(machine: &Machine, release: &str, findings: &mut DoctorFindings) {
     let variables = machine.names(EFI);
     let variable =
         |name: &str| fs::read(machine.path(&format!("{EFI}/{name}"))).unwrap_or_default();
@@ -248,10 +252,10 @@ fn signatures(machine: &Machine, release: &str, findings: &mut Findings) {
             });
         if is_enrolled {
             let what = format!("signatures: {why}, and DKMS's key is enrolled");
-            findings.add(State::Good, &what, "");
+            findings.add(FindingState::Good, &what, "");
         } else if key.is_empty() {
             findings.add(
-                State::Missing,
+                FindingState::Missing,
                 &format!("signatures: {why}, and DKMS's key (/{DKMS_KEY}) is missing"),
                 &format!(
                     "apt install openssl && dkms build --force sframe-unwind/{VERSION} -k {release} && \
@@ -260,13 +264,13 @@ fn signatures(machine: &Machine, release: &str, findings: &mut Findings) {
             );
         } else {
             findings.add(
-                State::Missing,
+                FindingState::Missing,
                 &format!("signatures: {why}, and DKMS's key is not enrolled"),
                 &format!("mokutil --import /{DKMS_KEY}; then reboot, and choose \"Enroll MOK\""),
             );
         }
     } else {
-        findings.add(State::Good, "signatures: not needed", "");
+        findings.add(FindingState::Good, "signatures: not needed", "");
     }
     let lockdown = machine.text("sys/kernel/security/lockdown");
     findings.need(
@@ -280,7 +284,7 @@ fn signatures(machine: &Machine, release: &str, findings: &mut Findings) {
 const VERSION: &str = env!("CARGO_PKG_VERSION");
 
 /// The module: whether there is one, whether it is loaded, its version, its switches, its counters.
-fn module(machine: &Machine, release: &str, findings: &mut Findings) {
+fn module(machine: &Machine, release: &str, findings: &mut DoctorFindings) {
     let is_there = PLACES.iter().any(|place| {
         machine
             .names(&format!("lib/modules/{release}/{place}"))
@@ -295,7 +299,7 @@ fn module(machine: &Machine, release: &str, findings: &mut Findings) {
             &format!("dkms install sframe-unwind/{VERSION} -k {release}"),
         );
         findings.add(
-            State::Missing,
+            FindingState::Missing,
             "module: it is not loaded",
             "modprobe sframe_unwind",
         );
@@ -312,7 +316,7 @@ fn module(machine: &Machine, release: &str, findings: &mut Findings) {
         let what = format!(
             "module: it is loaded, but none is installed for {release}: the next boot has none"
         );
-        findings.add(State::Note, &what, "");
+        findings.add(FindingState::Note, &what, "");
     }
     // bool parameters read as Y and N, numbers as 1 and 0.
     let is_on = |name: &str| {
@@ -357,11 +361,11 @@ fn module(machine: &Machine, release: &str, findings: &mut Findings) {
 }
 
 /// Checks whether something other than the module replaces one of the two functions.
-fn hook(machine: &Machine, findings: &mut Findings) {
+fn hook(machine: &Machine, findings: &mut DoctorFindings) {
     let is_loaded = machine.has(MODULE);
     if machine.text("proc/sys/kernel/ftrace_enabled") == "0" {
         findings.add(
-            State::Missing,
+            FindingState::Missing,
             "hook: ftrace is switched off",
             "sysctl kernel.ftrace_enabled=1",
         );
@@ -372,7 +376,7 @@ fn hook(machine: &Machine, findings: &mut Findings) {
             let name = function.split(',').next().unwrap_or_default();
             if HOOKED.contains(&name) {
                 findings.add(
-                    State::Missing,
+                    FindingState::Missing,
                     &format!("hook: the live patch {patch} replaces {name}"),
                     &format!("echo 0 >/sys/kernel/livepatch/{patch}/enabled"),
                 );
@@ -389,7 +393,7 @@ fn hook(machine: &Machine, findings: &mut Findings) {
         let name = words.next().unwrap_or_default();
         if HOOKED.contains(&name) && words.any(|word| word == "I") {
             findings.add(
-                State::Missing,
+                FindingState::Missing,
                 &format!("hook: another module or a live patch replaces {name}"),
                 "lsmod shows the modules; unload the other one with rmmod",
             );
@@ -397,7 +401,7 @@ fn hook(machine: &Machine, findings: &mut Findings) {
     }
     if let Some(message) = machine.last_message("sframe_unwind: cannot hook") {
         findings.add(
-            State::Note,
+            FindingState::Note,
             &format!("hook: the kernel's log says \"{}\"", message.trim()),
             "",
         );
@@ -405,7 +409,7 @@ fn hook(machine: &Machine, findings: &mut Findings) {
 }
 
 /// Checks whether `sframectl watch` runs, by the service or by hand.
-fn service(machine: &Machine, findings: &mut Findings) {
+fn service(machine: &Machine, findings: &mut DoctorFindings) {
     let is_watching = machine.names("proc").iter().any(|name| {
         if !name.bytes().all(|byte| byte.is_ascii_digit()) {
             return false;
@@ -424,7 +428,7 @@ fn service(machine: &Machine, findings: &mut Findings) {
     );
     if is_watching && !machine.has("etc/systemd/system/multi-user.target.wants/sframectl.service") {
         findings.add(
-            State::Note,
+            FindingState::Note,
             "service: it is not started at boot",
             "systemctl enable sframectl",
         );
@@ -432,11 +436,11 @@ fn service(machine: &Machine, findings: &mut Findings) {
 }
 
 /// Checks the requirements of DKMS for a build of the module for this kernel.
-fn building(machine: &Machine, release: &str, findings: &mut Findings) {
+fn building(machine: &Machine, release: &str, findings: &mut DoctorFindings) {
     // DKMS does not manage a module that `make install` installed.
     if !machine.has("var/lib/dkms/sframe-unwind") {
         findings.add(
-            State::Note,
+            FindingState::Note,
             "DKMS: it does not know the module, so the next kernel will have none",
             "apt install ./sframe-unwind-dkms_*.deb, or in a checkout: dkms add .",
         );
@@ -468,7 +472,7 @@ fn building(machine: &Machine, release: &str, findings: &mut Findings) {
 }
 
 /// Notes the permissions of users other than root, which complete stacks do not need.
-fn users(machine: &Machine, findings: &mut Findings) {
+fn users(machine: &Machine, findings: &mut DoctorFindings) {
     if let Ok(level) = machine
         .text("proc/sys/kernel/perf_event_paranoid")
         .parse::<i32>()
@@ -476,12 +480,16 @@ fn users(machine: &Machine, findings: &mut Findings) {
         if level > 2 {
             let what = format!("users: only root may record (perf_event_paranoid is {level})");
             findings.add(
-                State::Note,
+                FindingState::Note,
                 &what,
                 "for all users: sysctl kernel.perf_event_paranoid=2",
             );
         } else {
-            findings.add(State::Good, "users: all may record their own programs", "");
+            findings.add(
+                FindingState::Good,
+                "users: all may record their own programs",
+                "",
+            );
         }
     }
     let restrict = machine.text("proc/sys/kernel/kptr_restrict");
@@ -489,14 +497,14 @@ fn users(machine: &Machine, findings: &mut Findings) {
         let what =
             format!("users: addresses of the kernel are hidden (kptr_restrict is {restrict})");
         findings.add(
-            State::Note,
+            FindingState::Note,
             &what,
             "for names of kernel functions: sysctl kernel.kptr_restrict=0",
         );
     }
     if !machine.has_program("perf") && !machine.has_program("bpftrace") {
         findings.add(
-            State::Note,
+            FindingState::Note,
             "neither perf nor bpftrace is installed",
             "apt install linux-perf; on Ubuntu: apt install linux-tools-generic",
         );

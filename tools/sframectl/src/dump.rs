@@ -10,7 +10,7 @@ use sframe::section::Section;
 use crate::{
     file::{
         check_rows,
-        File, //
+        InputFile, //
     },
     raw::{
         self,
@@ -26,24 +26,24 @@ use crate::{
 /// The output of `--json`.
 #[derive(Serialize)]
 struct Dump {
-    blobs: Vec<Blob>,
+    blobs: Vec<JsonSection>,
 }
 
 /// One complete section. A linker without SFrame support concatenates several.
 #[derive(Serialize)]
-struct Blob {
+struct JsonSection {
     /// The offset in the ELF section, in bytes.
     offset: u32,
     version: u8,
     flags: Vec<&'static str>,
     abi: &'static str,
-    functions: Vec<Function>,
+    functions: Vec<JsonFunction>,
     #[serde(skip)]
     fixed: (i8, i8),
 }
 
 #[derive(Serialize)]
-struct Function {
+struct JsonFunction {
     start: u64,
     /// In bytes.
     size: u32,
@@ -53,7 +53,7 @@ struct Function {
     /// The size of a repeated block, in bytes; 0 for pcinc.
     rep_size: u8,
     signal: bool,
-    rows: Vec<Row>,
+    rows: Vec<JsonRow>,
     /// The section of code, in relocatable files.
     #[serde(skip)]
     area: Option<String>,
@@ -62,7 +62,7 @@ struct Function {
 }
 
 #[derive(Serialize)]
-struct Row {
+struct JsonRow {
     pc: u64,
     cfa: Option<String>,
     ra: String,
@@ -70,7 +70,7 @@ struct Row {
 }
 
 /// The text to print.
-pub(crate) fn run(file: &File, json: bool) -> Result<String, String> {
+pub(crate) fn run(file: &InputFile, json: bool) -> Result<String, String> {
     let (blobs, stop) = file.blobs();
     let invalid = |(offset, what): (u64, String)| {
         format!("offset {offset:#x} of .sframe: {what} (run sframectl check for all faults)")
@@ -89,7 +89,7 @@ pub(crate) fn run(file: &File, json: bool) -> Result<String, String> {
     Ok(print(&dump))
 }
 
-fn read(file: &File, section: &Section) -> Result<Blob, (u64, String)> {
+fn read(file: &InputFile, section: &Section) -> Result<JsonSection, (u64, String)> {
     let bytes = &file.bytes[..];
     let raw = Raw::of(bytes, section);
     check_rows(bytes, section)?;
@@ -107,7 +107,7 @@ fn read(file: &File, section: &Section) -> Result<Blob, (u64, String)> {
             let row = row.map_err(|error| explain(error, entry))?;
             let text = RuleText::of_row(section, &function, &raw, &row.rule);
             let start = u64::from(row.start);
-            rows.push(Row {
+            rows.push(JsonRow {
                 pc: match function.repeat() {
                     Some(_) => start,
                     None => function.start().wrapping_add(start),
@@ -117,7 +117,7 @@ fn read(file: &File, section: &Section) -> Result<Blob, (u64, String)> {
                 fp: text.fp,
             });
         }
-        functions.push(Function {
+        functions.push(JsonFunction {
             start: function.start(),
             size: function.size(),
             kind: if function.is_flexible() {
@@ -139,7 +139,7 @@ fn read(file: &File, section: &Section) -> Result<Blob, (u64, String)> {
             key_b: function.has_key_b() && section.abi().may_mangle(),
         });
     }
-    Ok(Blob {
+    Ok(JsonSection {
         offset: section.offset(),
         version: section.version().number(),
         flags: readelf_notation::flags(section.flags()),

@@ -42,14 +42,14 @@ use sframe::{
 };
 use walk::{
     process::{
-        File,
         Files,
+        MappedFile,
         Process, //
     },
-    registers::Registers,
+    registers::RegisterFile,
     walker::{
-        Found,
-        Made,
+        MadeSection,
+        WalkedFrame,
         Walker, //
     }, //
 };
@@ -66,7 +66,7 @@ const CODE_64: u64 = 0x33;
 const MAX_ATTEMPTS: usize = 50;
 
 /// Converted rows by file number; `None` for a file that cannot be converted.
-type ConvertedFiles = Rc<RefCell<HashMap<usize, Option<Made>>>>;
+type ConvertedFiles = Rc<RefCell<HashMap<usize, Option<MadeSection>>>>;
 
 /// A stopped task. Dropping this resumes the task.
 struct Stopped {
@@ -99,13 +99,13 @@ impl Stopped {
         }
     }
 
-    fn registers(&self) -> Result<Registers, String> {
+    fn registers(&self) -> Result<RegisterFile, String> {
         let all = ptrace::getregs(self.task)
             .map_err(|error| format!("cannot read the registers: {error}"))?;
         if all.cs != CODE_64 {
             return Err("the task runs 32-bit code, which is not supported".to_owned());
         }
-        Ok(Registers::new([
+        Ok(RegisterFile::new([
             all.rax, all.rdx, all.rcx, all.rbx, all.rsi, all.rdi, all.rbp, all.rsp, all.r8, all.r9,
             all.r10, all.r11, all.r12, all.r13, all.r14, all.r15, all.rip,
         ]))
@@ -133,10 +133,10 @@ impl Memory for Live {
 }
 
 /// A walked stack, with the process and the walker of the walk.
-struct Stack {
+struct StoppedStack {
     process: Process,
     walker: Walker,
-    frames: Vec<Found>,
+    frames: Vec<WalkedFrame>,
     stop_reason: StopReason,
 }
 
@@ -144,13 +144,13 @@ struct Stack {
 struct Explained {
     task: u32,
     name: String,
-    frames: Vec<Frame>,
+    frames: Vec<ExplainedFrame>,
     stop_reason: &'static str,
     complete: bool,
 }
 
 #[derive(Serialize)]
-struct Frame {
+struct ExplainedFrame {
     pc: u64,
     #[serde(skip_serializing_if = "Option::is_none")]
     file: Option<String>,
@@ -191,7 +191,7 @@ pub(crate) fn run(task: u32, json: bool) -> Result<String, String> {
     Ok(as_text(&explained, stack.stop_reason))
 }
 
-fn walk_task(task: u32) -> Result<Stack, String> {
+fn walk_task(task: u32) -> Result<StoppedStack, String> {
     let read = |files: &mut Files| {
         Process::read(task, files).map_err(|error| match error.kind() {
             ErrorKind::NotFound => "there is no such task".to_owned(),
@@ -223,7 +223,7 @@ fn walk_task(task: u32) -> Result<Stack, String> {
         let stop_reason = walker.walk(&process, &registers, &Live(memory), &mut frames);
         drop(stopped);
         if missing.borrow().is_empty() {
-            return Ok(Stack {
+            return Ok(StoppedStack {
                 process,
                 walker,
                 frames,
@@ -244,18 +244,18 @@ fn walk_task(task: u32) -> Result<Stack, String> {
 }
 
 /// Converts a file as `watch` does.
-fn convert(file: &File) -> Result<Made, String> {
+fn convert(file: &MappedFile) -> Result<MadeSection, String> {
     let rows = match &file.open {
         Some(open) => rows::rows_of(open, &file.path)?,
         None => rows::rows_of_image(file.bytes)?,
     };
-    Ok(Made {
+    Ok(MadeSection {
         section: rows.section.leak(),
         extra_rows: rows.extra_rows.leak(),
     })
 }
 
-fn frame(stack: &mut Stack, index: usize) -> Frame {
+fn frame(stack: &mut StoppedStack, index: usize) -> ExplainedFrame {
     let found = stack.frames[index];
     let mapping = stack.process.at(found.at);
     let located = mapping.and_then(|mapping| mapping.link_address(found.at));
@@ -275,7 +275,7 @@ fn frame(stack: &mut Stack, index: usize) -> Frame {
         }
         _ => None,
     };
-    Frame {
+    ExplainedFrame {
         pc: found.frame.pc,
         file: mapping.map(|mapping| match &*mapping.name {
             "" => "[anonymous]".to_owned(),

@@ -39,7 +39,7 @@ use crate::readelf_notation::explain;
 
 /// The kind of an input file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Kind {
+pub(crate) enum FileKind {
     /// A bare section.
     Bare,
     /// An object file, from the assembler or `ld -r`.
@@ -63,13 +63,13 @@ pub(crate) struct Area {
 pub(crate) struct Symbol {
     pub(crate) name: String,
     pub(crate) address: u64,
-    /// In relocatable files, the index in [`File::areas`].
+    /// In relocatable files, the index in [`InputFile::areas`].
     pub(crate) area: Option<usize>,
 }
 
 /// An input file and its section.
-pub(crate) struct File {
-    pub(crate) kind: Kind,
+pub(crate) struct InputFile {
+    pub(crate) kind: FileKind,
     data: Vec<u8>,
     /// The section, with relocations applied; empty if there is none.
     pub(crate) bytes: Vec<u8>,
@@ -93,12 +93,12 @@ pub(crate) struct Blob {
     pub(crate) starts_corrected: bool,
 }
 
-impl File {
-    pub(crate) fn read(path: &Path) -> Result<File, String> {
+impl InputFile {
+    pub(crate) fn read(path: &Path) -> Result<InputFile, String> {
         let data = fs::read(path).map_err(|error| error.to_string())?;
         match data[..] {
-            [0xe2, 0xde, ..] | [0xde, 0xe2, ..] => Ok(File {
-                kind: Kind::Bare,
+            [0xe2, 0xde, ..] | [0xde, 0xe2, ..] => Ok(InputFile {
+                kind: FileKind::Bare,
                 bytes: data,
                 data: Vec::new(),
                 address: 0,
@@ -143,7 +143,7 @@ impl File {
         let mut section = section;
         if !self.relocated.is_empty() {
             section = section.with_starts(Starts::Field);
-        } else if self.kind == Kind::Linked {
+        } else if self.kind == FileKind::Linked {
             section.settle_starts(&self.bytes[..], |address| {
                 self.areas.iter().any(|area| area.range.contains(&address))
             })?;
@@ -205,7 +205,7 @@ fn explain_total(offset: u32) -> (u64, String) {
     explain(Error::Malformed { what, offset }, 0)
 }
 
-fn load<Elf: FileHeader<Endian = Endianness>>(data: Vec<u8>) -> Result<File, String> {
+fn load<Elf: FileHeader<Endian = Endianness>>(data: Vec<u8>) -> Result<InputFile, String> {
     let unread = |error: object::Error| {
         let size = data.len();
         format!("not a readable ELF file ({size:#x} bytes; truncated?): {error}")
@@ -214,11 +214,11 @@ fn load<Elf: FileHeader<Endian = Endianness>>(data: Vec<u8>) -> Result<File, Str
     let endian = elf.endian();
     let header = elf.elf_header();
     let kind = match header.e_type(endian) {
-        elf::ET_REL => Kind::Relocatable,
-        _ => Kind::Linked,
+        elf::ET_REL => FileKind::Relocatable,
+        _ => FileKind::Linked,
     };
     let machine = header.e_machine(endian);
-    let mut file = File {
+    let mut file = InputFile {
         kind,
         data: Vec::new(),
         bytes: Vec::new(),
@@ -259,7 +259,7 @@ fn load<Elf: FileHeader<Endian = Endianness>>(data: Vec<u8>) -> Result<File, Str
             let at = section_header_at(section.index());
             file.header_findings.push((at, remark.into()));
         }
-        if kind == Kind::Relocatable {
+        if kind == FileKind::Relocatable {
             relocate(&elf, section, &mut file)?;
         }
         place = Some(range);
@@ -283,7 +283,7 @@ fn load<Elf: FileHeader<Endian = Endianness>>(data: Vec<u8>) -> Result<File, Str
         file.address = segment.address;
         file.bytes = part(&data, "segment PT_GNU_SFRAME", segment.file)?.to_vec();
     }
-    if kind == Kind::Linked {
+    if kind == FileKind::Linked {
         compare(&data, &file, place, &segments)
             .into_iter()
             .for_each(|remark| file.header_findings.push(remark));
@@ -305,7 +305,7 @@ fn part<'a>(data: &'a [u8], what: &str, (at, size): (u64, u64)) -> Result<&'a [u
 }
 
 /// A program header.
-struct Segment {
+struct LoadSegment {
     /// The file offset of the program header.
     header: u64,
     /// Offset and size in the file.
@@ -316,8 +316,8 @@ struct Segment {
 /// The program headers that are checked.
 #[derive(Default)]
 struct Segments {
-    sframe: Vec<Segment>,
-    load: Vec<Segment>,
+    sframe: Vec<LoadSegment>,
+    load: Vec<LoadSegment>,
     /// The file offset of the program headers.
     at: u64,
 }
@@ -331,7 +331,7 @@ fn segments<Elf: FileHeader<Endian = Endianness>>(elf: &ElfFile<'_, Elf>) -> Seg
     };
     let mut at = segments.at;
     for segment in elf.elf_program_headers() {
-        let found = Segment {
+        let found = LoadSegment {
             header: at,
             file: segment.file_range(endian),
             address: segment.p_vaddr(endian).into(),
@@ -349,7 +349,7 @@ fn segments<Elf: FileHeader<Endian = Endianness>>(elf: &ElfFile<'_, Elf>) -> Seg
 /// Contradictions between the program headers of a linked file and its section.
 fn compare(
     data: &[u8],
-    file: &File,
+    file: &InputFile,
     section: Option<(u64, u64)>,
     segments: &Segments,
 ) -> Vec<(u64, String)> {
@@ -409,10 +409,13 @@ fn compare(
     header_findings
 }
 
-fn areas<Elf: FileHeader<Endian = Endianness>>(elf: &ElfFile<'_, Elf>, kind: Kind) -> Vec<Area> {
+fn areas<Elf: FileHeader<Endian = Endianness>>(
+    elf: &ElfFile<'_, Elf>,
+    kind: FileKind,
+) -> Vec<Area> {
     let endian = elf.endian();
     let end = |(at, size): (u64, u64)| at..at.saturating_add(size);
-    if kind == Kind::Relocatable {
+    if kind == FileKind::Relocatable {
         return elf
             .sections()
             .filter(|section| {
@@ -447,7 +450,7 @@ fn areas<Elf: FileHeader<Endian = Endianness>>(elf: &ElfFile<'_, Elf>, kind: Kin
 fn symbols<Elf: FileHeader<Endian = Endianness>>(
     elf: &ElfFile<'_, Elf>,
     areas: &[Area],
-    kind: Kind,
+    kind: FileKind,
 ) -> Vec<Symbol> {
     let area_of = |section| areas.iter().position(|area| area.section == Some(section));
     let mut symbols: Vec<Symbol> = elf
@@ -459,7 +462,7 @@ fn symbols<Elf: FileHeader<Endian = Endianness>>(
             Some(Symbol {
                 name: symbol.name().ok()?.to_owned(),
                 address: symbol.address(),
-                area: if kind == Kind::Relocatable {
+                area: if kind == FileKind::Relocatable {
                     Some(area?)
                 } else {
                     None
@@ -467,7 +470,7 @@ fn symbols<Elf: FileHeader<Endian = Endianness>>(
             })
         })
         .collect();
-    if kind == Kind::Relocatable {
+    if kind == FileKind::Relocatable {
         symbols.extend(areas.iter().enumerate().map(|(index, area)| Symbol {
             name: area.name.clone(),
             address: area.range.start,
@@ -481,7 +484,7 @@ fn symbols<Elf: FileHeader<Endian = Endianness>>(
 fn relocate<Elf: FileHeader<Endian = Endianness>>(
     elf: &ElfFile<'_, Elf>,
     section: &object::read::elf::ElfSection<'_, '_, Elf>,
-    file: &mut File,
+    file: &mut InputFile,
 ) -> Result<(), String> {
     for (at, relocation) in section.relocations() {
         let RelocationFlags::Elf { r_type } = relocation.flags() else {

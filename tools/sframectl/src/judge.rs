@@ -27,7 +27,7 @@ pub(crate) struct Tree {
 
 /// A frame as perf prints it.
 #[derive(Clone, Debug)]
-pub(crate) struct Frame {
+pub(crate) struct RecordedFrame {
     pub(crate) address: u64,
     pub(crate) symbol: String,
     pub(crate) object: String,
@@ -35,15 +35,15 @@ pub(crate) struct Frame {
 
 /// A sample: its user frames, innermost first, and register r12.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Sample {
-    pub(crate) frames: Vec<Frame>,
+pub(crate) struct PerfSample {
+    pub(crate) frames: Vec<RecordedFrame>,
     r12: Option<u64>,
     /// Whether perf recorded only the placeholder of a deferred stack, and not the stack.
     is_lost: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) enum Verdict {
+pub(crate) enum SampleVerdict {
     /// The stack has all frames up to main, and all are true.
     Complete,
     /// All frames are true, but the stack ends before main.
@@ -111,18 +111,18 @@ impl Tree {
     }
 
     /// Judges a sample.
-    pub(crate) fn judge(&self, sample: &Sample) -> Verdict {
+    pub(crate) fn judge(&self, sample: &PerfSample) -> SampleVerdict {
         let Some(r12) = sample.r12.filter(|r12| self.nodes.contains_key(r12)) else {
-            return Verdict::NoTruth;
+            return SampleVerdict::NoTruth;
         };
         let Some((first, callers)) = sample.frames.split_first() else {
             return if sample.is_lost {
-                Verdict::Lost
+                SampleVerdict::Lost
             } else {
-                Verdict::Empty
+                SampleVerdict::Empty
             };
         };
-        let mut verdict = Verdict::False;
+        let mut verdict = SampleVerdict::False;
         for candidate in self.candidates(r12, &first.symbol) {
             let truth = self.chain(candidate);
             let common = truth
@@ -131,10 +131,10 @@ impl Tree {
                 .take_while(|(truth, caller)| **truth == caller.address)
                 .count();
             if common == truth.len() {
-                return Verdict::Complete;
+                return SampleVerdict::Complete;
             }
             if common == callers.len() {
-                verdict = Verdict::Short;
+                verdict = SampleVerdict::Short;
             }
         }
         verdict
@@ -142,7 +142,7 @@ impl Tree {
 }
 
 /// A mapping of a file's code.
-struct Mapping<'a> {
+struct PerfMapping<'a> {
     start: u64,
     size: u64,
     offset: u64,
@@ -151,7 +151,7 @@ struct Mapping<'a> {
 
 /// The mapping in a line of `perf script --show-mmap-events`:
 /// `... PERF_RECORD_MMAP2 7/7: [0x5500(0x1000) @ 0x2000 fe:01 12 0]: r-xp /path`.
-fn mapping(line: &str) -> Option<Mapping<'_>> {
+fn mapping(line: &str) -> Option<PerfMapping<'_>> {
     let hexadecimal =
         |text: &str| u64::from_str_radix(text.strip_prefix("0x").unwrap_or(text), 16).ok();
     let (_, rest) = line.split_once(": [")?;
@@ -159,7 +159,7 @@ fn mapping(line: &str) -> Option<Mapping<'_>> {
     let (size, rest) = rest.split_once(") @ ")?;
     let offset = rest.split([' ', ']']).next()?;
     let (_, path) = rest.split_once("]: ")?.1.split_once(' ')?;
-    Some(Mapping {
+    Some(PerfMapping {
         start: hexadecimal(start)?,
         size: hexadecimal(size)?,
         offset: hexadecimal(offset)?,
@@ -168,7 +168,7 @@ fn mapping(line: &str) -> Option<Mapping<'_>> {
 }
 
 /// The run-time address of a frame. Some versions of perf, for example 6.1, print offsets in the file instead.
-fn run_time_address(frame: &Frame, mappings: &[Mapping<'_>]) -> u64 {
+fn run_time_address(frame: &RecordedFrame, mappings: &[PerfMapping<'_>]) -> u64 {
     let address = frame.address;
     let is_in = |from: u64, size: u64| address.checked_sub(from).is_some_and(|by| by < size);
     if mappings
@@ -184,8 +184,8 @@ fn run_time_address(frame: &Frame, mappings: &[Mapping<'_>]) -> u64 {
 }
 
 /// The samples in the text of `perf script --no-inline --show-mmap-events -F PERF_FIELDS`.
-pub(crate) fn samples(text: &str) -> Vec<Sample> {
-    let mut samples: Vec<Sample> = Vec::new();
+pub(crate) fn samples(text: &str) -> Vec<PerfSample> {
+    let mut samples: Vec<PerfSample> = Vec::new();
     let mut mappings = Vec::new();
     for line in text.lines() {
         if line.contains("PERF_RECORD_MMAP") {
@@ -194,7 +194,7 @@ pub(crate) fn samples(text: &str) -> Vec<Sample> {
         }
         let is_head = is_head(line);
         if is_head {
-            samples.push(Sample::default());
+            samples.push(PerfSample::default());
         }
         let Some(sample) = samples.last_mut() else {
             continue;
@@ -231,7 +231,7 @@ fn is_head(line: &str) -> bool {
 }
 
 /// A line of `address symbol (object)`, with white space before it.
-fn frame(line: &str) -> Option<Frame> {
+fn frame(line: &str) -> Option<RecordedFrame> {
     let text = line.trim_end();
     if !text.starts_with(char::is_whitespace) {
         return None;
@@ -244,15 +244,15 @@ fn frame(line: &str) -> Option<Frame> {
     if symbol.contains(' ') {
         return None;
     }
-    Some(Frame {
+    Some(RecordedFrame {
         address: u64::from_str_radix(address, 16).ok()?,
         symbol: symbol.to_owned(),
         object: object.to_owned(),
     })
 }
 
-impl Sample {
-    fn add(&mut self, frame: Frame) {
+impl PerfSample {
+    fn add(&mut self, frame: RecordedFrame) {
         let is_first = self.frames.is_empty();
         let low = frame.address & 0xffff_ffff;
         // The placeholder: the stack's number in the high 32 bits, the CPU's number plus 1 in the low
@@ -285,7 +285,7 @@ mod tests {
         (MAGIC << 40) | (7 << 16) | node
     }
 
-    fn verdict_with(r12: Option<u64>, frames: &[(u64, &str)]) -> Verdict {
+    fn verdict_with(r12: Option<u64>, frames: &[(u64, &str)]) -> SampleVerdict {
         let mut text = String::from("demo 77/77 1.5:   cpu-clock:u: \n");
         for (address, symbol) in frames {
             text.push_str(&format!("\t{address:16x} {symbol} (/tmp/a demo)\n"));
@@ -300,7 +300,7 @@ mod tests {
             .judge(&samples[0])
     }
 
-    fn verdict(node: u64, frames: &[(u64, &str)]) -> Verdict {
+    fn verdict(node: u64, frames: &[(u64, &str)]) -> SampleVerdict {
         verdict_with(Some(r12(node)), frames)
     }
 
@@ -317,17 +317,17 @@ mod tests {
 
     #[test]
     fn all_kinds() {
-        assert_eq!(verdict(6, &TRUE), Verdict::Complete);
+        assert_eq!(verdict(6, &TRUE), SampleVerdict::Complete);
         // Frames beyond main are not judged.
         let beyond = [&TRUE[..], &[(0x9999, "__libc_start")]].concat();
-        assert_eq!(verdict(6, &beyond), Verdict::Complete);
-        assert_eq!(verdict(6, &TRUE[..4]), Verdict::Short);
-        assert_eq!(verdict(6, &[LEAF]), Verdict::Short);
-        assert_eq!(verdict(6, &[LEAF, TRUE[4]]), Verdict::False);
-        assert_eq!(verdict(6, &[]), Verdict::Empty);
-        assert_eq!(verdict(9, &TRUE), Verdict::NoTruth);
-        assert_eq!(verdict_with(None, &TRUE), Verdict::NoTruth);
-        assert_eq!(verdict_with(Some(0), &TRUE), Verdict::NoTruth);
+        assert_eq!(verdict(6, &beyond), SampleVerdict::Complete);
+        assert_eq!(verdict(6, &TRUE[..4]), SampleVerdict::Short);
+        assert_eq!(verdict(6, &[LEAF]), SampleVerdict::Short);
+        assert_eq!(verdict(6, &[LEAF, TRUE[4]]), SampleVerdict::False);
+        assert_eq!(verdict(6, &[]), SampleVerdict::Empty);
+        assert_eq!(verdict(9, &TRUE), SampleVerdict::NoTruth);
+        assert_eq!(verdict_with(None, &TRUE), SampleVerdict::NoTruth);
+        assert_eq!(verdict_with(Some(0), &TRUE), SampleVerdict::NoTruth);
     }
 
     #[test]
@@ -335,13 +335,13 @@ mod tests {
         for wrong in 1..TRUE.len() {
             let mut frames = TRUE;
             frames[wrong].0 += 1;
-            assert_eq!(verdict(6, &frames), Verdict::False, "{wrong}");
+            assert_eq!(verdict(6, &frames), SampleVerdict::False, "{wrong}");
         }
         for missing in 1..TRUE.len() - 1 {
             let mut frames = TRUE.to_vec();
             frames.remove(missing);
             // Two of the frames are equal: the stack is the same without either.
-            assert_eq!(verdict(6, &frames), Verdict::False, "{missing}");
+            assert_eq!(verdict(6, &frames), SampleVerdict::False, "{missing}");
         }
     }
 
@@ -350,39 +350,45 @@ mod tests {
         let kernel = (0xffff_ffff_8100_0000, "asm_sysvec_apic_timer_interrupt");
         assert_eq!(
             verdict(6, &[&[kernel], &TRUE[..]].concat()),
-            Verdict::Complete
+            SampleVerdict::Complete
         );
-        assert_eq!(verdict(6, &[LEAF, kernel]), Verdict::False);
-        assert_eq!(verdict(6, &[kernel]), Verdict::Empty);
-        assert_eq!(verdict(6, &[kernel, (5, "(cookie)")]), Verdict::Lost);
-        assert_eq!(verdict(6, &[(0x7_0000_0001, "[unknown]")]), Verdict::Lost);
+        assert_eq!(verdict(6, &[LEAF, kernel]), SampleVerdict::False);
+        assert_eq!(verdict(6, &[kernel]), SampleVerdict::Empty);
+        assert_eq!(verdict(6, &[kernel, (5, "(cookie)")]), SampleVerdict::Lost);
+        assert_eq!(
+            verdict(6, &[(0x7_0000_0001, "[unknown]")]),
+            SampleVerdict::Lost
+        );
     }
 
     #[test]
     fn at_the_ends_of_a_function_r12_is_the_callers() {
-        assert_eq!(verdict(5, &TRUE), Verdict::Complete);
+        assert_eq!(verdict(5, &TRUE), SampleVerdict::Complete);
         assert_eq!(
             verdict(5, &[&[(0x400, "leaf@plt")], &TRUE[1..]].concat()),
-            Verdict::Complete
+            SampleVerdict::Complete
         );
         assert_eq!(
             verdict(5, &[&[(0x400, "[unknown]")], &TRUE[1..]].concat()),
-            Verdict::Complete
+            SampleVerdict::Complete
         );
         assert_eq!(
             verdict(6, &[&[(0x500, "leaf.cold")], &TRUE[1..]].concat()),
-            Verdict::Complete
+            SampleVerdict::Complete
         );
         assert_eq!(
             verdict(5, &[&[(0x700, "helper")], &TRUE[1..]].concat()),
-            Verdict::False
+            SampleVerdict::False
         );
         assert_eq!(
             verdict(6, &[&[(0x700, "helper")], &TRUE[1..]].concat()),
-            Verdict::False
+            SampleVerdict::False
         );
         // The stack by frame pointers: the caller is missing.
-        assert_eq!(verdict(5, &[&[LEAF], &TRUE[2..]].concat()), Verdict::False);
+        assert_eq!(
+            verdict(5, &[&[LEAF], &TRUE[2..]].concat()),
+            SampleVerdict::False
+        );
     }
 
     #[test]

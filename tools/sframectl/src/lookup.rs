@@ -20,8 +20,8 @@ use sframe::{
 
 use crate::{
     file::{
-        File,
-        Kind, //
+        FileKind, //
+        InputFile,
     },
     raw::{
         self,
@@ -35,14 +35,14 @@ use crate::{
 };
 
 /// An address to look up.
-struct Target {
+struct LookupTarget {
     address: u64,
     /// In relocatable files, the index of the code area; `None` selects all areas.
     area: Option<usize>,
 }
 
 /// The text to print, and whether there is a rule for each of `pcs`.
-pub(crate) fn run(file: &File, pcs: &[String]) -> Result<(String, bool), String> {
+pub(crate) fn run(file: &InputFile, pcs: &[String]) -> Result<(String, bool), String> {
     let (blobs, stop) = file.blobs();
     if let Some((offset, what)) = stop {
         return Err(format!("offset {offset:#x} of .sframe: {what}"));
@@ -59,9 +59,9 @@ pub(crate) fn run(file: &File, pcs: &[String]) -> Result<(String, bool), String>
 }
 
 /// All addresses that `pc` may refer to: several functions may have one name.
-fn targets(file: &File, pc: &str) -> Result<Vec<Target>, String> {
+fn targets(file: &InputFile, pc: &str) -> Result<Vec<LookupTarget>, String> {
     if let Some(address) = number(pc) {
-        return Ok(vec![Target {
+        return Ok(vec![LookupTarget {
             address,
             area: None,
         }]);
@@ -90,7 +90,7 @@ fn targets(file: &File, pc: &str) -> Result<Vec<Target>, String> {
     }
     Ok(found
         .into_iter()
-        .map(|(area, address)| Target { address, area })
+        .map(|(area, address)| LookupTarget { address, area })
         .collect())
 }
 
@@ -111,10 +111,10 @@ struct Hit {
 
 /// Appends the rule at `target` to `text`. Returns whether there is one.
 fn look_up(
-    file: &File,
+    file: &InputFile,
     sections: &[Section],
     name: &str,
-    target: &Target,
+    target: &LookupTarget,
     text: &mut String,
 ) -> Result<bool, String> {
     let bytes = &file.bytes[..];
@@ -180,7 +180,7 @@ fn look_up(
 
 /// Appends the rule of `hit` at `pc` to `text`. Returns whether there is one.
 fn describe(
-    file: &File,
+    file: &InputFile,
     section: &Section,
     pc: u64,
     hit: &Hit,
@@ -313,8 +313,8 @@ fn describe(
 }
 
 /// The rule from the instructions of a PLT stub, if `pc` lies in one.
-pub(crate) fn stub_rule(file: &File, abi: Abi, function: &Function, pc: u64) -> Option<Rule> {
-    if abi != Abi::Amd64 || file.kind != Kind::Linked {
+pub(crate) fn stub_rule(file: &InputFile, abi: Abi, function: &Function, pc: u64) -> Option<Rule> {
+    if abi != Abi::Amd64 || file.kind != FileKind::Linked {
         return None;
     }
     let (stub, offset) = function.stub(pc)?;

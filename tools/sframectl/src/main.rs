@@ -54,7 +54,7 @@ use clap::{
 };
 use clap_complete::Shell;
 
-use file::File;
+use file::InputFile;
 
 const EXIT_CODES: &str = "\
 Exit codes: 0 success; 1 the file cannot be read or is invalid; 2 wrong usage.
@@ -267,15 +267,15 @@ enum Command {
 fn main() -> ExitCode {
     let (path, result) = match Arguments::parse().command {
         Command::Dump { file, json } => {
-            let result = File::read(&file).and_then(|read| dump::run(&read, json));
+            let result = InputFile::read(&file).and_then(|read| dump::run(&read, json));
             (file, result.map(|text| (text, true)))
         }
         Command::Lookup { file, pcs } => {
-            let result = File::read(&file).and_then(|read| lookup::run(&read, &pcs));
+            let result = InputFile::read(&file).and_then(|read| lookup::run(&read, &pcs));
             (file, result)
         }
         Command::Check { file } => {
-            let result = File::read(&file).map(|read| check::run(&read, &file));
+            let result = InputFile::read(&file).map(|read| check::run(&read, &file));
             (file, result)
         }
         Command::Convert {

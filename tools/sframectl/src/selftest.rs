@@ -27,9 +27,9 @@ use crate::{
     doctor,
     judge::{
         self,
-        Sample,
+        PerfSample,
+        SampleVerdict, //
         Tree,
-        Verdict, //
     }, //
 };
 
@@ -85,7 +85,7 @@ const DEFERRED_PMU: Mode = Mode {
 };
 
 /// The result of a mode.
-enum Outcome {
+enum ModeResult {
     /// The machine does not have the mode, for this reason.
     Absent(String),
     Recorded(Figures),
@@ -102,8 +102,8 @@ struct Figures {
     frames: usize,
     walks: u64,
     /// One deep and complete stack, and a few stacks that are not complete.
-    deepest: Option<Sample>,
-    examples: Vec<(Verdict, Sample)>,
+    deepest: Option<PerfSample>,
+    examples: Vec<(SampleVerdict, PerfSample)>,
     /// The stop reasons of the walks, from the module's counters.
     stops: String,
 }
@@ -119,9 +119,9 @@ impl Figures {
 }
 
 /// A directory that is removed when dropped.
-struct Work(PathBuf);
+struct TempDirectory(PathBuf);
 
-impl Drop for Work {
+impl Drop for TempDirectory {
     fn drop(&mut self) {
         let _ = fs::remove_dir_all(&self.0);
     }
@@ -146,7 +146,7 @@ pub(crate) fn selftest() -> Result<(String, bool), String> {
     let demo = demo()?;
     let perf = run(Command::new("perf").arg("version"))
         .map_err(|_| "perf is missing; run: apt install linux-perf".to_owned())?;
-    let work = Work(env::temp_dir().join(format!("sframectl-selftest-{}", process::id())));
+    let work = TempDirectory(env::temp_dir().join(format!("sframectl-selftest-{}", process::id())));
     DirBuilder::new()
         .mode(0o700)
         .create(&work.0)
@@ -161,8 +161,8 @@ pub(crate) fn selftest() -> Result<(String, bool), String> {
     for mode in [CLOCK, SYSTEM_CALL, PMU, DEFERRED, DEFERRED_PMU] {
         eprintln!("sframectl: selftest: {}", mode.name);
         let outcome = match absence(&mode) {
-            Some(reason) => Outcome::Absent(reason),
-            None => record_enough(&mode, &demo, &work.0).unwrap_or_else(Outcome::Failed),
+            Some(reason) => ModeResult::Absent(reason),
+            None => record_enough(&mode, &demo, &work.0).unwrap_or_else(ModeResult::Failed),
         };
         outcomes.push((mode, outcome));
     }
@@ -242,10 +242,10 @@ fn kernel_defers() -> bool {
 }
 
 /// Records and judges one mode, with longer recordings until there are enough samples.
-fn record_enough(mode: &Mode, demo: &Path, work: &Path) -> Result<Outcome, String> {
+fn record_enough(mode: &Mode, demo: &Path, work: &Path) -> Result<ModeResult, String> {
     let mut outcome = record(mode, demo, work, SECONDS[0])?;
     for seconds in &SECONDS[1..] {
-        if !matches!(&outcome, Outcome::Recorded(figures) if figures.known < SAMPLES) {
+        if !matches!(&outcome, ModeResult::Recorded(figures) if figures.known < SAMPLES) {
             break;
         }
         outcome = record(mode, demo, work, seconds)?;
@@ -254,7 +254,7 @@ fn record_enough(mode: &Mode, demo: &Path, work: &Path) -> Result<Outcome, Strin
 }
 
 /// Records and judges one mode.
-fn record(mode: &Mode, demo: &Path, work: &Path, seconds: &str) -> Result<Outcome, String> {
+fn record(mode: &Mode, demo: &Path, work: &Path, seconds: &str) -> Result<ModeResult, String> {
     let (data, chain) = (work.join("data"), work.join("chain"));
     let _ = fs::remove_file(&chain);
     let before = counters()?;
@@ -284,7 +284,7 @@ fn record(mode: &Mode, demo: &Path, work: &Path, seconds: &str) -> Result<Outcom
         // An older perf takes `--call-graph fp` only without a further option.
         let is_old = mode.call_graph != "fp" && message.contains("call-graph");
         return if is_old {
-            Ok(Outcome::Absent(
+            Ok(ModeResult::Absent(
                 "this perf has no deferred stacks".to_owned(),
             ))
         } else {
@@ -318,29 +318,29 @@ fn record(mode: &Mode, demo: &Path, work: &Path, seconds: &str) -> Result<Outcom
             let _ = write!(figures.stops, " {name} {}", increase(name));
         }
     }
-    Ok(Outcome::Recorded(figures))
+    Ok(ModeResult::Recorded(figures))
 }
 
-fn judged(tree: &Tree, samples: Vec<Sample>) -> Figures {
+fn judged(tree: &Tree, samples: Vec<PerfSample>) -> Figures {
     let mut figures = Figures::default();
     for sample in samples {
         let verdict = tree.judge(&sample);
         let word = match verdict {
-            Verdict::Complete => "complete",
-            Verdict::Short => "short",
-            Verdict::False => "false",
-            Verdict::Empty => "empty",
-            Verdict::NoTruth => "no-truth",
-            Verdict::Lost => "lost",
+            SampleVerdict::Complete => "complete",
+            SampleVerdict::Short => "short",
+            SampleVerdict::False => "false",
+            SampleVerdict::Empty => "empty",
+            SampleVerdict::NoTruth => "no-truth",
+            SampleVerdict::Lost => "lost",
         };
         *figures.kinds.entry(word).or_default() += 1;
-        if verdict == Verdict::NoTruth {
+        if verdict == SampleVerdict::NoTruth {
             continue;
         }
         figures.known += 1;
         figures.frames += sample.frames.len();
-        figures.wrong += usize::from(verdict == Verdict::False);
-        if verdict == Verdict::Complete {
+        figures.wrong += usize::from(verdict == SampleVerdict::False);
+        if verdict == SampleVerdict::Complete {
             figures.complete += 1;
             let deepest = figures
                 .deepest
@@ -357,18 +357,18 @@ fn judged(tree: &Tree, samples: Vec<Sample>) -> Figures {
 }
 
 /// Writes the report's lines about one mode. Returns whether the mode passed.
-fn tell(report: &mut String, mode: &Mode, outcome: &Outcome) -> bool {
+fn tell(report: &mut String, mode: &Mode, outcome: &ModeResult) -> bool {
     let name = mode.name;
     match outcome {
-        Outcome::Absent(reason) => {
+        ModeResult::Absent(reason) => {
             let _ = writeln!(report, "{name}: skipped: {reason}");
             true
         }
-        Outcome::Failed(message) => {
+        ModeResult::Failed(message) => {
             let _ = writeln!(report, "{name}: FAILED: {message}");
             false
         }
-        Outcome::Recorded(figures) => {
+        ModeResult::Recorded(figures) => {
             let kinds: Vec<_> = figures
                 .kinds
                 .iter()
@@ -403,7 +403,7 @@ fn tell(report: &mut String, mode: &Mode, outcome: &Outcome) -> bool {
     }
 }
 
-fn stack(report: &mut String, sample: &Sample) {
+fn stack(report: &mut String, sample: &PerfSample) {
     for frame in &sample.frames {
         let object = frame.object.rsplit('/').next().unwrap_or_default();
         let _ = writeln!(
@@ -462,7 +462,7 @@ fn machine(perf: &str, module: &str) -> String {
 }
 
 /// The properties that only real hardware can confirm, and whether this run confirmed them.
-fn hardware(outcomes: &[(Mode, Outcome)]) -> String {
+fn hardware(outcomes: &[(Mode, ModeResult)]) -> String {
     let cpu = text("/proc/cpuinfo");
     let is_real = !is_virtual(&cpu);
     let has_flag = |flag: &str| {
@@ -472,7 +472,8 @@ fn hardware(outcomes: &[(Mode, Outcome)]) -> String {
     };
     let passed = |name: &str| {
         outcomes.iter().any(|(mode, outcome)| {
-            mode.name == name && matches!(outcome, Outcome::Recorded(figures) if figures.passed())
+            mode.name == name
+                && matches!(outcome, ModeResult::Recorded(figures) if figures.passed())
         })
     };
     let confirmed = [

@@ -31,7 +31,7 @@ use serde::Serialize;
 use walk::process::{
     self,
     FileId,
-    Mapping, //
+    ProcessMapping, //
 };
 
 use crate::{
@@ -335,8 +335,9 @@ fn print_line(line: &str) {
 
 /// The first [`MAX_MAPPED`] files that the process of a seen file has mapped executable.
 fn mapped(seen: &Request) -> Vec<Request> {
-    let is_code = |(mapping, file): &(Mapping, FileId)| mapping.executable && file.inode != 0;
-    let request = |(mapping, file): (Mapping, FileId)| Request {
+    let is_code =
+        |(mapping, file): &(ProcessMapping, FileId)| mapping.executable && file.inode != 0;
+    let request = |(mapping, file): (ProcessMapping, FileId)| Request {
         pid: seen.pid,
         start: mapping.start,
         end: mapping.end,

@@ -47,8 +47,8 @@ use build::{
 };
 use encode::{
     patch,
-    Function,
-    Section,
+    EncodedFunction,
+    EncodedSection,
     MASK,
     PCREL,
     SP, //
@@ -670,10 +670,10 @@ fn lookup_finds_rules_and_sources() {
 }
 
 /// Two functions, with rows at 68 to 75 and 75 to 78.
-fn good() -> Section {
-    Section::of(vec![
-        Function::new(0x1000, 0x20, &[(0, SP, &[8]), (4, SP, &[16, -16])]),
-        Function::new(0x1040, 0x10, &[(0, SP, &[8])]),
+fn good() -> EncodedSection {
+    EncodedSection::of(vec![
+        EncodedFunction::new(0x1000, 0x20, &[(0, SP, &[8]), (4, SP, &[16, -16])]),
+        EncodedFunction::new(0x1040, 0x10, &[(0, SP, &[8])]),
     ])
 }
 
@@ -843,7 +843,7 @@ fn each_fault_of_a_section_is_found() {
         );
     }
 
-    let aux = Section {
+    let aux = EncodedSection {
         aux: vec![1; 4],
         ..good()
     };
@@ -864,15 +864,15 @@ fn each_fault_of_a_section_is_found() {
     }
     // Zeros after the rows are no finding; a second section is one, because many readers ignore it.
     for tail in [1, 7, 8, 100] {
-        assert_eq!(check(&Section { tail, ..good() }.bytes()), [""; 0]);
+        assert_eq!(check(&EncodedSection { tail, ..good() }.bytes()), [""; 0]);
     }
-    let mut tail = Section { tail: 9, ..good() }.bytes();
+    let mut tail = EncodedSection { tail: 9, ..good() }.bytes();
     tail[84] = 1;
     assert_eq!(
         check(&tail),
         [".sframe+0x54: bytes after the rows are not zero"]
     );
-    let mut two = Section { tail: 2, ..good() }.bytes();
+    let mut two = EncodedSection { tail: 2, ..good() }.bytes();
     two.extend(good().bytes());
     let lines = check(&two);
     assert_eq!(lines.len(), 1);
@@ -943,14 +943,14 @@ fn each_fault_of_a_section_is_found() {
 }
 
 /// A program, with the file offsets of its program headers and its section.
-struct Program {
+struct ProgramFile {
     data: Vec<u8>,
     sframe_header: usize,
     code_header: usize,
     section: std::ops::Range<usize>,
 }
 
-fn program(dir: &Path) -> Program {
+fn program(dir: &Path) -> ProgramFile {
     let data = fs::read(gcc(
         dir,
         "exe",
@@ -977,7 +977,7 @@ fn program(dir: &Path) -> Program {
             .unwrap();
         section = at as usize..(at + size) as usize;
     }
-    Program {
+    ProgramFile {
         data,
         sframe_header,
         code_header,

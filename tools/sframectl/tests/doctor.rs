@@ -21,20 +21,20 @@ const SECURE_BOOT: &str =
 const MOK_LIST: &str = "sys/firmware/efi/efivars/MokListRT-605dab50-e046-4300-abb6-3dd810dd8b23";
 
 /// A machine, removed when dropped.
-struct Machine(PathBuf);
+struct MockMachine(PathBuf);
 
-impl Drop for Machine {
+impl Drop for MockMachine {
     fn drop(&mut self) {
         let _ = fs::remove_dir_all(&self.0);
     }
 }
 
-impl Machine {
+impl MockMachine {
     /// A machine that lacks nothing.
-    fn healthy(name: &str) -> Machine {
+    fn healthy(name: &str) -> MockMachine {
         let root = std::env::temp_dir().join(format!("doctor-{name}-{}", process::id()));
         let _ = fs::remove_dir_all(&root);
-        let machine = Machine(root);
+        let machine = MockMachine(root);
         machine
             .write("proc/sys/kernel/osrelease", RELEASE)
             .write(
@@ -82,14 +82,14 @@ impl Machine {
         machine
     }
 
-    fn write(&self, path: &str, content: impl AsRef<[u8]>) -> &Machine {
+    fn write(&self, path: &str, content: impl AsRef<[u8]>) -> &MockMachine {
         let path = self.0.join(path);
         fs::create_dir_all(path.parent().expect("the path has a directory")).expect("mkdir");
         fs::write(path, content).expect("write");
         self
     }
 
-    fn remove(&self, path: &str) -> &Machine {
+    fn remove(&self, path: &str) -> &MockMachine {
         let path = self.0.join(path);
         if path.is_dir() {
             fs::remove_dir_all(path).expect("remove");
@@ -136,7 +136,7 @@ impl Machine {
 
 #[test]
 fn a_healthy_machine_lacks_nothing() {
-    let (text, good) = Machine::healthy("healthy").examine();
+    let (text, good) = MockMachine::healthy("healthy").examine();
     assert!(good, "{text}");
     assert!(text.lines().all(|line| !line.starts_with("note")), "{text}");
     assert!(text.ends_with("Nothing is missing.\n"), "{text}");
@@ -144,7 +144,7 @@ fn a_healthy_machine_lacks_nothing() {
 
 #[test]
 fn an_empty_machine_is_not_well() {
-    let machine = Machine::healthy("empty");
+    let machine = MockMachine::healthy("empty");
     for name in ["proc", "sys", "usr", "lib"] {
         machine.remove(name);
     }
@@ -155,7 +155,7 @@ fn an_empty_machine_is_not_well() {
 #[test]
 fn kernels_that_are_too_old_or_too_new() {
     for release in ["5.10.0-30-amd64", "6.0.9", "7.4.0-rc1", "8.0.0"] {
-        let machine = Machine::healthy(&format!("kernel-{release}"));
+        let machine = MockMachine::healthy(&format!("kernel-{release}"));
         machine.write("proc/sys/kernel/osrelease", release);
         let (text, good) = machine.examine();
         assert!(!good);
@@ -170,7 +170,7 @@ fn kernels_that_are_too_old_or_too_new() {
 
 #[test]
 fn a_kernel_without_an_option() {
-    let machine = Machine::healthy("option");
+    let machine = MockMachine::healthy("option");
     machine.write(
         &format!("boot/config-{RELEASE}"),
         "CONFIG_PERF_EVENTS=y\n# CONFIG_KPROBES is not set\nCONFIG_UPROBES=y\n",
@@ -183,7 +183,7 @@ fn a_kernel_without_an_option() {
 
 #[test]
 fn a_kernel_without_deferred_stacks() {
-    let machine = Machine::healthy("deferred");
+    let machine = MockMachine::healthy("deferred");
     machine.write(
         &format!("boot/config-{RELEASE}"),
         "CONFIG_DYNAMIC_FTRACE_WITH_ARGS=y\nCONFIG_PERF_EVENTS=y\nCONFIG_KPROBES=y\nCONFIG_UPROBES=y\n",
@@ -193,7 +193,7 @@ fn a_kernel_without_deferred_stacks() {
 
 #[test]
 fn secure_boot() {
-    let machine = Machine::healthy("secure-boot");
+    let machine = MockMachine::healthy("secure-boot");
     machine.write(SECURE_BOOT, [6, 0, 0, 0, 1]);
     machine.lacks(
         "DKMS's key (/var/lib/dkms/mok.pub) is missing",
@@ -218,7 +218,7 @@ fn secure_boot() {
 
 #[test]
 fn enforced_signatures_without_secure_boot() {
-    let machine = Machine::healthy("enforced");
+    let machine = MockMachine::healthy("enforced");
     machine.write("sys/module/module/parameters/sig_enforce", "Y\n");
     machine.write("var/lib/dkms/mok.pub", b"CERTIFICATE");
     machine.lacks(
@@ -229,7 +229,7 @@ fn enforced_signatures_without_secure_boot() {
 
 #[test]
 fn lockdown() {
-    let machine = Machine::healthy("lockdown");
+    let machine = MockMachine::healthy("lockdown");
     let path = "sys/kernel/security/lockdown";
     machine.write(path, "none [integrity] confidentiality\n");
     let (text, good) = machine.examine();
@@ -239,8 +239,8 @@ fn lockdown() {
 }
 
 #[test]
-fn a_module_that_is_not_there_or_not_loaded() {
-    let machine = Machine::healthy("module");
+fn a_missing_or_unloaded_module() {
+    let machine = MockMachine::healthy("module");
     let path = format!("lib/modules/{RELEASE}/updates/dkms/sframe_unwind.ko.xz");
     machine.remove(&path);
     machine.notes("the next boot has none");
@@ -255,23 +255,23 @@ fn a_module_that_is_not_there_or_not_loaded() {
 
 #[test]
 fn a_module_of_another_version_or_switched_off() {
-    let machine = Machine::healthy("version");
+    let machine = MockMachine::healthy("version");
     machine.write("sys/module/sframe_unwind/version", "0.0.9\n");
     machine.lacks(
         "version 0.0.9 is loaded, and this is",
         "rmmod sframe_unwind",
     );
-    let machine = Machine::healthy("off");
+    let machine = MockMachine::healthy("off");
     machine.write("sys/module/sframe_unwind/parameters/enabled", "N\n");
     machine.lacks("switched off", "echo 1 >/sys/module");
-    let machine = Machine::healthy("immediate");
+    let machine = MockMachine::healthy("immediate");
     machine.write("sys/module/sframe_unwind/parameters/immediate", "0\n");
     machine.lacks("immediate=0", "modprobe sframe_unwind immediate=1");
 }
 
 #[test]
-fn a_hook_that_another_has() {
-    let machine = Machine::healthy("hook");
+fn a_hook_of_another_module() {
+    let machine = MockMachine::healthy("hook");
     machine.write(
         "sys/kernel/livepatch/kpatch_7/vmlinux/perf_callchain_user,1/x",
         "",
@@ -281,7 +281,7 @@ fn a_hook_that_another_has() {
         "kpatch_7/enabled",
     );
 
-    let machine = Machine::healthy("hook-module");
+    let machine = MockMachine::healthy("hook-module");
     machine.remove("sys/module/sframe_unwind");
     machine.write(
         "dev/kmsg",
@@ -307,20 +307,20 @@ fn a_hook_that_another_has() {
 
 #[test]
 fn ftrace_and_debugfs() {
-    let machine = Machine::healthy("ftrace");
+    let machine = MockMachine::healthy("ftrace");
     machine.write("proc/sys/kernel/ftrace_enabled", "0\n");
     machine.lacks("ftrace is switched off", "sysctl kernel.ftrace_enabled=1");
-    let machine = Machine::healthy("debugfs");
+    let machine = MockMachine::healthy("debugfs");
     machine.write("proc/self/mounts", "sysfs /sys sysfs rw 0 0\n");
     machine.lacks("debugfs is not mounted", "mount -t debugfs");
-    let machine = Machine::healthy("device");
+    let machine = MockMachine::healthy("device");
     machine.remove("dev/sframe_unwind");
     machine.lacks("/dev/sframe_unwind is missing", "mount -t devtmpfs");
 }
 
 #[test]
 fn the_service() {
-    let machine = Machine::healthy("service");
+    let machine = MockMachine::healthy("service");
     machine.write("proc/77/cmdline", "sframectl\0watch\0--json\0");
     machine.remove("etc/systemd");
     machine.notes("not started at boot");
@@ -329,33 +329,33 @@ fn the_service() {
 }
 
 #[test]
-fn what_dkms_needs() {
-    let machine = Machine::healthy("headers");
+fn requirements_of_dkms() {
+    let machine = MockMachine::healthy("headers");
     machine.remove(&format!("lib/modules/{RELEASE}/build"));
     machine.lacks(
         "headers are missing",
         &format!("apt install linux-headers-{RELEASE}"),
     );
-    let machine = Machine::healthy("rustc");
+    let machine = MockMachine::healthy("rustc");
     machine.remove("usr/bin/rustc");
     machine.lacks("rustc is missing", "rustc-web");
-    let machine = Machine::healthy("rust-src");
+    let machine = MockMachine::healthy("rust-src");
     machine.remove("usr/src");
     machine.lacks("sources of Rust's core are missing", "rust-web-src");
-    let machine = Machine::healthy("no-dkms");
+    let machine = MockMachine::healthy("no-dkms");
     machine.remove("var/lib/dkms");
     machine.notes("it does not know the module");
 }
 
 #[test]
-fn what_users_may() {
-    let machine = Machine::healthy("paranoid");
+fn permissions_of_users() {
+    let machine = MockMachine::healthy("paranoid");
     machine.write("proc/sys/kernel/perf_event_paranoid", "3\n");
     machine.notes("perf_event_paranoid is 3");
-    let machine = Machine::healthy("kptr");
+    let machine = MockMachine::healthy("kptr");
     machine.write("proc/sys/kernel/kptr_restrict", "1\n");
     machine.notes("kptr_restrict is 1");
-    let machine = Machine::healthy("perf");
+    let machine = MockMachine::healthy("perf");
     machine.remove("usr/bin/perf");
     machine.notes("neither perf nor bpftrace");
 }

@@ -6,7 +6,7 @@
 #![forbid(unsafe_code)]
 #![deny(missing_docs)]
 
+pub mod address_map;
 pub mod process;
 pub mod registers;
-pub mod table;
 pub mod walker;

@@ -36,7 +36,7 @@ use object::{
 
 /// A segment of an ELF file.
 #[derive(Clone, Copy, Debug)]
-pub struct Segment {
+pub struct ElfSegment {
     /// The offset in the file, in bytes.
     pub offset: u64,
     /// The size in the file, in bytes.
@@ -49,7 +49,7 @@ pub struct Segment {
 
 /// A section of an ELF file.
 #[derive(Clone, Debug)]
-pub struct Section {
+pub struct ElfSection {
     /// The name.
     pub name: String,
     /// Its link-time address.
@@ -59,14 +59,14 @@ pub struct Section {
 }
 
 #[derive(Debug)]
-struct Symbol {
+struct ElfSymbol {
     address: u64,
     size: u64,
     name: String,
 }
 
 /// An ELF file, or an image of one. Addresses are link-time addresses.
-pub struct File {
+pub struct MappedFile {
     /// The number of the file, by which tables refer to it.
     pub number: usize,
     /// The path; for an image, its name.
@@ -76,45 +76,45 @@ pub struct File {
     /// The open file; `None` for an image.
     pub open: Option<fs::File>,
     /// Its mapped segments.
-    pub segments: Vec<Segment>,
+    pub segments: Vec<ElfSegment>,
     /// Its sections; empty if the section headers were stripped.
-    pub sections: Vec<Section>,
-    symbols: OnceCell<Vec<Symbol>>,
+    pub sections: Vec<ElfSection>,
+    symbols: OnceCell<Vec<ElfSymbol>>,
     /// Data that a user of this crate keeps for the file.
     pub kept: OnceCell<Box<dyn Any>>,
 }
 
-impl fmt::Debug for File {
+impl fmt::Debug for MappedFile {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}", self.path.display())
     }
 }
 
-impl File {
+impl MappedFile {
     fn new(
         number: usize,
         path: &Path,
         bytes: &'static [u8],
         open: Option<fs::File>,
-    ) -> Result<File, object::Error> {
+    ) -> Result<MappedFile, object::Error> {
         let elf = ElfFile64::<Endianness>::parse(bytes)?;
         let endian = elf.endian();
         let segments = elf.elf_program_headers().iter();
         let segments = segments
             .filter(|header| header.p_type(endian) == elf::PT_LOAD)
-            .map(|header| Segment {
+            .map(|header| ElfSegment {
                 offset: header.p_offset(endian),
                 size: header.p_filesz(endian),
                 address: header.p_vaddr(endian),
                 executable: header.p_flags(endian) & elf::PF_X != 0,
             })
             .collect();
-        let sections = elf.sections().map(|section| Section {
+        let sections = elf.sections().map(|section| ElfSection {
             name: section.name().unwrap_or_default().to_owned(),
             address: section.address(),
             size: section.size(),
         });
-        Ok(File {
+        Ok(MappedFile {
             number,
             path: path.to_owned(),
             bytes,
@@ -148,7 +148,7 @@ impl File {
     }
 
     /// The section that contains an address, if it is known.
-    pub fn section(&self, address: u64) -> Option<&Section> {
+    pub fn section(&self, address: u64) -> Option<&ElfSection> {
         self.sections.iter().find(|section| {
             section.address != 0 && address.wrapping_sub(section.address) < section.size
         })
@@ -168,9 +168,9 @@ impl File {
         (offset < symbol.size || symbol.size == 0).then_some((&*symbol.name, offset))
     }
 
-    fn read_symbols(&self) -> Vec<Symbol> {
+    fn read_symbols(&self) -> Vec<ElfSymbol> {
         let elf = self.elf();
-        let mut symbols: Vec<Symbol> = elf
+        let mut symbols: Vec<ElfSymbol> = elf
             .symbols()
             .chain(elf.dynamic_symbols())
             .filter(|symbol| {
@@ -179,7 +179,7 @@ impl File {
                         // Symbols of assembly code often have no type.
                         || symbol.size() == 0 && symbol.kind() == SymbolKind::Unknown)
             })
-            .map(|symbol| Symbol {
+            .map(|symbol| ElfSymbol {
                 address: symbol.address(),
                 size: symbol.size(),
                 name: symbol.name().unwrap_or_default().to_owned(),
@@ -196,7 +196,7 @@ impl File {
 #[derive(Debug, Default)]
 pub struct Files {
     /// The files by path, and by ID if it is known, because several files may have had one path.
-    by_path: HashMap<(PathBuf, Option<FileId>), Option<&'static File>>,
+    by_path: HashMap<(PathBuf, Option<FileId>), Option<&'static MappedFile>>,
     count: usize,
 }
 
@@ -207,7 +207,7 @@ impl Files {
     }
 
     /// The file at a path; `None` if it cannot be read or is no ELF file of 64 bits.
-    pub fn open(&mut self, path: &Path) -> Option<&'static File> {
+    pub fn open(&mut self, path: &Path) -> Option<&'static MappedFile> {
         self.open_any(path, None, &[path])
     }
 
@@ -218,7 +218,7 @@ impl Files {
         path: &Path,
         id: Option<FileId>,
         places: &[&Path],
-    ) -> Option<&'static File> {
+    ) -> Option<&'static MappedFile> {
         let key = (path.to_owned(), id);
         if let Some(known) = self.by_path.get(&key) {
             return *known;
@@ -243,7 +243,11 @@ impl Files {
     /// # Errors
     ///
     /// The image is no ELF file of 64 bits.
-    pub fn add(&mut self, path: &Path, bytes: Vec<u8>) -> Result<&'static File, object::Error> {
+    pub fn add(
+        &mut self,
+        path: &Path,
+        bytes: Vec<u8>,
+    ) -> Result<&'static MappedFile, object::Error> {
         let key = (path.to_owned(), None);
         if let Some(Some(known)) = self.by_path.get(&key) {
             if known.bytes == bytes {
@@ -260,8 +264,8 @@ impl Files {
         path: &Path,
         bytes: Vec<u8>,
         open: Option<fs::File>,
-    ) -> Result<&'static File, object::Error> {
-        let file = File::new(self.count, path, bytes.leak(), open)?;
+    ) -> Result<&'static MappedFile, object::Error> {
+        let file = MappedFile::new(self.count, path, bytes.leak(), open)?;
         self.count += 1;
         Ok(Box::leak(Box::new(file)))
     }
@@ -269,7 +273,7 @@ impl Files {
 
 /// A mapping: a range of run-time addresses.
 #[derive(Clone, Debug)]
-pub struct Mapping {
+pub struct ProcessMapping {
     /// The first address.
     pub start: u64,
     /// The address behind the last one.
@@ -281,15 +285,15 @@ pub struct Mapping {
     /// The file's path, or the kernel's name for the mapping: `[stack]`, or "" for anonymous memory.
     pub name: String,
     /// The file, if it could be read.
-    pub file: Option<&'static File>,
+    pub file: Option<&'static MappedFile>,
 }
 
-impl Mapping {
+impl ProcessMapping {
     /// The file and the link-time address of a run-time address.
-    pub fn link_address(&self, address: u64) -> Option<(&'static File, u64)> {
+    pub fn link_address(&self, address: u64) -> Option<(&'static MappedFile, u64)> {
         let file = self.file?;
         let offset = address.wrapping_sub(self.start).wrapping_add(self.offset);
-        let loaded = |segment: &&Segment| offset.wrapping_sub(segment.offset) < segment.size;
+        let loaded = |segment: &&ElfSegment| offset.wrapping_sub(segment.offset) < segment.size;
         // Two segments may share a page of the file; the segment with the mapping's permission goes first.
         let segment = file
             .segments
@@ -304,7 +308,7 @@ impl Mapping {
 #[derive(Clone, Debug, Default)]
 pub struct Process {
     /// Sorted by address, without overlaps.
-    mappings: Vec<Mapping>,
+    mappings: Vec<ProcessMapping>,
 }
 
 impl Process {
@@ -337,18 +341,18 @@ impl Process {
     }
 
     /// Adds a mapping, which replaces older mappings of its range.
-    pub fn map(&mut self, mapping: Mapping) {
+    pub fn map(&mut self, mapping: ProcessMapping) {
         let mut kept = Vec::with_capacity(self.mappings.len() + 2);
         for old in self.mappings.drain(..) {
             if old.start < mapping.start {
-                kept.push(Mapping {
+                kept.push(ProcessMapping {
                     end: old.end.min(mapping.start),
                     ..old.clone()
                 });
             }
             if old.end > mapping.end {
                 let start = old.start.max(mapping.end);
-                kept.push(Mapping {
+                kept.push(ProcessMapping {
                     start,
                     offset: old.offset + (start - old.start),
                     ..old
@@ -361,7 +365,7 @@ impl Process {
     }
 
     /// The mapping at a run-time address.
-    pub fn at(&self, address: u64) -> Option<&Mapping> {
+    pub fn at(&self, address: u64) -> Option<&ProcessMapping> {
         let index = self
             .mappings
             .partition_point(|mapping| mapping.start <= address);
@@ -370,7 +374,7 @@ impl Process {
     }
 
     /// All mappings, by address.
-    pub fn mappings(&self) -> &[Mapping] {
+    pub fn mappings(&self) -> &[ProcessMapping] {
         &self.mappings
     }
 
@@ -420,7 +424,7 @@ pub struct FileId {
 /// # Errors
 ///
 /// There is no such process, or its mappings may not be read.
-pub fn maps(pid: u32) -> io::Result<Vec<(Mapping, FileId)>> {
+pub fn maps(pid: u32) -> io::Result<Vec<(ProcessMapping, FileId)>> {
     let path = format!("/proc/{pid}/maps");
     let parsed = |line: &str| {
         parse_maps_line(line)
@@ -443,7 +447,7 @@ pub fn read_memory(pid: u32, address: u64, len: usize) -> io::Result<Vec<u8>> {
 }
 
 /// `START-END PERMISSIONS OFFSET DEVICE INODE NAME`, the name possibly with spaces or absent.
-fn parse_maps_line(line: &str) -> Option<(Mapping, FileId)> {
+fn parse_maps_line(line: &str) -> Option<(ProcessMapping, FileId)> {
     let mut rest = line;
     let mut field = || {
         let (field, behind) = rest.split_once(' ').unwrap_or((rest, ""));
@@ -460,7 +464,7 @@ fn parse_maps_line(line: &str) -> Option<(Mapping, FileId)> {
         inode: field().parse().ok()?,
     };
     let name = rest.trim_start();
-    let mapping = Mapping {
+    let mapping = ProcessMapping {
         start: u64::from_str_radix(start, 16).ok()?,
         end: u64::from_str_radix(end, 16).ok()?,
         offset: u64::from_str_radix(offset, 16).ok()?,
@@ -475,8 +479,8 @@ fn parse_maps_line(line: &str) -> Option<(Mapping, FileId)> {
 mod tests {
     use super::*;
 
-    fn mapping(start: u64, end: u64, offset: u64, name: &str) -> Mapping {
-        Mapping {
+    fn mapping(start: u64, end: u64, offset: u64, name: &str) -> ProcessMapping {
+        ProcessMapping {
             start,
             end,
             offset,

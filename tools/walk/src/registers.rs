@@ -18,15 +18,15 @@ pub const COUNT: usize = 17;
 
 /// The general registers of AMD64 at one frame, as far as they are known, by DWARF number.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Registers {
+pub struct RegisterFile {
     values: [u64; COUNT],
     known: u32,
 }
 
-impl Registers {
+impl RegisterFile {
     /// All registers: by DWARF number, the PC last.
-    pub const fn new(values: [u64; COUNT]) -> Registers {
-        Registers {
+    pub const fn new(values: [u64; COUNT]) -> RegisterFile {
+        RegisterFile {
             values,
             known: (1 << COUNT) - 1,
         }
@@ -65,7 +65,7 @@ impl Registers {
     }
 }
 
-impl unwind::Registers for Registers {
+impl unwind::RegisterSource for RegisterFile {
     #[inline]
     fn register(&self, number: u8) -> Option<u64> {
         self.get(number)

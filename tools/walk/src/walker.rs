@@ -46,16 +46,16 @@ use sframe::{
 };
 
 use crate::{
+    address_map::AddressMap, //
     process::{
-        File,
-        Mapping,
+        MappedFile,
         Process, //
+        ProcessMapping,
     },
     registers::{
-        Registers,
+        RegisterFile,
         RBP, //
     },
-    table::Table, //
 };
 
 /// The maximum number of frames of a stack: the default of `kernel.perf_event_max_stack`.
@@ -63,7 +63,7 @@ pub const MOST_FRAMES: usize = 127;
 
 /// Rows made for a file without a section.
 #[derive(Clone, Copy, Debug)]
-pub struct Made {
+pub struct MadeSection {
     /// The section, made for address 0.
     pub section: &'static [u8],
     /// Rows that a section cannot encode: a sequence of [`ExtraRow`].
@@ -71,11 +71,11 @@ pub struct Made {
 }
 
 /// A function that makes rows for a file; `None` if it cannot.
-pub type Make = Box<dyn Fn(&'static File) -> Option<Made>>;
+pub type Make = Box<dyn Fn(&'static MappedFile) -> Option<MadeSection>>;
 
 /// A frame of a stack.
 #[derive(Clone, Copy, Debug)]
-pub struct Found {
+pub struct WalkedFrame {
     /// The frame.
     pub frame: Frame,
     /// How the walk found it.
@@ -109,7 +109,7 @@ struct HostSection {
 /// Rows made for a file, at the file's link-time addresses.
 #[derive(Clone, Copy)]
 struct MadeRows {
-    file: &'static File,
+    file: &'static MappedFile,
     made: HostSection,
     extra_rows: &'static [ExtraRow],
 }
@@ -136,7 +136,7 @@ impl MadeRows {
 
 /// The rule for a link-time address in a stub of the PLT, derived from the stub's instructions; `None` if there
 /// is no stub.
-fn rule_of_stub(file: &File, function: &Function, at: u64) -> Option<(Rule, RuleOrigin)> {
+fn rule_of_stub(file: &MappedFile, function: &Function, at: u64) -> Option<(Rule, RuleOrigin)> {
     let (stub, offset) = function.stub(at)?;
     let rule = x86_64::rule_of_stub(&file.bytes_at(stub).read(0).ok()?, offset)?;
     Some((rule, RuleOrigin::PltStub))
@@ -144,7 +144,7 @@ fn rule_of_stub(file: &File, function: &Function, at: u64) -> Option<(Rule, Rule
 
 /// A table of a file that a process has mapped.
 #[derive(Clone, Copy)]
-struct MappedTable {
+struct HostTable {
     rows: MadeRows,
     /// The run-time address minus the link-time address, in bytes.
     bias: u64,
@@ -157,39 +157,39 @@ type RowAnswer = Result<Option<(Rule, RuleOrigin)>, Error>;
 #[derive(Default)]
 pub struct Walker {
     /// The rows by file and by the mapping's offset in the file.
-    rows: Table<(usize, u64), FileRows>,
+    rows: AddressMap<(usize, u64), FileRows>,
     /// The answers by file and link-time address.
-    answers: Table<(usize, u64), RowAnswer>,
+    answers: AddressMap<(usize, u64), RowAnswer>,
     /// Makes rows for files without a section; `None` if those stay without rows.
     make: Option<Make>,
 }
 
 /// The process of one walk.
-struct Walked<'a, M: ?Sized> {
-    registers: &'a Registers,
+struct ProcessTask<'a, M: ?Sized> {
+    registers: &'a RegisterFile,
     memory: All<'a, M>,
     walker: RefCell<&'a mut Walker>,
 }
 
-impl<'a, M: Memory + ?Sized> Task for Walked<'a, M> {
+impl<'a, M: Memory + ?Sized> Task for ProcessTask<'a, M> {
     const ABI: Abi = Abi::Amd64;
     const KNOWS_SYSTEM_CALL: bool = false;
 
     type Memory = All<'a, M>;
-    type Registers = Registers;
+    type Registers = RegisterFile;
     type Section = HostSection;
     type SectionBytes<'b>
         = &'static [u8]
     where
         Self: 'b;
-    type Table = MappedTable;
+    type Table = HostTable;
     type Sink = Frames<'a>;
 
     fn memory(&self) -> &All<'a, M> {
         &self.memory
     }
 
-    fn registers(&self) -> &Registers {
+    fn registers(&self) -> &RegisterFile {
         self.registers
     }
 
@@ -227,7 +227,7 @@ impl<'a, M: Memory + ?Sized> Task for Walked<'a, M> {
         (&section.section, section.bytes)
     }
 
-    fn look_up(&self, table: &MappedTable, lookup_address: u64) -> TableAnswer<RuleOrigin> {
+    fn look_up(&self, table: &HostTable, lookup_address: u64) -> TableAnswer<RuleOrigin> {
         let mut walker = self.walker.borrow_mut();
         match walker.look_up(table.rows, lookup_address.wrapping_sub(table.bias)) {
             Ok(Some((rule, origin))) => TableAnswer::Rule(rule, origin),
@@ -240,7 +240,7 @@ impl<'a, M: Memory + ?Sized> Task for Walked<'a, M> {
 }
 
 /// The frames of a stack.
-struct Frames<'a>(&'a mut Vec<Found>);
+struct Frames<'a>(&'a mut Vec<WalkedFrame>);
 
 impl Sink for Frames<'_> {
     type Origin = RuleOrigin;
@@ -248,7 +248,7 @@ impl Sink for Frames<'_> {
     fn store(&mut self, frame: &Frame, lookup_address: u64, source: FrameSource) -> bool {
         let has_space = self.0.len() < MOST_FRAMES;
         if has_space {
-            self.0.push(Found {
+            self.0.push(WalkedFrame {
                 frame: *frame,
                 source,
                 at: lookup_address,
@@ -273,7 +273,7 @@ impl Walker {
 
     /// A walker for which `make` makes rows for files without a section, as if those rows had been added to the
     /// module.
-    pub fn with(make: impl Fn(&'static File) -> Option<Made> + 'static) -> Walker {
+    pub fn with(make: impl Fn(&'static MappedFile) -> Option<MadeSection> + 'static) -> Walker {
         Walker {
             make: Some(Box::new(make)),
             ..Walker::default()
@@ -284,9 +284,9 @@ impl Walker {
     pub fn walk<M: Memory + ?Sized>(
         &mut self,
         process: &Process,
-        registers: &Registers,
+        registers: &RegisterFile,
         memory: &M,
-        frames: &mut Vec<Found>,
+        frames: &mut Vec<WalkedFrame>,
     ) -> StopReason {
         let mut frame = Frame {
             pc: registers.pc(),
@@ -296,7 +296,7 @@ impl Walker {
         frames.clear();
         let mut frames = Frames(frames);
         frames.store(&frame, frame.pc, FrameSource::Registers);
-        let task = Walked {
+        let task = ProcessTask {
             registers,
             memory: All { process, memory },
             walker: RefCell::new(self),
@@ -307,9 +307,9 @@ impl Walker {
     /// The rows of a mapping, at the run-time address `address` in it.
     fn mapped_rows(
         &mut self,
-        mapping: &Mapping,
+        mapping: &ProcessMapping,
         address: u64,
-    ) -> MappedRows<HostSection, MappedTable> {
+    ) -> MappedRows<HostSection, HostTable> {
         let Some((file, link)) = mapping.link_address(address) else {
             return MappedRows::None(FunctionTable::NONE);
         };
@@ -327,7 +327,7 @@ impl Walker {
                 section: section.moved_by(bias),
                 bytes,
             }),
-            FileRows::Made(rows) => MappedRows::Table(MappedTable { rows, bias }),
+            FileRows::Made(rows) => MappedRows::Table(HostTable { rows, bias }),
             FileRows::Bad(error) => MappedRows::Bad(error),
         }
     }
@@ -343,7 +343,7 @@ impl Walker {
     /// # Errors
     ///
     /// The section cannot be used.
-    pub fn rule_at(&mut self, at: u64, mapping: &Mapping) -> RowAnswer {
+    pub fn rule_at(&mut self, at: u64, mapping: &ProcessMapping) -> RowAnswer {
         let Some((file, link)) = mapping.link_address(at) else {
             return Ok(None);
         };
@@ -366,7 +366,7 @@ impl Walker {
 
     /// The row that covers a run-time address in `mapping`: the link-time addresses of the starts of its
     /// function and of the row; `None` if no row of a section covers the address.
-    pub fn row_at(&mut self, at: u64, mapping: &Mapping) -> Option<(u64, u64)> {
+    pub fn row_at(&mut self, at: u64, mapping: &ProcessMapping) -> Option<(u64, u64)> {
         let (file, link) = mapping.link_address(at)?;
         let (FileRows::Section(rows) | FileRows::Made(MadeRows { made: rows, .. })) =
             self.rows_of(file, mapping)
@@ -390,13 +390,13 @@ impl Walker {
     }
 
     /// Whether the mapped file has rows for any code.
-    pub fn has_rows(&mut self, mapping: &Mapping) -> bool {
+    pub fn has_rows(&mut self, mapping: &ProcessMapping) -> bool {
         mapping
             .file
             .is_some_and(|file| !matches!(self.rows_of(file, mapping), FileRows::None(_)))
     }
 
-    fn rows_of(&mut self, file: &'static File, mapping: &Mapping) -> FileRows {
+    fn rows_of(&mut self, file: &'static MappedFile, mapping: &ProcessMapping) -> FileRows {
         *self
             .rows
             .entry((file.number, mapping.offset))
@@ -439,7 +439,7 @@ impl<M: Memory + ?Sized> Memory for All<'_, M> {
 }
 
 /// The section of a file, if it has one for the mapped code.
-fn open(file: &'static File, mapping: &Mapping) -> FileRows {
+fn open(file: &'static MappedFile, mapping: &ProcessMapping) -> FileRows {
     let Ok(found) = elf::find_sframe(file.bytes, mapping.offset) else {
         return FileRows::None(None);
     };
@@ -467,11 +467,11 @@ fn open(file: &'static File, mapping: &Mapping) -> FileRows {
 
 /// Makes rows for a file without a section, and opens them at address 0, for which they are made. `None` if the
 /// mapping is not the file's code, or if no rows can be made.
-fn open_made(file: &'static File, mapping: &Mapping, make: &Make) -> Option<FileRows> {
+fn open_made(file: &'static MappedFile, mapping: &ProcessMapping, make: &Make) -> Option<FileRows> {
     if !elf::find_sframe(file.bytes, mapping.offset).is_ok_and(|found| found.executable) {
         return None;
     }
-    let Made {
+    let MadeSection {
         section: bytes,
         extra_rows,
     } = make(file)?;
@@ -489,7 +489,7 @@ fn open_made(file: &'static File, mapping: &Mapping, make: &Make) -> Option<File
     })
 }
 
-fn section_bytes(file: &File, place: elf::Place) -> &'static [u8] {
+fn section_bytes(file: &MappedFile, place: elf::SectionLocation) -> &'static [u8] {
     let bytes = file.bytes_at(place.vaddr);
     let len = usize::try_from(place.memsz).unwrap_or(usize::MAX);
     &bytes[..len.min(bytes.len())]

@@ -90,16 +90,16 @@ mod tests {
     /// The address of the FDEs.
     const EH_FRAME: u64 = ADDRESS + 0x1000;
 
-    struct Image(Vec<u8>);
+    struct MockImage(Vec<u8>);
 
-    impl Source for Image {
+    impl Source for MockImage {
         fn read<const N: usize>(&self, offset: u64) -> Result<[u8; N], Fault> {
             self.0[..].read(offset.checked_sub(ADDRESS).ok_or(Fault)?)
         }
     }
 
     /// An image with these functions, each given by start and size.
-    fn image(functions: &[(u64, u32)]) -> Image {
+    fn image(functions: &[(u64, u32)]) -> MockImage {
         let mut bytes = Vec::from([1, 0x1b, 3, 0x3b, 0, 0, 0, 0]);
         bytes.extend((functions.len() as u32).to_le_bytes());
         for (number, (start, _)) in functions.iter().enumerate() {
@@ -114,10 +114,10 @@ mod tests {
             bytes.extend(size.to_le_bytes());
             bytes.extend([0; 16]);
         }
-        Image(bytes)
+        MockImage(bytes)
     }
 
-    fn found(image: &Image, pc: u64) -> Option<u64> {
+    fn found(image: &MockImage, pc: u64) -> Option<u64> {
         let count = u32::from_le_bytes(image.0[8..12].try_into().unwrap());
         function_start(image, ADDRESS, 12 + 8 * u64::from(count), pc)
     }
@@ -140,7 +140,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_of_another_form_tells_nothing() {
+    fn other_encodings_are_ignored() {
         let start = ADDRESS - 0x8000;
         for (at, byte) in [(0, 2), (1, 0x1c), (2, 0x04), (3, 0x1b), (0x1008, 0)] {
             let mut image = image(&[(start, 48)]);
@@ -158,11 +158,11 @@ mod tests {
     }
 
     #[test]
-    fn cut_off_anywhere_it_is_not_read_further() {
+    fn truncated_tables_are_not_read_past_their_end() {
         let start = ADDRESS - 0x8000;
         let whole = image(&[(start, 48), (start + 64, 48)]);
         for len in [0, 11, 12, 19, 0x1000, 0x100f] {
-            let image = Image(whole.0[..len].to_vec());
+            let image = MockImage(whole.0[..len].to_vec());
             assert_eq!(function_start(&image, ADDRESS, 28, start), None, "{len}");
         }
     }

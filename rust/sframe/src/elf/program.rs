@@ -92,7 +92,7 @@ impl ElfError {
 
 /// The location of the SFrame section, from PT_GNU_SFRAME.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Place {
+pub struct SectionLocation {
     /// The section's link-time address.
     pub vaddr: u64,
     /// The section's offset in the file, in bytes.
@@ -103,24 +103,25 @@ pub struct Place {
     pub memsz: u64,
 }
 
-/// The result of a search in an ELF file or image. The values are the file's own, and are not checked.
+/// The segment that is loaded from the requested offset of an ELF file or image, and the file's unwind data. The
+/// values are from the file, and are not checked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Found {
-    /// The link-time address of the segment that is loaded from the requested offset.
+pub struct LoadedSegment {
+    /// The segment's link-time address.
     pub load_vaddr: u64,
-    /// The offset in the file of that segment, in bytes.
+    /// The segment's offset in the file, in bytes.
     pub load_offset: u64,
-    /// The size in the file of that segment, in bytes.
+    /// The segment's size in the file, in bytes.
     pub load_filesz: u64,
-    /// Whether that segment is executable.
+    /// Whether the segment is executable.
     pub executable: bool,
     /// The SFrame section, if there is one.
-    pub sframe: Option<Place>,
+    pub sframe: Option<SectionLocation>,
     /// The link-time address of `.eh_frame_hdr` and its size in memory, in bytes, if there is one.
     pub functions: Option<(u64, u64)>,
 }
 
-impl Found {
+impl LoadedSegment {
     /// The link-time address of the byte at `offset` in the file, in bytes. The result is true only if the offset is
     /// within the segment.
     #[inline]
@@ -140,7 +141,10 @@ impl Found {
 /// # Errors
 ///
 /// See [`ElfError`].
-pub fn find_sframe<S: Source + ?Sized>(bytes: &S, at_file_offset: u64) -> Result<Found, ElfError> {
+pub fn find_sframe<S: Source + ?Sized>(
+    bytes: &S,
+    at_file_offset: u64,
+) -> Result<LoadedSegment, ElfError> {
     let headers = Headers::read(bytes)?;
     let mut load: Option<Load> = None;
     let mut sframe = None;
@@ -175,7 +179,7 @@ pub fn find_sframe<S: Source + ?Sized>(bytes: &S, at_file_offset: u64) -> Result
     }
 
     let load = load.ok_or(ElfError::NotLoaded)?;
-    Ok(Found {
+    Ok(LoadedSegment {
         load_vaddr: load.place.vaddr,
         load_offset: load.place.offset,
         load_filesz: load.place.filesz,
@@ -297,8 +301,8 @@ pub fn executables<S: Source + ?Sized>(bytes: &S) -> Result<Executables, ElfErro
 /// # Errors
 ///
 /// See [`ElfError`], without [`ElfError::NotLoaded`].
-pub fn section_of_file<S: Source + ?Sized>(bytes: &S) -> Result<Option<Place>, ElfError> {
-    let is_empty = |place: &Place| place.filesz == 0;
+pub fn section_of_file<S: Source + ?Sized>(bytes: &S) -> Result<Option<SectionLocation>, ElfError> {
+    let is_empty = |place: &SectionLocation| place.filesz == 0;
     if let Some(at) = Headers::read(bytes)?.find(bytes, SEGMENT_SFRAME)? {
         return read_place(bytes, at).map(|place| Some(place).filter(|place| !is_empty(place)));
     }
@@ -383,7 +387,7 @@ pub fn build_id<S: Source + ?Sized>(bytes: &S) -> Result<([u8; 32], usize), ElfE
 
 #[derive(Clone, Copy)]
 struct Load {
-    place: Place,
+    place: SectionLocation,
     executable: bool,
 }
 
@@ -460,13 +464,13 @@ impl Headers {
 }
 
 /// Reads the offset, the address and the sizes of a segment from the program header at `at`.
-fn read_place<S: Source + ?Sized>(bytes: &S, at: u64) -> Result<Place, ElfError> {
+fn read_place<S: Source + ?Sized>(bytes: &S, at: u64) -> Result<SectionLocation, ElfError> {
     // Reads of single words, without the physical address, take less stack than one read of the whole header.
     let read = |distance: u64| {
         let at = at.checked_add(distance).ok_or(ElfError::HeaderOffset)?;
         read_at(bytes, at).map(u64::from_le_bytes)
     };
-    Ok(Place {
+    Ok(SectionLocation {
         offset: read(8)?,
         vaddr: read(16)?,
         filesz: read(32)?,
@@ -475,11 +479,14 @@ fn read_place<S: Source + ?Sized>(bytes: &S, at: u64) -> Result<Place, ElfError>
 }
 
 /// Reads the flags, the address, the offset and the size of a section from the section header at `at`.
-fn read_section<S: Source + ?Sized>(bytes: &S, at: u64) -> Result<(u64, Place), ElfError> {
+fn read_section<S: Source + ?Sized>(
+    bytes: &S,
+    at: u64,
+) -> Result<(u64, SectionLocation), ElfError> {
     let at = at.checked_add(8).ok_or(ElfError::HeaderOffset)?;
     let raw: [u8; 40] = read_at(bytes, at)?;
     let size = word::<24>(&raw);
-    let place = Place {
+    let place = SectionLocation {
         vaddr: word::<8>(&raw),
         offset: word::<16>(&raw),
         filesz: size,
@@ -520,9 +527,9 @@ mod tests {
     const SEGMENT_OTHER: u32 = 6;
 
     /// A program header: type, flags, offset, address, size.
-    type Header = (u32, u32, u64, u64, u64);
+    type TestHeader = (u32, u32, u64, u64, u64);
 
-    fn image(headers_at: u64, headers: &[Header]) -> Vec<u8> {
+    fn image(headers_at: u64, headers: &[TestHeader]) -> Vec<u8> {
         let mut bytes = Vec::from(*b"\x7fELF\x02\x01\x01");
         bytes.resize(16, 0);
         bytes.extend([3, 0, 62, 0, 1, 0, 0, 0]);
@@ -562,7 +569,7 @@ mod tests {
         assert_eq!(found.load_filesz, 0x100);
         assert_eq!(
             found.sframe,
-            Some(Place {
+            Some(SectionLocation {
                 vaddr: 0x600,
                 offset: 0x600,
                 filesz: 0x40,
@@ -596,7 +603,7 @@ mod tests {
     fn a_section_without_a_segment_is_found_by_its_header() {
         let load = (SEGMENT_LOAD, 5, 0, 0, 0x1000);
         let segment = (SEGMENT_SFRAME, 4, 0x600, 0x1600, 0x40);
-        let address = |segments: &[Header], sections: &[_]| {
+        let address = |segments: &[TestHeader], sections: &[_]| {
             let bytes = with_sections(image(64, segments), sections);
             section_of_file(&*bytes).map(|place| place.map(|place| (place.vaddr, place.filesz)))
         };
@@ -692,7 +699,7 @@ mod tests {
         let load = (SEGMENT_LOAD, 5, 0, 0, 0x1000);
         let table = (SEGMENT_EH_FRAME, 4, 0x700, 0x1700, 0x40);
         let functions =
-            |headers: &[Header]| find_sframe(&*image(64, headers), 0).unwrap().functions;
+            |headers: &[TestHeader]| find_sframe(&*image(64, headers), 0).unwrap().functions;
         assert_eq!(functions(&[load]), None);
         assert_eq!(functions(&[load, table]), Some((0x1700, 0x41)));
     }
@@ -738,14 +745,17 @@ mod tests {
         );
 
         /// A file with zeros behind the bytes of `image`.
-        struct Endless(Vec<u8>);
-        impl Source for Endless {
+        struct EndlessFile(Vec<u8>);
+        impl Source for EndlessFile {
             fn read<const N: usize>(&self, offset: u64) -> Result<[u8; N], Fault> {
                 Ok(self.0.read(offset).unwrap_or([0; N]))
             }
         }
         let many = image(offset, &[load[0]; 3]);
-        assert_eq!(find_sframe(&Endless(many), 0), Err(ElfError::HeaderOffset));
+        assert_eq!(
+            find_sframe(&EndlessFile(many), 0),
+            Err(ElfError::HeaderOffset)
+        );
     }
 
     #[test]

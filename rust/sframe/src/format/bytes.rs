@@ -138,7 +138,7 @@ mod tests {
     const BYTES: &[u8] = &[0, 1, 2, 3, 4, 5, 6, 7, 8, 9];
 
     #[test]
-    fn slices_end_where_they_end() {
+    fn slices_are_not_read_past_their_end() {
         assert_eq!(BYTES.read(0), Ok([0, 1]));
         assert_eq!(BYTES.read(8), Ok([8, 9]));
         assert_eq!(BYTES.read(10), Ok([]));
@@ -149,7 +149,7 @@ mod tests {
     }
 
     #[test]
-    fn tails_begin_where_they_begin() {
+    fn tails_are_read_from_their_start() {
         let tail = Tail {
             bytes: BYTES,
             start: 8,

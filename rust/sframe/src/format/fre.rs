@@ -116,7 +116,7 @@ impl Head {
         let row_start = function.row_start();
         let info = self.info(row_start);
         let in_front = row_start.width().wrapping_add(1);
-        let mut words = Words {
+        let mut words = RowWords {
             order: header.order,
             info,
             raw: [self.raw.wrapping_shr(in_front.wrapping_mul(8)), 0, 0],
@@ -178,7 +178,7 @@ impl Info {
 }
 
 /// The info byte of a row, and the words that follow it.
-struct Words {
+struct RowWords {
     order: Order,
     info: Info,
     /// The first 24 bytes of the words: a rule uses at most six words of four bytes. In each
@@ -186,7 +186,7 @@ struct Words {
     raw: [u64; 3],
 }
 
-impl Words {
+impl RowWords {
     /// The bytes of word `index`, in the section's byte order.
     #[inline]
     fn word(&self, index: u32) -> [u8; 4] {

@@ -208,7 +208,7 @@ mod tests {
     }
 
     #[test]
-    fn flags_say_what_starts_are_counted_from() {
+    fn flags_select_the_base_of_start_addresses() {
         for (flags, starts, sorted, frame_pointer) in [
             (0, Starts::Field, false, false),
             (1, Starts::Section, true, false),
@@ -284,7 +284,7 @@ mod tests {
     }
 
     #[test]
-    fn the_version_comes_before_all_that_depends_on_it() {
+    fn the_version_is_checked_first() {
         let mut raw = [0xff; 28];
         raw[..3].copy_from_slice(&[0xe2, 0xde, 9]);
         assert_eq!(

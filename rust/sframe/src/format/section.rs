@@ -571,7 +571,7 @@ mod tests {
     }
 
     #[test]
-    fn the_length_counts_not_what_can_be_read() {
+    fn the_length_bounds_a_section() {
         assert_eq!(
             Section::open(EMPTY, 0, 27).unwrap_err(),
             Malformed::HeaderShort.at(0)

@@ -66,25 +66,25 @@ const NO_RULE: u16 = 0;
 
 /// A function or an extra row, in the form in which the build sorts them: 24 bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Place {
+pub struct FunctionSpan {
     /// The address of the function's first byte, in the table's addresses.
     start: u64,
     /// The function's size, in bytes.
     size: u32,
     /// The number of the function's entry in its section, or of the extra row.
     index: u32,
-    /// The offset of the function's section, in bytes from the first section; [`BESIDE`] for an extra row.
+    /// The offset of the function's section, in bytes from the first section; [`EXTRA_ROW`] for an extra row.
     section: u32,
 }
 
-impl Place {
+impl FunctionSpan {
     fn key(&self) -> (u64, u32, u32) {
         (self.start, self.section, self.index)
     }
 }
 
-/// The value of `Place::section` for an extra row.
-const BESIDE: u32 = u32::MAX;
+/// The value of `FunctionSpan::section` for an extra row.
+const EXTRA_ROW: u32 = u32::MAX;
 
 /// The number of functions in all sections, plus the number of extra rows. Functions and extra rows that cover no
 /// code count, too.
@@ -111,28 +111,28 @@ pub fn count<S: Source + ?Sized>(
 pub struct Functions<'a> {
     first: Section,
     extra_rows: &'a [u8],
-    places: &'a [Place],
+    places: &'a [FunctionSpan],
 }
 
 impl<'a> Functions<'a> {
-    /// Reads the functions of all sections and the encoded extra rows into `room`, and sorts them. `first` is the
-    /// first section, and `room` has to hold [`count`] functions. `place` converts the addresses of a function's
+    /// Reads the functions of all sections and the encoded extra rows into `buffer`, and sorts them. `first` is the
+    /// first section, and `buffer` has to hold [`count`] functions. `place` converts the addresses of a function's
     /// first and last byte to the address of the first byte in the table. Functions with size 0, and functions that
     /// `place` returns `None` for, are left out: linkers leave entries of discarded code.
     ///
     /// # Errors
     ///
-    /// [`TableError::Section`], [`TableError::ExtraRow`], [`TableError::Room`].
+    /// [`TableError::Section`], [`TableError::ExtraRow`], [`TableError::BufferTooSmall`].
     pub fn collect<S: Source + ?Sized, A: Ask>(
         bytes: &S,
         first: &Section,
         extra_rows: &'a [u8],
-        room: &'a mut [Place],
+        buffer: &'a mut [FunctionSpan],
         place: impl Fn(u64, u64) -> Option<u64>,
         work: &mut Work<A>,
     ) -> Result<Functions<'a>, TableError> {
         let mut used = 0usize;
-        let mut put = |at: u64, function: Place| {
+        let mut put = |at: u64, function: FunctionSpan| {
             work.step()?;
             let size = function.size;
             let last = at.wrapping_add(u64::from(size)).wrapping_sub(1);
@@ -140,7 +140,8 @@ impl<'a> Functions<'a> {
                 return Ok(());
             }
             if let Some(start) = place(at, last) {
-                *room.get_mut(used).ok_or(TableError::Room)? = Place { start, ..function };
+                *buffer.get_mut(used).ok_or(TableError::BufferTooSmall)? =
+                    FunctionSpan { start, ..function };
                 used = used.wrapping_add(1);
             }
             Ok::<_, TableError>(())
@@ -149,7 +150,7 @@ impl<'a> Functions<'a> {
         while let Some(this) = section {
             for index in 0..this.num_fdes() {
                 let function = this.function(bytes, index)?;
-                let place = Place {
+                let place = FunctionSpan {
                     start: 0,
                     size: function.size(),
                     index,
@@ -163,11 +164,11 @@ impl<'a> Functions<'a> {
         let mut index = 0u32;
         while let Some((row, behind)) = rest.split_first_chunk() {
             let row = ExtraRow::read(row)?;
-            let place = Place {
+            let place = FunctionSpan {
                 start: 0,
                 size: row.size,
                 index,
-                section: BESIDE,
+                section: EXTRA_ROW,
             };
             put(row.start, place)?;
             index = index.wrapping_add(1);
@@ -176,7 +177,7 @@ impl<'a> Functions<'a> {
         if !rest.is_empty() {
             return Err(TableError::ExtraRow);
         }
-        let places = room.get_mut(..used).ok_or(TableError::Room)?;
+        let places = buffer.get_mut(..used).ok_or(TableError::BufferTooSmall)?;
         sort(places, work)?;
         Ok(Functions {
             first: *first,
@@ -224,8 +225,8 @@ impl<'a> Functions<'a> {
             let end = behind
                 .first()
                 .map_or(own_end, |next| next.start.min(own_end));
-            if place.section == BESIDE {
-                change(place.start, Some(self.extra_rows(place.index)?.rule), work)?;
+            if place.section == EXTRA_ROW {
+                change(place.start, Some(self.extra_row(place.index)?.rule), work)?;
                 change(end, None, work)?;
                 continue;
             }
@@ -251,7 +252,7 @@ impl<'a> Functions<'a> {
     }
 
     /// Decodes extra row `index`, counted from zero.
-    fn extra_rows(&self, index: u32) -> Result<ExtraRow, TableError> {
+    fn extra_row(&self, index: u32) -> Result<ExtraRow, TableError> {
         let at = (index as usize).saturating_mul(EXTRA_ROW_SIZE);
         let row = self.extra_rows.get(at..).and_then(<[u8]>::first_chunk);
         ExtraRow::read(row.ok_or(TableError::ExtraRow)?)
@@ -335,8 +336,8 @@ impl<S: Source + ?Sized, C: Source + ?Sized> SectionRows<'_, S, C> {
 
 /// Sorts by address, then by section and entry. The method is heapsort, because the library's sort can panic. Most
 /// inputs need no sort, because the linker has sorted the functions.
-fn sort<A: Ask>(places: &mut [Place], work: &mut Work<A>) -> Result<(), TableError> {
-    if places.is_sorted_by_key(Place::key) {
+fn sort<A: Ask>(places: &mut [FunctionSpan], work: &mut Work<A>) -> Result<(), TableError> {
+    if places.is_sorted_by_key(FunctionSpan::key) {
         return Ok(());
     }
     let len = places.len();
@@ -370,11 +371,11 @@ fn sort<A: Ask>(places: &mut [Place], work: &mut Work<A>) -> Result<(), TableErr
     Ok(())
 }
 
-fn key_at(places: &[Place], at: usize) -> (u64, u32, u32) {
-    places.get(at).map_or((0, 0, 0), Place::key)
+fn key_at(places: &[FunctionSpan], at: usize) -> (u64, u32, u32) {
+    places.get(at).map_or((0, 0, 0), FunctionSpan::key)
 }
 
-fn exchange(places: &mut [Place], a: usize, b: usize) {
+fn exchange(places: &mut [FunctionSpan], a: usize, b: usize) {
     if let (Some(first), Some(second)) = (places.get(a).copied(), places.get(b).copied()) {
         if let Some(place) = places.get_mut(a) {
             *place = second;
@@ -717,7 +718,9 @@ impl<P: FnMut(usize, &[u8]) -> Result<(), TableError>> Filler<'_, P> {
         self.up_to(LAST)?;
         let at = self.put_block()?;
         if let Some(page) = self.pages.get_mut(self.page) {
-            *page = at.checked_add(NUMBER as u32).ok_or(TableError::Room)?;
+            *page = at
+                .checked_add(NUMBER as u32)
+                .ok_or(TableError::BufferTooSmall)?;
         }
         self.page = self.page.wrapping_add(1);
         self.len = 0;
@@ -727,7 +730,7 @@ impl<P: FnMut(usize, &[u8]) -> Result<(), TableError>> Filler<'_, P> {
     fn up_to(&mut self, low: u8) -> Result<(), TableError> {
         let [a, b] = self.holds.to_le_bytes();
         let rest = self.block.get_mut(self.len..).unwrap_or_default();
-        *rest.first_chunk_mut().ok_or(TableError::Room)? = [a, b, low];
+        *rest.first_chunk_mut().ok_or(TableError::BufferTooSmall)? = [a, b, low];
         self.len = self.len.wrapping_add(ROW);
         Ok(())
     }
@@ -742,7 +745,7 @@ impl<P: FnMut(usize, &[u8]) -> Result<(), TableError>> Filler<'_, P> {
             }
             _ => {}
         }
-        let at = self.room().ok_or(TableError::Room)?;
+        let at = self.position().ok_or(TableError::BufferTooSmall)?;
         (self.put)(at as usize, self.block.get(..self.len).unwrap_or_default())?;
         if let Some(whole) = self.whole.get_mut(whole).filter(|_| !has_rows) {
             *whole = (self.holds, at);
@@ -752,7 +755,7 @@ impl<P: FnMut(usize, &[u8]) -> Result<(), TableError>> Filler<'_, P> {
 
     /// The position for the current block: in the remembered line with the fewest free bytes that suffice, otherwise
     /// in a new line. `None` if the position or the end does not fit into 32 bits.
-    fn room(&mut self) -> Option<u32> {
+    fn position(&mut self) -> Option<u32> {
         let left = |at: u32| at.wrapping_neg() % LINE;
         let len = self.len as u32;
         let enough = self.gaps.iter_mut().filter(|gap| left(**gap) >= len);

@@ -20,7 +20,7 @@ pub enum TableError {
     Rules,
     /// A buffer of the caller is too small, because it was planned for another section; or the blocks are too large
     /// for 32-bit positions.
-    Room,
+    BufferTooSmall,
     /// No memory is left.
     Memory,
     /// An extra row is malformed.

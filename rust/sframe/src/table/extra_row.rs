@@ -117,7 +117,7 @@ impl ExtraRow {
 mod tests {
     use super::*;
 
-    fn extra_rows(base: Base, plus: i8, fp: Location) -> ExtraRow {
+    fn extra_row(base: Base, plus: i8, fp: Location) -> ExtraRow {
         let mut rule = Rule::amd64(base, -64, fp);
         rule.cfa.deref = true;
         rule.cfa.plus = plus;
@@ -129,7 +129,7 @@ mod tests {
     }
 
     #[test]
-    fn rows_beside_a_section_are_read_as_they_were_written() {
+    fn extra_rows_are_read_as_written() {
         for base in [Base::Sp, Base::Fp, Base::Register(0), Base::Register(15)] {
             for plus in [0, 8, 127, -128] {
                 for fp in [
@@ -139,7 +139,7 @@ mod tests {
                     Location::At(base, 160),
                 ] {
                     for flags in 0..8 {
-                        let mut row = extra_rows(base, plus, fp);
+                        let mut row = extra_row(base, plus, fp);
                         row.rule.signal = flags & 1 != 0;
                         row.rule.extra.changes_stack = flags & 2 != 0;
                         row.rule.extra.twice = flags & 4 != 0;
@@ -151,7 +151,7 @@ mod tests {
             }
         }
         // The layout that Documentation/device.rst describes.
-        let bytes = extra_rows(Base::Sp, 8, Location::AtCfa(-16))
+        let bytes = extra_row(Base::Sp, 8, Location::AtCfa(-16))
             .write()
             .unwrap();
         let mut expected = 0x1234_5678_9abc_u64.to_le_bytes().to_vec();
@@ -163,23 +163,21 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_row_is_refused() {
-        let good = extra_rows(Base::Sp, 8, Location::Unchanged)
-            .write()
-            .unwrap();
+    fn invalid_rows_are_refused() {
+        let good = extra_row(Base::Sp, 8, Location::Unchanged).write().unwrap();
         for (at, value) in [(20, 16), (20, 255), (22, 3), (23, 8), (23, 128), (16, 1)] {
             let mut bytes = good;
             bytes[at] = value;
             assert_eq!(ExtraRow::read(&bytes), Err(TableError::ExtraRow), "{at}");
         }
         let no_rows = [
-            extra_rows(Base::Sp, 8, Location::Undefined),
-            extra_rows(Base::Sp, 8, Location::At(Base::Fp, 8)),
-            extra_rows(Base::Register(6), 8, Location::Unchanged),
-            extra_rows(Base::Register(16), 8, Location::Unchanged),
+            extra_row(Base::Sp, 8, Location::Undefined),
+            extra_row(Base::Sp, 8, Location::At(Base::Fp, 8)),
+            extra_row(Base::Register(6), 8, Location::Unchanged),
+            extra_row(Base::Register(16), 8, Location::Unchanged),
             ExtraRow {
                 rule: Rule::OUTERMOST,
-                ..extra_rows(Base::Sp, 8, Location::Unchanged)
+                ..extra_row(Base::Sp, 8, Location::Unchanged)
             },
         ];
         for row in no_rows {

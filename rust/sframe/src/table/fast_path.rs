@@ -36,7 +36,7 @@ pub trait Block {
 
 /// A range of code of a process, and its rows.
 #[derive(Debug)]
-pub struct Code<'a, R> {
+pub struct CodeRange<'a, R> {
     /// The difference between a distance and a run-time address: the address plus this value, modulo 2^64, is the
     /// distance from the start of the range of `rows`, in bytes.
     pub to_rows: u64,
@@ -45,7 +45,7 @@ pub struct Code<'a, R> {
 }
 
 /// The memory of a process. Reads fail where a page is not present.
-pub trait Words {
+pub trait WordReader {
     /// The eight bytes at a run-time address; 0 if the bytes are zero or cannot be read. `address` may have any value
     /// and alignment.
     fn word(&self, address: u64) -> u64;
@@ -57,12 +57,12 @@ pub trait Codes<'a> {
     type Rows: RowSource + 'a;
 
     /// The range that contains a run-time address; `None` if no range with rows contains the address.
-    fn at(&mut self, address: u64) -> Option<Code<'a, Self::Rows>>;
+    fn at(&mut self, address: u64) -> Option<CodeRange<'a, Self::Rows>>;
 }
 
 /// The state of a walk by compact rules.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Walked {
+pub struct FastPathState {
     /// The last frame.
     pub frame: Frame,
     /// The run-time address of the last frame's saved frame pointer, if the walk has not read the frame pointer yet;
@@ -72,10 +72,10 @@ pub struct Walked {
     pub is_outermost: bool,
 }
 
-impl Walked {
+impl FastPathState {
     /// The state of a walk whose last frame is `frame`.
-    pub const fn to(frame: Frame) -> Walked {
-        Walked {
+    pub const fn to(frame: Frame) -> FastPathState {
+        FastPathState {
             frame,
             fp_at: 0,
             is_outermost: false,
@@ -84,32 +84,32 @@ impl Walked {
 }
 
 /// Walks on from `walked` by compact rules, until a frame needs another rule or is the outermost frame, a read
-/// fails, or `room` is full. Stores the return addresses of the found frames in `room`, from the start of `room` on.
-/// Returns the number of found frames.
+/// fails, or `buffer` is full. Stores the return addresses of the found frames in `buffer`, from its start on. Returns
+/// the number of found frames.
 ///
-/// `is_exact`: the first frame has not made a call, so its lookup address is its PC. Context: any context in which
-/// `memory` and `codes` may be used.
+/// `is_innermost`: the first frame has not made a call, so its lookup address is its PC. Context: any context in
+/// which `memory` and `codes` may be used.
 #[inline]
-pub fn walk<'a, C: Codes<'a>, M: Words>(
-    walked: &mut Walked,
-    is_exact: bool,
+pub fn walk<'a, C: Codes<'a>, M: WordReader>(
+    walked: &mut FastPathState,
+    is_innermost: bool,
     codes: &mut C,
     memory: &M,
-    room: &mut [u64],
+    buffer: &mut [u64],
 ) -> usize {
     let Frame { pc, mut sp, mut fp } = walked.frame;
     // Each step adds a multiple of eight, so this check is valid for all frames.
     if sp % 8 != 0 {
         return 0;
     }
-    let at = pc.wrapping_sub(u64::from(!is_exact));
+    let at = pc.wrapping_sub(u64::from(!is_innermost));
     let Some((mut code, mut distance, mut block)) = find(codes, at) else {
         return 0;
     };
     // The address of the saved frame pointer, if the walk has not read it yet: few rules need its value.
     let mut fp_at = walked.fp_at;
-    let len = room.len();
-    let mut slots = room.iter_mut();
+    let len = buffer.len();
+    let mut slots = buffer.iter_mut();
     loop {
         let rule = block.compact_rule(distance);
         let base = if rule.has(BY_FP) {
@@ -157,18 +157,18 @@ pub fn walk<'a, C: Codes<'a>, M: Words>(
     walked.frame.fp = fp;
     walked.fp_at = fp_at;
     let frames = len.wrapping_sub(slots.len());
-    if let Some(pc) = frames.checked_sub(1).and_then(|last| room.get(last)) {
+    if let Some(pc) = frames.checked_sub(1).and_then(|last| buffer.get(last)) {
         walked.frame.pc = *pc;
     }
     frames
 }
 
 /// A range of code, a distance from its start, and the block for that distance.
-type Found<'a, R> = (Code<'a, R>, u64, <R as RowSource>::Block<'a>);
+type FoundBlock<'a, R> = (CodeRange<'a, R>, u64, <R as RowSource>::Block<'a>);
 
 /// Finds the range that contains the run-time address `at`, and the block for that address.
 #[inline(always)]
-fn find<'a, C: Codes<'a>>(codes: &mut C, at: u64) -> Option<Found<'a, C::Rows>> {
+fn find<'a, C: Codes<'a>>(codes: &mut C, at: u64) -> Option<FoundBlock<'a, C::Rows>> {
     let code = codes.at(at)?;
     let distance = at.wrapping_add(code.to_rows);
     let block = code.rows.block(distance)?;
@@ -190,8 +190,8 @@ mod tests {
                         Location,
                         Rule, //
                     },
-                    Lost,
                     Memory,
+                    NoRegisters,
                     Step, //
                 }, //
             },
@@ -241,15 +241,15 @@ mod tests {
     impl<'a> Codes<'a> for &'a World {
         type Rows = World;
 
-        fn at(&mut self, address: u64) -> Option<Code<'a, World>> {
-            (address.wrapping_sub(CODE) < SIZE).then_some(Code {
+        fn at(&mut self, address: u64) -> Option<CodeRange<'a, World>> {
+            (address.wrapping_sub(CODE) < SIZE).then_some(CodeRange {
                 to_rows: CODE.wrapping_neg(),
                 rows: *self,
             })
         }
     }
 
-    impl Words for World {
+    impl WordReader for World {
         fn word(&self, address: u64) -> u64 {
             self.read_word(address).unwrap_or_default()
         }
@@ -271,7 +271,7 @@ mod tests {
     }
 
     #[test]
-    fn it_leads_where_each_step_leads() {
+    fn the_fast_path_equals_single_steps() {
         let mut state = 88_172_645_463_325_252;
         let (mut frames, mut longest, mut outermost) = (0, 0, 0);
         for _ in 0..20_000 {
@@ -284,17 +284,17 @@ mod tests {
                 sp: STACK + 8 * (drawn(&mut state) % 64),
                 fp: STACK + 8 * (drawn(&mut state) % 128),
             };
-            let is_exact = drawn(&mut state) % 2 == 0;
+            let is_innermost = drawn(&mut state) % 2 == 0;
             let most = (drawn(&mut state) % 24) as usize;
 
-            let mut room = [0; 24];
-            let mut walked = Walked::to(start);
+            let mut buffer = [0; 24];
+            let mut walked = FastPathState::to(start);
             let found = walk(
                 &mut walked,
-                is_exact,
+                is_innermost,
                 &mut &world,
                 &world,
-                &mut room[..most],
+                &mut buffer[..most],
             );
             frames += found;
             longest = longest.max(found);
@@ -303,10 +303,10 @@ mod tests {
             // A walk by `unwind::step` comes to an equal frame, except for words that the fast path did not need and
             // did not read.
             let mut frame = start;
-            let mut exact = is_exact;
-            for pc in &room[..found] {
-                let rule = world.rule_at(frame.pc - u64::from(!exact)).unwrap();
-                let step = unwind::step(Abi::Amd64, &rule, &frame, &Lost, &world);
+            let mut is_innermost = is_innermost;
+            for pc in &buffer[..found] {
+                let rule = world.rule_at(frame.pc - u64::from(!is_innermost)).unwrap();
+                let step = unwind::step(Abi::Amd64, &rule, &frame, &NoRegisters, &world);
                 match step {
                     Ok(Step::Caller(caller)) => frame = caller,
                     // A step reads the return address and the saved frame pointer. The fast path may not have read
@@ -314,7 +314,8 @@ mod tests {
                     Err(unwind::Stop::Fault { .. }) => {
                         let mut unchanged = rule;
                         unchanged.fp = Location::Unchanged;
-                        let step = unwind::step(Abi::Amd64, &unchanged, &frame, &Lost, &world);
+                        let step =
+                            unwind::step(Abi::Amd64, &unchanged, &frame, &NoRegisters, &world);
                         let Ok(Step::Caller(caller)) = step else {
                             panic!("{step:?}");
                         };
@@ -323,7 +324,7 @@ mod tests {
                     other => panic!("{other:?} in {rule:?} {frame:x?}"),
                 }
                 assert_eq!(frame.pc, *pc);
-                exact = false;
+                is_innermost = false;
             }
             assert_eq!((walked.frame.pc, walked.frame.sp), (frame.pc, frame.sp));
             let fp = match walked.fp_at {
@@ -333,7 +334,7 @@ mod tests {
             assert_eq!(fp, frame.fp);
 
             // The fast path ends only where no compact rule leads to a caller with rows.
-            let Some(rule) = world.rule_at(frame.pc - u64::from(!exact)) else {
+            let Some(rule) = world.rule_at(frame.pc - u64::from(!is_innermost)) else {
                 assert_eq!((found, frame.pc), (0, CODE));
                 continue;
             };
@@ -341,7 +342,7 @@ mod tests {
             if found == most || CompactRule::of(&rule).is_none() || rule.is_outermost() {
                 continue;
             }
-            let step = unwind::step(Abi::Amd64, &rule, &frame, &Lost, &world);
+            let step = unwind::step(Abi::Amd64, &rule, &frame, &NoRegisters, &world);
             let goes_on = match step {
                 Ok(Step::Caller(caller)) => world.rule_at(caller.pc - 1).is_some(),
                 _ => false,

@@ -63,7 +63,7 @@ impl<M: Memory + ?Sized> Memory for &M {
 }
 
 /// The registers of a frame beyond those in [`Frame`].
-pub trait Registers {
+pub trait RegisterSource {
     /// The value of the register with this DWARF number; `None` if the value is not known.
     fn register(&self, number: u8) -> Option<u64>;
 
@@ -77,20 +77,20 @@ pub trait Registers {
 
 /// The registers of a frame that has called: only those in [`Frame`] are known.
 #[derive(Clone, Copy, Debug)]
-pub struct Lost;
+pub struct NoRegisters;
 
-impl Registers for Lost {
+impl RegisterSource for NoRegisters {
     #[inline]
     fn register(&self, _number: u8) -> Option<u64> {
         None
     }
 }
 
-/// Like [`Lost`], with the lowest run-time address in use on the frame's stack ([`Registers::lowest`]).
+/// Like [`NoRegisters`], with the lowest run-time address in use on the frame's stack ([`RegisterSource::lowest`]).
 #[derive(Clone, Copy, Debug)]
-pub struct Called(pub u64);
+pub struct CallerStack(pub u64);
 
-impl Registers for Called {
+impl RegisterSource for CallerStack {
     #[inline]
     fn register(&self, _number: u8) -> Option<u64> {
         None
@@ -102,7 +102,7 @@ impl Registers for Called {
     }
 }
 
-impl<R: Registers> Registers for Option<&R> {
+impl<R: RegisterSource> RegisterSource for Option<&R> {
     #[inline]
     fn register(&self, number: u8) -> Option<u64> {
         (*self)?.register(number)
@@ -163,33 +163,17 @@ pub enum Stop {
     },
 }
 
-impl Stop {
-    /// A short name of the reason, for counters and tools. The names never change.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Stop::CfaNotRising => "cfa-not-rising",
-            Stop::CfaMisaligned => "cfa-misaligned",
-            Stop::CfaOverflow => "cfa-overflow",
-            Stop::RegisterUnknown => "register-unknown",
-            Stop::FpZero => "fp-zero",
-            Stop::FpBelowSp => "fp-below-sp",
-            Stop::FpMisaligned => "fp-misaligned",
-            Stop::Fault { .. } => "stack-fault",
-        }
-    }
-}
-
 /// Takes one step by `rule`. The caller passes the rule for the frame's lookup address.
 ///
 /// `registers` are the CPU's registers for the innermost frame,
 /// [`Interrupted`](super::super::x86_64::signal::Interrupted) for a frame that a signal interrupted, and
-/// [`Called`] for any other frame, or [`Lost`] if the part of the stack in use is not known.
+/// [`CallerStack`] for any other frame, or [`NoRegisters`] if the part of the stack in use is not known.
 ///
 /// # Errors
 ///
 /// See [`Stop`].
 #[inline]
-pub fn step<M: Memory + ?Sized, R: Registers + ?Sized>(
+pub fn step<M: Memory + ?Sized, R: RegisterSource + ?Sized>(
     abi: Abi,
     rule: &Rule,
     frame: &Frame,
@@ -235,23 +219,23 @@ pub fn step<M: Memory + ?Sized, R: Registers + ?Sized>(
 
     let place = |location| {
         Ok(match location {
-            Location::AtCfa(offset) => Place::At(slot(cfa, offset)?),
-            Location::OfCfa(offset) => Place::Is(slot(cfa, offset)?),
-            Location::At(base, offset) => Place::At(slot(value(base)?, offset)?),
-            Location::Of(base, offset) => Place::Is(slot(value(base)?, offset)?),
-            Location::Unchanged | Location::Undefined => Place::None,
+            Location::AtCfa(offset) => Evaluated::At(slot(cfa, offset)?),
+            Location::OfCfa(offset) => Evaluated::Is(slot(cfa, offset)?),
+            Location::At(base, offset) => Evaluated::At(slot(value(base)?, offset)?),
+            Location::Of(base, offset) => Evaluated::Is(slot(value(base)?, offset)?),
+            Location::Unchanged | Location::Undefined => Evaluated::None,
         })
     };
     let ra = match (place(rule.ra)?, abi.ra()) {
-        (Place::None, Some(number)) => {
-            Place::Is(registers.register(number).ok_or(Stop::RegisterUnknown)?)
+        (Evaluated::None, Some(number)) => {
+            Evaluated::Is(registers.register(number).ok_or(Stop::RegisterUnknown)?)
         }
-        (Place::None, None) => return Err(Stop::RegisterUnknown),
+        (Evaluated::None, None) => return Err(Stop::RegisterUnknown),
         (place, _) => place,
     };
 
     let (pc, fp) = match (ra, place(rule.fp)?) {
-        (Place::At(ra), Place::At(fp)) => read_two(memory, ra, fp)?,
+        (Evaluated::At(ra), Evaluated::At(fp)) => read_two(memory, ra, fp)?,
         (ra, fp) => (ra.read(memory, 0)?, fp.read(memory, frame.fp)?),
     };
     let pc = if rule.mangled { abi.unmangled(pc) } else { pc };
@@ -264,7 +248,7 @@ pub fn step<M: Memory + ?Sized, R: Registers + ?Sized>(
 
 /// A [`Location`] evaluated in one frame.
 #[derive(Clone, Copy)]
-enum Place {
+enum Evaluated {
     /// The value is in memory, at this run-time address.
     At(u64),
     /// The value itself.
@@ -273,13 +257,13 @@ enum Place {
     None,
 }
 
-impl Place {
+impl Evaluated {
     #[inline]
     fn read<M: Memory + ?Sized>(self, memory: &M, unchanged: u64) -> Result<u64, Stop> {
         match self {
-            Place::At(address) => read_word(memory, address),
-            Place::Is(value) => Ok(value),
-            Place::None => Ok(unchanged),
+            Evaluated::At(address) => read_word(memory, address),
+            Evaluated::Is(value) => Ok(value),
+            Evaluated::None => Ok(unchanged),
         }
     }
 }
@@ -393,7 +377,7 @@ mod tests {
     const RULE: Rule = Rule::amd64(Base::Sp, 0x100, Location::AtCfa(-0x40));
 
     #[test]
-    fn both_words_come_in_one_go() {
+    fn two_words_are_read_at_once() {
         let memory = Slots::new(|_| false);
         let caller = Frame {
             pc: 0x80f8,
@@ -401,7 +385,7 @@ mod tests {
             fp: 0x80c0,
         };
         assert_eq!(
-            step(Abi::Amd64, &RULE, &FRAME, &Lost, &memory),
+            step(Abi::Amd64, &RULE, &FRAME, &NoRegisters, &memory),
             Ok(Step::Caller(caller))
         );
         assert_eq!((memory.reads.get(), memory.pairs.get()), (0, 1));
@@ -429,7 +413,13 @@ mod tests {
                 fp: 0x9000,
             };
             assert_eq!(
-                step(Abi::Amd64, &Rule { fp, ..RULE }, &FRAME, &Lost, &memory),
+                step(
+                    Abi::Amd64,
+                    &Rule { fp, ..RULE },
+                    &FRAME,
+                    &NoRegisters,
+                    &memory
+                ),
                 Ok(Step::Caller(caller))
             );
             assert_eq!((memory.reads.get(), memory.pairs.get()), (1, 0));
@@ -439,27 +429,41 @@ mod tests {
     #[test]
     fn faults_name_the_word_that_is_missing() {
         let stop = |address| Err(Stop::Fault { address });
-        let missing = |missing| step(Abi::Amd64, &RULE, &FRAME, &Lost, &Slots::new(missing));
+        let missing = |missing| {
+            step(
+                Abi::Amd64,
+                &RULE,
+                &FRAME,
+                &NoRegisters,
+                &Slots::new(missing),
+            )
+        };
         assert_eq!(missing(|address| address == 0x80f8), stop(0x80f8));
         assert_eq!(missing(|address| address == 0x80c0), stop(0x80c0));
         assert_eq!(missing(|_| true), stop(0x80f8));
     }
 
     /// Each register holds 0x1000 times its number.
-    struct Numbered;
+    struct NumberedRegisters;
 
-    impl Registers for Numbered {
+    impl RegisterSource for NumberedRegisters {
         fn register(&self, number: u8) -> Option<u64> {
             Some(u64::from(number) << 12)
         }
     }
 
     fn innermost(abi: Abi, rule: &Rule) -> Result<Step, Stop> {
-        step(abi, rule, &FRAME, &Numbered, &Slots::new(|_| false))
+        step(
+            abi,
+            rule,
+            &FRAME,
+            &NumberedRegisters,
+            &Slots::new(|_| false),
+        )
     }
 
     fn further_out(abi: Abi, rule: &Rule) -> Result<Step, Stop> {
-        step(abi, rule, &FRAME, &Lost, &Slots::new(|_| false))
+        step(abi, rule, &FRAME, &NoRegisters, &Slots::new(|_| false))
     }
 
     fn to(pc: u64, sp: u64, fp: u64) -> Result<Step, Stop> {
@@ -485,12 +489,12 @@ mod tests {
     }
 
     #[test]
-    fn what_others_have_saved_holds_while_they_have() {
+    fn saved_words_are_read_within_the_stack_in_use() {
         let mut rule = Rule::amd64(Base::Sp, -48, Location::Unchanged);
         rule.cfa.deref = true;
         rule.cfa.plus = 32;
-        struct Saved;
-        impl Memory for Saved {
+        struct SavedWords;
+        impl Memory for SavedWords {
             fn read_word(&self, address: u64) -> Result<u64, Fault> {
                 match address {
                     0x7fd0 => Ok(0x8400),
@@ -499,7 +503,7 @@ mod tests {
                 }
             }
         }
-        let with = |lowest| step(Abi::Amd64, &rule, &FRAME, &Called(lowest), &Saved);
+        let with = |lowest| step(Abi::Amd64, &rule, &FRAME, &CallerStack(lowest), &SavedWords);
         let found = to(0x77, 0x8420, 0x9000);
         assert_eq!(with(0x7fd0), found);
         assert_eq!(with(0x1000), found);
@@ -510,7 +514,7 @@ mod tests {
         rule.cfa.base = Base::Fp;
         rule.cfa.offset = 0x7fd0 - 0x9000;
         assert_eq!(
-            step(Abi::Amd64, &rule, &FRAME, &Called(0x8000), &Saved),
+            step(Abi::Amd64, &rule, &FRAME, &CallerStack(0x8000), &SavedWords),
             found
         );
     }
@@ -581,7 +585,7 @@ mod tests {
         let mut rule = Rule::amd64(Base::Sp, 0x38, Location::Unchanged);
         rule.cfa.deref = true;
         rule.cfa.plus = 16;
-        let taken = |rule| step(Abi::Amd64, &rule, &FRAME, &Lost, &Left);
+        let taken = |rule| step(Abi::Amd64, &rule, &FRAME, &NoRegisters, &Left);
         assert_eq!(taken(rule), Err(Stop::CfaNotRising));
         rule.extra.changes_stack = true;
         assert_eq!(taken(rule), to(0x88, 0x2010, 0x9000));
@@ -623,18 +627,18 @@ mod tests {
             ..RULE
         };
         assert_eq!(
-            step(Abi::Aarch64, &rule, &FRAME, &Lost, &Signed),
+            step(Abi::Aarch64, &rule, &FRAME, &NoRegisters, &Signed),
             to(0x80f8, 0x8100, 0x9000)
         );
         rule.mangled = false;
         assert_eq!(
-            step(Abi::Aarch64, &rule, &FRAME, &Lost, &Signed),
+            step(Abi::Aarch64, &rule, &FRAME, &NoRegisters, &Signed),
             to(0x0035_0000_0000_80f8, 0x8100, 0x9000)
         );
     }
 
     #[test]
-    fn the_cfa_is_aligned_as_the_abi_has_it() {
+    fn the_cfa_has_the_alignment_of_the_abi() {
         let mut rule = RULE;
         rule.cfa.offset = 0x108;
         assert!(further_out(Abi::Amd64, &rule).is_ok());
@@ -645,7 +649,7 @@ mod tests {
     }
 
     #[test]
-    fn a_return_address_that_was_popped_is_not_read() {
+    fn popped_return_addresses_are_not_read() {
         // A case of musl's vfork: the child shares the stack and may have overwritten the popped word.
         let popped = Rule::amd64(Base::Sp, 0, Location::Unchanged);
         assert_eq!(innermost(Abi::Amd64, &popped), Err(Stop::CfaNotRising));

@@ -140,8 +140,8 @@ impl StopReason {
         self.name().to_str().unwrap_or_default()
     }
 
-    /// Why a step by a rule failed. `is_spent` says that reads failed because there were too many.
-    pub(super) const fn of_step(stop: Stop, is_spent: bool) -> Self {
+    /// The reason of a walk that ends at this step. `is_spent`: reads failed because the walk used up its reads.
+    pub const fn of_step(stop: Stop, is_spent: bool) -> Self {
         match stop {
             Stop::CfaNotRising => StopReason::CfaNotRising,
             Stop::CfaMisaligned => StopReason::CfaMisaligned,

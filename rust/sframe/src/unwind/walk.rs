@@ -47,7 +47,7 @@ use super::{
         self,
         Frame,
         Memory,
-        Registers,
+        RegisterSource,
         Step,
         Stop,
         MAX_SIGNALS, //
@@ -247,7 +247,7 @@ pub trait Task {
     /// The memory of the task, at run-time addresses.
     type Memory: Memory + Source;
     /// The registers of the innermost frame.
-    type Registers: Registers;
+    type Registers: RegisterSource;
     /// A section of a file, at its run-time address.
     type Section;
     /// The bytes of a section.
@@ -351,7 +351,7 @@ pub fn walk<T: Task>(task: &T, frame: &mut Frame, sink: &mut T::Sink) -> StopRea
     // A uretprobe may have replaced a return address, and the fast path does not restore it.
     if !probed {
         match task.walk_fast(frame, true, sink) {
-            Ok(true) => registers = CallerRegisters::Lost(lowest),
+            Ok(true) => registers = CallerRegisters::CallerStack(lowest),
             Ok(false) => {}
             Err(reason) => return reason,
         }
@@ -399,7 +399,7 @@ pub fn walk<T: Task>(task: &T, frame: &mut Frame, sink: &mut T::Sink) -> StopRea
         if probed && !task.undo_uretprobe(frame) {
             return StopReason::Uprobe;
         }
-        registers = CallerRegisters::Lost(lowest);
+        registers = CallerRegisters::CallerStack(lowest);
         if signal {
             // Other steps rise on the stack. A step by the rule of a signal may lead to any stack.
             stack_changes = match stack_changes.checked_sub(1) {
@@ -440,12 +440,12 @@ enum CallerRegisters<'a, R> {
     /// `struct ucontext`, returned to the frame.
     Interrupted(u64),
     /// No registers: the frame has called. The stack is in use from this run-time address on.
-    Lost(u64),
+    CallerStack(u64),
 }
 
 impl<R> CallerRegisters<'_, R> {
     fn are_lost(&self) -> bool {
-        matches!(self, CallerRegisters::Lost(_))
+        matches!(self, CallerRegisters::CallerStack(_))
     }
 
     /// The lookup address for a PC. For a return address it is the PC minus one: a return address is
@@ -462,12 +462,12 @@ impl<R> CallerRegisters<'_, R> {
 /// The registers of a frame, with the memory that may hold the `struct ucontext`.
 struct RegistersIn<'a, R, M>(&'a CallerRegisters<'a, R>, &'a M);
 
-impl<R: Registers, M: Memory> Registers for RegistersIn<'_, R, M> {
+impl<R: RegisterSource, M: Memory> RegisterSource for RegistersIn<'_, R, M> {
     #[inline(never)]
     fn register(&self, number: u8) -> Option<u64> {
         match *self.0 {
             CallerRegisters::All(registers) => registers.register(number),
-            CallerRegisters::Interrupted(0) | CallerRegisters::Lost(_) => None,
+            CallerRegisters::Interrupted(0) | CallerRegisters::CallerStack(_) => None,
             CallerRegisters::Interrupted(context) => signal::Interrupted {
                 context,
                 memory: self.1,
@@ -478,7 +478,7 @@ impl<R: Registers, M: Memory> Registers for RegistersIn<'_, R, M> {
 
     fn lowest(&self) -> u64 {
         match *self.0 {
-            CallerRegisters::Lost(lowest) => lowest,
+            CallerRegisters::CallerStack(lowest) => lowest,
             _ => 0,
         }
     }
@@ -716,26 +716,26 @@ mod tests {
     /// A task with one rule for each listed lookup address, and the listed words in memory.
     struct Mock {
         rules: BTreeMap<u64, Rule>,
-        words: Words,
+        words: MockWords,
     }
 
-    struct Words(BTreeMap<u64, u64>);
+    struct MockWords(BTreeMap<u64, u64>);
 
-    impl Memory for Words {
+    impl Memory for MockWords {
         fn read_word(&self, address: u64) -> Result<u64, Fault> {
             self.0.get(&address).copied().ok_or(Fault)
         }
     }
 
-    impl Source for Words {
+    impl Source for MockWords {
         fn read<const N: usize>(&self, _offset: u64) -> Result<[u8; N], Fault> {
             Err(Fault)
         }
     }
 
-    struct Numbered;
+    struct MockRegisters;
 
-    impl Registers for Numbered {
+    impl RegisterSource for MockRegisters {
         fn register(&self, number: u8) -> Option<u64> {
             Some(u64::from(number) << 12)
         }
@@ -753,19 +753,19 @@ mod tests {
     impl Task for Mock {
         const ABI: Abi = Abi::Amd64;
         const KNOWS_SYSTEM_CALL: bool = true;
-        type Memory = Words;
-        type Registers = Numbered;
+        type Memory = MockWords;
+        type Registers = MockRegisters;
         type Section = ();
         type SectionBytes<'a> = &'static [u8];
         type Table = ();
         type Sink = RefCell<Vec<Frame>>;
 
-        fn memory(&self) -> &Words {
+        fn memory(&self) -> &MockWords {
             &self.words
         }
 
-        fn registers(&self) -> &Numbered {
-            &Numbered
+        fn registers(&self) -> &MockRegisters {
+            &MockRegisters
         }
 
         fn in_sigreturn(&self) -> bool {
@@ -836,7 +836,7 @@ mod tests {
         let rules = BTreeMap::from([(0x200, rule), (0x100, Rule::OUTERMOST)]);
         let task = Mock {
             rules,
-            words: Words(words),
+            words: MockWords(words),
         };
         let mut sink = RefCell::new(Vec::new());
         let mut innermost = Frame {
@@ -849,7 +849,7 @@ mod tests {
     }
 
     #[test]
-    fn steps_between_stacks_are_counted_where_they_do_not_rise() {
+    fn falling_steps_between_stacks_are_counted() {
         let most = u64::from(MAX_SIGNALS);
         for steps in [1, 2, 7, 2 * most, 2 * most + 1] {
             let (reason, frames) = between_stacks(changes_stack(), steps);
@@ -869,13 +869,13 @@ mod tests {
     }
 
     #[test]
-    fn code_that_returns_as_a_signal_does_keeps_no_registers() {
+    fn signal_frames_without_a_context_have_no_registers() {
         // The caller's rule counts from rbx, which is known in a frame that a signal interrupted.
         let mut returns = changes_stack();
         returns.signal = true;
         let by_register = Rule::amd64(Base::Register(3), 8, Location::Unchanged);
         let words = |segment| {
-            Words(BTreeMap::from([
+            MockWords(BTreeMap::from([
                 (0x8000, 0x9000),
                 (0x9000, 0x300),
                 (0x8000 + 184, segment),

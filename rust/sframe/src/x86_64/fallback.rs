@@ -18,8 +18,8 @@ use super::{
             step::{
                 self as unwind,
                 Frame,
-                Lost,
                 Memory,
+                NoRegisters,
                 Step, //
             }, //
         }, //
@@ -135,7 +135,7 @@ fn behind_call<M: Memory + Source + ?Sized>(
     frame: &Frame,
     memory: &M,
 ) -> Option<Step> {
-    let step = unwind::step(Abi::Amd64, rule, frame, &Lost, memory).ok()?;
+    let step = unwind::step(Abi::Amd64, rule, frame, &NoRegisters, memory).ok()?;
     match step {
         Step::Caller(caller) if is_behind_call(caller.pc, memory) => Some(step),
         _ => None,
@@ -176,20 +176,20 @@ mod tests {
     const STACK: u64 = 0x8000_0000;
 
     /// A process whose code is nops, with zeros on its stack.
-    struct Process {
+    struct MockProcess {
         parts: Vec<(u64, Vec<u8>)>,
     }
 
-    impl Process {
-        fn new() -> Process {
-            Process {
+    impl MockProcess {
+        fn new() -> MockProcess {
+            MockProcess {
                 parts: [(PROGRAM, 0x90), (LIBRARY, 0x90), (STACK, 0)]
                     .map(|(start, byte)| (start, vec![byte; 0x1000]))
                     .into(),
             }
         }
 
-        fn write(&mut self, address: u64, bytes: &[u8]) -> &mut Process {
+        fn write(&mut self, address: u64, bytes: &[u8]) -> &mut MockProcess {
             for (start, part) in &mut self.parts {
                 if let Some(at) = address.checked_sub(*start).filter(|at| *at < 0x1000) {
                     part[at as usize..][..bytes.len()].copy_from_slice(bytes);
@@ -198,12 +198,12 @@ mod tests {
             self
         }
 
-        fn word(&mut self, address: u64, word: u64) -> &mut Process {
+        fn word(&mut self, address: u64, word: u64) -> &mut MockProcess {
             self.write(address, &word.to_le_bytes())
         }
 
         /// Writes call *%rax in front of a return address.
-        fn call(&mut self, return_address: u64) -> &mut Process {
+        fn call(&mut self, return_address: u64) -> &mut MockProcess {
             self.write(return_address - 2, &[0xff, 0xd0])
         }
 
@@ -235,7 +235,7 @@ mod tests {
         }
     }
 
-    impl Source for Process {
+    impl Source for MockProcess {
         fn read<const N: usize>(&self, offset: u64) -> Result<[u8; N], Fault> {
             self.parts
                 .iter()
@@ -245,7 +245,7 @@ mod tests {
         }
     }
 
-    impl Memory for Process {
+    impl Memory for MockProcess {
         fn read_word(&self, address: u64) -> Result<u64, Fault> {
             self.read(address).map(u64::from_le_bytes)
         }
@@ -258,8 +258,8 @@ mod tests {
     const PC: u64 = FUNCTION + 0x80;
 
     /// A process with a frame pointer that leads to CALLER.
-    fn called() -> Process {
-        let mut process = Process::new();
+    fn called() -> MockProcess {
+        let mut process = MockProcess::new();
         process.word(STACK + 0x208, CALLER).call(CALLER);
         process
     }
@@ -289,7 +289,7 @@ mod tests {
     }
 
     #[test]
-    fn the_innermost_may_not_have_set_it_up_yet() {
+    fn the_innermost_frame_may_not_have_set_up_its_frame_pointer() {
         let on_top = PROGRAM + 0x600;
         let mut process = called();
         // push %rbp; other instructions; mov %rsp,%rbp
@@ -310,7 +310,7 @@ mod tests {
     #[test]
     fn a_function_begins_where_the_table_says() {
         let on_top = PROGRAM + 0x600;
-        let mut process = Process::new();
+        let mut process = MockProcess::new();
         process.call(on_top).word(STACK + 0x100, on_top);
         assert_eq!(process.innermost(FUNCTION), Some(on_top));
         assert_eq!(process.innermost(FUNCTION + 4), None);
@@ -327,7 +327,7 @@ mod tests {
     }
 
     #[test]
-    fn the_innermost_may_have_put_it_back() {
+    fn the_innermost_frame_may_have_restored_the_frame_pointer() {
         let on_top = PROGRAM + 0x600;
         let mut process = called();
         // pop %rbp; jmp
@@ -349,7 +349,7 @@ mod tests {
     }
 
     #[test]
-    fn who_leaves_for_a_handler_has_no_frame_of_its_own() {
+    fn code_that_jumps_to_a_handler_has_no_frame() {
         const END: u64 = PC + 250;
         let mut process = called();
         // push %rdx; push %rax; and far behind mov %rcx,%rsp; pop %rcx; jmp *%rcx
@@ -374,14 +374,14 @@ mod tests {
     }
 
     #[test]
-    fn what_is_made_at_run_time_may_check_before_it_sets_up_a_frame() {
+    fn jit_code_may_check_before_it_sets_up_a_frame() {
         let on_top = PROGRAM + 0x600;
         let mut process = called();
         // jne; push %rbp; mov %rsp,%rbp
         process
             .write(PC, &[0x0f, 0x85, 1, 2, 3, 4])
             .write(PC + 6, &SETS_UP);
-        let step = |process: &Process| process.step_in(PC, true, FramePointer::Likely);
+        let step = |process: &MockProcess| process.step_in(PC, true, FramePointer::Likely);
         // The word on top of the stack is not behind a call.
         assert_eq!(step(&process), Some(CALLER));
         process.call(on_top).word(STACK + 0x100, on_top);
@@ -406,7 +406,7 @@ mod tests {
     }
 
     #[test]
-    fn whoever_knows_that_it_is_kept_may_go_on() {
+    fn kept_frame_pointers_are_followed() {
         let process = called();
         for known in [FramePointer::Kept, FramePointer::Likely] {
             assert_eq!(process.step_in(PC, false, known), Some(CALLER));
@@ -414,8 +414,8 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_return_address_is_never_taken() {
-        let mut process = Process::new();
+    fn other_words_are_never_return_addresses() {
+        let mut process = MockProcess::new();
         process
             .word(STACK + 0x208, CALLER)
             .write(FUNCTION, &SETS_UP);
@@ -426,8 +426,8 @@ mod tests {
     }
 
     #[test]
-    fn a_zero_is_no_end_unless_the_section_vouches_for_it() {
-        let mut process = Process::new();
+    fn a_zero_ends_the_stack_only_with_rows() {
+        let mut process = MockProcess::new();
         process.write(FUNCTION, &SETS_UP);
         for (known, found) in [
             (FramePointer::Kept, Some(0)),
@@ -440,7 +440,7 @@ mod tests {
 
     #[test]
     fn a_frame_pointer_points_into_the_stack() {
-        let mut process = Process::new();
+        let mut process = MockProcess::new();
         for fp in (STACK..STACK + 0x1000).step_by(8) {
             process.word(fp, CALLER);
         }

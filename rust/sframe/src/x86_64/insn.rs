@@ -179,7 +179,7 @@ mod tests {
 
     // The bytes are the output of GNU as. Each line quotes the assembled instruction.
     #[test]
-    fn calls_are_calls() {
+    fn calls_are_recognised() {
         assert!(ends(&[0xe8, 1, 2, 3, 4])); // call f
         assert!(ends(&[0xff, 0xd0])); // call *%rax
         assert!(ends(&[0x41, 0xff, 0xd4])); // call *%r12
@@ -195,7 +195,7 @@ mod tests {
     }
 
     #[test]
-    fn others_are_not() {
+    fn other_instructions_are_no_calls() {
         assert!(!ends(&[0x90; LONGEST]));
         assert!(!ends(&[0xff, 0xe0])); // jmp *%rax
         assert!(!ends(&[0xff, 0x25, 1, 2, 3, 4])); // jmp *f@GOTPCREL(%rip)

@@ -17,7 +17,7 @@ use super::{
             },
             step::{
                 Memory,
-                Registers, //
+                RegisterSource, //
             }, //
         }, //
     },
@@ -162,7 +162,7 @@ const CONTEXT: [u8; registers::COUNT as usize] = [
     144, 136, 152, 128, 112, 104, 120, 160, 40, 48, 56, 64, 72, 80, 88, 96,
 ];
 
-impl<M: Memory + ?Sized> Registers for Interrupted<'_, M> {
+impl<M: Memory + ?Sized> RegisterSource for Interrupted<'_, M> {
     fn register(&self, number: u8) -> Option<u64> {
         let offset = *CONTEXT.get(usize::from(number))?;
         let address = self.context.checked_add(u64::from(offset))?;
@@ -180,7 +180,7 @@ mod tests {
         unwind::step::{
             step,
             Frame,
-            Lost,
+            NoRegisters,
             Step,
             Stop, //
         }, //
@@ -198,7 +198,7 @@ mod tests {
     }
 
     #[test]
-    fn who_has_called_clone_returns() {
+    fn clone_returns_to_its_caller() {
         // The code of Debian 13's libc, with `syscall` at offset 7.
         let text = [
             0x44, 0x0f, 0x05, 0x00, 0x90, 0x90, 0x90, 0x0f, 0x05, 0x48, 0x85, 0xc0, 0x7c, 0x10,
@@ -222,7 +222,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_ordinary_is_no_trampoline() {
+    fn ordinary_code_is_no_trampoline() {
         // Each recognised code, at each offset, among nops.
         let clone = [0x0f, 0x05, 0x48, 0x85, 0xc0, 0x7c, 1, 0x74, 1, 0xc3];
         let codes: [&[u8]; 3] = [&SIGRETURN, &SIGRETURN_SHORT, &clone];
@@ -277,9 +277,9 @@ mod tests {
     }
 
     /// The stack of a handler's frame: each word holds its distance from 0x8000.
-    struct Context;
+    struct MockContext;
 
-    impl Memory for Context {
+    impl Memory for MockContext {
         fn read_word(&self, address: u64) -> Result<u64, Fault> {
             match address.wrapping_sub(FRAME.sp) {
                 offset @ 0..1000 => Ok(offset),
@@ -292,7 +292,7 @@ mod tests {
     fn a_signal_may_have_interrupted_another_stack() {
         // The stack pointer comes out as 160, which is far below, the PC as 168, rbp as 120.
         assert_eq!(
-            step(Abi::Amd64, &INTERRUPTED, &FRAME, &Lost, &Context),
+            step(Abi::Amd64, &INTERRUPTED, &FRAME, &NoRegisters, &MockContext),
             to(168, 160, 120)
         );
         // The interrupted stack pointer need not be aligned.
@@ -301,7 +301,7 @@ mod tests {
             ..FRAME
         };
         assert_eq!(
-            step(Abi::Amd64, &INTERRUPTED, &odd, &Lost, &Context),
+            step(Abi::Amd64, &INTERRUPTED, &odd, &NoRegisters, &MockContext),
             to(169, 161, 121)
         );
         // Without the mark for signals, the rule has to rise: it could repeat one step forever.
@@ -310,7 +310,7 @@ mod tests {
             ..INTERRUPTED
         };
         assert_eq!(
-            step(Abi::Amd64, &rule, &FRAME, &Lost, &Context),
+            step(Abi::Amd64, &rule, &FRAME, &NoRegisters, &MockContext),
             Err(Stop::CfaNotRising)
         );
         let high = Frame {
@@ -318,7 +318,7 @@ mod tests {
             ..FRAME
         };
         assert_eq!(
-            step(Abi::Amd64, &INTERRUPTED, &high, &Lost, &Context),
+            step(Abi::Amd64, &INTERRUPTED, &high, &NoRegisters, &MockContext),
             Err(Stop::Fault {
                 address: FRAME.sp + 900 + 160
             })
@@ -327,8 +327,8 @@ mod tests {
 
     #[test]
     fn a_context_has_a_code_segment() {
-        struct Segment(u64);
-        impl Memory for Segment {
+        struct CodeSegment(u64);
+        impl Memory for CodeSegment {
             fn read_word(&self, address: u64) -> Result<u64, Fault> {
                 if address == 0x1000 + 184 {
                     Ok(self.0)
@@ -346,10 +346,10 @@ mod tests {
             (0x7fff_f7dd_1033, false),
             (0x1_0034, false),
         ] {
-            assert_eq!(is_context(0x1000, &Segment(word)), Ok(is), "{word:#x}");
+            assert_eq!(is_context(0x1000, &CodeSegment(word)), Ok(is), "{word:#x}");
         }
-        assert_eq!(is_context(0x2000, &Segment(0x33)), Err(Fault));
-        assert_eq!(is_context(u64::MAX - 100, &Segment(0x33)), Err(Fault));
+        assert_eq!(is_context(0x2000, &CodeSegment(0x33)), Err(Fault));
+        assert_eq!(is_context(u64::MAX - 100, &CodeSegment(0x33)), Err(Fault));
     }
 
     #[test]
@@ -361,16 +361,16 @@ mod tests {
             }
         }
         assert_eq!(
-            step(Abi::Amd64, &INTERRUPTED, &FRAME, &Lost, &Zeros),
+            step(Abi::Amd64, &INTERRUPTED, &FRAME, &NoRegisters, &Zeros),
             to(0, 0, 0)
         );
     }
 
     #[test]
-    fn all_registers_of_what_was_interrupted_are_known() {
+    fn all_interrupted_registers_are_known() {
         let registers = Interrupted {
             context: FRAME.sp,
-            memory: &Context,
+            memory: &MockContext,
         };
         // rax, rdx, rcx, rbx, rsi, rdi, rbp, rsp, r8 and r15, in the layout of <asm/sigcontext.h>.
         let numbers = [0, 1, 2, 3, 4, 5, 6, 7, 8, 15];
@@ -382,7 +382,7 @@ mod tests {
         for context in [FRAME.sp + 2000, u64::MAX] {
             let registers = Interrupted {
                 context,
-                memory: &Context,
+                memory: &MockContext,
             };
             assert_eq!(registers.register(0), None);
         }
@@ -394,7 +394,7 @@ mod tests {
         rule.ra = Location::At(Base::Sp, 8);
         rule.fp = Location::Unchanged;
         assert_eq!(
-            step(Abi::Amd64, &rule, &FRAME, &registers, &Context),
+            step(Abi::Amd64, &rule, &FRAME, &registers, &MockContext),
             to(8, 0x9000 + 56, FRAME.fp)
         );
     }

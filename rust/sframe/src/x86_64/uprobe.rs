@@ -204,7 +204,7 @@ mod tests {
     }
 
     #[test]
-    fn what_trampolines_of_uprobes_save() {
+    fn uprobe_trampolines_save_registers() {
         let saved = |words: [u64; 3]| {
             let mut bytes = [0; UPROBE_SAVED];
             for (to, word) in bytes.chunks_mut(8).zip(words) {

@@ -54,14 +54,14 @@ fn put(out: &mut Vec<u8>, abi: u8, width: usize, value: i64) {
 
 /// A section.
 #[derive(Clone, Debug)]
-pub(crate) struct Section {
+pub(crate) struct EncodedSection {
     pub(crate) version: u8,
     pub(crate) abi: u8,
     pub(crate) flags: u8,
     pub(crate) fixed_fp: i8,
     pub(crate) fixed_ra: i8,
     pub(crate) aux: Vec<u8>,
-    pub(crate) functions: Vec<Function>,
+    pub(crate) functions: Vec<EncodedFunction>,
     /// Bytes in front of the functions, and again between them and the rows.
     pub(crate) gap: usize,
     /// Whether rows are stored in the opposite order of functions: a linker sorts functions alone.
@@ -72,9 +72,9 @@ pub(crate) struct Section {
 
 /// A function, with its rows already encoded.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Function {
+pub(crate) struct EncodedFunction {
     /// The start address minus the section's address, in bytes. If starts count from their own
-    /// fields, [`Section::bytes_at`] converts it.
+    /// fields, [`EncodedSection::bytes_at`] converts it.
     pub(crate) start: i64,
     pub(crate) size: u32,
     pub(crate) info: u8,
@@ -86,9 +86,9 @@ pub(crate) struct Function {
     pub(crate) rows: Vec<u8>,
 }
 
-impl Default for Section {
-    fn default() -> Section {
-        Section {
+impl Default for EncodedSection {
+    fn default() -> EncodedSection {
+        EncodedSection {
             version: 2,
             abi: AMD64,
             flags: SORTED,
@@ -103,11 +103,11 @@ impl Default for Section {
     }
 }
 
-impl Section {
-    pub(crate) fn of(functions: Vec<Function>) -> Section {
-        Section {
+impl EncodedSection {
+    pub(crate) fn of(functions: Vec<EncodedFunction>) -> EncodedSection {
+        EncodedSection {
             functions,
-            ..Section::default()
+            ..EncodedSection::default()
         }
     }
 
@@ -200,7 +200,7 @@ impl Section {
 
 /// Concatenated sections, as a linker that does not know SFrame leaves them, and the offset of each
 /// section, in bytes.
-pub(crate) fn concatenated(sections: &[Section]) -> (Vec<u8>, Vec<usize>) {
+pub(crate) fn concatenated(sections: &[EncodedSection]) -> (Vec<u8>, Vec<usize>) {
     let mut bytes: Vec<u8> = Vec::new();
     let mut at = Vec::new();
     for section in sections {
@@ -211,10 +211,14 @@ pub(crate) fn concatenated(sections: &[Section]) -> (Vec<u8>, Vec<usize>) {
     (bytes, at)
 }
 
-impl Function {
+impl EncodedFunction {
     /// A function with rows of one-byte words, each `(start, base, words)`.
-    pub(crate) fn new(start: impl Into<i64>, size: u32, rows: &[(u32, u8, &[i32])]) -> Function {
-        Function::typed(start, size, ADDR1, 0, rows)
+    pub(crate) fn new(
+        start: impl Into<i64>,
+        size: u32,
+        rows: &[(u32, u8, &[i32])],
+    ) -> EncodedFunction {
+        EncodedFunction::typed(start, size, ADDR1, 0, rows)
     }
 
     /// A function of AMD64 with start offsets as `info` says and words of `1 << size_log2` bytes.
@@ -224,19 +228,19 @@ impl Function {
         info: u8,
         size_log2: u8,
         rows: &[(u32, u8, &[i32])],
-    ) -> Function {
+    ) -> EncodedFunction {
         let mut bytes = Vec::new();
         for (at, base, words) in rows {
             let words: Vec<i64> = words.iter().copied().map(i64::from).collect();
             bytes.extend(row(AMD64, info, *at, *base, size_log2, &words));
         }
-        Function {
+        EncodedFunction {
             start: start.into(),
             size,
             info,
             num_rows: rows.len() as u32,
             rows: bytes,
-            ..Function::default()
+            ..EncodedFunction::default()
         }
     }
 }
@@ -262,7 +266,7 @@ pub(crate) fn row(
 
 /// The contents of a row.
 #[derive(Clone, Debug)]
-pub(crate) enum Row {
+pub(crate) enum EncodedRow {
     /// The outermost frame: the return address is undefined.
     Outermost,
     /// A row of a function that is not flexible.
@@ -300,10 +304,16 @@ pub(crate) struct Value {
     pub(crate) offset: i32,
 }
 
-impl Row {
+impl EncodedRow {
     /// The row's bytes, with words of at least `1 << least_log2` bytes, at offset `start` in a
     /// function with the info byte `info`.
-    pub(crate) fn bytes(&self, section: &Section, info: u8, start: u32, least_log2: u8) -> Vec<u8> {
+    pub(crate) fn bytes(
+        &self,
+        section: &EncodedSection,
+        info: u8,
+        start: u32,
+        least_log2: u8,
+    ) -> Vec<u8> {
         let abi = section.abi;
         let mut words: Vec<i64> = Vec::new();
         // Whether each word is a control word.
@@ -315,8 +325,8 @@ impl Row {
             _ => i64::from(offset),
         };
         match *self {
-            Row::Outermost => {}
-            Row::Default {
+            EncodedRow::Outermost => {}
+            EncodedRow::Default {
                 base,
                 cfa,
                 ra,
@@ -342,7 +352,7 @@ impl Row {
                     words.extend(fp.map(saved));
                 }
             }
-            Row::Flex { cfa, ra, fp } => {
+            EncodedRow::Flex { cfa, ra, fp } => {
                 let control = |value: Value| {
                     let register = value.register.map_or(0, |number| 8 * i64::from(number) + 1);
                     register + if value.deref { 2 } else { 0 }

@@ -34,7 +34,7 @@ use sframe::{
         step_by_frame_pointer,
         Frame,
         Memory,
-        Registers,
+        RegisterSource,
         Step, //
     },
     x86_64::{
@@ -298,7 +298,7 @@ impl Memory for Hostile<'_> {
     }
 }
 
-impl Registers for Hostile<'_> {
+impl RegisterSource for Hostile<'_> {
     fn register(&self, number: u8) -> Option<u64> {
         self.word(number.into())
     }

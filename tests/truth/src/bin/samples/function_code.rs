@@ -26,11 +26,11 @@ use sframe::{
 };
 use truth::{
     dwarf::dwarf_number,
-    files::Tables, //
+    files::CfiTables, //
 };
 use walk::{
     process::Process,
-    registers::Registers, //
+    registers::RegisterFile, //
 };
 
 /// The maximum number of bytes that are decoded of a function.
@@ -40,7 +40,7 @@ const MAX_DECODED: usize = 1 << 16;
 const MAX_EPILOGUE: usize = 32;
 
 /// The function that contains the PC. Addresses are link-time addresses.
-pub(crate) struct Function {
+pub(crate) struct FunctionCode {
     /// Its range from .eh_frame or the symbol table; only its end if the start is unknown.
     start: Option<u64>,
     pc: u64,
@@ -103,7 +103,7 @@ pub(crate) fn depth_in_init(process: &Process, pc: u64) -> Option<i64> {
 }
 
 /// The function at a run-time address; `None` if no file is mapped there.
-pub(crate) fn function(process: &Process, pc: u64) -> Option<Function> {
+pub(crate) fn function(process: &Process, pc: u64) -> Option<FunctionCode> {
     let (file, link) = process.at(pc)?.link_address(pc)?;
     let range = file
         .cfi()
@@ -119,7 +119,7 @@ pub(crate) fn function(process: &Process, pc: u64) -> Option<Function> {
         Some((start, end)) => (Some(start), end),
         None => (None, u64::MAX),
     };
-    Some(Function {
+    Some(FunctionCode {
         start,
         pc: link,
         end,
@@ -127,7 +127,7 @@ pub(crate) fn function(process: &Process, pc: u64) -> Option<Function> {
     })
 }
 
-impl Function {
+impl FunctionCode {
     /// The instructions from `from` on; invalid ones past the end of the code.
     fn decode(&self, from: u64) -> impl Iterator<Item = Instruction> {
         let base = self.start.unwrap_or(self.pc.wrapping_sub(1));
@@ -158,7 +158,7 @@ impl Function {
     ///
     /// .eh_frame does not describe most pops: it refers to the word below the stack pointer, which
     /// perf does not copy.
-    pub(crate) fn popped(&self, registers: &Registers) -> Vec<(u64, u64)> {
+    pub(crate) fn popped(&self, registers: &RegisterFile) -> Vec<(u64, u64)> {
         let mut words = Vec::new();
         let mut sp = registers.sp();
         let mut changed: Vec<Register> = Vec::new();
@@ -223,7 +223,13 @@ impl Function {
             // The start is unknown: only the bytes at the PC can be used.
             let code = self.bytes.first_chunk()?;
             let rule = rule_without_frame_pointer(code)?;
-            let step = unwind::step(sframe::abi::Abi::Amd64, &rule, frame, &unwind::Lost, memory);
+            let step = unwind::step(
+                sframe::abi::Abi::Amd64,
+                &rule,
+                frame,
+                &unwind::NoRegisters,
+                memory,
+            );
             return match step {
                 Ok(Step::Caller(caller)) => Some(caller),
                 _ => None,
@@ -359,14 +365,14 @@ fn immediate(instruction: &Instruction) -> Option<i64> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::stack::Copy;
+    use crate::stack::StackCopy;
     use walk::registers::COUNT;
 
     const START: u64 = 0x1000;
     const SP: u64 = 0x8000;
 
-    fn at(code: &'static [u8], offset: u64) -> Function {
-        Function {
+    fn at(code: &'static [u8], offset: u64) -> FunctionCode {
+        FunctionCode {
             start: Some(START),
             pc: START + offset,
             end: START + code.len() as u64,
@@ -388,7 +394,7 @@ mod tests {
             sp: SP,
             fp: SP + 0x40,
         };
-        let found = at(code, offset).caller(&frame, &Copy::new(SP, &stack))?;
+        let found = at(code, offset).caller(&frame, &StackCopy::new(SP, &stack))?;
         Some((found.pc, found.sp, found.fp))
     }
 
@@ -454,8 +460,8 @@ mod tests {
     }
 
     #[test]
-    fn what_was_popped_is_known() {
-        let registers = Registers::new(std::array::from_fn::<u64, COUNT, _>(|i| {
+    fn popped_words_are_known() {
+        let registers = RegisterFile::new(std::array::from_fn::<u64, COUNT, _>(|i| {
             if i == 7 {
                 SP
             } else {

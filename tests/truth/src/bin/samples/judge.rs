@@ -20,25 +20,25 @@ use truth::{
     },
     limits::{
         self,
-        Case,
         Class,
+        FrameDifference,
         Limit, //
     }, //
 };
 use walk::{
     process::{
-        File,
         Files,
-        Mapping,
+        MappedFile,
         Process, //
+        ProcessMapping,
     },
     registers::{
-        Registers,
+        RegisterFile,
         RBP, //
     },
     walker::{
         self,
-        Found,
+        WalkedFrame,
         Walker, //
     }, //
 };
@@ -46,17 +46,17 @@ use walk::{
 use crate::{
     function_code,
     recording::{
-        Context,
         Event,
+        RecordedSample, //
         Recording,
-        Sample, //
+        SampleContext,
     },
     stack::{
         self,
-        Copy,
         End,
-        Frame,
-        Stack, //
+        StackCopy,
+        TruthFrame,
+        TruthStack, //
     }, //
 };
 
@@ -68,7 +68,7 @@ pub(crate) const PERF_DWARF: usize = 8192;
 
 /// The result of the comparison of a chain with the truth.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub(crate) enum Verdict {
+pub(crate) enum ChainVerdict {
     /// All frames are present and true, as far as the truth is known.
     Identical,
     /// All frames are true, and all that .sframe covers are present.
@@ -90,12 +90,12 @@ pub(crate) enum Verdict {
     BeyondCopy,
 }
 
-impl Verdict {
+impl ChainVerdict {
     /// Whether a frame is false.
     pub(crate) const fn is_false(self) -> bool {
         matches!(
             self,
-            Verdict::Skips(_) | Verdict::Different(_) | Verdict::Longer(_)
+            ChainVerdict::Skips(_) | ChainVerdict::Different(_) | ChainVerdict::Longer(_)
         )
     }
 
@@ -104,34 +104,36 @@ impl Verdict {
     pub(crate) const fn is_identical(self) -> bool {
         matches!(
             self,
-            Verdict::Identical
-                | Verdict::Covered
-                | Verdict::Full
-                | Verdict::BeyondGap
-                | Verdict::BeyondCopy
+            ChainVerdict::Identical
+                | ChainVerdict::Covered
+                | ChainVerdict::Full
+                | ChainVerdict::BeyondGap
+                | ChainVerdict::BeyondCopy
         )
     }
 
     /// The index of the first wrong frame of a chain of `len` frames.
     pub(crate) const fn wrong(self, len: usize) -> Option<usize> {
         match self {
-            Verdict::Skips(at) | Verdict::Different(at) | Verdict::Longer(at) => Some(at),
-            Verdict::Shorter => Some(len),
+            ChainVerdict::Skips(at) | ChainVerdict::Different(at) | ChainVerdict::Longer(at) => {
+                Some(at)
+            }
+            ChainVerdict::Shorter => Some(len),
             _ => None,
         }
     }
 
     pub(crate) const fn name(self) -> &'static str {
         match self {
-            Verdict::Identical => "identical",
-            Verdict::Covered => "covered",
-            Verdict::Full => "full",
-            Verdict::Shorter => "shorter",
-            Verdict::Skips(_) => "skips",
-            Verdict::Different(_) => "different",
-            Verdict::Longer(_) => "longer",
-            Verdict::BeyondGap => "beyond-gap",
-            Verdict::BeyondCopy => "beyond-copy",
+            ChainVerdict::Identical => "identical",
+            ChainVerdict::Covered => "covered",
+            ChainVerdict::Full => "full",
+            ChainVerdict::Shorter => "shorter",
+            ChainVerdict::Skips(_) => "skips",
+            ChainVerdict::Different(_) => "different",
+            ChainVerdict::Longer(_) => "longer",
+            ChainVerdict::BeyondGap => "beyond-gap",
+            ChainVerdict::BeyondCopy => "beyond-copy",
         }
     }
 }
@@ -139,21 +141,21 @@ impl Verdict {
 /// The true stack that a chain is compared with.
 pub(crate) struct Truth<'a> {
     /// The true frames, as far as they are known.
-    pub(crate) stack: &'a Stack,
+    pub(crate) stack: &'a TruthStack,
     /// The number of frames that must be present.
     pub(crate) covered: usize,
     /// Whether the truth ends at a known limit.
     pub(crate) at_gap: bool,
 }
 
-/// Compares a chain with the truth. `room` is the maximum number of frames; `is_behind_call`
+/// Compares a chain with the truth. `capacity` is the maximum number of frames; `is_behind_call`
 /// returns whether an address is a possible return address.
 pub(crate) fn compare(
     chain: &[u64],
     truth: &Truth<'_>,
-    room: usize,
+    capacity: usize,
     is_behind_call: impl Fn(u64) -> bool,
-) -> Verdict {
+) -> ChainVerdict {
     let frames = &truth.stack.frames;
     let same = chain
         .iter()
@@ -166,34 +168,34 @@ pub(crate) fn compare(
         let mut beyond = chain[same..].iter();
         let in_order = beyond.all(|found| rest.any(|frame| frame.pc == *found));
         return if in_order {
-            Verdict::Skips(same)
+            ChainVerdict::Skips(same)
         } else {
-            Verdict::Different(same)
+            ChainVerdict::Different(same)
         };
     }
     if same < chain.len() {
         return match truth.stack.end {
-            End::Copy | End::NotCopied => Verdict::BeyondCopy,
+            End::Copy | End::NotCopied => ChainVerdict::BeyondCopy,
             _ if truth.at_gap && chain[same..].iter().all(|found| is_behind_call(*found)) => {
-                Verdict::BeyondGap
+                ChainVerdict::BeyondGap
             }
-            _ => Verdict::Longer(same),
+            _ => ChainVerdict::Longer(same),
         };
     }
     if same == frames.len() {
-        Verdict::Identical
+        ChainVerdict::Identical
     } else if same >= truth.covered {
-        Verdict::Covered
-    } else if same >= room {
-        Verdict::Full
+        ChainVerdict::Covered
+    } else if same >= capacity {
+        ChainVerdict::Full
     } else {
-        Verdict::Shorter
+        ChainVerdict::Shorter
     }
 }
 
 /// Whether an address is a possible return address. JIT code is not recorded: any executable
 /// address in it is accepted.
-fn may_be_behind_call(process: &Process, address: u64, copy: &Copy<'_>) -> bool {
+fn may_be_behind_call(process: &Process, address: u64, copy: &StackCopy<'_>) -> bool {
     let before = address.wrapping_sub(1);
     walker::is_behind_call(process, address, copy)
         || stack::is_beginning(process, before)
@@ -203,7 +205,7 @@ fn may_be_behind_call(process: &Process, address: u64, copy: &Copy<'_>) -> bool 
 }
 
 /// The caller with this PC of a frame in unknown code.
-fn without_code(registers: &Registers, pc: u64, copy: &Copy<'_>) -> Option<unwind::Frame> {
+fn without_code(registers: &RegisterFile, pc: u64, copy: &StackCopy<'_>) -> Option<unwind::Frame> {
     let (sp, fp) = (registers.sp(), registers.get(RBP)?);
     let word = |address: u64| copy.read_word(address).ok();
     if word(fp.checked_add(8)?) == Some(pc) {
@@ -225,9 +227,9 @@ fn without_code(registers: &Registers, pc: u64, copy: &Copy<'_>) -> Option<unwin
 /// pointer.
 pub(crate) fn by_frame_pointers(
     process: &Process,
-    registers: &Registers,
+    registers: &RegisterFile,
     first: Option<unwind::Frame>,
-    copy: &Copy<'_>,
+    copy: &StackCopy<'_>,
 ) -> Vec<u64> {
     let mut frame = unwind::Frame {
         pc: registers.pc(),
@@ -254,27 +256,27 @@ pub(crate) fn by_frame_pointers(
 }
 
 /// A chain and its verdict.
-pub(crate) struct Walked {
+pub(crate) struct JudgedChain {
     pub(crate) chain: Vec<u64>,
-    pub(crate) verdict: Verdict,
+    pub(crate) verdict: ChainVerdict,
 }
 
 /// The results for a sample whose truth is known for at least one step.
 pub(crate) struct Judged<'a> {
     pub(crate) process: &'a Process,
-    pub(crate) truth: Stack,
+    pub(crate) truth: TruthStack,
     /// The number of true frames that .sframe covers.
     pub(crate) covered: usize,
     /// The number of frames up to main or a thread's function, if known.
     pub(crate) to_main: Option<usize>,
     /// The chain that the kernel reported.
-    pub(crate) reported: Walked,
+    pub(crate) reported: JudgedChain,
     /// The chain of the module's walk, offline: from the files, without page faults.
-    pub(crate) offline: Walked,
+    pub(crate) offline: JudgedChain,
     /// The chain by frame pointers, offline.
-    pub(crate) fp: Walked,
+    pub(crate) fp: JudgedChain,
     /// The chain by frame pointers, prologues and epilogues, offline.
-    pub(crate) prologues: Walked,
+    pub(crate) prologues: JudgedChain,
     /// The rows of .sframe and .eh_frame for a wrong step of the module, in the kernel's chain or
     /// else in the offline one.
     pub(crate) rows: Option<String>,
@@ -286,11 +288,11 @@ pub(crate) struct Judged<'a> {
 impl Judged<'_> {
     /// Whether a chain is complete: equal to the truth, or, if that ends early, up to a frame
     /// without a caller.
-    pub(crate) fn is_whole(&self, walked: &Walked) -> bool {
+    pub(crate) fn is_whole(&self, walked: &JudgedChain) -> bool {
         let is_beginning = |last: &u64| stack::is_beginning(self.process, last.wrapping_sub(1));
         match walked.verdict {
-            Verdict::Identical if self.truth.end == End::Outermost => true,
-            Verdict::Identical | Verdict::BeyondCopy | Verdict::BeyondGap => {
+            ChainVerdict::Identical if self.truth.end == End::Outermost => true,
+            ChainVerdict::Identical | ChainVerdict::BeyondCopy | ChainVerdict::BeyondGap => {
                 walked.chain.last().is_some_and(is_beginning)
             }
             _ => false,
@@ -314,7 +316,7 @@ pub(crate) enum Finding<'a> {
     OtherRegisters,
     /// The innermost frame's caller is unknown, and none was reported, or the needed memory was not
     /// copied.
-    NoTruth(End, &'a Process, Frame),
+    NoTruth(End, &'a Process, TruthFrame),
     /// There is a difference from a known limit.
     Limit(&'static Limit),
     /// It was judged.
@@ -322,17 +324,17 @@ pub(crate) enum Finding<'a> {
 }
 
 /// The state that is shared by recordings: files and their tables.
-pub(crate) struct Judge {
+pub(crate) struct SampleJudge {
     files: Files,
     unwinder: Unwinder,
     pub(crate) walker: Walker,
-    found: Vec<Found>,
+    found: Vec<WalkedFrame>,
 }
 
-impl Judge {
+impl SampleJudge {
     /// A judge in which files have the rows that `walker` has.
-    pub(crate) fn new(walker: Walker) -> Judge {
-        Judge {
+    pub(crate) fn new(walker: Walker) -> SampleJudge {
+        SampleJudge {
             files: Files::new(),
             unwinder: Unwinder::new(),
             walker,
@@ -347,7 +349,7 @@ impl Judge {
         recording: &Recording<'_>,
         root: &Path,
         translations: &[(String, String)],
-        mut each: impl FnMut(&Sample<'_>, Finding<'_>),
+        mut each: impl FnMut(&RecordedSample<'_>, Finding<'_>),
     ) {
         let vdso = self.files.add(Path::new("[vdso]"), recording.vdso.to_vec());
         let mut processes = std::collections::HashMap::<u32, Process>::new();
@@ -361,7 +363,7 @@ impl Judge {
                     executable,
                     name,
                 } => {
-                    let file: Option<&'static File> = if name == "[vdso]" {
+                    let file: Option<&'static MappedFile> = if name == "[vdso]" {
                         vdso.as_ref().ok().copied()
                     } else if name.starts_with('/') {
                         let path = stack::translated(name, translations, root);
@@ -371,7 +373,7 @@ impl Judge {
                     } else {
                         None
                     };
-                    processes.entry(*pid).or_default().map(Mapping {
+                    processes.entry(*pid).or_default().map(ProcessMapping {
                         start: *start,
                         end: *end,
                         offset: *offset,
@@ -400,7 +402,7 @@ impl Judge {
         &mut self,
         recording: &Recording<'_>,
         process: &'a Process,
-        sample: &'a Sample<'_>,
+        sample: &'a RecordedSample<'_>,
     ) -> Finding<'a> {
         let Some(registers) = &sample.registers else {
             return Finding::NoRegisters;
@@ -409,7 +411,7 @@ impl Judge {
             return Finding::NoChain;
         };
         let is_other = chain.first().is_some_and(|pc| *pc != registers.pc());
-        if is_other && sample.chain.context == Context::Deferred {
+        if is_other && sample.chain.context == SampleContext::Deferred {
             return Finding::OtherRegisters;
         }
         let copy = stack::memory(process, registers, sample.stack);
@@ -431,32 +433,32 @@ impl Judge {
         };
         let offline: Vec<u64> = self.found.iter().map(|found| found.frame.pc).collect();
         // The chain that is compared for the module.
-        let (judged, room) = match sample.chain.context {
+        let (judged, capacity) = match sample.chain.context {
             _ if !recording.module => (&offline, walker::MOST_FRAMES),
-            Context::Immediate => (chain, recording.max_stack),
-            Context::Deferred => (chain, MAX_DEFERRED),
+            SampleContext::Immediate => (chain, recording.max_stack),
+            SampleContext::Deferred => (chain, MAX_DEFERRED),
         };
         let mut expected = Truth {
             stack: &truth,
             covered,
             at_gap: false,
         };
-        let verdict = compare(judged, &expected, room, behind_call);
+        let verdict = compare(judged, &expected, capacity, behind_call);
         if let Some(limit) = self.limit(process, &truth, verdict, judged.len(), reason) {
-            if !matches!(verdict, Verdict::Longer(_)) {
+            if !matches!(verdict, ChainVerdict::Longer(_)) {
                 return Finding::Limit(limit);
             }
             expected.at_gap = true;
         }
-        if let Verdict::Longer(same) = verdict {
+        if let ChainVerdict::Longer(same) = verdict {
             let beyond = judged.get(same..).unwrap_or_default();
             expected.at_gap |= self.is_told_by_code(process, registers, &truth, beyond, &copy);
         }
-        let walked = |chain: Vec<u64>, expected: &Truth<'_>, room| Walked {
-            verdict: compare(&chain, expected, room, behind_call),
+        let walked = |chain: Vec<u64>, expected: &Truth<'_>, capacity| JudgedChain {
+            verdict: compare(&chain, expected, capacity, behind_call),
             chain,
         };
-        let reported = walked(chain.clone(), &expected, room);
+        let reported = walked(chain.clone(), &expected, capacity);
         let offline = walked(offline, &expected, walker::MOST_FRAMES);
         let answerable = if recording.module {
             &reported
@@ -513,10 +515,10 @@ impl Judge {
     fn is_told_by_code(
         &mut self,
         process: &Process,
-        registers: &Registers,
-        truth: &Stack,
+        registers: &RegisterFile,
+        truth: &TruthStack,
         beyond: &[u64],
-        copy: &Copy<'_>,
+        copy: &StackCopy<'_>,
     ) -> bool {
         let Some(pc) = beyond.first().copied() else {
             return false;
@@ -550,17 +552,17 @@ impl Judge {
     fn limit(
         &mut self,
         process: &Process,
-        truth: &Stack,
-        verdict: Verdict,
+        truth: &TruthStack,
+        verdict: ChainVerdict,
         len: usize,
         reason: &str,
     ) -> Option<&'static Limit> {
         let class = match verdict {
-            Verdict::Longer(_) => Class::Longer,
-            Verdict::Different(_) => Class::Pc,
-            Verdict::Skips(_) => Class::Skip,
-            Verdict::Shorter if reason == StopReason::Outermost.as_str() => Class::FalseEnd,
-            Verdict::Shorter => Class::Stop,
+            ChainVerdict::Longer(_) => Class::Longer,
+            ChainVerdict::Different(_) => Class::Pc,
+            ChainVerdict::Skips(_) => Class::Skip,
+            ChainVerdict::Shorter if reason == StopReason::Outermost.as_str() => Class::FalseEnd,
+            ChainVerdict::Shorter => Class::Stop,
             _ => return None,
         };
         let from = verdict.wrong(len)?.checked_sub(1)?;
@@ -578,7 +580,7 @@ impl Judge {
             (None, Some(_)) => FrameSource::Rows,
             (None, None) => FrameSource::FramePointer,
         };
-        limits::explain(&Case {
+        limits::explain(&FrameDifference {
             class,
             by,
             file,
@@ -589,7 +591,7 @@ impl Judge {
     }
 
     /// The rows of both tables for the step to frame `wrong`, one on each line.
-    fn rows(&mut self, process: &Process, truth: &Stack, wrong: usize) -> Option<String> {
+    fn rows(&mut self, process: &Process, truth: &TruthStack, wrong: usize) -> Option<String> {
         let from = wrong.checked_sub(1)?;
         let at = truth.frames.get(from)?.at;
         let rule = self.walker.rule_at(at, process.at(at)?);
@@ -625,15 +627,15 @@ mod tests {
         RSP, //
     };
 
-    fn stack(pcs: &[u64], end: End) -> Stack {
-        let frames = pcs.iter().map(|pc| Frame { pc: *pc, at: *pc });
-        Stack {
+    fn stack(pcs: &[u64], end: End) -> TruthStack {
+        let frames = pcs.iter().map(|pc| TruthFrame { pc: *pc, at: *pc });
+        TruthStack {
             frames: frames.collect(),
             end,
         }
     }
 
-    fn judged(chain: &[u64], truth: &[u64], covered: usize) -> Verdict {
+    fn judged(chain: &[u64], truth: &[u64], covered: usize) -> ChainVerdict {
         let stack = stack(truth, End::Outermost);
         let truth = Truth {
             stack: &stack,
@@ -647,30 +649,38 @@ mod tests {
 
     #[test]
     fn chains_that_are_true() {
-        assert_eq!(judged(TRUE, TRUE, 7), Verdict::Identical);
-        assert_eq!(judged(&TRUE[..3], TRUE, 3), Verdict::Covered);
-        assert_eq!(judged(&TRUE[..4], TRUE, 3), Verdict::Covered);
-        assert_eq!(judged(&TRUE[..5], TRUE, 7), Verdict::Full);
-        assert_eq!(judged(&TRUE[..2], TRUE, 3), Verdict::Shorter);
-        assert_eq!(judged(&[], TRUE, 3), Verdict::Shorter);
-        for verdict in [Verdict::Identical, Verdict::Covered, Verdict::Full] {
+        assert_eq!(judged(TRUE, TRUE, 7), ChainVerdict::Identical);
+        assert_eq!(judged(&TRUE[..3], TRUE, 3), ChainVerdict::Covered);
+        assert_eq!(judged(&TRUE[..4], TRUE, 3), ChainVerdict::Covered);
+        assert_eq!(judged(&TRUE[..5], TRUE, 7), ChainVerdict::Full);
+        assert_eq!(judged(&TRUE[..2], TRUE, 3), ChainVerdict::Shorter);
+        assert_eq!(judged(&[], TRUE, 3), ChainVerdict::Shorter);
+        for verdict in [
+            ChainVerdict::Identical,
+            ChainVerdict::Covered,
+            ChainVerdict::Full,
+        ] {
             assert!(verdict.is_identical() && !verdict.is_false());
         }
-        assert!(!Verdict::Shorter.is_identical() && !Verdict::Shorter.is_false());
+        assert!(!ChainVerdict::Shorter.is_identical() && !ChainVerdict::Shorter.is_false());
     }
 
     #[test]
     fn chains_that_are_false() {
-        assert_eq!(judged(&[1, 2, 9, 4], TRUE, 2), Verdict::Different(2));
-        assert_eq!(judged(&[9], TRUE, 2), Verdict::Different(0));
-        assert_eq!(judged(&[1, 3, 4], TRUE, 2), Verdict::Skips(1));
-        assert_eq!(judged(&[1, 4, 3], TRUE, 2), Verdict::Different(1));
-        assert_eq!(judged(&[1, 3, 3], TRUE, 2), Verdict::Different(1));
+        assert_eq!(judged(&[1, 2, 9, 4], TRUE, 2), ChainVerdict::Different(2));
+        assert_eq!(judged(&[9], TRUE, 2), ChainVerdict::Different(0));
+        assert_eq!(judged(&[1, 3, 4], TRUE, 2), ChainVerdict::Skips(1));
+        assert_eq!(judged(&[1, 4, 3], TRUE, 2), ChainVerdict::Different(1));
+        assert_eq!(judged(&[1, 3, 3], TRUE, 2), ChainVerdict::Different(1));
         assert_eq!(
             judged(&[1, 2, 3, 4, 5, 6, 7, 8], TRUE, 2),
-            Verdict::Longer(7)
+            ChainVerdict::Longer(7)
         );
-        for verdict in [Verdict::Different(0), Verdict::Skips(0), Verdict::Longer(0)] {
+        for verdict in [
+            ChainVerdict::Different(0),
+            ChainVerdict::Skips(0),
+            ChainVerdict::Longer(0),
+        ] {
             assert!(verdict.is_false() && !verdict.is_identical());
         }
     }
@@ -690,15 +700,15 @@ mod tests {
             .into_iter()
             .flat_map(u64::to_le_bytes)
             .collect();
-        let copy = Copy::new(0x1000, &words);
-        let found = |pc, sp, source| Found {
+        let copy = StackCopy::new(0x1000, &words);
+        let found = |pc, sp, source| WalkedFrame {
             frame: unwind::Frame { pc, sp, fp: 0 },
             source,
             at: pc,
             rule: None,
         };
-        let mut judge = Judge::new(Walker::new());
-        let mut registers = Registers::default();
+        let mut judge = SampleJudge::new(Walker::new());
+        let mut registers = RegisterFile::default();
         registers.set(PC, plain);
         registers.set(RSP, 0x1000);
         let truth = stack::truth(&mut judge.unwinder, &process, &registers, &copy);
@@ -722,7 +732,7 @@ mod tests {
              .cfi_adjust_cfa_offset -8\n ret\n .cfi_endproc\n",
         );
         let made = 0x7000_0000;
-        process.map(Mapping {
+        process.map(ProcessMapping {
             start: made,
             end: made + 0x1000,
             offset: 0,
@@ -735,10 +745,10 @@ mod tests {
             .into_iter()
             .flat_map(u64::to_le_bytes)
             .collect();
-        let copy = Copy::new(0x1000, &words);
-        let mut judge = Judge::new(Walker::new());
+        let copy = StackCopy::new(0x1000, &words);
+        let mut judge = SampleJudge::new(Walker::new());
         let mut told = |sp, fp, beyond: &[u64]| {
-            let mut registers = Registers::default();
+            let mut registers = RegisterFile::default();
             for (number, value) in [(PC, made), (RSP, sp), (RBP, fp)] {
                 registers.set(number, value);
             }
@@ -762,7 +772,7 @@ mod tests {
             (0x2000, false, ""),
             (0x3000, true, "/memfd:doublemapper (deleted)"),
         ] {
-            process.map(Mapping {
+            process.map(ProcessMapping {
                 start,
                 end: start + 0x1000,
                 offset: 0,
@@ -771,7 +781,7 @@ mod tests {
                 file: None,
             });
         }
-        let copy = Copy::new(0x8000, &[]);
+        let copy = StackCopy::new(0x8000, &[]);
         let may_be = |address| may_be_behind_call(&process, address, &copy);
         assert!(may_be(0x1001) && may_be(0x2000));
         assert!(!may_be(0x1000) && !may_be(0x2001) && !may_be(0x3001) && !may_be(0x4001));
@@ -789,17 +799,23 @@ mod tests {
             compare(&[1, 2, 3, 4], &truth, 127, is_behind_call)
         };
         let gap = End::Unknown(UnwindError::NoEntry);
-        assert_eq!(beyond(End::Copy, false, |_| false), Verdict::BeyondCopy);
-        assert_eq!(beyond(gap, true, |_| true), Verdict::BeyondGap);
-        assert_eq!(beyond(gap, true, |pc| pc == 3), Verdict::Longer(2));
-        assert_eq!(beyond(gap, false, |_| true), Verdict::Longer(2));
-        assert_eq!(beyond(End::Outermost, false, |_| true), Verdict::Longer(2));
+        assert_eq!(
+            beyond(End::Copy, false, |_| false),
+            ChainVerdict::BeyondCopy
+        );
+        assert_eq!(beyond(gap, true, |_| true), ChainVerdict::BeyondGap);
+        assert_eq!(beyond(gap, true, |pc| pc == 3), ChainVerdict::Longer(2));
+        assert_eq!(beyond(gap, false, |_| true), ChainVerdict::Longer(2));
+        assert_eq!(
+            beyond(End::Outermost, false, |_| true),
+            ChainVerdict::Longer(2)
+        );
     }
 
     #[test]
     fn chains_by_frame_pointers() {
         let mut process = Process::new();
-        process.map(Mapping {
+        process.map(ProcessMapping {
             start: 0x1000,
             end: 0x2000,
             offset: 0,
@@ -818,8 +834,8 @@ mod tests {
         values[usize::from(walk::registers::PC)] = 0x1010;
         values[usize::from(walk::registers::RSP)] = 0x8000;
         values[usize::from(RBP)] = 0x8010;
-        let copy = Copy::new(0x8000, &bytes);
-        let registers = Registers::new(values);
+        let copy = StackCopy::new(0x8000, &bytes);
+        let registers = RegisterFile::new(values);
         let chain = by_frame_pointers(&process, &registers, None, &copy);
         assert_eq!(chain, [0x1010, 0x1100, 0x1200]);
         let caller = |pc| unwind::Frame {

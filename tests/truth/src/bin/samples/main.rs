@@ -22,14 +22,14 @@ use std::{
 
 use clap::Parser;
 
-use judge::Judge;
+use judge::SampleJudge;
 use recording::Recording;
-use report::Report;
+use report::SampleReport;
 use walk::walker::Walker;
 
 /// Compares the kernel's stacks in recordings with the stacks by .eh_frame
 #[derive(Parser)]
-struct Arguments {
+struct SamplesArguments {
     /// Recordings of tests/truth/recorder
     #[arg(required = true)]
     files: Vec<PathBuf>,
@@ -62,10 +62,10 @@ fn translation(text: &str) -> Result<(String, String), String> {
 }
 
 fn main() -> ExitCode {
-    let arguments = Arguments::parse();
-    let mut judge = Judge::new(Walker::new());
-    let mut judge_converted = Judge::new(Walker::with(truth::files::made));
-    let mut report = Report::new(arguments.show);
+    let arguments = SamplesArguments::parse();
+    let mut judge = SampleJudge::new(Walker::new());
+    let mut judge_converted = SampleJudge::new(Walker::with(truth::files::made));
+    let mut report = SampleReport::new(arguments.show);
     let mut unread = false;
     for path in &arguments.files {
         let judged = fs::read(path).map_err(|error| error.to_string());

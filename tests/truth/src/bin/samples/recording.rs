@@ -12,7 +12,7 @@ use std::{
 
 use walk::registers::{
     self,
-    Registers, //
+    RegisterFile, //
 };
 
 /// The magic bytes of a recording.
@@ -84,18 +84,18 @@ impl fmt::Display for Broken {
 
 /// The context in which the kernel took a stack.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub(crate) enum Context {
+pub(crate) enum SampleContext {
     /// With the sample.
     Immediate,
     /// On the way back to user space.
     Deferred,
 }
 
-impl Context {
+impl SampleContext {
     pub(crate) const fn name(self) -> &'static str {
         match self {
-            Context::Immediate => "immediate",
-            Context::Deferred => "deferred",
+            SampleContext::Immediate => "immediate",
+            SampleContext::Deferred => "deferred",
         }
     }
 }
@@ -115,7 +115,7 @@ pub(crate) struct Walk {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Chain {
     /// The context in which it was taken.
-    pub(crate) context: Context,
+    pub(crate) context: SampleContext,
     /// The user frames, from the innermost outwards; empty if a deferred stack is missing.
     pub(crate) frames: Option<Vec<u64>>,
     /// The module's walk for it, if any.
@@ -124,11 +124,11 @@ pub(crate) struct Chain {
 
 /// A sample.
 #[derive(Clone, Debug)]
-pub(crate) struct Sample<'a> {
+pub(crate) struct RecordedSample<'a> {
     pub(crate) pid: u32,
     pub(crate) tid: u32,
     /// The user registers, if any, of 64-bit code.
-    pub(crate) registers: Option<Registers>,
+    pub(crate) registers: Option<RegisterFile>,
     /// The user stack, from the stack pointer upwards.
     pub(crate) stack: &'a [u8],
     pub(crate) chain: Chain,
@@ -151,7 +151,7 @@ pub(crate) enum Event<'a> {
     /// A process has executed another program; it has no mappings.
     Exec { pid: u32 },
     /// A sample.
-    Sample(Box<Sample<'a>>),
+    Sample(Box<RecordedSample<'a>>),
 }
 
 /// A whole recording.
@@ -179,13 +179,13 @@ pub(crate) struct Recording<'a> {
 
 /// The rest of the bytes that are being read.
 #[derive(Clone, Copy)]
-struct Reader<'a> {
+struct RecordReader<'a> {
     bytes: &'a [u8],
     /// The offset of `bytes` in the file.
     at: usize,
 }
 
-impl<'a> Reader<'a> {
+impl<'a> RecordReader<'a> {
     fn take(&mut self, len: usize) -> Result<&'a [u8], Broken> {
         let (taken, rest) = self.bytes.split_at_checked(len).ok_or(Broken {
             at: self.at,
@@ -264,26 +264,30 @@ impl Fields {
 }
 
 /// The fields at the end of all records but samples.
-struct Id {
+struct RecordId {
     tid: u32,
     time: u64,
     cpu: u32,
 }
 
-impl Id {
+impl RecordId {
     const SIZE: usize = 32;
 
-    fn read(record: &Reader<'_>) -> Result<Id, Broken> {
-        let start = record.bytes.len().checked_sub(Id::SIZE).ok_or(Broken {
-            at: record.at,
-            what: "a record is too short",
-        })?;
-        let mut end = Reader {
+    fn read(record: &RecordReader<'_>) -> Result<RecordId, Broken> {
+        let start = record
+            .bytes
+            .len()
+            .checked_sub(RecordId::SIZE)
+            .ok_or(Broken {
+                at: record.at,
+                what: "a record is too short",
+            })?;
+        let mut end = RecordReader {
             bytes: &record.bytes[start..],
             at: record.at + start,
         };
         let _pid = end.u32()?;
-        Ok(Id {
+        Ok(RecordId {
             tid: end.u32()?,
             time: end.u64()?,
             cpu: end.u32()?,
@@ -292,10 +296,10 @@ impl Id {
 }
 
 /// A record, with the numbers that connect it to others.
-enum Item<'a> {
+enum LinkedRecord<'a> {
     Event(Event<'a>),
     /// A sample whose stack is deferred, with its cookie.
-    Promised(Box<Sample<'a>>, u64),
+    Promised(Box<RecordedSample<'a>>, u64),
     Walk(u32, Walk),
     Deferred(u32, u64, Vec<u64>),
 }
@@ -304,7 +308,7 @@ impl<'a> Recording<'a> {
     /// Reads a file.
     pub(crate) fn parse(file: &'a [u8]) -> Result<Recording<'a>, Broken> {
         let mut recording = Recording::default();
-        let mut reader = Reader { bytes: file, at: 0 };
+        let mut reader = RecordReader { bytes: file, at: 0 };
         if reader.take(MAGIC.len()).ok() != Some(MAGIC) {
             return Err(Broken {
                 at: 0,
@@ -316,7 +320,7 @@ impl<'a> Recording<'a> {
         let mut fields = Fields::default();
         let mut whole = false;
         // Each with its time.
-        let mut items: Vec<(u64, Item<'a>)> = Vec::new();
+        let mut items: Vec<(u64, LinkedRecord<'a>)> = Vec::new();
         // By CPU: the walk in the record in front.
         let mut in_front: HashMap<u32, (u32, Walk)> = HashMap::new();
 
@@ -327,7 +331,7 @@ impl<'a> Recording<'a> {
             let at = reader.at;
             let broken = |what| Broken { at, what };
             let bytes = reader.take(size.checked_sub(8).ok_or(broken("a record has no size"))?)?;
-            let mut record = Reader { bytes, at };
+            let mut record = RecordReader { bytes, at };
             match kind {
                 NOTE => {
                     for line in record.text().lines() {
@@ -366,15 +370,15 @@ impl<'a> Recording<'a> {
                             .walk(record.take(len as usize)?)
                             .ok_or(broken("a walk's fields are not where they should be"))?;
                         in_front.insert(cpu, (tid, walk.clone()));
-                        items.push((time, Item::Walk(tid, walk)));
+                        items.push((time, LinkedRecord::Walk(tid, walk)));
                     } else if clocks.contains(&id) {
                         let walk = walk_in_front
                             .filter(|(of, walk)| *of == tid && walk.context != "deferred")
                             .map(|(_, walk)| walk);
                         let (sample, cookie) = read_sample(&mut record, pid, tid, walk)?;
                         let item = match cookie {
-                            Some(cookie) => Item::Promised(sample, cookie),
-                            None => Item::Event(Event::Sample(sample)),
+                            Some(cookie) => LinkedRecord::Promised(sample, cookie),
+                            None => LinkedRecord::Event(Event::Sample(sample)),
                         };
                         items.push((time, item));
                     } else {
@@ -382,7 +386,7 @@ impl<'a> Recording<'a> {
                     }
                 }
                 DEFERRED => {
-                    let id = Id::read(&record)?;
+                    let id = RecordId::read(&record)?;
                     in_front.remove(&id.cpu);
                     let (cookie, count) = (record.u64()?, record.u64()?);
                     let mut frames = Vec::new();
@@ -390,19 +394,19 @@ impl<'a> Recording<'a> {
                         frames.push(record.u64()?);
                     }
                     frames.retain(|frame| *frame < CONTEXT_MAX);
-                    items.push((id.time, Item::Deferred(id.tid, cookie, frames)));
+                    items.push((id.time, LinkedRecord::Deferred(id.tid, cookie, frames)));
                 }
                 LOST => {
-                    let id = Id::read(&record)?;
+                    let id = RecordId::read(&record)?;
                     in_front.remove(&id.cpu);
                     let _id = record.u64()?;
                     recording.lost += record.u64()?;
                 }
                 MMAP2 | COMM | FORK => {
-                    let id = Id::read(&record)?;
+                    let id = RecordId::read(&record)?;
                     in_front.remove(&id.cpu);
                     if let Some(event) = read_change(kind, misc, &mut record)? {
-                        items.push((id.time, Item::Event(event)));
+                        items.push((id.time, LinkedRecord::Event(event)));
                     }
                 }
                 _ => {}
@@ -421,7 +425,7 @@ impl<'a> Recording<'a> {
     }
 
     /// Gives each sample its stack, and each stack its walk.
-    fn settle(&mut self, items: Vec<(u64, Item<'a>)>) {
+    fn settle(&mut self, items: Vec<(u64, LinkedRecord<'a>)>) {
         // By thread: the last walk on return to user space.
         let mut walks: HashMap<u32, Walk> = HashMap::new();
         // By thread and cookie: the deferred stacks. A stack may be reported more than once; only
@@ -430,20 +434,20 @@ impl<'a> Recording<'a> {
         let mut promised: Vec<(usize, u64)> = Vec::new();
         for (_, item) in items {
             match item {
-                Item::Walk(tid, walk) => {
+                LinkedRecord::Walk(tid, walk) => {
                     if walk.context == "deferred" {
                         walks.insert(tid, walk);
                     }
                 }
-                Item::Deferred(tid, cookie, frames) => {
+                LinkedRecord::Deferred(tid, cookie, frames) => {
                     let walk = walks.remove(&tid);
                     kept.entry((tid, cookie)).or_insert((frames, walk));
                 }
-                Item::Promised(sample, cookie) => {
+                LinkedRecord::Promised(sample, cookie) => {
                     promised.push((self.events.len(), cookie));
                     self.events.push(Event::Sample(sample));
                 }
-                Item::Event(event) => self.events.push(event),
+                LinkedRecord::Event(event) => self.events.push(event),
             }
         }
         for (index, cookie) in promised {
@@ -467,11 +471,11 @@ impl<'a> Recording<'a> {
 /// Reads the fields of a sample after the CPU: the sample, and the cookie if its stack was
 /// deferred.
 fn read_sample<'a>(
-    record: &mut Reader<'a>,
+    record: &mut RecordReader<'a>,
     pid: u32,
     tid: u32,
     walk: Option<Walk>,
-) -> Result<(Box<Sample<'a>>, Option<u64>), Broken> {
+) -> Result<(Box<RecordedSample<'a>>, Option<u64>), Broken> {
     let mut frames = Vec::new();
     let mut cookie = None;
     let mut is_user = false;
@@ -496,29 +500,29 @@ fn read_sample<'a>(
             values[usize::from(number)] = record.u64()?;
         }
         if abi == REGISTERS_ABI_64 {
-            registers = Some(Registers::new(values));
+            registers = Some(RegisterFile::new(values));
         }
     }
-    let room = record.u64()? as usize;
+    let size = record.u64()? as usize;
     let mut stack: &[u8] = &[];
-    if room != 0 {
-        let copied = record.take(room)?;
+    if size != 0 {
+        let copied = record.take(size)?;
         let len = record.u64()? as usize;
         stack = copied.get(..len).ok_or(Broken {
             at: record.at,
-            what: "a copy of the stack is longer than its room",
+            what: "a copy of the stack is longer than its space",
         })?;
     }
     let chain = Chain {
         context: if cookie.is_some() {
-            Context::Deferred
+            SampleContext::Deferred
         } else {
-            Context::Immediate
+            SampleContext::Immediate
         },
         frames: cookie.is_none().then_some(frames),
         walk: walk.filter(|_| cookie.is_none()),
     };
-    let sample = Sample {
+    let sample = RecordedSample {
         pid,
         tid,
         registers,
@@ -532,7 +536,7 @@ fn read_sample<'a>(
 fn read_change<'a>(
     kind: u32,
     misc: u16,
-    record: &mut Reader<'_>,
+    record: &mut RecordReader<'_>,
 ) -> Result<Option<Event<'a>>, Broken> {
     let pid = record.u32()?;
     Ok(match kind {
@@ -640,11 +644,11 @@ pub(crate) mod tests {
             for number in REGISTERS {
                 body.extend(registers[usize::from(number)].to_le_bytes());
             }
-            let room = stack.len().next_multiple_of(8);
-            body.extend(Writer::words(&[room as u64]));
-            if room != 0 {
+            let size = stack.len().next_multiple_of(8);
+            body.extend(Writer::words(&[size as u64]));
+            if size != 0 {
                 body.extend(stack);
-                body.resize(body.len() + room - stack.len(), 0);
+                body.resize(body.len() + size - stack.len(), 0);
                 body.extend(Writer::words(&[stack.len() as u64]));
             }
             self.record(SAMPLE, 0, &body);
@@ -671,7 +675,7 @@ pub(crate) mod tests {
         }
     }
 
-    fn samples<'a>(recording: &'a Recording<'_>) -> Vec<&'a Sample<'a>> {
+    fn samples<'a>(recording: &'a Recording<'_>) -> Vec<&'a RecordedSample<'a>> {
         let samples = recording.events.iter();
         samples
             .filter_map(|event| match event {
@@ -715,7 +719,7 @@ pub(crate) mod tests {
             first.chain.frames.as_deref(),
             Some(&[0x110, 0x20, 0x30][..])
         );
-        assert_eq!(first.chain.context, Context::Immediate);
+        assert_eq!(first.chain.context, SampleContext::Immediate);
         assert_eq!(first.chain.walk.as_ref().unwrap().reason, "no_rows");
         let found = first.registers.unwrap();
         assert_eq!((found.pc(), found.sp()), (0x110, 0x107));
@@ -743,7 +747,7 @@ pub(crate) mod tests {
         let recording = Recording::parse(&file).unwrap();
         let samples = samples(&recording);
         for sample in &samples[..2] {
-            assert_eq!(sample.chain.context, Context::Deferred);
+            assert_eq!(sample.chain.context, SampleContext::Deferred);
             assert_eq!(sample.chain.frames.as_deref(), Some(&[1, 2][..]));
             assert_eq!(sample.chain.walk.as_ref().unwrap().reason, "outermost");
         }

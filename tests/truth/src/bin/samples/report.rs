@@ -18,12 +18,12 @@ use crate::{
     judge::{
         Finding,
         Judged,
-        Walked, //
+        JudgedChain, //
     },
     recording::{
-        Context,
+        RecordedSample, //
         Recording,
-        Sample, //
+        SampleContext,
     },
     stack::End, //
 };
@@ -46,8 +46,8 @@ struct Way {
 }
 
 impl Way {
-    fn count(&mut self, walked: &Walked, judged: &Judged<'_>) {
-        let Walked { chain, verdict } = walked;
+    fn count(&mut self, walked: &JudgedChain, judged: &Judged<'_>) {
+        let JudgedChain { chain, verdict } = walked;
         let is_false = verdict.is_false();
         self.false_frames += u64::from(is_false);
         self.to_main += u64::from(!is_false && judged.reaches_main(chain.len()));
@@ -65,7 +65,7 @@ impl Way {
 
 /// Samples with one kind of fault.
 #[derive(Default)]
-struct Kind {
+struct FaultKind {
     samples: u64,
     /// The first samples, with both stacks, as text.
     example: String,
@@ -73,7 +73,7 @@ struct Kind {
 
 /// The samples of one program in one context.
 #[derive(Default)]
-struct Group {
+struct SampleGroup {
     samples: u64,
     judged: u64,
     /// The samples that were not judged, by reason.
@@ -100,17 +100,17 @@ struct Group {
     /// The places at which the truth ended before the outermost frame, with the reason.
     gaps: BTreeMap<String, u64>,
     /// The faults.
-    kinds: BTreeMap<String, Kind>,
+    kinds: BTreeMap<String, FaultKind>,
 }
 
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord)]
-struct Key {
+struct GroupKey {
     program: String,
     module: bool,
-    context: Context,
+    context: SampleContext,
 }
 
-impl Key {
+impl GroupKey {
     fn by(&self) -> &'static str {
         if self.module {
             "module"
@@ -121,18 +121,18 @@ impl Key {
 }
 
 /// The report over all recordings.
-pub(crate) struct Report {
+pub(crate) struct SampleReport {
     show: usize,
     program: String,
     module: bool,
     lost: u64,
     walks_that_differ: u64,
-    groups: BTreeMap<Key, Group>,
+    groups: BTreeMap<GroupKey, SampleGroup>,
 }
 
-impl Report {
-    pub(crate) fn new(show: usize) -> Report {
-        Report {
+impl SampleReport {
+    pub(crate) fn new(show: usize) -> SampleReport {
+        SampleReport {
             show,
             program: String::new(),
             module: false,
@@ -154,8 +154,8 @@ impl Report {
         self.walks_that_differ += recording.walks_that_differ;
     }
 
-    pub(crate) fn add(&mut self, sample: &Sample<'_>, finding: Finding<'_>) {
-        let key = Key {
+    pub(crate) fn add(&mut self, sample: &RecordedSample<'_>, finding: Finding<'_>) {
+        let key = GroupKey {
             program: self.program.clone(),
             module: self.module,
             context: sample.chain.context,
@@ -350,7 +350,7 @@ impl Report {
     /// The verdicts by the module's stop reason, over all programs; the samples that were not
     /// judged; and the ends of the truth.
     fn reasons(&self, out: &mut String) {
-        let mut reasons = BTreeMap::<(Context, &str, &str), u64>::new();
+        let mut reasons = BTreeMap::<(SampleContext, &str, &str), u64>::new();
         let mut others = BTreeMap::<(&str, &str), u64>::new();
         for (key, group) in &self.groups {
             if key.module {
@@ -551,7 +551,12 @@ struct Total {
 }
 
 /// Both stacks, frame by frame, and the rows of the step that went wrong.
-fn example(sample: &Sample<'_>, judged: &Judged<'_>, walked: &Walked, wrong: usize) -> String {
+fn example(
+    sample: &RecordedSample<'_>,
+    judged: &Judged<'_>,
+    walked: &JudgedChain,
+    wrong: usize,
+) -> String {
     const AROUND: usize = 6;
 
     let mut text = String::new();
@@ -613,7 +618,7 @@ fn percent(part: u64, whole: u64) -> f64 {
 mod tests {
     use super::*;
     use crate::{
-        judge::Judge,
+        judge::SampleJudge,
         recording::tests::Writer, //
     };
     use walk::{
@@ -629,7 +634,7 @@ mod tests {
 
     /// The report for chains at the entry point of a program, which has no caller: this test
     /// program.
-    fn report(chains: &[&[u64]]) -> Report {
+    fn report(chains: &[&[u64]]) -> SampleReport {
         const BASE: u64 = 0x7000_0000_0000;
         let path = std::env::current_exe().unwrap();
         let file = Files::new().open(&path).unwrap();
@@ -658,9 +663,9 @@ mod tests {
         }
         let file = writer.end();
         let recording = Recording::parse(&file).unwrap();
-        let mut report = Report::new(2);
+        let mut report = SampleReport::new(2);
         report.begin(Path::new("x"), &recording);
-        Judge::new(walk::walker::Walker::new()).judge(
+        SampleJudge::new(walk::walker::Walker::new()).judge(
             &recording,
             Path::new("/"),
             &[],
@@ -715,6 +720,6 @@ mod tests {
     #[test]
     fn nothing_reaches_no_goal() {
         assert!(!report(&[]).missed(1).is_empty());
-        assert_eq!(Report::new(0).missed(0)[0], "no sample was judged");
+        assert_eq!(SampleReport::new(0).missed(0)[0], "no sample was judged");
     }
 }

@@ -14,16 +14,16 @@ use sframe::{
 use truth::{
     dwarf::{
         self,
-        Outcome,
+        CfiStep,
         UnwindError, //
         Unwinder,
     },
-    files::Tables, //
+    files::CfiTables, //
 };
 use walk::{
     process::Process,
     registers::{
-        Registers,
+        RegisterFile,
         COUNT,
         PC,
         RAX,
@@ -75,16 +75,16 @@ const GO_STARTS: [&str; 3] = [
 const START_CODE: u64 = 64;
 
 /// A sample's copy of memory: the stack, and words below the stack pointer that are in registers.
-pub(crate) struct Copy<'a> {
+pub(crate) struct StackCopy<'a> {
     sp: u64,
     stack: &'a [u8],
     /// The words below the stack pointer that the code has popped into registers.
     popped: Vec<(u64, u64)>,
 }
 
-impl<'a> Copy<'a> {
-    pub(crate) fn new(sp: u64, stack: &'a [u8]) -> Copy<'a> {
-        Copy {
+impl<'a> StackCopy<'a> {
+    pub(crate) fn new(sp: u64, stack: &'a [u8]) -> StackCopy<'a> {
+        StackCopy {
             sp,
             stack,
             popped: Vec::new(),
@@ -92,8 +92,8 @@ impl<'a> Copy<'a> {
     }
 
     /// A copy of only the first `len` bytes.
-    pub(crate) fn shortened(&self, len: usize) -> Copy<'a> {
-        Copy {
+    pub(crate) fn shortened(&self, len: usize) -> StackCopy<'a> {
+        StackCopy {
             sp: self.sp,
             stack: &self.stack[..len.min(self.stack.len())],
             popped: self.popped.clone(),
@@ -101,7 +101,7 @@ impl<'a> Copy<'a> {
     }
 }
 
-impl Memory for Copy<'_> {
+impl Memory for StackCopy<'_> {
     fn read_word(&self, address: u64) -> Result<u64, Fault> {
         if let Some((_, word)) = self.popped.iter().find(|(at, _)| *at == address) {
             return Ok(*word);
@@ -120,7 +120,7 @@ impl Memory for Copy<'_> {
 
 /// One frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Frame {
+pub(crate) struct TruthFrame {
     /// The PC, or the return address.
     pub(crate) pc: u64,
     /// The lookup address: the PC for the innermost frame and for frames that a signal interrupted;
@@ -154,14 +154,18 @@ impl End {
 
 /// A true stack: at least the innermost frame.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Stack {
-    pub(crate) frames: Vec<Frame>,
+pub(crate) struct TruthStack {
+    pub(crate) frames: Vec<TruthFrame>,
     pub(crate) end: End,
 }
 
 /// A sample's copy of memory, with the words that the innermost function has popped.
-pub(crate) fn memory<'a>(process: &Process, registers: &Registers, stack: &'a [u8]) -> Copy<'a> {
-    let mut copy = Copy::new(registers.sp(), stack);
+pub(crate) fn memory<'a>(
+    process: &Process,
+    registers: &RegisterFile,
+    stack: &'a [u8],
+) -> StackCopy<'a> {
+    let mut copy = StackCopy::new(registers.sp(), stack);
     if let Some(function) = function_code::function(process, registers.pc()) {
         copy.popped = function.popped(registers);
     }
@@ -172,12 +176,12 @@ pub(crate) fn memory<'a>(process: &Process, registers: &Registers, stack: &'a [u
 pub(crate) fn truth(
     unwinder: &mut Unwinder,
     process: &Process,
-    innermost: &Registers,
-    copy: &Copy<'_>,
-) -> Stack {
+    innermost: &RegisterFile,
+    copy: &StackCopy<'_>,
+) -> TruthStack {
     let registers = *innermost;
     let pc = registers.pc();
-    let mut first = Frame { pc, at: pc };
+    let mut first = TruthFrame { pc, at: pc };
     // In a system call, the rule is that at its instruction, which may be the last of its function,
     // as in a signal trampoline. (After it, a new thread is on another stack.)
     let in_system_call = registers.get(RAX) == Some(IN_SYSTEM_CALL)
@@ -203,13 +207,13 @@ pub(crate) fn behind(
     unwinder: &mut Unwinder,
     process: &Process,
     caller: unwind::Frame,
-    copy: &Copy<'_>,
-) -> Stack {
-    let mut registers = Registers::default();
+    copy: &StackCopy<'_>,
+) -> TruthStack {
+    let mut registers = RegisterFile::default();
     for (number, value) in [(PC, caller.pc), (RSP, caller.sp), (RBP, caller.fp)] {
         registers.set(number, value);
     }
-    let first = Frame {
+    let first = TruthFrame {
         pc: caller.pc,
         at: caller.pc.wrapping_sub(1),
     };
@@ -220,11 +224,11 @@ pub(crate) fn behind(
 fn walked(
     unwinder: &mut Unwinder,
     process: &Process,
-    mut registers: Registers,
-    first: Frame,
+    mut registers: RegisterFile,
+    first: TruthFrame,
     in_system_call: bool,
-    copy: &Copy<'_>,
-) -> Stack {
+    copy: &StackCopy<'_>,
+) -> TruthStack {
     let mut frames = vec![first];
     let end = loop {
         let frame = frames[frames.len() - 1];
@@ -245,7 +249,7 @@ fn walked(
             row.and_then(|row| dwarf::step_by_row(&row, &registers, copy))
         };
         match step {
-            Ok(Outcome::Caller {
+            Ok(CfiStep::Caller {
                 registers: caller,
                 signal,
             }) => {
@@ -258,12 +262,12 @@ fn walked(
                     None => break End::Unknown(UnwindError::NotMapped),
                 }
                 registers = caller;
-                frames.push(Frame { pc, at });
+                frames.push(TruthFrame { pc, at });
                 if frames.len() == MAX_FRAMES {
                     break End::Copy;
                 }
             }
-            Ok(Outcome::Outermost) => break End::Outermost,
+            Ok(CfiStep::Outermost) => break End::Outermost,
             Err(UnwindError::NoEntry | UnwindError::NoTable) if is_start(process, frame.at) => {
                 break End::Outermost;
             }
@@ -289,7 +293,7 @@ fn walked(
             Err(why) => break End::Unknown(why),
         }
     };
-    Stack { frames, end }
+    TruthStack { frames, end }
 }
 
 /// Whether a return address without an entry is a function's first address. No call returns there:
@@ -305,7 +309,7 @@ fn begins_function(process: &Process, pc: u64) -> bool {
 /// The interrupted registers, from those at a signal trampoline: the stack pointer points to a
 /// `struct ucontext`, which has the registers at offset 40 (arch/x86's asm/ucontext.h,
 /// asm/sigcontext.h).
-fn behind_signal(at: &Registers, copy: &Copy<'_>) -> Result<Outcome, UnwindError> {
+fn behind_signal(at: &RegisterFile, copy: &StackCopy<'_>) -> Result<CfiStep, UnwindError> {
     // r8 to r15, rdi, rsi, rbp, rbx, rdx, rax, rcx, rsp, rip, by their DWARF numbers.
     const SAVED: [u8; COUNT] = [8, 9, 10, 11, 12, 13, 14, 15, 5, 4, 6, 3, 1, 0, 2, RSP, PC];
     let mut registers = *at;
@@ -314,7 +318,7 @@ fn behind_signal(at: &Registers, copy: &Copy<'_>) -> Result<Outcome, UnwindError
         let word = copy.read_word(address);
         registers.set(number, word.map_err(|Fault| UnwindError::Fault(address))?);
     }
-    Ok(Outcome::Caller {
+    Ok(CfiStep::Caller {
         registers,
         signal: true,
     })
@@ -322,13 +326,13 @@ fn behind_signal(at: &Registers, copy: &Copy<'_>) -> Result<Outcome, UnwindError
 
 /// The caller whose return address is `depth` bytes above the stack pointer. No other register
 /// changes.
-fn called(at: &Registers, depth: i64, copy: &Copy<'_>) -> Result<Outcome, UnwindError> {
+fn called(at: &RegisterFile, depth: i64, copy: &StackCopy<'_>) -> Result<CfiStep, UnwindError> {
     let address = at.sp().wrapping_add_signed(depth);
     let pc = copy.read_word(address);
     let mut registers = *at;
     registers.set(PC, pc.map_err(|Fault| UnwindError::Fault(address))?);
     registers.set(RSP, address.wrapping_add(8));
-    Ok(Outcome::Caller {
+    Ok(CfiStep::Caller {
         registers,
         signal: false,
     })
@@ -355,7 +359,7 @@ pub(crate) fn is_beginning(process: &Process, address: u64) -> bool {
 /// Whether the registers are those of a new thread. (Those of a forked process look alike, but its
 /// code has an entry.) Code that ends with a system call may lie in front of another function, as
 /// in musl's clone.
-fn is_new_thread(process: &Process, registers: &Registers) -> bool {
+fn is_new_thread(process: &Process, registers: &RegisterFile) -> bool {
     registers.get(RAX) == Some(0)
         && walker::code_at(process, registers.pc().wrapping_sub(2)) == Some(SYSCALL)
         && !begins_function(process, registers.pc())
@@ -382,8 +386,8 @@ fn is_start(process: &Process, address: u64) -> bool {
 
 /// The number of frames that .sframe covers: frames whose inner frames all have rows. Frames in
 /// files with an unreadable section count as covered.
-pub(crate) fn covered(walker: &mut Walker, process: &Process, frames: &[Frame]) -> usize {
-    let has_row = |frame: &Frame| {
+pub(crate) fn covered(walker: &mut Walker, process: &Process, frames: &[TruthFrame]) -> usize {
+    let has_row = |frame: &TruthFrame| {
         process
             .at(frame.at)
             .is_some_and(|mapping| !matches!(walker.rule_at(frame.at, mapping), Ok(None)))
@@ -396,8 +400,8 @@ pub(crate) fn covered(walker: &mut Walker, process: &Process, frames: &[Frame]) 
 /// The number of frames up to main or a thread's function: all but the outermost ones in the C
 /// library and in start code; all frames, if there are no others. `None` if the truth ends before
 /// main.
-pub(crate) fn to_main(process: &Process, stack: &Stack) -> Option<usize> {
-    let is_runtime = |frame: &Frame| {
+pub(crate) fn to_main(process: &Process, stack: &TruthStack) -> Option<usize> {
+    let is_runtime = |frame: &TruthFrame| {
         let file = process.at(frame.at).and_then(|mapping| mapping.file);
         let name = file.and_then(|file| file.path.file_name()?.to_str());
         is_start(process, frame.at)
@@ -408,7 +412,7 @@ pub(crate) fn to_main(process: &Process, stack: &Stack) -> Option<usize> {
                     .any(|runtime| name.starts_with(runtime))
             })
     };
-    let is_main = |frame: &Frame| function_name(process, frame.at) == Some("main");
+    let is_main = |frame: &TruthFrame| function_name(process, frame.at) == Some("main");
     let frames = &stack.frames;
     if let Some(index) = frames.iter().position(is_main) {
         return Some(index + 1);
@@ -434,9 +438,9 @@ pub(crate) mod tests {
     use super::*;
 
     #[test]
-    fn a_copy_is_what_was_copied() {
+    fn copies_contain_the_copied_words() {
         let bytes: Vec<u8> = (0..24).collect();
-        let mut copy = Copy::new(0x1000, &bytes[..20]);
+        let mut copy = StackCopy::new(0x1000, &bytes[..20]);
         assert_eq!(copy.read_word(0x1000), Ok(0x0706_0504_0302_0100));
         assert_eq!(copy.read_word(0x100c), Ok(0x1312_1110_0f0e_0d0c));
         assert_eq!(copy.read_word(0x100d), Err(Fault));
@@ -449,14 +453,14 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn a_signal_gives_back_what_it_interrupted() {
+    fn a_signal_frame_restores_the_interrupted_registers() {
         let words: Vec<u8> = (0..32u64)
             .flat_map(|word| (0x100 + word).to_le_bytes())
             .collect();
-        let mut at = Registers::default();
+        let mut at = RegisterFile::default();
         at.set(RSP, 0x1000);
-        let outcome = behind_signal(&at, &Copy::new(0x1000, &words));
-        let Ok(Outcome::Caller {
+        let outcome = behind_signal(&at, &StackCopy::new(0x1000, &words));
+        let Ok(CfiStep::Caller {
             registers,
             signal: true,
         }) = outcome
@@ -467,7 +471,7 @@ pub(crate) mod tests {
         assert_eq!(registers.get(walk::registers::RBP), Some(0x10f));
         // At 160 and 168 bytes, as in glibc's table.
         assert_eq!((registers.sp(), registers.pc()), (0x114, 0x115));
-        let outcome = behind_signal(&at, &Copy::new(0x1000, &words[..168]));
+        let outcome = behind_signal(&at, &StackCopy::new(0x1000, &words[..168]));
         assert_eq!(outcome, Err(UnwindError::Fault(0x10a8)));
     }
 
@@ -488,7 +492,7 @@ pub(crate) mod tests {
         let code = file.segments.iter().find(|segment| segment.executable);
         let code = code.unwrap();
         let mut process = Process::new();
-        process.map(walk::process::Mapping {
+        process.map(walk::process::ProcessMapping {
             start: code.address,
             end: code.address + 0x1000,
             offset: code.offset,
@@ -511,7 +515,7 @@ pub(crate) mod tests {
         let clone = start + 4;
         assert_eq!(function_name(&process, clone), Some("__clone"));
         let is_new = |pc| {
-            let mut registers = Registers::default();
+            let mut registers = RegisterFile::default();
             registers.set(RAX, 0);
             registers.set(PC, pc);
             is_new_thread(&process, &registers)

@@ -9,13 +9,13 @@ use sframe::{
     x86_64, //
 };
 use walk::registers::{
-    Registers,
+    RegisterFile,
     PC,
     RBP,
     RSP, //
 };
 
-use crate::ptrace::Id;
+use crate::ptrace::TaskId;
 
 /// The maximum length of a call, and of any instruction, in bytes.
 const LONGEST_CALL: u64 = x86_64::LONGEST as u64;
@@ -37,7 +37,7 @@ struct Call {
 /// The calls of each thread that have not returned.
 #[derive(Debug, Default)]
 pub(crate) struct Calls {
-    threads: HashMap<Id, (Registers, Vec<Call>)>,
+    threads: HashMap<TaskId, (RegisterFile, Vec<Call>)>,
 }
 
 impl Calls {
@@ -47,7 +47,12 @@ impl Calls {
     }
 
     /// Records the effect of an instruction; `now` are the registers after it.
-    pub(crate) fn note<M: Memory + ?Sized>(&mut self, thread: Id, now: &Registers, memory: &M) {
+    pub(crate) fn note<M: Memory + ?Sized>(
+        &mut self,
+        thread: TaskId,
+        now: &RegisterFile,
+        memory: &M,
+    ) {
         let Some((before, calls)) = self.threads.get_mut(&thread) else {
             self.threads.insert(thread, (*now, Vec::new()));
             return;
@@ -86,12 +91,12 @@ impl Calls {
     /// that of the `innermost` frame, the return address was moved.
     pub(crate) fn caller<M: Memory + ?Sized>(
         &self,
-        thread: Id,
-        of: &Registers,
+        thread: TaskId,
+        of: &RegisterFile,
         innermost: bool,
         inner: Option<usize>,
         memory: &M,
-    ) -> Option<(Registers, usize)> {
+    ) -> Option<(RegisterFile, usize)> {
         let (_, calls) = self.threads.get(&thread)?;
         let calls = &calls[..inner.unwrap_or(calls.len())];
         let last = calls.iter().rposition(|call| call.slot >= of.sp())?;
@@ -100,7 +105,7 @@ impl Calls {
         if is_moved || memory.read_word(call.slot) != Ok(call.return_address) {
             return None;
         }
-        let mut caller = Registers::default();
+        let mut caller = RegisterFile::default();
         caller.set(PC, call.return_address);
         caller.set(RSP, call.slot.wrapping_add(8));
         if let Some(fp) = call.fp {

@@ -18,31 +18,31 @@ use sframe::{
 };
 use truth::{
     dwarf::{
-        Outcome,
+        CfiStep,
         UnwindError, //
         Unwinder,
     },
     files::{
         self,
-        Tables, //
+        CfiTables, //
     },
     limits::{
         self,
-        Case,
         Class,
+        FrameDifference,
         Limit, //
     }, //
 };
 use walk::{
     process::Process,
     registers::{
-        Registers,
+        RegisterFile,
         RBP,
         RSP, //
     },
     walker::{
         self,
-        Found,
+        WalkedFrame,
         Walker, //
     }, //
 };
@@ -53,7 +53,7 @@ use crate::calls::Calls;
 const LINES: usize = 8;
 
 /// Differences of one kind: of one class, in one function, and from one limit or none.
-pub(crate) struct Kind {
+pub(crate) struct DifferenceKind {
     /// The class of the differences.
     pub(crate) class: Class,
     /// The function of the frame whose caller is wrong.
@@ -67,11 +67,11 @@ pub(crate) struct Kind {
 }
 
 /// The identity of a kind: the class, the file's number, the function's start, and the limit.
-type Key = (Class, usize, u64, Option<&'static str>);
+type DifferenceKey = (Class, usize, u64, Option<&'static str>);
 
 /// The results for one program.
 #[derive(Default)]
-pub(crate) struct Count {
+pub(crate) struct StepCounts {
     /// Instructions.
     pub(crate) steps: u64,
     /// Stacks that are equal up to the outermost frame.
@@ -97,11 +97,11 @@ pub(crate) struct Count {
     /// Steps with an unexplained difference.
     pub(crate) unexplained: u64,
     /// All kinds of differences.
-    pub(crate) kinds: BTreeMap<Key, Kind>,
+    pub(crate) kinds: BTreeMap<DifferenceKey, DifferenceKind>,
 }
 
 /// The position of a step, for reports.
-pub(crate) struct Context<'a> {
+pub(crate) struct StepContext<'a> {
     /// The program with its arguments.
     pub(crate) program: &'a str,
     /// The number of the step, from 1.
@@ -112,12 +112,12 @@ pub(crate) struct Context<'a> {
 
 /// Compares stacks, and caches what it has read of files.
 #[derive(Default)]
-pub(crate) struct Judge {
+pub(crate) struct StepJudge {
     unwinder: Unwinder,
     walker: Walker,
     calls: Calls,
-    found: Vec<Found>,
-    truth: Vec<Registers>,
+    found: Vec<WalkedFrame>,
+    truth: Vec<RegisterFile>,
 }
 
 /// The first difference of two stacks.
@@ -127,12 +127,12 @@ struct Difference {
     callee: usize,
 }
 
-impl Judge {
+impl StepJudge {
     /// A judge for which files without rows are converted.
-    pub(crate) fn with_converted() -> Judge {
-        Judge {
+    pub(crate) fn with_converted() -> StepJudge {
+        StepJudge {
             walker: Walker::with(files::made),
-            ..Judge::default()
+            ..StepJudge::default()
         }
     }
 
@@ -145,10 +145,10 @@ impl Judge {
     pub(crate) fn step<M: Memory + ?Sized>(
         &mut self,
         process: &Process,
-        registers: &Registers,
+        registers: &RegisterFile,
         memory: &M,
-        context: &Context<'_>,
-        count: &mut Count,
+        context: &StepContext<'_>,
+        count: &mut StepCounts,
     ) {
         count.steps += 1;
         self.calls.note(context.thread, registers, memory);
@@ -165,12 +165,12 @@ impl Judge {
     fn compare<M: Memory + ?Sized>(
         &mut self,
         process: &Process,
-        registers: &Registers,
+        registers: &RegisterFile,
         memory: &M,
-        found: &[Found],
+        found: &[WalkedFrame],
         reason: StopReason,
-        context: &Context<'_>,
-        count: &mut Count,
+        context: &StepContext<'_>,
+        count: &mut StepCounts,
     ) -> Option<Difference> {
         *count.ends.entry(reason.as_str()).or_default() += 1;
         if found.len() > 1 || reason == StopReason::Outermost {
@@ -187,11 +187,11 @@ impl Judge {
             let differs = |class| Some(Difference { class, callee });
             let mut by_calls = false;
             match self.true_step(process, &at, memory, exact) {
-                Ok(Outcome::Caller { registers, signal }) => {
+                Ok(CfiStep::Caller { registers, signal }) => {
                     at = registers;
                     exact = signal;
                 }
-                Ok(Outcome::Outermost) => return differs(Class::Longer),
+                Ok(CfiStep::Outermost) => return differs(Class::Longer),
                 Err(why) => {
                     let innermost = callee == 0;
                     let called = (self.calls).caller(context.thread, &at, innermost, call, memory);
@@ -253,11 +253,11 @@ impl Judge {
             Class::Stop
         };
         match self.true_step(process, &at, memory, exact) {
-            Ok(Outcome::Caller { registers, .. }) => {
+            Ok(CfiStep::Caller { registers, .. }) => {
                 self.truth.push(registers);
                 Some(Difference { class, callee })
             }
-            Ok(Outcome::Outermost) => {
+            Ok(CfiStep::Outermost) => {
                 count.complete += u64::from(class == Class::FalseEnd);
                 None
             }
@@ -274,12 +274,12 @@ impl Judge {
     fn true_step<M: Memory + ?Sized>(
         &mut self,
         process: &Process,
-        registers: &Registers,
+        registers: &RegisterFile,
         memory: &M,
         exact: bool,
-    ) -> Result<Outcome, UnwindError> {
+    ) -> Result<CfiStep, UnwindError> {
         let outcome = self.unwinder.step(process, registers, memory, exact)?;
-        let Outcome::Caller {
+        let CfiStep::Caller {
             registers: caller,
             signal: false,
         } = outcome
@@ -299,14 +299,14 @@ impl Judge {
     fn is_further_out<M: Memory + ?Sized>(
         &mut self,
         process: &Process,
-        mut registers: Registers,
+        mut registers: RegisterFile,
         memory: &M,
         mut exact: bool,
         frame: &Frame,
     ) -> bool {
         for _ in 0..walker::MOST_FRAMES {
             let step = self.true_step(process, &registers, memory, exact);
-            let Ok(Outcome::Caller {
+            let Ok(CfiStep::Caller {
                 registers: caller,
                 signal,
             }) = step
@@ -325,11 +325,11 @@ impl Judge {
     fn report(
         &mut self,
         process: &Process,
-        found: &[Found],
+        found: &[WalkedFrame],
         reason: StopReason,
         difference: &Difference,
-        context: &Context<'_>,
-        count: &mut Count,
+        context: &StepContext<'_>,
+        count: &mut StepCounts,
     ) {
         let &Difference { class, callee } = difference;
         let by = found.get(callee + 1).map(|it| it.source);
@@ -340,7 +340,7 @@ impl Judge {
         let limit = place.and_then(|(_, (file, address))| {
             let truth = self.unwinder.row(file, address);
             let rule = found[callee].rule;
-            limits::explain(&Case {
+            limits::explain(&FrameDifference {
                 class,
                 by: by.unwrap_or(FrameSource::Rows),
                 file,
@@ -354,7 +354,7 @@ impl Judge {
             Some((_, (file, link))) => (class, file.number, file.function_start(link), name),
             None => (class, usize::MAX, at, name),
         };
-        let kind = count.kinds.entry(key).or_insert_with(|| Kind {
+        let kind = count.kinds.entry(key).or_insert_with(|| DifferenceKind {
             class,
             place: process.describe(at),
             steps: 0,
@@ -373,10 +373,10 @@ impl Judge {
     fn example(
         &mut self,
         process: &Process,
-        found: &[Found],
+        found: &[WalkedFrame],
         reason: StopReason,
         difference: &Difference,
-        context: &Context<'_>,
+        context: &StepContext<'_>,
     ) -> String {
         let &Difference { class, callee } = difference;
         let at = found[callee].at;

@@ -35,9 +35,9 @@ use walk::process::Files;
 
 use crate::{
     judge::{
-        Context,
-        Count,
-        Judge, //
+        StepContext,
+        StepCounts,
+        StepJudge, //
     },
     tracer::{
         Stepped,
@@ -117,9 +117,9 @@ fn judge_all(options: &Options) -> Result<u64, String> {
         options,
         files: Files::new(),
         judge: if options.convert {
-            Judge::with_converted()
+            StepJudge::with_converted()
         } else {
-            Judge::default()
+            StepJudge::default()
         },
         null,
     };
@@ -162,12 +162,12 @@ fn judge_all(options: &Options) -> Result<u64, String> {
 }
 
 /// A program to step.
-struct Program {
+struct SteppedProgram {
     name: String,
     words: Vec<CString>,
 }
 
-fn programs(options: &Options) -> Result<Vec<Program>, String> {
+fn programs(options: &Options) -> Result<Vec<SteppedProgram>, String> {
     let words = |words: &[&str]| -> Result<Vec<CString>, String> {
         let words = words.iter().map(|word| CString::new(*word));
         words
@@ -190,7 +190,7 @@ fn programs(options: &Options) -> Result<Vec<Program>, String> {
             if !options.only.is_empty() && !options.only.iter().any(|only| only == name) {
                 continue;
             }
-            programs.push(Program {
+            programs.push(SteppedProgram {
                 name: name.to_owned(),
                 words: words(&["sh", "-c", &format!("exec {endless}")])?,
             });
@@ -198,7 +198,7 @@ fn programs(options: &Options) -> Result<Vec<Program>, String> {
     }
     if !options.program.is_empty() {
         let given: Vec<&str> = options.program.iter().map(|word| &**word).collect();
-        programs.push(Program {
+        programs.push(SteppedProgram {
             name: options.program.join(" "),
             words: words(&given)?,
         });
@@ -212,16 +212,16 @@ fn programs(options: &Options) -> Result<Vec<Program>, String> {
 struct Run<'a> {
     options: &'a Options,
     files: Files,
-    judge: Judge,
+    judge: StepJudge,
     null: OwnedFd,
 }
 
 impl Run<'_> {
     /// Steps one program, which is restarted if it ends too early.
-    fn program(&mut self, program: &Program) -> io::Result<Count> {
-        let Program { name, words } = program;
+    fn program(&mut self, program: &SteppedProgram) -> io::Result<StepCounts> {
+        let SteppedProgram { name, words } = program;
         let deadline = Instant::now() + Duration::from_secs(self.options.seconds);
-        let mut count = Count::default();
+        let mut count = StepCounts::default();
         let mut random = Random(self.options.seed);
         let mut pause = self.options.pause;
         while count.steps < self.options.steps && Instant::now() < deadline {
@@ -252,7 +252,12 @@ impl Run<'_> {
         Ok(count)
     }
 
-    fn window(&mut self, name: &str, tracer: &mut Tracer, count: &mut Count) -> io::Result<()> {
+    fn window(
+        &mut self,
+        name: &str,
+        tracer: &mut Tracer,
+        count: &mut StepCounts,
+    ) -> io::Result<()> {
         self.judge.begin_window();
         for _ in 0..self.options.window {
             let (thread, registers) = match tracer.step(&mut self.files)? {
@@ -261,7 +266,7 @@ impl Run<'_> {
             };
             let memory = tracer.memory(registers.sp());
             let process = tracer.process_with(registers.sp(), &mut self.files)?;
-            let context = Context {
+            let context = StepContext {
                 program: name,
                 step: count.steps + 1,
                 thread,
@@ -296,7 +301,7 @@ fn print_head() {
     );
 }
 
-fn print_line(name: &str, count: &Count, time: Duration) {
+fn print_line(name: &str, count: &StepCounts, time: Duration) {
     println!(
         "{:9} {:9} {:9} {:10} {:9} {:7} {:7.0}  {name}",
         count.steps,
@@ -309,7 +314,7 @@ fn print_line(name: &str, count: &Count, time: Duration) {
     );
 }
 
-fn print_kinds(count: &Count) {
+fn print_kinds(count: &StepCounts) {
     for kind in count.kinds.values() {
         match kind.limit {
             Some(limit) => println!(
@@ -324,7 +329,7 @@ fn print_kinds(count: &Count) {
     }
 }
 
-fn to_json(name: &str, count: &Count) -> Value {
+fn to_json(name: &str, count: &StepCounts) -> Value {
     let kinds = count.kinds.values().map(|kind| {
         json!({
             "class": kind.class.name(),

@@ -17,12 +17,12 @@ use std::{
 };
 
 use walk::registers::{
-    Registers,
+    RegisterFile,
     COUNT, //
 };
 
 /// The id of a thread, or of a process.
-pub(crate) type Id = libc::pid_t;
+pub(crate) type TaskId = libc::pid_t;
 
 /// A thread's change of state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -40,19 +40,19 @@ pub(crate) enum Status {
 
 /// Starts a traced program, stopped at its first instruction by the exec event. Addresses are not
 /// randomised, so that runs are reproducible. Its input is empty, its output discarded.
-pub(crate) fn start(program: &[CString], null: &OwnedFd) -> io::Result<Id> {
+pub(crate) fn start(program: &[CString], null: &OwnedFd) -> io::Result<TaskId> {
     let mut arguments: Vec<_> = program.iter().map(|word| word.as_ptr()).collect();
     arguments.push(ptr::null());
     let mut pipe = [0; 2];
-    // SAFETY: `pipe` has room for the two.
+    // SAFETY: `pipe` is a local array of two ints; pipe2 writes two ints to it.
     check(unsafe { libc::pipe2(pipe.as_mut_ptr(), libc::O_CLOEXEC) })?;
     let [gate, key] = pipe;
 
     // SAFETY: This process has one thread, so the child may do anything.
     let child = check(unsafe { libc::fork() })?;
     if child == 0 {
-        // SAFETY: The file descriptors are open, `arguments` are strings and end with a null, and
-        // what is read goes to a byte of its own. What cannot be done shows by the exit status.
+        // SAFETY: The descriptors are open. `arguments` points to strings and ends with a null pointer. read writes
+        // one byte, to a local variable. The exit status reports a call that fails.
         unsafe {
             libc::personality(libc::ADDR_NO_RANDOMIZE as libc::c_ulong);
             libc::dup2(null.as_raw_fd(), 0);
@@ -67,7 +67,7 @@ pub(crate) fn start(program: &[CString], null: &OwnedFd) -> io::Result<Id> {
     }
     let options = libc::PTRACE_O_TRACECLONE | libc::PTRACE_O_TRACEEXEC | libc::PTRACE_O_EXITKILL;
     let seized = request(libc::PTRACE_SEIZE, child, options as usize);
-    // SAFETY: They were opened above and are closed once.
+    // SAFETY: pipe2 above opened both descriptors. This process closes each of them here, and nowhere else.
     unsafe {
         libc::close(gate);
         libc::close(key);
@@ -87,8 +87,8 @@ pub(crate) fn never_wait_long() -> io::Result<()> {
         it_interval: second,
         it_value: second,
     };
-    // SAFETY: The handler does nothing, and all structures are there to be read; zeros are a value
-    // of the first one. Without SA_RESTART a wait is ended.
+    // SAFETY: The handler does nothing. The structures are local variables, which the calls only read; all zeros are
+    // a valid `sigaction`. Without SA_RESTART, the signal ends a wait.
     unsafe {
         let mut action: libc::sigaction = mem::zeroed();
         action.sa_sigaction = nothing as extern "C" fn(c_int) as usize;
@@ -108,10 +108,10 @@ pub(crate) fn never_wait_long() -> io::Result<()> {
 
 /// A change of a thread, or of any; `None` if there is none yet: at once if `block` is not set,
 /// else after a second or less. `Err` if there are no more threads.
-pub(crate) fn wait(thread: Option<Id>, block: bool) -> io::Result<Option<(Id, Status)>> {
+pub(crate) fn wait(thread: Option<TaskId>, block: bool) -> io::Result<Option<(TaskId, Status)>> {
     let mut status = 0;
     let flags = libc::__WALL | if block { 0 } else { libc::WNOHANG };
-    // SAFETY: `status` is there to be written to.
+    // SAFETY: `status` is a local variable; waitpid writes one int to it.
     let found = unsafe { libc::waitpid(thread.unwrap_or(-1), &raw mut status, flags) };
     match check(found) {
         Ok(0) => return Ok(None),
@@ -133,30 +133,30 @@ pub(crate) fn wait(thread: Option<Id>, block: bool) -> io::Result<Option<(Id, St
 }
 
 /// Steps a stopped thread by one instruction, with a signal to deliver if it is not 0.
-pub(crate) fn step(thread: Id, signal: c_int) -> io::Result<()> {
+pub(crate) fn step(thread: TaskId, signal: c_int) -> io::Result<()> {
     request(libc::PTRACE_SINGLESTEP, thread, signal as usize)
 }
 
 /// Resumes a stopped thread, with a signal to deliver if it is not 0.
-pub(crate) fn run(thread: Id, signal: c_int) -> io::Result<()> {
+pub(crate) fn run(thread: TaskId, signal: c_int) -> io::Result<()> {
     request(libc::PTRACE_CONT, thread, signal as usize)
 }
 
 /// Asks a running thread to stop; it reports an event.
-pub(crate) fn interrupt(thread: Id) -> io::Result<()> {
+pub(crate) fn interrupt(thread: TaskId) -> io::Result<()> {
     request(libc::PTRACE_INTERRUPT, thread, 0)
 }
 
 /// Kills a process.
-pub(crate) fn kill(process: Id) {
-    // SAFETY: It takes no memory. If the process is gone there is nothing to do.
+pub(crate) fn kill(process: TaskId) {
+    // SAFETY: kill takes no pointer. It fails without effect if the process is gone.
     unsafe { libc::kill(process, libc::SIGKILL) };
 }
 
 /// The message of an event: after a clone, the new thread's id.
-pub(crate) fn message(thread: Id) -> io::Result<Id> {
+pub(crate) fn message(thread: TaskId) -> io::Result<TaskId> {
     let mut message: libc::c_ulong = 0;
-    // SAFETY: `message` is there to be written to.
+    // SAFETY: `message` is a local variable; PTRACE_GETEVENTMSG writes one long to it.
     let done = unsafe {
         libc::ptrace(
             libc::PTRACE_GETEVENTMSG,
@@ -166,14 +166,14 @@ pub(crate) fn message(thread: Id) -> io::Result<Id> {
         )
     };
     check(done as c_int)?;
-    Ok(message as Id)
+    Ok(message as TaskId)
 }
 
 /// The registers of a stopped thread, and the number of its system call, if any.
-pub(crate) fn registers(thread: Id) -> io::Result<(Registers, u64)> {
-    // SAFETY: The structure consists of numbers, for which all zeros are a value.
+pub(crate) fn registers(thread: TaskId) -> io::Result<(RegisterFile, u64)> {
+    // SAFETY: `user_regs_struct` has only integer fields, so all zeros are a valid value.
     let mut found: libc::user_regs_struct = unsafe { mem::zeroed() };
-    // SAFETY: `found` is there to be written to.
+    // SAFETY: `found` is a local variable; PTRACE_GETREGS writes one `user_regs_struct` to it.
     let done = unsafe {
         libc::ptrace(
             libc::PTRACE_GETREGS,
@@ -188,12 +188,12 @@ pub(crate) fn registers(thread: Id) -> io::Result<(Registers, u64)> {
         found.r8, found.r9, found.r10, found.r11, found.r12, found.r13, found.r14, found.r15,
         found.rip,
     ];
-    Ok((Registers::new(values), found.orig_rax))
+    Ok((RegisterFile::new(values), found.orig_rax))
 }
 
 /// Reads memory of another process into `bytes`. Returns the number of bytes read; the rest of
 /// `bytes` is unchanged.
-pub(crate) fn read(process: Id, address: u64, bytes: &mut [u8]) -> usize {
+pub(crate) fn read(process: TaskId, address: u64, bytes: &mut [u8]) -> usize {
     let local = libc::iovec {
         iov_base: bytes.as_mut_ptr().cast(),
         iov_len: bytes.len(),
@@ -202,14 +202,15 @@ pub(crate) fn read(process: Id, address: u64, bytes: &mut [u8]) -> usize {
         iov_base: address as *mut libc::c_void,
         iov_len: bytes.len(),
     };
-    // SAFETY: `local` is `bytes`, which are there to be written to; `remote` is not memory of here.
+    // SAFETY: `local` describes `bytes`, which this function borrows mutably; `remote` is an address of the traced
+    // process, which the kernel checks.
     let read =
         unsafe { libc::process_vm_readv(process, &raw const local, 1, &raw const remote, 1, 0) };
     usize::try_from(read).unwrap_or(0)
 }
 
-fn request(what: libc::c_uint, thread: Id, data: usize) -> io::Result<()> {
-    // SAFETY: None of the requests that come here is given an address of this process.
+fn request(what: libc::c_uint, thread: TaskId, data: usize) -> io::Result<()> {
+    // SAFETY: No caller of this function passes an address of this process in `data`.
     let done = unsafe {
         libc::ptrace(
             what,

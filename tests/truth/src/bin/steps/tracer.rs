@@ -26,14 +26,14 @@ use walk::{
         Files,
         Process, //
     },
-    registers::Registers,
+    registers::RegisterFile,
     walker, //
 };
 
 use crate::ptrace::{
     self,
-    Id,
     Status, //
+    TaskId,
 };
 
 /// The number of steps of a thread before the next thread's turn.
@@ -51,7 +51,7 @@ const SYSCALL: [u8; 2] = [0x0f, 0x05];
 const MAPPING_CALLS: [u64; 11] = [9, 10, 11, 12, 25, 30, 59, 67, 216, 322, 329];
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum State {
+enum ThreadState {
     /// Stopped, with this signal pending, if not 0.
     Ready(i32),
     /// Running, or in a system call.
@@ -60,14 +60,14 @@ enum State {
 
 #[derive(Debug)]
 struct Thread {
-    id: Id,
-    state: State,
-    registers: Registers,
+    id: TaskId,
+    state: ThreadState,
+    registers: RegisterFile,
 }
 
 /// A traced program.
 pub(crate) struct Tracer {
-    process_id: Id,
+    process_id: TaskId,
     threads: Vec<Thread>,
     /// The mappings; outdated if `stale` is set.
     process: Process,
@@ -84,9 +84,9 @@ pub(crate) enum Stepped {
     /// An instruction was executed, or a signal delivered.
     Step {
         /// The thread.
-        thread: Id,
+        thread: TaskId,
         /// Its registers after it.
-        registers: Registers,
+        registers: RegisterFile,
     },
     /// The program has ended, or is stuck until the time limit.
     Over,
@@ -104,8 +104,8 @@ impl Tracer {
             process_id,
             threads: vec![Thread {
                 id: process_id,
-                state: State::Running,
-                registers: Registers::default(),
+                state: ThreadState::Running,
+                registers: RegisterFile::default(),
             }],
             process: Process::new(),
             stale: true,
@@ -163,7 +163,7 @@ impl Tracer {
         let until = (Instant::now() + time).min(self.deadline);
         self.stale = true;
         for index in 0..self.threads.len() {
-            if let State::Ready(signal) = self.threads[index].state {
+            if let ThreadState::Ready(signal) = self.threads[index].state {
                 self.go_on(index, signal)?;
             }
         }
@@ -171,7 +171,7 @@ impl Tracer {
             while let Some((id, status)) = self.poll()? {
                 self.take(id, status)?;
                 if let Some(index) = self.index_of(id) {
-                    if let State::Ready(signal) = self.threads[index].state {
+                    if let ThreadState::Ready(signal) = self.threads[index].state {
                         self.go_on(index, signal)?;
                     }
                 }
@@ -188,12 +188,17 @@ impl Tracer {
     /// Stops all threads.
     fn stop(&mut self) -> io::Result<()> {
         for thread in &self.threads {
-            if thread.state == State::Running {
+            if thread.state == ThreadState::Running {
                 // The thread may have exited; waiting for it reports that.
                 let _ = ptrace::interrupt(thread.id);
             }
         }
-        while self.ended.is_none() && self.threads.iter().any(|it| it.state == State::Running) {
+        while self.ended.is_none()
+            && self
+                .threads
+                .iter()
+                .any(|it| it.state == ThreadState::Running)
+        {
             // The first of several threads may have ended, which shows after all others have.
             if Instant::now() > self.deadline {
                 return Ok(());
@@ -212,7 +217,7 @@ impl Tracer {
     /// Whether all threads but the first are stopped, and the first has exited.
     fn first_has_ended(&self) -> bool {
         let others = self.threads.iter().filter(|it| it.id != self.process_id);
-        let all_still = others.clone().all(|it| it.state != State::Running);
+        let all_still = others.clone().all(|it| it.state != ThreadState::Running);
         all_still
             && std::fs::read_to_string(format!("/proc/{}/stat", self.process_id)).is_ok_and(
                 |text| {
@@ -240,7 +245,7 @@ impl Tracer {
                 }
                 continue;
             };
-            let State::Ready(signal) = self.threads[index].state else {
+            let ThreadState::Ready(signal) = self.threads[index].state else {
                 continue;
             };
             let id = self.threads[index].id;
@@ -250,10 +255,10 @@ impl Tracer {
             let is_call = pc == 0 || walker::code_at(self.process(files)?, pc) == Some(SYSCALL);
             if let Err(error) = ptrace::step(id, signal) {
                 self.gone(error)?;
-                self.threads[index].state = State::Running;
+                self.threads[index].state = ThreadState::Running;
                 continue;
             }
-            self.threads[index].state = State::Running;
+            self.threads[index].state = ThreadState::Running;
             // Waiting for an instruction ends once a second, too.
             let mut patience = if is_call { PATIENCE } else { SECONDS };
             loop {
@@ -282,7 +287,7 @@ impl Tracer {
     }
 
     /// Records a thread's change of state. Returns the step if it was one.
-    fn after(&mut self, id: Id, status: Status) -> io::Result<Option<Stepped>> {
+    fn after(&mut self, id: TaskId, status: Status) -> io::Result<Option<Stepped>> {
         self.take(id, status)?;
         let stepped = Status::Stopped {
             signal: libc::SIGTRAP,
@@ -312,7 +317,7 @@ impl Tracer {
         }
         let found = (0..count)
             .map(|add| (self.turn + add) % count)
-            .find(|index| self.threads[*index].state != State::Running)?;
+            .find(|index| self.threads[*index].state != ThreadState::Running)?;
         if found != self.turn || self.left_of_turn == 0 {
             self.turn = found;
             self.left_of_turn = TURN;
@@ -320,7 +325,7 @@ impl Tracer {
         Some(found)
     }
 
-    fn poll(&mut self) -> io::Result<Option<(Id, Status)>> {
+    fn poll(&mut self) -> io::Result<Option<(TaskId, Status)>> {
         match ptrace::wait(None, false) {
             Ok(found) => Ok(found),
             Err(error) if error.raw_os_error() == Some(libc::ECHILD) => {
@@ -332,7 +337,7 @@ impl Tracer {
     }
 
     /// Records a thread's change of state.
-    fn take(&mut self, id: Id, status: Status) -> io::Result<()> {
+    fn take(&mut self, id: TaskId, status: Status) -> io::Result<()> {
         let (signal, event) = match status {
             Status::Ended(code) => {
                 self.forget(id, code);
@@ -358,45 +363,45 @@ impl Tracer {
         };
         let thread = &mut self.threads[index];
         // Keeps a pending signal.
-        if let (State::Ready(waiting), 0) = (thread.state, passed_on) {
-            thread.state = State::Ready(waiting);
+        if let (ThreadState::Ready(waiting), 0) = (thread.state, passed_on) {
+            thread.state = ThreadState::Ready(waiting);
         } else {
-            thread.state = State::Ready(passed_on);
+            thread.state = ThreadState::Ready(passed_on);
         }
-        thread.registers = Registers::default();
+        thread.registers = RegisterFile::default();
         Ok(())
     }
 
-    fn add(&mut self, id: Id) -> usize {
+    fn add(&mut self, id: TaskId) -> usize {
         self.index_of(id).unwrap_or_else(|| {
             self.threads.push(Thread {
                 id,
-                state: State::Running,
-                registers: Registers::default(),
+                state: ThreadState::Running,
+                registers: RegisterFile::default(),
             });
             self.threads.len() - 1
         })
     }
 
-    fn forget(&mut self, id: Id, code: i32) {
+    fn forget(&mut self, id: TaskId, code: i32) {
         self.threads.retain(|thread| thread.id != id);
         if id == self.process_id || self.threads.is_empty() {
             self.ended = Some(code);
         }
     }
 
-    fn index_of(&self, id: Id) -> Option<usize> {
+    fn index_of(&self, id: TaskId) -> Option<usize> {
         self.threads.iter().position(|thread| thread.id == id)
     }
 
     fn go_on(&mut self, index: usize, signal: i32) -> io::Result<()> {
         let id = self.threads[index].id;
-        self.threads[index].state = State::Running;
-        self.threads[index].registers = Registers::default();
+        self.threads[index].state = ThreadState::Running;
+        self.threads[index].registers = RegisterFile::default();
         self.resume(id, signal)
     }
 
-    fn resume(&mut self, id: Id, signal: i32) -> io::Result<()> {
+    fn resume(&mut self, id: TaskId, signal: i32) -> io::Result<()> {
         ptrace::run(id, signal).or_else(|error| self.gone(error))
     }
 
@@ -431,7 +436,7 @@ type Page = (u64, usize, Box<[u8; PAGE]>);
 
 /// The memory of a stopped program, cached.
 pub(crate) struct Snapshot {
-    process: Id,
+    process: TaskId,
     first: u64,
     len: usize,
     near: [u8; NEAR],
@@ -439,7 +444,7 @@ pub(crate) struct Snapshot {
 }
 
 impl Snapshot {
-    fn new(process: Id, sp: u64) -> Snapshot {
+    fn new(process: TaskId, sp: u64) -> Snapshot {
         let first = sp.saturating_sub(BELOW);
         let mut near = [0; NEAR];
         let len = ptrace::read(process, first, &mut near);

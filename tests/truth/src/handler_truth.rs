@@ -24,7 +24,7 @@ use iced_x86::{
     Register, //
 };
 use walk::{
-    process::File,
+    process::MappedFile,
     registers::{
         PC,
         RBP,
@@ -34,10 +34,10 @@ use walk::{
 
 use crate::dwarf::{
     dwarf_number,
-    Cfa,
+    CfaLocation,
     Cfi,
+    CfiRow, //
     RegisterLocation,
-    Row, //
 };
 
 /// A function that changes no register: `endbr64; ret`.
@@ -48,20 +48,20 @@ const MAX_DISTANCE: u64 = 0x100;
 
 /// The correct row at a link-time address for which .eh_frame has `row`.
 pub(crate) fn correct_row(
-    file: &File,
+    file: &MappedFile,
     cfi: &Cfi,
     address: u64,
-    row: Row,
-    row_at: impl FnMut(u64) -> Option<Row>,
-) -> Row {
+    row: CfiRow,
+    row_at: impl FnMut(u64) -> Option<CfiRow>,
+) -> CfiRow {
     let is_empty_function = |at| file.bytes_at(at).starts_with(EMPTY_FUNCTION);
     if is_empty_function(address) || is_empty_function(address.wrapping_sub(4)) {
-        return Row {
+        return CfiRow {
             kept: (1 << PC) - 1,
             ..row
         };
     }
-    if row.cfa != Cfa::Register(RBP, 16) || !row.is_eh_return() {
+    if row.cfa != CfaLocation::Register(RBP, 16) || !row.is_eh_return() {
         return row;
     }
     let Some(cfa) = cfa_at(file, cfi, address, row_at) else {
@@ -76,7 +76,7 @@ pub(crate) fn correct_row(
         PC => (PC, RegisterLocation::At(-8)),
         number => (number, saved(location)),
     });
-    Row {
+    CfiRow {
         cfa,
         rules: rules.collect(),
         ..row
@@ -85,14 +85,14 @@ pub(crate) fn correct_row(
 
 /// The target frame's CFA.
 fn cfa_at(
-    file: &File,
+    file: &MappedFile,
     cfi: &Cfi,
     address: u64,
-    mut row_at: impl FnMut(u64) -> Option<Row>,
-) -> Option<Cfa> {
+    mut row_at: impl FnMut(u64) -> Option<CfiRow>,
+) -> Option<CfaLocation> {
     let (start, end) = cfi.function_at(address)?;
     let known = (address + 1..end.min(address + MAX_DISTANCE))
-        .find(|at| row_at(*at).is_some_and(|row| row.cfa == Cfa::Register(RCX, 8)))?;
+        .find(|at| row_at(*at).is_some_and(|row| row.cfa == CfaLocation::Register(RCX, 8)))?;
     let bytes = file.bytes_at(start).get(..(known - start) as usize)?;
     let all = Decoder::with_ip(64, bytes, start, DecoderOptions::NONE);
     let instructions: Vec<Instruction> = all.into_iter().collect();
@@ -124,8 +124,8 @@ fn cfa_at(
         if instruction.ip() <= address {
             let number = dwarf_number(register)?;
             return Some(match points {
-                true => Cfa::Register(number, 8),
-                false => Cfa::Expression(sum(number)),
+                true => CfaLocation::Register(number, 8),
+                false => CfaLocation::Expression(sum(number)),
             });
         }
     }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only OR MIT
 
-//! Tables that keep results by address.
+//! Maps whose keys are addresses.
 
 use std::{
     collections::HashMap,
@@ -36,5 +36,5 @@ impl Hasher for Mix {
     }
 }
 
-/// A table whose keys are addresses or similar numbers.
-pub type Table<K, V> = HashMap<K, V, BuildHasherDefault<Mix>>;
+/// A map whose keys are addresses or similar numbers.
+pub type AddressMap<K, V> = HashMap<K, V, BuildHasherDefault<Mix>>;

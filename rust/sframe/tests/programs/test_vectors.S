@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0-only OR MIT
 #
-# The program whose section is written out in src/cases.rs.
+# The program whose section src/test_vectors.rs contains as bytes.
 
 	.text
 

@@ -47,8 +47,8 @@ use crate::{
 use kernel::{
     alloc::{
         flags::{
-            __GFP_NOWARN, //
             GFP_KERNEL_ACCOUNT,
+            __GFP_NOWARN, //
         },
         Flags, //
     },

@@ -134,6 +134,16 @@ stacks_of() {
 }
 perls_stacks() { stacks_of /usr/bin/perl; }
 
+# recorded COMMAND... - records the user stacks of a command; stacks_recorded PROGRAM - judges them: see stacks_of.
+recorded() {
+	perf record -q -e cpu-clock:u -F 999 -BN --no-bpf-event -o /tmp/recorded.data --call-graph fp "$@" >/tmp/record.log 2>&1 ||
+		{ cat /tmp/record.log; return 1; }
+}
+stacks_recorded() {
+	perf script -i /tmp/recorded.data --show-mmap-events -F comm,time,event,ip >/tmp/stacks 2>/dev/null
+	stacks_of "$1" </tmp/stacks
+}
+
 # attached FILE - waits until bpftrace has reported in FILE that it is attached.
 attached() { wait_for 120 grep -qs attached "$1"; }
 

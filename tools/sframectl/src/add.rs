@@ -202,20 +202,25 @@ pub(crate) fn add(device: &Device, file: &File, path: &Path, user: u32) -> Resul
 }
 
 /// Adds the rows of files that are in the cache, the most recently used files first, until their rows take half of
-/// the memory that the module allows for tables. Returns the number of files.
-pub(crate) fn add_cached(device: &Device) -> usize {
+/// the memory that the module allows for tables. Returns the files.
+pub(crate) fn add_cached(device: &Device) -> Vec<FileId> {
     let mib = fs::read_to_string("/sys/module/sframe_unwind/parameters/tables_mib");
     let mib: u64 = mib
         .ok()
         .and_then(|mib| mib.trim().parse().ok())
         .unwrap_or(0);
-    let mut added = 0;
+    let mut added = Vec::new();
     for path in rows::cached_files((mib << 20) / 2) {
         let Some((file, rows)) = rows::open_cached(&path) else {
             continue;
         };
         let result = device.add(Target::File(&file), ROOT, &rows.section, &rows.extra_rows);
-        added += usize::from(result.is_ok());
+        if let (Ok(()), Ok(metadata)) = (result, file.metadata()) {
+            added.push(FileId {
+                device: (major(metadata.dev()), minor(metadata.dev())),
+                inode: metadata.ino(),
+            });
+        }
     }
     added
 }

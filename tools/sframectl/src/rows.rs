@@ -138,8 +138,7 @@ pub(crate) fn cached_files(most: u64) -> Vec<PathBuf> {
 }
 
 fn cached_in(directory: &Path, most: u64) -> Vec<PathBuf> {
-    let mut cached = read_cache(directory).unwrap_or_default();
-    cached.sort();
+    let cached = read_cache(directory).unwrap_or_default();
     let mut left = most;
     let fits = |(_, len, path): &(SystemTime, u64, PathBuf)| {
         left = left.checked_sub(*len)?;
@@ -152,7 +151,7 @@ fn cached_in(directory: &Path, most: u64) -> Vec<PathBuf> {
 /// Opens a file by a name from [`cached_files`] and reads its rows from the cache. `None` if the name leads to no
 /// regular file, or to a file whose rows are not in the cache. Does not count as a use of the rows.
 pub(crate) fn open_cached(path: &Path) -> Option<(File, ConvertedRows)> {
-    // Whoever made the name: no FIFO is waited for, and no device is opened.
+    // A process may have chosen the name. So no FIFO is waited for, and no device is opened.
     if !fs::metadata(path).ok()?.is_file() {
         return None;
     }
@@ -187,7 +186,7 @@ pub(crate) fn rows_of_image(image: &[u8]) -> Result<ConvertedRows, String> {
     })
 }
 
-/// The cache files of a directory: time of the last use, length in bytes, and path.
+/// The cache files of a directory, the least recently used file first: time of the last use, length in bytes, and path.
 fn read_cache(directory: &Path) -> io::Result<Vec<(SystemTime, u64, PathBuf)>> {
     let mut cached = Vec::new();
     for entry in fs::read_dir(directory)? {
@@ -198,13 +197,13 @@ fn read_cache(directory: &Path) -> io::Result<Vec<(SystemTime, u64, PathBuf)>> {
             cached.push((metadata.modified()?, metadata.len(), path));
         }
     }
+    cached.sort();
     Ok(cached)
 }
 
 /// Removes the least recently used files while the cache is over its limit.
 fn evict(path: &Path) -> io::Result<()> {
-    let mut cached = read_cache(path.parent().unwrap_or(path))?;
-    cached.sort();
+    let cached = read_cache(path.parent().unwrap_or(path))?;
     let mut total: u64 = cached.iter().map(|(_, len, _)| len).sum();
     for (_, len, path) in cached {
         if total <= MAX_CACHED {

@@ -28,8 +28,8 @@ use crate::{
     judge::{
         self,
         PerfSample,
-        SampleVerdict, //
-        Tree,
+        SampleVerdict,
+        Tree, //
     }, //
 };
 

@@ -197,16 +197,16 @@ impl Jobs {
     fn finish(&mut self, request: &Request, is_done: bool) {
         self.busy.remove(&key(request));
         if is_done {
-            self.remember(request);
+            self.remember(key(request));
         }
     }
 
     /// Records a file as done: it is not converted again unless it is seen.
-    fn remember(&mut self, request: &Request) {
+    fn remember(&mut self, file: Key) {
         if self.done.len() >= MAX_DONE {
             self.done.clear();
         }
-        self.done.insert(key(request), Instant::now());
+        self.done.insert(file, Instant::now());
     }
 
     /// For an overlay's file the kernel reports the identity of the underlying file in a stack, and the
@@ -258,7 +258,7 @@ pub(crate) fn run(json: bool) -> Result<(), String> {
                 for request in others {
                     if request.start == job.request.start {
                         is_answered = queue.is_answered(&job, &request);
-                        queue.remember(&request);
+                        queue.remember(key(&request));
                     } else {
                         queue.put(Job::new(request, false));
                     }
@@ -292,8 +292,14 @@ pub(crate) fn run(json: bool) -> Result<(), String> {
         scope.spawn(|| {
             let started = Instant::now();
             let files = add::add_cached(&device);
-            print_cached(files, started.elapsed(), json);
-            lock().busy.remove(&CACHED);
+            print_cached(files.len(), started.elapsed(), json);
+            let mut queue = lock();
+            // The mappings of a process name these files, too.
+            for file in files {
+                queue.remember((file.device, file.inode));
+            }
+            queue.busy.remove(&CACHED);
+            drop(queue);
             changed.notify_all();
         });
         let mut started = 0;
@@ -548,7 +554,7 @@ mod tests {
         jobs.put(seen(below, 2));
         let job = jobs.take(2).unwrap();
         assert!(!jobs.is_answered(&job, &request(overlay, 2)));
-        jobs.remember(&request(overlay, 2));
+        jobs.remember(key(&request(overlay, 2)));
         assert_eq!(taken(&mut jobs, 2), [0; 0]);
         // Without an overlay both identities are equal, and the file itself is in progress.
         assert!(!jobs.is_answered(&job, &job.request));

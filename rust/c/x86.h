@@ -46,9 +46,9 @@ void sfu_entry_text_find(void);
 
 /*
  * Whether an NMI that interrupted `ip`, with the kernel's stack pointer at `sp`, may have done so while the
- * registers of the task were being saved: then task_pt_regs() has those of the system call before, or some of
- * each. `stack_end` is the end of the NMI's stack. If an NMI came during this NMI, the frame of the first one
- * is lost: then `sp` lies on that stack.
+ * kernel saved the registers of the task: then task_pt_regs() has registers of the previous system call, or
+ * registers of both. `stack_end` is the end of the NMI's stack. If an NMI came during this NMI, the frame of
+ * the first NMI is lost: then `sp` lies on that stack.
  */
 static inline bool is_saving_registers(unsigned long ip, unsigned long sp, unsigned long stack_end)
 {
@@ -58,7 +58,7 @@ static inline bool is_saving_registers(unsigned long ip, unsigned long sp, unsig
 
 /*
  * Whether the NMI that this code runs in interrupted such code. `regs` are the task's registers. The processor
- * writes the interrupted registers to the end of the NMI's stack, also those of user space, where `ip` is low.
+ * writes the interrupted registers to the end of the NMI's stack. If user space was interrupted, `ip` is low.
  * Processors with FRED use no such stack: there nothing is known.
  */
 static inline bool nmi_is_saving_registers(void)

@@ -122,7 +122,7 @@ impl UserSliceWriter {
     pub fn write<T: AsBytes>(&mut self, value: &T) -> Result {
         let len = const { size_of::<T>() };
         let to = self.0.take(len)?;
-        // SAFETY: `value` has `len` bytes, and those of an `AsBytes` are all initialised.
+        // SAFETY: `value` has `len` bytes. All bytes of an `AsBytes` are initialised.
         if unsafe { glue::sfk_copy_to_user(to, core::ptr::from_ref(value).cast(), len) } {
             Ok(())
         } else {

@@ -932,7 +932,7 @@ impl RegisterSource for Links {
 struct StepCase {
     name: &'static str,
     abi: Abi,
-    /// Whether the frame is the innermost frame. Its registers are those of [`Links`].
+    /// Whether the frame is the innermost frame. [`Links`] has its registers.
     innermost: bool,
     /// The rule of the step; `None` for a step by the frame pointer.
     rule: Option<Rule>,

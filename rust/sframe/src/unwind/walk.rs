@@ -35,6 +35,10 @@ use super::{
             },
             insn,
             plt,
+            region::{
+                self,
+                Region, //
+            },
             registers::RAX,
             signal, //
         }, //
@@ -66,14 +70,17 @@ pub enum FrameSource {
     Rows,
     /// By the frame pointer or the code, because no row covers the lookup address.
     FramePointer,
+    /// By a region of code that the process made.
+    Region,
 }
 
 impl FrameSource {
     /// All sources, in the order of their numbers.
-    pub const ALL: [FrameSource; 3] = [
+    pub const ALL: [FrameSource; 4] = [
         FrameSource::Registers,
         FrameSource::Rows,
         FrameSource::FramePointer,
+        FrameSource::Region,
     ];
 
     /// The name in counters (`frames_by_NAME`).
@@ -82,6 +89,7 @@ impl FrameSource {
             FrameSource::Registers => c"registers",
             FrameSource::Rows => c"rows",
             FrameSource::FramePointer => c"frame_pointer",
+            FrameSource::Region => c"region",
         }
     }
 
@@ -174,6 +182,8 @@ pub enum MappedRows<S, T> {
     Table(T),
     /// The file has a section that cannot be used.
     Bad(Error),
+    /// A region of code that the process made.
+    Region(Region),
 }
 
 /// A mapping of the task. Addresses are run-time addresses.
@@ -390,8 +400,8 @@ pub fn walk<T: Task>(task: &T, frame: &mut Frame, sink: &mut T::Sink) -> StopRea
                 }
                 (rule.signal, FrameSource::Rows)
             }
-            Ok(None) => match step_without_rows(task, frame, !registers.are_lost(), &mapping) {
-                Ok(()) => (false, FrameSource::FramePointer),
+            Ok(None) => match step_without_rows(task, frame, &registers, &mapping) {
+                Ok(source) => (false, source),
                 Err(reason) => return reason,
             },
             Err(reason) => return *reason,
@@ -506,6 +516,7 @@ fn rule_at<T: Task>(
         MappedRows::None(_) | MappedRows::Unknown => {
             Ok(rule_of_system_call(task, pc, registers, false))
         }
+        MappedRows::Region(_) => Ok(None),
         MappedRows::Replaced => Err(StopReason::TextReplaced),
         MappedRows::Bad(error) => Err(StopReason::of_section(error, task.is_spent())),
         MappedRows::Section(ref section) => rule_of_section(task, section, pc, registers),
@@ -670,14 +681,27 @@ fn take(step: Step, frame: &mut Frame) -> Result<(), StopReason> {
     }
 }
 
-/// Replaces `frame` by its caller if no row covers the lookup address.
+/// Replaces `frame` by its caller if no row covers the lookup address, and returns how the caller was found.
 #[inline(never)]
 fn step_without_rows<T: Task>(
     task: &T,
     frame: &mut Frame,
-    is_innermost: bool,
+    registers: &CallerRegisters<'_, T::Registers>,
     mapping: &MappingOf<T>,
-) -> Result<(), StopReason> {
+) -> Result<FrameSource, StopReason> {
+    let is_innermost = !registers.are_lost();
+    if let MappedRows::Region(region) = &mapping.rows {
+        let registers = RegistersIn(registers, task.memory());
+        let step = region::step(
+            region,
+            frame,
+            is_innermost.then_some(&registers),
+            || task.end_of_stack(frame.sp),
+            task.memory(),
+        );
+        take(step.ok_or(StopReason::RegionUnknown)?, frame)?;
+        return Ok(FrameSource::Region);
+    }
     let frame_pointer = match mapping.rows {
         MappedRows::Section(ref section) if task.section(section).0.frame_pointer() => {
             FramePointer::Kept
@@ -700,7 +724,8 @@ fn step_without_rows<T: Task>(
         task.end_of_stack(frame.sp),
         task.memory(),
     );
-    take(step.ok_or(StopReason::NoRows)?, frame)
+    take(step.ok_or(StopReason::NoRows)?, frame)?;
+    Ok(FrameSource::FramePointer)
 }
 
 #[cfg(test)]

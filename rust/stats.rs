@@ -53,7 +53,6 @@ pub(crate) struct Tally {
     context: WalkContext,
     by_rows: u32,
     by_frame_pointer: u32,
-    by_region: u32,
 }
 
 impl Tally {
@@ -63,7 +62,6 @@ impl Tally {
             context,
             by_rows: 0,
             by_frame_pointer: 0,
-            by_region: 0,
         }
     }
 
@@ -75,7 +73,6 @@ impl Tally {
             FrameSource::FramePointer => {
                 self.by_frame_pointer = self.by_frame_pointer.wrapping_add(count);
             }
-            FrameSource::Region => self.by_region = self.by_region.wrapping_add(count),
             FrameSource::Registers => {}
         }
     }
@@ -86,7 +83,6 @@ impl Tally {
         let frames = self
             .by_rows
             .wrapping_add(self.by_frame_pointer)
-            .wrapping_add(self.by_region)
             .wrapping_add(1);
         let context = self.context as u32;
         let counters = sys::Counters::here();
@@ -99,9 +95,6 @@ impl Tally {
                 FRAMES_BY + FrameSource::FramePointer as u32,
                 self.by_frame_pointer,
             );
-        }
-        if self.by_region != 0 {
-            counters.add(FRAMES_BY + FrameSource::Region as u32, self.by_region);
         }
         counters.add(STOPS + reason as u32, 1);
         if sys::walks_are_traced() {

@@ -37,7 +37,8 @@ use super::{
             plt,
             region::{
                 self,
-                Region, //
+                Region,
+                RegionStep, //
             },
             registers::RAX,
             signal, //
@@ -68,19 +69,16 @@ pub enum FrameSource {
     Registers,
     /// By a row, or by a rule from instructions.
     Rows,
-    /// By the frame pointer or the code, because no row covers the lookup address.
+    /// By the frame pointer, the code or a region, because no row covers the lookup address.
     FramePointer,
-    /// By a region of code that the process made.
-    Region,
 }
 
 impl FrameSource {
     /// All sources, in the order of their numbers.
-    pub const ALL: [FrameSource; 4] = [
+    pub const ALL: [FrameSource; 3] = [
         FrameSource::Registers,
         FrameSource::Rows,
         FrameSource::FramePointer,
-        FrameSource::Region,
     ];
 
     /// The name in counters (`frames_by_NAME`).
@@ -89,7 +87,6 @@ impl FrameSource {
             FrameSource::Registers => c"registers",
             FrameSource::Rows => c"rows",
             FrameSource::FramePointer => c"frame_pointer",
-            FrameSource::Region => c"region",
         }
     }
 
@@ -401,7 +398,7 @@ pub fn walk<T: Task>(task: &T, frame: &mut Frame, sink: &mut T::Sink) -> StopRea
                 (rule.signal, FrameSource::Rows)
             }
             Ok(None) => match step_without_rows(task, frame, &registers, &mapping) {
-                Ok(source) => (false, source),
+                Ok(()) => (false, FrameSource::FramePointer),
                 Err(reason) => return reason,
             },
             Err(reason) => return *reason,
@@ -681,26 +678,26 @@ fn take(step: Step, frame: &mut Frame) -> Result<(), StopReason> {
     }
 }
 
-/// Replaces `frame` by its caller if no row covers the lookup address, and returns how the caller was found.
+/// Replaces `frame` by its caller if no row covers the lookup address.
 #[inline(never)]
 fn step_without_rows<T: Task>(
     task: &T,
     frame: &mut Frame,
     registers: &CallerRegisters<'_, T::Registers>,
     mapping: &MappingOf<T>,
-) -> Result<FrameSource, StopReason> {
+) -> Result<(), StopReason> {
     let is_innermost = !registers.are_lost();
+    let mut otherwise = StopReason::NoRows;
     if let MappedRows::Region(region) = &mapping.rows {
         let registers = RegistersIn(registers, task.memory());
-        let step = region::step(
-            region,
-            frame,
-            is_innermost.then_some(&registers),
-            || task.end_of_stack(frame.sp),
-            task.memory(),
-        );
-        take(step.ok_or(StopReason::RegionUnknown)?, frame)?;
-        return Ok(FrameSource::Region);
+        let registers = is_innermost.then_some(&registers);
+        otherwise = StopReason::RegionUnknown;
+        if let RegionStep::Caller(caller) =
+            region::step(region, frame, registers, task.memory()).ok_or(otherwise)?
+        {
+            *frame = caller;
+            return Ok(());
+        }
     }
     let frame_pointer = match mapping.rows {
         MappedRows::Section(ref section) if task.section(section).0.frame_pointer() => {
@@ -724,8 +721,7 @@ fn step_without_rows<T: Task>(
         task.end_of_stack(frame.sp),
         task.memory(),
     );
-    take(step.ok_or(StopReason::NoRows)?, frame)?;
-    Ok(FrameSource::FramePointer)
+    take(step.ok_or(otherwise)?, frame)
 }
 
 #[cfg(test)]

@@ -130,7 +130,7 @@ pub fn step<M: Memory + Source + ?Sized>(
 
 /// The step by `rule`, if the resulting PC is behind a call; else `None`.
 #[inline(never)]
-pub(super) fn behind_call<M: Memory + Source + ?Sized>(
+fn behind_call<M: Memory + Source + ?Sized>(
     rule: &Rule,
     frame: &Frame,
     memory: &M,

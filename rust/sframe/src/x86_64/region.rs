@@ -30,11 +30,7 @@ use super::{
             }, //
         }, //
     },
-    fallback::{
-        self,
-        is_behind_call,
-        FramePointer, //
-    },
+    fallback::is_behind_call,
     insn::{
         POP_RBP,
         PUSH_RBP,
@@ -51,7 +47,7 @@ const HOPS: u32 = 64;
 /// The maximum size of a compiled frame, in bytes.
 const MAX_FRAME: i32 = 1 << 20;
 /// The bytes in front of the end of a prologue in which the prologue is searched.
-const PROLOGUE: usize = 48;
+const PROLOGUE: usize = 64;
 /// The DWARF number of the register in which HotSpot's interpreter keeps the address of the local variables.
 const LOCALS: u8 = 14;
 
@@ -101,54 +97,55 @@ pub struct CodeHeap {
     pub kind_offset: u8,
 }
 
+/// How a frame in a region leads to its caller.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RegionStep {
+    /// The caller's frame.
+    Caller(Frame),
+    /// The code probably keeps a frame pointer.
+    FramePointer,
+}
+
 /// Takes a step from a frame in a region; `None` if no step can be trusted.
 ///
 /// `registers` are the registers of the innermost frame, or of a frame that a signal interrupted; `None` for other
-/// frames. `stack_end` returns the run-time address at which the mapping of the stack ends.
+/// frames.
 #[inline(never)]
 pub fn step<M: Memory + Source + ?Sized, R: RegisterSource + ?Sized>(
     region: &Region,
     frame: &Frame,
     registers: Option<&R>,
-    stack_end: impl FnOnce() -> u64,
     memory: &M,
-) -> Option<Step> {
-    let heap = match region {
-        Region::Stop => return None,
-        Region::Fixed(rule) => return fallback::behind_call(rule, frame, memory),
-        Region::HotSpot(heap) => heap,
+) -> Option<RegionStep> {
+    let is_interpreter = |pc| match region {
+        Region::HotSpot(heap) => heap.interpreter_start <= pc && pc < heap.interpreter_end,
+        _ => false,
     };
-    let is_innermost = registers.is_some();
-    let caller = if heap.is_interpreter(frame.pc) {
+    let caller = if is_interpreter(frame.pc) {
         interpreted(frame, registers, memory)?
     } else {
-        let lookup_address = frame.pc.wrapping_sub((!is_innermost).into());
-        let blob = heap.blob_at(lookup_address, memory)?;
-        let at = blob.wrapping_add(heap.frame_size_offset.into());
-        let size = i32::from_le_bytes(memory.read(at).ok()?).checked_mul(8)?;
-        let rule = match size {
-            1..=MAX_FRAME if is_innermost => heap.innermost(frame.pc, blob, size, memory)?,
-            1..=MAX_FRAME => whole_frame(size),
-            0 if !heap.is_frameless(blob, memory)? => {
-                return fallback::step(
-                    frame,
-                    is_innermost,
-                    FramePointer::Likely,
-                    |_| None,
-                    stack_end(),
-                    memory,
-                );
-            }
-            0 if is_innermost => ON_TOP,
-            _ => return None,
+        let rule = match region {
+            Region::Stop => return None,
+            Region::Fixed(rule) => *rule,
+            Region::HotSpot(heap) => match heap.rule(frame.pc, registers.is_some(), memory)? {
+                Some(rule) => rule,
+                None => return Some(RegionStep::FramePointer),
+            },
         };
         match unwind::step(Abi::Amd64, &rule, frame, &NoRegisters, memory).ok()? {
             Step::Caller(caller) => caller,
             Step::Outermost => return None,
         }
     };
-    (heap.is_interpreter(caller.pc) || is_behind_call(caller.pc, memory))
-        .then_some(Step::Caller(caller))
+    (is_interpreter(caller.pc) || is_behind_call(caller.pc, memory))
+        .then_some(RegionStep::Caller(caller))
+}
+
+/// The eight bytes at `base + offset`. A field that is shorter is in the low bytes.
+#[inline(never)]
+fn field<S: Source + ?Sized>(base: u64, offset: u8, memory: &S) -> Option<u64> {
+    let bytes = memory.read(base.wrapping_add(offset.into())).ok()?;
+    Some(u64::from_le_bytes(bytes))
 }
 
 /// The rule of a frame of this size in bytes. The code pushes the caller's frame pointer first.
@@ -157,8 +154,29 @@ fn whole_frame(size: i32) -> Rule {
 }
 
 impl CodeHeap {
-    fn is_interpreter(&self, address: u64) -> bool {
-        self.interpreter_start <= address && address < self.interpreter_end
+    /// The rule of a frame in compiled code or in a stub; `Some(None)` if the stub probably keeps a frame pointer.
+    #[inline(never)]
+    fn rule<S: Source + ?Sized>(
+        &self,
+        pc: u64,
+        is_innermost: bool,
+        memory: &S,
+    ) -> Option<Option<Rule>> {
+        let blob = self.blob_at(pc.wrapping_sub((!is_innermost).into()), memory)?;
+        let size = (field(blob, self.frame_size_offset, memory)? as i32).checked_mul(8)?;
+        match size {
+            1..=MAX_FRAME if is_innermost => self.innermost(pc, blob, size, memory).map(Some),
+            1..=MAX_FRAME => Some(Some(whole_frame(size))),
+            0 => {
+                let kind = field(blob, self.kind_offset, memory)? & self.kind_mask;
+                // Adapters and stubs of virtual calls have no frame, and call nothing.
+                match self.frameless_kinds.contains(&kind) {
+                    true => is_innermost.then_some(Some(ON_TOP)),
+                    false => Some(None),
+                }
+            }
+            _ => None,
+        }
     }
 
     /// The run-time address of the `CodeBlob` whose block contains `address`; `None` if the block is free.
@@ -177,17 +195,8 @@ impl CodeHeap {
             left = left.checked_sub(1)?;
         }
         let block = self.start.wrapping_add(segment.checked_shl(log2)?);
-        let [is_used] = memory
-            .read(block.wrapping_add(self.used_offset.into()))
-            .ok()?;
+        let is_used = field(block, self.used_offset, memory)? as u8;
         (is_used == 1).then(|| block.wrapping_add(self.blob_offset.into()))
-    }
-
-    /// Whether a blob consists of adapters or of stubs for virtual calls, which have no frame.
-    fn is_frameless<S: Source + ?Sized>(&self, blob: u64, memory: &S) -> Option<bool> {
-        let at = blob.wrapping_add(self.kind_offset.into());
-        let kind = u64::from_le_bytes(memory.read(at).ok()?) & self.kind_mask;
-        Some(self.frameless_kinds.contains(&kind))
     }
 
     /// The rule of the innermost frame, whose function has a frame of `size` bytes.
@@ -202,17 +211,14 @@ impl CodeHeap {
         if let Some(rule) = rule_of_epilogue(&memory.read(pc).ok()?) {
             return Some(rule);
         }
-        let at = blob.wrapping_add(self.code_offset.into());
-        let code = if self.code_is_address {
-            u64::from_le_bytes(memory.read(at).ok()?)
-        } else {
-            blob.wrapping_add_signed(i32::from_le_bytes(memory.read(at).ok()?).into())
-        };
-        let at = blob.wrapping_add(self.frame_complete_offset.into());
-        let complete = if self.frame_complete_is_short {
-            i16::from_le_bytes(memory.read(at).ok()?).into()
-        } else {
-            i32::from_le_bytes(memory.read(at).ok()?)
+        let mut code = field(blob, self.code_offset, memory)?;
+        if !self.code_is_address {
+            code = blob.wrapping_add_signed((code as i32).into());
+        }
+        let complete = field(blob, self.frame_complete_offset, memory)?;
+        let complete = match self.frame_complete_is_short {
+            true => (complete as i16).into(),
+            false => complete as i32,
         };
         // -1: the code sets up no frame of its own.
         let end = code.wrapping_add(u64::try_from(complete).ok()?);
@@ -320,26 +326,30 @@ fn rule_of_epilogue(code: &[u8; 8]) -> Option<Rule> {
 
 /// The caller of an interpreted frame. The word below the saved frame pointer is the caller's stack pointer.
 #[inline(never)]
-fn interpreted<M: Memory + Source + ?Sized, R: RegisterSource + ?Sized>(
+fn interpreted<M: Source + ?Sized, R: RegisterSource + ?Sized>(
     frame: &Frame,
     registers: Option<&R>,
     memory: &M,
 ) -> Option<Frame> {
     let fp = frame.fp;
     let end = fp.checked_add(16)?;
-    let sp = memory.read_word(fp.checked_sub(8)?).ok()?;
+    let word = |offset: i64| field(fp.wrapping_add_signed(offset), 0, memory);
+    let sp = word(-8)?;
     if fp < frame.sp || sp < end || (fp | sp) % 8 != 0 {
         return None;
     }
     if let Some(registers) = registers {
         // Where a method begins and ends, the frame pointer is the caller's, but the register of the local
         // variables is the method's. The frame holds their address, or since JDK 21 their distance in words.
-        let locals = memory.read_word(fp.checked_sub(56)?).ok()?;
+        let locals = word(-56)?;
         let register = registers.register(LOCALS)?;
         if locals != register && fp.wrapping_add(locals.wrapping_mul(8)) != register {
             return None;
         }
     }
-    let (pc, fp) = memory.read_two(fp.wrapping_add(8), fp).ok()?;
-    Some(Frame { pc, sp, fp })
+    Some(Frame {
+        pc: word(8)?,
+        sp,
+        fp: word(0)?,
+    })
 }

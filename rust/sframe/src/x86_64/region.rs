@@ -165,8 +165,8 @@ impl CodeHeap {
         let blob = self.blob_at(pc.wrapping_sub((!is_innermost).into()), memory)?;
         let size = (field(blob, self.frame_size_offset, memory)? as i32).checked_mul(8)?;
         match size {
-            1..=MAX_FRAME if is_innermost => self.innermost(pc, blob, size, memory).map(Some),
-            1..=MAX_FRAME => Some(Some(whole_frame(size))),
+            16..=MAX_FRAME if is_innermost => self.innermost(pc, blob, size, memory).map(Some),
+            16..=MAX_FRAME => Some(Some(whole_frame(size))),
             0 => {
                 let kind = field(blob, self.kind_offset, memory)? & self.kind_mask;
                 // Adapters and stubs of virtual calls have no frame, and call nothing.
@@ -352,4 +352,294 @@ fn interpreted<M: Source + ?Sized, R: RegisterSource + ?Sized>(
         sp,
         fp: word(0)?,
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::super::format::bytes::Fault;
+    use super::*;
+    use std::vec;
+    use std::vec::Vec;
+
+    const HEAP: u64 = 0x7f00_0000;
+    const MAP: u64 = 0x7e00_0000;
+    const STACK: u64 = 0x8000_0000;
+    const PROGRAM: u64 = 0x40_0000;
+    /// Segments of 128 bytes. A block of 12 segments starts at segment 4.
+    const BLOCK: u64 = HEAP + 4 * 128;
+    const BLOB: u64 = BLOCK + 16;
+    const CODE: u64 = BLOB + 256;
+    /// The end of the prologue, from the start of the code.
+    const COMPLETE: u64 = 64;
+    /// The return address in the program, and one in the interpreter.
+    const CALLER: u64 = PROGRAM + 0x100;
+    const INTERPRETER: u64 = HEAP + 0x3000;
+
+    struct Memories(Vec<(u64, Vec<u8>)>);
+
+    impl Memories {
+        fn write(&mut self, address: u64, bytes: &[u8]) {
+            for (start, part) in &mut self.0 {
+                if let Some(at) = address.checked_sub(*start).filter(|at| *at < 0x4000) {
+                    part[at as usize..][..bytes.len()].copy_from_slice(bytes);
+                }
+            }
+        }
+
+        fn word(&mut self, address: u64, word: u64) {
+            self.write(address, &word.to_le_bytes());
+        }
+    }
+
+    impl Source for Memories {
+        fn read<const N: usize>(&self, offset: u64) -> Result<[u8; N], Fault> {
+            self.0
+                .iter()
+                .filter_map(|(start, part)| part.get(offset.checked_sub(*start)? as usize..))
+                .find_map(|rest| rest.first_chunk().copied())
+                .ok_or(Fault)
+        }
+    }
+
+    impl Memory for Memories {
+        fn read_word(&self, address: u64) -> Result<u64, Fault> {
+            self.read(address).map(u64::from_le_bytes)
+        }
+    }
+
+    /// The register of the local variables.
+    struct Locals(u64);
+
+    impl RegisterSource for Locals {
+        fn register(&self, number: u8) -> Option<u64> {
+            (number == LOCALS).then_some(self.0)
+        }
+    }
+
+    fn heap() -> CodeHeap {
+        CodeHeap {
+            start: HEAP,
+            segment_map: MAP,
+            interpreter_start: INTERPRETER,
+            interpreter_end: INTERPRETER + 0x1000,
+            kind_mask: 0xff,
+            frameless_kinds: [3, 4],
+            segment_log2: 7,
+            used_offset: 8,
+            blob_offset: 16,
+            frame_size_offset: 24,
+            frame_complete_offset: 32,
+            frame_complete_is_short: false,
+            code_offset: 40,
+            code_is_address: true,
+            kind_offset: 48,
+        }
+    }
+
+    /// A process with one compiled function, whose frame has `words` words.
+    fn process(words: u32, prologue: &[u8]) -> Memories {
+        let parts = [HEAP, MAP, STACK, PROGRAM];
+        let mut memory = Memories(parts.map(|start| (start, vec![0; 0x4000])).into());
+        memory.write(MAP, &[u8::MAX; 32]);
+        for segment in 0..12 {
+            memory.write(MAP + 4 + segment, &[segment as u8]);
+        }
+        memory.write(BLOCK + 8, &[1]);
+        memory.write(BLOB + 24, &words.to_le_bytes());
+        memory.write(BLOB + 32, &(COMPLETE as u32).to_le_bytes());
+        memory.word(BLOB + 40, CODE);
+        memory.word(BLOB + 48, 0xffff_ff01);
+        memory.write(CODE, &[0x90; 0x200]);
+        memory.write(CODE + COMPLETE - prologue.len() as u64, prologue);
+        // call *%rax
+        memory.write(CALLER - 2, &[0xff, 0xd0]);
+        memory
+    }
+
+    fn frame(pc: u64) -> Frame {
+        Frame {
+            pc,
+            sp: STACK + 0x100,
+            fp: STACK + 0x180,
+        }
+    }
+
+    fn step_in(pc: u64, innermost: bool, memory: &Memories) -> Option<RegionStep> {
+        let registers = innermost.then_some(&Locals(STACK + 0x150));
+        step(&Region::HotSpot(heap()), &frame(pc), registers, memory)
+    }
+
+    fn to(step: Option<RegionStep>) -> Option<(u64, u64)> {
+        match step? {
+            RegionStep::Caller(frame) => Some((frame.sp - STACK, frame.fp)),
+            RegionStep::FramePointer => None,
+        }
+    }
+
+    /// push %rbp; sub $0x30,%rsp; cmpl $1,0x20(%r15); jne
+    const PUSHES: [u8; 19] = [
+        0x55, 0x48, 0x83, 0xec, 0x30, 0x41, 0x81, 0x7f, 0x20, 1, 0, 0, 0, 0x0f, 0x85, 0, 1, 0, 0,
+    ];
+    /// sub $0x38,%rsp; mov %rbp,0x30(%rsp)
+    const SUBTRACTS: [u8; 12] = [
+        0x48, 0x81, 0xec, 0x38, 0, 0, 0, 0x48, 0x89, 0x6c, 0x24, 0x30,
+    ];
+
+    #[test]
+    fn a_compiled_frame_has_the_size_that_its_blob_tells() {
+        let mut memory = process(8, &PUSHES);
+        memory.word(STACK + 0x138, CALLER);
+        memory.word(STACK + 0x130, 0x77);
+        let whole = Some((0x140, 0x77));
+        for pc in [CODE + 0x50, CODE + 0x100, CODE + 0x180] {
+            assert_eq!(to(step_in(pc, false, &memory)), whole);
+            assert_eq!(to(step_in(pc, true, &memory)), whole);
+        }
+        // The call is the last instruction of the block.
+        assert_eq!(to(step_in(BLOCK + 12 * 128, false, &memory)), whole);
+        assert_eq!(step_in(BLOCK + 12 * 128, true, &memory), None);
+        // Not behind a call.
+        memory.word(STACK + 0x138, CALLER + 1);
+        assert_eq!(step_in(CODE + 0x100, false, &memory), None);
+        memory.word(STACK + 0x138, INTERPRETER + 8);
+        assert_eq!(to(step_in(CODE + 0x100, false, &memory)), whole);
+        // The block is free, or was never allocated.
+        memory.write(BLOCK + 8, &[0]);
+        assert_eq!(step_in(CODE + 0x100, false, &memory), None);
+        assert_eq!(step_in(HEAP + 0x50, false, &memory), None);
+    }
+
+    #[test]
+    fn the_prologue_tells_how_much_of_the_frame_exists() {
+        let on_top = Some((0x108, STACK + 0x180));
+        let pushed = Some((0x110, 0x66));
+        let whole = Some((0x140, 0x77));
+        let stack = |memory: &mut Memories| {
+            memory.word(STACK + 0x138, CALLER);
+            memory.word(STACK + 0x130, 0x77);
+            memory.word(STACK + 0x100, CALLER);
+        };
+        let mut memory = process(8, &PUSHES);
+        stack(&mut memory);
+        let first = CODE + COMPLETE - PUSHES.len() as u64;
+        assert_eq!(to(step_in(CODE, true, &memory)), on_top);
+        assert_eq!(to(step_in(first, true, &memory)), on_top);
+        assert_eq!(to(step_in(first + 5, true, &memory)), whole);
+        assert_eq!(to(step_in(first + 13, true, &memory)), whole);
+        memory.word(STACK + 0x100, 0x66);
+        memory.word(STACK + 0x108, CALLER);
+        assert_eq!(to(step_in(first + 1, true, &memory)), pushed);
+
+        let mut memory = process(8, &SUBTRACTS);
+        stack(&mut memory);
+        let first = CODE + COMPLETE - SUBTRACTS.len() as u64;
+        assert_eq!(to(step_in(first, true, &memory)), on_top);
+        let unsaved = Some((0x140, STACK + 0x180));
+        assert_eq!(to(step_in(first + 7, true, &memory)), unsaved);
+        assert_eq!(to(step_in(first + 12, true, &memory)), whole);
+        // Without the instructions that belong to a frame of this size, the step cannot be trusted.
+        let memory = process(9, &PUSHES);
+        assert_eq!(step_in(CODE, true, &memory), None);
+    }
+
+    #[test]
+    fn the_epilogue_removes_the_frame() {
+        let mut memory = process(8, &PUSHES);
+        memory.word(STACK + 0x100, CALLER);
+        let on_top = Some((0x108, STACK + 0x180));
+        let pc = CODE + 0x100;
+        for code in [
+            &[RET][..],
+            &[0x49, 0x3b, 0x67, 0x28],
+            &[0x0f, 0x87, 1, 2, 3, 4, RET],
+        ] {
+            memory.write(pc, code);
+            assert_eq!(to(step_in(pc, true, &memory)), on_top);
+        }
+        memory.write(pc, &[POP_RBP]);
+        memory.word(STACK + 0x100, 0x66);
+        memory.word(STACK + 0x108, CALLER);
+        assert_eq!(to(step_in(pc, true, &memory)), Some((0x110, 0x66)));
+    }
+
+    #[test]
+    fn stubs_have_no_frame_or_a_frame_pointer() {
+        let mut memory = process(0, &PUSHES);
+        assert_eq!(
+            step_in(CODE, true, &memory),
+            Some(RegionStep::FramePointer)
+        );
+        memory.word(BLOB + 48, 0x5503);
+        memory.word(STACK + 0x100, CALLER);
+        assert_eq!(
+            to(step_in(CODE, true, &memory)),
+            Some((0x108, STACK + 0x180))
+        );
+        assert_eq!(step_in(CODE, false, &memory), None);
+    }
+
+    #[test]
+    fn the_interpreter_keeps_the_stack_pointer_of_the_caller() {
+        let mut memory = process(8, &PUSHES);
+        memory.word(STACK + 0x180, 0x99);
+        memory.word(STACK + 0x188, CALLER);
+        memory.word(STACK + 0x178, STACK + 0x1a0);
+        let found = Some((0x1a0, 0x99));
+        let pc = INTERPRETER + 0x20;
+        assert_eq!(to(step_in(pc, false, &memory)), found);
+        // The frame is of another method than the one that runs.
+        assert_eq!(step_in(pc, true, &memory), None);
+        memory.word(STACK + 0x180 - 56, STACK + 0x150);
+        assert_eq!(to(step_in(pc, true, &memory)), found);
+        memory.word(STACK + 0x180 - 56, (-6i64) as u64);
+        assert_eq!(to(step_in(pc, true, &memory)), found);
+        // The caller's stack pointer would lie in the frame.
+        memory.word(STACK + 0x178, STACK + 0x188);
+        assert_eq!(step_in(pc, false, &memory), None);
+    }
+
+    #[test]
+    fn hostile_heaps_end_the_search() {
+        let mut memory = process(8, &PUSHES);
+        // Each hop leads one segment down, and never to a start.
+        memory.write(MAP, &[1; 0x4000]);
+        assert_eq!(step_in(HEAP + 0x3000 - 1, true, &memory), None);
+        for byte in 0..=255 {
+            memory.write(MAP, &[byte; 0x4000]);
+            for log2 in [0, 3, 7, 63] {
+                let mut heap = heap();
+                heap.segment_log2 = log2;
+                heap.interpreter_end = 0;
+                for address in [HEAP, HEAP + 0x2fff, u64::MAX, 0] {
+                    let frame = frame(address);
+                    let region = Region::HotSpot(heap);
+                    let step = step(&region, &frame, None::<&Locals>, &memory);
+                    assert!(!matches!(step, Some(RegionStep::Caller(_))));
+                }
+            }
+        }
+        // Sizes of frames that cannot be.
+        for words in [-1i32, 1, i32::MAX, i32::MIN, 1 << 28] {
+            let memory = process(words as u32, &PUSHES);
+            assert_eq!(step_in(CODE + 0x100, false, &memory), None);
+            assert_eq!(step_in(CODE + 0x100, true, &memory), None);
+        }
+    }
+
+    #[test]
+    fn a_fixed_rule_holds_everywhere_in_its_region() {
+        let mut memory = process(8, &PUSHES);
+        memory.word(STACK + 0x1f8, CALLER);
+        memory.word(STACK + 0x1e0, 0x44);
+        let region = Region::Fixed(Rule::amd64(Base::Sp, 0x100, Location::AtCfa(-32)));
+        let found = step(&region, &frame(CODE), None::<&Locals>, &memory);
+        assert_eq!(to(found), Some((0x200, 0x44)));
+        memory.word(STACK + 0x1f8, CALLER + 1);
+        assert_eq!(
+            step(&region, &frame(CODE), None::<&Locals>, &memory),
+            None
+        );
+        let stop = step(&Region::Stop, &frame(CODE), None::<&Locals>, &memory);
+        assert_eq!(stop, None);
+    }
 }

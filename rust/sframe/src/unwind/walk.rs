@@ -37,8 +37,7 @@ use super::{
             plt,
             region::{
                 self,
-                Region,
-                RegionStep, //
+                Region, //
             },
             registers::RAX,
             signal, //
@@ -687,17 +686,12 @@ fn step_without_rows<T: Task>(
     mapping: &MappingOf<T>,
 ) -> Result<(), StopReason> {
     let is_innermost = !registers.are_lost();
-    let mut otherwise = StopReason::NoRows;
     if let MappedRows::Region(region) = &mapping.rows {
         let registers = RegistersIn(registers, task.memory());
         let registers = is_innermost.then_some(&registers);
-        otherwise = StopReason::RegionUnknown;
-        if let RegionStep::Caller(caller) =
-            region::step(region, frame, registers, task.memory()).ok_or(otherwise)?
-        {
-            *frame = caller;
-            return Ok(());
-        }
+        *frame = region::step(region, frame, registers, task.memory())
+            .ok_or(StopReason::RegionUnknown)?;
+        return Ok(());
     }
     let frame_pointer = match mapping.rows {
         MappedRows::Section(ref section) if task.section(section).0.frame_pointer() => {
@@ -721,7 +715,7 @@ fn step_without_rows<T: Task>(
         task.end_of_stack(frame.sp),
         task.memory(),
     );
-    take(step.ok_or(otherwise)?, frame)
+    take(step.ok_or(StopReason::NoRows)?, frame)
 }
 
 #[cfg(test)]

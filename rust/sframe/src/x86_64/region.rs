@@ -32,6 +32,8 @@ use super::{
     },
     fallback::is_behind_call,
     insn::{
+        CALL_RELATIVE,
+        JMP_RELATIVE,
         POP_RBP,
         PUSH_RBP,
         RET, //
@@ -47,7 +49,10 @@ const HOPS: u32 = 64;
 /// The maximum size of a compiled frame, in bytes.
 const MAX_FRAME: i32 = 1 << 20;
 /// The bytes in front of the end of a prologue in which the prologue is searched.
-const PROLOGUE: usize = 64;
+const WINDOW: usize = 64;
+/// The bytes in front of the PC, and the bytes in front of it and behind it, that show a prologue or an epilogue.
+const BEFORE: usize = 12;
+const NEAR: usize = BEFORE + 20;
 /// The DWARF number of the register in which HotSpot's interpreter keeps the address of the local variables.
 const LOCALS: u8 = 14;
 
@@ -75,8 +80,8 @@ pub struct CodeHeap {
     pub interpreter_end: u64,
     /// The mask of the word at `kind_offset`.
     pub kind_mask: u64,
-    /// The two values of that word, masked, in blobs whose code has no frame.
-    pub frameless_kinds: [u64; 2],
+    /// The values of that word, masked, in blobs whose code has no frame if the blob's frame size is 0.
+    pub frameless_kinds: [u64; 4],
     /// The binary logarithm of the size of a segment; at most 63.
     pub segment_log2: u8,
     /// The offset of `_used` in a `HeapBlock`.
@@ -97,15 +102,6 @@ pub struct CodeHeap {
     pub kind_offset: u8,
 }
 
-/// How a frame in a region leads to its caller.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum RegionStep {
-    /// The caller's frame.
-    Caller(Frame),
-    /// The code probably keeps a frame pointer.
-    FramePointer,
-}
-
 /// Takes a step from a frame in a region; `None` if no step can be trusted.
 ///
 /// `registers` are the registers of the innermost frame, or of a frame that a signal interrupted; `None` for other
@@ -116,7 +112,7 @@ pub fn step<M: Memory + Source + ?Sized, R: RegisterSource + ?Sized>(
     frame: &Frame,
     registers: Option<&R>,
     memory: &M,
-) -> Option<RegionStep> {
+) -> Option<Frame> {
     let is_interpreter = |pc| match region {
         Region::HotSpot(heap) => heap.interpreter_start <= pc && pc < heap.interpreter_end,
         _ => false,
@@ -127,18 +123,14 @@ pub fn step<M: Memory + Source + ?Sized, R: RegisterSource + ?Sized>(
         let rule = match region {
             Region::Stop => return None,
             Region::Fixed(rule) => *rule,
-            Region::HotSpot(heap) => match heap.rule(frame.pc, registers.is_some(), memory)? {
-                Some(rule) => rule,
-                None => return Some(RegionStep::FramePointer),
-            },
+            Region::HotSpot(heap) => heap.rule(frame, registers.is_some(), memory)?,
         };
         match unwind::step(Abi::Amd64, &rule, frame, &NoRegisters, memory).ok()? {
             Step::Caller(caller) => caller,
             Step::Outermost => return None,
         }
     };
-    (is_interpreter(caller.pc) || is_behind_call(caller.pc, memory))
-        .then_some(RegionStep::Caller(caller))
+    (is_interpreter(caller.pc) || is_behind_call(caller.pc, memory)).then_some(caller)
 }
 
 /// The eight bytes at `base + offset`. A field that is shorter is in the low bytes.
@@ -148,35 +140,66 @@ fn field<S: Source + ?Sized>(base: u64, offset: u8, memory: &S) -> Option<u64> {
     Some(u64::from_le_bytes(bytes))
 }
 
+/// The rule of a frame that its frame pointer leads to.
+const FRAME_POINTER: Rule = Rule::amd64(Base::Fp, 16, Location::AtCfa(-16));
+
 /// The rule of a frame of this size in bytes. The code pushes the caller's frame pointer first.
 fn whole_frame(size: i32) -> Rule {
     Rule::amd64(Base::Sp, size, Location::AtCfa(-16))
 }
 
 impl CodeHeap {
-    /// The rule of a frame in compiled code or in a stub; `Some(None)` if the stub probably keeps a frame pointer.
+    /// The rule of a frame in compiled code or in a stub.
     #[inline(never)]
     fn rule<S: Source + ?Sized>(
         &self,
-        pc: u64,
+        frame: &Frame,
         is_innermost: bool,
         memory: &S,
-    ) -> Option<Option<Rule>> {
+    ) -> Option<Rule> {
+        let pc = frame.pc;
         let blob = self.blob_at(pc.wrapping_sub((!is_innermost).into()), memory)?;
         let size = (field(blob, self.frame_size_offset, memory)? as i32).checked_mul(8)?;
         match size {
-            16..=MAX_FRAME if is_innermost => self.innermost(pc, blob, size, memory).map(Some),
-            16..=MAX_FRAME => Some(Some(whole_frame(size))),
+            16..=MAX_FRAME if is_innermost => self.innermost(pc, blob, size, memory),
+            16..=MAX_FRAME => Some(whole_frame(size)),
             0 => {
                 let kind = field(blob, self.kind_offset, memory)? & self.kind_mask;
-                // Adapters and stubs of virtual calls have no frame, and call nothing.
-                match self.frameless_kinds.contains(&kind) {
-                    true => is_innermost.then_some(Some(ON_TOP)),
-                    false => Some(None),
+                let is_frameless = self.frameless_kinds.contains(&kind);
+                match is_innermost {
+                    true if is_frameless => Some(ON_TOP),
+                    true => self.innermost_in_stub(frame, blob, memory),
+                    // Code without a frame calls nothing.
+                    false => (!is_frameless).then_some(FRAME_POINTER),
                 }
             }
             _ => None,
         }
+    }
+
+    /// The rule of the innermost frame in a stub of HotSpot's runtime. Many stubs keep a frame pointer.
+    #[inline(never)]
+    fn innermost_in_stub<S: Source + ?Sized>(
+        &self,
+        frame: &Frame,
+        blob: u64,
+        memory: &S,
+    ) -> Option<Rule> {
+        let code: [u8; 5] = memory.read(frame.pc.wrapping_sub(1)).ok()?;
+        match code {
+            [_, RET, ..] | [_, PUSH_RBP, 0x48, 0x8b, 0xec] => return Some(ON_TOP),
+            [PUSH_RBP, 0x48, 0x8b, 0xec, _] | [_, POP_RBP, RET, ..] => return Some(PUSHED),
+            _ => {}
+        }
+        // If the stub keeps no frame pointer, the register leads to a frame further out, whose return address is
+        // behind a call of other code.
+        let caller = field(frame.fp.wrapping_add(8), 0, memory)?;
+        let call: [u8; 5] = memory.read(caller.wrapping_sub(5)).ok()?;
+        let [CALL_RELATIVE, a, b, c, d] = call else {
+            return None;
+        };
+        let target = caller.wrapping_add_signed(i32::from_le_bytes([a, b, c, d]).into());
+        (self.blob_at(target, memory)? == blob).then_some(FRAME_POINTER)
     }
 
     /// The run-time address of the `CodeBlob` whose block contains `address`; `None` if the block is free.
@@ -208,8 +231,16 @@ impl CodeHeap {
         size: i32,
         memory: &S,
     ) -> Option<Rule> {
-        if let Some(rule) = rule_of_epilogue(&memory.read(pc).ok()?) {
+        let around: [u8; WINDOW] = memory.read(pc.wrapping_sub(const { BEFORE as u64 })).ok()?;
+        let near = around.get(..NEAR)?;
+        if let Some(rule) = rule_of_epilogue(near) {
             return Some(rule);
+        }
+        // The entry from the interpreter into a loop has a prologue of its own, which may lie anywhere.
+        if let Some(setup) = FrameSetup::find(near, size) {
+            if (BEFORE as u64) < setup.end {
+                return Some(setup.rule(BEFORE as u64, size));
+            }
         }
         let mut code = field(blob, self.code_offset, memory)?;
         if !self.code_is_address {
@@ -225,8 +256,8 @@ impl CodeHeap {
         if pc >= end {
             return Some(whole_frame(size));
         }
-        let beginning = end.wrapping_sub(const { PROLOGUE as u64 });
-        let bytes: [u8; PROLOGUE] = memory.read(beginning).ok()?;
+        let beginning = end.wrapping_sub(const { WINDOW as u64 });
+        let bytes: [u8; WINDOW] = memory.read(beginning).ok()?;
         let setup = FrameSetup::find(&bytes, size)?;
         Some(setup.rule(pc.saturating_sub(beginning), size))
     }
@@ -245,8 +276,8 @@ struct FrameSetup {
 
 impl FrameSetup {
     /// Finds the set-up of a frame of `size` bytes.
-    fn find(code: &[u8; PROLOGUE], size: i32) -> Option<FrameSetup> {
-        let mut rest = &code[..];
+    fn find(code: &[u8], size: i32) -> Option<FrameSetup> {
+        let mut rest = code;
         let mut first = 0;
         while let [_, behind @ ..] = rest {
             let found = match rest {
@@ -310,16 +341,24 @@ fn subtracted(code: &[u8]) -> Option<(u8, i32)> {
     }
 }
 
-/// The rule at the end of a compiled function, from the instructions at the PC on; `None` if the frame is still
-/// there, as far as these instructions show.
-fn rule_of_epilogue(code: &[u8; 8]) -> Option<Rule> {
-    match code {
+/// The rule at the end of a compiled function, from the instructions around the PC; `None` if the frame is still
+/// there, as far as these instructions show. `code` begins [`BEFORE`] bytes in front of the PC.
+fn rule_of_epilogue(code: &[u8]) -> Option<Rule> {
+    let at = code.get(BEFORE..)?;
+    let before = code.get(BEFORE - 7..BEFORE)?;
+    match at {
         [RET, ..] => Some(ON_TOP),
         [POP_RBP, ..] => Some(PUSHED),
         // cmp offset(%r15),%rsp; ja. Only the poll at a return compares the stack pointer.
         [0x49, 0x3b, 0x67 | 0xa7, ..] => Some(ON_TOP),
         // ja; ret
-        [0x0f, 0x87, _, _, _, _, RET, _] => Some(ON_TOP),
+        [0x0f, 0x87, _, _, _, _, RET, ..] => Some(ON_TOP),
+        // The rest of the poll: mov $address,%r10; mov %r10,offset(%r15); jmp
+        [0x49, 0xba, _, _, _, _, _, _, _, _, 0x4d, 0x89, 0x97, ..]
+        | [0x4d, 0x89, 0x97, _, _, _, _, JMP_RELATIVE, ..] => Some(ON_TOP),
+        [JMP_RELATIVE, ..] if matches!(before, [.., POP_RBP] | [0x4d, 0x89, 0x97, ..]) => {
+            Some(ON_TOP)
+        }
         _ => None,
     }
 }
@@ -423,7 +462,7 @@ mod tests {
             interpreter_start: INTERPRETER,
             interpreter_end: INTERPRETER + 0x1000,
             kind_mask: 0xff,
-            frameless_kinds: [3, 4],
+            frameless_kinds: [3, 4, 4, 4],
             segment_log2: 7,
             used_offset: 8,
             blob_offset: 16,
@@ -464,16 +503,13 @@ mod tests {
         }
     }
 
-    fn step_in(pc: u64, innermost: bool, memory: &Memories) -> Option<RegionStep> {
+    fn step_in(pc: u64, innermost: bool, memory: &Memories) -> Option<Frame> {
         let registers = innermost.then_some(&Locals(STACK + 0x150));
         step(&Region::HotSpot(heap()), &frame(pc), registers, memory)
     }
 
-    fn to(step: Option<RegionStep>) -> Option<(u64, u64)> {
-        match step? {
-            RegionStep::Caller(frame) => Some((frame.sp - STACK, frame.fp)),
-            RegionStep::FramePointer => None,
-        }
+    fn to(step: Option<Frame>) -> Option<(u64, u64)> {
+        step.map(|frame| (frame.sp - STACK, frame.fp))
     }
 
     /// push %rbp; sub $0x30,%rsp; cmpl $1,0x20(%r15); jne
@@ -530,6 +566,16 @@ mod tests {
         memory.word(STACK + 0x108, CALLER);
         assert_eq!(to(step_in(first + 1, true, &memory)), pushed);
 
+        // The second entry, behind the end of the first prologue.
+        let osr = CODE + 0x100;
+        memory.write(osr, &[0x89, 0x84, 0x24, 0, 0xc0, 0xfe, 0xff]);
+        memory.write(osr + 7, &PUSHES);
+        assert_eq!(to(step_in(osr + 8, true, &memory)), pushed);
+        assert_eq!(to(step_in(osr + 12, true, &memory)), whole);
+        memory.word(STACK + 0x100, CALLER);
+        assert_eq!(to(step_in(osr, true, &memory)), on_top);
+        assert_eq!(to(step_in(osr + 7, true, &memory)), on_top);
+
         let mut memory = process(8, &SUBTRACTS);
         stack(&mut memory);
         let first = CODE + COMPLETE - SUBTRACTS.len() as u64;
@@ -552,10 +598,14 @@ mod tests {
             &[RET][..],
             &[0x49, 0x3b, 0x67, 0x28],
             &[0x0f, 0x87, 1, 2, 3, 4, RET],
+            &[0x49, 0xba, 1, 2, 3, 4, 5, 6, 7, 8, 0x4d, 0x89, 0x97],
+            &[0x4d, 0x89, 0x97, 1, 2, 3, 4, JMP_RELATIVE],
         ] {
             memory.write(pc, code);
             assert_eq!(to(step_in(pc, true, &memory)), on_top);
         }
+        memory.write(pc - 1, &[POP_RBP, JMP_RELATIVE]);
+        assert_eq!(to(step_in(pc, true, &memory)), on_top);
         memory.write(pc, &[POP_RBP]);
         memory.word(STACK + 0x100, 0x66);
         memory.word(STACK + 0x108, CALLER);
@@ -565,10 +615,26 @@ mod tests {
     #[test]
     fn stubs_have_no_frame_or_a_frame_pointer() {
         let mut memory = process(0, &PUSHES);
-        assert_eq!(
-            step_in(CODE, true, &memory),
-            Some(RegionStep::FramePointer)
-        );
+        // The frame pointer is believed if the return address is behind a call of this stub.
+        memory.word(STACK + 0x180, 0x99);
+        memory.word(STACK + 0x188, CALLER);
+        assert_eq!(step_in(CODE, true, &memory), None);
+        assert_eq!(to(step_in(CODE, false, &memory)), Some((0x190, 0x99)));
+        let call = |memory: &mut Memories, from: u64, to: u64| {
+            memory.write(from - 5, &[CALL_RELATIVE]);
+            memory.write(from - 4, &(to.wrapping_sub(from) as u32).to_le_bytes());
+        };
+        memory.word(STACK + 0x188, HEAP + 0x2000);
+        call(&mut memory, HEAP + 0x2000, CODE + 0x20);
+        assert_eq!(to(step_in(CODE, true, &memory)), Some((0x190, 0x99)));
+        call(&mut memory, HEAP + 0x2000, HEAP + 0x1000);
+        assert_eq!(step_in(CODE, true, &memory), None);
+        memory.write(CODE, &[PUSH_RBP, 0x48, 0x8b, 0xec]);
+        memory.word(STACK + 0x100, CALLER);
+        assert_eq!(to(step_in(CODE, true, &memory)), Some((0x108, STACK + 0x180)));
+        memory.word(STACK + 0x100, 0x88);
+        memory.word(STACK + 0x108, CALLER);
+        assert_eq!(to(step_in(CODE + 1, true, &memory)), Some((0x110, 0x88)));
         memory.word(BLOB + 48, 0x5503);
         memory.word(STACK + 0x100, CALLER);
         assert_eq!(
@@ -614,7 +680,7 @@ mod tests {
                     let frame = frame(address);
                     let region = Region::HotSpot(heap);
                     let step = step(&region, &frame, None::<&Locals>, &memory);
-                    assert!(!matches!(step, Some(RegionStep::Caller(_))));
+                    assert_eq!(step, None);
                 }
             }
         }

@@ -17,7 +17,7 @@ mod hook;
 mod kunit;
 mod mapping;
 // Not `pub`: the compiler keeps each public function, even if nothing calls it.
-#[allow(dead_code, unreachable_pub)]
+#[allow(dead_code, unreachable_pub, unused_imports)]
 #[path = "sframe/src/mod.rs"]
 mod sframe;
 mod sink;

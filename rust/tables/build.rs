@@ -287,10 +287,12 @@ fn elf_errno(error: ElfError) -> Error {
     }
 }
 
+#[inline(never)]
 fn section_errno(error: SectionError) -> Error {
     errno(error.into())
 }
 
+#[inline(never)]
 fn errno(error: TableError) -> Error {
     match error {
         TableError::Section(SectionError::Unsupported {

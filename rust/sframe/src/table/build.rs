@@ -318,11 +318,9 @@ impl<S: Source + ?Sized, C: Source + ?Sized> SectionRows<'_, S, C> {
                 for offset in 0..plt::STUB as u32 {
                     put(offset, plt::rule_of_stub(&stub, offset))?;
                 }
-            } else if let Some(rule) = self.section.rule_without_rows(self.function) {
-                put(0, Some(rule))?;
             } else {
                 // No row covers the code in front of the first row.
-                put(0, None)?;
+                put(0, self.section.rule_without_rows(self.function))?;
                 for row in self.section.rows(self.bytes, self.function) {
                     let row = row?;
                     put(row.start, Some(row.rule))?;
@@ -651,7 +649,8 @@ where
         holds: NO_RULE,
         end: 0,
         gaps: [0; GAPS],
-        whole: [(NO_RULE, NOWHERE); WHOLE],
+        whole: [NO_RULE; WHOLE],
+        whole_at: [NOWHERE; WHOLE],
         rows: 0,
     };
     let mut changes = Changes::default();
@@ -682,8 +681,10 @@ struct Filler<'a, P> {
     end: u32,
     /// The positions of the first free byte in some of these lines; 0 stands for no position.
     gaps: [u32; GAPS],
-    /// Numbers of rules, each with the position of a block that contains this rule only.
-    whole: [(u16, u32); WHOLE],
+    /// Numbers of rules, and for each the position of a block that contains this rule only. Two arrays, because one
+    /// instruction can fill each of them.
+    whole: [u16; WHOLE],
+    whole_at: [u32; WHOLE],
     /// The number of rows so far.
     rows: usize,
 }
@@ -739,16 +740,21 @@ impl<P: FnMut(usize, &[u8]) -> Result<(), TableError>> Filler<'_, P> {
     fn put_block(&mut self) -> Result<u32, TableError> {
         let has_rows = self.len > BLOCK;
         let whole = usize::from(self.holds) % WHOLE;
-        match self.whole.get(whole) {
-            Some((number, at)) if !has_rows && *number == self.holds && *at != NOWHERE => {
+        match (self.whole.get(whole), self.whole_at.get(whole)) {
+            (Some(number), Some(at)) if !has_rows && *number == self.holds && *at != NOWHERE => {
                 return Ok(*at);
             }
             _ => {}
         }
         let at = self.position().ok_or(TableError::BufferTooSmall)?;
         (self.put)(at as usize, self.block.get(..self.len).unwrap_or_default())?;
-        if let Some(whole) = self.whole.get_mut(whole).filter(|_| !has_rows) {
-            *whole = (self.holds, at);
+        if let (Some(number), Some(whole_at), false) = (
+            self.whole.get_mut(whole),
+            self.whole_at.get_mut(whole),
+            has_rows,
+        ) {
+            *number = self.holds;
+            *whole_at = at;
         }
         Ok(at)
     }

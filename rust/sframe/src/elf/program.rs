@@ -248,6 +248,7 @@ impl Executables {
     }
 
     /// The offset in the file, in bytes, of the code at `link_address`; `None` if no code of the file lies there.
+    #[inline(never)]
     pub fn offset(&self, link_address: u64) -> Option<u64> {
         self.segments.iter().find_map(|&(address, start, size)| {
             let distance = link_address.wrapping_sub(address);
@@ -257,6 +258,7 @@ impl Executables {
 
     /// Whether one executable segment contains the range from the link-time address `first` to the link-time address
     /// `last`, both included, and the file contains the bytes of that range.
+    #[inline(never)]
     pub fn holds(&self, first: u64, last: u64) -> bool {
         self.segments.iter().any(|&(address, _, size)| {
             let distance = first.wrapping_sub(address);

@@ -90,8 +90,18 @@ pub(crate) fn control(command: u32, argument: usize, user: u32) -> Result {
 
 /// Reads and checks a structure, which begins with its own size in bytes.
 fn read<T: FromBytes>(argument: usize) -> Result<T> {
-    let at = UserPtr::from_addr(argument);
     let known = const { size_of::<T>() };
+    check_size(argument, known)?;
+    UserSlice::new(UserPtr::from_addr(argument), known)
+        .reader()
+        .read()
+}
+
+/// Checks the size of a structure of which `known` bytes are known, and the bytes behind them. Not generic, because
+/// [`read`] exists for each structure.
+#[inline(never)]
+fn check_size(argument: usize, known: usize) -> Result {
+    let at = UserPtr::from_addr(argument);
     let size: u32 = UserSlice::new(at, 4).reader().read()?;
     let size = usize::try_from(size)?;
     if size < known {
@@ -100,7 +110,6 @@ fn read<T: FromBytes>(argument: usize) -> Result<T> {
     if size > kernel::page::PAGE_SIZE {
         return Err(E2BIG);
     }
-    let structure = UserSlice::new(at, known).reader().read()?;
     // The bytes behind the known fields belong to a future version of the structure.
     let behind = UserSlice::new(at.wrapping_byte_add(known), size.saturating_sub(known));
     let mut behind = behind.reader();
@@ -109,7 +118,7 @@ fn read<T: FromBytes>(argument: usize) -> Result<T> {
             return Err(E2BIG);
         }
     }
-    Ok(structure)
+    Ok(())
 }
 
 fn write<T: AsBytes>(argument: usize, structure: &T) -> Result {

@@ -20,9 +20,7 @@ typedef uint8_t __u8;
 typedef int8_t __s8;
 #else
 #include <linux/ioctl.h>
-#include <linux/types.h>/* Registers a region of code that a process made at run time. ESRCH if there is no such process. */
-#define SFRAME_UNWIND_REGION _IOW(SFRAME_UNWIND_TYPE, SFRAME_UNWIND_NR_REGION, struct sframe_unwind_region)
-
+#include <linux/types.h>
 #endif
 
 /* The rows are for the vDSO and not for a file; `file` has no meaning. */

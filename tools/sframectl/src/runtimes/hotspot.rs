@@ -6,7 +6,10 @@
 //! from an address to the block. The library exports tables that describe its structures, for debuggers; all
 //! addresses, offsets and sizes come from these tables in the memory of the process, where they are complete.
 
-use std::collections::HashMap;
+use std::collections::{
+    HashMap,
+    HashSet, //
+};
 
 use object::elf;
 
@@ -167,15 +170,14 @@ fn frameless_names(
     heap: &Region,
 ) -> Result<[u64; 2], String> {
     let mut names = [0; 2];
-    // The names of the blobs, by address.
-    let mut seen = HashMap::new();
+    let mut seen = HashSet::new();
     for block in blocks(memory, tables, heap)?.take(MAX_BLOCKS) {
         let block = block?;
         if !block.is_used {
             continue;
         }
         let name = memory.u64(offset(block.blob, heap.kind_offset.into())?)?;
-        if seen.insert(name, ()).is_some() || name == 0 {
+        if !seen.insert(name) || name == 0 {
             continue;
         }
         let text = memory.string(name)?;
@@ -186,13 +188,17 @@ fn frameless_names(
             break;
         }
     }
-    // Without compiled code there may be no vtable stubs yet.
+    // A virtual machine that has just started may have no vtable stubs yet.
     for (name, text) in names.iter_mut().zip(FRAMELESS_NAMES) {
         if *name == 0 {
-            *name = find_constant(memory, library, text)?;
+            *name = find_constant(memory, library, text).unwrap_or_default();
         }
     }
-    Ok(names)
+    match names {
+        [0, _] => Err("the code heap has no adapters".to_owned()),
+        [adapters, 0] => Ok([adapters; 2]),
+        names => Ok(names),
+    }
 }
 
 /// A block of a heap.
@@ -245,32 +251,28 @@ fn header_offset(tables: &Tables, field: &Field) -> Result<u64, String> {
 }
 
 /// The address of a string that is in the library's constants exactly once.
-fn find_constant(
-    memory: &impl Memory,
-    library: &Library<'_>,
-    text: &[u8],
-) -> Result<u64, String> {
-    let wanted = [b"\0", text, b"\0"].concat();
+fn find_constant(memory: &impl Memory, library: &Library<'_>, text: &[u8]) -> Option<u64> {
     let mut left = MAX_CONSTANTS;
     let mut found = Vec::new();
     for mapping in &library.mappings {
         let len = mapping.end.saturating_sub(mapping.start).min(left);
         left -= len;
         let mut bytes = vec![0; len as usize];
-        // A mapping may be longer than its file.
-        if memory.fill(mapping.start, &mut bytes).is_ok() {
-            let hits = bytes.windows(wanted.len()).enumerate();
-            let hits = hits.filter(|(_, window)| *window == wanted);
-            found.extend(hits.map(|(at, _)| mapping.start + at as u64 + 1).take(2));
+        // A mapping may be longer than its file, and what is behind the file cannot be read.
+        if memory.fill(mapping.start, &mut bytes).is_err() {
+            continue;
+        }
+        let mut address = mapping.start;
+        for string in bytes.split(|byte| *byte == 0) {
+            if string == text {
+                found.push(address);
+            }
+            address += string.len() as u64 + 1;
         }
     }
     match found[..] {
-        [address] => Ok(address),
-        _ => Err(format!(
-            "libjvm.so has the name {:?} {} times",
-            String::from_utf8_lossy(text),
-            found.len()
-        )),
+        [address] => Some(address),
+        _ => None,
     }
 }
 

@@ -16,6 +16,15 @@ use crate::{
             Error,
             Unsupported, //
         },
+        region::{
+            CodeHeap,
+            Region, //
+        },
+        rule::{
+            Base,
+            Location,
+            Rule, //
+        },
         section::Section,
         stop_reason::StopReason,
         walk::{
@@ -24,7 +33,10 @@ use crate::{
             MappedRows, //
         }, //
     },
-    sys,
+    sys::{
+        self,
+        RegionDescription, //
+    },
     tables,
     user_memory::{
         Part,
@@ -88,6 +100,12 @@ pub(crate) fn find(
             number: found.table,
             to_offset: found.offset.wrapping_sub(found.start),
         });
+    } else if found.executable
+        && !found.is_file
+        && !found.is_vdso
+        && region_at(address, &mut found, memory, &mut mapping.rows)
+    {
+        // The region is in `rows`.
     } else {
         rows_of(address, &found, memory, &mut mapping.rows);
     }
@@ -100,6 +118,87 @@ pub(crate) fn find(
         );
     mapping.executable = found.executable;
     Ok(())
+}
+
+/// The work of the search for a region.
+const REGION: u32 = 8;
+
+/// Finds the region of code of no file at a run-time address, and confines `mapping` to it. False if there is none.
+#[inline(never)]
+fn region_at(
+    address: u64,
+    mapping: &mut sys::Mapping,
+    memory: &UserMemory,
+    rows: &mut TaskRows,
+) -> bool {
+    let mut found = RegionDescription::default();
+    let is_known = memory.take(REGION).is_ok() && sys::find_region(address, &mut found);
+    let holds = || {
+        found.guard == 0
+            || memory
+                .read(found.guard)
+                .is_ok_and(|word| u64::from_le_bytes(word) == found.guard_value)
+    };
+    // A region whose guard has changed is wanted anew.
+    let is_region = is_known && u32::from(found.kind) != sys::REGION_NONE;
+    if !is_known || is_region && !holds() {
+        sys::queue_file(address);
+        return false;
+    }
+    if is_region {
+        mapping.start = mapping.start.max(found.start);
+        mapping.end = mapping.end.min(found.end);
+        *rows = MappedRows::Region(region_of(&found));
+    }
+    is_region
+}
+
+/// The region of a description that is valid.
+fn region_of(description: &RegionDescription) -> Region {
+    match u32::from(description.kind) {
+        sys::REGION_FIXED => {
+            let fp = match u32::from(description.fp_saved) {
+                sys::FP_AT_CFA => Location::AtCfa(description.fp_offset),
+                _ => Location::Unchanged,
+            };
+            Region::Fixed(Rule::amd64(Base::Sp, description.cfa_offset, fp))
+        }
+        sys::REGION_HOTSPOT => Region::HotSpot(CodeHeap {
+            start: description.start,
+            segment_map: description.segment_map,
+            interpreter_start: description.interpreter_start,
+            interpreter_end: description.interpreter_end,
+            kind_mask: description.kind_mask,
+            frameless_kinds: description.frameless_kinds,
+            segment_log2: description.segment_log2,
+            used_offset: description.used_offset,
+            blob_offset: description.blob_offset,
+            frame_size_offset: description.frame_size_offset,
+            frame_complete_offset: description.frame_complete_offset,
+            frame_complete_is_short: description.frame_complete_size == 2,
+            code_offset: description.code_offset,
+            code_is_address: description.code_size == 8,
+            kind_offset: description.kind_offset,
+        }),
+        _ => Region::Stop,
+    }
+}
+
+/// Whether a program may add a region with this description.
+pub(crate) fn is_valid_region(description: &RegionDescription) -> bool {
+    let is_of_kind = match u32::from(description.kind) {
+        sys::REGION_NONE | sys::REGION_STOP => true,
+        sys::REGION_FIXED => {
+            u32::from(description.fp_saved) <= sys::FP_AT_CFA && description.cfa_offset >= 8
+        }
+        sys::REGION_HOTSPOT => {
+            description.segment_log2 < 64
+                && matches!(description.frame_complete_size, 2 | 4)
+                && matches!(description.code_size, 4 | 8)
+        }
+        _ => false,
+    };
+    is_of_kind && description.reserved == [0; 5] && description.start < description.end
 }
 
 /// The run-time address at which the mapping at `address` ends; 0 if nothing is mapped there, or if `memory` has

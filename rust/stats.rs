@@ -160,20 +160,35 @@ fn value_of(index: u32) -> u64 {
 
 /// The name of the counter with number `index`, in two parts.
 fn name_of(index: u32) -> Option<(&'static CStr, &'static CStr)> {
-    let nth = |first: u32| usize::try_from(index.wrapping_sub(first)).unwrap_or(usize::MAX);
-
-    Some(match index {
-        sys::SFU_LEFT_TO_KERNEL => (c"", c"left_to_kernel"),
-        sys::SFU_IN_EXEC => (c"", c"in_exec"),
-        sys::SFU_IN_ENTRY => (c"", c"in_entry"),
-        sys::SFU_LOCKED => (c"", c"locked"),
-        WALKS..FRAMES_IN => (c"walks_", WalkContext::ALL.get(nth(WALKS))?.name()),
-        FRAMES_IN..FRAMES_BY => (c"frames_in_", WalkContext::ALL.get(nth(FRAMES_IN))?.name()),
-        FRAMES_BY..STOPS => (c"frames_by_", FrameSource::ALL.get(nth(FRAMES_BY))?.name()),
-        STOPS..FAULTS_QUEUED => (c"stop_", StopReason::ALL.get(nth(STOPS))?.name()),
-        FAULTS_QUEUED => (c"", c"faults_queued"),
-        FAULTS_TAKEN => (c"", c"faults_taken"),
-        BAD_SECTIONS => (c"", c"bad_sections"),
-        _ => return None,
-    })
+    NAMES.get(usize::try_from(index).ok()?).copied()
 }
+
+/// The name of each counter, in two parts. Not a `match`, which would compile to a comparison for each counter.
+static NAMES: [(&CStr, &CStr); BAD_SECTIONS as usize + 1] = {
+    let mut names = [(c"", c""); BAD_SECTIONS as usize + 1];
+    names[sys::SFU_LEFT_TO_KERNEL as usize].1 = c"left_to_kernel";
+    names[sys::SFU_IN_EXEC as usize].1 = c"in_exec";
+    names[sys::SFU_IN_ENTRY as usize].1 = c"in_entry";
+    names[sys::SFU_LOCKED as usize].1 = c"locked";
+    names[FAULTS_QUEUED as usize].1 = c"faults_queued";
+    names[FAULTS_TAKEN as usize].1 = c"faults_taken";
+    names[BAD_SECTIONS as usize].1 = c"bad_sections";
+    let mut nth = 0;
+    while nth < WalkContext::ALL.len() {
+        let name = WalkContext::ALL[nth].name();
+        names[WALKS as usize + nth] = (c"walks_", name);
+        names[FRAMES_IN as usize + nth] = (c"frames_in_", name);
+        nth += 1;
+    }
+    nth = 0;
+    while nth < FrameSource::ALL.len() {
+        names[FRAMES_BY as usize + nth] = (c"frames_by_", FrameSource::ALL[nth].name());
+        nth += 1;
+    }
+    nth = 0;
+    while nth < StopReason::ALL.len() {
+        names[STOPS as usize + nth] = (c"stop_", StopReason::ALL[nth].name());
+        nth += 1;
+    }
+    names
+};

@@ -76,6 +76,7 @@ pub(crate) struct FileKey(pub(crate) bindings::sfu_file_key);
 
 impl FileKey {
     /// The key of a file. Task; sleeps. See `sfu_file_key_of` in `c/helpers.h`.
+    #[inline(never)]
     pub(crate) fn of(file: &OpenFile) -> Result<Self> {
         let mut key = Self::vdso();
         // SAFETY: `file.file` is an open file as long as `file` lives, and `key` is a local variable.

@@ -216,10 +216,16 @@ pub(crate) fn zeros<T: Copy + Default>(count: usize, memory: &BuildMemory) -> Re
     Ok(KVVec::from_elem(T::default(), count, gfp())?)
 }
 
+/// Memory for `count` elements.
+#[inline(never)]
+fn reserved<T>(count: usize, memory: &BuildMemory) -> Result<KVVec<T>> {
+    memory.take::<T>(count)?;
+    Ok(KVVec::with_capacity(count, gfp())?)
+}
+
 /// `count` copies of `one`. The function for this in the `kernel` crate can panic for a `Rule`.
 fn repeated<T: Copy>(one: T, count: usize, memory: &BuildMemory) -> Result<KVVec<T>> {
-    memory.take::<T>(count)?;
-    let mut all = KVVec::with_capacity(count, gfp())?;
+    let mut all = reserved(count, memory)?;
     for _ in 0..count {
         push(&mut all, one)?;
     }
@@ -228,8 +234,7 @@ fn repeated<T: Copy>(one: T, count: usize, memory: &BuildMemory) -> Result<KVVec
 
 /// A copy of `from`.
 fn copied<T: Copy>(from: &[T], memory: &BuildMemory) -> Result<KVVec<T>> {
-    memory.take::<T>(from.len())?;
-    let mut all = KVVec::with_capacity(from.len(), gfp())?;
+    let mut all = reserved(from.len(), memory)?;
     for one in from {
         push(&mut all, *one)?;
     }
@@ -287,10 +292,12 @@ fn elf_errno(error: ElfError) -> Error {
     }
 }
 
+#[inline(never)]
 fn section_errno(error: SectionError) -> Error {
     errno(error.into())
 }
 
+#[inline(never)]
 fn errno(error: TableError) -> Error {
     match error {
         TableError::Section(SectionError::Unsupported {
@@ -329,20 +336,22 @@ pub(crate) enum TableImage<'a> {
     Vdso(Part<'a>),
 }
 
-impl Source for TableImage<'_> {
-    fn read<const N: usize>(&self, offset: u64) -> Result<[u8; N], Fault> {
+impl TableImage<'_> {
+    /// Reads all of `bytes` at `offset`, in bytes.
+    #[inline(never)]
+    fn read_into(&self, offset: u64, bytes: &mut [u8]) -> Result<(), Fault> {
         match self {
-            TableImage::File(file) => file.read(offset),
-            TableImage::Vdso(part) => part.read(offset),
+            TableImage::File(file) => file.read_into(offset, bytes).map_err(|_| Fault),
+            TableImage::Vdso(part) => part.read_into(offset, bytes),
         }
     }
 }
 
-/// A file as bytes from its start. Task; sleeps.
-impl Source for OpenFile {
+impl Source for TableImage<'_> {
+    #[inline]
     fn read<const N: usize>(&self, offset: u64) -> Result<[u8; N], Fault> {
         let mut bytes = [0; N];
-        self.read_into(offset, &mut bytes).map_err(|_| Fault)?;
+        self.read_into(offset, &mut bytes)?;
         Ok(bytes)
     }
 }

@@ -217,9 +217,12 @@ struct sframe_unwind_region {
 	/* HOTSPOT: the code of the interpreter, in this heap or in another one. */
 	__u64 interpreter_start;
 	__u64 interpreter_end;
-	/* HOTSPOT: a CodeBlob is an adapter or a vtable stub if (the word at kind_offset & kind_mask) is one of the two. */
+	/*
+	 * HOTSPOT: the code of a CodeBlob with a frame size of 0 has no frame if (the word at kind_offset & kind_mask)
+	 * is one of these: the kinds of adapters, vtable stubs and compiled methods.
+	 */
 	__u64 kind_mask;
-	__u64 frameless_kinds[2];
+	__u64 frameless_kinds[4];
 };
 
 /* The numbers of the commands of ioctl(). */

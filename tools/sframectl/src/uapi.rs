@@ -136,5 +136,5 @@ pub struct sframe_unwind_region {
     pub interpreter_start: __u64,
     pub interpreter_end: __u64,
     pub kind_mask: __u64,
-    pub frameless_kinds: [__u64; 2usize],
+    pub frameless_kinds: [__u64; 4usize],
 }

@@ -35,6 +35,10 @@ use super::{
             },
             insn,
             plt,
+            region::{
+                self,
+                Region, //
+            },
             registers::RAX,
             signal, //
         }, //
@@ -64,7 +68,7 @@ pub enum FrameSource {
     Registers,
     /// By a row, or by a rule from instructions.
     Rows,
-    /// By the frame pointer or the code, because no row covers the lookup address.
+    /// By the frame pointer, the code or a region, because no row covers the lookup address.
     FramePointer,
 }
 
@@ -174,6 +178,8 @@ pub enum MappedRows<S, T> {
     Table(T),
     /// The file has a section that cannot be used.
     Bad(Error),
+    /// A region of code that the process made.
+    Region(Region),
 }
 
 /// A mapping of the task. Addresses are run-time addresses.
@@ -390,7 +396,7 @@ pub fn walk<T: Task>(task: &T, frame: &mut Frame, sink: &mut T::Sink) -> StopRea
                 }
                 (rule.signal, FrameSource::Rows)
             }
-            Ok(None) => match step_without_rows(task, frame, !registers.are_lost(), &mapping) {
+            Ok(None) => match step_without_rows(task, frame, &registers, &mapping) {
                 Ok(()) => (false, FrameSource::FramePointer),
                 Err(reason) => return reason,
             },
@@ -506,6 +512,7 @@ fn rule_at<T: Task>(
         MappedRows::None(_) | MappedRows::Unknown => {
             Ok(rule_of_system_call(task, pc, registers, false))
         }
+        MappedRows::Region(_) => Ok(None),
         MappedRows::Replaced => Err(StopReason::TextReplaced),
         MappedRows::Bad(error) => Err(StopReason::of_section(error, task.is_spent())),
         MappedRows::Section(ref section) => rule_of_section(task, section, pc, registers),
@@ -675,9 +682,17 @@ fn take(step: Step, frame: &mut Frame) -> Result<(), StopReason> {
 fn step_without_rows<T: Task>(
     task: &T,
     frame: &mut Frame,
-    is_innermost: bool,
+    registers: &CallerRegisters<'_, T::Registers>,
     mapping: &MappingOf<T>,
 ) -> Result<(), StopReason> {
+    let is_innermost = !registers.are_lost();
+    if let MappedRows::Region(region) = &mapping.rows {
+        let registers = RegistersIn(registers, task.memory());
+        let registers = is_innermost.then_some(&registers);
+        *frame = region::step(region, frame, registers, task.memory())
+            .ok_or(StopReason::RegionUnknown)?;
+        return Ok(());
+    }
     let frame_pointer = match mapping.rows {
         MappedRows::Section(ref section) if task.section(section).0.frame_pointer() => {
             FramePointer::Kept

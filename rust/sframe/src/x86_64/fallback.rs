@@ -14,12 +14,14 @@ use super::{
             bytes::Source, //
         },
         unwind::{
-            rule::Rule,
+            rule::{
+                Location,
+                Rule, //
+            },
             step::{
                 self as unwind,
                 Frame,
                 Memory,
-                NoRegisters,
                 Step, //
             }, //
         }, //
@@ -68,10 +70,10 @@ pub fn step<M: Memory + Source + ?Sized>(
                     Some(target) => prologue::is_prologue(&memory.read(target).ok()?),
                     None => prologue::sets_up_later(&bytes),
                 };
-                later.then_some(ON_TOP)
+                later.then_some(&ON_TOP)
             };
             let rule = prologue::rule_without_frame_pointer(&bytes).or_else(sets_up_later);
-            if let Some(step) = rule.and_then(|rule| behind_call(&rule, frame, memory)) {
+            if let Some(step) = rule.and_then(|rule| behind_call(rule, frame, memory)) {
                 return Some(step);
             }
         }
@@ -128,18 +130,27 @@ pub fn step<M: Memory + Source + ?Sized>(
     }
 }
 
-/// The step by `rule`, if the resulting PC is behind a call; else `None`.
+/// The step by `rule`, if the resulting PC is behind a call; else `None`. `rule` is [`ON_TOP`] or [`PUSHED`], so this
+/// function is much smaller than [`unwind::step`].
 #[inline(never)]
 fn behind_call<M: Memory + Source + ?Sized>(
     rule: &Rule,
     frame: &Frame,
     memory: &M,
 ) -> Option<Step> {
-    let step = unwind::step(Abi::Amd64, rule, frame, &NoRegisters, memory).ok()?;
-    match step {
-        Step::Caller(caller) if is_behind_call(caller.pc, memory) => Some(step),
-        _ => None,
+    let sp = frame.sp.checked_add_signed(rule.cfa.offset.into())?;
+    if sp % Abi::Amd64.alignment() != 0 {
+        return None;
     }
+    let pc = memory.read_word(sp.checked_sub(8)?).ok()?;
+    let fp = match rule.fp {
+        Location::AtCfa(offset) => {
+            let at = sp.checked_add_signed(offset.into())?;
+            memory.read_word(at).ok()?
+        }
+        _ => frame.fp,
+    };
+    is_behind_call(pc, memory).then_some(Step::Caller(Frame { pc, sp, fp }))
 }
 
 /// Whether a function for which [`serves_handlers`](prologue::serves_handlers) is true may already be leaving

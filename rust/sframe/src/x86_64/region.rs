@@ -1,0 +1,711 @@
+// SPDX-License-Identifier: GPL-2.0-only OR MIT
+
+//! The step from code that a runtime made, by a region that somebody has registered for the process.
+//!
+//! A region tells how its frames are laid out. Its description and the memory of the process are not trusted. A
+//! step is accepted only if it leads behind a call, or into HotSpot's interpreter.
+//!
+//! Words are eight bytes. HotSpot's names are those of the OpenJDK source: a code heap consists of segments; a
+//! block is some segments with a `HeapBlock` at its start, and a `CodeBlob` behind the `HeapBlock`.
+
+use super::{
+    super::{
+        format::{
+            abi::Abi,
+            bytes::Source, //
+        },
+        unwind::{
+            rule::{
+                Base,
+                Location,
+                Rule, //
+            },
+            step::{
+                self as unwind,
+                Frame,
+                Memory,
+                NoRegisters,
+                RegisterSource,
+                Step, //
+            }, //
+        }, //
+    },
+    fallback::is_behind_call,
+    insn::{
+        CALL_RELATIVE,
+        JMP_RELATIVE,
+        POP_RBP,
+        PUSH_RBP,
+        RET, //
+    },
+    prologue::{
+        ON_TOP,
+        PUSHED, //
+    },
+};
+
+/// The most hops in a code heap's segment map. Each hop passes at most 254 segments.
+const HOPS: u32 = 64;
+/// The maximum size of a compiled frame, in bytes.
+const MAX_FRAME: i32 = 1 << 20;
+/// The bytes in front of the end of a prologue in which the prologue is searched.
+const WINDOW: usize = 64;
+/// The bytes in front of the PC, and the bytes in front of it and behind it, that show a prologue or an epilogue.
+const BEFORE: usize = 12;
+const NEAR: usize = BEFORE + 20;
+/// The DWARF number of the register in which HotSpot's interpreter keeps the address of the local variables.
+const LOCALS: u8 = 14;
+
+/// The layout of the frames in a region.
+#[derive(Clone, Copy, Debug)]
+pub enum Region {
+    /// No step is taken.
+    Stop,
+    /// All frames have this rule.
+    Fixed(Rule),
+    /// A code heap of HotSpot.
+    HotSpot(CodeHeap),
+}
+
+/// A code heap of HotSpot. Offsets and sizes are in bytes; addresses are run-time addresses.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct CodeHeap {
+    /// The start of the heap.
+    pub start: u64,
+    /// The segment map: one byte for each segment from `start` on.
+    pub segment_map: u64,
+    /// The code of the interpreter, up to but excluding `interpreter_end`.
+    pub interpreter_start: u64,
+    /// The end of the interpreter.
+    pub interpreter_end: u64,
+    /// The mask of the word at `kind_offset`.
+    pub kind_mask: u64,
+    /// The values of that word, masked, in blobs whose code has no frame if the blob's frame size is 0.
+    pub frameless_kinds: [u64; 4],
+    /// The binary logarithm of the size of a segment; at most 63.
+    pub segment_log2: u8,
+    /// The offset of `_used` in a `HeapBlock`.
+    pub used_offset: u8,
+    /// The offset of the `CodeBlob` in a block.
+    pub blob_offset: u8,
+    /// The offset of `_frame_size`.
+    pub frame_size_offset: u8,
+    /// The offset of `_frame_complete_offset`.
+    pub frame_complete_offset: u8,
+    /// Whether `_frame_complete_offset` has two bytes, else four.
+    pub frame_complete_is_short: bool,
+    /// The offset of the field with the start of the code.
+    pub code_offset: u8,
+    /// Whether that field is an address, else an offset from the `CodeBlob`.
+    pub code_is_address: bool,
+    /// The offset of the word with the blob's kind.
+    pub kind_offset: u8,
+}
+
+/// Takes a step from a frame in a region; `None` if no step can be trusted.
+///
+/// `registers` are the registers of the innermost frame, or of a frame that a signal interrupted; `None` for other
+/// frames.
+#[inline(never)]
+pub fn step<M: Memory + Source + ?Sized, R: RegisterSource + ?Sized>(
+    region: &Region,
+    frame: &Frame,
+    registers: Option<&R>,
+    memory: &M,
+) -> Option<Frame> {
+    let is_interpreter = |pc| match region {
+        Region::HotSpot(heap) => heap.interpreter_start <= pc && pc < heap.interpreter_end,
+        _ => false,
+    };
+    let caller = if is_interpreter(frame.pc) {
+        interpreted(frame, registers, memory)?
+    } else {
+        let rule = match region {
+            Region::Stop => return None,
+            Region::Fixed(rule) => *rule,
+            Region::HotSpot(heap) => heap.rule(frame, registers.is_some(), memory)?,
+        };
+        match unwind::step(Abi::Amd64, &rule, frame, &NoRegisters, memory).ok()? {
+            Step::Caller(caller) => caller,
+            Step::Outermost => return None,
+        }
+    };
+    (is_interpreter(caller.pc) || is_behind_call(caller.pc, memory)).then_some(caller)
+}
+
+/// The eight bytes at `base + offset`. A field that is shorter is in the low bytes.
+#[inline(never)]
+fn field<S: Source + ?Sized>(base: u64, offset: u8, memory: &S) -> Option<u64> {
+    let bytes = memory.read(base.wrapping_add(offset.into())).ok()?;
+    Some(u64::from_le_bytes(bytes))
+}
+
+/// The rule of a frame that its frame pointer leads to.
+const FRAME_POINTER: Rule = Rule::amd64(Base::Fp, 16, Location::AtCfa(-16));
+
+/// The rule of a frame of this size in bytes. The code pushes the caller's frame pointer first.
+fn whole_frame(size: i32) -> Rule {
+    Rule::amd64(Base::Sp, size, Location::AtCfa(-16))
+}
+
+impl CodeHeap {
+    /// The rule of a frame in compiled code or in a stub.
+    #[inline(never)]
+    fn rule<S: Source + ?Sized>(
+        &self,
+        frame: &Frame,
+        is_innermost: bool,
+        memory: &S,
+    ) -> Option<Rule> {
+        let pc = frame.pc;
+        let blob = self.blob_at(pc.wrapping_sub((!is_innermost).into()), memory)?;
+        let size = (field(blob, self.frame_size_offset, memory)? as i32).checked_mul(8)?;
+        match size {
+            16..=MAX_FRAME if is_innermost => self.innermost(pc, blob, size, memory),
+            16..=MAX_FRAME => Some(whole_frame(size)),
+            0 => {
+                let kind = field(blob, self.kind_offset, memory)? & self.kind_mask;
+                let is_frameless = self.frameless_kinds.contains(&kind);
+                match is_innermost {
+                    true if is_frameless => Some(ON_TOP),
+                    true => self.innermost_in_stub(frame, blob, memory),
+                    // Code without a frame calls nothing.
+                    false => (!is_frameless).then_some(FRAME_POINTER),
+                }
+            }
+            _ => None,
+        }
+    }
+
+    /// The rule of the innermost frame in a stub of HotSpot's runtime. Many stubs keep a frame pointer.
+    #[inline(never)]
+    fn innermost_in_stub<S: Source + ?Sized>(
+        &self,
+        frame: &Frame,
+        blob: u64,
+        memory: &S,
+    ) -> Option<Rule> {
+        let code: [u8; 5] = memory.read(frame.pc.wrapping_sub(1)).ok()?;
+        match code {
+            [_, RET, ..] | [_, PUSH_RBP, 0x48, 0x8b, 0xec] => return Some(ON_TOP),
+            [PUSH_RBP, 0x48, 0x8b, 0xec, _] | [_, POP_RBP, RET, ..] => return Some(PUSHED),
+            _ => {}
+        }
+        // If the stub keeps no frame pointer, the register leads to a frame further out, whose return address is
+        // behind a call of other code.
+        let caller = field(frame.fp.wrapping_add(8), 0, memory)?;
+        let call: [u8; 5] = memory.read(caller.wrapping_sub(5)).ok()?;
+        let [CALL_RELATIVE, a, b, c, d] = call else {
+            return None;
+        };
+        let target = caller.wrapping_add_signed(i32::from_le_bytes([a, b, c, d]).into());
+        (self.blob_at(target, memory)? == blob).then_some(FRAME_POINTER)
+    }
+
+    /// The run-time address of the `CodeBlob` whose block contains `address`; `None` if the block is free.
+    fn blob_at<S: Source + ?Sized>(&self, address: u64, memory: &S) -> Option<u64> {
+        let log2 = u32::from(self.segment_log2);
+        let mut segment = address.checked_sub(self.start)?.checked_shr(log2)?;
+        let mut left = HOPS;
+        loop {
+            let [hop] = memory.read(self.segment_map.wrapping_add(segment)).ok()?;
+            match hop {
+                0 => break,
+                // A segment that was never allocated.
+                u8::MAX => return None,
+                _ => segment = segment.checked_sub(hop.into())?,
+            }
+            left = left.checked_sub(1)?;
+        }
+        let block = self.start.wrapping_add(segment.checked_shl(log2)?);
+        let is_used = field(block, self.used_offset, memory)? as u8;
+        (is_used == 1).then(|| block.wrapping_add(self.blob_offset.into()))
+    }
+
+    /// The rule of the innermost frame, whose function has a frame of `size` bytes.
+    #[inline(never)]
+    fn innermost<S: Source + ?Sized>(
+        &self,
+        pc: u64,
+        blob: u64,
+        size: i32,
+        memory: &S,
+    ) -> Option<Rule> {
+        let around: [u8; WINDOW] = memory.read(pc.wrapping_sub(const { BEFORE as u64 })).ok()?;
+        let near = around.get(..NEAR)?;
+        if let Some(rule) = rule_of_epilogue(near) {
+            return Some(rule);
+        }
+        // The entry from the interpreter into a loop has a prologue of its own, which may lie anywhere.
+        if let Some(setup) = FrameSetup::find(near, size) {
+            if (BEFORE as u64) < setup.end {
+                return Some(setup.rule(BEFORE as u64, size));
+            }
+        }
+        let mut code = field(blob, self.code_offset, memory)?;
+        if !self.code_is_address {
+            code = blob.wrapping_add_signed((code as i32).into());
+        }
+        let complete = field(blob, self.frame_complete_offset, memory)?;
+        let complete = match self.frame_complete_is_short {
+            true => (complete as i16).into(),
+            false => complete as i32,
+        };
+        // -1: the code sets up no frame of its own.
+        let end = code.wrapping_add(u64::try_from(complete).ok()?);
+        if pc >= end {
+            return Some(whole_frame(size));
+        }
+        let beginning = end.wrapping_sub(const { WINDOW as u64 });
+        let bytes: [u8; WINDOW] = memory.read(beginning).ok()?;
+        let setup = FrameSetup::find(&bytes, size)?;
+        Some(setup.rule(pc.saturating_sub(beginning), size))
+    }
+}
+
+/// The instructions that set up a compiled frame. Offsets are in bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct FrameSetup {
+    /// The offset of the first of the instructions.
+    first: u64,
+    /// The offset from which on the frame is set up.
+    end: u64,
+    /// Whether the first instruction pushes the frame pointer, else it subtracts the whole size.
+    pushes: bool,
+}
+
+impl FrameSetup {
+    /// Finds the set-up of a frame of `size` bytes.
+    fn find(code: &[u8], size: i32) -> Option<FrameSetup> {
+        let mut rest = code;
+        let mut first = 0;
+        while let [_, behind @ ..] = rest {
+            let found = match rest {
+                // push %rbp
+                [PUSH_RBP, behind @ ..] => {
+                    // mov %rsp,%rbp
+                    let (mov, behind) = match behind {
+                        [0x48, 0x8b, 0xec, behind @ ..] | [0x48, 0x89, 0xe5, behind @ ..] => {
+                            (3, behind)
+                        }
+                        _ => (0, behind),
+                    };
+                    match subtracted(behind) {
+                        Some((len, by)) if by.checked_add(16) == Some(size) => {
+                            Some((len + mov + 1, true))
+                        }
+                        _ if size == 16 => Some((mov + 1, true)),
+                        _ => None,
+                    }
+                }
+                // sub $size - 8,%rsp; mov %rbp,offset(%rsp)
+                _ => match subtracted(rest) {
+                    Some((len, by)) if by.checked_add(8) == Some(size) => {
+                        match rest.get(usize::from(len)..) {
+                            Some([0x48, 0x89, 0x6c, 0x24, ..]) => Some((len + 5, false)),
+                            Some([0x48, 0x89, 0xac, 0x24, ..]) => Some((len + 8, false)),
+                            _ => None,
+                        }
+                    }
+                    _ => None,
+                },
+            };
+            if let Some((len, pushes)) = found {
+                let end = u64::from(len).wrapping_add(first);
+                return Some(FrameSetup { first, end, pushes });
+            }
+            rest = behind;
+            first = first.wrapping_add(1);
+        }
+        None
+    }
+
+    /// The rule at an offset, in front of the end of the prologue.
+    fn rule(&self, at: u64, size: i32) -> Rule {
+        match self.pushes {
+            _ if at <= self.first => ON_TOP,
+            _ if at >= self.end => whole_frame(size),
+            true => PUSHED,
+            false => Rule::amd64(Base::Sp, size, Location::Unchanged),
+        }
+    }
+}
+
+/// The length of the instruction at the start of `code`, and the number that it subtracts from %rsp; `None` if
+/// it is another instruction.
+fn subtracted(code: &[u8]) -> Option<(u8, i32)> {
+    match *code {
+        [0x48, 0x83, 0xec, by, ..] => Some((4, by.into())),
+        [0x48, 0x81, 0xec, a, b, c, d, ..] => Some((7, i32::from_le_bytes([a, b, c, d]))),
+        _ => None,
+    }
+}
+
+/// The rule at the end of a compiled function, from the instructions around the PC; `None` if the frame is still
+/// there, as far as these instructions show. `code` begins [`BEFORE`] bytes in front of the PC.
+fn rule_of_epilogue(code: &[u8]) -> Option<Rule> {
+    let at = code.get(BEFORE..)?;
+    let before = code.get(BEFORE - 7..BEFORE)?;
+    match at {
+        [RET, ..] => Some(ON_TOP),
+        [POP_RBP, ..] => Some(PUSHED),
+        // cmp offset(%r15),%rsp; ja. Only the poll at a return compares the stack pointer.
+        [0x49, 0x3b, 0x67 | 0xa7, ..] => Some(ON_TOP),
+        // ja; ret
+        [0x0f, 0x87, _, _, _, _, RET, ..] => Some(ON_TOP),
+        // The rest of the poll: mov $address,%r10; mov %r10,offset(%r15); jmp
+        [0x49, 0xba, _, _, _, _, _, _, _, _, 0x4d, 0x89, 0x97, ..]
+        | [0x4d, 0x89, 0x97, _, _, _, _, JMP_RELATIVE, ..] => Some(ON_TOP),
+        [JMP_RELATIVE, ..] if matches!(before, [.., POP_RBP] | [0x4d, 0x89, 0x97, ..]) => {
+            Some(ON_TOP)
+        }
+        _ => None,
+    }
+}
+
+/// The caller of an interpreted frame. The word below the saved frame pointer is the caller's stack pointer.
+#[inline(never)]
+fn interpreted<M: Source + ?Sized, R: RegisterSource + ?Sized>(
+    frame: &Frame,
+    registers: Option<&R>,
+    memory: &M,
+) -> Option<Frame> {
+    let fp = frame.fp;
+    let end = fp.checked_add(16)?;
+    let word = |offset: i64| field(fp.wrapping_add_signed(offset), 0, memory);
+    let sp = word(-8)?;
+    if fp < frame.sp || sp < end || (fp | sp) % 8 != 0 {
+        return None;
+    }
+    if let Some(registers) = registers {
+        // Where a method begins and ends, the frame pointer is the caller's, but the register of the local
+        // variables is the method's. The frame holds their address, or since JDK 21 their distance in words.
+        let locals = word(-56)?;
+        let register = registers.register(LOCALS)?;
+        if locals != register && fp.wrapping_add(locals.wrapping_mul(8)) != register {
+            return None;
+        }
+    }
+    Some(Frame {
+        pc: word(8)?,
+        sp,
+        fp: word(0)?,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::super::format::bytes::Fault;
+    use super::*;
+    use std::vec;
+    use std::vec::Vec;
+
+    const HEAP: u64 = 0x7f00_0000;
+    const MAP: u64 = 0x7e00_0000;
+    const STACK: u64 = 0x8000_0000;
+    const PROGRAM: u64 = 0x40_0000;
+    /// Segments of 128 bytes. A block of 12 segments starts at segment 4.
+    const BLOCK: u64 = HEAP + 4 * 128;
+    const BLOB: u64 = BLOCK + 16;
+    const CODE: u64 = BLOB + 256;
+    /// The end of the prologue, from the start of the code.
+    const COMPLETE: u64 = 64;
+    /// The return address in the program, and one in the interpreter.
+    const CALLER: u64 = PROGRAM + 0x100;
+    const INTERPRETER: u64 = HEAP + 0x3000;
+
+    struct Memories(Vec<(u64, Vec<u8>)>);
+
+    impl Memories {
+        fn write(&mut self, address: u64, bytes: &[u8]) {
+            for (start, part) in &mut self.0 {
+                if let Some(at) = address.checked_sub(*start).filter(|at| *at < 0x4000) {
+                    part[at as usize..][..bytes.len()].copy_from_slice(bytes);
+                }
+            }
+        }
+
+        fn word(&mut self, address: u64, word: u64) {
+            self.write(address, &word.to_le_bytes());
+        }
+    }
+
+    impl Source for Memories {
+        fn read<const N: usize>(&self, offset: u64) -> Result<[u8; N], Fault> {
+            self.0
+                .iter()
+                .filter_map(|(start, part)| part.get(offset.checked_sub(*start)? as usize..))
+                .find_map(|rest| rest.first_chunk().copied())
+                .ok_or(Fault)
+        }
+    }
+
+    impl Memory for Memories {
+        fn read_word(&self, address: u64) -> Result<u64, Fault> {
+            self.read(address).map(u64::from_le_bytes)
+        }
+    }
+
+    /// The register of the local variables.
+    struct Locals(u64);
+
+    impl RegisterSource for Locals {
+        fn register(&self, number: u8) -> Option<u64> {
+            (number == LOCALS).then_some(self.0)
+        }
+    }
+
+    fn heap() -> CodeHeap {
+        CodeHeap {
+            start: HEAP,
+            segment_map: MAP,
+            interpreter_start: INTERPRETER,
+            interpreter_end: INTERPRETER + 0x1000,
+            kind_mask: 0xff,
+            frameless_kinds: [3, 4, 4, 4],
+            segment_log2: 7,
+            used_offset: 8,
+            blob_offset: 16,
+            frame_size_offset: 24,
+            frame_complete_offset: 32,
+            frame_complete_is_short: false,
+            code_offset: 40,
+            code_is_address: true,
+            kind_offset: 48,
+        }
+    }
+
+    /// A process with one compiled function, whose frame has `words` words.
+    fn process(words: u32, prologue: &[u8]) -> Memories {
+        let parts = [HEAP, MAP, STACK, PROGRAM];
+        let mut memory = Memories(parts.map(|start| (start, vec![0; 0x4000])).into());
+        memory.write(MAP, &[u8::MAX; 32]);
+        for segment in 0..12 {
+            memory.write(MAP + 4 + segment, &[segment as u8]);
+        }
+        memory.write(BLOCK + 8, &[1]);
+        memory.write(BLOB + 24, &words.to_le_bytes());
+        memory.write(BLOB + 32, &(COMPLETE as u32).to_le_bytes());
+        memory.word(BLOB + 40, CODE);
+        memory.word(BLOB + 48, 0xffff_ff01);
+        memory.write(CODE, &[0x90; 0x200]);
+        memory.write(CODE + COMPLETE - prologue.len() as u64, prologue);
+        // call *%rax
+        memory.write(CALLER - 2, &[0xff, 0xd0]);
+        memory
+    }
+
+    fn frame(pc: u64) -> Frame {
+        Frame {
+            pc,
+            sp: STACK + 0x100,
+            fp: STACK + 0x180,
+        }
+    }
+
+    fn step_in(pc: u64, innermost: bool, memory: &Memories) -> Option<Frame> {
+        let registers = innermost.then_some(&Locals(STACK + 0x150));
+        step(&Region::HotSpot(heap()), &frame(pc), registers, memory)
+    }
+
+    fn to(step: Option<Frame>) -> Option<(u64, u64)> {
+        step.map(|frame| (frame.sp - STACK, frame.fp))
+    }
+
+    /// push %rbp; sub $0x30,%rsp; cmpl $1,0x20(%r15); jne
+    const PUSHES: [u8; 19] = [
+        0x55, 0x48, 0x83, 0xec, 0x30, 0x41, 0x81, 0x7f, 0x20, 1, 0, 0, 0, 0x0f, 0x85, 0, 1, 0, 0,
+    ];
+    /// sub $0x38,%rsp; mov %rbp,0x30(%rsp)
+    const SUBTRACTS: [u8; 12] = [
+        0x48, 0x81, 0xec, 0x38, 0, 0, 0, 0x48, 0x89, 0x6c, 0x24, 0x30,
+    ];
+
+    #[test]
+    fn a_compiled_frame_has_the_size_that_its_blob_tells() {
+        let mut memory = process(8, &PUSHES);
+        memory.word(STACK + 0x138, CALLER);
+        memory.word(STACK + 0x130, 0x77);
+        let whole = Some((0x140, 0x77));
+        for pc in [CODE + 0x50, CODE + 0x100, CODE + 0x180] {
+            assert_eq!(to(step_in(pc, false, &memory)), whole);
+            assert_eq!(to(step_in(pc, true, &memory)), whole);
+        }
+        // The call is the last instruction of the block.
+        assert_eq!(to(step_in(BLOCK + 12 * 128, false, &memory)), whole);
+        assert_eq!(step_in(BLOCK + 12 * 128, true, &memory), None);
+        // Not behind a call.
+        memory.word(STACK + 0x138, CALLER + 1);
+        assert_eq!(step_in(CODE + 0x100, false, &memory), None);
+        memory.word(STACK + 0x138, INTERPRETER + 8);
+        assert_eq!(to(step_in(CODE + 0x100, false, &memory)), whole);
+        // The block is free, or was never allocated.
+        memory.write(BLOCK + 8, &[0]);
+        assert_eq!(step_in(CODE + 0x100, false, &memory), None);
+        assert_eq!(step_in(HEAP + 0x50, false, &memory), None);
+    }
+
+    #[test]
+    fn the_prologue_tells_how_much_of_the_frame_exists() {
+        let on_top = Some((0x108, STACK + 0x180));
+        let pushed = Some((0x110, 0x66));
+        let whole = Some((0x140, 0x77));
+        let stack = |memory: &mut Memories| {
+            memory.word(STACK + 0x138, CALLER);
+            memory.word(STACK + 0x130, 0x77);
+            memory.word(STACK + 0x100, CALLER);
+        };
+        let mut memory = process(8, &PUSHES);
+        stack(&mut memory);
+        let first = CODE + COMPLETE - PUSHES.len() as u64;
+        assert_eq!(to(step_in(CODE, true, &memory)), on_top);
+        assert_eq!(to(step_in(first, true, &memory)), on_top);
+        assert_eq!(to(step_in(first + 5, true, &memory)), whole);
+        assert_eq!(to(step_in(first + 13, true, &memory)), whole);
+        memory.word(STACK + 0x100, 0x66);
+        memory.word(STACK + 0x108, CALLER);
+        assert_eq!(to(step_in(first + 1, true, &memory)), pushed);
+
+        // The second entry, behind the end of the first prologue.
+        let osr = CODE + 0x100;
+        memory.write(osr, &[0x89, 0x84, 0x24, 0, 0xc0, 0xfe, 0xff]);
+        memory.write(osr + 7, &PUSHES);
+        assert_eq!(to(step_in(osr + 8, true, &memory)), pushed);
+        assert_eq!(to(step_in(osr + 12, true, &memory)), whole);
+        memory.word(STACK + 0x100, CALLER);
+        assert_eq!(to(step_in(osr, true, &memory)), on_top);
+        assert_eq!(to(step_in(osr + 7, true, &memory)), on_top);
+
+        let mut memory = process(8, &SUBTRACTS);
+        stack(&mut memory);
+        let first = CODE + COMPLETE - SUBTRACTS.len() as u64;
+        assert_eq!(to(step_in(first, true, &memory)), on_top);
+        let unsaved = Some((0x140, STACK + 0x180));
+        assert_eq!(to(step_in(first + 7, true, &memory)), unsaved);
+        assert_eq!(to(step_in(first + 12, true, &memory)), whole);
+        // Without the instructions that belong to a frame of this size, the step cannot be trusted.
+        let memory = process(9, &PUSHES);
+        assert_eq!(step_in(CODE, true, &memory), None);
+    }
+
+    #[test]
+    fn the_epilogue_removes_the_frame() {
+        let mut memory = process(8, &PUSHES);
+        memory.word(STACK + 0x100, CALLER);
+        let on_top = Some((0x108, STACK + 0x180));
+        let pc = CODE + 0x100;
+        for code in [
+            &[RET][..],
+            &[0x49, 0x3b, 0x67, 0x28],
+            &[0x0f, 0x87, 1, 2, 3, 4, RET],
+            &[0x49, 0xba, 1, 2, 3, 4, 5, 6, 7, 8, 0x4d, 0x89, 0x97],
+            &[0x4d, 0x89, 0x97, 1, 2, 3, 4, JMP_RELATIVE],
+        ] {
+            memory.write(pc, code);
+            assert_eq!(to(step_in(pc, true, &memory)), on_top);
+        }
+        memory.write(pc - 1, &[POP_RBP, JMP_RELATIVE]);
+        assert_eq!(to(step_in(pc, true, &memory)), on_top);
+        memory.write(pc, &[POP_RBP]);
+        memory.word(STACK + 0x100, 0x66);
+        memory.word(STACK + 0x108, CALLER);
+        assert_eq!(to(step_in(pc, true, &memory)), Some((0x110, 0x66)));
+    }
+
+    #[test]
+    fn stubs_have_no_frame_or_a_frame_pointer() {
+        let mut memory = process(0, &PUSHES);
+        // The frame pointer is believed if the return address is behind a call of this stub.
+        memory.word(STACK + 0x180, 0x99);
+        memory.word(STACK + 0x188, CALLER);
+        assert_eq!(step_in(CODE, true, &memory), None);
+        assert_eq!(to(step_in(CODE, false, &memory)), Some((0x190, 0x99)));
+        let call = |memory: &mut Memories, from: u64, to: u64| {
+            memory.write(from - 5, &[CALL_RELATIVE]);
+            memory.write(from - 4, &(to.wrapping_sub(from) as u32).to_le_bytes());
+        };
+        memory.word(STACK + 0x188, HEAP + 0x2000);
+        call(&mut memory, HEAP + 0x2000, CODE + 0x20);
+        assert_eq!(to(step_in(CODE, true, &memory)), Some((0x190, 0x99)));
+        call(&mut memory, HEAP + 0x2000, HEAP + 0x1000);
+        assert_eq!(step_in(CODE, true, &memory), None);
+        memory.write(CODE, &[PUSH_RBP, 0x48, 0x8b, 0xec]);
+        memory.word(STACK + 0x100, CALLER);
+        assert_eq!(to(step_in(CODE, true, &memory)), Some((0x108, STACK + 0x180)));
+        memory.word(STACK + 0x100, 0x88);
+        memory.word(STACK + 0x108, CALLER);
+        assert_eq!(to(step_in(CODE + 1, true, &memory)), Some((0x110, 0x88)));
+        memory.word(BLOB + 48, 0x5503);
+        memory.word(STACK + 0x100, CALLER);
+        assert_eq!(
+            to(step_in(CODE, true, &memory)),
+            Some((0x108, STACK + 0x180))
+        );
+        assert_eq!(step_in(CODE, false, &memory), None);
+    }
+
+    #[test]
+    fn the_interpreter_keeps_the_stack_pointer_of_the_caller() {
+        let mut memory = process(8, &PUSHES);
+        memory.word(STACK + 0x180, 0x99);
+        memory.word(STACK + 0x188, CALLER);
+        memory.word(STACK + 0x178, STACK + 0x1a0);
+        let found = Some((0x1a0, 0x99));
+        let pc = INTERPRETER + 0x20;
+        assert_eq!(to(step_in(pc, false, &memory)), found);
+        // The frame is of another method than the one that runs.
+        assert_eq!(step_in(pc, true, &memory), None);
+        memory.word(STACK + 0x180 - 56, STACK + 0x150);
+        assert_eq!(to(step_in(pc, true, &memory)), found);
+        memory.word(STACK + 0x180 - 56, (-6i64) as u64);
+        assert_eq!(to(step_in(pc, true, &memory)), found);
+        // The caller's stack pointer would lie in the frame.
+        memory.word(STACK + 0x178, STACK + 0x188);
+        assert_eq!(step_in(pc, false, &memory), None);
+    }
+
+    #[test]
+    fn hostile_heaps_end_the_search() {
+        let mut memory = process(8, &PUSHES);
+        // Each hop leads one segment down, and never to a start.
+        memory.write(MAP, &[1; 0x4000]);
+        assert_eq!(step_in(HEAP + 0x3000 - 1, true, &memory), None);
+        for byte in 0..=255 {
+            memory.write(MAP, &[byte; 0x4000]);
+            for log2 in [0, 3, 7, 63] {
+                let mut heap = heap();
+                heap.segment_log2 = log2;
+                heap.interpreter_end = 0;
+                for address in [HEAP, HEAP + 0x2fff, u64::MAX, 0] {
+                    let frame = frame(address);
+                    let region = Region::HotSpot(heap);
+                    let step = step(&region, &frame, None::<&Locals>, &memory);
+                    assert_eq!(step, None);
+                }
+            }
+        }
+        // Sizes of frames that cannot be.
+        for words in [-1i32, 1, i32::MAX, i32::MIN, 1 << 28] {
+            let memory = process(words as u32, &PUSHES);
+            assert_eq!(step_in(CODE + 0x100, false, &memory), None);
+            assert_eq!(step_in(CODE + 0x100, true, &memory), None);
+        }
+    }
+
+    #[test]
+    fn a_fixed_rule_holds_everywhere_in_its_region() {
+        let mut memory = process(8, &PUSHES);
+        memory.word(STACK + 0x1f8, CALLER);
+        memory.word(STACK + 0x1e0, 0x44);
+        let region = Region::Fixed(Rule::amd64(Base::Sp, 0x100, Location::AtCfa(-32)));
+        let found = step(&region, &frame(CODE), None::<&Locals>, &memory);
+        assert_eq!(to(found), Some((0x200, 0x44)));
+        memory.word(STACK + 0x1f8, CALLER + 1);
+        assert_eq!(
+            step(&region, &frame(CODE), None::<&Locals>, &memory),
+            None
+        );
+        let stop = step(&Region::Stop, &frame(CODE), None::<&Locals>, &memory);
+        assert_eq!(stop, None);
+    }
+}

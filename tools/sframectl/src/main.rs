@@ -22,6 +22,7 @@ mod lookup;
 mod raw;
 mod readelf_notation;
 mod rows;
+mod runtimes;
 mod selftest;
 #[allow(
     dead_code,
@@ -96,6 +97,10 @@ Exit codes: 0 no requirement is missing; 1 a requirement is missing; 2 wrong usa
 const EXIT_CODES_SELFTEST: &str = "\
 Exit codes: 0 all modes passed; 1 a mode failed, the kernel warned, or the test cannot be run here;
 2 wrong usage.";
+
+const EXIT_CODES_RUNTIME: &str = "\
+Exit codes: 0 the code is shown, or no runtime is known; 1 the process cannot be read, or is not what it
+seems to be; 2 wrong usage.";
 
 const EXIT_CODES_EXPLAIN: &str = "\
 Exit codes: 0 the stack is shown, complete or not; 1 the task cannot be stopped or read; 2 wrong
@@ -227,6 +232,15 @@ enum Command {
         #[arg(long)]
         json: bool,
     },
+    /// Shows the code that a process makes at run time, as `watch` tells it to the kernel.
+    ///
+    /// Prints a line for each region of the code. Known is HotSpot, the Java virtual machine of OpenJDK 17
+    /// and later.
+    #[command(after_help = EXIT_CODES_RUNTIME)]
+    Runtime {
+        /// The process.
+        pid: u32,
+    },
     /// Records a demo program on this machine in all modes that it has, and checks every stack.
     ///
     /// Prints a report for the maintainers: kernel, CPU, compiler, figures, and properties that only
@@ -310,6 +324,10 @@ fn main() -> ExitCode {
             explain::run(pid, json).map(|text| (text, true)),
         ),
         Command::List { json } => ("list".into(), add::list(json).map(|text| (text, true))),
+        Command::Runtime { pid } => (
+            format!("process {pid}").into(),
+            runtimes::run(pid).map(|text| (text, true)),
+        ),
         Command::Selftest => ("selftest".into(), selftest::selftest()),
         Command::Stats { json } => ("stats".into(), add::stats(json).map(|text| (text, true))),
         Command::Man { directory } => {

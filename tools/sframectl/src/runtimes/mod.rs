@@ -171,14 +171,18 @@ pub(crate) fn run(pid: u32) -> Result<String, String> {
 fn describe(region: &Region) -> String {
     let mut text = format!("{:#x}-{:#x}", region.start, region.end);
     if region.guard != 0 {
-        write!(text, ", guard {:#x}={:#x}", region.guard, region.guard_value)
-            .expect("a string takes it");
+        write!(
+            text,
+            ", guard {:#x}={:#x}",
+            region.guard, region.guard_value
+        )
+        .expect("a string takes it");
     }
     if u32::from(region.kind) == uapi::SFRAME_UNWIND_REGION_HOTSPOT {
         write!(
             text,
             ", segments of {} bytes, map {:#x}, used +{}, blob +{}: frame size +{}, complete +{} ({} bytes), \
-             code +{} ({} bytes), kind +{} &{:#x} frameless {:#x} {:#x}; interpreter {:#x}-{:#x}",
+             code +{} ({} bytes), kind +{} & {:#x}, frameless {:x?}; interpreter {:#x}-{:#x}",
             1u64.checked_shl(region.segment_log2.into()).unwrap_or_default(),
             region.segment_map,
             region.used_offset,
@@ -190,8 +194,7 @@ fn describe(region: &Region) -> String {
             region.code_size,
             region.kind_offset,
             region.kind_mask,
-            region.frameless_kinds[0],
-            region.frameless_kinds[1],
+            region.frameless_kinds,
             region.interpreter_start,
             region.interpreter_end,
         )

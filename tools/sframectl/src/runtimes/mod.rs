@@ -10,6 +10,7 @@ mod hotspot;
 use std::{
     fmt::Write as _,
     fs::File,
+    io,
     os::unix::fs::FileExt, //
 };
 
@@ -109,9 +110,15 @@ pub(crate) enum Code {
 /// The process has exited or may not be read, or its memory does not have the contents that its runtime has.
 pub(crate) fn find(pid: i32) -> Result<Code, String> {
     let number = u32::try_from(pid).map_err(|_| "there is no such process")?;
-    let path = format!("/proc/{number}/mem");
-    let memory = File::open(&path).map_err(|error| format!("{path}: {error}"))?;
-    let maps = process::maps(number).map_err(|error| format!("/proc/{number}/maps: {error}"))?;
+    let failed = |error: io::Error| match error.kind() {
+        io::ErrorKind::NotFound => "there is no such process".to_owned(),
+        io::ErrorKind::PermissionDenied => {
+            "cannot be read: run as root (CAP_SYS_PTRACE)".to_owned()
+        }
+        _ => error.to_string(),
+    };
+    let memory = File::open(format!("/proc/{number}/mem")).map_err(failed)?;
+    let maps = process::maps(number).map_err(failed)?;
     let Some(library) = library(&maps, "libjvm.so") else {
         return Ok(Code::Unknown);
     };

@@ -5,7 +5,8 @@
  * `perf record --call-graph fp`. Needs CAP_PERFMON.
  *
  * HOW is for tests: `none` registers no region; `guard` changes the guard's word after half of the time; `fork`
- * computes in a child process; `again` replaces the code by other code, at the same addresses.
+ * computes in a child process; `again` replaces the code by other code, at the same addresses; `many` first registers
+ * more regions than a process may have.
  */
 #define _GNU_SOURCE
 #include <fcntl.h>
@@ -82,6 +83,16 @@ int main(int argc, char **argv)
 		seconds = atof(argv[1]);
 	if (argc > 2)
 		how = argv[2];
+	if (!strcmp(how, "many")) {
+		struct sframe_unwind_region other = region;
+
+		for (int i = 1; i < 3000; i++) {
+			other.start = region.start + 4096 * i;
+			other.end = other.start + 1;
+			if (ioctl(device, SFRAME_UNWIND_REGION, &other))
+				return 1;
+		}
+	}
 	if (device < 0 || (strcmp(how, "none") && ioctl(device, SFRAME_UNWIND_REGION, &region))) {
 		perror("/dev/sframe_unwind");
 		return 1;

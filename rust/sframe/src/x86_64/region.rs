@@ -631,7 +631,10 @@ mod tests {
         assert_eq!(step_in(CODE, true, &memory), None);
         memory.write(CODE, &[PUSH_RBP, 0x48, 0x8b, 0xec]);
         memory.word(STACK + 0x100, CALLER);
-        assert_eq!(to(step_in(CODE, true, &memory)), Some((0x108, STACK + 0x180)));
+        assert_eq!(
+            to(step_in(CODE, true, &memory)),
+            Some((0x108, STACK + 0x180))
+        );
         memory.word(STACK + 0x100, 0x88);
         memory.word(STACK + 0x108, CALLER);
         assert_eq!(to(step_in(CODE + 1, true, &memory)), Some((0x110, 0x88)));
@@ -701,10 +704,7 @@ mod tests {
         let found = step(&region, &frame(CODE), None::<&Locals>, &memory);
         assert_eq!(to(found), Some((0x200, 0x44)));
         memory.word(STACK + 0x1f8, CALLER + 1);
-        assert_eq!(
-            step(&region, &frame(CODE), None::<&Locals>, &memory),
-            None
-        );
+        assert_eq!(step(&region, &frame(CODE), None::<&Locals>, &memory), None);
         let stop = step(&Region::Stop, &frame(CODE), None::<&Locals>, &memory);
         assert_eq!(stop, None);
     }

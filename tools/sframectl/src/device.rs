@@ -158,11 +158,12 @@ impl Device {
         let mut region = *region;
         region.size = size(&region);
         // SAFETY: The argument is the `struct sframe_unwind_region` that the command expects.
-        unsafe { ioctl(&self.0, Updater::<REGION, _>::new(&mut region)) }.map_err(|error| match error
-        {
-            Errno::SRCH => "the process has exited".to_owned(),
-            Errno::NOTTY => "the module is too old to know code of no file".to_owned(),
-            _ => format!("the kernel refuses the region: {error}"),
+        unsafe { ioctl(&self.0, Updater::<REGION, _>::new(&mut region)) }.map_err(|error| {
+            match error {
+                Errno::SRCH => "the process has exited".to_owned(),
+                Errno::NOTTY => "the module is too old to know code of no file".to_owned(),
+                _ => format!("the kernel refuses the region: {error}"),
+            }
         })
     }
 

@@ -38,6 +38,7 @@ use crate::{
     add,
     device::{
         Device,
+        Region,
         Request, //
     },
     rows,
@@ -453,11 +454,21 @@ fn answer_code(device: &Device, request: &Request, json: bool) {
     let none = || vec![runtimes::none(request.pid, request.start, request.end)];
     let (runtime, regions, error) = match found {
         Ok(Code::Starting(_)) => return,
-        Ok(Code::Regions(name, regions)) => (Some(name), regions, None),
+        Ok(Code::Regions(name, mut regions)) => {
+            let is_there =
+                |region: &Region| region.start < request.end && request.start < region.end;
+            // Other code of the process is not requested again and again.
+            if !regions.iter().any(is_there) {
+                regions.extend(none());
+            }
+            (Some(name), regions, None)
+        }
         Ok(Code::Unknown) => (None, none(), None),
         Err(error) => (None, none(), Some(error)),
     };
-    let added = regions.iter().try_for_each(|region| device.add_region(region));
+    let added = regions
+        .iter()
+        .try_for_each(|region| device.add_region(region));
     let error = error.or(added.err());
     let answer = CodeAnswer {
         pid: request.pid,
@@ -636,6 +647,41 @@ mod tests {
         assert_eq!(taken(&mut jobs, 2), [0; 0]);
         // Without an overlay both identities are equal, and the file itself is in progress.
         assert!(!jobs.is_answered(&job, &job.request));
+    }
+
+    #[test]
+    fn code_of_no_file_is_one_job_for_each_process() {
+        let code = |pid, start| {
+            let mut job = seen(0, 0);
+            (job.request.pid, job.request.start) = (pid, start);
+            job
+        };
+        let mut jobs = Jobs::default();
+        let now = Busy {
+            user: 0,
+            since: Instant::now(),
+        };
+        jobs.busy.insert(Key::Cached, now);
+        jobs.put(code(7, 0x1000));
+        jobs.put(code(7, 0x2000));
+        jobs.put(code(8, 0x1000));
+        // A file with the inode 0.
+        jobs.put(seen(3, 0));
+        let taken: Vec<_> = std::iter::from_fn(|| jobs.take(9)).collect();
+        let places = taken
+            .iter()
+            .map(|job| (job.request.pid, job.request.start, job.in_progress));
+        let places: Vec<_> = places.collect();
+        assert_eq!(
+            places,
+            [(7, 0x1000, false), (8, 0x1000, false), (1, 0, false)]
+        );
+        // The process is asked about again, also when it was answered.
+        jobs.put(code(7, 0x2000));
+        assert!(jobs.take(9).is_some_and(|job| job.in_progress));
+        jobs.finish(&taken[0].request, false);
+        jobs.put(code(7, 0x2000));
+        assert!(jobs.take(9).is_some_and(|job| !job.in_progress));
     }
 
     #[test]

@@ -34,7 +34,8 @@ const MAX_ENTRY: usize = 128;
 const MAX_HEAPS: u32 = 16;
 /// The maximum size of a heap, in bytes. The code cache of OpenJDK has at most 2 GiB.
 const MAX_HEAP: u64 = 2 << 30;
-/// The maximum number of blocks that are searched for adapters. OpenJDK 21 has 400 in this heap.
+/// The maximum number of blocks of a heap that are searched for names. OpenJDK 21 has 400 in the heap with the
+/// interpreter; in the other heaps the first blocks suffice.
 const MAX_BLOCKS: usize = 16384;
 /// The sizes of a segment that are accepted: 2 ^ log2 bytes. It is 2 ^ 7 in OpenJDK 17 to 25.
 const SEGMENT_LOG2: std::ops::RangeInclusive<u32> = 4..=16;
@@ -47,8 +48,14 @@ const MAX_CONSTANTS: u64 = 64 << 20;
 /// The end of the addresses of a process, which has 57 bits at most.
 const MAX_ADDRESS: u64 = 1 << 56;
 
-/// The names of the blobs whose code has no frame, before `CodeBlob::_kind` existed.
-const FRAMELESS_NAMES: [&[u8]; 2] = [b"I2C/C2I adapters", b"vtable chunks"];
+/// The names of the blobs whose code has no frame if their frame size is 0, before `CodeBlob::_kind` existed. The last
+/// two are of compiled methods: method handle intrinsics are compiled methods without a frame.
+const FRAMELESS_NAMES: [&[u8]; 4] = [
+    b"I2C/C2I adapters",
+    b"vtable chunks",
+    b"native nmethod",
+    b"nmethod",
+];
 
 /// The regions of a process that has mapped libjvm.so: one for each heap, by address, with `pid` 0. `None` if the
 /// virtual machine is starting, and has no heaps or no interpreter yet.
@@ -81,15 +88,12 @@ pub(super) fn regions(
     };
     check_range(region.interpreter_start, region.interpreter_end)?;
     let mut found = read_heaps(memory, &tables, heaps, &region)?;
-    let has_interpreter =
-        |heap: &&Region| heap.start <= interpreter_start && interpreter_start < heap.end;
-    let heap = found
-        .iter()
-        .find(has_interpreter)
-        .ok_or("no heap has the interpreter")?;
     (region.kind_mask, region.frameless_kinds) = match tables.frameless_kinds()? {
         Some(kinds) => (0xff, kinds),
-        None => (u64::MAX, frameless_names(memory, library, &tables, heap)?),
+        None => (
+            u64::MAX,
+            frameless_names(memory, library, &tables, &found, interpreter_start)?,
+        ),
     };
     for heap in &mut found {
         heap.kind_mask = region.kind_mask;
@@ -162,43 +166,45 @@ fn reserved(
     Ok((start, end))
 }
 
-/// The addresses of the names that adapters and vtable stubs have. All blobs of one of the two have the very same name.
+/// The addresses of [`FRAMELESS_NAMES`]. All blobs of one kind have the very same name. A name that is not found is
+/// replaced by another one.
 fn frameless_names(
     memory: &impl Memory,
     library: &Library<'_>,
     tables: &Tables,
-    heap: &Region,
-) -> Result<[u64; 2], String> {
-    let mut names = [0; 2];
+    heaps: &[Region],
+    interpreter: u64,
+) -> Result<[u64; 4], String> {
+    let mut names = [0; 4];
     let mut seen = HashSet::new();
-    for block in blocks(memory, tables, heap)?.take(MAX_BLOCKS) {
-        let block = block?;
-        if !block.is_used {
-            continue;
-        }
-        let name = memory.u64(offset(block.blob, heap.kind_offset.into())?)?;
-        if !seen.insert(name) || name == 0 {
-            continue;
-        }
-        let text = memory.string(name)?;
-        if let Some(index) = FRAMELESS_NAMES.iter().position(|known| *known == text) {
-            names[index] = name;
-        }
-        if !names.contains(&0) {
-            break;
+    // Adapters are in the heap of the interpreter; other heaps may have very many blocks.
+    let mut heaps: Vec<_> = heaps.iter().collect();
+    heaps.sort_by_key(|heap| !(heap.start..heap.end).contains(&interpreter));
+    for heap in heaps {
+        for block in blocks(memory, tables, heap)?.filter(|block| block.is_used) {
+            let name = offset(block.blob, heap.kind_offset.into()).and_then(|at| memory.u64(at));
+            let Some(name) = name.ok().filter(|name| seen.insert(*name)) else {
+                continue;
+            };
+            // A block that is being made has no name yet.
+            let text = memory.string(name).unwrap_or_default();
+            if let Some(index) = FRAMELESS_NAMES.iter().position(|known| *known == text) {
+                names[index] = name;
+            }
+            if !names.contains(&0) {
+                return Ok(names);
+            }
         }
     }
-    // A virtual machine that has just started may have no vtable stubs yet.
+    // A virtual machine that has just started has no blobs of some kinds yet.
     for (name, text) in names.iter_mut().zip(FRAMELESS_NAMES) {
         if *name == 0 {
             *name = find_constant(memory, library, text).unwrap_or_default();
         }
     }
-    match names {
-        [0, _] => Err("the code heap has no adapters".to_owned()),
-        [adapters, 0] => Ok([adapters; 2]),
-        names => Ok(names),
-    }
+    let known = names.into_iter().find(|name| *name != 0);
+    let known = known.ok_or("the code heaps have no blobs of known names")?;
+    Ok(names.map(|name| if name == 0 { known } else { name }))
 }
 
 /// A block of a heap.
@@ -208,12 +214,13 @@ struct Block {
     is_used: bool,
 }
 
-/// The blocks of a heap, by address, up to the first segment that was never in use.
-fn blocks<'a, M: Memory>(
-    memory: &'a M,
+/// The first [`MAX_BLOCKS`] blocks of a heap, by address. The virtual machine may change the blocks meanwhile, so the
+/// last block is the one in front of what is no block.
+fn blocks<'a>(
+    memory: &'a impl Memory,
     tables: &Tables,
     heap: &'a Region,
-) -> Result<impl Iterator<Item = Result<Block, String>> + 'a, String> {
+) -> Result<impl Iterator<Item = Block> + 'a, String> {
     let length = tables.field("HeapBlock::Header", "_length")?;
     let length_at = header_offset(tables, length)?;
     let is_long = match &length.kind[..] {
@@ -222,27 +229,28 @@ fn blocks<'a, M: Memory>(
         _ => return Err("HeapBlock::Header::_length has an unknown type".to_owned()),
     };
     let mut at = heap.start;
-    let mut next = move || -> Result<Option<Block>, String> {
+    let next = move || {
         let segment = (at - heap.start) >> heap.segment_log2;
-        if at >= heap.end || memory.bytes(offset(heap.segment_map, segment)?)? != [0] {
-            return Ok(None);
+        if at >= heap.end || memory.bytes(offset(heap.segment_map, segment).ok()?) != Ok([0]) {
+            return None;
         }
-        let length_at = offset(at, length_at)?;
+        let length_at = offset(at, length_at).ok()?;
         let segments = match is_long {
-            true => memory.u64(length_at)?,
-            false => memory.u32(length_at)?.into(),
+            true => memory.u64(length_at).ok()?,
+            false => memory.u32(length_at).ok()?.into(),
         };
+        let used = memory.bytes(offset(at, heap.used_offset.into()).ok()?);
         let block = Block {
-            blob: offset(at, heap.blob_offset.into())?,
-            is_used: memory.bytes(offset(at, heap.used_offset.into())?)? == [1],
+            blob: offset(at, heap.blob_offset.into()).ok()?,
+            is_used: used == Ok([1]),
         };
         if segments == 0 || segments > (heap.end - at) >> heap.segment_log2 {
-            return Err(format!("the block at {at:#x} has {segments:#x} segments"));
+            return None;
         }
         at += segments << heap.segment_log2;
-        Ok(Some(block))
+        Some(block)
     };
-    Ok(std::iter::from_fn(move || next().transpose()))
+    Ok(std::iter::from_fn(next).take(MAX_BLOCKS))
 }
 
 /// The offset in a block of a field of its header, in bytes.
@@ -426,8 +434,8 @@ impl Tables {
         })
     }
 
-    /// The values of `CodeBlob::_kind` of code without a frame; `None` if there is no such field.
-    fn frameless_kinds(&self) -> Result<Option<[u64; 2]>, String> {
+    /// The values of `CodeBlob::_kind` of code that has no frame if its frame size is 0; `None` if there is no such field.
+    fn frameless_kinds(&self) -> Result<Option<[u64; 4]>, String> {
         if self.find("CodeBlob", "_kind").is_none() {
             return Ok(None);
         }
@@ -437,9 +445,13 @@ impl Tables {
                 .map(|value| u64::from(*value))
                 .ok_or_else(|| format!("libjvm.so does not describe {name}"))
         };
+        // Method handle intrinsics are compiled methods without a frame.
+        let method = constant("CodeBlobKind::Nmethod")?;
         Ok(Some([
             constant("CodeBlobKind::Adapter")?,
             constant("CodeBlobKind::Vtable")?,
+            method,
+            method,
         ]))
     }
 }
@@ -604,8 +616,7 @@ impl Symbols {
     fn find(&self, memory: &impl Memory, name: &str) -> Result<u64, String> {
         let missing = || format!("libjvm.so does not export {name}");
         let hash = elf::gnu_hash(name.as_bytes());
-        let [buckets, first, words] =
-            [0, 4, 8].map(|at| memory.u32(offset(self.hashes, at)?));
+        let [buckets, first, words] = [0, 4, 8].map(|at| memory.u32(offset(self.hashes, at)?));
         let (buckets, first, words) = (buckets?, first?, words?);
         let start = offset(self.hashes, 16 + 8 * u64::from(words))?;
         let bucket = hash.checked_rem(buckets).ok_or_else(missing)?;
@@ -627,5 +638,541 @@ impl Symbols {
             index = index.checked_add(1).ok_or_else(missing)?;
         }
         Err(missing())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{
+        cell::Cell,
+        collections::BTreeMap,
+        env,
+        fs::File, //
+    };
+
+    use walk::process::ProcessMapping;
+
+    use super::*;
+    use crate::runtimes;
+
+    /// The maximum number of reads from a fake memory. A reader that follows lies without a limit exceeds it.
+    const MAX_READS: u32 = 1 << 18;
+
+    const BASE: u64 = 0x7f00_0000_0000;
+    /// Of the mapping of the library's constants, which begins with the names.
+    const NAMES: u64 = BASE + 0x10_0000;
+    const HEAPS: u64 = 0x5500_0000_0000;
+    const CODE: u64 = 0x7e00_0000_0000;
+    const SEGMENT_MAPS: u64 = 0x7d00_0000_0000;
+    const HEAP_SIZE: u64 = 0x1_0000;
+
+    /// Memory of which each byte was written, or has the value `elsewhere`.
+    #[derive(Clone, Default)]
+    struct Fake {
+        bytes: BTreeMap<u64, u8>,
+        elsewhere: Option<u8>,
+        reads: Cell<u32>,
+    }
+
+    impl Fake {
+        fn put(&mut self, address: u64, bytes: &[u8]) {
+            self.bytes.extend((address..).zip(bytes.iter().copied()));
+        }
+
+        fn put_u64(&mut self, address: u64, value: u64) {
+            self.put(address, &value.to_le_bytes());
+        }
+
+        fn put_u32(&mut self, address: u64, value: u32) {
+            self.put(address, &value.to_le_bytes());
+        }
+    }
+
+    impl Memory for Fake {
+        fn fill(&self, address: u64, bytes: &mut [u8]) -> Result<(), String> {
+            self.reads.set(self.reads.get() + 1);
+            assert!(self.reads.get() < MAX_READS, "too many reads");
+            for (byte, at) in bytes.iter_mut().zip(address..) {
+                let known = self.bytes.get(&at).copied().or(self.elsewhere);
+                *byte = known.ok_or_else(|| format!("nothing at {at:#x}"))?;
+            }
+            Ok(())
+        }
+    }
+
+    /// A fake process with libjvm.so.
+    struct Process {
+        memory: Fake,
+        library: ProcessMapping,
+        /// The end of the strings that were written.
+        strings: u64,
+        symbols: Vec<(String, u64)>,
+    }
+
+    impl Process {
+        fn new() -> Process {
+            Process {
+                memory: Fake::default(),
+                library: ProcessMapping {
+                    start: NAMES,
+                    end: NAMES + 0x1000,
+                    offset: 0,
+                    executable: false,
+                    name: "/usr/lib/libjvm.so".to_owned(),
+                    file: None,
+                },
+                strings: NAMES + 0x2000,
+                symbols: Vec::new(),
+            }
+        }
+
+        fn string(&mut self, text: &str) -> u64 {
+            let at = self.strings;
+            self.memory.put(at, text.as_bytes());
+            // A reader may read up to the end of the page.
+            self.memory.put(at + text.len() as u64, &[0; 256]);
+            self.strings += text.len() as u64 + 1;
+            at
+        }
+
+        fn symbol(&mut self, name: &str, address: u64, value: u64) {
+            self.memory.put_u64(address, value);
+            self.symbols.push((name.to_owned(), address));
+        }
+
+        /// Exports a table whose columns are words at multiples of 8.
+        fn table(&mut self, at: u64, name: &str, columns: &[&str], entries: &[Vec<u64>]) {
+            let size = 8 * columns.len() as u64;
+            let variables = at;
+            self.symbol(&format!("gHotSpot{name}s"), variables, at + 0x100);
+            self.symbol(
+                &format!("gHotSpot{name}EntryArrayStride"),
+                variables + 8,
+                size,
+            );
+            for (index, column) in (0..).zip(columns) {
+                let symbol = format!("gHotSpot{name}Entry{column}Offset");
+                self.symbol(&symbol, variables + 16 + 8 * index, 8 * index);
+            }
+            let end = vec![0; columns.len()];
+            for (row, entry) in (0..).zip(entries.iter().chain([&end])) {
+                for (column, value) in (0..).zip(entry) {
+                    self.memory
+                        .put_u64(at + 0x100 + size * row + 8 * column, *value);
+                }
+            }
+        }
+
+        /// Writes the ELF header, the dynamic section and the symbols.
+        fn link(&mut self) {
+            let memory = &mut self.memory;
+            memory.put(BASE, &[0; 64]);
+            memory.put(BASE, b"\x7fELF\x02\x01");
+            memory.put(BASE + 18, &elf::EM_X86_64.to_le_bytes());
+            memory.put_u64(BASE + 32, 64);
+            memory.put(BASE + 56, &2u16.to_le_bytes());
+            memory.put(BASE + 64, &[0; 112]);
+            memory.put_u32(BASE + 64, elf::PT_LOAD);
+            memory.put_u32(BASE + 120, elf::PT_DYNAMIC);
+            memory.put_u64(BASE + 120 + 16, 0x200);
+            let (symbols, strings, hashes) = (0x1000, 0x4000, 0x8000);
+            // One of the two C libraries leaves a link-time address.
+            let dynamic = [
+                (elf::DT_SYMTAB, symbols),
+                (elf::DT_STRTAB, BASE + strings),
+                (elf::DT_GNU_HASH, BASE + hashes),
+                (elf::DT_NULL, 0),
+            ];
+            for (at, (tag, value)) in (BASE + 0x200..).step_by(16).zip(dynamic) {
+                memory.put_u64(at, tag.into());
+                memory.put_u64(at + 8, value);
+            }
+            // One bucket, and one word of the Bloom filter.
+            for (at, value) in (0..).step_by(4).zip([1, 1, 1, 0, 0, 0, 1]) {
+                memory.put_u32(BASE + hashes + at, value);
+            }
+            let mut string = BASE + strings + 1;
+            let last = self.symbols.len() - 1;
+            for (index, (name, address)) in self.symbols.iter().enumerate() {
+                let symbol = BASE + symbols + 24 * (index as u64 + 1);
+                memory.put_u32(symbol, (string - BASE - strings) as u32);
+                memory.put_u64(symbol + 8, address - BASE);
+                let hash = elf::gnu_hash(name.as_bytes()) & !1 | u32::from(index == last);
+                memory.put_u32(BASE + hashes + 28 + 4 * index as u64, hash);
+                memory.put(string, name.as_bytes());
+                memory.put(string + name.len() as u64, &[0; 256]);
+                string += name.len() as u64 + 1;
+            }
+        }
+
+        fn regions(&self) -> Result<Option<Vec<Region>>, String> {
+            let library = Library {
+                base: BASE,
+                mappings: vec![&self.library],
+            };
+            self.memory.reads.set(0);
+            regions(&self.memory, &library)
+        }
+    }
+
+    /// A process with two heaps: of methods, and of other code. The layout is that of OpenJDK 25 or 21.
+    fn process(is_25: bool) -> Process {
+        let mut process = Process::new();
+        let mut fields = vec![
+            ("CodeHeap", "_memory", "VirtualSpace", 0),
+            ("CodeHeap", "_segmap", "VirtualSpace", 112),
+            ("CodeHeap", "_log2_segment_size", "int", 248),
+            ("VirtualSpace", "_low_boundary", "char*", 0),
+            ("VirtualSpace", "_high_boundary", "char*", 8),
+            ("VirtualSpace", "_low", "char*", 16),
+            ("GrowableArrayBase", "_len", "int", 0),
+            ("GrowableArray<int>", "_data", "int*", 8),
+            ("HeapBlock", "_header", "HeapBlock::Header", 0),
+            ("StubQueue", "_stub_buffer", "address", 8),
+            ("StubQueue", "_buffer_limit", "int", 20),
+            ("CodeCache", "_heaps", "GrowableArray<CodeHeap*>*", HEAPS),
+            ("AbstractInterpreter", "_code", "StubQueue*", HEAPS + 8),
+        ];
+        fields.extend(match is_25 {
+            true => [
+                ("HeapBlock::Header", "_length", "uint32_t", 0),
+                ("HeapBlock::Header", "_used", "bool", 4),
+                ("CodeBlob", "_name", "const char*", 8),
+                ("CodeBlob", "_frame_size", "int", 44),
+                ("CodeBlob", "_frame_complete_offset", "int16_t", 54),
+                ("CodeBlob", "_code_offset", "int", 36),
+                ("CodeBlob", "_kind", "CodeBlobKind", 56),
+            ],
+            false => [
+                ("HeapBlock::Header", "_length", "size_t", 0),
+                ("HeapBlock::Header", "_used", "bool", 8),
+                ("CodeBlob", "_name", "const char*", 64),
+                ("CodeBlob", "_frame_size", "int", 88),
+                ("CodeBlob", "_frame_complete_offset", "int", 80),
+                ("CodeBlob", "_code_begin", "address", 8),
+                ("CodeBlob", "_size", "int", 72),
+            ],
+        });
+        let fields: Vec<Vec<u64>> = fields
+            .into_iter()
+            .map(|(structure, field, kind, value)| {
+                let is_static = u64::from(value >= HEAPS);
+                let names = [structure, field, kind].map(|text| process.string(text));
+                let place = [value * (1 - is_static), value * is_static];
+                [&names[..], &[is_static], &place].concat()
+            })
+            .collect();
+        let columns = [
+            "TypeName",
+            "FieldName",
+            "TypeString",
+            "IsStatic",
+            "Offset",
+            "Address",
+        ];
+        process.table(BASE + 0x2_0000, "VMStruct", &columns, &fields);
+        let header = if is_25 { 8 } else { 16 };
+        let sizes = [vec![process.string("HeapBlock"), header]];
+        process.table(BASE + 0x3_0000, "VMType", &["TypeName", "Size"], &sizes);
+        let constants = [("Nmethod", 1), ("Adapter", 3), ("Vtable", 4)]
+            .map(|(name, value)| vec![process.string(&format!("CodeBlobKind::{name}")), value]);
+        let columns = ["Name", "Value"];
+        process.table(BASE + 0x4_0000, "VMIntConstant", &columns, &constants);
+        process.link();
+
+        let memory = &mut process.memory;
+        let (array, heaps, queue) = (HEAPS + 0x100, HEAPS + 0x200, HEAPS + 0x300);
+        memory.put_u64(HEAPS, array);
+        memory.put_u64(HEAPS + 8, queue);
+        memory.put_u32(array, 2);
+        memory.put_u64(array + 8, heaps);
+        memory.put_u64(queue + 8, CODE + 0x200);
+        memory.put_u32(queue + 20, 0x400);
+        // The heap with the higher address is the first of the list.
+        for (index, number) in [(0, 1), (1, 0)] {
+            let heap = HEAPS + 0x1000 + 0x200 * index;
+            memory.put_u64(heaps + 8 * index, heap);
+            let (start, map) = (CODE + HEAP_SIZE * number, SEGMENT_MAPS + HEAP_SIZE * number);
+            for (at, value) in [(0, start), (8, start + HEAP_SIZE), (16, start)] {
+                memory.put_u64(heap + at, value);
+            }
+            for (at, value) in [(0, map), (8, map + HEAP_SIZE / 128), (16, map)] {
+                memory.put_u64(heap + 112 + at, value);
+            }
+            memory.put_u32(heap + 248, 7);
+        }
+        process
+    }
+
+    /// Adds blocks to the heap with this number: the number of segments, whether the block is used, and the address of
+    /// the name. The layout is that of OpenJDK 21.
+    fn add_blocks(memory: &mut Fake, number: u64, blocks: &[(u64, u8, u64)]) {
+        let (heap, map) = (CODE + HEAP_SIZE * number, SEGMENT_MAPS + HEAP_SIZE * number);
+        let mut segment = 0;
+        for (segments, used, name) in blocks {
+            memory.put_u64(heap + segment * 128, *segments);
+            memory.put(heap + segment * 128 + 8, &[*used]);
+            memory.put_u64(heap + segment * 128 + 16 + 64, *name);
+            for at in 0..*segments {
+                memory.put(map + segment + at, &[at as u8]);
+            }
+            segment += segments;
+        }
+        memory.put(map + segment, &[0xff]);
+    }
+
+    #[test]
+    fn heaps_of_openjdk_25() {
+        let regions = process(true).regions().unwrap().unwrap();
+        let [low, high] = &regions[..] else {
+            panic!("two heaps");
+        };
+        assert_eq!((low.start, low.end), (CODE, CODE + HEAP_SIZE));
+        assert_eq!((high.start, high.end), (low.end, low.end + HEAP_SIZE));
+        assert_eq!(high.segment_map, SEGMENT_MAPS + HEAP_SIZE);
+        assert_eq!((low.guard, low.guard_value), (HEAPS, HEAPS + 0x100));
+        assert_eq!(u32::from(low.kind), uapi::SFRAME_UNWIND_REGION_HOTSPOT);
+        assert_eq!(low.segment_log2, 7);
+        assert_eq!((low.used_offset, low.blob_offset), (4, 8));
+        assert_eq!(low.frame_size_offset, 44);
+        assert_eq!(
+            (low.frame_complete_offset, low.frame_complete_size),
+            (54, 2)
+        );
+        assert_eq!((low.code_offset, low.code_size), (36, 4));
+        assert_eq!((low.kind_offset, low.kind_mask), (56, 0xff));
+        assert_eq!(low.frameless_kinds, [3, 4, 1, 1]);
+        assert_eq!(low.interpreter_start, CODE + 0x200);
+        assert_eq!(low.interpreter_end, CODE + 0x600);
+    }
+
+    #[test]
+    fn names_of_openjdk_21() {
+        let mut process = process(false);
+        let memory = &mut process.memory;
+        memory.put(NAMES, &[0; 0x1000]);
+        memory.put(
+            NAMES + 1,
+            b"vtable chunks\0native nmethod\0I2C/C2I adapters",
+        );
+        let [vtable, native, adapters] = [1, 15, 30].map(|at| NAMES + at);
+        add_blocks(
+            memory,
+            0,
+            &[(9, 1, NAMES), (2, 0, 1), (3, 1, adapters), (1, 1, adapters)],
+        );
+        add_blocks(memory, 1, &[(4, 1, native)]);
+        let regions = process.regions().unwrap().unwrap();
+        let region = &regions[1];
+        assert_eq!((region.used_offset, region.blob_offset), (8, 16));
+        assert_eq!(
+            (region.frame_complete_offset, region.frame_complete_size),
+            (80, 4)
+        );
+        assert_eq!((region.code_offset, region.code_size), (8, 8));
+        assert_eq!((region.kind_offset, region.kind_mask), (64, u64::MAX));
+        // The name of vtable stubs is found among the constants; that of compiled methods is nowhere.
+        assert_eq!(region.frameless_kinds, [adapters, vtable, native, adapters]);
+        // No name at all.
+        add_blocks(&mut process.memory, 0, &[(9, 1, NAMES)]);
+        add_blocks(&mut process.memory, 1, &[]);
+        process.memory.put(NAMES, &[0; 0x1000]);
+        assert!(process.regions().is_err());
+    }
+
+    #[test]
+    fn a_virtual_machine_that_starts_has_no_regions_yet() {
+        for at in [HEAPS, HEAPS + 8] {
+            let mut process = process(true);
+            process.memory.put_u64(at, 0);
+            assert_eq!(process.regions().map(|found| found.is_none()), Ok(true));
+        }
+    }
+
+    #[test]
+    fn impossible_heaps_are_refused() {
+        let heap = HEAPS + 0x1000;
+        let lies = [
+            ("_low is not _low_boundary", heap + 16, CODE),
+            ("a heap without code", heap + 8, CODE + HEAP_SIZE),
+            ("a heap of 4 GiB", heap + 8, CODE + (4 << 30)),
+            ("a heap of the kernel", heap, 0xffff_8000_0000_0000),
+            (
+                "the map is too short",
+                heap + 120,
+                SEGMENT_MAPS + HEAP_SIZE + 8,
+            ),
+            ("large segments", heap + 248, 64),
+            ("no heaps", HEAPS + 0x100, 0),
+            ("many heaps", HEAPS + 0x100, u64::MAX),
+            ("heaps overlap", HEAPS + 0x200, heap + 0x200),
+            ("the interpreter is nowhere", HEAPS + 0x308, u64::MAX - 8),
+        ];
+        for (lie, at, value) in lies {
+            let mut process = process(true);
+            process.memory.put_u64(at, value);
+            assert!(process.regions().is_err(), "{lie}");
+        }
+    }
+
+    #[test]
+    fn tables_and_blocks_without_an_end_are_refused() {
+        // All entries are equal.
+        for table in [0x2_0000, 0x3_0000, 0x4_0000] {
+            let mut process = process(true);
+            process.memory.put_u64(BASE + table + 8, 0);
+            assert!(process.regions().is_err());
+            let name = process.string("HeapBlock");
+            process.memory.put_u64(BASE + table + 8, 1);
+            process.memory.put(BASE + table + 0x100, &[0x11; 0x4000]);
+            let names = name.to_le_bytes().repeat(0x800);
+            process.memory.put(BASE + table + 0x100, &names);
+            process.memory.put_u64(BASE + table + 8, 8);
+            process.memory.elsewhere = Some(1);
+            assert!(process.regions().is_err());
+        }
+        // A block of no segments, and one that is longer than the heap.
+        for segments in [0, HEAP_SIZE / 128 + 1, u64::MAX] {
+            let mut process = process(false);
+            add_blocks(&mut process.memory, 0, &[(1, 0, 0)]);
+            process.memory.put_u64(CODE, segments);
+            assert!(process.regions().is_err());
+        }
+    }
+
+    #[test]
+    fn any_content_ends_soon_and_without_a_panic() {
+        let library = ProcessMapping {
+            start: BASE,
+            end: BASE + 0x100,
+            ..process(true).library
+        };
+        // A memory of one byte value.
+        for value in 0..=u8::MAX {
+            let memory = Fake {
+                elsewhere: Some(value),
+                ..Fake::default()
+            };
+            let library = Library {
+                base: BASE,
+                mappings: vec![&library],
+            };
+            assert!(regions(&memory, &library).is_err());
+        }
+        // One byte of a valid memory is changed.
+        for is_25 in [true, false] {
+            let mut process = process(is_25);
+            add_blocks(&mut process.memory, 0, &[(9, 1, NAMES + 1), (2, 0, 1)]);
+            process.memory.put(NAMES, &[0; 0x1000]);
+            process.memory.put(NAMES + 1, b"I2C/C2I adapters");
+            assert!(process.regions().is_ok());
+            let places: Vec<u64> = process.memory.bytes.keys().copied().collect();
+            for (index, at) in places.into_iter().enumerate() {
+                // Many bytes are of names.
+                if index % 61 != 0 && at >> 32 == BASE >> 32 {
+                    continue;
+                }
+                let old = process.memory.bytes[&at];
+                let new = [0, 0xff, 0x80, old ^ 1][index % 4];
+                process.memory.put(at, &[new]);
+                process.memory.elsewhere = Some(index as u8).filter(|_| index % 3 == 0);
+                let _ = process.regions();
+                process.memory.put(at, &[old]);
+            }
+        }
+    }
+
+    /// Looks code up as the kernel does, in a virtual machine that runs, and checks it:
+    /// `JVM_PID=123 cargo test -p sframectl --bin sframectl -- --ignored running`.
+    #[test]
+    #[ignore = "needs a Java virtual machine"]
+    fn methods_of_a_running_virtual_machine_have_prologues() {
+        let pid: i32 = env::var("JVM_PID").unwrap().parse().unwrap();
+        let runtimes::Code::Regions(_, regions) = runtimes::find(pid).unwrap() else {
+            panic!("no regions");
+        };
+        let memory = File::open(format!("/proc/{pid}/mem")).unwrap();
+        let (mut methods, mut frameless) = (0, 0);
+        for region in regions {
+            assert_eq!(memory.u64(region.guard).unwrap(), region.guard_value);
+            let mut last = 0;
+            for number in 0..(region.end - region.start) >> region.segment_log2 {
+                let mut segment = number;
+                let mut hops = 0;
+                let is_allocated = loop {
+                    let Ok([hop]) = memory.bytes(region.segment_map + segment) else {
+                        break false;
+                    };
+                    match hop {
+                        0 => break true,
+                        0xff => break false,
+                        hop => segment -= u64::from(hop),
+                    }
+                    hops += 1;
+                    assert!(hops < 64);
+                };
+                let block = region.start + (segment << region.segment_log2);
+                if !is_allocated || block == last {
+                    continue;
+                }
+                last = block;
+                let used: [u8; 1] = memory.bytes(block + u64::from(region.used_offset)).unwrap();
+                if used != [1] {
+                    continue;
+                }
+                let blob = block + u64::from(region.blob_offset);
+                let kind = memory.u64(blob + u64::from(region.kind_offset)).unwrap();
+                let size = memory.u32(blob + u64::from(region.frame_size_offset));
+                let size = size.unwrap().wrapping_mul(8);
+                // The first two kinds are of adapters and vtable stubs.
+                if !region.frameless_kinds[2..].contains(&(kind & region.kind_mask)) {
+                    continue;
+                }
+                let code = blob + u64::from(region.code_offset);
+                let code = match region.code_size {
+                    8 => memory.u64(code).unwrap(),
+                    _ => blob + u64::from(memory.u32(code).unwrap()),
+                };
+                let complete = blob + u64::from(region.frame_complete_offset);
+                let complete = match region.frame_complete_size {
+                    2 => u16::from_le_bytes(memory.bytes(complete).unwrap()).into(),
+                    _ => memory.u32(complete).unwrap(),
+                };
+                if size == 0 {
+                    frameless += 1;
+                    continue;
+                }
+                let end = code + u64::from(complete);
+                let prologue: [u8; 64] = memory.bytes(end - 64).unwrap();
+                assert!(
+                    (0..64).any(|at| has_frame(&prologue[at..], size)),
+                    "{size} bytes at {code:#x}+{complete}: {prologue:02x?}"
+                );
+                methods += 1;
+            }
+        }
+        println!("{methods} methods with prologues, {frameless} without a frame");
+        assert!(methods > 50 && frameless > 0);
+    }
+
+    /// Whether the code sets up a frame of `size` bytes.
+    fn has_frame(code: &[u8], size: u32) -> bool {
+        let subtracted = |code: &[u8]| match *code {
+            [0x48, 0x83, 0xec, by, ..] => Some(u32::from(by)),
+            [0x48, 0x81, 0xec, a, b, c, d, ..] => Some(u32::from_le_bytes([a, b, c, d])),
+            _ => None,
+        };
+        match code {
+            // push %rbp; mov %rsp,%rbp
+            [0x55, 0x48, 0x8b, 0xec, code @ ..] => {
+                subtracted(code).map_or(size == 16, |by| by + 16 == size)
+            }
+            [0x55, code @ ..] => subtracted(code).is_some_and(|by| by + 16 == size),
+            // sub; mov %rbp,offset(%rsp)
+            [0x48, 0x81, 0xec, _, _, _, _, 0x48, 0x89, 0x6c | 0xac, 0x24, ..] => {
+                subtracted(code).is_some_and(|by| by + 8 == size)
+            }
+            _ => false,
+        }
     }
 }

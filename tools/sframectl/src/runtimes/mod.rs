@@ -10,6 +10,7 @@ mod hotspot;
 use std::{
     fmt::Write as _,
     fs::File,
+    io,
     os::unix::fs::FileExt, //
 };
 
@@ -109,9 +110,15 @@ pub(crate) enum Code {
 /// The process has exited or may not be read, or its memory does not have the contents that its runtime has.
 pub(crate) fn find(pid: i32) -> Result<Code, String> {
     let number = u32::try_from(pid).map_err(|_| "there is no such process")?;
-    let path = format!("/proc/{number}/mem");
-    let memory = File::open(&path).map_err(|error| format!("{path}: {error}"))?;
-    let maps = process::maps(number).map_err(|error| format!("/proc/{number}/maps: {error}"))?;
+    let failed = |error: io::Error| match error.kind() {
+        io::ErrorKind::NotFound => "there is no such process".to_owned(),
+        io::ErrorKind::PermissionDenied => {
+            "cannot be read: run as root (CAP_SYS_PTRACE)".to_owned()
+        }
+        _ => error.to_string(),
+    };
+    let memory = File::open(format!("/proc/{number}/mem")).map_err(failed)?;
+    let maps = process::maps(number).map_err(failed)?;
     let Some(library) = library(&maps, "libjvm.so") else {
         return Ok(Code::Unknown);
     };
@@ -171,14 +178,18 @@ pub(crate) fn run(pid: u32) -> Result<String, String> {
 fn describe(region: &Region) -> String {
     let mut text = format!("{:#x}-{:#x}", region.start, region.end);
     if region.guard != 0 {
-        write!(text, ", guard {:#x}={:#x}", region.guard, region.guard_value)
-            .expect("a string takes it");
+        write!(
+            text,
+            ", guard {:#x}={:#x}",
+            region.guard, region.guard_value
+        )
+        .expect("a string takes it");
     }
     if u32::from(region.kind) == uapi::SFRAME_UNWIND_REGION_HOTSPOT {
         write!(
             text,
             ", segments of {} bytes, map {:#x}, used +{}, blob +{}: frame size +{}, complete +{} ({} bytes), \
-             code +{} ({} bytes), kind +{} &{:#x} frameless {:#x} {:#x}; interpreter {:#x}-{:#x}",
+             code +{} ({} bytes), kind +{} & {:#x}, frameless {:x?}; interpreter {:#x}-{:#x}",
             1u64.checked_shl(region.segment_log2.into()).unwrap_or_default(),
             region.segment_map,
             region.used_offset,
@@ -190,8 +201,7 @@ fn describe(region: &Region) -> String {
             region.code_size,
             region.kind_offset,
             region.kind_mask,
-            region.frameless_kinds[0],
-            region.frameless_kinds[1],
+            region.frameless_kinds,
             region.interpreter_start,
             region.interpreter_end,
         )

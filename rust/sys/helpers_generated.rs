@@ -113,15 +113,6 @@ pub struct sframe_unwind_request {
     pub build_id: [__u8; 32usize],
     pub path: [__u8; 256usize],
 }
-impl Default for sframe_unwind_request {
-    fn default() -> Self {
-        let mut s = ::core::mem::MaybeUninit::<Self>::uninit();
-        unsafe {
-            ::core::ptr::write_bytes(s.as_mut_ptr(), 0, 1);
-            s.assume_init()
-        }
-    }
-}
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
 pub struct sfu_call {
@@ -134,15 +125,6 @@ pub struct sfu_call {
     pub context: u32,
     pub spent: u32,
     pub is_probed: bool,
-}
-impl Default for sfu_call {
-    fn default() -> Self {
-        let mut s = ::core::mem::MaybeUninit::<Self>::uninit();
-        unsafe {
-            ::core::ptr::write_bytes(s.as_mut_ptr(), 0, 1);
-            s.assume_init()
-        }
-    }
 }
 #[repr(C)]
 #[derive(Debug, Default, Copy, Clone)]
@@ -197,15 +179,6 @@ pub struct sfu_code_range {
     pub inode: u64,
     pub table: *mut kernel::ffi::c_void,
 }
-impl Default for sfu_code_range {
-    fn default() -> Self {
-        let mut s = ::core::mem::MaybeUninit::<Self>::uninit();
-        unsafe {
-            ::core::ptr::write_bytes(s.as_mut_ptr(), 0, 1);
-            s.assume_init()
-        }
-    }
-}
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
 pub struct sfu_code_cache {
@@ -213,15 +186,6 @@ pub struct sfu_code_cache {
     pub sequence: u64,
     pub walk: u64,
     pub ranges: [sfu_code_range; 16usize],
-}
-impl Default for sfu_code_cache {
-    fn default() -> Self {
-        let mut s = ::core::mem::MaybeUninit::<Self>::uninit();
-        unsafe {
-            ::core::ptr::write_bytes(s.as_mut_ptr(), 0, 1);
-            s.assume_init()
-        }
-    }
 }
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]

@@ -300,7 +300,9 @@ impl RowWords {
         let control = Control(self.flexible_unsigned(0));
         rule.cfa = Cfa {
             base: control.base(abi).ok_or(Malformed::FlexCfa)?,
-            offset: abi.cfa_offset(self.flexible_signed(1)).ok_or(Malformed::CfaOffset)?,
+            offset: abi
+                .cfa_offset(self.flexible_signed(1))
+                .ok_or(Malformed::CfaOffset)?,
             deref: control.deref(),
             plus: 0,
         };

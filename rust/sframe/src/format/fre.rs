@@ -212,20 +212,14 @@ impl RowWords {
         }
     }
 
-    /// Word `index` of a flexible function, sign-extended. Not inlined, because such functions are rare.
-    #[inline(never)]
-    fn flexible_signed(&self, index: u32) -> i32 {
-        self.signed(index)
-    }
-
-    /// Word `index` of a flexible function, zero-extended.
+    /// Word `index`, zero-extended.
     #[inline]
-    fn flexible_unsigned(&self, index: u32) -> u32 {
-        let extended = self.flexible_signed(index) as u32;
+    fn unsigned(&self, index: u32) -> u32 {
+        let word = self.word(index);
         match self.info.size_log2() {
-            0 => extended & 0xff,
-            1 => extended & 0xffff,
-            _ => extended,
+            0 => u32::from(word[0]),
+            1 => u32::from(self.order.u16([word[0], word[1]])),
+            _ => self.order.u32(word),
         }
     }
 
@@ -297,12 +291,10 @@ impl RowWords {
         if count < 2 {
             return Err(Malformed::WordCount);
         }
-        let control = Control(self.flexible_unsigned(0));
+        let control = Control(self.unsigned(0));
         rule.cfa = Cfa {
             base: control.base(abi).ok_or(Malformed::FlexCfa)?,
-            offset: abi
-                .cfa_offset(self.flexible_signed(1))
-                .ok_or(Malformed::CfaOffset)?,
+            offset: abi.cfa_offset(self.signed(1)).ok_or(Malformed::CfaOffset)?,
             deref: control.deref(),
             plus: 0,
         };
@@ -311,7 +303,7 @@ impl RowWords {
             if next >= count {
                 break;
             }
-            let control = Control(self.flexible_unsigned(next));
+            let control = Control(self.unsigned(next));
             next = next.wrapping_add(1);
             if control.0 == 0 {
                 continue;
@@ -319,7 +311,7 @@ impl RowWords {
             if next >= count {
                 return Err(Malformed::WordCount);
             }
-            *location = control.location(abi, self.flexible_signed(next));
+            *location = control.location(abi, self.signed(next));
             next = next.wrapping_add(1);
         }
         if next == count {

@@ -321,7 +321,7 @@ impl<S: Source + ?Sized, C: Source + ?Sized> SectionRows<'_, S, C> {
                     put(offset, plt::rule_of_stub(&stub, offset))?;
                 }
             } else {
-                // No row covers the code in front of the first row.
+                // No row covers the code in front of the first row. A function with a rule without rows has no rows.
                 put(0, self.section.rule_without_rows(self.function))?;
                 for row in self.section.rows(self.bytes, self.function) {
                     let row = row?;

@@ -61,6 +61,7 @@ struct SframeUnwind {
 }
 
 impl kernel::InPlaceModule for SframeUnwind {
+    #[inline]
     fn init(_module: &'static ThisModule) -> impl PinInit<Self, Error> {
         let directory = Dir::new(c"sframe_unwind");
         // `value()` returns the value since Linux 7.3, and a reference to the value before: `ne` takes both.

@@ -203,6 +203,7 @@ pub(crate) fn is_valid_region(description: &RegionDescription) -> bool {
 
 /// The run-time address at which the mapping at `address` ends; 0 if nothing is mapped there, or if `memory` has
 /// no work left. Any context.
+#[inline]
 pub(crate) fn end_of(address: u64, memory: &UserMemory) -> u64 {
     let mut mapping = sys::Mapping::default();
     let result = sys::find_mapping(address, &mut mapping);

@@ -170,8 +170,7 @@ impl Memory for UserMemory {
 
 /// All user memory; offsets are run-time addresses.
 impl Source for UserMemory {
-    // Not inlined, because several callers read the same number of bytes.
-    #[inline(never)]
+    #[inline]
     fn read<const N: usize>(&self, offset: u64) -> Result<[u8; N], Fault> {
         UserMemory::read(self, offset)
     }

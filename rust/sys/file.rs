@@ -62,6 +62,7 @@ impl OpenFile {
 }
 
 impl Drop for OpenFile {
+    #[inline]
     fn drop(&mut self) {
         if !self.is_borrowed {
             // SAFETY: The file is not borrowed, so `open` opened it. Nobody else closes it.
@@ -97,6 +98,7 @@ impl FileKey {
 }
 
 impl PartialEq for FileKey {
+    #[inline]
     fn eq(&self, other: &Self) -> bool {
         let parts = |key: &bindings::sfu_file_key| {
             (

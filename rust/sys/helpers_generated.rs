@@ -118,15 +118,6 @@ pub struct sframe_unwind_request {
     pub build_id: [__u8; 32usize],
     pub path: [__u8; 256usize],
 }
-impl Default for sframe_unwind_request {
-    fn default() -> Self {
-        let mut s = ::core::mem::MaybeUninit::<Self>::uninit();
-        unsafe {
-            ::core::ptr::write_bytes(s.as_mut_ptr(), 0, 1);
-            s.assume_init()
-        }
-    }
-}
 #[repr(C)]
 #[derive(Debug, Default, Copy, Clone)]
 pub struct sframe_unwind_region {
@@ -168,15 +159,6 @@ pub struct sfu_call {
     pub context: u32,
     pub spent: u32,
     pub is_probed: bool,
-}
-impl Default for sfu_call {
-    fn default() -> Self {
-        let mut s = ::core::mem::MaybeUninit::<Self>::uninit();
-        unsafe {
-            ::core::ptr::write_bytes(s.as_mut_ptr(), 0, 1);
-            s.assume_init()
-        }
-    }
 }
 #[repr(C)]
 #[derive(Debug, Default, Copy, Clone)]
@@ -231,15 +213,6 @@ pub struct sfu_code_range {
     pub inode: u64,
     pub table: *mut kernel::ffi::c_void,
 }
-impl Default for sfu_code_range {
-    fn default() -> Self {
-        let mut s = ::core::mem::MaybeUninit::<Self>::uninit();
-        unsafe {
-            ::core::ptr::write_bytes(s.as_mut_ptr(), 0, 1);
-            s.assume_init()
-        }
-    }
-}
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
 pub struct sfu_code_cache {
@@ -247,15 +220,6 @@ pub struct sfu_code_cache {
     pub sequence: u64,
     pub walk: u64,
     pub ranges: [sfu_code_range; 16usize],
-}
-impl Default for sfu_code_cache {
-    fn default() -> Self {
-        let mut s = ::core::mem::MaybeUninit::<Self>::uninit();
-        unsafe {
-            ::core::ptr::write_bytes(s.as_mut_ptr(), 0, 1);
-            s.assume_init()
-        }
-    }
 }
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]

@@ -75,6 +75,7 @@ pub(crate) enum Errno {
 }
 
 impl From<Errno> for Error {
+    #[inline]
     fn from(errno: Errno) -> Self {
         let number = match errno {
             Errno::Malformed => kernel::bindings::EBADMSG,

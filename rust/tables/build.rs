@@ -216,16 +216,10 @@ pub(crate) fn zeros<T: Copy + Default>(count: usize, memory: &BuildMemory) -> Re
     Ok(KVVec::from_elem(T::default(), count, gfp())?)
 }
 
-/// Memory for `count` elements.
-#[inline(never)]
-fn reserved<T>(count: usize, memory: &BuildMemory) -> Result<KVVec<T>> {
-    memory.take::<T>(count)?;
-    Ok(KVVec::with_capacity(count, gfp())?)
-}
-
 /// `count` copies of `one`. The function for this in the `kernel` crate can panic for a `Rule`.
 fn repeated<T: Copy>(one: T, count: usize, memory: &BuildMemory) -> Result<KVVec<T>> {
-    let mut all = reserved(count, memory)?;
+    memory.take::<T>(count)?;
+    let mut all = KVVec::with_capacity(count, gfp())?;
     for _ in 0..count {
         push(&mut all, one)?;
     }
@@ -234,7 +228,8 @@ fn repeated<T: Copy>(one: T, count: usize, memory: &BuildMemory) -> Result<KVVec
 
 /// A copy of `from`.
 fn copied<T: Copy>(from: &[T], memory: &BuildMemory) -> Result<KVVec<T>> {
-    let mut all = reserved(from.len(), memory)?;
+    memory.take::<T>(from.len())?;
+    let mut all = KVVec::with_capacity(from.len(), gfp())?;
     for one in from {
         push(&mut all, *one)?;
     }

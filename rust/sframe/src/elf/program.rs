@@ -450,7 +450,7 @@ impl Headers {
         (0..self.count).map(move |number| Headers::read_one(bytes, first, number))
     }
 
-    /// Reads header `number`; `first` is the offset of the first header.
+    /// Reads header `number`, like [`all`](Headers::all). `first` is the offset of the first header in `bytes`.
     #[inline(never)]
     fn read_one<S: Source + ?Sized>(
         bytes: &S,

@@ -99,6 +99,20 @@ impl<S: Source + ?Sized> Source for Tail<'_, S> {
     }
 }
 
+/// Reads like [`Source::read`], in one function for all callers. For callers that seldom run: a read takes a few
+/// instructions more, but the callers are smaller.
+///
+/// # Errors
+///
+/// [`Fault`] like [`Source::read`].
+#[inline(never)]
+pub fn read_seldom<const N: usize, S: Source + ?Sized>(
+    bytes: &S,
+    offset: u64,
+) -> Result<[u8; N], Fault> {
+    bytes.read(offset)
+}
+
 /// Reads like [`Source::read`]. The error holds the offset of the read.
 #[inline]
 pub(super) fn read_at<const N: usize, S: Source + ?Sized>(

@@ -197,21 +197,21 @@ pub(super) fn read_start<S: Source + ?Sized>(
     bytes: &S,
     index: u32,
 ) -> Result<i64, Error> {
-    let value = read_value(header, bytes, index)?;
-    Ok(start(header, entry_at(header, index), value))
+    let at = entry_at(header, index);
+    let value = read_value(header, bytes, at)?;
+    Ok(start(header, at, value))
 }
 
-/// Reads only the start address of entry `index`, as the entry has it: for [`start`].
+/// Reads only the start address of the entry at `at`, as the entry has it: for [`start`].
 #[inline]
 pub(super) fn read_value<S: Source + ?Sized>(
     header: &Header,
     bytes: &S,
-    index: u32,
+    at: u32,
 ) -> Result<i64, Error> {
-    let at = u64::from(entry_at(header, index));
     Ok(match header.version {
-        Version::V1 | Version::V2 => near(header, read_at(bytes, at)?),
-        Version::V3 => far(header, read_at(bytes, at)?),
+        Version::V1 | Version::V2 => near(header, read_at(bytes, u64::from(at))?),
+        Version::V3 => far(header, read_at(bytes, u64::from(at))?),
     })
 }
 

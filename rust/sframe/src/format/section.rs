@@ -384,9 +384,9 @@ impl Section {
         let step = (last / PROBES).max(1);
         let mut index = 0u32;
         while index < self.header.num_fdes {
-            let value = fde::read_value(&self.header, bytes, index)?;
+            let at = fde::entry_at(&self.header, index);
+            let value = fde::read_value(&self.header, bytes, at)?;
             let lies_in_code = |section: &Section| -> u32 {
-                let at = fde::entry_at(&section.header, index);
                 let start = fde::start(&section.header, at, value);
                 is_code(self.address.wrapping_add_signed(start)).into()
             };

@@ -78,8 +78,10 @@ pub struct FunctionSpan {
 }
 
 impl FunctionSpan {
-    fn key(&self) -> (u64, u32, u32) {
-        (self.start, self.section, self.index)
+    /// The sort key: the address, then the section and the entry. One number, because a comparison of numbers is
+    /// smaller than one of tuples.
+    fn key(&self) -> u128 {
+        (u128::from(self.start) << 64) | (u128::from(self.section) << 32) | u128::from(self.index)
     }
 }
 
@@ -319,7 +321,7 @@ impl<S: Source + ?Sized, C: Source + ?Sized> SectionRows<'_, S, C> {
                     put(offset, plt::rule_of_stub(&stub, offset))?;
                 }
             } else {
-                // No row covers the code in front of the first row.
+                // No row covers the code in front of the first row. A function with a rule without rows has no rows.
                 put(0, self.section.rule_without_rows(self.function))?;
                 for row in self.section.rows(self.bytes, self.function) {
                     let row = row?;
@@ -369,8 +371,8 @@ fn sort<A: Ask>(places: &mut [FunctionSpan], work: &mut Work<A>) -> Result<(), T
     Ok(())
 }
 
-fn key_at(places: &[FunctionSpan], at: usize) -> (u64, u32, u32) {
-    places.get(at).map_or((0, 0, 0), FunctionSpan::key)
+fn key_at(places: &[FunctionSpan], at: usize) -> u128 {
+    places.get(at).map_or(0, FunctionSpan::key)
 }
 
 fn exchange(places: &mut [FunctionSpan], a: usize, b: usize) {

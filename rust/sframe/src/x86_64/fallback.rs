@@ -11,7 +11,10 @@ use super::{
     super::{
         format::{
             abi::Abi,
-            bytes::Source, //
+            bytes::{
+                read_seldom,
+                Source, //
+            }, //
         },
         unwind::{
             rule::{
@@ -60,14 +63,14 @@ pub fn step<M: Memory + Source + ?Sized>(
 ) -> Option<Step> {
     let mut left = false;
     if innermost {
-        let bytes = memory.read(frame.pc.wrapping_sub(1)).ok()?;
+        let bytes = read_seldom(memory, frame.pc.wrapping_sub(1)).ok()?;
         // A push may also stand in the middle of a function. With `Unknown`, the start of the function is
         // known, and the code below uses it.
         if frame_pointer != FramePointer::Unknown {
             let sets_up_later = || {
-                let bytes = memory.read(frame.pc).ok()?;
+                let bytes = read_seldom(memory, frame.pc).ok()?;
                 let later = match insn::jumps_to(&bytes, frame.pc) {
-                    Some(target) => prologue::is_prologue(&memory.read(target).ok()?),
+                    Some(target) => prologue::is_prologue(&read_seldom(memory, target).ok()?),
                     None => prologue::sets_up_later(&bytes),
                 };
                 later.then_some(&ON_TOP)
@@ -78,8 +81,7 @@ pub fn step<M: Memory + Source + ?Sized>(
             }
         }
         left = prologue::may_be_left(&bytes)
-            || memory
-                .read(frame.pc)
+            || read_seldom(memory, frame.pc)
                 .is_ok_and(|bytes| prologue::clears_and_returns(&bytes));
     }
     if left && frame_pointer != FramePointer::Kept {
@@ -101,7 +103,7 @@ pub fn step<M: Memory + Source + ?Sized>(
         };
         let start = function(at)?;
         let distance = at.checked_sub(start)?;
-        let beginning = memory.read(start).ok()?;
+        let beginning = read_seldom(memory, start).ok()?;
         if innermost && prologue::is_entry(&beginning, distance) {
             return behind_call(&ON_TOP, frame, memory);
         }
@@ -161,16 +163,14 @@ fn may_leave_for_handler<S: Source + ?Sized>(pc: u64, memory: &S) -> bool {
     // The windows overlap by half. Each instruction sequence lies completely within one window.
     let step = const { insn::ENDING / 2 };
     (0..prologue::LEAVING).step_by(step).any(|ahead| {
-        memory
-            .read(pc.wrapping_add(ahead))
+        read_seldom(memory, pc.wrapping_add(ahead))
             .map_or(true, |code| prologue::leaves_for_handler(&code))
     })
 }
 
 /// Whether the code in front of `pc`, a return address, may be a call. False if the code cannot be read.
 pub fn is_behind_call<S: Source + ?Sized>(pc: u64, memory: &S) -> bool {
-    memory
-        .read(pc.wrapping_sub(const { insn::LONGEST as u64 }))
+    read_seldom(memory, pc.wrapping_sub(const { insn::LONGEST as u64 }))
         .is_ok_and(|bytes| insn::ends_with_call(&bytes))
 }
 

@@ -166,7 +166,8 @@ mod tests {
 
     #[test]
     fn ends_of_functions_have_their_return_address_on_top() {
-        let top = Some(&Rule::amd64(Base::Sp, 8, Location::Unchanged));
+        let on_top = Rule::amd64(Base::Sp, 8, Location::Unchanged);
+        let top = Some(&on_top);
         assert_eq!(
             rule_without_frame_pointer(&[0x90, 0x55, 0x48, 0x89, 0xe5]),
             top
@@ -180,7 +181,8 @@ mod tests {
             top
         );
 
-        let pushed = Some(&Rule::amd64(Base::Sp, 16, Location::AtCfa(-16)));
+        let rule = Rule::amd64(Base::Sp, 16, Location::AtCfa(-16));
+        let pushed = Some(&rule);
         assert_eq!(
             rule_without_frame_pointer(&[0x55, 0x48, 0x89, 0xe5, 0x53]),
             pushed

@@ -426,6 +426,13 @@ pub struct All<'a, M: ?Sized> {
     memory: &'a M,
 }
 
+impl<'a, M: ?Sized> All<'a, M> {
+    /// The memory of a process.
+    pub fn new(process: &'a Process, memory: &'a M) -> Self {
+        All { process, memory }
+    }
+}
+
 impl<M: Memory + ?Sized> Source for All<'_, M> {
     fn read<const N: usize>(&self, offset: u64) -> Result<[u8; N], Fault> {
         if let Some(bytes) = code_at(self.process, offset) {

@@ -203,7 +203,7 @@ impl CodeHeap {
     }
 
     /// The run-time address of the `CodeBlob` whose block contains `address`; `None` if the block is free.
-    fn blob_at<S: Source + ?Sized>(&self, address: u64, memory: &S) -> Option<u64> {
+    pub fn blob_at<S: Source + ?Sized>(&self, address: u64, memory: &S) -> Option<u64> {
         let log2 = u32::from(self.segment_log2);
         let mut segment = address.checked_sub(self.start)?.checked_shr(log2)?;
         let mut left = HOPS;

@@ -1,6 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0-only OR MIT
 
 //! Records the calls that are executed: the reference for code without unwind information.
+//!
+//! A return address may move: HotSpot's adapters and the entries of interpreted methods take it off the stack, put
+//! arguments or local variables there, and put it back. HotSpot's interpreter calls by a push of the return address
+//! and a jump, and returns by a jump.
 
 use std::collections::HashMap;
 
@@ -8,11 +12,14 @@ use sframe::{
     unwind::Memory,
     x86_64, //
 };
-use walk::registers::{
-    RegisterFile,
-    PC,
-    RBP,
-    RSP, //
+use walk::{
+    process::Process,
+    registers::{
+        RegisterFile,
+        PC,
+        RBP,
+        RSP, //
+    }, //
 };
 
 use crate::ptrace::TaskId;
@@ -27,11 +34,23 @@ const FARTHEST: u64 = 4096;
 /// A call that has not returned.
 #[derive(Clone, Copy, Debug)]
 struct Call {
-    /// The return address and its run-time address on the stack.
-    slot: u64,
     return_address: u64,
+    /// The run-time address of the return address on the stack; `None` while it is in a register only.
+    slot: Option<u64>,
+    /// The run-time address at which the call put the return address.
+    first_slot: u64,
     /// The caller's frame pointer.
     fp: Option<u64>,
+}
+
+/// The caller of a frame, by a recorded call.
+pub(crate) struct Caller {
+    /// The caller's registers, as far as they are known.
+    pub(crate) registers: RegisterFile,
+    /// The stack pointers that the caller may have: without the return address at its present and at its first place.
+    pub(crate) sps: [u64; 2],
+    /// Which call it was.
+    pub(crate) which: usize,
 }
 
 /// The calls of each thread that have not returned.
@@ -51,6 +70,7 @@ impl Calls {
         &mut self,
         thread: TaskId,
         now: &RegisterFile,
+        process: &Process,
         memory: &M,
     ) {
         let Some((before, calls)) = self.threads.get_mut(&thread) else {
@@ -60,35 +80,62 @@ impl Calls {
         let before = std::mem::replace(before, *now);
         let goes_on = (1..=LONGEST).contains(&now.pc().wrapping_sub(before.pc()));
         let is_far = now.sp().abs_diff(before.sp()) > FARTHEST;
-        let top = |sp| memory.read_word(sp).ok();
+        let word = |at| memory.read_word(at).ok();
         if is_far || (!goes_on && now.sp() < before.sp().wrapping_sub(8)) {
             calls.clear();
             return;
         }
         if goes_on {
+            if let Some(last) = calls.last_mut() {
+                follow(last, &before, now, word);
+            }
             return;
         }
+        let in_register = calls.last().is_some_and(|last| last.slot.is_none());
+        let new = |return_address| Call {
+            return_address,
+            slot: Some(now.sp()),
+            first_slot: now.sp(),
+            fp: before.get(RBP),
+        };
         if now.sp() == before.sp().wrapping_sub(8) {
-            let behind = top(now.sp()).map(|to| (to, to.wrapping_sub(before.pc())));
+            let behind = word(now.sp()).map(|to| (to, to.wrapping_sub(before.pc())));
             match behind {
-                Some((return_address, 2..=LONGEST_CALL)) => calls.push(Call {
-                    slot: now.sp(),
-                    return_address,
-                    fp: before.get(RBP),
-                }),
+                Some((return_address, 2..=LONGEST_CALL)) if !in_register => {
+                    calls.push(new(return_address));
+                }
                 _ => calls.clear(),
             }
-        } else if now.sp() > before.sp() && top(before.sp()) == Some(now.pc()) {
-            let returned = calls
-                .iter()
-                .rposition(|call| call.return_address == now.pc());
+        } else if now.sp() > before.sp() {
+            if word(before.sp()) != Some(now.pc()) {
+                calls.clear();
+                return;
+            }
+            let is_last = (calls.last()).is_some_and(|call| call.slot == Some(before.sp()));
+            let returned = match is_last {
+                true => calls.len().checked_sub(1),
+                false => calls
+                    .iter()
+                    .rposition(|call| call.return_address == now.pc()),
+            };
             calls.truncate(returned.unwrap_or(0));
+        } else if in_register {
+            let is_return = calls.last().map(|last| last.return_address) == Some(now.pc());
+            if is_return || jumps_indirectly(word(before.pc())) {
+                // Otherwise the jump leads to the caller's handler of an exception.
+                calls.pop();
+            }
+        } else if process.is_interpreter(before.pc()) && jumps_indirectly(word(before.pc())) {
+            let pushed = word(now.sp()).filter(|pushed| process.is_interpreter(*pushed));
+            let is_known = calls.last().is_some_and(|last| last.slot == Some(now.sp()));
+            if let Some(pushed) = pushed.filter(|_| !is_known) {
+                calls.push(new(pushed));
+            }
         }
     }
 
-    /// The caller's registers, if the call was seen and its return address is still where it was; and
-    /// which call it was. `inner` is that of the last frame that was told by one. If there is one behind
-    /// that of the `innermost` frame, the return address was moved.
+    /// The caller, if the call was seen and its return address is still where it was. `inner` is the call that told
+    /// the last frame that was told by one.
     pub(crate) fn caller<M: Memory + ?Sized>(
         &self,
         thread: TaskId,
@@ -96,21 +143,79 @@ impl Calls {
         innermost: bool,
         inner: Option<usize>,
         memory: &M,
-    ) -> Option<(RegisterFile, usize)> {
+    ) -> Option<Caller> {
         let (_, calls) = self.threads.get(&thread)?;
         let calls = &calls[..inner.unwrap_or(calls.len())];
-        let last = calls.iter().rposition(|call| call.slot >= of.sp())?;
-        let call = calls[last];
-        let is_moved = innermost && last + 1 != calls.len();
-        if is_moved || memory.read_word(call.slot) != Ok(call.return_address) {
+        let which = match innermost {
+            true => calls.len().checked_sub(1)?,
+            false => (calls.iter())
+                .rposition(|call| call.slot.is_some_and(|slot| slot >= of.sp()))?,
+        };
+        let call = calls[which];
+        let slot = call.slot.unwrap_or(call.first_slot);
+        if call.slot.is_some() && memory.read_word(slot) != Ok(call.return_address) {
             return None;
         }
-        let mut caller = RegisterFile::default();
-        caller.set(PC, call.return_address);
-        caller.set(RSP, call.slot.wrapping_add(8));
+        let mut registers = RegisterFile::default();
+        registers.set(PC, call.return_address);
+        registers.set(RSP, slot.wrapping_add(8));
         if let Some(fp) = call.fp {
-            caller.set(RBP, fp);
+            registers.set(RBP, fp);
         }
-        Some((caller, last))
+        Some(Caller {
+            registers,
+            sps: [slot.wrapping_add(8), call.first_slot.wrapping_add(8)],
+            which,
+        })
     }
+
+    /// The last recorded calls of a thread, as text.
+    pub(crate) fn describe(&self, thread: TaskId) -> String {
+        let Some((_, calls)) = self.threads.get(&thread) else {
+            return String::new();
+        };
+        let lines = calls.iter().rev().take(12).map(|call| {
+            let Call {
+                return_address,
+                slot,
+                first_slot,
+                fp,
+            } = call;
+            format!(
+                "  call with the return address {return_address:#x} at {:#x}, first at {first_slot:#x}, fp {:#x}\n",
+                slot.unwrap_or(0),
+                fp.unwrap_or(0)
+            )
+        });
+        lines.collect()
+    }
+}
+
+/// Follows the return address of the last call, when an instruction without a jump was executed.
+fn follow(
+    last: &mut Call,
+    before: &RegisterFile,
+    now: &RegisterFile,
+    word: impl Fn(u64) -> Option<u64>,
+) {
+    if now.sp() == before.sp() {
+        return;
+    }
+    let is_return_address = |at: u64| word(at) == Some(last.return_address);
+    let slot = last.slot.filter(|slot| *slot >= now.sp());
+    if !slot.is_some_and(is_return_address) && is_return_address(now.sp()) {
+        last.slot = Some(now.sp());
+    } else if slot.is_none() {
+        last.slot = None;
+    }
+}
+
+/// Whether an instruction that begins with these bytes jumps to an address in a register or in memory.
+fn jumps_indirectly(code: Option<u64>) -> bool {
+    let code = code.unwrap_or(0).to_le_bytes();
+    let code = match code[0] {
+        0x40..=0x4f => &code[1..],
+        _ => &code[..],
+    };
+    code[0] == 0xff && (code[1] >> 3) & 7 == 4
 }

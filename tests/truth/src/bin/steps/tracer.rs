@@ -23,6 +23,7 @@ use sframe::{
 };
 use walk::{
     process::{
+        CodeRegion,
         Files,
         Process, //
     },
@@ -72,6 +73,8 @@ pub(crate) struct Tracer {
     /// The mappings; outdated if `stale` is set.
     process: Process,
     stale: bool,
+    /// The regions of the code that the program makes; empty until its runtime has started.
+    regions: Vec<CodeRegion>,
     turn: usize,
     left_of_turn: u32,
     deadline: Instant,
@@ -109,6 +112,7 @@ impl Tracer {
             }],
             process: Process::new(),
             stale: true,
+            regions: Vec::new(),
             turn: 0,
             left_of_turn: TURN,
             deadline,
@@ -140,9 +144,22 @@ impl Tracer {
     pub(crate) fn process(&mut self, files: &mut Files) -> io::Result<&Process> {
         if self.stale {
             self.process = Process::read(self.process_id as u32, files)?;
+            if self.regions.is_empty() {
+                self.find_regions();
+            }
+            self.process.set_regions(self.regions.clone());
             self.stale = false;
         }
         Ok(&self.process)
+    }
+
+    /// Finds the regions of the code of a program that has a runtime. A runtime reserves the memory for its code once.
+    fn find_regions(&mut self) {
+        let mut mappings = self.process.mappings().iter();
+        if mappings.any(|mapping| mapping.name.ends_with("/libjvm.so")) {
+            // The runtime may be starting.
+            self.regions = runtimes::regions(self.process_id as u32).unwrap_or_default();
+        }
     }
 
     /// As [`Tracer::process`], but includes the stack that `sp` points into: stacks grow.
@@ -349,6 +366,7 @@ impl Tracer {
             // It is the only thread now, and has the first one's id.
             self.threads.retain(|thread| thread.id == id);
             self.stale = true;
+            self.regions.clear();
         }
         if event == libc::PTRACE_EVENT_CLONE {
             // The new thread may have shown itself before.

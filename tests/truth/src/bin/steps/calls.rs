@@ -5,11 +5,16 @@
 //! A return address may move: HotSpot's adapters and the entries of interpreted methods take it off the stack, put
 //! arguments or local variables there, and put it back. HotSpot's interpreter calls by a push of the return address
 //! and a jump, and returns by a jump.
+//!
+//! The calls that began unseen are presumed from a walk. A presumed call is confirmed when its function returns.
 
 use std::collections::HashMap;
 
 use sframe::{
-    unwind::Memory,
+    unwind::{
+        Frame,
+        Memory, //
+    },
     x86_64, //
 };
 use walk::{
@@ -41,6 +46,8 @@ struct Call {
     first_slot: u64,
     /// The caller's frame pointer.
     fp: Option<u64>,
+    /// How often a frame was equal to this call, if the call was not seen but presumed.
+    presumed: Option<u64>,
 }
 
 /// The caller of a frame, by a recorded call.
@@ -51,12 +58,27 @@ pub(crate) struct Caller {
     pub(crate) sps: [u64; 2],
     /// Which call it was.
     pub(crate) which: usize,
+    /// Whether the call was not seen but presumed.
+    pub(crate) presumed: bool,
+}
+
+/// What became of presumed calls.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Presumed {
+    /// Presumed calls that returned to where they were presumed to return.
+    pub(crate) confirmed: u64,
+    /// Frames that were equal to these calls before they returned.
+    pub(crate) frames: u64,
+    /// Returns to an address to which no recorded or presumed call returns.
+    pub(crate) unknown: u64,
 }
 
 /// The calls of each thread that have not returned.
 #[derive(Debug, Default)]
 pub(crate) struct Calls {
     threads: HashMap<TaskId, (RegisterFile, Vec<Call>)>,
+    /// What became of presumed calls.
+    pub(crate) presumed: Presumed,
 }
 
 impl Calls {
@@ -97,6 +119,14 @@ impl Calls {
             slot: Some(now.sp()),
             first_slot: now.sp(),
             fp: before.get(RBP),
+            presumed: None,
+        };
+        let presumed = &mut self.presumed;
+        let mut confirm = |call: &Call| {
+            if let Some(frames) = call.presumed {
+                presumed.confirmed += 1;
+                presumed.frames += frames;
+            }
         };
         if now.sp() == before.sp().wrapping_sub(8) {
             let behind = word(now.sp()).map(|to| (to, to.wrapping_sub(before.pc())));
@@ -118,10 +148,17 @@ impl Calls {
                     .iter()
                     .rposition(|call| call.return_address == now.pc()),
             };
+            match returned {
+                Some(index) => confirm(&calls[index]),
+                None => presumed.unknown += u64::from(!calls.is_empty()),
+            }
             calls.truncate(returned.unwrap_or(0));
         } else if in_register {
-            let is_return = calls.last().map(|last| last.return_address) == Some(now.pc());
-            if is_return || jumps_indirectly(word(before.pc())) {
+            let last = calls.last();
+            if let Some(last) = last.filter(|last| last.return_address == now.pc()) {
+                confirm(last);
+                calls.pop();
+            } else if jumps_indirectly(word(before.pc())) {
                 // Otherwise the jump leads to the caller's handler of an exception.
                 calls.pop();
             }
@@ -130,6 +167,51 @@ impl Calls {
             let is_known = calls.last().is_some_and(|last| last.slot == Some(now.sp()));
             if let Some(pushed) = pushed.filter(|_| !is_known) {
                 calls.push(new(pushed));
+            }
+        }
+    }
+
+    /// Presumes the calls of a stack that was walked, if none is known. The innermost frame is the first.
+    pub(crate) fn presume<M: Memory + ?Sized>(
+        &mut self,
+        thread: TaskId,
+        frames: &[Frame],
+        memory: &M,
+    ) {
+        let Some((_, calls)) = self.threads.get_mut(&thread) else {
+            return;
+        };
+        if !calls.is_empty() {
+            return;
+        }
+        for pair in frames.windows(2) {
+            let (of, caller) = (pair[0], pair[1]);
+            // The second is that of an interpreted frame.
+            let slots = [caller.sp.wrapping_sub(8), of.fp.wrapping_add(8)];
+            let is_slot = |slot: &u64| memory.read_word(*slot) == Ok(caller.pc);
+            let Some(slot) = slots.into_iter().find(is_slot) else {
+                break;
+            };
+            calls.push(Call {
+                return_address: caller.pc,
+                slot: Some(slot),
+                first_slot: caller.sp.wrapping_sub(8),
+                fp: Some(caller.fp),
+                presumed: Some(0),
+            });
+        }
+        calls.reverse();
+    }
+
+    /// Counts a frame that is equal to a presumed call.
+    pub(crate) fn count(&mut self, thread: TaskId, which: usize) {
+        if let Some((_, calls)) = self.threads.get_mut(&thread) {
+            if let Some(Call {
+                presumed: Some(frames),
+                ..
+            }) = calls.get_mut(which)
+            {
+                *frames += 1;
             }
         }
     }
@@ -166,6 +248,7 @@ impl Calls {
             registers,
             sps: [slot.wrapping_add(8), call.first_slot.wrapping_add(8)],
             which,
+            presumed: call.presumed.is_some(),
         })
     }
 
@@ -180,11 +263,13 @@ impl Calls {
                 slot,
                 first_slot,
                 fp,
+                presumed,
             } = call;
             format!(
-                "  call with the return address {return_address:#x} at {:#x}, first at {first_slot:#x}, fp {:#x}\n",
+                "  call with the return address {return_address:#x} at {:#x}, first at {first_slot:#x}, fp {:#x}{}\n",
                 slot.unwrap_or(0),
-                fp.unwrap_or(0)
+                fp.unwrap_or(0),
+                if presumed.is_some() { ", presumed" } else { "" }
             )
         });
         lines.collect()

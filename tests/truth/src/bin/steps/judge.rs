@@ -49,7 +49,10 @@ use walk::{
     }, //
 };
 
-use crate::calls::Calls;
+use crate::calls::{
+    Calls,
+    Presumed, //
+};
 
 /// The number of lines of disassembly that are shown before and after the instruction.
 const LINES: usize = 8;
@@ -90,6 +93,8 @@ pub(crate) struct StepCounts {
     pub(crate) in_regions: u64,
     /// Instructions with at least one such frame.
     pub(crate) steps_in_regions: u64,
+    /// Frames found by regions that are equal to presumed calls: those of an earlier walk.
+    pub(crate) presumed: u64,
     /// Frames found by regions that are not judged, and frames further out: their calls were not seen.
     pub(crate) not_judged: u64,
     /// Frames found by regions whose frame pointer is not judged: it is no address of the stack at the call, and
@@ -154,6 +159,11 @@ impl StepJudge {
         self.calls.forget();
     }
 
+    /// What became of the presumed calls of all programs.
+    pub(crate) fn presumed(&self) -> Presumed {
+        self.calls.presumed
+    }
+
     /// Compares the stack of a stopped thread.
     pub(crate) fn step<M: Memory + ?Sized>(
         &mut self,
@@ -167,6 +177,11 @@ impl StepJudge {
         self.calls.note(context.thread, registers, process, memory);
         let mut found = std::mem::take(&mut self.found);
         let reason = self.walker.walk(process, registers, memory, &mut found);
+        // Calls are presumed in code of a runtime only: other code has unwind information.
+        if (found.iter()).any(|it| process.region_at(it.at).is_some()) {
+            let frames: Vec<Frame> = found.iter().map(|it| it.frame).collect();
+            self.calls.presume(context.thread, &frames, memory);
+        }
         let difference = self.compare(process, registers, memory, &found, reason, context, count);
         if let Some(difference) = difference {
             self.report(process, memory, &found, reason, &difference, context, count);
@@ -200,6 +215,7 @@ impl StepJudge {
             let frame = &pair[1].frame;
             let differs = |class| Some(Difference { class, callee });
             let mut by_calls = false;
+            let mut is_presumed = false;
             let in_region = process.region_at(pair[0].at).is_some();
             match self.true_step(process, &at, memory, exact) {
                 Ok(CfiStep::Caller { registers, signal }) => {
@@ -226,6 +242,7 @@ impl StepJudge {
                     };
                     at = caller.registers;
                     call = Some(caller.which);
+                    is_presumed = caller.presumed;
                     // Arguments may have been taken off the stack, before or behind it.
                     if frame.pc == at.pc() && (!in_region || caller.sps.contains(&frame.sp)) {
                         at.set(RSP, frame.sp);
@@ -259,7 +276,10 @@ impl StepJudge {
             }
             count.frames += 1;
             count.called += u64::from(by_calls);
-            if by_calls && in_region {
+            if let (true, true, Some(which)) = (is_presumed, in_region, call) {
+                self.calls.count(context.thread, which);
+                count.presumed += 1;
+            } else if by_calls && in_region {
                 count.steps_in_regions += u64::from(!judged_in_region);
                 judged_in_region = true;
                 count.in_regions += 1;
@@ -535,6 +555,11 @@ fn place_in_region<M: Memory + ?Sized>(
             None => text.push_str("no blob"),
         },
         _ => text.push_str("a region"),
+    }
+    if is_innermost {
+        let caller = all.read_word(found.frame.fp.wrapping_add(8)).unwrap_or(0);
+        let bytes: [u8; 16] = all.read(caller.wrapping_sub(13)).unwrap_or_default();
+        let _ = write!(text, ", fp leads behind {:02x?}", &bytes[..13]);
     }
     let bytes: [u8; 24] = all.read(pc.wrapping_sub(8)).unwrap_or_default();
     text.push_str(", bytes ");

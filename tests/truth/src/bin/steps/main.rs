@@ -136,6 +136,9 @@ fn judge_all(options: &Options) -> Result<u64, String> {
             .program(program)
             .map_err(|error| format!("{name}: {error}"))?;
         print_line(name, &count, started.elapsed());
+        if count.presumed != 0 {
+            println!("  {} frames by presumed calls: {:?}", count.presumed, run.judge.presumed());
+        }
         print_kinds(&count);
         counts.push((name, count));
     }
@@ -377,6 +380,7 @@ fn to_json(name: &str, count: &StepCounts) -> Value {
         "frames_by_calls": count.called,
         "frames_in_regions": count.in_regions,
         "steps_in_regions": count.steps_in_regions,
+        "presumed_in_regions": count.presumed,
         "not_judged_in_regions": count.not_judged,
         "objects_in_regions": count.objects,
         "region_ends": count.region_ends,

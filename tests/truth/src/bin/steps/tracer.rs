@@ -10,6 +10,7 @@ use std::{
     ffi::CString,
     io,
     os::fd::OwnedFd,
+    rc::Rc,
     thread,
     time::{
         Duration,
@@ -75,6 +76,8 @@ pub(crate) struct Tracer {
     stale: bool,
     /// The regions of the code that the program makes; empty until its runtime has started.
     regions: Vec<CodeRegion>,
+    /// The pages that were read for the last step.
+    pages: Rc<RefCell<Vec<Page>>>,
     turn: usize,
     left_of_turn: u32,
     deadline: Instant,
@@ -113,6 +116,7 @@ impl Tracer {
             process: Process::new(),
             stale: true,
             regions: Vec::new(),
+            pages: Rc::default(),
             turn: 0,
             left_of_turn: TURN,
             deadline,
@@ -172,7 +176,7 @@ impl Tracer {
 
     /// The program's memory as it is now.
     pub(crate) fn memory(&self, sp: u64) -> Snapshot {
-        Snapshot::new(self.process_id, sp)
+        Snapshot::new(self.process_id, sp, &self.pages)
     }
 
     /// Runs all threads for some time. Signals are delivered.
@@ -449,8 +453,15 @@ const NEAR: usize = 2048;
 const BELOW: u64 = 128;
 const PAGE: usize = 4096;
 
-/// A page that was read: its address, the number of readable bytes, and its bytes.
-type Page = (u64, usize, Box<[u8; PAGE]>);
+/// A page that was read.
+pub(crate) struct Page {
+    start: u64,
+    /// The number of readable bytes.
+    len: usize,
+    bytes: Box<[u8; PAGE]>,
+    /// Whether it was needed since the last step.
+    is_used: bool,
+}
 
 /// The memory of a stopped program, cached.
 pub(crate) struct Snapshot {
@@ -458,11 +469,25 @@ pub(crate) struct Snapshot {
     first: u64,
     len: usize,
     near: [u8; NEAR],
-    pages: RefCell<Vec<Page>>,
+    pages: Rc<RefCell<Vec<Page>>>,
 }
 
 impl Snapshot {
-    fn new(process: TaskId, sp: u64) -> Snapshot {
+    /// `pages` are those of the step before. The pages that were needed then are read at once.
+    fn new(process: TaskId, sp: u64, pages: &Rc<RefCell<Vec<Page>>>) -> Snapshot {
+        let pages = pages.clone();
+        {
+            let mut pages = pages.borrow_mut();
+            pages.retain(|page| page.is_used && page.len == PAGE);
+            let starts: Vec<u64> = pages.iter().map(|page| page.start).collect();
+            let mut parts: Vec<&mut [u8]> =
+                (pages.iter_mut()).map(|page| &mut page.bytes[..]).collect();
+            let read = ptrace::read_parts(process, &starts, &mut parts);
+            pages.truncate(read / PAGE);
+            for page in &mut *pages {
+                page.is_used = false;
+            }
+        }
         let first = sp.saturating_sub(BELOW);
         let mut near = [0; NEAR];
         let len = ptrace::read(process, first, &mut near);
@@ -471,7 +496,7 @@ impl Snapshot {
             first,
             len,
             near,
-            pages: RefCell::default(),
+            pages,
         }
     }
 }
@@ -496,17 +521,23 @@ impl Memory for Snapshot {
             };
         }
         let mut pages = self.pages.borrow_mut();
-        let index = match pages.iter().position(|(page, _, _)| *page == start) {
+        let index = match pages.iter().position(|page| page.start == start) {
             Some(index) => index,
             None => {
                 let mut bytes = Box::new([0; PAGE]);
                 let len = ptrace::read(self.process, start, &mut bytes[..]);
-                pages.push((start, len, bytes));
+                pages.push(Page {
+                    start,
+                    len,
+                    bytes,
+                    is_used: true,
+                });
                 pages.len() - 1
             }
         };
-        let (_, len, bytes) = &pages[index];
-        bytes[at..(*len).max(at)]
+        let page = &mut pages[index];
+        page.is_used = true;
+        page.bytes[at..page.len.max(at)]
             .first_chunk()
             .map(|word| u64::from_le_bytes(*word))
             .ok_or(Fault)

@@ -194,11 +194,15 @@ impl CodeHeap {
         // If the stub keeps no frame pointer, the register leads to a frame further out, whose return address is
         // behind a call of other code.
         let caller = field(frame.fp.wrapping_add(8), 0, memory)?;
-        let call: [u8; 5] = memory.read(caller.wrapping_sub(5)).ok()?;
-        let [CALL_RELATIVE, a, b, c, d] = call else {
-            return None;
+        let call: [u8; 13] = memory.read(caller.wrapping_sub(13)).ok()?;
+        let target = match call {
+            // mov $address,%r10; call *%r10
+            [0x49, 0xba, address @ .., 0x41, 0xff, 0xd2] => u64::from_le_bytes(address),
+            [.., CALL_RELATIVE, a, b, c, d] => {
+                caller.wrapping_add_signed(i32::from_le_bytes([a, b, c, d]).into())
+            }
+            _ => return None,
         };
-        let target = caller.wrapping_add_signed(i32::from_le_bytes([a, b, c, d]).into());
         (self.blob_at(target, memory)? == blob).then_some(FRAME_POINTER)
     }
 
@@ -628,6 +632,16 @@ mod tests {
         call(&mut memory, HEAP + 0x2000, CODE + 0x20);
         assert_eq!(to(step_in(CODE, true, &memory)), Some((0x190, 0x99)));
         call(&mut memory, HEAP + 0x2000, HEAP + 0x1000);
+        assert_eq!(step_in(CODE, true, &memory), None);
+        // A call by register.
+        let call_r10 = |memory: &mut Memories, from: u64, to: u64| {
+            memory.write(from - 13, &[0x49, 0xba]);
+            memory.word(from - 11, to);
+            memory.write(from - 3, &[0x41, 0xff, 0xd2]);
+        };
+        call_r10(&mut memory, HEAP + 0x2000, CODE + 0x20);
+        assert_eq!(to(step_in(CODE, true, &memory)), Some((0x190, 0x99)));
+        call_r10(&mut memory, HEAP + 0x2000, HEAP + 0x1000);
         assert_eq!(step_in(CODE, true, &memory), None);
         memory.write(CODE, &[PUSH_RBP, 0x48, 0x8b, 0xec]);
         memory.word(STACK + 0x100, CALLER);

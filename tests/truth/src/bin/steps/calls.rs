@@ -51,7 +51,7 @@ struct Call {
 }
 
 /// The caller of a frame, by a recorded call.
-pub(crate) struct Caller {
+pub(crate) struct RecordedCaller {
     /// The caller's registers, as far as they are known.
     pub(crate) registers: RegisterFile,
     /// The stack pointers that the caller may have: without the return address at its present and at its first place.
@@ -225,7 +225,7 @@ impl Calls {
         innermost: bool,
         inner: Option<usize>,
         memory: &M,
-    ) -> Option<Caller> {
+    ) -> Option<RecordedCaller> {
         let (_, calls) = self.threads.get(&thread)?;
         let calls = &calls[..inner.unwrap_or(calls.len())];
         let which = match innermost {
@@ -244,7 +244,7 @@ impl Calls {
         if let Some(fp) = call.fp {
             registers.set(RBP, fp);
         }
-        Some(Caller {
+        Some(RecordedCaller {
             registers,
             sps: [slot.wrapping_add(8), call.first_slot.wrapping_add(8)],
             which,

@@ -37,9 +37,9 @@ use rustix::{
     },
 };
 
-use crate::uapi;
+use runtimes::uapi;
 
-pub(crate) use uapi::{
+pub(crate) use runtimes::uapi::{
     sframe_unwind_region as Region,
     sframe_unwind_table as Table, //
 };

@@ -27,6 +27,7 @@ use std::{
     }, //
 };
 
+use runtimes::Code;
 use serde::Serialize;
 use walk::process::{
     self,
@@ -41,11 +42,7 @@ use crate::{
         Region,
         Request, //
     },
-    rows,
-    runtimes::{
-        self,
-        Code, //
-    }, //
+    rows, //
 };
 
 /// The time without a request after which `idle` is printed.

@@ -15,12 +15,10 @@ use object::elf;
 
 use super::{
     offset,
+    uapi,
     Library,
-    Memory, //
-};
-use crate::{
-    device::Region,
-    uapi, //
+    Memory,
+    Region, //
 };
 
 /// The name of this runtime.
@@ -653,7 +651,6 @@ mod tests {
     use walk::process::ProcessMapping;
 
     use super::*;
-    use crate::runtimes;
 
     /// The maximum number of reads from a fake memory. A reader that follows lies without a limit exceeds it.
     const MAX_READS: u32 = 1 << 18;
@@ -1083,12 +1080,12 @@ mod tests {
     }
 
     /// Looks code up as the kernel does, in a virtual machine that runs, and checks it:
-    /// `JVM_PID=123 cargo test -p sframectl --bin sframectl -- --ignored running`.
+    /// `JVM_PID=123 cargo test -p runtimes -- --ignored running`.
     #[test]
     #[ignore = "needs a Java virtual machine"]
     fn methods_of_a_running_virtual_machine_have_prologues() {
         let pid: i32 = env::var("JVM_PID").unwrap().parse().unwrap();
-        let runtimes::Code::Regions(_, regions) = runtimes::find(pid).unwrap() else {
+        let crate::Code::Regions(_, regions) = crate::find(pid).unwrap() else {
             panic!("no regions");
         };
         let memory = File::open(format!("/proc/{pid}/mem")).unwrap();

@@ -442,9 +442,9 @@ fn framed<S: Source + ?Sized>(
     memory: &S,
 ) -> Option<Frame> {
     let fp = frame.fp;
-    let end = fp.checked_add(16)?;
     let sp = sender(fp)?;
-    if fp < frame.sp || sp < end || (fp | sp) % 8 != 0 {
+    // A method handle removes its last argument, and moves the return address up.
+    if fp < frame.sp || sp <= fp || (fp | sp) % 8 != 0 {
         return None;
     }
     Some(Frame {
@@ -801,7 +801,7 @@ mod tests {
         memory.word(STACK + 0x180 - 56, (-6i64) as u64);
         assert_eq!(to(step_in(pc, true, &memory)), found);
         // The caller's stack pointer would lie in the frame.
-        memory.word(STACK + 0x178, STACK + 0x188);
+        memory.word(STACK + 0x178, STACK + 0x180);
         assert_eq!(step_in(pc, false, &memory), None);
     }
 

@@ -443,8 +443,8 @@ fn answer(device: &Device, job: &Job, json: bool) -> bool {
     true
 }
 
-/// Finds the code that a process has made, registers its regions, and prints the result. While the runtime is starting,
-/// nothing is done: the module requests the code again.
+/// Finds the code that a process has made, registers its regions, and prints the result if there is a runtime or an error.
+/// While the runtime is starting, nothing is done: the module requests the code again.
 fn answer_code(device: &Device, request: &Request, json: bool) {
     let started = Instant::now();
     let found = runtimes::find(request.pid);
@@ -467,6 +467,10 @@ fn answer_code(device: &Device, request: &Request, json: bool) {
         .iter()
         .try_for_each(|region| device.add_region(region));
     let error = error.or(added.err());
+    // Most processes with such code have no known runtime, and are requested every ten seconds.
+    if runtime.is_none() && error.is_none() {
+        return;
+    }
     let answer = CodeAnswer {
         pid: request.pid,
         runtime,
@@ -483,9 +487,9 @@ fn answer_code(device: &Device, request: &Request, json: bool) {
     let name = format!("code of process {}", request.pid);
     print_line(&match (answer.error, runtime) {
         (Some(error), _) => format!("{name}: {error}"),
-        (None, None) => format!("{name}: no known runtime"),
-        (None, Some(runtime)) => {
+        (None, runtime) => {
             let (regions, milliseconds) = (regions.len(), answer.milliseconds);
+            let runtime = runtime.unwrap_or_default();
             format!("{name}: {runtime}, {regions} regions, {milliseconds} ms")
         }
     });

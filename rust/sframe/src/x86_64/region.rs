@@ -34,6 +34,7 @@ use super::{
     insn::{
         CALL_RELATIVE,
         JMP_RELATIVE,
+        LEAVE,
         POP_RBP,
         PUSH_RBP,
         RET, //
@@ -42,6 +43,13 @@ use super::{
         ON_TOP,
         PUSHED, //
     },
+    registers::{
+        R13,
+        R14,
+        RAX,
+        RBX,
+        RDI, //
+    }, //
 };
 
 /// The most hops in a code heap's segment map. Each hop passes at most 254 segments.
@@ -53,8 +61,17 @@ const WINDOW: usize = 64;
 /// The bytes in front of the PC, and the bytes in front of it and behind it, that show a prologue or an epilogue.
 const BEFORE: usize = 12;
 const NEAR: usize = BEFORE + 20;
-/// The DWARF number of the register in which HotSpot's interpreter keeps the address of the local variables.
-const LOCALS: u8 = 14;
+/// The bytes from the removal of an interpreted frame to the jump to the caller; at most.
+const MAX_END: usize = 40;
+/// The bytes from the beginning of an interpreted method to the end of [`POP`], at most.
+const MAX_BEGINNING: usize = 72;
+/// The distance in bytes from the stack pointer to the frame pointer of an interpreted frame that is being set up.
+const MAX_INCOMPLETE: u64 = 64;
+/// The register in which HotSpot's interpreter has the caller's stack pointer at the beginning of a method, and the
+/// return address at its end.
+const SENDER_SP: u8 = R13;
+/// The register in which HotSpot's interpreter has the address of the local variables.
+const LOCALS: u8 = R14;
 
 /// The layout of the frames in a region.
 #[derive(Clone, Copy, Debug)]
@@ -367,34 +384,155 @@ fn rule_of_epilogue(code: &[u8]) -> Option<Rule> {
     }
 }
 
-/// The caller of an interpreted frame. The word below the saved frame pointer is the caller's stack pointer.
+/// The caller of an interpreted frame. `registers` are those of the innermost frame.
 #[inline(never)]
 fn interpreted<M: Source + ?Sized, R: RegisterSource + ?Sized>(
     frame: &Frame,
     registers: Option<&R>,
     memory: &M,
 ) -> Option<Frame> {
-    let fp = frame.fp;
-    let end = fp.checked_add(16)?;
-    let word = |offset: i64| field(fp.wrapping_add_signed(offset), 0, memory);
-    let sp = word(-8)?;
-    if fp < frame.sp || sp < end || (fp | sp) % 8 != 0 {
-        return None;
-    }
-    if let Some(registers) = registers {
-        // Where a method begins and ends, the frame pointer is the caller's, but the register of the local
-        // variables is the method's. The frame holds their address, or since JDK 21 their distance in words.
-        let locals = word(-56)?;
-        let register = registers.register(LOCALS)?;
-        if locals != register && fp.wrapping_add(locals.wrapping_mul(8)) != register {
-            return None;
+    let Some(registers) = registers else {
+        return framed(frame, |fp| field(fp.wrapping_sub(8), 0, memory), memory);
+    };
+    let register = |number| registers.register(number);
+    let on_top = |sp| field(sp, 0, memory);
+    // The frame is not complete: it has fewer words than every frame that has been set up.
+    if frame.fp.wrapping_sub(frame.sp) <= MAX_INCOMPLETE {
+        let sender = |fp: u64| match fp == frame.sp {
+            true => register(SENDER_SP),
+            false => on_top(fp.wrapping_sub(8)),
+        };
+        if let Some(caller) = framed(frame, sender, memory) {
+            return Some(caller);
         }
     }
+    let code: [u8; WINDOW] = memory.read(frame.pc).ok()?;
+    let behind: [u8; WINDOW] = memory
+        .read(frame.pc.wrapping_add(const { WINDOW as u64 }))
+        .ok()?;
+    let [before @ .., last]: [u8; BEFORE] = memory
+        .read(frame.pc.wrapping_sub(const { BEFORE as u64 }))
+        .ok()?;
+    let (pc, sp, fp) = match state(&code, &behind, &before, last) {
+        State::Framed => {
+            return framed(frame, |fp| on_top(fp.wrapping_sub(8)), memory);
+        }
+        State::Unknown => {
+            // The frame holds the address of the local variables, or since JDK 21 their distance in words.
+            let locals = on_top(frame.fp.wrapping_sub(56))?;
+            let expected = register(LOCALS)?;
+            if locals != expected && frame.fp.wrapping_add(locals.wrapping_mul(8)) != expected {
+                return None;
+            }
+            return framed(frame, |fp| on_top(fp.wrapping_sub(8)), memory);
+        }
+        State::OnTop(sp) => (on_top(frame.sp)?, register(sp)?, frame.fp),
+        State::Pushed => (
+            on_top(frame.sp.wrapping_add(8))?,
+            register(SENDER_SP)?,
+            on_top(frame.sp)?,
+        ),
+        State::InRegister(pc, Some(sp)) => (register(pc)?, register(sp)?, frame.fp),
+        State::InRegister(pc, None) => (register(pc)?, frame.sp, frame.fp),
+    };
+    (sp >= frame.sp).then_some(Frame { pc, sp, fp })
+}
+
+/// The caller of the interpreted frame that the frame pointer leads to. `sender` finds the caller's stack pointer,
+/// which is in the word below the saved frame pointer of a complete frame.
+fn framed<S: Source + ?Sized>(
+    frame: &Frame,
+    sender: impl FnOnce(u64) -> Option<u64>,
+    memory: &S,
+) -> Option<Frame> {
+    let fp = frame.fp;
+    let sp = sender(fp)?;
+    // A method handle removes its last argument, and moves the return address up.
+    if fp < frame.sp || sp <= fp || (fp | sp) % 8 != 0 {
+        return None;
+    }
     Some(Frame {
-        pc: word(8)?,
+        pc: field(fp.wrapping_add(8), 0, memory)?,
         sp,
-        fp: word(0)?,
+        fp: field(fp, 0, memory)?,
     })
+}
+
+/// The state of the innermost frame in the interpreter. Numbers are those of registers in DWARF.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    /// The frame is set up.
+    Framed,
+    /// The code does not show the state.
+    Unknown,
+    /// The return address is on top of the stack, and the caller's stack pointer in a register.
+    OnTop(u8),
+    /// The same, below the saved frame pointer. The caller's stack pointer is in [`SENDER_SP`].
+    Pushed,
+    /// The return address is in a register, and the caller's stack pointer in another one, or is the stack pointer.
+    InRegister(u8, Option<u8>),
+}
+
+/// The instructions around which the return address of a method that begins is in %rax.
+const POP: [u8; 4] = [0x58, 0x4c, 0x8d, 0x74];
+const PUSH: [u8; 5] = [0x50, PUSH_RBP, 0x48, 0x8b, 0xec];
+/// mov -56(%rbp),%r14; mov %r13,-16(%rbp); mov %rcx,-16(%rbp)
+const CALLS: [[u8; 4]; 3] = [
+    [0x4c, 0x8b, 0x75, 0xc8],
+    [0x4c, 0x89, 0x6d, 0xf0],
+    [0x48, 0x89, 0x4d, 0xf0],
+];
+
+/// The state of the interpreter, from the instructions from the PC on (`code`, and `behind` it) and in front of it.
+#[inline(never)]
+fn state(code: &[u8; WINDOW], behind: &[u8; WINDOW], before: &[u8], last: u8) -> State {
+    // The end of a method: leave; pop %r13; mov %rbx,%rsp; a poll; jmp *%r13
+    if let Some(jump) = find(code, &[0x41, 0xff, 0xe5]) {
+        let rest = code.get(..jump).unwrap_or_default();
+        if jump < MAX_END && !rest.contains(&LEAVE) {
+            let moves = find(rest, &[0x48, 0x8b, 0xe3]);
+            return match find(rest, &[0x41, 0x5d]) {
+                Some(_) => State::OnTop(RBX),
+                None => State::InRegister(SENDER_SP, moves.map(|_| RBX)),
+            };
+        }
+    }
+    // The end of a method without a frame: pop register; mov %r13,%rsp; jmp *register
+    if let Some(mov) = find(code, &[0x49, 0x8b, 0xe5, 0xff]) {
+        let jump = code.get(mov.wrapping_add(4)).map(|byte| byte & 7);
+        return match (mov, jump) {
+            (0, Some(0)) => State::InRegister(RAX, Some(SENDER_SP)),
+            (0, Some(7)) => State::InRegister(RDI, Some(SENDER_SP)),
+            (0, _) => State::Unknown,
+            _ => State::OnTop(SENDER_SP),
+        };
+    }
+    // The beginning: pop %rax; lea -8(%rsp,%rcx,8),%r14; pushes; push %rax; push %rbp; mov %rsp,%rbp
+    let near = behind.get(..const { MAX_BEGINNING - WINDOW });
+    if find(code, &POP).is_some() || near.is_some_and(|near| find(near, &POP).is_some()) {
+        return State::OnTop(SENDER_SP);
+    }
+    match (last, code) {
+        (_, [PUSH_RBP, 0x48, 0x8b, 0xec, ..]) => return State::OnTop(SENDER_SP),
+        (PUSH_RBP, [0x48, 0x8b, 0xec, ..]) => return State::Pushed,
+        _ => {}
+    }
+    if find(code, &PUSH).is_some() {
+        return State::InRegister(RAX, Some(SENDER_SP));
+    }
+    // The return from a call loads the register of the local variables. The last part of a call, which uses this
+    // register for other values, stores the stack pointer.
+    let is_calling = |call| find(code, call).is_some() || find(before, call).is_some();
+    match CALLS.iter().any(|call| is_calling(call)) {
+        true => State::Framed,
+        false => State::Unknown,
+    }
+}
+
+/// The offset of `pattern` in `code`.
+fn find(code: &[u8], pattern: &[u8]) -> Option<usize> {
+    code.windows(pattern.len().max(1))
+        .position(|part| part == pattern)
 }
 
 #[cfg(test)]
@@ -677,8 +815,76 @@ mod tests {
         memory.word(STACK + 0x180 - 56, (-6i64) as u64);
         assert_eq!(to(step_in(pc, true, &memory)), found);
         // The caller's stack pointer would lie in the frame.
-        memory.word(STACK + 0x178, STACK + 0x188);
+        memory.word(STACK + 0x178, STACK + 0x180);
         assert_eq!(step_in(pc, false, &memory), None);
+    }
+
+    /// A process whose interpreter has `code` at [`INTERPRETER`], and the state at an offset in that code.
+    fn state_at(code: &[u8], offset: u64) -> State {
+        let mut memory = process(8, &PUSHES);
+        memory.write(INTERPRETER, &[0x90; 0x800]);
+        memory.write(INTERPRETER + 0x100, code);
+        let pc = INTERPRETER + 0x100 + offset;
+        let before: [u8; BEFORE] = memory.read(pc - BEFORE as u64).unwrap();
+        let (code, behind) = (
+            memory.read(pc).unwrap(),
+            memory.read(pc + WINDOW as u64).unwrap(),
+        );
+        state(&code, &behind, &before, before[BEFORE - 1])
+    }
+
+    #[test]
+    fn the_code_of_the_interpreter_tells_where_the_frame_is() {
+        // The beginning of a method, of JDK 21: 68 bytes that check the stack, and the set-up.
+        let mut beginning = vec![0x90; 68];
+        beginning.extend([
+            0x58, 0x4c, 0x8d, 0x74, 0xcc, 0xf8, 0x85, 0xd2, 0x0f, 0x8e, 9, 0, 0, 0,
+        ]);
+        beginning.extend([0x68, 0, 0, 0, 0, 0xff, 0xca, 0x7f, 0xf7]);
+        let push = beginning.len() as u64;
+        beginning.extend([0x50, 0x55, 0x48, 0x8b, 0xec, 0x41, 0x55, 0x68, 0, 0, 0, 0]);
+        let in_rax = State::InRegister(RAX, Some(SENDER_SP));
+        for (offset, expected) in [
+            (0, State::OnTop(SENDER_SP)),
+            (40, State::OnTop(SENDER_SP)),
+            (68, State::OnTop(SENDER_SP)),
+            (69, in_rax),
+            (74, in_rax),
+            (push, in_rax),
+            (push + 1, State::OnTop(SENDER_SP)),
+            (push + 2, State::Pushed),
+            (push + 5, State::Unknown),
+        ] {
+            assert_eq!(state_at(&beginning, offset), expected, "{offset}");
+        }
+        // The end of a method: leave; pop %r13; mov %rbx,%rsp; cmp; jb; movq; jmp *%r13
+        let end = [
+            0xc9, 0x41, 0x5d, 0x48, 0x8b, 0xe3, 0x49, 0x3b, 0xa7, 0x40, 5, 0, 0, 0x72, 0x0b, 0x49,
+            0xc7, 0x87, 0x40, 5, 0, 0, 0, 0, 0, 0, 0x41, 0xff, 0xe5,
+        ];
+        let left = State::InRegister(SENDER_SP, None);
+        for (offset, expected) in [
+            (0, State::Unknown),
+            (1, State::OnTop(RBX)),
+            (3, State::InRegister(SENDER_SP, Some(RBX))),
+            (6, left),
+            (15, left),
+            (26, left),
+        ] {
+            assert_eq!(state_at(&end, offset), expected, "{offset}");
+        }
+        // pop %rax; mov %r13,%rsp; jmp *%rax
+        let intrinsic = [0x90, 0x58, 0x49, 0x8b, 0xe5, 0xff, 0xe0];
+        assert_eq!(state_at(&intrinsic, 0), State::OnTop(SENDER_SP));
+        assert_eq!(state_at(&intrinsic, 2), in_rax);
+        // The return from a call: mov -16(%rbp),%rsp; movq $0,-16(%rbp); mov -64(%rbp),%r13; mov -56(%rbp),%r14
+        let returns = [
+            0x48, 0x8b, 0x65, 0xf0, 0x48, 0xc7, 0x45, 0xf0, 0, 0, 0, 0, 0x4c, 0x8b, 0x6d, 0xc0,
+            0x4c, 0x8b, 0x75, 0xc8,
+        ];
+        for offset in [0, 4, 12, 16, 20] {
+            assert_eq!(state_at(&returns, offset), State::Framed);
+        }
     }
 
     #[test]

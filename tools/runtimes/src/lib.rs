@@ -7,6 +7,7 @@
 
 #![deny(missing_docs)]
 
+mod fixed;
 mod hotspot;
 /// The structures and constants of the module's device.
 #[allow(
@@ -140,16 +141,24 @@ pub fn find(pid: i32) -> Result<Code, String> {
     };
     let memory = File::open(format!("/proc/{number}/mem")).map_err(failed)?;
     let maps = process::maps(number).map_err(failed)?;
-    let Some(library) = library(&maps, "libjvm.so") else {
-        return Ok(Code::Unknown);
-    };
-    Ok(match hotspot::regions(&memory, &library)? {
-        Some(regions) => {
-            let of_process = |region| Region { pid, ..region };
-            Code::Regions(hotspot::NAME, regions.into_iter().map(of_process).collect())
+    let (name, regions) = match library(&maps, "libjvm.so") {
+        Some(library) => {
+            let regions = hotspot::regions(&memory, &library)?;
+            (hotspot::NAME, regions.unwrap_or_default())
         }
-        None => Code::Starting(hotspot::NAME),
-    })
+        None => match fixed::regions(&memory, &maps) {
+            Some(found) => found,
+            None => return Ok(Code::Unknown),
+        },
+    };
+    if regions.is_empty() {
+        return Ok(Code::Starting(name));
+    }
+    let of_process = |region| Region { pid, ..region };
+    Ok(Code::Regions(
+        name,
+        regions.into_iter().map(of_process).collect(),
+    ))
 }
 
 /// The region that says that a process has no known code from `start` up to `end`.
@@ -165,10 +174,7 @@ pub fn none(pid: i32, start: u64, end: u64) -> Region {
 
 /// The first mapped library with this file name. The file may have been deleted since.
 fn library<'a>(maps: &'a [(ProcessMapping, FileId)], name: &str) -> Option<Library<'a>> {
-    let is_named = |mapping: &ProcessMapping| {
-        let path = mapping.name.strip_suffix(" (deleted)");
-        path.unwrap_or(&mapping.name).rsplit('/').next() == Some(name)
-    };
+    let is_named = |mapping: &ProcessMapping| file_name(mapping) == name;
     let (first, file) = maps
         .iter()
         .find(|(mapping, file)| file.inode != 0 && mapping.offset == 0 && is_named(mapping))?;
@@ -177,6 +183,13 @@ fn library<'a>(maps: &'a [(ProcessMapping, FileId)], name: &str) -> Option<Libra
         base: first.start,
         mappings: of_file.map(|(mapping, _)| mapping).collect(),
     })
+}
+
+/// The name of a mapping's file, without its directory.
+fn file_name(mapping: &ProcessMapping) -> &str {
+    let path = mapping.name.strip_suffix(" (deleted)");
+    let path = path.unwrap_or(&mapping.name);
+    path.rsplit('/').next().unwrap_or(path)
 }
 
 /// The regions of the code of the process with this ID, for a walk on the host; none if no runtime is known, or if the
@@ -260,6 +273,13 @@ fn describe(region: &Region) -> String {
             region.guard, region.guard_value
         )
         .expect("a string takes it");
+    }
+    if u32::from(region.kind) == uapi::SFRAME_UNWIND_REGION_FIXED {
+        write!(text, ", CFA = sp + {}", region.cfa_offset).expect("a string takes it");
+        if u32::from(region.fp_saved) == uapi::SFRAME_UNWIND_FP_AT_CFA {
+            write!(text, ", frame pointer at CFA{:+}", region.fp_offset)
+                .expect("a string takes it");
+        }
     }
     if u32::from(region.kind) == uapi::SFRAME_UNWIND_REGION_HOTSPOT {
         write!(

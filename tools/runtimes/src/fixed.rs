@@ -13,7 +13,7 @@ use walk::process::{
 use crate::{
     file_name,
     uapi,
-    Memory,
+    ProcessMemory,
     Region, //
 };
 
@@ -70,13 +70,12 @@ const RUNTIMES: [Fixed; 3] = [
 /// The runtime of a process and the regions of its code, with `pid` 0; no regions if the runtime has made no code yet.
 /// `None` if the process has no runtime of this kind.
 pub(super) fn regions(
-    memory: &impl Memory,
+    memory: &impl ProcessMemory,
     maps: &[(ProcessMapping, FileId)],
 ) -> Option<(&'static str, Vec<Region>)> {
     let runtime = RUNTIMES.iter().find(|runtime| {
-        maps.iter().any(|(mapping, file)| {
-            file.inode != 0 && file_name(mapping).starts_with(runtime.file)
-        })
+        maps.iter()
+            .any(|(mapping, file)| file.inode != 0 && file_name(mapping).starts_with(runtime.file))
     })?;
     let code: Vec<_> = maps
         .iter()
@@ -112,7 +111,7 @@ pub(super) fn regions(
 }
 
 /// The bytes at the start of a mapping, as far as they can be read.
-fn beginning(memory: &impl Memory, start: u64, end: u64) -> Vec<u8> {
+fn beginning(memory: &impl ProcessMemory, start: u64, end: u64) -> Vec<u8> {
     let len = end.saturating_sub(start).min(SEARCHED);
     let mut bytes = Vec::new();
     for at in (0..len).step_by(CHUNK as usize) {
@@ -156,9 +155,14 @@ fn of_qemu(code: &[u8]) -> Option<FrameLayout> {
     ];
     let rest = code.strip_prefix(&PUSHES)?;
     let added = i32::from_le_bytes(rest.get(..4)?.try_into().ok()?);
-    let size = added.checked_neg().filter(|size| (0..=MAX_FRAME).contains(size))?;
+    let size = added
+        .checked_neg()
+        .filter(|size| (0..=MAX_FRAME).contains(size))?;
     // pop %rbp; ret
-    let end = code.get(..128)?.windows(2).position(|two| two == [0x5d, 0xc3])?;
+    let end = code
+        .get(..128)?
+        .windows(2)
+        .position(|two| two == [0x5d, 0xc3])?;
     Some(FrameLayout {
         cfa: size + 7 * 8,
         fp: Some(-16),
@@ -238,7 +242,13 @@ mod tests {
 
     #[test]
     fn other_code_has_no_layout() {
-        for bytes in [&[][..], &[0x55], &[0x48; 256], &[0xff; 256], &code(PYPY)[..11]] {
+        for bytes in [
+            &[][..],
+            &[0x55],
+            &[0x48; 256],
+            &[0xff; 256],
+            &code(PYPY)[..11],
+        ] {
             assert_eq!(of_qemu(bytes), None);
             assert_eq!(of_guile(bytes), None);
             assert_eq!(of_pypy(bytes), None);
@@ -251,7 +261,7 @@ mod tests {
     /// A process with one mapping of code.
     struct CodeMemory(Vec<u8>);
 
-    impl Memory for CodeMemory {
+    impl ProcessMemory for CodeMemory {
         fn fill(&self, address: u64, bytes: &mut [u8]) -> Result<(), String> {
             let from = address.checked_sub(0x1000).ok_or("below")? as usize;
             let part = self.0.get(from..from + bytes.len()).ok_or("above")?;

@@ -17,7 +17,7 @@ use super::{
     offset,
     uapi,
     Library,
-    Memory,
+    ProcessMemory,
     Region, //
 };
 
@@ -58,10 +58,10 @@ const FRAMELESS_NAMES: [&[u8]; 4] = [
 /// The regions of a process that has mapped libjvm.so: one for each heap, by address, with `pid` 0. `None` if the
 /// virtual machine is starting, and has no heaps or no interpreter yet.
 pub(super) fn regions(
-    memory: &impl Memory,
+    memory: &impl ProcessMemory,
     library: &Library<'_>,
 ) -> Result<Option<Vec<Region>>, String> {
-    let tables = Tables::read(memory, &Symbols::read(memory, library.base)?)?;
+    let tables = VmStructs::read(memory, &Symbols::read(memory, library.base)?)?;
     let heaps_at = tables.address("CodeCache", "_heaps")?;
     let interpreter_at = tables.address("AbstractInterpreter", "_code")?;
     if heaps_at == 0 || interpreter_at == 0 {
@@ -109,8 +109,8 @@ fn check_range(start: u64, end: u64) -> Result<(), String> {
 
 /// The heaps of `CodeCache::_heaps`, by address. `layout` has the fields that all heaps share.
 fn read_heaps(
-    memory: &impl Memory,
-    tables: &Tables,
+    memory: &impl ProcessMemory,
+    tables: &VmStructs,
     heaps: u64,
     layout: &Region,
 ) -> Result<Vec<Region>, String> {
@@ -149,8 +149,8 @@ fn read_heaps(
 
 /// The start and the end of the memory that is reserved for a `VirtualSpace` of a heap.
 fn reserved(
-    memory: &impl Memory,
-    tables: &Tables,
+    memory: &impl ProcessMemory,
+    tables: &VmStructs,
     heap: u64,
     field: &str,
 ) -> Result<(u64, u64), String> {
@@ -167,9 +167,9 @@ fn reserved(
 /// The addresses of [`FRAMELESS_NAMES`]. All blobs of one kind have the very same name. A name that is not found is
 /// replaced by another one.
 fn frameless_names(
-    memory: &impl Memory,
+    memory: &impl ProcessMemory,
     library: &Library<'_>,
-    tables: &Tables,
+    tables: &VmStructs,
     heaps: &[Region],
     interpreter: u64,
 ) -> Result<[u64; 4], String> {
@@ -206,7 +206,7 @@ fn frameless_names(
 }
 
 /// A block of a heap.
-struct Block {
+struct HeapBlock {
     /// The address of the block's `CodeBlob`.
     blob: u64,
     is_used: bool,
@@ -215,10 +215,10 @@ struct Block {
 /// The first [`MAX_BLOCKS`] blocks of a heap, by address. The virtual machine may change the blocks meanwhile, so the
 /// last block is the one in front of what is no block.
 fn blocks<'a>(
-    memory: &'a impl Memory,
-    tables: &Tables,
+    memory: &'a impl ProcessMemory,
+    tables: &VmStructs,
     heap: &'a Region,
-) -> Result<impl Iterator<Item = Block> + 'a, String> {
+) -> Result<impl Iterator<Item = HeapBlock> + 'a, String> {
     let length = tables.field("HeapBlock::Header", "_length")?;
     let length_at = header_offset(tables, length)?;
     let is_long = match &length.kind[..] {
@@ -238,7 +238,7 @@ fn blocks<'a>(
             false => memory.u32(length_at).ok()?.into(),
         };
         let used = memory.bytes(offset(at, heap.used_offset.into()).ok()?);
-        let block = Block {
+        let block = HeapBlock {
             blob: offset(at, heap.blob_offset.into()).ok()?,
             is_used: used == Ok([1]),
         };
@@ -252,12 +252,12 @@ fn blocks<'a>(
 }
 
 /// The offset in a block of a field of its header, in bytes.
-fn header_offset(tables: &Tables, field: &Field) -> Result<u64, String> {
+fn header_offset(tables: &VmStructs, field: &Field) -> Result<u64, String> {
     offset(tables.offset("HeapBlock", "_header")?, field.value)
 }
 
 /// The address of a string that is in the library's constants exactly once.
-fn find_constant(memory: &impl Memory, library: &Library<'_>, text: &[u8]) -> Option<u64> {
+fn find_constant(memory: &impl ProcessMemory, library: &Library<'_>, text: &[u8]) -> Option<u64> {
     let mut left = MAX_CONSTANTS;
     let mut found = Vec::new();
     for mapping in &library.mappings {
@@ -292,16 +292,16 @@ struct Field {
 }
 
 /// The tables that describe HotSpot's structures.
-struct Tables {
+struct VmStructs {
     fields: HashMap<(Vec<u8>, Vec<u8>), Field>,
     /// The sizes of types, in bytes.
     sizes: HashMap<Vec<u8>, u64>,
     constants: HashMap<Vec<u8>, u32>,
 }
 
-impl Tables {
-    fn read(memory: &impl Memory, symbols: &Symbols) -> Result<Tables, String> {
-        let mut tables = Tables {
+impl VmStructs {
+    fn read(memory: &impl ProcessMemory, symbols: &Symbols) -> Result<VmStructs, String> {
+        let mut tables = VmStructs {
             fields: HashMap::new(),
             sizes: HashMap::new(),
             constants: HashMap::new(),
@@ -314,7 +314,7 @@ impl Tables {
             "Offset",
             "Address",
         ];
-        let table = Table::open(memory, symbols, "VMStruct", columns)?;
+        let table = VmTable::open(memory, symbols, "VMStruct", columns)?;
         for entry in table.entries(memory) {
             let entry = entry?;
             let [type_name, field_name, kind, is_static, in_type, address] = table.columns;
@@ -330,7 +330,7 @@ impl Tables {
             );
             tables.fields.insert(name, field);
         }
-        let table = Table::open(memory, symbols, "VMType", ["TypeName", "Size"])?;
+        let table = VmTable::open(memory, symbols, "VMType", ["TypeName", "Size"])?;
         for entry in table.entries(memory) {
             let entry = entry?;
             let [name, size] = table.columns;
@@ -338,7 +338,7 @@ impl Tables {
                 .sizes
                 .insert(entry.string(memory, name)?, entry.u64(size)?);
         }
-        let table = Table::open(memory, symbols, "VMIntConstant", ["Name", "Value"])?;
+        let table = VmTable::open(memory, symbols, "VMIntConstant", ["Name", "Value"])?;
         for entry in table.entries(memory) {
             let entry = entry?;
             let [name, value] = table.columns;
@@ -379,7 +379,7 @@ impl Tables {
     /// A field of the structure at `address`.
     fn u64(
         &self,
-        memory: &impl Memory,
+        memory: &impl ProcessMemory,
         address: u64,
         structure: &str,
         field: &str,
@@ -390,7 +390,7 @@ impl Tables {
     /// A field of the structure at `address`.
     fn u32(
         &self,
-        memory: &impl Memory,
+        memory: &impl ProcessMemory,
         address: u64,
         structure: &str,
         field: &str,
@@ -460,7 +460,7 @@ fn small(value: u64) -> Result<u8, String> {
 }
 
 /// One of the exported tables, with the offsets in bytes of the `N` columns that are read.
-struct Table<const N: usize> {
+struct VmTable<const N: usize> {
     start: u64,
     entry_size: usize,
     columns: [usize; N],
@@ -469,22 +469,22 @@ struct Table<const N: usize> {
 /// An entry of a table.
 struct Entry(Vec<u8>);
 
-impl<const N: usize> Table<N> {
+impl<const N: usize> VmTable<N> {
     /// `name` is the name of an entry in the names of the exported variables. The first column is a name, which is
     /// absent in the entry that ends the table.
     fn open(
-        memory: &impl Memory,
+        memory: &impl ProcessMemory,
         symbols: &Symbols,
         name: &str,
         columns: [&str; N],
-    ) -> Result<Table<N>, String> {
+    ) -> Result<VmTable<N>, String> {
         let variable = |what: &str| memory.u64(symbols.find(memory, &format!("gHotSpot{what}"))?);
         let entry_size = variable(&format!("{name}EntryArrayStride"))?;
         let entry_size = usize::try_from(entry_size).unwrap_or(usize::MAX);
         if !(1..=MAX_ENTRY).contains(&entry_size) {
             return Err(format!("gHotSpot{name}s has entries of {entry_size} bytes"));
         }
-        let mut table = Table {
+        let mut table = VmTable {
             start: variable(&format!("{name}s"))?,
             entry_size,
             columns: [0; N],
@@ -498,7 +498,7 @@ impl<const N: usize> Table<N> {
 
     fn entries<'a>(
         &'a self,
-        memory: &'a impl Memory,
+        memory: &'a impl ProcessMemory,
     ) -> impl Iterator<Item = Result<Entry, String>> + 'a {
         let entry = |index: usize| {
             if index >= MAX_ENTRIES {
@@ -534,7 +534,7 @@ impl Entry {
     }
 
     /// The string whose address is in the column at `at`; empty if there is none.
-    fn string(&self, memory: &impl Memory, at: usize) -> Result<Vec<u8>, String> {
+    fn string(&self, memory: &impl ProcessMemory, at: usize) -> Result<Vec<u8>, String> {
         match self.u64(at)? {
             0 => Ok(Vec::new()),
             address => memory.string(address),
@@ -554,7 +554,7 @@ struct Symbols {
 
 impl Symbols {
     /// Finds the symbols of the library whose ELF header is at `base`.
-    fn read(memory: &impl Memory, base: u64) -> Result<Symbols, String> {
+    fn read(memory: &impl ProcessMemory, base: u64) -> Result<Symbols, String> {
         let header: [u8; 64] = memory.bytes(base)?;
         let (ident, machine) = (&header[..6], u16::from_le_bytes([header[18], header[19]]));
         if ident != [0x7f, b'E', b'L', b'F', elf::ELFCLASS64, elf::ELFDATA2LSB]
@@ -611,7 +611,7 @@ impl Symbols {
     }
 
     /// The run-time address of a symbol.
-    fn find(&self, memory: &impl Memory, name: &str) -> Result<u64, String> {
+    fn find(&self, memory: &impl ProcessMemory, name: &str) -> Result<u64, String> {
         let missing = || format!("libjvm.so does not export {name}");
         let hash = elf::gnu_hash(name.as_bytes());
         let [buckets, first, words] = [0, 4, 8].map(|at| memory.u32(offset(self.hashes, at)?));
@@ -663,7 +663,7 @@ mod tests {
     const SEGMENT_MAPS: u64 = 0x7d00_0000_0000;
     const HEAP_SIZE: u64 = 0x1_0000;
 
-    /// Memory of which each byte was written, or has the value `elsewhere`.
+    /// Memory whose bytes were written, or have the value `elsewhere`.
     #[derive(Clone, Default)]
     struct Fake {
         bytes: BTreeMap<u64, u8>,
@@ -685,7 +685,7 @@ mod tests {
         }
     }
 
-    impl Memory for Fake {
+    impl ProcessMemory for Fake {
         fn fill(&self, address: u64, bytes: &mut [u8]) -> Result<(), String> {
             self.reads.set(self.reads.get() + 1);
             assert!(self.reads.get() < MAX_READS, "too many reads");
@@ -698,7 +698,7 @@ mod tests {
     }
 
     /// A fake process with libjvm.so.
-    struct Process {
+    struct FakeProcess {
         memory: Fake,
         library: ProcessMapping,
         /// The end of the strings that were written.
@@ -706,9 +706,9 @@ mod tests {
         symbols: Vec<(String, u64)>,
     }
 
-    impl Process {
-        fn new() -> Process {
-            Process {
+    impl FakeProcess {
+        fn new() -> FakeProcess {
+            FakeProcess {
                 memory: Fake::default(),
                 library: ProcessMapping {
                     start: NAMES,
@@ -813,8 +813,8 @@ mod tests {
     }
 
     /// A process with two heaps: of methods, and of other code. The layout is that of OpenJDK 25 or 21.
-    fn process(is_25: bool) -> Process {
-        let mut process = Process::new();
+    fn process(is_25: bool) -> FakeProcess {
+        let mut process = FakeProcess::new();
         let mut fields = vec![
             ("CodeHeap", "_memory", "VirtualSpace", 0),
             ("CodeHeap", "_segmap", "VirtualSpace", 112),

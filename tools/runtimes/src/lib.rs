@@ -53,7 +53,7 @@ const PAGE: u64 = 4096;
 const MAX_STRING: usize = 256;
 
 /// The memory of a process.
-trait Memory {
+trait ProcessMemory {
     /// Fills `bytes` with the bytes at the run-time address `address`.
     fn fill(&self, address: u64, bytes: &mut [u8]) -> Result<(), String>;
 
@@ -100,7 +100,7 @@ fn offset(address: u64, offset: u64) -> Result<u64, String> {
     sum.ok_or_else(|| format!("{address:#x} + {offset:#x} is no address"))
 }
 
-impl Memory for File {
+impl ProcessMemory for File {
     fn fill(&self, address: u64, bytes: &mut [u8]) -> Result<(), String> {
         self.read_exact_at(bytes, address)
             .map_err(|error| format!("cannot read memory at {address:#x}: {error}"))

@@ -406,14 +406,11 @@ fn interpreted<M: Source + ?Sized, R: RegisterSource + ?Sized>(
             return Some(caller);
         }
     }
-    let code: [u8; WINDOW] = memory.read(frame.pc).ok()?;
-    let behind: [u8; WINDOW] = memory
-        .read(frame.pc.wrapping_add(const { WINDOW as u64 }))
-        .ok()?;
+    let code: [u8; MAX_BEGINNING] = memory.read(frame.pc).ok()?;
     let [before @ .., last]: [u8; BEFORE] = memory
         .read(frame.pc.wrapping_sub(const { BEFORE as u64 }))
         .ok()?;
-    let (pc, sp, fp) = match state(&code, &behind, &before, last) {
+    let (pc, sp, fp) = match state(&code, &before, last) {
         State::Framed => {
             return framed(frame, |fp| on_top(fp.wrapping_sub(8)), memory);
         }
@@ -434,6 +431,15 @@ fn interpreted<M: Source + ?Sized, R: RegisterSource + ?Sized>(
         ),
         State::InRegister(pc, Some(sp)) => (register(pc)?, register(sp)?, frame.fp),
         State::InRegister(pc, None) => (register(pc)?, frame.sp, frame.fp),
+        State::Called => {
+            let pc = on_top(frame.sp)?;
+            let call: [u8; 5] = memory.read(pc.wrapping_sub(5)).ok()?;
+            if let [CALL_RELATIVE, _, 0, 0, 0] = call {
+                // The interpreter calls the next instructions, to have a return address on the stack.
+                return framed(frame, |fp| on_top(fp.wrapping_sub(8)), memory);
+            }
+            (pc, frame.sp.checked_add(8)?, frame.fp)
+        }
     };
     (sp >= frame.sp).then_some(Frame { pc, sp, fp })
 }
@@ -465,6 +471,8 @@ enum State {
     Framed,
     /// The code does not show the state.
     Unknown,
+    /// The interpreter has called a few instructions. The return address is on top of the stack.
+    Called,
     /// The return address is on top of the stack, and the caller's stack pointer in a register.
     OnTop(u8),
     /// The same, below the saved frame pointer. The caller's stack pointer is in [`SENDER_SP`].
@@ -483,9 +491,20 @@ const CALLS: [[u8; 4]; 3] = [
     [0x48, 0x89, 0x4d, 0xf0],
 ];
 
-/// The state of the interpreter, from the instructions from the PC on (`code`, and `behind` it) and in front of it.
+/// The state of the interpreter, from the instructions from the PC on (`from_pc`) and in front of it.
 #[inline(never)]
-fn state(code: &[u8; WINDOW], behind: &[u8; WINDOW], before: &[u8], last: u8) -> State {
+fn state(from_pc: &[u8; MAX_BEGINNING], before: &[u8], last: u8) -> State {
+    let [code @ .., _, _, _, _, _, _, _, _] = from_pc;
+    let code: &[u8; WINDOW] = code;
+    // The interpreter calls a few instructions to convert the result of a native method, which do not touch the stack:
+    // and $0xff,%eax; setne %al; ret. movzwl; ret. movsbl; ret. movswl; ret. mov 16(%rbp),%rax; ret
+    match code {
+        [RET, ..]
+        | [0x25, 0xff, 0, 0, 0, 0x0f, 0x95, 0xc0, RET, ..]
+        | [0x0f, 0x95 | 0xb7 | 0xbe | 0xbf, 0xc0, RET, ..]
+        | [0x48, 0x8b, 0x45, 0x10, RET, ..] => return State::Called,
+        _ => {}
+    }
     // The end of a method: leave; pop %r13; mov %rbx,%rsp; a poll; jmp *%r13
     if let Some(jump) = find(code, &[0x41, 0xff, 0xe5]) {
         let rest = code.get(..jump).unwrap_or_default();
@@ -508,8 +527,7 @@ fn state(code: &[u8; WINDOW], behind: &[u8; WINDOW], before: &[u8], last: u8) ->
         };
     }
     // The beginning: pop %rax; lea -8(%rsp,%rcx,8),%r14; pushes; push %rax; push %rbp; mov %rsp,%rbp
-    let near = behind.get(..const { MAX_BEGINNING - WINDOW });
-    if find(code, &POP).is_some() || near.is_some_and(|near| find(near, &POP).is_some()) {
+    if find(from_pc, &POP).is_some() {
         return State::OnTop(SENDER_SP);
     }
     match (last, code) {
@@ -819,6 +837,31 @@ mod tests {
         assert_eq!(step_in(pc, false, &memory), None);
     }
 
+    #[test]
+    fn the_interpreter_calls_code_of_its_own() {
+        let mut memory = process(8, &PUSHES);
+        let caller = INTERPRETER + 0x200;
+        memory.word(STACK + 0x100, caller);
+        memory.word(STACK + 0x180, 0x99);
+        memory.word(STACK + 0x188, CALLER);
+        memory.word(STACK + 0x178, STACK + 0x1a0);
+        let pc = INTERPRETER + 0x100;
+        // and $0xff,%eax; setne %al; ret
+        memory.write(pc, &[0x25, 0xff, 0, 0, 0, 0x0f, 0x95, 0xc0, RET]);
+        // call *%r11
+        memory.write(caller - 3, &[0x41, 0xff, 0xd3]);
+        for offset in [0, 5, 8] {
+            let found = step_in(pc + offset, true, &memory).unwrap();
+            assert_eq!((found.pc, found.sp - STACK), (caller, 0x108));
+            assert_eq!(found.fp, STACK + 0x180);
+        }
+        memory.write(pc, &[0x0f, 0xbe, 0xc0, RET]);
+        assert_eq!(to(step_in(pc, true, &memory)), Some((0x108, STACK + 0x180)));
+        // The return from a call of the next instructions: the method's caller is found.
+        memory.write(caller - 5, &[CALL_RELATIVE, 5, 0, 0, 0]);
+        assert_eq!(to(step_in(pc + 3, true, &memory)), Some((0x1a0, 0x99)));
+    }
+
     /// A process whose interpreter has `code` at [`INTERPRETER`], and the state at an offset in that code.
     fn state_at(code: &[u8], offset: u64) -> State {
         let mut memory = process(8, &PUSHES);
@@ -826,11 +869,8 @@ mod tests {
         memory.write(INTERPRETER + 0x100, code);
         let pc = INTERPRETER + 0x100 + offset;
         let before: [u8; BEFORE] = memory.read(pc - BEFORE as u64).unwrap();
-        let (code, behind) = (
-            memory.read(pc).unwrap(),
-            memory.read(pc + WINDOW as u64).unwrap(),
-        );
-        state(&code, &behind, &before, before[BEFORE - 1])
+        let code = memory.read(pc).unwrap();
+        state(&code, &before, before[BEFORE - 1])
     }
 
     #[test]
@@ -844,10 +884,10 @@ mod tests {
         let push = beginning.len() as u64;
         beginning.extend([0x50, 0x55, 0x48, 0x8b, 0xec, 0x41, 0x55, 0x68, 0, 0, 0, 0]);
         let in_rax = State::InRegister(RAX, Some(SENDER_SP));
+        for offset in 0..=68 {
+            assert_eq!(state_at(&beginning, offset), State::OnTop(SENDER_SP));
+        }
         for (offset, expected) in [
-            (0, State::OnTop(SENDER_SP)),
-            (40, State::OnTop(SENDER_SP)),
-            (68, State::OnTop(SENDER_SP)),
             (69, in_rax),
             (74, in_rax),
             (push, in_rax),

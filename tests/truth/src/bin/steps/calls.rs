@@ -141,6 +141,12 @@ impl Calls {
                 calls.clear();
                 return;
             }
+            let is_inside = process.is_interpreter(before.pc()) && process.is_interpreter(now.pc());
+            let is_behind = |call: &Call| call.slot.is_some_and(|slot| slot > before.sp());
+            if is_inside && calls.last().is_some_and(is_behind) {
+                // The interpreter calls the next instructions, to have a return address on the stack.
+                return;
+            }
             let is_last = (calls.last()).is_some_and(|call| call.slot == Some(before.sp()));
             let returned = match is_last {
                 true => calls.len().checked_sub(1),
@@ -288,11 +294,18 @@ fn follow(
     }
     let is_return_address = |at: u64| word(at) == Some(last.return_address);
     let slot = last.slot.filter(|slot| *slot >= now.sp());
-    if !slot.is_some_and(is_return_address) && is_return_address(now.sp()) {
+    let is_push = now.sp() == before.sp().wrapping_sub(8) && pushes(word(before.pc()));
+    if is_push && !slot.is_some_and(is_return_address) && is_return_address(now.sp()) {
         last.slot = Some(now.sp());
     } else if slot.is_none() {
         last.slot = None;
     }
+}
+
+/// Whether an instruction that begins with these bytes pushes a register.
+fn pushes(code: Option<u64>) -> bool {
+    let code = code.unwrap_or(0).to_le_bytes();
+    matches!(code, [0x50..=0x57, ..] | [0x41, 0x50..=0x57, ..])
 }
 
 /// Whether an instruction that begins with these bytes jumps to an address in a register or in memory.

@@ -3,7 +3,7 @@
 //! The step from code that a runtime made, by a region that somebody has registered for the process.
 //!
 //! A region tells how its frames are laid out. Its description and the memory of the process are not trusted. A
-//! step is accepted only if it leads behind a call, or into HotSpot's interpreter.
+//! step is accepted only if it leads behind a call, to a poll of HotSpot's, or into HotSpot's interpreter.
 //!
 //! Words are eight bytes. HotSpot's names are those of the OpenJDK source: a code heap consists of segments; a
 //! block is some segments with a `HeapBlock` at its start, and a `CodeBlob` behind the `HeapBlock`.
@@ -147,7 +147,17 @@ pub fn step<M: Memory + Source + ?Sized, R: RegisterSource + ?Sized>(
             Step::Outermost => return None,
         }
     };
-    (is_interpreter(caller.pc) || is_behind_call(caller.pc, memory)).then_some(caller)
+    let is_caller = is_interpreter(caller.pc)
+        || is_behind_call(caller.pc, memory)
+        || matches!(region, Region::HotSpot(_)) && is_poll(caller.pc, memory);
+    is_caller.then_some(caller)
+}
+
+/// Whether the code at `pc` is HotSpot's poll in a loop: test %eax,(%r10). If it faults, its own address becomes the
+/// return address.
+#[inline(never)]
+fn is_poll<S: Source + ?Sized>(pc: u64, memory: &S) -> bool {
+    memory.read(pc) == Ok([0x41, 0x85, 0x02])
 }
 
 /// The eight bytes at `base + offset`. A field that is shorter is in the low bytes.
@@ -697,6 +707,9 @@ mod tests {
         // Not behind a call.
         memory.word(STACK + 0x138, CALLER + 1);
         assert_eq!(step_in(CODE + 0x100, false, &memory), None);
+        // A poll: test %eax,(%r10)
+        memory.write(CALLER + 1, &[0x41, 0x85, 0x02]);
+        assert_eq!(to(step_in(CODE + 0x100, false, &memory)), whole);
         memory.word(STACK + 0x138, INTERPRETER + 8);
         assert_eq!(to(step_in(CODE + 0x100, false, &memory)), whole);
         // The block is free, or was never allocated.

@@ -237,7 +237,8 @@ impl StepJudge {
                         }
                         // What is beyond cannot be judged, unless it is nothing that was called.
                         let called = walker::is_behind_call(process, frame.pc, memory)
-                            || process.is_interpreter(frame.pc);
+                            || process.is_interpreter(frame.pc)
+                            || is_poll(process, frame.pc, memory);
                         return differs(Class::Longer).filter(|_| !called);
                     };
                     at = caller.registers;
@@ -502,6 +503,11 @@ impl StepJudge {
         text.push_str(&disassembly(process, at).unwrap_or_default());
         text
     }
+}
+
+/// Whether a run-time address is that of a poll of HotSpot's, which becomes a return address if the poll faults.
+fn is_poll<M: Memory + ?Sized>(process: &Process, pc: u64, memory: &M) -> bool {
+    process.region_at(pc).is_some() && walker::All::new(process, memory).read(pc) == Ok([0x41, 0x85, 0x02])
 }
 
 /// The names of the values of HotSpot's `CodeBlob::_kind`, from OpenJDK 25 on.

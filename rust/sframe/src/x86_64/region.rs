@@ -917,9 +917,9 @@ mod tests {
         memory.write(INTERPRETER, &[0x90; 0x800]);
         memory.write(INTERPRETER + 0x100, code);
         let pc = INTERPRETER + 0x100 + offset;
-        let before: [u8; BEFORE] = memory.read(pc - BEFORE as u64).unwrap();
+        let [before @ .., last]: [u8; BEFORE] = memory.read(pc - BEFORE as u64).unwrap();
         let code = memory.read(pc).unwrap();
-        state(&code, &before, before[BEFORE - 1])
+        state(&code, &before, last)
     }
 
     #[test]

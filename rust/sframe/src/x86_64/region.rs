@@ -421,10 +421,10 @@ fn interpreted<M: Source + ?Sized, R: RegisterSource + ?Sized>(
         }
     }
     let code: [u8; MAX_BEGINNING] = memory.read(frame.pc).ok()?;
-    let [before @ .., last]: [u8; BEFORE] = memory
+    let before = memory
         .read(frame.pc.wrapping_sub(const { BEFORE as u64 }))
         .ok()?;
-    let (pc, sp, fp) = match state(&code, &before, last) {
+    let (pc, sp, fp) = match state(&code, &before) {
         State::Framed => {
             return framed(frame, |fp| on_top(fp.wrapping_sub(8)), memory);
         }
@@ -510,7 +510,7 @@ const CALLS: [[u8; 4]; 3] = [
 
 /// The state of the interpreter, from the instructions from the PC on (`from_pc`) and in front of it.
 #[inline(never)]
-fn state(from_pc: &[u8; MAX_BEGINNING], before: &[u8], last: u8) -> State {
+fn state(from_pc: &[u8; MAX_BEGINNING], before: &[u8; BEFORE]) -> State {
     let [code @ .., _, _, _, _, _, _, _, _] = from_pc;
     let code: &[u8; WINDOW] = code;
     // The interpreter calls a few instructions to convert the result of a native method, which do not touch the stack:
@@ -541,7 +541,7 @@ fn state(from_pc: &[u8; MAX_BEGINNING], before: &[u8], last: u8) -> State {
             _ => State::OnTop(SENDER_SP),
         };
     }
-    if let ([0xff, operand, ..], [.., 0x49, 0x8b], 0xe5) = (code, before, last) {
+    if let ([0xff, operand, ..], [.., 0x49, 0x8b, 0xe5]) = (code, before) {
         let register = target(*operand);
         return register.map_or(State::Lost, |register| State::InRegister(register, None));
     }
@@ -549,7 +549,7 @@ fn state(from_pc: &[u8; MAX_BEGINNING], before: &[u8], last: u8) -> State {
     match code {
         [0x5f, 0x49, 0x8b, 0xe3, 0xff, 0xe7, ..] => return State::OnTop(R11),
         [0x49, 0x8b, 0xe3, 0xff, 0xe7, ..] => return State::InRegister(RDI, Some(R11)),
-        [0xff, 0xe7, ..] if matches!(before, [.., 0x49, 0x8b]) && last == 0xe3 => {
+        [0xff, 0xe7, ..] if matches!(before, [.., 0x49, 0x8b, 0xe3]) => {
             return State::InRegister(RDI, None);
         }
         _ if find(code, &[0x4c, 0x8b, 0x5d, 0xf8, LEAVE, 0x5f]).is_some()
@@ -563,9 +563,9 @@ fn state(from_pc: &[u8; MAX_BEGINNING], before: &[u8], last: u8) -> State {
     if find(from_pc, &POP).is_some() {
         return State::OnTop(SENDER_SP);
     }
-    match (last, code) {
+    match (before, code) {
         (_, [PUSH_RBP, 0x48, 0x8b, 0xec, ..]) => return State::OnTop(SENDER_SP),
-        (PUSH_RBP, [0x48, 0x8b, 0xec, ..]) => return State::Pushed,
+        ([.., PUSH_RBP], [0x48, 0x8b, 0xec, ..]) => return State::Pushed,
         _ => {}
     }
     if find(code, &PUSH).is_some() {
@@ -917,9 +917,9 @@ mod tests {
         memory.write(INTERPRETER, &[0x90; 0x800]);
         memory.write(INTERPRETER + 0x100, code);
         let pc = INTERPRETER + 0x100 + offset;
-        let [before @ .., last]: [u8; BEFORE] = memory.read(pc - BEFORE as u64).unwrap();
+        let before = memory.read(pc - BEFORE as u64).unwrap();
         let code = memory.read(pc).unwrap();
-        state(&code, &before, last)
+        state(&code, &before)
     }
 
     #[test]

@@ -37,11 +37,15 @@ use super::{
         PUSHED, //
     },
     registers::{
+        R11,
         R13,
         R14,
         RAX,
         RBX,
-        RDI, //
+        RCX,
+        RDI,
+        RDX,
+        RSI, //
     }, //
 };
 
@@ -459,6 +463,7 @@ fn interpreted<M: Source + ?Sized, R: RegisterSource + ?Sized>(
         State::Framed => {
             return framed(frame, |fp| on_top(fp.wrapping_sub(8)), memory);
         }
+        State::Lost => return None,
         State::Unknown => {
             // The frame holds the address of the local variables, or since JDK 21 their distance in words.
             let locals = on_top(frame.fp.wrapping_sub(56))?;
@@ -516,6 +521,8 @@ enum State {
     Framed,
     /// The code does not show the state.
     Unknown,
+    /// The return address is in an unknown register.
+    Lost,
     /// The interpreter has called a few instructions. The return address is on top of the stack.
     Called,
     /// The return address is on top of the stack, and the caller's stack pointer in a register.
@@ -569,13 +576,29 @@ fn state(code: &[u8; BEFORE + MAX_BEGINNING]) -> State {
     }
     // The end of a method without a frame: pop register; mov %r13,%rsp; jmp *register
     if let Some(mov) = find(code, &[0x49, 0x8b, 0xe5, 0xff]) {
-        let jump = code.get(mov.wrapping_add(4)).map(|byte| byte & 7);
-        return match (mov, jump) {
-            (0, Some(0)) => State::InRegister(RAX, Some(SENDER_SP)),
-            (0, Some(7)) => State::InRegister(RDI, Some(SENDER_SP)),
-            (0, _) => State::Unknown,
+        return match (mov, code.get(4).and_then(|operand| target(*operand))) {
+            (0, Some(register)) => State::InRegister(register, Some(SENDER_SP)),
+            (0, None) => State::Lost,
             _ => State::OnTop(SENDER_SP),
         };
+    }
+    if let ([0xff, operand, ..], [.., 0x49, 0x8b, 0xe5]) = (code, before) {
+        let register = target(*operand);
+        return register.map_or(State::Lost, |register| State::InRegister(register, None));
+    }
+    // The end of a native method: mov -8(%rbp),%r11; leave; pop %rdi; mov %r11,%rsp; jmp *%rdi
+    match code {
+        [0x5f, 0x49, 0x8b, 0xe3, 0xff, 0xe7, ..] => return State::OnTop(R11),
+        [0x49, 0x8b, 0xe3, 0xff, 0xe7, ..] => return State::InRegister(RDI, Some(R11)),
+        [0xff, 0xe7, ..] if matches!(before, [.., 0x49, 0x8b, 0xe3]) => {
+            return State::InRegister(RDI, None);
+        }
+        _ if find(code, &[0x4c, 0x8b, 0x5d, 0xf8, LEAVE, 0x5f]).is_some()
+            || matches!(code, [LEAVE, 0x5f, 0x49, 0x8b, 0xe3, ..]) =>
+        {
+            return State::Framed;
+        }
+        _ => {}
     }
     // The beginning: pop %rax; lea -8(%rsp,%rcx,8),%r14; pushes; push %rax; push %rbp; mov %rsp,%rbp
     if find(code, &POP).is_some() {
@@ -596,6 +619,19 @@ fn state(code: &[u8; BEFORE + MAX_BEGINNING]) -> State {
         true => State::Framed,
         false => State::Unknown,
     }
+}
+
+/// The register of an indirect jump whose operand byte is `operand`.
+fn target(operand: u8) -> Option<u8> {
+    Some(match operand {
+        0xe0 => RAX,
+        0xe1 => RCX,
+        0xe2 => RDX,
+        0xe3 => RBX,
+        0xe6 => RSI,
+        0xe7 => RDI,
+        _ => return None,
+    })
 }
 
 /// The offset of `pattern` in `code`.
@@ -963,6 +999,31 @@ mod tests {
         let intrinsic = [0x90, 0x58, 0x49, 0x8b, 0xe5, 0xff, 0xe0];
         assert_eq!(state_of(&intrinsic, 0), State::OnTop(SENDER_SP));
         assert_eq!(state_of(&intrinsic, 2), in_rax);
+        assert_eq!(state_of(&intrinsic, 5), State::InRegister(RAX, None));
+        // pop %rcx; mov %r13,%rsp; jmp *%rcx
+        let intrinsic = [0x90, 0x59, 0x49, 0x8b, 0xe5, 0xff, 0xe1];
+        assert_eq!(state_of(&intrinsic, 1), State::OnTop(SENDER_SP));
+        assert_eq!(
+            state_of(&intrinsic, 2),
+            State::InRegister(RCX, Some(SENDER_SP))
+        );
+        assert_eq!(state_of(&intrinsic, 5), State::InRegister(RCX, None));
+        // mov %r13,%rsp; jmp *16(%rbp)
+        assert_eq!(state_of(&[0x49, 0x8b, 0xe5, 0xff, 0x65, 0x10], 0), State::Lost);
+        // The end of a native method: call *%r11; mov -8(%rbp),%r11; leave; pop %rdi; mov %r11,%rsp; jmp *%rdi
+        let end = [
+            0x41, 0xff, 0xd3, 0x4c, 0x8b, 0x5d, 0xf8, 0xc9, 0x5f, 0x49, 0x8b, 0xe3, 0xff, 0xe7,
+        ];
+        for (offset, expected) in [
+            (0, State::Framed),
+            (3, State::Framed),
+            (7, State::Framed),
+            (8, State::OnTop(R11)),
+            (9, State::InRegister(RDI, Some(R11))),
+            (12, State::InRegister(RDI, None)),
+        ] {
+            assert_eq!(state_of(&end, offset), expected, "{offset}");
+        }
         // The return from a call: mov -16(%rbp),%rsp; movq $0,-16(%rbp); mov -64(%rbp),%r13; mov -56(%rbp),%r14
         let returns = [
             0x48, 0x8b, 0x65, 0xf0, 0x48, 0xc7, 0x45, 0xf0, 0, 0, 0, 0, 0x4c, 0x8b, 0x6d, 0xc0,

@@ -53,6 +53,8 @@ use super::{
 const HOPS: u32 = 64;
 /// The maximum size of a compiled frame, in bytes.
 const MAX_FRAME: i32 = 1 << 20;
+/// The work of looking for instructions in eight bytes of code, in instructions.
+const SEARCH: u32 = 200;
 /// The bytes in front of the end of a prologue in which the prologue is searched.
 const WINDOW: usize = 64;
 /// The bytes in front of the PC, and the bytes in front of it and behind it, that show a prologue or an epilogue.
@@ -190,11 +192,13 @@ fn whole_frame(size: i32) -> Rule {
     Rule::amd64(Base::Sp, size, Location::AtCfa(-16))
 }
 
-/// Reads code from `address` on, eight bytes at a time. The length of `code` is a multiple of eight.
+/// Reads code from `address` on, eight bytes at a time, and takes the work of looking for instructions in it. The length
+/// of `code` is a multiple of eight.
 #[inline(never)]
 fn read_code<S: Source + ?Sized>(address: u64, code: &mut [u8], memory: &S) -> Option<()> {
     let mut at = address;
     for part in code.chunks_exact_mut(8) {
+        memory.spend(SEARCH).ok()?;
         let word = field(at, 0, memory)?;
         for (to, from) in part.iter_mut().zip(word.to_le_bytes()) {
             *to = from;
@@ -1009,7 +1013,10 @@ mod tests {
         );
         assert_eq!(state_of(&intrinsic, 5), State::InRegister(RCX, None));
         // mov %r13,%rsp; jmp *16(%rbp)
-        assert_eq!(state_of(&[0x49, 0x8b, 0xe5, 0xff, 0x65, 0x10], 0), State::Lost);
+        assert_eq!(
+            state_of(&[0x49, 0x8b, 0xe5, 0xff, 0x65, 0x10], 0),
+            State::Lost
+        );
         // The end of a native method: call *%r11; mov -8(%rbp),%r11; leave; pop %rdi; mov %r11,%rsp; jmp *%rdi
         let end = [
             0x41, 0xff, 0xd3, 0x4c, 0x8b, 0x5d, 0xf8, 0xc9, 0x5f, 0x49, 0x8b, 0xe3, 0xff, 0xe7,

@@ -408,8 +408,8 @@ impl Process {
 
     /// The region at a run-time address, if the code there is of no file. The region's guard is not checked.
     pub fn region_at(&self, address: u64) -> Option<&CodeRegion> {
-        let found = (self.regions.iter())
-            .find(|region| (region.start..region.end).contains(&address))?;
+        let found =
+            (self.regions.iter()).find(|region| (region.start..region.end).contains(&address))?;
         let mapping = self.at(address)?;
         let is_file = mapping.file.is_some() || mapping.name.starts_with('/');
         (mapping.executable && !is_file && mapping.name != "[vdso]").then_some(found)

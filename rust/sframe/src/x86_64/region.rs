@@ -976,7 +976,10 @@ mod tests {
         );
         assert_eq!(state_at(&intrinsic, 5), State::InRegister(RCX, None));
         // mov %r13,%rsp; jmp *16(%rbp)
-        assert_eq!(state_at(&[0x49, 0x8b, 0xe5, 0xff, 0x65, 0x10], 0), State::Lost);
+        assert_eq!(
+            state_at(&[0x49, 0x8b, 0xe5, 0xff, 0x65, 0x10], 0),
+            State::Lost
+        );
         // The end of a native method: call *%r11; mov -8(%rbp),%r11; leave; pop %rdi; mov %r11,%rsp; jmp *%rdi
         let end = [
             0x41, 0xff, 0xd3, 0x4c, 0x8b, 0x5d, 0xf8, 0xc9, 0x5f, 0x49, 0x8b, 0xe3, 0xff, 0xe7,

@@ -236,8 +236,9 @@ impl Calls {
         let calls = &calls[..inner.unwrap_or(calls.len())];
         let which = match innermost {
             true => calls.len().checked_sub(1)?,
-            false => (calls.iter())
-                .rposition(|call| call.slot.is_some_and(|slot| slot >= of.sp()))?,
+            false => {
+                (calls.iter()).rposition(|call| call.slot.is_some_and(|slot| slot >= of.sp()))?
+            }
         };
         let call = calls[which];
         let slot = call.slot.unwrap_or(call.first_slot);

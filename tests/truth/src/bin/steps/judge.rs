@@ -507,7 +507,8 @@ impl StepJudge {
 
 /// Whether a run-time address is that of a poll of HotSpot's, which becomes a return address if the poll faults.
 fn is_poll<M: Memory + ?Sized>(process: &Process, pc: u64, memory: &M) -> bool {
-    process.region_at(pc).is_some() && walker::All::new(process, memory).read(pc) == Ok([0x41, 0x85, 0x02])
+    process.region_at(pc).is_some()
+        && walker::All::new(process, memory).read(pc) == Ok([0x41, 0x85, 0x02])
 }
 
 /// The names of the values of HotSpot's `CodeBlob::_kind`, from OpenJDK 25 on.

@@ -163,23 +163,29 @@ fn region_of(description: &RegionDescription) -> Region {
             };
             Region::Fixed(Rule::amd64(Base::Sp, description.cfa_offset, fp))
         }
-        sys::REGION_HOTSPOT => Region::HotSpot(CodeHeap {
-            start: description.start,
-            segment_map: description.segment_map,
-            interpreter_start: description.interpreter_start,
-            interpreter_end: description.interpreter_end,
-            kind_mask: description.kind_mask,
-            frameless_kinds: description.frameless_kinds,
-            segment_log2: description.segment_log2,
-            used_offset: description.used_offset,
-            blob_offset: description.blob_offset,
-            frame_size_offset: description.frame_size_offset,
-            frame_complete_offset: description.frame_complete_offset,
-            frame_complete_is_short: description.frame_complete_size == 2,
-            code_offset: description.code_offset,
-            code_is_address: description.code_size == 8,
-            kind_offset: description.kind_offset,
-        }),
+        sys::REGION_HOTSPOT => {
+            let length = description
+                .interpreter_end
+                .wrapping_sub(description.interpreter_start);
+            Region::HotSpot(CodeHeap {
+                start: description.start,
+                segment_map: description.segment_map,
+                interpreter_start: description.interpreter_start,
+                interpreter_len: length as u32,
+                // The low halves tell the kinds apart.
+                kind_mask: description.kind_mask as u32,
+                frameless_kinds: description.frameless_kinds.map(|kind| kind as u32),
+                segment_log2: description.segment_log2,
+                used_offset: description.used_offset,
+                blob_offset: description.blob_offset,
+                frame_size_offset: description.frame_size_offset,
+                frame_complete_offset: description.frame_complete_offset,
+                frame_complete_is_short: description.frame_complete_size == 2,
+                code_offset: description.code_offset,
+                code_is_address: description.code_size == 8,
+                kind_offset: description.kind_offset,
+            })
+        }
         _ => Region::Stop,
     }
 }
@@ -192,7 +198,10 @@ pub(crate) fn is_valid_region(description: &RegionDescription) -> bool {
             u32::from(description.fp_saved) <= sys::FP_AT_CFA && description.cfa_offset >= 8
         }
         sys::REGION_HOTSPOT => {
+            let interpreter = description.interpreter_start..description.interpreter_end;
             description.segment_log2 < 64
+                && !interpreter.is_empty()
+                && interpreter.end.wrapping_sub(interpreter.start) <= u32::MAX.into()
                 && matches!(description.frame_complete_size, 2 | 4)
                 && matches!(description.code_size, 4 | 8)
         }

@@ -14,7 +14,10 @@ use crate::{
         WalkContext, //
     }, //
 };
-use core::ffi::CStr;
+use core::{
+    ffi::CStr,
+    fmt::Write, //
+};
 use kernel::fmt;
 
 impl WalkContext {
@@ -131,8 +134,28 @@ pub(crate) fn show(_: &(), f: &mut fmt::Formatter<'_>) -> fmt::Result {
 
     let mut index = 0;
     while let Some((kind, name)) = name_of(index) {
-        writeln!(f, "{}{} {}", text(kind), text(name), value_of(index))?;
+        f.write_str(text(kind))?;
+        f.write_str(text(name))?;
+        f.write_char(' ')?;
+        write_decimal(value_of(index), f)?;
+        f.write_char('\n')?;
         index = index.wrapping_add(1);
+    }
+    Ok(())
+}
+
+/// Writes a number. `core`'s formatting would add 3 KB of code, for widths and alignments that nobody needs.
+fn write_decimal(value: u64, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+    // 10 ^ 19 is the highest power of ten that is a `u64`.
+    let mut power = 10_000_000_000_000_000_000;
+    let mut is_leading = true;
+    while power != 0 {
+        let digit = (value / power % 10) as u8;
+        is_leading = is_leading && digit == 0 && power != 1;
+        if !is_leading {
+            f.write_char(char::from(b'0'.wrapping_add(digit)))?;
+        }
+        power /= 10;
     }
     Ok(())
 }

@@ -323,7 +323,7 @@ impl CodeRegion {
     pub fn is_interpreter(&self, address: u64) -> bool {
         match self.region {
             Region::HotSpot(heap) => {
-                (heap.interpreter_start..heap.interpreter_end).contains(&address)
+                address.wrapping_sub(heap.interpreter_start) < heap.interpreter_len.into()
             }
             _ => false,
         }

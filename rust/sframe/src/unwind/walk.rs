@@ -397,10 +397,16 @@ pub fn walk<T: Task>(task: &T, frame: &mut Frame, sink: &mut T::Sink) -> StopRea
                 }
                 (rule.signal, FrameSource::Rows)
             }
-            Ok(None) => match step_without_rows(task, frame, &registers, &mapping) {
-                Ok(()) => (false, FrameSource::FramePointer),
-                Err(reason) => return reason,
-            },
+            Ok(None) => {
+                let step = match &mapping.rows {
+                    MappedRows::Region(region) => step_in_region(task, frame, &registers, region),
+                    _ => step_without_rows(task, frame, !registers.are_lost(), &mapping),
+                };
+                match step {
+                    Ok(()) => (false, FrameSource::FramePointer),
+                    Err(reason) => return reason,
+                }
+            }
             Err(reason) => return *reason,
         };
         if probed && !task.undo_uretprobe(frame) {
@@ -675,22 +681,30 @@ fn take(step: Step, frame: &mut Frame) -> Result<(), StopReason> {
     }
 }
 
+/// Replaces `frame` by its caller in a region.
+#[inline(never)]
+fn step_in_region<T: Task>(
+    task: &T,
+    frame: &mut Frame,
+    registers: &CallerRegisters<'_, T::Registers>,
+    region: &Region,
+) -> Result<(), StopReason> {
+    let is_innermost = !registers.are_lost();
+    let registers = RegistersIn(registers, task.memory());
+    let registers = is_innermost.then_some(&registers);
+    *frame =
+        region::step(region, frame, registers, task.memory()).ok_or(StopReason::RegionUnknown)?;
+    Ok(())
+}
+
 /// Replaces `frame` by its caller if no row covers the lookup address.
 #[inline(never)]
 fn step_without_rows<T: Task>(
     task: &T,
     frame: &mut Frame,
-    registers: &CallerRegisters<'_, T::Registers>,
+    is_innermost: bool,
     mapping: &MappingOf<T>,
 ) -> Result<(), StopReason> {
-    let is_innermost = !registers.are_lost();
-    if let MappedRows::Region(region) = &mapping.rows {
-        let registers = RegistersIn(registers, task.memory());
-        let registers = is_innermost.then_some(&registers);
-        *frame = region::step(region, frame, registers, task.memory())
-            .ok_or(StopReason::RegionUnknown)?;
-        return Ok(());
-    }
     let frame_pointer = match mapping.rows {
         MappedRows::Section(ref section) if task.section(section).0.frame_pointer() => {
             FramePointer::Kept

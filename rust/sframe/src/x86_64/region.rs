@@ -10,10 +10,7 @@
 
 use super::{
     super::{
-        format::{
-            abi::Abi,
-            bytes::Source, //
-        },
+        format::bytes::Source,
         unwind::{
             rule::{
                 Base,
@@ -21,12 +18,8 @@ use super::{
                 Rule, //
             },
             step::{
-                self as unwind,
                 Frame,
-                Memory,
-                NoRegisters,
-                RegisterSource,
-                Step, //
+                RegisterSource, //
             }, //
         }, //
     },
@@ -63,8 +56,8 @@ const MAX_FRAME: i32 = 1 << 20;
 /// The bytes in front of the end of a prologue in which the prologue is searched.
 const WINDOW: usize = 64;
 /// The bytes in front of the PC, and the bytes in front of it and behind it, that show a prologue or an epilogue.
-const BEFORE: usize = 12;
-const NEAR: usize = BEFORE + 20;
+const BEFORE: usize = 16;
+const NEAR: usize = BEFORE + 24;
 /// The bytes from the removal of an interpreted frame to the jump to the caller; at most.
 const MAX_END: usize = 40;
 /// The bytes from the beginning of an interpreted method to the end of [`POP`], at most.
@@ -95,14 +88,14 @@ pub struct CodeHeap {
     pub start: u64,
     /// The segment map: one byte for each segment from `start` on.
     pub segment_map: u64,
-    /// The code of the interpreter, up to but excluding `interpreter_end`.
+    /// The start of the interpreter's code.
     pub interpreter_start: u64,
-    /// The end of the interpreter.
-    pub interpreter_end: u64,
-    /// The mask of the word at `kind_offset`.
-    pub kind_mask: u64,
-    /// The values of that word, masked, in blobs whose code has no frame if the blob's frame size is 0.
-    pub frameless_kinds: [u64; 4],
+    /// The length of the interpreter's code.
+    pub interpreter_len: u32,
+    /// The mask of the low half of the word at `kind_offset`.
+    pub kind_mask: u32,
+    /// The values of that half, masked, in blobs whose code has no frame if the blob's frame size is 0.
+    pub frameless_kinds: [u32; 4],
     /// The binary logarithm of the size of a segment; at most 63.
     pub segment_log2: u8,
     /// The offset of `_used` in a `HeapBlock`.
@@ -127,15 +120,17 @@ pub struct CodeHeap {
 ///
 /// `registers` are the registers of the innermost frame, or of a frame that a signal interrupted; `None` for other
 /// frames.
-#[inline(never)]
-pub fn step<M: Memory + Source + ?Sized, R: RegisterSource + ?Sized>(
+#[inline(always)]
+pub fn step<M: Source + ?Sized, R: RegisterSource + ?Sized>(
     region: &Region,
     frame: &Frame,
     registers: Option<&R>,
     memory: &M,
 ) -> Option<Frame> {
-    let is_interpreter = |pc| match region {
-        Region::HotSpot(heap) => heap.interpreter_start <= pc && pc < heap.interpreter_end,
+    let is_interpreter = |pc: u64| match region {
+        Region::HotSpot(heap) => {
+            pc.wrapping_sub(heap.interpreter_start) < u64::from(heap.interpreter_len)
+        }
         _ => false,
     };
     let caller = if is_interpreter(frame.pc) {
@@ -146,10 +141,7 @@ pub fn step<M: Memory + Source + ?Sized, R: RegisterSource + ?Sized>(
             Region::Fixed(rule) => *rule,
             Region::HotSpot(heap) => heap.rule(frame, registers.is_some(), memory)?,
         };
-        match unwind::step(Abi::Amd64, &rule, frame, &NoRegisters, memory).ok()? {
-            Step::Caller(caller) => caller,
-            Step::Outermost => return None,
-        }
+        caller_by(&rule, frame, memory)?
     };
     let is_caller = is_interpreter(caller.pc)
         || is_behind_call(caller.pc, memory)
@@ -162,6 +154,25 @@ pub fn step<M: Memory + Source + ?Sized, R: RegisterSource + ?Sized>(
 #[inline(never)]
 fn is_poll<S: Source + ?Sized>(pc: u64, memory: &S) -> bool {
     memory.read(pc) == Ok([0x41, 0x85, 0x02])
+}
+
+/// The caller by a rule whose CFA counts from the stack pointer or the frame pointer, and whose frame pointer is unchanged
+/// or counts from the CFA.
+fn caller_by<S: Source + ?Sized>(rule: &Rule, frame: &Frame, memory: &S) -> Option<Frame> {
+    let base = match rule.cfa.base {
+        Base::Fp => frame.fp,
+        _ => frame.sp,
+    };
+    let sp = base.checked_add_signed(rule.cfa.offset.into())?;
+    if sp <= frame.sp || sp % 8 != 0 {
+        return None;
+    }
+    let fp = match rule.fp {
+        Location::AtCfa(offset) => field(sp.checked_add_signed(offset.into())?, 0, memory)?,
+        _ => frame.fp,
+    };
+    let pc = field(sp.wrapping_sub(8), 0, memory)?;
+    Some(Frame { pc, sp, fp })
 }
 
 /// The eight bytes at `base + offset`. A field that is shorter is in the low bytes.
@@ -185,6 +196,20 @@ fn whole_frame(size: i32) -> Rule {
     Rule::amd64(Base::Sp, size, Location::AtCfa(-16))
 }
 
+/// Reads code from `address` on, eight bytes at a time. The length of `code` is a multiple of eight.
+#[inline(never)]
+fn read_code<S: Source + ?Sized>(address: u64, code: &mut [u8], memory: &S) -> Option<()> {
+    let mut at = address;
+    for part in code.chunks_exact_mut(8) {
+        let word = field(at, 0, memory)?;
+        for (to, from) in part.iter_mut().zip(word.to_le_bytes()) {
+            *to = from;
+        }
+        at = at.wrapping_add(8);
+    }
+    Some(())
+}
+
 impl CodeHeap {
     /// The rule of a frame in compiled code or in a stub.
     #[inline(never)]
@@ -198,10 +223,13 @@ impl CodeHeap {
         let blob = self.blob_at(pc.wrapping_sub((!is_innermost).into()), memory)?;
         let size = (field(blob, self.frame_size_offset, memory)? as i32).checked_mul(8)?;
         match size {
-            16..=MAX_FRAME if is_innermost => self.innermost(pc, blob, size, memory),
+            16..=MAX_FRAME if is_innermost => match rule_around(pc, size, memory)? {
+                Some(rule) => Some(rule),
+                None => self.rule_of_prologue(pc, blob, size, memory),
+            },
             16..=MAX_FRAME => Some(whole_frame(size)),
             0 => {
-                let kind = field(blob, self.kind_offset, memory)? & self.kind_mask;
+                let kind = field(blob, self.kind_offset, memory)? as u32 & self.kind_mask;
                 let is_frameless = self.frameless_kinds.contains(&kind);
                 match is_innermost {
                     true if is_frameless => Some(ON_TOP),
@@ -272,26 +300,15 @@ impl CodeHeap {
         (is_used == 1).then(|| block.wrapping_add(self.blob_offset.into()))
     }
 
-    /// The rule of the innermost frame, whose function has a frame of `size` bytes.
+    /// The rule of the innermost frame, whose function has a frame of `size` bytes, by the end of its prologue.
     #[inline(never)]
-    fn innermost<S: Source + ?Sized>(
+    fn rule_of_prologue<S: Source + ?Sized>(
         &self,
         pc: u64,
         blob: u64,
         size: i32,
         memory: &S,
     ) -> Option<Rule> {
-        let around: [u8; WINDOW] = memory.read(pc.wrapping_sub(const { BEFORE as u64 })).ok()?;
-        let near = around.get(..NEAR)?;
-        if let Some(rule) = rule_of_epilogue(near) {
-            return Some(rule);
-        }
-        // The entry from the interpreter into a loop has a prologue of its own, which may lie anywhere.
-        if let Some(setup) = FrameSetup::find(near, size) {
-            if (BEFORE as u64) < setup.end {
-                return Some(setup.rule(BEFORE as u64, size));
-            }
-        }
         let mut code = field(blob, self.code_offset, memory)?;
         if !self.code_is_address {
             code = blob.wrapping_add_signed((code as i32).into());
@@ -315,10 +332,31 @@ impl CodeHeap {
             return Some(whole_frame(size));
         }
         let beginning = end.wrapping_sub(const { WINDOW as u64 });
-        let bytes: [u8; WINDOW] = memory.read(beginning).ok()?;
+        let mut bytes = [0; WINDOW];
+        read_code(beginning, &mut bytes, memory)?;
         let setup = FrameSetup::find(&bytes, size)?;
         Some(setup.rule(pc.saturating_sub(beginning), size))
     }
+}
+
+/// The rule of the innermost frame, whose function has a frame of `size` bytes, by the instructions around the PC; else
+/// `Some(None)`.
+#[inline(never)]
+fn rule_around<S: Source + ?Sized>(pc: u64, size: i32, memory: &S) -> Option<Option<Rule>> {
+    let mut around = [0; NEAR];
+    read_code(
+        pc.wrapping_sub(const { BEFORE as u64 }),
+        &mut around,
+        memory,
+    )?;
+    if let Some(rule) = rule_of_epilogue(&around) {
+        return Some(Some(rule));
+    }
+    // The entry from the interpreter into a loop has a prologue of its own, which may lie anywhere.
+    Some(match FrameSetup::find(&around, size) {
+        Some(setup) if (BEFORE as u64) < setup.end => Some(setup.rule(BEFORE as u64, size)),
+        _ => None,
+    })
 }
 
 /// The instructions that set up a compiled frame. Offsets are in bytes.
@@ -402,9 +440,8 @@ fn subtracted(code: &[u8]) -> Option<(u8, i32)> {
 
 /// The rule at the end of a compiled function, from the instructions around the PC; `None` if the frame is still
 /// there, as far as these instructions show. `code` begins [`BEFORE`] bytes in front of the PC.
-fn rule_of_epilogue(code: &[u8]) -> Option<Rule> {
-    let at = code.get(BEFORE..)?;
-    let before = code.get(BEFORE - 7..BEFORE)?;
+fn rule_of_epilogue(code: &[u8; NEAR]) -> Option<Rule> {
+    let (before, at) = code.split_at(BEFORE);
     match at {
         [RET, ..] => Some(ON_TOP),
         [POP_RBP, ..] => Some(PUSHED),
@@ -415,7 +452,9 @@ fn rule_of_epilogue(code: &[u8]) -> Option<Rule> {
         // The rest of the poll: mov $address,%r10; mov %r10,offset(%r15); jmp
         [0x49, 0xba, _, _, _, _, _, _, _, _, 0x4d, 0x89, 0x97, ..]
         | [0x4d, 0x89, 0x97, _, _, _, _, JMP_RELATIVE, ..] => Some(ON_TOP),
-        [JMP_RELATIVE, ..] if matches!(before, [.., POP_RBP] | [0x4d, 0x89, 0x97, ..]) => {
+        [JMP_RELATIVE, ..]
+            if matches!(before, [.., POP_RBP] | [.., 0x4d, 0x89, 0x97, _, _, _, _]) =>
+        {
             Some(ON_TOP)
         }
         _ => None,
@@ -444,11 +483,7 @@ fn interpreted<M: Source + ?Sized, R: RegisterSource + ?Sized>(
             return Some(caller);
         }
     }
-    let code: [u8; MAX_BEGINNING] = memory.read(frame.pc).ok()?;
-    let before = memory
-        .read(frame.pc.wrapping_sub(const { BEFORE as u64 }))
-        .ok()?;
-    let (pc, sp, fp) = match state(&code, &before) {
+    let (pc, sp, fp) = match state_at(frame.pc, memory)? {
         State::Framed => {
             return framed(frame, |fp| on_top(fp.wrapping_sub(8)), memory);
         }
@@ -532,11 +567,17 @@ const CALLS: [[u8; 4]; 3] = [
     [0x48, 0x89, 0x4d, 0xf0],
 ];
 
-/// The state of the interpreter, from the instructions from the PC on (`from_pc`) and in front of it.
+/// The state of the interpreter, from the instructions around the PC.
 #[inline(never)]
-fn state(from_pc: &[u8; MAX_BEGINNING], before: &[u8; BEFORE]) -> State {
-    let [code @ .., _, _, _, _, _, _, _, _] = from_pc;
-    let code: &[u8; WINDOW] = code;
+fn state_at<S: Source + ?Sized>(pc: u64, memory: &S) -> Option<State> {
+    let mut code = [0; BEFORE + MAX_BEGINNING];
+    read_code(pc.wrapping_sub(const { BEFORE as u64 }), &mut code, memory)?;
+    Some(state(&code))
+}
+
+/// The state of the interpreter. `code` begins [`BEFORE`] bytes in front of the PC.
+fn state(code: &[u8; BEFORE + MAX_BEGINNING]) -> State {
+    let (before, code) = code.split_at(BEFORE);
     // The interpreter calls a few instructions to convert the result of a native method, which do not touch the stack:
     // and $0xff,%eax; setne %al; ret. movzwl; ret. movsbl; ret. movswl; ret. mov 16(%rbp),%rax; ret
     match code {
@@ -585,7 +626,7 @@ fn state(from_pc: &[u8; MAX_BEGINNING], before: &[u8; BEFORE]) -> State {
         _ => {}
     }
     // The beginning: pop %rax; lea -8(%rsp,%rcx,8),%r14; pushes; push %rax; push %rbp; mov %rsp,%rbp
-    if find(from_pc, &POP).is_some() {
+    if find(code, &POP).is_some() {
         return State::OnTop(SENDER_SP);
     }
     match (before, code) {
@@ -671,12 +712,6 @@ mod tests {
         }
     }
 
-    impl Memory for Memories {
-        fn read_word(&self, address: u64) -> Result<u64, Fault> {
-            self.read(address).map(u64::from_le_bytes)
-        }
-    }
-
     /// The register of the local variables.
     struct Locals(u64);
 
@@ -691,7 +726,7 @@ mod tests {
             start: HEAP,
             segment_map: MAP,
             interpreter_start: INTERPRETER,
-            interpreter_end: INTERPRETER + 0x1000,
+            interpreter_len: 0x1000,
             kind_mask: 0xff,
             frameless_kinds: [3, 4, 4, 4],
             segment_log2: 7,
@@ -963,14 +998,12 @@ mod tests {
     }
 
     /// A process whose interpreter has `code` at [`INTERPRETER`], and the state at an offset in that code.
-    fn state_at(code: &[u8], offset: u64) -> State {
+    fn state_of(code: &[u8], offset: u64) -> State {
         let mut memory = process(8, &PUSHES);
         memory.write(INTERPRETER, &[0x90; 0x800]);
         memory.write(INTERPRETER + 0x100, code);
         let pc = INTERPRETER + 0x100 + offset;
-        let before = memory.read(pc - BEFORE as u64).unwrap();
-        let code = memory.read(pc).unwrap();
-        state(&code, &before)
+        state(&memory.read(pc - BEFORE as u64).unwrap())
     }
 
     #[test]
@@ -985,7 +1018,7 @@ mod tests {
         beginning.extend([0x50, 0x55, 0x48, 0x8b, 0xec, 0x41, 0x55, 0x68, 0, 0, 0, 0]);
         let in_rax = State::InRegister(RAX, Some(SENDER_SP));
         for offset in 0..=68 {
-            assert_eq!(state_at(&beginning, offset), State::OnTop(SENDER_SP));
+            assert_eq!(state_of(&beginning, offset), State::OnTop(SENDER_SP));
         }
         for (offset, expected) in [
             (69, in_rax),
@@ -995,7 +1028,7 @@ mod tests {
             (push + 2, State::Pushed),
             (push + 5, State::Unknown),
         ] {
-            assert_eq!(state_at(&beginning, offset), expected, "{offset}");
+            assert_eq!(state_of(&beginning, offset), expected, "{offset}");
         }
         // The end of a method: leave; pop %r13; mov %rbx,%rsp; cmp; jb; movq; jmp *%r13
         let end = [
@@ -1011,24 +1044,24 @@ mod tests {
             (15, left),
             (26, left),
         ] {
-            assert_eq!(state_at(&end, offset), expected, "{offset}");
+            assert_eq!(state_of(&end, offset), expected, "{offset}");
         }
         // pop %rax; mov %r13,%rsp; jmp *%rax
         let intrinsic = [0x90, 0x58, 0x49, 0x8b, 0xe5, 0xff, 0xe0];
-        assert_eq!(state_at(&intrinsic, 0), State::OnTop(SENDER_SP));
-        assert_eq!(state_at(&intrinsic, 2), in_rax);
-        assert_eq!(state_at(&intrinsic, 5), State::InRegister(RAX, None));
+        assert_eq!(state_of(&intrinsic, 0), State::OnTop(SENDER_SP));
+        assert_eq!(state_of(&intrinsic, 2), in_rax);
+        assert_eq!(state_of(&intrinsic, 5), State::InRegister(RAX, None));
         // pop %rcx; mov %r13,%rsp; jmp *%rcx
         let intrinsic = [0x90, 0x59, 0x49, 0x8b, 0xe5, 0xff, 0xe1];
-        assert_eq!(state_at(&intrinsic, 1), State::OnTop(SENDER_SP));
+        assert_eq!(state_of(&intrinsic, 1), State::OnTop(SENDER_SP));
         assert_eq!(
-            state_at(&intrinsic, 2),
+            state_of(&intrinsic, 2),
             State::InRegister(RCX, Some(SENDER_SP))
         );
-        assert_eq!(state_at(&intrinsic, 5), State::InRegister(RCX, None));
+        assert_eq!(state_of(&intrinsic, 5), State::InRegister(RCX, None));
         // mov %r13,%rsp; jmp *16(%rbp)
         assert_eq!(
-            state_at(&[0x49, 0x8b, 0xe5, 0xff, 0x65, 0x10], 0),
+            state_of(&[0x49, 0x8b, 0xe5, 0xff, 0x65, 0x10], 0),
             State::Lost
         );
         // The end of a native method: call *%r11; mov -8(%rbp),%r11; leave; movb $0,958(%r15); pop %rdi;
@@ -1046,7 +1079,7 @@ mod tests {
             (17, State::InRegister(RDI, Some(R11))),
             (20, State::InRegister(RDI, None)),
         ] {
-            assert_eq!(state_at(&end, offset), expected, "{offset}");
+            assert_eq!(state_of(&end, offset), expected, "{offset}");
         }
         // The return from a call: mov -16(%rbp),%rsp; movq $0,-16(%rbp); mov -64(%rbp),%r13; mov -56(%rbp),%r14
         let returns = [
@@ -1054,7 +1087,7 @@ mod tests {
             0x4c, 0x8b, 0x75, 0xc8,
         ];
         for offset in [0, 4, 12, 16, 20] {
-            assert_eq!(state_at(&returns, offset), State::Framed);
+            assert_eq!(state_of(&returns, offset), State::Framed);
         }
     }
 
@@ -1069,7 +1102,7 @@ mod tests {
             for log2 in [0, 3, 7, 63] {
                 let mut heap = heap();
                 heap.segment_log2 = log2;
-                heap.interpreter_end = 0;
+                heap.interpreter_len = 0;
                 for address in [HEAP, HEAP + 0x2fff, u64::MAX, 0] {
                     let frame = frame(address);
                     let region = Region::HotSpot(heap);

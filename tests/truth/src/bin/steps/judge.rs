@@ -548,7 +548,11 @@ fn place_in_region<M: Memory + ?Sized>(
         Some(Region::HotSpot(heap)) => match heap.blob_at(found.at, &all) {
             Some(blob) => {
                 let word = |offset: u8| all.read_word(blob + u64::from(offset)).unwrap_or(0);
-                let kind = word(heap.kind_offset) & heap.kind_mask;
+                let kind = match heap.kind_mask {
+                    // An address.
+                    u32::MAX => word(heap.kind_offset),
+                    mask => word(heap.kind_offset) & u64::from(mask),
+                };
                 let name = match KINDS.get(kind as usize) {
                     Some(name) => (*name).to_owned(),
                     None => string_at(&all, kind),

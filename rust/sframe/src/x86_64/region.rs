@@ -398,7 +398,9 @@ impl FrameSetup {
                 _ => match subtracted(rest) {
                     Some((len, by)) if by.checked_add(8) == Some(size) => {
                         match rest.get(usize::from(len)..) {
-                            Some([0x48, 0x89, 0x2c, 0x24, ..]) => Some((len + 4, false)),
+                            Some([0x48, 0x89, 0x2c, 0x24, ..]) if size == 16 => {
+                                Some((len + 4, false))
+                            }
                             Some([0x48, 0x89, 0x6c, 0x24, ..]) => Some((len + 5, false)),
                             Some([0x48, 0x89, 0xac, 0x24, ..]) => Some((len + 8, false)),
                             _ => None,

@@ -187,6 +187,12 @@ fn field<S: Source + ?Sized>(base: u64, offset: u8, memory: &S) -> Option<u64> {
 /// The rule of a frame that its frame pointer leads to.
 const FRAME_POINTER: Rule = Rule::amd64(Base::Fp, 16, Location::AtCfa(-16));
 
+/// The same, if the code has pushed [`COOKIE`] before it pushed the caller's frame pointer.
+const BEHIND_COOKIE: Rule = Rule::amd64(Base::Fp, 24, Location::AtCfa(-24));
+
+/// The word that HotSpot's stub for the barrier at the beginning of a method pushes.
+const COOKIE: u64 = u64::MAX;
+
 /// The rule of a frame of this size in bytes. The code pushes the caller's frame pointer first.
 fn whole_frame(size: i32) -> Rule {
     Rule::amd64(Base::Sp, size, Location::AtCfa(-16))
@@ -233,7 +239,11 @@ impl CodeHeap {
                     true if is_frameless => Some(ON_TOP),
                     true => self.innermost_in_stub(frame, blob, memory),
                     // Code without a frame calls nothing.
-                    false => (!is_frameless).then_some(FRAME_POINTER),
+                    false if is_frameless => None,
+                    false => Some(match field(frame.fp.wrapping_add(8), 0, memory)? {
+                        COOKIE => BEHIND_COOKIE,
+                        _ => FRAME_POINTER,
+                    }),
                 }
             }
             _ => None,
@@ -256,7 +266,12 @@ impl CodeHeap {
         }
         // If the stub keeps no frame pointer, the register leads to a frame further out, whose return address is
         // behind a call of other code.
-        let caller = field(frame.fp.wrapping_add(8), 0, memory)?;
+        let mut caller = field(frame.fp.wrapping_add(8), 0, memory)?;
+        let mut rule = FRAME_POINTER;
+        if caller == COOKIE {
+            caller = field(frame.fp.wrapping_add(16), 0, memory)?;
+            rule = BEHIND_COOKIE;
+        }
         let call: [u8; 13] = memory.read(caller.wrapping_sub(13)).ok()?;
         let target = match call {
             // mov $address,%r10; call *%r10
@@ -266,7 +281,7 @@ impl CodeHeap {
             }
             _ => return None,
         };
-        (self.blob_at(target, memory)? == blob).then_some(FRAME_POINTER)
+        (self.blob_at(target, memory)? == blob).then_some(rule)
     }
 
     /// The run-time address of the `CodeBlob` whose block contains `address`; `None` if the block is free.
@@ -307,7 +322,15 @@ impl CodeHeap {
             true => (complete as i16).into(),
             false => complete as i32,
         };
-        // -1: the code sets up no frame of its own.
+        if complete == -1 {
+            // A stub of HotSpot's that is no method. Only the stubs that the compiler for servers has made begin with
+            // their set-up, and nothing else in them moves the stack pointer.
+            let bytes: [u8; WINDOW] = memory.read(code).ok()?;
+            let setup = FrameSetup::find(&bytes, size)?;
+            let is_of_compiler = setup.first == 0 && !setup.pushes;
+            let at = pc.wrapping_sub(code);
+            return is_of_compiler.then(|| setup.rule(at, size));
+        }
         let end = code.wrapping_add(u64::try_from(complete).ok()?);
         if pc >= end {
             return Some(whole_frame(size));
@@ -379,6 +402,9 @@ impl FrameSetup {
                 _ => match subtracted(rest) {
                     Some((len, by)) if by.checked_add(8) == Some(size) => {
                         match rest.get(usize::from(len)..) {
+                            Some([0x48, 0x89, 0x2c, 0x24, ..]) if size == 16 => {
+                                Some((len + 4, false))
+                            }
                             Some([0x48, 0x89, 0x6c, 0x24, ..]) => Some((len + 5, false)),
                             Some([0x48, 0x89, 0xac, 0x24, ..]) => Some((len + 8, false)),
                             _ => None,
@@ -591,17 +617,18 @@ fn state(code: &[u8; BEFORE + MAX_BEGINNING]) -> State {
         return register.map_or(State::Lost, |register| State::InRegister(register, None));
     }
     // The end of a native method: mov -8(%rbp),%r11; leave; pop %rdi; mov %r11,%rsp; jmp *%rdi
-    match code {
-        [0x5f, 0x49, 0x8b, 0xe3, 0xff, 0xe7, ..] => return State::OnTop(R11),
-        [0x49, 0x8b, 0xe3, 0xff, 0xe7, ..] => return State::InRegister(RDI, Some(R11)),
-        [0xff, 0xe7, ..] if matches!(before, [.., 0x49, 0x8b, 0xe3]) => {
-            return State::InRegister(RDI, None);
-        }
-        _ if find(code, &[0x4c, 0x8b, 0x5d, 0xf8, LEAVE, 0x5f]).is_some()
-            || matches!(code, [LEAVE, 0x5f, 0x49, 0x8b, 0xe3, ..]) =>
-        {
-            return State::Framed;
-        }
+    if let Some(pop) = find(code, &[0x5f, 0x49, 0x8b, 0xe3, 0xff, 0xe7]) {
+        let rest = code.get(..pop).unwrap_or_default();
+        return match find(rest, &[0x4c, 0x8b, 0x5d, 0xf8, LEAVE]) {
+            Some(_) => State::Framed,
+            None if rest.first() == Some(&LEAVE) => State::Framed,
+            None if pop < MAX_END => State::OnTop(R11),
+            None => State::Unknown,
+        };
+    }
+    match (before, code) {
+        (_, [0x49, 0x8b, 0xe3, 0xff, 0xe7, ..]) => return State::InRegister(RDI, Some(R11)),
+        ([.., 0x49, 0x8b, 0xe3], [0xff, 0xe7, ..]) => return State::InRegister(RDI, None),
         _ => {}
     }
     // The beginning: pop %rax; lea -8(%rsp,%rcx,8),%r14; pushes; push %rax; push %rbp; mov %rsp,%rbp
@@ -831,6 +858,22 @@ mod tests {
         let unsaved = Some((0x140, STACK + 0x180));
         assert_eq!(to(step_in(first + 7, true, &memory)), unsaved);
         assert_eq!(to(step_in(first + 12, true, &memory)), whole);
+        // A stub without an end of the prologue: sub $8,%rsp; mov %rbp,(%rsp)
+        let mut memory = process(2, &SUBTRACTS);
+        memory.write(BLOB + 32, &(-1i32).to_le_bytes());
+        memory.word(STACK + 0x100, 0x77);
+        memory.word(STACK + 0x108, CALLER);
+        assert_eq!(step_in(CODE + 0x50, true, &memory), None);
+        memory.write(
+            CODE,
+            &[0x48, 0x81, 0xec, 8, 0, 0, 0, 0x48, 0x89, 0x2c, 0x24],
+        );
+        assert_eq!(to(step_in(CODE + 0x50, true, &memory)), Some((0x110, 0x77)));
+        assert_eq!(to(step_in(CODE + 11, true, &memory)), Some((0x110, 0x77)));
+        let unsaved = Some((0x110, STACK + 0x180));
+        assert_eq!(to(step_in(CODE + 7, true, &memory)), unsaved);
+        memory.word(STACK + 0x100, CALLER);
+        assert_eq!(to(step_in(CODE, true, &memory)), on_top);
         // Without the instructions that belong to a frame of this size, the step cannot be trusted.
         let memory = process(9, &PUSHES);
         assert_eq!(step_in(CODE, true, &memory), None);
@@ -877,6 +920,16 @@ mod tests {
         assert_eq!(to(step_in(CODE, true, &memory)), Some((0x190, 0x99)));
         call(&mut memory, HEAP + 0x2000, HEAP + 0x1000);
         assert_eq!(step_in(CODE, true, &memory), None);
+        // The stub has pushed a word before the frame pointer.
+        memory.word(STACK + 0x188, u64::MAX);
+        memory.word(STACK + 0x190, CALLER);
+        assert_eq!(to(step_in(CODE, false, &memory)), Some((0x198, 0x99)));
+        assert_eq!(step_in(CODE, true, &memory), None);
+        memory.word(STACK + 0x190, HEAP + 0x2000);
+        assert_eq!(step_in(CODE, true, &memory), None);
+        call(&mut memory, HEAP + 0x2000, CODE + 0x20);
+        assert_eq!(to(step_in(CODE, true, &memory)), Some((0x198, 0x99)));
+        memory.word(STACK + 0x188, HEAP + 0x2000);
         // A call by register.
         let call_r10 = |memory: &mut Memories, from: u64, to: u64| {
             memory.write(from - 13, &[0x49, 0xba]);
@@ -1017,17 +1070,20 @@ mod tests {
             state_of(&[0x49, 0x8b, 0xe5, 0xff, 0x65, 0x10], 0),
             State::Lost
         );
-        // The end of a native method: call *%r11; mov -8(%rbp),%r11; leave; pop %rdi; mov %r11,%rsp; jmp *%rdi
+        // The end of a native method: call *%r11; mov -8(%rbp),%r11; leave; movb $0,958(%r15); pop %rdi;
+        // mov %r11,%rsp; jmp *%rdi
         let end = [
-            0x41, 0xff, 0xd3, 0x4c, 0x8b, 0x5d, 0xf8, 0xc9, 0x5f, 0x49, 0x8b, 0xe3, 0xff, 0xe7,
+            0x41, 0xff, 0xd3, 0x4c, 0x8b, 0x5d, 0xf8, 0xc9, 0x41, 0xc6, 0x87, 0xbe, 3, 0, 0, 0,
+            0x5f, 0x49, 0x8b, 0xe3, 0xff, 0xe7,
         ];
         for (offset, expected) in [
             (0, State::Framed),
             (3, State::Framed),
             (7, State::Framed),
             (8, State::OnTop(R11)),
-            (9, State::InRegister(RDI, Some(R11))),
-            (12, State::InRegister(RDI, None)),
+            (16, State::OnTop(R11)),
+            (17, State::InRegister(RDI, Some(R11))),
+            (20, State::InRegister(RDI, None)),
         ] {
             assert_eq!(state_of(&end, offset), expected, "{offset}");
         }

@@ -24,7 +24,8 @@ use walk::{
         PC,
         RBP,
         RSP, //
-    }, //
+    },
+    walker, //
 };
 
 use crate::ptrace::TaskId;
@@ -32,6 +33,7 @@ use crate::ptrace::TaskId;
 /// The maximum length of a call, and of any instruction, in bytes.
 const LONGEST_CALL: u64 = x86_64::LONGEST as u64;
 const LONGEST: u64 = 15;
+const PUSH_RDX: u8 = 0x52;
 /// The maximum change of the stack pointer by one instruction, in bytes; more is a switch to
 /// another stack or to a signal handler.
 const FARTHEST: u64 = 4096;
@@ -110,6 +112,25 @@ impl Calls {
         if goes_on {
             if let Some(last) = calls.last_mut() {
                 follow(last, &before, now, word);
+            }
+            // HotSpot's code for exceptions pushes the address behind the call that threw, which is the caller's PC.
+            let pushed = word(now.sp()).filter(|_| now.sp() == before.sp().wrapping_sub(8));
+            let is_thrown = |pushed: &u64| {
+                word(before.pc()).is_some_and(|code| code.to_le_bytes()[0] == PUSH_RDX)
+                    && process.region_at(before.pc()).is_some()
+                    && !process.is_interpreter(before.pc())
+                    && process.region_at(*pushed).is_some()
+                    && walker::is_behind_call(process, *pushed, memory)
+                    && calls.last().is_none_or(|last| last.slot != Some(now.sp()))
+            };
+            if let Some(return_address) = pushed.filter(is_thrown) {
+                calls.push(Call {
+                    return_address,
+                    slot: Some(now.sp()),
+                    first_slot: now.sp(),
+                    fp: before.get(RBP),
+                    presumed: None,
+                });
             }
             return;
         }
@@ -236,8 +257,9 @@ impl Calls {
         let calls = &calls[..inner.unwrap_or(calls.len())];
         let which = match innermost {
             true => calls.len().checked_sub(1)?,
-            false => (calls.iter())
-                .rposition(|call| call.slot.is_some_and(|slot| slot >= of.sp()))?,
+            false => {
+                (calls.iter()).rposition(|call| call.slot.is_some_and(|slot| slot >= of.sp()))?
+            }
         };
         let call = calls[which];
         let slot = call.slot.unwrap_or(call.first_slot);

@@ -137,7 +137,12 @@ fn judge_all(options: &Options) -> Result<u64, String> {
             .map_err(|error| format!("{name}: {error}"))?;
         print_line(name, &count, started.elapsed());
         if count.presumed != 0 {
-            println!("  {} frames by presumed calls: {:?}", count.presumed, run.judge.presumed());
+            let presumed = run.judge.presumed();
+            println!(
+                "  {} frames are equal to presumed calls; {} such calls returned, after {} frames; {} returns to \
+                 unknown addresses",
+                count.presumed, presumed.confirmed, presumed.frames, presumed.unknown
+            );
         }
         print_kinds(&count);
         counts.push((name, count));

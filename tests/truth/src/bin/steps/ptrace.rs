@@ -200,10 +200,13 @@ pub(crate) fn read(process: TaskId, address: u64, bytes: &mut [u8]) -> usize {
 /// Reads memory at several addresses, each into the part of the same index, up to the first part that cannot be read.
 /// Returns the number of bytes read; the rest is unchanged.
 pub(crate) fn read_parts(process: TaskId, addresses: &[u64], parts: &mut [&mut [u8]]) -> usize {
-    let remote = addresses.iter().zip(&*parts).map(|(address, part)| libc::iovec {
-        iov_base: *address as *mut libc::c_void,
-        iov_len: part.len(),
-    });
+    let remote = addresses
+        .iter()
+        .zip(&*parts)
+        .map(|(address, part)| libc::iovec {
+            iov_base: *address as *mut libc::c_void,
+            iov_len: part.len(),
+        });
     let remote: Vec<libc::iovec> = remote.take(MOST_PARTS).collect();
     let local = parts.iter_mut().map(|part| libc::iovec {
         iov_base: part.as_mut_ptr().cast(),

@@ -666,9 +666,15 @@ fn target(operand: u8) -> Option<u8> {
 }
 
 /// The offset of `pattern` in `code`.
+#[inline(never)]
 fn find(code: &[u8], pattern: &[u8]) -> Option<usize> {
-    code.windows(pattern.len().max(1))
-        .position(|part| part == pattern)
+    let mut rest = code;
+    let mut at = 0usize;
+    while !rest.starts_with(pattern) {
+        rest = rest.get(1..)?;
+        at = at.wrapping_add(1);
+    }
+    Some(at)
 }
 
 #[cfg(test)]

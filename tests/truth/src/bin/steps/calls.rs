@@ -62,6 +62,8 @@ pub(crate) struct RecordedCaller {
     pub(crate) which: usize,
     /// Whether the call was not seen but presumed.
     pub(crate) presumed: bool,
+    /// Whether the return address is no longer where the call put it.
+    pub(crate) is_moved: bool,
 }
 
 /// What became of presumed calls.
@@ -277,6 +279,7 @@ impl Calls {
             sps: [slot.wrapping_add(8), call.first_slot.wrapping_add(8)],
             which,
             presumed: call.presumed.is_some(),
+            is_moved: call.slot != Some(call.first_slot),
         })
     }
 

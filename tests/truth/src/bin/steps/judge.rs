@@ -226,6 +226,8 @@ impl StepJudge {
                 Err(why) => {
                     let innermost = callee == 0;
                     let called = (self.calls).caller(context.thread, &at, innermost, call, memory);
+                    // Outside of regions, a return address that code has moved is not judged.
+                    let called = called.filter(|caller| in_region || !caller.is_moved);
                     let Some(caller) = called.filter(|_| why.has_no_unwind_info()) else {
                         let place = match in_region {
                             true => "code of a region".to_owned(),

@@ -352,8 +352,10 @@ impl CodeHeap {
             let bytes: [u8; WINDOW] = memory.read(code).ok()?;
             let setup = FrameSetup::find(&bytes, size)?;
             let is_of_compiler = setup.first == 0 && !setup.pushes;
+            // A stub jumps to the handler of an exception with the return address in a register.
+            let is_left = matches!(near.get(BEFORE..), Some([0x41, 0xff, 0xe0..=0xe7, ..]));
             let at = pc.wrapping_sub(code);
-            return is_of_compiler.then(|| setup.rule(at, size));
+            return (is_of_compiler && !is_left).then(|| setup.rule(at, size));
         }
         let end = code.wrapping_add(u64::try_from(complete).ok()?);
         if pc >= end {
@@ -475,6 +477,8 @@ fn rule_of_epilogue(code: &[u8; NEAR]) -> Option<FrameRule> {
     match at {
         [RET, ..] => Some(ON_TOP),
         [POP_RBP, ..] => Some(PUSHED),
+        // pop %rdx; jmp *%r10
+        [0x5a, 0x41, 0xff, 0xe2, ..] if matches!(before, [.., POP_RBP]) => Some(ON_TOP),
         // cmp offset(%r15),%rsp; ja. Only the poll at a return compares the stack pointer.
         [0x49, 0x3b, 0x67 | 0xa7, ..] => Some(ON_TOP),
         // ja; ret
@@ -902,7 +906,11 @@ mod tests {
         assert_eq!(to(step_in(CODE + 11, true, &memory)), Some((0x110, 0x77)));
         let unsaved = Some((0x110, STACK + 0x180));
         assert_eq!(to(step_in(CODE + 7, true, &memory)), unsaved);
+        // pop %rbp; pop %rdx; jmp *%r10. The return address is on top of the stack, and then in a register.
+        memory.write(CODE + 0x60, &[POP_RBP, 0x5a, 0x41, 0xff, 0xe2]);
+        assert_eq!(step_in(CODE + 0x62, true, &memory), None);
         memory.word(STACK + 0x100, CALLER);
+        assert_eq!(to(step_in(CODE + 0x61, true, &memory)), on_top);
         assert_eq!(to(step_in(CODE, true, &memory)), on_top);
         // Without the instructions that belong to a frame of this size, the step cannot be trusted.
         let memory = process(9, &PUSHES);

@@ -346,25 +346,28 @@ impl CodeHeap {
             true => (complete as i16).into(),
             false => complete as i32,
         };
-        if complete == -1 {
-            // A stub of HotSpot's that is no method. Only the stubs that the compiler for servers has made begin with
-            // their set-up, and nothing else in them moves the stack pointer.
-            let bytes: [u8; WINDOW] = memory.read(code).ok()?;
-            let setup = FrameSetup::find(&bytes, size)?;
-            let is_of_compiler = setup.first == 0 && !setup.pushes;
-            // A stub jumps to the handler of an exception with the return address in a register.
-            let is_left = matches!(near.get(BEFORE..), Some([0x41, 0xff, 0xe0..=0xe7, ..]));
-            let at = pc.wrapping_sub(code);
-            return (is_of_compiler && !is_left).then(|| setup.rule(at, size));
+        // -1: the blob is a stub of HotSpot's and no method.
+        let is_stub = complete == -1;
+        let mut beginning = code;
+        if !is_stub {
+            let end = code.wrapping_add(u64::try_from(complete).ok()?);
+            if pc >= end {
+                return Some(whole_frame(size));
+            }
+            beginning = end.wrapping_sub(const { WINDOW as u64 });
         }
-        let end = code.wrapping_add(u64::try_from(complete).ok()?);
-        if pc >= end {
-            return Some(whole_frame(size));
-        }
-        let beginning = end.wrapping_sub(const { WINDOW as u64 });
         let mut bytes = [0; WINDOW];
         read_code(beginning, &mut bytes, memory)?;
         let setup = FrameSetup::find(&bytes, size)?;
+        if is_stub {
+            // Only the stubs that the compiler for servers has made begin with their set-up, and nothing else in them moves
+            // the stack pointer. A stub jumps to the handler of an exception (jmp *%r8 to *%r15) with the return address in a
+            // register.
+            let is_left = field(pc, 0, memory)? & 0xf8_ffff == 0xe0_ff41;
+            if is_left || setup.first != 0 || setup.pushes {
+                return None;
+            }
+        }
         Some(setup.rule(pc.saturating_sub(beginning), size))
     }
 }

@@ -47,6 +47,8 @@ use kernel::prelude::*;
 const UNKNOWN_FILE: u32 = 16;
 /// The work of a known file in a scan: its headers are read.
 const KNOWN_FILE: u32 = 8;
+/// The work of the search for a region.
+const REGION: u32 = 8;
 
 /// The table of a file, as a walk finds it.
 #[derive(Clone, Copy)]
@@ -96,13 +98,7 @@ pub(crate) fn find(
             number: found.table,
             to_offset: found.offset.wrapping_sub(found.start),
         });
-    } else if found.executable
-        && !found.is_file
-        && !found.is_vdso
-        && region_at(address, &mut found, memory, &mut mapping.rows)
-    {
-        // The region is in `rows`.
-    } else {
+    } else if !region_at(address, &mut found, memory, &mut mapping.rows) {
         rows_of(address, &found, memory, &mut mapping.rows);
     }
     mapping.start = found.start;
@@ -116,9 +112,6 @@ pub(crate) fn find(
     Ok(())
 }
 
-/// The work of the search for a region.
-const REGION: u32 = 8;
-
 /// Finds the region of code of no file at a run-time address, and confines `mapping` to it. False if there is none.
 #[inline(never)]
 fn region_at(
@@ -127,6 +120,9 @@ fn region_at(
     memory: &UserMemory,
     rows: &mut TaskRows,
 ) -> bool {
+    if mapping.is_file || mapping.is_vdso || !mapping.executable {
+        return false;
+    }
     let mut found = RegionDescription::default();
     let is_known = memory.take(REGION).is_ok() && sys::find_region(address, &mut found);
     let holds = || {

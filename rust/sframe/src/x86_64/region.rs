@@ -325,7 +325,7 @@ impl CodeHeap {
             let setup = FrameSetup::find(&bytes, size)?;
             let is_of_compiler = setup.first == 0 && !setup.pushes;
             // A stub jumps to the handler of an exception with the return address in a register.
-            let is_left = matches!(near.get(BEFORE..), Some([0x41, 0xff, 0xe0..=0xe7, ..]));
+            let is_left = matches!(memory.read(pc).ok()?, [0x41, 0xff, 0xe0..=0xe7]);
             let at = pc.wrapping_sub(code);
             return (is_of_compiler && !is_left).then(|| setup.rule(at, size));
         }

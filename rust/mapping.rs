@@ -18,12 +18,8 @@ use crate::{
         },
         region::{
             CodeHeap,
+            FrameRule,
             Region, //
-        },
-        rule::{
-            Base,
-            Location,
-            Rule, //
         },
         section::Section,
         stop_reason::StopReason,
@@ -158,10 +154,10 @@ fn region_of(description: &RegionDescription) -> Region {
     match u32::from(description.kind) {
         sys::REGION_FIXED => {
             let fp = match u32::from(description.fp_saved) {
-                sys::FP_AT_CFA => Location::AtCfa(description.fp_offset),
-                _ => Location::Unchanged,
+                sys::FP_AT_CFA => description.fp_offset,
+                _ => 0,
             };
-            Region::Fixed(Rule::amd64(Base::Sp, description.cfa_offset, fp))
+            Region::Fixed(FrameRule::new(description.cfa_offset, fp))
         }
         sys::REGION_HOTSPOT => {
             let length = description

@@ -130,12 +130,11 @@ pub(crate) fn bad_section() {
 
 /// Writes all counters, one `name value` line each. Task.
 pub(crate) fn show(_: &(), f: &mut fmt::Formatter<'_>) -> fmt::Result {
-    let text = |name: &'static CStr| name.to_str().unwrap_or_default();
-
     let mut index = 0;
     while let Some((kind, name)) = name_of(index) {
-        f.write_str(text(kind))?;
-        f.write_str(text(name))?;
+        for byte in [kind, name].into_iter().flat_map(CStr::to_bytes) {
+            f.write_char(char::from(*byte))?;
+        }
         f.write_char(' ')?;
         write_decimal(value_of(index), f)?;
         f.write_char('\n')?;

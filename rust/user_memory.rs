@@ -23,7 +23,9 @@ use crate::{
 };
 use core::cell::Cell;
 
-/// The budget of one walk in a context that cannot be interrupted, in units of about 20 instructions. `worst`
+/// The unit of the budget, in instructions.
+const UNIT: u32 = 20;
+/// The budget of one walk in a context that cannot be interrupted, in units of [`UNIT`] instructions. `worst`
 /// of `tools/bench/run` measures the cost of programs made to be slow.
 const WORK: u32 = 12_700;
 /// The budget of one walk in a task that can be scheduled away, in the units of [`WORK`].
@@ -173,6 +175,10 @@ impl Source for UserMemory {
     #[inline]
     fn read<const N: usize>(&self, offset: u64) -> Result<[u8; N], Fault> {
         UserMemory::read(self, offset)
+    }
+
+    fn spend(&self, instructions: u32) -> Result<(), Fault> {
+        self.take(instructions / UNIT)
     }
 }
 

@@ -95,32 +95,34 @@ static void replace(const struct region *new)
 			withdraw(region);
 }
 
-/* Removes the region that was used least recently, where a bound is reached. */
-static void make_room(const struct region *new)
+/*
+ * The region that was used least recently, if there are `most` or more: of the process with this mm, unless `mm_id` is 0;
+ * of this user, unless `user` is 0.
+ */
+static noinline struct region *least_used(uint64_t mm_id, uint32_t user, unsigned int most)
 {
-	struct region *region, *least = NULL, *least_of_user = NULL, *least_of_process = NULL;
-	unsigned int all = 0, of_user = 0, of_process = 0;
-#define LEAST(which) (!(which) || time_before(READ_ONCE(region->used), READ_ONCE((which)->used)) ? region : (which))
+	struct region *region, *least = NULL;
 
 	lockdep_assert_held(&regions_lock);
 	list_for_each_entry(region, &regions, of_all) {
-		all++;
-		least = LEAST(least);
-		if (region->user == new->user) {
-			of_user++;
-			least_of_user = LEAST(least_of_user);
-		}
-		if (region->mm_id == new->mm_id) {
-			of_process++;
-			least_of_process = LEAST(least_of_process);
-		}
+		if ((mm_id && region->mm_id != mm_id) || (user && region->user != user))
+			continue;
+		most -= !!most;
+		if (!least || time_before(READ_ONCE(region->used), READ_ONCE(least->used)))
+			least = region;
 	}
-#undef LEAST
-	if (of_process >= REGIONS_OF_PROCESS)
-		withdraw(least_of_process);
-	else if (new->user && of_user >= REGIONS / 2)
-		withdraw(least_of_user);
-	else if (all >= REGIONS)
+	return most ? NULL : least;
+}
+
+/* Removes a region if a bound is reached. */
+static void make_room(const struct region *new)
+{
+	struct region *least = least_used(new->mm_id, 0, REGIONS_OF_PROCESS);
+
+	if (!least && new->user)
+		least = least_used(0, new->user, REGIONS / 2);
+	least = least ?: least_used(0, 0, REGIONS);
+	if (least)
 		withdraw(least);
 }
 

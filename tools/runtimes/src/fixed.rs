@@ -44,6 +44,9 @@ struct FrameLayout {
     fp: Option<i32>,
     /// Ranges at the start of the mapping where the frame is not set up, as offsets in bytes, by offset.
     without: Vec<(u64, u64)>,
+    /// The end of code at the start of the mapping whose frames are smaller, as an offset in bytes, and the distance of
+    /// their CFA from the stack pointer.
+    helpers: (u64, i32),
 }
 
 const RUNTIMES: [Fixed; 3] = [
@@ -99,7 +102,14 @@ pub(super) fn regions(
             }
             continue;
         }
-        let mut at = start;
+        let (len, cfa) = layout.helpers;
+        let helpers = FrameLayout {
+            cfa,
+            fp: None,
+            ..layout.clone()
+        };
+        let mut at = start.saturating_add(len);
+        regions.push(region(&helpers, start, at));
         for (from, to) in &layout.without {
             regions.push(region(&layout, at, start.saturating_add(*from)));
             at = start.saturating_add(*to);
@@ -167,23 +177,28 @@ fn of_qemu(code: &[u8]) -> Option<FrameLayout> {
         cfa: size + 7 * 8,
         fp: Some(-16),
         without: vec![(0, end as u64 + 2)],
+        helpers: (0, 0),
     })
 }
 
-/// The beginning of a loop or a function in PyPy: sub $size,%rsp; mov %rbp,offset(%rsp)
+/// The beginning of a loop or a function in PyPy: sub $size,%rsp; mov %rbp,offset(%rsp). The code in front of the first
+/// one are functions that compiled code calls, and that call C functions: sub $8,%rsp; call; add $8,%rsp; ret
 fn of_pypy(code: &[u8]) -> Option<FrameLayout> {
-    code.windows(12).find_map(|part| match part {
-        [0x48, 0x81, 0xec, .., 0x48, 0x89, 0x6c, 0x24, offset] => {
-            let cfa = size(&part[3..7])? + 8;
-            let fp = i32::from(*offset as i8) - cfa;
-            (fp < -8).then(|| FrameLayout {
-                cfa,
-                fp: Some(fp),
-                without: Vec::new(),
-            })
-        }
-        _ => None,
-    })
+    code.windows(12)
+        .enumerate()
+        .find_map(|(at, part)| match part {
+            [0x48, 0x81, 0xec, .., 0x48, 0x89, 0x6c, 0x24, offset] => {
+                let cfa = size(&part[3..7])? + 8;
+                let fp = i32::from(*offset as i8) - cfa;
+                (fp < -8).then(|| FrameLayout {
+                    cfa,
+                    fp: Some(fp),
+                    without: Vec::new(),
+                    helpers: (at as u64, 16),
+                })
+            }
+            _ => None,
+        })
 }
 
 /// Guile's trampoline, which calls all of its compiled code: sub $size,%rsp; mov %rbx,(%rsp); ...; add $size,%rsp; ret
@@ -197,6 +212,7 @@ fn of_guile(code: &[u8]) -> Option<FrameLayout> {
         cfa: i32::from(size) + 8,
         fp: None,
         without: vec![(0, 4), (end + 4, end + 5)],
+        helpers: (0, 0),
     })
 }
 
@@ -224,18 +240,21 @@ mod tests {
             cfa: 1216,
             fp: Some(-16),
             without: vec![(0, 45)],
+            helpers: (0, 0),
         };
         assert_eq!(of_qemu(&code(QEMU)), Some(qemu));
         let guile = FrameLayout {
             cfa: 32,
             fp: None,
             without: vec![(0, 4), (53, 54)],
+            helpers: (0, 0),
         };
         assert_eq!(of_guile(&code(GUILE)), Some(guile));
         let pypy = FrameLayout {
             cfa: 192,
             fp: Some(-96),
             without: Vec::new(),
+            helpers: (2, 16),
         };
         assert_eq!(of_pypy(&code(PYPY)), Some(pypy));
     }

@@ -27,16 +27,10 @@ use std::{
     os::unix::fs::FileExt, //
 };
 
-use sframe::{
-    rule::{
-        Base,
-        Location,
-        Rule, //
-    },
-    x86_64::region::{
-        self,
-        CodeHeap, //
-    },
+use sframe::x86_64::region::{
+    self,
+    CodeHeap,
+    FrameRule, //
 };
 use walk::process::{
     self,
@@ -211,10 +205,10 @@ fn region_of(description: &Region) -> CodeRegion {
     let region = match u32::from(description.kind) {
         uapi::SFRAME_UNWIND_REGION_FIXED => {
             let fp = match u32::from(description.fp_saved) {
-                uapi::SFRAME_UNWIND_FP_AT_CFA => Location::AtCfa(description.fp_offset),
-                _ => Location::Unchanged,
+                uapi::SFRAME_UNWIND_FP_AT_CFA => description.fp_offset,
+                _ => 0,
             };
-            region::Region::Fixed(Rule::amd64(Base::Sp, description.cfa_offset, fp))
+            region::Region::Fixed(FrameRule::new(description.cfa_offset, fp))
         }
         uapi::SFRAME_UNWIND_REGION_HOTSPOT => {
             let length = description

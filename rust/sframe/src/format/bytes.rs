@@ -60,6 +60,17 @@ pub trait Source {
     ///
     /// [`Fault`] if any of the bytes is not available.
     fn read<const N: usize>(&self, offset: u64) -> Result<[u8; N], Fault>;
+
+    /// Takes the work of `instructions` from a budget that reads and other work share. The default has no budget.
+    ///
+    /// # Errors
+    ///
+    /// [`Fault`] if less is left. Then reads fail, too.
+    #[inline]
+    fn spend(&self, instructions: u32) -> Result<(), Fault> {
+        let _ = instructions;
+        Ok(())
+    }
 }
 
 impl Source for [u8] {
@@ -78,6 +89,11 @@ impl<S: Source + ?Sized> Source for &S {
     #[inline]
     fn read<const N: usize>(&self, offset: u64) -> Result<[u8; N], Fault> {
         (**self).read(offset)
+    }
+
+    #[inline]
+    fn spend(&self, instructions: u32) -> Result<(), Fault> {
+        (**self).spend(instructions)
     }
 }
 

@@ -11,16 +11,9 @@
 use super::{
     super::{
         format::bytes::Source,
-        unwind::{
-            rule::{
-                Base,
-                Location,
-                Rule, //
-            },
-            step::{
-                Frame,
-                RegisterSource, //
-            }, //
+        unwind::step::{
+            Frame,
+            RegisterSource, //
         }, //
     },
     fallback::is_behind_call,
@@ -31,10 +24,6 @@ use super::{
         POP_RBP,
         PUSH_RBP,
         RET, //
-    },
-    prologue::{
-        ON_TOP,
-        PUSHED, //
     },
     registers::{
         R11,
@@ -53,6 +42,8 @@ use super::{
 const HOPS: u32 = 64;
 /// The maximum size of a compiled frame, in bytes.
 const MAX_FRAME: i32 = 1 << 20;
+/// The work of looking for instructions in eight bytes of code, in instructions.
+const SEARCH: u32 = 200;
 /// The bytes in front of the end of a prologue in which the prologue is searched.
 const WINDOW: usize = 64;
 /// The bytes in front of the PC, and the bytes in front of it and behind it, that show a prologue or an epilogue.
@@ -76,9 +67,33 @@ pub enum Region {
     /// No step is taken.
     Stop,
     /// All frames have this rule.
-    Fixed(Rule),
+    Fixed(FrameRule),
     /// A code heap of HotSpot.
     HotSpot(CodeHeap),
+}
+
+/// The rule of a frame in a region, smaller than a [`Rule`](super::super::unwind::rule::Rule). The return address is
+/// right below the CFA.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FrameRule {
+    /// The CFA's distance from the stack pointer or the frame pointer, in bytes.
+    cfa: i32,
+    /// Where the caller's frame pointer is saved, in bytes from the CFA; 0 if it is unchanged.
+    fp: i32,
+    /// Whether the CFA counts from the frame pointer.
+    from_fp: bool,
+}
+
+impl FrameRule {
+    /// The rule of a frame whose CFA is `cfa` bytes above the stack pointer. The caller's frame pointer is saved at the
+    /// CFA plus `fp`; 0: it is unchanged.
+    pub const fn new(cfa: i32, fp: i32) -> FrameRule {
+        FrameRule {
+            cfa,
+            fp,
+            from_fp: false,
+        }
+    }
 }
 
 /// A code heap of HotSpot. Offsets and sizes are in bytes; addresses are run-time addresses.
@@ -141,7 +156,7 @@ pub fn step<M: Source + ?Sized, R: RegisterSource + ?Sized>(
             Region::Fixed(rule) => *rule,
             Region::HotSpot(heap) => heap.rule(frame, registers.is_some(), memory)?,
         };
-        caller_by(&rule, frame, memory)?
+        caller_by(rule, frame, memory)?
     };
     let is_caller = is_interpreter(caller.pc)
         || is_behind_call(caller.pc, memory)
@@ -161,20 +176,19 @@ fn is_poll<S: Source + ?Sized>(pc: u64, memory: &S) -> bool {
     )
 }
 
-/// The caller by a rule whose CFA counts from the stack pointer or the frame pointer, and whose frame pointer is unchanged
-/// or counts from the CFA.
-fn caller_by<S: Source + ?Sized>(rule: &Rule, frame: &Frame, memory: &S) -> Option<Frame> {
-    let base = match rule.cfa.base {
-        Base::Fp => frame.fp,
-        _ => frame.sp,
+/// The caller by a rule.
+fn caller_by<S: Source + ?Sized>(rule: FrameRule, frame: &Frame, memory: &S) -> Option<Frame> {
+    let base = match rule.from_fp {
+        true => frame.fp,
+        false => frame.sp,
     };
-    let sp = base.checked_add_signed(rule.cfa.offset.into())?;
+    let sp = base.checked_add_signed(rule.cfa.into())?;
     if sp <= frame.sp || sp % 8 != 0 {
         return None;
     }
     let fp = match rule.fp {
-        Location::AtCfa(offset) => field(sp.checked_add_signed(offset.into())?, 0, memory)?,
-        _ => frame.fp,
+        0 => frame.fp,
+        offset => field(sp.checked_add_signed(offset.into())?, 0, memory)?,
     };
     let pc = field(sp.wrapping_sub(8), 0, memory)?;
     Some(Frame { pc, sp, fp })
@@ -187,25 +201,39 @@ fn field<S: Source + ?Sized>(base: u64, offset: u8, memory: &S) -> Option<u64> {
     Some(u64::from_le_bytes(bytes))
 }
 
+/// The rule if the return address is on top of the stack.
+const ON_TOP: FrameRule = FrameRule::new(8, 0);
+
+/// The rule if the caller's frame pointer is on top of the stack, and the return address above it.
+const PUSHED: FrameRule = whole_frame(16);
+
 /// The rule of a frame that its frame pointer leads to.
-const FRAME_POINTER: Rule = Rule::amd64(Base::Fp, 16, Location::AtCfa(-16));
+const FRAME_POINTER: FrameRule = FrameRule {
+    from_fp: true,
+    ..whole_frame(16)
+};
 
 /// The same, if the code has pushed [`COOKIE`] before it pushed the caller's frame pointer.
-const BEHIND_COOKIE: Rule = Rule::amd64(Base::Fp, 24, Location::AtCfa(-24));
+const BEHIND_COOKIE: FrameRule = FrameRule {
+    from_fp: true,
+    ..FrameRule::new(24, -24)
+};
 
 /// The word that HotSpot's stub for the barrier at the beginning of a method pushes.
 const COOKIE: u64 = u64::MAX;
 
 /// The rule of a frame of this size in bytes. The code pushes the caller's frame pointer first.
-fn whole_frame(size: i32) -> Rule {
-    Rule::amd64(Base::Sp, size, Location::AtCfa(-16))
+const fn whole_frame(size: i32) -> FrameRule {
+    FrameRule::new(size, -16)
 }
 
-/// Reads code from `address` on, eight bytes at a time. The length of `code` is a multiple of eight.
+/// Reads code from `address` on, eight bytes at a time, and takes the work of looking for instructions in it. The length
+/// of `code` is a multiple of eight.
 #[inline(never)]
 fn read_code<S: Source + ?Sized>(address: u64, code: &mut [u8], memory: &S) -> Option<()> {
     let mut at = address;
     for part in code.chunks_exact_mut(8) {
+        memory.spend(SEARCH).ok()?;
         let word = field(at, 0, memory)?;
         for (to, from) in part.iter_mut().zip(word.to_le_bytes()) {
             *to = from;
@@ -223,7 +251,7 @@ impl CodeHeap {
         frame: &Frame,
         is_innermost: bool,
         memory: &S,
-    ) -> Option<Rule> {
+    ) -> Option<FrameRule> {
         let pc = frame.pc;
         let blob = self.blob_at(pc.wrapping_sub((!is_innermost).into()), memory)?;
         let size = (field(blob, self.frame_size_offset, memory)? as i32).checked_mul(8)?;
@@ -258,7 +286,7 @@ impl CodeHeap {
         frame: &Frame,
         blob: u64,
         memory: &S,
-    ) -> Option<Rule> {
+    ) -> Option<FrameRule> {
         let code: [u8; 5] = memory.read(frame.pc.wrapping_sub(1)).ok()?;
         match code {
             [_, RET, ..] | [_, PUSH_RBP, 0x48, 0x8b, 0xec] => return Some(ON_TOP),
@@ -313,7 +341,7 @@ impl CodeHeap {
         blob: u64,
         size: i32,
         memory: &S,
-    ) -> Option<Rule> {
+    ) -> Option<FrameRule> {
         let mut code = field(blob, self.code_offset, memory)?;
         if !self.code_is_address {
             code = blob.wrapping_add_signed((code as i32).into());
@@ -323,25 +351,28 @@ impl CodeHeap {
             true => (complete as i16).into(),
             false => complete as i32,
         };
-        if complete == -1 {
-            // A stub of HotSpot's that is no method. Only the stubs that the compiler for servers has made begin with
-            // their set-up, and nothing else in them moves the stack pointer.
-            let bytes: [u8; WINDOW] = memory.read(code).ok()?;
-            let setup = FrameSetup::find(&bytes, size)?;
-            let is_of_compiler = setup.first == 0 && !setup.pushes;
-            // A stub jumps to the handler of an exception with the return address in a register.
-            let is_left = matches!(memory.read(pc).ok()?, [0x41, 0xff, 0xe0..=0xe7]);
-            let at = pc.wrapping_sub(code);
-            return (is_of_compiler && !is_left).then(|| setup.rule(at, size));
+        // -1: the blob is a stub of HotSpot's and no method.
+        let is_stub = complete == -1;
+        let mut beginning = code;
+        if !is_stub {
+            let end = code.wrapping_add(u64::try_from(complete).ok()?);
+            if pc >= end {
+                return Some(whole_frame(size));
+            }
+            beginning = end.wrapping_sub(const { WINDOW as u64 });
         }
-        let end = code.wrapping_add(u64::try_from(complete).ok()?);
-        if pc >= end {
-            return Some(whole_frame(size));
-        }
-        let beginning = end.wrapping_sub(const { WINDOW as u64 });
         let mut bytes = [0; WINDOW];
         read_code(beginning, &mut bytes, memory)?;
         let setup = FrameSetup::find(&bytes, size)?;
+        if is_stub {
+            // Only the stubs that the compiler for servers has made begin with their set-up, and nothing else in them moves
+            // the stack pointer. A stub jumps to the handler of an exception (jmp *%r8 to *%r15) with the return address in a
+            // register.
+            let is_left = field(pc, 0, memory)? & 0xf8_ffff == 0xe0_ff41;
+            if is_left || setup.first != 0 || setup.pushes {
+                return None;
+            }
+        }
         Some(setup.rule(pc.saturating_sub(beginning), size))
     }
 }
@@ -349,7 +380,7 @@ impl CodeHeap {
 /// The rule of the innermost frame, whose function has a frame of `size` bytes, by the instructions around the PC; else
 /// `Some(None)`.
 #[inline(never)]
-fn rule_around<S: Source + ?Sized>(pc: u64, size: i32, memory: &S) -> Option<Option<Rule>> {
+fn rule_around<S: Source + ?Sized>(pc: u64, size: i32, memory: &S) -> Option<Option<FrameRule>> {
     let mut around = [0; NEAR];
     read_code(
         pc.wrapping_sub(const { BEFORE as u64 }),
@@ -427,12 +458,12 @@ impl FrameSetup {
     }
 
     /// The rule at an offset, in front of the end of the prologue.
-    fn rule(&self, at: u64, size: i32) -> Rule {
+    fn rule(&self, at: u64, size: i32) -> FrameRule {
         match self.pushes {
             _ if at <= self.first => ON_TOP,
             _ if at >= self.end => whole_frame(size),
             true => PUSHED,
-            false => Rule::amd64(Base::Sp, size, Location::Unchanged),
+            false => FrameRule::new(size, 0),
         }
     }
 }
@@ -449,7 +480,7 @@ fn subtracted(code: &[u8]) -> Option<(u8, i32)> {
 
 /// The rule at the end of a compiled function, from the instructions around the PC; `None` if the frame is still
 /// there, as far as these instructions show. `code` begins [`BEFORE`] bytes in front of the PC.
-fn rule_of_epilogue(code: &[u8; NEAR]) -> Option<Rule> {
+fn rule_of_epilogue(code: &[u8; NEAR]) -> Option<FrameRule> {
     let (before, at) = code.split_at(BEFORE);
     match at {
         [RET, ..] => Some(ON_TOP),
@@ -671,9 +702,15 @@ fn target(operand: u8) -> Option<u8> {
 }
 
 /// The offset of `pattern` in `code`.
+#[inline(never)]
 fn find(code: &[u8], pattern: &[u8]) -> Option<usize> {
-    code.windows(pattern.len().max(1))
-        .position(|part| part == pattern)
+    let mut rest = code;
+    let mut at = 0usize;
+    while !rest.starts_with(pattern) {
+        rest = rest.get(1..)?;
+        at = at.wrapping_add(1);
+    }
+    Some(at)
 }
 
 #[cfg(test)]
@@ -1142,7 +1179,7 @@ mod tests {
         let mut memory = process(8, &PUSHES);
         memory.word(STACK + 0x1f8, CALLER);
         memory.word(STACK + 0x1e0, 0x44);
-        let region = Region::Fixed(Rule::amd64(Base::Sp, 0x100, Location::AtCfa(-32)));
+        let region = Region::Fixed(FrameRule::new(0x100, -32));
         let found = step(&region, &frame(CODE), None::<&Locals>, &memory);
         assert_eq!(to(found), Some((0x200, 0x44)));
         memory.word(STACK + 0x1f8, CALLER + 1);

@@ -160,15 +160,20 @@ pub fn step<M: Source + ?Sized, R: RegisterSource + ?Sized>(
     };
     let is_caller = is_interpreter(caller.pc)
         || is_behind_call(caller.pc, memory)
-        || matches!(region, Region::HotSpot(_)) && is_poll(caller.pc, memory);
+        || registers.is_none()
+            && matches!(region, Region::HotSpot(_))
+            && is_poll(caller.pc, memory);
     is_caller.then_some(caller)
 }
 
-/// Whether the code at `pc` is HotSpot's poll in a loop: test %eax,(%r10). If it faults, its own address becomes the
-/// return address.
+/// Whether the code at `pc` is HotSpot's poll in a loop: test %eax,(%register). If it faults, its own address becomes
+/// the return address.
 #[inline(never)]
 fn is_poll<S: Source + ?Sized>(pc: u64, memory: &S) -> bool {
-    memory.read(pc) == Ok([0x41, 0x85, 0x02])
+    matches!(
+        memory.read(pc),
+        Ok([0x41, 0x85, 0..=3 | 6 | 7] | [0x85, 0..=3 | 6 | 7, _])
+    )
 }
 
 /// The caller by a rule.
@@ -846,9 +851,12 @@ mod tests {
         // Not behind a call.
         memory.word(STACK + 0x138, CALLER + 1);
         assert_eq!(step_in(CODE + 0x100, false, &memory), None);
-        // A poll: test %eax,(%r10)
+        // A poll: test %eax,(%rcx); test %eax,(%r10)
+        memory.write(CALLER + 1, &[0x85, 0x01]);
+        assert_eq!(to(step_in(CODE + 0x100, false, &memory)), whole);
         memory.write(CALLER + 1, &[0x41, 0x85, 0x02]);
         assert_eq!(to(step_in(CODE + 0x100, false, &memory)), whole);
+        assert_eq!(step_in(CODE + 0x100, true, &memory), None);
         memory.word(STACK + 0x138, INTERPRETER + 8);
         assert_eq!(to(step_in(CODE + 0x100, false, &memory)), whole);
         // The block is free, or was never allocated.

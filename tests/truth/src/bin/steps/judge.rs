@@ -510,7 +510,10 @@ impl StepJudge {
 /// Whether a run-time address is that of a poll of HotSpot's, which becomes a return address if the poll faults.
 fn is_poll<M: Memory + ?Sized>(process: &Process, pc: u64, memory: &M) -> bool {
     process.region_at(pc).is_some()
-        && walker::All::new(process, memory).read(pc) == Ok([0x41, 0x85, 0x02])
+        && matches!(
+            walker::All::new(process, memory).read(pc),
+            Ok([0x41, 0x85, 0..=3 | 6 | 7] | [0x85, 0..=3 | 6 | 7, _])
+        )
 }
 
 /// The names of the values of HotSpot's `CodeBlob::_kind`, from OpenJDK 25 on.
@@ -568,6 +571,12 @@ fn place_in_region<M: Memory + ?Sized>(
             None => text.push_str("no blob"),
         },
         _ => text.push_str("a region"),
+    }
+    if !is_innermost {
+        // Many stubs keep a frame pointer.
+        let caller = all.read_word(found.frame.fp.wrapping_add(8)).unwrap_or(0);
+        let bytes: [u8; 8] = all.read(caller).unwrap_or_default();
+        let _ = write!(text, ", fp leads to {bytes:02x?}");
     }
     if is_innermost {
         let caller = all.read_word(found.frame.fp.wrapping_add(8)).unwrap_or(0);

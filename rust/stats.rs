@@ -132,7 +132,8 @@ pub(crate) fn bad_section() {
 pub(crate) fn show(_: &(), f: &mut fmt::Formatter<'_>) -> fmt::Result {
     let mut index = 0;
     while let Some((kind, name)) = name_of(index) {
-        for byte in [kind, name].into_iter().flat_map(CStr::to_bytes) {
+        let name = [kind, name].into_iter().flat_map(CStr::to_bytes_with_nul);
+        for byte in name.filter(|byte| **byte != 0) {
             f.write_char(char::from(*byte))?;
         }
         f.write_char(' ')?;

@@ -539,7 +539,7 @@ fn interpreted<M: Source + ?Sized, R: RegisterSource + ?Sized>(
             }
             return framed(frame, |fp| on_top(fp.wrapping_sub(8)), memory);
         }
-        State::OnTop(sp) => (on_top(frame.sp)?, register(sp)?, frame.fp),
+        State::AtSp(sp) => (on_top(frame.sp)?, register(sp)?, frame.fp),
         State::Pushed => (
             on_top(frame.sp.wrapping_add(8))?,
             register(SENDER_SP)?,
@@ -592,7 +592,7 @@ enum State {
     /// The interpreter has called a few instructions. The return address is on top of the stack.
     Called,
     /// The return address is on top of the stack, and the caller's stack pointer in a register.
-    OnTop(u8),
+    AtSp(u8),
     /// The same, below the saved frame pointer. The caller's stack pointer is in [`SENDER_SP`].
     Pushed,
     /// The return address is in a register, and the caller's stack pointer in another one, or is the stack pointer.
@@ -635,7 +635,7 @@ fn state(code: &[u8; BEFORE + MAX_BEGINNING]) -> State {
         if jump < MAX_END && !rest.contains(&LEAVE) {
             let moves = find(rest, &[0x48, 0x8b, 0xe3]);
             return match find(rest, &[0x41, 0x5d]) {
-                Some(_) => State::OnTop(RBX),
+                Some(_) => State::AtSp(RBX),
                 None => State::InRegister(SENDER_SP, moves.map(|_| RBX)),
             };
         }
@@ -645,7 +645,7 @@ fn state(code: &[u8; BEFORE + MAX_BEGINNING]) -> State {
         return match (mov, code.get(4).and_then(|operand| target(*operand))) {
             (0, Some(register)) => State::InRegister(register, Some(SENDER_SP)),
             (0, None) => State::Lost,
-            _ => State::OnTop(SENDER_SP),
+            _ => State::AtSp(SENDER_SP),
         };
     }
     if let ([0xff, operand, ..], [.., 0x49, 0x8b, 0xe5]) = (code, before) {
@@ -658,7 +658,7 @@ fn state(code: &[u8; BEFORE + MAX_BEGINNING]) -> State {
         return match find(rest, &[0x4c, 0x8b, 0x5d, 0xf8, LEAVE]) {
             Some(_) => State::Framed,
             None if rest.first() == Some(&LEAVE) => State::Framed,
-            None if pop < MAX_END => State::OnTop(R11),
+            None if pop < MAX_END => State::AtSp(R11),
             None => State::Unknown,
         };
     }
@@ -669,10 +669,10 @@ fn state(code: &[u8; BEFORE + MAX_BEGINNING]) -> State {
     }
     // The beginning: pop %rax; lea -8(%rsp,%rcx,8),%r14; pushes; push %rax; push %rbp; mov %rsp,%rbp
     if find(code, &POP).is_some() {
-        return State::OnTop(SENDER_SP);
+        return State::AtSp(SENDER_SP);
     }
     match (before, code) {
-        (_, [PUSH_RBP, 0x48, 0x8b, 0xec, ..]) => return State::OnTop(SENDER_SP),
+        (_, [PUSH_RBP, 0x48, 0x8b, 0xec, ..]) => return State::AtSp(SENDER_SP),
         ([.., PUSH_RBP], [0x48, 0x8b, 0xec, ..]) => return State::Pushed,
         _ => {}
     }
@@ -1073,13 +1073,13 @@ mod tests {
         beginning.extend([0x50, 0x55, 0x48, 0x8b, 0xec, 0x41, 0x55, 0x68, 0, 0, 0, 0]);
         let in_rax = State::InRegister(RAX, Some(SENDER_SP));
         for offset in 0..=68 {
-            assert_eq!(state_of(&beginning, offset), State::OnTop(SENDER_SP));
+            assert_eq!(state_of(&beginning, offset), State::AtSp(SENDER_SP));
         }
         for (offset, expected) in [
             (69, in_rax),
             (74, in_rax),
             (push, in_rax),
-            (push + 1, State::OnTop(SENDER_SP)),
+            (push + 1, State::AtSp(SENDER_SP)),
             (push + 2, State::Pushed),
             (push + 5, State::Unknown),
         ] {
@@ -1093,7 +1093,7 @@ mod tests {
         let left = State::InRegister(SENDER_SP, None);
         for (offset, expected) in [
             (0, State::Unknown),
-            (1, State::OnTop(RBX)),
+            (1, State::AtSp(RBX)),
             (3, State::InRegister(SENDER_SP, Some(RBX))),
             (6, left),
             (15, left),
@@ -1103,12 +1103,12 @@ mod tests {
         }
         // pop %rax; mov %r13,%rsp; jmp *%rax
         let intrinsic = [0x90, 0x58, 0x49, 0x8b, 0xe5, 0xff, 0xe0];
-        assert_eq!(state_of(&intrinsic, 0), State::OnTop(SENDER_SP));
+        assert_eq!(state_of(&intrinsic, 0), State::AtSp(SENDER_SP));
         assert_eq!(state_of(&intrinsic, 2), in_rax);
         assert_eq!(state_of(&intrinsic, 5), State::InRegister(RAX, None));
         // pop %rcx; mov %r13,%rsp; jmp *%rcx
         let intrinsic = [0x90, 0x59, 0x49, 0x8b, 0xe5, 0xff, 0xe1];
-        assert_eq!(state_of(&intrinsic, 1), State::OnTop(SENDER_SP));
+        assert_eq!(state_of(&intrinsic, 1), State::AtSp(SENDER_SP));
         assert_eq!(
             state_of(&intrinsic, 2),
             State::InRegister(RCX, Some(SENDER_SP))
@@ -1129,8 +1129,8 @@ mod tests {
             (0, State::Framed),
             (3, State::Framed),
             (7, State::Framed),
-            (8, State::OnTop(R11)),
-            (16, State::OnTop(R11)),
+            (8, State::AtSp(R11)),
+            (16, State::AtSp(R11)),
             (17, State::InRegister(RDI, Some(R11))),
             (20, State::InRegister(RDI, None)),
         ] {

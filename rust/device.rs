@@ -3,6 +3,7 @@
 //! The commands of `/dev/sframe_unwind`: see `uapi/sframe_unwind.h`.
 
 use crate::{
+    mapping,
     stats,
     sys::{
         self,
@@ -10,6 +11,7 @@ use crate::{
         BuildMemory,
         Counter,
         OpenFile,
+        RegionDescription,
         TableInfo, //
     },
     tables, //
@@ -31,8 +33,8 @@ use kernel::{
 /// # Errors
 ///
 /// `ENOTTY`: there is no such command. `EINVAL`: the structure is shorter than its first version, or
-/// has unknown flags. `E2BIG`: the structure has unknown fields that are not 0. `EFAULT`: its memory
-/// cannot be accessed. `EFBIG`: the section or the extra rows are too large. `ENOENT`: there is no further
+/// has unknown flags, or describes an impossible region. `E2BIG`: the structure has unknown fields that are not 0. `EFAULT`: its memory
+/// cannot be accessed. `ESRCH`: a region's process does not exist. `EFBIG`: the section or the extra rows are too large. `ENOENT`: there is no further
 /// table or counter. The errors of [`tables::add`] and [`tables::remove`].
 pub(crate) fn control(command: u32, argument: usize, user: u32) -> Result {
     match command {
@@ -52,6 +54,13 @@ pub(crate) fn control(command: u32, argument: usize, user: u32) -> Result {
             let section = copied(add.section, add.section_len, &memory)?;
             let extra_rows = copied(add.extra_rows, add.extra_rows_len, &memory)?;
             tables::add(&section, &extra_rows, &target, user, charged, memory)
+        }
+        sys::COMMAND_REGION => {
+            let region: RegionDescription = read(argument)?;
+            if !mapping::is_valid_region(&region) {
+                return Err(EINVAL);
+            }
+            sys::add_region(&region)
         }
         sys::COMMAND_LIST => {
             let mut table: TableInfo = read(argument)?;
@@ -81,8 +90,18 @@ pub(crate) fn control(command: u32, argument: usize, user: u32) -> Result {
 
 /// Reads and checks a structure, which begins with its own size in bytes.
 fn read<T: FromBytes>(argument: usize) -> Result<T> {
-    let at = UserPtr::from_addr(argument);
     let known = const { size_of::<T>() };
+    check_size(argument, known)?;
+    UserSlice::new(UserPtr::from_addr(argument), known)
+        .reader()
+        .read()
+}
+
+/// Checks the size of a structure of which `known` bytes are known, and the bytes behind them. Not generic, because
+/// [`read`] exists for each structure.
+#[inline(never)]
+fn check_size(argument: usize, known: usize) -> Result {
+    let at = UserPtr::from_addr(argument);
     let size: u32 = UserSlice::new(at, 4).reader().read()?;
     let size = usize::try_from(size)?;
     if size < known {
@@ -91,7 +110,6 @@ fn read<T: FromBytes>(argument: usize) -> Result<T> {
     if size > kernel::page::PAGE_SIZE {
         return Err(E2BIG);
     }
-    let structure = UserSlice::new(at, known).reader().read()?;
     // The bytes behind the known fields belong to a future version of the structure.
     let behind = UserSlice::new(at.wrapping_byte_add(known), size.saturating_sub(known));
     let mut behind = behind.reader();
@@ -100,7 +118,7 @@ fn read<T: FromBytes>(argument: usize) -> Result<T> {
             return Err(E2BIG);
         }
     }
-    Ok(structure)
+    Ok(())
 }
 
 fn write<T: AsBytes>(argument: usize, structure: &T) -> Result {

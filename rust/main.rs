@@ -16,8 +16,10 @@ mod entry;
 mod hook;
 mod kunit;
 mod mapping;
+// Not `pub`: the compiler keeps each public function, even if nothing calls it.
+#[allow(dead_code, unreachable_pub, unused_imports)]
 #[path = "sframe/src/mod.rs"]
-pub mod sframe;
+mod sframe;
 mod sink;
 mod stats;
 mod sys;
@@ -59,6 +61,7 @@ struct SframeUnwind {
 }
 
 impl kernel::InPlaceModule for SframeUnwind {
+    #[inline]
     fn init(_module: &'static ThisModule) -> impl PinInit<Self, Error> {
         let directory = Dir::new(c"sframe_unwind");
         // `value()` returns the value since Linux 7.3, and a reference to the value before: `ne` takes both.

@@ -16,6 +16,11 @@ use crate::{
             Error,
             Unsupported, //
         },
+        region::{
+            CodeHeap,
+            FrameRule,
+            Region, //
+        },
         section::Section,
         stop_reason::StopReason,
         walk::{
@@ -24,7 +29,10 @@ use crate::{
             MappedRows, //
         }, //
     },
-    sys,
+    sys::{
+        self,
+        RegionDescription, //
+    },
     tables,
     user_memory::{
         Part,
@@ -39,6 +47,8 @@ use kernel::prelude::*;
 const UNKNOWN_FILE: u32 = 16;
 /// The work of a known file in a scan: its headers are read.
 const KNOWN_FILE: u32 = 8;
+/// The work of the search for a region.
+const REGION: u32 = 8;
 
 /// The table of a file, as a walk finds it.
 #[derive(Clone, Copy)]
@@ -88,7 +98,7 @@ pub(crate) fn find(
             number: found.table,
             to_offset: found.offset.wrapping_sub(found.start),
         });
-    } else {
+    } else if !region_at(address, &mut found, memory, &mut mapping.rows) {
         rows_of(address, &found, memory, &mut mapping.rows);
     }
     mapping.start = found.start;
@@ -102,8 +112,99 @@ pub(crate) fn find(
     Ok(())
 }
 
+/// Finds the region of code of no file at a run-time address, and confines `mapping` to it. False if there is none.
+#[inline(never)]
+fn region_at(
+    address: u64,
+    mapping: &mut sys::Mapping,
+    memory: &UserMemory,
+    rows: &mut TaskRows,
+) -> bool {
+    if mapping.is_file || mapping.is_vdso || !mapping.executable {
+        return false;
+    }
+    let mut found = RegionDescription::default();
+    let is_known = memory.take(REGION).is_ok() && sys::find_region(address, &mut found);
+    let holds = || {
+        found.guard == 0
+            || memory
+                .read(found.guard)
+                .is_ok_and(|word| u64::from_le_bytes(word) == found.guard_value)
+    };
+    // A region whose guard has changed is wanted anew.
+    let is_region = is_known && u32::from(found.kind) != sys::REGION_NONE;
+    if !is_known || is_region && !holds() {
+        sys::queue_file(address);
+        return false;
+    }
+    if is_region {
+        mapping.start = mapping.start.max(found.start);
+        mapping.end = mapping.end.min(found.end);
+        *rows = MappedRows::Region(region_of(&found));
+    }
+    is_region
+}
+
+/// The region of a description that is valid.
+fn region_of(description: &RegionDescription) -> Region {
+    match u32::from(description.kind) {
+        sys::REGION_FIXED => {
+            let fp = match u32::from(description.fp_saved) {
+                sys::FP_AT_CFA => description.fp_offset,
+                _ => 0,
+            };
+            Region::Fixed(FrameRule::new(description.cfa_offset, fp))
+        }
+        sys::REGION_HOTSPOT => {
+            let length = description
+                .interpreter_end
+                .wrapping_sub(description.interpreter_start);
+            Region::HotSpot(CodeHeap {
+                start: description.start,
+                segment_map: description.segment_map,
+                interpreter_start: description.interpreter_start,
+                interpreter_len: length as u32,
+                // The low halves tell the kinds apart.
+                kind_mask: description.kind_mask as u32,
+                frameless_kinds: description.frameless_kinds.map(|kind| kind as u32),
+                segment_log2: description.segment_log2,
+                used_offset: description.used_offset,
+                blob_offset: description.blob_offset,
+                frame_size_offset: description.frame_size_offset,
+                frame_complete_offset: description.frame_complete_offset,
+                frame_complete_is_short: description.frame_complete_size == 2,
+                code_offset: description.code_offset,
+                code_is_address: description.code_size == 8,
+                kind_offset: description.kind_offset,
+            })
+        }
+        _ => Region::Stop,
+    }
+}
+
+/// Whether a program may add a region with this description.
+pub(crate) fn is_valid_region(description: &RegionDescription) -> bool {
+    let is_of_kind = match u32::from(description.kind) {
+        sys::REGION_NONE | sys::REGION_STOP => true,
+        sys::REGION_FIXED => {
+            u32::from(description.fp_saved) <= sys::FP_AT_CFA && description.cfa_offset >= 8
+        }
+        sys::REGION_HOTSPOT => {
+            let interpreter = description.interpreter_start..description.interpreter_end;
+            description.segment_log2 < 64
+                && !interpreter.is_empty()
+                && interpreter.end.wrapping_sub(interpreter.start) <= u32::MAX.into()
+                && matches!(description.frame_complete_size, 2 | 4)
+                && matches!(description.code_size, 4 | 8)
+        }
+        _ => false,
+    };
+    is_of_kind && description.reserved == [0; 5] && description.start < description.end
+}
+
 /// The run-time address at which the mapping at `address` ends; 0 if nothing is mapped there, or if `memory` has
 /// no work left. Any context.
+#[inline]
 pub(crate) fn end_of(address: u64, memory: &UserMemory) -> u64 {
     let mut mapping = sys::Mapping::default();
     let result = sys::find_mapping(address, &mut mapping);

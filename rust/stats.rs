@@ -14,7 +14,10 @@ use crate::{
         WalkContext, //
     }, //
 };
-use core::ffi::CStr;
+use core::{
+    ffi::CStr,
+    fmt::Write, //
+};
 use kernel::fmt;
 
 impl WalkContext {
@@ -127,12 +130,32 @@ pub(crate) fn bad_section() {
 
 /// Writes all counters, one `name value` line each. Task.
 pub(crate) fn show(_: &(), f: &mut fmt::Formatter<'_>) -> fmt::Result {
-    let text = |name: &'static CStr| name.to_str().unwrap_or_default();
-
     let mut index = 0;
     while let Some((kind, name)) = name_of(index) {
-        writeln!(f, "{}{} {}", text(kind), text(name), value_of(index))?;
+        let name = [kind, name].into_iter().flat_map(CStr::to_bytes_with_nul);
+        for byte in name.filter(|byte| **byte != 0) {
+            f.write_char(char::from(*byte))?;
+        }
+        f.write_char(' ')?;
+        write_decimal(value_of(index), f)?;
+        f.write_char('\n')?;
         index = index.wrapping_add(1);
+    }
+    Ok(())
+}
+
+/// Writes a number. `core`'s formatting would add 3 KB of code, for widths and alignments that nobody needs.
+fn write_decimal(value: u64, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+    // 10 ^ 19 is the highest power of ten that is a `u64`.
+    let mut power = 10_000_000_000_000_000_000;
+    let mut is_leading = true;
+    while power != 0 {
+        let digit = (value / power % 10) as u8;
+        is_leading = is_leading && digit == 0 && power != 1;
+        if !is_leading {
+            f.write_char(char::from(b'0'.wrapping_add(digit)))?;
+        }
+        power /= 10;
     }
     Ok(())
 }
@@ -160,20 +183,35 @@ fn value_of(index: u32) -> u64 {
 
 /// The name of the counter with number `index`, in two parts.
 fn name_of(index: u32) -> Option<(&'static CStr, &'static CStr)> {
-    let nth = |first: u32| usize::try_from(index.wrapping_sub(first)).unwrap_or(usize::MAX);
-
-    Some(match index {
-        sys::SFU_LEFT_TO_KERNEL => (c"", c"left_to_kernel"),
-        sys::SFU_IN_EXEC => (c"", c"in_exec"),
-        sys::SFU_IN_ENTRY => (c"", c"in_entry"),
-        sys::SFU_LOCKED => (c"", c"locked"),
-        WALKS..FRAMES_IN => (c"walks_", WalkContext::ALL.get(nth(WALKS))?.name()),
-        FRAMES_IN..FRAMES_BY => (c"frames_in_", WalkContext::ALL.get(nth(FRAMES_IN))?.name()),
-        FRAMES_BY..STOPS => (c"frames_by_", FrameSource::ALL.get(nth(FRAMES_BY))?.name()),
-        STOPS..FAULTS_QUEUED => (c"stop_", StopReason::ALL.get(nth(STOPS))?.name()),
-        FAULTS_QUEUED => (c"", c"faults_queued"),
-        FAULTS_TAKEN => (c"", c"faults_taken"),
-        BAD_SECTIONS => (c"", c"bad_sections"),
-        _ => return None,
-    })
+    NAMES.get(usize::try_from(index).ok()?).copied()
 }
+
+/// The name of each counter, in two parts. Not a `match`, which would compile to a comparison for each counter.
+static NAMES: [(&CStr, &CStr); BAD_SECTIONS as usize + 1] = {
+    let mut names = [(c"", c""); BAD_SECTIONS as usize + 1];
+    names[sys::SFU_LEFT_TO_KERNEL as usize].1 = c"left_to_kernel";
+    names[sys::SFU_IN_EXEC as usize].1 = c"in_exec";
+    names[sys::SFU_IN_ENTRY as usize].1 = c"in_entry";
+    names[sys::SFU_LOCKED as usize].1 = c"locked";
+    names[FAULTS_QUEUED as usize].1 = c"faults_queued";
+    names[FAULTS_TAKEN as usize].1 = c"faults_taken";
+    names[BAD_SECTIONS as usize].1 = c"bad_sections";
+    let mut nth = 0;
+    while nth < WalkContext::ALL.len() {
+        let name = WalkContext::ALL[nth].name();
+        names[WALKS as usize + nth] = (c"walks_", name);
+        names[FRAMES_IN as usize + nth] = (c"frames_in_", name);
+        nth += 1;
+    }
+    nth = 0;
+    while nth < FrameSource::ALL.len() {
+        names[FRAMES_BY as usize + nth] = (c"frames_by_", FrameSource::ALL[nth].name());
+        nth += 1;
+    }
+    nth = 0;
+    while nth < StopReason::ALL.len() {
+        names[STOPS as usize + nth] = (c"stop_", StopReason::ALL[nth].name());
+        nth += 1;
+    }
+    names
+};

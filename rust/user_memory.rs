@@ -23,7 +23,9 @@ use crate::{
 };
 use core::cell::Cell;
 
-/// The budget of one walk in a context that cannot be interrupted, in units of about 20 instructions. `worst`
+/// The unit of the budget, in instructions.
+const UNIT: u32 = 20;
+/// The budget of one walk in a context that cannot be interrupted, in units of [`UNIT`] instructions. `worst`
 /// of `tools/bench/run` measures the cost of programs made to be slow.
 const WORK: u32 = 12_700;
 /// The budget of one walk in a task that can be scheduled away, in the units of [`WORK`].
@@ -128,6 +130,15 @@ impl UserMemory {
             || (self.bring_in(address, bytes.len() as u32) && self.peek.copy(bytes, address))
     }
 
+    /// Reads all of `bytes` at a run-time address, of any value. Slower and smaller than [`read`](Self::read).
+    fn read_into(&self, address: u64, bytes: &mut [u8]) -> Result<(), Fault> {
+        self.take(READ + READ_UNSURE)?;
+        let len = bytes.len() as u32;
+        let is_read = self.peek.copy(bytes, address)
+            || (self.bring_in(address, len) && self.peek.copy(bytes, address));
+        is_read.then_some(()).ok_or(Fault)
+    }
+
     /// Brings missing bytes in, or asks the worker to do so. True if they may be present now.
     fn bring_in(&self, address: u64, len: u32) -> bool {
         if !self.may_sleep {
@@ -165,6 +176,10 @@ impl Source for UserMemory {
     fn read<const N: usize>(&self, offset: u64) -> Result<[u8; N], Fault> {
         UserMemory::read(self, offset)
     }
+
+    fn spend(&self, instructions: u32) -> Result<(), Fault> {
+        self.take(instructions / UNIT)
+    }
 }
 
 /// A range of user memory as bytes from 0 to its length, for the parsers.
@@ -177,14 +192,27 @@ pub(crate) struct Part<'a> {
     pub(crate) len: u64,
 }
 
-impl Source for Part<'_> {
-    #[inline(never)]
-    fn read<const N: usize>(&self, offset: u64) -> Result<[u8; N], Fault> {
-        let end = offset.checked_add(const { N as u64 }).ok_or(Fault)?;
+impl Part<'_> {
+    /// Reads all of `bytes` at `offset`, in bytes. Slower and smaller than the reads of a [`Source`].
+    pub(crate) fn read_into(&self, offset: u64, bytes: &mut [u8]) -> Result<(), Fault> {
+        self.memory
+            .read_into(self.place(offset, bytes.len() as u64)?, bytes)
+    }
+
+    /// The run-time address of `len` bytes at `offset`, if they are in the range.
+    #[inline(always)]
+    fn place(&self, offset: u64, len: u64) -> Result<u64, Fault> {
+        let end = offset.checked_add(len).ok_or(Fault)?;
         if end > self.len {
             return Err(Fault);
         }
-        self.memory
-            .read(self.address.checked_add(offset).ok_or(Fault)?)
+        self.address.checked_add(offset).ok_or(Fault)
+    }
+}
+
+impl Source for Part<'_> {
+    #[inline(never)]
+    fn read<const N: usize>(&self, offset: u64) -> Result<[u8; N], Fault> {
+        self.memory.read(self.place(offset, const { N as u64 })?)
     }
 }

@@ -27,10 +27,16 @@ static_assert(sizeof(struct sframe_unwind_extra_row) == 24);
 static_assert(sizeof(struct sframe_unwind_table) == 80);
 static_assert(sizeof(struct sframe_unwind_counter) == 48);
 static_assert(sizeof(struct sframe_unwind_request) == 352);
+static_assert(sizeof(struct sframe_unwind_region) == 128);
 
 static int device_open(struct inode *inode, struct file *file)
 {
 	return perfmon_capable() ? 0 : -EPERM;
+}
+
+static bool has_requests(void)
+{
+	return sfu_has_requests() || sfu_has_region_requests();
 }
 
 static ssize_t device_read(struct file *file, char __user *to, size_t len, loff_t *offset)
@@ -41,12 +47,12 @@ static ssize_t device_read(struct file *file, char __user *to, size_t len, loff_
 	if (len < sizeof(request))
 		return -EINVAL;
 	while (len - done >= sizeof(request)) {
-		if (!sfu_next_request(&request)) {
+		if (!sfu_next_request(&request) && !sfu_next_region_request(&request)) {
 			if (done)
 				break;
 			if (file->f_flags & O_NONBLOCK)
 				return -EAGAIN;
-			if (wait_event_interruptible(sfu_requests_wait, sfu_has_requests()))
+			if (wait_event_interruptible(sfu_requests_wait, has_requests()))
 				return -ERESTARTSYS;
 			continue;
 		}
@@ -61,7 +67,7 @@ static ssize_t device_read(struct file *file, char __user *to, size_t len, loff_
 static __poll_t device_poll(struct file *file, struct poll_table_struct *wait)
 {
 	poll_wait(file, &sfu_requests_wait, wait);
-	return sfu_has_requests() ? EPOLLIN | EPOLLRDNORM : 0;
+	return has_requests() ? EPOLLIN | EPOLLRDNORM : 0;
 }
 
 static long device_ioctl(struct file *file, unsigned int command, unsigned long argument)

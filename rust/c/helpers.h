@@ -347,8 +347,18 @@ extern uint64_t sfu_table_generation;
 bool sfu_is_known(const struct sfu_file_key *key);
 
 /*
- * Any context. Asks the worker to look for rows in the file that the current task has mapped at a run-time address.
- * False if too many files are queued: then the worker is not asked.
+ * Regions of code that processes made. sfu_find_region() finds the region of the current task that contains a run-time
+ * address; any context. False: nothing is known about this code. Kind NONE: user space knows no region, or was
+ * asked for it. sfu_region_add() adds a region, whose fields the caller has checked; task; sleeps; -ESRCH if there is no
+ * such process. sfu_regions_stop(): at module unload, after the hooks, the worker and the device are gone.
+ */
+bool sfu_find_region(uint64_t address, struct sframe_unwind_region *region);
+int sfu_region_add(const struct sframe_unwind_region *region);
+void sfu_regions_stop(void);
+
+/*
+ * Any context. Asks the worker to look for rows in the file that the current task has mapped at a run-time address,
+ * or to request a region for code of no file. False if too many files are queued: then the worker is not asked.
  */
 bool sfu_queue_file(uint64_t address);
 /*

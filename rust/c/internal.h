@@ -172,6 +172,14 @@ bool sfu_next_request(struct sframe_unwind_request *request);
 bool sfu_has_requests(void);
 
 /*
+ * Requests of regions.c for device.c, as above. sfu_region_request() makes one: for code of no file from `start` to
+ * `end` in a process, which belongs to `user`.
+ */
+bool sfu_next_region_request(struct sframe_unwind_request *request);
+bool sfu_has_region_requests(void);
+void sfu_region_request(uint64_t mm_id, pid_t pid, uint32_t user, uint64_t start, uint64_t end);
+
+/*
  * Empties this CPU's code cache; code_cache.c. Each decision calls it, which limits the age of cached ranges. Any
  * context.
  */

@@ -62,6 +62,7 @@ impl OpenFile {
 }
 
 impl Drop for OpenFile {
+    #[inline]
     fn drop(&mut self) {
         if !self.is_borrowed {
             // SAFETY: The file is not borrowed, so `open` opened it. Nobody else closes it.
@@ -76,6 +77,7 @@ pub(crate) struct FileKey(pub(crate) bindings::sfu_file_key);
 
 impl FileKey {
     /// The key of a file. Task; sleeps. See `sfu_file_key_of` in `c/helpers.h`.
+    #[inline(never)]
     pub(crate) fn of(file: &OpenFile) -> Result<Self> {
         let mut key = Self::vdso();
         // SAFETY: `file.file` is an open file as long as `file` lives, and `key` is a local variable.
@@ -96,6 +98,7 @@ impl FileKey {
 }
 
 impl PartialEq for FileKey {
+    #[inline]
     fn eq(&self, other: &Self) -> bool {
         let parts = |key: &bindings::sfu_file_key| {
             (

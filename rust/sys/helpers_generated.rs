@@ -9,10 +9,15 @@ pub const SFRAME_UNWIND_ROW_DEREF_TWICE: u32 = 4;
 pub const SFRAME_UNWIND_FP_UNCHANGED: u32 = 0;
 pub const SFRAME_UNWIND_FP_AT_CFA: u32 = 1;
 pub const SFRAME_UNWIND_FP_AT_REGISTER: u32 = 2;
+pub const SFRAME_UNWIND_REGION_NONE: u32 = 0;
+pub const SFRAME_UNWIND_REGION_STOP: u32 = 1;
+pub const SFRAME_UNWIND_REGION_FIXED: u32 = 2;
+pub const SFRAME_UNWIND_REGION_HOTSPOT: u32 = 3;
 pub const SFRAME_UNWIND_NR_ADD: u32 = 128;
 pub const SFRAME_UNWIND_NR_REMOVE: u32 = 129;
 pub const SFRAME_UNWIND_NR_LIST: u32 = 130;
 pub const SFRAME_UNWIND_NR_STATS: u32 = 131;
+pub const SFRAME_UNWIND_NR_REGION: u32 = 132;
 pub const SFRAME_UNWIND_TYPE: u8 = 83u8;
 pub const SFU_COUNTERS: u32 = 64;
 pub const SFU_TASK: u32 = 0;
@@ -113,14 +118,34 @@ pub struct sframe_unwind_request {
     pub build_id: [__u8; 32usize],
     pub path: [__u8; 256usize],
 }
-impl Default for sframe_unwind_request {
-    fn default() -> Self {
-        let mut s = ::core::mem::MaybeUninit::<Self>::uninit();
-        unsafe {
-            ::core::ptr::write_bytes(s.as_mut_ptr(), 0, 1);
-            s.assume_init()
-        }
-    }
+#[repr(C)]
+#[derive(Debug, Default, Copy, Clone)]
+pub struct sframe_unwind_region {
+    pub size: __u32,
+    pub pid: __s32,
+    pub start: __u64,
+    pub end: __u64,
+    pub guard: __u64,
+    pub guard_value: __u64,
+    pub kind: __u8,
+    pub fp_saved: __u8,
+    pub segment_log2: __u8,
+    pub used_offset: __u8,
+    pub blob_offset: __u8,
+    pub frame_size_offset: __u8,
+    pub frame_complete_offset: __u8,
+    pub frame_complete_size: __u8,
+    pub code_offset: __u8,
+    pub code_size: __u8,
+    pub kind_offset: __u8,
+    pub reserved: [__u8; 5usize],
+    pub cfa_offset: __s32,
+    pub fp_offset: __s32,
+    pub segment_map: __u64,
+    pub interpreter_start: __u64,
+    pub interpreter_end: __u64,
+    pub kind_mask: __u64,
+    pub frameless_kinds: [__u64; 4usize],
 }
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
@@ -134,15 +159,6 @@ pub struct sfu_call {
     pub context: u32,
     pub spent: u32,
     pub is_probed: bool,
-}
-impl Default for sfu_call {
-    fn default() -> Self {
-        let mut s = ::core::mem::MaybeUninit::<Self>::uninit();
-        unsafe {
-            ::core::ptr::write_bytes(s.as_mut_ptr(), 0, 1);
-            s.assume_init()
-        }
-    }
 }
 #[repr(C)]
 #[derive(Debug, Default, Copy, Clone)]
@@ -197,15 +213,6 @@ pub struct sfu_code_range {
     pub inode: u64,
     pub table: *mut kernel::ffi::c_void,
 }
-impl Default for sfu_code_range {
-    fn default() -> Self {
-        let mut s = ::core::mem::MaybeUninit::<Self>::uninit();
-        unsafe {
-            ::core::ptr::write_bytes(s.as_mut_ptr(), 0, 1);
-            s.assume_init()
-        }
-    }
-}
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
 pub struct sfu_code_cache {
@@ -213,15 +220,6 @@ pub struct sfu_code_cache {
     pub sequence: u64,
     pub walk: u64,
     pub ranges: [sfu_code_range; 16usize],
-}
-impl Default for sfu_code_cache {
-    fn default() -> Self {
-        let mut s = ::core::mem::MaybeUninit::<Self>::uninit();
-        unsafe {
-            ::core::ptr::write_bytes(s.as_mut_ptr(), 0, 1);
-            s.assume_init()
-        }
-    }
 }
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
@@ -414,6 +412,15 @@ unsafe extern "C" {
 }
 unsafe extern "C" {
     pub fn sfu_is_known(key: *const sfu_file_key) -> bool;
+}
+unsafe extern "C" {
+    pub fn sfu_find_region(address: u64, region: *mut sframe_unwind_region) -> bool;
+}
+unsafe extern "C" {
+    pub fn sfu_region_add(region: *const sframe_unwind_region) -> kernel::ffi::c_int;
+}
+unsafe extern "C" {
+    pub fn sfu_regions_stop();
 }
 unsafe extern "C" {
     pub fn sfu_queue_file(address: u64) -> bool;

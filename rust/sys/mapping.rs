@@ -11,6 +11,7 @@ use kernel::{
 };
 
 pub(crate) use bindings::{
+    sframe_unwind_region as RegionDescription,
     sfu_mapping as Mapping,
     sfu_scan as Scan, //
 };
@@ -19,6 +20,20 @@ pub(crate) use bindings::{
 pub(crate) fn find_mapping(address: u64, mapping: &mut Mapping) -> Result {
     // SAFETY: `mapping` is a valid `struct sfu_mapping` for the whole call.
     to_result(unsafe { bindings::sfu_find_mapping(address, mapping) })
+}
+
+/// Finds the region that contains a run-time address; false if nothing is known about this code. Any context. See
+/// `sfu_find_region` in `c/helpers.h`.
+pub(crate) fn find_region(address: u64, region: &mut RegionDescription) -> bool {
+    // SAFETY: `region` is a valid `struct sframe_unwind_region` for the whole call. The current task has a mm: the hook's
+    // handler, which alone starts walks, has checked it.
+    unsafe { bindings::sfu_find_region(address, region) }
+}
+
+/// Adds a region. Task; may sleep. See `sfu_region_add` in `c/helpers.h`.
+pub(crate) fn add_region(region: &RegionDescription) -> Result {
+    // SAFETY: `region` is valid for the whole call.
+    to_result(unsafe { bindings::sfu_region_add(region) })
 }
 
 /// Finds the next mapping of a scan. Any context. See `sfu_scan_next` in `c/helpers.h`.

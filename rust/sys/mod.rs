@@ -40,10 +40,16 @@ pub(crate) use bindings::{
     sframe_unwind_counter as Counter,
     sframe_unwind_table as TableInfo,
     sfu_table_state as TableState,
+    SFRAME_UNWIND_FP_AT_CFA as FP_AT_CFA,
     SFRAME_UNWIND_NR_ADD as COMMAND_ADD,
     SFRAME_UNWIND_NR_LIST as COMMAND_LIST,
+    SFRAME_UNWIND_NR_REGION as COMMAND_REGION,
     SFRAME_UNWIND_NR_REMOVE as COMMAND_REMOVE,
     SFRAME_UNWIND_NR_STATS as COMMAND_STATS,
+    SFRAME_UNWIND_REGION_FIXED as REGION_FIXED,
+    SFRAME_UNWIND_REGION_HOTSPOT as REGION_HOTSPOT,
+    SFRAME_UNWIND_REGION_NONE as REGION_NONE,
+    SFRAME_UNWIND_REGION_STOP as REGION_STOP,
     SFRAME_UNWIND_VDSO as FLAG_VDSO,
     SFU_IN_ENTRY,
     SFU_IN_EXEC,
@@ -69,6 +75,7 @@ pub(crate) enum Errno {
 }
 
 impl From<Errno> for Error {
+    #[inline]
     fn from(errno: Errno) -> Self {
         let number = match errno {
             Errno::Malformed => kernel::bindings::EBADMSG,
@@ -122,6 +129,8 @@ unsafe impl FromBytes for TableInfo {}
 // SAFETY: The structure has only integer fields, without padding, so all its bytes are initialised.
 unsafe impl AsBytes for TableInfo {}
 // SAFETY: The structure has only integer fields, without padding, and all values are valid.
+unsafe impl FromBytes for RegionDescription {}
+// SAFETY: The structure has only integer fields, without padding, and all values are valid.
 unsafe impl FromBytes for Counter {}
 // SAFETY: The structure has only integer fields, without padding, so all its bytes are initialised.
 unsafe impl AsBytes for Counter {}
@@ -147,7 +156,7 @@ impl Drop for Worker {
     }
 }
 
-/// All tables. Dropping this frees them. It must be dropped after [`Hooks`], [`Worker`] and [`RegisteredDevice`].
+/// All tables and regions. Dropping this frees them. It must be dropped after [`Hooks`], [`Worker`] and [`RegisteredDevice`].
 pub(crate) struct Tables(());
 
 impl Tables {
@@ -162,8 +171,11 @@ impl Tables {
 impl Drop for Tables {
     fn drop(&mut self) {
         // SAFETY: `Tables` can be made only by `start`, so they were started. Hooks, worker and device, which alone
-        // find and publish tables, are dropped before: see the order of fields in `main.rs`.
-        unsafe { bindings::sfu_tables_stop() };
+        // find and publish tables and regions, are dropped before: see the order of fields in `main.rs`.
+        unsafe {
+            bindings::sfu_regions_stop();
+            bindings::sfu_tables_stop();
+        }
     }
 }
 

@@ -44,6 +44,7 @@ impl PtRegs<'_> {
     };
 
     /// Whether the task is in the system call `rt_sigreturn`. Any context. See `sfu_in_sigreturn` in `c/helpers.h`.
+    #[inline]
     pub(crate) fn in_sigreturn(&self) -> bool {
         // SAFETY: `all` is not null, so by the invariant of `Self` it points to a `struct pt_regs`.
         !self.all.is_null() && unsafe { bindings::sfu_in_sigreturn(self.all) }
@@ -51,6 +52,7 @@ impl PtRegs<'_> {
 }
 
 impl unwind::RegisterSource for PtRegs<'_> {
+    #[inline]
     fn register(&self, number: u8) -> Option<u64> {
         if self.all.is_null() {
             return None;

@@ -287,10 +287,12 @@ fn elf_errno(error: ElfError) -> Error {
     }
 }
 
+#[inline(never)]
 fn section_errno(error: SectionError) -> Error {
     errno(error.into())
 }
 
+#[inline(never)]
 fn errno(error: TableError) -> Error {
     match error {
         TableError::Section(SectionError::Unsupported {
@@ -329,20 +331,22 @@ pub(crate) enum TableImage<'a> {
     Vdso(Part<'a>),
 }
 
-impl Source for TableImage<'_> {
-    fn read<const N: usize>(&self, offset: u64) -> Result<[u8; N], Fault> {
+impl TableImage<'_> {
+    /// Reads all of `bytes` at `offset`, in bytes.
+    #[inline(never)]
+    fn read_into(&self, offset: u64, bytes: &mut [u8]) -> Result<(), Fault> {
         match self {
-            TableImage::File(file) => file.read(offset),
-            TableImage::Vdso(part) => part.read(offset),
+            TableImage::File(file) => file.read_into(offset, bytes).map_err(|_| Fault),
+            TableImage::Vdso(part) => part.read_into(offset, bytes),
         }
     }
 }
 
-/// A file as bytes from its start. Task; sleeps.
-impl Source for OpenFile {
+impl Source for TableImage<'_> {
+    #[inline]
     fn read<const N: usize>(&self, offset: u64) -> Result<[u8; N], Fault> {
         let mut bytes = [0; N];
-        self.read_into(offset, &mut bytes).map_err(|_| Fault)?;
+        self.read_into(offset, &mut bytes)?;
         Ok(bytes)
     }
 }

@@ -167,7 +167,8 @@ fn own_rows(
     if !may_read {
         return Ok(None);
     }
-    let place = match elf::section_of_file(file) {
+    let image = TableImage::File(file);
+    let place = match elf::section_of_file(&image) {
         Ok(place) => place,
         Err(ElfError::Fault { .. }) => return Err(EIO),
         Err(_) => return Ok(None),
@@ -195,13 +196,13 @@ fn own_rows(
                 EIO
             }
         })?;
-    FileTable::new(&section, place.vaddr, &[], &TableImage::File(file), &memory).map(Some)
+    FileTable::new(&section, place.vaddr, &[], &image, &memory).map(Some)
 }
 
 impl TableState {
     /// Stores the build ID of a file, if it has one.
     fn set_build_id(&mut self, file: &OpenFile) {
-        if let Ok((id, len)) = elf::build_id(file) {
+        if let Ok((id, len)) = elf::build_id(&TableImage::File(file)) {
             self.build_id = id;
             self.build_id_len = len as u32;
         }

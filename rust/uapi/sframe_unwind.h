@@ -128,8 +128,8 @@ struct sframe_unwind_counter {
 };
 
 /*
- * A request: a file without rows was seen in a task. read() returns one or more requests at once, and each
- * request once. If nothing is added for the file within two seconds, and the file is seen again, there
+ * A request: a file without rows, or code of no file, was seen in a task. For code of no file all fields from
+ * `inode` on but `user` are 0. read() returns one or more requests at once, and each request once. If nothing is added for the file within two seconds, and the file is seen again, there
  * is a new request.
  */
 struct sframe_unwind_request {
@@ -163,11 +163,74 @@ struct sframe_unwind_request {
 	__u8 path[256];
 };
 
+/* The process has no region from `start` to `end`: such regions are removed, and are not requested for a while. */
+#define SFRAME_UNWIND_REGION_NONE 0
+/* No walk goes beyond a frame in this code. */
+#define SFRAME_UNWIND_REGION_STOP 1
+/* All frames in this code have one rule: CFA = stack pointer + cfa_offset. */
+#define SFRAME_UNWIND_REGION_FIXED 2
+/* A code heap of HotSpot, the Java virtual machine. */
+#define SFRAME_UNWIND_REGION_HOTSPOT 3
+
+/*
+ * A region: code of a process that belongs to no file. Addresses are run-time addresses. Regions of one process do
+ * not overlap: a new region replaces those that it overlaps. A region ends with exec and with the process; a child
+ * process does not inherit it.
+ */
+struct sframe_unwind_region {
+	__u32 size;
+	/* The process, by its number in the caller's PID namespace. */
+	__s32 pid;
+	/* The code, from `start` up to but excluding `end`. */
+	__u64 start;
+	__u64 end;
+	/*
+	 * The guard: a walk uses the region only while the eight bytes at `guard`, in the memory of the process, have
+	 * the value `guard_value`. `guard` 0: there is no guard.
+	 */
+	__u64 guard;
+	__u64 guard_value;
+	/* SFRAME_UNWIND_REGION_... */
+	__u8 kind;
+	/* FIXED: SFRAME_UNWIND_FP_UNCHANGED or SFRAME_UNWIND_FP_AT_CFA. The fields from here on are 0 for other kinds. */
+	__u8 fp_saved;
+	/* HOTSPOT, down to the next comment: the size of a segment of the heap, in bytes, is 2 ^ segment_log2. */
+	__u8 segment_log2;
+	/* The offset in bytes of a block's flag `_used`, and of the block's CodeBlob. */
+	__u8 used_offset;
+	__u8 blob_offset;
+	/* Offsets in bytes in a CodeBlob: `_frame_size`, and `_frame_complete_offset` with its size (2 or 4). */
+	__u8 frame_size_offset;
+	__u8 frame_complete_offset;
+	__u8 frame_complete_size;
+	/* The field of the start of the code: a pointer (size 8), or an offset from the CodeBlob (size 4). */
+	__u8 code_offset;
+	__u8 code_size;
+	/* The field that tells the CodeBlob's kind, an unaligned word. */
+	__u8 kind_offset;
+	__u8 reserved[5];
+	/* FIXED: the CFA, and the place of the saved frame pointer relative to the CFA, in bytes. */
+	__s32 cfa_offset;
+	__s32 fp_offset;
+	/* HOTSPOT: the segment map, which has one byte for each segment from `start` on. */
+	__u64 segment_map;
+	/* HOTSPOT: the code of the interpreter, in this heap or in another one. */
+	__u64 interpreter_start;
+	__u64 interpreter_end;
+	/*
+	 * HOTSPOT: the code of a CodeBlob with a frame size of 0 has no frame if (the word at kind_offset & kind_mask)
+	 * is one of these: the kinds of adapters, vtable stubs and compiled methods.
+	 */
+	__u64 kind_mask;
+	__u64 frameless_kinds[4];
+};
+
 /* The numbers of the commands of ioctl(). */
 #define SFRAME_UNWIND_NR_ADD 0x80
 #define SFRAME_UNWIND_NR_REMOVE 0x81
 #define SFRAME_UNWIND_NR_LIST 0x82
 #define SFRAME_UNWIND_NR_STATS 0x83
+#define SFRAME_UNWIND_NR_REGION 0x84
 
 /*
  * The commands. The kernel compares only their type and number: a structure may grow, and its first field
@@ -182,5 +245,7 @@ struct sframe_unwind_request {
 #define SFRAME_UNWIND_LIST _IOWR(SFRAME_UNWIND_TYPE, SFRAME_UNWIND_NR_LIST, struct sframe_unwind_table)
 /* Reads the next counter. ENOENT if there is none. */
 #define SFRAME_UNWIND_STATS _IOWR(SFRAME_UNWIND_TYPE, SFRAME_UNWIND_NR_STATS, struct sframe_unwind_counter)
+/* Registers a region of code that a process made at run time. ESRCH if there is no such process. */
+#define SFRAME_UNWIND_REGION _IOW(SFRAME_UNWIND_TYPE, SFRAME_UNWIND_NR_REGION, struct sframe_unwind_region)
 
 #endif

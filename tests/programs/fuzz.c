@@ -629,13 +629,49 @@ static uint8_t *map(void *at, size_t size, int protection, int flags, int file, 
 	return mapped;
 }
 
+/* A region of this process's code at `base`, most of whose fields make sense. */
+static void some_region(struct sframe_unwind_region *region, const uint8_t *base)
+{
+	*region = (struct sframe_unwind_region) {
+		.size = sizeof(*region), .pid = getpid(), .start = (uint64_t)base, .end = (uint64_t)base + FILE_SIZE,
+		.kind = one_in(8) ? below(6) : one_in(3) ? SFRAME_UNWIND_REGION_FIXED : SFRAME_UNWIND_REGION_HOTSPOT,
+	};
+	if (one_in(4)) {
+		region->guard = anywhere(base);
+		region->guard_value = one_in(2) ? any() : 0;
+	}
+	if (region->kind == SFRAME_UNWIND_REGION_FIXED) {
+		region->fp_saved = below(2);
+		region->cfa_offset = one_in(10) ? edge() : 8 * below(64);
+		region->fp_offset = one_in(10) ? edge() : -8 * below(32);
+	} else if (region->kind == SFRAME_UNWIND_REGION_HOTSPOT) {
+		region->segment_log2 = one_in(10) ? below(64) : 4 + below(6);
+		region->used_offset = below(64);
+		region->blob_offset = below(64);
+		region->frame_size_offset = below(256);
+		region->frame_complete_offset = below(256);
+		region->frame_complete_size = one_in(2) ? 2 : 4;
+		region->code_offset = below(256);
+		region->code_size = one_in(2) ? 4 : 8;
+		region->kind_offset = below(256);
+		region->segment_map = one_in(3) ? anywhere(base) : (uint64_t)base + below(FILE_SIZE);
+		region->interpreter_start = (uint64_t)base + (one_in(2) ? below(FILE_SIZE) : 0);
+		region->interpreter_end = region->interpreter_start + 1 + below(one_in(2) ? FILE_SIZE : 64);
+		region->kind_mask = one_in(2) ? 0xff : ~0ull;
+		for (int i = 0; i < 4; i++)
+			region->frameless_kinds[i] = below(8);
+	}
+	if (one_in(20))
+		((uint8_t *)region)[8 + below(sizeof(*region) - 8)] = any();
+}
+
 static void walk(void)
 {
 	static uint8_t bytes[FILE_SIZE];
 	static uint8_t other[MOST];
 	struct sframe_unwind_extra_row extra[8];
 	size_t section_size;
-	int pieces, is_file = !one_in(10), file = -1, scribbled = 0;
+	int pieces, is_file = !one_in(device >= 0 ? 5 : 10), file = -1, scribbled = 0;
 	uint8_t *base, *shared = NULL;
 
 	make_file(bytes, &section_size, &pieces);
@@ -694,6 +730,13 @@ static void walk(void)
 			(void)!ioctl(device, SFRAME_UNWIND_ADD, &add);
 			ioctls++;
 		}
+		if (!is_file && call % 8 == 1 && device >= 0) {
+			struct sframe_unwind_region region;
+
+			some_region(&region, base);
+			(void)!ioctl(device, SFRAME_UNWIND_REGION, &region);
+			ioctls++;
+		}
 		make_stack(code, (uint64_t)code + entry + 2, sp, &fp);
 		if (one_in(6))
 			sp = anywhere(base);
@@ -725,12 +768,13 @@ static void walk(void)
 static int files[FILES];
 static unsigned long errnos[256];
 
-static const char *const names[] = { "ADD", "REMOVE", "LIST", "STATS", "other" };
+static const char *const names[] = { "ADD", "REMOVE", "LIST", "STATS", "REGION", "other" };
 static const int allowed[][17] = {
 	{ EBADF, EINVAL, E2BIG, EFAULT, EFBIG, ENOEXEC, EBADMSG, EOPNOTSUPP, ENOSPC, EIO, ENOMEM, ENOENT, ESTALE, EEXIST, EBUSY, EINTR },
 	{ EBADF, EINVAL, E2BIG, EFAULT, ENOENT, EACCES, ENOMEM },
 	{ EINVAL, E2BIG, EFAULT, ENOENT },
 	{ EINVAL, E2BIG, EFAULT, ENOENT },
+	{ EINVAL, E2BIG, EFAULT, ESRCH, ENOMEM },
 	{ ENOTTY },
 };
 
@@ -779,18 +823,22 @@ static void send_command(void)
 		struct sframe_unwind_add add;
 		struct sframe_unwind_table table;
 		struct sframe_unwind_counter counter;
+		struct sframe_unwind_region region;
 		struct sframe_unwind_request requests[8];
 		uint32_t size;
 	} body;
 	static uint8_t section[MOST];
 	static struct sframe_unwind_extra_row extra[8];
 	static const unsigned long commands[] = {
-		SFRAME_UNWIND_ADD, SFRAME_UNWIND_REMOVE, SFRAME_UNWIND_LIST, SFRAME_UNWIND_STATS
+		SFRAME_UNWIND_ADD, SFRAME_UNWIND_REMOVE, SFRAME_UNWIND_LIST, SFRAME_UNWIND_STATS,
+		SFRAME_UNWIND_REGION
 	};
-	static const unsigned int sizes[] = { sizeof(body.add), sizeof(body.add), sizeof(body.table), sizeof(body.counter), 24 };
-	static const int choice[] = { 0, 0, 0, 1, 1, 2, 2, 2, 3, 3, 3, 4 };
+	static const unsigned int sizes[] = {
+		sizeof(body.add), sizeof(body.add), sizeof(body.table), sizeof(body.counter), sizeof(body.region), 24
+	};
+	static const int choice[] = { 0, 0, 0, 1, 1, 2, 2, 3, 3, 4, 4, 5 };
 	int which = choice[below(12)], number = 0;
-	unsigned long command = which < 4 ? commands[which] : any() & 0xffffffff;
+	unsigned long command = which < 5 ? commands[which] : any() & 0xffffffff;
 	uint64_t where = (uint64_t)&body;
 
 	if (ioctls < FILES || one_in(100))
@@ -820,6 +868,10 @@ static void send_command(void)
 		body.table.number = below(ioctls + 1);
 	} else if (which == 3 && !one_in(4)) {
 		body.counter.index = below(80);
+	} else if (which == 4 && !one_in(10)) {
+		some_region(&body.region, (const uint8_t *)(PAGE * below(1 << 20)));
+		if (one_in(10))
+			body.region.pid = below(300);
 	}
 	body.size = one_in(20) ? edge() : sizes[which];
 	if (one_in(40) && body.size < 4096)
@@ -827,12 +879,12 @@ static void send_command(void)
 	if (one_in(20))
 		where = one_in(2) ? edge() : (uint64_t)&body + below(4096);
 	/* The size in the command is of no meaning. */
-	if (which < 4 && one_in(4))
+	if (which < 5 && one_in(4))
 		command ^= below(64) << 16;
-	if (which == 4) {
+	if (which == 5) {
 		unsigned int known = command & 0xff;
 
-		if ((command >> 8 & 0xff) == 'S' && known >= 0x80 && known <= 0x83)
+		if ((command >> 8 & 0xff) == 'S' && known >= 0x80 && known <= 0x84)
 			command ^= 0x10;
 	}
 	if (ioctl(device, command, where))

@@ -55,5 +55,8 @@ pub use self::{
         stop_reason,
         walk, //
     },
-    x86_64::fallback, //
+    x86_64::{
+        fallback,
+        region, //
+    }, //
 };

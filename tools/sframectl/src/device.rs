@@ -37,9 +37,12 @@ use rustix::{
     },
 };
 
-use crate::uapi;
+use runtimes::uapi;
 
-pub(crate) use uapi::sframe_unwind_table as Table;
+pub(crate) use runtimes::uapi::{
+    sframe_unwind_region as Region,
+    sframe_unwind_table as Table, //
+};
 
 const PATH: &str = "/dev/sframe_unwind";
 const ADD: Opcode =
@@ -50,6 +53,8 @@ const LIST: Opcode =
     opcode::read_write::<uapi::sframe_unwind_table>(TYPE, uapi::SFRAME_UNWIND_NR_LIST as u8);
 const STATS: Opcode =
     opcode::read_write::<uapi::sframe_unwind_counter>(TYPE, uapi::SFRAME_UNWIND_NR_STATS as u8);
+const REGION: Opcode =
+    opcode::write::<uapi::sframe_unwind_region>(TYPE, uapi::SFRAME_UNWIND_NR_REGION as u8);
 /// `SFRAME_UNWIND_TYPE`.
 const TYPE: u8 = uapi::SFRAME_UNWIND_TYPE;
 
@@ -62,7 +67,7 @@ pub(crate) enum Target<'a> {
     Vdso,
 }
 
-/// A file without rows that the kernel has seen in a stack.
+/// A file without rows that the kernel has seen in a stack, or code of no file.
 pub(crate) struct Request {
     /// The process that has the file mapped, in the initial PID namespace.
     pub(crate) pid: i32,
@@ -78,6 +83,13 @@ pub(crate) struct Request {
     pub(crate) user: u32,
     /// The path as the kernel sees it, which may name another file for this program; empty if unknown.
     pub(crate) path: String,
+}
+
+impl Request {
+    /// Whether the code belongs to no file: the process has made it.
+    pub(crate) fn is_made_code(&self) -> bool {
+        self.inode == 0 && self.device == (0, 0) && self.build_id.is_empty() && self.start != 0
+    }
 }
 
 /// The device, open.
@@ -139,6 +151,20 @@ impl Device {
             Err(Errno::ACCESS) => Err("another user has added the rows".to_owned()),
             Err(error) => Err(error.to_string()),
         }
+    }
+
+    /// Registers a region of a process; its size is set here.
+    pub(crate) fn add_region(&self, region: &Region) -> Result<(), String> {
+        let mut region = *region;
+        region.size = size(&region);
+        // SAFETY: The argument is the `struct sframe_unwind_region` that the command expects.
+        unsafe { ioctl(&self.0, Updater::<REGION, _>::new(&mut region)) }.map_err(|error| {
+            match error {
+                Errno::SRCH => "the process has exited".to_owned(),
+                Errno::NOTTY => "the module is too old to know code of no file".to_owned(),
+                _ => format!("the kernel refuses the region: {error}"),
+            }
+        })
     }
 
     /// All tables of the module.

@@ -203,6 +203,7 @@ fn walk_task(task: u32) -> Result<StoppedStack, String> {
     if read(&mut files)?.mappings().is_empty() {
         return Err("the task has no user stack: it is a kernel thread, or has exited".to_owned());
     }
+    let regions = runtimes::regions(task).unwrap_or_default();
     let converted = ConvertedFiles::default();
     for _ in 0..MAX_ATTEMPTS {
         let missing = Rc::new(RefCell::new(Vec::new()));
@@ -216,7 +217,8 @@ fn walk_task(task: u32) -> Result<StoppedStack, String> {
         });
         let mut frames = Vec::new();
         let stopped = Stopped::new(task)?;
-        let process = read(&mut files)?;
+        let mut process = read(&mut files)?;
+        process.set_regions(regions.clone());
         let memory = fs::File::open(format!("/proc/{task}/mem"))
             .map_err(|error| format!("/proc/{task}/mem: {error}"))?;
         let registers = stopped.registers()?;
@@ -266,6 +268,7 @@ fn frame(stack: &mut StoppedStack, index: usize) -> ExplainedFrame {
         (Some((_, RuleOrigin::PltStub)), _) => "plt-stub",
         (Some((_, RuleOrigin::SignalTrampoline)), _) => "signal-trampoline",
         (Some((_, RuleOrigin::Clone)), _) => "clone",
+        (None, Some(_)) if stack.process.region_at(found.at).is_some() => "region",
         (None, Some(next)) if next.source == FrameSource::FramePointer => "frame-pointer",
         (None, _) => "none",
     };
@@ -321,6 +324,7 @@ fn as_text(explained: &Explained, stop_reason: StopReason) -> String {
             "plt-stub" => "from the instructions of a PLT stub",
             "signal-trampoline" => "from the instructions of a signal trampoline",
             "clone" => "from the instructions after the clone system call",
+            "region" => "by the region of the code that the process makes",
             "frame-pointer" => "no row: by the frame pointer, verified from the code",
             _ => "no row",
         };

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only
 
-//! `sframectl watch`: converts the files that the module requests.
+//! `sframectl watch`: converts the files that the module requests, and describes the code that processes make.
 
 use std::{
     collections::{
@@ -27,6 +27,7 @@ use std::{
     }, //
 };
 
+use runtimes::Code;
 use serde::Serialize;
 use walk::process::{
     self,
@@ -38,6 +39,7 @@ use crate::{
     add,
     device::{
         Device,
+        Region,
         Request, //
     },
     rows, //
@@ -71,17 +73,45 @@ struct Answer<'a> {
     milliseconds: u128,
 }
 
-/// A file's identity: its device and inode.
-type Key = ((u32, u32), u64);
-
-/// Stands for the files in the cache while their rows are added. No file has this identity.
-const CACHED: Key = ((0, 0), 0);
-
-fn key(request: &Request) -> Key {
-    (request.device, request.inode)
+/// The line that `--json` prints for each process whose code belongs to no file.
+#[derive(Serialize)]
+struct CodeAnswer {
+    pid: i32,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    runtime: Option<&'static str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    regions: Option<usize>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    error: Option<String>,
+    milliseconds: u128,
 }
 
-/// A file to convert.
+/// What a worker is busy with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Key {
+    /// The files in the cache, while their rows are added.
+    Cached,
+    /// A file, by its device and inode.
+    File((u32, u32), u64),
+    /// The code that a process has made, by the process's number.
+    Code(i32),
+}
+
+impl Key {
+    /// Whether both are files of one file system.
+    fn shares_device(self, other: Key) -> bool {
+        matches!((self, other), (Key::File(device, _), Key::File(other, _)) if device == other)
+    }
+}
+
+fn key(request: &Request) -> Key {
+    match request.is_made_code() {
+        true => Key::Code(request.pid),
+        false => Key::File(request.device, request.inode),
+    }
+}
+
+/// A file to convert, or a process whose code belongs to no file.
 struct Job {
     request: Request,
     /// Whether the kernel has seen the file in a stack. If not, the file was found among the mappings of
@@ -136,7 +166,9 @@ impl Jobs {
     /// progress or done. The module requests a dropped file anew when it sees the file again.
     fn put(&mut self, job: Job) {
         let file = key(&job.request);
-        let stuck = |(key, busy): (&Key, &Busy)| key.0 == file.0 && busy.is_stuck();
+        let stuck = |(key, busy): (&Key, &Busy)| {
+            (*key == file || key.shares_device(file)) && busy.is_stuck()
+        };
         let same = |other: &Job| key(&other.request) == file;
         let is_known = self.busy.contains_key(&file) || self.done.contains_key(&file);
         if self.busy.iter().any(stuck) || !job.seen && is_known {
@@ -270,7 +302,13 @@ pub(crate) fn run(json: bool) -> Result<(), String> {
                 queue = lock();
                 continue;
             }
-            let is_done = is_answered || answer(&device, &job, json);
+            let is_done = if job.request.is_made_code() {
+                answer_code(&device, &job.request, json);
+                // The process may make more code.
+                false
+            } else {
+                is_answered || answer(&device, &job, json)
+            };
             // The loader may have mapped more files since, which may never be seen in a stack.
             let more = mapped(&job.request);
             queue = lock();
@@ -286,7 +324,7 @@ pub(crate) fn run(json: bool) -> Result<(), String> {
         user: 0,
         since: Instant::now(),
     };
-    lock().busy.insert(CACHED, now);
+    lock().busy.insert(Key::Cached, now);
     thread::scope(|scope| {
         // A thread of its own, because one of the names may lie on a file system that never responds.
         scope.spawn(|| {
@@ -296,9 +334,9 @@ pub(crate) fn run(json: bool) -> Result<(), String> {
             let mut queue = lock();
             // The mappings of a process name these files, too.
             for file in files {
-                queue.remember((file.device, file.inode));
+                queue.remember(Key::File(file.device, file.inode));
             }
-            queue.busy.remove(&CACHED);
+            queue.busy.remove(&Key::Cached);
             drop(queue);
             changed.notify_all();
         });
@@ -403,6 +441,58 @@ fn answer(device: &Device, job: &Job, json: bool) -> bool {
         )),
     }
     true
+}
+
+/// Finds the code that a process has made, registers its regions, and prints the result if there is a runtime or an error.
+/// While the runtime is starting, nothing is done: the module requests the code again.
+fn answer_code(device: &Device, request: &Request, json: bool) {
+    let started = Instant::now();
+    let found = runtimes::find(request.pid);
+    let none = || vec![runtimes::none(request.pid, request.start, request.end)];
+    let (runtime, regions, error) = match found {
+        Ok(Code::Starting(_)) => return,
+        Ok(Code::Regions(name, mut regions)) => {
+            let is_there =
+                |region: &Region| region.start < request.end && request.start < region.end;
+            // Other code of the process is not requested again and again.
+            if !regions.iter().any(is_there) {
+                regions.extend(none());
+            }
+            (Some(name), regions, None)
+        }
+        Ok(Code::Unknown) => (None, none(), None),
+        Err(error) => (None, none(), Some(error)),
+    };
+    let added = regions
+        .iter()
+        .try_for_each(|region| device.add_region(region));
+    let error = error.or(added.err());
+    // Most processes with such code have no known runtime, and are requested every ten seconds.
+    if runtime.is_none() && error.is_none() {
+        return;
+    }
+    let answer = CodeAnswer {
+        pid: request.pid,
+        runtime,
+        regions: runtime.map(|_| regions.len()),
+        error,
+        milliseconds: started.elapsed().as_millis(),
+    };
+    if json {
+        if let Ok(line) = serde_json::to_string(&answer) {
+            print_line(&line);
+        }
+        return;
+    }
+    let name = format!("code of process {}", request.pid);
+    print_line(&match (answer.error, runtime) {
+        (Some(error), _) => format!("{name}: {error}"),
+        (None, runtime) => {
+            let (regions, milliseconds) = (regions.len(), answer.milliseconds);
+            let runtime = runtime.unwrap_or_default();
+            format!("{name}: {runtime}, {regions} regions, {milliseconds} ms")
+        }
+    });
 }
 
 /// Opens the file by the process's mapping, so that a renamed or deleted file is found, too. If the
@@ -558,6 +648,41 @@ mod tests {
         assert_eq!(taken(&mut jobs, 2), [0; 0]);
         // Without an overlay both identities are equal, and the file itself is in progress.
         assert!(!jobs.is_answered(&job, &job.request));
+    }
+
+    #[test]
+    fn code_of_no_file_is_one_job_for_each_process() {
+        let code = |pid, start| {
+            let mut job = seen(0, 0);
+            (job.request.pid, job.request.start) = (pid, start);
+            job
+        };
+        let mut jobs = Jobs::default();
+        let now = Busy {
+            user: 0,
+            since: Instant::now(),
+        };
+        jobs.busy.insert(Key::Cached, now);
+        jobs.put(code(7, 0x1000));
+        jobs.put(code(7, 0x2000));
+        jobs.put(code(8, 0x1000));
+        // A file with the inode 0.
+        jobs.put(seen(3, 0));
+        let taken: Vec<_> = std::iter::from_fn(|| jobs.take(9)).collect();
+        let places = taken
+            .iter()
+            .map(|job| (job.request.pid, job.request.start, job.in_progress));
+        let places: Vec<_> = places.collect();
+        assert_eq!(
+            places,
+            [(7, 0x1000, false), (8, 0x1000, false), (1, 0, false)]
+        );
+        // The process is asked about again, also when it was answered.
+        jobs.put(code(7, 0x2000));
+        assert!(jobs.take(9).is_some_and(|job| job.in_progress));
+        jobs.finish(&taken[0].request, false);
+        jobs.put(code(7, 0x2000));
+        assert!(jobs.take(9).is_some_and(|job| !job.in_progress));
     }
 
     #[test]

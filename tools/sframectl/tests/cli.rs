@@ -1274,6 +1274,18 @@ fn a_live_stack_is_explained_to_its_outermost_frame() {
 }
 
 #[test]
+fn a_process_without_a_runtime_is_no_failure() {
+    let output = call("runtime", Path::new(&process::id().to_string()), &[]);
+    assert_eq!((output.code, &*output.out), (0, "no known runtime\n"));
+    let output = call("runtime", Path::new("4194305"), &[]);
+    assert_eq!(output.code, 1);
+    assert_eq!(
+        output.err,
+        "sframectl: process 4194305: there is no such process\n"
+    );
+}
+
+#[test]
 fn explain_reports_missing_tasks_and_wrong_usage() {
     let output = call("explain", Path::new("4194305"), &[]);
     assert_eq!(output.code, 1);

@@ -33,6 +33,7 @@ use object::{
     ObjectSymbol,
     SymbolKind, //
 };
+use sframe::x86_64::region::Region;
 
 /// A segment of an ELF file.
 #[derive(Clone, Copy, Debug)]
@@ -304,11 +305,38 @@ impl ProcessMapping {
     }
 }
 
+/// A region of code that a process makes at run time. Addresses are run-time addresses.
+#[derive(Clone, Copy, Debug)]
+pub struct CodeRegion {
+    /// The first address.
+    pub start: u64,
+    /// The address behind the last one.
+    pub end: u64,
+    /// The address of a word in the memory of the process, and its value while the region is valid.
+    pub guard: Option<(u64, u64)>,
+    /// How the frames of the code are laid out.
+    pub region: Region,
+}
+
+impl CodeRegion {
+    /// Whether an address is in the interpreter, whose return addresses are not behind calls.
+    pub fn is_interpreter(&self, address: u64) -> bool {
+        match self.region {
+            Region::HotSpot(heap) => {
+                address.wrapping_sub(heap.interpreter_start) < heap.interpreter_len.into()
+            }
+            _ => false,
+        }
+    }
+}
+
 /// The mappings of a process.
 #[derive(Clone, Debug, Default)]
 pub struct Process {
     /// Sorted by address, without overlaps.
     mappings: Vec<ProcessMapping>,
+    /// The regions of the code that the process makes.
+    regions: Vec<CodeRegion>,
 }
 
 impl Process {
@@ -371,6 +399,26 @@ impl Process {
             .partition_point(|mapping| mapping.start <= address);
         let mapping = &self.mappings[index.checked_sub(1)?];
         (address < mapping.end).then_some(mapping)
+    }
+
+    /// Replaces the regions of the code that the process makes.
+    pub fn set_regions(&mut self, regions: Vec<CodeRegion>) {
+        self.regions = regions;
+    }
+
+    /// The region at a run-time address, if the code there is of no file. The region's guard is not checked.
+    pub fn region_at(&self, address: u64) -> Option<&CodeRegion> {
+        let found =
+            (self.regions.iter()).find(|region| (region.start..region.end).contains(&address))?;
+        let mapping = self.at(address)?;
+        let is_file = mapping.file.is_some() || mapping.name.starts_with('/');
+        (mapping.executable && !is_file && mapping.name != "[vdso]").then_some(found)
+    }
+
+    /// Whether a run-time address is in an interpreter, whose return addresses are not behind calls.
+    pub fn is_interpreter(&self, address: u64) -> bool {
+        self.region_at(address)
+            .is_some_and(|region| region.is_interpreter(address))
     }
 
     /// All mappings, by address.

@@ -213,8 +213,18 @@ impl<'a, M: Memory + ?Sized> Task for ProcessTask<'a, M> {
             end: found.end,
             is_image: found.file.is_some(),
             executable: found.executable,
-            rows: self.walker.borrow_mut().mapped_rows(found, address),
+            rows: MappedRows::None(FunctionTable::NONE),
         };
+        if let Some(region) = self.memory.process.region_at(address) {
+            let holds = |(guard, value)| self.memory.memory.read_word(guard) == Ok(value);
+            if region.guard.is_none_or(holds) {
+                mapping.start = mapping.start.max(region.start);
+                mapping.end = mapping.end.min(region.end);
+                mapping.rows = MappedRows::Region(region.region);
+                return Ok(());
+            }
+        }
+        mapping.rows = self.walker.borrow_mut().mapped_rows(found, address);
         Ok(())
     }
 
@@ -414,6 +424,13 @@ impl Walker {
 pub struct All<'a, M: ?Sized> {
     process: &'a Process,
     memory: &'a M,
+}
+
+impl<'a, M: ?Sized> All<'a, M> {
+    /// The memory of a process.
+    pub fn new(process: &'a Process, memory: &'a M) -> Self {
+        All { process, memory }
+    }
 }
 
 impl<M: Memory + ?Sized> Source for All<'_, M> {

@@ -6,7 +6,10 @@
 //! The search reads only the start and the size of an entry in `.eh_frame`, and only the encodings that GNU ld and
 //! LLD write. See "Exception Frame Header" and "DWARF Extensions" in the Linux Standard Base, core.
 
-use super::super::format::bytes::Source;
+use super::super::format::bytes::{
+    read_seldom,
+    Source, //
+};
 
 const VERSION: u8 = 1;
 /// The encoding of the pointer to `.eh_frame`: DW_EH_PE_pcrel | DW_EH_PE_sdata4.
@@ -31,7 +34,7 @@ pub fn function_start<S: Source + ?Sized>(
     len: u64,
     pc: u64,
 ) -> Option<u64> {
-    let header: [u8; 12] = memory.read(address).ok()?;
+    let header: [u8; 12] = read_seldom(memory, address).ok()?;
     let [VERSION, PC_RELATIVE, NUMBER, DATA_RELATIVE, _, _, _, _, count @ ..] = header else {
         return None;
     };
@@ -56,7 +59,7 @@ pub fn function_start<S: Source + ?Sized>(
 
     // The fields of an FDE: length, pointer to the CIE, start, size. Each field has four bytes. In an FDE with
     // fields of other widths, the start does not match the start in the table.
-    let raw: [u8; 16] = memory.read(fde).ok()?;
+    let raw: [u8; 16] = read_seldom(memory, fde).ok()?;
     let [_, _, _, _, _, _, _, _, s0, s1, s2, s3, size @ ..] = raw;
     let same = fde
         .wrapping_add(8)
@@ -76,7 +79,7 @@ fn word<S: Source + ?Sized>(memory: &S, address: u64, entry: u32, offset: u64) -
         .checked_add(HEADER)?
         .checked_add(u64::from(entry).checked_mul(ENTRY)?)?
         .checked_add(offset)?;
-    let word = i32::from_le_bytes(memory.read(at).ok()?);
+    let word = i32::from_le_bytes(read_seldom(memory, at).ok()?);
     Some(address.wrapping_add_signed(i64::from(word)))
 }
 

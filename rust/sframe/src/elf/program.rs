@@ -248,6 +248,7 @@ impl Executables {
     }
 
     /// The offset in the file, in bytes, of the code at `link_address`; `None` if no code of the file lies there.
+    #[inline(never)]
     pub fn offset(&self, link_address: u64) -> Option<u64> {
         self.segments.iter().find_map(|&(address, start, size)| {
             let distance = link_address.wrapping_sub(address);
@@ -257,6 +258,7 @@ impl Executables {
 
     /// Whether one executable segment contains the range from the link-time address `first` to the link-time address
     /// `last`, both included, and the file contains the bytes of that range.
+    #[inline(never)]
     pub fn holds(&self, first: u64, last: u64) -> bool {
         self.segments.iter().any(|&(address, _, size)| {
             let distance = first.wrapping_sub(address);
@@ -398,6 +400,8 @@ struct Headers {
 }
 
 impl Headers {
+    // Not inlined, because several functions need the headers.
+    #[inline(never)]
     fn read<S: Source + ?Sized>(bytes: &S) -> Result<Headers, ElfError> {
         // Separate reads of the needed fields take less stack than one read of the whole header.
         let raw: [u8; 24] = read_at(bytes, 0)?;
@@ -443,12 +447,20 @@ impl Headers {
         bytes: &'a S,
     ) -> impl Iterator<Item = Result<(u32, u8, u64), ElfError>> + 'a {
         let first = self.at;
-        (0..self.count).map(move |number| {
-            let distance = u64::from(number).wrapping_mul(PROGRAM_HEADER_SIZE.into());
-            let at = first.checked_add(distance).ok_or(ElfError::HeaderOffset)?;
-            let [a, b, c, d, flags, ..]: [u8; 8] = read_at(bytes, at)?;
-            Ok((u32::from_le_bytes([a, b, c, d]), flags, at))
-        })
+        (0..self.count).map(move |number| Headers::read_one(bytes, first, number))
+    }
+
+    /// Reads header `number`, like [`all`](Headers::all). `first` is the offset of the first header in `bytes`.
+    #[inline(never)]
+    fn read_one<S: Source + ?Sized>(
+        bytes: &S,
+        first: u64,
+        number: u16,
+    ) -> Result<(u32, u8, u64), ElfError> {
+        let distance = u64::from(number).wrapping_mul(PROGRAM_HEADER_SIZE.into());
+        let at = first.checked_add(distance).ok_or(ElfError::HeaderOffset)?;
+        let [a, b, c, d, flags, ..]: [u8; 8] = read_at(bytes, at)?;
+        Ok((u32::from_le_bytes([a, b, c, d]), flags, at))
     }
 
     /// The offset in `bytes` of the first program header of type `kind`.
@@ -464,6 +476,7 @@ impl Headers {
 }
 
 /// Reads the offset, the address and the sizes of a segment from the program header at `at`.
+#[inline(never)]
 fn read_place<S: Source + ?Sized>(bytes: &S, at: u64) -> Result<SectionLocation, ElfError> {
     // Reads of single words, without the physical address, take less stack than one read of the whole header.
     let read = |distance: u64| {

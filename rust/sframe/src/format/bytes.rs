@@ -60,6 +60,17 @@ pub trait Source {
     ///
     /// [`Fault`] if any of the bytes is not available.
     fn read<const N: usize>(&self, offset: u64) -> Result<[u8; N], Fault>;
+
+    /// Takes the work of `instructions` from a budget that reads and other work share. The default has no budget.
+    ///
+    /// # Errors
+    ///
+    /// [`Fault`] if less is left. Then reads fail, too.
+    #[inline]
+    fn spend(&self, instructions: u32) -> Result<(), Fault> {
+        let _ = instructions;
+        Ok(())
+    }
 }
 
 impl Source for [u8] {
@@ -79,6 +90,11 @@ impl<S: Source + ?Sized> Source for &S {
     fn read<const N: usize>(&self, offset: u64) -> Result<[u8; N], Fault> {
         (**self).read(offset)
     }
+
+    #[inline]
+    fn spend(&self, instructions: u32) -> Result<(), Fault> {
+        (**self).spend(instructions)
+    }
 }
 
 /// A source that contains the part of `bytes` from `start` on: a section within a larger piece, or
@@ -97,6 +113,20 @@ impl<S: Source + ?Sized> Source for Tail<'_, S> {
         self.bytes
             .read(self.start.checked_add(offset).ok_or(Fault)?)
     }
+}
+
+/// Reads like [`Source::read`], in one function for all callers. For callers that seldom run: a read takes a few
+/// instructions more, but the callers are smaller.
+///
+/// # Errors
+///
+/// [`Fault`] like [`Source::read`].
+#[inline(never)]
+pub fn read_seldom<const N: usize, S: Source + ?Sized>(
+    bytes: &S,
+    offset: u64,
+) -> Result<[u8; N], Fault> {
+    bytes.read(offset)
 }
 
 /// Reads like [`Source::read`]. The error holds the offset of the read.

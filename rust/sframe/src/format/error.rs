@@ -36,6 +36,7 @@ pub enum Error {
 
 impl Error {
     /// A short name of the kind, for counters and tools. It never changes.
+    #[inline]
     pub const fn name(self) -> &'static str {
         match self {
             Error::Fault { .. } => "fault",

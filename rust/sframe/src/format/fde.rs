@@ -198,11 +198,21 @@ pub(super) fn read_start<S: Source + ?Sized>(
     index: u32,
 ) -> Result<i64, Error> {
     let at = entry_at(header, index);
-    let value = match header.version {
+    let value = read_value(header, bytes, at)?;
+    Ok(start(header, at, value))
+}
+
+/// Reads only the start address of the entry at `at`, as the entry has it: for [`start`].
+#[inline]
+pub(super) fn read_value<S: Source + ?Sized>(
+    header: &Header,
+    bytes: &S,
+    at: u32,
+) -> Result<i64, Error> {
+    Ok(match header.version {
         Version::V1 | Version::V2 => near(header, read_at(bytes, u64::from(at))?),
         Version::V3 => far(header, read_at(bytes, u64::from(at))?),
-    };
-    Ok(start(header, at, value))
+    })
 }
 
 #[inline]
@@ -217,7 +227,7 @@ fn far(header: &Header, field: [u8; 8]) -> i64 {
 
 /// Decodes the start `value` of the entry at `at`, to bytes from the section's address.
 #[inline]
-fn start(header: &Header, at: u32, value: i64) -> i64 {
+pub(super) fn start(header: &Header, at: u32, value: i64) -> i64 {
     value.wrapping_add(i64::from(match header.starts {
         Starts::Field => at,
         Starts::Section => header.at,

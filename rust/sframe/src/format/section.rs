@@ -384,12 +384,14 @@ impl Section {
         let step = (last / PROBES).max(1);
         let mut index = 0u32;
         while index < self.header.num_fdes {
-            let lies_in_code = |section: &Section| -> Result<bool, Error> {
-                let start = fde::read_start(&section.header, bytes, index)?;
-                Ok(is_code(self.address.wrapping_add_signed(start)))
+            let at = fde::entry_at(&self.header, index);
+            let value = fde::read_value(&self.header, bytes, at)?;
+            let lies_in_code = |section: &Section| -> u32 {
+                let start = fde::start(&section.header, at, value);
+                is_code(self.address.wrapping_add_signed(start)).into()
             };
-            by_flags = by_flags.wrapping_add(lies_in_code(self)?.into());
-            by_other = by_other.wrapping_add(lies_in_code(&other)?.into());
+            by_flags = by_flags.wrapping_add(lies_in_code(self));
+            by_other = by_other.wrapping_add(lies_in_code(&other));
             // The first function usually decides: it starts in code only with the flags' origin.
             if by_flags != by_other && index == 0 && by_flags != 0 {
                 return Ok(());

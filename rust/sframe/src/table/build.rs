@@ -78,8 +78,10 @@ pub struct FunctionSpan {
 }
 
 impl FunctionSpan {
-    fn key(&self) -> (u64, u32, u32) {
-        (self.start, self.section, self.index)
+    /// The sort key: the address, then the section and the entry. One number, because a comparison of numbers is
+    /// smaller than one of tuples.
+    fn key(&self) -> u128 {
+        (u128::from(self.start) << 64) | (u128::from(self.section) << 32) | u128::from(self.index)
     }
 }
 
@@ -318,11 +320,9 @@ impl<S: Source + ?Sized, C: Source + ?Sized> SectionRows<'_, S, C> {
                 for offset in 0..plt::STUB as u32 {
                     put(offset, plt::rule_of_stub(&stub, offset))?;
                 }
-            } else if let Some(rule) = self.section.rule_without_rows(self.function) {
-                put(0, Some(rule))?;
             } else {
-                // No row covers the code in front of the first row.
-                put(0, None)?;
+                // No row covers the code in front of the first row. A function with a rule without rows has no rows.
+                put(0, self.section.rule_without_rows(self.function))?;
                 for row in self.section.rows(self.bytes, self.function) {
                     let row = row?;
                     put(row.start, Some(row.rule))?;
@@ -371,8 +371,8 @@ fn sort<A: Ask>(places: &mut [FunctionSpan], work: &mut Work<A>) -> Result<(), T
     Ok(())
 }
 
-fn key_at(places: &[FunctionSpan], at: usize) -> (u64, u32, u32) {
-    places.get(at).map_or((0, 0, 0), FunctionSpan::key)
+fn key_at(places: &[FunctionSpan], at: usize) -> u128 {
+    places.get(at).map_or(0, FunctionSpan::key)
 }
 
 fn exchange(places: &mut [FunctionSpan], a: usize, b: usize) {
@@ -650,8 +650,7 @@ where
         len: 0,
         holds: NO_RULE,
         end: 0,
-        gaps: [0; GAPS],
-        whole: [(NO_RULE, NOWHERE); WHOLE],
+        former: Former::NONE,
         rows: 0,
     };
     let mut changes = Changes::default();
@@ -680,12 +679,26 @@ struct Filler<'a, P> {
     holds: u16,
     /// The end of all cache lines that contain a block, in bytes from the first block.
     end: u32,
-    /// The positions of the first free byte in some of these lines; 0 stands for no position.
+    /// The earlier blocks that are remembered.
+    former: Former,
+    /// The number of rows so far.
+    rows: usize,
+}
+
+/// The earlier blocks that a [`Filler`] remembers.
+struct Former {
+    /// The positions of the first free byte in some lines; 0 stands for no position.
     gaps: [u32; GAPS],
     /// Numbers of rules, each with the position of a block that contains this rule only.
     whole: [(u16, u32); WHOLE],
-    /// The number of rows so far.
-    rows: usize,
+}
+
+impl Former {
+    /// No block. A constant, so that the compiler copies it instead of writing each element.
+    const NONE: Former = Former {
+        gaps: [0; GAPS],
+        whole: [(NO_RULE, NOWHERE); WHOLE],
+    };
 }
 
 impl<P: FnMut(usize, &[u8]) -> Result<(), TableError>> Filler<'_, P> {
@@ -739,7 +752,7 @@ impl<P: FnMut(usize, &[u8]) -> Result<(), TableError>> Filler<'_, P> {
     fn put_block(&mut self) -> Result<u32, TableError> {
         let has_rows = self.len > BLOCK;
         let whole = usize::from(self.holds) % WHOLE;
-        match self.whole.get(whole) {
+        match self.former.whole.get(whole) {
             Some((number, at)) if !has_rows && *number == self.holds && *at != NOWHERE => {
                 return Ok(*at);
             }
@@ -747,7 +760,7 @@ impl<P: FnMut(usize, &[u8]) -> Result<(), TableError>> Filler<'_, P> {
         }
         let at = self.position().ok_or(TableError::BufferTooSmall)?;
         (self.put)(at as usize, self.block.get(..self.len).unwrap_or_default())?;
-        if let Some(whole) = self.whole.get_mut(whole).filter(|_| !has_rows) {
+        if let Some(whole) = self.former.whole.get_mut(whole).filter(|_| !has_rows) {
             *whole = (self.holds, at);
         }
         Ok(at)
@@ -758,7 +771,7 @@ impl<P: FnMut(usize, &[u8]) -> Result<(), TableError>> Filler<'_, P> {
     fn position(&mut self) -> Option<u32> {
         let left = |at: u32| at.wrapping_neg() % LINE;
         let len = self.len as u32;
-        let enough = self.gaps.iter_mut().filter(|gap| left(**gap) >= len);
+        let enough = self.former.gaps.iter_mut().filter(|gap| left(**gap) >= len);
         let at = match enough.min_by_key(|gap| left(**gap)) {
             Some(gap) => core::mem::take(gap),
             None => self.end,
@@ -766,7 +779,7 @@ impl<P: FnMut(usize, &[u8]) -> Result<(), TableError>> Filler<'_, P> {
         let behind = at.checked_add(len)?;
         self.end = self.end.max(behind.checked_next_multiple_of(LINE)?);
         // Remembers the rest of this line in place of an empty entry, or of the line with the fewest free bytes.
-        if let Some(gap) = self.gaps.iter_mut().min_by_key(|gap| left(**gap)) {
+        if let Some(gap) = self.former.gaps.iter_mut().min_by_key(|gap| left(**gap)) {
             if left(*gap) < left(behind) {
                 *gap = behind;
             }

@@ -53,11 +53,16 @@ impl<A: Ask> Work<A> {
                 self.until_ask = until_ask;
                 Ok(())
             }
-            None => {
-                self.until_ask = STRIDE;
-                (self.ask)()
-            }
+            None => self.ask(),
         }
+    }
+
+    /// Calls the caller's function. Not inlined, because [`step`](Self::step) is inlined in many places.
+    #[cold]
+    #[inline(never)]
+    fn ask(&mut self) -> Result<(), TableError> {
+        self.until_ask = STRIDE;
+        (self.ask)()
     }
 
     /// The number of steps that are left.

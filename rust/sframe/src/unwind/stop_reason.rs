@@ -29,8 +29,13 @@ macro_rules! stop_reasons {
             /// The name in counters (`stop_NAME`), in the tracepoint and in `sframectl explain`. Names stay as
             /// they are.
             pub const fn name(self) -> &'static CStr {
-                match self {
-                    $(StopReason::$reason => $name,)*
+                const NAMES: &[&CStr] = &[$($name,)*];
+                // Not a `match`, which would compile to a comparison for each reason.
+                let number = self as usize;
+                if number < NAMES.len() {
+                    NAMES[number]
+                } else {
+                    c""
                 }
             }
 
@@ -68,6 +73,10 @@ stop_reasons! {
     NoRows = c"no_rows",
         "no row covers the code of the last frame, and nothing proves that the code keeps a frame pointer",
         "Run `sframectl watch`, or build the file with -Wa,--gsframe or with frame pointers.";
+    /// The PC is in a region of code that a runtime made, and the region proves no step.
+    RegionUnknown = c"region_unknown",
+        "the last frame is in code that a runtime made, and what is registered for this code proves no caller",
+        "Such samples are rare: a function was setting up or removing its frame.";
     /// Memory of no file replaced the code of a file, as huge pages for text do.
     TextReplaced = c"text_replaced",
         "memory of no file replaced the code of a file, so its rows do not apply",

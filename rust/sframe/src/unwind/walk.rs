@@ -18,6 +18,7 @@ use super::{
         format::{
             abi::Abi,
             bytes::{
+                read_seldom,
                 Fault,
                 Source, //
             },
@@ -35,6 +36,10 @@ use super::{
             },
             insn,
             plt,
+            region::{
+                self,
+                Region, //
+            },
             registers::RAX,
             signal, //
         }, //
@@ -64,7 +69,7 @@ pub enum FrameSource {
     Registers,
     /// By a row, or by a rule from instructions.
     Rows,
-    /// By the frame pointer or the code, because no row covers the lookup address.
+    /// By the frame pointer, the code or a region, because no row covers the lookup address.
     FramePointer,
 }
 
@@ -174,6 +179,8 @@ pub enum MappedRows<S, T> {
     Table(T),
     /// The file has a section that cannot be used.
     Bad(Error),
+    /// A region of code that the process made.
+    Region(Region),
 }
 
 /// A mapping of the task. Addresses are run-time addresses.
@@ -390,10 +397,16 @@ pub fn walk<T: Task>(task: &T, frame: &mut Frame, sink: &mut T::Sink) -> StopRea
                 }
                 (rule.signal, FrameSource::Rows)
             }
-            Ok(None) => match step_without_rows(task, frame, !registers.are_lost(), &mapping) {
-                Ok(()) => (false, FrameSource::FramePointer),
-                Err(reason) => return reason,
-            },
+            Ok(None) => {
+                let step = match &mapping.rows {
+                    MappedRows::Region(region) => step_in_region(task, frame, &registers, region),
+                    _ => step_without_rows(task, frame, !registers.are_lost(), &mapping),
+                };
+                match step {
+                    Ok(()) => (false, FrameSource::FramePointer),
+                    Err(reason) => return reason,
+                }
+            }
             Err(reason) => return *reason,
         };
         if probed && !task.undo_uretprobe(frame) {
@@ -506,6 +519,7 @@ fn rule_at<T: Task>(
         MappedRows::None(_) | MappedRows::Unknown => {
             Ok(rule_of_system_call(task, pc, registers, false))
         }
+        MappedRows::Region(_) => Ok(None),
         MappedRows::Replaced => Err(StopReason::TextReplaced),
         MappedRows::Bad(error) => Err(StopReason::of_section(error, task.is_spent())),
         MappedRows::Section(ref section) => rule_of_section(task, section, pc, registers),
@@ -654,10 +668,7 @@ fn step_by_rule<T: Task>(
 fn has_left_stack<T: Task>(task: &T, rule: &Rule, frame: &Frame) -> bool {
     let address = frame.pc.wrapping_sub(const { insn::TAKES_STACK as u64 });
     rule.cfa.base != Base::Sp
-        && task
-            .memory()
-            .read(address)
-            .is_ok_and(|bytes| insn::takes_stack(&bytes))
+        && read_seldom(task.memory(), address).is_ok_and(|bytes| insn::takes_stack(&bytes))
 }
 
 fn take(step: Step, frame: &mut Frame) -> Result<(), StopReason> {
@@ -668,6 +679,22 @@ fn take(step: Step, frame: &mut Frame) -> Result<(), StopReason> {
         }
         Step::Outermost => Err(StopReason::Outermost),
     }
+}
+
+/// Replaces `frame` by its caller in a region.
+#[inline(never)]
+fn step_in_region<T: Task>(
+    task: &T,
+    frame: &mut Frame,
+    registers: &CallerRegisters<'_, T::Registers>,
+    region: &Region,
+) -> Result<(), StopReason> {
+    let is_innermost = !registers.are_lost();
+    let registers = RegistersIn(registers, task.memory());
+    let registers = is_innermost.then_some(&registers);
+    *frame =
+        region::step(region, frame, registers, task.memory()).ok_or(StopReason::RegionUnknown)?;
+    Ok(())
 }
 
 /// Replaces `frame` by its caller if no row covers the lookup address.

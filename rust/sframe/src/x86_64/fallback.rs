@@ -11,15 +11,20 @@ use super::{
     super::{
         format::{
             abi::Abi,
-            bytes::Source, //
+            bytes::{
+                read_seldom,
+                Source, //
+            }, //
         },
         unwind::{
-            rule::Rule,
+            rule::{
+                Location,
+                Rule, //
+            },
             step::{
                 self as unwind,
                 Frame,
                 Memory,
-                NoRegisters,
                 Step, //
             }, //
         }, //
@@ -58,26 +63,25 @@ pub fn step<M: Memory + Source + ?Sized>(
 ) -> Option<Step> {
     let mut left = false;
     if innermost {
-        let bytes = memory.read(frame.pc.wrapping_sub(1)).ok()?;
+        let bytes = read_seldom(memory, frame.pc.wrapping_sub(1)).ok()?;
         // A push may also stand in the middle of a function. With `Unknown`, the start of the function is
         // known, and the code below uses it.
         if frame_pointer != FramePointer::Unknown {
             let sets_up_later = || {
-                let bytes = memory.read(frame.pc).ok()?;
+                let bytes = read_seldom(memory, frame.pc).ok()?;
                 let later = match insn::jumps_to(&bytes, frame.pc) {
-                    Some(target) => prologue::is_prologue(&memory.read(target).ok()?),
+                    Some(target) => prologue::is_prologue(&read_seldom(memory, target).ok()?),
                     None => prologue::sets_up_later(&bytes),
                 };
-                later.then_some(ON_TOP)
+                later.then_some(&ON_TOP)
             };
             let rule = prologue::rule_without_frame_pointer(&bytes).or_else(sets_up_later);
-            if let Some(step) = rule.and_then(|rule| behind_call(&rule, frame, memory)) {
+            if let Some(step) = rule.and_then(|rule| behind_call(rule, frame, memory)) {
                 return Some(step);
             }
         }
         left = prologue::may_be_left(&bytes)
-            || memory
-                .read(frame.pc)
+            || read_seldom(memory, frame.pc)
                 .is_ok_and(|bytes| prologue::clears_and_returns(&bytes));
     }
     if left && frame_pointer != FramePointer::Kept {
@@ -99,7 +103,7 @@ pub fn step<M: Memory + Source + ?Sized>(
         };
         let start = function(at)?;
         let distance = at.checked_sub(start)?;
-        let beginning = memory.read(start).ok()?;
+        let beginning = read_seldom(memory, start).ok()?;
         if innermost && prologue::is_entry(&beginning, distance) {
             return behind_call(&ON_TOP, frame, memory);
         }
@@ -128,18 +132,27 @@ pub fn step<M: Memory + Source + ?Sized>(
     }
 }
 
-/// The step by `rule`, if the resulting PC is behind a call; else `None`.
+/// The step by `rule`, if the resulting PC is behind a call; else `None`. `rule` is [`ON_TOP`] or [`PUSHED`], so this
+/// function is much smaller than [`unwind::step`].
 #[inline(never)]
 fn behind_call<M: Memory + Source + ?Sized>(
     rule: &Rule,
     frame: &Frame,
     memory: &M,
 ) -> Option<Step> {
-    let step = unwind::step(Abi::Amd64, rule, frame, &NoRegisters, memory).ok()?;
-    match step {
-        Step::Caller(caller) if is_behind_call(caller.pc, memory) => Some(step),
-        _ => None,
+    let sp = frame.sp.checked_add_signed(rule.cfa.offset.into())?;
+    if sp % Abi::Amd64.alignment() != 0 {
+        return None;
     }
+    let pc = memory.read_word(sp.checked_sub(8)?).ok()?;
+    let fp = match rule.fp {
+        Location::AtCfa(offset) => {
+            let at = sp.checked_add_signed(offset.into())?;
+            memory.read_word(at).ok()?
+        }
+        _ => frame.fp,
+    };
+    is_behind_call(pc, memory).then_some(Step::Caller(Frame { pc, sp, fp }))
 }
 
 /// Whether a function for which [`serves_handlers`](prologue::serves_handlers) is true may already be leaving
@@ -150,16 +163,14 @@ fn may_leave_for_handler<S: Source + ?Sized>(pc: u64, memory: &S) -> bool {
     // The windows overlap by half. Each instruction sequence lies completely within one window.
     let step = const { insn::ENDING / 2 };
     (0..prologue::LEAVING).step_by(step).any(|ahead| {
-        memory
-            .read(pc.wrapping_add(ahead))
+        read_seldom(memory, pc.wrapping_add(ahead))
             .map_or(true, |code| prologue::leaves_for_handler(&code))
     })
 }
 
 /// Whether the code in front of `pc`, a return address, may be a call. False if the code cannot be read.
 pub fn is_behind_call<S: Source + ?Sized>(pc: u64, memory: &S) -> bool {
-    memory
-        .read(pc.wrapping_sub(const { insn::LONGEST as u64 }))
+    read_seldom(memory, pc.wrapping_sub(const { insn::LONGEST as u64 }))
         .is_ok_and(|bytes| insn::ends_with_call(&bytes))
 }
 

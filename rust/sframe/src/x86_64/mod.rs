@@ -6,6 +6,7 @@ pub mod fallback;
 pub mod insn;
 pub mod plt;
 pub mod prologue;
+pub mod region;
 pub mod registers;
 pub mod signal;
 pub mod uprobe;

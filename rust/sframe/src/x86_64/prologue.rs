@@ -26,7 +26,7 @@ pub(super) const PUSHED: Rule = Rule::amd64(Base::Sp, 16, Location::AtCfa(-16));
 ///
 /// `code` holds the byte in front of the PC and the four bytes from the PC on. A `push %rbp` may also
 /// stand in the middle of a function. Therefore the caller has to check the resulting return address.
-pub fn rule_without_frame_pointer(code: &[u8; 5]) -> Option<Rule> {
+pub fn rule_without_frame_pointer(code: &[u8; 5]) -> Option<&'static Rule> {
     let [before, at @ ..] = *code;
     let [first, second, third, fourth] = at;
 
@@ -34,9 +34,9 @@ pub fn rule_without_frame_pointer(code: &[u8; 5]) -> Option<Rule> {
         || is_endbr64(at)
         || is_prologue(&[first, second, third, fourth])
     {
-        Some(ON_TOP)
+        Some(&ON_TOP)
     } else if is_prologue(&[before, first, second, third]) {
-        Some(PUSHED)
+        Some(&PUSHED)
     } else {
         None
     }
@@ -166,7 +166,8 @@ mod tests {
 
     #[test]
     fn ends_of_functions_have_their_return_address_on_top() {
-        let top = Some(Rule::amd64(Base::Sp, 8, Location::Unchanged));
+        let on_top = Rule::amd64(Base::Sp, 8, Location::Unchanged);
+        let top = Some(&on_top);
         assert_eq!(
             rule_without_frame_pointer(&[0x90, 0x55, 0x48, 0x89, 0xe5]),
             top
@@ -180,7 +181,8 @@ mod tests {
             top
         );
 
-        let pushed = Some(Rule::amd64(Base::Sp, 16, Location::AtCfa(-16)));
+        let rule = Rule::amd64(Base::Sp, 16, Location::AtCfa(-16));
+        let pushed = Some(&rule);
         assert_eq!(
             rule_without_frame_pointer(&[0x55, 0x48, 0x89, 0xe5, 0x53]),
             pushed

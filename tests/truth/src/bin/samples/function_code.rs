@@ -225,7 +225,7 @@ impl FunctionCode {
             let rule = rule_without_frame_pointer(code)?;
             let step = unwind::step(
                 sframe::abi::Abi::Amd64,
-                &rule,
+                rule,
                 frame,
                 &unwind::NoRegisters,
                 memory,

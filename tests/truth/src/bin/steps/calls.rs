@@ -1,18 +1,31 @@
 // SPDX-License-Identifier: GPL-2.0-only OR MIT
 
 //! Records the calls that are executed: the reference for code without unwind information.
+//!
+//! A return address may move: HotSpot's adapters and the entries of interpreted methods take it off the stack, put
+//! arguments or local variables there, and put it back. HotSpot's interpreter calls by a push of the return address
+//! and a jump, and returns by a jump.
+//!
+//! The calls that began unseen are presumed from a walk. A presumed call is confirmed when its function returns.
 
 use std::collections::HashMap;
 
 use sframe::{
-    unwind::Memory,
+    unwind::{
+        Frame,
+        Memory, //
+    },
     x86_64, //
 };
-use walk::registers::{
-    RegisterFile,
-    PC,
-    RBP,
-    RSP, //
+use walk::{
+    process::Process,
+    registers::{
+        RegisterFile,
+        PC,
+        RBP,
+        RSP, //
+    },
+    walker, //
 };
 
 use crate::ptrace::TaskId;
@@ -20,6 +33,7 @@ use crate::ptrace::TaskId;
 /// The maximum length of a call, and of any instruction, in bytes.
 const LONGEST_CALL: u64 = x86_64::LONGEST as u64;
 const LONGEST: u64 = 15;
+const PUSH_RDX: u8 = 0x52;
 /// The maximum change of the stack pointer by one instruction, in bytes; more is a switch to
 /// another stack or to a signal handler.
 const FARTHEST: u64 = 4096;
@@ -27,17 +41,48 @@ const FARTHEST: u64 = 4096;
 /// A call that has not returned.
 #[derive(Clone, Copy, Debug)]
 struct Call {
-    /// The return address and its run-time address on the stack.
-    slot: u64,
     return_address: u64,
+    /// The run-time address of the return address on the stack; `None` while it is in a register only.
+    slot: Option<u64>,
+    /// The run-time address at which the call put the return address.
+    first_slot: u64,
     /// The caller's frame pointer.
     fp: Option<u64>,
+    /// How often a frame was equal to this call, if the call was not seen but presumed.
+    presumed: Option<u64>,
+}
+
+/// The caller of a frame, by a recorded call.
+pub(crate) struct RecordedCaller {
+    /// The caller's registers, as far as they are known.
+    pub(crate) registers: RegisterFile,
+    /// The stack pointers that the caller may have: without the return address at its present and at its first place.
+    pub(crate) sps: [u64; 2],
+    /// Which call it was.
+    pub(crate) which: usize,
+    /// Whether the call was not seen but presumed.
+    pub(crate) presumed: bool,
+    /// Whether the return address is no longer where the call put it.
+    pub(crate) is_moved: bool,
+}
+
+/// What became of presumed calls.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Presumed {
+    /// Presumed calls that returned to where they were presumed to return.
+    pub(crate) confirmed: u64,
+    /// Frames that were equal to these calls before they returned.
+    pub(crate) frames: u64,
+    /// Returns to an address to which no recorded or presumed call returns.
+    pub(crate) unknown: u64,
 }
 
 /// The calls of each thread that have not returned.
 #[derive(Debug, Default)]
 pub(crate) struct Calls {
     threads: HashMap<TaskId, (RegisterFile, Vec<Call>)>,
+    /// What became of presumed calls.
+    pub(crate) presumed: Presumed,
 }
 
 impl Calls {
@@ -51,6 +96,7 @@ impl Calls {
         &mut self,
         thread: TaskId,
         now: &RegisterFile,
+        process: &Process,
         memory: &M,
     ) {
         let Some((before, calls)) = self.threads.get_mut(&thread) else {
@@ -60,35 +106,147 @@ impl Calls {
         let before = std::mem::replace(before, *now);
         let goes_on = (1..=LONGEST).contains(&now.pc().wrapping_sub(before.pc()));
         let is_far = now.sp().abs_diff(before.sp()) > FARTHEST;
-        let top = |sp| memory.read_word(sp).ok();
+        let word = |at| memory.read_word(at).ok();
         if is_far || (!goes_on && now.sp() < before.sp().wrapping_sub(8)) {
             calls.clear();
             return;
         }
         if goes_on {
+            if let Some(last) = calls.last_mut() {
+                follow(last, &before, now, word);
+            }
+            // HotSpot's code for exceptions pushes the address behind the call that threw, which is the caller's PC.
+            let pushed = word(now.sp()).filter(|_| now.sp() == before.sp().wrapping_sub(8));
+            let is_thrown = |pushed: &u64| {
+                word(before.pc()).is_some_and(|code| code.to_le_bytes()[0] == PUSH_RDX)
+                    && process.region_at(before.pc()).is_some()
+                    && !process.is_interpreter(before.pc())
+                    && process.region_at(*pushed).is_some()
+                    && walker::is_behind_call(process, *pushed, memory)
+                    && calls.last().is_none_or(|last| last.slot != Some(now.sp()))
+            };
+            if let Some(return_address) = pushed.filter(is_thrown) {
+                calls.push(Call {
+                    return_address,
+                    slot: Some(now.sp()),
+                    first_slot: now.sp(),
+                    fp: before.get(RBP),
+                    presumed: None,
+                });
+            }
             return;
         }
+        let in_register = calls.last().is_some_and(|last| last.slot.is_none());
+        let new = |return_address| Call {
+            return_address,
+            slot: Some(now.sp()),
+            first_slot: now.sp(),
+            fp: before.get(RBP),
+            presumed: None,
+        };
+        let presumed = &mut self.presumed;
+        let mut confirm = |call: &Call| {
+            if let Some(frames) = call.presumed {
+                presumed.confirmed += 1;
+                presumed.frames += frames;
+            }
+        };
         if now.sp() == before.sp().wrapping_sub(8) {
-            let behind = top(now.sp()).map(|to| (to, to.wrapping_sub(before.pc())));
+            let behind = word(now.sp()).map(|to| (to, to.wrapping_sub(before.pc())));
             match behind {
-                Some((return_address, 2..=LONGEST_CALL)) => calls.push(Call {
-                    slot: now.sp(),
-                    return_address,
-                    fp: before.get(RBP),
-                }),
+                Some((return_address, 2..=LONGEST_CALL)) if !in_register => {
+                    calls.push(new(return_address));
+                }
                 _ => calls.clear(),
             }
-        } else if now.sp() > before.sp() && top(before.sp()) == Some(now.pc()) {
-            let returned = calls
-                .iter()
-                .rposition(|call| call.return_address == now.pc());
+        } else if now.sp() > before.sp() {
+            if word(before.sp()) != Some(now.pc()) {
+                calls.clear();
+                return;
+            }
+            let is_inside = process.is_interpreter(before.pc()) && process.is_interpreter(now.pc());
+            let is_behind = |call: &Call| call.slot.is_some_and(|slot| slot > before.sp());
+            if is_inside && calls.last().is_some_and(is_behind) {
+                // The interpreter calls the next instructions, to have a return address on the stack.
+                return;
+            }
+            let is_last = (calls.last()).is_some_and(|call| call.slot == Some(before.sp()));
+            let returned = match is_last {
+                true => calls.len().checked_sub(1),
+                false => calls
+                    .iter()
+                    .rposition(|call| call.return_address == now.pc()),
+            };
+            match returned {
+                Some(index) => confirm(&calls[index]),
+                None => presumed.unknown += u64::from(!calls.is_empty()),
+            }
             calls.truncate(returned.unwrap_or(0));
+        } else if in_register {
+            let last = calls.last();
+            if let Some(last) = last.filter(|last| last.return_address == now.pc()) {
+                confirm(last);
+                calls.pop();
+            } else if jumps_indirectly(word(before.pc())) {
+                // Otherwise the jump leads to the caller's handler of an exception.
+                calls.pop();
+            }
+        } else if process.is_interpreter(before.pc()) && jumps_indirectly(word(before.pc())) {
+            let pushed = word(now.sp()).filter(|pushed| process.is_interpreter(*pushed));
+            let is_known = calls.last().is_some_and(|last| last.slot == Some(now.sp()));
+            if let Some(pushed) = pushed.filter(|_| !is_known) {
+                calls.push(new(pushed));
+            }
         }
     }
 
-    /// The caller's registers, if the call was seen and its return address is still where it was; and
-    /// which call it was. `inner` is that of the last frame that was told by one. If there is one behind
-    /// that of the `innermost` frame, the return address was moved.
+    /// Presumes the calls of a stack that was walked, if none is known. The innermost frame is the first.
+    pub(crate) fn presume<M: Memory + ?Sized>(
+        &mut self,
+        thread: TaskId,
+        frames: &[Frame],
+        memory: &M,
+    ) {
+        let Some((_, calls)) = self.threads.get_mut(&thread) else {
+            return;
+        };
+        if !calls.is_empty() {
+            return;
+        }
+        for pair in frames.windows(2) {
+            let (of, caller) = (pair[0], pair[1]);
+            // The second is that of an interpreted frame.
+            let slots = [caller.sp.wrapping_sub(8), of.fp.wrapping_add(8)];
+            let is_slot = |slot: &u64| memory.read_word(*slot) == Ok(caller.pc);
+            let Some(slot) = slots.into_iter().find(is_slot) else {
+                break;
+            };
+            calls.push(Call {
+                return_address: caller.pc,
+                slot: Some(slot),
+                first_slot: caller.sp.wrapping_sub(8),
+                fp: Some(caller.fp),
+                presumed: Some(0),
+            });
+        }
+        calls.reverse();
+    }
+
+    /// Counts a frame that is equal to a presumed call.
+    pub(crate) fn count(&mut self, thread: TaskId, which: usize) {
+        if let Some((_, calls)) = self.threads.get_mut(&thread) {
+            if let Some(Call {
+                presumed: Some(frames),
+                ..
+            }) = calls.get_mut(which)
+            {
+                *frames += 1;
+            }
+        }
+    }
+
+    /// The caller, if the call was seen and its return address is still where it was. `inner` is the call that told
+    /// the last frame that was told by one.
     pub(crate) fn caller<M: Memory + ?Sized>(
         &self,
         thread: TaskId,
@@ -96,21 +254,91 @@ impl Calls {
         innermost: bool,
         inner: Option<usize>,
         memory: &M,
-    ) -> Option<(RegisterFile, usize)> {
+    ) -> Option<RecordedCaller> {
         let (_, calls) = self.threads.get(&thread)?;
         let calls = &calls[..inner.unwrap_or(calls.len())];
-        let last = calls.iter().rposition(|call| call.slot >= of.sp())?;
-        let call = calls[last];
-        let is_moved = innermost && last + 1 != calls.len();
-        if is_moved || memory.read_word(call.slot) != Ok(call.return_address) {
+        let which = match innermost {
+            true => calls.len().checked_sub(1)?,
+            false => {
+                (calls.iter()).rposition(|call| call.slot.is_some_and(|slot| slot >= of.sp()))?
+            }
+        };
+        let call = calls[which];
+        let slot = call.slot.unwrap_or(call.first_slot);
+        if call.slot.is_some() && memory.read_word(slot) != Ok(call.return_address) {
             return None;
         }
-        let mut caller = RegisterFile::default();
-        caller.set(PC, call.return_address);
-        caller.set(RSP, call.slot.wrapping_add(8));
+        let mut registers = RegisterFile::default();
+        registers.set(PC, call.return_address);
+        registers.set(RSP, slot.wrapping_add(8));
         if let Some(fp) = call.fp {
-            caller.set(RBP, fp);
+            registers.set(RBP, fp);
         }
-        Some((caller, last))
+        Some(RecordedCaller {
+            registers,
+            sps: [slot.wrapping_add(8), call.first_slot.wrapping_add(8)],
+            which,
+            presumed: call.presumed.is_some(),
+            is_moved: call.slot != Some(call.first_slot),
+        })
     }
+
+    /// The last recorded calls of a thread, as text.
+    pub(crate) fn describe(&self, thread: TaskId) -> String {
+        let Some((_, calls)) = self.threads.get(&thread) else {
+            return String::new();
+        };
+        let lines = calls.iter().rev().take(12).map(|call| {
+            let Call {
+                return_address,
+                slot,
+                first_slot,
+                fp,
+                presumed,
+            } = call;
+            format!(
+                "  call with the return address {return_address:#x} at {:#x}, first at {first_slot:#x}, fp {:#x}{}\n",
+                slot.unwrap_or(0),
+                fp.unwrap_or(0),
+                if presumed.is_some() { ", presumed" } else { "" }
+            )
+        });
+        lines.collect()
+    }
+}
+
+/// Follows the return address of the last call, when an instruction without a jump was executed.
+fn follow(
+    last: &mut Call,
+    before: &RegisterFile,
+    now: &RegisterFile,
+    word: impl Fn(u64) -> Option<u64>,
+) {
+    if now.sp() == before.sp() {
+        return;
+    }
+    let is_return_address = |at: u64| word(at) == Some(last.return_address);
+    let slot = last.slot.filter(|slot| *slot >= now.sp());
+    let is_push = now.sp() == before.sp().wrapping_sub(8) && pushes(word(before.pc()));
+    if is_push && !slot.is_some_and(is_return_address) && is_return_address(now.sp()) {
+        last.slot = Some(now.sp());
+    } else if slot.is_none() {
+        last.slot = None;
+    }
+}
+
+/// Whether an instruction that begins with these bytes pushes a register.
+fn pushes(code: Option<u64>) -> bool {
+    let code = code.unwrap_or(0).to_le_bytes();
+    matches!(code, [0x50..=0x57, ..] | [0x41, 0x50..=0x57, ..])
+}
+
+/// Whether an instruction that begins with these bytes jumps to an address in a register or in memory.
+fn jumps_indirectly(code: Option<u64>) -> bool {
+    let code = code.unwrap_or(0).to_le_bytes();
+    let code = match code[0] {
+        0x40..=0x4f => &code[1..],
+        _ => &code[..],
+    };
+    code[0] == 0xff && (code[1] >> 3) & 7 == 4
 }

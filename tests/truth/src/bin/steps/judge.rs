@@ -9,12 +9,14 @@ use std::{
 };
 
 use sframe::{
+    bytes::Source,
     stop_reason::StopReason,
     unwind::{
         Frame,
         Memory, //
     },
-    walk::FrameSource, //
+    walk::FrameSource,
+    x86_64::region::Region, //
 };
 use truth::{
     dwarf::{
@@ -47,7 +49,10 @@ use walk::{
     }, //
 };
 
-use crate::calls::Calls;
+use crate::calls::{
+    Calls,
+    Presumed, //
+};
 
 /// The number of lines of disassembly that are shown before and after the instruction.
 const LINES: usize = 8;
@@ -84,6 +89,19 @@ pub(crate) struct StepCounts {
     pub(crate) by: BTreeMap<&'static str, u64>,
     /// Frames that are equal to recorded calls, where .eh_frame has no entry.
     pub(crate) called: u64,
+    /// Frames found by regions that are equal to recorded calls.
+    pub(crate) in_regions: u64,
+    /// Instructions with at least one such frame.
+    pub(crate) steps_in_regions: u64,
+    /// Frames found by regions that are equal to presumed calls: those of an earlier walk.
+    pub(crate) presumed: u64,
+    /// Frames found by regions that are not judged, and frames further out: their calls were not seen.
+    pub(crate) not_judged: u64,
+    /// Frames found by regions whose frame pointer is not judged: it is no address of the stack at the call, and
+    /// another one now. Compiled code keeps objects in it, and the garbage collector moves objects.
+    pub(crate) objects: u64,
+    /// Places in regions at which walks ended, as text.
+    pub(crate) region_ends: BTreeMap<String, u64>,
     /// Frames that a signal interrupted, and that are equal.
     pub(crate) signals: u64,
     /// How many walks ended for each stop reason.
@@ -141,6 +159,11 @@ impl StepJudge {
         self.calls.forget();
     }
 
+    /// What became of the presumed calls of all programs.
+    pub(crate) fn presumed(&self) -> Presumed {
+        self.calls.presumed
+    }
+
     /// Compares the stack of a stopped thread.
     pub(crate) fn step<M: Memory + ?Sized>(
         &mut self,
@@ -151,12 +174,17 @@ impl StepJudge {
         count: &mut StepCounts,
     ) {
         count.steps += 1;
-        self.calls.note(context.thread, registers, memory);
+        self.calls.note(context.thread, registers, process, memory);
         let mut found = std::mem::take(&mut self.found);
         let reason = self.walker.walk(process, registers, memory, &mut found);
+        // Calls are presumed in code of a runtime only: other code has unwind information.
+        if (found.iter()).any(|it| process.region_at(it.at).is_some()) {
+            let frames: Vec<Frame> = found.iter().map(|it| it.frame).collect();
+            self.calls.presume(context.thread, &frames, memory);
+        }
         let difference = self.compare(process, registers, memory, &found, reason, context, count);
         if let Some(difference) = difference {
-            self.report(process, &found, reason, &difference, context, count);
+            self.report(process, memory, &found, reason, &difference, context, count);
         }
         self.found = found;
     }
@@ -181,11 +209,14 @@ impl StepJudge {
         let mut exact = true;
         let mut at = *registers;
         let mut call = None;
+        let mut judged_in_region = false;
 
         for (callee, pair) in found.windows(2).enumerate() {
             let frame = &pair[1].frame;
             let differs = |class| Some(Difference { class, callee });
             let mut by_calls = false;
+            let mut is_presumed = false;
+            let in_region = process.region_at(pair[0].at).is_some();
             match self.true_step(process, &at, memory, exact) {
                 Ok(CfiStep::Caller { registers, signal }) => {
                     at = registers;
@@ -195,18 +226,41 @@ impl StepJudge {
                 Err(why) => {
                     let innermost = callee == 0;
                     let called = (self.calls).caller(context.thread, &at, innermost, call, memory);
-                    let Some((caller, which)) = called.filter(|_| why.has_no_unwind_info()) else {
-                        let gap = (why.name(), process.describe(pair[0].at));
-                        *count.gaps.entry(gap).or_default() += 1;
+                    // Outside of regions, a return address that code has moved is not judged.
+                    let called = called.filter(|caller| in_region || !caller.is_moved);
+                    let Some(caller) = called.filter(|_| why.has_no_unwind_info()) else {
+                        let place = match in_region {
+                            true => "code of a region".to_owned(),
+                            false => process.describe(pair[0].at),
+                        };
+                        *count.gaps.entry((why.name(), place)).or_default() += 1;
+                        if in_region {
+                            count.not_judged += (found.len() - 1 - callee) as u64;
+                        }
                         // What is beyond cannot be judged, unless it is nothing that was called.
-                        let called = walker::is_behind_call(process, frame.pc, memory);
+                        let called = walker::is_behind_call(process, frame.pc, memory)
+                            || process.is_interpreter(frame.pc)
+                            || is_poll(process, frame.pc, memory);
                         return differs(Class::Longer).filter(|_| !called);
                     };
-                    at = caller;
-                    call = Some(which);
+                    at = caller.registers;
+                    call = Some(caller.which);
+                    is_presumed = caller.presumed;
                     // Arguments may have been taken off the stack, before or behind it.
-                    if frame.pc == at.pc() {
+                    if frame.pc == at.pc() && (!in_region || caller.sps.contains(&frame.sp)) {
                         at.set(RSP, frame.sp);
+                    }
+                    let is_object = |fp: u64| match process.at(frame.sp) {
+                        Some(stack) => !(stack.start..stack.end).contains(&fp),
+                        None => true,
+                    };
+                    if in_region
+                        && at.get(RBP).is_some_and(|fp| {
+                            fp != frame.fp && is_object(fp) && is_object(frame.fp)
+                        })
+                    {
+                        count.objects += 1;
+                        at.set(RBP, frame.fp);
                     }
                     exact = false;
                     by_calls = true;
@@ -225,6 +279,14 @@ impl StepJudge {
             }
             count.frames += 1;
             count.called += u64::from(by_calls);
+            if let (true, true, Some(which)) = (is_presumed, in_region, call) {
+                self.calls.count(context.thread, which);
+                count.presumed += 1;
+            } else if by_calls && in_region {
+                count.steps_in_regions += u64::from(!judged_in_region);
+                judged_in_region = true;
+                count.in_regions += 1;
+            }
             count.signals += u64::from(exact);
             *count.by.entry(pair[1].source.as_str()).or_default() += 1;
         }
@@ -232,6 +294,11 @@ impl StepJudge {
         let last = found.last()?;
         let callee = found.len() - 1;
         if reason == StopReason::Full {
+            return None;
+        }
+        if reason == StopReason::RegionUnknown {
+            let place = place_in_region(process, memory, last, callee == 0);
+            *count.region_ends.entry(place).or_default() += 1;
             return None;
         }
         if reason == StopReason::NoRows {
@@ -322,9 +389,11 @@ impl StepJudge {
         false
     }
 
-    fn report(
+    #[expect(clippy::too_many_arguments)]
+    fn report<M: Memory + ?Sized>(
         &mut self,
         process: &Process,
+        memory: &M,
         found: &[WalkedFrame],
         reason: StopReason,
         difference: &Difference,
@@ -359,7 +428,7 @@ impl StepJudge {
             place: process.describe(at),
             steps: 0,
             limit,
-            example: self.example(process, found, reason, difference, context),
+            example: self.example(process, memory, found, reason, difference, context),
         });
         kind.steps += 1;
         if kind.limit.is_some() {
@@ -370,9 +439,10 @@ impl StepJudge {
     }
 
     /// The details of a difference, as text.
-    fn example(
+    fn example<M: Memory + ?Sized>(
         &mut self,
         process: &Process,
+        memory: &M,
         found: &[WalkedFrame],
         reason: StopReason,
         difference: &Difference,
@@ -427,9 +497,106 @@ impl StepJudge {
                 ));
             }
         }
+        if process.region_at(at).is_some() {
+            let place = place_in_region(process, memory, &found[callee], callee == 0);
+            text.push_str(&format!("  in a region: {place}\n"));
+            text.push_str(&self.calls.describe(context.thread));
+        }
         text.push_str(&disassembly(process, at).unwrap_or_default());
         text
     }
+}
+
+/// Whether a run-time address is that of a poll of HotSpot's, which becomes a return address if the poll faults.
+fn is_poll<M: Memory + ?Sized>(process: &Process, pc: u64, memory: &M) -> bool {
+    process.region_at(pc).is_some()
+        && matches!(
+            walker::All::new(process, memory).read(pc),
+            Ok([0x41, 0x85, 0..=3 | 6 | 7] | [0x85, 0..=3 | 6 | 7, _])
+        )
+}
+
+/// The names of the values of HotSpot's `CodeBlob::_kind`, from OpenJDK 25 on.
+const KINDS: [&str; 12] = [
+    "none",
+    "nmethod",
+    "buffer",
+    "adapter",
+    "vtable",
+    "method handle adapter",
+    "runtime stub",
+    "deoptimization",
+    "safepoint",
+    "exception",
+    "uncommon trap",
+    "upcall",
+];
+
+/// A place in a region as text: the kind or the name of the code, and the bytes at the PC.
+fn place_in_region<M: Memory + ?Sized>(
+    process: &Process,
+    memory: &M,
+    found: &WalkedFrame,
+    is_innermost: bool,
+) -> String {
+    let pc = found.frame.pc;
+    let mut text = match is_innermost {
+        true => String::new(),
+        false => "caller in ".to_owned(),
+    };
+    let all = walker::All::new(process, memory);
+    let region = process.region_at(found.at).map(|it| it.region);
+    match region {
+        Some(Region::HotSpot(heap)) if process.is_interpreter(found.at) => {
+            let _ = write!(text, "interpreter+{:#x}", pc - heap.interpreter_start);
+        }
+        Some(Region::HotSpot(heap)) => match heap.blob_at(found.at, &all) {
+            Some(blob) => {
+                let word = |offset: u8| all.read_word(blob + u64::from(offset)).unwrap_or(0);
+                let kind = match heap.kind_mask {
+                    // An address.
+                    u32::MAX => word(heap.kind_offset),
+                    mask => word(heap.kind_offset) & u64::from(mask),
+                };
+                let name = match KINDS.get(kind as usize) {
+                    Some(name) => (*name).to_owned(),
+                    None => string_at(&all, kind),
+                };
+                let size = word(heap.frame_size_offset) as i32;
+                let _ = write!(text, "{name}, frame size {size}");
+                if !name.contains("nmethod") {
+                    let _ = write!(text, ", blob+{:#x}", pc - blob);
+                }
+            }
+            None => text.push_str("no blob"),
+        },
+        _ => text.push_str("a region"),
+    }
+    if !is_innermost {
+        // Many stubs keep a frame pointer.
+        let caller = all.read_word(found.frame.fp.wrapping_add(8)).unwrap_or(0);
+        let bytes: [u8; 8] = all.read(caller).unwrap_or_default();
+        let _ = write!(text, ", fp leads to {bytes:02x?}");
+    }
+    if is_innermost {
+        let caller = all.read_word(found.frame.fp.wrapping_add(8)).unwrap_or(0);
+        let bytes: [u8; 16] = all.read(caller.wrapping_sub(13)).unwrap_or_default();
+        let _ = write!(text, ", fp leads behind {:02x?}", &bytes[..13]);
+    }
+    let bytes: [u8; 24] = all.read(pc.wrapping_sub(8)).unwrap_or_default();
+    text.push_str(", bytes ");
+    for (index, byte) in bytes.iter().enumerate() {
+        let _ = write!(text, "{}{byte:02x}", if index == 8 { "| " } else { "" });
+    }
+    text
+}
+
+/// A string in memory.
+fn string_at<M: Memory + ?Sized>(memory: &M, address: u64) -> String {
+    let words = (0..8).map_while(|index| memory.read_word(address.wrapping_add(8 * index)).ok());
+    let bytes = words.flat_map(u64::to_le_bytes);
+    let bytes: Vec<u8> = bytes.take_while(|byte| *byte != 0).collect();
+    String::from_utf8_lossy(&bytes).into_owned()
 }
 
 /// The instructions around a run-time address, from objdump.

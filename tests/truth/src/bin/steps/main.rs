@@ -62,6 +62,10 @@ struct Options {
     #[arg(long, value_name = "MICROSECONDS", default_value_t = 3_000)]
     pause: u64,
 
+    /// Time for which each program runs before the first window
+    #[arg(long, value_name = "SECONDS", default_value_t = 0)]
+    warm_up: u64,
+
     /// Seed of the random lengths of the pauses
     #[arg(long, value_name = "N", default_value_t = 1)]
     seed: u64,
@@ -132,6 +136,14 @@ fn judge_all(options: &Options) -> Result<u64, String> {
             .program(program)
             .map_err(|error| format!("{name}: {error}"))?;
         print_line(name, &count, started.elapsed());
+        if count.presumed != 0 {
+            let presumed = run.judge.presumed();
+            println!(
+                "  {} frames are equal to presumed calls; {} such calls returned, after {} frames; {} returns to \
+                 unknown addresses",
+                count.presumed, presumed.confirmed, presumed.frames, presumed.unknown
+            );
+        }
         print_kinds(&count);
         counts.push((name, count));
     }
@@ -209,6 +221,9 @@ fn programs(options: &Options) -> Result<Vec<SteppedProgram>, String> {
     Ok(programs)
 }
 
+/// The number of places at which walks end that are printed.
+const MOST_PLACES: usize = 10;
+
 struct Run<'a> {
     options: &'a Options,
     files: Files,
@@ -227,6 +242,9 @@ impl Run<'_> {
         while count.steps < self.options.steps && Instant::now() < deadline {
             let before = count.steps;
             let mut tracer = Tracer::start(words, &self.null, deadline)?;
+            if self.options.warm_up != 0 {
+                tracer.run(Duration::from_secs(self.options.warm_up))?;
+            }
             let mut first = true;
             while tracer.ended().is_none()
                 && count.steps < self.options.steps
@@ -315,6 +333,20 @@ fn print_line(name: &str, count: &StepCounts, time: Duration) {
 }
 
 fn print_kinds(count: &StepCounts) {
+    if count.in_regions != 0 || !count.region_ends.is_empty() {
+        println!(
+            "  code made at run time: {} instructions and {} frames judged by calls, {} frames not judged; {} frame \
+             pointers were objects that moved",
+            count.steps_in_regions, count.in_regions, count.not_judged, count.objects
+        );
+        let mut ends: Vec<_> = count.region_ends.iter().collect();
+        ends.sort_by_key(|(_, steps)| std::cmp::Reverse(**steps));
+        let all: u64 = count.region_ends.values().sum();
+        println!("  {all} walks ended in such code:");
+        for (place, steps) in ends.iter().take(MOST_PLACES) {
+            println!("{steps:9} {place}");
+        }
+    }
     for kind in count.kinds.values() {
         match kind.limit {
             Some(limit) => println!(
@@ -351,6 +383,12 @@ fn to_json(name: &str, count: &StepCounts) -> Value {
         "frames": count.frames,
         "frames_by": count.by,
         "frames_by_calls": count.called,
+        "frames_in_regions": count.in_regions,
+        "steps_in_regions": count.steps_in_regions,
+        "presumed_in_regions": count.presumed,
+        "not_judged_in_regions": count.not_judged,
+        "objects_in_regions": count.objects,
+        "region_ends": count.region_ends,
         "signals": count.signals,
         "ends": count.ends,
         "truth_unknown": gaps.collect::<Vec<_>>(),

@@ -194,20 +194,36 @@ pub(crate) fn registers(thread: TaskId) -> io::Result<(RegisterFile, u64)> {
 /// Reads memory of another process into `bytes`. Returns the number of bytes read; the rest of
 /// `bytes` is unchanged.
 pub(crate) fn read(process: TaskId, address: u64, bytes: &mut [u8]) -> usize {
-    let local = libc::iovec {
-        iov_base: bytes.as_mut_ptr().cast(),
-        iov_len: bytes.len(),
+    read_parts(process, &[address], &mut [bytes])
+}
+
+/// Reads memory at several addresses, each into the part of the same index, up to the first part that cannot be read.
+/// Returns the number of bytes read; the rest is unchanged.
+pub(crate) fn read_parts(process: TaskId, addresses: &[u64], parts: &mut [&mut [u8]]) -> usize {
+    let remote = addresses
+        .iter()
+        .zip(&*parts)
+        .map(|(address, part)| libc::iovec {
+            iov_base: *address as *mut libc::c_void,
+            iov_len: part.len(),
+        });
+    let remote: Vec<libc::iovec> = remote.take(MOST_PARTS).collect();
+    let local = parts.iter_mut().map(|part| libc::iovec {
+        iov_base: part.as_mut_ptr().cast(),
+        iov_len: part.len(),
+    });
+    let local: Vec<libc::iovec> = local.take(remote.len()).collect();
+    let count = local.len() as libc::c_ulong;
+    // SAFETY: `local` describes `parts`, which this function borrows mutably; `remote` has addresses of the traced
+    // process, which the kernel checks. Both arrays have `count` elements.
+    let read = unsafe {
+        libc::process_vm_readv(process, local.as_ptr(), count, remote.as_ptr(), count, 0)
     };
-    let remote = libc::iovec {
-        iov_base: address as *mut libc::c_void,
-        iov_len: bytes.len(),
-    };
-    // SAFETY: `local` describes `bytes`, which this function borrows mutably; `remote` is an address of the traced
-    // process, which the kernel checks.
-    let read =
-        unsafe { libc::process_vm_readv(process, &raw const local, 1, &raw const remote, 1, 0) };
     usize::try_from(read).unwrap_or(0)
 }
+
+/// The maximum number of parts of one read: IOV_MAX.
+const MOST_PARTS: usize = 1024;
 
 fn request(what: libc::c_uint, thread: TaskId, data: usize) -> io::Result<()> {
     // SAFETY: No caller of this function passes an address of this process in `data`.

@@ -10,6 +10,7 @@ use std::{
     ffi::CString,
     io,
     os::fd::OwnedFd,
+    rc::Rc,
     thread,
     time::{
         Duration,
@@ -23,6 +24,7 @@ use sframe::{
 };
 use walk::{
     process::{
+        CodeRegion,
         Files,
         Process, //
     },
@@ -72,6 +74,10 @@ pub(crate) struct Tracer {
     /// The mappings; outdated if `stale` is set.
     process: Process,
     stale: bool,
+    /// The regions of the code that the program makes; empty until its runtime has started.
+    regions: Vec<CodeRegion>,
+    /// The pages that were read for the last step.
+    pages: Rc<RefCell<Vec<Page>>>,
     turn: usize,
     left_of_turn: u32,
     deadline: Instant,
@@ -109,6 +115,8 @@ impl Tracer {
             }],
             process: Process::new(),
             stale: true,
+            regions: Vec::new(),
+            pages: Rc::default(),
             turn: 0,
             left_of_turn: TURN,
             deadline,
@@ -140,9 +148,22 @@ impl Tracer {
     pub(crate) fn process(&mut self, files: &mut Files) -> io::Result<&Process> {
         if self.stale {
             self.process = Process::read(self.process_id as u32, files)?;
+            if self.regions.is_empty() {
+                self.find_regions();
+            }
+            self.process.set_regions(self.regions.clone());
             self.stale = false;
         }
         Ok(&self.process)
+    }
+
+    /// Finds the regions of the code of a program that has a runtime. A runtime reserves the memory for its code once.
+    fn find_regions(&mut self) {
+        let mut mappings = self.process.mappings().iter();
+        if mappings.any(|mapping| mapping.name.ends_with("/libjvm.so")) {
+            // The runtime may be starting.
+            self.regions = runtimes::regions(self.process_id as u32).unwrap_or_default();
+        }
     }
 
     /// As [`Tracer::process`], but includes the stack that `sp` points into: stacks grow.
@@ -155,7 +176,7 @@ impl Tracer {
 
     /// The program's memory as it is now.
     pub(crate) fn memory(&self, sp: u64) -> Snapshot {
-        Snapshot::new(self.process_id, sp)
+        Snapshot::new(self.process_id, sp, &self.pages)
     }
 
     /// Runs all threads for some time. Signals are delivered.
@@ -349,6 +370,7 @@ impl Tracer {
             // It is the only thread now, and has the first one's id.
             self.threads.retain(|thread| thread.id == id);
             self.stale = true;
+            self.regions.clear();
         }
         if event == libc::PTRACE_EVENT_CLONE {
             // The new thread may have shown itself before.
@@ -431,8 +453,15 @@ const NEAR: usize = 2048;
 const BELOW: u64 = 128;
 const PAGE: usize = 4096;
 
-/// A page that was read: its address, the number of readable bytes, and its bytes.
-type Page = (u64, usize, Box<[u8; PAGE]>);
+/// A page that was read.
+pub(crate) struct Page {
+    start: u64,
+    /// The number of readable bytes.
+    len: usize,
+    bytes: Box<[u8; PAGE]>,
+    /// Whether it was needed since the last step.
+    is_used: bool,
+}
 
 /// The memory of a stopped program, cached.
 pub(crate) struct Snapshot {
@@ -440,11 +469,25 @@ pub(crate) struct Snapshot {
     first: u64,
     len: usize,
     near: [u8; NEAR],
-    pages: RefCell<Vec<Page>>,
+    pages: Rc<RefCell<Vec<Page>>>,
 }
 
 impl Snapshot {
-    fn new(process: TaskId, sp: u64) -> Snapshot {
+    /// `pages` are those of the step before. The pages that were needed then are read at once.
+    fn new(process: TaskId, sp: u64, pages: &Rc<RefCell<Vec<Page>>>) -> Snapshot {
+        let pages = pages.clone();
+        {
+            let mut pages = pages.borrow_mut();
+            pages.retain(|page| page.is_used && page.len == PAGE);
+            let starts: Vec<u64> = pages.iter().map(|page| page.start).collect();
+            let mut parts: Vec<&mut [u8]> =
+                (pages.iter_mut()).map(|page| &mut page.bytes[..]).collect();
+            let read = ptrace::read_parts(process, &starts, &mut parts);
+            pages.truncate(read / PAGE);
+            for page in &mut *pages {
+                page.is_used = false;
+            }
+        }
         let first = sp.saturating_sub(BELOW);
         let mut near = [0; NEAR];
         let len = ptrace::read(process, first, &mut near);
@@ -453,7 +496,7 @@ impl Snapshot {
             first,
             len,
             near,
-            pages: RefCell::default(),
+            pages,
         }
     }
 }
@@ -478,17 +521,23 @@ impl Memory for Snapshot {
             };
         }
         let mut pages = self.pages.borrow_mut();
-        let index = match pages.iter().position(|(page, _, _)| *page == start) {
+        let index = match pages.iter().position(|page| page.start == start) {
             Some(index) => index,
             None => {
                 let mut bytes = Box::new([0; PAGE]);
                 let len = ptrace::read(self.process, start, &mut bytes[..]);
-                pages.push((start, len, bytes));
+                pages.push(Page {
+                    start,
+                    len,
+                    bytes,
+                    is_used: true,
+                });
                 pages.len() - 1
             }
         };
-        let (_, len, bytes) = &pages[index];
-        bytes[at..(*len).max(at)]
+        let page = &mut pages[index];
+        page.is_used = true;
+        page.bytes[at..page.len.max(at)]
             .first_chunk()
             .map(|word| u64::from_le_bytes(*word))
             .ok_or(Fault)

@@ -9,10 +9,15 @@ pub const SFRAME_UNWIND_ROW_DEREF_TWICE: u32 = 4;
 pub const SFRAME_UNWIND_FP_UNCHANGED: u32 = 0;
 pub const SFRAME_UNWIND_FP_AT_CFA: u32 = 1;
 pub const SFRAME_UNWIND_FP_AT_REGISTER: u32 = 2;
+pub const SFRAME_UNWIND_REGION_NONE: u32 = 0;
+pub const SFRAME_UNWIND_REGION_STOP: u32 = 1;
+pub const SFRAME_UNWIND_REGION_FIXED: u32 = 2;
+pub const SFRAME_UNWIND_REGION_HOTSPOT: u32 = 3;
 pub const SFRAME_UNWIND_NR_ADD: u32 = 128;
 pub const SFRAME_UNWIND_NR_REMOVE: u32 = 129;
 pub const SFRAME_UNWIND_NR_LIST: u32 = 130;
 pub const SFRAME_UNWIND_NR_STATS: u32 = 131;
+pub const SFRAME_UNWIND_NR_REGION: u32 = 132;
 pub const SFRAME_UNWIND_TYPE: u8 = 83u8;
 pub type __u64 = u64;
 pub type __s64 = i64;
@@ -103,4 +108,33 @@ impl Default for sframe_unwind_request {
             s.assume_init()
         }
     }
+}
+#[repr(C)]
+#[derive(Debug, Default, Copy, Clone)]
+pub struct sframe_unwind_region {
+    pub size: __u32,
+    pub pid: __s32,
+    pub start: __u64,
+    pub end: __u64,
+    pub guard: __u64,
+    pub guard_value: __u64,
+    pub kind: __u8,
+    pub fp_saved: __u8,
+    pub segment_log2: __u8,
+    pub used_offset: __u8,
+    pub blob_offset: __u8,
+    pub frame_size_offset: __u8,
+    pub frame_complete_offset: __u8,
+    pub frame_complete_size: __u8,
+    pub code_offset: __u8,
+    pub code_size: __u8,
+    pub kind_offset: __u8,
+    pub reserved: [__u8; 5usize],
+    pub cfa_offset: __s32,
+    pub fp_offset: __s32,
+    pub segment_map: __u64,
+    pub interpreter_start: __u64,
+    pub interpreter_end: __u64,
+    pub kind_mask: __u64,
+    pub frameless_kinds: [__u64; 4usize],
 }

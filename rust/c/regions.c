@@ -1,0 +1,231 @@
+// SPDX-License-Identifier: GPL-2.0-only
+/*
+ * Regions: code that processes make at run time, by process. Readers in any context find a region without a lock.
+ * Tasks that may sleep change regions under regions_lock. A region names its process by the ID of the process's mm:
+ * no other mm ever has this ID, so a region of a process that has exited, or has called exec, is never found again.
+ */
+#define pr_fmt(fmt) KBUILD_MODNAME ": " fmt
+
+#include <linux/cred.h>
+#include <linux/hashtable.h>
+#include <linux/mutex.h>
+#include <linux/pid.h>
+#include <linux/rculist.h>
+#include <linux/rcupdate.h>
+#include <linux/sched/mm.h>
+#include <linux/sched/task.h>
+#include <linux/slab.h>
+
+#include "internal.h"
+
+/* The most regions, and the most of one process. A user other than root is charged at most half of all. */
+#define REGIONS 1024
+#define REGIONS_OF_PROCESS 32
+/* The most regions of one hash bucket that a reader looks at. */
+#define REGIONS_LOOKED_AT 64
+/* The time that user space has to answer a request, and the time for which its answer "no region" holds. */
+#define ASK_AGAIN (2 * HZ)
+#define NONE_HOLDS (10 * HZ)
+
+struct region {
+	struct hlist_node by_process;
+	struct list_head of_all;
+	uint64_t mm_id;
+	struct sframe_unwind_region description;
+	uint32_t user;
+	/* In jiffies: the last use, and the end of a description of kind NONE. */
+	unsigned long used;
+	unsigned long until;
+	/* Nobody has read the request for this code. */
+	bool requested;
+	struct rcu_head rcu;
+};
+
+static DEFINE_HASHTABLE(regions_by_process, 8);
+static LIST_HEAD(regions);
+/* Protects both. Readers use RCU. */
+static DEFINE_MUTEX(regions_lock);
+
+bool sfu_find_region(uint64_t address, struct sframe_unwind_region *found)
+{
+	uint64_t id = sfu_mm_id(current->mm);
+	int left = REGIONS_LOOKED_AT;
+	struct region *region;
+	bool is_known = false;
+
+	found->kind = SFRAME_UNWIND_REGION_NONE;
+	rcu_read_lock();
+	hash_for_each_possible_rcu(regions_by_process, region, by_process, id) {
+		const struct sframe_unwind_region *description = &region->description;
+
+		if (region->mm_id == id && address - description->start < description->end - description->start &&
+		    (description->kind || time_before(jiffies, READ_ONCE(region->until)))) {
+			is_known = true;
+			*found = *description;
+			if (READ_ONCE(region->used) != jiffies)
+				WRITE_ONCE(region->used, jiffies);
+			if (description->kind)
+				break;
+		}
+		if (!--left)
+			break;
+	}
+	rcu_read_unlock();
+	return is_known;
+}
+
+static void withdraw(struct region *region)
+{
+	lockdep_assert_held(&regions_lock);
+	hash_del_rcu(&region->by_process);
+	list_del_rcu(&region->of_all);
+	kfree_rcu(region, rcu);
+}
+
+/* Removes the regions that a new one replaces. A request replaces other requests only. */
+static void replace(const struct region *new)
+{
+	struct region *region, *next;
+
+	lockdep_assert_held(&regions_lock);
+	list_for_each_entry_safe(region, next, &regions, of_all)
+		if (region->mm_id == new->mm_id && region->description.start < new->description.end &&
+		    new->description.start < region->description.end &&
+		    (!new->requested || !region->description.kind))
+			withdraw(region);
+}
+
+/*
+ * The region that was used least recently, if there are `most` or more: of the process with this mm, unless `mm_id` is 0;
+ * of this user, unless `user` is 0.
+ */
+static noinline struct region *least_used(uint64_t mm_id, uint32_t user, unsigned int most)
+{
+	struct region *region, *least = NULL;
+
+	lockdep_assert_held(&regions_lock);
+	list_for_each_entry(region, &regions, of_all) {
+		if ((mm_id && region->mm_id != mm_id) || (user && region->user != user))
+			continue;
+		most -= !!most;
+		if (!least || time_before(READ_ONCE(region->used), READ_ONCE(least->used)))
+			least = region;
+	}
+	return most ? NULL : least;
+}
+
+/* Removes a region if a bound is reached. */
+static void make_room(const struct region *new)
+{
+	struct region *least = least_used(new->mm_id, 0, REGIONS_OF_PROCESS);
+
+	if (!least && new->user)
+		least = least_used(0, new->user, REGIONS / 2);
+	least = least ?: least_used(0, 0, REGIONS);
+	if (least)
+		withdraw(least);
+}
+
+static int add(uint64_t mm_id, uint32_t user, const struct sframe_unwind_region *description, bool requested)
+{
+	struct region *new = kzalloc(sizeof(*new), GFP_KERNEL);
+
+	if (!new)
+		return -ENOMEM;
+	new->mm_id = mm_id;
+	new->user = user;
+	new->description = *description;
+	new->requested = requested;
+	new->used = jiffies;
+	new->until = jiffies + (requested ? ASK_AGAIN : NONE_HOLDS);
+	mutex_lock(&regions_lock);
+	replace(new);
+	make_room(new);
+	hash_add_rcu(regions_by_process, &new->by_process, mm_id);
+	list_add_tail_rcu(&new->of_all, &regions);
+	mutex_unlock(&regions_lock);
+	if (requested)
+		wake_up_interruptible(&sfu_requests_wait);
+	return 0;
+}
+
+int sfu_region_add(const struct sframe_unwind_region *description)
+{
+	const struct cred *cred;
+	struct task_struct *task;
+	struct mm_struct *mm;
+	uint64_t id;
+	uint32_t user;
+
+	rcu_read_lock();
+	task = get_pid_task(find_vpid(description->pid), PIDTYPE_TGID);
+	rcu_read_unlock();
+	if (!task)
+		return -ESRCH;
+	cred = get_task_cred(task);
+	user = sfu_charged_user(cred);
+	put_cred(cred);
+	mm = get_task_mm(task);
+	put_task_struct(task);
+	if (!mm)
+		return -ESRCH;
+	id = sfu_mm_id(mm);
+	/* The last user of the mm may wait for a file system that hangs. */
+	mmput_async(mm);
+	return add(id, user, description, false);
+}
+
+void sfu_region_request(uint64_t mm_id, pid_t pid, uint32_t user, uint64_t start, uint64_t end)
+{
+	const struct sframe_unwind_region description = { .pid = pid, .start = start, .end = end };
+
+	/* If there is no memory, the code is requested again. */
+	add(mm_id, user, &description, true);
+}
+
+bool sfu_next_region_request(struct sframe_unwind_request *request)
+{
+	struct region *region;
+	bool found = false;
+
+	mutex_lock(&regions_lock);
+	list_for_each_entry(region, &regions, of_all) {
+		if (!region->requested)
+			continue;
+		WRITE_ONCE(region->requested, false);
+		WRITE_ONCE(region->until, jiffies + ASK_AGAIN);
+		*request = (struct sframe_unwind_request){
+			.size = sizeof(*request),
+			.pid = region->description.pid,
+			.start = region->description.start,
+			.end = region->description.end,
+			.user = region->user,
+		};
+		found = true;
+		break;
+	}
+	mutex_unlock(&regions_lock);
+	return found;
+}
+
+bool sfu_has_region_requests(void)
+{
+	const struct region *region;
+	bool has = false;
+
+	rcu_read_lock();
+	list_for_each_entry_rcu(region, &regions, of_all)
+		has = has || READ_ONCE(region->requested);
+	rcu_read_unlock();
+	return has;
+}
+
+void sfu_regions_stop(void)
+{
+	struct region *region, *next;
+
+	mutex_lock(&regions_lock);
+	list_for_each_entry_safe(region, next, &regions, of_all)
+		withdraw(region);
+	mutex_unlock(&regions_lock);
+}

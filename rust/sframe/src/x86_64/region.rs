@@ -1,0 +1,1190 @@
+// SPDX-License-Identifier: GPL-2.0-only OR MIT
+
+//! The step from code that a runtime made, by a region that somebody has registered for the process.
+//!
+//! A region tells how its frames are laid out. Its description and the memory of the process are not trusted. A
+//! step is accepted only if it leads behind a call, to a poll of HotSpot's, or into HotSpot's interpreter.
+//!
+//! Words are eight bytes. HotSpot's names are those of the OpenJDK source: a code heap consists of segments; a
+//! block is some segments with a `HeapBlock` at its start, and a `CodeBlob` behind the `HeapBlock`.
+
+use super::{
+    super::{
+        format::bytes::Source,
+        unwind::step::{
+            Frame,
+            RegisterSource, //
+        }, //
+    },
+    fallback::is_behind_call,
+    insn::{
+        CALL_RELATIVE,
+        JMP_RELATIVE,
+        LEAVE,
+        POP_RBP,
+        PUSH_RBP,
+        RET, //
+    },
+    registers::{
+        R11,
+        R13,
+        R14,
+        RAX,
+        RBX,
+        RCX,
+        RDI,
+        RDX,
+        RSI, //
+    }, //
+};
+
+/// The most hops in a code heap's segment map. Each hop passes at most 254 segments.
+const HOPS: u32 = 64;
+/// The maximum size of a compiled frame, in bytes.
+const MAX_FRAME: i32 = 1 << 20;
+/// The work of looking for instructions in eight bytes of code, in instructions.
+const SEARCH: u32 = 200;
+/// The bytes in front of the end of a prologue in which the prologue is searched.
+const WINDOW: usize = 64;
+/// The bytes in front of the PC, and the bytes in front of it and behind it, that show a prologue or an epilogue.
+const BEFORE: usize = 16;
+const NEAR: usize = BEFORE + 24;
+/// The bytes from the removal of an interpreted frame to the jump to the caller; at most.
+const MAX_END: usize = 40;
+/// The bytes from the beginning of an interpreted method to the end of [`POP`], at most.
+const MAX_BEGINNING: usize = 72;
+/// The distance in bytes from the stack pointer to the frame pointer of an interpreted frame that is being set up.
+const MAX_INCOMPLETE: u64 = 64;
+/// The register in which HotSpot's interpreter has the caller's stack pointer at the beginning of a method, and the
+/// return address at its end.
+const SENDER_SP: u8 = R13;
+/// The register in which HotSpot's interpreter has the address of the local variables.
+const LOCALS: u8 = R14;
+
+/// The layout of the frames in a region.
+#[derive(Clone, Copy, Debug)]
+pub enum Region {
+    /// No step is taken.
+    Stop,
+    /// All frames have this rule.
+    Fixed(FrameRule),
+    /// A code heap of HotSpot.
+    HotSpot(CodeHeap),
+}
+
+/// The rule of a frame in a region, smaller than a [`Rule`](super::super::unwind::rule::Rule). The return address is
+/// right below the CFA.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FrameRule {
+    /// The CFA's distance from the stack pointer or the frame pointer, in bytes.
+    cfa: i32,
+    /// Where the caller's frame pointer is saved, in bytes from the CFA; 0 if it is unchanged.
+    fp: i32,
+    /// Whether the CFA counts from the frame pointer.
+    from_fp: bool,
+}
+
+impl FrameRule {
+    /// The rule of a frame whose CFA is `cfa` bytes above the stack pointer. The caller's frame pointer is saved at the
+    /// CFA plus `fp`; 0: it is unchanged.
+    pub const fn new(cfa: i32, fp: i32) -> FrameRule {
+        FrameRule {
+            cfa,
+            fp,
+            from_fp: false,
+        }
+    }
+}
+
+/// A code heap of HotSpot. Offsets and sizes are in bytes; addresses are run-time addresses.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct CodeHeap {
+    /// The start of the heap.
+    pub start: u64,
+    /// The segment map: one byte for each segment from `start` on.
+    pub segment_map: u64,
+    /// The start of the interpreter's code.
+    pub interpreter_start: u64,
+    /// The length of the interpreter's code.
+    pub interpreter_len: u32,
+    /// The mask of the low half of the word at `kind_offset`.
+    pub kind_mask: u32,
+    /// The values of that half, masked, in blobs whose code has no frame if the blob's frame size is 0.
+    pub frameless_kinds: [u32; 4],
+    /// The binary logarithm of the size of a segment; at most 63.
+    pub segment_log2: u8,
+    /// The offset of `_used` in a `HeapBlock`.
+    pub used_offset: u8,
+    /// The offset of the `CodeBlob` in a block.
+    pub blob_offset: u8,
+    /// The offset of `_frame_size`.
+    pub frame_size_offset: u8,
+    /// The offset of `_frame_complete_offset`.
+    pub frame_complete_offset: u8,
+    /// Whether `_frame_complete_offset` has two bytes, else four.
+    pub frame_complete_is_short: bool,
+    /// The offset of the field with the start of the code.
+    pub code_offset: u8,
+    /// Whether that field is an address, else an offset from the `CodeBlob`.
+    pub code_is_address: bool,
+    /// The offset of the word with the blob's kind.
+    pub kind_offset: u8,
+}
+
+/// Takes a step from a frame in a region; `None` if no step can be trusted.
+///
+/// `registers` are the registers of the innermost frame, or of a frame that a signal interrupted; `None` for other
+/// frames.
+#[inline(always)]
+pub fn step<M: Source + ?Sized, R: RegisterSource + ?Sized>(
+    region: &Region,
+    frame: &Frame,
+    registers: Option<&R>,
+    memory: &M,
+) -> Option<Frame> {
+    let is_interpreter = |pc: u64| match region {
+        Region::HotSpot(heap) => {
+            pc.wrapping_sub(heap.interpreter_start) < u64::from(heap.interpreter_len)
+        }
+        _ => false,
+    };
+    let caller = if is_interpreter(frame.pc) {
+        interpreted(frame, registers, memory)?
+    } else {
+        let rule = match region {
+            Region::Stop => return None,
+            Region::Fixed(rule) => *rule,
+            Region::HotSpot(heap) => heap.rule(frame, registers.is_some(), memory)?,
+        };
+        caller_by(rule, frame, memory)?
+    };
+    let is_caller = is_interpreter(caller.pc)
+        || is_behind_call(caller.pc, memory)
+        || registers.is_none()
+            && matches!(region, Region::HotSpot(_))
+            && is_poll(caller.pc, memory);
+    is_caller.then_some(caller)
+}
+
+/// Whether the code at `pc` is HotSpot's poll in a loop: test %eax,(%register). If it faults, its own address becomes
+/// the return address.
+#[inline(never)]
+fn is_poll<S: Source + ?Sized>(pc: u64, memory: &S) -> bool {
+    matches!(
+        memory.read(pc),
+        Ok([0x41, 0x85, 0..=3 | 6 | 7] | [0x85, 0..=3 | 6 | 7, _])
+    )
+}
+
+/// The caller by a rule.
+fn caller_by<S: Source + ?Sized>(rule: FrameRule, frame: &Frame, memory: &S) -> Option<Frame> {
+    let base = match rule.from_fp {
+        true => frame.fp,
+        false => frame.sp,
+    };
+    let sp = base.checked_add_signed(rule.cfa.into())?;
+    if sp <= frame.sp || sp % 8 != 0 {
+        return None;
+    }
+    let fp = match rule.fp {
+        0 => frame.fp,
+        offset => field(sp.checked_add_signed(offset.into())?, 0, memory)?,
+    };
+    let pc = field(sp.wrapping_sub(8), 0, memory)?;
+    Some(Frame { pc, sp, fp })
+}
+
+/// The eight bytes at `base + offset`. A field that is shorter is in the low bytes.
+#[inline(never)]
+fn field<S: Source + ?Sized>(base: u64, offset: u8, memory: &S) -> Option<u64> {
+    let bytes = memory.read(base.wrapping_add(offset.into())).ok()?;
+    Some(u64::from_le_bytes(bytes))
+}
+
+/// The rule if the return address is on top of the stack.
+const ON_TOP: FrameRule = FrameRule::new(8, 0);
+
+/// The rule if the caller's frame pointer is on top of the stack, and the return address above it.
+const PUSHED: FrameRule = whole_frame(16);
+
+/// The rule of a frame that its frame pointer leads to.
+const FRAME_POINTER: FrameRule = FrameRule {
+    from_fp: true,
+    ..whole_frame(16)
+};
+
+/// The same, if the code has pushed [`COOKIE`] before it pushed the caller's frame pointer.
+const BEHIND_COOKIE: FrameRule = FrameRule {
+    from_fp: true,
+    ..FrameRule::new(24, -24)
+};
+
+/// The word that HotSpot's stub for the barrier at the beginning of a method pushes.
+const COOKIE: u64 = u64::MAX;
+
+/// The rule of a frame of this size in bytes. The code pushes the caller's frame pointer first.
+const fn whole_frame(size: i32) -> FrameRule {
+    FrameRule::new(size, -16)
+}
+
+/// Reads code from `address` on, eight bytes at a time, and takes the work of looking for instructions in it. The length
+/// of `code` is a multiple of eight.
+#[inline(never)]
+fn read_code<S: Source + ?Sized>(address: u64, code: &mut [u8], memory: &S) -> Option<()> {
+    let mut at = address;
+    for part in code.chunks_exact_mut(8) {
+        memory.spend(SEARCH).ok()?;
+        let word = field(at, 0, memory)?;
+        for (to, from) in part.iter_mut().zip(word.to_le_bytes()) {
+            *to = from;
+        }
+        at = at.wrapping_add(8);
+    }
+    Some(())
+}
+
+impl CodeHeap {
+    /// The rule of a frame in compiled code or in a stub.
+    #[inline(never)]
+    fn rule<S: Source + ?Sized>(
+        &self,
+        frame: &Frame,
+        is_innermost: bool,
+        memory: &S,
+    ) -> Option<FrameRule> {
+        let pc = frame.pc;
+        let blob = self.blob_at(pc.wrapping_sub((!is_innermost).into()), memory)?;
+        let size = (field(blob, self.frame_size_offset, memory)? as i32).checked_mul(8)?;
+        match size {
+            16..=MAX_FRAME if is_innermost => match rule_around(pc, size, memory)? {
+                Some(rule) => Some(rule),
+                None => self.rule_of_prologue(pc, blob, size, memory),
+            },
+            16..=MAX_FRAME => Some(whole_frame(size)),
+            0 => {
+                let kind = field(blob, self.kind_offset, memory)? as u32 & self.kind_mask;
+                let is_frameless = self.frameless_kinds.contains(&kind);
+                match is_innermost {
+                    true if is_frameless => Some(ON_TOP),
+                    true => self.innermost_in_stub(frame, blob, memory),
+                    // Code without a frame calls nothing.
+                    false if is_frameless => None,
+                    false => Some(match field(frame.fp.wrapping_add(8), 0, memory)? {
+                        COOKIE => BEHIND_COOKIE,
+                        _ => FRAME_POINTER,
+                    }),
+                }
+            }
+            _ => None,
+        }
+    }
+
+    /// The rule of the innermost frame in a stub of HotSpot's runtime. Many stubs keep a frame pointer.
+    #[inline(never)]
+    fn innermost_in_stub<S: Source + ?Sized>(
+        &self,
+        frame: &Frame,
+        blob: u64,
+        memory: &S,
+    ) -> Option<FrameRule> {
+        let code: [u8; 5] = memory.read(frame.pc.wrapping_sub(1)).ok()?;
+        match code {
+            [_, RET, ..] | [_, PUSH_RBP, 0x48, 0x8b, 0xec] => return Some(ON_TOP),
+            [PUSH_RBP, 0x48, 0x8b, 0xec, _] | [_, POP_RBP, RET, ..] => return Some(PUSHED),
+            _ => {}
+        }
+        // If the stub keeps no frame pointer, the register leads to a frame further out, whose return address is
+        // behind a call of other code.
+        let mut caller = field(frame.fp.wrapping_add(8), 0, memory)?;
+        let mut rule = FRAME_POINTER;
+        if caller == COOKIE {
+            caller = field(frame.fp.wrapping_add(16), 0, memory)?;
+            rule = BEHIND_COOKIE;
+        }
+        let call: [u8; 13] = memory.read(caller.wrapping_sub(13)).ok()?;
+        let target = match call {
+            // mov $address,%r10; call *%r10
+            [0x49, 0xba, address @ .., 0x41, 0xff, 0xd2] => u64::from_le_bytes(address),
+            [.., CALL_RELATIVE, a, b, c, d] => {
+                caller.wrapping_add_signed(i32::from_le_bytes([a, b, c, d]).into())
+            }
+            _ => return None,
+        };
+        (self.blob_at(target, memory)? == blob).then_some(rule)
+    }
+
+    /// The run-time address of the `CodeBlob` whose block contains `address`; `None` if the block is free.
+    pub fn blob_at<S: Source + ?Sized>(&self, address: u64, memory: &S) -> Option<u64> {
+        let log2 = u32::from(self.segment_log2);
+        let mut segment = address.checked_sub(self.start)?.checked_shr(log2)?;
+        let mut left = HOPS;
+        loop {
+            let [hop] = memory.read(self.segment_map.wrapping_add(segment)).ok()?;
+            match hop {
+                0 => break,
+                // A segment that was never allocated.
+                u8::MAX => return None,
+                _ => segment = segment.checked_sub(hop.into())?,
+            }
+            left = left.checked_sub(1)?;
+        }
+        let block = self.start.wrapping_add(segment.checked_shl(log2)?);
+        let is_used = field(block, self.used_offset, memory)? as u8;
+        (is_used == 1).then(|| block.wrapping_add(self.blob_offset.into()))
+    }
+
+    /// The rule of the innermost frame, whose function has a frame of `size` bytes, by the end of its prologue.
+    #[inline(never)]
+    fn rule_of_prologue<S: Source + ?Sized>(
+        &self,
+        pc: u64,
+        blob: u64,
+        size: i32,
+        memory: &S,
+    ) -> Option<FrameRule> {
+        let mut code = field(blob, self.code_offset, memory)?;
+        if !self.code_is_address {
+            code = blob.wrapping_add_signed((code as i32).into());
+        }
+        let complete = field(blob, self.frame_complete_offset, memory)?;
+        let complete = match self.frame_complete_is_short {
+            true => (complete as i16).into(),
+            false => complete as i32,
+        };
+        // -1: the blob is a stub of HotSpot's and no method.
+        let is_stub = complete == -1;
+        let mut beginning = code;
+        if !is_stub {
+            let end = code.wrapping_add(u64::try_from(complete).ok()?);
+            if pc >= end {
+                return Some(whole_frame(size));
+            }
+            beginning = end.wrapping_sub(const { WINDOW as u64 });
+        }
+        let mut bytes = [0; WINDOW];
+        read_code(beginning, &mut bytes, memory)?;
+        let setup = FrameSetup::find(&bytes, size)?;
+        if is_stub {
+            // Only the stubs that the compiler for servers has made begin with their set-up, and nothing else in them moves
+            // the stack pointer. A stub jumps to the handler of an exception (jmp *%r8 to *%r15) with the return address in a
+            // register.
+            let is_left = field(pc, 0, memory)? & 0xf8_ffff == 0xe0_ff41;
+            if is_left || setup.first != 0 || setup.pushes {
+                return None;
+            }
+        }
+        Some(setup.rule(pc.saturating_sub(beginning), size))
+    }
+}
+
+/// The rule of the innermost frame, whose function has a frame of `size` bytes, by the instructions around the PC; else
+/// `Some(None)`.
+#[inline(never)]
+fn rule_around<S: Source + ?Sized>(pc: u64, size: i32, memory: &S) -> Option<Option<FrameRule>> {
+    let mut around = [0; NEAR];
+    read_code(
+        pc.wrapping_sub(const { BEFORE as u64 }),
+        &mut around,
+        memory,
+    )?;
+    if let Some(rule) = rule_of_epilogue(&around) {
+        return Some(Some(rule));
+    }
+    // The entry from the interpreter into a loop has a prologue of its own, which may lie anywhere.
+    Some(match FrameSetup::find(&around, size) {
+        Some(setup) if (BEFORE as u64) < setup.end => Some(setup.rule(BEFORE as u64, size)),
+        _ => None,
+    })
+}
+
+/// The instructions that set up a compiled frame. Offsets are in bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct FrameSetup {
+    /// The offset of the first of the instructions.
+    first: u64,
+    /// The offset from which on the frame is set up.
+    end: u64,
+    /// Whether the first instruction pushes the frame pointer, else it subtracts the whole size.
+    pushes: bool,
+}
+
+impl FrameSetup {
+    /// Finds the set-up of a frame of `size` bytes.
+    fn find(code: &[u8], size: i32) -> Option<FrameSetup> {
+        let mut rest = code;
+        let mut first = 0;
+        while let [_, behind @ ..] = rest {
+            let found = match rest {
+                // push %rbp
+                [PUSH_RBP, behind @ ..] => {
+                    // mov %rsp,%rbp
+                    let (mov, behind) = match behind {
+                        [0x48, 0x8b, 0xec, behind @ ..] | [0x48, 0x89, 0xe5, behind @ ..] => {
+                            (3, behind)
+                        }
+                        _ => (0, behind),
+                    };
+                    match subtracted(behind) {
+                        Some((len, by)) if by.checked_add(16) == Some(size) => {
+                            Some((len + mov + 1, true))
+                        }
+                        _ if size == 16 => Some((mov + 1, true)),
+                        _ => None,
+                    }
+                }
+                // sub $size - 8,%rsp; mov %rbp,offset(%rsp)
+                _ => match subtracted(rest) {
+                    Some((len, by)) if by.checked_add(8) == Some(size) => {
+                        match rest.get(usize::from(len)..) {
+                            Some([0x48, 0x89, 0x2c, 0x24, ..]) if size == 16 => {
+                                Some((len + 4, false))
+                            }
+                            Some([0x48, 0x89, 0x6c, 0x24, ..]) => Some((len + 5, false)),
+                            Some([0x48, 0x89, 0xac, 0x24, ..]) => Some((len + 8, false)),
+                            _ => None,
+                        }
+                    }
+                    _ => None,
+                },
+            };
+            if let Some((len, pushes)) = found {
+                let end = u64::from(len).wrapping_add(first);
+                return Some(FrameSetup { first, end, pushes });
+            }
+            rest = behind;
+            first = first.wrapping_add(1);
+        }
+        None
+    }
+
+    /// The rule at an offset, in front of the end of the prologue.
+    fn rule(&self, at: u64, size: i32) -> FrameRule {
+        match self.pushes {
+            _ if at <= self.first => ON_TOP,
+            _ if at >= self.end => whole_frame(size),
+            true => PUSHED,
+            false => FrameRule::new(size, 0),
+        }
+    }
+}
+
+/// The length of the instruction at the start of `code`, and the number that it subtracts from %rsp; `None` if
+/// it is another instruction.
+fn subtracted(code: &[u8]) -> Option<(u8, i32)> {
+    match *code {
+        [0x48, 0x83, 0xec, by, ..] => Some((4, by.into())),
+        [0x48, 0x81, 0xec, a, b, c, d, ..] => Some((7, i32::from_le_bytes([a, b, c, d]))),
+        _ => None,
+    }
+}
+
+/// The rule at the end of a compiled function, from the instructions around the PC; `None` if the frame is still
+/// there, as far as these instructions show. `code` begins [`BEFORE`] bytes in front of the PC.
+fn rule_of_epilogue(code: &[u8; NEAR]) -> Option<FrameRule> {
+    let (before, at) = code.split_at(BEFORE);
+    match at {
+        [RET, ..] => Some(ON_TOP),
+        [POP_RBP, ..] => Some(PUSHED),
+        // pop %rdx; jmp *%r10
+        [0x5a, 0x41, 0xff, 0xe2, ..] if matches!(before, [.., POP_RBP]) => Some(ON_TOP),
+        // cmp offset(%r15),%rsp; ja. Only the poll at a return compares the stack pointer.
+        [0x49, 0x3b, 0x67 | 0xa7, ..] => Some(ON_TOP),
+        // ja; ret
+        [0x0f, 0x87, _, _, _, _, RET, ..] => Some(ON_TOP),
+        // The rest of the poll: mov $address,%r10; mov %r10,offset(%r15); jmp
+        [0x49, 0xba, _, _, _, _, _, _, _, _, 0x4d, 0x89, 0x97, ..]
+        | [0x4d, 0x89, 0x97, _, _, _, _, JMP_RELATIVE, ..] => Some(ON_TOP),
+        [JMP_RELATIVE, ..]
+            if matches!(before, [.., POP_RBP] | [.., 0x4d, 0x89, 0x97, _, _, _, _]) =>
+        {
+            Some(ON_TOP)
+        }
+        _ => None,
+    }
+}
+
+/// The caller of an interpreted frame. `registers` are those of the innermost frame.
+#[inline(never)]
+fn interpreted<M: Source + ?Sized, R: RegisterSource + ?Sized>(
+    frame: &Frame,
+    registers: Option<&R>,
+    memory: &M,
+) -> Option<Frame> {
+    let Some(registers) = registers else {
+        return framed(frame, |fp| field(fp.wrapping_sub(8), 0, memory), memory);
+    };
+    let register = |number| registers.register(number);
+    let on_top = |sp| field(sp, 0, memory);
+    // The frame is not complete: it has fewer words than every frame that has been set up.
+    if frame.fp.wrapping_sub(frame.sp) <= MAX_INCOMPLETE {
+        let sender = |fp: u64| match fp == frame.sp {
+            true => register(SENDER_SP),
+            false => on_top(fp.wrapping_sub(8)),
+        };
+        if let Some(caller) = framed(frame, sender, memory) {
+            return Some(caller);
+        }
+    }
+    let (pc, sp, fp) = match state_at(frame.pc, memory)? {
+        State::Framed => {
+            return framed(frame, |fp| on_top(fp.wrapping_sub(8)), memory);
+        }
+        State::Lost => return None,
+        State::Unknown => {
+            // The frame holds the address of the local variables, or since JDK 21 their distance in words.
+            let locals = on_top(frame.fp.wrapping_sub(56))?;
+            let expected = register(LOCALS)?;
+            if locals != expected && frame.fp.wrapping_add(locals.wrapping_mul(8)) != expected {
+                return None;
+            }
+            return framed(frame, |fp| on_top(fp.wrapping_sub(8)), memory);
+        }
+        State::AtSp(sp) => (on_top(frame.sp)?, register(sp)?, frame.fp),
+        State::Pushed => (
+            on_top(frame.sp.wrapping_add(8))?,
+            register(SENDER_SP)?,
+            on_top(frame.sp)?,
+        ),
+        State::InRegister(pc, Some(sp)) => (register(pc)?, register(sp)?, frame.fp),
+        State::InRegister(pc, None) => (register(pc)?, frame.sp, frame.fp),
+        State::Called => {
+            let pc = on_top(frame.sp)?;
+            let call: [u8; 5] = memory.read(pc.wrapping_sub(5)).ok()?;
+            if let [CALL_RELATIVE, _, 0, 0, 0] = call {
+                // The interpreter calls the next instructions, to have a return address on the stack.
+                return framed(frame, |fp| on_top(fp.wrapping_sub(8)), memory);
+            }
+            (pc, frame.sp.checked_add(8)?, frame.fp)
+        }
+    };
+    (sp >= frame.sp).then_some(Frame { pc, sp, fp })
+}
+
+/// The caller of the interpreted frame that the frame pointer leads to. `sender` finds the caller's stack pointer,
+/// which is in the word below the saved frame pointer of a complete frame.
+fn framed<S: Source + ?Sized>(
+    frame: &Frame,
+    sender: impl FnOnce(u64) -> Option<u64>,
+    memory: &S,
+) -> Option<Frame> {
+    let fp = frame.fp;
+    let sp = sender(fp)?;
+    // A method handle removes its last argument, and moves the return address up.
+    if fp < frame.sp || sp <= fp || (fp | sp) % 8 != 0 {
+        return None;
+    }
+    Some(Frame {
+        pc: field(fp.wrapping_add(8), 0, memory)?,
+        sp,
+        fp: field(fp, 0, memory)?,
+    })
+}
+
+/// The state of the innermost frame in the interpreter. Numbers are those of registers in DWARF.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    /// The frame is set up.
+    Framed,
+    /// The code does not show the state.
+    Unknown,
+    /// The return address is in an unknown register.
+    Lost,
+    /// The interpreter has called a few instructions. The return address is on top of the stack.
+    Called,
+    /// The return address is on top of the stack, and the caller's stack pointer in a register.
+    AtSp(u8),
+    /// The same, below the saved frame pointer. The caller's stack pointer is in [`SENDER_SP`].
+    Pushed,
+    /// The return address is in a register, and the caller's stack pointer in another one, or is the stack pointer.
+    InRegister(u8, Option<u8>),
+}
+
+/// The instructions around which the return address of a method that begins is in %rax.
+const POP: [u8; 4] = [0x58, 0x4c, 0x8d, 0x74];
+const PUSH: [u8; 5] = [0x50, PUSH_RBP, 0x48, 0x8b, 0xec];
+/// mov -56(%rbp),%r14; mov %r13,-16(%rbp); mov %rcx,-16(%rbp)
+const CALLS: [[u8; 4]; 3] = [
+    [0x4c, 0x8b, 0x75, 0xc8],
+    [0x4c, 0x89, 0x6d, 0xf0],
+    [0x48, 0x89, 0x4d, 0xf0],
+];
+
+/// The state of the interpreter, from the instructions around the PC.
+#[inline(never)]
+fn state_at<S: Source + ?Sized>(pc: u64, memory: &S) -> Option<State> {
+    let mut code = [0; BEFORE + MAX_BEGINNING];
+    read_code(pc.wrapping_sub(const { BEFORE as u64 }), &mut code, memory)?;
+    Some(state(&code))
+}
+
+/// The state of the interpreter. `code` begins [`BEFORE`] bytes in front of the PC.
+fn state(code: &[u8; BEFORE + MAX_BEGINNING]) -> State {
+    let (before, code) = code.split_at(BEFORE);
+    // The interpreter calls a few instructions to convert the result of a native method, which do not touch the stack:
+    // and $0xff,%eax; setne %al; ret. movzwl; ret. movsbl; ret. movswl; ret. mov 16(%rbp),%rax; ret
+    match code {
+        [RET, ..]
+        | [0x25, 0xff, 0, 0, 0, 0x0f, 0x95, 0xc0, RET, ..]
+        | [0x0f, 0x95 | 0xb7 | 0xbe | 0xbf, 0xc0, RET, ..]
+        | [0x48, 0x8b, 0x45, 0x10, RET, ..] => return State::Called,
+        _ => {}
+    }
+    // The end of a method: leave; pop %r13; mov %rbx,%rsp; a poll; jmp *%r13
+    if let Some(jump) = find(code, &[0x41, 0xff, 0xe5]) {
+        let rest = code.get(..jump).unwrap_or_default();
+        if jump < MAX_END && !rest.contains(&LEAVE) {
+            let moves = find(rest, &[0x48, 0x8b, 0xe3]);
+            return match find(rest, &[0x41, 0x5d]) {
+                Some(_) => State::AtSp(RBX),
+                None => State::InRegister(SENDER_SP, moves.map(|_| RBX)),
+            };
+        }
+    }
+    // The end of a method without a frame: pop register; mov %r13,%rsp; jmp *register
+    if let Some(mov) = find(code, &[0x49, 0x8b, 0xe5, 0xff]) {
+        return match (mov, code.get(4).and_then(|operand| target(*operand))) {
+            (0, Some(register)) => State::InRegister(register, Some(SENDER_SP)),
+            (0, None) => State::Lost,
+            _ => State::AtSp(SENDER_SP),
+        };
+    }
+    if let ([0xff, operand, ..], [.., 0x49, 0x8b, 0xe5]) = (code, before) {
+        let register = target(*operand);
+        return register.map_or(State::Lost, |register| State::InRegister(register, None));
+    }
+    // The end of a native method: mov -8(%rbp),%r11; leave; pop %rdi; mov %r11,%rsp; jmp *%rdi
+    if let Some(pop) = find(code, &[0x5f, 0x49, 0x8b, 0xe3, 0xff, 0xe7]) {
+        let rest = code.get(..pop).unwrap_or_default();
+        return match find(rest, &[0x4c, 0x8b, 0x5d, 0xf8, LEAVE]) {
+            Some(_) => State::Framed,
+            None if rest.first() == Some(&LEAVE) => State::Framed,
+            None if pop < MAX_END => State::AtSp(R11),
+            None => State::Unknown,
+        };
+    }
+    match (before, code) {
+        (_, [0x49, 0x8b, 0xe3, 0xff, 0xe7, ..]) => return State::InRegister(RDI, Some(R11)),
+        ([.., 0x49, 0x8b, 0xe3], [0xff, 0xe7, ..]) => return State::InRegister(RDI, None),
+        _ => {}
+    }
+    // The beginning: pop %rax; lea -8(%rsp,%rcx,8),%r14; pushes; push %rax; push %rbp; mov %rsp,%rbp
+    if find(code, &POP).is_some() {
+        return State::AtSp(SENDER_SP);
+    }
+    match (before, code) {
+        (_, [PUSH_RBP, 0x48, 0x8b, 0xec, ..]) => return State::AtSp(SENDER_SP),
+        ([.., PUSH_RBP], [0x48, 0x8b, 0xec, ..]) => return State::Pushed,
+        _ => {}
+    }
+    if find(code, &PUSH).is_some() {
+        return State::InRegister(RAX, Some(SENDER_SP));
+    }
+    // The return from a call loads the register of the local variables. The last part of a call, which uses this
+    // register for other values, stores the stack pointer.
+    let is_calling = |call| find(code, call).is_some() || find(before, call).is_some();
+    match CALLS.iter().any(|call| is_calling(call)) {
+        true => State::Framed,
+        false => State::Unknown,
+    }
+}
+
+/// The register of an indirect jump whose operand byte is `operand`.
+fn target(operand: u8) -> Option<u8> {
+    Some(match operand {
+        0xe0 => RAX,
+        0xe1 => RCX,
+        0xe2 => RDX,
+        0xe3 => RBX,
+        0xe6 => RSI,
+        0xe7 => RDI,
+        _ => return None,
+    })
+}
+
+/// The offset of `pattern` in `code`.
+#[inline(never)]
+fn find(code: &[u8], pattern: &[u8]) -> Option<usize> {
+    let mut rest = code;
+    let mut at = 0usize;
+    while !rest.starts_with(pattern) {
+        rest = rest.get(1..)?;
+        at = at.wrapping_add(1);
+    }
+    Some(at)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::super::format::bytes::Fault;
+    use super::*;
+    use std::vec;
+    use std::vec::Vec;
+
+    const HEAP: u64 = 0x7f00_0000;
+    const MAP: u64 = 0x7e00_0000;
+    const STACK: u64 = 0x8000_0000;
+    const PROGRAM: u64 = 0x40_0000;
+    /// Segments of 128 bytes. A block of 12 segments starts at segment 4.
+    const BLOCK: u64 = HEAP + 4 * 128;
+    const BLOB: u64 = BLOCK + 16;
+    const CODE: u64 = BLOB + 256;
+    /// The end of the prologue, from the start of the code.
+    const COMPLETE: u64 = 64;
+    /// The return address in the program, and one in the interpreter.
+    const CALLER: u64 = PROGRAM + 0x100;
+    const INTERPRETER: u64 = HEAP + 0x3000;
+
+    struct Memories(Vec<(u64, Vec<u8>)>);
+
+    impl Memories {
+        fn write(&mut self, address: u64, bytes: &[u8]) {
+            for (start, part) in &mut self.0 {
+                if let Some(at) = address.checked_sub(*start).filter(|at| *at < 0x4000) {
+                    part[at as usize..][..bytes.len()].copy_from_slice(bytes);
+                }
+            }
+        }
+
+        fn word(&mut self, address: u64, word: u64) {
+            self.write(address, &word.to_le_bytes());
+        }
+    }
+
+    impl Source for Memories {
+        fn read<const N: usize>(&self, offset: u64) -> Result<[u8; N], Fault> {
+            self.0
+                .iter()
+                .filter_map(|(start, part)| part.get(offset.checked_sub(*start)? as usize..))
+                .find_map(|rest| rest.first_chunk().copied())
+                .ok_or(Fault)
+        }
+    }
+
+    /// The register of the local variables.
+    struct Locals(u64);
+
+    impl RegisterSource for Locals {
+        fn register(&self, number: u8) -> Option<u64> {
+            (number == LOCALS).then_some(self.0)
+        }
+    }
+
+    fn heap() -> CodeHeap {
+        CodeHeap {
+            start: HEAP,
+            segment_map: MAP,
+            interpreter_start: INTERPRETER,
+            interpreter_len: 0x1000,
+            kind_mask: 0xff,
+            frameless_kinds: [3, 4, 4, 4],
+            segment_log2: 7,
+            used_offset: 8,
+            blob_offset: 16,
+            frame_size_offset: 24,
+            frame_complete_offset: 32,
+            frame_complete_is_short: false,
+            code_offset: 40,
+            code_is_address: true,
+            kind_offset: 48,
+        }
+    }
+
+    /// A process with one compiled function, whose frame has `words` words.
+    fn process(words: u32, prologue: &[u8]) -> Memories {
+        let parts = [HEAP, MAP, STACK, PROGRAM];
+        let mut memory = Memories(parts.map(|start| (start, vec![0; 0x4000])).into());
+        memory.write(MAP, &[u8::MAX; 32]);
+        for segment in 0..12 {
+            memory.write(MAP + 4 + segment, &[segment as u8]);
+        }
+        memory.write(BLOCK + 8, &[1]);
+        memory.write(BLOB + 24, &words.to_le_bytes());
+        memory.write(BLOB + 32, &(COMPLETE as u32).to_le_bytes());
+        memory.word(BLOB + 40, CODE);
+        memory.word(BLOB + 48, 0xffff_ff01);
+        memory.write(CODE, &[0x90; 0x200]);
+        memory.write(CODE + COMPLETE - prologue.len() as u64, prologue);
+        // call *%rax
+        memory.write(CALLER - 2, &[0xff, 0xd0]);
+        memory
+    }
+
+    fn frame(pc: u64) -> Frame {
+        Frame {
+            pc,
+            sp: STACK + 0x100,
+            fp: STACK + 0x180,
+        }
+    }
+
+    fn step_in(pc: u64, innermost: bool, memory: &Memories) -> Option<Frame> {
+        let registers = innermost.then_some(&Locals(STACK + 0x150));
+        step(&Region::HotSpot(heap()), &frame(pc), registers, memory)
+    }
+
+    fn to(step: Option<Frame>) -> Option<(u64, u64)> {
+        step.map(|frame| (frame.sp - STACK, frame.fp))
+    }
+
+    /// push %rbp; sub $0x30,%rsp; cmpl $1,0x20(%r15); jne
+    const PUSHES: [u8; 19] = [
+        0x55, 0x48, 0x83, 0xec, 0x30, 0x41, 0x81, 0x7f, 0x20, 1, 0, 0, 0, 0x0f, 0x85, 0, 1, 0, 0,
+    ];
+    /// sub $0x38,%rsp; mov %rbp,0x30(%rsp)
+    const SUBTRACTS: [u8; 12] = [
+        0x48, 0x81, 0xec, 0x38, 0, 0, 0, 0x48, 0x89, 0x6c, 0x24, 0x30,
+    ];
+
+    #[test]
+    fn a_compiled_frame_has_the_size_that_its_blob_tells() {
+        let mut memory = process(8, &PUSHES);
+        memory.word(STACK + 0x138, CALLER);
+        memory.word(STACK + 0x130, 0x77);
+        let whole = Some((0x140, 0x77));
+        for pc in [CODE + 0x50, CODE + 0x100, CODE + 0x180] {
+            assert_eq!(to(step_in(pc, false, &memory)), whole);
+            assert_eq!(to(step_in(pc, true, &memory)), whole);
+        }
+        // The call is the last instruction of the block.
+        assert_eq!(to(step_in(BLOCK + 12 * 128, false, &memory)), whole);
+        assert_eq!(step_in(BLOCK + 12 * 128, true, &memory), None);
+        // Not behind a call.
+        memory.word(STACK + 0x138, CALLER + 1);
+        assert_eq!(step_in(CODE + 0x100, false, &memory), None);
+        // A poll: test %eax,(%rcx); test %eax,(%r10)
+        memory.write(CALLER + 1, &[0x85, 0x01]);
+        assert_eq!(to(step_in(CODE + 0x100, false, &memory)), whole);
+        memory.write(CALLER + 1, &[0x41, 0x85, 0x02]);
+        assert_eq!(to(step_in(CODE + 0x100, false, &memory)), whole);
+        assert_eq!(step_in(CODE + 0x100, true, &memory), None);
+        memory.word(STACK + 0x138, INTERPRETER + 8);
+        assert_eq!(to(step_in(CODE + 0x100, false, &memory)), whole);
+        // The block is free, or was never allocated.
+        memory.write(BLOCK + 8, &[0]);
+        assert_eq!(step_in(CODE + 0x100, false, &memory), None);
+        assert_eq!(step_in(HEAP + 0x50, false, &memory), None);
+    }
+
+    #[test]
+    fn the_prologue_tells_how_much_of_the_frame_exists() {
+        let on_top = Some((0x108, STACK + 0x180));
+        let pushed = Some((0x110, 0x66));
+        let whole = Some((0x140, 0x77));
+        let stack = |memory: &mut Memories| {
+            memory.word(STACK + 0x138, CALLER);
+            memory.word(STACK + 0x130, 0x77);
+            memory.word(STACK + 0x100, CALLER);
+        };
+        let mut memory = process(8, &PUSHES);
+        stack(&mut memory);
+        let first = CODE + COMPLETE - PUSHES.len() as u64;
+        assert_eq!(to(step_in(CODE, true, &memory)), on_top);
+        assert_eq!(to(step_in(first, true, &memory)), on_top);
+        assert_eq!(to(step_in(first + 5, true, &memory)), whole);
+        assert_eq!(to(step_in(first + 13, true, &memory)), whole);
+        memory.word(STACK + 0x100, 0x66);
+        memory.word(STACK + 0x108, CALLER);
+        assert_eq!(to(step_in(first + 1, true, &memory)), pushed);
+
+        // The second entry, behind the end of the first prologue.
+        let osr = CODE + 0x100;
+        memory.write(osr, &[0x89, 0x84, 0x24, 0, 0xc0, 0xfe, 0xff]);
+        memory.write(osr + 7, &PUSHES);
+        assert_eq!(to(step_in(osr + 8, true, &memory)), pushed);
+        assert_eq!(to(step_in(osr + 12, true, &memory)), whole);
+        memory.word(STACK + 0x100, CALLER);
+        assert_eq!(to(step_in(osr, true, &memory)), on_top);
+        assert_eq!(to(step_in(osr + 7, true, &memory)), on_top);
+
+        let mut memory = process(8, &SUBTRACTS);
+        stack(&mut memory);
+        let first = CODE + COMPLETE - SUBTRACTS.len() as u64;
+        assert_eq!(to(step_in(first, true, &memory)), on_top);
+        let unsaved = Some((0x140, STACK + 0x180));
+        assert_eq!(to(step_in(first + 7, true, &memory)), unsaved);
+        assert_eq!(to(step_in(first + 12, true, &memory)), whole);
+        // A stub without an end of the prologue: sub $8,%rsp; mov %rbp,(%rsp)
+        let mut memory = process(2, &SUBTRACTS);
+        memory.write(BLOB + 32, &(-1i32).to_le_bytes());
+        memory.word(STACK + 0x100, 0x77);
+        memory.word(STACK + 0x108, CALLER);
+        assert_eq!(step_in(CODE + 0x50, true, &memory), None);
+        memory.write(
+            CODE,
+            &[0x48, 0x81, 0xec, 8, 0, 0, 0, 0x48, 0x89, 0x2c, 0x24],
+        );
+        assert_eq!(to(step_in(CODE + 0x50, true, &memory)), Some((0x110, 0x77)));
+        assert_eq!(to(step_in(CODE + 11, true, &memory)), Some((0x110, 0x77)));
+        let unsaved = Some((0x110, STACK + 0x180));
+        assert_eq!(to(step_in(CODE + 7, true, &memory)), unsaved);
+        // pop %rbp; pop %rdx; jmp *%r10. The return address is on top of the stack, and then in a register.
+        memory.write(CODE + 0x60, &[POP_RBP, 0x5a, 0x41, 0xff, 0xe2]);
+        assert_eq!(step_in(CODE + 0x62, true, &memory), None);
+        memory.word(STACK + 0x100, CALLER);
+        assert_eq!(to(step_in(CODE + 0x61, true, &memory)), on_top);
+        assert_eq!(to(step_in(CODE, true, &memory)), on_top);
+        // Without the instructions that belong to a frame of this size, the step cannot be trusted.
+        let memory = process(9, &PUSHES);
+        assert_eq!(step_in(CODE, true, &memory), None);
+    }
+
+    #[test]
+    fn the_epilogue_removes_the_frame() {
+        let mut memory = process(8, &PUSHES);
+        memory.word(STACK + 0x100, CALLER);
+        let on_top = Some((0x108, STACK + 0x180));
+        let pc = CODE + 0x100;
+        for code in [
+            &[RET][..],
+            &[0x49, 0x3b, 0x67, 0x28],
+            &[0x0f, 0x87, 1, 2, 3, 4, RET],
+            &[0x49, 0xba, 1, 2, 3, 4, 5, 6, 7, 8, 0x4d, 0x89, 0x97],
+            &[0x4d, 0x89, 0x97, 1, 2, 3, 4, JMP_RELATIVE],
+        ] {
+            memory.write(pc, code);
+            assert_eq!(to(step_in(pc, true, &memory)), on_top);
+        }
+        memory.write(pc - 1, &[POP_RBP, JMP_RELATIVE]);
+        assert_eq!(to(step_in(pc, true, &memory)), on_top);
+        memory.write(pc, &[POP_RBP]);
+        memory.word(STACK + 0x100, 0x66);
+        memory.word(STACK + 0x108, CALLER);
+        assert_eq!(to(step_in(pc, true, &memory)), Some((0x110, 0x66)));
+    }
+
+    #[test]
+    fn stubs_have_no_frame_or_a_frame_pointer() {
+        let mut memory = process(0, &PUSHES);
+        // The frame pointer is believed if the return address is behind a call of this stub.
+        memory.word(STACK + 0x180, 0x99);
+        memory.word(STACK + 0x188, CALLER);
+        assert_eq!(step_in(CODE, true, &memory), None);
+        assert_eq!(to(step_in(CODE, false, &memory)), Some((0x190, 0x99)));
+        let call = |memory: &mut Memories, from: u64, to: u64| {
+            memory.write(from - 5, &[CALL_RELATIVE]);
+            memory.write(from - 4, &(to.wrapping_sub(from) as u32).to_le_bytes());
+        };
+        memory.word(STACK + 0x188, HEAP + 0x2000);
+        call(&mut memory, HEAP + 0x2000, CODE + 0x20);
+        assert_eq!(to(step_in(CODE, true, &memory)), Some((0x190, 0x99)));
+        call(&mut memory, HEAP + 0x2000, HEAP + 0x1000);
+        assert_eq!(step_in(CODE, true, &memory), None);
+        // The stub has pushed a word before the frame pointer.
+        memory.word(STACK + 0x188, u64::MAX);
+        memory.word(STACK + 0x190, CALLER);
+        assert_eq!(to(step_in(CODE, false, &memory)), Some((0x198, 0x99)));
+        assert_eq!(step_in(CODE, true, &memory), None);
+        memory.word(STACK + 0x190, HEAP + 0x2000);
+        assert_eq!(step_in(CODE, true, &memory), None);
+        call(&mut memory, HEAP + 0x2000, CODE + 0x20);
+        assert_eq!(to(step_in(CODE, true, &memory)), Some((0x198, 0x99)));
+        memory.word(STACK + 0x188, HEAP + 0x2000);
+        // A call by register.
+        let call_r10 = |memory: &mut Memories, from: u64, to: u64| {
+            memory.write(from - 13, &[0x49, 0xba]);
+            memory.word(from - 11, to);
+            memory.write(from - 3, &[0x41, 0xff, 0xd2]);
+        };
+        call_r10(&mut memory, HEAP + 0x2000, CODE + 0x20);
+        assert_eq!(to(step_in(CODE, true, &memory)), Some((0x190, 0x99)));
+        call_r10(&mut memory, HEAP + 0x2000, HEAP + 0x1000);
+        assert_eq!(step_in(CODE, true, &memory), None);
+        memory.write(CODE, &[PUSH_RBP, 0x48, 0x8b, 0xec]);
+        memory.word(STACK + 0x100, CALLER);
+        assert_eq!(
+            to(step_in(CODE, true, &memory)),
+            Some((0x108, STACK + 0x180))
+        );
+        memory.word(STACK + 0x100, 0x88);
+        memory.word(STACK + 0x108, CALLER);
+        assert_eq!(to(step_in(CODE + 1, true, &memory)), Some((0x110, 0x88)));
+        memory.word(BLOB + 48, 0x5503);
+        memory.word(STACK + 0x100, CALLER);
+        assert_eq!(
+            to(step_in(CODE, true, &memory)),
+            Some((0x108, STACK + 0x180))
+        );
+        assert_eq!(step_in(CODE, false, &memory), None);
+    }
+
+    #[test]
+    fn the_interpreter_keeps_the_stack_pointer_of_the_caller() {
+        let mut memory = process(8, &PUSHES);
+        memory.word(STACK + 0x180, 0x99);
+        memory.word(STACK + 0x188, CALLER);
+        memory.word(STACK + 0x178, STACK + 0x1a0);
+        let found = Some((0x1a0, 0x99));
+        let pc = INTERPRETER + 0x20;
+        assert_eq!(to(step_in(pc, false, &memory)), found);
+        // The frame is of another method than the one that runs.
+        assert_eq!(step_in(pc, true, &memory), None);
+        memory.word(STACK + 0x180 - 56, STACK + 0x150);
+        assert_eq!(to(step_in(pc, true, &memory)), found);
+        memory.word(STACK + 0x180 - 56, (-6i64) as u64);
+        assert_eq!(to(step_in(pc, true, &memory)), found);
+        // The caller's stack pointer would lie in the frame.
+        memory.word(STACK + 0x178, STACK + 0x180);
+        assert_eq!(step_in(pc, false, &memory), None);
+    }
+
+    #[test]
+    fn the_interpreter_calls_code_of_its_own() {
+        let mut memory = process(8, &PUSHES);
+        let caller = INTERPRETER + 0x200;
+        memory.word(STACK + 0x100, caller);
+        memory.word(STACK + 0x180, 0x99);
+        memory.word(STACK + 0x188, CALLER);
+        memory.word(STACK + 0x178, STACK + 0x1a0);
+        let pc = INTERPRETER + 0x100;
+        // and $0xff,%eax; setne %al; ret
+        memory.write(pc, &[0x25, 0xff, 0, 0, 0, 0x0f, 0x95, 0xc0, RET]);
+        // call *%r11
+        memory.write(caller - 3, &[0x41, 0xff, 0xd3]);
+        for offset in [0, 5, 8] {
+            let found = step_in(pc + offset, true, &memory).unwrap();
+            assert_eq!((found.pc, found.sp - STACK), (caller, 0x108));
+            assert_eq!(found.fp, STACK + 0x180);
+        }
+        memory.write(pc, &[0x0f, 0xbe, 0xc0, RET]);
+        assert_eq!(to(step_in(pc, true, &memory)), Some((0x108, STACK + 0x180)));
+        // The return from a call of the next instructions: the method's caller is found.
+        memory.write(caller - 5, &[CALL_RELATIVE, 5, 0, 0, 0]);
+        assert_eq!(to(step_in(pc + 3, true, &memory)), Some((0x1a0, 0x99)));
+    }
+
+    /// A process whose interpreter has `code` at [`INTERPRETER`], and the state at an offset in that code.
+    fn state_of(code: &[u8], offset: u64) -> State {
+        let mut memory = process(8, &PUSHES);
+        memory.write(INTERPRETER, &[0x90; 0x800]);
+        memory.write(INTERPRETER + 0x100, code);
+        let pc = INTERPRETER + 0x100 + offset;
+        state(&memory.read(pc - BEFORE as u64).unwrap())
+    }
+
+    #[test]
+    fn the_code_of_the_interpreter_tells_where_the_frame_is() {
+        // The beginning of a method, of JDK 21: 68 bytes that check the stack, and the set-up.
+        let mut beginning = vec![0x90; 68];
+        beginning.extend([
+            0x58, 0x4c, 0x8d, 0x74, 0xcc, 0xf8, 0x85, 0xd2, 0x0f, 0x8e, 9, 0, 0, 0,
+        ]);
+        beginning.extend([0x68, 0, 0, 0, 0, 0xff, 0xca, 0x7f, 0xf7]);
+        let push = beginning.len() as u64;
+        beginning.extend([0x50, 0x55, 0x48, 0x8b, 0xec, 0x41, 0x55, 0x68, 0, 0, 0, 0]);
+        let in_rax = State::InRegister(RAX, Some(SENDER_SP));
+        for offset in 0..=68 {
+            assert_eq!(state_of(&beginning, offset), State::AtSp(SENDER_SP));
+        }
+        for (offset, expected) in [
+            (69, in_rax),
+            (74, in_rax),
+            (push, in_rax),
+            (push + 1, State::AtSp(SENDER_SP)),
+            (push + 2, State::Pushed),
+            (push + 5, State::Unknown),
+        ] {
+            assert_eq!(state_of(&beginning, offset), expected, "{offset}");
+        }
+        // The end of a method: leave; pop %r13; mov %rbx,%rsp; cmp; jb; movq; jmp *%r13
+        let end = [
+            0xc9, 0x41, 0x5d, 0x48, 0x8b, 0xe3, 0x49, 0x3b, 0xa7, 0x40, 5, 0, 0, 0x72, 0x0b, 0x49,
+            0xc7, 0x87, 0x40, 5, 0, 0, 0, 0, 0, 0, 0x41, 0xff, 0xe5,
+        ];
+        let left = State::InRegister(SENDER_SP, None);
+        for (offset, expected) in [
+            (0, State::Unknown),
+            (1, State::AtSp(RBX)),
+            (3, State::InRegister(SENDER_SP, Some(RBX))),
+            (6, left),
+            (15, left),
+            (26, left),
+        ] {
+            assert_eq!(state_of(&end, offset), expected, "{offset}");
+        }
+        // pop %rax; mov %r13,%rsp; jmp *%rax
+        let intrinsic = [0x90, 0x58, 0x49, 0x8b, 0xe5, 0xff, 0xe0];
+        assert_eq!(state_of(&intrinsic, 0), State::AtSp(SENDER_SP));
+        assert_eq!(state_of(&intrinsic, 2), in_rax);
+        assert_eq!(state_of(&intrinsic, 5), State::InRegister(RAX, None));
+        // pop %rcx; mov %r13,%rsp; jmp *%rcx
+        let intrinsic = [0x90, 0x59, 0x49, 0x8b, 0xe5, 0xff, 0xe1];
+        assert_eq!(state_of(&intrinsic, 1), State::AtSp(SENDER_SP));
+        assert_eq!(
+            state_of(&intrinsic, 2),
+            State::InRegister(RCX, Some(SENDER_SP))
+        );
+        assert_eq!(state_of(&intrinsic, 5), State::InRegister(RCX, None));
+        // mov %r13,%rsp; jmp *16(%rbp)
+        assert_eq!(
+            state_of(&[0x49, 0x8b, 0xe5, 0xff, 0x65, 0x10], 0),
+            State::Lost
+        );
+        // The end of a native method: call *%r11; mov -8(%rbp),%r11; leave; movb $0,958(%r15); pop %rdi;
+        // mov %r11,%rsp; jmp *%rdi
+        let end = [
+            0x41, 0xff, 0xd3, 0x4c, 0x8b, 0x5d, 0xf8, 0xc9, 0x41, 0xc6, 0x87, 0xbe, 3, 0, 0, 0,
+            0x5f, 0x49, 0x8b, 0xe3, 0xff, 0xe7,
+        ];
+        for (offset, expected) in [
+            (0, State::Framed),
+            (3, State::Framed),
+            (7, State::Framed),
+            (8, State::AtSp(R11)),
+            (16, State::AtSp(R11)),
+            (17, State::InRegister(RDI, Some(R11))),
+            (20, State::InRegister(RDI, None)),
+        ] {
+            assert_eq!(state_of(&end, offset), expected, "{offset}");
+        }
+        // The return from a call: mov -16(%rbp),%rsp; movq $0,-16(%rbp); mov -64(%rbp),%r13; mov -56(%rbp),%r14
+        let returns = [
+            0x48, 0x8b, 0x65, 0xf0, 0x48, 0xc7, 0x45, 0xf0, 0, 0, 0, 0, 0x4c, 0x8b, 0x6d, 0xc0,
+            0x4c, 0x8b, 0x75, 0xc8,
+        ];
+        for offset in [0, 4, 12, 16, 20] {
+            assert_eq!(state_of(&returns, offset), State::Framed);
+        }
+    }
+
+    #[test]
+    fn hostile_heaps_end_the_search() {
+        let mut memory = process(8, &PUSHES);
+        // Each hop leads one segment down, and never to a start.
+        memory.write(MAP, &[1; 0x4000]);
+        assert_eq!(step_in(HEAP + 0x3000 - 1, true, &memory), None);
+        for byte in 0..=255 {
+            memory.write(MAP, &[byte; 0x4000]);
+            for log2 in [0, 3, 7, 63] {
+                let mut heap = heap();
+                heap.segment_log2 = log2;
+                heap.interpreter_len = 0;
+                for address in [HEAP, HEAP + 0x2fff, u64::MAX, 0] {
+                    let frame = frame(address);
+                    let region = Region::HotSpot(heap);
+                    let step = step(&region, &frame, None::<&Locals>, &memory);
+                    assert_eq!(step, None);
+                }
+            }
+        }
+        // Sizes of frames that cannot be.
+        for words in [-1i32, 1, i32::MAX, i32::MIN, 1 << 28] {
+            let memory = process(words as u32, &PUSHES);
+            assert_eq!(step_in(CODE + 0x100, false, &memory), None);
+            assert_eq!(step_in(CODE + 0x100, true, &memory), None);
+        }
+    }
+
+    #[test]
+    fn a_fixed_rule_holds_everywhere_in_its_region() {
+        let mut memory = process(8, &PUSHES);
+        memory.word(STACK + 0x1f8, CALLER);
+        memory.word(STACK + 0x1e0, 0x44);
+        let region = Region::Fixed(FrameRule::new(0x100, -32));
+        let found = step(&region, &frame(CODE), None::<&Locals>, &memory);
+        assert_eq!(to(found), Some((0x200, 0x44)));
+        memory.word(STACK + 0x1f8, CALLER + 1);
+        assert_eq!(step(&region, &frame(CODE), None::<&Locals>, &memory), None);
+        let stop = step(&Region::Stop, &frame(CODE), None::<&Locals>, &memory);
+        assert_eq!(stop, None);
+    }
+}

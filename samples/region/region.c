@@ -1,0 +1,108 @@
+// SPDX-License-Identifier: GPL-2.0-only
+/*
+ * region [SECONDS [HOW]] - makes code at run time, tells /dev/sframe_unwind how its frames are laid out, and
+ * computes for SECONDS (5) below a call from this code. The stacks of this program are complete in
+ * `perf record --call-graph fp`. Needs CAP_PERFMON.
+ *
+ * HOW is for tests: `none` registers no region; `guard` changes the guard's word after half of the time; `fork`
+ * computes in a child process; `again` replaces the code by other code, at the same addresses; `many` first registers
+ * more regions than a process may have.
+ */
+#define _GNU_SOURCE
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/ioctl.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "sframe_unwind.h"
+
+static double seconds = 5;
+static const char *how = "";
+static volatile unsigned long guard = 0x5ca1ab1e, sum;
+
+static double now(void)
+{
+	struct timespec time;
+
+	clock_gettime(CLOCK_MONOTONIC, &time);
+	return time.tv_sec + time.tv_nsec / 1e9;
+}
+
+__attribute__((noipa)) static void compute(void)
+{
+	double start = now();
+
+	while (now() < start + seconds) {
+		for (unsigned long i = 0; i < 10000000; i++)
+			sum += i;
+		if (!strcmp(how, "guard") && now() > start + seconds / 2)
+			guard = 0;
+	}
+}
+
+/* sub $SIZE,%rsp; call *%rdi; add $SIZE,%rsp; ret. Between the first and the last two, the frame has SIZE bytes. */
+static unsigned char *make(int size, unsigned char *place)
+{
+	unsigned char code[] = {
+		0x48, 0x81, 0xec, size, 0, 0, 0, 0xff, 0xd7, 0x48, 0x81, 0xc4, size, 0, 0, 0, 0xc3
+	};
+	unsigned char *at = mmap(place, 4096, PROT_READ | PROT_WRITE,
+				 MAP_PRIVATE | MAP_ANONYMOUS | (place ? MAP_FIXED : 0), -1, 0);
+
+	if (at == MAP_FAILED || !memcpy(at, code, sizeof(code)) || mprotect(at, 4096, PROT_READ | PROT_EXEC)) {
+		perror("mmap");
+		exit(1);
+	}
+	return at;
+}
+
+int main(int argc, char **argv)
+{
+	int size = 0x68;
+	unsigned char *code = make(size, NULL);
+	/* The CFA is above the return address, which the call of this code has pushed. */
+	struct sframe_unwind_region region = {
+		.size = sizeof(region),
+		.pid = getpid(),
+		.start = (unsigned long)code + 7,
+		.end = (unsigned long)code + 10,
+		.guard = (unsigned long)&guard,
+		.guard_value = guard,
+		.kind = SFRAME_UNWIND_REGION_FIXED,
+		.fp_saved = SFRAME_UNWIND_FP_UNCHANGED,
+		.cfa_offset = size + 8,
+	};
+	int device = open("/dev/sframe_unwind", O_RDWR), child = 0;
+
+	if (argc > 1)
+		seconds = atof(argv[1]);
+	if (argc > 2)
+		how = argv[2];
+	if (!strcmp(how, "many")) {
+		struct sframe_unwind_region other = region;
+
+		for (int i = 1; i < 3000; i++) {
+			other.start = region.start + 4096 * i;
+			other.end = other.start + 1;
+			if (ioctl(device, SFRAME_UNWIND_REGION, &other))
+				return 1;
+		}
+	}
+	if (device < 0 || (strcmp(how, "none") && ioctl(device, SFRAME_UNWIND_REGION, &region))) {
+		perror("/dev/sframe_unwind");
+		return 1;
+	}
+	if (!strcmp(how, "again"))
+		make(0x48, code);
+	if (!strcmp(how, "fork"))
+		child = fork();
+	if (child)
+		return waitpid(child, NULL, 0) != child;
+	((void (*)(void (*)(void)))code)(compute);
+	return 0;
+}

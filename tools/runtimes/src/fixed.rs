@@ -1,0 +1,328 @@
+// SPDX-License-Identifier: GPL-2.0-only
+
+//! Runtimes whose compiled code has one rule for all frames: QEMU's user-mode emulation, PyPy and Guile.
+//!
+//! The size of the frame is read from the instructions that set it up, so it is the size of this version of the
+//! runtime.
+
+use walk::process::{
+    FileId,
+    ProcessMapping, //
+};
+
+use crate::{
+    file_name,
+    uapi,
+    ProcessMemory,
+    Region, //
+};
+
+/// The bytes at the start of a mapping in which the set-up of a frame is searched.
+const SEARCHED: u64 = 1 << 20;
+/// The bytes that are read at once.
+const CHUNK: u64 = 4096;
+/// The maximum size of a frame, in bytes.
+const MAX_FRAME: i32 = 1 << 16;
+
+/// A runtime with one rule for all frames.
+struct Fixed {
+    name: &'static str,
+    /// The start of the name of a file that a process of this runtime has mapped.
+    file: &'static str,
+    /// Finds the frame in the bytes at the start of a mapping.
+    frame: fn(&[u8]) -> Option<FrameLayout>,
+    /// Whether other mappings have the frame, too.
+    everywhere: bool,
+}
+
+/// The layout of all frames of a runtime.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct FrameLayout {
+    /// The CFA's distance from the stack pointer, in bytes.
+    cfa: i32,
+    /// Where the frame pointer is saved, from the CFA; `None` if it is unchanged.
+    fp: Option<i32>,
+    /// Ranges at the start of the mapping where the frame is not set up, as offsets in bytes, by offset.
+    without: Vec<(u64, u64)>,
+    /// The end of code at the start of the mapping whose frames are smaller, as an offset in bytes, and the distance of
+    /// their CFA from the stack pointer.
+    helpers: (u64, i32),
+}
+
+const RUNTIMES: [Fixed; 3] = [
+    Fixed {
+        name: "qemu",
+        file: "qemu-",
+        frame: of_qemu,
+        everywhere: false,
+    },
+    Fixed {
+        name: "pypy",
+        file: "libpypy",
+        frame: of_pypy,
+        everywhere: true,
+    },
+    Fixed {
+        name: "guile",
+        file: "libguile-",
+        frame: of_guile,
+        everywhere: true,
+    },
+];
+
+/// The runtime of a process and the regions of its code, with `pid` 0; no regions if the runtime has made no code yet.
+/// `None` if the process has no runtime of this kind.
+pub(super) fn regions(
+    memory: &impl ProcessMemory,
+    maps: &[(ProcessMapping, FileId)],
+) -> Option<(&'static str, Vec<Region>)> {
+    let runtime = RUNTIMES.iter().find(|runtime| {
+        maps.iter()
+            .any(|(mapping, file)| file.inode != 0 && file_name(mapping).starts_with(runtime.file))
+    })?;
+    let code: Vec<_> = maps
+        .iter()
+        .filter(|(mapping, file)| {
+            file.inode == 0 && mapping.executable && !mapping.name.starts_with('[')
+        })
+        .map(|(mapping, _)| (mapping.start, mapping.end))
+        .collect();
+    let found = code.iter().find_map(|(start, end)| {
+        let layout = (runtime.frame)(&beginning(memory, *start, *end))?;
+        Some((*start, layout))
+    });
+    let Some((first, layout)) = found else {
+        return Some((runtime.name, Vec::new()));
+    };
+    let mut regions = Vec::new();
+    for (start, end) in code {
+        if start != first {
+            if runtime.everywhere {
+                regions.push(region(&layout, start, end));
+            }
+            continue;
+        }
+        let (len, cfa) = layout.helpers;
+        let helpers = FrameLayout {
+            cfa,
+            fp: None,
+            ..layout.clone()
+        };
+        let mut at = start.saturating_add(len);
+        regions.push(region(&helpers, start, at));
+        for (from, to) in &layout.without {
+            regions.push(region(&layout, at, start.saturating_add(*from)));
+            at = start.saturating_add(*to);
+        }
+        regions.push(region(&layout, at, end));
+    }
+    regions.retain(|region| region.start < region.end);
+    Some((runtime.name, regions))
+}
+
+/// The bytes at the start of a mapping, as far as they can be read.
+fn beginning(memory: &impl ProcessMemory, start: u64, end: u64) -> Vec<u8> {
+    let len = end.saturating_sub(start).min(SEARCHED);
+    let mut bytes = Vec::new();
+    for at in (0..len).step_by(CHUNK as usize) {
+        let mut chunk = vec![0; CHUNK.min(len - at) as usize];
+        if memory.fill(start.saturating_add(at), &mut chunk).is_err() {
+            break;
+        }
+        bytes.append(&mut chunk);
+    }
+    bytes
+}
+
+fn region(layout: &FrameLayout, start: u64, end: u64) -> Region {
+    let fp_saved = match layout.fp {
+        Some(_) => uapi::SFRAME_UNWIND_FP_AT_CFA,
+        None => uapi::SFRAME_UNWIND_FP_UNCHANGED,
+    };
+    Region {
+        start,
+        end,
+        kind: uapi::SFRAME_UNWIND_REGION_FIXED as u8,
+        fp_saved: fp_saved as u8,
+        cfa_offset: layout.cfa,
+        fp_offset: layout.fp.unwrap_or_default(),
+        ..Region::default()
+    }
+}
+
+/// A 32-bit number of an instruction, if it may be the size of a frame.
+fn size(bytes: &[u8]) -> Option<i32> {
+    let size = i32::from_le_bytes(bytes.try_into().ok()?);
+    (0..=MAX_FRAME).contains(&size).then_some(size)
+}
+
+/// The prologue of QEMU's buffer of translated code. All translated blocks run in the frame that it sets up.
+fn of_qemu(code: &[u8]) -> Option<FrameLayout> {
+    // push of %rbp, %rbx, %r12 to %r15; mov %rdi,%rbp; add $-size,%rsp; jmp *%rsi
+    const PUSHES: [u8; 16] = [
+        0x55, 0x53, 0x41, 0x54, 0x41, 0x55, 0x41, 0x56, 0x41, 0x57, 0x48, 0x8b, 0xef, 0x48, 0x81,
+        0xc4,
+    ];
+    let rest = code.strip_prefix(&PUSHES)?;
+    let added = i32::from_le_bytes(rest.get(..4)?.try_into().ok()?);
+    let size = added
+        .checked_neg()
+        .filter(|size| (0..=MAX_FRAME).contains(size))?;
+    // pop %rbp; ret
+    let end = code
+        .get(..128)?
+        .windows(2)
+        .position(|two| two == [0x5d, 0xc3])?;
+    Some(FrameLayout {
+        cfa: size + 7 * 8,
+        fp: Some(-16),
+        without: vec![(0, end as u64 + 2)],
+        helpers: (0, 0),
+    })
+}
+
+/// The beginning of a loop or a function in PyPy: sub $size,%rsp; mov %rbp,offset(%rsp). The code in front of the first
+/// one are functions that compiled code calls, and that call C functions: sub $8,%rsp; call; add $8,%rsp; ret
+fn of_pypy(code: &[u8]) -> Option<FrameLayout> {
+    code.windows(12)
+        .enumerate()
+        .find_map(|(at, part)| match part {
+            [0x48, 0x81, 0xec, .., 0x48, 0x89, 0x6c, 0x24, offset] => {
+                let cfa = size(&part[3..7])? + 8;
+                let fp = i32::from(*offset as i8) - cfa;
+                (fp < -8).then(|| FrameLayout {
+                    cfa,
+                    fp: Some(fp),
+                    without: Vec::new(),
+                    helpers: (at as u64, 16),
+                })
+            }
+            _ => None,
+        })
+}
+
+/// Guile's trampoline, which calls all of its compiled code: sub $size,%rsp; mov %rbx,(%rsp); ...; add $size,%rsp; ret
+fn of_guile(code: &[u8]) -> Option<FrameLayout> {
+    let [0x48, 0x83, 0xec, size, 0x48, 0x89, 0x1c, 0x24, ..] = *code else {
+        return None;
+    };
+    let add = [0x48, 0x83, 0xc4, size, 0xc3];
+    let end = code.get(..128)?.windows(5).position(|part| part == add)? as u64;
+    Some(FrameLayout {
+        cfa: i32::from(size) + 8,
+        fp: None,
+        without: vec![(0, 4), (end + 4, end + 5)],
+        helpers: (0, 0),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The code of Debian 13's packages.
+    const QEMU: &str = "55534154415541564157488bef4881c478fbffffffe633c04881c488040000c5f877415f415e415d415c5b5dc3";
+    const GUILE: &str = "4883ec1848891c244c896424084c896c24104889fb4989f4488b4310488b4b1849ffe4488b1c244c8b6424084c8b6c24104883c418c3";
+    const PYPY: &str = "60504881ecb800000048896c24604889b424b0000000";
+
+    fn code(hex: &str) -> Vec<u8> {
+        let mut bytes: Vec<_> = (0..hex.len())
+            .step_by(2)
+            .map(|at| u8::from_str_radix(&hex[at..at + 2], 16).unwrap())
+            .collect();
+        bytes.resize(256, 0);
+        bytes
+    }
+
+    #[test]
+    fn the_code_tells_the_layout_of_the_frames() {
+        let qemu = FrameLayout {
+            cfa: 1216,
+            fp: Some(-16),
+            without: vec![(0, 45)],
+            helpers: (0, 0),
+        };
+        assert_eq!(of_qemu(&code(QEMU)), Some(qemu));
+        let guile = FrameLayout {
+            cfa: 32,
+            fp: None,
+            without: vec![(0, 4), (53, 54)],
+            helpers: (0, 0),
+        };
+        assert_eq!(of_guile(&code(GUILE)), Some(guile));
+        let pypy = FrameLayout {
+            cfa: 192,
+            fp: Some(-96),
+            without: Vec::new(),
+            helpers: (2, 16),
+        };
+        assert_eq!(of_pypy(&code(PYPY)), Some(pypy));
+    }
+
+    #[test]
+    fn other_code_has_no_layout() {
+        for bytes in [
+            &[][..],
+            &[0x55],
+            &[0x48; 256],
+            &[0xff; 256],
+            &code(PYPY)[..11],
+        ] {
+            assert_eq!(of_qemu(bytes), None);
+            assert_eq!(of_guile(bytes), None);
+            assert_eq!(of_pypy(bytes), None);
+        }
+        // A frame of 2 GiB.
+        assert_eq!(of_pypy(&code("4881ecffffff7f48896c2460")), None);
+        assert_eq!(of_qemu(&code(&QEMU.replace("78fbffff", "78fbff7f"))), None);
+    }
+
+    /// A process with one mapping of code.
+    struct CodeMemory(Vec<u8>);
+
+    impl ProcessMemory for CodeMemory {
+        fn fill(&self, address: u64, bytes: &mut [u8]) -> Result<(), String> {
+            let from = address.checked_sub(0x1000).ok_or("below")? as usize;
+            let part = self.0.get(from..from + bytes.len()).ok_or("above")?;
+            bytes.copy_from_slice(part);
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn regions_leave_out_the_code_without_a_frame() {
+        let mapping = |start, end, name: &str, inode| {
+            let file = FileId {
+                device: (0, 0),
+                inode,
+            };
+            let mapping = ProcessMapping {
+                start,
+                end,
+                offset: 0,
+                executable: true,
+                name: name.to_owned(),
+                file: None,
+            };
+            (mapping, file)
+        };
+        let maps = [
+            mapping(0x1000, 0x2000, "", 0),
+            mapping(0x5000, 0x6000, "", 0),
+            mapping(0x8000, 0x9000, "/usr/lib/libguile-3.0.so.1.7.0", 1),
+            mapping(0xa000, 0xb000, "[vdso]", 0),
+        ];
+        let mut bytes = code(GUILE);
+        bytes.resize(0x1000, 0);
+        let memory = CodeMemory(bytes);
+        let ranges = |maps: &[_]| {
+            let (name, regions) = regions(&memory, maps)?;
+            let ranges = regions.iter().map(|region| (region.start, region.end));
+            Some((name, ranges.collect::<Vec<_>>()))
+        };
+        let expected = vec![(0x1004, 0x1035), (0x1036, 0x2000), (0x5000, 0x6000)];
+        assert_eq!(ranges(&maps), Some(("guile", expected)));
+        assert_eq!(ranges(&maps[1..]), Some(("guile", Vec::new())));
+        assert_eq!(ranges(&maps[..2]), None);
+    }
+}

@@ -18,7 +18,6 @@ use crate::{
         },
         region::{
             CodeHeap,
-            FrameRule,
             Region, //
         },
         section::Section,
@@ -27,7 +26,8 @@ use crate::{
             self,
             FunctionTable,
             MappedRows, //
-        }, //
+        },
+        x86_64::FrameRule, //
     },
     sys::{
         self,

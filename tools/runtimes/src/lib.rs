@@ -27,9 +27,11 @@ use std::{
     os::unix::fs::FileExt, //
 };
 
-use sframe::x86_64::region::{
-    self,
-    CodeHeap,
+use sframe::x86_64::{
+    region::{
+        self,
+        CodeHeap, //
+    },
     FrameRule, //
 };
 use walk::process::{

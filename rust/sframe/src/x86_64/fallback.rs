@@ -9,29 +9,21 @@
 
 use super::{
     super::{
-        format::{
-            abi::Abi,
-            bytes::{
-                read_seldom,
-                Source, //
-            }, //
+        format::bytes::{
+            read_seldom,
+            Source, //
         },
-        unwind::{
-            rule::{
-                Location,
-                Rule, //
-            },
-            step::{
-                self as unwind,
-                Frame,
-                Memory,
-                Step, //
-            }, //
+        unwind::step::{
+            self as unwind,
+            Frame,
+            Memory,
+            Step, //
         }, //
     },
     insn,
     prologue::{
         self,
+        FrameRule,
         ON_TOP,
         PUSHED, //
     }, //
@@ -73,7 +65,7 @@ pub fn step<M: Memory + Source + ?Sized>(
                     Some(target) => prologue::is_prologue(&read_seldom(memory, target).ok()?),
                     None => prologue::sets_up_later(&bytes),
                 };
-                later.then_some(&ON_TOP)
+                later.then_some(ON_TOP)
             };
             let rule = prologue::rule_without_frame_pointer(&bytes).or_else(sets_up_later);
             if let Some(step) = rule.and_then(|rule| behind_call(rule, frame, memory)) {
@@ -85,7 +77,7 @@ pub fn step<M: Memory + Source + ?Sized>(
                 .is_ok_and(|bytes| prologue::clears_and_returns(&bytes));
     }
     if left && frame_pointer != FramePointer::Kept {
-        return behind_call(&ON_TOP, frame, memory);
+        return behind_call(ON_TOP, frame, memory);
     }
 
     let end = frame.fp.checked_add(16)?;
@@ -105,13 +97,13 @@ pub fn step<M: Memory + Source + ?Sized>(
         let distance = at.checked_sub(start)?;
         let beginning = read_seldom(memory, start).ok()?;
         if innermost && prologue::is_entry(&beginning, distance) {
-            return behind_call(&ON_TOP, frame, memory);
+            return behind_call(ON_TOP, frame, memory);
         }
         let prologue = prologue::prologue(&beginning)?;
         if distance < prologue.end {
             return match innermost {
-                true if distance <= prologue.push => behind_call(&ON_TOP, frame, memory),
-                true => behind_call(&PUSHED, frame, memory),
+                true if distance <= prologue.push => behind_call(ON_TOP, frame, memory),
+                true => behind_call(PUSHED, frame, memory),
                 false => None,
             };
         }
@@ -132,27 +124,15 @@ pub fn step<M: Memory + Source + ?Sized>(
     }
 }
 
-/// The step by `rule`, if the resulting PC is behind a call; else `None`. `rule` is [`ON_TOP`] or [`PUSHED`], so this
-/// function is much smaller than [`unwind::step`].
+/// The step by `rule`, if the resulting PC is behind a call; else `None`.
 #[inline(never)]
 fn behind_call<M: Memory + Source + ?Sized>(
-    rule: &Rule,
+    rule: FrameRule,
     frame: &Frame,
     memory: &M,
 ) -> Option<Step> {
-    let sp = frame.sp.checked_add_signed(rule.cfa.offset.into())?;
-    if sp % Abi::Amd64.alignment() != 0 {
-        return None;
-    }
-    let pc = memory.read_word(sp.checked_sub(8)?).ok()?;
-    let fp = match rule.fp {
-        Location::AtCfa(offset) => {
-            let at = sp.checked_add_signed(offset.into())?;
-            memory.read_word(at).ok()?
-        }
-        _ => frame.fp,
-    };
-    is_behind_call(pc, memory).then_some(Step::Caller(Frame { pc, sp, fp }))
+    let caller = rule.caller(frame, memory)?;
+    is_behind_call(caller.pc, memory).then_some(Step::Caller(caller))
 }
 
 /// Whether a function for which [`serves_handlers`](prologue::serves_handlers) is true may already be leaving

@@ -4,10 +4,9 @@
 //! PC, and whether it is restored.
 
 use super::{
-    super::unwind::rule::{
-        Base,
-        Location,
-        Rule, //
+    super::unwind::step::{
+        Frame,
+        Memory, //
     },
     insn::*, //
 };
@@ -15,18 +14,65 @@ use super::{
 /// The number of bytes of a function's beginning that are examined.
 pub const BEGINNING: usize = 64;
 
+/// The rule of a frame that instructions show, smaller than a [`Rule`](super::super::unwind::rule::Rule). The return
+/// address is right below the CFA.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FrameRule {
+    /// The CFA's distance from the stack pointer or the frame pointer, in bytes.
+    pub cfa: i32,
+    /// Where the caller's frame pointer is saved, in bytes from the CFA; 0 if it is unchanged.
+    pub fp: i32,
+    /// Whether the CFA counts from the frame pointer.
+    pub from_fp: bool,
+}
+
+impl FrameRule {
+    /// The rule of a frame whose CFA is `cfa` bytes above the stack pointer. The caller's frame pointer is saved at the
+    /// CFA plus `fp`; 0: it is unchanged.
+    pub const fn new(cfa: i32, fp: i32) -> FrameRule {
+        FrameRule {
+            cfa,
+            fp,
+            from_fp: false,
+        }
+    }
+
+    /// The caller of a frame; `None` if its stack pointer would not be above the frame's, or if the stack cannot be
+    /// read. Whether the caller's PC is code, and behind a call, is not checked.
+    #[inline(never)]
+    pub fn caller<M: Memory + ?Sized>(self, frame: &Frame, memory: &M) -> Option<Frame> {
+        let base = match self.from_fp {
+            true => frame.fp,
+            false => frame.sp,
+        };
+        let sp = base.checked_add_signed(self.cfa.into())?;
+        if sp <= frame.sp || sp % 8 != 0 {
+            return None;
+        }
+        let fp = match self.fp {
+            0 => frame.fp,
+            offset => {
+                let at = sp.checked_add_signed(offset.into())?;
+                memory.read_word(at).ok()?
+            }
+        };
+        let pc = memory.read_word(sp.wrapping_sub(8)).ok()?;
+        Some(Frame { pc, sp, fp })
+    }
+}
+
 /// The rule if the return address is on top of the stack.
-pub(super) const ON_TOP: Rule = Rule::amd64(Base::Sp, 8, Location::Unchanged);
+pub(super) const ON_TOP: FrameRule = FrameRule::new(8, 0);
 
 /// The rule if the caller's frame pointer is on top of the stack, and the return address above it.
-pub(super) const PUSHED: Rule = Rule::amd64(Base::Sp, 16, Location::AtCfa(-16));
+pub(super) const PUSHED: FrameRule = FrameRule::new(16, -16);
 
 /// The rule of an innermost frame whose function has not yet set up a frame pointer, or has already
 /// restored the caller's; `None` if the code does not show either.
 ///
 /// `code` holds the byte in front of the PC and the four bytes from the PC on. A `push %rbp` may also
 /// stand in the middle of a function. Therefore the caller has to check the resulting return address.
-pub fn rule_without_frame_pointer(code: &[u8; 5]) -> Option<&'static Rule> {
+pub fn rule_without_frame_pointer(code: &[u8; 5]) -> Option<FrameRule> {
     let [before, at @ ..] = *code;
     let [first, second, third, fourth] = at;
 
@@ -34,9 +80,9 @@ pub fn rule_without_frame_pointer(code: &[u8; 5]) -> Option<&'static Rule> {
         || is_endbr64(at)
         || is_prologue(&[first, second, third, fourth])
     {
-        Some(&ON_TOP)
+        Some(ON_TOP)
     } else if is_prologue(&[before, first, second, third]) {
-        Some(&PUSHED)
+        Some(PUSHED)
     } else {
         None
     }
@@ -166,8 +212,7 @@ mod tests {
 
     #[test]
     fn ends_of_functions_have_their_return_address_on_top() {
-        let on_top = Rule::amd64(Base::Sp, 8, Location::Unchanged);
-        let top = Some(&on_top);
+        let top = Some(FrameRule::new(8, 0));
         assert_eq!(
             rule_without_frame_pointer(&[0x90, 0x55, 0x48, 0x89, 0xe5]),
             top
@@ -181,8 +226,7 @@ mod tests {
             top
         );
 
-        let rule = Rule::amd64(Base::Sp, 16, Location::AtCfa(-16));
-        let pushed = Some(&rule);
+        let pushed = Some(FrameRule::new(16, -16));
         assert_eq!(
             rule_without_frame_pointer(&[0x55, 0x48, 0x89, 0xe5, 0x53]),
             pushed

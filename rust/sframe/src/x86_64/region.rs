@@ -13,6 +13,7 @@ use super::{
         format::bytes::Source,
         unwind::step::{
             Frame,
+            Memory,
             RegisterSource, //
         }, //
     },
@@ -24,6 +25,11 @@ use super::{
         POP_RBP,
         PUSH_RBP,
         RET, //
+    },
+    prologue::{
+        FrameRule,
+        ON_TOP,
+        PUSHED, //
     },
     registers::{
         R11,
@@ -72,30 +78,6 @@ pub enum Region {
     HotSpot(CodeHeap),
 }
 
-/// The rule of a frame in a region, smaller than a [`Rule`](super::super::unwind::rule::Rule). The return address is
-/// right below the CFA.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct FrameRule {
-    /// The CFA's distance from the stack pointer or the frame pointer, in bytes.
-    cfa: i32,
-    /// Where the caller's frame pointer is saved, in bytes from the CFA; 0 if it is unchanged.
-    fp: i32,
-    /// Whether the CFA counts from the frame pointer.
-    from_fp: bool,
-}
-
-impl FrameRule {
-    /// The rule of a frame whose CFA is `cfa` bytes above the stack pointer. The caller's frame pointer is saved at the
-    /// CFA plus `fp`; 0: it is unchanged.
-    pub const fn new(cfa: i32, fp: i32) -> FrameRule {
-        FrameRule {
-            cfa,
-            fp,
-            from_fp: false,
-        }
-    }
-}
-
 /// A code heap of HotSpot. Offsets and sizes are in bytes; addresses are run-time addresses.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct CodeHeap {
@@ -136,7 +118,7 @@ pub struct CodeHeap {
 /// `registers` are the registers of the innermost frame, or of a frame that a signal interrupted; `None` for other
 /// frames.
 #[inline(always)]
-pub fn step<M: Source + ?Sized, R: RegisterSource + ?Sized>(
+pub fn step<M: Memory + Source + ?Sized, R: RegisterSource + ?Sized>(
     region: &Region,
     frame: &Frame,
     registers: Option<&R>,
@@ -156,7 +138,7 @@ pub fn step<M: Source + ?Sized, R: RegisterSource + ?Sized>(
             Region::Fixed(rule) => *rule,
             Region::HotSpot(heap) => heap.rule(frame, registers.is_some(), memory)?,
         };
-        caller_by(rule, frame, memory)?
+        rule.caller(frame, memory)?
     };
     let is_caller = is_interpreter(caller.pc)
         || is_behind_call(caller.pc, memory)
@@ -169,29 +151,11 @@ pub fn step<M: Source + ?Sized, R: RegisterSource + ?Sized>(
 /// Whether the code at `pc` is HotSpot's poll in a loop: test %eax,(%register). If it faults, its own address becomes
 /// the return address.
 #[inline(never)]
-fn is_poll<S: Source + ?Sized>(pc: u64, memory: &S) -> bool {
+pub fn is_poll<S: Source + ?Sized>(pc: u64, memory: &S) -> bool {
     matches!(
         memory.read(pc),
         Ok([0x41, 0x85, 0..=3 | 6 | 7] | [0x85, 0..=3 | 6 | 7, _])
     )
-}
-
-/// The caller by a rule.
-fn caller_by<S: Source + ?Sized>(rule: FrameRule, frame: &Frame, memory: &S) -> Option<Frame> {
-    let base = match rule.from_fp {
-        true => frame.fp,
-        false => frame.sp,
-    };
-    let sp = base.checked_add_signed(rule.cfa.into())?;
-    if sp <= frame.sp || sp % 8 != 0 {
-        return None;
-    }
-    let fp = match rule.fp {
-        0 => frame.fp,
-        offset => field(sp.checked_add_signed(offset.into())?, 0, memory)?,
-    };
-    let pc = field(sp.wrapping_sub(8), 0, memory)?;
-    Some(Frame { pc, sp, fp })
 }
 
 /// The eight bytes at `base + offset`. A field that is shorter is in the low bytes.
@@ -201,16 +165,10 @@ fn field<S: Source + ?Sized>(base: u64, offset: u8, memory: &S) -> Option<u64> {
     Some(u64::from_le_bytes(bytes))
 }
 
-/// The rule if the return address is on top of the stack.
-const ON_TOP: FrameRule = FrameRule::new(8, 0);
-
-/// The rule if the caller's frame pointer is on top of the stack, and the return address above it.
-const PUSHED: FrameRule = whole_frame(16);
-
 /// The rule of a frame that its frame pointer leads to.
 const FRAME_POINTER: FrameRule = FrameRule {
     from_fp: true,
-    ..whole_frame(16)
+    ..PUSHED
 };
 
 /// The same, if the code has pushed [`COOKIE`] before it pushed the caller's frame pointer.
@@ -225,6 +183,14 @@ const COOKIE: u64 = u64::MAX;
 /// The rule of a frame of this size in bytes. The code pushes the caller's frame pointer first.
 const fn whole_frame(size: i32) -> FrameRule {
     FrameRule::new(size, -16)
+}
+
+/// The rule of a frame of a stub that keeps a frame pointer, and the return address.
+fn in_stub<S: Source + ?Sized>(frame: &Frame, memory: &S) -> Option<(FrameRule, u64)> {
+    Some(match field(frame.fp.wrapping_add(8), 0, memory)? {
+        COOKIE => (BEHIND_COOKIE, field(frame.fp.wrapping_add(16), 0, memory)?),
+        caller => (FRAME_POINTER, caller),
+    })
 }
 
 /// Reads code from `address` on, eight bytes at a time, and takes the work of looking for instructions in it. The length
@@ -269,10 +235,7 @@ impl CodeHeap {
                     true => self.innermost_in_stub(frame, blob, memory),
                     // Code without a frame calls nothing.
                     false if is_frameless => None,
-                    false => Some(match field(frame.fp.wrapping_add(8), 0, memory)? {
-                        COOKIE => BEHIND_COOKIE,
-                        _ => FRAME_POINTER,
-                    }),
+                    false => Some(in_stub(frame, memory)?.0),
                 }
             }
             _ => None,
@@ -295,12 +258,7 @@ impl CodeHeap {
         }
         // If the stub keeps no frame pointer, the register leads to a frame further out, whose return address is
         // behind a call of other code.
-        let mut caller = field(frame.fp.wrapping_add(8), 0, memory)?;
-        let mut rule = FRAME_POINTER;
-        if caller == COOKIE {
-            caller = field(frame.fp.wrapping_add(16), 0, memory)?;
-            rule = BEHIND_COOKIE;
-        }
+        let (rule, caller) = in_stub(frame, memory)?;
         let call: [u8; 13] = memory.read(caller.wrapping_sub(13)).ok()?;
         let target = match call {
             // mov $address,%r10; call *%r10
@@ -511,23 +469,23 @@ fn interpreted<M: Source + ?Sized, R: RegisterSource + ?Sized>(
     memory: &M,
 ) -> Option<Frame> {
     let Some(registers) = registers else {
-        return framed(frame, |fp| field(fp.wrapping_sub(8), 0, memory), memory);
+        return complete(frame, memory);
     };
     let register = |number| registers.register(number);
     let on_top = |sp| field(sp, 0, memory);
     // The frame is not complete: it has fewer words than every frame that has been set up.
     if frame.fp.wrapping_sub(frame.sp) <= MAX_INCOMPLETE {
-        let sender = |fp: u64| match fp == frame.sp {
-            true => register(SENDER_SP),
-            false => on_top(fp.wrapping_sub(8)),
+        let caller = match frame.fp == frame.sp {
+            true => register(SENDER_SP).and_then(|sp| framed(frame, sp, memory)),
+            false => complete(frame, memory),
         };
-        if let Some(caller) = framed(frame, sender, memory) {
-            return Some(caller);
+        if caller.is_some() {
+            return caller;
         }
     }
     let (pc, sp, fp) = match state_at(frame.pc, memory)? {
         State::Framed => {
-            return framed(frame, |fp| on_top(fp.wrapping_sub(8)), memory);
+            return complete(frame, memory);
         }
         State::Lost => return None,
         State::Unknown => {
@@ -537,7 +495,7 @@ fn interpreted<M: Source + ?Sized, R: RegisterSource + ?Sized>(
             if locals != expected && frame.fp.wrapping_add(locals.wrapping_mul(8)) != expected {
                 return None;
             }
-            return framed(frame, |fp| on_top(fp.wrapping_sub(8)), memory);
+            return complete(frame, memory);
         }
         State::AtSp(sp) => (on_top(frame.sp)?, register(sp)?, frame.fp),
         State::Pushed => (
@@ -552,7 +510,7 @@ fn interpreted<M: Source + ?Sized, R: RegisterSource + ?Sized>(
             let call: [u8; 5] = memory.read(pc.wrapping_sub(5)).ok()?;
             if let [CALL_RELATIVE, _, 0, 0, 0] = call {
                 // The interpreter calls the next instructions, to have a return address on the stack.
-                return framed(frame, |fp| on_top(fp.wrapping_sub(8)), memory);
+                return complete(frame, memory);
             }
             (pc, frame.sp.checked_add(8)?, frame.fp)
         }
@@ -560,15 +518,15 @@ fn interpreted<M: Source + ?Sized, R: RegisterSource + ?Sized>(
     (sp >= frame.sp).then_some(Frame { pc, sp, fp })
 }
 
-/// The caller of the interpreted frame that the frame pointer leads to. `sender` finds the caller's stack pointer,
-/// which is in the word below the saved frame pointer of a complete frame.
-fn framed<S: Source + ?Sized>(
-    frame: &Frame,
-    sender: impl FnOnce(u64) -> Option<u64>,
-    memory: &S,
-) -> Option<Frame> {
+/// The caller of a complete interpreted frame: its stack pointer is in the word below the saved frame pointer.
+fn complete<S: Source + ?Sized>(frame: &Frame, memory: &S) -> Option<Frame> {
+    framed(frame, field(frame.fp.wrapping_sub(8), 0, memory)?, memory)
+}
+
+/// The caller of the interpreted frame that the frame pointer leads to. `sp` is the caller's stack pointer.
+#[inline(never)]
+fn framed<S: Source + ?Sized>(frame: &Frame, sp: u64, memory: &S) -> Option<Frame> {
     let fp = frame.fp;
-    let sp = sender(fp)?;
     // A method handle removes its last argument, and moves the return address up.
     if fp < frame.sp || sp <= fp || (fp | sp) % 8 != 0 {
         return None;
@@ -757,6 +715,12 @@ mod tests {
                 .filter_map(|(start, part)| part.get(offset.checked_sub(*start)? as usize..))
                 .find_map(|rest| rest.first_chunk().copied())
                 .ok_or(Fault)
+        }
+    }
+
+    impl Memory for Memories {
+        fn read_word(&self, address: u64) -> Result<u64, Fault> {
+            self.read(address).map(u64::from_le_bytes)
         }
     }
 

@@ -182,7 +182,7 @@ fn code(stub: &[u8; STUB]) {
         }
     }
     if let Some(rule) = stub.first_chunk().and_then(rule_without_frame_pointer) {
-        assert!([8, 16].contains(&rule.cfa.offset));
+        assert!([8, 16].contains(&rule.cfa));
     }
     stub.first_chunk().map(ends_with_call);
 }

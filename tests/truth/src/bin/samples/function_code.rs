@@ -17,10 +17,8 @@ use iced_x86::{
 };
 use sframe::{
     unwind::{
-        self,
         Frame,
-        Memory,
-        Step, //
+        Memory, //
     },
     x86_64::rule_without_frame_pointer, //
 };
@@ -223,17 +221,7 @@ impl FunctionCode {
             // The start is unknown: only the bytes at the PC can be used.
             let code = self.bytes.first_chunk()?;
             let rule = rule_without_frame_pointer(code)?;
-            let step = unwind::step(
-                sframe::abi::Abi::Amd64,
-                rule,
-                frame,
-                &unwind::NoRegisters,
-                memory,
-            );
-            return match step {
-                Ok(Step::Caller(caller)) => Some(caller),
-                _ => None,
-            };
+            return rule.caller(frame, memory).filter(|caller| caller.pc != 0);
         };
 
         // From the start on, tracks the stack pointer until a frame pointer is set up.

@@ -16,7 +16,10 @@ use sframe::{
         Memory, //
     },
     walk::FrameSource,
-    x86_64::region::Region, //
+    x86_64::region::{
+        self,
+        Region, //
+    }, //
 };
 use truth::{
     dwarf::{
@@ -509,11 +512,7 @@ impl StepJudge {
 
 /// Whether a run-time address is that of a poll of HotSpot's, which becomes a return address if the poll faults.
 fn is_poll<M: Memory + ?Sized>(process: &Process, pc: u64, memory: &M) -> bool {
-    process.region_at(pc).is_some()
-        && matches!(
-            walker::All::new(process, memory).read(pc),
-            Ok([0x41, 0x85, 0..=3 | 6 | 7] | [0x85, 0..=3 | 6 | 7, _])
-        )
+    process.region_at(pc).is_some() && region::is_poll(pc, &walker::All::new(process, memory))
 }
 
 /// The names of the values of HotSpot's `CodeBlob::_kind`, from OpenJDK 25 on.
@@ -572,16 +571,14 @@ fn place_in_region<M: Memory + ?Sized>(
         },
         _ => text.push_str("a region"),
     }
-    if !is_innermost {
-        // Many stubs keep a frame pointer.
-        let caller = all.read_word(found.frame.fp.wrapping_add(8)).unwrap_or(0);
+    // Many stubs keep a frame pointer.
+    let caller = all.read_word(found.frame.fp.wrapping_add(8)).unwrap_or(0);
+    if is_innermost {
+        let bytes: [u8; 13] = all.read(caller.wrapping_sub(13)).unwrap_or_default();
+        let _ = write!(text, ", fp leads behind {bytes:02x?}");
+    } else {
         let bytes: [u8; 8] = all.read(caller).unwrap_or_default();
         let _ = write!(text, ", fp leads to {bytes:02x?}");
-    }
-    if is_innermost {
-        let caller = all.read_word(found.frame.fp.wrapping_add(8)).unwrap_or(0);
-        let bytes: [u8; 16] = all.read(caller.wrapping_sub(13)).unwrap_or_default();
-        let _ = write!(text, ", fp leads behind {:02x?}", &bytes[..13]);
     }
     let bytes: [u8; 24] = all.read(pc.wrapping_sub(8)).unwrap_or_default();
     text.push_str(", bytes ");

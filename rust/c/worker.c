@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /*
  * The worker does three jobs. It faults in pages that a walk missed and could not wait for. It
- * looks for rows in seen files that have no entry in tables.c, and requests regions for code of no file. It scans the mappings of tasks that
- * have too many mappings for a sample.
+ * looks for rows in seen files that have no entry in tables.c, and requests regions for code of
+ * no file. It scans the mappings of tasks that have too many mappings for a sample.
  *
  * Policy that stays in C: fs_is_trusted() reads super blocks. Slots and allowances are here because any
  * context fills slots without calling Rust. See Documentation/decisions/policy-in-c.rst.
@@ -258,31 +258,35 @@ static void look_at_file(struct vm_area_struct *vma, const struct missing *slot)
 	};
 	static char path[SFU_PATH];
 	struct file *file = NULL;
-	bool may_read = false, is_code = vma && (vma->vm_flags & VM_EXEC);
+	bool may_read = false, is_made = false;
 
-	if (is_code) {
+	if (vma && (vma->vm_flags & VM_EXEC)) {
 		seen.start = vma->vm_start;
 		seen.end = vma->vm_end;
-		file = vma->vm_file;
-		is_code = !file || S_ISREG(file_inode(file)->i_mode);
-	}
-	if (is_code && file) {
-		get_file(file);
-		may_read = fs_is_trusted(vma, true);
+		is_made = !vma->vm_file;
+		if (!is_made && S_ISREG(file_inode(vma->vm_file)->i_mode)) {
+			file = get_file(vma->vm_file);
+			may_read = fs_is_trusted(vma, true);
+		}
 	}
 	mmap_read_unlock(slot->mm);
-	if (is_code && !file)
-		sfu_region_request(sfu_mm_id(slot->mm), slot->pid, slot->user, seen.start, seen.end);
-	if (!is_code || !file)
+	if (!file && !is_made)
 		return;
-	/* `path` is static: only one work looks at files. */
-	seen.path = d_path(file_user_path(file), path, sizeof(path));
-	if (IS_ERR(seen.path))
-		seen.path = NULL;
-	if (has_allowance(slot->user))
-		sframe_unwind_index_file(file, &seen, may_read);
+	if (file) {
+		/* `path` is static: only one work looks at files. */
+		seen.path = d_path(file_user_path(file), path, sizeof(path));
+		if (IS_ERR(seen.path))
+			seen.path = NULL;
+	}
+	if (has_allowance(slot->user)) {
+		if (file)
+			sframe_unwind_index_file(file, &seen, may_read);
+		else
+			sfu_region_request(sfu_mm_id(slot->mm), slot->pid, slot->user, seen.start, seen.end);
+	}
 	take_allowance(slot->user, started);
-	fput(file);
+	if (file)
+		fput(file);
 }
 
 /*

@@ -213,27 +213,7 @@ fn region_of(description: &Region) -> CodeRegion {
             region::Region::Fixed(FrameRule::new(description.cfa_offset, fp))
         }
         uapi::SFRAME_UNWIND_REGION_HOTSPOT => {
-            let length = description
-                .interpreter_end
-                .wrapping_sub(description.interpreter_start);
-            region::Region::HotSpot(CodeHeap {
-                start: description.start,
-                segment_map: description.segment_map,
-                interpreter_start: description.interpreter_start,
-                interpreter_len: length as u32,
-                // The low halves tell the kinds apart.
-                kind_mask: description.kind_mask as u32,
-                frameless_kinds: description.frameless_kinds.map(|kind| kind as u32),
-                segment_log2: description.segment_log2,
-                used_offset: description.used_offset,
-                blob_offset: description.blob_offset,
-                frame_size_offset: description.frame_size_offset,
-                frame_complete_offset: description.frame_complete_offset,
-                frame_complete_is_short: description.frame_complete_size == 2,
-                code_offset: description.code_offset,
-                code_is_address: description.code_size == 8,
-                kind_offset: description.kind_offset,
-            })
+            region::Region::HotSpot(sframe::code_heap_of!(description))
         }
         _ => region::Region::Stop,
     };

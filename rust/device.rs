@@ -32,10 +32,10 @@ use kernel::{
 ///
 /// # Errors
 ///
-/// `ENOTTY`: there is no such command. `EINVAL`: the structure is shorter than its first version, or
-/// has unknown flags, or describes an impossible region. `E2BIG`: the structure has unknown fields that are not 0. `EFAULT`: its memory
-/// cannot be accessed. `ESRCH`: a region's process does not exist. `EFBIG`: the section or the extra rows are too large. `ENOENT`: there is no further
-/// table or counter. The errors of [`tables::add`] and [`tables::remove`].
+/// `ENOTTY`: there is no such command. `EINVAL`: the structure is shorter than its first version, has unknown flags, or
+/// describes an impossible region. `E2BIG`: the structure has unknown fields that are not 0. `EFAULT`: its memory
+/// cannot be accessed. `ESRCH`: the process of a region does not exist. `EFBIG`: the section or the extra rows are too
+/// large. `ENOENT`: there is no further table or counter. The errors of [`tables::add`] and [`tables::remove`].
 pub(crate) fn control(command: u32, argument: usize, user: u32) -> Result {
     match command {
         sys::COMMAND_ADD | sys::COMMAND_REMOVE => {

@@ -131,13 +131,12 @@ pub(crate) fn bad_section() {
 /// Writes all counters, one `name value` line each. Task.
 pub(crate) fn show(_: &(), f: &mut fmt::Formatter<'_>) -> fmt::Result {
     let mut index = 0;
-    while let Some((kind, name)) = name_of(index) {
-        let name = [kind, name].into_iter().flat_map(CStr::to_bytes_with_nul);
-        for byte in name.filter(|byte| **byte != 0) {
+    while let Some((name, value)) = counter(index) {
+        for byte in name.into_iter().flatten().filter(|byte| **byte != 0) {
             f.write_char(char::from(*byte))?;
         }
         f.write_char(' ')?;
-        write_decimal(value_of(index), f)?;
+        write_decimal(value, f)?;
         f.write_char('\n')?;
         index = index.wrapping_add(1);
     }

@@ -377,6 +377,13 @@ fn print_line(line: &str) {
     let _ = writeln!(out, "{line}").and_then(|()| out.flush());
 }
 
+/// Prints an answer as one line of JSON.
+fn print_json(answer: &impl Serialize) {
+    if let Ok(line) = serde_json::to_string(answer) {
+        print_line(&line);
+    }
+}
+
 /// The first [`MAX_MAPPED`] files that the process of a seen file has mapped executable.
 fn mapped(seen: &Request) -> Vec<Request> {
     let is_code =
@@ -423,9 +430,7 @@ fn answer(device: &Device, job: &Job, json: bool) -> bool {
         milliseconds: started.elapsed().as_millis(),
     };
     if json {
-        if let Ok(line) = serde_json::to_string(&answer) {
-            print_line(&line);
-        }
+        print_json(&answer);
         return true;
     }
     let name = match request.path.is_empty() {
@@ -479,9 +484,7 @@ fn answer_code(device: &Device, request: &Request, json: bool) {
         milliseconds: started.elapsed().as_millis(),
     };
     if json {
-        if let Ok(line) = serde_json::to_string(&answer) {
-            print_line(&line);
-        }
+        print_json(&answer);
         return;
     }
     let name = format!("code of process {}", request.pid);

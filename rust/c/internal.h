@@ -172,8 +172,8 @@ bool sfu_next_request(struct sframe_unwind_request *request);
 bool sfu_has_requests(void);
 
 /*
- * Requests of regions.c for device.c, as above. sfu_region_request() makes one: for code of no file from `start` to
- * `end` in a process, which belongs to `user`.
+ * Requests of regions.c for device.c, as above. sfu_region_request() makes a request for code of no file, from `start`
+ * to `end`, in the process `pid` of `user`.
  */
 bool sfu_next_region_request(struct sframe_unwind_request *request);
 bool sfu_has_region_requests(void);

@@ -102,6 +102,15 @@ wait_for() {
 	done
 }
 
+# unpacked SET - the newest directory of packages that scripts/prepare-programs has unpacked; nothing if there is none.
+unpacked() {
+	local place newest=
+	for place in "/var/cache/sframe_unwind/$1-"????????????; do
+		[ "$newest" -nt "$place" ] || newest=$place
+	done
+	[ ! -d "$newest" ] || echo "$newest"
+}
+
 counter() { awk -v name="$1" '$1 == name { print $2 }' "$STATS"; }
 
 # Waits until `sframectl watch`, which writes to /tmp/watch.log, is idle: its last line is `idle`,

@@ -224,8 +224,8 @@ enum Command {
     },
     /// Shows the code that a process makes at run time, as `watch` tells it to the kernel.
     ///
-    /// Prints a line for each region of the code. Known is HotSpot, the Java virtual machine of OpenJDK 17
-    /// and later.
+    /// Prints a line for each region of the code. Known runtimes are HotSpot (the Java virtual machine of
+    /// OpenJDK), QEMU's user-mode emulation, PyPy and Guile.
     #[command(after_help = EXIT_CODES_RUNTIME)]
     Runtime {
         /// The process.

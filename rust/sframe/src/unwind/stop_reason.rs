@@ -75,7 +75,7 @@ stop_reasons! {
         "Run `sframectl watch`, or build the file with -Wa,--gsframe or with frame pointers.";
     /// The PC is in a region of code that a runtime made, and the region proves no step.
     RegionUnknown = c"region_unknown",
-        "the last frame is in code that a runtime made, and what is registered for this code proves no caller",
+        "the last frame is in code that a runtime made, and the region of this code proves no caller",
         "Such samples are rare: a function was setting up or removing its frame.";
     /// Memory of no file replaced the code of a file, as huge pages for text do.
     TextReplaced = c"text_replaced",

@@ -20,6 +20,10 @@ use super::{
             Step, //
         }, //
     },
+    ahead::{
+        ahead,
+        Ahead, //
+    },
     insn,
     prologue::{
         self,
@@ -53,31 +57,32 @@ pub fn step<M: Memory + Source + ?Sized>(
     stack_end: u64,
     memory: &M,
 ) -> Option<Step> {
-    let mut left = false;
     if innermost {
         let bytes = read_seldom(memory, frame.pc.wrapping_sub(1)).ok()?;
         // A push may also stand in the middle of a function. With `Unknown`, the start of the function is
         // known, and the code below uses it.
-        if frame_pointer != FramePointer::Unknown {
-            let sets_up_later = || {
-                let bytes = read_seldom(memory, frame.pc).ok()?;
-                let later = match insn::jumps_to(&bytes, frame.pc) {
-                    Some(target) => prologue::is_prologue(&read_seldom(memory, target).ok()?),
-                    None => prologue::sets_up_later(&bytes),
-                };
-                later.then_some(ON_TOP)
-            };
-            let rule = prologue::rule_without_frame_pointer(&bytes).or_else(sets_up_later);
+        if frame_pointer == FramePointer::Kept {
+            let rule = prologue::rule_without_frame_pointer(&bytes);
             if let Some(step) = rule.and_then(|rule| behind_call(rule, frame, memory)) {
                 return Some(step);
             }
+        } else if is_left(&bytes, frame.pc, memory) {
+            return behind_call(ON_TOP, frame, memory);
         }
-        left = prologue::may_be_left(&bytes)
-            || read_seldom(memory, frame.pc)
-                .is_ok_and(|bytes| prologue::clears_and_returns(&bytes));
-    }
-    if left && frame_pointer != FramePointer::Kept {
-        return behind_call(ON_TOP, frame, memory);
+        if frame_pointer == FramePointer::Likely {
+            match ahead(frame.pc, memory) {
+                Ahead::Rule(rule) => return behind_call(rule, frame, memory),
+                Ahead::Framed => {}
+                Ahead::OtherStack => return None,
+                // A function that has not set up its frame pointer has its return address on top of the stack. The
+                // frame pointer is then its caller's, and would leave out the caller.
+                Ahead::Unknown => {
+                    if behind_call(ON_TOP, frame, memory).is_some() {
+                        return None;
+                    }
+                }
+            }
+        }
     }
 
     let end = frame.fp.checked_add(16)?;
@@ -133,6 +138,13 @@ fn behind_call<M: Memory + Source + ?Sized>(
 ) -> Option<Step> {
     let caller = rule.caller(frame, memory)?;
     is_behind_call(caller.pc, memory).then_some(Step::Caller(caller))
+}
+
+/// Whether the innermost frame's function is about to return, with its return address on top of the stack. `bytes` are
+/// the byte in front of the PC and the four bytes from the PC on.
+fn is_left<S: Source + ?Sized>(bytes: &[u8; 5], pc: u64, memory: &S) -> bool {
+    prologue::may_be_left(bytes)
+        || read_seldom(memory, pc).is_ok_and(|bytes| prologue::clears_and_returns(&bytes))
 }
 
 /// Whether a function for which [`serves_handlers`](prologue::serves_handlers) is true may already be leaving
@@ -374,7 +386,7 @@ mod tests {
             .write(PC + 6, &SETS_UP);
         let step = |process: &MockProcess| process.step_in(PC, true, FramePointer::Likely);
         // The word on top of the stack is not behind a call.
-        assert_eq!(step(&process), Some(CALLER));
+        assert_eq!(step(&process), None);
         process.call(on_top).word(STACK + 0x100, on_top);
         assert_eq!(step(&process), Some(on_top));
         // A function that has called has set up its frame pointer.
@@ -391,8 +403,31 @@ mod tests {
             .write(PC, &[0xe9, 0x7b, 0, 0, 0])
             .write(PC + 0x80, &SETS_UP);
         assert_eq!(step(&process), Some(on_top));
-        // The jump does not lead to a prologue.
-        process.write(PC + 0x80, &[0x90]);
+        // The jump does not lead to a prologue: the frame pointer may be the caller's, and would leave out `on_top`.
+        process.write(PC + 0x80, &[0x90; 4]);
+        assert_eq!(step(&process), None);
+        process.word(STACK + 0x100, 1);
+        assert_eq!(step(&process), Some(CALLER));
+    }
+
+    #[test]
+    fn jit_code_may_have_no_frame() {
+        let on_top = PROGRAM + 0x600;
+        let mut process = called();
+        process.call(on_top).word(STACK + 0x108, on_top);
+        let step = |process: &MockProcess| process.step_in(PC, true, FramePointer::Likely);
+        // pop %rbx; ret. With another word in the place of the return address, it is no return.
+        process.write(PC, &[0x5b, 0xc3]);
+        assert_eq!(step(&process), Some(on_top));
+        process.word(STACK + 0x108, 1);
+        assert_eq!(step(&process), None);
+        // pop %r10; lea (%rsp,%rcx,8),%rsp; push %r10; ret, behind the pop: the return address is in a register.
+        process.write(PC, &[0x48, 0x8d, 0x24, 0xcc, 0x41, 0x52, 0xc3]);
+        assert_eq!(step(&process), None);
+        // call: the function has a frame, and a word on top of the stack that is behind a call is an old one.
+        process
+            .write(PC, &[0xe8, 1, 2, 3, 4])
+            .word(STACK + 0x100, on_top);
         assert_eq!(step(&process), Some(CALLER));
     }
 

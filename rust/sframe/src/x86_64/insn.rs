@@ -30,19 +30,6 @@ pub const ENDING: usize = 32;
 
 pub(super) const XOR: u8 = 0x31;
 
-pub(super) const NOP: u8 = 0x90;
-
-/// The run-time address of the target, if the code at the run-time address `pc` is a relative jump; else
-/// `None`. Code that places its entry sequence behind its body begins with such a jump: V8's regular
-/// expressions are an example.
-pub fn jumps_to(code: &[u8; ENDING], pc: u64) -> Option<u64> {
-    let [JMP_RELATIVE, a, b, c, d, ..] = *code else {
-        return None;
-    };
-    let distance = i32::from_le_bytes([a, b, c, d]);
-    Some(pc.wrapping_add(5).wrapping_add_signed(distance.into()))
-}
-
 /// Whether `code` is `endbr64`. A uprobe may have replaced its first byte.
 pub(super) fn is_endbr64(code: [u8; 4]) -> bool {
     let ([first, rest @ ..], [endbr64, others @ ..]) = (code, ENDBR64);

@@ -115,23 +115,6 @@ pub fn clears_and_returns(code: &[u8; ENDING]) -> bool {
     }
 }
 
-/// Whether a function that keeps a frame pointer has not set it up yet: `code`, from the PC on, contains
-/// the prologue, and no byte in front of the prologue can belong to a call or to the end of a function.
-/// Code that a JIT compiler generates begins in this way if it first checks whether the code is still
-/// valid. If true, the return address is on top of the stack.
-pub fn sets_up_later(code: &[u8; ENDING]) -> bool {
-    let mut rest = &code[..];
-    loop {
-        rest = match rest {
-            [PUSH_RBP, a, b, c, ..] if MOV_RSP_RBP.contains(&[*a, *b, *c]) => return true,
-            [RET | RET_AND_POP | LEAVE | POP_RBP | INT3 | CALL_RELATIVE | GROUP_5 | NOP, ..]
-            | [JMP_RELATIVE | JMP_SHORT, ..]
-            | [] => return false,
-            [_, rest @ ..] => rest,
-        };
-    }
-}
-
 /// Whether the innermost frame's function is about to return, or may have restored the caller's frame
 /// pointer and be about to jump to another function. `code` is as for [`rule_without_frame_pointer`]. If
 /// true, the return address is on top of the stack.
@@ -298,39 +281,6 @@ mod tests {
         assert!(!clears(&[0x31, 0xe4, 0xc3]));
         assert!(!clears(&[0x31, 0x10, 0xc3]));
         assert!(!clears(&[0x31; 32]) && !clears_and_returns(&[0x45; 32]));
-    }
-
-    #[test]
-    fn a_frame_pointer_may_be_set_up_later() {
-        let later = |instructions: &[u8]| {
-            let mut code = [0x66; ENDING];
-            code[..instructions.len()].copy_from_slice(instructions);
-            sets_up_later(&code)
-        };
-        // mov -0x40(%rcx),%rbx; testb $1,15(%rbx); jne; push %rbp; mov %rsp,%rbp
-        let checks = [
-            0x48, 0x8b, 0x59, 0xbf, 0xf6, 0x43, 0x0f, 1, 0x0f, 0x85, 1, 2, 3, 4, 0x55, 0x48, 0x89,
-            0xe5,
-        ];
-        for at in 0..=14 {
-            assert!(later(&checks[at..]), "{at}");
-        }
-        assert!(!later(&checks[15..]) && !later(&checks[..17]));
-        // The end of a function, or a call, in front of the prologue, which then belongs to another function:
-        // ret; ret $number; leave; pop %rbp; jmp, long and short; call; call *; int3; nop.
-        for end in [0xc3, 0xc2, 0xc9, 0x5d, 0xe9, 0xeb, 0xe8, 0xff, 0xcc, 0x90] {
-            for at in 0..14 {
-                let mut other = checks;
-                other[at] = end;
-                assert!(!later(&other), "{at} {end:x}");
-            }
-        }
-        // The prologue has to lie completely within the examined bytes.
-        let mut code = [0x66; ENDING];
-        code[28..].copy_from_slice(&checks[14..]);
-        assert!(sets_up_later(&code));
-        code.rotate_left(31);
-        assert!(!sets_up_later(&code));
     }
 
     #[test]

@@ -505,7 +505,11 @@ impl StepJudge {
             text.push_str(&format!("  in a region: {place}\n"));
             text.push_str(&self.calls.describe(context.thread));
         }
-        text.push_str(&disassembly(process, at).unwrap_or_default());
+        let instructions = match process.at(at).and_then(|it| it.link_address(at)) {
+            Some(_) => disassembly(process, at),
+            None => instructions_from(at, &walker::All::new(process, memory)),
+        };
+        text.push_str(&instructions.unwrap_or_default());
         text
     }
 }
@@ -594,6 +598,27 @@ fn string_at<M: Memory + ?Sized>(memory: &M, address: u64) -> String {
     let bytes = words.flat_map(u64::to_le_bytes);
     let bytes: Vec<u8> = bytes.take_while(|byte| *byte != 0).collect();
     String::from_utf8_lossy(&bytes).into_owned()
+}
+
+/// The instructions of no file from a run-time address on, from objdump.
+fn instructions_from<S: Source + ?Sized>(at: u64, memory: &S) -> Option<String> {
+    let code: [u8; 64] = memory.read(at).ok()?;
+    let path = std::env::temp_dir().join(format!("steps-{}", std::process::id()));
+    std::fs::write(&path, code).ok()?;
+    let output = Command::new("objdump")
+        .args(["-D", "-b", "binary", "-m", "i386:x86-64"])
+        .arg(format!("--adjust-vma={at:#x}"))
+        .arg(&path)
+        .output();
+    let _ = std::fs::remove_file(&path);
+    let output = String::from_utf8_lossy(&output.ok()?.stdout).into_owned();
+    let lines = output.lines().filter(|line| line.contains(":\t"));
+    Some(
+        lines
+            .take(2 * LINES)
+            .map(|line| format!("     {}\n", line.trim()))
+            .collect(),
+    )
 }
 
 /// The instructions around a run-time address, from objdump.

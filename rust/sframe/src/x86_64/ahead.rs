@@ -1,0 +1,595 @@
+// SPDX-License-Identifier: GPL-2.0-only OR MIT
+
+//! The frame of an innermost function, from the instructions ahead of the PC: a function that returns before it calls
+//! shows where its return address is. AMD64 only.
+//!
+//! The lengths of instructions are from the AMD64 Architecture Programmer's Manual, volume 3, appendix A.
+
+use super::{
+    super::format::bytes::{
+        read_seldom,
+        Source, //
+    },
+    insn::*,
+    prologue::FrameRule, //
+};
+
+/// The largest number of instructions that are followed.
+const MOST: usize = 40;
+
+/// The length of the longest instruction, in bytes.
+const LONGEST_INSTRUCTION: usize = 15;
+
+/// What the instructions ahead of a PC show.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Ahead {
+    /// The rule of the frame: the function sets up a frame pointer later, or returns.
+    Rule(FrameRule),
+    /// The function calls before it returns, or gives up a frame that its frame pointer leads to.
+    Framed,
+    /// The stack pointer gets a value that does not follow from its present value.
+    OtherStack,
+    /// Too many instructions, a jump to an address in a register or in memory, or code that cannot be read.
+    Unknown,
+}
+
+/// The effect of an instruction on the stack pointer, on the frame pointer and on the PC.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Effect {
+    /// The instruction changes none of them, or is a conditional jump.
+    Other,
+    /// Adds a number of bytes to the stack pointer.
+    AddSp(i32),
+    /// `push %rbp`
+    PushFp,
+    /// `pop %rbp`
+    PopFp,
+    /// `mov %rsp, %rbp`
+    SetUp,
+    /// `leave`, `mov %rbp, %rsp` or `lea N(%rbp), %rsp`
+    GiveUp,
+    /// Another change of the stack pointer.
+    OtherSp,
+    /// A jump over a number of bytes.
+    Jump(i32),
+    Call,
+    Return,
+    /// The instruction is unknown, or what follows it is not executed next.
+    End,
+}
+
+/// Follows the instructions from the run-time address `pc` on. Conditional jumps are not taken.
+pub fn ahead<S: Source + ?Sized>(pc: u64, memory: &S) -> Ahead {
+    let mut pc = pc;
+    let mut window = 0..0;
+    let mut bytes = [0u8; ENDING];
+    // The stack pointer ahead of an instruction, and where the frame pointer was pushed, in bytes from the present
+    // stack pointer.
+    let mut sp = 0i32;
+    let mut pushed = None;
+    let mut popped = None;
+    for _ in 0..MOST {
+        if pc < window.start || pc.saturating_add(LONGEST_INSTRUCTION as u64) > window.end {
+            let Ok(read) = read_seldom(memory, pc) else {
+                return Ahead::Unknown;
+            };
+            bytes = read;
+            window = pc..pc.saturating_add(ENDING as u64);
+        }
+        let code = bytes.get(pc.wrapping_sub(window.start) as usize..);
+        let Some((len, effect)) = code.and_then(instruction) else {
+            return Ahead::Unknown;
+        };
+        pc = pc.wrapping_add(len);
+        // `cfa` counts from the present stack pointer; `saved` is where the caller's frame pointer is.
+        let rule = |cfa: i32, saved: Option<i32>| {
+            let fp = saved.map_or(0, |saved| saved.wrapping_sub(cfa));
+            Ahead::Rule(FrameRule::new(cfa, fp))
+        };
+        match effect {
+            Effect::Other => {}
+            Effect::AddSp(bytes) => sp = sp.wrapping_add(bytes),
+            Effect::PushFp => {
+                sp = sp.wrapping_sub(8);
+                pushed = Some(sp);
+            }
+            Effect::PopFp => {
+                // What was pushed ahead is what the register holds now.
+                popped = (pushed != Some(sp)).then_some(sp);
+                sp = sp.wrapping_add(8);
+            }
+            Effect::SetUp => {
+                // If the push is behind the PC, the caller's frame pointer is still in its register.
+                return match pushed {
+                    Some(pushed) => rule(pushed.wrapping_add(16), None),
+                    None => rule(sp.wrapping_add(16), None),
+                };
+            }
+            Effect::Return => return rule(sp.wrapping_add(8), popped),
+            Effect::Call | Effect::GiveUp => return Ahead::Framed,
+            Effect::OtherSp => return Ahead::OtherStack,
+            Effect::Jump(distance) => pc = pc.wrapping_add_signed(distance.into()),
+            Effect::End => return Ahead::Unknown,
+        }
+    }
+    Ahead::Unknown
+}
+
+/// The class of an opcode: the length of its immediate in bytes, or one of the constants below.
+type Class = u8;
+
+/// The immediate has four bytes; two with an operand size prefix; eight in `mov` to a register of 64 bits.
+const NUMBER: Class = 7;
+const BYTE: Class = 1;
+/// The instruction is unknown, or the next one is not executed.
+const END: Class = 6;
+/// The bits of the length, or of one of the constants above.
+const SIZE: Class = 0xf;
+/// Added: there is a ModRM byte.
+const MODRM: Class = 0x10;
+/// Added: the instruction may write the 64 bits of the register in the ModRM byte's field `rm`, or `reg`.
+const TO_RM: Class = 0x20 | MODRM;
+const TO_REG: Class = 0x40 | MODRM;
+
+/// Classes of opcodes, from ranges of opcodes with the same class.
+const fn classes(rest: Class, ranges: &[(u8, u8, Class)]) -> [Class; 256] {
+    let mut all = [rest; 256];
+    let mut at = 0;
+    while at < ranges.len() {
+        let (first, last, class) = ranges[at];
+        let mut op = first as usize;
+        while op <= last as usize {
+            all[op] = class;
+            op += 1;
+        }
+        at += 1;
+    }
+    all
+}
+
+/// The opcodes of one byte, by the manual's table A-1. Prefixes are not among them.
+static ONE_BYTE: [Class; 256] = {
+    let mut all = classes(
+        END,
+        &[
+            (0x50, 0x5f, 0),
+            (0x63, 0x63, TO_REG),
+            (0x68, 0x68, NUMBER),
+            (0x69, 0x69, TO_REG | NUMBER),
+            (0x6a, 0x6a, BYTE),
+            (0x6b, 0x6b, TO_REG | BYTE),
+            (0x70, 0x7f, BYTE),
+            (0x80, 0x80, MODRM | BYTE),
+            (0x81, 0x81, TO_RM | NUMBER),
+            (0x83, 0x83, TO_RM | BYTE),
+            (0x84, 0x8f, MODRM),
+            (0x87, 0x87, TO_RM | TO_REG),
+            (0x89, 0x89, TO_RM),
+            (0x8b, 0x8b, TO_REG),
+            (0x8d, 0x8d, TO_REG),
+            (0x8f, 0x8f, TO_RM),
+            (0x90, 0x99, 0),
+            (0x9b, 0x9f, 0),
+            (0xa0, 0xa3, 8),
+            (0xa4, 0xa7, 0),
+            (0xa8, 0xa8, BYTE),
+            (0xa9, 0xa9, NUMBER),
+            (0xaa, 0xaf, 0),
+            (0xb0, 0xb7, BYTE),
+            (0xb8, 0xbf, NUMBER),
+            (0xc0, 0xc0, MODRM | BYTE),
+            (0xc1, 0xc1, TO_RM | BYTE),
+            (RET_AND_POP, RET_AND_POP, 2),
+            (RET, RET, 0),
+            (0xc6, 0xc6, MODRM | BYTE),
+            (0xc7, 0xc7, TO_RM | NUMBER),
+            (LEAVE, LEAVE, 0),
+            (0xd0, 0xd3, MODRM),
+            (0xd1, 0xd1, TO_RM),
+            (0xd3, 0xd3, TO_RM),
+            (0xd8, 0xdf, MODRM),
+            (0xe0, 0xe3, BYTE),
+            (CALL_RELATIVE, JMP_RELATIVE, 4),
+            (JMP_SHORT, JMP_SHORT, BYTE),
+            (0xf5, 0xf5, 0),
+            (0xf6, 0xf6, MODRM),
+            (0xf7, 0xf7, TO_RM),
+            (0xf8, 0xfd, 0),
+            (0xfe, GROUP_5, MODRM),
+        ],
+    );
+    let mut op = 0;
+    while op < 0x40 {
+        all[op] = match op & 7 {
+            // cmp writes no register.
+            0..=3 if op >= 0x38 => MODRM,
+            1 => TO_RM,
+            3 => TO_REG,
+            0 | 2 => MODRM,
+            4 => BYTE,
+            5 => NUMBER,
+            _ => END,
+        };
+        op += 1;
+    }
+    all
+};
+
+/// The opcodes of two bytes, by the second byte, by the manual's table A-2. System calls and undefined instructions are
+/// the end.
+static TWO_BYTES: [Class; 256] = classes(
+    MODRM,
+    &[
+        (0x04, 0x0c, END),
+        (0x30, 0x37, 0),
+        (0x70, 0x73, MODRM | BYTE),
+        (0x77, 0x77, 0),
+        (0x80, 0x8f, 4),
+        (0xa0, 0xa2, 0),
+        (0xa4, 0xa4, MODRM | BYTE),
+        (0xa8, 0xaa, 0),
+        (0xac, 0xac, MODRM | BYTE),
+        (0xba, 0xba, MODRM | BYTE),
+        (0xc2, 0xc2, MODRM | BYTE),
+        (0xc4, 0xc6, MODRM | BYTE),
+        (0xc8, 0xcf, 0),
+    ],
+);
+
+/// The length in bytes of the instruction at the start of `code`, and its effect; `None` if it does not lie completely
+/// in `code`.
+fn instruction(code: &[u8]) -> Option<(u64, Effect)> {
+    // mov %rsp, %rbp behind a push that a uprobe has replaced.
+    if let [INT3, a, b, c, ..] = code {
+        if MOV_RSP_RBP.contains(&[*a, *b, *c]) {
+            return Some((1, Effect::PushFp));
+        }
+    }
+    let mut at = 0usize;
+    let mut next = || {
+        let byte = code.get(at).copied();
+        at = at.wrapping_add(1);
+        byte
+    };
+    let mut is_short = false;
+    let mut op = next()?;
+    while matches!(
+        op,
+        0x26 | 0x2e | 0x36 | 0x3e | 0x64..=0x67 | 0xf0 | BND | 0xf3
+    ) {
+        is_short |= op == 0x66;
+        op = next()?;
+    }
+    let mut rex = 0;
+    if op & 0xf0 == 0x40 {
+        rex = op;
+        op = next()?;
+    }
+    let is_wide = rex & 8 != 0;
+    // The opcode map: 0 for opcodes of one byte.
+    let mut map = 0;
+    match op {
+        0x0f => {
+            map = 1;
+            op = next()?;
+            if op == 0x38 || op == 0x3a {
+                map = if op == 0x38 { 2 } else { 3 };
+                op = next()?;
+            }
+        }
+        // VEX
+        0xc5 => {
+            map = 1;
+            next()?;
+            op = next()?;
+        }
+        0xc4 => {
+            map = next()? & 0x1f;
+            next()?;
+            op = next()?;
+        }
+        _ => {}
+    }
+    let class = match map {
+        0 => ONE_BYTE.get(usize::from(op)),
+        1 => TWO_BYTES.get(usize::from(op)),
+        2 => Some(&MODRM),
+        3 => Some(&(MODRM | BYTE)),
+        _ => None,
+    };
+    let class = class.copied().unwrap_or(END);
+    let immediate = match class & SIZE {
+        END => return Some((0, Effect::End)),
+        NUMBER if is_wide && op & 0xf8 == 0xb8 => 8,
+        NUMBER if is_short && !is_wide => 2,
+        NUMBER => 4,
+        bytes => usize::from(bytes),
+    };
+    let mut modrm = 0;
+    let mut displacement = 0;
+    let mut immediate = immediate;
+    if class & MODRM != 0 {
+        modrm = next()?;
+        let has_sib = modrm >> 6 != 3 && modrm & 7 == 4;
+        let base = if has_sib { next()? & 7 } else { modrm & 7 };
+        displacement = match modrm >> 6 {
+            0 if base == 5 => 4,
+            1 => 1,
+            2 => 4,
+            _ => 0,
+        };
+        match (map, op, (modrm >> 3) & 7) {
+            // test
+            (0, 0xf6, 0 | 1) => immediate = 1,
+            (0, 0xf7, 0 | 1) => immediate = if is_short && !is_wide { 2 } else { 4 },
+            // XOP
+            (0, 0x8f, 1..) => return Some((0, Effect::End)),
+            _ => {}
+        }
+    }
+    let behind = at.checked_add(displacement)?.checked_add(immediate)?;
+    let operand = code.get(at.checked_add(displacement)?..behind)?;
+    let value = match *operand {
+        [a] => i32::from(a as i8),
+        [a, b, c, d] => i32::from_le_bytes([a, b, c, d]),
+        _ => 0,
+    };
+    let effect = if map == 0 {
+        effect(op, class, rex, modrm, value)
+    } else {
+        Effect::Other
+    };
+    Some((behind as u64, effect))
+}
+
+/// The effect of an instruction with an opcode of one byte.
+fn effect(op: u8, class: Class, rex: u8, modrm: u8, value: i32) -> Effect {
+    const RSP: u8 = 4;
+    const RBP: u8 = 5;
+    // The register operands: their numbers, with the bit of the prefix.
+    let field = (modrm >> 3) & 7;
+    let reg = field | ((rex & 4) << 1);
+    let high = (rex & 1) << 3;
+    let rm = (modrm & 7) | high;
+    let is_register = modrm >> 6 == 3;
+    let one = (op & 7) | high;
+    match (op, field) {
+        (0x58..=0x5f, _) if one == RBP => return Effect::PopFp,
+        (0x58..=0x5f, _) if one != RSP => return Effect::AddSp(8),
+        (0x50..=0x57, _) if one == RBP => return Effect::PushFp,
+        (0x50..=0x57 | 0x68 | 0x6a | 0x9c, _) | (GROUP_5, 6) => return Effect::AddSp(-8),
+        // pop of a register, and xchg
+        (0x58..=0x5f | 0x94, _) if one == RSP => return Effect::OtherSp,
+        (RET | RET_AND_POP, _) => return Effect::Return,
+        (LEAVE, _) => return Effect::GiveUp,
+        (CALL_RELATIVE, _) | (GROUP_5, 2 | 3) => return Effect::Call,
+        (JMP_RELATIVE | JMP_SHORT, _) => return Effect::Jump(value),
+        (GROUP_5, 4 | 5) => return Effect::End,
+        _ => {}
+    }
+    let writes_sp = (class & TO_REG == TO_REG && reg == RSP)
+        || (class & TO_RM == TO_RM && is_register && rm == RSP);
+    match (op, field) {
+        (0x89, _) if is_register && (rm, reg) == (RBP, RSP) => Effect::SetUp,
+        (0x8b, _) if is_register && (reg, rm) == (RBP, RSP) => Effect::SetUp,
+        _ if !writes_sp => match op {
+            0x8f | 0x9d => Effect::AddSp(8),
+            _ => Effect::Other,
+        },
+        (0x89, RBP) if rex & 4 == 0 => Effect::GiveUp,
+        (0x8b, _) if is_register && rm == RBP => Effect::GiveUp,
+        // With an index there is a SIB byte, whose number is that of rsp.
+        (0x8d, _) if rm == RBP => Effect::GiveUp,
+        // add, sub and cmp with a number
+        (0x81 | 0x83, 0) => Effect::AddSp(value),
+        (0x81 | 0x83, 5) => Effect::AddSp(value.wrapping_neg()),
+        (0x81 | 0x83, 7) => Effect::Other,
+        _ => Effect::OtherSp,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::super::format::bytes::Fault;
+    use super::*;
+    use iced_x86::{
+        Code,
+        Decoder,
+        DecoderOptions,
+        FlowControl,
+        InstructionInfoFactory,
+        Mnemonic,
+        OpAccess,
+        Register, //
+    };
+    use object::{
+        Object,
+        ObjectSection, //
+    };
+    use std::{
+        vec,
+        vec::Vec, //
+    };
+
+    /// Code at address 0, followed by nops.
+    struct Code0(Vec<u8>);
+
+    impl Source for Code0 {
+        fn read<const N: usize>(&self, offset: u64) -> Result<[u8; N], Fault> {
+            let rest = self.0.get(offset as usize..).ok_or(Fault)?;
+            rest.first_chunk().copied().ok_or(Fault)
+        }
+    }
+
+    fn from(code: &[u8]) -> Ahead {
+        let mut all = code.to_vec();
+        all.resize(256, 0x90);
+        ahead(0, &Code0(all))
+    }
+
+    fn rule(cfa: i32, fp: i32) -> Ahead {
+        Ahead::Rule(FrameRule::new(cfa, fp))
+    }
+
+    #[test]
+    fn a_function_that_returns_shows_its_return_address() {
+        // ret; ret $8; add $16,%rsp; pop %rbx; ret. pop %rbp; ret. add $8,%rsp; pop %rbp; pop %r12; ret
+        assert_eq!(from(&[0xc3]), rule(8, 0));
+        assert_eq!(from(&[0xc2, 8, 0]), rule(8, 0));
+        assert_eq!(from(&[0x48, 0x83, 0xc4, 0x10, 0x5b, 0xc3]), rule(32, 0));
+        assert_eq!(from(&[0x5d, 0xc3]), rule(16, -16));
+        let code = [0x48, 0x83, 0xc4, 8, 0x5d, 0x41, 0x5c, 0xc3];
+        assert_eq!(from(&code), rule(32, -24));
+        // push %rbp; mov (%rax),%ebp; pop %rbp; ret
+        assert_eq!(from(&[0x55, 0x8b, 0x28, 0x5d, 0xc3]), rule(8, 0));
+        // jg; jmp 1 byte ahead; int3; ret
+        assert_eq!(from(&[0x7f, 3, 0xeb, 1, 0xcc, 0xc3]), rule(8, 0));
+    }
+
+    #[test]
+    fn a_function_may_set_up_its_frame_pointer_later() {
+        // cmp; jne; push %rbp; mov %rsp,%rbp. The immediate looks like a call.
+        let code = [
+            0x81, 0xf9, 0xe8, 0xff, 0x90, 0xc9, 0x0f, 0x85, 1, 2, 3, 4, 0x55, 0x48, 0x89, 0xe5,
+        ];
+        assert_eq!(from(&code), rule(8, 0));
+        assert_eq!(from(&code[6..]), rule(8, 0));
+        assert_eq!(from(&code[12..]), rule(8, 0));
+        // The caller's frame pointer is on the stack, and still in the register.
+        assert_eq!(from(&code[13..]), rule(16, 0));
+        // A uprobe in place of the push.
+        assert_eq!(from(&[0xcc, 0x48, 0x89, 0xe5]), rule(8, 0));
+        // push %rbp; push %rbx; mov %rsp,%rbp
+        assert_eq!(from(&[0x55, 0x53, 0x48, 0x8b, 0xec]), rule(8, 0));
+    }
+
+    #[test]
+    fn a_function_that_calls_has_a_frame() {
+        for code in [
+            &[0xe8, 1, 2, 3, 4][..],
+            &[0x41, 0xff, 0xd2],
+            &[0xc9],
+            &[0x48, 0x89, 0xec],
+            &[0x48, 0x8d, 0x65, 0xf0],
+            &[0x90, 0x51, 0xff, 0x55, 0x10],
+        ] {
+            assert_eq!(from(code), Ahead::Framed, "{code:x?}");
+        }
+    }
+
+    #[test]
+    fn other_code_shows_nothing() {
+        // pop %r10; lea (%rsp,%rcx,8),%rsp; push %r10; ret. mov %rdx,%rsp. mov 8(%rdi),%rsp. xchg %rax,%rsp
+        let returns = [0x41, 0x5a, 0x48, 0x8d, 0x24, 0xcc, 0x41, 0x52, 0xc3];
+        for code in [
+            &returns[..],
+            &[0x48, 0x89, 0xd4],
+            &[0x48, 0x8b, 0x67, 8],
+            &[0x48, 0x94],
+            &[0x48, 0x83, 0xe4, 0xf0],
+        ] {
+            assert_eq!(from(code), Ahead::OtherStack, "{code:x?}");
+        }
+        // jmp *%rcx; ud2; syscall; a loop; nops; code that cannot be read.
+        for code in [
+            &[0xff, 0xe1][..],
+            &[0x0f, 0x0b],
+            &[0x0f, 5],
+            &[0xeb, 0xfe],
+            &[],
+        ] {
+            assert_eq!(from(code), Ahead::Unknown, "{code:x?}");
+        }
+        assert_eq!(ahead(0, &Code0(vec![0xc3; 31])), Ahead::Unknown);
+    }
+
+    /// The effect of an instruction by iced-x86.
+    fn effect_by_iced(it: &iced_x86::Instruction, factory: &mut InstructionInfoFactory) -> Effect {
+        let is = |first, second| it.op0_register() == first && it.op1_register() == second;
+        match it.flow_control() {
+            FlowControl::Return => return Effect::Return,
+            FlowControl::Call | FlowControl::IndirectCall => return Effect::Call,
+            FlowControl::UnconditionalBranch => {
+                let distance = it.near_branch_target().wrapping_sub(it.next_ip());
+                return Effect::Jump(distance as i32);
+            }
+            FlowControl::Next | FlowControl::ConditionalBranch | FlowControl::XbeginXabortXend => {}
+            _ => return Effect::End,
+        }
+        match it.mnemonic() {
+            Mnemonic::Leave => return Effect::GiveUp,
+            Mnemonic::Push if it.op0_register() == Register::RBP => return Effect::PushFp,
+            Mnemonic::Pop if it.op0_register() == Register::RBP => return Effect::PopFp,
+            Mnemonic::Push | Mnemonic::Pop if it.op0_register() != Register::RSP => {
+                return Effect::AddSp(it.stack_pointer_increment());
+            }
+            Mnemonic::Mov if is(Register::RBP, Register::RSP) => return Effect::SetUp,
+            Mnemonic::Mov if is(Register::RSP, Register::RBP) => return Effect::GiveUp,
+            Mnemonic::Lea
+                if it.op0_register() == Register::RSP
+                    && it.memory_base() == Register::RBP
+                    && it.memory_index() == Register::None =>
+            {
+                return Effect::GiveUp;
+            }
+            Mnemonic::Add | Mnemonic::Sub
+                if it.op0_register() == Register::RSP && it.op1_register() == Register::None =>
+            {
+                let value = it.immediate(1) as i32;
+                let is_add = it.mnemonic() == Mnemonic::Add;
+                return Effect::AddSp(if is_add { value } else { -value });
+            }
+            _ => {}
+        }
+        let writes = factory.info(it).used_registers().iter().any(|used| {
+            used.register().full_register() == Register::RSP
+                && !matches!(used.access(), OpAccess::Read | OpAccess::CondRead)
+        });
+        match (it.stack_pointer_increment(), writes) {
+            (0, false) => Effect::Other,
+            (0, true) => Effect::OtherSp,
+            (bytes, _) => Effect::AddSp(bytes),
+        }
+    }
+
+    /// Compares all instructions of the files in `AHEAD`, or of this test, with iced-x86.
+    #[test]
+    fn instructions_are_those_of_iced() {
+        let files = std::env::var("AHEAD").map_or_else(
+            |_| vec![std::env::current_exe().unwrap()],
+            |files| files.split(':').map(Into::into).collect(),
+        );
+        let mut factory = InstructionInfoFactory::new();
+        let (mut known, mut unknown) = (0, 0);
+        for path in files {
+            let data = std::fs::read(path).unwrap();
+            let file = object::File::parse(&*data).unwrap();
+            let text = file.section_by_name(".text").unwrap();
+            let text = text.data().unwrap();
+            let mut decoder = Decoder::with_ip(64, text, 0, DecoderOptions::NONE);
+            while decoder.can_decode() {
+                let at = decoder.position();
+                let it = decoder.decode();
+                if it.code() == Code::INVALID {
+                    continue;
+                }
+                let code = &text[at..];
+                let found = instruction(&code[..code.len().min(LONGEST_INSTRUCTION)]);
+                let Some((len, effect)) = found else {
+                    panic!("{code:x?} is cut");
+                };
+                let expected = effect_by_iced(&it, &mut factory);
+                if effect == Effect::End {
+                    unknown += usize::from(expected != Effect::End);
+                    continue;
+                }
+                let code = &code[..it.len()];
+                assert_eq!(len, it.len() as u64, "{code:02x?} {:?}", it.code());
+                assert_eq!(effect, expected, "{code:02x?} {:?}", it.code());
+                known += 1;
+            }
+        }
+        std::println!("{known} instructions, and {unknown} that are not known");
+        assert!(known > 100_000 && unknown < known / 20);
+    }
+}

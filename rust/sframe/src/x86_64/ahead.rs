@@ -17,6 +17,9 @@ use super::{
 /// The largest number of instructions that are followed.
 const MOST: usize = 40;
 
+/// The work of decoding an instruction, in instructions.
+const DECODING: u32 = 120;
+
 /// The length of the longest instruction, in bytes.
 const LONGEST_INSTRUCTION: usize = 15;
 
@@ -29,7 +32,8 @@ pub enum Ahead {
     Framed,
     /// The stack pointer gets a value that does not follow from its present value.
     OtherStack,
-    /// Too many instructions, a jump to an address in a register or in memory, or code that cannot be read.
+    /// Too many instructions, a jump to an address in a register or in memory, code that cannot be read, or no
+    /// budget left.
     Unknown,
 }
 
@@ -69,6 +73,9 @@ pub fn ahead<S: Source + ?Sized>(pc: u64, memory: &S) -> Ahead {
     let mut pushed = None;
     let mut popped = None;
     for _ in 0..MOST {
+        if memory.spend(DECODING).is_err() {
+            return Ahead::Unknown;
+        }
         if pc < window.start || pc.saturating_add(LONGEST_INSTRUCTION as u64) > window.end {
             let Ok(read) = read_seldom(memory, pc) else {
                 return Ahead::Unknown;

@@ -123,23 +123,23 @@ pub fn ahead<S: Source + ?Sized>(pc: u64, memory: &S) -> Ahead {
 }
 
 /// The class of an opcode: the length of its immediate in bytes, or one of the constants below.
-type Class = u8;
+type OpcodeClass = u8;
 
 /// The immediate has four bytes; two with an operand size prefix; eight in `mov` to a register of 64 bits.
-const NUMBER: Class = 7;
-const BYTE: Class = 1;
+const NUMBER: OpcodeClass = 7;
+const BYTE: OpcodeClass = 1;
 /// The instruction is unknown, or the next one is not executed.
-const END: Class = 6;
+const END: OpcodeClass = 6;
 /// The bits of the length, or of one of the constants above.
-const SIZE: Class = 0xf;
+const SIZE: OpcodeClass = 0xf;
 /// Added: there is a ModRM byte.
-const MODRM: Class = 0x10;
+const MODRM: OpcodeClass = 0x10;
 /// Added: the instruction may write the 64 bits of the register in the ModRM byte's field `rm`, or `reg`.
-const TO_RM: Class = 0x20 | MODRM;
-const TO_REG: Class = 0x40 | MODRM;
+const TO_RM: OpcodeClass = 0x20 | MODRM;
+const TO_REG: OpcodeClass = 0x40 | MODRM;
 
 /// Classes of opcodes, from ranges of opcodes with the same class.
-const fn classes(rest: Class, ranges: &[(u8, u8, Class)]) -> [Class; 256] {
+const fn classes(rest: OpcodeClass, ranges: &[(u8, u8, OpcodeClass)]) -> [OpcodeClass; 256] {
     let mut all = [rest; 256];
     let mut at = 0;
     while at < ranges.len() {
@@ -155,7 +155,7 @@ const fn classes(rest: Class, ranges: &[(u8, u8, Class)]) -> [Class; 256] {
 }
 
 /// The opcodes of one byte, by the manual's table A-1. Prefixes are not among them.
-static ONE_BYTE: [Class; 256] = {
+static ONE_BYTE: [OpcodeClass; 256] = {
     let mut all = classes(
         END,
         &[
@@ -224,7 +224,7 @@ static ONE_BYTE: [Class; 256] = {
 
 /// The opcodes of two bytes, by the second byte, by the manual's table A-2. System calls and undefined instructions are
 /// the end.
-static TWO_BYTES: [Class; 256] = classes(
+static TWO_BYTES: [OpcodeClass; 256] = classes(
     MODRM,
     &[
         (0x04, 0x0c, END),
@@ -350,7 +350,7 @@ fn instruction(code: &[u8]) -> Option<(u64, Effect)> {
 }
 
 /// The effect of an instruction with an opcode of one byte.
-fn effect(op: u8, class: Class, rex: u8, modrm: u8, value: i32) -> Effect {
+fn effect(op: u8, class: OpcodeClass, rex: u8, modrm: u8, value: i32) -> Effect {
     const RSP: u8 = 4;
     const RBP: u8 = 5;
     // The register operands: their numbers, with the bit of the prefix.
@@ -376,13 +376,15 @@ fn effect(op: u8, class: Class, rex: u8, modrm: u8, value: i32) -> Effect {
     }
     let writes_sp = (class & TO_REG == TO_REG && reg == RSP)
         || (class & TO_RM == TO_RM && is_register && rm == RSP);
+    let is_wide = rex & 8 != 0;
     match (op, field) {
-        (0x89, _) if is_register && (rm, reg) == (RBP, RSP) => Effect::SetUp,
-        (0x8b, _) if is_register && (reg, rm) == (RBP, RSP) => Effect::SetUp,
+        (0x89, _) if is_wide && is_register && (rm, reg) == (RBP, RSP) => Effect::SetUp,
+        (0x8b, _) if is_wide && is_register && (reg, rm) == (RBP, RSP) => Effect::SetUp,
         _ if !writes_sp => match op {
             0x8f | 0x9d => Effect::AddSp(8),
             _ => Effect::Other,
         },
+        _ if !is_wide => Effect::OtherSp,
         (0x89, RBP) if rex & 4 == 0 => Effect::GiveUp,
         (0x8b, _) if is_register && rm == RBP => Effect::GiveUp,
         // With an index there is a SIB byte, whose number is that of rsp.
@@ -494,9 +496,14 @@ mod tests {
             &[0x48, 0x8b, 0x67, 8],
             &[0x48, 0x94],
             &[0x48, 0x83, 0xe4, 0xf0],
+            // mov %ebp,%esp; add $8,%esp
+            &[0x89, 0xec],
+            &[0x83, 0xc4, 8],
         ] {
             assert_eq!(from(code), Ahead::OtherStack, "{code:x?}");
         }
+        // mov %esp,%ebp
+        assert_eq!(from(&[0x89, 0xe5, 0xc3]), rule(8, 0));
         // jmp *%rcx; ud2; syscall; a loop; nops; code that cannot be read.
         for code in [
             &[0xff, 0xe1][..],

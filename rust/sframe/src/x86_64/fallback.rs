@@ -162,7 +162,7 @@ fn may_leave_for_handler<S: Source + ?Sized>(pc: u64, memory: &S) -> bool {
 
 /// Whether the code in front of `pc`, a return address, may be a call. False if the code cannot be read.
 pub fn is_behind_call<S: Source + ?Sized>(pc: u64, memory: &S) -> bool {
-    read_seldom(memory, pc.wrapping_sub(const { insn::LONGEST as u64 }))
+    read_seldom(memory, pc.wrapping_sub(const { insn::CALL_WINDOW as u64 }))
         .is_ok_and(|bytes| insn::ends_with_call(&bytes))
 }
 

@@ -5,8 +5,9 @@
 //!
 //! The AMD64 Architecture Programmer's Manual, volume 3, describes the instructions.
 
-/// The length of the longest recognised call instruction, in bytes.
-pub const LONGEST: usize = 7;
+/// The number of bytes in front of a return address that [`ends_with_call`] examines. The longest recognised call has
+/// seven; eight are read at once.
+pub const CALL_WINDOW: usize = 8;
 
 pub(super) const PUSH_RBP: u8 = 0x55;
 
@@ -86,8 +87,8 @@ const CALL_NEAR: u8 = 2;
 /// Prefixes are in front of the recognised bytes and do not matter. There are false positives: other code
 /// may look like a call. There are no false negatives. See "CALL" in volume 3 of the AMD64 Architecture
 /// Programmer's Manual.
-pub fn ends_with_call(code: &[u8; LONGEST]) -> bool {
-    let [b7, b6, b5, b4, b3, b2, b1] = *code;
+pub fn ends_with_call(code: &[u8; CALL_WINDOW]) -> bool {
+    let [_, b7, b6, b5, b4, b3, b2, b1] = *code;
 
     // E8 with an offset of four bytes; or FF /2 whose ModRM and SIB bytes give exactly the length up to
     // the return address.
@@ -159,8 +160,8 @@ mod tests {
     }
 
     fn ends(instruction: &[u8]) -> bool {
-        let mut code = [0x90; LONGEST];
-        code[LONGEST - instruction.len()..].copy_from_slice(instruction);
+        let mut code = [0x90; CALL_WINDOW];
+        code[CALL_WINDOW - instruction.len()..].copy_from_slice(instruction);
         ends_with_call(&code)
     }
 
@@ -183,7 +184,7 @@ mod tests {
 
     #[test]
     fn other_instructions_are_no_calls() {
-        assert!(!ends(&[0x90; LONGEST]));
+        assert!(!ends(&[0x90; CALL_WINDOW]));
         assert!(!ends(&[0xff, 0xe0])); // jmp *%rax
         assert!(!ends(&[0xff, 0x25, 1, 2, 3, 4])); // jmp *f@GOTPCREL(%rip)
         assert!(!ends(&[0xff, 0x33])); // push (%rbx)

@@ -10,12 +10,9 @@
 
 use std::collections::HashMap;
 
-use sframe::{
-    unwind::{
-        Frame,
-        Memory, //
-    },
-    x86_64, //
+use sframe::unwind::{
+    Frame,
+    Memory, //
 };
 use walk::{
     process::Process,
@@ -31,7 +28,7 @@ use walk::{
 use crate::ptrace::TaskId;
 
 /// The maximum length of a call, and of any instruction, in bytes.
-const LONGEST_CALL: u64 = x86_64::LONGEST as u64;
+const LONGEST_CALL: u64 = 7;
 const LONGEST: u64 = 15;
 const PUSH_RDX: u8 = 0x52;
 /// The maximum change of the stack pointer by one instruction, in bytes; more is a switch to

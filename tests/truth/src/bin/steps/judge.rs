@@ -612,13 +612,15 @@ fn instructions_from<S: Source + ?Sized>(at: u64, memory: &S) -> Option<String> 
         .output();
     let _ = std::fs::remove_file(&path);
     let output = String::from_utf8_lossy(&output.ok()?.stdout).into_owned();
-    let lines = output.lines().filter(|line| line.contains(":\t"));
-    Some(
-        lines
-            .take(2 * LINES)
-            .map(|line| format!("     {}\n", line.trim()))
-            .collect(),
-    )
+    let mut text = String::new();
+    for line in output
+        .lines()
+        .filter(|line| line.contains(":\t"))
+        .take(2 * LINES)
+    {
+        let _ = writeln!(text, "     {}", line.trim());
+    }
+    Some(text)
 }
 
 /// The instructions around a run-time address, from objdump.

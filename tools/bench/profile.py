@@ -5,9 +5,10 @@
 usage: profile.py [CASE]
 
 CASE (default: hot) is a case of tools/bench/guest that samples by get_perf_callchain. QEMU logs each instruction
-while the case runs with stacks of 4 functions. The output: the mean number of instructions of a sample in each
-function. `tools/bench/run CASE` must have run before, for the programs. build/bench/profile/trace keeps the
-instructions of the sample with the median number of instructions: address and function, in order.
+while the case runs with stacks of 4 functions (java: of 4 methods, and of the virtual machine's functions). The output:
+the mean number of instructions of a sample in each function. `tools/bench/run CASE` must have run before, for the
+programs. build/bench/profile/trace keeps the instructions of the sample with the median number of instructions: address
+and function, in order.
 """
 
 import bisect

@@ -124,23 +124,24 @@ fn region_at(
         return false;
     }
     let mut found = RegionDescription::default();
-    let is_known = memory.take(REGION).is_ok() && sys::find_region(address, &mut found);
+    if memory.take(REGION).is_err() {
+        return false;
+    }
+    let is_asked = sys::find_region(address, &mut found);
     let holds = || {
         found.guard == 0
             || memory
                 .read(found.guard)
                 .is_ok_and(|word| u64::from_le_bytes(word) == found.guard_value)
     };
-    // A region whose guard has changed is wanted anew.
-    let is_region = is_known && u32::from(found.kind) != sys::REGION_NONE;
-    if !is_known || is_region && !holds() {
-        sys::queue_file(address);
-        return false;
-    }
+    let is_region = u32::from(found.kind) != sys::REGION_NONE && holds();
     if is_region {
         mapping.start = mapping.start.max(found.start);
         mapping.end = mapping.end.min(found.end);
         *rows = MappedRows::Region(region_of(&found));
+    } else if !is_asked {
+        // A region whose guard has changed is wanted anew.
+        sys::queue_file(address);
     }
     is_region
 }

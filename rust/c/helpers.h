@@ -348,8 +348,8 @@ bool sfu_is_known(const struct sfu_file_key *key);
 
 /*
  * Regions of code that processes made. sfu_find_region() finds the region of the current task that contains a run-time
- * address; any context. False: nothing is known about this code. Kind NONE: user space knows no region, or was
- * asked for it. sfu_region_add() adds a region, whose fields the caller has checked; task; sleeps; -ESRCH if there is no
+ * address; any context. Kind NONE: there is none. True: user space was asked for this code not long ago.
+ * sfu_region_add() adds a region, whose fields the caller has checked; task; sleeps; -ESRCH if there is no
  * such process. sfu_regions_stop(): at module unload, after the hooks, the worker and the device are gone.
  */
 bool sfu_find_region(uint64_t address, struct sframe_unwind_region *region);

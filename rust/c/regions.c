@@ -51,27 +51,26 @@ bool sfu_find_region(uint64_t address, struct sframe_unwind_region *found)
 	uint64_t id = sfu_mm_id(current->mm);
 	int left = REGIONS_LOOKED_AT;
 	struct region *region;
-	bool is_known = false;
+	bool is_asked = false;
 
 	found->kind = SFRAME_UNWIND_REGION_NONE;
 	rcu_read_lock();
 	hash_for_each_possible_rcu(regions_by_process, region, by_process, id) {
 		const struct sframe_unwind_region *description = &region->description;
 
-		if (region->mm_id == id && address - description->start < description->end - description->start &&
-		    (description->kind || time_before(jiffies, READ_ONCE(region->until)))) {
-			is_known = true;
-			*found = *description;
+		if (region->mm_id == id && address - description->start < description->end - description->start) {
+			if (description->kind)
+				*found = *description;
+			else if (time_before(jiffies, READ_ONCE(region->until)))
+				is_asked = true;
 			if (READ_ONCE(region->used) != jiffies)
 				WRITE_ONCE(region->used, jiffies);
-			if (description->kind)
-				break;
 		}
 		if (!--left)
 			break;
 	}
 	rcu_read_unlock();
-	return is_known;
+	return is_asked;
 }
 
 static void withdraw(struct region *region)
@@ -82,16 +81,32 @@ static void withdraw(struct region *region)
 	kfree_rcu(region, rcu);
 }
 
-/* Removes the regions that a new one replaces. A request replaces other requests only. */
+/* Whether a description says that there is no region where user space was asked for one. */
+static bool is_answer(const struct region *new)
+{
+	const struct region *region;
+
+	lockdep_assert_held(&regions_lock);
+	list_for_each_entry(region, &regions, of_all)
+		if (region->mm_id == new->mm_id && !region->description.kind && !new->description.kind &&
+		    region->description.start == new->description.start && region->description.end == new->description.end)
+			return true;
+	return false;
+}
+
+/*
+ * Removes the regions that a new one replaces. A request, and the answer that there is no region, replace only such.
+ * Their range is a whole mapping, in which the process may have described a part.
+ */
 static void replace(const struct region *new)
 {
 	struct region *region, *next;
+	bool keeps = new->requested || is_answer(new);
 
 	lockdep_assert_held(&regions_lock);
 	list_for_each_entry_safe(region, next, &regions, of_all)
 		if (region->mm_id == new->mm_id && region->description.start < new->description.end &&
-		    new->description.start < region->description.end &&
-		    (!new->requested || !region->description.kind))
+		    new->description.start < region->description.end && !(keeps && region->description.kind))
 			withdraw(region);
 }
 

@@ -22,8 +22,8 @@ pub(crate) fn find_mapping(address: u64, mapping: &mut Mapping) -> Result {
     to_result(unsafe { bindings::sfu_find_mapping(address, mapping) })
 }
 
-/// Finds the region that contains a run-time address; false if nothing is known about this code. Any context. See
-/// `sfu_find_region` in `c/helpers.h`.
+/// Finds the region that contains a run-time address. True if user space was asked for this code not long ago. Any
+/// context. See `sfu_find_region` in `c/helpers.h`.
 pub(crate) fn find_region(address: u64, region: &mut RegionDescription) -> bool {
     // SAFETY: `region` is a valid `struct sframe_unwind_region` for the whole call. The current task has a mm: the hook's
     // handler, which alone starts walks, has checked it.

@@ -163,7 +163,10 @@ struct sframe_unwind_request {
 	__u8 path[256];
 };
 
-/* The process has no region from `start` to `end`: such regions are removed, and are not requested for a while. */
+/*
+ * The process has no region from `start` to `end`: it is not requested for a while. Regions that overlap are removed,
+ * unless the range is that of a request: then regions of other kinds stay.
+ */
 #define SFRAME_UNWIND_REGION_NONE 0
 /* No walk goes beyond a frame in this code. */
 #define SFRAME_UNWIND_REGION_STOP 1

@@ -6,7 +6,7 @@
  *
  * HOW is for tests: `none` registers no region; `guard` changes the guard's word after half of the time; `fork`
  * computes in a child process; `again` replaces the code by other code, at the same addresses; `many` first registers
- * more regions than a process may have.
+ * more regions than a process may have; `beside` first runs other code of the same mapping for a second.
  */
 #define _GNU_SOURCE
 #include <fcntl.h>
@@ -45,11 +45,15 @@ __attribute__((noipa)) static void compute(void)
 	}
 }
 
+/* The offset of: dec %rdi; jne to the first instruction; ret. */
+#define BESIDE 64
+
 /* sub $SIZE,%rsp; call *%rdi; add $SIZE,%rsp; ret. Between the first and the last two, the frame has SIZE bytes. */
 static unsigned char *make(int size, unsigned char *place)
 {
 	unsigned char code[] = {
-		0x48, 0x81, 0xec, size, 0, 0, 0, 0xff, 0xd7, 0x48, 0x81, 0xc4, size, 0, 0, 0, 0xc3
+		0x48, 0x81, 0xec, size, 0, 0, 0, 0xff, 0xd7, 0x48, 0x81, 0xc4, size, 0, 0, 0, 0xc3,
+		[BESIDE] = 0x48, 0xff, 0xcf, 0x75, 0xfb, 0xc3
 	};
 	unsigned char *at = mmap(place, 4096, PROT_READ | PROT_WRITE,
 				 MAP_PRIVATE | MAP_ANONYMOUS | (place ? MAP_FIXED : 0), -1, 0);
@@ -99,6 +103,9 @@ int main(int argc, char **argv)
 	}
 	if (!strcmp(how, "again"))
 		make(0x48, code);
+	if (!strcmp(how, "beside"))
+		for (double end = now() + 1; now() < end;)
+			((void (*)(unsigned long))(code + BESIDE))(10000000);
 	if (!strcmp(how, "fork"))
 		child = fork();
 	if (child)

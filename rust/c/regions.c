@@ -58,10 +58,11 @@ bool sfu_find_region(uint64_t address, struct sframe_unwind_region *found)
 	hash_for_each_possible_rcu(regions_by_process, region, by_process, id) {
 		const struct sframe_unwind_region *description = &region->description;
 
-		if (region->mm_id == id && address - description->start < description->end - description->start) {
+		if (region->mm_id == id && address - description->start < description->end - description->start &&
+		    (description->kind || time_before(jiffies, READ_ONCE(region->until)))) {
 			if (description->kind)
 				*found = *description;
-			else if (time_before(jiffies, READ_ONCE(region->until)))
+			else
 				is_asked = true;
 			if (READ_ONCE(region->used) != jiffies)
 				WRITE_ONCE(region->used, jiffies);
@@ -81,27 +82,27 @@ static void withdraw(struct region *region)
 	kfree_rcu(region, rcu);
 }
 
-/* Whether a description says that there is no region where user space was asked for one. */
-static bool is_answer(const struct region *new)
+/* Whether user space was asked for exactly this range. */
+static bool was_requested(const struct region *new)
 {
 	const struct region *region;
 
 	lockdep_assert_held(&regions_lock);
 	list_for_each_entry(region, &regions, of_all)
-		if (region->mm_id == new->mm_id && !region->description.kind && !new->description.kind &&
+		if (region->mm_id == new->mm_id && !region->description.kind &&
 		    region->description.start == new->description.start && region->description.end == new->description.end)
 			return true;
 	return false;
 }
 
 /*
- * Removes the regions that a new one replaces. A request, and the answer that there is no region, replace only such.
- * Their range is a whole mapping, in which the process may have described a part.
+ * Removes the regions that a new one replaces. A request, and the answer that there is no region, keep regions of other
+ * kinds: their range is a whole mapping, and the process may have described a part of it.
  */
 static void replace(const struct region *new)
 {
 	struct region *region, *next;
-	bool keeps = new->requested || is_answer(new);
+	bool keeps = new->requested || (!new->description.kind && was_requested(new));
 
 	lockdep_assert_held(&regions_lock);
 	list_for_each_entry_safe(region, next, &regions, of_all)

@@ -88,11 +88,6 @@ pub fn ahead<S: Source + ?Sized>(pc: u64, memory: &S) -> Ahead {
             return Ahead::Unknown;
         };
         pc = pc.wrapping_add(len);
-        // `cfa` counts from the present stack pointer; `saved` is where the caller's frame pointer is.
-        let rule = |cfa: i32, saved: Option<i32>| {
-            let fp = saved.map_or(0, |saved| saved.wrapping_sub(cfa));
-            Ahead::Rule(FrameRule::new(cfa, fp))
-        };
         match effect {
             Effect::Other => {}
             Effect::AddSp(bytes) => sp = sp.wrapping_add(bytes),
@@ -107,12 +102,14 @@ pub fn ahead<S: Source + ?Sized>(pc: u64, memory: &S) -> Ahead {
             }
             Effect::SetUp => {
                 // If the push is behind the PC, the caller's frame pointer is still in its register.
-                return match pushed {
-                    Some(pushed) => rule(pushed.wrapping_add(16), None),
-                    None => rule(sp.wrapping_add(16), None),
-                };
+                let cfa = pushed.unwrap_or(sp).wrapping_add(16);
+                return Ahead::Rule(FrameRule::new(cfa, 0));
             }
-            Effect::Return => return rule(sp.wrapping_add(8), popped),
+            Effect::Return => {
+                let cfa = sp.wrapping_add(8);
+                let fp = popped.map_or(0, |popped: i32| popped.wrapping_sub(cfa));
+                return Ahead::Rule(FrameRule::new(cfa, fp));
+            }
             Effect::Call | Effect::GiveUp => return Ahead::Framed,
             Effect::OtherSp => return Ahead::OtherStack,
             Effect::Jump(distance) => pc = pc.wrapping_add_signed(distance.into()),
@@ -305,16 +302,15 @@ fn instruction(code: &[u8]) -> Option<(u64, Effect)> {
         _ => None,
     };
     let class = class.copied().unwrap_or(END);
-    let immediate = match class & SIZE {
+    let number = if is_short && !is_wide { 2 } else { 4 };
+    let mut immediate = match class & SIZE {
         END => return Some((0, Effect::End)),
         NUMBER if is_wide && op & 0xf8 == 0xb8 => 8,
-        NUMBER if is_short && !is_wide => 2,
-        NUMBER => 4,
+        NUMBER => number,
         bytes => usize::from(bytes),
     };
     let mut modrm = 0;
     let mut displacement = 0;
-    let mut immediate = immediate;
     if class & MODRM != 0 {
         modrm = next()?;
         let has_sib = modrm >> 6 != 3 && modrm & 7 == 4;
@@ -328,7 +324,7 @@ fn instruction(code: &[u8]) -> Option<(u64, Effect)> {
         match (map, op, (modrm >> 3) & 7) {
             // test
             (0, 0xf6, 0 | 1) => immediate = 1,
-            (0, 0xf7, 0 | 1) => immediate = if is_short && !is_wide { 2 } else { 4 },
+            (0, 0xf7, 0 | 1) => immediate = number,
             // XOP
             (0, 0x8f, 1..) => return Some((0, Effect::End)),
             _ => {}
@@ -399,7 +395,6 @@ fn effect(op: u8, class: OpcodeClass, rex: u8, modrm: u8, value: i32) -> Effect 
 
 #[cfg(test)]
 mod tests {
-    use super::super::super::format::bytes::Fault;
     use super::*;
     use iced_x86::{
         Code,
@@ -415,25 +410,13 @@ mod tests {
         Object,
         ObjectSection, //
     };
-    use std::{
-        vec,
-        vec::Vec, //
-    };
+    use std::vec;
 
-    /// Code at address 0, followed by nops.
-    struct Code0(Vec<u8>);
-
-    impl Source for Code0 {
-        fn read<const N: usize>(&self, offset: u64) -> Result<[u8; N], Fault> {
-            let rest = self.0.get(offset as usize..).ok_or(Fault)?;
-            rest.first_chunk().copied().ok_or(Fault)
-        }
-    }
-
+    /// What `code`, followed by nops, shows from its start on.
     fn from(code: &[u8]) -> Ahead {
         let mut all = code.to_vec();
         all.resize(256, 0x90);
-        ahead(0, &Code0(all))
+        ahead(0, &all[..])
     }
 
     fn rule(cfa: i32, fp: i32) -> Ahead {
@@ -514,7 +497,7 @@ mod tests {
         ] {
             assert_eq!(from(code), Ahead::Unknown, "{code:x?}");
         }
-        assert_eq!(ahead(0, &Code0(vec![0xc3; 31])), Ahead::Unknown);
+        assert_eq!(ahead(0, &[0xc3; 31][..]), Ahead::Unknown);
     }
 
     /// The effect of an instruction by iced-x86.

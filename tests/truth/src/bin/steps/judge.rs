@@ -505,10 +505,8 @@ impl StepJudge {
             text.push_str(&format!("  in a region: {place}\n"));
             text.push_str(&self.calls.describe(context.thread));
         }
-        let instructions = match process.at(at).and_then(|it| it.link_address(at)) {
-            Some(_) => disassembly(process, at),
-            None => instructions_from(at, &walker::All::new(process, memory)),
-        };
+        let instructions = disassembly(process, at)
+            .or_else(|| instructions_from(at, &walker::All::new(process, memory)));
         text.push_str(&instructions.unwrap_or_default());
         text
     }

@@ -17,7 +17,7 @@ help:
 	@echo '  make test-all  - all tests: also the debug kernel and reload storms'
 	@echo '  make test-kernels - all tests of each kernel; writes build/results/kernels.md'
 	@echo '  make truth     - judges stacks, sample by sample and step by step'
-	@echo '  make fuzz      - fuzzes the core, FUZZ_SECONDS (600) for each of three targets'
+	@echo '  make fuzz      - fuzzes the core, FUZZ_SECONDS (600) for each of four targets'
 	@echo '  make fuzz-kernel - fuzzes the module in a guest: hostile files, random commands; SECONDS (300)'
 	@echo '  make soak      - everything that disturbs the module, at once; HOURS (1), fractions allowed'
 	@echo '  make bench     - instructions of walks in the kernel'

@@ -47,3 +47,8 @@ fn corpus_of_elf() {
 fn corpus_of_step() {
     replay("step", fuzzed::walk);
 }
+
+#[test]
+fn corpus_of_code() {
+    replay("code", fuzzed::code_walk);
+}

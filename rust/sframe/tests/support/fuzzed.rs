@@ -7,7 +7,10 @@ use std::cell::Cell;
 
 use sframe::{
     abi::Abi,
-    bytes::Fault,
+    bytes::{
+        Fault,
+        Source, //
+    },
     elf::{
         find_sframe,
         has_sframe,
@@ -39,8 +42,18 @@ use sframe::{
     },
     x86_64::{
         ends_with_call,
+        fallback::{
+            self,
+            FramePointer, //
+        },
+        region::{
+            self,
+            CodeHeap,
+            Region, //
+        },
         rule_of_stub,
         rule_without_frame_pointer,
+        FrameRule,
         STUB, //
     }, //
 };
@@ -369,6 +382,123 @@ pub(crate) fn walk(data: &[u8]) {
             assert_ne!(caller.pc, 0);
             assert!(caller.sp > frame.sp);
         }
+        frame = caller;
+    }
+}
+
+/// The memory and the registers of a process. The byte at an address is the input's byte at this address modulo the
+/// input's length. One page in 256 cannot be read.
+struct Repeating<'a> {
+    bytes: &'a [u8],
+    missing: u8,
+    reads: Cell<u32>,
+    spent: Cell<u32>,
+}
+
+impl Source for Repeating<'_> {
+    fn read<const N: usize>(&self, address: u64) -> Result<[u8; N], Fault> {
+        self.reads.set(self.reads.get() + 1);
+        let last = address.wrapping_add(N as u64 - 1);
+        let is_missing = |address: u64| (address >> 12) as u8 == self.missing;
+        if self.bytes.is_empty() || is_missing(address) || is_missing(last) {
+            return Err(Fault);
+        }
+        let start = (address % self.bytes.len() as u64) as usize;
+        let mut bytes = self.bytes[start..].iter().chain(self.bytes.iter().cycle());
+        Ok([0; N].map(|_: u8| *bytes.next().unwrap()))
+    }
+
+    fn spend(&self, instructions: u32) -> Result<(), Fault> {
+        self.spent.set(self.spent.get() + instructions);
+        Ok(())
+    }
+}
+
+impl Memory for Repeating<'_> {
+    fn read_word(&self, address: u64) -> Result<u64, Fault> {
+        self.read(address).map(u64::from_le_bytes)
+    }
+}
+
+impl RegisterSource for Repeating<'_> {
+    fn register(&self, number: u8) -> Option<u64> {
+        self.read_word(8 * u64::from(number)).ok()
+    }
+}
+
+/// The most reads of a step without rows: two searches in a segment map, and code.
+const MOST_READS_OF_CODE: u32 = 2 * 64 + 40;
+/// The most work that a step without rows takes from the budget besides its reads, in instructions.
+const MOST_WORK_OF_CODE: u32 = 40 * 120;
+
+/// Walks by hostile code, and by a hostile description of a region, in hostile memory.
+pub(crate) fn code_walk(data: &[u8]) {
+    let mut taker = Taker(data);
+    let flags = taker.byte();
+    let region = match flags % 4 {
+        0 => Region::Stop,
+        1 => Region::Fixed(FrameRule {
+            cfa: taker.offset(),
+            fp: taker.offset(),
+            from_fp: flags & 4 != 0,
+        }),
+        _ => Region::HotSpot(CodeHeap {
+            start: taker.address(),
+            segment_map: taker.address(),
+            interpreter_start: taker.address(),
+            interpreter_len: taker.byte().into(),
+            kind_mask: taker.byte().into(),
+            frameless_kinds: [taker.byte().into(); 4],
+            segment_log2: taker.byte() % 64,
+            used_offset: taker.byte(),
+            blob_offset: taker.byte(),
+            frame_size_offset: taker.byte(),
+            frame_complete_offset: taker.byte(),
+            frame_complete_is_short: flags & 4 != 0,
+            code_offset: taker.byte(),
+            code_is_address: flags & 8 != 0,
+            kind_offset: taker.byte(),
+        }),
+    };
+    let frame_pointer = match flags / 16 % 4 {
+        0 => FramePointer::Kept,
+        1 => FramePointer::Unknown,
+        _ => FramePointer::Likely,
+    };
+    let beginning = u64::from(taker.byte());
+    let mut frame = Frame {
+        pc: taker.address(),
+        sp: taker.address(),
+        fp: taker.address(),
+    };
+    let memory = Repeating {
+        missing: taker.byte(),
+        bytes: taker.0,
+        reads: Cell::new(0),
+        spent: Cell::new(0),
+    };
+    for count in 0..16 {
+        let is_innermost = count == 0;
+        let caller = if flags & 64 != 0 || flags & 128 != 0 && count % 2 == 0 {
+            let function = |pc: u64| pc.checked_sub(beginning);
+            let end = frame.sp.saturating_add(1 << 20);
+            match fallback::step(&frame, is_innermost, frame_pointer, function, end, &memory) {
+                Some(Step::Caller(caller)) => Some(caller),
+                _ => None,
+            }
+        } else {
+            region::step(&region, &frame, is_innermost.then_some(&memory), &memory)
+        };
+        assert!(memory.reads.take() <= MOST_READS_OF_CODE);
+        assert!(memory.spent.take() <= MOST_WORK_OF_CODE);
+        let Some(caller) = caller else {
+            return;
+        };
+        // The return address of the innermost frame may be in a register.
+        assert!(
+            caller.sp > frame.sp || caller.sp == frame.sp && is_innermost,
+            "the stack pointer has to rise"
+        );
         frame = caller;
     }
 }

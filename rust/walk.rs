@@ -16,6 +16,10 @@ use crate::{
             self,
             FastPathState, //
         },
+        region::{
+            self,
+            Region, //
+        },
         section::{
             Search,
             Section, //
@@ -53,6 +57,7 @@ use crate::{
         NATIVE, //
     }, //
 };
+use core::ops::Range;
 
 /// The start of a walk.
 pub(crate) struct Begin<'a> {
@@ -190,6 +195,17 @@ impl<'a> Task for Current<'a> {
     }
 
     #[inline(always)]
+    fn walk_region(
+        &self,
+        region: &Region,
+        code: Range<u64>,
+        frame: &mut Frame,
+        sink: &mut ChainBuffer<'a>,
+    ) {
+        walk_region(region, code, frame, self.memory, sink);
+    }
+
+    #[inline(always)]
     fn is_probed(&self) -> bool {
         self.is_probed
     }
@@ -242,4 +258,20 @@ fn walk_fast(
         frame.fp = read.map_err(|Fault| StopReason::of_stack_fault(memory.is_spent()))?;
     }
     Ok(found != 0)
+}
+
+/// Walks in a code heap, as far as its frames are those of compiled code.
+#[inline(never)]
+fn walk_region(
+    region: &Region,
+    code: Range<u64>,
+    frame: &mut Frame,
+    memory: &UserMemory,
+    sink: &mut ChainBuffer<'_>,
+) {
+    let (Region::HotSpot(heap), Some(words)) = (region, memory.words()) else {
+        return;
+    };
+    let found = region::walk(heap, code, frame, memory, &words, sink.left());
+    sink.stored(found, FrameSource::FramePointer);
 }

@@ -12,21 +12,27 @@
  *           functions, and as many mappings between the code and the first mapping as are looked at
  * rows      files with sections in which the row of the return address is the last one that is looked at
  * faults    one file with a section, and return addresses in pages of it that were never touched
+ * regions   no files: code heaps like HotSpot's, in which the search for a method takes as many hops as are made.
+ *           The program registers them, which needs CAP_PERFMON
  */
 #include <elf.h>
 #include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/ioctl.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "sframe_unwind.h"
+
 #define PAGE 4096ul
-/* Limits of the module: rust/sframe/src/elf/program.rs, rust/c/mappings.c, format/section.rs. */
+/* Limits of the module: rust/sframe/src/elf/program.rs, rust/c/mappings.c, format/section.rs, x86_64/region.rs. */
 #define MAX_PROGRAM_HEADERS 64
 #define HEAD_DISTANCE 16
 #define MAX_ROWS_BOUNDED 1024
+#define HOPS 64
 
 /* Offsets in a file, equal to link-time addresses. */
 #define FILLED PAGE
@@ -81,13 +87,13 @@ static void die(const char *what)
 	exit(1);
 }
 
-static void put_code(unsigned char *code)
+static void put_code(unsigned char *code, int size)
 {
 	static const unsigned char enter[] = { 0x55, 0x48, 0x89, 0xe5 }; /* push %rbp; mov %rsp,%rbp */
 	/* mov (%rdi),%rax; add $8,%rdi; call *%rax; pop %rbp; ret */
 	static const unsigned char call[] = { 0x48, 0x8b, 0x07, 0x48, 0x83, 0xc7, 0x08, 0xff, 0xd0, 0x5d, 0xc3 };
 
-	memset(code, 0x90, PAGE);
+	memset(code, 0x90, size);
 	memcpy(code + FUNCTION_AT, enter, sizeof(enter));
 	memcpy(code + CALL_AT, call, sizeof(call));
 }
@@ -181,7 +187,7 @@ static int make(const char *kind, int number)
 	file = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
 	if (file == MAP_FAILED)
 		die("mmap");
-	put_code(file + CODE);
+	put_code(file + CODE, PAGE);
 	if (rows || (headers && !number))
 		put_headers(file, count, DATA, put_section(file + DATA), 0, SIZE);
 	else
@@ -218,6 +224,40 @@ static void *map(int fd, int whole)
 			die("mprotect");
 	sink += *(volatile char *)(file + CODE);
 	return file + CODE;
+}
+
+/* A code heap and its segment map; they cannot be merged with other mappings. Returns the address of its function. */
+static void *map_region(int number)
+{
+	enum { SEGMENT_LOG2 = 5, USED = 8, BLOB = 16, FRAME_SIZE = 0 };
+	char *heap = (char *)(0x10000000000 + 4 * PAGE * number);
+	unsigned char *map = (unsigned char *)heap + PAGE;
+	struct sframe_unwind_region region = {
+		.size = sizeof(region), .pid = getpid(), .start = (uint64_t)heap, .end = (uint64_t)heap + PAGE,
+		.guard = (uint64_t)heap, .guard_value = 0x1122334455667788, .kind = SFRAME_UNWIND_REGION_HOTSPOT,
+		.segment_log2 = SEGMENT_LOG2, .used_offset = USED, .blob_offset = BLOB, .frame_size_offset = FRAME_SIZE,
+		.frame_complete_size = 4, .code_size = 8, .segment_map = (uint64_t)map, .interpreter_end = 1,
+	};
+	static int device = -1;
+	/* The call's return address is in the segment from which the most hops lead to the block, at the heap's start. */
+	int entry = (HOPS << SEGMENT_LOG2) - CALL_AT;
+
+	if (mmap(heap, 2 * PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED_NOREPLACE, -1, 0) ==
+	    MAP_FAILED)
+		die("mmap");
+	memset(map, 1, HOPS + 1);
+	map[0] = 0;
+	put_code((unsigned char *)heap + entry, CALL_AT + 32);
+	*(uint64_t *)heap = region.guard_value;
+	heap[USED] = 1;
+	*(int *)(heap + BLOB + FRAME_SIZE) = 2;
+	if (mprotect(heap, PAGE, PROT_READ | PROT_EXEC))
+		die("mprotect");
+	if (device < 0)
+		device = open("/dev/sframe_unwind", O_RDWR);
+	if (ioctl(device, SFRAME_UNWIND_REGION, &region))
+		die("/dev/sframe_unwind");
+	return heap + entry;
 }
 
 /*
@@ -305,9 +345,16 @@ int main(int argc, char **argv)
 		faults(depth, turns);
 		return 0;
 	}
+	if (!strcmp(kind, "regions"))
+		/* The module leaves tasks without rows to the kernel. */
+		map(make("headers", 0), 1);
 	functions = calloc(count, sizeof(*functions));
 	called = calloc(depth + 1, sizeof(*called));
 	for (i = 0; i < count; i++) {
+		if (!strcmp(kind, "regions")) {
+			functions[i] = map_region(i);
+			continue;
+		}
 		if (!i || strcmp(kind, "mappings")) {
 			if (fd >= 0)
 				close(fd);

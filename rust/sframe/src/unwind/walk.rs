@@ -59,7 +59,10 @@ use super::{
     },
     stop_reason::StopReason, //
 };
-use core::ffi::CStr;
+use core::{
+    ffi::CStr,
+    ops::Range, //
+};
 
 /// How the walk found a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -213,12 +216,6 @@ impl<S, T> Mapping<S, T> {
     pub const fn covers(&self, address: u64) -> bool {
         self.start <= address && address < self.end
     }
-
-    /// Whether the mapping covers a run-time address and its file has no table.
-    #[inline]
-    const fn lacks_table(&self, address: u64) -> bool {
-        self.covers(address) && !matches!(self.rows, MappedRows::Table(_))
-    }
 }
 
 /// The type in which the sink of a task keeps a rule's origin.
@@ -321,6 +318,19 @@ pub trait Task {
     ) -> Result<bool, StopReason> {
         let _ = (frame, is_innermost, sink);
         Ok(false)
+    }
+
+    /// The fast path in a region: takes steps as long as they lead to run-time addresses in `code`, a part of the
+    /// region, and stores the frames. `frame` has made a call.
+    #[inline(always)]
+    fn walk_region(
+        &self,
+        region: &Region,
+        code: Range<u64>,
+        frame: &mut Frame,
+        sink: &mut Self::Sink,
+    ) {
+        let _ = (region, code, frame, sink);
     }
 
     /// Whether the task's code may have uprobes. If false, the walk does not call
@@ -435,11 +445,20 @@ pub fn walk<T: Task>(task: &T, frame: &mut Frame, sink: &mut T::Sink) -> StopRea
         if !sink.store(frame, lookup_address, source) {
             return StopReason::Full;
         }
-        // Frames that a signal interrupted are rare. The fast path does not support them.
-        if !probed && !signal && !mapping.lacks_table(lookup_address) {
-            if let Err(reason) = task.walk_fast(frame, false, sink) {
-                return reason;
+        // Frames that a signal interrupted are rare. The fast paths do not support them.
+        if probed || signal {
+            continue;
+        }
+        match &mapping.rows {
+            MappedRows::Table(_) => {
+                if let Err(reason) = task.walk_fast(frame, false, sink) {
+                    return reason;
+                }
             }
+            MappedRows::Region(region) => {
+                task.walk_region(region, mapping.start..mapping.end, frame, sink);
+            }
+            _ => {}
         }
     }
 }

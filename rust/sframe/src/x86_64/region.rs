@@ -11,6 +11,7 @@
 use super::{
     super::{
         format::bytes::Source,
+        table::fast_path::WordReader,
         unwind::step::{
             Frame,
             Memory,
@@ -19,6 +20,7 @@ use super::{
     },
     fallback::is_behind_call,
     insn::{
+        ends_with_call,
         CALL_RELATIVE,
         JMP_RELATIVE,
         LEAVE,
@@ -43,9 +45,14 @@ use super::{
         RSI, //
     }, //
 };
+use core::ops::Range;
 
 /// The most hops in a code heap's segment map. Each hop passes at most 254 segments.
 const HOPS: u32 = 64;
+/// The most hops for which [`walk`] finds a block.
+const FEW_HOPS: u32 = 8;
+/// The most work of a step of [`walk`], in instructions.
+const STEP: u32 = 240;
 /// The maximum size of a compiled frame, in bytes.
 const MAX_FRAME: i32 = 1 << 20;
 /// The work of looking for instructions in eight bytes of code, in instructions.
@@ -178,6 +185,39 @@ pub fn step<M: Memory + Source + ?Sized, R: RegisterSource + ?Sized>(
     is_caller.then_some(caller)
 }
 
+/// Walks on from `frame`, which has made a call, as long as the steps are those of compiled code in a code heap and
+/// lead to run-time addresses in `code`. Stores the return addresses of the found frames in `buffer`, from its start on,
+/// and returns their number; `frame` becomes the last one. Each step has the result of [`step`]; a step for which this
+/// function is too simple is left to [`step`].
+///
+/// `memory` has the budget, and `words` the same memory. Context: any in which both may be used.
+#[inline]
+pub fn walk<S: Source + ?Sized, W: WordReader>(
+    heap: &CodeHeap,
+    code: Range<u64>,
+    frame: &mut Frame,
+    memory: &S,
+    words: &W,
+    buffer: &mut [u64],
+) -> usize {
+    let len = buffer.len();
+    let mut slots = buffer.iter_mut();
+    while memory.spend(STEP).is_ok() {
+        let Some(caller) = heap.compiled_caller(frame, words) else {
+            break;
+        };
+        if !code.contains(&caller.pc.wrapping_sub(1)) {
+            break;
+        }
+        let Some(slot) = slots.next() else {
+            break;
+        };
+        *slot = caller.pc;
+        *frame = caller;
+    }
+    len.wrapping_sub(slots.len())
+}
+
 /// Whether the code at `pc` is HotSpot's poll in a loop: test %eax,(%register). If it faults, its own address becomes
 /// the return address.
 #[inline(never)]
@@ -240,6 +280,51 @@ fn read_code<S: Source + ?Sized>(address: u64, code: &mut [u8], memory: &S) -> O
 }
 
 impl CodeHeap {
+    /// The caller of a frame of compiled code that has made a call, if it is behind a call, too. `None` also if a word
+    /// that is read is 0, because reads that fail give 0.
+    #[inline(always)]
+    fn compiled_caller<W: WordReader>(&self, frame: &Frame, words: &W) -> Option<Frame> {
+        let address = frame.pc.wrapping_sub(1);
+        if frame.pc.wrapping_sub(self.interpreter_start) < u64::from(self.interpreter_len) {
+            return None;
+        }
+        let log2 = u32::from(self.segment_log2);
+        let mut segment = address.checked_sub(self.start)?.checked_shr(log2)?;
+        let mut left = FEW_HOPS;
+        loop {
+            let at = self.segment_map.wrapping_add(segment);
+            // Aligned, so the word lies in the page of the byte.
+            let hops = words.word(at & !7);
+            match hops.wrapping_shr(8 * (at & 7) as u32) as u8 {
+                _ if hops == 0 => return None,
+                0 => break,
+                u8::MAX => return None,
+                hop => segment = segment.checked_sub(hop.into())?,
+            }
+            left = left.checked_sub(1)?;
+        }
+        let block = self.start.wrapping_add(segment.checked_shl(log2)?);
+        if words.word(block.wrapping_add(self.used_offset.into())) as u8 != 1 {
+            return None;
+        }
+        let blob = block.wrapping_add(self.blob_offset.into());
+        let size = words.word(blob.wrapping_add(self.frame_size_offset.into())) as i32;
+        let size = size.checked_mul(8)?;
+        if !(16..=MAX_FRAME).contains(&size) {
+            return None;
+        }
+        let sp = frame.sp.checked_add_signed(size.into())?;
+        if sp % 8 != 0 {
+            return None;
+        }
+        let (pc, fp) = (
+            words.word(sp.wrapping_sub(8)),
+            words.word(sp.wrapping_sub(16)),
+        );
+        let call = words.word(pc.wrapping_sub(8)).to_le_bytes();
+        (pc != 0 && fp != 0 && ends_with_call(&call)).then_some(Frame { pc, sp, fp })
+    }
+
     /// The rule of a frame in compiled code or in a stub.
     #[inline(never)]
     fn rule<S: Source + ?Sized>(
@@ -754,6 +839,14 @@ mod tests {
         }
     }
 
+    struct Words<'a>(&'a Memories);
+
+    impl WordReader for Words<'_> {
+        fn word(&self, address: u64) -> u64 {
+            self.0.read_word(address).unwrap_or_default()
+        }
+    }
+
     /// The register of the local variables.
     struct Locals(u64);
 
@@ -857,6 +950,42 @@ mod tests {
         memory.write(BLOCK + 8, &[0]);
         assert_eq!(step_in(CODE + 0x100, false, &memory), None);
         assert_eq!(step_in(HEAP + 0x50, false, &memory), None);
+    }
+
+    #[test]
+    fn the_fast_path_takes_the_steps_of_compiled_code() {
+        const WORDS: u64 = 6;
+        const RETURN: u64 = CODE + 0x110;
+        let mut memory = process(WORDS as u32, &PUSHES);
+        // call *%rax
+        memory.write(RETURN - 2, &[0xff, 0xd0]);
+        for count in 1..=5 {
+            let sp = STACK + 0x100 + count * 8 * WORDS;
+            let caller = if count == 5 { CALLER } else { RETURN };
+            memory.word(sp - 8, caller);
+            memory.word(sp - 16, STACK + count);
+        }
+        let walked = |memory: &Memories, most: usize| {
+            let mut buffer = [0; 8];
+            let mut last = frame(RETURN);
+            let code = HEAP..HEAP + 0x4000;
+            let buffer = &mut buffer[..most];
+            let found = walk(&heap(), code, &mut last, memory, &Words(memory), buffer);
+            assert!(buffer[..found].iter().all(|pc| *pc == RETURN));
+            (found, last.sp - STACK - 0x100, last.fp)
+        };
+        // The caller of the last frame is outside of the heap, and is left to `step`.
+        assert_eq!(walked(&memory, 8), (4, 4 * 8 * WORDS, STACK + 4));
+        assert_eq!(walked(&memory, 3), (3, 3 * 8 * WORDS, STACK + 3));
+        // A saved frame pointer of 0 looks like a read that failed.
+        memory.word(STACK + 0x100 + 3 * 8 * WORDS - 16, 0);
+        assert_eq!(walked(&memory, 8).0, 2);
+        // No call in front of the return address, and a free block.
+        memory.write(RETURN - 2, &[0x90, 0x90]);
+        assert_eq!(walked(&memory, 8).0, 0);
+        memory.write(RETURN - 2, &[0xff, 0xd0]);
+        memory.write(BLOCK + 8, &[0]);
+        assert_eq!(walked(&memory, 8).0, 0);
     }
 
     #[test]

@@ -17,6 +17,7 @@ use sframe::{
         ElfError, //
     },
     error::Error,
+    fast_path::WordReader,
     fde::Function,
     header::Version,
     rule::{
@@ -420,6 +421,12 @@ impl Memory for Repeating<'_> {
     }
 }
 
+impl WordReader for Repeating<'_> {
+    fn word(&self, address: u64) -> u64 {
+        self.read_word(address).unwrap_or_default()
+    }
+}
+
 impl RegisterSource for Repeating<'_> {
     fn register(&self, number: u8) -> Option<u64> {
         self.read_word(8 * u64::from(number)).ok()
@@ -430,6 +437,22 @@ impl RegisterSource for Repeating<'_> {
 const MOST_READS_OF_CODE: u32 = 2 * 64 + 40;
 /// The most work that a step without rows takes from the budget besides its reads, in instructions.
 const MOST_WORK_OF_CODE: u32 = 40 * 120;
+
+/// The fast path in a region finds the frames that single steps find.
+fn fast_walk(heap: &CodeHeap, region: &Region, start: Frame, memory: &Repeating<'_>) {
+    let mut buffer = [0; 16];
+    let mut walked = start;
+    let found = region::walk(heap, 0..u64::MAX, &mut walked, memory, memory, &mut buffer);
+    let mut frame = start;
+    for pc in &buffer[..found] {
+        frame = region::step(region, &frame, None::<&Repeating<'_>>, memory)
+            .expect("a step that the fast path has taken");
+        assert_eq!(frame.pc, *pc);
+    }
+    assert_eq!(walked, frame);
+    memory.reads.take();
+    memory.spent.take();
+}
 
 /// Walks by hostile code, and by a hostile description of a region, in hostile memory.
 pub(crate) fn code_walk(data: &[u8]) {
@@ -477,6 +500,9 @@ pub(crate) fn code_walk(data: &[u8]) {
         reads: Cell::new(0),
         spent: Cell::new(0),
     };
+    if let Region::HotSpot(heap) = &region {
+        fast_walk(heap, &region, frame, &memory);
+    }
     for count in 0..16 {
         let is_innermost = count == 0;
         let caller = if flags & 64 != 0 || flags & 128 != 0 && count % 2 == 0 {

@@ -79,16 +79,8 @@ pub(crate) fn find(
     mapping.end = 0;
     let mut found = sys::Mapping::default();
     let result = sys::find_mapping(address, &mut found);
-    memory
-        .take(found.visits.saturating_mul(VISIT))
-        .map_err(|Fault| StopReason::Budget)?;
-    result.map_err(|error| {
-        if error == ENOENT {
-            StopReason::NotMapped
-        } else {
-            StopReason::MappingMoved
-        }
-    })?;
+    take_visits(&mut found, memory)?;
+    result.map_err(reason_of)?;
     if !found.is_known {
         sys::queue_file(address);
     }
@@ -99,6 +91,11 @@ pub(crate) fn find(
             to_offset: found.offset.wrapping_sub(found.start),
         });
     } else if !region_at(address, &mut found, memory, &mut mapping.rows) {
+        if found.executable && !found.is_file {
+            let result = sys::find_lower_file(&mut found);
+            take_visits(&mut found, memory)?;
+            result.map_err(reason_of)?;
+        }
         rows_of(address, &found, memory, &mut mapping.rows);
     }
     mapping.start = found.start;
@@ -110,6 +107,24 @@ pub(crate) fn find(
         );
     mapping.executable = found.executable;
     Ok(())
+}
+
+/// The reason to stop where no mapping was found.
+fn reason_of(error: kernel::error::Error) -> StopReason {
+    if error == ENOENT {
+        StopReason::NotMapped
+    } else {
+        StopReason::MappingMoved
+    }
+}
+
+/// Takes the work of reading mappings.
+#[inline(never)]
+fn take_visits(mapping: &mut sys::Mapping, memory: &UserMemory) -> Result<(), StopReason> {
+    let visits = core::mem::take(&mut mapping.visits);
+    memory
+        .take(visits.saturating_mul(VISIT))
+        .map_err(|Fault| StopReason::Budget)
 }
 
 /// Finds the region of code of no file at a run-time address, and confines `mapping` to it. False if there is none.

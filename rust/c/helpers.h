@@ -66,7 +66,7 @@ struct sfu_mapping {
 	/*
 	 * The run-time address at which the mapping's file is mapped from offset 0, and the length of that
 	 * mapping, in bytes; 0 and 0 if no such mapping is near, or if the file has a table. For code
-	 * of no file, both values describe the next lower mapping of a file.
+	 * of no file: 0 and 0, until sfu_find_lower_file() sets both.
 	 */
 	uint64_t head;
 	uint32_t head_size;
@@ -292,6 +292,11 @@ void sfu_worker_stop(void);
  * nothing is mapped there, or -EAGAIN if the mappings were changing.
  */
 int sfu_find_mapping(uint64_t address, struct sfu_mapping *mapping);
+/*
+ * Finds the next mapping from offset 0 of a file below a mapping that sfu_find_mapping() has found, and adds the number
+ * of mappings that were read to `visits`. Any context. 0, or -EAGAIN if the mappings were changing.
+ */
+int sfu_find_lower_file(struct sfu_mapping *mapping);
 /*
  * Finds the next executable mapping in a scan whose file differs from the file before; takes work for each mapping.
  * -ENOENT: there is no further mapping. -EAGAIN: no work is left, or the mappings are changing.

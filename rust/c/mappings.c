@@ -91,7 +91,7 @@ static noinline bool is_read_again(struct mm_struct *mm, unsigned long address, 
 }
 
 /* Finds the mapping from offset 0 of a mapping's file, or of the next file below. */
-static void read_head(struct mm_struct *mm, unsigned long address, struct sfu_mapping *mapping)
+static noinline void read_head(struct mm_struct *mm, unsigned long address, struct sfu_mapping *mapping)
 {
 	unsigned long first, last;
 	struct file *file = NULL;
@@ -118,12 +118,36 @@ static void read_head(struct mm_struct *mm, unsigned long address, struct sfu_ma
 	}
 }
 
+/* Under RCU. The head is that of the mapping's state at `mapping->sequence`, or was read twice. */
+static __always_inline int find_head(struct mm_struct *mm, uint64_t address, struct sfu_mapping *mapping)
+{
+	uint64_t head;
+	uint32_t size;
+
+	read_head(mm, address, mapping);
+	if (!(mapping->sequence & 1) && !mmap_lock_speculate_retry(mm, mapping->sequence))
+		return 0;
+	head = mapping->head;
+	size = mapping->head_size;
+	read_head(mm, address, mapping);
+	return head == mapping->head && size == mapping->head_size ? 0 : -EAGAIN;
+}
+
+int sfu_find_lower_file(struct sfu_mapping *mapping)
+{
+	int ret;
+
+	rcu_read_lock();
+	ret = find_head(current->mm, mapping->start, mapping);
+	rcu_read_unlock();
+	return ret;
+}
+
 int sfu_find_mapping(uint64_t address, struct sfu_mapping *mapping)
 {
 	struct mm_struct *mm = current->mm;
 	int tries, ret = -EAGAIN;
-	uint32_t visits = 0, size;
-	uint64_t head;
+	uint32_t visits = 0;
 	unsigned int sequence;
 
 	mapping->visits = 0;
@@ -154,16 +178,8 @@ int sfu_find_mapping(uint64_t address, struct sfu_mapping *mapping)
 		sfu_find_table(mapping);
 	}
 	/* A table needs no headers. */
-	if (!ret && !mapping->table && (mapping->is_file || mapping->executable)) {
-		read_head(mm, address, mapping);
-		if (sequence & 1 || mmap_lock_speculate_retry(mm, sequence)) {
-			head = mapping->head;
-			size = mapping->head_size;
-			read_head(mm, address, mapping);
-			if (head != mapping->head || size != mapping->head_size)
-				ret = -EAGAIN;
-		}
-	}
+	if (!ret && !mapping->table && mapping->is_file)
+		ret = find_head(mm, address, mapping);
 	rcu_read_unlock();
 	return ret;
 }

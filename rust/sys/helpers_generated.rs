@@ -348,6 +348,9 @@ unsafe extern "C" {
     pub fn sfu_find_mapping(address: u64, mapping: *mut sfu_mapping) -> kernel::ffi::c_int;
 }
 unsafe extern "C" {
+    pub fn sfu_find_lower_file(mapping: *mut sfu_mapping) -> kernel::ffi::c_int;
+}
+unsafe extern "C" {
     pub fn sfu_scan_next(scan: *mut sfu_scan, mapping: *mut sfu_mapping) -> kernel::ffi::c_int;
 }
 unsafe extern "C" {

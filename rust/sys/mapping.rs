@@ -22,6 +22,13 @@ pub(crate) fn find_mapping(address: u64, mapping: &mut Mapping) -> Result {
     to_result(unsafe { bindings::sfu_find_mapping(address, mapping) })
 }
 
+/// Finds the next file that is mapped below a mapping. Any context. See `sfu_find_lower_file` in `c/helpers.h`.
+pub(crate) fn find_lower_file(mapping: &mut Mapping) -> Result {
+    // SAFETY: `mapping` is a valid `struct sfu_mapping` for the whole call. The current task has a mm, as one of its
+    // mappings was found.
+    to_result(unsafe { bindings::sfu_find_lower_file(mapping) })
+}
+
 /// Finds the region that contains a run-time address. True if user space was asked for this code not long ago. Any
 /// context. See `sfu_find_region` in `c/helpers.h`.
 pub(crate) fn find_region(address: u64, region: &mut RegionDescription) -> bool {

@@ -63,6 +63,7 @@ enum Effect {
 }
 
 /// Follows the instructions from the run-time address `pc` on. Conditional jumps are not taken.
+#[inline(never)]
 pub fn ahead<S: Source + ?Sized>(pc: u64, memory: &S) -> Ahead {
     let mut pc = pc;
     let mut window = 0..0;

@@ -230,7 +230,7 @@ static void *map(int fd, int whole)
 static void *map_region(int number)
 {
 	enum { SEGMENT_LOG2 = 5, USED = 8, BLOB = 16, FRAME_SIZE = 0 };
-	char *heap = (char *)(0x10000000000 + 4 * PAGE * number);
+	char *heap = (char *)(0x20000000000 + 4 * PAGE * number);
 	unsigned char *map = (unsigned char *)heap + PAGE;
 	struct sframe_unwind_region region = {
 		.size = sizeof(region), .pid = getpid(), .start = (uint64_t)heap, .end = (uint64_t)heap + PAGE,

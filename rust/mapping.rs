@@ -41,6 +41,7 @@ use crate::{
     },
     x86_64::NATIVE, //
 };
+use core::ops::Range;
 use kernel::prelude::*;
 
 /// The work of an unknown file in a scan: its headers are read, and the worker is asked. A mapping itself takes 1.
@@ -84,13 +85,14 @@ pub(crate) fn find(
     if !found.is_known {
         sys::queue_file(address);
     }
+    let mut part = 0..u64::MAX;
     if found.table != 0 {
         tables::keep_range(address, &found);
         mapping.rows = MappedRows::Table(TableRef {
             number: found.table,
             to_offset: found.offset.wrapping_sub(found.start),
         });
-    } else if !region_at(address, &mut found, memory, &mut mapping.rows) {
+    } else if !region_at(address, &found, memory, &mut mapping.rows, &mut part) {
         if found.executable && !found.is_file {
             let result = sys::find_lower_file(&mut found);
             take_visits(&mut found, memory)?;
@@ -98,8 +100,8 @@ pub(crate) fn find(
         }
         rows_of(address, &found, memory, &mut mapping.rows);
     }
-    mapping.start = found.start;
-    mapping.end = found.end;
+    mapping.start = found.start.max(part.start);
+    mapping.end = found.end.min(part.end);
     mapping.is_image = found.is_file
         || matches!(
             mapping.rows,
@@ -127,13 +129,15 @@ fn take_visits(mapping: &mut sys::Mapping, memory: &UserMemory) -> Result<(), St
         .map_err(|Fault| StopReason::Budget)
 }
 
-/// Finds the region of code of no file at a run-time address, and confines `mapping` to it. False if there is none.
+/// Finds the region of code of no file at a run-time address. False if there is none. `part` becomes the region, or the
+/// code between two regions.
 #[inline(never)]
 fn region_at(
     address: u64,
-    mapping: &mut sys::Mapping,
+    mapping: &sys::Mapping,
     memory: &UserMemory,
     rows: &mut TaskRows,
+    part: &mut Range<u64>,
 ) -> bool {
     if mapping.is_file || mapping.is_vdso || !mapping.executable {
         return false;
@@ -143,6 +147,7 @@ fn region_at(
         return false;
     }
     let is_asked = sys::find_region(address, &mut found);
+    *part = found.start..found.end;
     let holds = || {
         found.guard == 0
             || memory
@@ -151,8 +156,6 @@ fn region_at(
     };
     let is_region = u32::from(found.kind) != sys::REGION_NONE && holds();
     if is_region {
-        mapping.start = mapping.start.max(found.start);
-        mapping.end = mapping.end.min(found.end);
         *rows = MappedRows::Region(region_of(&found));
     } else if !is_asked {
         // A region whose guard has changed is wanted anew.

@@ -54,6 +54,8 @@ bool sfu_find_region(uint64_t address, struct sframe_unwind_region *found)
 	bool is_asked = false;
 
 	found->kind = SFRAME_UNWIND_REGION_NONE;
+	found->start = 0;
+	found->end = U64_MAX;
 	rcu_read_lock();
 	hash_for_each_possible_rcu(regions_by_process, region, by_process, id) {
 		const struct sframe_unwind_region *description = &region->description;
@@ -66,6 +68,11 @@ bool sfu_find_region(uint64_t address, struct sframe_unwind_region *found)
 				is_asked = true;
 			if (READ_ONCE(region->used) != jiffies)
 				WRITE_ONCE(region->used, jiffies);
+		} else if (region->mm_id == id && description->kind && !found->kind) {
+			if (description->start > address)
+				found->end = min(found->end, description->start);
+			else
+				found->start = max(found->start, description->end);
 		}
 		if (!--left)
 			break;

@@ -6,10 +6,12 @@
  *
  * HOW is for tests: `none` registers no region; `guard` changes the guard's word after half of the time; `fork`
  * computes in a child process; `again` replaces the code by other code, at the same addresses; `many` first registers
- * more regions than a process may have; `beside` first runs other code of the same mapping for a second.
+ * more regions than a process may have; `beside` first runs other code of the same mapping for a second; `below` computes
+ * in that other code, below a call from the region.
  */
 #define _GNU_SOURCE
 #include <fcntl.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -43,6 +45,11 @@ __attribute__((noipa)) static void compute(void)
 		if (!strcmp(how, "guard") && now() > start + seconds / 2)
 			guard = 0;
 	}
+}
+
+static void finish(int signal)
+{
+	_exit(signal != SIGALRM);
 }
 
 /* The offset of: dec %rdi; jne to the first instruction; ret. */
@@ -110,6 +117,12 @@ int main(int argc, char **argv)
 		child = fork();
 	if (child)
 		return waitpid(child, NULL, 0) != child;
+	if (!strcmp(how, "below")) {
+		/* Its count is its own address, which is enough for days. */
+		signal(SIGALRM, finish);
+		alarm((unsigned int)seconds + 1);
+		((void (*)(unsigned char *))code)(code + BESIDE);
+	}
 	((void (*)(void (*)(void)))code)(compute);
 	return 0;
 }

@@ -223,8 +223,8 @@ pub fn walk<S: Source + ?Sized, W: WordReader>(
 #[inline(never)]
 pub fn is_poll<S: Source + ?Sized>(pc: u64, memory: &S) -> bool {
     matches!(
-        memory.read(pc),
-        Ok([0x41, 0x85, 0..=3 | 6 | 7] | [0x85, 0..=3 | 6 | 7, _])
+        field(pc, 0, memory).map(u64::to_le_bytes),
+        Some([0x41, 0x85, 0..=3 | 6 | 7, ..] | [0x85, 0..=3 | 6 | 7, ..])
     )
 }
 
@@ -361,19 +361,21 @@ impl CodeHeap {
         blob: u64,
         memory: &S,
     ) -> Option<FrameRule> {
-        let code: [u8; 5] = memory.read(frame.pc.wrapping_sub(1)).ok()?;
-        match code {
-            [_, RET, ..] | [_, PUSH_RBP, 0x48, 0x8b, 0xec] => return Some(ON_TOP),
-            [PUSH_RBP, 0x48, 0x8b, 0xec, _] | [_, POP_RBP, RET, ..] => return Some(PUSHED),
+        match field(frame.pc.wrapping_sub(1), 0, memory)?.to_le_bytes() {
+            [_, RET, ..] | [_, PUSH_RBP, 0x48, 0x8b, 0xec, ..] => return Some(ON_TOP),
+            [PUSH_RBP, 0x48, 0x8b, 0xec, ..] | [_, POP_RBP, RET, ..] => return Some(PUSHED),
             _ => {}
         }
         // If the stub keeps no frame pointer, the register leads to a frame further out, whose return address is
         // behind a call of other code.
         let (rule, caller) = in_stub(frame, memory)?;
-        let call: [u8; 13] = memory.read(caller.wrapping_sub(13)).ok()?;
-        let target = match call {
+        let target = match field(caller.wrapping_sub(8), 0, memory)?.to_le_bytes() {
             // mov $address,%r10; call *%r10
-            [0x49, 0xba, address @ .., 0x41, 0xff, 0xd2] => u64::from_le_bytes(address),
+            [.., 0x41, 0xff, 0xd2]
+                if field(caller.wrapping_sub(13), 0, memory)? & 0xffff == 0xba49 =>
+            {
+                field(caller.wrapping_sub(11), 0, memory)?
+            }
             [.., CALL_RELATIVE, a, b, c, d] => {
                 caller.wrapping_add_signed(i32::from_le_bytes([a, b, c, d]).into())
             }
@@ -618,8 +620,8 @@ fn interpreted<M: Source + ?Sized, R: RegisterSource + ?Sized>(
         State::InRegister(pc, None) => (register(pc)?, frame.sp, frame.fp),
         State::Called => {
             let pc = on_top(frame.sp)?;
-            let call: [u8; 5] = memory.read(pc.wrapping_sub(5)).ok()?;
-            if let [CALL_RELATIVE, _, 0, 0, 0] = call {
+            let call = field(pc.wrapping_sub(8), 0, memory)?;
+            if let [_, _, _, CALL_RELATIVE, _, 0, 0, 0] = call.to_le_bytes() {
                 // The interpreter calls the next instructions, to have a return address on the stack.
                 return complete(frame, memory);
             }

@@ -49,8 +49,6 @@ use core::ops::Range;
 
 /// The most hops in a code heap's segment map. Each hop passes at most 254 segments.
 const HOPS: u32 = 64;
-/// The most hops for which [`walk`] finds a block.
-const FEW_HOPS: u32 = 8;
 /// The most work of a step of [`walk`], in instructions.
 const STEP: u32 = 240;
 /// The maximum size of a compiled frame, in bytes.
@@ -200,21 +198,27 @@ pub fn walk<S: Source + ?Sized, W: WordReader>(
     words: &W,
     buffer: &mut [u64],
 ) -> usize {
+    if frame.sp % 8 != 0 {
+        return 0;
+    }
+    let code_len = code.end.wrapping_sub(code.start);
     let len = buffer.len();
     let mut slots = buffer.iter_mut();
+    let mut last = *frame;
     while memory.spend(STEP).is_ok() {
-        let Some(caller) = heap.compiled_caller(frame, words) else {
+        let Some(caller) = heap.compiled_caller(&last, words) else {
             break;
         };
-        if !code.contains(&caller.pc.wrapping_sub(1)) {
+        if caller.pc.wrapping_sub(1).wrapping_sub(code.start) >= code_len {
             break;
         }
         let Some(slot) = slots.next() else {
             break;
         };
         *slot = caller.pc;
-        *frame = caller;
+        last = caller;
     }
+    *frame = last;
     len.wrapping_sub(slots.len())
 }
 
@@ -289,19 +293,28 @@ impl CodeHeap {
             return None;
         }
         let log2 = u32::from(self.segment_log2);
-        let mut segment = address.checked_sub(self.start)?.wrapping_shr(log2);
-        let mut left = FEW_HOPS;
-        loop {
+        // An aligned word lies in the page of the byte.
+        let hop_at = |segment: u64| {
             let at = self.segment_map.wrapping_add(segment);
-            // Aligned, so the word lies in the page of the byte.
             let hops = words.word(at & !7);
-            match hops.wrapping_shr(8 * (at & 7) as u32) as u8 {
-                _ if hops == 0 => return None,
-                0 => break,
-                u8::MAX => return None,
-                hop => segment = segment.checked_sub(hop.into())?,
+            let hop = hops.wrapping_shr(8 * (at & 7) as u32) as u8;
+            (hops, hop)
+        };
+        let mut segment = address.checked_sub(self.start)?.wrapping_shr(log2);
+        let (mut hops, hop) = hop_at(segment);
+        if hop != 0 {
+            // The segment map of a block of up to 254 segments leads to the start of the block at once.
+            if hop == u8::MAX {
+                return None;
             }
-            left = left.checked_sub(1)?;
+            segment = segment.checked_sub(hop.into())?;
+            match hop_at(segment) {
+                (other, 0) => hops = other,
+                _ => return None,
+            }
+        }
+        if hops == 0 {
+            return None;
         }
         let block = self.start.wrapping_add(segment.wrapping_shl(log2));
         if words.word(block.wrapping_add(self.used_offset.into())) as u8 != 1 {
@@ -315,10 +328,15 @@ impl CodeHeap {
         let sp = frame.sp.checked_add(u64::from(size) * 8)?;
         let pc = words.word(sp.wrapping_sub(8));
         let fp = words.word(sp.wrapping_sub(16));
+        if fp == 0 {
+            return None;
+        }
         let call = words.word(pc.wrapping_sub(8)).to_le_bytes();
         // Most calls are relative: a shorter way to the answer.
-        let is_behind_call = matches!(call, [_, _, _, CALL_RELATIVE, ..]) || ends_with_call(&call);
-        (pc != 0 && fp != 0 && sp % 8 == 0 && is_behind_call).then_some(Frame { pc, sp, fp })
+        if !matches!(call, [_, _, _, CALL_RELATIVE, ..]) && !ends_with_call(&call) {
+            return None;
+        }
+        Some(Frame { pc, sp, fp })
     }
 
     /// The rule of a frame in compiled code or in a stub.

@@ -5,7 +5,7 @@
 usage: kernels.py DIRECTORY [RST]
 
 DIRECTORY has a file for each kernel. Prints a table in Markdown; or puts it, as a list-table, into the
-file RST, between its two comments that say so.
+file RST, between its two comments that say so. Kernels that are in RST and not in DIRECTORY keep their results there.
 
 A cell has the number of its tests that passed, with the lowest share of complete stacks among them, of the samples
 whose truth is known; or the failed tests; or the reason why there is nothing to test. Every test belongs to a
@@ -84,24 +84,29 @@ def row(path):
     return [os.path.basename(path), release, *(cells[name].text() for name, _ in COLUMNS), commit]
 
 
+def release_of(text):
+    """The numbers in the first line of a text: those of a kernel's release."""
+    return [int(part) for part in re.findall(r"\d+", text.split("\n")[0].split(": ")[-1])]
+
+
 def main():
     directory = sys.argv[1]
     head = ["kernel", "release", *(name for name, _ in COLUMNS), "tested at"]
     rows = [row(os.path.join(directory, name)) for name in os.listdir(directory)]
-    rows.sort(key=lambda cells: [int(part) for part in re.findall(r"\d+", cells[1])])
+    rows.sort(key=lambda cells: release_of(cells[1]))
     if len(sys.argv) == 2:
         for cells in [head, ["---"] * len(head), *rows]:
             print(f"| {' | '.join(cells)} |")
         return
-    # A page is too narrow for the table, so there each kernel is a column of its own list.
-    lines = []
-    for cells in rows:
-        lines += [f"``{cells[0]}``: {cells[1]}", ""]
-        lines += [f":{name}: {cell}" for name, cell in zip(head[2:], cells[2:])] + [""]
     with open(sys.argv[2], encoding="utf-8") as file:
-        before, _, after = re.split(r"(?s)(?<=\.\. The table begins\.\n)(.*)(?=\.\. The table ends\.\n)", file.read())
+        before, kept, after = re.split(r"(?s)(?<=\.\. The table begins\.\n)(.*)(?=\.\. The table ends\.\n)", file.read())
+    # A page is too narrow for the table, so there each kernel is a column of its own list.
+    texts = {found[1]: found[0].strip() for found in re.finditer(r"(?ms)^``(\S+)``: .*?(?=^``|\Z)", kept)}
+    for cells in rows:
+        lines = [f":{name}: {cell}" for name, cell in zip(head[2:], cells[2:])]
+        texts[cells[0]] = "\n".join([f"``{cells[0]}``: {cells[1]}", "", *lines])
     with open(sys.argv[2], "w", encoding="utf-8") as file:
-        file.write(before + "\n" + "\n".join(lines) + "\n" + after)
+        file.write("\n\n".join([before.rstrip(), *sorted(texts.values(), key=release_of), after]))
 
 
 main()

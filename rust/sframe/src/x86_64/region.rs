@@ -198,10 +198,25 @@ pub fn walk<S: Source + ?Sized, W: WordReader>(
     words: &W,
     buffer: &mut [u64],
 ) -> usize {
-    if frame.sp % 8 != 0 {
+    // The part of `code` in front of the interpreter or behind it, and in the heap.
+    let Some(interpreter_end) = heap
+        .interpreter_start
+        .checked_add(heap.interpreter_len.into())
+    else {
+        return 0;
+    };
+    let (start, end) = match frame.pc < heap.interpreter_start {
+        true => (
+            code.start,
+            code.end.min(heap.interpreter_start.wrapping_sub(1)),
+        ),
+        false => (code.start.max(interpreter_end), code.end),
+    };
+    let start = start.max(heap.start);
+    if frame.sp % 8 != 0 || !(start..end).contains(&frame.pc.wrapping_sub(1)) {
         return 0;
     }
-    let code_len = code.end.wrapping_sub(code.start);
+    let code_len = end.wrapping_sub(start);
     let len = buffer.len();
     let mut slots = buffer.iter_mut();
     let mut last = *frame;
@@ -209,7 +224,7 @@ pub fn walk<S: Source + ?Sized, W: WordReader>(
         let Some(caller) = heap.compiled_caller(&last, words) else {
             break;
         };
-        if caller.pc.wrapping_sub(1).wrapping_sub(code.start) >= code_len {
+        if caller.pc.wrapping_sub(1).wrapping_sub(start) >= code_len {
             break;
         }
         let Some(slot) = slots.next() else {
@@ -284,14 +299,10 @@ fn read_code<S: Source + ?Sized>(address: u64, code: &mut [u8], memory: &S) -> O
 }
 
 impl CodeHeap {
-    /// The caller of a frame of compiled code that has made a call, if it is behind a call, too. `None` also if a word
-    /// that is read is 0, because reads that fail give 0.
+    /// The caller of a frame of compiled code that has made a call, if it is behind a call, too. The frame is above the
+    /// start of the heap. `None` also if a word that is read is 0, because reads that fail give 0.
     #[inline(always)]
     fn compiled_caller<W: WordReader>(&self, frame: &Frame, words: &W) -> Option<Frame> {
-        let address = frame.pc.wrapping_sub(1);
-        if frame.pc.wrapping_sub(self.interpreter_start) < u64::from(self.interpreter_len) {
-            return None;
-        }
         let log2 = u32::from(self.segment_log2);
         // An aligned word lies in the page of the byte.
         let hop_at = |segment: u64| {
@@ -300,7 +311,8 @@ impl CodeHeap {
             let hop = hops.wrapping_shr(8 * (at & 7) as u32) as u8;
             (hops, hop)
         };
-        let mut segment = address.checked_sub(self.start)?.wrapping_shr(log2);
+        let distance = frame.pc.wrapping_sub(1).wrapping_sub(self.start);
+        let mut segment = distance.wrapping_shr(log2);
         let (mut hops, hop) = hop_at(segment);
         if hop != 0 {
             // The segment map of a block of up to 254 segments leads to the start of the block at once.
@@ -691,9 +703,11 @@ enum State {
 /// The instructions around which the return address of a method that begins is in %rax.
 const POP: [u8; 4] = [0x58, 0x4c, 0x8d, 0x74];
 const PUSH: [u8; 5] = [0x50, PUSH_RBP, 0x48, 0x8b, 0xec];
-/// mov -56(%rbp),%r14; mov %r13,-16(%rbp); mov %rcx,-16(%rbp)
-const CALLS: [[u8; 4]; 3] = [
+/// Accesses to the interpreter's own frame: mov -56(%rbp),%r14; mov -64(%rbp),%r13; mov %r13,-16(%rbp);
+/// mov %rcx,-16(%rbp)
+const OWN_FRAME: [[u8; 4]; 4] = [
     [0x4c, 0x8b, 0x75, 0xc8],
+    [0x4c, 0x8b, 0x6d, 0xc0],
     [0x4c, 0x89, 0x6d, 0xf0],
     [0x48, 0x89, 0x4d, 0xf0],
 ];
@@ -769,9 +783,10 @@ fn state(code: &[u8; BEFORE + MAX_BEGINNING]) -> State {
         return State::InRegister(RAX, Some(SENDER_SP));
     }
     // The return from a call loads the register of the local variables. The last part of a call, which uses this
-    // register for other values, stores the stack pointer.
-    let is_calling = |call| find(code, call).is_some() || find(before, call).is_some();
-    match CALLS.iter().any(|call| is_calling(call)) {
+    // register for other values, stores the stack pointer. A search for the method of an interface, which uses it and
+    // the pointer to the bytecode, loads that pointer.
+    let is_near = |access| find(code, access).is_some() || find(before, access).is_some();
+    match OWN_FRAME.iter().any(|access| is_near(access)) {
         true => State::Framed,
         false => State::Unknown,
     }
@@ -1282,6 +1297,16 @@ mod tests {
         ];
         for offset in [0, 4, 12, 16, 20] {
             assert_eq!(state_of(&returns, offset), State::Framed);
+        }
+        // The search for a method of an interface, of JDK 21: mov (%r14),%r13; cmp %rsi,%r13; je; test %r13,%r13; je;
+        // add $16,%r14; mov (%r14),%r13; cmp; jne; mov -64(%rbp),%r13
+        let search = [
+            0x4d, 0x8b, 0x2e, 0x49, 0x3b, 0xc5, 0x74, 0x15, 0x4d, 0x85, 0xed, 0x0f, 0x84, 0x3c, 1,
+            0, 0, 0x49, 0x83, 0xc6, 0x10, 0x4d, 0x8b, 0x2e, 0x49, 0x3b, 0xc5, 0x75, 0xeb, 0x4c,
+            0x8b, 0x6d, 0xc0,
+        ];
+        for offset in 0..29 {
+            assert_eq!(state_of(&search, offset), State::Framed, "{offset}");
         }
     }
 

@@ -166,7 +166,7 @@ pub fn step<M: Memory + Source + ?Sized, R: RegisterSource + ?Sized>(
         _ => false,
     };
     let caller = if is_interpreter(frame.pc) {
-        interpreted(frame, registers, memory)?
+        interpreted(frame, registers, memory, is_interpreter)?
     } else {
         let rule = match region {
             Region::Stop => return None,
@@ -604,12 +604,14 @@ fn rule_of_epilogue(code: &[u8; NEAR]) -> Option<FrameRule> {
     }
 }
 
-/// The caller of an interpreted frame. `registers` are those of the innermost frame.
+/// The caller of an interpreted frame. `registers` are those of the innermost frame. `is_interpreter` tells whether a
+/// run-time address is in the interpreter.
 #[inline(never)]
 fn interpreted<M: Source + ?Sized, R: RegisterSource + ?Sized>(
     frame: &Frame,
     registers: Option<&R>,
     memory: &M,
+    is_interpreter: impl Fn(u64) -> bool,
 ) -> Option<Frame> {
     let Some(registers) = registers else {
         return complete(frame, memory);
@@ -636,6 +638,10 @@ fn interpreted<M: Source + ?Sized, R: RegisterSource + ?Sized>(
             let locals = on_top(frame.fp.wrapping_sub(56))?;
             let expected = register(LOCALS)?;
             if locals != expected && frame.fp.wrapping_add(locals.wrapping_mul(8)) != expected {
+                return None;
+            }
+            // Code of an intrinsic has no frame, and the registers are still the caller's.
+            if is_interpreter(on_top(frame.sp)?) {
                 return None;
             }
             return complete(frame, memory);
@@ -1176,6 +1182,11 @@ mod tests {
         assert_eq!(to(step_in(pc, true, &memory)), found);
         memory.word(STACK + 0x180 - 56, (-6i64) as u64);
         assert_eq!(to(step_in(pc, true, &memory)), found);
+        // The code of an intrinsic has no frame: the return address is on top of the stack, and the registers are the
+        // caller's.
+        memory.word(STACK + 0x100, INTERPRETER + 0x200);
+        assert_eq!(step_in(pc, true, &memory), None);
+        memory.word(STACK + 0x100, 0);
         // The caller's stack pointer would lie in the frame.
         memory.word(STACK + 0x178, STACK + 0x180);
         assert_eq!(step_in(pc, false, &memory), None);

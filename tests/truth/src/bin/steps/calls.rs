@@ -220,7 +220,8 @@ impl Calls {
             };
             calls.push(Call {
                 return_address: caller.pc,
-                slot: Some(slot),
+                // Code may have taken its return address from the stack already.
+                slot: (slot >= of.sp).then_some(slot),
                 first_slot: caller.sp.wrapping_sub(8),
                 fp: Some(caller.fp),
                 presumed: Some(0),

@@ -60,6 +60,8 @@ const WINDOW: usize = 64;
 /// The bytes in front of the PC, and the bytes in front of it and behind it, that show a prologue or an epilogue.
 const BEFORE: usize = 16;
 const NEAR: usize = BEFORE + 24;
+/// The bytes in front of the PC that show the state of the interpreter. Between two parts of its code are more bytes.
+const IN_FRONT: usize = 32;
 /// The bytes from the removal of an interpreted frame to the jump to the caller; at most.
 const MAX_END: usize = 40;
 /// The bytes from the beginning of an interpreted method to the end of [`POP`], at most.
@@ -721,14 +723,18 @@ const OWN_FRAME: [[u8; 4]; 4] = [
 /// The state of the interpreter, from the instructions around the PC.
 #[inline(never)]
 fn state_at<S: Source + ?Sized>(pc: u64, memory: &S) -> Option<State> {
-    let mut code = [0; BEFORE + MAX_BEGINNING];
-    read_code(pc.wrapping_sub(const { BEFORE as u64 }), &mut code, memory)?;
+    let mut code = [0; IN_FRONT + MAX_BEGINNING];
+    read_code(
+        pc.wrapping_sub(const { IN_FRONT as u64 }),
+        &mut code,
+        memory,
+    )?;
     Some(state(&code))
 }
 
-/// The state of the interpreter. `code` begins [`BEFORE`] bytes in front of the PC.
-fn state(code: &[u8; BEFORE + MAX_BEGINNING]) -> State {
-    let (before, code) = code.split_at(BEFORE);
+/// The state of the interpreter. `code` begins [`IN_FRONT`] bytes in front of the PC.
+fn state(code: &[u8; IN_FRONT + MAX_BEGINNING]) -> State {
+    let (before, code) = code.split_at(IN_FRONT);
     // The interpreter calls a few instructions to convert the result of a native method, which do not touch the stack:
     // and $0xff,%eax; setne %al; ret. movzwl; ret. movsbl; ret. movswl; ret. mov 16(%rbp),%rax; ret
     match code {
@@ -1223,7 +1229,7 @@ mod tests {
         memory.write(INTERPRETER, &[0x90; 0x800]);
         memory.write(INTERPRETER + 0x100, code);
         let pc = INTERPRETER + 0x100 + offset;
-        state(&memory.read(pc - BEFORE as u64).unwrap())
+        state(&memory.read(pc - IN_FRONT as u64).unwrap())
     }
 
     #[test]
@@ -1316,7 +1322,7 @@ mod tests {
             0, 0, 0x49, 0x83, 0xc6, 0x10, 0x4d, 0x8b, 0x2e, 0x49, 0x3b, 0xc5, 0x75, 0xeb, 0x4c,
             0x8b, 0x6d, 0xc0,
         ];
-        for offset in 0..29 {
+        for offset in (0..=29).chain(33..=61) {
             assert_eq!(state_of(&search, offset), State::Framed, "{offset}");
         }
     }

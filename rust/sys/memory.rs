@@ -8,7 +8,7 @@ use super::{
     bindings,
     x86_64::get_user, //
 };
-use crate::sframe::fast_path;
+use crate::sframe::unwind::WordReader;
 use core::marker::PhantomData;
 use kernel::ffi::c_uint;
 
@@ -97,7 +97,7 @@ impl Drop for Peek {
 /// The words of the memory of a [`Peek`].
 pub(crate) struct PeekWords<'a>(PhantomData<&'a Peek>);
 
-impl fast_path::WordReader for PeekWords<'_> {
+impl WordReader for PeekWords<'_> {
     #[inline(always)]
     fn word(&self, address: u64) -> u64 {
         get_user!(address, u64).1

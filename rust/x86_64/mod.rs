@@ -6,7 +6,7 @@ pub(crate) mod uprobes;
 
 use crate::sframe::{
     abi::Abi,
-    fast_path::WordReader,
+    unwind::WordReader,
     x86_64, //
 };
 

@@ -6,7 +6,10 @@
 //! the result of [`unwind::step`](super::super::unwind::step::step).
 
 use super::{
-    super::unwind::step::Frame,
+    super::unwind::step::{
+        Frame,
+        WordReader, //
+    },
     compact_rule::{
         CompactRule,
         BY_FP,
@@ -42,13 +45,6 @@ pub struct CodeRange<'a, R> {
     pub to_rows: u64,
     /// The rows. All code for which `rows` has blocks has to be mapped.
     pub rows: &'a R,
-}
-
-/// The memory of a process. Reads fail where a page is not present.
-pub trait WordReader {
-    /// The eight bytes at a run-time address; 0 if the bytes are zero or cannot be read. `address` may have any value
-    /// and alignment.
-    fn word(&self, address: u64) -> u64;
 }
 
 /// The code of a process: the ranges with rows.

@@ -50,6 +50,13 @@ pub trait Memory {
     }
 }
 
+/// The memory of a process, for the fast paths. Reads fail where a page is not present.
+pub trait WordReader {
+    /// The eight bytes at a run-time address; 0 if the bytes are zero or cannot be read. `address` may have any value
+    /// and alignment.
+    fn word(&self, address: u64) -> u64;
+}
+
 impl<M: Memory + ?Sized> Memory for &M {
     #[inline]
     fn read_word(&self, address: u64) -> Result<u64, Fault> {

@@ -11,11 +11,11 @@
 use super::{
     super::{
         format::bytes::Source,
-        table::fast_path::WordReader,
         unwind::step::{
             Frame,
             Memory,
-            RegisterSource, //
+            RegisterSource,
+            WordReader, //
         }, //
     },
     fallback::is_behind_call,

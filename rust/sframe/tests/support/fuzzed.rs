@@ -17,7 +17,6 @@ use sframe::{
         ElfError, //
     },
     error::Error,
-    fast_path::WordReader,
     fde::Function,
     header::Version,
     rule::{
@@ -39,7 +38,8 @@ use sframe::{
         Frame,
         Memory,
         RegisterSource,
-        Step, //
+        Step,
+        WordReader, //
     },
     x86_64::{
         ends_with_call,

@@ -99,7 +99,8 @@ def main():
             print(f"| {' | '.join(cells)} |")
         return
     with open(sys.argv[2], encoding="utf-8") as file:
-        before, kept, after = re.split(r"(?s)(?<=\.\. The table begins\.\n)(.*)(?=\.\. The table ends\.\n)", file.read())
+        text = file.read()
+    before, kept, after = re.split(r"(?s)(?<=\.\. The table begins\.\n)(.*)(?=\.\. The table ends\.\n)", text)
     # A page is too narrow for the table, so there each kernel is a column of its own list.
     texts = {found[1]: found[0].strip() for found in re.finditer(r"(?ms)^``(\S+)``: .*?(?=^``|\Z)", kept)}
     for cells in rows:

@@ -260,7 +260,7 @@ fn walk_fast(
     Ok(found != 0)
 }
 
-/// Walks in a code heap, as far as its frames are those of compiled code.
+/// The fast path in a code heap of HotSpot. Other regions have none.
 #[inline(never)]
 fn walk_region(
     region: &Region,

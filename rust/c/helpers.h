@@ -353,8 +353,8 @@ bool sfu_is_known(const struct sfu_file_key *key);
 
 /*
  * Regions of code that processes made. sfu_find_region() finds the region of the current task that contains a run-time
- * address; any context. Kind NONE: there is none, and `start` and `end` are those of the code between two regions. True:
- * user space was asked for this code not long ago.
+ * address; any context. If no region contains the address, `kind` is NONE, and `start` and `end` are those of the code
+ * between two regions. The function returns whether user space was asked for this code not long ago.
  * sfu_region_add() adds a region, whose fields the caller has checked; task; sleeps; -ESRCH if there is no
  * such process. sfu_regions_stop(): at module unload, after the hooks, the worker and the device are gone.
  */

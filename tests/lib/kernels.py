@@ -85,7 +85,7 @@ def row(path):
 
 
 def release_of(text):
-    """The numbers in the first line of a text: those of a kernel's release."""
+    """The numbers of a kernel's release, from the first line of a text that ends with the release."""
     return [int(part) for part in re.findall(r"\d+", text.split("\n")[0].split(": ")[-1])]
 
 

@@ -185,10 +185,10 @@ pub fn step<M: Memory + Source + ?Sized, R: RegisterSource + ?Sized>(
     is_caller.then_some(caller)
 }
 
-/// Walks on from `frame`, which has made a call, as long as the steps are those of compiled code in a code heap and
-/// lead to run-time addresses in `code`. Stores the return addresses of the found frames in `buffer`, from its start on,
-/// and returns their number; `frame` becomes the last one. Each step has the result of [`step`]; a step for which this
-/// function is too simple is left to [`step`].
+/// The fast path in a code heap: takes steps from `frame`, which has made a call, until a frame is not one of compiled
+/// code, or its caller is outside of `code`, a range of run-time addresses. Stores the return addresses of the found
+/// frames in `buffer`, from its start on, and returns their number; `frame` becomes the last one. Each step has the
+/// result of [`step`], and is left to [`step`] where this function is too simple for it.
 ///
 /// `memory` has the budget, and `words` the same memory. Context: any in which both may be used.
 #[inline]
@@ -606,8 +606,8 @@ fn rule_of_epilogue(code: &[u8; NEAR]) -> Option<FrameRule> {
     }
 }
 
-/// The caller of an interpreted frame. `registers` are those of the innermost frame. `is_interpreter` tells whether a
-/// run-time address is in the interpreter.
+/// The caller of an interpreted frame. `registers` are those of the innermost frame. `is_interpreter` returns true for
+/// run-time addresses in the interpreter.
 #[inline(never)]
 fn interpreted<M: Source + ?Sized, R: RegisterSource + ?Sized>(
     frame: &Frame,

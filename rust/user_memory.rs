@@ -120,6 +120,14 @@ impl UserMemory {
         }
     }
 
+    /// Reads like [`read`](Self::read), in one function for all lengths.
+    #[inline(never)]
+    fn read_slice(&self, bytes: &mut [u8], address: u64) -> Result<(), Fault> {
+        self.take(READ.wrapping_add(bytes.len().div_ceil(8) as u32))?;
+        let is_read = self.peek.read_slice(bytes, address) || self.read_otherwise(bytes, address);
+        is_read.then_some(()).ok_or(Fault)
+    }
+
     /// The slower path of [`read`](Self::read). It is a separate call, so that the fast path needs no stack for
     /// it.
     #[cold]
@@ -175,6 +183,13 @@ impl Source for UserMemory {
     #[inline]
     fn read<const N: usize>(&self, offset: u64) -> Result<[u8; N], Fault> {
         UserMemory::read(self, offset)
+    }
+
+    #[inline]
+    fn read_seldom<const N: usize>(&self, offset: u64) -> Result<[u8; N], Fault> {
+        let mut bytes = [0; N];
+        self.read_slice(&mut bytes, offset)?;
+        Ok(bytes)
     }
 
     fn spend(&self, instructions: u32) -> Result<(), Fault> {

@@ -143,6 +143,8 @@ struct sfu_file_key {
 struct sfu_code_range {
 	uint64_t end;
 	uint64_t start;
+	/* A return address plus this value is the distance of the call's last byte from `start`, in bytes. */
+	uint64_t to_call;
 	/* The rows, and the last walk that checked that the rows belong to the file's present state. */
 	const void *rows;
 	uint64_t walk;
@@ -152,6 +154,7 @@ struct sfu_code_range {
 };
 
 #define SFU_CODE_RANGES 16
+#define SFU_CODE_PLACES 256
 
 /* The code cache of a CPU: the ranges that were used last, for one state of one task's mappings and of all tables. */
 struct sfu_code_cache {
@@ -161,6 +164,11 @@ struct sfu_code_cache {
 	uint64_t walk;
 	/* The ranges, ordered by address. An unused range starts at UINT64_MAX. */
 	struct sfu_code_range ranges[SFU_CODE_RANGES];
+	/*
+	 * For return addresses, by a hash, the range that was found last: its distance from the first range, in bytes. 0 if none
+	 * was found.
+	 */
+	uint16_t places[SFU_CODE_PLACES];
 };
 
 /* The module's knowledge about a file, apart from the rows. */
@@ -262,10 +270,11 @@ bool sfu_code_range_is_current(const struct sfu_code_range *range);
 
 /*
  * User memory; any context. Between sfu_peek_enter() and sfu_peek_leave() no page fault is served. If
- * sfu_peek_enter() returns true, __get_user_1() to __get_user_8() may be called; they check the address. False:
- * another task's memory may be mapped, or `address`, in the task's stack or code, cannot be read.
+ * sfu_peek_enter() returns TASK_SIZE_MAX, __get_user_1() to __get_user_8() may be called, which check the address; and
+ * other code may read below that address, between `stac` and `clac`. 0: another task's memory may be mapped, or
+ * `address`, in the task's stack or code, cannot be read.
  */
-bool sfu_peek_enter(uint64_t address);
+uint64_t sfu_peek_enter(uint64_t address);
 void sfu_peek_leave(void);
 /*
  * Reads user memory at an address of any value. Any context. Checks the address, and that the memory is the current

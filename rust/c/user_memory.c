@@ -29,10 +29,10 @@ static noinline bool is_readable(uint64_t address)
 	return !copy_from_user_nofault(&byte, (const void __user *)address, sizeof(byte));
 }
 
-bool sfu_peek_enter(uint64_t address)
+uint64_t sfu_peek_enter(uint64_t address)
 {
 	pagefault_disable();
-	return !may_be_changing() || is_readable(address);
+	return !may_be_changing() || is_readable(address) ? TASK_SIZE_MAX : 0;
 }
 
 void sfu_peek_leave(void)

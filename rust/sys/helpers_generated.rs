@@ -37,6 +37,7 @@ pub const SFU_CONTAINED_ROOT: u32 = 4294967294;
 pub const SFU_PATH: u32 = 256;
 pub const SFU_NO_FILE: u32 = 1;
 pub const SFU_CODE_RANGES: u32 = 16;
+pub const SFU_CODE_PLACES: u32 = 256;
 pub type __u64 = u64;
 pub type __s64 = i64;
 pub type __u32 = u32;
@@ -208,6 +209,7 @@ pub struct sfu_file_key {
 pub struct sfu_code_range {
     pub end: u64,
     pub start: u64,
+    pub to_call: u64,
     pub rows: *const kernel::ffi::c_void,
     pub walk: u64,
     pub inode: u64,
@@ -220,6 +222,7 @@ pub struct sfu_code_cache {
     pub sequence: u64,
     pub walk: u64,
     pub ranges: [sfu_code_range; 16usize],
+    pub places: [u16; 256usize],
 }
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
@@ -320,7 +323,7 @@ unsafe extern "C" {
     pub fn sfu_code_range_is_current(range: *const sfu_code_range) -> bool;
 }
 unsafe extern "C" {
-    pub fn sfu_peek_enter(address: u64) -> bool;
+    pub fn sfu_peek_enter(address: u64) -> u64;
 }
 unsafe extern "C" {
     pub fn sfu_peek_leave();

@@ -6,7 +6,10 @@
 
 use super::{
     bindings,
-    x86_64::get_user, //
+    x86_64::{
+        get_user,
+        UserAccess, //
+    }, //
 };
 use crate::sframe::unwind::WordReader;
 use core::marker::PhantomData;
@@ -14,8 +17,9 @@ use kernel::ffi::c_uint;
 
 /// The current task's user memory. Page faults are disabled while a `Peek` lives. Any context.
 pub(crate) struct Peek {
-    /// Whether the memory is surely the task's: an NMI may have interrupted a change of address spaces.
-    is_own: bool,
+    /// The end of user addresses if the memory is surely the task's; 0 if not: an NMI may have interrupted a change of
+    /// address spaces.
+    limit: u64,
 }
 
 impl Peek {
@@ -25,26 +29,29 @@ impl Peek {
     pub(crate) fn enter(address: u64) -> Self {
         Self {
             // SAFETY: The C function takes any number as an address and checks it.
-            is_own: unsafe { bindings::sfu_peek_enter(address) },
+            limit: unsafe { bindings::sfu_peek_enter(address) },
         }
     }
 
     /// The words of the memory, if the memory is surely the task's.
     #[inline(always)]
     pub(crate) fn words(&self) -> Option<PeekWords<'_>> {
-        self.is_own.then_some(PeekWords(PhantomData))
+        self.is_own().then_some(PeekWords {
+            limit: self.limit,
+            _peek: PhantomData,
+        })
     }
 
     /// Whether the memory is surely the task's.
     #[inline(always)]
     pub(crate) fn is_own(&self) -> bool {
-        self.is_own
+        self.limit != 0
     }
 
     /// Reads bytes at a run-time address, of any value, if the memory is surely the task's.
     #[inline(always)]
     pub(crate) fn read<const N: usize>(&self, address: u64) -> Option<[u8; N]> {
-        if !self.is_own {
+        if !self.is_own() {
             return None;
         }
         let mut bytes = [0; N];
@@ -73,6 +80,36 @@ impl Peek {
         (is_read && done == N).then_some(bytes)
     }
 
+    /// Reads like [`read`](Self::read), in one function for all lengths. False if the read fails.
+    pub(crate) fn read_slice(&self, bytes: &mut [u8], address: u64) -> bool {
+        if !self.is_own() {
+            return false;
+        }
+        let mut at = address;
+        macro_rules! next {
+            ($to:expr, $number:ident) => {
+                let (is_there, word) = get_user!(at, $number);
+                if !is_there {
+                    return false;
+                }
+                $to.copy_from_slice(&(word as $number).to_le_bytes());
+                at = at.wrapping_add(const { size_of::<$number>() as u64 });
+            };
+        }
+        let mut words = bytes.chunks_exact_mut(8);
+        for to in &mut words {
+            next!(to, u64);
+        }
+        let mut halves = words.into_remainder().chunks_exact_mut(4);
+        for to in &mut halves {
+            next!(to, u32);
+        }
+        for to in halves.into_remainder().chunks_exact_mut(1) {
+            next!(to, u8);
+        }
+        true
+    }
+
     /// Reads bytes at a run-time address; false if the read fails. See `sfu_read_user` in `c/helpers.h`.
     pub(crate) fn copy(&self, bytes: &mut [u8], address: u64) -> bool {
         let len = bytes.len() as c_uint;
@@ -95,12 +132,47 @@ impl Drop for Peek {
 }
 
 /// The words of the memory of a [`Peek`].
-pub(crate) struct PeekWords<'a>(PhantomData<&'a Peek>);
+pub(crate) struct PeekWords<'a> {
+    limit: u64,
+    _peek: PhantomData<&'a Peek>,
+}
 
 impl WordReader for PeekWords<'_> {
+    type Open<'a>
+        = OpenWords<'a>
+    where
+        Self: 'a;
+
     #[inline(always)]
     fn word(&self, address: u64) -> u64 {
         get_user!(address, u64).1
+    }
+
+    #[inline(always)]
+    fn open(&self) -> OpenWords<'_> {
+        // SAFETY: Only `Peek::words` makes `PeekWords`. So a `Peek` lives as long as the result, page faults are off,
+        // the memory is surely the task's, and `sfu_peek_enter` has returned the limit.
+        OpenWords(unsafe { UserAccess::begin(self.limit) })
+    }
+}
+
+/// The words of the memory of a [`Peek`], between `stac` and `clac`.
+pub(crate) struct OpenWords<'a>(UserAccess<'a>);
+
+impl WordReader for OpenWords<'_> {
+    type Open<'a>
+        = &'a Self
+    where
+        Self: 'a;
+
+    #[inline(always)]
+    fn word(&self, address: u64) -> u64 {
+        self.0.word(address)
+    }
+
+    #[inline(always)]
+    fn open(&self) -> &Self {
+        self
     }
 }
 

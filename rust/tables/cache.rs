@@ -124,6 +124,7 @@ impl CodeCache {
         let mut new = bindings::sfu_code_range {
             end: start.wrapping_add(size),
             start,
+            to_call: start.wrapping_add(1).wrapping_neg(),
             rows: core::ptr::null(),
             // No walk has checked the range yet.
             walk: 0,
@@ -155,6 +156,12 @@ impl Drop for CodeCache {
     }
 }
 
+/// The place of a return address in `places` of a code cache.
+#[inline(always)]
+const fn place_of(ra: u64) -> usize {
+    (ra >> 16) as usize % bindings::SFU_CODE_PLACES as usize
+}
+
 /// The ranges of code of a [`CodeCache`].
 pub(crate) struct Ranges<'a>(&'a mut bindings::sfu_code_cache);
 
@@ -163,16 +170,29 @@ impl<'a> fast_path::Codes<'a> for Ranges<'a> {
 
     // Not inlined: an inlined copy would keep the address of each range in a register or on the stack.
     #[inline(never)]
-    fn at(&mut self, address: u64) -> Option<fast_path::CodeRange<'a, FileTable>> {
+    fn at(&mut self, ra: u64) -> Option<fast_path::CodeRange<'a, FileTable>> {
         let walk = self.0.walk;
-        let mut ranges = self.0.ranges.iter_mut();
-        let range = ranges.find(|range| address < range.end)?;
+        let mut ranges = self.0.ranges.iter_mut().enumerate();
+        let (number, range) = ranges.find(|(_, range)| ra <= range.end)?;
+        if let Some(place) = self.0.places.get_mut(place_of(ra)) {
+            *place = number.wrapping_mul(size_of::<bindings::sfu_code_range>()) as u16;
+        }
         if range.walk != walk {
             // SAFETY: `self` borrows a `CodeCache` for `'a`, and the range is one of its ranges.
             return unsafe { look_at(range, walk) };
         }
         // SAFETY: This walk has checked the range, and `self` borrows a `CodeCache` for `'a`.
         Some(unsafe { code_of(range) })
+    }
+
+    #[inline(always)]
+    fn recent(&self, ra: u64) -> Option<fast_path::CodeRange<'a, FileTable>> {
+        let place = self.0.places.get(place_of(ra))?;
+        // SAFETY: A place is the distance of one of the ranges from the first: `at` has written it, or it is 0.
+        let range = unsafe { &*self.0.ranges.as_ptr().byte_add(usize::from(*place)) };
+        // The range may be of another address. All that matters here is whether this walk has checked the range.
+        // SAFETY: This walk has checked the range, and `self` borrows a `CodeCache` for `'a`.
+        (range.walk == self.0.walk).then(|| unsafe { code_of(range) })
     }
 }
 
@@ -197,7 +217,7 @@ unsafe fn look_at<'a>(
     Some(unsafe { code_of(range) })
 }
 
-/// A range in the form of the fast path. The distance of an address below the range wraps, so it is far beyond
+/// A range in the form of the fast path. The distance of an address below the range wraps around, so it is far beyond
 /// the range's end.
 ///
 /// # Safety
@@ -205,8 +225,10 @@ unsafe fn look_at<'a>(
 /// This walk has checked the range, and a `CodeCache` exists for `'a`.
 #[inline(always)]
 unsafe fn code_of<'a>(range: &bindings::sfu_code_range) -> fast_path::CodeRange<'a, FileTable> {
+    // SAFETY: `put` has set the rows of a range that a walk has checked.
+    unsafe { core::hint::assert_unchecked(!range.rows.is_null()) };
     fast_path::CodeRange {
-        to_rows: range.start.wrapping_neg(),
+        to_call: range.to_call,
         // SAFETY: Only `publish` publishes rows, and they are `FileTable`. C frees them after all RCU readers of
         // that time have ended; the holder of a `CodeCache` is such a reader, because preemption is off.
         rows: unsafe { &*range.rows.cast::<FileTable>() },

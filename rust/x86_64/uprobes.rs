@@ -8,7 +8,7 @@
 
 use crate::{
     sframe::{
-        bytes::read_seldom,
+        bytes::Source,
         fallback,
         unwind::{
             Frame,
@@ -52,7 +52,8 @@ pub(crate) fn is_changing(frame: &Frame, registers: &PtRegs<'_>, memory: &UserMe
     else {
         return false;
     };
-    read_seldom(memory, saved_at)
+    memory
+        .read_seldom(saved_at)
         .is_ok_and(|saved| x86_64::is_saved_by_uprobe(&saved, rax, rcx, r11))
 }
 
@@ -68,7 +69,8 @@ pub(crate) fn leave(frame: &mut Frame, memory: &UserMemory) -> bool {
         spare_red_zone(frame, memory);
         return true;
     };
-    let place = read_seldom(memory, start)
+    let place = memory
+        .read_seldom(start)
         .ok()
         .and_then(|code| x86_64::uprobe_trampoline(&code, frame.pc.wrapping_sub(start)));
     let Some(place) = place else {
@@ -117,7 +119,8 @@ fn before(place: UprobeTrampoline, frame: &Frame, memory: &UserMemory) -> Option
 fn spare_red_zone(frame: &mut Frame, memory: &UserMemory) {
     const BEFORE: u64 = x86_64::OPTIMISED as u64 / 2;
 
-    let target = read_seldom(memory, frame.pc.wrapping_sub(BEFORE))
+    let target = memory
+        .read_seldom(frame.pc.wrapping_sub(BEFORE))
         .ok()
         .and_then(|code| x86_64::shifted_by_uprobe(&code, frame.pc));
     if target.is_some_and(|target| trampoline_at(target) == Some(target)) {

@@ -4,8 +4,10 @@
 
 mod counters;
 mod get_user;
+mod user_access;
 
 pub(super) use self::{
     counters::add_to_counter,
-    get_user::get_user, //
+    get_user::get_user,
+    user_access::UserAccess, //
 };

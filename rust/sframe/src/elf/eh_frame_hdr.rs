@@ -7,7 +7,6 @@
 //! LLD write. See "Exception Frame Header" and "DWARF Extensions" in the Linux Standard Base, core.
 
 use super::super::format::bytes::{
-    read_seldom,
     Source, //
 };
 
@@ -34,7 +33,7 @@ pub fn function_start<S: Source + ?Sized>(
     len: u64,
     pc: u64,
 ) -> Option<u64> {
-    let header: [u8; 12] = read_seldom(memory, address).ok()?;
+    let header: [u8; 12] = memory.read_seldom(address).ok()?;
     let [VERSION, PC_RELATIVE, NUMBER, DATA_RELATIVE, _, _, _, _, count @ ..] = header else {
         return None;
     };
@@ -59,7 +58,7 @@ pub fn function_start<S: Source + ?Sized>(
 
     // The fields of an FDE: length, pointer to the CIE, start, size. Each field has four bytes. In an FDE with
     // fields of other widths, the start does not match the start in the table.
-    let raw: [u8; 16] = read_seldom(memory, fde).ok()?;
+    let raw: [u8; 16] = memory.read_seldom(fde).ok()?;
     let [_, _, _, _, _, _, _, _, s0, s1, s2, s3, size @ ..] = raw;
     let same = fde
         .wrapping_add(8)
@@ -79,7 +78,7 @@ fn word<S: Source + ?Sized>(memory: &S, address: u64, entry: u32, offset: u64) -
         .checked_add(HEADER)?
         .checked_add(u64::from(entry).checked_mul(ENTRY)?)?
         .checked_add(offset)?;
-    let word = i32::from_le_bytes(read_seldom(memory, at).ok()?);
+    let word = i32::from_le_bytes(memory.read_seldom(at).ok()?);
     Some(address.wrapping_add_signed(i64::from(word)))
 }
 

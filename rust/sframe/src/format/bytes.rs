@@ -61,6 +61,17 @@ pub trait Source {
     /// [`Fault`] if any of the bytes is not available.
     fn read<const N: usize>(&self, offset: u64) -> Result<[u8; N], Fault>;
 
+    /// Reads like [`read`](Self::read), for callers that seldom run. The implementation may take more instructions if
+    /// the callers are smaller then.
+    ///
+    /// # Errors
+    ///
+    /// As for [`read`](Self::read).
+    #[inline]
+    fn read_seldom<const N: usize>(&self, offset: u64) -> Result<[u8; N], Fault> {
+        self.read(offset)
+    }
+
     /// Takes the work of `instructions` from a budget that reads and other work share. The default has no budget.
     ///
     /// # Errors
@@ -92,6 +103,11 @@ impl<S: Source + ?Sized> Source for &S {
     }
 
     #[inline]
+    fn read_seldom<const N: usize>(&self, offset: u64) -> Result<[u8; N], Fault> {
+        (**self).read_seldom(offset)
+    }
+
+    #[inline]
     fn spend(&self, instructions: u32) -> Result<(), Fault> {
         (**self).spend(instructions)
     }
@@ -113,20 +129,6 @@ impl<S: Source + ?Sized> Source for Tail<'_, S> {
         self.bytes
             .read(self.start.checked_add(offset).ok_or(Fault)?)
     }
-}
-
-/// Reads like [`Source::read`], in one function for all callers. For callers that seldom run: a read takes a few
-/// instructions more, but the callers are smaller.
-///
-/// # Errors
-///
-/// [`Fault`] like [`Source::read`].
-#[inline(never)]
-pub fn read_seldom<const N: usize, S: Source + ?Sized>(
-    bytes: &S,
-    offset: u64,
-) -> Result<[u8; N], Fault> {
-    bytes.read(offset)
 }
 
 /// Reads like [`Source::read`]. The error holds the offset of the read.

@@ -40,9 +40,9 @@ pub trait Block {
 /// A range of code of a process, and its rows.
 #[derive(Debug)]
 pub struct CodeRange<'a, R> {
-    /// The difference between a distance and a run-time address: the address plus this value, modulo 2^64, is the
-    /// distance from the start of the range of `rows`, in bytes.
-    pub to_rows: u64,
+    /// The difference between a distance and a return address: the return address plus this value, modulo 2^64, is the
+    /// distance of the call's last byte from the start of the range of `rows`, in bytes.
+    pub to_call: u64,
     /// The rows. All code for which `rows` has blocks has to be mapped.
     pub rows: &'a R,
 }
@@ -52,8 +52,12 @@ pub trait Codes<'a> {
     /// The rows of a range.
     type Rows: RowSource + 'a;
 
-    /// The range that contains a run-time address; `None` if no range with rows contains the address.
-    fn at(&mut self, address: u64) -> Option<CodeRange<'a, Self::Rows>>;
+    /// The range that contains the byte in front of a return address; `None` if no range with rows contains the byte.
+    fn at(&mut self, ra: u64) -> Option<CodeRange<'a, Self::Rows>>;
+
+    /// A range that [`at`](Self::at) has returned in this walk, probably for this return address. `None` if there is
+    /// probably no such range. Calls no function.
+    fn recent(&self, ra: u64) -> Option<CodeRange<'a, Self::Rows>>;
 }
 
 /// The state of a walk by compact rules.
@@ -98,48 +102,66 @@ pub fn walk<'a, C: Codes<'a>, M: WordReader>(
     if sp % 8 != 0 {
         return 0;
     }
-    let at = pc.wrapping_sub(u64::from(!is_innermost));
-    let Some((mut code, mut distance, mut block)) = find(codes, at) else {
+    // The byte in front of this address selects the row.
+    let ra = pc.wrapping_add(u64::from(is_innermost));
+    let Some((mut code, mut distance, mut block)) = block_of(codes.at(ra), ra) else {
         return 0;
     };
     // The address of the saved frame pointer, if the walk has not read it yet: few rules need its value.
     let mut fp_at = walked.fp_at;
     let len = buffer.len();
     let mut slots = buffer.iter_mut();
-    loop {
-        let rule = block.compact_rule(distance);
-        let base = if rule.has(BY_FP) {
-            if fp_at != 0 {
-                match memory.word(fp_at) {
-                    0 => break,
-                    word => fp = word,
+    'walk: loop {
+        // No function is called while the memory is open.
+        let open = memory.open();
+        let (rule, cfa, ra) = loop {
+            let rule = block.compact_rule(distance);
+            let base = if rule.has(BY_FP) {
+                if fp_at != 0 {
+                    match open.word(fp_at) {
+                        0 => break 'walk,
+                        word => fp = word,
+                    }
+                    fp_at = 0;
                 }
-                fp_at = 0;
+                // The CFA's offset has 31 bits, so the sum cannot wrap around.
+                if fp > i64::MAX as u64 || fp % 8 != 0 {
+                    break 'walk;
+                }
+                fp
+            } else {
+                sp
+            };
+            let cfa = base.wrapping_add(rule.cfa());
+            // A word that is not a compact rule has offset 0.
+            if cfa <= sp {
+                walked.is_outermost = rule.has(IS_OUTERMOST);
+                break 'walk;
             }
-            // The CFA's offset has 31 bits, so the sum cannot wrap around.
-            if fp > i64::MAX as u64 || fp % 8 != 0 {
-                break;
+            // 0 stands for a failed read. No code lies there, so the lookup finds no range.
+            let ra = open.word(cfa.wrapping_sub(8));
+            distance = ra.wrapping_add(code.to_call);
+            match code.rows.block(distance) {
+                Some(next) => block = next,
+                None => match block_of(codes.recent(ra), ra) {
+                    Some(next) => (code, distance, block) = next,
+                    None => break (rule, cfa, ra),
+                },
             }
-            fp
-        } else {
-            sp
+            let Some(slot) = slots.next() else {
+                break 'walk;
+            };
+            *slot = ra;
+            if rule.has(SAVES_FP) {
+                fp_at = cfa.wrapping_add_signed(rule.fp());
+            }
+            sp = cfa;
         };
-        let cfa = base.wrapping_add(rule.cfa());
-        // A word that is not a compact rule has offset 0.
-        if cfa <= sp {
-            walked.is_outermost = rule.has(IS_OUTERMOST);
+        drop(open);
+        let Some(next) = block_of(codes.at(ra), ra) else {
             break;
-        }
-        // 0 stands for a failed read. No code lies there, so the lookup finds no range.
-        let ra = memory.word(cfa.wrapping_sub(8));
-        distance = ra.wrapping_add(code.to_rows).wrapping_sub(1);
-        match code.rows.block(distance) {
-            Some(next) => block = next,
-            None => match find(codes, ra.wrapping_sub(1)) {
-                Some(next) => (code, distance, block) = next,
-                None => break,
-            },
-        }
+        };
+        (code, distance, block) = next;
         let Some(slot) = slots.next() else {
             break;
         };
@@ -162,11 +184,14 @@ pub fn walk<'a, C: Codes<'a>, M: WordReader>(
 /// A range of code, a distance from its start, and the block for that distance.
 type FoundBlock<'a, R> = (CodeRange<'a, R>, u64, <R as RowSource>::Block<'a>);
 
-/// Finds the range that contains the run-time address `at`, and the block for that address.
+/// The block of a range for the byte in front of `ra`.
 #[inline(always)]
-fn find<'a, C: Codes<'a>>(codes: &mut C, at: u64) -> Option<FoundBlock<'a, C::Rows>> {
-    let code = codes.at(at)?;
-    let distance = at.wrapping_add(code.to_rows);
+fn block_of<'a, R: RowSource>(
+    code: Option<CodeRange<'a, R>>,
+    ra: u64,
+) -> Option<FoundBlock<'a, R>> {
+    let code = code?;
+    let distance = ra.wrapping_add(code.to_call);
     let block = code.rows.block(distance)?;
     Some((code, distance, block))
 }
@@ -237,17 +262,27 @@ mod tests {
     impl<'a> Codes<'a> for &'a World {
         type Rows = World;
 
-        fn at(&mut self, address: u64) -> Option<CodeRange<'a, World>> {
-            (address.wrapping_sub(CODE) < SIZE).then_some(CodeRange {
-                to_rows: CODE.wrapping_neg(),
+        fn at(&mut self, ra: u64) -> Option<CodeRange<'a, World>> {
+            (ra.wrapping_sub(CODE + 1) < SIZE).then_some(CodeRange {
+                to_call: (CODE + 1).wrapping_neg(),
                 rows: *self,
             })
+        }
+
+        fn recent(&self, _ra: u64) -> Option<CodeRange<'a, World>> {
+            None
         }
     }
 
     impl WordReader for World {
+        type Open<'a> = &'a Self;
+
         fn word(&self, address: u64) -> u64 {
             self.read_word(address).unwrap_or_default()
+        }
+
+        fn open(&self) -> &Self {
+            self
         }
     }
 

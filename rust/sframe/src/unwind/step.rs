@@ -52,9 +52,35 @@ pub trait Memory {
 
 /// The memory of a process, for the fast paths. Reads fail where a page is not present.
 pub trait WordReader {
+    /// The memory while it is open.
+    type Open<'a>: WordReader
+    where
+        Self: 'a;
+
     /// The eight bytes at a run-time address; 0 if the bytes are zero or cannot be read. `address` may have any value
     /// and alignment.
     fn word(&self, address: u64) -> u64;
+
+    /// Opens the memory for many reads, which cost less than reads of `self`. Until the result is dropped, the caller
+    /// calls no function that is not inlined.
+    fn open(&self) -> Self::Open<'_>;
+}
+
+impl<W: WordReader> WordReader for &W {
+    type Open<'a>
+        = W::Open<'a>
+    where
+        Self: 'a;
+
+    #[inline]
+    fn word(&self, address: u64) -> u64 {
+        (**self).word(address)
+    }
+
+    #[inline]
+    fn open(&self) -> W::Open<'_> {
+        (**self).open()
+    }
 }
 
 impl<M: Memory + ?Sized> Memory for &M {

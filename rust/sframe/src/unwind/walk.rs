@@ -18,7 +18,6 @@ use super::{
         format::{
             abi::Abi,
             bytes::{
-                read_seldom,
                 Fault,
                 Source, //
             },
@@ -687,7 +686,10 @@ fn step_by_rule<T: Task>(
 fn has_left_stack<T: Task>(task: &T, rule: &Rule, frame: &Frame) -> bool {
     let address = frame.pc.wrapping_sub(const { insn::TAKES_STACK as u64 });
     rule.cfa.base != Base::Sp
-        && read_seldom(task.memory(), address).is_ok_and(|bytes| insn::takes_stack(&bytes))
+        && task
+            .memory()
+            .read_seldom(address)
+            .is_ok_and(|bytes| insn::takes_stack(&bytes))
 }
 
 fn take(step: Step, frame: &mut Frame) -> Result<(), StopReason> {

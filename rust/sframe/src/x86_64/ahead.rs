@@ -7,7 +7,6 @@
 
 use super::{
     super::format::bytes::{
-        read_seldom,
         Source, //
     },
     insn::*,
@@ -78,7 +77,7 @@ pub fn ahead<S: Source + ?Sized>(pc: u64, memory: &S) -> Ahead {
             return Ahead::Unknown;
         }
         if pc < window.start || pc.saturating_add(LONGEST_INSTRUCTION as u64) > window.end {
-            let Ok(read) = read_seldom(memory, pc) else {
+            let Ok(read) = memory.read_seldom(pc) else {
                 return Ahead::Unknown;
             };
             bytes = read;

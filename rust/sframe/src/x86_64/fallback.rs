@@ -10,7 +10,6 @@
 use super::{
     super::{
         format::bytes::{
-            read_seldom,
             Source, //
         },
         unwind::step::{
@@ -58,7 +57,7 @@ pub fn step<M: Memory + Source + ?Sized>(
     memory: &M,
 ) -> Option<Step> {
     if innermost {
-        let bytes = read_seldom(memory, frame.pc.wrapping_sub(1)).ok()?;
+        let bytes = memory.read_seldom(frame.pc.wrapping_sub(1)).ok()?;
         // A push may also stand in the middle of a function. With `Unknown`, the start of the function is
         // known, and the code below uses it.
         if frame_pointer == FramePointer::Kept {
@@ -100,7 +99,7 @@ pub fn step<M: Memory + Source + ?Sized>(
         };
         let start = function(at)?;
         let distance = at.checked_sub(start)?;
-        let beginning = read_seldom(memory, start).ok()?;
+        let beginning = memory.read_seldom(start).ok()?;
         if innermost && prologue::is_entry(&beginning, distance) {
             return behind_call(ON_TOP, frame, memory);
         }
@@ -144,7 +143,9 @@ fn behind_call<M: Memory + Source + ?Sized>(
 /// the byte in front of the PC and the four bytes from the PC on.
 fn is_left<S: Source + ?Sized>(bytes: &[u8; 5], pc: u64, memory: &S) -> bool {
     prologue::may_be_left(bytes)
-        || read_seldom(memory, pc).is_ok_and(|bytes| prologue::clears_and_returns(&bytes))
+        || memory
+            .read_seldom(pc)
+            .is_ok_and(|bytes| prologue::clears_and_returns(&bytes))
 }
 
 /// Whether a function for which [`serves_handlers`](prologue::serves_handlers) is true may already be leaving
@@ -155,14 +156,16 @@ fn may_leave_for_handler<S: Source + ?Sized>(pc: u64, memory: &S) -> bool {
     // The windows overlap by half. Each instruction sequence lies completely within one window.
     let step = const { insn::ENDING / 2 };
     (0..prologue::LEAVING).step_by(step).any(|ahead| {
-        read_seldom(memory, pc.wrapping_add(ahead))
+        memory
+            .read_seldom(pc.wrapping_add(ahead))
             .map_or(true, |code| prologue::leaves_for_handler(&code))
     })
 }
 
 /// Whether the code in front of `pc`, a return address, may be a call. False if the code cannot be read.
 pub fn is_behind_call<S: Source + ?Sized>(pc: u64, memory: &S) -> bool {
-    read_seldom(memory, pc.wrapping_sub(const { insn::CALL_WINDOW as u64 }))
+    memory
+        .read_seldom(pc.wrapping_sub(const { insn::CALL_WINDOW as u64 }))
         .is_ok_and(|bytes| insn::ends_with_call(&bytes))
 }
 

@@ -22,6 +22,7 @@ use super::{
     insn::{
         ends_with_call,
         CALL_RELATIVE,
+        CALL_WINDOW,
         JMP_RELATIVE,
         LEAVE,
         POP_RBP,
@@ -223,10 +224,14 @@ pub fn walk<S: Source + ?Sized, W: WordReader>(
     let mut slots = buffer.iter_mut();
     let mut last = *frame;
     while memory.spend(STEP).is_ok() {
-        let Some(caller) = heap.compiled_caller(&last, words) else {
+        let Some((caller, call)) = heap.compiled_caller(&last, &words.open()) else {
             break;
         };
         if caller.pc.wrapping_sub(1).wrapping_sub(start) >= code_len {
+            break;
+        }
+        // Most calls are relative: a shorter way to the answer.
+        if !matches!(call, [_, _, _, CALL_RELATIVE, ..]) && !ends_with_call(&call) {
             break;
         }
         let Some(slot) = slots.next() else {
@@ -301,10 +306,15 @@ fn read_code<S: Source + ?Sized>(address: u64, code: &mut [u8], memory: &S) -> O
 }
 
 impl CodeHeap {
-    /// The caller of a frame of compiled code that has made a call, if it is behind a call, too. The frame is above the
-    /// start of the heap. `None` also if a word that is read is 0, because reads that fail give 0.
+    /// The caller of a frame of compiled code that has made a call, and the code in front of the caller's PC, which has to
+    /// end with a call. The frame is above the start of the heap. `None` also if a word that is read is 0, because reads
+    /// that fail give 0. Calls no function.
     #[inline(always)]
-    fn compiled_caller<W: WordReader>(&self, frame: &Frame, words: &W) -> Option<Frame> {
+    fn compiled_caller<W: WordReader>(
+        &self,
+        frame: &Frame,
+        words: &W,
+    ) -> Option<(Frame, [u8; CALL_WINDOW])> {
         let log2 = u32::from(self.segment_log2);
         // An aligned word lies in the page of the byte.
         let hop_at = |segment: u64| {
@@ -346,11 +356,7 @@ impl CodeHeap {
             return None;
         }
         let call = words.word(pc.wrapping_sub(8)).to_le_bytes();
-        // Most calls are relative: a shorter way to the answer.
-        if !matches!(call, [_, _, _, CALL_RELATIVE, ..]) && !ends_with_call(&call) {
-            return None;
-        }
-        Some(Frame { pc, sp, fp })
+        Some((Frame { pc, sp, fp }, call))
     }
 
     /// The rule of a frame in compiled code or in a stub.
@@ -885,8 +891,17 @@ mod tests {
     struct Words<'a>(&'a Memories);
 
     impl WordReader for Words<'_> {
+        type Open<'a>
+            = &'a Self
+        where
+            Self: 'a;
+
         fn word(&self, address: u64) -> u64 {
             self.0.read_word(address).unwrap_or_default()
+        }
+
+        fn open(&self) -> &Self {
+            self
         }
     }
 

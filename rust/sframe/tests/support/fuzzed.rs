@@ -422,8 +422,17 @@ impl Memory for Repeating<'_> {
 }
 
 impl WordReader for Repeating<'_> {
+    type Open<'a>
+        = &'a Self
+    where
+        Self: 'a;
+
     fn word(&self, address: u64) -> u64 {
         self.read_word(address).unwrap_or_default()
+    }
+
+    fn open(&self) -> &Self {
+        self
     }
 }
 

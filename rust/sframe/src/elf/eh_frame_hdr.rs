@@ -73,12 +73,13 @@ fn start_of<S: Source + ?Sized>(memory: &S, address: u64, entry: u32) -> Option<
 
 /// The run-time address that one of the two words of an entry encodes. `offset` is 0 for the function's start, and 4
 /// for the function's FDE. Both words count from the table's own address.
+#[inline(never)]
 fn word<S: Source + ?Sized>(memory: &S, address: u64, entry: u32, offset: u64) -> Option<u64> {
     let at = address
         .checked_add(HEADER)?
         .checked_add(u64::from(entry).checked_mul(ENTRY)?)?
         .checked_add(offset)?;
-    let word = i32::from_le_bytes(memory.read_seldom(at).ok()?);
+    let word = i32::from_le_bytes(memory.read(at).ok()?);
     Some(address.wrapping_add_signed(i64::from(word)))
 }
 

@@ -157,7 +157,7 @@ fn may_leave_for_handler<S: Source + ?Sized>(pc: u64, memory: &S) -> bool {
     let step = const { insn::ENDING / 2 };
     (0..prologue::LEAVING).step_by(step).any(|ahead| {
         memory
-            .read_seldom(pc.wrapping_add(ahead))
+            .read(pc.wrapping_add(ahead))
             .map_or(true, |code| prologue::leaves_for_handler(&code))
     })
 }
@@ -165,7 +165,7 @@ fn may_leave_for_handler<S: Source + ?Sized>(pc: u64, memory: &S) -> bool {
 /// Whether the code in front of `pc`, a return address, may be a call. False if the code cannot be read.
 pub fn is_behind_call<S: Source + ?Sized>(pc: u64, memory: &S) -> bool {
     memory
-        .read_seldom(pc.wrapping_sub(const { insn::CALL_WINDOW as u64 }))
+        .read(pc.wrapping_sub(const { insn::CALL_WINDOW as u64 }))
         .is_ok_and(|bytes| insn::ends_with_call(&bytes))
 }
 

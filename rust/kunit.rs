@@ -42,15 +42,16 @@ mod user_memory_tests {
     };
 
     /// The word at a run-time address, read in each way that does not sleep; 0 if the word cannot be read.
-    fn in_each_way(address: u64) -> [u64; 4] {
+    fn in_each_way(address: u64) -> [u64; 5] {
         let memory = UserMemory::atomic(0, 0);
         let seldom = memory.read_seldom(address).map_or(0, u64::from_le_bytes);
         let once = memory.read_word(address).unwrap_or_default();
         let Some(words) = memory.words() else {
-            return [seldom, once, !once, !once];
+            return [seldom, once, !once, !once, !once];
         };
         let open = words.open().word(address);
-        [seldom, once, words.word(address), open]
+        let accessed = words.access().word(address);
+        [seldom, once, words.word(address), open, accessed]
     }
 
     #[test]
@@ -59,10 +60,10 @@ mod user_memory_tests {
         sys::test::write(at, &0x1122_3344_5566_7788_u64.to_le_bytes())?;
         let memory = UserMemory::atomic(0, 0);
         assert_eq!(memory.read_word(at), Ok(0x1122_3344_5566_7788));
-        assert_eq!(in_each_way(at), [0x1122_3344_5566_7788; 4]);
+        assert_eq!(in_each_way(at), [0x1122_3344_5566_7788; 5]);
         // Reads need no alignment.
         assert_eq!(memory.read(at + 1), Ok([0x77, 0x66]));
-        assert_eq!(in_each_way(at + 1), [0x0011_2233_4455_6677; 4]);
+        assert_eq!(in_each_way(at + 1), [0x0011_2233_4455_6677; 5]);
         // 8, 4, 2 and 1 bytes.
         let bytes = [
             0x88, 0x77, 0x66, 0x55, 0x44, 0x33, 0x22, 0x11, 0, 0, 0, 0, 0, 0, 0,
@@ -85,7 +86,7 @@ mod user_memory_tests {
     fn unmapped_memory_is_not_read() -> Result {
         let at = sys::test::map(PAGE, false)?;
         sys::test::unmap(at, PAGE)?;
-        assert_eq!(in_each_way(at), [0; 4]);
+        assert_eq!(in_each_way(at), [0; 5]);
         assert_eq!(UserMemory::atomic(0, 0).read_word(at), Err(Fault));
         assert_eq!(UserMemory::sleeping(0).read_word(at), Err(Fault));
         Ok(())
@@ -101,8 +102,8 @@ mod user_memory_tests {
             assert_eq!(memory.read_word(at + PAGE - 4), Err(Fault));
             assert_eq!(memory.read_word(at + PAGE), Err(Fault));
         }
-        assert_eq!(in_each_way(at + PAGE - 4), [0; 4]);
-        assert_eq!(in_each_way(at + PAGE), [0; 4]);
+        assert_eq!(in_each_way(at + PAGE - 4), [0; 5]);
+        assert_eq!(in_each_way(at + PAGE), [0; 5]);
         Ok(())
     }
 
@@ -125,7 +126,7 @@ mod user_memory_tests {
         ] {
             assert_eq!(UserMemory::atomic(0, 0).read_word(address), Err(Fault));
             assert_eq!(UserMemory::sleeping(0).read_word(address), Err(Fault));
-            assert_eq!(in_each_way(address), [0; 4]);
+            assert_eq!(in_each_way(address), [0; 5]);
         }
     }
 

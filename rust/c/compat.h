@@ -31,6 +31,9 @@
 #error "sframe_unwind needs Linux 6.1.37 or later"
 #endif
 
+/* 6.3: the number of a CPU feature became 32 bits wide. See rust/sys/x86_64/user_access.rs. */
+#define SFU_ALTERNATIVE_SIZE (SFU_BEFORE(6, 3) ? 12 : 14)
+
 /* 6.17: deferred stacks. Without them `deferred` has nothing to hook. */
 #ifdef CONFIG_UNWIND_USER
 #include <linux/unwind_user.h>

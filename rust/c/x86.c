@@ -19,7 +19,7 @@
 #include "internal.h"
 
 /* What rust/sys/x86_64/user_access.rs writes to the tables of alternatives and of exceptions. */
-static_assert(sizeof(struct alt_instr) == (LINUX_VERSION_CODE < KERNEL_VERSION(6, 3, 0) ? 12 : 14));
+static_assert(sizeof(struct alt_instr) == SFU_ALTERNATIVE_SIZE);
 static_assert(sizeof(struct exception_table_entry) == 12 && EX_TYPE_UACCESS == 3);
 static_assert(X86_FEATURE_SMAP == 9 * 32 + 20);
 

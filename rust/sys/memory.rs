@@ -137,6 +137,16 @@ pub(crate) struct PeekWords<'a> {
     _peek: PhantomData<&'a Peek>,
 }
 
+impl PeekWords<'_> {
+    /// Begins reads between `stac` and `clac`.
+    #[inline(always)]
+    pub(crate) fn access(&self) -> UserAccess<'_> {
+        // SAFETY: Only `Peek::words` makes `PeekWords`. So a `Peek` lives as long as the result, page faults are off,
+        // the memory is surely the task's, and `sfu_peek_enter` has returned the limit.
+        unsafe { UserAccess::begin(self.limit) }
+    }
+}
+
 impl WordReader for PeekWords<'_> {
     type Open<'a>
         = OpenWords<'a>
@@ -148,16 +158,15 @@ impl WordReader for PeekWords<'_> {
         get_user!(address, u64).1
     }
 
+    // With debug assertions, Rust's checks of unsafe code are calls of functions that panic.
     #[inline(always)]
     fn open(&self) -> OpenWords<'_> {
-        // SAFETY: Only `Peek::words` makes `PeekWords`. So a `Peek` lives as long as the result, page faults are off,
-        // the memory is surely the task's, and `sfu_peek_enter` has returned the limit.
-        OpenWords(unsafe { UserAccess::begin(self.limit) })
+        OpenWords((!cfg!(debug_assertions)).then(|| self.access()))
     }
 }
 
-/// The words of the memory of a [`Peek`], between `stac` and `clac`.
-pub(crate) struct OpenWords<'a>(UserAccess<'a>);
+/// The words of the memory of a [`Peek`], between `stac` and `clac` if there is a [`UserAccess`].
+pub(crate) struct OpenWords<'a>(Option<UserAccess<'a>>);
 
 impl WordReader for OpenWords<'_> {
     type Open<'a>
@@ -167,7 +176,10 @@ impl WordReader for OpenWords<'_> {
 
     #[inline(always)]
     fn word(&self, address: u64) -> u64 {
-        self.0.word(address)
+        match &self.0 {
+            Some(access) => access.word(address),
+            None => get_user!(address, u64).1,
+        }
     }
 
     #[inline(always)]

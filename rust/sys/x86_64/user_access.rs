@@ -45,7 +45,7 @@ macro_rules! with_smap {
 
 /// User memory between `stac` and `clac`. The owner must not call a function before it drops the value; objtool
 /// checks this in each build.
-pub(in super::super) struct UserAccess<'a> {
+pub(crate) struct UserAccess<'a> {
     /// The end of user addresses.
     limit: u64,
     _faults_are_off: PhantomData<&'a ()>,
@@ -59,7 +59,7 @@ impl UserAccess<'_> {
     /// Page faults are off for the lifetime of the result, the memory is the current task's, and `limit` is
     /// `TASK_SIZE_MAX`.
     #[inline(always)]
-    pub(in super::super) unsafe fn begin(limit: u64) -> Self {
+    pub(crate) unsafe fn begin(limit: u64) -> Self {
         // SAFETY: `stac` changes no register and no memory. `drop` does the opposite.
         unsafe { with_smap!("stac") };
         Self {
@@ -70,7 +70,7 @@ impl UserAccess<'_> {
 
     /// The eight bytes at a run-time address of any value; 0 if they cannot be read.
     #[inline(always)]
-    pub(in super::super) fn word(&self, address: u64) -> u64 {
+    pub(crate) fn word(&self, address: u64) -> u64 {
         let word;
         // SAFETY: The address that is read is at most `TASK_SIZE_MAX`, also in a speculative execution, because `cmov`
         // is not predicted. Nothing is ever mapped at `TASK_SIZE_MAX`. By the contract of `begin` page faults are off, so

@@ -382,9 +382,9 @@ impl fast_path::Block for BlockRef<'_> {
         // highest value. A number of a compact rule lies in front of each of these bytes.
         unsafe {
             let mut last = self.rows.blocks.as_ptr().add(self.at);
-            // Four rows in a turn: two instructions a row.
+            // Six rows in a turn: two instructions a row.
             let number = 'found: loop {
-                for _ in 0..4 {
+                for _ in 0..6 {
                     if *last >= low {
                         break 'found last.cast::<u16>().sub(1).read_unaligned();
                     }

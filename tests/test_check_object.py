@@ -15,16 +15,23 @@ long (*volatile functions[])(long) = { one, two, three };
 long ftrace_handler(long n) { return functions[n](n) + 1; }
 long sframe_unwind_immediate(long n) { return ftrace_handler(n) + 1; }
 long sframe_unwind_deferred(long n) { return ftrace_handler(n) + 1; }
+#ifdef ENTRIES
+asm(".pushsection .text\\n2: nop\\n.popsection\\n"
+    ".pushsection .altinstr_replacement,\\"ax\\"\\n3: stac\\nclac\\n.popsection\\n"
+    ".pushsection .altinstructions,\\"a\\"\\n.long 2b - ., 3b - .\\n.popsection\\n"
+    ".pushsection __ex_table,\\"a\\"\\n.long 2b - .\\n.popsection\\n");
+#endif
 char large[LARGE + 1] __attribute__((section(".text.large,\\"ax\\",@progbits#")));
 """
 CONFIG = "CONFIG_MITIGATION_RETPOLINE=y\nCONFIG_RETHUNK=y\nCONFIG_X86_KERNEL_IBT=y\n"
 CALLS = ["-mindirect-branch=thunk-extern", "-mindirect-branch-register"]
 RETURNS = ["-mfunction-return=thunk-extern"]
 ENDBR = ["-fcf-protection=branch"]
+ENTRIES = ["-DENTRIES"]
 
 
 class CheckObject(unittest.TestCase):
-    def found(self, flags, large=0):
+    def found(self, flags, large=0, entries=True):
         """The checks that fail for an object that is compiled with these flags."""
         with tempfile.TemporaryDirectory() as name:
             build = pathlib.Path(name)
@@ -33,6 +40,7 @@ class CheckObject(unittest.TestCase):
             (build / "tree/.config").write_text(CONFIG)
             (build / "a.c").write_text(SOURCE)
             subprocess.run(["gcc", "-O1", "-c", "-fno-pic", "-mcmodel=kernel", "-fcf-protection=none", *flags,
+                            *(ENTRIES if entries else []),
                             f"-DLARGE={large}", "-o", build / "rust/main.o", build / "a.c"], check=True)
             # In a linked module all code is in .text.
             (build / "link.lds").write_text("SECTIONS { .text : { *(.text .text.*) } }\n")
@@ -41,7 +49,7 @@ class CheckObject(unittest.TestCase):
             (build / "sframe_unwind.o").write_bytes((build / "rust/main.o").read_bytes())
             run = subprocess.run([ROOT / "scripts/check-object", build], check=False, capture_output=True, text=True)
             lines = run.stdout.splitlines()
-            self.assertEqual(sum(line.startswith(("ok", "not ok")) for line in lines), 6, run.stdout + run.stderr)
+            self.assertEqual(sum(line.startswith(("ok", "not ok")) for line in lines), 7, run.stdout + run.stderr)
             bad = {line.removeprefix("not ok - ") for line in lines if line.startswith("not ok")}
             self.assertEqual(run.returncode, 1 if bad else 0)
             return bad
@@ -53,6 +61,10 @@ class CheckObject(unittest.TestCase):
         self.assertEqual(self.found(RETURNS + ENDBR), {"no indirect call or jump without a thunk"})
         self.assertEqual(self.found(CALLS + ENDBR), {"no return without a thunk"})
         self.assertEqual(self.found(CALLS + RETURNS), {"functions whose address is taken begin with ENDBR64"})
+
+    def test_missing_entries(self):
+        self.assertEqual(self.found(CALLS + RETURNS + ENDBR, entries=False),
+                         {"reads of user memory have their alternatives and exceptions"})
 
     def test_too_large(self):
         self.assertEqual(self.found(CALLS + RETURNS + ENDBR, 102400), {"the code is at most 100 KiB"})

@@ -22,6 +22,9 @@ dmesg -C
 if grep -q " unwind_deferred_request\$" /proc/kallsyms; then DEFERRED=1; else DEFERRED=0; fi
 no_deferred="SKIP this kernel has no deferred stacks"
 
+# is_before MAJOR.MINOR - whether this kernel is of an older series.
+is_before() { ! printf '%s\n' "$1" "$(uname -r)" | sort -CV; }
+
 STATS=/sys/kernel/debug/sframe_unwind/stats
 /src/tests/guest/fewer-symbols
 export PERF_BUILDID_DIR=/tmp/buildid

@@ -223,7 +223,10 @@ mod tests {
         },
         *, //
     };
-    use std::vec::Vec;
+    use std::{
+        cell::Cell,
+        vec::Vec, //
+    };
 
     const CODE: u64 = 0x40_0000;
 
@@ -244,33 +247,68 @@ mod tests {
         }
     }
 
-    impl RowSource for World {
-        type Block<'a> = (&'a World, u64);
+    /// The rows of a quarter of the world's code.
+    struct Quarter<'w> {
+        rules: &'w [Rule],
+        start: u64,
+    }
 
-        fn block(&self, distance: u64) -> Option<(&World, u64)> {
-            (distance < SIZE).then_some((self, distance / 16))
+    impl<'w> RowSource for Quarter<'w> {
+        type Block<'a>
+            = (&'a Quarter<'w>, u64)
+        where
+            Self: 'a;
+
+        fn block(&self, distance: u64) -> Option<(&Quarter<'w>, u64)> {
+            (distance < SIZE / 4).then_some((self, distance / 16))
         }
     }
 
-    impl Block for (&World, u64) {
+    impl Block for (&Quarter<'_>, u64) {
         fn compact_rule(&self, distance: u64) -> CompactRule {
             assert_eq!(self.1, distance / 16);
             CompactRule::of(&self.0.rules[self.1 as usize]).unwrap_or(CompactRule::other(0))
         }
     }
 
-    impl<'a> Codes<'a> for &'a World {
-        type Rows = World;
+    /// Four ranges.
+    struct Quarters<'w> {
+        all: &'w [Quarter<'w>],
+        /// The numbers of the ranges that were found, the last one at the end.
+        found: Vec<usize>,
+        /// How often a recent range was the right one.
+        hits: &'w Cell<u32>,
+    }
 
-        fn at(&mut self, ra: u64) -> Option<CodeRange<'a, World>> {
-            (ra.wrapping_sub(CODE + 1) < SIZE).then_some(CodeRange {
-                to_call: (CODE + 1).wrapping_neg(),
-                rows: *self,
-            })
+    impl<'w> Quarters<'w> {
+        fn range(&self, number: usize) -> CodeRange<'w, Quarter<'w>> {
+            let rows = &self.all[number];
+            CodeRange {
+                to_call: (rows.start + 1).wrapping_neg(),
+                rows,
+            }
+        }
+    }
+
+    impl<'w> Codes<'w> for Quarters<'w> {
+        type Rows = Quarter<'w>;
+
+        fn at(&mut self, ra: u64) -> Option<CodeRange<'w, Quarter<'w>>> {
+            let distance = ra.wrapping_sub(CODE + 1);
+            let number = (distance < SIZE).then_some((distance / (SIZE / 4)) as usize)?;
+            self.found.push(number);
+            Some(self.range(number))
         }
 
-        fn recent(&self, _ra: u64) -> Option<CodeRange<'a, World>> {
-            None
+        fn recent(&self, ra: u64) -> Option<CodeRange<'w, Quarter<'w>>> {
+            let is_right =
+                |number: &usize| ra.wrapping_sub(CODE + 1) / (SIZE / 4) == *number as u64;
+            let right = self.found.iter().copied().find(is_right);
+            self.hits.set(self.hits.get() + u32::from(right.is_some()));
+            // Another range, as where two addresses have one hash.
+            right
+                .or(self.found.last().copied())
+                .map(|number| self.range(number))
         }
     }
 
@@ -305,6 +343,7 @@ mod tests {
     fn the_fast_path_equals_single_steps() {
         let mut state = 88_172_645_463_325_252;
         let (mut frames, mut longest, mut outermost) = (0, 0, 0);
+        let hits = Cell::new(0);
         for _ in 0..20_000 {
             let world = World {
                 rules: (0..SIZE / 16).map(|_| rule(&mut state)).collect(),
@@ -319,11 +358,22 @@ mod tests {
             let most = (drawn(&mut state) % 24) as usize;
 
             let mut buffer = [0; 24];
+            let quarter = world.rules.len() / 4;
+            let quarters: Vec<_> = (0..4)
+                .map(|number| Quarter {
+                    rules: &world.rules[number * quarter..][..quarter],
+                    start: CODE + number as u64 * (SIZE / 4),
+                })
+                .collect();
             let mut walked = FastPathState::to(start);
             let found = walk(
                 &mut walked,
                 is_innermost,
-                &mut &world,
+                &mut Quarters {
+                    all: &quarters,
+                    found: Vec::new(),
+                    hits: &hits,
+                },
                 &world,
                 &mut buffer[..most],
             );
@@ -381,8 +431,8 @@ mod tests {
             assert!(!goes_on, "{rule:?} {frame:x?} {step:?}");
         }
         assert!(
-            longest > 10 && frames > 15_000 && outermost > 500,
-            "{longest} {frames} {outermost}"
+            longest > 10 && frames > 15_000 && outermost > 500 && hits.get() > 500,
+            "{longest} {frames} {outermost} {hits:?}"
         );
     }
 }

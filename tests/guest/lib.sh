@@ -68,7 +68,7 @@ record() {
 	# millisecond of start-up, and at most a tenth of all samples.
 	case $DEBUG$verdict in
 	0complete | 0forked* | 0incomplete | 0frame-pointers) enough=$((started > 60 ? 10 * started : 600)) ;;
-	0probed) enough=300 ;;
+	0probed*) enough=300 ;;
 	0dwarf) enough=150 ;;
 	# The truth of most of these samples is not known.
 	0switched) enough=250 ;;

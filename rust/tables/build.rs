@@ -261,7 +261,6 @@ impl Blocks<'_> {
     }
 }
 
-#[inline(never)]
 /// A copy of `from` with `len` bytes: cut there, or filled up with zeros.
 fn resized(from: &[u8], len: usize, memory: &BuildMemory) -> Result<KVVec<u8>> {
     let mut all = zeros::<u8>(len, memory)?;

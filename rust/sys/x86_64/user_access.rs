@@ -8,8 +8,8 @@ use core::{
     marker::PhantomData, //
 };
 
-/// The size of a `struct alt_instr`, and the directive for its number of a CPU feature, which became 32 bits wide in
-/// Linux 6.3. `rust/c/x86.c` checks the numbers of this file.
+/// The number of the CPU feature SMAP, as `struct alt_instr` has it: 32 bits since Linux 6.3. `rust/c/x86.c` checks the
+/// sizes and numbers of this file.
 #[cfg(not(sfu_short_alternatives))]
 macro_rules! feature {
     () => {

@@ -120,11 +120,11 @@ impl UserMemory {
         }
     }
 
-    /// Reads like [`read`](Self::read), in one function for all lengths.
+    /// Reads all of `bytes` at a run-time address, of any value. Slower and smaller than [`read`](Self::read).
     #[inline(never)]
-    fn read_slice(&self, bytes: &mut [u8], address: u64) -> Result<(), Fault> {
+    fn read_into(&self, address: u64, bytes: &mut [u8]) -> Result<(), Fault> {
         self.take(READ.wrapping_add(bytes.len().div_ceil(8) as u32))?;
-        let is_read = self.peek.read_slice(bytes, address) || self.read_otherwise(bytes, address);
+        let is_read = self.peek.read_into(address, bytes) || self.read_otherwise(bytes, address);
         is_read.then_some(()).ok_or(Fault)
     }
 
@@ -136,15 +136,6 @@ impl UserMemory {
         // If the memory is surely the task's, the page is missing, and a second read is pointless.
         (!self.peek.is_own() && self.take(READ_UNSURE).is_ok() && self.peek.copy(bytes, address))
             || (self.bring_in(address, bytes.len() as u32) && self.peek.copy(bytes, address))
-    }
-
-    /// Reads all of `bytes` at a run-time address, of any value. Slower and smaller than [`read`](Self::read).
-    fn read_into(&self, address: u64, bytes: &mut [u8]) -> Result<(), Fault> {
-        self.take(READ + READ_UNSURE)?;
-        let len = bytes.len() as u32;
-        let is_read = self.peek.copy(bytes, address)
-            || (self.bring_in(address, len) && self.peek.copy(bytes, address));
-        is_read.then_some(()).ok_or(Fault)
     }
 
     /// Brings missing bytes in, or asks the worker to do so. True if they may be present now.
@@ -188,7 +179,7 @@ impl Source for UserMemory {
     #[inline]
     fn read_seldom<const N: usize>(&self, offset: u64) -> Result<[u8; N], Fault> {
         let mut bytes = [0; N];
-        self.read_slice(&mut bytes, offset)?;
+        self.read_into(offset, &mut bytes)?;
         Ok(bytes)
     }
 

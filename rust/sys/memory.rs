@@ -81,7 +81,7 @@ impl Peek {
     }
 
     /// Reads like [`read`](Self::read), in one function for all lengths. False if the read fails.
-    pub(crate) fn read_slice(&self, bytes: &mut [u8], address: u64) -> bool {
+    pub(crate) fn read_into(&self, address: u64, bytes: &mut [u8]) -> bool {
         if !self.is_own() {
             return false;
         }

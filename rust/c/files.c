@@ -1,15 +1,71 @@
 // SPDX-License-Identifier: GPL-2.0-only
-/* Files: keys that identify a file, and reads of its bytes. Task; may sleep. */
+/*
+ * Files: keys that identify a file, and reads of its bytes. Task; may sleep. Also the count of unmounts, which is a part
+ * of a key.
+ */
 #define pr_fmt(fmt) KBUILD_MODNAME ": " fmt
 
 #include <linux/dcache.h>
 #include <linux/file.h>
 #include <linux/fs.h>
+#include <linux/ftrace.h>
+#include <linux/hash.h>
 #include <linux/mm.h>
 #include <linux/sched.h>
 #include <linux/stat.h>
 
 #include "internal.h"
+
+#define UNMOUNT_COUNTERS_BITS 8
+static atomic_t unmounts[1 << UNMOUNT_COUNTERS_BITS];
+
+static atomic_t *unmounts_of(const struct super_block *super)
+{
+	return &unmounts[hash_32(super->s_dev, UNMOUNT_COUNTERS_BITS)];
+}
+
+uint32_t sfu_unmounts(const struct super_block *super)
+{
+	return atomic_read(unmounts_of(super));
+}
+
+/*
+ * The entry of generic_shutdown_super(super). Until it returns, nothing else is mounted from the device. Users may
+ * unmount only file systems that they may mount, and these are not counted: a user could make the tables of other
+ * users' files useless.
+ */
+static void notrace count_unmount(unsigned long ip, unsigned long parent_ip, struct ftrace_ops *ops,
+				  struct ftrace_regs *fregs)
+{
+	const struct super_block *super = (const struct super_block *)ftrace_regs_get_argument(fregs, 0);
+
+	if (!(super->s_type->fs_flags & FS_USERNS_MOUNT))
+		atomic_inc(unmounts_of(super));
+}
+
+static struct ftrace_ops unmount_ops = {
+	.func = count_unmount,
+	/* PERMANENT: ftrace_enabled cannot be switched off. */
+	.flags = FTRACE_OPS_FL_PERMANENT,
+};
+
+int sfu_unmounts_start(void)
+{
+	int ret = ftrace_set_filter_ip(&unmount_ops, (unsigned long)generic_shutdown_super, 0, 1);
+
+	if (!ret)
+		ret = register_ftrace_function(&unmount_ops);
+	if (!ret)
+		return 0;
+	pr_err("cannot hook generic_shutdown_super: ftrace refuses (%d)\n", ret);
+	ftrace_free_filter(&unmount_ops);
+	return ret;
+}
+
+void sfu_unmounts_stop(void)
+{
+	sfu_ftrace_remove(&unmount_ops);
+}
 
 /* The mapped inode: for a file of an overlay, the real file's inode. */
 static struct inode *mapped_inode(const struct file *file)

@@ -113,8 +113,8 @@ struct sfu_scan {
 /* The key of a file in its present state. No other file, and no other state of this file, has this key. */
 struct sfu_file_key {
 	uint64_t number;
-	/* From the file system's UUID; or the inode's address in memory, if the file system has no identity. */
-	uint64_t identity;
+	/* From the file system's UUID. */
+	uint64_t file_system;
 	int64_t size;
 	/* The time of any change of the file, and the time at which users see that its contents were modified. */
 	int64_t changed;
@@ -122,6 +122,8 @@ struct sfu_file_key {
 	uint32_t changed_nsec;
 	uint32_t modified_nsec;
 	uint32_t device;
+	/* sfu_unmounts(): differs for two file systems that were mounted from one device, one after the other. */
+	uint32_t unmounts;
 	uint32_t inode_generation;
 	/* The file is in tmpfs: while it is mapped writable, it can be written to without a trace. */
 	bool is_shmem;

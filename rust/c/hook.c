@@ -207,21 +207,13 @@ int sfu_hook_install(bool immediate, bool deferred)
 void sfu_hook_remove(void)
 {
 	WRITE_ONCE(enabled, false);
-	if (immediate_address || deferred_address) {
-		/*
-		 * Waits for tasks that were preempted in a walk, and for CPUs that run a walk. If
-		 * ftrace has shut itself down, it keeps the hook, so the module has to stay loaded.
-		 */
-		if (WARN(unregister_ftrace_function(&ops), "sframe_unwind: ftrace will not let go of the hook; the module stays\n"))
-			for (;;)
-				schedule_timeout_uninterruptible(MAX_SCHEDULE_TIMEOUT);
-	}
+	if (immediate_address || deferred_address)
+		sfu_ftrace_remove(&ops);
 	/* First wait for the deferred walks, which may sleep, then for their last instructions. */
 	synchronize_srcu(&deferred_walks);
 	synchronize_rcu_tasks();
 	if (!SFU_HAS_SEQUENCE)
 		sfu_locks_stop();
-	ftrace_free_filter(&ops);
 	cleanup_srcu_struct(&deferred_walks);
 }
 

@@ -5,6 +5,7 @@
 
 #include <linux/cred.h>
 #include <linux/fs.h>
+#include <linux/ftrace.h>
 #include <linux/jiffies.h>
 #include <linux/magic.h>
 #include <linux/mm_types.h>
@@ -126,11 +127,33 @@ static __always_inline enum sfu_decided sfu_decision_for(struct pt_regs *regs, u
 }
 
 /*
+ * Removes a hook. Waits for tasks that were preempted behind the hook, and for CPUs that run there. If ftrace has shut
+ * itself down, it keeps the hook, so the module has to stay loaded, and the function never returns. Task; sleeps.
+ */
+static inline void sfu_ftrace_remove(struct ftrace_ops *ops)
+{
+	if (WARN(unregister_ftrace_function(ops), "sframe_unwind: ftrace will not let go of a hook; the module stays\n"))
+		for (;;)
+			schedule_timeout_uninterruptible(MAX_SCHEDULE_TIMEOUT);
+	ftrace_free_filter(ops);
+}
+
+/*
+ * The number of unmounts since module load of file systems on this device, or on a device that shares the counter. Any
+ * context.
+ */
+uint32_t sfu_unmounts(const struct super_block *super);
+/* Counts unmounts from now on. Task; sleeps. 0 or a negative error. */
+int sfu_unmounts_start(void);
+/* At module unload, after everything that reads keys. Task; sleeps. */
+void sfu_unmounts_stop(void);
+
+/*
  * Reads the key of a file. The time of change is a part of the key, because users can set the time of modification to
- * any value. On a block device with a file system that has neither a UUID nor inode generations (squashfs), all times
- * can be set, and another image on the device may have equal numbers. There, the address of the inode is a part of
- * the key. On other file systems the address is no part: the kernel may drop the inode and read it again although
- * the file has not changed. Any context; the caller ensures that the inode is alive.
+ * any value. The number of unmounts is a part, because the times in an image can be set, too: another image on the same
+ * device may have equal numbers, and even an equal UUID. The address of the inode is no part: the kernel may drop the
+ * inode and read it again although the file has not changed, and may give the address to an inode of another file. Any
+ * context; the caller ensures that the inode is alive.
  */
 static inline void read_key(struct inode *inode, struct sfu_file_key *key)
 {
@@ -140,18 +163,17 @@ static inline void read_key(struct inode *inode, struct sfu_file_key *key)
 	memcpy(uuid, &super->s_uuid, sizeof(uuid));
 	*key = (struct sfu_file_key){
 		.number = inode->i_ino,
-		.identity = uuid[0] ^ uuid[1],
+		.file_system = uuid[0] ^ uuid[1],
 		.size = i_size_read(inode),
 		.changed = inode_get_ctime_sec(inode),
 		.changed_nsec = inode_get_ctime_nsec(inode),
 		.modified = inode_get_mtime_sec(inode),
 		.modified_nsec = inode_get_mtime_nsec(inode),
 		.device = super->s_dev,
+		.unmounts = sfu_unmounts(super),
 		.inode_generation = inode->i_generation,
 		.is_shmem = super->s_magic == TMPFS_MAGIC,
 	};
-	if (!key->identity && !key->inode_generation && super->s_bdev)
-		key->identity = (uintptr_t)inode;
 }
 
 /* Whether the contents of a shmem file may change without a trace: writes through a mapping take no fault. */

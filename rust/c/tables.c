@@ -81,21 +81,21 @@ static siphash_key_t secret;
 /* In jiffies: when the shrinker last freed a table, or 0. */
 static unsigned long shrunk;
 
-/* Whether both are of one inode, perhaps with other contents. */
+/* Whether both are of one inode, perhaps with other contents, or perhaps in another image on the device. */
 static bool is_same_inode(const struct sfu_file_key *a, const struct sfu_file_key *b)
 {
-	return a->number == b->number && a->identity == b->identity && a->device == b->device &&
+	return a->number == b->number && a->file_system == b->file_system && a->device == b->device &&
 	       a->inode_generation == b->inode_generation;
 }
 
 static bool is_same(const struct sfu_file_key *a, const struct sfu_file_key *b)
 {
-	return is_same_inode(a, b) && a->size == b->size && READ_ONCE(a->changed) == b->changed &&
+	return is_same_inode(a, b) && a->unmounts == b->unmounts && a->size == b->size && READ_ONCE(a->changed) == b->changed &&
 	       READ_ONCE(a->changed_nsec) == b->changed_nsec;
 }
 
 /*
- * Whether a file that was renamed, linked, or given other rights has the contents for which rows were added:
+ * Whether a file that was renamed, linked, given other rights, or mounted again has the contents for which rows were added:
  * nobody says that the contents were modified, and the build ID is the same.
  */
 static bool is_still(const struct table *old, const struct table *new)
@@ -614,6 +614,8 @@ int sfu_tables_start(void)
 	shrinker->scan_objects = scan_objects;
 	shrinker->seeks = DEFAULT_SEEKS;
 	ret = sfu_shrinker_register(shrinker);
+	if (!ret)
+		ret = sfu_unmounts_start();
 	if (ret)
 		shrinker_free(shrinker);
 	return ret;
@@ -623,6 +625,7 @@ void sfu_tables_stop(void)
 {
 	int i;
 
+	sfu_unmounts_stop();
 	shrinker_free(shrinker);
 	mutex_lock(&tables_lock);
 	for (i = 0; i < TABLES; i++)

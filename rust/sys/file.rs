@@ -102,7 +102,8 @@ impl PartialEq for FileKey {
     fn eq(&self, other: &Self) -> bool {
         let parts = |key: &bindings::sfu_file_key| {
             (
-                (key.number, key.identity, key.device, key.inode_generation),
+                (key.number, key.inode_generation),
+                (key.device, key.unmounts, key.file_system),
                 (key.size, key.changed, key.changed_nsec),
             )
         };

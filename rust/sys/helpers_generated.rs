@@ -194,13 +194,14 @@ pub struct sfu_scan {
 #[derive(Debug, Default, Copy, Clone)]
 pub struct sfu_file_key {
     pub number: u64,
-    pub identity: u64,
+    pub file_system: u64,
     pub size: i64,
     pub changed: i64,
     pub modified: i64,
     pub changed_nsec: u32,
     pub modified_nsec: u32,
     pub device: u32,
+    pub unmounts: u32,
     pub inode_generation: u32,
     pub is_shmem: bool,
 }

@@ -49,6 +49,12 @@ impl<'a> ChainBuffer<'a> {
         self.buffer.get_mut(self.used..).unwrap_or_default()
     }
 
+    /// The last stored address.
+    #[inline]
+    pub(crate) fn last(&self) -> Option<u64> {
+        self.buffer.get(self.used.checked_sub(1)?).copied()
+    }
+
     /// Notes that the walk put `count` addresses into [`left`](Self::left), from its start on. `source` says
     /// how their frames were found.
     #[inline]

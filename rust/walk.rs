@@ -249,6 +249,9 @@ fn walk_fast(
     );
     drop(cache);
     sink.stored(found, FrameSource::Rows);
+    if found != 0 {
+        walked.frame.pc = sink.last().unwrap_or(frame.pc);
+    }
     if walked.is_outermost {
         return Err(StopReason::Outermost);
     }

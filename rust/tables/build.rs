@@ -359,15 +359,16 @@ impl fast_path::RowSource for FileTable {
         let at = self.table().block(distance)?;
         Some(BlockRef {
             rows: self,
-            at: at as usize,
+            // SAFETY: `FileTable::new` has checked that `at` is the position of a byte in `blocks`.
+            first: unsafe { self.blocks.as_ptr().add(at as usize) },
         })
     }
 }
 
-/// A block of a table. `at` comes from the page index.
+/// A block of a table, and the low byte of its first row.
 pub(crate) struct BlockRef<'a> {
     rows: &'a FileTable,
-    at: usize,
+    first: *const u8,
 }
 
 impl fast_path::Block for BlockRef<'_> {
@@ -380,7 +381,7 @@ impl fast_path::Block for BlockRef<'_> {
         // position of a byte in `blocks`, as is each third position behind it, up to the first byte with the
         // highest value. A number of a compact rule lies in front of each of these bytes.
         unsafe {
-            let mut last = self.rows.blocks.as_ptr().add(self.at);
+            let mut last = self.first;
             // Six rows in a turn: two instructions a row.
             let number = 'found: loop {
                 for _ in 0..6 {

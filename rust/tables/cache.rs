@@ -168,21 +168,10 @@ pub(crate) struct Ranges<'a>(&'a mut bindings::sfu_code_cache);
 impl<'a> fast_path::Codes<'a> for Ranges<'a> {
     type Rows = FileTable;
 
-    // Not inlined: an inlined copy would keep the address of each range in a register or on the stack.
-    #[inline(never)]
+    #[inline(always)]
     fn at(&mut self, ra: u64) -> Option<fast_path::CodeRange<'a, FileTable>> {
-        let walk = self.0.walk;
-        let mut ranges = self.0.ranges.iter_mut().enumerate();
-        let (number, range) = ranges.find(|(_, range)| ra <= range.end)?;
-        if let Some(place) = self.0.places.get_mut(place_of(ra)) {
-            *place = number.wrapping_mul(size_of::<bindings::sfu_code_range>()) as u16;
-        }
-        if range.walk != walk {
-            // SAFETY: `self` borrows a `CodeCache` for `'a`, and the range is one of its ranges.
-            return unsafe { look_at(range, walk) };
-        }
-        // SAFETY: This walk has checked the range, and `self` borrows a `CodeCache` for `'a`.
-        Some(unsafe { code_of(range) })
+        // SAFETY: `self` borrows a `CodeCache` for `'a`.
+        unsafe { range_at(self.0, ra) }
     }
 
     #[inline(always)]
@@ -194,6 +183,32 @@ impl<'a> fast_path::Codes<'a> for Ranges<'a> {
         // SAFETY: This walk has checked the range, and `self` borrows a `CodeCache` for `'a`.
         (range.walk == self.0.walk).then(|| unsafe { code_of(range) })
     }
+}
+
+/// The range that contains the byte in front of a return address, if the range is of use.
+///
+/// Not inlined: an inlined copy would keep the address of each range in a register or on the stack.
+///
+/// # Safety
+///
+/// A `CodeCache` exists for `'a`, and `cache` is its cache.
+#[inline(never)]
+unsafe fn range_at<'a>(
+    cache: &mut bindings::sfu_code_cache,
+    ra: u64,
+) -> Option<fast_path::CodeRange<'a, FileTable>> {
+    let walk = cache.walk;
+    let mut ranges = cache.ranges.iter_mut().enumerate();
+    let (number, range) = ranges.find(|(_, range)| ra <= range.end)?;
+    if let Some(place) = cache.places.get_mut(place_of(ra)) {
+        *place = number.wrapping_mul(size_of::<bindings::sfu_code_range>()) as u16;
+    }
+    if range.walk != walk {
+        // SAFETY: By this function's contract a `CodeCache` exists for `'a`, and the range is one of its ranges.
+        return unsafe { look_at(range, walk) };
+    }
+    // SAFETY: This walk has checked the range, and by this function's contract a `CodeCache` exists for `'a`.
+    Some(unsafe { code_of(range) })
 }
 
 /// Checks a range once in each walk: whether it is used, and whether its file has been written to. `None` if

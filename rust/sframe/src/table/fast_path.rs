@@ -17,6 +17,11 @@ use super::{
         SAVES_FP, //
     }, //
 };
+use core::{
+    hint,
+    mem,
+    slice, //
+};
 
 /// The rows of a range of code.
 pub trait RowSource {
@@ -85,7 +90,8 @@ impl FastPathState {
 
 /// Walks on from `walked` by compact rules, until a frame needs another rule or is the outermost frame, a read
 /// fails, or `buffer` is full. Stores the return addresses of the found frames in `buffer`, from its start on. Returns
-/// the number of found frames.
+/// the number of found frames. The PC of `walked` stays: if there are found frames, the caller has to set the PC to the
+/// last return address.
 ///
 /// `is_innermost`: the first frame has not made a call, so its lookup address is its PC. Context: any context in
 /// which `memory` and `codes` may be used.
@@ -97,89 +103,148 @@ pub fn walk<'a, C: Codes<'a>, M: WordReader>(
     memory: &M,
     buffer: &mut [u64],
 ) -> usize {
-    let Frame { pc, mut sp, mut fp } = walked.frame;
+    let Frame { pc, sp, fp } = walked.frame;
     // Each step adds a multiple of eight, so this check is valid for all frames.
     if sp % 8 != 0 {
         return 0;
     }
     // The byte in front of this address selects the row.
     let ra = pc.wrapping_add(u64::from(is_innermost));
-    let Some((mut code, mut distance, mut block)) = block_of(codes.at(ra), ra) else {
+    let Some(mut code) = block_of(codes.at(ra), ra) else {
         return 0;
     };
-    // The address of the saved frame pointer, if the walk has not read it yet: few rules need its value.
-    let mut fp_at = walked.fp_at;
     let len = buffer.len();
-    let mut slots = buffer.iter_mut();
-    'walk: loop {
-        // No function is called while the memory is open.
-        let open = memory.open();
-        let (rule, cfa, ra) = loop {
-            let rule = block.compact_rule(distance);
-            let base = if rule.has(BY_FP) {
-                if fp_at != 0 {
-                    match open.word(fp_at) {
-                        0 => break 'walk,
-                        word => fp = word,
-                    }
-                    fp_at = 0;
-                }
-                // The CFA's offset has 31 bits, so the sum cannot wrap around.
-                if fp > i64::MAX as u64 || fp % 8 != 0 {
-                    break 'walk;
-                }
-                fp
-            } else {
-                sp
-            };
-            let cfa = base.wrapping_add(rule.cfa());
-            // A word that is not a compact rule has offset 0.
-            if cfa <= sp {
-                walked.is_outermost = rule.has(IS_OUTERMOST);
-                break 'walk;
-            }
-            // 0 stands for a failed read. No code lies there, so the lookup finds no range.
-            let ra = open.word(cfa.wrapping_sub(8));
-            distance = ra.wrapping_add(code.to_call);
-            match code.rows.block(distance) {
-                Some(next) => block = next,
-                None => match block_of(codes.recent(ra), ra) {
-                    Some(next) => (code, distance, block) = next,
-                    None => break (rule, cfa, ra),
-                },
-            }
-            let Some(slot) = slots.next() else {
-                break 'walk;
-            };
-            *slot = ra;
-            if rule.has(SAVES_FP) {
-                fp_at = cfa.wrapping_add_signed(rule.fp());
-            }
-            sp = cfa;
-        };
-        drop(open);
+    let mut state = LoopState {
+        sp,
+        fp,
+        fp_at: walked.fp_at,
+        slots: buffer.iter_mut(),
+    };
+    loop {
+        let Caller { ra, cfa, rule } = walk_recent(&mut state, code, codes, memory);
+        if ra == 0 {
+            walked.is_outermost = rule.has(IS_OUTERMOST);
+            break;
+        }
+        // The state has to be in memory during the call of `at`. A value that stayed in a register would take that
+        // register from the loop, which has none to spare.
+        let state = hint::black_box(&mut state);
         let Some(next) = block_of(codes.at(ra), ra) else {
             break;
         };
-        (code, distance, block) = next;
-        let Some(slot) = slots.next() else {
+        code = next;
+        let Some(slot) = state.slots.next() else {
             break;
+        };
+        *slot = ra;
+        if rule.has(SAVES_FP) {
+            state.fp_at = cfa.wrapping_add_signed(rule.fp());
+        }
+        state.sp = cfa;
+    }
+    walked.frame.sp = state.sp;
+    walked.frame.fp = state.fp;
+    walked.fp_at = state.fp_at;
+    len.wrapping_sub(state.slots.len())
+}
+
+/// The state of the loop of the fast path.
+struct LoopState<'b> {
+    /// The stack pointer of the last frame.
+    sp: u64,
+    /// The frame pointer that the loop read last.
+    fp: u64,
+    /// As in [`FastPathState`]: few rules need the frame pointer.
+    fp_at: u64,
+    /// The unused part of the buffer.
+    slots: slice::IterMut<'b, u64>,
+}
+
+/// The caller of the last frame, in a range that was not found in this walk yet.
+struct Caller {
+    /// The return address into the caller; 0 if the walk has ended.
+    ra: u64,
+    /// The CFA of the last frame.
+    cfa: u64,
+    /// The rule of the last frame.
+    rule: CompactRule,
+}
+
+/// Walks on, as far as the ranges go that were found in this walk. Calls no function.
+#[inline(always)]
+fn walk_recent<'a, C: Codes<'a>, M: WordReader>(
+    state: &mut LoopState<'_>,
+    (mut code, mut distance, mut block): FoundBlock<'a, C::Rows>,
+    codes: &C,
+    memory: &M,
+) -> Caller {
+    let LoopState {
+        mut sp,
+        mut fp,
+        mut fp_at,
+        ..
+    } = *state;
+    let mut slots = mem::take(&mut state.slots);
+    // No function is called while the memory is open.
+    let open = memory.open();
+    let (ra, cfa, rule) = loop {
+        let rule = block.compact_rule(distance);
+        let base = if rule.has(BY_FP) {
+            seldom();
+            if fp_at != 0 {
+                match open.word(fp_at) {
+                    0 => break (0, 0, rule),
+                    word => fp = word,
+                }
+                fp_at = 0;
+            }
+            // The top bit has to be clear: the CFA's offset has 31 bits, so the sum cannot wrap around. The three low
+            // bits have to be clear, too. A mask of all four would take a register.
+            if fp.rotate_left(1) % 16 != 0 {
+                break (0, 0, rule);
+            }
+            fp
+        } else {
+            sp
+        };
+        let cfa = base.wrapping_add(rule.cfa());
+        // A word that is not a compact rule has offset 0.
+        if cfa <= sp {
+            break (0, 0, rule);
+        }
+        // 0 stands for a failed read. No code lies there, so the lookup finds no range.
+        let ra = open.word(cfa.wrapping_sub(8));
+        distance = ra.wrapping_add(code.to_call);
+        match code.rows.block(distance) {
+            Some(next) => block = next,
+            None => match block_of(codes.recent(ra), ra) {
+                Some(next) => (code, distance, block) = next,
+                None => break (ra, cfa, rule),
+            },
+        }
+        let Some(slot) = slots.next() else {
+            break (0, 0, rule);
         };
         *slot = ra;
         if rule.has(SAVES_FP) {
             fp_at = cfa.wrapping_add_signed(rule.fp());
         }
         sp = cfa;
-    }
-    walked.frame.sp = sp;
-    walked.frame.fp = fp;
-    walked.fp_at = fp_at;
-    let frames = len.wrapping_sub(slots.len());
-    if let Some(pc) = frames.checked_sub(1).and_then(|last| buffer.get(last)) {
-        walked.frame.pc = *pc;
-    }
-    frames
+    };
+    drop(open);
+    *state = LoopState {
+        sp,
+        fp,
+        fp_at,
+        slots,
+    };
+    Caller { ra, cfa, rule }
 }
+
+/// Tells the compiler that the code that calls this function runs seldom.
+#[cold]
+#[inline]
+const fn seldom() {}
 
 /// A range of code, a distance from its start, and the block for that distance.
 type FoundBlock<'a, R> = (CodeRange<'a, R>, u64, <R as RowSource>::Block<'a>);
@@ -377,6 +442,9 @@ mod tests {
                 &world,
                 &mut buffer[..most],
             );
+            if found > 0 {
+                walked.frame.pc = buffer[found - 1];
+            }
             frames += found;
             longest = longest.max(found);
             outermost += usize::from(walked.is_outermost);

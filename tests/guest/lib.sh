@@ -177,6 +177,8 @@ first_recording() {
 
 # Messages that no test may leave in the kernel's log, and traces, which come with them or alone.
 COMPLAINTS='BUG|WARNING|Oops|general protection|KASAN:|KFENCE:|inconsistent lock|suspicious RCU|scheduling while atomic|sleeping function|unable to handle|blocked for more|soft lockup|rcu.*(stall|detected)'
+# kernel_log - the log that log_is_clean checks. A script may define it anew.
+kernel_log() { dmesg; }
 # without_other_races - copies a kernel log from stdin to stdout, without the reports of KCSAN that do not name the
 # module: the kernel has data races of its own. Their number goes to stderr.
 without_other_races() { awk '
@@ -194,7 +196,7 @@ without_other_races() { awk '
 }
 log_is_clean() {
 	# As many lines as check() prints.
-	dmesg | without_other_races >/tmp/dmesg
+	kernel_log | without_other_races >/tmp/dmesg
 	! grep -E -m 1 -A 29 "$COMPLAINTS|Call Trace" /tmp/dmesg || return
 	! dmesg | grep -E 'kmemleak: [0-9]+ new' || nothing_leaked
 }

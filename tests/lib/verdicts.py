@@ -4,9 +4,9 @@
 
 usage: verdicts.py DIRECTORY KERNEL
 
-DIRECTORY/cases has a line for each recording: its name and its verdict. On the
-debug kernel programs take long to start, and so do the pages that are missing at first: there fewer
-samples are enough, any number of them may be of start-up, and more of the others may be short.
+DIRECTORY/cases has a line for each recording: its name and its verdict. On the debug kernel, and on the one with KCSAN,
+programs take long to start, and so do the pages that are missing at first: there fewer samples are enough, any number of
+them may be of start-up, and more of the others may be short.
 """
 
 import itertools
@@ -31,7 +31,7 @@ def without_truth(count):
     return 100 * count.kinds["no-truth"] / count.samples if count.samples else 100.0
 
 
-DEBUG = sys.argv[2:3] == ["debug"]
+DEBUG = sys.argv[2:3] in (["debug"], ["kcsan"])
 
 
 def nearly_all(count):

@@ -5,8 +5,8 @@
 usage: verdicts.py DIRECTORY KERNEL
 
 DIRECTORY/cases has a line for each recording: its name and its verdict. On the debug kernel, and on the one with KCSAN,
-programs take long to start, and so do the pages that are missing at first: there fewer samples are enough, any number of
-them may be of start-up, and more of the others may be short.
+programs take long to start, and so do the pages that are missing at first: there fewer samples are enough, any number
+of them may be of start-up, and more of the others may be short.
 """
 
 import itertools

@@ -6,7 +6,10 @@ use crate::glue;
 use core::{
     alloc::Layout,
     marker::PhantomData,
-    mem::ManuallyDrop,
+    mem::{
+        ManuallyDrop,
+        MaybeUninit, //
+    },
     ops::{
         BitOr,
         Deref,
@@ -199,21 +202,36 @@ impl<T> KVVec<T> {
         })
     }
 
-    /// A vector with `count` copies of `value`. Task; sleeps.
+    /// The memory behind the last value.
+    pub fn spare_capacity_mut(&mut self) -> &mut [MaybeUninit<T>] {
+        // INVARIANT of `self`: `len` is at most the capacity.
+        let count = self.capacity().wrapping_sub(self.len);
+        // SAFETY: By the type's invariants the memory has space for `count` values behind the first `len`, and belongs
+        // to the vector. The borrow of the vector covers the slice.
+        unsafe { core::slice::from_raw_parts_mut(self.values.as_ptr().add(self.len).cast(), count) }
+    }
+
+    /// The address of the first value, the number of values, and the capacity. The caller owns the memory.
+    pub fn into_raw_parts(self) -> (*mut T, usize, usize) {
+        let this = ManuallyDrop::new(self);
+        (this.values.as_ptr(), this.len, this.capacity)
+    }
+
+    /// Makes a vector again from the results of [`KVVec::into_raw_parts`].
     ///
-    /// # Errors
+    /// # Safety
     ///
-    /// The allocation failed.
-    pub fn from_elem(value: T, count: usize, flags: Flags) -> Result<Self, AllocError>
-    where
-        T: Clone,
-    {
-        let mut all = Self::with_capacity(count, flags)?;
-        for _ in 0..count {
-            all.push_within_capacity(value.clone())
-                .map_err(|_| AllocError)?;
+    /// `values` and `capacity` come from `into_raw_parts`, and the caller calls `from_raw_parts` once for them. The first
+    /// `len` values are initialised, and `len` is at most `capacity`.
+    pub unsafe fn from_raw_parts(values: *mut T, len: usize, capacity: usize) -> Self {
+        // INVARIANT: By the contract of this function, the memory was a vector's, and no vector has it now.
+        Self {
+            // SAFETY: `into_raw_parts` returns no null pointer.
+            values: unsafe { NonNull::new_unchecked(values) },
+            capacity,
+            len,
+            owned: PhantomData,
         }
-        Ok(all)
     }
 
     /// Appends a value where there is space.

@@ -56,6 +56,12 @@ use kernel::{
     prelude::*, //
 };
 
+use core::mem::MaybeUninit;
+
+/// The number of different rules for which a build has memory at first: libc has 325. A file with more rules is built
+/// again, with memory for [`MAX_RULES`].
+const FEW_RULES: usize = 4096;
+
 /// The rows of a file, and the locations of its code.
 pub(crate) struct FileTable {
     executables: Executables,
@@ -151,34 +157,48 @@ impl FileTable {
                 .map_err(errno)?;
         // Each rule comes from at least two bytes of a section, or from an extra row.
         let most = (bytes.len() / 2).saturating_add(extra_rows.len() / table::EXTRA_ROW_SIZE);
-        let capacity = MAX_RULES.min(most).saturating_add(1);
-        let mut compact = repeated(CompactRule::NONE, capacity, memory)?;
-        let mut others = repeated(Rule::OUTERMOST, capacity, memory)?;
-        let mut numbers = zeros::<u16>(capacity.saturating_mul(2), memory)?;
+        let most = MAX_RULES.min(most);
         let key = sys::random_key();
-        let mut rules = Rules::new(&mut compact, &mut others, &mut numbers, key);
         let plan = table::plan(&functions).map_err(errno)?;
         let mut pages = zeros::<u32>(plan.pages, memory)?;
+        // A row of a table takes three bytes, as the end of a block does. The header may lie.
+        let rows = (first.num_fres() as usize).min(bytes.len() / 2);
+        let expected = rows.saturating_add(plan.pages).saturating_mul(table::ROW);
         let mut blocks = Blocks {
-            bytes: KVVec::new(),
+            bytes: zeros(expected, memory)?,
             used: 0,
             memory,
         };
-        let count = table::fill(
-            bytes,
-            &code,
-            &functions,
-            &mut rules,
-            &plan,
-            &mut pages,
-            &mut work,
-            |at, block| blocks.put(at, block).map_err(|_| TableError::Memory),
-        )
-        .map_err(errno)?;
+        let mut capacity = most.min(FEW_RULES);
+        let (count, compact, others) = loop {
+            let slots = capacity.saturating_add(1);
+            let mut compact = repeated(CompactRule::NONE, slots, memory)?;
+            let mut others = repeated(Rule::OUTERMOST, slots, memory)?;
+            let mut numbers = zeros::<u16>(slots.saturating_mul(2), memory)?;
+            let mut rules = Rules::new(&mut compact, &mut others, &mut numbers, key);
+            let filled = table::fill(
+                bytes,
+                &code,
+                &functions,
+                &mut rules,
+                &plan,
+                &mut pages,
+                &mut work,
+                |at, block| blocks.put(at, block).map_err(|_| TableError::Memory),
+            );
+            if matches!(filled, Err(TableError::Rules)) && capacity < most {
+                capacity = most;
+                blocks.used = 0;
+                continue;
+            }
+            let count = filled.map_err(errno)?;
+            break (
+                count,
+                copied(rules.compact(), memory)?,
+                copied(rules.others(), memory)?,
+            );
+        };
         let blocks = resized(&blocks.bytes, blocks.used, memory)?;
-        let (compact, others) = (rules.compact(), rules.others());
-        let compact = copied(compact, memory)?;
-        let others = copied(others, memory)?;
         let made = Self {
             executables: code.executables,
             base: plan.base,
@@ -212,18 +232,23 @@ fn gfp() -> Flags {
 
 /// `count` zeros, or default values of `T`.
 pub(crate) fn zeros<T: Copy + Default>(count: usize, memory: &BuildMemory) -> Result<KVVec<T>> {
-    memory.take::<T>(count)?;
-    Ok(KVVec::from_elem(T::default(), count, gfp())?)
+    repeated(T::default(), count, memory)
 }
 
-/// `count` copies of `one`. The function for this in the `kernel` crate can panic for a `Rule`.
+/// `count` copies of `one`. The function for this in the `kernel` crate can panic for a `Rule`, and takes six
+/// instructions for each byte.
 fn repeated<T: Copy>(one: T, count: usize, memory: &BuildMemory) -> Result<KVVec<T>> {
     memory.take::<T>(count)?;
     let mut all = KVVec::with_capacity(count, gfp())?;
-    for _ in 0..count {
-        push(&mut all, one)?;
-    }
-    Ok(all)
+    let spare = all.spare_capacity_mut();
+    spare
+        .get_mut(..count)
+        .ok_or(ENOMEM)?
+        .fill(MaybeUninit::new(one));
+    let (values, _, capacity) = all.into_raw_parts();
+    // SAFETY: The parts come from `into_raw_parts`. The capacity is at least `count`, and the first `count` values were
+    // written.
+    Ok(unsafe { KVVec::from_raw_parts(values, count, capacity) })
 }
 
 /// A copy of `from`.

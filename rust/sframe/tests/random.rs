@@ -352,6 +352,30 @@ fn addresses() -> impl Strategy<Value = u64> {
     ]
 }
 
+/// A build remembers the words of rows. Rows with equal words have different rules where the headers of their sections
+/// differ.
+#[test]
+fn equal_words_of_two_sections() {
+    let encoded = |start, fixed_fp| encode::EncodedSection {
+        flags: 0,
+        fixed_fp,
+        ..encode::EncodedSection::of(vec![EncodedFunction::new(start, 16, &[(0, SP, &[16])])])
+    };
+    let mut bytes = encoded(0x1000, 0).bytes();
+    bytes.resize(bytes.len().next_multiple_of(8), 0);
+    let second = bytes.len() as u64;
+    bytes.extend(encoded(0x200, -24).bytes());
+    let first = Section::open(&*bytes, ADDRESS, bytes.len() as u64).unwrap();
+    let table = OwnedTable::of(&*bytes, &first, &[], NO_CODE, |first, _| Some(first), 3).unwrap();
+    for (at, fp) in [
+        (0x1000, Location::Unchanged),
+        (second + 0x200, Location::AtCfa(-24)),
+    ] {
+        let rule = Rule::amd64(Base::Sp, 16, fp);
+        assert_eq!(table.table().find(ADDRESS + at), Some(rule));
+    }
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(1000))]
 

@@ -42,6 +42,14 @@ pub struct Row {
     pub rule: Rule,
 }
 
+/// One row of a function, not decoded.
+#[derive(Clone, Copy)]
+pub(in super::super) struct EncodedRow {
+    /// See [`Row::start`].
+    pub(in super::super) start: u32,
+    head: Head,
+}
+
 /// The first eight bytes of a row. These bytes suffice to skip the row, and usually contain the
 /// row's words, too.
 ///
@@ -442,7 +450,19 @@ impl<'a, S: Source + ?Sized> RowIter<'a, S> {
         }
     }
 
-    fn read(&mut self) -> Result<Row, Error> {
+    /// The next row, not decoded. The iteration ends after the first error.
+    #[inline]
+    pub(in super::super) fn next_encoded(&mut self) -> Option<Result<EncodedRow, Error>> {
+        self.left = self.left.checked_sub(1)?;
+        let row = self.read();
+        if row.is_err() {
+            self.left = 0;
+        }
+        Some(row)
+    }
+
+    #[inline]
+    fn read(&mut self) -> Result<EncodedRow, Error> {
         let row_start = self.function.row_start();
         let (head, next) = Head::read(&self.header, self.bytes, row_start, self.at)?;
         let start = head.start(self.header.order, row_start);
@@ -451,10 +471,30 @@ impl<'a, S: Source + ?Sized> RowIter<'a, S> {
         }
         self.before = Some(start);
         self.at = next;
-        Ok(Row {
-            start,
-            rule: head.rule(&self.header, self.bytes, &self.function)?,
-        })
+        Ok(EncodedRow { start, head })
+    }
+
+    /// Decodes a row of this iteration.
+    pub(in super::super) fn decode(&self, row: &EncodedRow) -> Result<Rule, Error> {
+        row.head.rule(&self.header, self.bytes, &self.function)
+    }
+
+    /// The words of a row of this iteration as one number that is not 0: rows of functions of one section with equal
+    /// numbers have equal rules. `None` if the words do not fit into a number.
+    #[inline]
+    pub(in super::super) fn words(&self, row: &EncodedRow) -> Option<u64> {
+        let row_start = self.function.row_start();
+        let info = row.head.info(row_start);
+        let width = row_start.width();
+        // The info byte and the words: up to seven bytes.
+        let len = info.len().wrapping_add(1);
+        let unused = 8u32.checked_sub(width)?.checked_sub(len)?;
+        let bits = row.head.raw.wrapping_shl(unused.wrapping_mul(8));
+        let words = bits.wrapping_shr(unused.wrapping_add(width).wrapping_mul(8));
+        let kind = 4
+            | (u64::from(self.function.is_flexible()) << 1)
+            | u64::from(self.function.is_signal());
+        Some(words | (kind << 56))
     }
 }
 
@@ -462,8 +502,12 @@ impl<S: Source + ?Sized> Iterator for RowIter<'_, S> {
     type Item = Result<Row, Error>;
 
     fn next(&mut self) -> Option<Self::Item> {
-        self.left = self.left.checked_sub(1)?;
-        let row = self.read();
+        let row = self.next_encoded()?;
+        let row = row.and_then(|row| {
+            let rule = self.decode(&row)?;
+            let start = row.start;
+            Ok(Row { start, rule })
+        });
         if row.is_err() {
             self.left = 0;
         }

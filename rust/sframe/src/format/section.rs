@@ -318,6 +318,22 @@ impl Section {
         RowIter::new(&self.header, bytes, function)
     }
 
+    /// Whether rows of both sections with equal [words](RowIter::words) have equal rules.
+    pub(in super::super) fn decodes_like(&self, other: &Section) -> bool {
+        let parts = |of: &Section| {
+            let Header {
+                version,
+                abi,
+                order,
+                fixed_ra,
+                fixed_fp,
+                ..
+            } = of.header;
+            (version, abi, order, fixed_ra, fixed_fp)
+        };
+        parts(self) == parts(other)
+    }
+
     /// Checks the whole section: every function and every row decodes, the functions are in the
     /// order that the header claims, and the number of rows is the number in the header. The time
     /// grows with the length of the section.

@@ -27,6 +27,10 @@ use super::{
             bytes::Source,
             error::Error,
             fde::Function,
+            fre::{
+                EncodedRow,
+                RowIter, //
+            },
             section::Section, //
         },
         unwind::rule::{
@@ -203,15 +207,16 @@ impl<'a> Functions<'a> {
         Ok((start, end))
     }
 
-    /// Calls `change` for each address at which the rule may change, by rising address. Where functions overlap, the
-    /// function that begins last covers the code. Behind that function's end, up to the next function, there is no
-    /// rule.
+    /// Calls `change` for each address at which the rule may change, by rising address, with the rule's number in
+    /// `rules`. Where functions overlap, the function that begins last covers the code. Behind that function's end, up
+    /// to the next function, there is no rule.
     fn changes<S, C, A>(
         &self,
         bytes: &S,
         code: &C,
+        rules: &mut Rules<'_>,
         work: &mut Work<A>,
-        mut change: impl FnMut(u64, Option<Rule>, &mut Work<A>) -> Result<(), TableError>,
+        mut change: impl FnMut(u64, u16, &mut Work<A>) -> Result<(), TableError>,
     ) -> Result<(), TableError>
     where
         S: Source + ?Sized,
@@ -228,15 +233,17 @@ impl<'a> Functions<'a> {
                 .first()
                 .map_or(own_end, |next| next.start.min(own_end));
             if place.section == EXTRA_ROW {
-                change(place.start, Some(self.extra_row(place.index)?.rule), work)?;
-                change(end, None, work)?;
-                continue;
-            }
-            if place.section != section.offset() {
-                section = self.section(bytes, &section, place.section, work)?;
-            }
-            let function = section.function(bytes, place.index)?;
-            if end > place.start {
+                let number = rules.number(Some(self.extra_row(place.index)?.rule), work)?;
+                change(place.start, number, work)?;
+            } else {
+                if place.section != section.offset() {
+                    let next = self.section(bytes, &section, place.section, work)?;
+                    if !next.decodes_like(&section) {
+                        rules.known = KnownRows::NONE;
+                    }
+                    section = next;
+                }
+                let function = section.function(bytes, place.index)?;
                 let rows = SectionRows {
                     bytes,
                     code,
@@ -244,11 +251,11 @@ impl<'a> Functions<'a> {
                     function: &function,
                     len: end.wrapping_sub(place.start),
                 };
-                rows.all(work, |offset, rule, work| {
-                    change(place.start.saturating_add(offset), rule, work)
+                rows.all(rules, work, |offset, number, work| {
+                    change(place.start.saturating_add(offset), number, work)
                 })?;
-                change(end, None, work)?;
             }
+            change(end, NO_RULE, work)?;
         }
         Ok(())
     }
@@ -292,11 +299,13 @@ struct SectionRows<'a, S: ?Sized, C: ?Sized> {
 }
 
 impl<S: Source + ?Sized, C: Source + ?Sized> SectionRows<'_, S, C> {
-    /// Calls `change` for each change of the rule, with the distance from the function's start, in bytes.
+    /// Calls `change` for each change of the rule, with the distance from the function's start, in bytes, and the rule's
+    /// number in `rules`.
     fn all<A: Ask>(
         &self,
+        rules: &mut Rules<'_>,
         work: &mut Work<A>,
-        mut change: impl FnMut(u64, Option<Rule>, &mut Work<A>) -> Result<(), TableError>,
+        mut change: impl FnMut(u64, u16, &mut Work<A>) -> Result<(), TableError>,
     ) -> Result<(), TableError> {
         let block = match self.function.repeat() {
             Some(block) => u32::from(block.get()),
@@ -305,27 +314,36 @@ impl<S: Source + ?Sized, C: Source + ?Sized> SectionRows<'_, S, C> {
         let mut from = 0u64;
         while from < self.len {
             let at = self.function.start().saturating_add(from);
-            let mut put = |offset: u32, rule| {
-                work.step()?;
-                let distance = from.saturating_add(offset.into());
-                if offset < block && distance < self.len {
-                    change(distance, rule, work)?;
-                }
-                Ok::<_, TableError>(())
-            };
             // The rows that linkers write for PLTs are sometimes wrong. The code of a PLT is not wrong.
             let stub = self.function.stub(at);
             let stub = stub.and_then(|(stub, _)| self.code.read::<{ plt::STUB }>(stub).ok());
-            if let Some(stub) = stub.filter(|stub| plt::rule_of_stub(stub, 0).is_some()) {
-                for offset in 0..plt::STUB as u32 {
-                    put(offset, plt::rule_of_stub(&stub, offset))?;
+            let stub = stub.filter(|stub| plt::rule_of_stub(stub, 0).is_some());
+            let mut rows = self.section.rows(self.bytes, self.function);
+            // No row covers the code in front of the first row. A function with a rule without rows has no rows.
+            let rule = match &stub {
+                Some(stub) => plt::rule_of_stub(stub, 0),
+                None => self.section.rule_without_rows(self.function),
+            };
+            let (mut offset, mut number) = (0, rules.number(rule, work)?);
+            loop {
+                work.step()?;
+                let distance = from.saturating_add(offset.into());
+                if offset < block && distance < self.len {
+                    change(distance, number, work)?;
                 }
-            } else {
-                // No row covers the code in front of the first row. A function with a rule without rows has no rows.
-                put(0, self.section.rule_without_rows(self.function))?;
-                for row in self.section.rows(self.bytes, self.function) {
+                if let Some(stub) = &stub {
+                    offset = offset.wrapping_add(1);
+                    if offset >= plt::STUB as u32 {
+                        break;
+                    }
+                    number = rules.number(plt::rule_of_stub(stub, offset), work)?;
+                } else {
+                    let Some(row) = rows.next_encoded() else {
+                        break;
+                    };
                     let row = row?;
-                    put(row.start, Some(row.rule))?;
+                    offset = row.start;
+                    number = rules.number_of_row(&rows, &row, work)?;
                 }
             }
             from = from.saturating_add(u64::from(block.max(1)));
@@ -386,6 +404,25 @@ fn exchange(places: &mut [FunctionSpan], a: usize, b: usize) {
     }
 }
 
+/// The number of rows that a build remembers, as a power of two.
+const KNOWN_ROWS_LOG2: u32 = 7;
+
+/// Rows that need not be decoded again, each in the slot of the hash of its words.
+#[derive(Debug)]
+struct KnownRows {
+    /// See [`RowIter::words`]; 0 stands for no row.
+    words: [u64; 1 << KNOWN_ROWS_LOG2],
+    /// The numbers of the rows' rules.
+    numbers: [u16; 1 << KNOWN_ROWS_LOG2],
+}
+
+impl KnownRows {
+    const NONE: KnownRows = KnownRows {
+        words: [0; 1 << KNOWN_ROWS_LOG2],
+        numbers: [NO_RULE; 1 << KNOWN_ROWS_LOG2],
+    };
+}
+
 /// The different rules, by number. Number 0 stands for no rule.
 #[derive(Debug)]
 pub struct Rules<'a> {
@@ -395,6 +432,7 @@ pub struct Rules<'a> {
     used_others: usize,
     /// The hash table: numbers of rules; 0 is a free slot.
     numbers: &'a mut [u16],
+    known: KnownRows,
     /// The key of the hash. The author of a section does not know the key, and so cannot choose rules that probe
     /// many slots.
     key: [u64; 2],
@@ -415,6 +453,7 @@ impl<'a> Rules<'a> {
             used: 0,
             used_others: 0,
             numbers,
+            known: KnownRows::NONE,
             key,
         };
         if let Some(none) = new.compact.first_mut() {
@@ -434,6 +473,34 @@ impl<'a> Rules<'a> {
         self.others.get(..self.used_others).unwrap_or_default()
     }
 
+    /// The number of the rule of a row. Most rows have the words of an earlier row.
+    #[inline]
+    fn number_of_row<S: Source + ?Sized, A: Ask>(
+        &mut self,
+        rows: &RowIter<'_, S>,
+        row: &EncodedRow,
+        work: &mut Work<A>,
+    ) -> Result<u16, TableError> {
+        let words = rows.words(row).unwrap_or(0);
+        let slot = words.wrapping_mul(MIXER).wrapping_shr(64 - KNOWN_ROWS_LOG2) as usize;
+        let known = &mut self.known;
+        let slots = (known.words.get(slot), known.numbers.get(slot));
+        if let (Some(there), Some(number)) = slots {
+            if *there == words && words != 0 {
+                return Ok(*number);
+            }
+        }
+        let number = self.number(Some(rows.decode(row)?), work)?;
+        let known = &mut self.known;
+        let slots = (known.words.get_mut(slot), known.numbers.get_mut(slot));
+        if let (Some(there), Some(its)) = slots {
+            (*there, *its) = (words, number);
+        }
+        Ok(number)
+    }
+
+    /// The number of a rule; [`NO_RULE`] for no rule.
+    #[inline(never)]
     fn number<A: Ask>(
         &mut self,
         rule: Option<Rule>,
@@ -461,7 +528,7 @@ impl<'a> Rules<'a> {
             let there = self.compact.get(usize::from(number)).copied();
             let is_it = match compact {
                 Some(_) => there == compact,
-                None => there.and_then(|there| there.rule(self.others)) == Some(rule),
+                None => there.and_then(|there| there.other_rule(self.others)) == Some(&rule),
             };
             if is_it {
                 return Ok(number);
@@ -492,48 +559,53 @@ impl<'a> Rules<'a> {
     }
 }
 
+/// A factor whose product has upper bits that depend on all lower bits: 2^64 divided by the golden ratio.
+const MIXER: u64 = 0x9e37_79b9_7f4a_7c15;
+
 /// A keyed hash of `part` and of `hash`, the hash of the previous parts. The function combines both halves of a
 /// product.
+#[inline]
 fn mixed(key: [u64; 2], hash: u64, part: u64) -> u64 {
     let [first, second] = key;
     let product =
         u128::from(hash.rotate_left(5) ^ part ^ first).wrapping_mul(u128::from(second | 1));
     let high = product.wrapping_shr(64) as u64;
     // A second product, so that the upper bits depend on all bits of `part`.
-    (high ^ product as u64 ^ second).wrapping_mul(0x9e37_79b9_7f4a_7c15)
+    (high ^ product as u64 ^ second).wrapping_mul(MIXER)
+}
+
+/// A keyed hash of a location and of `hash`.
+#[inline(never)]
+fn mixed_location(key: [u64; 2], hash: u64, location: Location) -> u64 {
+    let (kind, base, offset) = match location {
+        Location::Unchanged => (0, Base::Sp, 0),
+        Location::Undefined => (1, Base::Sp, 0),
+        Location::AtCfa(offset) => (2, Base::Sp, offset),
+        Location::OfCfa(offset) => (3, Base::Sp, offset),
+        Location::At(base, offset) => (4, base, offset),
+        Location::Of(base, offset) => (5, base, offset),
+    };
+    let base: u16 = match base {
+        Base::Sp => 256,
+        Base::Fp => 257,
+        Base::Register(number) => number.into(),
+    };
+    let part = u64::from(offset as u32) | (u64::from(base) << 32) | (kind << 48);
+    mixed(key, hash, part)
 }
 
 /// The keyed hash of a rule that is not compact.
 fn mixed_parts(key: [u64; 2], rule: &Rule) -> u64 {
-    let base = |base| match base {
-        Base::Sp => 256,
-        Base::Fp => 257,
-        Base::Register(number) => u64::from(number),
-    };
-    let place = |location| match location {
-        Location::Unchanged => (0, 0),
-        Location::Undefined => (1, 0),
-        Location::AtCfa(offset) => (2, offset),
-        Location::OfCfa(offset) => (3, offset),
-        Location::At(register, offset) => (4_u64.wrapping_add(base(register) << 4), offset),
-        Location::Of(register, offset) => (5_u64.wrapping_add(base(register) << 4), offset),
-    };
-    let ((ra, ra_offset), (fp, fp_offset)) = (place(rule.ra), place(rule.fp));
-    let mut hash = u64::from(rule.mangled)
+    let flags = u64::from(rule.mangled)
         | (u64::from(rule.signal) << 1)
         | (u64::from(rule.extra.twice) << 2)
-        | (u64::from(rule.extra.changes_stack) << 3);
-    for part in [
-        (base(rule.cfa.base) << 1) | u64::from(rule.cfa.deref),
-        u64::from(rule.cfa.offset as u32) | (u64::from(rule.cfa.plus as u8) << 32),
-        ra,
-        u64::from(ra_offset as u32),
-        fp,
-        u64::from(fp_offset as u32),
-    ] {
-        hash = mixed(key, hash, part);
-    }
-    hash
+        | (u64::from(rule.extra.changes_stack) << 3)
+        | (u64::from(rule.cfa.deref) << 4)
+        | (u64::from(rule.cfa.plus as u8) << 8);
+    let cfa = Location::Of(rule.cfa.base, rule.cfa.offset);
+    let hash = mixed_location(key, flags, cfa);
+    let hash = mixed_location(key, hash, rule.ra);
+    mixed_location(key, hash, rule.fp)
 }
 
 /// The range of code that a table covers.
@@ -559,12 +631,6 @@ pub fn plan(functions: &Functions<'_>) -> Result<Plan, TableError> {
     })
 }
 
-/// The size of a block without rows, in bytes: the number of the first byte's rule, and [`LAST`].
-const BLOCK: usize = 3;
-
-/// The size of the largest block, in bytes.
-const MAX_BLOCK: usize = PAGE as usize * ROW;
-
 /// The size of a cache line, in bytes.
 const LINE: u32 = 64;
 
@@ -576,43 +642,6 @@ const WHOLE: usize = 32;
 
 /// The position that stands for no block.
 const NOWHERE: u32 = u32::MAX;
-
-/// Filters changes: drops each change to the rule that is already valid, and all but the last change at an address.
-#[derive(Default)]
-struct Changes {
-    /// The number of the rule in front of `next`.
-    before: u16,
-    /// The address of the last change, and the number of the rule from that address on.
-    next: Option<(u64, u16)>,
-}
-
-impl Changes {
-    fn change(
-        &mut self,
-        at: u64,
-        number: u16,
-        put: impl FnMut(u64, u16) -> Result<(), TableError>,
-    ) -> Result<(), TableError> {
-        if self.next.is_some_and(|(last, _)| last != at) {
-            self.end(put)?;
-        }
-        self.next = Some((at, number));
-        Ok(())
-    }
-
-    fn end(
-        &mut self,
-        mut put: impl FnMut(u64, u16) -> Result<(), TableError>,
-    ) -> Result<(), TableError> {
-        match self.next.take() {
-            Some((at, number)) if number != self.before => {
-                self.before = number;
-                put(at, number)
-            }
-            _ => Ok(()),
-        }
-    }
-}
 
 /// Reads all rows, collects the different rules, and writes the table that [`plan`] has planned. The page index
 /// goes to `pages`, whose length is in the plan. `put` writes a block: its arguments are the block's position, in
@@ -646,19 +675,19 @@ where
         pages,
         put,
         page: 0,
-        block: [0; MAX_BLOCK],
+        block: [[0; ROW]; PAGE as usize],
         len: 0,
         holds: NO_RULE,
+        next: (plan.base, NO_RULE),
         end: 0,
         former: Former::NONE,
         rows: 0,
     };
-    let mut changes = Changes::default();
-    functions.changes(bytes, code, work, |at, rule, work| {
-        let number = rules.number(rule, work)?;
-        changes.change(at, number, |at, number| filler.change(at, number, work))
+    functions.changes(bytes, code, rules, work, |at, number, work| {
+        filler.change(at, number, work)
     })?;
-    changes.end(|at, number| filler.change(at, number, work))?;
+    // Writes the row of the last change.
+    filler.change(u64::MAX, NO_RULE, work)?;
     while filler.page < filler.pages.len() {
         work.step()?;
         filler.close()?;
@@ -672,11 +701,13 @@ struct Filler<'a, P> {
     put: P,
     /// The number of the current page.
     page: usize,
-    /// The block of the current page, and the length of the block so far, in bytes.
-    block: [u8; MAX_BLOCK],
+    /// The block of the current page, and its number of rows so far.
+    block: [[u8; ROW]; PAGE as usize],
     len: usize,
     /// The number of the rule up to the next change.
     holds: u16,
+    /// The address of the last change, and the number of the rule from that address on. `holds` is valid up to there.
+    next: (u64, u16),
     /// The end of all cache lines that contain a block, in bytes from the first block.
     end: u32,
     /// The earlier blocks that are remembered.
@@ -702,13 +733,21 @@ impl Former {
 }
 
 impl<P: FnMut(usize, &[u8]) -> Result<(), TableError>> Filler<'_, P> {
+    /// Takes a change of the rule at `at`. Drops changes to the rule that is already valid, and all but the last change
+    /// at an address. Not inlined, because it is called in several places.
+    #[inline(never)]
     fn change<A: Ask>(
         &mut self,
         at: u64,
         number: u16,
         work: &mut Work<A>,
     ) -> Result<(), TableError> {
-        let offset = at.wrapping_sub(self.base);
+        let (last, next) = self.next;
+        self.next = (at, number);
+        if at == last || next == self.holds {
+            return Ok(());
+        }
+        let offset = last.wrapping_sub(self.base);
         let page = (offset / PAGE) as usize;
         // The last function may end at the end of the last page.
         if page >= self.pages.len() {
@@ -722,7 +761,7 @@ impl<P: FnMut(usize, &[u8]) -> Result<(), TableError>> Filler<'_, P> {
             self.up_to(low)?;
             self.rows = self.rows.saturating_add(1);
         }
-        self.holds = number;
+        self.holds = next;
         Ok(())
     }
 
@@ -742,15 +781,17 @@ impl<P: FnMut(usize, &[u8]) -> Result<(), TableError>> Filler<'_, P> {
 
     fn up_to(&mut self, low: u8) -> Result<(), TableError> {
         let [a, b] = self.holds.to_le_bytes();
-        let rest = self.block.get_mut(self.len..).unwrap_or_default();
-        *rest.first_chunk_mut().ok_or(TableError::BufferTooSmall)? = [a, b, low];
-        self.len = self.len.wrapping_add(ROW);
+        *self
+            .block
+            .get_mut(self.len)
+            .ok_or(TableError::BufferTooSmall)? = [a, b, low];
+        self.len = self.len.wrapping_add(1);
         Ok(())
     }
 
     /// Writes the current block, or finds an equal block without rows. Returns the block's position.
     fn put_block(&mut self) -> Result<u32, TableError> {
-        let has_rows = self.len > BLOCK;
+        let has_rows = self.len > 1;
         let whole = usize::from(self.holds) % WHOLE;
         match self.former.whole.get(whole) {
             Some((number, at)) if !has_rows && *number == self.holds && *at != NOWHERE => {
@@ -759,7 +800,8 @@ impl<P: FnMut(usize, &[u8]) -> Result<(), TableError>> Filler<'_, P> {
             _ => {}
         }
         let at = self.position().ok_or(TableError::BufferTooSmall)?;
-        (self.put)(at as usize, self.block.get(..self.len).unwrap_or_default())?;
+        let block = self.block.get(..self.len).unwrap_or_default();
+        (self.put)(at as usize, block.as_flattened())?;
         if let Some(whole) = self.former.whole.get_mut(whole).filter(|_| !has_rows) {
             *whole = (self.holds, at);
         }
@@ -770,19 +812,26 @@ impl<P: FnMut(usize, &[u8]) -> Result<(), TableError>> Filler<'_, P> {
     /// in a new line. `None` if the position or the end does not fit into 32 bits.
     fn position(&mut self) -> Option<u32> {
         let left = |at: u32| at.wrapping_neg() % LINE;
-        let len = self.len as u32;
-        let enough = self.former.gaps.iter_mut().filter(|gap| left(**gap) >= len);
-        let at = match enough.min_by_key(|gap| left(**gap)) {
-            Some(gap) => core::mem::take(gap),
-            None => self.end,
-        };
+        let len = self.len.wrapping_mul(ROW) as u32;
+        // The line for the block, and the line with the fewest free bytes.
+        let (mut enough, mut fewest) = (None, None);
+        let (mut left_enough, mut left_fewest) = (LINE, LINE);
+        for gap in &mut self.former.gaps {
+            let left = left(*gap);
+            if left >= len && left < left_enough {
+                (enough, left_enough) = (Some(gap), left);
+            } else if left < left_fewest {
+                (fewest, left_fewest) = (Some(gap), left);
+            }
+        }
+        let at = enough.as_deref().copied().unwrap_or(self.end);
         let behind = at.checked_add(len)?;
         self.end = self.end.max(behind.checked_next_multiple_of(LINE)?);
-        // Remembers the rest of this line in place of an empty entry, or of the line with the fewest free bytes.
-        if let Some(gap) = self.former.gaps.iter_mut().min_by_key(|gap| left(**gap)) {
-            if left(*gap) < left(behind) {
-                *gap = behind;
-            }
+        // Remembers the rest of this line in place of this line, or of the line with the fewest free bytes.
+        if let Some(gap) = enough {
+            *gap = behind;
+        } else if let Some(gap) = fewest.filter(|_| left_fewest < left(behind)) {
+            *gap = behind;
         }
         Some(at)
     }

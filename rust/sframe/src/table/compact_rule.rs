@@ -60,11 +60,17 @@ impl CompactRule {
         CompactRule(IS_OTHER | number as u64)
     }
 
+    /// The rule that is not compact for which the word stands, if there is one. `others` contains these rules, by number.
+    pub(super) fn other_rule(self, others: &[Rule]) -> Option<&Rule> {
+        self.has(IS_OTHER)
+            .then(|| others.get(usize::from(self.0 as u16)))?
+    }
+
     /// The rule for which the word stands, if there is one. `others` contains the rules that are not compact, by
     /// number.
     pub fn rule(self, others: &[Rule]) -> Option<Rule> {
-        if self.has(IS_OTHER) {
-            return others.get(usize::from(self.0 as u16)).copied();
+        if let Some(other) = self.other_rule(others) {
+            return Some(*other);
         }
         if self.has(IS_OUTERMOST) {
             return Some(Rule::OUTERMOST);

@@ -17,7 +17,9 @@ pub(crate) const NATIVE: Abi = Abi::Amd64;
 /// follow a system call that starts a thread.
 #[inline(always)]
 pub(crate) fn is_ordinary(pc: u64, words: &impl WordReader) -> bool {
-    let before = words.word(pc.wrapping_sub(x86_64::CLONE_BEHIND));
-    let at = words.word(pc);
+    let open = words.open();
+    let before = open.word(pc.wrapping_sub(x86_64::CLONE_BEHIND));
+    let at = open.word(pc);
+    drop(open);
     before != 0 && at != 0 && x86_64::is_ordinary(before, at)
 }

@@ -13,7 +13,9 @@
 #include <linux/module.h>
 #include <linux/perf_event.h>
 #include <linux/seq_file.h>
+#ifdef CONFIG_UNWIND_USER
 #include <linux/unwind_user_types.h>
+#endif
 #include <linux/vmalloc.h>
 #include <asm/msr.h>
 
@@ -65,26 +67,31 @@ static int left_empty(struct kretprobe_instance *instance, struct pt_regs *regs)
 }
 NOKPROBE_SYMBOL(left_empty);
 
+/* The number of frames that a call has found. */
+static u32 frames_of(void *argument, struct pt_regs *regs)
+{
+	if (is_immediate) {
+		struct perf_callchain_entry *entry = (void *)regs_return_value(regs);
+
+		/* The number of entries without PERF_CONTEXT_USER. */
+		return entry && entry->nr ? entry->nr - 1 : 0;
+	}
+#ifdef CONFIG_UNWIND_USER
+	if (is_deferred)
+		return ((struct unwind_stacktrace *)argument)->nr;
+#endif
+	return 0;
+}
+NOKPROBE_SYMBOL(frames_of);
+
 static int left(struct kretprobe_instance *instance, struct pt_regs *regs)
 {
 	u64 taken = rdtsc() - ((struct entered *)instance->data)->at;
 	struct entered *entered = (void *)instance->data;
 	int index = atomic_inc_return(&count) - 1;
-	u32 frames = 0;
 
-	if (index >= CALLS)
-		return 0;
-	if (is_deferred) {
-		struct unwind_stacktrace *trace = entered->argument;
-
-		frames = trace->nr;
-	} else if (is_immediate) {
-		struct perf_callchain_entry *entry = (void *)regs_return_value(regs);
-
-		/* The number of entries without PERF_CONTEXT_USER. */
-		frames = entry && entry->nr ? entry->nr - 1 : 0;
-	}
-	calls[index] = (struct call) { frames, taken };
+	if (index < CALLS)
+		calls[index] = (struct call) { frames_of(entered->argument, regs), taken };
 	return 0;
 }
 NOKPROBE_SYMBOL(left);

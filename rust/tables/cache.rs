@@ -217,8 +217,7 @@ unsafe fn range_at<'a>(
 /// # Safety
 ///
 /// A `CodeCache` exists for `'a`, and `range` is one of its ranges.
-#[cold]
-#[inline(never)]
+#[inline]
 unsafe fn look_at<'a>(
     range: &mut bindings::sfu_code_range,
     walk: u64,

@@ -44,7 +44,7 @@ pub struct Row {
 
 /// One row of a function, not decoded.
 #[derive(Clone, Copy)]
-pub(in super::super) struct EncodedRow {
+pub(in super::super) struct UndecodedRow {
     /// See [`Row::start`].
     pub(in super::super) start: u32,
     head: Head,
@@ -452,7 +452,7 @@ impl<'a, S: Source + ?Sized> RowIter<'a, S> {
 
     /// The next row, not decoded. The iteration ends after the first error.
     #[inline]
-    pub(in super::super) fn next_encoded(&mut self) -> Option<Result<EncodedRow, Error>> {
+    pub(in super::super) fn next_undecoded(&mut self) -> Option<Result<UndecodedRow, Error>> {
         self.left = self.left.checked_sub(1)?;
         let row = self.read();
         if row.is_err() {
@@ -462,7 +462,7 @@ impl<'a, S: Source + ?Sized> RowIter<'a, S> {
     }
 
     #[inline]
-    fn read(&mut self) -> Result<EncodedRow, Error> {
+    fn read(&mut self) -> Result<UndecodedRow, Error> {
         let row_start = self.function.row_start();
         let (head, next) = Head::read(&self.header, self.bytes, row_start, self.at)?;
         let start = head.start(self.header.order, row_start);
@@ -471,18 +471,18 @@ impl<'a, S: Source + ?Sized> RowIter<'a, S> {
         }
         self.before = Some(start);
         self.at = next;
-        Ok(EncodedRow { start, head })
+        Ok(UndecodedRow { start, head })
     }
 
     /// Decodes a row of this iteration.
-    pub(in super::super) fn decode(&self, row: &EncodedRow) -> Result<Rule, Error> {
+    pub(in super::super) fn decode(&self, row: &UndecodedRow) -> Result<Rule, Error> {
         row.head.rule(&self.header, self.bytes, &self.function)
     }
 
     /// The words of a row of this iteration as one number that is not 0: rows of functions of one section with equal
     /// numbers have equal rules. `None` if the words do not fit into a number.
     #[inline]
-    pub(in super::super) fn words(&self, row: &EncodedRow) -> Option<u64> {
+    pub(in super::super) fn words(&self, row: &UndecodedRow) -> Option<u64> {
         let row_start = self.function.row_start();
         let info = row.head.info(row_start);
         let width = row_start.width();
@@ -502,7 +502,7 @@ impl<S: Source + ?Sized> Iterator for RowIter<'_, S> {
     type Item = Result<Row, Error>;
 
     fn next(&mut self) -> Option<Self::Item> {
-        let row = self.next_encoded()?;
+        let row = self.next_undecoded()?;
         let row = row.and_then(|row| {
             let rule = self.decode(&row)?;
             let start = row.start;

@@ -28,8 +28,8 @@ use super::{
             error::Error,
             fde::Function,
             fre::{
-                EncodedRow,
-                RowIter, //
+                RowIter,
+                UndecodedRow, //
             },
             section::Section, //
         },
@@ -338,7 +338,7 @@ impl<S: Source + ?Sized, C: Source + ?Sized> SectionRows<'_, S, C> {
                     }
                     number = rules.number(plt::rule_of_stub(stub, offset), work)?;
                 } else {
-                    let Some(row) = rows.next_encoded() else {
+                    let Some(row) = rows.next_undecoded() else {
                         break;
                     };
                     let row = row?;
@@ -478,7 +478,7 @@ impl<'a> Rules<'a> {
     fn number_of_row<S: Source + ?Sized, A: Ask>(
         &mut self,
         rows: &RowIter<'_, S>,
-        row: &EncodedRow,
+        row: &UndecodedRow,
         work: &mut Work<A>,
     ) -> Result<u16, TableError> {
         let words = rows.words(row).unwrap_or(0);

@@ -121,7 +121,7 @@ pub fn walk<'a, C: Codes<'a>, M: WordReader>(
         slots: buffer.iter_mut(),
     };
     loop {
-        let Caller { ra, cfa, rule } = walk_recent(&mut state, code, codes, memory);
+        let NextFrame { ra, cfa, rule } = walk_recent(&mut state, code, codes, memory);
         if ra == 0 {
             walked.is_outermost = rule.has(IS_OUTERMOST);
             break;
@@ -161,7 +161,7 @@ struct LoopState<'b> {
 }
 
 /// The caller of the last frame, in a range that was not found in this walk yet.
-struct Caller {
+struct NextFrame {
     /// The return address into the caller; 0 if the walk has ended.
     ra: u64,
     /// The CFA of the last frame.
@@ -177,7 +177,7 @@ fn walk_recent<'a, C: Codes<'a>, M: WordReader>(
     (mut code, mut distance, mut block): FoundBlock<'a, C::Rows>,
     codes: &C,
     memory: &M,
-) -> Caller {
+) -> NextFrame {
     let LoopState {
         mut sp,
         mut fp,
@@ -238,7 +238,7 @@ fn walk_recent<'a, C: Codes<'a>, M: WordReader>(
         fp_at,
         slots,
     };
-    Caller { ra, cfa, rule }
+    NextFrame { ra, cfa, rule }
 }
 
 /// Tells the compiler that the code that calls this function runs seldom.

@@ -195,6 +195,7 @@ without_other_races() { awk '
 	}'
 }
 log_is_clean() {
+	[ ! -e /sys/kernel/debug/kcsan ] || grep -x "enabled: 1" /sys/kernel/debug/kcsan || { echo "KCSAN is off"; return 1; }
 	# As many lines as check() prints.
 	kernel_log | without_other_races >/tmp/dmesg
 	! grep -E -m 1 -A 29 "$COMPLAINTS|Call Trace" /tmp/dmesg || return

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /*
- * Files: keys that identify a file, and reads of its bytes. Task; may sleep. Also the count of unmounts, which is a part
- * of a key.
+ * Files: keys that identify a file, the count of unmounts, which is a part of a key, and reads of a file's bytes. Task;
+ * may sleep.
  */
 #define pr_fmt(fmt) KBUILD_MODNAME ": " fmt
 

@@ -90,13 +90,13 @@ static bool is_same_inode(const struct sfu_file_key *a, const struct sfu_file_ke
 
 static bool is_same(const struct sfu_file_key *a, const struct sfu_file_key *b)
 {
-	return is_same_inode(a, b) && a->unmounts == b->unmounts && a->size == b->size && READ_ONCE(a->changed) == b->changed &&
-	       READ_ONCE(a->changed_nsec) == b->changed_nsec;
+	return is_same_inode(a, b) && a->unmounts == b->unmounts && a->size == b->size &&
+	       READ_ONCE(a->changed) == b->changed && READ_ONCE(a->changed_nsec) == b->changed_nsec;
 }
 
 /*
- * Whether a file that was renamed, linked, given other rights, or mounted again has the contents for which rows were added:
- * nobody says that the contents were modified, and the build ID is the same.
+ * Whether a file that was renamed, linked, given other rights, or mounted again has the contents for which rows were
+ * added: nobody says that the contents were modified, and the build ID is the same.
  */
 static bool is_still(const struct table *old, const struct table *new)
 {

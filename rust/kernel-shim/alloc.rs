@@ -221,8 +221,8 @@ impl<T> KVVec<T> {
     ///
     /// # Safety
     ///
-    /// `values` and `capacity` come from `into_raw_parts`, and the caller calls `from_raw_parts` once for them. The first
-    /// `len` values are initialised, and `len` is at most `capacity`.
+    /// `values` and `capacity` come from `into_raw_parts`, and the caller calls `from_raw_parts` once for them. The
+    /// first `len` values are initialised, and `len` is at most `capacity`.
     pub unsafe fn from_raw_parts(values: *mut T, len: usize, capacity: usize) -> Self {
         // INVARIANT: By the contract of this function, the memory was a vector's, and no vector has it now.
         Self {

@@ -299,8 +299,8 @@ struct SectionRows<'a, S: ?Sized, C: ?Sized> {
 }
 
 impl<S: Source + ?Sized, C: Source + ?Sized> SectionRows<'_, S, C> {
-    /// Calls `change` for each change of the rule, with the distance from the function's start, in bytes, and the rule's
-    /// number in `rules`.
+    /// Calls `change` for each change of the rule, with the distance from the function's start, in bytes, and the
+    /// rule's number in `rules`.
     fn all<A: Ask>(
         &self,
         rules: &mut Rules<'_>,

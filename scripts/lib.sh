@@ -57,7 +57,7 @@ key_of() { sha256sum | cut -c1-12; }
 in_root() {
 	local root=${ROOT-} layer= suite=
 	case ${KERNEL-} in
-	'' | debian | debug | kcsan) ;;
+	'' | debian | debug | kcsan | clang) ;;
 	forky) suite=forky ;;
 	*) layer=$("$SRC/scripts/prepare-guest-kernel" "$KERNEL") ;;
 	esac

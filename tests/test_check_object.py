@@ -28,18 +28,21 @@ CALLS = ["-mindirect-branch=thunk-extern", "-mindirect-branch-register"]
 RETURNS = ["-mfunction-return=thunk-extern"]
 ENDBR = ["-fcf-protection=branch"]
 ENTRIES = ["-DENTRIES"]
+CFI_CONFIG = CONFIG + "CONFIG_CFI_CLANG=y\n"
+CLANG = ["-mretpoline-external-thunk", *RETURNS, *ENDBR]
+HASHES = ["-fsanitize=kcfi"]
 
 
 class CheckObject(unittest.TestCase):
-    def found(self, flags, large=0, entries=True):
+    def found(self, flags, large=0, entries=True, compiler="gcc", config=CONFIG):
         """The checks that fail for an object that is compiled with these flags."""
         with tempfile.TemporaryDirectory() as name:
             build = pathlib.Path(name)
             (build / "rust").mkdir()
             (build / "tree").mkdir()
-            (build / "tree/.config").write_text(CONFIG)
+            (build / "tree/.config").write_text(config)
             (build / "a.c").write_text(SOURCE)
-            subprocess.run(["gcc", "-O1", "-c", "-fno-pic", "-mcmodel=kernel", "-fcf-protection=none", *flags,
+            subprocess.run([compiler, "-O1", "-c", "-fno-pic", "-mcmodel=kernel", "-fcf-protection=none", *flags,
                             *(ENTRIES if entries else []),
                             f"-DLARGE={large}", "-o", build / "rust/main.o", build / "a.c"], check=True)
             # In a linked module all code is in .text.
@@ -49,7 +52,8 @@ class CheckObject(unittest.TestCase):
             (build / "sframe_unwind.o").write_bytes((build / "rust/main.o").read_bytes())
             run = subprocess.run([ROOT / "scripts/check-object", build], check=False, capture_output=True, text=True)
             lines = run.stdout.splitlines()
-            self.assertEqual(sum(line.startswith(("ok", "not ok")) for line in lines), 7, run.stdout + run.stderr)
+            self.assertEqual(sum(line.startswith(("ok", "not ok")) for line in lines), 8 if "CFI" in config else 7,
+                             run.stdout + run.stderr)
             bad = {line.removeprefix("not ok - ") for line in lines if line.startswith("not ok")}
             self.assertEqual(run.returncode, 1 if bad else 0)
             return bad
@@ -61,6 +65,11 @@ class CheckObject(unittest.TestCase):
         self.assertEqual(self.found(RETURNS + ENDBR), {"no indirect call or jump without a thunk"})
         self.assertEqual(self.found(CALLS + ENDBR), {"no return without a thunk"})
         self.assertEqual(self.found(CALLS + RETURNS), {"functions whose address is taken begin with ENDBR64"})
+
+    def test_missing_hashes(self):
+        missing = {"a kCFI hash is in front of functions that begin with ENDBR64"}
+        self.assertEqual(self.found(CLANG + HASHES, compiler="clang", config=CFI_CONFIG), set())
+        self.assertEqual(self.found(CLANG, compiler="clang", config=CFI_CONFIG), missing)
 
     def test_missing_entries(self):
         self.assertEqual(self.found(CALLS + RETURNS + ENDBR, entries=False),

@@ -41,12 +41,16 @@ endef
 
 # The kernel's flags, without lints, without flags that are set differently here, and without debug information,
 # because BTF takes debug information of C only. A kernel without Rust does not set all flags of its
-# mitigations, so they are set here. The compiler accepts a flag twice, but not each old name of a flag.
+# mitigations, so they are set here. With kCFI this is not only a mitigation: a kernel with FineIBT writes to the
+# place of the hash in front of each function whose ENDBR64 it removes, whether there is a hash or not.
+# The compiler accepts a flag twice, but not each old name of a flag.
 own-rustflags = $(filter-out -A% -D% -W% --edition=% --target=% -Coverflow-checks=% -Cdebuginfo=% -Zbinary_dep_depinfo=% \
 		-Zfunction-sections=% $(if $(call from-rustc,109300),-Zno-jump-tables), \
 		$(KBUILD_RUSTFLAGS) $(KBUILD_RUSTFLAGS_MODULE)) \
 	$(if $(rethunk),-Zfunction-return=thunk-extern) \
 	$(if $(CONFIG_X86_KERNEL_IBT),-Zcf-protection=branch) \
+	$(if $(CONFIG_CFI_CLANG)$(CONFIG_CFI),-Zsanitizer=kcfi) \
+	$(if $(CONFIG_CFI_ICALL_NORMALIZE_INTEGERS),-Zsanitizer-cfi-normalize-integers) \
 	$(if $(retpoline)$(CONFIG_X86_KERNEL_IBT),$(if $(call from-rustc,109300),-Cjump-tables=n,-Zno-jump-tables)) \
 	-Zunstable-options -Zfunction-sections=y -Cdebuginfo=0 --target=$(abspath $(own)/target.json) -L $(abspath $(own))
 

@@ -8,7 +8,9 @@
 #   root-SUITE-KEY/   a Debian root: build root, guest root, and the place QEMU runs from
 #   kernel-NAME-KEY/   layers with other kernels of Debian's, see prepare-guest-kernel
 #   toolchain-SUITE-KEY/   roots with other compilers, assemblers and linkers
-#   var/        seen as /var/cache/sframe_unwind inside the root: kernel trees, cargo's files
+#   var/        seen as /var/cache/sframe_unwind inside the root: kernel trees, cargo's downloads
+#   target-KEY/ seen as /var/cache/sframe_unwind/target: what cargo builds, of the checkout at one path. cargo compares
+#               times of files, so checkouts with one directory would get each other's programs.
 
 set -euo pipefail
 
@@ -55,7 +57,7 @@ key_of() { sha256sum | cut -c1-12; }
 # own; those of prepare-guest-kernel have a layer that is laid over the prepared root, and then what is
 # written outside of the checkout, SHARE and the cache is lost. ROOT is another root.
 in_root() {
-	local root=${ROOT-} layer= suite=
+	local root=${ROOT-} layer= suite= target
 	case ${KERNEL-} in
 	'' | debian | debug | kcsan | clang) ;;
 	forky) suite=forky ;;
@@ -64,9 +66,10 @@ in_root() {
 	# shellcheck disable=SC2086
 	[ -n "$root" ] || root=$("$SRC/scripts/prepare-root" $suite)
 	[ "$(id -u)" = 0 ] || die "root is needed to enter the prepared root; run: sudo make ..."
-	mkdir -p "$CACHE/var" "$root/src" "$root/share" "$root/var/cache/sframe_unwind"
+	target=$CACHE/target-$(key_of <<<"$SRC")
+	mkdir -p "$CACHE/var/target" "$target" "$root/src" "$root/share" "$root/var/cache/sframe_unwind"
 	unshare --mount --pid --fork --kill-child bash -euc '
-		root=$1 src=$2 cache=$3 share=$4 layer=$5; shift 5
+		root=$1 src=$2 cache=$3 share=$4 layer=$5 target=$6; shift 6
 		if [ -n "$layer" ]; then
 			mount -t tmpfs tmpfs "$root/tmp"
 			mkdir "$root/tmp/upper" "$root/tmp/work"
@@ -81,6 +84,7 @@ in_root() {
 		mount -t tmpfs tmpfs "$root/run"
 		mount --bind "$src" "$root/src"
 		mount --bind "$cache" "$root/var/cache/sframe_unwind"
+		mount --bind "$target" "$root/var/cache/sframe_unwind/target"
 		[ -z "$share" ] || mount --bind "$share" "$root/share"
 		# The certificates that this host trusts: behind a proxy they may be more than in Debian.
 		ca=/etc/ssl/certs/ca-certificates.crt
@@ -91,5 +95,5 @@ in_root() {
 			CARGO_HOME=/var/cache/sframe_unwind/cargo ${ca:+CARGO_HTTP_CAINFO=/run/ca.crt} \
 			${http_proxy:+http_proxy="$http_proxy"} ${https_proxy:+https_proxy="$https_proxy"} \
 			"$@"
-	' in_root "$root" "$SRC" "$CACHE/var" "${SHARE-}" "$layer" "$@"
+	' in_root "$root" "$SRC" "$CACHE/var" "${SHARE-}" "$layer" "$target" "$@"
 }

@@ -19,6 +19,7 @@ mod explain;
 mod file;
 mod judge;
 mod lookup;
+mod prepare;
 mod raw;
 mod readelf_notation;
 mod rows;
@@ -80,6 +81,9 @@ Exit codes: 0 success; 1 a file could not be added or removed, or the module is 
 CAP_PERFMON is missing; 2 wrong usage.
 
 With --all, a file that has no unwind information is not a failure.";
+
+const EXIT_CODES_PREPARE: &str = "\
+Exit codes: 0 success; 1 the cache cannot be read or written; 2 wrong usage.";
 
 const EXIT_CODES_DOCTOR: &str = "\
 Exit codes: 0 no requirement is missing; 1 a requirement is missing; 2 wrong usage.";
@@ -222,6 +226,17 @@ enum Command {
         #[arg(long)]
         json: bool,
     },
+    /// Makes the rows of all installed programs and libraries, for `watch`. The packages call it.
+    ///
+    /// The first stacks of a program are complete sooner if its files were converted before. The rows are in
+    /// /var/cache/sframe_unwind; the kernel gets them when the files are seen in a stack. Converts only files that are
+    /// new since the last call.
+    #[command(after_help = EXIT_CODES_PREPARE)]
+    Prepare {
+        /// The directory that the machine's files lie in; for tests.
+        #[arg(long, default_value = "/", hide = true)]
+        root: PathBuf,
+    },
     /// Shows the code that a process makes at run time, as `watch` tells it to the kernel.
     ///
     /// Prints a line for each region of the code. Known runtimes are HotSpot (the Java virtual machine of
@@ -314,6 +329,10 @@ fn main() -> ExitCode {
             explain::run(pid, json).map(|text| (text, true)),
         ),
         Command::List { json } => ("list".into(), add::list(json).map(|text| (text, true))),
+        Command::Prepare { root } => (
+            "prepare".into(),
+            prepare::run(&root).map(|text| (text, true)),
+        ),
         Command::Runtime { pid } => (
             format!("process {pid}").into(),
             runtimes::run(pid).map(|text| (text, true)),

@@ -6,6 +6,7 @@
 //! rows.
 
 use std::{
+    collections::BTreeSet,
     env,
     fs::{
         self,
@@ -38,6 +39,7 @@ use std::{
     },
     sync::atomic::{
         AtomicU32,
+        AtomicU64,
         Ordering, //
     },
     time::SystemTime, //
@@ -109,16 +111,90 @@ pub(crate) fn rows_of(file: &File, path: &Path) -> Result<ConvertedRows, String>
     }
     let packed = convert(file)?;
     if let Some(cached) = cached {
-        // Renaming is atomic: another thread may write rows for the same build ID. If the cache cannot
-        // be written to, the file is converted again next time.
-        static NEXT: AtomicU32 = AtomicU32::new(0);
-        let number = NEXT.fetch_add(1, Ordering::Relaxed);
-        let new = cached.with_extension(format!("{}.{number}", process::id()));
-        let _ = fs::write(&new, &packed).and_then(|()| fs::rename(&new, &cached));
+        // If the cache cannot be written to, the file is converted again next time.
+        let _ = write(&cached, &packed, SystemTime::now());
         keep_path(&cached, path);
         let _ = evict(&cached);
     }
     unpack(&packed).ok_or("the conversion's output is truncated".to_owned())
+}
+
+/// Writes a cache file whose rows were last used at a time. Renaming is atomic: another thread may write rows for the
+/// same build ID.
+fn write(cached: &Path, packed: &[u8], used: SystemTime) -> io::Result<()> {
+    static NEXT: AtomicU32 = AtomicU32::new(0);
+    let number = NEXT.fetch_add(1, Ordering::Relaxed);
+    let new = cached.with_extension(format!("{}.{number}", process::id()));
+    fs::write(&new, packed)?;
+    File::options()
+        .append(true)
+        .open(&new)?
+        .set_modified(used)?;
+    fs::rename(&new, cached)
+}
+
+/// The result of [`prepare`], with the path of the cache file.
+pub(crate) enum Prepared {
+    /// The rows were made, and the cache has them now.
+    Made(PathBuf),
+    /// The cache had the rows.
+    Known(PathBuf),
+    /// The file is no program or library, has rows of its own, or has no unwind information; or the cache has no room,
+    /// or keeps no rows of such a file.
+    Unsuited,
+}
+
+/// The time of the last use of rows that were never used. So they are the first that are evicted.
+const NEVER: SystemTime = SystemTime::UNIX_EPOCH;
+
+/// The room in the cache for rows that may never be used, in bytes.
+pub(crate) fn room() -> AtomicU64 {
+    let cached = read_cache(&cache_directory()).unwrap_or_default();
+    let total: u64 = cached.iter().map(|(_, len, _)| len).sum();
+    AtomicU64::new(MAX_CACHED.saturating_sub(total))
+}
+
+/// Makes the rows of a file before its first use, and keeps them in the cache, if they fit into `room`.
+pub(crate) fn prepare(file: &File, room: &AtomicU64) -> Prepared {
+    let Some(cached) = cache_path(file).filter(|_| are_missing(file)) else {
+        return Prepared::Unsuited;
+    };
+    if cached.exists() {
+        return Prepared::Known(cached);
+    }
+    if room.load(Ordering::Relaxed) == 0 {
+        return Prepared::Unsuited;
+    }
+    let Ok(packed) = convert(file) else {
+        return Prepared::Unsuited;
+    };
+    let fits = |room: u64| room.checked_sub(packed.len() as u64);
+    if room
+        .fetch_update(Ordering::Relaxed, Ordering::Relaxed, fits)
+        .is_err()
+    {
+        // The other files are not converted in vain.
+        room.store(0, Ordering::Relaxed);
+        return Prepared::Unsuited;
+    }
+    match write(&cached, &packed, NEVER) {
+        Ok(()) => Prepared::Made(cached),
+        Err(_) => Prepared::Unsuited,
+    }
+}
+
+/// Removes the rows that were never used, except those of `known` cache files.
+pub(crate) fn remove_unused(known: &BTreeSet<PathBuf>) -> io::Result<()> {
+    let directory = cache_directory();
+    if !directory.exists() {
+        return Ok(());
+    }
+    for (used, _, path) in read_cache(&directory)? {
+        if used == NEVER && !known.contains(&path) {
+            fs::remove_file(path)?;
+        }
+    }
+    Ok(())
 }
 
 /// Makes the link beside a cache file lead to `path`. Errors are ignored: without the link, [`cached_files`] does not

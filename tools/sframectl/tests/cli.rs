@@ -14,7 +14,11 @@ mod requirement;
 
 use std::{
     collections::BTreeMap,
-    fs,
+    fs::{
+        self,
+        File, //
+    },
+    os::unix::fs::symlink,
     path::{
         Path,
         PathBuf, //
@@ -24,7 +28,10 @@ use std::{
         Command, //
     },
     thread,
-    time::Duration, //
+    time::{
+        Duration,
+        SystemTime, //
+    }, //
 };
 
 use object::{
@@ -1183,6 +1190,71 @@ fn without_the_module_the_error_names_it() {
     }
 }
 
+/// Rows of installed files are in the cache before the first use, are made once, and go with their file.
+#[test]
+fn installed_files_are_prepared() {
+    let dir = workdir("prepared");
+    let (root, cache) = (dir.join("root"), dir.join("cache"));
+    for directory in ["usr/bin", "usr/lib/debug", "usr/lib/x/y"] {
+        fs::create_dir_all(root.join(directory)).unwrap();
+    }
+    let files = [
+        "usr/bin/true",
+        "usr/lib/debug/true",
+        "usr/lib/x/y/libc.so.6",
+    ];
+    fs::copy("/bin/true", root.join(files[0])).unwrap();
+    fs::copy("/bin/ls", root.join(files[1])).unwrap();
+    fs::copy("/lib/x86_64-linux-gnu/libc.so.6", root.join(files[2])).unwrap();
+    fs::write(root.join("usr/bin/script"), "#!/bin/sh\n").unwrap();
+    symlink("/bin/ls", root.join("usr/bin/link")).unwrap();
+    let prepare = || {
+        let output = Command::new(env!("CARGO_BIN_EXE_sframectl"))
+            .args(["prepare", "--root"])
+            .arg(&root)
+            .env("CACHE_DIRECTORY", &cache)
+            .output()
+            .unwrap();
+        assert!(output.status.success(), "{output:?}");
+        let mut cached: Vec<_> = fs::read_dir(&cache)
+            .unwrap()
+            .map(|entry| entry.unwrap().path())
+            .collect();
+        cached.sort();
+        (String::from_utf8(output.stdout).unwrap(), cached)
+    };
+    let (said, cached) = prepare();
+    assert_eq!(
+        said,
+        "2 programs and libraries have rows in the cache; 2 are new\n"
+    );
+    assert_eq!(cached.len(), 2);
+    for path in &cached {
+        assert_eq!(path.extension().unwrap(), "rows");
+        // Rows that were never used are evicted first.
+        let used = fs::metadata(path).unwrap().modified().unwrap();
+        assert_eq!(used, SystemTime::UNIX_EPOCH);
+    }
+    assert_eq!(
+        prepare(),
+        (
+            "2 programs and libraries have rows in the cache; 0 are new\n".to_owned(),
+            cached.clone()
+        )
+    );
+    // Rows that were used stay without their file, rows that were not used go.
+    let (used, unused) = (&cached[0], &cached[1]);
+    File::options()
+        .append(true)
+        .open(used)
+        .unwrap()
+        .set_modified(SystemTime::now())
+        .unwrap();
+    fs::remove_dir_all(root.join("usr")).unwrap();
+    assert_eq!(prepare().1, [used.clone()]);
+    assert!(!unused.exists());
+}
+
 #[test]
 fn confined_conversion_gives_the_same_section() {
     let file = "/bin/sh";
@@ -1211,7 +1283,12 @@ fn confined_conversion_gives_the_same_section() {
 fn manual_pages_list_exit_codes() {
     let pages = workdir("man");
     assert_eq!(call("man", &pages, &[]).code, 0);
-    for page in ["sframectl.1", "sframectl-convert.1", "sframectl-watch.1"] {
+    for page in [
+        "sframectl.1",
+        "sframectl-convert.1",
+        "sframectl-prepare.1",
+        "sframectl-watch.1",
+    ] {
         let text = fs::read_to_string(pages.join(page)).unwrap();
         assert!(text.contains("Exit codes: 0"), "{page}: {text}");
     }

@@ -1,0 +1,84 @@
+// SPDX-License-Identifier: GPL-2.0-only
+
+//! `sframectl prepare`: makes the rows of installed programs and libraries before they run.
+
+use std::{
+    collections::BTreeSet,
+    fs::{
+        self,
+        File, //
+    },
+    path::{
+        Path,
+        PathBuf, //
+    },
+    sync::Mutex,
+    thread,
+};
+
+use crate::rows::{
+    self,
+    Prepared, //
+};
+
+/// The directories in which packages have programs and libraries, programs first.
+const DIRECTORIES: [&str; 5] = ["usr/bin", "usr/sbin", "usr/libexec", "usr/lib", "usr/local"];
+/// Directories in `usr/lib` without code of programs that run.
+const LEFT_OUT: [&str; 3] = ["usr/lib/debug", "usr/lib/firmware", "usr/lib/modules"];
+
+/// Makes the missing rows of all programs and libraries under `root`, and removes rows that were never used of files
+/// that are not there. Returns a line for the user.
+pub(crate) fn run(root: &Path) -> Result<String, String> {
+    let left_out = LEFT_OUT.map(|directory| root.join(directory));
+    let mut files = Vec::new();
+    for directory in DIRECTORIES {
+        collect(&root.join(directory), &left_out, &mut files);
+    }
+    let room = rows::room();
+    let left = Mutex::new(files.into_iter());
+    let done = Mutex::new((0, BTreeSet::new()));
+    let work = || loop {
+        let Some(path) = left.lock().ok().and_then(|mut left| left.next()) else {
+            return;
+        };
+        let prepared =
+            File::open(path).map_or(Prepared::Unsuited, |file| rows::prepare(&file, &room));
+        let Ok(mut done) = done.lock() else { return };
+        match prepared {
+            Prepared::Made(cached) => {
+                done.0 += 1;
+                done.1.insert(cached);
+            }
+            Prepared::Known(cached) => drop(done.1.insert(cached)),
+            Prepared::Unsuited => {}
+        }
+    };
+    thread::scope(|scope| {
+        for _ in 0..thread::available_parallelism().map_or(1, usize::from) {
+            scope.spawn(work);
+        }
+    });
+    let (made, known) = done.into_inner().unwrap_or_default();
+    rows::remove_unused(&known).map_err(|error| format!("the cache: {error}"))?;
+    let all = known.len();
+    Ok(format!(
+        "{all} programs and libraries have rows in the cache; {made} are new\n"
+    ))
+}
+
+/// Collects the regular files under a directory. Follows no link. A directory that cannot be read has no files.
+fn collect(directory: &Path, left_out: &[PathBuf], files: &mut Vec<PathBuf>) {
+    let mut waiting = vec![directory.to_owned()];
+    while let Some(directory) = waiting.pop() {
+        if left_out.contains(&directory) {
+            continue;
+        }
+        for entry in fs::read_dir(directory).into_iter().flatten().flatten() {
+            match entry.file_type() {
+                Ok(kind) if kind.is_dir() => waiting.push(entry.path()),
+                Ok(kind) if kind.is_file() => files.push(entry.path()),
+                _ => {}
+            }
+        }
+    }
+}

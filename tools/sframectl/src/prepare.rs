@@ -45,10 +45,8 @@ pub(crate) fn run(root: &Path) -> Result<String, String> {
             File::open(path).map_or(Prepared::Unsuited, |file| rows::prepare(&file, &room));
         let Ok(mut done) = done.lock() else { return };
         match prepared {
-            Prepared::Made(cached) => {
-                done.0 += 1;
-                done.1.insert(cached);
-            }
+            // Two files may have one build ID.
+            Prepared::Made(cached) => done.0 += usize::from(done.1.insert(cached)),
             Prepared::Known(cached) => drop(done.1.insert(cached)),
             Prepared::Unsuited => {}
         }

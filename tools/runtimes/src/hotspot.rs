@@ -46,13 +46,14 @@ const MAX_CONSTANTS: u64 = 64 << 20;
 /// The end of the addresses of a process, which has 57 bits at most.
 const MAX_ADDRESS: u64 = 1 << 56;
 
-/// The names of the blobs whose code has no frame if their frame size is 0, before `CodeBlob::_kind` existed. The last
-/// two are of compiled methods: method handle intrinsics are compiled methods without a frame.
+/// The names of the blobs whose code has no frame if their frame size is 0, before `CodeBlob::_kind` existed. The
+/// interpreter calls the intrinsics of method handles in the adapters. Compiled methods call them as native methods
+/// without a frame.
 const FRAMELESS_NAMES: [&[u8]; 4] = [
     b"I2C/C2I adapters",
     b"vtable chunks",
     b"native nmethod",
-    b"nmethod",
+    b"MethodHandles adapters",
 ];
 
 /// The regions of a process that has mapped libjvm.so: one for each heap, by address, with `pid` 0. `None` if the
@@ -443,13 +444,12 @@ impl VmStructs {
                 .map(|value| u64::from(*value))
                 .ok_or_else(|| format!("libjvm.so does not describe {name}"))
         };
-        // Method handle intrinsics are compiled methods without a frame.
-        let method = constant("CodeBlobKind::Nmethod")?;
+        // As in `FRAMELESS_NAMES`.
         Ok(Some([
             constant("CodeBlobKind::Adapter")?,
             constant("CodeBlobKind::Vtable")?,
-            method,
-            method,
+            constant("CodeBlobKind::Nmethod")?,
+            constant("CodeBlobKind::MHAdapter")?,
         ]))
     }
 }
@@ -871,7 +871,7 @@ mod tests {
         let header = if is_25 { 8 } else { 16 };
         let sizes = [vec![process.string("HeapBlock"), header]];
         process.table(BASE + 0x3_0000, "VMType", &["TypeName", "Size"], &sizes);
-        let constants = [("Nmethod", 1), ("Adapter", 3), ("Vtable", 4)]
+        let constants = [("Nmethod", 1), ("Adapter", 3), ("Vtable", 4), ("MHAdapter", 5)]
             .map(|(name, value)| vec![process.string(&format!("CodeBlobKind::{name}")), value]);
         let columns = ["Name", "Value"];
         process.table(BASE + 0x4_0000, "VMIntConstant", &columns, &constants);
@@ -938,7 +938,7 @@ mod tests {
         );
         assert_eq!((low.code_offset, low.code_size), (36, 4));
         assert_eq!((low.kind_offset, low.kind_mask), (56, 0xff));
-        assert_eq!(low.frameless_kinds, [3, 4, 1, 1]);
+        assert_eq!(low.frameless_kinds, [3, 4, 1, 5]);
         assert_eq!(low.interpreter_start, CODE + 0x200);
         assert_eq!(low.interpreter_end, CODE + 0x600);
     }
@@ -1121,8 +1121,11 @@ mod tests {
                 let kind = memory.u64(blob + u64::from(region.kind_offset)).unwrap();
                 let size = memory.u32(blob + u64::from(region.frame_size_offset));
                 let size = size.unwrap().wrapping_mul(8);
-                // The first two kinds are of adapters and vtable stubs.
-                if !region.frameless_kinds[2..].contains(&(kind & region.kind_mask)) {
+                let is_method = match region.kind_mask {
+                    u64::MAX => memory.string(kind).unwrap().ends_with(b"nmethod"),
+                    mask => kind & mask == region.frameless_kinds[2],
+                };
+                if !is_method {
                     continue;
                 }
                 let code = blob + u64::from(region.code_offset);

@@ -648,8 +648,9 @@ fn interpreted<M: Source + ?Sized, R: RegisterSource + ?Sized>(
             if locals != expected && frame.fp.wrapping_add(locals.wrapping_mul(8)) != expected {
                 return None;
             }
-            // Code of an intrinsic has no frame, and the registers are still the caller's.
-            if is_interpreter(on_top(frame.sp)?) {
+            // Code of an intrinsic has no frame, and the registers are still the caller's. The caller's frame holds the
+            // stack pointer at the call; 0 if the frame's method has called nothing.
+            if is_interpreter(on_top(frame.sp)?) && on_top(frame.fp.wrapping_sub(16))? != 0 {
                 return None;
             }
             return complete(frame, memory);
@@ -1206,7 +1207,11 @@ mod tests {
         // The code of an intrinsic has no frame: the return address is on top of the stack, and the registers are the
         // caller's.
         memory.word(STACK + 0x100, INTERPRETER + 0x200);
+        memory.word(STACK + 0x180 - 16, STACK + 0x108);
         assert_eq!(step_in(pc, true, &memory), None);
+        // The frame has called nothing: an old return address, or one that has just been pushed for a call.
+        memory.word(STACK + 0x180 - 16, 0);
+        assert_eq!(to(step_in(pc, true, &memory)), found);
         memory.word(STACK + 0x100, 0);
         // The caller's stack pointer would lie in the frame.
         memory.word(STACK + 0x178, STACK + 0x180);

@@ -67,6 +67,8 @@ const IN_FRONT: usize = 32;
 const MAX_END: usize = 40;
 /// The bytes from the beginning of an interpreted method to the end of [`POP`], at most.
 const MAX_BEGINNING: usize = 72;
+/// The size of the arguments of a virtual thread's last frame on the stack, in bytes, at most.
+const MAX_ARGUMENTS: u64 = 256;
 /// The distance in bytes from the stack pointer to the frame pointer of an interpreted frame that is being set up.
 const MAX_INCOMPLETE: u64 = 64;
 /// The register in which HotSpot's interpreter has the caller's stack pointer at the beginning of a method, and the
@@ -162,12 +164,8 @@ pub fn step<M: Memory + Source + ?Sized, R: RegisterSource + ?Sized>(
     registers: Option<&R>,
     memory: &M,
 ) -> Option<Frame> {
-    let is_interpreter = |pc: u64| match region {
-        Region::HotSpot(heap) => {
-            pc.wrapping_sub(heap.interpreter_start) < u64::from(heap.interpreter_len)
-        }
-        _ => false,
-    };
+    let is_interpreter =
+        |pc: u64| matches!(region, Region::HotSpot(heap) if heap.is_interpreter(pc));
     let caller = if is_interpreter(frame.pc) {
         interpreted(frame, registers, memory, is_interpreter)?
     } else {
@@ -180,9 +178,8 @@ pub fn step<M: Memory + Source + ?Sized, R: RegisterSource + ?Sized>(
     };
     let is_caller = is_interpreter(caller.pc)
         || is_behind_call(caller.pc, memory)
-        || registers.is_none()
-            && matches!(region, Region::HotSpot(_))
-            && is_poll(caller.pc, memory);
+        || matches!(region, Region::HotSpot(_))
+            && (registers.is_none() && is_poll(caller.pc, memory) || is_barrier(caller.pc, memory));
     is_caller.then_some(caller)
 }
 
@@ -251,6 +248,16 @@ pub fn is_poll<S: Source + ?Sized>(pc: u64, memory: &S) -> bool {
     matches!(
         field(pc, 0, memory).map(u64::to_le_bytes),
         Some([0x41, 0x85, 0..=3 | 6 | 7, ..] | [0x85, 0..=3 | 6 | 7, ..])
+    )
+}
+
+/// Whether the code at `pc` is HotSpot's return barrier: mov offset(%r15),%rsp; push %rax. A virtual thread that
+/// continues has only its last frames on the stack. They return to the barrier, which copies the next ones from the heap.
+#[inline(never)]
+pub fn is_barrier<S: Source + ?Sized>(pc: u64, memory: &S) -> bool {
+    matches!(
+        field(pc, 0, memory).map(u64::to_le_bytes),
+        Some([0x49, 0x8b, 0xa7, _, _, 0, 0, 0x50])
     )
 }
 
@@ -384,11 +391,43 @@ impl CodeHeap {
                     true => self.innermost_in_stub(frame, blob, memory),
                     // Code without a frame calls nothing.
                     false if is_frameless => None,
+                    false if is_barrier(pc, memory) => self.rule_of_barrier(frame, memory),
                     false => Some(in_stub(frame, memory)?.0),
                 }
             }
             _ => None,
         }
+    }
+
+    /// The rule of the return barrier, which takes over the frame that a virtual thread starts in: a `ContinuationEntry`
+    /// of 64 bytes, the saved frame pointer, and the return address. Arguments of the last frame may lie below.
+    #[inline(never)]
+    fn rule_of_barrier<S: Source + ?Sized>(&self, frame: &Frame, memory: &S) -> Option<FrameRule> {
+        let aligned = |sp: u64| sp.wrapping_add(15) & !15;
+        let first = aligned(frame.sp);
+        let mut entry = first;
+        while entry.wrapping_sub(first) < MAX_ARGUMENTS {
+            // `_flags` is 0 or 1; `_argsize` is the number of words of arguments, or 0 if an interpreted frame has them.
+            let flags = field(entry, 32, memory)?;
+            let arguments = flags.wrapping_shr(32);
+            if flags & 0xffff_fffe == 0
+                && (arguments == 0
+                    || aligned(frame.sp.wrapping_add(arguments.wrapping_mul(8))) == entry)
+            {
+                let caller = field(entry, 72, memory)?;
+                if self.is_interpreter(caller) || is_behind_call(caller, memory) {
+                    let size = entry.wrapping_sub(frame.sp) as i32;
+                    return Some(whole_frame(size.wrapping_add(80)));
+                }
+            }
+            entry = entry.wrapping_add(16);
+        }
+        None
+    }
+
+    /// Whether a run-time address is in the interpreter.
+    fn is_interpreter(&self, pc: u64) -> bool {
+        pc.wrapping_sub(self.interpreter_start) < u64::from(self.interpreter_len)
     }
 
     /// The rule of the innermost frame in a stub of HotSpot's runtime. Many stubs keep a frame pointer.
@@ -1108,6 +1147,54 @@ mod tests {
         // Without the instructions that belong to a frame of this size, the step cannot be trusted.
         let memory = process(9, &PUSHES);
         assert_eq!(step_in(CODE, true, &memory), None);
+    }
+
+    /// mov 0x538(%r15),%rsp; push %rax
+    const BARRIER: [u8; 8] = [0x49, 0x8b, 0xa7, 0x38, 5, 0, 0, 0x50];
+
+    #[test]
+    fn a_virtual_thread_returns_to_a_barrier() {
+        // The last frame on the stack.
+        let mut memory = process(8, &PUSHES);
+        memory.word(STACK + 0x138, PROGRAM + 0x200);
+        memory.word(STACK + 0x130, 0x77);
+        assert_eq!(step_in(CODE + 0x100, false, &memory), None);
+        memory.write(PROGRAM + 0x200, &BARRIER);
+        let found = Some((0x140, 0x77));
+        assert_eq!(to(step_in(CODE + 0x100, false, &memory)), found);
+        assert_eq!(to(step_in(CODE + 0x100, true, &memory)), found);
+
+        // The barrier, with the frame of the thread's start directly above, or behind arguments.
+        for (arguments, words, distance) in
+            [(0, 0, 0), (0, 1, 16), (0, 30, 240), (1, 1, 16), (3, 4, 32)]
+        {
+            let mut memory = process(0, &PUSHES);
+            memory.write(CODE + 0x40, &BARRIER);
+            for word in 0..words {
+                memory.word(STACK + 0x100 + 8 * word, 0x1234_5678_0001);
+            }
+            let entry = STACK + 0x100 + distance;
+            memory.word(entry + 32, arguments << 32 | 1);
+            memory.word(entry + 64, 0x77);
+            assert_eq!(step_in(CODE + 0x40, false, &memory), None);
+            memory.word(entry + 72, CALLER);
+            let found = Some((0x100 + distance + 80, 0x77));
+            assert_eq!(to(step_in(CODE + 0x40, false, &memory)), found);
+            // The innermost frame has returned to the barrier.
+            assert_eq!(step_in(CODE + 0x40, true, &memory), None);
+            // An interpreted method started the thread.
+            memory.word(entry + 72, INTERPRETER + 8);
+            assert_eq!(to(step_in(CODE + 0x40, false, &memory)), found);
+            // The number of arguments, or the flags, are of something else.
+            for other in [2, 9 << 32 | 1] {
+                memory.word(entry + 32, other);
+                assert_eq!(step_in(CODE + 0x40, false, &memory), None);
+            }
+        }
+        let mut memory = process(0, &PUSHES);
+        memory.write(CODE + 0x40, &BARRIER);
+        memory.word(STACK + 0x200 + 72, CALLER);
+        assert_eq!(step_in(CODE + 0x40, false, &memory), None);
     }
 
     #[test]

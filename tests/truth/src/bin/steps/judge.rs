@@ -243,7 +243,7 @@ impl StepJudge {
                         // What is beyond cannot be judged, unless it is nothing that was called.
                         let called = walker::is_behind_call(process, frame.pc, memory)
                             || process.is_interpreter(frame.pc)
-                            || is_poll(process, frame.pc, memory);
+                            || is_return_place(process, frame.pc, memory);
                         return differs(Class::Longer).filter(|_| !called);
                     };
                     at = caller.registers;
@@ -512,9 +512,11 @@ impl StepJudge {
     }
 }
 
-/// Whether a run-time address is that of a poll of HotSpot's, which becomes a return address if the poll faults.
-fn is_poll<M: Memory + ?Sized>(process: &Process, pc: u64, memory: &M) -> bool {
-    process.region_at(pc).is_some() && region::is_poll(pc, &walker::All::new(process, memory))
+/// Whether a run-time address is that of a poll of HotSpot's, which becomes a return address if the poll faults, or of
+/// its return barrier.
+fn is_return_place<M: Memory + ?Sized>(process: &Process, pc: u64, memory: &M) -> bool {
+    let all = walker::All::new(process, memory);
+    process.region_at(pc).is_some() && (region::is_poll(pc, &all) || region::is_barrier(pc, &all))
 }
 
 /// The names of the values of HotSpot's `CodeBlob::_kind`, from OpenJDK 25 on.

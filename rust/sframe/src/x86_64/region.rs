@@ -3,7 +3,8 @@
 //! The step from code that a runtime made, by a region that somebody has registered for the process.
 //!
 //! A region tells how its frames are laid out. Its description and the memory of the process are not trusted. A
-//! step is accepted only if it leads behind a call, to a poll of HotSpot's, or into HotSpot's interpreter.
+//! step is accepted only if it leads behind a call, to a poll or to the return barrier of HotSpot's, or into HotSpot's
+//! interpreter.
 //!
 //! Words are eight bytes. HotSpot's names are those of the OpenJDK source: a code heap consists of segments; a
 //! block is some segments with a `HeapBlock` at its start, and a `CodeBlob` behind the `HeapBlock`.
@@ -67,6 +68,8 @@ const IN_FRONT: usize = 32;
 const MAX_END: usize = 40;
 /// The bytes from the beginning of an interpreted method to the end of [`POP`], at most.
 const MAX_BEGINNING: usize = 72;
+/// The size of the frame of a stub that keeps a frame pointer, in bytes, at most.
+const MAX_STUB_FRAME: u64 = 1 << 16;
 /// The size of the arguments of a virtual thread's last frame on the stack, in bytes, at most.
 const MAX_ARGUMENTS: u64 = 256;
 /// The distance in bytes from the stack pointer to the frame pointer of an interpreted frame that is being set up.
@@ -288,8 +291,12 @@ const fn whole_frame(size: i32) -> FrameRule {
     FrameRule::new(size, -16)
 }
 
-/// The rule of a frame of a stub that keeps a frame pointer, and the return address.
+/// The rule of a frame of a stub that keeps a frame pointer, and the return address. `None` if the frame pointer is far:
+/// the return barrier keeps none, and a virtual thread's old one may lead to the stack of another thread.
 fn in_stub<S: Source + ?Sized>(frame: &Frame, memory: &S) -> Option<(FrameRule, u64)> {
+    if frame.fp.wrapping_sub(frame.sp) > MAX_STUB_FRAME {
+        return None;
+    }
     Some(match field(frame.fp.wrapping_add(8), 0, memory)? {
         COOKIE => (BEHIND_COOKIE, field(frame.fp.wrapping_add(16), 0, memory)?),
         caller => (FRAME_POINTER, caller),
@@ -1229,6 +1236,12 @@ mod tests {
         memory.word(STACK + 0x188, CALLER);
         assert_eq!(step_in(CODE, true, &memory), None);
         assert_eq!(to(step_in(CODE, false, &memory)), Some((0x190, 0x99)));
+        // A frame pointer of another stack, and one of a frame that is gone.
+        for sp in [STACK + 0x180 - 0x1_0008, STACK + 0x188] {
+            let frame = Frame { sp, ..frame(CODE) };
+            let region = Region::HotSpot(heap());
+            assert_eq!(step(&region, &frame, None::<&Locals>, &memory), None);
+        }
         let call = |memory: &mut Memories, from: u64, to: u64| {
             memory.write(from - 5, &[CALL_RELATIVE]);
             memory.write(from - 4, &(to.wrapping_sub(from) as u32).to_le_bytes());

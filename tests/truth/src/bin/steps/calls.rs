@@ -4,7 +4,8 @@
 //!
 //! A return address may move: HotSpot's adapters and the entries of interpreted methods take it off the stack, put
 //! arguments or local variables there, and put it back. HotSpot's interpreter calls by a push of the return address
-//! and a jump, and returns by a jump.
+//! and a jump, and returns by a jump. When a virtual thread leaves its carrier, HotSpot copies the thread's frames to the
+//! heap of objects, and takes the frame in which the carrier entered the thread; so the thread's calls are gone.
 //!
 //! The calls that began unseen are presumed from a walk. A presumed call is confirmed when its function returns.
 
@@ -109,6 +110,9 @@ impl Calls {
             return;
         }
         if goes_on {
+            if takes_entry(word(before.pc())) && process.region_at(before.pc()).is_some() {
+                calls.retain(|call| call.slot.is_some_and(|slot| slot >= now.sp()));
+            }
             if let Some(last) = calls.last_mut() {
                 follow(last, &before, now, word);
             }
@@ -329,6 +333,12 @@ fn follow(
 fn pushes(code: Option<u64>) -> bool {
     let code = code.unwrap_or(0).to_le_bytes();
     matches!(code, [0x50..=0x57, ..] | [0x41, 0x50..=0x57, ..])
+}
+
+/// Whether an instruction that begins with these bytes is HotSpot's mov offset(%r15),%rsp, which takes the frame in which
+/// a carrier entered a virtual thread.
+fn takes_entry(code: Option<u64>) -> bool {
+    matches!(code.unwrap_or(0).to_le_bytes(), [0x49, 0x8b, 0xa7, ..])
 }
 
 /// Whether an instruction that begins with these bytes jumps to an address in a register or in memory.

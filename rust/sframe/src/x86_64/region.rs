@@ -1181,7 +1181,7 @@ mod tests {
                 memory.word(STACK + 0x100 + 8 * word, 0x1234_5678_0001);
             }
             let entry = STACK + 0x100 + distance;
-            memory.word(entry + 32, arguments << 32 | 1);
+            memory.word(entry + 32, (arguments << 32) | 1);
             memory.word(entry + 64, 0x77);
             assert_eq!(step_in(CODE + 0x40, false, &memory), None);
             memory.word(entry + 72, CALLER);
@@ -1193,7 +1193,7 @@ mod tests {
             memory.word(entry + 72, INTERPRETER + 8);
             assert_eq!(to(step_in(CODE + 0x40, false, &memory)), found);
             // The number of arguments, or the flags, are of something else.
-            for other in [2, 9 << 32 | 1] {
+            for other in [2, (9 << 32) | 1] {
                 memory.word(entry + 32, other);
                 assert_eq!(step_in(CODE + 0x40, false, &memory), None);
             }

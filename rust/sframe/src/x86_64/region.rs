@@ -542,6 +542,9 @@ fn rule_around<S: Source + ?Sized>(pc: u64, size: i32, memory: &S) -> Option<Opt
         &mut around,
         memory,
     )?;
+    if is_extended(&around) {
+        return None;
+    }
     if let Some(rule) = rule_of_epilogue(&around) {
         return Some(Some(rule));
     }
@@ -549,6 +552,20 @@ fn rule_around<S: Source + ?Sized>(pc: u64, size: i32, memory: &S) -> Option<Opt
     Some(match FrameSetup::find(&around, size) {
         Some(setup) if (BEFORE as u64) < setup.end => Some(setup.rule(BEFORE as u64, size)),
         _ => None,
+    })
+}
+
+/// Whether the frame is larger than its size by arguments: push; push; call; pop %register; pop %register, with which a
+/// method that has been compiled for a fast start searches for a class. `code` begins [`BEFORE`] bytes in front of the PC.
+fn is_extended(code: &[u8; NEAR]) -> bool {
+    // From the second push up to the last pop.
+    code.get(const { BEFORE - 6 }..).is_some_and(|code| {
+        code.windows(7).take(8).any(|code| match *code {
+            [CALL_RELATIVE, _, _, _, _, first, second] => {
+                first == second && matches!(first, 0x58..=0x5f)
+            }
+            _ => false,
+        })
     })
 }
 
@@ -1226,6 +1243,23 @@ mod tests {
         memory.word(STACK + 0x100, 0x66);
         memory.word(STACK + 0x108, CALLER);
         assert_eq!(to(step_in(pc, true, &memory)), Some((0x110, 0x66)));
+    }
+
+    #[test]
+    fn arguments_on_the_stack_make_the_frame_larger() {
+        let mut memory = process(8, &PUSHES);
+        memory.word(STACK + 0x138, CALLER);
+        memory.word(STACK + 0x130, 0x77);
+        let pc = CODE + 0x100;
+        // push %rsi; push %rdi; call; pop %rsi; pop %rsi
+        memory.write(pc, &[0x56, 0x57, CALL_RELATIVE, 1, 2, 3, 4, 0x5e, 0x5e]);
+        let whole = Some((0x140, 0x77));
+        for offset in [0, 9] {
+            assert_eq!(to(step_in(pc + offset, true, &memory)), whole, "{offset}");
+        }
+        for offset in [1, 2, 7, 8] {
+            assert_eq!(step_in(pc + offset, true, &memory), None, "{offset}");
+        }
     }
 
     #[test]

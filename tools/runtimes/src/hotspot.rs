@@ -871,8 +871,13 @@ mod tests {
         let header = if is_25 { 8 } else { 16 };
         let sizes = [vec![process.string("HeapBlock"), header]];
         process.table(BASE + 0x3_0000, "VMType", &["TypeName", "Size"], &sizes);
-        let constants = [("Nmethod", 1), ("Adapter", 3), ("Vtable", 4), ("MHAdapter", 5)]
-            .map(|(name, value)| vec![process.string(&format!("CodeBlobKind::{name}")), value]);
+        let constants = [
+            ("Nmethod", 1),
+            ("Adapter", 3),
+            ("Vtable", 4),
+            ("MHAdapter", 5),
+        ]
+        .map(|(name, value)| vec![process.string(&format!("CodeBlobKind::{name}")), value]);
         let columns = ["Name", "Value"];
         process.table(BASE + 0x4_0000, "VMIntConstant", &columns, &constants);
         process.link();

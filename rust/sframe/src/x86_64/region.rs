@@ -255,7 +255,8 @@ pub fn is_poll<S: Source + ?Sized>(pc: u64, memory: &S) -> bool {
 }
 
 /// Whether the code at `pc` is HotSpot's return barrier: mov offset(%r15),%rsp; push %rax. A virtual thread that
-/// continues has only its last frames on the stack. They return to the barrier, which copies the next ones from the heap.
+/// continues has only its last frames on the stack. They return to the barrier, which copies the next ones from the heap
+/// of objects.
 #[inline(never)]
 pub fn is_barrier<S: Source + ?Sized>(pc: u64, memory: &S) -> bool {
     matches!(
@@ -291,8 +292,8 @@ const fn whole_frame(size: i32) -> FrameRule {
     FrameRule::new(size, -16)
 }
 
-/// The rule of a frame of a stub that keeps a frame pointer, and the return address. `None` if the frame pointer is far:
-/// the return barrier keeps none, and a virtual thread's old one may lead to the stack of another thread.
+/// The rule of a frame of a stub that keeps a frame pointer, and the return address. `None` if the frame pointer is
+/// far: the return barrier keeps none, and a virtual thread's old one may lead to the stack of another thread.
 fn in_stub<S: Source + ?Sized>(frame: &Frame, memory: &S) -> Option<(FrameRule, u64)> {
     if frame.fp.wrapping_sub(frame.sp) > MAX_STUB_FRAME {
         return None;
@@ -406,15 +407,15 @@ impl CodeHeap {
         }
     }
 
-    /// The rule of the return barrier, which takes over the frame that a virtual thread starts in: a `ContinuationEntry`
-    /// of 64 bytes, the saved frame pointer, and the return address. Arguments of the last frame may lie below.
+    /// The rule of the return barrier, which takes over the frame that a virtual thread starts in: a
+    /// `ContinuationEntry` of 64 bytes, the saved frame pointer, and the return address. Arguments of the last frame may lie below.
     #[inline(never)]
     fn rule_of_barrier<S: Source + ?Sized>(&self, frame: &Frame, memory: &S) -> Option<FrameRule> {
         let aligned = |sp: u64| sp.wrapping_add(15) & !15;
         let first = aligned(frame.sp);
         let mut entry = first;
         while entry.wrapping_sub(first) < MAX_ARGUMENTS {
-            // `_flags` is 0 or 1; `_argsize` is the number of words of arguments, or 0 if an interpreted frame has them.
+            // `_flags` is 0 or 1. `_argsize` is the number of words of arguments; 0 if an interpreted frame has them.
             let flags = field(entry, 32, memory)?;
             let arguments = flags.wrapping_shr(32);
             if flags & 0xffff_fffe == 0
@@ -555,8 +556,9 @@ fn rule_around<S: Source + ?Sized>(pc: u64, size: i32, memory: &S) -> Option<Opt
     })
 }
 
-/// Whether the frame is larger than its size by arguments: push; push; call; pop %register; pop %register, with which a
-/// method that has been compiled for a fast start searches for a class. `code` begins [`BEFORE`] bytes in front of the PC.
+/// Whether the frame is larger than its size by arguments: push; push; call; pop %register; pop %register, with which
+/// a method that has been compiled for a fast start searches for a class. `code` begins [`BEFORE`] bytes in front of the
+/// PC.
 fn is_extended(code: &[u8; NEAR]) -> bool {
     // From the second push up to the last pop.
     code.get(const { BEFORE - 6 }..).is_some_and(|code| {

@@ -4,8 +4,8 @@
 //!
 //! A return address may move: HotSpot's adapters and the entries of interpreted methods take it off the stack, put
 //! arguments or local variables there, and put it back. HotSpot's interpreter calls by a push of the return address
-//! and a jump, and returns by a jump. When a virtual thread leaves its carrier, HotSpot copies the thread's frames to the
-//! heap of objects, and takes the frame in which the carrier entered the thread; so the thread's calls are gone.
+//! and a jump, and returns by a jump. When a virtual thread leaves its carrier, HotSpot copies the thread's frames to
+//! the heap of objects, and takes the frame in which the carrier entered the thread; so the thread's calls are gone.
 //!
 //! The calls that began unseen are presumed from a walk. A presumed call is confirmed when its function returns.
 
@@ -335,8 +335,8 @@ fn pushes(code: Option<u64>) -> bool {
     matches!(code, [0x50..=0x57, ..] | [0x41, 0x50..=0x57, ..])
 }
 
-/// Whether an instruction that begins with these bytes is HotSpot's mov offset(%r15),%rsp, which takes the frame in which
-/// a carrier entered a virtual thread.
+/// Whether an instruction that begins with these bytes is HotSpot's mov offset(%r15),%rsp, which takes the frame in
+/// which a carrier entered a virtual thread.
 fn takes_entry(code: Option<u64>) -> bool {
     matches!(code.unwrap_or(0).to_le_bytes(), [0x49, 0x8b, 0xa7, ..])
 }

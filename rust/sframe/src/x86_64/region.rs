@@ -255,8 +255,8 @@ pub fn is_poll<S: Source + ?Sized>(pc: u64, memory: &S) -> bool {
 }
 
 /// Whether the code at `pc` is HotSpot's return barrier: mov offset(%r15),%rsp; push %rax. A virtual thread that
-/// continues has only its last frames on the stack. They return to the barrier, which copies the next ones from the heap
-/// of objects.
+/// continues has only its last frames on the stack. They return to the barrier, which copies the next ones from the
+/// heap of objects.
 #[inline(never)]
 pub fn is_barrier<S: Source + ?Sized>(pc: u64, memory: &S) -> bool {
     matches!(
@@ -408,7 +408,8 @@ impl CodeHeap {
     }
 
     /// The rule of the return barrier, which takes over the frame that a virtual thread starts in: a
-    /// `ContinuationEntry` of 64 bytes, the saved frame pointer, and the return address. Arguments of the last frame may lie below.
+    /// `ContinuationEntry` of 64 bytes, the saved frame pointer, and the return address. Arguments of the last frame may
+    /// lie below.
     #[inline(never)]
     fn rule_of_barrier<S: Source + ?Sized>(&self, frame: &Frame, memory: &S) -> Option<FrameRule> {
         let aligned = |sp: u64| sp.wrapping_add(15) & !15;
@@ -557,8 +558,8 @@ fn rule_around<S: Source + ?Sized>(pc: u64, size: i32, memory: &S) -> Option<Opt
 }
 
 /// Whether the frame is larger than its size by arguments: push; push; call; pop %register; pop %register, with which
-/// a method that has been compiled for a fast start searches for a class. `code` begins [`BEFORE`] bytes in front of the
-/// PC.
+/// a method that has been compiled for a fast start searches for a class. `code` begins [`BEFORE`] bytes in front of
+/// the PC.
 fn is_extended(code: &[u8; NEAR]) -> bool {
     // From the second push up to the last pop.
     code.get(const { BEFORE - 6 }..).is_some_and(|code| {

@@ -408,8 +408,8 @@ impl CodeHeap {
     }
 
     /// The rule of the return barrier, which takes over the frame that a virtual thread starts in: a
-    /// `ContinuationEntry` of 64 bytes, the saved frame pointer, and the return address. Arguments of the last frame may
-    /// lie below.
+    /// `ContinuationEntry` of 64 bytes, the saved frame pointer, and the return address. Arguments of the last frame
+    /// may lie below.
     #[inline(never)]
     fn rule_of_barrier<S: Source + ?Sized>(&self, frame: &Frame, memory: &S) -> Option<FrameRule> {
         let aligned = |sp: u64| sp.wrapping_add(15) & !15;

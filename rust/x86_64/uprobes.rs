@@ -147,6 +147,7 @@ pub(crate) fn put_back(frame: &mut Frame) -> bool {
 
 /// The start of the mapping at an address, as a run-time address, if the mapping is executable and has no file,
 /// like the kernel's own trampolines.
+#[inline(never)]
 fn trampoline_at(address: u64) -> Option<u64> {
     let mut mapping = sys::Mapping::default();
     sys::find_mapping(address, &mut mapping).ok()?;

@@ -28,7 +28,7 @@ GO = re.compile(r"\s+[0-9]+: ([0-9a-f]+) +([0-9]+) FUNC .* "
                 r"runtime\.(?:goexit|rt0_go|clone|mcall|morestack)(?:\.abi0)?\n")
 # The code that makes a thread: syscall; and, on the new stack, call *%rdx.
 THREAD = re.compile(rb"\x0f\x05.{1,48}?\xff\xd2", re.DOTALL)
-STACK = re.compile(r"\s*\S+\s+(?P<time>[0-9.]+):\s+\S")
+STACK = re.compile(r"\s*(?P<who>\S+)\s+(?P<time>[0-9.]+):\s+\S")
 ADDRESS = re.compile(r"\s*(0x)?(?P<address>[0-9a-f]+)\s*$")
 
 
@@ -52,10 +52,12 @@ def thread_beginnings(path):
         return [(found.start() + len(b"\x0f\x05"), found.end()) for found in THREAD.finditer(file.read())]
 
 
-def main():
-    known = {path.rsplit("/", 1)[1]: beginnings(path) for path in sys.argv[1:]}
+def judged(lines, files):
+    """Judges the stacks of a text. Returns a list of tuples: the first word of the stack's heading; its time, in
+    seconds; whether it is complete, None for a stack without frames."""
+    known = {path.rsplit("/", 1)[1]: beginnings(path) for path in files}
     starts, new, threads, stacks = [], set(), set(), []
-    for line in sys.stdin:
+    for line in lines:
         line = line.rstrip()
         mapped = next(filter(None, (form.search(line) for form in MAPPED)), None)
         if mapped:
@@ -67,15 +69,23 @@ def main():
                     new.add(base + begin)
                     threads.add(base + go_on)
         elif found := STACK.match(line):
-            stacks.append((float(found["time"]), []))
+            stacks.append((found["who"], float(found["time"]), []))
         elif (found := ADDRESS.match(line)) and stacks:
-            stacks[-1][1].append(int(found["address"], 16))
-    stacks = [(time, any(0 <= chain[-1] - start < length for start, length in starts)
-               or chain[-1] in (threads if len(chain) > 1 else new)) for time, chain in stacks if chain]
+            stacks[-1][2].append(int(found["address"], 16))
+
+    def is_whole(chain):
+        return (any(0 <= chain[-1] - start < length for start, length in starts)
+                or chain[-1] in (threads if len(chain) > 1 else new))
+    return [(who, time, is_whole(chain) if chain else None) for who, time, chain in stacks]
+
+
+def main():
+    stacks = [(time, whole) for _, time, whole in judged(sys.stdin, sys.argv[1:]) if whole is not None]
     if not stacks:
         sys.exit("no stacks")
     missing = [int((time - stacks[0][0]) * 1000) for time, whole in stacks if not whole]
     print(len(stacks), len(stacks) - len(missing), max([-1, *missing]))
 
 
-main()
+if __name__ == "__main__":
+    main()

@@ -28,7 +28,8 @@ GO = re.compile(r"\s+[0-9]+: ([0-9a-f]+) +([0-9]+) FUNC .* "
                 r"runtime\.(?:goexit|rt0_go|clone|mcall|morestack)(?:\.abi0)?\n")
 # The code that makes a thread: syscall; and, on the new stack, call *%rdx.
 THREAD = re.compile(rb"\x0f\x05.{1,48}?\xff\xd2", re.DOTALL)
-STACK = re.compile(r"\s*(?P<who>\S+)\s+(?P<time>[0-9.]+):\s+\S")
+# A heading, and not the line of a mapping that MAPPED does not take, as that of the vDSO.
+STACK = re.compile(r"\s*(?P<who>\S+)\s+(?P<time>[0-9.]+):\s+(?!PERF_RECORD_)\S")
 ADDRESS = re.compile(r"\s*(0x)?(?P<address>[0-9a-f]+)\s*$")
 
 

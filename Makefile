@@ -20,7 +20,7 @@ help:
 	@echo '  make fuzz      - fuzzes the core, FUZZ_SECONDS (600) for each of four targets'
 	@echo '  make fuzz-kernel - fuzzes the module in a guest: hostile files, random commands; SECONDS (300)'
 	@echo '  make soak      - everything that disturbs the module, at once; HOURS (1), fractions allowed'
-	@echo '  make bench     - instructions of walks in the kernel'
+	@echo '  make bench     - instructions of walks in the kernel; and other tools beside the module'
 	@echo '  make bench-host - cost of a lookup, in the core and in other readers (no QEMU)'
 	@echo
 	@echo 'On this machine'"'"'s kernel:'
@@ -101,6 +101,7 @@ soak:
 
 bench:
 	@tools/bench/run
+	@tools/bench/peers
 
 bench-host:
 	@tools/bench-host/run

@@ -1195,6 +1195,8 @@ fn without_the_module_the_error_names_it() {
 fn installed_files_are_prepared() {
     let dir = workdir("prepared");
     let (root, cache) = (dir.join("root"), dir.join("cache"));
+    // Rows of an earlier run that were used would be there still.
+    let _ = fs::remove_dir_all(&cache);
     for directory in ["usr/bin", "usr/lib/debug", "usr/lib/x/y"] {
         fs::create_dir_all(root.join(directory)).unwrap();
     }

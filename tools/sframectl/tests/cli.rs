@@ -1195,8 +1195,10 @@ fn without_the_module_the_error_names_it() {
 fn installed_files_are_prepared() {
     let dir = workdir("prepared");
     let (root, cache) = (dir.join("root"), dir.join("cache"));
-    // Rows of an earlier run that were used would be there still.
-    let _ = fs::remove_dir_all(&cache);
+    // An earlier run leaves the rows that were used, and all files if it failed.
+    for place in [&root, &cache] {
+        let _ = fs::remove_dir_all(place);
+    }
     for directory in ["usr/bin", "usr/lib/debug", "usr/lib/x/y"] {
         fs::create_dir_all(root.join(directory)).unwrap();
     }

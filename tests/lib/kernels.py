@@ -18,8 +18,8 @@ import sys
 
 # A test belongs to the first column whose expression matches its name.
 COLUMNS = (
-    ("object", r"^(the module cannot panic|a walk needs|no indirect|no return|functions whose|a kCFI hash|reads of user|"
-               r"the code is at most|check-object)"),
+    ("object", r"^(the module cannot panic|a walk needs|no indirect|no return|functions whose|a kCFI hash|"
+               r"reads of user memory|the code is at most|check-object)"),
     ("log", r"log is clean"),
     ("load", r"the module (un)?loads|ended with status"),
     ("deferred", r"deferred|fp,defer"),

@@ -51,6 +51,9 @@ need_packages() {
 # The checksum that names a cache entry, of the files and words that it is made from.
 key_of() { sha256sum | cut -c1-12; }
 
+# is_own_kernel NAME - whether scripts/prepare-kernel builds this kernel of scripts/vm, by clang.
+is_own_kernel() { case $1 in debug | kcsan | clang) ;; *) false ;; esac; }
+
 # in_root COMMAND... - runs a command as root inside the prepared root, in mount and process
 # namespaces of its own, so that nothing stays mounted or running. The checkout is at /src; the
 # directory SHARE, if set, at /share. KERNEL is the name of a kernel of scripts/vm: `forky` has a root of its
@@ -59,9 +62,9 @@ key_of() { sha256sum | cut -c1-12; }
 in_root() {
 	local root=${ROOT-} layer= suite= target
 	case ${KERNEL-} in
-	'' | debian | debug | kcsan | clang) ;;
+	'' | debian) ;;
 	forky) suite=forky ;;
-	*) layer=$("$SRC/scripts/prepare-guest-kernel" "$KERNEL") ;;
+	*) is_own_kernel "$KERNEL" || layer=$("$SRC/scripts/prepare-guest-kernel" "$KERNEL") ;;
 	esac
 	# shellcheck disable=SC2086
 	[ -n "$root" ] || root=$("$SRC/scripts/prepare-root" $suite)

@@ -18,8 +18,7 @@ use std::{
         Path,
         PathBuf, //
     },
-    sync::Mutex,
-    thread,
+    sync::Mutex, //
 };
 
 use rustix::fs::{
@@ -43,7 +42,8 @@ use crate::{
         Table,
         Target, //
     },
-    rows,
+    parallel,
+    rows, //
 };
 
 /// A file to add: its name for messages, and the paths to try to open.
@@ -134,12 +134,8 @@ fn outcome(file: String, result: Result<Option<u32>, String>) -> Outcome {
 fn add_items(device: &Device, items: Vec<Item>, known: &[Table]) -> Vec<Outcome> {
     let count = items.len();
     let shows = io::stderr().is_terminal() && count > 1;
-    let left = Mutex::new(items.into_iter());
     let done = Mutex::new(Vec::new());
-    let work = || loop {
-        let Some(item) = left.lock().ok().and_then(|mut left| left.next()) else {
-            return;
-        };
+    parallel::for_each(items, |item: Item| {
         let result = item.open().and_then(|file| {
             match known.iter().any(|table| is_table_of(table, &file)) {
                 true => Ok(None),
@@ -151,12 +147,6 @@ fn add_items(device: &Device, items: Vec<Item>, known: &[Table]) -> Vec<Outcome>
             if shows {
                 let _ = write!(io::stderr(), "\r{} of {count} files", done.len());
             }
-        }
-    };
-    let workers = thread::available_parallelism().map_or(1, usize::from);
-    thread::scope(|scope| {
-        for _ in 0..workers.min(count) {
-            scope.spawn(work);
         }
     });
     if shows {

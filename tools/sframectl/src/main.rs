@@ -19,6 +19,7 @@ mod explain;
 mod file;
 mod judge;
 mod lookup;
+mod parallel;
 mod prepare;
 mod raw;
 mod readelf_notation;

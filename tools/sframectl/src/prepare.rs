@@ -12,13 +12,15 @@ use std::{
         Path,
         PathBuf, //
     },
-    sync::Mutex,
-    thread,
+    sync::Mutex, //
 };
 
-use crate::rows::{
-    self,
-    Prepared, //
+use crate::{
+    parallel,
+    rows::{
+        self,
+        Prepared, //
+    }, //
 };
 
 /// The directories in which packages have programs and libraries, programs first.
@@ -35,12 +37,8 @@ pub(crate) fn run(root: &Path) -> Result<String, String> {
         collect(&root.join(directory), &left_out, &mut files);
     }
     let room = rows::room();
-    let left = Mutex::new(files.into_iter());
     let done = Mutex::new((0, BTreeSet::new()));
-    let work = || loop {
-        let Some(path) = left.lock().ok().and_then(|mut left| left.next()) else {
-            return;
-        };
+    parallel::for_each(files, |path| {
         let prepared =
             File::open(path).map_or(Prepared::Unsuited, |file| rows::prepare(&file, &room));
         let Ok(mut done) = done.lock() else { return };
@@ -49,11 +47,6 @@ pub(crate) fn run(root: &Path) -> Result<String, String> {
             Prepared::Made(cached) => done.0 += usize::from(done.1.insert(cached)),
             Prepared::Known(cached) => drop(done.1.insert(cached)),
             Prepared::Unsuited => {}
-        }
-    };
-    thread::scope(|scope| {
-        for _ in 0..thread::available_parallelism().map_or(1, usize::from) {
-            scope.spawn(work);
         }
     });
     let (made, known) = done.into_inner().unwrap_or_default();

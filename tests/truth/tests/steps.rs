@@ -24,8 +24,8 @@ use serde_json::Value;
 use sframe::section::Section;
 
 /// Leaves, recursion, a variable array, a callback out of libc, a signal on a stack of its own,
-/// and two threads.
-const PROGRAM: &str = r"
+/// two threads, and a breakpoint of the program's own.
+const PROGRAM: &str = r#"
 #define _GNU_SOURCE
 #include <pthread.h>
 #include <signal.h>
@@ -38,6 +38,8 @@ N void varied(int n) { volatile char array[n]; array[n - 1] = 1; sink += tree(ar
 static int compare(const void *a, const void *b) { return leaf(*(int *)a) < leaf(*(int *)b); }
 N void sorted(void) { int n[] = {5, 3, 9, 1, 7}; qsort(n, 5, sizeof(int), compare); sink += n[2]; }
 static void handler(int s) { sink += tree(s % 5); }
+static volatile int breakpoints;
+static void at_breakpoint(int s) { breakpoints += s == SIGTRAP; }
 static void *thread(void *argument) { varied(20); return argument; }
 int main(void)
 {
@@ -46,6 +48,10 @@ int main(void)
 	struct sigaction action = { .sa_handler = handler, .sa_flags = SA_ONSTACK };
 	sigaltstack(&stack, NULL);
 	sigaction(SIGUSR1, &action, NULL);
+	signal(SIGTRAP, at_breakpoint);
+	__asm__ volatile("int3" ::: "memory");
+	if (breakpoints != 1)
+		abort();
 	for (int i = 1; i < 5; i++) {
 		pthread_t other_thread;
 		pthread_create(&other_thread, NULL, thread, NULL);
@@ -56,7 +62,7 @@ int main(void)
 	}
 	return 0;
 }
-";
+"#;
 
 /// Builds PROGRAM with rows; without `-static` the loader would take 100,000 steps.
 fn build(name: &str) -> PathBuf {
@@ -81,7 +87,7 @@ fn build(name: &str) -> PathBuf {
     program
 }
 
-/// The report of `steps` for a whole program, as JSON and text, and its exit status.
+/// The report of `steps` for a whole program, as JSON and text, which includes its errors, and its exit status.
 fn steps(program: &Path) -> (Value, String, i32) {
     let json = program.with_extension("json");
     let output = Command::new(env!("CARGO_BIN_EXE_steps"))
@@ -90,10 +96,9 @@ fn steps(program: &Path) -> (Value, String, i32) {
         .args([&json, Path::new("--"), program])
         .output()
         .unwrap();
-    let text = String::from_utf8_lossy(&output.stdout).into_owned();
-    let found = fs::read(json).unwrap_or_else(|error| {
-        panic!("{error}: {}", String::from_utf8_lossy(&output.stderr));
-    });
+    let mut text = String::from_utf8_lossy(&output.stdout).into_owned();
+    text.push_str(&String::from_utf8_lossy(&output.stderr));
+    let found = fs::read(json).unwrap_or_else(|error| panic!("{error}: {text}"));
     let found: Value = serde_json::from_slice(&found).unwrap();
     (
         found["programs"][0].clone(),
@@ -121,6 +126,8 @@ fn correct_rows_give_no_differences() {
     assert!(text.contains("0 unexplained differences"), "{text}");
     // Stacks on the handler's alternate stack continue to the interrupted frame.
     assert!(number("signals") > 100, "{found:#}");
+    // The program got the signal of its own breakpoint, which is also the signal of a step.
+    assert!(!text.contains("ended by status"), "{text}");
 }
 
 #[test]

@@ -169,6 +169,25 @@ pub(crate) fn message(thread: TaskId) -> io::Result<TaskId> {
     Ok(message as TaskId)
 }
 
+/// Whether a stop by SIGTRAP is for a breakpoint instruction of the program's own.
+pub(crate) fn is_at_breakpoint(thread: TaskId) -> io::Result<bool> {
+    /// `SI_KERNEL` of the kernel's headers. A step has `TRAP_TRACE` or `TRAP_BRKPT`.
+    const BY_INSTRUCTION: c_int = 0x80;
+    // SAFETY: All zeros are a valid `siginfo_t`.
+    let mut found: libc::siginfo_t = unsafe { mem::zeroed() };
+    // SAFETY: `found` is a local variable; PTRACE_GETSIGINFO writes one `siginfo_t` to it.
+    let done = unsafe {
+        libc::ptrace(
+            libc::PTRACE_GETSIGINFO,
+            thread,
+            ptr::null_mut::<libc::c_void>(),
+            &raw mut found,
+        )
+    };
+    check(done as c_int)?;
+    Ok(found.si_code == BY_INSTRUCTION)
+}
+
 /// The registers of a stopped thread, and the number of its system call, if any.
 pub(crate) fn registers(thread: TaskId) -> io::Result<(RegisterFile, u64)> {
     // SAFETY: `user_regs_struct` has only integer fields, so all zeros are a valid value.

@@ -317,6 +317,9 @@ impl Tracer {
         let Some(index) = self.index_of(id).filter(|_| status == stepped) else {
             return Ok(None);
         };
+        if self.threads[index].state == ThreadState::Ready(libc::SIGTRAP) {
+            return Ok(None);
+        }
         let (registers, call) = ptrace::registers(id)?;
         // Outside of a system call the number is -1.
         if MAPPING_CALLS.contains(&call) {
@@ -378,11 +381,11 @@ impl Tracer {
             self.add(new);
         }
         let index = self.add(id);
-        let passed_on = if event == 0 && signal != libc::SIGTRAP {
-            signal
-        } else {
-            0
-        };
+        // A thread that has been killed meanwhile reports its end later.
+        let is_step =
+            || signal == libc::SIGTRAP && !ptrace::is_at_breakpoint(id).unwrap_or_default();
+        let is_passed_on = event == 0 && !is_step();
+        let passed_on = if is_passed_on { signal } else { 0 };
         let thread = &mut self.threads[index];
         // Keeps a pending signal.
         if let (ThreadState::Ready(waiting), 0) = (thread.state, passed_on) {

@@ -29,6 +29,10 @@ use super::{
         FrameRule,
         ON_TOP,
         PUSHED, //
+    },
+    sbcl::{
+        self,
+        CallState, //
     }, //
 };
 
@@ -56,27 +60,37 @@ pub fn step<M: Memory + Source + ?Sized>(
     stack_end: u64,
     memory: &M,
 ) -> Option<Step> {
-    if innermost {
+    let mut frame = *frame;
+    let call_state = match frame_pointer {
+        FramePointer::Likely if innermost => sbcl::call_state(frame.pc, memory),
+        _ => None,
+    };
+    if let Some(state) = call_state {
+        frame.fp = memory.read_word(frame.fp).ok()?;
+        if state == CallState::Called {
+            return behind_call(ON_TOP, &frame, memory);
+        }
+    } else if innermost {
         let bytes = memory.read_seldom(frame.pc.wrapping_sub(1)).ok()?;
         // A push may also stand in the middle of a function. With `Unknown`, the start of the function is
         // known, and the code below uses it.
         if frame_pointer == FramePointer::Kept {
             let rule = prologue::rule_without_frame_pointer(&bytes);
-            if let Some(step) = rule.and_then(|rule| behind_call(rule, frame, memory)) {
+            if let Some(step) = rule.and_then(|rule| behind_call(rule, &frame, memory)) {
                 return Some(step);
             }
         } else if is_left(&bytes, frame.pc, memory) {
-            return behind_call(ON_TOP, frame, memory);
+            return behind_call(ON_TOP, &frame, memory);
         }
         if frame_pointer == FramePointer::Likely {
             match ahead(frame.pc, memory) {
-                Ahead::Rule(rule) => return behind_call(rule, frame, memory),
+                Ahead::Rule(rule) => return behind_call(rule, &frame, memory),
                 Ahead::Framed => {}
                 Ahead::OtherStack => return None,
                 // A function that has not set up its frame pointer has its return address on top of the stack. The
                 // frame pointer is then its caller's, and would leave out the caller.
                 Ahead::Unknown => {
-                    if behind_call(ON_TOP, frame, memory).is_some() {
+                    if behind_call(ON_TOP, &frame, memory).is_some() {
                         return None;
                     }
                 }
@@ -101,13 +115,13 @@ pub fn step<M: Memory + Source + ?Sized>(
         let distance = at.checked_sub(start)?;
         let beginning = memory.read_seldom(start).ok()?;
         if innermost && prologue::is_entry(&beginning, distance) {
-            return behind_call(ON_TOP, frame, memory);
+            return behind_call(ON_TOP, &frame, memory);
         }
         let prologue = prologue::prologue(&beginning)?;
         if distance < prologue.end {
             return match innermost {
-                true if distance <= prologue.push => behind_call(ON_TOP, frame, memory),
-                true => behind_call(PUSHED, frame, memory),
+                true if distance <= prologue.push => behind_call(ON_TOP, &frame, memory),
+                true => behind_call(PUSHED, &frame, memory),
                 false => None,
             };
         }
@@ -118,7 +132,7 @@ pub fn step<M: Memory + Source + ?Sized>(
     if !on_stack {
         return None;
     }
-    let step = unwind::step_by_frame_pointer(frame, memory).ok()?;
+    let step = unwind::step_by_frame_pointer(&frame, memory).ok()?;
     match step {
         _ if frame_pointer == FramePointer::Kept => Some(step),
         Step::Caller(caller) if is_behind_call(caller.pc, memory) => Some(step),
@@ -411,6 +425,36 @@ mod tests {
         assert_eq!(step(&process), None);
         process.word(STACK + 0x100, 1);
         assert_eq!(step(&process), Some(CALLER));
+    }
+
+    #[test]
+    fn the_frame_pointer_may_be_the_callees_already() {
+        let (on_top, caller_fp) = (PROGRAM + 0x600, STACK + 0x300);
+        let mut process = called();
+        process
+            .word(STACK + 0x200, caller_fp)
+            .word(caller_fp, STACK + 0x400)
+            .word(caller_fp + 8, on_top);
+        let step = |process: &MockProcess, known| process.step_in(PC, true, known);
+        // mov %rbp,(%rsp); mov %rsp,%rbp; call. Its own frame is the one that the new frame leads to.
+        process
+            .write(
+                PC - 7,
+                &[0x48, 0x89, 0x2c, 0x24, 0x48, 0x8b, 0xec, 0xff, 0x50, 0xfd],
+            )
+            .write(FUNCTION, &SETS_UP);
+        assert_eq!(step(&process, FramePointer::Likely), None);
+        process.call(on_top);
+        assert_eq!(step(&process, FramePointer::Likely), Some(on_top));
+        assert_eq!(step(&process, FramePointer::Unknown), Some(CALLER));
+        // pop 8(%rbp): the return address is on top of the stack.
+        let mut process = called();
+        process
+            .write(PC, &[0x8f, 0x45, 0x08])
+            .word(STACK + 0x100, on_top);
+        assert_eq!(step(&process, FramePointer::Likely), None);
+        process.call(on_top);
+        assert_eq!(step(&process, FramePointer::Likely), Some(on_top));
     }
 
     #[test]

@@ -9,6 +9,7 @@ pub mod plt;
 pub mod prologue;
 pub mod region;
 pub mod registers;
+mod sbcl;
 pub mod signal;
 pub mod uprobe;
 

@@ -4,7 +4,8 @@
 //!
 //! A return address may move: HotSpot's adapters and the entries of interpreted methods take it off the stack, put
 //! arguments or local variables there, and put it back. HotSpot's interpreter calls by a push of the return address
-//! and a jump, and returns by a jump. When a virtual thread leaves its carrier, HotSpot copies the thread's frames to
+//! and a jump, and returns by a jump. SBCL's functions move it into their frame, which the caller has made; the frame
+//! pointer is the callee's already when the caller calls. When a virtual thread leaves its carrier, HotSpot copies the thread's frames to
 //! the heap of objects, and takes the frame in which the carrier entered the thread; so the thread's calls are gone.
 //!
 //! The calls that began unseen are presumed from a walk. A presumed call is confirmed when its function returns.
@@ -138,11 +139,14 @@ impl Calls {
             return;
         }
         let in_register = calls.last().is_some_and(|last| last.slot.is_none());
+        let moves = |at| word(at).is_some_and(|code| code & 0xff_ffff == POP_RETURN_ADDRESS);
+        let fp = before.get(RBP).filter(|_| !moves(now.pc()));
+        let fp = fp.or_else(|| word(before.get(RBP)?));
         let new = |return_address| Call {
             return_address,
             slot: Some(now.sp()),
             first_slot: now.sp(),
-            fp: before.get(RBP),
+            fp,
             presumed: None,
         };
         let presumed = &mut self.presumed;
@@ -309,6 +313,9 @@ impl Calls {
     }
 }
 
+/// `pop 8(%rbp)`, which SBCL's functions begin with.
+const POP_RETURN_ADDRESS: u64 = 0x08_45_8f;
+
 /// Follows the return address of the last call, when an instruction without a jump was executed.
 fn follow(
     last: &mut Call,
@@ -320,6 +327,14 @@ fn follow(
         return;
     }
     let is_return_address = |at: u64| word(at) == Some(last.return_address);
+    let is_moved = word(before.pc()).is_some_and(|code| code & 0xff_ffff == POP_RETURN_ADDRESS);
+    if let Some(at) = now.get(RBP).map(|fp| fp.wrapping_add(8)) {
+        if is_moved && is_return_address(at) {
+            last.slot = Some(at);
+            last.fp = word(at.wrapping_sub(8));
+            return;
+        }
+    }
     let slot = last.slot.filter(|slot| *slot >= now.sp());
     let is_push = now.sp() == before.sp().wrapping_sub(8) && pushes(word(before.pc()));
     if is_push && !slot.is_some_and(is_return_address) && is_return_address(now.sp()) {

@@ -8,6 +8,7 @@
 #include <linux/ftrace.h>
 #include <linux/jiffies.h>
 #include <linux/magic.h>
+#include <linux/mm.h>
 #include <linux/mm_types.h>
 #include <linux/percpu.h>
 #include <linux/sched.h>
@@ -34,6 +35,15 @@ static inline uint64_t sfu_mappings_sequence(void)
 {
 	/* A table that is added or removed may change the decision, too. */
 	return sfu_mm_state(current->mm) | READ_ONCE(sfu_table_generation) << 32;
+}
+
+/*
+ * Whether the code of a mapping is that of a file. Code that the process may write is code that the process makes, even
+ * if a file was its beginning: SBCL maps its image in this way. Any context; the VMA may be freed meanwhile, under RCU.
+ */
+static inline bool sfu_is_of_file(const struct vm_area_struct *vma)
+{
+	return READ_ONCE(vma->vm_file) && (READ_ONCE(vma->vm_flags) & (VM_WRITE | VM_EXEC)) != (VM_WRITE | VM_EXEC);
 }
 
 /*

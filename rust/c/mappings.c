@@ -59,7 +59,7 @@ static bool read_mapping(struct vm_area_struct *vma, unsigned long first, unsign
 		.end = READ_ONCE(vma->vm_end),
 		.offset = (uint64_t)READ_ONCE(vma->vm_pgoff) << PAGE_SHIFT,
 		.executable = READ_ONCE(vma->vm_flags) & VM_EXEC,
-		.is_file = READ_ONCE(vma->vm_file),
+		.is_file = sfu_is_of_file(vma),
 		.inode = inode_of(vma),
 	};
 	mapping->is_vdso = mapping->inode == SFU_NO_FILE && sfu_is_vdso(vma, first);
@@ -86,7 +86,7 @@ static noinline bool is_read_again(struct mm_struct *mm, unsigned long address, 
 	return found && mapping->start == first && mapping->end - 1 == last &&
 	       mapping->offset == (uint64_t)READ_ONCE(vma->vm_pgoff) << PAGE_SHIFT &&
 	       mapping->executable == !!(READ_ONCE(vma->vm_flags) & VM_EXEC) &&
-	       mapping->is_file == !!READ_ONCE(vma->vm_file) && mapping->inode == inode_of(vma) &&
+	       mapping->is_file == sfu_is_of_file(vma) && mapping->inode == inode_of(vma) &&
 	       mapping->is_vdso == (mapping->inode == SFU_NO_FILE && sfu_is_vdso(vma, first));
 }
 

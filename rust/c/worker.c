@@ -263,8 +263,8 @@ static void look_at_file(struct vm_area_struct *vma, const struct missing *slot)
 	if (vma && (vma->vm_flags & VM_EXEC)) {
 		seen.start = vma->vm_start;
 		seen.end = vma->vm_end;
-		is_made = !vma->vm_file;
-		if (!is_made && S_ISREG(file_inode(vma->vm_file)->i_mode)) {
+		is_made = !sfu_is_of_file(vma);
+		if (vma->vm_file && S_ISREG(file_inode(vma->vm_file)->i_mode)) {
 			file = get_file(vma->vm_file);
 			may_read = fs_is_trusted(vma, true);
 		}
@@ -281,7 +281,7 @@ static void look_at_file(struct vm_area_struct *vma, const struct missing *slot)
 	if (has_allowance(slot->user)) {
 		if (file)
 			sframe_unwind_index_file(file, &seen, may_read);
-		else
+		if (is_made)
 			sfu_region_request(sfu_mm_id(slot->mm), slot->pid, slot->user, seen.start, seen.end);
 	}
 	take_allowance(slot->user, started);

@@ -79,6 +79,9 @@ enum FpState {
     Callers,
     /// An address this many bytes below the CFA.
     Frame(i32),
+    /// The address of the callee's frame, which SBCL's callers make. The function's own frame pointer is saved there; it is
+    /// this many bytes below the CFA. The callee restores it.
+    Callees(i32),
     /// An unknown value.
     Other,
 }
@@ -114,6 +117,8 @@ struct FrameState {
     /// Whether the word on top of the stack has just been pushed from a register: a return would jump to that
     /// address.
     pushed: bool,
+    /// Whether the word on top of the stack has just been pushed from the frame pointer of the function's own frame.
+    pushed_fp: bool,
 }
 
 /// The code contradicts the assumptions about the function.
@@ -127,6 +132,7 @@ impl FrameState {
         saved: None,
         ra: ReturnAddress::Kept,
         pushed: false,
+        pushed_fp: false,
     };
 
     fn rule(&self) -> Option<Rule> {
@@ -208,7 +214,22 @@ impl FrameState {
             saved,
             ra,
             pushed,
+            pushed_fp: false,
         })
+    }
+
+    /// The state behind a call.
+    fn behind_call(mut self) -> FrameState {
+        if let FpState::Callees(below) = self.fp {
+            self.fp = FpState::Frame(below);
+        }
+        // A callee may pop its arguments if the caller has a frame pointer.
+        if matches!(self.fp, FpState::Frame(_)) {
+            self.sp = None;
+        }
+        self.pushed = false;
+        self.pushed_fp = false;
+        self
     }
 
     /// Sets the distance from the stack pointer to the CFA. Values below the stack pointer are lost.
@@ -293,6 +314,7 @@ impl FrameState {
         let is_memory = |operand: u32| kind(operand) == Some(OpKind::Memory);
         let is_popped = matches!(self.ra, ReturnAddress::Popped(_));
         self.pushed = false;
+        let has_pushed_fp = mem::take(&mut self.pushed_fp);
         match (instruction.mnemonic(), register(0), register(1)) {
             (Mnemonic::Push, RBP, _) => {
                 // A helper that sets up its caller's frame is called at the caller's start.
@@ -303,6 +325,7 @@ impl FrameState {
                 if self.fp == FpState::Callers && self.saved.is_none() {
                     self.saved = self.sp;
                 }
+                self.pushed_fp = matches!(self.fp, FpState::Frame(_));
             }
             (Mnemonic::Push, from, _) if self.ra == ReturnAddress::Popped(from) => {
                 // From here on, the frame that was set up belongs to the caller.
@@ -351,7 +374,10 @@ impl FrameState {
                 _ => return Err(Contradiction),
             },
             (Mnemonic::Mov, RBP, RSP) => {
-                self.point_fp(self.sp);
+                match self.fp {
+                    FpState::Frame(below) if has_pushed_fp => self.fp = FpState::Callees(below),
+                    _ => self.point_fp(self.sp),
+                }
                 if self.ra == ReturnAddress::Dropped && self.is_new_frame() {
                     self.ra = ReturnAddress::Kept;
                 }
@@ -865,12 +891,10 @@ impl<'a> Gap<'a> {
                     findings.called.insert(target, from);
                 }
                 proves &= state != FrameState::ENTRY;
-                // A callee may pop its arguments if the caller has a frame pointer.
-                if matches!(state.fp, FpState::Frame(_)) {
-                    state.sp = None;
-                }
-                state.pushed = false;
-                [go(next, state, ReachedBy::Return, proves), None]
+                [
+                    go(next, state.behind_call(), ReachedBy::Return, proves),
+                    None,
+                ]
             }
             FlowControl::IndirectBranch | FlowControl::Interrupt | FlowControl::Exception => {
                 NOWHERE
@@ -887,9 +911,17 @@ impl<'a> Gap<'a> {
     fn emit(&self, functions: &mut Vec<ConvertedFunction>) {
         let mut open = None;
         for reached in &self.reached {
-            if let Some(rule) = reached.state.rule() {
-                let end = reached.at + u64::from(reached.len);
-                extend(&mut open, functions, reached.at, end, false, rule);
+            let Reached { at, len, state, .. } = *reached;
+            let end = at + u64::from(len);
+            // While the callee runs, the frame pointer is no longer the one that the callee began with.
+            let first = match state.fp {
+                FpState::Callees(_) => at + 1,
+                _ => end,
+            };
+            for (start, end, state) in [(at, first, state), (first, end, state.behind_call())] {
+                if let Some(rule) = state.rule().filter(|_| start < end) {
+                    extend(&mut open, functions, start, end, false, rule);
+                }
             }
         }
         functions.extend(open);
@@ -946,6 +978,37 @@ mod tests {
         assert_eq!(
             rules_of(text, &[0, 1, 5, 10, 14, 15, 16]),
             ["sp+8", "sp+16", "sp+32", "sp+32", "sp+16", "sp+8", "-"]
+        );
+    }
+
+    #[test]
+    fn a_caller_may_make_the_frame_of_its_callee() {
+        // push %rbp; mov %rsp,%rbp; push %rbx; push %rbp; push %rbp; mov %rsp,%rbp; mov (%r12),%r12; call *-3(%rax);
+        // pop %rbx; leave; ret
+        let text =
+            b"\x55\x48\x89\xe5\x53\x55\x55\x48\x89\xe5\x4d\x8b\x24\x24\xff\x50\xfd\x5b\xc9\xc3";
+        let frame = "fp+16 -16";
+        assert_eq!(
+            rules_of(text, &[1, 4, 7, 10, 14, 16, 17, 18, 19]),
+            [
+                "sp+16 -16",
+                frame,
+                frame,
+                // The frame pointer is the callee's.
+                "sp+40 -16",
+                "sp+40 -16",
+                // It is not at the end of the call, where the return address is looked up.
+                frame,
+                frame,
+                frame,
+                "sp+8"
+            ]
+        );
+        // push %rbp; mov %rsp,%rbp; mov (%rax),%rsp; push %rbp; push %rbp; mov %rsp,%rbp; call *-3(%rax); leave; ret
+        let text = b"\x55\x48\x89\xe5\x48\x8b\x20\x55\x55\x48\x89\xe5\xff\x50\xfd\xc9\xc3";
+        assert_eq!(
+            rules_of(text, &[9, 12, 14, 15, 16]),
+            [frame, "-", frame, frame, "sp+8"]
         );
     }
 

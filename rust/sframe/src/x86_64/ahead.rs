@@ -10,7 +10,8 @@ use super::{
         Source, //
     },
     insn::*,
-    prologue::FrameRule, //
+    prologue::FrameRule,
+    sbcl, //
 };
 
 /// The largest number of instructions that are followed.
@@ -38,7 +39,7 @@ pub enum Ahead {
 
 /// The effect of an instruction on the stack pointer, on the frame pointer and on the PC.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Effect {
+pub(super) enum Effect {
     /// The instruction changes none of them, or is a conditional jump.
     Other,
     /// Adds a number of bytes to the stack pointer.
@@ -87,6 +88,9 @@ pub fn ahead<S: Source + ?Sized>(pc: u64, memory: &S) -> Ahead {
         let Some((len, effect)) = code.and_then(instruction) else {
             return Ahead::Unknown;
         };
+        if code.and_then(sbcl::makes_frame).is_some() {
+            return Ahead::Framed;
+        }
         pc = pc.wrapping_add(len);
         match effect {
             Effect::Other => {}
@@ -242,7 +246,7 @@ static TWO_BYTES: [OpcodeClass; 256] = classes(
 
 /// The length in bytes of the instruction at the start of `code`, and its effect; `None` if it does not lie completely
 /// in `code`.
-fn instruction(code: &[u8]) -> Option<(u64, Effect)> {
+pub(super) fn instruction(code: &[u8]) -> Option<(u64, Effect)> {
     // mov %rsp, %rbp behind a push that a uprobe has replaced.
     if let [INT3, a, b, c, ..] = code {
         if MOV_RSP_RBP.contains(&[*a, *b, *c]) {
@@ -310,13 +314,18 @@ fn instruction(code: &[u8]) -> Option<(u64, Effect)> {
         bytes => usize::from(bytes),
     };
     let mut modrm = 0;
+    let mut base = 0;
     let mut displacement = 0;
     if class & MODRM != 0 {
         modrm = next()?;
         let has_sib = modrm >> 6 != 3 && modrm & 7 == 4;
-        let base = if has_sib { next()? & 7 } else { modrm & 7 };
+        base = if has_sib { next()? & 7 } else { modrm & 7 };
         displacement = match modrm >> 6 {
-            0 if base == 5 => 4,
+            0 if base == 5 => {
+                // There is no base register.
+                base = 0;
+                4
+            }
             1 => 1,
             2 => 4,
             _ => 0,
@@ -338,22 +347,22 @@ fn instruction(code: &[u8]) -> Option<(u64, Effect)> {
         _ => 0,
     };
     let effect = if map == 0 {
-        effect(op, class, rex, modrm, value)
+        effect(op, class, rex, modrm, base, value)
     } else {
         Effect::Other
     };
     Some((behind as u64, effect))
 }
 
-/// The effect of an instruction with an opcode of one byte.
-fn effect(op: u8, class: OpcodeClass, rex: u8, modrm: u8, value: i32) -> Effect {
+/// The effect of an instruction with an opcode of one byte. `base` is the low part of the number of the base register.
+fn effect(op: u8, class: OpcodeClass, rex: u8, modrm: u8, base: u8, value: i32) -> Effect {
     const RSP: u8 = 4;
     const RBP: u8 = 5;
     // The register operands: their numbers, with the bit of the prefix.
     let field = (modrm >> 3) & 7;
     let reg = field | ((rex & 4) << 1);
     let high = (rex & 1) << 3;
-    let rm = (modrm & 7) | high;
+    let rm = base | high;
     let is_register = modrm >> 6 == 3;
     let one = (op & 7) | high;
     match (op, field) {
@@ -383,7 +392,6 @@ fn effect(op: u8, class: OpcodeClass, rex: u8, modrm: u8, value: i32) -> Effect 
         _ if !is_wide => Effect::OtherSp,
         (0x89, RBP) if rex & 4 == 0 => Effect::GiveUp,
         (0x8b, _) if is_register && rm == RBP => Effect::GiveUp,
-        // With an index there is a SIB byte, whose number is that of rsp.
         (0x8d, _) if rm == RBP => Effect::GiveUp,
         // add, sub and cmp with a number
         (0x81 | 0x83, 0) => Effect::AddSp(value),
@@ -463,6 +471,12 @@ mod tests {
             &[0xc9],
             &[0x48, 0x89, 0xec],
             &[0x48, 0x8d, 0x65, 0xf0],
+            // lea -32(%rbp,%rdx,4),%rsp
+            &[0x4a, 0x8d, 0x64, 0x95, 0xe0],
+            // SBCL's sub $16,%rsp; mov %rbp,(%rsp); mov %rsp,%rbp
+            &[
+                0x48, 0x83, 0xec, 0x10, 0x48, 0x89, 0x2c, 0x24, 0x48, 0x8b, 0xec,
+            ],
             &[0x90, 0x51, 0xff, 0x55, 0x10],
         ] {
             assert_eq!(from(code), Ahead::Framed, "{code:x?}");

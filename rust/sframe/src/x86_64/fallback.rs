@@ -66,33 +66,45 @@ pub fn step<M: Memory + Source + ?Sized>(
         _ => None,
     };
     if let Some(state) = call_state {
-        frame.fp = memory.read_word(frame.fp).ok()?;
+        match state {
+            CallState::Framed => {}
+            CallState::Unwinding => return None,
+            CallState::Calling | CallState::Called => {
+                frame.fp = memory.read_word(frame.fp).ok()?;
+            }
+        }
         if state == CallState::Called {
             return behind_call(ON_TOP, &frame, memory);
         }
     } else if innermost {
         let bytes = memory.read_seldom(frame.pc.wrapping_sub(1)).ok()?;
-        // A push may also stand in the middle of a function. With `Unknown`, the start of the function is
-        // known, and the code below uses it.
-        if frame_pointer == FramePointer::Kept {
-            let rule = prologue::rule_without_frame_pointer(&bytes);
-            if let Some(step) = rule.and_then(|rule| behind_call(rule, &frame, memory)) {
-                return Some(step);
+        let may_be_left = || is_left(&bytes, frame.pc, memory);
+        match frame_pointer {
+            // A push may also stand in the middle of a function. With `Unknown`, the start of the function is
+            // known, and the code below uses it.
+            FramePointer::Kept => {
+                let rule = prologue::rule_without_frame_pointer(&bytes);
+                if let Some(step) = rule.and_then(|rule| behind_call(rule, &frame, memory)) {
+                    return Some(step);
+                }
             }
-        } else if is_left(&bytes, frame.pc, memory) {
-            return behind_call(ON_TOP, &frame, memory);
-        }
-        if frame_pointer == FramePointer::Likely {
-            match ahead(frame.pc, memory) {
+            FramePointer::Likely => match ahead(frame.pc, memory) {
                 Ahead::Rule(rule) => return behind_call(rule, &frame, memory),
+                Ahead::Framed if sbcl::is_routine(&frame, memory) => return None,
                 Ahead::Framed => {}
                 Ahead::OtherStack => return None,
+                Ahead::Unknown if may_be_left() => return behind_call(ON_TOP, &frame, memory),
                 // A function that has not set up its frame pointer has its return address on top of the stack. The
                 // frame pointer is then its caller's, and would leave out the caller.
                 Ahead::Unknown => {
                     if behind_call(ON_TOP, &frame, memory).is_some() {
                         return None;
                     }
+                }
+            },
+            FramePointer::Unknown => {
+                if may_be_left() {
+                    return behind_call(ON_TOP, &frame, memory);
                 }
             }
         }
@@ -458,6 +470,25 @@ mod tests {
     }
 
     #[test]
+    fn a_routine_that_calls_may_have_no_frame() {
+        const SLOT: u64 = STACK + 0x800;
+        let return_address = LIBRARY + 0x900;
+        let mut process = called();
+        let call = [&[0xff, 0x14, 0x25][..], &(SLOT as u32).to_le_bytes()].concat();
+        let step = |process: &MockProcess| process.step_in(PC, true, FramePointer::Likely);
+        // call *0x10(%rsi), three words below the return address
+        process
+            .write(PC, &[0xff, 0x56, 0x10])
+            .write(return_address - 7, &call)
+            .word(STACK + 0x118, return_address)
+            .word(SLOT, FUNCTION);
+        assert_eq!(step(&process), None);
+        // That call leads elsewhere.
+        process.word(SLOT, FUNCTION - 0x100);
+        assert_eq!(step(&process), Some(CALLER));
+    }
+
+    #[test]
     fn jit_code_may_have_no_frame() {
         let on_top = PROGRAM + 0x600;
         let mut process = called();
@@ -471,6 +502,14 @@ mod tests {
         // pop %r10; lea (%rsp,%rcx,8),%rsp; push %r10; ret, behind the pop: the return address is in a register.
         process.write(PC, &[0x48, 0x8d, 0x24, 0xcc, 0x41, 0x52, 0xc3]);
         assert_eq!(step(&process), None);
+        // xor %ecx,%ecx; jmp over two bytes; leave: the last byte of the first instruction is no leave.
+        process
+            .word(STACK + 0x100, on_top)
+            .write(PC - 2, &[0x31, 0xc9, 0xeb, 2, 0, 0, 0xc9]);
+        assert_eq!(step(&process), Some(CALLER));
+        // leave; jmp *%rcx
+        process.write(PC - 1, &[0xc9, 0xff, 0xe1]);
+        assert_eq!(step(&process), Some(on_top));
         // call: the function has a frame, and a word on top of the stack that is behind a call is an old one.
         process
             .write(PC, &[0xe8, 1, 2, 3, 4])

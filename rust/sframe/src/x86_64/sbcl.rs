@@ -8,10 +8,22 @@
 //! until the first instruction of the callee is over (`src/compiler/x86-64/call.lisp` in SBCL's source).
 
 use super::{
-    super::format::bytes::Source,
+    super::{
+        format::bytes::Source,
+        unwind::step::{
+            Frame,
+            Memory, //
+        }, //
+    },
+    ahead::{
+        instruction,
+        Effect, //
+    },
     insn::{
         CALL_RELATIVE,
         GROUP_5,
+        INT3,
+        JMP_SHORT,
         PUSH_RBP, //
     }, //
 };
@@ -20,18 +32,68 @@ use super::{
 const POP_RETURN_ADDRESS: [u8; 3] = [0x8f, 0x45, 0x08];
 
 /// The bytes in front of a PC that are looked at.
-const IN_FRONT: usize = 18;
+const IN_FRONT: usize = 24;
 /// The bytes from a PC on that are looked at.
 const BEHIND: usize = 3;
+
+/// The words that a routine may have pushed, and the return address.
+const PUSHED_WORDS: u64 = 4;
+/// The maximum size of a routine, in bytes.
+const ROUTINE: u64 = 256;
+/// The maximum distance from a routine to the code that calls it, in bytes.
+const NEAR_CODE: u64 = 1 << 30;
 
 /// Where a PC is in a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum CallState {
+    /// In a function whose frame pointer is its own: the caller before it changes the frame pointer; the callee behind
+    /// `lea -N(%rbp),%rsp`; or a function that has pushed its return address for a tail call.
+    Framed,
     /// In the caller. The frame pointer is the callee's, and leads to the caller's frame pointer.
     Calling,
+    /// In the code that leaves frames for an outer one. The frame pointer is the outer frame's, as far as that frame is
+    /// reached: `mov N(%rax),%rbp` is in front of the PC.
+    Unwinding,
     /// At the first instruction of the callee. The return address is on top of the stack, and the frame pointer leads to
     /// the caller's frame pointer.
     Called,
+}
+
+/// Whether a frame may be of one of SBCL's routines in assembly, which make no frame, and call. They are called through an
+/// address in low memory: call *NUMBER. Their return address is one of the words on top of the stack.
+#[inline(never)]
+pub(super) fn is_routine<M: Memory + Source + ?Sized>(frame: &Frame, memory: &M) -> bool {
+    (0..PUSHED_WORDS).any(|word| {
+        let return_address = memory.read_word(frame.sp.wrapping_add(8 * word));
+        let Some(return_address) = return_address
+            .ok()
+            .filter(|at| at.abs_diff(frame.pc) < NEAR_CODE)
+        else {
+            return false;
+        };
+        match memory.read_seldom::<7>(return_address.wrapping_sub(7)) {
+            Ok([GROUP_5, 0x14, 0x25, a, b, c, d]) => {
+                let slot = u32::from_le_bytes([a, b, c, d]);
+                let start = memory.read_word(slot.into());
+                start.is_ok_and(|start| frame.pc.wrapping_sub(start) < ROUTINE)
+            }
+            _ => false,
+        }
+    })
+}
+
+/// The length of the instructions at the start of `code` that save the frame pointer in the callee's frame, and set the
+/// frame pointer to that frame: mov %rbp,(%REGISTER); mov %REGISTER,%rbp. `None` if other instructions are there.
+pub(super) fn makes_frame(code: &[u8]) -> Option<usize> {
+    match *code {
+        [0x48, 0x89, 0x2c, 0x24, 0x48, 0x8b, 0xec, ..] => Some(7),
+        [prefix @ (0x48 | 0x49), 0x89, slot @ 0x28..=0x2f, other, 0x8b, to @ 0xe8..=0xef, ..]
+            if prefix == other && slot & 7 == to & 7 =>
+        {
+            Some(6)
+        }
+        _ => None,
+    }
 }
 
 /// Where the run-time address `pc` is in a call of SBCL's; `None` if it is outside of the instructions around a call, or
@@ -46,21 +108,47 @@ pub(super) fn call_state<S: Source + ?Sized>(pc: u64, memory: &S) -> Option<Call
     }
     let is_call = matches!(*at, [CALL_RELATIVE, ..])
         || matches!(*at, [GROUP_5, operand, _] if operand & 0x38 == 0x10);
-    // What may follow the change of the frame pointer: lea -11(%rax),%ebx; test $15,%bl; je over a call.
-    let is_calling =
-        [0, 3, 6, 8].into_iter().any(
-            |len: usize| match before.get(..IN_FRONT.wrapping_sub(len)) {
-                Some([.., last, 0x48 | 0x49, 0x8b, 0xe8..=0xef]) if is_call && len == 0 => {
-                    *last != PUSH_RBP
-                }
-                Some([.., prefix, 0x89, slot @ 0x28..=0x2f, other, 0x8b, to @ 0xe8..=0xef]) => {
-                    matches!(prefix, 0x48 | 0x49) && prefix == other && slot & 7 == to & 7
-                }
-                Some([.., 0x48, 0x89, 0x2c, 0x24, 0x48, 0x8b, 0xec]) => true,
-                _ => false,
-            },
-        );
-    is_calling.then_some(CallState::Calling)
+    match *before {
+        // The caller's frame pointer is in the new frame already.
+        [.., last, 0x48 | 0x49, 0x8b, 0xe8..=0xef] if is_call && last != PUSH_RBP => {
+            return Some(CallState::Calling);
+        }
+        // je over call; jmp over the call at the PC, which is behind them.
+        [.., 0x74, 7, CALL_RELATIVE, _, _, _, _, JMP_SHORT, 3] if is_call => {
+            return Some(CallState::Calling);
+        }
+        [.., 0x74, 7, CALL_RELATIVE, _, _, _, _] if matches!(*at, [JMP_SHORT, 3, ..]) => {
+            return Some(CallState::Calling);
+        }
+        _ => {}
+    }
+    (0..IN_FRONT).find_map(|start| state_behind(code.get(start..)?))
+}
+
+/// The state that the instruction at the start of `code` proves for the PC, which is [`BEHIND`] bytes in front of the
+/// end of `code`. In between are only instructions that change neither the stack pointer nor the frame pointer.
+fn state_behind(code: &[u8]) -> Option<CallState> {
+    let (len, state) = match *code {
+        [0xff, 0x75, 0x08, ..] => (3, CallState::Framed),
+        [0x48, 0x8d, 0x65, 0x80..=0xff, ..] => (4, CallState::Framed),
+        // The end of an allocation: xor %rbp,NUMBER(%r13); je over the next two bytes; int3; a byte for its handler.
+        [0x49, 0x31, 0x6d, _, 0x74, 2, INT3, _, ..] => (8, CallState::Framed),
+        [0x48, 0x8b, 0x68, _, ..] => (4, CallState::Unwinding),
+        _ => (makes_frame(code)?, CallState::Calling),
+    };
+    let mut behind = code.get(len..)?;
+    while behind.len() > BEHIND {
+        match instruction(behind)? {
+            (len, Effect::Other) => behind = behind.get(len as usize..)?,
+            _ => return None,
+        }
+    }
+    match (behind.len(), state) {
+        (BEHIND, _) => Some(state),
+        // In front of the change of the frame pointer, an instruction of three bytes.
+        (0, CallState::Calling) => Some(CallState::Framed),
+        _ => None,
+    }
 }
 
 #[cfg(test)]
@@ -69,7 +157,14 @@ mod tests {
         super::super::format::bytes::Fault,
         *, //
     };
-    use std::vec::Vec;
+    use iced_x86::{
+        Decoder,
+        DecoderOptions, //
+    };
+    use std::{
+        vec,
+        vec::Vec, //
+    };
 
     /// Code of SBCL 2.5: sub $16,%rsp; mov $2,%ecx; mov %rbp,(%rsp); mov %rsp,%rbp; call *-3(%rax)
     const CALL: [u8; 19] = [
@@ -103,23 +198,58 @@ mod tests {
         }
     }
 
+    /// The states at the instructions of `code`.
     fn states(code: &[u8]) -> Vec<(u64, CallState)> {
-        (0..code.len() as u64)
+        let mut decoder = Decoder::with_ip(64, code, 0, DecoderOptions::NONE);
+        let starts = std::iter::from_fn(|| decoder.can_decode().then(|| decoder.decode().ip()));
+        starts
             .filter_map(|at| Some((at, call_state(START + at, &Code(code))?)))
             .collect()
     }
 
     #[test]
     fn the_frame_pointer_is_the_callees_in_front_of_a_call() {
-        assert_eq!(states(&CALL), [(16, CallState::Calling)]);
+        assert_eq!(
+            states(&CALL),
+            [(13, CallState::Framed), (16, CallState::Calling)]
+        );
         assert_eq!(states(&LOCAL_CALL), [(6, CallState::Calling)]);
-        let calling = [6, 9, 12, 14].map(|at| (at, CallState::Calling));
-        assert_eq!(states(&UNKNOWN_CALL), calling);
+        let mut expected = vec![(3, CallState::Framed)];
+        expected.extend([6, 9, 12, 14, 19, 21].map(|at| (at, CallState::Calling)));
+        assert_eq!(states(&UNKNOWN_CALL), expected);
         // The frame pointer is saved in another place than in the new frame.
         let mut code = UNKNOWN_CALL;
         code[2] = 0x28;
-        assert_eq!(states(&code), []);
+        assert_eq!(states(&code[..14]), []);
         assert_eq!(states(&PROLOGUE), []);
+    }
+
+    #[test]
+    fn a_frame_pointer_may_be_proved_by_earlier_instructions() {
+        let framed = |at| (at, CallState::Framed);
+        // lea -16(%rbp),%rsp; mov %rdx,%r15; call; mov %rdx,%r15
+        let code = [
+            0x48, 0x8d, 0x65, 0xf0, 0x4c, 0x8b, 0xfa, 0xe8, 1, 2, 3, 4, 0x4c, 0x8b, 0xfa,
+        ];
+        assert_eq!(states(&code), [framed(4), framed(7)]);
+        // xor %rbp,40(%r13); je; int3; 9; mov %rdx,%r15
+        let code = [0x49, 0x31, 0x6d, 0x28, 0x74, 2, 0xcc, 9, 0x4c, 0x8b, 0xfa];
+        assert_eq!(call_state(START + 8, &Code(&code)), Some(CallState::Framed));
+        // push 8(%rbp); mov -16(%r13),%rax; jmp *1688(%rax)
+        let code = [
+            0xff, 0x75, 8, 0x49, 0x8b, 0x45, 0xf0, 0xff, 0xa0, 0x98, 6, 0, 0,
+        ];
+        assert_eq!(states(&code), [framed(3), framed(7)]);
+    }
+
+    #[test]
+    fn frames_may_be_left() {
+        // mov 8(%rax),%rbp; mov 32(%rax),%rsi; jmp *16(%rax)
+        let code = [
+            0x48, 0x8b, 0x68, 8, 0x48, 0x8b, 0x70, 0x20, 0xff, 0x60, 0x10,
+        ];
+        let expected = [4, 8].map(|at| (at, CallState::Unwinding));
+        assert_eq!(states(&code), expected);
     }
 
     #[test]

@@ -5,7 +5,8 @@
 //! A return address may move: HotSpot's adapters and the entries of interpreted methods take it off the stack, put
 //! arguments or local variables there, and put it back. HotSpot's interpreter calls by a push of the return address
 //! and a jump, and returns by a jump. SBCL's functions move it into their frame, which the caller has made; the frame
-//! pointer is the callee's already when the caller calls. When a virtual thread leaves its carrier, HotSpot copies the thread's frames to
+//! pointer is the callee's already when the caller calls. To leave frames for an outer one, SBCL sets the frame pointer to
+//! that of the outer frame, and then calls the clean-up code of that frame; the frames in between are left. When a virtual thread leaves its carrier, HotSpot copies the thread's frames to
 //! the heap of objects, and takes the frame in which the carrier entered the thread; so the thread's calls are gone.
 //!
 //! The calls that began unseen are presumed from a walk. A presumed call is confirmed when its function returns.
@@ -32,6 +33,7 @@ use crate::ptrace::TaskId;
 /// The maximum length of a call, and of any instruction, in bytes.
 const LONGEST_CALL: u64 = 7;
 const LONGEST: u64 = 15;
+const CALL_RELATIVE: u8 = 0xe8;
 const PUSH_RDX: u8 = 0x52;
 /// The maximum change of the stack pointer by one instruction, in bytes; more is a switch to
 /// another stack or to a signal handler.
@@ -103,9 +105,12 @@ impl Calls {
             return;
         };
         let before = std::mem::replace(before, *now);
-        let goes_on = (1..=LONGEST).contains(&now.pc().wrapping_sub(before.pc()));
-        let is_far = now.sp().abs_diff(before.sp()) > FARTHEST;
         let word = |at| memory.read_word(at).ok();
+        let code_at = |at| word(at).map(|code| code.to_le_bytes()[0]);
+        let is_near = (1..=LONGEST).contains(&now.pc().wrapping_sub(before.pc()));
+        // A call may lead to the function behind the caller.
+        let goes_on = is_near && code_at(before.pc()) != Some(CALL_RELATIVE);
+        let is_far = now.sp().abs_diff(before.sp()) > FARTHEST;
         if is_far || (!goes_on && now.sp() < before.sp().wrapping_sub(8)) {
             calls.clear();
             return;
@@ -120,7 +125,7 @@ impl Calls {
             // HotSpot's code for exceptions pushes the address behind the call that threw, which is the caller's PC.
             let pushed = word(now.sp()).filter(|_| now.sp() == before.sp().wrapping_sub(8));
             let is_thrown = |pushed: &u64| {
-                word(before.pc()).is_some_and(|code| code.to_le_bytes()[0] == PUSH_RDX)
+                code_at(before.pc()) == Some(PUSH_RDX)
                     && process.region_at(before.pc()).is_some()
                     && !process.is_interpreter(before.pc())
                     && process.region_at(*pushed).is_some()
@@ -136,6 +141,10 @@ impl Calls {
                     presumed: None,
                 });
             }
+            return;
+        }
+        if calls_cleanup(&[word(before.pc()), word(before.pc().wrapping_add(3))]) {
+            calls.retain(|call| call.slot >= now.get(RBP));
             return;
         }
         let in_register = calls.last().is_some_and(|last| last.slot.is_none());
@@ -330,7 +339,7 @@ fn follow(
     let is_moved = word(before.pc()).is_some_and(|code| code & 0xff_ffff == POP_RETURN_ADDRESS);
     if let Some(at) = now.get(RBP).map(|fp| fp.wrapping_add(8)) {
         if is_moved && is_return_address(at) {
-            last.slot = Some(at);
+            (last.slot, last.first_slot) = (Some(at), at);
             last.fp = word(at.wrapping_sub(8));
             return;
         }
@@ -342,6 +351,12 @@ fn follow(
     } else if slot.is_none() {
         last.slot = None;
     }
+}
+
+/// Whether the instructions in these bytes are SBCL's call *16(%rsi); pop %rcx; pop %rbx; pop %rax.
+fn calls_cleanup(code: &[Option<u64>; 2]) -> bool {
+    let [call, behind] = code.map(|code| code.unwrap_or(0) & 0xff_ffff);
+    (call, behind) == (0x10_56_ff, 0x58_5b_59)
 }
 
 /// Whether an instruction that begins with these bytes pushes a register.

@@ -103,7 +103,7 @@ pub(crate) struct StepCounts {
     /// Frames found by regions whose frame pointer is not judged: it is no address of the stack at the call, and
     /// another one now. Compiled code keeps objects in it, and the garbage collector moves objects.
     pub(crate) objects: u64,
-    /// Places in regions at which walks ended, as text.
+    /// Places in code of no file with rows at which walks ended, as text.
     pub(crate) region_ends: BTreeMap<String, u64>,
     /// Frames that a signal interrupted, and that are equal.
     pub(crate) signals: u64,
@@ -224,6 +224,10 @@ impl StepJudge {
                 Ok(CfiStep::Caller { registers, signal }) => {
                     at = registers;
                     exact = signal;
+                    if signal {
+                        // The calls that are known began in the handler.
+                        call = Some(0);
+                    }
                 }
                 Ok(CfiStep::Outermost) => return differs(Class::Longer),
                 Err(why) => {
@@ -314,6 +318,9 @@ impl StepJudge {
                 };
                 let function = format!("{}:{function}", file.path.display());
                 *count.without_rows.entry(function).or_default() += 1;
+            } else {
+                let place = place_in_region(process, memory, last, callee == 0);
+                *count.region_ends.entry(place).or_default() += 1;
             }
             return None;
         }
@@ -573,7 +580,10 @@ fn place_in_region<M: Memory + ?Sized>(
             }
             None => text.push_str("no blob"),
         },
-        _ => text.push_str("a region"),
+        Some(_) => text.push_str("a region"),
+        None => {
+            let _ = write!(text, "no region, at {}", process.describe(pc));
+        }
     }
     // Many stubs keep a frame pointer.
     let caller = all.read_word(found.frame.fp.wrapping_add(8)).unwrap_or(0);

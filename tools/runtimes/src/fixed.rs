@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only
 
-//! Runtimes whose compiled code has one rule for all frames: QEMU's user-mode emulation, PyPy and Guile.
+//! Runtimes whose compiled code has one rule for all frames: QEMU's user-mode emulation, PyPy, Guile, and Ruby's RJIT.
 //!
 //! The size of the frame is read from the instructions that set it up, so it is the size of this version of the
 //! runtime.
@@ -49,7 +49,7 @@ struct FrameLayout {
     helpers: (u64, i32),
 }
 
-const RUNTIMES: [Fixed; 3] = [
+const RUNTIMES: [Fixed; 4] = [
     Fixed {
         name: "qemu",
         file: "qemu-",
@@ -67,6 +67,12 @@ const RUNTIMES: [Fixed; 3] = [
         file: "libguile-",
         frame: of_guile,
         everywhere: true,
+    },
+    Fixed {
+        name: "ruby",
+        file: "libruby-",
+        frame: of_rjit,
+        everywhere: false,
     },
 ];
 
@@ -216,6 +222,20 @@ fn of_guile(code: &[u8]) -> Option<FrameLayout> {
     })
 }
 
+/// The beginning of a function of RJIT, one of Ruby's compilers. Compiled code calls no compiled code.
+fn of_rjit(code: &[u8]) -> Option<FrameLayout> {
+    // push of %r15, %r14 and %rbx; mov %rdi,%r14; mov %rsi,%r15
+    const BEGINNING: [u8; 11] = [
+        0x41, 0x57, 0x41, 0x56, 0x53, 0x4c, 0x8b, 0xf7, 0x4c, 0x8b, 0xfe,
+    ];
+    code.starts_with(&BEGINNING).then(|| FrameLayout {
+        cfa: 4 * 8,
+        fp: None,
+        without: vec![(0, 5)],
+        helpers: (0, 0),
+    })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -224,6 +244,7 @@ mod tests {
     const QEMU: &str = "55534154415541564157488bef4881c478fbffffffe633c04881c488040000c5f877415f415e415d415c5b5dc3";
     const GUILE: &str = "4883ec1848891c244c896424084c896c24104889fb4989f4488b4310488b4b1849ffe4488b1c244c8b6424084c8b6c24104883c418c3";
     const PYPY: &str = "60504881ecb800000048896c24604889b424b0000000";
+    const RJIT: &str = "41574156534c8bf74c8bfe498b5f0848b800807478537f00004989473049";
 
     fn code(hex: &str) -> Vec<u8> {
         let mut bytes: Vec<_> = (0..hex.len())
@@ -257,6 +278,13 @@ mod tests {
             helpers: (2, 16),
         };
         assert_eq!(of_pypy(&code(PYPY)), Some(pypy));
+        let rjit = FrameLayout {
+            cfa: 32,
+            fp: None,
+            without: vec![(0, 5)],
+            helpers: (0, 0),
+        };
+        assert_eq!(of_rjit(&code(RJIT)), Some(rjit));
     }
 
     #[test]
@@ -270,6 +298,7 @@ mod tests {
         ] {
             assert_eq!(of_qemu(bytes), None);
             assert_eq!(of_guile(bytes), None);
+            assert_eq!(of_rjit(bytes), None);
             assert_eq!(of_pypy(bytes), None);
         }
         // A frame of 2 GiB.

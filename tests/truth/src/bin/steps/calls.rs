@@ -34,6 +34,7 @@ use crate::ptrace::TaskId;
 const LONGEST_CALL: u64 = 7;
 const LONGEST: u64 = 15;
 const CALL_RELATIVE: u8 = 0xe8;
+const RET: u8 = 0xc3;
 const PUSH_RDX: u8 = 0x52;
 /// The maximum change of the stack pointer by one instruction, in bytes; more is a switch to
 /// another stack or to a signal handler.
@@ -271,6 +272,20 @@ impl Calls {
         memory: &M,
     ) -> Option<RecordedCaller> {
         let (_, calls) = self.threads.get(&thread)?;
+        let code = memory.read_word(of.pc()).unwrap_or(0);
+        if innermost && code.to_le_bytes()[0] == RET {
+            let mut registers = *of;
+            registers.set(PC, memory.read_word(of.sp()).ok()?);
+            registers.set(RSP, of.sp().wrapping_add(8));
+            let is_return = |call: &Call| call.slot.is_some_and(|slot| slot <= of.sp());
+            return Some(RecordedCaller {
+                registers,
+                sps: [registers.sp(); 2],
+                which: calls.iter().position(is_return).unwrap_or(calls.len()),
+                presumed: false,
+                is_moved: false,
+            });
+        }
         let calls = &calls[..inner.unwrap_or(calls.len())];
         let which = match innermost {
             true => calls.len().checked_sub(1)?,

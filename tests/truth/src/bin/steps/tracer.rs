@@ -148,20 +148,19 @@ impl Tracer {
     pub(crate) fn process(&mut self, files: &mut Files) -> io::Result<&Process> {
         if self.stale {
             self.process = Process::read(self.process_id as u32, files)?;
-            if self.regions.is_empty() {
-                self.find_regions();
-            }
+            self.find_regions();
             self.process.set_regions(self.regions.clone());
             self.stale = false;
         }
         Ok(&self.process)
     }
 
-    /// Finds the regions of the code of a program that has a runtime. A runtime reserves the memory for its code once.
+    /// Finds the regions of the code of a program that has a runtime. The runtime may be starting.
     fn find_regions(&mut self) {
         let mut mappings = self.process.mappings().iter();
-        if mappings.any(|mapping| mapping.name.ends_with("/libjvm.so")) {
-            // The runtime may be starting.
+        // Java reserves the memory for its code once. Others map more as they make code.
+        let is_java = mappings.any(|mapping| mapping.name.ends_with("/libjvm.so"));
+        if self.regions.is_empty() || !is_java {
             self.regions = runtimes::regions(self.process_id as u32).unwrap_or_default();
         }
     }

@@ -56,11 +56,11 @@ pub(crate) fn control(command: u32, argument: usize, user: u32) -> Result {
             tables::add(&section, &extra_rows, &target, user, charged, memory)
         }
         sys::COMMAND_REGION => {
-            let region: RegionDescription = read(argument)?;
+            let mut region: RegionDescription = read(argument)?;
             if !mapping::is_valid_region(&region) {
                 return Err(EINVAL);
             }
-            sys::add_region(&region)
+            sys::add_region(&mut region)
         }
         sys::COMMAND_LIST => {
             let mut table: TableInfo = read(argument)?;

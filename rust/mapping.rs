@@ -156,7 +156,13 @@ fn region_at(
     };
     let is_region = u32::from(found.kind) != sys::REGION_NONE && holds();
     if is_region {
-        *rows = MappedRows::Region(region_of(&found));
+        *rows = match u32::from(found.kind) {
+            sys::REGION_ROWS => MappedRows::Table(TableRef {
+                number: found.table,
+                to_offset: found.rows_offset.wrapping_sub(found.start),
+            }),
+            _ => MappedRows::Region(region_of(&found)),
+        };
     } else if !is_asked {
         // A region whose guard has changed is wanted anew.
         sys::queue_file(address);
@@ -182,7 +188,7 @@ fn region_of(description: &RegionDescription) -> Region {
 /// Whether a program may add a region with this description.
 pub(crate) fn is_valid_region(description: &RegionDescription) -> bool {
     let is_of_kind = match u32::from(description.kind) {
-        sys::REGION_NONE | sys::REGION_STOP => true,
+        sys::REGION_NONE | sys::REGION_STOP | sys::REGION_ROWS => true,
         sys::REGION_FIXED => {
             u32::from(description.fp_saved) <= sys::FP_AT_CFA && description.cfa_offset >= 8
         }
@@ -196,7 +202,10 @@ pub(crate) fn is_valid_region(description: &RegionDescription) -> bool {
         }
         _ => false,
     };
-    is_of_kind && description.reserved == [0; 5] && description.start < description.end
+    is_of_kind
+        && description.reserved == [0; 5]
+        && (description.reserved2, description.table) == (0, 0)
+        && description.start < description.end
 }
 
 /// The run-time address at which the mapping at `address` ends; 0 if nothing is mapped there, or if `memory` has

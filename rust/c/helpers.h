@@ -370,7 +370,7 @@ bool sfu_is_known(const struct sfu_file_key *key);
  * such process. sfu_regions_stop(): at module unload, after the hooks, the worker and the device are gone.
  */
 bool sfu_find_region(uint64_t address, struct sframe_unwind_region *region);
-int sfu_region_add(const struct sframe_unwind_region *region);
+int sfu_region_add(struct sframe_unwind_region *region);
 void sfu_regions_stop(void);
 
 /*

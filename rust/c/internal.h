@@ -203,6 +203,11 @@ extern wait_queue_head_t sfu_requests_wait;
 bool sfu_next_request(struct sframe_unwind_request *request);
 bool sfu_has_requests(void);
 
+/* The number of the table with rows of an open file; 0 if there is none. Task; a descriptor of the current task. */
+uint64_t sfu_table_of_descriptor(int descriptor);
+/* Whether there is a table of this number. Then the table was used. Any context; under RCU. */
+bool sfu_use_table(uint64_t number);
+
 /*
  * Requests of regions.c for device.c, as above. sfu_region_request() makes a request for code of no file, from `start`
  * to `end`, in the process `pid` of `user`.

@@ -62,10 +62,10 @@ bool sfu_find_region(uint64_t address, struct sframe_unwind_region *found)
 
 		if (region->mm_id == id && address - description->start < description->end - description->start &&
 		    (description->kind || time_before(jiffies, READ_ONCE(region->until)))) {
-			if (description->kind)
-				*found = *description;
-			else
+			if (!description->kind)
 				is_asked = true;
+			else if (description->kind != SFRAME_UNWIND_REGION_ROWS || sfu_use_table(description->table))
+				*found = *description;
 			if (READ_ONCE(region->used) != jiffies)
 				WRITE_ONCE(region->used, jiffies);
 		} else if (region->mm_id == id && description->kind && !found->kind) {
@@ -172,7 +172,7 @@ static int add(uint64_t mm_id, uint32_t user, const struct sframe_unwind_region 
 	return 0;
 }
 
-int sfu_region_add(const struct sframe_unwind_region *description)
+int sfu_region_add(struct sframe_unwind_region *description)
 {
 	const struct cred *cred;
 	struct task_struct *task;
@@ -180,6 +180,11 @@ int sfu_region_add(const struct sframe_unwind_region *description)
 	uint64_t id;
 	uint32_t user;
 
+	if (description->kind == SFRAME_UNWIND_REGION_ROWS) {
+		description->table = sfu_table_of_descriptor(description->rows_file);
+		if (!description->table)
+			return -ENOENT;
+	}
 	rcu_read_lock();
 	task = get_pid_task(find_vpid(description->pid), PIDTYPE_TGID);
 	rcu_read_unlock();

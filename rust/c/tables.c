@@ -8,6 +8,7 @@
  */
 #define pr_fmt(fmt) KBUILD_MODNAME ": " fmt
 
+#include <linux/file.h>
 #include <linux/hashtable.h>
 #include <linux/mm.h>
 #include <linux/module.h>
@@ -228,6 +229,33 @@ bool sfu_code_range_is_current(const struct sfu_code_range *range)
 	       (inode_get_ctime_nsec(inode) == READ_ONCE(table->key.changed_nsec) &&
 		inode_get_ctime_sec(inode) == READ_ONCE(table->key.changed) &&
 		!(table->key.is_shmem && is_written_to(inode)));
+}
+
+uint64_t sfu_table_of_descriptor(int descriptor)
+{
+	struct file *file = fget(descriptor);
+	const struct table *table;
+	struct sfu_file_key key;
+	uint64_t number;
+
+	if (!file)
+		return 0;
+	read_key(file_inode(file), &key);
+	rcu_read_lock();
+	table = known_table(&key);
+	number = table && table->rows ? table->number : 0;
+	rcu_read_unlock();
+	fput(file);
+	return number;
+}
+
+bool sfu_use_table(uint64_t number)
+{
+	struct table *table = table_of_number(number);
+
+	if (table)
+		is_used(table);
+	return table;
 }
 
 const void *sfu_table_rows(uint64_t number)

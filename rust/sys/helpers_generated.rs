@@ -13,6 +13,7 @@ pub const SFRAME_UNWIND_REGION_NONE: u32 = 0;
 pub const SFRAME_UNWIND_REGION_STOP: u32 = 1;
 pub const SFRAME_UNWIND_REGION_FIXED: u32 = 2;
 pub const SFRAME_UNWIND_REGION_HOTSPOT: u32 = 3;
+pub const SFRAME_UNWIND_REGION_ROWS: u32 = 4;
 pub const SFRAME_UNWIND_NR_ADD: u32 = 128;
 pub const SFRAME_UNWIND_NR_REMOVE: u32 = 129;
 pub const SFRAME_UNWIND_NR_LIST: u32 = 130;
@@ -147,6 +148,10 @@ pub struct sframe_unwind_region {
     pub interpreter_end: __u64,
     pub kind_mask: __u64,
     pub frameless_kinds: [__u64; 4usize],
+    pub rows_file: __s32,
+    pub reserved2: __u32,
+    pub rows_offset: __u64,
+    pub table: __u64,
 }
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
@@ -424,7 +429,7 @@ unsafe extern "C" {
     pub fn sfu_find_region(address: u64, region: *mut sframe_unwind_region) -> bool;
 }
 unsafe extern "C" {
-    pub fn sfu_region_add(region: *const sframe_unwind_region) -> kernel::ffi::c_int;
+    pub fn sfu_region_add(region: *mut sframe_unwind_region) -> kernel::ffi::c_int;
 }
 unsafe extern "C" {
     pub fn sfu_regions_stop();

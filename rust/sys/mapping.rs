@@ -38,7 +38,7 @@ pub(crate) fn find_region(address: u64, region: &mut RegionDescription) -> bool 
 }
 
 /// Adds a region. Task; may sleep. See `sfu_region_add` in `c/helpers.h`.
-pub(crate) fn add_region(region: &RegionDescription) -> Result {
+pub(crate) fn add_region(region: &mut RegionDescription) -> Result {
     // SAFETY: `region` is valid for the whole call.
     to_result(unsafe { bindings::sfu_region_add(region) })
 }

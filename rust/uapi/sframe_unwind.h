@@ -174,6 +174,8 @@ struct sframe_unwind_request {
 #define SFRAME_UNWIND_REGION_FIXED 2
 /* A code heap of HotSpot, the Java virtual machine. */
 #define SFRAME_UNWIND_REGION_HOTSPOT 3
+/* The rows are those of a file: the code is a copy of a part of the file's code. */
+#define SFRAME_UNWIND_REGION_ROWS 4
 
 /*
  * A region: code of a process that belongs to no file. Addresses are run-time addresses. Regions of one process do
@@ -226,6 +228,14 @@ struct sframe_unwind_region {
 	 */
 	__u64 kind_mask;
 	__u64 frameless_kinds[4];
+	/*
+	 * ROWS: a descriptor of a file that rows were added for, and the offset in bytes of `start` in the file. The
+	 * region ends when the rows are removed or evicted. `table` is 0; the kernel keeps a number there.
+	 */
+	__s32 rows_file;
+	__u32 reserved2;
+	__u64 rows_offset;
+	__u64 table;
 };
 
 /* The numbers of the commands of ioctl(). */

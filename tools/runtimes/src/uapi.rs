@@ -13,6 +13,7 @@ pub const SFRAME_UNWIND_REGION_NONE: u32 = 0;
 pub const SFRAME_UNWIND_REGION_STOP: u32 = 1;
 pub const SFRAME_UNWIND_REGION_FIXED: u32 = 2;
 pub const SFRAME_UNWIND_REGION_HOTSPOT: u32 = 3;
+pub const SFRAME_UNWIND_REGION_ROWS: u32 = 4;
 pub const SFRAME_UNWIND_NR_ADD: u32 = 128;
 pub const SFRAME_UNWIND_NR_REMOVE: u32 = 129;
 pub const SFRAME_UNWIND_NR_LIST: u32 = 130;
@@ -137,4 +138,8 @@ pub struct sframe_unwind_region {
     pub interpreter_end: __u64,
     pub kind_mask: __u64,
     pub frameless_kinds: [__u64; 4usize],
+    pub rows_file: __s32,
+    pub reserved2: __u32,
+    pub rows_offset: __u64,
+    pub table: __u64,
 }

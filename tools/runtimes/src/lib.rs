@@ -7,6 +7,7 @@
 
 #![deny(missing_docs)]
 
+mod eh_frame;
 mod fixed;
 mod hotspot;
 /// The structures and constants of the module's device.
@@ -24,7 +25,10 @@ use std::{
     fmt::Write as _,
     fs::File,
     io,
-    os::unix::fs::FileExt, //
+    os::{
+        fd::AsRawFd,
+        unix::fs::FileExt, //
+    }, //
 };
 
 use sframe::x86_64::{
@@ -41,6 +45,7 @@ use walk::process::{
     ProcessMapping, //
 };
 
+pub use eh_frame::CodeObject;
 pub use uapi::sframe_unwind_region as Region;
 
 /// The size of a page of memory, in bytes. A string is read page by page.
@@ -121,12 +126,8 @@ pub enum Code {
     Unknown,
 }
 
-/// Finds the code that the process with this ID makes at run time.
-///
-/// # Errors
-///
-/// The process has exited or may not be read, or its memory does not have the contents that its runtime has.
-pub fn find(pid: i32) -> Result<Code, String> {
+/// The memory and the mappings of the process with this ID.
+fn open(pid: i32) -> Result<(File, Vec<(ProcessMapping, FileId)>), String> {
     let number = u32::try_from(pid).map_err(|_| "there is no such process")?;
     let failed = |error: io::Error| match error.kind() {
         io::ErrorKind::NotFound => "there is no such process".to_owned(),
@@ -137,6 +138,16 @@ pub fn find(pid: i32) -> Result<Code, String> {
     };
     let memory = File::open(format!("/proc/{number}/mem")).map_err(failed)?;
     let maps = process::maps(number).map_err(failed)?;
+    Ok((memory, maps))
+}
+
+/// Finds the code that the process with this ID makes at run time.
+///
+/// # Errors
+///
+/// The process has exited or may not be read, or its memory does not have the contents that its runtime has.
+pub fn find(pid: i32) -> Result<Code, String> {
+    let (memory, maps) = open(pid)?;
     let (name, regions) = match library(&maps, "libjvm.so") {
         Some(library) => {
             let regions = hotspot::regions(&memory, &library)?;
@@ -164,6 +175,32 @@ pub fn none(pid: i32, start: u64, end: u64) -> Region {
         start,
         end,
         kind: uapi::SFRAME_UNWIND_REGION_NONE as u8,
+        ..Region::default()
+    }
+}
+
+/// Finds the objects with `.eh_frame` in the mapping of code from `start` to `end`, run-time addresses of the process with
+/// this ID.
+///
+/// # Errors
+///
+/// The process has exited or may not be read.
+pub fn objects(pid: i32, start: u64, end: u64) -> Result<Vec<CodeObject>, String> {
+    let (memory, maps) = open(pid)?;
+    Ok(eh_frame::objects(&memory, &maps, start, end))
+}
+
+/// The region of an object of the process with this ID, whose rows were added for `file`.
+pub fn object_region(pid: i32, object: &CodeObject, file: &File) -> Region {
+    Region {
+        pid,
+        start: object.start,
+        end: object.end,
+        guard: object.guard,
+        guard_value: object.guard_value,
+        kind: uapi::SFRAME_UNWIND_REGION_ROWS as u8,
+        rows_file: file.as_raw_fd(),
+        rows_offset: object.offset,
         ..Region::default()
     }
 }

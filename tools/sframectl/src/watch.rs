@@ -28,6 +28,10 @@ use std::{
 };
 
 use runtimes::Code;
+use rustix::fs::{
+    memfd_create,
+    MemfdFlags, //
+};
 use serde::Serialize;
 use walk::process::{
     self,
@@ -40,7 +44,8 @@ use crate::{
     device::{
         Device,
         Region,
-        Request, //
+        Request,
+        Target, //
     },
     rows, //
 };
@@ -453,6 +458,7 @@ fn answer(device: &Device, job: &Job, json: bool) -> bool {
 fn answer_code(device: &Device, request: &Request, json: bool) {
     let started = Instant::now();
     let found = runtimes::find(request.pid);
+    let mut objects = None;
     let none = || vec![runtimes::none(request.pid, request.start, request.end)];
     let (runtime, regions, error) = match found {
         Ok(Code::Starting(_)) => return,
@@ -465,7 +471,15 @@ fn answer_code(device: &Device, request: &Request, json: bool) {
             }
             (Some(name), regions, None)
         }
-        Ok(Code::Unknown) => (None, none(), None),
+        Ok(Code::Unknown) => match add_objects(device, request) {
+            // The rest of the mapping is not requested again and again.
+            Ok((_, false)) => (None, none(), None),
+            Ok((count, true)) => {
+                objects = Some(count);
+                (Some("eh_frame"), Vec::new(), None)
+            }
+            Err(error) => (None, none(), Some(error)),
+        },
         Err(error) => (None, none(), Some(error)),
     };
     let added = regions
@@ -476,10 +490,11 @@ fn answer_code(device: &Device, request: &Request, json: bool) {
     if runtime.is_none() && error.is_none() {
         return;
     }
+    let count = objects.unwrap_or(regions.len());
     let answer = CodeAnswer {
         pid: request.pid,
         runtime,
-        regions: runtime.map(|_| regions.len()),
+        regions: runtime.map(|_| count),
         error,
         milliseconds: started.elapsed().as_millis(),
     };
@@ -491,11 +506,67 @@ fn answer_code(device: &Device, request: &Request, json: bool) {
     print_line(&match (answer.error, runtime) {
         (Some(error), _) => format!("{name}: {error}"),
         (None, runtime) => {
-            let (regions, milliseconds) = (regions.len(), answer.milliseconds);
+            let milliseconds = answer.milliseconds;
             let runtime = runtime.unwrap_or_default();
-            format!("{name}: {runtime}, {regions} regions, {milliseconds} ms")
+            format!("{name}: {runtime}, {count} regions, {milliseconds} ms")
         }
     });
+}
+
+/// An object that a process has loaded without a file, and the file in memory that its rows were added for. The module
+/// keeps the rows while the file exists.
+struct LoadedObject {
+    pid: i32,
+    start: u64,
+    guard_value: u64,
+    file: File,
+}
+
+/// The last [`MAX_OBJECTS`] objects, by the time at which they were loaded.
+static OBJECTS: Mutex<VecDeque<LoadedObject>> = Mutex::new(VecDeque::new());
+const MAX_OBJECTS: usize = 128;
+
+/// Adds the rows of the objects with `.eh_frame` in code of no file, and registers their regions. Returns the number of
+/// objects, and whether any is new.
+fn add_objects(device: &Device, request: &Request) -> Result<(usize, bool), String> {
+    let pid = request.pid;
+    let found = runtimes::objects(pid, request.start, request.end)?;
+    let mut objects = OBJECTS.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut is_new = false;
+    for object in &found {
+        let is_known = |other: &LoadedObject| {
+            (other.pid, other.start, other.guard_value) == (pid, object.start, object.guard_value)
+        };
+        if !objects.iter().any(is_known) {
+            let name = format!("code of process {pid} at {:#x}", object.start);
+            let file = memory_file(&name, &object.file)
+                .map_err(|error| format!("cannot make a file in memory: {error}"))?;
+            add::add(device, &file, Path::new(&name), request.user)?;
+            is_new = true;
+            objects.push_back(LoadedObject {
+                pid,
+                start: object.start,
+                guard_value: object.guard_value,
+                file,
+            });
+            if objects.len() > MAX_OBJECTS {
+                let oldest = objects.pop_front();
+                // The module may have dropped the rows already.
+                oldest.map_or(Ok(true), |oldest| device.remove(Target::File(&oldest.file)))?;
+            }
+        }
+        if let Some(known) = objects.iter().find(|other| is_known(other)) {
+            device.add_region(&runtimes::object_region(pid, object, &known.file))?;
+        }
+    }
+    Ok((found.len(), is_new))
+}
+
+/// A file in memory with this content.
+fn memory_file(name: &str, bytes: &[u8]) -> io::Result<File> {
+    let mut file = File::from(memfd_create(name, MemfdFlags::CLOEXEC)?);
+    file.write_all(bytes)?;
+    Ok(file)
 }
 
 /// Opens the file by the process's mapping, so that a renamed or deleted file is found, too. If the

@@ -28,7 +28,7 @@ const LONGEST_INSTRUCTION: usize = 15;
 pub enum Ahead {
     /// The rule of the frame: the function sets up a frame pointer later, or returns.
     Rule(FrameRule),
-    /// The function calls before it returns, or gives up a frame that its frame pointer leads to.
+    /// The function calls before it returns, or uses or gives up a frame that its frame pointer leads to.
     Framed,
     /// The stack pointer gets a value that does not follow from its present value.
     OtherStack,
@@ -54,6 +54,9 @@ pub(super) enum Effect {
     GiveUp,
     /// Another change of the stack pointer.
     OtherSp,
+    /// The operand is in memory below the address in the frame pointer, where a frame's local variables are. The
+    /// instruction changes neither the stack pointer nor the PC.
+    Local,
     /// A jump over a number of bytes.
     Jump(i32),
     Call,
@@ -94,6 +97,8 @@ pub fn ahead<S: Source + ?Sized>(pc: u64, memory: &S) -> Ahead {
         pc = pc.wrapping_add(len);
         match effect {
             Effect::Other => {}
+            Effect::Local if pushed.is_none() && popped.is_none() => return Ahead::Framed,
+            Effect::Local => {}
             Effect::AddSp(bytes) => sp = sp.wrapping_add(bytes),
             Effect::PushFp => {
                 sp = sp.wrapping_sub(8);
@@ -274,6 +279,7 @@ pub(super) fn instruction(code: &[u8]) -> Option<(u64, Effect)> {
         op = next()?;
     }
     let is_wide = rex & 8 != 0;
+    let is_vex = matches!(op, 0xc4 | 0xc5);
     // The opcode map: 0 for opcodes of one byte.
     let mut map = 0;
     match op {
@@ -341,6 +347,10 @@ pub(super) fn instruction(code: &[u8]) -> Option<(u64, Effect)> {
     }
     let behind = at.checked_add(displacement)?.checked_add(immediate)?;
     let operand = code.get(at.checked_add(displacement)?..behind)?;
+    // The high byte of the displacement has its sign. VEX has the bit of the base register elsewhere.
+    let has_negative = matches!(displacement, 1 | 4)
+        && code.get(at.wrapping_add(displacement).wrapping_sub(1))? & 0x80 != 0;
+    let is_local = has_negative && modrm & 7 == 5 && modrm >> 6 != 0 && rex & 1 == 0 && !is_vex;
     let value = match *operand {
         [a] => i32::from(a as i8),
         [a, b, c, d] => i32::from_le_bytes([a, b, c, d]),
@@ -350,6 +360,10 @@ pub(super) fn instruction(code: &[u8]) -> Option<(u64, Effect)> {
         effect(op, class, rex, modrm, base, value)
     } else {
         Effect::Other
+    };
+    let effect = match effect {
+        Effect::Other if is_local => Effect::Local,
+        _ => effect,
     };
     Some((behind as u64, effect))
 }
@@ -473,6 +487,9 @@ mod tests {
             &[0x48, 0x8d, 0x65, 0xf0],
             // lea -32(%rbp,%rdx,4),%rsp
             &[0x4a, 0x8d, 0x64, 0x95, 0xe0],
+            // mov -32(%rbp),%rdx; movsd %xmm0,-256(%rbp)
+            &[0x48, 0x8b, 0x55, 0xe0],
+            &[0xf2, 0x0f, 0x11, 0x85, 0, 0xff, 0xff, 0xff],
             // SBCL's sub $16,%rsp; mov %rbp,(%rsp); mov %rsp,%rbp
             &[
                 0x48, 0x83, 0xec, 0x10, 0x48, 0x89, 0x2c, 0x24, 0x48, 0x8b, 0xec,
@@ -537,9 +554,7 @@ mod tests {
             Mnemonic::Mov if is(Register::RBP, Register::RSP) => return Effect::SetUp,
             Mnemonic::Mov if is(Register::RSP, Register::RBP) => return Effect::GiveUp,
             Mnemonic::Lea
-                if it.op0_register() == Register::RSP
-                    && it.memory_base() == Register::RBP
-                    && it.memory_index() == Register::None =>
+                if it.op0_register() == Register::RSP && it.memory_base() == Register::RBP =>
             {
                 return Effect::GiveUp;
             }
@@ -556,7 +571,13 @@ mod tests {
             used.register().full_register() == Register::RSP
                 && !matches!(used.access(), OpAccess::Read | OpAccess::CondRead)
         });
+        let is_vex = it.encoding() == iced_x86::EncodingKind::VEX;
+        let is_local = it.memory_base() == Register::RBP
+            && it.memory_index() == Register::None
+            && (it.memory_displacement64() as i64) < 0
+            && !is_vex;
         match (it.stack_pointer_increment(), writes) {
+            (0, false) if is_local => Effect::Local,
             (0, false) => Effect::Other,
             (0, true) => Effect::OtherSp,
             (bytes, _) => Effect::AddSp(bytes),

@@ -139,7 +139,7 @@ fn state_behind(code: &[u8]) -> Option<CallState> {
     let mut behind = code.get(len..)?;
     while behind.len() > BEHIND {
         match instruction(behind)? {
-            (len, Effect::Other) => behind = behind.get(len as usize..)?,
+            (len, Effect::Other | Effect::Local) => behind = behind.get(len as usize..)?,
             _ => return None,
         }
     }

@@ -7,7 +7,8 @@
  * HOW is for tests: `none` registers no region; `guard` changes the guard's word after half of the time; `fork`
  * computes in a child process; `again` replaces the code by other code, at the same addresses; `many` first registers
  * more regions than a process may have; `beside` first runs other code of the same mapping for a second; `below` computes
- * in that other code, below a call from the region.
+ * in that other code, below a call from the region; `eh_frame` registers no region, and has .eh_frame beside the code, as
+ * programs have that compile with LLVM.
  */
 #define _GNU_SOURCE
 #include <fcntl.h>
@@ -55,6 +56,17 @@ static void finish(int signal)
 /* The offset of: dec %rdi; jne to the first instruction; ret. */
 #define BESIDE 64
 
+/* The offset of .eh_frame. */
+#define EH_FRAME 128
+
+/* For the frame of 0x68 bytes: CFA = rsp + 8 at first, rsp + 0x70 behind seven bytes, and rsp + 8 behind nine more. */
+static const unsigned char eh_frame[] = {
+	20, 0, 0, 0, 0, 0, 0, 0, 1, 'z', 'R', 0, 1, 0x78, 16, 1, 0x1b, 0x0c, 7, 8, 0x90, 1, 0, 0,
+	/* The distance to the code, and its length. */
+	24, 0, 0, 0, 28, 0, 0, 0, -(EH_FRAME + 32) & 0xff, 0xff, 0xff, 0xff, 17, 0, 0, 0,
+	0, 0x47, 0x0e, 0xf0, 0, 0x49, 0x0e, 8, 0, 0, 0, 0, 0, 0, 0, 0
+};
+
 /* sub $SIZE,%rsp; call *%rdi; add $SIZE,%rsp; ret. Between the first and the last two, the frame has SIZE bytes. */
 static unsigned char *make(int size, unsigned char *place)
 {
@@ -65,6 +77,8 @@ static unsigned char *make(int size, unsigned char *place)
 	unsigned char *at = mmap(place, 4096, PROT_READ | PROT_WRITE,
 				 MAP_PRIVATE | MAP_ANONYMOUS | (place ? MAP_FIXED : 0), -1, 0);
 
+	if (at != MAP_FAILED && !strcmp(how, "eh_frame"))
+		memcpy(at + EH_FRAME, eh_frame, sizeof(eh_frame));
 	if (at == MAP_FAILED || !memcpy(at, code, sizeof(code)) || mprotect(at, 4096, PROT_READ | PROT_EXEC)) {
 		perror("mmap");
 		exit(1);
@@ -75,9 +89,17 @@ static unsigned char *make(int size, unsigned char *place)
 int main(int argc, char **argv)
 {
 	int size = 0x68;
-	unsigned char *code = make(size, NULL);
+	unsigned char *code;
+	struct sframe_unwind_region region;
+	int device = open("/dev/sframe_unwind", O_RDWR), child = 0;
+
+	if (argc > 1)
+		seconds = atof(argv[1]);
+	if (argc > 2)
+		how = argv[2];
+	code = make(size, NULL);
 	/* The CFA is above the return address, which the call of this code has pushed. */
-	struct sframe_unwind_region region = {
+	region = (struct sframe_unwind_region){
 		.size = sizeof(region),
 		.pid = getpid(),
 		.start = (unsigned long)code + 7,
@@ -88,12 +110,6 @@ int main(int argc, char **argv)
 		.fp_saved = SFRAME_UNWIND_FP_UNCHANGED,
 		.cfa_offset = size + 8,
 	};
-	int device = open("/dev/sframe_unwind", O_RDWR), child = 0;
-
-	if (argc > 1)
-		seconds = atof(argv[1]);
-	if (argc > 2)
-		how = argv[2];
 	if (!strcmp(how, "many")) {
 		struct sframe_unwind_region other = region;
 
@@ -104,7 +120,7 @@ int main(int argc, char **argv)
 				return 1;
 		}
 	}
-	if (device < 0 || (strcmp(how, "none") && ioctl(device, SFRAME_UNWIND_REGION, &region))) {
+	if (device < 0 || (strcmp(how, "none") && strcmp(how, "eh_frame") && ioctl(device, SFRAME_UNWIND_REGION, &region))) {
 		perror("/dev/sframe_unwind");
 		return 1;
 	}

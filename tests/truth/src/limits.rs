@@ -128,6 +128,13 @@ pub const LIMITS: &[Limit] = &[
         },
     },
     Limit {
+        name: "stg-run",
+        what: "the directives of the assembly in GHC's StgRun ignore that its first instructions, `sub $n, %rsp; \
+               mov %rsp, %rax; sub $m, %rsp`, and its last ones, `add $m, %rsp` to `add $n, %rsp; ret`, move the stack \
+               pointer",
+        is: is_stg_run,
+    },
+    Limit {
         name: "cfa-at-ret",
         what: "at `ret` the return address is at rsp, so the CFA is rsp+8, but both tables have another \
                one: musl's script ignores that `ret` in clone is not reached through the `pop` \
@@ -201,6 +208,35 @@ pub const LIMITS: &[Limit] = &[
         },
     },
 ];
+
+/// Whether a difference is at an instruction of GHC's `StgRun` whose effect on the stack pointer the directives
+/// ignore, and the rule has that effect.
+fn is_stg_run(case: &FrameDifference<'_>) -> bool {
+    (0..STG_RUN_SIZE).any(|distance| {
+        let code = case.file.bytes_at(case.address.wrapping_sub(distance));
+        let Some(
+            // sub $n, %rsp; mov %rsp, %rax; sub $m, %rsp; mov %rbx, (%rax)
+            [0x48, 0x83, 0xec, frame, 0x48, 0x89, 0xe0, 0x48, 0x81, 0xec, a, b, c, d, 0x48, 0x89, 0x18],
+        ) = code.first_chunk()
+        else {
+            return false;
+        };
+        let (frame, reserved) = (i32::from(*frame), i32::from_le_bytes([*a, *b, *c, *d]));
+        let moved = match distance {
+            4..14 | 0x37..0x58 => frame,
+            14..0x25 => frame + reserved,
+            0x58 => 0,
+            _ => return false,
+        };
+        let is_moved = |rule: Rule| {
+            (rule.cfa.base, rule.cfa.offset, rule.cfa.deref) == (Base::Sp, 8 + moved, false)
+        };
+        case.by == FrameSource::Rows && case.rule.is_some_and(is_moved)
+    })
+}
+
+/// The size of `StgRun` up to its `ret`, in bytes.
+const STG_RUN_SIZE: u64 = 0x59;
 
 /// Whether a run-time address is the start of a signal trampoline, `mov $15, %rax; syscall`, for
 /// which musl has no .eh_frame. The kernel's signal frame on the stack then holds all registers.
@@ -317,6 +353,44 @@ mod tests {
         assert_eq!(without(other, Class::Longer), None);
         assert_eq!(name(ret, &row(RSP, 8)), None);
         assert_ne!(name(other, &row(RSP, 0)), Some("cfa-at-ret"));
+    }
+
+    #[test]
+    fn the_moves_of_stg_run() {
+        // The code of Debian 13's shellcheck; the test's own program contains it as data.
+        static CODE: [u8; STG_RUN_SIZE as usize] = *b"\x48\x83\xec\x30\x48\x89\xe0\x48\x81\xec\x00\x40\x00\x00\
+            \x48\x89\x18\x48\x89\x68\x08\x4c\x89\x60\x10\x4c\x89\x68\x18\x4c\x89\x70\x20\x4c\x89\x78\x28\
+            \x49\x89\xf5\x48\x89\xf8\xff\xe0\x48\x89\xd8\x48\x81\xc4\x00\x40\x00\x00\x48\x8b\x1c\x24\
+            \x48\x8b\x6c\x24\x08\x4c\x8b\x64\x24\x10\x4c\x8b\x6c\x24\x18\x4c\x8b\x74\x24\x20\
+            \x4c\x8b\x7c\x24\x28\x48\x83\xc4\x30\xc3";
+        let file = Files::new().open(&std::env::current_exe().unwrap());
+        let file = file.unwrap();
+        let start = file.segments.iter().find_map(|segment| {
+            let bytes = file.bytes_at(segment.address);
+            let at = bytes.windows(CODE.len()).position(|bytes| bytes == CODE)?;
+            Some(segment.address + at as u64)
+        });
+        let start = start.unwrap();
+        let row = row(RSP, 8);
+        let name = |offset: u64, cfa| {
+            let case = FrameDifference {
+                class: Class::Longer,
+                by: FrameSource::Rows,
+                file,
+                address: start + offset,
+                rule: Some(Rule::amd64(Base::Sp, cfa, Location::Unchanged)),
+                truth: Ok(&row),
+            };
+            explain(&case).map(|limit| limit.name)
+        };
+        for (offset, cfa) in [(4, 56), (14, 16440), (0x24, 16440), (0x37, 56), (0x57, 56)] {
+            assert_eq!(name(offset, cfa), Some("stg-run"), "{offset:#x}");
+            assert_eq!(name(offset, cfa + 8), None, "{offset:#x}");
+        }
+        // Here the directives are right, or no instruction of StgRun is.
+        for offset in [0, 0x25, 0x36, 0x59] {
+            assert_eq!(name(offset, 16440), None, "{offset:#x}");
+        }
     }
 
     #[test]

@@ -36,8 +36,8 @@ const LONGEST: u64 = 15;
 const CALL_RELATIVE: u8 = 0xe8;
 const RET: u8 = 0xc3;
 const PUSH_RDX: u8 = 0x52;
-/// The maximum change of the stack pointer by one instruction, in bytes; more is a switch to
-/// another stack or to a signal handler.
+/// The maximum change of the stack pointer by one instruction, in bytes; more is a switch to another stack or to a
+/// signal handler, if the instruction does not add or subtract a constant.
 const FARTHEST: u64 = 4096;
 
 /// A call that has not returned.
@@ -111,7 +111,7 @@ impl Calls {
         let is_near = (1..=LONGEST).contains(&now.pc().wrapping_sub(before.pc()));
         // A call may lead to the function behind the caller.
         let goes_on = is_near && code_at(before.pc()) != Some(CALL_RELATIVE);
-        let is_far = now.sp().abs_diff(before.sp()) > FARTHEST;
+        let is_far = now.sp().abs_diff(before.sp()) > FARTHEST && !moves_sp(word(before.pc()));
         if is_far || (!goes_on && now.sp() < before.sp().wrapping_sub(8)) {
             calls.clear();
             return;
@@ -378,6 +378,14 @@ fn calls_cleanup(code: &[Option<u64>; 2]) -> bool {
 fn pushes(code: Option<u64>) -> bool {
     let code = code.unwrap_or(0).to_le_bytes();
     matches!(code, [0x50..=0x57, ..] | [0x41, 0x50..=0x57, ..])
+}
+
+/// Whether an instruction that begins with these bytes adds a constant to the stack pointer, or subtracts one.
+fn moves_sp(code: Option<u64>) -> bool {
+    matches!(
+        code.unwrap_or(0).to_le_bytes(),
+        [0x48, 0x81, 0xc4 | 0xec, ..]
+    )
 }
 
 /// Whether an instruction that begins with these bytes is HotSpot's mov offset(%r15),%rsp, which takes the frame in

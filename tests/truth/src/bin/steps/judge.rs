@@ -10,6 +10,11 @@ use std::{
 
 use sframe::{
     bytes::Source,
+    rule::{
+        Base,
+        Location,
+        Rule, //
+    },
     stop_reason::StopReason,
     unwind::{
         Frame,
@@ -57,6 +62,9 @@ use crate::calls::{
     Presumed, //
 };
 
+/// The size of the part of `StgRun`'s frame that Haskell code may use, in bytes.
+const STG_RUN_FRAME: i32 = 16384;
+
 /// The number of lines of disassembly that are shown before and after the instruction.
 const LINES: usize = 8;
 
@@ -96,7 +104,7 @@ pub(crate) struct StepCounts {
     pub(crate) in_regions: u64,
     /// Instructions with at least one such frame.
     pub(crate) steps_in_regions: u64,
-    /// Frames found by regions that are equal to presumed calls: those of an earlier walk.
+    /// Frames found by regions, and frames of Haskell code, that are equal to presumed calls: those of an earlier walk.
     pub(crate) presumed: u64,
     /// Frames found by regions that are not judged, and frames further out: their calls were not seen.
     pub(crate) not_judged: u64,
@@ -180,8 +188,8 @@ impl StepJudge {
         self.calls.note(context.thread, registers, process, memory);
         let mut found = std::mem::take(&mut self.found);
         let reason = self.walker.walk(process, registers, memory, &mut found);
-        // Calls are presumed in code of a runtime only: other code has unwind information.
-        if (found.iter()).any(|it| process.region_at(it.at).is_some()) {
+        // Calls are presumed in code of a runtime, and in Haskell code: other code has unwind information.
+        if (found.iter()).any(|it| process.region_at(it.at).is_some() || is_haskell(it)) {
             let frames: Vec<Frame> = found.iter().map(|it| it.frame).collect();
             self.calls.presume(context.thread, &frames, memory);
         }
@@ -220,6 +228,7 @@ impl StepJudge {
             let mut by_calls = false;
             let mut is_presumed = false;
             let in_region = process.region_at(pair[0].at).is_some();
+            let is_haskell = is_haskell(&pair[0]);
             match self.true_step(process, &at, memory, exact) {
                 Ok(CfiStep::Caller { registers, signal }) => {
                     at = registers;
@@ -254,7 +263,8 @@ impl StepJudge {
                     call = Some(caller.which);
                     is_presumed = caller.presumed;
                     // Arguments may have been taken off the stack, before or behind it.
-                    if frame.pc == at.pc() && (!in_region || caller.sps.contains(&frame.sp)) {
+                    let is_exact = in_region || is_haskell;
+                    if frame.pc == at.pc() && (!is_exact || caller.sps.contains(&frame.sp)) {
                         at.set(RSP, frame.sp);
                     }
                     let is_object = |fp: u64| match process.at(frame.sp) {
@@ -286,7 +296,7 @@ impl StepJudge {
             }
             count.frames += 1;
             count.called += u64::from(by_calls);
-            if let (true, true, Some(which)) = (is_presumed, in_region, call) {
+            if let (true, true, Some(which)) = (is_presumed, in_region || is_haskell, call) {
                 self.calls.count(context.thread, which);
                 count.presumed += 1;
             } else if by_calls && in_region {
@@ -517,6 +527,15 @@ impl StepJudge {
         text.push_str(&instructions.unwrap_or_default());
         text
     }
+}
+
+/// Whether a frame is one of Haskell code: code of GHC's has no unwind information, and its frame contains that of
+/// `StgRun`, of 16 KiB.
+fn is_haskell(frame: &WalkedFrame) -> bool {
+    let is_large = |rule: &Rule| {
+        rule.cfa.base == Base::Sp && !rule.cfa.deref && rule.cfa.offset > STG_RUN_FRAME
+    };
+    (frame.rule).is_some_and(|(rule, _)| is_large(&rule) && matches!(rule.fp, Location::AtCfa(_)))
 }
 
 /// Whether a run-time address is that of a poll of HotSpot's, which becomes a return address if the poll faults, or of

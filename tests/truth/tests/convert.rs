@@ -706,6 +706,331 @@ fn only_registers_that_are_certainly_saved_give_rows() {
     agree(library.to_str().unwrap());
 }
 
+/// Code as of GHC's programs: `StgRun`, and procedures behind info tables. The rows of a procedure are checked at its
+/// labels, which end in the number of bytes by which the procedure has moved the stack pointer down there; or in `none`
+/// where there must be no row.
+const HASKELL: &str = r#"
+	.text
+	.macro	at name
+	.globl	\name
+	.type	\name, @object
+\name:
+	.endm
+	# An info table: the layout, the closure type, and the offset of the static references.
+	.macro	info name, layout=0, type=29, references=0
+	.p2align 3
+	.quad	\layout
+	.long	\type, \references
+\name:
+	.endm
+
+	.globl	StgRun
+	.type	StgRun, @function
+StgRun:
+	.cfi_startproc
+	sub	$48, %rsp
+	mov	%rsp, %rax
+	sub	$16384, %rsp
+	mov	%rbx, (%rax)
+	mov	%rbp, 8(%rax)
+	mov	%r12, 16(%rax)
+	mov	%r13, 24(%rax)
+	mov	%r14, 32(%rax)
+	mov	%r15, 40(%rax)
+	.cfi_def_cfa rsp, 0
+	.cfi_offset rip, 16432
+	.cfi_offset rbp, 16392
+	.cfi_escape 0x16, 7, 4, 0x77, 0xb8, 0x80, 1
+	mov	%rsi, %r13
+	mov	%rdi, %rax
+	jmp	*%rax
+StgReturn:
+	mov	%rbx, %rax
+	add	$16384, %rsp
+	mov	(%rsp), %rbx
+	mov	8(%rsp), %rbp
+	mov	16(%rsp), %r12
+	mov	24(%rsp), %r13
+	mov	32(%rsp), %r14
+	mov	40(%rsp), %r15
+	add	$48, %rsp
+	ret
+	.cfi_endproc
+	.p2align 4
+
+	# It calls, and refers to `continues`.
+	info	enters, type=15
+	at	enters_0
+	lea	-24(%rbp), %rax
+	cmp	%r15, %rax
+	jb	1f
+	lea	continues(%rip), %rax
+	mov	%rax, -24(%rbp)
+	sub	$8, %rsp
+	at	enters_8
+	mov	%r13, %rdi
+	call	c_function
+	add	$8, %rsp
+	at	enters_again_0
+	add	$-24, %rbp
+	jmp	*(%rbx)
+1:	jmp	*-8(%r13)
+
+	# It passes arguments on the stack, and jumps to `spills` with a jump that a C function could have, too.
+	info	continues, layout=0x41, type=30
+	sub	$16, %rsp
+	push	$7
+	at	continues_24
+	push	%rax
+	at	continues_32
+	call	c_function
+	add	$32, %rsp
+	at	continues_0
+	mov	%rax, 96(%rsp)
+	jmp	spills
+
+	.p2align 3
+spills:
+	at	spills_0
+	mov	96(%rsp), %rax
+	and	$7, %eax
+	sub	$24, %rsp
+	# Value 0 does not occur.
+	lea	table(%rip), %rcx
+	mov	(%rcx,%rax,8), %rax
+	add	%rcx, %rax
+	jmp	*%rax
+case1:
+	at	case_24
+	add	$24, %rsp
+	jmp	*(%rbp)
+case2:
+	at	case_again_24
+	call	c_function
+	add	$24, %rsp
+	jmp	StgReturn
+not_a_case:
+	at	not_a_case_none
+	add	$32, %rsp
+	jmp	*(%rbp)
+
+	# The code that takes seven arguments from the Haskell stack is found by the info table.
+	.p2align 3
+slow:
+	at	slow_0
+	mov	(%rbp), %r14
+	add	$8, %rbp
+	jmp	takes_seven
+	.p2align 3
+	.long	slow - takes_seven, 0
+	.quad	7
+	.long	0, 7
+	info	takes_seven, layout=0, type=14
+	at	takes_seven_0
+	jmp	*(%rbp)
+
+	# Nothing refers to it.
+	info	alone, layout=3, type=30
+	at	alone_0
+	cmp	%r15, %rbp
+	jb	1f
+	jmp	*(%rbp)
+1:	jmp	*-16(%r13)
+
+	# Wrong: the stack pointer is not moved back.
+	info	leaves_low, type=15
+	at	leaves_low_none
+	cmp	%r15, %rbp
+	sub	$8, %rsp
+	jmp	*(%rbp)
+
+	# Wrong: two paths disagree.
+	info	disagrees, type=15
+	at	disagrees_none
+	cmp	%r15, %rbp
+	je	1f
+	sub	$8, %rsp
+1:	at	disagree_none
+	nop
+	jmp	*(%rbp)
+
+	# Wrong: it overwrites what StgRun saved.
+	info	overwrites, type=15
+	at	overwrites_none
+	cmp	%r15, %rbp
+	mov	%rax, 16380(%rsp)
+	jmp	*(%rbp)
+
+	# Wrong: it changes stacks.
+	info	changes, type=15
+	at	changes_none
+	cmp	%r15, %rbp
+	mov	%rax, %rsp
+	jmp	*(%rbp)
+
+	# Wrong: it makes a system call, which may change any register.
+	info	system, type=15
+	at	system_none
+	cmp	%r15, %rbp
+	syscall
+	jmp	*(%rbp)
+
+	# Wrong: it moves the stack pointer by less than a word, and back by other instructions than GHC's.
+	info	pushes, type=15
+	at	pushes_none
+	cmp	%r15, %rbp
+	pushw	$1
+	pushw	$1
+	pushw	$1
+	pushw	$1
+	add	$8, %rsp
+	jmp	*(%rbp)
+	info	exchanges, type=15
+	at	exchanges_none
+	cmp	%r15, %rbp
+	xchg	%rax, %rsp
+	xchg	%rax, %rsp
+	jmp	*(%rbp)
+
+	# Wrong: it returns.
+	info	returns, type=15
+	at	returns_none
+	cmp	%r15, %rbp
+	ret
+
+	# No info table, because a constructor has no such number, and nothing that shows Haskell code.
+	info	no_table, type=1, references=0x12345678
+	at	no_table_none
+	mov	(%rdi), %rax
+	jmp	*%rdx
+
+	# C code refers to it; it lies behind other Haskell code.
+	info	before, type=30
+	at	before_0
+	jmp	*(%rbp)
+	.p2align 3
+	at	behind_0
+	mov	(%rdi), %rbp
+	jmp	*(%rbp)
+	.p2align 4
+c_function:
+	.cfi_startproc
+	ret
+	.cfi_endproc
+
+	# This gap has no Haskell code, so its functions are analysed as those of other programs.
+	.p2align 4
+	.globl	plain
+	.type	plain, @function
+plain:
+	push	%rbx
+	call	c_function
+	pop	%rbx
+	ret
+
+	.data
+	.quad	enters, takes_seven, leaves_low, disagrees, overwrites, changes
+	.quad	system, pushes, exchanges, returns, no_table, before
+	.section .rodata
+	.p2align 3
+table:
+	.quad	0, case1 - table, case2 - table, not_a_case - table
+"#;
+
+/// The rows of Haskell code follow from its instructions. The file has no symbols when it is converted.
+#[test]
+fn haskell_code_has_rows() {
+    let library = assembled("haskell", HASKELL);
+    let with_symbols = fs::read(&library).unwrap();
+    let file = object::File::parse(&*with_symbols).unwrap();
+    let address_of = |name: &str| {
+        let mut symbols = file.symbols();
+        let symbol = symbols.find(|symbol| symbol.name() == Ok(name));
+        symbol.expect(name).address()
+    };
+    let stripped = library.with_extension("stripped");
+    let status = Command::new("strip")
+        .args([Path::new("-o"), &stripped, &library])
+        .status();
+    assert!(status.expect("strip").success());
+    let bytes = fs::read(&stripped).unwrap();
+    let converted = convert::convert(&bytes).unwrap();
+    let code = CodeBytes::of(&bytes).unwrap();
+    let owned = OwnedTable::new(&converted.section, &converted.extra_rows, &code).unwrap();
+
+    let haskell = |moved: i32| Rule::amd64(Base::Sp, 16440 + moved, Location::AtCfa(-48));
+    let mut checked = 0;
+    for symbol in file.symbols() {
+        let name = symbol.name().unwrap();
+        let Some((_, moved)) = name.rsplit_once('_') else {
+            continue;
+        };
+        let expected = match (moved, moved.parse()) {
+            ("none", _) => None,
+            (_, Ok(moved)) => Some(haskell(moved)),
+            _ => continue,
+        };
+        checked += 1;
+        assert_eq!(owned.table().find(symbol.address()), expected, "{name}");
+    }
+    assert_eq!(checked, 25);
+
+    // StgRun's own .eh_frame is wrong at its first and last instructions.
+    let unchanged = |cfa| Rule::amd64(Base::Sp, cfa, Location::Unchanged);
+    let saved = Rule::amd64(Base::Sp, 56, Location::AtCfa(-48));
+    let rows = [
+        (0, unchanged(8)),
+        (4, unchanged(56)),
+        (14, unchanged(16440)),
+        (37, haskell(0)),
+        (0x37, saved),
+        (0x40, unchanged(56)),
+        (0x58, unchanged(8)),
+    ];
+    let start = address_of("StgRun");
+    for (offset, rule) in rows {
+        assert_eq!(
+            owned.table().find(start + offset),
+            Some(rule),
+            "StgRun+{offset:#x}"
+        );
+        let before = owned.table().find(start + offset - 1);
+        assert_ne!(before, Some(rule), "before StgRun+{offset:#x}");
+    }
+    assert_eq!(
+        owned.table().find(address_of("plain") + 1),
+        Some(unchanged(16))
+    );
+
+    // Without StgRun nothing is known of Haskell code.
+    let code_of_run = b"\x4c\x89\x78\x28\x49\x89\xf5\x48\x89\xf8\xff\xe0";
+    let mut windows = bytes.windows(code_of_run.len());
+    let at = windows.position(|window| window == code_of_run).unwrap();
+    let mut other = bytes.clone();
+    other[at + 5] = 0xfa;
+    let converted = convert::convert(&other).unwrap();
+    let code = CodeBytes::of(&other).unwrap();
+    let owned = OwnedTable::new(&converted.section, &converted.extra_rows, &code).unwrap();
+    assert_eq!(owned.table().find(address_of("enters_0")), None);
+}
+
+/// A file that claims anything is converted without a panic, and within a bounded time.
+#[test]
+fn changed_haskell_code_is_harmless() {
+    let bytes = fs::read(assembled("changed", HASKELL)).unwrap();
+    let file = object::File::parse(&*bytes).unwrap();
+    let sections = [".text", ".data", ".rodata", ".rela.dyn"];
+    let ranges = sections.map(|name| file.section_by_name(name).expect(name).file_range());
+    let all = ranges.into_iter().flatten().chain([(0, 1024)]);
+    for at in all.flat_map(|(start, size)| start..start + size) {
+        let mut other = bytes.clone();
+        for value in [0, 0x48, 0x7f, 0xe9, 0xff] {
+            other[at as usize] = value;
+            let _ = convert::convert(&other);
+        }
+    }
+}
+
 /// Functions with `__builtin_eh_return`, as libgcc's, and similar functions without.
 const EH_RETURN: &str = r#"
 .macro leaves name, told=nothing, cfa=-64, handler=-56, first=nop

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-only OR MIT
 
 //! Makes an SFrame section, version 3, from a file's .eh_frame or from Go's pclntab; and from the
-//! instructions for code without an .eh_frame entry.
+//! instructions for code without an .eh_frame entry, among it the Haskell code of GHC's programs.
 //!
 //! The section is not part of the file. Its address is 0, so that a reader looks up link-time
 //! addresses.
@@ -16,6 +16,7 @@ mod callee_saved;
 mod eh_frame;
 mod eh_return;
 mod encode;
+mod ghc;
 mod go;
 mod insn_analysis;
 #[cfg(test)]
@@ -363,9 +364,17 @@ pub fn convert(bytes: &[u8]) -> Result<Converted, ConvertError> {
     );
     // pclntab lists all functions of a Go program. Functions that got no rows must stay without rows.
     if !is_go {
-        let gaps = gaps(&file, covered);
+        let mut gaps = gaps(&file, covered);
+        if let Some(found) = ghc::functions(&file, &gaps, &code) {
+            // Haskell code has no functions as the analysis below knows them.
+            gaps = found.unused;
+            report.analyzed_code = size_of_all(&found.functions);
+            functions.retain(|function| function.start != found.run.start);
+            functions.push(found.run);
+            functions.extend(found.functions);
+        }
         let found = insn_analysis::functions(&gaps, &symbols(&file), file.entry(), &code);
-        report.analyzed_code = found.iter().map(|function| u64::from(function.size)).sum();
+        report.analyzed_code += size_of_all(&found);
         functions.extend(found);
         sort_and_trim(&mut functions);
     }
@@ -580,6 +589,12 @@ fn insert(functions: &mut Vec<ConvertedFunction>, start: u64, size: u32, rows: V
         function.truncate(next.start);
     }
     functions.insert(next, function);
+}
+
+/// The size of functions together, in bytes.
+fn size_of_all(functions: &[ConvertedFunction]) -> u64 {
+    let sizes = functions.iter().map(|function| u64::from(function.size));
+    sizes.sum()
 }
 
 /// Sorts functions, and truncates each at the start of the next one. Of overlapping functions the one that

@@ -199,10 +199,17 @@ pub(crate) struct Part<'a> {
 }
 
 impl Part<'_> {
-    /// Reads all of `bytes` at `offset`, in bytes. Slower and smaller than the reads of a [`Source`].
+    /// Reads all of `bytes` at `offset`, in bytes. Slower and smaller than [`read_number`](Self::read_number).
+    #[inline(never)]
     pub(crate) fn read_into(&self, offset: u64, bytes: &mut [u8]) -> Result<(), Fault> {
         self.memory
             .read_into(self.place(offset, bytes.len() as u64)?, bytes)
+    }
+
+    /// Reads `N` bytes at `offset`, in bytes.
+    #[inline(never)]
+    fn read_number<const N: usize>(&self, offset: u64) -> Result<[u8; N], Fault> {
+        self.memory.read(self.place(offset, const { N as u64 })?)
     }
 
     /// The run-time address of `len` bytes at `offset`, if they are in the range.
@@ -217,8 +224,14 @@ impl Part<'_> {
 }
 
 impl Source for Part<'_> {
-    #[inline(never)]
+    #[inline]
     fn read<const N: usize>(&self, offset: u64) -> Result<[u8; N], Fault> {
-        self.memory.read(self.place(offset, const { N as u64 })?)
+        // Searches of functions and rows make reads of four and eight bytes. One function makes all other reads.
+        if matches!(N, 4 | 8) {
+            return self.read_number(offset);
+        }
+        let mut bytes = [0; N];
+        self.read_into(offset, &mut bytes)?;
+        Ok(bytes)
     }
 }

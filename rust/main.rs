@@ -47,6 +47,9 @@ module! {
     },
 }
 
+/// The only ABI whose sections the core reads: the core has no code for others.
+const ONLY_ABI: Option<sframe::abi::Abi> = Some(x86_64::NATIVE);
+
 /// The loaded module. Fields are dropped from the first to the last: the device first, and the hooks before the
 /// worker and the tables, which the hooks use.
 #[pin_data]

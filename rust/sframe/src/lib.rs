@@ -22,3 +22,6 @@ mod requirement;
 mod root;
 
 pub use self::root::*;
+
+/// The only ABI whose sections can be read. `None`: all ABIs. The kernel module has one.
+const ONLY_ABI: Option<abi::Abi> = None;

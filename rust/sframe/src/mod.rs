@@ -18,7 +18,8 @@
 //! # Roots
 //!
 //! These files are compiled twice: as the crate `sframe` (root: `lib.rs`) and as a module of the
-//! kernel module (root: this file). So the paths in these files are relative.
+//! kernel module (root: this file). So the paths in these files are relative. Only `crate::ONLY_ABI` is not: each of
+//! the crates has such a constant, the only ABI whose sections can be read.
 //!
 //! # Specification
 //!

@@ -31,9 +31,17 @@ const MOST_STACK: u64 = 420;
 /// The functions of the core that a walk calls.
 const ENTRY_POINTS: [&str; 5] = ["open", "find", "step", "step_by_frame_pointer", "elf"];
 
+/// The ABIs that the core reads.
+#[derive(Clone, Copy, Debug)]
+enum Abis {
+    /// The kernel's only.
+    One,
+    All,
+}
+
 /// Compiles a fixture as the kernel would, for one test.
-fn compile(test: &str, fixture: &str, mangling: &str) -> PathBuf {
-    let out = workdir(test).join(format!("{fixture}.{mangling}.o"));
+fn compile(test: &str, fixture: &str, mangling: &str, abis: Abis) -> PathBuf {
+    let out = workdir(test).join(format!("{fixture}.{mangling}.{abis:?}.o"));
     let rustc = std::env::var_os("RUSTC").unwrap_or_else(|| "rustc".into());
     run(Command::new(rustc)
         .args(["--edition=2021", "--crate-type=lib", "--emit=obj"])
@@ -43,6 +51,7 @@ fn compile(test: &str, fixture: &str, mangling: &str) -> PathBuf {
         // The kernel sets "v0". Otherwise the compiler's default applies, which is not "v0" in
         // older compilers.
         .args((mangling == "v0").then_some("-Csymbol-mangling-version=v0"))
+        .args(matches!(abis, Abis::One).then_some("--cfg=one_abi"))
         .arg("-o")
         .arg(&out)
         .arg(
@@ -64,8 +73,9 @@ fn check_panic_free(args: &[&str], object: &Path) -> Output {
 
 #[test]
 fn the_core_cannot_panic() {
-    for mangling in ["default", "v0"] {
-        let output = check_panic_free(&[], &compile("cannot-panic", "entry_points", mangling));
+    for (mangling, abis) in [("default", Abis::All), ("v0", Abis::All), ("v0", Abis::One)] {
+        let object = compile("cannot-panic", "entry_points", mangling, abis);
+        let output = check_panic_free(&[], &object);
         assert!(output.status.success(), "{output:?}");
         assert!(output.stdout.is_empty(), "{output:?}");
     }
@@ -74,7 +84,7 @@ fn the_core_cannot_panic() {
 #[test]
 fn code_that_can_panic_is_found() {
     for mangling in ["default", "v0"] {
-        let object = compile("can-panic", "panics", mangling);
+        let object = compile("can-panic", "panics", mangling, Abis::All);
         let output = check_panic_free(&[], &object);
         assert_eq!(output.status.code(), Some(1), "{output:?}");
         let printed = String::from_utf8(output.stdout).unwrap();
@@ -174,7 +184,7 @@ fn depth(functions: &HashMap<String, ObjectFunction>, name: &str, levels: u32) -
 
 #[test]
 fn the_core_takes_little_stack() {
-    let functions = functions(&compile("stack", "entry_points", "v0"));
+    let functions = functions(&compile("stack", "entry_points", "v0", Abis::One));
     for entry in ENTRY_POINTS {
         let name = functions
             .keys()

@@ -50,6 +50,15 @@ impl Abi {
         }
     }
 
+    /// The same ABI, as a constant if only sections of one ABI can be read. Then the compiler leaves out code for others.
+    #[inline(always)]
+    pub(super) const fn known(self) -> Abi {
+        match crate::ONLY_ABI {
+            Some(only) => only,
+            None => self,
+        }
+    }
+
     /// The ABI's number, as in the section.
     pub const fn number(self) -> u8 {
         match self {

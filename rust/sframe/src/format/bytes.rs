@@ -19,6 +19,15 @@ pub enum Order {
 }
 
 impl Order {
+    /// The same order, as a constant if only sections of one ABI can be read.
+    #[inline(always)]
+    pub(super) const fn known(self) -> Order {
+        match crate::ONLY_ABI {
+            Some(only) => only.order(),
+            None => self,
+        }
+    }
+
     #[inline]
     pub(super) const fn u16(self, raw: [u8; 2]) -> u16 {
         match self {

@@ -217,12 +217,12 @@ pub(super) fn read_value<S: Source + ?Sized>(
 
 #[inline]
 fn near(header: &Header, field: [u8; 4]) -> i64 {
-    i64::from(header.order.u32(field) as i32)
+    i64::from(header.order().u32(field) as i32)
 }
 
 #[inline]
 fn far(header: &Header, field: [u8; 8]) -> i64 {
-    header.order.u64(field) as i64
+    header.order().u64(field) as i64
 }
 
 /// Decodes the start `value` of the entry at `at`, to bytes from the section's address.
@@ -243,7 +243,7 @@ pub(super) fn read<S: Source + ?Sized>(
     bytes: &S,
     index: u32,
 ) -> Result<Function, Error> {
-    let order = header.order;
+    let order = header.order();
     let at = entry_at(header, index);
     // The offsets of the info byte and of the byte for the block size.
     let (info_at, block_at);

@@ -125,7 +125,7 @@ impl Head {
         let info = self.info(row_start);
         let in_front = row_start.width().wrapping_add(1);
         let mut words = RowWords {
-            order: header.order,
+            order: header.order(),
             info,
             raw: [self.raw.wrapping_shr(in_front.wrapping_mul(8)), 0, 0],
         };
@@ -215,8 +215,8 @@ impl RowWords {
         let word = self.word(index);
         match self.info.size_log2() {
             0 => i32::from(word[0] as i8),
-            1 => i32::from(self.order.u16([word[0], word[1]]) as i16),
-            _ => self.order.u32(word) as i32,
+            1 => i32::from(self.order.known().u16([word[0], word[1]]) as i16),
+            _ => self.order.known().u32(word) as i32,
         }
     }
 
@@ -226,8 +226,8 @@ impl RowWords {
         let word = self.word(index);
         match self.info.size_log2() {
             0 => u32::from(word[0]),
-            1 => u32::from(self.order.u16([word[0], word[1]])),
-            _ => self.order.u32(word),
+            1 => u32::from(self.order.known().u16([word[0], word[1]])),
+            _ => self.order.known().u32(word),
         }
     }
 
@@ -254,12 +254,12 @@ impl RowWords {
             },
             ra: at_fixed(header.fixed_ra),
             fp: at_fixed(header.fixed_fp),
-            mangled: self.info.is_mangled() && header.abi.may_mangle(),
+            mangled: self.info.is_mangled() && header.abi().may_mangle(),
             signal,
             extra: Extra::NONE,
         };
         if function.is_flexible() {
-            self.flexible(header.abi, &mut rule)?;
+            self.flexible(header, &mut rule)?;
         } else {
             self.plain(header, &mut rule)?;
         }
@@ -272,7 +272,7 @@ impl RowWords {
     /// is unchanged.
     #[inline]
     fn plain(&self, header: &Header, rule: &mut Rule) -> Result<(), Malformed> {
-        let (abi, version) = (header.abi, header.version);
+        let (abi, version) = (header.abi(), header.version);
         let count = self.info.count();
         rule.cfa.offset = abi.cfa_offset(self.signed(0)).ok_or(Malformed::CfaOffset)?;
         let mut next = 1;
@@ -294,7 +294,8 @@ impl RowWords {
     /// Decodes the words of a row of a flexible function ("Flexible FDE"): a pair of words, control
     /// and offset, for each of CFA, return address and frame pointer. A single zero word stands for
     /// a missing pair. At the end of the row, pairs may be absent.
-    fn flexible(&self, abi: Abi, rule: &mut Rule) -> Result<(), Malformed> {
+    fn flexible(&self, header: &Header, rule: &mut Rule) -> Result<(), Malformed> {
+        let abi = header.abi();
         let count = self.info.count();
         if count < 2 {
             return Err(Malformed::WordCount);
@@ -398,7 +399,7 @@ fn find_row<S: Source + ?Sized>(
     offset: u32,
     limit: u32,
 ) -> Result<Option<Head>, Error> {
-    let (order, row_start) = (header.order, function.row_start());
+    let (order, row_start) = (header.order(), function.row_start());
     let most = function.num_rows().min(limit);
     let mut at = function.rows_at();
     let mut passed = 0u32;
@@ -465,7 +466,7 @@ impl<'a, S: Source + ?Sized> RowIter<'a, S> {
     fn read(&mut self) -> Result<UndecodedRow, Error> {
         let row_start = self.function.row_start();
         let (head, next) = Head::read(&self.header, self.bytes, row_start, self.at)?;
-        let start = head.start(self.header.order, row_start);
+        let start = head.start(self.header.order(), row_start);
         if self.before.is_some_and(|before| before >= start) {
             return Err(Malformed::RowsNotRising.at(self.at));
         }

@@ -39,13 +39,13 @@ pub enum Starts {
 ///
 /// # Invariants
 ///
-/// `at + HEADER_SIZE <= fdes_at`, `fdes_at + num_fdes * version.fde_size() <= fres_at`,
+/// `abi` is `ONLY_ABI` if that is not `None`. `at + HEADER_SIZE <= fdes_at`, `fdes_at + num_fdes * version.fde_size() <= fres_at`,
 /// `fres_at <= end`, and `end` is not more than the length of the section.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Header {
     pub(super) version: Version,
-    pub(super) abi: Abi,
-    pub(super) order: Order,
+    abi: Abi,
+    order: Order,
     pub(super) flags: u8,
     pub(super) starts: Starts,
     /// Whether searches rely on the order of the functions: the flag [`SORTED`] is set, and the
@@ -108,6 +108,9 @@ impl Header {
         if abi.order() != order {
             return Err(malformed(Malformed::AbiOrder, 4));
         }
+        if crate::ONLY_ABI.is_some_and(|only| only != abi) {
+            return Err(unsupported(Unsupported::Abi(abi.number())));
+        }
 
         let num_fdes = order.u32([raw[8], raw[9], raw[10], raw[11]]);
         let num_fres = order.u32([raw[12], raw[13], raw[14], raw[15]]);
@@ -162,6 +165,18 @@ impl Header {
             fres_at,
             end,
         })
+    }
+
+    /// The ABI.
+    #[inline(always)]
+    pub(super) const fn abi(&self) -> Abi {
+        self.abi.known()
+    }
+
+    /// The byte order.
+    #[inline(always)]
+    pub(super) const fn order(&self) -> Order {
+        self.order.known()
     }
 
     #[inline]

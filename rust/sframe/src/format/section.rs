@@ -323,13 +323,12 @@ impl Section {
         let parts = |of: &Section| {
             let Header {
                 version,
-                abi,
-                order,
                 fixed_ra,
                 fixed_fp,
                 ..
             } = of.header;
-            (version, abi, order, fixed_ra, fixed_fp)
+            // The ABI decides the byte order.
+            (version, of.abi(), fixed_ra, fixed_fp)
         };
         parts(self) == parts(other)
     }
@@ -498,7 +497,7 @@ impl Section {
     /// The ABI.
     #[inline]
     pub const fn abi(&self) -> Abi {
-        self.header.abi
+        self.header.abi()
     }
 
     /// The flags, as in the header.

@@ -753,8 +753,8 @@ fn step_without_rows<T: Task>(
 
 #[cfg(test)]
 mod tests {
+    use super::super::rule::Location;
     use super::*;
-    use crate::rule::Location;
     use std::{
         cell::RefCell,
         collections::BTreeMap,

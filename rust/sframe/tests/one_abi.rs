@@ -1,0 +1,28 @@
+// SPDX-License-Identifier: GPL-2.0-only OR MIT
+
+//! The core as the kernel module has it: a module that reads only sections of one ABI. It answers all test vectors of
+//! that ABI like the crate, and refuses those of other ABIs.
+
+#[allow(
+    dead_code,
+    unreachable_pub,
+    unused,
+    reason = "the vectors use a part of the core"
+)]
+#[path = "../src/mod.rs"]
+mod sframe;
+
+#[allow(dead_code, reason = "only the core's unit tests use the module")]
+#[path = "support/requirement.rs"]
+mod requirement;
+
+const ONLY_ABI: Option<sframe::abi::Abi> = Some(sframe::abi::Abi::Amd64);
+
+fn main() {
+    let compared = sframe::test_vectors::check_all();
+    assert!(
+        compared.is_ok_and(|compared| compared > 700),
+        "{compared:?}"
+    );
+    println!("test result: ok. {} answers", compared.unwrap_or_default());
+}

@@ -15,6 +15,7 @@ use super::{
     },
     abi::Abi,
     bytes::{
+        read_at,
         window,
         Order,
         Source, //
@@ -127,21 +128,13 @@ impl Head {
         let mut words = RowWords {
             order: header.order(),
             info,
+            at: self.at,
             raw: [self.raw.wrapping_shr(in_front.wrapping_mul(8)), 0, 0],
         };
         if in_front.wrapping_add(info.len()) > 8 {
-            let mut at = self.at.wrapping_add(in_front);
-            let end = at.wrapping_add(info.len());
-            for raw in &mut words.raw {
-                if at < end {
-                    *raw = window(bytes, at, header.end)?;
-                }
-                at = at.wrapping_add(8);
-            }
+            words.read(bytes, self.at.wrapping_add(in_front), header.end)?;
         }
-        words
-            .rule(header, function)
-            .map_err(|what| what.at(self.at))
+        words.rule(header, function)
     }
 }
 
@@ -189,12 +182,30 @@ impl Info {
 struct RowWords {
     order: Order,
     info: Info,
+    /// The row's offset, in bytes from the section's start.
+    at: u32,
     /// The first 24 bytes of the words: a rule uses at most six words of four bytes. In each
     /// element, the first byte is the least significant byte.
     raw: [u64; 3],
 }
 
 impl RowWords {
+    /// Reads the words anew, at `at` bytes from the section's start. The rows end at `end`.
+    // Not inlined: few rows are longer than their first eight bytes.
+    #[inline(never)]
+    fn read<S: Source + ?Sized>(&mut self, bytes: &S, at: u32, end: u32) -> Result<(), Error> {
+        let mut at = at;
+        let behind = at.wrapping_add(self.info.len());
+        for raw in &mut self.raw {
+            if at >= behind {
+                break;
+            }
+            *raw = window_of_words(bytes, at, end)?;
+            at = at.wrapping_add(8);
+        }
+        Ok(())
+    }
+
     /// The bytes of word `index`, in the section's byte order.
     #[inline]
     fn word(&self, index: u32) -> [u8; 4] {
@@ -209,8 +220,8 @@ impl RowWords {
         (raw.wrapping_shr((start % 8).wrapping_mul(8)) as u32).to_le_bytes()
     }
 
-    /// Word `index`, sign-extended.
-    #[inline]
+    /// Word `index`, sign-extended. Not inlined: rows are seldom decoded.
+    #[inline(never)]
     fn signed(&self, index: u32) -> i32 {
         let word = self.word(index);
         match self.info.size_log2() {
@@ -223,22 +234,22 @@ impl RowWords {
     /// Word `index`, zero-extended.
     #[inline]
     fn unsigned(&self, index: u32) -> u32 {
-        let word = self.word(index);
+        let word = self.signed(index) as u32;
         match self.info.size_log2() {
-            0 => u32::from(word[0]),
-            1 => u32::from(self.order.known().u16([word[0], word[1]])),
-            _ => self.order.known().u32(word),
+            0 => word & 0xff,
+            1 => word & 0xffff,
+            _ => word,
         }
     }
 
-    /// Decodes the row.
-    #[inline]
-    fn rule(&self, header: &Header, function: &Function) -> Result<Rule, Malformed> {
+    /// Decodes the row. Not inlined, because all sources share this function.
+    #[inline(never)]
+    fn rule(&self, header: &Header, function: &Function) -> Result<Rule, Error> {
         let signal = function.is_signal();
         if self.info.count() == 0 {
             // Version 1 does not define rows without words.
             if header.version == Version::V1 {
-                return Err(Malformed::WordCount);
+                return Err(Malformed::WordCount.at(self.at));
             }
             return Ok(Rule {
                 signal,
@@ -258,12 +269,15 @@ impl RowWords {
             signal,
             extra: Extra::NONE,
         };
-        if function.is_flexible() {
-            self.flexible(header, &mut rule)?;
+        let decoded = if function.is_flexible() {
+            self.flexible(header, &mut rule)
         } else {
-            self.plain(header, &mut rule)?;
+            self.plain(header, &mut rule)
+        };
+        match decoded {
+            Ok(()) => Ok(rule),
+            Err(what) => Err(what.at(self.at)),
         }
-        Ok(rule)
     }
 
     /// Decodes the words of a row of a function that is not flexible: the offset of the CFA, then
@@ -294,6 +308,7 @@ impl RowWords {
     /// Decodes the words of a row of a flexible function ("Flexible FDE"): a pair of words, control
     /// and offset, for each of CFA, return address and frame pointer. A single zero word stands for
     /// a missing pair. At the end of the row, pairs may be absent.
+    #[inline(never)]
     fn flexible(&self, header: &Header, rule: &mut Rule) -> Result<(), Malformed> {
         let abi = header.abi();
         let count = self.info.count();
@@ -329,6 +344,16 @@ impl RowWords {
             Err(Malformed::WordCount)
         }
     }
+}
+
+/// [`window`], in less code. Not inlined, or the compiler would repeat it.
+#[inline(never)]
+fn window_of_words<S: Source + ?Sized>(bytes: &S, at: u32, end: u32) -> Result<u64, Error> {
+    let from = at.min(end.saturating_sub(8));
+    let word = u64::from_le_bytes(read_at(bytes, u64::from(from))?);
+    Ok(word
+        .checked_shr(at.wrapping_sub(from).saturating_mul(8))
+        .unwrap_or(0))
 }
 
 /// The location of a register that the header saves at a fixed offset; unchanged if the offset is

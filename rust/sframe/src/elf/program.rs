@@ -404,29 +404,7 @@ impl Headers {
     #[inline(never)]
     fn read<S: Source + ?Sized>(bytes: &S) -> Result<Headers, ElfError> {
         // Separate reads of the needed fields take less stack than one read of the whole header.
-        let raw: [u8; 24] = read_at(bytes, 0)?;
-        if [raw[0], raw[1], raw[2], raw[3]] != MAGIC {
-            return Err(ElfError::NotElf);
-        }
-        if raw[4] != CLASS_64 {
-            return Err(ElfError::Class);
-        }
-        if raw[5] != DATA_LITTLE_ENDIAN {
-            return Err(ElfError::ByteOrder);
-        }
-        if raw[6] != VERSION_CURRENT {
-            return Err(ElfError::Version);
-        }
-        if !matches!(
-            u16::from_le_bytes([raw[16], raw[17]]),
-            TYPE_EXECUTABLE | TYPE_SHARED
-        ) {
-            return Err(ElfError::Type);
-        }
-        if u16::from_le_bytes([raw[18], raw[19]]) != MACHINE_X86_64 {
-            return Err(ElfError::Machine);
-        }
-
+        check(&read_at(bytes, 0)?)?;
         let at = u64::from_le_bytes(read_at(bytes, 32)?);
         let raw: [u8; 4] = read_at(bytes, 54)?;
         let size = u16::from_le_bytes([raw[0], raw[1]]);
@@ -475,19 +453,44 @@ impl Headers {
     }
 }
 
+/// Checks the start of an ELF header. Not inlined, because all sources share this function.
+#[inline(never)]
+fn check(raw: &[u8; 24]) -> Result<(), ElfError> {
+    if [raw[0], raw[1], raw[2], raw[3]] != MAGIC {
+        return Err(ElfError::NotElf);
+    }
+    if raw[4] != CLASS_64 {
+        return Err(ElfError::Class);
+    }
+    if raw[5] != DATA_LITTLE_ENDIAN {
+        return Err(ElfError::ByteOrder);
+    }
+    if raw[6] != VERSION_CURRENT {
+        return Err(ElfError::Version);
+    }
+    if !matches!(
+        u16::from_le_bytes([raw[16], raw[17]]),
+        TYPE_EXECUTABLE | TYPE_SHARED
+    ) {
+        return Err(ElfError::Type);
+    }
+    if u16::from_le_bytes([raw[18], raw[19]]) != MACHINE_X86_64 {
+        return Err(ElfError::Machine);
+    }
+    Ok(())
+}
+
 /// Reads the offset, the address and the sizes of a segment from the program header at `at`.
 #[inline(never)]
 fn read_place<S: Source + ?Sized>(bytes: &S, at: u64) -> Result<SectionLocation, ElfError> {
-    // Reads of single words, without the physical address, take less stack than one read of the whole header.
-    let read = |distance: u64| {
-        let at = at.checked_add(distance).ok_or(ElfError::HeaderOffset)?;
-        read_at(bytes, at).map(u64::from_le_bytes)
-    };
+    // The header from the offset on to the size in memory. The physical address is not needed.
+    let at = at.checked_add(8).ok_or(ElfError::HeaderOffset)?;
+    let raw: [u8; 40] = read_at(bytes, at)?;
     Ok(SectionLocation {
-        offset: read(8)?,
-        vaddr: read(16)?,
-        filesz: read(32)?,
-        memsz: read(40)?,
+        offset: word::<0>(&raw),
+        vaddr: word::<8>(&raw),
+        filesz: word::<24>(&raw),
+        memsz: word::<32>(&raw),
     })
 }
 

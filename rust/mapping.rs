@@ -78,7 +78,7 @@ pub(crate) fn find(
     memory: &UserMemory,
 ) -> Result<(), StopReason> {
     mapping.end = 0;
-    let mut found = sys::Mapping::default();
+    let mut found = sys::Mapping::none();
     let result = sys::find_mapping(address, &mut found);
     take_visits(&mut found, memory)?;
     result.map_err(reason_of)?;
@@ -212,7 +212,7 @@ pub(crate) fn is_valid_region(description: &RegionDescription) -> bool {
 /// no work left. Any context.
 #[inline]
 pub(crate) fn end_of(address: u64, memory: &UserMemory) -> u64 {
-    let mut mapping = sys::Mapping::default();
+    let mut mapping = sys::Mapping::none();
     let result = sys::find_mapping(address, &mut mapping);
     let work = mapping.visits.saturating_mul(VISIT);
     if result.is_ok() && memory.take(work).is_ok() {
@@ -242,7 +242,7 @@ pub(crate) fn scan(scan: &mut sys::Scan) -> ScanResult {
     let pc = core::mem::take(&mut scan.pc);
     if pc != 0 {
         // Most tasks with rows have rows for the code at the PC.
-        let mut mapping = sys::Mapping::default();
+        let mut mapping = sys::Mapping::none();
         let is_found = sys::find_mapping(pc, &mut mapping).is_ok() && mapping.is_file;
         scan.left = scan.left.saturating_sub(mapping.visits);
         if is_found && look_at(&mapping, &memory, scan) {

@@ -16,6 +16,14 @@ pub(crate) use bindings::{
     sfu_scan as Scan, //
 };
 
+impl Mapping {
+    /// The value for C to fill in. Not inlined, because it writes a dozen words in several places.
+    #[inline(never)]
+    pub(crate) fn none() -> Self {
+        Self::default()
+    }
+}
+
 /// Finds the mapping at a run-time address. Any context. See `sfu_find_mapping` in `c/helpers.h`.
 pub(crate) fn find_mapping(address: u64, mapping: &mut Mapping) -> Result {
     // SAFETY: `mapping` is a valid `struct sfu_mapping` for the whole call.
@@ -45,7 +53,7 @@ pub(crate) fn add_region(region: &mut RegionDescription) -> Result {
 
 /// Finds the next mapping of a scan. Any context. See `sfu_scan_next` in `c/helpers.h`.
 pub(crate) fn next_of_scan(scan: &mut Scan) -> Result<Mapping> {
-    let mut mapping = Mapping::default();
+    let mut mapping = Mapping::none();
     // SAFETY: `scan` and `mapping` are valid for the whole call. The current task has a mm: the hook's handler or the
     // worker, which alone start scans, has checked it.
     to_result(unsafe { bindings::sfu_scan_next(scan, &mut mapping) })?;

@@ -194,8 +194,8 @@ impl FileTable {
             let count = filled.map_err(errno)?;
             break (
                 count,
-                copied(rules.compact(), memory)?,
-                copied(rules.others(), memory)?,
+                copied(rules.compact(), CompactRule::NONE, memory)?,
+                copied(rules.others(), Rule::OUTERMOST, memory)?,
             );
         };
         let blocks = resized(&blocks.bytes, blocks.used, memory)?;
@@ -251,13 +251,10 @@ fn repeated<T: Copy>(one: T, count: usize, memory: &BuildMemory) -> Result<KVVec
     Ok(unsafe { KVVec::from_raw_parts(values, count, capacity) })
 }
 
-/// A copy of `from`.
-fn copied<T: Copy>(from: &[T], memory: &BuildMemory) -> Result<KVVec<T>> {
-    memory.take::<T>(from.len())?;
-    let mut all = KVVec::with_capacity(from.len(), gfp())?;
-    for one in from {
-        push(&mut all, *one)?;
-    }
+/// A copy of `from`. `one` is any value.
+fn copied<T: Copy>(from: &[T], one: T, memory: &BuildMemory) -> Result<KVVec<T>> {
+    let mut all = repeated(one, from.len(), memory)?;
+    copy(&mut all, from);
     Ok(all)
 }
 
@@ -293,16 +290,11 @@ fn resized(from: &[u8], len: usize, memory: &BuildMemory) -> Result<KVVec<u8>> {
     Ok(all)
 }
 
-/// Copies bytes up to the end of the shorter slice.
-fn copy(to: &mut [u8], from: &[u8]) {
+/// Copies up to the end of the shorter slice.
+fn copy<T: Copy>(to: &mut [T], from: &[T]) {
     for (to, from) in to.iter_mut().zip(from) {
         *to = *from;
     }
-}
-
-/// Appends `one`; the caller has reserved the capacity.
-fn push<T>(all: &mut KVVec<T>, one: T) -> Result {
-    all.push_within_capacity(one).map_err(|_| ENOMEM)
 }
 
 fn elf_errno(error: ElfError) -> Error {

@@ -54,6 +54,7 @@ pub(crate) enum TableTarget {
 }
 
 impl TableTarget {
+    #[inline(never)]
     fn key(&self) -> Result<FileKey> {
         match self {
             TableTarget::File(file) => FileKey::of(file),

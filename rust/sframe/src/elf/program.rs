@@ -323,20 +323,21 @@ pub fn section_of_file<S: Source + ?Sized>(bytes: &S) -> Result<Option<SectionLo
             .checked_add(headers)
             .ok_or(ElfError::HeaderOffset)
     };
-    let names = read_section(bytes, header(names)?)?.1.offset;
+    let names = read_section(bytes, header(names)?)?.place.offset;
     for number in 0..count.min(MAX_SECTION_HEADERS) {
-        let at = header(number)?;
-        let head: [u8; 8] = read_at(bytes, at)?;
-        let name = u32::from_le_bytes([head[0], head[1], head[2], head[3]]);
-        let kind = u32::from_le_bytes([head[4], head[5], head[6], head[7]]);
-        let (flags, place) = read_section(bytes, at)?;
-        if flags & SECTION_ALLOCATED == 0 || kind == SECTION_NO_BITS || is_empty(&place) {
+        let section = read_section(bytes, header(number)?)?;
+        if section.flags & SECTION_ALLOCATED == 0
+            || section.kind == SECTION_NO_BITS
+            || is_empty(&section.place)
+        {
             continue;
         }
         // Linkers that do not know the type of an SFrame section keep the section's name.
-        let name = names.checked_add(name.into());
-        if kind == SECTION_SFRAME || name.is_some_and(|at| bytes.read(at) == Ok(*b".sframe\0")) {
-            return Ok(Some(place));
+        let name = names.checked_add(section.name.into());
+        if section.kind == SECTION_SFRAME
+            || name.is_some_and(|at| bytes.read(at) == Ok(*b".sframe\0"))
+        {
+            return Ok(Some(section.place));
         }
     }
     Ok(None)
@@ -494,21 +495,31 @@ fn read_place<S: Source + ?Sized>(bytes: &S, at: u64) -> Result<SectionLocation,
     })
 }
 
-/// Reads the flags, the address, the offset and the size of a section from the section header at `at`.
-fn read_section<S: Source + ?Sized>(
-    bytes: &S,
-    at: u64,
-) -> Result<(u64, SectionLocation), ElfError> {
-    let at = at.checked_add(8).ok_or(ElfError::HeaderOffset)?;
+/// The fields of a section header.
+struct SectionHeader {
+    /// The offset of the name in the section of names, in bytes.
+    name: u32,
+    kind: u32,
+    flags: u64,
+    place: SectionLocation,
+}
+
+/// Reads the section header at `at`.
+#[inline(never)]
+fn read_section<S: Source + ?Sized>(bytes: &S, at: u64) -> Result<SectionHeader, ElfError> {
     let raw: [u8; 40] = read_at(bytes, at)?;
-    let size = word::<24>(&raw);
-    let place = SectionLocation {
-        vaddr: word::<8>(&raw),
-        offset: word::<16>(&raw),
-        filesz: size,
-        memsz: size,
-    };
-    Ok((word::<0>(&raw), place))
+    let size = word::<32>(&raw);
+    Ok(SectionHeader {
+        name: word::<0>(&raw) as u32,
+        kind: (word::<0>(&raw) >> 32) as u32,
+        flags: word::<8>(&raw),
+        place: SectionLocation {
+            vaddr: word::<16>(&raw),
+            offset: word::<24>(&raw),
+            filesz: size,
+            memsz: size,
+        },
+    })
 }
 
 /// The little-endian word of eight bytes at offset `AT`, which is at most 32.

@@ -228,7 +228,13 @@ fn far(header: &Header, field: [u8; 8]) -> i64 {
 /// Decodes the start `value` of the entry at `at`, to bytes from the section's address.
 #[inline]
 pub(super) fn start(header: &Header, at: u32, value: i64) -> i64 {
-    value.wrapping_add(i64::from(match header.starts {
+    start_from(header, header.starts, at, value)
+}
+
+/// Decodes a start like [`start`], counted from `starts`.
+#[inline]
+pub(super) fn start_from(header: &Header, starts: Starts, at: u32, value: i64) -> i64 {
+    value.wrapping_add(i64::from(match starts {
         Starts::Field => at,
         Starts::Section => header.at,
     }))

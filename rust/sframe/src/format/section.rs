@@ -391,7 +391,6 @@ impl Section {
             *self = self.with_starts(Starts::Field);
             return Ok(());
         }
-        let other = self.with_starts(Starts::Field);
         let mut by_flags = 0u32;
         let mut by_other = 0u32;
         // Reads the first function and some later functions, at equal distances.
@@ -401,12 +400,12 @@ impl Section {
         while index < self.header.num_fdes {
             let at = fde::entry_at(&self.header, index);
             let value = fde::read_value(&self.header, bytes, at)?;
-            let lies_in_code = |section: &Section| -> u32 {
-                let start = fde::start(&section.header, at, value);
+            let lies_in_code = |starts: Starts| -> u32 {
+                let start = fde::start_from(&self.header, starts, at, value);
                 is_code(self.address.wrapping_add_signed(start)).into()
             };
-            by_flags = by_flags.wrapping_add(lies_in_code(self));
-            by_other = by_other.wrapping_add(lies_in_code(&other));
+            by_flags = by_flags.wrapping_add(lies_in_code(Starts::Section));
+            by_other = by_other.wrapping_add(lies_in_code(Starts::Field));
             // The first function usually decides: it starts in code only with the flags' origin.
             if by_flags != by_other && index == 0 && by_flags != 0 {
                 return Ok(());
@@ -417,7 +416,7 @@ impl Section {
             };
         }
         if by_other > by_flags {
-            *self = other;
+            *self = self.with_starts(Starts::Field);
         }
         Ok(())
     }

@@ -236,7 +236,8 @@ pub(crate) fn zeros<T: Copy + Default>(count: usize, memory: &BuildMemory) -> Re
 }
 
 /// `count` copies of `one`. The function for this in the `kernel` crate can panic for a `Rule`, and takes six
-/// instructions for each byte.
+/// instructions for each byte. Not inlined, because several places repeat values of one type.
+#[inline(never)]
 fn repeated<T: Copy>(one: T, count: usize, memory: &BuildMemory) -> Result<KVVec<T>> {
     memory.take::<T>(count)?;
     let mut all = KVVec::with_capacity(count, gfp())?;

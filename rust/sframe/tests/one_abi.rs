@@ -12,7 +12,6 @@
 #[path = "../src/mod.rs"]
 mod sframe;
 
-#[allow(dead_code, reason = "only the core's unit tests use the module")]
 #[path = "support/requirement.rs"]
 mod requirement;
 

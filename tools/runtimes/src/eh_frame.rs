@@ -29,6 +29,8 @@ const MAX_SEARCHED: u64 = 64 << 20;
 const MAX_OBJECTS: usize = 24;
 /// The maximum distance from the code to `.eh_frame`, in bytes: relative addresses have four bytes.
 const NEAR: u64 = 1 << 31;
+/// The distance within which all `.eh_frame` is searched for, in bytes. Beyond it, none is searched for once some is found.
+const BESIDE: u64 = 4 << 20;
 /// The maximum length of the first entry of a section, in bytes. Compilers write 20 to 40.
 const MAX_CIE: u32 = 256;
 
@@ -69,6 +71,9 @@ pub(super) fn objects(
     let mut found: Vec<CodeObject> = Vec::new();
     let mut left = MAX_SEARCHED;
     for mapping in near {
+        if !found.is_empty() && distance(mapping) > BESIDE {
+            break;
+        }
         let len = mapping.end - mapping.start;
         let Some(rest) = left.checked_sub(len) else {
             break;

@@ -13,12 +13,18 @@
 
 use std::collections::HashMap;
 
-use sframe::unwind::{
-    Frame,
-    Memory, //
+use sframe::{
+    unwind::{
+        Frame,
+        Memory, //
+    },
+    x86_64::region::Region,
 };
 use walk::{
-    process::Process,
+    process::{
+        CodeRegion,
+        Process, //
+    },
     registers::{
         RegisterFile,
         PC,
@@ -122,6 +128,12 @@ impl Calls {
             }
             if let Some(last) = calls.last_mut() {
                 follow(last, &before, now, word);
+                // Guile's compiled code calls and pops to learn its own address. Only HotSpot's code returns through a
+                // register.
+                let is_own = |region: &CodeRegion| matches!(region.region, Region::Fixed(_));
+                if last.slot.is_none() && process.region_at(before.pc()).is_some_and(is_own) {
+                    calls.pop();
+                }
             }
             // HotSpot's code for exceptions pushes the address behind the call that threw, which is the caller's PC.
             let pushed = word(now.sp()).filter(|_| now.sp() == before.sp().wrapping_sub(8));

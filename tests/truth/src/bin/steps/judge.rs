@@ -117,6 +117,9 @@ pub(crate) struct StepCounts {
     pub(crate) signals: u64,
     /// How many walks ended for each stop reason.
     pub(crate) ends: BTreeMap<&'static str, u64>,
+    /// Where walks ended that are not complete: the stop reason, the function of the last frame, and the functions of
+    /// its callee and of the innermost frame, as text.
+    pub(crate) early_ends: BTreeMap<String, u64>,
     /// Places at which the truth is unknown and the module's walk continues, by reason.
     pub(crate) gaps: BTreeMap<(&'static str, String), u64>,
     /// Functions without rows in files with rows.
@@ -212,6 +215,10 @@ impl StepJudge {
         count: &mut StepCounts,
     ) -> Option<Difference> {
         *count.ends.entry(reason.as_str()).or_default() += 1;
+        if reason != StopReason::Outermost {
+            let place = place_of_end(process, found, reason);
+            *count.early_ends.entry(place).or_default() += 1;
+        }
         if found.len() > 1 || reason == StopReason::Outermost {
             count.covered += 1;
         }
@@ -560,6 +567,22 @@ const KINDS: [&str; 12] = [
     "uncommon trap",
     "upcall",
 ];
+
+/// Where a walk ended: the stop reason, and the functions of the last frame, of its callee, and of the innermost frame.
+fn place_of_end(process: &Process, found: &[WalkedFrame], reason: StopReason) -> String {
+    let function = |frame: Option<&WalkedFrame>| {
+        let place = frame.map_or_else(String::new, |frame| process.describe(frame.at));
+        place.split('+').next().unwrap_or_default().to_owned()
+    };
+    let mut text = format!("{} in {}", reason.as_str(), function(found.last()));
+    if let [.., callee, _] = found {
+        let _ = write!(text, ", called {}", function(Some(callee)));
+    }
+    if found.len() > 2 {
+        let _ = write!(text, ", innermost {}", function(found.first()));
+    }
+    text
+}
 
 /// A place in a region as text: the kind or the name of the code, and the bytes at the PC.
 fn place_in_region<M: Memory + ?Sized>(

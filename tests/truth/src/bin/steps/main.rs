@@ -339,14 +339,9 @@ fn print_kinds(count: &StepCounts) {
              pointers were objects that moved",
             count.steps_in_regions, count.in_regions, count.not_judged, count.objects
         );
-        let mut ends: Vec<_> = count.region_ends.iter().collect();
-        ends.sort_by_key(|(_, steps)| std::cmp::Reverse(**steps));
-        let all: u64 = count.region_ends.values().sum();
-        println!("  {all} walks ended in such code:");
-        for (place, steps) in ends.iter().take(MOST_PLACES) {
-            println!("{steps:9} {place}");
-        }
+        print_ends("ended in such code", &count.region_ends);
     }
+    print_ends("ended early", &count.early_ends);
     for kind in count.kinds.values() {
         match kind.limit {
             Some(limit) => println!(
@@ -358,6 +353,17 @@ fn print_kinds(count: &StepCounts) {
             ),
             None => print!("  UNEXPLAINED, {} steps: {}", kind.steps, kind.example),
         }
+    }
+}
+
+/// Prints the places at which most walks ended.
+fn print_ends(what: &str, places: &BTreeMap<String, u64>) {
+    let mut ends: Vec<_> = places.iter().collect();
+    ends.sort_by_key(|(_, steps)| std::cmp::Reverse(**steps));
+    let all: u64 = places.values().sum();
+    println!("  {all} walks {what}:");
+    for (place, steps) in ends.iter().take(MOST_PLACES) {
+        println!("{steps:9} {place}");
     }
 }
 
@@ -389,6 +395,7 @@ fn to_json(name: &str, count: &StepCounts) -> Value {
         "not_judged_in_regions": count.not_judged,
         "objects_in_regions": count.objects,
         "region_ends": count.region_ends,
+        "early_ends": count.early_ends,
         "signals": count.signals,
         "ends": count.ends,
         "truth_unknown": gaps.collect::<Vec<_>>(),

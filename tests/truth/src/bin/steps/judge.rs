@@ -28,6 +28,7 @@ use sframe::{
 };
 use truth::{
     dwarf::{
+        CfaLocation,
         CfiStep,
         UnwindError, //
         Unwinder,
@@ -380,8 +381,17 @@ impl StepJudge {
         else {
             return Ok(outcome);
         };
+        // A row that takes the CFA from another register than the stack pointer and the frame pointer may lead to
+        // another stack, as where OCaml calls C.
         if !exact && caller.sp() <= registers.sp() {
-            return Err(UnwindError::NotRising);
+            let row = self
+                .unwinder
+                .row_at(process, registers.pc().wrapping_sub(1))?;
+            match row.cfa {
+                CfaLocation::Register(RSP | RBP, _) => return Err(UnwindError::NotRising),
+                _ if walker::is_behind_call(process, caller.pc(), memory) => {}
+                _ => return Err(UnwindError::NotRising),
+            }
         }
         match process.at(caller.pc()) {
             Some(mapping) if mapping.executable => Ok(outcome),

@@ -8,6 +8,7 @@
 use core::num::NonZeroU8;
 
 use super::{
+    super::unwind::rule::SavedRbx,
     bytes::{
         read_at,
         Source, //
@@ -45,6 +46,8 @@ const PAC_KEY_B: u8 = 0x20;
 const SIGNAL: u8 = 0x80;
 const FUNCTION_TYPE: u8 = 0x1f;
 const FLEXIBLE: u8 = 1;
+/// The number of bits below those for rbx, which SFrame leaves unused.
+const RBX_SHIFT: u32 = 5;
 
 /// The width of a row's start offset ("FRE types").
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -127,6 +130,13 @@ impl Function {
     #[inline]
     pub const fn is_flexible(&self) -> bool {
         self.info2 & FUNCTION_TYPE == FLEXIBLE
+    }
+
+    /// Where the function keeps its caller's value of rbx. Only sections that `sframectl` makes have it, in bits of the
+    /// second info word that the specification leaves unused.
+    #[inline]
+    pub const fn saved_rbx(&self) -> SavedRbx {
+        SavedRbx(self.info2 >> RBX_SHIFT)
     }
 
     /// Whether the function is a signal trampoline. Only version 3 has a flag for it.

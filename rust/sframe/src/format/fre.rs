@@ -242,6 +242,13 @@ impl RowWords {
         }
     }
 
+    /// Words `index` and `index` + 1 of a flexible row. These rows are rare, so this code need not be fast.
+    #[inline(never)]
+    fn pair(&self, index: u32) -> (Control, i32) {
+        let control = Control(self.unsigned(index));
+        (control, self.signed(index.wrapping_add(1)))
+    }
+
     /// Decodes the row. Not inlined, because all sources share this function.
     #[inline(never)]
     fn rule(&self, header: &Header, function: &Function) -> Result<Rule, Error> {
@@ -267,7 +274,10 @@ impl RowWords {
             fp: at_fixed(header.fixed_fp),
             mangled: self.info.is_mangled() && header.abi().may_mangle(),
             signal,
-            extra: Extra::NONE,
+            extra: Extra {
+                rbx: function.saved_rbx(),
+                ..Extra::NONE
+            },
         };
         let decoded = if function.is_flexible() {
             self.flexible(header, &mut rule)
@@ -315,10 +325,10 @@ impl RowWords {
         if count < 2 {
             return Err(Malformed::WordCount);
         }
-        let control = Control(self.unsigned(0));
+        let (control, offset) = self.pair(0);
         rule.cfa = Cfa {
             base: control.base(abi).ok_or(Malformed::FlexCfa)?,
-            offset: abi.cfa_offset(self.signed(1)).ok_or(Malformed::CfaOffset)?,
+            offset: abi.cfa_offset(offset).ok_or(Malformed::CfaOffset)?,
             deref: control.deref(),
             plus: 0,
         };
@@ -327,7 +337,7 @@ impl RowWords {
             if next >= count {
                 break;
             }
-            let control = Control(self.unsigned(next));
+            let (control, offset) = self.pair(next);
             next = next.wrapping_add(1);
             if control.0 == 0 {
                 continue;
@@ -335,7 +345,7 @@ impl RowWords {
             if next >= count {
                 return Err(Malformed::WordCount);
             }
-            *location = control.location(abi, self.signed(next));
+            *location = control.location(abi, offset);
             next = next.wrapping_add(1);
         }
         if next == count {
@@ -519,7 +529,8 @@ impl<'a, S: Source + ?Sized> RowIter<'a, S> {
         let words = bits.wrapping_shr(unused.wrapping_add(width).wrapping_mul(8));
         let kind = 4
             | (u64::from(self.function.is_flexible()) << 1)
-            | u64::from(self.function.is_signal());
+            | u64::from(self.function.is_signal())
+            | (u64::from(self.function.saved_rbx().0) << 3);
         Some(words | (kind << 56))
     }
 }

@@ -5,14 +5,16 @@
 
 use super::super::unwind::rule::{
     Base,
+    Extra,
     Location,
-    Rule, //
+    Rule,
+    SavedRbx, //
 };
 
 /// One word: a compact rule, no rule, the mark of the outermost frame, or the number of a rule that is not compact.
 ///
 /// Bits 0 to 15, signed: the offset from the CFA to the saved frame pointer, in bytes; or the number of a rule
-/// that is not compact. Bits 16 to 31: the flags below. Bits 32 to 63: the CFA's offset from its base register, in
+/// that is not compact. Bits 16 to 19: the flags below. Bits 20 to 22: [`SavedRbx`]. Bits 32 to 63: the CFA's offset from its base register, in
 /// bytes; 0 if the rule is not compact.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CompactRule(u64);
@@ -28,6 +30,21 @@ pub(super) const IS_OUTERMOST: u64 = 1 << 18;
 
 /// Flag: the rule is not compact, and the word contains the rule's number.
 const IS_OTHER: u64 = 1 << 19;
+
+/// The place of [`SavedRbx`].
+const RBX_SHIFT: u32 = 20;
+
+/// [`Rule::amd64`] with the bits of [`SavedRbx`].
+#[inline]
+const fn amd64(base: Base, offset: i32, fp: Location, rbx: u8) -> Rule {
+    Rule {
+        extra: Extra {
+            rbx: SavedRbx(rbx),
+            ..Extra::NONE
+        },
+        ..Rule::amd64(base, offset, fp)
+    }
+}
 
 impl CompactRule {
     /// The word that stands for no rule.
@@ -49,10 +66,12 @@ impl CompactRule {
             _ => return None,
         };
         let cfa = u32::try_from(rule.cfa.offset).ok()?;
+        let SavedRbx(rbx) = rule.extra.rbx;
         let is_compact = cfa != 0
             && cfa % 8 == 0
-            && *rule == Rule::amd64(rule.cfa.base, rule.cfa.offset, rule.fp);
-        is_compact.then_some(CompactRule((u64::from(cfa) << 32) | base | fp))
+            && *rule == amd64(rule.cfa.base, rule.cfa.offset, rule.fp, rbx);
+        let rbx = u64::from(rbx) << RBX_SHIFT;
+        is_compact.then_some(CompactRule((u64::from(cfa) << 32) | base | fp | rbx))
     }
 
     /// The word for rule `number` of the rules that are not compact.
@@ -81,7 +100,8 @@ impl CompactRule {
         } else {
             Location::Unchanged
         };
-        (self != CompactRule::NONE).then(|| Rule::amd64(base, self.cfa() as i32, fp))
+        let rbx = (self.0 >> RBX_SHIFT) as u8 & const { (1 << SavedRbx::BITS) - 1 };
+        (self != CompactRule::NONE).then(|| amd64(base, self.cfa() as i32, fp, rbx))
     }
 
     /// The word as a number. Different compact rules have different words.
@@ -130,6 +150,7 @@ pub(super) mod tests {
             _ => Location::AtCfa(drawn(state) as i32 % 100_000),
         };
         let mut rule = Rule::amd64(Base::Sp, offset, fp);
+        rule.extra.rbx = SavedRbx(drawn(state) as u8 & 7);
         match drawn(state) % 32 {
             0 => return Rule::OUTERMOST,
             1 => rule.cfa.offset = drawn(state) as i32,

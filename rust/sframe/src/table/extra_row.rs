@@ -8,7 +8,8 @@ use super::{
             Base,
             Extra,
             Location,
-            Rule, //
+            Rule,
+            SavedRbx, //
         },
         x86_64::registers::{
             COUNT,
@@ -72,6 +73,7 @@ impl ExtraRow {
         rule.cfa.plus = i8::from_le_bytes([plus]);
         rule.signal = flags & SIGNAL != 0;
         rule.extra = Extra {
+            rbx: SavedRbx::UNKNOWN,
             twice: flags & TWICE != 0,
             changes_stack: flags & CHANGES_STACK != 0,
         };

@@ -19,13 +19,16 @@ pub struct Rule {
     /// Whether the frame is a signal trampoline. Its return address is not behind a call: it is the
     /// address of the instruction that the signal interrupted.
     pub signal: bool,
-    /// The parts that only an extra row can encode ([`ExtraRow`](super::super::table::ExtraRow)).
+    /// The parts that SFrame does not define.
     pub extra: Extra,
 }
 
-/// The parts of a rule that SFrame cannot encode.
+/// The parts of a rule that SFrame cannot encode. All but `rbx` come from an extra row
+/// ([`ExtraRow`](super::super::table::ExtraRow)).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Extra {
+    /// Where the caller's value of rbx is. From sections that `sframectl` makes.
+    pub rbx: SavedRbx,
     /// Whether the word that [`Cfa::deref`] reads is the address of a second word. The CFA is the
     /// second word plus [`Cfa::plus`].
     pub twice: bool,
@@ -36,9 +39,27 @@ pub struct Extra {
 impl Extra {
     /// No extra parts: SFrame can encode the rule.
     pub const NONE: Extra = Extra {
+        rbx: SavedRbx::UNKNOWN,
         twice: false,
         changes_stack: false,
     };
+}
+
+/// Where a function keeps its caller's value of rbx: three bits.
+///
+/// 0: not known. 1: in rbx, at each instruction of the function. 2 to 7: the function saves rbx in the slot that is
+/// eight times this number of bytes below the CFA. While the stack pointer is above that slot, the value is in rbx, and
+/// in the slot otherwise.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SavedRbx(pub u8);
+
+impl SavedRbx {
+    /// Not known.
+    pub const UNKNOWN: SavedRbx = SavedRbx(0);
+    /// In rbx, at each instruction of the function.
+    pub const KEPT: SavedRbx = SavedRbx(1);
+    /// The number of bits.
+    pub const BITS: u32 = 3;
 }
 
 impl Rule {
@@ -144,7 +165,7 @@ mod tests {
 
     #[test]
     fn rules_are_small() {
-        assert!(size_of::<Rule>() <= 28);
-        assert!(size_of::<Option<Rule>>() <= 28);
+        assert!(size_of::<Rule>() <= 32);
+        assert!(size_of::<Option<Rule>>() <= 32);
     }
 }

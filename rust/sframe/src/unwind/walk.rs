@@ -39,13 +39,17 @@ use super::{
                 self,
                 Region, //
             },
-            registers::RAX,
+            registers::{
+                RAX,
+                RBX, //
+            },
             signal, //
         }, //
     },
     rule::{
         Base,
-        Rule, //
+        Rule,
+        SavedRbx, //
     },
     step::{
         self,
@@ -360,18 +364,35 @@ pub trait Task {
 /// becomes the last frame that the walk reached. Context: any in which the methods of `task` may run.
 #[inline(always)]
 pub fn walk<T: Task>(task: &T, frame: &mut Frame, sink: &mut T::Sink) -> StopReason {
-    let probed = task.is_probed();
-    let mut registers = CallerRegisters::All(task.registers());
-    // The lowest run-time address of the stack that is in use.
-    let mut lowest = frame.sp;
+    let innermost = *frame;
+    let mut has_called = false;
     // A uretprobe may have replaced a return address, and the fast path does not restore it.
-    if !probed {
+    if !task.is_probed() {
         match task.walk_fast(frame, true, sink) {
-            Ok(true) => registers = CallerRegisters::CallerStack(lowest),
-            Ok(false) => {}
+            Ok(found) => has_called = found,
             Err(reason) => return reason,
         }
     }
+    walk_on(task, &innermost, has_called, frame, sink)
+}
+
+/// Continues a walk from `frame`, to which the fast path led from `innermost`; `has_called` is false if it is that frame.
+// Not inlined: a walk that the fast path completes does not come here, and the module's two entries share the code.
+#[inline(never)]
+fn walk_on<T: Task>(
+    task: &T,
+    innermost: &Frame,
+    has_called: bool,
+    frame: &mut Frame,
+    sink: &mut T::Sink,
+) -> StopReason {
+    let probed = task.is_probed();
+    // The lowest run-time address of the stack that is in use.
+    let mut lowest = innermost.sp;
+    let mut registers = match has_called {
+        true => CallerRegisters::CallerStack(lowest),
+        false => CallerRegisters::All(task.registers()),
+    };
     let mut stack_changes = MAX_SIGNALS;
     let mut mapping = Mapping::NOWHERE;
 
@@ -393,6 +414,12 @@ pub fn walk<T: Task>(task: &T, frame: &mut Frame, sink: &mut T::Sink) -> StopRea
                     }
                 }
                 sink.rule(rule, *origin);
+                if registers.are_lost() && rule.cfa.base == Base::Register(RBX) {
+                    match rbx_at(task, innermost, frame, &mut mapping) {
+                        Some(rbx) => registers = CallerRegisters::Rbx(rbx),
+                        None => return StopReason::RegisterUnknown,
+                    }
+                }
                 if let Err(reason) = step_by_rule(task, rule, frame, &registers) {
                     return reason;
                 }
@@ -472,6 +499,8 @@ enum CallerRegisters<'a, R> {
     Interrupted(u64),
     /// No registers: the frame has called. The stack is in use from this run-time address on.
     CallerStack(u64),
+    /// Only rbx, which has this value: the frame has called.
+    Rbx(u64),
 }
 
 impl<R> CallerRegisters<'_, R> {
@@ -498,7 +527,10 @@ impl<R: RegisterSource, M: Memory> RegisterSource for RegistersIn<'_, R, M> {
     fn register(&self, number: u8) -> Option<u64> {
         match *self.0 {
             CallerRegisters::All(registers) => registers.register(number),
-            CallerRegisters::Interrupted(0) | CallerRegisters::CallerStack(_) => None,
+            CallerRegisters::Rbx(rbx) if number == RBX => Some(rbx),
+            CallerRegisters::Interrupted(0)
+            | CallerRegisters::CallerStack(_)
+            | CallerRegisters::Rbx(_) => None,
             CallerRegisters::Interrupted(context) => signal::Interrupted {
                 context,
                 memory: self.1,
@@ -678,6 +710,52 @@ fn step_by_rule<T: Task>(
     }
     let step = step.map_err(|stop| StopReason::of_step(stop, task.is_spent()))?;
     take(step, frame)
+}
+
+/// The largest number of frames that are stepped again for the value of rbx.
+const MOST_CALLEES: usize = 32;
+
+/// The value of rbx in `caller`, which has called. The frames from the innermost frame to its callee are stepped again:
+/// the one that is nearest to `caller` and has saved rbx has the value; if none has saved rbx, rbx still has the value.
+/// `None` if rows do not lead from `innermost` to `caller`, or do not tell where a frame keeps rbx.
+#[inline(never)]
+fn rbx_at<T: Task>(
+    task: &T,
+    innermost: &Frame,
+    caller: &Frame,
+    mapping: &mut MappingOf<T>,
+) -> Option<u64> {
+    let mut frame = *innermost;
+    let mut registers = CallerRegisters::All(task.registers());
+    // The run-time address of the slot; or 0 if the value is in rbx, and 1 if it is not known where.
+    let mut place = 0;
+    for _ in 0..MOST_CALLEES {
+        find(task, mapping, registers.lookup_address(frame.pc)).ok()?;
+        match &mut rule_at(task, frame.pc, &registers, mapping) {
+            Ok(Some((rule, _))) if !rule.signal => {
+                let sp = frame.sp;
+                step_by_rule(task, rule, &mut frame, &registers).ok()?;
+                let SavedRbx(slots) = rule.extra.rbx;
+                let slot = frame.sp.wrapping_sub(u64::from(slots).wrapping_mul(8));
+                match rule.extra.rbx {
+                    SavedRbx::UNKNOWN => place = 1,
+                    SavedRbx::KEPT => {}
+                    _ if slot < sp => {}
+                    _ => place = slot,
+                }
+            }
+            _ => return None,
+        }
+        registers = CallerRegisters::CallerStack(innermost.sp);
+        if (frame.pc, frame.sp) == (caller.pc, caller.sp) {
+            return match place {
+                0 => task.registers().register(RBX),
+                1 => None,
+                slot => task.memory().read_word(slot).ok(),
+            };
+        }
+    }
+    None
 }
 
 /// Whether a frame may be on another stack than its stack pointer: its CFA does not count from the stack
@@ -948,5 +1026,115 @@ mod tests {
         };
         assert_eq!(end(0x33), StopReason::Outermost);
         assert_eq!(end(0), StopReason::RegisterUnknown);
+    }
+
+    /// The stop reason and the frames of a walk to a frame whose rule counts from rbx. `callees` are the frames that
+    /// lead to it, from the innermost one on: where each keeps rbx, and its size in words. Register number 3 of the
+    /// innermost frame has the value 0x3000. Each word of the stack at 0x8000 is its own address, unless it is a
+    /// return address.
+    fn to_rbx(
+        callees: &[(u8, u64)],
+        change: impl Fn(usize, &mut Rule),
+    ) -> (StopReason, Vec<Frame>) {
+        let mut rules = BTreeMap::new();
+        let mut words: BTreeMap<_, _> = (0x7000..0x9000).step_by(8).map(|at| (at, at)).collect();
+        let mut sp = 0x8000;
+        // The lookup addresses are 0x200, 0x300, and so on.
+        for (number, (rbx, size)) in callees.iter().enumerate() {
+            let mut rule = Rule::amd64(Base::Sp, 8 * *size as i32, Location::Unchanged);
+            rule.extra.rbx = SavedRbx(*rbx);
+            change(number, &mut rule);
+            let at = 0x200 + 0x100 * number as u64;
+            rules.insert(at, rule);
+            // The lookup address of a frame that a signal interrupted is its PC.
+            rules.insert(at + 1, rule);
+            sp += 8 * size;
+            words.insert(sp - 8, at + 0x101);
+        }
+        let at = 0x200 + 0x100 * callees.len() as u64;
+        let mut by_rbx = Rule::amd64(Base::Register(RBX), 0x20, Location::Unchanged);
+        by_rbx.extra.changes_stack = true;
+        rules.insert(at, by_rbx);
+        rules.insert(0x100, Rule::OUTERMOST);
+        // The return address of the frame whose rule counts from rbx, for each possible value of rbx.
+        words.insert(0x3018, 0x101);
+        let words = MockWords(words);
+        let mut sink = RefCell::new(Vec::new());
+        let mut innermost = Frame {
+            pc: 0x200,
+            sp: 0x8000,
+            fp: 7,
+        };
+        let reason = walk(&Mock { rules, words }, &mut innermost, &mut sink);
+        (reason, sink.into_inner())
+    }
+
+    #[test]
+    fn rbx_is_followed_to_a_caller() {
+        let unchanged = |_: usize, _: &mut Rule| {};
+        // rbx is still in its register.
+        for callees in [
+            &[(1, 1)][..],
+            &[(1, 4), (1, 1), (1, 9)],
+            // Functions that would save rbx in a slot below their stack pointers have not done so yet.
+            &[(2, 1)],
+            &[(7, 6), (3, 2)],
+        ] {
+            let (reason, frames) = to_rbx(callees, unchanged);
+            assert_eq!(reason, StopReason::Outermost, "{callees:?}");
+            let last = frames.last().unwrap();
+            assert_eq!((last.pc, last.sp), (0x101, 0x3020), "{callees:?}");
+        }
+        // Where a frame keeps rbx is not known, and no frame nearer to the caller has saved it.
+        for callees in [
+            &[(0, 1)][..],
+            &[(1, 2), (0, 1), (1, 2)],
+            &[(2, 2), (0, 3), (3, 2)],
+        ] {
+            let (reason, frames) = to_rbx(callees, unchanged);
+            assert_eq!(reason, StopReason::RegisterUnknown, "{callees:?}");
+            assert_eq!(frames.len(), callees.len(), "{callees:?}");
+        }
+        // The slot of the nearest frame that has saved rbx: a word that is its own address. The word there that the
+        // caller's rule takes for the return address leads nowhere.
+        for (callees, slot) in [
+            (&[(2, 2)][..], 0x8000),
+            (&[(1, 1), (2, 6)], 0x8008 + 32),
+            (&[(2, 2), (2, 3), (1, 1)], 0x8010 + 8),
+            (&[(0, 2), (3, 3)], 0x8010),
+            (&[(7, 7), (3, 2)], 0x8000),
+        ] {
+            let (reason, frames) = to_rbx(callees, unchanged);
+            assert_eq!(frames.len(), callees.len() + 1, "{callees:?}");
+            assert_eq!(frames.last().unwrap().sp, slot + 0x20, "{callees:?}");
+            assert_eq!(reason, StopReason::NoRows, "{callees:?}");
+        }
+    }
+
+    #[test]
+    fn rbx_is_followed_through_few_frames() {
+        let most = MOST_CALLEES;
+        for (frames, end) in [
+            (most, StopReason::Outermost),
+            (most + 1, StopReason::RegisterUnknown),
+        ] {
+            assert_eq!(to_rbx(&std::vec![(1, 2); frames], |_, _| {}).0, end);
+        }
+        // Not through a frame that another register than rsp leads from, nor through a frame without a row.
+        let callees = [(1, 2), (1, 2)];
+        let lost = |number: usize, rule: &mut Rule| {
+            if number == 1 {
+                rule.cfa.base = Base::Register(12);
+            }
+        };
+        assert_eq!(to_rbx(&callees, lost).0, StopReason::RegisterUnknown);
+    }
+
+    #[test]
+    fn rbx_is_not_followed_through_a_signal() {
+        let signal = |number: usize, rule: &mut Rule| rule.signal = number == 1;
+        // The value of rbx in the interrupted frame is not the present value of the register.
+        let (reason, frames) = to_rbx(&[(1, 2), (1, 2), (1, 2)], signal);
+        assert_eq!((reason, frames.len()), (StopReason::RegisterUnknown, 3));
     }
 }

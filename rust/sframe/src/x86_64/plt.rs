@@ -6,7 +6,8 @@ use super::{
     super::unwind::rule::{
         Base,
         Location,
-        Rule, //
+        Rule,
+        SavedRbx, //
     },
     insn::{
         BND,
@@ -36,7 +37,9 @@ pub fn rule_of_stub(code: &[u8; STUB], offset: u32) -> Option<Rule> {
     let pushes = |before: i32, at: u32| {
         let pushed = if offset < at { 0 } else { 8 };
         let cfa = before.wrapping_add(pushed);
-        Some(Rule::amd64(Base::Sp, cfa, Location::Unchanged))
+        let mut rule = Rule::amd64(Base::Sp, cfa, Location::Unchanged);
+        rule.extra.rbx = SavedRbx::KEPT;
+        Some(rule)
     };
     match *code {
         // The first stub of .plt: another stub has pushed a word, and the first stub pushes a second word.

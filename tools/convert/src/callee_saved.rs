@@ -12,10 +12,15 @@ use sframe::rule::{
     Base,
     Cfa,
     Location,
-    Rule, //
+    Rule,
+    SavedRbx, //
 };
+use sframe::x86_64::registers;
 use std::{
-    collections::BTreeMap,
+    collections::{
+        BTreeMap,
+        BTreeSet, //
+    },
     mem, //
 };
 
@@ -58,9 +63,14 @@ pub(crate) fn add_rows<'a>(
         entries,
         code,
     };
+    // The walk follows rbx itself where the called function tells where it keeps rbx.
+    let tell: BTreeSet<u64> = (functions.iter())
+        .filter(|function| function.rbx != SavedRbx::UNKNOWN)
+        .map(|function| function.start)
+        .collect();
     for mut function in mem::take(functions) {
         let calls: Vec<_> = frames(&function)
-            .flat_map(|frame| callees.calls(&frame))
+            .flat_map(|frame| callees.calls(&frame, &tell))
             .collect();
         for (at, rule) in calls {
             let rest = function.split_off(at);
@@ -117,7 +127,9 @@ struct Callees<'a, 't> {
 impl Callees<'_, '_> {
     /// The rules for the calls in a frame. The address is that of the call's last byte, which is the lookup
     /// address of the return address.
-    fn calls(&self, frame: &RegisterFrame) -> Vec<(u64, Rule)> {
+    ///
+    /// No rules for calls of the functions in `tell` in a frame that counts from rbx.
+    fn calls(&self, frame: &RegisterFrame, tell: &BTreeSet<u64>) -> Vec<(u64, Rule)> {
         let mut found = Vec::new();
         // Whether calls are made on another stack than the frame is on.
         let mut changes_stack = false;
@@ -126,7 +138,11 @@ impl Callees<'_, '_> {
             if !instruction.is_call_near() || instruction.next_ip() > frame.end {
                 continue;
             }
-            let slot = self.save_slot(instruction.near_branch_target(), frame.register);
+            let target = instruction.near_branch_target();
+            if frame.register == registers::RBX && tell.contains(&target) {
+                continue;
+            }
+            let slot = self.save_slot(target, frame.register);
             let mut rule = slot.and_then(|slot| rule_from_slot(&frame.rule, slot));
             if let Some(rule) = &mut rule {
                 rule.extra.changes_stack = changes_stack;

@@ -23,6 +23,7 @@ use gimli::{
     UnwindContext,
     UnwindExpression,
     UnwindSection,
+    UnwindTable,
     UnwindTableRow,
     X86_64, //
 };
@@ -41,7 +42,8 @@ use sframe::{
         Base,
         Cfa,
         Location,
-        Rule, //
+        Rule,
+        SavedRbx, //
     },
     x86_64::registers, //
 };
@@ -49,6 +51,7 @@ use std::collections::HashMap;
 
 use crate::{
     encode,
+    saved_rbx,
     CodeBytes,
     ConvertError,
     ConvertedFunction,
@@ -61,8 +64,9 @@ type CfiSlice<'a> = EndianSlice<'a, LittleEndian>;
 pub(crate) type FdeEntry<'a> = FrameDescriptionEntry<CfiSlice<'a>>;
 
 /// DWARF register numbers, as gimli's type.
-const RBP: Register = register(registers::RBP);
-const RSP: Register = register(registers::RSP);
+pub(crate) const RBX: Register = register(registers::RBX);
+pub(crate) const RBP: Register = register(registers::RBP);
+pub(crate) const RSP: Register = register(registers::RSP);
 const PC: Register = register(registers::RETURN_ADDRESS);
 
 const fn register(number: u8) -> Register {
@@ -149,7 +153,12 @@ impl<'a> EhFrameTable<'a> {
         let mut report = Report::default();
         let mut context = UnwindContext::new();
         for entry in entries {
+            let first = functions.len();
             self.function(entry, code, &mut context, &mut functions, &mut report);
+            let rbx = saved_rbx::of_entry(self, entry, code, &mut context);
+            for function in functions.iter_mut().skip(first) {
+                function.rbx = rbx;
+            }
         }
         (functions, report)
     }
@@ -208,6 +217,7 @@ impl<'a> EhFrameTable<'a> {
                             start,
                             size: u32::try_from(end - start).unwrap_or(u32::MAX),
                             repeat: Some(STUB_SIZE),
+                            rbx: SavedRbx::UNKNOWN,
                             signal,
                             rows,
                         });
@@ -312,6 +322,15 @@ impl<'a> EhFrameTable<'a> {
             }
         }
         text
+    }
+
+    /// The rows of an entry; `None` if the entry is invalid.
+    pub(crate) fn rows<'t, 'c>(
+        &'t self,
+        entry: &FdeEntry<'a>,
+        context: &'c mut UnwindContext<usize>,
+    ) -> Option<UnwindTable<'t, 'c, CfiSlice<'a>>> {
+        entry.rows(&self.section, &self.bases, context).ok()
     }
 
     /// How an entry's function saves a register; `None` if the function uses several slots or an unsupported
@@ -534,6 +553,7 @@ pub(crate) fn extend(
         start,
         size: len,
         repeat: None,
+        rbx: SavedRbx::UNKNOWN,
         signal,
         rows: vec![(0, rule)],
     }));

@@ -41,6 +41,8 @@ const ENTRY_SIZE: usize = 16;
 const MASK: u8 = 0x10;
 const SIGNAL: u8 = 0x80;
 const FLEXIBLE: u8 = 1;
+/// The place of [`SavedRbx`](sframe::rule::SavedRbx) in a function's second info word.
+const RBX_SHIFT: u32 = 5;
 
 /// Bits of a control word: the base is a register; the value is in memory.
 const CONTROL_REGISTER: u32 = 1;
@@ -144,6 +146,7 @@ fn parts(function: &ConvertedFunction) -> Vec<ConvertedFunction> {
             size: end - first,
             repeat: function.repeat,
             signal: function.signal,
+            rbx: function.rbx,
             rows: rows.iter().map(|(at, rule)| (at - first, *rule)).collect(),
         });
     }
@@ -180,7 +183,7 @@ fn put_function(function: &ConvertedFunction, out: &mut Vec<u8>) -> bool {
     out.extend((rows.len() as u16).to_le_bytes());
     out.extend([
         info,
-        u8::from(flexible) * FLEXIBLE,
+        (u8::from(flexible) * FLEXIBLE) | (function.rbx.0 << RBX_SHIFT),
         function.repeat.unwrap_or(0),
     ]);
     for ((start, _), row) in function.rows.iter().zip(rows) {

@@ -22,6 +22,7 @@ mod insn_analysis;
 #[cfg(test)]
 #[path = "../../../rust/sframe/tests/support/requirement.rs"]
 mod requirement;
+mod saved_rbx;
 mod table;
 
 pub use self::table::OwnedTable;
@@ -58,7 +59,8 @@ use object::{
 use sframe::rule::{
     Base,
     Location,
-    Rule, //
+    Rule,
+    SavedRbx, //
 };
 
 /// The reason why a file cannot be converted.
@@ -210,6 +212,8 @@ struct ConvertedFunction {
     /// For a PLT, the size in bytes of the blocks that share the rows.
     repeat: Option<u8>,
     signal: bool,
+    /// Where the function keeps its caller's value of rbx.
+    rbx: SavedRbx,
     /// The offset in bytes from which each rule applies, in ascending order.
     rows: Vec<(u32, Rule)>,
 }
@@ -242,6 +246,7 @@ impl ConvertedFunction {
             size: self.size - offset,
             repeat: None,
             signal: self.signal,
+            rbx: self.rbx,
             rows: rows
                 .chain(following.map(|(start, rule)| (start - offset, *rule)))
                 .collect(),
@@ -583,6 +588,7 @@ fn insert(functions: &mut Vec<ConvertedFunction>, start: u64, size: u32, rows: V
         size,
         repeat: None,
         signal: false,
+        rbx: SavedRbx::UNKNOWN,
         rows,
     };
     if let Some(next) = functions.get(next) {
@@ -627,6 +633,7 @@ mod tests {
             size,
             repeat: None,
             signal: false,
+            rbx: SavedRbx::UNKNOWN,
             rows: rows.to_vec(),
         }
     }

@@ -146,8 +146,10 @@ mod tests {
     use sframe::{
         rule::{
             Base,
-            Location, //
+            Location,
+            SavedRbx, //
         },
+        section::Search,
         table::ExtraRow,
     };
 
@@ -159,6 +161,7 @@ mod tests {
             size,
             repeat: None,
             signal: false,
+            rbx: SavedRbx::UNKNOWN,
             rows: vec![(0, compact)],
         };
         let section = encode::section(
@@ -203,5 +206,42 @@ mod tests {
             OwnedTable::new(&section, &extra_rows[1..], &code).err(),
             Some(TableError::ExtraRow)
         );
+    }
+
+    #[test]
+    fn rows_with_equal_words_differ_by_where_rbx_is() {
+        // Compact and flexible rules, each in functions with each value of the bits.
+        let compact = Rule::amd64(Base::Sp, 8, Location::Unchanged);
+        let flexible = Rule::amd64(Base::Register(10), 16, Location::AtCfa(-16));
+        let start = |number: usize| 0x1000 + 0x10 * number as u64;
+        let expected: Vec<_> = (0..16)
+            .map(|number| {
+                let mut rule = if number < 8 { compact } else { flexible };
+                rule.extra.rbx = SavedRbx(number as u8 % 8);
+                rule
+            })
+            .collect();
+        let functions: Vec<_> = (expected.iter().enumerate())
+            .map(|(number, rule)| crate::ConvertedFunction {
+                start: start(number),
+                size: 0x10,
+                repeat: None,
+                signal: false,
+                rbx: rule.extra.rbx,
+                rows: vec![(0, *rule)],
+            })
+            .collect();
+        let section = encode::section(&functions, &mut Report::default()).unwrap();
+        let code = CodeBytes {
+            segments: vec![(0x1000, 0x2000, &[])],
+        };
+        let owned = OwnedTable::new(&section, &[], &code).unwrap();
+        let opened = Section::open(&section[..], 0, section.len() as u64).unwrap();
+        for (number, rule) in expected.iter().enumerate() {
+            let at = start(number) + 5;
+            assert_eq!(owned.table().find(at), Some(*rule), "{number}");
+            let found = opened.find(&section[..], at, Search::Bounded);
+            assert_eq!(found, Ok(Some(*rule)), "{number}");
+        }
     }
 }

@@ -1,0 +1,338 @@
+// SPDX-License-Identifier: GPL-2.0-only OR MIT
+
+//! Where functions keep their caller's value of rbx. A caller whose CFA counts from rbx can be walked if each function
+//! between it and the innermost frame tells this: OCaml keeps the stack pointer in rbx while it calls C.
+//!
+//! .eh_frame says where a function saves rbx. It does not say that code without such a rule leaves rbx alone: OCaml's
+//! own functions do not. So the instructions have to agree with .eh_frame.
+
+use gimli::{
+    CfaRule,
+    RegisterRule,
+    UnwindContext, //
+};
+use iced_x86::{
+    FlowControl,
+    Instruction,
+    Mnemonic,
+    OpKind,
+    Register, //
+};
+use sframe::rule::SavedRbx;
+
+use crate::{
+    eh_frame::{
+        self,
+        EhFrameTable,
+        FdeEntry, //
+    },
+    CodeBytes, //
+};
+
+/// The size of a slot, in bytes.
+const SLOT: i64 = 8;
+/// The distances in bytes from the CFA down to the slot of rbx that [`SavedRbx`] can encode.
+const DISTANCES: std::ops::RangeInclusive<i64> = 16..=56;
+
+/// The part of a function that a row of .eh_frame covers, in link-time addresses.
+struct RowSpan {
+    start: u64,
+    end: u64,
+    /// The distance from the stack pointer up to the CFA, in bytes; `None` if the CFA counts from rbp.
+    depth: Option<i64>,
+    /// Whether rbx is saved, by .eh_frame. It says so behind the instruction that restores rbx, too.
+    is_saved: bool,
+}
+
+/// Where the function of an entry keeps its caller's value of rbx: proved for each of its instructions.
+pub(crate) fn of_entry(
+    eh_frame: &EhFrameTable<'_>,
+    entry: &FdeEntry<'_>,
+    code: &CodeBytes<'_>,
+    context: &mut UnwindContext<usize>,
+) -> SavedRbx {
+    if entry.is_signal_trampoline() {
+        return SavedRbx::UNKNOWN;
+    }
+    match rows(eh_frame, entry, context) {
+        Some((rows, slot)) if agrees(&rows, slot, code) => match slot {
+            // DISTANCES has only multiples of eight that fit.
+            Some(slot) => SavedRbx((slot / SLOT) as u8),
+            None => SavedRbx::KEPT,
+        },
+        _ => SavedRbx::UNKNOWN,
+    }
+}
+
+/// The rows of an entry, and the distance in bytes from the CFA down to the slot of rbx; `None` as distance if the
+/// function does not save rbx. `None` if a row has another form.
+fn rows(
+    eh_frame: &EhFrameTable<'_>,
+    entry: &FdeEntry<'_>,
+    context: &mut UnwindContext<usize>,
+) -> Option<(Vec<RowSpan>, Option<i64>)> {
+    let mut found = Vec::new();
+    let mut slot = None;
+    let mut rows = eh_frame.rows(entry, context)?;
+    while let Some(row) = rows.next_row().ok()? {
+        let is_saved = match row.register(eh_frame::RBX) {
+            RegisterRule::Offset(offset) => {
+                let distance = offset.checked_neg()?;
+                if slot.is_some_and(|slot| slot != distance) {
+                    return None;
+                }
+                slot = Some(distance);
+                true
+            }
+            RegisterRule::Undefined | RegisterRule::SameValue => false,
+            _ => return None,
+        };
+        let depth = match *row.cfa() {
+            CfaRule::RegisterAndOffset { register, offset } if register == eh_frame::RSP => {
+                Some(offset)
+            }
+            CfaRule::RegisterAndOffset { register, .. } if register == eh_frame::RBP => None,
+            _ => return None,
+        };
+        found.push(RowSpan {
+            start: row.start_address(),
+            end: row.end_address(),
+            depth,
+            is_saved,
+        });
+    }
+    let is_encodable = |slot: i64| DISTANCES.contains(&slot) && slot.checked_rem(SLOT) == Some(0);
+    slot.is_none_or(is_encodable).then_some((found, slot))
+}
+
+/// Whether at each instruction the caller's value is in the slot if the stack pointer is not above the slot, and in
+/// rbx otherwise.
+fn agrees(rows: &[RowSpan], slot: Option<i64>, code: &CodeBytes<'_>) -> bool {
+    let (Some(first), Some(last)) = (rows.first(), rows.last()) else {
+        return false;
+    };
+    let mut at = 0;
+    // The distance from the stack pointer up to the CFA while nothing but pushes changes it, from the entry on.
+    let mut pushed = Some(SLOT);
+    // Whether the instruction before has restored rbx, in rows that do not tell where the stack pointer is.
+    let mut is_restored = false;
+    let mut end = first.start;
+    for instruction in code.instructions(first.start, last.end) {
+        while rows.get(at).is_some_and(|row| row.end <= instruction.ip()) {
+            at += 1;
+        }
+        let Some(row) = rows.get(at).filter(|row| row.start <= instruction.ip()) else {
+            return false;
+        };
+        end = instruction.next_ip();
+        if instruction.is_invalid() {
+            return false;
+        }
+        let is_push = instruction.mnemonic() == Mnemonic::Push;
+        let pushes_rbx = is_push && instruction.op0_register() == Register::RBX;
+        // Whether the caller's value has to be in rbx.
+        let is_in_register = match (row.depth, slot) {
+            (_, None) => true,
+            (Some(depth), Some(slot)) if depth < slot => {
+                // A push that saves rbx has to fill the slot; any other instruction must not reach the slot.
+                let reached = depth.saturating_add(SLOT) == slot;
+                let saves = rows
+                    .get(at + 1)
+                    .is_some_and(|next| next.start == end && next.is_saved);
+                if is_push && reached && saves != pushes_rbx {
+                    return false;
+                }
+                true
+            }
+            // At or below the slot, .eh_frame has to say that rbx is saved.
+            (Some(_), Some(_)) if !row.is_saved => return false,
+            (Some(_), Some(_)) => false,
+            (None, Some(_)) if row.is_saved => is_restored,
+            // Only the pushes at the function's entry show where the stack pointer is.
+            (None, Some(slot)) => match pushed {
+                Some(depth) if depth < slot => {
+                    if is_push && pushes_rbx != (depth + SLOT == slot) {
+                        return false;
+                    }
+                    true
+                }
+                Some(_) => false,
+                None => return false,
+            },
+        };
+        if is_in_register && !pushes_rbx && may_write_rbx(&instruction) {
+            return false;
+        }
+        pushed = pushed.filter(|_| instruction.flow_control() == FlowControl::Next);
+        pushed = match pushed {
+            Some(depth) if is_push => depth.checked_add(SLOT),
+            Some(_) if may_write_rsp(&instruction) => None,
+            other => other,
+        };
+        is_restored = match instruction.flow_control() {
+            FlowControl::Return | FlowControl::UnconditionalBranch => false,
+            _ if row.depth.is_some() => false,
+            _ => {
+                is_restored
+                    || (instruction.mnemonic() == Mnemonic::Pop
+                        && instruction.op0_register() == Register::RBX)
+            }
+        };
+    }
+    end >= last.end
+}
+
+/// Whether an instruction may write rbx or a part of rbx. Calls do not count: the called function restores rbx.
+fn may_write_rbx(instruction: &Instruction) -> bool {
+    let names = |operand| {
+        instruction.op_kind(operand) == OpKind::Register
+            && instruction.op_register(operand).full_register() == Register::RBX
+    };
+    // Only the first two operands can be written. The other instructions write rbx without an operand.
+    (0..instruction.op_count().min(2)).any(names)
+        || matches!(
+            instruction.mnemonic(),
+            Mnemonic::Cpuid | Mnemonic::Enclu | Mnemonic::Getsec
+        )
+}
+
+/// Whether an instruction may change the stack pointer in another way than a push.
+fn may_write_rsp(instruction: &Instruction) -> bool {
+    instruction.is_stack_instruction()
+        || (instruction.op_count() > 0 && instruction.op0_register() == Register::RSP)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The depth of the stack, and whether rbx is saved, from an offset on.
+    type Rows<'a> = &'a [(u64, Option<i64>, bool)];
+
+    fn is_right(bytes: &[u8], rows: Rows<'_>, slot: Option<i64>) -> bool {
+        const START: u64 = 0x1000;
+        let end = START + bytes.len() as u64;
+        let code = CodeBytes {
+            segments: vec![(START, end, bytes)],
+        };
+        let starts = rows.iter().map(|(offset, ..)| START + offset);
+        let ends = starts.skip(1).chain([end]);
+        let rows: Vec<_> = (rows.iter().zip(ends))
+            .map(|(&(offset, depth, is_saved), end)| RowSpan {
+                start: START + offset,
+                end,
+                depth,
+                is_saved,
+            })
+            .collect();
+        agrees(&rows, slot, &code)
+    }
+
+    #[test]
+    fn functions_that_do_not_save_rbx_do_not_write_it() {
+        let rows = &[(0, Some(8), false)];
+        for (bytes, keeps) in [
+            (&b"\x48\x89\xf8\xc3"[..], true),     // mov %rdi,%rax; ret
+            (b"\x48\x8b\x03\xc3", true),          // mov (%rbx),%rax
+            (b"\xe8\x00\x00\x00\x00\xc3", true),  // call; the called function restores rbx
+            (b"\x48\x89\xfb\xc3", false),         // mov %rdi,%rbx
+            (b"\xb3\x01\xc3", false),             // mov $1,%bl
+            (b"\xb7\x01\xc3", false),             // mov $1,%bh
+            (b"\x31\xdb\xc3", false),             // xor %ebx,%ebx
+            (b"\x48\x93\xc3", false),             // xchg %rax,%rbx
+            (b"\x48\x0f\xc1\xd8\xc3", false),     // xadd %rbx,%rax
+            (b"\xc4\xe2\xe3\xf6\xc6\xc3", false), // mulx %rsi,%rbx,%rax
+            (b"\x5b\xc3", false),                 // pop %rbx
+            (b"\x0f\xa2\xc3", false),             // cpuid
+            (b"\x06\xc3", false),                 // no instruction
+        ] {
+            assert_eq!(is_right(bytes, rows, None), keeps, "{bytes:x?}");
+        }
+    }
+
+    /// push %rbp; push %rbx; sub $8,%rsp; mov %rdi,%rbx; add $8,%rsp; pop %rbx; pop %rbp; ret
+    const SAVES: &[u8] = b"\x55\x53\x48\x83\xec\x08\x48\x89\xfb\x48\x83\xc4\x08\x5b\x5d\xc3";
+
+    #[test]
+    fn rbx_is_saved_by_a_push_into_its_slot() {
+        let rows = &[
+            (0, Some(8), false),
+            (1, Some(16), false),
+            (2, Some(24), true),
+            (6, Some(32), true),
+            (13, Some(24), true),
+            (14, Some(16), true),
+            (15, Some(8), true),
+        ];
+        assert!(is_right(SAVES, rows, Some(24)));
+        // .eh_frame names another slot.
+        assert!(!is_right(SAVES, rows, Some(16)));
+        assert!(!is_right(SAVES, rows, Some(32)));
+        // .eh_frame says too late that rbx is saved.
+        let mut late = rows.to_vec();
+        late[2].2 = false;
+        assert!(!is_right(SAVES, &late, Some(24)));
+        // Another register is pushed into the slot.
+        let mut other = SAVES.to_vec();
+        other[1] = 0x55;
+        assert!(!is_right(&other, rows, Some(24)));
+        // rbx changes in front of the push, and behind the pop.
+        for at in [0, 14] {
+            let mut changed = SAVES.to_vec();
+            changed.splice(at..at, [0x31, 0xdb]);
+            let moved: Vec<_> = (rows.iter())
+                .map(|&(offset, depth, is_saved)| match offset > at as u64 {
+                    true => (offset + 2, depth, is_saved),
+                    false => (offset, depth, is_saved),
+                })
+                .collect();
+            assert!(!is_right(&changed, &moved, Some(24)), "{at}");
+        }
+        // rbx is saved in the red zone, so it is not in its register although the stack pointer is above the slot.
+        // mov %rbx,-16(%rsp); mov %rdi,%rbx; mov -16(%rsp),%rbx; ret
+        let red = b"\x48\x89\x5c\x24\xf0\x48\x89\xfb\x48\x8b\x5c\x24\xf0\xc3";
+        let rows = &[(0, Some(8), false), (5, Some(8), true)];
+        assert!(!is_right(red, rows, Some(16)));
+    }
+
+    #[test]
+    fn frame_pointers_hide_the_stack_pointer() {
+        // push %rbp; mov %rsp,%rbp; push %r12; push %rbx; mov %rdi,%rbx; pop %rbx; pop %r12; pop %rbp; ret
+        let code = b"\x55\x48\x89\xe5\x41\x54\x53\x48\x89\xfb\x5b\x41\x5c\x5d\xc3";
+        let rows = &[
+            (0, Some(8), false),
+            (1, Some(16), false),
+            (4, None, false),
+            (7, None, true),
+            (14, Some(8), true),
+        ];
+        assert!(is_right(code, rows, Some(32)));
+        assert!(!is_right(code, rows, Some(24)));
+        // sub $8,%rsp in place of the push of r12: the slot is not the third word by pushes.
+        let mut code = code.to_vec();
+        code.splice(4..6, [0x48, 0x83, 0xec, 0x08]);
+        let rows = &[
+            (0, Some(8), false),
+            (1, Some(16), false),
+            (4, None, false),
+            (9, None, true),
+            (16, Some(8), true),
+        ];
+        assert!(!is_right(&code, rows, Some(32)));
+        // rbx changes behind the pop.
+        let code = b"\x55\x48\x89\xe5\x53\x5b\x31\xdb\x5d\xc3";
+        let rows = &[
+            (0, Some(8), false),
+            (1, Some(16), false),
+            (4, None, false),
+            (5, None, true),
+            (9, Some(8), true),
+        ];
+        assert!(!is_right(code, rows, Some(24)));
+        assert!(is_right(
+            b"\x55\x48\x89\xe5\x53\x5b\x89\xd0\x5d\xc3",
+            rows,
+            Some(24)
+        ));
+    }
+}

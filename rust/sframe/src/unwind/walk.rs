@@ -393,6 +393,8 @@ fn walk_on<T: Task>(
         true => CallerRegisters::CallerStack(lowest),
         false => CallerRegisters::All(task.registers()),
     };
+    // The last frame whose registers are all known, and its `struct ucontext` if a signal interrupted it.
+    let mut known = (*innermost, None);
     let mut stack_changes = MAX_SIGNALS;
     let mut mapping = Mapping::NOWHERE;
 
@@ -415,7 +417,7 @@ fn walk_on<T: Task>(
                 }
                 sink.rule(rule, *origin);
                 if registers.are_lost() && rule.cfa.base == Base::Register(RBX) {
-                    match rbx_at(task, innermost, frame, &mut mapping) {
+                    match rbx_at(task, &known, frame, &mut mapping) {
                         Some(rbx) => registers = CallerRegisters::Rbx(rbx),
                         None => return StopReason::RegisterUnknown,
                     }
@@ -460,6 +462,7 @@ fn walk_on<T: Task>(
             if probed && !task.leave_uprobe(frame) {
                 return StopReason::Uprobe;
             }
+            known = (*frame, Some(context));
         }
 
         let lookup_address = registers.lookup_address(frame.pc);
@@ -715,18 +718,23 @@ fn step_by_rule<T: Task>(
 /// The largest number of frames that are stepped again for the value of rbx.
 const MOST_CALLEES: usize = 32;
 
-/// The value of rbx in `caller`, which has called. The frames from the innermost frame to its callee are stepped again:
-/// the one that is nearest to `caller` and has saved rbx has the value; if none has saved rbx, rbx still has the value.
-/// `None` if rows do not lead from `innermost` to `caller`, or do not tell where a frame keeps rbx.
+/// The value of rbx in `caller`, which has called. The frames between `known` and `caller` are stepped again. The one
+/// that is nearest to `caller` and has saved rbx has the value. If none has saved rbx, the value is that of rbx in
+/// `known`: the innermost frame, or a frame that a signal interrupted, with the run-time address of its
+/// `struct ucontext`. `None` if rows do not lead from `known` to `caller`, or do not tell where a frame keeps rbx.
 #[inline(never)]
 fn rbx_at<T: Task>(
     task: &T,
-    innermost: &Frame,
+    known: &(Frame, Option<u64>),
     caller: &Frame,
     mapping: &mut MappingOf<T>,
 ) -> Option<u64> {
-    let mut frame = *innermost;
-    let mut registers = CallerRegisters::All(task.registers());
+    let mut frame = known.0;
+    let all = || match known.1 {
+        Some(context) => CallerRegisters::Interrupted(context),
+        None => CallerRegisters::All(task.registers()),
+    };
+    let mut registers = all();
     // The run-time address of the slot; or 0 if the value is in rbx, and 1 if it is not known where.
     let mut place = 0;
     for _ in 0..MOST_CALLEES {
@@ -746,10 +754,10 @@ fn rbx_at<T: Task>(
             }
             _ => return None,
         }
-        registers = CallerRegisters::CallerStack(innermost.sp);
+        registers = CallerRegisters::CallerStack(known.0.sp);
         if (frame.pc, frame.sp) == (caller.pc, caller.sp) {
             return match place {
-                0 => task.registers().register(RBX),
+                0 => RegistersIn(&all(), task.memory()).register(RBX),
                 1 => None,
                 slot => task.memory().read_word(slot).ok(),
             };
@@ -1032,9 +1040,11 @@ mod tests {
     /// lead to it, from the innermost one on: where each keeps rbx, and its size in words. Register number 3 of the
     /// innermost frame has the value 0x3000. Each word of the stack at 0x8000 is its own address, unless it is a
     /// return address.
-    fn to_rbx(
+    /// `more` are other words.
+    fn to_rbx_with(
         callees: &[(u8, u64)],
         change: impl Fn(usize, &mut Rule),
+        more: &[(u64, u64)],
     ) -> (StopReason, Vec<Frame>) {
         let mut rules = BTreeMap::new();
         let mut words: BTreeMap<_, _> = (0x7000..0x9000).step_by(8).map(|at| (at, at)).collect();
@@ -1058,6 +1068,7 @@ mod tests {
         rules.insert(0x100, Rule::OUTERMOST);
         // The return address of the frame whose rule counts from rbx, for each possible value of rbx.
         words.insert(0x3018, 0x101);
+        words.extend(more.iter().copied());
         let words = MockWords(words);
         let mut sink = RefCell::new(Vec::new());
         let mut innermost = Frame {
@@ -1067,6 +1078,13 @@ mod tests {
         };
         let reason = walk(&Mock { rules, words }, &mut innermost, &mut sink);
         (reason, sink.into_inner())
+    }
+
+    fn to_rbx(
+        callees: &[(u8, u64)],
+        change: impl Fn(usize, &mut Rule),
+    ) -> (StopReason, Vec<Frame>) {
+        to_rbx_with(callees, change, &[])
     }
 
     #[test]
@@ -1131,10 +1149,20 @@ mod tests {
     }
 
     #[test]
-    fn rbx_is_not_followed_through_a_signal() {
+    fn rbx_is_followed_from_an_interrupted_frame() {
         let signal = |number: usize, rule: &mut Rule| rule.signal = number == 1;
         // The value of rbx in the interrupted frame is not the present value of the register.
         let (reason, frames) = to_rbx(&[(1, 2), (1, 2), (1, 2)], signal);
         assert_eq!((reason, frames.len()), (StopReason::RegisterUnknown, 3));
+        // With a `struct ucontext`, at the stack pointer of the signal trampoline.
+        let context = 0x8010;
+        let more = [
+            (context + 184, 0x33),
+            (context + 128, 0x3400),
+            (0x3418, 0x101),
+        ];
+        let (reason, frames) = to_rbx_with(&[(0, 2), (0, 2), (1, 2)], signal, &more);
+        assert_eq!(reason, StopReason::Outermost);
+        assert_eq!(frames.last().unwrap().sp, 0x3420);
     }
 }

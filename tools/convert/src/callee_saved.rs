@@ -8,14 +8,16 @@
 //! offset. The row is correct while the stack pointer is not above the saved value; the walk checks that.
 
 use iced_x86::FlowControl;
-use sframe::rule::{
-    Base,
-    Cfa,
-    Location,
-    Rule,
-    SavedRbx, //
+use sframe::{
+    rule::{
+        Base,
+        Cfa,
+        Location,
+        Rule,
+        SavedRbx, //
+    },
+    x86_64::registers, //
 };
-use sframe::x86_64::registers;
 use std::{
     collections::{
         BTreeMap,

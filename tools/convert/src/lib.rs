@@ -56,11 +56,14 @@ use object::{
     SectionKind,
     SymbolKind, //
 };
-use sframe::rule::{
-    Base,
-    Location,
-    Rule,
-    SavedRbx, //
+use sframe::{
+    rule::{
+        Base,
+        Location,
+        Rule,
+        SavedRbx, //
+    },
+    x86_64::registers, //
 };
 
 /// The reason why a file cannot be converted.
@@ -423,14 +426,20 @@ pub fn dropped_rows(bytes: &[u8]) -> Result<Vec<DroppedRow>, ConvertError> {
     let rule_at = |at| table.as_ref()?.table().find(at);
     let entries = eh_frame.entries(&code)?;
     let rows = entries.iter().flat_map(|entry| eh_frame.dropped(entry));
-    let is_lost =
-        |at| matches!(rule_at(at), Some(rule) if matches!(rule.cfa.base, Base::Register(_)));
+    // The walk follows rbx if the called function tells where it keeps rbx.
+    let tells_rbx =
+        |target| rule_at(target).is_some_and(|rule| rule.extra.rbx != SavedRbx::UNKNOWN);
+    let is_lost = |call: &Instruction| match rule_at(call.next_ip() - 1).map(|rule| rule.cfa.base) {
+        Some(Base::Register(registers::RBX)) => !tells_rbx(call.near_branch_target()),
+        Some(Base::Register(_)) => true,
+        _ => false,
+    };
     Ok(rows
         .filter(|row| match row.reason {
             Some(_) => rule_at(row.start).is_none(),
             None => code
                 .instructions(row.start, row.end)
-                .any(|instruction| is_call(&instruction) && is_lost(instruction.next_ip() - 1)),
+                .any(|instruction| is_call(&instruction) && is_lost(&instruction)),
         })
         .collect())
 }

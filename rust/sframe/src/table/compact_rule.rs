@@ -14,8 +14,8 @@ use super::super::unwind::rule::{
 /// One word: a compact rule, no rule, the mark of the outermost frame, or the number of a rule that is not compact.
 ///
 /// Bits 0 to 15, signed: the offset from the CFA to the saved frame pointer, in bytes; or the number of a rule
-/// that is not compact. Bits 16 to 19: the flags below. Bits 20 to 22: [`SavedRbx`]. Bits 32 to 63: the CFA's offset from its base register, in
-/// bytes; 0 if the rule is not compact.
+/// that is not compact. Bits 16 to 19: the flags below. Bits 20 to 22: [`SavedRbx`]. Bits 32 to 63: the CFA's offset
+/// from its base register, in bytes; 0 if the rule is not compact.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CompactRule(u64);
 

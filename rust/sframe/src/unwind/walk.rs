@@ -376,7 +376,8 @@ pub fn walk<T: Task>(task: &T, frame: &mut Frame, sink: &mut T::Sink) -> StopRea
     walk_on(task, &innermost, has_called, frame, sink)
 }
 
-/// Continues a walk from `frame`, to which the fast path led from `innermost`; `has_called` is false if it is that frame.
+/// Continues a walk from `frame`, to which the fast path led from `innermost`. `has_called` is false if it is that
+/// frame.
 // Not inlined: a walk that the fast path completes does not come here, and the module's two entries share the code.
 #[inline(never)]
 fn walk_on<T: Task>(

@@ -13,18 +13,13 @@ use crate::{
     }, //
 };
 
-/// Walks at a sample of perf or BPF, and returns the number of addresses that the walk stored. NMI, IRQ or
-/// task; never sleeps.
+/// Walks, and returns the number of addresses that the walk stored. If `may_sleep` is true, the context is a task that
+/// is about to return to user space. Otherwise the walk is for a sample of perf or BPF: NMI, IRQ or task; never sleeps.
 #[inline(always)]
-pub(crate) fn immediate(begin: Begin<'_>) -> usize {
-    let memory = UserMemory::atomic(begin.frame.sp, begin.spent);
-    walk::walk(begin, &memory)
-}
-
-/// Walks when the task is about to return to user space, and returns the number of addresses that the walk
-/// stored. Task; may sleep.
-#[inline(always)]
-pub(crate) fn deferred(begin: Begin<'_>) -> usize {
-    let memory = UserMemory::sleeping(begin.frame.sp);
+pub(crate) fn walk(begin: Begin<'_>, may_sleep: bool) -> usize {
+    let memory = match may_sleep {
+        true => UserMemory::sleeping(begin.frame.sp),
+        false => UserMemory::atomic(begin.frame.sp, begin.spent),
+    };
     walk::walk(begin, &memory)
 }

@@ -47,6 +47,7 @@ bool sfu_register(const void *regs, unsigned int number, uint64_t *value)
 		offsetof(struct pt_regs, r10), offsetof(struct pt_regs, r11),
 		offsetof(struct pt_regs, r12), offsetof(struct pt_regs, r13),
 		offsetof(struct pt_regs, r14), offsetof(struct pt_regs, r15),
+		offsetof(struct pt_regs, ip),
 	};
 
 	if (number >= ARRAY_SIZE(places))

@@ -130,7 +130,7 @@ impl Callees<'_, '_> {
     /// The rules for the calls in a frame. The address is that of the call's last byte, which is the lookup
     /// address of the return address.
     ///
-    /// No rules for calls of the functions in `tell` in a frame that counts from rbx.
+    /// No rules for calls of the functions in `tell` on another stack, in a frame that counts from rbx.
     fn calls(&self, frame: &RegisterFrame, tell: &BTreeSet<u64>) -> Vec<(u64, Rule)> {
         let mut found = Vec::new();
         // Whether calls are made on another stack than the frame is on.
@@ -141,7 +141,8 @@ impl Callees<'_, '_> {
                 continue;
             }
             let target = instruction.near_branch_target();
-            if frame.register == registers::RBX && tell.contains(&target) {
+            // The walk does not follow rbx through a signal, so a slot is better where the stack stays.
+            if changes_stack && frame.register == registers::RBX && tell.contains(&target) {
                 continue;
             }
             let slot = self.save_slot(target, frame.register);

@@ -41,7 +41,10 @@ use super::{
             },
             registers::{
                 RAX,
-                RBX, //
+                RBP,
+                RBX,
+                RETURN_ADDRESS,
+                RSP, //
             },
             signal, //
         }, //
@@ -364,38 +367,19 @@ pub trait Task {
 /// becomes the last frame that the walk reached. Context: any in which the methods of `task` may run.
 #[inline(always)]
 pub fn walk<T: Task>(task: &T, frame: &mut Frame, sink: &mut T::Sink) -> StopReason {
-    let innermost = *frame;
-    let mut has_called = false;
+    let probed = task.is_probed();
+    let mut registers = CallerRegisters::All(task.registers());
+    // The lowest run-time address of the stack that is in use.
+    let mut lowest = frame.sp;
+    let mut replay = Replay::NONE;
     // A uretprobe may have replaced a return address, and the fast path does not restore it.
-    if !task.is_probed() {
+    if !probed {
         match task.walk_fast(frame, true, sink) {
-            Ok(found) => has_called = found,
+            Ok(true) => registers = CallerRegisters::CallerStack(lowest),
+            Ok(false) => {}
             Err(reason) => return reason,
         }
     }
-    walk_on(task, &innermost, has_called, frame, sink)
-}
-
-/// Continues a walk from `frame`, to which the fast path led from `innermost`. `has_called` is false if it is that
-/// frame.
-// Not inlined: a walk that the fast path completes does not come here, and the module's two entries share the code.
-#[inline(never)]
-fn walk_on<T: Task>(
-    task: &T,
-    innermost: &Frame,
-    has_called: bool,
-    frame: &mut Frame,
-    sink: &mut T::Sink,
-) -> StopReason {
-    let probed = task.is_probed();
-    // The lowest run-time address of the stack that is in use.
-    let mut lowest = innermost.sp;
-    let mut registers = match has_called {
-        true => CallerRegisters::CallerStack(lowest),
-        false => CallerRegisters::All(task.registers()),
-    };
-    // The last frame whose registers are all known, and its `struct ucontext` if a signal interrupted it.
-    let mut known = (*innermost, None);
     let mut stack_changes = MAX_SIGNALS;
     let mut mapping = Mapping::NOWHERE;
 
@@ -407,24 +391,34 @@ fn walk_on<T: Task>(
         let (signal, source) = match &mut rule_at(task, frame.pc, &registers, &mapping) {
             Ok(Some((rule, origin))) => {
                 if rule.signal {
-                    match signal::is_context(frame.sp, task.memory()) {
-                        Ok(true) => {}
-                        // A row may mark code that is not the signal trampoline as a signal frame. Such code
-                        // has no `struct ucontext` with the caller's registers.
-                        Ok(false) if *rule != signal::INTERRUPTED => context = 0,
-                        Ok(false) => return StopReason::NoContext,
-                        Err(Fault) => return StopReason::of_stack_fault(task.is_spent()),
+                    match signal_context(task, rule, frame.sp) {
+                        Ok(found) => context = found,
+                        Err(reason) => return reason,
                     }
                 }
-                sink.rule(rule, *origin);
                 if registers.are_lost() && rule.cfa.base == Base::Register(RBX) {
-                    match rbx_at(task, &known, frame, &mut mapping) {
-                        Some(rbx) => registers = CallerRegisters::Rbx(rbx),
-                        None => return StopReason::RegisterUnknown,
+                    if replay.caller == 0 && !probed && replay.begin(task, frame) {
+                        registers = CallerRegisters::All(task.registers());
+                        continue;
                     }
+                    if replay.caller != Replay::ENDED {
+                        return StopReason::RegisterUnknown;
+                    }
+                    registers = CallerRegisters::Rbx(replay.place);
+                    replay.caller = 0;
+                }
+                if replay.caller == 0 {
+                    sink.rule(rule, *origin);
                 }
                 if let Err(reason) = step_by_rule(task, rule, frame, &registers) {
                     return reason;
+                }
+                if replay.caller != 0 {
+                    if !replay.step(task, rule, context, frame) {
+                        return StopReason::RegisterUnknown;
+                    }
+                    registers = CallerRegisters::CallerStack(lowest);
+                    continue;
                 }
                 if rule.extra.changes_stack {
                     lowest = frame.sp;
@@ -436,6 +430,7 @@ fn walk_on<T: Task>(
                 }
                 (rule.signal, FrameSource::Rows)
             }
+            _ if replay.caller != 0 => return StopReason::RegisterUnknown,
             Ok(None) => {
                 let step = match &mapping.rows {
                     MappedRows::Region(region) => step_in_region(task, frame, &registers, region),
@@ -463,7 +458,6 @@ fn walk_on<T: Task>(
             if probed && !task.leave_uprobe(frame) {
                 return StopReason::Uprobe;
             }
-            known = (*frame, Some(context));
         }
 
         let lookup_address = registers.lookup_address(frame.pc);
@@ -716,55 +710,92 @@ fn step_by_rule<T: Task>(
     take(step, frame)
 }
 
-/// The largest number of frames that are stepped again for the value of rbx.
-const MOST_CALLEES: usize = 32;
+/// The second walk from the innermost frame to a frame whose row counts from rbx. It finds the value of rbx there: the
+/// frame that is nearest to that frame and has saved rbx has the value. If none has saved rbx, rbx still has the value.
+struct Replay {
+    /// The stack pointer of the frame whose row counts from rbx; 0 if there is no second walk, and
+    /// [`ENDED`](Self::ENDED) if it has just ended at that frame.
+    caller: u64,
+    /// During the second walk, the run-time address of the slot; or 0 if the value is in rbx, and 1 if it is not known
+    /// where. Then the value.
+    place: u64,
+}
 
-/// The value of rbx in `caller`, which has called. The frames between `known` and `caller` are stepped again. The one
-/// that is nearest to `caller` and has saved rbx has the value. If none has saved rbx, the value is that of rbx in
-/// `known`: the innermost frame, or a frame that a signal interrupted, with the run-time address of its
-/// `struct ucontext`. `None` if rows do not lead from `known` to `caller`, or do not tell where a frame keeps rbx.
-#[inline(never)]
-fn rbx_at<T: Task>(
-    task: &T,
-    known: &(Frame, Option<u64>),
-    caller: &Frame,
-    mapping: &mut MappingOf<T>,
-) -> Option<u64> {
-    let mut frame = known.0;
-    let all = || match known.1 {
-        Some(context) => CallerRegisters::Interrupted(context),
-        None => CallerRegisters::All(task.registers()),
+impl Replay {
+    const NONE: Replay = Replay {
+        caller: 0,
+        place: 0,
     };
-    let mut registers = all();
-    // The run-time address of the slot; or 0 if the value is in rbx, and 1 if it is not known where.
-    let mut place = 0;
-    for _ in 0..MOST_CALLEES {
-        find(task, mapping, registers.lookup_address(frame.pc)).ok()?;
-        match &mut rule_at(task, frame.pc, &registers, mapping) {
-            Ok(Some((rule, _))) if !rule.signal => {
-                let sp = frame.sp;
-                step_by_rule(task, rule, &mut frame, &registers).ok()?;
-                let SavedRbx(slots) = rule.extra.rbx;
-                let slot = frame.sp.wrapping_sub(u64::from(slots).wrapping_mul(8));
-                match rule.extra.rbx {
-                    SavedRbx::UNKNOWN => place = 1,
-                    SavedRbx::KEPT => {}
-                    _ if slot < sp => {}
-                    _ => place = slot,
-                }
-            }
-            _ => return None,
+
+    /// No stack pointer, because it is odd.
+    const ENDED: u64 = 1;
+
+    /// Begins the second walk, to `frame`: replaces `frame` by the innermost frame. False if that is not known.
+    #[inline(never)]
+    fn begin<T: Task>(&mut self, task: &T, frame: &mut Frame) -> bool {
+        let register = |number| task.registers().register(number);
+        if frame.sp <= Replay::ENDED {
+            return false;
         }
-        registers = CallerRegisters::CallerStack(known.0.sp);
-        if (frame.pc, frame.sp) == (caller.pc, caller.sp) {
-            return match place {
-                0 => RegistersIn(&all(), task.memory()).register(RBX),
+        *self = Replay {
+            caller: frame.sp,
+            place: 0,
+        };
+        let (Some(pc), Some(sp), Some(fp)) =
+            (register(RETURN_ADDRESS), register(RSP), register(RBP))
+        else {
+            return false;
+        };
+        *frame = Frame { pc, sp, fp };
+        true
+    }
+
+    /// Notes the step by a rule from a frame with the stack pointer `sp` to its caller, `frame`. False if the second
+    /// walk does not lead to the value.
+    #[inline(never)]
+    fn step<T: Task>(&mut self, task: &T, rule: &Rule, sp: u64, frame: &Frame) -> bool {
+        let SavedRbx(slots) = rule.extra.rbx;
+        let slot = frame.sp.wrapping_sub(u64::from(slots).wrapping_mul(8));
+        match rule.extra.rbx {
+            SavedRbx::UNKNOWN => self.place = 1,
+            SavedRbx::KEPT => {}
+            _ if slot < sp => {}
+            _ => self.place = slot,
+        }
+        // Each step has to rise, so that the second walk ends.
+        if rule.signal || rule.extra.changes_stack || frame.sp > self.caller {
+            return false;
+        }
+        if frame.sp == self.caller {
+            let value = match self.place {
+                0 => task.registers().register(RBX),
                 1 => None,
                 slot => task.memory().read_word(slot).ok(),
             };
+            let Some(value) = value else {
+                return false;
+            };
+            *self = Replay {
+                caller: Replay::ENDED,
+                place: value,
+            };
         }
+        true
     }
-    None
+}
+
+/// The run-time address of the `struct ucontext` of a frame with a rule for signals and with the stack pointer `sp`; 0 if
+/// it has none.
+#[inline(never)]
+fn signal_context<T: Task>(task: &T, rule: &Rule, sp: u64) -> Result<u64, StopReason> {
+    match signal::is_context(sp, task.memory()) {
+        Ok(true) => Ok(sp),
+        // A row may mark code that is not the signal trampoline as a signal frame. Such code has no `struct ucontext`
+        // with the caller's registers.
+        Ok(false) if *rule != signal::INTERRUPTED => Ok(0),
+        Ok(false) => Err(StopReason::NoContext),
+        Err(Fault) => Err(StopReason::of_stack_fault(task.is_spent())),
+    }
 }
 
 /// Whether a frame may be on another stack than its stack pointer: its CFA does not count from the stack
@@ -872,7 +903,11 @@ mod tests {
 
     impl RegisterSource for MockRegisters {
         fn register(&self, number: u8) -> Option<u64> {
-            Some(u64::from(number) << 12)
+            Some(match number {
+                RSP => 0x8000,
+                RETURN_ADDRESS => 0x200,
+                _ => u64::from(number) << 12,
+            })
         }
     }
 
@@ -1131,14 +1166,16 @@ mod tests {
     }
 
     #[test]
-    fn rbx_is_followed_through_few_frames() {
-        let most = MOST_CALLEES;
-        for (frames, end) in [
-            (most, StopReason::Outermost),
-            (most + 1, StopReason::RegisterUnknown),
-        ] {
-            assert_eq!(to_rbx(&std::vec![(1, 2); frames], |_, _| {}).0, end);
-        }
+    fn rbx_is_followed_once_and_by_rising_steps() {
+        let (reason, frames) = to_rbx(&std::vec![(1, 2); 100], |_, _| {});
+        assert_eq!((reason, frames.len()), (StopReason::Outermost, 101));
+        // The frame whose rule counts from rbx is its own caller. No frame is stored twice.
+        let (reason, frames) = to_rbx_with(&[(1, 2)], |_, _| {}, &[(0x3018, 0x301)]);
+        assert_eq!((reason, frames.len()), (StopReason::RegisterUnknown, 2));
+        // A step to another stack.
+        let changes = |number: usize, rule: &mut Rule| rule.extra.changes_stack = number == 1;
+        let (reason, _) = to_rbx(&[(1, 2), (1, 2)], changes);
+        assert_eq!(reason, StopReason::RegisterUnknown);
         // Not through a frame that another register than rsp leads from, nor through a frame without a row.
         let callees = [(1, 2), (1, 2)];
         let lost = |number: usize, rule: &mut Rule| {
@@ -1150,20 +1187,14 @@ mod tests {
     }
 
     #[test]
-    fn rbx_is_followed_from_an_interrupted_frame() {
+    fn rbx_is_not_followed_through_a_signal() {
         let signal = |number: usize, rule: &mut Rule| rule.signal = number == 1;
         // The value of rbx in the interrupted frame is not the present value of the register.
         let (reason, frames) = to_rbx(&[(1, 2), (1, 2), (1, 2)], signal);
         assert_eq!((reason, frames.len()), (StopReason::RegisterUnknown, 3));
         // With a `struct ucontext`, at the stack pointer of the signal trampoline.
-        let context = 0x8010;
-        let more = [
-            (context + 184, 0x33),
-            (context + 128, 0x3400),
-            (0x3418, 0x101),
-        ];
-        let (reason, frames) = to_rbx_with(&[(0, 2), (0, 2), (1, 2)], signal, &more);
-        assert_eq!(reason, StopReason::Outermost);
-        assert_eq!(frames.last().unwrap().sp, 0x3420);
+        let more = [(0x8010 + 184, 0x33), (0x8010 + 128, 0x3000)];
+        let (reason, frames) = to_rbx_with(&[(1, 2), (1, 2), (1, 2)], signal, &more);
+        assert_eq!((reason, frames.len()), (StopReason::RegisterUnknown, 3));
     }
 }

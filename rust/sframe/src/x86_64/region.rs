@@ -311,8 +311,8 @@ fn read_code<S: Source + ?Sized>(address: u64, code: &mut [u8], memory: &S) -> O
     let mut at = address;
     for part in code.chunks_exact_mut(8) {
         memory.spend(SEARCH).ok()?;
-        let word = field(at, 0, memory)?;
-        for (to, from) in part.iter_mut().zip(word.to_le_bytes()) {
+        let word: [u8; 8] = memory.read(at).ok()?;
+        for (to, from) in part.iter_mut().zip(word) {
             *to = from;
         }
         at = at.wrapping_add(8);

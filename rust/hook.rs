@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only
 
-//! The two entries of a walk: immediate and deferred.
+//! The entry of a walk, immediate or deferred.
 //!
 //! `c/hook.c` has already left these tasks to the kernel: tasks that cannot be walked (kernel threads, 32-bit
 //! tasks, guests), tasks without rows, and all tasks while the module is switched off.

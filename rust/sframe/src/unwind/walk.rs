@@ -784,8 +784,8 @@ impl Replay {
     }
 }
 
-/// The run-time address of the `struct ucontext` of a frame with a rule for signals and with the stack pointer `sp`; 0 if
-/// it has none.
+/// The run-time address of the `struct ucontext` of a frame with a rule for signals and with the stack pointer `sp`; 0
+/// if it has none.
 #[inline(never)]
 fn signal_context<T: Task>(task: &T, rule: &Rule, sp: u64) -> Result<u64, StopReason> {
     match signal::is_context(sp, task.memory()) {

@@ -41,7 +41,8 @@ use crate::{
 
 /// Bits of info bytes that are unused in all versions.
 const UNUSED: u8 = 0x40;
-/// Unused bits of the second info byte of version 3.
+/// Bits of the second info byte of version 3 that the specification leaves unused. `convert` keeps
+/// [`SavedRbx`](sframe::rule::SavedRbx) there.
 const UNUSED2: u8 = 0xe0;
 const PAC_KEY_B: u8 = 0x20;
 const SIGNAL: u8 = 0x80;
@@ -283,7 +284,9 @@ impl CheckFindings<'_> {
                 format!("{name}: unused bits {bits:#x} of the info byte are set"),
             );
         }
-        if section.version() == Version::V3 && byte(info_at + 1) & UNUSED2 != 0 {
+        let may_tell_rbx =
+            section.abi() == Abi::Amd64 && function.repeat().is_none() && !function.is_signal();
+        if section.version() == Version::V3 && byte(info_at + 1) & UNUSED2 != 0 && !may_tell_rbx {
             let bits = byte(info_at + 1) & UNUSED2;
             self.report(
                 info_at + 1,

@@ -44,7 +44,8 @@ use object::{
 use sframe::rule::{
     Base,
     Location,
-    Rule, //
+    Rule,
+    SavedRbx, //
 };
 
 use crate::{
@@ -802,6 +803,8 @@ impl<'a> HaskellCode<'a> {
                 size: self.run.size,
                 repeat: None,
                 signal: false,
+                // Haskell code uses rbx as any other register.
+                rbx: SavedRbx::UNKNOWN,
                 rows: self.run.rows,
             },
             functions,

@@ -472,8 +472,9 @@ fn answer_code(device: &Device, request: &Request, json: bool) {
             (Some(name), regions, None)
         }
         Ok(Code::Unknown) => match add_objects(device, request) {
-            // The rest of the mapping is not requested again and again.
-            Ok((_, false)) => (None, none(), None),
+            Ok((0, _)) => (None, none(), None),
+            // Other code may follow at these addresses: nothing is said of it.
+            Ok((_, false)) => return,
             Ok((count, true)) => {
                 objects = Some(count);
                 (Some("eh_frame"), Vec::new(), None)

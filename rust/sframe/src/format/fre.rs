@@ -242,13 +242,6 @@ impl RowWords {
         }
     }
 
-    /// Words `index` and `index` + 1 of a flexible row. These rows are rare, so this code need not be fast.
-    #[inline(never)]
-    fn pair(&self, index: u32) -> (Control, i32) {
-        let control = Control(self.unsigned(index));
-        (control, self.signed(index.wrapping_add(1)))
-    }
-
     /// Decodes the row. Not inlined, because all sources share this function.
     #[inline(never)]
     fn rule(&self, header: &Header, function: &Function) -> Result<Rule, Error> {
@@ -325,10 +318,10 @@ impl RowWords {
         if count < 2 {
             return Err(Malformed::WordCount);
         }
-        let (control, offset) = self.pair(0);
+        let control = Control(self.unsigned(0));
         rule.cfa = Cfa {
             base: control.base(abi).ok_or(Malformed::FlexCfa)?,
-            offset: abi.cfa_offset(offset).ok_or(Malformed::CfaOffset)?,
+            offset: abi.cfa_offset(self.signed(1)).ok_or(Malformed::CfaOffset)?,
             deref: control.deref(),
             plus: 0,
         };
@@ -337,7 +330,7 @@ impl RowWords {
             if next >= count {
                 break;
             }
-            let (control, offset) = self.pair(next);
+            let control = Control(self.unsigned(next));
             next = next.wrapping_add(1);
             if control.0 == 0 {
                 continue;
@@ -345,7 +338,7 @@ impl RowWords {
             if next >= count {
                 return Err(Malformed::WordCount);
             }
-            *location = control.location(abi, offset);
+            *location = control.location(abi, self.signed(next));
             next = next.wrapping_add(1);
         }
         if next == count {

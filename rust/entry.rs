@@ -100,8 +100,18 @@ unsafe fn begin<'a>(call: &bindings::sfu_call) -> Begin<'a> {
 /// `perf_callchain_user`.
 #[no_mangle]
 unsafe extern "C" fn sframe_unwind_immediate(chain: *mut c_void, regs: *const c_void) {
-    // SAFETY: By the contract of this function, the arguments are those of `perf_callchain_user`.
-    unsafe { hooked(chain, regs, None) };
+    let begun = {
+        let mut call = MaybeUninit::uninit();
+        // SAFETY: The redirection leaves the arguments of `perf_callchain_user` unchanged.
+        // `sfu_immediate_enter` writes all of `call`.
+        unsafe {
+            bindings::sfu_immediate_enter(chain, regs, call.as_mut_ptr());
+            begin(call.assume_init_ref())
+        }
+    };
+    let count = hook::immediate(begun);
+    // SAFETY: `chain` is the argument of this call, and the walk stored `count` addresses in its buffer.
+    unsafe { bindings::sfu_immediate_leave(chain, count as c_uint) };
 }
 
 /// Replaces `unwind_user`. Task; may sleep.
@@ -111,47 +121,23 @@ unsafe extern "C" fn sframe_unwind_immediate(chain: *mut c_void, regs: *const c_
 /// Only the redirection in `c/hook.c` calls this function, in the way that the kernel calls `unwind_user`.
 #[no_mangle]
 unsafe extern "C" fn sframe_unwind_deferred(trace: *mut c_void, max_entries: c_uint) -> c_int {
-    // SAFETY: By the contract of this function, the arguments are those of `unwind_user`.
-    unsafe { hooked(trace, core::ptr::null(), Some(max_entries)) }
-}
-
-/// Walks for a hooked call. One function for both, because the walk is long. With `max_entries`, the call is one of
-/// `unwind_user`, and the context is a task that may sleep. Otherwise it is one of `perf_callchain_user`: NMI, IRQ or
-/// task; never sleeps.
-///
-/// # Safety
-///
-/// `place`, `regs` and `max_entries` are the arguments of the hooked call, which the redirection leaves unchanged.
-#[inline(never)]
-unsafe fn hooked(place: *mut c_void, regs: *const c_void, max_entries: Option<c_uint>) -> c_int {
-    if max_entries == Some(0) {
+    if max_entries == 0 {
         // The kernel's `unwind_user` returns this error too.
         return EINVAL.to_errno();
     }
     let (begun, token) = {
         let mut call = MaybeUninit::uninit();
-        // SAFETY: The arguments are those of the hooked call. For `unwind_user` the current task is a user task: the
-        // redirection leaves all others to the kernel. Both functions write all of `call`.
+        // SAFETY: The redirection leaves the arguments of `unwind_user` unchanged. The current task is a user
+        // task: the redirection leaves all others to the kernel. `sfu_deferred_enter` writes all of `call`.
         unsafe {
-            let token = match max_entries {
-                Some(most) => bindings::sfu_deferred_enter(place, most, call.as_mut_ptr()),
-                None => {
-                    bindings::sfu_immediate_enter(place, regs, call.as_mut_ptr());
-                    0
-                }
-            };
+            let token = bindings::sfu_deferred_enter(trace, max_entries, call.as_mut_ptr());
             (begin(call.assume_init_ref()), token)
         }
     };
-    let count = hook::walk(begun, max_entries.is_some()) as c_uint;
-    // SAFETY: `place` is the argument of this call, `token` comes from this call's `sfu_deferred_enter`, and the walk
-    // stored `count` addresses in the buffer.
-    unsafe {
-        match max_entries {
-            Some(_) => bindings::sfu_deferred_leave(place, count, token),
-            None => bindings::sfu_immediate_leave(place, count),
-        }
-    }
+    let count = hook::deferred(begun);
+    // SAFETY: `token` comes from this call's `sfu_deferred_enter`, and the walk stored `count` addresses in the
+    // buffer.
+    unsafe { bindings::sfu_deferred_leave(trace, count as c_uint, token) };
     0
 }
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only
 
-//! The entry of a walk, immediate or deferred.
+//! The two entries of a walk: immediate and deferred.
 //!
 //! `c/hook.c` has already left these tasks to the kernel: tasks that cannot be walked (kernel threads, 32-bit
 //! tasks, guests), tasks without rows, and all tasks while the module is switched off.
@@ -13,13 +13,18 @@ use crate::{
     }, //
 };
 
-/// Walks, and returns the number of addresses that the walk stored. If `may_sleep` is true, the context is a task that
-/// is about to return to user space. Otherwise the walk is for a sample of perf or BPF: NMI, IRQ or task; never sleeps.
+/// Walks at a sample of perf or BPF, and returns the number of addresses that the walk stored. NMI, IRQ or
+/// task; never sleeps.
 #[inline(always)]
-pub(crate) fn walk(begin: Begin<'_>, may_sleep: bool) -> usize {
-    let memory = match may_sleep {
-        true => UserMemory::sleeping(begin.frame.sp),
-        false => UserMemory::atomic(begin.frame.sp, begin.spent),
-    };
+pub(crate) fn immediate(begin: Begin<'_>) -> usize {
+    let memory = UserMemory::atomic(begin.frame.sp, begin.spent);
+    walk::walk(begin, &memory)
+}
+
+/// Walks when the task is about to return to user space, and returns the number of addresses that the walk
+/// stored. Task; may sleep.
+#[inline(always)]
+pub(crate) fn deferred(begin: Begin<'_>) -> usize {
+    let memory = UserMemory::sleeping(begin.frame.sp);
     walk::walk(begin, &memory)
 }

@@ -210,7 +210,7 @@ pub(crate) fn is_valid_region(description: &RegionDescription) -> bool {
 
 /// The run-time address at which the mapping at `address` ends; 0 if nothing is mapped there, or if `memory` has
 /// no work left. Any context.
-#[inline]
+#[inline(never)]
 pub(crate) fn end_of(address: u64, memory: &UserMemory) -> u64 {
     let mut mapping = sys::Mapping::none();
     let result = sys::find_mapping(address, &mut mapping);

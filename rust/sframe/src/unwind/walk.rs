@@ -434,7 +434,12 @@ pub fn walk<T: Task>(task: &T, frame: &mut Frame, sink: &mut T::Sink) -> StopRea
             Ok(None) => {
                 let step = match &mapping.rows {
                     MappedRows::Region(region) => step_in_region(task, frame, &registers, region),
-                    _ => step_without_rows(task, frame, !registers.are_lost(), &mapping),
+                    _ => {
+                        // Found here, where less of the stack is in use.
+                        let stack_end = task.end_of_stack(frame.sp);
+                        let is_innermost = !registers.are_lost();
+                        step_without_rows(task, frame, is_innermost, stack_end, &mapping)
+                    }
                 };
                 match step {
                     Ok(()) => (false, FrameSource::FramePointer),
@@ -836,12 +841,14 @@ fn step_in_region<T: Task>(
     Ok(())
 }
 
-/// Replaces `frame` by its caller if no row covers the lookup address.
+/// Replaces `frame` by its caller if no row covers the lookup address. `stack_end` is the run-time address at which the
+/// stack's mapping ends.
 #[inline(never)]
 fn step_without_rows<T: Task>(
     task: &T,
     frame: &mut Frame,
     is_innermost: bool,
+    stack_end: u64,
     mapping: &MappingOf<T>,
 ) -> Result<(), StopReason> {
     let frame_pointer = match mapping.rows {
@@ -863,7 +870,7 @@ fn step_without_rows<T: Task>(
             MappedRows::None(ref functions) => functions.start_at(at, task.memory()),
             _ => None,
         },
-        task.end_of_stack(frame.sp),
+        stack_end,
         task.memory(),
     );
     take(step.ok_or(StopReason::NoRows)?, frame)

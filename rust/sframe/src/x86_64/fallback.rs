@@ -123,22 +123,11 @@ pub fn step<M: Memory + Source + ?Sized>(
         } else {
             frame.pc.wrapping_sub(1)
         };
-        let start = function(at)?;
-        let distance = at.checked_sub(start)?;
-        let beginning = memory.read_seldom(start).ok()?;
-        if innermost && prologue::is_entry(&beginning, distance) {
-            return behind_call(ON_TOP, &frame, memory);
-        }
-        let prologue = prologue::prologue(&beginning)?;
-        if distance < prologue.end {
-            return match innermost {
-                true if distance <= prologue.push => behind_call(ON_TOP, &frame, memory),
-                true => behind_call(PUSHED, &frame, memory),
-                false => None,
-            };
-        }
-        if prologue::serves_handlers(&beginning) && may_leave_for_handler(frame.pc, memory) {
-            return None;
+        match set_up(frame.pc, at, function(at)?, memory) {
+            SetUp::Done => {}
+            SetUp::Pushed if innermost => return behind_call(PUSHED, &frame, memory),
+            SetUp::Begun if innermost => return behind_call(ON_TOP, &frame, memory),
+            _ => return None,
         }
     }
     if !on_stack {
@@ -151,6 +140,43 @@ pub fn step<M: Memory + Source + ?Sized>(
         // A zero in place of the return address does not prove that the frame is the outermost frame: in
         // code that uses the register for other values, the register often points to zeros.
         _ => None,
+    }
+}
+
+/// How far a function has set up its frame pointer.
+enum SetUp {
+    /// The return address is on top of the stack.
+    Begun,
+    /// The caller's frame pointer has been pushed.
+    Pushed,
+    /// The frame pointer leads to the caller's.
+    Done,
+    /// The function's code does not show it.
+    Unknown,
+}
+
+/// How far the function that begins at `start` has set up its frame pointer at `pc`, whose lookup address is `at`: the
+/// same address in the innermost frame. All are run-time addresses.
+// Not inlined, so that its stack is free afterwards.
+#[inline(never)]
+fn set_up<S: Source + ?Sized>(pc: u64, at: u64, start: u64, memory: &S) -> SetUp {
+    let Some(distance) = at.checked_sub(start) else {
+        return SetUp::Unknown;
+    };
+    let Ok(beginning) = memory.read_seldom(start) else {
+        return SetUp::Unknown;
+    };
+    if pc == at && prologue::is_entry(&beginning, distance) {
+        return SetUp::Begun;
+    }
+    match prologue::prologue(&beginning) {
+        None => SetUp::Unknown,
+        Some(prologue) if distance <= prologue.push => SetUp::Begun,
+        Some(prologue) if distance < prologue.end => SetUp::Pushed,
+        Some(_) if prologue::serves_handlers(&beginning) && may_leave_for_handler(pc, memory) => {
+            SetUp::Unknown
+        }
+        Some(_) => SetUp::Done,
     }
 }
 

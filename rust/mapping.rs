@@ -102,13 +102,22 @@ pub(crate) fn find(
     }
     mapping.start = found.start.max(part.start);
     mapping.end = found.end.min(part.end);
-    mapping.is_image = found.is_file
+    mapping.is_image = found.is_file && !is_made(&found, memory)
         || matches!(
             mapping.rows,
             MappedRows::None(FunctionTable { len: 1.., .. })
         );
     mapping.executable = found.executable;
     Ok(())
+}
+
+/// Whether the file is memory without a name that is no ELF file: PHP's JIT compiler shares its code between processes in
+/// this way.
+#[inline(never)]
+fn is_made(mapping: &sys::Mapping, memory: &UserMemory) -> bool {
+    mapping.is_nameless
+        && head_of(mapping, memory)
+            .is_none_or(|head| elf::has_sframe(&head) == Err(ElfError::NotElf))
 }
 
 /// The reason to stop where no mapping was found.
@@ -125,7 +134,7 @@ fn reason_of(error: kernel::error::Error) -> StopReason {
 fn take_visits(mapping: &mut sys::Mapping, memory: &UserMemory) -> Result<(), StopReason> {
     let visits = core::mem::take(&mut mapping.visits);
     memory
-        .take(visits.saturating_mul(VISIT))
+        .take(u32::from(visits).saturating_mul(VISIT))
         .map_err(|Fault| StopReason::Budget)
 }
 
@@ -214,7 +223,7 @@ pub(crate) fn is_valid_region(description: &RegionDescription) -> bool {
 pub(crate) fn end_of(address: u64, memory: &UserMemory) -> u64 {
     let mut mapping = sys::Mapping::none();
     let result = sys::find_mapping(address, &mut mapping);
-    let work = mapping.visits.saturating_mul(VISIT);
+    let work = u32::from(mapping.visits).saturating_mul(VISIT);
     if result.is_ok() && memory.take(work).is_ok() {
         mapping.end
     } else {
@@ -244,7 +253,7 @@ pub(crate) fn scan(scan: &mut sys::Scan) -> ScanResult {
         // Most tasks with rows have rows for the code at the PC.
         let mut mapping = sys::Mapping::none();
         let is_found = sys::find_mapping(pc, &mut mapping).is_ok() && mapping.is_file;
-        scan.left = scan.left.saturating_sub(mapping.visits);
+        scan.left = scan.left.saturating_sub(mapping.visits.into());
         if is_found && look_at(&mapping, &memory, scan) {
             return ScanResult::Rows;
         }

@@ -77,12 +77,14 @@ struct sfu_mapping {
 	/* The inode of the mapping's file, or SFU_NO_FILE: a number, which is not dereferenced. */
 	uint64_t inode;
 	/* The number of mappings that the lookup has read. */
-	uint32_t visits;
+	uint16_t visits;
 	/* Whether the worker could find out nothing more about the mapping's file. */
 	bool is_known;
 	bool executable;
 	bool is_file;
 	bool is_vdso;
+	/* Whether the file is memory without a name: shared memory, or of memfd_create(). */
+	bool is_nameless;
 };
 
 #define SFU_ROWS 0

@@ -147,7 +147,7 @@ int sfu_find_mapping(uint64_t address, struct sfu_mapping *mapping)
 {
 	struct mm_struct *mm = current->mm;
 	int tries, ret = -EAGAIN;
-	uint32_t visits = 0;
+	uint16_t visits = 0;
 	unsigned int sequence;
 
 	mapping->visits = 0;

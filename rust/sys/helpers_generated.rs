@@ -177,11 +177,12 @@ pub struct sfu_mapping {
     pub sequence: u32,
     pub table: u64,
     pub inode: u64,
-    pub visits: u32,
+    pub visits: u16,
     pub is_known: bool,
     pub executable: bool,
     pub is_file: bool,
     pub is_vdso: bool,
+    pub is_nameless: bool,
 }
 #[repr(C)]
 #[derive(Debug, Default, Copy, Clone)]

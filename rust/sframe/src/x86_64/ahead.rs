@@ -18,7 +18,7 @@ use super::{
 const MOST: usize = 40;
 
 /// The work of decoding an instruction, in instructions.
-const DECODING: u32 = 120;
+pub(super) const DECODING: u32 = 120;
 
 /// The length of the longest instruction, in bytes.
 const LONGEST_INSTRUCTION: usize = 15;

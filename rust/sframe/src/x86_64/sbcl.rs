@@ -17,7 +17,8 @@ use super::{
     },
     ahead::{
         instruction,
-        Effect, //
+        Effect,
+        DECODING, //
     },
     insn::{
         CALL_RELATIVE,
@@ -42,6 +43,9 @@ const PUSHED_WORDS: u64 = 4;
 const ROUTINE: u64 = 256;
 /// The maximum distance from a routine to the code that calls it, in bytes.
 const NEAR_CODE: u64 = 1 << 30;
+
+/// The work of comparing the bytes in front of a PC with the known instructions, in instructions.
+const SEARCH: u32 = 500;
 
 /// Where a PC is in a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -122,12 +126,13 @@ pub(super) fn call_state<S: Source + ?Sized>(pc: u64, memory: &S) -> Option<Call
         }
         _ => {}
     }
-    (0..IN_FRONT).find_map(|start| state_behind(code.get(start..)?))
+    memory.spend(SEARCH).ok()?;
+    (0..IN_FRONT).find_map(|start| state_behind(code.get(start..)?, memory))
 }
 
 /// The state that the instruction at the start of `code` proves for the PC, which is [`BEHIND`] bytes in front of the
 /// end of `code`. In between are only instructions that change neither the stack pointer nor the frame pointer.
-fn state_behind(code: &[u8]) -> Option<CallState> {
+fn state_behind<S: Source + ?Sized>(code: &[u8], memory: &S) -> Option<CallState> {
     let (len, state) = match *code {
         [0xff, 0x75, 0x08, ..] => (3, CallState::Framed),
         [0x48, 0x8d, 0x65, 0x80..=0xff, ..] => (4, CallState::Framed),
@@ -138,6 +143,7 @@ fn state_behind(code: &[u8]) -> Option<CallState> {
     };
     let mut behind = code.get(len..)?;
     while behind.len() > BEHIND {
+        memory.spend(DECODING).ok()?;
         match instruction(behind)? {
             (len, Effect::Other | Effect::Local) => behind = behind.get(len as usize..)?,
             _ => return None,

@@ -280,11 +280,11 @@ const MAX_DEPTH: u8 = u8::MAX - 1 - INSTRUCTION;
 const COVERED: u8 = u8::MAX;
 
 /// The code contradicts the assumptions about Haskell code.
-struct Contradiction;
+struct HaskellContradiction;
 
 /// Why an address is taken for that of an instruction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Evidence {
+enum HaskellEvidence {
     /// An instruction that was confirmed jumps there.
     Jump,
     /// An info table is in front of it, and the address is in data or in an instruction that was confirmed.
@@ -298,7 +298,7 @@ enum Evidence {
 struct Place {
     at: u64,
     depth: u8,
-    why: Evidence,
+    why: HaskellEvidence,
 }
 
 /// A jump table that code uses. Addresses are link-time addresses; the depth is in words.
@@ -312,7 +312,7 @@ struct JumpTable {
 
 /// What one procedure, or a part of one, has shown.
 #[derive(Default)]
-struct Path {
+struct HaskellPath {
     /// The instructions: the offset and the length, in bytes.
     reached: Vec<(usize, u8)>,
     /// The addresses of other procedures.
@@ -466,12 +466,12 @@ impl<'a> HaskellCode<'a> {
     /// Follows the code at an address in data. `is_known` is as in [`HaskellCode::follow_data`].
     fn follow_word(&mut self, word: u64, is_known: bool) {
         if is_known {
-            self.follow_info_table(word, Evidence::Reference);
+            self.follow_info_table(word, HaskellEvidence::Reference);
         } else if word % WORD == 0 && self.state(word) == UNKNOWN {
             self.todo.push(Place {
                 at: word,
                 depth: 0,
-                why: Evidence::Guess,
+                why: HaskellEvidence::Guess,
             });
             self.follow();
         }
@@ -482,7 +482,7 @@ impl<'a> HaskellCode<'a> {
         let mut at = self.start.next_multiple_of(WORD);
         let end = self.start + self.bytes.len() as u64;
         while at < end {
-            self.follow_info_table(at, Evidence::Guess);
+            self.follow_info_table(at, HaskellEvidence::Guess);
             at += WORD;
         }
     }
@@ -501,7 +501,7 @@ impl<'a> HaskellCode<'a> {
                 .is_some_and(|to| self.is_only_data(offset, to));
             if is_padding {
                 for table in INFO_TABLES {
-                    self.follow_info_table(at.saturating_add(table), Evidence::Guess);
+                    self.follow_info_table(at.saturating_add(table), HaskellEvidence::Guess);
                 }
                 self.follow_word(at, false);
             }
@@ -510,7 +510,7 @@ impl<'a> HaskellCode<'a> {
     }
 
     /// Follows the procedure at an address if an info table is in front of it.
-    fn follow_info_table(&mut self, at: u64, why: Evidence) {
+    fn follow_info_table(&mut self, at: u64, why: HaskellEvidence) {
         if self.state(at) == UNKNOWN && self.info_table(at).is_some() {
             self.todo.push(Place { at, depth: 0, why });
             self.follow();
@@ -555,7 +555,7 @@ impl<'a> HaskellCode<'a> {
             let place = Place {
                 at,
                 depth: table.depth,
-                why: Evidence::Jump,
+                why: HaskellEvidence::Jump,
             };
             // The end of the table is not known: an address that cannot be one of its entries ends it.
             if self.state(at) != INSTRUCTION + table.depth && !self.path(place) {
@@ -570,9 +570,9 @@ impl<'a> HaskellCode<'a> {
         if !is_new || self.work_left == 0 {
             return false;
         }
-        let mut path = Path::default();
+        let mut path = HaskellPath::default();
         let followed = self.try_path(place, &mut path);
-        let is_proved = place.why != Evidence::Guess || path.is_haskell;
+        let is_proved = place.why != HaskellEvidence::Guess || path.is_haskell;
         if followed.is_err() || !is_proved {
             for (offset, len) in path.reached {
                 self.state[offset..offset + usize::from(len)].fill(UNKNOWN);
@@ -587,7 +587,7 @@ impl<'a> HaskellCode<'a> {
             self.todo.push(Place {
                 at,
                 depth: 0,
-                why: Evidence::Reference,
+                why: HaskellEvidence::Reference,
             });
         }
         for table in path.tables {
@@ -599,28 +599,32 @@ impl<'a> HaskellCode<'a> {
     }
 
     /// Follows the paths from a place, and marks their instructions.
-    fn try_path(&mut self, place: Place, path: &mut Path) -> Result<(), Contradiction> {
+    fn try_path(
+        &mut self,
+        place: Place,
+        path: &mut HaskellPath,
+    ) -> Result<(), HaskellContradiction> {
         let mut branches = vec![(place.at, place.depth)];
         while let Some((mut at, mut depth)) = branches.pop() {
             let mut last = [Instruction::default(); JUMP_TABLE_LOADS];
             loop {
-                let offset = self.offset(at).ok_or(Contradiction)?;
+                let offset = self.offset(at).ok_or(HaskellContradiction)?;
                 match self.state[offset] {
                     UNKNOWN => {}
                     state if state == INSTRUCTION + depth => break,
-                    _ => return Err(Contradiction),
+                    _ => return Err(HaskellContradiction),
                 }
                 let instruction = self.decode(offset);
                 let len = instruction.len();
                 let bytes = self.state.get_mut(offset..offset + len);
                 let bytes = bytes.filter(|bytes| bytes.iter().all(|byte| *byte == UNKNOWN));
-                let bytes = bytes.ok_or(Contradiction)?;
+                let bytes = bytes.ok_or(HaskellContradiction)?;
                 if instruction.is_invalid() {
-                    return Err(Contradiction);
+                    return Err(HaskellContradiction);
                 }
-                self.work_left = self.work_left.checked_sub(1).ok_or(Contradiction)?;
+                self.work_left = self.work_left.checked_sub(1).ok_or(HaskellContradiction)?;
                 if path.reached.len() == MAX_PATH {
-                    return Err(Contradiction);
+                    return Err(HaskellContradiction);
                 }
                 bytes.fill(INSIDE);
                 bytes[0] = INSTRUCTION + depth;
@@ -644,10 +648,10 @@ impl<'a> HaskellCode<'a> {
                             path.others.push(Place {
                                 at: target,
                                 depth,
-                                why: Evidence::Jump,
+                                why: HaskellEvidence::Jump,
                             });
                         } else if ![INSTRUCTION, COVERED].contains(&self.state(target)) {
-                            return Err(Contradiction);
+                            return Err(HaskellContradiction);
                         }
                         path.is_haskell |= is_leaving
                             && (self.state(target) == INSTRUCTION || target == self.run.returns);
@@ -658,12 +662,12 @@ impl<'a> HaskellCode<'a> {
                     FlowControl::IndirectBranch => {
                         match jump_table(&instruction, &last, depth) {
                             Some(table) => path.tables.push(table),
-                            None if !is_leaving => return Err(Contradiction),
+                            None if !is_leaving => return Err(HaskellContradiction),
                             None => path.is_haskell |= is_haskell_jump(&instruction),
                         }
                         break;
                     }
-                    _ => return Err(Contradiction),
+                    _ => return Err(HaskellContradiction),
                 }
                 last.rotate_left(1);
                 last[JUMP_TABLE_LOADS - 1] = instruction;
@@ -675,7 +679,7 @@ impl<'a> HaskellCode<'a> {
 
     /// The depth behind an instruction, in words. An instruction may only move the stack pointer by a constant, and
     /// only use the part of the stack that is not `StgRun`'s.
-    fn step(&self, instruction: &Instruction, depth: u8) -> Result<u8, Contradiction> {
+    fn step(&self, instruction: &Instruction, depth: u8) -> Result<u8, HaskellContradiction> {
         if instruction.memory_base() == Register::RSP {
             // Haskell code uses the part of the frame that is reserved for it, and its own.
             let reserved = i64::from(self.run.cfa + self.run.fp) - WORD as i64;
@@ -683,7 +687,7 @@ impl<'a> HaskellCode<'a> {
             let size = instruction.memory_size().size() as i64;
             let end = (instruction.memory_displacement64() as i64).checked_add(size);
             if instruction.memory_index() != Register::None || end.is_none_or(|end| end > usable) {
-                return Err(Contradiction);
+                return Err(HaskellContradiction);
             }
         }
         let is_sp = |operand: u32| {
@@ -700,41 +704,41 @@ impl<'a> HaskellCode<'a> {
         let down = match instruction.flow_control() {
             FlowControl::Next => match (moved_down(instruction), moved_up(instruction)) {
                 (Some(down), _) => down,
-                (_, Some(up)) => up.checked_neg().ok_or(Contradiction)?,
-                _ if names_sp && !is_read => return Err(Contradiction),
+                (_, Some(up)) => up.checked_neg().ok_or(HaskellContradiction)?,
+                _ if names_sp && !is_read => return Err(HaskellContradiction),
                 _ => match (
                     instruction.mnemonic(),
                     instruction.stack_pointer_increment(),
                 ) {
-                    (Mnemonic::Enter | Mnemonic::Leave, _) => return Err(Contradiction),
+                    (Mnemonic::Enter | Mnemonic::Leave, _) => return Err(HaskellContradiction),
                     (_, 0) => 0,
                     (Mnemonic::Push, -8) => WORD as i64,
-                    _ => return Err(Contradiction),
+                    _ => return Err(HaskellContradiction),
                 },
             },
             // A system call is none, nor is a call of the next instruction, to learn its address.
             FlowControl::Call | FlowControl::IndirectCall
                 if !is_call || instruction.near_branch_target() == instruction.next_ip() =>
             {
-                return Err(Contradiction);
+                return Err(HaskellContradiction);
             }
             FlowControl::IndirectBranch if !instruction.is_jmp_near_indirect() => {
-                return Err(Contradiction);
+                return Err(HaskellContradiction);
             }
             _ => 0,
         };
         if down % WORD as i64 != 0 {
-            return Err(Contradiction);
+            return Err(HaskellContradiction);
         }
         let depth = i64::from(depth).checked_add(down / WORD as i64);
         depth
             .and_then(|depth| u8::try_from(depth).ok())
             .filter(|depth| *depth <= MAX_DEPTH)
-            .ok_or(Contradiction)
+            .ok_or(HaskellContradiction)
     }
 
     /// Finds the addresses of procedures in an instruction.
-    fn find_procedures(&self, instruction: &Instruction, path: &mut Path) {
+    fn find_procedures(&self, instruction: &Instruction, path: &mut HaskellPath) {
         let address = if instruction.is_ip_rel_memory_operand() {
             instruction.ip_rel_memory_address()
         } else {
@@ -747,7 +751,7 @@ impl<'a> HaskellCode<'a> {
             path.others.push(Place {
                 at: address,
                 depth: 0,
-                why: Evidence::Reference,
+                why: HaskellEvidence::Reference,
             });
         }
     }

@@ -120,7 +120,7 @@ fn next_section(bytes: &[u8], at: usize) -> Option<usize> {
 }
 
 /// The functions of a section that lie in the code.
-struct Section {
+struct LoadedSection {
     start: u64,
     end: u64,
     /// The offset of the guard in the section, in bytes.
@@ -129,12 +129,12 @@ struct Section {
 
 /// Reads the section at the start of `bytes`, which has the run-time address `address`: its length in bytes, without the
 /// entry that ends it, and its functions, if all lie from `start` to `end`.
-fn section_at(bytes: &[u8], address: u64, start: u64, end: u64) -> (usize, Option<Section>) {
+fn section_at(bytes: &[u8], address: u64, start: u64, end: u64) -> (usize, Option<LoadedSection>) {
     let section = EhFrame::new(bytes, LittleEndian);
     let bases = BaseAddresses::default().set_eh_frame(address);
     let mut entries = section.entries(&bases);
     let mut len = 0;
-    let mut found: Option<Section> = None;
+    let mut found: Option<LoadedSection> = None;
     let mut is_of_code = true;
     while let Ok(Some(entry)) = entries.next() {
         let (offset, entry_len) = match entry {
@@ -158,7 +158,7 @@ fn section_at(bytes: &[u8], address: u64, start: u64, end: u64) -> (usize, Optio
                 });
                 let guard = fde.offset() + if has_words { 16 } else { 8 };
                 let (low, high) = found.map_or((first, behind), |it| (it.start, it.end));
-                found = Some(Section {
+                found = Some(LoadedSection {
                     start: low.min(first),
                     end: high.max(behind),
                     guard,
@@ -174,7 +174,7 @@ fn section_at(bytes: &[u8], address: u64, start: u64, end: u64) -> (usize, Optio
     )
 }
 
-impl Section {
+impl LoadedSection {
     /// The object of this section, whose bytes are `eh_frame`, at the run-time address `address`. `None` if the code is
     /// too large, or cannot be read.
     fn object(

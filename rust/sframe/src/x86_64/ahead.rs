@@ -10,8 +10,7 @@ use super::{
         Source, //
     },
     insn::*,
-    prologue::FrameRule,
-    sbcl, //
+    prologue::FrameRule, //
 };
 
 /// The largest number of instructions that are followed.
@@ -91,7 +90,7 @@ pub fn ahead<S: Source + ?Sized>(pc: u64, memory: &S) -> Ahead {
         let Some((len, effect)) = code.and_then(instruction) else {
             return Ahead::Unknown;
         };
-        if code.and_then(sbcl::makes_frame).is_some() {
+        if code.and_then(makes_frame).is_some() {
             return Ahead::Framed;
         }
         pc = pc.wrapping_add(len);

@@ -21,6 +21,7 @@ use super::{
         DECODING, //
     },
     insn::{
+        makes_frame,
         CALL_RELATIVE,
         GROUP_5,
         INT3,
@@ -84,20 +85,6 @@ pub(super) fn is_routine<M: Memory + Source + ?Sized>(frame: &Frame, memory: &M)
             _ => false,
         }
     })
-}
-
-/// The length of the instructions at the start of `code` that save the frame pointer in the callee's frame, and set the
-/// frame pointer to that frame: mov %rbp,(%REGISTER); mov %REGISTER,%rbp. `None` if other instructions are there.
-pub(super) fn makes_frame(code: &[u8]) -> Option<usize> {
-    match *code {
-        [0x48, 0x89, 0x2c, 0x24, 0x48, 0x8b, 0xec, ..] => Some(7),
-        [prefix @ (0x48 | 0x49), 0x89, slot @ 0x28..=0x2f, other, 0x8b, to @ 0xe8..=0xef, ..]
-            if prefix == other && slot & 7 == to & 7 =>
-        {
-            Some(6)
-        }
-        _ => None,
-    }
 }
 
 /// Where the run-time address `pc` is in a call of SBCL's; `None` if it is outside of the instructions around a call, or
@@ -190,9 +177,9 @@ mod tests {
     /// The address of the code.
     const START: u64 = 0x1000;
 
-    struct Code<'a>(&'a [u8]);
+    struct MadeCode<'a>(&'a [u8]);
 
-    impl Source for Code<'_> {
+    impl Source for MadeCode<'_> {
         fn read<const N: usize>(&self, offset: u64) -> Result<[u8; N], Fault> {
             let byte = |at: u64| {
                 let at = at
@@ -209,7 +196,7 @@ mod tests {
         let mut decoder = Decoder::with_ip(64, code, 0, DecoderOptions::NONE);
         let starts = std::iter::from_fn(|| decoder.can_decode().then(|| decoder.decode().ip()));
         starts
-            .filter_map(|at| Some((at, call_state(START + at, &Code(code))?)))
+            .filter_map(|at| Some((at, call_state(START + at, &MadeCode(code))?)))
             .collect()
     }
 
@@ -240,7 +227,10 @@ mod tests {
         assert_eq!(states(&code), [framed(4), framed(7)]);
         // xor %rbp,40(%r13); je; int3; 9; mov %rdx,%r15
         let code = [0x49, 0x31, 0x6d, 0x28, 0x74, 2, 0xcc, 9, 0x4c, 0x8b, 0xfa];
-        assert_eq!(call_state(START + 8, &Code(&code)), Some(CallState::Framed));
+        assert_eq!(
+            call_state(START + 8, &MadeCode(&code)),
+            Some(CallState::Framed)
+        );
         // push 8(%rbp); mov -16(%r13),%rax; jmp *1688(%rax)
         let code = [
             0xff, 0x75, 8, 0x49, 0x8b, 0x45, 0xf0, 0xff, 0xa0, 0x98, 6, 0, 0,

@@ -444,8 +444,9 @@ impl RegisterSource for Repeating<'_> {
 
 /// The most reads of a step without rows: two searches in a segment map, and code.
 const MOST_READS_OF_CODE: u32 = 2 * 64 + 40;
-/// The most work that a step without rows takes from the budget besides its reads, in instructions.
-const MOST_WORK_OF_CODE: u32 = 40 * 120;
+/// The most work that a step without rows takes from the budget besides its reads, in instructions: a search for a call
+/// of SBCL, and the decoding of 40 instructions in front of the PC and of 40 ahead of it.
+const MOST_WORK_OF_CODE: u32 = 500 + (40 + 40) * 120;
 
 /// The fast path in a region finds the frames that single steps find.
 fn fast_walk(heap: &CodeHeap, region: &Region, start: Frame, memory: &Repeating<'_>) {

@@ -174,7 +174,7 @@ struct sframe_unwind_request {
 #define SFRAME_UNWIND_REGION_FIXED 2
 /* A code heap of HotSpot, the Java virtual machine. */
 #define SFRAME_UNWIND_REGION_HOTSPOT 3
-/* The rows are those of a file: the code is a copy of a part of the file's code. */
+/* The code is a copy of a part of a file's code. Walks use the rows of that file. */
 #define SFRAME_UNWIND_REGION_ROWS 4
 
 /*

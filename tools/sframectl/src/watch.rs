@@ -458,9 +458,9 @@ fn answer(device: &Device, job: &Job, json: bool) -> bool {
 fn answer_code(device: &Device, request: &Request, json: bool) {
     let started = Instant::now();
     let found = runtimes::find(request.pid);
-    let mut objects = None;
     let none = || vec![runtimes::none(request.pid, request.start, request.end)];
-    let (runtime, regions, error) = match found {
+    // The regions that are left to register, and the number of all.
+    let (runtime, regions, count, error) = match found {
         Ok(Code::Starting(_)) => return,
         Ok(Code::Regions(name, mut regions)) => {
             let is_there =
@@ -469,19 +469,17 @@ fn answer_code(device: &Device, request: &Request, json: bool) {
             if !regions.iter().any(is_there) {
                 regions.extend(none());
             }
-            (Some(name), regions, None)
+            let count = regions.len();
+            (Some(name), regions, count, None)
         }
         Ok(Code::Unknown) => match add_objects(device, request) {
-            Ok((0, _)) => (None, none(), None),
+            Ok((0, _)) => (None, none(), 0, None),
             // Other code may follow at these addresses: nothing is said of it.
             Ok((_, false)) => return,
-            Ok((count, true)) => {
-                objects = Some(count);
-                (Some("eh_frame"), Vec::new(), None)
-            }
-            Err(error) => (None, none(), Some(error)),
+            Ok((count, true)) => (Some("eh_frame"), Vec::new(), count, None),
+            Err(error) => (None, none(), 0, Some(error)),
         },
-        Err(error) => (None, none(), Some(error)),
+        Err(error) => (None, none(), 0, Some(error)),
     };
     let added = regions
         .iter()
@@ -491,7 +489,6 @@ fn answer_code(device: &Device, request: &Request, json: bool) {
     if runtime.is_none() && error.is_none() {
         return;
     }
-    let count = objects.unwrap_or(regions.len());
     let answer = CodeAnswer {
         pid: request.pid,
         runtime,
@@ -550,10 +547,10 @@ fn add_objects(device: &Device, request: &Request) -> Result<(usize, bool), Stri
                 guard_value: object.guard_value,
                 file,
             });
-            if objects.len() > MAX_OBJECTS {
-                let oldest = objects.pop_front();
-                // The module may have dropped the rows already.
-                oldest.map_or(Ok(true), |oldest| device.remove(Target::File(&oldest.file)))?;
+        }
+        if objects.len() > MAX_OBJECTS {
+            if let Some(oldest) = objects.pop_front() {
+                device.remove(Target::File(&oldest.file))?;
             }
         }
         if let Some(known) = objects.iter().find(|other| is_known(other)) {

@@ -474,7 +474,7 @@ mod tests {
             .word(caller_fp, STACK + 0x400)
             .word(caller_fp + 8, on_top);
         let step = |process: &MockProcess, known| process.step_in(PC, true, known);
-        // mov %rbp,(%rsp); mov %rsp,%rbp; call. Its own frame is the one that the new frame leads to.
+        // mov %rbp,(%rsp); mov %rsp,%rbp; call. The new frame holds the frame pointer of the caller, which is the innermost frame.
         process
             .write(
                 PC - 7,

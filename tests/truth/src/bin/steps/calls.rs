@@ -161,8 +161,9 @@ impl Calls {
             return;
         }
         let in_register = calls.last().is_some_and(|last| last.slot.is_none());
-        let moves = |at| word(at).is_some_and(|code| code & 0xff_ffff == POP_RETURN_ADDRESS);
-        let fp = before.get(RBP).filter(|_| !moves(now.pc()));
+        let fp = before
+            .get(RBP)
+            .filter(|_| !moves_return_address(word(now.pc())));
         let fp = fp.or_else(|| word(before.get(RBP)?));
         let new = |return_address| Call {
             return_address,
@@ -349,8 +350,10 @@ impl Calls {
     }
 }
 
-/// `pop 8(%rbp)`, which SBCL's functions begin with.
-const POP_RETURN_ADDRESS: u64 = 0x08_45_8f;
+/// Whether an instruction that begins with these bytes is `pop 8(%rbp)`, which SBCL's functions begin with.
+fn moves_return_address(code: Option<u64>) -> bool {
+    matches!(code.unwrap_or(0).to_le_bytes(), [0x8f, 0x45, 0x08, ..])
+}
 
 /// Follows the return address of the last call, when an instruction without a jump was executed.
 fn follow(
@@ -363,9 +366,8 @@ fn follow(
         return;
     }
     let is_return_address = |at: u64| word(at) == Some(last.return_address);
-    let is_moved = word(before.pc()).is_some_and(|code| code & 0xff_ffff == POP_RETURN_ADDRESS);
     if let Some(at) = now.get(RBP).map(|fp| fp.wrapping_add(8)) {
-        if is_moved && is_return_address(at) {
+        if moves_return_address(word(before.pc())) && is_return_address(at) {
             (last.slot, last.first_slot) = (Some(at), at);
             last.fp = word(at.wrapping_sub(8));
             return;

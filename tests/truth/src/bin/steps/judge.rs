@@ -105,7 +105,8 @@ pub(crate) struct StepCounts {
     pub(crate) in_regions: u64,
     /// Instructions with at least one such frame.
     pub(crate) steps_in_regions: u64,
-    /// Frames found by regions, and frames of Haskell code, that are equal to presumed calls: those of an earlier walk.
+    /// Frames that are equal to presumed calls, which are the frames of an earlier walk. They are frames found by regions,
+    /// and frames of Haskell code.
     pub(crate) presumed: u64,
     /// Frames found by regions that are not judged, and frames further out: their calls were not seen.
     pub(crate) not_judged: u64,

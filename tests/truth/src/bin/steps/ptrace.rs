@@ -153,19 +153,31 @@ pub(crate) fn kill(process: TaskId) {
     unsafe { libc::kill(process, libc::SIGKILL) };
 }
 
-/// The message of an event: after a clone, the new thread's id.
-pub(crate) fn message(thread: TaskId) -> io::Result<TaskId> {
-    let mut message: libc::c_ulong = 0;
-    // SAFETY: `message` is a local variable; PTRACE_GETEVENTMSG writes one long to it.
+/// What the kernel tells of a stopped thread.
+///
+/// # Safety
+///
+/// The request `what` writes one `T` to the address in its last argument. All zeros are a valid `T`.
+unsafe fn told<T>(what: libc::c_uint, thread: TaskId) -> io::Result<T> {
+    // SAFETY: By the contract of this function.
+    let mut found: T = unsafe { mem::zeroed() };
+    // SAFETY: `found` is a local variable; by the contract of this function the request writes one `T` to it.
     let done = unsafe {
         libc::ptrace(
-            libc::PTRACE_GETEVENTMSG,
+            what,
             thread,
             ptr::null_mut::<libc::c_void>(),
-            &raw mut message,
+            &raw mut found,
         )
     };
     check(done as c_int)?;
+    Ok(found)
+}
+
+/// The message of an event: after a clone, the new thread's id.
+pub(crate) fn message(thread: TaskId) -> io::Result<TaskId> {
+    // SAFETY: PTRACE_GETEVENTMSG writes one long.
+    let message: libc::c_ulong = unsafe { told(libc::PTRACE_GETEVENTMSG, thread)? };
     Ok(message as TaskId)
 }
 
@@ -173,35 +185,15 @@ pub(crate) fn message(thread: TaskId) -> io::Result<TaskId> {
 pub(crate) fn is_at_breakpoint(thread: TaskId) -> io::Result<bool> {
     /// `SI_KERNEL` of the kernel's headers. A step has `TRAP_TRACE` or `TRAP_BRKPT`.
     const BY_INSTRUCTION: c_int = 0x80;
-    // SAFETY: All zeros are a valid `siginfo_t`.
-    let mut found: libc::siginfo_t = unsafe { mem::zeroed() };
-    // SAFETY: `found` is a local variable; PTRACE_GETSIGINFO writes one `siginfo_t` to it.
-    let done = unsafe {
-        libc::ptrace(
-            libc::PTRACE_GETSIGINFO,
-            thread,
-            ptr::null_mut::<libc::c_void>(),
-            &raw mut found,
-        )
-    };
-    check(done as c_int)?;
+    // SAFETY: PTRACE_GETSIGINFO writes one `siginfo_t`, for which all zeros are valid.
+    let found: libc::siginfo_t = unsafe { told(libc::PTRACE_GETSIGINFO, thread)? };
     Ok(found.si_code == BY_INSTRUCTION)
 }
 
 /// The registers of a stopped thread, and the number of its system call, if any.
 pub(crate) fn registers(thread: TaskId) -> io::Result<(RegisterFile, u64)> {
-    // SAFETY: `user_regs_struct` has only integer fields, so all zeros are a valid value.
-    let mut found: libc::user_regs_struct = unsafe { mem::zeroed() };
-    // SAFETY: `found` is a local variable; PTRACE_GETREGS writes one `user_regs_struct` to it.
-    let done = unsafe {
-        libc::ptrace(
-            libc::PTRACE_GETREGS,
-            thread,
-            ptr::null_mut::<libc::c_void>(),
-            &raw mut found,
-        )
-    };
-    check(done as c_int)?;
+    // SAFETY: PTRACE_GETREGS writes one `user_regs_struct`, which has only integer fields.
+    let found: libc::user_regs_struct = unsafe { told(libc::PTRACE_GETREGS, thread)? };
     let values: [u64; COUNT] = [
         found.rax, found.rdx, found.rcx, found.rbx, found.rsi, found.rdi, found.rbp, found.rsp,
         found.r8, found.r9, found.r10, found.r11, found.r12, found.r13, found.r14, found.r15,

@@ -16,7 +16,10 @@ use sframe::{
     error::Error,
     fde::Function,
     header::Starts,
-    rule::Rule,
+    rule::{
+        Rule,
+        SavedRbx, //
+    },
     section::{
         Search,
         Section, //
@@ -149,7 +152,10 @@ fn stub_rule(image: &Image, function: &Function, pc: u64) -> Option<Rule> {
     let mut code = [0; STUB];
     let bytes = image.bytes_at(stub, STUB);
     code[..bytes.len()].copy_from_slice(bytes);
-    x86_64::rule_of_stub(&code, offset)
+    let mut rule = x86_64::rule_of_stub(&code, offset)?;
+    // No oracle tells where rbx is.
+    rule.extra.rbx = SavedRbx::UNKNOWN;
+    Some(rule)
 }
 
 /// The results of the comparison with one oracle.

@@ -802,7 +802,7 @@ impl RefusedCase {
     }
 }
 
-const fn malformed(what: Malformed, offset: u64) -> Error {
+const fn malformed(what: Malformed, offset: u32) -> Error {
     Error::Malformed { what, offset }
 }
 

@@ -81,7 +81,7 @@ fn bounded(bytes: &[u8], offset: i64) -> Result<Option<Rule>, Error> {
 fn malformed<T>(what: Malformed, offset: usize) -> Result<T, Error> {
     Err(Error::Malformed {
         what,
-        offset: offset as u64,
+        offset: offset as u32,
     })
 }
 
@@ -346,7 +346,8 @@ fn a_fault_is_no_verdict_on_the_section() {
         range: at..at + 6,
     };
     let found = opened.find(&missing, ADDRESS + 0x204, Search::Bounded);
-    assert_eq!(found, Err(Error::Fault { offset: at }));
+    let offset = at as u32;
+    assert_eq!(found, Err(Error::Fault { offset }));
     for pc in [0x004, 0x404] {
         assert_eq!(
             opened.find(&missing, ADDRESS + pc, Search::Bounded),
@@ -370,7 +371,10 @@ fn a_fault_is_no_verdict_on_the_section() {
             .and_then(|section| section.find(&missing, ADDRESS + 0x204, Search::Bounded));
         match found {
             Ok(rule) => assert_eq!(rule, Some(sp(16))),
-            Err(Error::Fault { offset }) => assert!(offset <= at && at < offset + 64),
+            Err(Error::Fault { offset }) => {
+                let offset = u64::from(offset);
+                assert!(offset <= at && at < offset + 64);
+            }
             other => panic!("{other:?}"),
         }
     }

@@ -201,7 +201,6 @@ pub(crate) fn check_rows(bytes: &[u8], section: &Section) -> Result<(), (u64, St
 
 fn explain_total(offset: u32) -> (u64, String) {
     let what = Malformed::RowTotal;
-    let offset = u64::from(offset);
     explain(Error::Malformed { what, offset }, 0)
 }
 

@@ -162,10 +162,10 @@ pub(crate) fn explain(error: Error, about: u32) -> (u64, String) {
     let about = u64::from(about);
     match error {
         Error::Fault { offset } => (
-            offset,
+            offset.into(),
             "the section ends here, within a header, function or row".into(),
         ),
-        Error::Malformed { what, offset } => (offset, malformed(what).into()),
+        Error::Malformed { what, offset } => (offset.into(), malformed(what).into()),
         Error::Unsupported { what } => match what {
             Unsupported::Version(value) => (
                 about + 2,

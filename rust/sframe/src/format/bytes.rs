@@ -146,7 +146,9 @@ pub(super) fn read_at<const N: usize, S: Source + ?Sized>(
     bytes: &S,
     offset: u64,
 ) -> Result<[u8; N], Error> {
-    bytes.read(offset).map_err(|Fault| Error::Fault { offset })
+    bytes.read(offset).map_err(|Fault| Error::Fault {
+        offset: offset as u32,
+    })
 }
 
 /// Reads up to eight bytes at `at` as one number. The first byte is the least significant byte,

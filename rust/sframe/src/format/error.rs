@@ -15,14 +15,14 @@ pub enum Error {
         /// The start of the read, in bytes from the section's start. The read was at most
         /// [`MAX_READ`](super::bytes::MAX_READ) bytes long, and any of its bytes may be the missing
         /// byte.
-        offset: u64,
+        offset: u32,
     },
     /// The section contradicts the specification or itself.
     Malformed {
         /// The contradiction.
         what: Malformed,
         /// The offset of the contradiction, in bytes from the section's start.
-        offset: u64,
+        offset: u32,
     },
     /// The section may be correct, but this code cannot read it.
     Unsupported {
@@ -112,10 +112,7 @@ impl Malformed {
 
     /// This kind as an [`Error`] found at `offset` bytes from the section's start.
     pub(super) const fn at(self, offset: u32) -> Error {
-        Error::Malformed {
-            what: self,
-            offset: offset as u64,
-        }
+        Error::Malformed { what: self, offset }
     }
 }
 
@@ -160,6 +157,7 @@ impl Unsupported {
 
 #[cfg(test)]
 mod tests {
+    use super::super::super::table::TableError;
     use super::*;
     use std::{
         collections::BTreeSet,
@@ -222,7 +220,8 @@ mod tests {
 
     #[test]
     fn errors_are_small() {
-        assert!(size_of::<Error>() <= 16);
-        assert!(size_of::<Result<(), Error>>() <= 16);
+        // One register.
+        assert!(size_of::<Error>() <= 8);
+        assert!(size_of::<Result<u16, TableError>>() <= 8);
     }
 }

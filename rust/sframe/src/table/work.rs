@@ -18,8 +18,9 @@ const STRIDE: u32 = 4096;
 /// The rest of the work that a table build may do, in steps. One step handles a function, a row, a page of code, a
 /// comparison of a sort, or a probe of the hash table of rules. A step takes some hundred instructions at most.
 pub struct Work<A> {
-    left: u64,
+    /// The steps until the next call of `ask`, and the steps behind that call.
     until_ask: u32,
+    behind: u64,
     ask: A,
 }
 
@@ -33,21 +34,21 @@ impl<A: Ask> Work<A> {
     /// steps, and ends with the error of `ask`. `ask` may sleep if the build runs in a context that may sleep.
     pub fn new(len: usize, ask: A) -> Self {
         let steps = STEPS_PER_BYTE.saturating_mul(len as u64);
+        let steps = MIN_STEPS.saturating_add(steps).min(MAX_STEPS);
         Self {
-            left: MIN_STEPS.saturating_add(steps).min(MAX_STEPS),
             until_ask: STRIDE,
+            behind: steps.saturating_sub(STRIDE.into()),
             ask,
         }
     }
 
-    /// Takes one step.
+    /// Takes one step. After an error, the next step asks the caller's function again.
     ///
     /// # Errors
     ///
     /// [`TableError::TooLong`] if no step is left, and the errors of the caller's function.
     #[inline]
     pub fn step(&mut self) -> Result<(), TableError> {
-        self.left = self.left.checked_sub(1).ok_or(TableError::TooLong)?;
         match self.until_ask.checked_sub(1) {
             Some(until_ask) => {
                 self.until_ask = until_ask;
@@ -57,16 +58,20 @@ impl<A: Ask> Work<A> {
         }
     }
 
-    /// Calls the caller's function. Not inlined, because [`step`](Self::step) is inlined in many places.
+    /// Calls the caller's function, and takes one step. Not inlined, because [`step`](Self::step) is inlined in many
+    /// places.
     #[cold]
     #[inline(never)]
     fn ask(&mut self) -> Result<(), TableError> {
-        self.until_ask = STRIDE;
-        (self.ask)()
+        (self.ask)()?;
+        let stride = self.behind.min(STRIDE.into());
+        self.behind = self.behind.wrapping_sub(stride);
+        self.until_ask = (stride as u32).checked_sub(1).ok_or(TableError::TooLong)?;
+        Ok(())
     }
 
     /// The number of steps that are left.
     pub fn left(&self) -> u64 {
-        self.left
+        self.behind.saturating_add(self.until_ask.into())
     }
 }

@@ -820,7 +820,7 @@ fn state(code: &[u8; IN_FRONT + MAX_BEGINNING]) -> State {
     // The end of a method: leave; pop %r13; mov %rbx,%rsp; a poll; jmp *%r13
     if let Some(jump) = find(code, &[0x41, 0xff, 0xe5]) {
         let rest = code.get(..jump).unwrap_or_default();
-        if jump < MAX_END && !rest.contains(&LEAVE) {
+        if jump < MAX_END && find(rest, &[LEAVE]).is_none() {
             let moves = find(rest, &[0x48, 0x8b, 0xe3]);
             return match find(rest, &[0x41, 0x5d]) {
                 Some(_) => State::AtSp(RBX),

@@ -114,10 +114,7 @@ pub const UPROBE_SAVED: usize = 24;
 /// `arch/x86/kernel/uprobes.c`. The kernel sets one register after the other. An interrupt may therefore
 /// see a PC, a stack pointer and values of these three registers that do not belong together.
 pub fn is_saved_by_uprobe(saved: &[u8; UPROBE_SAVED], rax: u64, rcx: u64, r11: u64) -> bool {
-    let are = |words: [u64; 3]| {
-        let bytes = words.iter().flat_map(|word| word.to_le_bytes());
-        bytes.eq(saved.iter().copied())
-    };
+    let are = |words: [u64; 3]| *words.map(u64::to_le_bytes).as_flattened() == *saved;
     are([r11, rcx, rax]) || are([rax, r11, rcx])
 }
 

@@ -76,9 +76,9 @@ pub(crate) fn control(command: u32, argument: usize, user: u32) -> Result {
             counter.name = Default::default();
             // The last byte stays 0.
             let mut at = 0;
-            for byte in name.into_iter().flatten().filter(|byte| **byte != 0) {
+            for byte in name.into_iter().flat_map(str::bytes) {
                 if let Some([to, _, ..]) = counter.name.get_mut(at..) {
-                    *to = *byte;
+                    *to = byte;
                 }
                 at = at.wrapping_add(1);
             }

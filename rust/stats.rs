@@ -14,10 +14,7 @@ use crate::{
         WalkContext, //
     }, //
 };
-use core::{
-    ffi::CStr,
-    fmt::Write, //
-};
+use core::ffi::CStr;
 use kernel::fmt;
 
 impl WalkContext {
@@ -131,13 +128,12 @@ pub(crate) fn bad_section() {
 /// Writes all counters, one `name value` line each. Task.
 pub(crate) fn show(_: &(), f: &mut fmt::Formatter<'_>) -> fmt::Result {
     let mut index = 0;
-    while let Some((name, value)) = counter(index) {
-        for byte in name.into_iter().flatten().filter(|byte| **byte != 0) {
-            f.write_char(char::from(*byte))?;
+    while let Some(([kind, name], value)) = counter(index) {
+        for part in [kind, name, " "] {
+            f.write_str(part)?;
         }
-        f.write_char(' ')?;
         write_decimal(value, f)?;
-        f.write_char('\n')?;
+        f.write_str("\n")?;
         index = index.wrapping_add(1);
     }
     Ok(())
@@ -149,22 +145,22 @@ fn write_decimal(value: u64, f: &mut fmt::Formatter<'_>) -> fmt::Result {
     let mut power = 10_000_000_000_000_000_000;
     let mut is_leading = true;
     while power != 0 {
-        let digit = (value / power % 10) as u8;
+        let digit = (value / power % 10) as usize;
         is_leading = is_leading && digit == 0 && power != 1;
         if !is_leading {
-            f.write_char(char::from(b'0'.wrapping_add(digit)))?;
+            f.write_str(DIGITS.get(digit).copied().unwrap_or_default())?;
         }
         power /= 10;
     }
     Ok(())
 }
 
-/// The counter with number `index`, from 0 on: its name in two parts, each with a NUL at its end, and its
-/// value. Task.
-pub(crate) fn counter(index: u32) -> Option<([&'static [u8]; 2], u64)> {
-    let (kind, name) = name_of(index)?;
-    let name = [kind.to_bytes_with_nul(), name.to_bytes_with_nul()];
-    Some((name, value_of(index)))
+static DIGITS: [&str; 10] = ["0", "1", "2", "3", "4", "5", "6", "7", "8", "9"];
+
+/// The counter with number `index`, from 0 on: its name in two parts, and its value. Task.
+pub(crate) fn counter(index: u32) -> Option<([&'static str; 2], u64)> {
+    let name = NAMES.get(usize::try_from(index).ok()?)?;
+    Some((*name, value_of(index)))
 }
 
 /// The value of the counter with number `index`.
@@ -180,37 +176,40 @@ fn value_of(index: u32) -> u64 {
     walks
 }
 
-/// The name of the counter with number `index`, in two parts.
-fn name_of(index: u32) -> Option<(&'static CStr, &'static CStr)> {
-    NAMES.get(usize::try_from(index).ok()?).copied()
-}
-
 /// The name of each counter, in two parts. Not a `match`, which would compile to a comparison for each counter.
-static NAMES: [(&CStr, &CStr); BAD_SECTIONS as usize + 1] = {
-    let mut names = [(c"", c""); BAD_SECTIONS as usize + 1];
-    names[sys::SFU_LEFT_TO_KERNEL as usize].1 = c"left_to_kernel";
-    names[sys::SFU_IN_EXEC as usize].1 = c"in_exec";
-    names[sys::SFU_IN_ENTRY as usize].1 = c"in_entry";
-    names[sys::SFU_LOCKED as usize].1 = c"locked";
-    names[FAULTS_QUEUED as usize].1 = c"faults_queued";
-    names[FAULTS_TAKEN as usize].1 = c"faults_taken";
-    names[BAD_SECTIONS as usize].1 = c"bad_sections";
+static NAMES: [[&str; 2]; BAD_SECTIONS as usize + 1] = {
+    let mut names = [[""; 2]; BAD_SECTIONS as usize + 1];
+    names[sys::SFU_LEFT_TO_KERNEL as usize][1] = "left_to_kernel";
+    names[sys::SFU_IN_EXEC as usize][1] = "in_exec";
+    names[sys::SFU_IN_ENTRY as usize][1] = "in_entry";
+    names[sys::SFU_LOCKED as usize][1] = "locked";
+    names[FAULTS_QUEUED as usize][1] = "faults_queued";
+    names[FAULTS_TAKEN as usize][1] = "faults_taken";
+    names[BAD_SECTIONS as usize][1] = "bad_sections";
     let mut nth = 0;
     while nth < WalkContext::ALL.len() {
-        let name = WalkContext::ALL[nth].name();
-        names[WALKS as usize + nth] = (c"walks_", name);
-        names[FRAMES_IN as usize + nth] = (c"frames_in_", name);
+        let name = text(WalkContext::ALL[nth].name());
+        names[WALKS as usize + nth] = ["walks_", name];
+        names[FRAMES_IN as usize + nth] = ["frames_in_", name];
         nth += 1;
     }
     nth = 0;
     while nth < FrameSource::ALL.len() {
-        names[FRAMES_BY as usize + nth] = (c"frames_by_", FrameSource::ALL[nth].name());
+        names[FRAMES_BY as usize + nth] = ["frames_by_", text(FrameSource::ALL[nth].name())];
         nth += 1;
     }
     nth = 0;
     while nth < StopReason::ALL.len() {
-        names[STOPS as usize + nth] = (c"stop_", StopReason::ALL[nth].name());
+        names[STOPS as usize + nth] = ["stop_", text(StopReason::ALL[nth].name())];
         nth += 1;
     }
     names
 };
+
+/// `name` as a string.
+const fn text(name: &CStr) -> &str {
+    match name.to_str() {
+        Ok(text) => text,
+        Err(_) => panic!("a name is not a string"),
+    }
+}

@@ -170,18 +170,13 @@ impl Show {
     }
 }
 
-impl core::fmt::Display for Show {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        (self.0)(f)
-    }
-}
+/// A `struct seq_file` to write to. The formatter of `core` would add its code, which the module does not need.
+pub struct Formatter<'a>(*mut c_void, PhantomData<&'a mut c_void>);
 
-/// A `struct seq_file` to write to.
-struct Seq(*mut c_void);
-
-impl fmt::Write for Seq {
-    fn write_str(&mut self, text: &str) -> fmt::Result {
-        // SAFETY: `sfk_show` made this `Seq` from a `struct seq_file` that stays until `sfk_show` returns.
+impl Formatter<'_> {
+    /// Writes a string.
+    pub fn write_str(&mut self, text: &str) -> fmt::Result {
+        // SAFETY: `sfk_show` made this `Formatter` from a `struct seq_file` that stays until `sfk_show` returns.
         // `text` has `text.len()` bytes.
         unsafe { glue::sfk_seq_write(self.0, text.as_ptr().cast(), text.len()) };
         Ok(())
@@ -197,6 +192,6 @@ impl fmt::Write for Seq {
 unsafe extern "C" fn sfk_show(seq: *mut c_void, show: *const c_void) {
     // SAFETY: By the contract of this function, `show` points to a static `Show`.
     let show = unsafe { &*show.cast::<Show>() };
-    // `Seq` never fails, and no caller can handle an error of `show`.
-    let _ = fmt::Write::write_fmt(&mut Seq(seq), format_args!("{show}"));
+    // A `Formatter` never fails, and no caller can handle an error of `show`.
+    let _ = (show.0)(&mut Formatter(seq, PhantomData));
 }

@@ -71,10 +71,8 @@ pub mod ffi {
 
 /// Formatting.
 pub mod fmt {
+    pub use crate::debugfs::Formatter;
     pub use core::fmt::{
-        Arguments,
-        Error,
-        Formatter,
         Result,
         Write, //
     };

@@ -276,7 +276,9 @@ pub(super) fn read<S: Source + ?Sized>(
     };
     match header.version {
         Version::V1 | Version::V2 => {
-            let raw: [u8; 17] = read_at(bytes, u64::from(at))?;
+            let Ok(raw) = bytes.read::<17>(at.into()) else {
+                return Err(Error::Fault { offset: at });
+            };
             value = near(header, [raw[0], raw[1], raw[2], raw[3]]);
             function.size = order.u32([raw[4], raw[5], raw[6], raw[7]]);
             let rows = order.u32([raw[8], raw[9], raw[10], raw[11]]);
@@ -288,7 +290,9 @@ pub(super) fn read<S: Source + ?Sized>(
             block_at = at.wrapping_add(17);
         }
         Version::V3 => {
-            let raw: [u8; 16] = read_at(bytes, u64::from(at))?;
+            let Ok(raw) = bytes.read::<16>(at.into()) else {
+                return Err(Error::Fault { offset: at });
+            };
             value = far(
                 header,
                 [
@@ -300,7 +304,9 @@ pub(super) fn read<S: Source + ?Sized>(
             function.rows_at = rows_at(header, rows, ATTRIBUTE_SIZE)
                 .ok_or(Malformed::RowsStart.at(at.wrapping_add(12)))?;
             let attribute_at = function.rows_at.wrapping_sub(ATTRIBUTE_SIZE);
-            let raw: [u8; 4] = read_at(bytes, u64::from(attribute_at))?;
+            let Ok(raw) = bytes.read::<4>(attribute_at.into()) else {
+                return Err(Error::Fault { offset: attribute_at });
+            };
             function.num_rows = u32::from(order.u16([raw[0], raw[1]]));
             function.info = raw[2];
             function.info2 = raw[3];

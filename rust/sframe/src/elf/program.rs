@@ -363,7 +363,9 @@ pub fn build_id<S: Source + ?Sized>(bytes: &S) -> Result<([u8; 32], usize), ElfE
                 if note.saturating_add(16) > end {
                     break;
                 }
-                let head: [u8; 16] = read_at(bytes, note)?;
+                let Ok(head) = bytes.read::<16>(note) else {
+                    return Err(ElfError::Fault { offset: note });
+                };
                 let [name_len, len, kind] = [0, 4, 8].map(|at| match head.get(at..) {
                     Some(&[a, b, c, d, ..]) => u32::from_le_bytes([a, b, c, d]),
                     _ => 0,
@@ -486,7 +488,9 @@ fn check(raw: &[u8; 24]) -> Result<(), ElfError> {
 fn read_place<S: Source + ?Sized>(bytes: &S, at: u64) -> Result<SectionLocation, ElfError> {
     // The header from the offset on to the size in memory. The physical address is not needed.
     let at = at.checked_add(8).ok_or(ElfError::HeaderOffset)?;
-    let raw: [u8; 40] = read_at(bytes, at)?;
+    let Ok(raw) = bytes.read(at) else {
+        return Err(ElfError::Fault { offset: at });
+    };
     Ok(SectionLocation {
         offset: word::<0>(&raw),
         vaddr: word::<8>(&raw),
@@ -507,7 +511,9 @@ struct SectionHeader {
 /// Reads the section header at `at`.
 #[inline(never)]
 fn read_section<S: Source + ?Sized>(bytes: &S, at: u64) -> Result<SectionHeader, ElfError> {
-    let raw: [u8; 40] = read_at(bytes, at)?;
+    let Ok(raw) = bytes.read(at) else {
+        return Err(ElfError::Fault { offset: at });
+    };
     let size = word::<32>(&raw);
     Ok(SectionHeader {
         name: word::<0>(&raw) as u32,

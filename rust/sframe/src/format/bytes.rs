@@ -162,7 +162,10 @@ pub(super) fn window<S: Source + ?Sized>(bytes: &S, at: u32, end: u32) -> Result
     let last = end.saturating_sub(8);
     // The common case, which is by far the cheaper case.
     if at <= last {
-        return read_at(bytes, u64::from(at)).map(u64::from_le_bytes);
+        return match bytes.read(at.into()) {
+            Ok(raw) => Ok(u64::from_le_bytes(raw)),
+            Err(Fault) => Err(Error::Fault { offset: at }),
+        };
     }
     let surplus = at.wrapping_sub(last);
     let word = u64::from_le_bytes(read_at(bytes, u64::from(last))?);

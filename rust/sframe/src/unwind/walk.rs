@@ -648,7 +648,7 @@ fn rule_of_code<T: Task>(
         }
     } else if let Some((stub, offset)) = function.stub(pc) {
         // A PLT has no calls, so a return address never lies in a PLT stub.
-        let rule = plt::rule_of_stub(&task.memory().read(stub).ok()?, offset)?;
+        let rule = plt::rule_of_stub(&task.memory().read_seldom(stub).ok()?, offset)?;
         return Some((rule, Origin::<T>::keep(RuleOrigin::PltStub)));
     }
     // musl has rows for its trampoline like for an ordinary function, and they are wrong.

@@ -871,7 +871,11 @@ fn state(code: &[u8; IN_FRONT + MAX_BEGINNING]) -> State {
     // register for other values, stores the stack pointer. A search for the method of an interface, which uses it and
     // the pointer to the bytecode, loads that pointer.
     let is_near = |access| find(code, access).is_some() || find(before, access).is_some();
-    match OWN_FRAME.iter().any(|access| is_near(access)) {
+    // The compiler would repeat the calls if it knew the number of patterns.
+    match core::hint::black_box(&OWN_FRAME[..])
+        .iter()
+        .any(|access| is_near(access))
+    {
         true => State::Framed,
         false => State::Unknown,
     }

@@ -40,6 +40,7 @@ use sframe::x86_64::{
 };
 use walk::process::{
     self,
+    CodeLayout,
     CodeRegion,
     FileId,
     ProcessMapping, //
@@ -258,7 +259,7 @@ fn region_of(description: &Region) -> CodeRegion {
         start: description.start,
         end: description.end,
         guard: (description.guard != 0).then_some((description.guard, description.guard_value)),
-        region,
+        layout: CodeLayout::Frames(region),
     }
 }
 

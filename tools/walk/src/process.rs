@@ -15,6 +15,7 @@ use std::{
         self,
         Read, //
     },
+    ops::Range,
     path::{
         Path,
         PathBuf, //
@@ -305,8 +306,17 @@ impl ProcessMapping {
     }
 }
 
+/// How the walk takes a step from the code of a region.
+#[derive(Clone, Debug)]
+pub enum CodeLayout {
+    /// By the layout of the frames.
+    Frames(Region),
+    /// By the rows of a file. This is the mapping that the code would have if the process had mapped the file.
+    Rows(ProcessMapping),
+}
+
 /// A region of code that a process makes at run time. Addresses are run-time addresses.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct CodeRegion {
     /// The first address.
     pub start: u64,
@@ -314,15 +324,15 @@ pub struct CodeRegion {
     pub end: u64,
     /// The address of a word in the memory of the process, and its value while the region is valid.
     pub guard: Option<(u64, u64)>,
-    /// How the frames of the code are laid out.
-    pub region: Region,
+    /// How the walk takes a step from the code.
+    pub layout: CodeLayout,
 }
 
 impl CodeRegion {
     /// Whether an address is in the interpreter, whose return addresses are not behind calls.
     pub fn is_interpreter(&self, address: u64) -> bool {
-        match self.region {
-            Region::HotSpot(heap) => {
+        match self.layout {
+            CodeLayout::Frames(Region::HotSpot(heap)) => {
                 address.wrapping_sub(heap.interpreter_start) < heap.interpreter_len.into()
             }
             _ => false,
@@ -410,9 +420,41 @@ impl Process {
     pub fn region_at(&self, address: u64) -> Option<&CodeRegion> {
         let found =
             (self.regions.iter()).find(|region| (region.start..region.end).contains(&address))?;
-        let mapping = self.at(address)?;
-        let is_file = mapping.file.is_some() || mapping.name.starts_with('/');
-        (mapping.executable && !is_file && mapping.name != "[vdso]").then_some(found)
+        self.made_code_at(address).map(|_| found)
+    }
+
+    /// The layout of the frames at a run-time address, if a region with a layout is there. The region's guard is not
+    /// checked.
+    pub fn layout_at(&self, address: u64) -> Option<&Region> {
+        match &self.region_at(address)?.layout {
+            CodeLayout::Frames(region) => Some(region),
+            CodeLayout::Rows(_) => None,
+        }
+    }
+
+    /// The range around a run-time address in which there is no other region: that of its region, or what is between two
+    /// regions.
+    pub(crate) fn part_at(&self, address: u64) -> Range<u64> {
+        let mut part = 0..u64::MAX;
+        for region in &self.regions {
+            if (region.start..region.end).contains(&address) {
+                return region.start..region.end;
+            }
+            if region.start > address {
+                part.end = part.end.min(region.start);
+            } else {
+                part.start = part.start.max(region.end);
+            }
+        }
+        part
+    }
+
+    /// The mapping at a run-time address, if it is code of no file.
+    pub fn made_code_at(&self, address: u64) -> Option<&ProcessMapping> {
+        self.at(address).filter(|mapping| {
+            let is_file = mapping.file.is_some() || mapping.name.starts_with('/');
+            mapping.executable && !is_file && mapping.name != "[vdso]"
+        })
     }
 
     /// Whether a run-time address is in an interpreter, whose return addresses are not behind calls.

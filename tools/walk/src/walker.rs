@@ -48,6 +48,7 @@ use sframe::{
 use crate::{
     address_map::AddressMap, //
     process::{
+        CodeLayout,
         MappedFile,
         Process, //
         ProcessMapping,
@@ -215,12 +216,21 @@ impl<'a, M: Memory + ?Sized> Task for ProcessTask<'a, M> {
             executable: found.executable,
             rows: MappedRows::None(FunctionTable::NONE),
         };
-        if let Some(region) = self.memory.process.region_at(address) {
+        let process = self.memory.process;
+        if process.made_code_at(address).is_some() {
+            let part = process.part_at(address);
+            mapping.start = mapping.start.max(part.start);
+            mapping.end = mapping.end.min(part.end);
+        }
+        if let Some(region) = process.region_at(address) {
             let holds = |(guard, value)| self.memory.memory.read_word(guard) == Ok(value);
             if region.guard.is_none_or(holds) {
-                mapping.start = mapping.start.max(region.start);
-                mapping.end = mapping.end.min(region.end);
-                mapping.rows = MappedRows::Region(region.region);
+                mapping.rows = match &region.layout {
+                    CodeLayout::Frames(region) => MappedRows::Region(*region),
+                    CodeLayout::Rows(code) => {
+                        self.walker.borrow_mut().mapped_rows(code, address)
+                    }
+                };
                 return Ok(());
             }
         }

@@ -21,10 +21,7 @@ use sframe::{
     x86_64::region::Region,
 };
 use walk::{
-    process::{
-        CodeRegion,
-        Process, //
-    },
+    process::Process,
     registers::{
         RegisterFile,
         PC,
@@ -123,15 +120,15 @@ impl Calls {
             return;
         }
         if goes_on {
-            if takes_entry(word(before.pc())) && process.region_at(before.pc()).is_some() {
+            if takes_entry(word(before.pc())) && process.layout_at(before.pc()).is_some() {
                 calls.retain(|call| call.slot.is_some_and(|slot| slot >= now.sp()));
             }
             if let Some(last) = calls.last_mut() {
                 follow(last, &before, now, word);
                 // Guile's compiled code calls and pops to learn its own address. Only HotSpot's code returns through a
                 // register.
-                let is_own = |region: &CodeRegion| matches!(region.region, Region::Fixed(_));
-                if last.slot.is_none() && process.region_at(before.pc()).is_some_and(is_own) {
+                let is_own = |layout: &Region| matches!(layout, Region::Fixed(_));
+                if last.slot.is_none() && process.layout_at(before.pc()).is_some_and(is_own) {
                     calls.pop();
                 }
             }
@@ -139,9 +136,9 @@ impl Calls {
             let pushed = word(now.sp()).filter(|_| now.sp() == before.sp().wrapping_sub(8));
             let is_thrown = |pushed: &u64| {
                 code_at(before.pc()) == Some(PUSH_RDX)
-                    && process.region_at(before.pc()).is_some()
+                    && process.layout_at(before.pc()).is_some()
                     && !process.is_interpreter(before.pc())
-                    && process.region_at(*pushed).is_some()
+                    && process.layout_at(*pushed).is_some()
                     && walker::is_behind_call(process, *pushed, memory)
                     && calls.last().is_none_or(|last| last.slot != Some(now.sp()))
             };

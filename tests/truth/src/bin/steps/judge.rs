@@ -48,6 +48,7 @@ use walk::{
     process::Process,
     registers::{
         RegisterFile,
+        PC,
         RBP,
         RSP, //
     },
@@ -60,7 +61,8 @@ use walk::{
 
 use crate::calls::{
     Calls,
-    Presumed, //
+    Presumed,
+    RecordedCaller, //
 };
 
 /// The size of the part of `StgRun`'s frame that Haskell code may use, in bytes.
@@ -113,6 +115,12 @@ pub(crate) struct StepCounts {
     /// Frames found by regions whose frame pointer is not judged: it is no address of the stack at the call, and
     /// another one now. Compiled code keeps objects in it, and the garbage collector moves objects.
     pub(crate) objects: u64,
+    /// Frames whose callee is in code with `.eh_frame` in memory, and that are equal by it.
+    pub(crate) in_loaded: u64,
+    /// Such frames that are equal to recorded calls, too.
+    pub(crate) loaded_by_calls: u64,
+    /// Instructions with at least one such frame.
+    pub(crate) steps_in_loaded: u64,
     /// Places in code of no file with rows at which walks ended, as text.
     pub(crate) region_ends: BTreeMap<String, u64>,
     /// Frames that a signal interrupted, and that are equal.
@@ -142,6 +150,8 @@ pub(crate) struct StepContext<'a> {
     pub(crate) step: u64,
     /// The thread's id.
     pub(crate) thread: i32,
+    /// The mappings of the process, with the files of code that has `.eh_frame` in memory.
+    pub(crate) truth: &'a Process,
 }
 
 /// Compares stacks, and caches what it has read of files.
@@ -151,6 +161,7 @@ pub(crate) struct StepJudge {
     walker: Walker,
     calls: Calls,
     found: Vec<WalkedFrame>,
+    reason: Option<StopReason>,
     truth: Vec<RegisterFile>,
 }
 
@@ -180,7 +191,25 @@ impl StepJudge {
         self.calls.presumed
     }
 
-    /// Compares the stack of a stopped thread.
+    /// Walks the stack of a stopped thread.
+    pub(crate) fn walk<M: Memory + ?Sized>(
+        &mut self,
+        process: &Process,
+        registers: &RegisterFile,
+        memory: &M,
+    ) {
+        let reason = (self.walker).walk(process, registers, memory, &mut self.found);
+        self.reason = Some(reason);
+    }
+
+    /// The run-time addresses of code of no file at which the last walk has frames.
+    pub(crate) fn made_code(&self, process: &Process) -> Vec<u64> {
+        let all = self.found.iter().map(|it| it.at);
+        all.filter(|at| process.made_code_at(*at).is_some())
+            .collect()
+    }
+
+    /// Compares the last walk with the truth.
     pub(crate) fn step<M: Memory + ?Sized>(
         &mut self,
         process: &Process,
@@ -191,10 +220,12 @@ impl StepJudge {
     ) {
         count.steps += 1;
         self.calls.note(context.thread, registers, process, memory);
-        let mut found = std::mem::take(&mut self.found);
-        let reason = self.walker.walk(process, registers, memory, &mut found);
+        let found = std::mem::take(&mut self.found);
+        let Some(reason) = self.reason.take() else {
+            return;
+        };
         // Calls are presumed in code of a runtime, and in Haskell code: other code has unwind information.
-        if (found.iter()).any(|it| process.region_at(it.at).is_some() || is_haskell(it)) {
+        if (found.iter()).any(|it| process.layout_at(it.at).is_some() || is_haskell(it)) {
             let frames: Vec<Frame> = found.iter().map(|it| it.frame).collect();
             self.calls.presume(context.thread, &frames, memory);
         }
@@ -218,7 +249,7 @@ impl StepJudge {
     ) -> Option<Difference> {
         *count.ends.entry(reason.as_str()).or_default() += 1;
         if reason != StopReason::Outermost {
-            let place = place_of_end(process, found, reason);
+            let place = place_of_end(context.truth, found, reason);
             *count.early_ends.entry(place).or_default() += 1;
         }
         if found.len() > 1 || reason == StopReason::Outermost {
@@ -230,21 +261,45 @@ impl StepJudge {
         let mut at = *registers;
         let mut call = None;
         let mut judged_in_region = false;
+        let mut judged_in_loaded = false;
+        let truth = context.truth;
 
         for (callee, pair) in found.windows(2).enumerate() {
             let frame = &pair[1].frame;
             let differs = |class| Some(Difference { class, callee });
             let mut by_calls = false;
             let mut is_presumed = false;
-            let in_region = process.region_at(pair[0].at).is_some();
+            let in_region = process.layout_at(pair[0].at).is_some();
             let is_haskell = is_haskell(&pair[0]);
-            match self.true_step(process, &at, memory, exact) {
+            // The truth has a file where the process has none.
+            let has_file = |process: &Process| {
+                process
+                    .at(pair[0].at)
+                    .is_some_and(|mapping| mapping.file.is_some())
+            };
+            let in_loaded = has_file(truth) && !has_file(process);
+            let mut loaded_by_call = false;
+            match self.true_step(truth, &at, memory, exact) {
                 Ok(CfiStep::Caller { registers, signal }) => {
+                    let called = in_loaded && !signal;
+                    let called = called
+                        .then(|| (self.calls).caller(context.thread, &at, callee == 0, call, memory));
                     at = registers;
                     exact = signal;
                     if signal {
                         // The calls that are known began in the handler.
                         call = Some(0);
+                    }
+                    let is_seen = |caller: &RecordedCaller| !caller.presumed && !caller.is_moved;
+                    if let Some(caller) = called.flatten().filter(is_seen) {
+                        // A call that was seen is true, whatever .eh_frame says.
+                        for register in [PC, RSP, RBP] {
+                            if let Some(value) = caller.registers.get(register) {
+                                at.set(register, value);
+                            }
+                        }
+                        call = Some(caller.which);
+                        loaded_by_call = true;
                     }
                 }
                 Ok(CfiStep::Outermost) => return differs(Class::Longer),
@@ -256,7 +311,7 @@ impl StepJudge {
                     let Some(caller) = called.filter(|_| why.has_no_unwind_info()) else {
                         let place = match in_region {
                             true => "code of a region".to_owned(),
-                            false => process.describe(pair[0].at),
+                            false => truth.describe(pair[0].at),
                         };
                         *count.gaps.entry((why.name(), place)).or_default() += 1;
                         if in_region {
@@ -294,7 +349,7 @@ impl StepJudge {
             }
             self.truth.push(at);
             if frame.pc != at.pc() {
-                let skips = self.is_further_out(process, at, memory, exact, frame);
+                let skips = self.is_further_out(truth, at, memory, exact, frame);
                 return differs(if skips { Class::Skip } else { Class::Pc });
             }
             if frame.sp != at.sp() {
@@ -312,6 +367,12 @@ impl StepJudge {
                 count.steps_in_regions += u64::from(!judged_in_region);
                 judged_in_region = true;
                 count.in_regions += 1;
+            }
+            if in_loaded {
+                count.steps_in_loaded += u64::from(!judged_in_loaded);
+                judged_in_loaded = true;
+                count.in_loaded += 1;
+                count.loaded_by_calls += u64::from(loaded_by_call);
             }
             count.signals += u64::from(exact);
             *count.by.entry(pair[1].source.as_str()).or_default() += 1;
@@ -348,7 +409,7 @@ impl StepJudge {
         } else {
             Class::Stop
         };
-        match self.true_step(process, &at, memory, exact) {
+        match self.true_step(truth, &at, memory, exact) {
             Ok(CfiStep::Caller { registers, .. }) => {
                 self.truth.push(registers);
                 Some(Difference { class, callee })
@@ -358,7 +419,7 @@ impl StepJudge {
                 None
             }
             Err(why) => {
-                let gap = (why.name(), process.describe(last.at));
+                let gap = (why.name(), truth.describe(last.at));
                 *count.gaps.entry(gap).or_default() += 1;
                 None
             }
@@ -441,7 +502,7 @@ impl StepJudge {
         let &Difference { class, callee } = difference;
         let by = found.get(callee + 1).map(|it| it.source);
         let at = found[callee].at;
-        let place = process
+        let place = (context.truth)
             .at(at)
             .and_then(|mapping| Some((mapping, mapping.link_address(at)?)));
         let limit = place.and_then(|(_, (file, address))| {
@@ -463,7 +524,7 @@ impl StepJudge {
         };
         let kind = count.kinds.entry(key).or_insert_with(|| DifferenceKind {
             class,
-            place: process.describe(at),
+            place: context.truth.describe(at),
             steps: 0,
             limit,
             example: self.example(process, memory, found, reason, difference, context),
@@ -496,7 +557,7 @@ impl StepJudge {
         line(format!(
             "{} differs: the caller of frame {callee}, at {}",
             class.name(),
-            process.describe(at)
+            context.truth.describe(at)
         ));
         line(format!(
             "  {}: step {} of thread {}; the walk ended by {reason}",
@@ -506,7 +567,7 @@ impl StepJudge {
             Some(rule) => line(format!("  the core:  {rule:?}")),
             None => line(format!("  the core:  no row ({reason})")),
         }
-        match self.unwinder.row_at(process, at) {
+        match self.unwinder.row_at(context.truth, at) {
             Ok(row) => line(format!("  .eh_frame: {row}")),
             Err(why) => line(format!("  .eh_frame: {why}")),
         }
@@ -520,7 +581,7 @@ impl StepJudge {
                     frame.sp,
                     frame.fp,
                     it.source.as_str(),
-                    process.describe(it.at)
+                    context.truth.describe(it.at)
                 ));
             }
             if let Some(it) = self.truth.get(index) {
@@ -531,16 +592,16 @@ impl StepJudge {
                     "      truth  pc {:#x} sp {:#x} fp {fp}: {}",
                     it.pc(),
                     it.sp(),
-                    process.describe(it.pc())
+                    context.truth.describe(it.pc())
                 ));
             }
         }
-        if process.region_at(at).is_some() {
+        if process.layout_at(at).is_some() {
             let place = place_in_region(process, memory, &found[callee], callee == 0);
             text.push_str(&format!("  in a region: {place}\n"));
             text.push_str(&self.calls.describe(context.thread));
         }
-        let instructions = disassembly(process, at)
+        let instructions = disassembly(context.truth, at)
             .or_else(|| instructions_from(at, &walker::All::new(process, memory)));
         text.push_str(&instructions.unwrap_or_default());
         text
@@ -560,7 +621,7 @@ fn is_haskell(frame: &WalkedFrame) -> bool {
 /// its return barrier.
 fn is_return_place<M: Memory + ?Sized>(process: &Process, pc: u64, memory: &M) -> bool {
     let all = walker::All::new(process, memory);
-    process.region_at(pc).is_some() && (region::is_poll(pc, &all) || region::is_barrier(pc, &all))
+    process.layout_at(pc).is_some() && (region::is_poll(pc, &all) || region::is_barrier(pc, &all))
 }
 
 /// The names of the values of HotSpot's `CodeBlob::_kind`, from OpenJDK 25 on.
@@ -608,7 +669,7 @@ fn place_in_region<M: Memory + ?Sized>(
         false => "caller in ".to_owned(),
     };
     let all = walker::All::new(process, memory);
-    let region = process.region_at(found.at).map(|it| it.region);
+    let region = process.layout_at(found.at);
     match region {
         Some(Region::HotSpot(heap)) if process.is_interpreter(found.at) => {
             let _ = write!(text, "interpreter+{:#x}", pc - heap.interpreter_start);

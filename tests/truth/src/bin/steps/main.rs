@@ -8,6 +8,7 @@
 
 mod calls;
 mod judge;
+mod loaded;
 mod ptrace;
 mod tracer;
 
@@ -283,11 +284,16 @@ impl Run<'_> {
                 Stepped::Over => break,
             };
             let memory = tracer.memory(registers.sp());
-            let process = tracer.process_with(registers.sp(), &mut self.files)?;
+            tracer.process_with(registers.sp(), &mut self.files)?;
+            (self.judge).walk(tracer.processes().0, &registers, &memory);
+            let made_code = self.judge.made_code(tracer.processes().0);
+            tracer.find_loaded(made_code.into_iter(), &mut self.files)?;
+            let (process, truth) = tracer.processes();
             let context = StepContext {
                 program: name,
                 step: count.steps + 1,
                 thread,
+                truth,
             };
             self.judge
                 .step(process, &registers, &memory, &context, count);
@@ -340,6 +346,12 @@ fn print_kinds(count: &StepCounts) {
             count.steps_in_regions, count.in_regions, count.not_judged, count.objects
         );
         print_ends("ended in such code", &count.region_ends);
+    }
+    if count.in_loaded != 0 {
+        println!(
+            "  code with .eh_frame in memory: {} instructions and {} frames judged by .eh_frame, {} of them by calls, too",
+            count.steps_in_loaded, count.in_loaded, count.loaded_by_calls
+        );
     }
     print_ends("ended early", &count.early_ends);
     for kind in count.kinds.values() {
@@ -394,6 +406,9 @@ fn to_json(name: &str, count: &StepCounts) -> Value {
         "presumed_in_regions": count.presumed,
         "not_judged_in_regions": count.not_judged,
         "objects_in_regions": count.objects,
+        "frames_in_loaded": count.in_loaded,
+        "frames_in_loaded_by_calls": count.loaded_by_calls,
+        "steps_in_loaded": count.steps_in_loaded,
         "region_ends": count.region_ends,
         "early_ends": count.early_ends,
         "signals": count.signals,

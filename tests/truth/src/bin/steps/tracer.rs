@@ -32,10 +32,13 @@ use walk::{
     walker, //
 };
 
-use crate::ptrace::{
-    self,
-    Status, //
-    TaskId,
+use crate::{
+    loaded::LoadedCode,
+    ptrace::{
+        self,
+        Status, //
+        TaskId,
+    }, //
 };
 
 /// The number of steps of a thread before the next thread's turn.
@@ -76,6 +79,10 @@ pub(crate) struct Tracer {
     stale: bool,
     /// The regions of the code that the program makes; empty until its runtime has started.
     regions: Vec<CodeRegion>,
+    /// The code with `.eh_frame` in memory.
+    loaded: LoadedCode,
+    /// The mappings with the present objects of such code, as if these were mapped from files.
+    truth: Process,
     /// The pages that were read for the last step.
     pages: Rc<RefCell<Vec<Page>>>,
     turn: usize,
@@ -116,6 +123,8 @@ impl Tracer {
             process: Process::new(),
             stale: true,
             regions: Vec::new(),
+            loaded: LoadedCode::default(),
+            truth: Process::new(),
             pages: Rc::default(),
             turn: 0,
             left_of_turn: TURN,
@@ -149,10 +158,58 @@ impl Tracer {
         if self.stale {
             self.process = Process::read(self.process_id as u32, files)?;
             self.find_regions();
-            self.process.set_regions(self.regions.clone());
+            self.loaded.outdate();
+            self.use_regions();
             self.stale = false;
         }
         Ok(&self.process)
+    }
+
+    /// The mappings for the walk and those for the truth, as of the last call of [`Tracer::process`].
+    pub(crate) fn processes(&self) -> (&Process, &Process) {
+        (&self.process, &self.truth)
+    }
+
+    /// Gives the regions to the walk, and the present objects to the truth.
+    fn use_regions(&mut self) {
+        let regions = self.regions.iter().chain(self.loaded.regions());
+        self.process.set_regions(regions.cloned().collect());
+        self.truth = self.process.clone();
+        for object in self.loaded.present() {
+            self.truth.map(object.clone());
+        }
+    }
+
+    /// Finds the code that was loaded at these run-time addresses, at which a walk has met code of no file. The module asks
+    /// in the same case, and the next walk has the regions.
+    pub(crate) fn find_loaded(
+        &mut self,
+        addresses: impl Iterator<Item = u64>,
+        files: &mut Files,
+    ) -> io::Result<()> {
+        let mut is_new = false;
+        for address in addresses {
+            let region = self.process.region_at(address);
+            let holds = region.is_some_and(|region| {
+                region.guard.is_none_or(|(guard, value)| {
+                    let mut word = [0; 8];
+                    ptrace::read(self.process_id, guard, &mut word) == 8
+                        && u64::from_le_bytes(word) == value
+                })
+            });
+            if region.is_some() && !holds {
+                self.loaded.withdraw(address);
+                is_new = true;
+            }
+            if self.loaded.is_unknown(&self.process, address) {
+                (self.loaded).search(self.process_id, &self.process, address, !holds, files)?;
+                is_new = true;
+            }
+        }
+        if is_new {
+            self.use_regions();
+        }
+        Ok(())
     }
 
     /// Finds the regions of the code of a program that has a runtime. The runtime may be starting.
@@ -373,6 +430,7 @@ impl Tracer {
             self.threads.retain(|thread| thread.id == id);
             self.stale = true;
             self.regions.clear();
+            self.loaded = LoadedCode::default();
         }
         if event == libc::PTRACE_EVENT_CLONE {
             // The new thread may have shown itself before.

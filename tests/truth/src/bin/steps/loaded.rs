@@ -1,0 +1,153 @@
+// SPDX-License-Identifier: GPL-2.0-only OR MIT
+
+//! Code of no file that has `.eh_frame` beside it, such as the code that LLVM's JIT compilers load.
+//!
+//! The walk uses regions with rows, as the kernel has them: `sframectl watch` is asked for the code that a walk has met,
+//! finds the objects in the memory, converts them and registers a region for each object. A region stays until another
+//! region replaces it, and is valid while its guard holds. The rows of an object are those that were made when the
+//! object was first seen: an object with an equal start and an equal guard is taken for the same. The truth reads the
+//! objects anew whenever mappings may have changed.
+
+use std::{
+    io,
+    path::PathBuf, //
+};
+
+use runtimes::{
+    Code,
+    CodeObject, //
+};
+use walk::process::{
+    CodeLayout,
+    CodeRegion,
+    Files,
+    Process,
+    ProcessMapping, //
+};
+
+use crate::ptrace::TaskId;
+
+/// The objects of a process.
+#[derive(Debug, Default)]
+pub(crate) struct LoadedCode {
+    /// The regions, as the kernel has them.
+    regions: Vec<CodeRegion>,
+    /// All regions that were ever made.
+    known: Vec<CodeRegion>,
+    /// The ranges of the mappings whose present objects are known.
+    searched: Vec<(u64, u64)>,
+    /// The present objects, as if they were mapped from files.
+    present: Vec<ProcessMapping>,
+}
+
+impl LoadedCode {
+    /// The mappings have changed, or instructions were executed unseen.
+    pub(crate) fn outdate(&mut self) {
+        self.searched.clear();
+        self.present.clear();
+    }
+
+    /// The regions, as the kernel has them.
+    pub(crate) fn regions(&self) -> &[CodeRegion] {
+        &self.regions
+    }
+
+    /// The present objects that are known, as if they were mapped from files.
+    pub(crate) fn present(&self) -> &[ProcessMapping] {
+        &self.present
+    }
+
+    /// Whether the objects at a run-time address are yet to be searched.
+    pub(crate) fn is_unknown(&self, process: &Process, address: u64) -> bool {
+        let is_searched = |(start, end): &(u64, u64)| (*start..*end).contains(&address);
+        process.made_code_at(address).is_some() && !self.searched.iter().any(is_searched)
+    }
+
+    /// Withdraws the region at a run-time address, whose guard does not hold, so that its code is searched anew.
+    pub(crate) fn withdraw(&mut self, address: u64) {
+        self.regions
+            .retain(|region| !(region.start..region.end).contains(&address));
+        self.searched
+            .retain(|(start, end)| !(*start..*end).contains(&address));
+        self.present
+            .retain(|object| !(object.start..object.end).contains(&address));
+    }
+
+    /// Finds the objects of the process `id` in the mapping at a run-time address. With `is_asked`, the kernel asks for
+    /// them: no region is valid there.
+    pub(crate) fn search(
+        &mut self,
+        id: TaskId,
+        process: &Process,
+        address: u64,
+        is_asked: bool,
+        files: &mut Files,
+    ) -> io::Result<()> {
+        let Some(mapping) = process.made_code_at(address) else {
+            return Ok(());
+        };
+        self.searched.push((mapping.start, mapping.end));
+        // `sframectl watch` searches no objects in the code of a runtime that it knows.
+        if !matches!(runtimes::find(id), Ok(Code::Unknown)) {
+            return Ok(());
+        }
+        let found = runtimes::objects(id, mapping.start, mapping.end).map_err(io::Error::other)?;
+        for object in found {
+            let region = region_of(object, files)?;
+            let CodeLayout::Rows(code) = &region.layout else {
+                continue;
+            };
+            self.present.push(code.clone());
+            if is_asked {
+                self.register(region);
+            }
+        }
+        Ok(())
+    }
+
+    /// Registers a region, which replaces those that it overlaps.
+    fn register(&mut self, new: CodeRegion) {
+        let is_same = |known: &&CodeRegion| (known.start, known.guard) == (new.start, new.guard);
+        let region = match self.known.iter().find(is_same) {
+            Some(known) => CodeRegion {
+                end: new.end,
+                ..known.clone()
+            },
+            None => {
+                self.known.push(new.clone());
+                new
+            }
+        };
+        self.regions
+            .retain(|old| old.end <= region.start || region.end <= old.start);
+        self.regions.push(region);
+    }
+}
+
+/// The region of an object, whose file is added to `files`.
+fn region_of(object: CodeObject, files: &mut Files) -> io::Result<CodeRegion> {
+    let CodeObject {
+        start,
+        end,
+        guard,
+        guard_value,
+        file,
+        offset,
+    } = object;
+    let path = PathBuf::from(format!("code at {start:#x}"));
+    let file = files.add(&path, file).map_err(io::Error::other)?;
+    let code = ProcessMapping {
+        start,
+        end,
+        offset,
+        executable: true,
+        name: String::new(),
+        file: Some(file),
+    };
+    Ok(CodeRegion {
+        start,
+        end,
+        guard: Some((guard, guard_value)),
+        layout: CodeLayout::Rows(code),
+    })
+}

@@ -82,6 +82,8 @@ pub struct FrameDifference<'a> {
     pub rule: Option<Rule>,
     /// The row of .eh_frame.
     pub truth: Result<&'a CfiRow, UnwindError>,
+    /// Whether the code is of no file, with .eh_frame in memory.
+    pub is_loaded: bool,
 }
 
 impl FrameDifference<'_> {
@@ -207,6 +209,13 @@ pub const LIMITS: &[Limit] = &[
                     .is_some_and(x86_64::takes_stack)
         },
     },
+    Limit {
+        name: "no-region-yet",
+        what: "a program has loaded code of no file a moment ago; the walk that meets the code first, and makes the \
+               module ask for its region, takes the step by the frame pointer, as in all code of no file",
+        // Where a region has rows, no step is by the frame pointer.
+        is: |case| case.is_loaded && case.by == FrameSource::FramePointer && case.rule.is_none(),
+    },
 ];
 
 /// Whether a difference is at an instruction of GHC's `StgRun` whose effect on the stack pointer the directives
@@ -280,6 +289,7 @@ mod tests {
             address: 0,
             rule,
             truth,
+            is_loaded: false,
         };
         explain(&case).map(|limit| limit.name)
     }
@@ -333,6 +343,7 @@ mod tests {
                 address: text.address + at as u64,
                 rule: Some(Rule::amd64(Base::Sp, 0, Location::Unchanged)),
                 truth: Ok(row),
+                is_loaded: false,
             };
             explain(&case).map(|limit| limit.name)
         };
@@ -345,6 +356,7 @@ mod tests {
                 address: text.address + at as u64,
                 rule: None,
                 truth: Err(UnwindError::NoEntry),
+                is_loaded: false,
             };
             explain(&case).map(|limit| limit.name)
         };
@@ -380,6 +392,7 @@ mod tests {
                 address: start + offset,
                 rule: Some(Rule::amd64(Base::Sp, cfa, Location::Unchanged)),
                 truth: Ok(&row),
+                is_loaded: false,
             };
             explain(&case).map(|limit| limit.name)
         };
@@ -406,6 +419,31 @@ mod tests {
             name(Class::Pc, FrameSource::Rows, rule(0), Ok(&popped)),
             None
         );
+    }
+
+    #[test]
+    fn frame_pointers_of_code_that_was_loaded_a_moment_ago() {
+        let file = Files::new().open(&std::env::current_exe().unwrap());
+        let file = file.unwrap();
+        let row = row(RSP, 8);
+        let name = |is_loaded, by, rule| {
+            let case = FrameDifference {
+                class: Class::Skip,
+                by,
+                file,
+                address: 0,
+                rule,
+                truth: Ok(&row),
+                is_loaded,
+            };
+            explain(&case).map(|limit| limit.name)
+        };
+        let rule = Rule::amd64(Base::Sp, 16, Location::Unchanged);
+        let by_fp = FrameSource::FramePointer;
+        assert_eq!(name(true, by_fp, None), Some("no-region-yet"));
+        assert_eq!(name(false, by_fp, None), None);
+        assert_eq!(name(true, FrameSource::Rows, Some(rule)), None);
+        assert_eq!(name(true, by_fp, Some(rule)), None);
     }
 
     #[test]

@@ -64,6 +64,67 @@ int main(void)
 }
 "#;
 
+/// Loads code with `.eh_frame` to memory, as LLVM's JIT compilers do, and calls it: `push %rbx; sub $N,%rsp; call *%rdi;
+/// add $N,%rsp; pop %rbx; ret`, N = 32, the code calls `inner`. Then the code gives way to other code at its address, with
+/// another N, which begins behind PADDING bytes more.
+const LOADS: &str = r#"
+#define _GNU_SOURCE
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#define SIZE 4096
+static volatile unsigned long sink;
+__attribute__((noinline)) static void inner(void) { for (int i = 0; i < 20; i++) sink += i; }
+static void load(unsigned char *code, unsigned char *data, unsigned char frame, int padding)
+{
+	unsigned char body[] = { 0x53, 0x48, 0x83, 0xec, frame, 0xff, 0xd7, 0x48, 0x83, 0xc4, frame, 0x5b, 0xc3 };
+	unsigned char table[] = {
+		20, 0, 0, 0, 0, 0, 0, 0, 1, 'z', 'R', 0, 1, 0x78, 16, 1, 0x1b, 12, 7, 8, 0x90, 1, 0, 0,
+		28, 0, 0, 0, 28, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0,
+		0x41, 14, 16, 0x44, 14, CFA, 0x46, 14, 16, 0x41, 14, 8, 0, 0, 0,
+		0, 0, 0, 0
+	};
+	int distance = code - (data + 32), size = sizeof(body) + padding;
+	if (mprotect(code, SIZE, PROT_READ | PROT_WRITE))
+		abort();
+	memcpy(code, body, sizeof(body));
+	memcpy(table + 32, &distance, 4);
+	memcpy(table + 36, &size, 4);
+	memcpy(data, table, sizeof(table));
+	if (mprotect(code, SIZE, PROT_READ | PROT_EXEC))
+		abort();
+	for (int i = 0; i < 10; i++)
+		((void (*)(void (*)(void)))code)(inner);
+}
+int main(void)
+{
+	unsigned char *pages = mmap(NULL, 3 * SIZE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	if (pages == MAP_FAILED)
+		abort();
+	load(pages, pages + 2 * SIZE, 32, 0);
+	load(pages, pages + 2 * SIZE, 64, PADDING);
+	return 0;
+}
+"#;
+
+/// Builds LOADS with values of its macros.
+fn build_loads(name: &str, defines: [&str; 2]) -> PathBuf {
+    let directory = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
+    fs::create_dir_all(&directory).unwrap();
+    let source = directory.join("program.c");
+    fs::write(&source, LOADS).unwrap();
+    let program = directory.join("program");
+    let output = Command::new("gcc")
+        .args(["-O2", "-fomit-frame-pointer", "-static", "-o"])
+        .args([&program, &source])
+        .args(defines)
+        .output()
+        .expect("gcc");
+    let error = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{error}");
+    program
+}
+
 /// Builds PROGRAM with rows; without `-static` the loader would take 100,000 steps.
 fn build(name: &str) -> PathBuf {
     let directory = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
@@ -89,8 +150,14 @@ fn build(name: &str) -> PathBuf {
 
 /// The report of `steps` for a whole program, as JSON and text, which includes its errors, and its exit status.
 fn steps(program: &Path) -> (Value, String, i32) {
+    steps_with(program, &[])
+}
+
+/// As [`steps`], with options.
+fn steps_with(program: &Path, options: &[&str]) -> (Value, String, i32) {
     let json = program.with_extension("json");
     let output = Command::new(env!("CARGO_BIN_EXE_steps"))
+        .args(options)
         .args(["--pause", "0", "--window", "1000000", "--steps", "1000000"])
         .arg("--json")
         .args([&json, Path::new("--"), program])
@@ -176,4 +243,49 @@ fn a_wrong_row_is_found() {
         assert!(example.contains("cfa=rsp+8 ra=c-8"), "{example}");
         assert!(example.contains("=> "), "{example}");
     }
+}
+
+/// The differences without a limit, as JSON.
+fn unexplained(found: &Value) -> Vec<&Value> {
+    let kinds = found["kinds"].as_array().unwrap().iter();
+    kinds.filter(|kind| kind["limit"].is_null()).collect()
+}
+
+#[test]
+fn code_with_eh_frame_in_memory_is_walked_by_its_rows() {
+    let program = build_loads("loads", ["-DCFA=16 + frame", "-DPADDING=1"]);
+    let (found, text, status) = steps_with(&program, &["--convert"]);
+    assert_eq!(status, 0, "{text}");
+    let number = |name: &str| found[name].as_u64().unwrap();
+    // All instructions of both codes and of what they call, but for those at which the codes are met first.
+    assert!(number("frames_in_loaded") > 20 * 60, "{found:#}");
+    assert!(number("steps_in_loaded") > 20 * 60, "{found:#}");
+    let by_calls = number("frames_in_loaded_by_calls");
+    assert_eq!(by_calls, number("frames_in_loaded"), "{found:#}");
+    assert!(
+        found["region_ends"].as_object().unwrap().len() <= 2,
+        "{found:#}"
+    );
+}
+
+#[test]
+fn wrong_eh_frame_in_memory_is_found_by_calls() {
+    let program = build_loads("lies", ["-DCFA=24 + frame", "-DPADDING=1"]);
+    let (found, text, status) = steps_with(&program, &["--convert"]);
+    assert_eq!(status, 1, "{text}");
+    let wrong = unexplained(&found);
+    assert!(!wrong.is_empty(), "{text}");
+    for kind in wrong {
+        let place = kind["place"].as_str().unwrap();
+        assert!(place.starts_with("code at 0x"), "{text}");
+    }
+}
+
+/// The guard of the second code is equal, so the walk uses the rows of the first code.
+#[test]
+fn rows_of_code_that_is_gone_are_found() {
+    let program = build_loads("stale", ["-DCFA=16 + frame", "-DPADDING=0"]);
+    let (found, text, status) = steps_with(&program, &["--convert"]);
+    assert_eq!(status, 1, "{text}");
+    assert!(!unexplained(&found).is_empty(), "{text}");
 }

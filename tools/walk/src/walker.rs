@@ -227,9 +227,7 @@ impl<'a, M: Memory + ?Sized> Task for ProcessTask<'a, M> {
             if region.guard.is_none_or(holds) {
                 mapping.rows = match &region.layout {
                     CodeLayout::Frames(region) => MappedRows::Region(*region),
-                    CodeLayout::Rows(code) => {
-                        self.walker.borrow_mut().mapped_rows(code, address)
-                    }
+                    CodeLayout::Rows(code) => self.walker.borrow_mut().mapped_rows(code, address),
                 };
                 return Ok(());
             }

@@ -587,6 +587,7 @@ impl SampleJudge {
             address,
             rule,
             truth: row.as_deref().map_err(|why| *why),
+            is_loaded: false,
         })
     }
 

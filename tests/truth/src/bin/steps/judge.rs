@@ -263,6 +263,7 @@ impl StepJudge {
         let mut judged_in_region = false;
         let mut judged_in_loaded = false;
         let truth = context.truth;
+        let is_seen = |caller: &RecordedCaller| !caller.presumed && !caller.is_moved;
 
         for (callee, pair) in found.windows(2).enumerate() {
             let frame = &pair[1].frame;
@@ -271,26 +272,20 @@ impl StepJudge {
             let mut is_presumed = false;
             let in_region = process.layout_at(pair[0].at).is_some();
             let is_haskell = is_haskell(&pair[0]);
-            // The truth has a file where the process has none.
-            let has_file = |process: &Process| {
-                process
-                    .at(pair[0].at)
-                    .is_some_and(|mapping| mapping.file.is_some())
-            };
-            let in_loaded = has_file(truth) && !has_file(process);
+            let in_loaded = is_loaded(process, truth, pair[0].at);
             let mut loaded_by_call = false;
             match self.true_step(truth, &at, memory, exact) {
                 Ok(CfiStep::Caller { registers, signal }) => {
                     let called = in_loaded && !signal;
-                    let called = called
-                        .then(|| (self.calls).caller(context.thread, &at, callee == 0, call, memory));
+                    let called = called.then(|| {
+                        (self.calls).caller(context.thread, &at, callee == 0, call, memory)
+                    });
                     at = registers;
                     exact = signal;
                     if signal {
                         // The calls that are known began in the handler.
                         call = Some(0);
                     }
-                    let is_seen = |caller: &RecordedCaller| !caller.presumed && !caller.is_moved;
                     if let Some(caller) = called.flatten().filter(is_seen) {
                         // A call that was seen is true, whatever .eh_frame says.
                         for register in [PC, RSP, RBP] {
@@ -409,9 +404,18 @@ impl StepJudge {
         } else {
             Class::Stop
         };
+        // A call that was seen has a caller, whatever .eh_frame says.
+        let called = is_loaded(process, truth, last.at)
+            .then(|| (self.calls).caller(context.thread, &at, callee == 0, call, memory))
+            .flatten()
+            .filter(is_seen);
         match self.true_step(truth, &at, memory, exact) {
             Ok(CfiStep::Caller { registers, .. }) => {
                 self.truth.push(registers);
+                Some(Difference { class, callee })
+            }
+            _ if called.is_some() => {
+                self.truth.extend(called.map(|caller| caller.registers));
                 Some(Difference { class, callee })
             }
             Ok(CfiStep::Outermost) => {
@@ -515,6 +519,7 @@ impl StepJudge {
                 address,
                 rule: rule.map(|(rule, _)| rule),
                 truth: truth.as_deref().map_err(|why| *why),
+                is_loaded: is_loaded(process, context.truth, at),
             })
         });
         let name = limit.map(|limit| limit.name);
@@ -606,6 +611,13 @@ impl StepJudge {
         text.push_str(&instructions.unwrap_or_default());
         text
     }
+}
+
+/// Whether a run-time address is in code of no file that has `.eh_frame` in memory: for the truth it has a file.
+fn is_loaded(process: &Process, truth: &Process, at: u64) -> bool {
+    let has_file =
+        |process: &Process| (process.at(at)).is_some_and(|mapping| mapping.file.is_some());
+    has_file(truth) && !has_file(process)
 }
 
 /// Whether a frame is one of Haskell code: code of GHC's has no unwind information, and its frame contains that of

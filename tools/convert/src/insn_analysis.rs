@@ -7,8 +7,15 @@
 //! paths, and tracks the effect of each instruction on the stack pointer and the frame pointer. Function
 //! starts come from symbols and calls, or are guessed: after the end of another function and padding to a
 //! multiple of 16 bytes. A function is dropped if two paths to an instruction disagree, or if it returns to
-//! anything but the return address. Guesses without supporting evidence are dropped, and also code that makes
+//! anything but the return address. Guesses without a proof are dropped, and also code that makes
 //! system calls, because a system call may change any register.
+//!
+//! A return at which the stack pointer, followed from the guess, is at the return address proves a guess: the return
+//! address was then on top of the stack at the guess, too. A call on that path has to return, or to be made with
+//! something on the stack: otherwise another function may begin behind the call.
+//!
+//! Handwritten assembly calls parts of functions that change the frame pointer. The analysis learns in each round which
+//! functions return, and which change the frame pointer, and uses that in the next round.
 
 use iced_x86::{
     Decoder,
@@ -49,6 +56,8 @@ const TRAPPED_ALIGNMENT: u64 = 64;
 const MAX_GAP: u64 = 16 << 20;
 /// The maximum number of rounds of analysis. Wrong starts are dropped after each round.
 const MAX_ROUNDS: usize = 32;
+/// The maximum number of instructions of a function that is asked for the registers that it preserves.
+const MAX_CALLEE: usize = 4096;
 
 /// The functions found in `gaps`, which are ranges of link-time addresses without unwind information.
 /// `symbols` are known function starts; `entry` is the program's entry point, which is not a function.
@@ -119,6 +128,8 @@ struct FrameState {
     pushed: bool,
     /// Whether the word on top of the stack has just been pushed from the frame pointer of the function's own frame.
     pushed_fp: bool,
+    /// A register to which the stack pointer was copied, and the distance of its value below the CFA, in bytes.
+    copy: Option<(Register, i32)>,
 }
 
 /// The code contradicts the assumptions about the function.
@@ -133,6 +144,7 @@ impl FrameState {
         ra: ReturnAddress::Kept,
         pushed: false,
         pushed_fp: false,
+        copy: None,
     };
 
     fn rule(&self) -> Option<Rule> {
@@ -146,8 +158,18 @@ impl FrameState {
             (FpState::Callers, Some(below), None) => {
                 Some(Rule::amd64(Base::Sp, below, Location::Unchanged))
             }
+            // The stack pointer was aligned.
+            (FpState::Callers, None, None) => self.rule_by_copy(Location::Unchanged),
+            (_, None, Some(fp)) => self.rule_by_copy(fp),
             _ => None,
         }
+    }
+
+    /// The rule whose CFA counts from the register that has a copy of the stack pointer.
+    fn rule_by_copy(&self, fp: Location) -> Option<Rule> {
+        let (register, below) = self.copy?;
+        let base = Base::Register(dwarf_number(register)?);
+        Some(Rule::amd64(base, below, fp))
     }
 
     /// Whether the return address is not on the stack.
@@ -165,6 +187,11 @@ impl FrameState {
     fn is_restored(&self) -> bool {
         let is_on_top = !self.is_lost() && matches!(self.sp, Some(8) | None);
         is_on_top && self.fp == FpState::Callers
+    }
+
+    /// Whether the stack is as at the function's start, but the frame pointer's value is lost.
+    fn clobbers_fp(&self) -> bool {
+        !self.is_lost() && self.sp == Some(8) && self.fp == FpState::Other
     }
 
     /// Whether a return instruction jumps to another function, whose address has just been pushed.
@@ -193,7 +220,7 @@ impl FrameState {
         };
         let fp = match (self.fp, other.fp) {
             (a, b) if a == b => a,
-            (Callers, Other) | (Other, Callers) if saved.is_some() => Other,
+            (Callers, Other) | (Other, Callers) => Other,
             _ => return None,
         };
         let sp = match (self.sp, other.sp) {
@@ -215,6 +242,7 @@ impl FrameState {
             ra,
             pushed,
             pushed_fp: false,
+            copy: self.copy.filter(|_| self.copy == other.copy),
         })
     }
 
@@ -298,6 +326,29 @@ impl FrameState {
 
     /// Applies an instruction that continues at the next instruction.
     fn step(
+        &mut self,
+        instruction: &Instruction,
+        factory: &mut InstructionInfoFactory,
+    ) -> Result<(), Contradiction> {
+        let copy = self.copy;
+        let sp = self.sp;
+        self.step_sp(instruction, factory)?;
+        if let Some((register, _)) = copy {
+            if writes(instruction, register, factory) {
+                self.copy = None;
+            }
+        }
+        let is_copy = instruction.mnemonic() == Mnemonic::Mov
+            && instruction.op1_register() == Register::RSP
+            && dwarf_number(instruction.op0_register()).is_some();
+        if let (true, Some(below)) = (is_copy, sp) {
+            self.copy = Some((instruction.op0_register(), below));
+        }
+        Ok(())
+    }
+
+    /// Applies an instruction, but for [`FrameState::copy`].
+    fn step_sp(
         &mut self,
         instruction: &Instruction,
         factory: &mut InstructionInfoFactory,
@@ -387,6 +438,9 @@ impl FrameState {
                 FpState::Frame(below) => self.set_sp(Some(below))?,
                 _ => self.sp = None,
             },
+            (Mnemonic::Mov, RSP, from) if self.copy.is_some_and(|(copy, _)| copy == from) => {
+                self.set_sp(self.copy.map(|(_, below)| below))?;
+            }
             (Mnemonic::Lea, RSP, _) => self.set_sp(self.slot(instruction))?,
             (Mnemonic::Add, RSP, Register::None) => match instruction.try_immediate(1) {
                 Ok(up) => self.move_sp((up as i64).wrapping_neg())?,
@@ -451,15 +505,9 @@ impl FrameState {
             return self.move_sp(-i64::from(up));
         }
         let info = factory.info(instruction);
-        let is_read = |access| {
-            matches!(
-                access,
-                OpAccess::None | OpAccess::Read | OpAccess::CondRead | OpAccess::NoMemAccess
-            )
-        };
         for used in info.used_registers() {
             let register = used.register().full_register();
-            if is_read(used.access()) {
+            if only_reads(used.access()) {
                 continue;
             }
             match (register, self.ra) {
@@ -482,7 +530,7 @@ impl FrameState {
                 && info
                     .used_memory()
                     .iter()
-                    .any(|used| !is_read(used.access()));
+                    .any(|used| !only_reads(used.access()));
             match self.fp {
                 _ if !writes => {}
                 FpState::Callers if is_over_ra => {
@@ -496,9 +544,69 @@ impl FrameState {
     }
 }
 
+/// The DWARF number of a general register of 64 bits that is neither the stack pointer nor the frame pointer.
+fn dwarf_number(register: Register) -> Option<u8> {
+    const NUMBERS: [Register; 16] = [
+        Register::RAX,
+        Register::RDX,
+        Register::RCX,
+        Register::RBX,
+        Register::RSI,
+        Register::RDI,
+        Register::RBP,
+        Register::RSP,
+        Register::R8,
+        Register::R9,
+        Register::R10,
+        Register::R11,
+        Register::R12,
+        Register::R13,
+        Register::R14,
+        Register::R15,
+    ];
+    let number = NUMBERS.iter().position(|other| *other == register)?;
+    (!matches!(register, Register::RBP | Register::RSP)).then_some(number as u8)
+}
+
+/// Whether functions preserve a register by the ABI.
+fn is_preserved(register: Register) -> bool {
+    use Register::{
+        R12,
+        R13,
+        R14,
+        R15,
+        RBX, //
+    };
+    matches!(register, RBX | R12 | R13 | R14 | R15)
+}
+
+/// Whether an access only reads.
+fn only_reads(access: OpAccess) -> bool {
+    use OpAccess::{
+        CondRead,
+        NoMemAccess,
+        None,
+        Read, //
+    };
+    matches!(access, None | Read | CondRead | NoMemAccess)
+}
+
+/// Whether an instruction may write a general register of 64 bits, or a part of it.
+fn writes(
+    instruction: &Instruction,
+    register: Register,
+    factory: &mut InstructionInfoFactory,
+) -> bool {
+    let used = factory.info(instruction).used_registers().iter();
+    used.filter(|used| !only_reads(used.access()))
+        .any(|used| used.register().full_register() == register)
+}
+
 /// The evidence for a function start, from weak to strong.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Evidence {
+    /// Called from a guess that nothing proves yet.
+    Presumed,
     Guessed,
     /// The padding in front of the start traps, so no function continues across the padding.
     Trapped,
@@ -545,8 +653,18 @@ struct RoundFindings {
     proved: Vec<bool>,
     /// Pairs of starts that contradict each other.
     conflicts: Vec<(usize, usize)>,
-    /// The called addresses, with the number of the calling start.
-    called: BTreeMap<u64, usize>,
+    /// The called addresses, each with the numbers of the calling starts.
+    called: BTreeSet<(u64, usize)>,
+    /// Whether the function returns to its caller.
+    returns: Vec<bool>,
+    /// Whether the function may return: it does, or goes on where the analysis does not follow.
+    may_return: Vec<bool>,
+    /// Whether the function returns with another frame pointer than its caller's.
+    clobbers: Vec<bool>,
+    /// Pairs of starts: the code of the first goes on in code of the second.
+    goes_on: Vec<(usize, usize)>,
+    /// As `goes_on`, but only behind a call that may not return.
+    may_go_on: Vec<(usize, usize)>,
 }
 
 impl RoundFindings {
@@ -565,6 +683,32 @@ impl RoundFindings {
             self.bad[a] |= of_a <= of_b;
             self.bad[b] |= of_b <= of_a;
         }
+    }
+
+    /// The starts for which `is` holds, and those whose code goes on in code of such a start, as addresses.
+    fn with_those_that<'a>(
+        &self,
+        go_on: impl IntoIterator<Item = &'a (usize, usize)>,
+        is: &[bool],
+    ) -> BTreeSet<u64> {
+        let mut before = vec![Vec::new(); self.starts.len()];
+        for (from, to) in go_on {
+            before[*to].push(*from);
+        }
+        let mut found = is.to_vec();
+        let mut todo: Vec<usize> = (0..is.len()).filter(|number| is[*number]).collect();
+        while let Some(number) = todo.pop() {
+            for from in &before[number] {
+                if !mem::replace(&mut found[*from], true) {
+                    todo.push(*from);
+                }
+            }
+        }
+        let starts = self.starts.iter().zip(found);
+        starts
+            .filter(|(_, is)| *is)
+            .map(|((at, _), _)| *at)
+            .collect()
     }
 
     /// For each start, whether `is` holds for any start that shares code with it.
@@ -587,6 +731,16 @@ struct Gap<'a> {
     starts: BTreeMap<u64, Evidence>,
     /// Addresses that were rejected as function starts.
     rejected: BTreeSet<u64>,
+    /// Those that are called, or are symbols: functions, or parts of functions, that the analysis does not understand.
+    unclear: BTreeSet<u64>,
+    /// The starts of functions that return, by the last round.
+    returning: BTreeSet<u64>,
+    /// The starts of functions that never return, by the last round.
+    endless: BTreeSet<u64>,
+    /// The starts of functions that change their caller's frame pointer, by all rounds.
+    clobbering: BTreeSet<u64>,
+    /// Whether functions preserve registers, by the function's start.
+    preserved: BTreeMap<(u64, Register), bool>,
     reached: Vec<Reached>,
     /// For each byte, the index in `reached` of its instruction plus one, or 0; and the flag [`IS_START`].
     index: Vec<u32>,
@@ -603,6 +757,11 @@ impl<'a> Gap<'a> {
             bytes,
             starts: BTreeMap::new(),
             rejected: BTreeSet::from([entry]),
+            unclear: BTreeSet::new(),
+            returning: BTreeSet::new(),
+            endless: BTreeSet::new(),
+            clobbering: BTreeSet::new(),
+            preserved: BTreeMap::new(),
             reached: Vec::new(),
             index: vec![0; bytes.len()],
             decoder: Decoder::with_ip(64, bytes, address, DecoderOptions::NONE),
@@ -669,35 +828,85 @@ impl<'a> Gap<'a> {
     /// Analyses the gap until no start is contradicted. `reached` then holds the instructions of the
     /// confirmed functions.
     fn analyse(&mut self) {
-        for rounds_left in (0..MAX_ROUNDS).rev() {
+        for _ in 0..MAX_ROUNDS {
             let findings = self.round();
             let is_bad = findings.any_of_group(|number| findings.bad[number]);
             let is_proved = findings.any_of_group(|number| {
                 findings.proved[number] || findings.starts[number].1 > Evidence::Guessed
             });
-            if rounds_left > 0 && (self.add_called(&findings) || self.drop_bad(&findings, &is_bad))
-            {
+            let is_unsettled = self.add_called(&findings, &is_proved)
+                || self.drop_bad(&findings, &is_bad)
+                || self.learn(&findings);
+            if is_unsettled {
+                // Nothing is certain before all of it is.
+                self.reached.clear();
                 continue;
             }
-            self.reached
-                .retain(|reached| is_proved[reached.from] && !is_bad[reached.from]);
+            let unclear = self.reached_from_unclear();
+            self.reached.retain(|reached| {
+                is_proved[reached.from] && !is_bad[reached.from] && !unclear.contains(&reached.at)
+            });
             self.reached.sort_by_key(|reached| reached.at);
             return;
         }
     }
 
-    /// Adds call targets as starts, except those of guessed functions. Returns whether any is new.
-    fn add_called(&mut self, findings: &RoundFindings) -> bool {
+    /// The instructions to which flow may lead from the starts that are unclear, up to another start.
+    fn reached_from_unclear(&mut self) -> BTreeSet<u64> {
+        let mut todo: Vec<u64> = self.unclear.iter().copied().collect();
+        let mut seen = BTreeSet::new();
+        while let Some(at) = todo.pop() {
+            let is_other = self.starts.contains_key(&at);
+            if !self.holds(at) || is_other || !seen.insert(at) {
+                continue;
+            }
+            let instruction = self.decode(at);
+            let (next, target) = (instruction.next_ip(), instruction.near_branch_target());
+            match instruction.flow_control() {
+                _ if instruction.is_invalid() => {}
+                FlowControl::ConditionalBranch => todo.extend([next, target]),
+                FlowControl::UnconditionalBranch => todo.push(target),
+                FlowControl::Return | FlowControl::IndirectBranch => {}
+                _ => todo.push(next),
+            }
+        }
+        seen
+    }
+
+    /// Adds call targets as starts. Returns whether there was any that is new, or has new evidence.
+    fn add_called(&mut self, findings: &RoundFindings, is_proved: &[bool]) -> bool {
         let mut is_new = false;
         for (call, from) in &findings.called {
-            let is_known = self.starts.get(call) >= Some(&Evidence::Called);
-            let is_guess = findings.starts[*from].1 == Evidence::Guessed;
-            if !is_known && !is_guess && !self.rejected.contains(call) {
-                self.start(*call, Evidence::Called);
+            let why = match is_proved[*from] {
+                true => Evidence::Called,
+                false => Evidence::Presumed,
+            };
+            let is_known = self.starts.get(call).is_some_and(|known| *known >= why);
+            if !is_known && !self.rejected.contains(call) {
+                self.start(*call, why);
                 is_new = true;
             }
         }
         is_new
+    }
+
+    /// Takes over what the round found on functions as callees. Returns whether that is new.
+    fn learn(&mut self, findings: &RoundFindings) -> bool {
+        let (goes_on, may_go_on) = (&findings.goes_on, &findings.may_go_on);
+        let returning = findings.with_those_that(goes_on, &findings.returns);
+        let all = || goes_on.iter().chain(may_go_on);
+        let clobbering = findings.with_those_that(all(), &findings.clobbers);
+        let may_return = findings.with_those_that(all(), &findings.may_return);
+        let starts = findings.starts.iter().map(|(at, _)| *at);
+        let endless = starts.filter(|at| !may_return.contains(at)).collect();
+        let known = self.clobbering.len();
+        self.clobbering.extend(clobbering);
+        let is_new = self.clobbering.len() != known;
+        let were = (
+            mem::replace(&mut self.returning, returning),
+            mem::replace(&mut self.endless, endless),
+        );
+        is_new || were.0 != self.returning || were.1 != self.endless
     }
 
     /// Rejects bad starts, and the starts with the weakest evidence among those that share code with them.
@@ -711,6 +920,9 @@ impl<'a> Gap<'a> {
         for (number, (start, evidence)) in findings.starts.iter().enumerate() {
             let is_weakest = weakest[&findings.group(number)] == *evidence;
             if findings.bad[number] || (is_bad[number] && is_weakest) {
+                if *evidence >= Evidence::Called {
+                    self.unclear.insert(*start);
+                }
                 self.starts.remove(start);
                 self.rejected.insert(*start);
             }
@@ -726,19 +938,28 @@ impl<'a> Gap<'a> {
             bad: vec![false; starts.len()],
             proved: vec![false; starts.len()],
             conflicts: Vec::new(),
-            called: BTreeMap::new(),
+            called: BTreeSet::new(),
+            returns: vec![false; starts.len()],
+            may_return: vec![false; starts.len()],
+            clobbers: vec![false; starts.len()],
+            goes_on: Vec::new(),
+            may_go_on: Vec::new(),
             starts,
         };
         self.reached.clear();
         self.index.fill(0);
-        for (start, _) in &findings.starts {
-            self.index[(start - self.address) as usize] = IS_START;
+        // Code may go on at a presumed start, which is presumed to be one because a guess may be wrong.
+        let is_presumed = |number: &usize| findings.starts[*number].1 == Evidence::Presumed;
+        let (last, first): (Vec<usize>, Vec<usize>) =
+            (0..findings.starts.len()).partition(is_presumed);
+        for number in &first {
+            self.index[(findings.starts[*number].0 - self.address) as usize] = IS_START;
         }
         let mut factory = InstructionInfoFactory::new();
         let mut todo = Vec::new();
         // Code after a call comes last, because the call may not return.
         let mut later = Vec::new();
-        for number in 0..findings.starts.len() {
+        for number in first.into_iter().chain(last) {
             todo.push(Path {
                 at: findings.starts[number].0,
                 state: FrameState::ENTRY,
@@ -779,15 +1000,29 @@ impl<'a> Gap<'a> {
         } = path;
         let index = at.wrapping_sub(self.address) as usize;
         let mark = self.index.get(index).copied();
-        let is_start = by != ReachedBy::Start && mark.is_some_and(|mark| mark & IS_START != 0);
+        // A part of a function may go on in another part, with the frame pointer changed.
+        let is_part = findings.starts[from].1 >= Evidence::Called && state.clobbers_fp();
+        let is_start =
+            by != ReachedBy::Start && !is_part && mark.is_some_and(|mark| mark & IS_START != 0);
         if is_start || mark.is_none() {
             // A tail call: the code belongs to the other function.
             let is_dropped = state.ra == ReturnAddress::Dropped && state.sp == Some(8);
             let goes_on = state.is_restored() || is_dropped || state.ra == ReturnAddress::Unknown;
+            let other = findings.starts.partition_point(|(start, _)| *start < at);
+            match by {
+                _ if !goes_on => {}
+                ReachedBy::Return if is_start => findings.may_go_on.push((from, other)),
+                _ if is_start => findings.goes_on.push((from, other)),
+                // Code outside of the gap keeps the rules of all functions.
+                ReachedBy::Return => findings.may_return[from] = true,
+                _ => {
+                    findings.returns[from] |= proves;
+                    findings.may_return[from] = true;
+                }
+            }
             if by == ReachedBy::Return || goes_on {
                 return NOWHERE;
             }
-            let other = findings.starts.partition_point(|(start, _)| *start < at);
             match state.fp {
                 _ if !is_start => findings.bad[from] = true,
                 // The other start lies within the function that set up this frame.
@@ -810,6 +1045,10 @@ impl<'a> Gap<'a> {
                 }
                 return NOWHERE;
             };
+            match by {
+                ReachedBy::Return => findings.may_go_on.push((from, other_from)),
+                _ => findings.goes_on.push((from, other_from)),
+            }
             let (a, b) = (findings.group(from), findings.group(other_from));
             findings.parent[a] = b;
             // Shortens the paths to the root.
@@ -821,8 +1060,11 @@ impl<'a> Gap<'a> {
         }
         let instruction = self.decode(at);
         let flow = instruction.flow_control();
-        // Padding after a call that does not return.
-        let is_padding = matches!(instruction.mnemonic(), Mnemonic::Nop | Mnemonic::Int3);
+        // Padding after a call that does not return, or the start of another function.
+        let is_padding = matches!(
+            instruction.mnemonic(),
+            Mnemonic::Nop | Mnemonic::Int3 | Mnemonic::Endbr64
+        );
         if by == ReachedBy::Return && is_padding {
             return NOWHERE;
         }
@@ -830,6 +1072,8 @@ impl<'a> Gap<'a> {
             findings.bad[from] = true;
             return NOWHERE;
         }
+        // The stack pointer tells that the start was right, if it was followed from there.
+        proves &= flow != FlowControl::Return || state.sp.is_some();
         // At a return, the stack pointer points to the return address, even if its distance from the CFA was unknown.
         if flow == FlowControl::Return && state.is_restored() {
             state.sp = Some(8);
@@ -879,32 +1123,100 @@ impl<'a> Gap<'a> {
             ],
             FlowControl::UnconditionalBranch => [go(target, state, ReachedBy::Flow, proves), None],
             FlowControl::Return => {
-                findings.proved[from] |= proves && state.is_restored();
-                findings.bad[from] |=
-                    !state.is_restored() && !state.is_jump() && state.ra != ReturnAddress::Unknown;
+                findings.may_return[from] = true;
+                let is_called = findings.starts[from].1 >= Evidence::Called;
+                if state.is_restored() {
+                    findings.proved[from] |= proves;
+                    findings.returns[from] |= proves;
+                } else if is_called && state.clobbers_fp() {
+                    // A part of a function, which the function calls.
+                    findings.clobbers[from] = true;
+                    findings.returns[from] |= proves;
+                } else if !state.is_jump() && state.ra != ReturnAddress::Unknown {
+                    findings.bad[from] = true;
+                }
                 NOWHERE
             }
             FlowControl::Call | FlowControl::IndirectCall
                 if instruction.mnemonic() == Mnemonic::Call =>
             {
-                if flow == FlowControl::Call && self.holds(target) {
-                    findings.called.insert(target, from);
+                let is_initial = state == FrameState::ENTRY;
+                state = state.behind_call();
+                let mut may_not_return = true;
+                if let Some((register, _)) = state.copy {
+                    let keeps = match flow {
+                        FlowControl::Call if self.holds(target) => {
+                            self.preserves(target, register, factory)
+                        }
+                        _ => is_preserved(register),
+                    };
+                    state.copy = state.copy.filter(|_| keeps);
                 }
-                proves &= state != FrameState::ENTRY;
-                [
-                    go(next, state.behind_call(), ReachedBy::Return, proves),
-                    None,
-                ]
+                if flow == FlowControl::Call && self.unclear.contains(&target) {
+                    findings.may_return[from] = true;
+                    return NOWHERE;
+                }
+                if flow == FlowControl::Call && self.holds(target) {
+                    findings.called.insert((target, from));
+                    if self.endless.contains(&target) {
+                        return NOWHERE;
+                    }
+                    may_not_return = !self.returning.contains(&target);
+                    if self.clobbering.contains(&target) {
+                        state.fp = FpState::Other;
+                    }
+                }
+                proves &= !(is_initial && may_not_return);
+                [go(next, state, ReachedBy::Return, proves), None]
             }
-            FlowControl::IndirectBranch | FlowControl::Interrupt | FlowControl::Exception => {
+            FlowControl::IndirectBranch => {
+                findings.may_return[from] = true;
                 NOWHERE
             }
+            FlowControl::Interrupt | FlowControl::Exception => NOWHERE,
             // System calls and similar instructions.
             _ => {
                 findings.bad[from] = true;
                 NOWHERE
             }
         }
+    }
+
+    /// Whether the function at an address in the gap preserves a register: no instruction on any path from there writes
+    /// it, and no path leaves the gap.
+    fn preserves(
+        &mut self,
+        function: u64,
+        register: Register,
+        factory: &mut InstructionInfoFactory,
+    ) -> bool {
+        if let Some(known) = self.preserved.get(&(function, register)) {
+            return *known;
+        }
+        let mut todo = vec![function];
+        let mut seen = BTreeSet::new();
+        let mut preserves = true;
+        while let Some(at) = todo.pop().filter(|_| preserves) {
+            if !seen.insert(at) {
+                continue;
+            }
+            if !self.holds(at) || seen.len() > MAX_CALLEE {
+                preserves = false;
+                break;
+            }
+            let instruction = self.decode(at);
+            let (next, target) = (instruction.next_ip(), instruction.near_branch_target());
+            preserves = !instruction.is_invalid() && !writes(&instruction, register, factory);
+            match instruction.flow_control() {
+                FlowControl::Next => todo.push(next),
+                FlowControl::ConditionalBranch | FlowControl::Call => todo.extend([next, target]),
+                FlowControl::UnconditionalBranch => todo.push(target),
+                FlowControl::Return => {}
+                _ => preserves = false,
+            }
+        }
+        self.preserved.insert((function, register), preserves);
+        preserves
     }
 
     /// Appends the functions that were found.
@@ -953,7 +1265,11 @@ mod tests {
         let text = |rule: Rule| {
             let Rule { cfa, fp, .. } = rule;
             assert_eq!(rule, Rule::amd64(cfa.base, cfa.offset, fp));
-            let base = if cfa.base == Base::Sp { "sp" } else { "fp" };
+            let base = match cfa.base {
+                Base::Sp => "sp".to_owned(),
+                Base::Fp => "fp".to_owned(),
+                Base::Register(number) => format!("r{number}"),
+            };
             match fp {
                 Location::AtCfa(saved) => format!("{base}+{} {saved}", cfa.offset),
                 _ => format!("{base}+{}", cfa.offset),
@@ -1057,8 +1373,111 @@ mod tests {
             rules_of(text, &[4, 9, 14, 19, 23]),
             ["sp+32", "sp+32 -24", "sp+32 -24", "sp+32 -24", "sp+8"]
         );
-        // Without saving rbp: mov $7,%ebp; ret
-        assert_eq!(rules_of(b"\xbd\x07\0\0\0\xc3", &[0, 5]), ["-", "-"]);
+        // A part of a function, which does not save rbp: mov $7,%ebp; ret. A guess is not enough for that.
+        let text = b"\xbd\x07\0\0\0\xc3";
+        assert_eq!(rules_of(text, &[0, 5]), ["sp+8", "-"]);
+        assert_eq!(rules_at(text, &[], &[0, 5]), ["-", "-"]);
+    }
+
+    #[test]
+    fn parts_of_functions_may_change_rbp() {
+        const PART: &[u8] = b"\xbd\x07\0\0\0\xc3"; // mov $7,%ebp; ret
+                                                   // push %rbp; call of the part; pop %rbp; ret
+        let text = text_of(&[b"\x55\xe8\x0a\0\0\0\x5d\xc3", PART], 16, 0x90);
+        assert_eq!(
+            rules_of(&text, &[0, 1, 6, 7, 16, 21]),
+            ["sp+8", "sp+16 -16", "sp+16 -16", "sp+8", "sp+8", "-"]
+        );
+        // call of the part; mov %edx,%eax; ret: a part, too
+        let text = text_of(&[b"\xe8\x0b\0\0\0\x89\xd0\xc3", PART], 16, 0x90);
+        assert_eq!(
+            rules_of(&text, &[0, 5, 7, 16, 21]),
+            ["sp+8", "-", "-", "sp+8", "-"]
+        );
+        // push %rbp; call of the first part; call of the second; pop %rbp; ret. The first, mov $7,%ebp, goes on in the
+        // second, xor %eax,%eax; ret.
+        let parts = b"\xbd\x07\0\0\0\x31\xc0\xc3";
+        let both = text_of(
+            &[b"\x55\xe8\x0a\0\0\0\xe8\x0a\0\0\0\x5d\xc3", parts],
+            16,
+            0x90,
+        );
+        assert_eq!(
+            rules_of(&both, &[1, 6, 11, 12, 16, 21, 23]),
+            [
+                "sp+16 -16",
+                "sp+16 -16",
+                "sp+16 -16",
+                "sp+8",
+                "sp+8",
+                "-",
+                "-"
+            ]
+        );
+        // push %rbp; call of the second part; pop %rbp; ret
+        let one = text_of(&[b"\x55\xe8\x0f\0\0\0\x5d\xc3", parts], 16, 0x90);
+        assert_eq!(rules_of(&one, &[21, 23]), ["sp+8", "sp+8"]);
+    }
+
+    #[test]
+    fn callees_that_return_confirm_guesses() {
+        // call; jmp to the tail of the second function
+        const JUMPS: &[u8] = b"\xe8\x1b\0\0\0\xeb\x0e";
+        const TAIL: &[u8] = b"\xe8\x0b\0\0\0\x89\xd0\xc3"; // call; mov %edx,%eax; ret
+        let at = [0, 5, 16, 21];
+        // The callee is xor %eax,%eax; ret.
+        let text = text_of(&[JUMPS, TAIL, b"\x31\xc0\xc3"], 16, 0x90);
+        assert_eq!(rules_at(&text, &[], &at), ["sp+8"; 4]);
+        // The callee does not return: jmp to itself
+        let text = text_of(&[JUMPS, TAIL, b"\xeb\xfe"], 16, 0x90);
+        assert_eq!(rules_at(&text, &[], &at), ["-"; 4]);
+        // The callee is other code, which may not return.
+        let text = text_of(&[JUMPS, TAIL], 16, 0x90);
+        assert_eq!(rules_at(&text, &[], &at), ["-"; 4]);
+        // The callee returns to another function.
+        let text = text_of(&[JUMPS, TAIL, b"\x58\x58\xc3"], 16, 0x90);
+        assert_eq!(rules_at(&text, &[], &at), ["-"; 4]);
+    }
+
+    #[test]
+    fn a_register_may_hold_the_stack_pointer() {
+        // mov %rsp,%rcx; and $-32,%rsp; sub $96,%rsp; call; mov %rcx,%rsp; ret
+        const ALIGNS: &[u8] =
+            b"\x48\x89\xe1\x48\x83\xe4\xe0\x48\x83\xec\x60\xe8\x10\0\0\0\x48\x89\xcc\xc3";
+        let at = [3, 7, 11, 16, 19];
+        // The callee is xor %eax,%eax; ret.
+        let text = text_of(&[ALIGNS, b"\x31\xc0\xc3"], 32, 0x90);
+        assert_eq!(
+            rules_at(&text, &[], &at),
+            ["sp+8", "r2+8", "r2+8", "r2+8", "sp+8"]
+        );
+        // The callee changes the register: xor %ecx,%ecx; ret
+        let text = text_of(&[ALIGNS, b"\x31\xc9\xc3"], 32, 0x90);
+        assert_eq!(rules_of(&text, &at), ["sp+8", "r2+8", "r2+8", "-", "sp+8"]);
+        // Nothing tells then that the start was right.
+        assert_eq!(rules_at(&text, &[], &at), ["-"; 5]);
+        // Other code may change it.
+        let text = text_of(&[ALIGNS], 32, 0x90);
+        assert_eq!(rules_of(&text, &[11, 16]), ["r2+8", "-"]);
+        // mov %rsp,%rbx; and $-32,%rsp; call; mov %rbx,%rsp; ret: other code may not change rbx
+        let text = b"\x48\x89\xe3\x48\x83\xe4\xe0\xe8\0\x10\0\0\x48\x89\xdc\xc3";
+        assert_eq!(rules_at(text, &[], &[7, 12, 15]), ["r3+8", "r3+8", "sp+8"]);
+        // mov %rsp,%rcx; and $-32,%rsp; mov $7,%cl; nop; mov %rcx,%rsp; ret
+        let text = b"\x48\x89\xe1\x48\x83\xe4\xe0\xb1\x07\x90\x48\x89\xcc\xc3";
+        assert_eq!(rules_of(text, &[7, 9]), ["r2+8", "-"]);
+    }
+
+    #[test]
+    fn functions_that_are_not_understood_spoil_what_they_reach() {
+        const CALLS: &[u8] = b"\x53\xe8\x0a\0\0\0\x5b\xc3"; // push %rbx; call; pop %rbx; ret
+        const TAIL: &[u8] = b"\x31\xc0\x89\xd0\xc3"; // xor %eax,%eax; mov %edx,%eax; ret
+                                                     // The callee is push %rbx; jmp into the third function, which returns with one word more on the stack.
+        let text = text_of(&[CALLS, b"\x53\xeb\x0f", TAIL], 16, 0x90);
+        assert_eq!(
+            rules_at(&text, &[0, 32], &[1, 6, 16, 17, 32, 34]),
+            ["sp+16", "-", "-", "-", "sp+8", "-"]
+        );
+        assert_eq!(rules_at(&text, &[32], &[32, 34]), ["sp+8", "-"]);
     }
 
     #[test]

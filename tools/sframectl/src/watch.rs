@@ -8,6 +8,10 @@ use std::{
         VecDeque, //
     },
     fs::File,
+    hash::{
+        DefaultHasher,
+        Hasher, //
+    },
     io::{
         self,
         Write, //
@@ -516,7 +520,8 @@ fn answer_code(device: &Device, request: &Request, json: bool) {
 struct LoadedObject {
     pid: i32,
     start: u64,
-    guard_value: u64,
+    /// The hash of the object's code and `.eh_frame`. Other code may have an equal guard.
+    content: u64,
     file: File,
 }
 
@@ -532,8 +537,11 @@ fn add_objects(device: &Device, request: &Request) -> Result<(usize, bool), Stri
     let mut objects = OBJECTS.lock().unwrap_or_else(PoisonError::into_inner);
     let mut is_new = false;
     for object in &found {
+        let mut hasher = DefaultHasher::new();
+        hasher.write(&object.file);
+        let content = hasher.finish();
         let is_known = |other: &LoadedObject| {
-            (other.pid, other.start, other.guard_value) == (pid, object.start, object.guard_value)
+            (other.pid, other.start, other.content) == (pid, object.start, content)
         };
         if !objects.iter().any(is_known) {
             let name = format!("code of process {pid} at {:#x}", object.start);
@@ -544,7 +552,7 @@ fn add_objects(device: &Device, request: &Request) -> Result<(usize, bool), Stri
             objects.push_back(LoadedObject {
                 pid,
                 start: object.start,
-                guard_value: object.guard_value,
+                content,
                 file,
             });
         }

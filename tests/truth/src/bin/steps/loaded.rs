@@ -4,8 +4,7 @@
 //!
 //! The walk uses regions with rows, as the kernel has them: `sframectl watch` is asked for the code that a walk has met,
 //! finds the objects in the memory, converts them and registers a region for each object. A region stays until another
-//! region replaces it, and is valid while its guard holds. The rows of an object are those that were made when the
-//! object was first seen: an object with an equal start and an equal guard is taken for the same. The truth reads the
+//! region replaces it, and is valid while its guard holds, even if the code has changed meanwhile. The truth reads the
 //! objects anew whenever mappings may have changed.
 
 use std::{
@@ -32,8 +31,6 @@ use crate::ptrace::TaskId;
 pub(crate) struct LoadedCode {
     /// The regions, as the kernel has them.
     regions: Vec<CodeRegion>,
-    /// All regions that were ever made.
-    known: Vec<CodeRegion>,
     /// The ranges of the mappings whose present objects are known.
     searched: Vec<(u64, u64)>,
     /// The present objects, as if they were mapped from files.
@@ -107,20 +104,9 @@ impl LoadedCode {
 
     /// Registers a region, which replaces those that it overlaps.
     fn register(&mut self, new: CodeRegion) {
-        let is_same = |known: &&CodeRegion| (known.start, known.guard) == (new.start, new.guard);
-        let region = match self.known.iter().find(is_same) {
-            Some(known) => CodeRegion {
-                end: new.end,
-                ..known.clone()
-            },
-            None => {
-                self.known.push(new.clone());
-                new
-            }
-        };
         self.regions
-            .retain(|old| old.end <= region.start || region.end <= old.start);
-        self.regions.push(region);
+            .retain(|old| old.end <= new.start || new.end <= old.start);
+        self.regions.push(new);
     }
 }
 

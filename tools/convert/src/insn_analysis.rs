@@ -12,7 +12,8 @@
 //!
 //! A return at which the stack pointer, followed from the guess, is at the return address proves a guess: the return
 //! address was then on top of the stack at the guess, too. A call on that path has to return, or to be made with
-//! something on the stack: otherwise another function may begin behind the call.
+//! something on the stack: otherwise another function may begin behind the call. A jump to a function that is proved is
+//! as good as a return.
 //!
 //! Handwritten assembly calls parts of functions that change the frame pointer. The analysis learns in each round which
 //! functions return, and which change the frame pointer, and uses that in the next round.
@@ -56,8 +57,8 @@ const TRAPPED_ALIGNMENT: u64 = 64;
 const MAX_GAP: u64 = 16 << 20;
 /// The maximum number of rounds of analysis. Wrong starts are dropped after each round.
 const MAX_ROUNDS: usize = 32;
-/// The maximum number of instructions of a function that is asked for the registers that it preserves.
-const MAX_CALLEE: usize = 4096;
+/// The maximum number of instructions that are read in a gap to learn which registers functions preserve.
+const MAX_PRESERVED: usize = 1 << 20;
 
 /// The functions found in `gaps`, which are ranges of link-time addresses without unwind information.
 /// `symbols` are known function starts; `entry` is the program's entry point, which is not a function.
@@ -665,6 +666,9 @@ struct RoundFindings {
     goes_on: Vec<(usize, usize)>,
     /// As `goes_on`, but only behind a call that may not return.
     may_go_on: Vec<(usize, usize)>,
+    /// Pairs of starts: the first jumps to the second, with the return address on top of the stack. If that is so at
+    /// the second start, the first start was right.
+    jumps: Vec<(usize, usize)>,
 }
 
 impl RoundFindings {
@@ -711,6 +715,29 @@ impl RoundFindings {
             .collect()
     }
 
+    /// For each start, whether a start that shares code with it is proved, by itself or by a start that it jumps to.
+    fn are_proved(&self) -> Vec<bool> {
+        let numbers = 0..self.starts.len();
+        let groups: Vec<usize> = numbers.clone().map(|number| self.group(number)).collect();
+        let mut before = vec![Vec::new(); groups.len()];
+        for (from, to) in &self.jumps {
+            before[groups[*to]].push(groups[*from]);
+        }
+        let mut proved = vec![false; groups.len()];
+        let is_proved =
+            |number: &usize| self.proved[*number] || self.starts[*number].1 > Evidence::Guessed;
+        let mut todo: Vec<usize> = numbers
+            .filter(is_proved)
+            .map(|number| groups[number])
+            .collect();
+        while let Some(group) = todo.pop() {
+            if !mem::replace(&mut proved[group], true) {
+                todo.extend(&before[group]);
+            }
+        }
+        groups.into_iter().map(|group| proved[group]).collect()
+    }
+
     /// For each start, whether `is` holds for any start that shares code with it.
     fn any_of_group(&self, is: impl Fn(usize) -> bool) -> Vec<bool> {
         let mut groups = vec![false; self.starts.len()];
@@ -741,6 +768,8 @@ struct Gap<'a> {
     clobbering: BTreeSet<u64>,
     /// Whether functions preserve registers, by the function's start.
     preserved: BTreeMap<(u64, Register), bool>,
+    /// The number of instructions that were read for that.
+    preserved_by: usize,
     reached: Vec<Reached>,
     /// For each byte, the index in `reached` of its instruction plus one, or 0; and the flag [`IS_START`].
     index: Vec<u32>,
@@ -762,6 +791,7 @@ impl<'a> Gap<'a> {
             endless: BTreeSet::new(),
             clobbering: BTreeSet::new(),
             preserved: BTreeMap::new(),
+            preserved_by: 0,
             reached: Vec::new(),
             index: vec![0; bytes.len()],
             decoder: Decoder::with_ip(64, bytes, address, DecoderOptions::NONE),
@@ -831,9 +861,7 @@ impl<'a> Gap<'a> {
         for _ in 0..MAX_ROUNDS {
             let findings = self.round();
             let is_bad = findings.any_of_group(|number| findings.bad[number]);
-            let is_proved = findings.any_of_group(|number| {
-                findings.proved[number] || findings.starts[number].1 > Evidence::Guessed
-            });
+            let is_proved = findings.are_proved();
             let is_unsettled = self.add_called(&findings, &is_proved)
                 || self.drop_bad(&findings, &is_bad)
                 || self.learn(&findings);
@@ -944,6 +972,7 @@ impl<'a> Gap<'a> {
             clobbers: vec![false; starts.len()],
             goes_on: Vec::new(),
             may_go_on: Vec::new(),
+            jumps: Vec::new(),
             starts,
         };
         self.reached.clear();
@@ -1012,7 +1041,12 @@ impl<'a> Gap<'a> {
             match by {
                 _ if !goes_on => {}
                 ReachedBy::Return if is_start => findings.may_go_on.push((from, other)),
-                _ if is_start => findings.goes_on.push((from, other)),
+                _ if is_start => {
+                    findings.goes_on.push((from, other));
+                    if proves && state.is_restored() && state.sp == Some(8) {
+                        findings.jumps.push((from, other));
+                    }
+                }
                 // Code outside of the gap keeps the rules of all functions.
                 ReachedBy::Return => findings.may_return[from] = true,
                 _ => {
@@ -1200,7 +1234,8 @@ impl<'a> Gap<'a> {
             if !seen.insert(at) {
                 continue;
             }
-            if !self.holds(at) || seen.len() > MAX_CALLEE {
+            self.preserved_by += 1;
+            if !self.holds(at) || self.preserved_by > MAX_PRESERVED {
                 preserves = false;
                 break;
             }
@@ -1437,6 +1472,20 @@ mod tests {
         // The callee returns to another function.
         let text = text_of(&[JUMPS, TAIL, b"\x58\x58\xc3"], 16, 0x90);
         assert_eq!(rules_at(&text, &[], &at), ["-"; 4]);
+    }
+
+    #[test]
+    fn functions_that_are_jumped_to_confirm_guesses() {
+        // jne to the second function; jmp to the third, which jumps to the second, xor %eax,%eax; ret
+        const JUMPS: &[u8] = b"\x75\x0e\xeb\x1c";
+        let text = |second| text_of(&[JUMPS, second, b"\xeb\xee"], 16, 0x90);
+        let at = [0, 2, 16, 18, 32];
+        assert_eq!(rules_at(&text(b"\x31\xc0\xc3"), &[], &at), ["sp+8"; 5]);
+        // The second function is not proved: jmp *%rax
+        assert_eq!(rules_at(&text(b"\xff\xe0"), &[], &at), ["-"; 5]);
+        // A guess with something on the stack proves nothing: push %rax; jmp to the second function
+        let text = text_of(&[b"\x50\xeb\x0d", b"\x31\xc0\xc3"], 16, 0x90);
+        assert_eq!(rules_at(&text, &[], &[0, 1]), ["-", "-"]);
     }
 
     #[test]

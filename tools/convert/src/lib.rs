@@ -19,6 +19,7 @@ mod encode;
 mod ghc;
 mod go;
 mod insn_analysis;
+mod luajit;
 #[cfg(test)]
 #[path = "../../../rust/sframe/tests/support/requirement.rs"]
 mod requirement;
@@ -350,6 +351,7 @@ pub fn convert(bytes: &[u8]) -> Result<Converted, ConvertError> {
         let entries = eh_frame.entries(&code)?;
         convert_entries(&eh_frame, &entries, &code, &mut functions, &mut report);
         eh_return::add_rows(&mut functions, &code);
+        luajit::correct(&mut functions, &code);
         callee_saved::add_rows(&mut functions, &eh_frame, &entries, &code);
         // Code whose rows are dropped is not analysed either.
         covered.extend(

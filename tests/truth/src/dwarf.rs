@@ -464,6 +464,12 @@ impl Unwinder {
                 }
                 _ => Err(why),
             })
+            .and_then(
+                |row| match limits::is_moved_by_interpreter(file, address, &row) {
+                    true => Err(UnwindError::NoEntry),
+                    false => Ok(row),
+                },
+            )
             .map(Rc::new);
         self.rows.insert((file.number, address), row.clone());
         row

@@ -255,6 +255,41 @@ pub fn is_restorer(process: &Process, pc: u64) -> bool {
         || walker::code_at(process, pc.wrapping_sub(7)) == Some(CODE)
 }
 
+/// Whether a link-time address is an instruction of LuaJIT's interpreter at which the stack pointer is not where the only
+/// row of the interpreter's .eh_frame has it: the interpreter makes or leaves its frame, enters or leaves a trace, or
+/// handles the exit of a trace, whose frame has another size. There the calls that were seen are the truth.
+pub fn is_moved_by_interpreter(file: &MappedFile, address: u64, row: &CfiRow) -> bool {
+    // push %rbp; push %rbx; push %r15; push %r14; sub $40,%rsp
+    const ENTRY: &[u8] = &[0x55, 0x53, 0x41, 0x57, 0x41, 0x56, 0x48, 0x83, 0xec, 0x28];
+    // add $40,%rsp; pop %r14; pop %r15; pop %rbx; pop %rbp; ret
+    const EXIT: &[u8] = &[
+        0x48, 0x83, 0xc4, 0x28, 0x41, 0x5e, 0x41, 0x5f, 0x5b, 0x5d, 0xc3,
+    ];
+    // sub $16,%rsp; mov %r12,16(%rsp); mov %r13,8(%rsp); jmp *%rax
+    const TRACE_ENTRY: &[u8] = &[
+        0x48, 0x83, 0xec, 0x10, 0x4c, 0x89, 0x64, 0x24, 0x10, 0x4c, 0x89, 0x6c, 0x24, 0x08, 0xff,
+        0xe0,
+    ];
+    // push %r13; push %r12; push %r11; push %r10; push %r9; push %r8; push %rdi; push %rsi; push %rbp
+    const TRACE_EXIT: &[u8] = &[
+        0x41, 0x55, 0x41, 0x54, 0x41, 0x53, 0x41, 0x52, 0x41, 0x51, 0x41, 0x50, 0x57, 0x56, 0x55,
+    ];
+    // mov %rcx,%rsp
+    const RESTORES: &[u8] = &[0x48, 0x89, 0xcc];
+    row.cfa == CfaLocation::Register(RSP, 80)
+        && (0..512).any(|distance| {
+            let code = file.bytes_at(address.wrapping_sub(distance as u64));
+            let is_restored = || {
+                let passed = code.get(..distance).unwrap_or_default();
+                passed.windows(RESTORES.len()).any(|part| part == RESTORES)
+            };
+            code.starts_with(ENTRY) && distance < ENTRY.len()
+                || code.starts_with(EXIT) && (4..EXIT.len()).contains(&distance)
+                || code.starts_with(TRACE_ENTRY) && (4..TRACE_ENTRY.len()).contains(&distance)
+                || code.starts_with(TRACE_EXIT) && !is_restored()
+        })
+}
+
 /// The known limit that a difference comes from, if any.
 pub fn explain(case: &FrameDifference<'_>) -> Option<&'static Limit> {
     LIMITS.iter().find(|limit| (limit.is)(case))
@@ -365,6 +400,32 @@ mod tests {
         assert_eq!(without(other, Class::Longer), None);
         assert_eq!(name(ret, &row(RSP, 8)), None);
         assert_ne!(name(other, &row(RSP, 0)), Some("cfa-at-ret"));
+    }
+
+    #[test]
+    fn the_moves_of_an_interpreter() {
+        // The instructions of LuaJIT's interpreter, between others; the test's own program contains them as data.
+        static CODE: [u8; 70] = *b"\x90\x55\x53\x41\x57\x41\x56\x48\x83\xec\x28\
+            \x90\x48\x83\xc4\x28\x41\x5e\x41\x5f\x5b\x5d\xc3\
+            \x90\x48\x83\xec\x10\x4c\x89\x64\x24\x10\x4c\x89\x6c\x24\x08\xff\xe0\
+            \x90\x41\x55\x41\x54\x41\x53\x41\x52\x41\x51\x41\x50\x57\x56\x55\
+            \xe8\x01\x02\x03\x04\x48\x8b\x4d\x50\x48\x89\xcc\x90\x90";
+        let file = Files::new().open(&std::env::current_exe().unwrap());
+        let file = file.unwrap();
+        let start = file.segments.iter().find_map(|segment| {
+            let bytes = file.bytes_at(segment.address);
+            let at = bytes.windows(CODE.len()).position(|bytes| bytes == CODE)?;
+            Some(segment.address + at as u64)
+        });
+        let start = start.unwrap();
+        let moved = [1..11, 16..23, 28..40, 41..68];
+        for offset in 0..70 {
+            let is_moved = moved.iter().any(|range| range.contains(&offset));
+            let is = |row| is_moved_by_interpreter(file, start + offset, &row);
+            assert_eq!(is(row(RSP, 80)), is_moved, "{offset}");
+            // An entry that follows the moves.
+            assert!(!is(row(RSP, 40)) && !is(row(RBP, 80)));
+        }
     }
 
     #[test]

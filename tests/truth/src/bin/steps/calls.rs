@@ -123,6 +123,9 @@ impl Calls {
             if takes_entry(word(before.pc())) && process.layout_at(before.pc()).is_some() {
                 calls.retain(|call| call.slot.is_some_and(|slot| slot >= now.sp()));
             }
+            if leaves_frames(word(before.pc())) && now.sp() > before.sp() {
+                calls.retain(|call| call.slot.is_none_or(|slot| slot >= now.sp()));
+            }
             if let Some(last) = calls.last_mut() {
                 follow(last, &before, now, word);
                 // Guile's compiled code calls and pops to learn its own address. Only HotSpot's code returns through a
@@ -385,6 +388,15 @@ fn calls_cleanup(code: &[Option<u64>; 2]) -> bool {
     (call, behind) == (0x10_56_ff, 0x58_5b_59)
 }
 
+/// Whether an instruction that begins with these bytes is mov %rcx,%rsp or mov %rdi,%rsp. By these LuaJIT leaves the frames
+/// of a trace's exit, and of an error; return addresses below the new stack pointer are lost.
+fn leaves_frames(code: Option<u64>) -> bool {
+    matches!(
+        code.unwrap_or(0).to_le_bytes(),
+        [0x48, 0x89, 0xcc | 0xfc, ..]
+    )
+}
+
 /// Whether an instruction that begins with these bytes pushes a register.
 fn pushes(code: Option<u64>) -> bool {
     let code = code.unwrap_or(0).to_le_bytes();
@@ -413,4 +425,54 @@ fn jumps_indirectly(code: Option<u64>) -> bool {
         _ => &code[..],
     };
     code[0] == 0xff && (code[1] >> 3) & 7 == 4
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use sframe::bytes::Fault;
+
+    struct Words(Vec<(u64, u64)>);
+
+    impl Memory for Words {
+        fn read_word(&self, address: u64) -> Result<u64, Fault> {
+            let word = self.0.iter().find(|(at, _)| *at == address);
+            word.map(|(_, word)| *word).ok_or(Fault)
+        }
+    }
+
+    #[test]
+    fn calls_below_a_restored_stack_pointer_are_gone() {
+        let registers = |pc, sp| {
+            let mut registers = RegisterFile::default();
+            registers.set(PC, pc);
+            registers.set(RSP, sp);
+            registers
+        };
+        // mov %rcx,%rsp; mov %rcx,%rdx
+        for (code, expected) in [(0xcc_8948, Some(0x1005)), (0xca_8948, None)] {
+            let memory = Words(vec![
+                (0x7ff8, 0x1005),
+                (0x7ff0, 0x2005),
+                (0x1000, 0xe8),
+                (0x2000, 0xe8),
+                (0x3000, code),
+            ]);
+            let mut calls = Calls::default();
+            let process = Process::new();
+            for (pc, sp) in [
+                (0x1000, 0x8000),
+                (0x2000, 0x7ff8),
+                (0x3000, 0x7ff0),
+                (0x3003, 0x7ff8),
+            ] {
+                calls.note(TaskId::default(), &registers(pc, sp), &process, &memory);
+            }
+            let at = registers(0x3003, 0x7ff8);
+            let caller = calls.caller(TaskId::default(), &at, true, None, &memory);
+            let found = caller.map(|caller| caller.registers.pc());
+            let found = found.filter(|found| *found == 0x1005);
+            assert_eq!(found, expected);
+        }
+    }
 }

@@ -203,7 +203,12 @@ impl LoadedSection {
 }
 
 /// An ELF file with these sections at these addresses, and the offset of the code.
-fn elf_file(code: &[u8], code_at: u64, eh_frame: &[u8], eh_frame_at: u64) -> (Vec<u8>, u64) {
+pub(super) fn elf_file(
+    code: &[u8],
+    code_at: u64,
+    eh_frame: &[u8],
+    eh_frame_at: u64,
+) -> (Vec<u8>, u64) {
     const PAGE: u64 = 4096;
     const NAMES: &[u8] = b"\0.text\0.eh_frame\0.shstrtab\0";
     const HEADER: u64 = 64;

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only
 
-//! Runtimes whose compiled code has one rule for all frames, or for most: QEMU's user-mode emulation, PyPy, Guile, Ruby's
-//! RJIT, and LuaJIT.
+//! Runtimes whose compiled code has one rule for all frames: QEMU's user-mode emulation, PyPy, Guile, and Ruby's RJIT.
 //!
 //! The size of the frame is read from the instructions that set it up, so it is the size of this version of the
 //! runtime.
@@ -50,7 +49,7 @@ struct FrameLayout {
     helpers: (u64, i32),
 }
 
-const RUNTIMES: [Fixed; 6] = [
+const RUNTIMES: [Fixed; 4] = [
     Fixed {
         name: "qemu",
         file: "qemu-",
@@ -74,18 +73,6 @@ const RUNTIMES: [Fixed; 6] = [
         file: "libruby-",
         frame: of_rjit,
         everywhere: false,
-    },
-    Fixed {
-        name: "luajit",
-        file: "luajit",
-        frame: of_luajit,
-        everywhere: true,
-    },
-    Fixed {
-        name: "luajit",
-        file: "libluajit",
-        frame: of_luajit,
-        everywhere: true,
     },
 ];
 
@@ -249,25 +236,6 @@ fn of_rjit(code: &[u8]) -> Option<FrameLayout> {
     })
 }
 
-/// An area for the traces of LuaJIT 2.1: the address of the next area, the size of this one, and an `.eh_frame` that
-/// describes no frames. Traces run in the frame of the interpreter, which they enlarge if they need more than its slots:
-/// the region has the rule of those that do not. In the others the rule leads to a slot of the frame, which has no return
-/// address.
-fn of_luajit(code: &[u8]) -> Option<FrameLayout> {
-    /// `CFRAME_SIZE_JIT` of `lj_frame.h`: the frame of the interpreter, and two registers.
-    const FRAME: i32 = 80 + 16;
-    /// The length of the first entry, its number, and the augmentation "zPR".
-    const EH_FRAME: [u8; 13] = *b"\x1c\0\0\0\0\0\0\0\x01zPR\0";
-    let size = u64::from_le_bytes(*code.get(8..)?.first_chunk()?);
-    let is_area = size % 4096 == 0 && size != 0 && code.get(16..)?.starts_with(&EH_FRAME);
-    is_area.then(|| FrameLayout {
-        cfa: FRAME,
-        fp: Some(-16),
-        without: vec![(0, 16 + EH_FRAME.len() as u64)],
-        helpers: (0, 0),
-    })
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -276,8 +244,6 @@ mod tests {
     const QEMU: &str = "55534154415541564157488bef4881c478fbffffffe633c04881c488040000c5f877415f415e415d415c5b5dc3";
     const GUILE: &str = "4883ec1848891c244c896424084c896c24104889fb4989f4488b4310488b4b1849ffe4488b1c244c8b6424084c8b6c24104883c418c3";
     const PYPY: &str = "60504881ecb800000048896c24604889b424b0000000";
-    const LUAJIT: &str =
-        "000000000000000000000100000000001c00000000000000017a5052000178100a00a0fdbeaaee55";
     const RJIT: &str = "41574156534c8bf74c8bfe498b5f0848b800807478537f00004989473049";
 
     fn code(hex: &str) -> Vec<u8> {
@@ -319,13 +285,6 @@ mod tests {
             helpers: (0, 0),
         };
         assert_eq!(of_rjit(&code(RJIT)), Some(rjit));
-        let luajit = FrameLayout {
-            cfa: 96,
-            fp: Some(-16),
-            without: vec![(0, 29)],
-            helpers: (0, 0),
-        };
-        assert_eq!(of_luajit(&code(LUAJIT)), Some(luajit));
     }
 
     #[test]
@@ -340,7 +299,6 @@ mod tests {
             assert_eq!(of_qemu(bytes), None);
             assert_eq!(of_guile(bytes), None);
             assert_eq!(of_rjit(bytes), None);
-            assert_eq!(of_luajit(bytes), None);
             assert_eq!(of_pypy(bytes), None);
         }
         // A frame of 2 GiB.

@@ -10,6 +10,7 @@
 mod eh_frame;
 mod fixed;
 mod hotspot;
+mod luajit;
 /// The structures and constants of the module's device.
 #[allow(
     dead_code,
@@ -180,15 +181,38 @@ pub fn none(pid: i32, start: u64, end: u64) -> Region {
     }
 }
 
-/// Finds the objects with `.eh_frame` in the mapping of code from `start` to `end`, run-time addresses of the process with
-/// this ID.
+/// Code of a process that is described by rows.
+pub struct Objects {
+    /// The runtime's name.
+    pub runtime: &'static str,
+    /// Code with rows.
+    pub objects: Vec<CodeObject>,
+    /// Regions of other kinds.
+    pub regions: Vec<Region>,
+}
+
+/// Finds the code with rows in the mapping of code from `start` to `end`, run-time addresses of the process with this ID:
+/// LuaJIT's traces, or objects with `.eh_frame`. All areas of LuaJIT's code are found if the mapping has any.
 ///
 /// # Errors
 ///
 /// The process has exited or may not be read.
-pub fn objects(pid: i32, start: u64, end: u64) -> Result<Vec<CodeObject>, String> {
+pub fn objects(pid: i32, start: u64, end: u64) -> Result<Objects, String> {
     let (memory, maps) = open(pid)?;
-    Ok(eh_frame::objects(&memory, &maps, start, end))
+    if luajit::is_code(&memory, &maps, start, end) {
+        let (objects, regions) = luajit::objects(&memory, &maps);
+        let of_process = |region| Region { pid, ..region };
+        return Ok(Objects {
+            runtime: luajit::NAME,
+            objects,
+            regions: regions.into_iter().map(of_process).collect(),
+        });
+    }
+    Ok(Objects {
+        runtime: "eh_frame",
+        objects: eh_frame::objects(&memory, &maps, start, end),
+        regions: Vec::new(),
+    })
 }
 
 /// The region of an object of the process with this ID, whose rows were added for `file`.
@@ -234,9 +258,23 @@ fn file_name(mapping: &ProcessMapping) -> &str {
 /// As those of [`find`].
 pub fn regions(pid: u32) -> Result<Vec<CodeRegion>, String> {
     let pid = i32::try_from(pid).map_err(|_| "there is no such process")?;
-    Ok(match find(pid)? {
+    Ok(match find_all(pid)? {
         Code::Regions(_, regions) => regions.iter().map(region_of).collect(),
         Code::Starting(_) | Code::Unknown => Vec::new(),
+    })
+}
+
+/// As [`find`], but the traces of LuaJIT are regions, too, of any number.
+fn find_all(pid: i32) -> Result<Code, String> {
+    let found = find(pid)?;
+    if !matches!(found, Code::Unknown) {
+        return Ok(found);
+    }
+    let (memory, maps) = open(pid)?;
+    let regions = luajit::regions(&memory, &maps);
+    Ok(match regions.is_empty() {
+        true => Code::Unknown,
+        false => Code::Regions(luajit::NAME, regions),
     })
 }
 
@@ -271,7 +309,7 @@ fn region_of(description: &Region) -> CodeRegion {
 pub fn run(pid: u32) -> Result<String, String> {
     let pid = i32::try_from(pid).map_err(|_| "there is no such process")?;
     let mut text = String::new();
-    match find(pid)? {
+    match find_all(pid)? {
         Code::Unknown => text.push_str("no known runtime\n"),
         Code::Starting(name) => writeln!(text, "{name}: starting").expect("a string takes it"),
         Code::Regions(name, regions) => {

@@ -477,10 +477,10 @@ fn answer_code(device: &Device, request: &Request, json: bool) {
             (Some(name), regions, count, None)
         }
         Ok(Code::Unknown) => match add_objects(device, request) {
-            Ok((0, _)) => (None, none(), 0, None),
+            Ok(found) if found.count == 0 => (None, none(), 0, None),
             // Other code may follow at these addresses: nothing is said of it.
-            Ok((_, false)) => return,
-            Ok((count, true)) => (Some("eh_frame"), Vec::new(), count, None),
+            Ok(found) if !found.is_new => return,
+            Ok(found) => (Some(found.runtime), Vec::new(), found.count, None),
             Err(error) => (None, none(), 0, Some(error)),
         },
         Err(error) => (None, none(), 0, Some(error)),
@@ -520,6 +520,7 @@ fn answer_code(device: &Device, request: &Request, json: bool) {
 struct LoadedObject {
     pid: i32,
     start: u64,
+    end: u64,
     /// The hash of the object's code and `.eh_frame`. Other code may have an equal guard.
     content: u64,
     file: File,
@@ -529,14 +530,26 @@ struct LoadedObject {
 static OBJECTS: Mutex<VecDeque<LoadedObject>> = Mutex::new(VecDeque::new());
 const MAX_OBJECTS: usize = 128;
 
-/// Adds the rows of the objects with `.eh_frame` in code of no file, and registers their regions. Returns the number of
-/// objects, and whether any is new.
-fn add_objects(device: &Device, request: &Request) -> Result<(usize, bool), String> {
+/// The code with rows that was found for a request.
+struct FoundObjects {
+    /// The runtime's name.
+    runtime: &'static str,
+    /// The number of regions that were registered.
+    count: usize,
+    /// Whether any of the code is new.
+    is_new: bool,
+}
+
+/// Adds the rows of the objects in code of no file, and registers their regions.
+fn add_objects(device: &Device, request: &Request) -> Result<FoundObjects, String> {
     let pid = request.pid;
     let found = runtimes::objects(pid, request.start, request.end)?;
     let mut objects = OBJECTS.lock().unwrap_or_else(PoisonError::into_inner);
     let mut is_new = false;
-    for object in &found {
+    for region in &found.regions {
+        device.add_region(region)?;
+    }
+    for object in &found.objects {
         let mut hasher = DefaultHasher::new();
         hasher.write(&object.file);
         let content = hasher.finish();
@@ -552,20 +565,38 @@ fn add_objects(device: &Device, request: &Request) -> Result<(usize, bool), Stri
             objects.push_back(LoadedObject {
                 pid,
                 start: object.start,
+                end: object.end,
                 content,
                 file,
             });
         }
-        if objects.len() > MAX_OBJECTS {
-            if let Some(oldest) = objects.pop_front() {
-                device.remove(Target::File(&oldest.file))?;
-            }
-        }
         if let Some(known) = objects.iter().find(|other| is_known(other)) {
             device.add_region(&runtimes::object_region(pid, object, &known.file))?;
         }
+        // The new region has replaced these objects' regions.
+        let is_replaced = |other: &LoadedObject| {
+            let overlaps = other.start < object.end && object.start < other.end;
+            other.pid == pid && overlaps && !is_known(other)
+        };
+        while let Some(index) = objects.iter().position(is_replaced) {
+            remove_object(device, objects.remove(index))?;
+        }
+        if objects.len() > MAX_OBJECTS {
+            remove_object(device, objects.pop_front())?;
+        }
     }
-    Ok((found.len(), is_new))
+    Ok(FoundObjects {
+        runtime: found.runtime,
+        count: found.objects.len() + found.regions.len(),
+        is_new,
+    })
+}
+
+/// Removes the rows of an object.
+fn remove_object(device: &Device, object: Option<LoadedObject>) -> Result<(), String> {
+    object.map_or(Ok(()), |object| {
+        device.remove(Target::File(&object.file)).map(|_| ())
+    })
 }
 
 /// A file in memory with this content.

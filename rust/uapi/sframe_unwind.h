@@ -71,7 +71,10 @@ struct sframe_unwind_extra_row {
 	/* The link-time address of the code that the row covers, and the size of the code in bytes. */
 	__u64 start;
 	__u32 code_size;
-	/* CFA = *(REGISTER + cfa_offset) + cfa_addend; cfa_register is REGISTER's DWARF number, 0 to 15. */
+	/*
+	 * CFA = *(REGISTER + cfa_offset) + cfa_addend; cfa_register is REGISTER's DWARF number, 0 to 15. If cfa_addend
+	 * is not 0, the two low bits of the value in memory count as 0: a pointer may have flags there.
+	 */
 	__s32 cfa_offset;
 	/* The offset of the saved frame pointer, from the origin that `fp_saved` names. */
 	__s32 fp_offset;

@@ -118,9 +118,9 @@ pub struct Cfa {
     /// Whether the CFA is in memory, at the sum of base register and offset. If false, the sum itself
     /// is the CFA.
     pub deref: bool,
-    /// The constant that is added to the word in memory, in bytes; 0 if `deref` is false. SFrame
-    /// cannot encode it: other values than 0 come from an extra row
-    /// ([`ExtraRow`](super::super::table::ExtraRow)).
+    /// The constant that is added to the word in memory, in bytes; 0 if `deref` is false. If it is not 0,
+    /// the two low bits of the word count as 0. SFrame cannot encode it: other values than 0 come from an
+    /// extra row ([`ExtraRow`](super::super::table::ExtraRow)).
     pub plus: i8,
 }
 

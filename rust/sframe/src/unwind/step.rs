@@ -231,6 +231,10 @@ pub fn step<M: Memory + ?Sized, R: RegisterSource + ?Sized>(
         if rule.extra.twice {
             cfa = read_word(memory, cfa)?;
         }
+        // LuaJIT's pointers to a frame have flags in the two low bits.
+        if rule.cfa.plus != 0 {
+            cfa &= !3;
+        }
         cfa = slot(cfa, rule.cfa.plus.into())?;
     }
     let sp = slot(cfa, abi.sp_below_cfa().wrapping_neg())?;
@@ -550,6 +554,32 @@ mod tests {
             step(Abi::Amd64, &rule, &FRAME, &CallerStack(0x8000), &SavedWords),
             found
         );
+    }
+
+    #[test]
+    fn the_low_bits_of_a_saved_pointer_are_flags() {
+        struct Flagged(u64);
+        impl Memory for Flagged {
+            fn read_word(&self, address: u64) -> Result<u64, Fault> {
+                match address {
+                    0x9050 => Ok(0x8400 | self.0),
+                    0x8448 => Ok(0x77),
+                    _ => Err(Fault),
+                }
+            }
+        }
+        // LuaJIT's handler of a trace's exit, in a coroutine.
+        let mut rule = Rule::amd64(Base::Fp, 0x50, Location::Unchanged);
+        rule.cfa.deref = true;
+        rule.cfa.plus = 80;
+        let with = |rule, flags| step(Abi::Amd64, &rule, &FRAME, &NoRegisters, &Flagged(flags));
+        for flags in 0..4 {
+            assert_eq!(with(rule, flags), to(0x77, 0x8450, 0x9000));
+        }
+        assert_eq!(with(rule, 4), Err(Stop::CfaMisaligned));
+        // Without a constant the word is the CFA itself, as where a signal has come.
+        rule.cfa.plus = 0;
+        assert_eq!(with(rule, 1), Err(Stop::CfaMisaligned));
     }
 
     #[test]

@@ -274,19 +274,29 @@ pub fn is_moved_by_interpreter(file: &MappedFile, address: u64, row: &CfiRow) ->
     const TRACE_EXIT: &[u8] = &[
         0x41, 0x55, 0x41, 0x54, 0x41, 0x53, 0x41, 0x52, 0x41, 0x51, 0x41, 0x50, 0x57, 0x56, 0x55,
     ];
+    // mov %eax,%esi; mov %rbp,%rdi; neg %esi; call: functions without a frame follow, and an entry for callbacks
+    const CALL: &[u8] = &[0x89, 0xc6, 0x48, 0x89, 0xef, 0xf7, 0xde, 0xe8];
+    // push %rbx; push %r15; push %r14; sub $40,%rsp
+    const CALLBACK: &[u8] = &[0x53, 0x41, 0x57, 0x41, 0x56, 0x48, 0x83, 0xec, 0x28];
+    // pop %rbp; mov %rbp,(%rsp); and mov (%rsp),%rbp; push %rbp; ret
+    const POP: &[u8] = &[0x5d, 0x48, 0x89, 0x2c, 0x24];
+    const PUSH: &[u8] = &[0x48, 0x8b, 0x2c, 0x24, 0x55, 0xc3];
     // mov %rcx,%rsp
     const RESTORES: &[u8] = &[0x48, 0x89, 0xcc];
     row.cfa == CfaLocation::Register(RSP, 80)
-        && (0..512).any(|distance| {
+        && (0..1024).any(|distance| {
             let code = file.bytes_at(address.wrapping_sub(distance as u64));
-            let is_restored = || {
+            let passes = |code: &[u8], other: &[u8]| {
                 let passed = code.get(..distance).unwrap_or_default();
-                passed.windows(RESTORES.len()).any(|part| part == RESTORES)
+                passed.windows(other.len()).any(|part| part == other)
             };
             code.starts_with(ENTRY) && distance < ENTRY.len()
                 || code.starts_with(EXIT) && (4..EXIT.len()).contains(&distance)
                 || code.starts_with(TRACE_ENTRY) && (4..TRACE_ENTRY.len()).contains(&distance)
-                || code.starts_with(TRACE_EXIT) && !is_restored()
+                || code.starts_with(TRACE_EXIT) && !passes(code, RESTORES)
+                || code.starts_with(CALL) && distance >= 12 && !passes(code, CALLBACK)
+                || code.starts_with(POP) && distance == 0
+                || code.starts_with(PUSH) && distance == 5
         })
 }
 
@@ -405,11 +415,14 @@ mod tests {
     #[test]
     fn the_moves_of_an_interpreter() {
         // The instructions of LuaJIT's interpreter, between others; the test's own program contains them as data.
-        static CODE: [u8; 70] = *b"\x90\x55\x53\x41\x57\x41\x56\x48\x83\xec\x28\
+        static CODE: [u8; 108] = *b"\x90\x55\x53\x41\x57\x41\x56\x48\x83\xec\x28\
             \x90\x48\x83\xc4\x28\x41\x5e\x41\x5f\x5b\x5d\xc3\
             \x90\x48\x83\xec\x10\x4c\x89\x64\x24\x10\x4c\x89\x6c\x24\x08\xff\xe0\
             \x90\x41\x55\x41\x54\x41\x53\x41\x52\x41\x51\x41\x50\x57\x56\x55\
-            \xe8\x01\x02\x03\x04\x48\x8b\x4d\x50\x48\x89\xcc\x90\x90";
+            \xe8\x01\x02\x03\x04\x48\x8b\x4d\x50\x48\x89\xcc\x90\x90\
+            \x5d\x48\x89\x2c\x24\x90\x48\x8b\x2c\x24\x55\xc3\
+            \x89\xc6\x48\x89\xef\xf7\xde\xe8\x01\x02\x03\x04\xc3\x90\xc3\
+            \x53\x41\x57\x41\x56\x48\x83\xec\x28\x90\x90";
         let file = Files::new().open(&std::env::current_exe().unwrap());
         let file = file.unwrap();
         let start = file.segments.iter().find_map(|segment| {
@@ -418,8 +431,8 @@ mod tests {
             Some(segment.address + at as u64)
         });
         let start = start.unwrap();
-        let moved = [1..11, 16..23, 28..40, 41..68];
-        for offset in 0..70 {
+        let moved = [1..11, 16..23, 28..40, 41..68, 70..71, 81..82, 94..106];
+        for offset in 0..CODE.len() as u64 {
             let is_moved = moved.iter().any(|range| range.contains(&offset));
             let is = |row| is_moved_by_interpreter(file, start + offset, &row);
             assert_eq!(is(row(RSP, 80)), is_moved, "{offset}");

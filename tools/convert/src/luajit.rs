@@ -13,7 +13,11 @@ use std::{
     ops::Range, //
 };
 
-use iced_x86::Register;
+use iced_x86::{
+    FlowControl,
+    Mnemonic,
+    Register, //
+};
 use sframe::{
     rule::{
         Base,
@@ -54,6 +58,15 @@ const LOADS_CFRAME: &[u8] = b"\x48\x8b\x4d";
 /// lea 16(%rsp),%rcx; mov -8(%rcx),%r13; mov (%rcx),%r12; mov %rcx,%rsp. The handler jumps to the second instruction, and
 /// traces that end jump to the first one.
 const LEAVES_TRACE: &[u8] = b"\x48\x8d\x4c\x24\x10\x4c\x8b\x69\xf8\x4c\x8b\x21\x48\x89\xcc";
+/// mov %eax,%esi; mov %rbp,%rdi; neg %esi; call of a function that does not return, without the target. Behind it are
+/// functions that the interpreter and traces call.
+const BEFORE_HELPERS: &[u8] = b"\x89\xc6\x48\x89\xef\xf7\xde\xe8";
+/// The entry for callbacks behind these functions, where the frame pointer has been pushed: push %rbx; push %r15; push %r14;
+/// sub $40,%rsp
+const ENTERS_CALLBACK: &[u8] = b"\x53\x41\x57\x41\x56\x48\x83\xec\x28";
+/// A function that pops its return address, pop %rbp; mov %rbp,(%rsp), and pushes it again: mov (%rsp),%rbp; push %rbp; ret
+const POPS_ADDRESS: &[u8] = b"\x5d\x48\x89\x2c\x24";
+const PUSHES_ADDRESS: &[u8] = b"\x48\x8b\x2c\x24\x55\xc3";
 /// The maximum size of the handler, in bytes.
 const MAX_HANDLER: usize = 512;
 
@@ -117,6 +130,23 @@ fn corrections(function: &ConvertedFunction, code: &CodeBytes<'_>) -> Option<Vec
     for at in places(bytes, ENTERS_TRACE) {
         corrections.push(by_sp(at + 4..at + ENTERS_TRACE.len(), FRAME + 16, FP));
     }
+    for at in places(bytes, ENTERS_CALLBACK).filter(|at| !bytes[..*at].ends_with(&ENTERS[..1])) {
+        for (range, cfa) in [(0..1, 16), (1..3, 24), (3..5, 32), (5..9, 40)] {
+            corrections.push(by_sp(at + range.start..at + range.end, cfa, FP));
+        }
+    }
+    for at in places(bytes, POPS_ADDRESS) {
+        corrections.push(by_sp(at..at + 1, FRAME + 8, FP));
+    }
+    for at in places(bytes, PUSHES_ADDRESS) {
+        corrections.push(by_sp(at + 5..at + 6, FRAME + 8, FP));
+    }
+    if let Some(at) = only(places(bytes, BEFORE_HELPERS)) {
+        let start = at + BEFORE_HELPERS.len() + 4;
+        for (range, cfa) in helpers(function.start, start, bytes.len(), code)? {
+            corrections.push(by_sp(range, cfa, Location::Unchanged));
+        }
+    }
     corrections.sort_by_key(|(range, _)| range.start);
     let is_apart = |pair: &[Correction]| pair[0].0.end <= pair[1].0.start;
     corrections.windows(2).all(is_apart).then_some(corrections)
@@ -172,6 +202,43 @@ fn exits(
     Some(corrections)
 }
 
+/// The code of functions without a frame from the offset `from` on, in the function at the address `start`, and the distance
+/// of the CFA from the stack pointer there. Each ends with ret; one saves a register by a push. The first instruction that is
+/// none of theirs ends the code. `None` if the distance is not known.
+fn helpers(
+    start: u64,
+    from: usize,
+    len: usize,
+    code: &CodeBytes<'_>,
+) -> Option<Vec<(Range<usize>, i32)>> {
+    let mut found: Vec<(Range<usize>, i32)> = Vec::new();
+    let mut cfa = 8;
+    for instruction in code.instructions(start + from as u64, start + len as u64) {
+        let at = (instruction.ip() - start) as usize;
+        let end = (instruction.next_ip() - start) as usize;
+        if code.at(instruction.ip()).starts_with(ENTERS_CALLBACK) && cfa == 8
+            || instruction.mnemonic() == Mnemonic::Int3
+        {
+            break;
+        }
+        match found.last_mut() {
+            Some((range, last)) if *last == cfa => range.end = end,
+            _ => found.push((at..end, cfa)),
+        }
+        match (instruction.mnemonic(), instruction.flow_control()) {
+            (Mnemonic::Push, _) => cfa += 8,
+            (Mnemonic::Pop, _) => cfa -= 8,
+            (Mnemonic::Ret, _) if cfa == 8 => {}
+            (_, FlowControl::UnconditionalBranch | FlowControl::ConditionalBranch) if cfa == 8 => {}
+            (_, FlowControl::Next)
+                if !instruction.is_stack_instruction()
+                    && instruction.op0_register() != Register::RSP => {}
+            _ => return None,
+        }
+    }
+    (cfa == 8).then_some(found)
+}
+
 /// The offsets of `pattern` in `bytes`.
 fn places<'a>(bytes: &'a [u8], pattern: &'a [u8]) -> impl Iterator<Item = usize> + 'a {
     let windows = bytes.windows(pattern.len()).enumerate();
@@ -194,6 +261,10 @@ mod tests {
     const EXIT: &[u8] =
         b"\x49\x8b\xae\x08\0\0\0\x48\x89\xe6\xe8\0\0\0\0\x48\x8b\x4d\x50\x48\x83\xe1\xfc\x48\x89\x69\x10\xeb\x05";
 
+    /// A call; ret; push %rbx; cpuid; pop %rbx; jmp; ret; int3; and the entry for callbacks
+    const HELPERS: &[u8] =
+        b"\x89\xc6\x48\x89\xef\xf7\xde\xe8\0\0\0\0\xc3\x53\x0f\xa2\x5b\xeb\0\xc3\xcc\x53\x41\x57\x41\x56\x48\x83\xec\x28";
+
     /// An interpreter with this code between the parts, and the offset of each part.
     fn interpreter(exit: &[u8]) -> (Vec<u8>, Vec<usize>) {
         let mut bytes = Vec::new();
@@ -205,6 +276,9 @@ mod tests {
             HANDLES_EXIT,
             exit,
             LEAVES_TRACE,
+            POPS_ADDRESS,
+            PUSHES_ADDRESS,
+            HELPERS,
         ] {
             bytes.extend([0x90; 3]);
             places.push(bytes.len());
@@ -242,7 +316,9 @@ mod tests {
     fn rows_are_corrected_where_the_stack_pointer_moves() {
         let of_frame = Rule::amd64(Base::Sp, FRAME, FP);
         let (bytes, places) = interpreter(EXIT);
-        let [enters, leaves, enters_trace, handler, exit, leaves_trace] = places[..] else {
+        let [enters, leaves, enters_trace, handler, exit, leaves_trace, pops, pushes, helpers] =
+            places[..]
+        else {
             panic!("{places:?}");
         };
         let functions = corrected(&bytes, of_frame);
@@ -269,6 +345,23 @@ mod tests {
             (enters_trace + 16, 80),
             (handler - 1, 80),
             (leaves_trace, 96),
+            (pops, 88),
+            (pops + 1, 80),
+            (pushes + 4, 80),
+            (pushes + 5, 88),
+            (helpers + 11, 80),
+            (helpers + 12, 8),
+            (helpers + 13, 8),
+            (helpers + 14, 16),
+            (helpers + 16, 16),
+            (helpers + 17, 8),
+            (helpers + 19, 8),
+            (helpers + 20, 80),
+            (helpers + 21, 16),
+            (helpers + 22, 24),
+            (helpers + 24, 32),
+            (helpers + 26, 40),
+            (helpers + 30, 80),
             (bytes.len() - 1, 80),
         ] {
             assert_eq!(cfa(offset), by_sp(expected), "{offset:#x}");
@@ -310,6 +403,11 @@ mod tests {
         assert_eq!(corrected(&bytes, of_frame).len(), 1);
         let (bytes, _) = interpreter(&EXIT[7..]);
         assert_eq!(corrected(&bytes, of_frame).len(), 1);
+        // A helper that returns above its return address.
+        let (bytes, places) = interpreter(EXIT);
+        let mut bad = bytes.clone();
+        bad[places[8] + 13] = 0x90;
+        assert_eq!(corrected(&bad, of_frame).len(), 1);
         // Two handlers.
         let (bytes, _) = interpreter(EXIT);
         assert_eq!(corrected(&bytes.repeat(2), of_frame).len(), 1);

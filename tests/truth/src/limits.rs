@@ -255,9 +255,9 @@ pub fn is_restorer(process: &Process, pc: u64) -> bool {
         || walker::code_at(process, pc.wrapping_sub(7)) == Some(CODE)
 }
 
-/// Whether a link-time address is an instruction of LuaJIT's interpreter at which the stack pointer is not where the only
-/// row of the interpreter's .eh_frame has it: the interpreter makes or leaves its frame, enters or leaves a trace, or
-/// handles the exit of a trace, whose frame has another size. There the calls that were seen are the truth.
+/// Whether a link-time address is an instruction of LuaJIT's interpreter at which the stack pointer is not where the
+/// only row of the interpreter's .eh_frame has it: the interpreter makes or leaves its frame, enters or leaves a
+/// trace, or handles the exit of a trace, whose frame has another size. There the calls that were seen are the truth.
 pub fn is_moved_by_interpreter(file: &MappedFile, address: u64, row: &CfiRow) -> bool {
     // push %rbp; push %rbx; push %r15; push %r14; sub $40,%rsp
     const ENTRY: &[u8] = &[0x55, 0x53, 0x41, 0x57, 0x41, 0x56, 0x48, 0x83, 0xec, 0x28];

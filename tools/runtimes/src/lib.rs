@@ -191,8 +191,8 @@ pub struct Objects {
     pub regions: Vec<Region>,
 }
 
-/// Finds the code with rows in the mapping of code from `start` to `end`, run-time addresses of the process with this ID:
-/// LuaJIT's traces, or objects with `.eh_frame`. All areas of LuaJIT's code are found if the mapping has any.
+/// Finds the code with rows in the mapping of code from `start` to `end`, run-time addresses of the process with this
+/// ID: LuaJIT's traces, or objects with `.eh_frame`. All areas of LuaJIT's code are found if the mapping has any.
 ///
 /// # Errors
 ///

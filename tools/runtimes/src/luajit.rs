@@ -7,11 +7,11 @@
 //! The descriptions are found through `jit_State`, and this by the place and the size of the machine code, which it
 //! contains. A description is used only if the code agrees with it.
 //!
-//! Machine code lies in areas. New traces are put below the older ones; none is moved, and none is replaced: LuaJIT frees
-//! all areas at once. So an area needs a new description only when it has a new trace.
+//! Machine code lies in areas. New traces are put below the older ones; none is moved, and none is replaced: LuaJIT
+//! frees all areas at once. So an area needs a new description only when it has a new trace.
 //!
-//! The layouts are those of `lj_obj.h`, `lj_jit.h`, `lj_frame.h` and `lj_asm_x86.h` with `LJ_GC64`, which is the default
-//! for this architecture.
+//! The layouts are those of `lj_obj.h`, `lj_jit.h`, `lj_frame.h` and `lj_asm_x86.h` with `LJ_GC64`, which is the
+//! default for this architecture.
 
 use std::ops::Range;
 
@@ -38,13 +38,14 @@ pub(super) const NAME: &str = "luajit";
 const EH_FRAME: [u8; 13] = *b"\x1c\0\0\0\0\0\0\0\x01zPR\0";
 /// The bytes of an area in front of its code.
 const AREA_HEAD: u64 = 16 + EH_FRAME.len() as u64;
-/// The maximum size of an area, in bytes, and of all areas of a process. By default LuaJIT makes areas of 64 KiB, and at
-/// most 2 MiB.
+/// The maximum size of an area, in bytes, and of all areas of a process. By default LuaJIT makes areas of 64 KiB, and
+/// at most 2 MiB.
 const MAX_AREA: u64 = 8 << 20;
 const MAX_AREAS: u64 = 32 << 20;
 /// The most mappings that are looked at.
 const MAX_MAPPINGS: usize = 1 << 16;
-/// The most bytes that are searched for `jit_State`, in all and at each end of a mapping. LuaJIT allocates it first of all.
+/// The most bytes that are searched for `jit_State`, in all and at each end of a mapping. LuaJIT allocates it first
+/// of all.
 const MAX_SEARCHED: u64 = 128 << 20;
 const MAX_AT_END: u64 = 8 << 20;
 const CHUNK: u64 = 1 << 16;
@@ -62,8 +63,8 @@ const MAX_ARRAYS: usize = 16;
 /// The most regions of code of one process. The module keeps 32 regions of all kinds.
 const MAX_RUNS: usize = 12;
 
-/// `CFRAME_SIZE_JIT`: the distance from the stack pointer to the CFA in a trace that does not enlarge the frame: that of
-/// the interpreter, and two registers.
+/// `CFRAME_SIZE_JIT`: the distance from the stack pointer to the CFA in a trace that does not enlarge the frame: that
+/// of the interpreter, and two registers.
 const FRAME: i32 = 80 + 16;
 /// Where registers are saved, below the CFA, in words: DWARF's number of the register, and the place.
 const SAVED: [(u8, u8); 7] = [
@@ -80,8 +81,8 @@ const SAVED_FP: i32 = -16;
 /// DWARF's number of the stack pointer.
 const RSP: u8 = 7;
 
-/// `sizeof(GCtrace)`, and the offsets of fields: `gct`, which has this value; `szmcode`, `mcode`, `spadjust`, `traceno`, and
-/// `root`.
+/// `sizeof(GCtrace)`, and the offsets of fields: `gct`, which has this value; `szmcode`, `mcode`, `spadjust`,
+/// `traceno`, and `root`.
 const TRACE: usize = 112;
 const GCT: usize = 9;
 const GCT_TRACE: u8 = 9;
@@ -134,8 +135,8 @@ pub(super) fn is_code(
         .any(|mapping| area_len(memory, mapping.start).is_some())
 }
 
-/// The code of each run of areas, with the rows of its traces; and regions for the rest of the areas, from which no walk
-/// goes on.
+/// The code of each run of areas, with the rows of its traces; and regions for the rest of the areas, from which no
+/// walk goes on.
 pub(super) fn objects(
     memory: &impl ProcessMemory,
     maps: &[(ProcessMapping, FileId)],
@@ -269,8 +270,8 @@ fn runs(memory: &impl ProcessMemory, maps: &[(ProcessMapping, FileId)]) -> Vec<R
     runs
 }
 
-/// Takes the areas of one instance from `left`, and returns them by address. Each area names the one that was made before
-/// it.
+/// Takes the areas of one instance from `left`, and returns them by address. Each area names the one that was made
+/// before it.
 fn chain(memory: &impl ProcessMemory, left: &mut Vec<Range<u64>>, newest: u64) -> Vec<Range<u64>> {
     let mut found = Vec::new();
     let mut at = newest;
@@ -423,8 +424,8 @@ fn traces(
     (!traces.is_empty()).then_some(traces)
 }
 
-/// The trace with this description, if its code lies in `code`, which has the run-time address `base`, and agrees with the
-/// description.
+/// The trace with this description, if its code lies in `code`, which has the run-time address `base`, and agrees
+/// with the description.
 fn trace(description: &[u8; TRACE], code: &[u8], base: u64) -> Option<Trace> {
     let start = word(description, CODE)?;
     let len = double(description, CODE_SIZE)? as usize;
@@ -478,8 +479,8 @@ fn addition(code: &[u8]) -> (usize, i32) {
     }
 }
 
-/// The length of the jump at the end of `code`, if it is behind an instruction that adds `size` to the stack pointer; 0 if
-/// it is not.
+/// The length of the jump at the end of `code`, if it is behind an instruction that adds `size` to the stack pointer;
+/// 0 if it is not.
 fn jump_behind_addition(code: &[u8], size: i32) -> usize {
     match code {
         [rest @ .., 0xe9, _, _, _, _] if size != 0 && addition(rest).1 == size => 5,
@@ -579,8 +580,8 @@ fn eh_frame(parts: &[Part]) -> Vec<u8> {
     section
 }
 
-/// Adds an entry to a section: its length, the number that tells its kind, its contents, and DW_CFA_nop up to a multiple of
-/// eight bytes.
+/// Adds an entry to a section: its length, the number that tells its kind, its contents, and DW_CFA_nop up to a
+/// multiple of eight bytes.
 fn entry(section: &mut Vec<u8>, kind: u32, contents: &[u8]) {
     let len = (8 + contents.len()).next_multiple_of(8) - 4;
     let end = section.len() + 4 + len;
@@ -692,8 +693,9 @@ mod tests {
         vec![0x41, 0xc7, 0x86, 0x08, 0xf1, 0xff, 0xff, number, 0, 0, 0]
     }
 
-    /// The first trace does not enlarge the frame. The second one does, and ends: add $-48,%rsp; ...; add $48,%rsp; jmp. The
-    /// third one continues the second one, and enlarges the frame by 256 bytes: mov %rax,%rcx; add $-256,%rsp; ...; jmp.
+    /// The first trace does not enlarge the frame. The second one does, and ends: add $-48,%rsp; ...; add $48,%rsp;
+    /// jmp. The third one continues the second one, and enlarges the frame by 256 bytes: mov %rax,%rcx; add
+    /// $-256,%rsp; ...; jmp.
     fn traces() -> Vec<Made> {
         let jump = [0xe9, 0, 1, 0, 0];
         vec![

@@ -388,8 +388,8 @@ fn calls_cleanup(code: &[Option<u64>; 2]) -> bool {
     (call, behind) == (0x10_56_ff, 0x58_5b_59)
 }
 
-/// Whether an instruction that begins with these bytes is mov %rcx,%rsp or mov %rdi,%rsp. By these LuaJIT leaves the frames
-/// of a trace's exit, and of an error; return addresses below the new stack pointer are lost.
+/// Whether an instruction that begins with these bytes is mov %rcx,%rsp or mov %rdi,%rsp. By these LuaJIT leaves the
+/// frames of a trace's exit, and of an error; return addresses below the new stack pointer are lost.
 fn leaves_frames(code: Option<u64>) -> bool {
     matches!(
         code.unwrap_or(0).to_le_bytes(),

@@ -170,13 +170,16 @@ fn exits(
     let [load @ .., cframe] = bytes.get(has_cframe.checked_sub(4)?..has_cframe)? else {
         return None;
     };
+    if load != LOADS_CFRAME || loaded > has_cframe || has_cframe >= leaves {
+        return None;
+    }
     // rbp has the state up to the end of the handler.
     let keeps_state = code
         .instructions(start + loaded as u64, start + leaves as u64)
         .all(|instruction| {
             !instruction.is_invalid() && instruction.op0_register() != Register::RBP
         });
-    if load != LOADS_CFRAME || !keeps_state || !(loaded <= has_cframe && has_cframe < leaves) {
+    if !keeps_state {
         return None;
     }
     let by_state = Rule {
@@ -213,6 +216,9 @@ fn helpers(
     len: usize,
     code: &CodeBytes<'_>,
 ) -> Option<Vec<(Range<usize>, i32)>> {
+    if from > len {
+        return None;
+    }
     let mut found: Vec<(Range<usize>, i32)> = Vec::new();
     let mut cfa = 8;
     for instruction in code.instructions(start + from as u64, start + len as u64) {

@@ -187,6 +187,9 @@ pub struct Objects {
     pub runtime: &'static str,
     /// Code with rows.
     pub objects: Vec<CodeObject>,
+    /// Whether the code of an object grows: an object takes the place of those that it overlaps for good. Other code may
+    /// be loaded, freed and loaded again.
+    pub grow: bool,
     /// Regions of other kinds.
     pub regions: Vec<Region>,
 }
@@ -205,12 +208,14 @@ pub fn objects(pid: i32, start: u64, end: u64) -> Result<Objects, String> {
         return Ok(Objects {
             runtime: luajit::NAME,
             objects,
+            grow: true,
             regions: regions.into_iter().map(of_process).collect(),
         });
     }
     Ok(Objects {
         runtime: "eh_frame",
         objects: eh_frame::objects(&memory, &maps, start, end),
+        grow: false,
         regions: Vec::new(),
     })
 }

@@ -573,10 +573,10 @@ fn add_objects(device: &Device, request: &Request) -> Result<FoundObjects, Strin
         if let Some(known) = objects.iter().find(|other| is_known(other)) {
             device.add_region(&runtimes::object_region(pid, object, &known.file))?;
         }
-        // The new region has replaced these objects' regions.
+        // The new region has replaced these objects' regions. Objects that do not grow may come back.
         let is_replaced = |other: &LoadedObject| {
             let overlaps = other.start < object.end && object.start < other.end;
-            other.pid == pid && overlaps && !is_known(other)
+            found.grow && other.pid == pid && overlaps && !is_known(other)
         };
         while let Some(index) = objects.iter().position(is_replaced) {
             remove_object(device, objects.remove(index))?;

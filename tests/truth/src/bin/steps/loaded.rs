@@ -89,7 +89,11 @@ impl LoadedCode {
             return Ok(());
         }
         let found = runtimes::objects(id, mapping.start, mapping.end).map_err(io::Error::other)?;
-        for object in found {
+        if found.grow {
+            // Traces of LuaJIT have no `.eh_frame` of their own, which would be the truth. They are regions of another kind.
+            return Ok(());
+        }
+        for object in found.objects {
             let region = region_of(object, files)?;
             let CodeLayout::Rows(code) = &region.layout else {
                 continue;

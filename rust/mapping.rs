@@ -27,7 +27,10 @@ use crate::{
             FunctionTable,
             MappedRows, //
         },
-        x86_64::FrameRule, //
+        x86_64::{
+            erlang::ErlangCode,
+            FrameRule, //
+        }, //
     },
     sys::{
         self,
@@ -102,22 +105,13 @@ pub(crate) fn find(
     }
     mapping.start = found.start.max(part.start);
     mapping.end = found.end.min(part.end);
-    mapping.is_image = found.is_file && !is_made(&found, memory)
+    mapping.is_image = found.is_file
         || matches!(
             mapping.rows,
             MappedRows::None(FunctionTable { len: 1.., .. })
         );
     mapping.executable = found.executable;
     Ok(())
-}
-
-/// Whether the file is memory without a name that is no ELF file: PHP's JIT compiler shares its code between processes in
-/// this way.
-#[inline(never)]
-fn is_made(mapping: &sys::Mapping, memory: &UserMemory) -> bool {
-    mapping.is_nameless
-        && head_of(mapping, memory)
-            .is_none_or(|head| elf::has_sframe(&head) == Err(ElfError::NotElf))
 }
 
 /// The reason to stop where no mapping was found.
@@ -190,6 +184,7 @@ fn region_of(description: &RegionDescription) -> Region {
             Region::Fixed(FrameRule::new(description.cfa_offset, fp))
         }
         sys::REGION_HOTSPOT => Region::HotSpot(crate::code_heap_of!(description)),
+        sys::REGION_ERLANG => Region::Erlang(crate::erlang_code_of!(description)),
         _ => Region::Stop,
     }
 }
@@ -197,7 +192,7 @@ fn region_of(description: &RegionDescription) -> Region {
 /// Whether a program may add a region with this description.
 pub(crate) fn is_valid_region(description: &RegionDescription) -> bool {
     let is_of_kind = match u32::from(description.kind) {
-        sys::REGION_NONE | sys::REGION_STOP | sys::REGION_ROWS => true,
+        sys::REGION_NONE | sys::REGION_STOP | sys::REGION_ROWS | sys::REGION_ERLANG => true,
         sys::REGION_FIXED => {
             u32::from(description.fp_saved) <= sys::FP_AT_CFA && description.cfa_offset >= 8
         }
@@ -213,7 +208,11 @@ pub(crate) fn is_valid_region(description: &RegionDescription) -> bool {
     };
     is_of_kind
         && description.reserved == [0; 5]
-        && (description.reserved2, description.table) == (0, 0)
+        && (
+            description.reserved2,
+            description.table,
+            description.reserved3,
+        ) == (0, 0, 0)
         && description.start < description.end
 }
 

@@ -27,7 +27,7 @@ static_assert(sizeof(struct sframe_unwind_extra_row) == 24);
 static_assert(sizeof(struct sframe_unwind_table) == 80);
 static_assert(sizeof(struct sframe_unwind_counter) == 48);
 static_assert(sizeof(struct sframe_unwind_request) == 352);
-static_assert(sizeof(struct sframe_unwind_region) == 152);
+static_assert(sizeof(struct sframe_unwind_region) == 208);
 
 static int device_open(struct inode *inode, struct file *file)
 {

@@ -83,8 +83,6 @@ struct sfu_mapping {
 	bool executable;
 	bool is_file;
 	bool is_vdso;
-	/* Whether the file is memory without a name: shared memory, or of memfd_create(). */
-	bool is_nameless;
 };
 
 #define SFU_ROWS 0
@@ -426,6 +424,8 @@ int64_t sfu_test_map(uint64_t len, bool executable);
 /* The state of the running test's mappings. */
 uint64_t sfu_test_mappings_sequence(void);
 int sfu_test_unmap(uint64_t address, uint64_t len);
+/* Adds a region of the running test. Its `pid` is ignored. */
+int sfu_test_add_region(const struct sframe_unwind_region *description);
 int sfu_test_write(uint64_t address, const void *from, unsigned int len);
 
 #endif

@@ -39,11 +39,14 @@ static inline uint64_t sfu_mappings_sequence(void)
 
 /*
  * Whether the code of a mapping is that of a file. Code that the process may write is code that the process makes, even
- * if a file was its beginning: SBCL maps its image in this way. Any context; the VMA may be freed meanwhile, under RCU.
+ * if a file was its beginning: SBCL maps its image in this way. PHP and Erlang share the memory of their code, which
+ * they write through another mapping. Any context; the VMA may be freed meanwhile, under RCU.
  */
 static inline bool sfu_is_of_file(const struct vm_area_struct *vma)
 {
-	return READ_ONCE(vma->vm_file) && (READ_ONCE(vma->vm_flags) & (VM_WRITE | VM_EXEC)) != (VM_WRITE | VM_EXEC);
+	unsigned long flags = READ_ONCE(vma->vm_flags);
+
+	return READ_ONCE(vma->vm_file) && !((flags & VM_EXEC) && (flags & (VM_WRITE | VM_SHARED)));
 }
 
 /*

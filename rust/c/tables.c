@@ -181,7 +181,6 @@ void sfu_find_table(struct sfu_mapping *mapping)
 		read_key(inode, &key);
 	else if (!mapping->is_vdso)
 		return;
-	mapping->is_nameless = key.is_shmem && !READ_ONCE(inode->i_nlink);
 	table = known_table(&key);
 	if (key.is_shmem && is_written_to(inode)) {
 		/* Its section is read as the task's memory. */

@@ -14,6 +14,7 @@ pub const SFRAME_UNWIND_REGION_STOP: u32 = 1;
 pub const SFRAME_UNWIND_REGION_FIXED: u32 = 2;
 pub const SFRAME_UNWIND_REGION_HOTSPOT: u32 = 3;
 pub const SFRAME_UNWIND_REGION_ROWS: u32 = 4;
+pub const SFRAME_UNWIND_REGION_ERLANG: u32 = 5;
 pub const SFRAME_UNWIND_NR_ADD: u32 = 128;
 pub const SFRAME_UNWIND_NR_REMOVE: u32 = 129;
 pub const SFRAME_UNWIND_NR_LIST: u32 = 130;
@@ -152,6 +153,16 @@ pub struct sframe_unwind_region {
     pub reserved2: __u32,
     pub rows_offset: __u64,
     pub table: __u64,
+    pub exit_code: __u64,
+    pub main_code: __u64,
+    pub main_return: __u64,
+    pub main_frame: __u32,
+    pub registers_offset: __u32,
+    pub schedulers: __u64,
+    pub scheduler_count: __u32,
+    pub scheduler_size: __u32,
+    pub process_offset: __u32,
+    pub reserved3: __u32,
 }
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
@@ -182,7 +193,6 @@ pub struct sfu_mapping {
     pub executable: bool,
     pub is_file: bool,
     pub is_vdso: bool,
-    pub is_nameless: bool,
 }
 #[repr(C)]
 #[derive(Debug, Default, Copy, Clone)]
@@ -503,6 +513,9 @@ unsafe extern "C" {
 }
 unsafe extern "C" {
     pub fn sfu_test_unmap(address: u64, len: u64) -> kernel::ffi::c_int;
+}
+unsafe extern "C" {
+    pub fn sfu_test_add_region(description: *const sframe_unwind_region) -> kernel::ffi::c_int;
 }
 unsafe extern "C" {
     pub fn sfu_test_write(

@@ -179,6 +179,8 @@ struct sframe_unwind_request {
 #define SFRAME_UNWIND_REGION_HOTSPOT 3
 /* The code is a copy of a part of a file's code. Walks use the rows of that file. */
 #define SFRAME_UNWIND_REGION_ROWS 4
+/* Compiled code of Erlang's virtual machine (BEAM). */
+#define SFRAME_UNWIND_REGION_ERLANG 5
 
 /*
  * A region: code of a process that belongs to no file. Addresses are run-time addresses. Regions of one process do
@@ -239,6 +241,27 @@ struct sframe_unwind_region {
 	__u32 reserved2;
 	__u64 rows_offset;
 	__u64 table;
+	/*
+	 * ERLANG, down to the end: the code that the first function of each process returns to (`beam_normal_exit`); the
+	 * start of the function process_main, its return address, and the size of its frame in bytes, without the bytes
+	 * that align the frame.
+	 */
+	__u64 exit_code;
+	__u64 main_code;
+	__u64 main_return;
+	__u32 main_frame;
+	/* The distance in bytes from the stack pointer of process_main to the address in rbx. */
+	__u32 registers_offset;
+	/*
+	 * The array of the schedulers' data, the number of its elements, and the size of an element in bytes. The first
+	 * field of an element is the stack pointer of the scheduler's process_main. The field at process_offset is the
+	 * address of the running process's structure.
+	 */
+	__u64 schedulers;
+	__u32 scheduler_count;
+	__u32 scheduler_size;
+	__u32 process_offset;
+	__u32 reserved3;
 };
 
 /* The numbers of the commands of ioctl(). */

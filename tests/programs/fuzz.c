@@ -634,7 +634,8 @@ static void some_region(struct sframe_unwind_region *region, const uint8_t *base
 {
 	*region = (struct sframe_unwind_region) {
 		.size = sizeof(*region), .pid = getpid(), .start = (uint64_t)base, .end = (uint64_t)base + FILE_SIZE,
-		.kind = one_in(8) ? below(6) : one_in(3) ? SFRAME_UNWIND_REGION_FIXED : SFRAME_UNWIND_REGION_HOTSPOT,
+		.kind = one_in(8) ? below(7) : one_in(3) ? SFRAME_UNWIND_REGION_FIXED :
+			one_in(3) ? SFRAME_UNWIND_REGION_ERLANG : SFRAME_UNWIND_REGION_HOTSPOT,
 	};
 	if (one_in(4)) {
 		region->guard = anywhere(base);
@@ -660,6 +661,16 @@ static void some_region(struct sframe_unwind_region *region, const uint8_t *base
 		region->kind_mask = one_in(2) ? 0xff : ~0ull;
 		for (int i = 0; i < 4; i++)
 			region->frameless_kinds[i] = below(8);
+	} else if (region->kind == SFRAME_UNWIND_REGION_ERLANG) {
+		region->exit_code = (uint64_t)base + below(FILE_SIZE);
+		region->main_code = (uint64_t)base + below(FILE_SIZE);
+		region->main_return = one_in(2) ? anywhere(base) : (uint64_t)base + below(FILE_SIZE);
+		region->main_frame = one_in(10) ? edge() : 16 * below(64);
+		region->registers_offset = one_in(4) ? 0 : 8 * below(16);
+		region->schedulers = anywhere(base);
+		region->scheduler_count = one_in(10) ? edge() : below(8);
+		region->scheduler_size = one_in(10) ? edge() : 64 * below(8);
+		region->process_offset = 8 * below(64);
 	}
 	if (one_in(20))
 		((uint8_t *)region)[8 + below(sizeof(*region) - 8)] = any();

@@ -14,6 +14,7 @@ pub const SFRAME_UNWIND_REGION_STOP: u32 = 1;
 pub const SFRAME_UNWIND_REGION_FIXED: u32 = 2;
 pub const SFRAME_UNWIND_REGION_HOTSPOT: u32 = 3;
 pub const SFRAME_UNWIND_REGION_ROWS: u32 = 4;
+pub const SFRAME_UNWIND_REGION_ERLANG: u32 = 5;
 pub const SFRAME_UNWIND_NR_ADD: u32 = 128;
 pub const SFRAME_UNWIND_NR_REMOVE: u32 = 129;
 pub const SFRAME_UNWIND_NR_LIST: u32 = 130;
@@ -142,4 +143,14 @@ pub struct sframe_unwind_region {
     pub reserved2: __u32,
     pub rows_offset: __u64,
     pub table: __u64,
+    pub exit_code: __u64,
+    pub main_code: __u64,
+    pub main_return: __u64,
+    pub main_frame: __u32,
+    pub registers_offset: __u32,
+    pub schedulers: __u64,
+    pub scheduler_count: __u32,
+    pub scheduler_size: __u32,
+    pub process_offset: __u32,
+    pub reserved3: __u32,
 }

@@ -433,7 +433,10 @@ pub fn walk<T: Task>(task: &T, frame: &mut Frame, sink: &mut T::Sink) -> StopRea
             _ if replay.caller != 0 => return StopReason::RegisterUnknown,
             Ok(None) => {
                 let step = match &mapping.rows {
-                    MappedRows::Region(region) => step_in_region(task, frame, &registers, region),
+                    MappedRows::Region(region) => {
+                        let code = mapping.start..mapping.end;
+                        step_in_region(task, frame, &registers, region, code)
+                    }
                     _ => {
                         // Found here, where less of the stack is in use.
                         let stack_end = task.end_of_stack(frame.sp);
@@ -442,9 +445,18 @@ pub fn walk<T: Task>(task: &T, frame: &mut Frame, sink: &mut T::Sink) -> StopRea
                     }
                 };
                 match step {
-                    Ok(()) => (false, FrameSource::FramePointer),
+                    // Code of Erlang leads to another stack.
+                    Ok(()) if frame.sp < context => {
+                        lowest = frame.sp;
+                        stack_changes = match stack_changes.checked_sub(1) {
+                            Some(left) => left,
+                            None => return StopReason::Signals,
+                        };
+                    }
+                    Ok(()) => {}
                     Err(reason) => return reason,
                 }
+                (false, FrameSource::FramePointer)
             }
             Err(reason) => return *reason,
         };
@@ -832,12 +844,16 @@ fn step_in_region<T: Task>(
     frame: &mut Frame,
     registers: &CallerRegisters<'_, T::Registers>,
     region: &Region,
+    code: Range<u64>,
 ) -> Result<(), StopReason> {
+    if matches!(region, Region::Erlang(erlang) if erlang.is_exit(frame.pc)) {
+        return Err(StopReason::Outermost);
+    }
     let is_innermost = !registers.are_lost();
     let registers = RegistersIn(registers, task.memory());
     let registers = is_innermost.then_some(&registers);
-    *frame =
-        region::step(region, frame, registers, task.memory()).ok_or(StopReason::RegionUnknown)?;
+    *frame = region::step(region, code, frame, registers, task.memory())
+        .ok_or(StopReason::RegionUnknown)?;
     Ok(())
 }
 

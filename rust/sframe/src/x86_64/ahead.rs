@@ -20,7 +20,7 @@ const MOST: usize = 40;
 pub(super) const DECODING: u32 = 120;
 
 /// The length of the longest instruction, in bytes.
-const LONGEST_INSTRUCTION: usize = 15;
+pub(super) const LONGEST_INSTRUCTION: usize = 15;
 
 /// What the instructions ahead of a PC show.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

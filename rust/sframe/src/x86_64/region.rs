@@ -3,8 +3,8 @@
 //! The step from code that a runtime made, by a region that somebody has registered for the process.
 //!
 //! A region tells how its frames are laid out. Its description and the memory of the process are not trusted. A
-//! step is accepted only if it leads behind a call, to a poll or to the return barrier of HotSpot's, or into HotSpot's
-//! interpreter.
+//! step is accepted only if it leads behind a call, to a poll or to the return barrier of HotSpot's, into HotSpot's
+//! interpreter, or to where processes of Erlang end.
 //!
 //! Words are eight bytes. HotSpot's names are those of the OpenJDK source: a code heap consists of segments; a
 //! block is some segments with a `HeapBlock` at its start, and a `CodeBlob` behind the `HeapBlock`.
@@ -19,6 +19,7 @@ use super::{
             WordReader, //
         }, //
     },
+    erlang::ErlangCode,
     fallback::is_behind_call,
     insn::{
         ends_with_call,
@@ -89,6 +90,8 @@ pub enum Region {
     Fixed(FrameRule),
     /// A code heap of HotSpot.
     HotSpot(CodeHeap),
+    /// The code of Erlang's virtual machine.
+    Erlang(ErlangCode),
 }
 
 /// A code heap of HotSpot. Offsets and sizes are in bytes; addresses are run-time addresses.
@@ -156,13 +159,15 @@ macro_rules! code_heap_of {
     }};
 }
 
-/// Takes a step from a frame in a region; `None` if no step can be trusted.
+/// Takes a step from a frame in a region; `None` if no step can be trusted. `code` is the range of the region's
+/// run-time addresses.
 ///
 /// `registers` are the registers of the innermost frame, or of a frame that a signal interrupted; `None` for other
 /// frames.
 #[inline(always)]
 pub fn step<M: Memory + Source + ?Sized, R: RegisterSource + ?Sized>(
     region: &Region,
+    code: Range<u64>,
     frame: &Frame,
     registers: Option<&R>,
     memory: &M,
@@ -176,6 +181,7 @@ pub fn step<M: Memory + Source + ?Sized, R: RegisterSource + ?Sized>(
             Region::Stop => return None,
             Region::Fixed(rule) => *rule,
             Region::HotSpot(heap) => heap.rule(frame, registers.is_some(), memory)?,
+            Region::Erlang(erlang) => return erlang.caller(code, frame, registers, memory),
         };
         rule.caller(frame, memory)?
     };
@@ -1035,7 +1041,13 @@ mod tests {
 
     fn step_in(pc: u64, innermost: bool, memory: &Memories) -> Option<Frame> {
         let registers = innermost.then_some(&Locals(STACK + 0x150));
-        step(&Region::HotSpot(heap()), &frame(pc), registers, memory)
+        step(
+            &Region::HotSpot(heap()),
+            0..u64::MAX,
+            &frame(pc),
+            registers,
+            memory,
+        )
     }
 
     fn to(step: Option<Frame>) -> Option<(u64, u64)> {
@@ -1281,7 +1293,10 @@ mod tests {
         for sp in [STACK + 0x180 - 0x1_0008, STACK + 0x188] {
             let frame = Frame { sp, ..frame(CODE) };
             let region = Region::HotSpot(heap());
-            assert_eq!(step(&region, &frame, None::<&Locals>, &memory), None);
+            assert_eq!(
+                step(&region, 0..u64::MAX, &frame, None::<&Locals>, &memory),
+                None
+            );
         }
         let call = |memory: &mut Memories, from: u64, to: u64| {
             memory.write(from - 5, &[CALL_RELATIVE]);
@@ -1503,7 +1518,7 @@ mod tests {
                 for address in [HEAP, HEAP + 0x2fff, u64::MAX, 0] {
                     let frame = frame(address);
                     let region = Region::HotSpot(heap);
-                    let step = step(&region, &frame, None::<&Locals>, &memory);
+                    let step = step(&region, 0..u64::MAX, &frame, None::<&Locals>, &memory);
                     assert_eq!(step, None);
                 }
             }
@@ -1522,11 +1537,20 @@ mod tests {
         memory.word(STACK + 0x1f8, CALLER);
         memory.word(STACK + 0x1e0, 0x44);
         let region = Region::Fixed(FrameRule::new(0x100, -32));
-        let found = step(&region, &frame(CODE), None::<&Locals>, &memory);
+        let found = step(&region, 0..u64::MAX, &frame(CODE), None::<&Locals>, &memory);
         assert_eq!(to(found), Some((0x200, 0x44)));
         memory.word(STACK + 0x1f8, CALLER + 1);
-        assert_eq!(step(&region, &frame(CODE), None::<&Locals>, &memory), None);
-        let stop = step(&Region::Stop, &frame(CODE), None::<&Locals>, &memory);
+        assert_eq!(
+            step(&region, 0..u64::MAX, &frame(CODE), None::<&Locals>, &memory),
+            None
+        );
+        let stop = step(
+            &Region::Stop,
+            0..u64::MAX,
+            &frame(CODE),
+            None::<&Locals>,
+            &memory,
+        );
         assert_eq!(stop, None);
     }
 }

@@ -43,6 +43,7 @@ use sframe::{
     },
     x86_64::{
         ends_with_call,
+        erlang::ErlangCode,
         fallback::{
             self,
             FramePointer, //
@@ -444,6 +445,8 @@ impl RegisterSource for Repeating<'_> {
 
 /// The most reads of a step without rows: two searches in a segment map, and code.
 const MOST_READS_OF_CODE: u32 = 2 * 64 + 40;
+/// The most reads of a step in code of Erlang: the data of all schedulers, and a frame whose words are checked.
+const MOST_READS_OF_ERLANG: u32 = 2 * 1024 + 1024 + 20;
 /// The most work that a step without rows takes from the budget besides its reads, in instructions: a search for a call
 /// of SBCL, and the decoding of 40 instructions in front of the PC and of 40 ahead of it.
 const MOST_WORK_OF_CODE: u32 = 500 + (40 + 40) * 120;
@@ -455,7 +458,7 @@ fn fast_walk(heap: &CodeHeap, region: &Region, start: Frame, memory: &Repeating<
     let found = region::walk(heap, 0..u64::MAX, &mut walked, memory, memory, &mut buffer);
     let mut frame = start;
     for pc in &buffer[..found] {
-        frame = region::step(region, &frame, None::<&Repeating<'_>>, memory)
+        frame = region::step(region, 0..u64::MAX, &frame, None::<&Repeating<'_>>, memory)
             .expect("a step that the fast path has taken");
         assert_eq!(frame.pc, *pc);
     }
@@ -468,7 +471,19 @@ fn fast_walk(heap: &CodeHeap, region: &Region, start: Frame, memory: &Repeating<
 pub(crate) fn code_walk(data: &[u8]) {
     let mut taker = Taker(data);
     let flags = taker.byte();
+    let code = 0..u64::MAX;
     let region = match flags % 4 {
+        0 if flags & 4 != 0 => Region::Erlang(ErlangCode {
+            exit: taker.address(),
+            main: taker.address(),
+            main_return: taker.address(),
+            main_frame: taker.byte().into(),
+            registers_offset: taker.byte().into(),
+            schedulers: taker.address(),
+            scheduler_count: taker.byte().into(),
+            scheduler_size: taker.byte().into(),
+            process_offset: taker.byte().into(),
+        }),
         0 => Region::Stop,
         1 => Region::Fixed(FrameRule {
             cfa: taker.offset(),
@@ -523,16 +538,24 @@ pub(crate) fn code_walk(data: &[u8]) {
                 _ => None,
             }
         } else {
-            region::step(&region, &frame, is_innermost.then_some(&memory), &memory)
+            let registers = is_innermost.then_some(&memory);
+            region::step(&region, code.clone(), &frame, registers, &memory)
         };
-        assert!(memory.reads.take() <= MOST_READS_OF_CODE);
+        let most = match region {
+            Region::Erlang(_) => MOST_READS_OF_ERLANG,
+            _ => MOST_READS_OF_CODE,
+        };
+        assert!(memory.reads.take() <= most);
         assert!(memory.spent.take() <= MOST_WORK_OF_CODE);
         let Some(caller) = caller else {
             return;
         };
-        // The return address of the innermost frame may be in a register.
+        // The return address of the innermost frame may be in a register. Code of Erlang leads to another stack, and the
+        // walk counts such steps.
         assert!(
-            caller.sp > frame.sp || caller.sp == frame.sp && is_innermost,
+            caller.sp > frame.sp
+                || caller.sp == frame.sp && is_innermost
+                || matches!(region, Region::Erlang(_)),
             "the stack pointer has to rise"
         );
         frame = caller;

@@ -11,10 +11,9 @@ use std::collections::{
     HashSet, //
 };
 
-use object::elf;
-
 use super::{
     offset,
+    symbols::Symbols,
     uapi,
     Library,
     ProcessMemory,
@@ -37,10 +36,6 @@ const MAX_HEAP: u64 = 2 << 30;
 const MAX_BLOCKS: usize = 16384;
 /// The sizes of a segment that are accepted: 2 ^ log2 bytes. It is 2 ^ 7 in OpenJDK 17 to 25.
 const SEGMENT_LOG2: std::ops::RangeInclusive<u32> = 4..=16;
-/// The maximum number of program headers, dynamic entries, and symbols with one hash.
-const MAX_HEADERS: u64 = 64;
-const MAX_DYNAMIC: u64 = 256;
-const MAX_CHAIN: u32 = 1024;
 /// The maximum size of the library's constants that are searched for a string, in bytes. OpenJDK 21 has 10 MiB.
 const MAX_CONSTANTS: u64 = 64 << 20;
 /// The end of the addresses of a process, which has 57 bits at most.
@@ -62,7 +57,7 @@ pub(super) fn regions(
     memory: &impl ProcessMemory,
     library: &Library<'_>,
 ) -> Result<Option<Vec<Region>>, String> {
-    let tables = VmStructs::read(memory, &Symbols::read(memory, library.base)?)?;
+    let tables = VmStructs::read(memory, &Symbols::read(memory, "libjvm.so", library.base)?)?;
     let heaps_at = tables.address("CodeCache", "_heaps")?;
     let interpreter_at = tables.address("AbstractInterpreter", "_code")?;
     if heaps_at == 0 || interpreter_at == 0 {
@@ -301,7 +296,7 @@ struct VmStructs {
 }
 
 impl VmStructs {
-    fn read(memory: &impl ProcessMemory, symbols: &Symbols) -> Result<VmStructs, String> {
+    fn read(memory: &impl ProcessMemory, symbols: &Symbols<'_>) -> Result<VmStructs, String> {
         let mut tables = VmStructs {
             fields: HashMap::new(),
             sizes: HashMap::new(),
@@ -474,7 +469,7 @@ impl<const N: usize> VmTable<N> {
     /// absent in the entry that ends the table.
     fn open(
         memory: &impl ProcessMemory,
-        symbols: &Symbols,
+        symbols: &Symbols<'_>,
         name: &str,
         columns: [&str; N],
     ) -> Result<VmTable<N>, String> {
@@ -542,120 +537,21 @@ impl Entry {
     }
 }
 
-/// The dynamic symbols of the library, in the memory of the process.
-struct Symbols {
-    /// The difference between run-time and link-time addresses.
-    bias: u64,
-    /// Run-time addresses.
-    symbols: u64,
-    strings: u64,
-    hashes: u64,
-}
-
-impl Symbols {
-    /// Finds the symbols of the library whose ELF header is at `base`.
-    fn read(memory: &impl ProcessMemory, base: u64) -> Result<Symbols, String> {
-        let header: [u8; 64] = memory.bytes(base)?;
-        let (ident, machine) = (&header[..6], u16::from_le_bytes([header[18], header[19]]));
-        if ident != [0x7f, b'E', b'L', b'F', elf::ELFCLASS64, elf::ELFDATA2LSB]
-            || machine != elf::EM_X86_64
-        {
-            return Err("libjvm.so is not of AMD64".to_owned());
-        }
-        let headers = offset(base, memory.u64(offset(base, 32)?)?)?;
-        let count = u64::from(u16::from_le_bytes([header[56], header[57]]));
-        let mut bias = None;
-        let mut dynamic = None;
-        for index in 0..count.min(MAX_HEADERS) {
-            let at = offset(headers, index * 56)?;
-            let (in_file, address) = (memory.u64(offset(at, 8)?)?, memory.u64(offset(at, 16)?)?);
-            match memory.u32(at)? {
-                elf::PT_LOAD if bias.is_none() => {
-                    bias = Some(base.wrapping_add(in_file).wrapping_sub(address));
-                }
-                elf::PT_DYNAMIC => dynamic = Some(address),
-                _ => {}
-            }
-        }
-        let (Some(bias), Some(dynamic)) = (bias, dynamic) else {
-            return Err("libjvm.so has no dynamic section".to_owned());
-        };
-        let dynamic = dynamic.wrapping_add(bias);
-        let (mut symbols, mut strings, mut hashes) = (0, 0, 0);
-        for index in 0..MAX_DYNAMIC {
-            let at = offset(dynamic, index * 16)?;
-            let tag = memory.u64(at)?;
-            let place = match u32::try_from(tag) {
-                Ok(elf::DT_NULL) => break,
-                Ok(elf::DT_SYMTAB) => &mut symbols,
-                Ok(elf::DT_STRTAB) => &mut strings,
-                Ok(elf::DT_GNU_HASH) => &mut hashes,
-                _ => continue,
-            };
-            // The C library of GNU makes run-time addresses of link-time addresses there, others do not.
-            let address = memory.u64(offset(at, 8)?)?;
-            *place = match address < bias {
-                true => address.wrapping_add(bias),
-                false => address,
-            };
-        }
-        if symbols == 0 || strings == 0 || hashes == 0 {
-            return Err("libjvm.so has no dynamic symbols with DT_GNU_HASH".to_owned());
-        }
-        Ok(Symbols {
-            bias,
-            symbols,
-            strings,
-            hashes,
-        })
-    }
-
-    /// The run-time address of a symbol.
-    fn find(&self, memory: &impl ProcessMemory, name: &str) -> Result<u64, String> {
-        let missing = || format!("libjvm.so does not export {name}");
-        let hash = elf::gnu_hash(name.as_bytes());
-        let [buckets, first, words] = [0, 4, 8].map(|at| memory.u32(offset(self.hashes, at)?));
-        let (buckets, first, words) = (buckets?, first?, words?);
-        let start = offset(self.hashes, 16 + 8 * u64::from(words))?;
-        let bucket = hash.checked_rem(buckets).ok_or_else(missing)?;
-        let chains = offset(start, 4 * u64::from(buckets))?;
-        let mut index = memory.u32(offset(start, 4 * u64::from(bucket))?)?;
-        for _ in 0..MAX_CHAIN {
-            let in_chain = index.checked_sub(first).ok_or_else(missing)?;
-            let found = memory.u32(offset(chains, 4 * u64::from(in_chain))?)?;
-            if found | 1 == hash | 1 {
-                let symbol = offset(self.symbols, 24 * u64::from(index))?;
-                let at = offset(self.strings, memory.u32(symbol)?.into())?;
-                if memory.string(at)? == name.as_bytes() {
-                    return Ok(memory.u64(offset(symbol, 8)?)?.wrapping_add(self.bias));
-                }
-            }
-            if found & 1 != 0 {
-                break;
-            }
-            index = index.checked_add(1).ok_or_else(missing)?;
-        }
-        Err(missing())
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use std::{
-        cell::Cell,
-        collections::BTreeMap,
         env,
         fs::File, //
     };
 
     use walk::process::ProcessMapping;
 
+    use super::super::symbols::fake::{
+        FakeMemory,
+        BASE, //
+    };
     use super::*;
 
-    /// The maximum number of reads from a fake memory. A reader that follows lies without a limit exceeds it.
-    const MAX_READS: u32 = 1 << 18;
-
-    const BASE: u64 = 0x7f00_0000_0000;
     /// Of the mapping of the library's constants, which begins with the names.
     const NAMES: u64 = BASE + 0x10_0000;
     const HEAPS: u64 = 0x5500_0000_0000;
@@ -663,43 +559,9 @@ mod tests {
     const SEGMENT_MAPS: u64 = 0x7d00_0000_0000;
     const HEAP_SIZE: u64 = 0x1_0000;
 
-    /// Memory whose bytes were written, or have the value `elsewhere`.
-    #[derive(Clone, Default)]
-    struct Fake {
-        bytes: BTreeMap<u64, u8>,
-        elsewhere: Option<u8>,
-        reads: Cell<u32>,
-    }
-
-    impl Fake {
-        fn put(&mut self, address: u64, bytes: &[u8]) {
-            self.bytes.extend((address..).zip(bytes.iter().copied()));
-        }
-
-        fn put_u64(&mut self, address: u64, value: u64) {
-            self.put(address, &value.to_le_bytes());
-        }
-
-        fn put_u32(&mut self, address: u64, value: u32) {
-            self.put(address, &value.to_le_bytes());
-        }
-    }
-
-    impl ProcessMemory for Fake {
-        fn fill(&self, address: u64, bytes: &mut [u8]) -> Result<(), String> {
-            self.reads.set(self.reads.get() + 1);
-            assert!(self.reads.get() < MAX_READS, "too many reads");
-            for (byte, at) in bytes.iter_mut().zip(address..) {
-                let known = self.bytes.get(&at).copied().or(self.elsewhere);
-                *byte = known.ok_or_else(|| format!("nothing at {at:#x}"))?;
-            }
-            Ok(())
-        }
-    }
-
     /// A fake process with libjvm.so.
     struct FakeProcess {
-        memory: Fake,
+        memory: FakeMemory,
         library: ProcessMapping,
         /// The end of the strings that were written.
         strings: u64,
@@ -709,7 +571,7 @@ mod tests {
     impl FakeProcess {
         fn new() -> FakeProcess {
             FakeProcess {
-                memory: Fake::default(),
+                memory: FakeMemory::default(),
                 library: ProcessMapping {
                     start: NAMES,
                     end: NAMES + 0x1000,
@@ -757,48 +619,6 @@ mod tests {
                     self.memory
                         .put_u64(at + 0x100 + size * row + 8 * column, *value);
                 }
-            }
-        }
-
-        /// Writes the ELF header, the dynamic section and the symbols.
-        fn link(&mut self) {
-            let memory = &mut self.memory;
-            memory.put(BASE, &[0; 64]);
-            memory.put(BASE, b"\x7fELF\x02\x01");
-            memory.put(BASE + 18, &elf::EM_X86_64.to_le_bytes());
-            memory.put_u64(BASE + 32, 64);
-            memory.put(BASE + 56, &2u16.to_le_bytes());
-            memory.put(BASE + 64, &[0; 112]);
-            memory.put_u32(BASE + 64, elf::PT_LOAD);
-            memory.put_u32(BASE + 120, elf::PT_DYNAMIC);
-            memory.put_u64(BASE + 120 + 16, 0x200);
-            let (symbols, strings, hashes) = (0x1000, 0x4000, 0x8000);
-            // One of the two C libraries leaves a link-time address.
-            let dynamic = [
-                (elf::DT_SYMTAB, symbols),
-                (elf::DT_STRTAB, BASE + strings),
-                (elf::DT_GNU_HASH, BASE + hashes),
-                (elf::DT_NULL, 0),
-            ];
-            for (at, (tag, value)) in (BASE + 0x200..).step_by(16).zip(dynamic) {
-                memory.put_u64(at, tag.into());
-                memory.put_u64(at + 8, value);
-            }
-            // One bucket, and one word of the Bloom filter.
-            for (at, value) in (0..).step_by(4).zip([1, 1, 1, 0, 0, 0, 1]) {
-                memory.put_u32(BASE + hashes + at, value);
-            }
-            let mut string = BASE + strings + 1;
-            let last = self.symbols.len() - 1;
-            for (index, (name, address)) in self.symbols.iter().enumerate() {
-                let symbol = BASE + symbols + 24 * (index as u64 + 1);
-                memory.put_u32(symbol, (string - BASE - strings) as u32);
-                memory.put_u64(symbol + 8, address - BASE);
-                let hash = elf::gnu_hash(name.as_bytes()) & !1 | u32::from(index == last);
-                memory.put_u32(BASE + hashes + 28 + 4 * index as u64, hash);
-                memory.put(string, name.as_bytes());
-                memory.put(string + name.len() as u64, &[0; 256]);
-                string += name.len() as u64 + 1;
             }
         }
 
@@ -880,7 +700,7 @@ mod tests {
         .map(|(name, value)| vec![process.string(&format!("CodeBlobKind::{name}")), value]);
         let columns = ["Name", "Value"];
         process.table(BASE + 0x4_0000, "VMIntConstant", &columns, &constants);
-        process.link();
+        process.memory.link(&process.symbols);
 
         let memory = &mut process.memory;
         let (array, heaps, queue) = (HEAPS + 0x100, HEAPS + 0x200, HEAPS + 0x300);
@@ -908,7 +728,7 @@ mod tests {
 
     /// Adds blocks to the heap with this number: the number of segments, whether the block is used, and the address of
     /// the name. The layout is that of OpenJDK 21.
-    fn add_blocks(memory: &mut Fake, number: u64, blocks: &[(u64, u8, u64)]) {
+    fn add_blocks(memory: &mut FakeMemory, number: u64, blocks: &[(u64, u8, u64)]) {
         let (heap, map) = (CODE + HEAP_SIZE * number, SEGMENT_MAPS + HEAP_SIZE * number);
         let mut segment = 0;
         for (segments, used, name) in blocks {
@@ -1051,9 +871,9 @@ mod tests {
         };
         // A memory of one byte value.
         for value in 0..=u8::MAX {
-            let memory = Fake {
+            let memory = FakeMemory {
                 elsewhere: Some(value),
-                ..Fake::default()
+                ..FakeMemory::default()
             };
             let library = Library {
                 base: BASE,

@@ -8,9 +8,11 @@
 #![deny(missing_docs)]
 
 mod eh_frame;
+mod erlang;
 mod fixed;
 mod hotspot;
 mod luajit;
+mod symbols;
 /// The structures and constants of the module's device.
 #[allow(
     dead_code,
@@ -33,6 +35,7 @@ use std::{
 };
 
 use sframe::x86_64::{
+    erlang::ErlangCode,
     region::{
         self,
         CodeHeap, //
@@ -150,15 +153,16 @@ fn open(pid: i32) -> Result<(File, Vec<(ProcessMapping, FileId)>), String> {
 /// The process has exited or may not be read, or its memory does not have the contents that its runtime has.
 pub fn find(pid: i32) -> Result<Code, String> {
     let (memory, maps) = open(pid)?;
-    let (name, regions) = match library(&maps, "libjvm.so") {
-        Some(library) => {
-            let regions = hotspot::regions(&memory, &library)?;
-            (hotspot::NAME, regions.unwrap_or_default())
-        }
-        None => match fixed::regions(&memory, &maps) {
-            Some(found) => found,
-            None => return Ok(Code::Unknown),
-        },
+    let (name, regions) = if let Some(library) = library(&maps, "libjvm.so") {
+        let regions = hotspot::regions(&memory, &library)?;
+        (hotspot::NAME, regions.unwrap_or_default())
+    } else if let Some(program) = library(&maps, erlang::PROGRAM) {
+        let regions = erlang::regions(&memory, &program, &maps)?;
+        (erlang::NAME, regions.unwrap_or_default())
+    } else if let Some(found) = fixed::regions(&memory, &maps) {
+        found
+    } else {
+        return Ok(Code::Unknown);
     };
     if regions.is_empty() {
         return Ok(Code::Starting(name));
@@ -296,6 +300,9 @@ fn region_of(description: &Region) -> CodeRegion {
         uapi::SFRAME_UNWIND_REGION_HOTSPOT => {
             region::Region::HotSpot(sframe::code_heap_of!(description))
         }
+        uapi::SFRAME_UNWIND_REGION_ERLANG => {
+            region::Region::Erlang(sframe::erlang_code_of!(description))
+        }
         _ => region::Region::Stop,
     };
     CodeRegion {
@@ -343,6 +350,23 @@ fn describe(region: &Region) -> String {
             write!(text, ", frame pointer at CFA{:+}", region.fp_offset)
                 .expect("a string takes it");
         }
+    }
+    if u32::from(region.kind) == uapi::SFRAME_UNWIND_REGION_ERLANG {
+        write!(
+            text,
+            ", processes end at {:#x}, process_main {:#x} with {} bytes returns to {:#x}, rbx +{}, {} schedulers of {} bytes \
+             at {:#x}, process +{}",
+            region.exit_code,
+            region.main_code,
+            region.main_frame,
+            region.main_return,
+            region.registers_offset,
+            region.scheduler_count,
+            region.scheduler_size,
+            region.schedulers,
+            region.process_offset,
+        )
+        .expect("a string takes it");
     }
     if u32::from(region.kind) == uapi::SFRAME_UNWIND_REGION_HOTSPOT {
         write!(

@@ -451,10 +451,8 @@ impl Process {
 
     /// The mapping at a run-time address, if it is code of no file.
     pub fn made_code_at(&self, address: u64) -> Option<&ProcessMapping> {
-        self.at(address).filter(|mapping| {
-            let is_file = mapping.file.is_some() || mapping.name.starts_with('/');
-            mapping.executable && !is_file && mapping.name != "[vdso]"
-        })
+        self.at(address)
+            .filter(|mapping| mapping.executable && mapping.file.is_none())
     }
 
     /// Whether a run-time address is in an interpreter, whose return addresses are not behind calls.

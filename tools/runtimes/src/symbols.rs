@@ -1,0 +1,211 @@
+// SPDX-License-Identifier: GPL-2.0-only
+
+//! The addresses of the symbols that a mapped program or library exports.
+
+use object::elf;
+
+use super::{
+    offset,
+    ProcessMemory, //
+};
+
+/// The maximum number of program headers, dynamic entries, and symbols with one hash.
+const MAX_HEADERS: u64 = 64;
+const MAX_DYNAMIC: u64 = 256;
+const MAX_CHAIN: u32 = 1024;
+
+/// The dynamic symbols of a program or library, in the memory of the process.
+pub(super) struct Symbols<'a> {
+    /// The name of the file, for errors.
+    file: &'a str,
+    /// The difference between run-time and link-time addresses.
+    bias: u64,
+    /// Run-time addresses.
+    symbols: u64,
+    strings: u64,
+    hashes: u64,
+}
+
+impl<'a> Symbols<'a> {
+    /// Finds the symbols of the file whose ELF header is at the run-time address `base`.
+    pub(super) fn read(
+        memory: &impl ProcessMemory,
+        file: &'a str,
+        base: u64,
+    ) -> Result<Symbols<'a>, String> {
+        let header: [u8; 64] = memory.bytes(base)?;
+        let (ident, machine) = (&header[..6], u16::from_le_bytes([header[18], header[19]]));
+        if ident != [0x7f, b'E', b'L', b'F', elf::ELFCLASS64, elf::ELFDATA2LSB]
+            || machine != elf::EM_X86_64
+        {
+            return Err(format!("{file} is not of AMD64"));
+        }
+        let headers = offset(base, memory.u64(offset(base, 32)?)?)?;
+        let count = u64::from(u16::from_le_bytes([header[56], header[57]]));
+        let mut bias = None;
+        let mut dynamic = None;
+        for index in 0..count.min(MAX_HEADERS) {
+            let at = offset(headers, index * 56)?;
+            let (in_file, address) = (memory.u64(offset(at, 8)?)?, memory.u64(offset(at, 16)?)?);
+            match memory.u32(at)? {
+                elf::PT_LOAD if bias.is_none() => {
+                    bias = Some(base.wrapping_add(in_file).wrapping_sub(address));
+                }
+                elf::PT_DYNAMIC => dynamic = Some(address),
+                _ => {}
+            }
+        }
+        let (Some(bias), Some(dynamic)) = (bias, dynamic) else {
+            return Err(format!("{file} has no dynamic section"));
+        };
+        let dynamic = dynamic.wrapping_add(bias);
+        let (mut symbols, mut strings, mut hashes) = (0, 0, 0);
+        for index in 0..MAX_DYNAMIC {
+            let at = offset(dynamic, index * 16)?;
+            let tag = memory.u64(at)?;
+            let place = match u32::try_from(tag) {
+                Ok(elf::DT_NULL) => break,
+                Ok(elf::DT_SYMTAB) => &mut symbols,
+                Ok(elf::DT_STRTAB) => &mut strings,
+                Ok(elf::DT_GNU_HASH) => &mut hashes,
+                _ => continue,
+            };
+            // The C library of GNU makes run-time addresses of link-time addresses there, others do not.
+            let address = memory.u64(offset(at, 8)?)?;
+            *place = match address < bias {
+                true => address.wrapping_add(bias),
+                false => address,
+            };
+        }
+        if symbols == 0 || strings == 0 || hashes == 0 {
+            return Err(format!("{file} has no dynamic symbols with DT_GNU_HASH"));
+        }
+        Ok(Symbols {
+            file,
+            bias,
+            symbols,
+            strings,
+            hashes,
+        })
+    }
+
+    /// The run-time address of a symbol.
+    pub(super) fn find(&self, memory: &impl ProcessMemory, name: &str) -> Result<u64, String> {
+        let missing = || format!("{} does not export {name}", self.file);
+        let hash = elf::gnu_hash(name.as_bytes());
+        let [buckets, first, words] = [0, 4, 8].map(|at| memory.u32(offset(self.hashes, at)?));
+        let (buckets, first, words) = (buckets?, first?, words?);
+        let start = offset(self.hashes, 16 + 8 * u64::from(words))?;
+        let bucket = hash.checked_rem(buckets).ok_or_else(missing)?;
+        let chains = offset(start, 4 * u64::from(buckets))?;
+        let mut index = memory.u32(offset(start, 4 * u64::from(bucket))?)?;
+        for _ in 0..MAX_CHAIN {
+            let in_chain = index.checked_sub(first).ok_or_else(missing)?;
+            let found = memory.u32(offset(chains, 4 * u64::from(in_chain))?)?;
+            if found | 1 == hash | 1 {
+                let symbol = offset(self.symbols, 24 * u64::from(index))?;
+                let at = offset(self.strings, memory.u32(symbol)?.into())?;
+                if memory.string(at)? == name.as_bytes() {
+                    return Ok(memory.u64(offset(symbol, 8)?)?.wrapping_add(self.bias));
+                }
+            }
+            if found & 1 != 0 {
+                break;
+            }
+            index = index.checked_add(1).ok_or_else(missing)?;
+        }
+        Err(missing())
+    }
+}
+
+/// A process's memory for tests.
+#[cfg(test)]
+pub(super) mod fake {
+    use super::*;
+    use std::{
+        cell::Cell,
+        collections::BTreeMap, //
+    };
+
+    /// The maximum number of reads from a fake memory. A reader that follows lies without a limit exceeds it.
+    const MAX_READS: u32 = 1 << 18;
+
+    /// The run-time address of a file that exports symbols.
+    pub(crate) const BASE: u64 = 0x7f00_0000_0000;
+
+    /// Memory whose bytes were written, or have the value `elsewhere`.
+    #[derive(Clone, Default)]
+    pub(crate) struct FakeMemory {
+        pub(crate) bytes: BTreeMap<u64, u8>,
+        pub(crate) elsewhere: Option<u8>,
+        pub(crate) reads: Cell<u32>,
+    }
+
+    impl FakeMemory {
+        pub(crate) fn put(&mut self, address: u64, bytes: &[u8]) {
+            self.bytes.extend((address..).zip(bytes.iter().copied()));
+        }
+
+        pub(crate) fn put_u64(&mut self, address: u64, value: u64) {
+            self.put(address, &value.to_le_bytes());
+        }
+
+        pub(crate) fn put_u32(&mut self, address: u64, value: u32) {
+            self.put(address, &value.to_le_bytes());
+        }
+
+        /// Writes the ELF header, the dynamic section and the symbols of a file at [`BASE`]: their names and addresses.
+        pub(crate) fn link(&mut self, exported: &[(String, u64)]) {
+            let memory = self;
+            memory.put(BASE, &[0; 64]);
+            memory.put(BASE, b"\x7fELF\x02\x01");
+            memory.put(BASE + 18, &elf::EM_X86_64.to_le_bytes());
+            memory.put_u64(BASE + 32, 64);
+            memory.put(BASE + 56, &2u16.to_le_bytes());
+            memory.put(BASE + 64, &[0; 112]);
+            memory.put_u32(BASE + 64, elf::PT_LOAD);
+            memory.put_u32(BASE + 120, elf::PT_DYNAMIC);
+            memory.put_u64(BASE + 120 + 16, 0x200);
+            let (symbols, strings, hashes) = (0x1000, 0x4000, 0x8000);
+            // One of the two C libraries leaves a link-time address.
+            let dynamic = [
+                (elf::DT_SYMTAB, symbols),
+                (elf::DT_STRTAB, BASE + strings),
+                (elf::DT_GNU_HASH, BASE + hashes),
+                (elf::DT_NULL, 0),
+            ];
+            for (at, (tag, value)) in (BASE + 0x200..).step_by(16).zip(dynamic) {
+                memory.put_u64(at, tag.into());
+                memory.put_u64(at + 8, value);
+            }
+            // One bucket, and one word of the Bloom filter.
+            for (at, value) in (0..).step_by(4).zip([1, 1, 1, 0, 0, 0, 1]) {
+                memory.put_u32(BASE + hashes + at, value);
+            }
+            let mut string = BASE + strings + 1;
+            let last = exported.len() - 1;
+            for (index, (name, address)) in exported.iter().enumerate() {
+                let symbol = BASE + symbols + 24 * (index as u64 + 1);
+                memory.put_u32(symbol, (string - BASE - strings) as u32);
+                memory.put_u64(symbol + 8, address - BASE);
+                let hash = elf::gnu_hash(name.as_bytes()) & !1 | u32::from(index == last);
+                memory.put_u32(BASE + hashes + 28 + 4 * index as u64, hash);
+                memory.put(string, name.as_bytes());
+                memory.put(string + name.len() as u64, &[0; 256]);
+                string += name.len() as u64 + 1;
+            }
+        }
+    }
+
+    impl ProcessMemory for FakeMemory {
+        fn fill(&self, address: u64, bytes: &mut [u8]) -> Result<(), String> {
+            self.reads.set(self.reads.get() + 1);
+            assert!(self.reads.get() < MAX_READS, "too many reads");
+            for (byte, at) in bytes.iter_mut().zip(address..) {
+                let known = self.bytes.get(&at).copied().or(self.elsewhere);
+                *byte = known.ok_or_else(|| format!("nothing at {at:#x}"))?;
+            }
+            Ok(())
+        }
+    }
+}

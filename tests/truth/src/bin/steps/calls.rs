@@ -8,6 +8,8 @@
 //! pointer is the callee's already when the caller calls. To leave frames for an outer one, SBCL sets the frame pointer to
 //! that of the outer frame, and then calls the clean-up code of that frame; the frames in between are left. When a virtual thread leaves its carrier, HotSpot copies the thread's frames to
 //! the heap of objects, and takes the frame in which the carrier entered the thread; so the thread's calls are gone.
+//! Erlang's compiled code leaves the stack of its process for that of the thread when it calls C functions. The stack of
+//! the process may have moved when the code comes back, or another process runs.
 //!
 //! The calls that began unseen are presumed from a walk. A presumed call is confirmed when its function returns.
 
@@ -18,7 +20,10 @@ use sframe::{
         Frame,
         Memory, //
     },
-    x86_64::region::Region,
+    x86_64::{
+        erlang::ErlangCode,
+        region::Region, //
+    }, //
 };
 use walk::{
     process::Process,
@@ -39,6 +44,8 @@ const LONGEST: u64 = 15;
 const CALL_RELATIVE: u8 = 0xe8;
 const RET: u8 = 0xc3;
 const PUSH_RDX: u8 = 0x52;
+/// lea -0x40(%rbx),%rsp
+const LEAVES_STACK: [u8; 4] = [0x48, 0x8d, 0x63, 0xc0];
 /// The maximum change of the stack pointer by one instruction, in bytes; more is a switch to another stack or to a
 /// signal handler, if the instruction does not add or subtract a constant.
 const FARTHEST: u64 = 4096;
@@ -82,10 +89,28 @@ pub(crate) struct Presumed {
     pub(crate) unknown: u64,
 }
 
+/// Where code of Erlang has left the stack of a process for that of the thread.
+#[derive(Clone, Copy, Debug)]
+struct LeftStack {
+    /// The number of calls then.
+    calls: usize,
+    /// The stack pointers before and after it.
+    from: u64,
+    to: u64,
+}
+
+/// The calls of a thread that have not returned.
+#[derive(Debug)]
+struct ThreadCalls {
+    before: RegisterFile,
+    calls: Vec<Call>,
+    left: Option<LeftStack>,
+}
+
 /// The calls of each thread that have not returned.
 #[derive(Debug, Default)]
 pub(crate) struct Calls {
-    threads: HashMap<TaskId, (RegisterFile, Vec<Call>)>,
+    threads: HashMap<TaskId, ThreadCalls>,
     /// What became of presumed calls.
     pub(crate) presumed: Presumed,
 }
@@ -104,12 +129,47 @@ impl Calls {
         process: &Process,
         memory: &M,
     ) {
-        let Some((before, calls)) = self.threads.get_mut(&thread) else {
-            self.threads.insert(thread, (*now, Vec::new()));
+        let Some(ThreadCalls {
+            before,
+            calls,
+            left,
+        }) = self.threads.get_mut(&thread)
+        else {
+            let new = ThreadCalls {
+                before: *now,
+                calls: Vec::new(),
+                left: None,
+            };
+            self.threads.insert(thread, new);
             return;
         };
         let before = std::mem::replace(before, *now);
         let word = |at| memory.read_word(at).ok();
+        if let Some(erlang) = erlang_at(process, before.pc()) {
+            let code = word(before.pc()).unwrap_or(0).to_le_bytes();
+            match code {
+                _ if code.starts_with(&LEAVES_STACK) && !erlang.is_main(now.pc()) => {
+                    *left = Some(LeftStack {
+                        calls: calls.len(),
+                        from: before.sp(),
+                        to: now.sp(),
+                    });
+                    return;
+                }
+                [0x48, 0x89, 0xec, ..] | [0x49, 0x8b, 0x65, ..] => {
+                    come_back(calls, left.take(), now.sp(), word);
+                    return;
+                }
+                // The function process_main, and what leads to it, choose the next process.
+                _ if code.starts_with(&LEAVES_STACK)
+                    || erlang.is_main(now.pc()) && left.is_some_and(|left| now.sp() == left.to) =>
+                {
+                    (*calls, *left) = (Vec::new(), None);
+                    return;
+                }
+                _ => {}
+            }
+        }
         let code_at = |at| word(at).map(|code| code.to_le_bytes()[0]);
         let is_near = (1..=LONGEST).contains(&now.pc().wrapping_sub(before.pc()));
         // A call may lead to the function behind the caller.
@@ -164,7 +224,11 @@ impl Calls {
         let fp = before
             .get(RBP)
             .filter(|_| !moves_return_address(word(now.pc())));
-        let fp = fp.or_else(|| word(before.get(RBP)?));
+        // No function of Erlang has a frame pointer or saves the register.
+        let fp = match erlang_at(process, before.pc()) {
+            Some(_) => None,
+            None => fp.or_else(|| word(before.get(RBP)?)),
+        };
         let new = |return_address| Call {
             return_address,
             slot: Some(now.sp()),
@@ -233,12 +297,19 @@ impl Calls {
         &mut self,
         thread: TaskId,
         frames: &[Frame],
+        process: &Process,
         memory: &M,
     ) {
-        let Some((_, calls)) = self.threads.get_mut(&thread) else {
+        let Some(ThreadCalls { calls, left, .. }) = self.threads.get_mut(&thread) else {
             return;
         };
-        if !calls.is_empty() {
+        // Code of Erlang may have left its stack unseen.
+        let innermost = frames.first().map(|frame| erlang_at(process, frame.pc));
+        let is_erlang = |frame: &Frame| erlang_at(process, frame.pc).is_some();
+        if !calls.is_empty()
+            || left.is_some()
+            || innermost.is_none_or(|innermost| innermost.is_none() && frames.iter().any(is_erlang))
+        {
             return;
         }
         for pair in frames.windows(2) {
@@ -254,7 +325,7 @@ impl Calls {
                 // Code may have taken its return address from the stack already.
                 slot: (slot >= of.sp).then_some(slot),
                 first_slot: caller.sp.wrapping_sub(8),
-                fp: Some(caller.fp),
+                fp: (!is_erlang(&caller)).then_some(caller.fp),
                 presumed: Some(0),
             });
         }
@@ -263,7 +334,7 @@ impl Calls {
 
     /// Counts a frame that is equal to a presumed call.
     pub(crate) fn count(&mut self, thread: TaskId, which: usize) {
-        if let Some((_, calls)) = self.threads.get_mut(&thread) {
+        if let Some(ThreadCalls { calls, .. }) = self.threads.get_mut(&thread) {
             if let Some(Call {
                 presumed: Some(frames),
                 ..
@@ -284,7 +355,7 @@ impl Calls {
         inner: Option<usize>,
         memory: &M,
     ) -> Option<RecordedCaller> {
-        let (_, calls) = self.threads.get(&thread)?;
+        let ThreadCalls { calls, left, .. } = self.threads.get(&thread)?;
         let code = memory.read_word(of.pc()).unwrap_or(0);
         if innermost && code.to_le_bytes()[0] == RET {
             let mut registers = *of;
@@ -300,13 +371,14 @@ impl Calls {
             });
         }
         let calls = &calls[..inner.unwrap_or(calls.len())];
-        let which = match innermost {
-            true => calls.len().checked_sub(1)?,
-            false => {
+        let which = match left.filter(|left| left.to == of.sp() && !innermost) {
+            _ if innermost => calls.len().checked_sub(1)?,
+            Some(left) => left.calls.checked_sub(1)?,
+            None => {
                 (calls.iter()).rposition(|call| call.slot.is_some_and(|slot| slot >= of.sp()))?
             }
         };
-        let call = calls[which];
+        let call = *calls.get(which)?;
         let slot = call.slot.unwrap_or(call.first_slot);
         if call.slot.is_some() && memory.read_word(slot) != Ok(call.return_address) {
             return None;
@@ -328,7 +400,7 @@ impl Calls {
 
     /// The last recorded calls of a thread, as text.
     pub(crate) fn describe(&self, thread: TaskId) -> String {
-        let Some((_, calls)) = self.threads.get(&thread) else {
+        let Some(ThreadCalls { calls, .. }) = self.threads.get(&thread) else {
             return String::new();
         };
         let lines = calls.iter().rev().take(12).map(|call| {
@@ -348,6 +420,47 @@ impl Calls {
         });
         lines.collect()
     }
+}
+
+/// The region at a run-time address, if it is code of Erlang.
+fn erlang_at(process: &Process, pc: u64) -> Option<ErlangCode> {
+    match process.layout_at(pc)? {
+        Region::Erlang(erlang) => Some(*erlang),
+        _ => None,
+    }
+}
+
+/// Code of Erlang is on the stack of a process again: `calls` become those of this process, as far as they are known.
+fn come_back(
+    calls: &mut Vec<Call>,
+    left: Option<LeftStack>,
+    sp: u64,
+    word: impl Fn(u64) -> Option<u64>,
+) {
+    let Some(left) = left else {
+        calls.clear();
+        return;
+    };
+    calls.truncate(left.calls);
+    // Functions may have been left, or the stack has moved.
+    for distance in [0, sp.wrapping_sub(left.from)] {
+        let moved: Vec<Call> = (calls.iter())
+            .filter_map(|call| {
+                let slot = call.slot?.wrapping_add(distance);
+                (slot >= sp).then_some(Call {
+                    slot: Some(slot),
+                    first_slot: slot,
+                    ..*call
+                })
+            })
+            .collect();
+        let is_there = |call: &Call| call.slot.and_then(&word) == Some(call.return_address);
+        if !moved.is_empty() && moved.iter().all(is_there) {
+            *calls = moved;
+            return;
+        }
+    }
+    calls.clear();
 }
 
 /// Whether an instruction that begins with these bytes is `pop 8(%rbp)`, which SBCL's functions begin with.

@@ -227,7 +227,7 @@ impl StepJudge {
         // Calls are presumed in code of a runtime, and in Haskell code: other code has unwind information.
         if (found.iter()).any(|it| process.layout_at(it.at).is_some() || is_haskell(it)) {
             let frames: Vec<Frame> = found.iter().map(|it| it.frame).collect();
-            self.calls.presume(context.thread, &frames, memory);
+            self.calls.presume(context.thread, &frames, process, memory);
         }
         let difference = self.compare(process, registers, memory, &found, reason, context, count);
         if let Some(difference) = difference {
@@ -315,7 +315,8 @@ impl StepJudge {
                         // What is beyond cannot be judged, unless it is nothing that was called.
                         let called = walker::is_behind_call(process, frame.pc, memory)
                             || process.is_interpreter(frame.pc)
-                            || is_return_place(process, frame.pc, memory);
+                            || is_return_place(process, frame.pc, memory)
+                            || is_end_of_process(process, frame.pc);
                         return differs(Class::Longer).filter(|_| !called);
                     };
                     at = caller.registers;
@@ -404,6 +405,10 @@ impl StepJudge {
         } else {
             Class::Stop
         };
+        if is_end_of_process(process, at.pc()) {
+            count.complete += u64::from(class == Class::FalseEnd);
+            return None;
+        }
         // A call that was seen has a caller, whatever .eh_frame says.
         let called = is_loaded(process, truth, last.at)
             .then(|| (self.calls).caller(context.thread, &at, callee == 0, call, memory))
@@ -618,6 +623,11 @@ fn is_loaded(process: &Process, truth: &Process, at: u64) -> bool {
     let has_file =
         |process: &Process| (process.at(at)).is_some_and(|mapping| mapping.file.is_some());
     has_file(truth) && !has_file(process)
+}
+
+/// Whether processes of Erlang end at a run-time address.
+fn is_end_of_process(process: &Process, pc: u64) -> bool {
+    matches!(process.layout_at(pc), Some(Region::Erlang(erlang)) if erlang.is_exit(pc))
 }
 
 /// Whether a frame is one of Haskell code: code of GHC's has no unwind information, and its frame contains that of

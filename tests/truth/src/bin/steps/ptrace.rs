@@ -75,17 +75,17 @@ pub(crate) fn start(program: &[CString], null: &OwnedFd) -> io::Result<TaskId> {
     seized.map(|()| child)
 }
 
-/// Makes [`wait`] return once a second even if there is nothing, so that time limits are seen: an
+/// Makes [`wait`] return each 20 milliseconds even if there is nothing, so that time limits are seen: an
 /// instruction may wait for ever for the memory that it reads.
 pub(crate) fn never_wait_long() -> io::Result<()> {
     extern "C" fn nothing(_: c_int) {}
-    let second = libc::timeval {
-        tv_sec: 1,
-        tv_usec: 0,
+    let pause = libc::timeval {
+        tv_sec: 0,
+        tv_usec: 20_000,
     };
     let timer = libc::itimerval {
-        it_interval: second,
-        it_value: second,
+        it_interval: pause,
+        it_value: pause,
     };
     // SAFETY: The handler does nothing. The structures are local variables, which the calls only read; all zeros are
     // a valid `sigaction`. Without SA_RESTART, the signal ends a wait.
@@ -107,7 +107,7 @@ pub(crate) fn never_wait_long() -> io::Result<()> {
 }
 
 /// A change of a thread, or of any; `None` if there is none yet: at once if `block` is not set,
-/// else after a second or less. `Err` if there are no more threads.
+/// else after 20 milliseconds or less. `Err` if there are no more threads.
 pub(crate) fn wait(thread: Option<TaskId>, block: bool) -> io::Result<Option<(TaskId, Status)>> {
     let mut status = 0;
     let flags = libc::__WALL | if block { 0 } else { libc::WNOHANG };

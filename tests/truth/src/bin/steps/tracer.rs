@@ -46,9 +46,9 @@ const TURN: u32 = 100;
 /// How often it is asked whether a system call is over, before another thread goes on.
 const PATIENCE: u32 = 100;
 
-/// How many seconds an instruction is waited for, before another thread goes on. It may need memory
-/// that another one has to provide.
-const SECONDS: u32 = 2;
+/// How often an instruction is waited for, 20 milliseconds each time, before another thread goes on. It may need
+/// memory that another one has to provide; and a thread may sleep in a system call that begins once more.
+const WAITS: u32 = 2;
 
 const SYSCALL: [u8; 2] = [0x0f, 0x05];
 /// The numbers of the system calls that change mappings: mmap, mprotect, munmap, brk, mremap,
@@ -336,8 +336,8 @@ impl Tracer {
                 continue;
             }
             self.threads[index].state = ThreadState::Running;
-            // Waiting for an instruction ends once a second, too.
-            let mut patience = if is_call { PATIENCE } else { SECONDS };
+            // Waiting for an instruction ends each 20 milliseconds, too.
+            let mut patience = if is_call { PATIENCE } else { WAITS };
             loop {
                 match ptrace::wait(Some(id), !is_call) {
                     Ok(Some((id, status))) => {

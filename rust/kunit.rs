@@ -286,6 +286,177 @@ mod mapping_tests {
     }
 }
 
+#[kunit_tests(sframe_unwind_regions)]
+mod region_tests {
+    use super::*;
+    use crate::{
+        mapping::{
+            self,
+            TaskMapping,
+            TaskRows, //
+        },
+        sframe::region::Region,
+        sys::{
+            self,
+            RegionDescription, //
+        },
+        user_memory::UserMemory, //
+    };
+
+    fn find(address: u64) -> Result<TaskMapping> {
+        let mut mapping = TaskMapping::NOWHERE;
+        mapping::find(&mut mapping, address, &UserMemory::atomic(0, 0)).map_err(|_| EINVAL)?;
+        Ok(mapping)
+    }
+
+    fn is_region(address: u64) -> Result<bool> {
+        Ok(matches!(find(address)?.rows, TaskRows::Region(_)))
+    }
+
+    /// A valid region whose frames have 32 bytes.
+    fn fixed(start: u64, end: u64) -> RegionDescription {
+        RegionDescription {
+            start,
+            end,
+            kind: sys::REGION_FIXED as u8,
+            cfa_offset: 32,
+            ..RegionDescription::default()
+        }
+    }
+
+    #[test]
+    fn a_region_covers_its_part_of_a_mapping() -> Result {
+        let at = sys::test::map(3 * PAGE, true)?;
+        assert!(!is_region(at)?);
+        sys::test::add_region(&fixed(at + PAGE, at + 2 * PAGE))?;
+        for (page, found) in [(0, false), (1, true), (2, false)] {
+            let start = at + page * PAGE;
+            for address in [start, start + PAGE - 1] {
+                let mapping = find(address)?;
+                assert_eq!(
+                    matches!(mapping.rows, TaskRows::Region(Region::Fixed(_))),
+                    found
+                );
+                assert_eq!((mapping.start, mapping.end), (start, start + PAGE));
+            }
+        }
+        // Data is no code, even if a region says so.
+        let data = sys::test::map(PAGE, false)?;
+        sys::test::add_region(&fixed(data, data + PAGE))?;
+        assert!(!is_region(data)?);
+        Ok(())
+    }
+
+    #[test]
+    fn a_region_ends_when_its_guard_changes() -> Result {
+        let at = sys::test::map(PAGE, true)?;
+        let guard = sys::test::map(PAGE, false)?;
+        sys::test::add_region(&RegionDescription {
+            guard: guard + 16,
+            guard_value: 77,
+            ..fixed(at, at + PAGE)
+        })?;
+        // The page of the guard is not there yet.
+        assert!(!is_region(at)?);
+        for (value, holds) in [(77_u64, true), (78, false), (77, true)] {
+            sys::test::write(guard + 16, &value.to_le_bytes())?;
+            assert_eq!(is_region(at)?, holds);
+        }
+        sys::test::unmap(guard, PAGE)?;
+        assert!(!is_region(at)?);
+        Ok(())
+    }
+
+    #[test]
+    fn a_new_region_replaces_those_that_it_overlaps() -> Result {
+        let at = sys::test::map(2 * PAGE, true)?;
+        sys::test::add_region(&fixed(at, at + PAGE))?;
+        sys::test::add_region(&RegionDescription {
+            kind: sys::REGION_ERLANG as u8,
+            exit_code: at + 64,
+            ..fixed(at + 8, at + 2 * PAGE)
+        })?;
+        assert!(!is_region(at)?);
+        let TaskRows::Region(Region::Erlang(erlang)) = find(at + PAGE)?.rows else {
+            return Err(EINVAL);
+        };
+        assert_eq!(erlang.exit, at + 64);
+        sys::test::add_region(&RegionDescription {
+            kind: sys::REGION_NONE as u8,
+            ..fixed(at, at + PAGE)
+        })?;
+        assert!(!is_region(at + PAGE)?);
+        Ok(())
+    }
+
+    #[test]
+    fn descriptions_are_checked() {
+        let valid = fixed(PAGE, 2 * PAGE);
+        let heap = RegionDescription {
+            kind: sys::REGION_HOTSPOT as u8,
+            segment_log2: 7,
+            frame_complete_size: 2,
+            code_size: 8,
+            interpreter_start: PAGE,
+            interpreter_end: 2 * PAGE,
+            ..valid
+        };
+        assert!(mapping::is_valid_region(&valid) && mapping::is_valid_region(&heap));
+        for invalid in [
+            fixed(PAGE, PAGE),
+            fixed(2 * PAGE, PAGE),
+            RegionDescription { kind: 6, ..valid },
+            RegionDescription {
+                fp_saved: 2,
+                ..valid
+            },
+            RegionDescription {
+                cfa_offset: 7,
+                ..valid
+            },
+            RegionDescription {
+                cfa_offset: -8,
+                ..valid
+            },
+            RegionDescription {
+                reserved: [0, 0, 0, 0, 1],
+                ..valid
+            },
+            RegionDescription {
+                reserved2: 1,
+                ..valid
+            },
+            RegionDescription {
+                reserved3: 1,
+                ..valid
+            },
+            RegionDescription { table: 1, ..valid },
+            RegionDescription {
+                segment_log2: 64,
+                ..heap
+            },
+            RegionDescription {
+                frame_complete_size: 3,
+                ..heap
+            },
+            RegionDescription {
+                code_size: 0,
+                ..heap
+            },
+            RegionDescription {
+                interpreter_end: PAGE,
+                ..heap
+            },
+            RegionDescription {
+                interpreter_end: u64::MAX,
+                ..heap
+            },
+        ] {
+            assert!(!mapping::is_valid_region(&invalid));
+        }
+    }
+}
+
 /// Walks over stacks that the tests make, with code that no file has rows for.
 #[kunit_tests(sframe_unwind_walk)]
 mod walk_tests {

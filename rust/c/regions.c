@@ -203,6 +203,13 @@ int sfu_region_add(struct sframe_unwind_region *description)
 	return add(id, user, description, false);
 }
 
+#ifdef CONFIG_KUNIT
+int sfu_test_add_region(const struct sframe_unwind_region *description)
+{
+	return add(sfu_mm_id(current->mm), 0, description, false);
+}
+#endif
+
 void sfu_region_request(uint64_t mm_id, pid_t pid, uint32_t user, uint64_t start, uint64_t end)
 {
 	const struct sframe_unwind_region description = { .pid = pid, .start = start, .end = end };

@@ -29,6 +29,7 @@ use super::{
             }, //
         },
         x86_64::{
+            erlang::ErlangCode,
             fallback::{
                 self,
                 FramePointer, //
@@ -433,10 +434,10 @@ pub fn walk<T: Task>(task: &T, frame: &mut Frame, sink: &mut T::Sink) -> StopRea
             _ if replay.caller != 0 => return StopReason::RegisterUnknown,
             Ok(None) => {
                 let step = match &mapping.rows {
-                    MappedRows::Region(region) => {
-                        let code = mapping.start..mapping.end;
-                        step_in_region(task, frame, &registers, region, code)
+                    MappedRows::Region(Region::Erlang(erlang)) => {
+                        step_in_erlang(task, frame, &registers, erlang, &mapping)
                     }
+                    MappedRows::Region(region) => step_in_region(task, frame, &registers, region),
                     _ => {
                         // Found here, where less of the stack is in use.
                         let stack_end = task.end_of_stack(frame.sp);
@@ -844,15 +845,34 @@ fn step_in_region<T: Task>(
     frame: &mut Frame,
     registers: &CallerRegisters<'_, T::Registers>,
     region: &Region,
-    code: Range<u64>,
 ) -> Result<(), StopReason> {
-    if matches!(region, Region::Erlang(erlang) if erlang.is_exit(frame.pc)) {
+    let is_innermost = !registers.are_lost();
+    let registers = RegistersIn(registers, task.memory());
+    let registers = is_innermost.then_some(&registers);
+    *frame =
+        region::step(region, frame, registers, task.memory()).ok_or(StopReason::RegionUnknown)?;
+    Ok(())
+}
+
+/// Replaces `frame` by its caller in code of Erlang, whose mapping is `mapping`. The outermost frame is an error like
+/// other stop reasons.
+#[inline(never)]
+fn step_in_erlang<T: Task>(
+    task: &T,
+    frame: &mut Frame,
+    registers: &CallerRegisters<'_, T::Registers>,
+    erlang: &ErlangCode,
+    mapping: &MappingOf<T>,
+) -> Result<(), StopReason> {
+    if erlang.is_exit(frame.pc) {
         return Err(StopReason::Outermost);
     }
     let is_innermost = !registers.are_lost();
     let registers = RegistersIn(registers, task.memory());
     let registers = is_innermost.then_some(&registers);
-    *frame = region::step(region, code, frame, registers, task.memory())
+    let code = mapping.start..mapping.end;
+    *frame = erlang
+        .caller(code, frame, registers, task.memory())
         .ok_or(StopReason::RegionUnknown)?;
     Ok(())
 }

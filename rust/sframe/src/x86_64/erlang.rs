@@ -127,7 +127,7 @@ impl ErlangCode {
     /// The caller of a frame in compiled code; `None` if it cannot be proved. `code` is the range of compiled code.
     /// `registers` are those of the innermost frame, or of a frame that a signal interrupted.
     #[inline(never)]
-    pub(super) fn caller<M: Memory + Source + ?Sized, R: RegisterSource + ?Sized>(
+    pub fn caller<M: Memory + Source + ?Sized, R: RegisterSource + ?Sized>(
         &self,
         code: Range<u64>,
         frame: &Frame,

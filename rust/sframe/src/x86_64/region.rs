@@ -159,15 +159,14 @@ macro_rules! code_heap_of {
     }};
 }
 
-/// Takes a step from a frame in a region; `None` if no step can be trusted. `code` is the range of the region's
-/// run-time addresses.
+/// Takes a step from a frame in a region; `None` if no step can be trusted. Code of Erlang has a step of its own
+/// ([`ErlangCode::caller`]).
 ///
 /// `registers` are the registers of the innermost frame, or of a frame that a signal interrupted; `None` for other
 /// frames.
 #[inline(always)]
 pub fn step<M: Memory + Source + ?Sized, R: RegisterSource + ?Sized>(
     region: &Region,
-    code: Range<u64>,
     frame: &Frame,
     registers: Option<&R>,
     memory: &M,
@@ -178,10 +177,9 @@ pub fn step<M: Memory + Source + ?Sized, R: RegisterSource + ?Sized>(
         interpreted(frame, registers, memory, is_interpreter)?
     } else {
         let rule = match region {
-            Region::Stop => return None,
+            Region::Stop | Region::Erlang(_) => return None,
             Region::Fixed(rule) => *rule,
             Region::HotSpot(heap) => heap.rule(frame, registers.is_some(), memory)?,
-            Region::Erlang(erlang) => return erlang.caller(code, frame, registers, memory),
         };
         rule.caller(frame, memory)?
     };
@@ -1293,10 +1291,7 @@ mod tests {
         for sp in [STACK + 0x180 - 0x1_0008, STACK + 0x188] {
             let frame = Frame { sp, ..frame(CODE) };
             let region = Region::HotSpot(heap());
-            assert_eq!(
-                step(&region, 0..u64::MAX, &frame, None::<&Locals>, &memory),
-                None
-            );
+            assert_eq!(step(&region, &frame, None::<&Locals>, &memory), None);
         }
         let call = |memory: &mut Memories, from: u64, to: u64| {
             memory.write(from - 5, &[CALL_RELATIVE]);
@@ -1518,7 +1513,7 @@ mod tests {
                 for address in [HEAP, HEAP + 0x2fff, u64::MAX, 0] {
                     let frame = frame(address);
                     let region = Region::HotSpot(heap);
-                    let step = step(&region, 0..u64::MAX, &frame, None::<&Locals>, &memory);
+                    let step = step(&region, &frame, None::<&Locals>, &memory);
                     assert_eq!(step, None);
                 }
             }
@@ -1537,20 +1532,11 @@ mod tests {
         memory.word(STACK + 0x1f8, CALLER);
         memory.word(STACK + 0x1e0, 0x44);
         let region = Region::Fixed(FrameRule::new(0x100, -32));
-        let found = step(&region, 0..u64::MAX, &frame(CODE), None::<&Locals>, &memory);
+        let found = step(&region, &frame(CODE), None::<&Locals>, &memory);
         assert_eq!(to(found), Some((0x200, 0x44)));
         memory.word(STACK + 0x1f8, CALLER + 1);
-        assert_eq!(
-            step(&region, 0..u64::MAX, &frame(CODE), None::<&Locals>, &memory),
-            None
-        );
-        let stop = step(
-            &Region::Stop,
-            0..u64::MAX,
-            &frame(CODE),
-            None::<&Locals>,
-            &memory,
-        );
+        assert_eq!(step(&region, &frame(CODE), None::<&Locals>, &memory), None);
+        let stop = step(&Region::Stop, &frame(CODE), None::<&Locals>, &memory);
         assert_eq!(stop, None);
     }
 }

@@ -458,7 +458,7 @@ fn fast_walk(heap: &CodeHeap, region: &Region, start: Frame, memory: &Repeating<
     let found = region::walk(heap, 0..u64::MAX, &mut walked, memory, memory, &mut buffer);
     let mut frame = start;
     for pc in &buffer[..found] {
-        frame = region::step(region, 0..u64::MAX, &frame, None::<&Repeating<'_>>, memory)
+        frame = region::step(region, &frame, None::<&Repeating<'_>>, memory)
             .expect("a step that the fast path has taken");
         assert_eq!(frame.pc, *pc);
     }
@@ -471,7 +471,6 @@ fn fast_walk(heap: &CodeHeap, region: &Region, start: Frame, memory: &Repeating<
 pub(crate) fn code_walk(data: &[u8]) {
     let mut taker = Taker(data);
     let flags = taker.byte();
-    let code = 0..u64::MAX;
     let region = match flags % 4 {
         0 if flags & 4 != 0 => Region::Erlang(ErlangCode {
             exit: taker.address(),
@@ -539,7 +538,10 @@ pub(crate) fn code_walk(data: &[u8]) {
             }
         } else {
             let registers = is_innermost.then_some(&memory);
-            region::step(&region, code.clone(), &frame, registers, &memory)
+            match &region {
+                Region::Erlang(erlang) => erlang.caller(0..u64::MAX, &frame, registers, &memory),
+                _ => region::step(&region, &frame, registers, &memory),
+            }
         };
         let most = match region {
             Region::Erlang(_) => MOST_READS_OF_ERLANG,

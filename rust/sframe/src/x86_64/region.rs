@@ -1039,13 +1039,7 @@ mod tests {
 
     fn step_in(pc: u64, innermost: bool, memory: &Memories) -> Option<Frame> {
         let registers = innermost.then_some(&Locals(STACK + 0x150));
-        step(
-            &Region::HotSpot(heap()),
-            0..u64::MAX,
-            &frame(pc),
-            registers,
-            memory,
-        )
+        step(&Region::HotSpot(heap()), &frame(pc), registers, memory)
     }
 
     fn to(step: Option<Frame>) -> Option<(u64, u64)> {

@@ -29,8 +29,9 @@ pub enum Ahead {
     Rule(FrameRule),
     /// The function calls before it returns, or uses or gives up a frame that its frame pointer leads to.
     Framed,
-    /// The stack pointer gets a value that does not follow from its present value.
-    OtherStack,
+    /// The stack pointer gets a value that does not follow from its present value; or the function pushes the frame
+    /// pointer, sets none up, and calls.
+    Lost,
     /// Too many instructions, a jump to an address in a register or in memory, code that cannot be read, or no
     /// budget left.
     Unknown,
@@ -118,8 +119,10 @@ pub fn ahead<S: Source + ?Sized>(pc: u64, memory: &S) -> Ahead {
                 let fp = popped.map_or(0, |popped: i32| popped.wrapping_sub(cfa));
                 return Ahead::Rule(FrameRule::new(cfa, fp));
             }
+            // The function has saved the frame pointer as any other register, and is about to use it.
+            Effect::Call if pushed.is_some() => return Ahead::Lost,
             Effect::Call | Effect::GiveUp => return Ahead::Framed,
-            Effect::OtherSp => return Ahead::OtherStack,
+            Effect::OtherSp => return Ahead::Lost,
             Effect::Jump(distance) => pc = pc.wrapping_add_signed(distance.into()),
             Effect::End => return Ahead::Unknown,
         }
@@ -500,7 +503,7 @@ mod tests {
     }
 
     #[test]
-    fn other_code_shows_nothing() {
+    fn other_code_shows_no_frame() {
         // pop %r10; lea (%rsp,%rcx,8),%rsp; push %r10; ret. mov %rdx,%rsp. mov 8(%rdi),%rsp. xchg %rax,%rsp
         let returns = [0x41, 0x5a, 0x48, 0x8d, 0x24, 0xcc, 0x41, 0x52, 0xc3];
         for code in [
@@ -513,8 +516,12 @@ mod tests {
             &[0x89, 0xec],
             &[0x83, 0xc4, 8],
         ] {
-            assert_eq!(from(code), Ahead::OtherStack, "{code:x?}");
+            assert_eq!(from(code), Ahead::Lost, "{code:x?}");
         }
+        // push %r15; push %rbp; push %rbx; mov %rdi,%rbp; call: the frame pointer is saved as any other register.
+        let saves = [0x41, 0x57, 0x55, 0x53, 0x48, 0x89, 0xfd, 0xe8, 1, 2, 3, 4];
+        assert_eq!(from(&saves), Ahead::Lost);
+        assert_eq!(from(&saves[3..]), Ahead::Framed);
         // mov %esp,%ebp
         assert_eq!(from(&[0x89, 0xe5, 0xc3]), rule(8, 0));
         // jmp *%rcx; ud2; syscall; a loop; nops; code that cannot be read.

@@ -92,7 +92,7 @@ pub fn step<M: Memory + Source + ?Sized>(
                 Ahead::Rule(rule) => return behind_call(rule, &frame, memory),
                 Ahead::Framed if sbcl::is_routine(&frame, memory) => return None,
                 Ahead::Framed => {}
-                Ahead::OtherStack => return None,
+                Ahead::Lost => return None,
                 Ahead::Unknown if may_be_left() => return behind_call(ON_TOP, &frame, memory),
                 // A function that has not set up its frame pointer has its return address on top of the stack. The
                 // frame pointer is then its caller's, and would leave out the caller.

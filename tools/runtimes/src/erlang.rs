@@ -309,7 +309,7 @@ mod tests {
         let lies = [
             ("many schedulers", BASE + 0xa_0010, 1025),
             ("no process_main", MAIN, 0),
-            ("a frame that is not aligned", MAIN, 0x0000_40d8_ec81_48),
+            ("a frame that is not aligned", MAIN, 0x40_d8ec_8148),
             ("no field with the process", SCHEDULERS + 0xb8, 7),
             ("what runs is no process", PROCESS, 1),
         ];

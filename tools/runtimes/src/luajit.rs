@@ -96,9 +96,9 @@ const ROOT: usize = 108;
 const STORES_NUMBER: [u8; 3] = [0x41, 0xc7, 0x86];
 const STORES_NUMBER_LEN: usize = 11;
 
-/// Instructions that have one distance from the stack pointer to the CFA. Run-time addresses.
+/// Instructions that have one distance from the stack pointer to the CFA. AreaRun-time addresses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Part {
+struct TracePart {
     start: u64,
     end: u64,
     /// The distance, in bytes.
@@ -108,13 +108,13 @@ struct Part {
 /// A trace whose code agrees with its description.
 struct Trace {
     /// The parts of the code, by address.
-    parts: Vec<Part>,
+    parts: Vec<TracePart>,
     /// The address of a word that contains the number of the trace, and the value of this word.
     guard: (u64, u64),
 }
 
 /// Areas of machine code of one instance of LuaJIT without a gap between them.
-struct Run {
+struct AreaRun {
     start: u64,
     code: Vec<u8>,
     /// By address.
@@ -167,7 +167,7 @@ pub(super) fn regions(
     let runs = runs(memory, maps);
     let of_trace = |trace: &Trace| {
         let (guard, guard_value) = trace.guard;
-        let region = move |part: &Part| Region {
+        let region = move |part: &TracePart| Region {
             start: part.start,
             end: part.end,
             guard,
@@ -231,7 +231,7 @@ fn areas(memory: &impl ProcessMemory, maps: &[(ProcessMapping, FileId)]) -> Vec<
 }
 
 /// The runs of all instances.
-fn runs(memory: &impl ProcessMemory, maps: &[(ProcessMapping, FileId)]) -> Vec<Run> {
+fn runs(memory: &impl ProcessMemory, maps: &[(ProcessMapping, FileId)]) -> Vec<AreaRun> {
     let areas = areas(memory, maps);
     let mut runs = Vec::new();
     if areas.is_empty() {
@@ -259,7 +259,7 @@ fn runs(memory: &impl ProcessMemory, maps: &[(ProcessMapping, FileId)]) -> Vec<R
                 .collect();
             traces.sort_by_key(Trace::start);
             traces.dedup_by(|next, trace| next.start() < trace.end());
-            runs.push(Run {
+            runs.push(AreaRun {
                 start: range.start,
                 code,
                 traces,
@@ -284,9 +284,9 @@ fn chain(memory: &impl ProcessMemory, left: &mut Vec<Range<u64>>, newest: u64) -
 }
 
 /// An instance of LuaJIT.
-struct Machine {
+struct LuaState {
     newest_area: u64,
-    /// As in [`Run`].
+    /// As in [`AreaRun`].
     newest: (u64, u64),
     /// The descriptions of its traces.
     traces: Vec<[u8; TRACE]>,
@@ -297,7 +297,7 @@ fn machines(
     memory: &impl ProcessMemory,
     maps: &[(ProcessMapping, FileId)],
     areas: &[Range<u64>],
-) -> Vec<Machine> {
+) -> Vec<LuaState> {
     const FIELDS: u64 = 5 * 8;
     let mut found = Vec::new();
     let mut tried = Vec::new();
@@ -371,7 +371,7 @@ fn machine(
     lowest: u64,
     (newest_area, top): (u64, u64),
     left_traces: &mut usize,
-) -> Option<Machine> {
+) -> Option<LuaState> {
     let from = lowest.max(place.saturating_sub(MAX_DISTANCE));
     let mut bytes = vec![0; place.checked_sub(from)? as usize];
     memory.fill(from, &mut bytes).ok()?;
@@ -385,7 +385,7 @@ fn machine(
     let traces = arrays
         .take(MAX_ARRAYS)
         .find_map(|(array, len)| traces(memory, areas, array, len, left_traces))?;
-    Some(Machine {
+    Some(LuaState {
         newest_area,
         newest: (place + 8, top),
         traces,
@@ -449,7 +449,7 @@ fn trace(description: &[u8; TRACE], code: &[u8], base: u64) -> Option<Trace> {
     let end = start.checked_add(len as u64)?;
     let enlarged = start + stored as u64;
     let left = end - jump_behind_addition(code, larger) as u64;
-    let part = |start, end, size| Part {
+    let part = |start, end, size| TracePart {
         start,
         end,
         cfa: FRAME + size,
@@ -489,8 +489,8 @@ fn jump_behind_addition(code: &[u8], size: i32) -> usize {
 }
 
 /// The parts without those that are empty. Neighbours with the same rule become one part.
-fn merged(parts: impl Iterator<Item = Part>) -> Vec<Part> {
-    let mut merged: Vec<Part> = Vec::new();
+fn merged(parts: impl Iterator<Item = TracePart>) -> Vec<TracePart> {
+    let mut merged: Vec<TracePart> = Vec::new();
     for part in parts.filter(|part| part.start < part.end) {
         match merged.last_mut() {
             Some(last) if (last.end, last.cfa) == (part.start, part.cfa) => last.end = part.end,
@@ -510,7 +510,7 @@ impl Trace {
     }
 }
 
-impl Run {
+impl AreaRun {
     /// The code with the rows of its traces. `None` if there is no trace.
     fn object(&self) -> Option<CodeObject> {
         let (start, end) = (self.traces.first()?.start(), self.traces.last()?.end());
@@ -537,7 +537,7 @@ impl Run {
 }
 
 /// An `.eh_frame` section for these parts.
-fn eh_frame(parts: &[Part]) -> Vec<u8> {
+fn eh_frame(parts: &[TracePart]) -> Vec<u8> {
     /// DW_CFA_advance_loc4, DW_CFA_def_cfa, DW_CFA_def_cfa_offset, and DW_CFA_offset of register 0
     const ADVANCE: u8 = 0x04;
     const CFA: u8 = 0x0c;
@@ -645,12 +645,12 @@ mod tests {
     const COUNT: u32 = 8;
 
     /// A process with two mappings.
-    struct Parts {
+    struct LuaMemory {
         data: Vec<u8>,
         area: Vec<u8>,
     }
 
-    impl ProcessMemory for Parts {
+    impl ProcessMemory for LuaMemory {
         fn fill(&self, address: u64, bytes: &mut [u8]) -> Result<(), String> {
             let parts = [(DATA, &self.data), (AREA, &self.area)];
             let part = parts.iter().find_map(|(start, part)| {
@@ -686,7 +686,7 @@ mod tests {
     }
 
     /// A trace: its code, `spadjust`, and `root`.
-    struct Made(Vec<u8>, u16, u16);
+    struct TraceCode(Vec<u8>, u16, u16);
 
     /// mov dword [r14-0xef8], number
     fn stores(number: u8) -> Vec<u8> {
@@ -696,11 +696,11 @@ mod tests {
     /// The first trace does not enlarge the frame. The second one does, and ends: add $-48,%rsp; ...; add $48,%rsp;
     /// jmp. The third one continues the second one, and enlarges the frame by 256 bytes: mov %rax,%rcx; add
     /// $-256,%rsp; ...; jmp.
-    fn traces() -> Vec<Made> {
+    fn traces() -> Vec<TraceCode> {
         let jump = [0xe9, 0, 1, 0, 0];
         vec![
-            Made([&stores(1)[..], &jump].concat(), 0, 0),
-            Made(
+            TraceCode([&stores(1)[..], &jump].concat(), 0, 0),
+            TraceCode(
                 [
                     &[0x48, 0x83, 0xc4, 0xd0],
                     &stores(2)[..],
@@ -711,7 +711,7 @@ mod tests {
                 48,
                 0,
             ),
-            Made(
+            TraceCode(
                 [
                     &[0x48, 0x89, 0xc1, 0x48, 0x81, 0xc4, 0, 0xff, 0xff, 0xff],
                     &stores(3)[..],
@@ -725,14 +725,14 @@ mod tests {
     }
 
     /// The process that has made these traces, and the addresses of their code.
-    fn process(traces: &[Made]) -> (Parts, Vec<u64>) {
+    fn process(traces: &[TraceCode]) -> (LuaMemory, Vec<u64>) {
         let mut area = vec![0; AREA_LEN as usize];
         let mut data = vec![0; 0x2000];
         put(&mut area, 8, &AREA_LEN.to_le_bytes());
         put(&mut area, 16, &EH_FRAME);
         let mut top = AREA + AREA_LEN;
         let mut starts = Vec::new();
-        for (index, Made(code, adjust, root)) in traces.iter().enumerate() {
+        for (index, TraceCode(code, adjust, root)) in traces.iter().enumerate() {
             top -= code.len() as u64;
             starts.push(top);
             put(&mut area, (top - AREA) as usize, code);
@@ -758,11 +758,11 @@ mod tests {
         put(&mut data, SIZES + 12, &COUNT.to_le_bytes());
         let fields = [AREA, top, AREA + 0x100, AREA_LEN, AREA_LEN];
         put(&mut data, AREAS, &fields.map(u64::to_le_bytes).concat());
-        (Parts { data, area }, starts)
+        (LuaMemory { data, area }, starts)
     }
 
     /// The parts of all traces.
-    fn parts(memory: &Parts) -> Vec<(u64, u64, i32)> {
+    fn parts(memory: &LuaMemory) -> Vec<(u64, u64, i32)> {
         let regions = regions(memory, &maps());
         let part = |region: &Region| (region.start, region.end, region.cfa_offset);
         regions.iter().map(part).collect()
@@ -796,7 +796,7 @@ mod tests {
     fn code_that_contradicts_its_description_is_left_out() {
         let whole = process(&traces()).0;
         let third = parts(&whole)[0].0;
-        let without = |change: &dyn Fn(&mut Vec<Made>, &mut Parts)| {
+        let without = |change: &dyn Fn(&mut Vec<TraceCode>, &mut LuaMemory)| {
             let mut made = traces();
             change(&mut made, &mut process(&traces()).0);
             let mut memory = process(&made).0;
@@ -889,7 +889,7 @@ mod tests {
     fn areas_in_one_mapping_are_one_run() {
         let (memory, starts) = process(&traces());
         // The area that was made first lies above the newest one, and has no traces.
-        let mut two = Parts {
+        let mut two = LuaMemory {
             data: memory.data,
             area: memory.area,
         };
@@ -917,7 +917,7 @@ mod tests {
     #[test]
     fn hostile_memory_is_harmless() {
         let whole = || process(&traces()).0;
-        let check = |memory: &Parts| {
+        let check = |memory: &LuaMemory| {
             for (start, end, cfa) in parts(memory) {
                 assert!(AREA <= start && start < end && end <= AREA + AREA_LEN);
                 assert!((FRAME..FRAME + 0x1_0000).contains(&cfa));

@@ -305,7 +305,9 @@ pub(super) fn read<S: Source + ?Sized>(
                 .ok_or(Malformed::RowsStart.at(at.wrapping_add(12)))?;
             let attribute_at = function.rows_at.wrapping_sub(ATTRIBUTE_SIZE);
             let Ok(raw) = bytes.read::<4>(attribute_at.into()) else {
-                return Err(Error::Fault { offset: attribute_at });
+                return Err(Error::Fault {
+                    offset: attribute_at,
+                });
             };
             function.num_rows = u32::from(order.u16([raw[0], raw[1]]));
             function.info = raw[2];

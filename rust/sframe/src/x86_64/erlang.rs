@@ -105,7 +105,7 @@ macro_rules! erlang_code_of {
 
 /// Where compiled code has the pointer to the stack of its process, while it calls a C function.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Saved {
+enum SavedStack {
     Rbp,
     /// At this offset in the structure `Process`.
     InProcess(u8),
@@ -147,8 +147,8 @@ impl ErlangCode {
             let is_main = self.is_main(frame.pc);
             stack = match taken_back(frame.pc, searched, memory)? {
                 _ if is_main && registers.is_some() => return self.thread(frame, memory),
-                Some(Saved::Rbp) => frame.fp,
-                Some(Saved::InProcess(offset)) => {
+                Some(SavedStack::Rbp) => frame.fp,
+                Some(SavedStack::InProcess(offset)) => {
                     let process = match registers {
                         Some(registers) => registers.register(R13),
                         None => self.process(frame.sp, memory),
@@ -234,14 +234,14 @@ impl ErlangCode {
 /// Where the code from the run-time address `pc` on takes the stack pointer from, if it does so within `len` bytes.
 /// `None` if the code cannot be read.
 #[inline(never)]
-fn taken_back<S: Source + ?Sized>(pc: u64, len: usize, memory: &S) -> Option<Option<Saved>> {
+fn taken_back<S: Source + ?Sized>(pc: u64, len: usize, memory: &S) -> Option<Option<SavedStack>> {
     memory.spend(SEARCH).ok()?;
     let code: [u8; NEAR] = memory.read_seldom(pc).ok()?;
     Some(code.get(..len)?.windows(4).find_map(|code| match *code {
         // mov %rbp,%rsp
-        [0x48, 0x89, 0xec, _] => Some(Saved::Rbp),
+        [0x48, 0x89, 0xec, _] => Some(SavedStack::Rbp),
         // mov offset(%r13),%rsp
-        [0x49, 0x8b, 0x65, offset] => Some(Saved::InProcess(offset)),
+        [0x49, 0x8b, 0x65, offset] => Some(SavedStack::InProcess(offset)),
         _ => None,
     }))
 }
@@ -331,10 +331,10 @@ mod tests {
     /// The tags of a small integer and of a list.
     const DATA: [u64; 2] = [0x3f, 0x7001];
 
-    /// Parts of memory, by start.
-    struct Parts(Vec<(u64, Vec<u8>)>);
+    /// ErlangMemory of memory, by start.
+    struct ErlangMemory(Vec<(u64, Vec<u8>)>);
 
-    impl Parts {
+    impl ErlangMemory {
         fn write(&mut self, address: u64, bytes: &[u8]) {
             for (start, part) in &mut self.0 {
                 if let Some(at) = address.checked_sub(*start).filter(|at| *at < 0x2000) {
@@ -350,7 +350,7 @@ mod tests {
         }
     }
 
-    impl Source for Parts {
+    impl Source for ErlangMemory {
         fn read<const N: usize>(&self, offset: u64) -> Result<[u8; N], Fault> {
             self.0
                 .iter()
@@ -360,7 +360,7 @@ mod tests {
         }
     }
 
-    impl Memory for Parts {
+    impl Memory for ErlangMemory {
         fn read_word(&self, address: u64) -> Result<u64, Fault> {
             self.read(address).map(u64::from_le_bytes)
         }
@@ -399,7 +399,7 @@ mod tests {
         r13: PROCESS,
     };
 
-    fn process() -> Parts {
+    fn process() -> ErlangMemory {
         let parts = [
             CODE,
             STACK,
@@ -407,7 +407,7 @@ mod tests {
             SCHEDULERS,
             MAIN_RETURN & !0xfff,
         ];
-        let mut parts = Parts(parts.map(|start| (start, vec![0x90; 0x2000])).into());
+        let mut parts = ErlangMemory(parts.map(|start| (start, vec![0x90; 0x2000])).into());
         // call *%rax; call ROUTINE
         parts.write(CALLER - 2, &[0xff, 0xd0]);
         parts.write(UNALIGNED - 5, &[0xe8]);
@@ -429,7 +429,7 @@ mod tests {
     }
 
     fn caller_in(
-        memory: &Parts,
+        memory: &ErlangMemory,
         frame: Frame,
         registers: Option<&Registers>,
     ) -> Option<(u64, u64)> {

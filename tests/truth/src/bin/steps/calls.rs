@@ -545,9 +545,9 @@ mod tests {
     use super::*;
     use sframe::bytes::Fault;
 
-    struct Words(Vec<(u64, u64)>);
+    struct StackWords(Vec<(u64, u64)>);
 
-    impl Memory for Words {
+    impl Memory for StackWords {
         fn read_word(&self, address: u64) -> Result<u64, Fault> {
             let word = self.0.iter().find(|(at, _)| *at == address);
             word.map(|(_, word)| *word).ok_or(Fault)
@@ -564,7 +564,7 @@ mod tests {
         };
         // mov %rcx,%rsp; mov %rcx,%rdx
         for (code, expected) in [(0xcc_8948, Some(0x1005)), (0xca_8948, None)] {
-            let memory = Words(vec![
+            let memory = StackWords(vec![
                 (0x7ff8, 0x1005),
                 (0x7ff0, 0x2005),
                 (0x1000, 0xe8),

@@ -183,8 +183,8 @@ impl ErlangCode {
         }
         let mut words = 0..MAX_FRAME;
         match registers.and_then(|_| new_frame(frame.pc, memory)) {
-            // Words of a new frame may be what another frame left there.
-            Some(size) => words.start = size,
+            // Words of a new frame may be what another frame left there. The return address is right above them.
+            Some(size) => words = size..size.saturating_add(1),
             None if code.contains(&top) && is_behind_call(top) => return caller(top, 0),
             None => {}
         }
@@ -518,6 +518,12 @@ mod tests {
             let found = caller_in(&memory, frame, Some(&RUNNING));
             assert_eq!(found, Some((EXIT, STACK + 24)), "{behind}");
         }
+        memory.words(STACK + 16, &[DATA[0], EXIT]);
+        assert_eq!(
+            caller_in(&memory, at(FUNCTION + 8, STACK), Some(&RUNNING)),
+            None
+        );
+        memory.words(STACK + 16, &[EXIT]);
         // Many words are stored before.
         memory.write(FUNCTION + 8, &[0x48, 0x89, 0x3c, 0x24].repeat(31));
         for behind in (4..=132).step_by(4) {

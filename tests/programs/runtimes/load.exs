@@ -54,7 +54,7 @@ defmodule Load do
   end
 
   defp caught(n) do
-    if rem(n, 2) == 0, do: raise(ArgumentError, "even"), else: String.to_integer("x")
+    if rem(n, 2) == 0, do: raise(ArgumentError, "even"), else: String.to_integer("x#{n}")
   rescue
     error in ArgumentError -> if Exception.message(error) == "even", do: :argument, else: :number
   end

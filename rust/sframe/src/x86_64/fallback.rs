@@ -205,11 +205,13 @@ fn is_left<S: Source + ?Sized>(bytes: &[u8; 5], pc: u64, memory: &S) -> bool {
 /// cannot be read.
 #[inline(never)]
 fn may_leave_for_handler<S: Source + ?Sized>(pc: u64, memory: &S) -> bool {
-    // The windows overlap by half. Each instruction sequence lies completely within one window.
+    // The windows overlap by half. Each instruction sequence lies completely within one window. The first one begins with
+    // what is in front of the PC: mov %rcx,%rsp; pop %rcx
     let step = const { insn::ENDING / 2 };
+    let start = pc.wrapping_sub(4);
     (0..prologue::LEAVING).step_by(step).any(|ahead| {
         memory
-            .read_seldom(pc.wrapping_add(ahead))
+            .read_seldom(start.wrapping_add(ahead))
             .map_or(true, |code| prologue::leaves_for_handler(&code))
     })
 }
@@ -417,6 +419,8 @@ mod tests {
             .write(END, &[0x48, 0x89, 0xcc, 0x59, 0xff, 0xe1]);
         assert!((PC..=END).all(|pc| process.step(pc).is_none()));
         assert_eq!(process.innermost(END), None);
+        // Behind mov %rcx,%rsp the frame pointer is the handler's.
+        assert_eq!(process.innermost(END + 3), None);
         assert_eq!(process.step(PC - 40), Some(CALLER));
         // Without `push %rdx; push %rax` the function does not leave for handlers.
         process.write(FUNCTION + 55, &[0x52, 0x90]);

@@ -320,21 +320,48 @@ mod tests {
         }
     }
 
+    /// The file of this program.
+    fn own_file() -> &'static MappedFile {
+        let path = std::env::current_exe().unwrap();
+        Files::new().open(&path).unwrap()
+    }
+
+    /// The file of this program, which contains `code` as data, and the link-time address of this data.
+    fn own(code: &[u8]) -> (&'static MappedFile, u64) {
+        let file = own_file();
+        let start = file.segments.iter().find_map(|segment| {
+            let bytes = file.bytes_at(segment.address);
+            let at = bytes.windows(code.len()).position(|bytes| bytes == code)?;
+            Some(segment.address + at as u64)
+        });
+        (file, start.unwrap())
+    }
+
     fn name(
         class: Class,
         by: FrameSource,
         rule: Option<Rule>,
         truth: Result<&CfiRow, UnwindError>,
     ) -> Option<&'static str> {
-        let file = Files::new().open(&std::env::current_exe().unwrap());
+        name_in(class, by, rule, truth, false)
+    }
+
+    /// As [`name`], in code that may be loaded.
+    fn name_in(
+        class: Class,
+        by: FrameSource,
+        rule: Option<Rule>,
+        truth: Result<&CfiRow, UnwindError>,
+        is_loaded: bool,
+    ) -> Option<&'static str> {
         let case = FrameDifference {
             class,
             by,
-            file: file.unwrap(),
+            file: own_file(),
             address: 0,
             rule,
             truth,
-            is_loaded: false,
+            is_loaded,
         };
         explain(&case).map(|limit| limit.name)
     }
@@ -369,9 +396,7 @@ mod tests {
 
     #[test]
     fn the_cfa_at_a_ret() {
-        let file = Files::new()
-            .open(&std::env::current_exe().unwrap())
-            .unwrap();
+        let file = own_file();
         let text = file
             .segments
             .iter()
@@ -414,7 +439,7 @@ mod tests {
 
     #[test]
     fn the_moves_of_an_interpreter() {
-        // The instructions of LuaJIT's interpreter, between others; the test's own program contains them as data.
+        // The instructions of LuaJIT's interpreter, between others.
         static CODE: [u8; 108] = *b"\x90\x55\x53\x41\x57\x41\x56\x48\x83\xec\x28\
             \x90\x48\x83\xc4\x28\x41\x5e\x41\x5f\x5b\x5d\xc3\
             \x90\x48\x83\xec\x10\x4c\x89\x64\x24\x10\x4c\x89\x6c\x24\x08\xff\xe0\
@@ -423,14 +448,7 @@ mod tests {
             \x5d\x48\x89\x2c\x24\x90\x48\x8b\x2c\x24\x55\xc3\
             \x89\xc6\x48\x89\xef\xf7\xde\xe8\x01\x02\x03\x04\xc3\x90\xc3\
             \x53\x41\x57\x41\x56\x48\x83\xec\x28\x90\x90";
-        let file = Files::new().open(&std::env::current_exe().unwrap());
-        let file = file.unwrap();
-        let start = file.segments.iter().find_map(|segment| {
-            let bytes = file.bytes_at(segment.address);
-            let at = bytes.windows(CODE.len()).position(|bytes| bytes == CODE)?;
-            Some(segment.address + at as u64)
-        });
-        let start = start.unwrap();
+        let (file, start) = own(&CODE);
         let moved = [1..11, 16..23, 28..40, 41..68, 70..71, 81..82, 94..106];
         for offset in 0..CODE.len() as u64 {
             let is_moved = moved.iter().any(|range| range.contains(&offset));
@@ -443,20 +461,13 @@ mod tests {
 
     #[test]
     fn the_moves_of_stg_run() {
-        // The code of Debian 13's shellcheck; the test's own program contains it as data.
+        // The code of Debian 13's shellcheck.
         static CODE: [u8; STG_RUN_SIZE as usize] = *b"\x48\x83\xec\x30\x48\x89\xe0\x48\x81\xec\x00\x40\x00\x00\
             \x48\x89\x18\x48\x89\x68\x08\x4c\x89\x60\x10\x4c\x89\x68\x18\x4c\x89\x70\x20\x4c\x89\x78\x28\
             \x49\x89\xf5\x48\x89\xf8\xff\xe0\x48\x89\xd8\x48\x81\xc4\x00\x40\x00\x00\x48\x8b\x1c\x24\
             \x48\x8b\x6c\x24\x08\x4c\x8b\x64\x24\x10\x4c\x8b\x6c\x24\x18\x4c\x8b\x74\x24\x20\
             \x4c\x8b\x7c\x24\x28\x48\x83\xc4\x30\xc3";
-        let file = Files::new().open(&std::env::current_exe().unwrap());
-        let file = file.unwrap();
-        let start = file.segments.iter().find_map(|segment| {
-            let bytes = file.bytes_at(segment.address);
-            let at = bytes.windows(CODE.len()).position(|bytes| bytes == CODE)?;
-            Some(segment.address + at as u64)
-        });
-        let start = start.unwrap();
+        let (file, start) = own(&CODE);
         let row = row(RSP, 8);
         let name = |offset: u64, cfa| {
             let case = FrameDifference {
@@ -497,21 +508,8 @@ mod tests {
 
     #[test]
     fn frame_pointers_of_code_that_was_loaded_a_moment_ago() {
-        let file = Files::new().open(&std::env::current_exe().unwrap());
-        let file = file.unwrap();
         let row = row(RSP, 8);
-        let name = |is_loaded, by, rule| {
-            let case = FrameDifference {
-                class: Class::Skip,
-                by,
-                file,
-                address: 0,
-                rule,
-                truth: Ok(&row),
-                is_loaded,
-            };
-            explain(&case).map(|limit| limit.name)
-        };
+        let name = |is_loaded, by, rule| name_in(Class::Skip, by, rule, Ok(&row), is_loaded);
         let rule = Rule::amd64(Base::Sp, 16, Location::Unchanged);
         let by_fp = FrameSource::FramePointer;
         assert_eq!(name(true, by_fp, None), Some("no-region-yet"));

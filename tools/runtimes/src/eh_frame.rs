@@ -262,6 +262,10 @@ pub(super) fn elf_file(
 
 #[cfg(test)]
 mod tests {
+    use super::super::fake::{
+        mapping,
+        MemoryParts, //
+    };
     use super::*;
     use object::{
         Object,
@@ -289,41 +293,12 @@ mod tests {
         bytes
     }
 
-    struct Parts(Vec<(u64, Vec<u8>)>);
-
-    impl ProcessMemory for Parts {
-        fn fill(&self, address: u64, bytes: &mut [u8]) -> Result<(), String> {
-            let part = self.0.iter().find_map(|(start, part)| {
-                let from = address.checked_sub(*start)? as usize;
-                part.get(from..from.checked_add(bytes.len())?)
-            });
-            bytes.copy_from_slice(part.ok_or("nothing is there")?);
-            Ok(())
-        }
-    }
-
-    fn mapping(start: u64, len: u64, executable: bool) -> (ProcessMapping, FileId) {
-        let mapping = ProcessMapping {
-            start,
-            end: start + len,
-            offset: 0,
-            executable,
-            name: String::new(),
-            file: None,
-        };
-        let file = FileId {
-            device: (0, 0),
-            inode: 0,
-        };
-        (mapping, file)
-    }
-
     fn found(data: Vec<u8>) -> Vec<CodeObject> {
         let maps = [
-            mapping(DATA, data.len() as u64, false),
-            mapping(CODE, 0x1000, true),
+            mapping(DATA, data.len() as u64, false, "", 0),
+            mapping(CODE, 0x1000, true, "", 0),
         ];
-        let memory = Parts(vec![(DATA, data), (CODE, vec![0x90; 0x1000])]);
+        let memory = MemoryParts(vec![(DATA, data), (CODE, vec![0x90; 0x1000])]);
         objects(&memory, &maps, CODE, CODE + 0x1000)
     }
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only
 
-//! Erlang's virtual machine, BEAM, with its compiler for AMD64: Erlang/OTP from version 25 on.
+//! Erlang's virtual machine, BEAM, with its compiler for AMD64, as in Erlang/OTP 27.
 //!
 //! The program exports its variables and functions. The layout of the frame of `process_main`, which the virtual machine
 //! compiles as it starts, comes from its instructions; the layout of a scheduler's data from the values there.
@@ -176,7 +176,8 @@ impl Main {
 
 #[cfg(test)]
 mod tests {
-    use super::super::symbols::fake::{
+    use super::super::fake::{
+        mapping,
         FakeMemory,
         BASE, //
     };
@@ -236,28 +237,15 @@ mod tests {
     }
 
     fn regions_of(memory: &FakeMemory) -> Result<Option<Vec<Region>>, String> {
-        let mapping = |start, end, name: &str| {
-            let mapping = ProcessMapping {
-                start,
-                end,
-                offset: 0,
-                executable: true,
-                name: name.to_owned(),
-                file: None,
-            };
-            let file = FileId {
-                device: (0, 1),
-                inode: 5,
-            };
-            (mapping, file)
-        };
         let maps = [
             mapping(
                 BASE,
-                BASE + 0x100_0000,
+                0x100_0000,
+                true,
                 "/usr/lib/erlang/erts-15.2.7/bin/beam.smp",
+                5,
             ),
-            mapping(CODE, CODE + 0x3000, "/memfd:vmem (deleted)"),
+            mapping(CODE, 0x3000, true, "/memfd:vmem (deleted)", 6),
         ];
         let program = Library {
             base: BASE,

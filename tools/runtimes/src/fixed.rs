@@ -238,6 +238,10 @@ fn of_rjit(code: &[u8]) -> Option<FrameLayout> {
 
 #[cfg(test)]
 mod tests {
+    use super::super::fake::{
+        mapping,
+        MemoryParts, //
+    };
     use super::*;
 
     /// The code of Debian 13's packages.
@@ -306,44 +310,17 @@ mod tests {
         assert_eq!(of_qemu(&code(&QEMU.replace("78fbffff", "78fbff7f"))), None);
     }
 
-    /// A process with one mapping of code.
-    struct CodeMemory(Vec<u8>);
-
-    impl ProcessMemory for CodeMemory {
-        fn fill(&self, address: u64, bytes: &mut [u8]) -> Result<(), String> {
-            let from = address.checked_sub(0x1000).ok_or("below")? as usize;
-            let part = self.0.get(from..from + bytes.len()).ok_or("above")?;
-            bytes.copy_from_slice(part);
-            Ok(())
-        }
-    }
-
     #[test]
     fn regions_leave_out_the_code_without_a_frame() {
-        let mapping = |start, end, name: &str, inode| {
-            let file = FileId {
-                device: (0, 0),
-                inode,
-            };
-            let mapping = ProcessMapping {
-                start,
-                end,
-                offset: 0,
-                executable: true,
-                name: name.to_owned(),
-                file: None,
-            };
-            (mapping, file)
-        };
         let maps = [
-            mapping(0x1000, 0x2000, "", 0),
-            mapping(0x5000, 0x6000, "", 0),
-            mapping(0x8000, 0x9000, "/usr/lib/libguile-3.0.so.1.7.0", 1),
-            mapping(0xa000, 0xb000, "[vdso]", 0),
+            mapping(0x1000, 0x1000, true, "", 0),
+            mapping(0x5000, 0x1000, true, "", 0),
+            mapping(0x8000, 0x1000, true, "/usr/lib/libguile-3.0.so.1.7.0", 1),
+            mapping(0xa000, 0x1000, true, "[vdso]", 0),
         ];
         let mut bytes = code(GUILE);
         bytes.resize(0x1000, 0);
-        let memory = CodeMemory(bytes);
+        let memory = MemoryParts(vec![(0x1000, bytes)]);
         let ranges = |maps: &[_]| {
             let (name, regions) = regions(&memory, maps)?;
             let ranges = regions.iter().map(|region| (region.start, region.end));

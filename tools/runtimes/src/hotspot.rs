@@ -546,7 +546,7 @@ mod tests {
 
     use walk::process::ProcessMapping;
 
-    use super::super::symbols::fake::{
+    use super::super::fake::{
         FakeMemory,
         BASE, //
     };
@@ -910,7 +910,9 @@ mod tests {
     #[ignore = "needs a Java virtual machine"]
     fn methods_of_a_running_virtual_machine_have_prologues() {
         let pid: i32 = env::var("JVM_PID").unwrap().parse().unwrap();
-        let crate::Code::Regions(_, regions) = crate::find(pid).unwrap() else {
+        let crate::Code::Regions(_, regions) =
+            crate::OpenProcess::open(pid).unwrap().find().unwrap()
+        else {
             panic!("no regions");
         };
         let memory = File::open(format!("/proc/{pid}/mem")).unwrap();

@@ -9,6 +9,8 @@
 
 mod eh_frame;
 mod erlang;
+#[cfg(test)]
+mod fake;
 mod fixed;
 mod hotspot;
 mod luajit;
@@ -131,47 +133,101 @@ pub enum Code {
     Unknown,
 }
 
-/// The memory and the mappings of the process with this ID.
-fn open(pid: i32) -> Result<(File, Vec<(ProcessMapping, FileId)>), String> {
-    let number = u32::try_from(pid).map_err(|_| "there is no such process")?;
-    let failed = |error: io::Error| match error.kind() {
-        io::ErrorKind::NotFound => "there is no such process".to_owned(),
-        io::ErrorKind::PermissionDenied => {
-            "cannot be read: run as root (CAP_SYS_PTRACE)".to_owned()
-        }
-        _ => error.to_string(),
-    };
-    let memory = File::open(format!("/proc/{number}/mem")).map_err(failed)?;
-    let maps = process::maps(number).map_err(failed)?;
-    Ok((memory, maps))
+/// A process whose memory and mappings were opened.
+pub struct OpenProcess {
+    pid: i32,
+    memory: File,
+    maps: Vec<(ProcessMapping, FileId)>,
 }
 
-/// Finds the code that the process with this ID makes at run time.
-///
-/// # Errors
-///
-/// The process has exited or may not be read, or its memory does not have the contents that its runtime has.
-pub fn find(pid: i32) -> Result<Code, String> {
-    let (memory, maps) = open(pid)?;
-    let (name, regions) = if let Some(library) = library(&maps, "libjvm.so") {
-        let regions = hotspot::regions(&memory, &library)?;
-        (hotspot::NAME, regions.unwrap_or_default())
-    } else if let Some(program) = library(&maps, erlang::PROGRAM) {
-        let regions = erlang::regions(&memory, &program, &maps)?;
-        (erlang::NAME, regions.unwrap_or_default())
-    } else if let Some(found) = fixed::regions(&memory, &maps) {
-        found
-    } else {
-        return Ok(Code::Unknown);
-    };
-    if regions.is_empty() {
-        return Ok(Code::Starting(name));
+impl OpenProcess {
+    /// Opens the process with this ID, and reads its mappings.
+    ///
+    /// # Errors
+    ///
+    /// The process has exited or may not be read.
+    pub fn open(pid: i32) -> Result<OpenProcess, String> {
+        let number = u32::try_from(pid).map_err(|_| "there is no such process")?;
+        let failed = |error: io::Error| match error.kind() {
+            io::ErrorKind::NotFound => "there is no such process".to_owned(),
+            io::ErrorKind::PermissionDenied => {
+                "cannot be read: run as root (CAP_SYS_PTRACE)".to_owned()
+            }
+            _ => error.to_string(),
+        };
+        Ok(OpenProcess {
+            pid,
+            memory: File::open(format!("/proc/{number}/mem")).map_err(failed)?,
+            maps: process::maps(number).map_err(failed)?,
+        })
     }
-    let of_process = |region| Region { pid, ..region };
-    Ok(Code::Regions(
-        name,
-        regions.into_iter().map(of_process).collect(),
-    ))
+
+    /// Finds the code that the process makes at run time.
+    ///
+    /// # Errors
+    ///
+    /// The process has exited, or its memory does not have the contents that its runtime has.
+    pub fn find(&self) -> Result<Code, String> {
+        let OpenProcess { memory, maps, .. } = self;
+        let (name, regions) = if let Some(library) = library(maps, "libjvm.so") {
+            let regions = hotspot::regions(memory, &library)?;
+            (hotspot::NAME, regions.unwrap_or_default())
+        } else if let Some(program) = library(maps, erlang::PROGRAM) {
+            let regions = erlang::regions(memory, &program, maps)?;
+            (erlang::NAME, regions.unwrap_or_default())
+        } else if let Some(found) = fixed::regions(memory, maps) {
+            found
+        } else {
+            return Ok(Code::Unknown);
+        };
+        if regions.is_empty() {
+            return Ok(Code::Starting(name));
+        }
+        Ok(Code::Regions(name, self.own(regions)))
+    }
+
+    /// As [`find`](Self::find), but the traces of LuaJIT are regions, too, of any number.
+    fn find_all(&self) -> Result<Code, String> {
+        let found = self.find()?;
+        if !matches!(found, Code::Unknown) {
+            return Ok(found);
+        }
+        let regions = luajit::regions(&self.memory, &self.maps);
+        Ok(match regions.is_empty() {
+            true => Code::Unknown,
+            false => Code::Regions(luajit::NAME, regions),
+        })
+    }
+
+    /// Finds the code with rows in the mapping of code from `start` to `end`, run-time addresses: LuaJIT's traces, or
+    /// objects with `.eh_frame`. All areas of LuaJIT's code are found if the mapping has any.
+    pub fn objects(&self, start: u64, end: u64) -> Objects {
+        let OpenProcess { memory, maps, .. } = self;
+        if luajit::is_code(memory, maps, start, end) {
+            let (objects, regions) = luajit::objects(memory, maps);
+            return Objects {
+                runtime: luajit::NAME,
+                objects,
+                grow: true,
+                regions: self.own(regions),
+            };
+        }
+        Objects {
+            runtime: "eh_frame",
+            objects: eh_frame::objects(memory, maps, start, end),
+            grow: false,
+            regions: Vec::new(),
+        }
+    }
+
+    /// Regions of this process.
+    fn own(&self, regions: Vec<Region>) -> Vec<Region> {
+        let own = |region| Region {
+            pid: self.pid,
+            ..region
+        };
+        regions.into_iter().map(own).collect()
+    }
 }
 
 /// The region that says that a process has no known code from `start` up to `end`.
@@ -196,32 +252,6 @@ pub struct Objects {
     pub grow: bool,
     /// Regions of other kinds.
     pub regions: Vec<Region>,
-}
-
-/// Finds the code with rows in the mapping of code from `start` to `end`, run-time addresses of the process with this
-/// ID: LuaJIT's traces, or objects with `.eh_frame`. All areas of LuaJIT's code are found if the mapping has any.
-///
-/// # Errors
-///
-/// The process has exited or may not be read.
-pub fn objects(pid: i32, start: u64, end: u64) -> Result<Objects, String> {
-    let (memory, maps) = open(pid)?;
-    if luajit::is_code(&memory, &maps, start, end) {
-        let (objects, regions) = luajit::objects(&memory, &maps);
-        let of_process = |region| Region { pid, ..region };
-        return Ok(Objects {
-            runtime: luajit::NAME,
-            objects,
-            grow: true,
-            regions: regions.into_iter().map(of_process).collect(),
-        });
-    }
-    Ok(Objects {
-        runtime: "eh_frame",
-        objects: eh_frame::objects(&memory, &maps, start, end),
-        grow: false,
-        regions: Vec::new(),
-    })
 }
 
 /// The region of an object of the process with this ID, whose rows were added for `file`.
@@ -264,26 +294,12 @@ fn file_name(mapping: &ProcessMapping) -> &str {
 ///
 /// # Errors
 ///
-/// As those of [`find`].
+/// As those of [`OpenProcess::open`] and [`OpenProcess::find`].
 pub fn regions(pid: u32) -> Result<Vec<CodeRegion>, String> {
     let pid = i32::try_from(pid).map_err(|_| "there is no such process")?;
-    Ok(match find_all(pid)? {
+    Ok(match OpenProcess::open(pid)?.find_all()? {
         Code::Regions(_, regions) => regions.iter().map(region_of).collect(),
         Code::Starting(_) | Code::Unknown => Vec::new(),
-    })
-}
-
-/// As [`find`], but the traces of LuaJIT are regions, too, of any number.
-fn find_all(pid: i32) -> Result<Code, String> {
-    let found = find(pid)?;
-    if !matches!(found, Code::Unknown) {
-        return Ok(found);
-    }
-    let (memory, maps) = open(pid)?;
-    let regions = luajit::regions(&memory, &maps);
-    Ok(match regions.is_empty() {
-        true => Code::Unknown,
-        false => Code::Regions(luajit::NAME, regions),
     })
 }
 
@@ -317,11 +333,11 @@ fn region_of(description: &Region) -> CodeRegion {
 ///
 /// # Errors
 ///
-/// As those of [`find`].
+/// As those of [`OpenProcess::open`] and [`OpenProcess::find`].
 pub fn run(pid: u32) -> Result<String, String> {
     let pid = i32::try_from(pid).map_err(|_| "there is no such process")?;
     let mut text = String::new();
-    match find_all(pid)? {
+    match OpenProcess::open(pid)?.find_all()? {
         Code::Unknown => text.push_str("no known runtime\n"),
         Code::Starting(name) => writeln!(text, "{name}: starting").expect("a string takes it"),
         Code::Regions(name, regions) => {

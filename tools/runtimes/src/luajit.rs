@@ -96,7 +96,7 @@ const ROOT: usize = 108;
 const STORES_NUMBER: [u8; 3] = [0x41, 0xc7, 0x86];
 const STORES_NUMBER_LEN: usize = 11;
 
-/// Instructions that have one distance from the stack pointer to the CFA. AreaRun-time addresses.
+/// Instructions that have one distance from the stack pointer to the CFA. Run-time addresses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct TracePart {
     start: u64,
@@ -618,6 +618,10 @@ fn half(bytes: &[u8], at: usize) -> Option<u16> {
 
 #[cfg(test)]
 mod tests {
+    use super::super::fake::{
+        fill_from,
+        mapping, //
+    };
     use super::*;
     use gimli::{
         BaseAddresses,
@@ -652,33 +656,16 @@ mod tests {
 
     impl ProcessMemory for LuaMemory {
         fn fill(&self, address: u64, bytes: &mut [u8]) -> Result<(), String> {
-            let parts = [(DATA, &self.data), (AREA, &self.area)];
-            let part = parts.iter().find_map(|(start, part)| {
-                let from = address.checked_sub(*start)? as usize;
-                part.get(from..from.checked_add(bytes.len())?)
-            });
-            bytes.copy_from_slice(part.ok_or("nothing is there")?);
-            Ok(())
+            let parts = [(DATA, &self.data[..]), (AREA, &self.area[..])];
+            fill_from(parts.into_iter(), address, bytes)
         }
     }
 
     fn maps() -> Vec<(ProcessMapping, FileId)> {
-        let mapping = |start, len, executable| {
-            let mapping = ProcessMapping {
-                start,
-                end: start + len,
-                offset: 0,
-                executable,
-                name: String::new(),
-                file: None,
-            };
-            let file = FileId {
-                device: (0, 0),
-                inode: 0,
-            };
-            (mapping, file)
-        };
-        vec![mapping(AREA, AREA_LEN, true), mapping(DATA, 0x2000, false)]
+        vec![
+            mapping(AREA, AREA_LEN, true, "", 0),
+            mapping(DATA, 0x2000, false, "", 0),
+        ]
     }
 
     fn put(bytes: &mut [u8], at: usize, value: &[u8]) {

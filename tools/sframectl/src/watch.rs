@@ -31,7 +31,10 @@ use std::{
     }, //
 };
 
-use runtimes::Code;
+use runtimes::{
+    Code,
+    OpenProcess, //
+};
 use rustix::fs::{
     memfd_create,
     MemfdFlags, //
@@ -461,12 +464,15 @@ fn answer(device: &Device, job: &Job, json: bool) -> bool {
 /// While the runtime is starting, nothing is done: the module requests the code again.
 fn answer_code(device: &Device, request: &Request, json: bool) {
     let started = Instant::now();
-    let found = runtimes::find(request.pid);
+    let found = OpenProcess::open(request.pid).and_then(|process| {
+        let code = process.find()?;
+        Ok((process, code))
+    });
     let none = || vec![runtimes::none(request.pid, request.start, request.end)];
     // The regions that are left to register, and the number of all.
     let (runtime, regions, count, error) = match found {
-        Ok(Code::Starting(_)) => return,
-        Ok(Code::Regions(name, mut regions)) => {
+        Ok((_, Code::Starting(_))) => return,
+        Ok((_, Code::Regions(name, mut regions))) => {
             let is_there =
                 |region: &Region| region.start < request.end && request.start < region.end;
             // Other code of the process is not requested again and again.
@@ -476,7 +482,7 @@ fn answer_code(device: &Device, request: &Request, json: bool) {
             let count = regions.len();
             (Some(name), regions, count, None)
         }
-        Ok(Code::Unknown) => match add_objects(device, request) {
+        Ok((process, Code::Unknown)) => match add_objects(device, request, &process) {
             Ok(found) if found.count == 0 => (None, none(), 0, None),
             // Other code may follow at these addresses: nothing is said of it.
             Ok(found) if !found.is_new => return,
@@ -541,9 +547,13 @@ struct FoundObjects {
 }
 
 /// Adds the rows of the objects in code of no file, and registers their regions.
-fn add_objects(device: &Device, request: &Request) -> Result<FoundObjects, String> {
+fn add_objects(
+    device: &Device,
+    request: &Request,
+    process: &OpenProcess,
+) -> Result<FoundObjects, String> {
     let pid = request.pid;
-    let found = runtimes::objects(pid, request.start, request.end)?;
+    let found = process.objects(request.start, request.end);
     let mut objects = OBJECTS.lock().unwrap_or_else(PoisonError::into_inner);
     let mut is_new = false;
     for region in &found.regions {

@@ -389,78 +389,73 @@ pub fn walk<T: Task>(task: &T, frame: &mut Frame, sink: &mut T::Sink) -> StopRea
             return reason;
         }
         let mut context = frame.sp;
-        let (signal, source) = match &mut rule_at(task, frame.pc, &registers, &mapping) {
-            Ok(Some((rule, origin))) => {
-                if rule.signal {
-                    match signal_context(task, rule, frame.sp) {
-                        Ok(found) => context = found,
-                        Err(reason) => return reason,
+        let (signal, source, leaves_stack) =
+            match &mut rule_at(task, frame.pc, &registers, &mapping) {
+                Ok(Some((rule, origin))) => {
+                    if rule.signal {
+                        match signal_context(task, rule, frame.sp) {
+                            Ok(found) => context = found,
+                            Err(reason) => return reason,
+                        }
                     }
-                }
-                if registers.are_lost() && rule.cfa.base == Base::Register(RBX) {
-                    if replay.caller == 0 && !probed && replay.begin(task, frame) {
-                        registers = CallerRegisters::All(task.registers());
+                    if registers.are_lost() && rule.cfa.base == Base::Register(RBX) {
+                        if replay.caller == 0 && !probed && replay.begin(task, frame) {
+                            registers = CallerRegisters::All(task.registers());
+                            continue;
+                        }
+                        if replay.caller != Replay::ENDED {
+                            return StopReason::RegisterUnknown;
+                        }
+                        registers = CallerRegisters::Rbx(replay.place);
+                        replay.caller = 0;
+                    }
+                    if replay.caller == 0 {
+                        sink.rule(rule, *origin);
+                    }
+                    if let Err(reason) = step_by_rule(task, rule, frame, &registers) {
+                        return reason;
+                    }
+                    if replay.caller != 0 {
+                        if !replay.step(task, rule, context, frame) {
+                            return StopReason::RegisterUnknown;
+                        }
+                        registers = CallerRegisters::CallerStack(lowest);
                         continue;
                     }
-                    if replay.caller != Replay::ENDED {
-                        return StopReason::RegisterUnknown;
-                    }
-                    registers = CallerRegisters::Rbx(replay.place);
-                    replay.caller = 0;
+                    (rule.signal, FrameSource::Rows, rule.extra.changes_stack)
                 }
-                if replay.caller == 0 {
-                    sink.rule(rule, *origin);
-                }
-                if let Err(reason) = step_by_rule(task, rule, frame, &registers) {
-                    return reason;
-                }
-                if replay.caller != 0 {
-                    if !replay.step(task, rule, context, frame) {
-                        return StopReason::RegisterUnknown;
-                    }
-                    registers = CallerRegisters::CallerStack(lowest);
-                    continue;
-                }
-                if rule.extra.changes_stack {
-                    lowest = frame.sp;
-                    // A step that rises does not count against the bound.
-                    stack_changes = match stack_changes.checked_sub((frame.sp <= context).into()) {
-                        Some(left) => left,
-                        None => return StopReason::Signals,
+                _ if replay.caller != 0 => return StopReason::RegisterUnknown,
+                Ok(None) => {
+                    let step = match &mapping.rows {
+                        MappedRows::Region(Region::Erlang(erlang)) => {
+                            step_in_erlang(task, frame, &registers, erlang, &mapping)
+                        }
+                        MappedRows::Region(region) => {
+                            step_in_region(task, frame, &registers, region)
+                        }
+                        _ => {
+                            // Found here, where less of the stack is in use.
+                            let stack_end = task.end_of_stack(frame.sp);
+                            let is_innermost = !registers.are_lost();
+                            step_without_rows(task, frame, is_innermost, stack_end, &mapping)
+                        }
                     };
-                }
-                (rule.signal, FrameSource::Rows)
-            }
-            _ if replay.caller != 0 => return StopReason::RegisterUnknown,
-            Ok(None) => {
-                let step = match &mapping.rows {
-                    MappedRows::Region(Region::Erlang(erlang)) => {
-                        step_in_erlang(task, frame, &registers, erlang, &mapping)
+                    if let Err(reason) = step {
+                        return reason;
                     }
-                    MappedRows::Region(region) => step_in_region(task, frame, &registers, region),
-                    _ => {
-                        // Found here, where less of the stack is in use.
-                        let stack_end = task.end_of_stack(frame.sp);
-                        let is_innermost = !registers.are_lost();
-                        step_without_rows(task, frame, is_innermost, stack_end, &mapping)
-                    }
-                };
-                match step {
                     // Code of Erlang leads to another stack.
-                    Ok(()) if frame.sp < context => {
-                        lowest = frame.sp;
-                        stack_changes = match stack_changes.checked_sub(1) {
-                            Some(left) => left,
-                            None => return StopReason::Signals,
-                        };
-                    }
-                    Ok(()) => {}
-                    Err(reason) => return reason,
+                    (false, FrameSource::FramePointer, frame.sp < context)
                 }
-                (false, FrameSource::FramePointer)
-            }
-            Err(reason) => return *reason,
-        };
+                Err(reason) => return *reason,
+            };
+        if leaves_stack {
+            lowest = frame.sp;
+            // A step that rises does not count against the bound.
+            stack_changes = match stack_changes.checked_sub((frame.sp <= context).into()) {
+                Some(left) => left,
+                None => return StopReason::Signals,
+            };
+        }
         if probed && !task.undo_uretprobe(frame) {
             return StopReason::Uprobe;
         }

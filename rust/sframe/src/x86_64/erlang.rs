@@ -308,10 +308,9 @@ fn size_of_frame<S: Source + ?Sized>(
 
 #[cfg(test)]
 mod tests {
-    use super::super::super::format::bytes::Fault;
+    use super::super::region::tests::Memories;
     use super::*;
     use std::vec;
-    use std::vec::Vec;
 
     const CODE: u64 = 0x7f00_0000;
     const MAIN: u64 = CODE + 0x400;
@@ -330,41 +329,6 @@ mod tests {
     const MAIN_RETURN: u64 = 0x40_0100;
     /// The tags of a small integer and of a list.
     const DATA: [u64; 2] = [0x3f, 0x7001];
-
-    /// ErlangMemory of memory, by start.
-    struct ErlangMemory(Vec<(u64, Vec<u8>)>);
-
-    impl ErlangMemory {
-        fn write(&mut self, address: u64, bytes: &[u8]) {
-            for (start, part) in &mut self.0 {
-                if let Some(at) = address.checked_sub(*start).filter(|at| *at < 0x2000) {
-                    part[at as usize..][..bytes.len()].copy_from_slice(bytes);
-                }
-            }
-        }
-
-        fn words(&mut self, address: u64, words: &[u64]) {
-            for (address, word) in (address..).step_by(8).zip(words) {
-                self.write(address, &word.to_le_bytes());
-            }
-        }
-    }
-
-    impl Source for ErlangMemory {
-        fn read<const N: usize>(&self, offset: u64) -> Result<[u8; N], Fault> {
-            self.0
-                .iter()
-                .filter_map(|(start, part)| part.get(offset.checked_sub(*start)? as usize..))
-                .find_map(|rest| rest.first_chunk().copied())
-                .ok_or(Fault)
-        }
-    }
-
-    impl Memory for ErlangMemory {
-        fn read_word(&self, address: u64) -> Result<u64, Fault> {
-            self.read(address).map(u64::from_le_bytes)
-        }
-    }
 
     struct Registers {
         rbx: u64,
@@ -399,7 +363,7 @@ mod tests {
         r13: PROCESS,
     };
 
-    fn process() -> ErlangMemory {
+    fn process() -> Memories {
         let parts = [
             CODE,
             STACK,
@@ -407,7 +371,7 @@ mod tests {
             SCHEDULERS,
             MAIN_RETURN & !0xfff,
         ];
-        let mut parts = ErlangMemory(parts.map(|start| (start, vec![0x90; 0x2000])).into());
+        let mut parts = Memories(parts.map(|start| (start, vec![0x90; 0x2000])).into());
         // call *%rax; call ROUTINE
         parts.write(CALLER - 2, &[0xff, 0xd0]);
         parts.write(UNALIGNED - 5, &[0xe8]);
@@ -429,7 +393,7 @@ mod tests {
     }
 
     fn caller_in(
-        memory: &ErlangMemory,
+        memory: &Memories,
         frame: Frame,
         registers: Option<&Registers>,
     ) -> Option<(u64, u64)> {

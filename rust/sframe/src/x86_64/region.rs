@@ -911,7 +911,7 @@ fn find(code: &[u8], pattern: &[u8]) -> Option<usize> {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use super::super::super::format::bytes::Fault;
     use super::*;
     use std::vec;
@@ -931,19 +931,27 @@ mod tests {
     const CALLER: u64 = PROGRAM + 0x100;
     const INTERPRETER: u64 = HEAP + 0x3000;
 
-    struct Memories(Vec<(u64, Vec<u8>)>);
+    /// Parts of memory, by start.
+    pub(in super::super) struct Memories(pub(in super::super) Vec<(u64, Vec<u8>)>);
 
     impl Memories {
-        fn write(&mut self, address: u64, bytes: &[u8]) {
+        pub(in super::super) fn write(&mut self, address: u64, bytes: &[u8]) {
             for (start, part) in &mut self.0 {
-                if let Some(at) = address.checked_sub(*start).filter(|at| *at < 0x4000) {
+                if let Some(at) = (address.checked_sub(*start)).filter(|at| *at < part.len() as u64)
+                {
                     part[at as usize..][..bytes.len()].copy_from_slice(bytes);
                 }
             }
         }
 
         fn word(&mut self, address: u64, word: u64) {
-            self.write(address, &word.to_le_bytes());
+            self.words(address, &[word]);
+        }
+
+        pub(in super::super) fn words(&mut self, address: u64, words: &[u64]) {
+            for (address, word) in (address..).step_by(8).zip(words) {
+                self.write(address, &word.to_le_bytes());
+            }
         }
     }
 

@@ -147,27 +147,25 @@ impl Calls {
         let word = |at| memory.read_word(at).ok();
         if let Some(erlang) = erlang_at(process, before.pc()) {
             let code = word(before.pc()).unwrap_or(0).to_le_bytes();
-            match code {
-                _ if code.starts_with(&LEAVES_STACK) && !erlang.is_main(now.pc()) => {
-                    *left = Some(LeftStack {
-                        calls: calls.len(),
-                        from: before.sp(),
-                        to: now.sp(),
-                    });
-                    return;
-                }
-                [0x48, 0x89, 0xec, ..] | [0x49, 0x8b, 0x65, ..] => {
-                    come_back(calls, left.take(), now.sp(), word);
-                    return;
-                }
+            let leaves = code.starts_with(&LEAVES_STACK);
+            if erlang.is_main(now.pc()) && (leaves || left.is_some_and(|left| now.sp() == left.to))
+            {
                 // The function process_main, and what leads to it, choose the next process.
-                _ if code.starts_with(&LEAVES_STACK)
-                    || erlang.is_main(now.pc()) && left.is_some_and(|left| now.sp() == left.to) =>
-                {
-                    (*calls, *left) = (Vec::new(), None);
-                    return;
-                }
-                _ => {}
+                (*calls, *left) = (Vec::new(), None);
+                return;
+            }
+            if leaves {
+                *left = Some(LeftStack {
+                    calls: calls.len(),
+                    from: before.sp(),
+                    to: now.sp(),
+                });
+                return;
+            }
+            // mov %rbp,%rsp; mov N(%r13),%rsp
+            if matches!(code, [0x48, 0x89, 0xec, ..] | [0x49, 0x8b, 0x65, ..]) {
+                come_back(calls, left.take(), now.sp(), word);
+                return;
             }
         }
         let code_at = |at| word(at).map(|code| code.to_le_bytes()[0]);
@@ -304,12 +302,9 @@ impl Calls {
             return;
         };
         // Code of Erlang may have left its stack unseen.
-        let innermost = frames.first().map(|frame| erlang_at(process, frame.pc));
         let is_erlang = |frame: &Frame| erlang_at(process, frame.pc).is_some();
-        if !calls.is_empty()
-            || left.is_some()
-            || innermost.is_none_or(|innermost| innermost.is_none() && frames.iter().any(is_erlang))
-        {
+        let has_left = !frames.first().is_some_and(is_erlang) && frames.iter().any(is_erlang);
+        if !calls.is_empty() || left.is_some() || has_left {
             return;
         }
         for pair in frames.windows(2) {
@@ -371,12 +366,12 @@ impl Calls {
             });
         }
         let calls = &calls[..inner.unwrap_or(calls.len())];
-        let which = match left.filter(|left| left.to == of.sp() && !innermost) {
-            _ if innermost => calls.len().checked_sub(1)?,
-            Some(left) => left.calls.checked_sub(1)?,
-            None => {
-                (calls.iter()).rposition(|call| call.slot.is_some_and(|slot| slot >= of.sp()))?
-            }
+        let which = if innermost {
+            calls.len().checked_sub(1)?
+        } else if let Some(left) = left.filter(|left| left.to == of.sp()) {
+            left.calls.checked_sub(1)?
+        } else {
+            (calls.iter()).rposition(|call| call.slot.is_some_and(|slot| slot >= of.sp()))?
         };
         let call = *calls.get(which)?;
         let slot = call.slot.unwrap_or(call.first_slot);

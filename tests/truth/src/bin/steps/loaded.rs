@@ -14,7 +14,8 @@ use std::{
 
 use runtimes::{
     Code,
-    CodeObject, //
+    CodeObject,
+    OpenProcess, //
 };
 use walk::process::{
     CodeLayout,
@@ -85,10 +86,13 @@ impl LoadedCode {
         };
         self.searched.push((mapping.start, mapping.end));
         // `sframectl watch` searches no objects in the code of a runtime that it knows.
-        if !matches!(runtimes::find(id), Ok(Code::Unknown)) {
+        let Ok(opened) = OpenProcess::open(id) else {
+            return Ok(());
+        };
+        if !matches!(opened.find(), Ok(Code::Unknown)) {
             return Ok(());
         }
-        let found = runtimes::objects(id, mapping.start, mapping.end).map_err(io::Error::other)?;
+        let found = opened.objects(mapping.start, mapping.end);
         if found.grow {
             // Traces of LuaJIT have no `.eh_frame` of their own, which would be the truth. They are regions of another kind.
             return Ok(());

@@ -22,7 +22,8 @@ use sframe::{
     },
     x86_64::{
         erlang::ErlangCode,
-        region::Region, //
+        region::Region,
+        registers::R13, //
     }, //
 };
 use walk::{
@@ -46,6 +47,8 @@ const RET: u8 = 0xc3;
 const PUSH_RDX: u8 = 0x52;
 /// lea -0x40(%rbx),%rsp
 const LEAVES_STACK: [u8; 4] = [0x48, 0x8d, 0x63, 0xc0];
+/// The fields of the structure of a process of Erlang, in words, among which its stack pointer is.
+const PROCESS_FIELDS: u64 = 32;
 /// The maximum change of the stack pointer by one instruction, in bytes; more is a switch to another stack or to a
 /// signal handler, if the instruction does not add or subtract a constant.
 const FARTHEST: u64 = 4096;
@@ -94,9 +97,11 @@ pub(crate) struct Presumed {
 struct LeftStack {
     /// The number of calls then.
     calls: usize,
-    /// The stack pointers before and after it.
+    /// The stack pointers before and after it. The first one changes when the stack moves.
     from: u64,
     to: u64,
+    /// The run-time address of the field of the process that has the first one, if the code has stored it.
+    field: Option<u64>,
 }
 
 /// The calls of a thread that have not returned.
@@ -155,10 +160,15 @@ impl Calls {
                 return;
             }
             if leaves {
+                let is_stored = |field: &u64| word(*field) == Some(before.sp());
+                let fields = before.get(R13).into_iter().flat_map(|process| {
+                    (0..PROCESS_FIELDS).map(move |field| process.wrapping_add(8 * field))
+                });
                 *left = Some(LeftStack {
                     calls: calls.len(),
                     from: before.sp(),
                     to: now.sp(),
+                    field: fields.into_iter().find(is_stored),
                 });
                 return;
             }
@@ -166,6 +176,15 @@ impl Calls {
             if matches!(code, [0x48, 0x89, 0xec, ..] | [0x49, 0x8b, 0x65, ..]) {
                 come_back(calls, left.take(), now.sp(), word);
                 return;
+            }
+        }
+        if let Some(left) = left {
+            let sp = left.field.and_then(word).filter(|sp| *sp != left.from);
+            let moved = sp.and_then(|sp| moved(calls.get(..left.calls)?, left.from, sp, word));
+            if let (Some(sp), Some(moved)) = (sp, moved) {
+                let count = moved.len();
+                calls.splice(..left.calls, moved);
+                (left.calls, left.from) = (count, sp);
             }
         }
         let code_at = |at| word(at).map(|code| code.to_le_bytes()[0]);
@@ -437,8 +456,18 @@ fn come_back(
         return;
     };
     calls.truncate(left.calls);
-    // Functions may have been left, or the stack has moved.
-    for distance in [0, sp.wrapping_sub(left.from)] {
+    *calls = moved(calls, left.from, sp, word).unwrap_or_default();
+}
+
+/// The calls of a process of Erlang whose stack pointer was `from` and is `sp` now: functions may have been left, or the
+/// stack has moved. `None` if their return addresses are at neither place.
+fn moved(
+    calls: &[Call],
+    from: u64,
+    sp: u64,
+    word: impl Fn(u64) -> Option<u64>,
+) -> Option<Vec<Call>> {
+    [0, sp.wrapping_sub(from)].into_iter().find_map(|distance| {
         let moved: Vec<Call> = (calls.iter())
             .filter_map(|call| {
                 let slot = call.slot?.wrapping_add(distance);
@@ -450,12 +479,8 @@ fn come_back(
             })
             .collect();
         let is_there = |call: &Call| call.slot.and_then(&word) == Some(call.return_address);
-        if !moved.is_empty() && moved.iter().all(is_there) {
-            *calls = moved;
-            return;
-        }
-    }
-    calls.clear();
+        (!moved.is_empty() && moved.iter().all(is_there)).then_some(moved)
+    })
 }
 
 /// Whether an instruction that begins with these bytes is `pop 8(%rbp)`, which SBCL's functions begin with.

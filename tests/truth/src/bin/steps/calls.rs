@@ -150,6 +150,10 @@ impl Calls {
         };
         let before = std::mem::replace(before, *now);
         let word = |at| memory.read_word(at).ok();
+        if let Some(left) = left {
+            // Calls that were forgotten since are not those of the process.
+            left.calls = left.calls.min(calls.len());
+        }
         if let Some(erlang) = erlang_at(process, before.pc()) {
             let code = word(before.pc()).unwrap_or(0).to_le_bytes();
             let leaves = code.starts_with(&LEAVES_STACK);

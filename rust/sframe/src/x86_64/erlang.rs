@@ -23,7 +23,9 @@ use super::{
         }, //
     },
     ahead::{
+        ahead,
         instruction,
+        Ahead,
         Effect,
         DECODING,
         LONGEST_INSTRUCTION, //
@@ -31,8 +33,10 @@ use super::{
     fallback::is_behind_call,
     insn::{
         CALL_RELATIVE,
-        JMP_RELATIVE, //
+        JMP_RELATIVE,
+        LEAVE, //
     },
+    prologue::FrameRule,
     registers::{
         R13,
         RBX, //
@@ -44,17 +48,24 @@ use core::ops::Range;
 const MAX_FRAME: u64 = 1024;
 /// The most schedulers of a virtual machine.
 const MAX_SCHEDULERS: u32 = 1024;
-/// The most bytes behind a call of a C function in which compiled code takes its stack pointer back.
-const TAKEN_BACK: usize = 12;
-/// The bytes of code from the change to the thread's stack up to the call of a C function and the change back, at most.
-const NEAR: usize = 64;
-/// The work of a search in so many bytes of code, and in one word, in instructions.
-const SEARCH: u32 = 1000;
+/// The most bytes between a call of a C function and the instruction that takes the stack pointer of compiled code back.
+const TAKEN_BACK: u64 = 9;
+/// The same behind a call that is known to be one of a C function, because the code may first look at the result; and
+/// from other code on the thread's stack on.
+const FAR: u64 = 122;
+/// The work of a search in one word of code, in instructions.
 const SEARCH_WORD: u32 = 100;
 /// The bytes of code that make a frame and store its words, at most. A multiple of six.
 const NEW_FRAME: u64 = 132;
 /// The most instructions that are decoded behind those that may make a frame.
 const MAX_DECODED: u32 = 48;
+/// The first bytes of call *offset(%rip).
+const CALL_BY_PC: u16 = u16::from_le_bytes([0xff, 0x15]);
+/// The instruction by which a call of a function written in C passes the address where the code of this call begins:
+/// lea -27(%rip),%rdx. Its offset in that code, and the offsets of the return address, in bytes.
+const PASSES_ITSELF: u64 = u64::from_le_bytes([0, 0x48, 0x8d, 0x15, 0xe5, 0xff, 0xff, 0xff]);
+const PASSES_ITSELF_AT: u64 = 20;
+const RETURNS_AT: Range<u64> = 32..37;
 /// The length in bytes of the code of `process_main`, at most.
 const MAIN_LEN: u64 = 512;
 /// The alignment of the stack pointer in `process_main`, in bytes.
@@ -134,18 +145,30 @@ impl ErlangCode {
         registers: Option<&R>,
         memory: &M,
     ) -> Option<Frame> {
+        let is_behind_call = |pc| is_behind_call(pc, memory);
+        let is_routine = frame.pc < self.exit;
+        if is_routine && code_at(frame.pc, memory) as u8 == LEAVE {
+            // The routine was called on the thread's stack.
+            let rule = FrameRule {
+                from_fp: true,
+                ..FrameRule::new(16, -16)
+            };
+            return (rule.caller(frame, memory)).filter(|caller| is_behind_call(caller.pc));
+        }
+        let is_main = self.is_main(frame.pc);
         let (searched, is_elsewhere) = match registers {
             // Behind a call: of a C function, if the code takes the stack pointer back.
+            None if !is_main && self.is_on_thread(&code, frame, memory) => (FAR, true),
             None => (TAKEN_BACK, true),
             Some(registers) => {
                 let distance = registers.register(RBX)?.wrapping_sub(frame.sp);
-                (NEAR, distance == self.registers_offset.into())
+                (FAR, distance == self.registers_offset.into())
             }
         };
         let mut stack = frame.sp;
+        let mut next = frame.pc;
         if is_elsewhere {
-            let is_main = self.is_main(frame.pc);
-            stack = match taken_back(frame.pc, searched, memory)? {
+            stack = match taken_back(&mut next, searched, memory) {
                 _ if is_main && registers.is_some() => return self.thread(frame, memory),
                 Some(SavedStack::Rbp) => frame.fp,
                 Some(SavedStack::InProcess(offset)) => {
@@ -162,7 +185,6 @@ impl ErlangCode {
                 None => stack,
             };
         }
-        let is_behind_call = |pc| is_behind_call(pc, memory);
         let word_at = |index: u64| memory.read_word(stack.wrapping_add(index.wrapping_mul(8)));
         let caller = |pc, index: u64| {
             Some(Frame {
@@ -172,14 +194,33 @@ impl ErlangCode {
             })
         };
         let top = word_at(0).ok()?;
-        if frame.pc < self.exit {
+        if is_routine {
             // The routines come first. Some push words that have any low bits, or remove their return address. Those that
-            // raise an exception clear the low bits of the return address.
-            let most = if top & 3 == 0 { 8 } else { 1 };
-            let pc = (0..most).map(|bits| top.wrapping_add(bits));
-            return pc
-                .filter(|pc| calls_routine(*pc, &(code.start..self.exit), memory))
-                .find_map(|pc| caller(pc, 0));
+            // raise an exception clear the low bits of the return address, or replace it: for a function written in C,
+            // by the address of the code that passes this same address.
+            let begins = top.wrapping_add(PASSES_ITSELF_AT);
+            let offsets = match code_at(begins, memory) << 8 == PASSES_ITSELF {
+                _ if top & 3 != 0 => 0..1,
+                true => RETURNS_AT,
+                false => 0..8,
+            };
+            let called = offsets
+                .map(|offset| top.wrapping_add(offset))
+                .find(|pc| calls_routine(*pc, &(code.start..self.exit), memory));
+            if let Some(pc) = called {
+                return caller(pc, 0);
+            }
+            // Or a function has jumped to the routine, which returns to the function's caller.
+            let Ahead::Rule(rule) = ahead(next, memory) else {
+                return None;
+            };
+            let frame = Frame {
+                sp: stack,
+                ..*frame
+            };
+            return rule
+                .caller(&frame, memory)
+                .filter(|caller| is_behind_call(caller.pc));
         }
         let mut words = 0..MAX_FRAME;
         match registers.and_then(|_| new_frame(frame.pc, memory)) {
@@ -198,6 +239,19 @@ impl ErlangCode {
             }
         }
         None
+    }
+
+    /// Whether the code of a frame runs on the thread's stack; the PC is behind a call. Compiled code calls C functions by
+    /// the instruction call *offset(%rip), and nothing else.
+    fn is_on_thread<M: Memory + Source + ?Sized>(
+        &self,
+        code: &Range<u64>,
+        frame: &Frame,
+        memory: &M,
+    ) -> bool {
+        code_at(frame.pc.wrapping_sub(6), memory) as u16 == CALL_BY_PC
+            || (calls_routine(frame.pc, &(code.start..self.exit), memory)
+                && self.process(frame.sp, memory).is_some())
     }
 
     /// The caller of `process_main`, on the stack of the thread.
@@ -231,32 +285,53 @@ impl ErlangCode {
     }
 }
 
-/// Where the code from the run-time address `pc` on takes the stack pointer from, if it does so within `len` bytes.
-/// `None` if the code cannot be read.
+/// Eight bytes of code at a run-time address; zeros if they cannot be read.
 #[inline(never)]
-fn taken_back<S: Source + ?Sized>(pc: u64, len: usize, memory: &S) -> Option<Option<SavedStack>> {
-    memory.spend(SEARCH).ok()?;
-    let code: [u8; NEAR] = memory.read_seldom(pc).ok()?;
-    Some(code.get(..len)?.windows(4).find_map(|code| match *code {
-        // mov %rbp,%rsp
-        [0x48, 0x89, 0xec, _] => Some(SavedStack::Rbp),
-        // mov offset(%r13),%rsp
-        [0x49, 0x8b, 0x65, offset] => Some(SavedStack::InProcess(offset)),
-        _ => None,
-    }))
+fn code_at<M: Memory + ?Sized>(pc: u64, memory: &M) -> u64 {
+    memory.read_word(pc).unwrap_or(0)
+}
+
+/// Where the code from the run-time address `pc` on takes the stack pointer from, if an instruction does so that begins
+/// within `len` bytes. Then `pc` becomes the address of the next instruction.
+#[inline(never)]
+fn taken_back<M: Memory + Source + ?Sized>(
+    pc: &mut u64,
+    len: u64,
+    memory: &M,
+) -> Option<SavedStack> {
+    let mut word = 0;
+    for behind in 0..len {
+        let at = pc.wrapping_add(behind);
+        // Each word shows the beginnings of four instructions.
+        word >>= 8;
+        if behind % 4 == 0 {
+            memory.spend(SEARCH_WORD).ok()?;
+            word = code_at(at, memory);
+        }
+        let (len, saved) = match word.to_le_bytes() {
+            // mov %rbp,%rsp
+            [0x48, 0x89, 0xec, ..] => (3, SavedStack::Rbp),
+            // mov offset(%r13),%rsp
+            [0x49, 0x8b, 0x65, offset, ..] => (4, SavedStack::InProcess(offset)),
+            _ => continue,
+        };
+        *pc = at.wrapping_add(len);
+        return Some(saved);
+    }
+    None
 }
 
 /// Whether a call of a routine is in front of the run-time address `pc`: directly, or through a jump in the caller's module.
 #[inline(never)]
-fn calls_routine<S: Source + ?Sized>(pc: u64, routines: &Range<u64>, memory: &S) -> bool {
+fn calls_routine<M: Memory + ?Sized>(pc: u64, routines: &Range<u64>, memory: &M) -> bool {
     let to =
         |from: u64, offset: [u8; 4]| from.wrapping_add_signed(i32::from_le_bytes(offset).into());
-    let Ok([CALL_RELATIVE, offset @ ..]) = memory.read_seldom::<5>(pc.wrapping_sub(5)) else {
+    let [CALL_RELATIVE, a, b, c, d, ..] = code_at(pc.wrapping_sub(5), memory).to_le_bytes() else {
         return false;
     };
-    let target = to(pc, offset);
-    routines.contains(&match memory.read_seldom::<6>(target) {
-        Ok([0x40, JMP_RELATIVE, offset @ ..]) => to(target.wrapping_add(6), offset),
+    let target = to(pc, [a, b, c, d]);
+    routines.contains(&match code_at(target, memory).to_le_bytes() {
+        [0x40, JMP_RELATIVE, a, b, c, d, ..] => to(target.wrapping_add(6), [a, b, c, d]),
         _ => target,
     })
 }
@@ -272,7 +347,7 @@ fn new_frame<M: Memory + Source + ?Sized>(pc: u64, memory: &M) -> Option<u64> {
         let at = pc
             .wrapping_sub(NEW_FRAME)
             .wrapping_add(word.wrapping_mul(6));
-        let code = memory.read_word(at).ok()?.to_le_bytes();
+        let code = code_at(at, memory).to_le_bytes();
         // sub $size,%rsp
         let makes = |code: &[u8]| matches!(*code, [0x48, 0x81 | 0x83, 0xec]);
         let start = code.windows(3).position(makes)?;
@@ -471,6 +546,28 @@ mod tests {
     }
 
     #[test]
+    fn a_function_written_in_c_that_raises_an_exception_has_a_caller() {
+        const START: u64 = CODE + 0x980;
+        for returns_at in [32, 36] {
+            let mut memory = process();
+            let pc = START + returns_at;
+            let distance = ROUTINE.wrapping_sub(pc) as u32;
+            memory.write(START + 20, &[0x48, 0x8d, 0x15, 0xe5, 0xff, 0xff, 0xff]);
+            memory.write(pc - 5, &[0xe8]);
+            memory.write(pc - 4, &distance.to_le_bytes());
+            memory.words(STACK, &[START, DATA[0], CALLER]);
+            let found = caller_in(&memory, at(ROUTINE, STACK), None);
+            assert_eq!(found, Some((pc, STACK + 8)));
+            // The code passes another address, or calls no routine.
+            for (at_offset, byte) in [(23, 0xe4), (returns_at - 5, 0xe9)] {
+                let mut memory = memory.clone();
+                memory.write(START + at_offset, &[byte]);
+                assert_eq!(caller_in(&memory, at(ROUTINE, STACK), None), None);
+            }
+        }
+    }
+
+    #[test]
     fn words_of_a_new_frame_are_not_trusted() {
         // sub $16,%rsp; mov %rdi,(%rsp). The second word is what another frame left.
         const MAKES: [u8; 8] = [0x48, 0x83, 0xec, 0x10, 0x48, 0x89, 0x3c, 0x24];
@@ -536,6 +633,66 @@ mod tests {
             caller_in(&memory, at(FUNCTION, THREAD), Some(&RUNNING)),
             None
         );
+    }
+
+    #[test]
+    fn the_stack_pointer_is_taken_back_far_behind_calls_of_c_functions() {
+        // call *0x100(%rip); and, later, mov 0x58(%r13),%rsp
+        const CALLS_C: [u8; 6] = [0xff, 0x15, 0x00, 0x01, 0x00, 0x00];
+        const TAKES_BACK: [u8; 4] = [0x49, 0x8b, 0x65, 0x58];
+        for far in [13, 61, 121, 122] {
+            let mut memory = process();
+            memory.write(FUNCTION + far, &TAKES_BACK);
+            memory.words(STACK + 0x88, &[CALLER]);
+            let frame = at(FUNCTION, THREAD);
+            assert_eq!(caller_in(&memory, frame, None), None, "{far}");
+            memory.write(FUNCTION - 6, &CALLS_C);
+            let expected = (far <= 121).then_some((CALLER, STACK + 0x90));
+            assert_eq!(caller_in(&memory, frame, None), expected, "{far}");
+            // Behind a call of a routine the stack may be that of the process.
+            let mut memory = process();
+            memory.write(UNALIGNED + far, &TAKES_BACK);
+            memory.words(STACK + 0x88, &[CALLER]);
+            for (sp, expected) in [(THREAD, expected), (THREAD + 0x40, None)] {
+                assert_eq!(
+                    caller_in(&memory, at(UNALIGNED, sp), None),
+                    expected,
+                    "{far}"
+                );
+            }
+        }
+    }
+
+    #[test]
+    fn a_routine_that_a_function_has_jumped_to_returns_to_the_functions_caller() {
+        let mut memory = process();
+        // mov 0x58(%r13),%rsp; pop %rdi; ret
+        memory.write(ROUTINE, &[0x49, 0x8b, 0x65, 0x58, 0x5f, 0xc3]);
+        memory.words(STACK + 0x88, &[CALLER]);
+        let expected = Some((CALLER, STACK + 0x90));
+        assert_eq!(caller_in(&memory, at(ROUTINE, THREAD), None), expected);
+        let frame = at(ROUTINE + 4, STACK + 0x80);
+        assert_eq!(caller_in(&memory, frame, Some(&RUNNING)), expected);
+        // The word is no return address, or the routine does not return.
+        memory.words(STACK + 0x88, &[CALLER + 8]);
+        assert_eq!(caller_in(&memory, frame, Some(&RUNNING)), None);
+        memory.words(STACK + 0x88, &[CALLER]);
+        memory.write(ROUTINE + 5, &[0xff, 0xe0]);
+        assert_eq!(caller_in(&memory, frame, Some(&RUNNING)), None);
+    }
+
+    #[test]
+    fn a_routine_on_the_threads_stack_has_a_frame_pointer() {
+        let mut memory = process();
+        // leave
+        memory.write(ROUTINE, &[0xc9]);
+        memory.words(THREAD - 0x10, &[STACK + 0x40, UNALIGNED]);
+        let mut frame = at(ROUTINE, THREAD - 0x40);
+        frame.fp = THREAD - 0x10;
+        let expected = Some((UNALIGNED, THREAD));
+        assert_eq!(caller_in(&memory, frame, None), expected);
+        memory.words(THREAD - 8, &[UNALIGNED + 8]);
+        assert_eq!(caller_in(&memory, frame, None), None);
     }
 
     #[test]

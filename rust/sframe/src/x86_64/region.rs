@@ -932,6 +932,7 @@ pub(super) mod tests {
     const INTERPRETER: u64 = HEAP + 0x3000;
 
     /// Parts of memory, by start.
+    #[derive(Clone)]
     pub(in super::super) struct Memories(pub(in super::super) Vec<(u64, Vec<u8>)>);
 
     impl Memories {

@@ -184,7 +184,10 @@ impl Calls {
         }
         if let Some(left) = left {
             let sp = left.field.and_then(word).filter(|sp| *sp != left.from);
-            let moved = sp.and_then(|sp| moved(calls.get(..left.calls)?, left.from, sp, word));
+            let moved = sp.and_then(|sp| {
+                let distance = sp.wrapping_sub(left.from);
+                moved(calls.get(..left.calls)?, distance, sp, word)
+            });
             if let (Some(sp), Some(moved)) = (sp, moved) {
                 let count = moved.len();
                 calls.splice(..left.calls, moved);
@@ -460,31 +463,33 @@ fn come_back(
         return;
     };
     calls.truncate(left.calls);
-    *calls = moved(calls, left.from, sp, word).unwrap_or_default();
+    // Functions may have been left, or the stack has moved.
+    let distances = [0, sp.wrapping_sub(left.from)];
+    *calls = (distances.into_iter())
+        .find_map(|distance| moved(calls, distance, sp, &word))
+        .unwrap_or_default();
 }
 
-/// The calls of a process of Erlang whose stack pointer was `from` and is `sp` now: functions may have been left, or the
-/// stack has moved. `None` if their return addresses are at neither place.
+/// The calls of a process of Erlang whose stack pointer is `sp` and whose stack was moved by `distance` bytes. `None` if
+/// their return addresses are not there.
 fn moved(
     calls: &[Call],
-    from: u64,
+    distance: u64,
     sp: u64,
     word: impl Fn(u64) -> Option<u64>,
 ) -> Option<Vec<Call>> {
-    [0, sp.wrapping_sub(from)].into_iter().find_map(|distance| {
-        let moved: Vec<Call> = (calls.iter())
-            .filter_map(|call| {
-                let slot = call.slot?.wrapping_add(distance);
-                (slot >= sp).then_some(Call {
-                    slot: Some(slot),
-                    first_slot: slot,
-                    ..*call
-                })
+    let moved: Vec<Call> = (calls.iter())
+        .filter_map(|call| {
+            let slot = call.slot?.wrapping_add(distance);
+            (slot >= sp).then_some(Call {
+                slot: Some(slot),
+                first_slot: slot,
+                ..*call
             })
-            .collect();
-        let is_there = |call: &Call| call.slot.and_then(&word) == Some(call.return_address);
-        (!moved.is_empty() && moved.iter().all(is_there)).then_some(moved)
-    })
+        })
+        .collect();
+    let is_there = |call: &Call| call.slot.and_then(&word) == Some(call.return_address);
+    (!moved.is_empty() && moved.iter().all(is_there)).then_some(moved)
 }
 
 /// Whether an instruction that begins with these bytes is `pop 8(%rbp)`, which SBCL's functions begin with.

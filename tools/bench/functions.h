@@ -14,6 +14,14 @@ struct walk {
 	unsigned long size;
 };
 
+/* With REGION, all functions are in a section of their own. */
+#ifdef REGION
+#define CODE __attribute__((section("code")))
+__asm__(".pushsection code, \"ax\"\n.balign 4096\n.popsection");
+#else
+#define CODE
+#endif
+
 /*
  * All kinds of frames that compilers make: a small one; one that saves registers, among them rbp,
  * which then is a general register; a large one; and one whose size is known only at run time, with
@@ -25,13 +33,13 @@ struct walk {
 #define BODY __asm__ volatile("jmp 1f\n.skip 144, 0x90\n1:")
 
 #define SMALL(n)						\
-	static unsigned long small_##n(struct walk *walk)		\
+	CODE static unsigned long small_##n(struct walk *walk)	\
 	{							\
 		BODY;						\
 		return (*walk->next++)(walk) + n;		\
 	}
 #define SAVING(n)						\
-	static unsigned long saving_##n(struct walk *walk)		\
+	CODE static unsigned long saving_##n(struct walk *walk)	\
 	{							\
 		BODY;						\
 		unsigned long a = walk->size * n, b = walk->size ^ n, c = walk->size + n;\
@@ -39,7 +47,7 @@ struct walk {
 		return (*walk->next++)(walk) + a * b + c;	\
 	}
 #define LARGE(n)						\
-	static unsigned long large_##n(struct walk *walk)		\
+	CODE static unsigned long large_##n(struct walk *walk)	\
 	{							\
 		BODY;						\
 		volatile char space[64 + n % 500];		\
@@ -47,7 +55,7 @@ struct walk {
 		return (*walk->next++)(walk) + space[0];	\
 	}
 #define GROWING(n)						\
-	static unsigned long growing_##n(struct walk *walk)		\
+	CODE static unsigned long growing_##n(struct walk *walk)	\
 	{							\
 		BODY;						\
 		volatile char *space = __builtin_alloca(walk->size);	\

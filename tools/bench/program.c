@@ -4,11 +4,22 @@
  *
  * In each turn draws DEPTH functions of all parts at random, lets each call the next one, and stays in the
  * last one for about 60 microseconds. With a sample every 100 microseconds nearly all samples are taken
- * there, and no two in sequence have equal stacks. Prints the run time in nanoseconds.
+ * there, and no two in sequence have equal stacks. Prints the run time in nanoseconds. With REGION, the functions are
+ * in memory of no file, and in a region of that kind.
  */
 #include <stdio.h>
 #include <stdlib.h>
 #include <time.h>
+
+#ifdef REGION
+#include <fcntl.h>
+#include <string.h>
+#include <sys/ioctl.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include "sframe_unwind.h"
+#endif
 
 #include "functions.h"
 
@@ -54,6 +65,44 @@ static long now(void)
 	return time.tv_sec * 1000000000 + time.tv_nsec;
 }
 
+#ifdef REGION
+extern unsigned char __executable_start[], __start_code[], __stop_code[];
+
+/* Puts a copy of the functions in their place. */
+static int make_region(void)
+{
+	static unsigned long guard = 0x5ca1ab1e;
+	size_t size = (__stop_code - __start_code + 4095) & ~4095ul;
+	void *copy = malloc(size);
+	struct sframe_unwind_region region = {
+		.size = sizeof(region),
+		.pid = getpid(),
+		.start = (unsigned long)__start_code,
+		.end = (unsigned long)__stop_code,
+		.guard = (unsigned long)&guard,
+		.guard_value = guard,
+		.kind = REGION,
+	};
+
+	if (REGION == SFRAME_UNWIND_REGION_FIXED) {
+		region.fp_saved = SFRAME_UNWIND_FP_UNCHANGED;
+		/* The return address, and what a small function pushes. */
+		region.cfa_offset = 16;
+	} else {
+		region.rows_file = open("/proc/self/exe", O_RDONLY);
+		region.rows_offset = __start_code - __executable_start;
+	}
+	memcpy(copy, __start_code, size);
+	if (mmap(__start_code, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0) == MAP_FAILED)
+		return -1;
+	memcpy(__start_code, copy, size);
+	free(copy);
+	if (mprotect(__start_code, size, PROT_READ | PROT_EXEC))
+		return -1;
+	return ioctl(open("/dev/sframe_unwind", O_RDWR), SFRAME_UNWIND_REGION, &region);
+}
+#endif
+
 int main(int argc, char **argv)
 {
 	int depth = argc == 3 ? atoi(argv[1]) : 0;
@@ -65,6 +114,12 @@ int main(int argc, char **argv)
 		fprintf(stderr, "usage: program DEPTH TURNS\n");
 		return 2;
 	}
+#ifdef REGION
+	if (make_region()) {
+		perror("program: no region");
+		return 1;
+	}
+#endif
 	while (turns--) {
 		struct walk walk = { called + 1, 48 };
 		int at;

@@ -122,7 +122,7 @@ watched() {
 	local quiet=0
 	sleep 1
 	for _ in $(seq 600); do
-		if tail -n 1 /tmp/watch.log | grep -q idle && ! pgrep -f 'convert --confined' >/dev/null; then
+		if tail -n 1 /tmp/watch.log | grep -q idle && ! pgrep -f '(convert|runtime [0-9]+) --confined' >/dev/null; then
 			[ $((++quiet)) -lt 4 ] || return 0
 		else
 			quiet=0

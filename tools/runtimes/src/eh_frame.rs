@@ -21,6 +21,9 @@ use walk::process::{
 
 use crate::ProcessMemory;
 
+/// The name of what makes such code.
+pub(super) const NAME: &str = "eh_frame";
+
 /// The most bytes of code of one object, and of one mapping that is searched.
 const MAX_OBJECT: u64 = 16 << 20;
 /// The most bytes that are searched for one request.

@@ -25,8 +25,8 @@ const CHUNK: u64 = 4096;
 const MAX_FRAME: i32 = 1 << 16;
 
 /// A runtime with one rule for all frames.
-struct Fixed {
-    name: &'static str,
+pub(super) struct Fixed {
+    pub(super) name: &'static str,
     /// The start of the name of a file that a process of this runtime has mapped.
     file: &'static str,
     /// Finds the frame in the bytes at the start of a mapping.
@@ -49,7 +49,7 @@ struct FrameLayout {
     helpers: (u64, i32),
 }
 
-const RUNTIMES: [Fixed; 4] = [
+pub(super) const RUNTIMES: [Fixed; 4] = [
     Fixed {
         name: "qemu",
         file: "qemu-",

@@ -4,9 +4,11 @@
 //!
 //! A runtime is found by a library that the process has mapped. All else is read from the process's memory, whose
 //! content is hostile: each runtime limits what it reads, and a process that lies misleads only walks of itself.
+//! `sframectl` reads it in a confined process; an [`answer`] is what this process says.
 
 #![deny(missing_docs)]
 
+pub mod answer;
 mod eh_frame;
 mod erlang;
 #[cfg(test)]
@@ -129,6 +131,8 @@ pub enum Code {
     Regions(&'static str, Vec<Region>),
     /// The runtime with this name is starting, and has no code yet.
     Starting(&'static str),
+    /// Code that is described by rows.
+    Objects(Objects),
     /// No runtime is known.
     Unknown,
 }
@@ -147,19 +151,23 @@ impl OpenProcess {
     ///
     /// The process has exited or may not be read.
     pub fn open(pid: i32) -> Result<OpenProcess, String> {
-        let number = u32::try_from(pid).map_err(|_| "there is no such process")?;
-        let failed = |error: io::Error| match error.kind() {
-            io::ErrorKind::NotFound => "there is no such process".to_owned(),
-            io::ErrorKind::PermissionDenied => {
-                "cannot be read: run as root (CAP_SYS_PTRACE)".to_owned()
-            }
-            _ => error.to_string(),
-        };
-        Ok(OpenProcess {
-            pid,
-            memory: File::open(format!("/proc/{number}/mem")).map_err(failed)?,
-            maps: process::maps(number).map_err(failed)?,
-        })
+        let (memory, maps) = open(pid)?;
+        OpenProcess::new(pid, memory, &maps)
+    }
+
+    /// The process with this ID, whose memory and mappings another process has opened and read, by [`open`].
+    ///
+    /// # Errors
+    ///
+    /// The text describes no mappings.
+    pub fn new(pid: i32, memory: File, maps: &str) -> Result<OpenProcess, String> {
+        let maps = process::parse_maps(maps).map_err(|error| error.to_string())?;
+        Ok(OpenProcess { pid, memory, maps })
+    }
+
+    /// The file with the memory of the process.
+    pub fn memory(&self) -> &File {
+        &self.memory
     }
 
     /// Finds the code that the process makes at run time.
@@ -184,6 +192,24 @@ impl OpenProcess {
             return Ok(Code::Starting(name));
         }
         Ok(Code::Regions(name, self.own(regions)))
+    }
+
+    /// Finds the code that the process makes at run time: as [`find`](Self::find), and if no runtime is known, as
+    /// [`objects`](Self::objects) in the mapping from `start` to `end`, run-time addresses.
+    ///
+    /// # Errors
+    ///
+    /// As those of [`find`](Self::find).
+    pub fn find_at(&self, start: u64, end: u64) -> Result<Code, String> {
+        let found = self.find()?;
+        if !matches!(found, Code::Unknown) {
+            return Ok(found);
+        }
+        let found = self.objects(start, end);
+        Ok(match found.objects.is_empty() && found.regions.is_empty() {
+            true => Code::Unknown,
+            false => Code::Objects(found),
+        })
     }
 
     /// As [`find`](Self::find), but the traces of LuaJIT are regions, too, of any number.
@@ -213,7 +239,7 @@ impl OpenProcess {
             };
         }
         Objects {
-            runtime: "eh_frame",
+            runtime: eh_frame::NAME,
             objects: eh_frame::objects(memory, maps, start, end),
             grow: false,
             regions: Vec::new(),
@@ -228,6 +254,24 @@ impl OpenProcess {
         };
         regions.into_iter().map(own).collect()
     }
+}
+
+/// Opens the memory of the process with this ID, and reads its mappings, as text ([`process::maps_text`]).
+///
+/// # Errors
+///
+/// The process has exited or may not be read.
+pub fn open(pid: i32) -> Result<(File, String), String> {
+    let number = u32::try_from(pid).map_err(|_| "there is no such process")?;
+    let failed = |error: io::Error| match error.kind() {
+        io::ErrorKind::NotFound => "there is no such process".to_owned(),
+        io::ErrorKind::PermissionDenied => {
+            "cannot be read: run as root (CAP_SYS_PTRACE)".to_owned()
+        }
+        _ => error.to_string(),
+    };
+    let memory = File::open(format!("/proc/{number}/mem")).map_err(failed)?;
+    Ok((memory, process::maps_text(number).map_err(failed)?))
 }
 
 /// The region that says that a process has no known code from `start` up to `end`.
@@ -299,7 +343,7 @@ pub fn regions(pid: u32) -> Result<Vec<CodeRegion>, String> {
     let pid = i32::try_from(pid).map_err(|_| "there is no such process")?;
     Ok(match OpenProcess::open(pid)?.find_all()? {
         Code::Regions(_, regions) => regions.iter().map(region_of).collect(),
-        Code::Starting(_) | Code::Unknown => Vec::new(),
+        Code::Starting(_) | Code::Objects(_) | Code::Unknown => Vec::new(),
     })
 }
 
@@ -329,24 +373,25 @@ fn region_of(description: &Region) -> CodeRegion {
     }
 }
 
-/// `sframectl runtime`: the runtime of a process, and one line for each region.
-///
-/// # Errors
-///
-/// As those of [`OpenProcess::open`] and [`OpenProcess::find`].
-pub fn run(pid: u32) -> Result<String, String> {
-    let pid = i32::try_from(pid).map_err(|_| "there is no such process")?;
-    let mut text = String::new();
-    match OpenProcess::open(pid)?.find_all()? {
-        Code::Unknown => text.push_str("no known runtime\n"),
-        Code::Starting(name) => writeln!(text, "{name}: starting").expect("a string takes it"),
-        Code::Regions(name, regions) => {
-            for region in regions {
-                writeln!(text, "{name}: {}", describe(&region)).expect("a string takes it");
+impl OpenProcess {
+    /// `sframectl runtime`: the runtime of the process, and one line for each region.
+    ///
+    /// # Errors
+    ///
+    /// As those of [`find`](Self::find).
+    pub fn describe(&self) -> Result<String, String> {
+        let mut text = String::new();
+        match self.find_all()? {
+            Code::Objects(_) | Code::Unknown => text.push_str("no known runtime\n"),
+            Code::Starting(name) => writeln!(text, "{name}: starting").expect("a string takes it"),
+            Code::Regions(name, regions) => {
+                for region in regions {
+                    writeln!(text, "{name}: {}", describe(&region)).expect("a string takes it");
+                }
             }
         }
+        Ok(text)
     }
-    Ok(text)
 }
 
 /// All that a region of a runtime says.

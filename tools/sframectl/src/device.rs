@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only
 
-//! `/dev/sframe_unwind`: the only module with system calls that `std` does not offer.
+//! `/dev/sframe_unwind`, by system calls that `std` does not offer.
 #![expect(unsafe_code)]
 
 use std::{

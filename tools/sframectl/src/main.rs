@@ -11,6 +11,8 @@
 
 mod add;
 mod check;
+mod code;
+mod confine;
 mod convert;
 mod device;
 mod doctor;
@@ -246,6 +248,9 @@ enum Command {
     Runtime {
         /// The process.
         pid: u32,
+        /// Answers `watch` about the mapping with these addresses, by standard input and output, without privileges.
+        #[arg(long, hide = true, num_args = 2, value_names = ["START", "END"])]
+        confined: Option<Vec<u64>>,
     },
     /// Records a demo program on this machine in all modes that it has, and checks every stack.
     ///
@@ -334,10 +339,16 @@ fn main() -> ExitCode {
             "prepare".into(),
             prepare::run(&root).map(|text| (text, true)),
         ),
-        Command::Runtime { pid } => (
-            format!("process {pid}").into(),
-            runtimes::run(pid).map(|text| (text, true)),
-        ),
+        Command::Runtime { pid, confined } => {
+            let result = match confined.as_deref() {
+                Some(&[start, end]) => code::answer_confined(pid, start, end),
+                _ => code::show(pid),
+            };
+            (
+                format!("process {pid}").into(),
+                result.map(|text| (text, true)),
+            )
+        }
         Command::Selftest => ("selftest".into(), selftest::selftest()),
         Command::Stats { json } => ("stats".into(), add::stats(json).map(|text| (text, true))),
         Command::Man { directory } => {

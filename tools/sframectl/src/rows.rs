@@ -18,14 +18,11 @@ use std::{
     },
     os::{
         fd::AsFd,
-        unix::{
-            fs::{
-                symlink,
-                FileExt,
-                MetadataExt,
-                OpenOptionsExt, //
-            },
-            process::CommandExt, //
+        unix::fs::{
+            symlink,
+            FileExt,
+            MetadataExt,
+            OpenOptionsExt, //
         }, //
     },
     path::{
@@ -49,14 +46,7 @@ use convert::Converted;
 use memmap2::Mmap;
 use rustix::{
     fs::OFlags,
-    process::{
-        geteuid,
-        set_parent_process_death_signal,
-        setrlimit,
-        Resource,
-        Rlimit,
-        Signal, //
-    }, //
+    process::geteuid, //
 };
 use sframe::{
     bytes::{
@@ -66,11 +56,16 @@ use sframe::{
     elf, //
 };
 
-use crate::device::hexadecimal;
+use crate::{
+    confine::{
+        confine,
+        Confinement, //
+    },
+    device::hexadecimal, //
+};
 
 /// Part of a cache file's name: another version may convert differently.
 const VERSION: &str = env!("CARGO_PKG_VERSION");
-const NOBODY: u32 = 65534;
 /// The address space limit for a conversion, in bytes, in addition to the mapped file. A conversion
 /// takes about ten times the size of .eh_frame.
 const MEMORY: u64 = 2 << 30;
@@ -78,8 +73,6 @@ const MEMORY: u64 = 2 << 30;
 const MAX_CACHED: u64 = 1 << 30;
 /// The size limit for an input file, in bytes.
 const MAX_FILE: u64 = 64 << 30;
-/// The CPU time limit for a conversion, in seconds. A program of 100 MB takes one second.
-const SECONDS: u64 = 120;
 
 /// The extension of a cache file, and of the symbolic link beside it: the link names the file that the rows are of.
 const ROWS: &str = "rows";
@@ -245,6 +238,11 @@ pub(crate) fn are_missing(file: &File) -> bool {
     matches!(elf::section_of_file(&FileSource(file)), Ok(None))
 }
 
+/// Whether this is a program or library that can be read.
+pub(crate) fn is_elf(file: &File) -> bool {
+    elf::section_of_file(&FileSource(file)).is_ok()
+}
+
 /// Makes the rows of an image of the vDSO. The image comes from the kernel itself, so this process may read it.
 ///
 /// # Errors
@@ -364,9 +362,6 @@ fn convert(file: &File) -> Result<Vec<u8>, String> {
         .stdin(file)
         .stdout(Stdio::piped())
         .stderr(Stdio::piped());
-    if geteuid().is_root() {
-        command.gid(NOBODY).uid(NOBODY);
-    }
     let done = command
         .output()
         .map_err(with("cannot run the conversion"))?;
@@ -404,24 +399,12 @@ pub(crate) fn map_confined() -> Result<Mmap, String> {
     // nothing but this conversion.
     #[expect(unsafe_code)]
     let map = unsafe { Mmap::map(&file) }.map_err(with("cannot map standard input"))?;
-    let limit = |value| Rlimit {
-        current: Some(value),
-        maximum: Some(value),
-    };
-    // With a limit of 0 no further file or socket can be opened; open ones stay open.
-    for (resource, value) in [
-        (Resource::As, metadata.len().saturating_add(MEMORY)),
-        (Resource::Cpu, SECONDS),
-        (Resource::Core, 0),
-        (Resource::Fsize, MEMORY),
-        (Resource::Nofile, 0),
-    ] {
-        setrlimit(resource, limit(value)).map_err(|error| format!("setrlimit: {error}"))?;
-    }
-    rustix::thread::set_no_new_privs(true).map_err(|error| format!("prctl: {error}"))?;
-    // The conversion may block for ever on a file system that does not respond.
-    set_parent_process_death_signal(Some(Signal::KILL))
-        .map_err(|error| format!("prctl: {error}"))?;
+    confine(&Confinement {
+        memory: metadata.len().saturating_add(MEMORY),
+        reads: None,
+        // The conversion may be slow in an emulator.
+        alarm: 0,
+    })?;
     Ok(map)
 }
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-only
 
-//! `sframectl watch`: converts the files that the module requests, and describes the code that processes make.
+//! `sframectl watch`: converts the files that the module requests, and describes the code that processes make. Confined
+//! child processes parse the files, and read the memory of the processes.
 
 use std::{
     collections::{
@@ -33,7 +34,7 @@ use std::{
 
 use runtimes::{
     Code,
-    OpenProcess, //
+    Objects, //
 };
 use rustix::fs::{
     memfd_create,
@@ -48,6 +49,7 @@ use walk::process::{
 
 use crate::{
     add,
+    code,
     device::{
         Device,
         Region,
@@ -425,9 +427,16 @@ fn answer(device: &Device, job: &Job, json: bool) -> bool {
         // The module reads a file's own section when it sees the file.
         Ok(file) if !job.seen && !rows::are_missing(&file) => return true,
         Err(_) if !job.seen => return false,
-        opened => {
-            opened.and_then(|file| add::add(device, &file, Path::new(&request.path), request.user))
+        Ok(file) => {
+            let added = add::add(device, &file, Path::new(&request.path), request.user);
+            // A runtime may have its code in a file in memory. The module asks for the code, too, and that answer
+            // counts.
+            if added.is_err() && !rows::is_elf(&file) && is_memory_of_no_file(request) {
+                return true;
+            }
+            added
         }
+        Err(error) => Err(error),
     };
     let (rows, error) = match result {
         Ok(rows) => (Some(rows), None),
@@ -460,19 +469,23 @@ fn answer(device: &Device, job: &Job, json: bool) -> bool {
     true
 }
 
+/// Whether the module takes the requested mapping for memory of no file.
+fn is_memory_of_no_file(request: &Request) -> bool {
+    let maps = process::maps_text(request.pid.unsigned_abs()).unwrap_or_default();
+    let mut memory = process::memory_of_no_file(&maps).into_iter();
+    memory.any(|part| part.contains(&request.start))
+}
+
 /// Finds the code that a process has made, registers its regions, and prints the result if there is a runtime or an error.
 /// While the runtime is starting, nothing is done: the module requests the code again.
 fn answer_code(device: &Device, request: &Request, json: bool) {
     let started = Instant::now();
-    let found = OpenProcess::open(request.pid).and_then(|process| {
-        let code = process.find()?;
-        Ok((process, code))
-    });
+    let found = code::find(request.pid, request.start, request.end);
     let none = || vec![runtimes::none(request.pid, request.start, request.end)];
     // The regions that are left to register, and the number of all.
     let (runtime, regions, count, error) = match found {
-        Ok((_, Code::Starting(_))) => return,
-        Ok((_, Code::Regions(name, mut regions))) => {
+        Ok(Code::Starting(_)) => return,
+        Ok(Code::Regions(name, mut regions)) => {
             let is_there =
                 |region: &Region| region.start < request.end && request.start < region.end;
             // Other code of the process is not requested again and again.
@@ -482,8 +495,8 @@ fn answer_code(device: &Device, request: &Request, json: bool) {
             let count = regions.len();
             (Some(name), regions, count, None)
         }
-        Ok((process, Code::Unknown)) => match add_objects(device, request, &process) {
-            Ok(found) if found.count == 0 => (None, none(), 0, None),
+        Ok(Code::Unknown) => (None, none(), 0, None),
+        Ok(Code::Objects(found)) => match add_objects(device, request, &found) {
             // Other code may follow at these addresses: nothing is said of it.
             Ok(found) if !found.is_new => return,
             Ok(found) => (Some(found.runtime), Vec::new(), found.count, None),
@@ -550,10 +563,9 @@ struct FoundObjects {
 fn add_objects(
     device: &Device,
     request: &Request,
-    process: &OpenProcess,
+    found: &Objects,
 ) -> Result<FoundObjects, String> {
     let pid = request.pid;
-    let found = process.objects(request.start, request.end);
     let mut objects = OBJECTS.lock().unwrap_or_else(PoisonError::into_inner);
     let mut is_new = false;
     for region in &found.regions {

@@ -18,7 +18,18 @@ use std::{
         self,
         File, //
     },
-    os::unix::fs::symlink,
+    io::{
+        Read,
+        Write, //
+    },
+    net::Shutdown,
+    os::{
+        fd::OwnedFd,
+        unix::{
+            fs::symlink,
+            net::UnixStream, //
+        }, //
+    },
     path::{
         Path,
         PathBuf, //
@@ -34,6 +45,7 @@ use std::{
     }, //
 };
 
+use memmap2::MmapMut;
 use object::{
     elf,
     read::elf::{
@@ -45,6 +57,10 @@ use object::{
     ObjectSection,
     ObjectSymbol,
     SymbolKind, //
+};
+use runtimes::{
+    answer,
+    Code, //
 };
 use serde_json::Value;
 
@@ -1360,6 +1376,97 @@ fn a_live_stack_is_explained_to_its_outermost_frame() {
     // The task was resumed.
     let state = fs::read_to_string(format!("/proc/{task}/stat")).unwrap();
     assert!(state.contains("(sleep) S"), "{state}");
+}
+
+/// The entries of a function with this address and size at the run-time address `at`, as LLVM writes them.
+fn eh_frame_of(function: u64, size: u32, at: u64) -> Vec<u8> {
+    let mut bytes = vec![
+        20, 0, 0, 0, 0, 0, 0, 0, 1, b'z', b'R', 0, 1, 0x78, 16, 1, 0x1b, 12, 7, 8, 0x90, 1, 0, 0,
+    ];
+    bytes.extend([20, 0, 0, 0, 28, 0, 0, 0]);
+    let distance = function.wrapping_sub(at + bytes.len() as u64) as u32;
+    bytes.extend(distance.to_le_bytes());
+    bytes.extend(size.to_le_bytes());
+    bytes.extend([0; 12]);
+    bytes
+}
+
+#[test]
+fn a_process_is_read_without_privileges() {
+    // Code that this process makes, and its .eh_frame.
+    const LEN: usize = 4 << 20;
+    let mut code = MmapMut::map_anon(LEN).unwrap();
+    code.fill(0x90);
+    let code = code.make_exec().unwrap();
+    let mut data = MmapMut::map_anon(4096).unwrap();
+    let start = code.as_ptr() as u64;
+    let end = start + LEN as u64;
+    let section = eh_frame_of(start, LEN as u32, data.as_ptr() as u64);
+    data[..section.len()].copy_from_slice(&section);
+
+    let (mut socket, of_child) = UnixStream::pair().unwrap();
+    let mut child = Child(
+        Command::new(env!("CARGO_BIN_EXE_sframectl"))
+            .arg("runtime")
+            .arg(process::id().to_string())
+            .arg("--confined")
+            .args([start, end].map(|address| address.to_string()))
+            .stdin(File::open("/proc/self/mem").unwrap())
+            .stdout(OwnedFd::from(of_child))
+            .spawn()
+            .unwrap(),
+    );
+    let maps = walk::process::maps_text(process::id()).unwrap();
+    socket.write_all(maps.as_bytes()).unwrap();
+    socket.shutdown(Shutdown::Write).unwrap();
+    // The answer has the code, so the child waits for a reader. It is confined by then.
+    let id = child.0.id();
+    let status = || fs::read_to_string(format!("/proc/{id}/status")).unwrap_or_default();
+    let mut waited = 0;
+    while !status().contains("\nSeccomp:\t2\n") {
+        assert!(waited < 2000, "{}", status());
+        waited += 1;
+        thread::sleep(Duration::from_millis(10));
+    }
+    let status = status();
+    for line in [
+        "NoNewPrivs:\t1",
+        "CapPrm:\t0000000000000000",
+        "CapEff:\t0000000000000000",
+    ] {
+        assert!(status.contains(line), "{line}: {status}");
+    }
+    if status_of_self().contains("\nUid:\t0\t0\t0\t0\n") {
+        for line in [
+            "Uid:\t65534\t65534\t65534\t65534",
+            "Gid:\t65534\t65534\t65534\t65534",
+            "Groups:\t \n",
+        ] {
+            assert!(status.contains(line), "{line}: {status}");
+        }
+    }
+    let limits = fs::read_to_string(format!("/proc/{id}/limits")).unwrap();
+    let files = limits
+        .lines()
+        .find(|line| line.starts_with("Max open files"))
+        .unwrap();
+    assert_eq!(files.split_whitespace().nth(3), Some("0"), "{limits}");
+
+    let mut answer = Vec::new();
+    socket.read_to_end(&mut answer).unwrap();
+    assert!(child.0.wait().unwrap().success());
+    let memory = walk::process::memory_of_no_file(&maps);
+    let Ok(Code::Objects(found)) = answer::accept(&answer, 1, &memory) else {
+        panic!("{} bytes", answer.len());
+    };
+    let [object] = &found.objects[..] else {
+        panic!("{} objects", found.objects.len());
+    };
+    assert_eq!((object.start, object.end), (start, end));
+}
+
+fn status_of_self() -> String {
+    fs::read_to_string("/proc/self/status").unwrap()
 }
 
 #[test]

@@ -497,6 +497,10 @@ pub fn map_file(pid: u32, start: u64, end: u64) -> PathBuf {
     format!("/proc/{pid}/map_files/{start:x}-{end:x}").into()
 }
 
+/// The maximum length of a text of mappings, in bytes. A process has at most 65,530 mappings by default; the names of
+/// files have seldom more than 100 bytes.
+pub const MAX_MAPS: u64 = 32 << 20;
+
 /// Identifies a file independently of its name, by device (major and minor number) and inode. The inode is 0 if
 /// there is no file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -513,12 +517,50 @@ pub struct FileId {
 ///
 /// There is no such process, or its mappings may not be read.
 pub fn maps(pid: u32) -> io::Result<Vec<(ProcessMapping, FileId)>> {
-    let path = format!("/proc/{pid}/maps");
+    parse_maps(&maps_text(pid)?)
+}
+
+/// The mappings of a process as text, as the kernel shows them. What is no UTF-8 in the names of files is replaced.
+///
+/// # Errors
+///
+/// There is no such process, or its mappings may not be read, or the text has more than [`MAX_MAPS`] bytes.
+pub fn maps_text(pid: u32) -> io::Result<String> {
+    let mut bytes = Vec::new();
+    let file = fs::File::open(format!("/proc/{pid}/maps"))?;
+    file.take(MAX_MAPS + 1).read_to_end(&mut bytes)?;
+    if bytes.len() as u64 > MAX_MAPS {
+        return Err(io::Error::other("the process has too many mappings"));
+    }
+    Ok(String::from_utf8(bytes)
+        .unwrap_or_else(|error| String::from_utf8_lossy(error.as_bytes()).into_owned()))
+}
+
+/// The mappings in a text of [`maps_text`].
+///
+/// # Errors
+///
+/// A line describes no mapping.
+pub fn parse_maps(text: &str) -> io::Result<Vec<(ProcessMapping, FileId)>> {
     let parsed = |line: &str| {
         parse_maps_line(line)
-            .ok_or_else(|| io::Error::other(format!("{path} has the line {line:?}")))
+            .ok_or_else(|| io::Error::other(format!("no mapping is in the line {line:?}")))
     };
-    fs::read_to_string(&path)?.lines().map(parsed).collect()
+    text.lines().map(parsed).collect()
+}
+
+/// The run-time addresses of the mappings that the kernel module takes for memory of no file, by address: those without
+/// a file, and executable ones that are writable or shared. `text` is one of [`maps_text`].
+pub fn memory_of_no_file(text: &str) -> Vec<Range<u64>> {
+    let is_of_no_file = |(mapping, file): &(ProcessMapping, FileId), permissions: &str| {
+        file.inode == 0 || mapping.executable && permissions.contains(['w', 's'])
+    };
+    let range = |line: &str| {
+        let permissions = line.split(' ').nth(1)?;
+        let found = parse_maps_line(line).filter(|found| is_of_no_file(found, permissions))?;
+        Some(found.0.start..found.0.end)
+    };
+    text.lines().filter_map(range).collect()
 }
 
 /// Reads bytes of a process's memory.
@@ -593,6 +635,24 @@ mod tests {
         assert_eq!(found.name, "");
         assert!(!found.executable);
         assert!(parse_maps_line("nonsense").is_none());
+        assert!(parse_maps("1000-2000 rw-p 00000000 00:00 0 \nnonsense\n").is_err());
+    }
+
+    #[test]
+    fn code_that_may_change_is_of_no_file() {
+        let text = "\
+            1000-2000 r-xp 00000000 fe:01 9 /usr/bin/env\n\
+            2000-3000 rw-p 00000000 fe:01 9 /usr/bin/env\n\
+            3000-4000 r-xp 00000000 00:00 0 \n\
+            4000-5000 rwxp 00000000 fe:01 9 /usr/bin/env\n\
+            5000-6000 r-xs 00000000 00:01 7 /memfd:vmem (deleted)\n\
+            6000-7000 rw-s 00000000 00:01 7 /memfd:vmem (deleted)\n\
+            7000-8000 rw-p 00000000 00:00 0 [heap]\n";
+        let starts: Vec<u64> = memory_of_no_file(text)
+            .iter()
+            .map(|part| part.start)
+            .collect();
+        assert_eq!(starts, [0x3000, 0x4000, 0x5000, 0x7000]);
     }
 
     #[test]

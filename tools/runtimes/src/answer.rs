@@ -12,6 +12,7 @@ use crate::{
     eh_frame,
     erlang,
     fixed,
+    gdb_jit,
     hotspot,
     luajit,
     uapi,
@@ -40,11 +41,12 @@ const OBJECTS: u8 = 3;
 const FAILED: u8 = 4;
 
 /// The names of all runtimes. A number in an answer is an index here.
-const NAMES: [&str; 8] = [
+const NAMES: [&str; 9] = [
     hotspot::NAME,
     erlang::NAME,
     luajit::NAME,
     eh_frame::NAME,
+    gdb_jit::NAME,
     fixed::RUNTIMES[0].name,
     fixed::RUNTIMES[1].name,
     fixed::RUNTIMES[2].name,

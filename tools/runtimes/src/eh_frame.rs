@@ -54,6 +54,19 @@ pub struct CodeObject {
     pub offset: u64,
 }
 
+/// The object of the section `bytes`, which has the run-time address `address`. `None` if a function of the section is
+/// not in the range from `start` to `end`, or if the code is too large, or cannot be read.
+pub(super) fn object_at(
+    memory: &impl ProcessMemory,
+    bytes: &[u8],
+    address: u64,
+    start: u64,
+    end: u64,
+) -> Option<CodeObject> {
+    let (len, section) = section_at(bytes, address, start, end);
+    section?.object(memory, bytes.get(..len)?, address)
+}
+
 /// The objects with code in the mapping from `start` to `end`.
 pub(super) fn objects(
     memory: &impl ProcessMemory,

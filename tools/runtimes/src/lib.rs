@@ -14,6 +14,7 @@ mod erlang;
 #[cfg(test)]
 mod fake;
 mod fixed;
+mod gdb_jit;
 mod hotspot;
 mod luajit;
 mod symbols;
@@ -226,7 +227,8 @@ impl OpenProcess {
     }
 
     /// Finds the code with rows in the mapping of code from `start` to `end`, run-time addresses: LuaJIT's traces, or
-    /// objects with `.eh_frame`. All areas of LuaJIT's code are found if the mapping has any.
+    /// objects with `.eh_frame`, by GDB's interface and by a search. All areas of LuaJIT's code are found if the
+    /// mapping has any.
     pub fn objects(&self, start: u64, end: u64) -> Objects {
         let OpenProcess { memory, maps, .. } = self;
         if luajit::is_code(memory, maps, start, end) {
@@ -238,9 +240,22 @@ impl OpenProcess {
                 regions: self.own(regions),
             };
         }
+        let mut objects = gdb_jit::objects(memory, maps, start, end);
+        let runtime = match objects.is_empty() {
+            true => eh_frame::NAME,
+            false => gdb_jit::NAME,
+        };
+        // Other code of the mapping may have `.eh_frame` that no debugger is told about.
+        for object in eh_frame::objects(memory, maps, start, end) {
+            let overlaps =
+                |other: &CodeObject| other.start < object.end && object.start < other.end;
+            if !objects.iter().any(overlaps) {
+                objects.push(object);
+            }
+        }
         Objects {
-            runtime: eh_frame::NAME,
-            objects: eh_frame::objects(memory, maps, start, end),
+            runtime,
+            objects,
             grow: false,
             regions: Vec::new(),
         }

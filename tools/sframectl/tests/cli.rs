@@ -1387,7 +1387,7 @@ fn eh_frame_of(function: u64, size: u32, at: u64) -> Vec<u8> {
     let distance = function.wrapping_sub(at + bytes.len() as u64) as u32;
     bytes.extend(distance.to_le_bytes());
     bytes.extend(size.to_le_bytes());
-    bytes.extend([0; 12]);
+    bytes.extend([0; 8]);
     bytes
 }
 

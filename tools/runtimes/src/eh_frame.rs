@@ -28,8 +28,8 @@ pub(super) const NAME: &str = "eh_frame";
 const MAX_OBJECT: u64 = 16 << 20;
 /// The most bytes that are searched for one request.
 const MAX_SEARCHED: u64 = 64 << 20;
-/// The most objects of one request.
-const MAX_OBJECTS: usize = 24;
+/// The most objects of one request; the module keeps 32 regions of a process.
+pub(super) const MAX_OBJECTS: usize = 24;
 /// The maximum distance from the code to `.eh_frame`, in bytes: relative addresses have four bytes.
 const NEAR: u64 = 1 << 31;
 /// The distance within which all `.eh_frame` is searched for, in bytes. Beyond it, none is searched for once some is found.

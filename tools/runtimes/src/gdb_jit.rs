@@ -18,7 +18,8 @@ use walk::process::{
 use crate::{
     eh_frame::{
         self,
-        CodeObject, //
+        CodeObject,
+        MAX_OBJECTS, //
     },
     file_name,
     offset,
@@ -51,8 +52,6 @@ const MAX_EH_FRAME: u64 = 16 << 20;
 /// The most sections of an ELF file, and of all files of one request.
 const MAX_SECTIONS: usize = 1 << 14;
 const MAX_ALL_SECTIONS: usize = 1 << 18;
-/// The most objects of one request; the module keeps 32 regions of a process.
-const MAX_OBJECTS: usize = 24;
 
 /// The objects with code in the mapping from `start` to `end`, the newest first.
 pub(super) fn objects(

@@ -249,7 +249,7 @@ impl OpenProcess {
         for object in eh_frame::objects(memory, maps, start, end) {
             let overlaps =
                 |other: &CodeObject| other.start < object.end && object.start < other.end;
-            if !objects.iter().any(overlaps) {
+            if objects.len() < eh_frame::MAX_OBJECTS && !objects.iter().any(overlaps) {
                 objects.push(object);
             }
         }

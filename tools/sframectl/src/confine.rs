@@ -245,13 +245,62 @@ fn install(program: &[sock_filter]) -> Result<(), String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use nix::sys::signal::{
+        sigprocmask,
+        SigSet,
+        SigmaskHow, //
+    };
     use std::{
+        env,
         io::ErrorKind,
         net::UdpSocket,
-        os::unix::fs::FileExt,
-        process::Command,
-        thread, //
+        os::unix::{
+            fs::FileExt,
+            process::ExitStatusExt, //
+        },
+        process::{
+            Command,
+            Stdio, //
+        },
+        thread,
+        time::{
+            Duration,
+            Instant, //
+        }, //
     };
+
+    #[test]
+    fn a_confined_process_that_hangs_is_killed() {
+        let started = Instant::now();
+        let ended = Command::new(env::current_exe().unwrap())
+            .args(["--ignored", "--exact", "confine::tests::hangs"])
+            .env("CONFINED_HANGS", "1")
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .status()
+            .unwrap();
+        assert_eq!(ended.signal(), Some(libc::SIGALRM), "{ended}");
+        assert!(started.elapsed() < Duration::from_secs(60));
+    }
+
+    #[test]
+    #[ignore = "runs in a process of its own"]
+    fn hangs() {
+        // All ignored tests may have been asked for.
+        if env::var_os("CONFINED_HANGS").is_none() {
+            return;
+        }
+        confine(&Confinement {
+            memory: 4 << 30,
+            reads: None,
+            alarm: 1,
+        })
+        .unwrap();
+        let until = Instant::now() + Duration::from_secs(20);
+        while Instant::now() < until {
+            thread::yield_now();
+        }
+    }
 
     #[test]
     fn the_filter_leaves_memory_and_the_bytes_of_one_file() {
@@ -269,6 +318,9 @@ mod tests {
                 assert!(File::open("/proc/self/exe").is_err_and(is_denied));
                 assert!(UdpSocket::bind("127.0.0.1:0").is_err_and(is_denied));
                 assert!(Command::new("/bin/true").status().is_err());
+                // The signal of the alarm.
+                let blocked = sigprocmask(SigmaskHow::SIG_BLOCK, Some(&SigSet::all()), None);
+                assert_eq!(blocked, Err(nix::Error::EPERM));
                 let large = memmap2::MmapMut::map_anon(1 << 24).unwrap();
                 assert!(large.make_exec().is_err_and(is_denied));
                 let sum =

@@ -243,7 +243,7 @@ enum Command {
     /// Shows the code that a process makes at run time, as `watch` tells it to the kernel.
     ///
     /// Prints a line for each region of the code. Known runtimes are HotSpot (the Java virtual machine of
-    /// OpenJDK), QEMU's user-mode emulation, PyPy and Guile.
+    /// OpenJDK), Erlang, LuaJIT, QEMU's user-mode emulation, PyPy, Guile and Ruby's RJIT.
     #[command(after_help = EXIT_CODES_RUNTIME)]
     Runtime {
         /// The process.

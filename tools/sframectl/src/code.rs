@@ -79,7 +79,8 @@ pub(crate) fn find(pid: i32, start: u64, end: u64) -> Result<Code, String> {
         .stderr(Stdio::null());
     let bytes = ask(command, maps.as_bytes(), TIME)?;
     // The process may have mapped more memory for code since.
-    let maps = process::maps_text(pid.unsigned_abs()).map_err(|error| error.to_string())?;
+    let maps = process::maps_text(pid.unsigned_abs())
+        .map_err(|error| format!("cannot read its mappings: {error}"))?;
     answer::accept(&bytes, pid, &process::memory_of_no_file(&maps))
 }
 

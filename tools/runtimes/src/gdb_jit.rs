@@ -7,7 +7,13 @@
 //! ELF file in the memory of the process. The sections that are loaded have run-time addresses. The `.eh_frame` in the
 //! ELF file is not relocated; the loaded one is, and has the functions.
 
-use std::collections::BTreeSet;
+use std::{
+    cell::RefCell,
+    collections::{
+        BTreeSet,
+        HashMap, //
+    }, //
+};
 
 use object::elf;
 use walk::process::{
@@ -24,7 +30,8 @@ use crate::{
     file_name,
     offset,
     symbols::Symbols,
-    ProcessMemory, //
+    ProcessMemory,
+    PAGE, //
 };
 
 /// The name of the interface.
@@ -52,6 +59,8 @@ const MAX_EH_FRAME: u64 = 16 << 20;
 /// The most sections of an ELF file, and of all files of one request.
 const MAX_SECTIONS: usize = 1 << 14;
 const MAX_ALL_SECTIONS: usize = 1 << 18;
+/// The most pages of memory that are kept while a request is answered.
+const MAX_PAGES: usize = 1 << 13;
 
 /// The objects with code in the mapping from `start` to `end`, the newest first.
 pub(super) fn objects(
@@ -60,6 +69,7 @@ pub(super) fn objects(
     start: u64,
     end: u64,
 ) -> Vec<CodeObject> {
+    let memory = &PageCache::new(memory);
     let mut found: Vec<CodeObject> = Vec::new();
     let mut entries = MAX_ENTRIES;
     let mut sections = MAX_ALL_SECTIONS;
@@ -176,6 +186,46 @@ fn loaded_eh_frame(
         ));
     }
     Ok(None)
+}
+
+/// Memory that is read page by page, and each page once. The symbols of a library are hundreds of words.
+struct PageCache<'a, M> {
+    memory: &'a M,
+    pages: RefCell<HashMap<u64, Vec<u8>>>,
+}
+
+impl<'a, M: ProcessMemory> PageCache<'a, M> {
+    fn new(memory: &'a M) -> Self {
+        let pages = RefCell::default();
+        PageCache { memory, pages }
+    }
+}
+
+impl<M: ProcessMemory> ProcessMemory for PageCache<'_, M> {
+    fn fill(&self, address: u64, bytes: &mut [u8]) -> Result<(), String> {
+        let (start, at) = (address - address % PAGE, (address % PAGE) as usize);
+        // What lies on two pages is read directly.
+        if at + bytes.len() > PAGE as usize {
+            return self.memory.fill(address, bytes);
+        }
+        let mut pages = self.pages.borrow_mut();
+        if !pages.contains_key(&start) && pages.len() < MAX_PAGES {
+            let mut page = vec![0; PAGE as usize];
+            if self.memory.fill(start, &mut page).is_ok() {
+                pages.insert(start, page);
+            }
+        }
+        match pages
+            .get(&start)
+            .and_then(|page| page.get(at..at + bytes.len()))
+        {
+            Some(part) => {
+                bytes.copy_from_slice(part);
+                Ok(())
+            }
+            None => self.memory.fill(address, bytes),
+        }
+    }
 }
 
 /// The name of the section, with its end.
@@ -349,6 +399,28 @@ mod tests {
         let objects = found(&process(40));
         assert_eq!(objects.len(), MAX_OBJECTS);
         assert_eq!(objects[0].start, CODE + 0x40 * 39);
+    }
+
+    #[test]
+    fn a_page_is_read_once() {
+        let mut memory = FakeMemory::default();
+        let page: Vec<u8> = (0..=u8::MAX).cycle().take(PAGE as usize).collect();
+        memory.put(BASE, &page);
+        // The next page is there in part.
+        memory.put(BASE + PAGE, &[7; 16]);
+        let cache = PageCache::new(&memory);
+        for at in [0, 0x123, PAGE - 8] {
+            let expected = &page[at as usize..][..8];
+            assert_eq!(
+                cache.bytes::<8>(BASE + at).as_ref().map(|it| &it[..]),
+                Ok(expected)
+            );
+        }
+        assert_eq!(memory.reads.get(), 1);
+        assert_eq!(cache.bytes(BASE + PAGE - 2), Ok([0xfe, 0xff, 7, 7]));
+        assert_eq!(cache.bytes(BASE + PAGE + 8), Ok([7; 8]));
+        assert!(cache.bytes::<8>(BASE + PAGE + 9).is_err());
+        assert!(cache.bytes::<8>(u64::MAX - 3).is_err());
     }
 
     #[test]

@@ -108,6 +108,9 @@ enum ReturnAddress {
     Copied(i32),
     /// Only in a register, as in a function that pops its arguments.
     Popped(Register),
+    /// As `Popped`, but since then a function has been called, which may have changed the register, or the stack pointer
+    /// has been changed otherwise than upwards over arguments.
+    PoppedEarlier(Register),
     /// Popped and discarded. If the function sets up a frame now, the word on top of the stack is the caller's
     /// return address, because the caller has pushed nothing.
     Dropped,
@@ -150,7 +153,7 @@ impl FrameState {
 
     fn rule(&self) -> Option<Rule> {
         if self.is_lost() {
-            return None;
+            return self.rule_by_register();
         }
         let saved = self.saved.map(|below| Location::AtCfa(-below));
         match (self.fp, self.sp, saved) {
@@ -173,14 +176,37 @@ impl FrameState {
         Some(Rule::amd64(base, below, fp))
     }
 
+    /// The rule while only a register has the return address. The stack pointer is then the caller's, but for arguments.
+    fn rule_by_register(&self) -> Option<Rule> {
+        let ReturnAddress::Popped(register) = self.ra else {
+            return None;
+        };
+        let is_empty = (self.fp, self.sp, self.saved) == (FpState::Callers, None, None);
+        let base = Base::Register(dwarf_number(register).filter(|_| is_empty)?);
+        let mut rule = Rule::amd64(Base::Sp, 0, Location::Unchanged);
+        rule.ra = Location::Of(base, 0);
+        Some(rule)
+    }
+
     /// Whether the return address is not on the stack.
     fn is_lost(&self) -> bool {
         use ReturnAddress::{
             Dropped,
-            Popped, //
-            Unknown,
+            Popped,
+            PoppedEarlier,
+            Unknown, //
         };
-        matches!(self.ra, Popped(_) | Dropped | Unknown)
+        matches!(self.ra, Popped(_) | PoppedEarlier(_) | Dropped | Unknown)
+    }
+
+    /// The register that has the return address, or had it earlier.
+    fn popped(&self) -> Option<Register> {
+        match self.ra {
+            ReturnAddress::Popped(register) | ReturnAddress::PoppedEarlier(register) => {
+                Some(register)
+            }
+            _ => None,
+        }
     }
 
     /// Whether stack and frame pointer are as at the function's start, so that the function may return or make a
@@ -256,6 +282,9 @@ impl FrameState {
         if matches!(self.fp, FpState::Frame(_)) {
             self.sp = None;
         }
+        if let ReturnAddress::Popped(register) = self.ra {
+            self.ra = ReturnAddress::PoppedEarlier(register);
+        }
         self.pushed = false;
         self.pushed_fp = false;
         self
@@ -275,7 +304,7 @@ impl FrameState {
                     ..FrameState::ENTRY
                 };
             }
-            (Some(below), ReturnAddress::Popped(_)) if below < 8 => {
+            (Some(below), _) if below < 8 && self.popped().is_some() => {
                 (self.sp, self.saved) = (None, None);
             }
             (Some(below), _) if below < 8 => return Err(Contradiction),
@@ -333,7 +362,13 @@ impl FrameState {
     ) -> Result<(), Contradiction> {
         let copy = self.copy;
         let sp = self.sp;
+        let ra = self.ra;
         self.step_sp(instruction, factory)?;
+        if let (ReturnAddress::Popped(register), true) = (self.ra, self.ra == ra) {
+            if writes(instruction, Register::RSP, factory) && !drops_arguments(instruction) {
+                self.ra = ReturnAddress::PoppedEarlier(register);
+            }
+        }
         if let Some((register, _)) = copy {
             if writes(instruction, register, factory) {
                 self.copy = None;
@@ -364,7 +399,7 @@ impl FrameState {
             _ => Register::None,
         };
         let is_memory = |operand: u32| kind(operand) == Some(OpKind::Memory);
-        let is_popped = matches!(self.ra, ReturnAddress::Popped(_));
+        let is_popped = self.popped().is_some();
         self.pushed = false;
         let has_pushed_fp = mem::take(&mut self.pushed_fp);
         match (instruction.mnemonic(), register(0), register(1)) {
@@ -379,7 +414,7 @@ impl FrameState {
                 }
                 self.pushed_fp = matches!(self.fp, FpState::Frame(_));
             }
-            (Mnemonic::Push, from, _) if self.ra == ReturnAddress::Popped(from) => {
+            (Mnemonic::Push, from, _) if self.popped() == Some(from) => {
                 // From here on, the frame that was set up belongs to the caller.
                 if matches!(self.fp, FpState::Frame(_)) {
                     self.fp = FpState::Callers;
@@ -517,7 +552,7 @@ impl FrameState {
                 (_, ReturnAddress::Loaded(copy)) if copy == register => {
                     self.ra = ReturnAddress::Kept;
                 }
-                (_, ReturnAddress::Popped(popped)) if popped == register => {
+                _ if self.popped() == Some(register) => {
                     self.ra = ReturnAddress::Unknown;
                 }
                 _ => {}
@@ -567,6 +602,16 @@ fn dwarf_number(register: Register) -> Option<u8> {
     ];
     let number = NUMBERS.iter().position(|other| *other == register)?;
     (!matches!(register, Register::RBP | Register::RSP)).then_some(number as u8)
+}
+
+/// Whether an instruction moves the stack pointer by a distance from its present value, as `lea 8(%rsp,%rax,8),%rsp`.
+/// Code that has popped its return address does that to remove its arguments.
+fn drops_arguments(instruction: &Instruction) -> bool {
+    let is_from_sp = match instruction.mnemonic() {
+        Mnemonic::Lea => instruction.memory_base() == Register::RSP,
+        mnemonic => mnemonic == Mnemonic::Add,
+    };
+    is_from_sp && instruction.op0_register() == Register::RSP
 }
 
 /// Whether functions preserve a register by the ABI.
@@ -1121,8 +1166,19 @@ impl<'a> Gap<'a> {
         match known {
             Some(known) => self.reached[known].state = state,
             None => {
-                self.reached.push(reached);
-                self.index[index] |= self.reached.len() as u32;
+                self.add(reached);
+                if let Some(next) = self.skip_move_of_stack(&reached, &instruction) {
+                    state = state.at_entry();
+                    return [
+                        Some(Path {
+                            at: next,
+                            state,
+                            by: ReachedBy::Flow,
+                            proves,
+                        }),
+                        None,
+                    ];
+                }
             }
         }
         let go = |at, state, by, proves| {
@@ -1216,6 +1272,87 @@ impl<'a> Gap<'a> {
         }
     }
 
+    /// Adds an instruction that has not been reached before.
+    fn add(&mut self, reached: Reached) {
+        self.reached.push(reached);
+        self.index[(reached.at - self.address) as usize] |= self.reached.len() as u32;
+    }
+
+    /// If `before` clears the index of a loop that moves the top of the stack down, reaches the loop's instructions, and
+    /// returns the address behind the loop. V8's functions make room for missing arguments in this way. The loop begins
+    /// with the return address, to which a register points. In its first turn, the return address is still there; later,
+    /// it is on top of the stack, and arguments may have overwritten the old place.
+    fn skip_move_of_stack(&mut self, before: &Reached, clears: &Instruction) -> Option<u64> {
+        let FrameState {
+            fp: FpState::Callers,
+            saved: None,
+            ra: ReturnAddress::Kept,
+            copy: Some((from, 8)),
+            ..
+        } = before.state
+        else {
+            return None;
+        };
+        let is_clear =
+            clears.mnemonic() == Mnemonic::Xor && clears.op0_register() == clears.op1_register();
+        let counter = clears.op0_register().full_register();
+        if !is_clear || counter == from || dwarf_number(counter).is_none() {
+            return None;
+        }
+        let mut at = clears.next_ip();
+        let first = at;
+        let mut next = || {
+            let reached = self.holds(at) && self.index[(at - self.address) as usize] != 0;
+            let instruction = (self.holds(at) && !reached).then(|| self.decode(at))?;
+            at = instruction.next_ip();
+            Some(instruction)
+        };
+        let body = [next()?, next()?, next()?, next()?, next()?];
+        let [load, store, count, compare, repeat] = &body;
+        let is_word = |instruction: &Instruction, base| {
+            let place = (
+                instruction.mnemonic(),
+                instruction.memory_base(),
+                instruction.memory_index(),
+                instruction.memory_index_scale(),
+                instruction.memory_displacement64(),
+            );
+            place == (Mnemonic::Mov, base, counter, 8, 0) && !instruction.has_segment_prefix()
+        };
+        let word = load.op0_register();
+        let is_move = is_word(load, from)
+            && is_word(store, Register::RSP)
+            && word.is_gpr64()
+            && store.op1_register() == word
+            && word != counter;
+        let is_loop = count.mnemonic() == Mnemonic::Inc
+            && count.op0_register() == counter
+            && compare.mnemonic() == Mnemonic::Cmp
+            && repeat.flow_control() == FlowControl::ConditionalBranch
+            && repeat.near_branch_target() == first;
+        if !is_move || !is_loop {
+            return None;
+        }
+        let unknown = FrameState {
+            sp: None,
+            copy: None,
+            ..before.state
+        };
+        for (number, instruction) in body.iter().enumerate() {
+            self.add(Reached {
+                at: instruction.ip(),
+                len: instruction.len() as u8,
+                state: if number < 2 {
+                    unknown
+                } else {
+                    FrameState::ENTRY
+                },
+                from: before.from,
+            });
+        }
+        Some(at)
+    }
+
     /// Whether the function at an address in the gap preserves a register: no instruction on any path from there writes
     /// it, and no path leaves the gap.
     fn preserves(
@@ -1281,7 +1418,8 @@ mod tests {
 
     const START: u64 = 0x1000;
 
-    /// The rule at each of `offsets`: the CFA, and the offset from the CFA of the saved frame pointer.
+    /// The rule at each of `offsets`: the CFA, and the offset from the CFA of the saved frame pointer; or the register
+    /// that has the return address.
     fn rules_at(text: &[u8], symbols: &[u64], offsets: &[u64]) -> Vec<String> {
         let end = START + text.len() as u64;
         let code = CodeBytes {
@@ -1298,7 +1436,13 @@ mod tests {
                 .find_map(|(start, rule)| (start <= at).then_some(*rule))
         };
         let text = |rule: Rule| {
-            let Rule { cfa, fp, .. } = rule;
+            let Rule { cfa, fp, ra, .. } = rule;
+            if let Location::Of(Base::Register(number), 0) = ra {
+                let mut on_top = Rule::amd64(Base::Sp, 0, Location::Unchanged);
+                on_top.ra = ra;
+                assert_eq!(rule, on_top);
+                return format!("in r{number}");
+            }
             assert_eq!(rule, Rule::amd64(cfa.base, cfa.offset, fp));
             let base = match cfa.base {
                 Base::Sp => "sp".to_owned(),
@@ -1389,8 +1533,64 @@ mod tests {
         let text = b"\x55\x48\x89\xe5\xe8\xfb\0\0\0\xc9\x59\x48\x8d\x64\xc4\x08\x51\xc3";
         assert_eq!(
             rules_of(text, &[4, 9, 10, 11, 16, 17]),
-            [frame, frame, "sp+8", "-", "-", "sp+8"]
+            [frame, frame, "sp+8", "in r2", "in r2", "sp+8"]
         );
+    }
+
+    #[test]
+    fn a_register_may_hold_the_return_address() {
+        // pop %r10; lea (%rsp,%rcx,8),%rsp; push %r10; ret
+        let text = b"\x41\x5a\x48\x8d\x24\xcc\x41\x52\xc3";
+        let at = [0, 2, 6, 8];
+        assert_eq!(rules_of(text, &at), ["sp+8", "in r10", "in r10", "sp+8"]);
+        // Something is pushed: pop %r10; push %rdx; push %r10; ret
+        let text = b"\x41\x5a\x52\x41\x52\xc3";
+        assert_eq!(
+            rules_of(text, &[0, 2, 3, 5]),
+            ["sp+8", "in r10", "-", "sp+8"]
+        );
+        // Another stack: pop %r10; mov (%rdi),%rsp; push %r10; ret
+        let text = b"\x41\x5a\x48\x8b\x27\x41\x52\xc3";
+        assert_eq!(rules_of(text, &[2, 5, 7]), ["in r10", "-", "sp+8"]);
+        // A callee may change the register: pop %r15; call; push %r15; ret. And mov $7,%ecx does.
+        let text = b"\x41\x5f\xe8\0\x10\0\0\x41\x57\xc3";
+        assert_eq!(rules_of(text, &[2, 7, 9]), ["in r15", "-", "sp+8"]);
+        let text = b"\x59\xb9\x07\0\0\0\xff\xe1";
+        assert_eq!(rules_of(text, &[1, 6]), ["in r2", "-"]);
+    }
+
+    #[test]
+    fn the_top_of_the_stack_may_be_moved_down() {
+        let loop_of = |load: [u8; 4], count: u8, back: u8| {
+            // cmp $2,%rbx; je; mov %rsp,%r8; sub %r10,%rsp; xor %r11d,%r11d
+            let mut text = b"\x48\x83\xfb\x02\x74\x19\x49\x89\xe0\x4c\x29\xd4\x45\x33\xdb".to_vec();
+            text.extend(load);
+            // mov %r10,(%rsp,%r11,8); inc %r11; cmp %r9,%r11; jl; xor %r8d,%r8d; jmp *%rcx
+            text.extend(b"\x4e\x89\x14\xdc\x49\xff");
+            text.extend([
+                count, 0x4d, 0x3b, 0xd9, 0x7c, back, 0x45, 0x33, 0xc0, 0xff, 0xe1,
+            ]);
+            rules_of(&text, &[6, 9, 12, 15, 19, 23, 26, 29, 31, 34])
+        };
+        // mov (%r8,%r11,8),%r10
+        let load = [0x4f, 0x8b, 0x14, 0xd8];
+        let (entry, copy, nothing) = ("sp+8", "r8+8", "-");
+        let moved = [
+            entry, entry, copy, nothing, nothing, entry, entry, entry, entry, entry,
+        ];
+        assert_eq!(loop_of(load, 0xc3, 0xf0), moved);
+        // Otherwise the return address is where it was, as far as the register tells where that is.
+        let other = [
+            entry, entry, copy, copy, copy, copy, copy, copy, nothing, nothing,
+        ];
+        // mov (%r9,%r11,8),%r10. mov 8(%r8,%r11,8),... is longer; here dec %r11; and a loop from the store on.
+        for text in [
+            loop_of([0x4f, 0x8b, 0x14, 0xd9], 0xc3, 0xf0),
+            loop_of(load, 0xcb, 0xf0),
+            loop_of(load, 0xc3, 0xf4),
+        ] {
+            assert_eq!(text, other);
+        }
     }
 
     #[test]
@@ -1569,7 +1769,7 @@ mod tests {
         let (entry, nothing, frame) = ("sp+8", "-", "fp+16 -16");
         assert_eq!(
             rules_of(&text, &[5, 7, 8, 0xb, 0xc, 0x11, 0x13, 0x14]),
-            [entry, nothing, nothing, nothing, nothing, nothing, entry, entry]
+            [entry, "in r15", nothing, nothing, nothing, nothing, entry, entry]
         );
         assert_eq!(
             rules_of(&text, &[0x15, 0x19, 0x1a, 0x1d, 0x23, 0x27, 0x28, 0x29]),

@@ -10,8 +10,10 @@ use super::{
         Source, //
     },
     insn::*,
-    prologue::FrameRule, //
+    prologue::FrameRule,
+    v8, //
 };
+use core::mem;
 
 /// The largest number of instructions that are followed.
 const MOST: usize = 40;
@@ -65,40 +67,65 @@ pub(super) enum Effect {
     End,
 }
 
-/// Follows the instructions from the run-time address `pc` on. Conditional jumps are not taken.
+/// Follows the instructions from the run-time address `pc` on. Conditional jumps are not taken, but for one: if the
+/// instructions show nothing, the last conditional jump is taken at which the stack is as at `pc`.
 #[inline(never)]
 pub fn ahead<S: Source + ?Sized>(pc: u64, memory: &S) -> Ahead {
     let mut pc = pc;
-    let mut window = 0..0;
+    // The bytes of code from `start` on, if they have been read.
+    let mut start = pc.wrapping_add(1);
     let mut bytes = [0u8; ENDING];
+    let mut branch = 0;
     // The stack pointer ahead of an instruction, and where the frame pointer was pushed, in bytes from the present
     // stack pointer.
     let mut sp = 0i32;
     let mut pushed = None;
     let mut popped = None;
-    for _ in 0..MOST {
+    let mut is_behind_clear = false;
+    for left in (0..2 * MOST).rev() {
         if memory.spend(DECODING).is_err() {
-            return Ahead::Unknown;
+            break;
         }
-        if pc < window.start || pc.saturating_add(LONGEST_INSTRUCTION as u64) > window.end {
+        if pc.wrapping_sub(start) > const { (ENDING - LONGEST_INSTRUCTION) as u64 } {
             let Ok(read) = memory.read_seldom(pc) else {
-                return Ahead::Unknown;
+                break;
             };
-            bytes = read;
-            window = pc..pc.saturating_add(ENDING as u64);
+            (start, bytes) = (pc, read);
         }
-        let code = bytes.get(pc.wrapping_sub(window.start) as usize..);
-        let Some((len, effect)) = code.and_then(instruction) else {
-            return Ahead::Unknown;
+        let code = bytes.get(pc.wrapping_sub(start) as usize..);
+        let Some(code) = code.and_then(<[u8]>::first_chunk::<LONGEST_INSTRUCTION>) else {
+            break;
         };
-        if code.and_then(makes_frame).is_some() {
+        let Some((len, effect)) = instruction(code) else {
+            break;
+        };
+        if makes_frame(code).is_some() {
             return Ahead::Framed;
         }
+        if left == MOST || effect == Effect::End {
+            if branch == 0 {
+                break;
+            }
+            pc = mem::take(&mut branch);
+            (sp, pushed, popped, is_behind_clear) = (0, None, None, false);
+            continue;
+        }
+        let [a, b, c, d, e, f, g, h, ..] = *code;
+        let word = u64::from_le_bytes([a, b, c, d, e, f, g, h]);
         pc = pc.wrapping_add(len);
         match effect {
-            Effect::Other => {}
-            Effect::Local if pushed.is_none() && popped.is_none() => return Ahead::Framed,
+            Effect::Other => {
+                if let Some(distance) = condition(word) {
+                    if left > MOST && sp == 0 && pushed.or(popped).is_none() {
+                        branch = pc.wrapping_add_signed(distance);
+                    }
+                }
+            }
+            Effect::Local if pushed.or(popped).is_none() => return Ahead::Framed,
             Effect::Local => {}
+            Effect::AddSp(_) if v8::returns_by_register(word) => {
+                return on_top(sp, popped);
+            }
             Effect::AddSp(bytes) => sp = sp.wrapping_add(bytes),
             Effect::PushFp => {
                 sp = sp.wrapping_sub(8);
@@ -111,23 +138,39 @@ pub fn ahead<S: Source + ?Sized>(pc: u64, memory: &S) -> Ahead {
             }
             Effect::SetUp => {
                 // If the push is behind the PC, the caller's frame pointer is still in its register.
-                let cfa = pushed.unwrap_or(sp).wrapping_add(16);
-                return Ahead::Rule(FrameRule::new(cfa, 0));
+                return on_top(pushed.unwrap_or(sp).wrapping_add(8), None);
             }
-            Effect::Return => {
-                let cfa = sp.wrapping_add(8);
-                let fp = popped.map_or(0, |popped: i32| popped.wrapping_sub(cfa));
-                return Ahead::Rule(FrameRule::new(cfa, fp));
-            }
+            Effect::Return => return on_top(sp, popped),
             // The function has saved the frame pointer as any other register, and is about to use it.
             Effect::Call if pushed.is_some() => return Ahead::Lost,
             Effect::Call | Effect::GiveUp => return Ahead::Framed,
-            Effect::OtherSp => return Ahead::Lost,
+            Effect::OtherSp => {
+                let is_call = is_behind_clear && v8::restores_sp(word) || v8::aligns_sp(word);
+                return if is_call { Ahead::Framed } else { Ahead::Lost };
+            }
             Effect::Jump(distance) => pc = pc.wrapping_add_signed(distance.into()),
-            Effect::End => return Ahead::Unknown,
+            Effect::End => {}
         }
+        is_behind_clear = v8::clears_field(word);
     }
     Ahead::Unknown
+}
+
+/// The rule at a place ahead of which the return address is on top of the stack: `sp` bytes above the present stack
+/// pointer, if the caller's frame pointer has been popped `popped` bytes above it.
+fn on_top(sp: i32, popped: Option<i32>) -> Ahead {
+    let cfa = sp.wrapping_add(8);
+    let fp = popped.map_or(0, |popped| popped.wrapping_sub(cfa));
+    Ahead::Rule(FrameRule::new(cfa, fp))
+}
+
+/// The distance of the conditional jump at the start of `word`, in bytes; `None` if another instruction is there.
+fn condition(word: u64) -> Option<i64> {
+    match word & 0xf0ff {
+        0x800f => Some(i64::from((word >> 16) as i32)),
+        _ if word & 0xf0 == 0x70 => Some(i64::from((word >> 8) as i8)),
+        _ => None,
+    }
 }
 
 /// The class of an opcode: the length of its immediate in bytes, or one of the constants below.
@@ -503,11 +546,95 @@ mod tests {
     }
 
     #[test]
-    fn other_code_shows_no_frame() {
-        // pop %r10; lea (%rsp,%rcx,8),%rsp; push %r10; ret. mov %rdx,%rsp. mov 8(%rdi),%rsp. xchg %rax,%rsp
+    fn one_conditional_jump_is_taken() {
+        // A function of V8: mov -8(%rcx),%rbx; testb $1,53(%rbx); je; movabs $0,%r10; jmp *%r10
+        let checks = [
+            0x48, 0x8b, 0x59, 0xf8, 0xf6, 0x43, 0x35, 1, 0x74, 0x0d, 0x49, 0xba, 0, 0, 0, 0, 0, 0,
+            0, 0, 0x41, 0xff, 0xe2,
+        ];
+        // push %rbp; mov %rsp,%rbp
+        let sets_up = [&checks[..], &[0x55, 0x48, 0x89, 0xe5]].concat();
+        for at in [0, 4, 8, 23] {
+            assert_eq!(from(&sets_up[at..]), rule(8, 0), "{at}");
+        }
+        assert_eq!(from(&sets_up[10..]), Ahead::Unknown);
+        // It leads back to the jump. And pop %rbx; je; jmp *%r10: the stack is another one.
+        let mut back = checks;
+        back[9] = 0xfe;
+        assert_eq!(from(&back), Ahead::Unknown);
+        let popped = [0x5b, 0x74, 3, 0x41, 0xff, 0xe2, 0xc3];
+        assert_eq!(from(&popped), Ahead::Unknown);
+        assert_eq!(from(&popped[1..]), rule(8, 0));
+        // Behind 38 instructions: ja 50 bytes ahead, where mov -72(%rbp),%rcx is.
+        let mut far = [0x90; 150];
+        far[38..44].copy_from_slice(&[0x0f, 0x87, 50, 0, 0, 0]);
+        assert_eq!(from(&far), Ahead::Unknown);
+        far[94..98].copy_from_slice(&[0x48, 0x8b, 0x4d, 0xb8]);
+        assert_eq!(from(&far), Ahead::Framed);
+        // The second jump is not taken.
+        far[94..96].copy_from_slice(&[0x74, 10]);
+        far[96..98].copy_from_slice(&[0x90; 2]);
+        far[106] = 0xc3;
+        assert_eq!(from(&far), rule(8, 0));
+        far[96..99].copy_from_slice(&[0x41, 0xff, 0xe2]);
+        assert_eq!(from(&far), Ahead::Unknown);
+    }
+
+    #[test]
+    fn code_of_v8_is_known() {
+        // pop %r10; lea (%rsp,%rcx,8),%rsp; push %r10; ret
         let returns = [0x41, 0x5a, 0x48, 0x8d, 0x24, 0xcc, 0x41, 0x52, 0xc3];
+        assert_eq!(from(&returns), rule(8, 0));
+        // mov %rbp,%rsp; pop %rbp; pop %r10; ...
+        assert_eq!(from(&[&[0x5d], &returns[..]].concat()), rule(16, -16));
+        // mov %rsp,%r10; sub $8,%rsp; and $-16,%rsp; mov %r10,(%rsp); mov %rax,-64(%rbp); mov %rbp,104(%r13);
+        // call *%rax; movq $0,104(%r13); mov (%rsp),%rsp
+        let calls = [
+            0x49, 0x89, 0xe2, 0x48, 0x83, 0xec, 8, 0x48, 0x83, 0xe4, 0xf0, 0x4c, 0x89, 0x14, 0x24,
+            0x48, 0x89, 0x45, 0xc0, 0x49, 0x89, 0x6d, 0x68, 0xff, 0xd0, 0x49, 0xc7, 0x45, 0x68, 0,
+            0, 0, 0, 0x48, 0x8b, 0x24, 0x24,
+        ];
+        for at in [0, 3, 7, 11, 23, 25] {
+            assert_eq!(from(&calls[at..]), Ahead::Framed, "{at}");
+        }
+        // At mov (%rsp),%rsp nothing shows that the field was cleared.
+        assert_eq!(from(&calls[33..]), Ahead::Lost);
+        // and $-32,%rsp. mov %r11,(%rsp). Another register has the old stack pointer: mov %rbx,(%rsp)
+        for (at, value) in [(10, 0xe0), (13, 0x1c), (11, 0x48)] {
+            let mut other = calls;
+            other[at] = value;
+            assert_eq!(from(&other), Ahead::Lost, "{at}");
+        }
+        // Another value than 0, or a field that another register points to, is in front of mov (%rsp),%rsp.
+        for (at, value) in [(29, 1), (25, 0x48), (27, 0x46)] {
+            let mut other = calls;
+            other[at] = value;
+            assert_eq!(from(&other[25..]), Ahead::Lost, "{at}");
+        }
+        // An instruction is in between; and mov 8(%rsp),%rsp.
+        let mut other = calls[25..].to_vec();
+        other.insert(8, 0x90);
+        assert_eq!(from(&other), Ahead::Lost);
+        let restores = [&calls[25..35], &[0x64, 0x24, 8]].concat();
+        assert_eq!(from(&restores), Ahead::Framed);
+        // Another register is pushed: pop %r10; lea (%rsp,%rcx,8),%rsp; push %r11; and other instructions.
+        for (at, value) in [(7, 0x53), (6, 0x90), (3, 0x8b), (4, 0x64)] {
+            let mut other = returns;
+            other[at] = value;
+            assert_eq!(from(&other), Ahead::Lost, "{at}");
+        }
+        // pop %r8; lea (%rsp,%r12,8),%rsp; push %r8
+        assert_eq!(
+            from(&[0x41, 0x58, 0x4a, 0x8d, 0x24, 0xe4, 0x41, 0x50]),
+            rule(8, 0)
+        );
+    }
+
+    #[test]
+    fn other_code_shows_no_frame() {
+        // lea (%rsp,%rcx,8),%rsp; push %r10; ret. mov %rdx,%rsp. mov 8(%rdi),%rsp. xchg %rax,%rsp
         for code in [
-            &returns[..],
+            &[0x48, 0x8d, 0x24, 0xcc, 0x41, 0x52, 0xc3][..],
             &[0x48, 0x89, 0xd4],
             &[0x48, 0x8b, 0x67, 8],
             &[0x48, 0x94],

@@ -13,6 +13,7 @@ pub mod registers;
 mod sbcl;
 pub mod signal;
 pub mod uprobe;
+mod v8;
 
 pub use self::{
     insn::*,

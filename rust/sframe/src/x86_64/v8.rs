@@ -1,0 +1,34 @@
+// SPDX-License-Identifier: GPL-2.0-only OR MIT
+
+//! Instructions of code that V8, a compiler of JavaScript, makes at run time. AMD64 only.
+//!
+//! V8's code calls C functions only where it has a frame. It aligns the stack pointer, and keeps the old one on top of
+//! the stack. It stores the frame pointer in a field of the structure that r13 points to, and clears the field behind
+//! the call (`MacroAssembler::CallCFunction`). A function that is called with more arguments than it has parameters
+//! takes its return address off the stack, removes all arguments, and pushes the return address again
+//! (`MacroAssembler::DropArguments`).
+//!
+//! `word` is the first eight bytes of the code, little-endian.
+
+/// Whether the instructions are `and $-16,%rsp; mov %r10,N(%rsp)`.
+pub(super) fn aligns_sp(word: u64) -> bool {
+    word & 0xffbf_ffff_ffff_ffff == 0x2414_894c_f0e4_8348
+}
+
+/// Whether the instruction is `movq $0,N(%r13)`.
+pub(super) fn clears_field(word: u64) -> bool {
+    word & 0xffff_ffff_00ff_ffff == 0x45_c749
+}
+
+/// Whether the instruction is `mov N(%rsp),%rsp`.
+pub(super) fn restores_sp(word: u64) -> bool {
+    word & 0xffbf_ffff == 0x2424_8b48
+}
+
+/// Whether the return address is taken off the stack to remove arguments: `pop %REGISTER; lea (%rsp,%OTHER,8),%rsp;
+/// push %REGISTER`, with a register from r8 on.
+pub(super) fn returns_by_register(word: u64) -> bool {
+    // lea has one of two prefixes, by the number of OTHER. push differs from pop in one bit.
+    let is_same = (word >> 48) ^ (word & 0xffff) == 0x0800;
+    is_same && word & 0xff_fffd_f8ff == 0x24_8d48_5841
+}

@@ -106,6 +106,9 @@ enum ReturnAddress {
     /// Right below the CFA, and also in memory at this distance below the CFA, in bytes. A tail call with another
     /// size of stack arguments moves the return address in this way.
     Copied(i32),
+    /// Only in memory at this distance below the CFA, in bytes: a tail call with more stack arguments has put an argument
+    /// in its place.
+    Moved(i32),
     /// Only in a register, as in a function that pops its arguments.
     Popped(Register),
     /// As `Popped`, but since then a function has been called, which may have changed the register, or the stack pointer
@@ -156,6 +159,12 @@ impl FrameState {
             return self.rule_by_register();
         }
         let saved = self.saved.map(|below| Location::AtCfa(-below));
+        if let ReturnAddress::Moved(below) = self.ra {
+            let base = self.sp.filter(|_| self.fp == FpState::Callers)?;
+            let mut rule = Rule::amd64(Base::Sp, base, Location::Unchanged);
+            rule.ra = Location::AtCfa(-below);
+            return Some(rule);
+        }
         match (self.fp, self.sp, saved) {
             (FpState::Frame(below), _, Some(fp)) => Some(Rule::amd64(Base::Fp, below, fp)),
             (_, Some(below), Some(fp)) => Some(Rule::amd64(Base::Sp, below, fp)),
@@ -209,6 +218,12 @@ impl FrameState {
         }
     }
 
+    /// Whether the function has left its frame, and may have things on the stack of unknown size.
+    fn has_left_frame(&self) -> bool {
+        let left = (FpState::Callers, None, ReturnAddress::Kept);
+        (self.fp, self.sp, self.ra) == left && self.rule().is_none()
+    }
+
     /// Whether stack and frame pointer are as at the function's start, so that the function may return or make a
     /// tail call.
     fn is_restored(&self) -> bool {
@@ -236,8 +251,9 @@ impl FrameState {
         };
         use ReturnAddress::{
             Dropped,
-            Kept, //
-            Unknown,
+            Kept,
+            Moved,
+            Unknown, //
         };
         let is_lost = self.is_lost() || other.is_lost();
         let saved = match (self.saved, other.saved) {
@@ -258,6 +274,7 @@ impl FrameState {
         let ra = match (self.ra, other.ra) {
             (a, b) if a == b => a,
             (Dropped, _) | (_, Dropped) => return None,
+            (Moved(_), _) | (_, Moved(_)) if sp.is_some() => return None,
             _ if is_lost => (fp == Callers && sp.is_none()).then_some(Unknown)?,
             _ => Kept,
         };
@@ -295,7 +312,7 @@ impl FrameState {
         self.sp = below;
         match (below, self.ra) {
             // The caller's stack arguments have been popped, too.
-            (Some(below), ReturnAddress::Copied(at)) if below == at => {
+            (Some(below), ReturnAddress::Copied(at) | ReturnAddress::Moved(at)) if below == at => {
                 *self = self.at_entry();
             }
             (Some(0), ReturnAddress::Kept) if self.fp == FpState::Callers => {
@@ -338,6 +355,13 @@ impl FrameState {
             Some(below) if self.saved.is_some() => FpState::Frame(below),
             _ => FpState::Other,
         };
+    }
+
+    /// Whether a slot, in bytes below the CFA, is one on the stack to which a function that has left its frame may move its
+    /// return address down.
+    fn may_move_to(&self, below: i32) -> bool {
+        let is_in_frame = below > 8 && below % 8 == 0 && self.sp >= Some(below);
+        is_in_frame && self.fp == FpState::Callers
     }
 
     /// The slot in the frame that an instruction's memory operand refers to, in bytes below the CFA.
@@ -426,7 +450,11 @@ impl FrameState {
                 self.pushed = true;
             }
             // A copy of the return address: the original's slot becomes an argument.
-            (Mnemonic::Push, ..) if is_memory(0) && self.slot(instruction) == Some(8) => {
+            (Mnemonic::Push, ..)
+                if is_memory(0)
+                    && self.slot(instruction) == Some(8)
+                    && !matches!(self.ra, ReturnAddress::Moved(_)) =>
+            {
                 if self.fp != FpState::Callers {
                     return Err(Contradiction);
                 }
@@ -499,7 +527,9 @@ impl FrameState {
                         self.ra = ReturnAddress::Loaded(to);
                         return Ok(());
                     }
-                    (Some(at), ReturnAddress::Loaded(copy)) if copy == from && at <= 0 => {
+                    (Some(at), ReturnAddress::Loaded(copy))
+                        if copy == from && (at <= 0 || self.may_move_to(at)) =>
+                    {
                         self.ra = ReturnAddress::Copied(at);
                         return Ok(());
                     }
@@ -561,14 +591,35 @@ impl FrameState {
         if let Some(at) = at {
             let len = instruction.memory_size().size() as i32;
             let is_over = |slot: i32| at > slot - 8 && at.saturating_sub(len) < slot;
-            let is_over_ra = is_over(8);
-            let writes = (is_over_ra || self.saved.is_some_and(is_over))
+            let is_over_ra = is_over(8) && !matches!(self.ra, ReturnAddress::Moved(_));
+            let is_over_copy = match self.ra {
+                ReturnAddress::Copied(copy) | ReturnAddress::Moved(copy) => is_over(copy),
+                _ => false,
+            };
+            let writes = (is_over_ra || is_over_copy || self.saved.is_some_and(is_over))
                 && info
                     .used_memory()
                     .iter()
                     .any(|used| !only_reads(used.access()));
             match self.fp {
                 _ if !writes => {}
+                FpState::Callers if is_over_copy => {
+                    self.ra = match self.ra {
+                        ReturnAddress::Copied(_) => ReturnAddress::Kept,
+                        _ => ReturnAddress::Unknown,
+                    };
+                    if is_over_ra || self.is_lost() {
+                        (self.sp, self.ra) = (None, ReturnAddress::Unknown);
+                    }
+                }
+                FpState::Callers
+                    if is_over_ra
+                        && matches!(self.ra, ReturnAddress::Copied(to) if self.may_move_to(to)) =>
+                {
+                    if let ReturnAddress::Copied(to) = self.ra {
+                        self.ra = ReturnAddress::Moved(to);
+                    }
+                }
                 FpState::Callers if is_over_ra => {
                     (self.sp, self.ra) = (None, ReturnAddress::Unknown);
                 }
@@ -577,6 +628,110 @@ impl FrameState {
             }
         }
         self.move_sp(-i64::from(up))
+    }
+}
+
+/// Where the return address is ahead of an instruction of a function's end, found from the end backwards.
+#[derive(Default)]
+struct FunctionEnd {
+    /// The distance from the stack pointer up to the return address, in bytes.
+    at: i64,
+    /// The register that holds the return address instead, while it is moved to another place on the stack.
+    moved_by: Option<Register>,
+    /// The places that the instructions from the move on write, in bytes from the stack pointer, each with its size; and
+    /// the addresses of the instructions in between.
+    written: Vec<(i64, i64)>,
+    between: Vec<u64>,
+}
+
+impl FunctionEnd {
+    /// Goes back over an instruction.
+    fn go_back(
+        &mut self,
+        instruction: &Instruction,
+        factory: &mut InstructionInfoFactory,
+    ) -> Result<(), Contradiction> {
+        if instruction.flow_control() != FlowControl::Next {
+            return Err(Contradiction);
+        }
+        let info = factory.info(instruction);
+        let writes = |register: Register| {
+            let mut used = info.used_registers().iter();
+            used.any(|used| {
+                !only_reads(used.access()) && used.register().full_register() == register
+            })
+        };
+        let moves_sp = writes(Register::RSP);
+        let is_on_stack = instruction.memory_base() == Register::RSP
+            && instruction.memory_index() == Register::None
+            && !instruction.has_segment_prefix();
+        let place = instruction.memory_displacement64() as i64;
+        let is_word = instruction.mnemonic() == Mnemonic::Mov && is_on_stack;
+        let stores = info
+            .used_memory()
+            .iter()
+            .any(|used| !only_reads(used.access()));
+        if stores && instruction.memory_base() == Register::RSP && !is_on_stack {
+            return Err(Contradiction);
+        }
+        let size = instruction.memory_size().size() as i64;
+        if let Some(register) = self.moved_by {
+            if is_word && instruction.op0_register() == register {
+                let is_over = |(at, size): &(i64, i64)| place < at + size && *at < place + 8;
+                if self.written.iter().any(is_over) {
+                    return Err(Contradiction);
+                }
+                (self.at, self.moved_by) = (place, None);
+                return Ok(());
+            }
+            if moves_sp || writes(register) {
+                return Err(Contradiction);
+            }
+            if stores && is_on_stack {
+                self.written.push((place, size));
+            }
+            self.between.push(instruction.ip());
+            return Ok(());
+        }
+        if moves_sp {
+            let is_pop = instruction.mnemonic() == Mnemonic::Pop;
+            let up = match (instruction.mnemonic(), instruction.try_immediate(1)) {
+                (Mnemonic::Add, Ok(up)) => up as i64,
+                (Mnemonic::Lea, _) if is_on_stack => place,
+                _ if is_pop && instruction.op0_register().is_gpr64() => 8,
+                _ => return Err(Contradiction),
+            };
+            let is_sp = instruction.op0_register() == Register::RSP;
+            self.at = self.at.checked_add(up).ok_or(Contradiction)?;
+            return (is_sp != is_pop).then_some(()).ok_or(Contradiction);
+        }
+        if !stores || !is_on_stack || place >= self.at + 8 || place + size <= self.at {
+            return Ok(());
+        }
+        let register = instruction.op1_register();
+        if !is_word || place != self.at || !register.is_gpr64() {
+            return Err(Contradiction);
+        }
+        self.moved_by = Some(register);
+        self.written = vec![(place, size)];
+        self.between = vec![instruction.ip()];
+        Ok(())
+    }
+
+    /// The rules that are known now: of the instruction at an address, over which was just gone back, and of
+    /// instructions behind it.
+    fn rules(&mut self, address: u64) -> Vec<(u64, Rule)> {
+        let cfa = self
+            .at
+            .checked_add(8)
+            .and_then(|cfa| i32::try_from(cfa).ok());
+        let cfa = cfa.filter(|cfa| *cfa > 0 && self.moved_by.is_none());
+        let Some(cfa) = cfa else {
+            return Vec::new();
+        };
+        let rule = Rule::amd64(Base::Sp, cfa, Location::Unchanged);
+        let addresses = mem::take(&mut self.between).into_iter().chain([address]);
+        addresses.map(|at| (at, rule)).collect()
     }
 }
 
@@ -612,6 +767,13 @@ fn drops_arguments(instruction: &Instruction) -> bool {
         mnemonic => mnemonic == Mnemonic::Add,
     };
     is_from_sp && instruction.op0_register() == Register::RSP
+}
+
+/// Whether an instruction is mov %rbp,%rsp.
+fn leaves_frame(instruction: &Instruction) -> bool {
+    instruction.mnemonic() == Mnemonic::Mov
+        && instruction.op0_register() == Register::RSP
+        && instruction.op1_register() == Register::RBP
 }
 
 /// Whether functions preserve a register by the ABI.
@@ -816,6 +978,8 @@ struct Gap<'a> {
     /// The number of instructions that were read for that.
     preserved_by: usize,
     reached: Vec<Reached>,
+    /// The rules that the end of a function shows, by the address of the instruction.
+    by_end: BTreeMap<u64, Rule>,
     /// For each byte, the index in `reached` of its instruction plus one, or 0; and the flag [`IS_START`].
     index: Vec<u32>,
     decoder: Decoder<'a>,
@@ -838,6 +1002,7 @@ impl<'a> Gap<'a> {
             preserved: BTreeMap::new(),
             preserved_by: 0,
             reached: Vec::new(),
+            by_end: BTreeMap::new(),
             index: vec![0; bytes.len()],
             decoder: Decoder::with_ip(64, bytes, address, DecoderOptions::NONE),
         }
@@ -920,6 +1085,7 @@ impl<'a> Gap<'a> {
                 is_proved[reached.from] && !is_bad[reached.from] && !unclear.contains(&reached.at)
             });
             self.reached.sort_by_key(|reached| reached.at);
+            self.follow_ends();
             return;
         }
     }
@@ -1156,6 +1322,9 @@ impl<'a> Gap<'a> {
         // At a return, the stack pointer points to the return address, even if its distance from the CFA was unknown.
         if flow == FlowControl::Return && state.is_restored() {
             state.sp = Some(8);
+            if !state.is_lost() {
+                state.saved = None;
+            }
         }
         let reached = Reached {
             at,
@@ -1196,11 +1365,25 @@ impl<'a> Gap<'a> {
             FlowControl::Next => {
                 let was = state;
                 let is_broken = state.step(&instruction, factory).is_err();
-                // A guessed start is the tail of another function if the code discards the return address.
-                let is_dropped = state.ra == ReturnAddress::Dropped;
-                if is_broken || is_dropped && findings.starts[from].1 == Evidence::Guessed {
+                // A guessed start is the tail of another function if the code discards the return address, or leaves a
+                // frame that it has not made.
+                let is_tail = state.ra == ReturnAddress::Dropped
+                    || was.fp == FpState::Callers && leaves_frame(&instruction);
+                if is_broken || is_tail && findings.starts[from].1 == Evidence::Guessed {
                     findings.bad[from] = true;
                     return NOWHERE;
+                }
+                // The code may find its caller's stack pointer in a register: lea 8(%r15),%rsp; push of the register.
+                if let (ReturnAddress::Popped(_), ReturnAddress::PoppedEarlier(register)) =
+                    (was.ra, state.ra)
+                {
+                    let behind = self.holds(next).then(|| self.decode(next));
+                    let is_pushed = behind.is_some_and(|behind| {
+                        behind.mnemonic() == Mnemonic::Push && behind.op0_register() == register
+                    });
+                    if is_pushed && instruction.mnemonic() == Mnemonic::Lea {
+                        state.ra = was.ra;
+                    }
                 }
                 // A prologue confirms the start.
                 findings.proved[from] |=
@@ -1270,6 +1453,54 @@ impl<'a> Gap<'a> {
                 NOWHERE
             }
         }
+    }
+
+    /// Finds the rules that functions show at their end: where a function has left its frame, and the distance from the
+    /// stack pointer to the CFA is unknown because functions that it called may have removed arguments. At a return, and
+    /// at a jump to another function, the return address is on top of the stack. From there, the instructions are
+    /// followed backwards.
+    fn follow_ends(&mut self) {
+        let reached = mem::take(&mut self.reached);
+        let mut factory = InstructionInfoFactory::new();
+        for (number, last) in reached.iter().enumerate() {
+            let is_at_end = last.state.is_restored() && last.state.sp == Some(8);
+            if !last.state.has_left_frame() && !is_at_end {
+                continue;
+            }
+            let instruction = self.decode(last.at);
+            let target = instruction.near_branch_target();
+            let is_end = match instruction.flow_control() {
+                FlowControl::Return => true,
+                FlowControl::UnconditionalBranch => self.starts.contains_key(&target),
+                FlowControl::IndirectBranch => instruction.op0_register() != Register::None,
+                _ => false,
+            };
+            if !is_end {
+                continue;
+            }
+            let mut end = FunctionEnd::default();
+            let mut rules = Vec::new();
+            // A jump to an address in a register is one to another function if the function has made a frame.
+            let mut is_proved = instruction.flow_control() != FlowControl::IndirectBranch;
+            let mut behind = last.at + u64::from(last.len);
+            for one in reached[..=number].iter().rev() {
+                let is_next = one.at + u64::from(one.len) == behind;
+                if !is_next || !(one.state.has_left_frame() || one.at == last.at) {
+                    break;
+                }
+                let instruction = self.decode(one.at);
+                if one.at != last.at && end.go_back(&instruction, &mut factory).is_err() {
+                    break;
+                }
+                behind = one.at;
+                is_proved |= one.state.saved.is_some();
+                rules.extend(end.rules(one.at));
+            }
+            if is_proved {
+                self.by_end.extend(rules);
+            }
+        }
+        self.reached = reached;
     }
 
     /// Adds an instruction that has not been reached before.
@@ -1403,7 +1634,8 @@ impl<'a> Gap<'a> {
                 _ => end,
             };
             for (start, end, state) in [(at, first, state), (first, end, state.behind_call())] {
-                if let Some(rule) = state.rule().filter(|_| start < end) {
+                let rule = state.rule().or_else(|| self.by_end.get(&at).copied());
+                if let Some(rule) = rule.filter(|_| start < end) {
                     extend(&mut open, functions, start, end, false, rule);
                 }
             }
@@ -1443,13 +1675,22 @@ mod tests {
                 assert_eq!(rule, on_top);
                 return format!("in r{number}");
             }
-            assert_eq!(rule, Rule::amd64(cfa.base, cfa.offset, fp));
+            let (Location::AtCfa(return_address), true) = (
+                ra,
+                rule == (Rule {
+                    ra,
+                    ..Rule::amd64(cfa.base, cfa.offset, fp)
+                }),
+            ) else {
+                panic!("{rule:?}");
+            };
             let base = match cfa.base {
                 Base::Sp => "sp".to_owned(),
                 Base::Fp => "fp".to_owned(),
                 Base::Register(number) => format!("r{number}"),
             };
             match fp {
+                _ if return_address != -8 => format!("{base}+{} ra {return_address}", cfa.offset),
                 Location::AtCfa(saved) => format!("{base}+{} {saved}", cfa.offset),
                 _ => format!("{base}+{}", cfa.offset),
             }
@@ -1552,11 +1793,106 @@ mod tests {
         // Another stack: pop %r10; mov (%rdi),%rsp; push %r10; ret
         let text = b"\x41\x5a\x48\x8b\x27\x41\x52\xc3";
         assert_eq!(rules_of(text, &[2, 5, 7]), ["in r10", "-", "sp+8"]);
+        // The arguments end where another register points: pop %rcx; lea 8(%r15),%rsp; push %rcx; ret
+        let text = b"\x59\x49\x8d\x67\x08\x51\xc3";
+        assert_eq!(rules_of(text, &[1, 5, 6]), ["in r2", "in r2", "sp+8"]);
+        // The next instruction is another one: pop %rcx; lea 8(%r15),%rsp; nop; push %rcx; ret
+        let text = b"\x59\x49\x8d\x67\x08\x90\x51\xc3";
+        assert_eq!(rules_of(text, &[1, 5, 6, 7]), ["in r2", "-", "-", "sp+8"]);
         // A callee may change the register: pop %r15; call; push %r15; ret. And mov $7,%ecx does.
         let text = b"\x41\x5f\xe8\0\x10\0\0\x41\x57\xc3";
         assert_eq!(rules_of(text, &[2, 7, 9]), ["in r15", "-", "sp+8"]);
         let text = b"\x59\xb9\x07\0\0\0\xff\xe1";
         assert_eq!(rules_of(text, &[1, 6]), ["in r2", "-"]);
+    }
+
+    #[test]
+    fn the_end_of_a_function_shows_its_return_address() {
+        // push %rbp; mov %rsp,%rbp; sub $16,%rsp; call; mov (%rbp),%rbp; what `end` has. It jumps to the second
+        // function, xor %eax,%eax; ret.
+        let rules = |end: &[u8], offsets: &[u64]| {
+            let first = [
+                b"\x55\x48\x89\xe5\x48\x83\xec\x10\xe8\xf3\x0f\0\0\x48\x8b\x6d\0",
+                end,
+            ]
+            .concat();
+            let text = text_of(&[&first, b"\x31\xc0\xc3"], 64, 0xcc);
+            rules_of(&text, offsets)
+        };
+        // mov %rax,%rbx; add $24,%rsp; jmp
+        let jumps = b"\x48\x89\xc3\x48\x83\xc4\x18\xe9\x23\0\0\0";
+        assert_eq!(
+            rules(jumps, &[13, 17, 20, 24]),
+            ["fp+16 -16", "sp+32", "sp+32", "sp+8"]
+        );
+        // pop %rbx; pop %rcx; ret. And pop %rbx; jmp *%rcx.
+        assert_eq!(
+            rules(b"\x5b\x59\xc3", &[17, 18, 19]),
+            ["sp+24", "sp+16", "sp+8"]
+        );
+        assert_eq!(rules(b"\x5b\xff\xe1", &[17, 18]), ["sp+16", "sp+8"]);
+        // mov 24(%rsp),%r10; mov %r10,8(%rsp); mov %rdx,24(%rsp); add $8,%rsp; jmp *%rcx
+        let moves =
+            b"\x4c\x8b\x54\x24\x18\x4c\x89\x54\x24\x08\x48\x89\x54\x24\x18\x48\x83\xc4\x08\xff\xe1";
+        let at = [17, 22, 27, 32, 36];
+        assert_eq!(
+            rules(moves, &at),
+            ["sp+32", "sp+32", "sp+16", "sp+16", "sp+8"]
+        );
+        // The second store is of the other half of the place; the register is changed in between: mov %edx,12(%rsp).
+        // xor %r10d,%r10d.
+        let mut other = *moves;
+        other[10..15].copy_from_slice(b"\x89\x54\x24\x0c\x90");
+        assert_eq!(rules(&other, &at), ["-", "-", "-", "sp+16", "sp+8"]);
+        let changes = [&moves[..5], b"\x45\x31\xd2", &moves[5..]].concat();
+        assert_eq!(rules(&changes, &[17, 22, 25, 30]), ["-", "-", "-", "sp+16"]);
+        // The stack pointer is another one: mov %rcx,%rsp; ret. A system call, or nothing known, is behind.
+        assert_eq!(
+            rules(b"\x90\x48\x89\xcc\xc3", &[17, 18, 21]),
+            ["-", "-", "sp+8"]
+        );
+        assert_eq!(rules(b"\x90\xeb\xfe", &[17, 18]), ["-", "-"]);
+        // Without a frame, a jump to an address in a register proves nothing: and $-32,%rsp; xor %eax,%eax; jmp *%rcx
+        let text = b"\x48\x83\xe4\xe0\x31\xc0\xff\xe1";
+        assert_eq!(rules_of(text, &[0, 4, 6]), ["sp+8", "-", "-"]);
+    }
+
+    #[test]
+    fn the_return_address_may_be_moved_down() {
+        // push %rbx; push %rbx; mov 16(%rsp),%r10; mov %r10,8(%rsp); mov %rdx,16(%rsp); nop; add $8,%rsp; jmp
+        let text =
+            b"\x53\x53\x4c\x8b\x54\x24\x10\x4c\x89\x54\x24\x08\x48\x89\x54\x24\x10\x90\x48\x83\xc4\x08\xe9\xfb\x0f\0\0";
+        assert_eq!(
+            rules_of(text, &[2, 7, 12, 17, 18, 22]),
+            [
+                "sp+24",
+                "sp+24",
+                "sp+24",
+                "sp+24 ra -16",
+                "sp+24 ra -16",
+                "sp+8"
+            ]
+        );
+        // The new place is overwritten instead: mov %rdx,8(%rsp). And then the old one, too.
+        let mut other = text.to_vec();
+        other[16] = 8;
+        other[22..].copy_from_slice(b"\xc3\x90\x90\x90\x90");
+        assert_eq!(rules_of(&other, &[2, 17, 22]), ["-"; 3]);
+        // Behind the move, the old place tells no more: push 16(%rsp); ret
+        let mut other = text.to_vec();
+        other[18..23].copy_from_slice(b"\xff\x74\x24\x10\xc3");
+        assert_eq!(rules_of(&other, &[2, 18, 22]), ["-"; 3]);
+    }
+
+    #[test]
+    fn a_guess_does_not_leave_a_frame_of_another_function() {
+        // push %rbp; mov %rsp,%rbp; je; call of other code; int3; 16: mov %rbp,%rsp; pop %rbp; 20: jmp *%rcx
+        let text =
+            b"\x74\x12\x55\x48\x89\xe5\x90\x90\x90\x90\xe8\0\x10\0\0\xcc\x48\x89\xec\x5d\xff\xe1";
+        assert_eq!(
+            rules_of(text, &[0, 3, 10, 16, 19, 20]),
+            ["sp+8", "sp+16 -16", "fp+16 -16", "-", "-", "sp+8"]
+        );
     }
 
     #[test]

@@ -15,7 +15,7 @@ use super::{
 };
 use core::mem;
 
-/// The largest number of instructions that are followed.
+/// The largest number of instructions that are followed, in front of a conditional jump that is taken and behind it.
 const MOST: usize = 40;
 
 /// The work of decoding an instruction, in instructions.

@@ -977,6 +977,9 @@ struct Gap<'a> {
     preserved: BTreeMap<(u64, Register), bool>,
     /// The number of instructions that were read for that.
     preserved_by: usize,
+    /// The addresses of calls of functions that keep the register which has a copy of the stack pointer, although the ABI
+    /// does not demand that.
+    keeping: BTreeSet<u64>,
     reached: Vec<Reached>,
     /// The rules that the end of a function shows, by the address of the instruction.
     by_end: BTreeMap<u64, Rule>,
@@ -1001,6 +1004,7 @@ impl<'a> Gap<'a> {
             clobbering: BTreeSet::new(),
             preserved: BTreeMap::new(),
             preserved_by: 0,
+            keeping: BTreeSet::new(),
             reached: Vec::new(),
             by_end: BTreeMap::new(),
             index: vec![0; bytes.len()],
@@ -1424,6 +1428,10 @@ impl<'a> Gap<'a> {
                         _ => is_preserved(register),
                     };
                     state.copy = state.copy.filter(|_| keeps);
+                    match keeps && !is_preserved(register) {
+                        true => self.keeping.insert(at),
+                        false => self.keeping.remove(&at),
+                    };
                 }
                 if flow == FlowControl::Call && self.unclear.contains(&target) {
                     findings.may_return[from] = true;
@@ -1628,13 +1636,25 @@ impl<'a> Gap<'a> {
         for reached in &self.reached {
             let Reached { at, len, state, .. } = *reached;
             let end = at + u64::from(len);
-            // While the callee runs, the frame pointer is no longer the one that the callee began with.
+            // While the callee runs, the frame pointer is no longer the one that the callee began with. A register that
+            // has a copy of the stack pointer is the one that it was if the callee keeps it: the rule tells that by a
+            // return address whose place counts from the register, too.
+            let rule = state.rule().or_else(|| self.by_end.get(&at).copied());
+            let kept = rule.filter(|_| self.keeping.contains(&at));
+            let kept = kept.and_then(|rule| match rule.cfa.base {
+                base @ Base::Register(_) => Some(Rule {
+                    ra: Location::At(base, rule.cfa.offset.checked_sub(8)?),
+                    ..rule
+                }),
+                _ => None,
+            });
             let first = match state.fp {
                 FpState::Callees(_) => at + 1,
+                _ if kept.is_some() => at + 1,
                 _ => end,
             };
-            for (start, end, state) in [(at, first, state), (first, end, state.behind_call())] {
-                let rule = state.rule().or_else(|| self.by_end.get(&at).copied());
+            let in_call = kept.or_else(|| state.behind_call().rule());
+            for (start, end, rule) in [(at, first, rule), (first, end, in_call)] {
                 if let Some(rule) = rule.filter(|_| start < end) {
                     extend(&mut open, functions, start, end, false, rule);
                 }
@@ -1674,6 +1694,20 @@ mod tests {
                 on_top.ra = ra;
                 assert_eq!(rule, on_top);
                 return format!("in r{number}");
+            }
+            if let Location::At(base, at) = ra {
+                let same = Rule {
+                    ra: Location::AtCfa(-8),
+                    ..rule
+                };
+                assert_eq!(
+                    (base, at, same),
+                    (cfa.base, cfa.offset - 8, Rule::amd64(base, at + 8, fp))
+                );
+                let Base::Register(number) = base else {
+                    panic!("{rule:?}")
+                };
+                return format!("kept r{number}+{}", cfa.offset);
             }
             let (Location::AtCfa(return_address), true) = (
                 ra,
@@ -2036,9 +2070,12 @@ mod tests {
             rules_at(&text, &[], &at),
             ["sp+8", "r2+8", "r2+8", "r2+8", "sp+8"]
         );
+        // While the callee runs, the register is known.
+        assert_eq!(rules_at(&text, &[], &[12, 15]), ["kept r2+8"; 2]);
         // The callee changes the register: xor %ecx,%ecx; ret
         let text = text_of(&[ALIGNS, b"\x31\xc9\xc3"], 32, 0x90);
         assert_eq!(rules_of(&text, &at), ["sp+8", "r2+8", "r2+8", "-", "sp+8"]);
+        assert_eq!(rules_of(&text, &[12, 15]), ["r2+8"; 2]);
         // Nothing tells then that the start was right.
         assert_eq!(rules_at(&text, &[], &at), ["-"; 5]);
         // Other code may change it.

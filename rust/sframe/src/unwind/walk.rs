@@ -52,6 +52,7 @@ use super::{
     },
     rule::{
         Base,
+        Location,
         Rule,
         SavedRbx, //
     },
@@ -408,6 +409,11 @@ pub fn walk<T: Task>(task: &T, frame: &mut Frame, sink: &mut T::Sink) -> StopRea
                         }
                         registers = CallerRegisters::Rbx(replay.place);
                         replay.caller = 0;
+                    }
+                    // Such a rule covers a call of functions that keep the register. No signal has interrupted them.
+                    let is_kept = matches!(rule.ra, Location::At(Base::Register(_), _));
+                    if is_kept && registers.are_lost() && stack_changes == MAX_SIGNALS {
+                        registers = CallerRegisters::All(task.registers());
                     }
                     if replay.caller == 0 {
                         sink.rule(rule, *origin);
@@ -1159,6 +1165,57 @@ mod tests {
         change: impl Fn(usize, &mut Rule),
     ) -> (StopReason, Vec<Frame>) {
         to_rbx_with(callees, change, &[])
+    }
+
+    #[test]
+    fn a_register_may_be_kept_during_a_call() {
+        // Register number 9 of the innermost frame has the value 0x9000. The caller's rule counts from it.
+        let end = |ra, is_signal: bool| {
+            let inner = Rule::amd64(Base::Sp, 16, Location::Unchanged);
+            let mut middle = inner;
+            middle.signal = is_signal;
+            let mut caller = Rule::amd64(Base::Register(9), 16, Location::Unchanged);
+            caller.ra = ra;
+            let rules = [
+                (0x200, inner),
+                (0x300, middle),
+                (0x400, caller),
+                (0x401, caller),
+            ];
+            let words = [
+                (0x8008, 0x301),
+                (0x8018, 0x401),
+                (0x9008, 0x101),
+                // A `struct ucontext` that has another value of the register.
+                (0x8010 + 184, 0x33),
+            ];
+            let task = Mock {
+                rules: rules
+                    .into_iter()
+                    .chain([(0x100, Rule::OUTERMOST)])
+                    .collect(),
+                words: MockWords(words.into()),
+            };
+            let mut sink = RefCell::new(Vec::new());
+            let mut innermost = Frame {
+                pc: 0x200,
+                sp: 0x8000,
+                fp: 7,
+            };
+            (walk(&task, &mut innermost, &mut sink), innermost)
+        };
+        let kept = Location::At(Base::Register(9), 8);
+        let last = Frame {
+            pc: 0x101,
+            sp: 0x9010,
+            fp: 7,
+        };
+        assert_eq!(end(kept, false), (StopReason::Outermost, last));
+        // A usual rule does not tell that the callees keep the register; and the registers of a frame that a signal
+        // interrupted are others.
+        let usual = Location::AtCfa(-8);
+        assert_eq!(end(usual, false).0, StopReason::RegisterUnknown);
+        assert_ne!(end(kept, true).1, last);
     }
 
     #[test]

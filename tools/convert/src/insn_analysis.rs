@@ -32,7 +32,8 @@ use iced_x86::{
 use sframe::rule::{
     Base,
     Location,
-    Rule, //
+    Rule,
+    SavedRbx, //
 };
 use std::{
     collections::{
@@ -1633,6 +1634,7 @@ impl<'a> Gap<'a> {
     /// Appends the functions that were found.
     fn emit(&self, functions: &mut Vec<ConvertedFunction>) {
         let mut open = None;
+        let before = functions.len();
         for reached in &self.reached {
             let Reached { at, len, state, .. } = *reached;
             let end = at + u64::from(len);
@@ -1661,6 +1663,37 @@ impl<'a> Gap<'a> {
             }
         }
         functions.extend(open);
+        for function in functions.iter_mut().skip(before) {
+            self.mark_kept(function);
+        }
+    }
+
+    /// Marks a function with rows of calls that keep a register: by [`SavedRbx::KEPT`], which only sections that are made
+    /// by this crate have. If the function writes rbx, the rows become usual ones.
+    fn mark_kept(&self, function: &mut ConvertedFunction) {
+        let is_kept = |rule: &Rule| matches!(rule.ra, Location::At(Base::Register(_), _));
+        if !function.rows.iter().any(|(_, rule)| is_kept(rule)) {
+            return;
+        }
+        let bytes = self.bytes.get((function.start - self.address) as usize..);
+        let bytes = bytes.and_then(|bytes| bytes.get(..function.size as usize));
+        let mut factory = InstructionInfoFactory::new();
+        let all = Decoder::with_ip(
+            64,
+            bytes.unwrap_or_default(),
+            function.start,
+            DecoderOptions::NONE,
+        );
+        let mut all = all.into_iter();
+        if !all.any(|instruction| writes(&instruction, Register::RBX, &mut factory)) {
+            function.rbx = SavedRbx::KEPT;
+            return;
+        }
+        for (_, rule) in &mut function.rows {
+            if is_kept(rule) {
+                rule.ra = Location::AtCfa(-8);
+            }
+        }
     }
 }
 
@@ -1686,6 +1719,10 @@ mod tests {
             let rows = function.rows.iter().rev();
             rows.map(|(start, rule)| (function.start + u64::from(*start), rule))
                 .find_map(|(start, rule)| (start <= at).then_some(*rule))
+                .inspect(|rule| {
+                    let is_kept = matches!(rule.ra, Location::At(..));
+                    assert!(!is_kept || function.rbx == SavedRbx::KEPT);
+                })
         };
         let text = |rule: Rule| {
             let Rule { cfa, fp, ra, .. } = rule;
@@ -2072,6 +2109,10 @@ mod tests {
         );
         // While the callee runs, the register is known.
         assert_eq!(rules_at(&text, &[], &[12, 15]), ["kept r2+8"; 2]);
+        // The function writes rbx, which no kept register goes with: mov $7,%bl in place of sub $96,%rsp.
+        let mut other = text.clone();
+        other[7..11].copy_from_slice(b"\xb3\x07\x90\x90");
+        assert_eq!(rules_at(&other, &[], &[12, 15]), ["r2+8"; 2]);
         // The callee changes the register: xor %ecx,%ecx; ret
         let text = text_of(&[ALIGNS, b"\x31\xc9\xc3"], 32, 0x90);
         assert_eq!(rules_of(&text, &at), ["sp+8", "r2+8", "r2+8", "-", "sp+8"]);

@@ -410,8 +410,10 @@ pub fn walk<T: Task>(task: &T, frame: &mut Frame, sink: &mut T::Sink) -> StopRea
                         registers = CallerRegisters::Rbx(replay.place);
                         replay.caller = 0;
                     }
-                    // Such a rule covers a call of functions that keep the register. No signal has interrupted them.
-                    let is_kept = matches!(rule.ra, Location::At(Base::Register(_), _));
+                    // Such a rule, in sections that `sframectl` makes, covers a call of functions that keep the register.
+                    // No signal has interrupted them.
+                    let is_kept = matches!(rule.ra, Location::At(Base::Register(_), _))
+                        && rule.extra.rbx != SavedRbx::UNKNOWN;
                     if is_kept && registers.are_lost() && stack_changes == MAX_SIGNALS {
                         registers = CallerRegisters::All(task.registers());
                     }
@@ -1170,12 +1172,13 @@ mod tests {
     #[test]
     fn a_register_may_be_kept_during_a_call() {
         // Register number 9 of the innermost frame has the value 0x9000. The caller's rule counts from it.
-        let end = |ra, is_signal: bool| {
+        let end = |ra, rbx, is_signal: bool| {
             let inner = Rule::amd64(Base::Sp, 16, Location::Unchanged);
             let mut middle = inner;
             middle.signal = is_signal;
             let mut caller = Rule::amd64(Base::Register(9), 16, Location::Unchanged);
             caller.ra = ra;
+            caller.extra.rbx = rbx;
             let rules = [
                 (0x200, inner),
                 (0x300, middle),
@@ -1210,12 +1213,23 @@ mod tests {
             sp: 0x9010,
             fp: 7,
         };
-        assert_eq!(end(kept, false), (StopReason::Outermost, last));
+        assert_eq!(
+            end(kept, SavedRbx::KEPT, false),
+            (StopReason::Outermost, last)
+        );
         // A usual rule does not tell that the callees keep the register; and the registers of a frame that a signal
         // interrupted are others.
         let usual = Location::AtCfa(-8);
-        assert_eq!(end(usual, false).0, StopReason::RegisterUnknown);
-        assert_ne!(end(kept, true).1, last);
+        assert_eq!(
+            end(usual, SavedRbx::KEPT, false).0,
+            StopReason::RegisterUnknown
+        );
+        // Nor does one of another section.
+        assert_eq!(
+            end(kept, SavedRbx::UNKNOWN, false).0,
+            StopReason::RegisterUnknown
+        );
+        assert_ne!(end(kept, SavedRbx::KEPT, true).1, last);
     }
 
     #[test]

@@ -721,6 +721,46 @@ fn only_registers_that_are_certainly_saved_give_rows() {
     agree(library.to_str().unwrap());
 }
 
+/// A function whose .eh_frame has the return address at rcx minus 8, and one without a rule.
+const BY_RCX: &str = r"
+	.text
+	.globl	by_rcx
+	.type	by_rcx, @function
+by_rcx:
+	.cfi_startproc
+	.cfi_escape 0x10, 0x10, 0x02, 0x72, 0x78
+	call	usual
+	ret
+	.cfi_endproc
+	.globl	usual
+	.type	usual, @function
+usual:
+	.cfi_startproc
+	nop
+	ret
+	.cfi_endproc
+";
+
+#[test]
+fn eh_frame_does_not_tell_of_kept_registers() {
+    let library = assembled("by_rcx", BY_RCX);
+    let bytes = fs::read(&library).unwrap();
+    let converted = convert::convert(&bytes).unwrap();
+    let code = CodeBytes::of(&bytes).unwrap();
+    let owned = OwnedTable::new(&converted.section, &converted.extra_rows, &code).unwrap();
+    let file = object::File::parse(&*bytes).unwrap();
+    let rule_of = |name: &str| {
+        let symbol = file.symbols().find(|symbol| symbol.name() == Ok(name));
+        let rule = owned.table().find(symbol.expect(name).address());
+        rule.expect(name)
+    };
+    let mut by_rcx = Rule::amd64(Base::Sp, 8, Location::Unchanged);
+    by_rcx.ra = Location::At(Base::Register(2), -8);
+    assert_eq!(rule_of("by_rcx"), by_rcx);
+    let usual = Rule::amd64(Base::Sp, 8, Location::Unchanged);
+    assert_eq!(rule_of("usual"), with_rbx(usual, SavedRbx::KEPT));
+}
+
 /// Code as of GHC's programs: `StgRun`, and procedures behind info tables. The rows of a procedure are checked at its
 /// labels, which end in the number of bytes by which the procedure has moved the stack pointer down there; or in `none`
 /// where there must be no row.

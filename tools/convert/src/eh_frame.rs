@@ -157,7 +157,11 @@ impl<'a> EhFrameTable<'a> {
             self.function(entry, code, &mut context, &mut functions, &mut report);
             let rbx = saved_rbx::of_entry(self, entry, code, &mut context);
             for function in functions.iter_mut().skip(first) {
-                function.rbx = rbx;
+                // With rbx, such a row would tell that what the function calls keeps the register.
+                let is_marked = |rule: &Rule| matches!(rule.ra, Location::At(Base::Register(_), _));
+                if !function.rows.iter().any(|(_, rule)| is_marked(rule)) {
+                    function.rbx = rbx;
+                }
             }
         }
         (functions, report)

@@ -114,6 +114,24 @@ pub(crate) fn find(
     Ok(())
 }
 
+/// Checks that code is mapped at a run-time address. Any context.
+///
+/// # Errors
+///
+/// [`StopReason::NotExecutable`], and the errors of [`find`].
+#[cold]
+#[inline(never)]
+pub(crate) fn check_code(address: u64, memory: &UserMemory) -> Result<(), StopReason> {
+    let mut found = sys::Mapping::none();
+    let result = sys::find_mapping(address, &mut found);
+    take_visits(&mut found, memory)?;
+    result.map_err(reason_of)?;
+    found
+        .executable
+        .then_some(())
+        .ok_or(StopReason::NotExecutable)
+}
+
 /// The reason to stop where no mapping was found.
 fn reason_of(error: kernel::error::Error) -> StopReason {
     if error == ENOENT {

@@ -248,6 +248,13 @@ fn walk_fast(
         sink.left(),
     );
     drop(cache);
+    if let (true, Some(before)) = (walked.is_at_start, found.checked_sub(1)) {
+        let ra = sink.left().get(before).copied().unwrap_or(0);
+        if let Err(reason) = mapping::check_code(ra.wrapping_sub(1), memory) {
+            sink.stored(before, FrameSource::Rows);
+            return Err(reason);
+        }
+    }
     sink.stored(found, FrameSource::Rows);
     if found != 0 {
         walked.frame.pc = sink.last().unwrap_or(frame.pc);

@@ -226,7 +226,7 @@ pub struct sfu_file_key {
 pub struct sfu_code_range {
     pub end: u64,
     pub start: u64,
-    pub to_call: u64,
+    pub to_distance: u64,
     pub rows: *const kernel::ffi::c_void,
     pub walk: u64,
     pub inode: u64,

@@ -25,8 +25,11 @@ use crate::{
         section::Section,
         table::{
             self,
+            BlockStore,
             FunctionSpan,
             Functions,
+            Indexes,
+            Plan,
             Rules,
             Table,
             TableError,
@@ -56,18 +59,28 @@ use kernel::{
     prelude::*, //
 };
 
-use core::mem::MaybeUninit;
+use core::{
+    arch::asm,
+    mem::MaybeUninit, //
+};
 
 /// The number of different rules for which a build has memory at first: libc has 325. A file with more rules is built
 /// again, with memory for [`MAX_RULES`].
 const FEW_RULES: usize = 4096;
 
+/// The number of positions of blocks that a build remembers, to store equal ends of blocks once only.
+const SHARED: usize = 4096;
+
 /// The rows of a file, and the locations of its code.
 pub(crate) struct FileTable {
     executables: Executables,
     base: u64,
-    pages: KVVec<u32>,
-    /// The blocks of [`Table`], from the beginning of a cache line on.
+    /// The size of the code, in bytes from `base` on.
+    span: u64,
+    pages: KVVec<u16>,
+    /// The chunk index of [`Table`], with addresses of bytes in `blocks`.
+    chunks: KVVec<u64>,
+    /// The blocks of [`Table`], from the beginning of a cache line on. They stay where they are.
     blocks: KVVec<u8>,
     compact: KVVec<CompactRule>,
     others: KVVec<Rule>,
@@ -84,6 +97,8 @@ impl FileTable {
     fn table(&self) -> Table<'_> {
         Table {
             base: self.base,
+            chunks: &self.chunks,
+            origin: self.blocks.as_ptr() as u64,
             pages: &self.pages,
             blocks: &self.blocks,
             compact: &self.compact,
@@ -97,7 +112,7 @@ impl FileTable {
     pub(crate) fn code(&self, offset: u64) -> Option<(u64, u64)> {
         let (start, size) = self.executables.segment(offset)?;
         let distance = self.base.wrapping_sub(start);
-        let span = self.table().span();
+        let span = self.span;
         // A segment is mapped in whole pages of memory, so the rest of its first and last page belongs to it.
         let first = start % PAGE_SIZE as u64;
         let before = distance.wrapping_add(first);
@@ -160,15 +175,10 @@ impl FileTable {
         let most = MAX_RULES.min(most);
         let key = sys::random_key();
         let plan = table::plan(&functions).map_err(errno)?;
-        let mut pages = zeros::<u32>(plan.pages, memory)?;
         // A row of a table takes three bytes, as the end of a block does. The header may lie.
         let rows = (first.num_fres() as usize).min(bytes.len() / 2);
         let expected = rows.saturating_add(plan.pages).saturating_mul(table::ROW);
-        let mut blocks = Blocks {
-            bytes: zeros(expected, memory)?,
-            used: 0,
-            memory,
-        };
+        let mut parts = Parts::new(&plan, expected, memory)?;
         let mut capacity = most.min(FEW_RULES);
         let (count, compact, others) = loop {
             let slots = capacity.saturating_add(1);
@@ -182,13 +192,17 @@ impl FileTable {
                 &functions,
                 &mut rules,
                 &plan,
-                &mut pages,
+                &mut Indexes {
+                    pages: &mut parts.pages,
+                    chunks: &mut parts.chunks,
+                    shared: &mut parts.shared,
+                },
                 &mut work,
-                |at, block| blocks.put(at, block).map_err(|_| TableError::Memory),
+                &mut parts.blocks,
             );
             if matches!(filled, Err(TableError::Rules)) && capacity < most {
                 capacity = most;
-                blocks.used = 0;
+                parts.blocks.used = 0;
                 continue;
             }
             let count = filled.map_err(errno)?;
@@ -198,11 +212,16 @@ impl FileTable {
                 copied(rules.others(), Rule::OUTERMOST, memory)?,
             );
         };
-        let blocks = resized(&blocks.bytes, blocks.used, memory)?;
+        let blocks = resized(&parts.blocks.bytes, parts.blocks.used, memory)?;
+        for chunk in parts.chunks.iter_mut() {
+            *chunk = chunk.wrapping_add(blocks.as_ptr() as u64);
+        }
         let made = Self {
             executables: code.executables,
             base: plan.base,
-            pages,
+            span: plan.span,
+            pages: parts.pages,
+            chunks: parts.chunks,
             blocks,
             compact,
             others,
@@ -218,6 +237,7 @@ impl FileTable {
     pub(crate) fn bytes(&self) -> usize {
         size_of_val(self)
             .wrapping_add(size_of_val(&*self.pages))
+            .wrapping_add(size_of_val(&*self.chunks))
             .wrapping_add(self.blocks.len())
             .wrapping_add(size_of_val(&*self.compact))
             .wrapping_add(size_of_val(&*self.others))
@@ -259,6 +279,31 @@ fn copied<T: Copy>(from: &[T], one: T, memory: &BuildMemory) -> Result<KVVec<T>>
     Ok(all)
 }
 
+/// The parts of a table that is being built, apart from the rules.
+struct Parts<'a> {
+    pages: KVVec<u16>,
+    chunks: KVVec<u64>,
+    shared: KVVec<u32>,
+    blocks: Blocks<'a>,
+}
+
+impl<'a> Parts<'a> {
+    /// Parts with memory for `expected` bytes of blocks.
+    #[inline(never)]
+    fn new(plan: &Plan, expected: usize, memory: &'a BuildMemory) -> Result<Self> {
+        Ok(Self {
+            pages: zeros(plan.pages, memory)?,
+            chunks: zeros(plan.chunks(), memory)?,
+            shared: zeros(SHARED, memory)?,
+            blocks: Blocks {
+                bytes: zeros(expected, memory)?,
+                used: 0,
+                memory,
+            },
+        })
+    }
+}
+
 /// The blocks of a table that is being built.
 struct Blocks<'a> {
     /// The blocks, followed by zeros.
@@ -268,19 +313,22 @@ struct Blocks<'a> {
     memory: &'a BuildMemory,
 }
 
-impl Blocks<'_> {
-    /// Writes a block at `at`, in bytes.
-    fn put(&mut self, at: usize, block: &[u8]) -> Result {
+impl BlockStore for Blocks<'_> {
+    fn put(&mut self, at: usize, block: &[u8]) -> Result<(), TableError> {
         let end = at.saturating_add(block.len());
         if self.bytes.len() < end {
             let len = self.bytes.len().saturating_mul(2).max(end).max(PAGE_SIZE);
-            let longer = resized(&self.bytes, len, self.memory)?;
+            let longer = resized(&self.bytes, len, self.memory).map_err(|_| TableError::Memory)?;
             self.memory.give::<u8>(self.bytes.len());
             self.bytes = longer;
         }
         copy(self.bytes.get_mut(at..).unwrap_or_default(), block);
         self.used = self.used.max(end);
         Ok(())
+    }
+
+    fn get(&self, at: usize, len: usize) -> Option<&[u8]> {
+        self.bytes.get(at..)?.get(..len)
     }
 }
 
@@ -374,12 +422,20 @@ impl fast_path::RowSource for FileTable {
 
     #[inline(always)]
     fn block(&self, distance: u64) -> Option<BlockRef<'_>> {
-        let at = self.table().block(distance)?;
-        Some(BlockRef {
-            rows: self,
-            // SAFETY: `FileTable::new` has checked that `at` is the position of a byte in `blocks`.
-            first: unsafe { self.blocks.as_ptr().add(at as usize) },
-        })
+        let mut page = (distance / table::PAGE) as usize;
+        // The compiler would compute the number of the chunk from the distance, which would take one more register.
+        // SAFETY: No instruction, and `page` stays as it is.
+        unsafe {
+            asm!("/* {0} */", inout(reg) page, options(pure, nomem, nostack, preserves_flags));
+        }
+        let at = *self.pages.get(page)?;
+        // SAFETY: `FileTable::new` has checked that the table is sound, and nothing changes it since. So each page has a
+        // chunk, and the sum is the address of a byte in `blocks`, whose address was exposed.
+        let first = unsafe {
+            let chunk = *self.chunks.as_ptr().add(page / table::CHUNK);
+            chunk.wrapping_add(at.into()) as *const u8
+        };
+        Some(BlockRef { rows: self, first })
     }
 }
 
@@ -393,8 +449,9 @@ impl fast_path::Block for BlockRef<'_> {
     /// Like [`Table::compact_rule`], but without checks that `FileTable::new` has already made. They would cost a
     /// sixth of the instructions of a frame.
     #[inline(always)]
-    fn compact_rule(&self, distance: u64) -> CompactRule {
-        let low = distance as u8;
+    fn compact_rule(&self, ra: u64) -> CompactRule {
+        // The low byte of the distance, because ranges start at multiples of a page of code.
+        let low = ra as u8;
         // SAFETY: `FileTable::new` has checked that the table is sound, and nothing changes it since. So `at` is the
         // position of a byte in `blocks`, as is each third position behind it, up to the first byte with the
         // highest value. A number of a compact rule lies in front of each of these bytes.

@@ -8,6 +8,7 @@ use super::build::FileTable;
 use crate::{
     sframe::{
         fast_path,
+        table::PAGE,
         walk::TableAnswer, //
     },
     sys::{
@@ -124,7 +125,7 @@ impl CodeCache {
         let mut new = bindings::sfu_code_range {
             end: start.wrapping_add(size),
             start,
-            to_call: start.wrapping_add(1).wrapping_neg(),
+            to_distance: start.wrapping_neg(),
             rows: core::ptr::null(),
             // No walk has checked the range yet.
             walk: 0,
@@ -242,7 +243,7 @@ unsafe fn code_of<'a>(range: &bindings::sfu_code_range) -> fast_path::CodeRange<
     // SAFETY: `put` has set the rows of a range that a walk has checked.
     unsafe { core::hint::assert_unchecked(!range.rows.is_null()) };
     fast_path::CodeRange {
-        to_call: range.to_call,
+        to_distance: range.to_distance,
         // SAFETY: Only `publish` publishes rows, and they are `FileTable`. C frees them after all RCU readers of
         // that time have ended; the holder of a `CodeCache` is such a reader, because preemption is off.
         rows: unsafe { &*range.rows.cast::<FileTable>() },
@@ -261,6 +262,10 @@ pub(crate) fn keep_range(address: u64, mapping: &Mapping) {
         return;
     };
     let start = offset.wrapping_sub(to_offset);
+    // Blocks are searched by the low bytes of addresses. Files are mapped at multiples of a page of memory.
+    if start % PAGE != 0 {
+        return;
+    }
     let distance = start.wrapping_sub(mapping.start);
     let len = mapping.end.wrapping_sub(mapping.start);
     if distance > len || size > len.wrapping_sub(distance) {

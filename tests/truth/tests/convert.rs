@@ -49,7 +49,8 @@ use sframe::{
         ExtraRow,
         Table,
         EXTRA_ROW_SIZE,
-        NUMBER, //
+        NUMBER,
+        PAGE, //
     },
     unwind::{
         self,
@@ -267,9 +268,10 @@ fn agree(path: &str) -> (f64, f64) {
         }
     }
     assert!(covered > 100, "{path}: {covered}");
-    for first_low in table.pages {
-        let start = *first_low as usize - NUMBER;
-        let last = table.row(*first_low, u64::from(u8::MAX)).unwrap();
+    for page in 0..table.pages.len() as u64 {
+        let first_low = table.block(page * PAGE).unwrap();
+        let start = first_low - NUMBER;
+        let last = table.row(first_low, u64::from(u8::MAX)).unwrap();
         let lines = last / CACHE_LINE - start / CACHE_LINE;
         assert_eq!(lines, (last - start) / CACHE_LINE, "{path}: {start:#x}");
     }

@@ -20,6 +20,7 @@ use convert::{
     OwnedTable, //
 };
 use sframe::table::{
+    CHUNK,
     NUMBER,
     PAGE, //
 };
@@ -38,11 +39,11 @@ fn main() -> Result<(), Box<dyn Error>> {
     let (mut looked_up, mut all, mut few) = (0usize, 0usize, 0usize);
     for line in io::stdin().lines() {
         let pc = u64::from_str_radix(line?.trim(), 16)?.wrapping_sub(1);
-        let distance = pc.wrapping_sub(table.base);
+        let distance = pc.wrapping_sub(table.base).wrapping_add(1);
         let Some(block) = table.block(distance) else {
             continue;
         };
-        let at = block as usize;
+        let at = block;
         let last = table.row(block, distance).ok_or("the table is invalid")?;
         let number = last - NUMBER;
         let rule = u16::from_le_bytes([table.blocks[number], table.blocks[number + 1]]);
@@ -50,6 +51,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         // As in the kernel, each part starts at a cache line boundary.
         let places = [
             (0, page * size_of_val(&table.pages[page])),
+            (3, page / CHUNK * size_of_val(&table.chunks[0])),
             (1, number),
             (1, at),
             (1, last),

@@ -12,8 +12,10 @@ use sframe::{
     section::Section,
     table::{
         self,
+        BlockStore,
         FunctionSpan,
         Functions,
+        Indexes,
         Rules,
         Table,
         TableError,
@@ -28,7 +30,8 @@ use crate::CodeBytes;
 #[derive(Clone, Debug)]
 pub struct OwnedTable {
     base: u64,
-    pages: Vec<u32>,
+    pages: Vec<u16>,
+    chunks: Vec<u64>,
     blocks: Vec<u8>,
     compact: Vec<CompactRule>,
     others: Vec<Rule>,
@@ -76,28 +79,28 @@ impl OwnedTable {
         let mut numbers = vec![0; 2 * most];
         let mut rules = Rules::new(&mut compact, &mut others, &mut numbers, [0, 0]);
         let plan = table::plan(&functions)?;
-        let mut pages = vec![0; plan.pages];
-        let mut blocks = Vec::new();
+        let (mut pages, mut chunks) = (vec![0; plan.pages], vec![0; plan.chunks()]);
+        let mut blocks = OwnedBlocks(Vec::new());
         table::fill(
             bytes,
             code,
             &functions,
             &mut rules,
             &plan,
-            &mut pages,
-            &mut work,
-            |at, block: &[u8]| {
-                let end = at + block.len();
-                blocks.resize(end.max(blocks.len()), 0);
-                blocks[at..end].copy_from_slice(block);
-                Ok(())
+            &mut Indexes {
+                pages: &mut pages,
+                chunks: &mut chunks,
+                shared: &mut [0; SHARED],
             },
+            &mut work,
+            &mut blocks,
         )?;
         let (compact, others) = (rules.compact().to_vec(), rules.others().to_vec());
         Ok(OwnedTable {
             base: plan.base,
             pages,
-            blocks,
+            chunks,
+            blocks: blocks.0,
             compact,
             others,
         })
@@ -107,6 +110,8 @@ impl OwnedTable {
     pub fn table(&self) -> Table<'_> {
         Table {
             base: self.base,
+            chunks: &self.chunks,
+            origin: 0,
             pages: &self.pages,
             blocks: &self.blocks,
             compact: &self.compact,
@@ -117,9 +122,28 @@ impl OwnedTable {
     /// The table's memory, in bytes.
     pub fn size(&self) -> usize {
         size_of_val(&*self.pages)
+            + size_of_val(&*self.chunks)
             + self.blocks.len()
             + size_of_val(&*self.compact)
             + size_of_val(&*self.others)
+    }
+}
+
+/// As in the module.
+const SHARED: usize = 4096;
+
+struct OwnedBlocks(Vec<u8>);
+
+impl BlockStore for OwnedBlocks {
+    fn put(&mut self, at: usize, block: &[u8]) -> Result<(), TableError> {
+        let end = at + block.len();
+        self.0.resize(end.max(self.0.len()), 0);
+        self.0[at..end].copy_from_slice(block);
+        Ok(())
+    }
+
+    fn get(&self, at: usize, len: usize) -> Option<&[u8]> {
+        self.0.get(at..)?.get(..len)
     }
 }
 
@@ -141,6 +165,7 @@ mod tests {
     use super::*;
     use crate::{
         encode,
+        ConvertedFunction,
         Report, //
     };
     use sframe::{
@@ -243,5 +268,74 @@ mod tests {
             let found = opened.find(&section[..], at, Search::Bounded);
             assert_eq!(found, Ok(Some(*rule)), "{number}");
         }
+    }
+
+    /// A table of functions that begin at 0x1000, one behind the other, and its code.
+    fn table_of(functions: &[ConvertedFunction]) -> OwnedTable {
+        let section = encode::section(functions, &mut Report::default()).unwrap();
+        let code = CodeBytes {
+            segments: vec![(0x1000, 0x100_0000, &[])],
+        };
+        let owned = OwnedTable::new(&section, &[], &code).unwrap();
+        assert!(owned.table().is_sound());
+        owned
+    }
+
+    fn function(start: u64, size: u32, rows: Vec<(u32, Rule)>) -> ConvertedFunction {
+        ConvertedFunction {
+            start,
+            size,
+            repeat: None,
+            signal: false,
+            rbx: SavedRbx::UNKNOWN,
+            rows,
+        }
+    }
+
+    fn rule(number: u32) -> Rule {
+        Rule::amd64(Base::Sp, 8 * (1 + number as i32), Location::Unchanged)
+    }
+
+    #[test]
+    fn each_byte_of_many_chunks_may_have_a_rule_of_its_own() {
+        const SIZE: u32 = 256 * 150 + 77;
+        // No two pages are equal.
+        let number = |at: u32| at % 3001;
+        let rows = (0..SIZE).map(|at| (at, rule(number(at)))).collect();
+        let owned = table_of(&[function(0x1000, SIZE, rows)]);
+        let find = |at: u32| owned.table().find(0x1000 + u64::from(at));
+        for at in 0..SIZE {
+            assert_eq!(find(at), Some(rule(number(at))), "{at:#x}");
+        }
+        assert_eq!((find(SIZE), owned.table().find(0xfff)), (None, None));
+        // The blocks alone: three bytes for each row and for the end of each block, in lines of 64 bytes.
+        assert!(owned.table().blocks.len() < SIZE as usize * 3 * 103 / 100);
+    }
+
+    #[test]
+    fn equal_ends_of_blocks_are_stored_once() {
+        // The same five rows in each page, for a chunk and a half. In every third page only the last three.
+        let functions: Vec<_> = (0..100u32)
+            .map(|page| {
+                let first = if page % 3 == 0 { 3 } else { 0 };
+                let rows = (first..5).map(|row| (40 * (row - first), rule(row)));
+                let skipped = 40 * first;
+                let start = 0x1000 + 256 * page + skipped;
+                function(start.into(), 200 - skipped, rows.collect())
+            })
+            .collect();
+        let owned = table_of(&functions);
+        for page in 0..100u32 {
+            for at in 0..256 {
+                let is_covered = at < 200 && (page % 3 != 0 || at >= 120);
+                let found = owned.table().find(u64::from(0x1000 + 256 * page + at));
+                assert_eq!(found, is_covered.then(|| rule(at / 40)), "{page} {at}");
+            }
+        }
+        assert!(
+            owned.table().blocks.len() <= 128,
+            "{}",
+            owned.table().blocks.len()
+        );
     }
 }

@@ -6,13 +6,17 @@
 //! Code is divided into pages of [`PAGE`] bytes. Each page has a block. A block holds the number of the rule that
 //! covers the page's first byte. Then follows, in rising order, one row for each address at which another rule
 //! begins: the low byte of the address, and the number of the rule. Equal rules have equal numbers. So a lookup
-//! touches an entry of the page index, a block and a rule: three cache lines, as a block that fits into one line
-//! never crosses a line. Later, smaller blocks use the rest of a line. Pages that the same rule covers throughout
-//! may share a block.
+//! touches an entry of the page index and of the chunk index, a block and a rule. A block that fits into one cache line
+//! never crosses a line. Later, smaller blocks use the rest of a line.
 //!
 //! Each low byte is stored minus one, and is the last low byte that the rule in front of it covers. Low byte 0 needs
 //! no row, because the block begins with the rule of the page's first byte. Behind the last row is `LAST`, up to
-//! which the last rule covers the page. So a block needs no length.
+//! which the last rule covers the page. So a block needs no length, and a block that equals the end of another block is
+//! stored only once.
+//!
+//! An entry of the page index has 16 bits. It counts from an entry of the chunk index, which [`CHUNK`] pages share.
+//! Blocks of these pages therefore have to lie near each other: a block is placed in the rest of a line, and found
+//! again, only if it is at most 64 KiB in front of the place where the last block of the chunk may end.
 //!
 //! The addresses of a table are any numbers that identify the code of a file: link-time addresses, or offsets in the
 //! file. Segments that are far apart in memory are close to each other by offsets.
@@ -47,6 +51,7 @@ use super::{
         EXTRA_ROW_SIZE, //
     },
     lookup::{
+        CHUNK,
         LAST,
         NUMBER,
         PAGE,
@@ -611,10 +616,19 @@ fn mixed_parts(key: [u64; 2], rule: &Rule) -> u64 {
 /// The range of code that a table covers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Plan {
-    /// The address of the first page, in the table's addresses.
+    /// The address from which distances count (see [`Table`](super::lookup::Table)), in the table's addresses.
     pub base: u64,
     /// The length of the page index, in pages.
     pub pages: usize,
+    /// The size of the code, in bytes from `base` on, as a multiple of [`PAGE`].
+    pub span: u64,
+}
+
+impl Plan {
+    /// The length of the chunk index, in chunks.
+    pub const fn chunks(&self) -> usize {
+        self.pages.div_ceil(CHUNK)
+    }
 }
 
 /// Computes the range of code of the functions.
@@ -625,9 +639,12 @@ pub struct Plan {
 pub fn plan(functions: &Functions<'_>) -> Result<Plan, TableError> {
     let (start, end) = functions.span()?;
     let base = start & !(PAGE - 1);
+    let size = end.wrapping_sub(base);
     Ok(Plan {
         base,
-        pages: end.wrapping_sub(base).div_ceil(PAGE) as usize,
+        // The distance of the last byte is the size.
+        pages: (size / PAGE).wrapping_add(1) as usize,
+        span: size.div_ceil(PAGE).wrapping_mul(PAGE),
     })
 }
 
@@ -637,23 +654,45 @@ const LINE: u32 = 64;
 /// The number of cache lines whose free bytes are remembered.
 const GAPS: usize = 32;
 
-/// The number of blocks without rows that are remembered, so that later pages share them.
-const WHOLE: usize = 32;
+/// The number of bytes by which the blocks grow for one page at most.
+const MOST_OF_PAGE: u32 = LINE + (PAGE as usize * ROW) as u32;
 
 /// The position that stands for no block.
 const NOWHERE: u32 = u32::MAX;
 
-/// Reads all rows, collects the different rules, and writes the table that [`plan`] has planned. The page index
-/// goes to `pages`, whose length is in the plan. `put` writes a block: its arguments are the block's position, in
-/// bytes from the start of the first block, and the block's contents. The layout assumes that the first block starts
-/// at a multiple of 64. Calls of `put` are in no order of positions, and bytes between the blocks have no meaning.
-/// `code` is the loaded image, by the addresses that the section was opened with: the build uses the rows of a PLT
-/// only if the PLT's code has no known form. Returns the number of rows in the table, without rows that begin with a
-/// page.
+/// The memory of the blocks of a table that is being built.
+pub trait BlockStore {
+    /// Writes a block. `at` is the block's position, in bytes from the start of the first block.
+    ///
+    /// # Errors
+    ///
+    /// [`TableError::Memory`].
+    fn put(&mut self, at: usize, block: &[u8]) -> Result<(), TableError>;
+
+    /// The `len` bytes at `at`, a position in a block that was written.
+    fn get(&self, at: usize, len: usize) -> Option<&[u8]>;
+}
+
+/// The memory of the indexes of a table that is being built. The caller provides it.
+#[derive(Debug)]
+pub struct Indexes<'a> {
+    /// The page index: [`Plan::pages`] entries.
+    pub pages: &'a mut [u16],
+    /// The chunk index: [`Plan::chunks`] entries. They count from the start of the first block.
+    pub chunks: &'a mut [u64],
+    /// The positions of earlier ends of blocks, by hash. With more of them, more blocks are stored once only.
+    pub shared: &'a mut [u32],
+}
+
+/// Reads all rows, collects the different rules, and writes the table that [`plan`] has planned: the indexes, and to
+/// `blocks` the blocks. The layout assumes that the first block starts at a multiple of 64. Blocks are written in no
+/// order of positions, and bytes between the blocks have no meaning. `code` is the loaded image, by the addresses that
+/// the section was opened with: the build uses the rows of a PLT only if the PLT's code has no known form. Returns the
+/// number of rows in the table, without rows that begin with a page.
 ///
 /// # Errors
 ///
-/// See [`TableError`], and the errors of `put`.
+/// See [`TableError`], and the errors of `blocks`.
 #[allow(clippy::too_many_arguments)]
 pub fn fill<S, C, A>(
     bytes: &S,
@@ -661,26 +700,28 @@ pub fn fill<S, C, A>(
     functions: &Functions<'_>,
     rules: &mut Rules<'_>,
     plan: &Plan,
-    pages: &mut [u32],
+    indexes: &mut Indexes<'_>,
     work: &mut Work<A>,
-    put: impl FnMut(usize, &[u8]) -> Result<(), TableError>,
+    blocks: &mut impl BlockStore,
 ) -> Result<usize, TableError>
 where
     S: Source + ?Sized,
     C: Source + ?Sized,
     A: Ask,
 {
+    indexes.shared.fill(NOWHERE);
     let mut filler = Filler {
         base: plan.base,
-        pages,
-        put,
+        indexes,
+        blocks,
         page: 0,
         block: [[0; ROW]; PAGE as usize],
         len: 0,
         holds: NO_RULE,
         next: (plan.base, NO_RULE),
         end: 0,
-        former: Former::NONE,
+        gaps: [0; GAPS],
+        chunk: [0; CHUNK],
         rows: 0,
     };
     functions.changes(bytes, code, rules, work, |at, number, work| {
@@ -688,17 +729,17 @@ where
     })?;
     // Writes the row of the last change.
     filler.change(u64::MAX, NO_RULE, work)?;
-    while filler.page < filler.pages.len() {
+    while filler.page < filler.indexes.pages.len() {
         work.step()?;
         filler.close()?;
     }
     Ok(filler.rows)
 }
 
-struct Filler<'a, P> {
+struct Filler<'a, 'b, B> {
     base: u64,
-    pages: &'a mut [u32],
-    put: P,
+    indexes: &'a mut Indexes<'b>,
+    blocks: &'a mut B,
     /// The number of the current page.
     page: usize,
     /// The block of the current page, and its number of rows so far.
@@ -710,29 +751,22 @@ struct Filler<'a, P> {
     next: (u64, u16),
     /// The end of all cache lines that contain a block, in bytes from the first block.
     end: u32,
-    /// The earlier blocks that are remembered.
-    former: Former,
+    /// The positions of the first free byte in some lines; 0 stands for no position.
+    gaps: [u32; GAPS],
+    /// The offsets of the first low bytes of the blocks of the current chunk, in bytes from the first block.
+    chunk: [u32; CHUNK],
     /// The number of rows so far.
     rows: usize,
 }
 
-/// The earlier blocks that a [`Filler`] remembers.
-struct Former {
-    /// The positions of the first free byte in some lines; 0 stands for no position.
-    gaps: [u32; GAPS],
-    /// Numbers of rules, each with the position of a block that contains this rule only.
-    whole: [(u16, u32); WHOLE],
+/// The hash of a block, from its last row on. `hash` is the hash of the rows behind `row`.
+#[inline]
+fn hash_of_rows(hash: u64, row: [u8; ROW]) -> u64 {
+    let [a, b, low] = row;
+    (hash ^ u64::from(u32::from_le_bytes([a, b, low, 1]))).wrapping_mul(MIXER)
 }
 
-impl Former {
-    /// No block. A constant, so that the compiler copies it instead of writing each element.
-    const NONE: Former = Former {
-        gaps: [0; GAPS],
-        whole: [(NO_RULE, NOWHERE); WHOLE],
-    };
-}
-
-impl<P: FnMut(usize, &[u8]) -> Result<(), TableError>> Filler<'_, P> {
+impl<B: BlockStore> Filler<'_, '_, B> {
     /// Takes a change of the rule at `at`. Drops changes to the rule that is already valid, and all but the last change
     /// at an address. Not inlined, because it is called in several places.
     #[inline(never)]
@@ -747,17 +781,17 @@ impl<P: FnMut(usize, &[u8]) -> Result<(), TableError>> Filler<'_, P> {
         if at == last || next == self.holds {
             return Ok(());
         }
-        let offset = last.wrapping_sub(self.base);
-        let page = (offset / PAGE) as usize;
+        let distance = last.wrapping_sub(self.base).wrapping_add(1);
+        let page = (distance / PAGE) as usize;
         // The last function may end at the end of the last page.
-        if page >= self.pages.len() {
+        if page >= self.indexes.pages.len() {
             return Ok(());
         }
         while self.page < page {
             work.step()?;
             self.close()?;
         }
-        if let Some(low) = ((offset % PAGE) as u8).checked_sub(1) {
+        if let Some(low) = ((distance % PAGE) as u8).checked_sub(1) {
             self.up_to(low)?;
             self.rows = self.rows.saturating_add(1);
         }
@@ -769,13 +803,29 @@ impl<P: FnMut(usize, &[u8]) -> Result<(), TableError>> Filler<'_, P> {
     fn close(&mut self) -> Result<(), TableError> {
         self.up_to(LAST)?;
         let at = self.put_block()?;
-        if let Some(page) = self.pages.get_mut(self.page) {
+        let nth = self.page % CHUNK;
+        if let Some(page) = self.chunk.get_mut(nth) {
             *page = at
                 .checked_add(NUMBER as u32)
                 .ok_or(TableError::BufferTooSmall)?;
         }
+        let first = self.page.wrapping_sub(nth);
         self.page = self.page.wrapping_add(1);
         self.len = 0;
+        if self.page % CHUNK != 0 && self.page != self.indexes.pages.len() {
+            return Ok(());
+        }
+        // The end of a chunk.
+        let pages = self.indexes.pages.get_mut(first..self.page);
+        let pages = pages.ok_or(TableError::BufferTooSmall)?;
+        let offsets = self.chunk.get(..pages.len()).unwrap_or_default();
+        let least = offsets.iter().copied().min().unwrap_or_default();
+        for (page, at) in pages.iter_mut().zip(offsets) {
+            *page =
+                u16::try_from(at.wrapping_sub(least)).map_err(|_| TableError::BufferTooSmall)?;
+        }
+        let chunk = self.indexes.chunks.get_mut(first / CHUNK);
+        *chunk.ok_or(TableError::BufferTooSmall)? = least.into();
         Ok(())
     }
 
@@ -789,34 +839,68 @@ impl<P: FnMut(usize, &[u8]) -> Result<(), TableError>> Filler<'_, P> {
         Ok(())
     }
 
-    /// Writes the current block, or finds an equal block without rows. Returns the block's position.
+    /// The lowest position for a block of the current page: with the position of any later block of the chunk, its
+    /// distance fits into an entry of the page index.
+    fn lowest(&self) -> u32 {
+        let left = CHUNK.wrapping_sub(self.page % CHUNK) as u32;
+        self.end
+            .saturating_add(left.wrapping_mul(MOST_OF_PAGE))
+            .saturating_sub(u16::MAX.into())
+    }
+
+    /// The slot in [`Indexes::shared`] for a hash.
+    #[inline]
+    fn shared(&mut self, hash: u64) -> Option<&mut u32> {
+        let slot = (hash >> 32).wrapping_mul(self.indexes.shared.len() as u64) >> 32;
+        self.indexes.shared.get_mut(slot as usize)
+    }
+
+    /// Writes the current block, or finds a block that ends with it. Returns the block's position.
     fn put_block(&mut self) -> Result<u32, TableError> {
-        let has_rows = self.len > 1;
-        let whole = usize::from(self.holds) % WHOLE;
-        match self.former.whole.get(whole) {
-            Some((number, at)) if !has_rows && *number == self.holds && *at != NOWHERE => {
-                return Ok(*at);
-            }
-            _ => {}
-        }
-        let at = self.position().ok_or(TableError::BufferTooSmall)?;
+        let rows = self.block.get(..self.len).unwrap_or_default();
+        let hash = rows
+            .iter()
+            .rev()
+            .fold(0, |hash, row| hash_of_rows(hash, *row));
+        let lowest = self.lowest();
+        let there = self.shared(hash).map_or(NOWHERE, |at| *at);
         let block = self.block.get(..self.len).unwrap_or_default();
-        (self.put)(at as usize, block.as_flattened())?;
-        if let Some(whole) = self.former.whole.get_mut(whole).filter(|_| !has_rows) {
-            *whole = (self.holds, at);
+        let block = block.as_flattened();
+        if there >= lowest && self.blocks.get(there as usize, block.len()) == Some(block) {
+            return Ok(there);
+        }
+        let at = self.position(lowest).ok_or(TableError::BufferTooSmall)?;
+        let block = self.block.get(..self.len).unwrap_or_default();
+        self.blocks.put(at as usize, block.as_flattened())?;
+        let last = at
+            .wrapping_add(self.len.wrapping_mul(ROW) as u32)
+            .wrapping_sub(1);
+        let mut hash = 0;
+        for index in (0..self.len).rev() {
+            hash = hash_of_rows(hash, self.block.get(index).copied().unwrap_or_default());
+            let from = at.wrapping_add(index.wrapping_mul(ROW) as u32);
+            // The end of a long block may cross a line, where a block of its own would not.
+            if from / LINE == last / LINE || index == 0 {
+                if let Some(slot) = self.shared(hash) {
+                    *slot = from;
+                }
+            }
         }
         Ok(at)
     }
 
-    /// The position for the current block: in the remembered line with the fewest free bytes that suffice, otherwise
-    /// in a new line. `None` if the position or the end does not fit into 32 bits.
-    fn position(&mut self) -> Option<u32> {
-        let left = |at: u32| at.wrapping_neg() % LINE;
+    /// The position for the current block, at least `lowest`: in the remembered line with the fewest free bytes that
+    /// suffice, otherwise in a new line. `None` if the position or the end does not fit into 32 bits.
+    fn position(&mut self, lowest: u32) -> Option<u32> {
+        let left = |at: u32| match at >= lowest {
+            true => at.wrapping_neg() % LINE,
+            false => 0,
+        };
         let len = self.len.wrapping_mul(ROW) as u32;
         // The line for the block, and the line with the fewest free bytes.
         let (mut enough, mut fewest) = (None, None);
         let (mut left_enough, mut left_fewest) = (LINE, LINE);
-        for gap in &mut self.former.gaps {
+        for gap in &mut self.gaps {
             let left = left(*gap);
             if left >= len && left < left_enough {
                 (enough, left_enough) = (Some(gap), left);

@@ -30,24 +30,25 @@ pub trait RowSource {
     where
         Self: 'a;
 
-    /// The block for the code at `distance`, in bytes from the start of the range; `None` if `distance` is outside
-    /// of the range.
+    /// The block for the code at `distance`: the distance from the start of the range to the address behind the code,
+    /// in bytes. `None` if `distance` is outside of the range, which ends in front of the first such value above the
+    /// range's size, and begins with 0.
     fn block(&self, distance: u64) -> Option<Self::Block<'_>>;
 }
 
 /// The rows of a part of a range of code.
 pub trait Block {
-    /// The compact rule at `distance`, in bytes from the start of the range. `distance` has to be the value for which
-    /// [`RowSource::block`] returned this block.
-    fn compact_rule(&self, distance: u64) -> CompactRule;
+    /// The compact rule for the code in front of the run-time address `ra`. [`RowSource::block`] has to have returned
+    /// this block for the distance of `ra`. No rule if the distance is 0.
+    fn compact_rule(&self, ra: u64) -> CompactRule;
 }
 
 /// A range of code of a process, and its rows.
 #[derive(Debug)]
 pub struct CodeRange<'a, R> {
     /// The difference between a distance and a return address: the return address plus this value, modulo 2^64, is the
-    /// distance of the call's last byte from the start of the range of `rows`, in bytes.
-    pub to_call: u64,
+    /// distance of the call's last byte, for [`RowSource::block`].
+    pub to_distance: u64,
     /// The rows. All code for which `rows` has blocks has to be mapped.
     pub rows: &'a R,
 }
@@ -75,6 +76,9 @@ pub struct FastPathState {
     pub fp_at: u64,
     /// Whether the last frame is the outermost frame.
     pub is_outermost: bool,
+    /// Whether the return address of the last frame is the start of a range, so that the byte in front of it is in no
+    /// range that is known to be code. The caller has to check that byte.
+    pub is_at_start: bool,
 }
 
 impl FastPathState {
@@ -84,6 +88,7 @@ impl FastPathState {
             frame,
             fp_at: 0,
             is_outermost: false,
+            is_at_start: false,
         }
     }
 }
@@ -109,7 +114,7 @@ pub fn walk<'a, C: Codes<'a>, M: WordReader>(
         return 0;
     }
     // The byte in front of this address selects the row.
-    let ra = pc.wrapping_add(u64::from(is_innermost));
+    let mut ra = pc.wrapping_add(u64::from(is_innermost));
     let Some(mut code) = block_of(codes.at(ra), ra) else {
         return 0;
     };
@@ -121,9 +126,16 @@ pub fn walk<'a, C: Codes<'a>, M: WordReader>(
         slots: buffer.iter_mut(),
     };
     loop {
-        let NextFrame { ra, cfa, rule } = walk_recent(&mut state, code, codes, memory);
+        let NextFrame {
+            ra: next,
+            cfa,
+            rule,
+            is_at_start,
+        } = walk_recent(&mut state, ra, code, codes, memory);
+        ra = next;
         if ra == 0 {
             walked.is_outermost = rule.has(IS_OUTERMOST);
+            walked.is_at_start = is_at_start;
             break;
         }
         // The state has to be in memory during the call of `at`. A value that stayed in a register would take that
@@ -168,13 +180,17 @@ struct NextFrame {
     cfa: u64,
     /// The rule of the last frame.
     rule: CompactRule,
+    /// See [`FastPathState`].
+    is_at_start: bool,
 }
 
-/// Walks on, as far as the ranges go that were found in this walk. Calls no function.
+/// Walks on, as far as the ranges go that were found in this walk. `ra` is the address behind the code at which the
+/// walk begins, and has the given block. Calls no function.
 #[inline(always)]
 fn walk_recent<'a, C: Codes<'a>, M: WordReader>(
     state: &mut LoopState<'_>,
-    (mut code, mut distance, mut block): FoundBlock<'a, C::Rows>,
+    mut ra: u64,
+    (mut code, mut block): FoundBlock<'a, C::Rows>,
     codes: &C,
     memory: &M,
 ) -> NextFrame {
@@ -187,8 +203,9 @@ fn walk_recent<'a, C: Codes<'a>, M: WordReader>(
     let mut slots = mem::take(&mut state.slots);
     // No function is called while the memory is open.
     let open = memory.open();
-    let (ra, cfa, rule) = loop {
-        let rule = block.compact_rule(distance);
+    let mut is_at_start = false;
+    let (next, cfa, rule) = loop {
+        let rule = block.compact_rule(ra);
         let base = if rule.has(BY_FP) {
             seldom();
             if fp_at != 0 {
@@ -210,15 +227,15 @@ fn walk_recent<'a, C: Codes<'a>, M: WordReader>(
         let cfa = base.wrapping_add(rule.cfa());
         // A word that is not a compact rule has offset 0.
         if cfa <= sp {
+            is_at_start = ra.wrapping_add(code.to_distance) == 0;
             break (0, 0, rule);
         }
         // 0 stands for a failed read. No code lies there, so the lookup finds no range.
-        let ra = open.word(cfa.wrapping_sub(8));
-        distance = ra.wrapping_add(code.to_call);
-        match code.rows.block(distance) {
+        ra = open.word(cfa.wrapping_sub(8));
+        match code.rows.block(ra.wrapping_add(code.to_distance)) {
             Some(next) => block = next,
             None => match block_of(codes.recent(ra), ra) {
-                Some(next) => (code, distance, block) = next,
+                Some(next) => (code, block) = next,
                 None => break (ra, cfa, rule),
             },
         }
@@ -238,7 +255,12 @@ fn walk_recent<'a, C: Codes<'a>, M: WordReader>(
         fp_at,
         slots,
     };
-    NextFrame { ra, cfa, rule }
+    NextFrame {
+        ra: next,
+        cfa,
+        rule,
+        is_at_start,
+    }
 }
 
 /// Tells the compiler that the code that calls this function runs seldom.
@@ -247,7 +269,7 @@ fn walk_recent<'a, C: Codes<'a>, M: WordReader>(
 const fn seldom() {}
 
 /// A range of code, a distance from its start, and the block for that distance.
-type FoundBlock<'a, R> = (CodeRange<'a, R>, u64, <R as RowSource>::Block<'a>);
+type FoundBlock<'a, R> = (CodeRange<'a, R>, <R as RowSource>::Block<'a>);
 
 /// The block of a range for the byte in front of `ra`.
 #[inline(always)]
@@ -256,9 +278,8 @@ fn block_of<'a, R: RowSource>(
     ra: u64,
 ) -> Option<FoundBlock<'a, R>> {
     let code = code?;
-    let distance = ra.wrapping_add(code.to_call);
-    let block = code.rows.block(distance)?;
-    Some((code, distance, block))
+    let block = code.rows.block(ra.wrapping_add(code.to_distance))?;
+    Some((code, block))
 }
 
 #[cfg(test)]
@@ -325,13 +346,18 @@ mod tests {
             Self: 'a;
 
         fn block(&self, distance: u64) -> Option<(&Quarter<'w>, u64)> {
-            (distance < SIZE / 4).then_some((self, distance / 16))
+            // The last number is of no byte. Number 0 is of the bytes with numbers 1 to 16 and, without a rule, of
+            // the byte in front of the range.
+            (distance <= SIZE / 4).then_some((self, distance.saturating_sub(1) / 16))
         }
     }
 
     impl Block for (&Quarter<'_>, u64) {
-        fn compact_rule(&self, distance: u64) -> CompactRule {
-            assert_eq!(self.1, distance / 16);
+        fn compact_rule(&self, ra: u64) -> CompactRule {
+            if ra == self.0.start {
+                return CompactRule::NONE;
+            }
+            assert_eq!(self.1, (ra - 1 - self.0.start) / 16);
             CompactRule::of(&self.0.rules[self.1 as usize]).unwrap_or(CompactRule::other(0))
         }
     }
@@ -349,7 +375,7 @@ mod tests {
         fn range(&self, number: usize) -> CodeRange<'w, Quarter<'w>> {
             let rows = &self.all[number];
             CodeRange {
-                to_call: (rows.start + 1).wrapping_neg(),
+                to_distance: rows.start.wrapping_neg(),
                 rows,
             }
         }
@@ -407,7 +433,7 @@ mod tests {
     #[test]
     fn the_fast_path_equals_single_steps() {
         let mut state = 88_172_645_463_325_252;
-        let (mut frames, mut longest, mut outermost) = (0, 0, 0);
+        let (mut frames, mut longest, mut outermost, mut at_start) = (0, 0, 0, 0);
         let hits = Cell::new(0);
         for _ in 0..20_000 {
             let world = World {
@@ -444,6 +470,11 @@ mod tests {
             );
             if found > 0 {
                 walked.frame.pc = buffer[found - 1];
+            }
+            if walked.is_at_start && found > 0 {
+                at_start += 1;
+                assert_eq!((walked.frame.pc - CODE) % (SIZE / 4), 0);
+                assert!(!walked.is_outermost);
             }
             frames += found;
             longest = longest.max(found);
@@ -482,6 +513,9 @@ mod tests {
             };
             assert_eq!(fp, frame.fp);
 
+            if walked.is_at_start {
+                continue;
+            }
             // The fast path ends only where no compact rule leads to a caller with rows.
             let Some(rule) = world.rule_at(frame.pc - u64::from(!is_innermost)) else {
                 assert_eq!((found, frame.pc), (0, CODE));
@@ -499,8 +533,8 @@ mod tests {
             assert!(!goes_on, "{rule:?} {frame:x?} {step:?}");
         }
         assert!(
-            longest > 10 && frames > 15_000 && outermost > 500 && hits.get() > 500,
-            "{longest} {frames} {outermost} {hits:?}"
+            longest > 10 && frames > 15_000 && outermost > 500 && hits.get() > 500 && at_start > 3,
+            "{longest} {frames} {outermost} {hits:?} {at_start}"
         );
     }
 }

@@ -10,6 +10,10 @@ use super::{
 /// The size of a page of code, in bytes.
 pub const PAGE: u64 = 256;
 
+/// The number of pages of a chunk. The blocks of so many pages lie within 64 KiB, also if each byte of the code has a
+/// rule of its own.
+pub const CHUNK: usize = 64;
+
 /// The size of a row, in bytes. A row is the number of a rule, and the last low byte that the rule covers.
 pub const ROW: usize = 3;
 
@@ -21,13 +25,21 @@ pub(super) const LAST: u8 = 0xff;
 
 /// A table. A search is safe with any contents. The result of a search is true only if [`fill`](super::build::fill)
 /// made the contents.
+///
+/// The distance of a byte of code is the address behind the byte, minus `base`. So a return address minus `base` is the
+/// distance of the last byte of the call in front of it. A page is the bytes whose distances, divided by [`PAGE`], are
+/// equal.
 #[derive(Clone, Copy, Debug)]
 pub struct Table<'a> {
-    /// The link-time address of the first page of code.
+    /// The link-time address from which distances count, a multiple of [`PAGE`].
     pub base: u64,
-    /// The page index: for each page, the offset of the first low byte of the page's block, in bytes from the start
-    /// of `blocks`.
-    pub pages: &'a [u32],
+    /// The chunk index: for each [`CHUNK`] pages, the lowest offset of their blocks, in bytes from `-origin`.
+    pub chunks: &'a [u64],
+    /// The number in `chunks` that stands for the start of `blocks`.
+    pub origin: u64,
+    /// The page index: for each page, the offset of the first low byte of the page's block, in bytes from the offset
+    /// of the page's chunk.
+    pub pages: &'a [u16],
     /// The blocks.
     pub blocks: &'a [u8],
     /// The rules, by number. Rule 0 stands for no rule.
@@ -37,18 +49,13 @@ pub struct Table<'a> {
 }
 
 impl Table<'_> {
-    /// The size of the range of code that the table describes, in bytes from `base` on. The range may contain code
-    /// without rows.
-    pub fn span(&self) -> u64 {
-        (self.pages.len() as u64).wrapping_mul(PAGE)
-    }
-
     /// Whether each page has a block that ends within `blocks`, and each number in that block is the number of a
     /// rule. A caller that has made this check need not check each lookup.
     pub fn is_sound(&self) -> bool {
-        self.pages.iter().all(|at| {
-            let block = (*at as usize)
-                .checked_sub(NUMBER)
+        (0..self.pages.len()).all(|page| {
+            let block = self
+                .block_of_page(page)
+                .and_then(|at| at.checked_sub(NUMBER))
                 .and_then(|from| self.blocks.get(from..));
             // Reads the block up to LAST. A table with a block without LAST is not sound.
             for row in block.unwrap_or_default().chunks_exact(ROW) {
@@ -68,22 +75,29 @@ impl Table<'_> {
     /// The rule at the link-time address `pc`; `None` if no row covers `pc`. Any context.
     #[inline]
     pub fn find(&self, pc: u64) -> Option<Rule> {
-        let distance = pc.wrapping_sub(self.base);
+        let distance = pc.wrapping_sub(self.base).wrapping_add(1);
         let block = self.block(distance)?;
         self.compact_rule(block, distance).rule(self.others)
     }
 
-    /// The offset of the first low byte of the block for `distance`, in bytes from the start of `blocks`. `distance`
-    /// is in bytes from `base`. `None` if the table has no page for `distance`. Any context.
+    /// The offset of the first low byte of the block for `distance`, in bytes from the start of `blocks`. `None` if the
+    /// table has no page for `distance`. Any context.
     #[inline(always)]
-    pub fn block(&self, distance: u64) -> Option<u32> {
-        self.pages.get((distance / PAGE) as usize).copied()
+    pub fn block(&self, distance: u64) -> Option<usize> {
+        self.block_of_page((distance / PAGE) as usize)
     }
 
-    /// The rule at `distance`, in bytes from `base`. `block` is the result of [`Table::block`] for that distance. Any
-    /// context.
+    /// The offset of the first low byte of the block of page `page`, like [`Table::block`].
     #[inline(always)]
-    pub fn compact_rule(&self, block: u32, distance: u64) -> CompactRule {
+    fn block_of_page(&self, page: usize) -> Option<usize> {
+        let at = *self.pages.get(page)?;
+        let chunk = *self.chunks.get(page / CHUNK)?;
+        usize::try_from(chunk.wrapping_sub(self.origin).wrapping_add(at.into())).ok()
+    }
+
+    /// The rule at `distance`. `block` is the result of [`Table::block`] for that distance. Any context.
+    #[inline(always)]
+    pub fn compact_rule(&self, block: usize, distance: u64) -> CompactRule {
         let rule = |number: u16| self.compact.get(usize::from(number)).copied();
         let number = self.row(block, distance).and_then(|at| {
             let number = self.blocks.get(at.checked_sub(NUMBER)?..)?;
@@ -92,14 +106,13 @@ impl Table<'_> {
         number.and_then(rule).unwrap_or(CompactRule::NONE)
     }
 
-    /// The offset of the low byte of the row that covers `distance`, in bytes from the start of `blocks`. `distance`
-    /// is in bytes from `base`, and `block` is the result of [`Table::block`] for that distance. The number of the
-    /// rule is in front of the low byte.
+    /// The offset of the low byte of the row that covers `distance`, in bytes from the start of `blocks`. `block` is
+    /// the result of [`Table::block`] for that distance. The number of the rule is in front of the low byte.
     #[inline]
-    pub fn row(&self, block: u32, distance: u64) -> Option<usize> {
-        let lows = self.blocks.get(block as usize..)?.iter().step_by(ROW);
+    pub fn row(&self, block: usize, distance: u64) -> Option<usize> {
+        let lows = self.blocks.get(block..)?.iter().step_by(ROW);
         let before = lows.take_while(|last| **last < distance as u8).count();
-        let at = (block as usize).wrapping_add(before.wrapping_mul(ROW));
+        let at = block.wrapping_add(before.wrapping_mul(ROW));
         (at < self.blocks.len()).then_some(at)
     }
 }

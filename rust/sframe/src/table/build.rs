@@ -62,6 +62,7 @@ use super::{
         Work, //
     }, //
 };
+use core::hint;
 
 /// The largest range of code of a table, in bytes, from the first function's start to the last function's end. The
 /// code of the largest programs spans a quarter of this range.
@@ -652,10 +653,13 @@ pub fn plan(functions: &Functions<'_>) -> Result<Plan, TableError> {
 const LINE: u32 = 64;
 
 /// The number of cache lines whose free bytes are remembered.
-const GAPS: usize = 32;
+const GAPS: usize = 16;
 
 /// The number of bytes by which the blocks grow for one page at most.
 const MOST_OF_PAGE: u32 = LINE + (PAGE as usize * ROW) as u32;
+
+/// The most rows of an end of a block that other blocks may share, unless it is a whole block.
+const MOST_SHARED: usize = 4;
 
 /// The position that stands for no block.
 const NOWHERE: u32 = u32::MAX;
@@ -682,6 +686,15 @@ pub struct Indexes<'a> {
     pub chunks: &'a mut [u64],
     /// The positions of earlier ends of blocks, by hash. With more of them, more blocks are stored once only.
     pub shared: &'a mut [u32],
+}
+
+impl Indexes<'_> {
+    /// The slot in `shared` for a hash.
+    #[inline]
+    fn shared(&mut self, hash: u64) -> Option<&mut u32> {
+        let slot = (hash >> 32).wrapping_mul(self.shared.len() as u64) >> 32;
+        self.shared.get_mut(slot as usize)
+    }
 }
 
 /// Reads all rows, collects the different rules, and writes the table that [`plan`] has planned: the indexes, and to
@@ -848,40 +861,32 @@ impl<B: BlockStore> Filler<'_, '_, B> {
             .saturating_sub(u16::MAX.into())
     }
 
-    /// The slot in [`Indexes::shared`] for a hash.
-    #[inline]
-    fn shared(&mut self, hash: u64) -> Option<&mut u32> {
-        let slot = (hash >> 32).wrapping_mul(self.indexes.shared.len() as u64) >> 32;
-        self.indexes.shared.get_mut(slot as usize)
-    }
-
     /// Writes the current block, or finds a block that ends with it. Returns the block's position.
     fn put_block(&mut self) -> Result<u32, TableError> {
-        let rows = self.block.get(..self.len).unwrap_or_default();
-        let hash = rows
-            .iter()
-            .rev()
-            .fold(0, |hash, row| hash_of_rows(hash, *row));
         let lowest = self.lowest();
-        let there = self.shared(hash).map_or(NOWHERE, |at| *at);
         let block = self.block.get(..self.len).unwrap_or_default();
+        let rows = block.iter().rev();
+        let hash = rows.fold(0, |hash, row| hash_of_rows(hash, *row));
         let block = block.as_flattened();
+        let there = self.indexes.shared(hash).map_or(NOWHERE, |at| *at);
         if there >= lowest && self.blocks.get(there as usize, block.len()) == Some(block) {
             return Ok(there);
         }
         let at = self.position(lowest).ok_or(TableError::BufferTooSmall)?;
         let block = self.block.get(..self.len).unwrap_or_default();
         self.blocks.put(at as usize, block.as_flattened())?;
-        let last = at
-            .wrapping_add(self.len.wrapping_mul(ROW) as u32)
-            .wrapping_sub(1);
-        let mut hash = 0;
-        for index in (0..self.len).rev() {
+        if let Some(slot) = self.indexes.shared(hash) {
+            *slot = at;
+        }
+        let end = at.wrapping_add(self.len.wrapping_mul(ROW) as u32);
+        let (mut from, mut hash) = (end, 0);
+        // The compiler would repeat the loop's body if it knew the number.
+        for index in (0..self.len).rev().take(hint::black_box(MOST_SHARED)) {
             hash = hash_of_rows(hash, self.block.get(index).copied().unwrap_or_default());
-            let from = at.wrapping_add(index.wrapping_mul(ROW) as u32);
+            from = from.wrapping_sub(ROW as u32);
             // The end of a long block may cross a line, where a block of its own would not.
-            if from / LINE == last / LINE || index == 0 {
-                if let Some(slot) = self.shared(hash) {
+            if from / LINE == end.wrapping_sub(1) / LINE {
+                if let Some(slot) = self.indexes.shared(hash) {
                     *slot = from;
                 }
             }
@@ -889,13 +894,10 @@ impl<B: BlockStore> Filler<'_, '_, B> {
         Ok(at)
     }
 
-    /// The position for the current block, at least `lowest`: in the remembered line with the fewest free bytes that
-    /// suffice, otherwise in a new line. `None` if the position or the end does not fit into 32 bits.
+    /// The position for the current block: in the remembered line with the fewest free bytes that suffice, if that is at
+    /// least `lowest`; otherwise in a new line. `None` if the position or the end does not fit into 32 bits.
     fn position(&mut self, lowest: u32) -> Option<u32> {
-        let left = |at: u32| match at >= lowest {
-            true => at.wrapping_neg() % LINE,
-            false => 0,
-        };
+        let left = |at: u32| at.wrapping_neg() % LINE;
         let len = self.len.wrapping_mul(ROW) as u32;
         // The line for the block, and the line with the fewest free bytes.
         let (mut enough, mut fewest) = (None, None);
@@ -908,7 +910,8 @@ impl<B: BlockStore> Filler<'_, '_, B> {
                 (fewest, left_fewest) = (Some(gap), left);
             }
         }
-        let at = enough.as_deref().copied().unwrap_or(self.end);
+        let found = enough.as_deref().copied();
+        let at = found.filter(|at| *at >= lowest).unwrap_or(self.end);
         let behind = at.checked_add(len)?;
         self.end = self.end.max(behind.checked_next_multiple_of(LINE)?);
         // Remembers the rest of this line in place of this line, or of the line with the fewest free bytes.

@@ -175,8 +175,14 @@ mod tests {
             SavedRbx, //
         },
         section::Search,
-        table::ExtraRow,
+        table::{
+            ExtraRow,
+            CHUNK,
+            NUMBER,
+            PAGE, //
+        },
     };
+    use std::collections::BTreeSet;
 
     #[test]
     fn extra_rows_are_found_between_the_functions_of_a_section() {
@@ -337,5 +343,141 @@ mod tests {
             "{}",
             owned.table().blocks.len()
         );
+    }
+
+    /// The next number of a sequence that looks random.
+    fn drawn(state: &mut u64) -> u64 {
+        *state ^= *state << 13;
+        *state ^= *state >> 7;
+        *state ^= *state << 17;
+        *state
+    }
+
+    /// Functions in a row, with gaps, and the rule of each byte of their code.
+    fn drawn_functions(state: &mut u64) -> (Vec<ConvertedFunction>, Vec<Option<Rule>>) {
+        let mut functions = Vec::new();
+        let mut expected = Vec::new();
+        // Some programs have few different rows and many equal blocks, others have many rows.
+        let (rules, most) = (1 + drawn(state) as u32 % 60, 1 + drawn(state) % 40);
+        for _ in 0..drawn(state) % 400 {
+            let gap = if drawn(state) % 8 == 0 {
+                drawn(state) % 2000
+            } else {
+                0
+            };
+            expected.resize(expected.len() + gap as usize, None);
+            let start = 0x1000 + expected.len() as u64;
+            let mut rows = Vec::new();
+            let mut at = 0u32;
+            for _ in 0..=drawn(state) % most {
+                let row = rule(drawn(state) as u32 % rules);
+                rows.push((at, row));
+                let len = 1 + drawn(state) as u32 % if drawn(state) % 16 == 0 { 900 } else { 30 };
+                expected.resize(expected.len() + len as usize, Some(row));
+                at += len;
+            }
+            functions.push(function(start, at, rows));
+        }
+        (functions, expected)
+    }
+
+    #[test]
+    fn drawn_tables_have_the_rules_of_their_functions() {
+        let mut state = 0x9e37_79b9_7f4a_7c15;
+        let mut shared = 0;
+        for _ in 0..60 {
+            let (functions, expected) = drawn_functions(&mut state);
+            let owned = table_of(&functions);
+            let table = owned.table();
+            for (at, rule) in expected.iter().enumerate() {
+                assert_eq!(table.find(0x1000 + at as u64), *rule, "{at:#x}");
+            }
+            for at in [0, 0xfff, 0x1000 + expected.len() as u64, u64::MAX] {
+                assert_eq!(table.find(at), None, "{at:#x}");
+            }
+            let mut seen = BTreeSet::new();
+            for page in 0..table.pages.len() as u64 {
+                let block = table.block(page * PAGE).unwrap();
+                let (from, last) = (block - NUMBER, table.row(block, 0xff).unwrap());
+                shared += usize::from(!seen.insert(last));
+                // A block that fits into a line crosses no line.
+                if last - from < 64 {
+                    assert_eq!(from / 64, last / 64, "{from:#x}");
+                }
+            }
+        }
+        assert!(shared > 1000, "{shared}");
+    }
+
+    #[test]
+    fn an_unchecked_search_of_a_sound_table_stays_in_it() {
+        let mut state = 0x2545_f491_4f6c_dd1d;
+        let (mut sound, mut unsound) = (0, 0);
+        for _ in 0..3000 {
+            let mut owned = table_of(
+                &(0..80)
+                    .map(|n| {
+                        let rows = (0..=n % 7).map(|row| (row * 9, rule(row))).collect();
+                        function(u64::from(0x1000 + 300 * n), 290, rows)
+                    })
+                    .collect::<Vec<_>>(),
+            );
+            // The numbers for which the blocks may be at the end of the addresses, and their sum at the start.
+            let origin =
+                [0, 0xffff_8880_1234_5000, 0u64.wrapping_sub(20)][drawn(&mut state) as usize % 3];
+            for chunk in &mut owned.chunks {
+                *chunk = chunk.wrapping_add(origin);
+            }
+            for _ in 0..1 + drawn(&mut state) % 2 {
+                let (number, place) = (drawn(&mut state), drawn(&mut state) as usize);
+                match drawn(&mut state) % 6 {
+                    0 => {
+                        let place = place % owned.pages.len();
+                        owned.pages[place] = number as u16;
+                    }
+                    1 => {
+                        let small = number % 200;
+                        let place = place % owned.chunks.len().max(1);
+                        if let Some(chunk) = owned.chunks.get_mut(place) {
+                            let (less, more) =
+                                (chunk.wrapping_sub(small), chunk.wrapping_add(small));
+                            *chunk = [number, less, more][number as usize % 3];
+                        }
+                    }
+                    2 => owned.chunks.truncate(place % (owned.chunks.len() + 1)),
+                    3 => {
+                        let place = place % owned.blocks.len();
+                        owned.blocks[place] = number as u8;
+                    }
+                    4 => {
+                        let len = owned.blocks.len();
+                        owned.blocks.truncate(len - place % 5);
+                    }
+                    _ => owned.compact.truncate(1 + place % owned.compact.len()),
+                }
+            }
+            let table = Table {
+                origin,
+                ..owned.table()
+            };
+            if !table.is_sound() {
+                unsound += 1;
+                continue;
+            }
+            sound += 1;
+            // The fast path of the module, which checks the number of the page only.
+            for (page, at) in table.pages.iter().enumerate() {
+                let address = table.chunks[page / CHUNK].wrapping_add(u64::from(*at));
+                for low in 0..=u8::MAX {
+                    let mut last = address.wrapping_sub(origin) as usize;
+                    while table.blocks[last] < low {
+                        last += 3;
+                    }
+                    let number = [table.blocks[last - 2], table.blocks[last - 1]];
+                    assert!(usize::from(u16::from_le_bytes(number)) < table.compact.len());
+                }
+            }
+        }
+        assert!(sound > 100 && unsound > 1000, "{sound} {unsound}");
     }
 }

@@ -62,7 +62,6 @@ use super::{
         Work, //
     }, //
 };
-use core::hint;
 
 /// The largest range of code of a table, in bytes, from the first function's start to the last function's end. The
 /// code of the largest programs spans a quarter of this range.
@@ -652,9 +651,6 @@ pub fn plan(functions: &Functions<'_>) -> Result<Plan, TableError> {
 /// The size of a cache line, in bytes.
 const LINE: u32 = 64;
 
-/// The number of cache lines whose free bytes are remembered.
-const GAPS: usize = 16;
-
 /// The number of bytes by which the blocks grow for one page at most.
 const MOST_OF_PAGE: u32 = LINE + (PAGE as usize * ROW) as u32;
 
@@ -733,7 +729,7 @@ where
         holds: NO_RULE,
         next: (plan.base, NO_RULE),
         end: 0,
-        gaps: [0; GAPS],
+        rests: Rests::NONE,
         chunk: [0; CHUNK],
         rows: 0,
     };
@@ -764,12 +760,73 @@ struct Filler<'a, 'b, B> {
     next: (u64, u16),
     /// The end of all cache lines that contain a block, in bytes from the first block.
     end: u32,
-    /// The positions of the first free byte in some lines; 0 stands for no position.
-    gaps: [u32; GAPS],
+    rests: Rests,
     /// The offsets of the first low bytes of the blocks of the current chunk, in bytes from the first block.
     chunk: [u32; CHUNK],
     /// The number of rows so far.
     rows: usize,
+}
+
+/// The number of rests of lines that are remembered for each number of rows that have space in a rest.
+const RESTS: usize = 6;
+
+/// The most rows that have space in the rest of a line: one row of the line is used.
+const MOST_LEFT: usize = (LINE as usize - ROW) / ROW;
+
+/// The rests of lines that are remembered: cache lines whose last bytes are free.
+struct Rests {
+    /// Which of `places` hold a rest, one bit for each.
+    used: u128,
+    /// The positions of the first free bytes: of [`RESTS`] rests with space for at least one row, then of as many with
+    /// space for at least two rows, and so on.
+    places: [u32; RESTS * MOST_LEFT],
+}
+
+// Each place has a bit.
+const _: () = assert!(RESTS * MOST_LEFT <= u128::BITS as usize);
+
+impl Rests {
+    const NONE: Rests = Rests {
+        used: 0,
+        places: [0; RESTS * MOST_LEFT],
+    };
+
+    /// Takes a rest that has space for `rows` rows and begins at `lowest` or above; one with little more space, if there
+    /// is a choice. Forgets the rests below `lowest` that it meets, so that a call meets a rest once only.
+    fn take(&mut self, rows: usize, lowest: u32) -> Option<u32> {
+        if rows > MOST_LEFT {
+            return None;
+        }
+        let first = rows.saturating_sub(1).wrapping_mul(RESTS) as u32;
+        let mut left = self.used & u128::MAX.wrapping_shl(first);
+        while left != 0 {
+            let place = left.trailing_zeros();
+            left &= left.wrapping_sub(1);
+            self.used &= !1u128.wrapping_shl(place);
+            let at = self.places.get(place as usize).copied();
+            if at >= Some(lowest) {
+                return at;
+            }
+        }
+        None
+    }
+
+    /// Remembers the rest of a line from `at` on. If there are too many rests with as much space, the rest counts as one
+    /// with less space, or takes the place of another rest.
+    fn put(&mut self, at: u32) {
+        let rows = (at.wrapping_neg() % LINE) as usize / ROW;
+        if rows == 0 {
+            return;
+        }
+        let behind = rows.min(MOST_LEFT).wrapping_mul(RESTS);
+        let free = !self.used & !u128::MAX.wrapping_shl(behind as u32);
+        let last = behind.wrapping_sub(1);
+        let place = free.checked_ilog2().map_or(last, |place| place as usize);
+        self.used |= 1u128.wrapping_shl(place as u32);
+        if let Some(there) = self.places.get_mut(place) {
+            *there = at;
+        }
+    }
 }
 
 /// The hash of a block, from its last row on. `hash` is the hash of the rows behind `row`.
@@ -865,8 +922,17 @@ impl<B: BlockStore> Filler<'_, '_, B> {
     fn put_block(&mut self) -> Result<u32, TableError> {
         let lowest = self.lowest();
         let block = self.block.get(..self.len).unwrap_or_default();
-        let rows = block.iter().rev();
-        let hash = rows.fold(0, |hash, row| hash_of_rows(hash, *row));
+        // The hashes of the last row, of the last two rows, and so on.
+        let mut hashes = [0; MOST_SHARED];
+        let mut rows = block.iter().rev();
+        let mut hash = 0;
+        for (there, row) in hashes.iter_mut().zip(&mut rows) {
+            hash = hash_of_rows(hash, *row);
+            *there = hash;
+        }
+        for row in rows {
+            hash = hash_of_rows(hash, *row);
+        }
         let block = block.as_flattened();
         let there = self.indexes.shared(hash).map_or(NOWHERE, |at| *at);
         if there >= lowest && self.blocks.get(there as usize, block.len()) == Some(block) {
@@ -879,47 +945,93 @@ impl<B: BlockStore> Filler<'_, '_, B> {
             *slot = at;
         }
         let end = at.wrapping_add(self.len.wrapping_mul(ROW) as u32);
-        let (mut from, mut hash) = (end, 0);
-        // The compiler would repeat the loop's body if it knew the number.
-        for index in (0..self.len).rev().take(hint::black_box(MOST_SHARED)) {
-            hash = hash_of_rows(hash, self.block.get(index).copied().unwrap_or_default());
+        let mut from = end;
+        for hash in hashes.iter().take(self.len) {
             from = from.wrapping_sub(ROW as u32);
             // The end of a long block may cross a line, where a block of its own would not.
-            if from / LINE == end.wrapping_sub(1) / LINE {
-                if let Some(slot) = self.indexes.shared(hash) {
-                    *slot = from;
-                }
+            if from / LINE != end.wrapping_sub(1) / LINE {
+                break;
+            }
+            if let Some(slot) = self.indexes.shared(*hash) {
+                *slot = from;
             }
         }
         Ok(at)
     }
 
-    /// The position for the current block: in the remembered line with the fewest free bytes that suffice, if that is at
-    /// least `lowest`; otherwise in a new line. `None` if the position or the end does not fit into 32 bits.
+    /// The position for the current block: in the remembered rest of a line that has space and begins at `lowest` or
+    /// above, if there is one; otherwise in a new line. `None` if the position or the end does not fit into 32 bits.
     fn position(&mut self, lowest: u32) -> Option<u32> {
-        let left = |at: u32| at.wrapping_neg() % LINE;
-        let len = self.len.wrapping_mul(ROW) as u32;
-        // The line for the block, and the line with the fewest free bytes.
-        let (mut enough, mut fewest) = (None, None);
-        let (mut left_enough, mut left_fewest) = (LINE, LINE);
-        for gap in &mut self.gaps {
-            let left = left(*gap);
-            if left >= len && left < left_enough {
-                (enough, left_enough) = (Some(gap), left);
-            } else if left < left_fewest {
-                (fewest, left_fewest) = (Some(gap), left);
-            }
-        }
-        let found = enough.as_deref().copied();
-        let at = found.filter(|at| *at >= lowest).unwrap_or(self.end);
-        let behind = at.checked_add(len)?;
+        let at = self.rests.take(self.len, lowest).unwrap_or(self.end);
+        let behind = at.checked_add(self.len.wrapping_mul(ROW) as u32)?;
         self.end = self.end.max(behind.checked_next_multiple_of(LINE)?);
-        // Remembers the rest of this line in place of this line, or of the line with the fewest free bytes.
-        if let Some(gap) = enough {
-            *gap = behind;
-        } else if let Some(gap) = fewest.filter(|_| left_fewest < left(behind)) {
-            *gap = behind;
-        }
+        self.rests.put(behind);
         Some(at)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{
+        super::compact_rule::tests::drawn,
+        *, //
+    };
+    use std::{
+        collections::BTreeMap,
+        vec::Vec, //
+    };
+
+    #[test]
+    fn a_rest_is_taken_once_and_has_space() {
+        let mut state = 88_172_645_463_325_252;
+        let mut rests = Rests::NONE;
+        // The rests that were put and not taken, by position, with the rows that have space there.
+        let mut all = BTreeMap::new();
+        let (mut lowest, mut taken) = (0u32, 0);
+        for line in 1..200_000u32 {
+            let used = 1 + drawn(&mut state) as u32 % 63;
+            let at = line * LINE + used;
+            rests.put(at);
+            all.insert(at, (LINE - used) as usize / ROW);
+            if drawn(&mut state) % 64 == 0 {
+                lowest = at - drawn(&mut state) as u32 % 0x4000;
+            }
+            let rows = 1 + drawn(&mut state) as usize % 30;
+            let Some(at) = rests.take(rows, lowest) else {
+                continue;
+            };
+            let space = all.remove(&at);
+            assert!(at >= lowest && space >= Some(rows), "{at:#x} {space:?}");
+            taken += 1;
+        }
+        assert!(taken > 50_000, "{taken}");
+        // What is left is found, each rest once, and nothing else.
+        let left: Vec<_> = core::iter::from_fn(|| rests.take(1, 0)).collect();
+        assert!(left.iter().all(|at| all.remove(at).is_some()));
+        assert_eq!(rests.used, 0);
+    }
+
+    #[test]
+    fn the_rest_with_the_least_space_is_taken() {
+        let mut rests = Rests::NONE;
+        // Space for 20, 5 and 7 rows, and for no row.
+        for at in [3, 64 + 49, 128 + 43, 192 + 62] {
+            rests.put(at);
+        }
+        let mut take = |rows| rests.take(rows, 0);
+        assert_eq!(
+            [take(21), take(6), take(1), take(1), take(1)],
+            [None, Some(128 + 43), Some(64 + 49), Some(3), None]
+        );
+        // A rest that is too low is forgotten.
+        rests.put(3);
+        assert_eq!((rests.take(1, 4), rests.take(1, 0)), (None, None));
+        // Of many equal rests some are kept as rests with less space.
+        for line in 0..RESTS as u32 + 2 {
+            rests.put(64 * line + 49);
+        }
+        let of_five = core::iter::from_fn(|| rests.take(5, 0)).count();
+        let others = core::iter::from_fn(|| rests.take(1, 0)).count();
+        assert_eq!((of_five, others), (RESTS, 2));
     }
 }

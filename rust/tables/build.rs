@@ -68,20 +68,31 @@ use core::{
 /// again, with memory for [`MAX_RULES`].
 const FEW_RULES: usize = 4096;
 
-/// The number of positions of blocks that a build remembers, to store equal ends of blocks once only.
-const SHARED: usize = 4096;
-
 /// The rows of a file, and the locations of its code.
+///
+/// The fast path searches a table without checks. It relies on three invariants:
+///
+/// * Each value comes from [`FileTable::new`], which requires [`Table::is_sound`] of the very memory that the value
+///   keeps. What a section says cannot lead out of it: hostile rows give a table that is sound, or none.
+/// * Nothing changes the vectors of a value or their elements until the value is dropped. The fields that a search uses
+///   are private to this file, and no function here takes a `FileTable` by `&mut`. A move of the value into its box does
+///   not move the memory of its vectors, so the addresses in `chunks` remain addresses in `blocks`.
+/// * A value is published as a whole, by one pointer, and replaced by another value. C frees it, with all its vectors, a
+///   grace period of RCU after it was withdrawn. So a reader in an NMI sees the old table, the new one, or none, and
+///   what it has found stays until it is no reader any more.
 pub(crate) struct FileTable {
     executables: Executables,
     base: u64,
     /// The size of the code, in bytes from `base` on.
     span: u64,
+    /// The page index of [`Table`].
     pages: KVVec<u16>,
-    /// The chunk index of [`Table`], with addresses of bytes in `blocks`.
+    /// The chunk index of [`Table`]: addresses of bytes in `blocks`, as numbers. They own nothing, and no other table has
+    /// them.
     chunks: KVVec<u64>,
-    /// The blocks of [`Table`], from the beginning of a cache line on. They stay where they are.
+    /// The blocks of [`Table`], from the beginning of a cache line on.
     blocks: KVVec<u8>,
+    /// The rules of [`Table`].
     compact: KVVec<CompactRule>,
     others: KVVec<Rule>,
     /// The number of rows, without those that begin with a page of code.
@@ -195,7 +206,7 @@ impl FileTable {
                 &mut Indexes {
                     pages: &mut parts.pages,
                     chunks: &mut parts.chunks,
-                    shared: &mut parts.shared,
+                    shared: parts.shared.first_chunk_mut().ok_or(ENOMEM)?,
                 },
                 &mut work,
                 &mut parts.blocks,
@@ -213,6 +224,7 @@ impl FileTable {
             );
         };
         let blocks = resized(&parts.blocks.bytes, parts.blocks.used, memory)?;
+        // The vector is not changed any more, so its address is final. The cast exposes the address.
         for chunk in parts.chunks.iter_mut() {
             *chunk = chunk.wrapping_add(blocks.as_ptr() as u64);
         }
@@ -283,7 +295,7 @@ fn copied<T: Copy>(from: &[T], one: T, memory: &BuildMemory) -> Result<KVVec<T>>
 struct Parts<'a> {
     pages: KVVec<u16>,
     chunks: KVVec<u64>,
-    shared: KVVec<u32>,
+    shared: KVVec<u64>,
     blocks: Blocks<'a>,
 }
 
@@ -294,7 +306,7 @@ impl<'a> Parts<'a> {
         Ok(Self {
             pages: zeros(plan.pages, memory)?,
             chunks: zeros(plan.chunks(), memory)?,
-            shared: zeros(SHARED, memory)?,
+            shared: zeros(table::SHARED, memory)?,
             blocks: Blocks {
                 bytes: zeros(expected, memory)?,
                 used: 0,
@@ -314,17 +326,17 @@ struct Blocks<'a> {
 }
 
 impl BlockStore for Blocks<'_> {
-    fn put(&mut self, at: usize, block: &[u8]) -> Result<(), TableError> {
+    fn put(&mut self, at: usize, block: &[u8]) -> Option<()> {
         let end = at.saturating_add(block.len());
         if self.bytes.len() < end {
             let len = self.bytes.len().saturating_mul(2).max(end).max(PAGE_SIZE);
-            let longer = resized(&self.bytes, len, self.memory).map_err(|_| TableError::Memory)?;
+            let longer = resized(&self.bytes, len, self.memory).ok()?;
             self.memory.give::<u8>(self.bytes.len());
             self.bytes = longer;
         }
         copy(self.bytes.get_mut(at..).unwrap_or_default(), block);
         self.used = self.used.max(end);
-        Ok(())
+        Some(())
     }
 
     fn get(&self, at: usize, len: usize) -> Option<&[u8]> {
@@ -333,6 +345,7 @@ impl BlockStore for Blocks<'_> {
 }
 
 /// A copy of `from` with `len` bytes: cut there, or filled up with zeros.
+#[inline(never)]
 fn resized(from: &[u8], len: usize, memory: &BuildMemory) -> Result<KVVec<u8>> {
     let mut all = zeros::<u8>(len, memory)?;
     copy(&mut all, from);
@@ -429,8 +442,10 @@ impl fast_path::RowSource for FileTable {
             asm!("/* {0} */", inout(reg) page, options(pure, nomem, nostack, preserves_flags));
         }
         let at = *self.pages.get(page)?;
-        // SAFETY: `FileTable::new` has checked that the table is sound, and nothing changes it since. So each page has a
-        // chunk, and the sum is the address of a byte in `blocks`, whose address was exposed.
+        // SAFETY: `pages` has the entry `page`. By the invariants of `FileTable` the table is sound as it is, so `chunks`
+        // has an entry for the chunk of each page, and that entry plus `at`, modulo 2^64, is the address of a byte in
+        // `blocks`: `is_sound` has computed the same sum. `new` has exposed the address of `blocks`, which lives as long
+        // as `self`.
         let first = unsafe {
             let chunk = *self.chunks.as_ptr().add(page / table::CHUNK);
             chunk.wrapping_add(at.into()) as *const u8
@@ -439,9 +454,10 @@ impl fast_path::RowSource for FileTable {
     }
 }
 
-/// A block of a table, and the low byte of its first row.
+/// A block of a table.
 pub(crate) struct BlockRef<'a> {
     rows: &'a FileTable,
+    /// The low byte of the block's first row: a byte of `rows.blocks`, which lives as long as `'a`.
     first: *const u8,
 }
 
@@ -452,9 +468,10 @@ impl fast_path::Block for BlockRef<'_> {
     fn compact_rule(&self, ra: u64) -> CompactRule {
         // The low byte of the distance, because ranges start at multiples of a page of code.
         let low = ra as u8;
-        // SAFETY: `FileTable::new` has checked that the table is sound, and nothing changes it since. So `at` is the
-        // position of a byte in `blocks`, as is each third position behind it, up to the first byte with the
-        // highest value. A number of a compact rule lies in front of each of these bytes.
+        // SAFETY: `first` belongs to a page of `rows`, a sound table by the invariants of `FileTable`. So `first`, and each
+        // third byte behind it up to the first one with the highest value, is a byte of `blocks`. No value of `low` is
+        // higher than the highest, so the loop ends there at the latest. In front of each of these bytes are two more
+        // bytes of `blocks`, a number below the length of `compact`.
         unsafe {
             let mut last = self.first;
             // Six rows in a turn: two instructions a row.

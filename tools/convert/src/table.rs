@@ -90,7 +90,7 @@ impl OwnedTable {
             &mut Indexes {
                 pages: &mut pages,
                 chunks: &mut chunks,
-                shared: &mut [0; SHARED],
+                shared: &mut [0; table::SHARED],
             },
             &mut work,
             &mut blocks,
@@ -129,17 +129,14 @@ impl OwnedTable {
     }
 }
 
-/// As in the module.
-const SHARED: usize = 4096;
-
 struct OwnedBlocks(Vec<u8>);
 
 impl BlockStore for OwnedBlocks {
-    fn put(&mut self, at: usize, block: &[u8]) -> Result<(), TableError> {
+    fn put(&mut self, at: usize, block: &[u8]) -> Option<()> {
         let end = at + block.len();
         self.0.resize(end.max(self.0.len()), 0);
         self.0[at..end].copy_from_slice(block);
-        Ok(())
+        Some(())
     }
 
     fn get(&self, at: usize, len: usize) -> Option<&[u8]> {

@@ -15,8 +15,10 @@
 //! stored only once.
 //!
 //! An entry of the page index has 16 bits. It counts from an entry of the chunk index, which [`CHUNK`] pages share.
-//! Blocks of these pages therefore have to lie near each other: a block is placed in the rest of a line, and found
-//! again, only if it is at most 64 KiB in front of the place where the last block of the chunk may end.
+//! Blocks of these pages therefore have to lie near each other. The entry of the chunk index is a position 16 KiB in
+//! front of the end of all blocks at the beginning of the chunk. No block of the chunk is placed in front of that
+//! position, or found there again. So the entries of the pages fit into 16 bits, also if each byte of the code has a rule
+//! of its own.
 //!
 //! The addresses of a table are any numbers that identify the code of a file: link-time addresses, or offsets in the
 //! file. Segments that are far apart in memory are close to each other by offsets.
@@ -62,6 +64,7 @@ use super::{
         Work, //
     }, //
 };
+use core::hint;
 
 /// The largest range of code of a table, in bytes, from the first function's start to the last function's end. The
 /// code of the largest programs spans a quarter of this range.
@@ -651,23 +654,24 @@ pub fn plan(functions: &Functions<'_>) -> Result<Plan, TableError> {
 /// The size of a cache line, in bytes.
 const LINE: u32 = 64;
 
-/// The number of bytes by which the blocks grow for one page at most.
-const MOST_OF_PAGE: u32 = LINE + (PAGE as usize * ROW) as u32;
+/// The number of bytes by which the blocks grow for one page at most: lines for a block with a row for each byte.
+const MOST_OF_PAGE: u32 = (PAGE as u32 * ROW as u32).next_multiple_of(LINE);
+
+/// How far the blocks of a chunk may lie in front of the end of all blocks at the beginning of the chunk, in bytes. The
+/// distance of each block of the chunk from there fits into 16 bits, however large the later blocks become.
+const MOST_BACK: u32 = u16::MAX as u32 - NUMBER as u32 - CHUNK as u32 * MOST_OF_PAGE;
+
+/// The number of positions of blocks that a build remembers, to store equal ends of blocks once only: a power of two.
+pub const SHARED: usize = 4096;
 
 /// The most rows of an end of a block that other blocks may share, unless it is a whole block.
 const MOST_SHARED: usize = 4;
 
-/// The position that stands for no block.
-const NOWHERE: u32 = u32::MAX;
-
 /// The memory of the blocks of a table that is being built.
 pub trait BlockStore {
-    /// Writes a block. `at` is the block's position, in bytes from the start of the first block.
-    ///
-    /// # Errors
-    ///
-    /// [`TableError::Memory`].
-    fn put(&mut self, at: usize, block: &[u8]) -> Result<(), TableError>;
+    /// Writes a block. `at` is the block's position, in bytes from the start of the first block. `None` if there is no
+    /// memory for the block; the build then ends with [`TableError::Memory`].
+    fn put(&mut self, at: usize, block: &[u8]) -> Option<()>;
 
     /// The `len` bytes at `at`, a position in a block that was written.
     fn get(&self, at: usize, len: usize) -> Option<&[u8]>;
@@ -680,15 +684,15 @@ pub struct Indexes<'a> {
     pub pages: &'a mut [u16],
     /// The chunk index: [`Plan::chunks`] entries. They count from the start of the first block.
     pub chunks: &'a mut [u64],
-    /// The positions of earlier ends of blocks, by hash. With more of them, more blocks are stored once only.
-    pub shared: &'a mut [u32],
+    /// The positions of earlier ends of blocks, by hash; 0 stands for no position.
+    pub shared: &'a mut [u64; SHARED],
 }
 
 impl Indexes<'_> {
     /// The slot in `shared` for a hash.
     #[inline]
-    fn shared(&mut self, hash: u64) -> Option<&mut u32> {
-        let slot = (hash >> 32).wrapping_mul(self.shared.len() as u64) >> 32;
+    fn shared(&mut self, hash: u64) -> Option<&mut u64> {
+        let slot = hash.wrapping_shr(u64::BITS.wrapping_sub(SHARED.trailing_zeros()));
         self.shared.get_mut(slot as usize)
     }
 }
@@ -701,7 +705,7 @@ impl Indexes<'_> {
 ///
 /// # Errors
 ///
-/// See [`TableError`], and the errors of `blocks`.
+/// See [`TableError`].
 #[allow(clippy::too_many_arguments)]
 pub fn fill<S, C, A>(
     bytes: &S,
@@ -718,7 +722,7 @@ where
     C: Source + ?Sized,
     A: Ask,
 {
-    indexes.shared.fill(NOWHERE);
+    indexes.shared.fill(0);
     let mut filler = Filler {
         base: plan.base,
         indexes,
@@ -730,7 +734,7 @@ where
         next: (plan.base, NO_RULE),
         end: 0,
         rests: Rests::NONE,
-        chunk: [0; CHUNK],
+        chunk: 0,
         rows: 0,
     };
     functions.changes(bytes, code, rules, work, |at, number, work| {
@@ -740,7 +744,7 @@ where
     filler.change(u64::MAX, NO_RULE, work)?;
     while filler.page < filler.indexes.pages.len() {
         work.step()?;
-        filler.close()?;
+        filler.close().ok_or(TableError::Memory)?;
     }
     Ok(filler.rows)
 }
@@ -761,8 +765,9 @@ struct Filler<'a, 'b, B> {
     /// The end of all cache lines that contain a block, in bytes from the first block.
     end: u32,
     rests: Rests,
-    /// The offsets of the first low bytes of the blocks of the current chunk, in bytes from the first block.
-    chunk: [u32; CHUNK],
+    /// The lowest position for a block of the current chunk, in bytes from the first block. The entries of the chunk's
+    /// pages count from there.
+    chunk: u32,
     /// The number of rows so far.
     rows: usize,
 }
@@ -775,20 +780,20 @@ const MOST_LEFT: usize = (LINE as usize - ROW) / ROW;
 
 /// The rests of lines that are remembered: cache lines whose last bytes are free.
 struct Rests {
-    /// Which of `places` hold a rest, one bit for each.
-    used: u128,
-    /// The positions of the first free bytes: of [`RESTS`] rests with space for at least one row, then of as many with
-    /// space for at least two rows, and so on.
-    places: [u32; RESTS * MOST_LEFT],
+    /// The positions of the first free bytes of rests with space for at least one row, at least two rows, and so on. Of
+    /// each array, the first ones are in use.
+    places: [[u32; RESTS]; MOST_LEFT],
+    /// How many elements of each of these arrays are in use.
+    used: [u8; MOST_LEFT],
+    /// For each of these arrays a bit: whether an element is in use.
+    some: u32,
 }
-
-// Each place has a bit.
-const _: () = assert!(RESTS * MOST_LEFT <= u128::BITS as usize);
 
 impl Rests {
     const NONE: Rests = Rests {
-        used: 0,
-        places: [0; RESTS * MOST_LEFT],
+        places: [[0; RESTS]; MOST_LEFT],
+        used: [0; MOST_LEFT],
+        some: 0,
     };
 
     /// Takes a rest that has space for `rows` rows and begins at `lowest` or above; one with little more space, if there
@@ -797,34 +802,38 @@ impl Rests {
         if rows > MOST_LEFT {
             return None;
         }
-        let first = rows.saturating_sub(1).wrapping_mul(RESTS) as u32;
-        let mut left = self.used & u128::MAX.wrapping_shl(first);
-        while left != 0 {
-            let place = left.trailing_zeros();
-            left &= left.wrapping_sub(1);
-            self.used &= !1u128.wrapping_shl(place);
-            let at = self.places.get(place as usize).copied();
-            if at >= Some(lowest) {
-                return at;
+        let enough = u32::MAX.wrapping_shl(rows.wrapping_sub(1) as u32);
+        loop {
+            let number = (self.some & enough).trailing_zeros();
+            let used = self.used.get_mut(number as usize)?;
+            *used = used.wrapping_sub(1);
+            if *used == 0 {
+                self.some ^= 1u32.wrapping_shl(number);
+            }
+            let places = self.places.get(number as usize)?;
+            let at = *places.get(usize::from(*used))?;
+            if at >= lowest {
+                return Some(at);
             }
         }
-        None
     }
 
     /// Remembers the rest of a line from `at` on. If there are too many rests with as much space, the rest counts as one
-    /// with less space, or takes the place of another rest.
+    /// with less space.
     fn put(&mut self, at: u32) {
         let rows = (at.wrapping_neg() % LINE) as usize / ROW;
-        if rows == 0 {
-            return;
-        }
-        let behind = rows.min(MOST_LEFT).wrapping_mul(RESTS);
-        let free = !self.used & !u128::MAX.wrapping_shl(behind as u32);
-        let last = behind.wrapping_sub(1);
-        let place = free.checked_ilog2().map_or(last, |place| place as usize);
-        self.used |= 1u128.wrapping_shl(place as u32);
-        if let Some(there) = self.places.get_mut(place) {
-            *there = at;
+        let mut number = rows.min(MOST_LEFT);
+        while let Some(less) = number.checked_sub(1) {
+            number = less;
+            let slots = (self.used.get_mut(number), self.places.get_mut(number));
+            if let (Some(used), Some(places)) = slots {
+                if let Some(place) = places.get_mut(usize::from(*used)) {
+                    *place = at;
+                    *used = used.wrapping_add(1);
+                    self.some |= 1u32.wrapping_shl(number as u32);
+                    return;
+                }
+            }
         }
     }
 }
@@ -859,74 +868,52 @@ impl<B: BlockStore> Filler<'_, '_, B> {
         }
         while self.page < page {
             work.step()?;
-            self.close()?;
+            self.close().ok_or(TableError::Memory)?;
         }
         if let Some(low) = ((distance % PAGE) as u8).checked_sub(1) {
-            self.up_to(low)?;
+            self.up_to(low).ok_or(TableError::BufferTooSmall)?;
             self.rows = self.rows.saturating_add(1);
         }
         self.holds = next;
         Ok(())
     }
 
-    /// Ends the block of the current page, and begins the next page.
-    fn close(&mut self) -> Result<(), TableError> {
+    /// Ends the block of the current page, and begins the next page. `None` if there is no memory for the block.
+    fn close(&mut self) -> Option<()> {
+        if self.page % CHUNK == 0 {
+            self.chunk = self.end.saturating_sub(MOST_BACK);
+            *self.indexes.chunks.get_mut(self.page / CHUNK)? = self.chunk.into();
+        }
         self.up_to(LAST)?;
         let at = self.put_block()?;
-        let nth = self.page % CHUNK;
-        if let Some(page) = self.chunk.get_mut(nth) {
-            *page = at
-                .checked_add(NUMBER as u32)
-                .ok_or(TableError::BufferTooSmall)?;
-        }
-        let first = self.page.wrapping_sub(nth);
+        let first_low = at.checked_add(NUMBER as u32)?;
+        let distance = u16::try_from(first_low.wrapping_sub(self.chunk)).ok()?;
+        *self.indexes.pages.get_mut(self.page)? = distance;
         self.page = self.page.wrapping_add(1);
         self.len = 0;
-        if self.page % CHUNK != 0 && self.page != self.indexes.pages.len() {
-            return Ok(());
-        }
-        // The end of a chunk.
-        let pages = self.indexes.pages.get_mut(first..self.page);
-        let pages = pages.ok_or(TableError::BufferTooSmall)?;
-        let offsets = self.chunk.get(..pages.len()).unwrap_or_default();
-        let least = offsets.iter().copied().min().unwrap_or_default();
-        for (page, at) in pages.iter_mut().zip(offsets) {
-            *page =
-                u16::try_from(at.wrapping_sub(least)).map_err(|_| TableError::BufferTooSmall)?;
-        }
-        let chunk = self.indexes.chunks.get_mut(first / CHUNK);
-        *chunk.ok_or(TableError::BufferTooSmall)? = least.into();
-        Ok(())
+        Some(())
     }
 
-    fn up_to(&mut self, low: u8) -> Result<(), TableError> {
+    /// Adds a row to the current block. `None` if the block has a row for each byte.
+    fn up_to(&mut self, low: u8) -> Option<()> {
         let [a, b] = self.holds.to_le_bytes();
-        *self
-            .block
-            .get_mut(self.len)
-            .ok_or(TableError::BufferTooSmall)? = [a, b, low];
+        *self.block.get_mut(self.len)? = [a, b, low];
         self.len = self.len.wrapping_add(1);
-        Ok(())
+        Some(())
     }
 
-    /// The lowest position for a block of the current page: with the position of any later block of the chunk, its
-    /// distance fits into an entry of the page index.
-    fn lowest(&self) -> u32 {
-        let left = CHUNK.wrapping_sub(self.page % CHUNK) as u32;
-        self.end
-            .saturating_add(left.wrapping_mul(MOST_OF_PAGE))
-            .saturating_sub(u16::MAX.into())
-    }
-
-    /// Writes the current block, or finds a block that ends with it. Returns the block's position.
-    fn put_block(&mut self) -> Result<u32, TableError> {
-        let lowest = self.lowest();
+    /// Writes the current block, or finds a block that ends with it. Returns the block's position. `shared` may hold the
+    /// position of a block with another length and the same hash. Its bytes, and any bytes behind it, then differ from
+    /// the current block: in a block the last low byte is `LAST`, and no other one is.
+    fn put_block(&mut self) -> Option<u32> {
         let block = self.block.get(..self.len).unwrap_or_default();
         // The hashes of the last row, of the last two rows, and so on.
         let mut hashes = [0; MOST_SHARED];
         let mut rows = block.iter().rev();
         let mut hash = 0;
-        for (there, row) in hashes.iter_mut().zip(&mut rows) {
+        // The compiler would repeat the body of a loop if it knew the number of turns.
+        let unknown = hint::black_box(&mut hashes[..]);
+        for (there, row) in unknown.iter_mut().zip(&mut rows) {
             hash = hash_of_rows(hash, *row);
             *there = hash;
         }
@@ -934,35 +921,38 @@ impl<B: BlockStore> Filler<'_, '_, B> {
             hash = hash_of_rows(hash, *row);
         }
         let block = block.as_flattened();
-        let there = self.indexes.shared(hash).map_or(NOWHERE, |at| *at);
-        if there >= lowest && self.blocks.get(there as usize, block.len()) == Some(block) {
-            return Ok(there);
+        let there = self.indexes.shared(hash).map_or(0, |at| *at as u32);
+        if there != 0
+            && there >= self.chunk
+            && self.blocks.get(there as usize, block.len()) == Some(block)
+        {
+            return Some(there);
         }
-        let at = self.position(lowest).ok_or(TableError::BufferTooSmall)?;
+        let at = self.position()?;
         let block = self.block.get(..self.len).unwrap_or_default();
         self.blocks.put(at as usize, block.as_flattened())?;
         if let Some(slot) = self.indexes.shared(hash) {
-            *slot = at;
+            *slot = at.into();
         }
         let end = at.wrapping_add(self.len.wrapping_mul(ROW) as u32);
         let mut from = end;
-        for hash in hashes.iter().take(self.len) {
+        for hash in hint::black_box(&hashes[..]).iter().take(self.len) {
             from = from.wrapping_sub(ROW as u32);
             // The end of a long block may cross a line, where a block of its own would not.
             if from / LINE != end.wrapping_sub(1) / LINE {
                 break;
             }
             if let Some(slot) = self.indexes.shared(*hash) {
-                *slot = from;
+                *slot = from.into();
             }
         }
-        Ok(at)
+        Some(at)
     }
 
-    /// The position for the current block: in the remembered rest of a line that has space and begins at `lowest` or
-    /// above, if there is one; otherwise in a new line. `None` if the position or the end does not fit into 32 bits.
-    fn position(&mut self, lowest: u32) -> Option<u32> {
-        let at = self.rests.take(self.len, lowest).unwrap_or(self.end);
+    /// The position for the current block: in the remembered rest of a line that has space and begins within reach of
+    /// the chunk, if there is one; otherwise in a new line. `None` if the position or the end does not fit into 32 bits.
+    fn position(&mut self) -> Option<u32> {
+        let at = self.rests.take(self.len, self.chunk).unwrap_or(self.end);
         let behind = at.checked_add(self.len.wrapping_mul(ROW) as u32)?;
         self.end = self.end.max(behind.checked_next_multiple_of(LINE)?);
         self.rests.put(behind);
@@ -1008,7 +998,7 @@ mod tests {
         // What is left is found, each rest once, and nothing else.
         let left: Vec<_> = core::iter::from_fn(|| rests.take(1, 0)).collect();
         assert!(left.iter().all(|at| all.remove(at).is_some()));
-        assert_eq!(rests.used, 0);
+        assert_eq!((rests.some, rests.used), (0, [0; MOST_LEFT]));
     }
 
     #[test]

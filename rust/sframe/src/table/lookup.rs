@@ -33,7 +33,7 @@ pub(super) const LAST: u8 = 0xff;
 pub struct Table<'a> {
     /// The link-time address from which distances count, a multiple of [`PAGE`].
     pub base: u64,
-    /// The chunk index: for each [`CHUNK`] pages, the lowest offset of their blocks, in bytes from `-origin`.
+    /// The chunk index: for each [`CHUNK`] pages, an offset in front of their blocks, in bytes from `-origin`.
     pub chunks: &'a [u64],
     /// The number in `chunks` that stands for the start of `blocks`.
     pub origin: u64,
@@ -49,8 +49,11 @@ pub struct Table<'a> {
 }
 
 impl Table<'_> {
-    /// Whether each page has a block that ends within `blocks`, and each number in that block is the number of a
-    /// rule. A caller that has made this check need not check each lookup.
+    /// Whether a search without checks stays within the table: for each page, `chunks` has an entry for the page's chunk;
+    /// that entry plus the page's entry, minus `origin`, modulo 2^64, is the offset of a byte in `blocks`, with a number in
+    /// front of it; the block that begins with that number ends within `blocks`; and each number in the block is the
+    /// number of a rule. A caller that has made this check need not check each lookup, for as long as nothing changes
+    /// the table.
     pub fn is_sound(&self) -> bool {
         (0..self.pages.len()).all(|page| {
             let block = self

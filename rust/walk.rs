@@ -248,14 +248,16 @@ fn walk_fast(
         sink.left(),
     );
     drop(cache);
-    if let (true, Some(before)) = (walked.is_at_start, found.checked_sub(1)) {
+    let (mut stored, mut checked) = (found, Ok(()));
+    if let (true, Some(before)) = (walked.is_outside, found.checked_sub(1)) {
         let ra = sink.left().get(before).copied().unwrap_or(0);
-        if let Err(reason) = mapping::check_code(ra.wrapping_sub(1), memory) {
-            sink.stored(before, FrameSource::Rows);
-            return Err(reason);
+        checked = mapping::check_code(ra.wrapping_sub(1), memory);
+        if checked.is_err() {
+            stored = before;
         }
     }
-    sink.stored(found, FrameSource::Rows);
+    sink.stored(stored, FrameSource::Rows);
+    checked?;
     if found != 0 {
         walked.frame.pc = sink.last().unwrap_or(frame.pc);
     }

@@ -145,7 +145,7 @@ struct sfu_file_key {
 struct sfu_code_range {
 	uint64_t end;
 	uint64_t start;
-	/* A return address plus this value is the distance of the call's last byte from `start`, in bytes. */
+	/* A return address plus this value is its distance from `start`, in bytes. */
 	uint64_t to_distance;
 	/* The rows, and the last walk that checked that the rows belong to the file's present state. */
 	const void *rows;

@@ -452,6 +452,11 @@ impl fast_path::RowSource for FileTable {
         };
         Some(BlockRef { rows: self, first })
     }
+
+    #[inline(always)]
+    fn holds(&self, distance: u64) -> bool {
+        distance.wrapping_sub(1) < self.span
+    }
 }
 
 /// A block of a table.

@@ -31,15 +31,18 @@ pub trait RowSource {
         Self: 'a;
 
     /// The block for the code at `distance`: the distance from the start of the range to the address behind the code,
-    /// in bytes. `None` if `distance` is outside of the range, which ends in front of the first such value above the
-    /// range's size, and begins with 0.
+    /// in bytes. `None` if there is no block. There may be blocks for a distance 0 and for distances behind the range,
+    /// without a rule.
     fn block(&self, distance: u64) -> Option<Self::Block<'_>>;
+
+    /// Whether the code at `distance` is in the range: `distance` is not 0, and not greater than the range's size.
+    fn holds(&self, distance: u64) -> bool;
 }
 
 /// The rows of a part of a range of code.
 pub trait Block {
     /// The compact rule for the code in front of the run-time address `ra`. [`RowSource::block`] has to have returned
-    /// this block for the distance of `ra`. No rule if the distance is 0.
+    /// this block for the distance of `ra`. No rule if the range does not hold the distance.
     fn compact_rule(&self, ra: u64) -> CompactRule;
 }
 
@@ -49,7 +52,7 @@ pub struct CodeRange<'a, R> {
     /// The difference between a distance and a return address: the return address plus this value, modulo 2^64, is the
     /// distance of the call's last byte, for [`RowSource::block`].
     pub to_distance: u64,
-    /// The rows. All code for which `rows` has blocks has to be mapped.
+    /// The rows. All code that `rows` holds has to be mapped.
     pub rows: &'a R,
 }
 
@@ -76,9 +79,9 @@ pub struct FastPathState {
     pub fp_at: u64,
     /// Whether the last frame is the outermost frame.
     pub is_outermost: bool,
-    /// Whether the return address of the last frame is the start of a range, so that the byte in front of it is in no
-    /// range that is known to be code. The caller has to check that byte.
-    pub is_at_start: bool,
+    /// Whether the byte in front of the return address of the last frame is in no range that is known to be code: the
+    /// byte is in front of a range, or behind it. The caller has to check that byte.
+    pub is_outside: bool,
 }
 
 impl FastPathState {
@@ -88,7 +91,7 @@ impl FastPathState {
             frame,
             fp_at: 0,
             is_outermost: false,
-            is_at_start: false,
+            is_outside: false,
         }
     }
 }
@@ -130,12 +133,12 @@ pub fn walk<'a, C: Codes<'a>, M: WordReader>(
             ra: next,
             cfa,
             rule,
-            is_at_start,
+            is_outside,
         } = walk_recent(&mut state, ra, code, codes, memory);
         ra = next;
         if ra == 0 {
             walked.is_outermost = rule.has(IS_OUTERMOST);
-            walked.is_at_start = is_at_start;
+            walked.is_outside = is_outside;
             break;
         }
         // The state has to be in memory during the call of `at`. A value that stayed in a register would take that
@@ -181,7 +184,7 @@ struct NextFrame {
     /// The rule of the last frame.
     rule: CompactRule,
     /// See [`FastPathState`].
-    is_at_start: bool,
+    is_outside: bool,
 }
 
 /// Walks on, as far as the ranges go that were found in this walk. `ra` is the address behind the code at which the
@@ -203,7 +206,7 @@ fn walk_recent<'a, C: Codes<'a>, M: WordReader>(
     let mut slots = mem::take(&mut state.slots);
     // No function is called while the memory is open.
     let open = memory.open();
-    let mut is_at_start = false;
+    let mut is_outside = false;
     let (next, cfa, rule) = loop {
         let rule = block.compact_rule(ra);
         let base = if rule.has(BY_FP) {
@@ -227,7 +230,7 @@ fn walk_recent<'a, C: Codes<'a>, M: WordReader>(
         let cfa = base.wrapping_add(rule.cfa());
         // A word that is not a compact rule has offset 0.
         if cfa <= sp {
-            is_at_start = ra.wrapping_add(code.to_distance) == 0;
+            is_outside = !code.rows.holds(ra.wrapping_add(code.to_distance));
             break (0, 0, rule);
         }
         // 0 stands for a failed read. No code lies there, so the lookup finds no range.
@@ -259,7 +262,7 @@ fn walk_recent<'a, C: Codes<'a>, M: WordReader>(
         ra: next,
         cfa,
         rule,
-        is_at_start,
+        is_outside,
     }
 }
 
@@ -318,6 +321,9 @@ mod tests {
 
     const SIZE: u64 = 0x1000;
 
+    /// The number of distances behind a range that have a block.
+    const BEHIND: u64 = 32;
+
     const STACK: u64 = 0x7ffd_0000_0000;
 
     /// A rule for each 16 bytes of code, and random memory.
@@ -346,15 +352,18 @@ mod tests {
             Self: 'a;
 
         fn block(&self, distance: u64) -> Option<(&Quarter<'w>, u64)> {
-            // The last number is of no byte. Number 0 is of the bytes with numbers 1 to 16 and, without a rule, of
-            // the byte in front of the range.
-            (distance <= SIZE / 4).then_some((self, distance.saturating_sub(1) / 16))
+            // Also, without a rule, for the byte in front of the range, and for the bytes behind it.
+            (distance < SIZE / 4 + BEHIND).then_some((self, distance.saturating_sub(1) / 16))
+        }
+
+        fn holds(&self, distance: u64) -> bool {
+            (1..=SIZE / 4).contains(&distance)
         }
     }
 
     impl Block for (&Quarter<'_>, u64) {
         fn compact_rule(&self, ra: u64) -> CompactRule {
-            if ra == self.0.start {
+            if !self.0.holds(ra - self.0.start) {
                 return CompactRule::NONE;
             }
             assert_eq!(self.1, (ra - 1 - self.0.start) / 16);
@@ -417,6 +426,10 @@ mod tests {
 
     impl Memory for World {
         fn read_word(&self, address: u64) -> Result<u64, Fault> {
+            // The upper half of the addresses is the kernel's.
+            if address >> 63 != 0 {
+                return Err(Fault);
+            }
             let mut state = address ^ self.seed;
             drawn(&mut state);
             match drawn(&mut state) % 64 {
@@ -425,7 +438,8 @@ mod tests {
                 2 => Ok(drawn(&mut state)),
                 // A value near the word's own address. The rules use such values as frame pointers.
                 3..16 => Ok((address & !7) + 8 * (drawn(&mut state) % 64)),
-                _ => Ok(CODE + drawn(&mut state) % SIZE),
+                // Sometimes the byte in front of the address is in front of the code, or behind it.
+                _ => Ok(CODE + drawn(&mut state) % (SIZE + BEHIND)),
             }
         }
     }
@@ -433,7 +447,7 @@ mod tests {
     #[test]
     fn the_fast_path_equals_single_steps() {
         let mut state = 88_172_645_463_325_252;
-        let (mut frames, mut longest, mut outermost, mut at_start) = (0, 0, 0, 0);
+        let (mut frames, mut longest, mut outermost, mut outside) = (0, 0, 0, 0);
         let hits = Cell::new(0);
         for _ in 0..20_000 {
             let world = World {
@@ -471,11 +485,15 @@ mod tests {
             if found > 0 {
                 walked.frame.pc = buffer[found - 1];
             }
-            if walked.is_at_start && found > 0 {
-                at_start += 1;
-                assert_eq!((walked.frame.pc - CODE) % (SIZE / 4), 0);
+            if walked.is_outside && found > 0 {
+                outside += 1;
+                let distance = (walked.frame.pc - CODE) % (SIZE / 4);
+                assert!(distance == 0 || distance - 1 < BEHIND, "{distance}");
                 assert!(!walked.is_outermost);
             }
+            // Without this a return address outside of the code would be a frame.
+            let last = walked.frame.pc.wrapping_sub(1);
+            assert!(found == 0 || walked.is_outside || world.rule_at(last).is_some());
             frames += found;
             longest = longest.max(found);
             outermost += usize::from(walked.is_outermost);
@@ -513,7 +531,7 @@ mod tests {
             };
             assert_eq!(fp, frame.fp);
 
-            if walked.is_at_start {
+            if walked.is_outside {
                 continue;
             }
             // The fast path ends only where no compact rule leads to a caller with rows.
@@ -533,8 +551,8 @@ mod tests {
             assert!(!goes_on, "{rule:?} {frame:x?} {step:?}");
         }
         assert!(
-            longest > 10 && frames > 15_000 && outermost > 500 && hits.get() > 500 && at_start > 3,
-            "{longest} {frames} {outermost} {hits:?} {at_start}"
+            longest > 10 && frames > 15_000 && outermost > 500 && hits.get() > 500 && outside > 3,
+            "{longest} {frames} {outermost} {hits:?} {outside}"
         );
     }
 }

@@ -24,7 +24,10 @@ use crate::{
     },
     walk::Begin, //
 };
-use core::mem::MaybeUninit;
+use core::{
+    arch::asm,
+    mem::MaybeUninit, //
+};
 use kernel::{
     ffi::{
         c_int,
@@ -100,18 +103,8 @@ unsafe fn begin<'a>(call: &bindings::sfu_call) -> Begin<'a> {
 /// `perf_callchain_user`.
 #[no_mangle]
 unsafe extern "C" fn sframe_unwind_immediate(chain: *mut c_void, regs: *const c_void) {
-    let begun = {
-        let mut call = MaybeUninit::uninit();
-        // SAFETY: The redirection leaves the arguments of `perf_callchain_user` unchanged.
-        // `sfu_immediate_enter` writes all of `call`.
-        unsafe {
-            bindings::sfu_immediate_enter(chain, regs, call.as_mut_ptr());
-            begin(call.assume_init_ref())
-        }
-    };
-    let count = hook::immediate(begun);
-    // SAFETY: `chain` is the argument of this call, and the walk stored `count` addresses in its buffer.
-    unsafe { bindings::sfu_immediate_leave(chain, count as c_uint) };
+    // SAFETY: The redirection leaves the arguments of `perf_callchain_user` unchanged.
+    unsafe { walk(chain, regs, 0) };
 }
 
 /// Replaces `unwind_user`. Task; may sleep.
@@ -121,23 +114,62 @@ unsafe extern "C" fn sframe_unwind_immediate(chain: *mut c_void, regs: *const c_
 /// Only the redirection in `c/hook.c` calls this function, in the way that the kernel calls `unwind_user`.
 #[no_mangle]
 unsafe extern "C" fn sframe_unwind_deferred(trace: *mut c_void, max_entries: c_uint) -> c_int {
-    if max_entries == 0 {
+    let none = hidden(0) as *const c_void;
+    // SAFETY: The redirection leaves the arguments of `unwind_user` unchanged. The current task is a user task: the
+    // redirection leaves all others to the kernel.
+    unsafe { walk(trace, none, max_entries) }
+}
+
+/// `address`, as a value that the compiler does not know. It would make a copy of the whole walk for each value that it
+/// knows.
+#[inline(always)]
+fn hidden(mut address: usize) -> usize {
+    // SAFETY: No instruction, and `address` stays as it is.
+    unsafe {
+        asm!("/* {0} */", inout(reg) address, options(pure, nomem, nostack, preserves_flags));
+    }
+    address
+}
+
+/// Walks for a hooked call, and returns 0 or an error. The two entries share this function, because the whole walk is
+/// compiled into it. They jump here and need no stack.
+///
+/// # Safety
+///
+/// `chain` and `regs`, which is not null, are the arguments of a call of `perf_callchain_user`; or `regs` is null, and
+/// `chain` and `max_entries` are the arguments of a call of `unwind_user` for a user task.
+#[inline(never)]
+unsafe fn walk(chain: *mut c_void, regs: *const c_void, max_entries: c_uint) -> c_int {
+    let is_deferred = regs.is_null();
+    if is_deferred && max_entries == 0 {
         // The kernel's `unwind_user` returns this error too.
         return EINVAL.to_errno();
     }
     let (begun, token) = {
         let mut call = MaybeUninit::uninit();
-        // SAFETY: The redirection leaves the arguments of `unwind_user` unchanged. The current task is a user
-        // task: the redirection leaves all others to the kernel. `sfu_deferred_enter` writes all of `call`.
+        // SAFETY: The arguments are those that this function's contract names. Each of the two C functions writes all of
+        // `call`.
         unsafe {
-            let token = bindings::sfu_deferred_enter(trace, max_entries, call.as_mut_ptr());
+            let token = if is_deferred {
+                bindings::sfu_deferred_enter(chain, max_entries, call.as_mut_ptr())
+            } else {
+                bindings::sfu_immediate_enter(chain, regs, call.as_mut_ptr());
+                0
+            };
             (begin(call.assume_init_ref()), token)
         }
     };
-    let count = hook::deferred(begun);
-    // SAFETY: `token` comes from this call's `sfu_deferred_enter`, and the walk stored `count` addresses in the
-    // buffer.
-    unsafe { bindings::sfu_deferred_leave(trace, count as c_uint, token) };
+    let is_deferred = hidden(regs as usize) == 0;
+    let count = hook::walk(begun, is_deferred) as c_uint;
+    // SAFETY: `chain` is the argument of this call, and the walk stored `count` addresses in its buffer. `token` comes
+    // from this call's `sfu_deferred_enter`.
+    unsafe {
+        if is_deferred {
+            bindings::sfu_deferred_leave(chain, count, token);
+        } else {
+            bindings::sfu_immediate_leave(chain, count);
+        }
+    }
     0
 }
 

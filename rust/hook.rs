@@ -13,18 +13,15 @@ use crate::{
     }, //
 };
 
-/// Walks at a sample of perf or BPF, and returns the number of addresses that the walk stored. NMI, IRQ or
-/// task; never sleeps.
+/// Walks, and returns the number of addresses that the walk stored. `may_sleep`: the walk is deferred, and runs in a task
+/// that is about to return to user space. Else the walk is for a sample of perf or BPF, in an NMI, an IRQ or a task.
 #[inline(always)]
-pub(crate) fn immediate(begin: Begin<'_>) -> usize {
-    let memory = UserMemory::atomic(begin.frame.sp, begin.spent);
-    walk::walk(begin, &memory)
-}
-
-/// Walks when the task is about to return to user space, and returns the number of addresses that the walk
-/// stored. Task; may sleep.
-#[inline(always)]
-pub(crate) fn deferred(begin: Begin<'_>) -> usize {
-    let memory = UserMemory::sleeping(begin.frame.sp);
+pub(crate) fn walk(begin: Begin<'_>, may_sleep: bool) -> usize {
+    let sp = begin.frame.sp;
+    let memory = if may_sleep {
+        UserMemory::sleeping(sp)
+    } else {
+        UserMemory::atomic(sp, begin.spent)
+    };
     walk::walk(begin, &memory)
 }

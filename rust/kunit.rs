@@ -248,6 +248,19 @@ mod mapping_tests {
     }
 
     #[test]
+    fn only_code_is_code() -> Result {
+        let memory = UserMemory::atomic(0, 0);
+        let (data, code) = (sys::test::map(PAGE, false)?, sys::test::map(PAGE, true)?);
+        assert_eq!(mapping::check_code(code + PAGE - 1, &memory), Ok(()));
+        let found = mapping::check_code(data, &memory);
+        assert_eq!(found, Err(StopReason::NotExecutable));
+        sys::test::unmap(data, PAGE)?;
+        let found = mapping::check_code(data, &memory);
+        assert_eq!(found, Err(StopReason::NotMapped));
+        Ok(())
+    }
+
+    #[test]
     fn nothing_is_found_where_nothing_is() -> Result {
         let at = sys::test::map(3 * PAGE, false)?;
         sys::test::unmap(at + PAGE, PAGE)?;

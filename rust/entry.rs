@@ -147,8 +147,8 @@ unsafe fn walk(chain: *mut c_void, regs: *const c_void, max_entries: c_uint) -> 
     }
     let (begun, token) = {
         let mut call = MaybeUninit::uninit();
-        // SAFETY: The arguments are those that this function's contract names. Each of the two C functions writes all of
-        // `call`.
+        // SAFETY: The arguments are those that this function's contract names. Each of the two C functions writes all
+        // of `call`.
         unsafe {
             let token = if is_deferred {
                 bindings::sfu_deferred_enter(chain, max_entries, call.as_mut_ptr())

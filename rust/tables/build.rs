@@ -75,10 +75,10 @@ const FEW_RULES: usize = 4096;
 /// * Each value comes from [`FileTable::new`], which requires [`Table::is_sound`] of the very memory that the value
 ///   keeps. What a section says cannot lead out of it: hostile rows give a table that is sound, or none.
 /// * Nothing changes the vectors of a value or their elements until the value is dropped. The fields that a search uses
-///   are private to this file, and no function here takes a `FileTable` by `&mut`. A move of the value into its box does
-///   not move the memory of its vectors, so the addresses in `chunks` remain addresses in `blocks`.
-/// * A value is published as a whole, by one pointer, and replaced by another value. C frees it, with all its vectors, a
-///   grace period of RCU after it was withdrawn. So a reader in an NMI sees the old table, the new one, or none, and
+///   are private to this file, and no function here takes a `FileTable` by `&mut`. A move of the value into its box
+///   does not move the memory of its vectors, so the addresses in `chunks` remain addresses in `blocks`.
+/// * A value is published as a whole, by one pointer, and replaced by another value. C frees it, with all its vectors,
+///   a grace period of RCU after it was withdrawn. So a reader in an NMI sees the old table, the new one, or none, and
 ///   what it has found stays until it is no reader any more.
 pub(crate) struct FileTable {
     executables: Executables,
@@ -87,8 +87,8 @@ pub(crate) struct FileTable {
     span: u64,
     /// The page index of [`Table`].
     pages: KVVec<u16>,
-    /// The chunk index of [`Table`]: addresses of bytes in `blocks`, as numbers. They own nothing, and no other table has
-    /// them.
+    /// The chunk index of [`Table`]: addresses of bytes in `blocks`, as numbers. They own nothing, and no other table
+    /// has them.
     chunks: KVVec<u64>,
     /// The blocks of [`Table`], from the beginning of a cache line on.
     blocks: KVVec<u8>,
@@ -442,10 +442,10 @@ impl fast_path::RowSource for FileTable {
             asm!("/* {0} */", inout(reg) page, options(pure, nomem, nostack, preserves_flags));
         }
         let at = *self.pages.get(page)?;
-        // SAFETY: `pages` has the entry `page`. By the invariants of `FileTable` the table is sound as it is, so `chunks`
-        // has an entry for the chunk of each page, and that entry plus `at`, modulo 2^64, is the address of a byte in
-        // `blocks`: `is_sound` has computed the same sum. `new` has exposed the address of `blocks`, which lives as long
-        // as `self`.
+        // SAFETY: `pages` has the entry `page`. By the invariants of `FileTable` the table is sound as it is, so
+        // `chunks` has an entry for the chunk of each page, and that entry plus `at`, modulo 2^64, is the address of a
+        // byte in `blocks`: `is_sound` has computed the same sum. `new` has exposed the address of `blocks`, which
+        // lives as long as `self`.
         let first = unsafe {
             let chunk = *self.chunks.as_ptr().add(page / table::CHUNK);
             chunk.wrapping_add(at.into()) as *const u8
@@ -473,10 +473,10 @@ impl fast_path::Block for BlockRef<'_> {
     fn compact_rule(&self, ra: u64) -> CompactRule {
         // The low byte of the distance, because ranges start at multiples of a page of code.
         let low = ra as u8;
-        // SAFETY: `first` belongs to a page of `rows`, a sound table by the invariants of `FileTable`. So `first`, and each
-        // third byte behind it up to the first one with the highest value, is a byte of `blocks`. No value of `low` is
-        // higher than the highest, so the loop ends there at the latest. In front of each of these bytes are two more
-        // bytes of `blocks`, a number below the length of `compact`.
+        // SAFETY: `first` belongs to a page of `rows`, a sound table by the invariants of `FileTable`. So `first`, and
+        // each third byte behind it up to the first one with the highest value, is a byte of `blocks`. No value of
+        // `low` is higher than the highest, so the loop ends there at the latest. In front of each of these bytes are
+        // two more bytes of `blocks`, a number below the length of `compact`.
         unsafe {
             let mut last = self.first;
             // Six rows in a turn: two instructions a row.

@@ -17,8 +17,8 @@
 //! An entry of the page index has 16 bits. It counts from an entry of the chunk index, which [`CHUNK`] pages share.
 //! Blocks of these pages therefore have to lie near each other. The entry of the chunk index is a position 16 KiB in
 //! front of the end of all blocks at the beginning of the chunk. No block of the chunk is placed in front of that
-//! position, or found there again. So the entries of the pages fit into 16 bits, also if each byte of the code has a rule
-//! of its own.
+//! position, or found there again. So the entries of the pages fit into 16 bits, also if each byte of the code has a
+//! rule of its own.
 //!
 //! The addresses of a table are any numbers that identify the code of a file: link-time addresses, or offsets in the
 //! file. Segments that are far apart in memory are close to each other by offsets.
@@ -796,8 +796,8 @@ impl Rests {
         some: 0,
     };
 
-    /// Takes a rest that has space for `rows` rows and begins at `lowest` or above; one with little more space, if there
-    /// is a choice. Forgets the rests below `lowest` that it meets, so that a call meets a rest once only.
+    /// Takes a rest that has space for `rows` rows and begins at `lowest` or above; one with little more space, if
+    /// there is a choice. Forgets the rests below `lowest` that it meets, so that a call meets a rest once only.
     fn take(&mut self, rows: usize, lowest: u32) -> Option<u32> {
         if rows > MOST_LEFT {
             return None;
@@ -818,8 +818,8 @@ impl Rests {
         }
     }
 
-    /// Remembers the rest of a line from `at` on. If there are too many rests with as much space, the rest counts as one
-    /// with less space.
+    /// Remembers the rest of a line from `at` on. If there are too many rests with as much space, the rest counts as
+    /// one with less space.
     fn put(&mut self, at: u32) {
         let rows = (at.wrapping_neg() % LINE) as usize / ROW;
         let mut number = rows.min(MOST_LEFT);
@@ -902,9 +902,9 @@ impl<B: BlockStore> Filler<'_, '_, B> {
         Some(())
     }
 
-    /// Writes the current block, or finds a block that ends with it. Returns the block's position. `shared` may hold the
-    /// position of a block with another length and the same hash. Its bytes, and any bytes behind it, then differ from
-    /// the current block: in a block the last low byte is `LAST`, and no other one is.
+    /// Writes the current block, or finds a block that ends with it. Returns the block's position. `shared` may hold
+    /// the position of a block with another length and the same hash. Its bytes, and any bytes behind it, then differ
+    /// from the current block: in a block the last low byte is `LAST`, and no other one is.
     fn put_block(&mut self) -> Option<u32> {
         let block = self.block.get(..self.len).unwrap_or_default();
         // The hashes of the last row, of the last two rows, and so on.
@@ -950,7 +950,8 @@ impl<B: BlockStore> Filler<'_, '_, B> {
     }
 
     /// The position for the current block: in the remembered rest of a line that has space and begins within reach of
-    /// the chunk, if there is one; otherwise in a new line. `None` if the position or the end does not fit into 32 bits.
+    /// the chunk, if there is one; otherwise in a new line. `None` if the position or the end does not fit into 32
+    /// bits.
     fn position(&mut self) -> Option<u32> {
         let at = self.rests.take(self.len, self.chunk).unwrap_or(self.end);
         let behind = at.checked_add(self.len.wrapping_mul(ROW) as u32)?;

@@ -49,11 +49,11 @@ pub struct Table<'a> {
 }
 
 impl Table<'_> {
-    /// Whether a search without checks stays within the table: for each page, `chunks` has an entry for the page's chunk;
-    /// that entry plus the page's entry, minus `origin`, modulo 2^64, is the offset of a byte in `blocks`, with a number in
-    /// front of it; the block that begins with that number ends within `blocks`; and each number in the block is the
-    /// number of a rule. A caller that has made this check need not check each lookup, for as long as nothing changes
-    /// the table.
+    /// Whether a search without checks stays within the table: for each page, `chunks` has an entry for the page's
+    /// chunk; that entry plus the page's entry, minus `origin`, modulo 2^64, is the offset of a byte in `blocks`, with
+    /// a number in front of it; the block that begins with that number ends within `blocks`; and each number in the
+    /// block is the number of a rule. A caller that has made this check need not check each lookup, for as long as
+    /// nothing changes the table.
     pub fn is_sound(&self) -> bool {
         (0..self.pages.len()).all(|page| {
             let block = self

@@ -120,15 +120,18 @@ unsafe extern "C" fn sframe_unwind_deferred(trace: *mut c_void, max_entries: c_u
     unsafe { walk(trace, none, max_entries) }
 }
 
-/// `address`, as a value that the compiler does not know. It would make a copy of the whole walk for each value that it
+/// Stands for no token of `sfu_deferred_enter`, whose tokens are not negative: the walk is immediate.
+const NO_TOKEN: c_int = -1;
+
+/// `number`, as a value that the compiler does not know. It would make a copy of the whole walk for each value that it
 /// knows.
 #[inline(always)]
-fn hidden(mut address: usize) -> usize {
-    // SAFETY: No instruction, and `address` stays as it is.
+fn hidden(mut number: usize) -> usize {
+    // SAFETY: No instruction, and `number` stays as it is.
     unsafe {
-        asm!("/* {0} */", inout(reg) address, options(pure, nomem, nostack, preserves_flags));
+        asm!("/* {0} */", inout(reg) number, options(pure, nomem, nostack, preserves_flags));
     }
-    address
+    number
 }
 
 /// Walks for a hooked call, and returns 0 or an error. The two entries share this function, because the whole walk is
@@ -140,31 +143,28 @@ fn hidden(mut address: usize) -> usize {
 /// `chain` and `max_entries` are the arguments of a call of `unwind_user` for a user task.
 #[inline(never)]
 unsafe fn walk(chain: *mut c_void, regs: *const c_void, max_entries: c_uint) -> c_int {
-    let is_deferred = regs.is_null();
-    if is_deferred && max_entries == 0 {
-        // The kernel's `unwind_user` returns this error too.
-        return EINVAL.to_errno();
-    }
     let (begun, token) = {
         let mut call = MaybeUninit::uninit();
         // SAFETY: The arguments are those that this function's contract names. Each of the two C functions writes all
         // of `call`.
         unsafe {
-            let token = if is_deferred {
-                bindings::sfu_deferred_enter(chain, max_entries, call.as_mut_ptr())
-            } else {
+            let token = if !regs.is_null() {
                 bindings::sfu_immediate_enter(chain, regs, call.as_mut_ptr());
-                0
+                hidden(NO_TOKEN as usize) as c_int
+            } else if max_entries == 0 {
+                // The kernel's `unwind_user` returns this error too.
+                return EINVAL.to_errno();
+            } else {
+                bindings::sfu_deferred_enter(chain, max_entries, call.as_mut_ptr())
             };
             (begin(call.assume_init_ref()), token)
         }
     };
-    let is_deferred = hidden(regs as usize) == 0;
-    let count = hook::walk(begun, is_deferred) as c_uint;
-    // SAFETY: `chain` is the argument of this call, and the walk stored `count` addresses in its buffer. `token` comes
-    // from this call's `sfu_deferred_enter`.
+    let count = hook::walk(begun, token != NO_TOKEN) as c_uint;
+    // SAFETY: `chain` is the argument of this call, and the walk stored `count` addresses in its buffer. A token comes
+    // from this call's `sfu_deferred_enter`, which does not return `NO_TOKEN`.
     unsafe {
-        if is_deferred {
+        if token != NO_TOKEN {
             bindings::sfu_deferred_leave(chain, count, token);
         } else {
             bindings::sfu_immediate_leave(chain, count);

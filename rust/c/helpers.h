@@ -237,7 +237,7 @@ void sfu_immediate_enter(SFU_CHAIN *chain, SFU_REGISTERS *regs, struct sfu_call 
 void sfu_immediate_leave(SFU_CHAIN *chain, unsigned int count);
 /*
  * Describes a call of unwind_user() in `call`. Until sfu_deferred_leave(), which takes the returned token, the
- * task may sleep and sfu_hook_remove() waits for it.
+ * task may sleep and sfu_hook_remove() waits for it. A token is not negative.
  */
 int sfu_deferred_enter(SFU_TRACE *trace, unsigned int max_entries, struct sfu_call *call);
 void sfu_deferred_leave(SFU_TRACE *trace, unsigned int count, int token);

@@ -4,7 +4,9 @@
 //! memory, the files that are open for writing, and the bytes of one file.
 
 use std::{
+    collections::BTreeMap,
     fs::File,
+    io,
     os::fd::{
         AsFd,
         AsRawFd,
@@ -13,10 +15,7 @@ use std::{
 };
 
 use nix::{
-    libc::{
-        self,
-        sock_filter, //
-    },
+    libc,
     unistd::alarm, //
 };
 use rustix::{
@@ -42,6 +41,17 @@ use rustix::{
         CapabilitySet,
         CapabilitySets, //
     }, //
+};
+use seccompiler::{
+    BackendError,
+    BpfProgram,
+    SeccompAction,
+    SeccompCmpArgLen,
+    SeccompCmpOp,
+    SeccompCondition,
+    SeccompFilter,
+    SeccompRule,
+    TargetArch, //
 };
 
 const NOBODY: u32 = 65534;
@@ -102,7 +112,8 @@ pub(crate) fn confine(confinement: &Confinement<'_>) -> Result<(), String> {
     if confinement.alarm != 0 {
         alarm::set(confinement.alarm);
     }
-    install(&filter(confinement.reads))
+    let filters = filters(confinement.reads).map_err(|error| error.to_string())?;
+    install(&filters)
 }
 
 /// As [`confine`], for the reader of the memory of a process.
@@ -150,96 +161,54 @@ const ALLOWED: [libc::c_long; 21] = [
     libc::SYS_writev,
 ];
 
-/// `AUDIT_ARCH_X86_64`
-const ARCHITECTURE: u32 = 0xc000_003e;
-/// Offsets in `struct seccomp_data`, in bytes.
-const NUMBER_AT: u32 = 0;
-const ARCHITECTURE_AT: u32 = 4;
-const ARGUMENTS_AT: u32 = 16;
-
-const LOAD: u32 = libc::BPF_LD | libc::BPF_W | libc::BPF_ABS;
-const IS_EQUAL: u32 = libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K;
-const HAS_BITS: u32 = libc::BPF_JMP | libc::BPF_JSET | libc::BPF_K;
-const RETURN: u32 = libc::BPF_RET | libc::BPF_K;
-
-/// An instruction; `jt` and `jf` are the numbers of instructions that it skips if its test is true, and if not.
-fn instruction(code: u32, k: u32, jt: u8, jf: u8) -> sock_filter {
-    let code = code as u16;
-    sock_filter { code, jt, jf, k }
-}
-
-fn load(at: u32) -> sock_filter {
-    instruction(LOAD, at, 0, 0)
-}
-
-fn fails(errno: libc::c_int) -> sock_filter {
-    instruction(RETURN, libc::SECCOMP_RET_ERRNO | errno as u32, 0, 0)
-}
-
-/// The filter. Every system call that it does not allow fails with `EPERM`.
-fn filter(reads: Option<BorrowedFd<'_>>) -> Vec<sock_filter> {
-    let allow = || instruction(RETURN, libc::SECCOMP_RET_ALLOW, 0, 0);
-    let mut program = vec![
-        load(ARCHITECTURE_AT),
-        instruction(IS_EQUAL, ARCHITECTURE, 1, 0),
-        instruction(RETURN, libc::SECCOMP_RET_KILL_PROCESS, 0, 0),
-        load(NUMBER_AT),
-    ];
-    for number in ALLOWED {
-        program.push(instruction(IS_EQUAL, number as u32, 0, 1));
-        program.push(allow());
-    }
-    // A call with a condition: its number, the argument, and the test of the argument's low half.
-    let mut conditional = |number: libc::c_long, argument: u32, test: sock_filter| {
-        program.push(instruction(IS_EQUAL, number as u32, 0, 4));
-        program.push(load(ARGUMENTS_AT + 8 * argument));
-        program.push(test);
-        program.push(fails(libc::EPERM));
-        program.push(allow());
+/// The filters, in the order in which they are installed. The strictest answer of all counts, and every system call that
+/// they do not allow fails with `EPERM`; one of another architecture kills the process.
+fn filters(reads: Option<BorrowedFd<'_>>) -> Result<[BpfProgram; 2], BackendError> {
+    // The conditions are of the low half of an argument, as the kernel takes no more of these arguments.
+    let only_if = |argument, test, value| {
+        let condition = SeccompCondition::new(argument, SeccompCmpArgLen::Dword, test, value)?;
+        Ok(vec![SeccompRule::new(vec![condition])?])
     };
+    let has_bit = |argument, bit: libc::c_int, value| {
+        let bit = u64::from(bit.unsigned_abs());
+        only_if(argument, SeccompCmpOp::MaskedEq(bit), bit * value)
+    };
+    let mut allowed = BTreeMap::from(ALLOWED.map(|number| (number, Vec::new())));
     if let Some(file) = reads {
-        let is_file = instruction(IS_EQUAL, file.as_raw_fd() as u32, 1, 0);
-        conditional(libc::SYS_pread64, 0, is_file);
+        let file = u64::from(file.as_raw_fd().unsigned_abs());
+        allowed.insert(libc::SYS_pread64, only_if(0, SeccompCmpOp::Eq, file)?);
     }
     // No memory becomes code.
-    let is_data = instruction(HAS_BITS, libc::PROT_EXEC as u32, 0, 1);
-    conditional(libc::SYS_mmap, 2, is_data);
-    conditional(libc::SYS_mprotect, 2, is_data);
+    allowed.insert(libc::SYS_mmap, has_bit(2, libc::PROT_EXEC, 0)?);
+    allowed.insert(libc::SYS_mprotect, has_bit(2, libc::PROT_EXEC, 0)?);
     // Threads are allowed, processes are not.
-    let is_thread = instruction(HAS_BITS, libc::CLONE_THREAD as u32, 1, 0);
-    conditional(libc::SYS_clone, 0, is_thread);
-    // The flags of this call are in memory. The C library takes the other one if this one does not exist.
-    program.push(instruction(IS_EQUAL, libc::SYS_clone3 as u32, 0, 1));
-    program.push(fails(libc::ENOSYS));
-    program.push(fails(libc::EPERM));
-    program
+    allowed.insert(libc::SYS_clone, has_bit(0, libc::CLONE_THREAD, 1)?);
+    // The first filter has refused this call: its flags are in memory. The C library takes the other call if this one
+    // does not exist.
+    allowed.insert(libc::SYS_clone3, Vec::new());
+    let missing = BTreeMap::from([(libc::SYS_clone3, Vec::new())]);
+    let fails = |errno: libc::c_int| SeccompAction::Errno(errno.unsigned_abs());
+    let (allow, target) = (SeccompAction::Allow, TargetArch::x86_64);
+    Ok([
+        SeccompFilter::new(missing, allow.clone(), fails(libc::ENOSYS), target)?.try_into()?,
+        SeccompFilter::new(allowed, fails(libc::EPERM), allow, target)?.try_into()?,
+    ])
 }
 
-/// Installs the filter for this thread and all that it starts. A kernel without filters goes without.
-#[expect(unsafe_code)]
-fn install(program: &[sock_filter]) -> Result<(), String> {
-    let filter = libc::sock_fprog {
-        len: program.len() as u16,
-        filter: program.as_ptr().cast_mut(),
-    };
-    // SAFETY: The kernel reads `len` instructions at `filter` during the call, and does not write to them. They are
-    // those of `program`, which outlives the call.
-    let installed = unsafe {
-        libc::prctl(
-            libc::PR_SET_SECCOMP,
-            libc::SECCOMP_MODE_FILTER,
-            &filter,
-            0,
-            0,
-        )
-    };
-    match (
-        installed,
-        Errno::from_io_error(&std::io::Error::last_os_error()),
-    ) {
-        (0, _) | (_, Some(Errno::INVAL)) => Ok(()),
-        (_, error) => Err(format!("prctl: {error:?}")),
+/// Installs the filters for this thread and all that it starts. A kernel without filters goes without.
+fn install(filters: &[BpfProgram]) -> Result<(), String> {
+    for filter in filters {
+        match seccompiler::apply_filter(filter) {
+            Err(seccompiler::Error::Seccomp(error)) if is_missing(&error) => return Ok(()),
+            done => done.map_err(|error| error.to_string())?,
+        }
     }
+    Ok(())
+}
+
+/// Whether the error says that the kernel has no filters, or no such system call.
+fn is_missing(error: &io::Error) -> bool {
+    matches!(error.raw_os_error(), Some(libc::EINVAL | libc::ENOSYS))
 }
 
 #[cfg(test)]
@@ -311,7 +280,7 @@ mod tests {
         thread::scope(|scope| {
             let confined = scope.spawn(|| {
                 set_no_new_privs(true).unwrap();
-                install(&filter(Some(file.as_fd()))).unwrap();
+                install(&filters(Some(file.as_fd())).unwrap()).unwrap();
                 let is_denied = |error: std::io::Error| error.kind() == ErrorKind::PermissionDenied;
                 file.read_exact_at(&mut bytes, 0).unwrap();
                 assert!(other.read_exact_at(&mut [0; 4], 0).is_err_and(is_denied));

@@ -24,7 +24,7 @@ use crate::{
 
 /// The maximum length of an answer, in bytes.
 pub const MAX_ANSWER: u64 = MAX_FILES + (1 << 20);
-/// The maximum size of the files of all objects of an answer, in bytes.
+/// The maximum size of the files and rows of all objects of an answer, in bytes.
 const MAX_FILES: u64 = 64 << 20;
 /// The most regions of an answer. The module keeps 32 of a process.
 const MAX_REGIONS: usize = 1024;
@@ -199,7 +199,7 @@ pub fn encode(found: &Result<Code, String>) -> Vec<u8> {
             put_regions(&mut bytes, &found.regions);
             let mut left = MAX_FILES;
             let fits = |object: &&CodeObject| {
-                let rest = left.checked_sub(object.file.len() as u64);
+                let rest = left.checked_sub((object.file.len() + object.rows.len()) as u64);
                 left = rest.unwrap_or(left);
                 rest.is_some()
             };
@@ -216,8 +216,10 @@ pub fn encode(found: &Result<Code, String>) -> Vec<u8> {
                 ] {
                     word.put(&mut bytes);
                 }
-                (object.file.len() as u32).put(&mut bytes);
-                bytes.extend(&object.file);
+                for part in [&object.file, &object.rows] {
+                    (part.len() as u32).put(&mut bytes);
+                    bytes.extend(part);
+                }
             }
         }
         Err(error) => {
@@ -322,14 +324,19 @@ fn take_objects(from: &mut &[u8]) -> Option<Objects> {
         let mut word = || u64::take(from);
         let (start, end, guard, guard_value, offset) =
             (word()?, word()?, word()?, word()?, word()?);
-        let len = take_count(from, MAX_FILES as usize)?;
+        let mut part = || {
+            let len = take_count(from, MAX_FILES as usize)?;
+            take_bytes(from, len)
+        };
+        let (file, rows) = (part()?, part()?);
         objects.push(CodeObject {
             start,
             end,
             guard,
             guard_value,
             offset,
-            file: take_bytes(from, len)?.to_vec(),
+            file: file.to_vec(),
+            rows: rows.to_vec(),
         });
     }
     Some(Objects {
@@ -378,6 +385,7 @@ mod tests {
             guard_value: 5,
             file: (0..=u8::MAX).cycle().take(0x300).collect(),
             offset: 0x100,
+            rows: (0..=u8::MAX).rev().take(0x81).collect(),
         }
     }
 

@@ -52,6 +52,8 @@ pub struct CodeObject {
     pub file: Vec<u8>,
     /// The offset of the code in the file, in bytes.
     pub offset: u64,
+    /// The rows of the file, if its reader has converted it, in the reader's own format.
+    pub rows: Vec<u8>,
 }
 
 /// The object of the section `bytes`, which has the run-time address `address`. `None` if a function of the section is
@@ -214,6 +216,7 @@ impl LoadedSection {
             guard_value: u64::from_le_bytes(*guard),
             file,
             offset,
+            rows: Vec::new(),
         })
     }
 }

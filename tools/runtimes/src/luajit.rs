@@ -532,6 +532,7 @@ impl AreaRun {
             guard_value,
             file,
             offset,
+            rows: Vec::new(),
         })
     }
 }

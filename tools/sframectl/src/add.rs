@@ -187,6 +187,20 @@ pub(crate) fn add(device: &Device, file: &File, path: &Path, user: u32) -> Resul
             return Err(error);
         }
     };
+    add_rows(device, file, &rows, user)
+}
+
+/// Adds the rows of a file, and returns their number. If the caller is root, the table is charged to `user`.
+///
+/// # Errors
+///
+/// The kernel refuses the rows.
+pub(crate) fn add_rows(
+    device: &Device,
+    file: &File,
+    rows: &rows::ConvertedRows,
+    user: u32,
+) -> Result<u32, String> {
     device.add(Target::File(file), user, &rows.section, &rows.extra_rows)?;
     Ok(count(&rows.section, &rows.extra_rows))
 }

@@ -8,6 +8,10 @@
 
 use std::{
     fs::File,
+    hash::{
+        DefaultHasher,
+        Hasher, //
+    },
     io::{
         self,
         Read,
@@ -41,13 +45,17 @@ use std::{
 use runtimes::{
     answer,
     Code,
+    CodeObject,
     OpenProcess, //
 };
 use walk::process;
 
-use crate::confine::{
-    confine_reader,
-    READER_SECONDS, //
+use crate::{
+    confine::{
+        confine_reader,
+        READER_SECONDS, //
+    },
+    rows, //
 };
 
 /// The time for a child's answer. It is longer than a child lives.
@@ -58,30 +66,51 @@ const END: Duration = Duration::from_secs(1);
 /// Children that were killed and have not ended yet.
 static ENDING: Mutex<Vec<Child>> = Mutex::new(Vec::new());
 
-/// Finds the code that a process makes, in a confined child process. If no runtime is known, searches for code with
-/// rows in the mapping from `start` to `end`, run-time addresses. The code that is found lies in memory of no file of
-/// that process; all else that the answer says is hostile.
+/// Finds the code that a process makes, in a confined child process, from its memory and the text of its mappings
+/// ([`runtimes::open`]). If no runtime is known, searches for code with rows in the mapping from `start` to `end`,
+/// run-time addresses. The code that is found lies in memory of no file of that process; all else that the answer says
+/// is hostile. An object has packed rows unless its [`content`] is one of `known`, or cannot be converted.
+///
+/// Returns the text of the mappings after the answer, too; it is empty if they cannot be read.
 ///
 /// # Errors
 ///
-/// The process has exited or may not be read, or is not what it seems to be; or the child has failed or is refused.
-pub(crate) fn find(pid: i32, start: u64, end: u64) -> Result<Code, String> {
-    let (memory, maps) = runtimes::open(pid)?;
+/// The process has exited, or is not what it seems to be; or the child has failed or is refused.
+pub(crate) fn find(
+    pid: i32,
+    (start, end): (u64, u64),
+    memory: File,
+    maps: &str,
+    known: &[u64],
+) -> (Result<Code, String>, String) {
     let mut command = Command::new("/proc/self/exe");
     command
         .arg("runtime")
         .arg(pid.to_string())
         .arg("--confined")
         .args([start, end].map(|address| address.to_string()))
+        .args(known.iter().map(u64::to_string))
         .env_clear()
         .current_dir("/")
         .stdin(memory)
         .stderr(Stdio::null());
-    let bytes = ask(command, maps.as_bytes(), TIME)?;
+    let answer = ask(command, maps.as_bytes(), TIME);
     // The process may have mapped more memory for code since.
     let maps = process::maps_text(pid.unsigned_abs())
-        .map_err(|error| format!("cannot read its mappings: {error}"))?;
-    answer::accept(&bytes, pid, &process::memory_of_no_file(&maps))
+        .map_err(|error| format!("cannot read its mappings: {error}"));
+    let found = match (answer, &maps) {
+        (Ok(bytes), Ok(maps)) => answer::accept(&bytes, pid, &process::memory_of_no_file(maps)),
+        (Err(error), _) => Err(error),
+        (_, Err(error)) => Err(error.clone()),
+    };
+    (found, maps.unwrap_or_default())
+}
+
+/// The number of the code and the `.eh_frame` of an object. Other code may have an equal guard.
+pub(crate) fn content(object: &CodeObject) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    hasher.write(&object.file);
+    hasher.finish()
 }
 
 /// Runs a command that reads the request from its standard output, and writes its answer to it, within this time.
@@ -169,7 +198,12 @@ fn wait(child: &mut Child) -> Option<ExitStatus> {
 }
 
 /// In the child process: reads the mappings, drops all privileges, and writes the answer for [`find`].
-pub(crate) fn answer_confined(pid: u32, start: u64, end: u64) -> Result<String, String> {
+pub(crate) fn answer_confined(
+    pid: u32,
+    start: u64,
+    end: u64,
+    known: &[u64],
+) -> Result<String, String> {
     let pid = i32::try_from(pid).map_err(|_| "there is no such process")?;
     let io = |error: io::Error| error.to_string();
     let memory = File::from(io::stdin().as_fd().try_clone_to_owned().map_err(io)?);
@@ -178,8 +212,19 @@ pub(crate) fn answer_confined(pid: u32, start: u64, end: u64) -> Result<String, 
     socket.read_to_end(&mut maps).map_err(io)?;
     confine_reader(&memory)?;
     let maps = String::from_utf8_lossy(&maps);
-    let found =
+    let mut found =
         OpenProcess::new(pid, memory, &maps).and_then(|process| process.find_at(start, end));
+    if let Ok(Code::Objects(found)) = &mut found {
+        // Another process for each conversion would take longer than most conversions.
+        for object in &mut found.objects {
+            if known.contains(&content(object)) {
+                continue;
+            }
+            if let Ok(converted) = convert::convert(&object.file) {
+                object.rows = rows::pack(&converted);
+            }
+        }
+    }
     socket.write_all(&answer::encode(&found)).map_err(io)?;
     Ok(String::new())
 }

@@ -122,8 +122,9 @@ pub(crate) fn confine(confinement: &Confinement<'_>) -> Result<(), String> {
 ///
 /// As those of [`confine`].
 pub(crate) fn confine_reader(memory: &File) -> Result<(), String> {
-    /// The reader takes copies of at most 64 MiB of the memory, and of as much code.
-    const MEMORY: u64 = 1 << 30;
+    /// The reader takes copies of at most 64 MiB of the memory, and of as much code. A conversion takes about ten times
+    /// the size of `.eh_frame`.
+    const MEMORY: u64 = 2 << 30;
     confine(&Confinement {
         memory: MEMORY,
         reads: Some(memory.as_fd()),

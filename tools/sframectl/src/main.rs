@@ -249,7 +249,8 @@ enum Command {
         /// The process.
         pid: u32,
         /// Answers `watch` about the mapping with these addresses, by standard input and output, without privileges.
-        #[arg(long, hide = true, num_args = 2, value_names = ["START", "END"])]
+        /// The code with rows whose contents have one of the other numbers is not converted.
+        #[arg(long, hide = true, num_args = 2.., value_names = ["START", "END"])]
         confined: Option<Vec<u64>>,
     },
     /// Records a demo program on this machine in all modes that it has, and checks every stack.
@@ -341,7 +342,7 @@ fn main() -> ExitCode {
         ),
         Command::Runtime { pid, confined } => {
             let result = match confined.as_deref() {
-                Some(&[start, end]) => code::answer_confined(pid, start, end),
+                Some([start, end, known @ ..]) => code::answer_confined(pid, *start, *end, known),
                 _ => code::show(pid),
             };
             (

@@ -301,7 +301,8 @@ pub(crate) fn pack(converted: &Converted) -> Vec<u8> {
     .concat()
 }
 
-fn unpack(packed: &[u8]) -> Option<ConvertedRows> {
+/// The rows in packed rows; `None` if these are truncated, or empty.
+pub(crate) fn unpack(packed: &[u8]) -> Option<ConvertedRows> {
     let (len, rest) = packed.split_first_chunk()?;
     let (section, extra_rows) = rest.split_at_checked(u32::from_le_bytes(*len) as usize)?;
     Some(ConvertedRows {

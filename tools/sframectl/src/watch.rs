@@ -9,10 +9,6 @@ use std::{
         VecDeque, //
     },
     fs::File,
-    hash::{
-        DefaultHasher,
-        Hasher, //
-    },
     io::{
         self,
         Write, //
@@ -293,10 +289,13 @@ pub(crate) fn run(json: bool) -> Result<(), String> {
                 continue;
             };
             drop(queue);
-            let others = if job.seen {
-                mapped(&job.request)
-            } else {
-                Vec::new()
+            let request = &job.request;
+            // The mappings are read once before the answer, and once after it.
+            let opened = (request.is_made_code()).then(|| runtimes::open(request.pid));
+            let others = match &opened {
+                Some(Ok((_, maps))) => mapped(request, maps),
+                None if job.seen => mapped(request, &maps_of(request)),
+                _ => Vec::new(),
             };
             let mut is_answered = false;
             if !others.is_empty() {
@@ -316,15 +315,16 @@ pub(crate) fn run(json: bool) -> Result<(), String> {
                 queue = lock();
                 continue;
             }
-            let is_done = if job.request.is_made_code() {
-                answer_code(&device, &job.request, json);
+            let (is_done, maps) = match opened {
                 // The process may make more code.
-                false
-            } else {
-                is_answered || answer(&device, &job, json)
+                Some(opened) => (false, answer_code(&device, request, opened, json)),
+                None => {
+                    let is_done = is_answered || answer(&device, &job, json);
+                    (is_done, maps_of(request))
+                }
             };
             // The loader may have mapped more files since, which may never be seen in a stack.
-            let more = mapped(&job.request);
+            let more = mapped(request, &maps);
             queue = lock();
             for request in more {
                 queue.put(Job::new(request, false));
@@ -398,8 +398,14 @@ fn print_json(answer: &impl Serialize) {
     }
 }
 
-/// The first [`MAX_MAPPED`] files that the process of a seen file has mapped executable.
-fn mapped(seen: &Request) -> Vec<Request> {
+/// The text of the mappings of the process. A process that has exited has no mappings.
+fn maps_of(request: &Request) -> String {
+    process::maps_text(request.pid.unsigned_abs()).unwrap_or_default()
+}
+
+/// The first [`MAX_MAPPED`] files that the process of a seen file has mapped executable; `maps` is the text of its
+/// mappings.
+fn mapped(seen: &Request, maps: &str) -> Vec<Request> {
     let is_code =
         |(mapping, file): &(ProcessMapping, FileId)| mapping.executable && file.inode != 0;
     let request = |(mapping, file): (ProcessMapping, FileId)| Request {
@@ -412,8 +418,7 @@ fn mapped(seen: &Request) -> Vec<Request> {
         user: seen.user,
         path: mapping.name,
     };
-    // A process that has exited has no mappings.
-    let maps = process::maps(seen.pid.unsigned_abs()).unwrap_or_default();
+    let maps = process::parse_maps(maps).unwrap_or_default();
     let code = maps.into_iter().filter(is_code).map(request);
     code.take(MAX_MAPPED).collect()
 }
@@ -471,16 +476,38 @@ fn answer(device: &Device, job: &Job, json: bool) -> bool {
 
 /// Whether the module takes the requested mapping for memory of no file.
 fn is_memory_of_no_file(request: &Request) -> bool {
-    let maps = process::maps_text(request.pid.unsigned_abs()).unwrap_or_default();
-    let mut memory = process::memory_of_no_file(&maps).into_iter();
+    let mut memory = process::memory_of_no_file(&maps_of(request)).into_iter();
     memory.any(|part| part.contains(&request.start))
 }
 
 /// Finds the code that a process has made, registers its regions, and prints the result if there is a runtime or an error.
-/// While the runtime is starting, nothing is done: the module requests the code again.
-fn answer_code(device: &Device, request: &Request, json: bool) {
+/// While the runtime is starting, nothing is done: the module requests the code again. `opened` are the memory and the
+/// mappings of the process. Returns the text of the mappings after the code was found; it is empty if they cannot be
+/// read.
+fn answer_code(
+    device: &Device,
+    request: &Request,
+    opened: Result<(File, String), String>,
+    json: bool,
+) -> String {
     let started = Instant::now();
-    let found = code::find(request.pid, request.start, request.end);
+    let range = (request.start, request.end);
+    let (found, maps) = match opened {
+        Ok((memory, maps)) => code::find(request.pid, range, memory, &maps, &known(request.pid)),
+        Err(error) => (Err(error), String::new()),
+    };
+    answer_found(device, request, found, started, json);
+    maps
+}
+
+/// Registers the regions of code that was found, and prints the result.
+fn answer_found(
+    device: &Device,
+    request: &Request,
+    found: Result<Code, String>,
+    started: Instant,
+    json: bool,
+) {
     let none = || vec![runtimes::none(request.pid, request.start, request.end)];
     // The regions that are left to register, and the number of all.
     let (runtime, regions, count, error) = match found {
@@ -540,7 +567,7 @@ struct LoadedObject {
     pid: i32,
     start: u64,
     end: u64,
-    /// The hash of the object's code and `.eh_frame`. Other code may have an equal guard.
+    /// The number of its contents ([`code::content`]).
     content: u64,
     file: File,
 }
@@ -548,6 +575,13 @@ struct LoadedObject {
 /// The last [`MAX_OBJECTS`] objects, by the time at which they were loaded.
 static OBJECTS: Mutex<VecDeque<LoadedObject>> = Mutex::new(VecDeque::new());
 const MAX_OBJECTS: usize = 128;
+
+/// The numbers of the contents of the objects of a process whose rows were added.
+fn known(pid: i32) -> Vec<u64> {
+    let objects = OBJECTS.lock().unwrap_or_else(PoisonError::into_inner);
+    let of_process = objects.iter().filter(|object| object.pid == pid);
+    of_process.map(|object| object.content).collect()
+}
 
 /// The code with rows that was found for a request.
 struct FoundObjects {
@@ -572,9 +606,7 @@ fn add_objects(
         device.add_region(region)?;
     }
     for object in &found.objects {
-        let mut hasher = DefaultHasher::new();
-        hasher.write(&object.file);
-        let content = hasher.finish();
+        let content = code::content(object);
         let is_known = |other: &LoadedObject| {
             (other.pid, other.start, other.content) == (pid, object.start, content)
         };
@@ -582,7 +614,11 @@ fn add_objects(
             let name = format!("code of process {pid} at {:#x}", object.start);
             let file = memory_file(&name, &object.file)
                 .map_err(|error| format!("cannot make a file in memory: {error}"))?;
-            add::add(device, &file, Path::new(&name), request.user)?;
+            match rows::unpack(&object.rows) {
+                Some(rows) => add::add_rows(device, &file, &rows, request.user)?,
+                // It cannot be converted; or it was known, but is not any more.
+                None => add::add(device, &file, Path::new(&name), request.user)?,
+            };
             is_new = true;
             objects.push_back(LoadedObject {
                 pid,

@@ -14,9 +14,14 @@ mod requirement;
 
 use std::{
     collections::BTreeMap,
+    env,
     fs::{
         self,
         File, //
+    },
+    hash::{
+        DefaultHasher,
+        Hasher, //
     },
     io::{
         Read,
@@ -1404,21 +1409,39 @@ fn a_process_is_read_without_privileges() {
     let section = eh_frame_of(start, LEN as u32, data.as_ptr() as u64);
     data[..section.len()].copy_from_slice(&section);
 
-    let (mut socket, of_child) = UnixStream::pair().unwrap();
-    let mut child = Child(
-        Command::new(env!("CARGO_BIN_EXE_sframectl"))
-            .arg("runtime")
-            .arg(process::id().to_string())
-            .arg("--confined")
-            .args([start, end].map(|address| address.to_string()))
-            .stdin(File::open("/proc/self/mem").unwrap())
-            .stdout(OwnedFd::from(of_child))
-            .spawn()
-            .unwrap(),
-    );
     let maps = walk::process::maps_text(process::id()).unwrap();
-    socket.write_all(maps.as_bytes()).unwrap();
-    socket.shutdown(Shutdown::Write).unwrap();
+    let memory = walk::process::memory_of_no_file(&maps);
+    // A child that is asked for this code, and knows the contents with this number.
+    let ask = |known: Option<u64>| {
+        let (mut socket, of_child) = UnixStream::pair().unwrap();
+        let child = Child(
+            Command::new(env!("CARGO_BIN_EXE_sframectl"))
+                .arg("runtime")
+                .arg(process::id().to_string())
+                .arg("--confined")
+                .args([start, end].map(|address| address.to_string()))
+                .args(known.map(|content| content.to_string()))
+                .stdin(File::open("/proc/self/mem").unwrap())
+                .stdout(OwnedFd::from(of_child))
+                .spawn()
+                .unwrap(),
+        );
+        socket.write_all(maps.as_bytes()).unwrap();
+        socket.shutdown(Shutdown::Write).unwrap();
+        (child, socket)
+    };
+    // The only object of the answer.
+    let object = |(mut child, mut socket): (Child, UnixStream)| {
+        let mut answer = Vec::new();
+        socket.read_to_end(&mut answer).unwrap();
+        assert!(child.0.wait().unwrap().success());
+        let Ok(Code::Objects(found)) = answer::accept(&answer, 1, &memory) else {
+            panic!("{} bytes", answer.len());
+        };
+        <[_; 1]>::try_from(found.objects).unwrap()
+    };
+
+    let (child, socket) = ask(None);
     // The answer has the code, so the child waits for a reader. It is confined by then.
     let id = child.0.id();
     let status = || fs::read_to_string(format!("/proc/{id}/status")).unwrap_or_default();
@@ -1452,17 +1475,28 @@ fn a_process_is_read_without_privileges() {
         .unwrap();
     assert_eq!(files.split_whitespace().nth(3), Some("0"), "{limits}");
 
-    let mut answer = Vec::new();
-    socket.read_to_end(&mut answer).unwrap();
-    assert!(child.0.wait().unwrap().success());
-    let memory = walk::process::memory_of_no_file(&maps);
-    let Ok(Code::Objects(found)) = answer::accept(&answer, 1, &memory) else {
-        panic!("{} bytes", answer.len());
-    };
-    let [object] = &found.objects[..] else {
-        panic!("{} objects", found.objects.len());
-    };
-    assert_eq!((object.start, object.end), (start, end));
+    let [found] = object((child, socket));
+    assert_eq!((found.start, found.end), (start, end));
+    // The rows are those that a conversion of the file makes.
+    let path = env::temp_dir().join(format!("code-{}", process::id()));
+    fs::write(&path, &found.file).unwrap();
+    let converted = Command::new(env!("CARGO_BIN_EXE_sframectl"))
+        .args(["convert", "--confined", "-", "-o", "-"])
+        .stdin(File::open(&path).unwrap())
+        .output()
+        .unwrap();
+    fs::remove_file(&path).unwrap();
+    assert!(found.rows.len() > 32);
+    assert!(found.rows == converted.stdout);
+
+    // Known contents are not converted again, others are.
+    let mut hasher = DefaultHasher::new();
+    hasher.write(&found.file);
+    let content = hasher.finish();
+    let [known] = object(ask(Some(content)));
+    assert!(known.rows.is_empty() && known.file == found.file);
+    let [other] = object(ask(Some(content ^ 1)));
+    assert_eq!(other, found);
 }
 
 fn status_of_self() -> String {

@@ -127,6 +127,7 @@ fn region_of(object: CodeObject, files: &mut Files) -> io::Result<CodeRegion> {
         guard_value,
         file,
         offset,
+        rows: _,
     } = object;
     let path = PathBuf::from(format!("code at {start:#x}"));
     let file = files.add(&path, file).map_err(io::Error::other)?;

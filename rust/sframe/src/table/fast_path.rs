@@ -457,7 +457,10 @@ mod tests {
             let start = Frame {
                 pc: CODE + drawn(&mut state) % SIZE,
                 sp: STACK + 8 * (drawn(&mut state) % 64),
-                fp: STACK + 8 * (drawn(&mut state) % 128),
+                fp: match drawn(&mut state) % 64 {
+                    0 => unwind::LOST_FP,
+                    _ => STACK + 8 * (drawn(&mut state) % 128),
+                },
             };
             let is_innermost = drawn(&mut state) % 2 == 0;
             let most = (drawn(&mut state) % 24) as usize;

@@ -153,6 +153,13 @@ pub enum Location {
     Of(Base, i32),
 }
 
+impl Location {
+    /// The location of a frame pointer that the code has overwritten, in sections that `sframectl` makes: the value of
+    /// a register that is never known. SFrame has no form for a lost value. The control word of a row has space for
+    /// this register number in one byte. The caller's frame pointer becomes [`LOST_FP`](super::step::LOST_FP).
+    pub const LOST_FP: Location = Location::Of(Base::Register(31), 0);
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

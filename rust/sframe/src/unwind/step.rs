@@ -24,6 +24,11 @@ use super::{
 /// The size of a stack slot, and the alignment of the CFA, in bytes.
 const SLOT: u64 = 8;
 
+/// The frame pointer of a frame whose value of the register is lost. A step that needs the value stops: the kernel maps
+/// nothing for a process within 2 GiB of this address, the maximum offset of a rule, nor at any other address with the
+/// top bit set; and a CFA that counts from this address is misaligned.
+pub const LOST_FP: u64 = 0xc000_0000_0000_0001;
+
 /// The largest number of steps in one walk that need not rise: steps by a rule with [`Rule::signal`], and
 /// steps to another stack at a lower address. Handlers are rarely nested.
 pub const MAX_SIGNALS: u32 = 16;
@@ -156,6 +161,7 @@ pub struct Frame {
     /// The stack pointer.
     pub sp: u64,
     /// The value of the frame pointer's register. The code may use that register for other values.
+    /// [`LOST_FP`] if the value is lost.
     pub fp: u64,
 }
 
@@ -180,7 +186,7 @@ pub enum Stop {
     /// The rule needs an unknown value: a register other than stack pointer and frame pointer, in a
     /// frame that is neither the innermost frame nor interrupted by a signal; or a word below the part
     /// of the stack that is in use, where a function that the frame called saved the word and may have
-    /// removed it.
+    /// removed it. An unknown value that only the caller's frame pointer needs is no reason to stop.
     RegisterUnknown,
     /// The frame pointer is zero: code set it to zero at the outermost frame, or uses the register for
     /// other values.
@@ -201,6 +207,9 @@ pub enum Stop {
 /// `registers` are the CPU's registers for the innermost frame,
 /// [`Interrupted`](super::super::x86_64::signal::Interrupted) for a frame that a signal interrupted, and
 /// [`CallerStack`] for any other frame, or [`NoRegisters`] if the part of the stack in use is not known.
+///
+/// The caller's frame pointer is [`LOST_FP`] if its location counts from a register that is not known. The caller may
+/// have saved its own caller's frame pointer, so the walk can go on.
 ///
 /// # Errors
 ///
@@ -271,7 +280,11 @@ pub fn step<M: Memory + ?Sized, R: RegisterSource + ?Sized>(
         (place, _) => place,
     };
 
-    let (pc, fp) = match (ra, place(rule.fp)?) {
+    let fp = match place(rule.fp) {
+        Err(Stop::RegisterUnknown) => Evaluated::Is(LOST_FP),
+        place => place?,
+    };
+    let (pc, fp) = match (ra, fp) {
         (Evaluated::At(ra), Evaluated::At(fp)) => read_two(memory, ra, fp)?,
         (ra, fp) => (ra.read(memory, 0)?, fp.read(memory, frame.fp)?),
     };
@@ -364,7 +377,10 @@ fn read_two<M: Memory + ?Sized>(memory: &M, first: u64, second: u64) -> Result<(
 
 #[cfg(test)]
 mod tests {
-    use super::super::rule::Cfa;
+    use super::super::{
+        super::x86_64::signal::Interrupted,
+        rule::Cfa, //
+    };
     use super::*;
     use core::cell::Cell;
 
@@ -627,6 +643,84 @@ mod tests {
         assert_eq!(further_out(Abi::Amd64, &rule), to(0x8ff8, 0x9000, 0x9000));
         rule.cfa.plus = 4;
         assert_eq!(further_out(Abi::Amd64, &rule), Err(Stop::CfaMisaligned));
+    }
+
+    #[test]
+    fn a_frame_pointer_in_an_unknown_register_is_lost() {
+        let mut rule = RULE;
+        let lost = to(0x80f8, 0x8100, LOST_FP);
+        for fp in [
+            Location::Of(Base::Register(10), 0),
+            Location::At(Base::Register(10), -16),
+        ] {
+            rule.fp = fp;
+            assert_eq!(further_out(Abi::Amd64, &rule), lost);
+            assert_ne!(innermost(Abi::Amd64, &rule), lost);
+        }
+        rule.fp = Location::LOST_FP;
+        assert_eq!(further_out(Abi::Amd64, &rule), lost);
+        // The registers of a frame that a signal interrupted do not have that register, either.
+        let memory = Slots::new(|_| false);
+        let registers = Interrupted {
+            context: 0x8000,
+            memory: &memory,
+        };
+        assert_eq!(step(Abi::Amd64, &rule, &FRAME, &registers, &memory), lost);
+        // The return address has to be known.
+        rule.ra = Location::LOST_FP;
+        assert_eq!(further_out(Abi::Amd64, &rule), Err(Stop::RegisterUnknown));
+    }
+
+    #[test]
+    fn steps_that_need_a_lost_frame_pointer_stop() {
+        // All addresses of a process can be read, and have what looks like a frame.
+        let memory = Slots::new(|address| address >> 63 != 0);
+        let frame = Frame {
+            fp: LOST_FP,
+            ..FRAME
+        };
+        let from = |rule: &Rule| step(Abi::Amd64, rule, &frame, &NoRegisters, &memory);
+        // The code may leave the register alone, or may have saved it.
+        let to_caller = |fp| to(0x80f8, 0x8100, fp);
+        assert_eq!(
+            from(&Rule {
+                fp: Location::Unchanged,
+                ..RULE
+            }),
+            to_caller(LOST_FP)
+        );
+        assert_eq!(from(&RULE), to_caller(0x80c0));
+        assert_eq!(
+            step_by_frame_pointer(&frame, &memory),
+            Err(Stop::FpMisaligned)
+        );
+        for offset in [0, 1, 7, 8, -7, 16, 0x1000, i32::MAX, i32::MIN, i32::MIN + 7] {
+            let base = Base::Fp;
+            let counts = |deref| Rule {
+                cfa: Cfa {
+                    base,
+                    offset,
+                    deref,
+                    plus: 0,
+                },
+                ..RULE
+            };
+            let at_fp = Location::At(base, offset);
+            let rules = [
+                counts(false),
+                counts(true),
+                Rule { ra: at_fp, ..RULE },
+                Rule { fp: at_fp, ..RULE },
+            ];
+            for mut rule in rules {
+                for extra in 0..8 {
+                    rule.extra.changes_stack = extra & 1 != 0;
+                    rule.extra.twice = extra & 2 != 0;
+                    rule.signal = extra & 4 != 0;
+                    assert!(from(&rule).is_err(), "{rule:?}");
+                }
+            }
+        }
     }
 
     #[test]

@@ -917,7 +917,11 @@ fn step_without_rows<T: Task>(
 
 #[cfg(test)]
 mod tests {
-    use super::super::rule::Location;
+    use super::super::{
+        super::x86_64::registers::COUNT,
+        rule::Location,
+        step::LOST_FP, //
+    };
     use super::*;
     use std::{
         cell::RefCell,
@@ -949,11 +953,11 @@ mod tests {
 
     impl RegisterSource for MockRegisters {
         fn register(&self, number: u8) -> Option<u64> {
-            Some(match number {
-                RSP => 0x8000,
-                RETURN_ADDRESS => 0x200,
-                _ => u64::from(number) << 12,
-            })
+            match number {
+                RSP => Some(0x8000),
+                RETURN_ADDRESS => Some(0x200),
+                _ => (number < COUNT).then_some(u64::from(number) << 12),
+            }
         }
     }
 
@@ -1167,6 +1171,64 @@ mod tests {
         change: impl Fn(usize, &mut Rule),
     ) -> (StopReason, Vec<Frame>) {
         to_rbx_with(callees, change, &[])
+    }
+
+    #[test]
+    fn a_lost_frame_pointer_is_found_again_where_it_was_saved() {
+        // The innermost frame has lost its caller's frame pointer.
+        let end = |outer: Rule| {
+            let unchanged = Rule::amd64(Base::Sp, 16, Location::Unchanged);
+            let lost = Rule::amd64(Base::Sp, 16, Location::LOST_FP);
+            let by_register = Rule::amd64(Base::Fp, 16, Location::AtCfa(-16));
+            let rules = [
+                (0x201, lost),
+                (0x300, unchanged),
+                (0x400, outer),
+                (0x500, by_register),
+                (0x100, Rule::OUTERMOST),
+            ];
+            let words = [
+                (0x8008, 0x301),
+                (0x8018, 0x401),
+                (0x8020, 0x9000),
+                (0x8028, 0x501),
+                (0x9000, 0xa000),
+                (0x9008, 0x101),
+            ];
+            let task = Mock {
+                rules: rules.into(),
+                words: MockWords(words.into()),
+            };
+            let mut sink = RefCell::new(Vec::new());
+            let mut innermost = Frame {
+                pc: 0x201,
+                sp: 0x8000,
+                // The code has overwritten it by what looks like a frame.
+                fp: 0x9000,
+            };
+            let reason = walk(&task, &mut innermost, &mut sink);
+            let found = sink.into_inner();
+            (
+                reason,
+                found.iter().map(|frame| frame.fp).collect::<Vec<_>>(),
+            )
+        };
+        let saves = Rule::amd64(Base::Sp, 16, Location::AtCfa(-16));
+        assert_eq!(
+            end(saves),
+            (
+                StopReason::Outermost,
+                [LOST_FP, LOST_FP, 0x9000, 0xa000].to_vec()
+            )
+        );
+        for rule in [
+            Rule::amd64(Base::Sp, 16, Location::Unchanged),
+            Rule::amd64(Base::Fp, 16, Location::AtCfa(-16)),
+        ] {
+            let (reason, found) = end(rule);
+            assert_eq!(reason, StopReason::CfaMisaligned);
+            assert!(found.iter().all(|fp| *fp == LOST_FP), "{found:x?}");
+        }
     }
 
     #[test]

@@ -383,7 +383,10 @@ fn size_of_frame<S: Source + ?Sized>(
 
 #[cfg(test)]
 mod tests {
-    use super::super::region::tests::Memories;
+    use super::super::{
+        super::unwind::step::LOST_FP,
+        region::tests::Memories, //
+    };
     use super::*;
     use std::vec;
 
@@ -622,6 +625,15 @@ mod tests {
             let expected = Some((CALLER, STACK + 8));
             assert_eq!(caller_in(&memory, frame, Some(&RUNNING)), expected);
         }
+        // The frame pointer with the stack pointer of the process is lost.
+        let mut memory = process();
+        memory.write(FUNCTION, &FROM_RBP);
+        memory.words(STACK + 0x108, &[CALLER]);
+        let lost = Frame {
+            fp: LOST_FP,
+            ..at(FUNCTION, THREAD)
+        };
+        assert_eq!(caller_in(&memory, lost, None), None);
         // No scheduler has this stack.
         let mut memory = process();
         memory.write(FUNCTION, &FROM_PROCESS);
@@ -691,6 +703,11 @@ mod tests {
         frame.fp = THREAD - 0x10;
         let expected = Some((UNALIGNED, THREAD));
         assert_eq!(caller_in(&memory, frame, None), expected);
+        let lost = Frame {
+            fp: LOST_FP,
+            ..frame
+        };
+        assert_eq!(caller_in(&memory, lost, None), None);
         memory.words(THREAD - 8, &[UNALIGNED + 8]);
         assert_eq!(caller_in(&memory, frame, None), None);
     }

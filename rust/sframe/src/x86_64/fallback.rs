@@ -600,4 +600,27 @@ mod tests {
         assert!(!step(STACK + 0xf8, end) && !step(end - 8, end) && !step(STACK + 0x104, end));
         assert!(!step(u64::MAX - 15, u64::MAX) && !step(0, end) && !step(STACK + 0x200, 0));
     }
+
+    #[test]
+    fn a_lost_frame_pointer_leads_nowhere() {
+        let mut process = called();
+        process.write(FUNCTION, &SETS_UP);
+        for known in [
+            FramePointer::Kept,
+            FramePointer::Likely,
+            FramePointer::Unknown,
+        ] {
+            for (fp, found) in [(STACK + 0x200, true), (unwind::LOST_FP, false)] {
+                for end in [STACK + 0x1000, u64::MAX] {
+                    let frame = Frame {
+                        pc: PC,
+                        sp: STACK + 0x100,
+                        fp,
+                    };
+                    let step = step(&frame, false, known, |_| Some(FUNCTION), end, &process);
+                    assert_eq!(step.is_some(), found, "{known:?} {fp:#x}");
+                }
+            }
+        }
+    }
 }

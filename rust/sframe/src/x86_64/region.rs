@@ -912,7 +912,10 @@ fn find(code: &[u8], pattern: &[u8]) -> Option<usize> {
 
 #[cfg(test)]
 pub(super) mod tests {
-    use super::super::super::format::bytes::Fault;
+    use super::super::super::{
+        format::bytes::Fault,
+        unwind::step::LOST_FP, //
+    };
     use super::*;
     use std::vec;
     use std::vec::Vec;
@@ -1499,6 +1502,44 @@ pub(super) mod tests {
         for offset in (0..=29).chain(33..=61) {
             assert_eq!(state_of(&search, offset), State::Framed, "{offset}");
         }
+    }
+
+    #[test]
+    fn a_lost_frame_pointer_leads_nowhere() {
+        let mut memory = process(0, &PUSHES);
+        memory.word(STACK + 0x180, 0x99);
+        memory.word(STACK + 0x188, CALLER);
+        memory.word(STACK + 0x178, STACK + 0x1a0);
+        let from = |memory: &Memories, pc, fp| {
+            let frame = Frame { fp, ..frame(pc) };
+            to(step(
+                &Region::HotSpot(heap()),
+                &frame,
+                None::<&Locals>,
+                memory,
+            ))
+        };
+        // A stub, and the interpreter.
+        for (pc, sp) in [(CODE, 0x190), (INTERPRETER + 0x20, 0x1a0)] {
+            assert_eq!(from(&memory, pc, STACK + 0x180), Some((sp, 0x99)));
+            assert_eq!(from(&memory, pc, LOST_FP), None);
+        }
+        // The frame of a compiled function does not need the frame pointer, and its caller saved its own.
+        let mut memory = process(8, &PUSHES);
+        memory.word(STACK + 0x138, CALLER);
+        memory.word(STACK + 0x130, 0x77);
+        let pc = CODE + 0x100;
+        let found = from(&memory, pc, STACK + 0x180);
+        assert!(found.is_some());
+        assert_eq!(from(&memory, pc, LOST_FP), found);
+        // A rule that leaves the register alone.
+        let fixed = Region::Fixed(FrameRule::new(0x40, 0));
+        let frame = Frame {
+            fp: LOST_FP,
+            ..frame(CODE)
+        };
+        let found = step(&fixed, &frame, None::<&Locals>, &memory);
+        assert_eq!(to(found), Some((0x140, LOST_FP)));
     }
 
     #[test]

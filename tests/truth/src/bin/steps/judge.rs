@@ -18,7 +18,8 @@ use sframe::{
     stop_reason::StopReason,
     unwind::{
         Frame,
-        Memory, //
+        Memory,
+        LOST_FP, //
     },
     walk::FrameSource,
     x86_64::region::{
@@ -115,6 +116,9 @@ pub(crate) struct StepCounts {
     /// Frames found by regions whose frame pointer is not judged: it is no address of the stack at the call, and
     /// another one now. Compiled code keeps objects in it, and the garbage collector moves objects.
     pub(crate) objects: u64,
+    /// Equal frames whose frame pointer is lost by the walk and known by the truth. The program counter and the stack
+    /// pointer of these frames are judged, and all of the frames further out.
+    pub(crate) lost_fp: u64,
     /// Frames whose callee is in code with `.eh_frame` in memory, and that are equal by it.
     pub(crate) in_loaded: u64,
     /// Such frames that are equal to recorded calls, too.
@@ -351,8 +355,10 @@ impl StepJudge {
             if frame.sp != at.sp() {
                 return differs(Class::Sp);
             }
-            if at.get(RBP).is_some_and(|fp| fp != frame.fp) {
-                return differs(Class::Fp);
+            match judged_fp(at.get(RBP), frame.fp) {
+                JudgedFp::Differs => return differs(Class::Fp),
+                JudgedFp::Lost => count.lost_fp += 1,
+                JudgedFp::Equal | JudgedFp::Unknown => {}
             }
             count.frames += 1;
             count.called += u64::from(by_calls);
@@ -639,6 +645,27 @@ fn is_haskell(frame: &WalkedFrame) -> bool {
     (frame.rule).is_some_and(|(rule, _)| is_large(&rule) && matches!(rule.fp, Location::AtCfa(_)))
 }
 
+/// The frame pointer of a walk, compared with the truth.
+#[derive(Debug, PartialEq, Eq)]
+enum JudgedFp {
+    Equal,
+    Differs,
+    /// The walk knows that it does not know the frame pointer, and the truth is known.
+    Lost,
+    /// The truth is unknown.
+    Unknown,
+}
+
+/// Compares the frame pointer `walked` with the true value.
+fn judged_fp(truth: Option<u64>, walked: u64) -> JudgedFp {
+    match truth {
+        None => JudgedFp::Unknown,
+        Some(truth) if truth == walked => JudgedFp::Equal,
+        Some(_) if walked == LOST_FP => JudgedFp::Lost,
+        Some(_) => JudgedFp::Differs,
+    }
+}
+
 /// Whether a run-time address is that of a poll of HotSpot's, which becomes a return address if the poll faults, or of
 /// its return barrier.
 fn is_return_place<M: Memory + ?Sized>(process: &Process, pc: u64, memory: &M) -> bool {
@@ -803,4 +830,19 @@ fn disassembly(process: &Process, at: u64) -> Option<String> {
         let _ = writeln!(text, "  {mark} {}", line.trim());
     }
     Some(text)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_a_lost_frame_pointer_may_differ() {
+        assert_eq!(judged_fp(Some(8), 8), JudgedFp::Equal);
+        assert_eq!(judged_fp(Some(8), LOST_FP), JudgedFp::Lost);
+        for other in [0, 1, 9, 16, LOST_FP - 1, LOST_FP + 8, u64::MAX] {
+            assert_eq!(judged_fp(Some(8), other), JudgedFp::Differs);
+        }
+        assert_eq!(judged_fp(None, 8), JudgedFp::Unknown);
+    }
 }

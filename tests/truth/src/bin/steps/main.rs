@@ -353,6 +353,12 @@ fn print_kinds(count: &StepCounts) {
             count.steps_in_loaded, count.in_loaded, count.loaded_by_calls
         );
     }
+    if count.lost_fp != 0 {
+        println!(
+            "  frames whose frame pointer the walk knows to be lost: {}",
+            count.lost_fp
+        );
+    }
     print_ends("ended early", &count.early_ends);
     for kind in count.kinds.values() {
         match kind.limit {
@@ -406,6 +412,7 @@ fn to_json(name: &str, count: &StepCounts) -> Value {
         "presumed_in_regions": count.presumed,
         "not_judged_in_regions": count.not_judged,
         "objects_in_regions": count.objects,
+        "lost_frame_pointers": count.lost_fp,
         "frames_in_loaded": count.in_loaded,
         "frames_in_loaded_by_calls": count.loaded_by_calls,
         "steps_in_loaded": count.steps_in_loaded,

@@ -16,7 +16,8 @@
 //! as good as a return.
 //!
 //! Handwritten assembly calls parts of functions that change the frame pointer. The analysis learns in each round which
-//! functions return, and which change the frame pointer, and uses that in the next round.
+//! functions return, and which change the frame pointer, and uses that in the next round. The rows of such a part say
+//! where the frame pointer is lost ([`Location::LOST_FP`]).
 
 use iced_x86::{
     Decoder,
@@ -171,6 +172,10 @@ impl FrameState {
             (_, Some(below), Some(fp)) => Some(Rule::amd64(Base::Sp, below, fp)),
             (FpState::Callers, Some(below), None) => {
                 Some(Rule::amd64(Base::Sp, below, Location::Unchanged))
+            }
+            // The function restores nothing: its caller knows that, and has saved its own caller's value.
+            (FpState::Other, Some(below), None) => {
+                Some(Rule::amd64(Base::Sp, below, Location::LOST_FP))
             }
             // The stack pointer was aligned.
             (FpState::Callers, None, None) => self.rule_by_copy(Location::Unchanged),
@@ -1761,6 +1766,7 @@ mod tests {
                 Base::Register(number) => format!("r{number}"),
             };
             match fp {
+                Location::LOST_FP => format!("{base}+{} lost", cfa.offset),
                 _ if return_address != -8 => format!("{base}+{} ra {return_address}", cfa.offset),
                 Location::AtCfa(saved) => format!("{base}+{} {saved}", cfa.offset),
                 _ => format!("{base}+{}", cfa.offset),
@@ -2017,7 +2023,7 @@ mod tests {
         );
         // A part of a function, which does not save rbp: mov $7,%ebp; ret. A guess is not enough for that.
         let text = b"\xbd\x07\0\0\0\xc3";
-        assert_eq!(rules_of(text, &[0, 5]), ["sp+8", "-"]);
+        assert_eq!(rules_of(text, &[0, 5]), ["sp+8", "sp+8 lost"]);
         assert_eq!(rules_at(text, &[], &[0, 5]), ["-", "-"]);
     }
 
@@ -2028,13 +2034,20 @@ mod tests {
         let text = text_of(&[b"\x55\xe8\x0a\0\0\0\x5d\xc3", PART], 16, 0x90);
         assert_eq!(
             rules_of(&text, &[0, 1, 6, 7, 16, 21]),
-            ["sp+8", "sp+16 -16", "sp+16 -16", "sp+8", "sp+8", "-"]
+            [
+                "sp+8",
+                "sp+16 -16",
+                "sp+16 -16",
+                "sp+8",
+                "sp+8",
+                "sp+8 lost"
+            ]
         );
         // call of the part; mov %edx,%eax; ret: a part, too
         let text = text_of(&[b"\xe8\x0b\0\0\0\x89\xd0\xc3", PART], 16, 0x90);
         assert_eq!(
             rules_of(&text, &[0, 5, 7, 16, 21]),
-            ["sp+8", "-", "-", "sp+8", "-"]
+            ["sp+8", "sp+8 lost", "sp+8 lost", "sp+8", "sp+8 lost"]
         );
         // push %rbp; call of the first part; call of the second; pop %rbp; ret. The first, mov $7,%ebp, goes on in the
         // second, xor %eax,%eax; ret.
@@ -2052,13 +2065,30 @@ mod tests {
                 "sp+16 -16",
                 "sp+8",
                 "sp+8",
-                "-",
-                "-"
+                "sp+8 lost",
+                "sp+8 lost"
             ]
         );
         // push %rbp; call of the second part; pop %rbp; ret
         let one = text_of(&[b"\x55\xe8\x0f\0\0\0\x5d\xc3", parts], 16, 0x90);
         assert_eq!(rules_of(&one, &[21, 23]), ["sp+8", "sp+8"]);
+        // push %rbp; call of the part; pop %rbp; ret. The part: push %rbx; mov $7,%ebp; sub $16,%rsp; add $16,%rsp;
+        // pop %rbx; ret
+        let part = b"\x53\xbd\x07\0\0\0\x48\x83\xec\x10\x48\x83\xc4\x10\x5b\xc3";
+        let text = text_of(&[b"\x55\xe8\x0a\0\0\0\x5d\xc3", part], 16, 0x90);
+        assert_eq!(
+            rules_of(&text, &[17, 22, 26, 30, 31]),
+            [
+                "sp+16",
+                "sp+16 lost",
+                "sp+32 lost",
+                "sp+16 lost",
+                "sp+8 lost"
+            ]
+        );
+        // The stack pointer is lost, too: mov $7,%ebp; and $-32,%rsp; jmp to itself
+        let part = b"\xbd\x07\0\0\0\x48\x83\xe4\xe0\xeb\xfe";
+        assert_eq!(rules_of(part, &[0, 5, 9]), ["sp+8", "sp+8 lost", "-"]);
     }
 
     #[test]

@@ -753,7 +753,7 @@ mod tests {
             i32::MAX,
             i32::MIN,
         ];
-        let mut places = vec![Location::Unchanged];
+        let mut places = vec![Location::Unchanged, Location::LOST_FP];
         for offset in offsets {
             places.push(Location::AtCfa(offset));
             for base in bases {
@@ -764,7 +764,7 @@ mod tests {
         for base in bases {
             for offset in offsets {
                 for fp in &places {
-                    for ra in [Location::AtCfa(-8), Location::AtCfa(-16), places[2]] {
+                    for ra in [Location::AtCfa(-8), Location::AtCfa(-16), places[3]] {
                         for deref in [false, true] {
                             rules.push(Rule {
                                 cfa: Cfa {

@@ -149,7 +149,9 @@ impl ProcessMemory for FakeMemory {
     fn fill(&self, address: u64, bytes: &mut [u8]) -> Result<(), String> {
         self.reads.set(self.reads.get() + 1);
         assert!(self.reads.get() < MAX_READS, "too many reads");
-        for (byte, at) in bytes.iter_mut().zip(address..) {
+        for (index, byte) in bytes.iter_mut().enumerate() {
+            // No memory is behind the last address.
+            let at = (address.checked_add(index as u64)).ok_or("no such address")?;
             let known = self.bytes.get(&at).copied().or(self.elsewhere);
             *byte = known.ok_or_else(|| format!("nothing at {at:#x}"))?;
         }

@@ -153,7 +153,10 @@ fn loaded_eh_frame(
     *left = left.checked_sub(count).ok_or("too many sections")?;
     let mut bytes = vec![0; len as usize];
     memory.fill(offset(file, sections_at)?, &mut bytes)?;
-    let sections: Vec<Section> = bytes.chunks_exact(SECTION).map(Section::new).collect();
+    let sections: Vec<ObjectSection> = bytes
+        .chunks_exact(SECTION)
+        .map(ObjectSection::new)
+        .collect();
     let names = sections.get(names).map_or(0, |names| names.offset);
     // The first and the last address of the code. The sections of an object may lie apart from each other.
     let code = sections
@@ -235,7 +238,7 @@ const EH_FRAME: &[u8; 10] = b".eh_frame\0";
 const SECTION: usize = 64;
 
 /// A section of an ELF file in memory.
-struct Section {
+struct ObjectSection {
     /// The offset of its name, in bytes.
     name: u32,
     flags: u64,
@@ -246,9 +249,9 @@ struct Section {
     size: u64,
 }
 
-impl Section {
-    fn new(header: &[u8]) -> Section {
-        Section {
+impl ObjectSection {
+    fn new(header: &[u8]) -> ObjectSection {
+        ObjectSection {
             name: word(header, 0) as u32,
             flags: word(header, 8),
             address: word(header, 16),

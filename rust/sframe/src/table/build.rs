@@ -985,7 +985,7 @@ mod tests {
             rests.put(at);
             all.insert(at, (LINE - used) as usize / ROW);
             if drawn(&mut state) % 64 == 0 {
-                lowest = at - drawn(&mut state) as u32 % 0x4000;
+                lowest = at.saturating_sub(drawn(&mut state) as u32 % 0x4000);
             }
             let rows = 1 + drawn(&mut state) as usize % 30;
             let Some(at) = rests.take(rows, lowest) else {

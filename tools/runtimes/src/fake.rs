@@ -80,9 +80,6 @@ pub(super) struct FakeMemory {
 }
 
 impl FakeMemory {
-    /// The run-time address of the word of the Bloom filter that [`link`](Self::link) writes.
-    pub(super) const BLOOM: u64 = BASE + 0x8000 + 16;
-
     pub(super) fn put(&mut self, address: u64, bytes: &[u8]) {
         self.bytes.extend((address..).zip(bytes.iter().copied()));
     }
@@ -119,17 +116,10 @@ impl FakeMemory {
             memory.put_u64(at, tag.into());
             memory.put_u64(at + 8, value);
         }
-        // One bucket, and one word of the Bloom filter, whose second bits are of the hashes shifted by this.
-        const SHIFT: u32 = 6;
-        for (at, value) in (0..).step_by(4).zip([1, 1, 1, SHIFT, 0, 0, 1]) {
+        // One bucket, and one word of the Bloom filter.
+        for (at, value) in (0..).step_by(4).zip([1, 1, 1, 0, 0, 0, 1]) {
             memory.put_u32(BASE + hashes + at, value);
         }
-        let bits = |name: &String| {
-            let hash = elf::gnu_hash(name.as_bytes());
-            (1u64 << (hash % 64)) | (1 << ((hash >> SHIFT) % 64))
-        };
-        let filter = exported.iter().map(|(name, _)| bits(name));
-        memory.put_u64(Self::BLOOM, filter.fold(0, |all, bits| all | bits));
         let mut string = BASE + strings + 1;
         let last = exported.len() - 1;
         for (index, (name, address)) in exported.iter().enumerate() {

@@ -93,19 +93,8 @@ impl<'a> Symbols<'a> {
     pub(super) fn find(&self, memory: &impl ProcessMemory, name: &str) -> Result<u64, String> {
         let missing = || format!("{} does not export {name}", self.file);
         let hash = elf::gnu_hash(name.as_bytes());
-        let header = [0, 4, 8, 12].map(|at| memory.u32(offset(self.hashes, at)?));
-        let [buckets, first, words, shift] = header;
-        let (buckets, first, words, shift) = (buckets?, first?, words?, shift?);
-        // The Bloom filter has two bits for each symbol. Most files are done after this word.
-        let word = (hash / 64).checked_rem(words).ok_or_else(missing)?;
-        let word = memory.u64(offset(self.hashes, 16 + 8 * u64::from(word))?)?;
-        let second = hash.checked_shr(shift).unwrap_or(0);
-        if [hash, second]
-            .iter()
-            .any(|bit| (word >> (bit % 64)) & 1 == 0)
-        {
-            return Err(missing());
-        }
+        let [buckets, first, words] = [0, 4, 8].map(|at| memory.u32(offset(self.hashes, at)?));
+        let (buckets, first, words) = (buckets?, first?, words?);
         let start = offset(self.hashes, 16 + 8 * u64::from(words))?;
         let bucket = hash.checked_rem(buckets).ok_or_else(missing)?;
         let chains = offset(start, 4 * u64::from(buckets))?;
@@ -126,49 +115,5 @@ impl<'a> Symbols<'a> {
             index = index.checked_add(1).ok_or_else(missing)?;
         }
         Err(missing())
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::super::fake::{
-        FakeMemory,
-        BASE, //
-    };
-    use super::*;
-
-    #[test]
-    fn a_symbol_is_found_or_missing() {
-        let names = ["first", "second", "third"];
-        let exported: Vec<_> = (names.iter().zip(BASE..))
-            .map(|(name, address)| (name.to_string(), address))
-            .collect();
-        let mut memory = FakeMemory::default();
-        memory.link(&exported);
-        let symbols = Symbols::read(&memory, "library", BASE).unwrap();
-        for (name, address) in &exported {
-            assert_eq!(symbols.find(&memory, name), Ok(*address));
-        }
-        let missing = |memory: &FakeMemory, name: &str| {
-            let error = symbols.find(memory, name).unwrap_err();
-            assert_eq!(error, format!("library does not export {name}"));
-        };
-        // The Bloom filter says so: neither a bucket nor a hash is read.
-        memory.reads.set(0);
-        missing(&memory, "fourth");
-        assert_eq!(memory.reads.get(), 5);
-        // A filter that says nothing, as the bits of other symbols may.
-        let mut full = memory.clone();
-        full.put_u64(FakeMemory::BLOOM, u64::MAX);
-        missing(&full, "fourth");
-        assert_eq!(symbols.find(&full, "third"), Ok(BASE + 2));
-        // A filter that contradicts the hashes, a shift by more bits than there are, and no filter.
-        let mut empty = memory.clone();
-        empty.put_u64(FakeMemory::BLOOM, 0);
-        missing(&empty, "third");
-        full.put_u32(FakeMemory::BLOOM - 4, u32::MAX);
-        assert_eq!(symbols.find(&full, "third"), Ok(BASE + 2));
-        full.put_u32(FakeMemory::BLOOM - 8, 0);
-        missing(&full, "third");
     }
 }

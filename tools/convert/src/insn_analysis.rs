@@ -603,10 +603,7 @@ impl FrameState {
                 _ => false,
             };
             let writes = (is_over_ra || is_over_copy || self.saved.is_some_and(is_over))
-                && info
-                    .used_memory()
-                    .iter()
-                    .any(|used| !only_reads(used.access()));
+                && writes_memory(instruction, factory);
             match self.fp {
                 _ if !writes => {}
                 FpState::Callers if is_over_copy => {
@@ -660,23 +657,13 @@ impl FunctionEnd {
         if instruction.flow_control() != FlowControl::Next {
             return Err(Contradiction);
         }
-        let info = factory.info(instruction);
-        let writes = |register: Register| {
-            let mut used = info.used_registers().iter();
-            used.any(|used| {
-                !only_reads(used.access()) && used.register().full_register() == register
-            })
-        };
-        let moves_sp = writes(Register::RSP);
+        let moves_sp = writes(instruction, Register::RSP, factory);
         let is_on_stack = instruction.memory_base() == Register::RSP
             && instruction.memory_index() == Register::None
             && !instruction.has_segment_prefix();
         let place = instruction.memory_displacement64() as i64;
         let is_word = instruction.mnemonic() == Mnemonic::Mov && is_on_stack;
-        let stores = info
-            .used_memory()
-            .iter()
-            .any(|used| !only_reads(used.access()));
+        let stores = writes_memory(instruction, factory);
         if stores && instruction.memory_base() == Register::RSP && !is_on_stack {
             return Err(Contradiction);
         }
@@ -690,7 +677,7 @@ impl FunctionEnd {
                 (self.at, self.moved_by) = (place, None);
                 return Ok(());
             }
-            if moves_sp || writes(register) {
+            if moves_sp || writes(instruction, register, factory) {
                 return Err(Contradiction);
             }
             if stores && is_on_stack {
@@ -814,6 +801,12 @@ fn writes(
     let used = factory.info(instruction).used_registers().iter();
     used.filter(|used| !only_reads(used.access()))
         .any(|used| used.register().full_register() == register)
+}
+
+/// Whether an instruction may write memory.
+fn writes_memory(instruction: &Instruction, factory: &mut InstructionInfoFactory) -> bool {
+    let mut used = factory.info(instruction).used_memory().iter();
+    used.any(|used| !only_reads(used.access()))
 }
 
 /// The evidence for a function start, from weak to strong.

@@ -628,7 +628,7 @@ fn sort_and_trim(functions: &mut Vec<ConvertedFunction>) {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
     use sframe::{
         rule::Cfa,
@@ -638,7 +638,8 @@ mod tests {
         },
     };
 
-    fn function(start: u64, size: u32, rows: &[(u32, Rule)]) -> ConvertedFunction {
+    /// A function without anything special.
+    pub(crate) fn function(start: u64, size: u32, rows: &[(u32, Rule)]) -> ConvertedFunction {
         ConvertedFunction {
             start,
             size,

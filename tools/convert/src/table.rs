@@ -162,6 +162,7 @@ mod tests {
     use super::*;
     use crate::{
         encode,
+        tests::function,
         ConvertedFunction,
         Report, //
     };
@@ -184,16 +185,8 @@ mod tests {
     #[test]
     fn extra_rows_are_found_between_the_functions_of_a_section() {
         let compact = Rule::amd64(Base::Sp, 8, Location::Unchanged);
-        let function = |start, size| crate::ConvertedFunction {
-            start,
-            size,
-            repeat: None,
-            signal: false,
-            rbx: SavedRbx::UNKNOWN,
-            rows: vec![(0, compact)],
-        };
         let section = encode::section(
-            &[function(0x1000, 0x10), function(0x1200, 0x10)],
+            &[0x1000, 0x1200].map(|start| function(start, 0x10, &[(0, compact)])),
             &mut Report::default(),
         )
         .unwrap();
@@ -284,17 +277,6 @@ mod tests {
         owned
     }
 
-    fn function(start: u64, size: u32, rows: Vec<(u32, Rule)>) -> ConvertedFunction {
-        ConvertedFunction {
-            start,
-            size,
-            repeat: None,
-            signal: false,
-            rbx: SavedRbx::UNKNOWN,
-            rows,
-        }
-    }
-
     fn rule(number: u32) -> Rule {
         Rule::amd64(Base::Sp, 8 * (1 + number as i32), Location::Unchanged)
     }
@@ -304,8 +286,8 @@ mod tests {
         const SIZE: u32 = 256 * 150 + 77;
         // No two pages are equal.
         let number = |at: u32| at % 3001;
-        let rows = (0..SIZE).map(|at| (at, rule(number(at)))).collect();
-        let owned = table_of(&[function(0x1000, SIZE, rows)]);
+        let rows: Vec<_> = (0..SIZE).map(|at| (at, rule(number(at)))).collect();
+        let owned = table_of(&[function(0x1000, SIZE, &rows)]);
         let find = |at: u32| owned.table().find(0x1000 + u64::from(at));
         for at in 0..SIZE {
             assert_eq!(find(at), Some(rule(number(at))), "{at:#x}");
@@ -324,7 +306,7 @@ mod tests {
                 let rows = (first..5).map(|row| (40 * (row - first), rule(row)));
                 let skipped = 40 * first;
                 let start = 0x1000 + 256 * page + skipped;
-                function(start.into(), 200 - skipped, rows.collect())
+                function(start.into(), 200 - skipped, &rows.collect::<Vec<_>>())
             })
             .collect();
         let owned = table_of(&functions);
@@ -373,7 +355,7 @@ mod tests {
                 expected.resize(expected.len() + len as usize, Some(row));
                 at += len;
             }
-            functions.push(function(start, at, rows));
+            functions.push(function(start, at, &rows));
         }
         (functions, expected)
     }
@@ -414,8 +396,8 @@ mod tests {
             let mut owned = table_of(
                 &(0..80)
                     .map(|n| {
-                        let rows = (0..=n % 7).map(|row| (row * 9, rule(row))).collect();
-                        function(u64::from(0x1000 + 300 * n), 290, rows)
+                        let rows: Vec<_> = (0..=n % 7).map(|row| (row * 9, rule(row))).collect();
+                        function(u64::from(0x1000 + 300 * n), 290, &rows)
                     })
                     .collect::<Vec<_>>(),
             );

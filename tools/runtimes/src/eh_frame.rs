@@ -110,20 +110,25 @@ pub(super) fn objects(
             if found.len() == MAX_OBJECTS {
                 return found;
             }
-            let is_new = |new: &CodeObject| {
-                !found
-                    .iter()
-                    .any(|it| it.start < new.end && new.start < it.end)
-            };
             let object = section.and_then(|section| {
                 let from = mapping.start + first as u64;
                 let part = &bytes[first..][..len];
                 section.object(memory, part, from)
             });
-            found.extend(object.filter(is_new));
+            add_new(&mut found, object);
         }
     }
     found
+}
+
+/// Adds an object, unless it overlaps one that is there, or there are enough.
+pub(super) fn add_new(objects: &mut Vec<CodeObject>, new: impl IntoIterator<Item = CodeObject>) {
+    for new in new {
+        let overlaps = |other: &CodeObject| other.start < new.end && new.start < other.end;
+        if objects.len() < MAX_OBJECTS && !objects.iter().any(overlaps) {
+            objects.push(new);
+        }
+    }
 }
 
 /// The offset of the next bytes, from `at` on, that may begin `.eh_frame`: an entry of the first version, with an

@@ -89,12 +89,7 @@ pub(super) fn objects(
             let object = loaded_eh_frame(memory, file, size, &mut sections, start, end)
                 .ok()
                 .flatten();
-            let is_new = |new: &CodeObject| {
-                !found
-                    .iter()
-                    .any(|it| it.start < new.end && new.start < it.end)
-            };
-            found.extend(object.filter(is_new));
+            eh_frame::add_new(&mut found, object);
             at = next;
         }
     }

@@ -246,13 +246,8 @@ impl OpenProcess {
             false => gdb_jit::NAME,
         };
         // Other code of the mapping may have `.eh_frame` that no debugger is told about.
-        for object in eh_frame::objects(memory, maps, start, end) {
-            let overlaps =
-                |other: &CodeObject| other.start < object.end && object.start < other.end;
-            if objects.len() < eh_frame::MAX_OBJECTS && !objects.iter().any(overlaps) {
-                objects.push(object);
-            }
-        }
+        let others = eh_frame::objects(memory, maps, start, end);
+        eh_frame::add_new(&mut objects, others);
         Objects {
             runtime,
             objects,

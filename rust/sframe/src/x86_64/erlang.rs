@@ -146,6 +146,7 @@ impl ErlangCode {
         memory: &M,
     ) -> Option<Frame> {
         let is_behind_call = |pc| is_behind_call(pc, memory);
+        let routines = code.start..self.exit;
         let is_routine = frame.pc < self.exit;
         if is_routine && code_at(frame.pc, memory) as u8 == LEAVE {
             // The routine was called on the thread's stack.
@@ -158,7 +159,7 @@ impl ErlangCode {
         let is_main = self.is_main(frame.pc);
         let (searched, is_elsewhere) = match registers {
             // Behind a call: of a C function, if the code takes the stack pointer back.
-            None if !is_main && self.is_on_thread(&code, frame, memory) => (FAR, true),
+            None if !is_main && self.is_on_thread(&routines, frame, memory) => (FAR, true),
             None => (TAKEN_BACK, true),
             Some(registers) => {
                 let distance = registers.register(RBX)?.wrapping_sub(frame.sp);
@@ -206,7 +207,7 @@ impl ErlangCode {
             };
             let called = offsets
                 .map(|offset| top.wrapping_add(offset))
-                .find(|pc| calls_routine(*pc, &(code.start..self.exit), memory));
+                .find(|pc| calls_routine(*pc, &routines, memory));
             if let Some(pc) = called {
                 return caller(pc, 0);
             }
@@ -245,12 +246,12 @@ impl ErlangCode {
     /// the instruction call *offset(%rip), and nothing else.
     fn is_on_thread<M: Memory + Source + ?Sized>(
         &self,
-        code: &Range<u64>,
+        routines: &Range<u64>,
         frame: &Frame,
         memory: &M,
     ) -> bool {
         code_at(frame.pc.wrapping_sub(6), memory) as u16 == CALL_BY_PC
-            || (calls_routine(frame.pc, &(code.start..self.exit), memory)
+            || (calls_routine(frame.pc, routines, memory)
                 && self.process(frame.sp, memory).is_some())
     }
 

@@ -145,8 +145,8 @@ fn hidden(mut number: usize) -> usize {
 unsafe fn walk(chain: *mut c_void, regs: *const c_void, max_entries: c_uint) -> c_int {
     let (begun, token) = {
         let mut call = MaybeUninit::uninit();
-        // SAFETY: The arguments are those that this function's contract names. Each of the two C functions writes all
-        // of `call`.
+        // SAFETY: The caller passes the arguments of the kernel's function, by the contract above. Both C functions
+        // write the whole of `call`.
         unsafe {
             let token = if !regs.is_null() {
                 bindings::sfu_immediate_enter(chain, regs, call.as_mut_ptr());

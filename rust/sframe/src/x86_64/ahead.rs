@@ -156,8 +156,9 @@ pub fn ahead<S: Source + ?Sized>(pc: u64, memory: &S) -> Ahead {
     Ahead::Unknown
 }
 
-/// The rule at a place ahead of which the return address is on top of the stack: `sp` bytes above the present stack
-/// pointer, if the caller's frame pointer has been popped `popped` bytes above it.
+/// The rule at the PC, from an instruction ahead that finds the return address on top of the stack. There the stack
+/// pointer is `sp` bytes above its present value. `popped`: where the code up to there pops the caller's frame pointer,
+/// in bytes from the present stack pointer.
 fn on_top(sp: i32, popped: Option<i32>) -> Ahead {
     let cfa = sp.wrapping_add(8);
     let fp = popped.map_or(0, |popped| popped.wrapping_sub(cfa));

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /*
  * cyclic SECONDS WHERE - computes with an invalid frame pointer, in a function whose rows use it:
- * one that points to itself, to the kernel, or to no address at all.
+ * one that points to itself, to the kernel, or to no address at all. SECONDS of CPU time, so that a
+ * busy machine does not take the samples away.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -29,7 +30,7 @@ __attribute__((naked, noipa)) static void spin_on(unsigned long frame_pointer, u
 
 int main(int argc, char **argv)
 {
-	time_t until = time(NULL) + (argc > 1 ? atoi(argv[1]) : 1);
+	clock_t until = (argc > 1 ? atoi(argv[1]) : 1) * CLOCKS_PER_SEC;
 	/* Two frames that point to each other, and one that points to itself. */
 	unsigned long there[4] __attribute__((aligned(16))) = {
 		(unsigned long)&there[2], (unsigned long)main + 4,
@@ -47,7 +48,7 @@ int main(int argc, char **argv)
 
 	for (unsigned long i = 0; argc > 2 && i < sizeof(places) / sizeof(*places); i++)
 		if (!strcmp(argv[2], places[i].name))
-			while (time(NULL) < until)
+			while (clock() < until)
 				spin_on(places[i].at, 10000000);
 	return work;
 }

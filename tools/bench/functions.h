@@ -14,12 +14,17 @@ struct walk {
 	unsigned long size;
 };
 
-/* With REGION, all functions are in a section of their own. */
+/* With REGION, all functions are in a section of their own; PLACE is its place, and that of the file. */
 #ifdef REGION
 #define CODE __attribute__((section("code")))
 __asm__(".pushsection code, \"ax\"\n.balign 4096\n.popsection");
+extern unsigned char __start_code[] __attribute__((visibility("hidden")));
+extern unsigned char __stop_code[] __attribute__((visibility("hidden")));
+extern unsigned char __ehdr_start[] __attribute__((visibility("hidden")));
+#define PLACE __start_code, __stop_code, __ehdr_start
 #else
 #define CODE
+#define PLACE
 #endif
 
 /*
@@ -67,6 +72,7 @@ __asm__(".pushsection code, \"ax\"\n.balign 4096\n.popsection");
 struct part {
 	function *functions;
 	unsigned long count;
+	unsigned char *start, *end, *file;
 };
 
 #endif

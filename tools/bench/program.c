@@ -7,11 +7,13 @@
  * there, and no two in sequence have equal stacks. Prints the run time in nanoseconds. With REGION, the functions are
  * in memory of no file, and in a region of that kind.
  */
+#define _GNU_SOURCE
 #include <stdio.h>
 #include <stdlib.h>
 #include <time.h>
 
 #ifdef REGION
+#include <dlfcn.h>
 #include <fcntl.h>
 #include <string.h>
 #include <sys/ioctl.h>
@@ -66,19 +68,18 @@ static long now(void)
 }
 
 #ifdef REGION
-extern unsigned char __executable_start[], __start_code[], __stop_code[];
-
-/* Puts a copy of the functions in their place. */
+/* Puts a copy of the functions, which are a library of their own, in their place. */
 static int make_region(void)
 {
 	static unsigned long guard = 0x5ca1ab1e;
-	size_t size = (__stop_code - __start_code + 4095) & ~4095ul;
+	unsigned char *start = part_0.start;
+	size_t size = (part_0.end - start + 4095) & ~4095ul;
 	void *copy = malloc(size);
 	struct sframe_unwind_region region = {
 		.size = sizeof(region),
 		.pid = getpid(),
-		.start = (unsigned long)__start_code,
-		.end = (unsigned long)__stop_code,
+		.start = (unsigned long)start,
+		.end = (unsigned long)part_0.end,
 		.guard = (unsigned long)&guard,
 		.guard_value = guard,
 		.kind = REGION,
@@ -89,15 +90,19 @@ static int make_region(void)
 		/* The return address, and what a small function pushes. */
 		region.cfa_offset = 16;
 	} else {
-		region.rows_file = open("/proc/self/exe", O_RDONLY);
-		region.rows_offset = __start_code - __executable_start;
+		Dl_info library;
+
+		if (!dladdr(start, &library))
+			return -1;
+		region.rows_file = open(library.dli_fname, O_RDONLY);
+		region.rows_offset = start - part_0.file;
 	}
-	memcpy(copy, __start_code, size);
-	if (mmap(__start_code, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0) == MAP_FAILED)
+	memcpy(copy, start, size);
+	if (mmap(start, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0) == MAP_FAILED)
 		return -1;
-	memcpy(__start_code, copy, size);
+	memcpy(start, copy, size);
 	free(copy);
-	if (mprotect(__start_code, size, PROT_READ | PROT_EXEC))
+	if (mprotect(start, size, PROT_READ | PROT_EXEC))
 		return -1;
 	return ioctl(open("/dev/sframe_unwind", O_RDWR), SFRAME_UNWIND_REGION, &region);
 }

@@ -22,6 +22,7 @@ use crate::{
         },
         section::Section,
         stop_reason::StopReason,
+        table::PAGE,
         walk::{
             self,
             FunctionTable,
@@ -36,7 +37,10 @@ use crate::{
         self,
         RegionDescription, //
     },
-    tables,
+    tables::{
+        self,
+        RegionGuard, //
+    },
     user_memory::{
         Part,
         UserMemory,
@@ -89,13 +93,23 @@ pub(crate) fn find(
         sys::queue_file(address);
     }
     let mut part = 0..u64::MAX;
+    let mut guard = RegionGuard::default();
+    let is_region = found.table == 0
+        && region_at(
+            address,
+            &mut found,
+            memory,
+            &mut mapping.rows,
+            &mut part,
+            &mut guard,
+        );
     if found.table != 0 {
-        tables::keep_range(address, &found);
+        tables::keep_range(address, &found, guard);
         mapping.rows = MappedRows::Table(TableRef {
             number: found.table,
             to_offset: found.offset.wrapping_sub(found.start),
         });
-    } else if !region_at(address, &found, memory, &mut mapping.rows, &mut part) {
+    } else if !is_region {
         if found.executable && !found.is_file {
             let result = sys::find_lower_file(&mut found);
             take_visits(&mut found, memory)?;
@@ -151,14 +165,16 @@ fn take_visits(mapping: &mut sys::Mapping, memory: &UserMemory) -> Result<(), St
 }
 
 /// Finds the region of code of no file at a run-time address. False if there is none. `part` becomes the region, or the
-/// code between two regions.
+/// code between two regions. If the region has rows, `mapping` becomes the region's part of it, in the table's file, and
+/// `guard` the region's guard.
 #[inline(never)]
 fn region_at(
     address: u64,
-    mapping: &sys::Mapping,
+    mapping: &mut sys::Mapping,
     memory: &UserMemory,
     rows: &mut TaskRows,
     part: &mut Range<u64>,
+    guard: &mut RegionGuard,
 ) -> bool {
     if mapping.is_file || mapping.is_vdso || !mapping.executable {
         return false;
@@ -167,7 +183,7 @@ fn region_at(
     if memory.take(REGION).is_err() {
         return false;
     }
-    let is_asked = sys::find_region(address, &mut found);
+    let is_asked = sys::find_region(address, mapping, &mut found);
     *part = found.start..found.end;
     let holds = || {
         found.guard == 0
@@ -176,14 +192,24 @@ fn region_at(
                 .is_ok_and(|word| u64::from_le_bytes(word) == found.guard_value)
     };
     let is_region = u32::from(found.kind) != sys::REGION_NONE && holds();
-    if is_region {
-        *rows = match u32::from(found.kind) {
-            sys::REGION_ROWS => MappedRows::Table(TableRef {
-                number: found.table,
-                to_offset: found.rows_offset.wrapping_sub(found.start),
-            }),
-            _ => MappedRows::Region(region_of(&found)),
+    if is_region && u32::from(found.kind) == sys::REGION_ROWS {
+        // The range in the code cache is whole pages of the table. It has to lie in the mapping.
+        let start = mapping.start.max(found.start & !(PAGE - 1));
+        let last = found.end.wrapping_sub(1) | (PAGE - 1);
+        if last < mapping.end {
+            mapping.end = last.wrapping_add(1);
+        }
+        mapping.offset = found
+            .rows_offset
+            .wrapping_add(start.wrapping_sub(found.start));
+        mapping.start = start;
+        mapping.table = found.table;
+        *guard = RegionGuard {
+            address: found.guard,
+            value: found.guard_value,
         };
+    } else if is_region {
+        set_region(&found, rows);
     } else if !is_asked {
         // A region whose guard has changed is wanted anew.
         sys::queue_file(address);
@@ -191,19 +217,24 @@ fn region_at(
     is_region
 }
 
-/// The region of a description that is valid.
-fn region_of(description: &RegionDescription) -> Region {
+/// Sets `rows` to the region of a description that is valid. A match with a value would take 200 bytes more of code.
+fn set_region(description: &RegionDescription, rows: &mut TaskRows) {
     match u32::from(description.kind) {
         sys::REGION_FIXED => {
             let fp = match u32::from(description.fp_saved) {
                 sys::FP_AT_CFA => description.fp_offset,
                 _ => 0,
             };
-            Region::Fixed(FrameRule::new(description.cfa_offset, fp))
+            let rule = FrameRule::new(description.cfa_offset, fp);
+            *rows = MappedRows::Region(Region::Fixed(rule));
         }
-        sys::REGION_HOTSPOT => Region::HotSpot(crate::code_heap_of!(description)),
-        sys::REGION_ERLANG => Region::Erlang(crate::erlang_code_of!(description)),
-        _ => Region::Stop,
+        sys::REGION_HOTSPOT => {
+            *rows = MappedRows::Region(Region::HotSpot(crate::code_heap_of!(description)));
+        }
+        sys::REGION_ERLANG => {
+            *rows = MappedRows::Region(Region::Erlang(crate::erlang_code_of!(description)));
+        }
+        _ => *rows = MappedRows::Region(Region::Stop),
     }
 }
 

@@ -243,7 +243,7 @@ fn walk_fast(
     let found = fast_path::walk(
         &mut walked,
         is_innermost,
-        &mut cache.ranges(),
+        &mut cache.ranges(&words),
         &words,
         sink.left(),
     );
@@ -272,7 +272,7 @@ fn walk_fast(
     Ok(found != 0)
 }
 
-/// The fast path in a code heap of HotSpot. Other regions have none.
+/// The fast path in a region. Most kinds have none.
 #[inline(never)]
 fn walk_region(
     region: &Region,
@@ -281,9 +281,9 @@ fn walk_region(
     memory: &UserMemory,
     sink: &mut ChainBuffer<'_>,
 ) {
-    let (Region::HotSpot(heap), Some(words)) = (region, memory.words()) else {
+    let Some(words) = memory.words() else {
         return;
     };
-    let found = region::walk(heap, code, frame, memory, &words, sink.left());
+    let found = region::walk(region, code, frame, memory, &words, sink.left());
     sink.stored(found, FrameSource::FramePointer);
 }

@@ -74,7 +74,7 @@ struct sfu_mapping {
 	uint32_t sequence;
 	/* The number of the table with the rows of the mapping's file; 0 if there is none. */
 	uint64_t table;
-	/* The inode of the mapping's file, or SFU_NO_FILE: a number, which is not dereferenced. */
+	/* The inode of the mapping's file, or SFU_NO_FILE or SFU_REGION: a number, which is not dereferenced. */
 	uint64_t inode;
 	/* The number of mappings that the lookup has read. */
 	uint16_t visits;
@@ -140,6 +140,8 @@ struct sfu_file_key {
 
 /* In `inode` of struct sfu_mapping: code that belongs to no file. */
 #define SFU_NO_FILE 1
+/* Such a number too: the code of a region. The bits above are the generation of regions. */
+#define SFU_REGION 2
 
 /* A range of code with one table: the run-time addresses from `start` up to but excluding `end`. */
 struct sfu_code_range {
@@ -153,6 +155,9 @@ struct sfu_code_range {
 	/* The inode as in struct sfu_mapping; and a pointer that is private to C. */
 	uint64_t inode;
 	void *table;
+	/* The guard of the range's region, as in struct sframe_unwind_region. */
+	uint64_t guard;
+	uint64_t guard_value;
 };
 
 #define SFU_CODE_RANGES 16
@@ -267,8 +272,12 @@ struct sfu_code_cache *sfu_code_cache_enter(void);
 void sfu_code_cache_leave(struct sfu_code_cache *cache);
 /* Between enter and leave: puts the table with this number into a range; false if the table is gone. */
 bool sfu_code_range_find_table(struct sfu_code_range *range, uint64_t number);
-/* Between enter and leave: whether the file of a range is still in the state that the range's table was built for. */
+/*
+ * Between enter and leave: whether the file of a range is still in the state that the range's table was built for;
+ * whether the region of a range still exists.
+ */
 bool sfu_code_range_is_current(const struct sfu_code_range *range);
+bool sfu_code_range_has_region(const struct sfu_code_range *range);
 
 /*
  * User memory; any context. Between sfu_peek_enter() and sfu_peek_leave() no page fault is served. If
@@ -365,11 +374,12 @@ bool sfu_is_known(const struct sfu_file_key *key);
 /*
  * Regions of code that processes made. sfu_find_region() finds the region of the current task that contains a run-time
  * address; any context. If no region contains the address, `kind` is NONE, and `start` and `end` are those of the code
- * between two regions. The function returns whether user space was asked for this code not long ago.
+ * between two regions. `inode` of `mapping`, the mapping of the address, becomes the number of the code of regions. The
+ * function returns whether user space was asked for this code not long ago.
  * sfu_region_add() adds a region, whose fields the caller has checked; task; sleeps; -ESRCH if there is no
  * such process. sfu_regions_stop(): at module unload, after the hooks, the worker and the device are gone.
  */
-bool sfu_find_region(uint64_t address, struct sframe_unwind_region *region);
+bool sfu_find_region(uint64_t address, struct sfu_mapping *mapping, struct sframe_unwind_region *region);
 int sfu_region_add(struct sframe_unwind_region *region);
 void sfu_regions_stop(void);
 

@@ -45,14 +45,18 @@ static DEFINE_HASHTABLE(regions_by_process, 8);
 static LIST_HEAD(regions);
 /* Protects both. Readers use RCU. */
 static DEFINE_MUTEX(regions_lock);
+/* Changes when a region with rows is withdrawn. */
+static uint64_t regions_generation;
 
-bool sfu_find_region(uint64_t address, struct sframe_unwind_region *found)
+bool sfu_find_region(uint64_t address, struct sfu_mapping *mapping, struct sframe_unwind_region *found)
 {
 	uint64_t id = sfu_mm_id(current->mm);
 	int left = REGIONS_LOOKED_AT;
 	struct region *region;
 	bool is_asked = false;
 
+	/* Before the search: if a region that it finds is withdrawn, now or later, the generation is another. */
+	mapping->inode = smp_load_acquire(&regions_generation) << 2 | SFU_REGION;
 	found->kind = SFRAME_UNWIND_REGION_NONE;
 	found->start = 0;
 	found->end = U64_MAX;
@@ -81,11 +85,19 @@ bool sfu_find_region(uint64_t address, struct sframe_unwind_region *found)
 	return is_asked;
 }
 
+bool sfu_code_range_has_region(const struct sfu_code_range *range)
+{
+	return range->inode == (READ_ONCE(regions_generation) << 2 | SFU_REGION);
+}
+
 static void withdraw(struct region *region)
 {
 	lockdep_assert_held(&regions_lock);
 	hash_del_rcu(&region->by_process);
 	list_del_rcu(&region->of_all);
+	if (region->description.kind == SFRAME_UNWIND_REGION_ROWS)
+		/* After the removal: see sfu_find_region(). */
+		smp_store_release(&regions_generation, regions_generation + 1);
 	kfree_rcu(region, rcu);
 }
 

@@ -38,6 +38,7 @@ pub const SFU_UNFINISHED: u32 = 3;
 pub const SFU_CONTAINED_ROOT: u32 = 4294967294;
 pub const SFU_PATH: u32 = 256;
 pub const SFU_NO_FILE: u32 = 1;
+pub const SFU_REGION: u32 = 2;
 pub const SFU_CODE_RANGES: u32 = 16;
 pub const SFU_CODE_PLACES: u32 = 256;
 pub type __u64 = u64;
@@ -231,6 +232,8 @@ pub struct sfu_code_range {
     pub walk: u64,
     pub inode: u64,
     pub table: *mut kernel::ffi::c_void,
+    pub guard: u64,
+    pub guard_value: u64,
 }
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
@@ -340,6 +343,9 @@ unsafe extern "C" {
     pub fn sfu_code_range_is_current(range: *const sfu_code_range) -> bool;
 }
 unsafe extern "C" {
+    pub fn sfu_code_range_has_region(range: *const sfu_code_range) -> bool;
+}
+unsafe extern "C" {
     pub fn sfu_peek_enter(address: u64) -> u64;
 }
 unsafe extern "C" {
@@ -437,7 +443,11 @@ unsafe extern "C" {
     pub fn sfu_is_known(key: *const sfu_file_key) -> bool;
 }
 unsafe extern "C" {
-    pub fn sfu_find_region(address: u64, region: *mut sframe_unwind_region) -> bool;
+    pub fn sfu_find_region(
+        address: u64,
+        mapping: *mut sfu_mapping,
+        region: *mut sframe_unwind_region,
+    ) -> bool;
 }
 unsafe extern "C" {
     pub fn sfu_region_add(region: *mut sframe_unwind_region) -> kernel::ffi::c_int;

@@ -39,10 +39,14 @@ pub(crate) fn find_lower_file(mapping: &mut Mapping) -> Result {
 
 /// Finds the region that contains a run-time address. True if user space was asked for this code not long ago. Any
 /// context. See `sfu_find_region` in `c/helpers.h`.
-pub(crate) fn find_region(address: u64, region: &mut RegionDescription) -> bool {
-    // SAFETY: `region` is a valid `struct sframe_unwind_region` for the whole call. The current task has a mm: the hook's
+pub(crate) fn find_region(
+    address: u64,
+    mapping: &mut Mapping,
+    region: &mut RegionDescription,
+) -> bool {
+    // SAFETY: `mapping` and `region` are valid for the whole call. The current task has a mm: the hook's
     // handler, which alone starts walks, has checked it.
-    unsafe { bindings::sfu_find_region(address, region) }
+    unsafe { bindings::sfu_find_region(address, mapping, region) }
 }
 
 /// Adds a region. Task; may sleep. See `sfu_region_add` in `c/helpers.h`.

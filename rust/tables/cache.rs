@@ -9,12 +9,14 @@ use crate::{
     sframe::{
         fast_path,
         table::PAGE,
+        unwind::WordReader,
         walk::TableAnswer, //
     },
     sys::{
         bindings,
         FileKey,
         Mapping,
+        PeekWords,
         TableInfo,
         TableState, //
     }, //
@@ -93,6 +95,13 @@ pub(crate) fn table_rows<'a>(number: u64, _reader: &'a Guard) -> Option<&'a File
     }
 }
 
+/// The guard of a region, as in `struct sframe_unwind_region`: a run-time address, 0 if there is no guard, and a value.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct RegionGuard {
+    pub(crate) address: u64,
+    pub(crate) value: u64,
+}
+
 /// The code cache of this CPU: the ranges of the current task's code that its walks used last. The holder must
 /// not sleep.
 pub(crate) struct CodeCache(NonNull<bindings::sfu_code_cache>);
@@ -111,13 +120,16 @@ impl CodeCache {
     }
 
     /// The ranges of code in the cache.
-    pub(crate) fn ranges(&mut self) -> Ranges<'_> {
-        Ranges(self.all())
+    pub(crate) fn ranges<'a>(&'a mut self, words: &'a PeekWords<'a>) -> Ranges<'a> {
+        Ranges {
+            all: self.all(),
+            words,
+        }
     }
 
     /// Inserts a range: the code of the table of `mapping`, `size` bytes from the run-time address `start` on.
     /// Does nothing if the mappings have changed since `mapping` was read.
-    pub(crate) fn put(&mut self, start: u64, size: u64, mapping: &Mapping) {
+    pub(crate) fn put(&mut self, start: u64, size: u64, mapping: &Mapping, guard: RegionGuard) {
         let all = self.all();
         if all.sequence as u32 != mapping.sequence {
             return;
@@ -131,6 +143,8 @@ impl CodeCache {
             walk: 0,
             inode: mapping.inode,
             table: core::ptr::null_mut(),
+            guard: guard.address,
+            guard_value: guard.value,
         };
         // SAFETY: `self` is a `CodeCache`, so the call lies between `sfu_code_cache_enter` and
         // `sfu_code_cache_leave`.
@@ -140,11 +154,14 @@ impl CodeCache {
         // Ranges are sorted by address: the new range goes in front of the first range above it. If all are
         // used, the topmost range is dropped.
         for range in &mut all.ranges {
-            if range.start == start {
-                return;
-            }
             if new.end <= range.start {
                 core::mem::swap(range, &mut new);
+            } else if new.start < range.end {
+                // The same range; or one of a region that was replaced. Then the next walk begins without ranges.
+                if range.inode != new.inode {
+                    all.id = 0;
+                }
+                return;
             }
         }
     }
@@ -163,8 +180,11 @@ const fn place_of(ra: u64) -> usize {
     (ra >> 16) as usize % bindings::SFU_CODE_PLACES as usize
 }
 
-/// The ranges of code of a [`CodeCache`].
-pub(crate) struct Ranges<'a>(&'a mut bindings::sfu_code_cache);
+/// The ranges of code of a [`CodeCache`], and the words of the current task, for guards.
+pub(crate) struct Ranges<'a> {
+    all: &'a mut bindings::sfu_code_cache,
+    words: &'a PeekWords<'a>,
+}
 
 impl<'a> fast_path::Codes<'a> for Ranges<'a> {
     type Rows = FileTable;
@@ -172,17 +192,17 @@ impl<'a> fast_path::Codes<'a> for Ranges<'a> {
     #[inline(always)]
     fn at(&mut self, ra: u64) -> Option<fast_path::CodeRange<'a, FileTable>> {
         // SAFETY: `self` borrows a `CodeCache` for `'a`.
-        unsafe { range_at(self.0, ra) }
+        unsafe { range_at(self.all, self.words, ra) }
     }
 
     #[inline(always)]
     fn recent(&self, ra: u64) -> Option<fast_path::CodeRange<'a, FileTable>> {
-        let place = self.0.places.get(place_of(ra))?;
+        let place = self.all.places.get(place_of(ra))?;
         // SAFETY: A place is the distance of one of the ranges from the first: `at` has written it, or it is 0.
-        let range = unsafe { &*self.0.ranges.as_ptr().byte_add(usize::from(*place)) };
+        let range = unsafe { &*self.all.ranges.as_ptr().byte_add(usize::from(*place)) };
         // The range may be of another address. All that matters here is whether this walk has checked the range.
         // SAFETY: This walk has checked the range, and `self` borrows a `CodeCache` for `'a`.
-        (range.walk == self.0.walk).then(|| unsafe { code_of(range) })
+        (range.walk == self.all.walk).then(|| unsafe { code_of(range) })
     }
 }
 
@@ -196,6 +216,7 @@ impl<'a> fast_path::Codes<'a> for Ranges<'a> {
 #[inline(never)]
 unsafe fn range_at<'a>(
     cache: &mut bindings::sfu_code_cache,
+    words: &PeekWords<'_>,
     ra: u64,
 ) -> Option<fast_path::CodeRange<'a, FileTable>> {
     let walk = cache.walk;
@@ -206,14 +227,14 @@ unsafe fn range_at<'a>(
     }
     if range.walk != walk {
         // SAFETY: By this function's contract a `CodeCache` exists for `'a`, and the range is one of its ranges.
-        return unsafe { look_at(range, walk) };
+        return unsafe { look_at(range, walk, words) };
     }
     // SAFETY: This walk has checked the range, and by this function's contract a `CodeCache` exists for `'a`.
     Some(unsafe { code_of(range) })
 }
 
-/// Checks a range once in each walk: whether it is used, and whether its file has been written to. `None` if
-/// the range is of no use.
+/// Checks a range once in each walk: whether it is used, whether its file has been written to, and whether its region
+/// exists and the guard holds. `None` if the range is of no use.
 ///
 /// # Safety
 ///
@@ -222,14 +243,29 @@ unsafe fn range_at<'a>(
 unsafe fn look_at<'a>(
     range: &mut bindings::sfu_code_range,
     walk: u64,
+    words: &PeekWords<'_>,
 ) -> Option<fast_path::CodeRange<'a, FileTable>> {
-    // SAFETY: Only an unused range starts at `u64::MAX`. All others have a table: `put` has found it.
-    if range.start == u64::MAX || !unsafe { bindings::sfu_code_range_is_current(range) } {
+    // All bits of an unused range are set.
+    let is_of_use = match range.inode as u32 & bindings::SFU_REGION {
+        // SAFETY: `put` has found the table of a used range.
+        0 => unsafe { bindings::sfu_code_range_is_current(range) },
+        _ => range.start != u64::MAX && region_holds(range, words),
+    };
+    if !is_of_use {
         return None;
     }
     range.walk = walk;
     // SAFETY: This walk has checked the range, and by this function's contract a `CodeCache` exists for `'a`.
     Some(unsafe { code_of(range) })
+}
+
+/// Whether the region of a used range exists, and its guard holds. A read that fails gives 0, so the value 0 never holds.
+#[cold]
+#[inline(never)]
+fn region_holds(range: &bindings::sfu_code_range, words: &PeekWords<'_>) -> bool {
+    let holds = || range.guard_value != 0 && words.word(range.guard) == range.guard_value;
+    // SAFETY: C reads the range only.
+    (range.guard == 0 || holds()) && unsafe { bindings::sfu_code_range_has_region(range) }
 }
 
 /// A range in the form of the fast path. The distance of an address below the range wraps around, so it is far beyond
@@ -251,12 +287,12 @@ unsafe fn code_of<'a>(range: &bindings::sfu_code_range) -> fast_path::CodeRange<
 }
 
 /// Inserts the code at a run-time address into this CPU's code cache. `mapping` is a mapping of the current
-/// task that has a table. Any context.
+/// task that has a table. `guard` is that of the mapping's region, if it is one. Any context.
 #[inline(never)]
-pub(crate) fn keep_range(address: u64, mapping: &Mapping) {
-    let guard = rcu::read_lock();
+pub(crate) fn keep_range(address: u64, mapping: &Mapping, guard: RegionGuard) {
+    let reader = rcu::read_lock();
     let to_offset = mapping.offset.wrapping_sub(mapping.start);
-    let code = table_rows(mapping.table, &guard)
+    let code = table_rows(mapping.table, &reader)
         .and_then(|rows| rows.code(address.wrapping_add(to_offset)));
     let Some((offset, size)) = code else {
         return;
@@ -272,7 +308,7 @@ pub(crate) fn keep_range(address: u64, mapping: &Mapping) {
         return;
     }
     if let Some(mut cache) = CodeCache::enter() {
-        cache.put(start, size, mapping);
+        cache.put(start, size, mapping, guard);
     }
 }
 

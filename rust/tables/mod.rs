@@ -36,6 +36,7 @@ pub(crate) use self::{
         next_table,
         rule_at,
         CodeCache,
+        RegionGuard,
         TableOrigin, //
     }, //
 };

@@ -8,7 +8,8 @@
  * computes in a child process; `again` replaces the code by other code, at the same addresses; `many` first registers
  * more regions than a process may have; `beside` first runs other code of the same mapping for a second; `below` computes
  * in that other code, below a call from the region; `eh_frame` registers no region, and has .eh_frame beside the code, as
- * programs have that compile with LLVM.
+ * programs have that compile with LLVM; `freed` does too, and clears .eh_frame after half of the time; `replaced` then
+ * registers a region without frames.
  */
 #define _GNU_SOURCE
 #include <fcntl.h>
@@ -27,6 +28,8 @@
 static double seconds = 5;
 static const char *how = "";
 static volatile unsigned long guard = 0x5ca1ab1e, sum;
+static unsigned char *code;
+static int device;
 
 static double now(void)
 {
@@ -36,6 +39,41 @@ static double now(void)
 	return time.tv_sec + time.tv_nsec / 1e9;
 }
 
+/* The offset of: dec %rdi; jne to the first instruction; ret. */
+#define BESIDE 64
+
+/* The offset of .eh_frame, in the page behind the code, which stays writable. */
+#define EH_FRAME 4096
+
+/* For the frame of 0x68 bytes: CFA = rsp + 8 at first, rsp + 0x70 behind seven bytes, and rsp + 8 behind nine more. */
+static const unsigned char eh_frame[] = {
+	20, 0, 0, 0, 0, 0, 0, 0, 1, 'z', 'R', 0, 1, 0x78, 16, 1, 0x1b, 0x0c, 7, 8, 0x90, 1, 0, 0,
+	/* The distance to the code, and its length. */
+	24, 0, 0, 0, 28, 0, 0, 0, -(EH_FRAME + 32) & 0xff, -(EH_FRAME + 32) >> 8 & 0xff, 0xff, 0xff, 17, 0, 0, 0,
+	0, 0x47, 0x0e, 0xf0, 0, 0x49, 0x0e, 8, 0, 0, 0, 0, 0, 0, 0, 0
+};
+
+static int has_eh_frame(void)
+{
+	return !strcmp(how, "eh_frame") || !strcmp(how, "freed") || !strcmp(how, "replaced");
+}
+
+static void stop(void)
+{
+	struct sframe_unwind_region region = {
+		.size = sizeof(region),
+		.pid = getpid(),
+		.start = (unsigned long)code,
+		.end = (unsigned long)code + BESIDE,
+		.kind = SFRAME_UNWIND_REGION_STOP,
+	};
+
+	if (ioctl(device, SFRAME_UNWIND_REGION, &region)) {
+		perror("/dev/sframe_unwind");
+		exit(1);
+	}
+}
+
 __attribute__((noipa)) static void compute(void)
 {
 	double start = now();
@@ -43,8 +81,14 @@ __attribute__((noipa)) static void compute(void)
 	while (now() < start + seconds) {
 		for (unsigned long i = 0; i < 10000000; i++)
 			sum += i;
-		if (!strcmp(how, "guard") && now() > start + seconds / 2)
+		if (now() < start + seconds / 2)
+			continue;
+		if (!strcmp(how, "guard"))
 			guard = 0;
+		if (!strcmp(how, "freed"))
+			memset(code + EH_FRAME, 0, sizeof(eh_frame));
+		if (!strcmp(how, "replaced"))
+			stop();
 	}
 }
 
@@ -53,33 +97,19 @@ static void finish(int signal)
 	_exit(signal != SIGALRM);
 }
 
-/* The offset of: dec %rdi; jne to the first instruction; ret. */
-#define BESIDE 64
-
-/* The offset of .eh_frame. */
-#define EH_FRAME 128
-
-/* For the frame of 0x68 bytes: CFA = rsp + 8 at first, rsp + 0x70 behind seven bytes, and rsp + 8 behind nine more. */
-static const unsigned char eh_frame[] = {
-	20, 0, 0, 0, 0, 0, 0, 0, 1, 'z', 'R', 0, 1, 0x78, 16, 1, 0x1b, 0x0c, 7, 8, 0x90, 1, 0, 0,
-	/* The distance to the code, and its length. */
-	24, 0, 0, 0, 28, 0, 0, 0, -(EH_FRAME + 32) & 0xff, 0xff, 0xff, 0xff, 17, 0, 0, 0,
-	0, 0x47, 0x0e, 0xf0, 0, 0x49, 0x0e, 8, 0, 0, 0, 0, 0, 0, 0, 0
-};
-
 /* sub $SIZE,%rsp; call *%rdi; add $SIZE,%rsp; ret. Between the first and the last two, the frame has SIZE bytes. */
 static unsigned char *make(int size, unsigned char *place)
 {
-	unsigned char code[] = {
+	unsigned char instructions[] = {
 		0x48, 0x81, 0xec, size, 0, 0, 0, 0xff, 0xd7, 0x48, 0x81, 0xc4, size, 0, 0, 0, 0xc3,
 		[BESIDE] = 0x48, 0xff, 0xcf, 0x75, 0xfb, 0xc3
 	};
-	unsigned char *at = mmap(place, 4096, PROT_READ | PROT_WRITE,
+	unsigned char *at = mmap(place, EH_FRAME + 4096, PROT_READ | PROT_WRITE,
 				 MAP_PRIVATE | MAP_ANONYMOUS | (place ? MAP_FIXED : 0), -1, 0);
 
-	if (at != MAP_FAILED && !strcmp(how, "eh_frame"))
+	if (at != MAP_FAILED && has_eh_frame())
 		memcpy(at + EH_FRAME, eh_frame, sizeof(eh_frame));
-	if (at == MAP_FAILED || !memcpy(at, code, sizeof(code)) || mprotect(at, 4096, PROT_READ | PROT_EXEC)) {
+	if (at == MAP_FAILED || !memcpy(at, instructions, sizeof(instructions)) || mprotect(at, 4096, PROT_READ | PROT_EXEC)) {
 		perror("mmap");
 		exit(1);
 	}
@@ -89,10 +119,10 @@ static unsigned char *make(int size, unsigned char *place)
 int main(int argc, char **argv)
 {
 	int size = 0x68;
-	unsigned char *code;
 	struct sframe_unwind_region region;
-	int device = open("/dev/sframe_unwind", O_RDWR), child = 0;
+	int child = 0;
 
+	device = open("/dev/sframe_unwind", O_RDWR);
 	if (argc > 1)
 		seconds = atof(argv[1]);
 	if (argc > 2)
@@ -120,7 +150,7 @@ int main(int argc, char **argv)
 				return 1;
 		}
 	}
-	if (device < 0 || (strcmp(how, "none") && strcmp(how, "eh_frame") && ioctl(device, SFRAME_UNWIND_REGION, &region))) {
+	if (device < 0 || (strcmp(how, "none") && !has_eh_frame() && ioctl(device, SFRAME_UNWIND_REGION, &region))) {
 		perror("/dev/sframe_unwind");
 		return 1;
 	}

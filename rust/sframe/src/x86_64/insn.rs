@@ -5,6 +5,8 @@
 //!
 //! The AMD64 Architecture Programmer's Manual, volume 3, describes the instructions.
 
+use core::hint;
+
 /// The number of bytes in front of a return address that [`ends_with_call`] examines. The longest recognised call has
 /// seven; eight are read at once.
 pub const CALL_WINDOW: usize = 8;
@@ -102,21 +104,20 @@ const CALL_NEAR: u8 = 2;
 /// may look like a call. There are no false negatives. See "CALL" in volume 3 of the AMD64 Architecture
 /// Programmer's Manual.
 pub fn ends_with_call(code: &[u8; CALL_WINDOW]) -> bool {
-    let [_, b7, b6, b5, b4, b3, b2, b1] = *code;
-
-    // E8 with an offset of four bytes; or FF /2 whose ModRM and SIB bytes give exactly the length up to
-    // the return address.
-    b5 == CALL_RELATIVE
-        || (b2 == GROUP_5 && length(b1, 0) == Some(2))
-        || (b3 == GROUP_5 && length(b2, b1) == Some(3))
-        || (b4 == GROUP_5 && length(b3, b2) == Some(4))
-        || (b6 == GROUP_5 && length(b5, b4) == Some(6))
-        || (b7 == GROUP_5 && length(b6, b5) == Some(7))
+    // FF /2 whose ModRM and SIB bytes give exactly the length up to the return address.
+    let is_indirect = |len: u32| {
+        // The last `len` bytes. The amount of a shift counts modulo 64.
+        let at = u64::from_le_bytes(*code).wrapping_shr(8u32.wrapping_mul(len).wrapping_neg());
+        let [opcode, modrm, sib, ..] = at.to_le_bytes();
+        opcode == GROUP_5 && length(modrm, sib) == Some(len)
+    };
+    // E8 with an offset of four bytes. The compiler would repeat the check if it knew the number of lengths.
+    matches!(code, [_, _, _, CALL_RELATIVE, ..]) || (2..hint::black_box(8)).any(is_indirect)
 }
 
 /// The length in bytes of the instruction of opcode FF with this ModRM byte; `None` if the instruction is
 /// not a near call. `sib` is the byte behind the ModRM byte.
-fn length(modrm: u8, sib: u8) -> Option<usize> {
+fn length(modrm: u8, sib: u8) -> Option<u32> {
     if (modrm >> 3) & 7 != CALL_NEAR {
         return None;
     }

@@ -6,7 +6,8 @@
 use super::{
     super::unwind::step::{
         Frame,
-        Memory, //
+        Memory,
+        WordReader, //
     },
     insn::*, //
 };
@@ -57,6 +58,28 @@ impl FrameRule {
             }
         };
         let pc = memory.read_word(sp.wrapping_sub(8)).ok()?;
+        Some(Frame { pc, sp, fp })
+    }
+
+    /// Whether the caller's stack pointer is above the frame's, and a multiple of eight if the frame's is.
+    #[inline(always)]
+    pub fn keeps_aligned(self) -> bool {
+        self.cfa >= 8 && self.cfa % 8 == 0 && !self.from_fp
+    }
+
+    /// The caller of a frame whose stack pointer is a multiple of eight, like [`caller`](Self::caller), by a rule that
+    /// [`keeps_aligned`](Self::keeps_aligned). `None` also if the saved frame pointer is 0, because reads that fail give 0.
+    #[inline(always)]
+    pub fn caller_of_aligned<W: WordReader>(self, frame: &Frame, words: &W) -> Option<Frame> {
+        let sp = frame.sp.checked_add_signed(self.cfa.into())?;
+        let fp = match self.fp {
+            0 => frame.fp,
+            offset => match words.word(sp.wrapping_add_signed(offset.into())) {
+                0 => return None,
+                fp => fp,
+            },
+        };
+        let pc = words.word(sp.wrapping_sub(8));
         Some(Frame { pc, sp, fp })
     }
 }

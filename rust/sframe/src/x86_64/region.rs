@@ -22,9 +22,8 @@ use super::{
     erlang::ErlangCode,
     fallback::is_behind_call,
     insn::{
-        ends_with_call,
         CALL_RELATIVE,
-        CALL_WINDOW,
+        GROUP_5,
         JMP_RELATIVE,
         LEAVE,
         POP_RBP,
@@ -190,36 +189,26 @@ pub fn step<M: Memory + Source + ?Sized, R: RegisterSource + ?Sized>(
     is_caller.then_some(caller)
 }
 
-/// The fast path in a code heap: takes steps from `frame`, which has made a call, until a frame is not one of compiled
-/// code, or its caller is outside of `code`, a range of run-time addresses. Stores the return addresses of the found
-/// frames in `buffer`, from its start on, and returns their number; `frame` becomes the last one. Each step has the
-/// result of [`step`], and is left to [`step`] where this function is too simple for it.
+/// The fast path in a region: takes steps from `frame`, which has made a call, until a frame is neither one of HotSpot's
+/// compiled code nor one of a fixed rule, or its caller is outside of `code`, a range of run-time addresses. Stores the
+/// return addresses of the found frames in `buffer`, from its start on, and returns their number; `frame` becomes the
+/// last one. Each step has the result of [`step`], and is left to [`step`] where this function is too simple for it.
 ///
 /// `memory` has the budget, and `words` the same memory. Context: any in which both may be used.
 #[inline]
 pub fn walk<S: Source + ?Sized, W: WordReader>(
-    heap: &CodeHeap,
+    region: &Region,
     code: Range<u64>,
     frame: &mut Frame,
     memory: &S,
     words: &W,
     buffer: &mut [u64],
 ) -> usize {
-    // The part of `code` in front of the interpreter or behind it, and in the heap.
-    let Some(interpreter_end) = heap
-        .interpreter_start
-        .checked_add(heap.interpreter_len.into())
-    else {
-        return 0;
+    let Range { start, end } = match region {
+        Region::HotSpot(heap) => heap.compiled_part(code, frame.pc),
+        Region::Fixed(rule) if rule.keeps_aligned() => code,
+        _ => return 0,
     };
-    let (start, end) = match frame.pc < heap.interpreter_start {
-        true => (
-            code.start,
-            code.end.min(heap.interpreter_start.wrapping_sub(1)),
-        ),
-        false => (code.start.max(interpreter_end), code.end),
-    };
-    let start = start.max(heap.start);
     if frame.sp % 8 != 0 || !(start..end).contains(&frame.pc.wrapping_sub(1)) {
         return 0;
     }
@@ -228,14 +217,25 @@ pub fn walk<S: Source + ?Sized, W: WordReader>(
     let mut slots = buffer.iter_mut();
     let mut last = *frame;
     while memory.spend(STEP).is_ok() {
-        let Some((caller, call)) = heap.compiled_caller(&last, &words.open()) else {
+        let open = words.open();
+        let found = match region {
+            Region::HotSpot(heap) => heap.compiled_caller(&last, &open),
+            Region::Fixed(rule) => rule.caller_of_aligned(&last, &open),
+            _ => None,
+        };
+        let Some(caller) = found else {
             break;
         };
+        let call = open.word(caller.pc.wrapping_sub(8)).to_le_bytes();
+        drop(open);
         if caller.pc.wrapping_sub(1).wrapping_sub(start) >= code_len {
             break;
         }
-        // Most calls are relative: a shorter way to the answer.
-        if !matches!(call, [_, _, _, CALL_RELATIVE, ..]) && !ends_with_call(&call) {
+        // Most calls are relative, or by a register. All others are left to `step`.
+        if !matches!(
+            call,
+            [_, _, _, CALL_RELATIVE, ..] | [.., GROUP_5, 0x10..=0x13 | 0xd0..=0xd7]
+        ) {
             break;
         }
         let Some(slot) = slots.next() else {
@@ -325,15 +325,27 @@ fn read_code<S: Source + ?Sized>(address: u64, code: &mut [u8], memory: &S) -> O
 }
 
 impl CodeHeap {
-    /// The caller of a frame of compiled code that has made a call, and the code in front of the caller's PC, which has to
-    /// end with a call. The frame is above the start of the heap. `None` also if a word that is read is 0, because reads
-    /// that fail give 0. Calls no function.
+    /// The part of `code` that may be compiled code, in front of the interpreter or behind it, as `pc` is.
     #[inline(always)]
-    fn compiled_caller<W: WordReader>(
-        &self,
-        frame: &Frame,
-        words: &W,
-    ) -> Option<(Frame, [u8; CALL_WINDOW])> {
+    fn compiled_part(&self, code: Range<u64>, pc: u64) -> Range<u64> {
+        let interpreter_end = self
+            .interpreter_start
+            .saturating_add(self.interpreter_len.into());
+        let (start, end) = match pc < self.interpreter_start {
+            true => (
+                code.start,
+                code.end.min(self.interpreter_start.wrapping_sub(1)),
+            ),
+            false => (code.start.max(interpreter_end), code.end),
+        };
+        start.max(self.start)..end
+    }
+
+    /// The caller of a frame of compiled code that has made a call; the code in front of the caller's PC has to end with a
+    /// call. The frame is above the start of the heap. `None` also if a word that is read is 0, because reads that fail
+    /// give 0. Calls no function.
+    #[inline(always)]
+    fn compiled_caller<W: WordReader>(&self, frame: &Frame, words: &W) -> Option<Frame> {
         let log2 = u32::from(self.segment_log2);
         // An aligned word lies in the page of the byte.
         let hop_at = |segment: u64| {
@@ -374,8 +386,7 @@ impl CodeHeap {
         if fp == 0 {
             return None;
         }
-        let call = words.word(pc.wrapping_sub(8)).to_le_bytes();
-        Some((Frame { pc, sp, fp }, call))
+        Some(Frame { pc, sp, fp })
     }
 
     /// The rule of a frame in compiled code or in a stub.
@@ -1098,7 +1109,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn the_fast_path_takes_the_steps_of_compiled_code() {
+    fn the_fast_path_takes_the_steps_of_compiled_code_and_of_a_fixed_rule() {
         const WORDS: u64 = 6;
         const RETURN: u64 = CODE + 0x110;
         let mut memory = process(WORDS as u32, &PUSHES);
@@ -1110,27 +1121,48 @@ pub(super) mod tests {
             memory.word(sp - 8, caller);
             memory.word(sp - 16, STACK + count);
         }
-        let walked = |memory: &Memories, most: usize| {
+        let walked = |region: Region, memory: &Memories, most: usize| {
             let mut buffer = [0; 8];
             let mut last = frame(RETURN);
             let code = HEAP..HEAP + 0x4000;
             let buffer = &mut buffer[..most];
-            let found = walk(&heap(), code, &mut last, memory, &Words(memory), buffer);
+            let found = walk(&region, code, &mut last, memory, &Words(memory), buffer);
             assert!(buffer[..found].iter().all(|pc| *pc == RETURN));
             (found, last.sp - STACK - 0x100, last.fp)
         };
+        let hotspot = Region::HotSpot(heap());
+        let fixed = |cfa, fp| Region::Fixed(FrameRule::new(cfa, fp));
+        let size = 8 * WORDS as i32;
         // The caller of the last frame is outside of the heap, and is left to `step`.
-        assert_eq!(walked(&memory, 8), (4, 4 * 8 * WORDS, STACK + 4));
-        assert_eq!(walked(&memory, 3), (3, 3 * 8 * WORDS, STACK + 3));
+        for region in [hotspot, fixed(size, -16)] {
+            assert_eq!(walked(region, &memory, 8), (4, 4 * 8 * WORDS, STACK + 4));
+            assert_eq!(walked(region, &memory, 3), (3, 3 * 8 * WORDS, STACK + 3));
+        }
+        let unchanged = (4, 4 * 8 * WORDS, frame(RETURN).fp);
+        assert_eq!(walked(fixed(size, 0), &memory, 8), unchanged);
+        // Such a step is left to `step`, or proves nothing.
+        for cfa in [0, -8, 4, size + 4, i32::MIN] {
+            assert_eq!(walked(fixed(cfa, 0), &memory, 8).0, 0);
+        }
+        assert_eq!(walked(Region::Stop, &memory, 8).0, 0);
         // A saved frame pointer of 0 looks like a read that failed.
         memory.word(STACK + 0x100 + 3 * 8 * WORDS - 16, 0);
-        assert_eq!(walked(&memory, 8).0, 2);
-        // No call in front of the return address, and a free block.
-        memory.write(RETURN - 2, &[0x90, 0x90]);
-        assert_eq!(walked(&memory, 8).0, 0);
+        // call *%rax; call *(%rbx); call *0x18(%rbx), which is left to `step`; no call.
+        for (code, found) in [
+            ([0x90, 0xff, 0xd0], 2),
+            ([0x90, 0xff, 0x13], 2),
+            ([0xff, 0x53, 0x18], 0),
+            ([0x90; 3], 0),
+        ] {
+            memory.write(RETURN - 3, &code);
+            for region in [hotspot, fixed(size, -16)] {
+                assert_eq!(walked(region, &memory, 8).0, found);
+            }
+        }
+        // A free block.
         memory.write(RETURN - 2, &[0xff, 0xd0]);
         memory.write(BLOCK + 8, &[0]);
-        assert_eq!(walked(&memory, 8).0, 0);
+        assert_eq!(walked(hotspot, &memory, 8).0, 0);
     }
 
     #[test]

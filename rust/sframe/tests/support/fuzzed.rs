@@ -452,10 +452,17 @@ const MOST_READS_OF_ERLANG: u32 = 2 * 1024 + 1024 + 20;
 const MOST_WORK_OF_CODE: u32 = 500 + (40 + 40) * 120;
 
 /// The fast path in a region finds the frames that single steps find.
-fn fast_walk(heap: &CodeHeap, region: &Region, start: Frame, memory: &Repeating<'_>) {
+fn fast_walk(region: &Region, start: Frame, memory: &Repeating<'_>) {
     let mut buffer = [0; 16];
     let mut walked = start;
-    let found = region::walk(heap, 0..u64::MAX, &mut walked, memory, memory, &mut buffer);
+    let found = region::walk(
+        region,
+        0..u64::MAX,
+        &mut walked,
+        memory,
+        memory,
+        &mut buffer,
+    );
     let mut frame = start;
     for pc in &buffer[..found] {
         frame = region::step(region, &frame, None::<&Repeating<'_>>, memory)
@@ -524,8 +531,8 @@ pub(crate) fn code_walk(data: &[u8]) {
         reads: Cell::new(0),
         spent: Cell::new(0),
     };
-    if let Region::HotSpot(heap) = &region {
-        fast_walk(heap, &region, frame, &memory);
+    if let Region::HotSpot(_) | Region::Fixed(_) = region {
+        fast_walk(&region, frame, &memory);
     }
     for count in 0..16 {
         let is_innermost = count == 0;

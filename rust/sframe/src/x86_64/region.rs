@@ -3,8 +3,8 @@
 //! The step from code that a runtime made, by a region that somebody has registered for the process.
 //!
 //! A region tells how its frames are laid out. Its description and the memory of the process are not trusted. A
-//! step is accepted only if it leads behind a call, to a poll or to the return barrier of HotSpot's, into HotSpot's
-//! interpreter, or to where processes of Erlang end.
+//! step is accepted only if it leads behind a call; to a poll, a handler of deoptimisation or the return barrier of
+//! HotSpot's; into HotSpot's interpreter; or to where processes of Erlang end.
 //!
 //! Words are eight bytes. HotSpot's names are those of the OpenJDK source: a code heap consists of segments; a
 //! block is some segments with a `HeapBlock` at its start, and a `CodeBlob` behind the `HeapBlock`.
@@ -185,7 +185,9 @@ pub fn step<M: Memory + Source + ?Sized, R: RegisterSource + ?Sized>(
     let is_caller = is_interpreter(caller.pc)
         || is_behind_call(caller.pc, memory)
         || matches!(region, Region::HotSpot(_))
-            && (registers.is_none() && is_poll(caller.pc, memory) || is_barrier(caller.pc, memory));
+            && (registers.is_none() && is_poll(caller.pc, memory)
+                || is_barrier(caller.pc, memory)
+                || is_deopt_handler(caller.pc, memory));
     is_caller.then_some(caller)
 }
 
@@ -267,6 +269,18 @@ pub fn is_barrier<S: Source + ?Sized>(pc: u64, memory: &S) -> bool {
         field(pc, 0, memory).map(u64::to_le_bytes),
         Some([0x49, 0x8b, 0xa7, _, _, 0, 0, 0x50])
     )
+}
+
+/// Whether the code at `pc` is the handler with which HotSpot replaces the return address to a compiled method that it
+/// deoptimises. The handler is at the end of the method's code, and the method's frame stays until the call returns. The
+/// handler pushes its own address: mov $address,%r10 (push %r10); or call to the next instruction; subl $5,(%rsp).
+#[inline(never)]
+pub fn is_deopt_handler<S: Source + ?Sized>(pc: u64, memory: &S) -> bool {
+    match field(pc, 0, memory).map(u64::to_le_bytes) {
+        Some([CALL_RELATIVE, 0, 0, 0, 0, 0x48, 0x83, 0x2c]) => true,
+        Some([0x49, 0xba, ..]) => field(pc, 2, memory) == Some(pc),
+        _ => false,
+    }
 }
 
 /// The eight bytes at `base + offset`. A field that is shorter is in the low bytes.
@@ -679,10 +693,16 @@ fn rule_of_epilogue(code: &[u8; NEAR]) -> Option<FrameRule> {
         [0x5a, 0x41, 0xff, 0xe2, ..] if matches!(before, [.., POP_RBP]) => Some(ON_TOP),
         // cmp offset(%r15),%rsp; ja. Only the poll at a return compares the stack pointer.
         [0x49, 0x3b, 0x67 | 0xa7, ..] => Some(ON_TOP),
-        // ja; ret
-        [0x0f, 0x87, _, _, _, _, RET, ..] => Some(ON_TOP),
+        // ja; ret. jne; ret: the wrapper of a native method tests for an exception.
+        [0x0f, 0x85 | 0x87, _, _, _, _, RET, ..] => Some(ON_TOP),
+        // cmpq $0,offset(%r15); jne; ret
+        [0x49, 0x83, 0x7f, _, 0, 0x0f, 0x85, _, _, _, _, RET, ..] => Some(ON_TOP),
+        // The poll at the end of such a wrapper: testb $1,offset(%r15); je over the rest of a poll
+        [0x41, 0xf6, 0x47, _, 1, 0x74, 22, 0x49, 0xba, ..] | [0x74, 22, 0x49, 0xba, ..] => {
+            Some(ON_TOP)
+        }
         // The rest of the poll: mov $address,%r10; mov %r10,offset(%r15); jmp
-        [0x49, 0xba, _, _, _, _, _, _, _, _, 0x4d, 0x89, 0x97, ..]
+        [0x49, 0xba, _, _, _, _, _, _, _, _, 0x4d, 0x89, 0x97, _, _, _, _, JMP_RELATIVE, ..]
         | [0x4d, 0x89, 0x97, _, _, _, _, JMP_RELATIVE, ..] => Some(ON_TOP),
         [JMP_RELATIVE, ..]
             if matches!(before, [.., POP_RBP] | [.., 0x4d, 0x89, 0x97, _, _, _, _]) =>
@@ -1100,6 +1120,17 @@ pub(super) mod tests {
         memory.write(CALLER + 1, &[0x41, 0x85, 0x02]);
         assert_eq!(to(step_in(CODE + 0x100, false, &memory)), whole);
         assert_eq!(step_in(CODE + 0x100, true, &memory), None);
+        // A handler of deoptimisation of either compiler, and the same instructions with another address.
+        memory.write(CALLER + 1, &[CALL_RELATIVE, 0, 0, 0, 0, 0x48, 0x83, 0x2c]);
+        assert_eq!(to(step_in(CODE + 0x100, false, &memory)), whole);
+        assert_eq!(to(step_in(CODE + 0x100, true, &memory)), whole);
+        memory.write(CALLER + 1, &[CALL_RELATIVE, 1]);
+        assert_eq!(step_in(CODE + 0x100, false, &memory), None);
+        memory.write(CALLER + 1, &[0x49, 0xba]);
+        memory.word(CALLER + 3, CALLER + 1);
+        assert_eq!(to(step_in(CODE + 0x100, false, &memory)), whole);
+        memory.word(CALLER + 3, CALLER);
+        assert_eq!(step_in(CODE + 0x100, false, &memory), None);
         memory.word(STACK + 0x138, INTERPRETER + 8);
         assert_eq!(to(step_in(CODE + 0x100, false, &memory)), whole);
         // The block is free, or was never allocated.
@@ -1286,12 +1317,45 @@ pub(super) mod tests {
             &[RET][..],
             &[0x49, 0x3b, 0x67, 0x28],
             &[0x0f, 0x87, 1, 2, 3, 4, RET],
-            &[0x49, 0xba, 1, 2, 3, 4, 5, 6, 7, 8, 0x4d, 0x89, 0x97],
+            &[0x0f, 0x85, 1, 2, 3, 4, RET],
+            &[0x49, 0x83, 0x7f, 8, 0, 0x0f, 0x85, 1, 2, 3, 4, RET],
+            &[0x41, 0xf6, 0x47, 0x28, 1, 0x74, 22, 0x49, 0xba],
+            &[0x74, 22, 0x49, 0xba],
+            &[
+                0x49,
+                0xba,
+                1,
+                2,
+                3,
+                4,
+                5,
+                6,
+                7,
+                8,
+                0x4d,
+                0x89,
+                0x97,
+                1,
+                2,
+                3,
+                4,
+                JMP_RELATIVE,
+            ],
             &[0x4d, 0x89, 0x97, 1, 2, 3, 4, JMP_RELATIVE],
         ] {
             memory.write(pc, code);
             assert_eq!(to(step_in(pc, true, &memory)), on_top);
         }
+        // mov $address,%r10; mov %r10,offset(%r15); mov %rsp,offset(%r15): the wrapper of a native method stores its place.
+        memory.word(STACK + 0x138, CALLER);
+        memory.word(STACK + 0x130, 0x77);
+        memory.write(
+            pc,
+            &[
+                0x49, 0xba, 1, 2, 3, 4, 5, 6, 7, 8, 0x4d, 0x89, 0x97, 1, 2, 3, 4, 0x49, 0x89, 0xa7,
+            ],
+        );
+        assert_eq!(to(step_in(pc, true, &memory)), Some((0x140, 0x77)));
         memory.write(pc - 1, &[POP_RBP, JMP_RELATIVE]);
         assert_eq!(to(step_in(pc, true, &memory)), on_top);
         memory.write(pc, &[POP_RBP]);

@@ -666,11 +666,18 @@ fn judged_fp(truth: Option<u64>, walked: u64) -> JudgedFp {
     }
 }
 
-/// Whether a run-time address is that of a poll of HotSpot's, which becomes a return address if the poll faults, or of
-/// its return barrier.
+/// Whether a run-time address is one that HotSpot uses as a return address: of a poll, if the poll faults, of the return
+/// barrier, or of a handler of deoptimisation.
 fn is_return_place<M: Memory + ?Sized>(process: &Process, pc: u64, memory: &M) -> bool {
     let all = walker::All::new(process, memory);
-    process.layout_at(pc).is_some() && (region::is_poll(pc, &all) || region::is_barrier(pc, &all))
+    process.layout_at(pc).is_some()
+        && [
+            region::is_poll,
+            region::is_barrier,
+            region::is_deopt_handler,
+        ]
+        .iter()
+        .any(|is_place| is_place(pc, &all))
 }
 
 /// The names of the values of HotSpot's `CodeBlob::_kind`, from OpenJDK 25 on.

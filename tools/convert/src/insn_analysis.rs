@@ -668,6 +668,7 @@ impl FunctionEnd {
             return Err(Contradiction);
         }
         let size = instruction.memory_size().size() as i64;
+        // While the return address is in a register. The load from the old place is the start of the move.
         if let Some(register) = self.moved_by {
             if is_word && instruction.op0_register() == register {
                 let is_over = |(at, size): &(i64, i64)| place < at + size && *at < place + 8;
@@ -686,6 +687,7 @@ impl FunctionEnd {
             self.between.push(instruction.ip());
             return Ok(());
         }
+        // The stack pointer rises, by add, lea or pop.
         if moves_sp {
             let is_pop = instruction.mnemonic() == Mnemonic::Pop;
             let up = match (instruction.mnemonic(), instruction.try_immediate(1)) {
@@ -698,9 +700,11 @@ impl FunctionEnd {
             self.at = self.at.checked_add(up).ok_or(Contradiction)?;
             return (is_sp != is_pop).then_some(()).ok_or(Contradiction);
         }
-        if !stores || !is_on_stack || place >= self.at + 8 || place + size <= self.at {
+        let is_apart = place >= self.at + 8 || place + size <= self.at;
+        if !stores || !is_on_stack || is_apart {
             return Ok(());
         }
+        // The store of the return address to the new place is the end of the move.
         let register = instruction.op1_register();
         if !is_word || place != self.at || !register.is_gpr64() {
             return Err(Contradiction);

@@ -12,7 +12,9 @@ static long one(long n) { return n + 1; }
 static long two(long n) { return n + 2; }
 static long three(long n) { return n + 3; }
 long (*volatile functions[])(long) = { one, two, three };
-long ftrace_handler(long n) { return functions[n](n) + 1; }
+/* At the address of the first function, but in .text.unlikely. */
+__attribute__((cold, noinline)) static long seldom(long n) { return functions[0](n) + 1; }
+long ftrace_handler(long n) { return functions[n](n) + (n ? 1 : seldom(n)); }
 long sframe_unwind_immediate(long n) { return ftrace_handler(n) + 1; }
 long sframe_unwind_deferred(long n) { return ftrace_handler(n) + 1; }
 #ifdef ENTRIES

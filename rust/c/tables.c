@@ -75,6 +75,8 @@ uint64_t sfu_table_generation;
 static DEFINE_MUTEX(tables_lock);
 /* The bytes of all tables, and the bytes of tables that were not added. Under the lock. */
 static uint64_t bytes_of_all, bytes_of_files;
+/* The number of tables with a request. Changed under the lock. */
+static unsigned int requests;
 DECLARE_WAIT_QUEUE_HEAD(sfu_requests_wait);
 /* Keys the hash: users choose the numbers of their files. */
 static siphash_key_t secret;
@@ -313,6 +315,8 @@ static void withdraw(struct table *table)
 	hash_del_rcu(&table->by_file);
 	RCU_INIT_POINTER(tables[table->number % TABLES], NULL);
 	account(table, true);
+	if (table->requested)
+		WRITE_ONCE(requests, requests - 1);
 	WRITE_ONCE(sfu_table_generation, sfu_table_generation + 1);
 	call_rcu(&table->rcu, free_table);
 }
@@ -477,6 +481,8 @@ int sfu_table_publish(const struct sfu_file_key *key, const struct sfu_table_sta
 	if (!ret) {
 		new->number = sfu_table_generation;
 		account(new, false);
+		if (new->requested)
+			WRITE_ONCE(requests, requests + 1);
 		rcu_assign_pointer(tables[new->number % TABLES], new);
 		hash_add_rcu(tables_by_file, &new->by_file, hash_of(key));
 	}
@@ -590,9 +596,10 @@ bool sfu_next_request(struct sframe_unwind_request *request)
 	struct table *found;
 
 	mutex_lock(&tables_lock);
-	found = next_table(0, true);
+	found = requests ? next_table(0, true) : NULL;
 	if (found) {
-		WRITE_ONCE(found->requested, false);
+		found->requested = false;
+		WRITE_ONCE(requests, requests - 1);
 		WRITE_ONCE(found->until, (jiffies + ASK_AGAIN) ?: 1);
 		*request = (struct sframe_unwind_request){
 			.size = sizeof(*request),
@@ -617,17 +624,7 @@ bool sfu_next_request(struct sframe_unwind_request *request)
 
 bool sfu_has_requests(void)
 {
-	bool has = false;
-	int i;
-
-	rcu_read_lock();
-	for (i = 0; i < TABLES && !has; i++) {
-		const struct table *table = rcu_dereference(tables[i]);
-
-		has = table && READ_ONCE(table->requested);
-	}
-	rcu_read_unlock();
-	return has;
+	return READ_ONCE(requests);
 }
 
 int sfu_tables_start(void)

@@ -2,6 +2,11 @@
 
 //! Encodes rules as a section of version 3 ("The SFrame Format").
 
+use std::{
+    borrow::Cow,
+    slice, //
+};
+
 use sframe::{
     header::{
         FUNC_START_PCREL,
@@ -77,13 +82,18 @@ pub(crate) fn section(
     let mut rows = Vec::new();
     for function in functions {
         // An entry counts its rows in 16 bits.
-        for part in parts(function) {
+        // An entry without rows would stand for outermost frames.
+        let parts = match function.rows.len() {
+            1..=MOST_ROWS => Cow::Borrowed(slice::from_ref(function)),
+            _ => Cow::Owned(parts(function)),
+        };
+        for part in parts.iter() {
             entries.push((
                 part.start,
                 part.size,
                 u32::try_from(rows.len()).map_err(|_| ConvertError::TooLarge)?,
             ));
-            report.flexible += u32::from(put_function(&part, &mut rows));
+            report.flexible += u32::from(put_function(part, &mut rows));
             report.section_rows = part
                 .rows
                 .len()
@@ -131,10 +141,12 @@ pub(crate) fn section(
     Ok(out)
 }
 
+/// The most rows that an entry can count.
+const MOST_ROWS: usize = u16::MAX as usize;
+
 /// Splits a function into parts that have at most as many rows as an entry can count.
 fn parts(function: &ConvertedFunction) -> Vec<ConvertedFunction> {
-    let most = usize::from(u16::MAX);
-    let chunks: Vec<_> = function.rows.chunks(most).collect();
+    let chunks: Vec<_> = function.rows.chunks(MOST_ROWS).collect();
     let mut parts = Vec::new();
     for (index, rows) in chunks.iter().enumerate() {
         let first = if index == 0 { 0 } else { rows[0].0 };
@@ -193,11 +205,17 @@ fn put_function(function: &ConvertedFunction, out: &mut Vec<u8>) -> bool {
     flexible
 }
 
+/// The most words of a row: a control word and an offset for each of the CFA, the return address and the frame pointer.
+const MOST_WORDS: usize = 6;
+
 /// An encoded row.
+#[derive(Clone, Copy)]
 struct DataRow {
     /// Whether the CFA's base is the stack pointer; false in a flexible row.
     sp: bool,
-    words: Vec<DataWord>,
+    /// The words; the first `len` are in use.
+    words: [DataWord; MOST_WORDS],
+    len: usize,
 }
 
 /// A word of a row. Control words are unsigned.
@@ -221,13 +239,16 @@ impl DataRow {
         if rule.cfa.deref || rule.ra != Location::AtCfa(FIXED_RA.into()) {
             return None;
         }
-        let mut words = vec![DataWord::Offset(rule.cfa.offset)];
+        let row = DataRow {
+            sp,
+            ..DataRow::OUTERMOST
+        };
+        let row = row.with([DataWord::Offset(rule.cfa.offset)]);
         match rule.fp {
-            Location::Unchanged => {}
-            Location::AtCfa(offset) => words.push(DataWord::Offset(offset)),
-            _ => return None,
+            Location::Unchanged => Some(row),
+            Location::AtCfa(offset) => Some(row.with([DataWord::Offset(offset)])),
+            _ => None,
         }
-        Some(DataRow { sp, words })
     }
 
     /// The rule as a flexible row.
@@ -239,33 +260,42 @@ impl DataRow {
         if rule.cfa.deref {
             control |= CONTROL_DEREF;
         }
-        let mut words = vec![
+        let mut row = DataRow::OUTERMOST.with([
             DataWord::Control(control),
             DataWord::Offset(rule.cfa.offset),
-        ];
+        ]);
         let has_fp = rule.fp != Location::Unchanged;
         if rule.ra != Location::AtCfa(FIXED_RA.into()) {
-            words.extend(pair(rule.ra)?);
+            row = row.with(pair(rule.ra)?);
         } else if has_fp {
-            words.push(DataWord::Control(0));
+            row = row.with([DataWord::Control(0)]);
         }
         if has_fp {
-            words.extend(pair(rule.fp)?);
+            row = row.with(pair(rule.fp)?);
         }
-        Some(DataRow { sp: false, words })
+        Some(row)
     }
 
     const OUTERMOST: DataRow = DataRow {
         sp: false,
-        words: Vec::new(),
+        words: [DataWord::Control(0); MOST_WORDS],
+        len: 0,
     };
+
+    /// The row with further words.
+    fn with<const N: usize>(mut self, words: [DataWord; N]) -> DataRow {
+        self.words[self.len..][..N].copy_from_slice(&words);
+        self.len += N;
+        self
+    }
 
     /// Appends the info byte and the words, in the smallest size that all words fit in.
     fn put(&self, out: &mut Vec<u8>) {
-        let size = self.words.iter().map(|word| word.size()).max().unwrap_or(0);
-        let info = u8::from(self.sp) | ((self.words.len() as u8) << 1) | (size << 5);
+        let words = &self.words[..self.len];
+        let size = words.iter().map(|word| word.size()).max().unwrap_or(0);
+        let info = u8::from(self.sp) | ((words.len() as u8) << 1) | (size << 5);
         out.push(info);
-        for word in &self.words {
+        for word in words {
             let raw = match *word {
                 DataWord::Offset(offset) => offset.to_le_bytes(),
                 DataWord::Control(control) => control.to_le_bytes(),

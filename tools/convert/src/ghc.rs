@@ -32,6 +32,7 @@ use iced_x86::{
     OpKind,
     Register, //
 };
+use memchr::memmem;
 use object::{
     elf,
     read::elf::{
@@ -120,7 +121,7 @@ impl StgRun {
     /// The only function with the code of `StgRun`.
     fn find(code: &CodeBytes<'_>) -> Option<StgRun> {
         let mut found = code.segments.iter().flat_map(|(start, _, bytes)| {
-            let places = places_of(bytes, STG_RUN);
+            let places = memmem::find_iter(bytes, STG_RUN);
             places.filter_map(|at| {
                 let at = start.checked_add(at as u64)?.checked_sub(STG_RUN_HEAD)?;
                 StgRun::at(code, at)
@@ -203,14 +204,6 @@ impl StgRun {
             fp,
         })
     }
-}
-
-/// The places of a pattern in bytes.
-fn places_of<'a>(bytes: &'a [u8], pattern: &'a [u8]) -> impl Iterator<Item = usize> + 'a {
-    let windows = bytes.windows(pattern.len()).enumerate();
-    windows
-        .filter(move |(_, window)| *window == pattern)
-        .map(|(at, _)| at)
 }
 
 /// Whether an instruction copies a register to another.

@@ -201,8 +201,8 @@ pub(crate) fn add_rows(
     rows: &rows::ConvertedRows,
     user: u32,
 ) -> Result<u32, String> {
-    device.add(Target::File(file), user, &rows.section, &rows.extra_rows)?;
-    Ok(count(&rows.section, &rows.extra_rows))
+    device.add(Target::File(file), user, rows.section(), rows.extra_rows())?;
+    Ok(count(rows.section(), rows.extra_rows()))
 }
 
 /// Adds the rows of files that are in the cache, the most recently used files first, until their rows take half of
@@ -218,7 +218,7 @@ pub(crate) fn add_cached(device: &Device) -> Vec<FileId> {
         let Some((file, rows)) = rows::open_cached(&path) else {
             continue;
         };
-        let result = device.add(Target::File(&file), ROOT, &rows.section, &rows.extra_rows);
+        let result = device.add(Target::File(&file), ROOT, rows.section(), rows.extra_rows());
         if let (Ok(()), Ok(metadata)) = (result, file.metadata()) {
             added.push(FileId {
                 device: (major(metadata.dev()), minor(metadata.dev())),
@@ -247,8 +247,8 @@ pub(crate) fn add_vdso(device: &Device) -> Result<Option<u32>, String> {
     let len = (vdso.end - vdso.start) as usize;
     let image = process::read_memory(std::process::id(), vdso.start, len).map_err(read)?;
     let rows = rows::rows_of_image(&image)?;
-    device.add(Target::Vdso, ROOT, &rows.section, &rows.extra_rows)?;
-    Ok(Some(count(&rows.section, &rows.extra_rows)))
+    device.add(Target::Vdso, ROOT, rows.section(), rows.extra_rows())?;
+    Ok(Some(count(rows.section(), rows.extra_rows())))
 }
 
 fn processes() -> Result<Vec<u32>, String> {

@@ -252,8 +252,8 @@ fn convert(file: &MappedFile) -> Result<MadeSection, String> {
         None => rows::rows_of_image(file.bytes)?,
     };
     Ok(MadeSection {
-        section: rows.section.leak(),
-        extra_rows: rows.extra_rows.leak(),
+        section: rows.section().to_vec().leak(),
+        extra_rows: rows.extra_rows().to_vec().leak(),
     })
 }
 

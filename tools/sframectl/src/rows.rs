@@ -80,8 +80,23 @@ const LINK: &str = "file";
 
 /// A section and its extra rows, in the module's format.
 pub(crate) struct ConvertedRows {
-    pub(crate) section: Vec<u8>,
-    pub(crate) extra_rows: Vec<u8>,
+    /// The section, behind bytes that belong to neither, and followed by the extra rows.
+    bytes: Vec<u8>,
+    /// Where the section begins and ends in `bytes`; neither is behind their end.
+    start: usize,
+    end: usize,
+}
+
+impl ConvertedRows {
+    /// The section.
+    pub(crate) fn section(&self) -> &[u8] {
+        self.bytes.get(self.start..self.end).unwrap_or_default()
+    }
+
+    /// The extra rows.
+    pub(crate) fn extra_rows(&self) -> &[u8] {
+        self.bytes.get(self.end..).unwrap_or_default()
+    }
 }
 
 /// Converts a file, or reads its rows from the cache. `path` is the file's name, which the cache keeps.
@@ -92,7 +107,7 @@ pub(crate) struct ConvertedRows {
 pub(crate) fn rows_of(file: &File, path: &Path) -> Result<ConvertedRows, String> {
     let cached = cache_path(file);
     let packed = cached.as_ref().and_then(|cached| fs::read(cached).ok());
-    if let Some(rows) = packed.as_deref().and_then(unpack) {
+    if let Some(rows) = packed.and_then(unpack) {
         if let Some(cached) = cached {
             // The time of modification records the last use.
             if let Ok(file) = File::options().append(true).open(&cached) {
@@ -109,7 +124,7 @@ pub(crate) fn rows_of(file: &File, path: &Path) -> Result<ConvertedRows, String>
         keep_path(&cached, path);
         let _ = evict(&cached);
     }
-    unpack(&packed).ok_or("the conversion's output is truncated".to_owned())
+    unpack(packed).ok_or("the conversion's output is truncated".to_owned())
 }
 
 /// Writes a cache file whose rows were last used at a time. Renaming is atomic: another thread may write rows for the
@@ -229,7 +244,7 @@ pub(crate) fn open_cached(path: &Path) -> Option<(File, ConvertedRows)> {
         .custom_flags(OFlags::NONBLOCK.bits() as i32)
         .open(path)
         .ok()?;
-    let rows = unpack(&fs::read(cache_path(&file)?).ok()?)?;
+    let rows = unpack(fs::read(cache_path(&file)?).ok()?)?;
     Some((file, rows))
 }
 
@@ -255,8 +270,9 @@ pub(crate) fn rows_of_image(image: &[u8]) -> Result<ConvertedRows, String> {
         ..
     } = convert::convert(image).map_err(|error| error.to_string())?;
     Ok(ConvertedRows {
-        section,
-        extra_rows,
+        end: section.len(),
+        start: 0,
+        bytes: [section, extra_rows].concat(),
     })
 }
 
@@ -302,12 +318,14 @@ pub(crate) fn pack(converted: &Converted) -> Vec<u8> {
 }
 
 /// The rows in packed rows; `None` if these are truncated, or empty.
-pub(crate) fn unpack(packed: &[u8]) -> Option<ConvertedRows> {
+pub(crate) fn unpack(packed: Vec<u8>) -> Option<ConvertedRows> {
     let (len, rest) = packed.split_first_chunk()?;
-    let (section, extra_rows) = rest.split_at_checked(u32::from_le_bytes(*len) as usize)?;
+    let (section, _) = rest.split_at_checked(u32::from_le_bytes(*len) as usize)?;
+    let start = len.len();
     Some(ConvertedRows {
-        section: section.to_vec(),
-        extra_rows: extra_rows.to_vec(),
+        end: start + section.len(),
+        start,
+        bytes: packed,
     })
 }
 

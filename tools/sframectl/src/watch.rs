@@ -143,6 +143,15 @@ impl Job {
             since: Instant::now(),
         }
     }
+
+    /// The place in the order in which the files of one user are converted: seen files first. Of these, and of the
+    /// others, first those that nearly each stack of a process leads through: the program, and the C library.
+    fn rank(&self) -> (bool, bool) {
+        let name = self.request.path.rsplit('/').next().unwrap_or_default();
+        let is_library = name.ends_with(".so") || name.contains(".so.");
+        let is_in_each_stack = !is_library || name.starts_with("libc.");
+        (!self.seen, !is_in_each_stack)
+    }
 }
 
 /// A file that a worker is converting.
@@ -171,7 +180,7 @@ struct Jobs {
 }
 
 impl Jobs {
-    /// Queues a file. Seen files precede mapped ones. A file is dropped if it is queued already, if a
+    /// Queues a file, in the order of [`Job::rank`]. A file is dropped if it is queued already, if a
     /// file of its file system is stuck, or if its user's queue is full; a mapped file also if it is in
     /// progress or done. The module requests a dropped file anew when it sees the file again.
     fn put(&mut self, job: Job) {
@@ -198,7 +207,7 @@ impl Jobs {
                 _ => return,
             }
         }
-        let behind = waiting.partition_point(|other| other.seen >= job.seen);
+        let behind = waiting.partition_point(|other| other.rank() <= job.rank());
         waiting.insert(behind, job);
     }
 
@@ -233,6 +242,15 @@ impl Jobs {
             }
             return Some(job);
         }
+    }
+
+    /// Whether another file of the process of this request is queued.
+    fn is_waiting(&self, request: &Request) -> bool {
+        let waiting = self.waiting.get(&request.user);
+        waiting.is_some_and(|waiting| {
+            let mut processes = waiting.iter().map(|job| job.request.pid);
+            processes.any(|pid| pid == request.pid)
+        })
     }
 
     /// Records the end of a conversion. A file that could not be opened is not done.
@@ -320,7 +338,10 @@ pub(crate) fn run(json: bool) -> Result<(), String> {
                 Some(opened) => (false, answer_code(&device, request, opened, json)),
                 None => {
                     let is_done = is_answered || answer(&device, &job, json);
-                    (is_done, maps_of(request))
+                    // The mappings are read after the answer for the process's last file.
+                    let is_last = !lock().is_waiting(request);
+                    let maps = is_last.then(|| maps_of(request));
+                    (is_done, maps.unwrap_or_default())
                 }
             };
             // The loader may have mapped more files since, which may never be seen in a stack.
@@ -406,8 +427,7 @@ fn maps_of(request: &Request) -> String {
 /// The first [`MAX_MAPPED`] files that the process of a seen file has mapped executable; `maps` is the text of its
 /// mappings.
 fn mapped(seen: &Request, maps: &str) -> Vec<Request> {
-    let is_code =
-        |(mapping, file): &(ProcessMapping, FileId)| mapping.executable && file.inode != 0;
+    let is_code = |(_, file): &(ProcessMapping, FileId)| file.inode != 0;
     let request = |(mapping, file): (ProcessMapping, FileId)| Request {
         pid: seen.pid,
         start: mapping.start,
@@ -418,7 +438,7 @@ fn mapped(seen: &Request, maps: &str) -> Vec<Request> {
         user: seen.user,
         path: mapping.name,
     };
-    let maps = process::parse_maps(maps).unwrap_or_default();
+    let maps = process::parse_executable(maps).unwrap_or_default();
     let code = maps.into_iter().filter(is_code).map(request);
     code.take(MAX_MAPPED).collect()
 }
@@ -614,7 +634,7 @@ fn add_objects(
             let name = format!("code of process {pid} at {:#x}", object.start);
             let file = memory_file(&name, &object.file)
                 .map_err(|error| format!("cannot make a file in memory: {error}"))?;
-            match rows::unpack(&object.rows) {
+            match rows::unpack(object.rows.clone()) {
                 Some(rows) => add::add_rows(device, &file, &rows, request.user)?,
                 // It cannot be converted; or it was known, but is not any more.
                 None => add::add(device, &file, Path::new(&name), request.user)?,
@@ -778,6 +798,34 @@ mod tests {
         jobs.put(seen(1, 5));
         assert_eq!(jobs.waiting[&0].len(), MAX_WAITING);
         assert_eq!(taken(&mut jobs, 2)[..2], [5, 0]);
+    }
+
+    #[test]
+    fn the_program_and_the_c_library_precede_other_files() {
+        let mut jobs = Jobs::default();
+        let named = |inode, path: &str, seen| {
+            let path = path.to_owned();
+            let request = Request {
+                path,
+                ..request(1, inode)
+            };
+            Job::new(request, seen)
+        };
+        jobs.put(named(1, "/usr/lib/ld-linux-x86-64.so.2", true));
+        jobs.put(named(2, "/usr/lib/libm.so.6", true));
+        jobs.put(named(3, "/usr/bin/perl", true));
+        jobs.put(named(4, "/usr/lib/libcrypt.so.1.1.0", false));
+        jobs.put(named(5, "/usr/lib/libc.so.6", true));
+        jobs.put(named(6, "/usr/lib/libc.so.6", false));
+        jobs.put(named(7, "/opt/libcurl.so", true));
+        assert!(jobs.is_waiting(&request(1, 8)));
+        let of_another = Request {
+            pid: 2,
+            ..request(1, 1)
+        };
+        assert!(!jobs.is_waiting(&of_another));
+        assert_eq!(taken(&mut jobs, 2), [3, 5, 1, 2, 7, 6, 4]);
+        assert!(!jobs.is_waiting(&request(1, 8)));
     }
 
     #[test]

@@ -526,7 +526,8 @@ pub fn maps(pid: u32) -> io::Result<Vec<(ProcessMapping, FileId)>> {
 ///
 /// There is no such process, or its mappings may not be read, or the text has more than [`MAX_MAPS`] bytes.
 pub fn maps_text(pid: u32) -> io::Result<String> {
-    let mut bytes = Vec::new();
+    // The kernel returns a page of memory at a time, and most processes have a few.
+    let mut bytes = Vec::with_capacity(4 << 12);
     let file = fs::File::open(format!("/proc/{pid}/maps"))?;
     file.take(MAX_MAPS + 1).read_to_end(&mut bytes)?;
     if bytes.len() as u64 > MAX_MAPS {
@@ -542,11 +543,32 @@ pub fn maps_text(pid: u32) -> io::Result<String> {
 ///
 /// A line describes no mapping.
 pub fn parse_maps(text: &str) -> io::Result<Vec<(ProcessMapping, FileId)>> {
-    let parsed = |line: &str| {
-        parse_maps_line(line)
-            .ok_or_else(|| io::Error::other(format!("no mapping is in the line {line:?}")))
+    text.lines().map(parse_maps_line_or_fail).collect()
+}
+
+/// The executable mappings in a text of [`maps_text`]. Other lines are not parsed.
+///
+/// # Errors
+///
+/// A line describes no mapping.
+pub fn parse_executable(text: &str) -> io::Result<Vec<(ProcessMapping, FileId)>> {
+    // The permissions are behind the first space: `r-xp`.
+    let may_be = |line: &&str| {
+        let mut behind = line.bytes().skip_while(|byte| *byte != b' ');
+        behind.nth(3) != Some(b'-')
     };
-    text.lines().map(parsed).collect()
+    let parsed = text.lines().filter(may_be).map(parse_maps_line_or_fail);
+    let is_executable = |found: &io::Result<(ProcessMapping, FileId)>| {
+        found
+            .as_ref()
+            .map_or(true, |(mapping, _)| mapping.executable)
+    };
+    parsed.filter(is_executable).collect()
+}
+
+fn parse_maps_line_or_fail(line: &str) -> io::Result<(ProcessMapping, FileId)> {
+    parse_maps_line(line)
+        .ok_or_else(|| io::Error::other(format!("no mapping is in the line {line:?}")))
 }
 
 /// The run-time addresses of the mappings that the kernel module takes for memory of no file, by address: those without
@@ -631,6 +653,13 @@ mod tests {
         );
         assert_eq!(found.name, "/usr/lib/with space.so");
         assert!(found.executable);
+        let text = format!("1000-2000 rw-p 00000000 00:00 0 \n{line}\n2000-3000 r--p 0 0:0 0 \n");
+        let parsed: Vec<_> = parse_executable(&text).unwrap();
+        let parsed: Vec<_> = (parsed.iter())
+            .map(|(found, file)| (&found.name[..], *file))
+            .collect();
+        assert_eq!(parsed, [(&found.name[..], file)]);
+        assert!(parse_executable("nonsense").is_err());
         let (found, _) = parse_maps_line("1000-2000 rw-p 00000000 00:00 0 ").unwrap();
         assert_eq!(found.name, "");
         assert!(!found.executable);

@@ -27,6 +27,7 @@ mod raw;
 mod readelf_notation;
 mod rows;
 mod selftest;
+mod urgency;
 mod watch;
 
 use std::{

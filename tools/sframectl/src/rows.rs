@@ -61,7 +61,8 @@ use crate::{
         confine,
         Confinement, //
     },
-    device::hexadecimal, //
+    device::hexadecimal,
+    urgency, //
 };
 
 /// Part of a cache file's name: another version may convert differently.
@@ -366,6 +367,7 @@ impl Source for FileSource<'_> {
 
 /// Converts a file in a child process whose only input is the file.
 fn convert(file: &File) -> Result<Vec<u8>, String> {
+    urgency::end();
     let with = |what: &'static str| move |error| format!("{what}: {error}");
     let mut file = file
         .try_clone()

@@ -52,7 +52,8 @@ use crate::{
         Request,
         Target, //
     },
-    rows, //
+    rows,
+    urgency, //
 };
 
 /// The time without a request after which `idle` is printed.
@@ -302,12 +303,17 @@ pub(crate) fn run(json: bool) -> Result<(), String> {
     let work = || {
         let mut queue = lock();
         loop {
+            urgency::begin();
             let Some(job) = queue.take(workers) else {
                 queue = changed.wait(queue).unwrap_or_else(PoisonError::into_inner);
                 continue;
             };
             drop(queue);
             let request = &job.request;
+            if request.is_made_code() {
+                // The process decides how long this takes.
+                urgency::end();
+            }
             // The mappings are read once before the answer, and once after it.
             let opened = (request.is_made_code()).then(|| runtimes::open(request.pid));
             let others = match &opened {
@@ -380,9 +386,11 @@ pub(crate) fn run(json: bool) -> Result<(), String> {
         loop {
             // Replaces workers that are stuck in a file system.
             while started < workers + lock().stuck().min(MAX_STUCK) {
+                urgency::end();
                 scope.spawn(work);
                 started += 1;
             }
+            urgency::begin();
             if device.wait(IDLE)? {
                 for request in device.requests()? {
                     is_idle = false;

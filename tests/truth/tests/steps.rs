@@ -193,8 +193,23 @@ fn correct_rows_give_no_differences() {
     assert!(text.contains("0 unexplained differences"), "{text}");
     // Stacks on the handler's alternate stack continue to the interrupted frame.
     assert!(number("signals") > 100, "{found:#}");
+    assert_eq!((number("starts"), number("threads")), (1, 5), "{found:#}");
     // The program got the signal of its own breakpoint, which is also the signal of a step.
     assert!(!text.contains("ended by status"), "{text}");
+}
+
+#[test]
+fn a_program_that_ends_in_its_warm_up_is_an_error() {
+    let output = Command::new(env!("CARGO_BIN_EXE_steps"))
+        .args(["--warm-up", "1", "--", "sh", "-c", "exit 3"])
+        .output()
+        .unwrap();
+    let error = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(2), "{error}");
+    assert!(
+        error.contains("ended by status 3 before its first window"),
+        "{error}"
+    );
 }
 
 #[test]

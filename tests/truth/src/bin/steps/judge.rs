@@ -94,6 +94,10 @@ type DifferenceKey = (Class, usize, u64, Option<&'static str>);
 pub(crate) struct StepCounts {
     /// Instructions.
     pub(crate) steps: u64,
+    /// How often the program was started.
+    pub(crate) starts: u64,
+    /// The largest number of threads that were stepped in one run of the program.
+    pub(crate) threads: u64,
     /// Stacks that are equal up to the outermost frame.
     pub(crate) complete: u64,
     /// Stacks whose innermost frame is in code with rows.

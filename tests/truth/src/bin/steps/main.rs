@@ -13,7 +13,10 @@ mod ptrace;
 mod tracer;
 
 use std::{
-    collections::BTreeMap,
+    collections::{
+        BTreeMap,
+        BTreeSet, //
+    },
     env,
     ffi::CString,
     fs,
@@ -127,6 +130,7 @@ fn judge_all(options: &Options) -> Result<u64, String> {
             StepJudge::default()
         },
         null,
+        threads: BTreeSet::new(),
     };
     let mut counts = Vec::new();
     print_head();
@@ -225,11 +229,16 @@ fn programs(options: &Options) -> Result<Vec<SteppedProgram>, String> {
 /// The number of places at which walks end that are printed.
 const MOST_PLACES: usize = 10;
 
+/// The number of starts in succession after which a program is given up that ends before its first window.
+const MOST_IDLE_STARTS: u32 = 3;
+
 struct Run<'a> {
     options: &'a Options,
     files: Files,
     judge: StepJudge,
     null: OwnedFd,
+    /// The threads that were stepped since the program's last start.
+    threads: BTreeSet<i32>,
 }
 
 impl Run<'_> {
@@ -240,9 +249,12 @@ impl Run<'_> {
         let mut count = StepCounts::default();
         let mut random = Random(self.options.seed);
         let mut pause = self.options.pause;
+        let mut idle_starts = 0;
         while count.steps < self.options.steps && Instant::now() < deadline {
             let before = count.steps;
             let mut tracer = Tracer::start(words, &self.null, deadline)?;
+            count.starts += 1;
+            self.threads.clear();
             if self.options.warm_up != 0 {
                 tracer.run(Duration::from_secs(self.options.warm_up))?;
             }
@@ -259,6 +271,17 @@ impl Run<'_> {
             }
             if let Some(code @ (127 | ..0)) = tracer.ended() {
                 eprintln!("steps: {name}: ended by status {code}");
+            }
+            count.threads = count.threads.max(self.threads.len() as u64);
+            idle_starts = if count.steps == before {
+                idle_starts + 1
+            } else {
+                0
+            };
+            if let (MOST_IDLE_STARTS, Some(code)) = (idle_starts, tracer.ended()) {
+                let text =
+                    format!("ended by status {code} before its first window, {idle_starts} times");
+                return Err(io::Error::other(text));
             }
             if self.options.pause == 0 {
                 break;
@@ -289,6 +312,7 @@ impl Run<'_> {
             let made_code = self.judge.made_code(tracer.processes().0);
             tracer.find_loaded(made_code.into_iter(), &mut self.files)?;
             let (process, truth) = tracer.processes();
+            self.threads.insert(thread);
             let context = StepContext {
                 program: name,
                 step: count.steps + 1,
@@ -402,6 +426,8 @@ fn to_json(name: &str, count: &StepCounts) -> Value {
     json!({
         "program": name,
         "steps": count.steps,
+        "starts": count.starts,
+        "threads": count.threads,
         "covered": count.covered,
         "complete": count.complete,
         "frames": count.frames,

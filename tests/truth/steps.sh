@@ -2,6 +2,7 @@
 # SPDX-License-Identifier: GPL-2.0-only
 #
 # usage: steps.sh [STEPS [VERSION...]]
+#        steps.sh STEPS runtimes [PROGRAM...]
 #
 # Steps the corpus (tests/truth/programs/build) natively, in the prepared root: STEPS instructions
 # in total (default 10,000,000), divided equally among the programs of each VERSION (default: all that
@@ -9,11 +10,70 @@
 # all versions: `steps: N instructions, D unexplained differences`. The exit status is 0 only if D is
 # 0, and if explained differences are at most a thousandth of the steps and come from at most 20
 # limits. SEED selects other windows, SECONDS_EACH limits the time of one program.
+#
+# `runtimes` steps STEPS instructions of each program of tests/truth/start-runtime, which make code at run time or are
+# hard to walk. This takes hours, and may be interrupted: build/truth/runtimes keeps the result of each program, and
+# a program is stepped again only if what its result depends on has changed: the sources of `steps` and of what it uses,
+# the program, STEPS, or SEED. The end is a table of all named programs. The exit status is 0 only if each program was
+# stepped to its end, without an unexplained difference.
 
 . "$(dirname "$0")/../../scripts/lib.sh"
 
 total=${1:-10000000}
+[[ $total =~ ^[1-9][0-9]*$ ]] || die "STEPS is a number of instructions, not $total; see the head of this file"
+[[ ${SEED:-1} =~ ^[0-9]+$ ]] || die "SEED is a number, not $SEED"
 shift || true
+
+# build_stepper - builds `steps`.
+build_stepper() {
+	in_root env CARGO_TARGET_DIR=/var/cache/sframe_unwind/target \
+		cargo build -q --release --locked --manifest-path /src/Cargo.toml -p truth --bin steps
+}
+
+# What the results of programs of start-runtime depend on, beside the programs' own part of that file.
+sources=(Cargo.toml Cargo.lock rust/sframe tools/convert tools/runtimes tools/walk tests/truth/Cargo.toml tests/truth/src
+	tests/programs/runtimes tests/truth/programs/debian/jit.js scripts/prepare-root scripts/prepare-programs)
+
+# runtimes [PROGRAM...] - steps the programs of start-runtime.
+runtimes() {
+	local here=$SRC/tests/truth out=$SRC/build/truth/runtimes in=/src/build/truth/runtimes all name key commit options status
+	all=$("$here/start-runtime" --list)
+	[ $# != 0 ] || mapfile -t names <<<"$all"
+	[ $# = 0 ] || names=("$@")
+	for name in "${names[@]}"; do
+		grep -qxF -- "$name" <<<"$all" || die "start-runtime has no program $name; it has:" $all
+	done
+	commit=$(git -C "$SRC" rev-parse --short=12 HEAD) || commit=unknown
+	[ -z "$(git -C "$SRC" status --porcelain -- "${sources[@]}")" ] || commit="$commit with changes"
+	key=$(cd "$SRC" && find "${sources[@]}" -type f ! -name '*.pyc' -print0 | sort -z | xargs -0 sha256sum | key_of)
+	options=(--convert --window 5000 --pause 300000 --steps "$total" --seed "${SEED:-1}")
+	mkdir -p "$out"
+	{
+		printf 'commit %s\nsteps %s\nseed %s\n' "$commit" "$total" "${SEED:-1}"
+		for name in "${names[@]}"; do
+			printf 'program %s %s\n' "$name" "$({ echo "$key ${options[*]}"; "$here/start-runtime" --show "$name"; } | key_of)"
+		done
+	} >"$out/wanted"
+	"$SRC/scripts/prepare-programs" >/dev/null
+	build_stepper
+	for name in $(in_root /src/tests/truth/runtimes.py unfinished $in); do
+		say "$name: $total instructions"
+		rm -f "$out/$name.json" "$out/$name.key"
+		status=0
+		in_root /src/tests/truth/start-runtime "$name" /var/cache/sframe_unwind/target/release/steps "${options[@]}" \
+			--seconds "${SECONDS_EACH:-7200}" --json "$in/$name.json" >"$out/$name.log" 2>&1 || status=$?
+		grep -v '^ ' "$out/$name.log" | grep -E '^ *[0-9]+ |^steps: ' || true
+		in_root /src/tests/truth/runtimes.py keep $in "$name" $status || tail -n 20 "$out/$name.log"
+	done
+	in_root /src/tests/truth/runtimes.py table $in | tee "$out/table"
+}
+
+if [ "${1-}" = runtimes ]; then
+	shift
+	runtimes "$@"
+	exit
+fi
+
 out=$SRC/build/truth/steps
 if [ $# = 0 ]; then
 	for table in "$SRC"/build/truth/*/programs; do
@@ -24,8 +84,7 @@ fi
 count=$(for version; do cat "$SRC/build/truth/$version/programs"; done | wc -l)
 each=$(((total + count - 1) / count))
 
-in_root env CARGO_TARGET_DIR=/var/cache/sframe_unwind/target \
-	cargo build -q --release --locked --manifest-path /src/Cargo.toml -p truth --bin steps
+build_stepper
 rm -rf "$out"
 mkdir -p "$out"
 failed=0

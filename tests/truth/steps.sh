@@ -48,6 +48,8 @@ runtimes() {
 	key=$(cd "$SRC" && find "${sources[@]}" -type f ! -name '*.pyc' -print0 | sort -z | xargs -0 sha256sum | key_of)
 	options=(--convert --window 5000 --pause 300000 --steps "$total" --seed "${SEED:-1}")
 	mkdir -p "$out"
+	exec 9>"$out/lock"
+	flock -n 9 || die "another steps.sh of this checkout steps the runtimes"
 	{
 		printf 'commit %s\nsteps %s\nseed %s\n' "$commit" "$total" "${SEED:-1}"
 		for name in "${names[@]}"; do

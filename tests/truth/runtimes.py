@@ -10,7 +10,8 @@ DIRECTORY has the file `wanted`: a line `commit TEXT`, a line `steps N`, a line 
 for each program; KEY is a checksum of all that the result depends on. A result is NAME.json, the report of `steps`, and
 NAME.key, which is written when the program was stepped to its end. `unfinished` prints the names of the programs without
 a result for KEY. `keep` judges the report that `steps` left with an exit status, and writes NAME.key. `table` prints
-the results of all wanted programs; its exit status is 0 only if each program is finished and has no unexplained
+the results of all wanted programs: the walks that reach the outermost frame, the stacks that are equal to the truth to
+their end, and the frames that are equal to the truth, to calls that were seen, and to presumed calls. Its exit status is 0 only if each program is finished and has no unexplained
 difference.
 """
 
@@ -113,15 +114,17 @@ def share(part, whole):
     return f"{hundredths // 100}.{hundredths % 100:02}"
 
 
-HEAD = ("program", "steps", "threads", "unexplained", "explained", "outermost", "judged", "by calls", "not judged")
+HEAD = ("program", "steps", "threads", "unexpl.", "expl.", "outermost", "judged whole", "frames", "by calls", "presumed")
 
 
 def row(name, report):
     """The cells of a program."""
-    by_calls = report["frames_in_regions"] + report["frames_in_loaded_by_calls"]
-    numbers = (report["frames"], by_calls, report["not_judged_in_regions"])
+    presumed = report["presumed_in_regions"]
+    by_calls = report["frames_by_calls"] - presumed + report["frames_in_loaded_by_calls"]
+    numbers = (report["frames"], by_calls, presumed)
+    shares = (report["ends"].get("outermost", 0), report["complete"])
     return [name, f"{report['steps']:,}", str(report["threads"]), str(report["unexplained"]), f"{report['explained']:,}",
-            share(report["ends"].get("outermost", 0), report["steps"]) + " %"] + [f"{it:,}" for it in numbers]
+            *(share(stacks, report["steps"]) + " %" for stacks in shares), *(f"{it:,}" for it in numbers)]
 
 
 def aligned(rows):

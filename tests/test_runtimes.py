@@ -20,7 +20,7 @@ def report(steps=1000, unexplained=0, **others):
     kinds = [{"limit": None, "steps": unexplained, "example": "pc differs: the caller of frame 0\n"}] * bool(unexplained)
     return {"steps": steps, "threads": 2, "unexplained": unexplained, "explained": 0, "ends": {"outermost": steps},
             "complete": steps // 4, "frames": 9000, "frames_by_calls": 80, "frames_in_loaded_by_calls": 5,
-            "presumed_in_regions": 15,
+            "presumed": 15,
             "early_ends": {}, "kinds": kinds, **others}
 
 

@@ -119,7 +119,7 @@ HEAD = ("program", "steps", "threads", "unexpl.", "expl.", "outermost", "judged 
 
 def row(name, report):
     """The cells of a program."""
-    presumed = report["presumed_in_regions"]
+    presumed = report["presumed"]
     by_calls = report["frames_by_calls"] - presumed + report["frames_in_loaded_by_calls"]
     numbers = (report["frames"], by_calls, presumed)
     shares = (report["ends"].get("outermost", 0), report["complete"])

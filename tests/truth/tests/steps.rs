@@ -107,17 +107,51 @@ int main(void)
 }
 "#;
 
+/// Makes code without `.eh_frame`, and calls it: `push %rbp; mov %rsp,%rbp; call *%rdi; pop %rbp; ret`. What it calls
+/// takes so much of the stack at once that the recorded calls are forgotten.
+const MAKES: &str = r#"
+#define _GNU_SOURCE
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+static volatile unsigned long size = 9000, sink;
+__attribute__((noinline)) static void inner(void)
+{
+	volatile char array[size];
+	for (int i = 0; i < 20; i++)
+		array[i] = sink += i;
+}
+int main(void)
+{
+	static const unsigned char body[] = { 0x55, 0x48, 0x89, 0xe5, 0xff, 0xd7, 0x5d, 0xc3 };
+	unsigned char *code = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	if (code == MAP_FAILED)
+		abort();
+	memcpy(code, body, sizeof(body));
+	if (mprotect(code, 4096, PROT_READ | PROT_EXEC))
+		abort();
+	for (int i = 0; i < 50; i++)
+		((void (*)(void (*)(void)))code)(inner);
+	return 0;
+}
+"#;
+
 /// Builds LOADS with values of its macros.
 fn build_loads(name: &str, defines: [&str; 2]) -> PathBuf {
+    build_static(name, LOADS, &defines)
+}
+
+/// Builds a static program without frame pointers.
+fn build_static(name: &str, text: &str, options: &[&str]) -> PathBuf {
     let directory = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
     fs::create_dir_all(&directory).unwrap();
     let source = directory.join("program.c");
-    fs::write(&source, LOADS).unwrap();
+    fs::write(&source, text).unwrap();
     let program = directory.join("program");
     let output = Command::new("gcc")
         .args(["-O2", "-fomit-frame-pointer", "-static", "-o"])
         .args([&program, &source])
-        .args(defines)
+        .args(options)
         .output()
         .expect("gcc");
     let error = String::from_utf8_lossy(&output.stderr);
@@ -281,6 +315,18 @@ fn code_with_eh_frame_in_memory_is_walked_by_its_rows() {
         found["region_ends"].as_object().unwrap().len() <= 2,
         "{found:#}"
     );
+}
+
+#[test]
+fn frames_of_made_code_are_judged_by_presumed_calls() {
+    let program = build_static("makes", MAKES, &["-fno-stack-clash-protection"]);
+    let (found, text, status) = steps_with(&program, &["--convert"]);
+    assert_eq!(status, 0, "{text}");
+    let number = |name: &str| found[name].as_u64().unwrap();
+    // At each instruction of the loops in `inner`.
+    assert!(number("presumed") > 50 * 20 * 4, "{found:#}");
+    let whole = found["ends"]["outermost"].as_u64().unwrap();
+    assert!(number("complete") + 200 > whole, "{found:#}");
 }
 
 #[test]

@@ -18,7 +18,8 @@ use std::collections::HashMap;
 use sframe::{
     unwind::{
         Frame,
-        Memory, //
+        Memory,
+        LOST_FP, //
     },
     x86_64::{
         erlang::ErlangCode,
@@ -346,7 +347,7 @@ impl Calls {
                 // Code may have taken its return address from the stack already.
                 slot: (slot >= of.sp).then_some(slot),
                 first_slot: caller.sp.wrapping_sub(8),
-                fp: (!is_erlang(&caller)).then_some(caller.fp),
+                fp: (!is_erlang(&caller) && caller.fp != LOST_FP).then_some(caller.fp),
                 presumed: Some(0),
             });
         }
@@ -580,6 +581,27 @@ mod tests {
         fn read_word(&self, address: u64) -> Result<u64, Fault> {
             let word = self.0.iter().find(|(at, _)| *at == address);
             word.map(|(_, word)| *word).ok_or(Fault)
+        }
+    }
+
+    #[test]
+    fn a_lost_frame_pointer_is_not_presumed() {
+        let mut registers = RegisterFile::default();
+        registers.set(PC, 0x1000);
+        registers.set(RSP, 0x7f00);
+        for (fp, expected) in [(0x7fe0, Some(0x7fe0)), (LOST_FP, None)] {
+            let memory = StackWords(vec![(0x7ff8, 0x2005)]);
+            let mut calls = Calls::default();
+            let process = Process::new();
+            calls.note(TaskId::default(), &registers, &process, &memory);
+            let frame = |pc, sp, fp| Frame { pc, sp, fp };
+            let frames = [frame(0x1000, 0x7f00, 0x7f80), frame(0x2005, 0x8000, fp)];
+            calls.presume(TaskId::default(), &frames, &process, &memory);
+            let caller = calls.caller(TaskId::default(), &registers, true, None, &memory);
+            let caller = caller.expect("a presumed call");
+            assert!(caller.presumed);
+            assert_eq!(caller.registers.pc(), 0x2005);
+            assert_eq!(caller.registers.get(RBP), expected);
         }
     }
 

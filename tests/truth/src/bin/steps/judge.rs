@@ -112,8 +112,8 @@ pub(crate) struct StepCounts {
     pub(crate) in_regions: u64,
     /// Instructions with at least one such frame.
     pub(crate) steps_in_regions: u64,
-    /// Frames that are equal to presumed calls, which are the frames of an earlier walk. They are frames found by regions,
-    /// and frames of Haskell code.
+    /// Frames that are equal to presumed calls, which are the frames of an earlier walk. Their callees are in code of a
+    /// region or of no file, or in Haskell code.
     pub(crate) presumed: u64,
     /// Frames found by regions that are not judged, and frames further out: their calls were not seen.
     pub(crate) not_judged: u64,
@@ -232,8 +232,13 @@ impl StepJudge {
         let Some(reason) = self.reason.take() else {
             return;
         };
-        // Calls are presumed in code of a runtime, and in Haskell code: other code has unwind information.
-        if (found.iter()).any(|it| process.layout_at(it.at).is_some() || is_haskell(it)) {
+        // Calls are presumed in code without unwind information: of a runtime, of no file, and in Haskell code.
+        let is_presumed = |it: &WalkedFrame| {
+            process.layout_at(it.at).is_some()
+                || context.truth.made_code_at(it.at).is_some()
+                || is_haskell(it)
+        };
+        if found.iter().any(is_presumed) {
             let frames: Vec<Frame> = found.iter().map(|it| it.frame).collect();
             self.calls.presume(context.thread, &frames, process, memory);
         }
@@ -280,6 +285,7 @@ impl StepJudge {
             let mut is_presumed = false;
             let in_region = process.layout_at(pair[0].at).is_some();
             let is_haskell = is_haskell(&pair[0]);
+            let is_made = truth.made_code_at(pair[0].at).is_some();
             let in_loaded = is_loaded(process, truth, pair[0].at);
             let mut loaded_by_call = false;
             match self.true_step(truth, &at, memory, exact) {
@@ -366,7 +372,9 @@ impl StepJudge {
             }
             count.frames += 1;
             count.called += u64::from(by_calls);
-            if let (true, true, Some(which)) = (is_presumed, in_region || is_haskell, call) {
+            if let (true, true, Some(which)) =
+                (is_presumed, in_region || is_made || is_haskell, call)
+            {
                 self.calls.count(context.thread, which);
                 count.presumed += 1;
             } else if by_calls && in_region {

@@ -435,7 +435,7 @@ fn to_json(name: &str, count: &StepCounts) -> Value {
         "frames_by_calls": count.called,
         "frames_in_regions": count.in_regions,
         "steps_in_regions": count.steps_in_regions,
-        "presumed_in_regions": count.presumed,
+        "presumed": count.presumed,
         "not_judged_in_regions": count.not_judged,
         "objects_in_regions": count.objects,
         "lost_frame_pointers": count.lost_fp,

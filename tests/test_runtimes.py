@@ -17,7 +17,8 @@ import runtimes  # pylint: disable=wrong-import-position
 
 def report(steps=1000, unexplained=0, **others):
     """A report of `steps` for one program."""
-    kinds = [{"limit": None, "steps": unexplained, "example": "pc differs: the caller of frame 0\n"}] * bool(unexplained)
+    kind = {"limit": None, "steps": unexplained, "example": "pc differs: the caller of frame 0\n"}
+    kinds = [kind] if unexplained else []
     return {"steps": steps, "threads": 2, "unexplained": unexplained, "explained": 0, "ends": {"outermost": steps},
             "complete": steps // 4, "frames": 9000, "frames_by_calls": 80, "frames_in_loaded_by_calls": 5,
             "presumed": 15,
@@ -94,7 +95,8 @@ class Results(unittest.TestCase):
             self.wanted.keep(name, 0)
         text, is_good = self.table()
         self.assertTrue(is_good)
-        for part in ("explained, java: 28 no-region-yet", "java: 103 walks ended early:", "89.90 %  ", "100.00 %       25.00 %   9,000        70        15\n",
+        for part in ("explained, java: 28 no-region-yet", "java: 103 walks ended early:", "89.90 %  ",
+                     "100.00 %       25.00 %   9,000        70        15\n",
                      "      100 region_unknown in anonymous memory\n", "1 at 1 other places",
                      "runtimes: 2 of 2 programs, 2000 instructions, 0 unexplained differences, 28 explained; seed 7, "
                      "commit 123abc with changes"):
@@ -126,7 +128,8 @@ def run(script, *arguments, **environment):
 
 class Arguments(unittest.TestCase):
     def test_wrong_arguments_are_refused(self):
-        for arguments, environment, error in ((["many"], {}, "not many"), (["0"], {}, "not 0"), (["-1", "v2"], {}, "not -1"),
+        for arguments, environment, error in ((["many"], {}, "not many"), (["0"], {}, "not 0"),
+                                              (["-1", "v2"], {}, "not -1"),
                                               (["5", "runtimes"], {"SEED": "x"}, "SEED is a number, not x"),
                                               (["5", "runtimes", "jav"], {}, "has no program jav;"),
                                               (["5", "runtimes", "R", ""], {}, "has no program ;"),

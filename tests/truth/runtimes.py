@@ -8,11 +8,13 @@ usage: runtimes.py unfinished DIRECTORY
 
 DIRECTORY has the file `wanted`: a line `commit TEXT`, a line `steps N`, a line `seed N`, and a line `program NAME KEY`
 for each program; KEY is a checksum of all that the result depends on. A result is NAME.json, the report of `steps`, and
-NAME.key, which is written when the program was stepped to its end. `unfinished` prints the names of the programs without
-a result for KEY. `keep` judges the report that `steps` left with an exit status, and writes NAME.key. `table` prints
-the results of all wanted programs: the walks that reach the outermost frame, the stacks that are equal to the truth to
-their end, and the frames that are equal to the truth, to calls that were seen, and to presumed calls. Its exit status is 0 only if each program is finished and has no unexplained
-difference.
+NAME.key, which is written when the program was stepped to its end.
+
+`unfinished` prints the names of the programs without a result for KEY. `keep` judges the report that `steps` left with
+an exit status, and writes NAME.key. `table` prints the results of all wanted programs: the walks that reach the
+outermost frame, the stacks that are equal to the truth to their end, and the frames that are equal to the truth, to
+calls that were seen, and to presumed calls. Its exit status is 0 only if each program is finished and has no
+unexplained difference.
 """
 
 import json
@@ -114,7 +116,8 @@ def share(part, whole):
     return f"{hundredths // 100}.{hundredths % 100:02}"
 
 
-HEAD = ("program", "steps", "threads", "unexpl.", "expl.", "outermost", "judged whole", "frames", "by calls", "presumed")
+HEAD = ("program", "steps", "threads", "unexpl.", "expl.", "outermost", "judged whole", "frames", "by calls",
+        "presumed")
 
 
 def row(name, report):
@@ -123,7 +126,8 @@ def row(name, report):
     by_calls = report["frames_by_calls"] - presumed + report["frames_in_loaded_by_calls"]
     numbers = (report["frames"], by_calls, presumed)
     shares = (report["ends"].get("outermost", 0), report["complete"])
-    return [name, f"{report['steps']:,}", str(report["threads"]), str(report["unexplained"]), f"{report['explained']:,}",
+    return [name, f"{report['steps']:,}", str(report["threads"]), str(report["unexplained"]),
+            f"{report['explained']:,}",
             *(share(stacks, report["steps"]) + " %" for stacks in shares), *(f"{it:,}" for it in numbers)]
 
 
@@ -159,9 +163,9 @@ def table(wanted):
     lines += [f"NOT FINISHED: {name}: {why}" for name, why in failed]
     steps = sum(report["steps"] for report in reports.values())
     wrong = sum(report["unexplained"] for report in reports.values())
+    explained = sum(report["explained"] for report in reports.values())
     lines.append(f"runtimes: {len(reports)} of {len(found)} programs, {steps} instructions, {wrong} unexplained "
-                 f"differences, {sum(report['explained'] for report in reports.values())} explained; seed {wanted.seed}, "
-                 f"commit {wanted.commit}")
+                 f"differences, {explained} explained; seed {wanted.seed}, commit {wanted.commit}")
     return lines, not failed and not wrong and bool(found)
 
 

@@ -31,12 +31,13 @@ build_stepper() {
 }
 
 # What the results of programs of start-runtime depend on, beside the programs' own part of that file.
-sources=(Cargo.toml Cargo.lock rust/sframe tools/convert tools/runtimes tools/walk tests/truth/Cargo.toml tests/truth/src
-	tests/programs/runtimes tests/truth/programs/debian/jit.js scripts/prepare-root scripts/prepare-programs)
+sources=(Cargo.toml Cargo.lock rust/sframe tools/convert tools/runtimes tools/walk tests/truth/Cargo.toml
+	tests/truth/src tests/programs/runtimes tests/truth/programs/debian/jit.js scripts/prepare-root scripts/prepare-programs)
 
 # runtimes [PROGRAM...] - steps the programs of start-runtime.
 runtimes() {
-	local here=$SRC/tests/truth out=$SRC/build/truth/runtimes in=/src/build/truth/runtimes all name key commit options status
+	local here=$SRC/tests/truth out=$SRC/build/truth/runtimes in=/src/build/truth/runtimes
+	local all name names key commit options status
 	all=$("$here/start-runtime" --list)
 	[ $# != 0 ] || mapfile -t names <<<"$all"
 	[ $# = 0 ] || names=("$@")
@@ -53,7 +54,8 @@ runtimes() {
 	{
 		printf 'commit %s\nsteps %s\nseed %s\n' "$commit" "$total" "${SEED:-1}"
 		for name in "${names[@]}"; do
-			printf 'program %s %s\n' "$name" "$({ echo "$key ${options[*]}"; "$here/start-runtime" --show "$name"; } | key_of)"
+			printf 'program %s ' "$name"
+			{ echo "$key ${options[*]}"; "$here/start-runtime" --show "$name"; } | key_of
 		done
 	} >"$out/wanted"
 	"$SRC/scripts/prepare-programs" >/dev/null

@@ -58,6 +58,9 @@ class Results(unittest.TestCase):
     def test_other_sources_or_options_repeat_a_program(self):
         self.leave("java", report())
         self.wanted.keep("java", 0)
+        self.want("commit 456def", "steps 1000", "program java key1")
+        self.assertEqual(self.wanted.unfinished(), [])
+        self.assertIn("commit 123abc with changes", self.table()[0], "the commit is that of the result")
         self.want("steps 1000", "program java key3")
         self.assertEqual(self.wanted.unfinished(), ["java"])
         self.want("steps 1001", "program java key1")

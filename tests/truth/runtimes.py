@@ -71,6 +71,10 @@ class Wanted:
             return None, "it has not been stepped"
         return self.report(name)
 
+    def commit_of(self, name):
+        """The commit at which a finished program was stepped. It may be older: its sources were those of now."""
+        return (self.directory / f"{name}.key").read_text(encoding="ascii").partition(" ")[2].strip()
+
     def unfinished(self):
         """The names of the programs without a result."""
         return [name for name in self.keys if self.result(name)[0] is None]
@@ -164,8 +168,9 @@ def table(wanted):
     steps = sum(report["steps"] for report in reports.values())
     wrong = sum(report["unexplained"] for report in reports.values())
     explained = sum(report["explained"] for report in reports.values())
+    commits = ", ".join(sorted({wanted.commit_of(name) for name in reports})) or "none"
     lines.append(f"runtimes: {len(reports)} of {len(found)} programs, {steps} instructions, {wrong} unexplained "
-                 f"differences, {explained} explained; seed {wanted.seed}, commit {wanted.commit}")
+                 f"differences, {explained} explained; seed {wanted.seed}, commit {commits}")
     return lines, not failed and not wrong and bool(found)
 
 

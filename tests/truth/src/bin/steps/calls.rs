@@ -211,6 +211,9 @@ impl Calls {
             if leaves_frames(word(before.pc())) && now.sp() > before.sp() {
                 calls.retain(|call| call.slot.is_none_or(|slot| slot >= now.sp()));
             }
+            if takes_outer_frame(word(before.pc())) {
+                calls.retain(|call| call.slot >= now.get(RBP));
+            }
             if let Some(last) = calls.last_mut() {
                 follow(last, &before, now, word);
                 // Guile's compiled code calls and pops to learn its own address. Only HotSpot's code returns through a
@@ -540,6 +543,17 @@ fn leaves_frames(code: Option<u64>) -> bool {
     )
 }
 
+/// Whether the instructions in these bytes are SBCL's mov 8(%rsi),%rbp; mov 32(%rsi),%rax or mov 8(%rax),%rbp; mov
+/// 32(%rax),%rsi. By these SBCL leaves frames for an outer one, before it calls the clean-up code of that frame, or
+/// goes on in it.
+fn takes_outer_frame(code: Option<u64>) -> bool {
+    matches!(
+        code.unwrap_or(0).to_le_bytes(),
+        [0x48, 0x8b, 0x6e, 0x08, 0x48, 0x8b, 0x46, 0x20]
+            | [0x48, 0x8b, 0x68, 0x08, 0x48, 0x8b, 0x70, 0x20]
+    )
+}
+
 /// Whether an instruction that begins with these bytes pushes a register.
 fn pushes(code: Option<u64>) -> bool {
     let code = code.unwrap_or(0).to_le_bytes();
@@ -581,6 +595,45 @@ mod tests {
         fn read_word(&self, address: u64) -> Result<u64, Fault> {
             let word = self.0.iter().find(|(at, _)| *at == address);
             word.map(|(_, word)| *word).ok_or(Fault)
+        }
+    }
+
+    #[test]
+    fn calls_of_frames_that_sbcl_leaves_are_gone() {
+        let registers = |pc, sp, fp| {
+            let mut registers = RegisterFile::default();
+            registers.set(PC, pc);
+            registers.set(RSP, sp);
+            registers.set(RBP, fp);
+            registers
+        };
+        // mov 8(%rsi),%rbp; mov 8(%rax),%rbp; mov 8(%rsi),%rbp with other code behind it
+        for (code, expected) in [
+            (0x2046_8b48_086e_8b48, Some(0x1005)),
+            (0x2070_8b48_0868_8b48, Some(0x1005)),
+            (0x2146_8b48_086e_8b48, Some(0x2005)),
+        ] {
+            let memory = StackWords(vec![
+                (0x7ff8, 0x1005),
+                (0x7fe0, 0x2005),
+                (0x1000, 0xe8),
+                (0x2000, 0xe8),
+                (0x3000, code),
+            ]);
+            let mut calls = Calls::default();
+            let process = Process::new();
+            for (pc, sp, fp) in [
+                (0x1000, 0x8000, 0x8100),
+                (0x1ff8, 0x7ff8, 0x7ff0),
+                (0x2000, 0x7fe8, 0x7ff0),
+                (0x3000, 0x7fe0, 0x7fd8),
+                (0x3004, 0x7fe0, 0x7ff0),
+            ] {
+                calls.note(TaskId::default(), &registers(pc, sp, fp), &process, &memory);
+            }
+            let at = registers(0x3004, 0x7fe0, 0x7ff0);
+            let caller = calls.caller(TaskId::default(), &at, true, None, &memory);
+            assert_eq!(caller.map(|caller| caller.registers.pc()), expected);
         }
     }
 

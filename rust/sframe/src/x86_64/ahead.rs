@@ -29,8 +29,10 @@ pub(super) const LONGEST_INSTRUCTION: usize = 15;
 pub enum Ahead {
     /// The rule of the frame: the function sets up a frame pointer later, or returns.
     Rule(FrameRule),
-    /// The function calls before it returns, or uses or gives up a frame that its frame pointer leads to.
+    /// The function uses or gives up a frame that its frame pointer leads to.
     Framed,
+    /// The function calls before it returns. Most functions that call have a frame that their frame pointer leads to.
+    Calls,
     /// The stack pointer gets a value that does not follow from its present value; or the function pushes the frame
     /// pointer, sets none up, and calls.
     Lost,
@@ -113,7 +115,13 @@ pub fn ahead<S: Source + ?Sized>(pc: u64, memory: &S) -> Ahead {
         let [a, b, c, d, e, f, g, h, ..] = *code;
         let word = u64::from_le_bytes([a, b, c, d, e, f, g, h]);
         pc = pc.wrapping_add(len);
+        if v8::moves_stack(word) {
+            return Ahead::Lost;
+        }
         match effect {
+            Effect::Other if v8::restores_fp(word) && pushed.or(popped).is_none() => {
+                return Ahead::Framed;
+            }
             Effect::Other => {
                 if let Some(distance) = condition(word) {
                     if left > MOST && sp == 0 && pushed.or(popped).is_none() {
@@ -143,7 +151,10 @@ pub fn ahead<S: Source + ?Sized>(pc: u64, memory: &S) -> Ahead {
             Effect::Return => return on_top(sp, popped),
             // The function has saved the frame pointer as any other register, and is about to use it.
             Effect::Call if pushed.is_some() => return Ahead::Lost,
-            Effect::Call | Effect::GiveUp => return Ahead::Framed,
+            // A function without a frame may save registers for a call, too.
+            Effect::Call if v8::is_call_before_pop(code) => {}
+            Effect::Call => return Ahead::Calls,
+            Effect::GiveUp => return Ahead::Framed,
             Effect::OtherSp => {
                 let is_call = is_behind_clear && v8::restores_sp(word) || v8::aligns_sp(word);
                 return if is_call { Ahead::Framed } else { Ahead::Lost };
@@ -524,11 +535,16 @@ mod tests {
     }
 
     #[test]
-    fn a_function_that_calls_has_a_frame() {
+    fn a_function_that_uses_a_frame_has_one() {
         for code in [
             &[0xe8, 1, 2, 3, 4][..],
             &[0x41, 0xff, 0xd2],
-            &[0xc9],
+            &[0x90, 0x51, 0xff, 0x55, 0x10],
+        ] {
+            assert_eq!(from(code), Ahead::Calls, "{code:x?}");
+        }
+        for code in [
+            &[0xc9][..],
             &[0x48, 0x89, 0xec],
             &[0x48, 0x8d, 0x65, 0xf0],
             // lea -32(%rbp,%rdx,4),%rsp
@@ -540,7 +556,6 @@ mod tests {
             &[
                 0x48, 0x83, 0xec, 0x10, 0x48, 0x89, 0x2c, 0x24, 0x48, 0x8b, 0xec,
             ],
-            &[0x90, 0x51, 0xff, 0x55, 0x10],
         ] {
             assert_eq!(from(code), Ahead::Framed, "{code:x?}");
         }
@@ -582,6 +597,71 @@ mod tests {
     }
 
     #[test]
+    fn functions_of_v8_without_a_frame_may_call() {
+        // push %rbx; push %rdi; mov %rdi,%rbx; call; pop %rdi; pop %rbx; jmp; ret
+        let calls = [
+            0x53, 0x57, 0x48, 0x8b, 0xdf, 0xe8, 1, 2, 3, 4, 0x5f, 0x5b, 0xeb, 1, 0xcc, 0xc3,
+        ];
+        for (at, cfa) in [
+            (0, 8),
+            (1, 16),
+            (2, 24),
+            (5, 24),
+            (10, 24),
+            (11, 16),
+            (12, 8),
+        ] {
+            assert_eq!(from(&calls[at..]), rule(cfa, 0), "{at}");
+        }
+        // A function with a frame does it, too: leave, and a local variable.
+        for end in [&[0xc9][..], &[0x48, 0x8b, 0x5d, 0xf0]] {
+            let framed = [&calls[..15], end].concat();
+            assert_eq!(from(&framed), Ahead::Framed);
+        }
+        // pop %r8. pop %rbp, pop %rsp and other instructions behind the call; a call by a register
+        let mut other = calls;
+        (other[10], other[11]) = (0x41, 0x58);
+        assert_eq!(from(&other[1..]), rule(8, 0));
+        for pop in [0x5d, 0x5c, 0x90] {
+            other[10] = pop;
+            assert_eq!(from(&other), Ahead::Calls, "{pop}");
+        }
+        assert_eq!(from(&[0x90, 0xff, 0xd0, 0x5f, 0xc3]), Ahead::Calls);
+    }
+
+    #[test]
+    fn a_tail_call_of_v8_has_its_frame_until_it_restores_the_frame_pointer() {
+        // mov 0(%rbp),%rbp; mov %rcx,%rbx; add $80,%rsp; jmp; ret
+        let leaves = [
+            0x48, 0x8b, 0x6d, 0, 0x48, 0x8b, 0xd9, 0x48, 0x83, 0xc4, 0x50, 0xeb, 0, 0xc3,
+        ];
+        assert_eq!(from(&leaves), Ahead::Framed);
+        assert_eq!(from(&leaves[4..]), rule(88, 0));
+        // mov 8(%rbp),%rbp; mov 0(%rbp),%rbx
+        for (at, value) in [(3, 8), (2, 0x5d)] {
+            let mut other = leaves;
+            other[at] = value;
+            assert_eq!(from(&other), rule(88, 0), "{at}");
+        }
+    }
+
+    #[test]
+    fn a_function_of_v8_that_makes_space_for_arguments_has_no_known_frame() {
+        // xor %r11d,%r11d; mov (%r8,%r11,8),%r10; mov %r10,(%rsp,%r11,8); ret
+        let copies = [
+            0x45, 0x33, 0xdb, 0x4f, 0x8b, 0x14, 0xd8, 0x4e, 0x89, 0x14, 0xdc, 0xc3,
+        ];
+        for at in [0, 3, 7] {
+            assert_eq!(from(&copies[at..]), Ahead::Lost, "{at}");
+        }
+        assert_eq!(from(&copies[11..]), rule(8, 0));
+        // mov %r10,(%rsp)
+        let mut other = copies;
+        (other[9], other[10]) = (0x14, 0x24);
+        assert_eq!(from(&other), rule(8, 0));
+    }
+
+    #[test]
     fn code_of_v8_is_known() {
         // pop %r10; lea (%rsp,%rcx,8),%rsp; push %r10; ret
         let returns = [0x41, 0x5a, 0x48, 0x8d, 0x24, 0xcc, 0x41, 0x52, 0xc3];
@@ -595,9 +675,10 @@ mod tests {
             0x48, 0x89, 0x45, 0xc0, 0x49, 0x89, 0x6d, 0x68, 0xff, 0xd0, 0x49, 0xc7, 0x45, 0x68, 0,
             0, 0, 0, 0x48, 0x8b, 0x24, 0x24,
         ];
-        for at in [0, 3, 7, 11, 23, 25] {
+        for at in [0, 3, 7, 11, 25] {
             assert_eq!(from(&calls[at..]), Ahead::Framed, "{at}");
         }
+        assert_eq!(from(&calls[23..]), Ahead::Calls);
         // At mov (%rsp),%rsp nothing shows that the field was cleared.
         assert_eq!(from(&calls[33..]), Ahead::Lost);
         // and $-32,%rsp. mov %r11,(%rsp). Another register has the old stack pointer: mov %rbx,(%rsp)
@@ -649,7 +730,7 @@ mod tests {
         // push %r15; push %rbp; push %rbx; mov %rdi,%rbp; call: the frame pointer is saved as any other register.
         let saves = [0x41, 0x57, 0x55, 0x53, 0x48, 0x89, 0xfd, 0xe8, 1, 2, 3, 4];
         assert_eq!(from(&saves), Ahead::Lost);
-        assert_eq!(from(&saves[3..]), Ahead::Framed);
+        assert_eq!(from(&saves[3..]), Ahead::Calls);
         // mov %esp,%ebp
         assert_eq!(from(&[0x89, 0xe5, 0xc3]), rule(8, 0));
         // jmp *%rcx; ud2; syscall; a loop; nops; code that cannot be read.

@@ -33,7 +33,8 @@ use super::{
     sbcl::{
         self,
         CallState, //
-    }, //
+    },
+    v8, //
 };
 
 /// Whether code without rows keeps a frame pointer.
@@ -90,13 +91,14 @@ pub fn step<M: Memory + Source + ?Sized>(
             }
             FramePointer::Likely => match ahead(frame.pc, memory) {
                 Ahead::Rule(rule) => return behind_call(rule, &frame, memory),
-                Ahead::Framed if sbcl::is_routine(&frame, memory) => return None,
+                Ahead::Framed | Ahead::Calls if sbcl::is_routine(&frame, memory) => return None,
                 Ahead::Framed => {}
                 Ahead::Lost => return None,
                 Ahead::Unknown if may_be_left() => return behind_call(ON_TOP, &frame, memory),
                 // A function that has not set up its frame pointer has its return address on top of the stack. The
-                // frame pointer is then its caller's, and would leave out the caller.
-                Ahead::Unknown => {
+                // frame pointer is then its caller's, and would leave out the caller. A function that calls may
+                // have no frame pointer, either: V8's functions without a frame call a write barrier.
+                Ahead::Calls | Ahead::Unknown => {
                     if behind_call(ON_TOP, &frame, memory).is_some() {
                         return None;
                     }
@@ -107,6 +109,16 @@ pub fn step<M: Memory + Source + ?Sized>(
                     return behind_call(ON_TOP, &frame, memory);
                 }
             }
+        }
+    }
+
+    // A call with saved registers may be one of a function without a frame.
+    let may_have_saved = frame_pointer == FramePointer::Likely && !innermost;
+    if may_have_saved && memory.read_seldom(frame.pc).is_ok_and(v8::pops) {
+        match ahead(frame.pc, memory) {
+            Ahead::Rule(rule) => return behind_call(rule, &frame, memory),
+            Ahead::Lost => return None,
+            Ahead::Framed | Ahead::Calls | Ahead::Unknown => {}
         }
     }
 
@@ -540,11 +552,36 @@ mod tests {
         // leave; jmp *%rcx
         process.write(PC - 1, &[0xc9, 0xff, 0xe1]);
         assert_eq!(step(&process), Some(on_top));
-        // call: the function has a frame, and a word on top of the stack that is behind a call is an old one.
+        // call: the function has a frame, or is one of V8's without a frame, whose return address is on top of the stack.
         process
             .write(PC, &[0xe8, 1, 2, 3, 4])
             .word(STACK + 0x100, on_top);
+        assert_eq!(step(&process), None);
+        process.word(STACK + 0x100, 1);
         assert_eq!(step(&process), Some(CALLER));
+    }
+
+    #[test]
+    fn a_caller_may_have_saved_registers_without_a_frame() {
+        let on_top = PROGRAM + 0x600;
+        let mut process = called();
+        process.call(on_top).word(STACK + 0x110, on_top);
+        let step = |process: &MockProcess| process.step_in(PC, false, FramePointer::Likely);
+        // pop %rdi; pop %rbx; ret. Another word is in the place of the return address.
+        process.write(PC, &[0x5f, 0x5b, 0xc3]);
+        assert_eq!(step(&process), Some(on_top));
+        process.word(STACK + 0x110, 1);
+        assert_eq!(step(&process), None);
+        // pop %rdi; pop %rbx; leave. pop %rdi; call. pop %rdi; jmp *%rax. ret
+        for code in [
+            &[0x5f, 0x5b, 0xc9][..],
+            &[0x5f, 0xe8, 1, 2, 3, 4],
+            &[0x5f, 0xff, 0xe0],
+            &[0xc3],
+        ] {
+            process.write(PC, code);
+            assert_eq!(step(&process), Some(CALLER), "{code:x?}");
+        }
     }
 
     #[test]

@@ -6,9 +6,15 @@
 //! the stack. It stores the frame pointer in a field of the structure that r13 points to, and clears the field behind
 //! the call (`MacroAssembler::CallCFunction`). A function that is called with more arguments than it has parameters
 //! takes its return address off the stack, removes all arguments, and pushes the return address again
-//! (`MacroAssembler::DropArguments`).
+//! (`MacroAssembler::DropArguments`). A call with fewer arguments than parameters makes space for the others: it copies the
+//! stack, with the return address, to lower addresses (`MacroAssembler::InvokePrologue`).
+//!
+//! Built-in functions without a frame call the write barrier of the garbage collector, and may save registers around
+//! this call. A tail call restores the frame pointer from the frame (`CodeGenerator::AssemblePrepareTailCall`).
 //!
 //! `word` is the first eight bytes of the code, little-endian.
+
+use super::insn::CALL_RELATIVE;
 
 /// Whether the instructions are `and $-16,%rsp; mov %r10,N(%rsp)`.
 pub(super) fn aligns_sp(word: u64) -> bool {
@@ -31,4 +37,24 @@ pub(super) fn returns_by_register(word: u64) -> bool {
     // lea has one of two prefixes, by the number of OTHER. push differs from pop in one bit.
     let is_same = (word >> 48) ^ (word & 0xffff) == 0x0800;
     is_same && word & 0xff_fffd_f8ff == 0x24_8d48_5841
+}
+
+/// Whether the instruction is `mov %r10,(%rsp,%r11,8)`, which copies the stack.
+pub(super) fn moves_stack(word: u64) -> bool {
+    word & 0xffff_ffff == 0xdc14_894e
+}
+
+/// Whether the instruction is `mov 0(%rbp),%rbp`.
+pub(super) fn restores_fp(word: u64) -> bool {
+    word & 0xffff_ffff == 0x006d_8b48
+}
+
+/// Whether `code` begins with a call by an address in the instruction, and with a pop behind it.
+pub(super) fn is_call_before_pop(code: &[u8]) -> bool {
+    matches!(*code, [CALL_RELATIVE, _, _, _, _, a, b, ..] if pops([a, b]))
+}
+
+/// Whether an instruction that begins with these bytes pops a register other than the stack pointer and the frame pointer.
+pub(super) fn pops(code: [u8; 2]) -> bool {
+    matches!(code, [0x58..=0x5b | 0x5e | 0x5f, _] | [0x41, 0x58..=0x5f])
 }

@@ -65,7 +65,7 @@ runtimes() {
 		rm -f "$out/$name.json" "$out/$name.key"
 		status=0
 		in_root /src/tests/truth/start-runtime "$name" /var/cache/sframe_unwind/target/release/steps "${options[@]}" \
-			--seconds "${SECONDS_EACH:-7200}" --json "$in/$name.json" >"$out/$name.log" 2>&1 || status=$?
+			--seconds "${SECONDS_EACH:-7200}" --json "$in/$name.json" >"$out/$name.log" 2>&1 9>&- || status=$?
 		grep -v '^ ' "$out/$name.log" | grep -E '^ *[0-9]+ |^steps: ' || true
 		in_root /src/tests/truth/runtimes.py keep $in "$name" $status || tail -n 20 "$out/$name.log"
 	done

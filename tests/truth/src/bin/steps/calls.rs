@@ -534,12 +534,13 @@ fn calls_cleanup(code: &[Option<u64>; 2]) -> bool {
     (call, behind) == (0x10_56_ff, 0x58_5b_59)
 }
 
-/// Whether an instruction that begins with these bytes is mov %rcx,%rsp or mov %rdi,%rsp. By these LuaJIT leaves the
-/// frames of a trace's exit, and of an error; return addresses below the new stack pointer are lost.
+/// Whether an instruction that begins with these bytes is mov %rcx,%rsp, mov %rdi,%rsp or mov N(%r13),%rsp. By these
+/// LuaJIT leaves the frames of a trace's exit, and of an error, and V8 those up to the handler of an exception; return
+/// addresses below the new stack pointer are lost.
 fn leaves_frames(code: Option<u64>) -> bool {
     matches!(
         code.unwrap_or(0).to_le_bytes(),
-        [0x48, 0x89, 0xcc | 0xfc, ..]
+        [0x48, 0x89, 0xcc | 0xfc, ..] | [0x49, 0x8b, 0xa5, ..]
     )
 }
 
@@ -666,8 +667,13 @@ mod tests {
             registers.set(RSP, sp);
             registers
         };
-        // mov %rcx,%rsp; mov %rcx,%rdx
-        for (code, expected) in [(0xcc_8948, Some(0x1005)), (0xca_8948, None)] {
+        // mov %rcx,%rsp; mov 208(%r13),%rsp; mov %rcx,%rdx; mov 208(%r13),%rbp
+        for (code, expected) in [
+            (0xcc_8948, Some(0x1005)),
+            (0xd0a5_8b49, Some(0x1005)),
+            (0xca_8948, None),
+            (0xd0ad_8b49, None),
+        ] {
             let memory = StackWords(vec![
                 (0x7ff8, 0x1005),
                 (0x7ff0, 0x2005),

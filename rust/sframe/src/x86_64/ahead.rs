@@ -104,7 +104,14 @@ pub fn ahead<S: Source + ?Sized>(pc: u64, memory: &S) -> Ahead {
         if makes_frame(code).is_some() {
             return Ahead::Framed;
         }
-        if left == MOST || effect == Effect::End {
+        let [a, b, c, d, e, f, g, h, ..] = *code;
+        let word = u64::from_le_bytes([a, b, c, d, e, f, g, h]);
+        if v8::enters_code(word) {
+            return on_top(sp, popped);
+        }
+        // Where there are enough arguments, the code makes no space.
+        let is_branch_needed = branch != 0 && v8::makes_space(word);
+        if left == MOST || effect == Effect::End || is_branch_needed {
             if branch == 0 {
                 break;
             }
@@ -112,10 +119,8 @@ pub fn ahead<S: Source + ?Sized>(pc: u64, memory: &S) -> Ahead {
             (sp, pushed, popped, is_behind_clear) = (0, None, None, false);
             continue;
         }
-        let [a, b, c, d, e, f, g, h, ..] = *code;
-        let word = u64::from_le_bytes([a, b, c, d, e, f, g, h]);
         pc = pc.wrapping_add(len);
-        if v8::moves_stack(word) {
+        if v8::moves_stack(word) || v8::sets_up_for_caller(word) {
             return Ahead::Lost;
         }
         match effect {
@@ -655,10 +660,45 @@ mod tests {
             assert_eq!(from(&copies[at..]), Ahead::Lost, "{at}");
         }
         assert_eq!(from(&copies[11..]), rule(8, 0));
+        // jle over the next instruction; sub %r10,%rsp; ret: where there are enough arguments, no space is made.
+        let mut checks = [0x7e, 3, 0x49, 0x2b, 0xe2, 0xc3];
+        assert_eq!(from(&checks), rule(8, 0));
+        assert_eq!(from(&checks[2..]), Ahead::Lost);
+        // sub %r11,%rsp
+        checks[4] = 0xe3;
+        assert_eq!(from(&checks), Ahead::Lost);
         // mov %r10,(%rsp)
         let mut other = copies;
         (other[9], other[10]) = (0x14, 0x24);
         assert_eq!(from(&other), rule(8, 0));
+    }
+
+    #[test]
+    fn code_of_v8_that_enters_other_code_has_its_return_address_on_top() {
+        // mov 47(%rdi),%rcx; mov 39(%rcx),%rcx; jmp *%rcx
+        let enters = [0x48, 0x8b, 0x4f, 0x2f, 0x48, 0x8b, 0x49, 0x27, 0xff, 0xe1];
+        for at in [0, 4] {
+            assert_eq!(from(&enters[at..]), rule(8, 0), "{at}");
+        }
+        assert_eq!(from(&[&[0x5b], &enters[..]].concat()), rule(16, 0));
+        // mov 39(%rdx),%rcx; and jmp *%rdx
+        for (at, value) in [(6, 0x4a), (9, 0xe2)] {
+            let mut other = enters;
+            other[at] = value;
+            assert_eq!(from(&other), Ahead::Unknown, "{at}");
+        }
+    }
+
+    #[test]
+    fn a_routine_of_v8_sets_up_the_frame_of_its_caller() {
+        // incl 11(%r8); pop %r15; push %rbp; mov %rsp,%rbp
+        let code = [0x41, 0xff, 0x40, 0x0b, 0x41, 0x5f, 0x55, 0x48, 0x89, 0xe5];
+        assert_eq!(from(&code), Ahead::Lost);
+        assert_eq!(from(&code[4..]), Ahead::Lost);
+        // pop %r14
+        let mut other = code;
+        other[5] = 0x5e;
+        assert_eq!(from(&other), rule(16, 0));
     }
 
     #[test]

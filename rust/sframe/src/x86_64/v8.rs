@@ -9,6 +9,10 @@
 //! (`MacroAssembler::DropArguments`). A call with fewer arguments than parameters makes space for the others: it copies the
 //! stack, with the return address, to lower addresses (`MacroAssembler::InvokePrologue`).
 //!
+//! The code that calls a function jumps to it at the end, with the return address on top of the stack. The first
+//! instructions of code of the baseline compiler call a routine, which takes its return address off the stack, and
+//! sets up the frame of the calling function.
+//!
 //! Built-in functions without a frame call the write barrier of the garbage collector, and may save registers around
 //! this call. A tail call restores the frame pointer from the frame (`CodeGenerator::AssemblePrepareTailCall`).
 //!
@@ -42,6 +46,21 @@ pub(super) fn returns_by_register(word: u64) -> bool {
 /// Whether the instruction is `mov %r10,(%rsp,%r11,8)`, which copies the stack.
 pub(super) fn moves_stack(word: u64) -> bool {
     word & 0xffff_ffff == 0xdc14_894e
+}
+
+/// Whether the instruction is `sub %r10,%rsp`, which makes space for the copy.
+pub(super) fn makes_space(word: u64) -> bool {
+    word & 0xff_ffff == 0xe2_2b49
+}
+
+/// Whether the instructions are `mov N(%rcx),%rcx; jmp *%rcx`, by which the called function's code is entered.
+pub(super) fn enters_code(word: u64) -> bool {
+    word & 0xffff_00ff_ffff == 0xe1ff_0049_8b48
+}
+
+/// Whether the instructions are `pop %r15; push %rbp; mov %rsp,%rbp`: the caller's frame is set up.
+pub(super) fn sets_up_for_caller(word: u64) -> bool {
+    word & 0xffff_ffff_ffff == 0xe589_4855_5f41
 }
 
 /// Whether the instruction is `mov 0(%rbp),%rbp`.

@@ -90,7 +90,7 @@ class Results(unittest.TestCase):
     def test_the_table_shows_all(self):
         ends = {"outermost": 899, "region_unknown": 100, "full": 1}
         early = {"region_unknown in 0x1000 in anonymous memory": 60, "region_unknown in 0x2000 in anonymous memory": 40,
-                 "full in f": 1, "full in g": 1, "full in h": 1}
+                 "full in a.so:.text 0x8d07": 1, "full in code at 0x70:.text 0x7f": 1, "full in h": 1}
         explained = [{"limit": "no-region-yet", "steps": 14, "example": ""}] * 2
         self.leave("java", report(explained=28, ends=ends, early_ends=early, kinds=explained))
         self.leave("perl", report())
@@ -100,7 +100,8 @@ class Results(unittest.TestCase):
         self.assertTrue(is_good)
         for part in ("explained, java: 28 no-region-yet", "java: 103 walks ended early:", "89.90 %  ",
                      "100.00 %       25.00 %   9,000        70        15\n",
-                     "      100 region_unknown in anonymous memory\n", "1 at 1 other places",
+                     "      100 region_unknown in anonymous memory\n", "        1 full in a.so\n",
+                     "1 at 1 other places",
                      "runtimes: 2 of 2 programs, 2000 instructions, 0 unexplained differences, 28 explained; seed 7, "
                      "commit 123abc with changes"):
             self.assertIn(part, text)

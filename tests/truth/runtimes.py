@@ -109,7 +109,7 @@ def places(report):
     """Where most walks ended early, without addresses: pairs of a number of walks and a text."""
     counts = {}
     for place, walks in report["early_ends"].items():
-        place = re.sub(r"0x[0-9a-f]+ in ", "", place)
+        place = re.sub(r"(:\.text| at)? 0x[0-9a-f]+( in)?", "", place)
         counts[place] = counts.get(place, 0) + walks
     return sorted(((walks, place) for place, walks in counts.items()), key=lambda it: (-it[0], it[1]))
 

@@ -107,7 +107,11 @@ pub fn ahead<S: Source + ?Sized>(pc: u64, memory: &S) -> Ahead {
         let [a, b, c, d, e, f, g, h, ..] = *code;
         let word = u64::from_le_bytes([a, b, c, d, e, f, g, h]);
         if v8::enters_code(word) {
-            return on_top(sp, popped);
+            return match sp {
+                0.. => on_top(sp, popped),
+                // The return address may be among the words that are pushed ahead.
+                _ => Ahead::Lost,
+            };
         }
         // Where there are enough arguments, the code makes no space.
         let is_branch_needed = branch != 0 && v8::makes_space(word);
@@ -120,7 +124,7 @@ pub fn ahead<S: Source + ?Sized>(pc: u64, memory: &S) -> Ahead {
             continue;
         }
         pc = pc.wrapping_add(len);
-        if v8::moves_stack(word) || v8::sets_up_for_caller(word) {
+        if v8::moves_stack(word) || v8::sets_up_for_caller(word) || v8::pushes_arguments(word) {
             return Ahead::Lost;
         }
         match effect {
@@ -681,6 +685,16 @@ mod tests {
             assert_eq!(from(&enters[at..]), rule(8, 0), "{at}");
         }
         assert_eq!(from(&[&[0x5b], &enters[..]].concat()), rule(16, 0));
+        // push %rax: the return address was in this register.
+        assert_eq!(from(&[&[0x50], &enters[..]].concat()), Ahead::Lost);
+        // pop %rax; dec %rcx; jl; push 15(%rbx,%rcx,8); jmp back
+        let pushes = [
+            0x58, 0x48, 0xff, 0xc9, 0x7c, 6, 0xff, 0x74, 0xcb, 0x0f, 0xeb, 0xf5, 0x50, 0xc3,
+        ];
+        let all = [&pushes[..], &[0x90; 256]].concat();
+        for at in [0, 1, 4, 6, 10] {
+            assert_eq!(ahead(at, &all[..]), Ahead::Lost, "{at}");
+        }
         // mov 39(%rdx),%rcx; and jmp *%rdx
         for (at, value) in [(6, 0x4a), (9, 0xe2)] {
             let mut other = enters;

@@ -53,6 +53,12 @@ pub(super) fn makes_space(word: u64) -> bool {
     word & 0xff_ffff == 0xe2_2b49
 }
 
+/// Whether the instructions are `push N(%rbx,%rcx,8)` and a jump back, which push the arguments of a generator. The return
+/// address is in a register.
+pub(super) fn pushes_arguments(word: u64) -> bool {
+    word & 0xff_00ff_ffff == 0xeb_00cb_74ff
+}
+
 /// Whether the instructions are `mov N(%rcx),%rcx; jmp *%rcx`, by which the called function's code is entered.
 pub(super) fn enters_code(word: u64) -> bool {
     word & 0xffff_00ff_ffff == 0xe1ff_0049_8b48

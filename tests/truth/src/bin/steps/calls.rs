@@ -205,6 +205,10 @@ impl Calls {
             return;
         }
         if goes_on {
+            if returns_to_thawed(word(before.pc())) {
+                calls.clear();
+                return;
+            }
             if takes_entry(word(before.pc())) && process.layout_at(before.pc()).is_some() {
                 calls.retain(|call| call.slot.is_some_and(|slot| slot >= now.sp()));
             }
@@ -575,6 +579,12 @@ fn takes_entry(code: Option<u64>) -> bool {
     matches!(code.unwrap_or(0).to_le_bytes(), [0x49, 0x8b, 0xa7, ..])
 }
 
+/// Whether the instructions in these bytes are HotSpot's sub $16,%rsp; pop %rbp; ret, by which the return barrier returns
+/// to frames of a virtual thread that it has just copied back from the heap of objects. No call of these frames is known.
+fn returns_to_thawed(code: Option<u64>) -> bool {
+    code.unwrap_or(0) & 0xffff_ffff_ffff == 0xc35d_10ec_8348
+}
+
 /// Whether an instruction that begins with these bytes jumps to an address in a register or in memory.
 fn jumps_indirectly(code: Option<u64>) -> bool {
     let code = code.unwrap_or(0).to_le_bytes();
@@ -633,6 +643,28 @@ mod tests {
                 calls.note(TaskId::default(), &registers(pc, sp, fp), &process, &memory);
             }
             let at = registers(0x3004, 0x7fe0, 0x7ff0);
+            let caller = calls.caller(TaskId::default(), &at, true, None, &memory);
+            assert_eq!(caller.map(|caller| caller.registers.pc()), expected);
+        }
+    }
+
+    #[test]
+    fn calls_are_forgotten_where_frames_were_copied_back() {
+        let registers = |pc, sp| {
+            let mut registers = RegisterFile::default();
+            registers.set(PC, pc);
+            registers.set(RSP, sp);
+            registers
+        };
+        // sub $16,%rsp; pop %rbp; ret. sub $24,%rsp; pop %rbp; ret
+        for (code, expected) in [(0xc35d_10ec_8348, None), (0xc35d_18ec_8348, Some(0x1005))] {
+            let memory = StackWords(vec![(0x7ff8, 0x1005), (0x1000, 0xe8), (0x3000, code)]);
+            let mut calls = Calls::default();
+            let process = Process::new();
+            for (pc, sp) in [(0x1000, 0x8000), (0x3000, 0x7ff8), (0x3004, 0x7fe8)] {
+                calls.note(TaskId::default(), &registers(pc, sp), &process, &memory);
+            }
+            let at = registers(0x3004, 0x7fe8);
             let caller = calls.caller(TaskId::default(), &at, true, None, &memory);
             assert_eq!(caller.map(|caller| caller.registers.pc()), expected);
         }

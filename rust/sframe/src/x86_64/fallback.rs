@@ -77,49 +77,45 @@ pub fn step<M: Memory + Source + ?Sized>(
         if state == CallState::Called {
             return behind_call(ON_TOP, &frame, memory);
         }
-    } else if innermost {
-        let bytes = memory.read_seldom(frame.pc.wrapping_sub(1)).ok()?;
-        let may_be_left = || is_left(&bytes, frame.pc, memory);
-        match frame_pointer {
-            // A push may also stand in the middle of a function. With `Unknown`, the start of the function is
-            // known, and the code below uses it.
-            FramePointer::Kept => {
-                let rule = prologue::rule_without_frame_pointer(&bytes);
-                if let Some(step) = rule.and_then(|rule| behind_call(rule, &frame, memory)) {
-                    return Some(step);
-                }
-            }
-            FramePointer::Likely => match ahead(frame.pc, memory) {
-                Ahead::Rule(rule) => return behind_call(rule, &frame, memory),
-                Ahead::Framed | Ahead::Calls if sbcl::is_routine(&frame, memory) => return None,
-                Ahead::Framed => {}
-                Ahead::Lost => return None,
-                Ahead::Unknown if may_be_left() => return behind_call(ON_TOP, &frame, memory),
-                // A function that has not set up its frame pointer has its return address on top of the stack. The
-                // frame pointer is then its caller's, and would leave out the caller. A function that calls may
-                // have no frame pointer, either: V8's functions without a frame call a write barrier.
-                Ahead::Calls | Ahead::Unknown => {
-                    if behind_call(ON_TOP, &frame, memory).is_some() {
-                        return None;
-                    }
-                }
-            },
-            FramePointer::Unknown => {
-                if may_be_left() {
-                    return behind_call(ON_TOP, &frame, memory);
-                }
+    }
+    match frame_pointer {
+        // A push may also stand in the middle of a function. With `Unknown`, the start of the function is known, and
+        // the code below uses it.
+        FramePointer::Kept if innermost => {
+            let bytes = memory.read_seldom(frame.pc.wrapping_sub(1)).ok()?;
+            let rule = prologue::rule_without_frame_pointer(&bytes);
+            if let Some(step) = rule.and_then(|rule| behind_call(rule, &frame, memory)) {
+                return Some(step);
             }
         }
-    }
-
-    // A call with saved registers may be one of a function without a frame.
-    let may_have_saved = frame_pointer == FramePointer::Likely && !innermost;
-    if may_have_saved && memory.read_seldom(frame.pc).is_ok_and(v8::pops) {
-        match ahead(frame.pc, memory) {
+        FramePointer::Unknown if innermost => {
+            if is_left(frame.pc, memory)? {
+                return behind_call(ON_TOP, &frame, memory);
+            }
+        }
+        FramePointer::Kept | FramePointer::Unknown => {}
+        // A call with saved registers may be one of a function without a frame.
+        FramePointer::Likely
+            if call_state.is_some()
+                || !innermost && !memory.read_seldom(frame.pc).is_ok_and(v8::pops) => {}
+        FramePointer::Likely => match ahead(frame.pc, memory) {
             Ahead::Rule(rule) => return behind_call(rule, &frame, memory),
             Ahead::Lost => return None,
-            Ahead::Framed | Ahead::Calls | Ahead::Unknown => {}
-        }
+            _ if !innermost => {}
+            Ahead::Framed | Ahead::Calls if sbcl::is_routine(&frame, memory) => return None,
+            Ahead::Framed => {}
+            Ahead::Unknown if is_left(frame.pc, memory)? => {
+                return behind_call(ON_TOP, &frame, memory);
+            }
+            // A function that has not set up its frame pointer has its return address on top of the stack. The frame
+            // pointer is then its caller's, and would leave out the caller. A function that calls may have no frame
+            // pointer, either: V8's functions without a frame call a write barrier.
+            Ahead::Calls | Ahead::Unknown => {
+                if behind_call(ON_TOP, &frame, memory).is_some() {
+                    return None;
+                }
+            }
+        },
     }
 
     let end = frame.fp.checked_add(16)?;
@@ -137,6 +133,7 @@ pub fn step<M: Memory + Source + ?Sized>(
         };
         match set_up(frame.pc, at, function(at)?, memory) {
             SetUp::Done => {}
+            SetUp::ForHandlers if !may_leave_for_handler(frame.pc, memory) => {}
             SetUp::Pushed if innermost => return behind_call(PUSHED, &frame, memory),
             SetUp::Begun if innermost => return behind_call(ON_TOP, &frame, memory),
             _ => return None,
@@ -163,6 +160,8 @@ enum SetUp {
     Pushed,
     /// The frame pointer leads to the caller's.
     Done,
+    /// The same, unless the function is leaving for a handler: [`may_leave_for_handler`].
+    ForHandlers,
     /// The function's code does not show it.
     Unknown,
 }
@@ -185,9 +184,7 @@ fn set_up<S: Source + ?Sized>(pc: u64, at: u64, start: u64, memory: &S) -> SetUp
         None => SetUp::Unknown,
         Some(prologue) if distance <= prologue.push => SetUp::Begun,
         Some(prologue) if distance < prologue.end => SetUp::Pushed,
-        Some(_) if prologue::serves_handlers(&beginning) && may_leave_for_handler(pc, memory) => {
-            SetUp::Unknown
-        }
+        Some(_) if prologue::serves_handlers(&beginning) => SetUp::ForHandlers,
         Some(_) => SetUp::Done,
     }
 }
@@ -203,13 +200,17 @@ fn behind_call<M: Memory + Source + ?Sized>(
     is_behind_call(caller.pc, memory).then_some(Step::Caller(caller))
 }
 
-/// Whether the innermost frame's function is about to return, with its return address on top of the stack. `bytes` are
-/// the byte in front of the PC and the four bytes from the PC on.
-fn is_left<S: Source + ?Sized>(bytes: &[u8; 5], pc: u64, memory: &S) -> bool {
-    prologue::may_be_left(bytes)
-        || memory
-            .read_seldom(pc)
-            .is_ok_and(|bytes| prologue::clears_and_returns(&bytes))
+/// Whether the innermost frame's function is about to return, with its return address on top of the stack; `None` if the
+/// code cannot be read.
+#[inline(never)]
+fn is_left<S: Source + ?Sized>(pc: u64, memory: &S) -> Option<bool> {
+    // The byte in front of the PC, and the four bytes from the PC on.
+    let bytes = memory.read_seldom(pc.wrapping_sub(1)).ok()?;
+    let is_clearing = || {
+        let bytes = memory.read_seldom(pc);
+        bytes.is_ok_and(|bytes| prologue::clears_and_returns(&bytes))
+    };
+    Some(prologue::may_be_left(&bytes) || is_clearing())
 }
 
 /// Whether a function for which [`serves_handlers`](prologue::serves_handlers) is true may already be leaving

@@ -118,21 +118,19 @@ pub fn ends_with_call(code: &[u8; CALL_WINDOW]) -> bool {
 /// The length in bytes of the instruction of opcode FF with this ModRM byte; `None` if the instruction is
 /// not a near call. `sib` is the byte behind the ModRM byte.
 fn length(modrm: u8, sib: u8) -> Option<u32> {
+    /// By the bits of the ModRM byte, without those in the middle.
+    const LENGTHS: [u8; 32] = [
+        2, 2, 2, 2, 3, 6, 2, 2, 3, 3, 3, 3, 4, 3, 3, 3, 6, 6, 6, 6, 7, 6, 6, 6, 2, 2, 2, 2, 2, 2,
+        2, 2,
+    ];
     if (modrm >> 3) & 7 != CALL_NEAR {
         return None;
     }
-    let has_sib = modrm & 7 == 4;
-    Some(match modrm >> 6 {
-        0 if modrm & 7 == 5 => 6,
-        0 if has_sib && sib & 7 == 5 => 7,
-        0 if has_sib => 3,
-        0 => 2,
-        1 if has_sib => 4,
-        1 => 3,
-        2 if has_sib => 7,
-        2 => 6,
-        _ => 2,
-    })
+    let bits = (modrm >> 3) & 0x18 | modrm & 7;
+    // A SIB byte without a base has four bytes of offset.
+    let without_base = if bits == 4 && sib & 7 == 5 { 4 } else { 0 };
+    let length = LENGTHS.get(usize::from(bits))?;
+    Some(u32::from(length.wrapping_add(without_base)))
 }
 
 #[cfg(test)]

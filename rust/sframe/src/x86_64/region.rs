@@ -682,28 +682,42 @@ fn subtracted(code: &[u8]) -> Option<(u8, i32)> {
     }
 }
 
+/// Masks and bytes, little-endian, of ends of compiled functions at which the return address is on top of the stack.
+const ENDS: [(u64, u64); 7] = [
+    // cmp offset(%r15),%rsp; ja. Only the poll at a return compares the stack pointer.
+    (0xff_ffff, 0x67_3b49),
+    (0xff_ffff, 0xa7_3b49),
+    // ja; ret. jne; ret: the wrapper of a native method tests for an exception.
+    (0x00ff_0000_0000_ffff, 0x00c3_0000_0000_870f),
+    (0x00ff_0000_0000_ffff, 0x00c3_0000_0000_850f),
+    // The poll at the end of such a wrapper: testb $1,offset(%r15); je over the rest of a poll
+    (0xffff_ffff_00ff_ffff, 0x4916_7401_0047_f641),
+    (0xffff_ffff, 0xba49_1674),
+    // The end of the rest of a poll: mov %r10,offset(%r15); jmp
+    (0xff00_0000_00ff_ffff, 0xe900_0000_0097_894d),
+];
+
 /// The rule at the end of a compiled function, from the instructions around the PC; `None` if the frame is still
 /// there, as far as these instructions show. `code` begins [`BEFORE`] bytes in front of the PC.
 fn rule_of_epilogue(code: &[u8; NEAR]) -> Option<FrameRule> {
     let (before, at) = code.split_at(BEFORE);
+    let word = u64::from_le_bytes(*at.first_chunk()?);
+    // The compiler would repeat the comparison if it knew the number of ends.
+    let mut ends = core::hint::black_box(&ENDS[..]).iter();
+    if ends.any(|(mask, end)| word & mask == *end) {
+        return Some(ON_TOP);
+    }
     match at {
         [RET, ..] => Some(ON_TOP),
         [POP_RBP, ..] => Some(PUSHED),
         // pop %rdx; jmp *%r10
         [0x5a, 0x41, 0xff, 0xe2, ..] if matches!(before, [.., POP_RBP]) => Some(ON_TOP),
-        // cmp offset(%r15),%rsp; ja. Only the poll at a return compares the stack pointer.
-        [0x49, 0x3b, 0x67 | 0xa7, ..] => Some(ON_TOP),
-        // ja; ret. jne; ret: the wrapper of a native method tests for an exception.
-        [0x0f, 0x85 | 0x87, _, _, _, _, RET, ..] => Some(ON_TOP),
         // cmpq $0,offset(%r15); jne; ret
         [0x49, 0x83, 0x7f, _, 0, 0x0f, 0x85, _, _, _, _, RET, ..] => Some(ON_TOP),
-        // The poll at the end of such a wrapper: testb $1,offset(%r15); je over the rest of a poll
-        [0x41, 0xf6, 0x47, _, 1, 0x74, 22, 0x49, 0xba, ..] | [0x74, 22, 0x49, 0xba, ..] => {
+        // The rest of the poll: mov $address,%r10; mov %r10,offset(%r15); jmp
+        [0x49, 0xba, _, _, _, _, _, _, _, _, 0x4d, 0x89, 0x97, _, _, _, _, JMP_RELATIVE, ..] => {
             Some(ON_TOP)
         }
-        // The rest of the poll: mov $address,%r10; mov %r10,offset(%r15); jmp
-        [0x49, 0xba, _, _, _, _, _, _, _, _, 0x4d, 0x89, 0x97, _, _, _, _, JMP_RELATIVE, ..]
-        | [0x4d, 0x89, 0x97, _, _, _, _, JMP_RELATIVE, ..] => Some(ON_TOP),
         [JMP_RELATIVE, ..]
             if matches!(before, [.., POP_RBP] | [.., 0x4d, 0x89, 0x97, _, _, _, _]) =>
         {

@@ -24,6 +24,9 @@ pub(super) const DECODING: u32 = 120;
 /// The length of the longest instruction, in bytes.
 pub(super) const LONGEST_INSTRUCTION: usize = 15;
 
+/// The number of bytes of code that [`ahead`] reads at once.
+const BYTES: usize = 24;
+
 /// What the instructions ahead of a PC show.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ahead {
@@ -76,7 +79,7 @@ pub fn ahead<S: Source + ?Sized>(pc: u64, memory: &S) -> Ahead {
     let mut pc = pc;
     // The bytes of code from `start` on, if they have been read.
     let mut start = pc.wrapping_add(1);
-    let mut bytes = [0u8; ENDING];
+    let mut bytes = [0u8; BYTES];
     let mut branch = 0;
     // The stack pointer ahead of an instruction, and where the frame pointer was pushed, in bytes from the present
     // stack pointer.
@@ -88,7 +91,7 @@ pub fn ahead<S: Source + ?Sized>(pc: u64, memory: &S) -> Ahead {
         if memory.spend(DECODING).is_err() {
             break;
         }
-        if pc.wrapping_sub(start) > const { (ENDING - LONGEST_INSTRUCTION) as u64 } {
+        if pc.wrapping_sub(start) > const { (BYTES - LONGEST_INSTRUCTION) as u64 } {
             let Ok(read) = memory.read_seldom(pc) else {
                 break;
             };
@@ -797,7 +800,7 @@ mod tests {
         ] {
             assert_eq!(from(code), Ahead::Unknown, "{code:x?}");
         }
-        assert_eq!(ahead(0, &[0xc3; 31][..]), Ahead::Unknown);
+        assert_eq!(ahead(0, &[0xc3; BYTES - 1][..]), Ahead::Unknown);
     }
 
     /// The effect of an instruction by iced-x86.

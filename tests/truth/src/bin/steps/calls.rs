@@ -6,8 +6,9 @@
 //! arguments or local variables there, and put it back. HotSpot's interpreter calls by a push of the return address
 //! and a jump, and returns by a jump. SBCL's functions move it into their frame, which the caller has made; the frame
 //! pointer is the callee's already when the caller calls. To leave frames for an outer one, SBCL sets the frame pointer to
-//! that of the outer frame, and then calls the clean-up code of that frame; the frames in between are left. When a virtual thread leaves its carrier, HotSpot copies the thread's frames to
-//! the heap of objects, and takes the frame in which the carrier entered the thread; so the thread's calls are gone.
+//! that of the outer frame, and then calls the clean-up code of that frame; the frames in between are left. When a
+//! virtual thread leaves its carrier, HotSpot copies the thread's frames to the heap of objects, and takes the frame in
+//! which the carrier entered the thread; so the thread's calls are gone.
 //! Erlang's compiled code leaves the stack of its process for that of the thread when it calls C functions. The stack of
 //! the process may have moved when the code comes back, or another process runs.
 //!
@@ -277,7 +278,12 @@ impl Calls {
         };
         if now.sp() == before.sp().wrapping_sub(8) {
             let behind = word(now.sp()).map(|to| (to, to.wrapping_sub(before.pc())));
+            // Where the interpreter calls its own code directly, it goes on in the frame of the same method.
+            let is_own = process.is_interpreter(before.pc())
+                && process.is_interpreter(now.pc())
+                && code_at(before.pc()) == Some(CALL_RELATIVE);
             match behind {
+                Some(_) if is_own => {}
                 Some((return_address, 2..=LONGEST_CALL)) if !in_register => {
                     calls.push(new(return_address));
                 }
@@ -598,7 +604,15 @@ fn jumps_indirectly(code: Option<u64>) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use sframe::bytes::Fault;
+    use sframe::{
+        bytes::Fault,
+        x86_64::region::CodeHeap, //
+    };
+    use walk::process::{
+        CodeLayout,
+        CodeRegion,
+        ProcessMapping, //
+    };
 
     struct StackWords(Vec<(u64, u64)>);
 
@@ -728,6 +742,53 @@ mod tests {
             let found = caller.map(|caller| caller.registers.pc());
             let found = found.filter(|found| *found == 0x1005);
             assert_eq!(found, expected);
+        }
+    }
+
+    #[test]
+    fn a_direct_call_inside_the_interpreter_is_none() {
+        let registers = |pc, sp| {
+            let mut registers = RegisterFile::default();
+            registers.set(PC, pc);
+            registers.set(RSP, sp);
+            registers
+        };
+        let heap = CodeHeap {
+            interpreter_start: 0x2000,
+            interpreter_len: 0x1000,
+            ..CodeHeap::default()
+        };
+        let mut process = Process::new();
+        process.map(ProcessMapping {
+            start: 0x2000,
+            end: 0x3000,
+            offset: 0,
+            executable: true,
+            name: String::new(),
+            file: None,
+        });
+        process.set_regions(vec![CodeRegion {
+            start: 0x2000,
+            end: 0x3000,
+            guard: None,
+            layout: CodeLayout::Frames(Region::HotSpot(heap)),
+        }]);
+        // call; call *%r11
+        for (code, expected) in [(0xe8, 0x1005), (0xd3_ff41, 0x2005)] {
+            let memory = StackWords(vec![
+                (0x7ff8, 0x1005),
+                (0x7ff0, 0x2005),
+                (0x1000, 0xe8),
+                (0x2000, code),
+            ]);
+            let mut calls = Calls::default();
+            for (pc, sp) in [(0x1000, 0x8000), (0x2000, 0x7ff8), (0x2100, 0x7ff0)] {
+                calls.note(TaskId::default(), &registers(pc, sp), &process, &memory);
+            }
+            let at = registers(0x2100, 0x7ff0);
+            let caller = calls.caller(TaskId::default(), &at, true, None, &memory);
+            let found = caller.map(|caller| caller.registers.pc());
+            assert_eq!(found, Some(expected));
         }
     }
 }

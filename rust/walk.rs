@@ -272,7 +272,7 @@ fn walk_fast(
     Ok(found != 0)
 }
 
-/// The fast path in a region. Most kinds have none.
+/// The fast path in a code heap of HotSpot, and in a region with a fixed rule. Other regions have none.
 #[inline(never)]
 fn walk_region(
     region: &Region,

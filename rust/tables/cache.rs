@@ -259,12 +259,13 @@ unsafe fn look_at<'a>(
     Some(unsafe { code_of(range) })
 }
 
-/// Whether the region of a used range exists, and its guard holds. A read that fails gives 0, so the value 0 never holds.
+/// Whether the region of a used range exists, and its guard holds. A read that fails gives 0, so the value 0 never
+/// holds.
 #[cold]
 #[inline(never)]
 fn region_holds(range: &bindings::sfu_code_range, words: &PeekWords<'_>) -> bool {
     let holds = || range.guard_value != 0 && words.word(range.guard) == range.guard_value;
-    // SAFETY: C reads the range only.
+    // SAFETY: C compares a field of the range, which the reference keeps valid, and follows no pointer in it.
     (range.guard == 0 || holds()) && unsafe { bindings::sfu_code_range_has_region(range) }
 }
 

@@ -72,7 +72,7 @@ class Wanted:
         return self.report(name)
 
     def commit_of(self, name):
-        """The commit at which a finished program was stepped. It may be older: its sources were those of now."""
+        """The commit at which a finished program was stepped: an older one, if the sources have not changed since."""
         return (self.directory / f"{name}.key").read_text(encoding="ascii").partition(" ")[2].strip()
 
     def unfinished(self):

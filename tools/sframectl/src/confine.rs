@@ -83,7 +83,7 @@ pub(crate) fn confine(confinement: &Confinement<'_>) -> Result<(), String> {
         (Resource::As, confinement.memory),
         (Resource::Cpu, SECONDS),
         (Resource::Core, 0),
-        // No priority above the one that this process has.
+        // The process cannot raise its priority.
         (Resource::Nice, 0),
         (Resource::Fsize, MAX_WRITTEN),
         (Resource::Nofile, 0),

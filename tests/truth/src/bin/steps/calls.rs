@@ -623,15 +623,33 @@ mod tests {
         }
     }
 
+    /// The registers of a thread; without a frame pointer if it is not given.
+    fn registers(pc: u64, sp: u64, fp: Option<u64>) -> RegisterFile {
+        let mut registers = RegisterFile::default();
+        registers.set(PC, pc);
+        registers.set(RSP, sp);
+        if let Some(fp) = fp {
+            registers.set(RBP, fp);
+        }
+        registers
+    }
+
+    /// The PC of the caller that the calls tell, after a thread had these registers one after the other.
+    fn caller_after(
+        states: &[RegisterFile],
+        process: &Process,
+        memory: &StackWords,
+    ) -> Option<u64> {
+        let mut calls = Calls::default();
+        for state in states {
+            calls.note(TaskId::default(), state, process, memory);
+        }
+        let caller = calls.caller(TaskId::default(), states.last()?, true, None, memory)?;
+        Some(caller.registers.pc())
+    }
+
     #[test]
     fn calls_of_frames_that_sbcl_leaves_are_gone() {
-        let registers = |pc, sp, fp| {
-            let mut registers = RegisterFile::default();
-            registers.set(PC, pc);
-            registers.set(RSP, sp);
-            registers.set(RBP, fp);
-            registers
-        };
         // mov 8(%rsi),%rbp; mov 8(%rax),%rbp; mov 8(%rsi),%rbp with other code behind it
         for (code, expected) in [
             (0x2046_8b48_086e_8b48, Some(0x1005)),
@@ -645,50 +663,32 @@ mod tests {
                 (0x2000, 0xe8),
                 (0x3000, code),
             ]);
-            let mut calls = Calls::default();
-            let process = Process::new();
-            for (pc, sp, fp) in [
+            let states = [
                 (0x1000, 0x8000, 0x8100),
                 (0x1ff8, 0x7ff8, 0x7ff0),
                 (0x2000, 0x7fe8, 0x7ff0),
                 (0x3000, 0x7fe0, 0x7fd8),
                 (0x3004, 0x7fe0, 0x7ff0),
-            ] {
-                calls.note(TaskId::default(), &registers(pc, sp, fp), &process, &memory);
-            }
-            let at = registers(0x3004, 0x7fe0, 0x7ff0);
-            let caller = calls.caller(TaskId::default(), &at, true, None, &memory);
-            assert_eq!(caller.map(|caller| caller.registers.pc()), expected);
+            ];
+            let states = states.map(|(pc, sp, fp)| registers(pc, sp, Some(fp)));
+            assert_eq!(caller_after(&states, &Process::new(), &memory), expected);
         }
     }
 
     #[test]
     fn calls_are_forgotten_where_frames_were_copied_back() {
-        let registers = |pc, sp| {
-            let mut registers = RegisterFile::default();
-            registers.set(PC, pc);
-            registers.set(RSP, sp);
-            registers
-        };
         // sub $16,%rsp; pop %rbp; ret. sub $24,%rsp; pop %rbp; ret
         for (code, expected) in [(0xc35d_10ec_8348, None), (0xc35d_18ec_8348, Some(0x1005))] {
             let memory = StackWords(vec![(0x7ff8, 0x1005), (0x1000, 0xe8), (0x3000, code)]);
-            let mut calls = Calls::default();
-            let process = Process::new();
-            for (pc, sp) in [(0x1000, 0x8000), (0x3000, 0x7ff8), (0x3004, 0x7fe8)] {
-                calls.note(TaskId::default(), &registers(pc, sp), &process, &memory);
-            }
-            let at = registers(0x3004, 0x7fe8);
-            let caller = calls.caller(TaskId::default(), &at, true, None, &memory);
-            assert_eq!(caller.map(|caller| caller.registers.pc()), expected);
+            let states = [(0x1000, 0x8000), (0x3000, 0x7ff8), (0x3004, 0x7fe8)];
+            let states = states.map(|(pc, sp)| registers(pc, sp, None));
+            assert_eq!(caller_after(&states, &Process::new(), &memory), expected);
         }
     }
 
     #[test]
     fn a_lost_frame_pointer_is_not_presumed() {
-        let mut registers = RegisterFile::default();
-        registers.set(PC, 0x1000);
-        registers.set(RSP, 0x7f00);
+        let registers = registers(0x1000, 0x7f00, None);
         for (fp, expected) in [(0x7fe0, Some(0x7fe0)), (LOST_FP, None)] {
             let memory = StackWords(vec![(0x7ff8, 0x2005)]);
             let mut calls = Calls::default();
@@ -707,12 +707,6 @@ mod tests {
 
     #[test]
     fn calls_below_a_restored_stack_pointer_are_gone() {
-        let registers = |pc, sp| {
-            let mut registers = RegisterFile::default();
-            registers.set(PC, pc);
-            registers.set(RSP, sp);
-            registers
-        };
         // mov %rcx,%rsp; mov 208(%r13),%rsp; mov %rcx,%rdx; mov 208(%r13),%rbp
         for (code, expected) in [
             (0xcc_8948, Some(0x1005)),
@@ -727,32 +721,20 @@ mod tests {
                 (0x2000, 0xe8),
                 (0x3000, code),
             ]);
-            let mut calls = Calls::default();
-            let process = Process::new();
-            for (pc, sp) in [
+            let states = [
                 (0x1000, 0x8000),
                 (0x2000, 0x7ff8),
                 (0x3000, 0x7ff0),
                 (0x3003, 0x7ff8),
-            ] {
-                calls.note(TaskId::default(), &registers(pc, sp), &process, &memory);
-            }
-            let at = registers(0x3003, 0x7ff8);
-            let caller = calls.caller(TaskId::default(), &at, true, None, &memory);
-            let found = caller.map(|caller| caller.registers.pc());
-            let found = found.filter(|found| *found == 0x1005);
-            assert_eq!(found, expected);
+            ];
+            let states = states.map(|(pc, sp)| registers(pc, sp, None));
+            let found = caller_after(&states, &Process::new(), &memory);
+            assert_eq!(found.filter(|found| *found == 0x1005), expected);
         }
     }
 
     #[test]
     fn a_direct_call_inside_the_interpreter_is_none() {
-        let registers = |pc, sp| {
-            let mut registers = RegisterFile::default();
-            registers.set(PC, pc);
-            registers.set(RSP, sp);
-            registers
-        };
         let heap = CodeHeap {
             interpreter_start: 0x2000,
             interpreter_len: 0x1000,
@@ -781,14 +763,9 @@ mod tests {
                 (0x1000, 0xe8),
                 (0x2000, code),
             ]);
-            let mut calls = Calls::default();
-            for (pc, sp) in [(0x1000, 0x8000), (0x2000, 0x7ff8), (0x2100, 0x7ff0)] {
-                calls.note(TaskId::default(), &registers(pc, sp), &process, &memory);
-            }
-            let at = registers(0x2100, 0x7ff0);
-            let caller = calls.caller(TaskId::default(), &at, true, None, &memory);
-            let found = caller.map(|caller| caller.registers.pc());
-            assert_eq!(found, Some(expected));
+            let states = [(0x1000, 0x8000), (0x2000, 0x7ff8), (0x2100, 0x7ff0)];
+            let states = states.map(|(pc, sp)| registers(pc, sp, None));
+            assert_eq!(caller_after(&states, &process, &memory), Some(expected));
         }
     }
 }

@@ -294,10 +294,7 @@ impl Calls {
                 calls.clear();
                 return;
             }
-            let is_inside = process.is_interpreter(before.pc()) && process.is_interpreter(now.pc());
-            let is_behind = |call: &Call| call.slot.is_some_and(|slot| slot > before.sp());
-            if is_inside && calls.last().is_some_and(is_behind) {
-                // The interpreter calls the next instructions, to have a return address on the stack.
+            if returns_inside(calls, &before, process, memory) {
                 return;
             }
             let is_last = (calls.last()).is_some_and(|call| call.slot == Some(before.sp()));
@@ -388,11 +385,13 @@ impl Calls {
         of: &RegisterFile,
         innermost: bool,
         inner: Option<usize>,
+        process: &Process,
         memory: &M,
     ) -> Option<RecordedCaller> {
         let ThreadCalls { calls, left, .. } = self.threads.get(&thread)?;
         let code = memory.read_word(of.pc()).unwrap_or(0);
-        if innermost && code.to_le_bytes()[0] == RET {
+        if innermost && code.to_le_bytes()[0] == RET && !returns_inside(calls, of, process, memory)
+        {
             let mut registers = *of;
             registers.set(PC, memory.read_word(of.sp()).ok()?);
             registers.set(RSP, of.sp().wrapping_add(8));
@@ -455,6 +454,21 @@ impl Calls {
         });
         lines.collect()
     }
+}
+
+/// Whether the thread returns to where HotSpot's interpreter has called its own code, with a direct call, to have a return
+/// address on the stack. This is no call of a method.
+fn returns_inside<M: Memory + ?Sized>(
+    calls: &[Call],
+    at: &RegisterFile,
+    process: &Process,
+    memory: &M,
+) -> bool {
+    let to = memory.read_word(at.sp());
+    let is_behind = |call: &Call| call.slot.is_some_and(|slot| slot > at.sp());
+    process.is_interpreter(at.pc())
+        && to.is_ok_and(|to| process.is_interpreter(to))
+        && calls.last().is_some_and(is_behind)
 }
 
 /// The region at a run-time address, if it is code of Erlang.
@@ -644,7 +658,14 @@ mod tests {
         for state in states {
             calls.note(TaskId::default(), state, process, memory);
         }
-        let caller = calls.caller(TaskId::default(), states.last()?, true, None, memory)?;
+        let caller = calls.caller(
+            TaskId::default(),
+            states.last()?,
+            true,
+            None,
+            process,
+            memory,
+        )?;
         Some(caller.registers.pc())
     }
 
@@ -697,7 +718,7 @@ mod tests {
             let frame = |pc, sp, fp| Frame { pc, sp, fp };
             let frames = [frame(0x1000, 0x7f00, 0x7f80), frame(0x2005, 0x8000, fp)];
             calls.presume(TaskId::default(), &frames, &process, &memory);
-            let caller = calls.caller(TaskId::default(), &registers, true, None, &memory);
+            let caller = calls.caller(TaskId::default(), &registers, true, None, &process, &memory);
             let caller = caller.expect("a presumed call");
             assert!(caller.presumed);
             assert_eq!(caller.registers.pc(), 0x2005);
@@ -755,13 +776,19 @@ mod tests {
             guard: None,
             layout: CodeLayout::Frames(Region::HotSpot(heap)),
         }]);
-        // call; call *%r11
-        for (code, expected) in [(0xe8, 0x1005), (0xd3_ff41, 0x2005)] {
+        // call; call *%r11. They lead to another instruction, or to ret.
+        for (code, inner, expected) in [
+            (0xe8, 0x90, 0x1005),
+            (0xe8, RET, 0x1005),
+            (0xd3_ff41, 0x90, 0x2005),
+            (0xd3_ff41, RET, 0x2005),
+        ] {
             let memory = StackWords(vec![
                 (0x7ff8, 0x1005),
                 (0x7ff0, 0x2005),
                 (0x1000, 0xe8),
                 (0x2000, code),
+                (0x2100, inner.into()),
             ]);
             let states = [(0x1000, 0x8000), (0x2000, 0x7ff8), (0x2100, 0x7ff0)];
             let states = states.map(|(pc, sp)| registers(pc, sp, None));

@@ -292,7 +292,7 @@ impl StepJudge {
                 Ok(CfiStep::Caller { registers, signal }) => {
                     let called = in_loaded && !signal;
                     let called = called.then(|| {
-                        (self.calls).caller(context.thread, &at, callee == 0, call, memory)
+                        (self.calls).caller(context.thread, &at, callee == 0, call, process, memory)
                     });
                     at = registers;
                     exact = signal;
@@ -314,7 +314,8 @@ impl StepJudge {
                 Ok(CfiStep::Outermost) => return differs(Class::Longer),
                 Err(why) => {
                     let innermost = callee == 0;
-                    let called = (self.calls).caller(context.thread, &at, innermost, call, memory);
+                    let called =
+                        (self.calls).caller(context.thread, &at, innermost, call, process, memory);
                     // Outside of regions, a return address that code has moved is not judged.
                     let called = called.filter(|caller| in_region || !caller.is_moved);
                     let Some(caller) = called.filter(|_| why.has_no_unwind_info()) else {
@@ -429,7 +430,7 @@ impl StepJudge {
         }
         // A call that was seen has a caller, whatever .eh_frame says.
         let called = is_loaded(process, truth, last.at)
-            .then(|| (self.calls).caller(context.thread, &at, callee == 0, call, memory))
+            .then(|| (self.calls).caller(context.thread, &at, callee == 0, call, process, memory))
             .flatten()
             .filter(is_seen);
         match self.true_step(truth, &at, memory, exact) {

@@ -164,7 +164,7 @@ pub fn ahead<S: Source + ?Sized>(pc: u64, memory: &S) -> Ahead {
             // The function has saved the frame pointer as any other register, and is about to use it.
             Effect::Call if pushed.is_some() => return Ahead::Lost,
             // A function without a frame may save registers for a call, too.
-            Effect::Call if v8::is_call_before_pop(code) => {}
+            Effect::Call if is_call_before_freeing(word) => {}
             Effect::Call => return Ahead::Calls,
             Effect::GiveUp => return Ahead::Framed,
             Effect::OtherSp => {
@@ -630,7 +630,7 @@ mod tests {
             let framed = [&calls[..15], end].concat();
             assert_eq!(from(&framed), Ahead::Framed);
         }
-        // pop %r8. pop %rbp, pop %rsp and other instructions behind the call; a call by a register
+        // pop %r8. pop %rbp, pop %rsp and other instructions behind the call; a call by memory
         let mut other = calls;
         (other[10], other[11]) = (0x41, 0x58);
         assert_eq!(from(&other[1..]), rule(8, 0));
@@ -638,7 +638,20 @@ mod tests {
             other[10] = pop;
             assert_eq!(from(&other), Ahead::Calls, "{pop}");
         }
-        assert_eq!(from(&[0x90, 0xff, 0xd0, 0x5f, 0xc3]), Ahead::Calls);
+        assert_eq!(from(&[0x90, 0xff, 0x10, 0x5f, 0xc3]), Ahead::Calls);
+    }
+
+    #[test]
+    fn a_trampoline_of_python_calls_without_a_frame() {
+        // sub $8,%rsp; call *%rcx; add $8,%rsp; ret
+        let code = [0x48, 0x83, 0xec, 8, 0xff, 0xd1, 0x48, 0x83, 0xc4, 8, 0xc3];
+        for (at, cfa) in [(0, 8), (4, 16), (6, 16), (10, 8)] {
+            assert_eq!(from(&code[at..]), rule(cfa, 0), "{at}");
+        }
+        // add $8,%rbx
+        let mut other = code;
+        other[8] = 0xc3;
+        assert_eq!(from(&other), Ahead::Calls);
     }
 
     #[test]

@@ -33,8 +33,7 @@ use super::{
     sbcl::{
         self,
         CallState, //
-    },
-    v8, //
+    }, //
 };
 
 /// Whether code without rows keeps a frame pointer.
@@ -94,10 +93,12 @@ pub fn step<M: Memory + Source + ?Sized>(
             }
         }
         FramePointer::Kept | FramePointer::Unknown => {}
-        // A call with saved registers may be one of a function without a frame.
+        // A function without a frame frees what it has on the stack behind a call.
         FramePointer::Likely
             if call_state.is_some()
-                || !innermost && !memory.read_seldom(frame.pc).is_ok_and(v8::pops) => {}
+                || !innermost
+                    && !(memory.read_seldom(frame.pc))
+                        .is_ok_and(|code| insn::frees_stack(u32::from_le_bytes(code))) => {}
         FramePointer::Likely => match ahead(frame.pc, memory) {
             Ahead::Rule(rule) => return behind_call(rule, &frame, memory),
             Ahead::Lost => return None,
@@ -573,6 +574,11 @@ mod tests {
         assert_eq!(step(&process), Some(on_top));
         process.word(STACK + 0x110, 1);
         assert_eq!(step(&process), None);
+        // The trampoline of Python's option -X perf, behind its call: add $8,%rsp; ret
+        process
+            .word(STACK + 0x108, on_top)
+            .write(PC, &[0x48, 0x83, 0xc4, 8, 0xc3]);
+        assert_eq!(step(&process), Some(on_top));
         // pop %rdi; pop %rbx; leave. pop %rdi; call. pop %rdi; jmp *%rax. ret
         for code in [
             &[0x5f, 0x5b, 0xc9][..],

@@ -98,6 +98,23 @@ pub(super) const GROUP_5: u8 = 0xff;
 
 const CALL_NEAR: u8 = 2;
 
+/// Whether the instruction is `call ADDRESS` or `call *%REGISTER`, from rax to rdi, and an instruction that
+/// [`frees_stack`] follows. `word` is the first eight bytes of the code, little-endian.
+pub(super) fn is_call_before_freeing(word: u64) -> bool {
+    let behind = match word & 0xf8ff {
+        0xd0ff => word >> 16,
+        _ if word as u8 == CALL_RELATIVE => word >> 40,
+        _ => 0,
+    };
+    frees_stack(behind as u32)
+}
+
+/// Whether the instruction pops a register other than the stack pointer and the frame pointer, or is `add $N,%rsp`.
+/// `word` is the first bytes of the code, little-endian; three of them are looked at.
+pub(super) fn frees_stack(word: u32) -> bool {
+    word & 0xf8 == 0x58 && word & 6 != 4 || word & 0xf8ff == 0x5841 || word & 0xff_fdff == 0xc4_8148
+}
+
 /// Whether `code`, the AMD64 code in front of a return address, may end with a near call.
 ///
 /// Prefixes are in front of the recognised bytes and do not matter. There are false positives: other code

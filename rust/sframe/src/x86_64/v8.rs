@@ -18,8 +18,6 @@
 //!
 //! `word` is the first eight bytes of the code, little-endian.
 
-use super::insn::CALL_RELATIVE;
-
 /// Whether the instructions are `and $-16,%rsp; mov %r10,N(%rsp)`.
 pub(super) fn aligns_sp(word: u64) -> bool {
     word & 0xffbf_ffff_ffff_ffff == 0x2414_894c_f0e4_8348
@@ -72,14 +70,4 @@ pub(super) fn sets_up_for_caller(word: u64) -> bool {
 /// Whether the instruction is `mov 0(%rbp),%rbp`.
 pub(super) fn restores_fp(word: u64) -> bool {
     word & 0xffff_ffff == 0x006d_8b48
-}
-
-/// Whether `code` begins with a call by an address in the instruction, and with a pop behind it.
-pub(super) fn is_call_before_pop(code: &[u8]) -> bool {
-    matches!(*code, [CALL_RELATIVE, _, _, _, _, a, b, ..] if pops([a, b]))
-}
-
-/// Whether an instruction that begins with these bytes pops a register other than the stack pointer and the frame pointer.
-pub(super) fn pops(code: [u8; 2]) -> bool {
-    matches!(code, [0x58..=0x5b | 0x5e | 0x5f, _] | [0x41, 0x58..=0x5f])
 }

@@ -158,6 +158,8 @@ fn write_decimal(value: u64, f: &mut fmt::Formatter<'_>) -> fmt::Result {
 static DIGITS: [&str; 10] = ["0", "1", "2", "3", "4", "5", "6", "7", "8", "9"];
 
 /// The counter with number `index`, from 0 on: its name in two parts, and its value. Task.
+// Not inlined, because it is called in several places.
+#[inline(never)]
 pub(crate) fn counter(index: u32) -> Option<([&'static str; 2], u64)> {
     let name = NAMES.get(usize::try_from(index).ok()?)?;
     Some((*name, value_of(index)))

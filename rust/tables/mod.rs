@@ -211,6 +211,8 @@ impl TableState {
     }
 }
 
+// Not inlined, because it is called in several places.
+#[inline(never)]
 fn publish(key: &FileKey, mut state: TableState, rows: Option<KBox<FileTable>>) -> Result {
     if let Some(rows) = &rows {
         state.bytes = rows.bytes() as u64;

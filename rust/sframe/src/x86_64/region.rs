@@ -40,11 +40,13 @@ use super::{
         R13,
         R14,
         RAX,
+        RBP,
         RBX,
         RCX,
         RDI,
         RDX,
-        RSI, //
+        RSI,
+        RSP, //
     }, //
 };
 use core::ops::Range;
@@ -65,7 +67,7 @@ const NEAR: usize = BEFORE + 24;
 /// The bytes in front of the PC that show the state of the interpreter. Between two parts of its code are more bytes.
 const IN_FRONT: usize = 32;
 /// The bytes from the removal of an interpreted frame to the jump to the caller; at most.
-const MAX_END: usize = 40;
+const MAX_END: usize = 48;
 /// The bytes from the beginning of an interpreted method to the end of [`POP`], at most.
 const MAX_BEGINNING: usize = 72;
 /// The size of the frame of a stub that keeps a frame pointer, in bytes, at most.
@@ -476,25 +478,29 @@ impl CodeHeap {
         blob: u64,
         memory: &S,
     ) -> Option<FrameRule> {
-        match field(frame.pc.wrapping_sub(1), 0, memory)?.to_le_bytes() {
-            [_, RET, ..] | [_, PUSH_RBP, 0x48, 0x8b, 0xec, ..] => return Some(ON_TOP),
-            [PUSH_RBP, 0x48, 0x8b, 0xec, ..] | [_, POP_RBP, RET, ..] => return Some(PUSHED),
-            _ => {}
+        let code = field(frame.pc.wrapping_sub(1), 0, memory)?;
+        let at_pc = code >> 8;
+        // ret; or push %rbp; mov %rsp,%rbp
+        if at_pc as u8 == RET || at_pc as u32 == 0xec8b_4855 {
+            return Some(ON_TOP);
+        }
+        // mov %rsp,%rbp behind push %rbp; or pop %rbp; ret
+        if code as u32 == 0xec8b_4855 || at_pc as u16 == 0xc35d {
+            return Some(PUSHED);
         }
         // If the stub keeps no frame pointer, the register leads to a frame further out, whose return address is
         // behind a call of other code.
         let (rule, caller) = in_stub(frame, memory)?;
-        let target = match field(caller.wrapping_sub(8), 0, memory)?.to_le_bytes() {
-            // mov $address,%r10; call *%r10
-            [.., 0x41, 0xff, 0xd2]
-                if field(caller.wrapping_sub(13), 0, memory)? & 0xffff == 0xba49 =>
-            {
-                field(caller.wrapping_sub(11), 0, memory)?
-            }
-            [.., CALL_RELATIVE, a, b, c, d] => {
-                caller.wrapping_add_signed(i32::from_le_bytes([a, b, c, d]).into())
-            }
-            _ => return None,
+        let call = field(caller.wrapping_sub(8), 0, memory)?;
+        // mov $address,%r10; call *%r10
+        let target = if call >> 40 == 0xd2_ff41
+            && field(caller.wrapping_sub(13), 0, memory)? as u16 == 0xba49
+        {
+            field(caller.wrapping_sub(11), 0, memory)?
+        } else if (call >> 24) as u8 == CALL_RELATIVE {
+            caller.wrapping_add_signed(((call >> 32) as i32).into())
+        } else {
+            return None;
         };
         (self.blob_at(target, memory)? == blob).then_some(rule)
     }
@@ -737,7 +743,10 @@ fn interpreted<M: Source + ?Sized, R: RegisterSource + ?Sized>(
     is_interpreter: impl Fn(u64) -> bool,
 ) -> Option<Frame> {
     let Some(registers) = registers else {
-        return complete(frame, memory);
+        return match saved_at(frame.pc, memory)? {
+            Some(distance) => saved(frame, distance, memory),
+            None => complete(frame, memory),
+        };
     };
     let register = |number| registers.register(number);
     let on_top = |sp| field(sp, 0, memory);
@@ -756,6 +765,7 @@ fn interpreted<M: Source + ?Sized, R: RegisterSource + ?Sized>(
             return complete(frame, memory);
         }
         State::Lost => return None,
+        State::Saved(distance) => return saved(frame, distance, memory),
         State::Unknown => {
             // The frame holds the address of the local variables, or since JDK 21 their distance in words.
             let locals = on_top(frame.fp.wrapping_sub(56))?;
@@ -781,7 +791,7 @@ fn interpreted<M: Source + ?Sized, R: RegisterSource + ?Sized>(
         State::Called => {
             let pc = on_top(frame.sp)?;
             let call = field(pc.wrapping_sub(8), 0, memory)?;
-            if let [_, _, _, CALL_RELATIVE, _, 0, 0, 0] = call.to_le_bytes() {
+            if (call >> 24) & 0xff_ffff_00ff == u64::from(CALL_RELATIVE) {
                 // The interpreter calls the next instructions, to have a return address on the stack.
                 return complete(frame, memory);
             }
@@ -789,6 +799,29 @@ fn interpreted<M: Source + ?Sized, R: RegisterSource + ?Sized>(
         }
     };
     (sp >= frame.sp).then_some(Frame { pc, sp, fp })
+}
+
+/// Where the interpreter has called the search for the handler of an exception that has left the frame: how many bytes
+/// the call has put on the stack. `pc` is the return address. The code there is mov %rax,%rbx; pop %rdx; pop %rax;
+/// jmp *%rbx. In front of that may be add $8,%rsp, and a jump over a second call.
+fn saved_at<S: Source + ?Sized>(pc: u64, memory: &S) -> Option<Option<u8>> {
+    let (code, distance) = match field(pc, 0, memory)? {
+        0x05e9_08c4_8348 => (field(pc, 14, memory)?, 8),
+        code => (code, 0),
+    };
+    let is_search = code & 0xff_ffff_ffff_ffff == 0xe3_ff58_5ad8_8b48;
+    Some(is_search.then_some(distance))
+}
+
+/// The caller of an interpreted frame that an exception has left: `distance` bytes are on the stack, then the return
+/// address and the exception.
+#[inline(never)]
+fn saved<S: Source + ?Sized>(frame: &Frame, distance: u8, memory: &S) -> Option<Frame> {
+    Some(Frame {
+        pc: field(frame.sp, distance, memory)?,
+        sp: frame.sp.checked_add(16)?.checked_add(distance.into())?,
+        fp: frame.fp,
+    })
 }
 
 /// The caller of a complete interpreted frame: its stack pointer is in the word below the saved frame pointer.
@@ -826,6 +859,8 @@ enum State {
     AtSp(u8),
     /// The same, below the saved frame pointer. The caller's stack pointer is in [`SENDER_SP`].
     Pushed,
+    /// An exception has left the frame. This many bytes are on the stack, then the return address and the exception.
+    Saved(u8),
     /// The return address is in a register, and the caller's stack pointer in another one, or is the stack pointer.
     InRegister(u8, Option<u8>),
 }
@@ -859,12 +894,25 @@ fn state(code: &[u8; IN_FRONT + MAX_BEGINNING]) -> State {
     let (before, code) = code.split_at(IN_FRONT);
     // The interpreter calls a few instructions to convert the result of a native method, which do not touch the stack:
     // and $0xff,%eax; setne %al; ret. movzwl; ret. movsbl; ret. movswl; ret. mov 16(%rbp),%rax; ret
-    match code {
-        [RET, ..]
-        | [0x25, 0xff, 0, 0, 0, 0x0f, 0x95, 0xc0, RET, ..]
-        | [0x0f, 0x95 | 0xb7 | 0xbe | 0xbf, 0xc0, RET, ..]
-        | [0x48, 0x8b, 0x45, 0x10, RET, ..] => return State::Called,
-        _ => {}
+    let word = code
+        .first_chunk()
+        .map_or(0, |code| u64::from_le_bytes(*code));
+    let last = before
+        .last_chunk()
+        .map_or(0, |code| u32::from_le_bytes(*code));
+    let is_conversion = match word {
+        0xc095_0f00_0000_ff25 => code.get(8) == Some(&RET),
+        _ => {
+            word & 0xffff_00ff == 0xc3c0_000f
+                && matches!(word.to_le_bytes()[1], 0x95 | 0xb7 | 0xbe | 0xbf)
+                || word & 0xff_ffff_ffff == 0xc3_1045_8b48
+        }
+    };
+    if is_conversion || word as u8 == RET {
+        return State::Called;
+    }
+    if let Some(state) = thrown(last, word, code) {
+        return state;
     }
     // The end of a method: leave; pop %r13; mov %rbx,%rsp; a poll; jmp *%r13
     if let Some(jump) = find(code, &[0x41, 0xff, 0xe5]) {
@@ -885,8 +933,8 @@ fn state(code: &[u8; IN_FRONT + MAX_BEGINNING]) -> State {
             _ => State::AtSp(SENDER_SP),
         };
     }
-    if let ([0xff, operand, ..], [.., 0x49, 0x8b, 0xe5]) = (code, before) {
-        let register = target(*operand);
+    if word as u8 == GROUP_5 && last >> 8 == 0xe5_8b49 {
+        let register = target((word >> 8) as u8);
         return register.map_or(State::Lost, |register| State::InRegister(register, None));
     }
     // The end of a native method: mov -8(%rbp),%r11; leave; pop %rdi; mov %r11,%rsp; jmp *%rdi
@@ -899,19 +947,21 @@ fn state(code: &[u8; IN_FRONT + MAX_BEGINNING]) -> State {
             None => State::Unknown,
         };
     }
-    match (before, code) {
-        (_, [0x49, 0x8b, 0xe3, 0xff, 0xe7, ..]) => return State::InRegister(RDI, Some(R11)),
-        ([.., 0x49, 0x8b, 0xe3], [0xff, 0xe7, ..]) => return State::InRegister(RDI, None),
-        _ => {}
+    if word & 0xff_ffff_ffff == 0xe7_ffe3_8b49 {
+        return State::InRegister(RDI, Some(R11));
+    }
+    if word as u16 == 0xe7ff && last >> 8 == 0xe3_8b49 {
+        return State::InRegister(RDI, None);
     }
     // The beginning: pop %rax; lea -8(%rsp,%rcx,8),%r14; pushes; push %rax; push %rbp; mov %rsp,%rbp
     if find(code, &POP).is_some() {
         return State::AtSp(SENDER_SP);
     }
-    match (before, code) {
-        (_, [PUSH_RBP, 0x48, 0x8b, 0xec, ..]) => return State::AtSp(SENDER_SP),
-        ([.., PUSH_RBP], [0x48, 0x8b, 0xec, ..]) => return State::Pushed,
-        _ => {}
+    if word as u32 == 0xec8b_4855 {
+        return State::AtSp(SENDER_SP);
+    }
+    if word & 0xff_ffff == 0xec_8b48 && (last >> 24) as u8 == PUSH_RBP {
+        return State::Pushed;
     }
     if find(code, &PUSH).is_some() {
         return State::InRegister(RAX, Some(SENDER_SP));
@@ -930,17 +980,41 @@ fn state(code: &[u8; IN_FRONT + MAX_BEGINNING]) -> State {
     }
 }
 
+/// The state of the interpreter where an exception leaves a frame: leave; pop %rdx; mov %rbx,%rsp; a poll; push %rax;
+/// push %rdx; mov %rdx,%rsi; a call; mov %rax,%rbx; pop %rdx; pop %rax; jmp *%rbx. `None` if this is other code. `last`
+/// has the four bytes in front of the PC, and `word` the first eight bytes of `code`, both little-endian.
+fn thrown(last: u32, word: u64, code: &[u8]) -> Option<State> {
+    let near = |pattern: &[u8]| find(code, pattern).filter(|at| *at < MAX_END);
+    if let Some(pop) = near(&[0x5a, 0x48, 0x8b, 0xe3]) {
+        let is_left = find(code.get(..pop)?, &[LEAVE]).is_none();
+        return is_left.then_some(State::AtSp(RBX));
+    }
+    if near(&[0x50, 0x52, 0x48, 0x8b, 0xf2]).is_some() {
+        let is_moved = word & 0xff_ffff != 0xe3_8b48;
+        return Some(State::InRegister(RDX, (!is_moved).then_some(RBX)));
+    }
+    if near(&[0x5a, 0x58, 0xff, 0xe3]).is_some() {
+        // push %rdx; sub $8,%rsp in front of the call; and add $8,%rsp behind it
+        return Some(match (last, word as u32) {
+            (_, word) if word as u8 == 0x52 => State::Lost,
+            (0x08ec_8348, _) | (_, 0x08c4_8348) => State::Saved(8),
+            _ => State::Saved(0),
+        });
+    }
+    // pop %rax; jmp *%rbx
+    match (last >> 24, word & 0xff_ffff) {
+        (0x5a, 0xe3_ff58) => Some(State::Lost),
+        (0x58, jump) if jump as u16 == 0xe3ff => Some(State::InRegister(RDX, None)),
+        _ => None,
+    }
+}
+
 /// The register of an indirect jump whose operand byte is `operand`.
 fn target(operand: u8) -> Option<u8> {
-    Some(match operand {
-        0xe0 => RAX,
-        0xe1 => RCX,
-        0xe2 => RDX,
-        0xe3 => RBX,
-        0xe6 => RSI,
-        0xe7 => RDI,
-        _ => return None,
-    })
+    let registers = [RAX, RCX, RDX, RBX, RSP, RBP, RSI, RDI];
+    registers
+        .get(usize::from(operand.wrapping_sub(0xe0)))
+        .copied()
 }
 
 /// The offset of `pattern` in `code`.
@@ -1508,6 +1582,63 @@ pub(super) mod tests {
         // The return from a call of the next instructions: the method's caller is found.
         memory.write(caller - 5, &[CALL_RELATIVE, 5, 0, 0, 0]);
         assert_eq!(to(step_in(pc + 3, true, &memory)), Some((0x1a0, 0x99)));
+    }
+
+    /// The code of JDK 25 by which an exception leaves an interpreted frame: leave; movb; pop %rdx; mov %rbx,%rsp; cmp;
+    /// jb; movq; mov; movq; push %rax; push %rdx; mov %rdx,%rsi; mov %r15,%rdi; test; je; sub $8,%rsp; call;
+    /// add $8,%rsp; jmp; call; mov %rax,%rbx; pop %rdx; pop %rax; jmp *%rbx
+    const THROWN: [u8; 99] = [
+        0xc9, 0x41, 0xc6, 0x87, 0xbe, 3, 0, 0, 0, 0x5a, 0x48, 0x8b, 0xe3, 0x49, 0x3b, 0xa7, 0x20,
+        6, 0, 0, 0x72, 0x0b, 0x49, 0xc7, 0x87, 0x20, 6, 0, 0, 0, 0, 0, 0, 0x49, 0x8b, 0x87, 0xd8,
+        4, 0, 0, 0x49, 0xc7, 0x87, 0xd8, 4, 0, 0, 0, 0, 0, 0, 0x50, 0x52, 0x48, 0x8b, 0xf2, 0x49,
+        0x8b, 0xff, 0x40, 0xf6, 0xc4, 0x0f, 0x0f, 0x84, 0x12, 0, 0, 0, 0x48, 0x83, 0xec, 8, 0xe8,
+        0x26, 0x17, 0xee, 0x12, 0x48, 0x83, 0xc4, 8, 0xe9, 5, 0, 0, 0, 0xe8, 0x18, 0x17, 0xee,
+        0x12, 0x48, 0x8b, 0xd8, 0x5a, 0x58, 0xff, 0xe3,
+    ];
+
+    #[test]
+    fn an_exception_leaves_an_interpreted_frame() {
+        let moved = State::InRegister(RDX, None);
+        for (offset, expected) in [
+            (0, State::Unknown),
+            (1, State::AtSp(RBX)),
+            (9, State::AtSp(RBX)),
+            (10, State::InRegister(RDX, Some(RBX))),
+            (13, moved),
+            (20, moved),
+            (22, moved),
+            (33, moved),
+            (40, moved),
+            (51, moved),
+            (52, State::Lost),
+            (53, State::Saved(0)),
+            (56, State::Saved(0)),
+            (59, State::Saved(0)),
+            (63, State::Saved(0)),
+            (69, State::Saved(0)),
+            (73, State::Saved(8)),
+            (78, State::Saved(8)),
+            (82, State::Saved(0)),
+            (87, State::Saved(0)),
+            (92, State::Saved(0)),
+            (95, State::Saved(0)),
+            (96, State::Lost),
+            (97, moved),
+        ] {
+            assert_eq!(state_of(&THROWN, offset), expected, "{offset}");
+        }
+        // The same in a process, where it has called: the frame pointer is the caller's.
+        let mut memory = process(8, &PUSHES);
+        memory.write(INTERPRETER + 0x100, &THROWN);
+        for (offset, top) in [(78, 0x108), (92, 0x100)] {
+            memory.word(STACK + 0x108, 0);
+            memory.word(STACK + top, CALLER);
+            for innermost in [false, true] {
+                let pc = INTERPRETER + 0x100 + offset;
+                let found = to(step_in(pc, innermost, &memory));
+                assert_eq!(found, Some((top + 16, STACK + 0x180)));
+            }
+        }
     }
 
     /// A process whose interpreter has `code` at [`INTERPRETER`], and the state at an offset in that code.

@@ -346,9 +346,12 @@ impl Calls {
         }
         for pair in frames.windows(2) {
             let (of, caller) = (pair[0], pair[1]);
-            // The second is that of an interpreted frame.
+            // The second is that of an interpreted frame, unless the frame pointer is the caller's already.
             let slots = [caller.sp.wrapping_sub(8), of.fp.wrapping_add(8)];
-            let is_slot = |slot: &u64| memory.read_word(*slot) == Ok(caller.pc);
+            let is_slot = |slot: &u64| {
+                memory.read_word(*slot) == Ok(caller.pc)
+                    && (*slot == slots[0] || of.fp != caller.fp)
+            };
             let Some(slot) = slots.into_iter().find(is_slot) else {
                 break;
             };
@@ -723,6 +726,23 @@ mod tests {
             assert!(caller.presumed);
             assert_eq!(caller.registers.pc(), 0x2005);
             assert_eq!(caller.registers.get(RBP), expected);
+        }
+    }
+
+    #[test]
+    fn a_return_address_of_the_caller_is_not_presumed() {
+        // The caller's return address, in the slot above its frame pointer, equals its PC: the function calls itself.
+        let memory = StackWords(vec![(0x7fe8, 0x2005)]);
+        let registers = registers(0x1000, 0x7f00, None);
+        for (fp, expected) in [(0x7fe0, false), (0x7ff0, true)] {
+            let mut calls = Calls::default();
+            let process = Process::new();
+            calls.note(TaskId::default(), &registers, &process, &memory);
+            let frame = |pc, sp, fp| Frame { pc, sp, fp };
+            let frames = [frame(0x1000, 0x7f00, 0x7fe0), frame(0x2005, 0x7f10, fp)];
+            calls.presume(TaskId::default(), &frames, &process, &memory);
+            let caller = calls.caller(TaskId::default(), &registers, true, None, &process, &memory);
+            assert_eq!(caller.is_some(), expected);
         }
     }
 

@@ -267,10 +267,8 @@ pub fn is_poll<S: Source + ?Sized>(pc: u64, memory: &S) -> bool {
 /// heap of objects.
 #[inline(never)]
 pub fn is_barrier<S: Source + ?Sized>(pc: u64, memory: &S) -> bool {
-    matches!(
-        field(pc, 0, memory).map(u64::to_le_bytes),
-        Some([0x49, 0x8b, 0xa7, _, _, 0, 0, 0x50])
-    )
+    field(pc, 0, memory)
+        .is_some_and(|code| code & 0xffff_ff00_00ff_ffff == 0x5000_0000_00a7_8b49)
 }
 
 /// Whether the code at `pc` is the handler with which HotSpot replaces the return address to a compiled method that it
@@ -278,9 +276,9 @@ pub fn is_barrier<S: Source + ?Sized>(pc: u64, memory: &S) -> bool {
 /// handler pushes its own address: mov $address,%r10 (push %r10); or call to the next instruction; subl $5,(%rsp).
 #[inline(never)]
 pub fn is_deopt_handler<S: Source + ?Sized>(pc: u64, memory: &S) -> bool {
-    match field(pc, 0, memory).map(u64::to_le_bytes) {
-        Some([CALL_RELATIVE, 0, 0, 0, 0, 0x48, 0x83, 0x2c]) => true,
-        Some([0x49, 0xba, ..]) => field(pc, 2, memory) == Some(pc),
+    match field(pc, 0, memory) {
+        Some(0x2c83_4800_0000_00e8) => true,
+        Some(code) if code as u16 == 0xba49 => field(pc, 2, memory) == Some(pc),
         _ => false,
     }
 }
@@ -825,6 +823,7 @@ fn saved<S: Source + ?Sized>(frame: &Frame, distance: u8, memory: &S) -> Option<
 }
 
 /// The caller of a complete interpreted frame: its stack pointer is in the word below the saved frame pointer.
+#[inline(never)]
 fn complete<S: Source + ?Sized>(frame: &Frame, memory: &S) -> Option<Frame> {
     framed(frame, field(frame.fp.wrapping_sub(8), 0, memory)?, memory)
 }
@@ -869,13 +868,8 @@ enum State {
 const POP: [u8; 4] = [0x58, 0x4c, 0x8d, 0x74];
 const PUSH: [u8; 5] = [0x50, PUSH_RBP, 0x48, 0x8b, 0xec];
 /// Accesses to the interpreter's own frame: mov -56(%rbp),%r14; mov -64(%rbp),%r13; mov %r13,-16(%rbp);
-/// mov %rcx,-16(%rbp)
-const OWN_FRAME: [[u8; 4]; 4] = [
-    [0x4c, 0x8b, 0x75, 0xc8],
-    [0x4c, 0x8b, 0x6d, 0xc0],
-    [0x4c, 0x89, 0x6d, 0xf0],
-    [0x48, 0x89, 0x4d, 0xf0],
-];
+/// mov %rcx,-16(%rbp); little-endian
+const OWN_FRAME: [u32; 4] = [0xc875_8b4c, 0xc06d_8b4c, 0xf06d_894c, 0xf04d_8948];
 
 /// The state of the interpreter, from the instructions around the PC.
 #[inline(never)]
@@ -891,7 +885,8 @@ fn state_at<S: Source + ?Sized>(pc: u64, memory: &S) -> Option<State> {
 
 /// The state of the interpreter. `code` begins [`IN_FRONT`] bytes in front of the PC.
 fn state(code: &[u8; IN_FRONT + MAX_BEGINNING]) -> State {
-    let (before, code) = code.split_at(IN_FRONT);
+    let all = code;
+    let (before, code) = all.split_at(IN_FRONT);
     // The interpreter calls a few instructions to convert the result of a native method, which do not touch the stack:
     // and $0xff,%eax; setne %al; ret. movzwl; ret. movsbl; ret. movswl; ret. mov 16(%rbp),%rax; ret
     let word = code
@@ -969,12 +964,12 @@ fn state(code: &[u8; IN_FRONT + MAX_BEGINNING]) -> State {
     // The return from a call loads the register of the local variables. The last part of a call, which uses this
     // register for other values, stores the stack pointer. A search for the method of an interface, which uses it and
     // the pointer to the bytecode, loads that pointer.
-    let is_near = |access| find(code, access).is_some() || find(before, access).is_some();
-    // The compiler would repeat the calls if it knew the number of patterns.
-    match core::hint::black_box(&OWN_FRAME[..])
-        .iter()
-        .any(|access| is_near(access))
-    {
+    let mut word = 0u32;
+    let is_own = all.iter().any(|byte| {
+        word = word >> 8 | u32::from(*byte) << 24;
+        OWN_FRAME.contains(&word)
+    });
+    match is_own {
         true => State::Framed,
         false => State::Unknown,
     }

@@ -50,8 +50,6 @@ impl ExtraRow {
     /// # Errors
     ///
     /// [`TableError::ExtraRow`] if the register does not exist, or if a field has an invalid value.
-    // Not inlined, because it is called in several places.
-    #[inline(never)]
     pub fn read(bytes: &[u8; EXTRA_ROW_SIZE]) -> Result<ExtraRow, TableError> {
         let [s0, s1, s2, s3, s4, s5, s6, s7, n0, n1, n2, n3, rest @ ..] = *bytes;
         let [c0, c1, c2, c3, f0, f1, f2, f3, register, plus, saved, flags] = rest;

@@ -74,6 +74,8 @@ const MAX_BEGINNING: usize = 72;
 const MAX_STUB_FRAME: u64 = 1 << 16;
 /// The size of the arguments of a virtual thread's last frame on the stack, in bytes, at most.
 const MAX_ARGUMENTS: u64 = 256;
+/// The size of the arguments of a call of HotSpot's interpreter, in bytes, at most.
+const MAX_ARGUMENT_SPACE: u64 = 256 * 8;
 /// The distance in bytes from the stack pointer to the frame pointer of an interpreted frame that is being set up.
 const MAX_INCOMPLETE: u64 = 64;
 /// The register in which HotSpot's interpreter has the caller's stack pointer at the beginning of a method, and the
@@ -174,7 +176,7 @@ pub fn step<M: Memory + Source + ?Sized, R: RegisterSource + ?Sized>(
 ) -> Option<Frame> {
     let is_interpreter =
         |pc: u64| matches!(region, Region::HotSpot(heap) if heap.is_interpreter(pc));
-    let caller = if is_interpreter(frame.pc) {
+    let mut caller = if is_interpreter(frame.pc) {
         interpreted(frame, registers, memory, is_interpreter)?
     } else {
         let rule = match region {
@@ -184,6 +186,15 @@ pub fn step<M: Memory + Source + ?Sized, R: RegisterSource + ?Sized>(
         };
         rule.caller(frame, memory)?
     };
+    // An adapter makes space for arguments below its return address, pushes the address again, and still has it in rax.
+    if let (Region::HotSpot(_), Some(registers)) = (region, registers) {
+        let sp = registers.register(SENDER_SP).unwrap_or(0);
+        if registers.register(RAX) == Some(caller.pc)
+            && (1..=MAX_ARGUMENT_SPACE).contains(&sp.wrapping_sub(caller.sp))
+        {
+            caller.sp = sp;
+        }
+    }
     let is_caller = is_interpreter(caller.pc)
         || is_behind_call(caller.pc, memory)
         || matches!(region, Region::HotSpot(_))
@@ -256,10 +267,10 @@ pub fn walk<S: Source + ?Sized, W: WordReader>(
 /// the return address.
 #[inline(never)]
 pub fn is_poll<S: Source + ?Sized>(pc: u64, memory: &S) -> bool {
-    matches!(
-        field(pc, 0, memory).map(u64::to_le_bytes),
-        Some([0x41, 0x85, 0..=3 | 6 | 7, ..] | [0x85, 0..=3 | 6 | 7, ..])
-    )
+    field(pc, 0, memory).is_some_and(|code| {
+        let without_prefix = if code as u8 == 0x41 { code >> 8 } else { code };
+        without_prefix & 0xf8ff == 0x0085 && without_prefix & 0x0600 != 0x0400
+    })
 }
 
 /// Whether the code at `pc` is HotSpot's return barrier: mov offset(%r15),%rsp; push %rax. A virtual thread that
@@ -267,8 +278,7 @@ pub fn is_poll<S: Source + ?Sized>(pc: u64, memory: &S) -> bool {
 /// heap of objects.
 #[inline(never)]
 pub fn is_barrier<S: Source + ?Sized>(pc: u64, memory: &S) -> bool {
-    field(pc, 0, memory)
-        .is_some_and(|code| code & 0xffff_ff00_00ff_ffff == 0x5000_0000_00a7_8b49)
+    field(pc, 0, memory).is_some_and(|code| code & 0xffff_ff00_00ff_ffff == 0x5000_0000_00a7_8b49)
 }
 
 /// Whether the code at `pc` is the handler with which HotSpot replaces the return address to a compiled method that it
@@ -621,45 +631,38 @@ impl FrameSetup {
     fn find(code: &[u8], size: i32) -> Option<FrameSetup> {
         let mut rest = code;
         let mut first = 0;
-        while let [_, behind @ ..] = rest {
-            let found = match rest {
-                // push %rbp
-                [PUSH_RBP, behind @ ..] => {
-                    // mov %rsp,%rbp
-                    let (mov, behind) = match behind {
-                        [0x48, 0x8b, 0xec, behind @ ..] | [0x48, 0x89, 0xe5, behind @ ..] => {
-                            (3, behind)
+        while let [_, next @ ..] = rest {
+            // push %rbp, perhaps with mov %rsp,%rbp
+            let (pushed, behind) = match rest {
+                [PUSH_RBP, 0x48, 0x8b, 0xec, behind @ ..]
+                | [PUSH_RBP, 0x48, 0x89, 0xe5, behind @ ..] => (4, behind),
+                [PUSH_RBP, behind @ ..] => (1, behind),
+                _ => (0, rest),
+            };
+            let pushes = pushed != 0;
+            let found = match subtracted(behind) {
+                Some((len, by)) if pushes && by.checked_add(16) == Some(size) => {
+                    Some(len.wrapping_add(pushed))
+                }
+                _ if pushes => (size == 16).then_some(pushed),
+                // sub $size - 8,%rsp; mov %rbp,offset(%rsp)
+                Some((len, by)) if by.checked_add(8) == Some(size) => {
+                    match behind.get(usize::from(len)..) {
+                        Some([0x48, 0x89, 0x2c, 0x24, ..]) if size == 16 => {
+                            Some(len.wrapping_add(4))
                         }
-                        _ => (0, behind),
-                    };
-                    match subtracted(behind) {
-                        Some((len, by)) if by.checked_add(16) == Some(size) => {
-                            Some((len + mov + 1, true))
-                        }
-                        _ if size == 16 => Some((mov + 1, true)),
+                        Some([0x48, 0x89, 0x6c, 0x24, ..]) => Some(len.wrapping_add(5)),
+                        Some([0x48, 0x89, 0xac, 0x24, ..]) => Some(len.wrapping_add(8)),
                         _ => None,
                     }
                 }
-                // sub $size - 8,%rsp; mov %rbp,offset(%rsp)
-                _ => match subtracted(rest) {
-                    Some((len, by)) if by.checked_add(8) == Some(size) => {
-                        match rest.get(usize::from(len)..) {
-                            Some([0x48, 0x89, 0x2c, 0x24, ..]) if size == 16 => {
-                                Some((len + 4, false))
-                            }
-                            Some([0x48, 0x89, 0x6c, 0x24, ..]) => Some((len + 5, false)),
-                            Some([0x48, 0x89, 0xac, 0x24, ..]) => Some((len + 8, false)),
-                            _ => None,
-                        }
-                    }
-                    _ => None,
-                },
+                _ => None,
             };
-            if let Some((len, pushes)) = found {
+            if let Some(len) = found {
                 let end = u64::from(len).wrapping_add(first);
                 return Some(FrameSetup { first, end, pushes });
             }
-            rest = behind;
+            rest = next;
             first = first.wrapping_add(1);
         }
         None
@@ -740,16 +743,10 @@ fn interpreted<M: Source + ?Sized, R: RegisterSource + ?Sized>(
     memory: &M,
     is_interpreter: impl Fn(u64) -> bool,
 ) -> Option<Frame> {
-    let Some(registers) = registers else {
-        return match saved_at(frame.pc, memory)? {
-            Some(distance) => saved(frame, distance, memory),
-            None => complete(frame, memory),
-        };
-    };
-    let register = |number| registers.register(number);
+    let register = |number| registers?.register(number);
     let on_top = |sp| field(sp, 0, memory);
     // The frame is not complete: it has fewer words than every frame that has been set up.
-    if frame.fp.wrapping_sub(frame.sp) <= MAX_INCOMPLETE {
+    if registers.is_some() && frame.fp.wrapping_sub(frame.sp) <= MAX_INCOMPLETE {
         let caller = match frame.fp == frame.sp {
             true => register(SENDER_SP).and_then(|sp| framed(frame, sp, memory)),
             false => complete(frame, memory),
@@ -758,12 +755,19 @@ fn interpreted<M: Source + ?Sized, R: RegisterSource + ?Sized>(
             return caller;
         }
     }
-    let (pc, sp, fp) = match state_at(frame.pc, memory)? {
+    let state = match registers {
+        Some(_) => state_at(frame.pc, memory)?,
+        None => state_of_call(frame.pc, memory)?,
+    };
+    let (pc, sp, fp) = match state {
         State::Framed => {
             return complete(frame, memory);
         }
         State::Lost => return None,
-        State::Saved(distance) => return saved(frame, distance, memory),
+        State::Saved(distance) => {
+            let sp = frame.sp.wrapping_add(distance.into());
+            (on_top(sp)?, sp.wrapping_add(16), frame.fp)
+        }
         State::Unknown => {
             // The frame holds the address of the local variables, or since JDK 21 their distance in words.
             let locals = on_top(frame.fp.wrapping_sub(56))?;
@@ -797,29 +801,6 @@ fn interpreted<M: Source + ?Sized, R: RegisterSource + ?Sized>(
         }
     };
     (sp >= frame.sp).then_some(Frame { pc, sp, fp })
-}
-
-/// Where the interpreter has called the search for the handler of an exception that has left the frame: how many bytes
-/// the call has put on the stack. `pc` is the return address. The code there is mov %rax,%rbx; pop %rdx; pop %rax;
-/// jmp *%rbx. In front of that may be add $8,%rsp, and a jump over a second call.
-fn saved_at<S: Source + ?Sized>(pc: u64, memory: &S) -> Option<Option<u8>> {
-    let (code, distance) = match field(pc, 0, memory)? {
-        0x05e9_08c4_8348 => (field(pc, 14, memory)?, 8),
-        code => (code, 0),
-    };
-    let is_search = code & 0xff_ffff_ffff_ffff == 0xe3_ff58_5ad8_8b48;
-    Some(is_search.then_some(distance))
-}
-
-/// The caller of an interpreted frame that an exception has left: `distance` bytes are on the stack, then the return
-/// address and the exception.
-#[inline(never)]
-fn saved<S: Source + ?Sized>(frame: &Frame, distance: u8, memory: &S) -> Option<Frame> {
-    Some(Frame {
-        pc: field(frame.sp, distance, memory)?,
-        sp: frame.sp.checked_add(16)?.checked_add(distance.into())?,
-        fp: frame.fp,
-    })
 }
 
 /// The caller of a complete interpreted frame: its stack pointer is in the word below the saved frame pointer.
@@ -870,6 +851,20 @@ const PUSH: [u8; 5] = [0x50, PUSH_RBP, 0x48, 0x8b, 0xec];
 /// Accesses to the interpreter's own frame: mov -56(%rbp),%r14; mov -64(%rbp),%r13; mov %r13,-16(%rbp);
 /// mov %rcx,-16(%rbp); little-endian
 const OWN_FRAME: [u32; 4] = [0xc875_8b4c, 0xc06d_8b4c, 0xf06d_894c, 0xf04d_8948];
+
+/// The state of the interpreter where it has called. `pc` is the return address. If an exception has left the frame, the
+/// interpreter has called the search for a handler. The code behind that call is mov %rax,%rbx; pop %rdx; pop %rax;
+/// jmp *%rbx. In front of that may be add $8,%rsp, and a jump over a second call.
+fn state_of_call<S: Source + ?Sized>(pc: u64, memory: &S) -> Option<State> {
+    let (code, distance) = match field(pc, 0, memory)? {
+        0x05e9_08c4_8348 => (field(pc, 14, memory)?, 8),
+        code => (code, 0),
+    };
+    Some(match code & 0xff_ffff_ffff_ffff {
+        0xe3_ff58_5ad8_8b48 => State::Saved(distance),
+        _ => State::Framed,
+    })
+}
 
 /// The state of the interpreter, from the instructions around the PC.
 #[inline(never)]
@@ -1388,6 +1383,44 @@ pub(super) mod tests {
         memory.write(CODE + 0x40, &BARRIER);
         memory.word(STACK + 0x200 + 72, CALLER);
         assert_eq!(step_in(CODE + 0x40, false, &memory), None);
+    }
+
+    /// The registers of an adapter.
+    struct Adapter {
+        rax: u64,
+        sender_sp: u64,
+    }
+
+    impl RegisterSource for Adapter {
+        fn register(&self, number: u8) -> Option<u64> {
+            match number {
+                RAX => Some(self.rax),
+                SENDER_SP => Some(self.sender_sp),
+                _ => None,
+            }
+        }
+    }
+
+    #[test]
+    fn an_adapter_makes_space_for_arguments() {
+        let mut memory = process(0, &PUSHES);
+        memory.word(BLOB + 48, 3);
+        memory.word(STACK + 0x100, CALLER);
+        // The registers are set: lea 8(%rsp),%r13; pop %rax; sub $0x50,%rsp; push %rax. Otherwise they have other values.
+        for (rax, sender_sp, expected) in [
+            (CALLER, 0x158, 0x158),
+            (CALLER, 0x108, 0x108),
+            (CALLER, 0xf0, 0x108),
+            (CALLER, 0x908, 0x908),
+            (CALLER, 0x910, 0x108),
+            (CALLER + 1, 0x158, 0x108),
+        ] {
+            let sender_sp = STACK + sender_sp;
+            let registers = Adapter { rax, sender_sp };
+            let region = Region::HotSpot(heap());
+            let found = step(&region, &frame(CODE), Some(&registers), &memory);
+            assert_eq!(to(found), Some((expected, STACK + 0x180)));
+        }
     }
 
     #[test]

@@ -73,8 +73,9 @@ struct Call {
 pub(crate) struct RecordedCaller {
     /// The caller's registers, as far as they are known.
     pub(crate) registers: RegisterFile,
-    /// The stack pointers that the caller may have: without the return address at its present and at its first place.
-    pub(crate) sps: [u64; 2],
+    /// The stack pointers that the caller may have: without the return address at its present and at its first place; and
+    /// for a presumed call of an interpreted method, with the return address.
+    pub(crate) sps: [u64; 3],
     /// Which call it was.
     pub(crate) which: usize,
     /// Whether the call was not seen but presumed.
@@ -401,7 +402,7 @@ impl Calls {
             let is_return = |call: &Call| call.slot.is_some_and(|slot| slot <= of.sp());
             return Some(RecordedCaller {
                 registers,
-                sps: [registers.sp(); 2],
+                sps: [registers.sp(); 3],
                 which: calls.iter().position(is_return).unwrap_or(calls.len()),
                 presumed: false,
                 is_moved: false,
@@ -428,7 +429,16 @@ impl Calls {
         }
         Some(RecordedCaller {
             registers,
-            sps: [slot.wrapping_add(8), call.first_slot.wrapping_add(8)],
+            sps: [
+                slot.wrapping_add(8),
+                call.first_slot.wrapping_add(8),
+                // A method handle may have removed an argument before the call was presumed, and moved the return address
+                // to its place.
+                match call.presumed.is_some() && process.is_interpreter(call.return_address) {
+                    true => slot,
+                    false => slot.wrapping_add(8),
+                },
+            ],
             which,
             presumed: call.presumed.is_some(),
             is_moved: call.slot != Some(call.first_slot),

@@ -12,6 +12,7 @@ use sframe::{
         Location,
         Rule, //
     },
+    stop_reason::StopReason,
     walk::FrameSource,
     x86_64, //
 };
@@ -84,6 +85,8 @@ pub struct FrameDifference<'a> {
     pub truth: Result<&'a CfiRow, UnwindError>,
     /// Whether the code is of no file, with .eh_frame in memory.
     pub is_loaded: bool,
+    /// Why the walk ended, if that is known.
+    pub end: Option<StopReason>,
 }
 
 impl FrameDifference<'_> {
@@ -215,6 +218,12 @@ pub const LIMITS: &[Limit] = &[
                module ask for its region, takes the step by the frame pointer, as in all code of no file",
         // Where a region has rows, no step is by the frame pointer.
         is: |case| case.is_loaded && case.by == FrameSource::FramePointer && case.rule.is_none(),
+    },
+    Limit {
+        name: "search-too-long",
+        what: "without a table, as until the module has made one, a search passes over at most 1,024 rows of a \
+               function; stopping is correct",
+        is: |case| case.class == Class::Stop && case.end == Some(StopReason::SearchTooLong),
     },
 ];
 
@@ -362,6 +371,7 @@ mod tests {
             rule,
             truth,
             is_loaded,
+            end: None,
         };
         explain(&case).map(|limit| limit.name)
     }
@@ -414,6 +424,7 @@ mod tests {
                 rule: Some(Rule::amd64(Base::Sp, 0, Location::Unchanged)),
                 truth: Ok(row),
                 is_loaded: false,
+                end: None,
             };
             explain(&case).map(|limit| limit.name)
         };
@@ -427,6 +438,7 @@ mod tests {
                 rule: None,
                 truth: Err(UnwindError::NoEntry),
                 is_loaded: false,
+                end: None,
             };
             explain(&case).map(|limit| limit.name)
         };
@@ -478,6 +490,7 @@ mod tests {
                 rule: Some(Rule::amd64(Base::Sp, cfa, Location::Unchanged)),
                 truth: Ok(&row),
                 is_loaded: false,
+                end: None,
             };
             explain(&case).map(|limit| limit.name)
         };
@@ -516,6 +529,29 @@ mod tests {
         assert_eq!(name(false, by_fp, None), None);
         assert_eq!(name(true, FrameSource::Rows, Some(rule)), None);
         assert_eq!(name(true, by_fp, Some(rule)), None);
+    }
+
+    #[test]
+    fn searches_of_many_rows() {
+        let row = row(RSP, 8);
+        let name = |class, end| {
+            let (file, address) = own(&[0x90]);
+            let case = FrameDifference {
+                class,
+                by: FrameSource::Rows,
+                file,
+                address,
+                rule: None,
+                truth: Ok(&row),
+                is_loaded: false,
+                end: Some(end),
+            };
+            explain(&case).map(|limit| limit.name)
+        };
+        let found = name(Class::Stop, StopReason::SearchTooLong);
+        assert_eq!(found, Some("search-too-long"));
+        assert_eq!(name(Class::Stop, StopReason::NoRows), None);
+        assert_eq!(name(Class::Pc, StopReason::SearchTooLong), None);
     }
 
     #[test]

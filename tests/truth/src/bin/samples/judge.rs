@@ -588,6 +588,7 @@ impl SampleJudge {
             rule,
             truth: row.as_deref().map_err(|why| *why),
             is_loaded: false,
+            end: None,
         })
     }
 

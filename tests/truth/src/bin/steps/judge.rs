@@ -544,6 +544,7 @@ impl StepJudge {
                 rule: rule.map(|(rule, _)| rule),
                 truth: truth.as_deref().map_err(|why| *why),
                 is_loaded: is_loaded(process, context.truth, at),
+                end: Some(reason),
             })
         });
         let name = limit.map(|limit| limit.name);

@@ -114,13 +114,16 @@ $(own)/kernel.o: $(shim)/lib.rs $(own)/compiler_builtins.o $(own)/libmacros.so F
 	+$(call if_changed_dep,own_kernel)
 
 quiet_cmd_own_module = RUSTC [M] $@
-      cmd_own_module = $(call own-crate,sframe_unwind) $(cfg-of-kernel) -Zcrate-attr=no_std --extern kernel $<
+      cmd_own_module = $(call own-crate,sframe_unwind) $(cfg-of-kernel) $(for-size) -Zcrate-attr=no_std --extern kernel $<
 $(own)/sframe_unwind.o: $(src)/rust/main.rs $(own)/kernel.o FORCE
 	+$(call if_changed_dep,own_module)
 
 # rust/sys/x86_64/user_access.rs
 cfg-of-kernel := --check-cfg=cfg\(sfu_short_alternatives\) \
 	$(shell test $$((100 * $(VERSION) + $(PATCHLEVEL))) -lt 603 && echo --cfg sfu_short_alternatives)
+
+# A function that runs once for a file is compiled for size. The kernel permits no crate to do so.
+for-size := --check-cfg=cfg\(sfu_size\) --cfg sfu_size '-Zcrate-attr=feature(optimize_attribute)'
 
 # All functions that C calls. The linker drops functions that these do not need.
 own-entries := sfk_module_init sfk_module_exit sfk_show sframe_unwind_scan sframe_unwind_immediate \

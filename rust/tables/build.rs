@@ -142,6 +142,7 @@ impl FileTable {
     /// is malformed. `EOPNOTSUPP`: the kind of section is not supported. `EFBIG`: the rows exceed the size of a
     /// table, or the build takes too many steps or too much time. `EINTR`: the task was killed, or the module
     /// is being unloaded. `ENOMEM`. `ENOSPC`: `memory` is used up. `EIO`: `image` cannot be read.
+    #[cfg_attr(sfu_size, optimize(size))]
     pub(crate) fn new(
         section: &KVVec<u8>,
         address: u64,

@@ -320,7 +320,10 @@ impl Calls {
                 calls.pop();
             }
         } else if process.is_interpreter(before.pc()) && jumps_indirectly(word(before.pc())) {
-            let pushed = word(now.sp()).filter(|pushed| process.is_interpreter(*pushed));
+            // A jump to the word on top of the stack is a return. A method handle had removed an argument, and the word is
+            // what was the return address.
+            let is_pushed = |pushed: &u64| process.is_interpreter(*pushed) && *pushed != now.pc();
+            let pushed = word(now.sp()).filter(is_pushed);
             let is_known = calls.last().is_some_and(|last| last.slot == Some(now.sp()));
             if let Some(pushed) = pushed.filter(|_| !is_known) {
                 calls.push(new(pushed));
@@ -784,8 +787,8 @@ mod tests {
         }
     }
 
-    #[test]
-    fn a_direct_call_inside_the_interpreter_is_none() {
+    /// A process whose code from 0x2000 to 0x3000 is HotSpot's interpreter.
+    fn interpreter() -> Process {
         let heap = CodeHeap {
             interpreter_start: 0x2000,
             interpreter_len: 0x1000,
@@ -806,6 +809,12 @@ mod tests {
             guard: None,
             layout: CodeLayout::Frames(Region::HotSpot(heap)),
         }]);
+        process
+    }
+
+    #[test]
+    fn a_direct_call_inside_the_interpreter_is_none() {
+        let process = interpreter();
         // call; call *%r11. They lead to another instruction, or to ret.
         for (code, inner, expected) in [
             (0xe8, 0x90, 0x1005),
@@ -823,6 +832,18 @@ mod tests {
             let states = [(0x1000, 0x8000), (0x2000, 0x7ff8), (0x2100, 0x7ff0)];
             let states = states.map(|(pc, sp)| registers(pc, sp, None));
             assert_eq!(caller_after(&states, &process, &memory), Some(expected));
+        }
+    }
+
+    #[test]
+    fn a_return_of_the_interpreter_is_no_call() {
+        let process = interpreter();
+        // jmp *%r13: to the word on top of the stack, and elsewhere
+        for (to, expected) in [(0x2105, None), (0x2200, Some(0x2105))] {
+            let memory = StackWords(vec![(0x7ff0, 0x2105), (0x2100, 0xe5_ff41)]);
+            let states = [(0x2100, 0x7ff0), (to, 0x7ff0)];
+            let states = states.map(|(pc, sp)| registers(pc, sp, None));
+            assert_eq!(caller_after(&states, &process, &memory), expected);
         }
     }
 }

@@ -28,15 +28,16 @@ use kernel::{
     }, //
 };
 
-/// Carries out a command for the charged user `user`; 0 is an administrator. Task; sleeps.
+/// Carries out a command for the charged user `user`; 0 is an administrator. `own_only`: regions of the current process
+/// only, without rows. Task; sleeps.
 ///
 /// # Errors
 ///
 /// `ENOTTY`: there is no such command. `EINVAL`: the structure is shorter than its first version, has unknown flags, or
 /// describes an impossible region. `E2BIG`: the structure has unknown fields that are not 0. `EFAULT`: its memory
-/// cannot be accessed. `ESRCH`: the process of a region does not exist. `EFBIG`: the section or the extra rows are too
+/// cannot be accessed. `EPERM`: by `own_only`. `ESRCH`: the process of a region does not exist. `EFBIG`: the section or the extra rows are too
 /// large. `ENOENT`: there is no further table or counter. The errors of [`tables::add`] and [`tables::remove`].
-pub(crate) fn control(command: u32, argument: usize, user: u32) -> Result {
+pub(crate) fn control(command: u32, argument: usize, user: u32, own_only: bool) -> Result {
     match command {
         sys::COMMAND_ADD | sys::COMMAND_REMOVE => {
             let add: AddCommand = read(argument)?;
@@ -60,7 +61,7 @@ pub(crate) fn control(command: u32, argument: usize, user: u32) -> Result {
             if !mapping::is_valid_region(&region) {
                 return Err(EINVAL);
             }
-            sys::add_region(&mut region)
+            sys::add_region(&mut region, own_only)
         }
         sys::COMMAND_LIST => {
             let mut table: TableInfo = read(argument)?;

@@ -49,7 +49,7 @@ const _: () = {
         [bindings::sframe_unwind_free_rows, sframe_unwind_free_rows];
     let _: [unsafe extern "C" fn(*mut c_void, *const TableState, bool); 2] =
         [bindings::sframe_unwind_index_file, sframe_unwind_index_file];
-    let _: [unsafe extern "C" fn(c_uint, u64, u32) -> c_int; 2] =
+    let _: [unsafe extern "C" fn(c_uint, u64, u32, bool) -> c_int; 2] =
         [bindings::sframe_unwind_control, sframe_unwind_control];
 };
 
@@ -201,12 +201,18 @@ unsafe extern "C" fn sframe_unwind_index_file(
     tables::index_file(&file, seen, may_read);
 }
 
-/// A command that a program gave to the device. `user` opened the device. Task; sleeps.
+/// A command that a program gave to the device. `user` opened the device. `own_only`: the command is to add a region of the
+/// current process. Task; sleeps.
 #[no_mangle]
-extern "C" fn sframe_unwind_control(command: c_uint, argument: u64, user: u32) -> c_int {
+extern "C" fn sframe_unwind_control(
+    command: c_uint,
+    argument: u64,
+    user: u32,
+    own_only: bool,
+) -> c_int {
     let result = usize::try_from(argument)
         .map_err(Error::from)
-        .and_then(|argument| device::control(command, argument, user));
+        .and_then(|argument| device::control(command, argument, user, own_only));
     match result {
         Ok(()) => 0,
         Err(error) => error.to_errno(),

@@ -29,9 +29,19 @@ static_assert(sizeof(struct sframe_unwind_counter) == 48);
 static_assert(sizeof(struct sframe_unwind_request) == 352);
 static_assert(sizeof(struct sframe_unwind_region) == 208);
 
+static bool own_regions;
+module_param(own_regions, bool, 0644);
+MODULE_PARM_DESC(own_regions, "Lets a process without CAP_PERFMON tell how its own code is unwound");
+
 static int device_open(struct inode *inode, struct file *file)
 {
-	return perfmon_capable() ? 0 : -EPERM;
+	bool is_capable = perfmon_capable();
+
+	if (!is_capable && !READ_ONCE(own_regions))
+		return -EPERM;
+	/* NULL: the descriptor is only for regions of the calling process. */
+	file->private_data = is_capable ? file : NULL;
+	return 0;
 }
 
 static bool has_requests(void)
@@ -44,6 +54,8 @@ static ssize_t device_read(struct file *file, char __user *to, size_t len, loff_
 	struct sframe_unwind_request request;
 	size_t done = 0;
 
+	if (!file->private_data)
+		return -EPERM;
 	if (len < sizeof(request))
 		return -EINVAL;
 	while (len - done >= sizeof(request)) {
@@ -66,6 +78,8 @@ static ssize_t device_read(struct file *file, char __user *to, size_t len, loff_
 
 static __poll_t device_poll(struct file *file, struct poll_table_struct *wait)
 {
+	if (!file->private_data)
+		return EPOLLERR;
 	poll_wait(file, &sfu_requests_wait, wait);
 	return has_requests() ? EPOLLIN | EPOLLRDNORM : 0;
 }
@@ -75,8 +89,10 @@ static long device_ioctl(struct file *file, unsigned int command, unsigned long 
 	/* The size in the command is not compared: the structure tells its own size. */
 	if (_IOC_TYPE(command) != SFRAME_UNWIND_TYPE)
 		return -ENOTTY;
+	if (!file->private_data && (_IOC_NR(command) != SFRAME_UNWIND_NR_REGION || !READ_ONCE(own_regions)))
+		return -EPERM;
 	/* f_cred: the credentials of the process that opened the device. A descriptor that was passed on keeps them. */
-	return sframe_unwind_control(_IOC_NR(command), argument, sfu_charged_user(file->f_cred));
+	return sframe_unwind_control(_IOC_NR(command), argument, sfu_charged_user(file->f_cred), !file->private_data);
 }
 
 static const struct file_operations device_operations = {

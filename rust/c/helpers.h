@@ -377,10 +377,10 @@ bool sfu_is_known(const struct sfu_file_key *key);
  * between two regions. `inode` of `mapping`, the mapping of the address, becomes the number of the code of regions. The
  * function returns whether user space was asked for this code not long ago.
  * sfu_region_add() adds a region, whose fields the caller has checked; task; sleeps; -ESRCH if there is no
- * such process. sfu_regions_stop(): at module unload, after the hooks, the worker and the device are gone.
+ * such process. `own_only`: -EPERM unless the process is the current one and the region has no rows. sfu_regions_stop(): at module unload, after the hooks, the worker and the device are gone.
  */
 bool sfu_find_region(uint64_t address, struct sfu_mapping *mapping, struct sframe_unwind_region *region);
-int sfu_region_add(struct sframe_unwind_region *region);
+int sfu_region_add(struct sframe_unwind_region *region, bool own_only);
 void sfu_regions_stop(void);
 
 /*
@@ -414,10 +414,13 @@ int sfu_build_pause(uint64_t deadline);
 /* Two random numbers. Any context. */
 void sfu_random_key(uint64_t *key);
 
-/* The device. Task; sleeps. `user`: the charged user of the process that opened the device; 0 is an administrator. */
+/*
+ * The device. Task; sleeps. `user`: the charged user of the process that opened the device; 0 is an administrator.
+ * `own_only`: the command is to add a region, and the process may do so for itself only.
+ */
 int sfu_device_start(void);
 void sfu_device_stop(void);
-int sframe_unwind_control(unsigned int command, uint64_t argument, uint32_t user);
+int sframe_unwind_control(unsigned int command, uint64_t argument, uint32_t user, bool own_only);
 
 /* The per-CPU address of the array of SFU_COUNTERS counters: an offset from the base of %gs. */
 extern uint64_t *const sfu_counters;

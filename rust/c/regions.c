@@ -163,7 +163,7 @@ static void make_room(const struct region *new)
 
 static int add(uint64_t mm_id, uint32_t user, const struct sframe_unwind_region *description, bool requested)
 {
-	struct region *new = kzalloc(sizeof(*new), GFP_KERNEL);
+	struct region *new = kzalloc(sizeof(*new), GFP_KERNEL_ACCOUNT);
 
 	if (!new)
 		return -ENOMEM;
@@ -184,7 +184,7 @@ static int add(uint64_t mm_id, uint32_t user, const struct sframe_unwind_region 
 	return 0;
 }
 
-int sfu_region_add(struct sframe_unwind_region *description)
+int sfu_region_add(struct sframe_unwind_region *description, bool own_only)
 {
 	const struct cred *cred;
 	struct task_struct *task;
@@ -192,6 +192,9 @@ int sfu_region_add(struct sframe_unwind_region *description)
 	uint64_t id;
 	uint32_t user;
 
+	/* The removal of a region with rows makes the next walks of all processes slower. */
+	if (own_only && (description->kind == SFRAME_UNWIND_REGION_ROWS || description->pid != task_tgid_vnr(current)))
+		return -EPERM;
 	if (description->kind == SFRAME_UNWIND_REGION_ROWS) {
 		description->table = sfu_table_of_descriptor(description->rows_file);
 		if (!description->table)

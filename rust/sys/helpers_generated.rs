@@ -450,7 +450,7 @@ unsafe extern "C" {
     ) -> bool;
 }
 unsafe extern "C" {
-    pub fn sfu_region_add(region: *mut sframe_unwind_region) -> kernel::ffi::c_int;
+    pub fn sfu_region_add(region: *mut sframe_unwind_region, own_only: bool) -> kernel::ffi::c_int;
 }
 unsafe extern "C" {
     pub fn sfu_regions_stop();
@@ -497,6 +497,7 @@ unsafe extern "C" {
         command: kernel::ffi::c_uint,
         argument: u64,
         user: u32,
+        own_only: bool,
     ) -> kernel::ffi::c_int;
 }
 unsafe extern "C" {

@@ -50,9 +50,9 @@ pub(crate) fn find_region(
 }
 
 /// Adds a region. Task; may sleep. See `sfu_region_add` in `c/helpers.h`.
-pub(crate) fn add_region(region: &mut RegionDescription) -> Result {
+pub(crate) fn add_region(region: &mut RegionDescription, own_only: bool) -> Result {
     // SAFETY: `region` is valid for the whole call.
-    to_result(unsafe { bindings::sfu_region_add(region) })
+    to_result(unsafe { bindings::sfu_region_add(region, own_only) })
 }
 
 /// Finds the next mapping of a scan. Any context. See `sfu_scan_next` in `c/helpers.h`.

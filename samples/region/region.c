@@ -2,14 +2,15 @@
 /*
  * region [SECONDS [HOW]] - makes code at run time, tells /dev/sframe_unwind how its frames are laid out, and
  * computes for SECONDS (5) below a call from this code. The stacks of this program are complete in
- * `perf record --call-graph fp`. Needs CAP_PERFMON.
+ * `perf record --call-graph fp`. Needs CAP_PERFMON, or the module's parameter own_regions.
  *
  * HOW is for tests: `none` registers no region; `guard` changes the guard's word after half of the time; `fork`
  * computes in a child process; `again` replaces the code by other code, at the same addresses; `many` first registers
  * more regions than a process may have; `beside` first runs other code of the same mapping for a second; `below` computes
  * in that other code, below a call from the region; `eh_frame` registers no region, and has .eh_frame beside the code, as
  * programs have that compile with LLVM; `freed` does too, and clears .eh_frame after half of the time; `replaced` then
- * registers a region without frames.
+ * registers a region without frames; `parent` describes code of the parent process, and
+ * `rows` tells that the code has the rows of this file.
  */
 #define _GNU_SOURCE
 #include <fcntl.h>
@@ -140,6 +141,12 @@ int main(int argc, char **argv)
 		.fp_saved = SFRAME_UNWIND_FP_UNCHANGED,
 		.cfa_offset = size + 8,
 	};
+	if (!strcmp(how, "parent"))
+		region.pid = getppid();
+	if (!strcmp(how, "rows")) {
+		region.kind = SFRAME_UNWIND_REGION_ROWS;
+		region.rows_file = open(argv[0], O_RDONLY);
+	}
 	if (!strcmp(how, "many")) {
 		struct sframe_unwind_region other = region;
 

@@ -587,7 +587,7 @@ fn rule_around<S: Source + ?Sized>(pc: u64, size: i32, memory: &S) -> Option<Opt
         &mut around,
         memory,
     )?;
-    if is_extended(&around) {
+    if is_extended(&around) || replaces_frames(&around) {
         return None;
     }
     if let Some(rule) = rule_of_epilogue(&around) {
@@ -613,6 +613,14 @@ fn is_extended(code: &[u8; NEAR]) -> bool {
             _ => false,
         })
     })
+}
+
+/// Whether the code around the PC is that by which HotSpot's stubs for deoptimisation put interpreted frames in the place
+/// of a compiled one: add %rcx,%rsp removes it, and push (%rcx) pushes a return address in a loop.
+fn replaces_frames(code: &[u8; NEAR]) -> bool {
+    find(code, &[0x48, 0x03, 0xe1])
+        .or(find(code, &[0x48, 0xff, 0x31]))
+        .is_some()
 }
 
 /// The instructions that set up a compiled frame. Offsets are in bytes.
@@ -1399,6 +1407,36 @@ pub(super) mod tests {
                 _ => None,
             }
         }
+    }
+
+    #[test]
+    fn no_step_is_taken_while_frames_are_replaced() {
+        // add $8,%rsp; mov (%rdi),%ecx; add %rcx,%rsp; mov 48(%rdi),%rbp; mov 24(%rdi),%rcx; add $8,%rsp;
+        // mov 16(%rdi),%rsi; mov 8(%rdi),%edx; mov %rsp,%r8; mov 4(%rdi),%ebx; sub %rbx,%rsp; mov (%rsi),%rbx;
+        // sub $16,%rbx; push (%rcx); push %rbp; mov %rsp,%rbp; sub %rbx,%rsp; mov %r8,-8(%rbp); movq $0,-16(%rbp);
+        // mov %rsp,%r8; add $8,%rsi; add $8,%rcx; dec %edx; jne; push (%rcx); push %rbp; mov %rsp,%rbp; sub $0,%rsp;
+        // vzeroupper
+        const CODE_OF_STUB: [u8; 95] = [
+            0x48, 0x83, 0xc4, 8, 0x8b, 0x0f, 0x48, 0x03, 0xe1, 0x48, 0x8b, 0x6f, 0x30, 0x48, 0x8b,
+            0x4f, 0x18, 0x48, 0x83, 0xc4, 8, 0x48, 0x8b, 0x77, 0x10, 0x8b, 0x57, 8, 0x4c, 0x8b,
+            0xc4, 0x8b, 0x5f, 4, 0x48, 0x2b, 0xe3, 0x48, 0x8b, 0x1e, 0x48, 0x83, 0xeb, 0x10, 0x48,
+            0xff, 0x31, 0x55, 0x48, 0x8b, 0xec, 0x48, 0x2b, 0xe3, 0x4c, 0x89, 0x45, 0xf8, 0x48,
+            0xc7, 0x45, 0xf0, 0, 0, 0, 0, 0x4c, 0x8b, 0xc4, 0x48, 0x83, 0xc6, 8, 0x48, 0x83, 0xc1,
+            8, 0xff, 0xca, 0x75, 0xd4, 0x48, 0xff, 0x31, 0x55, 0x48, 0x8b, 0xec, 0x48, 0x83, 0xec,
+            0, 0xc5, 0xf8, 0x77,
+        ];
+        let mut memory = process(2, &PUSHES);
+        let at = CODE + 0x100;
+        memory.write(at, &CODE_OF_STUB);
+        for word in 0..4 {
+            memory.word(STACK + 0x100 + 8 * word, CALLER);
+        }
+        for offset in 0..CODE_OF_STUB.len() as u64 {
+            assert_eq!(step_in(at + offset, true, &memory), None, "{offset}");
+        }
+        // Behind it, the last of the new frames is the caller.
+        let found = to(step_in(at + 0x70, true, &memory));
+        assert_eq!(found, Some((0x110, CALLER)));
     }
 
     #[test]

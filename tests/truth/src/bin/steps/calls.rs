@@ -217,6 +217,26 @@ impl Calls {
             if leaves_frames(word(before.pc())) && now.sp() > before.sp() {
                 calls.retain(|call| call.slot.is_none_or(|slot| slot >= now.sp()));
             }
+            let code = word(before.pc()).unwrap_or(0) & 0xff_ffff;
+            let is_region = process.layout_at(before.pc()).is_some();
+            // HotSpot's stubs for deoptimisation remove a compiled frame, by add %rcx,%rsp, and push the return addresses of
+            // interpreted frames, by push (%rcx). The first one is that of the removed frame.
+            if is_region && code == 0xe1_0348 {
+                calls.retain(|call| call.slot.is_some_and(|slot| slot >= now.sp()));
+            }
+            let return_address = word(now.sp()).filter(|_| is_region && code == 0x31_ff48);
+            let was_popped = |it: u64| {
+                (calls.last()).is_some_and(|last| last.slot.is_none() && last.return_address == it)
+            };
+            if let Some(return_address) = return_address.filter(|it| !was_popped(*it)) {
+                calls.push(Call {
+                    return_address,
+                    slot: Some(now.sp()),
+                    first_slot: now.sp(),
+                    fp: before.get(RBP),
+                    presumed: None,
+                });
+            }
             if takes_outer_frame(word(before.pc())) {
                 calls.retain(|call| call.slot >= now.get(RBP));
             }
@@ -844,6 +864,39 @@ mod tests {
             let states = [(0x2100, 0x7ff0), (to, 0x7ff0)];
             let states = states.map(|(pc, sp)| registers(pc, sp, None));
             assert_eq!(caller_after(&states, &process, &memory), expected);
+        }
+    }
+
+    #[test]
+    fn deoptimisation_replaces_calls() {
+        let process = interpreter();
+        // add %rcx,%rsp; pop %rax; push (%rcx); sub %rbx,%rsp; push (%rcx)
+        let memory = StackWords(vec![
+            (0x1000, 0xe8),
+            (0x1500, 0xe8),
+            (0x7ff8, 0x1005),
+            (0x7ff0, 0x1505),
+            (0x2000, 0xe1_0348),
+            (0x2003, 0x58),
+            (0x2004, 0x31_ff48),
+            (0x2007, 0xe3_2b48),
+            (0x200a, 0x31_ff48),
+            (0x7fe0, 0x2ff0),
+        ]);
+        let states = [
+            (0x1000, 0x8000),
+            (0x1500, 0x7ff8),
+            (0x2000, 0x7ff0),
+            (0x2003, 0x7ff8),
+            (0x2004, 0x8000),
+            (0x2007, 0x7ff8),
+            (0x200a, 0x7fe8),
+            (0x200d, 0x7fe0),
+        ];
+        let states = states.map(|(pc, sp)| registers(pc, sp, None));
+        for (count, expected) in [(3, 0x1505), (4, 0x1005), (6, 0x1005), (8, 0x2ff0)] {
+            let found = caller_after(&states[..count], &process, &memory);
+            assert_eq!(found, Some(expected), "{count}");
         }
     }
 }

@@ -73,9 +73,8 @@ struct Call {
 pub(crate) struct RecordedCaller {
     /// The caller's registers, as far as they are known.
     pub(crate) registers: RegisterFile,
-    /// The stack pointers that the caller may have: without the return address at its present and at its first place; and
-    /// for a presumed call of an interpreted method, with the return address.
-    pub(crate) sps: [u64; 3],
+    /// The stack pointers that the caller may have: without the return address at its present and at its first place.
+    pub(crate) sps: [u64; 2],
     /// Which call it was.
     pub(crate) which: usize,
     /// Whether the call was not seen but presumed.
@@ -225,17 +224,21 @@ impl Calls {
                 calls.retain(|call| call.slot.is_some_and(|slot| slot >= now.sp()));
             }
             let return_address = word(now.sp()).filter(|_| is_region && code == 0x31_ff48);
-            let was_popped = |it: u64| {
-                (calls.last()).is_some_and(|last| last.slot.is_none() && last.return_address == it)
-            };
-            if let Some(return_address) = return_address.filter(|it| !was_popped(*it)) {
-                calls.push(Call {
-                    return_address,
-                    slot: Some(now.sp()),
-                    first_slot: now.sp(),
-                    fp: before.get(RBP),
-                    presumed: None,
-                });
+            if let Some(return_address) = return_address {
+                let slot = Some(now.sp());
+                match calls.last_mut() {
+                    Some(last) if last.slot.is_none() && last.return_address == return_address => {
+                        last.slot = slot;
+                    }
+                    _ => calls.push(Call {
+                        return_address,
+                        slot,
+                        first_slot: now.sp(),
+                        fp: before.get(RBP),
+                        presumed: None,
+                    }),
+                }
+                return;
             }
             if takes_outer_frame(word(before.pc())) {
                 calls.retain(|call| call.slot >= now.get(RBP));
@@ -425,7 +428,7 @@ impl Calls {
             let is_return = |call: &Call| call.slot.is_some_and(|slot| slot <= of.sp());
             return Some(RecordedCaller {
                 registers,
-                sps: [registers.sp(); 3],
+                sps: [registers.sp(); 2],
                 which: calls.iter().position(is_return).unwrap_or(calls.len()),
                 presumed: false,
                 is_moved: false,
@@ -452,16 +455,7 @@ impl Calls {
         }
         Some(RecordedCaller {
             registers,
-            sps: [
-                slot.wrapping_add(8),
-                call.first_slot.wrapping_add(8),
-                // A method handle may have removed an argument before the call was presumed, and moved the return address
-                // to its place.
-                match call.presumed.is_some() && process.is_interpreter(call.return_address) {
-                    true => slot,
-                    false => slot.wrapping_add(8),
-                },
-            ],
+            sps: [slot.wrapping_add(8), call.first_slot.wrapping_add(8)],
             which,
             presumed: call.presumed.is_some(),
             is_moved: call.slot != Some(call.first_slot),

@@ -339,7 +339,13 @@ impl StepJudge {
                     is_presumed = caller.presumed;
                     // Arguments may have been taken off the stack, before or behind it.
                     let is_exact = in_region || is_haskell;
-                    if frame.pc == at.pc() && (!is_exact || caller.sps.contains(&frame.sp)) {
+                    // The stack pointer of an interpreted frame is what its callee's frame says. The callee may have
+                    // removed arguments, and HotSpot changes the word while it fills new frames. No step depends on it.
+                    let is_of_interpreter = process.is_interpreter(frame.pc)
+                        && (caller.sps[0].wrapping_sub(8)..=frame.fp).contains(&frame.sp);
+                    if frame.pc == at.pc()
+                        && (!is_exact || is_of_interpreter || caller.sps.contains(&frame.sp))
+                    {
                         at.set(RSP, frame.sp);
                     }
                     let is_object = |fp: u64| match process.at(frame.sp) {

@@ -236,7 +236,7 @@ fn walk_fast(
     if is_innermost && !x86_64::is_ordinary(frame.pc, &words) {
         return Ok(false);
     }
-    let Some(mut cache) = CodeCache::enter() else {
+    let Some(mut cache) = CodeCache::enter(is_innermost) else {
         return Ok(false);
     };
     let mut walked = FastPathState::to(*frame);

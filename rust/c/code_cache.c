@@ -24,7 +24,22 @@ static DEFINE_PER_CPU(bool, code_cache_is_busy);
 static DEFINE_PER_CPU(unsigned long, code_cache_until);
 #define RANGES_HOLD (30 * HZ)
 
-struct sfu_code_cache *sfu_code_cache_enter(void)
+/*
+ * Checks the files of all ranges. A range of a file that was written to is not used in this walk: its last walk is an
+ * earlier one. Ranges of code without a file are left to the walk: a region may have a guard in the task's memory.
+ */
+static __always_inline void check_ranges(struct sfu_code_cache *own)
+{
+	struct sfu_code_range *range;
+	uint64_t walk = own->walk;
+
+	/* The last range is never used. */
+	for (range = own->ranges; likely(range->start != U64_MAX); range++)
+		if (likely(!(range->inode & (SFU_NO_FILE | SFU_REGION)) && sfu_range_is_current(range)))
+			range->walk = walk;
+}
+
+struct sfu_code_cache *sfu_code_cache_enter(bool is_first)
 {
 	struct sfu_code_cache *own;
 	uint64_t id = sfu_mm_id(current->mm), sequence;
@@ -54,8 +69,11 @@ struct sfu_code_cache *sfu_code_cache_enter(void)
 		memset(own->ranges, 0xff, sizeof(own->ranges));
 	}
 	own->walk++;
-	if (!(sequence & 1))
+	if (!(sequence & 1)) {
+		if (is_first)
+			check_ranges(own);
 		return own;
+	}
 	sfu_code_cache_leave(own);
 	return NULL;
 }

@@ -152,9 +152,9 @@ struct sfu_code_range {
 	/* The rows, and the last walk that checked that the rows belong to the file's present state. */
 	const void *rows;
 	uint64_t walk;
-	/* The inode as in struct sfu_mapping; and a pointer that is private to C. */
+	/* The inode as in struct sfu_mapping; and the key of the state of the file that the table was built for. */
 	uint64_t inode;
-	void *table;
+	const struct sfu_file_key *key;
 	/* The guard of the range's region, as in struct sframe_unwind_region. */
 	uint64_t guard;
 	uint64_t guard_value;
@@ -169,8 +169,8 @@ struct sfu_code_cache {
 	uint64_t sequence;
 	/* A number that differs for each walk. */
 	uint64_t walk;
-	/* The ranges, ordered by address. An unused range starts at UINT64_MAX. */
-	struct sfu_code_range ranges[SFU_CODE_RANGES];
+	/* The ranges, ordered by address. An unused range starts at UINT64_MAX. The last one is never used. */
+	struct sfu_code_range ranges[SFU_CODE_RANGES + 1];
 	/*
 	 * For return addresses, by a hash, the range that was found last: its distance from the first range, in bytes. 0 if none
 	 * was found.
@@ -266,9 +266,10 @@ bool sfu_uretprobe_orig_ra(uint64_t slot, uint64_t *address);
 /*
  * Gives the code cache of this CPU to the caller, for the current task, until sfu_code_cache_leave(). Any
  * context. Between the two calls the caller must not sleep. The rows of ranges may be used only between the two
- * calls. NULL if the mappings are changing, or if the caller interrupted a walk that has the cache.
+ * calls. NULL if the mappings are changing, or if the caller interrupted a walk that has the cache. `is_first`: the
+ * files of all ranges are checked now, which is cheaper than to check those that the walk uses, one by one.
  */
-struct sfu_code_cache *sfu_code_cache_enter(void);
+struct sfu_code_cache *sfu_code_cache_enter(bool is_first);
 void sfu_code_cache_leave(struct sfu_code_cache *cache);
 /* Between enter and leave: puts the table with this number into a range; false if the table is gone. */
 bool sfu_code_range_find_table(struct sfu_code_range *range, uint64_t number);

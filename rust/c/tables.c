@@ -209,28 +209,14 @@ bool sfu_code_range_find_table(struct sfu_code_range *range, uint64_t number)
 
 	if (!table || !table->rows)
 		return false;
-	range->table = table;
+	range->key = &table->key;
 	range->rows = table->rows;
 	return true;
 }
 
 bool sfu_code_range_is_current(const struct sfu_code_range *range)
 {
-	const struct table *table = range->table;
-	/*
-	 * The mapping still has the inode, so the inode is alive and is the one of the range: see
-	 * sfu_code_cache_enter().
-	 */
-	const struct inode *inode = (struct inode *)(uintptr_t)range->inode;
-
-	/*
-	 * Where the size changes, the time of change does. That the table is used is known well enough from
-	 * sfu_find_table(): the code cache is emptied about once a second.
-	 */
-	return range->inode == SFU_NO_FILE ||
-	       (inode_get_ctime_nsec(inode) == READ_ONCE(table->key.changed_nsec) &&
-		inode_get_ctime_sec(inode) == READ_ONCE(table->key.changed) &&
-		!(table->key.is_shmem && is_written_to(inode)));
+	return sfu_range_is_current(range);
 }
 
 uint64_t sfu_table_of_descriptor(int descriptor)

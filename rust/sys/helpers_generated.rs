@@ -231,7 +231,7 @@ pub struct sfu_code_range {
     pub rows: *const kernel::ffi::c_void,
     pub walk: u64,
     pub inode: u64,
-    pub table: *mut kernel::ffi::c_void,
+    pub key: *const sfu_file_key,
     pub guard: u64,
     pub guard_value: u64,
 }
@@ -241,7 +241,7 @@ pub struct sfu_code_cache {
     pub id: u64,
     pub sequence: u64,
     pub walk: u64,
-    pub ranges: [sfu_code_range; 16usize],
+    pub ranges: [sfu_code_range; 17usize],
     pub places: [u16; 256usize],
 }
 #[repr(C)]
@@ -331,7 +331,7 @@ unsafe extern "C" {
     pub fn sfu_uretprobe_orig_ra(slot: u64, address: *mut u64) -> bool;
 }
 unsafe extern "C" {
-    pub fn sfu_code_cache_enter() -> *mut sfu_code_cache;
+    pub fn sfu_code_cache_enter(is_first: bool) -> *mut sfu_code_cache;
 }
 unsafe extern "C" {
     pub fn sfu_code_cache_leave(cache: *mut sfu_code_cache);

@@ -108,10 +108,10 @@ pub(crate) struct CodeCache(NonNull<bindings::sfu_code_cache>);
 
 impl CodeCache {
     /// Takes the cache. `None` if the mappings are changing, or if this code interrupted a walk that has taken
-    /// the cache. Any context.
-    pub(crate) fn enter() -> Option<Self> {
+    /// the cache. `is_first`: the walk enters the cache for the first time. Any context.
+    pub(crate) fn enter(is_first: bool) -> Option<Self> {
         // SAFETY: Walks run only for tasks with a mm; the hook's handler has checked this.
-        NonNull::new(unsafe { bindings::sfu_code_cache_enter() }).map(Self)
+        NonNull::new(unsafe { bindings::sfu_code_cache_enter(is_first) }).map(Self)
     }
 
     fn all(&mut self) -> &mut bindings::sfu_code_cache {
@@ -142,7 +142,7 @@ impl CodeCache {
             // No walk has checked the range yet.
             walk: 0,
             inode: mapping.inode,
-            table: core::ptr::null_mut(),
+            key: core::ptr::null(),
             guard: guard.address,
             guard_value: guard.value,
         };
@@ -153,7 +153,7 @@ impl CodeCache {
         }
         // Ranges are sorted by address: the new range goes in front of the first range above it. If all are
         // used, the topmost range is dropped.
-        for range in &mut all.ranges {
+        for range in all.ranges.iter_mut().take(bindings::SFU_CODE_RANGES as usize) {
             if new.end <= range.start {
                 core::mem::swap(range, &mut new);
             } else if new.start < range.end {
@@ -220,7 +220,8 @@ unsafe fn range_at<'a>(
     ra: u64,
 ) -> Option<fast_path::CodeRange<'a, FileTable>> {
     let walk = cache.walk;
-    let mut ranges = cache.ranges.iter_mut().enumerate();
+    let ranges = cache.ranges.iter_mut().take(bindings::SFU_CODE_RANGES as usize);
+    let mut ranges = ranges.enumerate();
     let (number, range) = ranges.find(|(_, range)| ra <= range.end)?;
     if let Some(place) = cache.places.get_mut(place_of(ra)) {
         *place = number.wrapping_mul(size_of::<bindings::sfu_code_range>()) as u16;
@@ -308,7 +309,7 @@ pub(crate) fn keep_range(address: u64, mapping: &Mapping, guard: RegionGuard) {
     if distance > len || size > len.wrapping_sub(distance) {
         return;
     }
-    if let Some(mut cache) = CodeCache::enter() {
+    if let Some(mut cache) = CodeCache::enter(false) {
         cache.put(start, size, mapping, guard);
     }
 }

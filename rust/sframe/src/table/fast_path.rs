@@ -118,7 +118,8 @@ pub fn walk<'a, C: Codes<'a>, M: WordReader>(
     }
     // The byte in front of this address selects the row.
     let mut ra = pc.wrapping_add(u64::from(is_innermost));
-    let Some(mut code) = block_of(codes.at(ra), ra) else {
+    let found = block_of(codes.recent(ra), ra);
+    let Some(mut code) = found.or_else(|| block_of(codes.at(ra), ra)) else {
         return 0;
     };
     let len = buffer.len();

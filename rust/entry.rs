@@ -9,10 +9,16 @@ use crate::{
     device,
     hook,
     mapping,
-    sframe::unwind,
+    sframe::{
+        fast_path::FastPathState,
+        stop_reason::StopReason,
+        unwind, //
+    },
+    stats::Walked,
     sys::{
         bindings,
         OpenFile,
+        PeekWords,
         PtRegs,
         Scan,
         TableState,
@@ -20,9 +26,13 @@ use crate::{
     },
     tables::{
         self,
+        CodeCache,
         FileTable, //
     },
-    walk::Begin, //
+    walk::{
+        self,
+        Begin, //
+    }, //
 };
 use core::{
     arch::asm,
@@ -64,12 +74,36 @@ unsafe extern "C" fn sframe_unwind_scan(scan: *mut Scan) -> u32 {
     mapping::scan(unsafe { &mut *scan }) as u32
 }
 
+/// The buffer of a hooked call.
+///
+/// # Safety
+///
+/// A function of `c/hook.c` has filled in `call` for a hooked call that lasts for `'a`. Nobody uses the buffer that an earlier
+/// call of this function has returned for `call`.
+#[inline(always)]
+unsafe fn buffer<'a>(call: &bindings::sfu_call) -> &'a mut [u64] {
+    // SAFETY: `c/hook.c` gives a buffer with space for `left` addresses. The buffer belongs to the hooked call alone, and
+    // stays until that call ends.
+    unsafe { core::slice::from_raw_parts_mut(call.buffer, call.left as usize) }
+}
+
+/// The context of a hooked call.
+#[inline(always)]
+fn context(call: &bindings::sfu_call) -> WalkContext {
+    // In this form, the compiler sees that the numbers are the same.
+    match call.context % 4 {
+        bindings::SFU_NMI => WalkContext::Nmi,
+        bindings::SFU_IRQ => WalkContext::Irq,
+        bindings::SFU_DEFERRED => WalkContext::Deferred,
+        _ => WalkContext::Task,
+    }
+}
+
 /// The start of a walk, from C's description of the hooked call.
 ///
 /// # Safety
 ///
-/// A function of `c/hook.c` has filled in `call` for a hooked call that lasts for `'a`. The caller calls
-/// `begin` once for each `call`.
+/// As for [`buffer`].
 #[inline(always)]
 unsafe fn begin<'a>(call: &bindings::sfu_call) -> Begin<'a> {
     Begin {
@@ -82,16 +116,11 @@ unsafe fn begin<'a>(call: &bindings::sfu_call) -> Begin<'a> {
         // ends.
         registers: unsafe { PtRegs::new(call.registers) },
         is_probed: call.is_probed,
+        context: context(call),
         spent: call.spent,
-        context: match call.context {
-            bindings::SFU_NMI => WalkContext::Nmi,
-            bindings::SFU_IRQ => WalkContext::Irq,
-            bindings::SFU_DEFERRED => WalkContext::Deferred,
-            _ => WalkContext::Task,
-        },
-        // SAFETY: `c/hook.c` gives a buffer with space for `left` addresses. The buffer belongs to the hooked
-        // call alone, and stays until that call ends.
-        buffer: unsafe { core::slice::from_raw_parts_mut(call.buffer, call.left as usize) },
+        limit: call.limit,
+        // SAFETY: By the contract of this function.
+        buffer: unsafe { buffer(call) },
     }
 }
 
@@ -104,7 +133,7 @@ unsafe fn begin<'a>(call: &bindings::sfu_call) -> Begin<'a> {
 #[no_mangle]
 unsafe extern "C" fn sframe_unwind_immediate(chain: *mut c_void, regs: *const c_void) {
     // SAFETY: The redirection leaves the arguments of `perf_callchain_user` unchanged.
-    unsafe { walk(chain, regs, 0) };
+    unsafe { walk_call(chain, regs, 0) };
 }
 
 /// Replaces `unwind_user`. Task; may sleep.
@@ -117,11 +146,8 @@ unsafe extern "C" fn sframe_unwind_deferred(trace: *mut c_void, max_entries: c_u
     let none = hidden(0) as *const c_void;
     // SAFETY: The redirection leaves the arguments of `unwind_user` unchanged. The current task is a user task: the
     // redirection leaves all others to the kernel.
-    unsafe { walk(trace, none, max_entries) }
+    unsafe { walk_call(trace, none, max_entries) }
 }
-
-/// Stands for no token of `sfu_deferred_enter`, whose tokens are not negative: the walk is immediate.
-const NO_TOKEN: c_int = -1;
 
 /// `number`, as a value that the compiler does not know. It would make a copy of the whole walk for each value that it
 /// knows.
@@ -142,30 +168,53 @@ fn hidden(mut number: usize) -> usize {
 /// `chain` and `regs`, which is not null, are the arguments of a call of `perf_callchain_user`; or `regs` is null, and
 /// `chain` and `max_entries` are the arguments of a call of `unwind_user` for a user task.
 #[inline(never)]
-unsafe fn walk(chain: *mut c_void, regs: *const c_void, max_entries: c_uint) -> c_int {
-    let (begun, token) = {
-        let mut call = MaybeUninit::uninit();
-        // SAFETY: The caller passes the arguments of the kernel's function, by the contract above. Both C functions
-        // write the whole of `call`.
-        unsafe {
-            let token = if !regs.is_null() {
-                bindings::sfu_immediate_enter(chain, regs, call.as_mut_ptr());
-                hidden(NO_TOKEN as usize) as c_int
-            } else if max_entries == 0 {
-                // The kernel's `unwind_user` returns this error too.
-                return EINVAL.to_errno();
-            } else {
-                bindings::sfu_deferred_enter(chain, max_entries, call.as_mut_ptr())
+unsafe fn walk_call(chain: *mut c_void, regs: *const c_void, max_entries: c_uint) -> c_int {
+    let is_deferred = regs.is_null();
+    let walked = 'walk: {
+        // What the walk needs after the fast path is taken out of `call`, whose place on the stack is used again.
+        let (begin, first, stored) = {
+            let mut call = MaybeUninit::uninit();
+            // SAFETY: The caller passes the arguments of the kernel's function, by the contract above.
+            let cache = unsafe {
+                if !is_deferred {
+                    bindings::sfu_immediate_enter(chain, regs, call.as_mut_ptr())
+                } else if max_entries == 0 {
+                    // The kernel's `unwind_user` returns this error too.
+                    return EINVAL.to_errno();
+                } else {
+                    bindings::sfu_deferred_enter(chain, max_entries, call.as_mut_ptr())
+                }
             };
-            (begin(call.assume_init_ref()), token)
-        }
+            // SAFETY: Both C functions write the whole of `call`.
+            let call = unsafe { call.assume_init_ref() };
+            let mut first = FastPathState::to(call.sp, call.fp);
+            let mut stored = 0;
+            // SAFETY: The C functions return the code cache if they have taken it.
+            if let Some(cache) = unsafe { CodeCache::taken(cache) } {
+                // SAFETY: Then the limit is not 0. The walk ends in front of the calls that end it for C. Nobody has used the
+                // buffer.
+                let (words, buffer) = unsafe { (PeekWords::of_walk(call.limit), buffer(call)) };
+                stored = walk::walk_first(&mut first, call.pc, buffer, cache, words);
+            }
+            if first.is_outermost {
+                break 'walk Walked {
+                    stored,
+                    frames: stored as u32,
+                    context: context(call),
+                    reason: StopReason::Outermost,
+                };
+            }
+            // SAFETY: The buffer from above is not used any more.
+            (unsafe { begin(call) }, first, stored)
+        };
+        // SAFETY: The walk ends in front of the calls that end it for C.
+        unsafe { hook::walk(begin, first, stored, is_deferred) }
     };
-    let count = hook::walk(begun, token != NO_TOKEN) as c_uint;
-    // SAFETY: `chain` is the argument of this call, and the walk stored `count` addresses in its buffer. A token comes
-    // from this call's `sfu_deferred_enter`, which does not return `NO_TOKEN`.
+    let count = walked.count() as c_uint;
+    // SAFETY: `chain` is the argument of this call, and the walk stored `count` addresses in its buffer.
     unsafe {
-        if token != NO_TOKEN {
-            bindings::sfu_deferred_leave(chain, count, token);
+        if is_deferred {
+            bindings::sfu_deferred_leave(chain, count);
         } else {
             bindings::sfu_immediate_leave(chain, count);
         }

@@ -6,6 +6,8 @@
 //! tasks, guests), tasks without rows, and all tasks while the module is switched off.
 
 use crate::{
+    sframe::fast_path::FastPathState,
+    stats::Walked,
     user_memory::UserMemory,
     walk::{
         self,
@@ -13,15 +15,21 @@ use crate::{
     }, //
 };
 
-/// Walks, and returns the number of addresses that the walk stored. `may_sleep`: the walk is deferred, and runs in a task
-/// that is about to return to user space. Else the walk is for a sample of perf or BPF, in an NMI, an IRQ or a task.
+/// Walks on where [`walk::walk_first`] has ended, at `first`, with `stored` addresses. `may_sleep`: the walk is deferred, and
+/// runs in a task that is about to return to user space. Else the walk is for a sample of perf or BPF, in an NMI, an IRQ or a
+/// task.
+///
+/// # Safety
+///
+/// The limit of `begin` is as for [`Peek::of_walk`](crate::sys::Peek::of_walk).
 #[inline(always)]
-pub(crate) fn walk(begin: Begin<'_>, may_sleep: bool) -> usize {
-    let sp = begin.frame.sp;
-    let memory = if may_sleep {
-        UserMemory::sleeping(sp)
-    } else {
-        UserMemory::atomic(sp, begin.spent)
-    };
-    walk::walk(begin, &memory)
+pub(crate) unsafe fn walk(
+    begin: Begin<'_>,
+    first: FastPathState,
+    stored: usize,
+    may_sleep: bool,
+) -> Walked {
+    // SAFETY: By the contract of this function.
+    let memory = unsafe { UserMemory::of_walk(begin.limit, begin.spent, may_sleep) };
+    walk::walk(begin, first, stored, &memory)
 }

@@ -11,24 +11,31 @@ use crate::{
             FrameSource, //
         }, //
     },
-    stats::Tally, //
+    stats::{
+        self,
+        Walked, //
+    },
+    sys::WalkContext, //
 };
 
-/// A buffer of addresses, filled from its start on, and the tally of the walk that fills it.
+/// A buffer of addresses, filled from its start on.
 pub(crate) struct ChainBuffer<'a> {
     buffer: &'a mut [u64],
     used: usize,
-    tally: Tally,
+    by_frame_pointer: u32,
+    /// The context of the walk that fills the buffer.
+    context: WalkContext,
 }
 
 impl<'a> ChainBuffer<'a> {
     /// A sink with an unused buffer.
     #[inline(always)]
-    pub(crate) fn new(buffer: &'a mut [u64], tally: Tally) -> Self {
+    pub(crate) fn new(buffer: &'a mut [u64], context: WalkContext) -> Self {
         Self {
             buffer,
             used: 0,
-            tally,
+            by_frame_pointer: 0,
+            context,
         }
     }
 
@@ -60,15 +67,22 @@ impl<'a> ChainBuffer<'a> {
     #[inline]
     pub(crate) fn stored(&mut self, count: usize, source: FrameSource) {
         self.used = self.used.wrapping_add(count);
-        self.tally.frames(source, count as u32);
+        if source == FrameSource::FramePointer {
+            self.by_frame_pointer = self.by_frame_pointer.wrapping_add(count as u32);
+        }
     }
 
-    /// Ends the sink: counts the walk and its stop reason, and returns the number of stored addresses. Any
-    /// context.
+    /// Counts the frames that were found by [`FrameSource::FramePointer`], and describes the end of the walk.
     #[inline(always)]
-    pub(crate) fn end(self, reason: StopReason) -> usize {
-        self.tally.end(reason);
-        self.used
+    pub(crate) fn ended(&self, reason: StopReason) -> Walked {
+        stats::by_frame_pointer(self.by_frame_pointer);
+        Walked {
+            stored: self.used,
+            // The innermost frame counts without space for its address.
+            frames: (self.used as u32).max(1),
+            context: self.context,
+            reason,
+        }
     }
 }
 
@@ -78,8 +92,8 @@ impl walk::Sink for ChainBuffer<'_> {
     #[inline(always)]
     fn store(&mut self, frame: &Frame, _lookup_address: u64, source: FrameSource) -> bool {
         let stored = self.push(frame.pc);
-        if stored {
-            self.tally.frames(source, 1);
+        if stored && source == FrameSource::FramePointer {
+            self.by_frame_pointer = self.by_frame_pointer.wrapping_add(1);
         }
         stored
     }

@@ -48,58 +48,37 @@ const FAULTS_TAKEN: u32 = FAULTS_QUEUED + 1;
 const BAD_SECTIONS: u32 = FAULTS_TAKEN + 1;
 const _: () = assert!(BAD_SECTIONS < sys::SFU_COUNTERS);
 
-/// The counts of one walk. They are added to the counters once, when the walk ends.
-pub(crate) struct Tally {
-    context: WalkContext,
-    by_rows: u32,
-    by_frame_pointer: u32,
+/// The end of a walk.
+pub(crate) struct Walked {
+    /// The number of stored addresses.
+    pub(crate) stored: usize,
+    /// The number of frames, with the innermost frame.
+    pub(crate) frames: u32,
+    pub(crate) context: WalkContext,
+    pub(crate) reason: StopReason,
 }
 
-impl Tally {
-    /// The tally of a walk that begins now.
-    pub(crate) fn new(context: WalkContext) -> Self {
-        Self {
-            context,
-            by_rows: 0,
-            by_frame_pointer: 0,
-        }
-    }
-
-    /// Adds `count` frames that were found by `source`. The innermost frame, which comes from registers, is not
-    /// counted.
-    pub(crate) fn frames(&mut self, source: FrameSource, count: u32) {
-        match source {
-            FrameSource::Rows => self.by_rows = self.by_rows.wrapping_add(count),
-            FrameSource::FramePointer => {
-                self.by_frame_pointer = self.by_frame_pointer.wrapping_add(count);
-            }
-            FrameSource::Registers => {}
-        }
-    }
-
-    /// Ends the tally: adds it to the counters and fires the tracepoint. Any context.
+impl Walked {
+    /// Counts the walk, fires the tracepoint, and returns the number of stored addresses. Any context.
     #[inline(always)]
-    pub(crate) fn end(self, reason: StopReason) {
-        let frames = self
-            .by_rows
-            .wrapping_add(self.by_frame_pointer)
-            .wrapping_add(1);
+    pub(crate) fn count(self) -> usize {
         let context = self.context as u32;
         let counters = sys::Counters::here();
-
-        counters.add(WALKS + context, 1);
-        counters.add(FRAMES_IN + context, frames);
-        counters.add(FRAMES_BY + FrameSource::Rows as u32, self.by_rows);
-        if self.by_frame_pointer != 0 {
-            counters.add(
-                FRAMES_BY + FrameSource::FramePointer as u32,
-                self.by_frame_pointer,
-            );
-        }
-        counters.add(STOPS + reason as u32, 1);
+        counters.increment::<WALKS>(context);
+        counters.add::<FRAMES_IN>(context, self.frames);
+        counters.increment::<STOPS>(self.reason as u32);
         if sys::walks_are_traced() {
-            trace(self.context, frames, reason);
+            trace(self.context, self.frames, self.reason);
         }
+        self.stored
+    }
+}
+
+/// Counts frames of a walk that were found by [`FrameSource::FramePointer`]. All other frames of walks, but for the innermost
+/// ones, are found by rows. Any context.
+pub(crate) fn by_frame_pointer(count: u32) {
+    if count != 0 {
+        sys::count(FRAMES_BY + FrameSource::FramePointer as u32, count);
     }
 }
 
@@ -167,15 +146,19 @@ pub(crate) fn counter(index: u32) -> Option<([&'static str; 2], u64)> {
 
 /// The value of the counter with number `index`.
 fn value_of(index: u32) -> u64 {
-    if index != FRAMES_BY + FrameSource::Registers as u32 {
-        return sys::counted(index);
-    }
+    const CONTEXTS: u32 = WalkContext::ALL.len() as u32;
+    const BY_REGISTERS: u32 = FRAMES_BY + FrameSource::Registers as u32;
+    const BY_ROWS: u32 = FRAMES_BY + FrameSource::Rows as u32;
     // Each walk takes one frame from registers.
-    let mut walks = 0u64;
-    for index in WALKS..FRAMES_IN {
-        walks = walks.wrapping_add(sys::counted(index));
+    let walks = || sys::counted(WALKS, CONTEXTS);
+    match index {
+        BY_REGISTERS => walks(),
+        // All frames but those from registers and by the frame pointer. A walk may end between two reads.
+        BY_ROWS => sys::counted(FRAMES_IN, CONTEXTS)
+            .saturating_sub(walks())
+            .saturating_sub(sys::counted(FRAMES_BY + FrameSource::FramePointer as u32, 1)),
+        _ => sys::counted(index, 1),
     }
-    walks
 }
 
 /// The name of each counter, in two parts. Not a `match`, which would compile to a comparison for each counter.

@@ -21,7 +21,10 @@ use crate::{
         PeekWords, //
     }, //
 };
-use core::cell::Cell;
+use core::{
+    cell::Cell,
+    mem::ManuallyDrop, //
+};
 
 /// The unit of the budget, in instructions.
 const UNIT: u32 = 20;
@@ -71,6 +74,23 @@ impl UserMemory {
             faults: Cell::new(FAULTS_DEFERRED),
             may_sleep: true,
         }
+    }
+
+    /// Memory for a walk: as [`atomic`](Self::atomic), or as [`sleeping`](Self::sleeping).
+    ///
+    /// # Safety
+    ///
+    /// `limit` is as for [`Peek::of_walk`].
+    #[inline(always)]
+    pub(crate) unsafe fn of_walk(limit: u64, spent: u32, may_sleep: bool) -> ManuallyDrop<Self> {
+        let work = WORK.saturating_sub(spent).into();
+        ManuallyDrop::new(Self {
+            // SAFETY: By the contract of this function.
+            peek: ManuallyDrop::into_inner(unsafe { Peek::of_walk(limit) }),
+            work: Cell::new(if may_sleep { WORK_DEFERRED.into() } else { work }),
+            faults: Cell::new(if may_sleep { FAULTS_DEFERRED } else { 0 }),
+            may_sleep,
+        })
     }
 
     /// Whether the walk may sleep, so that long searches are acceptable.

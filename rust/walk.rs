@@ -14,7 +14,8 @@ use crate::{
         bytes::Fault,
         fast_path::{
             self,
-            FastPathState, //
+            FastPathState,
+            Slots, //
         },
         region::{
             self,
@@ -37,9 +38,10 @@ use crate::{
         }, //
     },
     sink::ChainBuffer,
-    stats::Tally,
+    stats::Walked,
     sys::{
         self,
+        PeekWords,
         PtRegs,
         WalkContext, //
     },
@@ -71,23 +73,54 @@ pub(crate) struct Begin<'a> {
     pub(crate) context: WalkContext,
     /// The work that this sample has taken before the walk, in the units of [`UserMemory`].
     pub(crate) spent: u32,
+    /// The limit of [`Peek::of_walk`](sys::Peek::of_walk).
+    pub(crate) limit: u64,
     /// The buffer for the addresses of the stack.
     pub(crate) buffer: &'a mut [u64],
 }
 
-/// Walks the current task's user stack, stores run-time addresses in the buffer of `begin`, from its start on,
-/// and returns their number. Any context that `memory` is made for.
+/// The fast path from the innermost frame on, with the PC `pc`. Stores the addresses of the innermost frame and of the found
+/// frames in `buffer`, and returns their number; 0 if not even the innermost frame is for the fast path.
 #[inline(always)]
-pub(crate) fn walk(begin: Begin<'_>, memory: &UserMemory) -> usize {
+pub(crate) fn walk_first(
+    state: &mut FastPathState,
+    pc: u64,
+    buffer: &mut [u64],
+    cache: CodeCache,
+    words: PeekWords<'_>,
+) -> usize {
+    let space = buffer.len();
+    let mut slots = buffer.iter_mut();
+    // The walk has to look at code that tells more than its rows.
+    if !state.is_aligned() || !x86_64::is_ordinary(pc, &words) {
+        return 0;
+    }
+    let Some(slot) = slots.next() else {
+        return 0;
+    };
+    *slot = pc;
+    let slots = run_fast(state, pc.wrapping_add(1), slots, cache, words);
+    space.wrapping_sub(slots.len())
+}
+
+/// Walks the current task's user stack, and stores run-time addresses in the buffer of `begin`, from its start on.
+/// [`walk_first`] has led to `first`, and has stored `stored` addresses there. Any context that `memory` is made for.
+#[inline(always)]
+pub(crate) fn walk(
+    begin: Begin<'_>,
+    first: FastPathState,
+    stored: usize,
+    memory: &UserMemory,
+) -> Walked {
     let Begin {
         mut frame,
         registers,
         is_probed,
         context,
-        spent: _,
         buffer,
+        ..
     } = begin;
-    let mut sink = ChainBuffer::new(buffer, Tally::new(context));
+    let mut sink = ChainBuffer::new(buffer, context);
     let task = Current {
         memory,
         registers,
@@ -99,14 +132,20 @@ pub(crate) fn walk(begin: Begin<'_>, memory: &UserMemory) -> usize {
         frame.pc = sys::uprobe_orig_pc(frame.pc);
         is_certain = is_certain && uprobes::leave(&mut frame, memory);
     }
-    let reason = if !sink.push(frame.pc) {
-        StopReason::Full
-    } else if is_certain {
-        walk::walk(&task, &mut frame, &mut sink)
+    let lowest = frame.sp;
+    // The first address is that of the innermost frame.
+    let found = stored.saturating_sub(1);
+    let first = if !sink.push(frame.pc) {
+        Err(StopReason::Full)
+    } else if !is_certain {
+        Err(StopReason::Uprobe)
+    } else if found == 0 {
+        Ok(false)
     } else {
-        StopReason::Uprobe
+        settle(&mut frame, &{ first }, found, memory, &mut sink)
     };
-    sink.end(reason)
+    let reason = walk::walk_on(&task, lowest, first, &mut frame, &mut sink);
+    sink.ended(reason)
 }
 
 /// The current task, as the core's walk sees it.
@@ -184,14 +223,19 @@ impl<'a> Task for Current<'a> {
         tables::rule_at(table.number, lookup_address.wrapping_add(table.to_offset))
     }
 
+    /// Only for frames that have made a call. [`walk_first`] is the fast path from the innermost frame on.
     #[inline(always)]
     fn walk_fast(
         &self,
         frame: &mut Frame,
-        is_innermost: bool,
+        _is_innermost: bool,
         sink: &mut ChainBuffer<'a>,
     ) -> Result<bool, StopReason> {
-        walk_fast(frame, is_innermost, self.memory, sink)
+        let mut state = FastPathState::to(frame.sp, frame.fp);
+        match walk_fast(&mut state, frame.pc, self.memory, sink) {
+            0 => Ok(false),
+            found => settle(frame, &state, found, self.memory, sink),
+        }
     }
 
     #[inline(always)]
@@ -221,35 +265,54 @@ impl<'a> Task for Current<'a> {
     }
 }
 
-/// Walks by compact rules, as far as the ranges in this CPU's code cache go.
+/// Walks by compact rules, as far as the ranges in this CPU's code cache go: see [`fast_path::walk`].
+#[inline(never)]
+fn run_fast<'b>(
+    state: &mut FastPathState,
+    ra: u64,
+    slots: Slots<'b>,
+    mut cache: CodeCache,
+    words: PeekWords<'_>,
+) -> Slots<'b> {
+    fast_path::walk(state, ra, slots, &mut cache.ranges(&words), &words)
+}
+
+/// The fast path from a frame with the PC `pc` that has made a call. Stores the addresses of the found frames in the unused
+/// part of the sink's buffer, and returns their number.
 #[inline(never)]
 fn walk_fast(
+    state: &mut FastPathState,
+    pc: u64,
+    memory: &UserMemory,
+    sink: &mut ChainBuffer<'_>,
+) -> usize {
+    let Some(words) = memory.words() else {
+        return 0;
+    };
+    if !state.is_aligned() {
+        return 0;
+    }
+    let Some(cache) = CodeCache::enter(false) else {
+        return 0;
+    };
+    let left = sink.left();
+    let space = left.len();
+    let slots = run_fast(state, pc, left.iter_mut(), cache, words);
+    space.wrapping_sub(slots.len())
+}
+
+/// Ends the fast path, which has stored the addresses of `found` frames in the unused part of the sink's buffer, and replaces
+/// `frame` by the last one. There is one, and so this returns true.
+#[inline(never)]
+fn settle(
     frame: &mut Frame,
-    is_innermost: bool,
+    ended: &FastPathState,
+    found: usize,
     memory: &UserMemory,
     sink: &mut ChainBuffer<'_>,
 ) -> Result<bool, StopReason> {
-    let Some(words) = memory.words() else {
-        return Ok(false);
-    };
-    // The walk has to look at code that tells more than its rows.
-    if is_innermost && !x86_64::is_ordinary(frame.pc, &words) {
-        return Ok(false);
-    }
-    let Some(mut cache) = CodeCache::enter(is_innermost) else {
-        return Ok(false);
-    };
-    let mut walked = FastPathState::to(*frame);
-    let found = fast_path::walk(
-        &mut walked,
-        is_innermost,
-        &mut cache.ranges(&words),
-        &words,
-        sink.left(),
-    );
-    drop(cache);
     let (mut stored, mut checked) = (found, Ok(()));
-    if let (true, Some(before)) = (walked.is_outside, found.checked_sub(1)) {
+    if let (true, Some(before)) = (ended.is_outside, found.checked_sub(1)) {
         let ra = sink.left().get(before).copied().unwrap_or(0);
         checked = mapping::check_code(ra.wrapping_sub(1), memory);
         if checked.is_err() {
@@ -258,18 +321,20 @@ fn walk_fast(
     }
     sink.stored(stored, FrameSource::Rows);
     checked?;
-    if found != 0 {
-        walked.frame.pc = sink.last().unwrap_or(frame.pc);
-    }
-    if walked.is_outermost {
+    if ended.is_outermost {
         return Err(StopReason::Outermost);
     }
-    *frame = walked.frame;
-    if walked.fp_at != 0 {
-        let read = memory.read_word(walked.fp_at);
+    let pc = sink.last().unwrap_or(frame.pc);
+    *frame = Frame {
+        pc,
+        sp: ended.sp,
+        fp: ended.fp,
+    };
+    if ended.fp_at != 0 {
+        let read = memory.read_word(ended.fp_at);
         frame.fp = read.map_err(|Fault| StopReason::of_stack_fault(memory.is_spent()))?;
     }
-    Ok(found != 0)
+    Ok(true)
 }
 
 /// The fast path in a code heap of HotSpot, and in a region with a fixed rule. Other regions have none.

@@ -78,6 +78,17 @@ struct sfu_code_cache *sfu_code_cache_enter(bool is_first)
 	return NULL;
 }
 
+struct sfu_code_range *sfu_code_range_at(struct sfu_code_cache *own, uint64_t ra)
+{
+	struct sfu_code_range *range = own->ranges;
+
+	/* An unused range ends at U64_MAX. */
+	while (ra > range->end)
+		range++;
+	own->places[(ra >> 16) % SFU_CODE_PLACES] = (char *)range - (char *)own->ranges;
+	return range;
+}
+
 void sfu_code_cache_forget(void)
 {
 	struct sfu_code_cache *own;

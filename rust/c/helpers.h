@@ -53,6 +53,8 @@ struct sfu_call {
 	uint32_t context;
 	/* The work of scans in this sample, in units of a walk's budget. One step of a scan is SFU_VISIT. */
 	uint32_t spent;
+	/* As sfu_peek_enter() returns it. */
+	uint64_t limit;
 	/* Whether the task may have uprobes. */
 	bool is_probed;
 };
@@ -172,8 +174,8 @@ struct sfu_code_cache {
 	/* The ranges, ordered by address. An unused range starts at UINT64_MAX. The last one is never used. */
 	struct sfu_code_range ranges[SFU_CODE_RANGES + 1];
 	/*
-	 * For return addresses, by a hash, the range that was found last: its distance from the first range, in bytes. 0 if none
-	 * was found.
+	 * For return addresses, by a hash (bits 16 to 23), the range that was found last: its distance from the first range, in
+	 * bytes. 0 if none was found.
 	 */
 	uint16_t places[SFU_CODE_PLACES];
 };
@@ -236,16 +238,20 @@ void sframe_unwind_immediate(SFU_CHAIN *chain, SFU_REGISTERS *regs);
 /* Replaces unwind_user(). Task; may sleep. */
 int sframe_unwind_deferred(SFU_TRACE *trace, unsigned int max_entries);
 
-/* Describes a call of perf_callchain_user() in `call`. Any context. */
-void sfu_immediate_enter(SFU_CHAIN *chain, SFU_REGISTERS *regs, struct sfu_call *call);
+/*
+ * Describes a call of perf_callchain_user() in `call`. Any context. Until sfu_immediate_leave(), the caller is also between
+ * sfu_peek_enter() and sfu_peek_leave(). Returns what sfu_code_cache_enter() returns; NULL too if the task may have uprobes,
+ * or if `limit` is 0.
+ */
+struct sfu_code_cache *sfu_immediate_enter(SFU_CHAIN *chain, SFU_REGISTERS *regs, struct sfu_call *call);
 /* Ends that call, with `count` addresses in the buffer of `call`. */
 void sfu_immediate_leave(SFU_CHAIN *chain, unsigned int count);
 /*
- * Describes a call of unwind_user() in `call`. Until sfu_deferred_leave(), which takes the returned token, the
- * task may sleep and sfu_hook_remove() waits for it. A token is not negative.
+ * As above, for a call of unwind_user(). Until sfu_deferred_leave(), sfu_hook_remove() waits for the task, which may sleep
+ * when it has left the code cache.
  */
-int sfu_deferred_enter(SFU_TRACE *trace, unsigned int max_entries, struct sfu_call *call);
-void sfu_deferred_leave(SFU_TRACE *trace, unsigned int count, int token);
+struct sfu_code_cache *sfu_deferred_enter(SFU_TRACE *trace, unsigned int max_entries, struct sfu_call *call);
+void sfu_deferred_leave(SFU_TRACE *trace, unsigned int count);
 
 /*
  * Reads the register with this DWARF number from `regs`, a struct pt_regs of user space. Any context. False
@@ -271,6 +277,11 @@ bool sfu_uretprobe_orig_ra(uint64_t slot, uint64_t *address);
  */
 struct sfu_code_cache *sfu_code_cache_enter(bool is_first);
 void sfu_code_cache_leave(struct sfu_code_cache *cache);
+/*
+ * Between enter and leave: the range that contains the byte in front of the return address `ra`, or a range behind `ra`, or
+ * an unused range. The range becomes that of the place of `ra`.
+ */
+struct sfu_code_range *sfu_code_range_at(struct sfu_code_cache *cache, uint64_t ra);
 /* Between enter and leave: puts the table with this number into a range; false if the table is gone. */
 bool sfu_code_range_find_table(struct sfu_code_range *range, uint64_t number);
 /*
@@ -425,8 +436,8 @@ int sframe_unwind_control(unsigned int command, uint64_t argument, uint32_t user
 
 /* The per-CPU address of the array of SFU_COUNTERS counters: an offset from the base of %gs. */
 extern uint64_t *const sfu_counters;
-/* The sum of one counter over all CPUs. Any context. */
-uint64_t sfu_counted(unsigned int counter);
+/* The sum of `count` counters, from number `first` on, over all CPUs. Any context. */
+uint64_t sfu_counted(unsigned int first, unsigned int count);
 
 /* The address of a pointer that is NULL while nobody listens to the tracepoint. */
 extern void *const *const sfu_walk_listeners;

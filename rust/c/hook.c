@@ -220,42 +220,53 @@ void sfu_hook_remove(void)
 
 /* The redirected calls. */
 
-static void begin(struct pt_regs *regs, uint32_t context, struct sfu_call *call)
+static noinline struct sfu_code_cache *begin(struct pt_regs *regs, struct sfu_call *call)
 {
-	call->context = context;
+	uint64_t limit = sfu_peek(user_stack_pointer(regs));
+
+	call->limit = limit;
 	call->pc = instruction_pointer(regs);
 	call->sp = user_stack_pointer(regs);
 	call->fp = frame_pointer(regs);
 	call->registers = regs;
 	call->spent = sfu_scan_spent();
 	call->is_probed = current->utask || mm_flags_test(MMF_HAS_UPROBES, current->mm);
+	return likely(limit && !call->is_probed) ? sfu_code_cache_enter(true) : NULL;
 }
 
-void sfu_immediate_enter(struct perf_callchain_entry_ctx *to, struct pt_regs *regs, struct sfu_call *call)
+struct sfu_code_cache *sfu_immediate_enter(struct perf_callchain_entry_ctx *to, struct pt_regs *regs,
+					   struct sfu_call *call)
 {
-	begin(regs, in_nmi() ? SFU_NMI : in_task() ? SFU_TASK : SFU_IRQ, call);
+	call->context = in_nmi() ? SFU_NMI : in_task() ? SFU_TASK : SFU_IRQ;
 	call->buffer = &to->entry->ip[to->entry->nr];
 	call->left = to->nr < to->max_stack && !to->contexts_maxed ? to->max_stack - to->nr : 0;
+	return begin(regs, call);
 }
 
 void sfu_immediate_leave(struct perf_callchain_entry_ctx *to, unsigned int count)
 {
 	to->nr += count;
 	to->entry->nr += count;
+	pagefault_enable();
 	sfu_unlock_mappings();
 }
 
-int sfu_deferred_enter(struct unwind_stacktrace *to, unsigned int max_entries, struct sfu_call *call)
+struct sfu_code_cache *sfu_deferred_enter(struct unwind_stacktrace *to, unsigned int max_entries,
+					  struct sfu_call *call)
 {
-	begin(task_pt_regs(current), SFU_DEFERRED, call);
-	to->nr = 0;
+	/* The token, until the walk has ended. */
+	to->nr = srcu_read_lock(&deferred_walks);
+	call->context = SFU_DEFERRED;
 	call->buffer = (uint64_t *)to->entries;
 	call->left = max_entries;
-	return srcu_read_lock(&deferred_walks);
+	return begin(task_pt_regs(current), call);
 }
 
-void sfu_deferred_leave(struct unwind_stacktrace *to, unsigned int count, int token)
+void sfu_deferred_leave(struct unwind_stacktrace *to, unsigned int count)
 {
+	int token = to->nr;
+
 	to->nr = count;
+	pagefault_enable();
 	srcu_read_unlock(&deferred_walks, token);
 }

@@ -13,6 +13,7 @@
 #include <linux/percpu.h>
 #include <linux/sched.h>
 #include <linux/seqlock.h>
+#include <linux/uaccess.h>
 #include <linux/wait.h>
 
 #include "helpers.h"
@@ -216,6 +217,21 @@ static __always_inline bool sfu_range_is_current(const struct sfu_code_range *ra
 	       (inode_get_ctime_nsec(inode) == READ_ONCE(key->changed_nsec) &&
 		inode_get_ctime_sec(inode) == READ_ONCE(key->changed) &&
 		!(key->is_shmem && is_written_to(inode)));
+}
+
+/* Whether a byte of the current task's memory can be read, by a function that checks whose page tables are loaded. */
+bool sfu_is_readable(uint64_t address);
+
+/*
+ * As sfu_peek_enter(), in line. If this may have interrupted a change of address spaces, which runs with interrupts off, the
+ * memory that is there may be another task's. Only copy_from_user_nofault() finds out.
+ */
+static __always_inline uint64_t sfu_peek(uint64_t address)
+{
+	pagefault_disable();
+	if (in_nmi() || (!in_hardirq() && irqs_disabled()))
+		return sfu_is_readable(address) ? TASK_SIZE_MAX : 0;
+	return TASK_SIZE_MAX;
 }
 
 /* The limit of the bytes of all tables. Any context. */

@@ -13,14 +13,15 @@ DEFINE_PER_CPU(uint64_t[SFU_COUNTERS], sfu_counter);
 
 uint64_t *const sfu_counters = (uint64_t *)(uintptr_t)&sfu_counter[0];
 
-uint64_t sfu_counted(unsigned int counter)
+uint64_t sfu_counted(unsigned int first, unsigned int count)
 {
 	uint64_t sum = 0;
+	unsigned int i;
 	int cpu;
 
-	if (counter < SFU_COUNTERS)
-		for_each_possible_cpu(cpu)
-			sum += READ_ONCE(per_cpu(sfu_counter, cpu)[counter]);
+	for_each_possible_cpu(cpu)
+		for (i = first; i < first + count && i < SFU_COUNTERS; i++)
+			sum += READ_ONCE(per_cpu(sfu_counter, cpu)[i]);
 	return sum;
 }
 

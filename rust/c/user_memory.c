@@ -13,16 +13,7 @@
 
 #include "internal.h"
 
-/*
- * Whether this may have interrupted a change of address spaces, which runs with interrupts off. Then the
- * memory that is there may be another task's. Only copy_from_user_nofault() finds out.
- */
-static bool may_be_changing(void)
-{
-	return in_nmi() || (!in_hardirq() && irqs_disabled());
-}
-
-static noinline bool is_readable(uint64_t address)
+noinline bool sfu_is_readable(uint64_t address)
 {
 	uint8_t byte;
 
@@ -31,8 +22,7 @@ static noinline bool is_readable(uint64_t address)
 
 uint64_t sfu_peek_enter(uint64_t address)
 {
-	pagefault_disable();
-	return !may_be_changing() || is_readable(address) ? TASK_SIZE_MAX : 0;
+	return sfu_peek(address);
 }
 
 void sfu_peek_leave(void)

@@ -25,28 +25,38 @@ impl Counters {
         Self(unsafe { bindings::sfu_counters })
     }
 
-    /// Adds to a counter. Any context. Numbers from [`SFU_COUNTERS`] on are ignored.
+    /// Adds 1 to the counter `FIRST + index`. Any context. Numbers from [`SFU_COUNTERS`] on are ignored.
     #[inline(always)]
-    pub(crate) fn add(self, counter: u32, amount: u32) {
-        if counter >= SFU_COUNTERS {
+    pub(crate) fn increment<const FIRST: u32>(self, index: u32) {
+        if index >= const { SFU_COUNTERS - FIRST } {
+            return;
+        }
+        // SAFETY: As in `add`.
+        unsafe { x86_64::increment_counter::<FIRST>(self.0, index) };
+    }
+
+    /// Adds to the counter `FIRST + index`. Any context. Numbers from [`SFU_COUNTERS`] on are ignored.
+    #[inline(always)]
+    pub(crate) fn add<const FIRST: u32>(self, index: u32, amount: u32) {
+        if index >= const { SFU_COUNTERS - FIRST } {
             return;
         }
         // SAFETY: The C side defines an array of `SFU_COUNTERS` numbers for each CPU, relative to %gs, and
-        // `counter` was checked.
-        unsafe { x86_64::add_to_counter(self.0, counter, amount) };
+        // `index` was checked.
+        unsafe { x86_64::add_to_counter::<FIRST>(self.0, index, amount) };
     }
 }
 
 /// Adds to a counter of this CPU. Any context.
 #[inline(always)]
 pub(crate) fn count(counter: u32, amount: u32) {
-    Counters::here().add(counter, amount);
+    Counters::here().add::<0>(counter, amount);
 }
 
-/// The sum of a counter over all CPUs.
-pub(crate) fn counted(counter: u32) -> u64 {
-    // SAFETY: `sfu_counted` checks the number, and reads counters that exist as long as the module.
-    unsafe { bindings::sfu_counted(counter) }
+/// The sum of `count` counters, from number `first` on, over all CPUs.
+pub(crate) fn counted(first: u32, count: u32) -> u64 {
+    // SAFETY: `sfu_counted` checks the numbers, and reads counters that exist as long as the module.
+    unsafe { bindings::sfu_counted(first, count) }
 }
 
 /// Whether a listener is attached to the tracepoint. Any context.

@@ -176,6 +176,7 @@ pub struct sfu_call {
     pub left: u32,
     pub context: u32,
     pub spent: u32,
+    pub limit: u64,
     pub is_probed: bool,
 }
 #[repr(C)]
@@ -295,7 +296,7 @@ unsafe extern "C" {
         chain: *mut kernel::ffi::c_void,
         regs: *const kernel::ffi::c_void,
         call: *mut sfu_call,
-    );
+    ) -> *mut sfu_code_cache;
 }
 unsafe extern "C" {
     pub fn sfu_immediate_leave(chain: *mut kernel::ffi::c_void, count: kernel::ffi::c_uint);
@@ -305,14 +306,10 @@ unsafe extern "C" {
         trace: *mut kernel::ffi::c_void,
         max_entries: kernel::ffi::c_uint,
         call: *mut sfu_call,
-    ) -> kernel::ffi::c_int;
+    ) -> *mut sfu_code_cache;
 }
 unsafe extern "C" {
-    pub fn sfu_deferred_leave(
-        trace: *mut kernel::ffi::c_void,
-        count: kernel::ffi::c_uint,
-        token: kernel::ffi::c_int,
-    );
+    pub fn sfu_deferred_leave(trace: *mut kernel::ffi::c_void, count: kernel::ffi::c_uint);
 }
 unsafe extern "C" {
     pub fn sfu_register(
@@ -335,6 +332,9 @@ unsafe extern "C" {
 }
 unsafe extern "C" {
     pub fn sfu_code_cache_leave(cache: *mut sfu_code_cache);
+}
+unsafe extern "C" {
+    pub fn sfu_code_range_at(cache: *mut sfu_code_cache, ra: u64) -> *mut sfu_code_range;
 }
 unsafe extern "C" {
     pub fn sfu_code_range_find_table(range: *mut sfu_code_range, number: u64) -> bool;
@@ -504,7 +504,7 @@ unsafe extern "C" {
     pub static sfu_counters: *mut u64;
 }
 unsafe extern "C" {
-    pub fn sfu_counted(counter: kernel::ffi::c_uint) -> u64;
+    pub fn sfu_counted(first: kernel::ffi::c_uint, count: kernel::ffi::c_uint) -> u64;
 }
 unsafe extern "C" {
     pub static sfu_walk_listeners: *const *mut kernel::ffi::c_void;

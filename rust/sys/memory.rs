@@ -12,7 +12,10 @@ use super::{
     }, //
 };
 use crate::sframe::unwind::WordReader;
-use core::marker::PhantomData;
+use core::{
+    marker::PhantomData,
+    mem::ManuallyDrop, //
+};
 use kernel::ffi::c_uint;
 
 /// The current task's user memory. Page faults are disabled while a `Peek` lives. Any context.
@@ -31,6 +34,18 @@ impl Peek {
             // SAFETY: The C function takes any number as an address and checks it.
             limit: unsafe { bindings::sfu_peek_enter(address) },
         }
+    }
+
+    /// The memory of a walk. C has disabled page faults, and enables them when the walk ends. `limit` is that of the
+    /// walk's [`Call`](super::Call).
+    ///
+    /// # Safety
+    ///
+    /// `sfu_immediate_enter` or `sfu_deferred_enter` has returned `limit`, and the end of that call comes after the last
+    /// use of the result.
+    #[inline(always)]
+    pub(crate) const unsafe fn of_walk(limit: u64) -> ManuallyDrop<Self> {
+        ManuallyDrop::new(Self { limit })
     }
 
     /// The words of the memory, if the memory is surely the task's.
@@ -138,6 +153,19 @@ pub(crate) struct PeekWords<'a> {
 }
 
 impl PeekWords<'_> {
+    /// The words of the memory of a walk.
+    ///
+    /// # Safety
+    ///
+    /// `limit` is as for [`Peek::of_walk`], and is not 0.
+    #[inline(always)]
+    pub(crate) const unsafe fn of_walk(limit: u64) -> Self {
+        Self {
+            limit,
+            _peek: PhantomData,
+        }
+    }
+
     /// Begins reads between `stac` and `clac`.
     #[inline(always)]
     pub(crate) fn access(&self) -> UserAccess<'_> {

@@ -21,7 +21,10 @@ use crate::{
         TableState, //
     }, //
 };
-use core::ptr::NonNull;
+use core::{
+    hint,
+    ptr::NonNull, //
+};
 use kernel::{
     error::to_result,
     prelude::*,
@@ -112,6 +115,19 @@ impl CodeCache {
     pub(crate) fn enter(is_first: bool) -> Option<Self> {
         // SAFETY: Walks run only for tasks with a mm; the hook's handler has checked this.
         NonNull::new(unsafe { bindings::sfu_code_cache_enter(is_first) }).map(Self)
+    }
+
+    /// The cache that a function of C has taken, if it has.
+    ///
+    /// # Safety
+    ///
+    /// `cache` is null, or `sfu_code_cache_enter` has returned it, and nobody else uses it or gives it back.
+    #[inline(always)]
+    pub(crate) const unsafe fn taken(cache: *mut bindings::sfu_code_cache) -> Option<Self> {
+        match NonNull::new(cache) {
+            Some(cache) => Some(Self(cache)),
+            None => None,
+        }
     }
 
     fn all(&mut self) -> &mut bindings::sfu_code_cache {
@@ -206,9 +222,8 @@ impl<'a> fast_path::Codes<'a> for Ranges<'a> {
     }
 }
 
-/// The range that contains the byte in front of a return address, if the range is of use.
-///
-/// Not inlined: an inlined copy would keep the address of each range in a register or on the stack.
+/// The range that contains the byte in front of a return address, if the range is of use. The range may also be one behind
+/// the byte: then no block holds the byte.
 ///
 /// # Safety
 ///
@@ -220,12 +235,8 @@ unsafe fn range_at<'a>(
     ra: u64,
 ) -> Option<fast_path::CodeRange<'a, FileTable>> {
     let walk = cache.walk;
-    let ranges = cache.ranges.iter_mut().take(bindings::SFU_CODE_RANGES as usize);
-    let mut ranges = ranges.enumerate();
-    let (number, range) = ranges.find(|(_, range)| ra <= range.end)?;
-    if let Some(place) = cache.places.get_mut(place_of(ra)) {
-        *place = number.wrapping_mul(size_of::<bindings::sfu_code_range>()) as u16;
-    }
+    // SAFETY: By this function's contract, `cache` is the cache of a `CodeCache`. The result is one of its ranges.
+    let range = unsafe { &mut *bindings::sfu_code_range_at(cache, ra) };
     if range.walk != walk {
         // SAFETY: By this function's contract a `CodeCache` exists for `'a`, and the range is one of its ranges.
         return unsafe { look_at(range, walk, words) };
@@ -279,7 +290,7 @@ fn region_holds(range: &bindings::sfu_code_range, words: &PeekWords<'_>) -> bool
 #[inline(always)]
 unsafe fn code_of<'a>(range: &bindings::sfu_code_range) -> fast_path::CodeRange<'a, FileTable> {
     // SAFETY: `put` has set the rows of a range that a walk has checked.
-    unsafe { core::hint::assert_unchecked(!range.rows.is_null()) };
+    unsafe { hint::assert_unchecked(!range.rows.is_null()) };
     fast_path::CodeRange {
         to_distance: range.to_distance,
         // SAFETY: Only `publish` publishes rows, and they are `FileTable`. C frees them after all RCU readers of

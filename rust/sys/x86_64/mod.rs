@@ -7,7 +7,10 @@ mod get_user;
 mod user_access;
 
 pub(super) use self::{
-    counters::add_to_counter,
+    counters::{
+        add_to_counter,
+        increment_counter, //
+    },
     get_user::get_user,
     user_access::UserAccess, //
 };

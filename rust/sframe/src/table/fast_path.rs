@@ -19,7 +19,6 @@ use super::{
 };
 use core::{
     hint,
-    mem,
     slice, //
 };
 
@@ -70,12 +69,14 @@ pub trait Codes<'a> {
 }
 
 /// The state of a walk by compact rules.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug)]
 pub struct FastPathState {
-    /// The last frame.
-    pub frame: Frame,
+    /// The stack pointer of the last frame.
+    pub sp: u64,
+    /// The frame pointer that the walk read last.
+    pub fp: u64,
     /// The run-time address of the last frame's saved frame pointer, if the walk has not read the frame pointer yet;
-    /// 0 if `frame` contains the frame pointer.
+    /// 0 if `fp` is the frame pointer.
     pub fp_at: u64,
     /// Whether the last frame is the outermost frame.
     pub is_outermost: bool,
@@ -85,99 +86,84 @@ pub struct FastPathState {
 }
 
 impl FastPathState {
-    /// The state of a walk whose last frame is `frame`.
-    pub const fn to(frame: Frame) -> FastPathState {
+    /// The state of a walk whose last frame has these registers.
+    #[inline(always)]
+    pub const fn to(sp: u64, fp: u64) -> FastPathState {
         FastPathState {
-            frame,
+            sp,
+            fp,
             fp_at: 0,
             is_outermost: false,
             is_outside: false,
         }
     }
+
+    /// Whether [`walk`] can walk on: the stack pointer is a multiple of eight. Each step adds a multiple of eight, so this
+    /// check is valid for all frames.
+    #[inline(always)]
+    pub const fn is_aligned(&self) -> bool {
+        self.sp % 8 == 0
+    }
 }
 
-/// Walks on from `walked` by compact rules, until a frame needs another rule or is the outermost frame, a read
-/// fails, or `buffer` is full. Stores the return addresses of the found frames in `buffer`, from its start on. Returns
-/// the number of found frames. The PC of `walked` stays: if there are found frames, the caller has to set the PC to the
-/// last return address.
+/// Walks on from `state`, which has to be aligned, by compact rules, until a frame needs another rule or is the outermost
+/// frame, a read fails, or `slots` are used up. Stores the return addresses of the found frames in `slots`, and returns the
+/// unused part.
 ///
-/// `is_innermost`: the first frame has not made a call, so its lookup address is its PC. Context: any context in
-/// which `memory` and `codes` may be used.
-#[inline]
-pub fn walk<'a, C: Codes<'a>, M: WordReader>(
-    walked: &mut FastPathState,
-    is_innermost: bool,
+/// `ra`: the PC of the last frame if the frame has made a call. The innermost frame has not, and its lookup address is
+/// its PC: `ra` is the PC plus one. Context: any context in which `memory` and `codes` may be used.
+#[inline(always)]
+pub fn walk<'a, 'b, C: Codes<'a>, M: WordReader>(
+    mut state: &mut FastPathState,
+    mut ra: u64,
+    slots: Slots<'b>,
     codes: &mut C,
     memory: &M,
-    buffer: &mut [u64],
-) -> usize {
-    let Frame { pc, sp, fp } = walked.frame;
-    // Each step adds a multiple of eight, so this check is valid for all frames.
-    if sp % 8 != 0 {
-        return 0;
-    }
-    // The byte in front of this address selects the row.
-    let mut ra = pc.wrapping_add(u64::from(is_innermost));
+) -> Slots<'b> {
+    // The byte in front of `ra` selects the row.
     let found = block_of(codes.recent(ra), ra);
     let Some(mut code) = found.or_else(|| block_of(codes.at(ra), ra)) else {
-        return 0;
+        return slots;
     };
-    let len = buffer.len();
-    let mut state = LoopState {
-        sp,
-        fp,
-        fp_at: walked.fp_at,
-        slots: buffer.iter_mut(),
-    };
+    let mut unused = slots;
     loop {
         let NextFrame {
             ra: next,
             cfa,
             rule,
             is_outside,
-        } = walk_recent(&mut state, ra, code, codes, memory);
+            mut slots,
+        } = walk_recent(&mut state, ra, code, unused, codes, memory);
         ra = next;
         if ra == 0 {
-            walked.is_outermost = rule.has(IS_OUTERMOST);
-            walked.is_outside = is_outside;
-            break;
+            state.is_outermost = rule.has(IS_OUTERMOST);
+            state.is_outside = is_outside;
+            return slots;
         }
-        // The state has to be in memory during the call of `at`. A value that stayed in a register would take that
-        // register from the loop, which has none to spare.
-        let state = hint::black_box(&mut state);
+        // In memory during the call of `at`. A value that stayed in a register would take that register from the loop, which
+        // has none to spare.
+        hint::black_box(&mut slots);
         let Some(next) = block_of(codes.at(ra), ra) else {
-            break;
+            return slots;
         };
         code = next;
-        let Some(slot) = state.slots.next() else {
-            break;
+        let Some(slot) = slots.next() else {
+            return slots;
         };
         *slot = ra;
         if rule.has(SAVES_FP) {
             state.fp_at = cfa.wrapping_add_signed(rule.fp());
         }
         state.sp = cfa;
+        unused = slots;
     }
-    walked.frame.sp = state.sp;
-    walked.frame.fp = state.fp;
-    walked.fp_at = state.fp_at;
-    len.wrapping_sub(state.slots.len())
 }
 
-/// The state of the loop of the fast path.
-struct LoopState<'b> {
-    /// The stack pointer of the last frame.
-    sp: u64,
-    /// The frame pointer that the loop read last.
-    fp: u64,
-    /// As in [`FastPathState`]: few rules need the frame pointer.
-    fp_at: u64,
-    /// The unused part of the buffer.
-    slots: slice::IterMut<'b, u64>,
-}
+/// The unused part of the buffer of a walk.
+pub type Slots<'b> = slice::IterMut<'b, u64>;
 
 /// The caller of the last frame, in a range that was not found in this walk yet.
-struct NextFrame {
+struct NextFrame<'b> {
     /// The return address into the caller; 0 if the walk has ended.
     ra: u64,
     /// The CFA of the last frame.
@@ -186,25 +172,26 @@ struct NextFrame {
     rule: CompactRule,
     /// See [`FastPathState`].
     is_outside: bool,
+    slots: Slots<'b>,
 }
 
 /// Walks on, as far as the ranges go that were found in this walk. `ra` is the address behind the code at which the
 /// walk begins, and has the given block. Calls no function.
 #[inline(always)]
-fn walk_recent<'a, C: Codes<'a>, M: WordReader>(
-    state: &mut LoopState<'_>,
+fn walk_recent<'a, 'b, C: Codes<'a>, M: WordReader>(
+    state: &mut &mut FastPathState,
     mut ra: u64,
     (mut code, mut block): FoundBlock<'a, C::Rows>,
+    mut slots: Slots<'b>,
     codes: &C,
     memory: &M,
-) -> NextFrame {
-    let LoopState {
+) -> NextFrame<'b> {
+    let FastPathState {
         mut sp,
         mut fp,
         mut fp_at,
         ..
-    } = *state;
-    let mut slots = mem::take(&mut state.slots);
+    } = **state;
     // No function is called while the memory is open.
     let open = memory.open();
     let mut is_outside = false;
@@ -253,17 +240,17 @@ fn walk_recent<'a, C: Codes<'a>, M: WordReader>(
         sp = cfa;
     };
     drop(open);
-    *state = LoopState {
-        sp,
-        fp,
-        fp_at,
-        slots,
-    };
+    // Even the address of the state has to be in memory until here. The loop has no register to spare.
+    let state = &mut **hint::black_box(state);
+    state.sp = sp;
+    state.fp = fp;
+    state.fp_at = fp_at;
     NextFrame {
         ra: next,
         cfa,
         rule,
         is_outside,
+        slots,
     }
 }
 
@@ -474,33 +461,40 @@ mod tests {
                     start: CODE + number as u64 * (SIZE / 4),
                 })
                 .collect();
-            let mut walked = FastPathState::to(start);
-            let found = walk(
+            let mut walked = FastPathState::to(start.sp, start.fp);
+            assert!(walked.is_aligned());
+            let slots = walk(
                 &mut walked,
-                is_innermost,
+                start.pc + u64::from(is_innermost),
+                buffer[..most].iter_mut(),
                 &mut Quarters {
                     all: &quarters,
                     found: Vec::new(),
                     hits: &hits,
                 },
                 &world,
-                &mut buffer[..most],
             );
-            if found > 0 {
-                walked.frame.pc = buffer[found - 1];
-            }
-            if walked.is_outside && found > 0 {
+            let found = most - slots.len();
+            let FastPathState {
+                sp,
+                fp,
+                fp_at,
+                is_outermost,
+                is_outside,
+            } = walked;
+            let pc = found.checked_sub(1).map_or(start.pc, |last| buffer[last]);
+            if is_outside && found > 0 {
                 outside += 1;
-                let distance = (walked.frame.pc - CODE) % (SIZE / 4);
+                let distance = (pc - CODE) % (SIZE / 4);
                 assert!(distance == 0 || distance - 1 < BEHIND, "{distance}");
-                assert!(!walked.is_outermost);
+                assert!(!is_outermost);
             }
             // Without this a return address outside of the code would be a frame.
-            let last = walked.frame.pc.wrapping_sub(1);
-            assert!(found == 0 || walked.is_outside || world.rule_at(last).is_some());
+            let last = pc.wrapping_sub(1);
+            assert!(found == 0 || is_outside || world.rule_at(last).is_some());
             frames += found;
             longest = longest.max(found);
-            outermost += usize::from(walked.is_outermost);
+            outermost += usize::from(is_outermost);
 
             // A walk by `unwind::step` comes to an equal frame, except for words that the fast path did not need and
             // did not read.
@@ -528,14 +522,14 @@ mod tests {
                 assert_eq!(frame.pc, *pc);
                 is_innermost = false;
             }
-            assert_eq!((walked.frame.pc, walked.frame.sp), (frame.pc, frame.sp));
-            let fp = match walked.fp_at {
-                0 => walked.frame.fp,
+            assert_eq!((pc, sp), (frame.pc, frame.sp));
+            let fp = match fp_at {
+                0 => fp,
                 at => world.word(at),
             };
             assert_eq!(fp, frame.fp);
 
-            if walked.is_outside {
+            if is_outside {
                 continue;
             }
             // The fast path ends only where no compact rule leads to a caller with rows.
@@ -543,7 +537,7 @@ mod tests {
                 assert_eq!((found, frame.pc), (0, CODE));
                 continue;
             };
-            assert!(!walked.is_outermost || rule.is_outermost());
+            assert!(!is_outermost || rule.is_outermost());
             if found == most || CompactRule::of(&rule).is_none() || rule.is_outermost() {
                 continue;
             }

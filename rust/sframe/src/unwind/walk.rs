@@ -369,19 +369,34 @@ pub trait Task {
 /// becomes the last frame that the walk reached. Context: any in which the methods of `task` may run.
 #[inline(always)]
 pub fn walk<T: Task>(task: &T, frame: &mut Frame, sink: &mut T::Sink) -> StopReason {
-    let probed = task.is_probed();
-    let mut registers = CallerRegisters::All(task.registers());
-    // The lowest run-time address of the stack that is in use.
-    let mut lowest = frame.sp;
-    let mut replay = Replay::NONE;
+    let lowest = frame.sp;
     // A uretprobe may have replaced a return address, and the fast path does not restore it.
-    if !probed {
-        match task.walk_fast(frame, true, sink) {
-            Ok(true) => registers = CallerRegisters::CallerStack(lowest),
-            Ok(false) => {}
-            Err(reason) => return reason,
-        }
-    }
+    let first = if task.is_probed() {
+        Ok(false)
+    } else {
+        task.walk_fast(frame, true, sink)
+    };
+    walk_on(task, lowest, first, frame, sink)
+}
+
+/// Walks on where the fast path has led from the innermost frame to `frame`: [`Task::walk_fast`] has returned `first`.
+/// `lowest` is the stack pointer of the innermost frame. Apart from that, as [`walk`].
+#[inline(always)]
+pub fn walk_on<T: Task>(
+    task: &T,
+    mut lowest: u64,
+    first: Result<bool, StopReason>,
+    frame: &mut Frame,
+    sink: &mut T::Sink,
+) -> StopReason {
+    let probed = task.is_probed();
+    // `lowest` is the lowest run-time address of the stack that is in use.
+    let mut registers = match first {
+        Ok(true) => CallerRegisters::CallerStack(lowest),
+        Ok(false) => CallerRegisters::All(task.registers()),
+        Err(reason) => return reason,
+    };
+    let mut replay = Replay::NONE;
     let mut stack_changes = MAX_SIGNALS;
     let mut mapping = Mapping::NOWHERE;
 

@@ -475,7 +475,10 @@ mod region_tests {
 mod walk_tests {
     use super::*;
     use crate::{
-        sframe::unwind::Frame,
+        sframe::{
+            fast_path::FastPathState,
+            unwind::Frame, //
+        },
         sys::{
             self,
             PtRegs,
@@ -551,9 +554,12 @@ mod walk_tests {
                 is_probed: false,
                 context: WalkContext::Task,
                 spent: 0,
+                limit: 0,
                 buffer,
             };
-            let used = walk::walk(begin, &UserMemory::atomic(0, 0));
+            // The fast path has not run.
+            let first = FastPathState::to(begin.frame.sp, begin.frame.fp);
+            let used = walk::walk(begin, first, 0, &UserMemory::atomic(0, 0)).count();
             KunitWalk { addresses, used }
         }
 

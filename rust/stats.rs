@@ -156,7 +156,10 @@ fn value_of(index: u32) -> u64 {
         // All frames but those from registers and by the frame pointer. A walk may end between two reads.
         BY_ROWS => sys::counted(FRAMES_IN, CONTEXTS)
             .saturating_sub(walks())
-            .saturating_sub(sys::counted(FRAMES_BY + FrameSource::FramePointer as u32, 1)),
+            .saturating_sub(sys::counted(
+                FRAMES_BY + FrameSource::FramePointer as u32,
+                1,
+            )),
         _ => sys::counted(index, 1),
     }
 }

@@ -87,7 +87,11 @@ impl UserMemory {
         ManuallyDrop::new(Self {
             // SAFETY: By the contract of this function.
             peek: ManuallyDrop::into_inner(unsafe { Peek::of_walk(limit) }),
-            work: Cell::new(if may_sleep { WORK_DEFERRED.into() } else { work }),
+            work: Cell::new(if may_sleep {
+                WORK_DEFERRED.into()
+            } else {
+                work
+            }),
             faults: Cell::new(if may_sleep { FAULTS_DEFERRED } else { 0 }),
             may_sleep,
         })

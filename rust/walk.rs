@@ -142,7 +142,7 @@ pub(crate) fn walk(
     } else if found == 0 {
         Ok(false)
     } else {
-        settle(&mut frame, &{ first }, found, memory, &mut sink)
+        settle(&mut frame, &{ first }, found, memory, &mut sink).map(|()| true)
     };
     let reason = walk::walk_on(&task, lowest, first, &mut frame, &mut sink);
     sink.ended(reason)
@@ -223,19 +223,14 @@ impl<'a> Task for Current<'a> {
         tables::rule_at(table.number, lookup_address.wrapping_add(table.to_offset))
     }
 
-    /// Only for frames that have made a call. [`walk_first`] is the fast path from the innermost frame on.
     #[inline(always)]
-    fn walk_fast(
-        &self,
-        frame: &mut Frame,
-        _is_innermost: bool,
-        sink: &mut ChainBuffer<'a>,
-    ) -> Result<bool, StopReason> {
+    fn walk_fast(&self, frame: &mut Frame, sink: &mut ChainBuffer<'a>) -> Result<(), StopReason> {
         let mut state = FastPathState::to(frame.sp, frame.fp);
-        match walk_fast(&mut state, frame.pc, self.memory, sink) {
-            0 => Ok(false),
-            found => settle(frame, &state, found, self.memory, sink),
+        let found = walk_fast(&mut state, frame.pc, self.memory, sink);
+        if found == 0 && !state.is_outermost {
+            return Ok(());
         }
+        settle(frame, &state, found, self.memory, sink)
     }
 
     #[inline(always)]
@@ -302,7 +297,8 @@ fn walk_fast(
 }
 
 /// Ends the fast path, which has stored the addresses of `found` frames in the unused part of the sink's buffer, and replaces
-/// `frame` by the last one. There is one, and so this returns true.
+/// `frame` by the last one. If it has found none, the last
+/// frame was the outermost one.
 #[inline(never)]
 fn settle(
     frame: &mut Frame,
@@ -310,7 +306,7 @@ fn settle(
     found: usize,
     memory: &UserMemory,
     sink: &mut ChainBuffer<'_>,
-) -> Result<bool, StopReason> {
+) -> Result<(), StopReason> {
     let (mut stored, mut checked) = (found, Ok(()));
     if let (true, Some(before)) = (ended.is_outside, found.checked_sub(1)) {
         let ra = sink.left().get(before).copied().unwrap_or(0);
@@ -334,7 +330,7 @@ fn settle(
         let read = memory.read_word(ended.fp_at);
         frame.fp = read.map_err(|Fault| StopReason::of_stack_fault(memory.is_spent()))?;
     }
-    Ok(true)
+    Ok(())
 }
 
 /// The fast path in a code heap of HotSpot, and in a region with a fixed rule. Other regions have none.

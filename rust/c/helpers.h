@@ -240,8 +240,8 @@ int sframe_unwind_deferred(SFU_TRACE *trace, unsigned int max_entries);
 
 /*
  * Describes a call of perf_callchain_user() in `call`. Any context. Until sfu_immediate_leave(), the caller is also between
- * sfu_peek_enter() and sfu_peek_leave(). Returns what sfu_code_cache_enter() returns; NULL too if the task may have uprobes,
- * or if `limit` is 0.
+ * sfu_peek_enter() and sfu_peek_leave(). Returns what sfu_code_cache_enter() returns; NULL too if `limit` is 0, and where the
+ * fast path is of no use: the task may have uprobes, or is in a system call.
  */
 struct sfu_code_cache *sfu_immediate_enter(SFU_CHAIN *chain, SFU_REGISTERS *regs, struct sfu_call *call);
 /* Ends that call, with `count` addresses in the buffer of `call`. */

@@ -222,16 +222,15 @@ void sfu_hook_remove(void)
 
 static noinline struct sfu_code_cache *begin(struct pt_regs *regs, struct sfu_call *call)
 {
-	uint64_t limit = sfu_peek(user_stack_pointer(regs));
-
-	call->limit = limit;
 	call->pc = instruction_pointer(regs);
 	call->sp = user_stack_pointer(regs);
 	call->fp = frame_pointer(regs);
 	call->registers = regs;
 	call->spent = sfu_scan_spent();
 	call->is_probed = current->utask || mm_flags_test(MMF_HAS_UPROBES, current->mm);
-	return likely(limit && !call->is_probed) ? sfu_code_cache_enter(true) : NULL;
+	/* Last, because it may call a function. */
+	call->limit = sfu_peek(call->sp);
+	return likely(call->limit && !call->is_probed && !is_in_system_call(regs)) ? sfu_code_cache_enter(true) : NULL;
 }
 
 struct sfu_code_cache *sfu_immediate_enter(struct perf_callchain_entry_ctx *to, struct pt_regs *regs,

@@ -34,6 +34,15 @@ static inline bool is_unwindable(struct pt_regs *regs)
 }
 
 /*
+ * Whether a user task with these registers is in a system call. Then the PC is right behind the system call, where only the
+ * code tells the rule. Any context.
+ */
+static inline bool is_in_system_call(const struct pt_regs *regs)
+{
+	return regs->orig_ax != -1ul;
+}
+
+/*
  * The entry point of system calls, set when the module is loaded. All code that saves a task's registers lies
  * around it, in the section .entry.text: 5 KiB, most of it behind the entry point. No symbol of this section is
  * exported. Code of other sections may be nearby.

@@ -169,7 +169,11 @@ impl CodeCache {
         }
         // Ranges are sorted by address: the new range goes in front of the first range above it. If all are
         // used, the topmost range is dropped.
-        for range in all.ranges.iter_mut().take(bindings::SFU_CODE_RANGES as usize) {
+        for range in all
+            .ranges
+            .iter_mut()
+            .take(bindings::SFU_CODE_RANGES as usize)
+        {
             if new.end <= range.start {
                 core::mem::swap(range, &mut new);
             } else if new.start < range.end {

@@ -288,6 +288,7 @@ mod tests {
                         Location,
                         Rule, //
                     },
+                    Frame,
                     Memory,
                     NoRegisters,
                     Step, //

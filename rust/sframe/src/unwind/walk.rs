@@ -311,21 +311,17 @@ pub trait Task {
         lookup_address: u64,
     ) -> TableAnswer<<Self::Sink as Sink>::Origin>;
 
-    /// The fast path: takes steps by compact rules, and stores the frames that it finds. True if it found
-    /// a frame. `is_innermost` is true if `frame` is the innermost frame, whose PC is not a return address.
+    /// The fast path: takes steps by compact rules from a frame that has made a call, and stores the frames that it finds.
+    /// `frame` becomes the last one. Not called for frames with uprobes: a uretprobe may have replaced a return address, and
+    /// the fast path does not restore it.
     ///
     /// # Errors
     ///
     /// The stop reason, if the walk has ended.
     #[inline(always)]
-    fn walk_fast(
-        &self,
-        frame: &mut Frame,
-        is_innermost: bool,
-        sink: &mut Self::Sink,
-    ) -> Result<bool, StopReason> {
-        let _ = (frame, is_innermost, sink);
-        Ok(false)
+    fn walk_fast(&self, frame: &mut Frame, sink: &mut Self::Sink) -> Result<(), StopReason> {
+        let _ = (frame, sink);
+        Ok(())
     }
 
     /// The fast path in a region: takes steps as long as they lead to run-time addresses in `code`, a part of the
@@ -369,18 +365,12 @@ pub trait Task {
 /// becomes the last frame that the walk reached. Context: any in which the methods of `task` may run.
 #[inline(always)]
 pub fn walk<T: Task>(task: &T, frame: &mut Frame, sink: &mut T::Sink) -> StopReason {
-    let lowest = frame.sp;
-    // A uretprobe may have replaced a return address, and the fast path does not restore it.
-    let first = if task.is_probed() {
-        Ok(false)
-    } else {
-        task.walk_fast(frame, true, sink)
-    };
-    walk_on(task, lowest, first, frame, sink)
+    walk_on(task, frame.sp, Ok(false), frame, sink)
 }
 
-/// Walks on where the fast path has led from the innermost frame to `frame`: [`Task::walk_fast`] has returned `first`.
-/// `lowest` is the stack pointer of the innermost frame. Apart from that, as [`walk`].
+/// Walks on from `frame`, to which the fast path has led from the innermost frame: `first` is true if it has found `frame`, false
+/// if `frame` is still the innermost frame, and an error if the walk has ended. `lowest` is the stack pointer of the innermost
+/// frame. Apart from that, as [`walk`].
 #[inline(always)]
 pub fn walk_on<T: Task>(
     task: &T,
@@ -511,7 +501,7 @@ pub fn walk_on<T: Task>(
         }
         match &mapping.rows {
             MappedRows::Table(_) => {
-                if let Err(reason) = task.walk_fast(frame, false, sink) {
+                if let Err(reason) = task.walk_fast(frame, sink) {
                     return reason;
                 }
             }

@@ -78,12 +78,12 @@ unsafe extern "C" fn sframe_unwind_scan(scan: *mut Scan) -> u32 {
 ///
 /// # Safety
 ///
-/// A function of `c/hook.c` has filled in `call` for a hooked call that lasts for `'a`. Nobody uses the buffer that an earlier
-/// call of this function has returned for `call`.
+/// A function of `c/hook.c` has filled in `call` for a hooked call that lasts for `'a`. Nobody uses the buffer that an
+/// earlier call of this function has returned for `call`.
 #[inline(always)]
 unsafe fn buffer<'a>(call: &bindings::sfu_call) -> &'a mut [u64] {
-    // SAFETY: `c/hook.c` gives a buffer with space for `left` addresses. The buffer belongs to the hooked call alone, and
-    // stays until that call ends.
+    // SAFETY: `c/hook.c` gives a buffer with space for `left` addresses. The buffer belongs to the hooked call alone,
+    // and stays until that call ends.
     unsafe { core::slice::from_raw_parts_mut(call.buffer, call.left as usize) }
 }
 
@@ -169,14 +169,13 @@ fn hidden(mut number: usize) -> usize {
 /// `chain` and `max_entries` are the arguments of a call of `unwind_user` for a user task.
 #[inline(never)]
 unsafe fn walk_call(chain: *mut c_void, regs: *const c_void, max_entries: c_uint) -> c_int {
-    let is_deferred = regs.is_null();
     let walked = 'walk: {
         // What the walk needs after the fast path is taken out of `call`, whose place on the stack is used again.
         let (begin, first, stored) = {
             let mut call = MaybeUninit::uninit();
             // SAFETY: The caller passes the arguments of the kernel's function, by the contract above.
             let cache = unsafe {
-                if !is_deferred {
+                if !regs.is_null() {
                     bindings::sfu_immediate_enter(chain, regs, call.as_mut_ptr())
                 } else if max_entries == 0 {
                     // The kernel's `unwind_user` returns this error too.
@@ -191,8 +190,8 @@ unsafe fn walk_call(chain: *mut c_void, regs: *const c_void, max_entries: c_uint
             let mut stored = 0;
             // SAFETY: The C functions return the code cache if they have taken it.
             if let Some(cache) = unsafe { CodeCache::taken(cache) } {
-                // SAFETY: Then the limit is not 0. The walk ends in front of the calls that end it for C. Nobody has used the
-                // buffer.
+                // SAFETY: Then the limit is not 0. The walk ends in front of the calls that end it for C. Nobody has
+                // used the buffer.
                 let (words, buffer) = unsafe { (PeekWords::of_walk(call.limit), buffer(call)) };
                 stored = walk::walk_first(&mut first, call.pc, buffer, cache, words);
             }
@@ -208,12 +207,13 @@ unsafe fn walk_call(chain: *mut c_void, regs: *const c_void, max_entries: c_uint
             (unsafe { begin(call) }, first, stored)
         };
         // SAFETY: The walk ends in front of the calls that end it for C.
-        unsafe { hook::walk(begin, first, stored, is_deferred) }
+        unsafe { hook::walk(begin, &{ first }, stored) }
     };
+    let context = walked.context;
     let count = walked.count() as c_uint;
     // SAFETY: `chain` is the argument of this call, and the walk stored `count` addresses in its buffer.
     unsafe {
-        if is_deferred {
+        if context == WalkContext::Deferred {
             bindings::sfu_deferred_leave(chain, count);
         } else {
             bindings::sfu_immediate_leave(chain, count);

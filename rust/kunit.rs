@@ -559,7 +559,7 @@ mod walk_tests {
             };
             // The fast path has not run.
             let first = FastPathState::to(begin.frame.sp, begin.frame.fp);
-            let used = walk::walk(begin, first, 0, &UserMemory::atomic(0, 0)).count();
+            let used = walk::walk(begin, &first, 0, &UserMemory::atomic(0, 0)).count();
             KunitWalk { addresses, used }
         }
 

@@ -72,6 +72,12 @@ impl<'a> ChainBuffer<'a> {
         }
     }
 
+    /// Takes back the last address, of a frame that was not found by [`FrameSource::FramePointer`].
+    #[inline]
+    pub(crate) fn take_back(&mut self) {
+        self.used = self.used.saturating_sub(1);
+    }
+
     /// Counts the frames that were found by [`FrameSource::FramePointer`], and describes the end of the walk.
     #[inline(always)]
     pub(crate) fn ended(&self, reason: StopReason) -> Walked {

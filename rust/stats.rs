@@ -74,8 +74,8 @@ impl Walked {
     }
 }
 
-/// Counts frames of a walk that were found by [`FrameSource::FramePointer`]. All other frames of walks, but for the innermost
-/// ones, are found by rows. Any context.
+/// Counts frames of a walk that were found by [`FrameSource::FramePointer`]. All other frames of walks, but for the
+/// innermost ones, are found by rows. Any context.
 pub(crate) fn by_frame_pointer(count: u32) {
     if count != 0 {
         sys::count(FRAMES_BY + FrameSource::FramePointer as u32, count);

@@ -49,6 +49,7 @@ pub(crate) struct UserMemory {
     peek: Peek,
     /// The work that is left. Negative if a read was refused.
     work: Cell<i64>,
+    /// The number of pages that the task may still wait for, if it may sleep.
     faults: Cell<u32>,
     may_sleep: bool,
 }
@@ -92,7 +93,7 @@ impl UserMemory {
             } else {
                 work
             }),
-            faults: Cell::new(if may_sleep { FAULTS_DEFERRED } else { 0 }),
+            faults: Cell::new(FAULTS_DEFERRED),
             may_sleep,
         })
     }

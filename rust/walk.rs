@@ -79,8 +79,8 @@ pub(crate) struct Begin<'a> {
     pub(crate) buffer: &'a mut [u64],
 }
 
-/// The fast path from the innermost frame on, with the PC `pc`. Stores the addresses of the innermost frame and of the found
-/// frames in `buffer`, and returns their number; 0 if not even the innermost frame is for the fast path.
+/// The fast path from the innermost frame on, with the PC `pc`. Stores the addresses of the innermost frame and of the
+/// found frames in `buffer`, and returns their number; 0 if not even the innermost frame is for the fast path.
 #[inline(always)]
 pub(crate) fn walk_first(
     state: &mut FastPathState,
@@ -108,7 +108,7 @@ pub(crate) fn walk_first(
 #[inline(always)]
 pub(crate) fn walk(
     begin: Begin<'_>,
-    first: FastPathState,
+    first: &FastPathState,
     stored: usize,
     memory: &UserMemory,
 ) -> Walked {
@@ -126,25 +126,30 @@ pub(crate) fn walk(
         registers,
         is_probed,
     };
-    let mut is_certain = true;
-    if is_probed {
-        is_certain = !uprobes::is_changing(&frame, &task.registers, memory);
-        frame.pc = sys::uprobe_orig_pc(frame.pc);
-        is_certain = is_certain && uprobes::leave(&mut frame, memory);
-    }
-    let lowest = frame.sp;
-    // The first address is that of the innermost frame.
-    let found = stored.saturating_sub(1);
-    let first = if !sink.push(frame.pc) {
-        Err(StopReason::Full)
-    } else if !is_certain {
-        Err(StopReason::Uprobe)
-    } else if found == 0 {
-        Ok(false)
-    } else {
-        settle(&mut frame, &{ first }, found, memory, &mut sink).map(|()| true)
+    let reason = 'ended: {
+        let mut is_certain = true;
+        if is_probed {
+            is_certain = !uprobes::is_changing(&frame, &task.registers, memory);
+            frame.pc = sys::uprobe_orig_pc(frame.pc);
+            is_certain = is_certain && uprobes::leave(&mut frame, memory);
+        }
+        if !sink.push(frame.pc) {
+            break 'ended StopReason::Full;
+        }
+        if !is_certain {
+            break 'ended StopReason::Uprobe;
+        }
+        let lowest = frame.sp;
+        // The first address is that of the innermost frame.
+        let has_found = stored > 1;
+        if has_found {
+            let ended = settle(&mut frame, first, stored.wrapping_sub(1), memory, &mut sink);
+            if let Err(reason) = ended {
+                break 'ended reason;
+            }
+        }
+        walk::walk_on(&task, lowest, has_found, &mut frame, &mut sink)
     };
-    let reason = walk::walk_on(&task, lowest, first, &mut frame, &mut sink);
     sink.ended(reason)
 }
 
@@ -272,8 +277,8 @@ fn run_fast<'b>(
     fast_path::walk(state, ra, slots, &mut cache.ranges(&words), &words)
 }
 
-/// The fast path from a frame with the PC `pc` that has made a call. Stores the addresses of the found frames in the unused
-/// part of the sink's buffer, and returns their number.
+/// The fast path from a frame with the PC `pc` that has made a call. Stores the addresses of the found frames in the
+/// unused part of the sink's buffer, and returns their number.
 #[inline(never)]
 fn walk_fast(
     state: &mut FastPathState,
@@ -287,7 +292,7 @@ fn walk_fast(
     if !state.is_aligned() {
         return 0;
     }
-    let Some(cache) = CodeCache::enter(false) else {
+    let Some(cache) = CodeCache::enter() else {
         return 0;
     };
     let left = sink.left();
@@ -296,9 +301,8 @@ fn walk_fast(
     space.wrapping_sub(slots.len())
 }
 
-/// Ends the fast path, which has stored the addresses of `found` frames in the unused part of the sink's buffer, and replaces
-/// `frame` by the last one. If it has found none, the last
-/// frame was the outermost one.
+/// Ends the fast path, which has stored the addresses of `found` frames in the unused part of the sink's buffer, and
+/// replaces `frame` by the last one.
 #[inline(never)]
 fn settle(
     frame: &mut Frame,
@@ -307,22 +311,19 @@ fn settle(
     memory: &UserMemory,
     sink: &mut ChainBuffer<'_>,
 ) -> Result<(), StopReason> {
-    let (mut stored, mut checked) = (found, Ok(()));
-    if let (true, Some(before)) = (ended.is_outside, found.checked_sub(1)) {
-        let ra = sink.left().get(before).copied().unwrap_or(0);
-        checked = mapping::check_code(ra.wrapping_sub(1), memory);
-        if checked.is_err() {
-            stored = before;
+    sink.stored(found, FrameSource::Rows);
+    let last = sink.last().unwrap_or(frame.pc);
+    if ended.is_outside && found != 0 {
+        if let Err(reason) = mapping::check_code(last.wrapping_sub(1), memory) {
+            sink.take_back();
+            return Err(reason);
         }
     }
-    sink.stored(stored, FrameSource::Rows);
-    checked?;
     if ended.is_outermost {
         return Err(StopReason::Outermost);
     }
-    let pc = sink.last().unwrap_or(frame.pc);
     *frame = Frame {
-        pc,
+        pc: last,
         sp: ended.sp,
         fp: ended.fp,
     };

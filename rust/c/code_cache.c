@@ -24,22 +24,45 @@ static DEFINE_PER_CPU(bool, code_cache_is_busy);
 static DEFINE_PER_CPU(unsigned long, code_cache_until);
 #define RANGES_HOLD (30 * HZ)
 
+/* Whether the file of a range is still in the state that the range's table was built for. */
+static __always_inline bool is_current(const struct sfu_code_range *range)
+{
+	const struct sfu_file_key *key = range->key;
+	/*
+	 * The mapping still has the inode, so the inode is alive and is the one of the range: see
+	 * sfu_code_cache_enter().
+	 */
+	const struct inode *inode = (struct inode *)(uintptr_t)range->inode;
+
+	/*
+	 * Where the size changes, the time of change does. That the table is used is known well enough from
+	 * sfu_find_table(): the code cache is emptied about once a second.
+	 */
+	return inode_get_ctime_nsec(inode) == READ_ONCE(key->changed_nsec) &&
+	       inode_get_ctime_sec(inode) == READ_ONCE(key->changed) && !(key->is_shmem && is_written_to(inode));
+}
+
 /*
- * Checks the files of all ranges. A range of a file that was written to is not used in this walk: its last walk is an
- * earlier one. Ranges of code without a file are left to the walk: a region may have a guard in the task's memory.
+ * Checks the files of all ranges, for this walk. The walk uses no range of a file that was written to. Regions are left
+ * to the walk: they may have a guard in the task's memory.
  */
 static __always_inline void check_ranges(struct sfu_code_cache *own)
 {
 	struct sfu_code_range *range;
-	uint64_t walk = own->walk;
+	uint64_t walk = ++own->walk;
 
 	/* The last range is never used. */
-	for (range = own->ranges; likely(range->start != U64_MAX); range++)
-		if (likely(!(range->inode & (SFU_NO_FILE | SFU_REGION)) && sfu_range_is_current(range)))
+	for (range = own->ranges; likely(range->start != U64_MAX); range++) {
+		if (unlikely(range->inode & (SFU_NO_FILE | SFU_REGION))) {
+			if (range->inode == SFU_NO_FILE)
+				range->walk = walk;
+		} else if (likely(is_current(range))) {
 			range->walk = walk;
+		}
+	}
 }
 
-struct sfu_code_cache *sfu_code_cache_enter(bool is_first)
+struct sfu_code_cache *sfu_code_cache_enter(void)
 {
 	struct sfu_code_cache *own;
 	uint64_t id = sfu_mm_id(current->mm), sequence;
@@ -68,10 +91,8 @@ struct sfu_code_cache *sfu_code_cache_enter(bool is_first)
 		own->sequence = sequence;
 		memset(own->ranges, 0xff, sizeof(own->ranges));
 	}
-	own->walk++;
 	if (!(sequence & 1)) {
-		if (is_first)
-			check_ranges(own);
+		check_ranges(own);
 		return own;
 	}
 	sfu_code_cache_leave(own);

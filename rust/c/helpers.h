@@ -174,8 +174,8 @@ struct sfu_code_cache {
 	/* The ranges, ordered by address. An unused range starts at UINT64_MAX. The last one is never used. */
 	struct sfu_code_range ranges[SFU_CODE_RANGES + 1];
 	/*
-	 * For return addresses, by a hash (bits 16 to 23), the range that was found last: its distance from the first range, in
-	 * bytes. 0 if none was found.
+	 * For return addresses, by a hash (bits 16 to 23), the range that was found last: its distance from the first
+	 * range, in bytes. 0 if none was found.
 	 */
 	uint16_t places[SFU_CODE_PLACES];
 };
@@ -239,16 +239,16 @@ void sframe_unwind_immediate(SFU_CHAIN *chain, SFU_REGISTERS *regs);
 int sframe_unwind_deferred(SFU_TRACE *trace, unsigned int max_entries);
 
 /*
- * Describes a call of perf_callchain_user() in `call`. Any context. Until sfu_immediate_leave(), the caller is also between
- * sfu_peek_enter() and sfu_peek_leave(). Returns what sfu_code_cache_enter() returns; NULL too if `limit` is 0, and where the
- * fast path is of no use: the task may have uprobes, or is in a system call.
+ * Describes a call of perf_callchain_user() in `call`. Any context. Until sfu_immediate_leave(), the caller is also
+ * between sfu_peek_enter() and sfu_peek_leave(). Returns what sfu_code_cache_enter() returns; NULL too if `limit` is 0,
+ * and where the fast path is of no use: the task may have uprobes, or is in a system call.
  */
 struct sfu_code_cache *sfu_immediate_enter(SFU_CHAIN *chain, SFU_REGISTERS *regs, struct sfu_call *call);
 /* Ends that call, with `count` addresses in the buffer of `call`. */
 void sfu_immediate_leave(SFU_CHAIN *chain, unsigned int count);
 /*
- * As above, for a call of unwind_user(). Until sfu_deferred_leave(), sfu_hook_remove() waits for the task, which may sleep
- * when it has left the code cache.
+ * As above, for a call of unwind_user(). Until sfu_deferred_leave(), sfu_hook_remove() waits for the task, which may
+ * sleep when it has left the code cache.
  */
 struct sfu_code_cache *sfu_deferred_enter(SFU_TRACE *trace, unsigned int max_entries, struct sfu_call *call);
 void sfu_deferred_leave(SFU_TRACE *trace, unsigned int count);
@@ -272,23 +272,20 @@ bool sfu_uretprobe_orig_ra(uint64_t slot, uint64_t *address);
 /*
  * Gives the code cache of this CPU to the caller, for the current task, until sfu_code_cache_leave(). Any
  * context. Between the two calls the caller must not sleep. The rows of ranges may be used only between the two
- * calls. NULL if the mappings are changing, or if the caller interrupted a walk that has the cache. `is_first`: the
- * files of all ranges are checked now, which is cheaper than to check those that the walk uses, one by one.
+ * calls. NULL if the mappings are changing, or if the caller interrupted a walk that has the cache.
+ * The files of all ranges are checked now, which costs less than to check those that the walk uses, one by one: `walk`
+ * of a range is that of the cache if the file is still in the state that the range's table was built for.
  */
-struct sfu_code_cache *sfu_code_cache_enter(bool is_first);
+struct sfu_code_cache *sfu_code_cache_enter(void);
 void sfu_code_cache_leave(struct sfu_code_cache *cache);
 /*
- * Between enter and leave: the range that contains the byte in front of the return address `ra`, or a range behind `ra`, or
- * an unused range. The range becomes that of the place of `ra`.
+ * Between enter and leave: the range that contains the byte in front of the return address `ra`, or a range behind
+ * `ra`, or an unused range. The range becomes that of the place of `ra`.
  */
 struct sfu_code_range *sfu_code_range_at(struct sfu_code_cache *cache, uint64_t ra);
 /* Between enter and leave: puts the table with this number into a range; false if the table is gone. */
 bool sfu_code_range_find_table(struct sfu_code_range *range, uint64_t number);
-/*
- * Between enter and leave: whether the file of a range is still in the state that the range's table was built for;
- * whether the region of a range still exists.
- */
-bool sfu_code_range_is_current(const struct sfu_code_range *range);
+/* Between enter and leave: whether the region of a range still exists. */
 bool sfu_code_range_has_region(const struct sfu_code_range *range);
 
 /*

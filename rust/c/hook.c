@@ -230,7 +230,7 @@ static noinline struct sfu_code_cache *begin(struct pt_regs *regs, struct sfu_ca
 	call->is_probed = current->utask || mm_flags_test(MMF_HAS_UPROBES, current->mm);
 	/* Last, because it may call a function. */
 	call->limit = sfu_peek(call->sp);
-	return likely(call->limit && !call->is_probed && !is_in_system_call(regs)) ? sfu_code_cache_enter(true) : NULL;
+	return likely(call->limit && !call->is_probed && !is_in_system_call(regs)) ? sfu_code_cache_enter() : NULL;
 }
 
 struct sfu_code_cache *sfu_immediate_enter(struct perf_callchain_entry_ctx *to, struct pt_regs *regs,

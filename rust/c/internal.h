@@ -196,35 +196,12 @@ static inline bool is_written_to(const struct inode *inode)
 	return mapping_writably_mapped(inode->i_mapping);
 }
 
-/*
- * Whether the file of a range in the code cache is still in the state that the range's table was built for. Between
- * sfu_code_cache_enter() and sfu_code_cache_leave(); the range is not one of a region.
- */
-static __always_inline bool sfu_range_is_current(const struct sfu_code_range *range)
-{
-	const struct sfu_file_key *key = range->key;
-	/*
-	 * The mapping still has the inode, so the inode is alive and is the one of the range: see
-	 * sfu_code_cache_enter().
-	 */
-	const struct inode *inode = (struct inode *)(uintptr_t)range->inode;
-
-	/*
-	 * Where the size changes, the time of change does. That the table is used is known well enough from
-	 * sfu_find_table(): the code cache is emptied about once a second.
-	 */
-	return range->inode == SFU_NO_FILE ||
-	       (inode_get_ctime_nsec(inode) == READ_ONCE(key->changed_nsec) &&
-		inode_get_ctime_sec(inode) == READ_ONCE(key->changed) &&
-		!(key->is_shmem && is_written_to(inode)));
-}
-
 /* Whether a byte of the current task's memory can be read, by a function that checks whose page tables are loaded. */
 bool sfu_is_readable(uint64_t address);
 
 /*
- * As sfu_peek_enter(), in line. If this may have interrupted a change of address spaces, which runs with interrupts off, the
- * memory that is there may be another task's. Only copy_from_user_nofault() finds out.
+ * As sfu_peek_enter(), in line. If this may have interrupted a change of address spaces, which runs with interrupts
+ * off, the memory that is there may be another task's. Only copy_from_user_nofault() finds out.
  */
 static __always_inline uint64_t sfu_peek(uint64_t address)
 {

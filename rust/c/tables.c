@@ -214,11 +214,6 @@ bool sfu_code_range_find_table(struct sfu_code_range *range, uint64_t number)
 	return true;
 }
 
-bool sfu_code_range_is_current(const struct sfu_code_range *range)
-{
-	return sfu_range_is_current(range);
-}
-
 uint64_t sfu_table_of_descriptor(int descriptor)
 {
 	struct file *file = fget(descriptor);

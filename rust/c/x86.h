@@ -34,8 +34,8 @@ static inline bool is_unwindable(struct pt_regs *regs)
 }
 
 /*
- * Whether a user task with these registers is in a system call. Then the PC is right behind the system call, where only the
- * code tells the rule. Any context.
+ * Whether a user task with these registers is in a system call. Then the PC is right behind the system call, where only
+ * the code tells the rule. Any context.
  */
 static inline bool is_in_system_call(const struct pt_regs *regs)
 {

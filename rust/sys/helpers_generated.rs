@@ -328,7 +328,7 @@ unsafe extern "C" {
     pub fn sfu_uretprobe_orig_ra(slot: u64, address: *mut u64) -> bool;
 }
 unsafe extern "C" {
-    pub fn sfu_code_cache_enter(is_first: bool) -> *mut sfu_code_cache;
+    pub fn sfu_code_cache_enter() -> *mut sfu_code_cache;
 }
 unsafe extern "C" {
     pub fn sfu_code_cache_leave(cache: *mut sfu_code_cache);
@@ -338,9 +338,6 @@ unsafe extern "C" {
 }
 unsafe extern "C" {
     pub fn sfu_code_range_find_table(range: *mut sfu_code_range, number: u64) -> bool;
-}
-unsafe extern "C" {
-    pub fn sfu_code_range_is_current(range: *const sfu_code_range) -> bool;
 }
 unsafe extern "C" {
     pub fn sfu_code_range_has_region(range: *const sfu_code_range) -> bool;

@@ -36,13 +36,12 @@ impl Peek {
         }
     }
 
-    /// The memory of a walk. C has disabled page faults, and enables them when the walk ends. `limit` is that of the
-    /// walk's [`Call`](super::Call).
+    /// The memory of a walk. C has disabled page faults, and enables them when the walk ends.
     ///
     /// # Safety
     ///
-    /// `sfu_immediate_enter` or `sfu_deferred_enter` has returned `limit`, and the end of that call comes after the last
-    /// use of the result.
+    /// `limit` is that of a `struct sfu_call`, and the result is not used after the call's `sfu_immediate_leave` or
+    /// `sfu_deferred_leave`.
     #[inline(always)]
     pub(crate) const unsafe fn of_walk(limit: u64) -> ManuallyDrop<Self> {
         ManuallyDrop::new(Self { limit })

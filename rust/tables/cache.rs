@@ -111,10 +111,10 @@ pub(crate) struct CodeCache(NonNull<bindings::sfu_code_cache>);
 
 impl CodeCache {
     /// Takes the cache. `None` if the mappings are changing, or if this code interrupted a walk that has taken
-    /// the cache. `is_first`: the walk enters the cache for the first time. Any context.
-    pub(crate) fn enter(is_first: bool) -> Option<Self> {
+    /// the cache. Any context.
+    pub(crate) fn enter() -> Option<Self> {
         // SAFETY: Walks run only for tasks with a mm; the hook's handler has checked this.
-        NonNull::new(unsafe { bindings::sfu_code_cache_enter(is_first) }).map(Self)
+        NonNull::new(unsafe { bindings::sfu_code_cache_enter() }).map(Self)
     }
 
     /// The cache that a function of C has taken, if it has.
@@ -226,8 +226,8 @@ impl<'a> fast_path::Codes<'a> for Ranges<'a> {
     }
 }
 
-/// The range that contains the byte in front of a return address, if the range is of use. The range may also be one behind
-/// the byte: then no block holds the byte.
+/// The range that contains the byte in front of a return address, if the range is of use. The range may also be one
+/// behind the byte: then no block holds the byte.
 ///
 /// # Safety
 ///
@@ -241,33 +241,9 @@ unsafe fn range_at<'a>(
     let walk = cache.walk;
     // SAFETY: By this function's contract, `cache` is the cache of a `CodeCache`. The result is one of its ranges.
     let range = unsafe { &mut *bindings::sfu_code_range_at(cache, ra) };
-    if range.walk != walk {
-        // SAFETY: By this function's contract a `CodeCache` exists for `'a`, and the range is one of its ranges.
-        return unsafe { look_at(range, walk, words) };
-    }
-    // SAFETY: This walk has checked the range, and by this function's contract a `CodeCache` exists for `'a`.
-    Some(unsafe { code_of(range) })
-}
-
-/// Checks a range once in each walk: whether it is used, whether its file has been written to, and whether its region
-/// exists and the guard holds. `None` if the range is of no use.
-///
-/// # Safety
-///
-/// A `CodeCache` exists for `'a`, and `range` is one of its ranges.
-#[inline]
-unsafe fn look_at<'a>(
-    range: &mut bindings::sfu_code_range,
-    walk: u64,
-    words: &PeekWords<'_>,
-) -> Option<fast_path::CodeRange<'a, FileTable>> {
-    // All bits of an unused range are set.
-    let is_of_use = match range.inode as u32 & bindings::SFU_REGION {
-        // SAFETY: `put` has found the table of a used range.
-        0 => unsafe { bindings::sfu_code_range_is_current(range) },
-        _ => range.start != u64::MAX && region_holds(range, words),
-    };
-    if !is_of_use {
+    // C has checked the files. All bits of an unused range are set.
+    let is_region = range.inode as u32 & bindings::SFU_REGION != 0 && range.start != u64::MAX;
+    if range.walk != walk && !(is_region && region_holds(range, words)) {
         return None;
     }
     range.walk = walk;
@@ -324,7 +300,7 @@ pub(crate) fn keep_range(address: u64, mapping: &Mapping, guard: RegionGuard) {
     if distance > len || size > len.wrapping_sub(distance) {
         return;
     }
-    if let Some(mut cache) = CodeCache::enter(false) {
+    if let Some(mut cache) = CodeCache::enter() {
         cache.put(start, size, mapping, guard);
     }
 }

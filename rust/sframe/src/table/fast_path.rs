@@ -6,10 +6,7 @@
 //! the result of [`unwind::step`](super::super::unwind::step::step).
 
 use super::{
-    super::unwind::step::{
-        Frame,
-        WordReader, //
-    },
+    super::unwind::step::WordReader,
     compact_rule::{
         CompactRule,
         BY_FP,
@@ -63,8 +60,8 @@ pub trait Codes<'a> {
     /// The range that contains the byte in front of a return address; `None` if no range with rows contains the byte.
     fn at(&mut self, ra: u64) -> Option<CodeRange<'a, Self::Rows>>;
 
-    /// A range that [`at`](Self::at) has returned in this walk, probably for this return address. `None` if there is
-    /// probably no such range. Calls no function.
+    /// A range that needs no check any more in this walk, probably for this return address. `None` if there is probably
+    /// no such range. Calls no function.
     fn recent(&self, ra: u64) -> Option<CodeRange<'a, Self::Rows>>;
 }
 
@@ -98,23 +95,23 @@ impl FastPathState {
         }
     }
 
-    /// Whether [`walk`] can walk on: the stack pointer is a multiple of eight. Each step adds a multiple of eight, so this
-    /// check is valid for all frames.
+    /// Whether [`walk`] can walk on: the stack pointer is a multiple of eight. Each step adds a multiple of eight, so
+    /// this check is valid for all frames.
     #[inline(always)]
     pub const fn is_aligned(&self) -> bool {
         self.sp % 8 == 0
     }
 }
 
-/// Walks on from `state`, which has to be aligned, by compact rules, until a frame needs another rule or is the outermost
-/// frame, a read fails, or `slots` are used up. Stores the return addresses of the found frames in `slots`, and returns the
-/// unused part.
+/// Walks on from `state`, which has to be aligned, by compact rules, until a frame needs another rule or is the
+/// outermost frame, a read fails, or `slots` are used up. Stores the return addresses of the found frames in `slots`,
+/// and returns the unused part.
 ///
 /// `ra`: the PC of the last frame if the frame has made a call. The innermost frame has not, and its lookup address is
 /// its PC: `ra` is the PC plus one. Context: any context in which `memory` and `codes` may be used.
 #[inline(always)]
 pub fn walk<'a, 'b, C: Codes<'a>, M: WordReader>(
-    mut state: &mut FastPathState,
+    state: &mut FastPathState,
     mut ra: u64,
     slots: Slots<'b>,
     codes: &mut C,
@@ -126,6 +123,7 @@ pub fn walk<'a, 'b, C: Codes<'a>, M: WordReader>(
         return slots;
     };
     let mut unused = slots;
+    let mut place = StatePlace(state);
     loop {
         let NextFrame {
             ra: next,
@@ -133,15 +131,15 @@ pub fn walk<'a, 'b, C: Codes<'a>, M: WordReader>(
             rule,
             is_outside,
             mut slots,
-        } = walk_recent(&mut state, ra, code, unused, codes, memory);
+        } = walk_recent(&mut place, ra, code, unused, codes, memory);
         ra = next;
         if ra == 0 {
-            state.is_outermost = rule.has(IS_OUTERMOST);
-            state.is_outside = is_outside;
+            place.0.is_outermost = rule.has(IS_OUTERMOST);
+            place.0.is_outside = is_outside;
             return slots;
         }
-        // In memory during the call of `at`. A value that stayed in a register would take that register from the loop, which
-        // has none to spare.
+        // In memory during the call of `at`. A value that stayed in a register would take that register from the loop,
+        // which has none to spare.
         hint::black_box(&mut slots);
         let Some(next) = block_of(codes.at(ra), ra) else {
             return slots;
@@ -152,12 +150,15 @@ pub fn walk<'a, 'b, C: Codes<'a>, M: WordReader>(
         };
         *slot = ra;
         if rule.has(SAVES_FP) {
-            state.fp_at = cfa.wrapping_add_signed(rule.fp());
+            place.0.fp_at = cfa.wrapping_add_signed(rule.fp());
         }
-        state.sp = cfa;
+        place.0.sp = cfa;
         unused = slots;
     }
 }
+
+/// Where the state is. The loop has no register to spare for this address, so the address itself is in memory.
+struct StatePlace<'s>(&'s mut FastPathState);
 
 /// The unused part of the buffer of a walk.
 pub type Slots<'b> = slice::IterMut<'b, u64>;
@@ -179,7 +180,7 @@ struct NextFrame<'b> {
 /// walk begins, and has the given block. Calls no function.
 #[inline(always)]
 fn walk_recent<'a, 'b, C: Codes<'a>, M: WordReader>(
-    state: &mut &mut FastPathState,
+    place: &mut StatePlace<'_>,
     mut ra: u64,
     (mut code, mut block): FoundBlock<'a, C::Rows>,
     mut slots: Slots<'b>,
@@ -191,7 +192,7 @@ fn walk_recent<'a, 'b, C: Codes<'a>, M: WordReader>(
         mut fp,
         mut fp_at,
         ..
-    } = **state;
+    } = *place.0;
     // No function is called while the memory is open.
     let open = memory.open();
     let mut is_outside = false;
@@ -240,8 +241,8 @@ fn walk_recent<'a, 'b, C: Codes<'a>, M: WordReader>(
         sp = cfa;
     };
     drop(open);
-    // Even the address of the state has to be in memory until here. The loop has no register to spare.
-    let state = &mut **hint::black_box(state);
+    // This forces the address into memory, until here.
+    let state = &mut *hint::black_box(place).0;
     state.sp = sp;
     state.fp = fp;
     state.fp_at = fp_at;

@@ -311,9 +311,9 @@ pub trait Task {
         lookup_address: u64,
     ) -> TableAnswer<<Self::Sink as Sink>::Origin>;
 
-    /// The fast path: takes steps by compact rules from a frame that has made a call, and stores the frames that it finds.
-    /// `frame` becomes the last one. Not called for frames with uprobes: a uretprobe may have replaced a return address, and
-    /// the fast path does not restore it.
+    /// The fast path: takes steps by compact rules from a frame that has made a call, and stores the frames that it
+    /// finds. `frame` becomes the last one. Not called for frames with uprobes: a uretprobe may have replaced a return
+    /// address, and the fast path does not restore it.
     ///
     /// # Errors
     ///
@@ -365,26 +365,25 @@ pub trait Task {
 /// becomes the last frame that the walk reached. Context: any in which the methods of `task` may run.
 #[inline(always)]
 pub fn walk<T: Task>(task: &T, frame: &mut Frame, sink: &mut T::Sink) -> StopReason {
-    walk_on(task, frame.sp, Ok(false), frame, sink)
+    walk_on(task, frame.sp, false, frame, sink)
 }
 
-/// Walks on from `frame`, to which the fast path has led from the innermost frame: `first` is true if it has found `frame`, false
-/// if `frame` is still the innermost frame, and an error if the walk has ended. `lowest` is the stack pointer of the innermost
-/// frame. Apart from that, as [`walk`].
+/// Walks on from `frame`. `has_called`: the fast path has led from the innermost frame to `frame`; else `frame` still
+/// is the innermost frame. `lowest` is the stack pointer of the innermost frame. Apart from that, as [`walk`].
 #[inline(always)]
 pub fn walk_on<T: Task>(
     task: &T,
     mut lowest: u64,
-    first: Result<bool, StopReason>,
+    has_called: bool,
     frame: &mut Frame,
     sink: &mut T::Sink,
 ) -> StopReason {
     let probed = task.is_probed();
     // `lowest` is the lowest run-time address of the stack that is in use.
-    let mut registers = match first {
-        Ok(true) => CallerRegisters::CallerStack(lowest),
-        Ok(false) => CallerRegisters::All(task.registers()),
-        Err(reason) => return reason,
+    let mut registers = if has_called {
+        CallerRegisters::CallerStack(lowest)
+    } else {
+        CallerRegisters::All(task.registers())
     };
     let mut replay = Replay::NONE;
     let mut stack_changes = MAX_SIGNALS;

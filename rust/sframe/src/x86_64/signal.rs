@@ -136,8 +136,8 @@ pub fn is_ordinary(before: u64, at: u64) -> bool {
     const MOVE_SHORT: u16 = 0x0fb8;
 
     // The system call of clone starts two, five, seven or nine bytes in front of the PC. The system call of a
-    // trampoline starts two bytes in front of the PC. At two bytes, `before` holds only its first byte. The four are compared
-    // at once: a part of 16 bits is zero if it is one of them.
+    // trampoline starts two bytes in front of the PC. At two bytes, `before` holds only its first byte. The four are
+    // compared at once: a part of 16 bits is zero if it is one of them.
     let parts = (before ^ 0x0f00_050f_050f_050f) & 0xff00_ffff_ffff_ffff;
     let is_part_zero =
         parts.wrapping_sub(0x0001_0001_0001_0001) & !parts & 0x8000_8000_8000_8000 != 0;

@@ -55,7 +55,7 @@ const CONTROL_DEREF: u32 = 2;
 
 /// Whether a row, of the default or the flexible type, can encode a rule.
 pub(crate) fn can_encode(rule: &Rule) -> bool {
-    DataRow::default_type(rule).is_some() || DataRow::flexible(rule).is_some()
+    is_of_default_type(rule) || DataRow::flexible(rule).is_some()
 }
 
 /// Whether only an extra row may encode a rule.
@@ -78,8 +78,13 @@ pub(crate) fn section(
     functions: &[ConvertedFunction],
     report: &mut Report,
 ) -> Result<Vec<u8>, ConvertError> {
-    let mut entries = Vec::new();
-    let mut rows = Vec::new();
+    /// Most rows have three or four bytes.
+    const ROW: usize = 4;
+    let mut entries = Vec::with_capacity(functions.len());
+    let most = functions
+        .iter()
+        .map(|function| ROW * function.rows.len() + 8);
+    let mut rows = Vec::with_capacity(most.sum());
     for function in functions {
         // An entry counts its rows in 16 bits.
         // An entry without rows would stand for outermost frames.
@@ -113,7 +118,8 @@ pub(crate) fn section(
         .and_then(|len| len.checked_add(rows_len))
         .ok_or(ConvertError::TooLarge)?;
 
-    let mut out = Vec::new();
+    let mut out =
+        Vec::with_capacity(HEADER_SIZE as usize + entries.len() * ENTRY_SIZE + rows.len());
     out.extend(MAGIC.to_le_bytes());
     out.extend([
         VERSION,
@@ -133,9 +139,12 @@ pub(crate) fn section(
         out.extend(word.to_le_bytes());
     }
     for (start, size, rows_at) in entries {
-        out.extend(start.wrapping_sub(out.len() as u64).to_le_bytes());
-        out.extend(size.to_le_bytes());
-        out.extend(rows_at.to_le_bytes());
+        let mut entry = [0; ENTRY_SIZE];
+        let start = start.wrapping_sub(out.len() as u64);
+        entry[..8].copy_from_slice(&start.to_le_bytes());
+        entry[8..12].copy_from_slice(&size.to_le_bytes());
+        entry[12..].copy_from_slice(&rows_at.to_le_bytes());
+        out.extend_from_slice(&entry);
     }
     out.extend(rows);
     Ok(out)
@@ -167,19 +176,7 @@ fn parts(function: &ConvertedFunction) -> Vec<ConvertedFunction> {
 
 /// Appends a function's attribute and rows. Returns whether the function is flexible.
 fn put_function(function: &ConvertedFunction, out: &mut Vec<u8>) -> bool {
-    let default_type: Option<Vec<DataRow>> = (function.rows.iter())
-        .map(|(_, rule)| DataRow::default_type(rule))
-        .collect();
-    let flexible = default_type.is_none();
-    let rows = default_type.unwrap_or_else(|| {
-        let rows = function
-            .rows
-            .iter()
-            .map(|(_, rule)| DataRow::flexible(rule));
-        rows.map(|row| row.expect("rules that cannot be encoded were dropped"))
-            .collect()
-    });
-
+    let flexible = !(function.rows.iter()).all(|(_, rule)| is_of_default_type(rule));
     let width: u8 = match function.size {
         0..=0xff => 0,
         0x100..=0xffff => 1,
@@ -192,27 +189,97 @@ fn put_function(function: &ConvertedFunction, out: &mut Vec<u8>) -> bool {
     if function.signal {
         info |= SIGNAL;
     }
-    out.extend((rows.len() as u16).to_le_bytes());
+    out.extend((function.rows.len() as u16).to_le_bytes());
     out.extend([
         info,
         (u8::from(flexible) * FLEXIBLE) | (function.rbx.0 << RBX_SHIFT),
         function.repeat.unwrap_or(0),
     ]);
-    for ((start, _), row) in function.rows.iter().zip(rows) {
-        out.extend(&start.to_le_bytes()[..1 << width]);
-        row.put(out);
+    if flexible {
+        for (start, rule) in &function.rows {
+            let row = DataRow::flexible(rule).expect("rules that cannot be encoded were dropped");
+            out.extend(&start.to_le_bytes()[..1 << width]);
+            row.put(out);
+        }
+    } else {
+        put_default_rows(&function.rows, width, out);
     }
     flexible
+}
+
+/// Appends rows of the default type, whose starts have a size of two to the power of `width`.
+fn put_default_rows(rows: &[(u32, Rule)], width: u8, out: &mut Vec<u8>) {
+    /// The most bytes of a row: its start, the info byte, and two offsets.
+    const MOST: usize = 4 + 1 + 8;
+    let first = out.len();
+    // A row is written as a word, of which the next row may overwrite a part.
+    out.resize(first + rows.len() * MOST + size_of::<u128>(), 0);
+    let mut left = &mut out[first..];
+    for (start, rule) in rows {
+        let (row, len) = default_row(*start, rule, width);
+        let Some((place, _)) = left.split_first_chunk_mut() else {
+            break;
+        };
+        if len <= size_of::<u64>() {
+            let (low, _) = place.split_at_mut(size_of::<u64>());
+            low.copy_from_slice(&(row as u64).to_le_bytes());
+        } else {
+            *place = row.to_le_bytes();
+        }
+        left = &mut left[len..];
+    }
+    let unused = left.len();
+    out.truncate(out.len() - unused);
+}
+
+/// A row of the default type as a little-endian number, and its size in bytes.
+#[inline]
+fn default_row(start: u32, rule: &Rule, width: u8) -> (u128, usize) {
+    let width = 1usize << width;
+    if rule.is_outermost() {
+        return (start.into(), width + 1);
+    }
+    let sp = u8::from(rule.cfa.base == Base::Sp);
+    let cfa = rule.cfa.offset;
+    let (fp, offsets) = match rule.fp {
+        Location::AtCfa(fp) => (fp, 2u8),
+        _ => (0, 1),
+    };
+    // The bits without the sign.
+    let bits = (cfa ^ (cfa >> 31)) | (fp ^ (fp >> 31));
+    let size = match bits {
+        0..=0x7f => 0,
+        0x80..=0x7fff => 1,
+        _ => 2u8,
+    };
+    let info = sp | (offsets << 1) | (size << 5);
+    let bytes = 1usize << size;
+    let len = width + 1 + bytes * usize::from(offsets);
+    let mask = u32::MAX >> (32 - 8 * bytes);
+    let (cfa, fp) = (cfa as u32 & mask, fp as u32 & mask);
+    if len <= size_of::<u64>() {
+        let offsets = u64::from(info) | (u64::from(cfa) << 8) | (u64::from(fp) << (8 + 8 * bytes));
+        return ((u64::from(start) | (offsets << (8 * width))).into(), len);
+    }
+    let offsets = u128::from(info) | (u128::from(cfa) << 8) | (u128::from(fp) << (8 + 8 * bytes));
+    (u128::from(start) | (offsets << (8 * width)), len)
+}
+
+/// Whether a row of the default type can encode a rule.
+fn is_of_default_type(rule: &Rule) -> bool {
+    rule.is_outermost()
+        || (matches!(rule.cfa.base, Base::Sp | Base::Fp)
+            && !rule.cfa.deref
+            && rule.ra == Location::AtCfa(FIXED_RA.into())
+            && matches!(rule.fp, Location::Unchanged | Location::AtCfa(_)))
 }
 
 /// The most words of a row: a control word and an offset for each of the CFA, the return address and the frame pointer.
 const MOST_WORDS: usize = 6;
 
-/// An encoded row.
+/// An encoded row of a flexible function.
 #[derive(Clone, Copy)]
 struct DataRow {
-    /// Whether the CFA's base is the stack pointer; false in a flexible row.
-    sp: bool,
     /// The words; the first `len` are in use.
     words: [DataWord; MOST_WORDS],
     len: usize,
@@ -226,31 +293,6 @@ enum DataWord {
 }
 
 impl DataRow {
-    /// The rule as a row of the default type.
-    fn default_type(rule: &Rule) -> Option<DataRow> {
-        if rule.is_outermost() {
-            return Some(DataRow::OUTERMOST);
-        }
-        let sp = match rule.cfa.base {
-            Base::Sp => true,
-            Base::Fp => false,
-            Base::Register(_) => return None,
-        };
-        if rule.cfa.deref || rule.ra != Location::AtCfa(FIXED_RA.into()) {
-            return None;
-        }
-        let row = DataRow {
-            sp,
-            ..DataRow::OUTERMOST
-        };
-        let row = row.with([DataWord::Offset(rule.cfa.offset)]);
-        match rule.fp {
-            Location::Unchanged => Some(row),
-            Location::AtCfa(offset) => Some(row.with([DataWord::Offset(offset)])),
-            _ => None,
-        }
-    }
-
     /// The rule as a flexible row.
     fn flexible(rule: &Rule) -> Option<DataRow> {
         if rule.is_outermost() {
@@ -277,7 +319,6 @@ impl DataRow {
     }
 
     const OUTERMOST: DataRow = DataRow {
-        sp: false,
         words: [DataWord::Control(0); MOST_WORDS],
         len: 0,
     };
@@ -293,7 +334,7 @@ impl DataRow {
     fn put(&self, out: &mut Vec<u8>) {
         let words = &self.words[..self.len];
         let size = words.iter().map(|word| word.size()).max().unwrap_or(0);
-        let info = u8::from(self.sp) | ((words.len() as u8) << 1) | (size << 5);
+        let info = ((words.len() as u8) << 1) | (size << 5);
         out.push(info);
         for word in words {
             let raw = match *word {

@@ -180,14 +180,16 @@ const ROOT: u32 = 0;
 ///
 /// The file cannot be converted: then an empty table is added for it. Or the kernel refuses the rows.
 pub(crate) fn add(device: &Device, file: &File, path: &Path, user: u32) -> Result<u32, String> {
-    let rows = match rows::rows_of(file, path) {
+    let (rows, cache) = match rows::rows_of(file) {
         Ok(rows) => rows,
         Err(error) => {
             device.add(Target::File(file), user, &[], &[])?;
             return Err(error);
         }
     };
-    add_rows(device, file, &rows, user)
+    let added = add_rows(device, file, &rows, user);
+    cache.keep(&rows, path);
+    added
 }
 
 /// Adds the rows of a file, and returns their number. If the caller is root, the table is charged to `user`.

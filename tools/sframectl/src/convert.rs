@@ -61,7 +61,12 @@ pub(crate) fn run(
     };
     let convert = |bytes: &[u8]| convert::convert(bytes).map_err(|error| error.to_string());
     if confined {
-        return print(&rows::pack(&convert(&rows::map_confined()?)?));
+        let converted = convert(&rows::map_confined()?)?;
+        let (len, section, extra_rows) = rows::packed_parts(&converted);
+        for part in [&len, section, extra_rows] {
+            print(part)?;
+        }
+        return Ok(String::new());
     }
     let mut bytes = Vec::new();
     if file == dash {

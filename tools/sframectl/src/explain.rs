@@ -248,7 +248,11 @@ fn walk_task(task: u32) -> Result<StoppedStack, String> {
 /// Converts a file as `watch` does.
 fn convert(file: &MappedFile) -> Result<MadeSection, String> {
     let rows = match &file.open {
-        Some(open) => rows::rows_of(open, &file.path)?,
+        Some(open) => {
+            let (rows, cache) = rows::rows_of(open)?;
+            cache.keep(&rows, &file.path);
+            rows
+        }
         None => rows::rows_of_image(file.bytes)?,
     };
     Ok(MadeSection {

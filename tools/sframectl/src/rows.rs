@@ -10,7 +10,8 @@ use std::{
     env,
     fs::{
         self,
-        File, //
+        File,
+        Metadata, //
     },
     io::{
         self,
@@ -100,32 +101,50 @@ impl ConvertedRows {
     }
 }
 
-/// Converts a file, or reads its rows from the cache. `path` is the file's name, which the cache keeps.
+/// Converts a file, or reads its rows from the cache. Once the rows are in use, [`CacheUse::keep`] tells the cache, so
+/// that nobody waits for that.
 ///
 /// # Errors
 ///
 /// The file cannot be read or has no unwind information; the text says which.
-pub(crate) fn rows_of(file: &File, path: &Path) -> Result<ConvertedRows, String> {
+pub(crate) fn rows_of(file: &File) -> Result<(ConvertedRows, CacheUse), String> {
     let cached = cache_path(file);
     let packed = cached.as_ref().and_then(|cached| fs::read(cached).ok());
     if let Some(rows) = packed.and_then(unpack) {
-        if let Some(cached) = cached {
-            // The time of modification records the last use.
-            if let Ok(file) = File::options().append(true).open(&cached) {
-                let _ = file.set_modified(SystemTime::now());
-            }
-            keep_path(&cached, path);
-        }
-        return Ok(rows);
+        let is_new = false;
+        return Ok((rows, CacheUse { cached, is_new }));
     }
-    let packed = convert(file)?;
-    if let Some(cached) = cached {
+    let rows = unpack(convert(file)?).ok_or("the conversion's output is truncated")?;
+    let is_new = true;
+    Ok((rows, CacheUse { cached, is_new }))
+}
+
+/// A use of rows that the cache has, or may keep.
+pub(crate) struct CacheUse {
+    /// The cache file, if there may be one.
+    cached: Option<PathBuf>,
+    /// Whether the rows are not in the cache yet.
+    is_new: bool,
+}
+
+impl CacheUse {
+    /// Keeps the rows in the cache, with the time, and with the name `path` of the file that they are of.
+    pub(crate) fn keep(&self, rows: &ConvertedRows, path: &Path) {
+        let Some(cached) = &self.cached else {
+            return;
+        };
         // If the cache cannot be written to, the file is converted again next time.
-        let _ = write(&cached, &packed, SystemTime::now());
-        keep_path(&cached, path);
-        let _ = evict(&cached);
+        if self.is_new {
+            let _ = write(cached, &rows.bytes, SystemTime::now());
+        } else if let Ok(file) = File::options().append(true).open(cached) {
+            // The time of modification records the last use.
+            let _ = file.set_modified(SystemTime::now());
+        }
+        keep_path(cached, path);
+        if self.is_new {
+            let _ = evict(cached);
+        }
     }
-    unpack(packed).ok_or("the conversion's output is truncated".to_owned())
 }
 
 /// Writes a cache file whose rows were last used at a time. Renaming is atomic: another thread may write rows for the
@@ -307,15 +326,16 @@ fn evict(path: &Path) -> io::Result<()> {
     Ok(())
 }
 
+/// The packed form of a section and its extra rows, in parts.
+pub(crate) fn packed_parts(converted: &Converted) -> ([u8; 4], &[u8], &[u8]) {
+    let len = converted.section.len() as u32;
+    (len.to_le_bytes(), &converted.section, &converted.extra_rows)
+}
+
 /// Packs a section and its extra rows.
 pub(crate) fn pack(converted: &Converted) -> Vec<u8> {
-    let len = converted.section.len() as u32;
-    [
-        &len.to_le_bytes(),
-        &converted.section[..],
-        &converted.extra_rows,
-    ]
-    .concat()
+    let (len, section, extra_rows) = packed_parts(converted);
+    [&len, section, extra_rows].concat()
 }
 
 /// The rows in packed rows; `None` if these are truncated, or empty.
@@ -334,7 +354,7 @@ pub(crate) fn unpack(packed: Vec<u8>) -> Option<ConvertedRows> {
 /// root alone can write are cached.
 fn cache_path(file: &File) -> Option<PathBuf> {
     let metadata = file.metadata().ok()?;
-    if metadata.uid() != 0 || metadata.mode() & 0o022 != 0 || !geteuid().is_root() {
+    if !is_of_root(&metadata) || !geteuid().is_root() {
         return None;
     }
     let (id, len) = elf::build_id(&FileSource(file)).ok()?;
@@ -345,6 +365,11 @@ fn cache_path(file: &File) -> Option<PathBuf> {
     fs::create_dir_all(&directory).ok()?;
     let id = hexadecimal(id.get(..len)?);
     Some(directory.join(format!("{id}-{}-{VERSION}.{ROWS}", metadata.len())))
+}
+
+/// Whether root alone can write a file.
+fn is_of_root(metadata: &Metadata) -> bool {
+    metadata.uid() == 0 && metadata.mode() & 0o022 == 0
 }
 
 fn cache_directory() -> PathBuf {

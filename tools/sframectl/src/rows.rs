@@ -40,7 +40,10 @@ use std::{
         AtomicU64,
         Ordering, //
     },
-    time::SystemTime, //
+    time::{
+        Instant,
+        SystemTime, //
+    }, //
 };
 
 use convert::Converted;
@@ -392,7 +395,15 @@ impl Source for FileSource<'_> {
 
 /// Converts a file in a child process whose only input is the file.
 fn convert(file: &File) -> Result<Vec<u8>, String> {
-    urgency::end();
+    /// The conversion of a file of this size takes less than a tenth of a second.
+    const SHORT: u64 = 16 << 20;
+    let metadata = file.metadata();
+    let is_short = |metadata: &Metadata| is_of_root(metadata) && metadata.len() <= SHORT;
+    // The child process has the priority of this thread.
+    if !metadata.as_ref().is_ok_and(is_short) {
+        urgency::end();
+    }
+    let started = Instant::now();
     let with = |what: &'static str| move |error| format!("{what}: {error}");
     let mut file = file
         .try_clone()
@@ -411,6 +422,7 @@ fn convert(file: &File) -> Result<Vec<u8>, String> {
     let done = command
         .output()
         .map_err(with("cannot run the conversion"))?;
+    urgency::charge(started.elapsed());
     if done.status.success() {
         return Ok(done.stdout);
     }

@@ -5,7 +5,7 @@
 //!
 //! Urgent work has a higher priority than other programs, and therefore an allowance: a tenth of all time, and up to a
 //! second without a pause. Beyond it, work has the priority that this program was started with. Work that a user can
-//! make long, such as a conversion, is never urgent.
+//! make long, such as the conversion of a user's own file, is never urgent.
 
 use std::{
     cell::Cell,
@@ -13,7 +13,10 @@ use std::{
         Mutex,
         PoisonError, //
     },
-    time::Instant, //
+    time::{
+        Duration,
+        Instant, //
+    }, //
 };
 
 use rustix::{
@@ -112,6 +115,16 @@ pub(crate) fn end() {
     }
 }
 
+/// Charges the allowance with the time that a child process has taken with the priority of this thread, if its work is
+/// urgent.
+pub(crate) fn charge(time: Duration) {
+    if let Some(thread) = STATE.get() {
+        if !take(i64::try_from(time.as_nanos()).unwrap_or(i64::MAX)) {
+            restore(thread);
+        }
+    }
+}
+
 fn restore(thread: UrgentThread) {
     STATE.set(None);
     // Anybody may lower a priority.
@@ -135,10 +148,7 @@ fn cpu_time() -> i64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::{
-        thread,
-        time::Duration, //
-    };
+    use std::thread;
 
     #[test]
     fn an_allowance_is_a_tenth_of_all_time_and_at_most_a_second() {
@@ -181,10 +191,13 @@ mod tests {
                 end();
                 assert_eq!(nice(), before);
             }
+            // The time of a child process is taken from the allowance of urgent work.
+            charge(Duration::MAX);
+            begin();
+            charge(Duration::from_nanos(1));
+            assert_eq!(nice(), expected);
             // Without an allowance, urgent work ends, and none begins.
-            begin();
-            take(2 * MOST);
-            begin();
+            charge(Duration::from_nanos(2 * MOST.unsigned_abs()));
             assert_eq!(nice(), before);
             begin();
             assert_eq!(nice(), before);

@@ -41,6 +41,8 @@ const READ_UNSURE: u32 = 5;
 const FAULT: u32 = 250;
 /// The work of reading one mapping, and of one step of a scan of the mappings.
 pub(crate) const VISIT: u32 = sys::SFU_VISIT;
+/// The work of taking the code cache again in a walk: all its ranges are checked.
+pub(crate) const CODE_CACHE: u32 = 18;
 /// The number of pages that a task may wait for in one walk.
 const FAULTS_DEFERRED: u32 = 256;
 

@@ -51,7 +51,8 @@ use crate::{
     },
     user_memory::{
         Part,
-        UserMemory, //
+        UserMemory,
+        CODE_CACHE, //
     },
     x86_64::{
         self,
@@ -289,7 +290,7 @@ fn walk_fast(
     let Some(words) = memory.words() else {
         return 0;
     };
-    if !state.is_aligned() {
+    if !state.is_aligned() || memory.take(CODE_CACHE).is_err() {
         return 0;
     }
     let Some(cache) = CodeCache::enter() else {

@@ -16,6 +16,7 @@ printed methods, all of them and in their order, and each compiled frame's own m
 import bisect
 import collections
 import json
+import os
 import pathlib
 import re
 import subprocess
@@ -110,7 +111,10 @@ class Machine:
         if not line.startswith("ready "):
             raise RuntimeError(f"Witness ended, or printed {line!r}")
         methods, task = methods_of(self.says("Thread.print"), "witness")
-        walk = subprocess.run([self.sframectl, "explain", str(task), "--json"], check=True, capture_output=True, text=True)
+        # The rows of converted files are kept there.
+        environment = {**os.environ, "CACHE_DIRECTORY": "/tmp"}
+        walk = subprocess.run([self.sframectl, "explain", str(task), "--json"], check=True, capture_output=True, text=True,
+                              env=environment)
         walk = json.loads(walk.stdout)
         self.says("Compiler.perfmap")
         code = code_of(pathlib.Path(f"/tmp/perf-{self.process.pid}.map").read_text(encoding="utf-8"))

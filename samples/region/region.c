@@ -98,11 +98,14 @@ static void finish(int signal)
 	_exit(signal != SIGALRM);
 }
 
-/* sub $SIZE,%rsp; call *%rdi; add $SIZE,%rsp; ret. Between the first and the last two, the frame has SIZE bytes. */
+/*
+ * sub $SIZE,%rsp; call *%rdi; nop; lea SIZE(%rsp),%rsp; ret. Between the first and the last two, the frame has SIZE bytes.
+ * Without a region the walk does not know this code: it would follow add $SIZE,%rsp.
+ */
 static unsigned char *make(int size, unsigned char *place)
 {
 	unsigned char instructions[] = {
-		0x48, 0x81, 0xec, size, 0, 0, 0, 0xff, 0xd7, 0x48, 0x81, 0xc4, size, 0, 0, 0, 0xc3,
+		0x48, 0x81, 0xec, size, 0, 0, 0, 0xff, 0xd7, 0x66, 0x90, 0x48, 0x8d, 0x64, 0x24, size, 0xc3,
 		[BESIDE] = 0x48, 0xff, 0xcf, 0x75, 0xfb, 0xc3
 	};
 	unsigned char *at = mmap(place, EH_FRAME + 4096, PROT_READ | PROT_WRITE,

@@ -113,9 +113,9 @@ class Machine:
         methods, task = methods_of(self.says("Thread.print"), "witness")
         # The rows of converted files are kept there.
         environment = {**os.environ, "CACHE_DIRECTORY": "/tmp"}
-        walk = subprocess.run([self.sframectl, "explain", str(task), "--json"], check=True, capture_output=True, text=True,
-                              env=environment)
-        walk = json.loads(walk.stdout)
+        explained = subprocess.run([self.sframectl, "explain", str(task), "--json"], check=True, capture_output=True,
+                                   text=True, env=environment)
+        walk = json.loads(explained.stdout)
         self.says("Compiler.perfmap")
         code = code_of(pathlib.Path(f"/tmp/perf-{self.process.pid}.map").read_text(encoding="utf-8"))
         self.process.stdin.write(line.split()[1] + "\n")
@@ -150,8 +150,8 @@ def main(arguments):
             machine.end()
         is_ok = not wrong and count["equal"] == rounds
         print(f"{'' if is_ok else 'not '}ok - witness: {mode}: {count['equal']} of {rounds} stacks are equal, "
-              f"{count['methods']} methods by {count['interpreted']} interpreted and {count['compiled']} compiled frames",
-              flush=True)
+              f"{count['methods']} methods by {count['interpreted']} interpreted and {count['compiled']} compiled "
+              "frames", flush=True)
         for number, end, frames, methods in wrong[:3]:
             print(f"# round {number} ended as {end}\n#   found:   {frames}\n#   printed: {methods}")
         status |= not is_ok

@@ -4,9 +4,10 @@
 
 usage: convert.py [FILE...]
 
-tools/bench/convert runs this script in the prepared root. For each file (default: libc, perl, libpython, libLLVM and node's library),
-`sframectl convert` runs five times; the table has the least CPU time, user and system, and the largest resident size.
-valgrind counts the instructions of one more run. Without files, `sframectl prepare` converts all files of the root, too.
+tools/bench/convert runs this script in the prepared root. For each file (default: libc, perl, libpython, libLLVM and
+node's library), `sframectl convert` runs five times; the table has the least CPU time, user and system, and the largest
+resident size. valgrind counts the instructions of one more run. Without files, `sframectl prepare` converts all files
+of the root, too.
 """
 
 import glob
@@ -47,7 +48,8 @@ def main(files):
             command = [SFRAMECTL, "convert", os.path.realpath(path), "-o", f"{directory}/rows"]
             times, sizes = zip(*(run(*command) for _ in range(RUNS)))
             count = instructions(*command)
-            print(f"{os.path.basename(path):24}{1000 * min(times):10.0f}{max(sizes) / 2**20:8.0f}{count / 1e6:22.1f}", flush=True)
+            print(f"{os.path.basename(path):24}{1000 * min(times):10.0f}{max(sizes) / 2**20:8.0f}{count / 1e6:22.1f}",
+                  flush=True)
         if not files:
             os.mkdir(f"{directory}/cache")
             time, size = run(SFRAMECTL, "prepare", CACHE_DIRECTORY=f"{directory}/cache")

@@ -969,7 +969,7 @@ fn state(code: &[u8; IN_FRONT + MAX_BEGINNING]) -> State {
     // the pointer to the bytecode, loads that pointer.
     let mut word = 0u32;
     let is_own = all.iter().any(|byte| {
-        word = word >> 8 | u32::from(*byte) << 24;
+        word = (word >> 8) | (u32::from(*byte) << 24);
         OWN_FRAME.contains(&word)
     });
     match is_own {

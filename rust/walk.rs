@@ -15,7 +15,7 @@ use crate::{
         fast_path::{
             self,
             FastPathState,
-            Slots, //
+            UnusedSlots, //
         },
         region::{
             self,
@@ -271,10 +271,10 @@ impl<'a> Task for Current<'a> {
 fn run_fast<'b>(
     state: &mut FastPathState,
     ra: u64,
-    slots: Slots<'b>,
+    slots: UnusedSlots<'b>,
     mut cache: CodeCache,
     words: PeekWords<'_>,
-) -> Slots<'b> {
+) -> UnusedSlots<'b> {
     fast_path::walk(state, ra, slots, &mut cache.ranges(&words), &words)
 }
 

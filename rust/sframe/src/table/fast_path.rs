@@ -113,10 +113,10 @@ impl FastPathState {
 pub fn walk<'a, 'b, C: Codes<'a>, M: WordReader>(
     state: &mut FastPathState,
     mut ra: u64,
-    slots: Slots<'b>,
+    slots: UnusedSlots<'b>,
     codes: &mut C,
     memory: &M,
-) -> Slots<'b> {
+) -> UnusedSlots<'b> {
     // The byte in front of `ra` selects the row.
     let found = block_of(codes.recent(ra), ra);
     let Some(mut code) = found.or_else(|| block_of(codes.at(ra), ra)) else {
@@ -161,7 +161,7 @@ pub fn walk<'a, 'b, C: Codes<'a>, M: WordReader>(
 struct StatePlace<'s>(&'s mut FastPathState);
 
 /// The unused part of the buffer of a walk.
-pub type Slots<'b> = slice::IterMut<'b, u64>;
+pub type UnusedSlots<'b> = slice::IterMut<'b, u64>;
 
 /// The caller of the last frame, in a range that was not found in this walk yet.
 struct NextFrame<'b> {
@@ -173,7 +173,7 @@ struct NextFrame<'b> {
     rule: CompactRule,
     /// See [`FastPathState`].
     is_outside: bool,
-    slots: Slots<'b>,
+    slots: UnusedSlots<'b>,
 }
 
 /// Walks on, as far as the ranges go that were found in this walk. `ra` is the address behind the code at which the
@@ -183,7 +183,7 @@ fn walk_recent<'a, 'b, C: Codes<'a>, M: WordReader>(
     place: &mut StatePlace<'_>,
     mut ra: u64,
     (mut code, mut block): FoundBlock<'a, C::Rows>,
-    mut slots: Slots<'b>,
+    mut slots: UnusedSlots<'b>,
     codes: &C,
     memory: &M,
 ) -> NextFrame<'b> {

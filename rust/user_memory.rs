@@ -61,22 +61,12 @@ impl UserMemory {
     /// readable, or any other address: then all reads may take the slower path. `spent` is the work that this
     /// sample has already taken.
     pub(crate) fn atomic(near: u64, spent: u32) -> Self {
-        Self {
-            peek: Peek::enter(near),
-            work: Cell::new(WORK.saturating_sub(spent).into()),
-            faults: Cell::new(0),
-            may_sleep: false,
-        }
+        Self::new(Peek::enter(near), spent, false)
     }
 
     /// Memory for a walk in a task that may sleep. `near` is as for [`atomic`](Self::atomic).
     pub(crate) fn sleeping(near: u64) -> Self {
-        Self {
-            peek: Peek::enter(near),
-            work: Cell::new(WORK_DEFERRED.into()),
-            faults: Cell::new(FAULTS_DEFERRED),
-            may_sleep: true,
-        }
+        Self::new(Peek::enter(near), 0, true)
     }
 
     /// Memory for a walk: as [`atomic`](Self::atomic), or as [`sleeping`](Self::sleeping).
@@ -86,10 +76,17 @@ impl UserMemory {
     /// `limit` is as for [`Peek::of_walk`].
     #[inline(always)]
     pub(crate) unsafe fn of_walk(limit: u64, spent: u32, may_sleep: bool) -> ManuallyDrop<Self> {
+        // SAFETY: By the contract of this function.
+        let peek = ManuallyDrop::into_inner(unsafe { Peek::of_walk(limit) });
+        ManuallyDrop::new(Self::new(peek, spent, may_sleep))
+    }
+
+    /// Memory with an unused budget; for a walk that may not sleep, without the work that was spent before.
+    #[inline(always)]
+    fn new(peek: Peek, spent: u32, may_sleep: bool) -> Self {
         let work = WORK.saturating_sub(spent).into();
-        ManuallyDrop::new(Self {
-            // SAFETY: By the contract of this function.
-            peek: ManuallyDrop::into_inner(unsafe { Peek::of_walk(limit) }),
+        Self {
+            peek,
             work: Cell::new(if may_sleep {
                 WORK_DEFERRED.into()
             } else {
@@ -97,7 +94,7 @@ impl UserMemory {
             }),
             faults: Cell::new(FAULTS_DEFERRED),
             may_sleep,
-        })
+        }
     }
 
     /// Whether the walk may sleep, so that long searches are acceptable.

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: GPL-2.0-only
-"""The comparison of found stacks of Java with those that the virtual machine prints."""
+"""java_witness.py: how it reads the virtual machine's dump, and which stacks it takes for equal."""
 
 import pathlib
 import sys

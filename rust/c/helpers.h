@@ -273,8 +273,8 @@ bool sfu_uretprobe_orig_ra(uint64_t slot, uint64_t *address);
  * Gives the code cache of this CPU to the caller, for the current task, until sfu_code_cache_leave(). Any
  * context. Between the two calls the caller must not sleep. The rows of ranges may be used only between the two
  * calls. NULL if the mappings are changing, or if the caller interrupted a walk that has the cache.
- * The files of all ranges are checked now, which costs less than to check those that the walk uses, one by one: `walk`
- * of a range is that of the cache if the file is still in the state that the range's table was built for.
+ * The function checks the files of all ranges. A check of each file at its first use would cost more. If the file is
+ * still in the state that the range's table was built for, `walk` of the range becomes that of the cache.
  */
 struct sfu_code_cache *sfu_code_cache_enter(void);
 void sfu_code_cache_leave(struct sfu_code_cache *cache);

@@ -205,19 +205,27 @@ impl Calls {
             calls.clear();
             return;
         }
+        // A call whose return address is on top of the stack.
+        let call = |return_address, fp| Call {
+            return_address,
+            slot: Some(now.sp()),
+            first_slot: now.sp(),
+            fp,
+            presumed: None,
+        };
         if goes_on {
+            let is_region = process.layout_at(before.pc()).is_some();
             if returns_to_thawed(word(before.pc())) {
                 calls.clear();
                 return;
             }
-            if takes_entry(word(before.pc())) && process.layout_at(before.pc()).is_some() {
+            if takes_entry(word(before.pc())) && is_region {
                 calls.retain(|call| call.slot.is_some_and(|slot| slot >= now.sp()));
             }
             if leaves_frames(word(before.pc())) && now.sp() > before.sp() {
                 calls.retain(|call| call.slot.is_none_or(|slot| slot >= now.sp()));
             }
             let code = word(before.pc()).unwrap_or(0) & 0xff_ffff;
-            let is_region = process.layout_at(before.pc()).is_some();
             // HotSpot's stubs for deoptimisation remove a compiled frame, by add %rcx,%rsp, and push the return addresses of
             // interpreted frames, by push (%rcx). The first one is that of the removed frame.
             if is_region && code == 0xe1_0348 {
@@ -225,18 +233,11 @@ impl Calls {
             }
             let return_address = word(now.sp()).filter(|_| is_region && code == 0x31_ff48);
             if let Some(return_address) = return_address {
-                let slot = Some(now.sp());
                 match calls.last_mut() {
                     Some(last) if last.slot.is_none() && last.return_address == return_address => {
-                        last.slot = slot;
+                        last.slot = Some(now.sp());
                     }
-                    _ => calls.push(Call {
-                        return_address,
-                        slot,
-                        first_slot: now.sp(),
-                        fp: before.get(RBP),
-                        presumed: None,
-                    }),
+                    _ => calls.push(call(return_address, before.get(RBP))),
                 }
                 return;
             }
@@ -256,20 +257,14 @@ impl Calls {
             let pushed = word(now.sp()).filter(|_| now.sp() == before.sp().wrapping_sub(8));
             let is_thrown = |pushed: &u64| {
                 code_at(before.pc()) == Some(PUSH_RDX)
-                    && process.layout_at(before.pc()).is_some()
+                    && is_region
                     && !process.is_interpreter(before.pc())
                     && process.layout_at(*pushed).is_some()
                     && walker::is_behind_call(process, *pushed, memory)
                     && calls.last().is_none_or(|last| last.slot != Some(now.sp()))
             };
             if let Some(return_address) = pushed.filter(is_thrown) {
-                calls.push(Call {
-                    return_address,
-                    slot: Some(now.sp()),
-                    first_slot: now.sp(),
-                    fp: before.get(RBP),
-                    presumed: None,
-                });
+                calls.push(call(return_address, before.get(RBP)));
             }
             return;
         }
@@ -286,13 +281,7 @@ impl Calls {
             Some(_) => None,
             None => fp.or_else(|| word(before.get(RBP)?)),
         };
-        let new = |return_address| Call {
-            return_address,
-            slot: Some(now.sp()),
-            first_slot: now.sp(),
-            fp,
-            presumed: None,
-        };
+        let new = |return_address| call(return_address, fp);
         let presumed = &mut self.presumed;
         let mut confirm = |call: &Call| {
             if let Some(frames) = call.presumed {
@@ -737,18 +726,23 @@ mod tests {
         }
     }
 
+    /// The caller of a thread at 0x1000, after a walk has found this frame and its caller.
+    fn presumed_caller(fp: u64, caller: Frame, slot: u64) -> Option<RecordedCaller> {
+        let memory = StackWords(vec![(slot, caller.pc)]);
+        let mut calls = Calls::default();
+        let (process, registers) = (Process::new(), registers(0x1000, 0x7f00, None));
+        calls.note(TaskId::default(), &registers, &process, &memory);
+        let (pc, sp) = (registers.pc(), registers.sp());
+        let frames = [Frame { pc, sp, fp }, caller];
+        calls.presume(TaskId::default(), &frames, &process, &memory);
+        calls.caller(TaskId::default(), &registers, true, None, &process, &memory)
+    }
+
     #[test]
     fn a_lost_frame_pointer_is_not_presumed() {
-        let registers = registers(0x1000, 0x7f00, None);
         for (fp, expected) in [(0x7fe0, Some(0x7fe0)), (LOST_FP, None)] {
-            let memory = StackWords(vec![(0x7ff8, 0x2005)]);
-            let mut calls = Calls::default();
-            let process = Process::new();
-            calls.note(TaskId::default(), &registers, &process, &memory);
-            let frame = |pc, sp, fp| Frame { pc, sp, fp };
-            let frames = [frame(0x1000, 0x7f00, 0x7f80), frame(0x2005, 0x8000, fp)];
-            calls.presume(TaskId::default(), &frames, &process, &memory);
-            let caller = calls.caller(TaskId::default(), &registers, true, None, &process, &memory);
+            let (pc, sp) = (0x2005, 0x8000);
+            let caller = presumed_caller(0x7f80, Frame { pc, sp, fp }, 0x7ff8);
             let caller = caller.expect("a presumed call");
             assert!(caller.presumed);
             assert_eq!(caller.registers.pc(), 0x2005);
@@ -759,16 +753,9 @@ mod tests {
     #[test]
     fn a_return_address_of_the_caller_is_not_presumed() {
         // The caller's return address, in the slot above its frame pointer, equals its PC: the function calls itself.
-        let memory = StackWords(vec![(0x7fe8, 0x2005)]);
-        let registers = registers(0x1000, 0x7f00, None);
         for (fp, expected) in [(0x7fe0, false), (0x7ff0, true)] {
-            let mut calls = Calls::default();
-            let process = Process::new();
-            calls.note(TaskId::default(), &registers, &process, &memory);
-            let frame = |pc, sp, fp| Frame { pc, sp, fp };
-            let frames = [frame(0x1000, 0x7f00, 0x7fe0), frame(0x2005, 0x7f10, fp)];
-            calls.presume(TaskId::default(), &frames, &process, &memory);
-            let caller = calls.caller(TaskId::default(), &registers, true, None, &process, &memory);
+            let (pc, sp) = (0x2005, 0x7f10);
+            let caller = presumed_caller(0x7fe0, Frame { pc, sp, fp }, 0x7fe8);
             assert_eq!(caller.is_some(), expected);
         }
     }

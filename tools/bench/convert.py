@@ -18,7 +18,9 @@ import sys
 import tempfile
 
 SFRAMECTL = "/src/build/tools/sframectl"
-FILES = ["libc.so.6", "../perl", "libpython3.13.so.1.0", "libLLVM.so.19*", "libnode.so.*"]
+LIBRARIES = "/usr/lib/x86_64-linux-gnu"
+FILES = [f"{LIBRARIES}/libc.so.6", "/usr/bin/perl", f"{LIBRARIES}/libpython3.13.so.1.0", f"{LIBRARIES}/libLLVM.so.19*",
+         f"{LIBRARIES}/libnode.so.*"]
 RUNS = 5
 
 
@@ -44,8 +46,8 @@ def main(files):
     print(f"{'':24}{'CPU, ms':>10}{'MiB':>8}{'million instructions':>22}")
     with tempfile.TemporaryDirectory() as directory:
         for pattern in files or FILES:
-            path = glob.glob(os.path.join("/usr/lib/x86_64-linux-gnu", pattern) if not files else pattern)[0]
-            command = [SFRAMECTL, "convert", os.path.realpath(path), "-o", f"{directory}/rows"]
+            path = os.path.realpath(glob.glob(pattern)[0])
+            command = [SFRAMECTL, "convert", path, "-o", f"{directory}/rows"]
             times, sizes = zip(*(run(*command) for _ in range(RUNS)))
             count = instructions(*command)
             print(f"{os.path.basename(path):24}{1000 * min(times):10.0f}{max(sizes) / 2**20:8.0f}{count / 1e6:22.1f}",

@@ -115,9 +115,18 @@ pub fn count<S: Source + ?Sized>(
     let mut section = Some(*first);
     while let Some(this) = section {
         count = count.saturating_add(this.num_fdes() as usize);
-        section = this.next(bytes)?;
+        section = next_section(bytes, &this)?;
     }
     Ok(count)
+}
+
+/// [`Section::next`]. Not inlined, because it is called in several places.
+#[inline(never)]
+fn next_section<S: Source + ?Sized>(
+    bytes: &S,
+    section: &Section,
+) -> Result<Option<Section>, Error> {
+    section.next(bytes)
 }
 
 /// The functions of a file, sorted by address.
@@ -172,7 +181,7 @@ impl<'a> Functions<'a> {
                 };
                 put(function.start(), place)?;
             }
-            section = this.next(bytes)?;
+            section = next_section(bytes, &this)?;
         }
         let mut rest = extra_rows;
         let mut index = 0u32;
@@ -288,7 +297,7 @@ impl<'a> Functions<'a> {
         let mut section = if is_behind { *current } else { self.first };
         while section.offset() != offset {
             work.step()?;
-            match section.next(bytes)? {
+            match next_section(bytes, &section)? {
                 Some(next) => section = next,
                 None => break,
             }

@@ -37,7 +37,7 @@ impl WalkContext {
 }
 
 // The order of the counters: samples of tasks left to the kernel, samples in exec, samples in entry code, walks
-// cut by locked mappings, walks by context, frames by context, frames by source, stop reasons, and the three
+// cut by locked mappings, walks by context, frames by context, frames by source, stop reasons, and the four
 // below.
 const WALKS: u32 = sys::SFU_LOCKED + 1;
 const FRAMES_IN: u32 = WALKS + WalkContext::ALL.len() as u32;
@@ -46,7 +46,9 @@ const STOPS: u32 = FRAMES_BY + FrameSource::ALL.len() as u32;
 const FAULTS_QUEUED: u32 = STOPS + StopReason::ALL.len() as u32;
 const FAULTS_TAKEN: u32 = FAULTS_QUEUED + 1;
 const BAD_SECTIONS: u32 = FAULTS_TAKEN + 1;
-const _: () = assert!(BAD_SECTIONS < sys::SFU_COUNTERS);
+const SECTION_SEARCHES: u32 = BAD_SECTIONS + 1;
+const ALL: u32 = SECTION_SEARCHES + 1;
+const _: () = assert!(ALL <= sys::SFU_COUNTERS);
 
 /// The end of a walk.
 pub(crate) struct Walked {
@@ -102,6 +104,11 @@ pub(crate) fn fault_taken() {
 /// Counts a file whose own section cannot be used.
 pub(crate) fn bad_section() {
     sys::count(BAD_SECTIONS, 1);
+}
+
+/// Counts a search in a section that the walk reads itself, because the file has no table. Any context.
+pub(crate) fn section_search() {
+    sys::count(SECTION_SEARCHES, 1);
 }
 
 /// Writes all counters, one `name value` line each. Task.
@@ -165,8 +172,8 @@ fn value_of(index: u32) -> u64 {
 }
 
 /// The name of each counter, in two parts. Not a `match`, which would compile to a comparison for each counter.
-static NAMES: [[&str; 2]; BAD_SECTIONS as usize + 1] = {
-    let mut names = [[""; 2]; BAD_SECTIONS as usize + 1];
+static NAMES: [[&str; 2]; ALL as usize] = {
+    let mut names = [[""; 2]; ALL as usize];
     names[sys::SFU_LEFT_TO_KERNEL as usize][1] = "left_to_kernel";
     names[sys::SFU_IN_EXEC as usize][1] = "in_exec";
     names[sys::SFU_IN_ENTRY as usize][1] = "in_entry";
@@ -174,6 +181,7 @@ static NAMES: [[&str; 2]; BAD_SECTIONS as usize + 1] = {
     names[FAULTS_QUEUED as usize][1] = "faults_queued";
     names[FAULTS_TAKEN as usize][1] = "faults_taken";
     names[BAD_SECTIONS as usize][1] = "bad_sections";
+    names[SECTION_SEARCHES as usize][1] = "section_searches";
     let mut nth = 0;
     while nth < WalkContext::ALL.len() {
         let name = text(WalkContext::ALL[nth].name());

@@ -38,7 +38,10 @@ use crate::{
         }, //
     },
     sink::ChainBuffer,
-    stats::Walked,
+    stats::{
+        self,
+        Walked, //
+    },
     sys::{
         self,
         PeekWords,
@@ -216,6 +219,7 @@ impl<'a> Task for Current<'a> {
 
     #[inline(always)]
     fn section<'b>(&'b self, section: &'b Section) -> (&'b Section, Part<'b>) {
+        stats::section_search();
         let bytes = Part {
             memory: self.memory,
             address: section.address(),

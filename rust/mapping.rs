@@ -48,7 +48,7 @@ use crate::{
     },
     x86_64::NATIVE, //
 };
-use core::ops::Range;
+use core::cell::Cell;
 use kernel::prelude::*;
 
 /// The work of an unknown file in a scan: its headers are read, and the worker is asked. A mapping itself takes 1.
@@ -72,7 +72,8 @@ pub(crate) type TaskRows = MappedRows<Section, TableRef>;
 /// A mapping of the current task.
 pub(crate) type TaskMapping = walk::Mapping<Section, TableRef>;
 
-/// Sets `mapping` to the mapping at a run-time address. Any context.
+/// Sets `mapping` to the mapping at a run-time address. `plain_code` is the code of no file without rows that a call
+/// found last, its start and its end; the caller initialises it with an empty range. Any context.
 ///
 /// # Errors
 ///
@@ -83,7 +84,19 @@ pub(crate) fn find(
     mapping: &mut TaskMapping,
     address: u64,
     memory: &UserMemory,
+    plain_code: &Cell<(u64, u64)>,
 ) -> Result<(), StopReason> {
+    let (start, end) = plain_code.get();
+    if (start..end).contains(&address) {
+        *mapping = TaskMapping {
+            start,
+            end,
+            rows: MappedRows::None(FunctionTable::NONE),
+            is_image: false,
+            executable: true,
+        };
+        return Ok(());
+    }
     mapping.end = 0;
     let mut found = sys::Mapping::none();
     let result = sys::find_mapping(address, &mut found);
@@ -92,17 +105,11 @@ pub(crate) fn find(
     if !found.is_known {
         sys::queue_file(address);
     }
-    let mut part = 0..u64::MAX;
+    mapping.start = 0;
+    mapping.end = u64::MAX;
     let mut guard = RegionGuard::default();
-    let is_region = found.table == 0
-        && region_at(
-            address,
-            &mut found,
-            memory,
-            &mut mapping.rows,
-            &mut part,
-            &mut guard,
-        );
+    let is_region =
+        found.table == 0 && region_at(address, &mut found, memory, mapping, &mut guard);
     if found.table != 0 {
         tables::keep_range(address, &found, guard);
         mapping.rows = MappedRows::Table(TableRef {
@@ -112,19 +119,25 @@ pub(crate) fn find(
     } else if !is_region {
         if found.executable && !found.is_file {
             let result = sys::find_lower_file(&mut found);
-            take_visits(&mut found, memory)?;
-            result.map_err(reason_of)?;
+            let result = take_visits(&mut found, memory).and(result.map_err(reason_of));
+            if result.is_err() {
+                mapping.end = 0;
+                return result;
+            }
         }
         rows_of(address, &found, memory, &mut mapping.rows);
     }
-    mapping.start = found.start.max(part.start);
-    mapping.end = found.end.min(part.end);
+    mapping.start = mapping.start.max(found.start);
+    mapping.end = mapping.end.min(found.end);
     mapping.is_image = found.is_file
         || matches!(
             mapping.rows,
             MappedRows::None(FunctionTable { len: 1.., .. })
         );
     mapping.executable = found.executable;
+    if !mapping.is_image && mapping.executable && matches!(mapping.rows, MappedRows::None(_)) {
+        plain_code.set((mapping.start, mapping.end));
+    }
     Ok(())
 }
 
@@ -164,16 +177,15 @@ fn take_visits(mapping: &mut sys::Mapping, memory: &UserMemory) -> Result<(), St
         .map_err(|Fault| StopReason::Budget)
 }
 
-/// Finds the region of code of no file at a run-time address. False if there is none. `part` becomes the region, or the
-/// code between two regions. If the region has rows, `mapping` becomes the region's part of it, in the table's file, and
-/// `guard` the region's guard.
+/// Finds the region of code of no file at a run-time address. False if there is none. `to` gets the range of the region,
+/// or of the code between two regions. If the region has rows, `mapping` becomes the region's part of it, in the table's
+/// file, and `guard` the region's guard; otherwise `to` gets the region.
 #[inline(never)]
 fn region_at(
     address: u64,
     mapping: &mut sys::Mapping,
     memory: &UserMemory,
-    rows: &mut TaskRows,
-    part: &mut Range<u64>,
+    to: &mut TaskMapping,
     guard: &mut RegionGuard,
 ) -> bool {
     if mapping.is_file || mapping.is_vdso || !mapping.executable {
@@ -184,7 +196,8 @@ fn region_at(
         return false;
     }
     let is_asked = sys::find_region(address, mapping, &mut found);
-    *part = found.start..found.end;
+    to.start = found.start;
+    to.end = found.end;
     let holds = || {
         found.guard == 0
             || memory
@@ -209,7 +222,7 @@ fn region_at(
             value: found.guard_value,
         };
     } else if is_region {
-        set_region(&found, rows);
+        set_region(&found, &mut to.rows);
     } else if !is_asked {
         // A region whose guard has changed is wanted anew.
         sys::queue_file(address);

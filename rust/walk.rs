@@ -63,7 +63,10 @@ use crate::{
         NATIVE, //
     }, //
 };
-use core::ops::Range;
+use core::{
+    cell::Cell,
+    ops::Range, //
+};
 
 /// The start of a walk.
 pub(crate) struct Begin<'a> {
@@ -129,6 +132,7 @@ pub(crate) fn walk(
         memory,
         registers,
         is_probed,
+        plain_code: Cell::new((0, 0)),
     };
     let reason = 'ended: {
         let mut is_certain = true;
@@ -162,6 +166,9 @@ struct Current<'a> {
     memory: &'a UserMemory,
     registers: PtRegs<'a>,
     is_probed: bool,
+    /// The last found code of no file without rows, from the start to the end, as run-time addresses. Code that a
+    /// program makes, and the code of files that it calls, alternate on its stacks.
+    plain_code: Cell<(u64, u64)>,
 }
 
 impl<'a> Task for Current<'a> {
@@ -209,7 +216,7 @@ impl<'a> Task for Current<'a> {
 
     #[inline(always)]
     fn find_mapping(&self, mapping: &mut TaskMapping, address: u64) -> Result<(), StopReason> {
-        mapping::find(mapping, address, self.memory)
+        mapping::find(mapping, address, self.memory, &self.plain_code)
     }
 
     #[inline(always)]

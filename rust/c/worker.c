@@ -97,9 +97,8 @@ static pid_t current_pid_of_slot(void)
  * is_queued() and queue() are two functions, so that each needs little stack. is_queued() returns 0
  * if the caller may fill a slot, 1 if a slot already has this page or file, or -ENOSPC.
  */
-static noinline int is_queued(unsigned long what)
+static noinline int is_queued(unsigned long what, uint32_t user)
 {
-	uint32_t user = current_user_id();
 	int left = user ? MISSING_SLOTS_OF_USER : MISSING_SLOTS;
 	const struct missing *slot;
 
@@ -113,7 +112,7 @@ static noinline int is_queued(unsigned long what)
 	return left > 0 ? 0 : -ENOSPC;
 }
 
-static noinline bool queue(unsigned long what)
+static noinline bool queue(unsigned long what, uint32_t user)
 {
 	struct missing *slot;
 
@@ -123,7 +122,7 @@ static noinline bool queue(unsigned long what)
 		mmgrab(current->mm);
 		slot->mm = current->mm;
 		slot->what = what;
-		slot->user = current_user_id();
+		slot->user = user;
 		slot->pid = current_pid_of_slot();
 		slot->tries = 0;
 		atomic_set_release(&slot->state, SLOT_READY);
@@ -135,12 +134,13 @@ static noinline bool queue(unsigned long what)
 
 static bool queue_once(unsigned long what)
 {
+	uint32_t user = current_user_id();
 	int queued;
 
 	if (!current->mm || what >= TASK_SIZE_MAX)
 		return false;
-	queued = is_queued(what);
-	return queued ? queued > 0 : queue(what);
+	queued = is_queued(what, user);
+	return queued ? queued > 0 : queue(what, user);
 }
 
 /*

@@ -47,6 +47,8 @@ pub mod flags {
     pub const GFP_KERNEL_ACCOUNT: Flags = Flags(glue::SFK_GFP_ACCOUNT);
     /// The kernel does not log a failed allocation.
     pub const __GFP_NOWARN: Flags = Flags(glue::SFK_GFP_NOWARN);
+    /// The memory is filled with zeros.
+    pub const __GFP_ZERO: Flags = Flags(glue::SFK_GFP_ZERO);
 }
 
 /// The size to request from C, in bytes, so that the memory has the alignment of `T`: kernels before 6.11 align

@@ -20,6 +20,7 @@
  */
 #define SFK_GFP_ACCOUNT 1
 #define SFK_GFP_NOWARN 2
+#define SFK_GFP_ZERO 4
 
 /*
  * Allocates `size` bytes, not 0, by kmalloc() or by kvmalloc(); NULL if that fails. Memory whose

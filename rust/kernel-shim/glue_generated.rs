@@ -4,6 +4,7 @@
 
 pub const SFK_GFP_ACCOUNT: u32 = 1;
 pub const SFK_GFP_NOWARN: u32 = 2;
+pub const SFK_GFP_ZERO: u32 = 4;
 unsafe extern "C" {
     pub fn sfk_kmalloc(size: usize, flags: u32) -> *mut crate::ffi::c_void;
 }

@@ -51,7 +51,8 @@ use kernel::{
     alloc::{
         flags::{
             GFP_KERNEL_ACCOUNT,
-            __GFP_NOWARN, //
+            __GFP_NOWARN,
+            __GFP_ZERO, //
         },
         Flags, //
     },
@@ -194,8 +195,8 @@ impl FileTable {
         let mut capacity = most.min(FEW_RULES);
         let (count, compact, others) = loop {
             let slots = capacity.saturating_add(1);
-            let mut compact = repeated(CompactRule::NONE, slots, memory)?;
-            let mut others = repeated(Rule::OUTERMOST, slots, memory)?;
+            let mut compact = zeros::<CompactRule>(slots, memory)?;
+            let mut others = outermost(slots, memory)?;
             let mut numbers = zeros::<u16>(slots.saturating_mul(2), memory)?;
             let mut rules = Rules::new(&mut compact, &mut others, &mut numbers, key);
             let filled = table::fill(
@@ -220,8 +221,8 @@ impl FileTable {
             let count = filled.map_err(errno)?;
             break (
                 count,
-                copied(rules.compact(), CompactRule::NONE, memory)?,
-                copied(rules.others(), Rule::OUTERMOST, memory)?,
+                with_copy(zeros(rules.compact().len(), memory)?, rules.compact()),
+                with_copy(outermost(rules.others().len(), memory)?, rules.others()),
             );
         };
         let blocks = resized(&parts.blocks.bytes, parts.blocks.used, memory)?;
@@ -263,33 +264,54 @@ fn gfp() -> Flags {
     GFP_KERNEL_ACCOUNT | __GFP_NOWARN
 }
 
-/// `count` zeros, or default values of `T`.
-pub(crate) fn zeros<T: Copy + Default>(count: usize, memory: &BuildMemory) -> Result<KVVec<T>> {
-    repeated(T::default(), count, memory)
+/// Types of which a value consists of zeros.
+///
+/// # Safety
+///
+/// If all bytes of a value are 0, the value is valid.
+pub(crate) unsafe trait Zeros: Copy {}
+
+// SAFETY: All fields of these types are integers, of which any bytes are a valid value.
+unsafe impl Zeros for u8 {}
+// SAFETY: As above.
+unsafe impl Zeros for u16 {}
+// SAFETY: As above.
+unsafe impl Zeros for u64 {}
+// SAFETY: As above.
+unsafe impl Zeros for CompactRule {}
+// SAFETY: As above.
+unsafe impl Zeros for FunctionSpan {}
+
+/// `count` values of zeros.
+pub(crate) fn zeros<T: Zeros>(count: usize, memory: &BuildMemory) -> Result<KVVec<T>> {
+    memory.take::<T>(count)?;
+    let all = KVVec::with_capacity(count, gfp() | __GFP_ZERO)?;
+    let (values, _, capacity) = all.into_raw_parts();
+    // SAFETY: The parts come from `into_raw_parts`. The capacity is at least `count`, and the allocator has filled the
+    // memory with zeros, which are values of a `Zeros`.
+    Ok(unsafe { KVVec::from_raw_parts(values, count, capacity) })
 }
 
-/// `count` copies of `one`. The function for this in the `kernel` crate can panic for a `Rule`, and takes six
-/// instructions for each byte. Not inlined, because several places repeat values of one type.
+/// `count` equal rules. The function for this in the `kernel` crate can panic.
 #[inline(never)]
-fn repeated<T: Copy>(one: T, count: usize, memory: &BuildMemory) -> Result<KVVec<T>> {
-    memory.take::<T>(count)?;
+fn outermost(count: usize, memory: &BuildMemory) -> Result<KVVec<Rule>> {
+    memory.take::<Rule>(count)?;
     let mut all = KVVec::with_capacity(count, gfp())?;
     let spare = all.spare_capacity_mut();
     spare
         .get_mut(..count)
         .ok_or(ENOMEM)?
-        .fill(MaybeUninit::new(one));
+        .fill(MaybeUninit::new(Rule::OUTERMOST));
     let (values, _, capacity) = all.into_raw_parts();
     // SAFETY: The parts come from `into_raw_parts`. The capacity is at least `count`, and the first `count` values were
     // written.
     Ok(unsafe { KVVec::from_raw_parts(values, count, capacity) })
 }
 
-/// A copy of `from`. `one` is any value.
-fn copied<T: Copy>(from: &[T], one: T, memory: &BuildMemory) -> Result<KVVec<T>> {
-    let mut all = repeated(one, from.len(), memory)?;
-    copy(&mut all, from);
-    Ok(all)
+/// `to` with the first values of `from`.
+fn with_copy<T: Copy>(mut to: KVVec<T>, from: &[T]) -> KVVec<T> {
+    copy(&mut to, from);
+    to
 }
 
 /// The parts of a table that is being built, apart from the rules.

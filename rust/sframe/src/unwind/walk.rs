@@ -388,6 +388,8 @@ pub fn walk_on<T: Task>(
     let mut replay = Replay::NONE;
     let mut stack_changes = MAX_SIGNALS;
     let mut mapping = Mapping::NOWHERE;
+    // The end of the stack's mapping, a run-time address; 0 if it is not known.
+    let mut stack_end = 0;
 
     loop {
         if let Err(reason) = find(task, &mut mapping, registers.lookup_address(frame.pc)) {
@@ -446,8 +448,10 @@ pub fn walk_on<T: Task>(
                             step_in_region(task, frame, &registers, region)
                         }
                         _ => {
-                            // Found here, where less of the stack is in use.
-                            let stack_end = task.end_of_stack(frame.sp);
+                            // Found here, where less of the kernel's stack is in use. The walk rises on one stack.
+                            if frame.sp >= stack_end {
+                                stack_end = task.end_of_stack(frame.sp);
+                            }
                             let is_innermost = !registers.are_lost();
                             step_without_rows(task, frame, is_innermost, stack_end, &mapping)
                         }
@@ -462,6 +466,7 @@ pub fn walk_on<T: Task>(
             };
         if leaves_stack {
             lowest = frame.sp;
+            stack_end = 0;
             // A step that rises does not count against the bound.
             stack_changes = match stack_changes.checked_sub((frame.sp <= context).into()) {
                 Some(left) => left,
@@ -480,6 +485,7 @@ pub fn walk_on<T: Task>(
             };
             registers = CallerRegisters::Interrupted(context);
             lowest = frame.sp;
+            stack_end = 0;
             if probed && !task.leave_uprobe(frame) {
                 return StopReason::Uprobe;
             }

@@ -108,8 +108,7 @@ pub(crate) fn find(
     mapping.start = 0;
     mapping.end = u64::MAX;
     let mut guard = RegionGuard::default();
-    let is_region =
-        found.table == 0 && region_at(address, &mut found, memory, mapping, &mut guard);
+    let is_region = found.table == 0 && region_at(address, &mut found, memory, mapping, &mut guard);
     if found.table != 0 {
         tables::keep_range(address, &found, guard);
         mapping.rows = MappedRows::Table(TableRef {

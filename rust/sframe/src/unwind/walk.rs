@@ -940,11 +940,17 @@ mod tests {
     };
 
     /// A task with one rule for each listed lookup address, and the listed words in memory.
+    #[derive(Default)]
     struct Mock {
         rules: BTreeMap<u64, Rule>,
         words: MockWords,
+        /// The code from this address on belongs to no file, and has no rows. 0: there is no such code.
+        plain_code: u64,
+        /// The stack pointers for which the walk has asked for the end of the stack.
+        ends_of: RefCell<Vec<u64>>,
     }
 
+    #[derive(Default)]
     struct MockWords(BTreeMap<u64, u64>);
 
     impl Memory for MockWords {
@@ -954,8 +960,12 @@ mod tests {
     }
 
     impl Source for MockWords {
-        fn read<const N: usize>(&self, _offset: u64) -> Result<[u8; N], Fault> {
-            Err(Fault)
+        fn read<const N: usize>(&self, offset: u64) -> Result<[u8; N], Fault> {
+            let mut bytes = [0; N];
+            for (to, at) in bytes.iter_mut().zip(offset..) {
+                *to = self.read_word(at & !7)?.to_le_bytes()[at as usize % 8];
+            }
+            Ok(bytes)
         }
     }
 
@@ -1013,20 +1023,29 @@ mod tests {
         fn find_mapping(
             &self,
             mapping: &mut MappingOf<Self>,
-            _address: u64,
+            address: u64,
         ) -> Result<(), StopReason> {
+            let is_plain = self.plain_code != 0 && address >= self.plain_code;
+            let (start, end, rows) = if is_plain {
+                let none = MappedRows::None(FunctionTable::NONE);
+                (self.plain_code, u64::MAX, none)
+            } else {
+                (0, self.plain_code.wrapping_sub(1), MappedRows::Table(()))
+            };
             *mapping = Mapping {
-                start: 0,
-                end: u64::MAX,
-                is_image: true,
+                start,
+                end,
+                is_image: !is_plain,
                 executable: true,
-                rows: MappedRows::Table(()),
+                rows,
             };
             Ok(())
         }
 
-        fn end_of_stack(&self, _sp: u64) -> u64 {
-            0
+        /// Stacks are 64 KiB each.
+        fn end_of_stack(&self, sp: u64) -> u64 {
+            self.ends_of.borrow_mut().push(sp);
+            (sp | 0xffff) + 1
         }
 
         fn section<'a>(&'a self, _section: &'a ()) -> (&'a Section, &'static [u8]) {
@@ -1067,6 +1086,7 @@ mod tests {
         let task = Mock {
             rules,
             words: MockWords(words),
+            ..Mock::default()
         };
         let mut sink = RefCell::new(Vec::new());
         let mut innermost = Frame {
@@ -1099,6 +1119,49 @@ mod tests {
     }
 
     #[test]
+    fn the_end_of_a_stack_is_asked_for_once() {
+        const CODE: u64 = 0x5000;
+        let mut words = BTreeMap::new();
+        // call *%rax, four times
+        let calls = u64::from_le_bytes([0xff, 0xd0, 0xff, 0xd0, 0xff, 0xd0, 0xff, 0xd0]);
+        words.extend((CODE..CODE + 0x100).step_by(8).map(|at| (at, calls)));
+        // Frames by the frame pointer, on two stacks: three on the first one, then code with rows that changes the
+        // stack, and two on the second one.
+        let mut chain = |fp: u64, next: u64, ra: u64| words.extend([(fp, next), (fp + 8, ra)]);
+        chain(0x2_8010, 0x2_8030, CODE + 8);
+        chain(0x2_8030, 0x2_8050, CODE + 16);
+        chain(0x2_8050, 0x1_8010, 0x202);
+        chain(0x1_8010, 0x1_8030, CODE + 24);
+        chain(0x1_8030, 0, 0x101);
+        // The code with rows finds its return address, and the other stack, here.
+        words.extend([(0x2_8060, 0x1_7ff8), (0x1_7ff8, CODE + 32)]);
+        // call *%rax, in front of the return addresses in code with rows
+        words.extend([
+            (0xf8, calls.rotate_left(8)),
+            (0x1f8, calls),
+            (0x200, 0xd0ff),
+            (0x100, 0xd0),
+        ]);
+        let task = Mock {
+            rules: BTreeMap::from([(0x201, changes_stack()), (0x100, Rule::OUTERMOST)]),
+            words: MockWords(words),
+            plain_code: CODE,
+            ..Mock::default()
+        };
+        let mut frame = Frame {
+            pc: CODE + 40,
+            sp: 0x2_8000,
+            fp: 0x2_8010,
+        };
+        let mut sink = RefCell::new(Vec::new());
+        let reason = walk_on(&task, frame.sp, true, &mut frame, &mut sink);
+        let pcs: Vec<_> = sink.into_inner().iter().map(|frame| frame.pc).collect();
+        let found = [CODE + 8, CODE + 16, 0x202, CODE + 32, CODE + 24, 0x101];
+        assert_eq!((reason, &pcs[..]), (StopReason::Outermost, &found[..]));
+        assert_eq!(task.ends_of.take(), [0x2_8000, 0x1_8000]);
+    }
+
+    #[test]
     fn signal_frames_without_a_context_have_no_registers() {
         // The caller's rule counts from rbx, which is known in a frame that a signal interrupted.
         let mut returns = changes_stack();
@@ -1126,7 +1189,15 @@ mod tests {
                 sp: 0x8000,
                 fp: 7,
             };
-            walk(&Mock { rules, words }, &mut innermost, &mut sink)
+            walk(
+                &Mock {
+                    rules,
+                    words,
+                    ..Mock::default()
+                },
+                &mut innermost,
+                &mut sink,
+            )
         };
         assert_eq!(end(0x33), StopReason::Outermost);
         assert_eq!(end(0), StopReason::RegisterUnknown);
@@ -1172,7 +1243,15 @@ mod tests {
             sp: 0x8000,
             fp: 7,
         };
-        let reason = walk(&Mock { rules, words }, &mut innermost, &mut sink);
+        let reason = walk(
+            &Mock {
+                rules,
+                words,
+                ..Mock::default()
+            },
+            &mut innermost,
+            &mut sink,
+        );
         (reason, sink.into_inner())
     }
 
@@ -1208,6 +1287,7 @@ mod tests {
             let task = Mock {
                 rules: rules.into(),
                 words: MockWords(words.into()),
+                ..Mock::default()
             };
             let mut sink = RefCell::new(Vec::new());
             let mut innermost = Frame {
@@ -1270,6 +1350,7 @@ mod tests {
                     .chain([(0x100, Rule::OUTERMOST)])
                     .collect(),
                 words: MockWords(words.into()),
+                ..Mock::default()
             };
             let mut sink = RefCell::new(Vec::new());
             let mut innermost = Frame {

@@ -14,6 +14,11 @@
 
 /* The maximum number of mappings between the mapping that is looked up and the first mapping of its file. */
 #define HEAD_DISTANCE 16
+/*
+ * The file below code of no file matters only if the code lies among the file's segments: some programs replace their own
+ * code by memory with huge pages. A larger gap, in bytes, separates the code from any file.
+ */
+#define HEAD_SPAN (4ULL << 30)
 
 /*
  * The mapping, or NULL for a gap, that the tree holds at `address`, and the first and the last address of the
@@ -113,7 +118,7 @@ static noinline void read_head(struct mm_struct *mm, unsigned long address, stru
 			mapping->head_size = min(READ_ONCE(vma->vm_end) - mapping->head, U32_MAX);
 			break;
 		}
-		if (!first)
+		if (!first || (!mapping->is_file && mapping->start - first > HEAD_SPAN))
 			break;
 	}
 }

@@ -221,10 +221,12 @@ mod mapping_tests {
         sys,
         user_memory::UserMemory, //
     };
+    use core::cell::Cell;
 
     fn find(address: u64) -> Result<TaskMapping, StopReason> {
         let mut mapping = TaskMapping::NOWHERE;
-        mapping::find(&mut mapping, address, &UserMemory::atomic(0, 0))?;
+        let memory = UserMemory::atomic(0, 0);
+        mapping::find(&mut mapping, address, &memory, &Cell::default())?;
         Ok(mapping)
     }
 
@@ -244,6 +246,30 @@ mod mapping_tests {
     fn executable_memory_is_known() -> Result {
         let at = sys::test::map(PAGE, true)?;
         assert!(find(at).is_ok_and(|mapping| mapping.executable));
+        Ok(())
+    }
+
+    #[test]
+    fn plain_code_is_looked_at_once() -> Result {
+        let (data, code) = (sys::test::map(PAGE, false)?, sys::test::map(PAGE, true)?);
+        // Code that cannot be read now may be an ELF image.
+        sys::test::write(code, &[0x90; 8])?;
+        let memory = UserMemory::atomic(0, 0);
+        let plain_code = Cell::default();
+        let find = |address| {
+            let mut mapping = TaskMapping::NOWHERE;
+            mapping::find(&mut mapping, address, &memory, &plain_code).map(|()| mapping)
+        };
+        assert!(find(data).is_ok());
+        assert_eq!(plain_code.get(), (0, 0));
+        let first = find(code).map_err(|_| EINVAL)?;
+        assert_eq!(plain_code.get(), (first.start, first.end));
+        // The second time, the mapping itself is not looked at.
+        sys::test::unmap(code, PAGE)?;
+        let second = find(code + PAGE - 1).map_err(|_| EINVAL)?;
+        assert_eq!((second.start, second.end), (first.start, first.end));
+        assert!(second.executable && !second.is_image);
+        assert!(matches!(second.rows, TaskRows::None(_)));
         Ok(())
     }
 
@@ -315,10 +341,12 @@ mod region_tests {
         },
         user_memory::UserMemory, //
     };
+    use core::cell::Cell;
 
     fn find(address: u64) -> Result<TaskMapping> {
         let mut mapping = TaskMapping::NOWHERE;
-        mapping::find(&mut mapping, address, &UserMemory::atomic(0, 0)).map_err(|_| EINVAL)?;
+        let memory = UserMemory::atomic(0, 0);
+        mapping::find(&mut mapping, address, &memory, &Cell::default()).map_err(|_| EINVAL)?;
         Ok(mapping)
     }
 

@@ -264,31 +264,31 @@ fn gfp() -> Flags {
     GFP_KERNEL_ACCOUNT | __GFP_NOWARN
 }
 
-/// Types of which a value consists of zeros.
+/// Types that have a value whose bytes are all 0.
 ///
 /// # Safety
 ///
 /// If all bytes of a value are 0, the value is valid.
-pub(crate) unsafe trait Zeros: Copy {}
+pub(crate) unsafe trait ZeroBytes: Copy {}
 
 // SAFETY: All fields of these types are integers, of which any bytes are a valid value.
-unsafe impl Zeros for u8 {}
+unsafe impl ZeroBytes for u8 {}
 // SAFETY: As above.
-unsafe impl Zeros for u16 {}
+unsafe impl ZeroBytes for u16 {}
 // SAFETY: As above.
-unsafe impl Zeros for u64 {}
+unsafe impl ZeroBytes for u64 {}
 // SAFETY: As above.
-unsafe impl Zeros for CompactRule {}
+unsafe impl ZeroBytes for CompactRule {}
 // SAFETY: As above.
-unsafe impl Zeros for FunctionSpan {}
+unsafe impl ZeroBytes for FunctionSpan {}
 
 /// `count` values of zeros.
-pub(crate) fn zeros<T: Zeros>(count: usize, memory: &BuildMemory) -> Result<KVVec<T>> {
+pub(crate) fn zeros<T: ZeroBytes>(count: usize, memory: &BuildMemory) -> Result<KVVec<T>> {
     memory.take::<T>(count)?;
     let all = KVVec::with_capacity(count, gfp() | __GFP_ZERO)?;
     let (values, _, capacity) = all.into_raw_parts();
     // SAFETY: The parts come from `into_raw_parts`. The capacity is at least `count`, and the allocator has filled the
-    // memory with zeros, which are values of a `Zeros`.
+    // memory with zeros, which are a value of a `ZeroBytes`.
     Ok(unsafe { KVVec::from_raw_parts(values, count, capacity) })
 }
 

@@ -176,9 +176,9 @@ fn take_visits(mapping: &mut sys::Mapping, memory: &UserMemory) -> Result<(), St
         .map_err(|Fault| StopReason::Budget)
 }
 
-/// Finds the region of code of no file at a run-time address. False if there is none. `to` gets the range of the region,
-/// or of the code between two regions. If the region has rows, `mapping` becomes the region's part of it, in the table's
-/// file, and `guard` the region's guard; otherwise `to` gets the region.
+/// Finds the region of code of no file at a run-time address. False if there is none. `to` gets the range of the
+/// region, or of the code between two regions. If the region has rows, `mapping` becomes the region's part of it, in
+/// the table's file, and `guard` the region's guard; otherwise `to` gets the region.
 #[inline(never)]
 fn region_at(
     address: u64,

@@ -15,8 +15,8 @@
 /* The maximum number of mappings between the mapping that is looked up and the first mapping of its file. */
 #define HEAD_DISTANCE 16
 /*
- * The file below code of no file matters only if the code lies among the file's segments: some programs replace their own
- * code by memory with huge pages. A larger gap, in bytes, separates the code from any file.
+ * The file below code of no file matters only if the code lies among the file's segments: some programs replace
+ * their own code by memory with huge pages. A larger gap, in bytes, separates the code from any file.
  */
 #define HEAD_SPAN (4ULL << 30)
 

@@ -271,16 +271,16 @@ fn gfp() -> Flags {
 /// If all bytes of a value are 0, the value is valid.
 pub(crate) unsafe trait ZeroBytes: Copy {}
 
-// SAFETY: All fields of these types are integers, of which any bytes are a valid value.
-unsafe impl ZeroBytes for u8 {}
-// SAFETY: As above.
-unsafe impl ZeroBytes for u16 {}
-// SAFETY: As above.
-unsafe impl ZeroBytes for u64 {}
-// SAFETY: As above.
-unsafe impl ZeroBytes for CompactRule {}
-// SAFETY: As above.
-unsafe impl ZeroBytes for FunctionSpan {}
+macro_rules! zero_bytes {
+    ($($type:ty)*) => {
+        $(
+            // SAFETY: The type is an integer, or a structure of integers: 0 is a value of each field.
+            unsafe impl ZeroBytes for $type {}
+        )*
+    };
+}
+
+zero_bytes! { u8 u16 u64 CompactRule FunctionSpan }
 
 /// `count` values of zeros.
 pub(crate) fn zeros<T: ZeroBytes>(count: usize, memory: &BuildMemory) -> Result<KVVec<T>> {
@@ -370,9 +370,7 @@ impl BlockStore for Blocks<'_> {
 /// A copy of `from` with `len` bytes: cut there, or filled up with zeros.
 #[inline(never)]
 fn resized(from: &[u8], len: usize, memory: &BuildMemory) -> Result<KVVec<u8>> {
-    let mut all = zeros::<u8>(len, memory)?;
-    copy(&mut all, from);
-    Ok(all)
+    Ok(with_copy(zeros(len, memory)?, from))
 }
 
 /// Copies up to the end of the shorter slice.

@@ -1161,6 +1161,23 @@ mod tests {
         assert_eq!(task.ends_of.take(), [0x2_8000, 0x1_8000]);
     }
 
+    /// The stop reason and the frames of a walk from PC 0x200, on the stack at 0x8000.
+    fn walked(rules: BTreeMap<u64, Rule>, words: MockWords) -> (StopReason, Vec<Frame>) {
+        let task = Mock {
+            rules,
+            words,
+            ..Mock::default()
+        };
+        let mut sink = RefCell::new(Vec::new());
+        let mut innermost = Frame {
+            pc: 0x200,
+            sp: 0x8000,
+            fp: 7,
+        };
+        let reason = walk(&task, &mut innermost, &mut sink);
+        (reason, sink.into_inner())
+    }
+
     #[test]
     fn signal_frames_without_a_context_have_no_registers() {
         // The caller's rule counts from rbx, which is known in a frame that a signal interrupted.
@@ -1182,22 +1199,7 @@ mod tests {
                 (0x300, by_register),
                 (0x100, Rule::OUTERMOST),
             ]);
-            let words = words(segment);
-            let mut sink = RefCell::new(Vec::new());
-            let mut innermost = Frame {
-                pc: 0x200,
-                sp: 0x8000,
-                fp: 7,
-            };
-            walk(
-                &Mock {
-                    rules,
-                    words,
-                    ..Mock::default()
-                },
-                &mut innermost,
-                &mut sink,
-            )
+            walked(rules, words(segment)).0
         };
         assert_eq!(end(0x33), StopReason::Outermost);
         assert_eq!(end(0), StopReason::RegisterUnknown);
@@ -1236,23 +1238,7 @@ mod tests {
         // The return address of the frame whose rule counts from rbx, for each possible value of rbx.
         words.insert(0x3018, 0x101);
         words.extend(more.iter().copied());
-        let words = MockWords(words);
-        let mut sink = RefCell::new(Vec::new());
-        let mut innermost = Frame {
-            pc: 0x200,
-            sp: 0x8000,
-            fp: 7,
-        };
-        let reason = walk(
-            &Mock {
-                rules,
-                words,
-                ..Mock::default()
-            },
-            &mut innermost,
-            &mut sink,
-        );
-        (reason, sink.into_inner())
+        walked(rules, MockWords(words))
     }
 
     fn to_rbx(

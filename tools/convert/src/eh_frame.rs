@@ -21,9 +21,9 @@ use gimli::{
     Register,
     RegisterRule,
     UnwindContext,
+    UnwindContextStorage,
     UnwindExpression,
     UnwindSection,
-    UnwindTable,
     UnwindTableRow,
     X86_64, //
 };
@@ -51,7 +51,7 @@ use std::collections::HashMap;
 
 use crate::{
     encode,
-    saved_rbx,
+    saved_rbx::RbxRows,
     CodeBytes,
     ConvertError,
     ConvertedFunction,
@@ -62,6 +62,19 @@ use crate::{
 
 type CfiSlice<'a> = EndianSlice<'a, LittleEndian>;
 pub(crate) type FdeEntry<'a> = FrameDescriptionEntry<CfiSlice<'a>>;
+
+/// A row of .eh_frame. The registers of AMD64 with rules are 17 at most in what compilers write, 27 with the vector
+/// registers that functions of Windows save. gimli's own rows have room for 192 rules, and are copied for each
+/// `remember_state`.
+pub(crate) type CfiRow = UnwindTableRow<usize, RowStorage>;
+
+/// The memory for [`CfiRow`]s.
+pub(crate) struct RowStorage;
+
+impl UnwindContextStorage<usize> for RowStorage {
+    type Rules = [(Register, RegisterRule<usize>); 32];
+    type Stack = Box<[CfiRow; 4]>;
+}
 
 /// DWARF register numbers, as gimli's type.
 pub(crate) const RBX: Register = register(registers::RBX);
@@ -151,11 +164,19 @@ impl<'a> EhFrameTable<'a> {
     ) -> (Vec<ConvertedFunction>, Report) {
         let mut functions = Vec::new();
         let mut report = Report::default();
-        let mut context = UnwindContext::new();
+        let mut context = UnwindContext::new_in();
+        let mut rbx_rows = RbxRows::default();
         for entry in entries {
             let first = functions.len();
-            self.function(entry, code, &mut context, &mut functions, &mut report);
-            let rbx = saved_rbx::of_entry(self, entry, code, &mut context);
+            self.function(
+                entry,
+                code,
+                &mut context,
+                &mut functions,
+                &mut rbx_rows,
+                &mut report,
+            );
+            let rbx = rbx_rows.take(code);
             for function in functions.iter_mut().skip(first) {
                 // With rbx, such a row would tell that what the function calls keeps the register.
                 let is_marked = |rule: &Rule| matches!(rule.ra, Location::At(Base::Register(_), _));
@@ -171,8 +192,9 @@ impl<'a> EhFrameTable<'a> {
         &self,
         entry: &FdeEntry<'a>,
         code: &CodeBytes<'_>,
-        context: &mut UnwindContext<usize>,
+        context: &mut UnwindContext<usize, RowStorage>,
         functions: &mut Vec<ConvertedFunction>,
+        rbx_rows: &mut RbxRows,
         report: &mut Report,
     ) {
         let signal = entry.is_signal_trampoline();
@@ -197,6 +219,7 @@ impl<'a> EhFrameTable<'a> {
                 }
                 at = end;
                 report.rows += 1;
+                rbx_rows.add(row);
                 match self.encoding_of(row, signal, start) {
                     Ok(Encoding::Rule(rule)) => {
                         report.encoded += 1;
@@ -234,6 +257,9 @@ impl<'a> EhFrameTable<'a> {
             },
             Err(_) => is_invalid = true,
         }
+        if is_invalid || signal {
+            rbx_rows.give_up();
+        }
         if is_invalid {
             report.rows += 1;
             report.count_dropped(
@@ -248,7 +274,7 @@ impl<'a> EhFrameTable<'a> {
     /// the stack pointer and the frame pointer.
     pub(crate) fn dropped(&self, entry: &FdeEntry<'a>) -> Vec<DroppedRow> {
         let mut found = Vec::new();
-        let mut context = UnwindContext::new();
+        let mut context = UnwindContext::new_in();
         let mut at = entry.initial_address();
         let end = entry.end_address();
         let mut rows = entry.rows(&self.section, &self.bases, &mut context);
@@ -293,7 +319,7 @@ impl<'a> EhFrameTable<'a> {
 
     /// A row as text: the CFA, and the rules of the frame pointer, the stack pointer and the return address where
     /// they are unusual.
-    fn notation(&self, row: &UnwindTableRow<usize>) -> String {
+    fn notation(&self, row: &CfiRow) -> String {
         let expression = |expression: &UnwindExpression<usize>| match self.operations(expression) {
             Some(operations) => operations
                 .iter()
@@ -328,19 +354,10 @@ impl<'a> EhFrameTable<'a> {
         text
     }
 
-    /// The rows of an entry; `None` if the entry is invalid.
-    pub(crate) fn rows<'t, 'c>(
-        &'t self,
-        entry: &FdeEntry<'a>,
-        context: &'c mut UnwindContext<usize>,
-    ) -> Option<UnwindTable<'t, 'c, CfiSlice<'a>>> {
-        entry.rows(&self.section, &self.bases, context).ok()
-    }
-
     /// How an entry's function saves a register; `None` if the function uses several slots or an unsupported
     /// rule.
     pub(crate) fn saves(&self, entry: &FdeEntry<'a>, register: u8) -> Option<RegisterSaves> {
-        let mut context = UnwindContext::new();
+        let mut context = UnwindContext::<_, RowStorage>::new_in();
         let mut rows = entry.rows(&self.section, &self.bases, &mut context).ok()?;
         let mut saves = RegisterSaves {
             slot: None,
@@ -368,12 +385,7 @@ impl<'a> EhFrameTable<'a> {
     }
 
     /// How to encode a row.
-    fn encoding_of(
-        &self,
-        row: &UnwindTableRow<usize>,
-        signal: bool,
-        start: u64,
-    ) -> Result<Encoding, DropReason> {
+    fn encoding_of(&self, row: &CfiRow, signal: bool, start: u64) -> Result<Encoding, DropReason> {
         let mut rule = Rule {
             signal,
             ..Rule::amd64(Base::Sp, 8, Location::Unchanged)

@@ -8,8 +8,7 @@
 
 use gimli::{
     CfaRule,
-    RegisterRule,
-    UnwindContext, //
+    RegisterRule, //
 };
 use iced_x86::{
     FlowControl,
@@ -23,8 +22,7 @@ use sframe::rule::SavedRbx;
 use crate::{
     eh_frame::{
         self,
-        EhFrameTable,
-        FdeEntry, //
+        CfiRow, //
     },
     CodeBytes, //
 };
@@ -44,65 +42,67 @@ struct RowSpan {
     is_saved: bool,
 }
 
-/// Where the function of an entry keeps its caller's value of rbx: proved for each of its instructions.
-pub(crate) fn of_entry(
-    eh_frame: &EhFrameTable<'_>,
-    entry: &FdeEntry<'_>,
-    code: &CodeBytes<'_>,
-    context: &mut UnwindContext<usize>,
-) -> SavedRbx {
-    if entry.is_signal_trampoline() {
-        return SavedRbx::UNKNOWN;
-    }
-    match rows(eh_frame, entry, context) {
-        Some((rows, slot)) if agrees(&rows, slot, code) => match slot {
-            // DISTANCES has only multiples of eight that fit.
-            Some(slot) => SavedRbx((slot / SLOT) as u8),
-            None => SavedRbx::KEPT,
-        },
-        _ => SavedRbx::UNKNOWN,
-    }
+/// What the rows of an entry say of rbx.
+#[derive(Default)]
+pub(crate) struct RbxRows {
+    rows: Vec<RowSpan>,
+    /// The distance in bytes from the CFA down to the slot of rbx; `None` if the function does not save rbx.
+    slot: Option<i64>,
+    /// Whether a row has a form with which nothing can be proved.
+    is_unusual: bool,
 }
 
-/// The rows of an entry, and the distance in bytes from the CFA down to the slot of rbx; `None` as distance if the
-/// function does not save rbx. `None` if a row has another form.
-fn rows(
-    eh_frame: &EhFrameTable<'_>,
-    entry: &FdeEntry<'_>,
-    context: &mut UnwindContext<usize>,
-) -> Option<(Vec<RowSpan>, Option<i64>)> {
-    let mut found = Vec::new();
-    let mut slot = None;
-    let mut rows = eh_frame.rows(entry, context)?;
-    while let Some(row) = rows.next_row().ok()? {
+impl RbxRows {
+    /// Adds the next row of the entry.
+    pub(crate) fn add(&mut self, row: &CfiRow) {
         let is_saved = match row.register(eh_frame::RBX) {
             RegisterRule::Offset(offset) => {
-                let distance = offset.checked_neg()?;
-                if slot.is_some_and(|slot| slot != distance) {
-                    return None;
-                }
-                slot = Some(distance);
+                let distance = offset.checked_neg();
+                self.is_unusual |=
+                    distance.is_none() || self.slot.is_some() && self.slot != distance;
+                self.slot = distance;
                 true
             }
             RegisterRule::Undefined | RegisterRule::SameValue => false,
-            _ => return None,
+            _ => return self.give_up(),
         };
         let depth = match *row.cfa() {
             CfaRule::RegisterAndOffset { register, offset } if register == eh_frame::RSP => {
                 Some(offset)
             }
             CfaRule::RegisterAndOffset { register, .. } if register == eh_frame::RBP => None,
-            _ => return None,
+            _ => return self.give_up(),
         };
-        found.push(RowSpan {
+        self.rows.push(RowSpan {
             start: row.start_address(),
             end: row.end_address(),
             depth,
             is_saved,
         });
     }
-    let is_encodable = |slot: i64| DISTANCES.contains(&slot) && slot.checked_rem(SLOT) == Some(0);
-    slot.is_none_or(is_encodable).then_some((found, slot))
+
+    /// Nothing can be proved of this entry.
+    pub(crate) fn give_up(&mut self) {
+        self.is_unusual = true;
+    }
+
+    /// Where the function of the entry keeps its caller's value of rbx: proved for each of its instructions. The next row
+    /// is another entry's.
+    pub(crate) fn take(&mut self, code: &CodeBytes<'_>) -> SavedRbx {
+        let is_encodable = |slot: i64| DISTANCES.contains(&slot) && slot % SLOT == 0;
+        let is_proved = !self.is_unusual
+            && self.slot.is_none_or(is_encodable)
+            && agrees(&self.rows, self.slot, code);
+        let rbx = match self.slot {
+            _ if !is_proved => SavedRbx::UNKNOWN,
+            // DISTANCES has only multiples of eight that fit.
+            Some(slot) => SavedRbx((slot / SLOT) as u8),
+            None => SavedRbx::KEPT,
+        };
+        self.rows.clear();
+        (self.slot, self.is_unusual) = (None, false);
+        rbx
+    }
 }
 
 /// Whether at each instruction the caller's value is in the slot if the stack pointer is not above the slot, and in
@@ -111,45 +111,100 @@ fn agrees(rows: &[RowSpan], slot: Option<i64>, code: &CodeBytes<'_>) -> bool {
     let (Some(first), Some(last)) = (rows.first(), rows.last()) else {
         return false;
     };
-    let mut at = 0;
-    // The distance from the stack pointer up to the CFA while nothing but pushes changes it, from the entry on.
-    let mut pushed = Some(SLOT);
-    // Whether the instruction before has restored rbx, in rows that do not tell where the stack pointer is.
-    let mut is_restored = false;
-    let mut end = first.start;
-    for instruction in code.instructions(first.start, last.end) {
-        while rows.get(at).is_some_and(|row| row.end <= instruction.ip()) {
-            at += 1;
+    let Some(slot) = slot else {
+        let mut end = first.start;
+        let mut instructions = code.instructions(first.start, last.end);
+        let keep = instructions.all(|instruction| {
+            end = instruction.next_ip();
+            !instruction.is_invalid() && (pushes_rbx(&instruction) || !may_write_rbx(&instruction))
+        });
+        return keep && end >= last.end;
+    };
+    // Where .eh_frame says that the value is in the slot, no instruction can contradict: most code of most functions.
+    let is_in_slot = |row: &RowSpan| row.is_saved && row.depth.is_some_and(|depth| depth >= slot);
+    let mut known = KnownState {
+        pushed: Some(SLOT),
+        is_restored: false,
+    };
+    let mut rest = rows;
+    while let Some(first) = rest.first() {
+        if is_in_slot(first) {
+            known = KnownState::default();
+            rest = &rest[1..];
+            continue;
         }
-        let Some(row) = rows.get(at).filter(|row| row.start <= instruction.ip()) else {
+        let len = rest.iter().take_while(|row| !is_in_slot(row)).count();
+        if !known.agrees(rest, len, slot, code) {
+            return false;
+        }
+        rest = &rest[len..];
+    }
+    true
+}
+
+/// What the instructions of a function up to some place tell.
+#[derive(Default)]
+struct KnownState {
+    /// The distance from the stack pointer up to the CFA, in bytes, while nothing but pushes changes it, from the entry
+    /// on.
+    pushed: Option<i64>,
+    /// Whether the instruction before has restored rbx, in rows that do not tell where the stack pointer is.
+    is_restored: bool,
+}
+
+impl KnownState {
+    /// Whether the instructions of the first `len` of these rows agree.
+    fn agrees(&mut self, rows: &[RowSpan], len: usize, slot: i64, code: &CodeBytes<'_>) -> bool {
+        let (Some(first), Some(last)) = (rows.first(), rows[..len].last()) else {
             return false;
         };
-        end = instruction.next_ip();
-        if instruction.is_invalid() {
-            return false;
+        let mut at = 0;
+        let mut end = first.start;
+        for instruction in code.instructions(first.start, last.end) {
+            while rows.get(at).is_some_and(|row| row.end <= instruction.ip()) {
+                at += 1;
+            }
+            let Some(row) = rows.get(at).filter(|row| row.start <= instruction.ip()) else {
+                return false;
+            };
+            end = instruction.next_ip();
+            if instruction.is_invalid() {
+                return false;
+            }
+            let next = rows.get(at + 1).filter(|next| next.start == end);
+            let saves = next.is_some_and(|next| next.is_saved);
+            if !self.agrees_at(&instruction, row, saves, slot) {
+                return false;
+            }
         }
+        end >= last.end
+    }
+
+    /// Whether an instruction agrees. `saves`: by .eh_frame, rbx is saved behind the instruction.
+    fn agrees_at(
+        &mut self,
+        instruction: &Instruction,
+        row: &RowSpan,
+        saves: bool,
+        slot: i64,
+    ) -> bool {
         let is_push = instruction.mnemonic() == Mnemonic::Push;
-        let pushes_rbx = is_push && instruction.op0_register() == Register::RBX;
+        let pushes_rbx = pushes_rbx(instruction);
         // Whether the caller's value has to be in rbx.
-        let is_in_register = match (row.depth, slot) {
-            (_, None) => true,
-            (Some(depth), Some(slot)) if depth < slot => {
+        let is_in_register = match row.depth {
+            Some(depth) if depth < slot => {
                 // A push that saves rbx has to fill the slot; any other instruction must not reach the slot.
                 let reached = depth.saturating_add(SLOT) == slot;
-                let saves = rows
-                    .get(at + 1)
-                    .is_some_and(|next| next.start == end && next.is_saved);
                 if is_push && reached && saves != pushes_rbx {
                     return false;
                 }
                 true
             }
             // At or below the slot, .eh_frame has to say that rbx is saved.
-            (Some(_), Some(_)) if !row.is_saved => return false,
-            (Some(_), Some(_)) => false,
-            (None, Some(_)) if row.is_saved => is_restored,
+            Some(_) => return false,
+            None if row.is_saved => self.is_restored,
             // Only the pushes at the function's entry show where the stack pointer is.
-            (None, Some(slot)) => match pushed {
+            None => match self.pushed {
                 Some(depth) if depth < slot => {
                     if is_push && pushes_rbx != (depth + SLOT == slot) {
                         return false;
@@ -160,36 +215,42 @@ fn agrees(rows: &[RowSpan], slot: Option<i64>, code: &CodeBytes<'_>) -> bool {
                 None => return false,
             },
         };
-        if is_in_register && !pushes_rbx && may_write_rbx(&instruction) {
+        if is_in_register && !pushes_rbx && may_write_rbx(instruction) {
             return false;
         }
-        pushed = pushed.filter(|_| instruction.flow_control() == FlowControl::Next);
-        pushed = match pushed {
+        self.pushed = match self.pushed {
+            _ if instruction.flow_control() != FlowControl::Next => None,
             Some(depth) if is_push => depth.checked_add(SLOT),
-            Some(_) if may_write_rsp(&instruction) => None,
+            Some(_) if may_write_rsp(instruction) => None,
             other => other,
         };
-        is_restored = match instruction.flow_control() {
+        self.is_restored = match instruction.flow_control() {
             FlowControl::Return | FlowControl::UnconditionalBranch => false,
             _ if row.depth.is_some() => false,
             _ => {
-                is_restored
+                self.is_restored
                     || (instruction.mnemonic() == Mnemonic::Pop
                         && instruction.op0_register() == Register::RBX)
             }
         };
+        true
     }
-    end >= last.end
+}
+
+/// Whether an instruction pushes rbx.
+fn pushes_rbx(instruction: &Instruction) -> bool {
+    instruction.mnemonic() == Mnemonic::Push && instruction.op0_register() == Register::RBX
 }
 
 /// Whether an instruction may write rbx or a part of rbx. Calls do not count: the called function restores rbx.
 fn may_write_rbx(instruction: &Instruction) -> bool {
-    let names = |operand| {
-        instruction.op_kind(operand) == OpKind::Register
-            && instruction.op_register(operand).full_register() == Register::RBX
+    let is_rbx = |register| {
+        use Register::*;
+        matches!(register, RBX | EBX | BX | BL | BH)
     };
     // Only the first two operands can be written. The other instructions write rbx without an operand.
-    (0..instruction.op_count().min(2)).any(names)
+    is_rbx(instruction.op0_register()) && instruction.op0_kind() == OpKind::Register
+        || is_rbx(instruction.op1_register()) && instruction.op1_kind() == OpKind::Register
         || matches!(
             instruction.mnemonic(),
             Mnemonic::Cpuid | Mnemonic::Enclu | Mnemonic::Getsec
@@ -265,6 +326,10 @@ mod tests {
             (15, Some(8), true),
         ];
         assert!(is_right(SAVES, rows, Some(24)));
+        // Where rbx is in its slot, the code is not read.
+        let mut unreadable = SAVES.to_vec();
+        unreadable[6] = 0x06;
+        assert!(is_right(&unreadable, rows, Some(24)));
         // .eh_frame names another slot.
         assert!(!is_right(SAVES, rows, Some(16)));
         assert!(!is_right(SAVES, rows, Some(32)));

@@ -82,10 +82,13 @@ thread_local! {
 
 /// From now on the work of this thread is urgent, until [`end`]. It is not if the allowance is used up, or if this process
 /// may not have the higher priority. A thread with much urgent work calls this function again from time to time.
-pub(crate) fn begin() {
+///
+/// Returns whether the priority is the highest that this thread may have: `false` if the allowance is used up.
+pub(crate) fn begin() -> bool {
     if let Some(thread) = STATE.get() {
         let now = cpu_time();
-        if take(now.saturating_sub(thread.charged)) {
+        let is_left = take(now.saturating_sub(thread.charged));
+        if is_left {
             STATE.set(Some(UrgentThread {
                 charged: now,
                 ..thread
@@ -93,17 +96,21 @@ pub(crate) fn begin() {
         } else {
             restore(thread);
         }
-        return;
+        return is_left;
     }
     // The user may have given this program a higher priority.
     let nice = getpriority_process(None).ok();
     let Some(nice) = nice.filter(|nice| *nice > URGENT) else {
-        return;
+        return true;
     };
-    if take(0) && setpriority_process(None, URGENT).is_ok() {
+    if !take(0) {
+        return false;
+    }
+    if setpriority_process(None, URGENT).is_ok() {
         let charged = cpu_time();
         STATE.set(Some(UrgentThread { nice, charged }));
     }
+    true
 }
 
 /// Ends urgent work of this thread, if it has begun any: what follows may take long. A thread or a process that is started
@@ -182,9 +189,9 @@ mod tests {
             let _ = setpriority_process(None, before);
             let expected = if may { URGENT.min(before) } else { before };
             for _ in 0..3 {
-                begin();
+                assert!(begin());
                 assert_eq!(nice(), expected);
-                begin();
+                assert!(begin());
                 assert_eq!(nice(), expected);
                 end();
                 assert_eq!(nice(), before);
@@ -199,7 +206,7 @@ mod tests {
             // Without an allowance, urgent work ends, and none begins.
             charge(Duration::from_nanos(2 * MOST.unsigned_abs()));
             assert_eq!(nice(), before);
-            begin();
+            assert_eq!(begin(), !may);
             assert_eq!(nice(), before);
         };
         thread::spawn(check).join().unwrap();

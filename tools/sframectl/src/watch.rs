@@ -303,9 +303,15 @@ pub(crate) fn run(json: bool) -> Result<(), String> {
     let work = || {
         let mut queue = lock();
         loop {
-            urgency::begin();
+            let is_prepared = urgency::begin();
             let Some(job) = queue.take(workers) else {
-                queue = changed.wait(queue).unwrap_or_else(PoisonError::into_inner);
+                queue = if is_prepared {
+                    changed.wait(queue).unwrap_or_else(PoisonError::into_inner)
+                } else {
+                    // Until the allowance is paid back: with a low priority the next answer would begin late.
+                    let woken = changed.wait_timeout(queue, IDLE);
+                    woken.unwrap_or_else(PoisonError::into_inner).0
+                };
                 continue;
             };
             drop(queue);

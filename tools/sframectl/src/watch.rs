@@ -178,6 +178,8 @@ struct Jobs {
     done: BTreeMap<Key, Instant>,
     /// The user whose file was taken last.
     last: u32,
+    /// Whether `idle` was printed after the last request and the last end of a conversion.
+    is_idle_said: bool,
 }
 
 impl Jobs {
@@ -185,6 +187,7 @@ impl Jobs {
     /// file of its file system is stuck, or if its user's queue is full; a mapped file also if it is in
     /// progress or done. The module requests a dropped file anew when it sees the file again.
     fn put(&mut self, job: Job) {
+        self.is_idle_said = false;
         let file = key(&job.request);
         let stuck = |(key, busy): (&Key, &Busy)| {
             (*key == file || key.shares_device(file)) && busy.is_stuck()
@@ -257,6 +260,8 @@ impl Jobs {
     /// Records the end of a conversion. A file that could not be opened is not done.
     fn finish(&mut self, request: &Request, is_done: bool) {
         self.busy.remove(&key(request));
+        // A conversion that counted as stuck may end.
+        self.is_idle_said = false;
         if is_done {
             self.remember(key(request));
         }
@@ -286,6 +291,13 @@ impl Jobs {
 
     fn is_idle(&self) -> bool {
         self.waiting.is_empty() && self.busy.values().all(Busy::is_stuck)
+    }
+
+    /// Whether `idle` is to be printed now, which happens once until there is news.
+    fn says_idle(&mut self) -> bool {
+        let says = !self.is_idle_said && self.is_idle();
+        self.is_idle_said |= says;
+        says
     }
 }
 
@@ -388,7 +400,6 @@ pub(crate) fn run(json: bool) -> Result<(), String> {
             changed.notify_all();
         });
         let mut started = 0;
-        let mut is_idle = false;
         loop {
             // Replaces workers that are stuck in a file system.
             while started < workers + lock().stuck().min(MAX_STUCK) {
@@ -399,12 +410,10 @@ pub(crate) fn run(json: bool) -> Result<(), String> {
             urgency::begin();
             if device.wait(IDLE)? {
                 for request in device.requests()? {
-                    is_idle = false;
                     lock().put(Job::new(request, true));
                     changed.notify_one();
                 }
-            } else if !is_idle && lock().is_idle() {
-                is_idle = true;
+            } else if lock().says_idle() {
                 print_line(if json { "{\"idle\":true}" } else { "idle" });
             }
         }
@@ -926,15 +935,22 @@ mod tests {
             // The machine's clock has just started.
             return;
         };
+        assert!(!jobs.says_idle());
         let busy = jobs.busy.values_mut().next().unwrap();
         busy.since = long_ago;
         assert_eq!(jobs.stuck(), 1);
         // Files that are queued already are tried, with a worker that replaces the stuck one.
         assert_eq!(taken(&mut jobs, 2), [2]);
         jobs.busy.remove(&key(&request(7, 2)));
-        assert!(jobs.is_idle());
+        assert!(jobs.says_idle());
+        assert!(!jobs.says_idle());
         jobs.put(of(1000, seen(7, 3)));
         jobs.put(of(1000, seen(8, 4)));
         assert_eq!(taken(&mut jobs, 2), [4]);
+        jobs.finish(&request(8, 4), true);
+        assert!(jobs.says_idle());
+        // It responds at last.
+        jobs.finish(&request(7, 1), true);
+        assert!(jobs.says_idle());
     }
 }

@@ -778,7 +778,7 @@ impl<'a> HaskellCode<'a> {
                     Location::AtCfa(self.run.fp),
                 );
                 let start = match behind {
-                    Some(behind) if self.is_only_data(behind, from) => behind,
+                    Some(behind) if behind < from && self.is_only_data(behind, from) => behind,
                     _ => from,
                 };
                 let (start, end) = (self.start + start as u64, self.start + at as u64);

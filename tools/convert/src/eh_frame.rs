@@ -66,14 +66,14 @@ pub(crate) type FdeEntry<'a> = FrameDescriptionEntry<CfiSlice<'a>>;
 /// A row of .eh_frame. The registers of AMD64 with rules are 17 at most in what compilers write, 27 with the vector
 /// registers that functions of Windows save. gimli's own rows have room for 192 rules, and are copied for each
 /// `remember_state`.
-pub(crate) type CfiRow = UnwindTableRow<usize, RowStorage>;
+pub(crate) type EhFrameRow = UnwindTableRow<usize, RowStorage>;
 
-/// The memory for [`CfiRow`]s.
+/// The memory for [`EhFrameRow`]s.
 pub(crate) struct RowStorage;
 
 impl UnwindContextStorage<usize> for RowStorage {
     type Rules = [(Register, RegisterRule<usize>); 32];
-    type Stack = Box<[CfiRow; 4]>;
+    type Stack = Box<[EhFrameRow; 4]>;
 }
 
 /// DWARF register numbers, as gimli's type.
@@ -319,7 +319,7 @@ impl<'a> EhFrameTable<'a> {
 
     /// A row as text: the CFA, and the rules of the frame pointer, the stack pointer and the return address where
     /// they are unusual.
-    fn notation(&self, row: &CfiRow) -> String {
+    fn notation(&self, row: &EhFrameRow) -> String {
         let expression = |expression: &UnwindExpression<usize>| match self.operations(expression) {
             Some(operations) => operations
                 .iter()
@@ -385,7 +385,12 @@ impl<'a> EhFrameTable<'a> {
     }
 
     /// How to encode a row.
-    fn encoding_of(&self, row: &CfiRow, signal: bool, start: u64) -> Result<Encoding, DropReason> {
+    fn encoding_of(
+        &self,
+        row: &EhFrameRow,
+        signal: bool,
+        start: u64,
+    ) -> Result<Encoding, DropReason> {
         let mut rule = Rule {
             signal,
             ..Rule::amd64(Base::Sp, 8, Location::Unchanged)

@@ -22,7 +22,7 @@ use sframe::rule::SavedRbx;
 use crate::{
     eh_frame::{
         self,
-        CfiRow, //
+        EhFrameRow, //
     },
     CodeBytes, //
 };
@@ -54,7 +54,7 @@ pub(crate) struct RbxRows {
 
 impl RbxRows {
     /// Adds the next row of the entry.
-    pub(crate) fn add(&mut self, row: &CfiRow) {
+    pub(crate) fn add(&mut self, row: &EhFrameRow) {
         let is_saved = match row.register(eh_frame::RBX) {
             RegisterRule::Offset(offset) => {
                 let distance = offset.checked_neg();

@@ -112,13 +112,9 @@ fn agrees(rows: &[RowSpan], slot: Option<i64>, code: &CodeBytes<'_>) -> bool {
         return false;
     };
     let Some(slot) = slot else {
-        let mut end = first.start;
-        let mut instructions = code.instructions(first.start, last.end);
-        let keep = instructions.all(|instruction| {
-            end = instruction.next_ip();
-            !instruction.is_invalid() && (pushes_rbx(&instruction) || !may_write_rbx(&instruction))
+        return all_instructions(code, first.start, last.end, |instruction| {
+            pushes_rbx(instruction) || !may_write_rbx(instruction)
         });
-        return keep && end >= last.end;
     };
     // Where .eh_frame says that the value is in the slot, no instruction can contradict: most code of most functions.
     let is_in_slot = |row: &RowSpan| row.is_saved && row.depth.is_some_and(|depth| depth >= slot);
@@ -159,25 +155,18 @@ impl KnownState {
             return false;
         };
         let mut at = 0;
-        let mut end = first.start;
-        for instruction in code.instructions(first.start, last.end) {
+        all_instructions(code, first.start, last.end, |instruction| {
             while rows.get(at).is_some_and(|row| row.end <= instruction.ip()) {
                 at += 1;
             }
             let Some(row) = rows.get(at).filter(|row| row.start <= instruction.ip()) else {
                 return false;
             };
-            end = instruction.next_ip();
-            if instruction.is_invalid() {
-                return false;
-            }
-            let next = rows.get(at + 1).filter(|next| next.start == end);
-            let saves = next.is_some_and(|next| next.is_saved);
-            if !self.agrees_at(&instruction, row, saves, slot) {
-                return false;
-            }
-        }
-        end >= last.end
+            let next = rows.get(at + 1);
+            let saves =
+                next.is_some_and(|next| next.start == instruction.next_ip() && next.is_saved);
+            self.agrees_at(instruction, row, saves, slot)
+        })
     }
 
     /// Whether an instruction agrees. `saves`: by .eh_frame, rbx is saved behind the instruction.
@@ -235,6 +224,20 @@ impl KnownState {
         };
         true
     }
+}
+
+/// Whether the code between two link-time addresses can be read, and all of its instructions meet a condition.
+fn all_instructions(
+    code: &CodeBytes<'_>,
+    start: u64,
+    end: u64,
+    mut is_met: impl FnMut(&Instruction) -> bool,
+) -> bool {
+    let mut at = start;
+    code.instructions(start, end).all(|instruction| {
+        at = instruction.next_ip();
+        !instruction.is_invalid() && is_met(&instruction)
+    }) && at >= end
 }
 
 /// Whether an instruction pushes rbx.

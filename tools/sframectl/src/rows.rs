@@ -79,9 +79,11 @@ const MAX_CACHED: u64 = 1 << 30;
 /// The size limit for an input file, in bytes.
 const MAX_FILE: u64 = 64 << 30;
 
-/// The extension of a cache file, and of the symbolic link beside it: the link names the file that the rows are of.
+/// The extension of a cache file, and of the symbolic links beside it: each link names a file that the rows are of.
 const ROWS: &str = "rows";
 const LINK: &str = "file";
+/// The most links of a cache file. Copies of a file have the same build ID and size.
+const MAX_LINKS: usize = 4;
 
 /// A section and its extra rows, in the module's format.
 pub(crate) struct ConvertedRows {
@@ -228,11 +230,24 @@ pub(crate) fn remove_unused(known: &BTreeSet<PathBuf>) -> io::Result<()> {
     Ok(())
 }
 
-/// Makes the link beside a cache file lead to `path`. Errors are ignored: without the link, [`cached_files`] does not
-/// find the file.
+/// The paths of the links beside a cache file, which need not exist.
+fn links(cached: &Path) -> impl Iterator<Item = PathBuf> + '_ {
+    (0..MAX_LINKS).map(|number| match number {
+        0 => cached.with_extension(LINK),
+        _ => cached.with_extension(format!("{number}.{LINK}")),
+    })
+}
+
+/// Makes a link beside a cache file lead to `path`, the oldest link if there are [`MAX_LINKS`]. Errors are ignored:
+/// without a link, [`cached_files`] does not find the file.
 fn keep_path(cached: &Path, path: &Path) {
-    let link = cached.with_extension(LINK);
-    if path.is_absolute() && fs::read_link(&link).ok().as_deref() != Some(path) {
+    let leads_there = |link: PathBuf| fs::read_link(link).ok().as_deref() == Some(path);
+    if !path.is_absolute() || links(cached).any(leads_there) {
+        return;
+    }
+    // A link that does not exist is older than all that do.
+    let made = |link: &PathBuf| fs::symlink_metadata(link).ok()?.modified().ok();
+    if let Some(link) = links(cached).min_by_key(made) {
         let _ = fs::remove_file(&link);
         let _ = symlink(path, &link);
     }
@@ -246,13 +261,16 @@ pub(crate) fn cached_files(most: u64) -> Vec<PathBuf> {
 
 fn cached_in(directory: &Path, most: u64) -> Vec<PathBuf> {
     let cached = read_cache(directory).unwrap_or_default();
+    let named = cached.iter().rev().flat_map(|(_, len, path)| {
+        let names = links(path).filter_map(|link| fs::read_link(link).ok());
+        names.map(|name| (*len, name))
+    });
     let mut left = most;
-    let fits = |(_, len, path): &(SystemTime, u64, PathBuf)| {
-        left = left.checked_sub(*len)?;
-        Some(path.with_extension(LINK))
+    let fits = |(len, name)| {
+        left = left.checked_sub(len)?;
+        Some(name)
     };
-    let links = cached.iter().rev().map_while(fits);
-    links.filter_map(|link| fs::read_link(link).ok()).collect()
+    named.map_while(fits).collect()
 }
 
 /// Opens a file by a name from [`cached_files`] and reads its rows from the cache. `None` if the name leads to no
@@ -323,7 +341,9 @@ fn evict(path: &Path) -> io::Result<()> {
             break;
         }
         fs::remove_file(&path)?;
-        let _ = fs::remove_file(path.with_extension(LINK));
+        for link in links(&path) {
+            let _ = fs::remove_file(link);
+        }
         total -= len;
     }
     Ok(())
@@ -496,6 +516,31 @@ mod tests {
             named(60),
             ["/usr/bin/node", "/usr/bin/perl"].map(PathBuf::from)
         );
+        fs::remove_dir_all(&directory).unwrap();
+    }
+
+    #[test]
+    fn copies_of_a_file_have_the_same_rows() {
+        let directory = env::temp_dir().join(format!("copies-{}", process::id()));
+        fs::create_dir_all(&directory).unwrap();
+        let rows = directory.join("id-100-0.1.0.rows");
+        fs::write(&rows, [0; 10]).unwrap();
+        let named = |most| {
+            let mut names = cached_in(&directory, most);
+            names.sort();
+            names
+        };
+        let copy = |number: usize| PathBuf::from(format!("/tmp/copy{number}"));
+        for number in 0..MAX_LINKS {
+            keep_path(&rows, &copy(number));
+            keep_path(&rows, &copy(0));
+        }
+        assert_eq!(named(100), (0..MAX_LINKS).map(copy).collect::<Vec<_>>());
+        // Each copy takes memory for rows of its own.
+        assert_eq!(named(25).len(), 2);
+        // One more replaces the first.
+        keep_path(&rows, &copy(MAX_LINKS));
+        assert_eq!(named(100), (1..=MAX_LINKS).map(copy).collect::<Vec<_>>());
         fs::remove_dir_all(&directory).unwrap();
     }
 

@@ -351,7 +351,18 @@ mod region_tests {
     }
 
     fn is_region(address: u64) -> Result<bool> {
-        Ok(matches!(find(address)?.rows, TaskRows::Region(_)))
+        Ok(matches!(
+            find(address)?.rows,
+            TaskRows::Region(region) if !matches!(region, Region::Stop)
+        ))
+    }
+
+    /// Whether a walk ends at this address.
+    fn ends(address: u64) -> Result<bool> {
+        Ok(matches!(
+            find(address)?.rows,
+            TaskRows::Region(Region::Stop)
+        ))
     }
 
     /// A valid region whose frames have 32 bytes.
@@ -397,11 +408,13 @@ mod region_tests {
             guard_value: 77,
             ..fixed(at, at + PAGE)
         })?;
+        sys::test::write(at, &[0; 8])?;
         // The page of the guard is not there yet.
         assert!(!is_region(at)?);
         for (value, holds) in [(77_u64, true), (78, false), (77, true)] {
             sys::test::write(guard + 16, &value.to_le_bytes())?;
             assert_eq!(is_region(at)?, holds);
+            assert_eq!(ends(at)?, !holds);
         }
         sys::test::unmap(guard, PAGE)?;
         assert!(!is_region(at)?);
@@ -427,6 +440,30 @@ mod region_tests {
             ..fixed(at, at + PAGE)
         })?;
         assert!(!is_region(at + PAGE)?);
+        Ok(())
+    }
+
+    #[test]
+    fn code_beside_regions_ends_walks_until_it_is_known_to_have_none() -> Result {
+        let at = sys::test::map(4 * PAGE, true)?;
+        let other = sys::test::map(PAGE, true)?;
+        for page in [at, at + PAGE, at + 2 * PAGE, at + 3 * PAGE, other] {
+            sys::test::write(page, &[0; 8])?;
+        }
+        assert!(!ends(at)? && !ends(other)?);
+        sys::test::add_region(&fixed(at, at + PAGE))?;
+        assert!(is_region(at)? && ends(at + PAGE)? && ends(other)?);
+        sys::test::add_region(&RegionDescription {
+            kind: sys::REGION_NONE as u8,
+            ..fixed(at + 2 * PAGE, at + 3 * PAGE)
+        })?;
+        for (page, is_end) in [(1, true), (2, false), (3, true)] {
+            let start = at + page * PAGE;
+            assert_eq!(ends(start + 8)?, is_end);
+            let mapping = find(start + 8)?;
+            assert_eq!((mapping.start, mapping.end), (start, start + PAGE));
+        }
+        assert!(ends(other)?);
         Ok(())
     }
 

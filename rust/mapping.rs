@@ -108,14 +108,17 @@ pub(crate) fn find(
     mapping.start = 0;
     mapping.end = u64::MAX;
     let mut guard = RegionGuard::default();
-    let is_region = found.table == 0 && region_at(address, &mut found, memory, mapping, &mut guard);
+    let mut region = RegionCheck::None;
+    if found.table == 0 {
+        region = region_at(address, &mut found, memory, mapping, &mut guard);
+    }
     if found.table != 0 {
         tables::keep_range(address, &found, guard);
         mapping.rows = MappedRows::Table(TableRef {
             number: found.table,
             to_offset: found.offset.wrapping_sub(found.start),
         });
-    } else if !is_region {
+    } else if region != RegionCheck::Found {
         if found.executable && !found.is_file {
             let result = sys::find_lower_file(&mut found);
             let result = take_visits(&mut found, memory).and(result.map_err(reason_of));
@@ -125,6 +128,10 @@ pub(crate) fn find(
             }
         }
         rows_of(address, &found, memory, &mut mapping.rows);
+        let is_bare = matches!(mapping.rows, MappedRows::None(FunctionTable { len: 0, .. }));
+        if is_bare && region == RegionCheck::Unknown {
+            mapping.rows = MappedRows::Region(Region::Stop);
+        }
     }
     mapping.start = mapping.start.max(found.start);
     mapping.end = mapping.end.min(found.end);
@@ -176,9 +183,21 @@ fn take_visits(mapping: &mut sys::Mapping, memory: &UserMemory) -> Result<(), St
         .map_err(|Fault| StopReason::Budget)
 }
 
-/// Finds the region of code of no file at a run-time address. False if there is none. `to` gets the range of the
-/// region, or of the code between two regions. If the region has rows, `mapping` becomes the region's part of it, in
-/// the table's file, and `guard` the region's guard; otherwise `to` gets the region.
+/// What is known of the regions at an address.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum RegionCheck {
+    /// There is a region.
+    Found,
+    /// There is none.
+    None,
+    /// There is none yet, but the process has others: it has a runtime whose code need not set up frame pointers. So a
+    /// walk ends there until user space says that there is no region.
+    Unknown,
+}
+
+/// Finds the region of code of no file at a run-time address. `to` gets the range of the region, or of the code between
+/// two regions. If the region has rows, `mapping` becomes the region's part of it, in the table's file, and `guard` the
+/// region's guard; otherwise `to` gets the region.
 #[inline(never)]
 fn region_at(
     address: u64,
@@ -186,15 +205,15 @@ fn region_at(
     memory: &UserMemory,
     to: &mut TaskMapping,
     guard: &mut RegionGuard,
-) -> bool {
+) -> RegionCheck {
     if mapping.is_file || mapping.is_vdso || !mapping.executable {
-        return false;
+        return RegionCheck::None;
     }
     let mut found = RegionDescription::default();
     if memory.take(REGION).is_err() {
-        return false;
+        return RegionCheck::None;
     }
-    let is_asked = sys::find_region(address, mapping, &mut found);
+    let answer = sys::find_region(address, mapping, &mut found);
     to.start = found.start;
     to.end = found.end;
     let holds = || {
@@ -203,8 +222,19 @@ fn region_at(
                 .read(found.guard)
                 .is_ok_and(|word| u64::from_le_bytes(word) == found.guard_value)
     };
-    let is_region = u32::from(found.kind) != sys::REGION_NONE && holds();
-    if is_region && u32::from(found.kind) == sys::REGION_ROWS {
+    let is_described = u32::from(found.kind) != sys::REGION_NONE;
+    if !is_described || !holds() {
+        if !answer.is_asked() {
+            // A region whose guard has changed is wanted anew.
+            sys::queue_file(address);
+        }
+        return if is_described || !answer.is_plain() {
+            RegionCheck::Unknown
+        } else {
+            RegionCheck::None
+        };
+    }
+    if u32::from(found.kind) == sys::REGION_ROWS {
         // The range in the code cache is whole pages of the table. It has to lie in the mapping.
         let start = mapping.start.max(found.start & !(PAGE - 1));
         let last = found.end.wrapping_sub(1) | (PAGE - 1);
@@ -220,13 +250,10 @@ fn region_at(
             address: found.guard,
             value: found.guard_value,
         };
-    } else if is_region {
+    } else {
         set_region(&found, &mut to.rows);
-    } else if !is_asked {
-        // A region whose guard has changed is wanted anew.
-        sys::queue_file(address);
     }
-    is_region
+    RegionCheck::Found
 }
 
 /// Sets `rows` to the region of a description that is valid. A match with a value would take 200 bytes more of code.

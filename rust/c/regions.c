@@ -38,6 +38,8 @@ struct region {
 	unsigned long until;
 	/* Nobody has read the request for this code. */
 	bool requested;
+	/* Kind NONE: user space has said so, of this code or of earlier code here. */
+	bool plain;
 	struct rcu_head rcu;
 };
 
@@ -48,12 +50,12 @@ static DEFINE_MUTEX(regions_lock);
 /* Changes when a region with rows is withdrawn. */
 static uint64_t regions_generation;
 
-bool sfu_find_region(uint64_t address, struct sfu_mapping *mapping, struct sframe_unwind_region *found)
+int sfu_find_region(uint64_t address, struct sfu_mapping *mapping, struct sframe_unwind_region *found)
 {
 	uint64_t id = sfu_mm_id(current->mm);
-	int left = REGIONS_LOOKED_AT;
+	int left = REGIONS_LOOKED_AT, answer = 0;
+	bool has_regions = false;
 	struct region *region;
-	bool is_asked = false;
 
 	/* Before the search: if a region that it finds is withdrawn, now or later, the generation is another. */
 	mapping->inode = smp_load_acquire(&regions_generation) << 2 | SFU_REGION;
@@ -64,25 +66,36 @@ bool sfu_find_region(uint64_t address, struct sfu_mapping *mapping, struct sfram
 	hash_for_each_possible_rcu(regions_by_process, region, by_process, id) {
 		const struct sframe_unwind_region *description = &region->description;
 
-		if (region->mm_id == id && address - description->start < description->end - description->start &&
-		    (description->kind || time_before(jiffies, READ_ONCE(region->until)))) {
-			if (!description->kind)
-				is_asked = true;
-			else if (description->kind != SFRAME_UNWIND_REGION_ROWS || sfu_use_table(description->table))
-				*found = *description;
+		if (!left--)
+			break;
+		if (region->mm_id != id)
+			continue;
+		has_regions |= description->kind != SFRAME_UNWIND_REGION_NONE;
+		if (address - description->start < description->end - description->start) {
+			if (description->kind) {
+				if (description->kind != SFRAME_UNWIND_REGION_ROWS || sfu_use_table(description->table))
+					*found = *description;
+			} else if (time_before(jiffies, READ_ONCE(region->until))) {
+				answer |= SFU_CODE_ASKED;
+			}
+			if (region->plain) {
+				answer |= SFU_CODE_PLAIN;
+				if (!found->kind) {
+					found->start = max(found->start, description->start);
+					found->end = min(found->end, description->end);
+				}
+			}
 			if (READ_ONCE(region->used) != jiffies)
 				WRITE_ONCE(region->used, jiffies);
-		} else if (region->mm_id == id && description->kind && !found->kind) {
+		} else if ((description->kind || region->plain) && !found->kind) {
 			if (description->start > address)
 				found->end = min(found->end, description->start);
 			else
 				found->start = max(found->start, description->end);
 		}
-		if (!--left)
-			break;
 	}
 	rcu_read_unlock();
-	return is_asked;
+	return has_regions ? answer : answer | SFU_CODE_PLAIN;
 }
 
 bool sfu_code_range_has_region(const struct sfu_code_range *range)
@@ -110,6 +123,19 @@ static bool was_requested(const struct region *new)
 	list_for_each_entry(region, &regions, of_all)
 		if (region->mm_id == new->mm_id && !region->description.kind &&
 		    region->description.start == new->description.start && region->description.end == new->description.end)
+			return true;
+	return false;
+}
+
+/* Whether user space has said that there is no region in all of this range. */
+static bool is_plain(const struct region *new)
+{
+	const struct region *region;
+
+	lockdep_assert_held(&regions_lock);
+	list_for_each_entry(region, &regions, of_all)
+		if (region->mm_id == new->mm_id && region->plain && region->description.start <= new->description.start &&
+		    new->description.end <= region->description.end)
 			return true;
 	return false;
 }
@@ -174,6 +200,8 @@ static int add(uint64_t mm_id, uint32_t user, const struct sframe_unwind_region 
 	new->used = jiffies;
 	new->until = jiffies + (requested ? ASK_AGAIN : NONE_HOLDS);
 	mutex_lock(&regions_lock);
+	/* A request does not withdraw an earlier answer. */
+	new->plain = requested ? is_plain(new) : !description->kind;
 	replace(new);
 	make_room(new);
 	hash_add_rcu(regions_by_process, &new->by_process, mm_id);

@@ -41,6 +41,8 @@ pub const SFU_NO_FILE: u32 = 1;
 pub const SFU_REGION: u32 = 2;
 pub const SFU_CODE_RANGES: u32 = 16;
 pub const SFU_CODE_PLACES: u32 = 256;
+pub const SFU_CODE_ASKED: u32 = 1;
+pub const SFU_CODE_PLAIN: u32 = 2;
 pub type __u64 = u64;
 pub type __s64 = i64;
 pub type __u32 = u32;
@@ -444,7 +446,7 @@ unsafe extern "C" {
         address: u64,
         mapping: *mut sfu_mapping,
         region: *mut sframe_unwind_region,
-    ) -> bool;
+    ) -> kernel::ffi::c_int;
 }
 unsafe extern "C" {
     pub fn sfu_region_add(region: *mut sframe_unwind_region, own_only: bool) -> kernel::ffi::c_int;

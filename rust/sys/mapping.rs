@@ -37,16 +37,31 @@ pub(crate) fn find_lower_file(mapping: &mut Mapping) -> Result {
     to_result(unsafe { bindings::sfu_find_lower_file(mapping) })
 }
 
-/// Finds the region that contains a run-time address. True if user space was asked for this code not long ago. Any
-/// context. See `sfu_find_region` in `c/helpers.h`.
+/// What is known of code beside its region. See `sfu_find_region` in `c/helpers.h`.
+#[derive(Clone, Copy)]
+pub(crate) struct RegionAnswer(kernel::ffi::c_int);
+
+impl RegionAnswer {
+    /// Whether user space was asked for this code not long ago.
+    pub(crate) fn is_asked(self) -> bool {
+        self.0 & bindings::SFU_CODE_ASKED as kernel::ffi::c_int != 0
+    }
+
+    /// Whether a walk may take a frame pointer where there is no region.
+    pub(crate) fn is_plain(self) -> bool {
+        self.0 & bindings::SFU_CODE_PLAIN as kernel::ffi::c_int != 0
+    }
+}
+
+/// Finds the region that contains a run-time address. Any context. See `sfu_find_region` in `c/helpers.h`.
 pub(crate) fn find_region(
     address: u64,
     mapping: &mut Mapping,
     region: &mut RegionDescription,
-) -> bool {
+) -> RegionAnswer {
     // SAFETY: `mapping` and `region` are valid for the whole call. The current task has a mm: the hook's
     // handler, which alone starts walks, has checked it.
-    unsafe { bindings::sfu_find_region(address, mapping, region) }
+    RegionAnswer(unsafe { bindings::sfu_find_region(address, mapping, region) })
 }
 
 /// Adds a region. Task; may sleep. See `sfu_region_add` in `c/helpers.h`.

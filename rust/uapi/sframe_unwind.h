@@ -167,8 +167,9 @@ struct sframe_unwind_request {
 };
 
 /*
- * The process has no region from `start` to `end`: it is not requested for a while. Regions that overlap are removed,
- * unless the range is that of a request: then regions of other kinds stay.
+ * The process has no region from `start` to `end`: it is not requested for a while, and walks follow frame pointers there
+ * even if the process has other regions. Regions that overlap are removed, unless the range is that of a request: then
+ * regions of other kinds stay.
  */
 #define SFRAME_UNWIND_REGION_NONE 0
 /* No walk goes beyond a frame in this code. */

@@ -7,10 +7,10 @@
  * HOW is for tests: `none` registers no region; `guard` changes the guard's word after half of the time; `fork`
  * computes in a child process; `again` replaces the code by other code, at the same addresses; `many` first registers
  * more regions than a process may have; `beside` first runs other code of the same mapping for a second; `below` computes
- * in that other code, below a call from the region; `eh_frame` registers no region, and has .eh_frame beside the code, as
- * programs have that compile with LLVM; `freed` does too, and clears .eh_frame after half of the time; `replaced` then
- * registers a region without frames; `parent` describes code of the parent process, and
- * `rows` tells that the code has the rows of this file.
+ * in that other code, below a call from the region, and tells that this code has no region; `unknown` does not tell;
+ * `eh_frame` registers no region, and has .eh_frame beside the code, as programs have that compile with LLVM; `freed`
+ * does too, and clears .eh_frame after half of the time; `replaced` then registers a region without frames; `parent`
+ * describes code of the parent process, and `rows` tells that the code has the rows of this file.
  */
 #define _GNU_SOURCE
 #include <fcntl.h>
@@ -59,14 +59,15 @@ static int has_eh_frame(void)
 	return !strcmp(how, "eh_frame") || !strcmp(how, "freed") || !strcmp(how, "replaced");
 }
 
-static void stop(void)
+/* Registers a region of a kind without further fields, from and up to these offsets in the code. */
+static void register_part(int start, int end, int kind)
 {
 	struct sframe_unwind_region region = {
 		.size = sizeof(region),
 		.pid = getpid(),
-		.start = (unsigned long)code,
-		.end = (unsigned long)code + BESIDE,
-		.kind = SFRAME_UNWIND_REGION_STOP,
+		.start = (unsigned long)code + start,
+		.end = (unsigned long)code + end,
+		.kind = kind,
 	};
 
 	if (ioctl(device, SFRAME_UNWIND_REGION, &region)) {
@@ -89,7 +90,7 @@ __attribute__((noipa)) static void compute(void)
 		if (!strcmp(how, "freed"))
 			memset(code + EH_FRAME, 0, sizeof(eh_frame));
 		if (!strcmp(how, "replaced"))
-			stop();
+			register_part(0, BESIDE, SFRAME_UNWIND_REGION_STOP);
 	}
 }
 
@@ -173,7 +174,10 @@ int main(int argc, char **argv)
 		child = fork();
 	if (child)
 		return waitpid(child, NULL, 0) != child;
-	if (!strcmp(how, "below")) {
+	if (!strcmp(how, "below"))
+		/* Walks may follow frame pointers there: it leaves rbp alone. */
+		register_part(BESIDE, EH_FRAME, SFRAME_UNWIND_REGION_NONE);
+	if (!strcmp(how, "below") || !strcmp(how, "unknown")) {
 		/* Its count is its own address, which is enough for days. */
 		signal(SIGALRM, finish);
 		alarm((unsigned int)seconds + 1);

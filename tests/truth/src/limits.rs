@@ -214,8 +214,9 @@ pub const LIMITS: &[Limit] = &[
     },
     Limit {
         name: "no-region-yet",
-        what: "a program has loaded code of no file a moment ago; the walk that meets the code first, and makes the \
-               module ask for its region, takes the step by the frame pointer, as in all code of no file",
+        what: "a program that has no regions has loaded code of no file a moment ago; the walk that meets the code \
+               first, and makes the module ask for its region, takes the step by the frame pointer, as in all code of \
+               no file",
         // Where a region has rows, no step is by the frame pointer.
         is: |case| case.is_loaded && case.by == FrameSource::FramePointer && case.rule.is_none(),
     },

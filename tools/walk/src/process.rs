@@ -347,6 +347,8 @@ pub struct Process {
     mappings: Vec<ProcessMapping>,
     /// The regions of the code that the process makes.
     regions: Vec<CodeRegion>,
+    /// See [`Process::set_plain`].
+    plain: Option<Vec<Range<u64>>>,
 }
 
 impl Process {
@@ -416,6 +418,20 @@ impl Process {
         self.regions = regions;
     }
 
+    /// Sets the run-time addresses at which there is known to be no region. If the process has regions, a walk ends in
+    /// code of no file that is neither there nor in a region. Without a call of this function, there is no such code.
+    pub fn set_plain(&mut self, plain: Vec<Range<u64>>) {
+        self.plain = Some(plain);
+    }
+
+    /// Whether it is not known if there is a region at a run-time address.
+    pub(crate) fn is_unknown(&self, address: u64) -> bool {
+        let is_plain = |plain: &Vec<Range<u64>>| plain.iter().any(|range| range.contains(&address));
+        !self.regions.is_empty()
+            && self.plain.as_ref().is_some_and(|plain| !is_plain(plain))
+            && self.made_code_at(address).is_some()
+    }
+
     /// The region at a run-time address, if the code there is of no file. The region's guard is not checked.
     pub fn region_at(&self, address: u64) -> Option<&CodeRegion> {
         let found =
@@ -433,7 +449,7 @@ impl Process {
     }
 
     /// The range around a run-time address in which there is no other region: that of its region, or what is between two
-    /// regions.
+    /// regions, or ranges that are known to have none.
     pub(crate) fn part_at(&self, address: u64) -> Range<u64> {
         let mut part = 0..u64::MAX;
         for region in &self.regions {
@@ -444,6 +460,15 @@ impl Process {
                 part.end = part.end.min(region.start);
             } else {
                 part.start = part.start.max(region.end);
+            }
+        }
+        for plain in self.plain.iter().flatten() {
+            if plain.start > address {
+                part.end = part.end.min(plain.start);
+            } else if plain.end <= address {
+                part.start = part.start.max(plain.end);
+            } else {
+                part = part.start.max(plain.start)..part.end.min(plain.end);
             }
         }
         part

@@ -231,6 +231,12 @@ impl<'a, M: Memory + ?Sized> Task for ProcessTask<'a, M> {
                 };
                 return Ok(());
             }
+            mapping.rows = MappedRows::Region(x86_64::region::Region::Stop);
+            return Ok(());
+        }
+        if process.is_unknown(address) {
+            mapping.rows = MappedRows::Region(x86_64::region::Region::Stop);
+            return Ok(());
         }
         mapping.rows = self.walker.borrow_mut().mapped_rows(found, address);
         Ok(())

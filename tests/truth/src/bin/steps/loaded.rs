@@ -9,13 +9,15 @@
 
 use std::{
     io,
+    ops::Range,
     path::PathBuf, //
 };
 
 use runtimes::{
     Code,
     CodeObject,
-    OpenProcess, //
+    OpenProcess,
+    Region, //
 };
 use walk::process::{
     CodeLayout,
@@ -36,6 +38,8 @@ pub(crate) struct LoadedCode {
     searched: Vec<(u64, u64)>,
     /// The present objects, as if they were mapped from files.
     present: Vec<ProcessMapping>,
+    /// The ranges for which `sframectl watch` has said that they have no region.
+    plain: Vec<Range<u64>>,
 }
 
 impl LoadedCode {
@@ -53,6 +57,11 @@ impl LoadedCode {
     /// The present objects that are known, as if they were mapped from files.
     pub(crate) fn present(&self) -> &[ProcessMapping] {
         &self.present
+    }
+
+    /// The ranges for which `sframectl watch` has said that they have no region.
+    pub(crate) fn plain(&self) -> &[Range<u64>] {
+        &self.plain
     }
 
     /// Whether the objects at a run-time address are yet to be searched.
@@ -89,13 +98,26 @@ impl LoadedCode {
         let Ok(opened) = OpenProcess::open(id) else {
             return Ok(());
         };
-        if !matches!(opened.find(), Ok(Code::Unknown)) {
-            return Ok(());
+        let range = mapping.start..mapping.end;
+        match opened.find() {
+            Ok(Code::Unknown) => {}
+            Ok(Code::Regions(_, regions)) => {
+                let is_there =
+                    |region: &Region| region.start < range.end && range.start < region.end;
+                if is_asked && !regions.iter().any(is_there) {
+                    self.plain.push(range);
+                }
+                return Ok(());
+            }
+            _ => return Ok(()),
         }
         let found = opened.objects(mapping.start, mapping.end);
         if found.grow {
             // Traces of LuaJIT have no `.eh_frame` of their own, which would be the truth. They are regions of another kind.
             return Ok(());
+        }
+        if is_asked && found.objects.is_empty() && found.regions.is_empty() {
+            self.plain.push(range);
         }
         for object in found.objects {
             let region = region_of(object, files)?;
@@ -114,6 +136,8 @@ impl LoadedCode {
     fn register(&mut self, new: CodeRegion) {
         self.regions
             .retain(|old| old.end <= new.start || new.end <= old.start);
+        self.plain
+            .retain(|range| range.end <= new.start || new.end <= range.start);
         self.regions.push(new);
     }
 }

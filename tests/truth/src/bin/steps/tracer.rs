@@ -174,6 +174,7 @@ impl Tracer {
     fn use_regions(&mut self) {
         let regions = self.regions.iter().chain(self.loaded.regions());
         self.process.set_regions(regions.cloned().collect());
+        self.process.set_plain(self.loaded.plain().to_vec());
         self.truth = self.process.clone();
         for object in self.loaded.present() {
             self.truth.map(object.clone());

@@ -380,6 +380,14 @@ const void *sfu_table_rows(uint64_t number);
 extern uint64_t sfu_table_generation;
 bool sfu_is_known(const struct sfu_file_key *key);
 
+/* User space was asked for this code not long ago. */
+#define SFU_CODE_ASKED 1
+/*
+ * Where there is no region, a walk may take a frame pointer: the process has no regions at all, or user space has said
+ * that there is none.
+ */
+#define SFU_CODE_PLAIN 2
+
 /*
  * Regions of code that processes made. sfu_find_region() finds the region of the current task that contains a run-time
  * address; any context. If no region contains the address, `kind` is NONE, and `start` and `end` are those of the code
@@ -389,12 +397,6 @@ bool sfu_is_known(const struct sfu_file_key *key);
  * such process. `own_only`: -EPERM unless the process is the current one and the region has no rows.
  * sfu_regions_stop(): at module unload, after the hooks, the worker and the device are gone.
  */
-/* User space was asked for this code not long ago. */
-#define SFU_CODE_ASKED 1
-/* Where there is no region, a walk may take a frame pointer: the process has no regions at all, or user space has said
- * that it has none here.
- */
-#define SFU_CODE_PLAIN 2
 int sfu_find_region(uint64_t address, struct sfu_mapping *mapping, struct sframe_unwind_region *region);
 int sfu_region_add(struct sframe_unwind_region *region, bool own_only);
 void sfu_regions_stop(void);

@@ -73,10 +73,10 @@ stop_reasons! {
     NoRows = c"no_rows",
         "no row covers the code of the last frame, and nothing proves that the code keeps a frame pointer",
         "Run `sframectl watch`, or build the file with -Wa,--gsframe or with frame pointers.";
-    /// The PC is in a region of code that a runtime made, and the region proves no step.
+    /// The PC is in code that a runtime made. The code's region proves no step, or the process has no region for it yet.
     RegionUnknown = c"region_unknown",
-        "the last frame is in code that a runtime made, and the region of this code proves no caller",
-        "Such samples are rare: a function was setting up or removing its frame.";
+        "the last frame is in code that a runtime made, and no region of this code proves a caller",
+        "Such samples are rare: a function was setting up or removing its frame, or the code is new.";
     /// Memory of no file replaced the code of a file, as huge pages for text do.
     TextReplaced = c"text_replaced",
         "memory of no file replaced the code of a file, so its rows do not apply",

@@ -73,7 +73,7 @@ stop_reasons! {
     NoRows = c"no_rows",
         "no row covers the code of the last frame, and nothing proves that the code keeps a frame pointer",
         "Run `sframectl watch`, or build the file with -Wa,--gsframe or with frame pointers.";
-    /// The PC is in code that a runtime made. The code's region proves no step, or the process has no region for it yet.
+    /// The PC is in code that a runtime made. Its region proves no step, or there is no region of this code yet.
     RegionUnknown = c"region_unknown",
         "the last frame is in code that a runtime made, and no region of this code proves a caller",
         "Such samples are rare: a function was setting up or removing its frame, or the code is new.";

@@ -42,8 +42,9 @@ struct FrameLayout {
     cfa: i32,
     /// Where the frame pointer is saved, from the CFA; `None` if it is unchanged.
     fp: Option<i32>,
-    /// Ranges at the start of the mapping where the frame is not set up, as offsets in bytes, by offset.
-    without: Vec<(u64, u64)>,
+    /// Ranges at the start of the mapping where the frame is not set up, as offsets in bytes, by offset; and the CFA's
+    /// distance from the stack pointer there, `None` if it is not the same in all of the range.
+    without: Vec<(u64, u64, Option<i32>)>,
     /// The end of code at the start of the mapping whose frames are smaller, as an offset in bytes, and the distance of
     /// their CFA from the stack pointer.
     helpers: (u64, i32),
@@ -108,17 +109,19 @@ pub(super) fn regions(
             }
             continue;
         }
-        let (len, cfa) = layout.helpers;
-        let helpers = FrameLayout {
+        let smaller = |cfa| FrameLayout {
             cfa,
             fp: None,
             ..layout.clone()
         };
+        let (len, cfa) = layout.helpers;
         let mut at = start.saturating_add(len);
-        regions.push(region(&helpers, start, at));
-        for (from, to) in &layout.without {
-            regions.push(region(&layout, at, start.saturating_add(*from)));
-            at = start.saturating_add(*to);
+        regions.push(region(&smaller(cfa), start, at));
+        for (from, to, cfa) in &layout.without {
+            let (from, to) = (start.saturating_add(*from), start.saturating_add(*to));
+            regions.push(region(&layout, at, from));
+            regions.extend(cfa.map(|cfa| region(&smaller(cfa), from, to)));
+            at = to;
         }
         regions.push(region(&layout, at, end));
     }
@@ -182,7 +185,7 @@ fn of_qemu(code: &[u8]) -> Option<FrameLayout> {
     Some(FrameLayout {
         cfa: size + 7 * 8,
         fp: Some(-16),
-        without: vec![(0, end as u64 + 2)],
+        without: vec![(0, end as u64 + 2, None)],
         helpers: (0, 0),
     })
 }
@@ -217,7 +220,7 @@ fn of_guile(code: &[u8]) -> Option<FrameLayout> {
     Some(FrameLayout {
         cfa: i32::from(size) + 8,
         fp: None,
-        without: vec![(0, 4), (end + 4, end + 5)],
+        without: vec![(0, 4, Some(8)), (end + 4, end + 5, Some(8))],
         helpers: (0, 0),
     })
 }
@@ -231,7 +234,7 @@ fn of_rjit(code: &[u8]) -> Option<FrameLayout> {
     code.starts_with(&BEGINNING).then(|| FrameLayout {
         cfa: 4 * 8,
         fp: None,
-        without: vec![(0, 5)],
+        without: vec![(0, 2, Some(8)), (2, 4, Some(16)), (4, 5, Some(24))],
         helpers: (0, 0),
     })
 }
@@ -264,14 +267,14 @@ mod tests {
         let qemu = FrameLayout {
             cfa: 1216,
             fp: Some(-16),
-            without: vec![(0, 45)],
+            without: vec![(0, 45, None)],
             helpers: (0, 0),
         };
         assert_eq!(of_qemu(&code(QEMU)), Some(qemu));
         let guile = FrameLayout {
             cfa: 32,
             fp: None,
-            without: vec![(0, 4), (53, 54)],
+            without: vec![(0, 4, Some(8)), (53, 54, Some(8))],
             helpers: (0, 0),
         };
         assert_eq!(of_guile(&code(GUILE)), Some(guile));
@@ -285,7 +288,7 @@ mod tests {
         let rjit = FrameLayout {
             cfa: 32,
             fp: None,
-            without: vec![(0, 5)],
+            without: vec![(0, 2, Some(8)), (2, 4, Some(16)), (4, 5, Some(24))],
             helpers: (0, 0),
         };
         assert_eq!(of_rjit(&code(RJIT)), Some(rjit));
@@ -311,7 +314,7 @@ mod tests {
     }
 
     #[test]
-    fn regions_leave_out_the_code_without_a_frame() {
+    fn code_without_a_frame_has_regions_of_its_own() {
         let maps = [
             mapping(0x1000, 0x1000, true, "", 0),
             mapping(0x5000, 0x1000, true, "", 0),
@@ -323,10 +326,18 @@ mod tests {
         let memory = MemoryParts(vec![(0x1000, bytes)]);
         let ranges = |maps: &[_]| {
             let (name, regions) = regions(&memory, maps)?;
-            let ranges = regions.iter().map(|region| (region.start, region.end));
+            let ranges = regions
+                .iter()
+                .map(|region| (region.start, region.end, region.cfa_offset));
             Some((name, ranges.collect::<Vec<_>>()))
         };
-        let expected = vec![(0x1004, 0x1035), (0x1036, 0x2000), (0x5000, 0x6000)];
+        let expected = vec![
+            (0x1000, 0x1004, 8),
+            (0x1004, 0x1035, 32),
+            (0x1035, 0x1036, 8),
+            (0x1036, 0x2000, 32),
+            (0x5000, 0x6000, 32),
+        ];
         assert_eq!(ranges(&maps), Some(("guile", expected)));
         assert_eq!(ranges(&maps[1..]), Some(("guile", Vec::new())));
         assert_eq!(ranges(&maps[..2]), None);

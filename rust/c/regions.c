@@ -142,7 +142,8 @@ static bool is_plain(const struct region *new)
 
 /*
  * Removes the regions that a new one replaces. A request, and the answer that there is no region, keep regions of other
- * kinds: their range is a whole mapping, and the process may have described a part of it.
+ * kinds: their range is a whole mapping, and the process may have described a part of it. A request also keeps the
+ * answer that a part of the mapping has no region.
  */
 static void replace(const struct region *new)
 {
@@ -152,7 +153,8 @@ static void replace(const struct region *new)
 	lockdep_assert_held(&regions_lock);
 	list_for_each_entry_safe(region, next, &regions, of_all)
 		if (region->mm_id == new->mm_id && region->description.start < new->description.end &&
-		    new->description.start < region->description.end && !(keeps && region->description.kind))
+		    new->description.start < region->description.end && !(keeps && region->description.kind) &&
+		    !(new->requested && region->plain && !new->plain))
 			withdraw(region);
 }
 

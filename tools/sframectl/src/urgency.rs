@@ -206,7 +206,8 @@ mod tests {
             // Without an allowance, urgent work ends, and none begins.
             charge(Duration::from_nanos(2 * MOST.unsigned_abs()));
             assert_eq!(nice(), before);
-            assert_eq!(begin(), !may);
+            // This test may run with a priority that is as high.
+            assert_eq!(begin(), !may || before <= URGENT);
             assert_eq!(nice(), before);
         };
         thread::spawn(check).join().unwrap();

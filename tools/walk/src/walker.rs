@@ -222,23 +222,17 @@ impl<'a, M: Memory + ?Sized> Task for ProcessTask<'a, M> {
             mapping.start = mapping.start.max(part.start);
             mapping.end = mapping.end.min(part.end);
         }
-        if let Some(region) = process.region_at(address) {
-            let holds = |(guard, value)| self.memory.memory.read_word(guard) == Ok(value);
-            if region.guard.is_none_or(holds) {
-                mapping.rows = match &region.layout {
-                    CodeLayout::Frames(region) => MappedRows::Region(*region),
-                    CodeLayout::Rows(code) => self.walker.borrow_mut().mapped_rows(code, address),
-                };
-                return Ok(());
+        let holds = |(guard, value)| self.memory.memory.read_word(guard) == Ok(value);
+        mapping.rows = match process.region_at(address) {
+            Some(region) if region.guard.is_none_or(holds) => match &region.layout {
+                CodeLayout::Frames(region) => MappedRows::Region(*region),
+                CodeLayout::Rows(code) => self.walker.borrow_mut().mapped_rows(code, address),
+            },
+            None if !process.is_unknown(address) => {
+                self.walker.borrow_mut().mapped_rows(found, address)
             }
-            mapping.rows = MappedRows::Region(x86_64::region::Region::Stop);
-            return Ok(());
-        }
-        if process.is_unknown(address) {
-            mapping.rows = MappedRows::Region(x86_64::region::Region::Stop);
-            return Ok(());
-        }
-        mapping.rows = self.walker.borrow_mut().mapped_rows(found, address);
+            _ => MappedRows::Region(x86_64::region::Region::Stop),
+        };
         Ok(())
     }
 

@@ -13,6 +13,7 @@ from unittest import mock
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "lib"))
 import judge  # pylint: disable=wrong-import-position
+import verdicts  # pylint: disable=wrong-import-position
 
 # main calls run; run calls walk, which calls itself twice; walk calls leaf.
 CHAIN = """\
@@ -140,6 +141,24 @@ class Stacks(unittest.TestCase):
         less = [LEAF] + [(address - 1, symbol) for address, symbol in TRUE[1:]]
         self.expect("complete", r12(6), *less, less_one=True)
         self.expect("false", r12(6), *less)
+
+
+class BeforeRows(unittest.TestCase):
+    """Which short stacks verdicts.py takes for those of a file whose rows are not there yet."""
+
+    SHORT, COMPLETE = ("short", ["leaf", "walk"]), ("complete", ["leaf", "walk", "main"])
+
+    def test_short_stacks_count_before_the_first_complete_one(self):
+        self.assertEqual(verdicts.before_rows([self.SHORT, self.SHORT, self.COMPLETE]), 2)
+
+    def test_later_ones_do_not(self):
+        self.assertEqual(verdicts.before_rows([self.COMPLETE, self.SHORT, self.COMPLETE]), 0)
+
+    def test_a_function_that_never_gets_rows_does_not(self):
+        self.assertEqual(verdicts.before_rows([self.SHORT, ("complete", ["leaf", "main"])]), 0)
+
+    def test_false_stacks_do_not(self):
+        self.assertEqual(verdicts.before_rows([("false", ["leaf", "walk"]), self.COMPLETE]), 0)
 
 
 class Boundaries(unittest.TestCase):

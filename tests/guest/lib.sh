@@ -157,7 +157,7 @@ stacks_recorded() {
 }
 
 # attached FILE - waits until bpftrace has reported in FILE that it is attached.
-attached() { wait_for 120 grep -qs attached "$1"; }
+attached() { wait_for 300 grep -qs attached "$1"; }
 
 # listen PID - runs bpftrace, which writes the stacks of a process, in whole.py's format, to
 # /tmp/bpf.text, but not those of the shell before its exec; leaves bpftrace's PID in `tracer`.

@@ -5,10 +5,11 @@
 usage: verdicts.py DIRECTORY KERNEL
 
 DIRECTORY/cases has a line for each recording: its name and its verdict. On the debug kernel, and on the one with KCSAN,
-programs take long to start, and so do the pages that are missing at first: there fewer samples are enough, any number
-of them may be of start-up, and more of the others may be short.
+programs take long to start, and so do the rows and pages that are missing at first: there fewer samples are enough, any
+number of them may be of start-up, and more of the others may be short.
 """
 
+import collections
 import itertools
 import os
 import sys
@@ -34,11 +35,26 @@ def without_truth(count):
 DEBUG = sys.argv[2:3] in (["debug"], ["kcsan"])
 
 
+def before_rows(judgements):
+    """The number of short stacks that end in a function whose rows were not there yet: no earlier complete stack has
+    the function, and a later one has it. JUDGEMENTS are pairs of a kind and the functions, innermost first."""
+    ended, walked, number = collections.Counter(), set(), 0
+    for kind, functions in judgements:
+        if kind == "complete":
+            number += sum(ended.pop(function, 0) for function in set(functions))
+            walked.update(functions)
+        elif kind == "short" and functions[-1] not in walked:
+            ended[functions[-1]] += 1
+    return number
+
+
 def nearly_all(count):
-    """All but the very first, whose pages were not there yet: five, or one in 200; on the debug kernel,
-    where few samples are enough, three in 100."""
+    """All but the very first, whose pages were not there yet: five, or one in 200. On the debug kernel, where few
+    samples are enough and rows may take any time: three in 100, and at most half before the rows were there."""
     missing = known(count) - count.kinds["complete"]
-    allowed = 0.03 * known(count) if DEBUG else max(5, 0.005 * known(count))
+    allowed = max(5, 0.005 * known(count))
+    if DEBUG:
+        allowed = min(0.03 * known(count) + count.before_rows, 0.5 * known(count))
     return missing <= allowed and count.kinds["false"] == 0
 
 
@@ -121,7 +137,7 @@ def judged(directory, name, verdict):
         tree.addresses = {node.address for node in tree.nodes.values()}
         with open(os.path.join(directory, name + ".in_entry"), encoding="ascii") as file:
             without_stack = int(file.read())
-    bad = []
+    bad, judgements = [], []
     for sample in samples:
         if verdict == "in-tree":
             found = judge_in_tree(sample, tree, chains)
@@ -133,8 +149,10 @@ def judged(directory, name, verdict):
             continue
         found = judge.judge(sample, tree)
         count.add(sample, found, tree)
+        judgements.append((found.kind, [judge.function_name(frame.symbol) for frame in sample.frames]))
         if found.kind in ("false", "short", "empty"):
             bad.append((found.kind != "false", judge.describe(sample, found)))
+    count.before_rows = before_rows(judgements)
     return count, sorted(bad, key=lambda entry: entry[0])
 
 

@@ -14,6 +14,7 @@ use gimli::{
     LittleEndian,
     UnwindSection, //
 };
+use memchr::memmem;
 use walk::process::{
     FileId,
     ProcessMapping, //
@@ -34,6 +35,9 @@ pub(super) const MAX_OBJECTS: usize = 24;
 const NEAR: u64 = 1 << 31;
 /// The distance within which all `.eh_frame` is searched for, in bytes. Beyond it, none is searched for once some is found.
 const BESIDE: u64 = 4 << 20;
+/// What follows the length of a section's first entry: the number of a CIE, the version, and the first letter of the
+/// augmentation.
+const CIE: &[u8] = b"\0\0\0\0\x01z";
 /// The maximum length of the first entry of a section, in bytes. Compilers write 20 to 40.
 const MAX_CIE: u32 = 256;
 
@@ -88,6 +92,8 @@ pub(super) fn objects(
     near.sort_by_key(|mapping| distance(mapping));
     let mut found: Vec<CodeObject> = Vec::new();
     let mut left = MAX_SEARCHED;
+    // One for all mappings: the pages of a new one would take longer than the search.
+    let mut buffer = Vec::new();
     for mapping in near {
         if !found.is_empty() && distance(mapping) > BESIDE {
             break;
@@ -96,14 +102,15 @@ pub(super) fn objects(
         let Some(rest) = left.checked_sub(len) else {
             break;
         };
-        let mut bytes = vec![0; len as usize];
+        buffer.resize(buffer.len().max(len as usize), 0);
+        let bytes = &mut buffer[..len as usize];
         // Memory that may not be read has no `.eh_frame`.
-        if memory.fill(mapping.start, &mut bytes).is_err() {
+        if memory.fill(mapping.start, bytes).is_err() {
             continue;
         }
         left = rest;
         let mut at = 0;
-        while let Some(first) = next_section(&bytes, at) {
+        while let Some(first) = next_section(bytes, at) {
             let (len, section) =
                 section_at(&bytes[first..], mapping.start + first as u64, start, end);
             at = first + len.max(4);
@@ -134,12 +141,14 @@ pub(super) fn add_new(objects: &mut Vec<CodeObject>, new: impl IntoIterator<Item
 /// The offset of the next bytes, from `at` on, that may begin `.eh_frame`: an entry of the first version, with an
 /// augmentation.
 fn next_section(bytes: &[u8], at: usize) -> Option<usize> {
-    (at.next_multiple_of(4)..bytes.len()).step_by(4).find(|at| {
-        let Some([a, b, c, d, 0, 0, 0, 0, 1, b'z', ..]) = bytes.get(*at..) else {
-            return false;
-        };
-        (8..=MAX_CIE).contains(&u32::from_le_bytes([*a, *b, *c, *d]))
-    })
+    let at = at.next_multiple_of(4);
+    memmem::find_iter(bytes.get(at + 4..)?, CIE)
+        .map(|found| at + found)
+        .find(|first| {
+            let len = bytes.get(*first..).and_then(<[u8]>::first_chunk);
+            first % 4 == 0
+                && len.is_some_and(|len| (8..=MAX_CIE).contains(&u32::from_le_bytes(*len)))
+        })
 }
 
 /// The functions of a section that lie in the code.

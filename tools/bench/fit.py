@@ -167,7 +167,7 @@ def main():
         "per_frame": {case: round(line.slope, 2) for case, line in lines.items()},
         "per_sample": {case + "_fixed": round(line.intercept) for case, line in lines.items()},
     }
-    if "untouched" in found:
+    if {"untouched", "fp"} <= found.keys():
         more = [with_module - without for (_, with_module), (_, without) in zip(found["untouched"], found["fp"])]
         result["per_sample"]["untouched_task"] = round(statistics.mean(more))
         print(f"\nwhere there is nothing to gain, above the kernel's own: {statistics.mean(more):.0f}")
@@ -175,14 +175,16 @@ def main():
     result["worst"] = show_worst(os.path.join(directory, "worst"))
     result["runs"] = show_runs(os.path.join(directory, "runs"))
     result["tables"] = show_tables(os.path.join(directory, "tables"))
-    result["ratio"] = round(lines["hot"].slope / lines["fp"].slope, 3)
+    if {"hot", "fp"} <= found.keys():
+        result["ratio"] = round(lines["hot"].slope / lines["fp"].slope, 3)
     with open(out, "w", encoding="ascii") as file:
         json.dump(result, file, indent="\t")
         file.write("\n")
     if pictures and all(case in found for case in WALKS + SAMPLES):
         with open(pictures[0], "w", encoding="ascii") as file:
             file.write(picture(found, result["per_frame"]))
-    print(f"\nratio {result['ratio']}")
+    if "ratio" in result:
+        print(f"\nratio {result['ratio']}")
 
 
 main()

@@ -171,6 +171,15 @@ impl StopReason {
         }
     }
 
+    /// Why a region gave no caller. `is_spent` says that reads failed because there were too many.
+    pub(super) const fn of_region(is_spent: bool) -> Self {
+        if is_spent {
+            StopReason::Budget
+        } else {
+            StopReason::RegionUnknown
+        }
+    }
+
     /// Why a section could not be used. `is_spent` says that reads failed because there were too many.
     pub(super) const fn of_section(error: Error, is_spent: bool) -> Self {
         match error {

@@ -862,8 +862,8 @@ fn step_in_region<T: Task>(
     let is_innermost = !registers.are_lost();
     let registers = RegistersIn(registers, task.memory());
     let registers = is_innermost.then_some(&registers);
-    *frame =
-        region::step(region, frame, registers, task.memory()).ok_or(StopReason::RegionUnknown)?;
+    *frame = region::step(region, frame, registers, task.memory())
+        .ok_or_else(|| StopReason::of_region(task.is_spent()))?;
     Ok(())
 }
 
@@ -886,7 +886,7 @@ fn step_in_erlang<T: Task>(
     let code = mapping.start..mapping.end;
     *frame = erlang
         .caller(code, frame, registers, task.memory())
-        .ok_or(StopReason::RegionUnknown)?;
+        .ok_or_else(|| StopReason::of_region(task.is_spent()))?;
     Ok(())
 }
 
@@ -946,6 +946,9 @@ mod tests {
         words: MockWords,
         /// The code from this address on belongs to no file, and has no rows. 0: there is no such code.
         plain_code: u64,
+        /// All code is a region in which walks end.
+        is_region: bool,
+        is_spent: bool,
         /// The stack pointers for which the walk has asked for the end of the stack.
         ends_of: RefCell<Vec<u64>>,
     }
@@ -1013,7 +1016,7 @@ mod tests {
         }
 
         fn is_spent(&self) -> bool {
-            false
+            self.is_spent
         }
 
         fn search(&self) -> Search {
@@ -1026,7 +1029,9 @@ mod tests {
             address: u64,
         ) -> Result<(), StopReason> {
             let is_plain = self.plain_code != 0 && address >= self.plain_code;
-            let (start, end, rows) = if is_plain {
+            let (start, end, rows) = if self.is_region {
+                (0, u64::MAX, MappedRows::Region(Region::Stop))
+            } else if is_plain {
                 let none = MappedRows::None(FunctionTable::NONE);
                 (self.plain_code, u64::MAX, none)
             } else {
@@ -1116,6 +1121,25 @@ mod tests {
         rule.extra.changes_stack = false;
         let (reason, frames) = between_stacks(rule, 8);
         assert_eq!((reason, frames.len()), (StopReason::CfaNotRising, 1));
+    }
+
+    #[test]
+    fn the_end_of_the_budget_is_the_reason_in_a_region_too() {
+        let reason = |is_spent| {
+            let task = Mock {
+                is_region: true,
+                is_spent,
+                ..Mock::default()
+            };
+            let mut innermost = Frame {
+                pc: 0x200,
+                sp: 0x8000,
+                fp: 7,
+            };
+            walk(&task, &mut innermost, &mut RefCell::new(Vec::new()))
+        };
+        assert_eq!(reason(false), StopReason::RegionUnknown);
+        assert_eq!(reason(true), StopReason::Budget);
     }
 
     #[test]

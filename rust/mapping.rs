@@ -107,13 +107,13 @@ pub(crate) fn find(
     }
     mapping.start = 0;
     mapping.end = u64::MAX;
-    let mut guard = RegionGuard::default();
     let mut region = RegionCheck::None;
     if found.table == 0 {
-        region = region_at(address, &mut found, memory, mapping, &mut guard);
+        region = region_at(address, &mut found, memory, mapping);
+    } else {
+        tables::keep_range(address, &found, RegionGuard::default());
     }
     if found.table != 0 {
-        tables::keep_range(address, &found, guard);
         mapping.rows = MappedRows::Table(TableRef {
             number: found.table,
             to_offset: found.offset.wrapping_sub(found.start),
@@ -196,15 +196,14 @@ enum RegionCheck {
 }
 
 /// Finds the region of code of no file at a run-time address. `to` gets the range of the region, or of the code between
-/// two regions. If the region has rows, `mapping` becomes the region's part of it, in the table's file, and `guard` the
-/// region's guard; otherwise `to` gets the region.
+/// two regions. If the region has rows, `mapping` becomes the region's part of it, in the table's file, which is kept with
+/// the region's guard; otherwise `to` gets the region.
 #[inline(never)]
 fn region_at(
     address: u64,
     mapping: &mut sys::Mapping,
     memory: &UserMemory,
     to: &mut TaskMapping,
-    guard: &mut RegionGuard,
 ) -> RegionCheck {
     if mapping.is_file || mapping.is_vdso || !mapping.executable {
         return RegionCheck::None;
@@ -246,10 +245,11 @@ fn region_at(
             .wrapping_add(start.wrapping_sub(found.start));
         mapping.start = start;
         mapping.table = found.table;
-        *guard = RegionGuard {
+        let guard = RegionGuard {
             address: found.guard,
             value: found.guard_value,
         };
+        tables::keep_range(address, mapping, guard);
     } else {
         set_region(&found, &mut to.rows);
     }

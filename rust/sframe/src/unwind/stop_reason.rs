@@ -171,12 +171,12 @@ impl StopReason {
         }
     }
 
-    /// Why a region gave no caller. `is_spent` says that reads failed because there were too many.
-    pub(super) const fn of_region(is_spent: bool) -> Self {
-        if is_spent {
-            StopReason::Budget
-        } else {
-            StopReason::RegionUnknown
+    /// The reason, or [`StopReason::Budget`] if a region gave no caller because reads failed. `is_spent` says that there
+    /// were too many.
+    pub(super) const fn of_region(self, is_spent: bool) -> Self {
+        match self {
+            StopReason::RegionUnknown if is_spent => StopReason::Budget,
+            reason => reason,
         }
     }
 

@@ -457,7 +457,8 @@ pub fn walk_on<T: Task>(
                         }
                     };
                     if let Err(reason) = step {
-                        return reason;
+                        // Found here, where less of the kernel's stack is in use.
+                        return reason.of_region(task.is_spent());
                     }
                     // Code of Erlang leads to another stack.
                     (false, FrameSource::FramePointer, frame.sp < context)
@@ -862,8 +863,8 @@ fn step_in_region<T: Task>(
     let is_innermost = !registers.are_lost();
     let registers = RegistersIn(registers, task.memory());
     let registers = is_innermost.then_some(&registers);
-    *frame = region::step(region, frame, registers, task.memory())
-        .ok_or_else(|| StopReason::of_region(task.is_spent()))?;
+    *frame =
+        region::step(region, frame, registers, task.memory()).ok_or(StopReason::RegionUnknown)?;
     Ok(())
 }
 
@@ -886,7 +887,7 @@ fn step_in_erlang<T: Task>(
     let code = mapping.start..mapping.end;
     *frame = erlang
         .caller(code, frame, registers, task.memory())
-        .ok_or_else(|| StopReason::of_region(task.is_spent()))?;
+        .ok_or(StopReason::RegionUnknown)?;
     Ok(())
 }
 

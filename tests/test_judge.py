@@ -144,7 +144,7 @@ class Stacks(unittest.TestCase):
 
 
 class BeforeRows(unittest.TestCase):
-    """Which short stacks verdicts.py takes for those of a file whose rows are not there yet."""
+    """verdicts.before_rows() counts the short stacks that end in a function before its rows are there."""
 
     SHORT, COMPLETE = ("short", ["leaf", "walk"]), ("complete", ["leaf", "walk", "main"])
 

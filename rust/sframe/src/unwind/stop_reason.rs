@@ -171,9 +171,9 @@ impl StopReason {
         }
     }
 
-    /// The reason, or [`StopReason::Budget`] if a region gave no caller because reads failed. `is_spent` says that there
-    /// were too many.
-    pub(super) const fn of_region(self, is_spent: bool) -> Self {
+    /// This reason of a step; or [`StopReason::Budget`], if the step failed in a region after the walk had used up its
+    /// reads (`is_spent`).
+    pub(super) const fn or_budget(self, is_spent: bool) -> Self {
         match self {
             StopReason::RegionUnknown if is_spent => StopReason::Budget,
             reason => reason,

@@ -458,7 +458,7 @@ pub fn walk_on<T: Task>(
                     };
                     if let Err(reason) = step {
                         // Found here, where less of the kernel's stack is in use.
-                        return reason.of_region(task.is_spent());
+                        return reason.or_budget(task.is_spent());
                     }
                     // Code of Erlang leads to another stack.
                     (false, FrameSource::FramePointer, frame.sp < context)

@@ -13,9 +13,11 @@ export CHAIN_FILE=/dev/null
 # The debug kernel needs about five times as long for everything but the program itself.
 if [ -e /sys/kernel/debug/kunit ]; then DEBUG=1; else DEBUG=0; fi
 
-# An interrupt early in the debug kernel's boot, before there is a current CPU, may disable its lock
-# debugging: such a guest cannot find faults, and is booted again.
-if dmesg | grep 'Disabling lock debugging'; then exit 125; fi
+# A fault in the kernel's own boot may end lock debugging: such a guest cannot find faults, and is booted again.
+if dmesg | grep -q 'Disabling lock debugging'; then
+	dmesg | grep -E 'BUG: |WARNING: |Disabling lock debugging'
+	exit 125
+fi
 dmesg -C
 
 # Older kernels have no deferred stacks: perf then takes immediate stacks, without a message.

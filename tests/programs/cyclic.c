@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /*
  * cyclic SECONDS WHERE - computes with an invalid frame pointer, in a function whose rows use it:
- * one that points to itself, to the kernel, or to no address at all. SECONDS of CPU time, so that a
- * busy machine does not take the samples away.
+ * one that points to itself, to the kernel, or to no address at all. SECONDS are CPU time after the
+ * start of main(): a busy machine takes no samples away, nor does a start that takes a second.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -30,7 +30,7 @@ __attribute__((naked, noipa)) static void spin_on(unsigned long frame_pointer, u
 
 int main(int argc, char **argv)
 {
-	clock_t until = (argc > 1 ? atoi(argv[1]) : 1) * CLOCKS_PER_SEC;
+	clock_t until = clock() + (argc > 1 ? atoi(argv[1]) : 1) * CLOCKS_PER_SEC;
 	/* Two frames that point to each other, and one that points to itself. */
 	unsigned long there[4] __attribute__((aligned(16))) = {
 		(unsigned long)&there[2], (unsigned long)main + 4,

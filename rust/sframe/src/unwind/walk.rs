@@ -511,6 +511,9 @@ pub fn walk_on<T: Task>(
                     return reason;
                 }
             }
+            // HotSpot's compiled code may have saved registers below its frame for a call of other code. The fast path does
+            // not look for this.
+            MappedRows::Region(Region::HotSpot(_)) if matches!(source, FrameSource::Rows) => {}
             MappedRows::Region(region) => {
                 task.walk_region(region, mapping.start..mapping.end, frame, sink);
             }

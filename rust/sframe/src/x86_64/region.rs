@@ -19,6 +19,7 @@ use super::{
             WordReader, //
         }, //
     },
+    ahead::lowered_for_call,
     erlang::ErlangCode,
     fallback::is_behind_call,
     insn::{
@@ -320,6 +321,13 @@ const fn whole_frame(size: i32) -> FrameRule {
     FrameRule::new(size, -16)
 }
 
+/// The same, below which the code at the run-time address `pc` may have saved registers.
+#[inline(never)]
+fn whole_frame_at<S: Source + ?Sized>(pc: u64, size: i32, memory: &S) -> Option<FrameRule> {
+    size.checked_add(lowered_for_call(pc, memory))
+        .map(whole_frame)
+}
+
 /// The rule of a frame of a stub that keeps a frame pointer, and the return address. `None` if the frame pointer is
 /// far: the return barrier keeps none, and a virtual thread's old one may lead to the stack of another thread.
 fn in_stub<S: Source + ?Sized>(frame: &Frame, memory: &S) -> Option<(FrameRule, u64)> {
@@ -429,7 +437,7 @@ impl CodeHeap {
                 Some(rule) => Some(rule),
                 None => self.rule_of_prologue(pc, blob, size, memory),
             },
-            16..=MAX_FRAME => Some(whole_frame(size)),
+            16..=MAX_FRAME => whole_frame_at(pc, size, memory),
             0 => {
                 let kind = field(blob, self.kind_offset, memory)? as u32 & self.kind_mask;
                 let is_frameless = self.frameless_kinds.contains(&kind);
@@ -557,7 +565,7 @@ impl CodeHeap {
         if !is_stub {
             let end = code.wrapping_add(u64::try_from(complete).ok()?);
             if pc >= end {
-                return Some(whole_frame(size));
+                return whole_frame_at(pc, size, memory);
             }
             beginning = end.wrapping_sub(const { WINDOW as u64 });
         }
@@ -1532,6 +1540,50 @@ pub(super) mod tests {
         }
         for offset in [1, 2, 7, 8] {
             assert_eq!(step_in(pc + offset, true, &memory), None, "{offset}");
+        }
+    }
+
+    #[test]
+    fn registers_are_saved_below_the_frame_for_a_call() {
+        // A barrier of a garbage collector: sub $0x50,%rsp; vmovq %xmm0,0x48(%rsp); mov %rsi,(%rsp); mov %r15,%rsi; call;
+        // mov (%rsp),%rsi; vmovq 0x48(%rsp),%xmm0; add $0x50,%rsp; jmp
+        const CODE_OF_BARRIER: [&[u8]; 9] = [
+            &[0x48, 0x83, 0xec, 0x50],
+            &[0xc5, 0xf9, 0xd6, 0x44, 0x24, 0x48],
+            &[0x48, 0x89, 0x34, 0x24],
+            &[0x49, 0x8b, 0xf7],
+            &[CALL_RELATIVE, 0, 0, 0, 0x10],
+            &[0x48, 0x8b, 0x34, 0x24],
+            &[0xc5, 0xfa, 0x7e, 0x44, 0x24, 0x48],
+            &[0x48, 0x83, 0xc4, 0x50],
+            &[JMP_RELATIVE, 0, 0xff, 0xff, 0xff],
+        ];
+        let mut memory = process(8, &PUSHES);
+        memory.write(CODE + 0x100, &CODE_OF_BARRIER.concat());
+        // A word that the function has left in its frame looks like a return address.
+        memory.words(STACK + 0x130, &[0x66, CALLER]);
+        memory.words(STACK + 0x180, &[0x77, CALLER]);
+        let (whole, larger) = (Some((0x140, 0x66)), Some((0x190, 0x77)));
+        let mut pc = CODE + 0x100;
+        for (number, instruction) in CODE_OF_BARRIER.iter().enumerate() {
+            let expected = if matches!(number, 1..=7) {
+                larger
+            } else {
+                whole
+            };
+            assert_eq!(to(step_in(pc, true, &memory)), expected, "{number}");
+            // It has called.
+            if number == 5 {
+                assert_eq!(to(step_in(pc, false, &memory)), larger);
+                // pop %rbp in place of jmp: the function frees its own frame.
+                let mut other = memory.clone();
+                other.write(CODE + 0x100 + 36, &[POP_RBP]);
+                assert_eq!(to(step_in(pc, false, &other)), whole);
+                // A jump that depends on a condition.
+                other.write(CODE + 0x100 + 36, &[0x75, 0, JMP_RELATIVE]);
+                assert_eq!(to(step_in(pc, false, &other)), whole);
+            }
+            pc += instruction.len() as u64;
         }
     }
 

@@ -932,7 +932,10 @@ fn step_without_rows<T: Task>(
 #[cfg(test)]
 mod tests {
     use super::super::{
-        super::x86_64::registers::COUNT,
+        super::x86_64::{
+            region::CodeHeap,
+            registers::COUNT, //
+        },
         rule::Location,
         step::LOST_FP, //
     };
@@ -950,6 +953,10 @@ mod tests {
         words: MockWords,
         /// The code from this address on belongs to no file, and has no rows. 0: there is no such code.
         plain_code: u64,
+        /// That code is this region.
+        region: Option<Region>,
+        /// The PCs of the frames from which the fast path of a region was taken.
+        fast_from: RefCell<Vec<u64>>,
         /// All code is a region in which walks end.
         is_region: bool,
         is_spent: bool,
@@ -1037,7 +1044,8 @@ mod tests {
                 (0, u64::MAX, MappedRows::Region(Region::Stop))
             } else if is_plain {
                 let none = MappedRows::None(FunctionTable::NONE);
-                (self.plain_code, u64::MAX, none)
+                let rows = self.region.map_or(none, MappedRows::Region);
+                (self.plain_code, u64::MAX, rows)
             } else {
                 (0, self.plain_code.wrapping_sub(1), MappedRows::Table(()))
             };
@@ -1055,6 +1063,16 @@ mod tests {
         fn end_of_stack(&self, sp: u64) -> u64 {
             self.ends_of.borrow_mut().push(sp);
             (sp | 0xffff) + 1
+        }
+
+        fn walk_region(
+            &self,
+            _region: &Region,
+            _code: Range<u64>,
+            frame: &mut Frame,
+            _sink: &mut Self::Sink,
+        ) {
+            self.fast_from.borrow_mut().push(frame.pc);
         }
 
         fn section<'a>(&'a self, _section: &'a ()) -> (&'a Section, &'static [u8]) {
@@ -1125,6 +1143,32 @@ mod tests {
         rule.extra.changes_stack = false;
         let (reason, frames) = between_stacks(rule, 8);
         assert_eq!((reason, frames.len()), (StopReason::CfaNotRising, 1));
+    }
+
+    #[test]
+    fn other_code_returns_to_a_code_heap_without_the_fast_path() {
+        const RETURN: u64 = 0x1_0001;
+        let called_from = |region| {
+            let task = Mock {
+                rules: BTreeMap::from([(0x200, Rule::amd64(Base::Sp, 16, Location::Unchanged))]),
+                words: MockWords(BTreeMap::from([(0x8008, RETURN)])),
+                plain_code: 0x1_0000,
+                region: Some(region),
+                ..Mock::default()
+            };
+            let mut frame = Frame {
+                pc: 0x200,
+                sp: 0x8000,
+                fp: 0,
+            };
+            let mut sink = RefCell::new(Vec::new());
+            let reason = walk_on(&task, 0x8000, false, &mut frame, &mut sink);
+            assert_eq!(reason, StopReason::RegionUnknown);
+            task.fast_from.take()
+        };
+        let heap = Region::HotSpot(CodeHeap::default());
+        assert_eq!(called_from(heap), []);
+        assert_eq!(called_from(Region::Stop), [RETURN]);
     }
 
     #[test]

@@ -18,8 +18,10 @@ use core::mem;
 /// The largest number of instructions that are followed, in front of a conditional jump that is taken and behind it.
 const MOST: usize = 40;
 
-/// The largest number of instructions that save registers, call, and restore the registers.
+/// The largest number of instructions that save registers, call, and restore the registers; and of those among them that
+/// move arguments and the result.
 const MOST_SAVES: usize = 100;
+const MOST_OTHERS: u32 = 6;
 
 /// The work of decoding an instruction, in instructions.
 pub(super) const DECODING: u32 = 120;
@@ -183,14 +185,16 @@ pub fn ahead<S: Source + ?Sized>(pc: u64, memory: &S) -> Ahead {
 }
 
 /// The bytes by which the code at the run-time address `pc` has lowered the stack pointer for a call, if it raises it
-/// again and jumps back, without another jump in between. 0 if other code is there.
+/// again and jumps back. 0 if other code is there: it has more than [`MOST_OTHERS`] instructions without an operand at the
+/// stack pointer. Conditional jumps are not taken.
 ///
 /// HotSpot's compiler for servers makes such code apart from the function's other code, for the barriers of garbage
 /// collectors (`SaveLiveRegisters` in the OpenJDK source). It saves up to 15 registers of 8 bytes and 32 larger ones.
-#[inline(always)]
+#[inline(never)]
 pub(super) fn lowered_for_call<S: Source + ?Sized>(pc: u64, memory: &S) -> i32 {
     let mut pc = pc;
     let mut raised = 0i32;
+    let mut others = MOST_OTHERS;
     for _ in 0..MOST_SAVES {
         let read = memory.spend(DECODING).and_then(|()| memory.read_seldom(pc));
         let Ok::<[u8; BYTES], _>(code) = read else {
@@ -202,9 +206,10 @@ pub(super) fn lowered_for_call<S: Source + ?Sized>(pc: u64, memory: &S) -> i32 {
         match (effect, code) {
             (Effect::AddSp(bytes), _) => raised = raised.wrapping_add(bytes),
             (Effect::Jump(_), _) => return raised.max(0),
-            // Conditional jumps
-            (Effect::Other, [0x70..=0x7f, ..] | [0x0f, 0x80..=0x8f, ..]) => break,
-            (Effect::Call | Effect::Other | Effect::Local, _) => {}
+            (Effect::Call, _) => {}
+            // The SIB byte of (%rsp), behind prefix, opcode and ModRM byte
+            (Effect::Other, [_, _, _, 0x24, ..] | [_, _, _, _, 0x24, ..]) => {}
+            (Effect::Other | Effect::Local, _) if others != 0 => others = others.wrapping_sub(1),
             _ => break,
         }
         pc = pc.wrapping_add(len);

@@ -321,13 +321,6 @@ const fn whole_frame(size: i32) -> FrameRule {
     FrameRule::new(size, -16)
 }
 
-/// The same, below which the code at the run-time address `pc` may have saved registers.
-#[inline(never)]
-fn whole_frame_at<S: Source + ?Sized>(pc: u64, size: i32, memory: &S) -> Option<FrameRule> {
-    size.checked_add(lowered_for_call(pc, memory))
-        .map(whole_frame)
-}
-
 /// The rule of a frame of a stub that keeps a frame pointer, and the return address. `None` if the frame pointer is
 /// far: the return barrier keeps none, and a virtual thread's old one may lead to the stack of another thread.
 fn in_stub<S: Source + ?Sized>(frame: &Frame, memory: &S) -> Option<(FrameRule, u64)> {
@@ -433,11 +426,17 @@ impl CodeHeap {
         let blob = self.blob_at(pc.wrapping_sub((!is_innermost).into()), memory)?;
         let size = (field(blob, self.frame_size_offset, memory)? as i32).checked_mul(8)?;
         match size {
-            16..=MAX_FRAME if is_innermost => match rule_around(pc, size, memory)? {
-                Some(rule) => Some(rule),
-                None => self.rule_of_prologue(pc, blob, size, memory),
-            },
-            16..=MAX_FRAME => whole_frame_at(pc, size, memory),
+            16..=MAX_FRAME => {
+                let rule = match is_innermost {
+                    true => match rule_around(pc, size, memory)? {
+                        Some(rule) => rule,
+                        None => self.rule_of_prologue(pc, blob, size, memory)?,
+                    },
+                    false => whole_frame(size),
+                };
+                let cfa = rule.cfa.checked_add(lowered_for_call(pc, memory))?;
+                Some(FrameRule { cfa, ..rule })
+            }
             0 => {
                 let kind = field(blob, self.kind_offset, memory)? as u32 & self.kind_mask;
                 let is_frameless = self.frameless_kinds.contains(&kind);
@@ -565,7 +564,7 @@ impl CodeHeap {
         if !is_stub {
             let end = code.wrapping_add(u64::try_from(complete).ok()?);
             if pc >= end {
-                return whole_frame_at(pc, size, memory);
+                return Some(whole_frame(size));
             }
             beginning = end.wrapping_sub(const { WINDOW as u64 });
         }
@@ -1579,9 +1578,12 @@ pub(super) mod tests {
                 let mut other = memory.clone();
                 other.write(CODE + 0x100 + 36, &[POP_RBP]);
                 assert_eq!(to(step_in(pc, false, &other)), whole);
-                // A jump that depends on a condition.
-                other.write(CODE + 0x100 + 36, &[0x75, 0, JMP_RELATIVE]);
+                // Seven instructions without an operand on the stack: nop
+                other.write(CODE + 0x100 + 36, &[0x90; 7]);
+                other.write(CODE + 0x100 + 43, &[JMP_RELATIVE]);
                 assert_eq!(to(step_in(pc, false, &other)), whole);
+                other.write(CODE + 0x100 + 42, &[JMP_RELATIVE]);
+                assert_eq!(to(step_in(pc, false, &other)), larger);
             }
             pc += instruction.len() as u64;
         }

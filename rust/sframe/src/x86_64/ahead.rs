@@ -185,8 +185,8 @@ pub fn ahead<S: Source + ?Sized>(pc: u64, memory: &S) -> Ahead {
 }
 
 /// The bytes by which the code at the run-time address `pc` has lowered the stack pointer for a call, if it raises it
-/// again and jumps back. 0 if other code is there: it has more than [`MOST_OTHERS`] instructions without an operand at the
-/// stack pointer. Conditional jumps are not taken.
+/// again and jumps back. 0 if other code is there: an instruction without an operand at the stack pointer that is no mov
+/// and no lea, or more than [`MOST_OTHERS`] of these.
 ///
 /// HotSpot's compiler for servers makes such code apart from the function's other code, for the barriers of garbage
 /// collectors (`SaveLiveRegisters` in the OpenJDK source). It saves up to 15 registers of 8 bytes and 32 larger ones.
@@ -209,7 +209,12 @@ pub(super) fn lowered_for_call<S: Source + ?Sized>(pc: u64, memory: &S) -> i32 {
             (Effect::Call, _) => {}
             // The SIB byte of (%rsp), behind prefix, opcode and ModRM byte
             (Effect::Other, [_, _, _, 0x24, ..] | [_, _, _, _, 0x24, ..]) => {}
-            (Effect::Other | Effect::Local, _) if others != 0 => others = others.wrapping_sub(1),
+            // mov and lea behind a prefix
+            (Effect::Other | Effect::Local, [_, 0x89 | 0x8b | 0x8d | 0xb8..=0xbf, ..])
+                if others != 0 =>
+            {
+                others = others.wrapping_sub(1);
+            }
             _ => break,
         }
         pc = pc.wrapping_add(len);

@@ -1578,12 +1578,14 @@ pub(super) mod tests {
                 let mut other = memory.clone();
                 other.write(CODE + 0x100 + 36, &[POP_RBP]);
                 assert_eq!(to(step_in(pc, false, &other)), whole);
-                // Seven instructions without an operand on the stack: nop
-                other.write(CODE + 0x100 + 36, &[0x90; 7]);
-                other.write(CODE + 0x100 + 43, &[JMP_RELATIVE]);
-                assert_eq!(to(step_in(pc, false, &other)), whole);
-                other.write(CODE + 0x100 + 42, &[JMP_RELATIVE]);
-                assert_eq!(to(step_in(pc, false, &other)), larger);
+                // Six times mov %r15,%rsi, seven times, and another instruction: nop
+                for (others, last, expected) in [(6, 0, larger), (7, 0, whole), (0, 1, whole)] {
+                    let mut code = [0x49, 0x8b, 0xf7].repeat(others);
+                    code.extend([0x90].repeat(last));
+                    code.push(JMP_RELATIVE);
+                    other.write(CODE + 0x100 + 36, &code);
+                    assert_eq!(to(step_in(pc, false, &other)), expected, "{others}");
+                }
             }
             pc += instruction.len() as u64;
         }

@@ -957,8 +957,6 @@ mod tests {
         region: Option<Region>,
         /// The PCs of the frames from which the fast path of a region was taken.
         fast_from: RefCell<Vec<u64>>,
-        /// All code is a region in which walks end.
-        is_region: bool,
         is_spent: bool,
         /// The stack pointers for which the walk has asked for the end of the stack.
         ends_of: RefCell<Vec<u64>>,
@@ -1040,9 +1038,7 @@ mod tests {
             address: u64,
         ) -> Result<(), StopReason> {
             let is_plain = self.plain_code != 0 && address >= self.plain_code;
-            let (start, end, rows) = if self.is_region {
-                (0, u64::MAX, MappedRows::Region(Region::Stop))
-            } else if is_plain {
+            let (start, end, rows) = if is_plain {
                 let none = MappedRows::None(FunctionTable::NONE);
                 let rows = self.region.map_or(none, MappedRows::Region);
                 (self.plain_code, u64::MAX, rows)
@@ -1175,7 +1171,8 @@ mod tests {
     fn the_end_of_the_budget_is_the_reason_in_a_region_too() {
         let reason = |is_spent| {
             let task = Mock {
-                is_region: true,
+                plain_code: 1,
+                region: Some(Region::Stop),
                 is_spent,
                 ..Mock::default()
             };

@@ -765,6 +765,9 @@ impl Replay {
     /// No stack pointer, because it is odd.
     const ENDED: u64 = 1;
 
+    /// The cost of a step of the second walk, in instructions.
+    const STEP: u32 = 200;
+
     /// Begins the second walk, to `frame`: replaces `frame` by the innermost frame. False if that is not known.
     #[inline(never)]
     fn begin<T: Task>(&mut self, task: &T, frame: &mut Frame) -> bool {
@@ -797,8 +800,14 @@ impl Replay {
             _ if slot < sp => {}
             _ => self.place = slot,
         }
-        // Each step has to rise, so that the second walk ends.
-        if rule.signal || rule.extra.changes_stack || frame.sp > self.caller {
+        // Other threads may change the stack between the two walks. So each step has to rise and takes budget, because
+        // a step may read no memory, and the second walk stores no frame.
+        if rule.signal
+            || rule.extra.changes_stack
+            || frame.sp <= sp
+            || frame.sp > self.caller
+            || task.memory().spend(Replay::STEP).is_err()
+        {
             return false;
         }
         if frame.sp == self.caller {
@@ -941,7 +950,10 @@ mod tests {
     };
     use super::*;
     use std::{
-        cell::RefCell,
+        cell::{
+            Cell,
+            RefCell, //
+        },
         collections::BTreeMap,
         vec::Vec, //
     };
@@ -963,11 +975,34 @@ mod tests {
     }
 
     #[derive(Default)]
-    struct MockWords(BTreeMap<u64, u64>);
+    struct MockWords {
+        words: BTreeMap<u64, u64>,
+        /// A word that another thread changes after it was read, and what the word then is.
+        changing: Cell<Option<(u64, u64)>>,
+        /// The instructions that were spent.
+        spent: Cell<u32>,
+    }
+
+    impl<T: Into<BTreeMap<u64, u64>>> From<T> for MockWords {
+        fn from(words: T) -> Self {
+            MockWords {
+                words: words.into(),
+                ..MockWords::default()
+            }
+        }
+    }
 
     impl Memory for MockWords {
         fn read_word(&self, address: u64) -> Result<u64, Fault> {
-            self.0.get(&address).copied().ok_or(Fault)
+            let word = self.words.get(&address).copied().ok_or(Fault)?;
+            match self.changing.get() {
+                Some((changing, changed)) if changing == address => {
+                    self.changing.set(Some((address | 1, changed)));
+                    Ok(word)
+                }
+                Some((changing, changed)) if changing == address | 1 => Ok(changed),
+                _ => Ok(word),
+            }
         }
     }
 
@@ -978,6 +1013,11 @@ mod tests {
                 *to = self.read_word(at & !7)?.to_le_bytes()[at as usize % 8];
             }
             Ok(bytes)
+        }
+
+        fn spend(&self, instructions: u32) -> Result<(), Fault> {
+            self.spent.set(self.spent.get() + instructions);
+            (self.spent.get() < 250_000).then_some(()).ok_or(Fault)
         }
     }
 
@@ -1108,7 +1148,7 @@ mod tests {
         let rules = BTreeMap::from([(0x200, rule), (0x100, Rule::OUTERMOST)]);
         let task = Mock {
             rules,
-            words: MockWords(words),
+            words: words.into(),
             ..Mock::default()
         };
         let mut sink = RefCell::new(Vec::new());
@@ -1147,7 +1187,7 @@ mod tests {
         let called_from = |region| {
             let task = Mock {
                 rules: BTreeMap::from([(0x200, Rule::amd64(Base::Sp, 16, Location::Unchanged))]),
-                words: MockWords(BTreeMap::from([(0x8008, RETURN)])),
+                words: [(0x8008, RETURN)].into(),
                 plain_code: 0x1_0000,
                 region: Some(region),
                 ..Mock::default()
@@ -1213,7 +1253,7 @@ mod tests {
         ]);
         let task = Mock {
             rules: BTreeMap::from([(0x201, changes_stack()), (0x100, Rule::OUTERMOST)]),
-            words: MockWords(words),
+            words: words.into(),
             plain_code: CODE,
             ..Mock::default()
         };
@@ -1254,7 +1294,7 @@ mod tests {
         returns.signal = true;
         let by_register = Rule::amd64(Base::Register(3), 8, Location::Unchanged);
         let words = |segment| {
-            MockWords(BTreeMap::from([
+            MockWords::from(BTreeMap::from([
                 (0x8000, 0x9000),
                 (0x9000, 0x300),
                 (0x8000 + 184, segment),
@@ -1307,7 +1347,7 @@ mod tests {
         // The return address of the frame whose rule counts from rbx, for each possible value of rbx.
         words.insert(0x3018, 0x101);
         words.extend(more.iter().copied());
-        walked(rules, MockWords(words))
+        walked(rules, words.into())
     }
 
     fn to_rbx(
@@ -1341,7 +1381,7 @@ mod tests {
             ];
             let task = Mock {
                 rules: rules.into(),
-                words: MockWords(words.into()),
+                words: words.into(),
                 ..Mock::default()
             };
             let mut sink = RefCell::new(Vec::new());
@@ -1404,7 +1444,7 @@ mod tests {
                     .into_iter()
                     .chain([(0x100, Rule::OUTERMOST)])
                     .collect(),
-                words: MockWords(words.into()),
+                words: words.into(),
                 ..Mock::default()
             };
             let mut sink = RefCell::new(Vec::new());
@@ -1493,6 +1533,38 @@ mod tests {
         let changes = |number: usize, rule: &mut Rule| rule.extra.changes_stack = number == 1;
         let (reason, _) = to_rbx(&[(1, 2), (1, 2)], changes);
         assert_eq!(reason, StopReason::RegisterUnknown);
+        // No step of the second walk stays where it is. Another thread has changed the innermost frame's return address
+        // since the first walk: it now leads to a row with a return address that is no word of memory, but 0x6000 in
+        // rbp. Each such step leads to itself.
+        for (size, spent) in [(0, 0), (8, 250_000)] {
+            let mut stays = Rule::amd64(Base::Sp, size, Location::Unchanged);
+            stays.ra = Location::Of(Base::Fp, 0);
+            stays.extra.rbx = SavedRbx::KEPT;
+            let mut high = Rule::amd64(Base::Sp, 0x1000_0000, Location::Unchanged);
+            high.ra = Location::Of(Base::Fp, 0x401 - 0x6000);
+            let by_rbx = Rule::amd64(Base::Register(RBX), 0x20, Location::Unchanged);
+            let task = Mock {
+                rules: BTreeMap::from([
+                    (0x200, Rule::amd64(Base::Sp, 16, Location::Unchanged)),
+                    (0x300, high),
+                    (0x400, by_rbx),
+                    (0x5fff, stays),
+                ]),
+                words: MockWords {
+                    changing: Cell::new(Some((0x8008, 0x6000))),
+                    ..MockWords::from([(0x8008, 0x301)])
+                },
+                ..Mock::default()
+            };
+            let mut innermost = Frame {
+                pc: 0x200,
+                sp: 0x8000,
+                fp: 0x6000,
+            };
+            let reason = walk(&task, &mut innermost, &mut RefCell::new(Vec::new()));
+            assert_eq!(reason, StopReason::RegisterUnknown);
+            assert!(task.words.spent.get() >= spent);
+        }
         // Not through a frame that another register than rsp leads from, nor through a frame without a row.
         let callees = [(1, 2), (1, 2)];
         let lost = |number: usize, rule: &mut Rule| {

@@ -9,13 +9,12 @@
  */
 #define pr_fmt(fmt) KBUILD_MODNAME ": " fmt
 
-#include <linux/blk_types.h>
+#include <linux/blkdev.h>
 #include <linux/dcache.h>
 #include <linux/file.h>
 #include <linux/fs.h>
 #include <linux/irq_work.h>
 #include <linux/jhash.h>
-#include <linux/kdev_t.h>
 #include <linux/kthread.h>
 #include <linux/magic.h>
 #include <linux/major.h>
@@ -137,7 +136,7 @@ static bool queue_once(unsigned long what)
 	uint32_t user = current_user_id();
 	int queued;
 
-	if (!current->mm || what >= TASK_SIZE_MAX)
+	if (!current->mm || what >= TASK_SIZE_MAX || READ_ONCE(sfu_is_stopping))
 		return false;
 	queued = is_queued(what, user);
 	return queued ? queued > 0 : queue(what, user);
@@ -146,8 +145,9 @@ static bool queue_once(unsigned long what)
 /*
  * Whether page faults in a mapped file, and reads of the file if `reads` is set, end without the
  * help of a process. Nobody can stop the worker while it waits for FUSE, for a server, or for a
- * listener of fanotify. Block devices that a process may serve are not trusted either: a loop
- * device may lie on a file of FUSE. Pages of other files come in when a task needs them.
+ * listener of fanotify. Block devices that a process may serve are not trusted either, nor are their
+ * partitions: a loop device may lie on a file of FUSE, and so may an image of erofs without a block
+ * device. Pages of other files come in when a task needs them.
  * (EXT4_SUPER_MAGIC is the magic number of ext2 and ext3 too.)
  */
 static bool fs_is_trusted(struct vm_area_struct *vma, bool reads)
@@ -160,15 +160,16 @@ static bool fs_is_trusted(struct vm_area_struct *vma, bool reads)
 		return false;
 	super = file_inode(vma->vm_file)->i_sb;
 	if (super->s_bdev) {
-		switch (MAJOR(super->s_bdev->bd_dev)) {
+		switch (super->s_bdev->bd_disk->major) {
 		case LOOP_MAJOR:
 		case NBD_MAJOR:
 			return false;
 		}
 	}
 	switch (super->s_magic) {
-	case BTRFS_SUPER_MAGIC:
 	case EROFS_SUPER_MAGIC_V1:
+		return super->s_bdev;
+	case BTRFS_SUPER_MAGIC:
 	case EXT4_SUPER_MAGIC:
 	case F2FS_SUPER_MAGIC:
 	case SQUASHFS_MAGIC:
@@ -401,6 +402,11 @@ void sfu_worker_stop(void)
 	int i;
 
 	WRITE_ONCE(sfu_is_stopping, true);
+	/*
+	 * A scan of mappings that runs now may still queue a page. So file_work ends first, then the kicks, which
+	 * queue works, then both works: now nothing is queued any more.
+	 */
+	cancel_delayed_work_sync(&file_work);
 	irq_work_sync(&page_kick);
 	irq_work_sync(&file_kick);
 	cancel_delayed_work_sync(&page_work);

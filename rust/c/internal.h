@@ -13,6 +13,7 @@
 #include <linux/percpu.h>
 #include <linux/sched.h>
 #include <linux/seqlock.h>
+#include <linux/siphash.h>
 #include <linux/uaccess.h>
 #include <linux/wait.h>
 
@@ -23,6 +24,9 @@ uint32_t sfu_lock_number(void);
 
 #include "compat.h"
 #include "x86.h"
+
+/* Keys the hashes: users choose the numbers of their files, and know about when their processes began. tables.c. */
+extern siphash_key_t sfu_secret;
 
 /* The counters of each CPU; stats.c. */
 DECLARE_PER_CPU(uint64_t[SFU_COUNTERS], sfu_counter);

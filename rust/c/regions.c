@@ -14,6 +14,7 @@
 #include <linux/rcupdate.h>
 #include <linux/sched/mm.h>
 #include <linux/sched/task.h>
+#include <linux/siphash.h>
 #include <linux/slab.h>
 
 #include "internal.h"
@@ -50,6 +51,11 @@ static DEFINE_MUTEX(regions_lock);
 /* Changes when a region with rows is withdrawn. */
 static uint64_t regions_generation;
 
+static uint64_t hash_of(uint64_t mm_id)
+{
+	return siphash_1u64(mm_id, &sfu_secret);
+}
+
 int sfu_find_region(uint64_t address, struct sfu_mapping *mapping, struct sframe_unwind_region *found)
 {
 	uint64_t id = sfu_mm_id(current->mm);
@@ -63,7 +69,7 @@ int sfu_find_region(uint64_t address, struct sfu_mapping *mapping, struct sframe
 	found->start = 0;
 	found->end = U64_MAX;
 	rcu_read_lock();
-	hash_for_each_possible_rcu(regions_by_process, region, by_process, id) {
+	hash_for_each_possible_rcu(regions_by_process, region, by_process, hash_of(id)) {
 		const struct sframe_unwind_region *description = &region->description;
 
 		if (!left--)
@@ -206,7 +212,7 @@ static int add(uint64_t mm_id, uint32_t user, const struct sframe_unwind_region 
 	new->plain = requested ? is_plain(new) : !description->kind;
 	replace(new);
 	make_room(new);
-	hash_add_rcu(regions_by_process, &new->by_process, mm_id);
+	hash_add_rcu(regions_by_process, &new->by_process, hash_of(mm_id));
 	list_add_tail_rcu(&new->of_all, &regions);
 	mutex_unlock(&regions_lock);
 	if (requested)

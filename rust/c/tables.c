@@ -78,8 +78,7 @@ static uint64_t bytes_of_all, bytes_of_files;
 /* The number of tables with a request. Changed under the lock. */
 static unsigned int requests;
 DECLARE_WAIT_QUEUE_HEAD(sfu_requests_wait);
-/* Keys the hash: users choose the numbers of their files. */
-static siphash_key_t secret;
+siphash_key_t sfu_secret;
 
 /* In jiffies: when the shrinker last freed a table, or 0. */
 static unsigned long shrunk;
@@ -93,7 +92,7 @@ static bool is_same_inode(const struct sfu_file_key *a, const struct sfu_file_ke
 
 static bool is_same(const struct sfu_file_key *a, const struct sfu_file_key *b)
 {
-	return is_same_inode(a, b) && a->unmounts == b->unmounts && a->size == b->size &&
+	return is_same_inode(a, b) && READ_ONCE(a->unmounts) == b->unmounts && a->size == b->size &&
 	       READ_ONCE(a->changed) == b->changed && READ_ONCE(a->changed_nsec) == b->changed_nsec;
 }
 
@@ -111,7 +110,8 @@ static bool is_still(const struct table *old, const struct table *new)
 
 static uint64_t hash_of(const struct sfu_file_key *key)
 {
-	return siphash_2u64(key->number, key->device, &secret);
+	return siphash_3u64(key->number, (uint64_t)key->device << 32 | key->inode_generation, key->file_system,
+			    &sfu_secret);
 }
 
 static struct table *table_of_file(const struct sfu_file_key *key)
@@ -448,6 +448,7 @@ int sfu_table_publish(const struct sfu_file_key *key, const struct sfu_table_sta
 	if (old && is_kept(old) && state->origin != SFRAME_UNWIND_ADDED && !old->is_doubtful &&
 	    !is_same(&old->key, key) && is_still(old, new)) {
 		/* A reader in between finds nothing. */
+		WRITE_ONCE(old->key.unmounts, key->unmounts);
 		WRITE_ONCE(old->key.changed_nsec, key->changed_nsec);
 		WRITE_ONCE(old->key.changed, key->changed);
 		ret = -EEXIST;
@@ -612,7 +613,7 @@ int sfu_tables_start(void)
 {
 	int ret;
 
-	get_random_bytes(&secret, sizeof(secret));
+	get_random_bytes(&sfu_secret, sizeof(sfu_secret));
 	shrinker = shrinker_alloc(0, KBUILD_MODNAME);
 	if (!shrinker)
 		return -ENOMEM;

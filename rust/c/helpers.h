@@ -425,7 +425,7 @@ void sfu_build_end(int build);
 /*
  * The end of a table build; task. sfu_build_deadline() returns the CPU time of the current task at which the
  * build has to end. sfu_build_pause() sleeps if other tasks want the CPU; 0, -ETIME after the deadline, or -EINTR
- * if the task was killed or the module is being unloaded.
+ * if the task was killed, if the module is being unloaded, or if the worker has waited for too long.
  */
 uint64_t sfu_build_deadline(void);
 int sfu_build_pause(uint64_t deadline);

@@ -333,7 +333,10 @@ impl<S: Source + ?Sized, C: Source + ?Sized> SectionRows<'_, S, C> {
             let at = self.function.start().saturating_add(from);
             // The rows that linkers write for PLTs are sometimes wrong. The code of a PLT is not wrong.
             let stub = self.function.stub(at);
-            let stub = stub.and_then(|(stub, _)| self.code.read::<{ plt::STUB }>(stub).ok());
+            let stub = stub.and_then(|(stub, _)| {
+                work.ask_soon();
+                self.code.read::<{ plt::STUB }>(stub).ok()
+            });
             let stub = stub.filter(|stub| plt::rule_of_stub(stub, 0).is_some());
             let mut rows = self.section.rows(self.bytes, self.function);
             // No row covers the code in front of the first row. A function with a rule without rows has no rows.

@@ -15,6 +15,9 @@ const MAX_STEPS: u64 = 1 << 26;
 /// The number of steps between two calls of the caller's function.
 const STRIDE: u32 = 4096;
 
+/// The number of steps until that call, after a read of the code.
+const SOON: u32 = 16;
+
 /// The rest of the work that a table build may do, in steps. One step handles a function, a row, a page of code, a
 /// comparison of a sort, or a probe of the hash table of rules. A step takes some hundred instructions at most.
 pub struct Work<A> {
@@ -70,8 +73,51 @@ impl<A: Ask> Work<A> {
         Ok(())
     }
 
+    /// Makes the caller's function be called within [`SOON`] steps, which it takes as any other: a build that has just
+    /// waited for a disk may have taken long.
+    pub fn ask_soon(&mut self) {
+        let later = self.until_ask.saturating_sub(SOON);
+        self.until_ask = self.until_ask.wrapping_sub(later);
+        self.behind = self.behind.saturating_add(later.into());
+    }
+
     /// The number of steps that are left.
     pub fn left(&self) -> u64 {
         self.behind.saturating_add(self.until_ask.into())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The number of calls of the caller's function in the steps that an input without bytes may take, if each
+    /// `period`-th step waits for a disk.
+    fn calls(period: u64) -> (u64, u64) {
+        let mut calls = 0;
+        let mut work = Work::new(0, || {
+            calls += 1;
+            Ok(())
+        });
+        let mut steps = 0;
+        while work.step().is_ok() {
+            steps += 1;
+            if steps % period == 0 {
+                work.ask_soon();
+            }
+        }
+        (steps, calls)
+    }
+
+    #[test]
+    fn waiting_for_a_disk_asks_soon_and_takes_no_steps() {
+        let stride = u64::from(STRIDE);
+        assert_eq!(calls(u64::MAX), (MIN_STEPS, MIN_STEPS / stride));
+        let (steps, often) = calls(10_000);
+        assert_eq!(steps, MIN_STEPS);
+        assert!(often > MIN_STEPS / 10_000 && often < MIN_STEPS / stride + MIN_STEPS / 10_000 + 2);
+        let (steps, often) = calls(16);
+        assert_eq!(steps, MIN_STEPS);
+        assert!(often >= MIN_STEPS / 34);
     }
 }

@@ -79,7 +79,7 @@ fn word<S: Source + ?Sized>(memory: &S, address: u64, entry: u32, offset: u64) -
         .checked_add(HEADER)?
         .checked_add(u64::from(entry).checked_mul(ENTRY)?)?
         .checked_add(offset)?;
-    let word = i32::from_le_bytes(memory.read(at).ok()?);
+    let word = i32::from_le_bytes(memory.read_seldom(at).ok()?);
     Some(address.wrapping_add_signed(i64::from(word)))
 }
 

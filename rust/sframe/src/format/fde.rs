@@ -358,10 +358,11 @@ fn rows_at(header: &Header, offset: u32, in_front: u32) -> Option<u32> {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
 
-    fn function(size: u32, repeat: u8) -> Function {
+    /// A function at 0x1008.
+    pub(crate) fn function(size: u32, repeat: u8) -> Function {
         Function {
             start: 0x1008,
             size,

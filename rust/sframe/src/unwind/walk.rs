@@ -678,8 +678,9 @@ fn rule_of_code<T: Task>(
         }
     } else if let Some((stub, offset)) = function.stub(pc) {
         // A PLT has no calls, so a return address never lies in a PLT stub.
-        let rule = plt::rule_of_stub(&task.memory().read_seldom(stub).ok()?, offset)?;
-        return Some((rule, Origin::<T>::keep(RuleOrigin::PltStub)));
+        if let Some(rule) = plt::rule_of_stub(&task.memory().read_seldom(stub).ok()?, offset) {
+            return Some((rule, Origin::<T>::keep(RuleOrigin::PltStub)));
+        }
     }
     // musl has rows for its trampoline like for an ordinary function, and they are wrong.
     rule_of_system_call(task, pc, registers, true)
@@ -698,7 +699,7 @@ fn rule_of_system_call<T: Task>(
 ) -> Option<(Rule, Origin<T>)> {
     let bytes = task
         .memory()
-        .read(pc.wrapping_sub(signal::TRAMPOLINE_BEFORE))
+        .read_seldom(pc.wrapping_sub(signal::TRAMPOLINE_BEFORE))
         .ok()?;
     // Another function may begin behind the system call. Whether the task is in the system call decides.
     let is_returning = match registers {
@@ -941,6 +942,7 @@ fn step_without_rows<T: Task>(
 #[cfg(test)]
 mod tests {
     use super::super::{
+        super::format::fde::tests::function,
         super::x86_64::{
             region::CodeHeap,
             registers::COUNT, //
@@ -1179,6 +1181,27 @@ mod tests {
         rule.extra.changes_stack = false;
         let (reason, frames) = between_stacks(rule, 8);
         assert_eq!((reason, frames.len()), (StopReason::CfaNotRising, 1));
+    }
+
+    #[test]
+    fn a_trampoline_may_be_as_long_as_a_plt_stub() {
+        // mov $15,%rax; syscall, between nops
+        let mut bytes = [0x90; 0x40];
+        bytes[0x10..0x19].copy_from_slice(&[0x48, 0xc7, 0xc0, 15, 0, 0, 0, 0x0f, 0x05]);
+        let words = (0x0ff8..).step_by(8).zip(bytes.chunks(8));
+        let task = Mock {
+            words: words
+                .map(|(at, word)| (at, u64::from_le_bytes(word.try_into().unwrap())))
+                .collect::<BTreeMap<_, _>>()
+                .into(),
+            ..Mock::default()
+        };
+        let registers = CallerRegisters::All(&MockRegisters);
+        let rule =
+            |function, pc| rule_of_code(&task, &function, pc, &registers).map(|(rule, _)| rule);
+        assert_eq!(rule(function(16, 0), 0x1008), Some(signal::INTERRUPTED));
+        assert_eq!(rule(function(17, 0), 0x1008), Some(signal::INTERRUPTED));
+        assert_eq!(rule(function(16, 0), 0x1014), None);
     }
 
     #[test]

@@ -114,6 +114,12 @@ pub fn ahead<S: Source + ?Sized>(pc: u64, memory: &S) -> Ahead {
         }
         let [a, b, c, d, e, f, g, h, ..] = *code;
         let word = u64::from_le_bytes([a, b, c, d, e, f, g, h]);
+        if let Some(distance) = sets_up_by_lea(word) {
+            return on_top(
+                pushed.unwrap_or(sp.wrapping_add(distance)).wrapping_add(8),
+                None,
+            );
+        }
         if v8::enters_code(word) {
             return match sp {
                 0.. => on_top(sp, popped),
@@ -207,8 +213,14 @@ pub(super) fn lowered_for_call<S: Source + ?Sized>(pc: u64, memory: &S) -> i32 {
             (Effect::AddSp(bytes), _) => raised = raised.wrapping_add(bytes),
             (Effect::Jump(_), _) => return raised.max(0),
             (Effect::Call, _) => {}
-            // The SIB byte of (%rsp), behind prefix, opcode and ModRM byte
-            (Effect::Other, [_, _, _, 0x24, ..] | [_, _, _, _, 0x24, ..]) => {}
+            // The SIB byte of (%rsp), behind prefixes, opcode and ModRM byte; and vzeroupper
+            (
+                Effect::Other,
+                [_, _, _, 0x24, ..]
+                | [_, _, _, _, 0x24, ..]
+                | [_, _, _, _, _, 0x24, ..]
+                | [0xc5, 0xf8, 0x77, ..],
+            ) => {}
             // mov and lea behind a prefix
             (Effect::Other | Effect::Local, [_, 0x89 | 0x8b | 0x8d | 0xb8..=0xbf, ..])
                 if others != 0 =>
@@ -229,6 +241,18 @@ fn on_top(sp: i32, popped: Option<i32>) -> Ahead {
     let cfa = sp.wrapping_add(8);
     let fp = popped.map_or(0, |popped| popped.wrapping_sub(cfa));
     Ahead::Rule(FrameRule::new(cfa, fp))
+}
+
+/// The address that `lea N(%rsp), %rbp` at the start of `word` gives to the frame pointer, in bytes from the stack
+/// pointer; `None` if another instruction is there. .NET sets up its frames so.
+fn sets_up_by_lea(word: u64) -> Option<i32> {
+    let number = (word >> 32) as i32;
+    match word as u32 {
+        0x242c_8d48 => Some(0),
+        0x246c_8d48 => Some(i32::from(number as i8)),
+        0x24ac_8d48 => Some(number),
+        _ => None,
+    }
 }
 
 /// The distance of the conditional jump at the start of `word`, in bytes; `None` if another instruction is there.
@@ -587,6 +611,24 @@ mod tests {
         assert_eq!(from(&[0xcc, 0x48, 0x89, 0xe5]), rule(8, 0));
         // push %rbp; push %rbx; mov %rsp,%rbp
         assert_eq!(from(&[0x55, 0x53, 0x48, 0x8b, 0xec]), rule(8, 0));
+        // .NET: push %rbp; sub $48,%rsp; lea 48(%rsp),%rbp; mov %rdi,-8(%rbp). push %rbp; push %rbx; lea 8(%rsp),%rbp; call
+        let code = [
+            0x55, 0x48, 0x83, 0xec, 0x30, 0x48, 0x8d, 0x6c, 0x24, 0x30, 0x48, 0x89, 0x7d, 0xf8,
+        ];
+        assert_eq!(from(&code), rule(8, 0));
+        assert_eq!(from(&code[1..]), rule(16, 0));
+        assert_eq!(from(&code[5..]), rule(64, 0));
+        assert_eq!(from(&code[10..]), Ahead::Framed);
+        let code = [0x55, 0x53, 0x48, 0x8d, 0x6c, 0x24, 8, 0xe8, 1, 2, 3, 4];
+        assert_eq!(from(&code), rule(8, 0));
+        assert_eq!(from(&code[1..]), rule(16, 0));
+        assert_eq!(from(&code[2..]), rule(24, 0));
+        // lea (%rsp),%rbp; lea 0x80(%rsp),%rbp
+        assert_eq!(from(&[0x48, 0x8d, 0x2c, 0x24]), rule(16, 0));
+        assert_eq!(
+            from(&[0x48, 0x8d, 0xac, 0x24, 0x80, 0, 0, 0]),
+            rule(0x90, 0)
+        );
     }
 
     #[test]

@@ -1578,6 +1578,13 @@ pub(super) mod tests {
                 let mut other = memory.clone();
                 other.write(CODE + 0x100 + 36, &[POP_RBP]);
                 assert_eq!(to(step_in(pc, false, &other)), whole);
+                // vzeroupper, which HotSpot makes on some CPUs, and kmovq 0x40(%rsp),%k1
+                let mut restores = std::vec![0xc5, 0xf8, 0x77];
+                restores.extend([0xc4, 0xe1, 0xf8, 0x90, 0x4c, 0x24, 0x40]);
+                restores.extend(CODE_OF_BARRIER[5..].concat());
+                other.write(pc, &restores);
+                assert_eq!(to(step_in(pc, false, &other)), larger);
+                other = memory.clone();
                 // Six times mov %r15,%rsi, seven times, and another instruction: nop
                 for (others, last, expected) in [(6, 0, larger), (7, 0, whole), (0, 1, whole)] {
                     let mut code = [0x49, 0x8b, 0xf7].repeat(others);

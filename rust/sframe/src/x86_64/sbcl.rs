@@ -69,7 +69,7 @@ pub(super) enum CallState {
 #[inline(never)]
 pub(super) fn is_routine<M: Memory + Source + ?Sized>(frame: &Frame, memory: &M) -> bool {
     (0..PUSHED_WORDS).any(|word| {
-        let return_address = memory.read_word(frame.sp.wrapping_add(8 * word));
+        let return_address = memory.read_word_seldom(frame.sp.wrapping_add(8 * word));
         let Some(return_address) = return_address
             .ok()
             .filter(|at| at.abs_diff(frame.pc) < NEAR_CODE)
@@ -79,7 +79,7 @@ pub(super) fn is_routine<M: Memory + Source + ?Sized>(frame: &Frame, memory: &M)
         match memory.read_seldom::<7>(return_address.wrapping_sub(7)) {
             Ok([GROUP_5, 0x14, 0x25, a, b, c, d]) => {
                 let slot = u32::from_le_bytes([a, b, c, d]);
-                let start = memory.read_word(slot.into());
+                let start = memory.read_word_seldom(slot.into());
                 start.is_ok_and(|start| frame.pc.wrapping_sub(start) < ROUTINE)
             }
             _ => false,

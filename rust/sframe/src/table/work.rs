@@ -73,7 +73,7 @@ impl<A: Ask> Work<A> {
         Ok(())
     }
 
-    /// Makes the caller's function be called within [`SOON`] steps, which it takes as any other: a build that has just
+    /// Makes the caller's function be called within 16 steps, which it takes as any other: a build that has just
     /// waited for a disk may have taken long.
     pub fn ask_soon(&mut self) {
         let later = self.until_ask.saturating_sub(SOON);

@@ -1198,7 +1198,7 @@ mod tests {
         };
         let registers = CallerRegisters::All(&MockRegisters);
         let rule =
-            |function, pc| rule_of_code(&task, &function, pc, &registers).map(|(rule, _)| rule);
+            |function, pc| rule_of_code(&task, &function, pc, &registers).map(|(rule, ())| rule);
         assert_eq!(rule(function(16, 0), 0x1008), Some(signal::INTERRUPTED));
         assert_eq!(rule(function(17, 0), 0x1008), Some(signal::INTERRUPTED));
         assert_eq!(rule(function(16, 0), 0x1014), None);

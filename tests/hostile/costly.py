@@ -1,12 +1,14 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: GPL-2.0-only
-"""Make a small program whose SFrame section takes long to convert into a table.
+"""Make a small program whose SFrame section takes long to convert into a table, or whose walks take long.
 
 usage: costly.py KIND FILE
 
 KIND `collisions`: 16,384 rules that an unkeyed hash put into one slot, and a function that repeats the
 last of them for each byte of 16 MiB. `rows`: 64 MiB of rows. `functions`: 3,000,000 functions in falling
-order. The program loops until it is killed.
+order. `toggled`: a walk needs a second walk from the innermost frame, for rbx, while another thread changes the
+innermost frame's return address. One of the two addresses leads to rows that count the return address from rbp and
+leave the stack pointer as it is. The program loops until it is killed.
 """
 
 import struct
@@ -54,7 +56,40 @@ def many_functions(address, code):
     return section(address, functions, rows, UNSORTED)
 
 
-KINDS = {"collisions": collisions, "rows": many_rows, "functions": many_functions}
+# The functions of `toggled`, 32 bytes each, with the words of their only row. The last two are flexible: the CFA is
+# rbx+8; the CFA is rsp, and the return address is rbp.
+CHILD, INNERMOST, MIDDLE, BY_RBX, STAYS = (BASE + CODE + at for at in range(0x40, 0xE0, 0x20))
+TOGGLED = {INNERMOST: bytes([3, 8]), MIDDLE: bytes([3, 16]), BY_RBX: bytes([4, 0x19, 8]),
+           STAYS: bytes([8, 0x39, 0, 0x31, 0])}
+SLOT = 0x10000000
+
+
+def toggled(address, _code):
+    # Version 3: sorted; start addresses count from their field.
+    rows, fdes = b"", b""
+    for number, (start, row) in enumerate(TOGGLED.items()):
+        fdes += struct.pack("<qII", start - (address + 28 + 16 * number), 32, len(rows))
+        rows += struct.pack("<HBBBB", 1, 0, row[0] in (4, 8), 0, 0) + row
+    return struct.pack("<HBBBbbBIIIII", 0xDEE2, 3, 5, 3, 0, -8, 0, len(TOGGLED), len(TOGGLED), len(rows),
+                       0, len(fdes)) + fdes + rows
+
+
+def toggled_code():
+    def store(word, at):  # movq $word, at
+        return b"\x48\xc7\x04\x25" + struct.pack("<II", at, word)
+    # clone(CLONE_VM | CLONE_FS | CLONE_FILES | CLONE_SIGHAND | CLONE_THREAD, stack, 0, 0, 0)
+    start = b"\xb8" + struct.pack("<I", 56) + b"\xbf" + struct.pack("<I", 0x10F00)
+    start += b"\xbe" + struct.pack("<I", SLOT + 0x1000) + b"\x31\xd2\x45\x31\xd2\x45\x31\xc0\x0f\x05"
+    # test %eax,%eax; je CHILD; mov $SLOT,%esp; mov $STAYS+1,%ebp
+    start += b"\x85\xc0\x74" + bytes([CHILD - BASE - CODE - len(start) - 4])
+    start += b"\xbc" + struct.pack("<I", SLOT) + b"\xbd" + struct.pack("<I", STAYS + 1)
+    start += store(BY_RBX + 1, SLOT + 16)
+    start += b"\xeb" + bytes([INNERMOST - BASE - CODE - len(start) - 2])
+    child = store(MIDDLE + 1, SLOT) + store(STAYS + 1, SLOT) + b"\xeb\xe6"
+    return start.ljust(0x40, b"\xcc") + child.ljust(0x20, b"\xcc") + b"\xeb\xfe"
+
+
+KINDS = {"toggled": toggled, "collisions": collisions, "rows": many_rows, "functions": many_functions}
 
 
 def main():
@@ -67,13 +102,14 @@ def main():
         # type, flags, offset, virtual and physical address, size in the file and in memory, alignment
         (load, 5, 0, BASE, BASE, at, at, 0x1000),
         (note, 4, at, BASE + at, BASE + at, len(data), len(data), 8),
+        (load, 6, 0, SLOT, SLOT, 0, 0x2000, 0x1000),
     ]
     header = b"\x7fELF\2\1\1" + bytes(9) + struct.pack(
         "<HHIQQQIHHHHHH", 2, 62, 1, BASE + CODE, 64, 0, 0, 64, 56, len(segments), 64, 0, 0)
     with open(path, "wb") as file:
         file.write(header + b"".join(struct.pack("<IIQQQQQQ", *segment) for segment in segments))
         file.seek(CODE)
-        file.write(b"\xeb\xfe")  # jmp to itself
+        file.write(toggled_code() if kind == "toggled" else b"\xeb\xfe")  # jmp to itself
         file.seek(at)
         file.write(data)
 

@@ -23,8 +23,6 @@ use crate::{
     }, //
 };
 
-/// The directories in which packages have programs and libraries, programs first.
-const DIRECTORIES: [&str; 5] = ["usr/bin", "usr/sbin", "usr/libexec", "usr/lib", "usr/local"];
 /// Directories in `usr/lib` without code of programs that run.
 const LEFT_OUT: [&str; 3] = ["usr/lib/debug", "usr/lib/firmware", "usr/lib/modules"];
 
@@ -33,7 +31,7 @@ const LEFT_OUT: [&str; 3] = ["usr/lib/debug", "usr/lib/firmware", "usr/lib/modul
 pub(crate) fn run(root: &Path) -> Result<String, String> {
     let left_out = LEFT_OUT.map(|directory| root.join(directory));
     let mut files = Vec::new();
-    for directory in DIRECTORIES {
+    for directory in rows::DIRECTORIES {
         collect(&root.join(directory), &left_out, &mut files);
     }
     let room = rows::room();

@@ -18,7 +18,10 @@ use std::{
         Seek, //
     },
     os::{
-        fd::AsFd,
+        fd::{
+            AsFd,
+            AsRawFd, //
+        },
         unix::fs::{
             symlink,
             FileExt,
@@ -49,7 +52,13 @@ use std::{
 use convert::Converted;
 use memmap2::Mmap;
 use rustix::{
-    fs::OFlags,
+    fs::{
+        fstat,
+        open,
+        FileType,
+        Mode,
+        OFlags, //
+    },
     process::geteuid, //
 };
 use sframe::{
@@ -120,6 +129,7 @@ pub(crate) fn rows_of(file: &File) -> Result<(ConvertedRows, CacheUse), String> 
         return Ok((rows, CacheUse { cached, is_new }));
     }
     let rows = unpack(convert(file)?).ok_or("the conversion's output is truncated")?;
+    let cached = cached.filter(|_| is_installed(file));
     let is_new = true;
     Ok((rows, CacheUse { cached, is_new }))
 }
@@ -276,17 +286,31 @@ fn cached_in(directory: &Path, most: u64) -> Vec<PathBuf> {
 /// Opens a file by a name from [`cached_files`] and reads its rows from the cache. `None` if the name leads to no
 /// regular file, or to a file whose rows are not in the cache. Does not count as a use of the rows.
 pub(crate) fn open_cached(path: &Path) -> Option<(File, ConvertedRows)> {
-    // A process may have chosen the name. So no FIFO is waited for, and no device is opened.
-    if !fs::metadata(path).ok()?.is_file() {
-        return None;
-    }
-    let file = File::options()
-        .read(true)
-        .custom_flags(OFlags::NONBLOCK.bits() as i32)
-        .open(path)
-        .ok()?;
+    let file = open_regular(path).ok()?;
     let rows = unpack(fs::read(cache_path(&file)?).ok()?)?;
     Some((file, rows))
+}
+
+/// Opens a regular file, whose name a process may have chosen: no FIFO is waited for, and no device is opened.
+///
+/// # Errors
+///
+/// The file cannot be opened, or is no regular file.
+pub(crate) fn open_regular(path: &Path) -> io::Result<File> {
+    let found = open(path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty())?;
+    // `found` is not opened for reading yet, and stays the same file.
+    if FileType::from_raw_mode(fstat(&found)?.st_mode) != FileType::RegularFile {
+        return Err(io::Error::other("it is no regular file"));
+    }
+    File::options()
+        .read(true)
+        .custom_flags(OFlags::NONBLOCK.bits() as i32)
+        .open(descriptor_path(&found))
+}
+
+/// The path at which the file of a descriptor can be opened anew.
+fn descriptor_path(file: &impl AsRawFd) -> PathBuf {
+    PathBuf::from(format!("/proc/self/fd/{}", file.as_raw_fd()))
 }
 
 /// Whether this is a program or library without a section of its own.
@@ -371,6 +395,25 @@ pub(crate) fn unpack(packed: Vec<u8>) -> Option<ConvertedRows> {
         start,
         bytes: packed,
     })
+}
+
+/// The directories in which packages have programs and libraries, programs first.
+pub(crate) const DIRECTORIES: [&str; 5] =
+    ["usr/bin", "usr/sbin", "usr/libexec", "usr/lib", "usr/local"];
+
+/// Whether a file is in one of [`DIRECTORIES`], as this process sees them. A file that belongs to root may be in a
+/// container, or in an image that a user has mounted: whoever made that file chose its build ID.
+fn is_installed(file: &File) -> bool {
+    let same = |path: &Path| {
+        let (found, this) = (fs::metadata(path).ok()?, file.metadata().ok()?);
+        Some((found.dev(), found.ino()) == (this.dev(), this.ino()))
+    };
+    let is_below = |path: &Path| {
+        let rest = path.strip_prefix("/");
+        rest.is_ok_and(|rest| DIRECTORIES.iter().any(|from| rest.starts_with(from)))
+    };
+    let path = fs::read_link(descriptor_path(file)).unwrap_or_default();
+    is_below(&path) && same(&path) == Some(true)
 }
 
 /// The cache path for a file, by build ID. Anyone can give any build ID to a file, so only files that
@@ -490,6 +533,20 @@ pub(crate) fn map_confined() -> Result<Mmap, String> {
 mod tests {
     use super::*;
     use std::time::Duration;
+
+    #[test]
+    fn a_file_of_root_is_installed_only_if_it_is_where_packages_have_files() {
+        let is_installed = |path: &Path| is_installed(&File::open(path).unwrap());
+        assert!(is_installed(Path::new("/usr/bin/env")));
+        assert!(is_installed(Path::new("/bin/../bin/env")));
+        let elsewhere = env::temp_dir().join(format!("env-{}", process::id()));
+        fs::copy("/usr/bin/env", &elsewhere).unwrap();
+        assert!(!is_installed(&elsewhere));
+        // A file that is removed has the name "... (deleted)".
+        let file = File::open(&elsewhere).unwrap();
+        fs::remove_file(&elsewhere).unwrap();
+        assert!(!super::is_installed(&file));
+    }
 
     #[test]
     fn the_most_recently_used_files_are_named_first() {

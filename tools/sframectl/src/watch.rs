@@ -432,7 +432,12 @@ fn print_cached(files: usize, time: Duration, json: bool) {
 /// Prints a line. Errors are ignored: there may be no reader.
 fn print_line(line: &str) {
     let mut out = io::stdout().lock();
-    let _ = writeln!(out, "{line}").and_then(|()| out.flush());
+    let _ = writeln!(out, "{}", printable(line)).and_then(|()| out.flush());
+}
+
+/// The line with a question mark for each control character: users choose the names of files.
+fn printable(line: &str) -> String {
+    line.replace(char::is_control, "?")
 }
 
 /// Prints an answer as one line of JSON.
@@ -715,10 +720,10 @@ fn open(request: &Request) -> Result<File, String> {
         file.metadata()
             .is_ok_and(|found| found.ino() == request.inode)
     };
-    match File::open(&link) {
+    match rows::open_regular(&link) {
         // Another file may be mapped there by now. Converting that one does no harm.
         Ok(file) => Ok(file),
-        Err(error) => match File::open(&request.path) {
+        Err(error) => match rows::open_regular(Path::new(&request.path)) {
             Ok(file) if same(&file) => Ok(file),
             _ => Err(format!(
                 "the process has unmapped the file ({}: {error})",
@@ -731,6 +736,49 @@ fn open(request: &Request) -> Result<File, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use rustix::fs::{
+        mknodat,
+        FileType,
+        Mode,
+        CWD, //
+    };
+    use std::{
+        env,
+        fs,
+        process, //
+    };
+
+    #[test]
+    fn a_file_is_opened_by_name_if_it_is_the_seen_file() {
+        let directory = env::temp_dir().join(format!("opened-{}", process::id()));
+        fs::create_dir_all(&directory).unwrap();
+        let seen = |name: &str| {
+            let path = directory.join(name);
+            let inode = fs::metadata(&path).unwrap().ino();
+            // The process has ended.
+            let request = Request {
+                pid: i32::MAX,
+                path: path.to_str().unwrap().into(),
+                ..request(1, inode)
+            };
+            open(&request)
+        };
+        fs::write(directory.join("file"), "x").unwrap();
+        assert!(seen("file").is_ok());
+        // Nobody writes to this FIFO, so it would never be open.
+        mknodat(CWD, directory.join("fifo"), FileType::Fifo, Mode::RUSR, 0).unwrap();
+        let error = seen("fifo").unwrap_err();
+        assert!(error.contains("has unmapped the file"), "{error}");
+        fs::remove_dir_all(&directory).unwrap();
+    }
+
+    #[test]
+    fn names_forge_no_lines() {
+        assert_eq!(
+            printable("a\n<0>b\u{1b}[1m\u{7f} \u{e4}"),
+            "a?<0>b?[1m? \u{e4}"
+        );
+    }
 
     fn request(device: u32, inode: u64) -> Request {
         Request {

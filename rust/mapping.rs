@@ -57,6 +57,9 @@ const UNKNOWN_FILE: u32 = 16;
 const KNOWN_FILE: u32 = 8;
 /// The work of the search for a region.
 const REGION: u32 = 8;
+/// The work of a mapping beside that of the search for it: the search for its table, and the place in the code cache or
+/// in the worker's queue.
+const SETTLED: u32 = 30;
 
 /// The table of a file, as a walk finds it.
 #[derive(Clone, Copy)]
@@ -102,6 +105,8 @@ pub(crate) fn find(
     let result = sys::find_mapping(address, &mut found);
     take_visits(&mut found, memory)?;
     result.map_err(reason_of)?;
+    // The rest of the search is bounded, so the budget counts for what follows.
+    let _ = memory.take(SETTLED);
     if !found.is_known {
         sys::queue_file(address);
     }
@@ -310,8 +315,8 @@ pub(crate) fn is_valid_region(description: &RegionDescription) -> bool {
 pub(crate) fn end_of(address: u64, memory: &UserMemory) -> u64 {
     let mut mapping = sys::Mapping::none();
     let result = sys::find_mapping(address, &mut mapping);
-    let work = u32::from(mapping.visits).saturating_mul(VISIT);
-    if result.is_ok() && memory.take(work).is_ok() {
+    let is_paid = take_visits(&mut mapping, memory).is_ok();
+    if is_paid && result.is_ok() {
         mapping.end
     } else {
         0

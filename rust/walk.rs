@@ -268,7 +268,7 @@ impl<'a> Task for Current<'a> {
 
     #[inline(always)]
     fn undo_uretprobe(&self, frame: &mut Frame) -> bool {
-        uprobes::put_back(frame)
+        uprobes::put_back(frame, self.memory)
     }
 
     #[inline(always)]

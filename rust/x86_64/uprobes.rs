@@ -128,12 +128,22 @@ fn spare_red_zone(frame: &mut Frame, memory: &UserMemory) {
     }
 }
 
+/// The work of [`put_back`] at the beginning of a page: a search of the mappings, and of the kernel's list of
+/// uretprobes, which has up to 64 entries.
+const PUT_BACK: u32 = 150;
+
 /// Restores a return address that a uretprobe replaced. False if the kernel is just about to note the replaced
-/// address. Any context.
+/// address, or if no budget is left. Any context.
 #[inline(never)]
-pub(crate) fn put_back(frame: &mut Frame) -> bool {
+pub(crate) fn put_back(frame: &mut Frame, memory: &UserMemory) -> bool {
     // The trampoline begins a page of its own.
-    if frame.pc % PAGE_SIZE as u64 != 0 || trampoline_at(frame.pc) != Some(frame.pc) {
+    if frame.pc % PAGE_SIZE as u64 != 0 {
+        return true;
+    }
+    if memory.take(PUT_BACK).is_err() {
+        return false;
+    }
+    if trampoline_at(frame.pc) != Some(frame.pc) {
         return true;
     }
     match sys::uretprobe_orig_ra(frame.sp.wrapping_sub(BELOW_CFA)) {

@@ -71,7 +71,7 @@ record() {
 	case $DEBUG$verdict in
 	0complete | 0forked* | 0incomplete | 0frame-pointers) enough=$((started > 60 ? 10 * started : 600)) ;;
 	0probed*) enough=300 ;;
-	0dwarf) enough=150 ;;
+	0dwarf | 0in-tree) enough=150 ;;
 	# The truth of most of these samples is not known.
 	0switched) enough=250 ;;
 	0*) enough=40 ;;

@@ -57,9 +57,6 @@ const UNKNOWN_FILE: u32 = 16;
 const KNOWN_FILE: u32 = 8;
 /// The work of the search for a region.
 const REGION: u32 = 8;
-/// The work of a mapping beside that of the search for it: the search for its table, and the place in the code cache or
-/// in the worker's queue.
-const SETTLED: u32 = 30;
 
 /// The table of a file, as a walk finds it.
 #[derive(Clone, Copy)]
@@ -105,8 +102,6 @@ pub(crate) fn find(
     let result = sys::find_mapping(address, &mut found);
     take_visits(&mut found, memory)?;
     result.map_err(reason_of)?;
-    // The rest of the search is bounded, so the budget counts for what follows.
-    let _ = memory.take(SETTLED);
     if !found.is_known {
         sys::queue_file(address);
     }

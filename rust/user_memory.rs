@@ -30,7 +30,7 @@ use core::{
 const UNIT: u32 = 20;
 /// The budget of one walk in a context that cannot be interrupted, in units of [`UNIT`] instructions. `worst`
 /// of `tools/bench/run` measures the cost of programs made to be slow.
-const WORK: u32 = 12_500;
+const WORK: u32 = 11_800;
 /// The budget of one walk in a task that can be scheduled away, in the units of [`WORK`].
 const WORK_DEFERRED: u32 = 8 << 20;
 /// The work of a read, without the work of its words.

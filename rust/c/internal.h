@@ -25,7 +25,7 @@ uint32_t sfu_lock_number(void);
 #include "compat.h"
 #include "x86.h"
 
-/* Keys the hashes: users choose the numbers of their files, and know about when their processes began. tables.c. */
+/* The key of the hashes; tables.c. Users choose the numbers of their files, and can guess the numbers of processes. */
 extern siphash_key_t sfu_secret;
 
 /* The counters of each CPU; stats.c. */

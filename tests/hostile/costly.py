@@ -21,12 +21,16 @@ SORTED, UNSORTED = 1, 0
 ADDR1, ADDR2, ADDR4, PCMASK = 0, 1, 2, 0x10
 
 
+def packed(version, flags, fdes, rows, functions, count):
+    """A section with this number of functions, and of rows."""
+    return struct.pack("<HBBBbbBIIIII", 0xDEE2, version, flags, 3, 0, -8, 0, functions, count, len(rows),
+                       0, len(fdes)) + fdes + rows
+
+
 def section(address, functions, rows, flags=SORTED):
     """`functions`: (start, size, offset of the rows, number of rows, info, size of a block), sorted."""
     fdes = b"".join(struct.pack("<iIIIBBH", start - address, *rest, 0) for start, *rest in functions)
-    count = sum(function[3] for function in functions)
-    return struct.pack("<HBBBbbBIIIII", 0xDEE2, 2, flags, 3, 0, -8, 0, len(functions), count, len(rows),
-                       0, len(fdes)) + fdes + rows
+    return packed(2, flags, fdes, rows, len(functions), sum(function[3] for function in functions))
 
 
 def collisions(address, code):
@@ -62,16 +66,16 @@ CHILD, INNERMOST, MIDDLE, BY_RBX, STAYS = (BASE + CODE + at for at in range(0x40
 TOGGLED = {INNERMOST: bytes([3, 8]), MIDDLE: bytes([3, 16]), BY_RBX: bytes([4, 0x19, 8]),
            STAYS: bytes([8, 0x39, 0, 0x31, 0])}
 SLOT = 0x10000000
+LOOP = b"\xeb\xfe"  # jmp to itself
 
 
 def toggled(address, _code):
-    # Version 3: sorted; start addresses count from their field.
     rows, fdes = b"", b""
     for number, (start, row) in enumerate(TOGGLED.items()):
         fdes += struct.pack("<qII", start - (address + 28 + 16 * number), 32, len(rows))
         rows += struct.pack("<HBBBB", 1, 0, row[0] in (4, 8), 0, 0) + row
-    return struct.pack("<HBBBbbBIIIII", 0xDEE2, 3, 5, 3, 0, -8, 0, len(TOGGLED), len(TOGGLED), len(rows),
-                       0, len(fdes)) + fdes + rows
+    # Start addresses count from their field.
+    return packed(3, SORTED | 4, fdes, rows, len(TOGGLED), len(TOGGLED))
 
 
 def toggled_code():
@@ -86,17 +90,23 @@ def toggled_code():
     start += store(BY_RBX + 1, SLOT + 16)
     start += b"\xeb" + bytes([INNERMOST - BASE - CODE - len(start) - 2])
     child = store(MIDDLE + 1, SLOT) + store(STAYS + 1, SLOT) + b"\xeb\xe6"
-    return start.ljust(0x40, b"\xcc") + child.ljust(0x20, b"\xcc") + b"\xeb\xfe"
+    return start.ljust(0x40, b"\xcc") + child.ljust(0x20, b"\xcc") + LOOP
 
 
-KINDS = {"toggled": toggled, "collisions": collisions, "rows": many_rows, "functions": many_functions}
+KINDS = {
+    "toggled": (toggled, toggled_code()),
+    "collisions": (collisions, LOOP),
+    "rows": (many_rows, LOOP),
+    "functions": (many_functions, LOOP),
+}
 
 
 def main():
     kind, path = sys.argv[1:]
+    make, code = KINDS[kind]
     code_size = 64 << 20
     at = CODE + code_size
-    data = KINDS[kind](BASE + at, BASE + CODE)
+    data = make(BASE + at, BASE + CODE)
     load, note = 1, 0x6474E554
     segments = [
         # type, flags, offset, virtual and physical address, size in the file and in memory, alignment
@@ -109,7 +119,7 @@ def main():
     with open(path, "wb") as file:
         file.write(header + b"".join(struct.pack("<IIQQQQQQ", *segment) for segment in segments))
         file.seek(CODE)
-        file.write(toggled_code() if kind == "toggled" else b"\xeb\xfe")  # jmp to itself
+        file.write(code)
         file.seek(at)
         file.write(data)
 

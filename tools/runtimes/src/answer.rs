@@ -240,7 +240,8 @@ pub fn encode(found: &Result<Code, String>) -> Vec<u8> {
 pub fn accept(bytes: &[u8], pid: i32, memory: &[Range<u64>]) -> Result<Code, String> {
     let mut from = bytes;
     if let [FAILED, text @ ..] = bytes {
-        return Err(printable(text));
+        let text = &text[..text.len().min(MAX_TEXT)];
+        return Err(printable(&String::from_utf8_lossy(text)));
     }
     let found = decode(&mut from).filter(|_| from.is_empty());
     let mut found = found.ok_or("the confined process gives no answer that can be read")?;
@@ -292,11 +293,9 @@ fn check_range(start: u64, end: u64, memory: &[Range<u64>]) -> Result<(), String
     }
 }
 
-/// Text without control characters, so that a terminal does nothing but show it.
-fn printable(text: &[u8]) -> String {
-    let text = &text[..text.len().min(MAX_TEXT)];
-    let shown = |char: char| if char.is_control() { '?' } else { char };
-    String::from_utf8_lossy(text).chars().map(shown).collect()
+/// Text with a question mark for each control character, so that it is one line, and a terminal does nothing but show it.
+pub fn printable(text: &str) -> String {
+    text.replace(char::is_control, "?")
 }
 
 fn decode(from: &mut &[u8]) -> Option<Code> {

@@ -401,19 +401,16 @@ pub(crate) fn unpack(packed: Vec<u8>) -> Option<ConvertedRows> {
 pub(crate) const DIRECTORIES: [&str; 5] =
     ["usr/bin", "usr/sbin", "usr/libexec", "usr/lib", "usr/local"];
 
-/// Whether a file is in one of [`DIRECTORIES`], as this process sees them. A file that belongs to root may be in a
-/// container, or in an image that a user has mounted: whoever made that file chose its build ID.
+/// Whether a file is in one of [`DIRECTORIES`], as this process sees them. Root's files in a container, or in an image
+/// that a user has mounted, are not: the maker of such a file chooses its build ID.
 fn is_installed(file: &File) -> bool {
-    let same = |path: &Path| {
-        let (found, this) = (fs::metadata(path).ok()?, file.metadata().ok()?);
-        Some((found.dev(), found.ino()) == (this.dev(), this.ino()))
-    };
-    let is_below = |path: &Path| {
-        let rest = path.strip_prefix("/");
-        rest.is_ok_and(|rest| DIRECTORIES.iter().any(|from| rest.starts_with(from)))
-    };
     let path = fs::read_link(descriptor_path(file)).unwrap_or_default();
-    is_below(&path) && same(&path) == Some(true)
+    let is_below = |directory| path.starts_with(Path::new("/").join(directory));
+    // In another mount namespace the path may lead to another file.
+    let (Ok(there), Ok(this)) = (fs::metadata(&path), file.metadata()) else {
+        return false;
+    };
+    DIRECTORIES.into_iter().any(is_below) && (there.dev(), there.ino()) == (this.dev(), this.ino())
 }
 
 /// The cache path for a file, by build ID. Anyone can give any build ID to a file, so only files that

@@ -29,6 +29,7 @@ use std::{
 };
 
 use runtimes::{
+    answer::printable,
     Code,
     Objects, //
 };
@@ -429,15 +430,10 @@ fn print_cached(files: usize, time: Duration, json: bool) {
     });
 }
 
-/// Prints a line. Errors are ignored: there may be no reader.
+/// Prints a line, in which users choose the names of files. Errors are ignored: there may be no reader.
 fn print_line(line: &str) {
     let mut out = io::stdout().lock();
     let _ = writeln!(out, "{}", printable(line)).and_then(|()| out.flush());
-}
-
-/// The line with a question mark for each control character: users choose the names of files.
-fn printable(line: &str) -> String {
-    line.replace(char::is_control, "?")
 }
 
 /// Prints an answer as one line of JSON.

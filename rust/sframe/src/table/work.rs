@@ -15,7 +15,7 @@ const MAX_STEPS: u64 = 1 << 26;
 /// The number of steps between two calls of the caller's function.
 const STRIDE: u32 = 4096;
 
-/// The number of steps until that call, after a read of the code.
+/// The number of steps to the next of these calls, after a read of the code.
 const SOON: u32 = 16;
 
 /// The rest of the work that a table build may do, in steps. One step handles a function, a row, a page of code, a
@@ -73,8 +73,8 @@ impl<A: Ask> Work<A> {
         Ok(())
     }
 
-    /// Makes the caller's function be called within 16 steps, which it takes as any other: a build that has just
-    /// waited for a disk may have taken long.
+    /// Moves the next call of the caller's function to within 16 steps, because a read from a disk may have taken long.
+    /// Takes no step.
     pub fn ask_soon(&mut self) {
         let later = self.until_ask.saturating_sub(SOON);
         self.until_ask = self.until_ask.wrapping_sub(later);

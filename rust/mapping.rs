@@ -110,6 +110,11 @@ pub(crate) fn find(
     let mut region = RegionCheck::None;
     if found.table == 0 {
         region = region_at(address, &mut found, memory, mapping);
+        // Without the budget, the region is not known.
+        if memory.is_spent() {
+            mapping.end = 0;
+            return Err(StopReason::Budget);
+        }
     } else {
         tables::keep_range(address, &found, RegionGuard::default());
     }
@@ -223,7 +228,7 @@ fn region_at(
     };
     let is_described = u32::from(found.kind) != sys::REGION_NONE;
     if !is_described || !holds() {
-        if !answer.is_asked() {
+        if !answer.is_asked() && !memory.is_spent() {
             // A region whose guard has changed is wanted anew.
             sys::queue_file(address);
         }

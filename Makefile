@@ -13,9 +13,8 @@ all: modules
 help:
 	@echo 'In QEMU, on any Debian or Ubuntu machine (missing packages are installed):'
 	@echo '  make demo      - stacks without and with the module, on a kernel of Debian'"'"'s; KERNEL=trixie for another'
-	@echo '  make test      - all tests but the long ones'
-	@echo '  make test-all  - all tests: also the debug kernel and reload storms'
-	@echo '  make test-kernels - all tests of each kernel; writes build/results/kernels.md'
+	@echo '  make test      - the tests that pass before each change; 40 minutes at most'
+	@echo '  make test-night - the tests of each night: all kernels, packages, the debug kernel; hours'
 	@echo '  make truth     - judges stacks, sample by sample and step by step'
 	@echo '  make fuzz      - fuzzes the core, FUZZ_SECONDS (600) for each of four targets'
 	@echo '  make fuzz-kernel - fuzzes the module in a guest: hostile files, random commands; SECONDS (300)'
@@ -81,11 +80,8 @@ demo:
 test:
 	@tests/run
 
-test-all:
-	@tests/run --all
-
-test-kernels:
-	@tests/run --kernels
+test-night:
+	@tests/run --night
 
 truth:
 	@tests/truth/run
@@ -106,4 +102,4 @@ bench:
 bench-host:
 	@tools/bench-host/run
 
-.PHONY: all help modules install tools deb rust-analyzer clean demo test test-all test-kernels truth fuzz fuzz-kernel soak bench bench-host
+.PHONY: all help modules install tools deb rust-analyzer clean demo test test-night truth fuzz fuzz-kernel soak bench bench-host

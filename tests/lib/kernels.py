@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: GPL-2.0-only
-"""Write the table of kernels from the TAP lines that `make test-kernels` has kept.
+"""Write the table of kernels from the TAP lines that the stages `kernel` have kept.
 
 usage: kernels.py DIRECTORY [RST]
 

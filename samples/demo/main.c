@@ -2,6 +2,7 @@
 /*
  * demo [SECONDS] - a program without frame pointers, busy in many functions.
  *
+ * It ends after SECONDS (5), or at the end of the day at which SIGTERM comes.
  * Appends its tree of calls to the file that CHAIN_FILE names, if it is set.
  */
 #include "chain.h"
@@ -40,7 +41,7 @@ CHAINED static void live(struct day *day, double seconds)
 	CHAIN_ENTER();
 	double end = sys_now() + seconds;
 
-	for (; sys_now() < end; day->number++)
+	for (; sys_now() < end && !sys_is_terminated(); day->number++)
 		live_day(day);
 }
 
@@ -50,6 +51,7 @@ int main(int argc, char **argv)
 	double seconds = argc > 1 ? atof(argv[1]) : 5;
 	static struct day day;
 
+	sys_hold_sigterm();
 	day.null_fd = sys_open("/dev/null", O_WRONLY, 0);
 	day.zero_fd = sys_open("/dev/zero", O_RDONLY, 0);
 	chain_start();

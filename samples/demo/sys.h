@@ -7,6 +7,7 @@
 #define SYS_H
 
 #include <fcntl.h>
+#include <signal.h>
 #include <sys/syscall.h>
 #include <time.h>
 
@@ -47,6 +48,24 @@ static inline __attribute__((always_inline)) double sys_now(void)
 
 	sys_call3(SYS_clock_gettime, CLOCK_MONOTONIC, (long)&now, 0);
 	return now.tv_sec + now.tv_nsec / 1e9;
+}
+
+#define SYS_SIGTERM (1UL << (SIGTERM - 1))
+
+/* SIGTERM waits until the program asks for it, so that no handler's frame is in a stack. */
+static inline __attribute__((always_inline)) void sys_hold_sigterm(void)
+{
+	unsigned long signals = SYS_SIGTERM;
+
+	sys_call6(SYS_rt_sigprocmask, SIG_BLOCK, (long)&signals, 0, sizeof(signals), 0, 0);
+}
+
+static inline __attribute__((always_inline)) int sys_is_terminated(void)
+{
+	unsigned long signals = 0;
+
+	sys_call3(SYS_rt_sigpending, (long)&signals, sizeof(signals), 0);
+	return !!(signals & SYS_SIGTERM);
 }
 
 /* Ends all threads at once, without libc's exit handlers. */

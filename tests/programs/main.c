@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /*
- * PROGRAM [SECONDS] - calls act() from DEPTH levels down, again and again, in
- * THREADS threads. Appends its tree of calls to the file that CHAIN_FILE names.
+ * PROGRAM [SECONDS] - calls act() from DEPTH levels down, at least twice, in
+ * THREADS threads, until SIGTERM comes, or for SECONDS. Appends its tree of
+ * calls to the file that CHAIN_FILE names.
  */
 #include "chain.h"
 #include "work.h"
 
+#include <math.h>
 #include <pthread.h>
 #include <stdlib.h>
 
@@ -19,7 +21,8 @@ static int running = THREADS;
 CHAINED static void run(void)
 {
 	CHAIN_ENTER();
-	while (sys_now() < end)
+	/* In the second turn all nodes of the tree are there, and functions take another path. */
+	for (int turn = 0; turn < 2 || (sys_now() < end && !sys_is_terminated()); turn += turn < 2)
 		work(DEPTH, act);
 	__atomic_sub_fetch(&running, 1, __ATOMIC_RELEASE);
 }
@@ -46,7 +49,8 @@ int main(int argc, char **argv)
 	const char *path = getenv("CHAIN_FILE");
 	pthread_t thread;
 
-	end = sys_now() + (argc > 1 ? atof(argv[1]) : 5);
+	sys_hold_sigterm();
+	end = argc > 1 ? sys_now() + atof(argv[1]) : INFINITY;
 	again = argc > 2;
 	chain_start();
 	for (int i = 1; i < THREADS; i++)

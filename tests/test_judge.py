@@ -161,6 +161,26 @@ class BeforeRows(unittest.TestCase):
         self.assertEqual(verdicts.before_rows([("false", ["leaf", "walk"]), self.COMPLETE]), 0)
 
 
+class WithoutTruth(unittest.TestCase):
+    """verdicts.without_truth() leaves out the samples of start-up and exit."""
+
+    def test_start_up_and_exit_do_not_count(self):
+        kinds = ["no-truth"] * 9 + ["complete", "short"] + ["no-truth"]
+        self.assertEqual(verdicts.without_truth(kinds), 0)
+
+    def test_samples_between_others_do(self):
+        kinds = ["complete", "no-truth", "no-truth", "complete"]
+        self.assertEqual(verdicts.without_truth(kinds), 50)
+
+    def test_a_lost_stack_has_no_truth_to_tell(self):
+        kinds = ["no-truth", "lost", "complete", "lost", "complete"]
+        self.assertEqual(verdicts.without_truth(kinds), 0)
+
+    def test_nothing_is_known(self):
+        self.assertEqual(verdicts.without_truth(["no-truth", "lost"]), 100)
+        self.assertEqual(verdicts.without_truth([]), 100)
+
+
 class Boundaries(unittest.TestCase):
     """r12 still or again is the caller's."""
 

@@ -4,9 +4,9 @@
 
 usage: verdicts.py DIRECTORY KERNEL
 
-DIRECTORY/cases has a line for each recording: its name and its verdict. On the debug kernel, and on the one with KCSAN,
-programs take long to start, and so do the rows and pages that are missing at first: there fewer samples are enough, any
-number of them may be of start-up, and more of the others may be short.
+DIRECTORY/cases has a line for each recording: its name and its verdict. On the debug kernel, and on
+the one with KCSAN, rows and pages that are missing at first take long: there fewer samples are
+enough, and more of them may be short.
 """
 
 import collections
@@ -27,9 +27,15 @@ def share(count, kind):
     return 100 * count.kinds[kind] / known(count) if known(count) else 0.0
 
 
-def without_truth(count):
-    """The share of samples of start-up and exit, in percent of all samples."""
-    return 100 * count.kinds["no-truth"] / count.samples if count.samples else 100.0
+def without_truth(kinds):
+    """The share of samples without a known truth, in percent, from the first sample with one to the
+    last. A host may take any time for a program's start and end. KINDS are those of the samples, in
+    their order."""
+    known = [number for number, kind in enumerate(kinds) if kind not in ("no-truth", "lost")]
+    if not known:
+        return 100.0
+    within = kinds[known[0]:known[-1] + 1]
+    return 100 * within.count("no-truth") / len(within)
 
 
 DEBUG = sys.argv[2:3] in (["debug"], ["kcsan"])
@@ -65,10 +71,14 @@ def lost(count):
     return count.percent("lost")
 
 
-# The conditions for a recording to pass: the minimum number of samples, and a test of them.
+# The verdicts on samples whose truth may be unknown.
+WITHOUT_TRUTH = ("ended", "untold", "never-false")
+
+# The conditions for a recording to pass: the minimum number of samples, with a known truth but for
+# the verdicts above; and a test of them.
 VERDICTS = {
     "complete": (300, lambda count: nearly_all(count) and lost(count) <= (10 if DEBUG else 5)
-                 and (known(count) >= 15 if DEBUG else without_truth(count) <= 10)),
+                 and (known(count) >= 15 if DEBUG else count.without_truth <= 10)),
     # Of processes that live for some 20 samples: a child of fork has no page of the file in its
     # tables, and immediate stacks are complete when the worker has brought them in.
     "forked": (300, lambda count: share(count, "complete") >= 90 and count.kinds["false"] == 0),
@@ -153,6 +163,7 @@ def judged(directory, name, verdict):
         if found.kind in ("false", "short", "empty"):
             bad.append((found.kind != "false", judge.describe(sample, found)))
     count.before_rows = before_rows(judgements)
+    count.without_truth = without_truth([kind for kind, _ in judgements])
     return count, sorted(bad, key=lambda entry: entry[0])
 
 
@@ -168,7 +179,8 @@ def main():
     for name, verdict in cases:
         enough, passes = VERDICTS[verdict]
         count, bad = judged(directory, name, verdict)
-        passed = count.samples >= (enough / 20 if DEBUG else enough) and passes(count)
+        number = count.samples if verdict in WITHOUT_TRUTH else known(count)
+        passed = number >= (enough / 20 if DEBUG else enough) and passes(count)
         failed |= not passed
         print(f"{'ok' if passed else 'not ok'} - {sys.argv[2]}: {name} is {verdict}")
         print(f"# {count.text().splitlines()[0]}")

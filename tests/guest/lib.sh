@@ -47,11 +47,37 @@ check() {
 # check_deferred NAME COMMAND... - a check that needs deferred stacks.
 check_deferred() { if [ $DEFERRED = 1 ]; then check "$@"; else echo "ok - $1 # $no_deferred"; fi; }
 
-# record NAME VERDICT PERF-OPTIONS... -- PROGRAM [ARGUMENT...] SECONDS
-# Leaves NAME.data and NAME.chain, a line with the VERDICT to judge them by, the number of samples in
-# `samples`, and the program's start-up time in milliseconds in `started`.
+# The seconds for a recording, or for anything else that a test waits for. Only what never comes
+# takes longer, on a busy host too.
+patience=$((DEBUG ? 1200 : 300))
+
+# until_samples [-k] SAMPLES FILE PERF-OPTION... - records until there are so many samples; then
+# SIGTERM ends the program. See tests/programs/until.c.
+until_samples() { /tmp/programs/until -s $patience "$@"; }
+
+# samples_for VERDICT - how many samples are recorded: more than the verdict demands.
+samples_for() {
+	case $1 in
+	complete | forked* | never-false) echo $((DEBUG ? 150 : 700)) ;;
+	incomplete | frame-pointers) echo $((DEBUG ? 150 : 700)) ;;
+	probed*) echo $((DEBUG ? 100 : 350)) ;;
+	in-tree) echo 200 ;;
+	dwarf) echo $((DEBUG ? 50 : 150)) ;;
+	*) echo 60 ;;
+	esac
+}
+
+# record [-n SAMPLES] NAME VERDICT PERF-OPTIONS... -- PROGRAM [ARGUMENT...]
+# Records until there are SAMPLES, or as many as the VERDICT needs. Where it judges by the truth,
+# only samples with a known truth count. Leaves NAME.data and NAME.chain, a line with the VERDICT to
+# judge them by, and the number of all samples in `samples`.
 record() {
-	local name=$1 verdict=$2 options=() CHAIN_FILE=/share/$1.chain program enough=0 tries=3
+	local name verdict enough options=() program known=-k
+	samples=0 enough=
+	if [ "$1" = -n ]; then enough=$2; shift 2; fi
+	name=$1 verdict=$2
+	: "${enough:=$(samples_for "$verdict")}"
+	local CHAIN_FILE=/share/$name.chain
 	shift 2
 	while [ "$1" != -- ]; do options+=("$1"); shift; done
 	shift
@@ -61,41 +87,22 @@ record() {
 	fi
 	program=("$PROGRAMS/$1" "${@:2}")
 	"$PROGRAMS/$1" 0 >/dev/null 2>&1 # read once, so that no recording is of reading it
-	started=${EPOCHREALTIME/./}
-	"$PROGRAMS/$1" 0 >/dev/null 2>&1
-	started=$(((${EPOCHREALTIME/./} - started) / 1000))
 	# By default perf records all registers for dwarf; naming one would record fewer.
 	[ "$verdict" = dwarf ] || options+=(--user-regs=r12)
-	# A busy host gives the guest little CPU time. Samples of start-up are allowed: one for each
-	# millisecond of start-up, and at most a tenth of all samples.
-	case $DEBUG$verdict in
-	0complete | 0forked* | 0incomplete | 0frame-pointers) enough=$((started > 60 ? 10 * started : 600)) ;;
-	0probed*) enough=300 ;;
-	0dwarf | 0in-tree) enough=150 ;;
-	# The truth of most of these samples is not known.
-	0switched) enough=250 ;;
-	0*) enough=40 ;;
-	esac
-	# Output that exists already comes from the program before the recording.
-	rm -f /tmp/before.chain
-	[ ! -e "$CHAIN_FILE" ] || cp "$CHAIN_FILE" /tmp/before.chain
-	while :; do
-		# perf would wait a second at the end for its thread that records BPF programs.
-		if ! perf record --no-bpf-event -o "/share/$name.data" "${options[@]}" "${program[@]}" \
-			>/tmp/record.log 2>&1; then
-			echo "not ok - $name: perf record"
-			sed 's/^/# /' /tmp/record.log
-			return
-		fi
-		samples=$(sed -nE 's/.*\(([0-9]+) samples\).*/\1/p' /tmp/record.log)
-		[ "${samples:-0}" -lt $enough ] && [ $((--tries)) -gt 0 ] || break
-		echo "# $name: ${samples:-0} samples; taking more"
-		program[-1]=$((3 * program[-1]))
-		rm "$CHAIN_FILE"
-		[ ! -e /tmp/before.chain ] || cp /tmp/before.chain "$CHAIN_FILE"
-	done
+	case $verdict in ended | untold | in-tree) known= ;; esac
+	# perf would wait a second at the end for its thread that records BPF programs.
+	if ! until_samples ${known:+"$known"} "$enough" "/share/$name.data" --no-bpf-event \
+		"${options[@]}" "${program[@]}" >/tmp/record.log 2>&1; then
+		echo "not ok - $name: perf record"
+		sed 's/^/# /' /tmp/record.log
+		return
+	fi
+	samples=$(sed -nE 's/.*\(([0-9]+) samples\).*/\1/p' /tmp/record.log)
 	echo "$name $verdict" >>/share/cases
 }
+
+# has_grown COUNTER NUMBER FROM - whether a counter of the module is larger than FROM by NUMBER.
+has_grown() { [ "$(counter "$1")" -ge $(($3 + $2)) ]; }
 
 # wait_for SECONDS COMMAND... - waits until the command succeeds; false after SECONDS.
 wait_for() {
@@ -152,6 +159,11 @@ perls_stacks() { stacks_of /usr/bin/perl; }
 recorded() {
 	perf record -q -e cpu-clock:u -F 999 -BN --no-bpf-event -o /tmp/recorded.data --call-graph fp "$@" >/tmp/record.log 2>&1 ||
 		{ cat /tmp/record.log; return 1; }
+}
+# recorded_until SAMPLES COMMAND... - the same of a command that does not end by itself.
+recorded_until() {
+	until_samples "$1" /tmp/recorded.data -q -e cpu-clock:u -F 999 -BN --no-bpf-event --call-graph fp \
+		"${@:2}" >/tmp/record.log 2>&1 || { cat /tmp/record.log; return 1; }
 }
 stacks_recorded() {
 	perf script -i /tmp/recorded.data --show-mmap-events -F comm,time,event,ip >/tmp/stacks 2>/dev/null

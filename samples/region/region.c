@@ -4,13 +4,16 @@
  * computes for SECONDS (5) below a call from this code. The stacks of this program are complete in
  * `perf record --call-graph fp`. Needs CAP_PERFMON, or the module's parameter own_regions.
  *
- * HOW is for tests: `none` registers no region; `guard` changes the guard's word after half of the time; `fork`
- * computes in a child process; `again` replaces the code by other code, at the same addresses; `many` first registers
- * more regions than a process may have; `beside` first runs other code of the same mapping for a second; `below` computes
- * in that other code, below a call from the region, and tells that this code has no region; `unknown` does not tell;
- * `eh_frame` registers no region, and has .eh_frame beside the code, as programs have that compile with LLVM; `freed`
- * does too, and clears .eh_frame after half of the time; `replaced` then registers a region without frames; `parent`
- * describes code of the parent process, and `rows` tells that the code has the rows of this file.
+ * It prints its process ID when it begins to compute. HOW is for tests: `none` registers no region;
+ * `guard` changes the guard's word when SIGUSR1 comes; `fork` computes in a child process; `again`
+ * replaces the code by other code, at the same addresses; `many` first registers more regions than
+ * a process may have; `beside` runs other code of the same mapping until SIGUSR1 comes; `below`
+ * computes in that other code, below a call from the region, and tells that this code has no
+ * region; `unknown` does not tell; `eh_frame` registers no region, and has .eh_frame beside the
+ * code, as programs have that compile with LLVM; `freed` does too, and clears .eh_frame when
+ * SIGUSR1 comes; `replaced` then registers a region without frames; `parent` describes code of the
+ * parent process, and `rows` tells that the code has the rows of this file. After SIGUSR1 it prints
+ * `changed`.
  */
 #define _GNU_SOURCE
 #include <fcntl.h>
@@ -76,21 +79,43 @@ static void register_part(int start, int end, int kind)
 	}
 }
 
+/* Whether SIGUSR1 has come. It stays blocked, so that no handler is in a stack. */
+static int is_told(void)
+{
+	sigset_t pending;
+
+	return !sigpending(&pending) && sigismember(&pending, SIGUSR1);
+}
+
+static void say(const char *line)
+{
+	puts(line);
+	fflush(stdout);
+}
+
+static void change(void)
+{
+	if (!strcmp(how, "guard"))
+		guard = 0;
+	if (!strcmp(how, "freed"))
+		memset(code + EH_FRAME, 0, sizeof(eh_frame));
+	if (!strcmp(how, "replaced"))
+		register_part(0, BESIDE, SFRAME_UNWIND_REGION_STOP);
+	say("changed");
+}
+
 __attribute__((noipa)) static void compute(void)
 {
 	double start = now();
+	int is_changed = 0;
 
 	while (now() < start + seconds) {
 		for (unsigned long i = 0; i < 10000000; i++)
 			sum += i;
-		if (now() < start + seconds / 2)
-			continue;
-		if (!strcmp(how, "guard"))
-			guard = 0;
-		if (!strcmp(how, "freed"))
-			memset(code + EH_FRAME, 0, sizeof(eh_frame));
-		if (!strcmp(how, "replaced"))
-			register_part(0, BESIDE, SFRAME_UNWIND_REGION_STOP);
+		if (!is_changed && is_told()) {
+			change();
+			is_changed = 1;
+		}
 	}
 }
 
@@ -126,7 +151,12 @@ int main(int argc, char **argv)
 	int size = 0x68;
 	struct sframe_unwind_region region;
 	int child = 0;
+	char line[32];
+	sigset_t signals;
 
+	sigemptyset(&signals);
+	sigaddset(&signals, SIGUSR1);
+	sigprocmask(SIG_BLOCK, &signals, NULL);
 	device = open("/dev/sframe_unwind", O_RDWR);
 	if (argc > 1)
 		seconds = atof(argv[1]);
@@ -167,13 +197,15 @@ int main(int argc, char **argv)
 	}
 	if (!strcmp(how, "again"))
 		make(0x48, code);
-	if (!strcmp(how, "beside"))
-		for (double end = now() + 1; now() < end;)
-			((void (*)(unsigned long))(code + BESIDE))(10000000);
 	if (!strcmp(how, "fork"))
 		child = fork();
 	if (child)
 		return waitpid(child, NULL, 0) != child;
+	snprintf(line, sizeof(line), "process %d", getpid());
+	say(line);
+	if (!strcmp(how, "beside"))
+		while (!is_told())
+			((void (*)(unsigned long))(code + BESIDE))(10000000);
 	if (!strcmp(how, "below"))
 		/* Walks may follow frame pointers there: it leaves rbp alone. */
 		register_part(BESIDE, EH_FRAME, SFRAME_UNWIND_REGION_NONE);

@@ -38,7 +38,7 @@ class Scheduler:
         self.built = build is None
         self.started = time.monotonic()
         self.deadline = self.started + seconds
-        self.times = []
+        self.times, self.processes = [], set()
 
     def say(self, text):
         print(f"run: {text} ({time.monotonic() - self.started:.0f} s)", file=sys.stderr, flush=True)
@@ -78,12 +78,14 @@ class Scheduler:
             left = self.deadline - begun
             timer = threading.Timer(min(limit, left), os.killpg, (process.pid, signal.SIGKILL))
             timer.start()
+            self.processes.add(process.pid)
             try:
                 for line in process.stdout:
                     blocks.feed(line.rstrip("\n"))
                 status = process.wait()
             finally:
                 timer.cancel()
+                self.processes.discard(process.pid)
         blocks.close()
         took = time.monotonic() - begun
         self.times.append((names, took, job.minutes))
@@ -124,11 +126,19 @@ class Scheduler:
 
     def go(self):
         workers = [threading.Thread(target=self.worker, args=(number == 0,)) for number in range(WORKERS)]
+        signal.signal(signal.SIGTERM, self.interrupted)
+        signal.signal(signal.SIGINT, self.interrupted)
         for worker in workers:
             worker.start()
         for worker in workers:
             worker.join()
         self.say("done")
+
+    def interrupted(self, number, _frame):
+        """Ends all that runs, with this process. Jobs are in process groups of their own."""
+        for process in list(self.processes):
+            os.killpg(process, signal.SIGKILL)
+        os._exit(128 + number)
 
 
 def selected(stages, arguments):

@@ -6,8 +6,7 @@ usage: fit.py DIRECTORY OUT [PICTURE]
 
 For each case in DIRECTORY, a line is fitted to the case's walks: its slope is the cost of a frame, its intercept
 the cost of a sample. Writes OUT as JSON, and PICTURE as SVG if DIRECTORY has all cases. Prints the results as
-tables. The last line is the cost of a frame with the module's tables, divided by the cost of a frame by frame
-pointers.
+tables.
 """
 
 import collections
@@ -175,16 +174,12 @@ def main():
     result["worst"] = show_worst(os.path.join(directory, "worst"))
     result["runs"] = show_runs(os.path.join(directory, "runs"))
     result["tables"] = show_tables(os.path.join(directory, "tables"))
-    if {"hot", "fp"} <= found.keys():
-        result["ratio"] = round(lines["hot"].slope / lines["fp"].slope, 3)
     with open(out, "w", encoding="ascii") as file:
         json.dump(result, file, indent="\t")
         file.write("\n")
     if pictures and all(case in found for case in WALKS + SAMPLES):
         with open(pictures[0], "w", encoding="ascii") as file:
             file.write(picture(found, result["per_frame"]))
-    if "ratio" in result:
-        print(f"\nratio {result['ratio']}")
 
 
 main()

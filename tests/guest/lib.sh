@@ -31,6 +31,16 @@ STATS=/sys/kernel/debug/sframe_unwind/stats
 /src/tests/guest/fewer-symbols
 export PERF_BUILDID_DIR=/tmp/buildid
 
+# at_end COMMAND... - runs the command when the script ends, to undo what outlives it.
+ends=()
+at_end() { ends=("$(printf '%q ' "$@")" "${ends[@]}"); }
+trap 'for end in "${ends[@]}"; do eval "$end"; done' EXIT
+# set_sysctl NAME VALUE - sets a parameter of the kernel until the script ends.
+set_sysctl() {
+	at_end sysctl -q "$1=$(sysctl -n "$1")"
+	sysctl -q "$1=$2"
+}
+
 # check NAME COMMAND... - one test; its output is shown if it fails, its time if it is long.
 check() {
 	local name=$1 started=$SECONDS
@@ -101,6 +111,9 @@ record() {
 	echo "$name $verdict" >>/share/cases
 }
 
+# walks - the number of all walks; has_walked NUMBER FROM - whether it is FROM and NUMBER more.
+walks() { awk '/^walks_/ { all += $2 } END { print all }' "$STATS"; }
+has_walked() { [ "$(walks)" -ge $(($2 + $1)) ]; }
 # has_grown COUNTER NUMBER FROM - whether a counter of the module is larger than FROM by NUMBER.
 has_grown() { [ "$(counter "$1")" -ge $(($3 + $2)) ]; }
 
@@ -128,9 +141,9 @@ counter() { awk -v name="$1" '$1 == name { print $2 }' "$STATS"; }
 # Waits until `sframectl watch`, which writes to /tmp/watch.log, is idle: its last line is `idle`,
 # which may be an older one, and no conversion has run for a while.
 watched() {
-	local quiet=0
+	local quiet=0 last=$((SECONDS + patience))
 	sleep 1
-	for _ in $(seq 600); do
+	while [ $SECONDS -lt $last ]; do
 		if tail -n 1 /tmp/watch.log | grep -q idle && ! pgrep -f '(convert|runtime [0-9]+) --confined' >/dev/null; then
 			[ $((++quiet)) -lt 4 ] || return 0
 		else
@@ -171,7 +184,7 @@ stacks_recorded() {
 }
 
 # attached FILE - waits until bpftrace has reported in FILE that it is attached.
-attached() { wait_for 300 grep -qs attached "$1"; }
+attached() { wait_for $patience grep -qs attached "$1"; }
 
 # listen PID - runs bpftrace, which writes the stacks of a process, in whole.py's format, to
 # /tmp/bpf.text, but not those of the shell before its exec; leaves bpftrace's PID in `tracer`.
@@ -181,6 +194,18 @@ listen() {
 		>/tmp/bpf.text 2>/tmp/bpf.log &
 	tracer=$!
 	attached /tmp/bpf.text
+}
+
+# keep_faults PLACE - keeps what a place for injected faults is set to; restore_faults PLACE - sets
+# it to that again.
+keep_faults() {
+	local file
+	mkdir -p "/tmp/faults/$1"
+	for file in /sys/kernel/debug/"$1"/*; do cat "$file" >"/tmp/faults/$1/${file##*/}"; done
+}
+restore_faults() {
+	local file
+	for file in /tmp/faults/"$1"/*; do cat "$file" >"/sys/kernel/debug/$1/${file##*/}"; done
 }
 
 # In a new guest, the first recording has hundreds of samples of reading perf and the loader from

@@ -175,8 +175,8 @@ recorded() {
 }
 # recorded_until SAMPLES COMMAND... - the same of a command that does not end by itself.
 recorded_until() {
-	until_samples "$1" /tmp/recorded.data -q -e cpu-clock:u -F 999 -BN --no-bpf-event --call-graph fp \
-		"${@:2}" >/tmp/record.log 2>&1 || { cat /tmp/record.log; return 1; }
+	until_samples "$1" /tmp/recorded.data -q -e cpu-clock:u -F 999 -BN --no-bpf-event \
+		--call-graph fp "${@:2}" >/tmp/record.log 2>&1 || { cat /tmp/record.log; return 1; }
 }
 stacks_recorded() {
 	perf script -i /tmp/recorded.data --show-mmap-events -F comm,time,event,ip >/tmp/stacks 2>/dev/null

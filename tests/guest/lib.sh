@@ -159,12 +159,12 @@ watched() {
 load='sub f { my $n = shift; $n < 2 ? $n : f($n - 1) + f($n - 2) } f(15) for 1 .. $ARGV[0]'
 
 # stacks_of PROGRAM - reads its stacks from stdin, in a format of whole.py. Leaves their number in `stacks`,
-# the number of complete ones, up to the entry point, in `whole`, and the time of the last incomplete one in
-# `last`.
+# the number of complete ones, up to the entry point, in `whole`, and the milliseconds from the first incomplete
+# one to the last one in `last`.
 stacks_of() {
 	/src/tests/guest/whole.py "$1" /lib64/ld-linux-x86-64.so.2 >/tmp/whole || return
 	read -r stacks whole last </tmp/whole
-	echo "$whole of $stacks stacks are complete, the last incomplete one is $last ms after the first"
+	echo "$whole of $stacks stacks are complete, the last incomplete one is $last ms after the first such one"
 }
 perls_stacks() { stacks_of /usr/bin/perl; }
 

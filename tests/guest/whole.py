@@ -8,8 +8,9 @@ FILEs are the program and ld.so. TEXT is the output of `perf script --show-mmap-
 or the text of /proc/PID/maps, and then stacks in perf's form, as bpftrace prints them. A thread begins
 behind the system call in libc that makes the thread, and continues behind the call that follows.
 
-Prints the number of stacks, the number of complete stacks, and the time from the first stack to the last
-incomplete stack, in milliseconds; -1 if all stacks are complete.
+Prints the number of stacks, the number of complete stacks, and the time from the first incomplete stack to
+the last one, in milliseconds; -1 if all stacks are complete. The first incomplete stack is the first request
+for rows. A program may have stacks in known files before, and wait for a disk.
 """
 
 import functools
@@ -84,8 +85,8 @@ def main():
     stacks = [(time, whole) for _, time, whole in judged(sys.stdin, sys.argv[1:]) if whole is not None]
     if not stacks:
         sys.exit("no stacks")
-    missing = [int((time - stacks[0][0]) * 1000) for time, whole in stacks if not whole]
-    print(len(stacks), len(stacks) - len(missing), max([-1, *missing]))
+    missing = [time for time, whole in stacks if not whole]
+    print(len(stacks), len(stacks) - len(missing), int((missing[-1] - missing[0]) * 1000) if missing else -1)
 
 
 if __name__ == "__main__":

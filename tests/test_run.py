@@ -48,7 +48,8 @@ class Checkout:
 
 class RunTest(unittest.TestCase):
     def setUp(self):
-        self.checkout = Checkout(self.enterContext(tempfile.TemporaryDirectory()))
+        place = self.enterContext(tempfile.TemporaryDirectory())  # pylint: disable=consider-using-with
+        self.checkout = Checkout(place)
 
     def test_results_are_counted(self):
         self.checkout.stage("one", "echo 'ok - a'; echo 'ok - b # SKIP no reason'; echo noise")

@@ -51,6 +51,14 @@ need_packages() {
 # The checksum that names a cache entry, of the files and words that it is made from.
 key_of() { sha256sum | cut -c1-12; }
 
+# lock NAME - waits until no other script holds this lock in the cache, and holds it until the script ends.
+lock() {
+	local descriptor
+	mkdir -p "$CACHE"
+	exec {descriptor}>"$CACHE/$1.lock"
+	flock "$descriptor"
+}
+
 # is_own_kernel NAME - whether scripts/prepare-kernel builds this kernel of scripts/vm, by clang.
 is_own_kernel() { case $1 in debug | kcsan | clang) ;; *) false ;; esac; }
 

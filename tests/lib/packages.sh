@@ -9,11 +9,12 @@
 packages() {
 	local suite=$1 mode=${2-ready} name=packages-${2:-$1} machine share image release
 	local parameters="console=ttyS0 root=/dev/vda rw quiet loglevel=5"
-	check "make deb" "$SRC/scripts/make-deb"
 	machine=$("$SRC/scripts/prepare-machine" "$suite")
 	share=$results/$name
 	mkdir -p "$share/deb" "$share.root"
-	cp "$SRC"/build/deb/*.deb "$share/deb/"
+	# make-deb makes build/deb anew, also for a stage that runs beside this one.
+	check "make deb" flock "$SRC/build/deb.lock" bash -euc '"$1" && cp "$2"/*.deb "$3"' packages \
+		"$SRC/scripts/make-deb" "$SRC/build/deb" "$share/deb"
 	cp "$SRC"/tests/guest/{lib.sh,whole.py} "$share/"
 	cp "$SRC/tests/guest/packages" "$share/run"
 	[ ! -e "$machine/newer" ] || cp -r "$machine/newer" "$share/"

@@ -2,6 +2,7 @@
 """Tests of the test runner: tests/lib/{tap,stages,scheduler,guest}.py."""
 
 import contextlib
+import fcntl
 import io
 import os
 import pathlib
@@ -111,6 +112,15 @@ class RunTest(unittest.TestCase):
         self.checkout.stage("free", "echo 'ok - free'")
         status, lines = self.checkout.run()
         self.assertEqual((status, lines[-1]), (1, "1 passed, 1 failed, 1 skipped"))
+
+    def test_two_runs_of_one_checkout_do_not_meet(self):
+        self.checkout.stage("one", "echo 'ok - a'")
+        (self.checkout.root / "build").mkdir()
+        with open(self.checkout.root / "build/results.lock", "w", encoding="ascii") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            with self.assertRaises(SystemExit):
+                self.checkout.run()
+        self.assertEqual(self.checkout.run()[0], 0)
 
     def test_unknown_names_are_refused(self):
         self.checkout.stage("one", "echo 'ok - a'")

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """Runs stages side by side, and reports their tests as one run."""
 
+import fcntl
 import fnmatch
 import os
 import pathlib
@@ -176,8 +177,15 @@ def main(arguments, root=ROOT, out=sys.stdout):
         sys.exit(USAGE)
     jobs = stage_files.jobs(selected(stages, arguments), root / "tests/lib/guest.py")
     results = root / "build/results"
+    results.parent.mkdir(exist_ok=True)
+    # Held until this process ends. Both runs would write their results to one place.
+    lock = open(root / "build/results.lock", "w", encoding="ascii")  # pylint: disable=consider-using-with
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        sys.exit("run: another tests/run of this checkout is at work; wait for its end, or use another checkout")
     shutil.rmtree(results, ignore_errors=True)
-    results.mkdir(parents=True)
+    results.mkdir()
     report = tap.Report(out)
     build = [str(root / "tests/lib/build")] if any(job.needs_programs for job in jobs) else None
     scheduler = Scheduler(jobs, report, float(os.environ.get("TEST_SECONDS") or "inf"), build)
@@ -192,4 +200,5 @@ def main(arguments, root=ROOT, out=sys.stdout):
         for block in report.failures():
             print("\n".join(block), file=out)
     print(f"{passed} passed, {failed} failed, {skipped} skipped", file=out)
+    lock.close()
     return 0 if passed and not failed else 1

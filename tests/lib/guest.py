@@ -146,6 +146,8 @@ class Guest:
         for last in (False, True):
             before = len(self.report.blocks)
             self.begun, self.ended = [], []
+            # A boot makes the directory anew that recordings are judged in.
+            self.join_judges()
             status, error = self.boot()
             is_signal = SIGNAL.search(error)
             nothing_said = not any(tap.RESULT.match(block[0]) for block in self.report.blocks[before:])
@@ -159,8 +161,12 @@ class Guest:
                                 *("# " + line for line in error.splitlines()[-40:])])
         if len(self.scripts) == 1:
             self.start_judge(self.scripts[0], self.share)
+        self.join_judges()
+
+    def join_judges(self):
         for judge in self.judges:
             judge.join()
+        self.judges = []
 
 
 class Indented:

@@ -180,21 +180,7 @@ class FakeGuest(guest.Guest):
     def boot(self):
         self.share.mkdir(parents=True, exist_ok=True)
         status, error, lines = FakeGuest.boots.pop(0)
-        script = self.scripts[0]
-        if len(self.scripts) == 1:
-            self.begun = list(self.scripts)
-        blocks = tap.Blocks(lambda block: self.emit(script, block))
-        for line in lines:
-            if found := guest.BEGIN.fullmatch(line):
-                blocks.close()
-                script = found[1]
-                self.begun.append(script)
-            elif found := guest.END.fullmatch(line):
-                blocks.close()
-                self.ended.append(script)
-            else:
-                blocks.feed(line)
-        blocks.close()
+        self.read(line + "\n" for line in lines)
         return status, error
 
 

@@ -52,17 +52,19 @@ class Guest:
     def __init__(self, options, scripts, report):
         self.options, self.scripts, self.report = options, scripts, report
         self.judges, self.failed, self.ended, self.begun = [], set(), [], []
-        name = label("+".join(scripts))
-        self.share = RESULTS / f"{options.kernel}-{name}"
-        # Names of files have an end.
-        if len(self.share.name) > 100:
-            self.share = RESULTS / f"{options.kernel}-{label(scripts[0])}-and-{len(scripts) - 1}-more"
+        more = f"-and-{len(scripts) - 1}-more" if len(scripts) > 1 else ""
+        self.share = RESULTS / f"{options.kernel}-{label(scripts[0])}{more}"
+
+    def add(self, script, block):
+        """Reports a block of a script."""
+        if block[0].startswith("not ok"):
+            self.failed.add(script)
+        self.report.add(block)
 
     def emit(self, script, block):
         """Reports a block of a script, with the kernel's name."""
-        if block[0].startswith("not ok"):
-            self.failed.add(script)
-        self.report.add([re.sub(r"^((?:not )?ok - )", rf"\1{self.options.kernel}: ", block[0]), *block[1:]])
+        named = re.sub(r"^((?:not )?ok - )", rf"\1{self.options.kernel}: ", block[0])
+        self.add(script, [named, *block[1:]])
 
     def judge(self, script, share):
         """Judges the recordings that a script left in its directory."""
@@ -79,9 +81,7 @@ class Guest:
             def emit(block):
                 nonlocal judged
                 judged += tap.RESULT.match(block[0]) is not None
-                if block[0].startswith("not ok"):
-                    self.failed.add(script)
-                self.report.add(block)
+                self.add(script, block)
             blocks = tap.Blocks(emit)
             for line in run.stdout.splitlines():
                 blocks.feed(line)
@@ -102,25 +102,30 @@ class Guest:
         """Boots, and reads the scripts' lines. Returns the exit status, and the guest's error output."""
         subprocess.run(["rm", "-rf", self.share], check=True)
         self.share.mkdir(parents=True)
-        log = self.share / "log"
-        command = [f"/src/tests/guest/{self.scripts[0].split()[0]}", *self.scripts[0].split()[1:]]
-        shared = len(self.scripts) > 1
-        if shared:
-            command = ["/src/tests/guest/several", *self.scripts]
-        else:
-            self.begun = list(self.scripts)
+        words = self.scripts[0].split() if len(self.scripts) == 1 else ["several", *self.scripts]
         vm = [ROOT / "scripts/vm", "--kernel", self.options.kernel, "--cpus", str(self.options.cpus)]
         vm += ["--icount"] if self.options.icount else []
         environment = os.environ | {"VM_TIMEOUT": str(self.options.minutes * 480),
                                     "VM_LOG": str(self.share / "kernel.log")}
-        script = self.scripts[0]
+        vm += ["--share", self.share, "--", f"/src/tests/guest/{words[0]}", *words[1:]]
+        with open(self.share / "err", "w", encoding="utf-8") as err, \
+                subprocess.Popen(vm, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=err,
+                                 text=True, errors="replace", env=environment) as process:
+            self.read(process.stdout)
+            status = process.wait()
+        error = (self.share / "err").read_text(encoding="utf-8", errors="replace")
+        sys.stderr.write(error)
+        return status, error
+
+    def read(self, lines):
+        """Reports what the scripts print, keeps it in a file, and has their recordings judged."""
+        script, shared = self.scripts[0], len(self.scripts) > 1
+        if not shared:
+            self.begun = [script]
         blocks = tap.Blocks(lambda block: self.emit(script, block))
-        with open(log, "w", encoding="utf-8") as copy, open(self.share / "err", "w", encoding="utf-8") as err, \
-                subprocess.Popen([*vm, "--share", self.share, "--", *command], stdin=subprocess.DEVNULL,
-                                 stdout=subprocess.PIPE, stderr=err, text=True, errors="replace",
-                                 env=environment) as process:
-            for line in process.stdout:
-                copy.write(line)
+        with open(self.share / "log", "w", encoding="utf-8") as log:
+            for line in lines:
+                log.write(line)
                 line = line.rstrip("\n")
                 if shared and (found := BEGIN.fullmatch(line)):
                     blocks.close()
@@ -135,11 +140,7 @@ class Guest:
                     self.start_judge(script, self.share / label(script))
                 else:
                     blocks.feed(line)
-            status = process.wait()
         blocks.close()
-        error = (self.share / "err").read_text(encoding="utf-8", errors="replace")
-        sys.stderr.write(error)
-        return status, error
 
     def run(self):
         """Runs the scripts; boots a second time if the first boot says nothing about them."""

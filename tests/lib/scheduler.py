@@ -18,10 +18,12 @@ import tap
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
 USAGE = """usage: run [--list | --night | NAME...]
 
-Runs the stages of the tier `change`, those of the tier `night`, or the named ones; a name may be a
-pattern, as '*:stacks'. --list prints all stages. Each test is a TAP line; the last line is
-`N passed, N failed, N skipped`. TEST_SECONDS is the time for all stages: a stage that would not end in
-it is not begun, and one that has not ended is ended; both are reported as skipped."""
+Without an argument, the command runs the stages of the tier `change`; with --night, the stages of the
+tier `night`; with NAMEs, the stages of these names. A NAME may be a pattern, as '*:stacks'. --list
+prints all stages. Each test is a TAP line. The last line is `N passed, N failed, N skipped`.
+
+TEST_SECONDS is the time for all stages. A stage that would take longer than the rest of this time is
+not begun. A stage that runs at its end is ended. The report says that both were skipped."""
 # A guest keeps little more than one CPU busy.
 WORKERS = 2
 # Seconds; tests have shorter minutes.

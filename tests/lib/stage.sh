@@ -19,7 +19,7 @@ check() {
 		echo "ok - $name"
 	else
 		echo "not ok - $name"
-		tail -n 40 "$log" | sed 's/^/# /'
+		details "$log"
 	fi
 }
 

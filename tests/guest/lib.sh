@@ -112,7 +112,14 @@ record() {
 }
 
 # walks - the number of all walks; has_walked NUMBER FROM - whether it is FROM and NUMBER more.
-walks() { awk '/^walks_/ { all += $2 } END { print all }' "$STATS"; }
+# By the shell alone, as starting a process takes long here.
+walks() {
+	local name value all=0
+	while read -r name value; do
+		case $name in walks_*) all=$((all + value)) ;; esac
+	done <"$STATS"
+	echo $all
+}
 has_walked() { [ "$(walks)" -ge $(($2 + $1)) ]; }
 # has_grown COUNTER NUMBER FROM - whether a counter of the module is larger than FROM by NUMBER.
 has_grown() { [ "$(counter "$1")" -ge $(($3 + $2)) ]; }
@@ -141,18 +148,19 @@ counter() { awk -v name="$1" '$1 == name { print $2 }' "$STATS"; }
 # Waits until `sframectl watch`, which writes to /tmp/watch.log, is idle: its last line is `idle`,
 # which may be an older one, and no conversion has run for a while.
 watched() {
-	local quiet=0 last=$((SECONDS + patience))
+	local quiet=0
 	sleep 1
-	while [ $SECONDS -lt $last ]; do
-		if tail -n 1 /tmp/watch.log | grep -q idle && ! pgrep -f '(convert|runtime [0-9]+) --confined' >/dev/null; then
-			[ $((++quiet)) -lt 4 ] || return 0
-		else
-			quiet=0
-		fi
-		sleep 0.2
-	done
-	tail /tmp/watch.log
-	return 1
+	wait_for $patience is_quiet || { tail /tmp/watch.log; return 1; }
+}
+# is_quiet - whether `watch` was idle at this call and at the three calls before.
+is_quiet() {
+	if tail -n 1 /tmp/watch.log | grep -q idle &&
+		! pgrep -f '(convert|runtime [0-9]+) --confined' >/dev/null; then
+		[ $((++quiet)) -ge 4 ]
+	else
+		quiet=0
+		return 1
+	fi
 }
 
 # The workload of perl, with a number of turns.

@@ -55,7 +55,8 @@ def paths_of(text):
     uses = re.findall(r"\buse\s+((?:crate|super|self)::[^;]*);", code)
     for use in uses:
         yield from expand(re.sub(r"\s+", " ", use))
-    rest = re.sub(r"\buse\s+[^;]*;", "", code)
+    # A path that limits who sees an item is no import, either.
+    rest = re.sub(r"\buse\s+[^;]*;|\bpub\(in [^)]*\)", "", code)
     for path in re.findall(r"\b(?:crate|super)(?:::\w+)+", rest):
         yield tuple(path.split("::"))
 
@@ -125,7 +126,7 @@ class Imports(unittest.TestCase):
 
 class Parser(unittest.TestCase):
     def test_nested_uses_are_expanded(self):
-        text = "use crate::{\n a, // x\n b::{self, c as d, //\n },\n};\nfn f() { super::g::h() }"
+        text = "use crate::{\n a, // x\n b::{self, c as d, //\n },\n};\npub(in crate::e) fn f() { super::g::h() }"
         self.assertEqual(set(paths_of(text)), {("crate", "a"), ("crate", "b"), ("crate", "b", "c"),
                                                ("super", "g", "h")})
 

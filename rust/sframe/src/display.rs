@@ -9,7 +9,7 @@ use core::fmt::{
     Formatter, //
 };
 
-use super::root::{
+use crate::sframe::{
     bytes::Fault,
     elf::ElfError,
     error::{

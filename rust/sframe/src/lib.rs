@@ -4,7 +4,8 @@
 //! of the kernel module.
 //!
 //! This file holds the crate attributes and the modules that only the host needs. All other modules
-//! are in `mod.rs`, which the kernel module includes as one of its modules.
+//! are in `mod.rs`, which the kernel module includes as one of its modules. The module has the same
+//! name in both crates: `crate::sframe` is the path of the core in all files.
 
 #![no_std]
 #![forbid(unsafe_code)]
@@ -19,9 +20,9 @@ mod display;
 mod requirement;
 
 #[path = "mod.rs"]
-mod root;
+mod sframe;
 
-pub use self::root::*;
+pub use self::sframe::*;
 
 /// The only ABI whose sections can be read. `None`: all ABIs. The kernel module has one.
 const ONLY_ABI: Option<abi::Abi> = None;

@@ -18,8 +18,9 @@
 //! # Roots
 //!
 //! These files are compiled twice: as the crate `sframe` (root: `lib.rs`) and as a module of the
-//! kernel module (root: this file). So the paths in these files are relative. Only `crate::ONLY_ABI` is not: each of
-//! the crates has such a constant, the only ABI whose sections can be read.
+//! kernel module (root: this file). In both, the path of this module is `crate::sframe`, and the paths
+//! in these files begin with it. Each of the crates also has a constant `crate::ONLY_ABI`, the only ABI
+//! whose sections can be read.
 //!
 //! # Specification
 //!

@@ -10,7 +10,7 @@
 //!
 //! Where the core reads only sections of one ABI, it has to refuse the sections of other ABIs.
 
-use super::{
+use crate::sframe::{
     abi::Abi,
     bytes::{
         Fault,

@@ -6,9 +6,7 @@
 //! The search reads only the start and the size of an entry in `.eh_frame`, and only the encodings that GNU ld and
 //! LLD write. See "Exception Frame Header" and "DWARF Extensions" in the Linux Standard Base, core.
 
-use super::super::format::bytes::{
-    Source, //
-};
+use crate::sframe::format::bytes::Source;
 
 const VERSION: u8 = 1;
 /// The encoding of the pointer to `.eh_frame`: DW_EH_PE_pcrel | DW_EH_PE_sdata4.
@@ -85,8 +83,8 @@ fn word<S: Source + ?Sized>(memory: &S, address: u64, entry: u32, offset: u64) -
 
 #[cfg(test)]
 mod tests {
-    use super::super::super::format::bytes::Fault;
     use super::*;
+    use crate::sframe::format::bytes::Fault;
     use std::vec::Vec;
 
     const ADDRESS: u64 = 0x7000_0000;

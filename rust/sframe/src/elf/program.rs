@@ -5,7 +5,7 @@
 //! Most functions read only the ELF header and the program headers, which a loader needs, too: an image in memory has
 //! no other headers. These headers normally lie in the first page.
 
-use super::super::format::bytes::{
+use crate::sframe::format::bytes::{
     Fault,
     Source, //
 };
@@ -46,7 +46,7 @@ pub enum ElfError {
     /// A read failed. The file itself may be well-formed.
     Fault {
         /// The offset of the read in the file, in bytes. Its length was at most
-        /// [`MAX_READ`](super::super::format::bytes::MAX_READ) bytes.
+        /// [`MAX_READ`](crate::sframe::format::bytes::MAX_READ) bytes.
         offset: u64,
     },
     /// The file is not an ELF file.

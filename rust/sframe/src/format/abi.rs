@@ -2,17 +2,19 @@
 
 //! The parts of the format that depend on the ABI ("ABI/arch-specific Definition").
 
-use super::{
-    super::unwind::rule::{
+use crate::sframe::{
+    format::{
+        bytes::Order,
+        error::{
+            Error,
+            Unsupported, //
+        },
+        version::Version, //
+    },
+    unwind::rule::{
         Base,
         Location, //
-    },
-    bytes::Order,
-    error::{
-        Error,
-        Unsupported, //
-    },
-    version::Version, //
+    }, //
 };
 
 /// An ABI that can be read.
@@ -106,7 +108,7 @@ impl Abi {
     }
 
     /// The alignment of each CFA, in bytes.
-    pub(in super::super) const fn alignment(self) -> u64 {
+    pub(in crate::sframe) const fn alignment(self) -> u64 {
         match self {
             Abi::Aarch64Big | Abi::Aarch64 => 16,
             Abi::Amd64 | Abi::S390x => 8,
@@ -114,7 +116,7 @@ impl Abi {
     }
 
     /// The distance of the caller's stack pointer below the CFA, in bytes.
-    pub(in super::super) const fn sp_below_cfa(self) -> i32 {
+    pub(in crate::sframe) const fn sp_below_cfa(self) -> i32 {
         match self {
             Abi::S390x => S390X_SAVE_AREA,
             _ => 0,
@@ -127,7 +129,7 @@ impl Abi {
     }
 
     /// The return address `ra` without its pointer authentication code.
-    pub(in super::super) const fn unmangled(self, ra: u64) -> u64 {
+    pub(in crate::sframe) const fn unmangled(self, ra: u64) -> u64 {
         ra & AARCH64_ADDRESS
     }
 

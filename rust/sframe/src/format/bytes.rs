@@ -2,7 +2,7 @@
 
 //! The source of a section's bytes, and reads that do not trust the bytes.
 
-use super::error::Error;
+use crate::sframe::format::error::Error;
 
 /// The bytes are not available now: the page is not present or not mapped, or the reader's budget
 /// is spent. The error makes no statement about the file.

@@ -13,7 +13,7 @@ pub enum Error {
     /// A read failed. The error makes no statement about the section.
     Fault {
         /// The start of the read, in bytes from the section's start. The read was at most
-        /// [`MAX_READ`](super::bytes::MAX_READ) bytes long, and any of its bytes may be the missing
+        /// [`MAX_READ`](crate::sframe::format::bytes::MAX_READ) bytes long, and any of its bytes may be the missing
         /// byte.
         offset: u32,
     },
@@ -30,7 +30,7 @@ pub enum Error {
         what: Unsupported,
     },
     /// The search takes longer than the caller may run, so the search gave up: see
-    /// [`Search::Bounded`](super::section::Search::Bounded).
+    /// [`Search::Bounded`](crate::sframe::format::section::Search::Bounded).
     TooLong,
 }
 
@@ -157,8 +157,8 @@ impl Unsupported {
 
 #[cfg(test)]
 mod tests {
-    use super::super::super::table::TableError;
     use super::*;
+    use crate::sframe::table::TableError;
     use std::{
         collections::BTreeSet,
         format,

@@ -7,22 +7,24 @@
 
 use core::num::NonZeroU8;
 
-use super::{
-    super::unwind::rule::SavedRbx,
-    bytes::{
-        read_at,
-        Source, //
+use crate::sframe::{
+    format::{
+        bytes::{
+            read_at,
+            Source, //
+        },
+        error::{
+            Error,
+            Malformed,
+            Unsupported, //
+        },
+        header::{
+            Header,
+            Starts, //
+        },
+        version::Version, //
     },
-    error::{
-        Error,
-        Malformed,
-        Unsupported, //
-    },
-    header::{
-        Header,
-        Starts, //
-    },
-    version::Version, //
+    unwind::rule::SavedRbx, //
 };
 
 /// The size of the attributes that version 3 keeps in front of a function's rows, in bytes. In the

@@ -5,31 +5,33 @@
 //! Rows have different lengths and no index, so a search for a row is a scan. The scan reads only
 //! the start and the length of each row. Only the chosen row is decoded.
 
-use super::{
-    super::unwind::rule::{
+use crate::sframe::{
+    format::{
+        abi::Abi,
+        bytes::{
+            read_at,
+            window,
+            Order,
+            Source, //
+        },
+        error::{
+            Error,
+            Malformed, //
+        },
+        fde::{
+            Function,
+            RowStart, //
+        },
+        header::Header,
+        version::Version, //
+    },
+    unwind::rule::{
         Base,
         Cfa,
         Extra,
         Location,
         Rule, //
-    },
-    abi::Abi,
-    bytes::{
-        read_at,
-        window,
-        Order,
-        Source, //
-    },
-    error::{
-        Error,
-        Malformed, //
-    },
-    fde::{
-        Function,
-        RowStart, //
-    },
-    header::Header,
-    version::Version, //
+    }, //
 };
 
 /// One row of a function, decoded.
@@ -45,9 +47,9 @@ pub struct Row {
 
 /// One row of a function, not decoded.
 #[derive(Clone, Copy)]
-pub(in super::super) struct UndecodedRow {
+pub(in crate::sframe) struct UndecodedRow {
     /// See [`Row::start`].
-    pub(in super::super) start: u32,
+    pub(in crate::sframe) start: u32,
     head: Head,
 }
 
@@ -481,7 +483,7 @@ impl<'a, S: Source + ?Sized> RowIter<'a, S> {
 
     /// The next row, not decoded. The iteration ends after the first error.
     #[inline]
-    pub(in super::super) fn next_undecoded(&mut self) -> Option<Result<UndecodedRow, Error>> {
+    pub(in crate::sframe) fn next_undecoded(&mut self) -> Option<Result<UndecodedRow, Error>> {
         self.left = self.left.checked_sub(1)?;
         let row = self.read();
         if row.is_err() {
@@ -504,14 +506,14 @@ impl<'a, S: Source + ?Sized> RowIter<'a, S> {
     }
 
     /// Decodes a row of this iteration.
-    pub(in super::super) fn decode(&self, row: &UndecodedRow) -> Result<Rule, Error> {
+    pub(in crate::sframe) fn decode(&self, row: &UndecodedRow) -> Result<Rule, Error> {
         row.head.rule(&self.header, self.bytes, &self.function)
     }
 
     /// The words of a row of this iteration as one number that is not 0: rows of functions of one section with equal
     /// numbers have equal rules. `None` if the words do not fit into a number.
     #[inline]
-    pub(in super::super) fn words(&self, row: &UndecodedRow) -> Option<u64> {
+    pub(in crate::sframe) fn words(&self, row: &UndecodedRow) -> Option<u64> {
         let row_start = self.function.row_start();
         let info = row.head.info(row_start);
         let width = row_start.width();

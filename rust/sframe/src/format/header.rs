@@ -5,20 +5,20 @@
 //! All later arithmetic on offsets relies on the checks in `Header::decode`, the only constructor
 //! of a `Header`.
 
-pub use super::version::{
-    Version, //
+pub use crate::sframe::format::version::{
+    Version,
     FRAME_POINTER,
     FUNC_START_PCREL,
-    SORTED,
+    SORTED, //
 };
-use super::{
+use crate::sframe::format::{
     abi::Abi,
     bytes::Order,
     error::{
         Error,
         Malformed,
         Unsupported, //
-    },
+    }, //
 };
 
 /// The size of a header without its auxiliary part, in bytes. All versions have this size.

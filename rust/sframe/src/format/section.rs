@@ -2,31 +2,33 @@
 
 //! A section, and the search for the rule that is valid at a program counter.
 
-use super::{
-    super::unwind::rule::Rule,
-    abi::Abi,
-    bytes::{
-        read_at,
-        Source, //
+use crate::sframe::{
+    format::{
+        abi::Abi,
+        bytes::{
+            read_at,
+            Source, //
+        },
+        error::{
+            Error,
+            Malformed, //
+        },
+        fde::{
+            self,
+            Function, //
+        },
+        fre::{
+            self,
+            RowIter, //
+        },
+        header::{
+            Header,
+            Starts,
+            HEADER_SIZE, //
+        },
+        version::Version, //
     },
-    error::{
-        Error,
-        Malformed, //
-    },
-    fde::{
-        self,
-        Function, //
-    },
-    fre::{
-        self,
-        RowIter, //
-    },
-    header::{
-        Header,
-        Starts,
-        HEADER_SIZE, //
-    },
-    version::Version, //
+    unwind::rule::Rule, //
 };
 
 /// The most rows of a function that [`Search::Bounded`] reads.
@@ -47,7 +49,7 @@ pub enum Search {
     Bounded,
     /// The time grows with the length of the section. In a section that is not sorted, the search
     /// reads every function. To end a long search, a caller's source returns a
-    /// [`Fault`](super::bytes::Fault).
+    /// [`Fault`](crate::sframe::format::bytes::Fault).
     Thorough,
 }
 
@@ -236,7 +238,7 @@ impl Section {
     /// `None` for flexible functions and signal trampolines: if these have no rows, SFrame could not
     /// encode their rows.
     #[inline]
-    pub(in super::super) fn rule_without_rows(&self, function: &Function) -> Option<Rule> {
+    pub(in crate::sframe) fn rule_without_rows(&self, function: &Function) -> Option<Rule> {
         (function.num_rows() == 0
             && self.header.version == Version::V3
             && !function.is_flexible()
@@ -319,7 +321,7 @@ impl Section {
     }
 
     /// Whether rows of both sections with equal [words](RowIter::words) have equal rules.
-    pub(in super::super) fn decodes_like(&self, other: &Section) -> bool {
+    pub(in crate::sframe) fn decodes_like(&self, other: &Section) -> bool {
         let parts = |of: &Section| {
             let Header {
                 version,
@@ -372,7 +374,7 @@ impl Section {
     /// origins are equally good, the flags decide. `is_code` decides whether an address lies in
     /// code, in the address space that the section was opened in.
     ///
-    /// The flags may be wrong because binutils up to 2.44 set [`SORTED`](super::version::SORTED) in
+    /// The flags may be wrong because binutils up to 2.44 set [`SORTED`](crate::sframe::format::version::SORTED) in
     /// object files made by `ld -r`, where the flag is not true. A linker without SFrame support
     /// copies that flag into a program.
     ///

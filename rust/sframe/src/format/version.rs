@@ -2,7 +2,7 @@
 
 //! Versions of the format, and the flags that each defines.
 
-use super::error::{
+use crate::sframe::format::error::{
     Error,
     Unsupported, //
 };

@@ -27,42 +27,42 @@
 //! and [`fill`] reads all rows and writes the table. The caller provides the memory. The section's length and the
 //! size of the range bound the time of each step; [`MAX_SPAN`] bounds the size of the range.
 
-use super::{
-    super::{
-        format::{
-            bytes::Source,
-            error::Error,
-            fde::Function,
-            fre::{
-                RowIter,
-                UndecodedRow, //
-            },
-            section::Section, //
+use crate::sframe::{
+    format::{
+        bytes::Source,
+        error::Error,
+        fde::Function,
+        fre::{
+            RowIter,
+            UndecodedRow, //
         },
-        unwind::rule::{
-            Base,
-            Location,
-            Rule, //
+        section::Section, //
+    },
+    table::{
+        compact_rule::CompactRule,
+        error::TableError,
+        extra_row::{
+            ExtraRow,
+            EXTRA_ROW_SIZE, //
         },
-        x86_64::plt, //
+        lookup::{
+            CHUNK,
+            LAST,
+            NUMBER,
+            PAGE,
+            ROW, //
+        },
+        work::{
+            Ask,
+            Work, //
+        }, //
     },
-    compact_rule::CompactRule,
-    error::TableError,
-    extra_row::{
-        ExtraRow,
-        EXTRA_ROW_SIZE, //
+    unwind::rule::{
+        Base,
+        Location,
+        Rule, //
     },
-    lookup::{
-        CHUNK,
-        LAST,
-        NUMBER,
-        PAGE,
-        ROW, //
-    },
-    work::{
-        Ask,
-        Work, //
-    }, //
+    x86_64::plt, //
 };
 use core::hint;
 
@@ -631,7 +631,7 @@ fn mixed_parts(key: [u64; 2], rule: &Rule) -> u64 {
 /// The range of code that a table covers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Plan {
-    /// The address from which distances count (see [`Table`](super::lookup::Table)), in the table's addresses.
+    /// The address from which distances count (see [`Table`](crate::sframe::table::lookup::Table)), in the table's addresses.
     pub base: u64,
     /// The length of the page index, in pages.
     pub pages: usize,
@@ -975,10 +975,8 @@ impl<B: BlockStore> Filler<'_, '_, B> {
 
 #[cfg(test)]
 mod tests {
-    use super::{
-        super::compact_rule::tests::drawn,
-        *, //
-    };
+    use super::*;
+    use crate::sframe::table::compact_rule::tests::drawn;
     use std::{
         collections::BTreeMap,
         vec::Vec, //

@@ -3,7 +3,7 @@
 //! Compact rules: rules in one word. Nearly all rules of AMD64 fit into one word: the CFA is a register plus an
 //! offset, the return address is right below the CFA, and the frame pointer is saved on the stack or unchanged.
 
-use super::super::unwind::rule::{
+use crate::sframe::unwind::rule::{
     Base,
     Extra,
     Location,
@@ -129,12 +129,10 @@ impl CompactRule {
 
 #[cfg(test)]
 pub(super) mod tests {
-    use super::{
-        super::super::unwind::rule::Cfa,
-        *, //
-    };
+    use super::*;
+    use crate::sframe::unwind::rule::Cfa;
 
-    pub(in super::super) fn drawn(state: &mut u64) -> u64 {
+    pub(in crate::sframe::table) fn drawn(state: &mut u64) -> u64 {
         *state ^= *state >> 12;
         *state ^= *state << 25;
         *state ^= *state >> 27;
@@ -142,7 +140,7 @@ pub(super) mod tests {
     }
 
     /// A random rule. Most rules are compact.
-    pub(in super::super) fn rule(state: &mut u64) -> Rule {
+    pub(in crate::sframe::table) fn rule(state: &mut u64) -> Rule {
         let offset = 8 * (1 + drawn(state) % 16) as i32;
         let fp = match drawn(state) % 8 {
             0..4 => Location::Unchanged,

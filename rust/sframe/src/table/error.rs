@@ -2,21 +2,21 @@
 
 //! Errors of a table build.
 
-use super::super::format::error::Error;
+use crate::sframe::format::error::Error;
 
 /// The reason why a table was not built.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TableError {
     /// The section cannot be read, or is malformed or unsupported.
     Section(Error),
-    /// The range of the code is larger than [`MAX_SPAN`](super::build::MAX_SPAN).
+    /// The range of the code is larger than [`MAX_SPAN`](crate::sframe::table::build::MAX_SPAN).
     Span,
-    /// The build took more steps than the limit for the length of the input: see [`Work`](super::work::Work). The
+    /// The build took more steps than the limit for the length of the input: see [`Work`](crate::sframe::table::work::Work). The
     /// caller's function may return this error, too.
     TooLong,
     /// The caller ended the build.
     Ended,
-    /// There are more different rules than [`MAX_RULES`](super::build::MAX_RULES), or than the buffers hold.
+    /// There are more different rules than [`MAX_RULES`](crate::sframe::table::build::MAX_RULES), or than the buffers hold.
     Rules,
     /// A buffer of the caller is too small, because it was planned for another section; or the blocks are too large
     /// for 32-bit positions.

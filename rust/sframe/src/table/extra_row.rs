@@ -2,22 +2,20 @@
 
 //! Extra rows: rows that SFrame cannot encode. They are added with a section.
 
-use super::{
-    super::{
-        unwind::rule::{
-            Base,
-            Extra,
-            Location,
-            Rule,
-            SavedRbx, //
-        },
-        x86_64::registers::{
-            COUNT,
-            RBP,
-            RSP, //
-        }, //
+use crate::sframe::{
+    table::error::TableError,
+    unwind::rule::{
+        Base,
+        Extra,
+        Location,
+        Rule,
+        SavedRbx, //
     },
-    error::TableError, //
+    x86_64::registers::{
+        COUNT,
+        RBP,
+        RSP, //
+    }, //
 };
 
 /// A row that SFrame cannot encode. Its CFA is a value in memory plus a constant, and may be on another stack. The

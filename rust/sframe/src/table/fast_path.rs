@@ -3,16 +3,16 @@
 //! The fast path: a walk that takes steps by compact rules only, in a fraction of the instructions of other walks.
 //!
 //! The fast path ends at any other rule, and its caller continues the walk from there. A step of the fast path has
-//! the result of [`unwind::step`](super::super::unwind::step::step).
+//! the result of [`unwind::step`](crate::sframe::unwind::step::step).
 
-use super::{
-    super::unwind::step::WordReader,
-    compact_rule::{
+use crate::sframe::{
+    table::compact_rule::{
         CompactRule,
         BY_FP,
         IS_OUTERMOST,
         SAVES_FP, //
-    }, //
+    },
+    unwind::step::WordReader, //
 };
 use core::{
     hint,
@@ -276,31 +276,27 @@ fn block_of<'a, R: RowSource>(
 
 #[cfg(test)]
 mod tests {
-    use super::{
-        super::{
-            super::{
-                format::{
-                    abi::Abi,
-                    bytes::Fault, //
-                },
-                unwind::{
-                    self,
-                    rule::{
-                        Location,
-                        Rule, //
-                    },
-                    Frame,
-                    Memory,
-                    NoRegisters,
-                    Step, //
-                }, //
-            },
-            compact_rule::tests::{
-                drawn,
-                rule, //
-            }, //
+    use super::*;
+    use crate::sframe::{
+        format::{
+            abi::Abi,
+            bytes::Fault, //
         },
-        *, //
+        table::compact_rule::tests::{
+            drawn,
+            rule, //
+        },
+        unwind::{
+            self,
+            rule::{
+                Location,
+                Rule, //
+            },
+            Frame,
+            Memory,
+            NoRegisters,
+            Step, //
+        }, //
     };
     use std::{
         cell::Cell,

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0-only OR MIT
 
-//! Searches a table for the rule at a PC. [`super::build`] describes the layout.
+//! Searches a table for the rule at a PC. [`crate::sframe::table::build`] describes the layout.
 
-use super::{
-    super::unwind::rule::Rule,
-    compact_rule::CompactRule, //
+use crate::sframe::{
+    table::compact_rule::CompactRule,
+    unwind::rule::Rule, //
 };
 
 /// The size of a page of code, in bytes.
@@ -23,7 +23,7 @@ pub const NUMBER: usize = 2;
 /// Marks the end of a block, behind its last row.
 pub(super) const LAST: u8 = 0xff;
 
-/// A table. A search is safe with any contents. The result of a search is true only if [`fill`](super::build::fill)
+/// A table. A search is safe with any contents. The result of a search is true only if [`fill`](crate::sframe::table::build::fill)
 /// made the contents.
 ///
 /// The distance of a byte of code is the address behind the byte, minus `base`. So a return address minus `base` is the

@@ -2,7 +2,7 @@
 
 //! The work of a table build. The length of the input bounds the work, and the caller may end it at any time.
 
-use super::error::TableError;
+use crate::sframe::table::error::TableError;
 
 /// The number of steps that a build may take for any input. A section of 100 bytes may describe a PLT of 30,000 stubs
 /// with 16 rows for each stub.

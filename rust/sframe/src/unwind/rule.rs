@@ -24,7 +24,7 @@ pub struct Rule {
 }
 
 /// The parts of a rule that SFrame cannot encode. All but `rbx` come from an extra row
-/// ([`ExtraRow`](super::super::table::ExtraRow)).
+/// ([`ExtraRow`](crate::sframe::table::ExtraRow)).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Extra {
     /// Where the caller's value of rbx is. From sections that `sframectl` makes.
@@ -120,7 +120,7 @@ pub struct Cfa {
     pub deref: bool,
     /// The constant that is added to the word in memory, in bytes; 0 if `deref` is false. If it is not 0,
     /// the two low bits of the word count as 0. SFrame cannot encode it: other values than 0 come from an
-    /// extra row ([`ExtraRow`](super::super::table::ExtraRow)).
+    /// extra row ([`ExtraRow`](crate::sframe::table::ExtraRow)).
     pub plus: i8,
 }
 
@@ -156,7 +156,7 @@ pub enum Location {
 impl Location {
     /// The location of a frame pointer that the code has overwritten, in sections that `sframectl` makes: the value of
     /// a register that is never known. SFrame has no form for a lost value. The control word of a row has space for
-    /// this register number in one byte. The caller's frame pointer becomes [`LOST_FP`](super::step::LOST_FP).
+    /// this register number in one byte. The caller's frame pointer becomes [`LOST_FP`](crate::sframe::unwind::step::LOST_FP).
     pub const LOST_FP: Location = Location::Of(Base::Register(31), 0);
 }
 

@@ -5,16 +5,16 @@
 //! The rule, the registers and the stack are not trusted. Therefore each step has to rise on the
 //! stack, and a walk always ends. Two kinds of steps may lead to any stack: a step to a frame that a
 //! signal interrupted, because the handler may have a stack of its own, and a step to a caller on
-//! another stack, which a rule ([`Extra::changes_stack`](super::rule::Extra::changes_stack)) or the
-//! code ([`takes_stack`](super::super::x86_64::takes_stack)) shows. The walk bounds the number of such
+//! another stack, which a rule ([`Extra::changes_stack`](crate::sframe::unwind::rule::Extra::changes_stack)) or the
+//! code ([`takes_stack`](crate::sframe::x86_64::takes_stack)) shows. The walk bounds the number of such
 //! steps by [`MAX_SIGNALS`]. A step does not check whether the resulting PC lies in code: the walk has to.
 
-use super::{
-    super::format::{
+use crate::sframe::{
+    format::{
         abi::Abi,
         bytes::Fault, //
     },
-    rule::{
+    unwind::rule::{
         Base,
         Location,
         Rule, //
@@ -215,7 +215,7 @@ pub enum Stop {
 /// Takes one step by `rule`. The caller passes the rule for the frame's lookup address.
 ///
 /// `registers` are the CPU's registers for the innermost frame,
-/// [`Interrupted`](super::super::x86_64::signal::Interrupted) for a frame that a signal interrupted, and
+/// [`Interrupted`](crate::sframe::x86_64::signal::Interrupted) for a frame that a signal interrupted, and
 /// [`CallerStack`] for any other frame, or [`NoRegisters`] if the part of the stack in use is not known.
 ///
 /// The caller's frame pointer is [`LOST_FP`] if its location counts from a register that is not known. The caller may
@@ -387,11 +387,11 @@ fn read_two<M: Memory + ?Sized>(memory: &M, first: u64, second: u64) -> Result<(
 
 #[cfg(test)]
 mod tests {
-    use super::super::{
-        super::x86_64::signal::Interrupted,
-        rule::Cfa, //
-    };
     use super::*;
+    use crate::sframe::{
+        unwind::rule::Cfa,
+        x86_64::signal::Interrupted, //
+    };
     use core::cell::Cell;
 
     /// A stack on which each slot holds its own address. Slots that `missing` selects cannot be read.

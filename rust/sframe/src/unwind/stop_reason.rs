@@ -6,9 +6,9 @@
 //! A new reason is one entry here; `tools/sframectl/tests/documents.rs` then tells how the document is
 //! written anew.
 
-use super::{
-    super::format::error::Error,
-    step::Stop, //
+use crate::sframe::{
+    format::error::Error,
+    unwind::step::Stop, //
 };
 use core::ffi::CStr;
 

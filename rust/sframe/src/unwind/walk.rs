@@ -12,60 +12,60 @@
 //! The walk always ends: each step rises on the stack, except for steps to another stack, and the number of
 //! those is bounded.
 
-use super::{
-    super::{
-        elf::eh_frame_hdr,
-        format::{
-            abi::Abi,
-            bytes::{
-                Fault,
-                Source, //
-            },
-            error::Error,
-            fde::Function,
-            section::{
-                Search,
-                Section, //
-            }, //
+use crate::sframe::{
+    elf::eh_frame_hdr,
+    format::{
+        abi::Abi,
+        bytes::{
+            Fault,
+            Source, //
         },
-        x86_64::{
-            erlang::ErlangCode,
-            fallback::{
-                self,
-                FramePointer, //
-            },
-            insn,
-            plt,
-            region::{
-                self,
-                Region, //
-            },
-            registers::{
-                RAX,
-                RBP,
-                RBX,
-                RETURN_ADDRESS,
-                RSP, //
-            },
-            signal, //
+        error::Error,
+        fde::Function,
+        section::{
+            Search,
+            Section, //
         }, //
     },
-    rule::{
-        Base,
-        Location,
-        Rule,
-        SavedRbx, //
+    unwind::{
+        rule::{
+            Base,
+            Location,
+            Rule,
+            SavedRbx, //
+        },
+        step::{
+            self,
+            Frame,
+            Memory,
+            RegisterSource,
+            Step,
+            Stop,
+            MAX_SIGNALS, //
+        },
+        stop_reason::StopReason, //
     },
-    step::{
-        self,
-        Frame,
-        Memory,
-        RegisterSource,
-        Step,
-        Stop,
-        MAX_SIGNALS, //
-    },
-    stop_reason::StopReason, //
+    x86_64::{
+        erlang::ErlangCode,
+        fallback::{
+            self,
+            FramePointer, //
+        },
+        insn,
+        plt,
+        region::{
+            self,
+            Region, //
+        },
+        registers::{
+            RAX,
+            RBP,
+            RBX,
+            RETURN_ADDRESS,
+            RSP, //
+        },
+        signal, //
+    }, //
 };
 use core::{
     ffi::CStr,
@@ -942,16 +942,18 @@ fn step_without_rows<T: Task>(
 
 #[cfg(test)]
 mod tests {
-    use super::super::{
-        super::format::fde::tests::function,
-        super::x86_64::{
+    use super::*;
+    use crate::sframe::{
+        format::fde::tests::function,
+        unwind::{
+            rule::Location,
+            step::LOST_FP, //
+        },
+        x86_64::{
             region::CodeHeap,
             registers::COUNT, //
-        },
-        rule::Location,
-        step::LOST_FP, //
+        }, //
     };
-    use super::*;
     use std::{
         cell::{
             Cell,

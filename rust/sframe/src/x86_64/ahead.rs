@@ -5,13 +5,13 @@
 //!
 //! The lengths of instructions are from the AMD64 Architecture Programmer's Manual, volume 3, appendix A.
 
-use super::{
-    super::format::bytes::{
-        Source, //
-    },
-    insn::*,
-    prologue::FrameRule,
-    v8, //
+use crate::sframe::{
+    format::bytes::Source,
+    x86_64::{
+        insn::*,
+        prologue::FrameRule,
+        v8, //
+    }, //
 };
 use core::mem;
 

@@ -13,33 +13,33 @@
 //! is compiled code, too, runs on the thread's stack and never returns (`beam_asm.hpp` and `process_main.cpp` in Erlang's
 //! source).
 
-use super::{
-    super::{
-        format::bytes::Source,
-        unwind::step::{
-            Frame,
-            Memory,
-            RegisterSource, //
+use crate::sframe::{
+    format::bytes::Source,
+    unwind::step::{
+        Frame,
+        Memory,
+        RegisterSource, //
+    },
+    x86_64::{
+        ahead::{
+            ahead,
+            instruction,
+            Ahead,
+            Effect,
+            DECODING,
+            LONGEST_INSTRUCTION, //
+        },
+        fallback::is_behind_call,
+        insn::{
+            CALL_RELATIVE,
+            JMP_RELATIVE,
+            LEAVE, //
+        },
+        prologue::FrameRule,
+        registers::{
+            R13,
+            RBX, //
         }, //
-    },
-    ahead::{
-        ahead,
-        instruction,
-        Ahead,
-        Effect,
-        DECODING,
-        LONGEST_INSTRUCTION, //
-    },
-    fallback::is_behind_call,
-    insn::{
-        CALL_RELATIVE,
-        JMP_RELATIVE,
-        LEAVE, //
-    },
-    prologue::FrameRule,
-    registers::{
-        R13,
-        RBX, //
     }, //
 };
 use core::ops::Range;
@@ -385,11 +385,11 @@ fn size_of_frame<S: Source + ?Sized>(
 
 #[cfg(test)]
 mod tests {
-    use super::super::{
-        super::unwind::step::LOST_FP,
-        region::tests::Memories, //
-    };
     use super::*;
+    use crate::sframe::{
+        unwind::step::LOST_FP,
+        x86_64::region::tests::Memories, //
+    };
     use std::vec;
 
     const CODE: u64 = 0x7f00_0000;

@@ -7,32 +7,30 @@
 //! information on frame pointers, a step is taken only if the function's own code shows that it has set up
 //! a frame pointer.
 
-use super::{
-    super::{
-        format::bytes::{
-            Source, //
+use crate::sframe::{
+    format::bytes::Source,
+    unwind::step::{
+        self as unwind,
+        Frame,
+        Memory,
+        Step, //
+    },
+    x86_64::{
+        ahead::{
+            ahead,
+            Ahead, //
         },
-        unwind::step::{
-            self as unwind,
-            Frame,
-            Memory,
-            Step, //
+        insn,
+        prologue::{
+            self,
+            FrameRule,
+            ON_TOP,
+            PUSHED, //
+        },
+        sbcl::{
+            self,
+            CallState, //
         }, //
-    },
-    ahead::{
-        ahead,
-        Ahead, //
-    },
-    insn,
-    prologue::{
-        self,
-        FrameRule,
-        ON_TOP,
-        PUSHED, //
-    },
-    sbcl::{
-        self,
-        CallState, //
     }, //
 };
 
@@ -239,8 +237,8 @@ pub fn is_behind_call<S: Source + ?Sized>(pc: u64, memory: &S) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use super::super::super::format::bytes::Fault;
     use super::*;
+    use crate::sframe::format::bytes::Fault;
     use std::vec;
     use std::vec::Vec;
 

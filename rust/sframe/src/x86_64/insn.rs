@@ -27,7 +27,7 @@ pub(super) const ENDBR64: [u8; 4] = [0xf3, 0x0f, 0x1e, 0xfa];
 /// `mov %rsp, %rbp`, in its two encodings.
 pub(super) const MOV_RSP_RBP: [[u8; 3]; 2] = [[0x48, 0x89, 0xe5], [0x48, 0x8b, 0xec]];
 
-/// The number of bytes of code that [`clears_and_returns`](super::prologue::clears_and_returns) and other
+/// The number of bytes of code that [`clears_and_returns`](crate::sframe::x86_64::prologue::clears_and_returns) and other
 /// functions examine.
 pub const ENDING: usize = 32;
 

@@ -2,14 +2,14 @@
 
 //! Stubs of a procedure linkage table (PLT): the rule at each of their instructions.
 
-use super::{
-    super::unwind::rule::{
+use crate::sframe::{
+    unwind::rule::{
         Base,
         Location,
         Rule,
         SavedRbx, //
     },
-    insn::{
+    x86_64::insn::{
         BND,
         ENDBR64,
         JMP_RELATIVE, //

@@ -3,19 +3,19 @@
 //! Beginnings and ends of functions that keep a frame pointer: whether the frame pointer is set up at a
 //! PC, and whether it is restored.
 
-use super::{
-    super::unwind::step::{
+use crate::sframe::{
+    unwind::step::{
         Frame,
         Memory,
         WordReader, //
     },
-    insn::*, //
+    x86_64::insn::*, //
 };
 
 /// The number of bytes of a function's beginning that are examined.
 pub const BEGINNING: usize = 64;
 
-/// The rule of a frame that instructions show, smaller than a [`Rule`](super::super::unwind::rule::Rule). The return
+/// The rule of a frame that instructions show, smaller than a [`Rule`](crate::sframe::unwind::rule::Rule). The return
 /// address is right below the CFA.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FrameRule {

@@ -9,45 +9,45 @@
 //! Words are eight bytes. HotSpot's names are those of the OpenJDK source: a code heap consists of segments; a
 //! block is some segments with a `HeapBlock` at its start, and a `CodeBlob` behind the `HeapBlock`.
 
-use super::{
-    super::{
-        format::bytes::Source,
-        unwind::step::{
-            Frame,
-            Memory,
-            RegisterSource,
-            WordReader, //
+use crate::sframe::{
+    format::bytes::Source,
+    unwind::step::{
+        Frame,
+        Memory,
+        RegisterSource,
+        WordReader, //
+    },
+    x86_64::{
+        ahead::lowered_for_call,
+        erlang::ErlangCode,
+        fallback::is_behind_call,
+        insn::{
+            CALL_RELATIVE,
+            GROUP_5,
+            JMP_RELATIVE,
+            LEAVE,
+            POP_RBP,
+            PUSH_RBP,
+            RET, //
+        },
+        prologue::{
+            FrameRule,
+            ON_TOP,
+            PUSHED, //
+        },
+        registers::{
+            R11,
+            R13,
+            R14,
+            RAX,
+            RBP,
+            RBX,
+            RCX,
+            RDI,
+            RDX,
+            RSI,
+            RSP, //
         }, //
-    },
-    ahead::lowered_for_call,
-    erlang::ErlangCode,
-    fallback::is_behind_call,
-    insn::{
-        CALL_RELATIVE,
-        GROUP_5,
-        JMP_RELATIVE,
-        LEAVE,
-        POP_RBP,
-        PUSH_RBP,
-        RET, //
-    },
-    prologue::{
-        FrameRule,
-        ON_TOP,
-        PUSHED, //
-    },
-    registers::{
-        R11,
-        R13,
-        R14,
-        RAX,
-        RBP,
-        RBX,
-        RCX,
-        RDI,
-        RDX,
-        RSI,
-        RSP, //
     }, //
 };
 use core::ops::Range;
@@ -1036,11 +1036,11 @@ fn find(code: &[u8], pattern: &[u8]) -> Option<usize> {
 
 #[cfg(test)]
 pub(super) mod tests {
-    use super::super::super::{
+    use super::*;
+    use crate::sframe::{
         format::bytes::Fault,
         unwind::step::LOST_FP, //
     };
-    use super::*;
     use std::vec;
     use std::vec::Vec;
 
@@ -1060,10 +1060,12 @@ pub(super) mod tests {
 
     /// Parts of memory, by start.
     #[derive(Clone)]
-    pub(in super::super) struct Memories(pub(in super::super) Vec<(u64, Vec<u8>)>);
+    pub(in crate::sframe::x86_64) struct Memories(
+        pub(in crate::sframe::x86_64) Vec<(u64, Vec<u8>)>,
+    );
 
     impl Memories {
-        pub(in super::super) fn write(&mut self, address: u64, bytes: &[u8]) {
+        pub(in crate::sframe::x86_64) fn write(&mut self, address: u64, bytes: &[u8]) {
             for (start, part) in &mut self.0 {
                 if let Some(at) = (address.checked_sub(*start)).filter(|at| *at < part.len() as u64)
                 {
@@ -1076,7 +1078,7 @@ pub(super) mod tests {
             self.words(address, &[word]);
         }
 
-        pub(in super::super) fn words(&mut self, address: u64, words: &[u64]) {
+        pub(in crate::sframe::x86_64) fn words(&mut self, address: u64, words: &[u64]) {
             for (address, word) in (address..).step_by(8).zip(words) {
                 self.write(address, &word.to_le_bytes());
             }

@@ -7,26 +7,26 @@
 //! frame pointer is the callee's already in the last instructions of the caller, and the new frame has no return address
 //! until the first instruction of the callee is over (`src/compiler/x86-64/call.lisp` in SBCL's source).
 
-use super::{
-    super::{
-        format::bytes::Source,
-        unwind::step::{
-            Frame,
-            Memory, //
+use crate::sframe::{
+    format::bytes::Source,
+    unwind::step::{
+        Frame,
+        Memory, //
+    },
+    x86_64::{
+        ahead::{
+            instruction,
+            Effect,
+            DECODING, //
+        },
+        insn::{
+            makes_frame,
+            CALL_RELATIVE,
+            GROUP_5,
+            INT3,
+            JMP_SHORT,
+            PUSH_RBP, //
         }, //
-    },
-    ahead::{
-        instruction,
-        Effect,
-        DECODING, //
-    },
-    insn::{
-        makes_frame,
-        CALL_RELATIVE,
-        GROUP_5,
-        INT3,
-        JMP_SHORT,
-        PUSH_RBP, //
     }, //
 };
 
@@ -146,10 +146,8 @@ fn state_behind<S: Source + ?Sized>(code: &[u8], memory: &S) -> Option<CallState
 
 #[cfg(test)]
 mod tests {
-    use super::{
-        super::super::format::bytes::Fault,
-        *, //
-    };
+    use super::*;
+    use crate::sframe::format::bytes::Fault;
     use iced_x86::{
         Decoder,
         DecoderOptions, //

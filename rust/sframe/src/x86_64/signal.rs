@@ -4,24 +4,22 @@
 //! interrupted frame in `struct ucontext`. Also the code behind the system call that starts a thread:
 //! bytes around the PC show it, like a trampoline.
 
-use super::{
-    super::{
-        format::bytes::Fault,
-        unwind::{
-            rule::{
-                Base,
-                Cfa,
-                Extra,
-                Location,
-                Rule, //
-            },
-            step::{
-                Memory,
-                RegisterSource, //
-            }, //
+use crate::sframe::{
+    format::bytes::Fault,
+    unwind::{
+        rule::{
+            Base,
+            Cfa,
+            Extra,
+            Location,
+            Rule, //
+        },
+        step::{
+            Memory,
+            RegisterSource, //
         }, //
     },
-    registers, //
+    x86_64::registers, //
 };
 
 /// The number of bytes around the PC that are examined for a signal trampoline: [`TRAMPOLINE_BEFORE`]
@@ -170,7 +168,8 @@ impl<M: Memory + ?Sized> RegisterSource for Interrupted<'_, M> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::super::{
+    use super::*;
+    use crate::sframe::{
         format::{
             abi::Abi,
             bytes::Fault, //
@@ -183,7 +182,6 @@ mod tests {
             Stop, //
         }, //
     };
-    use super::*;
 
     const FRAME: Frame = Frame {
         pc: 1,

@@ -3,7 +3,7 @@
 //! The trampolines that Linux maps for uprobes and uretprobes: the position of a PC in a trampoline, and
 //! the distance by which the trampoline has moved the stack pointer.
 
-use super::insn::{
+use crate::sframe::x86_64::insn::{
     CALL_RELATIVE,
     RET,
     RET_AND_POP, //

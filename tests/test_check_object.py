@@ -78,7 +78,7 @@ class CheckObject(unittest.TestCase):
                          {"reads of user memory have their alternatives and exceptions"})
 
     def test_too_large(self):
-        self.assertEqual(self.found(CALLS + RETURNS + ENDBR, 102400), {"the code is at most 100 KiB"})
+        self.assertEqual(self.found(CALLS + RETURNS + ENDBR, 163840), {"the code is at most 160 KiB"})
 
 
 if __name__ == "__main__":

@@ -4,7 +4,7 @@
 //!
 //! A hook calls a walk. For each frame, the walk finds the PC's mapping and the rule in the mapping's
 //! rows, the core takes one step, and a sink stores the address. Data flows in one direction: a module
-//! imports only from modules below it, in the order of `Documentation/design.rst`.
+//! imports only from modules below it, in the order of `tests/layers.txt`.
 
 use kernel::{
     debugfs::Dir,

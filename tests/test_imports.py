@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""Imports go down: Documentation/design.rst lists the source files, top first, and a file imports only
-from files below it.
+"""Imports go down: layers.txt lists the source files, top first, and a file imports only from files
+below it.
 
-The lists are those of the section "Modules, top to bottom". A source file that they lack is a failure, and
-so is a file that they have and the tree has not.
+A source file that the list lacks is a failure, and so is a file that the list has and the tree has
+not.
 """
 
 import pathlib
@@ -11,14 +11,12 @@ import re
 import unittest
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
-LISTED = re.compile(r"^- ``(rust/\S+)``: ", re.MULTILINE)
 
 
 def listed():
-    """The source files in the order of design.rst."""
-    text = (ROOT / "Documentation/design.rst").read_text()
-    section = text.split("Modules, top to bottom\n", 1)[1].split("\nDecisions\n", 1)[0]
-    return LISTED.findall(section)
+    """The source files in the order of layers.txt."""
+    lines = (ROOT / "tests/layers.txt").read_text().splitlines()
+    return [line for line in lines if line and not line.startswith("#")]
 
 
 def in_tree():
@@ -102,7 +100,7 @@ class Imports(unittest.TestCase):
 
     def test_the_list_is_complete(self):
         self.assertEqual(sorted(self.order), sorted(set(self.order)), "a file is listed twice")
-        self.assertEqual(set(self.order), in_tree(), "the list in design.rst is not the tree's")
+        self.assertEqual(set(self.order), in_tree(), "the list in layers.txt is not the tree's")
 
     def test_imports_go_down(self):
         place = {file: number for number, file in enumerate(self.order)}

@@ -29,6 +29,7 @@
 
 pub mod elf;
 pub mod format;
+pub mod rule;
 pub mod table;
 #[cfg(any(test, CONFIG_KUNIT))]
 pub mod test_vectors;
@@ -53,7 +54,6 @@ pub use self::{
         fast_path, //
     },
     unwind::{
-        rule,
         stop_reason,
         walk, //
     },

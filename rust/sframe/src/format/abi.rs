@@ -11,7 +11,7 @@ use crate::sframe::{
         },
         version::Version, //
     },
-    unwind::rule::{
+    rule::{
         Base,
         Location, //
     }, //

@@ -24,7 +24,7 @@ use crate::sframe::{
         },
         version::Version, //
     },
-    unwind::rule::SavedRbx, //
+    rule::SavedRbx, //
 };
 
 /// The size of the attributes that version 3 keeps in front of a function's rows, in bytes. In the

@@ -25,7 +25,7 @@ use crate::sframe::{
         header::Header,
         version::Version, //
     },
-    unwind::rule::{
+    rule::{
         Base,
         Cfa,
         Extra,

@@ -28,7 +28,7 @@ use crate::sframe::{
         },
         version::Version, //
     },
-    unwind::rule::Rule, //
+    rule::Rule, //
 };
 
 /// The most rows of a function that [`Search::Bounded`] reads.

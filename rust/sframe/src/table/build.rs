@@ -38,6 +38,11 @@ use crate::sframe::{
         },
         section::Section, //
     },
+    rule::{
+        Base,
+        Location,
+        Rule, //
+    },
     table::{
         compact_rule::CompactRule,
         error::TableError,
@@ -56,11 +61,6 @@ use crate::sframe::{
             Ask,
             Work, //
         }, //
-    },
-    unwind::rule::{
-        Base,
-        Location,
-        Rule, //
     },
     x86_64::plt, //
 };

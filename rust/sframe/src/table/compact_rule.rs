@@ -3,7 +3,7 @@
 //! Compact rules: rules in one word. Nearly all rules of AMD64 fit into one word: the CFA is a register plus an
 //! offset, the return address is right below the CFA, and the frame pointer is saved on the stack or unchanged.
 
-use crate::sframe::unwind::rule::{
+use crate::sframe::rule::{
     Base,
     Extra,
     Location,
@@ -130,7 +130,7 @@ impl CompactRule {
 #[cfg(test)]
 pub(super) mod tests {
     use super::*;
-    use crate::sframe::unwind::rule::Cfa;
+    use crate::sframe::rule::Cfa;
 
     pub(in crate::sframe::table) fn drawn(state: &mut u64) -> u64 {
         *state ^= *state >> 12;

@@ -3,14 +3,14 @@
 //! Extra rows: rows that SFrame cannot encode. They are added with a section.
 
 use crate::sframe::{
-    table::error::TableError,
-    unwind::rule::{
+    rule::{
         Base,
         Extra,
         Location,
         Rule,
         SavedRbx, //
     },
+    table::error::TableError,
     x86_64::registers::{
         COUNT,
         RBP,

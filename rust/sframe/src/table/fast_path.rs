@@ -282,16 +282,16 @@ mod tests {
             abi::Abi,
             bytes::Fault, //
         },
+        rule::{
+            Location,
+            Rule, //
+        },
         table::compact_rule::tests::{
             drawn,
             rule, //
         },
         unwind::{
             self,
-            rule::{
-                Location,
-                Rule, //
-            },
             Frame,
             Memory,
             NoRegisters,

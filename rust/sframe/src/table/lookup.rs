@@ -3,8 +3,8 @@
 //! Searches a table for the rule at a PC. [`crate::sframe::table::build`] describes the layout.
 
 use crate::sframe::{
-    table::compact_rule::CompactRule,
-    unwind::rule::Rule, //
+    rule::Rule,
+    table::compact_rule::CompactRule, //
 };
 
 /// The size of a page of code, in bytes.

@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-only OR MIT
 
-//! Rules, the step by a rule from a frame to its caller, and the walk.
+//! The step by a rule from a frame to its caller, and the walk.
 
-pub mod rule;
 pub mod step;
 pub mod stop_reason;
 pub mod walk;

@@ -5,7 +5,7 @@
 //! The rule, the registers and the stack are not trusted. Therefore each step has to rise on the
 //! stack, and a walk always ends. Two kinds of steps may lead to any stack: a step to a frame that a
 //! signal interrupted, because the handler may have a stack of its own, and a step to a caller on
-//! another stack, which a rule ([`Extra::changes_stack`](crate::sframe::unwind::rule::Extra::changes_stack)) or the
+//! another stack, which a rule ([`Extra::changes_stack`](crate::sframe::rule::Extra::changes_stack)) or the
 //! code ([`takes_stack`](crate::sframe::x86_64::takes_stack)) shows. The walk bounds the number of such
 //! steps by [`MAX_SIGNALS`]. A step does not check whether the resulting PC lies in code: the walk has to.
 
@@ -14,7 +14,7 @@ use crate::sframe::{
         abi::Abi,
         bytes::Fault, //
     },
-    unwind::rule::{
+    rule::{
         Base,
         Location,
         Rule, //
@@ -389,7 +389,7 @@ fn read_two<M: Memory + ?Sized>(memory: &M, first: u64, second: u64) -> Result<(
 mod tests {
     use super::*;
     use crate::sframe::{
-        unwind::rule::Cfa,
+        rule::Cfa,
         x86_64::signal::Interrupted, //
     };
     use core::cell::Cell;

@@ -27,13 +27,13 @@ use crate::sframe::{
             Section, //
         }, //
     },
+    rule::{
+        Base,
+        Location,
+        Rule,
+        SavedRbx, //
+    },
     unwind::{
-        rule::{
-            Base,
-            Location,
-            Rule,
-            SavedRbx, //
-        },
         step::{
             self,
             Frame,
@@ -945,10 +945,8 @@ mod tests {
     use super::*;
     use crate::sframe::{
         format::fde::tests::function,
-        unwind::{
-            rule::Location,
-            step::LOST_FP, //
-        },
+        rule::Location,
+        unwind::step::LOST_FP,
         x86_64::{
             region::CodeHeap,
             registers::COUNT, //

@@ -3,7 +3,7 @@
 //! Stubs of a procedure linkage table (PLT): the rule at each of their instructions.
 
 use crate::sframe::{
-    unwind::rule::{
+    rule::{
         Base,
         Location,
         Rule,

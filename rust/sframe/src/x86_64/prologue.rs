@@ -15,7 +15,7 @@ use crate::sframe::{
 /// The number of bytes of a function's beginning that are examined.
 pub const BEGINNING: usize = 64;
 
-/// The rule of a frame that instructions show, smaller than a [`Rule`](crate::sframe::unwind::rule::Rule). The return
+/// The rule of a frame that instructions show, smaller than a [`Rule`](crate::sframe::rule::Rule). The return
 /// address is right below the CFA.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FrameRule {

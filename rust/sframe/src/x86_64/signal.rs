@@ -6,18 +6,16 @@
 
 use crate::sframe::{
     format::bytes::Fault,
-    unwind::{
-        rule::{
-            Base,
-            Cfa,
-            Extra,
-            Location,
-            Rule, //
-        },
-        step::{
-            Memory,
-            RegisterSource, //
-        }, //
+    rule::{
+        Base,
+        Cfa,
+        Extra,
+        Location,
+        Rule, //
+    },
+    unwind::step::{
+        Memory,
+        RegisterSource, //
     },
     x86_64::registers, //
 };

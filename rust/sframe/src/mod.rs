@@ -34,6 +34,7 @@ pub mod table;
 #[cfg(any(test, CONFIG_KUNIT))]
 pub mod test_vectors;
 pub mod unwind;
+pub mod walk;
 pub mod x86_64;
 
 // Short paths for other modules and for users of the crate.
@@ -53,10 +54,7 @@ pub use self::{
         compact_rule,
         fast_path, //
     },
-    unwind::{
-        stop_reason,
-        walk, //
-    },
+    walk::stop_reason,
     x86_64::{
         fallback,
         region, //

@@ -12,20 +12,27 @@
 //! The walk always ends: each step rises on the stack, except for steps to another stack, and the number of
 //! those is bounded.
 
+mod rbx;
+mod registers;
+mod rules;
+pub mod stop_reason;
+pub mod task;
+
+pub use self::task::*;
+
+use self::{
+    rbx::Replay,
+    registers::{
+        CallerRegisters,
+        RegistersIn, //
+    },
+    rules::rule_at,
+    stop_reason::StopReason, //
+};
 use crate::sframe::{
-    elf::eh_frame_hdr,
-    format::{
-        abi::Abi,
-        bytes::{
-            Fault,
-            Source, //
-        },
-        error::Error,
-        fde::Function,
-        section::{
-            Search,
-            Section, //
-        }, //
+    format::bytes::{
+        Fault,
+        Source, //
     },
     rule::{
         Base,
@@ -33,17 +40,12 @@ use crate::sframe::{
         Rule,
         SavedRbx, //
     },
-    unwind::{
-        step::{
-            self,
-            Frame,
-            Memory,
-            RegisterSource,
-            Step,
-            Stop,
-            MAX_SIGNALS, //
-        },
-        stop_reason::StopReason, //
+    unwind::step::{
+        self,
+        Frame,
+        Step,
+        Stop,
+        MAX_SIGNALS, //
     },
     x86_64::{
         erlang::ErlangCode,
@@ -52,314 +54,14 @@ use crate::sframe::{
             FramePointer, //
         },
         insn,
-        plt,
         region::{
             self,
             Region, //
         },
-        registers::{
-            RAX,
-            RBP,
-            RBX,
-            RETURN_ADDRESS,
-            RSP, //
-        },
+        registers::RBX,
         signal, //
     }, //
 };
-use core::{
-    ffi::CStr,
-    ops::Range, //
-};
-
-/// How the walk found a frame.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[repr(u32)]
-pub enum FrameSource {
-    /// From the registers: the innermost frame.
-    Registers,
-    /// By a row, or by a rule from instructions.
-    Rows,
-    /// By the frame pointer, the code or a region, because no row covers the lookup address.
-    FramePointer,
-}
-
-impl FrameSource {
-    /// All sources, in the order of their numbers.
-    pub const ALL: [FrameSource; 3] = [
-        FrameSource::Registers,
-        FrameSource::Rows,
-        FrameSource::FramePointer,
-    ];
-
-    /// The name in counters (`frames_by_NAME`).
-    pub const fn name(self) -> &'static CStr {
-        match self {
-            FrameSource::Registers => c"registers",
-            FrameSource::Rows => c"rows",
-            FrameSource::FramePointer => c"frame_pointer",
-        }
-    }
-
-    /// [`FrameSource::name`] as a string.
-    pub fn as_str(self) -> &'static str {
-        self.name().to_str().unwrap_or_default()
-    }
-}
-
-/// The origin of a rule.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum RuleOrigin {
-    /// A row of the file's own section, which the task has mapped.
-    Section,
-    /// A row of the file's table.
-    Table,
-    /// An extra row of the file's table: a row that a section cannot encode.
-    ExtraRow,
-    /// The instructions of a PLT stub.
-    PltStub,
-    /// The instructions of the trampoline that a signal handler returns to.
-    SignalTrampoline,
-    /// The instructions after the system call that starts a thread.
-    Clone,
-}
-
-/// The type in which a [`Sink`] keeps a [`RuleOrigin`]. The kernel uses `()`: the walk then carries no
-/// origins, at no cost.
-pub trait KeptOrigin {
-    /// Converts `origin` to the kept form.
-    fn keep(origin: RuleOrigin) -> Self;
-}
-
-impl KeptOrigin for RuleOrigin {
-    #[inline(always)]
-    fn keep(origin: RuleOrigin) -> Self {
-        origin
-    }
-}
-
-impl KeptOrigin for () {
-    #[inline(always)]
-    fn keep(_origin: RuleOrigin) -> Self {}
-}
-
-/// The result of a lookup of an address in a table.
-#[derive(Clone, Copy, Debug)]
-pub enum TableAnswer<O> {
-    /// The rule of the row that covers the address, and the rule's origin.
-    Rule(Rule, O),
-    /// No row covers the address.
-    NoRow,
-    /// The table was removed.
-    Gone,
-}
-
-/// The table of a file's functions, `.eh_frame_hdr`. Its length is 0 if the file has none.
-#[derive(Clone, Copy, Debug)]
-pub struct FunctionTable {
-    /// The run-time address.
-    pub address: u64,
-    /// The length in bytes.
-    pub len: u64,
-}
-
-impl FunctionTable {
-    /// No table.
-    pub const NONE: Self = Self { address: 0, len: 0 };
-
-    /// The run-time address of the start of the function that covers `address`, a run-time address;
-    /// `None` if the table has no such function or cannot be read.
-    #[inline(never)]
-    pub fn start_at<S: Source + ?Sized>(&self, address: u64, memory: &S) -> Option<u64> {
-        eh_frame_hdr::function_start(memory, self.address, self.len, address)
-    }
-}
-
-/// The rows of a mapping: `S` is a section at its run-time address, `T` a table.
-#[derive(Clone, Copy, Debug)]
-pub enum MappedRows<S, T> {
-    /// The file has no rows, or no file is mapped. The table of its functions may still give their starts.
-    None(FunctionTable),
-    /// The headers of the file could not be read. Whether the file has rows is not known.
-    Unknown,
-    /// Memory of no file has replaced the code of a file at this place.
-    Replaced,
-    /// The file's own section.
-    Section(S),
-    /// The file's table.
-    Table(T),
-    /// The file has a section that cannot be used.
-    Bad(Error),
-    /// A region of code that the process made.
-    Region(Region),
-}
-
-/// A mapping of the task. Addresses are run-time addresses.
-#[derive(Clone, Copy, Debug)]
-pub struct Mapping<S, T> {
-    /// The first address.
-    pub start: u64,
-    /// The address after the last address; 0 for a mapping that covers nothing.
-    pub end: u64,
-    /// Whether a file is mapped, or an ELF image that has a table of functions.
-    pub is_image: bool,
-    /// Whether the memory is executable.
-    pub executable: bool,
-    /// The rows of the file.
-    pub rows: MappedRows<S, T>,
-}
-
-impl<S, T> Mapping<S, T> {
-    /// A mapping that covers nothing.
-    pub const NOWHERE: Self = Self {
-        start: 0,
-        end: 0,
-        is_image: false,
-        executable: false,
-        rows: MappedRows::None(FunctionTable::NONE),
-    };
-
-    /// Whether the mapping covers a run-time address.
-    #[inline]
-    pub const fn covers(&self, address: u64) -> bool {
-        self.start <= address && address < self.end
-    }
-}
-
-/// The type in which the sink of a task keeps a rule's origin.
-type Origin<T> = <<T as Task>::Sink as Sink>::Origin;
-
-/// The mapping type of a task.
-pub type MappingOf<T> = Mapping<<T as Task>::Section, <T as Task>::Table>;
-
-/// The receiver of the frames of a walk.
-pub trait Sink {
-    /// The type in which the sink keeps a rule's origin.
-    type Origin: KeptOrigin + Copy;
-
-    /// Stores a frame. `lookup_address` is the frame's lookup address, a run-time address. False if the
-    /// sink has no space for another frame.
-    fn store(&mut self, frame: &Frame, lookup_address: u64, source: FrameSource) -> bool;
-
-    /// Receives the rule that leads from the last stored frame to its caller, and the rule's origin. The
-    /// walk calls this method before the step. The default ignores both.
-    #[inline(always)]
-    fn rule(&mut self, rule: &Rule, origin: Self::Origin) {
-        let _ = (rule, origin);
-    }
-}
-
-/// The task whose stack is walked.
-pub trait Task {
-    /// The ABI of the task's code.
-    const ABI: Abi;
-    /// Whether [`Task::in_sigreturn`] is known.
-    const KNOWS_SYSTEM_CALL: bool;
-
-    /// The memory of the task, at run-time addresses.
-    type Memory: Memory + Source;
-    /// The registers of the innermost frame.
-    type Registers: RegisterSource;
-    /// A section of a file, at its run-time address.
-    type Section;
-    /// The bytes of a section.
-    type SectionBytes<'a>: Source
-    where
-        Self: 'a;
-    /// A table of a file.
-    type Table;
-    /// The receiver of frames.
-    type Sink: Sink;
-
-    /// The memory of the task.
-    fn memory(&self) -> &Self::Memory;
-
-    /// The registers of the innermost frame.
-    fn registers(&self) -> &Self::Registers;
-
-    /// Whether the task is in `rt_sigreturn`, the system call that ends a signal handler. False if that is
-    /// not known.
-    fn in_sigreturn(&self) -> bool;
-
-    /// Whether reads fail because the walk has spent its budget of reads.
-    fn is_spent(&self) -> bool;
-
-    /// The bound on the time of a search in a section.
-    fn search(&self) -> Search;
-
-    /// Replaces `mapping` by the mapping that covers `address`, a run-time address. The old mapping does
-    /// not cover `address`.
-    ///
-    /// # Errors
-    ///
-    /// [`StopReason::NotMapped`], [`StopReason::MappingMoved`].
-    fn find_mapping(&self, mapping: &mut MappingOf<Self>, address: u64) -> Result<(), StopReason>
-    where
-        Self: Sized;
-
-    /// The end, a run-time address, of the mapping that contains the stack pointer `sp`; 0 if nothing is
-    /// mapped at `sp`.
-    fn end_of_stack(&self, sp: u64) -> u64;
-
-    /// The section and its bytes.
-    fn section<'a>(&'a self, section: &'a Self::Section) -> (&'a Section, Self::SectionBytes<'a>);
-
-    /// Looks up a run-time address in a table.
-    fn look_up(
-        &self,
-        table: &Self::Table,
-        lookup_address: u64,
-    ) -> TableAnswer<<Self::Sink as Sink>::Origin>;
-
-    /// The fast path: takes steps by compact rules from a frame that has made a call, and stores the frames that it
-    /// finds. `frame` becomes the last one. Not called for frames with uprobes: a uretprobe may have replaced a return
-    /// address, and the fast path does not restore it.
-    ///
-    /// # Errors
-    ///
-    /// The stop reason, if the walk has ended.
-    #[inline(always)]
-    fn walk_fast(&self, frame: &mut Frame, sink: &mut Self::Sink) -> Result<(), StopReason> {
-        let _ = (frame, sink);
-        Ok(())
-    }
-
-    /// The fast path in a region: takes steps as long as they lead to run-time addresses in `code`, a part of the
-    /// region, and stores the frames. `frame` has made a call.
-    #[inline(always)]
-    fn walk_region(
-        &self,
-        region: &Region,
-        code: Range<u64>,
-        frame: &mut Frame,
-        sink: &mut Self::Sink,
-    ) {
-        let _ = (region, code, frame, sink);
-    }
-
-    /// Whether the task's code may have uprobes. If false, the walk does not call
-    /// [`Task::undo_uretprobe`] and [`Task::leave_uprobe`].
-    #[inline(always)]
-    fn is_probed(&self) -> bool {
-        false
-    }
-
-    /// If a uretprobe replaced the return address that became the PC of `frame`, restores the original
-    /// address. False if the original address cannot be determined.
-    #[inline(always)]
-    fn undo_uretprobe(&self, frame: &mut Frame) -> bool {
-        let _ = frame;
-        true
-    }
-
-    /// If `frame` is in a trampoline of uprobes, replaces it by the program's frame at the probe. False if
-    /// the program's frame cannot be determined.
-    #[inline(always)]
-    fn leave_uprobe(&self, frame: &mut Frame) -> bool {
-        let _ = frame;
-        true
-    }
-}
 
 /// Walks from the innermost frame, which the caller has already stored, and returns the stop reason. `frame`
 /// becomes the last frame that the walk reached. Context: any in which the methods of `task` may run.
@@ -522,64 +224,6 @@ pub fn walk_on<T: Task>(
     }
 }
 
-/// Which registers of a frame are known, apart from those in [`Frame`].
-enum CallerRegisters<'a, R> {
-    /// All registers: the frame is the innermost frame.
-    All(&'a R),
-    /// All registers: a signal interrupted the frame, and the `struct ucontext` at this run-time address holds
-    /// them. No registers if the address is 0: code that a row marks as a signal frame, and that has no
-    /// `struct ucontext`, returned to the frame.
-    Interrupted(u64),
-    /// No registers: the frame has called. The stack is in use from this run-time address on.
-    CallerStack(u64),
-    /// Only rbx, which has this value: the frame has called.
-    Rbx(u64),
-}
-
-impl<R> CallerRegisters<'_, R> {
-    fn are_lost(&self) -> bool {
-        matches!(self, CallerRegisters::CallerStack(_))
-    }
-
-    /// The lookup address for a PC. For a return address it is the PC minus one: a return address is
-    /// behind its call, and the call may be the last instruction of its function.
-    fn lookup_address(&self, pc: u64) -> u64 {
-        if self.are_lost() {
-            pc.wrapping_sub(1)
-        } else {
-            pc
-        }
-    }
-}
-
-/// The registers of a frame, with the memory that may hold the `struct ucontext`.
-struct RegistersIn<'a, R, M>(&'a CallerRegisters<'a, R>, &'a M);
-
-impl<R: RegisterSource, M: Memory> RegisterSource for RegistersIn<'_, R, M> {
-    #[inline(never)]
-    fn register(&self, number: u8) -> Option<u64> {
-        match *self.0 {
-            CallerRegisters::All(registers) => registers.register(number),
-            CallerRegisters::Rbx(rbx) if number == RBX => Some(rbx),
-            CallerRegisters::Interrupted(0)
-            | CallerRegisters::CallerStack(_)
-            | CallerRegisters::Rbx(_) => None,
-            CallerRegisters::Interrupted(context) => signal::Interrupted {
-                context,
-                memory: self.1,
-            }
-            .register(number),
-        }
-    }
-
-    fn lowest(&self) -> u64 {
-        match *self.0 {
-            CallerRegisters::CallerStack(lowest) => lowest,
-            _ => 0,
-        }
-    }
-}
-
 /// Makes sure that `mapping` is the mapping that covers `address`, a run-time address.
 #[inline(never)]
 fn find<T: Task>(task: &T, mapping: &mut MappingOf<T>, address: u64) -> Result<(), StopReason> {
@@ -587,143 +231,6 @@ fn find<T: Task>(task: &T, mapping: &mut MappingOf<T>, address: u64) -> Result<(
         return Ok(());
     }
     task.find_mapping(mapping, address)
-}
-
-/// The rule for a frame with this PC, a run-time address; `None` if neither a row nor an instruction gives
-/// a rule.
-#[inline(never)]
-fn rule_at<T: Task>(
-    task: &T,
-    pc: u64,
-    registers: &CallerRegisters<'_, T::Registers>,
-    mapping: &MappingOf<T>,
-) -> Result<Option<(Rule, Origin<T>)>, StopReason> {
-    match mapping.rows {
-        MappedRows::None(_) | MappedRows::Unknown => {
-            Ok(rule_of_system_call(task, pc, registers, false))
-        }
-        MappedRows::Region(_) => Ok(None),
-        MappedRows::Replaced => Err(StopReason::TextReplaced),
-        MappedRows::Bad(error) => Err(StopReason::of_section(error, task.is_spent())),
-        MappedRows::Section(ref section) => rule_of_section(task, section, pc, registers),
-        MappedRows::Table(ref table) => rule_of_table(task, table, pc, registers),
-    }
-}
-
-/// The rule for a frame in a file with a section of its own.
-#[inline(always)]
-fn rule_of_section<T: Task>(
-    task: &T,
-    section: &T::Section,
-    pc: u64,
-    registers: &CallerRegisters<'_, T::Registers>,
-) -> Result<Option<(Rule, Origin<T>)>, StopReason> {
-    let (section, bytes) = task.section(section);
-    let search = task.search();
-    let reason = |error| StopReason::of_section(error, task.is_spent());
-    let lookup_address = registers.lookup_address(pc);
-    let Some(function) = section
-        .find_function(&bytes, lookup_address, search)
-        .map_err(reason)?
-    else {
-        return Ok(rule_of_system_call(task, pc, registers, false));
-    };
-    if let Some(found) = rule_of_code(task, &function, pc, registers) {
-        return Ok(Some(found));
-    }
-    let rule = section
-        .find_rule(&bytes, &function, lookup_address, search)
-        .map_err(reason)?;
-    Ok(rule.map(|rule| (rule, Origin::<T>::keep(RuleOrigin::Section))))
-}
-
-/// The rule for a frame in a file with a table.
-#[inline(never)]
-fn rule_of_table<T: Task>(
-    task: &T,
-    table: &T::Table,
-    pc: u64,
-    registers: &CallerRegisters<'_, T::Registers>,
-) -> Result<Option<(Rule, Origin<T>)>, StopReason> {
-    // A trampoline may end with its system call, and the rows of another function begin right behind it.
-    if !registers.are_lost() {
-        if let Some(found) = rule_of_system_call(task, pc, registers, true) {
-            return Ok(Some(found));
-        }
-    }
-    match task.look_up(table, registers.lookup_address(pc)) {
-        TableAnswer::Rule(rule, origin) => Ok(Some((rule, origin))),
-        TableAnswer::NoRow if registers.are_lost() || !T::KNOWS_SYSTEM_CALL => {
-            Ok(rule_of_system_call(task, pc, registers, false))
-        }
-        TableAnswer::NoRow => Ok(None),
-        TableAnswer::Gone => Err(StopReason::MappingMoved),
-    }
-}
-
-/// The rule from instructions, at places where the rows of `function` are wrong or belong to another
-/// function.
-#[inline(never)]
-fn rule_of_code<T: Task>(
-    task: &T,
-    function: &Function,
-    pc: u64,
-    registers: &CallerRegisters<'_, T::Registers>,
-) -> Option<(Rule, Origin<T>)> {
-    if registers.are_lost() {
-        // A return address at the end of the function follows a call that is its last instruction, or is not
-        // a return address of a call: it may be the start of a trampoline.
-        if function.covers(pc) {
-            return None;
-        }
-    } else if let Some((stub, offset)) = function.stub(pc) {
-        // A PLT has no calls, so a return address never lies in a PLT stub.
-        if let Some(rule) = plt::rule_of_stub(&task.memory().read_seldom(stub).ok()?, offset) {
-            return Some((rule, Origin::<T>::keep(RuleOrigin::PltStub)));
-        }
-    }
-    // musl has rows for its trampoline like for an ordinary function, and they are wrong.
-    rule_of_system_call(task, pc, registers, true)
-}
-
-/// The rule for a frame at the system call that ends a signal handler, or behind the system call that
-/// starts a thread. Rows seldom cover the former, and are wrong for the latter.
-///
-/// `is_covered` is true if a row may cover the PC.
-#[inline(never)]
-fn rule_of_system_call<T: Task>(
-    task: &T,
-    pc: u64,
-    registers: &CallerRegisters<'_, T::Registers>,
-    is_covered: bool,
-) -> Option<(Rule, Origin<T>)> {
-    let bytes = task
-        .memory()
-        .read_seldom(pc.wrapping_sub(signal::TRAMPOLINE_BEFORE))
-        .ok()?;
-    // Another function may begin behind the system call. Whether the task is in the system call decides.
-    let is_returning = match registers {
-        CallerRegisters::All(_) if task.in_sigreturn() || !(T::KNOWS_SYSTEM_CALL || is_covered) => {
-            signal::is_behind_signal_trampoline(&bytes)
-        }
-        _ => false,
-    };
-    if is_returning || signal::is_signal_trampoline(&bytes) {
-        return Some((
-            signal::INTERRUPTED,
-            Origin::<T>::keep(RuleOrigin::SignalTrampoline),
-        ));
-    }
-    // A new thread begins here with a result of zero. Its stack does not have the caller's frame.
-    match registers {
-        CallerRegisters::All(registers)
-            if signal::is_behind_clone(&bytes)
-                && registers.register(RAX).is_some_and(|result| result != 0) =>
-        {
-            Some((signal::BEHIND_CLONE, Origin::<T>::keep(RuleOrigin::Clone)))
-        }
-        _ => None,
-    }
 }
 
 /// Replaces `frame` by its caller, by a rule. The outermost frame is an error like other stop reasons.
@@ -744,90 +251,6 @@ fn step_by_rule<T: Task>(
     }
     let step = step.map_err(|stop| StopReason::of_step(stop, task.is_spent()))?;
     take(step, frame)
-}
-
-/// The second walk from the innermost frame to a frame whose row counts from rbx. It finds the value of rbx there: the
-/// frame that is nearest to that frame and has saved rbx has the value. If none has saved rbx, rbx still has the value.
-struct Replay {
-    /// The stack pointer of the frame whose row counts from rbx; 0 if there is no second walk, and
-    /// [`ENDED`](Self::ENDED) if it has just ended at that frame.
-    caller: u64,
-    /// During the second walk, the run-time address of the slot; or 0 if the value is in rbx, and 1 if it is not known
-    /// where. Then the value.
-    place: u64,
-}
-
-impl Replay {
-    const NONE: Replay = Replay {
-        caller: 0,
-        place: 0,
-    };
-
-    /// No stack pointer, because it is odd.
-    const ENDED: u64 = 1;
-
-    /// The cost of a step of the second walk, in instructions. A page of a table with a row for each byte costs 2,000
-    /// more.
-    const STEP: u32 = 800;
-
-    /// Begins the second walk, to `frame`: replaces `frame` by the innermost frame. False if that is not known.
-    #[inline(never)]
-    fn begin<T: Task>(&mut self, task: &T, frame: &mut Frame) -> bool {
-        let register = |number| task.registers().register(number);
-        if frame.sp <= Replay::ENDED {
-            return false;
-        }
-        *self = Replay {
-            caller: frame.sp,
-            place: 0,
-        };
-        let (Some(pc), Some(sp), Some(fp)) =
-            (register(RETURN_ADDRESS), register(RSP), register(RBP))
-        else {
-            return false;
-        };
-        *frame = Frame { pc, sp, fp };
-        true
-    }
-
-    /// Notes the step by a rule from a frame with the stack pointer `sp` to its caller, `frame`. False if the second
-    /// walk does not lead to the value.
-    #[inline(never)]
-    fn step<T: Task>(&mut self, task: &T, rule: &Rule, sp: u64, frame: &Frame) -> bool {
-        let SavedRbx(slots) = rule.extra.rbx;
-        let slot = frame.sp.wrapping_sub(u64::from(slots).wrapping_mul(8));
-        match rule.extra.rbx {
-            SavedRbx::UNKNOWN => self.place = 1,
-            SavedRbx::KEPT => {}
-            _ if slot < sp => {}
-            _ => self.place = slot,
-        }
-        // Other threads may change the stack between the two walks. So each step has to rise and takes budget, because
-        // a step may read no memory, and the second walk stores no frame.
-        if rule.signal
-            || rule.extra.changes_stack
-            || frame.sp <= sp
-            || frame.sp > self.caller
-            || task.memory().spend(Replay::STEP).is_err()
-        {
-            return false;
-        }
-        if frame.sp == self.caller {
-            let value = match self.place {
-                0 => task.registers().register(RBX),
-                1 => None,
-                slot => task.memory().read_word(slot).ok(),
-            };
-            let Some(value) = value else {
-                return false;
-            };
-            *self = Replay {
-                caller: Replay::ENDED,
-                place: value,
-            };
-        }
-        true
-    }
 }
 
 /// The run-time address of the `struct ucontext` of a frame with a rule for signals and with the stack pointer `sp`; 0
@@ -944,14 +367,30 @@ fn step_without_rows<T: Task>(
 mod tests {
     use super::*;
     use crate::sframe::{
-        format::fde::tests::function,
-        rule::Location,
-        unwind::step::LOST_FP,
+        format::{
+            abi::Abi,
+            fde::tests::function,
+            section::{
+                Search,
+                Section, //
+            }, //
+        },
+        unwind::step::{
+            Memory,
+            RegisterSource,
+            LOST_FP, //
+        },
+        walk::rules::rule_of_code,
         x86_64::{
             region::CodeHeap,
-            registers::COUNT, //
+            registers::{
+                COUNT,
+                RETURN_ADDRESS,
+                RSP, //
+            }, //
         }, //
     };
+    use core::ops::Range;
     use std::{
         cell::{
             Cell,

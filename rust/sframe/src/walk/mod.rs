@@ -48,7 +48,6 @@ use crate::sframe::{
         MAX_SIGNALS, //
     },
     x86_64::{
-        erlang::ErlangCode,
         fallback::{
             self,
             FramePointer, //
@@ -143,11 +142,8 @@ pub fn walk_on<T: Task>(
                 _ if replay.caller != 0 => return StopReason::RegisterUnknown,
                 Ok(None) => {
                     let step = match &mapping.rows {
-                        MappedRows::Region(Region::Erlang(erlang)) => {
-                            step_in_erlang(task, frame, &registers, erlang, &mapping)
-                        }
                         MappedRows::Region(region) => {
-                            step_in_region(task, frame, &registers, region)
+                            step_in_region(task, frame, &registers, region, &mapping)
                         }
                         _ => {
                             // Found here, where less of the kernel's stack is in use. The walk rises on one stack.
@@ -213,10 +209,9 @@ pub fn walk_on<T: Task>(
                     return reason;
                 }
             }
-            // HotSpot's compiled code may have saved registers below its frame for a call of other code. The fast path does
-            // not look for this.
-            MappedRows::Region(Region::HotSpot(_)) if matches!(source, FrameSource::Rows) => {}
-            MappedRows::Region(region) => {
+            MappedRows::Region(region)
+                if source != FrameSource::Rows || region.is_fast_after_rows() =>
+            {
                 task.walk_region(region, mapping.start..mapping.end, frame, sink);
             }
             _ => {}
@@ -289,43 +284,21 @@ fn take(step: Step, frame: &mut Frame) -> Result<(), StopReason> {
     }
 }
 
-/// Replaces `frame` by its caller in a region.
+/// Replaces `frame` by its caller in a region. The outermost frame is an error like other stop reasons.
 #[inline(never)]
 fn step_in_region<T: Task>(
     task: &T,
     frame: &mut Frame,
     registers: &CallerRegisters<'_, T::Registers>,
     region: &Region,
-) -> Result<(), StopReason> {
-    let is_innermost = !registers.are_lost();
-    let registers = RegistersIn(registers, task.memory());
-    let registers = is_innermost.then_some(&registers);
-    *frame =
-        region::step(region, frame, registers, task.memory()).ok_or(StopReason::RegionUnknown)?;
-    Ok(())
-}
-
-/// Replaces `frame` by its caller in code of Erlang, whose mapping is `mapping`. The outermost frame is an error like
-/// other stop reasons.
-#[inline(never)]
-fn step_in_erlang<T: Task>(
-    task: &T,
-    frame: &mut Frame,
-    registers: &CallerRegisters<'_, T::Registers>,
-    erlang: &ErlangCode,
     mapping: &MappingOf<T>,
 ) -> Result<(), StopReason> {
-    if erlang.is_exit(frame.pc) {
-        return Err(StopReason::Outermost);
-    }
     let is_innermost = !registers.are_lost();
     let registers = RegistersIn(registers, task.memory());
     let registers = is_innermost.then_some(&registers);
     let code = mapping.start..mapping.end;
-    *frame = erlang
-        .caller(code, frame, registers, task.memory())
-        .ok_or(StopReason::RegionUnknown)?;
-    Ok(())
+    let step = region::step(region, code, frame, registers, task.memory());
+    take(step.ok_or(StopReason::RegionUnknown)?, frame)
 }
 
 /// Replaces `frame` by its caller if no row covers the lookup address. `stack_end` is the run-time address at which the

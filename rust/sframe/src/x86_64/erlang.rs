@@ -18,7 +18,8 @@ use crate::sframe::{
     unwind::step::{
         Frame,
         Memory,
-        RegisterSource, //
+        RegisterSource,
+        Step, //
     },
     x86_64::{
         ahead::{
@@ -123,6 +124,25 @@ enum SavedStack {
 }
 
 impl ErlangCode {
+    /// Takes a step from a frame in compiled code, as [`caller`](Self::caller). A process ends at the exit
+    /// code: its frame is the outermost one.
+    // The only function with a stack frame from here to the callees of `caller`.
+    #[inline(never)]
+    pub(super) fn step<M: Memory + Source + ?Sized, R: RegisterSource + ?Sized>(
+        &self,
+        code: Range<u64>,
+        frame: &Frame,
+        registers: Option<&R>,
+        memory: &M,
+    ) -> Option<Step> {
+        match self.is_exit(frame.pc) {
+            true => Some(Step::Outermost),
+            false => self
+                .caller(code, frame, registers, memory)
+                .map(Step::Caller),
+        }
+    }
+
     /// Whether the code at this run-time address is where a process ends.
     #[inline]
     pub const fn is_exit(&self, pc: u64) -> bool {
@@ -137,8 +157,8 @@ impl ErlangCode {
 
     /// The caller of a frame in compiled code; `None` if it cannot be proved. `code` is the range of compiled code.
     /// `registers` are those of the innermost frame, or of a frame that a signal interrupted.
-    #[inline(never)]
-    pub fn caller<M: Memory + Source + ?Sized, R: RegisterSource + ?Sized>(
+    #[inline(always)]
+    fn caller<M: Memory + Source + ?Sized, R: RegisterSource + ?Sized>(
         &self,
         code: Range<u64>,
         frame: &Frame,

@@ -15,12 +15,16 @@ use crate::sframe::{
         Frame,
         Memory,
         RegisterSource,
+        Step,
         WordReader, //
     },
     x86_64::{
         ahead::lowered_for_call,
         erlang::ErlangCode,
-        fallback::is_behind_call,
+        fallback::{
+            behind_call,
+            is_behind_call, //
+        },
         insn::{
             CALL_RELATIVE,
             GROUP_5,
@@ -163,46 +167,33 @@ macro_rules! code_heap_of {
     }};
 }
 
-/// Takes a step from a frame in a region; `None` if no step can be trusted. Code of Erlang has a step of its own
-/// ([`ErlangCode::caller`]).
+impl Region {
+    /// Whether the fast path may begin at a frame of the region that a step by rows has led to. HotSpot's compiled code
+    /// may have saved registers below its frame for a call of other code, and the fast path does not look for this.
+    pub const fn is_fast_after_rows(&self) -> bool {
+        !matches!(self, Region::HotSpot(_))
+    }
+}
+
+/// Takes a step from a frame in a region; `None` if no step can be trusted. `code` is the part of the region around the
+/// PC.
 ///
 /// `registers` are the registers of the innermost frame, or of a frame that a signal interrupted; `None` for other
 /// frames.
 #[inline(always)]
 pub fn step<M: Memory + Source + ?Sized, R: RegisterSource + ?Sized>(
     region: &Region,
+    code: Range<u64>,
     frame: &Frame,
     registers: Option<&R>,
     memory: &M,
-) -> Option<Frame> {
-    let is_interpreter =
-        |pc: u64| matches!(region, Region::HotSpot(heap) if heap.is_interpreter(pc));
-    let mut caller = if is_interpreter(frame.pc) {
-        interpreted(frame, registers, memory, is_interpreter)?
-    } else {
-        let rule = match region {
-            Region::Stop | Region::Erlang(_) => return None,
-            Region::Fixed(rule) => *rule,
-            Region::HotSpot(heap) => heap.rule(frame, registers.is_some(), memory)?,
-        };
-        rule.caller(frame, memory)?
-    };
-    // An adapter makes space for arguments below its return address, pushes the address again, and still has it in rax.
-    if let (Region::HotSpot(_), Some(registers)) = (region, registers) {
-        let sp = registers.register(SENDER_SP).unwrap_or(0);
-        if registers.register(RAX) == Some(caller.pc)
-            && (1..=MAX_ARGUMENT_SPACE).contains(&sp.wrapping_sub(caller.sp))
-        {
-            caller.sp = sp;
-        }
+) -> Option<Step> {
+    match region {
+        Region::Stop => None,
+        Region::Fixed(rule) => behind_call(*rule, frame, memory),
+        Region::HotSpot(heap) => heap.step(frame, registers, memory),
+        Region::Erlang(erlang) => erlang.step(code, frame, registers, memory),
     }
-    let is_caller = is_interpreter(caller.pc)
-        || is_behind_call(caller.pc, memory)
-        || matches!(region, Region::HotSpot(_))
-            && (registers.is_none() && is_poll(caller.pc, memory)
-                || is_barrier(caller.pc, memory)
-                || is_deopt_handler(caller.pc, memory));
-    is_caller.then_some(caller)
 }
 
 /// The fast path in a region: takes steps from `frame`, which has made a call, until a frame is neither one of HotSpot's
@@ -335,7 +326,8 @@ fn in_stub<S: Source + ?Sized>(frame: &Frame, memory: &S) -> Option<(FrameRule, 
 
 /// Reads code from `address` on, eight bytes at a time, and takes the work of looking for instructions in it. The length
 /// of `code` is a multiple of eight.
-#[inline(never)]
+// Inlined: the callers have the deepest stacks of a step in a code heap.
+#[inline(always)]
 fn read_code<S: Source + ?Sized>(address: u64, code: &mut [u8], memory: &S) -> Option<()> {
     let mut at = address;
     for part in code.chunks_exact_mut(8) {
@@ -350,6 +342,39 @@ fn read_code<S: Source + ?Sized>(address: u64, code: &mut [u8], memory: &S) -> O
 }
 
 impl CodeHeap {
+    /// Takes a step from a frame in the code heap; `None` if it cannot be proved. `registers` are those
+    /// of the innermost frame, or of a frame that a signal interrupted; `None` for other frames.
+    #[inline(never)]
+    pub(super) fn step<M: Memory + Source + ?Sized, R: RegisterSource + ?Sized>(
+        &self,
+        frame: &Frame,
+        registers: Option<&R>,
+        memory: &M,
+    ) -> Option<Step> {
+        let is_interpreter = |pc: u64| self.is_interpreter(pc);
+        let mut caller = if is_interpreter(frame.pc) {
+            interpreted(frame, registers, memory, is_interpreter)?
+        } else {
+            let rule = self.rule(frame, registers.is_some(), memory)?;
+            rule.caller(frame, memory)?
+        };
+        // An adapter makes space for arguments below its return address, pushes the address again, and still has it in rax.
+        if let Some(registers) = registers {
+            let sp = registers.register(SENDER_SP).unwrap_or(0);
+            if registers.register(RAX) == Some(caller.pc)
+                && (1..=MAX_ARGUMENT_SPACE).contains(&sp.wrapping_sub(caller.sp))
+            {
+                caller.sp = sp;
+            }
+        }
+        let is_caller = is_interpreter(caller.pc)
+            || is_behind_call(caller.pc, memory)
+            || registers.is_none() && is_poll(caller.pc, memory)
+            || is_barrier(caller.pc, memory)
+            || is_deopt_handler(caller.pc, memory);
+        is_caller.then_some(Step::Caller(caller))
+    }
+
     /// The part of `code` that may be compiled code, in front of the interpreter or behind it, as `pc` is.
     #[inline(always)]
     fn compiled_part(&self, code: Range<u64>, pc: u64) -> Range<u64> {
@@ -1165,6 +1190,18 @@ pub(super) mod tests {
         // call *%rax
         memory.write(CALLER - 2, &[0xff, 0xd0]);
         memory
+    }
+
+    fn step<R: RegisterSource>(
+        region: &Region,
+        frame: &Frame,
+        registers: Option<&R>,
+        memory: &Memories,
+    ) -> Option<Frame> {
+        match super::step(region, 0..u64::MAX, frame, registers, memory)? {
+            Step::Caller(caller) => Some(caller),
+            Step::Outermost => None,
+        }
     }
 
     fn frame(pc: u64) -> Frame {

@@ -465,8 +465,10 @@ fn fast_walk(region: &Region, start: Frame, memory: &Repeating<'_>) {
     );
     let mut frame = start;
     for pc in &buffer[..found] {
-        frame = region::step(region, &frame, None::<&Repeating<'_>>, memory)
-            .expect("a step that the fast path has taken");
+        frame = match region::step(region, 0..u64::MAX, &frame, None::<&Repeating<'_>>, memory) {
+            Some(Step::Caller(caller)) => caller,
+            _ => panic!("a step that the fast path has taken"),
+        };
         assert_eq!(frame.pc, *pc);
     }
     assert_eq!(walked, frame);
@@ -545,9 +547,9 @@ pub(crate) fn code_walk(data: &[u8]) {
             }
         } else {
             let registers = is_innermost.then_some(&memory);
-            match &region {
-                Region::Erlang(erlang) => erlang.caller(0..u64::MAX, &frame, registers, &memory),
-                _ => region::step(&region, &frame, registers, &memory),
+            match region::step(&region, 0..u64::MAX, &frame, registers, &memory) {
+                Some(Step::Caller(caller)) => Some(caller),
+                _ => None,
             }
         };
         let most = match region {

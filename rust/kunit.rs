@@ -334,7 +334,7 @@ mod region_tests {
             TaskMapping,
             TaskRows, //
         },
-        sframe::region::Region,
+        sframe::runtimes::Region,
         sys::{
             self,
             RegionDescription, //

@@ -16,8 +16,9 @@ use crate::{
             Error,
             Unsupported, //
         },
-        region::{
-            CodeHeap,
+        runtimes::{
+            erlang::ErlangCode,
+            hotspot::CodeHeap,
             Region, //
         },
         section::Section,
@@ -28,10 +29,7 @@ use crate::{
             FunctionTable,
             MappedRows, //
         },
-        x86_64::{
-            erlang::ErlangCode,
-            FrameRule, //
-        }, //
+        x86_64::FrameRule, //
     },
     sys::{
         self,

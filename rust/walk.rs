@@ -17,7 +17,7 @@ use crate::{
             FastPathState,
             UnusedSlots, //
         },
-        region::{
+        runtimes::{
             self,
             Region, //
         },
@@ -358,6 +358,6 @@ fn walk_region(
     let Some(words) = memory.words() else {
         return;
     };
-    let found = region::walk(region, code, frame, memory, &words, sink.left());
+    let found = runtimes::walk(region, code, frame, memory, &words, sink.left());
     sink.stored(found, FrameSource::FramePointer);
 }

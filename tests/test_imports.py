@@ -49,7 +49,7 @@ def paths_of(text):
     """All paths that begin with crate, super or self, in `use` statements and in code."""
     code = re.sub(r"//[^\n]*", "", text)
     # What only tests import is no part of the module.
-    code = code.split("#[cfg(test)]\nmod tests", 1)[0]
+    code = re.split(r"#\[cfg\(test\)\]\n(?:pub\([^)]*\) )?mod tests", code, maxsplit=1)[0]
     uses = re.findall(r"\buse\s+((?:crate|super|self)::[^;]*);", code)
     for use in uses:
         yield from expand(re.sub(r"\s+", " ", use))

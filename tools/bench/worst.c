@@ -28,7 +28,7 @@
 #include "sframe_unwind.h"
 
 #define PAGE 4096ul
-/* Limits of the module: rust/sframe/src/elf/program.rs, rust/c/mappings.c, format/section.rs, x86_64/region.rs. */
+/* Limits of the module: rust/sframe/src/elf/program.rs, rust/c/mappings.c, format/section.rs, runtimes/hotspot.rs. */
 #define MAX_PROGRAM_HEADERS 64
 #define HEAD_DISTANCE 16
 #define MAX_ROWS_BOUNDED 1024

@@ -30,6 +30,7 @@
 pub mod elf;
 pub mod format;
 pub mod rule;
+pub mod runtimes;
 pub mod table;
 #[cfg(any(test, CONFIG_KUNIT))]
 pub mod test_vectors;
@@ -55,8 +56,5 @@ pub use self::{
         fast_path, //
     },
     walk::stop_reason,
-    x86_64::{
-        fallback,
-        region, //
-    }, //
+    x86_64::fallback, //
 };

@@ -39,13 +39,13 @@ use std::{
     }, //
 };
 
-use sframe::x86_64::{
-    erlang::ErlangCode,
-    region::{
+use sframe::{
+    runtimes::{
         self,
-        CodeHeap, //
+        erlang::ErlangCode,
+        hotspot::CodeHeap, //
     },
-    FrameRule, //
+    x86_64::FrameRule, //
 };
 use walk::process::{
     self,
@@ -365,15 +365,15 @@ fn region_of(description: &Region) -> CodeRegion {
                 uapi::SFRAME_UNWIND_FP_AT_CFA => description.fp_offset,
                 _ => 0,
             };
-            region::Region::Fixed(FrameRule::new(description.cfa_offset, fp))
+            runtimes::Region::Fixed(FrameRule::new(description.cfa_offset, fp))
         }
         uapi::SFRAME_UNWIND_REGION_HOTSPOT => {
-            region::Region::HotSpot(sframe::code_heap_of!(description))
+            runtimes::Region::HotSpot(sframe::code_heap_of!(description))
         }
         uapi::SFRAME_UNWIND_REGION_ERLANG => {
-            region::Region::Erlang(sframe::erlang_code_of!(description))
+            runtimes::Region::Erlang(sframe::erlang_code_of!(description))
         }
-        _ => region::Region::Stop,
+        _ => runtimes::Region::Stop,
     };
     CodeRegion {
         start: description.start,

@@ -34,7 +34,7 @@ use object::{
     ObjectSymbol,
     SymbolKind, //
 };
-use sframe::x86_64::region::Region;
+use sframe::runtimes::Region;
 
 /// A segment of an ELF file.
 #[derive(Clone, Copy, Debug)]

@@ -18,6 +18,7 @@ use sframe::{
     fallback,
     fde::Function,
     rule::Rule,
+    runtimes,
     section::{
         Search,
         Section, //
@@ -231,7 +232,7 @@ impl<'a, M: Memory + ?Sized> Task for ProcessTask<'a, M> {
             None if !process.is_unknown(address) => {
                 self.walker.borrow_mut().mapped_rows(found, address)
             }
-            _ => MappedRows::Region(x86_64::region::Region::Stop),
+            _ => MappedRows::Region(runtimes::Region::Stop),
         };
         Ok(())
     }

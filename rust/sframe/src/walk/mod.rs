@@ -40,6 +40,10 @@ use crate::sframe::{
         Rule,
         SavedRbx, //
     },
+    runtimes::{
+        self,
+        Region, //
+    },
     unwind::step::{
         self,
         Frame,
@@ -53,10 +57,6 @@ use crate::sframe::{
             FramePointer, //
         },
         insn,
-        region::{
-            self,
-            Region, //
-        },
         registers::RBX,
         signal, //
     }, //
@@ -297,7 +297,7 @@ fn step_in_region<T: Task>(
     let registers = RegistersIn(registers, task.memory());
     let registers = is_innermost.then_some(&registers);
     let code = mapping.start..mapping.end;
-    let step = region::step(region, code, frame, registers, task.memory());
+    let step = runtimes::step(region, code, frame, registers, task.memory());
     take(step.ok_or(StopReason::RegionUnknown)?, frame)
 }
 
@@ -348,19 +348,17 @@ mod tests {
                 Section, //
             }, //
         },
+        runtimes::hotspot::CodeHeap,
         unwind::step::{
             Memory,
             RegisterSource,
             LOST_FP, //
         },
         walk::rules::rule_of_code,
-        x86_64::{
-            region::CodeHeap,
-            registers::{
-                COUNT,
-                RETURN_ADDRESS,
-                RSP, //
-            }, //
+        x86_64::registers::{
+            COUNT,
+            RETURN_ADDRESS,
+            RSP, //
         }, //
     };
     use core::ops::Range;

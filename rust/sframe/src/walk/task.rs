@@ -14,13 +14,13 @@ use crate::sframe::{
         }, //
     },
     rule::Rule,
+    runtimes::Region,
     unwind::step::{
         Frame,
         Memory,
         RegisterSource, //
     },
-    walk::stop_reason::StopReason,
-    x86_64::region::Region, //
+    walk::stop_reason::StopReason, //
 };
 use core::{
     ffi::CStr,

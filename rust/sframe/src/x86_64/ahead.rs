@@ -18,16 +18,11 @@ use core::mem;
 /// The largest number of instructions that are followed, in front of a conditional jump that is taken and behind it.
 const MOST: usize = 40;
 
-/// The largest number of instructions that save registers, call, and restore the registers; and of those among them that
-/// move arguments and the result.
-const MOST_SAVES: usize = 100;
-const MOST_OTHERS: u32 = 6;
-
 /// The work of decoding an instruction, in instructions.
-pub(super) const DECODING: u32 = 120;
+pub(in crate::sframe) const DECODING: u32 = 120;
 
 /// The length of the longest instruction, in bytes.
-pub(super) const LONGEST_INSTRUCTION: usize = 15;
+pub(in crate::sframe) const LONGEST_INSTRUCTION: usize = 15;
 
 /// The number of bytes of code that [`ahead`] reads at once.
 const BYTES: usize = 24;
@@ -51,7 +46,7 @@ pub enum Ahead {
 
 /// The effect of an instruction on the stack pointer, on the frame pointer and on the PC.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Effect {
+pub(in crate::sframe) enum Effect {
     /// The instruction changes none of them, or is a conditional jump.
     Other,
     /// Adds a number of bytes to the stack pointer.
@@ -188,50 +183,6 @@ pub fn ahead<S: Source + ?Sized>(pc: u64, memory: &S) -> Ahead {
         is_behind_clear = v8::clears_field(word);
     }
     Ahead::Unknown
-}
-
-/// The bytes by which the code at the run-time address `pc` has lowered the stack pointer for a call, if it raises it
-/// again and jumps back. 0 if other code is there: an instruction without an operand at the stack pointer that is no mov
-/// and no lea, or more than [`MOST_OTHERS`] of these.
-///
-/// HotSpot's compiler for servers makes such code apart from the function's other code, for the barriers of garbage
-/// collectors (`SaveLiveRegisters` in the OpenJDK source). It saves up to 15 registers of 8 bytes and 32 larger ones.
-#[inline(never)]
-pub(super) fn lowered_for_call<S: Source + ?Sized>(pc: u64, memory: &S) -> i32 {
-    let mut pc = pc;
-    let mut raised = 0i32;
-    let mut others = MOST_OTHERS;
-    for _ in 0..MOST_SAVES {
-        let read = memory.spend(DECODING).and_then(|()| memory.read_seldom(pc));
-        let Ok::<[u8; BYTES], _>(code) = read else {
-            break;
-        };
-        let Some((len, effect)) = instruction(&code) else {
-            break;
-        };
-        match (effect, code) {
-            (Effect::AddSp(bytes), _) => raised = raised.wrapping_add(bytes),
-            (Effect::Jump(_), _) => return raised.max(0),
-            (Effect::Call, _) => {}
-            // The SIB byte of (%rsp), behind prefixes, opcode and ModRM byte; and vzeroupper
-            (
-                Effect::Other,
-                [_, _, _, 0x24, ..]
-                | [_, _, _, _, 0x24, ..]
-                | [_, _, _, _, _, 0x24, ..]
-                | [0xc5, 0xf8, 0x77, ..],
-            ) => {}
-            // mov and lea behind a prefix
-            (Effect::Other | Effect::Local, [_, 0x89 | 0x8b | 0x8d | 0xb8..=0xbf, ..])
-                if others != 0 =>
-            {
-                others = others.wrapping_sub(1);
-            }
-            _ => break,
-        }
-        pc = pc.wrapping_add(len);
-    }
-    0
 }
 
 /// The rule at the PC, from an instruction ahead that finds the return address on top of the stack. There the stack
@@ -387,7 +338,7 @@ static TWO_BYTES: [OpcodeClass; 256] = classes(
 
 /// The length in bytes of the instruction at the start of `code`, and its effect; `None` if it does not lie completely
 /// in `code`.
-pub(super) fn instruction(code: &[u8]) -> Option<(u64, Effect)> {
+pub(in crate::sframe) fn instruction(code: &[u8]) -> Option<(u64, Effect)> {
     // mov %rsp, %rbp behind a push that a uprobe has replaced.
     if let [INT3, a, b, c, ..] = code {
         if MOV_RSP_RBP.contains(&[*a, *b, *c]) {

@@ -190,7 +190,7 @@ fn set_up<S: Source + ?Sized>(pc: u64, at: u64, start: u64, memory: &S) -> SetUp
 
 /// The step by `rule`, if the resulting PC is behind a call; else `None`.
 #[inline(never)]
-pub(super) fn behind_call<M: Memory + Source + ?Sized>(
+pub(in crate::sframe) fn behind_call<M: Memory + Source + ?Sized>(
     rule: FrameRule,
     frame: &Frame,
     memory: &M,

@@ -11,43 +11,43 @@ use core::hint;
 /// seven; eight are read at once.
 pub const CALL_WINDOW: usize = 8;
 
-pub(super) const PUSH_RBP: u8 = 0x55;
+pub(in crate::sframe) const PUSH_RBP: u8 = 0x55;
 
 /// `int3`. A uprobe or a debugger puts it in place of the first byte of an instruction.
-pub(super) const INT3: u8 = 0xcc;
+pub(in crate::sframe) const INT3: u8 = 0xcc;
 
-pub(super) const POP_RBP: u8 = 0x5d;
+pub(in crate::sframe) const POP_RBP: u8 = 0x5d;
 
-pub(super) const LEAVE: u8 = 0xc9;
+pub(in crate::sframe) const LEAVE: u8 = 0xc9;
 
-pub(super) const RET: u8 = 0xc3;
+pub(in crate::sframe) const RET: u8 = 0xc3;
 
-pub(super) const ENDBR64: [u8; 4] = [0xf3, 0x0f, 0x1e, 0xfa];
+pub(in crate::sframe) const ENDBR64: [u8; 4] = [0xf3, 0x0f, 0x1e, 0xfa];
 
 /// `mov %rsp, %rbp`, in its two encodings.
-pub(super) const MOV_RSP_RBP: [[u8; 3]; 2] = [[0x48, 0x89, 0xe5], [0x48, 0x8b, 0xec]];
+pub(in crate::sframe) const MOV_RSP_RBP: [[u8; 3]; 2] = [[0x48, 0x89, 0xe5], [0x48, 0x8b, 0xec]];
 
 /// The number of bytes of code that [`clears_and_returns`](crate::sframe::x86_64::prologue::clears_and_returns) and other
 /// functions examine.
 pub const ENDING: usize = 32;
 
-pub(super) const XOR: u8 = 0x31;
+pub(in crate::sframe) const XOR: u8 = 0x31;
 
 /// Whether `code` is `endbr64`. A uprobe may have replaced its first byte.
-pub(super) fn is_endbr64(code: [u8; 4]) -> bool {
+pub(in crate::sframe) fn is_endbr64(code: [u8; 4]) -> bool {
     let ([first, rest @ ..], [endbr64, others @ ..]) = (code, ENDBR64);
     (first == endbr64 || first == INT3) && rest == others
 }
 
-pub(super) const RET_AND_POP: u8 = 0xc2;
+pub(in crate::sframe) const RET_AND_POP: u8 = 0xc2;
 
-pub(super) const JMP_RELATIVE: u8 = 0xe9;
+pub(in crate::sframe) const JMP_RELATIVE: u8 = 0xe9;
 
-pub(super) const JMP_SHORT: u8 = 0xeb;
+pub(in crate::sframe) const JMP_SHORT: u8 = 0xeb;
 
-pub(super) const PREFIX_NOTRACK: u8 = 0x3e;
+pub(in crate::sframe) const PREFIX_NOTRACK: u8 = 0x3e;
 
-pub(super) const BND: u8 = 0xf2;
+pub(in crate::sframe) const BND: u8 = 0xf2;
 
 /// The number of bytes in front of a PC or return address that [`takes_stack`] examines.
 pub const TAKES_STACK: usize = 48;
@@ -80,7 +80,7 @@ pub fn takes_stack(code: &[u8; TAKES_STACK]) -> bool {
 
 /// The length of SBCL's instructions at the start of `code` that save the frame pointer in the callee's frame, and set the
 /// frame pointer to that frame: mov %rbp,(%REGISTER); mov %REGISTER,%rbp. `None` if other instructions are there.
-pub(super) fn makes_frame(code: &[u8]) -> Option<usize> {
+pub(in crate::sframe) fn makes_frame(code: &[u8]) -> Option<usize> {
     match *code {
         [0x48, 0x89, 0x2c, 0x24, 0x48, 0x8b, 0xec, ..] => Some(7),
         [prefix @ (0x48 | 0x49), 0x89, slot @ 0x28..=0x2f, other, 0x8b, to @ 0xe8..=0xef, ..]
@@ -92,15 +92,15 @@ pub(super) fn makes_frame(code: &[u8]) -> Option<usize> {
     }
 }
 
-pub(super) const CALL_RELATIVE: u8 = 0xe8;
+pub(in crate::sframe) const CALL_RELATIVE: u8 = 0xe8;
 
-pub(super) const GROUP_5: u8 = 0xff;
+pub(in crate::sframe) const GROUP_5: u8 = 0xff;
 
 const CALL_NEAR: u8 = 2;
 
 /// Whether the instruction is `call ADDRESS` or `call *%REGISTER`, from rax to rdi, and an instruction that
 /// [`frees_stack`] follows. `word` is the first eight bytes of the code, little-endian.
-pub(super) fn is_call_before_freeing(word: u64) -> bool {
+pub(in crate::sframe) fn is_call_before_freeing(word: u64) -> bool {
     let behind = match word & 0xf8ff {
         0xd0ff => word >> 16,
         _ if word as u8 == CALL_RELATIVE => word >> 40,
@@ -111,7 +111,7 @@ pub(super) fn is_call_before_freeing(word: u64) -> bool {
 
 /// Whether the instruction pops a register other than the stack pointer and the frame pointer, or is `add $N,%rsp`.
 /// `word` is the first bytes of the code, little-endian; three of them are looked at.
-pub(super) fn frees_stack(word: u32) -> bool {
+pub(in crate::sframe) fn frees_stack(word: u32) -> bool {
     word & 0xf8 == 0x58 && word & 6 != 4 || word & 0xf8ff == 0x5841 || word & 0xff_fdff == 0xc4_8148
 }
 

@@ -3,12 +3,10 @@
 //! AMD64 under Linux: rules from a few bytes of code at a PC, for places where rows are missing or wrong.
 
 pub mod ahead;
-pub mod erlang;
 pub mod fallback;
 pub mod insn;
 pub mod plt;
 pub mod prologue;
-pub mod region;
 pub mod registers;
 mod sbcl;
 pub mod signal;

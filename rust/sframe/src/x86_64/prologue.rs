@@ -85,10 +85,10 @@ impl FrameRule {
 }
 
 /// The rule if the return address is on top of the stack.
-pub(super) const ON_TOP: FrameRule = FrameRule::new(8, 0);
+pub(in crate::sframe) const ON_TOP: FrameRule = FrameRule::new(8, 0);
 
 /// The rule if the caller's frame pointer is on top of the stack, and the return address above it.
-pub(super) const PUSHED: FrameRule = FrameRule::new(16, -16);
+pub(in crate::sframe) const PUSHED: FrameRule = FrameRule::new(16, -16);
 
 /// The rule of an innermost frame whose function has not yet set up a frame pointer, or has already
 /// restored the caller's; `None` if the code does not show either.

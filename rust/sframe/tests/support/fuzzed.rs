@@ -26,6 +26,12 @@ use sframe::{
         Location,
         Rule, //
     },
+    runtimes::{
+        self,
+        erlang::ErlangCode,
+        hotspot::CodeHeap,
+        Region, //
+    },
     section::{
         Search,
         Section,
@@ -43,15 +49,9 @@ use sframe::{
     },
     x86_64::{
         ends_with_call,
-        erlang::ErlangCode,
         fallback::{
             self,
             FramePointer, //
-        },
-        region::{
-            self,
-            CodeHeap,
-            Region, //
         },
         rule_of_stub,
         rule_without_frame_pointer,
@@ -455,7 +455,7 @@ const MOST_WORK_OF_CODE: u32 = 500 + (40 + 40) * 120;
 fn fast_walk(region: &Region, start: Frame, memory: &Repeating<'_>) {
     let mut buffer = [0; 16];
     let mut walked = start;
-    let found = region::walk(
+    let found = runtimes::walk(
         region,
         0..u64::MAX,
         &mut walked,
@@ -465,7 +465,7 @@ fn fast_walk(region: &Region, start: Frame, memory: &Repeating<'_>) {
     );
     let mut frame = start;
     for pc in &buffer[..found] {
-        frame = match region::step(region, 0..u64::MAX, &frame, None::<&Repeating<'_>>, memory) {
+        frame = match runtimes::step(region, 0..u64::MAX, &frame, None::<&Repeating<'_>>, memory) {
             Some(Step::Caller(caller)) => caller,
             _ => panic!("a step that the fast path has taken"),
         };
@@ -547,7 +547,7 @@ pub(crate) fn code_walk(data: &[u8]) {
             }
         } else {
             let registers = is_innermost.then_some(&memory);
-            match region::step(&region, 0..u64::MAX, &frame, registers, &memory) {
+            match runtimes::step(&region, 0..u64::MAX, &frame, registers, &memory) {
                 Some(Step::Caller(caller)) => Some(caller),
                 _ => None,
             }

@@ -17,16 +17,16 @@
 use std::collections::HashMap;
 
 use sframe::{
+    runtimes::{
+        erlang::ErlangCode,
+        Region, //
+    },
     unwind::{
         Frame,
         Memory,
         LOST_FP, //
     },
-    x86_64::{
-        erlang::ErlangCode,
-        region::Region,
-        registers::R13, //
-    }, //
+    x86_64::registers::R13, //
 };
 use walk::{
     process::Process,
@@ -639,7 +639,7 @@ mod tests {
     use super::*;
     use sframe::{
         bytes::Fault,
-        x86_64::region::CodeHeap, //
+        runtimes::hotspot::CodeHeap, //
     };
     use walk::process::{
         CodeLayout,

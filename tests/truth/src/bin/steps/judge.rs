@@ -15,17 +15,17 @@ use sframe::{
         Location,
         Rule, //
     },
+    runtimes::{
+        hotspot,
+        Region, //
+    },
     stop_reason::StopReason,
     unwind::{
         Frame,
         Memory,
         LOST_FP, //
     },
-    walk::FrameSource,
-    x86_64::region::{
-        self,
-        Region, //
-    }, //
+    walk::FrameSource, //
 };
 use truth::{
     dwarf::{
@@ -692,9 +692,9 @@ fn is_return_place<M: Memory + ?Sized>(process: &Process, pc: u64, memory: &M) -
     let all = walker::All::new(process, memory);
     process.layout_at(pc).is_some()
         && [
-            region::is_poll,
-            region::is_barrier,
-            region::is_deopt_handler,
+            hotspot::is_poll,
+            hotspot::is_barrier,
+            hotspot::is_deopt_handler,
         ]
         .iter()
         .any(|is_place| is_place(pc, &all))

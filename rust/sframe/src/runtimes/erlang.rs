@@ -407,8 +407,8 @@ fn size_of_frame<S: Source + ?Sized>(
 mod tests {
     use super::*;
     use crate::sframe::{
-        unwind::step::LOST_FP,
-        x86_64::region::tests::Memories, //
+        runtimes::code::tests::Memories,
+        unwind::step::LOST_FP, //
     };
     use std::vec;
 

@@ -1,16 +1,26 @@
 // SPDX-License-Identifier: GPL-2.0-only OR MIT
 
-//! The step from code that a runtime made, by a region that somebody has registered for the process.
+//! The step from HotSpot's compiled code and stubs.
 //!
-//! A region tells how its frames are laid out. Its description and the memory of the process are not trusted. A
-//! step is accepted only if it leads behind a call; to a poll, a handler of deoptimisation or the return barrier of
-//! HotSpot's; into HotSpot's interpreter; or to where processes of Erlang end.
+//! A step is accepted only if it leads behind a call; to a poll, a handler of deoptimisation or the
+//! return barrier of HotSpot's; or into HotSpot's interpreter.
 //!
-//! Words are eight bytes. HotSpot's names are those of the OpenJDK source: a code heap consists of segments; a
+//! Words are eight bytes. Names are those of the OpenJDK source: a code heap consists of segments; a
 //! block is some segments with a `HeapBlock` at its start, and a `CodeBlob` behind the `HeapBlock`.
 
 use crate::sframe::{
     format::bytes::Source,
+    runtimes::{
+        code::{
+            field,
+            find,
+            read_code, //
+        },
+        hotspot_interpreter::{
+            interpreted,
+            SENDER_SP, //
+        }, //
+    },
     unwind::step::{
         Frame,
         Memory,
@@ -19,17 +29,15 @@ use crate::sframe::{
         WordReader, //
     },
     x86_64::{
-        ahead::lowered_for_call,
-        erlang::ErlangCode,
-        fallback::{
-            behind_call,
-            is_behind_call, //
+        ahead::{
+            instruction,
+            Effect,
+            DECODING, //
         },
+        fallback::is_behind_call,
         insn::{
             CALL_RELATIVE,
-            GROUP_5,
             JMP_RELATIVE,
-            LEAVE,
             POP_RBP,
             PUSH_RBP,
             RET, //
@@ -39,68 +47,32 @@ use crate::sframe::{
             ON_TOP,
             PUSHED, //
         },
-        registers::{
-            R11,
-            R13,
-            R14,
-            RAX,
-            RBP,
-            RBX,
-            RCX,
-            RDI,
-            RDX,
-            RSI,
-            RSP, //
-        }, //
+        registers::RAX, //
     }, //
 };
 use core::ops::Range;
 
 /// The most hops in a code heap's segment map. Each hop passes at most 254 segments.
 const HOPS: u32 = 64;
-/// The most work of a step of [`walk`], in instructions.
-const STEP: u32 = 240;
+/// The largest number of instructions that save registers, call, and restore the registers; and of those among them that
+/// move arguments and the result.
+const MOST_SAVES: usize = 100;
+const MOST_OTHERS: u32 = 6;
+/// The number of bytes of code that are read for one instruction.
+const DECODED: usize = 24;
 /// The maximum size of a compiled frame, in bytes.
 const MAX_FRAME: i32 = 1 << 20;
-/// The work of looking for instructions in eight bytes of code, in instructions.
-const SEARCH: u32 = 200;
 /// The bytes in front of the end of a prologue in which the prologue is searched.
 const WINDOW: usize = 64;
 /// The bytes in front of the PC, and the bytes in front of it and behind it, that show a prologue or an epilogue.
 const BEFORE: usize = 16;
 const NEAR: usize = BEFORE + 24;
-/// The bytes in front of the PC that show the state of the interpreter. Between two parts of its code are more bytes.
-const IN_FRONT: usize = 32;
-/// The bytes from the removal of an interpreted frame to the jump to the caller; at most.
-const MAX_END: usize = 48;
-/// The bytes from the beginning of an interpreted method to the end of [`POP`], at most.
-const MAX_BEGINNING: usize = 72;
 /// The size of the frame of a stub that keeps a frame pointer, in bytes, at most.
 const MAX_STUB_FRAME: u64 = 1 << 16;
 /// The size of the arguments of a virtual thread's last frame on the stack, in bytes, at most.
 const MAX_ARGUMENTS: u64 = 256;
 /// The size of the arguments of a call of HotSpot's interpreter, in bytes, at most.
 const MAX_ARGUMENT_SPACE: u64 = 256 * 8;
-/// The distance in bytes from the stack pointer to the frame pointer of an interpreted frame that is being set up.
-const MAX_INCOMPLETE: u64 = 64;
-/// The register in which HotSpot's interpreter has the caller's stack pointer at the beginning of a method, and the
-/// return address at its end.
-const SENDER_SP: u8 = R13;
-/// The register in which HotSpot's interpreter has the address of the local variables.
-const LOCALS: u8 = R14;
-
-/// The layout of the frames in a region.
-#[derive(Clone, Copy, Debug)]
-pub enum Region {
-    /// No step is taken.
-    Stop,
-    /// All frames have this rule.
-    Fixed(FrameRule),
-    /// A code heap of HotSpot.
-    HotSpot(CodeHeap),
-    /// The code of Erlang's virtual machine.
-    Erlang(ErlangCode),
-}
 
 /// A code heap of HotSpot. Offsets and sizes are in bytes; addresses are run-time addresses.
 #[derive(Clone, Copy, Debug, Default)]
@@ -167,94 +139,6 @@ macro_rules! code_heap_of {
     }};
 }
 
-impl Region {
-    /// Whether the fast path may begin at a frame of the region that a step by rows has led to. HotSpot's compiled code
-    /// may have saved registers below its frame for a call of other code, and the fast path does not look for this.
-    pub const fn is_fast_after_rows(&self) -> bool {
-        !matches!(self, Region::HotSpot(_))
-    }
-}
-
-/// Takes a step from a frame in a region; `None` if no step can be trusted. `code` is the part of the region around the
-/// PC.
-///
-/// `registers` are the registers of the innermost frame, or of a frame that a signal interrupted; `None` for other
-/// frames.
-#[inline(always)]
-pub fn step<M: Memory + Source + ?Sized, R: RegisterSource + ?Sized>(
-    region: &Region,
-    code: Range<u64>,
-    frame: &Frame,
-    registers: Option<&R>,
-    memory: &M,
-) -> Option<Step> {
-    match region {
-        Region::Stop => None,
-        Region::Fixed(rule) => behind_call(*rule, frame, memory),
-        Region::HotSpot(heap) => heap.step(frame, registers, memory),
-        Region::Erlang(erlang) => erlang.step(code, frame, registers, memory),
-    }
-}
-
-/// The fast path in a region: takes steps from `frame`, which has made a call, until a frame is neither one of HotSpot's
-/// compiled code nor one of a fixed rule, or its caller is outside of `code`, a range of run-time addresses. Stores the
-/// return addresses of the found frames in `buffer`, from its start on, and returns their number; `frame` becomes the
-/// last one. Each step has the result of [`step`], and is left to [`step`] where this function is too simple for it.
-///
-/// `memory` has the budget, and `words` the same memory. Context: any in which both may be used.
-#[inline]
-pub fn walk<S: Source + ?Sized, W: WordReader>(
-    region: &Region,
-    code: Range<u64>,
-    frame: &mut Frame,
-    memory: &S,
-    words: &W,
-    buffer: &mut [u64],
-) -> usize {
-    let Range { start, end } = match region {
-        Region::HotSpot(heap) => heap.compiled_part(code, frame.pc),
-        Region::Fixed(rule) if rule.keeps_aligned() => code,
-        _ => return 0,
-    };
-    if frame.sp % 8 != 0 || !(start..end).contains(&frame.pc.wrapping_sub(1)) {
-        return 0;
-    }
-    let code_len = end.wrapping_sub(start);
-    let len = buffer.len();
-    let mut slots = buffer.iter_mut();
-    let mut last = *frame;
-    while memory.spend(STEP).is_ok() {
-        let open = words.open();
-        let found = match region {
-            Region::HotSpot(heap) => heap.compiled_caller(&last, &open),
-            Region::Fixed(rule) => rule.caller_of_aligned(&last, &open),
-            _ => None,
-        };
-        let Some(caller) = found else {
-            break;
-        };
-        let call = open.word(caller.pc.wrapping_sub(8)).to_le_bytes();
-        drop(open);
-        if caller.pc.wrapping_sub(1).wrapping_sub(start) >= code_len {
-            break;
-        }
-        // Most calls are relative, or by a register. All others are left to `step`.
-        if !matches!(
-            call,
-            [_, _, _, CALL_RELATIVE, ..] | [.., GROUP_5, 0x10..=0x13 | 0xd0..=0xd7]
-        ) {
-            break;
-        }
-        let Some(slot) = slots.next() else {
-            break;
-        };
-        *slot = caller.pc;
-        last = caller;
-    }
-    *frame = last;
-    len.wrapping_sub(slots.len())
-}
-
 /// Whether the code at `pc` is HotSpot's poll in a loop: test %eax,(%register). If it faults, its own address becomes
 /// the return address.
 #[inline(never)]
@@ -283,13 +167,6 @@ pub fn is_deopt_handler<S: Source + ?Sized>(pc: u64, memory: &S) -> bool {
         Some(code) if code as u16 == 0xba49 => field(pc, 2, memory) == Some(pc),
         _ => false,
     }
-}
-
-/// The eight bytes at `base + offset`. A field that is shorter is in the low bytes.
-#[inline(never)]
-fn field<S: Source + ?Sized>(base: u64, offset: u8, memory: &S) -> Option<u64> {
-    let bytes = memory.read(base.wrapping_add(offset.into())).ok()?;
-    Some(u64::from_le_bytes(bytes))
 }
 
 /// The rule of a frame that its frame pointer leads to.
@@ -322,23 +199,6 @@ fn in_stub<S: Source + ?Sized>(frame: &Frame, memory: &S) -> Option<(FrameRule, 
         COOKIE => (BEHIND_COOKIE, field(frame.fp.wrapping_add(16), 0, memory)?),
         caller => (FRAME_POINTER, caller),
     })
-}
-
-/// Reads code from `address` on, eight bytes at a time, and takes the work of looking for instructions in it. The length
-/// of `code` is a multiple of eight.
-// Inlined: the callers have the deepest stacks of a step in a code heap.
-#[inline(always)]
-fn read_code<S: Source + ?Sized>(address: u64, code: &mut [u8], memory: &S) -> Option<()> {
-    let mut at = address;
-    for part in code.chunks_exact_mut(8) {
-        memory.spend(SEARCH).ok()?;
-        let word: [u8; 8] = memory.read(at).ok()?;
-        for (to, from) in part.iter_mut().zip(word) {
-            *to = from;
-        }
-        at = at.wrapping_add(8);
-    }
-    Some(())
 }
 
 impl CodeHeap {
@@ -377,7 +237,7 @@ impl CodeHeap {
 
     /// The part of `code` that may be compiled code, in front of the interpreter or behind it, as `pc` is.
     #[inline(always)]
-    fn compiled_part(&self, code: Range<u64>, pc: u64) -> Range<u64> {
+    pub(super) fn compiled_part(&self, code: Range<u64>, pc: u64) -> Range<u64> {
         let interpreter_end = self
             .interpreter_start
             .saturating_add(self.interpreter_len.into());
@@ -395,7 +255,7 @@ impl CodeHeap {
     /// call. The frame is above the start of the heap. `None` also if a word that is read is 0, because reads that fail
     /// give 0. Calls no function.
     #[inline(always)]
-    fn compiled_caller<W: WordReader>(&self, frame: &Frame, words: &W) -> Option<Frame> {
+    pub(super) fn compiled_caller<W: WordReader>(&self, frame: &Frame, words: &W) -> Option<Frame> {
         let log2 = u32::from(self.segment_log2);
         // An aligned word lies in the page of the byte.
         let hop_at = |segment: u64| {
@@ -774,357 +634,77 @@ fn rule_of_epilogue(code: &[u8; NEAR]) -> Option<FrameRule> {
     }
 }
 
-/// The caller of an interpreted frame. `registers` are those of the innermost frame. `is_interpreter` returns true for
-/// run-time addresses in the interpreter.
+/// The bytes by which the code at the run-time address `pc` has lowered the stack pointer for a call, if it raises it
+/// again and jumps back. 0 if other code is there: an instruction without an operand at the stack pointer that is no mov
+/// and no lea, or more than [`MOST_OTHERS`] of these.
+///
+/// The compiler for servers makes such code apart from the function's other code, for the barriers of garbage
+/// collectors (`SaveLiveRegisters` in the OpenJDK source). It saves up to 15 registers of 8 bytes and 32 larger ones.
 #[inline(never)]
-fn interpreted<M: Source + ?Sized, R: RegisterSource + ?Sized>(
-    frame: &Frame,
-    registers: Option<&R>,
-    memory: &M,
-    is_interpreter: impl Fn(u64) -> bool,
-) -> Option<Frame> {
-    let register = |number| registers?.register(number);
-    let on_top = |sp| field(sp, 0, memory);
-    // The frame is not complete: it has fewer words than every frame that has been set up.
-    if registers.is_some() && frame.fp.wrapping_sub(frame.sp) <= MAX_INCOMPLETE {
-        let caller = match frame.fp == frame.sp {
-            true => register(SENDER_SP).and_then(|sp| framed(frame, sp, memory)),
-            false => complete(frame, memory),
+fn lowered_for_call<S: Source + ?Sized>(pc: u64, memory: &S) -> i32 {
+    let mut pc = pc;
+    let mut raised = 0i32;
+    let mut others = MOST_OTHERS;
+    for _ in 0..MOST_SAVES {
+        let read = memory.spend(DECODING).and_then(|()| memory.read_seldom(pc));
+        let Ok::<[u8; DECODED], _>(code) = read else {
+            break;
         };
-        if caller.is_some() {
-            return caller;
-        }
-    }
-    let state = match registers {
-        Some(_) => state_at(frame.pc, memory)?,
-        None => state_of_call(frame.pc, memory)?,
-    };
-    let (pc, sp, fp) = match state {
-        State::Framed => {
-            return complete(frame, memory);
-        }
-        State::Lost => return None,
-        State::Saved(distance) => {
-            let sp = frame.sp.wrapping_add(distance.into());
-            (on_top(sp)?, sp.wrapping_add(16), frame.fp)
-        }
-        State::Unknown => {
-            // The frame holds the address of the local variables, or since JDK 21 their distance in words.
-            let locals = on_top(frame.fp.wrapping_sub(56))?;
-            let expected = register(LOCALS)?;
-            if locals != expected && frame.fp.wrapping_add(locals.wrapping_mul(8)) != expected {
-                return None;
-            }
-            // Code of an intrinsic has no frame, and the registers are still the caller's. The caller's frame holds the
-            // stack pointer at the call; 0 if the frame's method has called nothing.
-            if is_interpreter(on_top(frame.sp)?) && on_top(frame.fp.wrapping_sub(16))? != 0 {
-                return None;
-            }
-            return complete(frame, memory);
-        }
-        State::AtSp(sp) => (on_top(frame.sp)?, register(sp)?, frame.fp),
-        State::Pushed => (
-            on_top(frame.sp.wrapping_add(8))?,
-            register(SENDER_SP)?,
-            on_top(frame.sp)?,
-        ),
-        State::InRegister(pc, Some(sp)) => (register(pc)?, register(sp)?, frame.fp),
-        State::InRegister(pc, None) => (register(pc)?, frame.sp, frame.fp),
-        State::Called => {
-            let pc = on_top(frame.sp)?;
-            let call = field(pc.wrapping_sub(8), 0, memory)?;
-            if (call >> 24) & 0xff_ffff_00ff == u64::from(CALL_RELATIVE) {
-                // The interpreter calls the next instructions, to have a return address on the stack.
-                return complete(frame, memory);
-            }
-            (pc, frame.sp.checked_add(8)?, frame.fp)
-        }
-    };
-    (sp >= frame.sp).then_some(Frame { pc, sp, fp })
-}
-
-/// The caller of a complete interpreted frame: its stack pointer is in the word below the saved frame pointer.
-#[inline(never)]
-fn complete<S: Source + ?Sized>(frame: &Frame, memory: &S) -> Option<Frame> {
-    framed(frame, field(frame.fp.wrapping_sub(8), 0, memory)?, memory)
-}
-
-/// The caller of the interpreted frame that the frame pointer leads to. `sp` is the caller's stack pointer.
-#[inline(never)]
-fn framed<S: Source + ?Sized>(frame: &Frame, sp: u64, memory: &S) -> Option<Frame> {
-    let fp = frame.fp;
-    // A method handle removes its last argument, and moves the return address up.
-    if fp < frame.sp || sp <= fp || (fp | sp) % 8 != 0 {
-        return None;
-    }
-    Some(Frame {
-        pc: field(fp.wrapping_add(8), 0, memory)?,
-        sp,
-        fp: field(fp, 0, memory)?,
-    })
-}
-
-/// The state of the innermost frame in the interpreter. Numbers are those of registers in DWARF.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum State {
-    /// The frame is set up.
-    Framed,
-    /// The code does not show the state.
-    Unknown,
-    /// The return address is in an unknown register.
-    Lost,
-    /// The interpreter has called a few instructions. The return address is on top of the stack.
-    Called,
-    /// The return address is on top of the stack, and the caller's stack pointer in a register.
-    AtSp(u8),
-    /// The same, below the saved frame pointer. The caller's stack pointer is in [`SENDER_SP`].
-    Pushed,
-    /// An exception has left the frame. This many bytes are on the stack, then the return address and the exception.
-    Saved(u8),
-    /// The return address is in a register, and the caller's stack pointer in another one, or is the stack pointer.
-    InRegister(u8, Option<u8>),
-}
-
-/// The instructions around which the return address of a method that begins is in %rax.
-const POP: [u8; 4] = [0x58, 0x4c, 0x8d, 0x74];
-const PUSH: [u8; 5] = [0x50, PUSH_RBP, 0x48, 0x8b, 0xec];
-/// Accesses to the interpreter's own frame: mov -56(%rbp),%r14; mov -64(%rbp),%r13; mov %r13,-16(%rbp);
-/// mov %rcx,-16(%rbp); little-endian
-const OWN_FRAME: [u32; 4] = [0xc875_8b4c, 0xc06d_8b4c, 0xf06d_894c, 0xf04d_8948];
-
-/// The state of the interpreter where it has called. `pc` is the return address. If an exception has left the frame, the
-/// interpreter has called the search for a handler. The code behind that call is mov %rax,%rbx; pop %rdx; pop %rax;
-/// jmp *%rbx. In front of that may be add $8,%rsp, and a jump over a second call.
-fn state_of_call<S: Source + ?Sized>(pc: u64, memory: &S) -> Option<State> {
-    let (code, distance) = match field(pc, 0, memory)? {
-        0x05e9_08c4_8348 => (field(pc, 14, memory)?, 8),
-        code => (code, 0),
-    };
-    Some(match code & 0xff_ffff_ffff_ffff {
-        0xe3_ff58_5ad8_8b48 => State::Saved(distance),
-        _ => State::Framed,
-    })
-}
-
-/// The state of the interpreter, from the instructions around the PC.
-#[inline(never)]
-fn state_at<S: Source + ?Sized>(pc: u64, memory: &S) -> Option<State> {
-    let mut code = [0; IN_FRONT + MAX_BEGINNING];
-    read_code(
-        pc.wrapping_sub(const { IN_FRONT as u64 }),
-        &mut code,
-        memory,
-    )?;
-    Some(state(&code))
-}
-
-/// The state of the interpreter. `code` begins [`IN_FRONT`] bytes in front of the PC.
-fn state(code: &[u8; IN_FRONT + MAX_BEGINNING]) -> State {
-    let all = code;
-    let (before, code) = all.split_at(IN_FRONT);
-    // The interpreter calls a few instructions to convert the result of a native method, which do not touch the stack:
-    // and $0xff,%eax; setne %al; ret. movzwl; ret. movsbl; ret. movswl; ret. mov 16(%rbp),%rax; ret
-    let word = code
-        .first_chunk()
-        .map_or(0, |code| u64::from_le_bytes(*code));
-    let last = before
-        .last_chunk()
-        .map_or(0, |code| u32::from_le_bytes(*code));
-    let is_conversion = match word {
-        0xc095_0f00_0000_ff25 => code.get(8) == Some(&RET),
-        _ => {
-            word & 0xffff_00ff == 0xc3c0_000f
-                && matches!(word.to_le_bytes()[1], 0x95 | 0xb7 | 0xbe | 0xbf)
-                || word & 0xff_ffff_ffff == 0xc3_1045_8b48
-        }
-    };
-    if is_conversion || word as u8 == RET {
-        return State::Called;
-    }
-    if let Some(state) = thrown(last, word, code) {
-        return state;
-    }
-    // The end of a method: leave; pop %r13; mov %rbx,%rsp; a poll; jmp *%r13
-    if let Some(jump) = find(code, &[0x41, 0xff, 0xe5]) {
-        let rest = code.get(..jump).unwrap_or_default();
-        if jump < MAX_END && find(rest, &[LEAVE]).is_none() {
-            let moves = find(rest, &[0x48, 0x8b, 0xe3]);
-            return match find(rest, &[0x41, 0x5d]) {
-                Some(_) => State::AtSp(RBX),
-                None => State::InRegister(SENDER_SP, moves.map(|_| RBX)),
-            };
-        }
-    }
-    // The end of a method without a frame: pop register; mov %r13,%rsp; jmp *register
-    if let Some(mov) = find(code, &[0x49, 0x8b, 0xe5, 0xff]) {
-        return match (mov, code.get(4).and_then(|operand| target(*operand))) {
-            (0, Some(register)) => State::InRegister(register, Some(SENDER_SP)),
-            (0, None) => State::Lost,
-            _ => State::AtSp(SENDER_SP),
+        let Some((len, effect)) = instruction(&code) else {
+            break;
         };
+        match (effect, code) {
+            (Effect::AddSp(bytes), _) => raised = raised.wrapping_add(bytes),
+            (Effect::Jump(_), _) => return raised.max(0),
+            (Effect::Call, _) => {}
+            // The SIB byte of (%rsp), behind prefixes, opcode and ModRM byte; and vzeroupper
+            (
+                Effect::Other,
+                [_, _, _, 0x24, ..]
+                | [_, _, _, _, 0x24, ..]
+                | [_, _, _, _, _, 0x24, ..]
+                | [0xc5, 0xf8, 0x77, ..],
+            ) => {}
+            // mov and lea behind a prefix
+            (Effect::Other | Effect::Local, [_, 0x89 | 0x8b | 0x8d | 0xb8..=0xbf, ..])
+                if others != 0 =>
+            {
+                others = others.wrapping_sub(1);
+            }
+            _ => break,
+        }
+        pc = pc.wrapping_add(len);
     }
-    if word as u8 == GROUP_5 && last >> 8 == 0xe5_8b49 {
-        let register = target((word >> 8) as u8);
-        return register.map_or(State::Lost, |register| State::InRegister(register, None));
-    }
-    // The end of a native method: mov -8(%rbp),%r11; leave; pop %rdi; mov %r11,%rsp; jmp *%rdi
-    if let Some(pop) = find(code, &[0x5f, 0x49, 0x8b, 0xe3, 0xff, 0xe7]) {
-        let rest = code.get(..pop).unwrap_or_default();
-        return match find(rest, &[0x4c, 0x8b, 0x5d, 0xf8, LEAVE]) {
-            Some(_) => State::Framed,
-            None if rest.first() == Some(&LEAVE) => State::Framed,
-            None if pop < MAX_END => State::AtSp(R11),
-            None => State::Unknown,
-        };
-    }
-    if word & 0xff_ffff_ffff == 0xe7_ffe3_8b49 {
-        return State::InRegister(RDI, Some(R11));
-    }
-    if word as u16 == 0xe7ff && last >> 8 == 0xe3_8b49 {
-        return State::InRegister(RDI, None);
-    }
-    // The beginning: pop %rax; lea -8(%rsp,%rcx,8),%r14; pushes; push %rax; push %rbp; mov %rsp,%rbp
-    if find(code, &POP).is_some() {
-        return State::AtSp(SENDER_SP);
-    }
-    if word as u32 == 0xec8b_4855 {
-        return State::AtSp(SENDER_SP);
-    }
-    if word & 0xff_ffff == 0xec_8b48 && (last >> 24) as u8 == PUSH_RBP {
-        return State::Pushed;
-    }
-    if find(code, &PUSH).is_some() {
-        return State::InRegister(RAX, Some(SENDER_SP));
-    }
-    // The return from a call loads the register of the local variables. The last part of a call, which uses this
-    // register for other values, stores the stack pointer. A search for the method of an interface, which uses it and
-    // the pointer to the bytecode, loads that pointer.
-    let mut word = 0u32;
-    let is_own = all.iter().any(|byte| {
-        word = (word >> 8) | (u32::from(*byte) << 24);
-        OWN_FRAME.contains(&word)
-    });
-    match is_own {
-        true => State::Framed,
-        false => State::Unknown,
-    }
-}
-
-/// The state of the interpreter where an exception leaves a frame: leave; pop %rdx; mov %rbx,%rsp; a poll; push %rax;
-/// push %rdx; mov %rdx,%rsi; a call; mov %rax,%rbx; pop %rdx; pop %rax; jmp *%rbx. `None` if this is other code. `last`
-/// has the four bytes in front of the PC, and `word` the first eight bytes of `code`, both little-endian.
-fn thrown(last: u32, word: u64, code: &[u8]) -> Option<State> {
-    let near = |pattern: &[u8]| find(code, pattern).filter(|at| *at < MAX_END);
-    if let Some(pop) = near(&[0x5a, 0x48, 0x8b, 0xe3]) {
-        let is_left = find(code.get(..pop)?, &[LEAVE]).is_none();
-        return is_left.then_some(State::AtSp(RBX));
-    }
-    if near(&[0x50, 0x52, 0x48, 0x8b, 0xf2]).is_some() {
-        let is_moved = word & 0xff_ffff != 0xe3_8b48;
-        return Some(State::InRegister(RDX, (!is_moved).then_some(RBX)));
-    }
-    if near(&[0x5a, 0x58, 0xff, 0xe3]).is_some() {
-        // push %rdx; sub $8,%rsp in front of the call; and add $8,%rsp behind it
-        return Some(match (last, word as u32) {
-            (_, word) if word as u8 == 0x52 => State::Lost,
-            (0x08ec_8348, _) | (_, 0x08c4_8348) => State::Saved(8),
-            _ => State::Saved(0),
-        });
-    }
-    // pop %rax; jmp *%rbx
-    match (last >> 24, word & 0xff_ffff) {
-        (0x5a, 0xe3_ff58) => Some(State::Lost),
-        (0x58, jump) if jump as u16 == 0xe3ff => Some(State::InRegister(RDX, None)),
-        _ => None,
-    }
-}
-
-/// The register of an indirect jump whose operand byte is `operand`.
-fn target(operand: u8) -> Option<u8> {
-    let registers = [RAX, RCX, RDX, RBX, RSP, RBP, RSI, RDI];
-    registers
-        .get(usize::from(operand.wrapping_sub(0xe0)))
-        .copied()
-}
-
-/// The offset of `pattern` in `code`.
-#[inline(never)]
-fn find(code: &[u8], pattern: &[u8]) -> Option<usize> {
-    let mut rest = code;
-    let mut at = 0usize;
-    while !rest.starts_with(pattern) {
-        rest = rest.get(1..)?;
-        at = at.wrapping_add(1);
-    }
-    Some(at)
+    0
 }
 
 #[cfg(test)]
 pub(super) mod tests {
     use super::*;
     use crate::sframe::{
-        format::bytes::Fault,
+        runtimes::{
+            self,
+            code::tests::Memories,
+            hotspot_interpreter::LOCALS,
+            Region, //
+        },
         unwind::step::LOST_FP, //
     };
     use std::vec;
-    use std::vec::Vec;
 
     const HEAP: u64 = 0x7f00_0000;
     const MAP: u64 = 0x7e00_0000;
-    const STACK: u64 = 0x8000_0000;
+    pub(in crate::sframe::runtimes) const STACK: u64 = 0x8000_0000;
     const PROGRAM: u64 = 0x40_0000;
     /// Segments of 128 bytes. A block of 12 segments starts at segment 4.
     const BLOCK: u64 = HEAP + 4 * 128;
     const BLOB: u64 = BLOCK + 16;
-    const CODE: u64 = BLOB + 256;
+    pub(in crate::sframe::runtimes) const CODE: u64 = BLOB + 256;
     /// The end of the prologue, from the start of the code.
     const COMPLETE: u64 = 64;
     /// The return address in the program, and one in the interpreter.
-    const CALLER: u64 = PROGRAM + 0x100;
-    const INTERPRETER: u64 = HEAP + 0x3000;
-
-    /// Parts of memory, by start.
-    #[derive(Clone)]
-    pub(in crate::sframe::x86_64) struct Memories(
-        pub(in crate::sframe::x86_64) Vec<(u64, Vec<u8>)>,
-    );
-
-    impl Memories {
-        pub(in crate::sframe::x86_64) fn write(&mut self, address: u64, bytes: &[u8]) {
-            for (start, part) in &mut self.0 {
-                if let Some(at) = (address.checked_sub(*start)).filter(|at| *at < part.len() as u64)
-                {
-                    part[at as usize..][..bytes.len()].copy_from_slice(bytes);
-                }
-            }
-        }
-
-        fn word(&mut self, address: u64, word: u64) {
-            self.words(address, &[word]);
-        }
-
-        pub(in crate::sframe::x86_64) fn words(&mut self, address: u64, words: &[u64]) {
-            for (address, word) in (address..).step_by(8).zip(words) {
-                self.write(address, &word.to_le_bytes());
-            }
-        }
-    }
-
-    impl Source for Memories {
-        fn read<const N: usize>(&self, offset: u64) -> Result<[u8; N], Fault> {
-            self.0
-                .iter()
-                .filter_map(|(start, part)| part.get(offset.checked_sub(*start)? as usize..))
-                .find_map(|rest| rest.first_chunk().copied())
-                .ok_or(Fault)
-        }
-    }
-
-    impl Memory for Memories {
-        fn read_word(&self, address: u64) -> Result<u64, Fault> {
-            self.read(address).map(u64::from_le_bytes)
-        }
-    }
+    pub(in crate::sframe::runtimes) const CALLER: u64 = PROGRAM + 0x100;
+    pub(in crate::sframe::runtimes) const INTERPRETER: u64 = HEAP + 0x3000;
 
     struct Words<'a>(&'a Memories);
 
@@ -1144,7 +724,7 @@ pub(super) mod tests {
     }
 
     /// The register of the local variables.
-    struct Locals(u64);
+    pub(in crate::sframe::runtimes) struct Locals(pub(in crate::sframe::runtimes) u64);
 
     impl RegisterSource for Locals {
         fn register(&self, number: u8) -> Option<u64> {
@@ -1173,7 +753,7 @@ pub(super) mod tests {
     }
 
     /// A process with one compiled function, whose frame has `words` words.
-    fn process(words: u32, prologue: &[u8]) -> Memories {
+    pub(in crate::sframe::runtimes) fn process(words: u32, prologue: &[u8]) -> Memories {
         let parts = [HEAP, MAP, STACK, PROGRAM];
         let mut memory = Memories(parts.map(|start| (start, vec![0; 0x4000])).into());
         memory.write(MAP, &[u8::MAX; 32]);
@@ -1192,19 +772,19 @@ pub(super) mod tests {
         memory
     }
 
-    fn step<R: RegisterSource>(
+    pub(in crate::sframe::runtimes) fn step<R: RegisterSource>(
         region: &Region,
         frame: &Frame,
         registers: Option<&R>,
         memory: &Memories,
     ) -> Option<Frame> {
-        match super::step(region, 0..u64::MAX, frame, registers, memory)? {
+        match runtimes::step(region, 0..u64::MAX, frame, registers, memory)? {
             Step::Caller(caller) => Some(caller),
             Step::Outermost => None,
         }
     }
 
-    fn frame(pc: u64) -> Frame {
+    pub(in crate::sframe::runtimes) fn frame(pc: u64) -> Frame {
         Frame {
             pc,
             sp: STACK + 0x100,
@@ -1212,17 +792,21 @@ pub(super) mod tests {
         }
     }
 
-    fn step_in(pc: u64, innermost: bool, memory: &Memories) -> Option<Frame> {
+    pub(in crate::sframe::runtimes) fn step_in(
+        pc: u64,
+        innermost: bool,
+        memory: &Memories,
+    ) -> Option<Frame> {
         let registers = innermost.then_some(&Locals(STACK + 0x150));
         step(&Region::HotSpot(heap()), &frame(pc), registers, memory)
     }
 
-    fn to(step: Option<Frame>) -> Option<(u64, u64)> {
+    pub(in crate::sframe::runtimes) fn to(step: Option<Frame>) -> Option<(u64, u64)> {
         step.map(|frame| (frame.sp - STACK, frame.fp))
     }
 
     /// push %rbp; sub $0x30,%rsp; cmpl $1,0x20(%r15); jne
-    const PUSHES: [u8; 19] = [
+    pub(in crate::sframe::runtimes) const PUSHES: [u8; 19] = [
         0x55, 0x48, 0x83, 0xec, 0x30, 0x41, 0x81, 0x7f, 0x20, 1, 0, 0, 0, 0x0f, 0x85, 0, 1, 0, 0,
     ];
     /// sub $0x38,%rsp; mov %rbp,0x30(%rsp)
@@ -1289,7 +873,7 @@ pub(super) mod tests {
             let mut last = frame(RETURN);
             let code = HEAP..HEAP + 0x4000;
             let buffer = &mut buffer[..most];
-            let found = walk(&region, code, &mut last, memory, &Words(memory), buffer);
+            let found = runtimes::walk(&region, code, &mut last, memory, &Words(memory), buffer);
             assert!(buffer[..found].iter().all(|pc| *pc == RETURN));
             (found, last.sp - STACK - 0x100, last.fp)
         };
@@ -1752,167 +1336,6 @@ pub(super) mod tests {
         assert_eq!(to(step_in(pc + 3, true, &memory)), Some((0x1a0, 0x99)));
     }
 
-    /// The code of JDK 25 by which an exception leaves an interpreted frame: leave; movb; pop %rdx; mov %rbx,%rsp; cmp;
-    /// jb; movq; mov; movq; push %rax; push %rdx; mov %rdx,%rsi; mov %r15,%rdi; test; je; sub $8,%rsp; call;
-    /// add $8,%rsp; jmp; call; mov %rax,%rbx; pop %rdx; pop %rax; jmp *%rbx
-    const THROWN: [u8; 99] = [
-        0xc9, 0x41, 0xc6, 0x87, 0xbe, 3, 0, 0, 0, 0x5a, 0x48, 0x8b, 0xe3, 0x49, 0x3b, 0xa7, 0x20,
-        6, 0, 0, 0x72, 0x0b, 0x49, 0xc7, 0x87, 0x20, 6, 0, 0, 0, 0, 0, 0, 0x49, 0x8b, 0x87, 0xd8,
-        4, 0, 0, 0x49, 0xc7, 0x87, 0xd8, 4, 0, 0, 0, 0, 0, 0, 0x50, 0x52, 0x48, 0x8b, 0xf2, 0x49,
-        0x8b, 0xff, 0x40, 0xf6, 0xc4, 0x0f, 0x0f, 0x84, 0x12, 0, 0, 0, 0x48, 0x83, 0xec, 8, 0xe8,
-        0x26, 0x17, 0xee, 0x12, 0x48, 0x83, 0xc4, 8, 0xe9, 5, 0, 0, 0, 0xe8, 0x18, 0x17, 0xee,
-        0x12, 0x48, 0x8b, 0xd8, 0x5a, 0x58, 0xff, 0xe3,
-    ];
-
-    #[test]
-    fn an_exception_leaves_an_interpreted_frame() {
-        let moved = State::InRegister(RDX, None);
-        for (offset, expected) in [
-            (0, State::Unknown),
-            (1, State::AtSp(RBX)),
-            (9, State::AtSp(RBX)),
-            (10, State::InRegister(RDX, Some(RBX))),
-            (13, moved),
-            (20, moved),
-            (22, moved),
-            (33, moved),
-            (40, moved),
-            (51, moved),
-            (52, State::Lost),
-            (53, State::Saved(0)),
-            (56, State::Saved(0)),
-            (59, State::Saved(0)),
-            (63, State::Saved(0)),
-            (69, State::Saved(0)),
-            (73, State::Saved(8)),
-            (78, State::Saved(8)),
-            (82, State::Saved(0)),
-            (87, State::Saved(0)),
-            (92, State::Saved(0)),
-            (95, State::Saved(0)),
-            (96, State::Lost),
-            (97, moved),
-        ] {
-            assert_eq!(state_of(&THROWN, offset), expected, "{offset}");
-        }
-        // The same in a process, where it has called: the frame pointer is the caller's.
-        let mut memory = process(8, &PUSHES);
-        memory.write(INTERPRETER + 0x100, &THROWN);
-        for (offset, top) in [(78, 0x108), (92, 0x100)] {
-            memory.word(STACK + 0x108, 0);
-            memory.word(STACK + top, CALLER);
-            for innermost in [false, true] {
-                let pc = INTERPRETER + 0x100 + offset;
-                let found = to(step_in(pc, innermost, &memory));
-                assert_eq!(found, Some((top + 16, STACK + 0x180)));
-            }
-        }
-    }
-
-    /// A process whose interpreter has `code` at [`INTERPRETER`], and the state at an offset in that code.
-    fn state_of(code: &[u8], offset: u64) -> State {
-        let mut memory = process(8, &PUSHES);
-        memory.write(INTERPRETER, &[0x90; 0x800]);
-        memory.write(INTERPRETER + 0x100, code);
-        let pc = INTERPRETER + 0x100 + offset;
-        state(&memory.read(pc - IN_FRONT as u64).unwrap())
-    }
-
-    #[test]
-    fn the_code_of_the_interpreter_tells_where_the_frame_is() {
-        // The beginning of a method, of JDK 21: 68 bytes that check the stack, and the set-up.
-        let mut beginning = vec![0x90; 68];
-        beginning.extend([
-            0x58, 0x4c, 0x8d, 0x74, 0xcc, 0xf8, 0x85, 0xd2, 0x0f, 0x8e, 9, 0, 0, 0,
-        ]);
-        beginning.extend([0x68, 0, 0, 0, 0, 0xff, 0xca, 0x7f, 0xf7]);
-        let push = beginning.len() as u64;
-        beginning.extend([0x50, 0x55, 0x48, 0x8b, 0xec, 0x41, 0x55, 0x68, 0, 0, 0, 0]);
-        let in_rax = State::InRegister(RAX, Some(SENDER_SP));
-        for offset in 0..=68 {
-            assert_eq!(state_of(&beginning, offset), State::AtSp(SENDER_SP));
-        }
-        for (offset, expected) in [
-            (69, in_rax),
-            (74, in_rax),
-            (push, in_rax),
-            (push + 1, State::AtSp(SENDER_SP)),
-            (push + 2, State::Pushed),
-            (push + 5, State::Unknown),
-        ] {
-            assert_eq!(state_of(&beginning, offset), expected, "{offset}");
-        }
-        // The end of a method: leave; pop %r13; mov %rbx,%rsp; cmp; jb; movq; jmp *%r13
-        let end = [
-            0xc9, 0x41, 0x5d, 0x48, 0x8b, 0xe3, 0x49, 0x3b, 0xa7, 0x40, 5, 0, 0, 0x72, 0x0b, 0x49,
-            0xc7, 0x87, 0x40, 5, 0, 0, 0, 0, 0, 0, 0x41, 0xff, 0xe5,
-        ];
-        let left = State::InRegister(SENDER_SP, None);
-        for (offset, expected) in [
-            (0, State::Unknown),
-            (1, State::AtSp(RBX)),
-            (3, State::InRegister(SENDER_SP, Some(RBX))),
-            (6, left),
-            (15, left),
-            (26, left),
-        ] {
-            assert_eq!(state_of(&end, offset), expected, "{offset}");
-        }
-        // pop %rax; mov %r13,%rsp; jmp *%rax
-        let intrinsic = [0x90, 0x58, 0x49, 0x8b, 0xe5, 0xff, 0xe0];
-        assert_eq!(state_of(&intrinsic, 0), State::AtSp(SENDER_SP));
-        assert_eq!(state_of(&intrinsic, 2), in_rax);
-        assert_eq!(state_of(&intrinsic, 5), State::InRegister(RAX, None));
-        // pop %rcx; mov %r13,%rsp; jmp *%rcx
-        let intrinsic = [0x90, 0x59, 0x49, 0x8b, 0xe5, 0xff, 0xe1];
-        assert_eq!(state_of(&intrinsic, 1), State::AtSp(SENDER_SP));
-        assert_eq!(
-            state_of(&intrinsic, 2),
-            State::InRegister(RCX, Some(SENDER_SP))
-        );
-        assert_eq!(state_of(&intrinsic, 5), State::InRegister(RCX, None));
-        // mov %r13,%rsp; jmp *16(%rbp)
-        assert_eq!(
-            state_of(&[0x49, 0x8b, 0xe5, 0xff, 0x65, 0x10], 0),
-            State::Lost
-        );
-        // The end of a native method: call *%r11; mov -8(%rbp),%r11; leave; movb $0,958(%r15); pop %rdi;
-        // mov %r11,%rsp; jmp *%rdi
-        let end = [
-            0x41, 0xff, 0xd3, 0x4c, 0x8b, 0x5d, 0xf8, 0xc9, 0x41, 0xc6, 0x87, 0xbe, 3, 0, 0, 0,
-            0x5f, 0x49, 0x8b, 0xe3, 0xff, 0xe7,
-        ];
-        for (offset, expected) in [
-            (0, State::Framed),
-            (3, State::Framed),
-            (7, State::Framed),
-            (8, State::AtSp(R11)),
-            (16, State::AtSp(R11)),
-            (17, State::InRegister(RDI, Some(R11))),
-            (20, State::InRegister(RDI, None)),
-        ] {
-            assert_eq!(state_of(&end, offset), expected, "{offset}");
-        }
-        // The return from a call: mov -16(%rbp),%rsp; movq $0,-16(%rbp); mov -64(%rbp),%r13; mov -56(%rbp),%r14
-        let returns = [
-            0x48, 0x8b, 0x65, 0xf0, 0x48, 0xc7, 0x45, 0xf0, 0, 0, 0, 0, 0x4c, 0x8b, 0x6d, 0xc0,
-            0x4c, 0x8b, 0x75, 0xc8,
-        ];
-        for offset in [0, 4, 12, 16, 20] {
-            assert_eq!(state_of(&returns, offset), State::Framed);
-        }
-        // The search for a method of an interface, of JDK 21: mov (%r14),%r13; cmp %rsi,%r13; je; test %r13,%r13; je;
-        // add $16,%r14; mov (%r14),%r13; cmp; jne; mov -64(%rbp),%r13
-        let search = [
-            0x4d, 0x8b, 0x2e, 0x49, 0x3b, 0xc5, 0x74, 0x15, 0x4d, 0x85, 0xed, 0x0f, 0x84, 0x3c, 1,
-            0, 0, 0x49, 0x83, 0xc6, 0x10, 0x4d, 0x8b, 0x2e, 0x49, 0x3b, 0xc5, 0x75, 0xeb, 0x4c,
-            0x8b, 0x6d, 0xc0,
-        ];
-        for offset in (0..=29).chain(33..=61) {
-            assert_eq!(state_of(&search, offset), State::Framed, "{offset}");
-        }
-    }
-
     #[test]
     fn a_lost_frame_pointer_leads_nowhere() {
         let mut memory = process(0, &PUSHES);
@@ -1977,19 +1400,5 @@ pub(super) mod tests {
             assert_eq!(step_in(CODE + 0x100, false, &memory), None);
             assert_eq!(step_in(CODE + 0x100, true, &memory), None);
         }
-    }
-
-    #[test]
-    fn a_fixed_rule_holds_everywhere_in_its_region() {
-        let mut memory = process(8, &PUSHES);
-        memory.word(STACK + 0x1f8, CALLER);
-        memory.word(STACK + 0x1e0, 0x44);
-        let region = Region::Fixed(FrameRule::new(0x100, -32));
-        let found = step(&region, &frame(CODE), None::<&Locals>, &memory);
-        assert_eq!(to(found), Some((0x200, 0x44)));
-        memory.word(STACK + 0x1f8, CALLER + 1);
-        assert_eq!(step(&region, &frame(CODE), None::<&Locals>, &memory), None);
-        let stop = step(&Region::Stop, &frame(CODE), None::<&Locals>, &memory);
-        assert_eq!(stop, None);
     }
 }

@@ -15,6 +15,10 @@
 
 use crate::sframe::{
     format::bytes::Source,
+    runtimes::unknown::{
+        ahead,
+        Ahead, //
+    },
     unwind::step::{
         Frame,
         Memory,
@@ -22,10 +26,8 @@ use crate::sframe::{
         Step, //
     },
     x86_64::{
-        ahead::{
-            ahead,
+        decode::{
             instruction,
-            Ahead,
             Effect,
             DECODING,
             LONGEST_INSTRUCTION, //

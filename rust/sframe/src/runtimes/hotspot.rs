@@ -29,7 +29,7 @@ use crate::sframe::{
         WordReader, //
     },
     x86_64::{
-        ahead::{
+        decode::{
             instruction,
             Effect,
             DECODING, //

@@ -10,6 +10,9 @@ mod code;
 pub mod erlang;
 pub mod hotspot;
 mod hotspot_interpreter;
+mod sbcl;
+pub mod unknown;
+mod v8;
 
 use self::{
     erlang::ErlangCode,

@@ -42,6 +42,7 @@ use crate::sframe::{
     },
     runtimes::{
         self,
+        unknown,
         Region, //
     },
     unwind::step::{
@@ -320,7 +321,10 @@ fn step_without_rows<T: Task>(
         // the address of a caller's frame.
         MappedRows::Section(_) | MappedRows::Table(_) => return Err(StopReason::NoRows),
         _ if mapping.is_image => FramePointer::Unknown,
-        _ => FramePointer::Likely,
+        _ => {
+            let step = unknown::step(frame, is_innermost, stack_end, task.memory());
+            return take(step.ok_or(StopReason::NoRows)?, frame);
+        }
     };
     let step = fallback::step(
         frame,

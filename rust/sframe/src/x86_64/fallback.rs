@@ -16,10 +16,6 @@ use crate::sframe::{
         Step, //
     },
     x86_64::{
-        ahead::{
-            ahead,
-            Ahead, //
-        },
         insn,
         prologue::{
             self,
@@ -27,10 +23,6 @@ use crate::sframe::{
             ON_TOP,
             PUSHED, //
         },
-        sbcl::{
-            self,
-            CallState, //
-        }, //
     }, //
 };
 
@@ -39,8 +31,6 @@ use crate::sframe::{
 pub enum FramePointer {
     /// Yes: the section's flag states that all functions keep a frame pointer.
     Kept,
-    /// Probably: the code was generated at run time, or by the kernel, and such code keeps a frame pointer.
-    Likely,
     /// Not known. Only the starts of functions are known.
     Unknown,
 }
@@ -58,63 +48,22 @@ pub fn step<M: Memory + Source + ?Sized>(
     stack_end: u64,
     memory: &M,
 ) -> Option<Step> {
-    let mut frame = *frame;
-    let call_state = match frame_pointer {
-        FramePointer::Likely if innermost => sbcl::call_state(frame.pc, memory),
-        _ => None,
-    };
-    if let Some(state) = call_state {
-        match state {
-            CallState::Framed => {}
-            CallState::Unwinding => return None,
-            CallState::Calling | CallState::Called => {
-                frame.fp = memory.read_word(frame.fp).ok()?;
-            }
-        }
-        if state == CallState::Called {
-            return behind_call(ON_TOP, &frame, memory);
-        }
-    }
     match frame_pointer {
         // A push may also stand in the middle of a function. With `Unknown`, the start of the function is known, and
         // the code below uses it.
         FramePointer::Kept if innermost => {
             let bytes = memory.read_seldom(frame.pc.wrapping_sub(1)).ok()?;
             let rule = prologue::rule_without_frame_pointer(&bytes);
-            if let Some(step) = rule.and_then(|rule| behind_call(rule, &frame, memory)) {
+            if let Some(step) = rule.and_then(|rule| behind_call(rule, frame, memory)) {
                 return Some(step);
             }
         }
         FramePointer::Unknown if innermost => {
             if is_left(frame.pc, memory)? {
-                return behind_call(ON_TOP, &frame, memory);
+                return behind_call(ON_TOP, frame, memory);
             }
         }
         FramePointer::Kept | FramePointer::Unknown => {}
-        // A function without a frame frees what it has on the stack behind a call.
-        FramePointer::Likely
-            if call_state.is_some()
-                || !innermost
-                    && !(memory.read_seldom(frame.pc))
-                        .is_ok_and(|code| insn::frees_stack(u32::from_le_bytes(code))) => {}
-        FramePointer::Likely => match ahead(frame.pc, memory) {
-            Ahead::Rule(rule) => return behind_call(rule, &frame, memory),
-            Ahead::Lost => return None,
-            _ if !innermost => {}
-            Ahead::Framed | Ahead::Calls if sbcl::is_routine(&frame, memory) => return None,
-            Ahead::Framed => {}
-            Ahead::Unknown if is_left(frame.pc, memory)? => {
-                return behind_call(ON_TOP, &frame, memory);
-            }
-            // A function that has not set up its frame pointer has its return address on top of the stack. The frame
-            // pointer is then its caller's, and would leave out the caller. A function that calls may have no frame
-            // pointer, either: V8's functions without a frame call a write barrier.
-            Ahead::Calls | Ahead::Unknown => {
-                if behind_call(ON_TOP, &frame, memory).is_some() {
-                    return None;
-                }
-            }
-        },
     }
 
     let end = frame.fp.checked_add(16)?;
@@ -133,15 +82,15 @@ pub fn step<M: Memory + Source + ?Sized>(
         match set_up(frame.pc, at, function(at)?, memory) {
             SetUp::Done => {}
             SetUp::ForHandlers if !may_leave_for_handler(frame.pc, memory) => {}
-            SetUp::Pushed if innermost => return behind_call(PUSHED, &frame, memory),
-            SetUp::Begun if innermost => return behind_call(ON_TOP, &frame, memory),
+            SetUp::Pushed if innermost => return behind_call(PUSHED, frame, memory),
+            SetUp::Begun if innermost => return behind_call(ON_TOP, frame, memory),
             _ => return None,
         }
     }
     if !on_stack {
         return None;
     }
-    let step = unwind::step_by_frame_pointer(&frame, memory).ok()?;
+    let step = unwind::step_by_frame_pointer(frame, memory).ok()?;
     match step {
         _ if frame_pointer == FramePointer::Kept => Some(step),
         Step::Caller(caller) if is_behind_call(caller.pc, memory) => Some(step),
@@ -202,7 +151,7 @@ pub(in crate::sframe) fn behind_call<M: Memory + Source + ?Sized>(
 /// Whether the innermost frame's function is about to return, with its return address on top of the stack; `None` if the
 /// code cannot be read.
 #[inline(never)]
-fn is_left<S: Source + ?Sized>(pc: u64, memory: &S) -> Option<bool> {
+pub(in crate::sframe) fn is_left<S: Source + ?Sized>(pc: u64, memory: &S) -> Option<bool> {
     // The byte in front of the PC, and the four bytes from the PC on.
     let bytes = memory.read_seldom(pc.wrapping_sub(1)).ok()?;
     let is_clearing = || {
@@ -236,24 +185,24 @@ pub fn is_behind_call<S: Source + ?Sized>(pc: u64, memory: &S) -> bool {
 }
 
 #[cfg(test)]
-mod tests {
+pub(in crate::sframe) mod tests {
     use super::*;
     use crate::sframe::format::bytes::Fault;
     use std::vec;
     use std::vec::Vec;
 
     /// The run-time addresses of a program, a library and a stack.
-    const PROGRAM: u64 = 0x40_0000;
-    const LIBRARY: u64 = 0x7f00_0000;
-    const STACK: u64 = 0x8000_0000;
+    pub(in crate::sframe) const PROGRAM: u64 = 0x40_0000;
+    pub(in crate::sframe) const LIBRARY: u64 = 0x7f00_0000;
+    pub(in crate::sframe) const STACK: u64 = 0x8000_0000;
 
     /// A process whose code is nops, with zeros on its stack.
-    struct MockProcess {
+    pub(in crate::sframe) struct MockProcess {
         parts: Vec<(u64, Vec<u8>)>,
     }
 
     impl MockProcess {
-        fn new() -> MockProcess {
+        pub(in crate::sframe) fn new() -> MockProcess {
             MockProcess {
                 parts: [(PROGRAM, 0x90), (LIBRARY, 0x90), (STACK, 0)]
                     .map(|(start, byte)| (start, vec![byte; 0x1000]))
@@ -261,7 +210,7 @@ mod tests {
             }
         }
 
-        fn write(&mut self, address: u64, bytes: &[u8]) -> &mut MockProcess {
+        pub(in crate::sframe) fn write(&mut self, address: u64, bytes: &[u8]) -> &mut MockProcess {
             for (start, part) in &mut self.parts {
                 if let Some(at) = address.checked_sub(*start).filter(|at| *at < 0x1000) {
                     part[at as usize..][..bytes.len()].copy_from_slice(bytes);
@@ -270,16 +219,21 @@ mod tests {
             self
         }
 
-        fn word(&mut self, address: u64, word: u64) -> &mut MockProcess {
+        pub(in crate::sframe) fn word(&mut self, address: u64, word: u64) -> &mut MockProcess {
             self.write(address, &word.to_le_bytes())
         }
 
         /// Writes call *%rax in front of a return address.
-        fn call(&mut self, return_address: u64) -> &mut MockProcess {
+        pub(in crate::sframe) fn call(&mut self, return_address: u64) -> &mut MockProcess {
             self.write(return_address - 2, &[0xff, 0xd0])
         }
 
-        fn step_in(&self, pc: u64, innermost: bool, frame_pointer: FramePointer) -> Option<u64> {
+        pub(in crate::sframe) fn step_in(
+            &self,
+            pc: u64,
+            innermost: bool,
+            frame_pointer: FramePointer,
+        ) -> Option<u64> {
             let frame = Frame {
                 pc,
                 sp: STACK + 0x100,
@@ -302,7 +256,7 @@ mod tests {
             self.step_in(pc, false, FramePointer::Unknown)
         }
 
-        fn innermost(&self, pc: u64) -> Option<u64> {
+        pub(in crate::sframe) fn innermost(&self, pc: u64) -> Option<u64> {
             self.step_in(pc, true, FramePointer::Unknown)
         }
     }
@@ -324,13 +278,13 @@ mod tests {
     }
 
     /// push %rbp; mov %rsp,%rbp
-    const SETS_UP: [u8; 4] = [0x55, 0x48, 0x89, 0xe5];
-    const CALLER: u64 = PROGRAM + 0x800;
-    const FUNCTION: u64 = LIBRARY + 0x400;
-    const PC: u64 = FUNCTION + 0x80;
+    pub(in crate::sframe) const SETS_UP: [u8; 4] = [0x55, 0x48, 0x89, 0xe5];
+    pub(in crate::sframe) const CALLER: u64 = PROGRAM + 0x800;
+    pub(in crate::sframe) const FUNCTION: u64 = LIBRARY + 0x400;
+    pub(in crate::sframe) const PC: u64 = FUNCTION + 0x80;
 
     /// A process with a frame pointer that leads to CALLER.
-    fn called() -> MockProcess {
+    pub(in crate::sframe) fn called() -> MockProcess {
         let mut process = MockProcess::new();
         process.word(STACK + 0x208, CALLER).call(CALLER);
         process
@@ -392,10 +346,6 @@ mod tests {
         // value.
         process.write(PC, &SETS_UP);
         assert_eq!(process.innermost(PC), None);
-        assert_eq!(
-            process.step_in(PC, true, FramePointer::Likely),
-            Some(on_top)
-        );
     }
 
     #[test]
@@ -448,153 +398,9 @@ mod tests {
     }
 
     #[test]
-    fn jit_code_may_check_before_it_sets_up_a_frame() {
-        let on_top = PROGRAM + 0x600;
-        let mut process = called();
-        // jne; push %rbp; mov %rsp,%rbp
-        process
-            .write(PC, &[0x0f, 0x85, 1, 2, 3, 4])
-            .write(PC + 6, &SETS_UP);
-        let step = |process: &MockProcess| process.step_in(PC, true, FramePointer::Likely);
-        // The word on top of the stack is not behind a call.
-        assert_eq!(step(&process), None);
-        process.call(on_top).word(STACK + 0x100, on_top);
-        assert_eq!(step(&process), Some(on_top));
-        // A function that has called has set up its frame pointer.
-        assert_eq!(
-            process.step_in(PC, false, FramePointer::Likely),
-            Some(CALLER)
-        );
-        // In a file, the prologue may be the start of another function.
-        assert_eq!(process.innermost(PC), None);
-        process.write(PC, &[0xc9]);
-        assert_eq!(step(&process), Some(CALLER));
-        // A jmp to the prologue, which is the first instruction of V8's regular expressions.
-        process
-            .write(PC, &[0xe9, 0x7b, 0, 0, 0])
-            .write(PC + 0x80, &SETS_UP);
-        assert_eq!(step(&process), Some(on_top));
-        // The jump does not lead to a prologue: the frame pointer may be the caller's, and would leave out `on_top`.
-        process.write(PC + 0x80, &[0x90; 4]);
-        assert_eq!(step(&process), None);
-        process.word(STACK + 0x100, 1);
-        assert_eq!(step(&process), Some(CALLER));
-    }
-
-    #[test]
-    fn the_frame_pointer_may_be_the_callees_already() {
-        let (on_top, caller_fp) = (PROGRAM + 0x600, STACK + 0x300);
-        let mut process = called();
-        process
-            .word(STACK + 0x200, caller_fp)
-            .word(caller_fp, STACK + 0x400)
-            .word(caller_fp + 8, on_top);
-        let step = |process: &MockProcess, known| process.step_in(PC, true, known);
-        // mov %rbp,(%rsp); mov %rsp,%rbp; call. The new frame holds the frame pointer of the caller, which is the innermost frame.
-        process
-            .write(
-                PC - 7,
-                &[0x48, 0x89, 0x2c, 0x24, 0x48, 0x8b, 0xec, 0xff, 0x50, 0xfd],
-            )
-            .write(FUNCTION, &SETS_UP);
-        assert_eq!(step(&process, FramePointer::Likely), None);
-        process.call(on_top);
-        assert_eq!(step(&process, FramePointer::Likely), Some(on_top));
-        assert_eq!(step(&process, FramePointer::Unknown), Some(CALLER));
-        // pop 8(%rbp): the return address is on top of the stack.
-        let mut process = called();
-        process
-            .write(PC, &[0x8f, 0x45, 0x08])
-            .word(STACK + 0x100, on_top);
-        assert_eq!(step(&process, FramePointer::Likely), None);
-        process.call(on_top);
-        assert_eq!(step(&process, FramePointer::Likely), Some(on_top));
-    }
-
-    #[test]
-    fn a_routine_that_calls_may_have_no_frame() {
-        const SLOT: u64 = STACK + 0x800;
-        let return_address = LIBRARY + 0x900;
-        let mut process = called();
-        let call = [&[0xff, 0x14, 0x25][..], &(SLOT as u32).to_le_bytes()].concat();
-        let step = |process: &MockProcess| process.step_in(PC, true, FramePointer::Likely);
-        // call *0x10(%rsi), three words below the return address
-        process
-            .write(PC, &[0xff, 0x56, 0x10])
-            .write(return_address - 7, &call)
-            .word(STACK + 0x118, return_address)
-            .word(SLOT, FUNCTION);
-        assert_eq!(step(&process), None);
-        // That call leads elsewhere.
-        process.word(SLOT, FUNCTION - 0x100);
-        assert_eq!(step(&process), Some(CALLER));
-    }
-
-    #[test]
-    fn jit_code_may_have_no_frame() {
-        let on_top = PROGRAM + 0x600;
-        let mut process = called();
-        process.call(on_top).word(STACK + 0x108, on_top);
-        let step = |process: &MockProcess| process.step_in(PC, true, FramePointer::Likely);
-        // pop %rbx; ret. With another word in the place of the return address, it is no return.
-        process.write(PC, &[0x5b, 0xc3]);
-        assert_eq!(step(&process), Some(on_top));
-        process.word(STACK + 0x108, 1);
-        assert_eq!(step(&process), None);
-        // pop %r10; lea (%rsp,%rcx,8),%rsp; push %r10; ret, behind the pop: the return address is in a register.
-        process.write(PC, &[0x48, 0x8d, 0x24, 0xcc, 0x41, 0x52, 0xc3]);
-        assert_eq!(step(&process), None);
-        // xor %ecx,%ecx; jmp over two bytes; leave: the last byte of the first instruction is no leave.
-        process
-            .word(STACK + 0x100, on_top)
-            .write(PC - 2, &[0x31, 0xc9, 0xeb, 2, 0, 0, 0xc9]);
-        assert_eq!(step(&process), Some(CALLER));
-        // leave; jmp *%rcx
-        process.write(PC - 1, &[0xc9, 0xff, 0xe1]);
-        assert_eq!(step(&process), Some(on_top));
-        // call: the function has a frame, or is one of V8's without a frame, whose return address is on top of the stack.
-        process
-            .write(PC, &[0xe8, 1, 2, 3, 4])
-            .word(STACK + 0x100, on_top);
-        assert_eq!(step(&process), None);
-        process.word(STACK + 0x100, 1);
-        assert_eq!(step(&process), Some(CALLER));
-    }
-
-    #[test]
-    fn a_caller_may_have_saved_registers_without_a_frame() {
-        let on_top = PROGRAM + 0x600;
-        let mut process = called();
-        process.call(on_top).word(STACK + 0x110, on_top);
-        let step = |process: &MockProcess| process.step_in(PC, false, FramePointer::Likely);
-        // pop %rdi; pop %rbx; ret. Another word is in the place of the return address.
-        process.write(PC, &[0x5f, 0x5b, 0xc3]);
-        assert_eq!(step(&process), Some(on_top));
-        process.word(STACK + 0x110, 1);
-        assert_eq!(step(&process), None);
-        // The trampoline of Python's option -X perf, behind its call: add $8,%rsp; ret
-        process
-            .word(STACK + 0x108, on_top)
-            .write(PC, &[0x48, 0x83, 0xc4, 8, 0xc3]);
-        assert_eq!(step(&process), Some(on_top));
-        // pop %rdi; pop %rbx; leave. pop %rdi; call. pop %rdi; jmp *%rax. ret
-        for code in [
-            &[0x5f, 0x5b, 0xc9][..],
-            &[0x5f, 0xe8, 1, 2, 3, 4],
-            &[0x5f, 0xff, 0xe0],
-            &[0xc3],
-        ] {
-            process.write(PC, code);
-            assert_eq!(step(&process), Some(CALLER), "{code:x?}");
-        }
-    }
-
-    #[test]
     fn kept_frame_pointers_are_followed() {
         let process = called();
-        for known in [FramePointer::Kept, FramePointer::Likely] {
-            assert_eq!(process.step_in(PC, false, known), Some(CALLER));
-        }
+        assert_eq!(process.step_in(PC, false, FramePointer::Kept), Some(CALLER));
     }
 
     #[test]
@@ -604,7 +410,6 @@ mod tests {
             .word(STACK + 0x208, CALLER)
             .write(FUNCTION, &SETS_UP);
         assert_eq!(process.step(PC), None);
-        assert_eq!(process.step_in(PC, false, FramePointer::Likely), None);
         // The section's flag proves the step.
         assert_eq!(process.step_in(PC, false, FramePointer::Kept), Some(CALLER));
     }
@@ -613,11 +418,7 @@ mod tests {
     fn a_zero_ends_the_stack_only_with_rows() {
         let mut process = MockProcess::new();
         process.write(FUNCTION, &SETS_UP);
-        for (known, found) in [
-            (FramePointer::Kept, Some(0)),
-            (FramePointer::Likely, None),
-            (FramePointer::Unknown, None),
-        ] {
+        for (known, found) in [(FramePointer::Kept, Some(0)), (FramePointer::Unknown, None)] {
             assert_eq!(process.step_in(PC, false, known), found);
         }
     }
@@ -647,11 +448,7 @@ mod tests {
     fn a_lost_frame_pointer_leads_nowhere() {
         let mut process = called();
         process.write(FUNCTION, &SETS_UP);
-        for known in [
-            FramePointer::Kept,
-            FramePointer::Likely,
-            FramePointer::Unknown,
-        ] {
+        for known in [FramePointer::Kept, FramePointer::Unknown] {
             for (fp, found) in [(STACK + 0x200, true), (unwind::LOST_FP, false)] {
                 for end in [STACK + 0x1000, u64::MAX] {
                     let frame = Frame {

@@ -30,6 +30,7 @@ use sframe::{
         self,
         erlang::ErlangCode,
         hotspot::CodeHeap,
+        unknown,
         Region, //
     },
     section::{
@@ -517,9 +518,9 @@ pub(crate) fn code_walk(data: &[u8]) {
         }),
     };
     let frame_pointer = match flags / 16 % 4 {
-        0 => FramePointer::Kept,
-        1 => FramePointer::Unknown,
-        _ => FramePointer::Likely,
+        0 => Some(FramePointer::Kept),
+        1 => Some(FramePointer::Unknown),
+        _ => None,
     };
     let beginning = u64::from(taker.byte());
     let mut frame = Frame {
@@ -541,7 +542,11 @@ pub(crate) fn code_walk(data: &[u8]) {
         let caller = if flags & 64 != 0 || flags & 128 != 0 && count % 2 == 0 {
             let function = |pc: u64| pc.checked_sub(beginning);
             let end = frame.sp.saturating_add(1 << 20);
-            match fallback::step(&frame, is_innermost, frame_pointer, function, end, &memory) {
+            let step = match frame_pointer {
+                Some(known) => fallback::step(&frame, is_innermost, known, function, end, &memory),
+                None => unknown::step(&frame, is_innermost, end, &memory),
+            };
+            match step {
                 Some(Step::Caller(caller)) => Some(caller),
                 _ => None,
             }

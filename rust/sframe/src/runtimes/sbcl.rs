@@ -14,7 +14,7 @@ use crate::sframe::{
         Memory, //
     },
     x86_64::{
-        ahead::{
+        decode::{
             instruction,
             Effect,
             DECODING, //

@@ -346,7 +346,7 @@ fn settle(
     Ok(())
 }
 
-/// The fast path in a code heap of HotSpot, and in a region with a fixed rule. Other regions have none.
+/// The fast path in a region: see [`runtimes::walk`].
 #[inline(never)]
 fn walk_region(
     region: &Region,

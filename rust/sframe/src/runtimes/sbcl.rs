@@ -20,7 +20,6 @@ use crate::sframe::{
             DECODING, //
         },
         insn::{
-            makes_frame,
             CALL_RELATIVE,
             GROUP_5,
             INT3,
@@ -115,6 +114,21 @@ pub(super) fn call_state<S: Source + ?Sized>(pc: u64, memory: &S) -> Option<Call
     }
     memory.spend(SEARCH).ok()?;
     (0..IN_FRONT).find_map(|start| state_behind(code.get(start..)?, memory))
+}
+
+/// The length of the instructions at the start of `code` that save the frame pointer in the callee's
+/// frame, and set the frame pointer to that frame: mov %rbp,(%REGISTER); mov %REGISTER,%rbp. `None` if
+/// other instructions are there.
+pub(super) fn makes_frame(code: &[u8]) -> Option<usize> {
+    match *code {
+        [0x48, 0x89, 0x2c, 0x24, 0x48, 0x8b, 0xec, ..] => Some(7),
+        [prefix @ (0x48 | 0x49), 0x89, slot @ 0x28..=0x2f, other, 0x8b, to @ 0xe8..=0xef, ..]
+            if prefix == other && slot & 7 == to & 7 =>
+        {
+            Some(6)
+        }
+        _ => None,
+    }
 }
 
 /// The state that the instruction at the start of `code` proves for the PC, which is [`BEHIND`] bytes in front of the

@@ -35,8 +35,7 @@ use crate::sframe::{
         },
         insn::{
             frees_stack,
-            is_call_before_freeing,
-            makes_frame, //
+            is_call_before_freeing, //
         },
         prologue::{
             FrameRule,
@@ -165,7 +164,7 @@ pub(super) fn ahead<S: Source + ?Sized>(pc: u64, memory: &S) -> Ahead {
         let Some((len, effect)) = instruction(code) else {
             break;
         };
-        if makes_frame(code).is_some() {
+        if sbcl::makes_frame(code).is_some() {
             return Ahead::Framed;
         }
         let [a, b, c, d, e, f, g, h, ..] = *code;

@@ -250,7 +250,7 @@ pub fn step<M: Memory + ?Sized, R: RegisterSource + ?Sized>(
         if rule.extra.twice {
             cfa = read_word(memory, cfa)?;
         }
-        // LuaJIT's pointers to a frame have flags in the two low bits.
+        // Pointers that such rules read may have flags in the two low bits.
         if rule.cfa.plus != 0 {
             cfa &= !3;
         }

@@ -159,7 +159,7 @@ pub fn walk_on<T: Task>(
                         // Found here, where less of the kernel's stack is in use.
                         return reason.or_budget(task.is_spent());
                     }
-                    // Code of Erlang leads to another stack.
+                    // A region may lead to another stack.
                     (false, FrameSource::FramePointer, frame.sp < context)
                 }
                 Err(reason) => return *reason,

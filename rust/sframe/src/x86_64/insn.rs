@@ -78,20 +78,6 @@ pub fn takes_stack(code: &[u8; TAKES_STACK]) -> bool {
     })
 }
 
-/// The length of SBCL's instructions at the start of `code` that save the frame pointer in the callee's frame, and set the
-/// frame pointer to that frame: mov %rbp,(%REGISTER); mov %REGISTER,%rbp. `None` if other instructions are there.
-pub(in crate::sframe) fn makes_frame(code: &[u8]) -> Option<usize> {
-    match *code {
-        [0x48, 0x89, 0x2c, 0x24, 0x48, 0x8b, 0xec, ..] => Some(7),
-        [prefix @ (0x48 | 0x49), 0x89, slot @ 0x28..=0x2f, other, 0x8b, to @ 0xe8..=0xef, ..]
-            if prefix == other && slot & 7 == to & 7 =>
-        {
-            Some(6)
-        }
-        _ => None,
-    }
-}
-
 pub(in crate::sframe) const CALL_RELATIVE: u8 = 0xe8;
 
 pub(in crate::sframe) const GROUP_5: u8 = 0xff;

@@ -120,7 +120,7 @@ pub fn is_entry(code: &[u8; BEGINNING], distance: u64) -> bool {
 
 /// Whether `code`, from the PC on, only clears registers and returns, which is the end of functions that
 /// leave no values behind in registers; or only compares the number of arguments, returns and removes the
-/// arguments from the stack, which is the end of V8's functions. If true, the return address is on top of
+/// arguments from the stack, which some code does that is made at run time. If true, the return address is on top of
 /// the stack.
 pub fn clears_and_returns(code: &[u8; ENDING]) -> bool {
     let mut rest = &code[..];

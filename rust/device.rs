@@ -3,7 +3,6 @@
 //! The commands of `/dev/sframe_unwind`: see `uapi/sframe_unwind.h`.
 
 use crate::{
-    mapping,
     stats,
     sys::{
         self,
@@ -58,7 +57,7 @@ pub(crate) fn control(command: u32, argument: usize, user: u32, own_only: bool) 
         }
         sys::COMMAND_REGION => {
             let mut region: RegionDescription = read(argument)?;
-            if !mapping::is_valid_region(&region) {
+            if !region.is_valid() {
                 return Err(EINVAL);
             }
             sys::add_region(&mut region, own_only)

@@ -339,6 +339,7 @@ mod region_tests {
             self,
             RegionDescription, //
         },
+        uapi,
         user_memory::UserMemory, //
     };
     use core::cell::Cell;
@@ -370,7 +371,7 @@ mod region_tests {
         RegionDescription {
             start,
             end,
-            kind: sys::REGION_FIXED as u8,
+            kind: uapi::SFRAME_UNWIND_REGION_FIXED as u8,
             cfa_offset: 32,
             ..RegionDescription::default()
         }
@@ -426,7 +427,7 @@ mod region_tests {
         let at = sys::test::map(2 * PAGE, true)?;
         sys::test::add_region(&fixed(at, at + PAGE))?;
         sys::test::add_region(&RegionDescription {
-            kind: sys::REGION_ERLANG as u8,
+            kind: uapi::SFRAME_UNWIND_REGION_ERLANG as u8,
             exit_code: at + 64,
             ..fixed(at + 8, at + 2 * PAGE)
         })?;
@@ -436,7 +437,7 @@ mod region_tests {
         };
         assert_eq!(erlang.exit, at + 64);
         sys::test::add_region(&RegionDescription {
-            kind: sys::REGION_NONE as u8,
+            kind: uapi::SFRAME_UNWIND_REGION_NONE as u8,
             ..fixed(at, at + PAGE)
         })?;
         assert!(!is_region(at + PAGE)?);
@@ -454,7 +455,7 @@ mod region_tests {
         sys::test::add_region(&fixed(at, at + PAGE))?;
         assert!(is_region(at)? && ends(at + PAGE)? && ends(other)?);
         sys::test::add_region(&RegionDescription {
-            kind: sys::REGION_NONE as u8,
+            kind: uapi::SFRAME_UNWIND_REGION_NONE as u8,
             ..fixed(at + 2 * PAGE, at + 3 * PAGE)
         })?;
         for (page, is_end) in [(1, true), (2, false), (3, true)] {
@@ -471,7 +472,7 @@ mod region_tests {
     fn descriptions_are_checked() {
         let valid = fixed(PAGE, 2 * PAGE);
         let heap = RegionDescription {
-            kind: sys::REGION_HOTSPOT as u8,
+            kind: uapi::SFRAME_UNWIND_REGION_HOTSPOT as u8,
             segment_log2: 7,
             frame_complete_size: 2,
             code_size: 8,
@@ -479,7 +480,7 @@ mod region_tests {
             interpreter_end: 2 * PAGE,
             ..valid
         };
-        assert!(mapping::is_valid_region(&valid) && mapping::is_valid_region(&heap));
+        assert!(valid.is_valid() && heap.is_valid());
         for invalid in [
             fixed(PAGE, PAGE),
             fixed(2 * PAGE, PAGE),
@@ -530,7 +531,7 @@ mod region_tests {
                 ..heap
             },
         ] {
-            assert!(!mapping::is_valid_region(&invalid));
+            assert!(!invalid.is_valid());
         }
     }
 }

@@ -24,6 +24,9 @@ mod sink;
 mod stats;
 mod sys;
 mod tables;
+// Tools use the same file.
+#[allow(unreachable_pub)]
+mod uapi;
 mod user_memory;
 mod walk;
 mod x86_64;

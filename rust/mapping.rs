@@ -16,11 +16,7 @@ use crate::{
             Error,
             Unsupported, //
         },
-        runtimes::{
-            erlang::ErlangCode,
-            hotspot::CodeHeap,
-            Region, //
-        },
+        runtimes::Region,
         section::Section,
         stop_reason::StopReason,
         table::PAGE,
@@ -28,8 +24,7 @@ use crate::{
             self,
             FunctionTable,
             MappedRows, //
-        },
-        x86_64::FrameRule, //
+        }, //
     },
     sys::{
         self,
@@ -254,57 +249,9 @@ fn region_at(
         };
         tables::keep_range(address, mapping, guard);
     } else {
-        set_region(&found, &mut to.rows);
+        to.rows = MappedRows::Region(found.region());
     }
     RegionCheck::Found
-}
-
-/// Sets `rows` to the region of a description that is valid. A match with a value would take 200 bytes more of code.
-fn set_region(description: &RegionDescription, rows: &mut TaskRows) {
-    match u32::from(description.kind) {
-        sys::REGION_FIXED => {
-            let fp = match u32::from(description.fp_saved) {
-                sys::FP_AT_CFA => description.fp_offset,
-                _ => 0,
-            };
-            let rule = FrameRule::new(description.cfa_offset, fp);
-            *rows = MappedRows::Region(Region::Fixed(rule));
-        }
-        sys::REGION_HOTSPOT => {
-            *rows = MappedRows::Region(Region::HotSpot(crate::code_heap_of!(description)));
-        }
-        sys::REGION_ERLANG => {
-            *rows = MappedRows::Region(Region::Erlang(crate::erlang_code_of!(description)));
-        }
-        _ => *rows = MappedRows::Region(Region::Stop),
-    }
-}
-
-/// Whether a program may add a region with this description.
-pub(crate) fn is_valid_region(description: &RegionDescription) -> bool {
-    let is_of_kind = match u32::from(description.kind) {
-        sys::REGION_NONE | sys::REGION_STOP | sys::REGION_ROWS | sys::REGION_ERLANG => true,
-        sys::REGION_FIXED => {
-            u32::from(description.fp_saved) <= sys::FP_AT_CFA && description.cfa_offset >= 8
-        }
-        sys::REGION_HOTSPOT => {
-            let interpreter = description.interpreter_start..description.interpreter_end;
-            description.segment_log2 < 64
-                && !interpreter.is_empty()
-                && interpreter.end.wrapping_sub(interpreter.start) <= u32::MAX.into()
-                && matches!(description.frame_complete_size, 2 | 4)
-                && matches!(description.code_size, 4 | 8)
-        }
-        _ => false,
-    };
-    is_of_kind
-        && description.reserved == [0; 5]
-        && (
-            description.reserved2,
-            description.table,
-            description.reserved3,
-        ) == (0, 0, 0)
-        && description.start < description.end
 }
 
 /// The run-time address at which the mapping at `address` ends; 0 if nothing is mapped there, or if `memory` has

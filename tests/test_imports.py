@@ -23,9 +23,9 @@ def in_tree():
     """The source files that there are."""
     found = [path for pattern in ("rust/*.rs", "rust/sys/**/*.rs", "rust/tables/*.rs", "rust/x86_64/*.rs",
                                   "rust/c/*.[ch]", "rust/kernel-shim/*.rs", "rust/kernel-shim/*.[ch]",
-                                  "rust/uapi/*.h", "rust/sframe/src/**/*.rs")
+                                  "rust/uapi/*.h", "rust/uapi/*.rs", "rust/sframe/src/**/*.rs")
              for path in ROOT.glob(pattern)]
-    return {str(path.relative_to(ROOT)) for path in found if not path.name.endswith("_generated.rs")}
+    return {str(path.relative_to(ROOT)) for path in found if not path.name.endswith("generated.rs")}
 
 
 def expand(tree, prefix=()):

@@ -14,7 +14,7 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 DEFINED = re.compile(r"^([ \t]*)(?:pub(?:\([^)]*\))?[ \t]+)?(?:unsafe[ \t]+)?(struct|enum|union|trait|type)[ \t]+"
                      r"([A-Z]\w*)", re.MULTILINE)
 # Files whose names others have chosen: the kernel's crate `kernel`, and the output of bindgen.
-FOREIGN = re.compile(r"^rust/kernel-shim/|_generated\.rs$|^tools/runtimes/src/uapi\.rs$")
+FOREIGN = re.compile(r"^rust/kernel-shim/|_generated\.rs$|^rust/uapi/generated\.rs$")
 # Programs of the tests that are input: names of one program do not meet names of others.
 INPUT = re.compile(r"^tests/truth/programs/")
 # Names with several definitions of one thing, and the reason.

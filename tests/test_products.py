@@ -29,9 +29,8 @@ TESTS = ("rust/kunit.rs", "rust/sframe/src/test_vectors.rs", "rust/sframe/tests/
 ALLOWED = {
     "rust/uapi/sframe_unwind.h": ({"hotspot", "java", "erlang", "beam"},
                                   "one structure describes regions of all kinds to the kernel"),
-    "rust/sys/helpers_generated.rs": ({"hotspot", "erlang"}, "generated from that header"),
-    "rust/sys/mod.rs": ({"hotspot", "erlang"}, "names the kinds of that header"),
-    "rust/mapping.rs": ({"hotspot", "erlang"}, "makes regions of that structure"),
+    "rust/uapi/generated.rs": ({"hotspot", "erlang"}, "generated from that header"),
+    "rust/uapi/mod.rs": ({"hotspot", "erlang"}, "makes regions of that structure"),
     "rust/c/internal.h": ({"sbcl", "php", "erlang"}, "programs that map files in an unusual way"),
 }
 

@@ -12,4 +12,9 @@
     clippy::undocumented_unsafe_blocks
 )]
 
+use crate::uapi::{
+    sframe_unwind_region,
+    sframe_unwind_table, //
+};
+
 include!("helpers_generated.rs");

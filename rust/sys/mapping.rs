@@ -4,14 +4,16 @@
 //!
 //! C side: `rust/c/mappings.c`.
 
-use super::bindings;
+use super::{
+    bindings,
+    RegionDescription, //
+};
 use kernel::{
     error::to_result,
     prelude::*, //
 };
 
 pub(crate) use bindings::{
-    sframe_unwind_region as RegionDescription,
     sfu_mapping as Mapping,
     sfu_scan as Scan, //
 };

@@ -35,24 +35,22 @@ pub(crate) use self::{
     registers::*, //
 };
 
-pub(crate) use bindings::{
+pub(crate) use crate::uapi::{
     sframe_unwind_add as AddCommand,
     sframe_unwind_counter as Counter,
+    sframe_unwind_region as RegionDescription,
     sframe_unwind_table as TableInfo,
-    sfu_table_state as TableState,
-    SFRAME_UNWIND_FP_AT_CFA as FP_AT_CFA,
     SFRAME_UNWIND_NR_ADD as COMMAND_ADD,
     SFRAME_UNWIND_NR_LIST as COMMAND_LIST,
     SFRAME_UNWIND_NR_REGION as COMMAND_REGION,
     SFRAME_UNWIND_NR_REMOVE as COMMAND_REMOVE,
     SFRAME_UNWIND_NR_STATS as COMMAND_STATS,
-    SFRAME_UNWIND_REGION_ERLANG as REGION_ERLANG,
-    SFRAME_UNWIND_REGION_FIXED as REGION_FIXED,
-    SFRAME_UNWIND_REGION_HOTSPOT as REGION_HOTSPOT,
     SFRAME_UNWIND_REGION_NONE as REGION_NONE,
     SFRAME_UNWIND_REGION_ROWS as REGION_ROWS,
-    SFRAME_UNWIND_REGION_STOP as REGION_STOP,
-    SFRAME_UNWIND_VDSO as FLAG_VDSO,
+    SFRAME_UNWIND_VDSO as FLAG_VDSO, //
+};
+pub(crate) use bindings::{
+    sfu_table_state as TableState,
     SFU_IN_ENTRY,
     SFU_IN_EXEC,
     SFU_LEFT_TO_KERNEL,

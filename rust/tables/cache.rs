@@ -19,7 +19,8 @@ use crate::{
         PeekWords,
         TableInfo,
         TableState, //
-    }, //
+    },
+    uapi, //
 };
 use core::{
     hint,
@@ -39,13 +40,13 @@ use kernel::{
 #[repr(u32)]
 pub(crate) enum TableOrigin {
     /// A program added its rows.
-    Added = bindings::sframe_unwind_origin::SFRAME_UNWIND_ADDED,
+    Added = uapi::sframe_unwind_origin::SFRAME_UNWIND_ADDED,
     /// The rows come from the file's own section.
-    Section = bindings::sframe_unwind_origin::SFRAME_UNWIND_SECTION,
+    Section = uapi::sframe_unwind_origin::SFRAME_UNWIND_SECTION,
     /// No rows of the file are known.
-    NoRows = bindings::sframe_unwind_origin::SFRAME_UNWIND_NO_ROWS,
+    NoRows = uapi::sframe_unwind_origin::SFRAME_UNWIND_NO_ROWS,
     /// The file could not be read.
-    Unreadable = bindings::sframe_unwind_origin::SFRAME_UNWIND_UNREADABLE,
+    Unreadable = uapi::sframe_unwind_origin::SFRAME_UNWIND_UNREADABLE,
 }
 
 /// Publishes an entry for a file: its state and its rows, if any. The entry before it is freed after its last

@@ -97,26 +97,6 @@ pub struct ErlangCode {
     pub process_offset: u32,
 }
 
-/// The [`ErlangCode`] of a valid `struct sframe_unwind_region` of kind ERLANG. This is a macro for the reason of
-/// [`code_heap_of`](crate::code_heap_of). `ErlangCode` has to be in scope.
-#[macro_export]
-macro_rules! erlang_code_of {
-    ($description:expr) => {{
-        let description = $description;
-        ErlangCode {
-            exit: description.exit_code,
-            main: description.main_code,
-            main_return: description.main_return,
-            main_frame: description.main_frame,
-            registers_offset: description.registers_offset,
-            schedulers: description.schedulers,
-            scheduler_count: description.scheduler_count,
-            scheduler_size: description.scheduler_size,
-            process_offset: description.process_offset,
-        }
-    }};
-}
-
 /// Where compiled code has the pointer to the stack of its process, while it calls a C function.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum SavedStack {

@@ -109,36 +109,6 @@ pub struct CodeHeap {
     pub kind_offset: u8,
 }
 
-/// The [`CodeHeap`] of a valid `struct sframe_unwind_region` of kind HOTSPOT. This is a macro, because the kernel module
-/// and the tools each have a generated type for this structure. `CodeHeap` has to be in scope.
-#[macro_export]
-macro_rules! code_heap_of {
-    ($description:expr) => {{
-        let description = $description;
-        let interpreter_len = description
-            .interpreter_end
-            .wrapping_sub(description.interpreter_start);
-        CodeHeap {
-            start: description.start,
-            segment_map: description.segment_map,
-            interpreter_start: description.interpreter_start,
-            interpreter_len: interpreter_len as u32,
-            // The low halves tell the kinds apart.
-            kind_mask: description.kind_mask as u32,
-            frameless_kinds: description.frameless_kinds.map(|kind| kind as u32),
-            segment_log2: description.segment_log2,
-            used_offset: description.used_offset,
-            blob_offset: description.blob_offset,
-            frame_size_offset: description.frame_size_offset,
-            frame_complete_offset: description.frame_complete_offset,
-            frame_complete_is_short: description.frame_complete_size == 2,
-            code_offset: description.code_offset,
-            code_is_address: description.code_size == 8,
-            kind_offset: description.kind_offset,
-        }
-    }};
-}
-
 /// Whether the code at `pc` is HotSpot's poll in a loop: test %eax,(%register). If it faults, its own address becomes
 /// the return address.
 #[inline(never)]

@@ -52,7 +52,7 @@ pub struct sframe_unwind_extra_row {
     pub flags: __u8,
 }
 pub mod sframe_unwind_origin {
-    pub type Type = ::std::os::raw::c_uint;
+    pub type Type = core::ffi::c_uint;
     pub const SFRAME_UNWIND_ADDED: Type = 1;
     pub const SFRAME_UNWIND_SECTION: Type = 2;
     pub const SFRAME_UNWIND_NO_ROWS: Type = 3;
@@ -101,15 +101,6 @@ pub struct sframe_unwind_request {
     pub reserved: __u32,
     pub build_id: [__u8; 32usize],
     pub path: [__u8; 256usize],
-}
-impl Default for sframe_unwind_request {
-    fn default() -> Self {
-        let mut s = ::std::mem::MaybeUninit::<Self>::uninit();
-        unsafe {
-            ::std::ptr::write_bytes(s.as_mut_ptr(), 0, 1);
-            s.assume_init()
-        }
-    }
 }
 #[repr(C)]
 #[derive(Debug, Default, Copy, Clone)]

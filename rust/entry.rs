@@ -7,7 +7,6 @@
 
 use crate::{
     device,
-    hook,
     mapping,
     sframe::{
         fast_path::FastPathState,
@@ -133,7 +132,7 @@ unsafe fn begin<'a>(call: &bindings::sfu_call) -> Begin<'a> {
 #[no_mangle]
 unsafe extern "C" fn sframe_unwind_immediate(chain: *mut c_void, regs: *const c_void) {
     // SAFETY: The redirection leaves the arguments of `perf_callchain_user` unchanged.
-    unsafe { walk_call(chain, regs, 0) };
+    unsafe { enter(chain, regs, 0) };
 }
 
 /// Replaces `unwind_user`. Task; may sleep.
@@ -146,7 +145,7 @@ unsafe extern "C" fn sframe_unwind_deferred(trace: *mut c_void, max_entries: c_u
     let none = hidden(0) as *const c_void;
     // SAFETY: The redirection leaves the arguments of `unwind_user` unchanged. The current task is a user task: the
     // redirection leaves all others to the kernel.
-    unsafe { walk_call(trace, none, max_entries) }
+    unsafe { enter(trace, none, max_entries) }
 }
 
 /// `number`, as a value that the compiler does not know. It would make a copy of the whole walk for each value that it
@@ -168,7 +167,7 @@ fn hidden(mut number: usize) -> usize {
 /// `chain` and `regs`, which is not null, are the arguments of a call of `perf_callchain_user`; or `regs` is null, and
 /// `chain` and `max_entries` are the arguments of a call of `unwind_user` for a user task.
 #[inline(never)]
-unsafe fn walk_call(chain: *mut c_void, regs: *const c_void, max_entries: c_uint) -> c_int {
+unsafe fn enter(chain: *mut c_void, regs: *const c_void, max_entries: c_uint) -> c_int {
     let walked = 'walk: {
         // What the walk needs after the fast path is taken out of `call`, whose place on the stack is used again.
         let (begin, first, stored) = {
@@ -193,7 +192,7 @@ unsafe fn walk_call(chain: *mut c_void, regs: *const c_void, max_entries: c_uint
                 // SAFETY: Then the limit is not 0. The walk ends in front of the calls that end it for C. Nobody has
                 // used the buffer.
                 let (words, buffer) = unsafe { (PeekWords::of_walk(call.limit), buffer(call)) };
-                stored = walk::walk_first(&mut first, call.pc, buffer, cache, words);
+                stored = walk::run_first(&mut first, call.pc, buffer, cache, words);
             }
             if first.is_outermost {
                 break 'walk Walked {
@@ -207,7 +206,7 @@ unsafe fn walk_call(chain: *mut c_void, regs: *const c_void, max_entries: c_uint
             (unsafe { begin(call) }, first, stored)
         };
         // SAFETY: The walk ends in front of the calls that end it for C.
-        unsafe { hook::walk(begin, &{ first }, stored) }
+        unsafe { walk::walk(begin, &{ first }, stored) }
     };
     let context = walked.context;
     let count = walked.count() as c_uint;

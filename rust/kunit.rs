@@ -625,7 +625,8 @@ mod walk_tests {
             };
             // The fast path has not run.
             let first = FastPathState::to(begin.frame.sp, begin.frame.fp);
-            let used = walk::walk(begin, &first, 0, &UserMemory::atomic(0, 0)).count();
+            let memory = UserMemory::atomic(0, 0);
+            let used = walk::store_stack(begin, &first, 0, &memory).count();
             KunitWalk { addresses, used }
         }
 

@@ -13,7 +13,6 @@ use kernel::{
 
 mod device;
 mod entry;
-mod hook;
 mod kunit;
 mod mapping;
 // Not `pub`: the compiler keeps each public function, even if nothing calls it.

@@ -347,7 +347,7 @@ fn rows_of(address: u64, mapping: &sys::Mapping, memory: &UserMemory, rows: &mut
     match rows_location(address, mapping, memory) {
         Ok(RowsLocation::Section { address, len }) => {
             open(address, len, memory, rows);
-            settle(mapping, memory, rows);
+            settle_starts(mapping, memory, rows);
         }
         Ok(RowsLocation::None(_)) if is_replaced(mapping, memory) => *rows = MappedRows::Replaced,
         Ok(RowsLocation::None(functions)) => *rows = MappedRows::None(functions),
@@ -437,7 +437,7 @@ fn open(address: u64, len: u64, memory: &UserMemory, rows: &mut TaskRows) {
 /// Decides the origin of the section's start addresses, if its flags leave the origin open. Only this mapping is
 /// known as the file's code here.
 #[inline(never)]
-fn settle(mapping: &sys::Mapping, memory: &UserMemory, rows: &mut TaskRows) {
+fn settle_starts(mapping: &sys::Mapping, memory: &UserMemory, rows: &mut TaskRows) {
     let MappedRows::Section(section) = rows else {
         return;
     };

@@ -89,7 +89,7 @@ pub(crate) struct Begin<'a> {
 /// The fast path from the innermost frame on, with the PC `pc`. Stores the addresses of the innermost frame and of the
 /// found frames in `buffer`, and returns their number; 0 if not even the innermost frame is for the fast path.
 #[inline(always)]
-pub(crate) fn walk_first(
+pub(crate) fn run_first(
     state: &mut FastPathState,
     pc: u64,
     buffer: &mut [u64],
@@ -106,14 +106,32 @@ pub(crate) fn walk_first(
         return 0;
     };
     *slot = pc;
-    let slots = run_fast(state, pc.wrapping_add(1), slots, cache, words);
+    let slots = run_ranges(state, pc.wrapping_add(1), slots, cache, words);
     space.wrapping_sub(slots.len())
 }
 
-/// Walks the current task's user stack, and stores run-time addresses in the buffer of `begin`, from its start on.
-/// [`walk_first`] has led to `first`, and has stored `stored` addresses there. Any context that `memory` is made for.
+/// Walks the current task's user stack, and stores run-time addresses in the buffer of `begin`, from its
+/// start on. [`run_first`] has led to `first`, and has stored `stored` addresses there. A deferred walk
+/// runs in a task that is about to return to user space, and may sleep. Any other walk is for a sample
+/// of perf or BPF, in an NMI, an IRQ or a task.
+///
+/// `c/hook.c` has already left these tasks to the kernel: tasks that cannot be walked (kernel threads,
+/// 32-bit tasks, guests), tasks without rows, and all tasks while the module is switched off.
+///
+/// # Safety
+///
+/// The limit of `begin` is as for [`Peek::of_walk`](sys::Peek::of_walk).
 #[inline(always)]
-pub(crate) fn walk(
+pub(crate) unsafe fn walk(begin: Begin<'_>, first: &FastPathState, stored: usize) -> Walked {
+    let may_sleep = begin.context == WalkContext::Deferred;
+    // SAFETY: By the contract of this function.
+    let memory = unsafe { UserMemory::of_walk(begin.limit, begin.spent, may_sleep) };
+    store_stack(begin, first, stored, &memory)
+}
+
+/// As [`walk`], over `memory`. Any context that `memory` is made for.
+#[inline(always)]
+pub(crate) fn store_stack(
     begin: Begin<'_>,
     first: &FastPathState,
     stored: usize,
@@ -151,12 +169,12 @@ pub(crate) fn walk(
         // The first address is that of the innermost frame.
         let has_found = stored > 1;
         if has_found {
-            let ended = settle(&mut frame, first, stored.wrapping_sub(1), memory, &mut sink);
+            let ended = end_fast_path(&mut frame, first, stored.wrapping_sub(1), memory, &mut sink);
             if let Err(reason) = ended {
                 break 'ended reason;
             }
         }
-        walk::walk_on(&task, lowest, has_found, &mut frame, &mut sink)
+        walk::run_loop(&task, lowest, has_found, &mut frame, &mut sink)
     };
     sink.ended(reason)
 }
@@ -241,24 +259,28 @@ impl<'a> Task for Current<'a> {
     }
 
     #[inline(always)]
-    fn walk_fast(&self, frame: &mut Frame, sink: &mut ChainBuffer<'a>) -> Result<(), StopReason> {
+    fn run_fast_path(
+        &self,
+        frame: &mut Frame,
+        sink: &mut ChainBuffer<'a>,
+    ) -> Result<(), StopReason> {
         let mut state = FastPathState::to(frame.sp, frame.fp);
-        let found = walk_fast(&mut state, frame.pc, self.memory, sink);
+        let found = store_by_rows(&mut state, frame.pc, self.memory, sink);
         if found == 0 && !state.is_outermost {
             return Ok(());
         }
-        settle(frame, &state, found, self.memory, sink)
+        end_fast_path(frame, &state, found, self.memory, sink)
     }
 
     #[inline(always)]
-    fn walk_region(
+    fn run_region(
         &self,
         region: &Region,
         code: Range<u64>,
         frame: &mut Frame,
         sink: &mut ChainBuffer<'a>,
     ) {
-        walk_region(region, code, frame, self.memory, sink);
+        store_by_region(region, code, frame, self.memory, sink);
     }
 
     #[inline(always)]
@@ -279,7 +301,7 @@ impl<'a> Task for Current<'a> {
 
 /// Walks by compact rules, as far as the ranges in this CPU's code cache go: see [`fast_path::walk`].
 #[inline(never)]
-fn run_fast<'b>(
+fn run_ranges<'b>(
     state: &mut FastPathState,
     ra: u64,
     slots: UnusedSlots<'b>,
@@ -292,7 +314,7 @@ fn run_fast<'b>(
 /// The fast path from a frame with the PC `pc` that has made a call. Stores the addresses of the found frames in the
 /// unused part of the sink's buffer, and returns their number.
 #[inline(never)]
-fn walk_fast(
+fn store_by_rows(
     state: &mut FastPathState,
     pc: u64,
     memory: &UserMemory,
@@ -309,14 +331,14 @@ fn walk_fast(
     };
     let left = sink.left();
     let space = left.len();
-    let slots = run_fast(state, pc, left.iter_mut(), cache, words);
+    let slots = run_ranges(state, pc, left.iter_mut(), cache, words);
     space.wrapping_sub(slots.len())
 }
 
 /// Ends the fast path, which has stored the addresses of `found` frames in the unused part of the sink's buffer, and
 /// replaces `frame` by the last one.
 #[inline(never)]
-fn settle(
+fn end_fast_path(
     frame: &mut Frame,
     ended: &FastPathState,
     found: usize,
@@ -346,9 +368,9 @@ fn settle(
     Ok(())
 }
 
-/// The fast path in a region: see [`runtimes::walk`].
+/// The fast path in a region: see [`runtimes::run_fast`].
 #[inline(never)]
-fn walk_region(
+fn store_by_region(
     region: &Region,
     code: Range<u64>,
     frame: &mut Frame,
@@ -358,6 +380,6 @@ fn walk_region(
     let Some(words) = memory.words() else {
         return;
     };
-    let found = runtimes::walk(region, code, frame, memory, &words, sink.left());
+    let found = runtimes::run_fast(region, code, frame, memory, &words, sink.left());
     sink.stored(found, FrameSource::FramePointer);
 }

@@ -843,7 +843,8 @@ pub(super) mod tests {
             let mut last = frame(RETURN);
             let code = HEAP..HEAP + 0x4000;
             let buffer = &mut buffer[..most];
-            let found = runtimes::walk(&region, code, &mut last, memory, &Words(memory), buffer);
+            let found =
+                runtimes::run_fast(&region, code, &mut last, memory, &Words(memory), buffer);
             assert!(buffer[..found].iter().all(|pc| *pc == RETURN));
             (found, last.sp - STACK - 0x100, last.fp)
         };

@@ -38,7 +38,7 @@ use crate::sframe::{
 };
 use core::ops::Range;
 
-/// The most work of a step of [`walk`], in instructions.
+/// The most work of a step of [`run_fast`], in instructions.
 const STEP: u32 = 240;
 
 /// The layout of the frames in a region.
@@ -90,7 +90,7 @@ pub fn step<M: Memory + Source + ?Sized, R: RegisterSource + ?Sized>(
 ///
 /// `memory` has the budget, and `words` the same memory. Context: any in which both may be used.
 #[inline]
-pub fn walk<S: Source + ?Sized, W: WordReader>(
+pub fn run_fast<S: Source + ?Sized, W: WordReader>(
     region: &Region,
     code: Range<u64>,
     frame: &mut Frame,

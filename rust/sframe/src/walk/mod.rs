@@ -67,13 +67,13 @@ use crate::sframe::{
 /// becomes the last frame that the walk reached. Context: any in which the methods of `task` may run.
 #[inline(always)]
 pub fn walk<T: Task>(task: &T, frame: &mut Frame, sink: &mut T::Sink) -> StopReason {
-    walk_on(task, frame.sp, false, frame, sink)
+    run_loop(task, frame.sp, false, frame, sink)
 }
 
 /// Walks on from `frame`. `has_called`: the fast path has led from the innermost frame to `frame`; else `frame` still
 /// is the innermost frame. `lowest` is the stack pointer of the innermost frame. Apart from that, as [`walk`].
 #[inline(always)]
-pub fn walk_on<T: Task>(
+pub fn run_loop<T: Task>(
     task: &T,
     mut lowest: u64,
     has_called: bool,
@@ -206,14 +206,14 @@ pub fn walk_on<T: Task>(
         }
         match &mapping.rows {
             MappedRows::Table(_) => {
-                if let Err(reason) = task.walk_fast(frame, sink) {
+                if let Err(reason) = task.run_fast_path(frame, sink) {
                     return reason;
                 }
             }
             MappedRows::Region(region)
                 if source != FrameSource::Rows || region.is_fast_after_rows() =>
             {
-                task.walk_region(region, mapping.start..mapping.end, frame, sink);
+                task.run_region(region, mapping.start..mapping.end, frame, sink);
             }
             _ => {}
         }
@@ -518,7 +518,7 @@ mod tests {
             (sp | 0xffff) + 1
         }
 
-        fn walk_region(
+        fn run_region(
             &self,
             _region: &Region,
             _code: Range<u64>,
@@ -636,7 +636,7 @@ mod tests {
                 fp: 0,
             };
             let mut sink = RefCell::new(Vec::new());
-            let reason = walk_on(&task, 0x8000, false, &mut frame, &mut sink);
+            let reason = run_loop(&task, 0x8000, false, &mut frame, &mut sink);
             assert_eq!(reason, StopReason::RegionUnknown);
             task.fast_from.take()
         };
@@ -701,7 +701,7 @@ mod tests {
             fp: 0x2_8010,
         };
         let mut sink = RefCell::new(Vec::new());
-        let reason = walk_on(&task, frame.sp, true, &mut frame, &mut sink);
+        let reason = run_loop(&task, frame.sp, true, &mut frame, &mut sink);
         let pcs: Vec<_> = sink.into_inner().iter().map(|frame| frame.pc).collect();
         let found = [CODE + 8, CODE + 16, 0x202, CODE + 32, CODE + 24, 0x101];
         assert_eq!((reason, &pcs[..]), (StopReason::Outermost, &found[..]));

@@ -274,7 +274,7 @@ pub trait Task {
     ///
     /// The stop reason, if the walk has ended.
     #[inline(always)]
-    fn walk_fast(&self, frame: &mut Frame, sink: &mut Self::Sink) -> Result<(), StopReason> {
+    fn run_fast_path(&self, frame: &mut Frame, sink: &mut Self::Sink) -> Result<(), StopReason> {
         let _ = (frame, sink);
         Ok(())
     }
@@ -282,7 +282,7 @@ pub trait Task {
     /// The fast path in a region: takes steps as long as they lead to run-time addresses in `code`, a part of the
     /// region, and stores the frames. `frame` has made a call.
     #[inline(always)]
-    fn walk_region(
+    fn run_region(
         &self,
         region: &Region,
         code: Range<u64>,

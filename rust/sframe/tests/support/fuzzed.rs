@@ -456,7 +456,7 @@ const MOST_WORK_OF_CODE: u32 = 500 + (40 + 40) * 120;
 fn fast_walk(region: &Region, start: Frame, memory: &Repeating<'_>) {
     let mut buffer = [0; 16];
     let mut walked = start;
-    let found = runtimes::walk(
+    let found = runtimes::run_fast(
         region,
         0..u64::MAX,
         &mut walked,

@@ -27,14 +27,14 @@ use std::{
 };
 
 use crate::{
+    code::CodeBytes,
     eh_frame::{
         self,
         EhFrameTable,
         FdeEntry, //
     },
     encode,
-    CodeBytes,
-    ConvertedFunction, //
+    function::ConvertedFunction, //
 };
 
 /// The DWARF numbers of the callee-saved registers without the frame pointer and the stack pointer: rbx, r12

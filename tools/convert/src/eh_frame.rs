@@ -50,14 +50,16 @@ use sframe::{
 use std::collections::HashMap;
 
 use crate::{
+    code::CodeBytes,
     encode,
-    saved_rbx::RbxRows,
-    CodeBytes,
-    ConvertError,
-    ConvertedFunction,
-    DropReason,
-    DroppedRow,
-    Report, //
+    function::ConvertedFunction,
+    report::{
+        ConvertError,
+        DropReason,
+        DroppedRow,
+        Report, //
+    },
+    saved_rbx::RbxRows, //
 };
 
 type CfiSlice<'a> = EndianSlice<'a, LittleEndian>;

@@ -26,9 +26,9 @@ use sframe::{
 };
 
 use crate::{
+    code::CodeBytes,
     encode,
-    CodeBytes,
-    ConvertedFunction, //
+    function::ConvertedFunction, //
 };
 
 /// The code of `_Unwind_DebugHook`: `endbr64; ret`, or only `ret`.

@@ -30,9 +30,11 @@ use sframe::{
 };
 
 use crate::{
-    ConvertError,
-    ConvertedFunction,
-    Report, //
+    function::ConvertedFunction,
+    report::{
+        ConvertError,
+        Report, //
+    }, //
 };
 
 const MAGIC: u16 = 0xdee2;

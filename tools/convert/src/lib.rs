@@ -12,44 +12,64 @@
 #![forbid(unsafe_code)]
 #![deny(missing_docs)]
 
+mod analysis;
 mod callee_saved;
+mod code;
 mod eh_frame;
 mod eh_return;
 mod encode;
-mod ghc;
-mod go;
-mod insn_analysis;
-mod luajit;
+mod function;
+mod report;
 #[cfg(test)]
 #[path = "../../../rust/sframe/tests/support/requirement.rs"]
 mod requirement;
+mod runtimes;
 mod saved_rbx;
+mod startup;
 mod table;
 
-pub use self::table::OwnedTable;
+pub use self::{
+    code::CodeBytes,
+    report::{
+        ConvertError,
+        Converted,
+        DropReason,
+        DroppedRow,
+        Report, //
+    },
+    startup::MAX_ENTRY_POINT,
+    table::OwnedTable, //
+};
+
+use self::{
+    function::{
+        size_of_all,
+        sort_and_trim,
+        ConvertedFunction, //
+    },
+    runtimes::{
+        ghc,
+        go,
+        luajit, //
+    },
+    startup::{
+        add_entry_point,
+        add_init_or_fini, //
+    }, //
+};
 
 use std::{
-    collections::{
-        BTreeMap,
-        BTreeSet, //
-    },
-    fmt,
+    collections::BTreeSet,
     ops::Range,
     thread, //
 };
 
 use iced_x86::{
-    Decoder,
-    DecoderOptions,
     FlowControl,
     Instruction, //
 };
 use object::{
-    elf,
-    read::elf::{
-        ElfFile64,
-        ProgramHeader, //
-    },
+    read::elf::ElfFile64,
     Endianness,
     Object,
     ObjectSection,
@@ -60,266 +80,10 @@ use object::{
 use sframe::{
     rule::{
         Base,
-        Location,
-        Rule,
         SavedRbx, //
     },
     x86_64::registers, //
 };
-
-/// The reason why a file cannot be converted.
-#[derive(Debug)]
-pub enum ConvertError {
-    /// The file is not a readable ELF file.
-    NotElf(object::Error),
-    /// The file is not a little-endian file for AMD64.
-    Machine,
-    /// The file has no loadable code, for example because it is an object file.
-    NoCode,
-    /// The file has neither .eh_frame nor Go's pclntab.
-    NoUnwindInfo,
-    /// .eh_frame is invalid.
-    InvalidEhFrame(gimli::Error),
-    /// The functions span more addresses, or have more rows, than one section can hold.
-    TooLarge,
-}
-
-impl fmt::Display for ConvertError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            ConvertError::NotElf(error) => write!(f, "not a readable ELF file: {error}"),
-            ConvertError::Machine => {
-                f.write_str("not for AMD64: only AMD64 files can be converted")
-            }
-            ConvertError::NoCode => f.write_str("no loadable code (an object file?)"),
-            ConvertError::NoUnwindInfo => f.write_str(
-                "no unwind information: neither .eh_frame nor the pclntab of Go 1.20 or later",
-            ),
-            ConvertError::InvalidEhFrame(error) => write!(f, ".eh_frame is invalid: {error}"),
-            ConvertError::TooLarge => {
-                f.write_str("too many rows or too large an address range for one SFrame section")
-            }
-        }
-    }
-}
-
-impl std::error::Error for ConvertError {}
-
-/// The reason why a row is dropped.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum DropReason {
-    /// The CFA is computed from a value in memory in a form that no row supports.
-    CfaFromMemory,
-    /// The CFA is an unsupported expression.
-    CfaExpression,
-    /// No row can encode the return address's location.
-    ReturnAddress,
-    /// No row can encode the location of the caller's frame pointer, or it is undefined.
-    FramePointer,
-    /// The caller's stack pointer is not the CFA.
-    StackPointer,
-    /// An offset exceeds 32 bits.
-    OffsetTooLarge,
-    /// The entry is invalid from the row's start on.
-    InvalidEntry,
-}
-
-impl DropReason {
-    /// A short name, for reports.
-    pub const fn name(self) -> &'static str {
-        match self {
-            DropReason::CfaFromMemory => "cfa-from-memory",
-            DropReason::CfaExpression => "cfa-expression",
-            DropReason::ReturnAddress => "return-address",
-            DropReason::FramePointer => "frame-pointer",
-            DropReason::StackPointer => "stack-pointer",
-            DropReason::OffsetTooLarge => "offset-too-large",
-            DropReason::InvalidEntry => "invalid-entry",
-        }
-    }
-}
-
-/// Statistics of a conversion.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Report {
-    /// The size of .eh_frame, in bytes.
-    pub eh_frame: u64,
-    /// The rows of .eh_frame. Rows that differ only in registers that SFrame does not describe count
-    /// separately.
-    pub rows: u64,
-    /// The rows of .eh_frame that are encoded.
-    pub encoded: u64,
-    /// The dropped rows by reason: their number, and the bytes of code that they cover.
-    pub dropped: BTreeMap<DropReason, (u64, u64)>,
-    /// The functions of the section.
-    pub functions: u32,
-    /// The flexible functions of the section.
-    pub flexible: u32,
-    /// The rows of the section.
-    pub section_rows: u32,
-    /// The extra rows.
-    pub extra_rows: u32,
-    /// The bytes of code whose rows come from the instructions.
-    pub analyzed_code: u64,
-}
-
-impl Report {
-    fn count_dropped(&mut self, reason: DropReason, bytes: u64) {
-        let (rows, all) = self.dropped.entry(reason).or_default();
-        *rows += 1;
-        *all += bytes;
-    }
-
-    fn add(&mut self, other: &Report) {
-        self.rows += other.rows;
-        self.encoded += other.encoded;
-        for (reason, (rows, bytes)) in &other.dropped {
-            let (all_rows, all_bytes) = self.dropped.entry(*reason).or_default();
-            *all_rows += rows;
-            *all_bytes += bytes;
-        }
-    }
-}
-
-/// A row of .eh_frame that is dropped. Addresses are link-time addresses.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct DroppedRow {
-    /// The address of the first byte that the row covers.
-    pub start: u64,
-    /// The address after the last byte that the row covers.
-    pub end: u64,
-    /// The reason why the row is dropped. `None`: the row is kept, but it covers a call, and its rule counts from
-    /// a register that is known only in the innermost frame.
-    pub reason: Option<DropReason>,
-    /// The row's rules for the CFA, the frame pointer, the stack pointer and the return address. The frame
-    /// pointer's slot is left out.
-    pub rule: String,
-}
-
-/// The result of a conversion.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Converted {
-    /// The section; its address is 0.
-    pub section: Vec<u8>,
-    /// Rows that a section cannot encode: an array of
-    /// [`ExtraRow`](sframe::table::ExtraRow).
-    pub extra_rows: Vec<u8>,
-    /// The statistics.
-    pub report: Report,
-}
-
-/// A function, or an encodable part of a function. Addresses are link-time addresses.
-#[derive(Clone, Debug, PartialEq, Eq)]
-struct ConvertedFunction {
-    start: u64,
-    size: u32,
-    /// For a PLT, the size in bytes of the blocks that share the rows.
-    repeat: Option<u8>,
-    signal: bool,
-    /// Where the function keeps its caller's value of rbx.
-    rbx: SavedRbx,
-    /// The offset in bytes from which each rule applies, in ascending order.
-    rows: Vec<(u32, Rule)>,
-}
-
-impl ConvertedFunction {
-    fn end(&self) -> u64 {
-        self.start.saturating_add(self.size.into())
-    }
-
-    /// Truncates the function at `end`.
-    fn truncate(&mut self, end: u64) {
-        if end < self.end() {
-            self.size = end.saturating_sub(self.start) as u32;
-            let size = self.size;
-            if self.repeat.is_none() {
-                self.rows.retain(|(start, _)| *start < size);
-            }
-        }
-    }
-
-    /// Truncates the function at `at`, and returns the rest. `at` lies in the function or is its end; the
-    /// function is not a PLT.
-    fn split_off(&mut self, at: u64) -> ConvertedFunction {
-        let offset = (at - self.start) as u32;
-        let current = self.rows.iter().rev().find(|(start, _)| *start <= offset);
-        let following = self.rows.iter().filter(|(start, _)| *start > offset);
-        let rows = current.map(|(_, rule)| (0, *rule)).into_iter();
-        let rest = ConvertedFunction {
-            start: at,
-            size: self.size - offset,
-            repeat: None,
-            signal: self.signal,
-            rbx: self.rbx,
-            rows: rows
-                .chain(following.map(|(start, rule)| (start - offset, *rule)))
-                .collect(),
-        };
-        self.truncate(at);
-        rest
-    }
-}
-
-/// The code of a file: its executable segments.
-#[derive(Clone, Debug)]
-pub struct CodeBytes<'a> {
-    /// The link-time start and end address of each segment, and its bytes in the file.
-    segments: Vec<(u64, u64, &'a [u8])>,
-}
-
-impl<'a> CodeBytes<'a> {
-    /// The code of an ELF file for AMD64.
-    ///
-    /// # Errors
-    ///
-    /// [`ConvertError::NotElf`], [`ConvertError::Machine`], [`ConvertError::NoCode`].
-    pub fn of(bytes: &'a [u8]) -> Result<CodeBytes<'a>, ConvertError> {
-        CodeBytes::of_elf(&parse(bytes)?)
-    }
-
-    fn of_elf(file: &ElfFile64<'a, Endianness>) -> Result<CodeBytes<'a>, ConvertError> {
-        let endian = file.endian();
-        let headers = file.elf_program_headers().iter().filter(|header| {
-            header.p_type(endian) == elf::PT_LOAD && header.p_flags(endian) & elf::PF_X != 0
-        });
-        let segments: Vec<_> = headers
-            .map(|header| {
-                let start = header.p_vaddr(endian);
-                let end = start.saturating_add(header.p_memsz(endian));
-                let bytes = header.data(endian, file.data()).unwrap_or_default();
-                (start, end, bytes)
-            })
-            .collect();
-        if segments.is_empty() {
-            return Err(ConvertError::NoCode);
-        }
-        Ok(CodeBytes { segments })
-    }
-
-    /// The bytes from a link-time address to the end of its segment.
-    fn at(&self, address: u64) -> &'a [u8] {
-        let mut segments = self.segments.iter();
-        segments
-            .find_map(|(start, _, bytes)| {
-                bytes.get(usize::try_from(address.checked_sub(*start)?).ok()?..)
-            })
-            .unwrap_or_default()
-    }
-
-    /// The instructions between two link-time addresses.
-    fn instructions(&self, start: u64, end: u64) -> impl Iterator<Item = Instruction> + 'a {
-        let bytes = self.at(start);
-        let len = usize::try_from(end - start).unwrap_or(usize::MAX);
-        let bytes = &bytes[..len.min(bytes.len())];
-        Decoder::with_ip(64, bytes, start, DecoderOptions::NONE).into_iter()
-    }
-
-    /// Whether one segment contains both link-time addresses and all between them.
-    fn holds(&self, first: u64, last: u64) -> bool {
-        let mut segments = self.segments.iter();
-        segments.any(|(start, end, _)| *start <= first && first <= last && last < *end)
-    }
-}
 
 fn parse(bytes: &[u8]) -> Result<ElfFile64<'_, Endianness>, ConvertError> {
     let file = ElfFile64::<Endianness>::parse(bytes).map_err(ConvertError::NotElf)?;
@@ -383,7 +147,7 @@ pub fn convert(bytes: &[u8]) -> Result<Converted, ConvertError> {
             functions.push(found.run);
             functions.extend(found.functions);
         }
-        let found = insn_analysis::functions(&gaps, &symbols(&file), file.entry(), &code);
+        let found = analysis::functions(&gaps, &symbols(&file), file.entry(), &code);
         report.analyzed_code += size_of_all(&found);
         functions.extend(found);
         sort_and_trim(&mut functions);
@@ -500,7 +264,7 @@ pub fn convert_code(bytes: &[u8]) -> Result<Converted, ConvertError> {
     let file = parse(bytes)?;
     let code = CodeBytes::of_elf(&file)?;
     let mut report = Report::default();
-    let functions = insn_analysis::functions(
+    let functions = analysis::functions(
         &gaps(&file, Vec::new()),
         &BTreeSet::new(),
         file.entry(),
@@ -536,190 +300,24 @@ fn convert_entries<'a>(
     });
 }
 
-/// The first instructions of an entry point, which passes the initial stack pointer on: in ld.so, and in musl,
-/// which clears the frame pointer first.
-const ENTRY_POINTS: [&[u8]; 3] = [
-    b"\x48\x89\xe7",             // mov %rsp,%rdi
-    b"\x31\xed\x48\x89\xe7",     // xor %ebp,%ebp; mov %rsp,%rdi
-    b"\x48\x31\xed\x48\x89\xe7", // xor %rbp,%rbp; mov %rsp,%rdi
-];
-
-/// The maximum size of an entry point's code, in bytes. The code of ld.so has 61 bytes.
-pub const MAX_ENTRY_POINT: u64 = 96;
-
-/// Adds an outermost row for an entry point without an .eh_frame entry. An entry point has no caller. Such entry
-/// points are written in assembly.
-fn add_entry_point(functions: &mut Vec<ConvertedFunction>, entry: u64, code: &CodeBytes<'_>) {
-    let is_entry_point = ENTRY_POINTS
-        .iter()
-        .any(|bytes| code.at(entry).starts_with(bytes));
-    if is_entry_point {
-        let size = MAX_ENTRY_POINT.min(code.at(entry).len() as u64);
-        insert(functions, entry, size as u32, vec![(0, Rule::OUTERMOST)]);
-    }
-}
-
-/// Adds rows for `_init` or `_fini` of crti.o and crtn.o, which have no .eh_frame entry: `sub $8,%rsp`,
-/// calls, `add $8,%rsp; ret`.
-fn add_init_or_fini(functions: &mut Vec<ConvertedFunction>, address: u64, code: &CodeBytes<'_>) {
-    let bytes = code.at(address);
-    let pushed = if bytes.starts_with(b"\xf3\x0f\x1e\xfa") {
-        8
-    } else {
-        4
-    };
-    if !bytes[..bytes.len().min(pushed)].ends_with(b"\x48\x83\xec\x08") {
-        return;
-    }
-    let mut at = pushed;
-    loop {
-        at += match bytes.get(at..).unwrap_or_default() {
-            [0x48, 0x83, 0xc4, 0x08, 0xc3, ..] => break,
-            [0x48, 0x8b, 0x05, ..] => 7,       // mov ...(%rip),%rax
-            [0x48, 0xc7, 0xc0, ..] => 7,       // mov $...,%rax
-            [0x48, 0x85, 0xc0, ..] => 3,       // test %rax,%rax
-            [0x74, 0x02, 0xff, 0xd0, ..] => 4, // jz over it; call *%rax
-            [0xe8, ..] => 5,                   // call ...
-            _ => return,
-        };
-    }
-    let row = |from: usize, cfa| (from as u32, Rule::amd64(Base::Sp, cfa, Location::Unchanged));
-    let rows = vec![row(0, 8), row(pushed, 16), row(at + 4, 8)];
-    insert(functions, address, at as u32 + 5, rows);
-}
-
-/// Inserts a function, truncated at the next one, unless another function covers its start.
-fn insert(functions: &mut Vec<ConvertedFunction>, start: u64, size: u32, rows: Vec<(u32, Rule)>) {
-    let next = functions.partition_point(|function| function.start <= start);
-    if next > 0 && functions[next - 1].end() > start {
-        return;
-    }
-    let mut function = ConvertedFunction {
-        start,
-        size,
-        repeat: None,
-        signal: false,
-        rbx: SavedRbx::UNKNOWN,
-        rows,
-    };
-    if let Some(next) = functions.get(next) {
-        function.truncate(next.start);
-    }
-    functions.insert(next, function);
-}
-
-/// The size of functions together, in bytes.
-fn size_of_all(functions: &[ConvertedFunction]) -> u64 {
-    let sizes = functions.iter().map(|function| u64::from(function.size));
-    sizes.sum()
-}
-
-/// Sorts functions, and truncates each at the start of the next one. Of overlapping functions the one that
-/// starts last covers the code.
-fn sort_and_trim(functions: &mut Vec<ConvertedFunction>) {
-    functions.retain(|function| function.size != 0);
-    functions.sort_by_key(|function| function.start);
-    let mut next = u64::MAX;
-    for function in functions.iter_mut().rev() {
-        function.truncate(next);
-        next = function.start;
-    }
-    functions.retain(|function| function.size != 0);
-}
-
 #[cfg(test)]
-pub(crate) mod tests {
+mod tests {
     use super::*;
+    use crate::function::tests::{
+        function,
+        plain, //
+    };
     use sframe::{
-        rule::Cfa,
+        rule::{
+            Cfa,
+            Location,
+            Rule, //
+        },
         section::{
             Search,
             Section, //
         },
     };
-
-    /// A function without anything special.
-    pub(crate) fn function(start: u64, size: u32, rows: &[(u32, Rule)]) -> ConvertedFunction {
-        ConvertedFunction {
-            start,
-            size,
-            repeat: None,
-            signal: false,
-            rbx: SavedRbx::UNKNOWN,
-            rows: rows.to_vec(),
-        }
-    }
-
-    #[test]
-    fn entry_points_have_outermost_rows() {
-        let mut text = vec![0x90; 0x200];
-        text[0x80..0x83].copy_from_slice(b"\x48\x89\xe7");
-        text[0x180..0x186].copy_from_slice(b"\x48\x31\xed\x48\x89\xe7");
-        let code = CodeBytes {
-            segments: vec![(0x1000, 0x1200, &text)],
-        };
-        let rule = Rule::amd64(Base::Sp, 8, Location::Unchanged);
-        let others = [
-            function(0x1000, 0x40, &[(0, rule)]),
-            function(0x10a0, 0x20, &[(0, rule)]),
-        ];
-        let begun = |entry| {
-            let mut functions = others.to_vec();
-            add_entry_point(&mut functions, entry, &code);
-            sort_and_trim(&mut functions);
-            functions
-                .into_iter()
-                .find(|function| function.rows[0].1.is_outermost())
-                .map(|function| (function.start, function.size))
-        };
-        assert_eq!(begun(0x1080), Some((0x1080, 0x20)));
-        assert_eq!(begun(0x1180), Some((0x1180, 0x60)));
-        // No rows for: other instructions, an address that a function covers, an address outside of the code.
-        assert_eq!(begun(0x1081), None);
-        assert_eq!(begun(0x1000), None);
-        assert_eq!(begun(0), None);
-        text[..3].copy_from_slice(b"\x48\x89\xe7");
-        let code = CodeBytes {
-            segments: vec![(0x1000, 0x1200, &text)],
-        };
-        let mut functions = others.to_vec();
-        add_entry_point(&mut functions, 0x1000, &code);
-        assert_eq!(functions, others);
-    }
-
-    #[test]
-    fn init_and_fini_have_rows() {
-        // The bytes of Debian 13's libcrypto, and the bytes of code compiled with endbr64.
-        let init = b"\x48\x83\xec\x08\x48\x8b\x05\x01\x02\x03\x04\x48\x85\xc0\x74\x02\xff\xd0\
-            \xe8\x01\x02\x03\x04\x48\x83\xc4\x08\xc3";
-        let fini = b"\xf3\x0f\x1e\xfa\x48\x83\xec\x08\x48\x83\xc4\x08\xc3";
-        let made = |text: &[u8]| {
-            let code = CodeBytes {
-                segments: vec![(0x1000, 0x1000 + text.len() as u64, text)],
-            };
-            let mut functions = Vec::new();
-            add_init_or_fini(&mut functions, 0x1000, &code);
-            functions
-        };
-        let rows = [(0, plain(8)), (4, plain(16)), (27, plain(8))];
-        assert_eq!(made(init), [function(0x1000, 28, &rows)]);
-        let rows = [(0, plain(8)), (8, plain(16)), (12, plain(8))];
-        assert_eq!(made(fini), [function(0x1000, 13, &rows)]);
-        // A change of any byte, or truncation, prevents rows.
-        for byte in (0..4).chain(4..7).chain(11..19).chain(23..28) {
-            let mut other = *init;
-            other[byte] ^= 0x10;
-            assert_eq!(made(&other), [], "{byte}");
-            assert_eq!(made(&init[..byte]), [], "{byte}");
-        }
-        // An existing function is not replaced.
-        let mut functions = vec![function(0xff0, 0x11, &[(0, plain(24))])];
-        let code = CodeBytes {
-            segments: vec![(0x1000, 0x101c, init)],
-        };
-        add_init_or_fini(&mut functions, 0x1000, &code);
-        assert_eq!(functions.len(), 1);
-    }
 
     /// Encodes functions and opens the section.
     fn written(functions: &[ConvertedFunction]) -> (Vec<u8>, Section, Report) {
@@ -733,10 +331,6 @@ pub(crate) mod tests {
     fn found(functions: &[ConvertedFunction], pc: u64) -> Option<Rule> {
         let (bytes, section, _) = written(functions);
         section.find(&bytes[..], pc, Search::Bounded).unwrap()
-    }
-
-    fn plain(offset: i32) -> Rule {
-        Rule::amd64(Base::Sp, offset, Location::Unchanged)
     }
 
     #[test]

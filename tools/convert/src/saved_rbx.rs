@@ -20,11 +20,11 @@ use iced_x86::{
 use sframe::rule::SavedRbx;
 
 use crate::{
+    code::CodeBytes,
     eh_frame::{
         self,
         EhFrameRow, //
-    },
-    CodeBytes, //
+    }, //
 };
 
 /// The size of a slot, in bytes.

@@ -24,7 +24,7 @@ use sframe::{
     },
 };
 
-use crate::CodeBytes;
+use crate::code::CodeBytes;
 
 /// The lookup table that the module builds from a section.
 #[derive(Clone, Debug)]
@@ -162,9 +162,11 @@ mod tests {
     use super::*;
     use crate::{
         encode,
-        tests::function,
-        ConvertedFunction,
-        Report, //
+        function::{
+            tests::function,
+            ConvertedFunction, //
+        },
+        report::Report, //
     };
     use sframe::{
         rule::{
@@ -178,7 +180,7 @@ mod tests {
             CHUNK,
             NUMBER,
             PAGE, //
-        },
+        }, //
     };
     use std::collections::BTreeSet;
 
@@ -243,7 +245,7 @@ mod tests {
             })
             .collect();
         let functions: Vec<_> = (expected.iter().enumerate())
-            .map(|(number, rule)| crate::ConvertedFunction {
+            .map(|(number, rule)| crate::function::ConvertedFunction {
                 start: start(number),
                 size: 0x10,
                 repeat: None,

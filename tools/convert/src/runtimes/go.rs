@@ -24,11 +24,13 @@ use sframe::rule::{
 };
 
 use crate::{
+    code::CodeBytes,
     eh_frame::extend,
-    CodeBytes,
-    ConvertedFunction,
-    DropReason,
-    Report, //
+    function::ConvertedFunction,
+    report::{
+        DropReason,
+        Report, //
+    }, //
 };
 
 /// The magic number of a pclntab of Go 1.20 and later.

@@ -50,9 +50,9 @@ use sframe::rule::{
 };
 
 use crate::{
+    code::CodeBytes,
     eh_frame::extend,
-    CodeBytes,
-    ConvertedFunction, //
+    function::ConvertedFunction, //
 };
 
 /// The alignment of procedures, and the size of a word, in bytes.

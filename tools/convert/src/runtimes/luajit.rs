@@ -30,9 +30,9 @@ use sframe::{
 };
 
 use crate::{
+    code::CodeBytes,
     encode,
-    CodeBytes,
-    ConvertedFunction, //
+    function::ConvertedFunction, //
 };
 
 /// The size of the interpreter's frame, in bytes, and where it saves the frame pointer, from the CFA.
@@ -262,7 +262,7 @@ fn only(mut items: impl Iterator<Item = usize>) -> Option<usize> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::sort_and_trim;
+    use crate::function::sort_and_trim;
 
     const START: u64 = 0x1000;
     /// mov 8(%r14),%rbp; mov %rsp,%rsi; call; mov 80(%rbp),%rcx; and $-4,%rcx; mov %rbp,16(%rcx); jmp

@@ -20,7 +20,7 @@ use walk::process::{
     ProcessMapping, //
 };
 
-use crate::ProcessMemory;
+use crate::process::ProcessMemory;
 
 /// The name of what makes such code.
 pub(super) const NAME: &str = "eh_frame";

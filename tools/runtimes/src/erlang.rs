@@ -5,14 +5,16 @@
 //! The program exports its variables and functions. The layout of the frame of `process_main`, which the virtual machine
 //! compiles as it starts, comes from its instructions; the layout of a scheduler's data from the values there.
 
-use super::{
-    offset,
+use crate::{
+    process::{
+        offset,
+        Library,
+        ProcessMemory, //
+    },
     symbols::Symbols,
     uapi,
     FileId,
-    Library,
     ProcessMapping,
-    ProcessMemory,
     Region, //
 };
 

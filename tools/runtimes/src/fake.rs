@@ -13,7 +13,7 @@ use walk::process::{
     ProcessMapping, //
 };
 
-use super::ProcessMemory;
+use crate::process::ProcessMemory;
 
 /// Parts of memory: their run-time addresses and their bytes.
 pub(super) struct MemoryParts(pub(super) Vec<(u64, Vec<u8>)>);

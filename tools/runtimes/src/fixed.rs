@@ -11,9 +11,11 @@ use walk::process::{
 };
 
 use crate::{
-    file_name,
+    process::{
+        file_name,
+        ProcessMemory, //
+    },
     uapi,
-    ProcessMemory,
     Region, //
 };
 

@@ -27,11 +27,13 @@ use crate::{
         CodeObject,
         MAX_OBJECTS, //
     },
-    file_name,
-    offset,
-    symbols::Symbols,
-    ProcessMemory,
-    PAGE, //
+    process::{
+        file_name,
+        offset,
+        ProcessMemory,
+        PAGE, //
+    },
+    symbols::Symbols, //
 };
 
 /// The name of the interface.

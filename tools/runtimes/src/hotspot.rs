@@ -11,12 +11,14 @@ use std::collections::{
     HashSet, //
 };
 
-use super::{
-    offset,
+use crate::{
+    process::{
+        offset,
+        Library,
+        ProcessMemory, //
+    },
     symbols::Symbols,
     uapi,
-    Library,
-    ProcessMemory,
     Region, //
 };
 

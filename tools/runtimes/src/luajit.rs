@@ -25,8 +25,8 @@ use crate::{
         elf_file,
         CodeObject, //
     },
+    process::ProcessMemory,
     uapi,
-    ProcessMemory,
     Region, //
 };
 

@@ -4,7 +4,7 @@
 
 use object::elf;
 
-use super::{
+use crate::process::{
     offset,
     ProcessMemory, //
 };

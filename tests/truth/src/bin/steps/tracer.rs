@@ -232,8 +232,8 @@ impl Tracer {
     }
 
     /// The program's memory as it is now.
-    pub(crate) fn memory(&self, sp: u64) -> Snapshot {
-        Snapshot::new(self.process_id, sp, &self.pages)
+    pub(crate) fn memory(&self, sp: u64) -> StoppedMemory {
+        StoppedMemory::new(self.process_id, sp, &self.pages)
     }
 
     /// Runs all threads for some time. Signals are delivered.
@@ -525,7 +525,7 @@ pub(crate) struct Page {
 }
 
 /// The memory of a stopped program, cached.
-pub(crate) struct Snapshot {
+pub(crate) struct StoppedMemory {
     process: TaskId,
     first: u64,
     len: usize,
@@ -533,9 +533,9 @@ pub(crate) struct Snapshot {
     pages: Rc<RefCell<Vec<Page>>>,
 }
 
-impl Snapshot {
+impl StoppedMemory {
     /// `pages` are those of the step before. The pages that were needed then are read at once.
-    fn new(process: TaskId, sp: u64, pages: &Rc<RefCell<Vec<Page>>>) -> Snapshot {
+    fn new(process: TaskId, sp: u64, pages: &Rc<RefCell<Vec<Page>>>) -> StoppedMemory {
         let pages = pages.clone();
         {
             let mut pages = pages.borrow_mut();
@@ -552,7 +552,7 @@ impl Snapshot {
         let first = sp.saturating_sub(BELOW);
         let mut near = [0; NEAR];
         let len = ptrace::read(process, first, &mut near);
-        Snapshot {
+        StoppedMemory {
             process,
             first,
             len,
@@ -562,7 +562,7 @@ impl Snapshot {
     }
 }
 
-impl Memory for Snapshot {
+impl Memory for StoppedMemory {
     #[inline]
     fn read_word(&self, address: u64) -> Result<u64, Fault> {
         let at = address.wrapping_sub(self.first);

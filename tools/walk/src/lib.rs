@@ -9,4 +9,5 @@
 pub mod address_map;
 pub mod process;
 pub mod registers;
+pub mod snapshot;
 pub mod walker;

@@ -103,9 +103,9 @@ enum FileRows {
 
 /// A section and its bytes.
 #[derive(Clone, Copy)]
-struct HostSection {
+pub(crate) struct HostSection {
     section: Section,
-    bytes: &'static [u8],
+    pub(crate) bytes: &'static [u8],
 }
 
 /// Rows made for a file, at the file's link-time addresses.
@@ -146,10 +146,10 @@ fn rule_of_stub(file: &MappedFile, function: &Function, at: u64) -> Option<(Rule
 
 /// A table of a file that a process has mapped.
 #[derive(Clone, Copy)]
-struct HostTable {
+pub(crate) struct HostTable {
     rows: MadeRows,
     /// The run-time address minus the link-time address, in bytes.
-    bias: u64,
+    pub(crate) bias: u64,
 }
 
 /// The answer of a file's rows for an address.
@@ -167,10 +167,10 @@ pub struct Walker {
 }
 
 /// The process of one walk.
-struct ProcessTask<'a, M: ?Sized> {
-    registers: &'a RegisterFile,
-    memory: All<'a, M>,
-    walker: RefCell<&'a mut Walker>,
+pub(crate) struct ProcessTask<'a, M: ?Sized> {
+    pub(crate) registers: &'a RegisterFile,
+    pub(crate) memory: All<'a, M>,
+    pub(crate) walker: RefCell<&'a mut Walker>,
 }
 
 impl<'a, M: Memory + ?Sized> Task for ProcessTask<'a, M> {
@@ -259,7 +259,7 @@ impl<'a, M: Memory + ?Sized> Task for ProcessTask<'a, M> {
 }
 
 /// The frames of a stack.
-struct Frames<'a>(&'a mut Vec<WalkedFrame>);
+pub(crate) struct Frames<'a>(pub(crate) &'a mut Vec<WalkedFrame>);
 
 impl Sink for Frames<'_> {
     type Origin = RuleOrigin;
@@ -307,20 +307,17 @@ impl Walker {
         memory: &M,
         frames: &mut Vec<WalkedFrame>,
     ) -> StopReason {
-        let mut frame = Frame {
+        let frame = Frame {
             pc: registers.pc(),
             sp: registers.sp(),
             fp: registers.get(RBP).unwrap_or(0),
         };
-        frames.clear();
-        let mut frames = Frames(frames);
-        frames.store(&frame, frame.pc, FrameSource::Registers);
         let task = ProcessTask {
             registers,
             memory: All { process, memory },
             walker: RefCell::new(self),
         };
-        walk::walk(&task, &mut frame, &mut frames)
+        walk_from(&task, frame, frames)
     }
 
     /// The rows of a mapping, at the run-time address `address` in it.
@@ -428,6 +425,18 @@ impl Walker {
     }
 }
 
+/// Walks from the innermost frame outwards, as the core walks. `frames` is emptied first.
+pub(crate) fn walk_from<'a, T: Task<Sink = Frames<'a>>>(
+    task: &T,
+    mut frame: Frame,
+    frames: &'a mut Vec<WalkedFrame>,
+) -> StopReason {
+    frames.clear();
+    let mut frames = Frames(frames);
+    frames.store(&frame, frame.pc, FrameSource::Registers);
+    walk::walk(task, &mut frame, &mut frames)
+}
+
 /// Memory for a walk: code of files is read from the files; everything else, including code in no file, from
 /// memory.
 pub struct All<'a, M: ?Sized> {
@@ -469,26 +478,76 @@ fn open(file: &'static MappedFile, mapping: &ProcessMapping) -> FileRows {
     let Ok(found) = elf::find_sframe(file.bytes, mapping.offset) else {
         return FileRows::None(None);
     };
-    // The vDSO is no file, and its section is not trusted.
-    let (Some(place), true, true) = (
-        found.sframe,
-        found.executable,
-        mapping.name.starts_with('/'),
-    ) else {
+    let Some((place, bytes)) = section_of(file, mapping, &found) else {
         return FileRows::None(found.functions);
     };
-    let bytes = section_bytes(file, place);
-    let mut section = match Section::open(bytes, place.vaddr, place.memsz) {
-        Ok(section) if section.abi() == Abi::Amd64 => section,
-        Ok(_) => return FileRows::None(found.functions),
-        Err(error) => return FileRows::Bad(error),
-    };
-    let start = found.link_address(mapping.offset);
-    let len = mapping.end - mapping.start;
-    match section.settle_starts(bytes, |at| at.wrapping_sub(start) < len) {
-        Ok(()) => FileRows::Section(HostSection { section, bytes }),
+    match place.open(bytes, Abi::Amd64) {
+        Ok(Some(section)) => FileRows::Section(HostSection { section, bytes }),
+        Ok(None) => FileRows::None(found.functions),
         Err(error) => FileRows::Bad(error),
     }
+}
+
+/// Where a section and the code of its mapping are, at link-time addresses. Lengths are in bytes.
+pub(crate) struct SectionPlace {
+    /// The address of the section.
+    pub(crate) address: u64,
+    /// Its length.
+    pub(crate) len: u64,
+    /// The start of the mapping's code.
+    pub(crate) code: u64,
+    /// The length of that code.
+    pub(crate) code_len: u64,
+}
+
+impl SectionPlace {
+    /// The place and the bytes of the section that the walk uses for the mapped code, if the file has one.
+    pub(crate) fn find(
+        file: &MappedFile,
+        mapping: &ProcessMapping,
+    ) -> Option<(SectionPlace, &'static [u8])> {
+        section_of(
+            file,
+            mapping,
+            &elf::find_sframe(file.bytes, mapping.offset).ok()?,
+        )
+    }
+
+    /// Opens the section; `None` if it is for another ABI.
+    ///
+    /// # Errors
+    ///
+    /// The section cannot be used.
+    pub(crate) fn open<S: Source + ?Sized>(
+        &self,
+        bytes: &S,
+        abi: Abi,
+    ) -> Result<Option<Section>, Error> {
+        let mut section = Section::open(bytes, self.address, self.len)?;
+        if section.abi() != abi {
+            return Ok(None);
+        }
+        section.settle_starts(bytes, |at| at.wrapping_sub(self.code) < self.code_len)?;
+        Ok(Some(section))
+    }
+}
+
+fn section_of(
+    file: &MappedFile,
+    mapping: &ProcessMapping,
+    found: &elf::program::LoadedSegment,
+) -> Option<(SectionPlace, &'static [u8])> {
+    // The vDSO is no file, and its section is not trusted.
+    let is_used = found.executable && mapping.name.starts_with('/');
+    let place = found.sframe.filter(|_| is_used)?;
+    let bytes = section_bytes(file, place);
+    let place = SectionPlace {
+        address: place.vaddr,
+        len: place.memsz,
+        code: found.link_address(mapping.offset),
+        code_len: mapping.end - mapping.start,
+    };
+    Some((place, bytes))
 }
 
 /// Makes rows for a file without a section, and opens them at address 0, for which they are made. `None` if the

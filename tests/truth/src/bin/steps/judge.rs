@@ -53,6 +53,10 @@ use walk::{
         RBP,
         RSP, //
     },
+    snapshot::{
+        self,
+        Snapshot, //
+    },
     walker::{
         self,
         WalkedFrame,
@@ -148,6 +152,8 @@ pub(crate) struct StepCounts {
     pub(crate) unexplained: u64,
     /// All kinds of differences.
     pub(crate) kinds: BTreeMap<DifferenceKey, DifferenceKind>,
+    /// The text of the last unexplained difference, if it was the first one of its kind.
+    pub(crate) new_difference: Option<String>,
 }
 
 /// The position of a step, for reports.
@@ -170,6 +176,8 @@ pub(crate) struct StepJudge {
     calls: Calls,
     found: Vec<WalkedFrame>,
     reason: Option<StopReason>,
+    /// The reason for which the last judged walk ended, as text.
+    ended_by: &'static str,
     truth: Vec<RegisterFile>,
 }
 
@@ -210,6 +218,29 @@ impl StepJudge {
         self.reason = Some(reason);
     }
 
+    /// The frames of the last walk.
+    pub(crate) fn found(&self) -> &[WalkedFrame] {
+        &self.found
+    }
+
+    /// The reason for which the last judged walk ended, as text.
+    pub(crate) fn ended_by(&self) -> &'static str {
+        self.ended_by
+    }
+
+    /// Walks the stack of a stopped thread once more, and makes a snapshot of it: see [`snapshot::record`].
+    pub(crate) fn record<M: Memory + ?Sized>(
+        &mut self,
+        process: &Process,
+        registers: &RegisterFile,
+        memory: &M,
+        program: &str,
+        saved_by: &str,
+    ) -> Result<Snapshot, String> {
+        let walker = &mut self.walker;
+        snapshot::record(walker, process, registers, memory, program, saved_by)
+    }
+
     /// The run-time addresses of code of no file at which the last walk has frames.
     pub(crate) fn made_code(&self, process: &Process) -> Vec<u64> {
         let all = self.found.iter().map(|it| it.at);
@@ -232,6 +263,7 @@ impl StepJudge {
         let Some(reason) = self.reason.take() else {
             return;
         };
+        self.ended_by = reason.as_str();
         // Calls are presumed in code without unwind information: of a runtime, of no file, and in Haskell code.
         let is_presumed = |it: &WalkedFrame| {
             process.layout_at(it.at).is_some()
@@ -570,6 +602,7 @@ impl StepJudge {
             count.explained += 1;
         } else {
             count.unexplained += 1;
+            count.new_difference = (kind.steps == 1).then(|| kind.example.clone());
         }
     }
 
@@ -730,6 +763,24 @@ fn place_of_end(process: &Process, found: &[WalkedFrame], reason: StopReason) ->
         let _ = write!(text, ", innermost {}", function(found.first()));
     }
     text
+}
+
+/// The place of a frame as text.
+pub(crate) fn place<M: Memory + ?Sized>(
+    process: &Process,
+    memory: &M,
+    found: &[WalkedFrame],
+    index: usize,
+) -> String {
+    let frame = &found[index];
+    let place = match process.made_code_at(frame.at) {
+        Some(_) => place_in_region(process, memory, frame, index == 0),
+        None => process.describe(frame.at),
+    };
+    match index {
+        0 => format!("innermost {place}"),
+        _ => place,
+    }
 }
 
 /// A place in a region as text: the kind or the name of the code, and the bytes at the PC.

@@ -10,6 +10,7 @@ mod calls;
 mod judge;
 mod loaded;
 mod ptrace;
+mod save;
 mod tracer;
 
 use std::{
@@ -42,6 +43,10 @@ use crate::{
         StepContext,
         StepCounts,
         StepJudge, //
+    },
+    save::{
+        SaveOptions,
+        Saver, //
     },
     tracer::{
         Stepped,
@@ -95,6 +100,9 @@ struct Options {
     #[arg(long, value_name = "NAME", requires = "table")]
     only: Vec<String>,
 
+    #[command(flatten)]
+    save: SaveOptions,
+
     /// The program and its arguments
     #[arg(trailing_var_arg = true, value_name = "PROGRAM")]
     program: Vec<String>,
@@ -131,6 +139,7 @@ fn judge_all(options: &Options) -> Result<u64, String> {
         },
         null,
         threads: BTreeSet::new(),
+        saver: Saver::new(&options.save),
     };
     let mut counts = Vec::new();
     print_head();
@@ -239,6 +248,7 @@ struct Run<'a> {
     null: OwnedFd,
     /// The threads that were stepped since the program's last start.
     threads: BTreeSet<i32>,
+    saver: Saver<'a>,
 }
 
 impl Run<'_> {
@@ -321,6 +331,9 @@ impl Run<'_> {
             };
             self.judge
                 .step(process, &registers, &memory, &context, count);
+            let difference = count.new_difference.take();
+            let judge = &mut self.judge;
+            (self.saver).step(judge, process, &registers, &memory, &context, difference)?;
             if count.steps == self.options.steps {
                 break;
             }

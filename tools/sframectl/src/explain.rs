@@ -13,6 +13,7 @@ use std::{
     fs,
     io::ErrorKind,
     os::unix::fs::FileExt,
+    path::Path,
     rc::Rc, //
 };
 
@@ -47,6 +48,10 @@ use walk::{
         Process, //
     },
     registers::RegisterFile,
+    snapshot::{
+        self,
+        Snapshot, //
+    },
     walker::{
         MadeSection,
         WalkedFrame,
@@ -138,6 +143,8 @@ struct StoppedStack {
     walker: Walker,
     frames: Vec<WalkedFrame>,
     stop_reason: StopReason,
+    /// The snapshot of the stack, or why there is none; `None` if nobody has asked for one.
+    snapshot: Option<Result<Snapshot, String>>,
 }
 
 #[derive(Serialize)]
@@ -171,9 +178,16 @@ struct ExplainedFrame {
     row_function: Option<u64>,
 }
 
-/// Explains the stack of the task with this number: a process or one of its threads.
-pub(crate) fn run(task: u32, json: bool) -> Result<String, String> {
-    let mut stack = walk_task(task)?;
+/// Explains the stack of the task with this number: a process or one of its threads. `save` is the file to which a
+/// snapshot of the stack is written.
+pub(crate) fn run(task: u32, json: bool, save: Option<&Path>) -> Result<String, String> {
+    let mut stack = walk_task(task, save.is_some())?;
+    if let (Some(path), Some(snapshot)) = (save, stack.snapshot.take()) {
+        let written = snapshot.and_then(|snapshot| {
+            fs::write(path, snapshot.to_text()).map_err(|error| error.to_string())
+        });
+        written.map_err(|error| format!("{}: {error}", path.display()))?;
+    }
     let frames = (0..stack.frames.len()).map(|index| frame(&mut stack, index));
     let frames = frames.collect();
     let name = fs::read_to_string(format!("/proc/{task}/comm")).unwrap_or_default();
@@ -191,7 +205,7 @@ pub(crate) fn run(task: u32, json: bool) -> Result<String, String> {
     Ok(as_text(&explained, stack.stop_reason))
 }
 
-fn walk_task(task: u32) -> Result<StoppedStack, String> {
+fn walk_task(task: u32, is_saved: bool) -> Result<StoppedStack, String> {
     let read = |files: &mut Files| {
         Process::read(task, files).map_err(|error| match error.kind() {
             ErrorKind::NotFound => "there is no such task".to_owned(),
@@ -221,8 +235,21 @@ fn walk_task(task: u32) -> Result<StoppedStack, String> {
         process.set_regions(regions.clone());
         let memory = fs::File::open(format!("/proc/{task}/mem"))
             .map_err(|error| format!("/proc/{task}/mem: {error}"))?;
+        let memory = Live(memory);
         let registers = stopped.registers()?;
-        let stop_reason = walker.walk(&process, &registers, &Live(memory), &mut frames);
+        let stop_reason = walker.walk(&process, &registers, &memory, &mut frames);
+        let snapshot = is_saved.then(|| {
+            let saved_by = concat!("sframectl explain, version ", env!("CARGO_PKG_VERSION"));
+            let program = command_line(task);
+            snapshot::record(
+                &mut walker,
+                &process,
+                &registers,
+                &memory,
+                &program,
+                saved_by,
+            )
+        });
         drop(stopped);
         if missing.borrow().is_empty() {
             return Ok(StoppedStack {
@@ -230,6 +257,7 @@ fn walk_task(task: u32) -> Result<StoppedStack, String> {
                 walker,
                 frames,
                 stop_reason,
+                snapshot,
             });
         }
         for file in missing.take() {
@@ -243,6 +271,17 @@ fn walk_task(task: u32) -> Result<StoppedStack, String> {
     Err(format!(
         "gave up after {MAX_ATTEMPTS} attempts: each found files without tables"
     ))
+}
+
+/// The program and its arguments, or its name in brackets if it has hidden them.
+fn command_line(task: u32) -> String {
+    let read = |name| fs::read(format!("/proc/{task}/{name}")).unwrap_or_default();
+    let words = read("cmdline");
+    let words = String::from_utf8_lossy(&words);
+    match words.trim_end_matches('\0') {
+        "" => format!("[{}]", String::from_utf8_lossy(&read("comm")).trim_end()),
+        words => words.replace('\0', " "),
+    }
 }
 
 /// Converts a file as `watch` does.

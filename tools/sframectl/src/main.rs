@@ -222,6 +222,10 @@ enum Command {
         /// Prints one line of JSON.
         #[arg(long)]
         json: bool,
+        /// Writes the stack to a file, with all that the walk has read, for a report of a wrong stack. The file
+        /// contains words of the task's stack: look at it before you publish it.
+        #[arg(long, value_name = "FILE")]
+        save: Option<PathBuf>,
     },
     /// Lists the files that the kernel has rows for, or has recorded as having none.
     #[command(after_help = EXIT_CODES_ADD)]
@@ -332,9 +336,9 @@ fn main() -> ExitCode {
         }
         Command::Remove { files, vdso } => ("remove".into(), add::remove(&files, vdso)),
         Command::Doctor { root } => ("doctor".into(), Ok(doctor::run(&root))),
-        Command::Explain { pid, json } => (
+        Command::Explain { pid, json, save } => (
             format!("task {pid}").into(),
-            explain::run(pid, json).map(|text| (text, true)),
+            explain::run(pid, json, save.as_deref()).map(|text| (text, true)),
         ),
         Command::List { json } => ("list".into(), add::list(json).map(|text| (text, true))),
         Command::Prepare { root } => (

@@ -68,6 +68,7 @@ use runtimes::{
     Code, //
 };
 use serde_json::Value;
+use walk::snapshot::Snapshot;
 
 use build::{
     run,
@@ -1378,6 +1379,16 @@ fn a_live_stack_is_explained_to_its_outermost_frame() {
     }
     assert!(frames[0]["file"].as_str().unwrap().ends_with("libc.so.6"));
     assert_eq!(frames[frames.len() - 1]["rule"], "RA undefined");
+    // A saved stack needs neither the task nor its files.
+    let saved = Path::new(env!("CARGO_TARGET_TMPDIR")).join("explained.json");
+    let save = ["--save", saved.to_str().unwrap()];
+    let output = call("explain", Path::new(&task), &save);
+    assert_eq!((output.code, &*output.err), (0, ""), "{}", output.out);
+    let snapshot = Snapshot::parse(&fs::read_to_string(&saved).unwrap()).unwrap();
+    assert_eq!(snapshot.check().unwrap(), [""; 0]);
+    assert_eq!(snapshot.chain.len(), frames.len());
+    assert_eq!(snapshot.origin.program, "sleep 100");
+
     // The task was resumed.
     let state = fs::read_to_string(format!("/proc/{task}/stat")).unwrap();
     assert!(state.contains("(sleep) S"), "{state}");
@@ -1524,5 +1535,8 @@ fn explain_reports_missing_tasks_and_wrong_usage() {
         "sframectl: task 4194305: there is no such task\n"
     );
     let output = call("explain", Path::new("nobody"), &[]);
+    assert_eq!(output.code, 2);
+    let own = std::process::id().to_string();
+    let output = call("explain", Path::new(&own), &["--save"]);
     assert_eq!(output.code, 2);
 }

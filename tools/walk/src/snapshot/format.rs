@@ -47,8 +47,8 @@ const LINE: usize = 32;
 pub struct Snapshot {
     /// The version of the form: [`FORMAT`].
     pub format: u32,
-    /// What the stack shows, and why it is kept: a sentence of the person who keeps it.
-    pub about: String,
+    /// What the stack shows, and why it is kept: lines of text of the person who keeps it.
+    pub about: Vec<String>,
     /// Where the stack comes from.
     pub origin: StackOrigin,
     /// The architecture.

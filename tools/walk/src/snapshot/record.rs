@@ -85,6 +85,9 @@ use crate::{
     }, //
 };
 
+/// The most letters of a program and its arguments that are kept.
+const MOST_PROGRAM: usize = 300;
+
 /// Walks a stopped process, and makes a snapshot of the stack. A person adds [`Snapshot::about`] and the version;
 /// `program` and `saved_by` are as in [`StackOrigin`].
 ///
@@ -135,9 +138,9 @@ pub fn record<M: Memory + ?Sized>(
     let kernel = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
     Ok(Snapshot {
         format: FORMAT,
-        about: String::new(),
+        about: Vec::new(),
         origin: StackOrigin {
-            program: program.to_owned(),
+            program: program.chars().take(MOST_PROGRAM).collect(),
             version: String::new(),
             kernel: kernel.trim_end().to_owned(),
             saved_by: saved_by.to_owned(),

@@ -22,6 +22,7 @@ use object::{
 };
 use serde_json::Value;
 use sframe::section::Section;
+use walk::snapshot::Snapshot;
 
 /// Leaves, recursion, a variable array, a callback out of libc, a signal on a stack of its own,
 /// two threads, and a breakpoint of the program's own.
@@ -278,7 +279,9 @@ fn a_wrong_row_is_found() {
     bytes[at] = 16;
     fs::write(&program, bytes).unwrap();
 
-    let (found, text, status) = steps(&program);
+    let saved = program.with_file_name("saved");
+    let _ = fs::remove_dir_all(&saved);
+    let (found, text, status) = steps_with(&program, &["--save", saved.to_str().unwrap()]);
     assert_eq!(status, 1, "{text}");
     let kinds = found["kinds"].as_array().unwrap();
     let unexplained: Vec<&Value> = kinds
@@ -286,6 +289,16 @@ fn a_wrong_row_is_found() {
         .filter(|kind| kind["limit"].is_null())
         .collect();
     assert!(!unexplained.is_empty(), "{text}");
+    let files: Vec<_> = fs::read_dir(&saved).unwrap().collect();
+    assert_eq!(files.len(), unexplained.len(), "{text}");
+    for file in files {
+        let snapshot = fs::read_to_string(file.unwrap().path()).unwrap();
+        let snapshot = Snapshot::parse(&snapshot).unwrap();
+        // The walk of the snapshot is as wrong as the walk of the program.
+        assert_eq!(snapshot.check().unwrap(), [""; 0]);
+        let notes = &snapshot.origin.notes;
+        assert!(notes[0].contains("program:tree+0x0"), "{notes:?}");
+    }
     for kind in unexplained {
         let example = kind["example"].as_str().unwrap();
         assert!(example.contains("program:tree+0x0"), "{example}");

@@ -9,13 +9,15 @@
 # were built). The report is printed, and left in build/truth/steps/VERSION.json; the last line is for
 # all versions: `steps: N instructions, D unexplained differences`. The exit status is 0 only if D is
 # 0, and if explained differences are at most a thousandth of the steps and come from at most 20
-# limits. SEED selects other windows, SECONDS_EACH limits the time of one program.
+# limits. SEED selects other windows, SECONDS_EACH limits the time of one program. Stacks with unexplained differences
+# are saved as snapshots ("Snapshots" in Documentation/testing.rst) in build/truth/steps/saved.
 #
 # `runtimes` steps STEPS instructions of each program of tests/truth/start-runtime, which make code at run time or are
 # hard to walk. This takes hours, and may be interrupted: build/truth/runtimes keeps the result of each program, and
 # a program is stepped again only if what its result depends on has changed: the sources of `steps` and of what it uses,
-# the program, STEPS, or SEED. The end is a table of all named programs. The exit status is 0 only if each program was
-# stepped to its end, without an unexplained difference.
+# the program, STEPS, or SEED. Stacks with unexplained differences are saved in build/truth/runtimes/saved/PROGRAM. The
+# end is a table of all named programs. The exit status is 0 only if each program was stepped to its end, without an
+# unexplained difference.
 
 . "$(dirname "$0")/../../scripts/lib.sh"
 
@@ -65,7 +67,8 @@ runtimes() {
 		rm -f "$out/$name.json" "$out/$name.key"
 		status=0
 		in_root /src/tests/truth/start-runtime "$name" /var/cache/sframe_unwind/target/release/steps "${options[@]}" \
-			--seconds "${SECONDS_EACH:-7200}" --json "$in/$name.json" >"$out/$name.log" 2>&1 9>&- || status=$?
+			--seconds "${SECONDS_EACH:-7200}" --json "$in/$name.json" --save "$in/saved/$name" \
+			>"$out/$name.log" 2>&1 9>&- || status=$?
 		grep -v '^ ' "$out/$name.log" | grep -E '^ *[0-9]+ |^steps: ' || true
 		in_root /src/tests/truth/runtimes.py keep $in "$name" $status || tail -n 20 "$out/$name.log"
 	done
@@ -99,7 +102,7 @@ for version; do
 	[ "$version" != debian ] || options=(--convert --pause 300000)
 	in_root /var/cache/sframe_unwind/target/release/steps "${options[@]}" --steps "$each" --seed "${SEED:-1}" \
 		--seconds "${SECONDS_EACH:-120}" --table "/src/build/truth/$version/programs" \
-		--json "/src/build/truth/steps/$version.json" | tee "$out/$version.log" |
+		--json "/src/build/truth/steps/$version.json" --save /src/build/truth/steps/saved | tee "$out/$version.log" |
 		grep -vE '^(steps|explained): ' || true
 	grep -E '^(steps|explained): ' "$out/$version.log" >>"$out/totals" || true
 	tail -n 1 "$out/$version.log" | grep -q '^steps: ' ||

@@ -56,7 +56,7 @@ pub struct Snapshot {
     /// The order of the bytes of a word in memory.
     pub byte_order: ByteOrder,
     /// The registers of the innermost frame, by the names of their DWARF numbers; `pc` is the program counter.
-    pub registers: BTreeMap<String, Hex>,
+    pub registers: NamedRegisters,
     /// The frames that the walk has to find, from the innermost one on.
     pub chain: Vec<StoredFrame>,
     /// The name of the reason for which it has to end.
@@ -148,6 +148,43 @@ impl ByteOrder {
             ByteOrder::Little => u64::from_le_bytes(bytes),
             ByteOrder::Big => u64::from_be_bytes(bytes),
         }
+    }
+}
+
+/// Values of registers by name. They stay in their order, which is that of the DWARF numbers in a saved file.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct NamedRegisters(pub Vec<(String, Hex)>);
+
+impl Serialize for NamedRegisters {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_map(self.0.iter().map(|(name, value)| (name, value)))
+    }
+}
+
+impl<'de> Deserialize<'de> for NamedRegisters {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<NamedRegisters, D::Error> {
+        struct ValuesByName;
+
+        impl<'de> Visitor<'de> for ValuesByName {
+            type Value = NamedRegisters;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("values by the names of registers")
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<NamedRegisters, A::Error> {
+                let mut all: Vec<(String, Hex)> = Vec::new();
+                while let Some((name, value)) = map.next_entry()? {
+                    if all.iter().any(|(known, _)| *known == name) {
+                        return Err(A::Error::custom(format!("{name} is there twice")));
+                    }
+                    all.push((name, value));
+                }
+                Ok(NamedRegisters(all))
+            }
+        }
+
+        deserializer.deserialize_map(ValuesByName)
     }
 }
 
@@ -517,6 +554,18 @@ mod tests {
         // The same bytes again are no contradiction.
         assert_eq!(bytes.put(0x1026, &[0x26, 0x27, 0x28]), Ok(()));
         assert_eq!(bytes.put(0x1027, &[0x27, 0x29]), Err(0x1028));
+    }
+
+    #[test]
+    fn registers_stay_in_their_order() {
+        let text = r#"{"rdx":"0x1","rax":"0x2"}"#;
+        let registers: NamedRegisters = serde_json::from_str(text).unwrap();
+        assert_eq!(serde_json::to_string(&registers).unwrap(), text);
+        let error = serde_json::from_str::<NamedRegisters>(r#"{"rax":"0x1","rax":"0x2"}"#);
+        assert!(error
+            .unwrap_err()
+            .to_string()
+            .contains("rax is there twice"));
     }
 
     #[test]

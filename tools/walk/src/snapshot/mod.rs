@@ -18,6 +18,7 @@ mod text;
 pub use format::{
     Architecture,
     Hex,
+    NamedRegisters,
     Snapshot,
     SparseBytes,
     StackOrigin,

@@ -48,6 +48,7 @@ use super::{
         Architecture,
         ByteOrder,
         Hex,
+        NamedRegisters,
         Snapshot,
         SparseBytes,
         StackOrigin,
@@ -148,7 +149,7 @@ pub fn record<M: Memory + ?Sized>(
         },
         architecture,
         byte_order: ByteOrder::of(Abi::Amd64),
-        registers: known.collect(),
+        registers: NamedRegisters(known.collect()),
         chain: (frames.iter())
             .map(|found| StoredFrame::new(found, place(found)))
             .collect(),

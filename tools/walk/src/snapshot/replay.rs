@@ -211,12 +211,12 @@ struct StoredRegisters(BTreeMap<u8, u64>);
 impl StoredRegisters {
     fn new(snapshot: &Snapshot) -> Result<StoredRegisters, String> {
         let names = snapshot.architecture.registers();
-        let number = |(name, value): (&String, &Hex)| {
+        let number = |(name, value): &(String, Hex)| {
             let number = names.iter().zip(0..).find(|(known, _)| **known == name);
             let (_, number) = number.ok_or_else(|| format!("registers: there is no {name:?}"))?;
             Ok((number, value.0))
         };
-        let registers: BTreeMap<u8, u64> = (snapshot.registers.iter())
+        let registers: BTreeMap<u8, u64> = (snapshot.registers.0.iter())
             .map(number)
             .collect::<Result<_, String>>()?;
         for number in snapshot.architecture.frame_registers() {

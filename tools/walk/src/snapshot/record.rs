@@ -18,7 +18,7 @@ use sframe::{
         Fault,
         Source, //
     },
-    region::{
+    runtimes::{
         self,
         Region, //
     },
@@ -499,7 +499,7 @@ impl<'a, M: Memory + ?Sized> Task for Recorder<'a, M> {
         answer
     }
 
-    fn walk_region(
+    fn run_region(
         &self,
         region: &Region,
         code: Range<u64>,
@@ -523,7 +523,7 @@ pub(super) fn walk_region<M: Source + WordReader>(
 ) {
     let mut buffer = [0; MOST_FRAMES];
     let left = MOST_FRAMES - sink.0.len();
-    let found = region::walk(region, code, frame, memory, memory, &mut buffer[..left]);
+    let found = runtimes::run_fast(region, code, frame, memory, memory, &mut buffer[..left]);
     for (index, pc) in buffer[..found].iter().enumerate() {
         let (sp, fp) = match index + 1 == found {
             true => (frame.sp, frame.fp),

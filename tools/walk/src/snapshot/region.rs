@@ -6,13 +6,13 @@ use serde::{
     Deserialize,
     Serialize, //
 };
-use sframe::x86_64::{
-    erlang::ErlangCode,
-    region::{
-        CodeHeap,
+use sframe::{
+    runtimes::{
+        erlang::ErlangCode,
+        hotspot::CodeHeap,
         Region, //
     },
-    FrameRule, //
+    x86_64::FrameRule, //
 };
 
 use super::format::Hex;

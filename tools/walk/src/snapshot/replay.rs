@@ -16,8 +16,8 @@ use sframe::{
         Source, //
     },
     error::Error,
-    region::Region,
     rule::Rule,
+    runtimes::Region,
     section::{
         Search,
         Section, //
@@ -508,7 +508,7 @@ impl<'a, A: KnownAbi> Task for SnapshotTask<'a, A> {
         }
     }
 
-    fn walk_region(
+    fn run_region(
         &self,
         region: &Region,
         code: Range<u64>,

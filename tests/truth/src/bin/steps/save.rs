@@ -16,7 +16,7 @@ use sframe::{
         FrameSource,
         RuleOrigin, //
     },
-    x86_64::region::Region, //
+    runtimes::Region, //
 };
 use walk::{
     process::Process,

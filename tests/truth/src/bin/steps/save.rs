@@ -11,12 +11,12 @@ use std::{
 
 use clap::Args;
 use sframe::{
+    runtimes::Region, //
     unwind::Memory,
     walk::{
         FrameSource,
         RuleOrigin, //
     },
-    runtimes::Region, //
 };
 use walk::{
     process::Process,

@@ -427,12 +427,12 @@ mod region_tests {
         let at = sys::test::map(2 * PAGE, true)?;
         sys::test::add_region(&fixed(at, at + PAGE))?;
         sys::test::add_region(&RegionDescription {
-            kind: uapi::SFRAME_UNWIND_REGION_ERLANG as u8,
-            exit_code: at + 64,
+            kind: uapi::SFRAME_UNWIND_REGION_TAGGED_STACK as u8,
+            exit_address: at + 64,
             ..fixed(at + 8, at + 2 * PAGE)
         })?;
         assert!(!is_region(at)?);
-        let TaskRows::Region(Region::Erlang(erlang)) = find(at + PAGE)?.rows else {
+        let TaskRows::Region(Region::TaggedStack(erlang)) = find(at + PAGE)?.rows else {
             return Err(EINVAL);
         };
         assert_eq!(erlang.exit, at + 64);
@@ -472,7 +472,7 @@ mod region_tests {
     fn descriptions_are_checked() {
         let valid = fixed(PAGE, 2 * PAGE);
         let heap = RegionDescription {
-            kind: uapi::SFRAME_UNWIND_REGION_HOTSPOT as u8,
+            kind: uapi::SFRAME_UNWIND_REGION_CODE_HEAP as u8,
             segment_log2: 7,
             frame_complete_size: 2,
             code_size: 8,

@@ -27,10 +27,6 @@ TESTS = ("rust/kunit.rs", "rust/sframe/src/test_vectors.rs", "rust/sframe/tests/
          "rust/sframe/fuzz/")
 # The products that a file outside of the rooms may name, and why.
 ALLOWED = {
-    "rust/uapi/sframe_unwind.h": ({"hotspot", "java", "erlang", "beam"},
-                                  "one structure describes regions of all kinds to the kernel"),
-    "rust/uapi/generated.rs": ({"hotspot", "erlang"}, "generated from that header"),
-    "rust/uapi/mod.rs": ({"hotspot", "erlang"}, "makes regions of that structure"),
     "rust/c/internal.h": ({"sbcl", "php", "erlang"}, "programs that map files in an unusual way"),
 }
 

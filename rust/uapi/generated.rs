@@ -12,9 +12,9 @@ pub const SFRAME_UNWIND_FP_AT_REGISTER: u32 = 2;
 pub const SFRAME_UNWIND_REGION_NONE: u32 = 0;
 pub const SFRAME_UNWIND_REGION_STOP: u32 = 1;
 pub const SFRAME_UNWIND_REGION_FIXED: u32 = 2;
-pub const SFRAME_UNWIND_REGION_HOTSPOT: u32 = 3;
+pub const SFRAME_UNWIND_REGION_CODE_HEAP: u32 = 3;
 pub const SFRAME_UNWIND_REGION_ROWS: u32 = 4;
-pub const SFRAME_UNWIND_REGION_ERLANG: u32 = 5;
+pub const SFRAME_UNWIND_REGION_TAGGED_STACK: u32 = 5;
 pub const SFRAME_UNWIND_NR_ADD: u32 = 128;
 pub const SFRAME_UNWIND_NR_REMOVE: u32 = 129;
 pub const SFRAME_UNWIND_NR_LIST: u32 = 130;
@@ -115,7 +115,7 @@ pub struct sframe_unwind_region {
     pub fp_saved: __u8,
     pub segment_log2: __u8,
     pub used_offset: __u8,
-    pub blob_offset: __u8,
+    pub header_offset: __u8,
     pub frame_size_offset: __u8,
     pub frame_complete_offset: __u8,
     pub frame_complete_size: __u8,
@@ -134,8 +134,8 @@ pub struct sframe_unwind_region {
     pub reserved2: __u32,
     pub rows_offset: __u64,
     pub table: __u64,
-    pub exit_code: __u64,
-    pub main_code: __u64,
+    pub exit_address: __u64,
+    pub main_start: __u64,
     pub main_return: __u64,
     pub main_frame: __u32,
     pub registers_offset: __u32,

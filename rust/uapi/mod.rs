@@ -7,9 +7,9 @@
 
 use crate::sframe::{
     runtimes::{
-        erlang::ErlangCode,
-        hotspot::CodeHeap,
-        Region, //
+        CodeHeap,
+        Region,
+        TaggedStack, //
     },
     x86_64::FrameRule, //
 };
@@ -33,11 +33,11 @@ impl sframe_unwind_region {
             SFRAME_UNWIND_REGION_NONE
             | SFRAME_UNWIND_REGION_STOP
             | SFRAME_UNWIND_REGION_ROWS
-            | SFRAME_UNWIND_REGION_ERLANG => true,
+            | SFRAME_UNWIND_REGION_TAGGED_STACK => true,
             SFRAME_UNWIND_REGION_FIXED => {
                 u32::from(self.fp_saved) <= SFRAME_UNWIND_FP_AT_CFA && self.cfa_offset >= 8
             }
-            SFRAME_UNWIND_REGION_HOTSPOT => {
+            SFRAME_UNWIND_REGION_CODE_HEAP => {
                 let interpreter = self.interpreter_start..self.interpreter_end;
                 self.segment_log2 < 64
                     && !interpreter.is_empty()
@@ -64,8 +64,8 @@ impl sframe_unwind_region {
                 };
                 Region::Fixed(FrameRule::new(self.cfa_offset, fp))
             }
-            SFRAME_UNWIND_REGION_HOTSPOT => Region::HotSpot(self.code_heap()),
-            SFRAME_UNWIND_REGION_ERLANG => Region::Erlang(self.erlang_code()),
+            SFRAME_UNWIND_REGION_CODE_HEAP => Region::CodeHeap(self.code_heap()),
+            SFRAME_UNWIND_REGION_TAGGED_STACK => Region::TaggedStack(self.tagged_stack()),
             _ => Region::Stop,
         }
     }
@@ -83,7 +83,7 @@ impl sframe_unwind_region {
             frameless_kinds: self.frameless_kinds.map(|kind| kind as u32),
             segment_log2: self.segment_log2,
             used_offset: self.used_offset,
-            blob_offset: self.blob_offset,
+            blob_offset: self.header_offset,
             frame_size_offset: self.frame_size_offset,
             frame_complete_offset: self.frame_complete_offset,
             frame_complete_is_short: self.frame_complete_size == 2,
@@ -94,10 +94,10 @@ impl sframe_unwind_region {
     }
 
     #[inline]
-    fn erlang_code(&self) -> ErlangCode {
-        ErlangCode {
-            exit: self.exit_code,
-            main: self.main_code,
+    fn tagged_stack(&self) -> TaggedStack {
+        TaggedStack {
+            exit: self.exit_address,
+            main: self.main_start,
             main_return: self.main_return,
             main_frame: self.main_frame,
             registers_offset: self.registers_offset,

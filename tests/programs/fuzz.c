@@ -635,7 +635,7 @@ static void some_region(struct sframe_unwind_region *region, const uint8_t *base
 	*region = (struct sframe_unwind_region) {
 		.size = sizeof(*region), .pid = getpid(), .start = (uint64_t)base, .end = (uint64_t)base + FILE_SIZE,
 		.kind = one_in(8) ? below(7) : one_in(3) ? SFRAME_UNWIND_REGION_FIXED :
-			one_in(3) ? SFRAME_UNWIND_REGION_ERLANG : SFRAME_UNWIND_REGION_HOTSPOT,
+			one_in(3) ? SFRAME_UNWIND_REGION_TAGGED_STACK : SFRAME_UNWIND_REGION_CODE_HEAP,
 	};
 	if (one_in(4)) {
 		region->guard = anywhere(base);
@@ -645,10 +645,10 @@ static void some_region(struct sframe_unwind_region *region, const uint8_t *base
 		region->fp_saved = below(2);
 		region->cfa_offset = one_in(10) ? edge() : 8 * below(64);
 		region->fp_offset = one_in(10) ? edge() : -8 * below(32);
-	} else if (region->kind == SFRAME_UNWIND_REGION_HOTSPOT) {
+	} else if (region->kind == SFRAME_UNWIND_REGION_CODE_HEAP) {
 		region->segment_log2 = one_in(10) ? below(64) : 4 + below(6);
 		region->used_offset = below(64);
-		region->blob_offset = below(64);
+		region->header_offset = below(64);
 		region->frame_size_offset = below(256);
 		region->frame_complete_offset = below(256);
 		region->frame_complete_size = one_in(2) ? 2 : 4;
@@ -661,9 +661,9 @@ static void some_region(struct sframe_unwind_region *region, const uint8_t *base
 		region->kind_mask = one_in(2) ? 0xff : ~0ull;
 		for (int i = 0; i < 4; i++)
 			region->frameless_kinds[i] = below(8);
-	} else if (region->kind == SFRAME_UNWIND_REGION_ERLANG) {
-		region->exit_code = (uint64_t)base + below(FILE_SIZE);
-		region->main_code = (uint64_t)base + below(FILE_SIZE);
+	} else if (region->kind == SFRAME_UNWIND_REGION_TAGGED_STACK) {
+		region->exit_address = (uint64_t)base + below(FILE_SIZE);
+		region->main_start = (uint64_t)base + below(FILE_SIZE);
 		region->main_return = one_in(2) ? anywhere(base) : (uint64_t)base + below(FILE_SIZE);
 		region->main_frame = one_in(10) ? edge() : 16 * below(64);
 		region->registers_offset = one_in(4) ? 0 : 8 * below(16);

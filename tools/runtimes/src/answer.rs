@@ -65,7 +65,7 @@ macro_rules! for_each_field {
             fp_saved,
             segment_log2,
             used_offset,
-            blob_offset,
+            header_offset,
             frame_size_offset,
             frame_complete_offset,
             frame_complete_size,
@@ -79,8 +79,8 @@ macro_rules! for_each_field {
             interpreter_end,
             kind_mask,
             frameless_kinds: [kind_0, kind_1, kind_2, kind_3],
-            exit_code,
-            main_code,
+            exit_address,
+            main_start,
             main_return,
             main_frame,
             registers_offset,
@@ -98,9 +98,9 @@ macro_rules! for_each_field {
             reserved3: _,
         } = $region;
         for_each_field!(@ $field => $work;
-            start end guard guard_value kind fp_saved segment_log2 used_offset blob_offset frame_size_offset
+            start end guard guard_value kind fp_saved segment_log2 used_offset header_offset frame_size_offset
             frame_complete_offset frame_complete_size code_offset code_size kind_offset cfa_offset fp_offset
-            segment_map interpreter_start interpreter_end kind_mask kind_0 kind_1 kind_2 kind_3 exit_code main_code
+            segment_map interpreter_start interpreter_end kind_mask kind_0 kind_1 kind_2 kind_3 exit_address main_start
             main_return main_frame registers_offset schedulers scheduler_count scheduler_size process_offset);
     };
     (@ $field:ident => $work:expr; $($name:ident)*) => {
@@ -256,8 +256,8 @@ pub fn accept(bytes: &[u8], pid: i32, memory: &[Range<u64>]) -> Result<Code, Str
         let of_kind = [
             uapi::SFRAME_UNWIND_REGION_STOP,
             uapi::SFRAME_UNWIND_REGION_FIXED,
-            uapi::SFRAME_UNWIND_REGION_HOTSPOT,
-            uapi::SFRAME_UNWIND_REGION_ERLANG,
+            uapi::SFRAME_UNWIND_REGION_CODE_HEAP,
+            uapi::SFRAME_UNWIND_REGION_TAGGED_STACK,
         ];
         if !of_kind.contains(&kind) {
             return Err(format!("a region of the kind {kind} is refused"));

@@ -96,13 +96,13 @@ fn describe(region: &Region) -> String {
                 .expect("a string takes it");
         }
     }
-    if u32::from(region.kind) == uapi::SFRAME_UNWIND_REGION_ERLANG {
+    if u32::from(region.kind) == uapi::SFRAME_UNWIND_REGION_TAGGED_STACK {
         write!(
             text,
             ", processes end at {:#x}, process_main {:#x} with {} bytes returns to {:#x}, rbx +{}, {} schedulers of {} bytes \
              at {:#x}, process +{}",
-            region.exit_code,
-            region.main_code,
+            region.exit_address,
+            region.main_start,
             region.main_frame,
             region.main_return,
             region.registers_offset,
@@ -113,7 +113,7 @@ fn describe(region: &Region) -> String {
         )
         .expect("a string takes it");
     }
-    if u32::from(region.kind) == uapi::SFRAME_UNWIND_REGION_HOTSPOT {
+    if u32::from(region.kind) == uapi::SFRAME_UNWIND_REGION_CODE_HEAP {
         write!(
             text,
             ", segments of {} bytes, map {:#x}, used +{}, blob +{}: frame size +{}, complete +{} ({} bytes), \
@@ -121,7 +121,7 @@ fn describe(region: &Region) -> String {
             1u64.checked_shl(region.segment_log2.into()).unwrap_or_default(),
             region.segment_map,
             region.used_offset,
-            region.blob_offset,
+            region.header_offset,
             region.frame_size_offset,
             region.frame_complete_offset,
             region.frame_complete_size,

@@ -46,11 +46,11 @@ pub(super) fn regions(
 ) -> Result<Option<Vec<Region>>, String> {
     let symbols = Symbols::read(memory, PROGRAM, program.base)?;
     let guard = symbols.find(memory, "beam_normal_exit")?;
-    let exit_code = memory.u64(guard)?;
+    let exit_address = memory.u64(guard)?;
     let schedulers = memory.u64(symbols.find(memory, "erts_aligned_scheduler_data")?)?;
     let count = memory.u64(symbols.find(memory, "erts_no_schedulers")?)?;
     let is_code = |mapping: &ProcessMapping| {
-        mapping.executable && (mapping.start..mapping.end).contains(&exit_code)
+        mapping.executable && (mapping.start..mapping.end).contains(&exit_address)
     };
     let code = maps.iter().find(|(mapping, _)| is_code(mapping));
     let (Some((code, _)), 1.., 1..) = (code, schedulers, count) else {
@@ -95,10 +95,10 @@ pub(super) fn regions(
         start: code.start,
         end: code.end,
         guard,
-        guard_value: exit_code,
-        kind: uapi::SFRAME_UNWIND_REGION_ERLANG as u8,
-        exit_code,
-        main_code: main.start,
+        guard_value: exit_address,
+        kind: uapi::SFRAME_UNWIND_REGION_TAGGED_STACK as u8,
+        exit_address,
+        main_start: main.start,
         main_return,
         main_frame: main.frame,
         registers_offset: main.registers_offset,
@@ -264,10 +264,13 @@ mod tests {
             let [region] = &found[..] else {
                 panic!("{} regions", found.len());
             };
-            assert_eq!(u32::from(region.kind), uapi::SFRAME_UNWIND_REGION_ERLANG);
+            assert_eq!(
+                u32::from(region.kind),
+                uapi::SFRAME_UNWIND_REGION_TAGGED_STACK
+            );
             assert_eq!((region.start, region.end), (CODE, CODE + 0x3000));
-            assert_eq!((region.exit_code, region.guard_value), (EXIT, EXIT));
-            assert_eq!((region.main_code, region.main_return), (MAIN, RETURN));
+            assert_eq!((region.exit_address, region.guard_value), (EXIT, EXIT));
+            assert_eq!((region.main_start, region.main_return), (MAIN, RETURN));
             assert_eq!((region.main_frame, region.registers_offset), (0x40d0, 0x40));
             assert_eq!(
                 (region.schedulers, region.scheduler_count),

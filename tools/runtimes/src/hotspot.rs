@@ -75,7 +75,7 @@ pub(super) fn regions(
     let interpreter_start = tables.u64(memory, interpreter, "StubQueue", "_stub_buffer")?;
     let interpreter_len = tables.u32(memory, interpreter, "StubQueue", "_buffer_limit")?;
     let mut region = Region {
-        kind: uapi::SFRAME_UNWIND_REGION_HOTSPOT as u8,
+        kind: uapi::SFRAME_UNWIND_REGION_CODE_HEAP as u8,
         guard: heaps_at,
         guard_value: heaps,
         interpreter_start,
@@ -237,7 +237,7 @@ fn blocks<'a>(
         };
         let used = memory.bytes(offset(at, heap.used_offset.into()).ok()?);
         let block = HeapBlock {
-            blob: offset(at, heap.blob_offset.into()).ok()?,
+            blob: offset(at, heap.header_offset.into()).ok()?,
             is_used: used == Ok([1]),
         };
         if segments == 0 || segments > (heap.end - at) >> heap.segment_log2 {
@@ -415,7 +415,7 @@ impl VmStructs {
                 self,
                 self.field("HeapBlock::Header", "_used")?,
             )?)?,
-            blob_offset: small(*size)?,
+            header_offset: small(*size)?,
             frame_size_offset: blob("_frame_size")?,
             frame_complete_offset: blob("_frame_complete_offset")?,
             frame_complete_size: match &complete.kind[..] {
@@ -755,9 +755,9 @@ mod tests {
         assert_eq!((high.start, high.end), (low.end, low.end + HEAP_SIZE));
         assert_eq!(high.segment_map, SEGMENT_MAPS + HEAP_SIZE);
         assert_eq!((low.guard, low.guard_value), (HEAPS, HEAPS + 0x100));
-        assert_eq!(u32::from(low.kind), uapi::SFRAME_UNWIND_REGION_HOTSPOT);
+        assert_eq!(u32::from(low.kind), uapi::SFRAME_UNWIND_REGION_CODE_HEAP);
         assert_eq!(low.segment_log2, 7);
-        assert_eq!((low.used_offset, low.blob_offset), (4, 8));
+        assert_eq!((low.used_offset, low.header_offset), (4, 8));
         assert_eq!(low.frame_size_offset, 44);
         assert_eq!(
             (low.frame_complete_offset, low.frame_complete_size),
@@ -788,7 +788,7 @@ mod tests {
         add_blocks(memory, 1, &[(4, 1, native)]);
         let regions = process.regions().unwrap().unwrap();
         let region = &regions[1];
-        assert_eq!((region.used_offset, region.blob_offset), (8, 16));
+        assert_eq!((region.used_offset, region.header_offset), (8, 16));
         assert_eq!(
             (region.frame_complete_offset, region.frame_complete_size),
             (80, 4)
@@ -946,7 +946,7 @@ mod tests {
                 if used != [1] {
                     continue;
                 }
-                let blob = block + u64::from(region.blob_offset);
+                let blob = block + u64::from(region.header_offset);
                 let kind = memory.u64(blob + u64::from(region.kind_offset)).unwrap();
                 let size = memory.u32(blob + u64::from(region.frame_size_offset));
                 let size = size.unwrap().wrapping_mul(8);

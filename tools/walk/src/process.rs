@@ -332,7 +332,7 @@ impl CodeRegion {
     /// Whether an address is in the interpreter, whose return addresses are not behind calls.
     pub fn is_interpreter(&self, address: u64) -> bool {
         match self.layout {
-            CodeLayout::Frames(Region::HotSpot(heap)) => {
+            CodeLayout::Frames(Region::CodeHeap(heap)) => {
                 address.wrapping_sub(heap.interpreter_start) < heap.interpreter_len.into()
             }
             _ => false,

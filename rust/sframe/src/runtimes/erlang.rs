@@ -76,7 +76,7 @@ const MAIN_ALIGNMENT: u64 = 64;
 
 /// The code of a virtual machine of Erlang. Addresses are run-time addresses; sizes and offsets are in bytes.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct ErlangCode {
+pub struct TaggedStack {
     /// The code that the first function of each process returns to.
     pub exit: u64,
     /// The start of `process_main`.
@@ -105,7 +105,7 @@ enum SavedStack {
     InProcess(u8),
 }
 
-impl ErlangCode {
+impl TaggedStack {
     /// Takes a step from a frame in compiled code, as [`caller`](Self::caller). A process ends at the exit
     /// code: its frame is the outermost one.
     // The only function with a stack frame from here to the callees of `caller`.
@@ -427,7 +427,7 @@ mod tests {
         }
     }
 
-    const ERLANG: ErlangCode = ErlangCode {
+    const ERLANG: TaggedStack = TaggedStack {
         exit: EXIT,
         main: MAIN,
         main_return: MAIN_RETURN,

@@ -768,7 +768,7 @@ pub(super) mod tests {
         memory: &Memories,
     ) -> Option<Frame> {
         let registers = innermost.then_some(&Locals(STACK + 0x150));
-        step(&Region::HotSpot(heap()), &frame(pc), registers, memory)
+        step(&Region::CodeHeap(heap()), &frame(pc), registers, memory)
     }
 
     pub(in crate::sframe::runtimes) fn to(step: Option<Frame>) -> Option<(u64, u64)> {
@@ -848,7 +848,7 @@ pub(super) mod tests {
             assert!(buffer[..found].iter().all(|pc| *pc == RETURN));
             (found, last.sp - STACK - 0x100, last.fp)
         };
-        let hotspot = Region::HotSpot(heap());
+        let hotspot = Region::CodeHeap(heap());
         let fixed = |cfa, fp| Region::Fixed(FrameRule::new(cfa, fp));
         let size = 8 * WORDS as i32;
         // The caller of the last frame is outside of the heap, and is left to `step`.
@@ -1056,7 +1056,7 @@ pub(super) mod tests {
         ] {
             let sender_sp = STACK + sender_sp;
             let registers = Adapter { rax, sender_sp };
-            let region = Region::HotSpot(heap());
+            let region = Region::CodeHeap(heap());
             let found = step(&region, &frame(CODE), Some(&registers), &memory);
             assert_eq!(to(found), Some((expected, STACK + 0x180)));
         }
@@ -1203,7 +1203,7 @@ pub(super) mod tests {
         // A frame pointer of another stack, and one of a frame that is gone.
         for sp in [STACK + 0x180 - 0x1_0008, STACK + 0x188] {
             let frame = Frame { sp, ..frame(CODE) };
-            let region = Region::HotSpot(heap());
+            let region = Region::CodeHeap(heap());
             assert_eq!(step(&region, &frame, None::<&Locals>, &memory), None);
         }
         let call = |memory: &mut Memories, from: u64, to: u64| {
@@ -1316,7 +1316,7 @@ pub(super) mod tests {
         let from = |memory: &Memories, pc, fp| {
             let frame = Frame { fp, ..frame(pc) };
             to(step(
-                &Region::HotSpot(heap()),
+                &Region::CodeHeap(heap()),
                 &frame,
                 None::<&Locals>,
                 memory,
@@ -1359,7 +1359,7 @@ pub(super) mod tests {
                 heap.interpreter_len = 0;
                 for address in [HEAP, HEAP + 0x2fff, u64::MAX, 0] {
                     let frame = frame(address);
-                    let region = Region::HotSpot(heap);
+                    let region = Region::CodeHeap(heap);
                     let step = step(&region, &frame, None::<&Locals>, &memory);
                     assert_eq!(step, None);
                 }

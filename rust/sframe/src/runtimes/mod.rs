@@ -7,15 +7,15 @@
 //! if it leads behind a call, or to where the runtime's own file proves that its frames may lead.
 
 mod code;
-pub mod erlang;
+mod erlang;
 pub mod hotspot;
 mod hotspot_interpreter;
 mod sbcl;
 pub mod unknown;
 mod v8;
 
-use self::{
-    erlang::ErlangCode,
+pub use self::{
+    erlang::TaggedStack,
     hotspot::CodeHeap, //
 };
 use crate::sframe::{
@@ -48,17 +48,17 @@ pub enum Region {
     Stop,
     /// All frames have this rule.
     Fixed(FrameRule),
-    /// A code heap of HotSpot.
-    HotSpot(CodeHeap),
-    /// The code of Erlang's virtual machine.
-    Erlang(ErlangCode),
+    /// A heap of sized blocks with a segment map: HotSpot's.
+    CodeHeap(CodeHeap),
+    /// Code whose stack has tagged words: Erlang's.
+    TaggedStack(TaggedStack),
 }
 
 impl Region {
     /// Whether the fast path may begin at a frame of the region that a step by rows has led to. HotSpot's compiled code
     /// may have saved registers below its frame for a call of other code, and the fast path does not look for this.
     pub const fn is_fast_after_rows(&self) -> bool {
-        !matches!(self, Region::HotSpot(_))
+        !matches!(self, Region::CodeHeap(_))
     }
 }
 
@@ -78,8 +78,8 @@ pub fn step<M: Memory + Source + ?Sized, R: RegisterSource + ?Sized>(
     match region {
         Region::Stop => None,
         Region::Fixed(rule) => behind_call(*rule, frame, memory),
-        Region::HotSpot(heap) => heap.step(frame, registers, memory),
-        Region::Erlang(erlang) => erlang.step(code, frame, registers, memory),
+        Region::CodeHeap(heap) => heap.step(frame, registers, memory),
+        Region::TaggedStack(erlang) => erlang.step(code, frame, registers, memory),
     }
 }
 
@@ -99,7 +99,7 @@ pub fn run_fast<S: Source + ?Sized, W: WordReader>(
     buffer: &mut [u64],
 ) -> usize {
     let Range { start, end } = match region {
-        Region::HotSpot(heap) => heap.compiled_part(code, frame.pc),
+        Region::CodeHeap(heap) => heap.compiled_part(code, frame.pc),
         Region::Fixed(rule) if rule.keeps_aligned() => code,
         _ => return 0,
     };
@@ -113,7 +113,7 @@ pub fn run_fast<S: Source + ?Sized, W: WordReader>(
     while memory.spend(STEP).is_ok() {
         let open = words.open();
         let found = match region {
-            Region::HotSpot(heap) => heap.compiled_caller(&last, &open),
+            Region::CodeHeap(heap) => heap.compiled_caller(&last, &open),
             Region::Fixed(rule) => rule.caller_of_aligned(&last, &open),
             _ => None,
         };

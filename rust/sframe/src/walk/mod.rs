@@ -352,7 +352,7 @@ mod tests {
                 Section, //
             }, //
         },
-        runtimes::hotspot::CodeHeap,
+        runtimes::CodeHeap,
         unwind::step::{
             Memory,
             RegisterSource,
@@ -640,7 +640,7 @@ mod tests {
             assert_eq!(reason, StopReason::RegionUnknown);
             task.fast_from.take()
         };
-        let heap = Region::HotSpot(CodeHeap::default());
+        let heap = Region::CodeHeap(CodeHeap::default());
         assert_eq!(called_from(heap), []);
         assert_eq!(called_from(Region::Stop), [RETURN]);
     }

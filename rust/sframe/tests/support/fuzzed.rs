@@ -28,10 +28,10 @@ use sframe::{
     },
     runtimes::{
         self,
-        erlang::ErlangCode,
-        hotspot::CodeHeap,
         unknown,
-        Region, //
+        CodeHeap,
+        Region,
+        TaggedStack, //
     },
     section::{
         Search,
@@ -482,7 +482,7 @@ pub(crate) fn code_walk(data: &[u8]) {
     let mut taker = Taker(data);
     let flags = taker.byte();
     let region = match flags % 4 {
-        0 if flags & 4 != 0 => Region::Erlang(ErlangCode {
+        0 if flags & 4 != 0 => Region::TaggedStack(TaggedStack {
             exit: taker.address(),
             main: taker.address(),
             main_return: taker.address(),
@@ -499,7 +499,7 @@ pub(crate) fn code_walk(data: &[u8]) {
             fp: taker.offset(),
             from_fp: flags & 4 != 0,
         }),
-        _ => Region::HotSpot(CodeHeap {
+        _ => Region::CodeHeap(CodeHeap {
             start: taker.address(),
             segment_map: taker.address(),
             interpreter_start: taker.address(),
@@ -534,7 +534,7 @@ pub(crate) fn code_walk(data: &[u8]) {
         reads: Cell::new(0),
         spent: Cell::new(0),
     };
-    if let Region::HotSpot(_) | Region::Fixed(_) = region {
+    if let Region::CodeHeap(_) | Region::Fixed(_) = region {
         fast_walk(&region, frame, &memory);
     }
     for count in 0..16 {
@@ -558,7 +558,7 @@ pub(crate) fn code_walk(data: &[u8]) {
             }
         };
         let most = match region {
-            Region::Erlang(_) => MOST_READS_OF_ERLANG,
+            Region::TaggedStack(_) => MOST_READS_OF_ERLANG,
             _ => MOST_READS_OF_CODE,
         };
         assert!(memory.reads.take() <= most);
@@ -571,7 +571,7 @@ pub(crate) fn code_walk(data: &[u8]) {
         assert!(
             caller.sp > frame.sp
                 || caller.sp == frame.sp && is_innermost
-                || matches!(region, Region::Erlang(_)),
+                || matches!(region, Region::TaggedStack(_)),
             "the stack pointer has to rise"
         );
         frame = caller;

@@ -8,9 +8,9 @@ use serde::{
 };
 use sframe::{
     runtimes::{
-        erlang::ErlangCode,
-        hotspot::CodeHeap,
-        Region, //
+        CodeHeap,
+        Region,
+        TaggedStack, //
     },
     x86_64::FrameRule, //
 };
@@ -104,8 +104,8 @@ stored! {
 }
 
 stored! {
-    /// An [`ErlangCode`].
-    StoredErlangCode = ErlangCode {
+    /// A [`TaggedStack`].
+    StoredTaggedStack = TaggedStack {
         exit: Hex,
         main: Hex,
         main_return: Hex,
@@ -120,16 +120,16 @@ stored! {
 
 /// A [`Region`].
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase", deny_unknown_fields)]
+#[serde(rename_all = "snake_case", deny_unknown_fields)]
 pub enum StoredRegion {
     /// No step is taken.
     Stop,
     /// All frames have one rule.
     Fixed(StoredFrameRule),
-    /// A code heap of HotSpot.
-    HotSpot(StoredCodeHeap),
-    /// The code of Erlang's virtual machine.
-    Erlang(StoredErlangCode),
+    /// A heap of sized blocks with a segment map.
+    CodeHeap(StoredCodeHeap),
+    /// Code whose stack has tagged words.
+    TaggedStack(StoredTaggedStack),
 }
 
 impl From<Region> for StoredRegion {
@@ -137,8 +137,8 @@ impl From<Region> for StoredRegion {
         match region {
             Region::Stop => StoredRegion::Stop,
             Region::Fixed(rule) => StoredRegion::Fixed(rule.into()),
-            Region::HotSpot(heap) => StoredRegion::HotSpot(heap.into()),
-            Region::Erlang(code) => StoredRegion::Erlang(code.into()),
+            Region::CodeHeap(heap) => StoredRegion::CodeHeap(heap.into()),
+            Region::TaggedStack(code) => StoredRegion::TaggedStack(code.into()),
         }
     }
 }
@@ -148,8 +148,8 @@ impl From<StoredRegion> for Region {
         match stored {
             StoredRegion::Stop => Region::Stop,
             StoredRegion::Fixed(rule) => Region::Fixed(rule.into()),
-            StoredRegion::HotSpot(heap) => Region::HotSpot(heap.into()),
-            StoredRegion::Erlang(code) => Region::Erlang(code.into()),
+            StoredRegion::CodeHeap(heap) => Region::CodeHeap(heap.into()),
+            StoredRegion::TaggedStack(code) => Region::TaggedStack(code.into()),
         }
     }
 }

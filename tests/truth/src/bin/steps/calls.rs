@@ -18,8 +18,8 @@ use std::collections::HashMap;
 
 use sframe::{
     runtimes::{
-        erlang::ErlangCode,
-        Region, //
+        Region,
+        TaggedStack, //
     },
     unwind::{
         Frame,
@@ -491,9 +491,9 @@ fn returns_inside<M: Memory + ?Sized>(
 }
 
 /// The region at a run-time address, if it is code of Erlang.
-fn erlang_at(process: &Process, pc: u64) -> Option<ErlangCode> {
+fn erlang_at(process: &Process, pc: u64) -> Option<TaggedStack> {
     match process.layout_at(pc)? {
-        Region::Erlang(erlang) => Some(*erlang),
+        Region::TaggedStack(erlang) => Some(*erlang),
         _ => None,
     }
 }
@@ -639,7 +639,7 @@ mod tests {
     use super::*;
     use sframe::{
         bytes::Fault,
-        runtimes::hotspot::CodeHeap, //
+        runtimes::CodeHeap, //
     };
     use walk::process::{
         CodeLayout,
@@ -808,7 +808,7 @@ mod tests {
             start: 0x2000,
             end: 0x3000,
             guard: None,
-            layout: CodeLayout::Frames(Region::HotSpot(heap)),
+            layout: CodeLayout::Frames(Region::CodeHeap(heap)),
         }]);
         process
     }

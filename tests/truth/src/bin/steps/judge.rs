@@ -686,7 +686,7 @@ fn is_loaded(process: &Process, truth: &Process, at: u64) -> bool {
 
 /// Whether processes of Erlang end at a run-time address.
 fn is_end_of_process(process: &Process, pc: u64) -> bool {
-    matches!(process.layout_at(pc), Some(Region::Erlang(erlang)) if erlang.is_exit(pc))
+    matches!(process.layout_at(pc), Some(Region::TaggedStack(erlang)) if erlang.is_exit(pc))
 }
 
 /// Whether a frame is one of Haskell code: code of GHC's has no unwind information, and its frame contains that of
@@ -798,10 +798,10 @@ fn place_in_region<M: Memory + ?Sized>(
     let all = walker::All::new(process, memory);
     let region = process.layout_at(found.at);
     match region {
-        Some(Region::HotSpot(heap)) if process.is_interpreter(found.at) => {
+        Some(Region::CodeHeap(heap)) if process.is_interpreter(found.at) => {
             let _ = write!(text, "interpreter+{:#x}", pc - heap.interpreter_start);
         }
-        Some(Region::HotSpot(heap)) => match heap.blob_at(found.at, &all) {
+        Some(Region::CodeHeap(heap)) => match heap.blob_at(found.at, &all) {
             Some(blob) => {
                 let word = |offset: u8| all.read_word(blob + u64::from(offset)).unwrap_or(0);
                 let kind = match heap.kind_mask {

@@ -9,6 +9,7 @@ use crate::{
         AddCommand,
         BuildMemory,
         Counter,
+        Errno,
         OpenFile,
         RegionDescription,
         TableInfo, //
@@ -27,15 +28,17 @@ use kernel::{
     }, //
 };
 
-/// Carries out a command for the charged user `user`; 0 is an administrator. `own_only`: regions of the current process
-/// only, without rows. Task; sleeps.
+/// Carries out a command for the charged user `user`; 0 is an administrator. `own_only`: regions of
+/// the current process only, without rows. Task; sleeps.
 ///
 /// # Errors
 ///
-/// `ENOTTY`: there is no such command. `EINVAL`: the structure is shorter than its first version, has unknown flags, or
-/// describes an impossible region. `E2BIG`: the structure has unknown fields that are not 0. `EFAULT`: its memory
-/// cannot be accessed. `EPERM`: by `own_only`. `ESRCH`: the process of a region does not exist. `EFBIG`: the section or the extra rows are too
-/// large. `ENOENT`: there is no further table or counter. The errors of [`tables::add`] and [`tables::remove`].
+/// `ENOTTY`: there is no such command. `EPROTONOSUPPORT`: the structure is of another version of the
+/// interface. `EINVAL`: the structure is shorter than this version's first one, has unknown flags, or
+/// describes an impossible region. `E2BIG`: the structure has unknown fields that are not 0.
+/// `EFAULT`: its memory cannot be accessed. `EPERM`: by `own_only`. `ESRCH`: the process of a region
+/// does not exist. `EFBIG`: the section or the extra rows are too large. `ENOENT`: there is no further
+/// table or counter. The errors of [`tables::add`] and [`tables::remove`].
 pub(crate) fn control(command: u32, argument: usize, user: u32, own_only: bool) -> Result {
     match command {
         sys::COMMAND_ADD | sys::COMMAND_REMOVE => {
@@ -64,9 +67,9 @@ pub(crate) fn control(command: u32, argument: usize, user: u32, own_only: bool) 
         }
         sys::COMMAND_LIST => {
             let mut table: TableInfo = read(argument)?;
-            let size = table.size;
+            let (size, version) = (table.size, table.version);
             tables::next_table(table.number, &mut table)?;
-            table.size = size;
+            (table.size, table.version) = (size, version);
             write(argument, &table)
         }
         sys::COMMAND_STATS => {
@@ -88,22 +91,31 @@ pub(crate) fn control(command: u32, argument: usize, user: u32, own_only: bool) 
     }
 }
 
-/// Reads and checks a structure, which begins with its own size in bytes.
+/// Reads and checks a structure, which begins with its own size in bytes and the interface's version.
 fn read<T: FromBytes>(argument: usize) -> Result<T> {
     let known = const { size_of::<T>() };
-    check_size(argument, known)?;
+    check_head(argument, known)?;
     UserSlice::new(UserPtr::from_addr(argument), known)
         .reader()
         .read()
 }
 
-/// Checks the size of a structure of which `known` bytes are known, and the bytes behind them. Not generic, because
-/// [`read`] exists for each structure.
+/// Checks the version of a structure of which `known` bytes are known, its size, and the bytes behind
+/// the known ones. The program is told another version, in its structure. Not generic, because [`read`]
+/// exists for each structure.
 #[inline(never)]
-fn check_size(argument: usize, known: usize) -> Result {
+fn check_head(argument: usize, known: usize) -> Result {
+    const VERSION: u16 = sys::INTERFACE_VERSION as u16;
+
     let at = UserPtr::from_addr(argument);
-    let size: u32 = UserSlice::new(at, 4).reader().read()?;
-    let size = usize::try_from(size)?;
+    let mut head = UserSlice::new(at, 4).reader();
+    let size: u16 = head.read()?;
+    let version: u16 = head.read()?;
+    if version != VERSION {
+        write(argument.wrapping_add(2), &VERSION)?;
+        return Err(Errno::OtherVersion.into());
+    }
+    let size = usize::from(size);
     if size < known {
         return Err(EINVAL);
     }

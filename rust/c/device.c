@@ -19,8 +19,8 @@
 #include "internal.h"
 
 /*
- * The sizes are part of the interface: the first field of a structure contains the size that the program knows,
- * and so tells the structure's version.
+ * The sizes are part of the interface: the first field of a structure contains the size that the program
+ * knows. A structure may only grow; for all else SFRAME_UNWIND_VERSION has to change.
  */
 static_assert(sizeof(struct sframe_unwind_add) == 40);
 static_assert(sizeof(struct sframe_unwind_extra_row) == 24);
@@ -68,6 +68,8 @@ static ssize_t device_read(struct file *file, char __user *to, size_t len, loff_
 				return -ERESTARTSYS;
 			continue;
 		}
+		request.size = sizeof(request);
+		request.version = SFRAME_UNWIND_VERSION;
 		if (copy_to_user(to + done, &request, sizeof(request)))
 			return done ?: -EFAULT;
 		done += sizeof(request);

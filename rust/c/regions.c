@@ -281,7 +281,6 @@ bool sfu_next_region_request(struct sframe_unwind_request *request)
 		WRITE_ONCE(region->requested, false);
 		WRITE_ONCE(region->until, jiffies + ASK_AGAIN);
 		*request = (struct sframe_unwind_request){
-			.size = sizeof(*request),
 			.pid = region->description.pid,
 			.start = region->description.start,
 			.end = region->description.end,

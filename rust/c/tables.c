@@ -584,7 +584,6 @@ bool sfu_next_request(struct sframe_unwind_request *request)
 		WRITE_ONCE(requests, requests - 1);
 		WRITE_ONCE(found->until, (jiffies + ASK_AGAIN) ?: 1);
 		*request = (struct sframe_unwind_request){
-			.size = sizeof(*request),
 			.pid = found->state.pid,
 			.start = found->state.start,
 			.end = found->state.end,

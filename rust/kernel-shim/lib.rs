@@ -86,6 +86,8 @@ pub mod bindings {
     pub const ENODATA: u32 = 61;
     /// `EOPNOTSUPP`.
     pub const EOPNOTSUPP: u32 = 95;
+    /// `EPROTONOSUPPORT`.
+    pub const EPROTONOSUPPORT: u32 = 93;
     /// `ESTALE`.
     pub const ESTALE: u32 = 116;
 }

@@ -27,4 +27,4 @@ macro_rules! numbers {
     };
 }
 
-numbers! { u8 u32 }
+numbers! { u8 u16 u32 }

@@ -47,7 +47,8 @@ pub(crate) use crate::uapi::{
     SFRAME_UNWIND_NR_STATS as COMMAND_STATS,
     SFRAME_UNWIND_REGION_NONE as REGION_NONE,
     SFRAME_UNWIND_REGION_ROWS as REGION_ROWS,
-    SFRAME_UNWIND_VDSO as FLAG_VDSO, //
+    SFRAME_UNWIND_VDSO as FLAG_VDSO,
+    SFRAME_UNWIND_VERSION as INTERFACE_VERSION, //
 };
 pub(crate) use bindings::{
     sfu_table_state as TableState,
@@ -70,6 +71,8 @@ pub(crate) enum Errno {
     NoData,
     /// The input is of an unknown kind.
     NotSupported,
+    /// The program was written for another version of the interface.
+    OtherVersion,
     /// The file has changed, or is another file now.
     Stale,
 }
@@ -81,6 +84,7 @@ impl From<Errno> for Error {
             Errno::Malformed => kernel::bindings::EBADMSG,
             Errno::NoData => kernel::bindings::ENODATA,
             Errno::NotSupported => kernel::bindings::EOPNOTSUPP,
+            Errno::OtherVersion => kernel::bindings::EPROTONOSUPPORT,
             Errno::Stale => kernel::bindings::ESTALE,
         };
         Self::from_errno((number as c_int).wrapping_neg())

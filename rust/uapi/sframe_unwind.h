@@ -4,8 +4,12 @@
  * read by itself. Opening the device requires CAP_PERFMON in the initial user namespace. See
  * Documentation/device.rst.
  *
- * Each structure that a program passes begins with the structure's size in bytes. If the structure
- * is longer than the kernel's version, all bytes behind the known fields must be zero (else E2BIG).
+ * Each structure begins with its own size in bytes and the version of the interface. A structure
+ * may grow at its end within a version: if a structure is longer than the kernel knows, all bytes
+ * behind the known fields must be zero (else E2BIG). Everything else that changes makes a new
+ * version. If a structure has another version than the kernel, the command fails with
+ * EPROTONOSUPPORT, and the kernel writes its own version to the structure. These two fields and
+ * this rule are of all versions.
  */
 #ifndef _UAPI_SFRAME_UNWIND_H
 #define _UAPI_SFRAME_UNWIND_H
@@ -16,6 +20,7 @@ typedef uint64_t __u64;
 typedef int64_t __s64;
 typedef uint32_t __u32;
 typedef int32_t __s32;
+typedef uint16_t __u16;
 typedef uint8_t __u8;
 typedef int8_t __s8;
 #else
@@ -23,11 +28,15 @@ typedef int8_t __s8;
 #include <linux/types.h>
 #endif
 
+/* The version of the interface that this header describes. */
+#define SFRAME_UNWIND_VERSION 1
+
 /* The rows are for the vDSO and not for a file; `file` has no meaning. */
 #define SFRAME_UNWIND_VDSO 1
 
 struct sframe_unwind_add {
-	__u32 size;
+	__u16 size;
+	__u16 version;
 	/* A descriptor of the file that the rows are for, open for reading. */
 	__s32 file;
 	/*
@@ -110,7 +119,8 @@ enum sframe_unwind_origin {
 };
 
 struct sframe_unwind_table {
-	__u32 size;
+	__u16 size;
+	__u16 version;
 	__u32 origin;
 	/*
 	 * In: the table with the lowest number above this one is requested. Out: the number of that
@@ -139,7 +149,8 @@ struct sframe_unwind_table {
 
 /* A counter of /sys/kernel/debug/sframe_unwind/stats. */
 struct sframe_unwind_counter {
-	__u32 size;
+	__u16 size;
+	__u16 version;
 	/* In: the index of the counter, from 0. */
 	__u32 index;
 	__u64 value;
@@ -154,7 +165,8 @@ struct sframe_unwind_counter {
  * there is a new request.
  */
 struct sframe_unwind_request {
-	__u32 size;
+	__u16 size;
+	__u16 version;
 	/*
 	 * The process that has, or had, the file mapped from `start` to `end`, by its number in the
 	 * initial PID namespace.
@@ -213,7 +225,8 @@ struct sframe_unwind_request {
  * and with the process; a child process does not inherit it.
  */
 struct sframe_unwind_region {
-	__u32 size;
+	__u16 size;
+	__u16 version;
 	/* The process, by its number in the caller's PID namespace. */
 	__s32 pid;
 	/* The code, from `start` up to but excluding `end`. */
@@ -316,16 +329,16 @@ struct sframe_unwind_region {
 #define SFRAME_UNWIND_NR_REGION 0x84
 
 /*
- * The commands. The kernel compares only their type and number: a structure may grow, and its first
- * field contains the size of the structure that the program passes.
+ * The commands. The kernel compares only their type and number, because a structure may grow. All
+ * commands write: the kernel's version, if the versions differ.
  */
 #define SFRAME_UNWIND_TYPE 'S'
 /* Adds rows for a file. They replace rows that were added before. */
 #define SFRAME_UNWIND_ADD \
-	_IOW(SFRAME_UNWIND_TYPE, SFRAME_UNWIND_NR_ADD, struct sframe_unwind_add)
+	_IOWR(SFRAME_UNWIND_TYPE, SFRAME_UNWIND_NR_ADD, struct sframe_unwind_add)
 /* Removes the rows of a file; `section` is ignored. ENOENT if the file has no rows. */
 #define SFRAME_UNWIND_REMOVE \
-	_IOW(SFRAME_UNWIND_TYPE, SFRAME_UNWIND_NR_REMOVE, struct sframe_unwind_add)
+	_IOWR(SFRAME_UNWIND_TYPE, SFRAME_UNWIND_NR_REMOVE, struct sframe_unwind_add)
 /* Describes the table of the next file. ENOENT if there is none. */
 #define SFRAME_UNWIND_LIST \
 	_IOWR(SFRAME_UNWIND_TYPE, SFRAME_UNWIND_NR_LIST, struct sframe_unwind_table)
@@ -334,6 +347,6 @@ struct sframe_unwind_region {
 	_IOWR(SFRAME_UNWIND_TYPE, SFRAME_UNWIND_NR_STATS, struct sframe_unwind_counter)
 /* Registers a region of code that a process made at run time. ESRCH if there is no such process. */
 #define SFRAME_UNWIND_REGION \
-	_IOW(SFRAME_UNWIND_TYPE, SFRAME_UNWIND_NR_REGION, struct sframe_unwind_region)
+	_IOWR(SFRAME_UNWIND_TYPE, SFRAME_UNWIND_NR_REGION, struct sframe_unwind_region)
 
 #endif

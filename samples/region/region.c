@@ -67,6 +67,7 @@ static void register_part(int start, int end, int kind)
 {
 	struct sframe_unwind_region region = {
 		.size = sizeof(region),
+		.version = SFRAME_UNWIND_VERSION,
 		.pid = getpid(),
 		.start = (unsigned long)code + start,
 		.end = (unsigned long)code + end,
@@ -166,6 +167,7 @@ int main(int argc, char **argv)
 	/* The CFA is above the return address, which the call of this code has pushed. */
 	region = (struct sframe_unwind_region){
 		.size = sizeof(region),
+		.version = SFRAME_UNWIND_VERSION,
 		.pid = getpid(),
 		.start = (unsigned long)code + 7,
 		.end = (unsigned long)code + 10,

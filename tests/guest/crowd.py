@@ -12,7 +12,7 @@ import struct
 import subprocess
 import sys
 
-ADD = 0x40285380
+ADD = 0xC0285380
 PROGRAM = "/usr/bin/true"
 
 device = os.open("/dev/sframe_unwind", os.O_RDWR)
@@ -26,7 +26,8 @@ buffer = ctypes.create_string_buffer(section, len(section))
 def add(user, length):
     file = os.memfd_create("one of many")
     os.write(file, program)
-    fcntl.ioctl(device, ADD, struct.pack("=IiQIIQII", 40, file, ctypes.addressof(buffer), length, 0, 0, 0, user))
+    fcntl.ioctl(device, ADD, struct.pack("=HHiQIIQII", 40, 1, file, ctypes.addressof(buffer), length,
+                                         0, 0, 0, user))
     os.close(file)
 
 

@@ -2,7 +2,8 @@
 """usage: nonsense.py SECONDS
 
 Passes random structures and sections to /dev/sframe_unwind for SECONDS. The exit status is 0 only if
-Documentation/device.rst lists each errno that the device returned.
+Documentation/device.rst lists each errno that the device returned, and if the device refused
+structures of other versions of the interface, and told its own version.
 """
 
 import collections
@@ -15,7 +16,8 @@ import subprocess
 import sys
 import time
 
-ADD, REMOVE, LIST, STATS = 0x40285380, 0x40285381, 0xC0505382, 0xC0305383
+ADD, REMOVE, LIST, STATS = 0xC0285380, 0xC0285381, 0xC0505382, 0xC0305383
+VERSION = 1
 ALLOWED = {
     ADD: {0, errno.EBADF, errno.EINVAL, errno.E2BIG, errno.EFAULT, errno.EFBIG, errno.ENOEXEC,
           errno.EBADMSG, errno.EOPNOTSUPP, errno.ENOSPC, errno.EIO, errno.ENOMEM, errno.ENOENT},
@@ -61,18 +63,22 @@ def row():
 
 
 def structure(size):
-    """A random structure whose size field is right, too small, or too large. The bytes behind it are mostly zeros."""
+    """A random structure whose size field is right, too small, or too large. The bytes behind it are
+    mostly zeros."""
     body = bytearray(random.randbytes(size))
-    told = random.choice((size,) * 30 + (0, 4, size - 1, size + 8, 4096, 5000, random.getrandbits(32)))
+    told = random.choice((size,) * 30 + (0, 4, size - 1, size + 8, 4096, 5000, random.getrandbits(16)))
+    version = random.choice((VERSION,) * 30 + (0, VERSION + 1, VERSION << 8, random.getrandbits(16)))
     body += bytes(8192 - size)
     if random.random() < 0.2:
         body[size + random.randrange(4)] = 1
-    body[:4] = struct.pack("I", told)
+    body[:4] = struct.pack("HH", told, version)
     return body
 
 
 def is_enough():
-    return seen[ADD, 0] >= 10 and seen[ADD, errno.EBADMSG] >= 10 and sum(seen.values()) >= 500
+    refused = sum(seen[command, errno.EPROTONOSUPPORT] for command in ALLOWED)
+    return (seen[ADD, 0] >= 10 and seen[ADD, errno.EBADMSG] >= 10 and refused >= 10
+            and sum(seen.values()) >= 500)
 
 
 started = time.monotonic()
@@ -105,8 +111,15 @@ while (taken := time.monotonic() - started) < int(sys.argv[1]) or taken < 10 * i
     result = libc.ioctl(device, ctypes.c_ulong(sent), ctypes.c_ulong(where))
     number = ctypes.get_errno() if result < 0 else 0
     seen[command if command in ALLOWED else "other", number] += 1
-    if number not in ALLOWED.get(command, {errno.ENOTTY}):
-        sys.exit(f"command {command:#x}: errno {number} ({os.strerror(number)}), of {bytes(body[:80]).hex()}")
+    (version,), (told,) = struct.unpack("H", body[2:4]), struct.unpack("H", buffer[2:4])
+    allowed = {errno.ENOTTY}
+    if command in ALLOWED and version == VERSION:
+        allowed = ALLOWED[command]
+    elif command in ALLOWED:
+        allowed = {errno.EFAULT, errno.EPROTONOSUPPORT}
+    if number not in allowed or number == errno.EPROTONOSUPPORT and told != VERSION:
+        sys.exit(f"command {command:#x}: errno {number} ({os.strerror(number)}), version {told}, "
+                 f"of {bytes(body[:80]).hex()}")
     if random.random() < 0.05:
         try:
             os.read(device, random.randrange(2000))

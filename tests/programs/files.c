@@ -39,14 +39,14 @@ static void *read_file(const char *path, size_t *size)
 
 static int list(int device)
 {
-	struct sframe_unwind_table table = { .size = sizeof(table) };
+	struct sframe_unwind_table table = { .size = sizeof(table), .version = SFRAME_UNWIND_VERSION };
 	unsigned long last = 0;
 
 	while (!ioctl(device, SFRAME_UNWIND_LIST, &table)) {
 		last = table.number;
-		memset(&table, 0, sizeof(table));
-		table.size = sizeof(table);
-		table.number = last;
+		table = (struct sframe_unwind_table){
+			.size = sizeof(table), .version = SFRAME_UNWIND_VERSION, .number = last,
+		};
 	}
 	printf("%lu\n", last);
 	return errno != ENOENT;
@@ -76,7 +76,9 @@ int main(int argc, char **argv)
 	memset(kept, -1, sizeof(kept));
 	do {
 		int *slot = &kept[random() % KEPT];
-		struct sframe_unwind_add add = { .size = sizeof(add), .user = random() % 3 * 1000 };
+		struct sframe_unwind_add add = {
+			.size = sizeof(add), .version = SFRAME_UNWIND_VERSION, .user = random() % 3 * 1000,
+		};
 
 		if (*slot >= 0)
 			close(*slot);
@@ -108,7 +110,9 @@ int main(int argc, char **argv)
 				munmap(code, program_size);
 		}
 		if (random() % 4 == 0) {
-			struct sframe_unwind_add remove = { .size = sizeof(remove), .file = *slot };
+			struct sframe_unwind_add remove = {
+				.size = sizeof(remove), .version = SFRAME_UNWIND_VERSION, .file = *slot,
+			};
 
 			(void)!ioctl(device, SFRAME_UNWIND_REMOVE, &remove);
 		}

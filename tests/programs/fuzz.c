@@ -633,7 +633,8 @@ static uint8_t *map(void *at, size_t size, int protection, int flags, int file, 
 static void some_region(struct sframe_unwind_region *region, const uint8_t *base)
 {
 	*region = (struct sframe_unwind_region) {
-		.size = sizeof(*region), .pid = getpid(), .start = (uint64_t)base, .end = (uint64_t)base + FILE_SIZE,
+		.size = sizeof(*region), .version = SFRAME_UNWIND_VERSION, .pid = getpid(),
+		.start = (uint64_t)base, .end = (uint64_t)base + FILE_SIZE,
 		.kind = one_in(8) ? below(7) : one_in(3) ? SFRAME_UNWIND_REGION_FIXED :
 			one_in(3) ? SFRAME_UNWIND_REGION_TAGGED_STACK : SFRAME_UNWIND_REGION_CODE_HEAP,
 	};
@@ -732,7 +733,10 @@ static void walk(void)
 		uint64_t sp = (uint64_t)stack + 8 * below(256), fp;
 
 		if (is_file && call == CALLS / 2 && device >= 0 && one_in(2)) {
-			struct sframe_unwind_add add = { .size = sizeof(add), .file = file, .section = (uint64_t)other };
+			struct sframe_unwind_add add = {
+				.size = sizeof(add), .version = SFRAME_UNWIND_VERSION, .file = file,
+				.section = (uint64_t)other,
+			};
 
 			/* For link-time address 0; the rows of the stack are made anew. */
 			add.section_len = some_section(other, 0);
@@ -781,11 +785,12 @@ static unsigned long errnos[256];
 
 static const char *const names[] = { "ADD", "REMOVE", "LIST", "STATS", "REGION", "other" };
 static const int allowed[][17] = {
-	{ EBADF, EINVAL, E2BIG, EFAULT, EFBIG, ENOEXEC, EBADMSG, EOPNOTSUPP, ENOSPC, EIO, ENOMEM, ENOENT, ESTALE, EEXIST, EBUSY, EINTR },
-	{ EBADF, EINVAL, E2BIG, EFAULT, ENOENT, EACCES, ENOMEM },
-	{ EINVAL, E2BIG, EFAULT, ENOENT },
-	{ EINVAL, E2BIG, EFAULT, ENOENT },
-	{ EINVAL, E2BIG, EFAULT, ESRCH, ENOMEM, ENOENT, EBADF },
+	{ EPROTONOSUPPORT, EBADF, EINVAL, E2BIG, EFAULT, EFBIG, ENOEXEC, EBADMSG, EOPNOTSUPP, ENOSPC, EIO,
+	  ENOMEM, ENOENT, ESTALE, EEXIST, EBUSY, EINTR },
+	{ EPROTONOSUPPORT, EBADF, EINVAL, E2BIG, EFAULT, ENOENT, EACCES, ENOMEM },
+	{ EPROTONOSUPPORT, EINVAL, E2BIG, EFAULT, ENOENT },
+	{ EPROTONOSUPPORT, EINVAL, E2BIG, EFAULT, ENOENT },
+	{ EPROTONOSUPPORT, EINVAL, E2BIG, EFAULT, ESRCH, ENOMEM, ENOENT, EBADF },
 	{ ENOTTY },
 };
 
@@ -836,7 +841,9 @@ static void send_command(void)
 		struct sframe_unwind_counter counter;
 		struct sframe_unwind_region region;
 		struct sframe_unwind_request requests[8];
-		uint32_t size;
+		struct {
+			uint16_t size, version;
+		};
 	} body;
 	static uint8_t section[MOST];
 	static struct sframe_unwind_extra_row extra[8];
@@ -885,6 +892,7 @@ static void send_command(void)
 			body.region.pid = below(300);
 	}
 	body.size = one_in(20) ? edge() : sizes[which];
+	body.version = one_in(40) ? edge() : SFRAME_UNWIND_VERSION;
 	if (one_in(40) && body.size < 4096)
 		body.bytes[body.size + below(8)] = 1;
 	if (one_in(20))
@@ -905,7 +913,7 @@ static void send_command(void)
 	if (number) {
 		int is_allowed = 0;
 
-		for (int i = 0; i < 16; i++)
+		for (int i = 0; i < 17; i++)
 			is_allowed |= allowed[which][i] == number;
 		if (!is_allowed) {
 			printf("%s: errno %d (%s) is not documented\n", names[which], number, strerror(number));
@@ -931,7 +939,9 @@ static void explore(unsigned long seed, unsigned long round)
 	struct sframe_unwind_counter counter;
 
 	for (unsigned int i = 0; i < COUNTERS; i++) {
-		counter = (struct sframe_unwind_counter){ .size = sizeof(counter), .index = i };
+		counter = (struct sframe_unwind_counter){
+			.size = sizeof(counter), .version = SFRAME_UNWIND_VERSION, .index = i,
+		};
 		if (ioctl(device, SFRAME_UNWIND_STATS, &counter))
 			break;
 		if (counter.value && !was_seen[i] && round)

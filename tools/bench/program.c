@@ -77,6 +77,7 @@ static int make_region(void)
 	void *copy = malloc(size);
 	struct sframe_unwind_region region = {
 		.size = sizeof(region),
+		.version = SFRAME_UNWIND_VERSION,
 		.pid = getpid(),
 		.start = (unsigned long)start,
 		.end = (unsigned long)part_0.end,

@@ -89,6 +89,7 @@ macro_rules! for_each_field {
             scheduler_size,
             process_offset,
             size: _,
+            version: _,
             pid: _,
             reserved: _,
             rows_file: _,

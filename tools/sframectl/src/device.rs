@@ -46,17 +46,19 @@ pub(crate) use runtimes::uapi::{
 
 const PATH: &str = "/dev/sframe_unwind";
 const ADD: Opcode =
-    opcode::write::<uapi::sframe_unwind_add>(TYPE, uapi::SFRAME_UNWIND_NR_ADD as u8);
+    opcode::read_write::<uapi::sframe_unwind_add>(TYPE, uapi::SFRAME_UNWIND_NR_ADD as u8);
 const REMOVE: Opcode =
-    opcode::write::<uapi::sframe_unwind_add>(TYPE, uapi::SFRAME_UNWIND_NR_REMOVE as u8);
+    opcode::read_write::<uapi::sframe_unwind_add>(TYPE, uapi::SFRAME_UNWIND_NR_REMOVE as u8);
 const LIST: Opcode =
     opcode::read_write::<uapi::sframe_unwind_table>(TYPE, uapi::SFRAME_UNWIND_NR_LIST as u8);
 const STATS: Opcode =
     opcode::read_write::<uapi::sframe_unwind_counter>(TYPE, uapi::SFRAME_UNWIND_NR_STATS as u8);
 const REGION: Opcode =
-    opcode::write::<uapi::sframe_unwind_region>(TYPE, uapi::SFRAME_UNWIND_NR_REGION as u8);
+    opcode::read_write::<uapi::sframe_unwind_region>(TYPE, uapi::SFRAME_UNWIND_NR_REGION as u8);
 /// `SFRAME_UNWIND_TYPE`.
 const TYPE: u8 = uapi::SFRAME_UNWIND_TYPE;
+/// The version of the interface that this program was written for.
+const VERSION: u16 = uapi::SFRAME_UNWIND_VERSION as u16;
 
 /// The target of a table.
 #[derive(Clone, Copy)]
@@ -96,16 +98,33 @@ impl Request {
 pub(crate) struct Device(File);
 
 impl Device {
-    /// Opens the device.
+    /// Opens the device, and checks that the module has this program's version of the interface.
     pub(crate) fn open() -> Result<Device, String> {
         let opened = OpenOptions::new().read(true).write(true).open(PATH);
-        opened.map(Device).map_err(|error| {
+        let device = opened.map(Device).map_err(|error| {
             let advice = match error.kind() {
                 io::ErrorKind::NotFound => ": is the module loaded (modprobe sframe_unwind)?",
                 io::ErrorKind::PermissionDenied => ": run as root, or with CAP_PERFMON",
                 _ => "",
             };
             format!("{PATH}: {error}{advice}")
+        })?;
+        device.check_version()?;
+        Ok(device)
+    }
+
+    /// Reads a counter, because the module refuses each command of another version. The file stays
+    /// open, so the module cannot be exchanged for another one later.
+    fn check_version(&self) -> Result<(), String> {
+        let mut counter = uapi::sframe_unwind_counter::default();
+        (counter.size, counter.version) = head(&counter);
+        // SAFETY: The argument is the `struct sframe_unwind_counter` that the command reads and writes.
+        let answer = unsafe { ioctl(&self.0, Updater::<STATS, _>::new(&mut counter)) };
+        answer.map_err(|error| match error {
+            Errno::PROTONOSUPPORT => other_version(counter.version),
+            // Before version 1, both fields were one number: the size.
+            Errno::TOOBIG => other_version(0),
+            _ => format!("{PATH}: {error}"),
         })
     }
 
@@ -153,15 +172,14 @@ impl Device {
         }
     }
 
-    /// Registers a region of a process; its size is set here.
+    /// Registers a region of a process; its size and version are set here.
     pub(crate) fn add_region(&self, region: &Region) -> Result<(), String> {
         let mut region = *region;
-        region.size = size(&region);
+        (region.size, region.version) = head(&region);
         // SAFETY: The argument is the `struct sframe_unwind_region` that the command expects.
         unsafe { ioctl(&self.0, Updater::<REGION, _>::new(&mut region)) }.map_err(|error| {
             match error {
                 Errno::SRCH => "the process has exited".to_owned(),
-                Errno::NOTTY => "the module is too old to know code of no file".to_owned(),
                 _ => format!("the kernel refuses the region: {error}"),
             }
         })
@@ -172,7 +190,7 @@ impl Device {
         let mut tables = Vec::new();
         let mut table = Table::default();
         loop {
-            table.size = size(&table);
+            (table.size, table.version) = head(&table);
             // SAFETY: The argument is the `struct sframe_unwind_table` that the command reads and writes.
             match unsafe { ioctl(&self.0, Updater::<LIST, _>::new(&mut table)) } {
                 Ok(()) => tables.push(table),
@@ -190,7 +208,7 @@ impl Device {
                 index,
                 ..Default::default()
             };
-            counter.size = size(&counter);
+            (counter.size, counter.version) = head(&counter);
             // SAFETY: The argument is the `struct sframe_unwind_counter` that the command reads and writes.
             match unsafe { ioctl(&self.0, Updater::<STATS, _>::new(&mut counter)) } {
                 Ok(()) => counters.push((text(&counter.name), counter.value)),
@@ -220,13 +238,24 @@ impl Device {
         let len = (&self.0)
             .read(&mut bytes)
             .map_err(|error| format!("{PATH}: {error}"))?;
-        Ok(bytes[..len].chunks_exact(SIZE).map(parse_request).collect())
+        Ok(parse_requests(&bytes[..len]))
     }
 }
 
-fn parse_request(bytes: &[u8]) -> Request {
-    // SAFETY: The caller passes exactly `size_of::<sframe_unwind_request>()` bytes, and all bit patterns
-    // are valid for its integer fields.
+/// The requests. The module's structure may have grown: the first field is its size.
+fn parse_requests(mut bytes: &[u8]) -> Vec<Request> {
+    let mut requests = Vec::new();
+    while let Some(known) = bytes.first_chunk() {
+        requests.push(parse_request(known));
+        let size = usize::from(u16::from_ne_bytes([known[0], known[1]]));
+        bytes = bytes.get(size.max(known.len())..).unwrap_or_default();
+    }
+    requests
+}
+
+fn parse_request(bytes: &[u8; size_of::<uapi::sframe_unwind_request>()]) -> Request {
+    // SAFETY: The array has the size of the structure, and all bit patterns are valid for its integer
+    // fields.
     let request: uapi::sframe_unwind_request = unsafe {
         bytes
             .as_ptr()
@@ -265,12 +294,23 @@ fn add_request(target: Target<'_>) -> uapi::sframe_unwind_add {
             ..Default::default()
         },
     };
-    request.size = size(&request);
+    (request.size, request.version) = head(&request);
     request
 }
 
-fn size<T>(_: &T) -> u32 {
-    size_of::<T>() as u32
+/// The first two fields of each structure: its size in bytes, and the version of the interface.
+fn head<T>(_: &T) -> (u16, u16) {
+    (size_of::<T>() as u16, VERSION)
+}
+
+/// The error if the loaded module has another version of the interface.
+fn other_version(of_module: u16) -> String {
+    format!(
+        "the loaded module speaks version {of_module} of the interface, and this sframectl version \
+         {VERSION}: install sframe-unwind-dkms and sframectl of the same version, then reload the module \
+         (systemctl stop sframectl; rmmod sframe_unwind; modprobe sframe_unwind; \
+         systemctl start sframectl)"
+    )
 }
 
 /// The text before the first 0 byte.
@@ -288,5 +328,40 @@ pub(crate) fn origin(table: &Table) -> &'static str {
         uapi::sframe_unwind_origin::SFRAME_UNWIND_UNREADABLE => "unreadable",
         _ if table.error != 0 => "invalid",
         _ => "requested",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn another_version_is_an_error_that_says_what_to_do() {
+        let error = other_version(VERSION + 1);
+        assert!(error.starts_with(
+            "the loaded module speaks version 2 of the interface, and this sframectl version 1: install "
+        ));
+        assert!(error.contains("modprobe sframe_unwind"));
+    }
+
+    #[test]
+    fn requests_may_have_grown() {
+        const SIZE: usize = size_of::<uapi::sframe_unwind_request>();
+        for grown in [0, 8, 24] {
+            let mut bytes = Vec::new();
+            for pid in 1..4_i32 {
+                let mut request = [0xff; SIZE + 24];
+                request[..2].copy_from_slice(&((SIZE + grown) as u16).to_ne_bytes());
+                request[4..8].copy_from_slice(&pid.to_ne_bytes());
+                bytes.extend(&request[..SIZE + grown]);
+            }
+            let pids = |bytes| {
+                let requests = parse_requests(bytes).into_iter();
+                requests.map(|request| request.pid).collect::<Vec<_>>()
+            };
+            assert_eq!(pids(&bytes), [1, 2, 3]);
+            assert_eq!(pids(&bytes[..SIZE + grown + 1]), [1]);
+            assert!(pids(&[]).is_empty());
+        }
     }
 }

@@ -6,7 +6,10 @@
 //! The reader of an answer trusts nothing in it: a hostile process may have taken over the writer. An accepted answer
 //! says nothing but how the code of that process is unwound. Integers are little-endian.
 
-use std::ops::Range;
+use std::{
+    mem::transmute,
+    ops::Range, //
+};
 
 use crate::{
     eh_frame,
@@ -53,65 +56,6 @@ const NAMES: [&str; 9] = [
     fixed::RUNTIMES[3].name,
 ];
 
-/// Fields of a description of a region, all but those that tell the process, or a file or a table of rows.
-macro_rules! for_each_field {
-    ($region:expr, $field:ident => $work:expr) => {
-        let Region {
-            start,
-            end,
-            guard,
-            guard_value,
-            kind,
-            fp_saved,
-            segment_log2,
-            used_offset,
-            header_offset,
-            frame_size_offset,
-            frame_complete_offset,
-            frame_complete_size,
-            code_offset,
-            code_size,
-            kind_offset,
-            cfa_offset,
-            fp_offset,
-            segment_map,
-            interpreter_start,
-            interpreter_end,
-            kind_mask,
-            frameless_kinds: [kind_0, kind_1, kind_2, kind_3],
-            exit_address,
-            main_start,
-            main_return,
-            main_frame,
-            registers_offset,
-            schedulers,
-            scheduler_count,
-            scheduler_size,
-            process_offset,
-            size: _,
-            version: _,
-            pid: _,
-            reserved: _,
-            rows_file: _,
-            reserved2: _,
-            rows_offset: _,
-            table: _,
-            reserved3: _,
-        } = $region;
-        for_each_field!(@ $field => $work;
-            start end guard guard_value kind fp_saved segment_log2 used_offset header_offset frame_size_offset
-            frame_complete_offset frame_complete_size code_offset code_size kind_offset cfa_offset fp_offset
-            segment_map interpreter_start interpreter_end kind_mask kind_0 kind_1 kind_2 kind_3 exit_address main_start
-            main_return main_frame registers_offset schedulers scheduler_count scheduler_size process_offset);
-    };
-    (@ $field:ident => $work:expr; $($name:ident)*) => {
-        $({
-            let $field = $name;
-            $work;
-        })*
-    };
-}
-
 /// An integer of a fixed size.
 trait Integer: Copy {
     fn put(self, bytes: &mut Vec<u8>);
@@ -134,20 +78,26 @@ macro_rules! integers {
     };
 }
 
-integers!(u8 u32 i32 u64);
+integers!(u8 u32 u64);
 
-fn take_region(from: &mut &[u8]) -> Option<Region> {
-    fn fill(field: &mut impl Integer, from: &mut &[u8]) -> Option<()> {
-        *field = Integer::take(from)?;
-        Some(())
-    }
-    let mut region = Region::default();
-    for_each_field!(&mut region, field => fill(field, from)?);
-    Some(region)
+/// A description as bytes. Both ends of an answer are one program.
+#[expect(unsafe_code)]
+fn to_bytes(region: &Region) -> [u8; size_of::<Region>()] {
+    // SAFETY: The structure has only integer fields, without padding between them
+    // (`rust/c/device.c` asserts the size), so all its bytes are initialised.
+    unsafe { transmute(*region) }
 }
 
-fn put_region(bytes: &mut Vec<u8>, region: &Region) {
-    for_each_field!(*region, field => field.put(bytes));
+#[expect(unsafe_code)]
+fn from_bytes(bytes: [u8; size_of::<Region>()]) -> Region {
+    // SAFETY: The structure has only integer fields, so any bytes are a valid value.
+    unsafe { transmute(bytes) }
+}
+
+fn take_region(from: &mut &[u8]) -> Option<Region> {
+    let (first, rest) = from.split_first_chunk()?;
+    *from = rest;
+    Some(from_bytes(*first))
 }
 
 fn take_bytes<'a>(from: &mut &'a [u8], len: usize) -> Option<&'a [u8]> {
@@ -175,7 +125,7 @@ fn put_regions(bytes: &mut Vec<u8>, regions: &[Region]) {
     let regions = &regions[..regions.len().min(MAX_REGIONS)];
     (regions.len() as u32).put(bytes);
     for region in regions {
-        put_region(bytes, region);
+        bytes.extend(to_bytes(region));
     }
 }
 
@@ -260,10 +210,12 @@ pub fn accept(bytes: &[u8], pid: i32, memory: &[Range<u64>]) -> Result<Code, Str
             uapi::SFRAME_UNWIND_REGION_CODE_HEAP,
             uapi::SFRAME_UNWIND_REGION_TAGGED_STACK,
         ];
-        if !of_kind.contains(&kind) {
+        if !of_kind.contains(&kind) || !region.is_valid() {
             return Err(format!("a region of the kind {kind} is refused"));
         }
+        // Of this process, and without a file.
         region.pid = pid;
+        (region.rows_file, region.rows_offset) = (0, 0);
     }
     for object in objects {
         check_range(object.start, object.end, memory)?;
@@ -354,26 +306,27 @@ mod tests {
     const PID: i32 = 71;
     const MEMORY: [Range<u64>; 3] = [0x1000..0x3000, 0x3000..0x4000, 0x6000..0x8000];
 
-    /// A region with another value in each field.
+    /// A region with another value in each field that may have any.
     fn region(start: u64, end: u64) -> Region {
-        let mut region = Region::default();
-        let mut next = 1;
-        let mut bytes = Vec::new();
-        put_region(&mut bytes, &region);
-        for byte in &mut bytes {
-            *byte = next;
+        let mut next = 0;
+        let bytes = [0; size_of::<Region>()].map(|_: u8| {
             next = if next == u8::MAX { 1 } else { next + 1 };
-        }
-        region.clone_from(&take_region(&mut &bytes[..]).unwrap());
+            next
+        });
         Region {
             start,
             end,
             kind: uapi::SFRAME_UNWIND_REGION_FIXED as u8,
+            fp_saved: uapi::SFRAME_UNWIND_FP_AT_CFA as u8,
+            reserved: [0; 5],
+            reserved2: 0,
+            reserved3: 0,
+            table: 0,
             // What a hostile writer must not choose.
             pid: 1,
             rows_file: 9,
-            table: 9,
-            ..region
+            rows_offset: 9,
+            ..from_bytes(bytes)
         }
     }
 
@@ -402,12 +355,6 @@ mod tests {
         accept(&encode(code), PID, &MEMORY)
     }
 
-    fn bytes_of(region: &Region) -> Vec<u8> {
-        let mut bytes = Vec::new();
-        put_region(&mut bytes, region);
-        bytes
-    }
-
     #[test]
     fn an_answer_arrives_as_it_was() {
         assert!(matches!(accepted(&Ok(Code::Unknown)), Ok(Code::Unknown)));
@@ -421,15 +368,14 @@ mod tests {
             panic!("no regions");
         };
         assert_eq!(found.len(), 3);
-        assert_eq!(bytes_of(&found[2]), bytes_of(&sent));
-        // A word of each kind, so that no field stands for another.
-        assert_ne!(sent.guard, sent.guard_value);
-        assert_eq!(found[2].frameless_kinds, sent.frameless_kinds);
-        assert_eq!(found[2].process_offset, sent.process_offset);
-        assert_eq!(
-            (found[2].pid, found[2].rows_file, found[2].table),
-            (PID, 0, 0)
-        );
+        // All but what the reader knows itself.
+        let expected = Region {
+            pid: PID,
+            rows_file: 0,
+            rows_offset: 0,
+            ..sent
+        };
+        assert_eq!(to_bytes(&found[2]), to_bytes(&expected));
 
         let two = vec![object(0x1000, 0x1200), object(0x6000, 0x6100)];
         let found = accepted(&objects(vec![region(0x6000, 0x6001)], two.clone()));
@@ -480,6 +426,16 @@ mod tests {
             let found = accepted(&Ok(Code::Regions(hotspot::NAME, vec![bad])));
             assert!(found.is_err(), "kind {kind}");
         }
+        for spoil in [
+            (|region: &mut Region| region.table = 9) as fn(&mut Region),
+            |region| region.reserved[4] = 1,
+            |region| region.cfa_offset = 0,
+            |region| region.kind = uapi::SFRAME_UNWIND_REGION_CODE_HEAP as u8,
+        ] {
+            let mut bad = region(0x1000, 0x2000);
+            spoil(&mut bad);
+            assert!(accepted(&Ok(Code::Regions(hotspot::NAME, vec![bad]))).is_err());
+        }
         // Code that is not in the file.
         for (offset, end) in [(0x300, 0x1001), (0x2ff, 0x1002), (u64::MAX, 0x1002)] {
             let mut bad = object(0x1000, end);
@@ -512,7 +468,9 @@ mod tests {
                 let Ok(Code::Objects(found)) = accept(&bad, PID, &MEMORY) else {
                     continue;
                 };
-                assert!(found.regions.iter().all(|region| region.pid == PID));
+                let is_harmless =
+                    |region: &Region| region.is_valid() && region.pid == PID && region.rows_file == 0;
+                assert!(found.regions.iter().all(is_harmless));
                 assert!(found.objects.iter().all(|object| object.end <= 0x8000));
             }
         }

@@ -12,17 +12,12 @@ use std::{
 };
 
 use crate::{
-    eh_frame,
-    erlang,
-    fixed,
-    gdb_jit,
-    hotspot,
-    luajit,
     uapi,
     Code,
     CodeObject,
     Objects,
-    Region, //
+    Region,
+    NAMES, //
 };
 
 /// The maximum length of an answer, in bytes.
@@ -42,19 +37,6 @@ const STARTING: u8 = 1;
 const REGIONS: u8 = 2;
 const OBJECTS: u8 = 3;
 const FAILED: u8 = 4;
-
-/// The names of all runtimes. A number in an answer is an index here.
-const NAMES: [&str; 9] = [
-    hotspot::NAME,
-    erlang::NAME,
-    luajit::NAME,
-    eh_frame::NAME,
-    gdb_jit::NAME,
-    fixed::RUNTIMES[0].name,
-    fixed::RUNTIMES[1].name,
-    fixed::RUNTIMES[2].name,
-    fixed::RUNTIMES[3].name,
-];
 
 /// An integer of a fixed size.
 trait Integer: Copy {
@@ -112,6 +94,7 @@ fn take_count(from: &mut &[u8], most: usize) -> Option<usize> {
     (count <= most).then_some(count)
 }
 
+/// A name is sent as its index in [`NAMES`].
 fn take_name(from: &mut &[u8]) -> Option<&'static str> {
     NAMES.get(usize::from(u8::take(from)?)).copied()
 }
@@ -302,6 +285,11 @@ fn take_objects(from: &mut &[u8]) -> Option<Objects> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::{
+        erlang,
+        hotspot,
+        luajit, //
+    };
 
     const PID: i32 = 71;
     const MEMORY: [Range<u64>; 3] = [0x1000..0x3000, 0x3000..0x4000, 0x6000..0x8000];
@@ -468,8 +456,9 @@ mod tests {
                 let Ok(Code::Objects(found)) = accept(&bad, PID, &MEMORY) else {
                     continue;
                 };
-                let is_harmless =
-                    |region: &Region| region.is_valid() && region.pid == PID && region.rows_file == 0;
+                let is_harmless = |region: &Region| {
+                    region.is_valid() && region.pid == PID && region.rows_file == 0
+                };
                 assert!(found.regions.iter().all(is_harmless));
                 assert!(found.objects.iter().all(|object| object.end <= 0x8000));
             }

@@ -5,8 +5,11 @@
 //! The program exports its variables and functions. The layout of the frame of `process_main`, which the virtual machine
 //! compiles as it starts, comes from its instructions; the layout of a scheduler's data from the values there.
 
+use std::fs::File;
+
 use crate::{
     process::{
+        library,
         offset,
         Library,
         ProcessMemory, //
@@ -14,6 +17,7 @@ use crate::{
     symbols::Symbols,
     uapi,
     FileId,
+    Found,
     ProcessMapping,
     Region, //
 };
@@ -21,7 +25,7 @@ use crate::{
 /// The name of this runtime.
 pub(super) const NAME: &str = "erlang";
 /// The program's file name.
-pub(super) const PROGRAM: &str = "beam.smp";
+const PROGRAM: &str = "beam.smp";
 
 /// The most schedulers of a virtual machine.
 const MAX_SCHEDULERS: u64 = 1024;
@@ -38,8 +42,17 @@ const MAX_FRAME: u32 = 1 << 20;
 const PROCESS_TAG: u64 = 3;
 const TAG_BITS: u64 = 0xf;
 
-/// The region of the compiled code of the virtual machine, with `pid` 0. `None` if the virtual machine is starting.
-pub(super) fn regions(
+/// Finds the virtual machine of a process.
+pub(super) fn find(memory: &File, maps: &[(ProcessMapping, FileId)]) -> Result<Found, String> {
+    let Some(program) = library(maps, PROGRAM) else {
+        return Ok(None);
+    };
+    let regions = regions(memory, &program, maps)?;
+    Ok(Some((NAME, regions.unwrap_or_default())))
+}
+
+/// The region of the compiled code of the virtual machine. `None` if the virtual machine is starting.
+fn regions(
     memory: &impl ProcessMemory,
     program: &Library<'_>,
     maps: &[(ProcessMapping, FileId)],

@@ -5,10 +5,7 @@
 //! The size of the frame is read from the instructions that set it up, so it is the size of this version of the
 //! runtime.
 
-use walk::process::{
-    FileId,
-    ProcessMapping, //
-};
+use std::fs::File;
 
 use crate::{
     process::{
@@ -16,6 +13,9 @@ use crate::{
         ProcessMemory, //
     },
     uapi,
+    FileId,
+    Found,
+    ProcessMapping,
     Region, //
 };
 
@@ -79,12 +79,12 @@ pub(super) const RUNTIMES: [Fixed; 4] = [
     },
 ];
 
-/// The runtime of a process and the regions of its code, with `pid` 0; no regions if the runtime has made no code yet.
-/// `None` if the process has no runtime of this kind.
-pub(super) fn regions(
-    memory: &impl ProcessMemory,
-    maps: &[(ProcessMapping, FileId)],
-) -> Option<(&'static str, Vec<Region>)> {
+/// Finds a runtime of this kind in a process.
+pub(super) fn find(memory: &File, maps: &[(ProcessMapping, FileId)]) -> Result<Found, String> {
+    Ok(regions(memory, maps))
+}
+
+fn regions(memory: &impl ProcessMemory, maps: &[(ProcessMapping, FileId)]) -> Found {
     let runtime = RUNTIMES.iter().find(|runtime| {
         maps.iter()
             .any(|(mapping, file)| file.inode != 0 && file_name(mapping).starts_with(runtime.file))

@@ -6,19 +6,26 @@
 //! from an address to the block. The library exports tables that describe its structures, for debuggers; all
 //! addresses, offsets and sizes come from these tables in the memory of the process, where they are complete.
 
-use std::collections::{
-    HashMap,
-    HashSet, //
+use std::{
+    collections::{
+        HashMap,
+        HashSet, //
+    },
+    fs::File, //
 };
 
 use crate::{
     process::{
+        library,
         offset,
         Library,
         ProcessMemory, //
     },
     symbols::Symbols,
     uapi,
+    FileId,
+    Found,
+    ProcessMapping,
     Region, //
 };
 
@@ -53,9 +60,18 @@ const FRAMELESS_NAMES: [&[u8]; 4] = [
     b"MethodHandles adapters",
 ];
 
-/// The regions of a process that has mapped libjvm.so: one for each heap, by address, with `pid` 0. `None` if the
+/// Finds the virtual machine of a process.
+pub(super) fn find(memory: &File, maps: &[(ProcessMapping, FileId)]) -> Result<Found, String> {
+    let Some(library) = library(maps, "libjvm.so") else {
+        return Ok(None);
+    };
+    let regions = regions(memory, &library)?;
+    Ok(Some((NAME, regions.unwrap_or_default())))
+}
+
+/// The regions of a process that has mapped libjvm.so: one for each heap, by address. `None` if the
 /// virtual machine is starting, and has no heaps or no interpreter yet.
-pub(super) fn regions(
+fn regions(
     memory: &impl ProcessMemory,
     library: &Library<'_>,
 ) -> Result<Option<Vec<Region>>, String> {

@@ -38,10 +38,7 @@ use walk::process::{
     ProcessMapping, //
 };
 
-use self::{
-    description::region_of,
-    process::library, //
-};
+use self::description::region_of;
 
 pub use self::{
     description::{
@@ -52,6 +49,29 @@ pub use self::{
 };
 pub use eh_frame::CodeObject;
 pub use uapi::sframe_unwind_region as Region;
+
+/// The name of a runtime, and the regions of its code, with `pid` 0; no regions if the runtime is
+/// starting, and has no code yet. `None` if the process has no such runtime.
+type Found = Option<(&'static str, Vec<Region>)>;
+
+/// Finds a runtime in the memory and the mappings of a process: a function of each runtime's file.
+type Finder = fn(&File, &[(ProcessMapping, FileId)]) -> Result<Found, String>;
+
+/// The runtimes that a file tells which the process has mapped, in the order of the search.
+const FINDERS: [Finder; 3] = [hotspot::find, erlang::find, fixed::find];
+
+/// The names of all runtimes.
+const NAMES: [&str; 9] = [
+    hotspot::NAME,
+    erlang::NAME,
+    luajit::NAME,
+    eh_frame::NAME,
+    gdb_jit::NAME,
+    fixed::RUNTIMES[0].name,
+    fixed::RUNTIMES[1].name,
+    fixed::RUNTIMES[2].name,
+    fixed::RUNTIMES[3].name,
+];
 
 /// The code of a process.
 pub enum Code {
@@ -104,22 +124,15 @@ impl OpenProcess {
     ///
     /// The process has exited, or its memory does not have the contents that its runtime has.
     pub fn find(&self) -> Result<Code, String> {
-        let OpenProcess { memory, maps, .. } = self;
-        let (name, regions) = if let Some(library) = library(maps, "libjvm.so") {
-            let regions = hotspot::regions(memory, &library)?;
-            (hotspot::NAME, regions.unwrap_or_default())
-        } else if let Some(program) = library(maps, erlang::PROGRAM) {
-            let regions = erlang::regions(memory, &program, maps)?;
-            (erlang::NAME, regions.unwrap_or_default())
-        } else if let Some(found) = fixed::regions(memory, maps) {
-            found
-        } else {
-            return Ok(Code::Unknown);
-        };
-        if regions.is_empty() {
-            return Ok(Code::Starting(name));
+        for find in FINDERS {
+            if let Some((name, regions)) = find(&self.memory, &self.maps)? {
+                return Ok(match regions.is_empty() {
+                    true => Code::Starting(name),
+                    false => Code::Regions(name, self.own(regions)),
+                });
+            }
         }
-        Ok(Code::Regions(name, self.own(regions)))
+        Ok(Code::Unknown)
     }
 
     /// Finds the code that the process makes at run time: as [`find`](Self::find), and if no runtime is known, as

@@ -1,9 +1,11 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""Only the folder of the runtimes knows products: the walk's loop, the adapter to the kernel and
-the code for AMD64 name none, neither in code nor in comments. So a new runtime is a file of that
-folder.
+"""Only the files of runtimes know products: in the core, in the crate that makes rows, and in the
+crate that finds code in processes. All other code of the module and of the tools names none, neither
+in code nor in comments. So a new runtime is one file in each layer, and an entry or an arm there.
 
-The test reads all source files in rust/. It leaves out tests, which may name an example.
+The test reads all source files in rust/ and in the sources of four tools. It leaves out tests, which
+may name an example. Formats that several products have, or that tools read by name, are no products:
+.eh_frame, GDB's interface, Go's pclntab.
 """
 
 import pathlib
@@ -13,7 +15,7 @@ import unittest
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 PRODUCTS = ("HotSpot", "Java", "JVM", "OpenJDK", "JDK", "Erlang", "Elixir", "BEAM", "SBCL", "V8",
             "Node.js", "nodejs", "LuaJIT", "OCaml", "GHC", "Haskell", "PyPy", "Python", "Guile",
-            "PHP", "Ruby", "RJIT", "PostgreSQL", ".NET")
+            "PHP", "Ruby", "RJIT", "PostgreSQL", ".NET", "QEMU")
 ANY = "(" + "|".join(re.escape(name) for name in PRODUCTS) + ")"
 # Words, and parts of names that are joined by underlines, in any spelling. `node` alone is not
 # searched for: trees have nodes.
@@ -21,13 +23,19 @@ NAMED = re.compile(r"(?<![a-z])" + ANY + r"(?![a-z])", re.IGNORECASE)
 # Parts of names that begin with a capital: ErlangCode, IsErlang.
 IN_CAMEL_CASE = re.compile(r"(?<![A-Z])" + ANY + r"(?![a-z])")
 
-ROOMS = ("rust/sframe/src/runtimes/",)
+ROOMS = ("rust/sframe/src/runtimes/", "tools/convert/src/runtimes/",
+         *(f"tools/runtimes/src/{finder}.rs"
+           for finder in ("eh_frame", "erlang", "fixed", "gdb_jit", "hotspot", "luajit")))
 # Input and instruments of tests.
 TESTS = ("rust/kunit.rs", "rust/sframe/src/test_vectors.rs", "rust/sframe/tests/",
          "rust/sframe/fuzz/")
 # The products that a file outside of the rooms may name, and why.
 ALLOWED = {
     "rust/c/internal.h": ({"sbcl", "php", "erlang"}, "programs that map files in an unusual way"),
+    "tools/runtimes/src/lib.rs": ({"hotspot", "erlang", "luajit"}, "lists the finders"),
+    "tools/sframectl/src/main.rs": (
+        {"hotspot", "java", "openjdk", "erlang", "luajit", "qemu", "pypy", "guile", "ruby", "rjit"},
+        "the help lists the known runtimes"),
 }
 
 
@@ -39,9 +47,11 @@ def names(text):
 
 
 def sources():
-    """The source files of the module outside of the rooms, as paths below the root."""
+    """The source files outside of the rooms, as paths below the root."""
+    folders = ["rust", *(f"tools/{tool}/src" for tool in ("convert", "runtimes", "sframectl", "walk"))]
     found = [path.relative_to(ROOT).as_posix() for pattern in ("*.rs", "*.[ch]", "*.mk")
-             for path in sorted((ROOT / "rust").rglob(pattern)) if "target" not in path.parts]
+             for folder in folders for path in sorted((ROOT / folder).rglob(pattern))
+             if "target" not in path.parts]
     return [path for path in found if not path.startswith(ROOMS + TESTS)]
 
 
@@ -54,9 +64,14 @@ class Products(unittest.TestCase):
         self.assertEqual(allowed, named, "the list of exceptions is out of date")
 
     def test_the_rooms_name_them(self):
-        files = [path for room in ROOMS for path in (ROOT / room).glob("*.rs")]
-        named = set().union(*(names(path.read_text()) for path in files))
-        self.assertLessEqual({"hotspot", "erlang", "sbcl", "v8"}, named)
+        expected = {"rust/sframe/src/runtimes/": {"hotspot", "erlang", "sbcl", "v8"},
+                    "tools/convert/src/runtimes/": {"ghc", "luajit"},
+                    "tools/runtimes/src/hotspot.rs": {"hotspot"}}
+        for room in ROOMS:
+            files = [ROOT / room] if room.endswith(".rs") else list((ROOT / room).glob("*.rs"))
+            named = set().union(*(names(path.read_text()) for path in files))
+            self.assertTrue(named, f"{room} names no product")
+            self.assertLessEqual(expected.get(room, set()), named)
 
 
 class Patterns(unittest.TestCase):

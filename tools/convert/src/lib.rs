@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-only OR MIT
 
 //! Makes an SFrame section, version 3, from a file's .eh_frame or from Go's pclntab; and from the
-//! instructions for code without an .eh_frame entry, among it the Haskell code of GHC's programs.
+//! instructions for code without an .eh_frame entry.
 //!
 //! The section is not part of the file. Its address is 0, so that a reader looks up link-time
 //! addresses.
@@ -46,11 +46,6 @@ use self::{
         size_of_all,
         sort_and_trim,
         ConvertedFunction, //
-    },
-    runtimes::{
-        ghc,
-        go,
-        luajit, //
     },
     startup::{
         add_entry_point,
@@ -102,11 +97,11 @@ fn parse(bytes: &[u8]) -> Result<ElfFile64<'_, Endianness>, ConvertError> {
 pub fn convert(bytes: &[u8]) -> Result<Converted, ConvertError> {
     let file = parse(bytes)?;
     let code = CodeBytes::of_elf(&file)?;
-    let (mut functions, mut report) = go::functions(&file, &code);
-    let is_go = !functions.is_empty();
+    let (mut functions, mut report) = runtimes::listed(&file, &code);
+    let are_all_listed = !functions.is_empty();
     let eh_frame = match eh_frame::EhFrameTable::find(&file) {
         Ok(eh_frame) => Some(eh_frame),
-        Err(ConvertError::NoUnwindInfo) if is_go => None,
+        Err(ConvertError::NoUnwindInfo) if are_all_listed => None,
         Err(error) => return Err(error),
     };
     let mut covered = Vec::new();
@@ -115,7 +110,7 @@ pub fn convert(bytes: &[u8]) -> Result<Converted, ConvertError> {
         let entries = eh_frame.entries(&code)?;
         convert_entries(&eh_frame, &entries, &code, &mut functions, &mut report);
         eh_return::add_rows(&mut functions, &code);
-        luajit::correct(&mut functions, &code);
+        runtimes::correct(&mut functions, &code);
         callee_saved::add_rows(&mut functions, &eh_frame, &entries, &code);
         // Code whose rows are dropped is not analysed either.
         covered.extend(
@@ -136,11 +131,11 @@ pub fn convert(bytes: &[u8]) -> Result<Converted, ConvertError> {
             .iter()
             .map(|function| function.start..function.end()),
     );
-    // pclntab lists all functions of a Go program. Functions that got no rows must stay without rows.
-    if !is_go {
+    // Listed functions that got no rows must stay without rows.
+    if !are_all_listed {
         let mut gaps = gaps(&file, covered);
-        if let Some(found) = ghc::functions(&file, &gaps, &code) {
-            // Haskell code has no functions as the analysis below knows them.
+        if let Some(found) = runtimes::in_gaps(&file, &gaps, &code) {
+            // This code has no functions as the analysis below knows them.
             gaps = found.unused;
             report.analyzed_code = size_of_all(&found.functions);
             functions.retain(|function| function.start != found.run.start);
@@ -184,7 +179,7 @@ pub fn dropped_rows(bytes: &[u8]) -> Result<Vec<DroppedRow>, ConvertError> {
     let converted = convert(bytes)?;
     let eh_frame = match eh_frame::EhFrameTable::find(&file) {
         Ok(eh_frame) => eh_frame,
-        // A Go program.
+        // The functions are listed elsewhere.
         Err(ConvertError::NoUnwindInfo) => return Ok(Vec::new()),
         Err(error) => return Err(error),
     };

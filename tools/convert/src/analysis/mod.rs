@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0-only OR MIT
 
 //! Derives rules from the instructions of code without unwind information: assembly without .eh_frame
-//! entries, and code that a program's own compiler generated at build time, such as V8's builtins.
+//! entries, and code that a program's own compiler generated at build time, such as the builtins of a
+//! scripting language.
 //!
 //! At a function's start the return address is on top of the stack. From there the analysis follows all
 //! paths, and tracks the effect of each instruction on the stack pointer and the frame pointer. Function
@@ -58,9 +59,9 @@ use crate::{
 
 /// The alignment of functions, in bytes.
 const ALIGNMENT: u64 = 16;
-/// The alignment of V8's functions, in bytes.
+/// The alignment of functions with traps between them, in bytes.
 const TRAPPED_ALIGNMENT: u64 = 64;
-/// The maximum size of an analysed gap, in bytes. V8's builtins take a tenth of this size.
+/// The maximum size of an analysed gap, in bytes. Such builtins take a tenth.
 const MAX_GAP: u64 = 16 << 20;
 /// The maximum number of rounds of analysis. Wrong starts are dropped after each round.
 const MAX_ROUNDS: usize = 32;
@@ -649,10 +650,11 @@ impl<'a> Gap<'a> {
         self.index[(reached.at - self.address) as usize] |= self.reached.len() as u32;
     }
 
-    /// If `before` clears the index of a loop that moves the top of the stack down, reaches the loop's instructions, and
-    /// returns the address behind the loop. V8's functions make room for missing arguments in this way. The loop begins
-    /// with the return address, to which a register points. In its first turn, the return address is still there; later,
-    /// it is on top of the stack, and arguments may have overwritten the old place.
+    /// If `before` clears the index of a loop that moves the top of the stack down, reaches the loop's
+    /// instructions, and returns the address behind the loop. Functions with optional arguments make room
+    /// for missing ones in this way. The loop begins with the return address, to which a register points.
+    /// In its first turn, the return address is still there; later, it is on top of the stack, and
+    /// arguments may have overwritten the old place.
     fn skip_move_of_stack(&mut self, before: &Reached, clears: &Instruction) -> Option<u64> {
         let FrameState {
             fp: FpState::Callers,

@@ -52,7 +52,8 @@ use sframe::rule::{
 use crate::{
     code::CodeBytes,
     eh_frame::extend,
-    function::ConvertedFunction, //
+    function::ConvertedFunction,
+    runtimes::RuntimeRows, //
 };
 
 /// The alignment of procedures, and the size of a word, in bytes.
@@ -235,23 +236,13 @@ fn moved_up(instruction: &Instruction) -> Option<i64> {
         .then(|| instruction.try_immediate(1).ok().map(|by| by as i64))?
 }
 
-/// The rows of a GHC program.
-pub(crate) struct GhcRows {
-    /// `StgRun`. It has an .eh_frame entry, which is not correct where the function begins and ends.
-    pub(crate) run: ConvertedFunction,
-    /// Haskell code: many procedures are one function.
-    pub(crate) functions: Vec<ConvertedFunction>,
-    /// The gaps without Haskell code.
-    pub(crate) unused: Vec<Range<u64>>,
-}
-
 /// The rows of the Haskell code in `gaps`, which are sorted ranges of link-time addresses without unwind
 /// information, and those of `StgRun`; none if the program does not contain `StgRun`.
-pub(crate) fn functions(
+pub(super) fn functions(
     file: &ElfFile64<'_, Endianness>,
     gaps: &[Range<u64>],
     code: &CodeBytes<'_>,
-) -> Option<GhcRows> {
+) -> Option<RuntimeRows> {
     let run = StgRun::find(code)?;
     let mut haskell = HaskellCode::new(gaps, code, run, segments(file)?)?;
     haskell.follow_data(file, true);
@@ -750,7 +741,7 @@ impl<'a> HaskellCode<'a> {
     }
 
     /// The rows of all that was reached.
-    fn rows(self, gaps: &[Range<u64>]) -> GhcRows {
+    fn rows(self, gaps: &[Range<u64>]) -> RuntimeRows {
         let mut functions = Vec::new();
         let mut unused = Vec::new();
         for gap in gaps {
@@ -794,7 +785,7 @@ impl<'a> HaskellCode<'a> {
             }
             functions.extend(open);
         }
-        GhcRows {
+        RuntimeRows {
             run: ConvertedFunction {
                 start: self.run.start,
                 size: self.run.size,

@@ -59,7 +59,7 @@ const SYSCALL: &[u8] = b"\x0f\x05";
 const MOV_RSP_RBP: &[u8] = b"\x48\x89\xe5";
 
 /// The functions in pclntab; none if the version of pclntab is not supported, or if pclntab does not fit the code.
-pub(crate) fn functions(
+pub(super) fn functions(
     file: &ElfFile64<'_, Endianness>,
     code: &CodeBytes<'_>,
 ) -> (Vec<ConvertedFunction>, Report) {

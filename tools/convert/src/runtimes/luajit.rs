@@ -76,7 +76,7 @@ const MAX_HANDLER: usize = 512;
 type Correction = (Range<usize>, Option<Rule>);
 
 /// Corrects the rows of the interpreter if there is one.
-pub(crate) fn correct(functions: &mut Vec<ConvertedFunction>, code: &CodeBytes<'_>) {
+pub(super) fn correct(functions: &mut Vec<ConvertedFunction>, code: &CodeBytes<'_>) {
     let found = functions.iter().enumerate().find_map(|(index, function)| {
         let corrections = corrections(function, code)?;
         Some((index, corrections))

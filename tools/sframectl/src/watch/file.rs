@@ -1,0 +1,198 @@
+// SPDX-License-Identifier: GPL-2.0-only
+
+//! Answers about files: `watch` converts a file that the module requests, and adds its rows.
+
+use std::{
+    fmt,
+    fs::File,
+    os::unix::fs::MetadataExt,
+    path::Path,
+    time::Instant, //
+};
+
+use serde::Serialize;
+use walk::process::{
+    self,
+    FileId,
+    ProcessMapping, //
+};
+
+use super::jobs::Job;
+use crate::{
+    add,
+    device::{
+        Device,
+        Request, //
+    },
+    rows, //
+};
+
+/// The maximum number of a process's mapped files that are taken for one seen file.
+const MAX_MAPPED: usize = 256;
+
+/// What is printed for each file.
+#[derive(Serialize)]
+pub(super) struct FileAnswer<'a> {
+    pid: i32,
+    file: &'a str,
+    build_id: &'a str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    rows: Option<u32>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    error: Option<String>,
+    milliseconds: u128,
+    /// The start of the mapping.
+    #[serde(skip)]
+    start: u64,
+}
+
+impl fmt::Display for FileAnswer<'_> {
+    fn fmt(&self, to: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.file {
+            "" => write!(to, "{:#x} of process {}", self.start, self.pid)?,
+            name => to.write_str(name)?,
+        }
+        match &self.error {
+            Some(error) => write!(to, ": {error}"),
+            None => write!(
+                to,
+                ": {} rows, {} ms",
+                self.rows.unwrap_or_default(),
+                self.milliseconds
+            ),
+        }
+    }
+}
+
+/// The text of the mappings of the process. A process that has exited has no mappings.
+pub(super) fn maps_of(request: &Request) -> String {
+    process::maps_text(request.pid.unsigned_abs()).unwrap_or_default()
+}
+
+/// The first [`MAX_MAPPED`] files that the process of a seen file has mapped executable; `maps` is the text of its
+/// mappings.
+pub(super) fn mapped(seen: &Request, maps: &str) -> Vec<Request> {
+    let is_code = |(_, file): &(ProcessMapping, FileId)| file.inode != 0;
+    let request = |(mapping, file): (ProcessMapping, FileId)| Request {
+        pid: seen.pid,
+        start: mapping.start,
+        end: mapping.end,
+        device: file.device,
+        inode: file.inode,
+        build_id: String::new(),
+        user: seen.user,
+        path: mapping.name,
+    };
+    let maps = process::parse_executable(maps).unwrap_or_default();
+    let code = maps.into_iter().filter(is_code).map(request);
+    code.take(MAX_MAPPED).collect()
+}
+
+/// Converts a file and adds its rows. Returns whether the file is done, and what to print. A file is not
+/// done if it was not seen and cannot be opened because its process has exited: the module requests it
+/// once it is seen.
+pub(super) fn answer<'a>(device: &Device, job: &'a Job) -> (bool, Option<FileAnswer<'a>>) {
+    let request = &job.request;
+    let started = Instant::now();
+    let result = match open(request) {
+        // The module reads a file's own section when it sees the file.
+        Ok(file) if !job.seen && !rows::are_missing(&file) => return (true, None),
+        Err(_) if !job.seen => return (false, None),
+        Ok(file) => {
+            let added = add::add(device, &file, Path::new(&request.path), request.user);
+            // A runtime may have its code in a file in memory. The module asks for the code, too, and that answer
+            // counts.
+            if added.is_err() && !rows::is_elf(&file) && is_memory_of_no_file(request) {
+                return (true, None);
+            }
+            added
+        }
+        Err(error) => Err(error),
+    };
+    let (rows, error) = match result {
+        Ok(rows) => (Some(rows), None),
+        Err(error) => (None, Some(error)),
+    };
+    let answer = FileAnswer {
+        pid: request.pid,
+        file: &request.path,
+        build_id: &request.build_id,
+        rows,
+        error,
+        milliseconds: started.elapsed().as_millis(),
+        start: request.start,
+    };
+    (true, Some(answer))
+}
+
+/// Whether the module takes the requested mapping for memory of no file.
+fn is_memory_of_no_file(request: &Request) -> bool {
+    let mut memory = process::memory_of_no_file(&maps_of(request)).into_iter();
+    memory.any(|part| part.contains(&request.start))
+}
+
+/// Opens the file by the process's mapping, so that a renamed or deleted file is found, too. If the
+/// process has exited, opens the file by its path.
+fn open(request: &Request) -> Result<File, String> {
+    let link = process::map_file(request.pid.unsigned_abs(), request.start, request.end);
+    let same = |file: &File| {
+        file.metadata()
+            .is_ok_and(|found| found.ino() == request.inode)
+    };
+    match rows::open_regular(&link) {
+        // Another file may be mapped there by now. Converting that one does no harm.
+        Ok(file) => Ok(file),
+        Err(error) => match rows::open_regular(Path::new(&request.path)) {
+            Ok(file) if same(&file) => Ok(file),
+            _ => Err(format!(
+                "the process has unmapped the file ({}: {error})",
+                link.display()
+            )),
+        },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rustix::fs::{
+        mknodat,
+        FileType,
+        Mode,
+        CWD, //
+    };
+    use std::{
+        env,
+        fs,
+        process, //
+    };
+
+    #[test]
+    fn a_file_is_opened_by_name_if_it_is_the_seen_file() {
+        let directory = env::temp_dir().join(format!("opened-{}", process::id()));
+        fs::create_dir_all(&directory).unwrap();
+        let seen = |name: &str| {
+            let path = directory.join(name);
+            let inode = fs::metadata(&path).unwrap().ino();
+            // The process has ended.
+            let request = Request {
+                pid: i32::MAX,
+                path: path.to_str().unwrap().into(),
+                start: 0,
+                end: 0,
+                device: (0, 1),
+                inode,
+                build_id: String::new(),
+                user: 0,
+            };
+            open(&request)
+        };
+        fs::write(directory.join("file"), "x").unwrap();
+        assert!(seen("file").is_ok());
+        // Nobody writes to this FIFO, so it would never be open.
+        mknodat(CWD, directory.join("fifo"), FileType::Fifo, Mode::RUSR, 0).unwrap();
+        let error = seen("fifo").unwrap_err();
+        assert!(error.contains("has unmapped the file"), "{error}");
+        fs::remove_dir_all(&directory).unwrap();
+    }
+}

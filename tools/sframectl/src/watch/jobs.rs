@@ -1,0 +1,587 @@
+// SPDX-License-Identifier: GPL-2.0-only
+
+//! The jobs of `watch`: which file or process is next, and which ones a thread is busy with.
+
+use std::{
+    collections::{
+        BTreeMap,
+        VecDeque, //
+    },
+    ops::Bound,
+    sync::{
+        Condvar,
+        Mutex,
+        MutexGuard,
+        PoisonError, //
+    },
+    time::{
+        Duration,
+        Instant, //
+    }, //
+};
+
+use walk::process::FileId;
+
+use crate::{
+    device::Request,
+    urgency, //
+};
+
+/// The time without a request after which `idle` is printed.
+pub(super) const IDLE: Duration = Duration::from_millis(500);
+/// The time after which a conversion counts as stuck. Programs of 100 MB take a second; a minute in an
+/// emulator.
+const STUCK: Duration = Duration::from_secs(120);
+/// The maximum number of workers that are started to replace stuck ones. A user who mounts file systems
+/// that never respond can block that many threads, and no more.
+const MAX_STUCK: usize = 64;
+/// The maximum number of waiting files of one user.
+const MAX_WAITING: usize = 1024;
+/// The maximum number of files that are remembered as done.
+const MAX_DONE: usize = 1 << 16;
+
+/// What a worker is busy with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Key {
+    /// The files in the cache, while their rows are added.
+    Cached,
+    /// A file, by its device and inode.
+    File((u32, u32), u64),
+    /// The code that a process has made, by the process's number.
+    Code(i32),
+}
+
+impl Key {
+    /// Whether both are files of one file system.
+    fn shares_device(self, other: Key) -> bool {
+        matches!((self, other), (Key::File(device, _), Key::File(other, _)) if device == other)
+    }
+}
+
+fn key(request: &Request) -> Key {
+    match request.is_made_code() {
+        true => Key::Code(request.pid),
+        false => Key::File(request.device, request.inode),
+    }
+}
+
+/// A file to convert, or a process whose code belongs to no file.
+pub(super) struct Job {
+    pub(super) request: Request,
+    /// Whether the kernel has seen the file in a stack. If not, the file was found among the mappings of
+    /// a process in whose stack another file was seen.
+    pub(super) seen: bool,
+    /// Whether a worker is converting the file already. The process's other mappings are read even
+    /// then: the loader may have added mappings since they were read first.
+    pub(super) in_progress: bool,
+    /// The time of the request.
+    since: Instant,
+}
+
+impl Job {
+    fn new(request: Request, seen: bool) -> Job {
+        Job {
+            request,
+            seen,
+            in_progress: false,
+            since: Instant::now(),
+        }
+    }
+
+    /// The place in the order in which the files of one user are converted: seen files first. Of these, and of the
+    /// others, first those that nearly each stack of a process leads through: the program, and the C library.
+    fn rank(&self) -> (bool, bool) {
+        let name = self.request.path.rsplit('/').next().unwrap_or_default();
+        let is_library = name.ends_with(".so") || name.contains(".so.");
+        let is_in_each_stack = !is_library || name.starts_with("libc.");
+        (!self.seen, !is_in_each_stack)
+    }
+}
+
+/// A file that a worker is converting.
+struct Busy {
+    user: u32,
+    since: Instant,
+}
+
+impl Busy {
+    /// Whether the conversion has taken too long. A file system may never respond.
+    fn is_stuck(&self) -> bool {
+        self.since.elapsed() > STUCK
+    }
+}
+
+/// The queues of files to convert, by the user whose process has the file mapped, and the files that are
+/// being converted.
+#[derive(Default)]
+struct Jobs {
+    waiting: BTreeMap<u32, VecDeque<Job>>,
+    busy: BTreeMap<Key, Busy>,
+    /// The converted files, with the time of completion.
+    done: BTreeMap<Key, Instant>,
+    /// The user whose file was taken last.
+    last: u32,
+    /// Whether `idle` was printed after the last request and the last end of a conversion.
+    is_idle_said: bool,
+}
+
+impl Jobs {
+    /// Queues a file, in the order of [`Job::rank`]. A file is dropped if it is queued already, if a
+    /// file of its file system is stuck, or if its user's queue is full; a mapped file also if it is in
+    /// progress or done. The module requests a dropped file anew when it sees the file again.
+    fn put(&mut self, job: Job) {
+        self.is_idle_said = false;
+        let file = key(&job.request);
+        let stuck = |(key, busy): (&Key, &Busy)| {
+            (*key == file || key.shares_device(file)) && busy.is_stuck()
+        };
+        let same = |other: &Job| key(&other.request) == file;
+        let is_known = self.busy.contains_key(&file) || self.done.contains_key(&file);
+        if self.busy.iter().any(stuck) || !job.seen && is_known {
+            return;
+        }
+        let waiting = self.waiting.entry(job.request.user).or_default();
+        if waiting
+            .iter()
+            .any(|other| same(other) && other.seen >= job.seen)
+        {
+            return;
+        }
+        waiting.retain(|other| !same(other));
+        if waiting.len() >= MAX_WAITING {
+            match waiting.back() {
+                Some(last) if job.seen && !last.seen => drop(waiting.pop_back()),
+                _ => return,
+            }
+        }
+        let behind = waiting.partition_point(|other| other.rank() <= job.rank());
+        waiting.insert(behind, job);
+    }
+
+    /// Takes the next file, from each user in turn. No user but root occupies all `workers`.
+    fn take(&mut self, workers: usize) -> Option<Job> {
+        let most = workers.saturating_sub(1).max(1);
+        loop {
+            let busy = &self.busy;
+            let can_run = |(user, waiting): (&u32, &VecDeque<Job>)| {
+                let in_use = busy
+                    .values()
+                    .filter(|busy| busy.user == *user && !busy.is_stuck());
+                (!waiting.is_empty() && (*user == 0 || in_use.count() < most)).then_some(*user)
+            };
+            let after_last = (Bound::Excluded(self.last), Bound::Unbounded);
+            let user = self.waiting.range(after_last).find_map(can_run);
+            let user = user.or_else(|| self.waiting.range(..=self.last).find_map(can_run))?;
+            let waiting = self.waiting.get_mut(&user)?;
+            let mut job = waiting.pop_front()?;
+            if waiting.is_empty() {
+                self.waiting.remove(&user);
+            }
+            // An overlay's file may have been converted under its other identity since it was queued.
+            if !job.seen && self.done.contains_key(&key(&job.request)) {
+                continue;
+            }
+            self.last = user;
+            job.in_progress = self.busy.contains_key(&key(&job.request));
+            if !job.in_progress {
+                let since = Instant::now();
+                self.busy.insert(key(&job.request), Busy { user, since });
+            }
+            return Some(job);
+        }
+    }
+
+    /// Whether another file of the process of this request is queued.
+    fn is_waiting(&self, request: &Request) -> bool {
+        let waiting = self.waiting.get(&request.user);
+        waiting.is_some_and(|waiting| {
+            let mut processes = waiting.iter().map(|job| job.request.pid);
+            processes.any(|pid| pid == request.pid)
+        })
+    }
+
+    /// Records the end of a conversion. A file that could not be opened is not done.
+    fn finish(&mut self, request: &Request, is_done: bool) {
+        self.busy.remove(&key(request));
+        // A conversion that counted as stuck may end.
+        self.is_idle_said = false;
+        if is_done {
+            self.remember(key(request));
+        }
+    }
+
+    /// Records a file as done: it is not converted again unless it is seen.
+    fn remember(&mut self, file: Key) {
+        if self.done.len() >= MAX_DONE {
+            self.done.clear();
+        }
+        self.done.insert(file, Instant::now());
+    }
+
+    /// For an overlay's file the kernel reports the identity of the underlying file in a stack, and the
+    /// overlay's identity in a mapping. Whether the file that was seen, and is mapped as `mapped`, is in
+    /// progress under its mapped identity, or was converted under it after the request.
+    fn is_answered(&self, seen: &Job, mapped: &Request) -> bool {
+        let name = key(mapped);
+        name != key(&seen.request)
+            && (self.busy.contains_key(&name)
+                || self.done.get(&name).is_some_and(|when| *when >= seen.since))
+    }
+
+    fn stuck(&self) -> usize {
+        self.busy.values().filter(|busy| busy.is_stuck()).count()
+    }
+
+    fn is_idle(&self) -> bool {
+        self.waiting.is_empty() && self.busy.values().all(Busy::is_stuck)
+    }
+
+    /// Whether `idle` is to be printed now, which happens once until there is news.
+    fn says_idle(&mut self) -> bool {
+        let says = !self.is_idle_said && self.is_idle();
+        self.is_idle_said |= says;
+        says
+    }
+}
+
+/// The jobs, for all threads.
+pub(super) struct Queue {
+    jobs: Mutex<Jobs>,
+    /// Notified when a thread may find a job.
+    changed: Condvar,
+    /// The number of threads that are not stuck.
+    workers: usize,
+}
+
+impl Queue {
+    /// A queue for this number of threads. The files in the cache are being added.
+    pub(super) fn new(workers: usize) -> Queue {
+        let mut jobs = Jobs::default();
+        let now = Busy {
+            user: 0,
+            since: Instant::now(),
+        };
+        jobs.busy.insert(Key::Cached, now);
+        Queue {
+            jobs: Mutex::new(jobs),
+            changed: Condvar::new(),
+            workers,
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Jobs> {
+        self.jobs.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The number of threads that are needed: some replace those that are stuck in a file system.
+    pub(super) fn threads(&self) -> usize {
+        self.workers + self.lock().stuck().min(MAX_STUCK)
+    }
+
+    /// Takes the next job; waits until there is one. The thread's work is urgent then.
+    pub(super) fn next(&self) -> Job {
+        let mut jobs = self.lock();
+        loop {
+            let is_prepared = urgency::begin();
+            if let Some(job) = jobs.take(self.workers) {
+                return job;
+            }
+            jobs = if is_prepared {
+                let woken = self.changed.wait(jobs);
+                woken.unwrap_or_else(PoisonError::into_inner)
+            } else {
+                // Until the allowance is paid back: with a low priority the next answer would begin late.
+                let woken = self.changed.wait_timeout(jobs, IDLE);
+                woken.unwrap_or_else(PoisonError::into_inner).0
+            };
+        }
+    }
+
+    /// Queues what the module has requested.
+    pub(super) fn put(&self, request: Request) {
+        self.lock().put(Job::new(request, true));
+        self.changed.notify_one();
+    }
+
+    /// Queues the mapped files of the process of a job that is to be done. Returns whether the file of
+    /// the job is answered under the identity that it has in its mapping.
+    pub(super) fn put_mapped(&self, job: &Job, mapped: Vec<Request>) -> bool {
+        if mapped.is_empty() {
+            return false;
+        }
+        let mut is_answered = false;
+        let mut jobs = self.lock();
+        for request in mapped {
+            if request.start == job.request.start {
+                is_answered = jobs.is_answered(job, &request);
+                jobs.remember(key(&request));
+            } else {
+                jobs.put(Job::new(request, false));
+            }
+        }
+        drop(jobs);
+        self.changed.notify_all();
+        is_answered
+    }
+
+    /// Whether no other file of the process of this request is queued.
+    pub(super) fn is_last(&self, request: &Request) -> bool {
+        !self.lock().is_waiting(request)
+    }
+
+    /// Records the end of a job, and queues the files that its process has mapped.
+    pub(super) fn finish(&self, job: &Job, is_done: bool, mapped: Vec<Request>) {
+        let mut jobs = self.lock();
+        for request in mapped {
+            jobs.put(Job::new(request, false));
+        }
+        jobs.finish(&job.request, is_done);
+        drop(jobs);
+        // A further file of this user may be taken now.
+        self.changed.notify_all();
+    }
+
+    /// Records that the rows of these files were added from the cache. The mappings of a process name
+    /// these files, too.
+    pub(super) fn finish_cached(&self, files: &[FileId]) {
+        let mut jobs = self.lock();
+        for file in files {
+            jobs.remember(Key::File(file.device, file.inode));
+        }
+        jobs.busy.remove(&Key::Cached);
+        drop(jobs);
+        self.changed.notify_all();
+    }
+
+    /// Whether `idle` is to be printed now, which happens once until there is news.
+    pub(super) fn says_idle(&self) -> bool {
+        self.lock().says_idle()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn request(device: u32, inode: u64) -> Request {
+        Request {
+            pid: 1,
+            start: 0,
+            end: 0,
+            device: (0, device),
+            inode,
+            build_id: String::new(),
+            user: 0,
+            path: String::new(),
+        }
+    }
+
+    fn seen(device: u32, inode: u64) -> Job {
+        Job::new(request(device, inode), true)
+    }
+
+    fn of(user: u32, mut job: Job) -> Job {
+        job.request.user = user;
+        job
+    }
+
+    fn only_mapped(device: u32, inode: u64) -> Job {
+        Job::new(request(device, inode), false)
+    }
+
+    /// Takes files until none is left, and returns their inodes.
+    fn taken(jobs: &mut Jobs, workers: usize) -> Vec<u64> {
+        std::iter::from_fn(|| jobs.take(workers))
+            .map(|job| job.request.inode)
+            .collect()
+    }
+
+    #[test]
+    fn users_take_turns_and_none_has_all_workers() {
+        let mut jobs = Jobs::default();
+        for inode in 0..10 {
+            jobs.put(of(1000, seen(1, inode)));
+        }
+        jobs.put(of(1001, seen(1, 20)));
+        jobs.put(seen(1, 30));
+        jobs.put(seen(1, 31));
+        jobs.put(seen(1, 32));
+        // A duplicate.
+        jobs.put(of(1001, seen(1, 20)));
+        assert_eq!(taken(&mut jobs, 3), [0, 20, 30, 1, 31, 32]);
+        assert!(!jobs.is_idle());
+        jobs.put(of(1000, seen(1, 0)));
+        assert!(taken(&mut jobs, 3).is_empty());
+        jobs.busy.remove(&key(&request(1, 0)));
+        assert_eq!(taken(&mut jobs, 3), [2]);
+    }
+
+    #[test]
+    fn the_queue_of_one_user_is_limited() {
+        let mut jobs = Jobs::default();
+        for inode in 0..100_000 {
+            jobs.put(of(1000, seen(1, inode)));
+        }
+        jobs.put(seen(1, 1 << 20));
+        assert_eq!(jobs.waiting[&1000].len(), MAX_WAITING);
+        assert_eq!(jobs.waiting[&0].len(), 1);
+    }
+
+    #[test]
+    fn seen_files_precede_mapped_files() {
+        let mut jobs = Jobs::default();
+        jobs.put(only_mapped(1, 1));
+        jobs.put(only_mapped(1, 2));
+        jobs.put(seen(1, 3));
+        jobs.put(seen(1, 2));
+        jobs.put(seen(1, 4));
+        // It is queued already.
+        jobs.put(only_mapped(1, 3));
+        assert_eq!(taken(&mut jobs, 2), [3, 2, 4, 1]);
+        for inode in 1..5 {
+            jobs.finish(&request(1, inode), true);
+        }
+        // It is done, but the kernel may have evicted its table.
+        jobs.put(only_mapped(1, 1));
+        jobs.put(seen(1, 2));
+        assert_eq!(taken(&mut jobs, 2), [2]);
+        // A seen file replaces a mapped one in a full queue.
+        for inode in 0..2000 {
+            jobs.put(only_mapped(2, inode));
+        }
+        jobs.put(seen(1, 5));
+        assert_eq!(jobs.waiting[&0].len(), MAX_WAITING);
+        assert_eq!(taken(&mut jobs, 2)[..2], [5, 0]);
+    }
+
+    #[test]
+    fn the_program_and_the_c_library_precede_other_files() {
+        let mut jobs = Jobs::default();
+        let named = |inode, path: &str, seen| {
+            let path = path.to_owned();
+            let request = Request {
+                path,
+                ..request(1, inode)
+            };
+            Job::new(request, seen)
+        };
+        jobs.put(named(1, "/usr/lib/ld-linux-x86-64.so.2", true));
+        jobs.put(named(2, "/usr/lib/libm.so.6", true));
+        jobs.put(named(3, "/usr/bin/perl", true));
+        jobs.put(named(4, "/usr/lib/libcrypt.so.1.1.0", false));
+        jobs.put(named(5, "/usr/lib/libc.so.6", true));
+        jobs.put(named(6, "/usr/lib/libc.so.6", false));
+        jobs.put(named(7, "/opt/libcurl.so", true));
+        assert!(jobs.is_waiting(&request(1, 8)));
+        let of_another = Request {
+            pid: 2,
+            ..request(1, 1)
+        };
+        assert!(!jobs.is_waiting(&of_another));
+        assert_eq!(taken(&mut jobs, 2), [3, 5, 1, 2, 7, 6, 4]);
+        assert!(!jobs.is_waiting(&request(1, 8)));
+    }
+
+    #[test]
+    fn a_file_seen_while_in_progress_is_taken_but_not_converted_twice() {
+        let mut jobs = Jobs::default();
+        jobs.put(only_mapped(1, 1));
+        assert!(jobs.take(2).is_some_and(|job| !job.in_progress));
+        jobs.put(only_mapped(1, 1));
+        assert!(jobs.take(2).is_none());
+        jobs.put(seen(1, 1));
+        assert!(jobs.take(2).is_some_and(|job| job.in_progress));
+        jobs.finish(&request(1, 1), true);
+        assert!(jobs.is_idle());
+    }
+
+    #[test]
+    fn a_file_of_an_overlay_is_added_once() {
+        let (below, overlay) = (1, 2);
+        let mut jobs = Jobs::default();
+        // Mapped, and then seen.
+        jobs.put(only_mapped(overlay, 1));
+        assert_eq!(taken(&mut jobs, 2), [1]);
+        let job = seen(below, 1);
+        assert!(jobs.is_answered(&job, &request(overlay, 1)));
+        jobs.finish(&request(overlay, 1), false);
+        assert!(!jobs.is_answered(&job, &request(overlay, 1)));
+        jobs.finish(&request(overlay, 1), true);
+        assert!(jobs.is_answered(&job, &request(overlay, 1)));
+        // The kernel has evicted its table since.
+        assert!(!jobs.is_answered(&seen(below, 1), &request(overlay, 1)));
+        // Seen while it is queued as mapped.
+        jobs.put(only_mapped(overlay, 2));
+        jobs.put(seen(below, 2));
+        let job = jobs.take(2).unwrap();
+        assert!(!jobs.is_answered(&job, &request(overlay, 2)));
+        jobs.remember(key(&request(overlay, 2)));
+        assert_eq!(taken(&mut jobs, 2), [0; 0]);
+        // Without an overlay both identities are equal, and the file itself is in progress.
+        assert!(!jobs.is_answered(&job, &job.request));
+    }
+
+    #[test]
+    fn code_of_no_file_is_one_job_for_each_process() {
+        let code = |pid, start| {
+            let mut job = seen(0, 0);
+            (job.request.pid, job.request.start) = (pid, start);
+            job
+        };
+        let mut jobs = Jobs::default();
+        let now = Busy {
+            user: 0,
+            since: Instant::now(),
+        };
+        jobs.busy.insert(Key::Cached, now);
+        jobs.put(code(7, 0x1000));
+        jobs.put(code(7, 0x2000));
+        jobs.put(code(8, 0x1000));
+        // A file with the inode 0.
+        jobs.put(seen(3, 0));
+        let taken: Vec<_> = std::iter::from_fn(|| jobs.take(9)).collect();
+        let places = taken
+            .iter()
+            .map(|job| (job.request.pid, job.request.start, job.in_progress));
+        let places: Vec<_> = places.collect();
+        assert_eq!(
+            places,
+            [(7, 0x1000, false), (8, 0x1000, false), (1, 0, false)]
+        );
+        // The process is asked about again, also when it was answered.
+        jobs.put(code(7, 0x2000));
+        assert!(jobs.take(9).is_some_and(|job| job.in_progress));
+        jobs.finish(&taken[0].request, false);
+        jobs.put(code(7, 0x2000));
+        assert!(jobs.take(9).is_some_and(|job| !job.in_progress));
+    }
+
+    #[test]
+    fn a_file_system_that_does_not_respond_is_skipped() {
+        let mut jobs = Jobs::default();
+        jobs.put(of(1000, seen(7, 1)));
+        jobs.put(of(1000, seen(7, 2)));
+        assert_eq!(taken(&mut jobs, 2), [1]);
+        let Some(long_ago) = Instant::now().checked_sub(2 * STUCK) else {
+            // The machine's clock has just started.
+            return;
+        };
+        assert!(!jobs.says_idle());
+        let busy = jobs.busy.values_mut().next().unwrap();
+        busy.since = long_ago;
+        assert_eq!(jobs.stuck(), 1);
+        // Files that are queued already are tried, with a worker that replaces the stuck one.
+        assert_eq!(taken(&mut jobs, 2), [2]);
+        jobs.busy.remove(&key(&request(7, 2)));
+        assert!(jobs.says_idle());
+        assert!(!jobs.says_idle());
+        jobs.put(of(1000, seen(7, 3)));
+        jobs.put(of(1000, seen(8, 4)));
+        assert_eq!(taken(&mut jobs, 2), [4]);
+        jobs.finish(&request(8, 4), true);
+        assert!(jobs.says_idle());
+        // It responds at last.
+        jobs.finish(&request(7, 1), true);
+        assert!(jobs.says_idle());
+    }
+}

@@ -33,12 +33,12 @@ use kernel::{
 ///
 /// # Errors
 ///
-/// `ENOTTY`: there is no such command. `EPROTONOSUPPORT`: the structure is of another version of the
-/// interface. `EINVAL`: the structure is shorter than this version's first one, has unknown flags, or
-/// describes an impossible region. `E2BIG`: the structure has unknown fields that are not 0.
-/// `EFAULT`: its memory cannot be accessed. `EPERM`: by `own_only`. `ESRCH`: the process of a region
-/// does not exist. `EFBIG`: the section or the extra rows are too large. `ENOENT`: there is no further
-/// table or counter. The errors of [`tables::add`] and [`tables::remove`].
+/// `ENOTTY`: there is no such command. `EPROTONOSUPPORT`: the structure is of another version of
+/// the interface. `EINVAL`: the structure is shorter than this version's first one, has unknown
+/// flags, or describes an impossible region. `E2BIG`: the structure has unknown fields that are not
+/// 0. `EFAULT`: its memory cannot be accessed. `EPERM`: by `own_only`. `ESRCH`: the process of a
+/// region does not exist. `EFBIG`: the section or the extra rows are too large. `ENOENT`: there is
+/// no further table or counter. The errors of [`tables::add`] and [`tables::remove`].
 pub(crate) fn control(command: u32, argument: usize, user: u32, own_only: bool) -> Result {
     match command {
         sys::COMMAND_ADD | sys::COMMAND_REMOVE => {
@@ -91,7 +91,8 @@ pub(crate) fn control(command: u32, argument: usize, user: u32, own_only: bool) 
     }
 }
 
-/// Reads and checks a structure, which begins with its own size in bytes and the interface's version.
+/// Reads and checks a structure, which begins with its own size in bytes and the interface's
+/// version.
 fn read<T: FromBytes>(argument: usize) -> Result<T> {
     let known = const { size_of::<T>() };
     check_head(argument, known)?;
@@ -100,9 +101,9 @@ fn read<T: FromBytes>(argument: usize) -> Result<T> {
         .read()
 }
 
-/// Checks the version of a structure of which `known` bytes are known, its size, and the bytes behind
-/// the known ones. The program is told another version, in its structure. Not generic, because [`read`]
-/// exists for each structure.
+/// Checks the version of a structure of which `known` bytes are known, its size, and the bytes
+/// behind the known ones. The program is told another version, in its structure. Not generic,
+/// because [`read`] exists for each structure.
 #[inline(never)]
 fn check_head(argument: usize, known: usize) -> Result {
     const VERSION: u16 = sys::INTERFACE_VERSION as u16;

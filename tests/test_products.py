@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """Only the files of runtimes know products: in the core, in the crate that makes rows, and in the
-crate that finds code in processes. All other code of the module and of the tools names none, neither
-in code nor in comments. So a new runtime is one file in each layer, and an entry or an arm there.
+crate that finds code in processes. All other code of the module and of the tools names none,
+neither in code nor in comments. So a new runtime is one file in each layer, and an entry or an arm
+there.
 
-The test reads all source files in rust/ and in the sources of four tools. It leaves out tests, which
-may name an example. Formats that several products have, or that tools read by name, are no products:
-.eh_frame, GDB's interface, Go's pclntab.
+The test reads all source files in rust/ and in the sources of four tools. It leaves out tests,
+which may name an example. Formats that several products have, or that tools read by name, are no
+products: .eh_frame, GDB's interface, Go's pclntab.
 """
 
 import pathlib
@@ -48,7 +49,8 @@ def names(text):
 
 def sources():
     """The source files outside of the rooms, as paths below the root."""
-    folders = ["rust", *(f"tools/{tool}/src" for tool in ("convert", "runtimes", "sframectl", "walk"))]
+    tools = ("convert", "runtimes", "sframectl", "walk")
+    folders = ["rust", *(f"tools/{tool}/src" for tool in tools)]
     found = [path.relative_to(ROOT).as_posix() for pattern in ("*.rs", "*.[ch]", "*.mk")
              for folder in folders for path in sorted((ROOT / folder).rglob(pattern))
              if "target" not in path.parts]

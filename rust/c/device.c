@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /*
- * /dev/sframe_unwind: the check of who may open it, and the reading of requests. Rust carries out the commands
- * (rust/device.rs). The device is in C because the `kernel` crate's MiscDevice has no poll().
+ * /dev/sframe_unwind: the check of who may open it, and the reading of requests. Rust carries out
+ * the commands (rust/device.rs). The device is in C because the `kernel` crate's MiscDevice has no
+ * poll().
  */
 #define pr_fmt(fmt) KBUILD_MODNAME ": " fmt
 
@@ -19,8 +20,8 @@
 #include "internal.h"
 
 /*
- * The sizes are part of the interface: the first field of a structure contains the size that the program
- * knows. A structure may only grow; for all else SFRAME_UNWIND_VERSION has to change.
+ * The sizes are part of the interface: the first field of a structure contains the size that the
+ * program knows. A structure may only grow; for all else SFRAME_UNWIND_VERSION has to change.
  */
 static_assert(sizeof(struct sframe_unwind_add) == 40);
 static_assert(sizeof(struct sframe_unwind_extra_row) == 24);
@@ -93,7 +94,10 @@ static long device_ioctl(struct file *file, unsigned int command, unsigned long 
 		return -ENOTTY;
 	if (!file->private_data && (_IOC_NR(command) != SFRAME_UNWIND_NR_REGION || !READ_ONCE(own_regions)))
 		return -EPERM;
-	/* f_cred: the credentials of the process that opened the device. A descriptor that was passed on keeps them. */
+	/*
+	 * f_cred: the credentials of the process that opened the device. A descriptor that was
+	 * passed on keeps them.
+	 */
 	return sframe_unwind_control(_IOC_NR(command), argument, sfu_charged_user(file->f_cred), !file->private_data);
 }
 

@@ -26,8 +26,9 @@ buffer = ctypes.create_string_buffer(section, len(section))
 def add(user, length):
     file = os.memfd_create("one of many")
     os.write(file, program)
-    fcntl.ioctl(device, ADD, struct.pack("=HHiQIIQII", 40, 1, file, ctypes.addressof(buffer), length,
-                                         0, 0, 0, user))
+    address = ctypes.addressof(buffer)
+    fcntl.ioctl(device, ADD,
+                struct.pack("=HHiQIIQII", 40, 1, file, address, length, 0, 0, 0, user))
     os.close(file)
 
 

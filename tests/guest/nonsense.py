@@ -63,11 +63,12 @@ def row():
 
 
 def structure(size):
-    """A random structure whose size field is right, too small, or too large. The bytes behind it are
-    mostly zeros."""
+    """A random structure whose size field is right, too small, or too large. The bytes behind it
+    are mostly zeros."""
     body = bytearray(random.randbytes(size))
-    told = random.choice((size,) * 30 + (0, 4, size - 1, size + 8, 4096, 5000, random.getrandbits(16)))
-    version = random.choice((VERSION,) * 30 + (0, VERSION + 1, VERSION << 8, random.getrandbits(16)))
+    any_number = random.getrandbits(16)
+    told = random.choice((size,) * 30 + (0, 4, size - 1, size + 8, 4096, 5000, any_number))
+    version = random.choice((VERSION,) * 30 + (0, VERSION + 1, VERSION << 8, any_number))
     body += bytes(8192 - size)
     if random.random() < 0.2:
         body[size + random.randrange(4)] = 1

@@ -39,7 +39,9 @@ static void *read_file(const char *path, size_t *size)
 
 static int list(int device)
 {
-	struct sframe_unwind_table table = { .size = sizeof(table), .version = SFRAME_UNWIND_VERSION };
+	struct sframe_unwind_table table = {
+		.size = sizeof(table), .version = SFRAME_UNWIND_VERSION,
+	};
 	unsigned long last = 0;
 
 	while (!ioctl(device, SFRAME_UNWIND_LIST, &table)) {
@@ -77,7 +79,8 @@ int main(int argc, char **argv)
 	do {
 		int *slot = &kept[random() % KEPT];
 		struct sframe_unwind_add add = {
-			.size = sizeof(add), .version = SFRAME_UNWIND_VERSION, .user = random() % 3 * 1000,
+			.size = sizeof(add), .version = SFRAME_UNWIND_VERSION,
+			.user = random() % 3 * 1000,
 		};
 
 		if (*slot >= 0)
@@ -111,7 +114,8 @@ int main(int argc, char **argv)
 		}
 		if (random() % 4 == 0) {
 			struct sframe_unwind_add remove = {
-				.size = sizeof(remove), .version = SFRAME_UNWIND_VERSION, .file = *slot,
+				.size = sizeof(remove), .version = SFRAME_UNWIND_VERSION,
+				.file = *slot,
 			};
 
 			(void)!ioctl(device, SFRAME_UNWIND_REMOVE, &remove);

@@ -636,7 +636,8 @@ static void some_region(struct sframe_unwind_region *region, const uint8_t *base
 		.size = sizeof(*region), .version = SFRAME_UNWIND_VERSION, .pid = getpid(),
 		.start = (uint64_t)base, .end = (uint64_t)base + FILE_SIZE,
 		.kind = one_in(8) ? below(7) : one_in(3) ? SFRAME_UNWIND_REGION_FIXED :
-			one_in(3) ? SFRAME_UNWIND_REGION_TAGGED_STACK : SFRAME_UNWIND_REGION_CODE_HEAP,
+			one_in(3) ? SFRAME_UNWIND_REGION_TAGGED_STACK :
+			SFRAME_UNWIND_REGION_CODE_HEAP,
 	};
 	if (one_in(4)) {
 		region->guard = anywhere(base);
@@ -785,8 +786,8 @@ static unsigned long errnos[256];
 
 static const char *const names[] = { "ADD", "REMOVE", "LIST", "STATS", "REGION", "other" };
 static const int allowed[][17] = {
-	{ EPROTONOSUPPORT, EBADF, EINVAL, E2BIG, EFAULT, EFBIG, ENOEXEC, EBADMSG, EOPNOTSUPP, ENOSPC, EIO,
-	  ENOMEM, ENOENT, ESTALE, EEXIST, EBUSY, EINTR },
+	{ EPROTONOSUPPORT, EBADF, EINVAL, E2BIG, EFAULT, EFBIG, ENOEXEC, EBADMSG, EOPNOTSUPP, ENOSPC,
+	  EIO, ENOMEM, ENOENT, ESTALE, EEXIST, EBUSY, EINTR },
 	{ EPROTONOSUPPORT, EBADF, EINVAL, E2BIG, EFAULT, ENOENT, EACCES, ENOMEM },
 	{ EPROTONOSUPPORT, EINVAL, E2BIG, EFAULT, ENOENT },
 	{ EPROTONOSUPPORT, EINVAL, E2BIG, EFAULT, ENOENT },

@@ -235,8 +235,9 @@ static void *map_region(int number)
 	struct sframe_unwind_region region = {
 		.size = sizeof(region), .version = SFRAME_UNWIND_VERSION, .pid = getpid(),
 		.start = (uint64_t)heap, .end = (uint64_t)heap + PAGE,
-		.guard = (uint64_t)heap, .guard_value = 0x1122334455667788, .kind = SFRAME_UNWIND_REGION_CODE_HEAP,
-		.segment_log2 = SEGMENT_LOG2, .used_offset = USED, .header_offset = BLOB, .frame_size_offset = FRAME_SIZE,
+		.guard = (uint64_t)heap, .guard_value = 0x1122334455667788,
+		.kind = SFRAME_UNWIND_REGION_CODE_HEAP, .segment_log2 = SEGMENT_LOG2,
+		.used_offset = USED, .header_offset = BLOB, .frame_size_offset = FRAME_SIZE,
 		.frame_complete_size = 4, .code_size = 8, .segment_map = (uint64_t)map, .interpreter_end = 1,
 	};
 	static int device = -1;

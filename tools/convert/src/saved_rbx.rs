@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: GPL-2.0-only OR MIT
 
-//! Where functions keep their caller's value of rbx. A caller whose CFA counts from rbx can be walked if
-//! each function between it and the innermost frame tells this: a runtime may keep the stack pointer in
-//! rbx while it calls C.
+//! Where functions keep their caller's value of rbx. A caller whose CFA counts from rbx can be
+//! walked if each function between it and the innermost frame tells this: a runtime may keep the
+//! stack pointer in rbx while it calls C.
 //!
-//! .eh_frame says where a function saves rbx. It does not say that code without such a rule leaves rbx
-//! alone: the functions of such a runtime do not. So the instructions have to agree with .eh_frame.
+//! .eh_frame says where a function saves rbx. It does not say that code without such a rule leaves
+//! rbx alone: the functions of such a runtime do not. So the instructions have to agree with
+//! .eh_frame.
 
 use gimli::{
     CfaRule,

@@ -51,7 +51,8 @@ pub(super) fn find(memory: &File, maps: &[(ProcessMapping, FileId)]) -> Result<F
     Ok(Some((NAME, regions.unwrap_or_default())))
 }
 
-/// The region of the compiled code of the virtual machine. `None` if the virtual machine is starting.
+/// The region of the compiled code of the virtual machine. `None` if the virtual machine is
+/// starting.
 fn regions(
     memory: &impl ProcessMemory,
     program: &Library<'_>,

@@ -83,7 +83,8 @@ pub(crate) struct Request {
     pub(crate) build_id: String,
     /// The charged user of the process; see `struct sframe_unwind_request`.
     pub(crate) user: u32,
-    /// The path as the kernel sees it, which may name another file for this program; empty if unknown.
+    /// The path as the kernel sees it, which may name another file for this program; empty if
+    /// unknown.
     pub(crate) path: String,
 }
 
@@ -118,7 +119,8 @@ impl Device {
     fn check_version(&self) -> Result<(), String> {
         let mut counter = uapi::sframe_unwind_counter::default();
         (counter.size, counter.version) = head(&counter);
-        // SAFETY: The argument is the `struct sframe_unwind_counter` that the command reads and writes.
+        // SAFETY: The argument is the `struct sframe_unwind_counter` that the command reads and
+        // writes.
         let answer = unsafe { ioctl(&self.0, Updater::<STATS, _>::new(&mut counter)) };
         answer.map_err(|error| match error {
             Errno::PROTONOSUPPORT => other_version(counter.version),
@@ -128,8 +130,8 @@ impl Device {
         })
     }
 
-    /// Adds a section, whose address is 0, and its extra rows. An empty section records that the file
-    /// has no rows. If the caller is root, the table is charged to `user`.
+    /// Adds a section, whose address is 0, and its extra rows. An empty section records that the
+    /// file has no rows. If the caller is root, the table is charged to `user`.
     pub(crate) fn add(
         &self,
         target: Target<'_>,
@@ -191,7 +193,8 @@ impl Device {
         let mut table = Table::default();
         loop {
             (table.size, table.version) = head(&table);
-            // SAFETY: The argument is the `struct sframe_unwind_table` that the command reads and writes.
+            // SAFETY: The argument is the `struct sframe_unwind_table` that the command reads and
+            // writes.
             match unsafe { ioctl(&self.0, Updater::<LIST, _>::new(&mut table)) } {
                 Ok(()) => tables.push(table),
                 Err(Errno::NOENT) => return Ok(tables),
@@ -209,7 +212,8 @@ impl Device {
                 ..Default::default()
             };
             (counter.size, counter.version) = head(&counter);
-            // SAFETY: The argument is the `struct sframe_unwind_counter` that the command reads and writes.
+            // SAFETY: The argument is the `struct sframe_unwind_counter` that the command reads and
+            // writes.
             match unsafe { ioctl(&self.0, Updater::<STATS, _>::new(&mut counter)) } {
                 Ok(()) => counters.push((text(&counter.name), counter.value)),
                 Err(Errno::NOENT) => break,
@@ -254,8 +258,8 @@ fn parse_requests(mut bytes: &[u8]) -> Vec<Request> {
 }
 
 fn parse_request(bytes: &[u8; size_of::<uapi::sframe_unwind_request>()]) -> Request {
-    // SAFETY: The array has the size of the structure, and all bit patterns are valid for its integer
-    // fields.
+    // SAFETY: The array has the size of the structure, and all bit patterns are valid for its
+    // integer fields.
     let request: uapi::sframe_unwind_request = unsafe {
         bytes
             .as_ptr()

@@ -1,24 +1,24 @@
 // SPDX-License-Identifier: GPL-2.0-only OR MIT
 
-//! Derives rules from the instructions of code without unwind information: assembly without .eh_frame
-//! entries, and code that a program's own compiler generated at build time, such as the builtins of a
-//! scripting language.
+//! Derives rules from the instructions of code without unwind information: assembly without
+//! .eh_frame entries, and code that a program's own compiler generated at build time, such as the
+//! builtins of a scripting language.
 //!
-//! At a function's start the return address is on top of the stack. From there the analysis follows all
-//! paths, and tracks the effect of each instruction on the stack pointer and the frame pointer. Function
-//! starts come from symbols and calls, or are guessed: after the end of another function and padding to a
-//! multiple of 16 bytes. A function is dropped if two paths to an instruction disagree, or if it returns to
-//! anything but the return address. Guesses without a proof are dropped, and also code that makes
-//! system calls, because a system call may change any register.
+//! At a function's start the return address is on top of the stack. From there the analysis follows
+//! all paths, and tracks the effect of each instruction on the stack pointer and the frame pointer.
+//! Function starts come from symbols and calls, or are guessed: after the end of another function
+//! and padding to a multiple of 16 bytes. A function is dropped if two paths to an instruction
+//! disagree, or if it returns to anything but the return address. Guesses without a proof are
+//! dropped, and also code that makes system calls, because a system call may change any register.
 //!
-//! A return at which the stack pointer, followed from the guess, is at the return address proves a guess: the return
-//! address was then on top of the stack at the guess, too. A call on that path has to return, or to be made with
-//! something on the stack: otherwise another function may begin behind the call. A jump to a function that is proved is
-//! as good as a return.
+//! A return at which the stack pointer, followed from the guess, is at the return address proves a
+//! guess: the return address was then on top of the stack at the guess, too. A call on that path
+//! has to return, or to be made with something on the stack: otherwise another function may begin
+//! behind the call. A jump to a function that is proved is as good as a return.
 //!
-//! Handwritten assembly calls parts of functions that change the frame pointer. The analysis learns in each round which
-//! functions return, and which change the frame pointer, and uses that in the next round. The rows of such a part say
-//! where the frame pointer is lost ([`Location::LOST_FP`]).
+//! Handwritten assembly calls parts of functions that change the frame pointer. The analysis learns
+//! in each round which functions return, and which change the frame pointer, and uses that in the
+//! next round. The rows of such a part say where the frame pointer is lost ([`Location::LOST_FP`]).
 
 mod evidence;
 mod state;
@@ -650,11 +650,11 @@ impl<'a> Gap<'a> {
         self.index[(reached.at - self.address) as usize] |= self.reached.len() as u32;
     }
 
-    /// If `before` clears the index of a loop that moves the top of the stack down, reaches the loop's
-    /// instructions, and returns the address behind the loop. Functions with optional arguments make room
-    /// for missing ones in this way. The loop begins with the return address, to which a register points.
-    /// In its first turn, the return address is still there; later, it is on top of the stack, and
-    /// arguments may have overwritten the old place.
+    /// If `before` clears the index of a loop that moves the top of the stack down, reaches the
+    /// loop's instructions, and returns the address behind the loop. Functions with optional
+    /// arguments make room for missing ones in this way. The loop begins with the return address,
+    /// to which a register points. In its first turn, the return address is still there; later, it
+    /// is on top of the stack, and arguments may have overwritten the old place.
     fn skip_move_of_stack(&mut self, before: &Reached, clears: &Instruction) -> Option<u64> {
         let FrameState {
             fp: FpState::Callers,

@@ -25,8 +25,8 @@ pub(super) enum FpState {
     Callers,
     /// An address this many bytes below the CFA.
     Frame(i32),
-    /// The address of the callee's frame, if the caller makes it. The function's own frame pointer is
-    /// saved there; it is this many bytes below the CFA. The callee restores it.
+    /// The address of the callee's frame, if the caller makes it. The function's own frame pointer
+    /// is saved there; it is this many bytes below the CFA. The callee restores it.
     Callees(i32),
     /// An unknown value.
     Other,

@@ -22,7 +22,8 @@ use crate::{
 
 /// Code without .eh_frame that a runtime has made in its own way.
 pub(crate) struct RuntimeRows {
-    /// The function that calls this code. It has an .eh_frame entry, which is wrong in a part of it.
+    /// The function that calls this code. It has an .eh_frame entry, which is wrong in a part of
+    /// it.
     pub(crate) run: ConvertedFunction,
     /// The code. A function here may be many procedures.
     pub(crate) functions: Vec<ConvertedFunction>,
@@ -30,8 +31,8 @@ pub(crate) struct RuntimeRows {
     pub(crate) unused: Vec<Range<u64>>,
 }
 
-/// The functions of a file that has a list of all of its functions, with the rows that this list tells;
-/// none if there is no such list.
+/// The functions of a file that has a list of all of its functions, with the rows that this list
+/// tells; none if there is no such list.
 pub(crate) fn listed(
     file: &ElfFile64<'_, Endianness>,
     code: &CodeBytes<'_>,
@@ -44,8 +45,8 @@ pub(crate) fn correct(functions: &mut Vec<ConvertedFunction>, code: &CodeBytes<'
     luajit::correct(functions, code);
 }
 
-/// The rows of a runtime's code in `gaps`, which are sorted ranges of link-time addresses without unwind
-/// information; `None` if the file has no such runtime.
+/// The rows of a runtime's code in `gaps`, which are sorted ranges of link-time addresses without
+/// unwind information; `None` if the file has no such runtime.
 pub(crate) fn in_gaps(
     file: &ElfFile64<'_, Endianness>,
     gaps: &[Range<u64>],

@@ -69,8 +69,8 @@ pub(super) fn maps_of(request: &Request) -> String {
     process::maps_text(request.pid.unsigned_abs()).unwrap_or_default()
 }
 
-/// The first [`MAX_MAPPED`] files that the process of a seen file has mapped executable; `maps` is the text of its
-/// mappings.
+/// The first [`MAX_MAPPED`] files that the process of a seen file has mapped executable; `maps` is
+/// the text of its mappings.
 pub(super) fn mapped(seen: &Request, maps: &str) -> Vec<Request> {
     let is_code = |(_, file): &(ProcessMapping, FileId)| file.inode != 0;
     let request = |(mapping, file): (ProcessMapping, FileId)| Request {
@@ -88,9 +88,9 @@ pub(super) fn mapped(seen: &Request, maps: &str) -> Vec<Request> {
     code.take(MAX_MAPPED).collect()
 }
 
-/// Converts a file and adds its rows. Returns whether the file is done, and what to print. A file is not
-/// done if it was not seen and cannot be opened because its process has exited: the module requests it
-/// once it is seen.
+/// Converts a file and adds its rows. Returns whether the file is done, and what to print. A file
+/// is not done if it was not seen and cannot be opened because its process has exited: the module
+/// requests it once it is seen.
 pub(super) fn answer<'a>(device: &Device, job: &'a Job) -> (bool, Option<FileAnswer<'a>>) {
     let request = &job.request;
     let started = Instant::now();
@@ -100,8 +100,8 @@ pub(super) fn answer<'a>(device: &Device, job: &'a Job) -> (bool, Option<FileAns
         Err(_) if !job.seen => return (false, None),
         Ok(file) => {
             let added = add::add(device, &file, Path::new(&request.path), request.user);
-            // A runtime may have its code in a file in memory. The module asks for the code, too, and that answer
-            // counts.
+            // A runtime may have its code in a file in memory. The module asks for the code, too,
+            // and that answer counts.
             if added.is_err() && !rows::is_elf(&file) && is_memory_of_no_file(request) {
                 return (true, None);
             }

@@ -29,11 +29,11 @@ use crate::{
 
 /// The time without a request after which `idle` is printed.
 pub(super) const IDLE: Duration = Duration::from_millis(500);
-/// The time after which a conversion counts as stuck. Programs of 100 MB take a second; a minute in an
-/// emulator.
+/// The time after which a conversion counts as stuck. Programs of 100 MB take a second; a minute in
+/// an emulator.
 const STUCK: Duration = Duration::from_secs(120);
-/// The maximum number of workers that are started to replace stuck ones. A user who mounts file systems
-/// that never respond can block that many threads, and no more.
+/// The maximum number of workers that are started to replace stuck ones. A user who mounts file
+/// systems that never respond can block that many threads, and no more.
 const MAX_STUCK: usize = 64;
 /// The maximum number of waiting files of one user.
 const MAX_WAITING: usize = 1024;
@@ -68,8 +68,8 @@ fn key(request: &Request) -> Key {
 /// A file to convert, or a process whose code belongs to no file.
 pub(super) struct Job {
     pub(super) request: Request,
-    /// Whether the kernel has seen the file in a stack. If not, the file was found among the mappings of
-    /// a process in whose stack another file was seen.
+    /// Whether the kernel has seen the file in a stack. If not, the file was found among the
+    /// mappings of a process in whose stack another file was seen.
     pub(super) seen: bool,
     /// Whether a worker is converting the file already. The process's other mappings are read even
     /// then: the loader may have added mappings since they were read first.
@@ -88,8 +88,9 @@ impl Job {
         }
     }
 
-    /// The place in the order in which the files of one user are converted: seen files first. Of these, and of the
-    /// others, first those that nearly each stack of a process leads through: the program, and the C library.
+    /// The place in the order in which the files of one user are converted: seen files first. Of
+    /// these, and of the others, first those that nearly each stack of a process leads through: the
+    /// program, and the C library.
     fn rank(&self) -> (bool, bool) {
         let name = self.request.path.rsplit('/').next().unwrap_or_default();
         let is_library = name.ends_with(".so") || name.contains(".so.");
@@ -111,8 +112,8 @@ impl Busy {
     }
 }
 
-/// The queues of files to convert, by the user whose process has the file mapped, and the files that are
-/// being converted.
+/// The queues of files to convert, by the user whose process has the file mapped, and the files
+/// that are being converted.
 #[derive(Default)]
 struct Jobs {
     waiting: BTreeMap<u32, VecDeque<Job>>,
@@ -126,9 +127,9 @@ struct Jobs {
 }
 
 impl Jobs {
-    /// Queues a file, in the order of [`Job::rank`]. A file is dropped if it is queued already, if a
-    /// file of its file system is stuck, or if its user's queue is full; a mapped file also if it is in
-    /// progress or done. The module requests a dropped file anew when it sees the file again.
+    /// Queues a file, in the order of [`Job::rank`]. A file is dropped if it is queued already, if
+    /// a file of its file system is stuck, or if its user's queue is full; a mapped file also if it
+    /// is in progress or done. The module requests a dropped file anew when it sees the file again.
     fn put(&mut self, job: Job) {
         self.is_idle_said = false;
         let file = key(&job.request);
@@ -177,7 +178,8 @@ impl Jobs {
             if waiting.is_empty() {
                 self.waiting.remove(&user);
             }
-            // An overlay's file may have been converted under its other identity since it was queued.
+            // An overlay's file may have been converted under its other identity since it was
+            // queued.
             if !job.seen && self.done.contains_key(&key(&job.request)) {
                 continue;
             }
@@ -218,9 +220,10 @@ impl Jobs {
         self.done.insert(file, Instant::now());
     }
 
-    /// For an overlay's file the kernel reports the identity of the underlying file in a stack, and the
-    /// overlay's identity in a mapping. Whether the file that was seen, and is mapped as `mapped`, is in
-    /// progress under its mapped identity, or was converted under it after the request.
+    /// For an overlay's file the kernel reports the identity of the underlying file in a stack, and
+    /// the overlay's identity in a mapping. Whether the file that was seen, and is mapped as
+    /// `mapped`, is in progress under its mapped identity, or was converted under it after the
+    /// request.
     fn is_answered(&self, seen: &Job, mapped: &Request) -> bool {
         let name = key(mapped);
         name != key(&seen.request)
@@ -290,7 +293,8 @@ impl Queue {
                 let woken = self.changed.wait(jobs);
                 woken.unwrap_or_else(PoisonError::into_inner)
             } else {
-                // Until the allowance is paid back: with a low priority the next answer would begin late.
+                // Until the allowance is paid back: with a low priority the next answer would begin
+                // late.
                 let woken = self.changed.wait_timeout(jobs, IDLE);
                 woken.unwrap_or_else(PoisonError::into_inner).0
             };
@@ -303,8 +307,8 @@ impl Queue {
         self.changed.notify_one();
     }
 
-    /// Queues the mapped files of the process of a job that is to be done. Returns whether the file of
-    /// the job is answered under the identity that it has in its mapping.
+    /// Queues the mapped files of the process of a job that is to be done. Returns whether the file
+    /// of the job is answered under the identity that it has in its mapping.
     pub(super) fn put_mapped(&self, job: &Job, mapped: Vec<Request>) -> bool {
         if mapped.is_empty() {
             return false;
@@ -341,8 +345,8 @@ impl Queue {
         self.changed.notify_all();
     }
 
-    /// Records that the rows of these files were added from the cache. The mappings of a process name
-    /// these files, too.
+    /// Records that the rows of these files were added from the cache. The mappings of a process
+    /// name these files, too.
     pub(super) fn finish_cached(&self, files: &[FileId]) {
         let mut jobs = self.lock();
         for file in files {

@@ -74,8 +74,8 @@ impl fmt::Display for CodeAnswer {
     }
 }
 
-/// An object that a process has loaded without a file, and the file in memory that its rows were added for. The module
-/// keeps the rows while the file exists.
+/// An object that a process has loaded without a file, and the file in memory that its rows were
+/// added for. The module keeps the rows while the file exists.
 struct LoadedObject {
     pid: i32,
     start: u64,
@@ -98,9 +98,9 @@ struct Registered {
 }
 
 impl LoadedObjects {
-    /// Finds the code that a process has made, and registers its regions. Returns what to print, if there
-    /// is a runtime or an error; and the text of the mappings after the code was found, which is empty if
-    /// they cannot be read. `opened` are the memory and the mappings of the process.
+    /// Finds the code that a process has made, and registers its regions. Returns what to print, if
+    /// there is a runtime or an error; and the text of the mappings after the code was found, which
+    /// is empty if they cannot be read. `opened` are the memory and the mappings of the process.
     pub(super) fn answer(
         &self,
         device: &Device,
@@ -125,8 +125,8 @@ impl LoadedObjects {
         (answer, maps)
     }
 
-    /// Registers the regions of code that was found. While the runtime is starting, nothing is done: the
-    /// module requests the code again.
+    /// Registers the regions of code that was found. While the runtime is starting, nothing is
+    /// done: the module requests the code again.
     fn register(
         &self,
         device: &Device,
@@ -161,8 +161,8 @@ impl LoadedObjects {
         of_process.map(|object| object.content).collect()
     }
 
-    /// Adds the rows of the objects in code of no file, and registers their regions. Returns whether any
-    /// of the code is new.
+    /// Adds the rows of the objects in code of no file, and registers their regions. Returns
+    /// whether any of the code is new.
     fn add(&self, device: &Device, request: &Request, found: &Objects) -> Result<bool, String> {
         let mut objects = self.objects();
         let mut is_new = false;
@@ -181,7 +181,8 @@ impl LoadedObjects {
             if let Some(known) = objects.iter().find(|other| is_this(other)) {
                 device.add_region(&runtimes::object_region(request.pid, object, &known.file))?;
             }
-            // The new region has replaced these objects' regions. Objects that do not grow may come back.
+            // The new region has replaced these objects' regions. Objects that do not grow may come
+            // back.
             let is_replaced = |other: &LoadedObject| {
                 let overlaps = other.start < object.end && object.start < other.end;
                 found.grow && other.pid == request.pid && overlaps && !is_this(other)
@@ -197,9 +198,9 @@ impl LoadedObjects {
     }
 }
 
-/// Registers that the requested code has no region, so that it is not requested again and again. Most
-/// processes with such code have no known runtime, and are requested every ten seconds: that is not
-/// printed.
+/// Registers that the requested code has no region, so that it is not requested again and again.
+/// Most processes with such code have no known runtime, and are requested every ten seconds: that
+/// is not printed.
 fn register_none(device: &Device, request: &Request, error: Option<String>) -> Option<Registered> {
     let none = runtimes::none(request.pid, request.start, request.end);
     let added = device.add_region(&none);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-only
 
-//! `sframectl watch`: converts the files that the module requests, and describes the code that processes make. Confined
-//! child processes parse the files, and read the memory of the processes.
+//! `sframectl watch`: converts the files that the module requests, and describes the code that
+//! processes make. Confined child processes parse the files, and read the memory of the processes.
 
 mod file;
 mod jobs;
@@ -88,7 +88,8 @@ pub(crate) fn run(json: bool) -> Result<(), String> {
         json,
     };
     thread::scope(|scope| {
-        // A thread of its own, because one of the names may lie on a file system that never responds.
+        // A thread of its own, because one of the names may lie on a file system that never
+        // responds.
         scope.spawn(|| watch.add_cached());
         let mut started = 0;
         loop {
@@ -114,7 +115,8 @@ impl Watch {
         self.queue.finish_cached(&files);
     }
 
-    /// Waits for requests, and queues them. Without any for a while, prints that nothing is left to do.
+    /// Waits for requests, and queues them. Without any for a while, prints that nothing is left to
+    /// do.
     fn read_requests(&self) -> Result<(), String> {
         if self.device.wait(IDLE)? {
             for request in self.device.requests()? {
@@ -138,9 +140,9 @@ impl Watch {
         }
     }
 
-    /// Answers a request for a file. The mappings of its process are read once before the answer, and
-    /// once after the answer for the process's last file: the loader may have mapped more files since,
-    /// which may never be seen in a stack.
+    /// Answers a request for a file. The mappings of its process are read once before the answer,
+    /// and once after the answer for the process's last file: the loader may have mapped more files
+    /// since, which may never be seen in a stack.
     fn answer_file(&self, job: &Job) {
         let request = &job.request;
         let others = match job.seen {
@@ -163,8 +165,8 @@ impl Watch {
         self.queue.finish(job, is_done, more);
     }
 
-    /// Answers a request for code that a process makes. The process may make more code later, so it is
-    /// never done.
+    /// Answers a request for code that a process makes. The process may make more code later, so it
+    /// is never done.
     fn answer_code(&self, job: &Job) {
         // The process decides how long this takes.
         urgency::end();
@@ -202,7 +204,8 @@ impl Watch {
     }
 }
 
-/// Prints a line, in which users choose the names of files. Errors are ignored: there may be no reader.
+/// Prints a line, in which users choose the names of files. Errors are ignored: there may be no
+/// reader.
 fn print_line(line: &str) {
     let mut out = io::stdout().lock();
     let _ = writeln!(out, "{}", printable(line)).and_then(|()| out.flush());

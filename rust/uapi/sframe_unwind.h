@@ -159,7 +159,7 @@ struct sframe_unwind_counter {
 };
 
 /*
- * A request: a file without rows, or code of no file, was seen in a task. For code of no file all
+ * A request: a file without rows, or anonymous code, was seen in a task. For anonymous code all
  * fields from `inode` on but `user` are 0. read() returns one or more requests at once, and each
  * request once. If nothing is added for the file within two seconds, and the file is seen again,
  * there is a new request.
@@ -220,9 +220,9 @@ struct sframe_unwind_request {
 #define SFRAME_UNWIND_REGION_TAGGED_STACK 5
 
 /*
- * A region: code of a process that belongs to no file. Addresses are run-time addresses. Regions of
- * one process do not overlap: a new region replaces those that it overlaps. A region ends with exec
- * and with the process; a child process does not inherit it.
+ * A region: anonymous code of a process, which belongs to no file. Addresses are run-time
+ * addresses. Regions of one process do not overlap: a new region replaces those that it overlaps. A
+ * region ends with exec and with the process; a child process does not inherit it.
  */
 struct sframe_unwind_region {
 	__u16 size;

@@ -69,7 +69,7 @@ pub(crate) enum Target<'a> {
     Vdso,
 }
 
-/// A file without rows that the kernel has seen in a stack, or code of no file.
+/// A file without rows that the kernel has seen in a stack, or anonymous code.
 pub(crate) struct Request {
     /// The process that has the file mapped, in the initial PID namespace.
     pub(crate) pid: i32,
@@ -89,7 +89,7 @@ pub(crate) struct Request {
 }
 
 impl Request {
-    /// Whether the code belongs to no file: the process has made it.
+    /// Whether the request is about anonymous code: the process has made it.
     pub(crate) fn is_made_code(&self) -> bool {
         self.inode == 0 && self.device == (0, 0) && self.build_id.is_empty() && self.start != 0
     }

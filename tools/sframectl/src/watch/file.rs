@@ -125,7 +125,7 @@ pub(super) fn answer<'a>(device: &Device, job: &'a Job) -> (bool, Option<FileAns
     (true, Some(answer))
 }
 
-/// Whether the module takes the requested mapping for memory of no file.
+/// Whether the module takes the requested mapping for anonymous memory.
 fn is_memory_of_no_file(request: &Request) -> bool {
     let mut memory = process::memory_of_no_file(&maps_of(request)).into_iter();
     memory.any(|part| part.contains(&request.start))

@@ -65,7 +65,7 @@ fn key(request: &Request) -> Key {
     }
 }
 
-/// A file to convert, or a process whose code belongs to no file.
+/// A file to convert, or a process with anonymous code.
 pub(super) struct Job {
     pub(super) request: Request,
     /// Whether the kernel has seen the file in a stack. If not, the file was found among the

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only
 
-//! Answers about code of no file: `watch` describes the code that a process makes to the module.
+//! Answers about anonymous code: `watch` describes the code that a process makes to the module.
 
 use std::{
     collections::VecDeque,
@@ -45,7 +45,7 @@ use crate::{
 /// The maximum number of objects whose rows the module has.
 const MAX_OBJECTS: usize = 128;
 
-/// What is printed for each process whose code belongs to no file.
+/// What is printed for each process with anonymous code.
 #[derive(Serialize)]
 pub(super) struct CodeAnswer {
     pid: i32,
@@ -161,7 +161,7 @@ impl LoadedObjects {
         of_process.map(|object| object.content).collect()
     }
 
-    /// Adds the rows of the objects in code of no file, and registers their regions. Returns
+    /// Adds the rows of the objects in anonymous code, and registers their regions. Returns
     /// whether any of the code is new.
     fn add(&self, device: &Device, request: &Request, found: &Objects) -> Result<bool, String> {
         let mut objects = self.objects();

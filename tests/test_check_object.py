@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""scripts/check-object finds an object that lacks a mitigation of its kernel, and one that is too large."""
+"""scripts/check-object finds missing mitigations of an object, and code that is too large."""
 
 import pathlib
 import subprocess
@@ -15,6 +15,18 @@ long (*volatile functions[])(long) = { one, two, three };
 /* At the address of the first function, but in .text.unlikely. */
 __attribute__((cold, noinline)) static long seldom(long n) { return functions[0](n) + 1; }
 long ftrace_handler(long n) { return functions[n](n) + (n ? 1 : seldom(n)); }
+/* The fast path, under names as rustc gives them. */
+#define WALK(name) _RNvNtCsagoGuhBLkdI_13sframe_unwind4walk##name
+#ifdef BY_ROWS
+long WALK(10run_ranges)(long n) {
+	asm volatile(".skip %c0, 0x90" : : "i"(BY_ROWS));
+	return n;
+}
+#endif
+long WALK(15store_by_region)(long n) {
+	asm volatile(".skip %c0, 0x90" : : "i"(BY_REGION));
+	return n;
+}
 long sframe_unwind_immediate(long n) { return ftrace_handler(n) + 1; }
 long sframe_unwind_deferred(long n) { return ftrace_handler(n) + 1; }
 #ifdef ENTRIES
@@ -36,7 +48,8 @@ HASHES = ["-fsanitize=kcfi"]
 
 
 class CheckObject(unittest.TestCase):
-    def found(self, flags, large=0, entries=True, compiler="gcc", config=CONFIG):
+    def found(self, flags, large=0, entries=True, compiler="gcc", config=CONFIG,
+              by_rows=800, by_region=1000):
         """The checks that fail for an object that is compiled with these flags."""
         with tempfile.TemporaryDirectory() as name:
             build = pathlib.Path(name)
@@ -46,6 +59,8 @@ class CheckObject(unittest.TestCase):
             (build / "a.c").write_text(SOURCE)
             subprocess.run([compiler, "-O1", "-c", "-fno-pic", "-mcmodel=kernel", "-fcf-protection=none", *flags,
                             *(ENTRIES if entries else []),
+                            *([] if by_rows is None else [f"-DBY_ROWS={by_rows}"]),
+                            f"-DBY_REGION={by_region}",
                             f"-DLARGE={large}", "-o", build / "rust/main.o", build / "a.c"], check=True)
             # In a linked module all code is in .text.
             (build / "link.lds").write_text("SECTIONS { .text : { *(.text .text.*) } }\n")
@@ -54,7 +69,8 @@ class CheckObject(unittest.TestCase):
             (build / "sframe_unwind.o").write_bytes((build / "rust/main.o").read_bytes())
             run = subprocess.run([ROOT / "scripts/check-object", build], check=False, capture_output=True, text=True)
             lines = run.stdout.splitlines()
-            self.assertEqual(sum(line.startswith(("ok", "not ok")) for line in lines), 8 if "CFI" in config else 7,
+            checks = 9 if "CFI" in config else 8
+            self.assertEqual(sum(line.startswith(("ok", "not ok")) for line in lines), checks,
                              run.stdout + run.stderr)
             bad = {line.removeprefix("not ok - ") for line in lines if line.startswith("not ok")}
             self.assertEqual(run.returncode, 1 if bad else 0)
@@ -79,6 +95,13 @@ class CheckObject(unittest.TestCase):
 
     def test_too_large(self):
         self.assertEqual(self.found(CALLS + RETURNS + ENDBR, 163840), {"the code is at most 160 KiB"})
+
+    def test_a_large_fast_path(self):
+        small = "the code of the fast path is small"
+        self.assertEqual(self.found(CALLS + RETURNS + ENDBR, by_rows=896), {small})
+        self.assertEqual(self.found(CALLS + RETURNS + ENDBR, by_region=1152), {small})
+        # A function that was not found, because it has another name or was inlined, is not small.
+        self.assertEqual(self.found(CALLS + RETURNS + ENDBR, by_rows=None), {small})
 
 
 if __name__ == "__main__":

@@ -19,7 +19,8 @@ import sys
 # A test belongs to the first column whose expression matches its name.
 COLUMNS = (
     ("object", r"^(the module cannot panic|a walk needs|no indirect|no return|functions whose|a kCFI hash|"
-               r"reads of user memory|the code is at most|check-object)"),
+               r"reads of user memory|the code (of the fast path is small|is at most)|"
+               r"check-object)"),
     ("log", r"log is clean"),
     ("load", r"the module (un)?loads|ended with status"),
     ("deferred", r"deferred|fp,defer"),

@@ -44,14 +44,23 @@ mod user_memory_tests {
     /// The word at a run-time address, read in each way that does not sleep; 0 if the word cannot be read.
     fn in_each_way(address: u64) -> [u64; 5] {
         let memory = UserMemory::atomic(0, 0);
-        let seldom = memory.read_seldom(address).map_or(0, u64::from_le_bytes);
+        let part = Part {
+            memory: &memory,
+            address,
+            len: 8,
+        };
+        let mut bytes = [0; 8];
+        let into = match part.read_into(0, &mut bytes) {
+            Ok(()) => u64::from_le_bytes(bytes),
+            Err(Fault) => 0,
+        };
         let once = memory.read_word(address).unwrap_or_default();
         let Some(words) = memory.words() else {
-            return [seldom, once, !once, !once, !once];
+            return [into, once, !once, !once, !once];
         };
         let open = words.open().word(address);
         let accessed = words.access().word(address);
-        [seldom, once, words.word(address), open, accessed]
+        [into, once, words.word(address), open, accessed]
     }
 
     #[test]
@@ -68,8 +77,13 @@ mod user_memory_tests {
         let bytes = [
             0x88, 0x77, 0x66, 0x55, 0x44, 0x33, 0x22, 0x11, 0, 0, 0, 0, 0, 0, 0,
         ];
-        assert_eq!(memory.read_seldom(at), Ok(bytes));
         assert_eq!(memory.read(at), Ok(bytes));
+        let part = Part {
+            memory: &memory,
+            address: at,
+            len: 15,
+        };
+        assert_eq!(part.read(0), Ok(bytes));
         Ok(())
     }
 

@@ -200,13 +200,6 @@ impl Source for UserMemory {
         UserMemory::read(self, offset)
     }
 
-    #[inline]
-    fn read_seldom<const N: usize>(&self, offset: u64) -> Result<[u8; N], Fault> {
-        let mut bytes = [0; N];
-        self.read_into(offset, &mut bytes)?;
-        Ok(bytes)
-    }
-
     fn spend(&self, instructions: u32) -> Result<(), Fault> {
         self.take(instructions / UNIT)
     }

@@ -8,7 +8,6 @@
 
 use crate::{
     sframe::{
-        bytes::Source,
         fallback,
         unwind::{
             Frame,
@@ -53,7 +52,7 @@ pub(crate) fn is_changing(frame: &Frame, registers: &PtRegs<'_>, memory: &UserMe
         return false;
     };
     memory
-        .read_seldom(saved_at)
+        .read(saved_at)
         .is_ok_and(|saved| x86_64::is_saved_by_uprobe(&saved, rax, rcx, r11))
 }
 
@@ -70,7 +69,7 @@ pub(crate) fn leave(frame: &mut Frame, memory: &UserMemory) -> bool {
         return true;
     };
     let place = memory
-        .read_seldom(start)
+        .read(start)
         .ok()
         .and_then(|code| x86_64::uprobe_trampoline(&code, frame.pc.wrapping_sub(start)));
     let Some(place) = place else {
@@ -120,7 +119,7 @@ fn spare_red_zone(frame: &mut Frame, memory: &UserMemory) {
     const BEFORE: u64 = x86_64::OPTIMISED as u64 / 2;
 
     let target = memory
-        .read_seldom(frame.pc.wrapping_sub(BEFORE))
+        .read(frame.pc.wrapping_sub(BEFORE))
         .ok()
         .and_then(|code| x86_64::shifted_by_uprobe(&code, frame.pc));
     if target.is_some_and(|target| trampoline_at(target) == Some(target)) {

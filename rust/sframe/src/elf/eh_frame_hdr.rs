@@ -31,7 +31,7 @@ pub fn function_start<S: Source + ?Sized>(
     len: u64,
     pc: u64,
 ) -> Option<u64> {
-    let header: [u8; 12] = memory.read_seldom(address).ok()?;
+    let header: [u8; 12] = memory.read(address).ok()?;
     let [VERSION, PC_RELATIVE, NUMBER, DATA_RELATIVE, _, _, _, _, count @ ..] = header else {
         return None;
     };
@@ -56,7 +56,7 @@ pub fn function_start<S: Source + ?Sized>(
 
     // The fields of an FDE: length, pointer to the CIE, start, size. Each field has four bytes. In an FDE with
     // fields of other widths, the start does not match the start in the table.
-    let raw: [u8; 16] = memory.read_seldom(fde).ok()?;
+    let raw: [u8; 16] = memory.read(fde).ok()?;
     let [_, _, _, _, _, _, _, _, s0, s1, s2, s3, size @ ..] = raw;
     let same = fde
         .wrapping_add(8)
@@ -77,7 +77,7 @@ fn word<S: Source + ?Sized>(memory: &S, address: u64, entry: u32, offset: u64) -
         .checked_add(HEADER)?
         .checked_add(u64::from(entry).checked_mul(ENTRY)?)?
         .checked_add(offset)?;
-    let word = i32::from_le_bytes(memory.read_seldom(at).ok()?);
+    let word = i32::from_le_bytes(memory.read(at).ok()?);
     Some(address.wrapping_add_signed(i64::from(word)))
 }
 

@@ -70,17 +70,6 @@ pub trait Source {
     /// [`Fault`] if any of the bytes is not available.
     fn read<const N: usize>(&self, offset: u64) -> Result<[u8; N], Fault>;
 
-    /// Reads like [`read`](Self::read), for callers that seldom run. The implementation may take more instructions if
-    /// the callers are smaller then.
-    ///
-    /// # Errors
-    ///
-    /// As for [`read`](Self::read).
-    #[inline]
-    fn read_seldom<const N: usize>(&self, offset: u64) -> Result<[u8; N], Fault> {
-        self.read(offset)
-    }
-
     /// Takes the work of `instructions` from a budget that reads and other work share. The default has no budget.
     ///
     /// # Errors
@@ -109,11 +98,6 @@ impl<S: Source + ?Sized> Source for &S {
     #[inline]
     fn read<const N: usize>(&self, offset: u64) -> Result<[u8; N], Fault> {
         (**self).read(offset)
-    }
-
-    #[inline]
-    fn read_seldom<const N: usize>(&self, offset: u64) -> Result<[u8; N], Fault> {
-        (**self).read_seldom(offset)
     }
 
     #[inline]

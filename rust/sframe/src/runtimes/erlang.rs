@@ -180,7 +180,7 @@ impl TaggedStack {
                         None => self.process(frame.sp, memory),
                     };
                     memory
-                        .read_word_seldom(process?.wrapping_add(offset.into()))
+                        .read_word(process?.wrapping_add(offset.into()))
                         .ok()?
                 }
                 None if is_main => return self.thread(frame, memory),
@@ -188,8 +188,7 @@ impl TaggedStack {
                 None => stack,
             };
         }
-        let word_at =
-            |index: u64| memory.read_word_seldom(stack.wrapping_add(index.wrapping_mul(8)));
+        let word_at = |index: u64| memory.read_word(stack.wrapping_add(index.wrapping_mul(8)));
         let caller = |pc, index: u64| {
             Some(Frame {
                 pc,
@@ -265,7 +264,7 @@ impl TaggedStack {
         (0..const { MAIN_ALIGNMENT / 8 }).find_map(|word| {
             let slot = bottom.wrapping_add(word.wrapping_mul(8));
             let sp = slot.wrapping_add(8);
-            (memory.read_word_seldom(slot) == Ok(self.main_return)).then_some(Frame {
+            (memory.read_word(slot) == Ok(self.main_return)).then_some(Frame {
                 pc: self.main_return,
                 sp,
                 ..*frame
@@ -292,7 +291,7 @@ impl TaggedStack {
 /// Eight bytes of code at a run-time address; zeros if they cannot be read.
 #[inline(never)]
 fn code_at<M: Memory + ?Sized>(pc: u64, memory: &M) -> u64 {
-    memory.read_word_seldom(pc).unwrap_or(0)
+    memory.read_word(pc).unwrap_or(0)
 }
 
 /// Where the code from the run-time address `pc` on takes the stack pointer from, if an instruction does so that begins
@@ -372,7 +371,7 @@ fn size_of_frame<S: Source + ?Sized>(
     while at < pc {
         *left = left.checked_sub(1)?;
         memory.spend(DECODING).ok()?;
-        let code: [u8; LONGEST_INSTRUCTION] = memory.read_seldom(at).ok()?;
+        let code: [u8; LONGEST_INSTRUCTION] = memory.read(at).ok()?;
         let (len, effect) = instruction(&code)?;
         match effect {
             Effect::AddSp(bytes) if size.is_none() => size = Some(bytes.wrapping_neg()),

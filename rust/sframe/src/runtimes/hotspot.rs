@@ -616,7 +616,7 @@ fn lowered_for_call<S: Source + ?Sized>(pc: u64, memory: &S) -> i32 {
     let mut raised = 0i32;
     let mut others = MOST_OTHERS;
     for _ in 0..MOST_SAVES {
-        let read = memory.spend(DECODING).and_then(|()| memory.read_seldom(pc));
+        let read = memory.spend(DECODING).and_then(|()| memory.read(pc));
         let Ok::<[u8; DECODED], _>(code) = read else {
             break;
         };

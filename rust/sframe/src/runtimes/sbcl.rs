@@ -68,17 +68,17 @@ pub(super) enum CallState {
 #[inline(never)]
 pub(super) fn is_routine<M: Memory + Source + ?Sized>(frame: &Frame, memory: &M) -> bool {
     (0..PUSHED_WORDS).any(|word| {
-        let return_address = memory.read_word_seldom(frame.sp.wrapping_add(8 * word));
+        let return_address = memory.read_word(frame.sp.wrapping_add(8 * word));
         let Some(return_address) = return_address
             .ok()
             .filter(|at| at.abs_diff(frame.pc) < NEAR_CODE)
         else {
             return false;
         };
-        match memory.read_seldom::<7>(return_address.wrapping_sub(7)) {
+        match memory.read::<7>(return_address.wrapping_sub(7)) {
             Ok([GROUP_5, 0x14, 0x25, a, b, c, d]) => {
                 let slot = u32::from_le_bytes([a, b, c, d]);
-                let start = memory.read_word_seldom(slot.into());
+                let start = memory.read_word(slot.into());
                 start.is_ok_and(|start| frame.pc.wrapping_sub(start) < ROUTINE)
             }
             _ => false,
@@ -90,8 +90,7 @@ pub(super) fn is_routine<M: Memory + Source + ?Sized>(frame: &Frame, memory: &M)
 /// if the code cannot be read.
 #[inline(never)]
 pub(super) fn call_state<S: Source + ?Sized>(pc: u64, memory: &S) -> Option<CallState> {
-    let code: [u8; IN_FRONT + BEHIND] =
-        memory.read_seldom(pc.wrapping_sub(IN_FRONT as u64)).ok()?;
+    let code: [u8; IN_FRONT + BEHIND] = memory.read(pc.wrapping_sub(IN_FRONT as u64)).ok()?;
     let (before, at) = code.split_at(IN_FRONT);
     if at == POP_RETURN_ADDRESS {
         return Some(CallState::Called);

@@ -82,8 +82,7 @@ pub fn step<M: Memory + Source + ?Sized>(
     // A function without a frame frees what it has on the stack behind a call.
     let is_shown = call_state.is_none()
         && (innermost
-            || (memory.read_seldom(frame.pc))
-                .is_ok_and(|code| frees_stack(u32::from_le_bytes(code))));
+            || (memory.read(frame.pc)).is_ok_and(|code| frees_stack(u32::from_le_bytes(code))));
     if is_shown {
         match ahead(frame.pc, memory) {
             Ahead::Rule(rule) => return behind_call(rule, &frame, memory),
@@ -152,7 +151,7 @@ pub(super) fn ahead<S: Source + ?Sized>(pc: u64, memory: &S) -> Ahead {
             break;
         }
         if pc.wrapping_sub(start) > const { (BYTES - LONGEST_INSTRUCTION) as u64 } {
-            let Ok(read) = memory.read_seldom(pc) else {
+            let Ok(read) = memory.read(pc) else {
                 break;
             };
             (start, bytes) = (pc, read);

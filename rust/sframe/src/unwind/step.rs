@@ -42,16 +42,6 @@ pub trait Memory {
     /// [`Fault`] if the bytes are not available.
     fn read_word(&self, address: u64) -> Result<u64, Fault>;
 
-    /// As [`Memory::read_word`]: slower, and smaller where it is called.
-    ///
-    /// # Errors
-    ///
-    /// As of [`Memory::read_word`].
-    #[inline(never)]
-    fn read_word_seldom(&self, address: u64) -> Result<u64, Fault> {
-        self.read_word(address)
-    }
-
     /// Reads the eight bytes at `first` and the eight bytes at `second`.
     ///
     /// One call for both words may be cheaper than two calls of [`Memory::read_word`].

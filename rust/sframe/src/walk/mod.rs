@@ -271,7 +271,7 @@ fn has_left_stack<T: Task>(task: &T, rule: &Rule, frame: &Frame) -> bool {
     rule.cfa.base != Base::Sp
         && task
             .memory()
-            .read_seldom(address)
+            .read(address)
             .is_ok_and(|bytes| insn::takes_stack(&bytes))
 }
 

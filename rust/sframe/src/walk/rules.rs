@@ -119,7 +119,7 @@ pub(super) fn rule_of_code<T: Task>(
         }
     } else if let Some((stub, offset)) = function.stub(pc) {
         // A PLT has no calls, so a return address never lies in a PLT stub.
-        if let Some(rule) = plt::rule_of_stub(&task.memory().read_seldom(stub).ok()?, offset) {
+        if let Some(rule) = plt::rule_of_stub(&task.memory().read(stub).ok()?, offset) {
             return Some((rule, Origin::<T>::keep(RuleOrigin::PltStub)));
         }
     }
@@ -140,7 +140,7 @@ fn rule_of_system_call<T: Task>(
 ) -> Option<(Rule, Origin<T>)> {
     let bytes = task
         .memory()
-        .read_seldom(pc.wrapping_sub(signal::TRAMPOLINE_BEFORE))
+        .read(pc.wrapping_sub(signal::TRAMPOLINE_BEFORE))
         .ok()?;
     // Another function may begin behind the system call. Whether the task is in the system call decides.
     let is_returning = match registers {

@@ -52,7 +52,7 @@ pub fn step<M: Memory + Source + ?Sized>(
         // A push may also stand in the middle of a function. With `Unknown`, the start of the function is known, and
         // the code below uses it.
         FramePointer::Kept if innermost => {
-            let bytes = memory.read_seldom(frame.pc.wrapping_sub(1)).ok()?;
+            let bytes = memory.read(frame.pc.wrapping_sub(1)).ok()?;
             let rule = prologue::rule_without_frame_pointer(&bytes);
             if let Some(step) = rule.and_then(|rule| behind_call(rule, frame, memory)) {
                 return Some(step);
@@ -122,7 +122,7 @@ fn set_up<S: Source + ?Sized>(pc: u64, at: u64, start: u64, memory: &S) -> SetUp
     let Some(distance) = at.checked_sub(start) else {
         return SetUp::Unknown;
     };
-    let Ok(beginning) = memory.read_seldom(start) else {
+    let Ok(beginning) = memory.read(start) else {
         return SetUp::Unknown;
     };
     if pc == at && prologue::is_entry(&beginning, distance) {
@@ -153,9 +153,9 @@ pub(in crate::sframe) fn behind_call<M: Memory + Source + ?Sized>(
 #[inline(never)]
 pub(in crate::sframe) fn is_left<S: Source + ?Sized>(pc: u64, memory: &S) -> Option<bool> {
     // The byte in front of the PC, and the four bytes from the PC on.
-    let bytes = memory.read_seldom(pc.wrapping_sub(1)).ok()?;
+    let bytes = memory.read(pc.wrapping_sub(1)).ok()?;
     let is_clearing = || {
-        let bytes = memory.read_seldom(pc);
+        let bytes = memory.read(pc);
         bytes.is_ok_and(|bytes| prologue::clears_and_returns(&bytes))
     };
     Some(prologue::may_be_left(&bytes) || is_clearing())
@@ -172,7 +172,7 @@ fn may_leave_for_handler<S: Source + ?Sized>(pc: u64, memory: &S) -> bool {
     let start = pc.wrapping_sub(4);
     (0..prologue::LEAVING).step_by(step).any(|ahead| {
         memory
-            .read_seldom(start.wrapping_add(ahead))
+            .read(start.wrapping_add(ahead))
             .map_or(true, |code| prologue::leaves_for_handler(&code))
     })
 }

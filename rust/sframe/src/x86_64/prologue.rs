@@ -54,10 +54,10 @@ impl FrameRule {
             0 => frame.fp,
             offset => {
                 let at = sp.checked_add_signed(offset.into())?;
-                memory.read_word_seldom(at).ok()?
+                memory.read_word(at).ok()?
             }
         };
-        let pc = memory.read_word_seldom(sp.wrapping_sub(8)).ok()?;
+        let pc = memory.read_word(sp.wrapping_sub(8)).ok()?;
         Some(Frame { pc, sp, fp })
     }
 

@@ -67,7 +67,7 @@ const CODE_SEGMENT: u64 = 184;
 /// [`Fault`] if the memory cannot be read.
 pub fn is_context<M: Memory + ?Sized>(context: u64, memory: &M) -> Result<bool, Fault> {
     let at = context.checked_add(CODE_SEGMENT).ok_or(Fault)?;
-    Ok(matches!(memory.read_word_seldom(at)? as u16, 0x33 | 0xe033))
+    Ok(matches!(memory.read_word(at)? as u16, 0x33 | 0xe033))
 }
 
 /// Whether the PC is in a signal trampoline, in front of its system call or at it. If true, [`INTERRUPTED`]
@@ -160,7 +160,7 @@ impl<M: Memory + ?Sized> RegisterSource for Interrupted<'_, M> {
     fn register(&self, number: u8) -> Option<u64> {
         let offset = *CONTEXT.get(usize::from(number))?;
         let address = self.context.checked_add(u64::from(offset))?;
-        self.memory.read_word_seldom(address).ok()
+        self.memory.read_word(address).ok()
     }
 }
 

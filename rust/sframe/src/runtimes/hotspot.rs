@@ -579,9 +579,7 @@ const ENDS: [(u64, u64); 7] = [
 fn rule_of_epilogue(code: &[u8; NEAR]) -> Option<FrameRule> {
     let (before, at) = code.split_at(BEFORE);
     let word = u64::from_le_bytes(*at.first_chunk()?);
-    // The compiler would repeat the comparison if it knew the number of ends.
-    let mut ends = core::hint::black_box(&ENDS[..]).iter();
-    if ends.any(|(mask, end)| word & mask == *end) {
+    if ENDS.iter().any(|(mask, end)| word & mask == *end) {
         return Some(ON_TOP);
     }
     match at {

@@ -64,7 +64,6 @@ use crate::sframe::{
     },
     x86_64::plt, //
 };
-use core::hint;
 
 /// The largest range of code of a table, in bytes, from the first function's start to the last function's end. The
 /// code of the largest programs spans a quarter of this range.
@@ -923,9 +922,7 @@ impl<B: BlockStore> Filler<'_, '_, B> {
         let mut hashes = [0; MOST_SHARED];
         let mut rows = block.iter().rev();
         let mut hash = 0;
-        // The compiler would repeat the body of a loop if it knew the number of turns.
-        let unknown = hint::black_box(&mut hashes[..]);
-        for (there, row) in unknown.iter_mut().zip(&mut rows) {
+        for (there, row) in hashes.iter_mut().zip(&mut rows) {
             hash = hash_of_rows(hash, *row);
             *there = hash;
         }
@@ -948,7 +945,7 @@ impl<B: BlockStore> Filler<'_, '_, B> {
         }
         let end = at.wrapping_add(self.len.wrapping_mul(ROW) as u32);
         let mut from = end;
-        for hash in hint::black_box(&hashes[..]).iter().take(self.len) {
+        for hash in hashes.iter().take(self.len) {
             from = from.wrapping_sub(ROW as u32);
             // The end of a long block may cross a line, where a block of its own would not.
             if from / LINE != end.wrapping_sub(1) / LINE {

@@ -5,8 +5,6 @@
 //!
 //! The AMD64 Architecture Programmer's Manual, volume 3, describes the instructions.
 
-use core::hint;
-
 /// The number of bytes in front of a return address that [`ends_with_call`] examines. The longest recognised call has
 /// seven; eight are read at once.
 pub const CALL_WINDOW: usize = 8;
@@ -114,8 +112,8 @@ pub fn ends_with_call(code: &[u8; CALL_WINDOW]) -> bool {
         let [opcode, modrm, sib, ..] = at.to_le_bytes();
         opcode == GROUP_5 && length(modrm, sib) == Some(len)
     };
-    // E8 with an offset of four bytes. The compiler would repeat the check if it knew the number of lengths.
-    matches!(code, [_, _, _, CALL_RELATIVE, ..]) || (2..hint::black_box(8)).any(is_indirect)
+    // E8 with an offset of four bytes.
+    matches!(code, [_, _, _, CALL_RELATIVE, ..]) || (2..8).any(is_indirect)
 }
 
 /// The length in bytes of the instruction of opcode FF with this ModRM byte; `None` if the instruction is

@@ -23,7 +23,8 @@ pub use self::task::*;
 use self::{
     rbx::Replay,
     registers::{
-        CallerRegisters,
+        FrameKind,
+        KnownRegisters,
         RegistersIn, //
     },
     rules::rule_at,
@@ -75,148 +76,217 @@ pub fn walk<T: Task>(task: &T, frame: &mut Frame, sink: &mut T::Sink) -> StopRea
 #[inline(always)]
 pub fn run_loop<T: Task>(
     task: &T,
-    mut lowest: u64,
+    lowest: u64,
     has_called: bool,
     frame: &mut Frame,
     sink: &mut T::Sink,
 ) -> StopReason {
-    let probed = task.is_probed();
-    // `lowest` is the lowest run-time address of the stack that is in use.
-    let mut registers = if has_called {
-        CallerRegisters::CallerStack(lowest)
-    } else {
-        CallerRegisters::All(task.registers())
+    let mut walk = WalkState::<T> {
+        kind: match has_called {
+            true => FrameKind::Caller { lowest },
+            false => FrameKind::Innermost,
+        },
+        replay: Replay::None,
+        stack_changes: MAX_SIGNALS,
+        mapping: Mapping::NOWHERE,
+        stack_end: 0,
     };
-    let mut replay = Replay::NONE;
-    let mut stack_changes = MAX_SIGNALS;
-    let mut mapping = Mapping::NOWHERE;
-    // The end of the stack's mapping, a run-time address; 0 if it is not known.
-    let mut stack_end = 0;
-
     loop {
-        if let Err(reason) = find(task, &mut mapping, registers.lookup_address(frame.pc)) {
+        if let Err(reason) = walk.turn(task, frame, sink) {
             return reason;
         }
-        let mut context = frame.sp;
-        let (signal, source, leaves_stack) =
-            match &mut rule_at(task, frame.pc, &registers, &mapping) {
-                Ok(Some((rule, origin))) => {
-                    if rule.signal {
-                        match signal_context(task, rule, frame.sp) {
-                            Ok(found) => context = found,
-                            Err(reason) => return reason,
-                        }
-                    }
-                    if registers.are_lost() && rule.cfa.base == Base::Register(RBX) {
-                        if replay.caller == 0 && !probed && replay.begin(task, frame) {
-                            registers = CallerRegisters::All(task.registers());
-                            continue;
-                        }
-                        if replay.caller != Replay::ENDED {
-                            return StopReason::RegisterUnknown;
-                        }
-                        registers = CallerRegisters::Rbx(replay.place);
-                        replay.caller = 0;
-                    }
-                    // Such a rule, in sections that `sframectl` makes, covers a call of functions that keep the register.
-                    // No signal has interrupted them.
-                    let is_kept = matches!(rule.ra, Location::At(Base::Register(_), _))
-                        && rule.extra.rbx != SavedRbx::UNKNOWN;
-                    if is_kept && registers.are_lost() && stack_changes == MAX_SIGNALS {
-                        registers = CallerRegisters::All(task.registers());
-                    }
-                    if replay.caller == 0 {
-                        sink.rule(rule, *origin);
-                    }
-                    if let Err(reason) = step_by_rule(task, rule, frame, &registers) {
-                        return reason;
-                    }
-                    if replay.caller != 0 {
-                        if !replay.step(task, rule, context, frame) {
-                            return StopReason::RegisterUnknown;
-                        }
-                        registers = CallerRegisters::CallerStack(lowest);
-                        continue;
-                    }
-                    (rule.signal, FrameSource::Rows, rule.extra.changes_stack)
-                }
-                _ if replay.caller != 0 => return StopReason::RegisterUnknown,
-                Ok(None) => {
-                    let step = match &mapping.rows {
-                        MappedRows::Region(region) => {
-                            step_in_region(task, frame, &registers, region, &mapping)
-                        }
-                        _ => {
-                            // Found here, where less of the kernel's stack is in use. The walk rises on one stack.
-                            if frame.sp >= stack_end {
-                                stack_end = task.end_of_stack(frame.sp);
-                            }
-                            let is_innermost = !registers.are_lost();
-                            step_without_rows(task, frame, is_innermost, stack_end, &mapping)
-                        }
-                    };
-                    if let Err(reason) = step {
-                        // Found here, where less of the kernel's stack is in use.
-                        return reason.or_budget(task.is_spent());
-                    }
-                    // A region may lead to another stack.
-                    (false, FrameSource::FramePointer, frame.sp < context)
-                }
-                Err(reason) => return *reason,
-            };
-        if leaves_stack {
-            lowest = frame.sp;
-            stack_end = 0;
-            // A step that rises does not count against the bound.
-            stack_changes = match stack_changes.checked_sub((frame.sp <= context).into()) {
-                Some(left) => left,
-                None => return StopReason::Signals,
-            };
+    }
+}
+
+/// The state of a walk, apart from its last frame.
+struct WalkState<T: Task> {
+    /// How the walk has come to the frame.
+    kind: FrameKind,
+    replay: Replay,
+    /// How many steps to other stacks may follow.
+    stack_changes: u32,
+    /// The last mapping that was needed.
+    mapping: MappingOf<T>,
+    /// The end of the stack's mapping, a run-time address; 0 if it is not known.
+    stack_end: u64,
+}
+
+/// The frame that a step has led to.
+enum Next {
+    /// The caller, on the same stack.
+    Caller,
+    /// The caller, on another stack.
+    OtherStack,
+    /// The frame that a signal interrupted. The walk has its kind already.
+    Interrupted,
+    /// The first or the next frame of the second walk.
+    Replay,
+}
+
+// All functions are inlined: the walk is one function, whose state is in registers and which takes little stack.
+impl<T: Task> WalkState<T> {
+    /// Takes a step from `frame`, which becomes the frame that the step leads to, and stores it.
+    #[inline(always)]
+    fn turn(&mut self, task: &T, frame: &mut Frame, sink: &mut T::Sink) -> Result<(), StopReason> {
+        let sp = frame.sp;
+        find(task, &mut self.mapping, self.kind.lookup_address(frame.pc))?;
+        let (next, source) = match &mut rule_at(task, frame.pc, self.kind, &self.mapping) {
+            Ok(Some((rule, origin))) => {
+                let next = self.by_rule(task, rule, *origin, frame, sink)?;
+                (next, FrameSource::Rows)
+            }
+            Ok(None) => (self.without_rule(task, frame)?, FrameSource::FramePointer),
+            Err(reason) => return Err(*reason),
+        };
+        match next {
+            Next::Replay => return Ok(()),
+            Next::Interrupted => {}
+            Next::Caller => self.kind = self.kind.caller(sp),
+            Next::OtherStack => {
+                self.kind = FrameKind::Caller { lowest: frame.sp };
+                // A step that rises does not count against the bound.
+                self.leave_stack(frame.sp <= sp)?;
+            }
         }
-        if probed && !task.undo_uretprobe(frame) {
-            return StopReason::Uprobe;
+        if task.is_probed() && !task.undo_uretprobe(frame) {
+            return Err(StopReason::Uprobe);
         }
-        registers = CallerRegisters::CallerStack(lowest);
-        if signal {
-            // Other steps rise on the stack. A step by the rule of a signal may lead to any stack.
-            stack_changes = match stack_changes.checked_sub(1) {
-                Some(left) => left,
-                None => return StopReason::Signals,
-            };
-            registers = CallerRegisters::Interrupted(context);
-            lowest = frame.sp;
-            stack_end = 0;
-            if probed && !task.leave_uprobe(frame) {
-                return StopReason::Uprobe;
+        if !self.kind.has_called() {
+            self.leave_stack(true)?;
+            if task.is_probed() && !task.leave_uprobe(frame) {
+                return Err(StopReason::Uprobe);
             }
         }
 
-        let lookup_address = registers.lookup_address(frame.pc);
-        match find(task, &mut mapping, lookup_address) {
-            Ok(()) if mapping.executable => {}
-            Ok(()) => return StopReason::NotExecutable,
-            Err(reason) => return reason,
+        let lookup_address = self.kind.lookup_address(frame.pc);
+        find(task, &mut self.mapping, lookup_address)?;
+        if !self.mapping.executable {
+            return Err(StopReason::NotExecutable);
         }
         if !sink.store(frame, lookup_address, source) {
-            return StopReason::Full;
+            return Err(StopReason::Full);
         }
         // Frames that a signal interrupted are rare. The fast paths do not support them.
-        if probed || signal {
-            continue;
+        if task.is_probed() || !self.kind.has_called() {
+            return Ok(());
         }
-        match &mapping.rows {
-            MappedRows::Table(_) => {
-                if let Err(reason) = task.run_fast_path(frame, sink) {
-                    return reason;
-                }
-            }
+        match &self.mapping.rows {
+            MappedRows::Table(_) => task.run_fast_path(frame, sink),
             MappedRows::Region(region)
                 if source != FrameSource::Rows || region.is_fast_after_rows() =>
             {
-                task.run_region(region, mapping.start..mapping.end, frame, sink);
+                let code = self.mapping.start..self.mapping.end;
+                task.run_region(region, code, frame, sink);
+                Ok(())
             }
-            _ => {}
+            _ => Ok(()),
         }
+    }
+
+    /// Notes a step to another stack. `counts`: the step counts against the bound on such steps.
+    #[inline(always)]
+    fn leave_stack(&mut self, counts: bool) -> Result<(), StopReason> {
+        self.stack_end = 0;
+        let left = self.stack_changes.checked_sub(counts.into());
+        self.stack_changes = left.ok_or(StopReason::Signals)?;
+        Ok(())
+    }
+
+    /// The registers of the frame that are known.
+    #[inline(always)]
+    fn registers<'a>(&self, task: &'a T) -> KnownRegisters<'a, T::Registers> {
+        match self.kind {
+            FrameKind::Innermost => KnownRegisters::All(task.registers()),
+            FrameKind::Interrupted(context) => KnownRegisters::Interrupted(context),
+            FrameKind::Caller { lowest } => KnownRegisters::Lost(lowest),
+        }
+    }
+
+    /// Takes a step by the rule of a frame.
+    #[inline(never)]
+    fn by_rule(
+        &mut self,
+        task: &T,
+        rule: &mut Rule,
+        origin: Origin<T>,
+        frame: &mut Frame,
+        sink: &mut T::Sink,
+    ) -> Result<Next, StopReason> {
+        let sp = frame.sp;
+        let context = match rule.signal {
+            true => signal_context(task, rule, sp)?,
+            false => 0,
+        };
+        let mut registers = self.registers(task);
+        // Such a rule, in sections that `sframectl` makes, covers a call of functions that keep the register.
+        let is_kept = matches!(rule.ra, Location::At(Base::Register(_), _))
+            && rule.extra.rbx != SavedRbx::UNKNOWN;
+        if self.kind.has_called() && rule.cfa.base == Base::Register(RBX) {
+            match self.replay {
+                Replay::None if !task.is_probed() => {
+                    let begun = Replay::begin(task, frame);
+                    self.replay = begun.ok_or(StopReason::RegisterUnknown)?;
+                    self.kind = FrameKind::Innermost;
+                    return Ok(Next::Replay);
+                }
+                Replay::Found(rbx) => registers = KnownRegisters::Rbx(rbx),
+                _ => return Err(StopReason::RegisterUnknown),
+            }
+            self.replay = Replay::None;
+        } else if self.kind.has_called() && is_kept && self.stack_changes == MAX_SIGNALS {
+            // No signal has interrupted the frames below.
+            registers = KnownRegisters::All(task.registers());
+        }
+        let is_second_walk = !matches!(self.replay, Replay::None);
+        if !is_second_walk {
+            sink.rule(rule, origin);
+        }
+        step_by_rule(task, rule, frame, registers)?;
+        if is_second_walk {
+            if !self.replay.step(task, rule, sp, frame) {
+                return Err(StopReason::RegisterUnknown);
+            }
+            self.kind = self.kind.caller(sp);
+            return Ok(Next::Replay);
+        }
+        Ok(if rule.signal {
+            self.kind = FrameKind::Interrupted(context);
+            Next::Interrupted
+        } else if rule.extra.changes_stack {
+            Next::OtherStack
+        } else {
+            Next::Caller
+        })
+    }
+
+    /// Takes a step from a frame for which there is no rule: by its region, by the code, or by the frame pointer.
+    #[inline(always)]
+    fn without_rule(&mut self, task: &T, frame: &mut Frame) -> Result<Next, StopReason> {
+        let sp = frame.sp;
+        if !matches!(self.replay, Replay::None) {
+            return Err(StopReason::RegisterUnknown);
+        }
+        let step = match &self.mapping.rows {
+            MappedRows::Region(region) => {
+                let registers = (!self.kind.has_called()).then(|| self.registers(task));
+                step_in_region(task, frame, registers, region, &self.mapping)
+            }
+            _ => {
+                // Found here, where less of the kernel's stack is in use. The walk rises on one stack.
+                if sp >= self.stack_end {
+                    self.stack_end = task.end_of_stack(sp);
+                }
+                let is_innermost = !self.kind.has_called();
+                step_without_rows(task, frame, is_innermost, self.stack_end, &self.mapping)
+            }
+        };
+        // Found here, where less of the kernel's stack is in use.
+        step.map_err(|reason| reason.or_budget(task.is_spent()))?;
+        // A region may lead to another stack.
+        Ok(match frame.sp < sp {
+            true => Next::OtherStack,
+            false => Next::Caller,
+        })
     }
 }
 
@@ -237,7 +307,7 @@ fn step_by_rule<T: Task>(
     task: &T,
     rule: &mut Rule,
     frame: &mut Frame,
-    registers: &CallerRegisters<'_, T::Registers>,
+    registers: KnownRegisters<'_, T::Registers>,
 ) -> Result<(), StopReason> {
     let registers = RegistersIn(registers, task.memory());
     let mut step = step::step(T::ABI, rule, frame, &registers, task.memory());
@@ -290,15 +360,13 @@ fn take(step: Step, frame: &mut Frame) -> Result<(), StopReason> {
 fn step_in_region<T: Task>(
     task: &T,
     frame: &mut Frame,
-    registers: &CallerRegisters<'_, T::Registers>,
+    registers: Option<KnownRegisters<'_, T::Registers>>,
     region: &Region,
     mapping: &MappingOf<T>,
 ) -> Result<(), StopReason> {
-    let is_innermost = !registers.are_lost();
-    let registers = RegistersIn(registers, task.memory());
-    let registers = is_innermost.then_some(&registers);
+    let registers = registers.map(|known| RegistersIn(known, task.memory()));
     let code = mapping.start..mapping.end;
-    let step = runtimes::step(region, code, frame, registers, task.memory());
+    let step = runtimes::step(region, code, frame, registers.as_ref(), task.memory());
     take(step.ok_or(StopReason::RegionUnknown)?, frame)
 }
 
@@ -611,9 +679,10 @@ mod tests {
                 .into(),
             ..Mock::default()
         };
-        let registers = CallerRegisters::All(&MockRegisters);
-        let rule =
-            |function, pc| rule_of_code(&task, &function, pc, &registers).map(|(rule, ())| rule);
+        let rule = |function, pc| {
+            let found = rule_of_code(&task, &function, pc, FrameKind::Innermost);
+            found.map(|(rule, ())| rule)
+        };
         assert_eq!(rule(function(16, 0), 0x1008), Some(signal::INTERRUPTED));
         assert_eq!(rule(function(17, 0), 0x1008), Some(signal::INTERRUPTED));
         assert_eq!(rule(function(16, 0), 0x1014), None);

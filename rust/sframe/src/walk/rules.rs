@@ -11,7 +11,7 @@ use crate::sframe::{
     rule::Rule,
     unwind::step::RegisterSource,
     walk::{
-        registers::CallerRegisters,
+        registers::FrameKind,
         stop_reason::StopReason,
         task::{
             KeptOrigin,
@@ -36,18 +36,16 @@ use crate::sframe::{
 pub(super) fn rule_at<T: Task>(
     task: &T,
     pc: u64,
-    registers: &CallerRegisters<'_, T::Registers>,
+    kind: FrameKind,
     mapping: &MappingOf<T>,
 ) -> Result<Option<(Rule, Origin<T>)>, StopReason> {
     match mapping.rows {
-        MappedRows::None(_) | MappedRows::Unknown => {
-            Ok(rule_of_system_call(task, pc, registers, false))
-        }
+        MappedRows::None(_) | MappedRows::Unknown => Ok(rule_of_system_call(task, pc, kind, false)),
         MappedRows::Region(_) => Ok(None),
         MappedRows::Replaced => Err(StopReason::TextReplaced),
         MappedRows::Bad(error) => Err(StopReason::of_section(error, task.is_spent())),
-        MappedRows::Section(ref section) => rule_of_section(task, section, pc, registers),
-        MappedRows::Table(ref table) => rule_of_table(task, table, pc, registers),
+        MappedRows::Section(ref section) => rule_of_section(task, section, pc, kind),
+        MappedRows::Table(ref table) => rule_of_table(task, table, pc, kind),
     }
 }
 
@@ -57,19 +55,19 @@ fn rule_of_section<T: Task>(
     task: &T,
     section: &T::Section,
     pc: u64,
-    registers: &CallerRegisters<'_, T::Registers>,
+    kind: FrameKind,
 ) -> Result<Option<(Rule, Origin<T>)>, StopReason> {
     let (section, bytes) = task.section(section);
     let search = task.search();
     let reason = |error| StopReason::of_section(error, task.is_spent());
-    let lookup_address = registers.lookup_address(pc);
+    let lookup_address = kind.lookup_address(pc);
     let Some(function) = section
         .find_function(&bytes, lookup_address, search)
         .map_err(reason)?
     else {
-        return Ok(rule_of_system_call(task, pc, registers, false));
+        return Ok(rule_of_system_call(task, pc, kind, false));
     };
-    if let Some(found) = rule_of_code(task, &function, pc, registers) {
+    if let Some(found) = rule_of_code(task, &function, pc, kind) {
         return Ok(Some(found));
     }
     let rule = section
@@ -84,18 +82,18 @@ fn rule_of_table<T: Task>(
     task: &T,
     table: &T::Table,
     pc: u64,
-    registers: &CallerRegisters<'_, T::Registers>,
+    kind: FrameKind,
 ) -> Result<Option<(Rule, Origin<T>)>, StopReason> {
     // A trampoline may end with its system call, and the rows of another function begin right behind it.
-    if !registers.are_lost() {
-        if let Some(found) = rule_of_system_call(task, pc, registers, true) {
+    if !kind.has_called() {
+        if let Some(found) = rule_of_system_call(task, pc, kind, true) {
             return Ok(Some(found));
         }
     }
-    match task.look_up(table, registers.lookup_address(pc)) {
+    match task.look_up(table, kind.lookup_address(pc)) {
         TableAnswer::Rule(rule, origin) => Ok(Some((rule, origin))),
-        TableAnswer::NoRow if registers.are_lost() || !T::KNOWS_SYSTEM_CALL => {
-            Ok(rule_of_system_call(task, pc, registers, false))
+        TableAnswer::NoRow if kind.has_called() || !T::KNOWS_SYSTEM_CALL => {
+            Ok(rule_of_system_call(task, pc, kind, false))
         }
         TableAnswer::NoRow => Ok(None),
         TableAnswer::Gone => Err(StopReason::MappingMoved),
@@ -109,9 +107,9 @@ pub(super) fn rule_of_code<T: Task>(
     task: &T,
     function: &Function,
     pc: u64,
-    registers: &CallerRegisters<'_, T::Registers>,
+    kind: FrameKind,
 ) -> Option<(Rule, Origin<T>)> {
-    if registers.are_lost() {
+    if kind.has_called() {
         // A return address at the end of the function follows a call that is its last instruction, or is not
         // a return address of a call: it may be the start of a trampoline.
         if function.covers(pc) {
@@ -124,7 +122,7 @@ pub(super) fn rule_of_code<T: Task>(
         }
     }
     // musl has rows for its trampoline like for an ordinary function, and they are wrong.
-    rule_of_system_call(task, pc, registers, true)
+    rule_of_system_call(task, pc, kind, true)
 }
 
 /// The rule for a frame at the system call that ends a signal handler, or behind the system call that
@@ -135,7 +133,7 @@ pub(super) fn rule_of_code<T: Task>(
 fn rule_of_system_call<T: Task>(
     task: &T,
     pc: u64,
-    registers: &CallerRegisters<'_, T::Registers>,
+    kind: FrameKind,
     is_covered: bool,
 ) -> Option<(Rule, Origin<T>)> {
     let bytes = task
@@ -143,12 +141,10 @@ fn rule_of_system_call<T: Task>(
         .read(pc.wrapping_sub(signal::TRAMPOLINE_BEFORE))
         .ok()?;
     // Another function may begin behind the system call. Whether the task is in the system call decides.
-    let is_returning = match registers {
-        CallerRegisters::All(_) if task.in_sigreturn() || !(T::KNOWS_SYSTEM_CALL || is_covered) => {
-            signal::is_behind_signal_trampoline(&bytes)
-        }
-        _ => false,
-    };
+    let is_innermost = kind == FrameKind::Innermost;
+    let is_returning = is_innermost
+        && (task.in_sigreturn() || !(T::KNOWS_SYSTEM_CALL || is_covered))
+        && signal::is_behind_signal_trampoline(&bytes);
     if is_returning || signal::is_signal_trampoline(&bytes) {
         return Some((
             signal::INTERRUPTED,
@@ -156,13 +152,8 @@ fn rule_of_system_call<T: Task>(
         ));
     }
     // A new thread begins here with a result of zero. Its stack does not have the caller's frame.
-    match registers {
-        CallerRegisters::All(registers)
-            if signal::is_behind_clone(&bytes)
-                && registers.register(RAX).is_some_and(|result| result != 0) =>
-        {
-            Some((signal::BEHIND_CLONE, Origin::<T>::keep(RuleOrigin::Clone)))
-        }
-        _ => None,
-    }
+    let is_clone = is_innermost
+        && signal::is_behind_clone(&bytes)
+        && (task.registers().register(RAX)).is_some_and(|result| result != 0);
+    is_clone.then_some((signal::BEHIND_CLONE, Origin::<T>::keep(RuleOrigin::Clone)))
 }

@@ -16,7 +16,7 @@ pub struct Rule {
     pub fp: Location,
     /// Whether the return address carries a pointer authentication code.
     pub mangled: bool,
-    /// Whether the frame is a signal trampoline. Its return address is not behind a call: it is the
+    /// Whether the frame is a signal trampoline. Its return address is not after a call: it is the
     /// address of the instruction that the signal interrupted.
     pub signal: bool,
     /// The parts that SFrame does not define.

@@ -830,7 +830,7 @@ const REFUSED: &[RefusedCase] = &[
     refused("aux header", 7, 255, 0, malformed(Malformed::AuxHeader, 7)),
     refused("functions", 8, 8, 0, malformed(Malformed::Functions, 20)),
     refused("rows", 16, 0x48, 0, malformed(Malformed::Rows, 24)),
-    // The start of large, the sixth function, is changed to lie in front of all other functions.
+    // The start of large, the sixth function, is changed to lie before all other functions.
     refused(
         "not sorted",
         28 + 100 + 1,

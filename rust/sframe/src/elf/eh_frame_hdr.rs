@@ -40,7 +40,7 @@ pub fn function_start<S: Source + ?Sized>(
         return None;
     }
 
-    // Finds the last entry whose function does not start behind the PC.
+    // Finds the last entry whose function does not start after the PC.
     let (mut first, mut end) = (0, count);
     while first < end {
         let middle = first.midpoint(end);

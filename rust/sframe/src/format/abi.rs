@@ -176,7 +176,7 @@ impl Abi {
     #[inline]
     pub(super) const fn saved_ra(self, version: Version, word: i32) -> Location {
         match self {
-            // A zero is only a placeholder in front of the word for the frame pointer.
+            // A zero is only a placeholder before the word for the frame pointer.
             Abi::S390x if word == 0 => Location::Unchanged,
             _ => self.saved(version, word),
         }

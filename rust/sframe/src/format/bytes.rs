@@ -154,7 +154,7 @@ pub(super) fn window<S: Source + ?Sized>(bytes: &S, at: u32, end: u32) -> Result
     let surplus = at.wrapping_sub(last);
     let word = u64::from_le_bytes(read_at(bytes, u64::from(last))?);
 
-    // A shift by 64 bits or more leaves nothing. It occurs where `at` is at or behind `end`.
+    // A shift by 64 bits or more leaves nothing. It occurs where `at` is at or after `end`.
     Ok(surplus
         .checked_mul(8)
         .and_then(|bits| word.checked_shr(bits))
@@ -200,7 +200,7 @@ mod tests {
         assert_eq!(read(11, 10), Ok(0));
         assert_eq!(read(u32::MAX, 10), Ok(0));
         assert_eq!(read(7, 9), Ok(0x0807));
-        // Bytes behind `end` are not read, so they may be missing.
+        // Bytes after `end` are not read, so they may be missing.
         assert_eq!(read(3, 11), Err(Error::Fault { offset: 3 }));
         assert_eq!(read(8, 12), Err(Error::Fault { offset: 4 }));
     }

@@ -56,7 +56,7 @@ pub enum Malformed {
     Magic,
     /// The auxiliary header does not fit into the section.
     AuxHeader,
-    /// The array of function descriptor entries does not fit in front of the rows.
+    /// The array of function descriptor entries does not fit before the rows.
     Functions,
     /// The rows do not fit into the section.
     Rows,
@@ -68,11 +68,11 @@ pub enum Malformed {
     RowType,
     /// A function consists of repeated blocks, but the block size is zero.
     RepeatZero,
-    /// A function's rows begin behind the end of the section's rows.
+    /// A function's rows begin after the end of the section's rows.
     RowsStart,
     /// A row does not fit into the section.
     RowPastEnd,
-    /// A row does not begin behind the row before it.
+    /// A row does not begin after the row before it.
     RowsNotRising,
     /// The size of a row's words is undefined.
     WordSize,

@@ -27,7 +27,7 @@ use crate::sframe::{
     rule::SavedRbx, //
 };
 
-/// The size of the attributes that version 3 keeps in front of a function's rows, in bytes. In the
+/// The size of the attributes that version 3 keeps before a function's rows, in bytes. In the
 /// other versions the attributes are part of the entry.
 const ATTRIBUTE_SIZE: u32 = 5;
 
@@ -202,7 +202,7 @@ pub(super) fn entry_at(header: &Header, index: u32) -> u32 {
 /// Reads only the start address of entry `index`, in bytes from the section's address.
 ///
 /// Searches compare addresses as signed distances from the section. So a comparison of a function
-/// in front of the section with a function behind the section cannot wrap around.
+/// before the section with a function after the section cannot wrap around.
 #[inline]
 pub(super) fn read_start<S: Source + ?Sized>(
     header: &Header,
@@ -348,8 +348,8 @@ pub(super) fn read<S: Source + ?Sized>(
 }
 
 /// The offset of a function's rows, in bytes from the section's start. `offset` counts from the
-/// start of all rows; the function's rows begin `in_front` bytes behind `offset`. `None` if the
-/// result lies behind the end of all rows.
+/// start of all rows; the function's rows begin `in_front` bytes after `offset`. `None` if the
+/// result lies after the end of all rows.
 #[inline]
 fn rows_at(header: &Header, offset: u32, in_front: u32) -> Option<u32> {
     header

@@ -81,9 +81,9 @@ impl Head {
             raw: window(bytes, at, header.end)?,
         };
         let info = head.info(row_start);
-        // Zeros in `raw` stand for bytes behind the end of all rows. If the info byte is in front of
-        // that end, `info` is the true info byte. If the info byte is behind that end, `info` is 0
-        // and counts no words, but `next` lies behind the end, too. The sum has 64 bits, so it
+        // Zeros in `raw` stand for bytes after the end of all rows. If the info byte is before
+        // that end, `info` is the true info byte. If the info byte is after that end, `info` is 0
+        // and counts no words, but `next` lies after the end, too. The sum has 64 bits, so it
         // cannot wrap around.
         let in_front = u64::from(row_start.width()).wrapping_add(1);
         let next = u64::from(at)
@@ -405,7 +405,7 @@ impl Control {
 /// Finds the rule at `offset` of `function`. Scans at most `limit` rows.
 ///
 /// `offset` is the result of [`Function::row_offset`]. The result is [`Error::TooLong`] if the row
-/// may lie behind the first `limit` rows.
+/// may lie after the first `limit` rows.
 #[inline]
 pub(super) fn find<S: Source + ?Sized>(
     header: &Header,

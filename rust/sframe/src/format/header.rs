@@ -193,7 +193,7 @@ mod tests {
         0xe2, 0xde, 2, 1, 3, 0, 0xf8, 4, // up to the length of the auxiliary header
         2, 0, 0, 0, 3, 0, 0, 0, 9, 0, 0, 0, // two functions, three rows in nine bytes
         8, 0, 0, 0, 52, 0, 0,
-        0, // functions eight bytes behind the header, rows four behind them
+        0, // functions eight bytes after the header, rows four after them
     ];
 
     #[test]

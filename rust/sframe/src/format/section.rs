@@ -103,7 +103,7 @@ impl Section {
         })
     }
 
-    /// Opens the section that a linker without SFrame support has put behind this section; `None`
+    /// Opens the section that a linker without SFrame support has put after this section; `None`
     /// if this section is the last one. The offsets and addresses of the new section also count from
     /// the start of the first section. Such a linker has relocated each start address relative to
     /// its field, whatever the flags claim.
@@ -194,7 +194,7 @@ impl Section {
             if function.covers(pc) {
                 return Ok(Some(function));
             }
-            // Functions of size zero cover no address. They may lie in front of, behind and within
+            // Functions of size zero cover no address. They may lie before, after and within
             // the function that covers `pc`.
             if function.size() != 0 {
                 break;
@@ -339,7 +339,7 @@ impl Section {
     /// order that the header claims, and the number of rows is the number in the header. The time
     /// grows with the length of the section.
     ///
-    /// Overlapping functions, and rows behind a function's end, are no errors: linkers make both,
+    /// Overlapping functions, and rows after a function's end, are no errors: linkers make both,
     /// and both are harmless.
     ///
     /// # Errors
@@ -444,7 +444,7 @@ impl Section {
         self.address
     }
 
-    /// The length that the section was opened with, in bytes, including all bytes behind the
+    /// The length that the section was opened with, in bytes, including all bytes after the
     /// section.
     #[inline]
     pub const fn opened_len(&self) -> u32 {

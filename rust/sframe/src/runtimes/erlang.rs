@@ -3,13 +3,13 @@
 //! The step from code of Erlang's virtual machine. AMD64 only.
 //!
 //! A process of Erlang has a stack on its heap, and compiled code has the pointer to it in rsp. The two low bits of a word
-//! on that stack are 0 only if the word is a return address: the compiler aligns the code behind each call of an Erlang
+//! on that stack are 0 only if the word is a return address: the compiler aligns the code after each call of an Erlang
 //! function, and the words of all data have other low bits. A call of a routine of the virtual machine is not aligned;
 //! its return address is on top of the stack as long as the routine runs. The virtual machine compiles its routines first,
 //! so they are at lower addresses than all modules and than the code where processes end.
 //!
 //! Compiled code calls C functions on the stack of the scheduler's thread. It leaves its own stack pointer in rbp or in
-//! the structure `Process`, whose address is in r13, and takes it back behind the call. The function `process_main`, which
+//! the structure `Process`, whose address is in r13, and takes it back after the call. The function `process_main`, which
 //! is compiled code, too, runs on the thread's stack and never returns (`beam_asm.hpp` and `process_main.cpp` in Erlang's
 //! source).
 
@@ -53,14 +53,14 @@ const MAX_FRAME: u64 = 1024;
 const MAX_SCHEDULERS: u32 = 1024;
 /// The most bytes between a call of a C function and the instruction that takes the stack pointer of compiled code back.
 const TAKEN_BACK: u64 = 9;
-/// The same behind a call that is known to be one of a C function, because the code may first look at the result; and
+/// The same after a call that is known to be one of a C function, because the code may first look at the result; and
 /// from other code on the thread's stack on.
 const FAR: u64 = 122;
 /// The work of a search in one word of code, in instructions.
 const SEARCH_WORD: u32 = 100;
 /// The bytes of code that make a frame and store its words, at most. A multiple of six.
 const NEW_FRAME: u64 = 132;
-/// The most instructions that are decoded behind those that may make a frame.
+/// The most instructions that are decoded after those that may make a frame.
 const MAX_DECODED: u32 = 48;
 /// The first bytes of call *offset(%rip).
 const CALL_BY_PC: u16 = u16::from_le_bytes([0xff, 0x15]);
@@ -131,7 +131,7 @@ impl TaggedStack {
         pc == self.exit
     }
 
-    /// Whether the code at this run-time address is that of `process_main`, or right behind it.
+    /// Whether the code at this run-time address is that of `process_main`, or right after it.
     #[inline]
     pub const fn is_main(&self, pc: u64) -> bool {
         pc.wrapping_sub(self.main) <= MAIN_LEN
@@ -160,7 +160,7 @@ impl TaggedStack {
         }
         let is_main = self.is_main(frame.pc);
         let (searched, is_elsewhere) = match registers {
-            // Behind a call: of a C function, if the code takes the stack pointer back.
+            // After a call: of a C function, if the code takes the stack pointer back.
             None if !is_main && self.is_on_thread(&routines, frame, memory) => (FAR, true),
             None => (TAKEN_BACK, true),
             Some(registers) => {
@@ -244,7 +244,7 @@ impl TaggedStack {
         None
     }
 
-    /// Whether the code of a frame runs on the thread's stack; the PC is behind a call. Compiled code calls C functions by
+    /// Whether the code of a frame runs on the thread's stack; the PC is after a call. Compiled code calls C functions by
     /// the instruction call *offset(%rip), and nothing else.
     fn is_on_thread<M: Memory + Source + ?Sized>(
         &self,
@@ -324,7 +324,7 @@ fn taken_back<M: Memory + Source + ?Sized>(
     None
 }
 
-/// Whether a call of a routine is in front of the run-time address `pc`: directly, or through a jump in the caller's module.
+/// Whether a call of a routine is before the run-time address `pc`: directly, or through a jump in the caller's module.
 #[inline(never)]
 fn calls_routine<M: Memory + ?Sized>(pc: u64, routines: &Range<u64>, memory: &M) -> bool {
     let to =
@@ -339,7 +339,7 @@ fn calls_routine<M: Memory + ?Sized>(pc: u64, routines: &Range<u64>, memory: &M)
     })
 }
 
-/// The size in words of the frame that was made right in front of the run-time address `pc`: by an instruction that is
+/// The size in words of the frame that was made right before the run-time address `pc`: by an instruction that is
 /// followed up to the PC by instructions that leave the stack pointer and go on.
 #[inline(never)]
 fn new_frame<M: Memory + Source + ?Sized>(pc: u64, memory: &M) -> Option<u64> {
@@ -494,7 +494,7 @@ mod tests {
             for registers in [None, Some(&RUNNING)] {
                 assert_eq!(caller_in(&memory, at(FUNCTION, STACK), registers), expected);
             }
-            // Where processes end is behind no call.
+            // Where processes end is after no call.
             stack[words] = EXIT;
             memory.words(STACK, &stack);
             let expected = Some((EXIT, STACK + 8 * words as u64 + 8));
@@ -619,7 +619,7 @@ mod tests {
             let frame = at(FUNCTION, THREAD);
             assert_eq!(caller_in(&memory, frame, None), expected);
             assert_eq!(caller_in(&memory, frame, Some(&RUNNING)), expected);
-            // In front of the call, on the thread's stack.
+            // Before the call, on the thread's stack.
             let frame = at(FUNCTION - 16, THREAD);
             assert_eq!(caller_in(&memory, frame, Some(&RUNNING)), expected);
             // On the stack of the process the code does not count.
@@ -664,7 +664,7 @@ mod tests {
             memory.write(FUNCTION - 6, &CALLS_C);
             let expected = (far <= 121).then_some((CALLER, STACK + 0x90));
             assert_eq!(caller_in(&memory, frame, None), expected, "{far}");
-            // Behind a call of a routine the stack may be that of the process.
+            // After a call of a routine the stack may be that of the process.
             let mut memory = process();
             memory.write(UNALIGNED + far, &TAKES_BACK);
             memory.words(STACK + 0x88, &[CALLER]);

@@ -2,11 +2,11 @@
 
 //! The step from HotSpot's compiled code and stubs.
 //!
-//! A step is accepted only if it leads behind a call; to a poll, a handler of deoptimisation or the
+//! A step is accepted only if it leads after a call; to a poll, a handler of deoptimisation or the
 //! return barrier of HotSpot's; or into HotSpot's interpreter.
 //!
 //! Words are eight bytes. Names are those of the OpenJDK source: a code heap consists of segments; a
-//! block is some segments with a `HeapBlock` at its start, and a `CodeBlob` behind the `HeapBlock`.
+//! block is some segments with a `HeapBlock` at its start, and a `CodeBlob` after the `HeapBlock`.
 
 use crate::sframe::{
     format::bytes::Source,
@@ -62,9 +62,9 @@ const MOST_OTHERS: u32 = 6;
 const DECODED: usize = 24;
 /// The maximum size of a compiled frame, in bytes.
 const MAX_FRAME: i32 = 1 << 20;
-/// The bytes in front of the end of a prologue in which the prologue is searched.
+/// The bytes before the end of a prologue in which the prologue is searched.
 const WINDOW: usize = 64;
-/// The bytes in front of the PC, and the bytes in front of it and behind it, that show a prologue or an epilogue.
+/// The bytes before the PC, and the bytes before it and after it, that show a prologue or an epilogue.
 const BEFORE: usize = 16;
 const NEAR: usize = BEFORE + 24;
 /// The size of the frame of a stub that keeps a frame pointer, in bytes, at most.
@@ -205,7 +205,7 @@ impl CodeHeap {
         is_caller.then_some(Step::Caller(caller))
     }
 
-    /// The part of `code` that may be compiled code, in front of the interpreter or behind it, as `pc` is.
+    /// The part of `code` that may be compiled code, before the interpreter or after it, as `pc` is.
     #[inline(always)]
     pub(super) fn compiled_part(&self, code: Range<u64>, pc: u64) -> Range<u64> {
         let interpreter_end = self
@@ -221,7 +221,7 @@ impl CodeHeap {
         start.max(self.start)..end
     }
 
-    /// The caller of a frame of compiled code that has made a call; the code in front of the caller's PC has to end with a
+    /// The caller of a frame of compiled code that has made a call; the code before the caller's PC has to end with a
     /// call. The frame is above the start of the heap. `None` also if a word that is read is 0, because reads that fail
     /// give 0. Calls no function.
     #[inline(always)]
@@ -354,12 +354,12 @@ impl CodeHeap {
         if at_pc as u8 == RET || at_pc as u32 == 0xec8b_4855 {
             return Some(ON_TOP);
         }
-        // mov %rsp,%rbp behind push %rbp; or pop %rbp; ret
+        // mov %rsp,%rbp after push %rbp; or pop %rbp; ret
         if code as u32 == 0xec8b_4855 || at_pc as u16 == 0xc35d {
             return Some(PUSHED);
         }
         // If the stub keeps no frame pointer, the register leads to a frame further out, whose return address is
-        // behind a call of other code.
+        // after a call of other code.
         let (rule, caller) = in_stub(frame, memory)?;
         let call = field(caller.wrapping_sub(8), 0, memory)?;
         // mov $address,%r10; call *%r10
@@ -463,7 +463,7 @@ fn rule_around<S: Source + ?Sized>(pc: u64, size: i32, memory: &S) -> Option<Opt
 }
 
 /// Whether the frame is larger than its size by arguments: push; push; call; pop %register; pop %register, with which
-/// a method that has been compiled for a fast start searches for a class. `code` begins [`BEFORE`] bytes in front of
+/// a method that has been compiled for a fast start searches for a class. `code` begins [`BEFORE`] bytes before
 /// the PC.
 fn is_extended(code: &[u8; NEAR]) -> bool {
     // From the second push up to the last pop.
@@ -538,7 +538,7 @@ impl FrameSetup {
         None
     }
 
-    /// The rule at an offset, in front of the end of the prologue.
+    /// The rule at an offset, before the end of the prologue.
     fn rule(&self, at: u64, size: i32) -> FrameRule {
         match self.pushes {
             _ if at <= self.first => ON_TOP,
@@ -575,7 +575,7 @@ const ENDS: [(u64, u64); 7] = [
 ];
 
 /// The rule at the end of a compiled function, from the instructions around the PC; `None` if the frame is still
-/// there, as far as these instructions show. `code` begins [`BEFORE`] bytes in front of the PC.
+/// there, as far as these instructions show. `code` begins [`BEFORE`] bytes before the PC.
 fn rule_of_epilogue(code: &[u8; NEAR]) -> Option<FrameRule> {
     let (before, at) = code.split_at(BEFORE);
     let word = u64::from_le_bytes(*at.first_chunk()?);
@@ -625,7 +625,7 @@ fn lowered_for_call<S: Source + ?Sized>(pc: u64, memory: &S) -> i32 {
             (Effect::AddSp(bytes), _) => raised = raised.wrapping_add(bytes),
             (Effect::Jump(_), _) => return raised.max(0),
             (Effect::Call, _) => {}
-            // The SIB byte of (%rsp), behind prefixes, opcode and ModRM byte; and vzeroupper
+            // The SIB byte of (%rsp), after prefixes, opcode and ModRM byte; and vzeroupper
             (
                 Effect::Other,
                 [_, _, _, 0x24, ..]
@@ -633,7 +633,7 @@ fn lowered_for_call<S: Source + ?Sized>(pc: u64, memory: &S) -> i32 {
                 | [_, _, _, _, _, 0x24, ..]
                 | [0xc5, 0xf8, 0x77, ..],
             ) => {}
-            // mov and lea behind a prefix
+            // mov and lea after a prefix
             (Effect::Other | Effect::Local, [_, 0x89 | 0x8b | 0x8d | 0xb8..=0xbf, ..])
                 if others != 0 =>
             {
@@ -795,7 +795,7 @@ pub(super) mod tests {
         // The call is the last instruction of the block.
         assert_eq!(to(step_in(BLOCK + 12 * 128, false, &memory)), whole);
         assert_eq!(step_in(BLOCK + 12 * 128, true, &memory), None);
-        // Not behind a call.
+        // Not after a call.
         memory.word(STACK + 0x138, CALLER + 1);
         assert_eq!(step_in(CODE + 0x100, false, &memory), None);
         // A poll: test %eax,(%rcx); test %eax,(%r10)
@@ -902,7 +902,7 @@ pub(super) mod tests {
         memory.word(STACK + 0x108, CALLER);
         assert_eq!(to(step_in(first + 1, true, &memory)), pushed);
 
-        // The second entry, behind the end of the first prologue.
+        // The second entry, after the end of the first prologue.
         let osr = CODE + 0x100;
         memory.write(osr, &[0x89, 0x84, 0x24, 0, 0xc0, 0xfe, 0xff]);
         memory.write(osr + 7, &PUSHES);
@@ -959,7 +959,7 @@ pub(super) mod tests {
         assert_eq!(to(step_in(CODE + 0x100, false, &memory)), found);
         assert_eq!(to(step_in(CODE + 0x100, true, &memory)), found);
 
-        // The barrier, with the frame of the thread's start directly above, or behind arguments.
+        // The barrier, with the frame of the thread's start directly above, or after arguments.
         for (arguments, words, distance) in
             [(0, 0, 0), (0, 1, 16), (0, 30, 240), (1, 1, 16), (3, 4, 32)]
         {
@@ -1033,7 +1033,7 @@ pub(super) mod tests {
         for offset in 0..CODE_OF_STUB.len() as u64 {
             assert_eq!(step_in(at + offset, true, &memory), None, "{offset}");
         }
-        // Behind it, the last of the new frames is the caller.
+        // After it, the last of the new frames is the caller.
         let found = to(step_in(at + 0x70, true, &memory));
         assert_eq!(found, Some((0x110, CALLER)));
     }
@@ -1193,7 +1193,7 @@ pub(super) mod tests {
     #[test]
     fn stubs_have_no_frame_or_a_frame_pointer() {
         let mut memory = process(0, &PUSHES);
-        // The frame pointer is believed if the return address is behind a call of this stub.
+        // The frame pointer is believed if the return address is after a call of this stub.
         memory.word(STACK + 0x180, 0x99);
         memory.word(STACK + 0x188, CALLER);
         assert_eq!(step_in(CODE, true, &memory), None);

@@ -37,7 +37,7 @@ use crate::sframe::{
     }, //
 };
 
-/// The bytes in front of the PC that show the state of the interpreter. Between two parts of its code are more bytes.
+/// The bytes before the PC that show the state of the interpreter. Between two parts of its code are more bytes.
 const IN_FRONT: usize = 32;
 /// The bytes from the removal of an interpreted frame to the jump to the caller; at most.
 const MAX_END: usize = 48;
@@ -170,8 +170,8 @@ const PUSH: [u8; 5] = [0x50, PUSH_RBP, 0x48, 0x8b, 0xec];
 const OWN_FRAME: [u32; 4] = [0xc875_8b4c, 0xc06d_8b4c, 0xf06d_894c, 0xf04d_8948];
 
 /// The state of the interpreter where it has called. `pc` is the return address. If an exception has left the frame, the
-/// interpreter has called the search for a handler. The code behind that call is mov %rax,%rbx; pop %rdx; pop %rax;
-/// jmp *%rbx. In front of that may be add $8,%rsp, and a jump over a second call.
+/// interpreter has called the search for a handler. The code after that call is mov %rax,%rbx; pop %rdx; pop %rax;
+/// jmp *%rbx. Before that may be add $8,%rsp, and a jump over a second call.
 fn state_of_call<S: Source + ?Sized>(pc: u64, memory: &S) -> Option<State> {
     let (code, distance) = match field(pc, 0, memory)? {
         0x05e9_08c4_8348 => (field(pc, 14, memory)?, 8),
@@ -195,7 +195,7 @@ fn state_at<S: Source + ?Sized>(pc: u64, memory: &S) -> Option<State> {
     Some(state(&code))
 }
 
-/// The state of the interpreter. `code` begins [`IN_FRONT`] bytes in front of the PC.
+/// The state of the interpreter. `code` begins [`IN_FRONT`] bytes before the PC.
 fn state(code: &[u8; IN_FRONT + MAX_BEGINNING]) -> State {
     let all = code;
     let (before, code) = all.split_at(IN_FRONT);
@@ -289,7 +289,7 @@ fn state(code: &[u8; IN_FRONT + MAX_BEGINNING]) -> State {
 
 /// The state of the interpreter where an exception leaves a frame: leave; pop %rdx; mov %rbx,%rsp; a poll; push %rax;
 /// push %rdx; mov %rdx,%rsi; a call; mov %rax,%rbx; pop %rdx; pop %rax; jmp *%rbx. `None` if this is other code. `last`
-/// has the four bytes in front of the PC, and `word` the first eight bytes of `code`, both little-endian.
+/// has the four bytes before the PC, and `word` the first eight bytes of `code`, both little-endian.
 fn thrown(last: u32, word: u64, code: &[u8]) -> Option<State> {
     let near = |pattern: &[u8]| find(code, pattern).filter(|at| *at < MAX_END);
     if let Some(pop) = near(&[0x5a, 0x48, 0x8b, 0xe3]) {
@@ -301,7 +301,7 @@ fn thrown(last: u32, word: u64, code: &[u8]) -> Option<State> {
         return Some(State::InRegister(RDX, (!is_moved).then_some(RBX)));
     }
     if near(&[0x5a, 0x58, 0xff, 0xe3]).is_some() {
-        // push %rdx; sub $8,%rsp in front of the call; and add $8,%rsp behind it
+        // push %rdx; sub $8,%rsp before the call; and add $8,%rsp after it
         return Some(match (last, word as u32) {
             (_, word) if word as u8 == 0x52 => State::Lost,
             (0x08ec_8348, _) | (_, 0x08c4_8348) => State::Saved(8),

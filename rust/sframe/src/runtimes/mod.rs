@@ -4,7 +4,7 @@
 //!
 //! A region tells how the frames in a range of code are laid out; somebody has registered it for the
 //! process. Its description and the memory of the process are not trusted. A step is accepted only
-//! if it leads behind a call, or to where the runtime's own file proves that its frames may lead.
+//! if it leads after a call, or to where the runtime's own file proves that its frames may lead.
 
 mod code;
 mod erlang;

@@ -32,7 +32,7 @@ use crate::sframe::{
 /// `pop 8(%rbp)`
 const POP_RETURN_ADDRESS: [u8; 3] = [0x8f, 0x45, 0x08];
 
-/// The bytes in front of a PC that are looked at.
+/// The bytes before a PC that are looked at.
 const IN_FRONT: usize = 24;
 /// The bytes from a PC on that are looked at.
 const BEHIND: usize = 3;
@@ -44,19 +44,19 @@ const ROUTINE: u64 = 256;
 /// The maximum distance from a routine to the code that calls it, in bytes.
 const NEAR_CODE: u64 = 1 << 30;
 
-/// The work of comparing the bytes in front of a PC with the known instructions, in instructions.
+/// The work of comparing the bytes before a PC with the known instructions, in instructions.
 const SEARCH: u32 = 500;
 
 /// Where a PC is in a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum CallState {
-    /// In a function whose frame pointer is its own: the caller before it changes the frame pointer; the callee behind
+    /// In a function whose frame pointer is its own: the caller before it changes the frame pointer; the callee after
     /// `lea -N(%rbp),%rsp`; or a function that has pushed its return address for a tail call.
     Framed,
     /// In the caller. The frame pointer is the callee's, and leads to the caller's frame pointer.
     Calling,
     /// In the code that leaves frames for an outer one. The frame pointer is the outer frame's, as far as that frame is
-    /// reached: `mov N(%rax),%rbp` is in front of the PC.
+    /// reached: `mov N(%rax),%rbp` is before the PC.
     Unwinding,
     /// At the first instruction of the callee. The return address is on top of the stack, and the frame pointer leads to
     /// the caller's frame pointer.
@@ -102,7 +102,7 @@ pub(super) fn call_state<S: Source + ?Sized>(pc: u64, memory: &S) -> Option<Call
         [.., last, 0x48 | 0x49, 0x8b, 0xe8..=0xef] if is_call && last != PUSH_RBP => {
             return Some(CallState::Calling);
         }
-        // je over call; jmp over the call at the PC, which is behind them.
+        // je over call; jmp over the call at the PC, which is after them.
         [.., 0x74, 7, CALL_RELATIVE, _, _, _, _, JMP_SHORT, 3] if is_call => {
             return Some(CallState::Calling);
         }
@@ -130,7 +130,7 @@ pub(super) fn makes_frame(code: &[u8]) -> Option<usize> {
     }
 }
 
-/// The state that the instruction at the start of `code` proves for the PC, which is [`BEHIND`] bytes in front of the
+/// The state that the instruction at the start of `code` proves for the PC, which is [`BEHIND`] bytes before the
 /// end of `code`. In between are only instructions that change neither the stack pointer nor the frame pointer.
 fn state_behind<S: Source + ?Sized>(code: &[u8], memory: &S) -> Option<CallState> {
     let (len, state) = match *code {
@@ -151,7 +151,7 @@ fn state_behind<S: Source + ?Sized>(code: &[u8], memory: &S) -> Option<CallState
     }
     match (behind.len(), state) {
         (BEHIND, _) => Some(state),
-        // In front of the change of the frame pointer, an instruction of three bytes.
+        // Before the change of the frame pointer, an instruction of three bytes.
         (0, CallState::Calling) => Some(CallState::Framed),
         _ => None,
     }

@@ -45,7 +45,7 @@ use crate::sframe::{
 };
 use core::mem;
 
-/// The largest number of instructions that are followed, in front of a conditional jump that is taken and behind it.
+/// The largest number of instructions that are followed, before a conditional jump that is taken and after it.
 const MOST: usize = 40;
 
 /// The number of bytes of code that [`ahead`] reads at once.
@@ -79,7 +79,7 @@ pub fn step<M: Memory + Source + ?Sized>(
             return behind_call(ON_TOP, &frame, memory);
         }
     }
-    // A function without a frame frees what it has on the stack behind a call.
+    // A function without a frame frees what it has on the stack after a call.
     let is_shown = call_state.is_none()
         && (innermost
             || (memory.read(frame.pc)).is_ok_and(|code| frees_stack(u32::from_le_bytes(code))));
@@ -222,7 +222,7 @@ pub(super) fn ahead<S: Source + ?Sized>(pc: u64, memory: &S) -> Ahead {
                 sp = sp.wrapping_add(8);
             }
             Effect::SetUp => {
-                // If the push is behind the PC, the caller's frame pointer is still in its register.
+                // If the push is after the PC, the caller's frame pointer is still in its register.
                 return on_top(pushed.unwrap_or(sp).wrapping_add(8), None);
             }
             Effect::Return => return on_top(sp, popped),
@@ -400,7 +400,7 @@ mod tests {
         let popped = [0x5b, 0x74, 3, 0x41, 0xff, 0xe2, 0xc3];
         assert_eq!(from(&popped), Ahead::Unknown);
         assert_eq!(from(&popped[1..]), rule(8, 0));
-        // Behind 38 instructions: ja 50 bytes ahead, where mov -72(%rbp),%rcx is.
+        // After 38 instructions: ja 50 bytes ahead, where mov -72(%rbp),%rcx is.
         let mut far = [0x90; 150];
         far[38..44].copy_from_slice(&[0x0f, 0x87, 50, 0, 0, 0]);
         assert_eq!(from(&far), Ahead::Unknown);
@@ -437,7 +437,7 @@ mod tests {
             let framed = [&calls[..15], end].concat();
             assert_eq!(from(&framed), Ahead::Framed);
         }
-        // pop %r8. pop %rbp, pop %rsp and other instructions behind the call; a call by memory
+        // pop %r8. pop %rbp, pop %rsp and other instructions after the call; a call by memory
         let mut other = calls;
         (other[10], other[11]) = (0x41, 0x58);
         assert_eq!(from(&other[1..]), rule(8, 0));
@@ -564,7 +564,7 @@ mod tests {
             other[at] = value;
             assert_eq!(from(&other), Ahead::Lost, "{at}");
         }
-        // Another value than 0, or a field that another register points to, is in front of mov (%rsp),%rsp.
+        // Another value than 0, or a field that another register points to, is before mov (%rsp),%rsp.
         for (at, value) in [(29, 1), (25, 0x48), (27, 0x46)] {
             let mut other = calls;
             other[at] = value;
@@ -645,7 +645,7 @@ mod tests {
             .write(PC, &[0x0f, 0x85, 1, 2, 3, 4])
             .write(PC + 6, &SETS_UP);
         let step = |process: &MockProcess| step_in(process, PC, true);
-        // The word on top of the stack is not behind a call.
+        // The word on top of the stack is not after a call.
         assert_eq!(step(&process), None);
         process.call(on_top).word(STACK + 0x100, on_top);
         assert_eq!(step(&process), Some(on_top));
@@ -727,7 +727,7 @@ mod tests {
         assert_eq!(step(&process), Some(on_top));
         process.word(STACK + 0x108, 1);
         assert_eq!(step(&process), None);
-        // pop %r10; lea (%rsp,%rcx,8),%rsp; push %r10; ret, behind the pop: the return address is in a register.
+        // pop %r10; lea (%rsp,%rcx,8),%rsp; push %r10; ret, after the pop: the return address is in a register.
         process.write(PC, &[0x48, 0x8d, 0x24, 0xcc, 0x41, 0x52, 0xc3]);
         assert_eq!(step(&process), None);
         // xor %ecx,%ecx; jmp over two bytes; leave: the last byte of the first instruction is no leave.
@@ -758,7 +758,7 @@ mod tests {
         assert_eq!(step(&process), Some(on_top));
         process.word(STACK + 0x110, 1);
         assert_eq!(step(&process), None);
-        // The trampoline of Python's option -X perf, behind its call: add $8,%rsp; ret
+        // The trampoline of Python's option -X perf, after its call: add $8,%rsp; ret
         process
             .word(STACK + 0x108, on_top)
             .write(PC, &[0x48, 0x83, 0xc4, 8, 0xc3]);

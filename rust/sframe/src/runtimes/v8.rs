@@ -3,7 +3,7 @@
 //! Instructions of code that V8, a compiler of JavaScript, makes at run time. AMD64 only.
 //!
 //! V8's code calls C functions only where it has a frame. It aligns the stack pointer, and keeps the old one on top of
-//! the stack. It stores the frame pointer in a field of the structure that r13 points to, and clears the field behind
+//! the stack. It stores the frame pointer in a field of the structure that r13 points to, and clears the field after
 //! the call (`MacroAssembler::CallCFunction`). A function that is called with more arguments than it has parameters
 //! takes its return address off the stack, removes all arguments, and pushes the return address again
 //! (`MacroAssembler::DropArguments`). A call with fewer arguments than parameters makes space for the others: it copies the

@@ -9,14 +9,14 @@
 //! touches an entry of the page index and of the chunk index, a block and a rule. A block that fits into one cache line
 //! never crosses a line. Later, smaller blocks use the rest of a line.
 //!
-//! Each low byte is stored minus one, and is the last low byte that the rule in front of it covers. Low byte 0 needs
-//! no row, because the block begins with the rule of the page's first byte. Behind the last row is `LAST`, up to
+//! Each low byte is stored minus one, and is the last low byte that the rule before it covers. Low byte 0 needs
+//! no row, because the block begins with the rule of the page's first byte. After the last row is `LAST`, up to
 //! which the last rule covers the page. So a block needs no length, and a block that equals the end of another block is
 //! stored only once.
 //!
 //! An entry of the page index has 16 bits. It counts from an entry of the chunk index, which [`CHUNK`] pages share.
-//! Blocks of these pages therefore have to lie near each other. The entry of the chunk index is a position 16 KiB in
-//! front of the end of all blocks at the beginning of the chunk. No block of the chunk is placed in front of that
+//! Blocks of these pages therefore have to lie near each other. The entry of the chunk index is a position 16 KiB before
+//! the end of all blocks at the beginning of the chunk. No block of the chunk is placed before that
 //! position, or found there again. So the entries of the pages fit into 16 bits, also if each byte of the code has a
 //! rule of its own.
 //!
@@ -208,7 +208,7 @@ impl<'a> Functions<'a> {
         })
     }
 
-    /// The first address of the functions, and the address behind their last byte; both 0 if there are no functions.
+    /// The first address of the functions, and the address after their last byte; both 0 if there are no functions.
     fn span(&self) -> Result<(u64, u64), TableError> {
         let start = self.places.first().map_or(0, |place| place.start);
         let end = self
@@ -224,7 +224,7 @@ impl<'a> Functions<'a> {
     }
 
     /// Calls `change` for each address at which the rule may change, by rising address, with the rule's number in
-    /// `rules`. Where functions overlap, the function that begins last covers the code. Behind that function's end, up
+    /// `rules`. Where functions overlap, the function that begins last covers the code. After that function's end, up
     /// to the next function, there is no rule.
     fn changes<S, C, A>(
         &self,
@@ -284,7 +284,7 @@ impl<'a> Functions<'a> {
     }
 
     /// Finds the section at `offset`, in bytes from the first section. Linkers put code and sections in one order, so
-    /// the wanted section is mostly the section behind `current`.
+    /// the wanted section is mostly the section after `current`.
     fn section<S: Source + ?Sized, A: Ask>(
         &self,
         bytes: &S,
@@ -338,7 +338,7 @@ impl<S: Source + ?Sized, C: Source + ?Sized> SectionRows<'_, S, C> {
             });
             let stub = stub.filter(|stub| plt::rule_of_stub(stub, 0).is_some());
             let mut rows = self.section.rows(self.bytes, self.function);
-            // No row covers the code in front of the first row. A function with a rule without rows has no rows.
+            // No row covers the code before the first row. A function with a rule without rows has no rows.
             let rule = match &stub {
                 Some(stub) => plt::rule_of_stub(stub, 0),
                 None => self.section.rule_without_rows(self.function),
@@ -668,7 +668,7 @@ const LINE: u32 = 64;
 /// The number of bytes by which the blocks grow for one page at most: lines for a block with a row for each byte.
 const MOST_OF_PAGE: u32 = (PAGE as u32 * ROW as u32).next_multiple_of(LINE);
 
-/// How far the blocks of a chunk may lie in front of the end of all blocks at the beginning of the chunk, in bytes. The
+/// How far the blocks of a chunk may lie before the end of all blocks at the beginning of the chunk, in bytes. The
 /// distance of each block of the chunk from there fits into 16 bits, however large the later blocks become.
 const MOST_BACK: u32 = u16::MAX as u32 - NUMBER as u32 - CHUNK as u32 * MOST_OF_PAGE;
 
@@ -849,7 +849,7 @@ impl Rests {
     }
 }
 
-/// The hash of a block, from its last row on. `hash` is the hash of the rows behind `row`.
+/// The hash of a block, from its last row on. `hash` is the hash of the rows after `row`.
 #[inline]
 fn hash_of_rows(hash: u64, row: [u8; ROW]) -> u64 {
     let [a, b, low] = row;
@@ -914,7 +914,7 @@ impl<B: BlockStore> Filler<'_, '_, B> {
     }
 
     /// Writes the current block, or finds a block that ends with it. Returns the block's position. `shared` may hold
-    /// the position of a block with another length and the same hash. Its bytes, and any bytes behind it, then differ
+    /// the position of a block with another length and the same hash. Its bytes, and any bytes after it, then differ
     /// from the current block: in a block the last low byte is `LAST`, and no other one is.
     fn put_block(&mut self) -> Option<u32> {
         let block = self.block.get(..self.len).unwrap_or_default();

@@ -26,8 +26,8 @@ pub trait RowSource {
     where
         Self: 'a;
 
-    /// The block for the code at `distance`: the distance from the start of the range to the address behind the code,
-    /// in bytes. `None` if there is no block. There may be blocks for a distance 0 and for distances behind the range,
+    /// The block for the code at `distance`: the distance from the start of the range to the address after the code,
+    /// in bytes. `None` if there is no block. There may be blocks for a distance 0 and for distances after the range,
     /// without a rule.
     fn block(&self, distance: u64) -> Option<Self::Block<'_>>;
 
@@ -37,7 +37,7 @@ pub trait RowSource {
 
 /// The rows of a part of a range of code.
 pub trait Block {
-    /// The compact rule for the code in front of the run-time address `ra`. [`RowSource::block`] has to have returned
+    /// The compact rule for the code before the run-time address `ra`. [`RowSource::block`] has to have returned
     /// this block for the distance of `ra`. No rule if the range does not hold the distance.
     fn compact_rule(&self, ra: u64) -> CompactRule;
 }
@@ -57,7 +57,7 @@ pub trait Codes<'a> {
     /// The rows of a range.
     type Rows: RowSource + 'a;
 
-    /// The range that contains the byte in front of a return address; `None` if no range with rows contains the byte.
+    /// The range that contains the byte before a return address; `None` if no range with rows contains the byte.
     fn at(&mut self, ra: u64) -> Option<CodeRange<'a, Self::Rows>>;
 
     /// A range that needs no check any more in this walk, probably for this return address. `None` if there is probably
@@ -77,8 +77,8 @@ pub struct FastPathState {
     pub fp_at: u64,
     /// Whether the last frame is the outermost frame.
     pub is_outermost: bool,
-    /// Whether the byte in front of the return address of the last frame is in no range that is known to be code: the
-    /// byte is in front of a range, or behind it. The caller has to check that byte.
+    /// Whether the byte before the return address of the last frame is in no range that is known to be code: the
+    /// byte is before a range, or after it. The caller has to check that byte.
     pub is_outside: bool,
 }
 
@@ -117,7 +117,7 @@ pub fn walk<'a, 'b, C: Codes<'a>, M: WordReader>(
     codes: &mut C,
     memory: &M,
 ) -> UnusedSlots<'b> {
-    // The byte in front of `ra` selects the row.
+    // The byte before `ra` selects the row.
     let found = block_of(codes.recent(ra), ra);
     let Some(mut code) = found.or_else(|| block_of(codes.at(ra), ra)) else {
         return slots;
@@ -176,7 +176,7 @@ struct NextFrame<'b> {
     slots: UnusedSlots<'b>,
 }
 
-/// Walks on, as far as the ranges go that were found in this walk. `ra` is the address behind the code at which the
+/// Walks on, as far as the ranges go that were found in this walk. `ra` is the address after the code at which the
 /// walk begins, and has the given block. Calls no function.
 #[inline(always)]
 fn walk_recent<'a, 'b, C: Codes<'a>, M: WordReader>(
@@ -263,7 +263,7 @@ const fn seldom() {}
 /// A range of code, a distance from its start, and the block for that distance.
 type FoundBlock<'a, R> = (CodeRange<'a, R>, <R as RowSource>::Block<'a>);
 
-/// The block of a range for the byte in front of `ra`.
+/// The block of a range for the byte before `ra`.
 #[inline(always)]
 fn block_of<'a, R: RowSource>(
     code: Option<CodeRange<'a, R>>,
@@ -307,7 +307,7 @@ mod tests {
 
     const SIZE: u64 = 0x1000;
 
-    /// The number of distances behind a range that have a block.
+    /// The number of distances after a range that have a block.
     const BEHIND: u64 = 32;
 
     const STACK: u64 = 0x7ffd_0000_0000;
@@ -338,7 +338,7 @@ mod tests {
             Self: 'a;
 
         fn block(&self, distance: u64) -> Option<(&Quarter<'w>, u64)> {
-            // Also, without a rule, for the byte in front of the range, and for the bytes behind it.
+            // Also, without a rule, for the byte before the range, and for the bytes after it.
             (distance < SIZE / 4 + BEHIND).then_some((self, distance.saturating_sub(1) / 16))
         }
 
@@ -424,7 +424,7 @@ mod tests {
                 2 => Ok(drawn(&mut state)),
                 // A value near the word's own address. The rules use such values as frame pointers.
                 3..16 => Ok((address & !7) + 8 * (drawn(&mut state) % 64)),
-                // Sometimes the byte in front of the address is in front of the code, or behind it.
+                // Sometimes the byte before the address is before the code, or after it.
                 _ => Ok(CODE + drawn(&mut state) % (SIZE + BEHIND)),
             }
         }

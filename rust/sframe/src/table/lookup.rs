@@ -20,20 +20,20 @@ pub const ROW: usize = 3;
 /// The size of a rule's number, in bytes.
 pub const NUMBER: usize = 2;
 
-/// Marks the end of a block, behind its last row.
+/// Marks the end of a block, after its last row.
 pub(super) const LAST: u8 = 0xff;
 
 /// A table. A search is safe with any contents. The result of a search is true only if [`fill`](crate::sframe::table::build::fill)
 /// made the contents.
 ///
-/// The distance of a byte of code is the address behind the byte, minus `base`. So a return address minus `base` is the
-/// distance of the last byte of the call in front of it. A page is the bytes whose distances, divided by [`PAGE`], are
+/// The distance of a byte of code is the address after the byte, minus `base`. So a return address minus `base` is the
+/// distance of the last byte of the call before it. A page is the bytes whose distances, divided by [`PAGE`], are
 /// equal.
 #[derive(Clone, Copy, Debug)]
 pub struct Table<'a> {
     /// The link-time address from which distances count, a multiple of [`PAGE`].
     pub base: u64,
-    /// The chunk index: for each [`CHUNK`] pages, an offset in front of their blocks, in bytes from `-origin`.
+    /// The chunk index: for each [`CHUNK`] pages, an offset before their blocks, in bytes from `-origin`.
     pub chunks: &'a [u64],
     /// The number in `chunks` that stands for the start of `blocks`.
     pub origin: u64,
@@ -51,7 +51,7 @@ pub struct Table<'a> {
 impl Table<'_> {
     /// Whether a search without checks stays within the table: for each page, `chunks` has an entry for the page's
     /// chunk; that entry plus the page's entry, minus `origin`, modulo 2^64, is the offset of a byte in `blocks`, with
-    /// a number in front of it; the block that begins with that number ends within `blocks`; and each number in the
+    /// a number before it; the block that begins with that number ends within `blocks`; and each number in the
     /// block is the number of a rule. A caller that has made this check need not check each lookup, for as long as
     /// nothing changes the table.
     pub fn is_sound(&self) -> bool {
@@ -110,7 +110,7 @@ impl Table<'_> {
     }
 
     /// The offset of the low byte of the row that covers `distance`, in bytes from the start of `blocks`. `block` is
-    /// the result of [`Table::block`] for that distance. The number of the rule is in front of the low byte.
+    /// the result of [`Table::block`] for that distance. The number of the rule is before the low byte.
     #[inline]
     pub fn row(&self, block: usize, distance: u64) -> Option<usize> {
         let lows = self.blocks.get(block..)?.iter().step_by(ROW);

@@ -21,7 +21,7 @@ const SOON: u32 = 16;
 /// The rest of the work that a table build may do, in steps. One step handles a function, a row, a page of code, a
 /// comparison of a sort, or a probe of the hash table of rules. A step takes some hundred instructions at most.
 pub struct Work<A> {
-    /// The steps until the next call of `ask`, and the steps behind that call.
+    /// The steps until the next call of `ask`, and the steps after that call.
     until_ask: u32,
     behind: u64,
     ask: A,

@@ -334,7 +334,7 @@ fn signal_context<T: Task>(task: &T, rule: &Rule, sp: u64) -> Result<u64, StopRe
 }
 
 /// Whether a frame may be on another stack than its stack pointer: its CFA does not count from the stack
-/// pointer, and the code in front of the PC loads the stack pointer.
+/// pointer, and the code before the PC loads the stack pointer.
 #[inline(never)]
 fn has_left_stack<T: Task>(task: &T, rule: &Rule, frame: &Frame) -> bool {
     let address = frame.pc.wrapping_sub(const { insn::TAKES_STACK as u64 });
@@ -751,7 +751,7 @@ mod tests {
         chain(0x1_8030, 0, 0x101);
         // The code with rows finds its return address, and the other stack, here.
         words.extend([(0x2_8060, 0x1_7ff8), (0x1_7ff8, CODE + 32)]);
-        // call *%rax, in front of the return addresses in code with rows
+        // call *%rax, before the return addresses in code with rows
         words.extend([
             (0xf8, calls.rotate_left(8)),
             (0x1f8, calls),

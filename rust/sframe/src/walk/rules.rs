@@ -84,7 +84,7 @@ fn rule_of_table<T: Task>(
     pc: u64,
     kind: FrameKind,
 ) -> Result<Option<(Rule, Origin<T>)>, StopReason> {
-    // A trampoline may end with its system call, and the rows of another function begin right behind it.
+    // A trampoline may end with its system call, and the rows of another function begin right after it.
     if !kind.has_called() {
         if let Some(found) = rule_of_system_call(task, pc, kind, true) {
             return Ok(Some(found));
@@ -125,7 +125,7 @@ pub(super) fn rule_of_code<T: Task>(
     rule_of_system_call(task, pc, kind, true)
 }
 
-/// The rule for a frame at the system call that ends a signal handler, or behind the system call that
+/// The rule for a frame at the system call that ends a signal handler, or after the system call that
 /// starts a thread. Rows seldom cover the former, and are wrong for the latter.
 ///
 /// `is_covered` is true if a row may cover the PC.
@@ -140,7 +140,7 @@ fn rule_of_system_call<T: Task>(
         .memory()
         .read(pc.wrapping_sub(signal::TRAMPOLINE_BEFORE))
         .ok()?;
-    // Another function may begin behind the system call. Whether the task is in the system call decides.
+    // Another function may begin after the system call. Whether the task is in the system call decides.
     let is_innermost = kind == FrameKind::Innermost;
     let is_returning = is_innermost
         && (task.in_sigreturn() || !(T::KNOWS_SYSTEM_CALL || is_covered))

@@ -165,7 +165,7 @@ static TWO_BYTES: [OpcodeClass; 256] = classes(
 /// The length in bytes of the instruction at the start of `code`, and its effect; `None` if it does not lie completely
 /// in `code`.
 pub(in crate::sframe) fn instruction(code: &[u8]) -> Option<(u64, Effect)> {
-    // mov %rsp, %rbp behind a push that a uprobe has replaced.
+    // mov %rsp, %rbp after a push that a uprobe has replaced.
     if let [INT3, a, b, c, ..] = code {
         if MOV_RSP_RBP.contains(&[*a, *b, *c]) {
             return Some((1, Effect::PushFp));

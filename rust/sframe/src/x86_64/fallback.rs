@@ -137,7 +137,7 @@ fn set_up<S: Source + ?Sized>(pc: u64, at: u64, start: u64, memory: &S) -> SetUp
     }
 }
 
-/// The step by `rule`, if the resulting PC is behind a call; else `None`.
+/// The step by `rule`, if the resulting PC is after a call; else `None`.
 #[inline(never)]
 pub(in crate::sframe) fn behind_call<M: Memory + Source + ?Sized>(
     rule: FrameRule,
@@ -152,7 +152,7 @@ pub(in crate::sframe) fn behind_call<M: Memory + Source + ?Sized>(
 /// code cannot be read.
 #[inline(never)]
 pub(in crate::sframe) fn is_left<S: Source + ?Sized>(pc: u64, memory: &S) -> Option<bool> {
-    // The byte in front of the PC, and the four bytes from the PC on.
+    // The byte before the PC, and the four bytes from the PC on.
     let bytes = memory.read(pc.wrapping_sub(1)).ok()?;
     let is_clearing = || {
         let bytes = memory.read(pc);
@@ -167,7 +167,7 @@ pub(in crate::sframe) fn is_left<S: Source + ?Sized>(pc: u64, memory: &S) -> Opt
 #[inline(never)]
 fn may_leave_for_handler<S: Source + ?Sized>(pc: u64, memory: &S) -> bool {
     // The windows overlap by half. Each instruction sequence lies completely within one window. The first one begins with
-    // what is in front of the PC: mov %rcx,%rsp; pop %rcx
+    // what is before the PC: mov %rcx,%rsp; pop %rcx
     let step = const { insn::ENDING / 2 };
     let start = pc.wrapping_sub(4);
     (0..prologue::LEAVING).step_by(step).any(|ahead| {
@@ -177,7 +177,7 @@ fn may_leave_for_handler<S: Source + ?Sized>(pc: u64, memory: &S) -> bool {
     })
 }
 
-/// Whether the code in front of `pc`, a return address, may be a call. False if the code cannot be read.
+/// Whether the code before `pc`, a return address, may be a call. False if the code cannot be read.
 pub fn is_behind_call<S: Source + ?Sized>(pc: u64, memory: &S) -> bool {
     memory
         .read(pc.wrapping_sub(const { insn::CALL_WINDOW as u64 }))
@@ -223,7 +223,7 @@ pub(in crate::sframe) mod tests {
             self.write(address, &word.to_le_bytes())
         }
 
-        /// Writes call *%rax in front of a return address.
+        /// Writes call *%rax before a return address.
         pub(in crate::sframe) fn call(&mut self, return_address: u64) -> &mut MockProcess {
             self.write(return_address - 2, &[0xff, 0xd0])
         }
@@ -325,7 +325,7 @@ pub(in crate::sframe) mod tests {
             .write(FUNCTION, &[0x55])
             .write(FUNCTION + 22, &SETS_UP[1..]);
         assert_eq!(process.innermost(FUNCTION), Some(on_top));
-        // Behind the push, the return address is one word further up.
+        // After the push, the return address is one word further up.
         process.word(STACK + 0x100, 1).word(STACK + 0x108, on_top);
         for offset in [1, 10, 22] {
             assert_eq!(process.innermost(FUNCTION + offset), Some(on_top));
@@ -374,14 +374,14 @@ pub(in crate::sframe) mod tests {
     fn code_that_jumps_to_a_handler_has_no_frame() {
         const END: u64 = PC + 250;
         let mut process = called();
-        // push %rdx; push %rax; and far behind mov %rcx,%rsp; pop %rcx; jmp *%rcx
+        // push %rdx; push %rax; and far after mov %rcx,%rsp; pop %rcx; jmp *%rcx
         process
             .write(FUNCTION, &SETS_UP)
             .write(FUNCTION + 55, &[0x52, 0x50])
             .write(END, &[0x48, 0x89, 0xcc, 0x59, 0xff, 0xe1]);
         assert!((PC..=END).all(|pc| process.step(pc).is_none()));
         assert_eq!(process.innermost(END), None);
-        // Behind mov %rcx,%rsp the frame pointer is the handler's.
+        // After mov %rcx,%rsp the frame pointer is the handler's.
         assert_eq!(process.innermost(END + 3), None);
         assert_eq!(process.step(PC - 40), Some(CALLER));
         // Without `push %rdx; push %rax` the function does not leave for handlers.

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: GPL-2.0-only OR MIT
 
-//! Recognised instructions of AMD64: calls in front of a return address, jumps, and loads of the stack
+//! Recognised instructions of AMD64: calls before a return address, jumps, and loads of the stack
 //! pointer.
 //!
 //! The AMD64 Architecture Programmer's Manual, volume 3, describes the instructions.
 
-/// The number of bytes in front of a return address that [`ends_with_call`] examines. The longest recognised call has
+/// The number of bytes before a return address that [`ends_with_call`] examines. The longest recognised call has
 /// seven; eight are read at once.
 pub const CALL_WINDOW: usize = 8;
 
@@ -47,10 +47,10 @@ pub(in crate::sframe) const PREFIX_NOTRACK: u8 = 0x3e;
 
 pub(in crate::sframe) const BND: u8 = 0xf2;
 
-/// The number of bytes in front of a PC or return address that [`takes_stack`] examines.
+/// The number of bytes before a PC or return address that [`takes_stack`] examines.
 pub const TAKES_STACK: usize = 48;
 
-/// Whether a function may have changed to another stack. `code` is the code in front of the PC or return
+/// Whether a function may have changed to another stack. `code` is the code before the PC or return
 /// address. True if it contains `mov N(%REGISTER), %rsp`, or `mov %REGISTER, %rsp` with any register but
 /// rbp.
 ///
@@ -99,9 +99,9 @@ pub(in crate::sframe) fn frees_stack(word: u32) -> bool {
     word & 0xf8 == 0x58 && word & 6 != 4 || word & 0xf8ff == 0x5841 || word & 0xff_fdff == 0xc4_8148
 }
 
-/// Whether `code`, the AMD64 code in front of a return address, may end with a near call.
+/// Whether `code`, the AMD64 code before a return address, may end with a near call.
 ///
-/// Prefixes are in front of the recognised bytes and do not matter. There are false positives: other code
+/// Prefixes are before the recognised bytes and do not matter. There are false positives: other code
 /// may look like a call. There are no false negatives. See "CALL" in volume 3 of the AMD64 Architecture
 /// Programmer's Manual.
 pub fn ends_with_call(code: &[u8; CALL_WINDOW]) -> bool {
@@ -117,7 +117,7 @@ pub fn ends_with_call(code: &[u8; CALL_WINDOW]) -> bool {
 }
 
 /// The length in bytes of the instruction of opcode FF with this ModRM byte; `None` if the instruction is
-/// not a near call. `sib` is the byte behind the ModRM byte.
+/// not a near call. `sib` is the byte after the ModRM byte.
 fn length(modrm: u8, sib: u8) -> Option<u32> {
     /// By the bits of the ModRM byte, without those in the middle.
     const LENGTHS: [u8; 32] = [

@@ -29,10 +29,10 @@ const JMP_RIP: [u8; 2] = [0xff, 0x25];
 /// The rule at `offset` bytes from the start of a PLT stub, from the stub's instructions; `None` if
 /// the instructions are not those of a PLT stub.
 ///
-/// `code` is the stub, and the bytes behind it if the stub is shorter. The instructions decide because
+/// `code` is the stub, and the bytes after it if the stub is shorter. The instructions decide because
 /// GNU ld writes wrong rows for some stubs. Versions up to 2.47 write "sp+16" for .plt.got, although
 /// these stubs push nothing. Version 2.40 writes the rows of .plt for .plt.sec; and for stubs that begin
-/// with `endbr64` it places the row behind the push two bytes too far.
+/// with `endbr64` it places the row after the push two bytes too far.
 pub fn rule_of_stub(code: &[u8; STUB], offset: u32) -> Option<Rule> {
     let pushes = |before: i32, at: u32| {
         let pushed = if offset < at { 0 } else { 8 };

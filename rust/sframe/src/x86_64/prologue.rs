@@ -39,7 +39,7 @@ impl FrameRule {
     }
 
     /// The caller of a frame; `None` if its stack pointer would not be above the frame's, or if the stack cannot be
-    /// read. Whether the caller's PC is code, and behind a call, is not checked.
+    /// read. Whether the caller's PC is code, and after a call, is not checked.
     #[inline(never)]
     pub fn caller<M: Memory + ?Sized>(self, frame: &Frame, memory: &M) -> Option<Frame> {
         let base = match self.from_fp {
@@ -93,7 +93,7 @@ pub(in crate::sframe) const PUSHED: FrameRule = FrameRule::new(16, -16);
 /// The rule of an innermost frame whose function has not yet set up a frame pointer, or has already
 /// restored the caller's; `None` if the code does not show either.
 ///
-/// `code` holds the byte in front of the PC and the four bytes from the PC on. A `push %rbp` may also
+/// `code` holds the byte before the PC and the four bytes from the PC on. A `push %rbp` may also
 /// stand in the middle of a function. Therefore the caller has to check the resulting return address.
 pub fn rule_without_frame_pointer(code: &[u8; 5]) -> Option<FrameRule> {
     let [before, at @ ..] = *code;

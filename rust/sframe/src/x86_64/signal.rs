@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-only OR MIT
 
 //! Signals on Linux: the trampoline that a handler returns to, and the registers of the
-//! interrupted frame in `struct ucontext`. Also the code behind the system call that starts a thread:
+//! interrupted frame in `struct ucontext`. Also the code after the system call that starts a thread:
 //! bytes around the PC show it, like a trampoline.
 
 use crate::sframe::{
@@ -21,10 +21,10 @@ use crate::sframe::{
 };
 
 /// The number of bytes around the PC that are examined for a signal trampoline: [`TRAMPOLINE_BEFORE`]
-/// bytes in front of the PC, and the rest from the PC on.
+/// bytes before the PC, and the rest from the PC on.
 pub const TRAMPOLINE: usize = 18;
 
-/// The number of examined bytes in front of the PC.
+/// The number of examined bytes before the PC.
 pub const TRAMPOLINE_BEFORE: u64 = 9;
 
 /// `mov $15, %rax; syscall`: the system call rt_sigreturn in `__restore_rt` of glibc and musl.
@@ -70,11 +70,11 @@ pub fn is_context<M: Memory + ?Sized>(context: u64, memory: &M) -> Result<bool, 
     Ok(matches!(memory.read_word(at)? as u16, 0x33 | 0xe033))
 }
 
-/// Whether the PC is in a signal trampoline, in front of its system call or at it. If true, [`INTERRUPTED`]
+/// Whether the PC is in a signal trampoline, before its system call or at it. If true, [`INTERRUPTED`]
 /// is the rule.
 ///
 /// `code` holds the bytes around the PC itself, not around the PC minus one: the handler returns to the start
-/// of the trampoline without a call in front of it, and the byte in front of the PC need not belong to the
+/// of the trampoline without a call before it, and the byte before the PC need not belong to the
 /// trampoline. The check is necessary because a section of version 2 cannot encode a trampoline's rule, and
 /// some files have no rows.
 pub fn is_signal_trampoline(code: &[u8; TRAMPOLINE]) -> bool {
@@ -90,7 +90,7 @@ pub fn is_signal_trampoline(code: &[u8; TRAMPOLINE]) -> bool {
         || in_front_of_syscall(&short, &[o, f])
 }
 
-/// Whether the PC is right behind the system call of a signal trampoline, where the PC is during that
+/// Whether the PC is right after the system call of a signal trampoline, where the PC is during that
 /// system call. If true, [`INTERRUPTED`] is the rule, but only if the thread is in the system call: another
 /// function may begin there, such as `__sigsetjmp` in musl.
 pub fn is_behind_signal_trampoline(code: &[u8; TRAMPOLINE]) -> bool {
@@ -98,17 +98,17 @@ pub fn is_behind_signal_trampoline(code: &[u8; TRAMPOLINE]) -> bool {
     before.ends_with(&SIGRETURN) || before.ends_with(&SIGRETURN_SHORT)
 }
 
-/// The rule behind a system call that starts a process or a thread, in the calling thread.
+/// The rule after a system call that starts a process or a thread, in the calling thread.
 pub const BEHIND_CLONE: Rule = Rule::amd64(Base::Sp, 8, Location::Unchanged);
 
-/// Whether the PC is at one of the instructions behind the system call in `syscall; test %rax, %rax;
+/// Whether the PC is at one of the instructions after the system call in `syscall; test %rax, %rax;
 /// jl ...; jz ...; ret`. If true, [`BEHIND_CLONE`] is the rule: this code returns at once if the result of
-/// the system call is neither an error nor zero, and no instruction in front of `ret` changes the stack.
+/// the system call is neither an error nor zero, and no instruction before `ret` changes the stack.
 ///
 /// `clone` and `clone3` of glibc contain this code, and have no rows for it, because the new thread
 /// begins there too, with a result of zero. This function does not examine the result.
 pub fn is_behind_clone(code: &[u8; TRAMPOLINE]) -> bool {
-    // The PC may be at 0, 3, 5 or 7 bytes behind the system call.
+    // The PC may be at 0, 3, 5 or 7 bytes after the system call.
     [7usize, 4, 2, 0].iter().any(|start| {
         matches!(
             code.get(*start..),
@@ -117,13 +117,13 @@ pub fn is_behind_clone(code: &[u8; TRAMPOLINE]) -> bool {
     })
 }
 
-/// The greatest distance of the PC behind the start of the system call for which [`is_behind_clone`] is
+/// The greatest distance of the PC after the start of the system call for which [`is_behind_clone`] is
 /// true, in bytes.
 pub const CLONE_BEHIND: u64 = 9;
 
 /// A cheap check that rules out [`is_signal_trampoline`], [`is_behind_signal_trampoline`] and
 /// [`is_behind_clone`]: if true, all three are false. `before` holds the eight bytes from [`CLONE_BEHIND`]
-/// bytes in front of the PC on, and `at` the eight bytes from the PC on. For most code the result is true,
+/// bytes before the PC on, and `at` the eight bytes from the PC on. For most code the result is true,
 /// and the other checks are not necessary.
 #[inline(always)]
 pub fn is_ordinary(before: u64, at: u64) -> bool {
@@ -131,8 +131,8 @@ pub fn is_ordinary(before: u64, at: u64) -> bool {
     const MOVE: u32 = 0x0fc0_c748;
     const MOVE_SHORT: u16 = 0x0fb8;
 
-    // The system call of clone starts two, five, seven or nine bytes in front of the PC. The system call of a
-    // trampoline starts two bytes in front of the PC. At two bytes, `before` holds only its first byte. The four are
+    // The system call of clone starts two, five, seven or nine bytes before the PC. The system call of a
+    // trampoline starts two bytes before the PC. At two bytes, `before` holds only its first byte. The four are
     // compared at once: a part of 16 bits is zero if it is one of them.
     let parts = (before ^ 0x0f00_050f_050f_050f) & 0xff00_ffff_ffff_ffff;
     let is_part_zero =

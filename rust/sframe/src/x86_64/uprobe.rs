@@ -120,7 +120,7 @@ pub fn is_saved_by_uprobe(saved: &[u8; UPROBE_SAVED], rax: u64, rcx: u64, r11: u
 
 /// The target of the call, a run-time address, if `pc` is between the two instructions of an optimised
 /// uprobe; else `None`. The first instruction has moved the stack pointer down by [`RED_ZONE`], and the
-/// second is the call. `code` holds the five bytes in front of `pc` and the five bytes from `pc` on.
+/// second is the call. `code` holds the five bytes before `pc` and the five bytes from `pc` on.
 pub fn shifted_by_uprobe(code: &[u8; OPTIMISED], pc: u64) -> Option<u64> {
     match *code {
         // lea -128(%rsp),%rsp; call

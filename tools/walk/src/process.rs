@@ -419,7 +419,7 @@ impl Process {
     }
 
     /// Sets the run-time addresses at which there is known to be no region. If the process has regions, a walk ends in
-    /// code of no file that is neither there nor in a region. Without a call of this function, there is no such code.
+    /// anonymous code that is neither there nor in a region. Without a call of this function, there is no such code.
     pub fn set_plain(&mut self, plain: Vec<Range<u64>>) {
         self.plain = Some(plain);
     }
@@ -432,7 +432,7 @@ impl Process {
             && self.made_code_at(address).is_some()
     }
 
-    /// The region at a run-time address, if the code there is of no file. The region's guard is not checked.
+    /// The region at a run-time address, if the code there is anonymous. The region's guard is not checked.
     pub fn region_at(&self, address: u64) -> Option<&CodeRegion> {
         let found =
             (self.regions.iter()).find(|region| (region.start..region.end).contains(&address))?;
@@ -474,7 +474,7 @@ impl Process {
         part
     }
 
-    /// The mapping at a run-time address, if it is code of no file.
+    /// The mapping at a run-time address, if it is anonymous code.
     pub fn made_code_at(&self, address: u64) -> Option<&ProcessMapping> {
         self.at(address)
             .filter(|mapping| mapping.executable && mapping.file.is_none())
@@ -596,7 +596,7 @@ fn parse_maps_line_or_fail(line: &str) -> io::Result<(ProcessMapping, FileId)> {
         .ok_or_else(|| io::Error::other(format!("no mapping is in the line {line:?}")))
 }
 
-/// The run-time addresses of the mappings that the kernel module takes for memory of no file, by address: those without
+/// The run-time addresses of the mappings that the kernel module takes for anonymous memory, by address: those without
 /// a file, and executable ones that are writable or shared. `text` is one of [`maps_text`].
 pub fn memory_of_no_file(text: &str) -> Vec<Range<u64>> {
     let is_of_no_file = |(mapping, file): &(ProcessMapping, FileId), permissions: &str| {

@@ -437,7 +437,7 @@ pub(crate) fn walk_from<'a, T: Task<Sink = Frames<'a>>>(
     walk::walk(task, &mut frame, &mut frames)
 }
 
-/// Memory for a walk: code of files is read from the files; everything else, including code in no file, from
+/// Memory for a walk: code of files is read from the files; everything else, including anonymous code, from
 /// memory.
 pub struct All<'a, M: ?Sized> {
     process: &'a Process,
@@ -598,7 +598,7 @@ pub fn code_at<const N: usize>(process: &Process, address: u64) -> Option<[u8; N
     file.bytes_at(link).read(0).ok()
 }
 
-/// Whether a run-time address may be behind a call. Code in no file is read from `memory`.
+/// Whether a run-time address may be after a call. Anonymous code is read from `memory`.
 pub fn is_behind_call<M: Memory + ?Sized>(process: &Process, pc: u64, memory: &M) -> bool {
     fallback::is_behind_call(pc, &All { process, memory })
 }

@@ -277,7 +277,7 @@ impl RowWords {
         let decoded = if function.is_flexible() {
             self.flexible(header, &mut rule)
         } else {
-            self.plain(header, &mut rule)
+            self.by_offsets(header, &mut rule)
         };
         match decoded {
             Ok(()) => Ok(rule),
@@ -290,7 +290,7 @@ impl RowWords {
     /// last two offsets, its word is absent. A register without a fixed offset and without a word
     /// is unchanged.
     #[inline]
-    fn plain(&self, header: &Header, rule: &mut Rule) -> Result<(), Malformed> {
+    fn by_offsets(&self, header: &Header, rule: &mut Rule) -> Result<(), Malformed> {
         let (abi, version) = (header.abi(), header.version);
         let count = self.info.count();
         rule.cfa.offset = abi.cfa_offset(self.signed(0)).ok_or(Malformed::CfaOffset)?;

@@ -83,10 +83,10 @@ pub fn step<M: Memory + Source + ?Sized, R: RegisterSource + ?Sized>(
     }
 }
 
-/// The fast path in a region: takes steps from `frame`, which has made a call, until a frame is neither one of HotSpot's
-/// compiled code nor one of a fixed rule, or its caller is outside of `code`, a range of run-time addresses. Stores the
-/// return addresses of the found frames in `buffer`, from its start on, and returns their number; `frame` becomes the
-/// last one. Each step has the result of [`step`], and is left to [`step`] where this function is too simple for it.
+/// The fast path in a region: takes steps from `frame`, which has made a call. Stops at a frame that is neither of
+/// compiled code of HotSpot nor of a fixed rule, or whose caller is outside of `code`, a range of run-time addresses.
+/// Stores the return addresses of the found frames in `buffer`, from its start on, and returns their number; `frame`
+/// becomes the last one. Each step has the result of [`step`]; steps that this function is too simple for are left to it.
 ///
 /// `memory` has the budget, and `words` the same memory. Context: any in which both may be used.
 #[inline]

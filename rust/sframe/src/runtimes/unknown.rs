@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only OR MIT
 
-//! The step from code that belongs to no file and to no region. AMD64 only.
+//! The step from anonymous code outside of all regions. AMD64 only.
 //!
 //! A process makes such code at run time, and its frame pointer is followed, unless the code shows
 //! that the frame is elsewhere: a function that returns before it calls shows where its return address

@@ -26,9 +26,8 @@ pub(super) const LAST: u8 = 0xff;
 /// A table. A search is safe with any contents. The result of a search is true only if [`fill`](crate::sframe::table::build::fill)
 /// made the contents.
 ///
-/// The distance of a byte of code is the address after the byte, minus `base`. So a return address minus `base` is the
-/// distance of the last byte of the call before it. A page is the bytes whose distances, divided by [`PAGE`], are
-/// equal.
+/// The distance of a byte is its address + 1 - `base`. So a return address `ra` minus `base` is the distance of the last
+/// byte of the call, at `ra - 1`, and the loop needs no subtraction. A page is the bytes with equal distances / [`PAGE`].
 #[derive(Clone, Copy, Debug)]
 pub struct Table<'a> {
     /// The link-time address from which distances count, a multiple of [`PAGE`].

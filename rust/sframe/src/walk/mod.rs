@@ -123,7 +123,8 @@ enum Next {
     Replay,
 }
 
-// All functions are inlined: the walk is one function, whose state is in registers and which takes little stack.
+// Each value that the loop keeps over a call of `find`, `rule_at` or `step_in_region`, whose stacks are the deepest, counts
+// against the 1,024 bytes of stack. So `by_rule`, after which the stack is less deep, is a call, and the others are not.
 impl<T: Task> WalkState<T> {
     /// Takes a step from `frame`, which becomes the frame that the step leads to, and stores it.
     #[inline(always)]
@@ -448,8 +449,8 @@ mod tests {
     struct Mock {
         rules: BTreeMap<u64, Rule>,
         words: MockWords,
-        /// The code from this address on belongs to no file, and has no rows. 0: there is no such code.
-        plain_code: u64,
+        /// The code from this address on is anonymous, and has no rows. 0: there is no such code.
+        anonymous_code: u64,
         /// That code is this region.
         region: Option<Region>,
         /// The PCs of the frames from which the fast path of a region was taken.
@@ -562,18 +563,22 @@ mod tests {
             mapping: &mut MappingOf<Self>,
             address: u64,
         ) -> Result<(), StopReason> {
-            let is_plain = self.plain_code != 0 && address >= self.plain_code;
-            let (start, end, rows) = if is_plain {
+            let is_anonymous = self.anonymous_code != 0 && address >= self.anonymous_code;
+            let (start, end, rows) = if is_anonymous {
                 let none = MappedRows::None(FunctionTable::NONE);
                 let rows = self.region.map_or(none, MappedRows::Region);
-                (self.plain_code, u64::MAX, rows)
+                (self.anonymous_code, u64::MAX, rows)
             } else {
-                (0, self.plain_code.wrapping_sub(1), MappedRows::Table(()))
+                (
+                    0,
+                    self.anonymous_code.wrapping_sub(1),
+                    MappedRows::Table(()),
+                )
             };
             *mapping = Mapping {
                 start,
                 end,
-                is_image: !is_plain,
+                is_image: !is_anonymous,
                 executable: true,
                 rows,
             };
@@ -695,7 +700,7 @@ mod tests {
             let task = Mock {
                 rules: BTreeMap::from([(0x200, Rule::amd64(Base::Sp, 16, Location::Unchanged))]),
                 words: [(0x8008, RETURN)].into(),
-                plain_code: 0x1_0000,
+                anonymous_code: 0x1_0000,
                 region: Some(region),
                 ..Mock::default()
             };
@@ -718,7 +723,7 @@ mod tests {
     fn the_end_of_the_budget_is_the_reason_in_a_region_too() {
         let reason = |is_spent| {
             let task = Mock {
-                plain_code: 1,
+                anonymous_code: 1,
                 region: Some(Region::Stop),
                 is_spent,
                 ..Mock::default()
@@ -761,7 +766,7 @@ mod tests {
         let task = Mock {
             rules: BTreeMap::from([(0x201, changes_stack()), (0x100, Rule::OUTERMOST)]),
             words: words.into(),
-            plain_code: CODE,
+            anonymous_code: CODE,
             ..Mock::default()
         };
         let mut frame = Frame {

@@ -77,9 +77,9 @@ stop_reasons! {
     RegionUnknown = c"region_unknown",
         "the last frame is in code that a runtime made, and no region of this code proves a caller",
         "Such samples are rare: a function was setting up or removing its frame, or the code is new.";
-    /// Memory of no file replaced the code of a file, as huge pages for text do.
+    /// Anonymous memory replaced the code of a file, as huge pages for text do.
     TextReplaced = c"text_replaced",
-        "memory of no file replaced the code of a file, so its rows do not apply",
+        "anonymous memory replaced the code of a file, so its rows do not apply",
         "Run the program without copying its code to huge pages.";
     /// Signals interrupted more signal handlers, or steps changed stacks more often, than a walk follows.
     Signals = c"signals",

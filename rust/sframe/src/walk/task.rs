@@ -137,7 +137,7 @@ pub enum MappedRows<S, T> {
     None(FunctionTable),
     /// The headers of the file could not be read. Whether the file has rows is not known.
     Unknown,
-    /// Memory of no file has replaced the code of a file at this place.
+    /// Anonymous memory has replaced the code of a file at this place.
     Replaced,
     /// The file's own section.
     Section(S),

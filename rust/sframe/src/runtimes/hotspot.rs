@@ -38,9 +38,13 @@ use crate::sframe::{
         insn::{
             CALL_RELATIVE,
             JMP_RELATIVE,
-            POP_RBP,
             PUSH_RBP,
             RET, //
+        },
+        pattern::{
+            shown,
+            Pattern,
+            ANY, //
         },
         prologue::{
             FrameRule,
@@ -559,47 +563,50 @@ fn subtracted(code: &[u8]) -> Option<(u8, i32)> {
     }
 }
 
-/// Masks and bytes, little-endian, of ends of compiled functions at which the return address is on top of the stack.
-const ENDS: [(u64, u64); 7] = [
-    // cmp offset(%r15),%rsp; ja. Only the poll at a return compares the stack pointer.
-    (0xff_ffff, 0x67_3b49),
-    (0xff_ffff, 0xa7_3b49),
-    // ja; ret. jne; ret: the wrapper of a native method tests for an exception.
-    (0x00ff_0000_0000_ffff, 0x00c3_0000_0000_870f),
-    (0x00ff_0000_0000_ffff, 0x00c3_0000_0000_850f),
-    // The poll at the end of such a wrapper: testb $1,offset(%r15); je over the rest of a poll
-    (0xffff_ffff_00ff_ffff, 0x4916_7401_0047_f641),
-    (0xffff_ffff, 0xba49_1674),
-    // The end of the rest of a poll: mov %r10,offset(%r15); jmp
-    (0xff00_0000_00ff_ffff, 0xe900_0000_0097_894d),
+/// The bytes before the PC that [`ENDS`] look at, which is the byte number of the PC in their word.
+const PC: usize = 7;
+
+/// The ends of compiled functions, and the rules there.
+static ENDS: [Pattern<FrameRule>; 12] = [
+    // ret
+    Pattern::new(PC, [0xc3], ON_TOP),
+    // pop %rbp
+    Pattern::new(PC, [0x5d], PUSHED),
+    // cmp N(%r15),%rsp; ja. Only the poll at a return compares the stack pointer.
+    Pattern::new(PC, [0x49, 0x3b, 0x67], ON_TOP),
+    Pattern::new(PC, [0x49, 0x3b, 0xa7], ON_TOP),
+    // ja; ret
+    Pattern::new(PC, [0x0f, 0x87, ANY, ANY, ANY, ANY, 0xc3], ON_TOP),
+    // jne; ret: the wrapper of a native method tests for an exception.
+    Pattern::new(PC, [0x0f, 0x85, ANY, ANY, ANY, ANY, 0xc3], ON_TOP),
+    // testb $1,N(%r15); je over the rest of a poll: the poll at the end of such a wrapper
+    Pattern::new(PC, [0x41, 0xf6, 0x47, ANY, 1, 0x74, 0x16, 0x49], ON_TOP),
+    // je over the rest of a poll; mov $address,%r10
+    Pattern::new(PC, [0x74, 0x16, 0x49, 0xba], ON_TOP),
+    // mov %r10,N(%r15); jmp: the end of the rest of a poll
+    Pattern::new(PC, [0x4d, 0x89, 0x97, ANY, ANY, ANY, ANY, 0xe9], ON_TOP),
+    // The same, at the jmp
+    Pattern::new(PC - 7, [0x4d, 0x89, 0x97, ANY, ANY, ANY, ANY, 0xe9], ON_TOP),
+    // pop %rbp; jmp, at the jmp
+    Pattern::new(PC - 1, [0x5d, 0xe9], ON_TOP),
+    // pop %rbp; pop %rdx; jmp *%r10, at the second pop
+    Pattern::new(PC - 1, [0x5d, 0x5a, 0x41, 0xff, 0xe2], ON_TOP),
 ];
 
 /// The rule at the end of a compiled function, from the instructions around the PC; `None` if the frame is still
 /// there, as far as these instructions show. `code` begins [`BEFORE`] bytes before the PC.
 fn rule_of_epilogue(code: &[u8; NEAR]) -> Option<FrameRule> {
-    let (before, at) = code.split_at(BEFORE);
-    let word = u64::from_le_bytes(*at.first_chunk()?);
-    if ENDS.iter().any(|(mask, end)| word & mask == *end) {
-        return Some(ON_TOP);
-    }
-    match at {
-        [RET, ..] => Some(ON_TOP),
-        [POP_RBP, ..] => Some(PUSHED),
-        // pop %rdx; jmp *%r10
-        [0x5a, 0x41, 0xff, 0xe2, ..] if matches!(before, [.., POP_RBP]) => Some(ON_TOP),
-        // cmpq $0,offset(%r15); jne; ret
+    let word = u128::from_le_bytes(*code.get(const { BEFORE - PC }..)?.first_chunk()?);
+    // Two ends are longer than a word.
+    shown(&ENDS, word).or(match code.split_at(BEFORE).1 {
+        // cmpq $0,N(%r15); jne; ret
         [0x49, 0x83, 0x7f, _, 0, 0x0f, 0x85, _, _, _, _, RET, ..] => Some(ON_TOP),
-        // The rest of the poll: mov $address,%r10; mov %r10,offset(%r15); jmp
+        // mov $address,%r10; mov %r10,N(%r15); jmp: the rest of the poll
         [0x49, 0xba, _, _, _, _, _, _, _, _, 0x4d, 0x89, 0x97, _, _, _, _, JMP_RELATIVE, ..] => {
             Some(ON_TOP)
         }
-        [JMP_RELATIVE, ..]
-            if matches!(before, [.., POP_RBP] | [.., 0x4d, 0x89, 0x97, _, _, _, _]) =>
-        {
-            Some(ON_TOP)
-        }
         _ => None,
-    }
+    })
 }
 
 /// The bytes by which the code at the run-time address `pc` has lowered the stack pointer for a call, if it raises it
@@ -656,7 +663,8 @@ pub(super) mod tests {
             hotspot_interpreter::LOCALS,
             Region, //
         },
-        unwind::step::LOST_FP, //
+        unwind::step::LOST_FP,
+        x86_64::insn::POP_RBP, //
     };
     use std::vec;
 

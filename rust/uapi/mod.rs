@@ -11,7 +11,7 @@ use crate::sframe::{
         Region,
         TaggedStack, //
     },
-    x86_64::FrameRule, //
+    x86_64::FixedRule, //
 };
 
 #[allow(
@@ -62,7 +62,7 @@ impl sframe_unwind_region {
                     SFRAME_UNWIND_FP_AT_CFA => self.fp_offset,
                     _ => 0,
                 };
-                Region::Fixed(FrameRule::new(self.cfa_offset, fp))
+                Region::Fixed(FixedRule::new(self.cfa_offset, fp))
             }
             SFRAME_UNWIND_REGION_CODE_HEAP => Region::CodeHeap(self.code_heap()),
             SFRAME_UNWIND_REGION_TAGGED_STACK => Region::TaggedStack(self.tagged_stack()),

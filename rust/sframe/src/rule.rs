@@ -31,7 +31,7 @@ pub struct Extra {
     pub rbx: SavedRbx,
     /// Whether the word that [`Cfa::deref`] reads is the address of a second word. The CFA is the
     /// second word plus [`Cfa::plus`].
-    pub twice: bool,
+    pub deref_twice: bool,
     /// Whether the caller runs on another stack. The CFA may then be below the stack pointer.
     pub changes_stack: bool,
 }
@@ -40,7 +40,7 @@ impl Extra {
     /// No extra parts: SFrame can encode the rule.
     pub const NONE: Extra = Extra {
         rbx: SavedRbx::UNKNOWN,
-        twice: false,
+        deref_twice: false,
         changes_stack: false,
     };
 }
@@ -118,10 +118,19 @@ pub struct Cfa {
     /// Whether the CFA is in memory, at the sum of base register and offset. If false, the sum itself
     /// is the CFA.
     pub deref: bool,
-    /// The constant that is added to the word in memory, in bytes; 0 if `deref` is false. If it is not 0,
-    /// the two low bits of the word count as 0. SFrame cannot encode it: other values than 0 come from an
-    /// extra row ([`ExtraRow`](crate::sframe::table::ExtraRow)).
+    /// The constant that is added to the word in memory, in bytes; 0 if `deref` is false. SFrame cannot
+    /// encode it: other values than 0 come from an extra row ([`ExtraRow`](crate::sframe::table::ExtraRow)).
     pub plus: i8,
+}
+
+impl Cfa {
+    /// Whether the two low bits of the word in memory may be a tag, and count as 0. A runtime may keep
+    /// such a tag in its pointers to frames. An extra row has no flag of its own for it: each word with
+    /// a constant counts as tagged. All other words have to be multiples of eight.
+    #[inline]
+    pub const fn is_tagged(&self) -> bool {
+        self.plus != 0
+    }
 }
 
 /// A base register: the CFA, or another address, counts from its value.
@@ -157,7 +166,7 @@ impl Location {
     /// The location of a frame pointer that the code has overwritten, in sections that `sframectl` makes: the value of
     /// a register that is never known. SFrame has no form for a lost value. The control word of a row has space for
     /// this register number in one byte. The caller's frame pointer becomes [`LOST_FP`](crate::sframe::unwind::step::LOST_FP).
-    pub const LOST_FP: Location = Location::Of(Base::Register(31), 0);
+    pub const LOST: Location = Location::Of(Base::Register(31), 0);
 }
 
 #[cfg(test)]

@@ -650,7 +650,7 @@ fn frames_through_memory_give_rows() {
         rule.cfa.deref = true;
         rule.cfa.plus = plus;
         rule.signal = signal;
-        rule.extra.twice = twice;
+        rule.extra.deref_twice = twice;
         rule.extra.changes_stack = changes_stack;
         rule
     };

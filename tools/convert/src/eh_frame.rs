@@ -443,7 +443,7 @@ impl<'a> EhFrameTable<'a> {
                         _ => Err(DropReason::CfaExpression),
                     };
                 }
-                (rule.cfa, rule.extra.twice) = cfa(&operations)?;
+                (rule.cfa, rule.extra.deref_twice) = cfa(&operations)?;
             }
         }
         // SFrame's rows imply that the caller's stack pointer is the CFA.

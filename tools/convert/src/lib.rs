@@ -343,7 +343,7 @@ mod tests {
             i32::MAX,
             i32::MIN,
         ];
-        let mut places = vec![Location::Unchanged, Location::LOST_FP];
+        let mut places = vec![Location::Unchanged, Location::LOST];
         for offset in offsets {
             places.push(Location::AtCfa(offset));
             for base in bases {

@@ -38,7 +38,7 @@ use crate::sframe::{
             JMP_RELATIVE,
             LEAVE, //
         },
-        prologue::FrameRule,
+        prologue::FixedRule,
         registers::{
             R13,
             RBX, //
@@ -152,9 +152,9 @@ impl TaggedStack {
         let is_routine = frame.pc < self.exit;
         if is_routine && code_at(frame.pc, memory) as u8 == LEAVE {
             // The routine was called on the thread's stack.
-            let rule = FrameRule {
+            let rule = FixedRule {
                 from_fp: true,
-                ..FrameRule::new(16, -16)
+                ..FixedRule::new(16, -16)
             };
             return (rule.caller(frame, memory)).filter(|caller| is_behind_call(caller.pc));
         }

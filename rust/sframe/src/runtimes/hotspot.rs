@@ -47,7 +47,7 @@ use crate::sframe::{
             ANY, //
         },
         prologue::{
-            FrameRule,
+            FixedRule,
             ON_TOP,
             PUSHED, //
         },
@@ -144,28 +144,28 @@ pub fn is_deopt_handler<S: Source + ?Sized>(pc: u64, memory: &S) -> bool {
 }
 
 /// The rule of a frame that its frame pointer leads to.
-const FRAME_POINTER: FrameRule = FrameRule {
+const FRAME_POINTER: FixedRule = FixedRule {
     from_fp: true,
     ..PUSHED
 };
 
 /// The same, if the code has pushed [`COOKIE`] before it pushed the caller's frame pointer.
-const BEHIND_COOKIE: FrameRule = FrameRule {
+const BEHIND_COOKIE: FixedRule = FixedRule {
     from_fp: true,
-    ..FrameRule::new(24, -24)
+    ..FixedRule::new(24, -24)
 };
 
 /// The word that HotSpot's stub for the barrier at the beginning of a method pushes.
 const COOKIE: u64 = u64::MAX;
 
 /// The rule of a frame of this size in bytes. The code pushes the caller's frame pointer first.
-const fn whole_frame(size: i32) -> FrameRule {
-    FrameRule::new(size, -16)
+const fn whole_frame(size: i32) -> FixedRule {
+    FixedRule::new(size, -16)
 }
 
 /// The rule of a frame of a stub that keeps a frame pointer, and the return address. `None` if the frame pointer is
 /// far: the return barrier keeps none, and a virtual thread's old one may lead to the stack of another thread.
-fn in_stub<S: Source + ?Sized>(frame: &Frame, memory: &S) -> Option<(FrameRule, u64)> {
+fn in_stub<S: Source + ?Sized>(frame: &Frame, memory: &S) -> Option<(FixedRule, u64)> {
     if frame.fp.wrapping_sub(frame.sp) > MAX_STUB_FRAME {
         return None;
     }
@@ -280,7 +280,7 @@ impl CodeHeap {
         frame: &Frame,
         is_innermost: bool,
         memory: &S,
-    ) -> Option<FrameRule> {
+    ) -> Option<FixedRule> {
         let pc = frame.pc;
         let blob = self.blob_at(pc.wrapping_sub((!is_innermost).into()), memory)?;
         let size = (field(blob, self.frame_size_offset, memory)? as i32).checked_mul(8)?;
@@ -294,7 +294,7 @@ impl CodeHeap {
                     false => whole_frame(size),
                 };
                 let cfa = rule.cfa.checked_add(lowered_for_call(pc, memory))?;
-                Some(FrameRule { cfa, ..rule })
+                Some(FixedRule { cfa, ..rule })
             }
             0 => {
                 let kind = field(blob, self.kind_offset, memory)? as u32 & self.kind_mask;
@@ -316,7 +316,7 @@ impl CodeHeap {
     /// `ContinuationEntry` of 64 bytes, the saved frame pointer, and the return address. Arguments of the last frame
     /// may lie below.
     #[inline(never)]
-    fn rule_of_barrier<S: Source + ?Sized>(&self, frame: &Frame, memory: &S) -> Option<FrameRule> {
+    fn rule_of_barrier<S: Source + ?Sized>(&self, frame: &Frame, memory: &S) -> Option<FixedRule> {
         let aligned = |sp: u64| sp.wrapping_add(15) & !15;
         let first = aligned(frame.sp);
         let mut entry = first;
@@ -351,7 +351,7 @@ impl CodeHeap {
         frame: &Frame,
         blob: u64,
         memory: &S,
-    ) -> Option<FrameRule> {
+    ) -> Option<FixedRule> {
         let code = field(frame.pc.wrapping_sub(1), 0, memory)?;
         let at_pc = code >> 8;
         // ret; or push %rbp; mov %rsp,%rbp
@@ -407,7 +407,7 @@ impl CodeHeap {
         blob: u64,
         size: i32,
         memory: &S,
-    ) -> Option<FrameRule> {
+    ) -> Option<FixedRule> {
         let mut code = field(blob, self.code_offset, memory)?;
         if !self.code_is_address {
             code = blob.wrapping_add_signed((code as i32).into());
@@ -446,7 +446,7 @@ impl CodeHeap {
 /// The rule of the innermost frame, whose function has a frame of `size` bytes, by the instructions around the PC; else
 /// `Some(None)`.
 #[inline(never)]
-fn rule_around<S: Source + ?Sized>(pc: u64, size: i32, memory: &S) -> Option<Option<FrameRule>> {
+fn rule_around<S: Source + ?Sized>(pc: u64, size: i32, memory: &S) -> Option<Option<FixedRule>> {
     let mut around = [0; NEAR];
     read_code(
         pc.wrapping_sub(const { BEFORE as u64 }),
@@ -543,12 +543,12 @@ impl FrameSetup {
     }
 
     /// The rule at an offset, before the end of the prologue.
-    fn rule(&self, at: u64, size: i32) -> FrameRule {
+    fn rule(&self, at: u64, size: i32) -> FixedRule {
         match self.pushes {
             _ if at <= self.first => ON_TOP,
             _ if at >= self.end => whole_frame(size),
             true => PUSHED,
-            false => FrameRule::new(size, 0),
+            false => FixedRule::new(size, 0),
         }
     }
 }
@@ -567,7 +567,7 @@ fn subtracted(code: &[u8]) -> Option<(u8, i32)> {
 const PC: usize = 7;
 
 /// The ends of compiled functions, and the rules there.
-static ENDS: [Pattern<FrameRule>; 12] = [
+static ENDS: [Pattern<FixedRule>; 12] = [
     // ret
     Pattern::new(PC, [0xc3], ON_TOP),
     // pop %rbp
@@ -595,7 +595,7 @@ static ENDS: [Pattern<FrameRule>; 12] = [
 
 /// The rule at the end of a compiled function, from the instructions around the PC; `None` if the frame is still
 /// there, as far as these instructions show. `code` begins [`BEFORE`] bytes before the PC.
-fn rule_of_epilogue(code: &[u8; NEAR]) -> Option<FrameRule> {
+fn rule_of_epilogue(code: &[u8; NEAR]) -> Option<FixedRule> {
     let word = u128::from_le_bytes(*code.get(const { BEFORE - PC }..)?.first_chunk()?);
     // Two ends are longer than a word.
     shown(&ENDS, word).or(match code.split_at(BEFORE).1 {
@@ -855,7 +855,7 @@ pub(super) mod tests {
             (found, last.sp - STACK - 0x100, last.fp)
         };
         let hotspot = Region::CodeHeap(heap());
-        let fixed = |cfa, fp| Region::Fixed(FrameRule::new(cfa, fp));
+        let fixed = |cfa, fp| Region::Fixed(FixedRule::new(cfa, fp));
         let size = 8 * WORDS as i32;
         // The caller of the last frame is outside of the heap, and is left to `step`.
         for region in [hotspot, fixed(size, -16)] {
@@ -1342,7 +1342,7 @@ pub(super) mod tests {
         assert!(found.is_some());
         assert_eq!(from(&memory, pc, LOST_FP), found);
         // A rule that leaves the register alone.
-        let fixed = Region::Fixed(FrameRule::new(0x40, 0));
+        let fixed = Region::Fixed(FixedRule::new(0x40, 0));
         let frame = Frame {
             fp: LOST_FP,
             ..frame(CODE)

@@ -33,7 +33,7 @@ use crate::sframe::{
             CALL_RELATIVE,
             GROUP_5, //
         },
-        prologue::FrameRule, //
+        prologue::FixedRule, //
     }, //
 };
 use core::ops::Range;
@@ -47,7 +47,7 @@ pub enum Region {
     /// No step is taken.
     Stop,
     /// All frames have this rule.
-    Fixed(FrameRule),
+    Fixed(FixedRule),
     /// A heap of sized blocks with a segment map: HotSpot's.
     CodeHeap(CodeHeap),
     /// Code whose stack has tagged words: Erlang's.
@@ -164,7 +164,7 @@ mod tests {
         let mut memory = process(8, &PUSHES);
         memory.word(STACK + 0x1f8, CALLER);
         memory.word(STACK + 0x1e0, 0x44);
-        let region = Region::Fixed(FrameRule::new(0x100, -32));
+        let region = Region::Fixed(FixedRule::new(0x100, -32));
         let found = step(&region, &frame(CODE), None::<&Locals>, &memory);
         assert_eq!(to(found), Some((0x200, 0x44)));
         memory.word(STACK + 0x1f8, CALLER + 1);

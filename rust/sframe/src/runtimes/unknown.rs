@@ -38,7 +38,7 @@ use crate::sframe::{
             is_call_before_freeing, //
         },
         prologue::{
-            FrameRule,
+            FixedRule,
             ON_TOP, //
         }, //
     }, //
@@ -118,7 +118,7 @@ pub fn step<M: Memory + Source + ?Sized>(
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Ahead {
     /// The rule of the frame: the function sets up a frame pointer later, or returns.
-    Rule(FrameRule),
+    Rule(FixedRule),
     /// The function uses or gives up a frame that its frame pointer leads to.
     Framed,
     /// The function calls before it returns. Most functions that call have a frame that their frame pointer leads to.
@@ -250,7 +250,7 @@ pub(super) fn ahead<S: Source + ?Sized>(pc: u64, memory: &S) -> Ahead {
 fn on_top(sp: i32, popped: Option<i32>) -> Ahead {
     let cfa = sp.wrapping_add(8);
     let fp = popped.map_or(0, |popped| popped.wrapping_sub(cfa));
-    Ahead::Rule(FrameRule::new(cfa, fp))
+    Ahead::Rule(FixedRule::new(cfa, fp))
 }
 
 /// The address that `lea N(%rsp), %rbp` at the start of `word` gives to the frame pointer, in bytes from the stack
@@ -300,7 +300,7 @@ mod tests {
     }
 
     fn rule(cfa: i32, fp: i32) -> Ahead {
-        Ahead::Rule(FrameRule::new(cfa, fp))
+        Ahead::Rule(FixedRule::new(cfa, fp))
     }
 
     #[test]

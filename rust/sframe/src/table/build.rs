@@ -617,7 +617,7 @@ fn mixed_location(key: [u64; 2], hash: u64, location: Location) -> u64 {
 fn mixed_parts(key: [u64; 2], rule: &Rule) -> u64 {
     let flags = u64::from(rule.mangled)
         | (u64::from(rule.signal) << 1)
-        | (u64::from(rule.extra.twice) << 2)
+        | (u64::from(rule.extra.deref_twice) << 2)
         | (u64::from(rule.extra.changes_stack) << 3)
         | (u64::from(rule.cfa.deref) << 4)
         | (u64::from(rule.cfa.plus as u8) << 8);

@@ -155,7 +155,7 @@ pub(super) mod tests {
             2 => rule.cfa.base = Base::Register(3),
             3 => rule.cfa.deref = true,
             4 => rule.ra = Location::AtCfa(-16),
-            5 => rule.fp = Location::LOST_FP,
+            5 => rule.fp = Location::LOST,
             6 => rule.signal = true,
             7..12 => rule.cfa.base = Base::Fp,
             _ => {}

@@ -33,10 +33,10 @@ pub struct ExtraRow {
 /// The size of an encoded extra row, in bytes.
 pub const EXTRA_ROW_SIZE: usize = 24;
 
-/// The flags of a row: see [`Rule::signal`], [`Extra::changes_stack`], [`Extra::twice`].
+/// The flags of a row: see [`Rule::signal`], [`Extra::changes_stack`], [`Extra::deref_twice`].
 const SIGNAL: u8 = 1;
 const CHANGES_STACK: u8 = 2;
-const TWICE: u8 = 4;
+const DEREF_TWICE: u8 = 4;
 
 impl ExtraRow {
     /// Decodes a row. All fields are little-endian. `start` has 8 bytes, and `size` has 4 bytes. Two offsets in bytes
@@ -63,7 +63,7 @@ impl ExtraRow {
             (2, offset) => Location::At(base, offset),
             _ => return Err(TableError::ExtraRow),
         };
-        if flags & !(SIGNAL | CHANGES_STACK | TWICE) != 0 {
+        if flags & !(SIGNAL | CHANGES_STACK | DEREF_TWICE) != 0 {
             return Err(TableError::ExtraRow);
         }
         let mut rule = Rule::amd64(base, i32::from_le_bytes([c0, c1, c2, c3]), fp);
@@ -72,7 +72,7 @@ impl ExtraRow {
         rule.signal = flags & SIGNAL != 0;
         rule.extra = Extra {
             rbx: SavedRbx::UNKNOWN,
-            twice: flags & TWICE != 0,
+            deref_twice: flags & DEREF_TWICE != 0,
             changes_stack: flags & CHANGES_STACK != 0,
         };
         Ok(ExtraRow {
@@ -94,7 +94,7 @@ impl ExtraRow {
         let flag = |is_set, flag| if is_set { flag } else { 0 };
         let flags = flag(self.rule.signal, SIGNAL)
             | flag(self.rule.extra.changes_stack, CHANGES_STACK)
-            | flag(self.rule.extra.twice, TWICE);
+            | flag(self.rule.extra.deref_twice, DEREF_TWICE);
         let register = match cfa.base {
             Base::Fp => RBP,
             Base::Sp => RSP,
@@ -142,7 +142,7 @@ mod tests {
                         let mut row = extra_row(base, plus, fp);
                         row.rule.signal = flags & 1 != 0;
                         row.rule.extra.changes_stack = flags & 2 != 0;
-                        row.rule.extra.twice = flags & 4 != 0;
+                        row.rule.extra.deref_twice = flags & 4 != 0;
                         let bytes = row.write().unwrap();
                         assert_eq!(bytes[23], flags);
                         assert_eq!(ExtraRow::read(&bytes), Ok(row));

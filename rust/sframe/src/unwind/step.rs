@@ -237,11 +237,10 @@ pub fn step<M: Memory + ?Sized, R: RegisterSource + ?Sized>(
             return Err(Stop::RegisterUnknown);
         }
         cfa = read_word(memory, cfa)?;
-        if rule.extra.twice {
+        if rule.extra.deref_twice {
             cfa = read_word(memory, cfa)?;
         }
-        // Pointers that such rules read may have flags in the two low bits.
-        if rule.cfa.plus != 0 {
+        if rule.cfa.is_tagged() {
             cfa &= !3;
         }
         cfa = slot(cfa, rule.cfa.plus.into())?;
@@ -657,7 +656,7 @@ mod tests {
             assert_eq!(further_out(Abi::Amd64, &rule), lost);
             assert_ne!(innermost(Abi::Amd64, &rule), lost);
         }
-        rule.fp = Location::LOST_FP;
+        rule.fp = Location::LOST;
         assert_eq!(further_out(Abi::Amd64, &rule), lost);
         // The registers of a frame that a signal interrupted do not have that register, either.
         let memory = Slots::new(|_| false);
@@ -667,7 +666,7 @@ mod tests {
         };
         assert_eq!(step(Abi::Amd64, &rule, &FRAME, &registers, &memory), lost);
         // The return address has to be known.
-        rule.ra = Location::LOST_FP;
+        rule.ra = Location::LOST;
         assert_eq!(further_out(Abi::Amd64, &rule), Err(Stop::RegisterUnknown));
     }
 
@@ -715,7 +714,7 @@ mod tests {
             for mut rule in rules {
                 for extra in 0..8 {
                     rule.extra.changes_stack = extra & 1 != 0;
-                    rule.extra.twice = extra & 2 != 0;
+                    rule.extra.deref_twice = extra & 2 != 0;
                     rule.signal = extra & 4 != 0;
                     assert!(from(&rule).is_err(), "{rule:?}");
                 }
@@ -746,7 +745,7 @@ mod tests {
         assert_eq!(taken(rule), Err(Stop::CfaNotRising));
         rule.extra.changes_stack = true;
         assert_eq!(taken(rule), to(0x88, 0x2010, 0x9000));
-        rule.extra.twice = true;
+        rule.extra.deref_twice = true;
         assert_eq!(taken(rule), to(0x99, 0x3010, 0x9000));
         rule.extra.changes_stack = false;
         assert_eq!(taken(rule), Err(Stop::CfaNotRising));

@@ -874,7 +874,7 @@ mod tests {
         // The innermost frame has lost its caller's frame pointer.
         let end = |outer: Rule| {
             let unchanged = Rule::amd64(Base::Sp, 16, Location::Unchanged);
-            let lost = Rule::amd64(Base::Sp, 16, Location::LOST_FP);
+            let lost = Rule::amd64(Base::Sp, 16, Location::LOST);
             let by_register = Rule::amd64(Base::Fp, 16, Location::AtCfa(-16));
             let rules = [
                 (0x201, lost),

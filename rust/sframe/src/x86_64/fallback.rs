@@ -19,7 +19,7 @@ use crate::sframe::{
         insn,
         prologue::{
             self,
-            FrameRule,
+            FixedRule,
             ON_TOP,
             PUSHED, //
         },
@@ -140,7 +140,7 @@ fn set_up<S: Source + ?Sized>(pc: u64, at: u64, start: u64, memory: &S) -> SetUp
 /// The step by `rule`, if the resulting PC is after a call; else `None`.
 #[inline(never)]
 pub(in crate::sframe) fn behind_call<M: Memory + Source + ?Sized>(
-    rule: FrameRule,
+    rule: FixedRule,
     frame: &Frame,
     memory: &M,
 ) -> Option<Step> {

@@ -15,10 +15,11 @@ use crate::sframe::{
 /// The number of bytes of a function's beginning that are examined.
 pub const BEGINNING: usize = 64;
 
-/// The rule of a frame that instructions show, smaller than a [`Rule`](crate::sframe::rule::Rule). The return
-/// address is right below the CFA.
+/// The rule of a frame of which little is known but its size: a CFA at a fixed distance from one of two registers,
+/// with the return address right below it. The fast path of regions takes steps by it in a few instructions, which a
+/// [`Rule`](crate::sframe::rule::Rule) would not allow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct FrameRule {
+pub struct FixedRule {
     /// The CFA's distance from the stack pointer or the frame pointer, in bytes.
     pub cfa: i32,
     /// Where the caller's frame pointer is saved, in bytes from the CFA; 0 if it is unchanged.
@@ -27,11 +28,11 @@ pub struct FrameRule {
     pub from_fp: bool,
 }
 
-impl FrameRule {
+impl FixedRule {
     /// The rule of a frame whose CFA is `cfa` bytes above the stack pointer. The caller's frame pointer is saved at the
     /// CFA plus `fp`; 0: it is unchanged.
-    pub const fn new(cfa: i32, fp: i32) -> FrameRule {
-        FrameRule {
+    pub const fn new(cfa: i32, fp: i32) -> FixedRule {
+        FixedRule {
             cfa,
             fp,
             from_fp: false,
@@ -85,17 +86,17 @@ impl FrameRule {
 }
 
 /// The rule if the return address is on top of the stack.
-pub(in crate::sframe) const ON_TOP: FrameRule = FrameRule::new(8, 0);
+pub(in crate::sframe) const ON_TOP: FixedRule = FixedRule::new(8, 0);
 
 /// The rule if the caller's frame pointer is on top of the stack, and the return address above it.
-pub(in crate::sframe) const PUSHED: FrameRule = FrameRule::new(16, -16);
+pub(in crate::sframe) const PUSHED: FixedRule = FixedRule::new(16, -16);
 
 /// The rule of an innermost frame whose function has not yet set up a frame pointer, or has already
 /// restored the caller's; `None` if the code does not show either.
 ///
 /// `code` holds the byte before the PC and the four bytes from the PC on. A `push %rbp` may also
 /// stand in the middle of a function. Therefore the caller has to check the resulting return address.
-pub fn rule_without_frame_pointer(code: &[u8; 5]) -> Option<FrameRule> {
+pub fn rule_without_frame_pointer(code: &[u8; 5]) -> Option<FixedRule> {
     let [before, at @ ..] = *code;
     let [first, second, third, fourth] = at;
 
@@ -218,7 +219,7 @@ mod tests {
 
     #[test]
     fn ends_of_functions_have_their_return_address_on_top() {
-        let top = Some(FrameRule::new(8, 0));
+        let top = Some(FixedRule::new(8, 0));
         assert_eq!(
             rule_without_frame_pointer(&[0x90, 0x55, 0x48, 0x89, 0xe5]),
             top
@@ -232,7 +233,7 @@ mod tests {
             top
         );
 
-        let pushed = Some(FrameRule::new(16, -16));
+        let pushed = Some(FixedRule::new(16, -16));
         assert_eq!(
             rule_without_frame_pointer(&[0x55, 0x48, 0x89, 0xe5, 0x53]),
             pushed

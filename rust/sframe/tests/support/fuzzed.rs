@@ -56,7 +56,7 @@ use sframe::{
         },
         rule_of_stub,
         rule_without_frame_pointer,
-        FrameRule,
+        FixedRule,
         STUB, //
     }, //
 };
@@ -494,7 +494,7 @@ pub(crate) fn code_walk(data: &[u8]) {
             process_offset: taker.byte().into(),
         }),
         0 => Region::Stop,
-        1 => Region::Fixed(FrameRule {
+        1 => Region::Fixed(FixedRule {
             cfa: taker.offset(),
             fp: taker.offset(),
             from_fp: flags & 4 != 0,

@@ -18,7 +18,7 @@
 //!
 //! Handwritten assembly calls parts of functions that change the frame pointer. The analysis learns
 //! in each round which functions return, and which change the frame pointer, and uses that in the
-//! next round. The rows of such a part say where the frame pointer is lost ([`Location::LOST_FP`]).
+//! next round. The rows of such a part say where the frame pointer is lost ([`Location::LOST`]).
 
 mod evidence;
 mod state;
@@ -894,7 +894,7 @@ mod tests {
                 Base::Register(number) => format!("r{number}"),
             };
             match fp {
-                Location::LOST_FP => format!("{base}+{} lost", cfa.offset),
+                Location::LOST => format!("{base}+{} lost", cfa.offset),
                 _ if return_address != -8 => format!("{base}+{} ra {return_address}", cfa.offset),
                 Location::AtCfa(saved) => format!("{base}+{} {saved}", cfa.offset),
                 _ => format!("{base}+{}", cfa.offset),

@@ -109,7 +109,7 @@ impl FrameState {
             }
             // The function restores nothing: its caller knows that, and has saved its own caller's value.
             (FpState::Other, Some(below), None) => {
-                Some(Rule::amd64(Base::Sp, below, Location::LOST_FP))
+                Some(Rule::amd64(Base::Sp, below, Location::LOST))
             }
             // The stack pointer was aligned.
             (FpState::Callers, None, None) => self.rule_by_copy(Location::Unchanged),

@@ -12,7 +12,7 @@ use sframe::{
         Region,
         TaggedStack, //
     },
-    x86_64::FrameRule, //
+    x86_64::FixedRule, //
 };
 
 use super::format::Hex;
@@ -78,8 +78,8 @@ macro_rules! stored {
 }
 
 stored! {
-    /// A [`FrameRule`].
-    StoredFrameRule = FrameRule { cfa: i32, fp: i32, from_fp: bool }
+    /// A [`FixedRule`].
+    StoredFrameRule = FixedRule { cfa: i32, fp: i32, from_fp: bool }
 }
 
 stored! {

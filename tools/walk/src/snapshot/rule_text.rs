@@ -3,7 +3,7 @@
 //! Rules as text: `cfa sp+24, fp [cfa-16], ra [cfa-8]`.
 //!
 //! `[...]` is the word in memory at an address. `unchanged` and `undefined` are the locations of these names;
-//! `regN` is the register with the DWARF number N. Behind the three parts may follow `signal`, `mangled`, `twice`,
+//! `regN` is the register with the DWARF number N. After the three parts may follow `signal`, `mangled`, `twice`,
 //! `changes-stack` and `rbx N`, for the fields of these names in the core.
 
 use sframe::rule::{
@@ -32,7 +32,7 @@ pub(super) fn write(rule: &Rule) -> String {
     let flags = [
         (rule.signal, ", signal"),
         (rule.mangled, ", mangled"),
-        (rule.extra.twice, ", twice"),
+        (rule.extra.deref_twice, ", twice"),
         (rule.extra.changes_stack, ", changes-stack"),
     ];
     for (is_set, name) in flags {
@@ -100,7 +100,7 @@ pub(super) fn parse(text: &str) -> Result<Rule, String> {
         match part {
             "signal" => rule.signal = true,
             "mangled" => rule.mangled = true,
-            "twice" => rule.extra.twice = true,
+            "twice" => rule.extra.deref_twice = true,
             "changes-stack" => rule.extra.changes_stack = true,
             _ => return Err(wrong(part)),
         }
@@ -171,13 +171,13 @@ mod tests {
         let mut signal = Rule::amd64(Base::Register(4), 40, Location::At(Base::Register(4), 120));
         signal.ra = Location::At(Base::Register(3), -168);
         signal.signal = true;
-        let mut lost = Rule::amd64(Base::Fp, 16, Location::LOST_FP);
+        let mut lost = Rule::amd64(Base::Fp, 16, Location::LOST);
         lost.extra.rbx = SavedRbx(5);
         let mut other = Rule::amd64(Base::Sp, -8, Location::OfCfa(-16));
         other.cfa.deref = true;
         other.cfa.plus = -8;
         other.mangled = true;
-        other.extra.twice = true;
+        other.extra.deref_twice = true;
         other.extra.changes_stack = true;
         let mut plain = Rule::amd64(Base::Sp, 8, Location::Unchanged);
         plain.cfa.deref = true;

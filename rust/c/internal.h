@@ -245,8 +245,38 @@ void sfu_region_request(uint64_t mm_id, pid_t pid, uint32_t user, uint64_t start
  */
 void sfu_code_cache_forget(void);
 
+/* A job of the worker; queue.c. */
+struct sfu_job {
+	struct mm_struct *mm;
+	/*
+	 * The address of a missing page; or an address in the mapping of a file that was seen, with SFU_JOB_FILE; or
+	 * SFU_JOB_MAPPINGS, for a scan of the mappings.
+	 */
+	unsigned long what;
+	/* The charged user, and the process. */
+	uint32_t user;
+	pid_t pid;
+};
+
+#define SFU_JOB_FILE 1
+#define SFU_JOB_MAPPINGS 2
+
+/*
+ * Starts the queue: `of_worker` does a job, and returns an error if the job is to be tried again. Task; sleeps. 0 or a
+ * negative error.
+ */
+int sfu_queue_start(int (*of_worker)(const struct sfu_job *job));
+/* Task; after the hooks are removed; sleeps. */
+void sfu_queue_stop(void);
 /* Any context. Asks the worker to scan the current task's mappings; false if too much is queued. */
 bool sfu_queue_mappings(void);
+/* The worker: from now on, jobs that the current task queues are for the user and process of `job`; NULL ends this. */
+void sfu_queue_for(const struct sfu_job *job);
+/* Whether the worker may spend time for a user. Any context. */
+bool sfu_has_allowance(uint32_t user);
+/* The worker: takes the time since `started`, a ktime, from a user's allowance. */
+void sfu_take_allowance(uint32_t user, uint64_t started);
+
 /* Stores the worker's result: whether the task with this mm has rows, in this state of its mappings. Task. */
 void sfu_answer(uint64_t id, uint64_t sequence, bool has_rows);
 

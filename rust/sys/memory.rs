@@ -2,7 +2,7 @@
 
 //! Memory of the current task.
 //!
-//! C side: `rust/c/user_memory.c`, and `rust/c/worker.c` for work that may sleep.
+//! C side: `rust/c/user_memory.c`, and `rust/c/queue.c` for work that may sleep.
 
 use super::{
     bindings,

@@ -9,7 +9,9 @@
 #include <linux/sched.h>
 #include <linux/string.h>
 
-#include "internal.h"
+#include "files.h"
+#include "mappings.h"
+#include "walk_lock.h"
 
 static DEFINE_PER_CPU(struct sfu_code_cache, code_cache);
 /*

@@ -69,26 +69,6 @@ static inline uint32_t sfu_mm_state(struct mm_struct *mm)
 		(uint32_t)READ_ONCE(mm->exec_vm) * 0xc2b2ae35u) << 1;
 }
 
-/* 6.14. Without the sequence count the caller holds mmap_lock, and the lock's number is `sequence`. */
-#if SFU_BEFORE(6, 14)
-static inline bool sfu_speculate_try_begin(struct mm_struct *mm, unsigned int *sequence)
-{
-	if (!SFU_HAS_SEQUENCE) {
-		*sequence = sfu_lock_number();
-		return true;
-	}
-	*sequence = raw_read_seqcount(SFU_SEQUENCE(mm));
-	return !(*sequence & 1);
-}
-
-static inline bool sfu_speculate_retry(struct mm_struct *mm, unsigned int sequence)
-{
-	return SFU_HAS_SEQUENCE && read_seqcount_retry(SFU_SEQUENCE(mm), sequence);
-}
-#define mmap_lock_speculate_try_begin sfu_speculate_try_begin
-#define mmap_lock_speculate_retry sfu_speculate_retry
-#endif
-
 /* 6.18. */
 #if SFU_BEFORE(6, 18)
 #define mm_flags_test(flag, mm) test_bit(flag, &(mm)->flags)

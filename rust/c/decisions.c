@@ -17,7 +17,7 @@
 #include <linux/ptrace.h>
 #include <linux/seqlock.h>
 
-#include "internal.h"
+#include "decisions.h"
 
 DEFINE_PER_CPU(struct sfu_decision[SFU_DECISIONS], sfu_decisions);
 

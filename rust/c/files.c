@@ -14,7 +14,7 @@
 #include <linux/sched.h>
 #include <linux/stat.h>
 
-#include "internal.h"
+#include "files.h"
 
 #define UNMOUNT_COUNTERS_BITS 8
 static atomic_t unmounts[1 << UNMOUNT_COUNTERS_BITS];

@@ -18,7 +18,9 @@
 #include <linux/sched/task_stack.h>
 #include <linux/srcu.h>
 
-#include "internal.h"
+#include "decisions.h"
+#include "user_memory.h"
+#include "walk_lock.h"
 
 /*
  * The version in Cargo.toml and CHANGELOG.md. The `kernel` crate sets the other fields of the

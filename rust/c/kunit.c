@@ -4,7 +4,7 @@
 
 #include <linux/kconfig.h>
 
-#include "internal.h"
+#include "mappings.h"
 
 #ifdef CONFIG_KUNIT
 

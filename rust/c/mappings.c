@@ -10,7 +10,8 @@
 #include <linux/mmap_lock.h>
 #include <linux/sched.h>
 
-#include "internal.h"
+#include "mappings.h"
+#include "walk_lock.h"
 
 /* The maximum number of mappings between the mapping that is looked up and the first mapping of its file. */
 #define HEAD_DISTANCE 16

@@ -22,7 +22,7 @@
 #include <linux/string.h>
 #include <linux/wait.h>
 
-#include "internal.h"
+#include "files.h"
 
 static int tables_mib_set(const char *text, const struct kernel_param *param);
 

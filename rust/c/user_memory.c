@@ -11,7 +11,7 @@
 #include <linux/sched.h>
 #include <linux/uaccess.h>
 
-#include "internal.h"
+#include "user_memory.h"
 
 noinline bool sfu_is_readable(uint64_t address)
 {

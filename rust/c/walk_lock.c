@@ -16,7 +16,7 @@
 #include <linux/sched/mm.h>
 #include <linux/workqueue.h>
 
-#include "internal.h"
+#include "walk_lock.h"
 
 #if SFU_BEFORE(6, 14)
 enum { LOCK_FREE, LOCK_IN_USE, LOCK_PENDING, LOCK_IN_RELEASE };

@@ -21,7 +21,7 @@
 #include <linux/sched/mm.h>
 #include <linux/userfaultfd_k.h>
 
-#include "internal.h"
+#include "decisions.h"
 
 /*
  * Whether page faults in a mapped file, and reads of the file if `reads` is set, end without the

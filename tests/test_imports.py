@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """Imports go down: layers.txt lists the source files, top first, and a file imports only from files
-below it.
+below it. A C file imports what it includes, and the functions and variables of other C files that
+it names. A function in line and a macro import for their header. FILE.c and FILE.h are one.
 
 A source file that the list lacks is a failure, and so is a file that the list has and the tree has
 not.
@@ -69,6 +70,45 @@ def module_of(file):
     return root + (parts[:-1] if parts[-1] == "mod" else parts)
 
 
+def c_code(text):
+    """C code without comments and strings."""
+    return re.sub(r'/\*.*?\*/|//[^\n]*|"(?:[^"\\\n]|\\.)*"', " ", text, flags=re.DOTALL)
+
+
+def c_defined(text):
+    """The functions and variables that a C file defines for other files."""
+    start = r"^(?!static\b|extern\b|typedef\b|return\b)"
+    kinds = (start + r"\w[\w \t*]*?\b(\w+)\([^;{}]*\)\s*\{",
+             start + r"\w[\w \t*]*[ *](\w+)(?:\[[^;=]*\])?(?:\s*=[^;]*)?;",
+             r"^(?:DEFINE|DECLARE)_\w+\((?:[^;]*,\s*)?(\w+)\);")
+    return {name for kind in kinds for name in re.findall(kind, c_code(text), re.MULTILINE)}
+
+
+def c_named(file, text):
+    """All names in the code of a C file; in a header, those in functions and macros."""
+    code = c_code(text)
+    if file.endswith(".h"):
+        bodies = re.findall(r"^\{.*?^\}|^#define(?:[^\n]*\\\n)*[^\n]*", code, re.M | re.DOTALL)
+        code = "\n".join(bodies)
+    return set(re.findall(r"\b[a-zA-Z_]\w*", code))
+
+
+def c_imports(texts):
+    """Pairs of files: the first one names a function or variable that the second one defines."""
+    places = {name: file for file, text in texts.items() if file.endswith(".c")
+              for name in c_defined(text)}
+    stem = {file: file.rsplit(".", 1)[0] for file in texts}
+    return {(file, places[name]) for file, text in texts.items()
+            for name in places.keys() & c_named(file, text) if stem[file] != stem[places[name]]}
+
+
+def upward(order, pairs):
+    """The pairs whose second file is listed above the first one."""
+    place = {file: number for number, file in enumerate(order)}
+    return [f"{file} imports from {target}, which is above it"
+            for file, target in sorted(pairs) if place[target] < place[file]]
+
+
 class Imports(unittest.TestCase):
     def setUp(self):
         self.order = listed()
@@ -103,8 +143,7 @@ class Imports(unittest.TestCase):
         self.assertEqual(set(self.order), in_tree(), "the list in layers.txt is not the tree's")
 
     def test_imports_go_down(self):
-        place = {file: number for number, file in enumerate(self.order)}
-        upward, checked = [], 0
+        pairs = set()
         for file in self.order:
             text = (ROOT / file).read_text()
             if file.endswith(".rs"):
@@ -113,13 +152,18 @@ class Imports(unittest.TestCase):
                 names = re.findall(r'#include "([^"]+)"', text)
                 targets = {str((ROOT / file).parent.joinpath(name).resolve().relative_to(ROOT))
                            for name in names}
-            for target in targets - {None, file}:
-                checked += 1
-                # The roots of the core re-export all of it; a folder's root is above what is in it.
-                if place[target] < place[file] and not target.endswith("src/mod.rs"):
-                    upward.append(f"{file} imports from {target}, which is above it")
-        self.assertGreater(checked, 50, "hardly any import was found: is the parser wrong?")
-        self.assertEqual(upward, [])
+            # The roots of the core re-export all of it; a folder's root is above what is in it.
+            pairs |= {(file, target) for target in targets - {None, file}
+                      if not target.endswith("src/mod.rs")}
+        self.assertGreater(len(pairs), 50, "hardly any import was found: is the parser wrong?")
+        self.assertEqual(upward(self.order, pairs), [])
+
+    def test_calls_between_c_files_go_down(self):
+        texts = {file: (ROOT / file).read_text() for file in self.order
+                 if file.startswith("rust/c/")}
+        pairs = c_imports(texts)
+        self.assertGreater(len(pairs), 20, "hardly any call was found: is the parser wrong?")
+        self.assertEqual(upward(self.order, pairs), [])
 
 
 class Parser(unittest.TestCase):
@@ -127,6 +171,30 @@ class Parser(unittest.TestCase):
         text = "use crate::{\n a, // x\n b::{self, c as d, //\n },\n};\npub(in crate::e) fn f() { super::g::h() }"
         self.assertEqual(set(paths_of(text)), {("crate", "a"), ("crate", "b"), ("crate", "b", "c"),
                                                ("super", "g", "h")})
+
+    def test_a_knot_of_c_files_is_found(self):
+        texts = {
+            "a.h": "int a_read(int);\nstatic inline int a_get(void)\n{\n\treturn a_read(0);\n}\n",
+            "a.c": "int a_read(int of)\n{\n\treturn b_size;\n}\nstatic int own(void)\n{\n}\n",
+            "b.h": "extern int b_size;\n#define TWICE(n) \\\n\tc_add(n, n)\n",
+            "b.c": "int b_size = 1;\nint b_run(void)\n{\n\treturn own + c_all; /* a_read */\n}\n",
+            "c.h": "int c_add(int, int);\nint a_read(int);\n",
+            "c.c": "DEFINE_PER_CPU(int, c_all);\nint c_add(int one,\n\t  int two)\n{\n}\n",
+        }
+        pairs = {("a.c", "b.c"), ("b.h", "c.c"), ("b.c", "c.c")}
+        self.assertEqual(c_imports(texts), pairs)
+        self.assertEqual(upward(["a.c", "a.h", "b.c", "b.h", "c.c", "c.h"], pairs), [])
+
+        # The knot: c.c calls back by a pointer.
+        texts["c.c"] += "int (*back)(int) = a_read;\n"
+        knot = c_imports(texts)
+        self.assertEqual(knot - pairs, {("c.c", "a.c")})
+        for order in (["a.c", "b.c", "b.h", "c.c"], ["c.c", "a.c", "b.c", "b.h"]):
+            self.assertNotEqual(upward(order, knot), [])
+
+        # A function in line calls for its header.
+        texts["c.h"] += "static inline int c_peek(void)\n{\n\treturn b_run();\n}\n"
+        self.assertIn(("c.h", "b.c"), c_imports(texts))
 
 
 if __name__ == "__main__":

@@ -33,10 +33,7 @@ use crate::{
         Begin, //
     }, //
 };
-use core::{
-    arch::asm,
-    mem::MaybeUninit, //
-};
+use core::mem::MaybeUninit;
 use kernel::{
     ffi::{
         c_int,
@@ -131,8 +128,12 @@ unsafe fn begin<'a>(call: &bindings::sfu_call) -> Begin<'a> {
 /// `perf_callchain_user`.
 #[no_mangle]
 unsafe extern "C" fn sframe_unwind_immediate(chain: *mut c_void, regs: *const c_void) {
-    // SAFETY: The redirection leaves the arguments of `perf_callchain_user` unchanged.
-    unsafe { enter(chain, regs, 0) };
+    // SAFETY: The redirection leaves the arguments of `perf_callchain_user` unchanged. The first C function describes
+    // the call, and the second one ends it.
+    unsafe {
+        let walked = enter(|call| bindings::sfu_immediate_enter(chain, regs, call));
+        bindings::sfu_immediate_leave(chain, walked.count() as c_uint);
+    }
 }
 
 /// Replaces `unwind_user`. Task; may sleep.
@@ -142,83 +143,57 @@ unsafe extern "C" fn sframe_unwind_immediate(chain: *mut c_void, regs: *const c_
 /// Only the redirection in `c/hook.c` calls this function, in the way that the kernel calls `unwind_user`.
 #[no_mangle]
 unsafe extern "C" fn sframe_unwind_deferred(trace: *mut c_void, max_entries: c_uint) -> c_int {
-    let none = hidden(0) as *const c_void;
-    // SAFETY: The redirection leaves the arguments of `unwind_user` unchanged. The current task is a user task: the
-    // redirection leaves all others to the kernel.
-    unsafe { enter(trace, none, max_entries) }
-}
-
-/// `number`, as a value that the compiler does not know. It would make a copy of the whole walk for each value that it
-/// knows.
-#[inline(always)]
-fn hidden(mut number: usize) -> usize {
-    // SAFETY: No instruction, and `number` stays as it is.
-    unsafe {
-        asm!("/* {0} */", inout(reg) number, options(pure, nomem, nostack, preserves_flags));
+    if max_entries == 0 {
+        // The kernel's `unwind_user` returns this error too.
+        return EINVAL.to_errno();
     }
-    number
+    // SAFETY: The redirection leaves the arguments of `unwind_user` unchanged. The current task is a user task: the
+    // redirection leaves all others to the kernel. The first C function describes the call, and the second one ends it.
+    unsafe {
+        let walked = enter(|call| bindings::sfu_deferred_enter(trace, max_entries, call));
+        bindings::sfu_deferred_leave(trace, walked.count() as c_uint);
+    }
+    0
 }
 
-/// Walks for a hooked call, and returns 0 or an error. The two entries share this function, because the whole walk is
-/// compiled into it. They jump here and need no stack.
+/// Walks for a hooked call. The whole walk is compiled into each of the two entries: one walk for both takes 8
+/// instructions a sample more.
 ///
 /// # Safety
 ///
-/// `chain` and `regs`, which is not null, are the arguments of a call of `perf_callchain_user`; or `regs` is null, and
-/// `chain` and `max_entries` are the arguments of a call of `unwind_user` for a user task.
-#[inline(never)]
-unsafe fn enter(chain: *mut c_void, regs: *const c_void, max_entries: c_uint) -> c_int {
-    let walked = 'walk: {
-        // What the walk needs after the fast path is taken out of `call`, whose place on the stack is used again.
-        let (begin, first, stored) = {
-            let mut call = MaybeUninit::uninit();
-            // SAFETY: The caller passes the arguments of the kernel's function, by the contract above.
-            let cache = unsafe {
-                if !regs.is_null() {
-                    bindings::sfu_immediate_enter(chain, regs, call.as_mut_ptr())
-                } else if max_entries == 0 {
-                    // The kernel's `unwind_user` returns this error too.
-                    return EINVAL.to_errno();
-                } else {
-                    bindings::sfu_deferred_enter(chain, max_entries, call.as_mut_ptr())
-                }
-            };
-            // SAFETY: Both C functions write the whole of `call`.
-            let call = unsafe { call.assume_init_ref() };
-            let mut first = FastPathState::to(call.sp, call.fp);
-            let mut stored = 0;
-            // SAFETY: The C functions return the code cache if they have taken it.
-            if let Some(cache) = unsafe { CodeCache::taken(cache) } {
-                // SAFETY: Then the limit is not 0. The walk ends in front of the calls that end it for C. Nobody has
-                // used the buffer.
-                let (words, buffer) = unsafe { (PeekWords::of_walk(call.limit), buffer(call)) };
-                stored = walk::run_first(&mut first, call.pc, buffer, cache, words);
-            }
-            if first.is_outermost {
-                break 'walk Walked {
-                    stored,
-                    frames: stored as u32,
-                    context: context(call),
-                    reason: StopReason::Outermost,
-                };
-            }
-            // SAFETY: The buffer from above is not used any more.
-            (unsafe { begin(call) }, first, stored)
-        };
-        // SAFETY: The walk ends in front of the calls that end it for C.
-        unsafe { walk::walk(begin, &{ first }, stored) }
-    };
-    let context = walked.context;
-    let count = walked.count() as c_uint;
-    // SAFETY: `chain` is the argument of this call, and the walk stored `count` addresses in its buffer.
-    unsafe {
-        if context == WalkContext::Deferred {
-            bindings::sfu_deferred_leave(chain, count);
-        } else {
-            bindings::sfu_immediate_leave(chain, count);
+/// `begin_call` is a function of `c/hook.c` with the arguments of a hooked call, which the caller ends afterwards.
+#[inline(always)]
+unsafe fn enter(
+    begin_call: impl FnOnce(*mut bindings::sfu_call) -> *mut bindings::sfu_code_cache,
+) -> Walked {
+    // What the walk needs after the fast path is taken out of `call`, whose place on the stack is used again.
+    let (begin, first, stored) = {
+        let mut call = MaybeUninit::uninit();
+        let cache = begin_call(call.as_mut_ptr());
+        // SAFETY: By the contract of this function, a C function has written the whole of `call`.
+        let call = unsafe { call.assume_init_ref() };
+        let mut first = FastPathState::to(call.sp, call.fp);
+        let mut stored = 0;
+        // SAFETY: The C function returns the code cache if it has taken it.
+        if let Some(cache) = unsafe { CodeCache::taken(cache) } {
+            // SAFETY: Then the limit is not 0. The walk ends in front of the call that ends it for C. Nobody has
+            // used the buffer.
+            let (words, buffer) = unsafe { (PeekWords::of_walk(call.limit), buffer(call)) };
+            stored = walk::run_first(&mut first, call.pc, buffer, cache, words);
         }
-    }
-    0
+        if first.is_outermost {
+            return Walked {
+                stored,
+                frames: stored as u32,
+                context: context(call),
+                reason: StopReason::Outermost,
+            };
+        }
+        // SAFETY: The buffer from above is not used any more.
+        (unsafe { begin(call) }, first, stored)
+    };
+    // SAFETY: The walk ends in front of the call that ends it for C.
+    unsafe { walk::walk(begin, &{ first }, stored) }
 }
 
 /// Frees rows that [`tables::publish`] gave to C.

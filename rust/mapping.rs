@@ -340,8 +340,9 @@ fn head_of<'a>(mapping: &sys::Mapping, memory: &'a UserMemory) -> Option<Part<'a
     })
 }
 
-/// Finds the file's own rows for the code at a run-time address in the mapping.
-// Not inlined, and neither are its callees, so that each callee's stack is free for the next one.
+/// Finds the file's own rows for the code at a run-time address in the mapping, and sets `rows` to them.
+// Not inlined, and neither are its callees, so that each callee's stack is free for the next one. They
+// set `rows` in place: returned values took 200 bytes of stack more, and a walk then needed 1,208.
 #[inline(never)]
 fn rows_of(address: u64, mapping: &sys::Mapping, memory: &UserMemory, rows: &mut TaskRows) {
     match rows_location(address, mapping, memory) {

@@ -38,8 +38,13 @@ pub mod unwind;
 pub mod walk;
 pub mod x86_64;
 
+/// The architecture of this machine.
+#[cfg(target_arch = "x86_64")]
+pub use self::x86_64 as arch;
+
 // Short paths for other modules and for users of the crate.
 pub use self::{
+    arch::fallback,
     elf::eh_frame_hdr,
     format::{
         abi,
@@ -55,6 +60,5 @@ pub use self::{
         compact_rule,
         fast_path, //
     },
-    walk::stop_reason,
-    x86_64::fallback, //
+    walk::stop_reason, //
 };

@@ -5,9 +5,12 @@
 //! Most functions read only the ELF header and the program headers, which a loader needs, too: an image in memory has
 //! no other headers. These headers normally lie in the first page.
 
-use crate::sframe::format::bytes::{
-    Fault,
-    Source, //
+use crate::sframe::{
+    arch::machine::ELF_MACHINE,
+    format::bytes::{
+        Fault,
+        Source, //
+    }, //
 };
 
 /// The largest number of program headers that are read. Real files have about a dozen.
@@ -19,7 +22,6 @@ const DATA_LITTLE_ENDIAN: u8 = 1;
 const VERSION_CURRENT: u8 = 1;
 const TYPE_EXECUTABLE: u16 = 2;
 const TYPE_SHARED: u16 = 3;
-const MACHINE_X86_64: u16 = 62;
 const PROGRAM_HEADER_SIZE: u16 = 56;
 const SEGMENT_LOAD: u32 = 1;
 /// PT_GNU_SFRAME.
@@ -477,7 +479,7 @@ fn check(raw: &[u8; 24]) -> Result<(), ElfError> {
     ) {
         return Err(ElfError::Type);
     }
-    if u16::from_le_bytes([raw[18], raw[19]]) != MACHINE_X86_64 {
+    if u16::from_le_bytes([raw[18], raw[19]]) != ELF_MACHINE {
         return Err(ElfError::Machine);
     }
     Ok(())

@@ -28,6 +28,7 @@
 //! size of the range bound the time of each step; [`MAX_SPAN`] bounds the size of the range.
 
 use crate::sframe::{
+    arch::plt,
     format::{
         bytes::Source,
         error::Error,
@@ -61,8 +62,7 @@ use crate::sframe::{
             Ask,
             Work, //
         }, //
-    },
-    x86_64::plt, //
+    }, //
 };
 
 /// The largest range of code of a table, in bytes, from the first function's start to the last function's end. The

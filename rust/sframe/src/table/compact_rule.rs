@@ -1,14 +1,17 @@
 // SPDX-License-Identifier: GPL-2.0-only OR MIT
 
-//! Compact rules: rules in one word. Nearly all rules of AMD64 fit into one word: the CFA is a register plus an
-//! offset, the return address is right below the CFA, and the frame pointer is saved on the stack or unchanged.
+//! Compact rules: rules in one word. Nearly all rules fit into one word: the CFA is a register plus an
+//! offset, the return address is where a [`usual_rule`] has it, and the frame pointer is saved on the stack or unchanged.
 
-use crate::sframe::rule::{
-    Base,
-    Extra,
-    Location,
-    Rule,
-    SavedRbx, //
+use crate::sframe::{
+    arch::machine::usual_rule,
+    rule::{
+        Base,
+        Extra,
+        Location,
+        Rule,
+        SavedRbx, //
+    }, //
 };
 
 /// One word: a compact rule, no rule, the mark of the outermost frame, or the number of a rule that is not compact.
@@ -34,15 +37,15 @@ const IS_OTHER: u64 = 1 << 19;
 /// The place of [`SavedRbx`].
 const RBX_SHIFT: u32 = 20;
 
-/// [`Rule::amd64`] with the bits of [`SavedRbx`].
+/// [`usual_rule`] with the bits of [`SavedRbx`].
 #[inline]
-const fn amd64(base: Base, offset: i32, fp: Location, rbx: u8) -> Rule {
+const fn usual_with(base: Base, offset: i32, fp: Location, rbx: u8) -> Rule {
     Rule {
         extra: Extra {
             rbx: SavedRbx(rbx),
             ..Extra::NONE
         },
-        ..Rule::amd64(base, offset, fp)
+        ..usual_rule(base, offset, fp)
     }
 }
 
@@ -69,7 +72,7 @@ impl CompactRule {
         let SavedRbx(rbx) = rule.extra.rbx;
         let is_compact = cfa != 0
             && cfa % 8 == 0
-            && *rule == amd64(rule.cfa.base, rule.cfa.offset, rule.fp, rbx);
+            && *rule == usual_with(rule.cfa.base, rule.cfa.offset, rule.fp, rbx);
         let rbx = u64::from(rbx) << RBX_SHIFT;
         is_compact.then_some(CompactRule((u64::from(cfa) << 32) | base | fp | rbx))
     }
@@ -101,7 +104,7 @@ impl CompactRule {
             Location::Unchanged
         };
         let rbx = (self.0 >> RBX_SHIFT) as u8 & const { (1 << SavedRbx::BITS) - 1 };
-        (self != CompactRule::NONE).then(|| amd64(base, self.cfa() as i32, fp, rbx))
+        (self != CompactRule::NONE).then(|| usual_with(base, self.cfa() as i32, fp, rbx))
     }
 
     /// The word as a number. Different compact rules have different words.

@@ -3,6 +3,14 @@
 //! Extra rows: rows that SFrame cannot encode. They are added with a section.
 
 use crate::sframe::{
+    arch::{
+        machine::usual_rule,
+        registers::{
+            COUNT,
+            FP,
+            SP, //
+        }, //
+    },
     rule::{
         Base,
         Extra,
@@ -10,16 +18,11 @@ use crate::sframe::{
         Rule,
         SavedRbx, //
     },
-    table::error::TableError,
-    x86_64::registers::{
-        COUNT,
-        RBP,
-        RSP, //
-    }, //
+    table::error::TableError, //
 };
 
 /// A row that SFrame cannot encode. Its CFA is a value in memory plus a constant, and may be on another stack. The
-/// return address is right below the CFA, as on AMD64.
+/// return address is where a [`usual_rule`] has it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ExtraRow {
     /// The link-time address of the first byte of code that the row covers.
@@ -52,8 +55,8 @@ impl ExtraRow {
         let [s0, s1, s2, s3, s4, s5, s6, s7, n0, n1, n2, n3, rest @ ..] = *bytes;
         let [c0, c1, c2, c3, f0, f1, f2, f3, register, plus, saved, flags] = rest;
         let base = match register {
-            RBP => Base::Fp,
-            RSP => Base::Sp,
+            FP => Base::Fp,
+            SP => Base::Sp,
             0..COUNT => Base::Register(register),
             _ => return Err(TableError::ExtraRow),
         };
@@ -66,7 +69,7 @@ impl ExtraRow {
         if flags & !(SIGNAL | CHANGES_STACK | DEREF_TWICE) != 0 {
             return Err(TableError::ExtraRow);
         }
-        let mut rule = Rule::amd64(base, i32::from_le_bytes([c0, c1, c2, c3]), fp);
+        let mut rule = usual_rule(base, i32::from_le_bytes([c0, c1, c2, c3]), fp);
         rule.cfa.deref = true;
         rule.cfa.plus = i8::from_le_bytes([plus]);
         rule.signal = flags & SIGNAL != 0;
@@ -96,8 +99,8 @@ impl ExtraRow {
             | flag(self.rule.extra.changes_stack, CHANGES_STACK)
             | flag(self.rule.extra.deref_twice, DEREF_TWICE);
         let register = match cfa.base {
-            Base::Fp => RBP,
-            Base::Sp => RSP,
+            Base::Fp => FP,
+            Base::Sp => SP,
             Base::Register(number) => number,
         };
         let [s0, s1, s2, s3, s4, s5, s6, s7] = self.start.to_le_bytes();

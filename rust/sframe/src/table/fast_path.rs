@@ -6,6 +6,7 @@
 //! the result of [`unwind::step`](crate::sframe::unwind::step::step).
 
 use crate::sframe::{
+    arch::machine::RA_BELOW_CFA,
     table::compact_rule::{
         CompactRule,
         BY_FP,
@@ -223,7 +224,7 @@ fn walk_recent<'a, 'b, C: Codes<'a>, M: WordReader>(
             break (0, 0, rule);
         }
         // 0 stands for a failed read. No code lies there, so the lookup finds no range.
-        ra = open.word(cfa.wrapping_sub(8));
+        ra = open.word(cfa.wrapping_sub(RA_BELOW_CFA));
         match code.rows.block(ra.wrapping_add(code.to_distance)) {
             Some(next) => block = next,
             None => match block_of(codes.recent(ra), ra) {

@@ -6,7 +6,7 @@
 //! stack, and a walk always ends. Two kinds of steps may lead to any stack: a step to a frame that a
 //! signal interrupted, because the handler may have a stack of its own, and a step to a caller on
 //! another stack, which a rule ([`Extra::changes_stack`](crate::sframe::rule::Extra::changes_stack)) or the
-//! code ([`takes_stack`](crate::sframe::x86_64::takes_stack)) shows. The walk bounds the number of such
+//! code ([`takes_stack`](crate::sframe::arch::takes_stack)) shows. The walk bounds the number of such
 //! steps by [`MAX_SIGNALS`]. A step does not check whether the resulting PC lies in code: the walk has to.
 
 use crate::sframe::{
@@ -205,7 +205,7 @@ pub enum Stop {
 /// Takes one step by `rule`. The caller passes the rule for the frame's lookup address.
 ///
 /// `registers` are the CPU's registers for the innermost frame,
-/// [`Interrupted`](crate::sframe::x86_64::signal::Interrupted) for a frame that a signal interrupted, and
+/// [`Interrupted`](crate::sframe::arch::signal::Interrupted) for a frame that a signal interrupted, and
 /// [`CallerStack`] for any other frame, or [`NoRegisters`] if the part of the stack in use is not known.
 ///
 /// The caller's frame pointer is [`LOST_FP`] if its location counts from a register that is not known. The caller may
@@ -378,8 +378,8 @@ fn read_two<M: Memory + ?Sized>(memory: &M, first: u64, second: u64) -> Result<(
 mod tests {
     use super::*;
     use crate::sframe::{
-        rule::Cfa,
-        x86_64::signal::Interrupted, //
+        arch::signal::Interrupted,
+        rule::Cfa, //
     };
     use core::cell::Cell;
 

@@ -31,6 +31,15 @@ use self::{
     stop_reason::StopReason, //
 };
 use crate::sframe::{
+    arch::{
+        fallback::{
+            self,
+            FramePointer, //
+        },
+        insn,
+        registers::FOLLOWED,
+        signal, //
+    },
     format::bytes::{
         Fault,
         Source, //
@@ -52,15 +61,6 @@ use crate::sframe::{
         Step,
         Stop,
         MAX_SIGNALS, //
-    },
-    x86_64::{
-        fallback::{
-            self,
-            FramePointer, //
-        },
-        insn,
-        registers::RBX,
-        signal, //
     }, //
 };
 
@@ -222,7 +222,7 @@ impl<T: Task> WalkState<T> {
         // Such a rule, in sections that `sframectl` makes, covers a call of functions that keep the register.
         let is_kept = matches!(rule.ra, Location::At(Base::Register(_), _))
             && rule.extra.rbx != SavedRbx::UNKNOWN;
-        if self.kind.has_called() && rule.cfa.base == Base::Register(RBX) {
+        if self.kind.has_called() && rule.cfa.base == Base::Register(FOLLOWED) {
             match self.replay {
                 Replay::None if !task.is_probed() => {
                     let begun = Replay::begin(task, frame);
@@ -413,6 +413,11 @@ fn step_without_rows<T: Task>(
 mod tests {
     use super::*;
     use crate::sframe::{
+        arch::registers::{
+            COUNT,
+            RETURN_ADDRESS,
+            SP, //
+        },
         format::{
             abi::Abi,
             fde::tests::function,
@@ -427,12 +432,7 @@ mod tests {
             RegisterSource,
             LOST_FP, //
         },
-        walk::rules::rule_of_code,
-        x86_64::registers::{
-            COUNT,
-            RETURN_ADDRESS,
-            RSP, //
-        }, //
+        walk::rules::rule_of_code, //
     };
     use core::ops::Range;
     use std::{
@@ -512,7 +512,7 @@ mod tests {
     impl RegisterSource for MockRegisters {
         fn register(&self, number: u8) -> Option<u64> {
             match number {
-                RSP => Some(0x8000),
+                SP => Some(0x8000),
                 RETURN_ADDRESS => Some(0x200),
                 _ => (number < COUNT).then_some(u64::from(number) << 12),
             }
@@ -852,7 +852,7 @@ mod tests {
             words.insert(sp - 8, at + 0x101);
         }
         let at = 0x200 + 0x100 * callees.len() as u64;
-        let mut by_rbx = Rule::amd64(Base::Register(RBX), 0x20, Location::Unchanged);
+        let mut by_rbx = Rule::amd64(Base::Register(FOLLOWED), 0x20, Location::Unchanged);
         by_rbx.extra.changes_stack = true;
         rules.insert(at, by_rbx);
         rules.insert(0x100, Rule::OUTERMOST);
@@ -1054,7 +1054,7 @@ mod tests {
             stays.extra.rbx = SavedRbx::KEPT;
             let mut high = Rule::amd64(Base::Sp, 0x1000_0000, Location::Unchanged);
             high.ra = Location::Of(Base::Fp, 0x401 - 0x6000);
-            let by_rbx = Rule::amd64(Base::Register(RBX), 0x20, Location::Unchanged);
+            let by_rbx = Rule::amd64(Base::Register(FOLLOWED), 0x20, Location::Unchanged);
             let task = Mock {
                 rules: BTreeMap::from([
                     (0x200, Rule::amd64(Base::Sp, 16, Location::Unchanged)),

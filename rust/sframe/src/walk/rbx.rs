@@ -3,6 +3,12 @@
 //! The second walk, for rows that count from rbx.
 
 use crate::sframe::{
+    arch::registers::{
+        FOLLOWED,
+        FP,
+        RETURN_ADDRESS,
+        SP, //
+    },
     format::bytes::Source,
     rule::{
         Rule,
@@ -13,13 +19,7 @@ use crate::sframe::{
         Memory,
         RegisterSource, //
     },
-    walk::task::Task,
-    x86_64::registers::{
-        RBP,
-        RBX,
-        RETURN_ADDRESS,
-        RSP, //
-    }, //
+    walk::task::Task, //
 };
 
 /// The second walk from the innermost frame to a frame whose row counts from rbx. It finds the value of rbx there: the
@@ -62,8 +62,8 @@ impl Replay {
         let caller = frame.sp;
         *frame = Frame {
             pc: register(RETURN_ADDRESS)?,
-            sp: register(RSP)?,
-            fp: register(RBP)?,
+            sp: register(SP)?,
+            fp: register(FP)?,
         };
         Some(Replay::Running {
             caller,
@@ -100,7 +100,7 @@ impl Replay {
         }
         if frame.sp == *caller {
             let value = match *place {
-                RbxPlace::InRegister => task.registers().register(RBX),
+                RbxPlace::InRegister => task.registers().register(FOLLOWED),
                 RbxPlace::Unknown => None,
                 RbxPlace::Slot(slot) => task.memory().read_word(slot).ok(),
             };

@@ -3,13 +3,13 @@
 //! How the walk has come to a frame, and which registers of the frame it knows.
 
 use crate::sframe::{
+    arch::{
+        registers::FOLLOWED,
+        signal, //
+    },
     unwind::step::{
         Memory,
         RegisterSource, //
-    },
-    x86_64::{
-        registers::RBX,
-        signal, //
     }, //
 };
 
@@ -68,7 +68,7 @@ impl<R: RegisterSource, M: Memory> RegisterSource for RegistersIn<'_, R, M> {
     fn register(&self, number: u8) -> Option<u64> {
         match self.0 {
             KnownRegisters::All(registers) => registers.register(number),
-            KnownRegisters::Rbx(rbx) if number == RBX => Some(rbx),
+            KnownRegisters::Rbx(rbx) if number == FOLLOWED => Some(rbx),
             KnownRegisters::Interrupted(0) | KnownRegisters::Rbx(_) | KnownRegisters::Lost(_) => {
                 None
             }

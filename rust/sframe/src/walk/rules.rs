@@ -4,6 +4,11 @@
 //! where rows are missing or wrong.
 
 use crate::sframe::{
+    arch::{
+        plt,
+        registers::RESULT,
+        signal, //
+    },
     format::{
         bytes::Source,
         fde::Function, //
@@ -22,11 +27,6 @@ use crate::sframe::{
             TableAnswer,
             Task, //
         }, //
-    },
-    x86_64::{
-        plt,
-        registers::RAX,
-        signal, //
     }, //
 };
 
@@ -154,6 +154,6 @@ fn rule_of_system_call<T: Task>(
     // A new thread begins here with a result of zero. Its stack does not have the caller's frame.
     let is_clone = is_innermost
         && signal::is_behind_clone(&bytes)
-        && (task.registers().register(RAX)).is_some_and(|result| result != 0);
+        && (task.registers().register(RESULT)).is_some_and(|result| result != 0);
     is_clone.then_some((signal::BEHIND_CLONE, Origin::<T>::keep(RuleOrigin::Clone)))
 }

@@ -5,6 +5,7 @@
 pub(in crate::sframe) mod decode;
 pub mod fallback;
 pub mod insn;
+pub mod machine;
 pub(in crate::sframe) mod pattern;
 pub mod plt;
 pub mod prologue;

@@ -39,3 +39,12 @@ pub const R15: u8 = 15;
 pub const COUNT: u8 = 16;
 /// The return address, which takes the place of %rip.
 pub const RETURN_ADDRESS: u8 = 16;
+
+/// The stack pointer.
+pub const SP: u8 = RSP;
+/// The frame pointer.
+pub const FP: u8 = RBP;
+/// The result of a system call.
+pub const RESULT: u8 = RAX;
+/// The register whose value a walk can follow to a caller: see [`SavedRbx`](crate::sframe::rule::SavedRbx).
+pub const FOLLOWED: u8 = RBX;

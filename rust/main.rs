@@ -11,6 +11,7 @@ use kernel::{
     prelude::*, //
 };
 
+mod arch;
 mod device;
 mod entry;
 mod kunit;
@@ -28,7 +29,6 @@ mod tables;
 mod uapi;
 mod user_memory;
 mod walk;
-mod x86_64;
 
 module! {
     type: SframeUnwind,
@@ -50,7 +50,7 @@ module! {
 }
 
 /// The only ABI whose sections the core reads: the core has no code for others.
-const ONLY_ABI: Option<sframe::abi::Abi> = Some(x86_64::NATIVE);
+const ONLY_ABI: Option<sframe::abi::Abi> = Some(sframe::arch::machine::NATIVE);
 
 /// The loaded module. Fields are dropped from the first to the last: the device first, and the hooks before the
 /// worker and the tables, which the hooks use.

@@ -7,6 +7,7 @@
 
 use crate::{
     sframe::{
+        arch::machine::NATIVE,
         bytes::Fault,
         elf::{
             self,
@@ -38,8 +39,7 @@ use crate::{
         Part,
         UserMemory,
         VISIT, //
-    },
-    x86_64::NATIVE, //
+    }, //
 };
 use core::cell::Cell;
 use kernel::prelude::*;

@@ -25,6 +25,7 @@ use core::{
     cell::Cell,
     mem::ManuallyDrop, //
 };
+use kernel::page::PAGE_SIZE;
 
 /// The unit of the budget, in instructions.
 const UNIT: u32 = 20;
@@ -172,7 +173,7 @@ impl UserMemory {
             if sys::queue_fault_in(address) {
                 stats::fault_queued();
             }
-            if (address ^ last) >> 12 != 0 {
+            if (address ^ last) >= PAGE_SIZE as u64 {
                 sys::queue_fault_in(last);
             }
             return false;

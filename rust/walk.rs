@@ -4,6 +4,10 @@
 //! [`walk`](crate::sframe::walk).
 
 use crate::{
+    arch::{
+        self,
+        uprobes, //
+    },
     mapping::{
         self,
         TableRef,
@@ -11,6 +15,7 @@ use crate::{
     },
     sframe::{
         abi::Abi,
+        arch::machine::NATIVE,
         bytes::Fault,
         fast_path::{
             self,
@@ -56,11 +61,6 @@ use crate::{
         Part,
         UserMemory,
         CODE_CACHE, //
-    },
-    x86_64::{
-        self,
-        uprobes,
-        NATIVE, //
     }, //
 };
 use core::{
@@ -99,7 +99,7 @@ pub(crate) fn run_first(
     let space = buffer.len();
     let mut slots = buffer.iter_mut();
     // The walk has to look at code that tells more than its rows.
-    if !state.is_aligned() || !x86_64::is_ordinary(pc, &words) {
+    if !state.is_aligned() || !arch::is_ordinary(pc, &words) {
         return 0;
     }
     let Some(slot) = slots.next() else {

@@ -12,7 +12,7 @@ import re
 import unittest
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
-# The folder of `arch`.
+# The folder of `arch` in each layer: see rust/arch.rs.
 ARCH = "x86_64"
 
 
@@ -24,8 +24,9 @@ def listed():
 
 def in_tree():
     """The source files that there are."""
-    found = [path for pattern in ("rust/*.rs", "rust/sys/**/*.rs", "rust/tables/*.rs", "rust/x86_64/*.rs",
-                                  "rust/c/*.[ch]", "rust/kernel-shim/*.rs", "rust/kernel-shim/*.[ch]",
+    found = [path for pattern in ("rust/*.rs", "rust/sys/**/*.rs", "rust/tables/*.rs",
+                                  "rust/x86_64/**/*.rs", "rust/c/**/*.[ch]",
+                                  "rust/kernel-shim/*.rs", "rust/kernel-shim/*.[ch]",
                                   "rust/uapi/*.h", "rust/uapi/*.rs", "rust/sframe/src/**/*.rs")
              for path in ROOT.glob(pattern)]
     return {str(path.relative_to(ROOT)) for path in found if not path.name.endswith("generated.rs")}
@@ -153,7 +154,9 @@ class Imports(unittest.TestCase):
                 targets = {self.target(file, path) for path in paths_of(text)}
             else:
                 names = re.findall(r'#include "([^"]+)"', text)
-                targets = {str((ROOT / file).parent.joinpath(name).resolve().relative_to(ROOT))
+                folder = (ROOT / file).parent
+                targets = {next((str(path.resolve().relative_to(ROOT)) for path in
+                                 (folder / name, folder / ARCH / name) if path.exists()), name)
                            for name in names}
             # The roots of the core re-export all of it; a folder's root is above what is in it.
             pairs |= {(file, target) for target in targets - {None, file}

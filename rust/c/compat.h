@@ -19,8 +19,6 @@
 #include <linux/stat.h>
 #include <linux/uaccess.h>
 #include <linux/version.h>
-#include <asm/cpufeature.h>
-#include <asm/msr.h>
 
 #define SFU_BEFORE(major, minor) (LINUX_VERSION_CODE < KERNEL_VERSION(major, minor, 0))
 
@@ -30,9 +28,6 @@
 #if LINUX_VERSION_CODE < KERNEL_VERSION(6, 1, 37)
 #error "sframe_unwind needs Linux 6.1.37 or later"
 #endif
-
-/* 6.3: the number of a CPU feature became 32 bits wide. See rust/sys/x86_64/user_access.rs. */
-#define SFU_ALTERNATIVE_SIZE (SFU_BEFORE(6, 3) ? 12 : 14)
 
 /* 6.17: deferred stacks. Without them `deferred` has nothing to hook. */
 #ifdef CONFIG_UNWIND_USER
@@ -72,18 +67,6 @@ static inline uint32_t sfu_mm_state(struct mm_struct *mm)
 /* 6.18. */
 #if SFU_BEFORE(6, 18)
 #define mm_flags_test(flag, mm) test_bit(flag, &(mm)->flags)
-#endif
-
-/* 6.16. */
-#ifndef rdmsrq
-#define rdmsrq(msr, value) rdmsrl(msr, value)
-#endif
-
-/* 6.9: earlier kernels do not use FRED. */
-#ifdef X86_FEATURE_FRED
-#define SFU_HAS_FRED cpu_feature_enabled(X86_FEATURE_FRED)
-#else
-#define SFU_HAS_FRED false
 #endif
 
 /* 6.4: vhost's workers have this flag too. */

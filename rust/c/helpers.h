@@ -290,8 +290,8 @@ bool sfu_code_range_has_region(const struct sfu_code_range *range);
 
 /*
  * User memory; any context. Between sfu_peek_enter() and sfu_peek_leave() no page fault is served. If
- * sfu_peek_enter() returns TASK_SIZE_MAX, __get_user_1() to __get_user_8() may be called, which check the address; and
- * other code may read below that address, between `stac` and `clac`. 0: another task's memory may be mapped, or
+ * sfu_peek_enter() returns TASK_SIZE_MAX, the functions of get_user() may be called, which check the address; and
+ * other code may read below that address, in the way of the architecture. 0: another task's memory may be mapped, or
  * `address`, in the task's stack or code, cannot be read.
  */
 uint64_t sfu_peek_enter(uint64_t address);
@@ -440,7 +440,7 @@ int sfu_device_start(void);
 void sfu_device_stop(void);
 int sframe_unwind_control(unsigned int command, uint64_t argument, uint32_t user, bool own_only);
 
-/* The per-CPU address of the array of SFU_COUNTERS counters: an offset from the base of %gs. */
+/* The per-CPU address of the array of SFU_COUNTERS counters. */
 extern uint64_t *const sfu_counters;
 /* The sum of `count` counters, from number `first` on, over all CPUs. Any context. */
 uint64_t sfu_counted(unsigned int first, unsigned int count);

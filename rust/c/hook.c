@@ -37,8 +37,8 @@ static unsigned long immediate_address, deferred_address;
 static struct srcu_struct deferred_walks;
 
 /*
- * ftrace calls the handler with the address of the function's entry. If the entry has an ENDBR, the
- * address lies a few bytes behind it.
+ * ftrace calls the handler with the address of the function's entry. The
+ * address lies a few bytes behind the entry if indirect branches need an instruction there.
  */
 static bool is_entry_of(unsigned long ip, unsigned long function)
 {

@@ -18,7 +18,7 @@
 
 #include "helpers.h"
 #include "compat.h"
-#include "x86.h"
+#include "arch.h"
 
 /*
  * The key of the hashes; tables.c. Users choose the numbers of their files, and can guess the
@@ -41,6 +41,9 @@ static inline void sfu_ftrace_remove(struct ftrace_ops *ops)
 			schedule_timeout_uninterruptible(MAX_SCHEDULE_TIMEOUT);
 	ftrace_free_filter(ops);
 }
+
+/* Whether a VMA of the current task that starts at `start` is the vDSO; vdso.c. Any context. */
+bool sfu_is_vdso(const struct vm_area_struct *vma, unsigned long start);
 
 /* The limit of the bytes of all tables. Any context. */
 uint64_t sfu_tables_limit(void);

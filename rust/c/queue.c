@@ -167,7 +167,7 @@ void sfu_take_allowance(uint32_t user, uint64_t started)
 	uint64_t waited = min(now - allowance->when, (uint64_t)100 * NSEC_PER_SEC);
 	int64_t earned = allowance->left + (int64_t)waited / ALLOWANCE_PART;
 
-	allowance->left = min(earned, (int64_t)ALLOWANCE_MOST) - (int64_t)(now - started);
+	allowance->left = min_t(int64_t, earned, ALLOWANCE_MOST) - (int64_t)(now - started);
 	allowance->when = now;
 	WRITE_ONCE(allowance->empty_until, allowance->left > 0 ? 0 :
 		   (jiffies + nsecs_to_jiffies(-allowance->left * ALLOWANCE_PART)) ?: 1);

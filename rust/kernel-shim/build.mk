@@ -2,7 +2,7 @@
 #
 # The own build of the module's Rust: `core` from the compiler's source, the shim of the `kernel` crate, and the
 # module, linked to one object, rust/main.o. Like any C module, it needs a headers package of the kernel. Kbuild
-# includes this file.
+# includes this file, which includes the architecture's.
 
 sframe_unwind-y += rust/main.o rust/kernel-shim/glue.o
 
@@ -13,45 +13,21 @@ rustc-version := $(shell $(RUSTC) -vV 2>/dev/null | awk -F '[ .-]' '$$1 == "rele
 from-rustc = $(shell test '$(rustc-version)' -ge $(1) && echo y)
 core-source = $(or $(RUST_LIB_SRC),$(shell $(RUSTC) --print sysroot)/lib/rustlib/src/rust/library)/core/src/lib.rs
 
-# The options' names before 6.9, and from 6.9 on.
-retpoline := $(CONFIG_RETPOLINE)$(CONFIG_MITIGATION_RETPOLINE)
-rethunk := $(CONFIG_RETHUNK)$(CONFIG_MITIGATION_RETHUNK)
-sls := $(CONFIG_SLS)$(CONFIG_MITIGATION_SLS)
-
-# The target, equal to that of scripts/generate_rust_target.rs in a kernel with Rust.
-comma := ,
-target-features := -mmx,+soft-float
-target-features := $(target-features)$(if $(retpoline),$(comma)+retpoline-external-thunk$(comma)+retpoline-indirect-branches$(comma)+retpoline-indirect-calls)
-target-features := $(target-features)$(if $(sls),$(comma)+harden-sls-ijmp$(comma)+harden-sls-ret)
-target-abi := $(if $(call from-rustc,109800),softfloat,$(if $(call from-rustc,108600),x86-softfloat))
-define target
-{
-	"arch": "x86_64",
-	"data-layout": "e-m:e-p270:32:32-p271:32:32-p272:64:64-i64:64-i128:128-f80:128-n8:16:32:64-S128",
-	"emit-debug-gdb-scripts": false,
-	"features": "$(target-features)",
-	"frame-pointer": "may-omit",
-	"llvm-target": "x86_64-linux-gnu",
-	$(if $(target-abi),"rustc-abi": "$(target-abi)"$(comma))
-	"stack-probes": {"kind": "none"},
-	"supported-sanitizers": ["kcfi", "kernel-address"],
-	"target-pointer-width": $(if $(call from-rustc,109100),64,"64")
-}
-endef
+# The target, and what else depends on the architecture; for `make clean` there is none.
+ifneq ($(sfu-arch),)
+include $(shim)/$(sfu-arch).mk
+endif
 
 # The kernel's flags, without lints, without flags that are set differently here, and without debug information,
-# because BTF takes debug information of C only. A kernel without Rust does not set all flags of its
-# mitigations, so they are set here. With kCFI this is not only a mitigation: a kernel with FineIBT writes to the
-# place of the hash in front of each function whose ENDBR64 it removes, whether there is a hash or not.
+# because BTF takes debug information of C only. A kernel without Rust does not set all flags of its mitigations, so
+# they are set here and by the architecture.
 # The compiler accepts a flag twice, but not each old name of a flag.
 own-rustflags = $(filter-out -A% -D% -W% --edition=% --target=% -Coverflow-checks=% -Cdebuginfo=% -Zbinary_dep_depinfo=% \
 		-Zfunction-sections=% $(if $(call from-rustc,109300),-Zno-jump-tables), \
 		$(KBUILD_RUSTFLAGS) $(KBUILD_RUSTFLAGS_MODULE)) \
-	$(if $(rethunk),-Zfunction-return=thunk-extern) \
-	$(if $(CONFIG_X86_KERNEL_IBT),-Zcf-protection=branch) \
 	$(if $(CONFIG_CFI_CLANG)$(CONFIG_CFI),-Zsanitizer=kcfi) \
 	$(if $(CONFIG_CFI_ICALL_NORMALIZE_INTEGERS),-Zsanitizer-cfi-normalize-integers) \
-	$(if $(retpoline)$(CONFIG_X86_KERNEL_IBT),$(if $(call from-rustc,109300),-Cjump-tables=n,-Zno-jump-tables)) \
+	$(arch-rustflags) \
 	-Zunstable-options -Zfunction-sections=y -Cdebuginfo=0 --target=$(abspath $(own)/target.json) -L $(abspath $(own))
 
 # The lints of Linux 7.3, on all kernels. `core` is compiled without them.
@@ -114,13 +90,9 @@ $(own)/kernel.o: $(shim)/lib.rs $(own)/compiler_builtins.o $(own)/libmacros.so F
 	+$(call if_changed_dep,own_kernel)
 
 quiet_cmd_own_module = RUSTC [M] $@
-      cmd_own_module = $(call own-crate,sframe_unwind) $(cfg-of-kernel) $(for-size) -Zcrate-attr=no_std --extern kernel $<
+      cmd_own_module = $(call own-crate,sframe_unwind) $(arch-cfg) $(for-size) -Zcrate-attr=no_std --extern kernel $<
 $(own)/sframe_unwind.o: $(src)/rust/main.rs $(own)/kernel.o FORCE
 	+$(call if_changed_dep,own_module)
-
-# rust/sys/x86_64/user_access.rs
-cfg-of-kernel := --check-cfg=cfg\(sfu_short_alternatives\) \
-	$(shell test $$((100 * $(VERSION) + $(PATCHLEVEL))) -lt 603 && echo --cfg sfu_short_alternatives)
 
 # A function that runs once for a file is compiled for size. The kernel permits no crate to do so.
 for-size := --check-cfg=cfg\(sfu_size\) --cfg sfu_size '-Zcrate-attr=feature(optimize_attribute)'
@@ -132,7 +104,7 @@ own-objects := $(addprefix $(own)/,sframe_unwind.o kernel.o compiler_builtins.o 
 
 # objtool runs here, as for any object of the kernel; or later, if the kernel leaves objtool to the last link.
 quiet_cmd_own_link = LD [M]  $@
-      cmd_own_link = $(LD) -m elf_x86_64 -z noexecstack -r --gc-sections $(own-entries:%=-u %) \
+      cmd_own_link = $(LD) -m $(arch-emulation) -z noexecstack -r --gc-sections $(own-entries:%=-u %) \
 		-T $(shim)/link.lds -o $@ $(own-objects) $(if $(delay-objtool),,; $(objtool) $(objtool-args) --link $@)
 $(obj)/rust/main.o: $(own-objects) $(shim)/link.lds FORCE
 	$(call if_changed,own_link)

@@ -10,6 +10,8 @@
 #![no_std]
 
 pub mod alloc;
+#[cfg_attr(target_arch = "x86_64", path = "x86_64.rs")]
+mod arch;
 pub mod debugfs;
 pub mod error;
 pub mod init;
@@ -94,8 +96,7 @@ pub mod bindings {
 
 /// Pages.
 pub mod page {
-    /// The size of a page, in bytes, on x86-64.
-    pub const PAGE_SIZE: usize = 4096;
+    pub use super::arch::PAGE_SIZE;
 }
 
 /// Strings.

@@ -4,10 +4,8 @@
 //!
 //! C side: `rust/c/stats.c`.
 
-use super::{
-    bindings,
-    x86_64, //
-};
+use super::bindings;
+use crate::arch::asm;
 use core::ffi::CStr;
 use kernel::prelude::*;
 
@@ -32,7 +30,7 @@ impl Counters {
             return;
         }
         // SAFETY: As in `add`.
-        unsafe { x86_64::increment_counter::<FIRST>(self.0, index) };
+        unsafe { asm::increment_counter::<FIRST>(self.0, index) };
     }
 
     /// Adds to the counter `FIRST + index`. Any context. Numbers from [`SFU_COUNTERS`] on are ignored.
@@ -41,9 +39,9 @@ impl Counters {
         if index >= const { SFU_COUNTERS - FIRST } {
             return;
         }
-        // SAFETY: The C side defines an array of `SFU_COUNTERS` numbers for each CPU, relative to %gs, and
-        // `index` was checked.
-        unsafe { x86_64::add_to_counter::<FIRST>(self.0, index, amount) };
+        // SAFETY: The C side defines an array of `SFU_COUNTERS` numbers for each CPU, and `index` was
+        // checked.
+        unsafe { asm::add_to_counter::<FIRST>(self.0, index, amount) };
     }
 }
 

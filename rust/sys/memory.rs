@@ -4,14 +4,14 @@
 //!
 //! C side: `rust/c/user_memory.c`, and `rust/c/queue.c` for work that may sleep.
 
-use super::{
-    bindings,
-    x86_64::{
+use super::bindings;
+use crate::{
+    arch::asm::{
         get_user,
         UserAccess, //
-    }, //
+    },
+    sframe::unwind::WordReader, //
 };
-use crate::sframe::unwind::WordReader;
 use core::{
     marker::PhantomData,
     mem::ManuallyDrop, //
@@ -165,7 +165,7 @@ impl PeekWords<'_> {
         }
     }
 
-    /// Begins reads between `stac` and `clac`.
+    /// Begins many reads.
     #[inline(always)]
     pub(crate) fn access(&self) -> UserAccess<'_> {
         // SAFETY: Only `Peek::words` makes `PeekWords`. So a `Peek` lives as long as the result, page faults are off,
@@ -192,7 +192,7 @@ impl WordReader for PeekWords<'_> {
     }
 }
 
-/// The words of the memory of a [`Peek`], between `stac` and `clac` if there is a [`UserAccess`].
+/// The words of the memory of a [`Peek`], by a [`UserAccess`] if there is one.
 pub(crate) struct OpenWords<'a>(Option<UserAccess<'a>>);
 
 impl WordReader for OpenWords<'_> {

@@ -14,7 +14,6 @@ mod memory;
 mod registers;
 #[cfg(CONFIG_KUNIT = "y")]
 pub(crate) mod test;
-mod x86_64;
 
 use kernel::{
     error::to_result,

@@ -2,7 +2,7 @@
 
 //! Registers and uprobes of the current task.
 //!
-//! C side: `rust/c/x86.c`.
+//! C side: `rust/c/uprobes.c`, and `machine.c` of the architecture.
 
 use super::bindings;
 use crate::sframe::unwind;

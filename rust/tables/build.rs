@@ -6,6 +6,7 @@
 
 use crate::{
     sframe::{
+        arch::machine::NATIVE,
         bytes::{
             Fault,
             Source, //
@@ -44,15 +45,14 @@ use crate::{
         Errno,
         OpenFile, //
     },
-    user_memory::Part,
-    x86_64::NATIVE, //
+    user_memory::Part, //
 };
 use kernel::{
     alloc::{
         flags::{
-            GFP_KERNEL_ACCOUNT,
             __GFP_NOWARN,
-            __GFP_ZERO, //
+            __GFP_ZERO,
+            GFP_KERNEL_ACCOUNT, //
         },
         Flags, //
     },

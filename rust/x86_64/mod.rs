@@ -1,17 +1,14 @@
 // SPDX-License-Identifier: GPL-2.0-only
 
-//! The module's code that is specific to x86-64, apart from `sys/x86_64` and `c/x86.c`.
+//! The module's Rust code for x86-64.
 
+pub(crate) mod asm;
 pub(crate) mod uprobes;
 
 use crate::sframe::{
-    abi::Abi,
     unwind::WordReader,
     x86_64, //
 };
-
-/// The ABI of this machine. Sections of other ABIs are refused.
-pub(crate) const NATIVE: Abi = Abi::Amd64;
 
 /// Whether the code at the PC and directly before it is surely no part of a signal trampoline, and does not
 /// follow a system call that starts a thread.

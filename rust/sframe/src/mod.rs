@@ -38,7 +38,7 @@ pub mod unwind;
 pub mod walk;
 pub mod x86_64;
 
-/// The architecture of this machine.
+/// The architecture of this machine: `rust/arch.rs` of the kernel module lists what it provides.
 #[cfg(target_arch = "x86_64")]
 pub use self::x86_64 as arch;
 

@@ -6,7 +6,7 @@ mod counters;
 mod get_user;
 mod user_access;
 
-pub(super) use self::{
+pub(crate) use self::{
     counters::{
         add_to_counter,
         increment_counter, //

@@ -6,16 +6,16 @@
 /// `u64`. Page faults must be off.
 macro_rules! get_user {
     ($address:expr, u8) => {
-        $crate::sys::x86_64::get_user!(@ $address, "__get_user_1")
+        $crate::arch::asm::get_user!(@ $address, "__get_user_1")
     };
     ($address:expr, u16) => {
-        $crate::sys::x86_64::get_user!(@ $address, "__get_user_2")
+        $crate::arch::asm::get_user!(@ $address, "__get_user_2")
     };
     ($address:expr, u32) => {
-        $crate::sys::x86_64::get_user!(@ $address, "__get_user_4")
+        $crate::arch::asm::get_user!(@ $address, "__get_user_4")
     };
     ($address:expr, u64) => {
-        $crate::sys::x86_64::get_user!(@ $address, "__get_user_8")
+        $crate::arch::asm::get_user!(@ $address, "__get_user_8")
     };
     (@ $address:expr, $function:literal) => {{
         let (error, word): (u64, u64);

@@ -8,7 +8,7 @@ use core::{
     marker::PhantomData, //
 };
 
-/// The number of the CPU feature SMAP, as `struct alt_instr` has it: 32 bits since Linux 6.3. `rust/c/x86.c` checks the
+/// The number of the CPU feature SMAP, as `struct alt_instr` has it: 32 bits since Linux 6.3. `rust/c/x86_64/machine.c` checks the
 /// sizes and numbers of this file.
 #[cfg(not(sfu_short_alternatives))]
 macro_rules! feature {

@@ -1,0 +1,99 @@
+/* SPDX-License-Identifier: GPL-2.0-only */
+/* x86-64: the functions of arch.h that are in line. */
+#ifndef _SFRAME_UNWIND_MACHINE_H
+#define _SFRAME_UNWIND_MACHINE_H
+
+#include <linux/mm_types.h>
+#include <linux/percpu.h>
+#include <linux/ptrace.h>
+#include <linux/sched.h>
+#include <linux/uprobes.h>
+#include <asm/cpufeature.h>
+#include <asm/msr.h>
+#include <asm/page_types.h>
+#include <asm/processor.h>
+
+/* 6.3: the number of a CPU feature became 32 bits wide. See rust/x86_64/asm/user_access.rs. */
+#define SFU_ALTERNATIVE_SIZE (SFU_BEFORE(6, 3) ? 12 : 14)
+
+/* 6.16. */
+#ifndef rdmsrq
+#define rdmsrq(msr, value) rdmsrl(msr, value)
+#endif
+
+/* 6.9: earlier kernels do not use FRED. */
+#ifdef X86_FEATURE_FRED
+#define SFU_HAS_FRED cpu_feature_enabled(X86_FEATURE_FRED)
+#else
+#define SFU_HAS_FRED false
+#endif
+
+static inline uint64_t sfu_mm_id(const struct mm_struct *mm)
+{
+	return mm->context.ctx_id;
+}
+
+static inline bool is_unwindable(struct pt_regs *regs)
+{
+	return current->mm && !(current->flags & (PF_KTHREAD | PF_USER_WORKER | PF_VCPU)) &&
+	       user_mode(regs) && user_64bit_mode(regs) && !(regs->flags & X86_VM_MASK);
+}
+
+static inline bool is_in_system_call(const struct pt_regs *regs)
+{
+	return regs->orig_ax != -1ul;
+}
+
+/*
+ * The entry point of system calls, set when the module is loaded. All code that saves a task's
+ * registers lies around it, in the section .entry.text: 5 KiB, most of it behind the entry point.
+ * No symbol of this section is exported. Code of other sections may be nearby.
+ */
+extern unsigned long sfu_entry_text;
+#define ENTRY_TEXT_BEFORE (4 << 10)
+#define ENTRY_TEXT_BEHIND (8 << 10)
+
+/*
+ * Whether an NMI that interrupted `ip`, with the kernel's stack pointer at `sp`, may have done so
+ * while the kernel saved the registers of the task: then task_pt_regs() has registers of the
+ * previous system call, or registers of both. `stack_end` is the end of the NMI's stack. If an NMI
+ * came during this NMI, the frame of the first NMI is lost: then `sp` lies on that stack.
+ */
+static inline bool is_saving_registers(unsigned long ip, unsigned long sp, unsigned long stack_end)
+{
+	return ip - sfu_entry_text + ENTRY_TEXT_BEFORE < ENTRY_TEXT_BEFORE + ENTRY_TEXT_BEHIND ||
+	       stack_end - sp <= EXCEPTION_STKSZ;
+}
+
+/*
+ * The processor writes the interrupted registers to the end of the NMI's stack. If user space was
+ * interrupted, `ip` is low. Processors with FRED use no such stack: there nothing is known.
+ */
+static inline bool nmi_is_saving_registers(void)
+{
+	unsigned long end;
+	const unsigned long *frame;
+
+	if (SFU_HAS_FRED)
+		return false;
+	end = this_cpu_read(cpu_tss_rw.x86_tss.ist[IST_INDEX_NMI]);
+	frame = (const unsigned long *)end - 5;
+	return is_saving_registers(frame[0], frame[3], end);
+}
+
+static inline uint64_t sfu_breakpoint_pc(uint64_t pc)
+{
+	return test_thread_flag(TIF_UPROBE) ? pc - UPROBE_SWBP_INSN_SIZE : pc;
+}
+
+static inline uint64_t sfu_vdso_address(const struct mm_struct *mm)
+{
+	return (uintptr_t)mm->context.vdso;
+}
+
+static inline const void *sfu_vdso_image(const struct mm_struct *mm)
+{
+	return mm->context.vdso_image;
+}
+
+#endif

@@ -12,9 +12,9 @@
 //! `machine.h` and `machine.c` have the functions of `rust/c/arch.h` and, from `helpers.h`,
 //! `sfu_register` and `sfu_in_sigreturn`:
 //!
-//! * registers of a hooked call by their DWARF numbers (`sfu_register`); whether the module can walk
-//!   a stack with them (`is_unwindable`); whether the task is in a system call (`is_in_system_call`,
-//!   `sfu_in_sigreturn`);
+//! * registers of a hooked call by their DWARF numbers (`sfu_register`); whether the module can
+//!   walk a stack with them (`is_unwindable`); whether the task is in a system call
+//!   (`is_in_system_call`, `sfu_in_sigreturn`);
 //! * whether an NMI came while the kernel saved the task's registers (`nmi_is_saving_registers`);
 //! * the identity of an address space (`sfu_mm_id`): no other address space has it, and it does not
 //!   change, because regions are found by it;
@@ -22,35 +22,36 @@
 //! * the vDSO and its image (`sfu_vdso_address`, `sfu_vdso_image`);
 //! * assertions about what the assembler of the Rust part writes into tables of the kernel.
 //!
-//! `sfu_is_readable` and `sfu_read_user` rely on `nmi_uaccess_okay()`, which has to tell whether the
-//! loaded page tables are those of the current task. `rust/c/compat.h` has the redirection of a
+//! `sfu_is_readable` and `sfu_read_user` rely on `nmi_uaccess_okay()`, which has to tell whether
+//! the loaded page tables are those of the current task. `rust/c/compat.h` has the redirection of a
 //! hooked call on kernels before 6.2, which has to work there.
 //!
 //! # Rust: `rust/NAME/`
 //!
-//! * `asm`, below all other modules: per-CPU counters (`add_to_counter`, `increment_counter`); reads of
-//!   user memory one by one (`get_user`), and many in a row (`UserAccess`);
+//! * `asm`, below all other modules: per-CPU counters (`add_to_counter`, `increment_counter`);
+//!   reads of user memory one by one (`get_user`), and many in a row (`UserAccess`);
 //! * [`is_ordinary`]: whether the fast path may begin at a PC, by the code there;
 //! * [`uprobes`]: undoes what uprobes and uretprobes change on the stack and in the registers. The
 //!   key of `sys::uretprobe_orig_ra` is the stack pointer as `struct return_instance` has it.
 //!
 //! # Core: `rust/sframe/src/NAME/`, as `crate::sframe::arch`
 //!
-//! * `machine::NATIVE`: the only ABI whose sections the module reads. `format/abi.rs` has the parts of the
-//!   format that depend on the ABI, among them the removal of pointer authentication codes;
+//! * `machine::NATIVE`: the only ABI whose sections the module reads. `format/abi.rs` has the parts
+//!   of the format that depend on the ABI, among them the removal of pointer authentication codes;
 //! * `machine::ELF_MACHINE`: the machine in ELF headers;
 //! * `machine::usual_rule` and `machine::RA_BELOW_CFA`: the rules that compact rules and the fast
 //!   path know;
 //! * `registers`: `SP`, `FP`, `RETURN_ADDRESS`, `RESULT`, `FOLLOWED` and `COUNT`, as DWARF numbers;
-//! * `signal`: signal trampolines, the registers in signal frames, and the code behind a system call
-//!   that starts a thread;
+//! * `signal`: signal trampolines, the registers in signal frames, and the code behind a system
+//!   call that starts a thread;
 //! * `plt`: rules of PLT stubs;
 //! * `insn`: instructions that load the stack pointer;
-//! * `fallback`: the step from code without rows, by the instructions at the PC; and the test whether
-//!   a PC is behind a call;
+//! * `fallback`: the step from code without rows, by the instructions at the PC; and the test
+//!   whether a PC is behind a call;
 //! * `uprobe`: the code of the kernel's trampolines for uprobes, for `uprobes` above.
 //!
-//! `rust/sframe/src/runtimes/` decodes code of AMD64 only. A new architecture begins without regions.
+//! `rust/sframe/src/runtimes/` decodes code of AMD64 only. A new architecture begins without
+//! regions.
 //!
 //! # Shim: `rust/kernel-shim/NAME.rs` and `rust/kernel-shim/NAME.mk`
 //!

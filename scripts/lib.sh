@@ -6,11 +6,14 @@
 #
 # Layout of the cache (outside the checkout, kept between runs):
 #   root-SUITE-KEY/   a Debian root: build root, guest root, and the place QEMU runs from
+#   root-SUITE-ARCH-KEY/   the root of guests of another architecture
 #   kernel-NAME-KEY/   layers with other kernels of Debian's, see prepare-guest-kernel
+#   cross-ARCH-KEY/   layers with QEMU and a compiler for another architecture
 #   toolchain-SUITE-KEY/   roots with other compilers, assemblers and linkers
 #   var/        seen as /var/cache/sframe_unwind inside the root: kernel trees, cargo's downloads
-#   target-KEY/ seen as /var/cache/sframe_unwind/target: what cargo builds, of the checkout at one path. cargo compares
-#               times of files, so checkouts with one directory would get each other's programs.
+#   target-KEY/ seen as /var/cache/sframe_unwind/target: what cargo builds, of the checkout at one
+#               path. cargo compares times of files, so checkouts with one directory would get each
+#               other's programs.
 
 set -euo pipefail
 
@@ -45,13 +48,15 @@ need_packages() {
 	[ "$(id -u)" = 0 ] || die "packages are missing; run: sudo apt-get install ${missing[*]}"
 	say "installing on this host: ${missing[*]}"
 	quietly apt-get -qq update
-	DEBIAN_FRONTEND=noninteractive quietly apt-get -qq install --no-install-recommends -y "${missing[@]}"
+	DEBIAN_FRONTEND=noninteractive quietly \
+		apt-get -qq install --no-install-recommends -y "${missing[@]}"
 }
 
 # The checksum that names a cache entry, of the files and words that it is made from.
 key_of() { sha256sum | cut -c1-12; }
 
-# lock NAME - waits until no other script holds this lock in the cache, and holds it until the script ends.
+# lock NAME - waits until no other script holds this lock in the cache, and holds it until the
+# script ends.
 lock() {
 	local descriptor
 	mkdir -p "$CACHE"
@@ -62,29 +67,57 @@ lock() {
 # is_own_kernel NAME - whether scripts/prepare-kernel builds this kernel of scripts/vm, by clang.
 is_own_kernel() { case $1 in debug | kcsan | clang) ;; *) false ;; esac; }
 
+# check_kernel NAME - ends the script if that kernel is not made for the architecture.
+check_kernel() {
+	! is_foreign || { [ "$1" != forky ] && ! is_own_kernel "$1"; } ||
+		die "there is no kernel $1 for $architecture, only those that the command" \
+			"prepare-guest-kernel --arch $architecture --list prints"
+}
+
 # in_root COMMAND... - runs a command as root inside the prepared root, in mount and process
 # namespaces of its own, so that nothing stays mounted or running. The checkout is at /src; the
-# directory SHARE, if set, at /share. KERNEL is the name of a kernel of scripts/vm: `forky` has a root of its
-# own; those of prepare-guest-kernel have a layer that is laid over the prepared root, and then what is
-# written outside of the checkout, SHARE and the cache is lost. ROOT is another root.
+# directory SHARE, if set, at /share. KERNEL is the name of a kernel of scripts/vm: `forky` has a
+# root of its own; those of prepare-guest-kernel have a layer that is laid over the prepared root,
+# and then what is written outside of the checkout, SHARE and the cache is lost. ROOT is another
+# root.
+#
+# For another architecture there is also a layer with its compiler and its QEMU; /src/build is that
+# architecture's own; and with KERNEL, the root of its guests is at /run/foreign.
 in_root() {
-	local root=${ROOT-} layer= suite= target
-	case ${KERNEL-} in
-	'' | debian) ;;
-	forky) suite=forky ;;
-	*) is_own_kernel "$KERNEL" || layer=$("$SRC/scripts/prepare-guest-kernel" "$KERNEL") ;;
-	esac
+	local root=${ROOT-} layers= suite= guest= target
+	local kernel=${KERNEL-}
+	if is_foreign; then
+		layers=$("$SRC/scripts/prepare-cross" "$architecture")
+		if [ -n "$kernel" ]; then
+			guest=$("$SRC/scripts/prepare-root" --arch "$architecture")
+			kernel=$("$SRC/scripts/prepare-guest-kernel" \
+				--arch "$architecture" "$kernel")
+			layers=$kernel:$layers
+		fi
+	else
+		case $kernel in
+		'' | debian) ;;
+		forky) suite=forky ;;
+		*)
+			is_own_kernel "$kernel" ||
+				layers=$("$SRC/scripts/prepare-guest-kernel" "$kernel")
+			;;
+		esac
+	fi
 	# shellcheck disable=SC2086
 	[ -n "$root" ] || root=$("$SRC/scripts/prepare-root" $suite)
 	[ "$(id -u)" = 0 ] || die "root is needed to enter the prepared root; run: sudo make ..."
 	target=$CACHE/target-$(key_of <<<"$SRC")
-	mkdir -p "$CACHE/var/target" "$target" "$root/src" "$root/share" "$root/var/cache/sframe_unwind"
+	mkdir -p "$CACHE/var/target" "$target"
+	mkdir -p "$root/src" "$root/share" "$root/var/cache/sframe_unwind"
+	! is_foreign || mkdir -p "$SRC/$built"
 	unshare --mount --pid --fork --kill-child bash -euc '
-		root=$1 src=$2 cache=$3 share=$4 layer=$5 target=$6; shift 6
-		if [ -n "$layer" ]; then
+		root=$1 src=$2 cache=$3 share=$4 layers=$5 target=$6 built=$7 guest=$8; shift 8
+		if [ -n "$layers" ]; then
 			mount -t tmpfs tmpfs "$root/tmp"
 			mkdir "$root/tmp/upper" "$root/tmp/work"
-			mount -t overlay -o "lowerdir=$layer:$root,upperdir=$root/tmp/upper,workdir=$root/tmp/work" overlay "$root"
+			mount -t overlay overlay "$root" -o "lowerdir=$layers:$root" \
+				-o "upperdir=$root/tmp/upper,workdir=$root/tmp/work"
 		else
 			mount --bind "$root" "$root"
 		fi
@@ -94,17 +127,33 @@ in_root() {
 		mount -t tmpfs tmpfs "$root/tmp"
 		mount -t tmpfs tmpfs "$root/run"
 		mount --bind "$src" "$root/src"
+		[ "$built" = build ] || mount --bind "$src/$built" "$root/src/build"
+		if [ -n "$guest" ]; then
+			mkdir "$root/run/foreign"
+			mount --bind "$guest" "$root/run/foreign"
+		fi
 		mount --bind "$cache" "$root/var/cache/sframe_unwind"
 		mount --bind "$target" "$root/var/cache/sframe_unwind/target"
 		[ -z "$share" ] || mount --bind "$share" "$root/share"
-		# The certificates that this host trusts: behind a proxy they may be more than in Debian.
+		# The certificates that this host trusts: behind a proxy, more than in Debian.
 		ca=/etc/ssl/certs/ca-certificates.crt
 		if [ -e $ca ]; then cp $ca "$root/run/ca.crt"; else ca=; fi
 		[ ! -e /etc/resolv.conf ] || cat /etc/resolv.conf >"$root/etc/resolv.conf"
 		exec chroot "$root" /usr/bin/env -i \
 			PATH=/usr/sbin:/usr/bin:/sbin:/bin LANG=C.UTF-8 HOME=/root \
-			CARGO_HOME=/var/cache/sframe_unwind/cargo ${ca:+CARGO_HTTP_CAINFO=/run/ca.crt} \
-			${http_proxy:+http_proxy="$http_proxy"} ${https_proxy:+https_proxy="$https_proxy"} \
+			CARGO_HOME=/var/cache/sframe_unwind/cargo \
+			${ca:+CARGO_HTTP_CAINFO=/run/ca.crt} \
+			${http_proxy:+http_proxy="$http_proxy"} \
+			${https_proxy:+https_proxy="$https_proxy"} \
 			"$@"
-	' in_root "$root" "$SRC" "$CACHE/var" "${SHARE-}" "$layer" "$target" "$@"
+	' in_root "$root" "$SRC" "$CACHE/var" "${SHARE-}" "$layers" "$target" "$built" "$guest" "$@"
 }
+
+# in_plain_root COMMAND... - in_root without a layer, for the scripts that make layers.
+in_plain_root() {
+	local architecture=$root_architecture built=build
+	KERNEL= in_root "$@"
+}
+
+. "$SRC/scripts/architectures.sh"
+use_architecture "$root_architecture"

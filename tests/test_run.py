@@ -106,6 +106,15 @@ class RunTest(unittest.TestCase):
         self.checkout.stage("free", f"test ! -e '{place}/built' && echo 'ok - free'")
         self.assertEqual(self.checkout.run()[1][-1], "2 passed, 0 failed, 0 skipped")
 
+    def test_programs_are_built_for_each_architecture(self):
+        place = self.checkout.root
+        self.checkout.program("tests/lib/build", f"#!/bin/sh\necho $* >'{place}/built'")
+        for name, arch in (("a", "amd64"), ("b", "arm64"), ("c", "s390x")):
+            needs = "nothing" if name == "c" else f"programs\n# arch: {arch}"
+            self.checkout.stage(name, "echo 'ok - it'", needs=needs)
+        self.assertEqual(self.checkout.run()[0], 0)
+        self.assertEqual((place / "built").read_text(encoding="ascii"), "amd64 arm64\n")
+
     def test_a_build_that_fails_skips_what_needs_it(self):
         self.checkout.program("tests/lib/build", "#!/bin/sh\nfalse")
         self.checkout.stage("needs", "echo 'ok - needs'", needs="programs")
@@ -155,13 +164,28 @@ class StagesTest(unittest.TestCase):
 
     def test_guests_of_a_kind_share_boots(self):
         def stage(name, minutes, **changed):
-            fields = {"kernel": "debian", "tier": "change", "proves": "", "script": name, "cpus": 1, "clock": None,
+            fields = {"kernel": "debian", "arch": "amd64", "tier": "change", "proves": "", "script": name, "cpus": 1, "clock": None,
                       "packages": None, "boot": None, "needs": None} | changed
             return stages.Stage(name=name, file=None, minutes=minutes, **fields)
         groups = stages.boots([stage("a", 5), stage("b", 5), stage("c", 5), stage("d", 1, kernel="debug"),
-                               stage("e", 1, boot="own"), stage("f", 1, cpus=2), stage("g", 1, clock="icount")])
+                               stage("e", 1, boot="own"), stage("f", 1, cpus=2),
+                               stage("g", 1, clock="icount"), stage("h", 1, arch="arm64")])
         self.assertEqual([[stage.name for stage in group] for group in groups],
-                         [["a", "b"], ["c"], ["d"], ["e"], ["f"], ["g"]])
+                         [["a", "b"], ["c"], ["d"], ["e"], ["f"], ["g"], ["h"]])
+
+    def test_stages_of_another_architecture(self):
+        alone, = self.read("# proves: a", "# script: s", "# arch: arm64", "# needs: nothing",
+                           "# kernel: debian; minutes: 5; tier: night")
+        self.assertEqual((alone.name, alone.arch), ("name", "arm64"))
+        found = self.read("# proves: a", "# kernel: debian; minutes: 3; tier: change",
+                          "# kernel: debian; arch: arm64; minutes: 3; tier: night",
+                          "# kernel: trixie; arch: arm64; minutes: 3; tier: night")
+        self.assertEqual([stage.name for stage in found], ["name", "arm64:name", "arm64:trixie:name"])
+        guest_job, program_job = stages.jobs([alone, found[1]], "guest")
+        self.assertEqual((guest_job.command[:3], guest_job.needs_programs),
+                         (["guest", "--arch", "arm64"], False))
+        self.assertEqual((program_job.environment["STAGE_ARCH"], program_job.needs_programs),
+                         ("arm64", True))
 
     def test_the_stages_of_this_checkout(self):
         found = stages.read_all(scheduler.ROOT / "tests/stages")
@@ -185,11 +209,12 @@ class FakeGuest(guest.Guest):
 
 
 class GuestTest(unittest.TestCase):
-    def run_scripts(self, scripts, *boots):
+    def run_scripts(self, scripts, *boots, arch="amd64"):
         FakeGuest.boots = list(boots)
         out = io.StringIO()
         report = tap.Report(out)
-        options = mock.Mock(kernel="debian", cpus=1, icount=False, minutes=1, scripts=scripts)
+        options = mock.Mock(arch=arch, kernel="debian", cpus=1, icount=False, minutes=1,
+                            scripts=scripts)
         with tempfile.TemporaryDirectory() as place, mock.patch.object(guest, "RESULTS", pathlib.Path(place)), \
                 mock.patch.object(guest, "Guest", FakeGuest):
             guest.run(options, report)
@@ -199,6 +224,8 @@ class GuestTest(unittest.TestCase):
     def test_names_get_the_kernel(self):
         self.assertEqual(self.run_scripts(["a"], (0, "", ["ok - x", "not ok - y", "# why"])),
                          ["ok - debian: x", "not ok - debian: y", "# why"])
+        self.assertEqual(self.run_scripts(["a"], (0, "", ["ok - x"]), arch="arm64"),
+                         ["ok - arm64-debian: x"])
 
     def test_a_script_that_fails_in_a_shared_boot_runs_alone(self):
         shared = ["# begin: a", "ok - x", "# end: a, status 0, 1 s",

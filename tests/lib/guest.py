@@ -2,7 +2,8 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """Runs test scripts in one guest, and judges their recordings. Prints TAP lines.
 
-usage: guest.py [--kernel NAME] [--cpus N] [--icount] [--packages SET] [--minutes N] SCRIPT...
+usage: guest.py [--arch ARCH] [--kernel NAME] [--cpus N] [--icount] [--packages SET]
+                [--minutes N] SCRIPT...
 
 A SCRIPT is a name in tests/guest with its arguments, one word of the command line: 'lifetime 20'. Several
 scripts run in one boot, one after the other (tests/guest/several). MINUTES bound the guest's life: it is
@@ -25,7 +26,9 @@ import threading
 sys.dont_write_bytecode = True
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
 
-import tap  # pylint: disable=wrong-import-position
+# pylint: disable=wrong-import-position
+import stages
+import tap
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
 RESULTS = ROOT / "build/results"
@@ -46,6 +49,11 @@ def label(script):
     return script.replace(" ", "-").replace("/", "-")
 
 
+def kernel_name(options):
+    """The name of a guest's kernel in names of tests and files."""
+    return options.kernel if options.arch == stages.ARCH else f"{options.arch}-{options.kernel}"
+
+
 class Guest:
     """One boot for some scripts. Threads judge recordings while the guest runs on."""
 
@@ -53,7 +61,8 @@ class Guest:
         self.options, self.scripts, self.report = options, scripts, report
         self.judges, self.failed, self.ended, self.begun = [], set(), [], []
         more = f"-and-{len(scripts) - 1}-more" if len(scripts) > 1 else ""
-        self.share = RESULTS / f"{options.kernel}-{label(scripts[0])}{more}"
+        self.name = kernel_name(options)
+        self.share = RESULTS / f"{self.name}-{label(scripts[0])}{more}"
 
     def add(self, script, block):
         """Reports a block of a script."""
@@ -63,7 +72,7 @@ class Guest:
 
     def emit(self, script, block):
         """Reports a block of a script, with the kernel's name."""
-        named = re.sub(r"^((?:not )?ok - )", rf"\1{self.options.kernel}: ", block[0])
+        named = re.sub(r"^((?:not )?ok - )", rf"\1{self.name}: ", block[0])
         self.add(script, [named, *block[1:]])
 
     def judge(self, script, share):
@@ -103,7 +112,8 @@ class Guest:
         subprocess.run(["rm", "-rf", self.share], check=True)
         self.share.mkdir(parents=True)
         words = self.scripts[0].split() if len(self.scripts) == 1 else ["several", *self.scripts]
-        vm = [ROOT / "scripts/vm", "--kernel", self.options.kernel, "--cpus", str(self.options.cpus)]
+        vm = [ROOT / "scripts/vm", "--arch", self.options.arch, "--kernel", self.options.kernel,
+              "--cpus", str(self.options.cpus)]
         vm += ["--icount"] if self.options.icount else []
         environment = os.environ | {"VM_TIMEOUT": str(self.options.minutes * 480),
                                     "VM_LOG": str(self.share / "kernel.log")}
@@ -136,7 +146,7 @@ class Guest:
                     self.ended.append(script)
                     if found[2] != "0":
                         self.emit(script, [f"not ok - {script} ended with status {found[2]}"])
-                    self.report.add([f"# {self.options.kernel}: {script}: {found[3]} s"])
+                    self.report.add([f"# {self.name}: {script}: {found[3]} s"])
                     self.start_judge(script, self.share / label(script))
                 else:
                     blocks.feed(line)
@@ -155,7 +165,7 @@ class Guest:
             if last or status != DIED or not (is_signal or nothing_said):
                 break
             why = "QEMU was ended by a signal" if is_signal else "no test began"
-            self.report.add([f"# {self.options.kernel}: {why}; the guest is booted once more"])
+            self.report.add([f"# {self.name}: {why}; the guest is booted once more"])
         if status != 0:
             current = next((script for script in self.begun if script not in self.ended), self.scripts[0])
             self.emit(current, [f"not ok - {current}: the guest ended with status {status}",
@@ -190,10 +200,10 @@ def run(options, report):
         left = [script for script in left if script not in guest.begun] if len(left) > 1 else []
         if len(guest.scripts) > 1:
             for script in sorted(guest.failed):
-                report.add([f"# {options.kernel}: {script} has failed in a shared boot; it now runs alone"])
+                report.add([f"# {kernel_name(options)}: {script} has failed in a shared boot; it now runs alone"])
                 alone = Guest(options, [script], Indented(report))
                 alone.run()
-                report.add([f"# {options.kernel}: {script} alone: " +
+                report.add([f"# {kernel_name(options)}: {script} alone: " +
                             ("it fails, too" if alone.failed else
                              "it passes, so look for what the scripts before it leave behind")])
         if not guest.begun:
@@ -202,6 +212,7 @@ def run(options, report):
 
 def main():
     parser = argparse.ArgumentParser(usage=__doc__.split("\n\n")[1].removeprefix("usage: "))
+    parser.add_argument("--arch", default=stages.ARCH)
     parser.add_argument("--kernel", default="debian")
     parser.add_argument("--cpus", type=int, default=1)
     parser.add_argument("--icount", action="store_true")

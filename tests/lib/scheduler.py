@@ -189,7 +189,8 @@ def main(arguments, root=ROOT, out=sys.stdout):
     shutil.rmtree(results, ignore_errors=True)
     results.mkdir()
     report = tap.Report(out)
-    build = [str(root / "tests/lib/build")] if any(job.needs_programs for job in jobs) else None
+    architectures = sorted({stage.arch for job in jobs if job.needs_programs for stage in job.stages})
+    build = [str(root / "tests/lib/build"), *architectures] if architectures else None
     scheduler = Scheduler(jobs, report, float(os.environ.get("TEST_SECONDS") or "inf"), build)
     scheduler.go()
     with open(results / "tap", "w", encoding="utf-8") as file:

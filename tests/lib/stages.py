@@ -7,18 +7,21 @@
     # kernel: debian; minutes: 3; tier: change
     # kernel: debug; minutes: 8; tier: night
 
-Each `kernel` line is one stage. It has the name of the file if it is the only one, or on the kernel `debian`;
-on another kernel it is KERNEL:FILE. `minutes` is the duration of the stage alone on two cores, and `tier` says
-which command runs it: see TIERS. `;` ends a field of a `kernel` line.
+Each `kernel` line is one stage. It has the name of the file if it is the only one, or on the kernel
+`debian`; on another kernel it is KERNEL:FILE. `arch` is the architecture of the kernel, Debian's
+name (amd64); a stage of another one is ARCH:FILE, or ARCH:KERNEL:FILE. `minutes` is the duration of
+the stage alone on two cores, and `tier` says which command runs it: see TIERS. `;` ends a field of a
+`kernel` line.
 
-A file with a `script` is run in a guest: a script of tests/guest, with its arguments. Stages with the same
-kernel, CPUs and clock share a boot. Any other file is a program for bash, with `kernel: host` if it boots
-no guest, or more than one. It finds its name, kernel and minutes in STAGE, STAGE_KERNEL and STAGE_MINUTES.
+A file with a `script` is run in a guest: a script of tests/guest, with its arguments. Stages with
+the same kernel, architecture, CPUs and clock share a boot. Any other file is a program for bash,
+with `kernel: host` if it boots no guest, or more than one. It finds its name, kernel, architecture
+and minutes in STAGE, STAGE_KERNEL, STAGE_ARCH and STAGE_MINUTES.
 
-Further fields: `cpus: N` are the CPUs of the guest (1). `clock: icount` lets the guest count instructions.
-`packages: SET` are packages that scripts/prepare-programs unpacks for the script.
-`boot: own` is for a script that leaves the guest in a state that no other script expects. `needs: nothing` is
-for a program that needs neither the test programs nor sframectl.
+Further fields: `cpus: N` are the CPUs of the guest (1). `clock: icount` lets the guest count
+instructions. `packages: SET` are packages that scripts/prepare-programs unpacks for the script.
+`boot: own` is for a script that leaves the guest in a state that no other script expects. `needs:
+nothing` is for a stage that needs neither the test programs nor sframectl.
 """
 
 import collections
@@ -34,9 +37,13 @@ TIERS = {
 # Scripts share a boot for so many minutes, so that two workers end at about the same time.
 BOOT_MINUTES = 12
 FIELD = re.compile(r"# (\w+): (.*)")
-KEYS = {"proves", "script", "cpus", "clock", "packages", "boot", "needs", "kernel", "minutes", "tier"}
+KEYS = {"proves", "script", "arch", "cpus", "clock", "packages", "boot", "needs", "kernel", "minutes",
+        "tier"}
+# The architecture of a stage that names none.
+ARCH = "amd64"
 
-Stage = collections.namedtuple("Stage", "name file kernel minutes tier proves script cpus clock packages boot needs")
+Stage = collections.namedtuple(
+    "Stage", "name file kernel arch minutes tier proves script cpus clock packages boot needs")
 Job = collections.namedtuple("Job", "stages minutes command environment needs_programs")
 
 
@@ -71,12 +78,16 @@ def read(file):
         if unknown := set(fields) - KEYS:
             raise BadStage(f"{file}: unknown fields: {', '.join(sorted(unknown))}")
         if fields.get("tier") not in TIERS or not fields.get("minutes", "").isdigit():
-            raise BadStage(f"{file}: kernel {fields['kernel']} needs `minutes: N` and `tier: {'|'.join(TIERS)}`")
-        plain = len(kernels) == 1 or fields["kernel"] == "debian"
-        yield Stage(file.name if plain else f"{fields['kernel']}:{file.name}", file, fields["kernel"],
-                    int(fields["minutes"]), fields["tier"], fields["proves"], fields.get("script"),
-                    int(fields.get("cpus", 1)), fields.get("clock"), fields.get("packages"),
-                    fields.get("boot"), fields.get("needs"))
+            raise BadStage(f"{file}: kernel {fields['kernel']} needs `minutes: N` and "
+                           f"`tier: {'|'.join(TIERS)}`")
+        arch = fields.get("arch", ARCH)
+        words = [] if arch == ARCH else [arch]
+        words += [] if fields["kernel"] == "debian" else [fields["kernel"]]
+        name = file.name if len(kernels) == 1 else ":".join([*words, file.name])
+        yield Stage(name, file, fields["kernel"], arch, int(fields["minutes"]), fields["tier"],
+                    fields["proves"], fields.get("script"), int(fields.get("cpus", 1)),
+                    fields.get("clock"), fields.get("packages"), fields.get("boot"),
+                    fields.get("needs"))
 
 
 def read_all(directory):
@@ -94,7 +105,7 @@ def boots(stages):
     """Groups guest stages: those of a group share one boot."""
     groups = collections.defaultdict(list)
     for stage in stages:
-        key = (stage.kernel, stage.cpus, stage.clock, stage.name if stage.boot == "own" else None)
+        key = (stage.kernel, stage.arch, stage.cpus, stage.clock, stage.name if stage.boot == "own" else None)
         last = groups[key]
         if last and sum(other.minutes for other in last[-1]) + stage.minutes <= BOOT_MINUTES:
             last[-1].append(stage)
@@ -107,13 +118,21 @@ def jobs(stages, guest):
     """The jobs for these stages, the longest first; `guest` is the program that boots guests."""
     made = []
     for stage in (stage for stage in stages if not stage.script):
-        environment = {"STAGE": stage.name, "STAGE_KERNEL": stage.kernel, "STAGE_MINUTES": str(stage.minutes)}
-        made.append(Job([stage], stage.minutes, [str(stage.file)], environment, stage.needs != "nothing"))
+        environment = {"STAGE": stage.name, "STAGE_KERNEL": stage.kernel, "STAGE_ARCH": stage.arch,
+                       "STAGE_MINUTES": str(stage.minutes)}
+        made.append(Job([stage], stage.minutes, [str(stage.file)], environment, needs([stage])))
     for group in boots([stage for stage in stages if stage.script]):
         first, minutes = group[0], sum(stage.minutes for stage in group)
-        command = [str(guest), "--kernel", first.kernel, "--cpus", str(first.cpus), "--minutes", str(minutes)]
+        command = [str(guest), "--arch", first.arch, "--kernel", first.kernel,
+                   "--cpus", str(first.cpus), "--minutes", str(minutes)]
         command += ["--icount"] if first.clock == "icount" else []
         for packages in {stage.packages for stage in group} - {None}:
             command += ["--packages", packages]
-        made.append(Job(group, minutes, command + [stage.script for stage in group], {}, True))
+        command += [stage.script for stage in group]
+        made.append(Job(group, minutes, command, {}, needs(group)))
     return sorted(made, key=lambda job: -job.minutes)
+
+
+def needs(stages):
+    """Whether one of these stages needs the test programs."""
+    return any(stage.needs != "nothing" for stage in stages)

@@ -1,0 +1,45 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""The module's architectures are listed in scripts/architectures.sh. The packages name them, too."""
+
+import pathlib
+import re
+import subprocess
+import unittest
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+# A line for each architecture: its name, what `uname -m` prints, and `yes` if the module has it.
+LIST = """
+. "$1/scripts/lib.sh"
+for name in $architectures; do
+	use_architecture "$name"
+	echo "$name $arch_cpu $(! has_module || echo yes)"
+done
+"""
+
+
+class Architectures(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        listed = subprocess.run(["bash", "-c", LIST, "list", ROOT], stdout=subprocess.PIPE, text=True,
+                                check=True).stdout.splitlines()
+        cls.all = {name: cpu for name, cpu, *_ in map(str.split, listed)}
+        cls.of_module = {name for name, _, *yes in map(str.split, listed) if yes}
+
+    def test_the_list(self):
+        self.assertEqual(set(self.all), {"amd64", "arm64", "s390x"})
+        self.assertIn("amd64", self.of_module)
+
+    def test_sframectl_is_packaged_for_them(self):
+        control = (ROOT / "debian/control").read_text(encoding="utf-8")
+        found = re.search(r"^Package: sframectl\nArchitecture: (.*)$", control, re.MULTILINE)
+        self.assertEqual(set(found[1].split()), self.of_module)
+
+    def test_dkms_builds_for_them(self):
+        conf = (ROOT / "dkms.conf").read_text(encoding="utf-8")
+        pattern = re.search(r'^BUILD_EXCLUSIVE_ARCH="(.*)"$', conf, re.MULTILINE)[1]
+        built = {name for name, cpu in self.all.items() if re.search(pattern, cpu)}
+        self.assertEqual(built, self.of_module)
+
+
+if __name__ == "__main__":
+    unittest.main()

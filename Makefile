@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-only
 
-# The kernel tree to build against: that of a headers package; or one that scripts/prepare-kernel has made, in one of
-# the first two places, where the module can be built with the kernel's own `kernel` crate. Kbuild says which of the
-# two it takes, and why; RUST=own and RUST=kernel choose.
+# The kernel tree to build against: that of a headers package; or one that scripts/prepare-kernel
+# has made, in one of the first two places, where the module can be built with the kernel's own
+# `kernel` crate. Kbuild says which of the two it takes, and why; RUST=own and RUST=kernel choose.
 KDIR ?= $(firstword $(wildcard \
 	/var/cache/sframe_unwind/linux-$(shell uname -r) \
 	$(HOME)/.cache/sframe_unwind/kernels/linux-$(shell uname -r)) \
@@ -12,30 +12,33 @@ all: modules
 
 help:
 	@echo 'In QEMU, on any Debian or Ubuntu machine (missing packages are installed):'
-	@echo '  make demo      - stacks without and with the module, on a kernel of Debian'"'"'s; KERNEL=trixie for another'
+	@echo '  make demo      - stacks without and with the module, on a kernel of Debian'"'"'s;'
+	@echo '                   KERNEL=trixie for another'
 	@echo '  make test      - the tests that pass before each change; 40 minutes at most'
-	@echo '  make test-night - the tests of each night: all kernels, packages, the debug kernel; hours'
+	@echo '  make test-night - the tests of each night: all kernels, packages, the debug kernel'
 	@echo '  make truth     - judges stacks, sample by sample and step by step'
 	@echo '  make fuzz      - fuzzes the core, FUZZ_SECONDS (600) for each of four targets'
-	@echo '  make fuzz-kernel - fuzzes the module in a guest: hostile files, random commands; SECONDS (300)'
-	@echo '  make soak      - everything that disturbs the module, at once; HOURS (1), fractions allowed'
-	@echo '  make bench     - instructions of walks in the kernel; and other tools beside the module'
+	@echo '  make fuzz-kernel - fuzzes the module in a guest: hostile files, random commands;'
+	@echo '                   SECONDS (300)'
+	@echo '  make soak      - everything that disturbs the module, at once; HOURS (1)'
+	@echo '  make bench     - instructions of walks in the kernel; and of other tools'
 	@echo '  make bench-host - cost of a lookup, in the core and in other readers (no QEMU)'
 	@echo
 	@echo 'On this machine'"'"'s kernel:'
 	@echo '  make           - builds the module against KDIR, by default for the running kernel'
-	@echo '                   (RUST=own or RUST=kernel: with an own core, or with the kernel'"'"'s own Rust)'
+	@echo '                   (RUST=own: with an own core; RUST=kernel: with the kernel'"'"'s)'
 	@echo '  make install   - installs the module, and sframectl if it was built'
 	@echo '  make clean     - removes build output'
 	@echo '  make rust-analyzer - describes the module to rust-analyzer'
 	@echo '  make tools     - builds sframectl, as build/tools/sframectl'
-	@echo '  make deb       - builds Debian packages of the module and of sframectl, in build/deb/'
+	@echo '  make deb       - builds Debian packages, in build/deb/'
 	@echo '  sframectl selftest - checks the stacks on this machine'
 
 modules:
 	@test -e '$(KDIR)/Makefile' || { \
 		echo 'make: there is no kernel tree at $(KDIR).'; \
-		echo 'make: install the headers of your kernel (Debian: linux-headers-$(shell uname -r)); or give KDIR=...'; \
+		echo 'make: install the headers of your kernel (Debian:' \
+			'linux-headers-$(shell uname -r)); or give KDIR=...'; \
 		exit 1; } >&2
 	$(MAKE) -C '$(KDIR)' M='$(CURDIR)' modules
 
@@ -47,20 +50,25 @@ install: modules
 	depmod $(if $(INSTALL_MOD_PATH),-b '$(INSTALL_MOD_PATH)') "$$release"
 	[ ! -e build/tools/sframectl ] || { \
 		install -D build/tools/sframectl '$(INSTALL_MOD_PATH)/usr/local/sbin/sframectl' && \
-		install -D -t '$(INSTALL_MOD_PATH)/usr/local/libexec/sframectl' build/libexec/sframectl/* && \
+		install -D -t '$(INSTALL_MOD_PATH)/usr/local/libexec/sframectl' \
+			build/libexec/sframectl/* && \
 		install -D -m 644 tools/sframectl/sframectl.service \
 			'$(INSTALL_MOD_PATH)/usr/local/lib/systemd/system/sframectl.service' && \
-		install -D -m 644 -t '$(INSTALL_MOD_PATH)/usr/local/share/man/man1' build/tools/man/*; }
+		install -D -m 644 -t '$(INSTALL_MOD_PATH)/usr/local/share/man/man1' \
+			build/tools/man/*; }
 
 # In the prepared root, for its Rust and its C library.
 tools:
 	@bash -c '. scripts/lib.sh && in_root sh -ec " \
-		CARGO_TARGET_DIR=/var/cache/sframe_unwind/target cargo build --quiet --release --locked \
+		export CARGO_TARGET_DIR=/var/cache/sframe_unwind/target; \
+		cargo build --quiet --release --locked \
 			--manifest-path /src/Cargo.toml -p sframectl; \
-		install -D /var/cache/sframe_unwind/target/release/sframectl /src/build/tools/sframectl; \
-		mkdir -p /src/build/tools/man; /src/build/tools/sframectl man /src/build/tools/man; \
+		install -D \$$CARGO_TARGET_DIR/release/sframectl /src/build/tools/sframectl; \
+		mkdir -p /src/build/tools/man; \
+		/src/build/tools/sframectl man /src/build/tools/man; \
 		make -s -C /src/samples/demo OUT=/src/build/demo; \
-		install -D -t /src/build/libexec/sframectl /src/build/demo/demo /src/build/demo/libdemo.so"'
+		install -D -t /src/build/libexec/sframectl \
+			/src/build/demo/demo /src/build/demo/libdemo.so"'
 
 # Debian packages, in a root of their own.
 deb:
@@ -102,4 +110,5 @@ bench:
 bench-host:
 	@tools/bench-host/run
 
-.PHONY: all help modules install tools deb rust-analyzer clean demo test test-night truth fuzz fuzz-kernel soak bench bench-host
+.PHONY: all help modules install tools deb rust-analyzer clean demo test test-night truth fuzz \
+	fuzz-kernel soak bench bench-host

@@ -5,9 +5,9 @@
 usage: check_stack.py OBJECT LIMIT ENTRY...
 
 Adds up, over the calls within OBJECT, the bytes of stack that each function takes, and fails if the
-deepest chain from any ENTRY needs more than LIMIT bytes. Before a function jumps to another one at its
-end, it gives the bytes back, which objtool checks; but not before it jumps to its own cold part. The
-stack of the kernel's own functions is not counted: an NMI has 8 KiB for all of it.
+deepest chain from any ENTRY needs more than LIMIT bytes. Before a function jumps to another one at
+its end, it gives the bytes back, which objtool checks; but not before it jumps to its own cold
+part. The stack of the kernel's own functions is not counted: an NMI has 8 KiB for all of it.
 """
 
 import re
@@ -24,7 +24,8 @@ SECTION = re.compile(r"^Disassembly of section (\S+):")
 
 
 def read(path):
-    """Bytes of stack of each function of an object, and its callees: whether each is called, not jumped to."""
+    """Bytes of stack of each function of an object, and its callees: whether each is called, not
+    jumped to."""
     listing = subprocess.run(["objdump", "-dr", "--no-show-raw-insn", path], check=True,
                              capture_output=True, text=True).stdout
     size, callees = {}, {}
@@ -62,9 +63,11 @@ def read(path):
         if PUSH.search(line):
             size[name] += 8
         elif ADJUST.search(line):
-            # `add $-128` takes stack like `sub $128`, and `sub $-128` gives it back like `add $128`.
+            # `add $-128` takes stack as `sub $128` does, and `sub $-128` gives it back.
             which, number = ADJUST.search(line).groups()
-            taken = (int(number, 16) ^ 1 << 63) - (1 << 63) if len(number) == 16 else int(number, 16)
+            taken = int(number, 16)
+            if len(number) == 16:
+                taken = (taken ^ 1 << 63) - (1 << 63)
             size[name] += max(0, taken if which == "sub" else -taken)
         verb = TRANSFER.search(line).group(1) if TRANSFER.search(line) else None
         target = CALL.search(line).group(2) if CALL.search(line) else None

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""The module's architectures are listed in scripts/architectures.sh. The packages name them, too."""
+"""scripts/architectures.sh lists the module's architectures. The packages name them, too."""
 
 import pathlib
 import re
@@ -20,8 +20,8 @@ done
 class Architectures(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
-        listed = subprocess.run(["bash", "-c", LIST, "list", ROOT], stdout=subprocess.PIPE, text=True,
-                                check=True).stdout.splitlines()
+        listed = subprocess.run(["bash", "-c", LIST, "list", ROOT], stdout=subprocess.PIPE,
+                                text=True, check=True).stdout.splitlines()
         cls.all = {name: cpu for name, cpu, *_ in map(str.split, listed)}
         cls.of_module = {name for name, _, *yes in map(str.split, listed) if yes}
 

@@ -20,7 +20,8 @@ import scheduler
 import stages
 import tap
 
-STAGE = "#!/bin/bash\n# proves: {proves}\n# kernel: host; minutes: 1; tier: {tier}; needs: {needs}\n{body}\n"
+STAGE = ("#!/bin/bash\n# proves: {proves}\n"
+         "# kernel: host; minutes: 1; tier: {tier}; needs: {needs}\n{body}\n")
 
 
 class Checkout:
@@ -37,7 +38,8 @@ class Checkout:
         (self.root / name).chmod(0o755)
 
     def stage(self, name, body, tier="change", needs="nothing"):
-        self.program("tests/stages/" + name, STAGE.format(proves=name, tier=tier, needs=needs, body=body))
+        text = STAGE.format(proves=name, tier=tier, needs=needs, body=body)
+        self.program("tests/stages/" + name, text)
 
     def run(self, *arguments, **environment):
         """Runs the stages: the exit status, and the lines of the output."""
@@ -49,7 +51,8 @@ class Checkout:
 
 class RunTest(unittest.TestCase):
     def setUp(self):
-        place = self.enterContext(tempfile.TemporaryDirectory())  # pylint: disable=consider-using-with
+        # pylint: disable-next=consider-using-with
+        place = self.enterContext(tempfile.TemporaryDirectory())
         self.checkout = Checkout(place)
 
     def test_results_are_counted(self):
@@ -63,7 +66,8 @@ class RunTest(unittest.TestCase):
 
     def test_details_of_two_stages_do_not_mix(self):
         for name in "ab":
-            self.checkout.stage(name, f"echo 'not ok - {name}'; for n in 1 2 3 4; do sleep 0.1; echo '# {name}'; done")
+            lines = f"for n in 1 2 3 4; do sleep 0.1; echo '# {name}'; done"
+            self.checkout.stage(name, f"echo 'not ok - {name}'; {lines}")
         status, lines = self.checkout.run()
         self.assertEqual(status, 1)
         shown = lines[:lines.index("The failures:")]
@@ -102,7 +106,8 @@ class RunTest(unittest.TestCase):
     def test_stages_wait_for_their_programs(self):
         place = self.checkout.root
         self.checkout.program("tests/lib/build", f"#!/bin/sh\nsleep 0.5; touch '{place}/built'")
-        self.checkout.stage("needs", f"test -e '{place}/built' && echo 'ok - needs'", needs="programs")
+        self.checkout.stage("needs", f"test -e '{place}/built' && echo 'ok - needs'",
+                            needs="programs")
         self.checkout.stage("free", f"test ! -e '{place}/built' && echo 'ok - free'")
         self.assertEqual(self.checkout.run()[1][-1], "2 passed, 0 failed, 0 skipped")
 
@@ -147,9 +152,11 @@ class StagesTest(unittest.TestCase):
             return list(stages.read(file))
 
     def test_each_kernel_is_a_stage(self):
-        found = self.read("# proves: a: b", "# script: s x", "# cpus: 2", "# kernel: debian; minutes: 3; tier: change",
+        found = self.read("# proves: a: b", "# script: s x", "# cpus: 2",
+                          "# kernel: debian; minutes: 3; tier: change",
                           "# kernel: debug; minutes: 8; tier: night; script: s")
-        self.assertEqual([(stage.name, stage.minutes, stage.tier, stage.script, stage.cpus) for stage in found],
+        self.assertEqual([(stage.name, stage.minutes, stage.tier, stage.script, stage.cpus)
+                          for stage in found],
                          [("name", 3, "change", "s x", 2), ("debug:name", 8, "night", "s", 2)])
         self.assertEqual(found[0].proves, "a: b")
 
@@ -164,10 +171,12 @@ class StagesTest(unittest.TestCase):
 
     def test_guests_of_a_kind_share_boots(self):
         def stage(name, minutes, **changed):
-            fields = {"kernel": "debian", "arch": "amd64", "tier": "change", "proves": "", "script": name, "cpus": 1, "clock": None,
+            fields = {"kernel": "debian", "arch": "amd64", "tier": "change", "proves": "",
+                      "script": name, "cpus": 1, "clock": None,
                       "packages": None, "boot": None, "needs": None} | changed
             return stages.Stage(name=name, file=None, minutes=minutes, **fields)
-        groups = stages.boots([stage("a", 5), stage("b", 5), stage("c", 5), stage("d", 1, kernel="debug"),
+        groups = stages.boots([stage("a", 5), stage("b", 5), stage("c", 5),
+                               stage("d", 1, kernel="debug"),
                                stage("e", 1, boot="own"), stage("f", 1, cpus=2),
                                stage("g", 1, clock="icount"), stage("h", 1, arch="arm64")])
         self.assertEqual([[stage.name for stage in group] for group in groups],
@@ -180,7 +189,8 @@ class StagesTest(unittest.TestCase):
         found = self.read("# proves: a", "# kernel: debian; minutes: 3; tier: change",
                           "# kernel: debian; arch: arm64; minutes: 3; tier: night",
                           "# kernel: trixie; arch: arm64; minutes: 3; tier: night")
-        self.assertEqual([stage.name for stage in found], ["name", "arm64:name", "arm64:trixie:name"])
+        self.assertEqual([stage.name for stage in found],
+                         ["name", "arm64:name", "arm64:trixie:name"])
         guest_job, program_job = stages.jobs([alone, found[1]], "guest")
         self.assertEqual((guest_job.command[:3], guest_job.needs_programs),
                          (["guest", "--arch", "arm64"], False))
@@ -192,7 +202,8 @@ class StagesTest(unittest.TestCase):
         self.assertGreater(len(found), 40)
         for stage in found.values():
             if stage.script:
-                self.assertTrue((scheduler.ROOT / "tests/guest" / stage.script.split()[0]).exists(), stage)
+                script = scheduler.ROOT / "tests/guest" / stage.script.split()[0]
+                self.assertTrue(script.exists(), stage)
             else:
                 self.assertTrue(os.access(stage.file, os.X_OK), stage)
 
@@ -215,7 +226,8 @@ class GuestTest(unittest.TestCase):
         report = tap.Report(out)
         options = mock.Mock(arch=arch, kernel="debian", cpus=1, icount=False, minutes=1,
                             scripts=scripts)
-        with tempfile.TemporaryDirectory() as place, mock.patch.object(guest, "RESULTS", pathlib.Path(place)), \
+        with tempfile.TemporaryDirectory() as place, \
+                mock.patch.object(guest, "RESULTS", pathlib.Path(place)), \
                 mock.patch.object(guest, "Guest", FakeGuest):
             guest.run(options, report)
         self.assertEqual(FakeGuest.boots, [])
@@ -241,7 +253,8 @@ class GuestTest(unittest.TestCase):
 
     def test_scripts_after_a_death_run_in_another_guest(self):
         died = ["# begin: a", "ok - x", "# end: a, status 0, 1 s", "# begin: b", "ok - y"]
-        lines = self.run_scripts(["a", "b", "c"], (125, "log", died), (0, "", ["ok - y"]), (0, "", ["ok - z"]))
+        lines = self.run_scripts(["a", "b", "c"], (125, "log", died), (0, "", ["ok - y"]),
+                                 (0, "", ["ok - z"]))
         self.assertIn("not ok - debian: b: the guest ended with status 125", lines)
         self.assertIn("ok - debian: z", lines)
 

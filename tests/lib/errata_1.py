@@ -35,7 +35,8 @@ def convert(path):
                 continue
             magic, version, flags = struct.unpack_from("<HBB", data, at)
             if (magic, version, flags & (SORTED | PCREL)) != (0xdee2, 2, SORTED):
-                sys.exit(f"errata_1.py: {path}: not as Debian 13's linker writes it: {data[at:at + 4].hex()}")
+                sys.exit(f"errata_1.py: {path}: not as Debian 13's linker writes it: "
+                         f"{data[at:at + 4].hex()}")
             data[at + 3] |= PCREL
             count, _, _, offset, _ = struct.unpack_from("<IIIII", data, at + 8)
             first = 28 + data[at + 7] + offset

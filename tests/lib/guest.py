@@ -5,14 +5,14 @@
 usage: guest.py [--arch ARCH] [--kernel NAME] [--cpus N] [--icount] [--packages SET]
                 [--minutes N] SCRIPT...
 
-A SCRIPT is a name in tests/guest with its arguments, one word of the command line: 'lifetime 20'. Several
-scripts run in one boot, one after the other (tests/guest/several). MINUTES bound the guest's life: it is
-ended after eight times as long.
+A SCRIPT is a name in tests/guest with its arguments, one word of the command line: 'lifetime 20'.
+Several scripts run in one boot, one after the other (tests/guest/several). MINUTES bound the
+guest's life: it is ended after eight times as long.
 
-A guest that never got to a test is booted once more, and a guest whose QEMU was ended by a signal; the run
-says so. No test is tried again. But a script that fails in a shared boot runs once more, alone in a new
-guest: then the report tells whether it fails by itself, or by what another script left behind. It has
-failed in both cases.
+A guest that never got to a test is booted once more, and a guest whose QEMU was ended by a signal;
+the run says so. No test is tried again. But a script that fails in a shared boot runs once more,
+alone in a new guest: then the report tells whether it fails by itself, or by what another script
+left behind. It has failed in both cases.
 """
 
 import argparse
@@ -81,8 +81,10 @@ class Guest:
         count = len(cases.read_text(encoding="utf-8").splitlines()) if cases.exists() else 0
         if count:
             place = "/src/" + str(share.relative_to(ROOT))
-            run = subprocess.run(in_root("python3", "/src/tests/lib/verdicts.py", place, self.options.kernel),
-                                 stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+            run = subprocess.run(in_root("python3", "/src/tests/lib/verdicts.py", place,
+                                         self.options.kernel),
+                                 stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+                                 stderr=subprocess.STDOUT,
                                  text=True, errors="replace", check=False)
             (share / "verdicts").write_text(run.stdout, encoding="utf-8")
             judged = 0
@@ -96,7 +98,8 @@ class Guest:
                 blocks.feed(line)
             blocks.close()
             if judged != count:
-                self.emit(script, [f"not ok - {script}: only {judged} of {count} recordings were judged",
+                self.emit(script, [f"not ok - {script}: only {judged} of {count} recordings were "
+                                   "judged",
                                    *("# " + line for line in run.stdout.splitlines()[-20:])])
         # Recordings are large, and the failures in them have been shown.
         for data in share.glob("*.data*"):
@@ -108,7 +111,8 @@ class Guest:
         self.judges.append(thread)
 
     def boot(self):
-        """Boots, and reads the scripts' lines. Returns the exit status, and the guest's error output."""
+        """Boots, and reads the scripts' lines. Returns the exit status, and the guest's error
+        output."""
         subprocess.run(["rm", "-rf", self.share], check=True)
         self.share.mkdir(parents=True)
         words = self.scripts[0].split() if len(self.scripts) == 1 else ["several", *self.scripts]
@@ -161,13 +165,15 @@ class Guest:
             self.join_judges()
             status, error = self.boot()
             is_signal = SIGNAL.search(error)
-            nothing_said = not any(tap.RESULT.match(block[0]) for block in self.report.blocks[before:])
+            nothing_said = not any(tap.RESULT.match(block[0])
+                                   for block in self.report.blocks[before:])
             if last or status != DIED or not (is_signal or nothing_said):
                 break
             why = "QEMU was ended by a signal" if is_signal else "no test began"
             self.report.add([f"# {self.name}: {why}; the guest is booted once more"])
         if status != 0:
-            current = next((script for script in self.begun if script not in self.ended), self.scripts[0])
+            current = next((script for script in self.begun if script not in self.ended),
+                           self.scripts[0])
             self.emit(current, [f"not ok - {current}: the guest ended with status {status}",
                                 *("# " + line for line in error.splitlines()[-40:])])
         if len(self.scripts) == 1:
@@ -200,7 +206,8 @@ def run(options, report):
         left = [script for script in left if script not in guest.begun] if len(left) > 1 else []
         if len(guest.scripts) > 1:
             for script in sorted(guest.failed):
-                report.add([f"# {kernel_name(options)}: {script} has failed in a shared boot; it now runs alone"])
+                report.add([f"# {kernel_name(options)}: {script} has failed in a shared boot; it "
+                            "now runs alone"])
                 alone = Guest(options, [script], Indented(report))
                 alone.run()
                 report.add([f"# {kernel_name(options)}: {script} alone: " +
@@ -222,7 +229,8 @@ def main():
     RESULTS.mkdir(parents=True, exist_ok=True)
     options = parser.parse_args()
     for packages in options.packages:
-        subprocess.run([ROOT / "scripts/prepare-programs", packages], stdout=subprocess.DEVNULL, check=True)
+        subprocess.run([ROOT / "scripts/prepare-programs", packages], stdout=subprocess.DEVNULL,
+                       check=True)
     run(options, tap.Report(sys.stdout))
 
 

@@ -93,8 +93,9 @@ class Tree:
     def find_taken(self):
         """Finds the nodes that were recorded after a uretprobe had replaced a return address.
 
-        Such a node has the trampoline's address, which is the start of a page. The program made these calls
-        without the probe, too: those nodes give the return address, or the two possible ones.
+        Such a node has the trampoline's address, which is the start of a page. The program made
+        these calls without the probe, too: those nodes give the return address, or the two possible
+        ones.
         """
         before = collections.defaultdict(set)
         for number, node in self.nodes.items():

@@ -4,12 +4,13 @@
 
 usage: kernels.py DIRECTORY [RST]
 
-DIRECTORY has a file for each kernel. Prints a table in Markdown; or puts it, as a list-table, into the
-file RST, between its two comments that say so. Kernels that are in RST and not in DIRECTORY keep their results there.
+DIRECTORY has a file for each kernel. Prints a table in Markdown; or puts it, as a list-table, into
+the file RST, between its two comments that say so. Kernels that are in RST and not in DIRECTORY
+keep their results there.
 
-A cell has the number of its tests that passed, with the lowest share of complete stacks among them, of the samples
-whose truth is known; or the failed tests; or the reason why there is nothing to test. Every test belongs to a
-column: those of no other are in `other stacks`.
+A cell has the number of its tests that passed, with the lowest share of complete stacks among them,
+of the samples whose truth is known; or the failed tests; or the reason why there is nothing to
+test. Every test belongs to a column: those of no other are in `other stacks`.
 """
 
 import os
@@ -18,9 +19,9 @@ import sys
 
 # A test belongs to the first column whose expression matches its name.
 COLUMNS = (
-    ("object", r"^(the module cannot panic|a walk needs|no indirect|no return|functions whose|a kCFI hash|"
-               r"reads of user memory|the code (of the fast path is small|is at most)|"
-               r"check-object)"),
+    ("object", r"^(the module cannot panic|a walk needs|no indirect|no return|functions whose|"
+               r"a kCFI hash|reads of user memory|check-object|"
+               r"the code (of the fast path is small|is at most))"),
     ("log", r"log is clean"),
     ("load", r"the module (un)?loads|ended with status"),
     ("deferred", r"deferred|fp,defer"),
@@ -34,9 +35,11 @@ COLUMNS = (
     ("reloads", r"loaded and unloaded|hook is taken|without the hook"),
     ("other stacks", r""),
 )
-LINE = re.compile(r"(?P<bad>not )?ok - (?P<kernel>[^:]+): (?P<name>[^#]*)(?:# SKIP (?P<reason>.*))?")
+LINE = re.compile(r"(?P<bad>not )?ok - (?P<kernel>[^:]+): (?P<name>[^#]*)"
+                  r"(?:# SKIP (?P<reason>.*))?")
 SHARE = re.compile(r"# [0-9.]+ % of [0-9]+ samples complete "
-                   r"\(complete (?P<complete>\d+), short (?P<short>\d+), false (?P<false>\d+), empty (?P<empty>\d+),")
+                   r"\(complete (?P<complete>\d+), short (?P<short>\d+), "
+                   r"false (?P<false>\d+), empty (?P<empty>\d+),")
 STACKS = re.compile(r"# (?P<complete>[0-9]+) of (?P<all>[0-9]+) stacks are complete")
 RELEASE = re.compile(r"# (?P<release>[0-9]+\.[0-9]\S+), [0-9]+ bytes")
 # Stacks that must be complete; for others any share is accepted.
@@ -88,7 +91,7 @@ def row(path):
 
 
 def release_of(text):
-    """The numbers of a kernel's release, from the first line of a text that ends with the release."""
+    """The numbers of a kernel's release, from the first line of a text that ends with it."""
     return [int(part) for part in re.findall(r"\d+", text.split("\n")[0].split(": ")[-1])]
 
 
@@ -103,9 +106,11 @@ def main():
         return
     with open(sys.argv[2], encoding="utf-8") as file:
         text = file.read()
-    before, kept, after = re.split(r"(?s)(?<=\.\. The table begins\.\n)(.*)(?=\.\. The table ends\.\n)", text)
+    before, kept, after = re.split(
+        r"(?s)(?<=\.\. The table begins\.\n)(.*)(?=\.\. The table ends\.\n)", text)
     # A page is too narrow for the table, so there each kernel is a column of its own list.
-    texts = {found[1]: found[0].strip() for found in re.finditer(r"(?ms)^``(\S+)``: .*?(?=^``|\Z)", kept)}
+    texts = {found[1]: found[0].strip()
+             for found in re.finditer(r"(?ms)^``(\S+)``: .*?(?=^``|\Z)", kept)}
     for cells in rows:
         lines = [f":{name}: {cell}" for name, cell in zip(head[2:], cells[2:])]
         texts[cells[0]] = "\n".join([f"``{cells[0]}``: {cells[1]}", "", *lines])

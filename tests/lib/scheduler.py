@@ -18,17 +18,18 @@ import tap
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
 USAGE = """usage: run [--list | --night | NAME...]
 
-Without an argument, the command runs the stages of the tier `change`; with --night, the stages of the
-tier `night`; with NAMEs, the stages of these names. A NAME may be a pattern, as '*:stacks'. --list
-prints all stages. Each test is a TAP line. The last line is `N passed, N failed, N skipped`.
+Without an argument, the command runs the stages of the tier `change`; with --night, the stages of
+the tier `night`; with NAMEs, the stages of these names. A NAME may be a pattern, as '*:stacks'.
+--list prints all stages. Each test is a TAP line. The last line is `N passed, N failed, N skipped`.
 
-TEST_SECONDS is the time for all stages. A stage that would take longer than the rest of this time is
-not begun. A stage that runs at its end is ended. The report says that both were skipped."""
+TEST_SECONDS is the time for all stages. A stage that would take longer than the rest of this time
+is not begun. A stage that runs at its end is ended. The report says that both were skipped."""
 # A guest keeps little more than one CPU busy.
 WORKERS = 2
 # Seconds; tests have shorter minutes.
 MINUTE = 60
-# A job is ended after so many times its minutes: some machines have half the speed, and run other things.
+# A job is ended after so many times its minutes: some machines have half the speed, and run other
+# things.
 PATIENCE = 10
 
 
@@ -51,7 +52,8 @@ class Scheduler:
             self.report.add([f"ok - {stage.name} # SKIP {reason}"])
 
     def next(self):
-        """The next job that may begin, None at the end. Waits while jobs need programs that are being built."""
+        """The next job that may begin, None at the end. Waits while jobs need programs that are
+        being built."""
         with self.lock:
             while self.queue:
                 for number, job in enumerate(self.queue):
@@ -65,7 +67,8 @@ class Scheduler:
             names = " ".join(stage.name for stage in job.stages)
             left = self.deadline - time.monotonic()
             if left < MINUTE * job.minutes:
-                self.skip(job, f"it takes {job.minutes} minutes, and {max(left, 0) / MINUTE:.0f} were left")
+                self.skip(job, f"it takes {job.minutes} minutes, and {max(left, 0) / MINUTE:.0f} "
+                               "were left")
                 continue
             self.say(names)
             self.run(job, names)
@@ -74,7 +77,8 @@ class Scheduler:
         """Runs one job to its end, and reports it if it ends in another way than by itself."""
         begun, blocks = time.monotonic(), tap.Blocks(self.report.add)
         # In a process group of its own, so that all of it can be ended.
-        with subprocess.Popen(job.command, stdout=subprocess.PIPE, stdin=subprocess.DEVNULL, text=True,
+        with subprocess.Popen(job.command, stdout=subprocess.PIPE, stdin=subprocess.DEVNULL,
+                              text=True,
                               errors="replace", start_new_session=True,
                               env=os.environ | job.environment) as process:
             limit = PATIENCE * MINUTE * job.minutes
@@ -97,17 +101,20 @@ class Scheduler:
         elif status == -signal.SIGKILL and took >= limit:
             self.report.add([f"not ok - {names}", f"# It was ended after {took:.0f} s."])
         elif status != 0:
-            self.report.add([f"not ok - {names}", f"# It ended with status {status}, before its end."])
+            self.report.add([f"not ok - {names}",
+                             f"# It ended with status {status}, before its end."])
 
     def make_programs(self):
         """Builds what most stages need. Without it they cannot run."""
         self.say("building the test programs and sframectl")
         # Messages of the build go to standard error.
-        status = subprocess.run(self.build, stdout=2, stdin=subprocess.DEVNULL, check=False).returncode
+        status = subprocess.run(self.build, stdout=2, stdin=subprocess.DEVNULL,
+                                check=False).returncode
         with self.lock:
             self.built = True
             if status != 0:
-                self.report.add(["not ok - build", f"# {self.build} ended with status {status}; see above."])
+                self.report.add(["not ok - build",
+                                 f"# {self.build} ended with status {status}; see above."])
                 for job in [job for job in self.queue if job.needs_programs]:
                     self.queue.remove(job)
                     self.skip(job, "its programs were not built")
@@ -128,7 +135,8 @@ class Scheduler:
                 self.lock.notify_all()
 
     def go(self):
-        workers = [threading.Thread(target=self.worker, args=(number == 0,)) for number in range(WORKERS)]
+        workers = [threading.Thread(target=self.worker, args=(number == 0,))
+                   for number in range(WORKERS)]
         signal.signal(signal.SIGTERM, self.interrupted)
         signal.signal(signal.SIGINT, self.interrupted)
         for worker in workers:
@@ -167,7 +175,8 @@ def print_list(stages):
 
 
 def main(arguments, root=ROOT, out=sys.stdout):
-    """Runs the command line; the exit status. `root` is the checkout, or in tests a directory like it."""
+    """Runs the command line; the exit status. `root` is the checkout, or in tests a directory like
+    it."""
     try:
         stages = stage_files.read_all(root / "tests/stages")
     except stage_files.BadStage as error:
@@ -181,22 +190,26 @@ def main(arguments, root=ROOT, out=sys.stdout):
     results = root / "build/results"
     results.parent.mkdir(exist_ok=True)
     # Held until this process ends. Both runs would write their results to one place.
-    lock = open(root / "build/results.lock", "w", encoding="ascii")  # pylint: disable=consider-using-with
+    # pylint: disable-next=consider-using-with
+    lock = open(root / "build/results.lock", "w", encoding="ascii")
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
-        sys.exit("run: another tests/run of this checkout is at work; wait for its end, or use another checkout")
+        sys.exit("run: another tests/run of this checkout is at work; wait for its end, or use "
+                 "another checkout")
     shutil.rmtree(results, ignore_errors=True)
     results.mkdir()
     report = tap.Report(out)
-    architectures = sorted({stage.arch for job in jobs if job.needs_programs for stage in job.stages})
+    needy = [job for job in jobs if job.needs_programs]
+    architectures = sorted({stage.arch for job in needy for stage in job.stages})
     build = [str(root / "tests/lib/build"), *architectures] if architectures else None
     scheduler = Scheduler(jobs, report, float(os.environ.get("TEST_SECONDS") or "inf"), build)
     scheduler.go()
     with open(results / "tap", "w", encoding="utf-8") as file:
         file.writelines("\n".join(block) + "\n" for block in report.blocks)
     with open(results / "times", "w", encoding="utf-8") as file:
-        file.writelines(f"{took:.0f} s\t{minutes} min\t{names}\n" for names, took, minutes in scheduler.times)
+        for names, took, minutes in scheduler.times:
+            file.write(f"{took:.0f} s\t{minutes} min\t{names}\n")
     passed, failed, skipped = report.counts()
     if failed:
         print("\nThe failures:", file=out)

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""The stages of the tests: one file a stage, in tests/stages. Its first lines are comments with fields.
+"""The stages of the tests: one file a stage, in tests/stages. Its first lines are comments with
+fields.
 
     # proves: stacks at uprobes, and with return addresses that uretprobes replaced
     # script: probes
@@ -10,8 +11,8 @@
 Each `kernel` line is one stage. It has the name of the file if it is the only one, or on the kernel
 `debian`; on another kernel it is KERNEL:FILE. `arch` is the architecture of the kernel, Debian's
 name (amd64); a stage of another one is ARCH:FILE, or ARCH:KERNEL:FILE. `minutes` is the duration of
-the stage alone on two cores, and `tier` says which command runs it: see TIERS. `;` ends a field of a
-`kernel` line.
+the stage alone on two cores, and `tier` says which command runs it: see TIERS. `;` ends a field of
+a `kernel` line.
 
 A file with a `script` is run in a guest: a script of tests/guest, with its arguments. Stages with
 the same kernel, architecture, CPUs and clock share a boot. Any other file is a program for bash,
@@ -37,8 +38,8 @@ TIERS = {
 # Scripts share a boot for so many minutes, so that two workers end at about the same time.
 BOOT_MINUTES = 12
 FIELD = re.compile(r"# (\w+): (.*)")
-KEYS = {"proves", "script", "arch", "cpus", "clock", "packages", "boot", "needs", "kernel", "minutes",
-        "tier"}
+KEYS = {"proves", "script", "arch", "cpus", "clock", "packages", "boot", "needs", "kernel",
+        "minutes", "tier"}
 # The architecture of a stage that names none.
 ARCH = "amd64"
 
@@ -105,7 +106,8 @@ def boots(stages):
     """Groups guest stages: those of a group share one boot."""
     groups = collections.defaultdict(list)
     for stage in stages:
-        key = (stage.kernel, stage.arch, stage.cpus, stage.clock, stage.name if stage.boot == "own" else None)
+        key = (stage.kernel, stage.arch, stage.cpus, stage.clock,
+               stage.name if stage.boot == "own" else None)
         last = groups[key]
         if last and sum(other.minutes for other in last[-1]) + stage.minutes <= BOOT_MINUTES:
             last[-1].append(stage)

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""Lines of the Test Anything Protocol, as the tests print them: `ok - NAME`, `ok - NAME # SKIP REASON`
-or `not ok - NAME`, each followed by its details, lines that begin with `#`."""
+"""Lines of the Test Anything Protocol, as the tests print them: `ok - NAME`, `ok - NAME # SKIP
+REASON` or `not ok - NAME`, each followed by its details, lines that begin with `#`."""
 
 import re
 import threading

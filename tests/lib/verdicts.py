@@ -42,8 +42,9 @@ DEBUG = sys.argv[2:3] in (["debug"], ["kcsan"])
 
 
 def before_rows(judgements):
-    """The number of short stacks that end in a function whose rows were not there yet: no earlier complete stack has
-    the function, and a later one has it. JUDGEMENTS are pairs of a kind and the functions, innermost first."""
+    """The number of short stacks that end in a function whose rows were not there yet: no earlier
+    complete stack has the function, and a later one has it. JUDGEMENTS are pairs of a kind and the
+    functions, innermost first."""
     ended, walked, number = collections.Counter(), set(), 0
     for kind, functions in judgements:
         if kind == "complete":
@@ -55,8 +56,9 @@ def before_rows(judgements):
 
 
 def nearly_all(count):
-    """All but the very first, whose pages were not there yet: five, or one in 200. On the debug kernel, where few
-    samples are enough and rows may take any time: three in 100, and at most half before the rows were there."""
+    """All but the very first, whose pages were not there yet: five, or one in 200. On the debug
+    kernel, where few samples are enough and rows may take any time: three in 100, and at most half
+    before the rows were there."""
     missing = known(count) - count.kinds["complete"]
     allowed = max(5, 0.005 * known(count))
     if DEBUG:
@@ -65,9 +67,9 @@ def nearly_all(count):
 
 
 def lost(count):
-    """Of deferred samples, those that were taken when the task's stack had been delivered and it was
-    not in user space again yet: perf waits for a second record of that cookie, which never comes. They
-    are the more, the longer tasks wait for a CPU there."""
+    """Of deferred samples, those that were taken when the task's stack had been delivered and it
+    was not in user space again yet: perf waits for a second record of that cookie, which never
+    comes. They are the more, the longer tasks wait for a CPU there."""
     return count.percent("lost")
 
 
@@ -94,13 +96,16 @@ VERDICTS = {
     "switched": (20, lambda count: known(count) >= 20 and count.kinds["false"] == 0),
     "never-false": (20, lambda count: count.kinds["false"] == 0),
     # Taken where perf has no user registers, so that the truth is any chain of the program's.
-    "in-tree": (20, lambda count: share(count, "complete") >= (80 if DEBUG else 95) and count.kinds["false"] == 0),
+    "in-tree": (20, lambda count: share(count, "complete") >= (80 if DEBUG else 95)
+                and count.kinds["false"] == 0),
     # With uprobes in the program, and uretprobes, which replace return addresses. For a moment the
-    # kernel has replaced an address and not yet recorded it, or has not yet restored it. On the debug
-    # kernel these moments are longer.
-    "probed": (200, lambda count: share(count, "complete") >= (90 if DEBUG else 95) and count.kinds["false"] == 0),
+    # kernel has replaced an address and not yet recorded it, or has not yet restored it. On the
+    # debug kernel these moments are longer.
+    "probed": (200, lambda count: share(count, "complete") >= (90 if DEBUG else 95)
+               and count.kinds["false"] == 0),
     # The same, on kernels whose list of replaced addresses is not read at each sample.
-    "probed-in-part": (200, lambda count: count.kinds["complete"] > 0 and count.kinds["false"] == 0),
+    "probed-in-part": (200, lambda count: count.kinds["complete"] > 0
+                       and count.kinds["false"] == 0),
     "bpf": (100, lambda count: share(count, "complete") >= 99.5 and count.kinds["false"] == 0),
     # Not the module's, which is not asked: perf unwinds its copy. A few of some 200 it gives up.
     "dwarf": (100, lambda count: share(count, "complete") >= 95 and count.kinds["false"] == 0),
@@ -159,7 +164,8 @@ def judged(directory, name, verdict):
             continue
         found = judge.judge(sample, tree)
         count.add(sample, found, tree)
-        judgements.append((found.kind, [judge.function_name(frame.symbol) for frame in sample.frames]))
+        functions = [judge.function_name(frame.symbol) for frame in sample.frames]
+        judgements.append((found.kind, functions))
         if found.kind in ("false", "short", "empty"):
             bad.append((found.kind != "false", judge.describe(sample, found)))
     count.before_rows = before_rows(judgements)

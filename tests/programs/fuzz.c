@@ -703,7 +703,7 @@ static void walk(void)
 		memcpy(base, bytes, FILE_SIZE);
 		mprotect(base, FILE_SIZE, PROT_READ | PROT_EXEC);
 	}
-	/* Code in memory of no file, as huge pages for text are. */
+	/* Code in anonymous memory, as huge pages for text are. */
 	if (is_file && pieces && one_in(20)) {
 		map(base + TEXT, PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0);
 		memcpy(base + TEXT, bytes + TEXT, PAGE);

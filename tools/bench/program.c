@@ -5,7 +5,7 @@
  * In each turn draws DEPTH functions of all parts at random, lets each call the next one, and stays in the
  * last one for about 60 microseconds. With a sample every 100 microseconds nearly all samples are taken
  * there, and no two in sequence have equal stacks. Prints the run time in nanoseconds. With REGION, the functions are
- * in memory of no file, and in a region of that kind.
+ * in anonymous memory, and in a region of that kind.
  */
 #define _GNU_SOURCE
 #include <stdio.h>

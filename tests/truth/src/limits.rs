@@ -83,7 +83,7 @@ pub struct FrameDifference<'a> {
     pub rule: Option<Rule>,
     /// The row of .eh_frame.
     pub truth: Result<&'a CfiRow, UnwindError>,
-    /// Whether the code is of no file, with .eh_frame in memory.
+    /// Whether it is anonymous code, with .eh_frame in memory.
     pub is_loaded: bool,
     /// Why the walk ended, if that is known.
     pub end: Option<StopReason>,
@@ -214,9 +214,9 @@ pub const LIMITS: &[Limit] = &[
     },
     Limit {
         name: "no-region-yet",
-        what: "a program that has no regions has loaded code of no file a moment ago; the walk that meets the code \
-               first, and makes the module ask for its region, takes the step by the frame pointer, as in all code of \
-               no file",
+        what: "a program that has no regions has loaded anonymous code a moment ago; the walk that meets the code \
+               first, and makes the module ask for its region, takes the step by the frame pointer, as in all \
+               anonymous code",
         // Where a region has rows, no step is by the frame pointer.
         is: |case| case.is_loaded && case.by == FrameSource::FramePointer && case.rule.is_none(),
     },

@@ -164,8 +164,8 @@ pub fn encode(found: &Result<Code, String>) -> Vec<u8> {
     bytes
 }
 
-/// Reads an answer about the process with this ID. `memory` are the mappings that are of no file
-/// ([`walk::process::memory_of_no_file`]).
+/// Reads an answer about the process with this ID. `memory` are its mappings of anonymous memory
+/// ([`walk::process::anonymous_memory`]).
 ///
 /// # Errors
 ///
@@ -224,7 +224,7 @@ fn check_range(start: u64, end: u64, memory: &[Range<u64>]) -> Result<(), String
     match start < end && at == end {
         true => Ok(()),
         false => Err(format!(
-            "the code from {start:#x} to {end:#x} is refused: it is not in memory of no file"
+            "the code from {start:#x} to {end:#x} is refused: it is not in anonymous memory"
         )),
     }
 }

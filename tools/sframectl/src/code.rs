@@ -68,7 +68,7 @@ static ENDING: Mutex<Vec<Child>> = Mutex::new(Vec::new());
 
 /// Finds the code that a process makes, in a confined child process, from its memory and the text of its mappings
 /// ([`runtimes::open`]). If no runtime is known, searches for code with rows in the mapping from `start` to `end`,
-/// run-time addresses. The code that is found lies in memory of no file of that process; all else that the answer says
+/// run-time addresses. The code that is found lies in anonymous memory of that process; all else that the answer says
 /// is hostile. An object has packed rows unless its [`content`] is one of `known`, or cannot be converted.
 ///
 /// Returns the text of the mappings after the answer, too; it is empty if they cannot be read.
@@ -99,7 +99,7 @@ pub(crate) fn find(
     let maps = process::maps_text(pid.unsigned_abs())
         .map_err(|error| format!("cannot read its mappings: {error}"));
     let found = match (answer, &maps) {
-        (Ok(bytes), Ok(maps)) => answer::accept(&bytes, pid, &process::memory_of_no_file(maps)),
+        (Ok(bytes), Ok(maps)) => answer::accept(&bytes, pid, &process::anonymous_memory(maps)),
         (Err(error), _) => Err(error),
         (_, Err(error)) => Err(error.clone()),
     };

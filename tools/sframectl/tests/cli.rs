@@ -1421,7 +1421,7 @@ fn a_process_is_read_without_privileges() {
     data[..section.len()].copy_from_slice(&section);
 
     let maps = walk::process::maps_text(process::id()).unwrap();
-    let memory = walk::process::memory_of_no_file(&maps);
+    let memory = walk::process::anonymous_memory(&maps);
     // A child that is asked for this code, and knows the contents with this number.
     let ask = |known: Option<u64>| {
         let (mut socket, of_child) = UnixStream::pair().unwrap();

@@ -347,8 +347,8 @@ pub struct Process {
     mappings: Vec<ProcessMapping>,
     /// The regions of the code that the process makes.
     regions: Vec<CodeRegion>,
-    /// See [`Process::set_plain`].
-    plain: Option<Vec<Range<u64>>>,
+    /// See [`Process::set_without_region`].
+    without_region: Option<Vec<Range<u64>>>,
 }
 
 impl Process {
@@ -420,19 +420,23 @@ impl Process {
 
     /// Sets the run-time addresses at which there is known to be no region. If the process has regions, a walk ends in
     /// anonymous code that is neither there nor in a region. Without a call of this function, there is no such code.
-    pub fn set_plain(&mut self, plain: Vec<Range<u64>>) {
-        self.plain = Some(plain);
+    pub fn set_without_region(&mut self, ranges: Vec<Range<u64>>) {
+        self.without_region = Some(ranges);
     }
 
     /// Whether it is not known if there is a region at a run-time address.
     pub(crate) fn is_unknown(&self, address: u64) -> bool {
-        let is_plain = |plain: &Vec<Range<u64>>| plain.iter().any(|range| range.contains(&address));
+        let has_none =
+            |ranges: &Vec<Range<u64>>| ranges.iter().any(|range| range.contains(&address));
         !self.regions.is_empty()
-            && self.plain.as_ref().is_some_and(|plain| !is_plain(plain))
+            && self
+                .without_region
+                .as_ref()
+                .is_some_and(|ranges| !has_none(ranges))
             && self.made_code_at(address).is_some()
     }
 
-    /// The region at a run-time address, if the code there is anonymous. The region's guard is not checked.
+    /// The region at a run-time address, if anonymous code is there. The region's guard is not checked.
     pub fn region_at(&self, address: u64) -> Option<&CodeRegion> {
         let found =
             (self.regions.iter()).find(|region| (region.start..region.end).contains(&address))?;
@@ -462,13 +466,13 @@ impl Process {
                 part.start = part.start.max(region.end);
             }
         }
-        for plain in self.plain.iter().flatten() {
-            if plain.start > address {
-                part.end = part.end.min(plain.start);
-            } else if plain.end <= address {
-                part.start = part.start.max(plain.end);
+        for range in self.without_region.iter().flatten() {
+            if range.start > address {
+                part.end = part.end.min(range.start);
+            } else if range.end <= address {
+                part.start = part.start.max(range.end);
             } else {
-                part = part.start.max(plain.start)..part.end.min(plain.end);
+                part = part.start.max(range.start)..part.end.min(range.end);
             }
         }
         part
@@ -598,13 +602,13 @@ fn parse_maps_line_or_fail(line: &str) -> io::Result<(ProcessMapping, FileId)> {
 
 /// The run-time addresses of the mappings that the kernel module takes for anonymous memory, by address: those without
 /// a file, and executable ones that are writable or shared. `text` is one of [`maps_text`].
-pub fn memory_of_no_file(text: &str) -> Vec<Range<u64>> {
-    let is_of_no_file = |(mapping, file): &(ProcessMapping, FileId), permissions: &str| {
+pub fn anonymous_memory(text: &str) -> Vec<Range<u64>> {
+    let is_anonymous = |(mapping, file): &(ProcessMapping, FileId), permissions: &str| {
         file.inode == 0 || mapping.executable && permissions.contains(['w', 's'])
     };
     let range = |line: &str| {
         let permissions = line.split(' ').nth(1)?;
-        let found = parse_maps_line(line).filter(|found| is_of_no_file(found, permissions))?;
+        let found = parse_maps_line(line).filter(|found| is_anonymous(found, permissions))?;
         Some(found.0.start..found.0.end)
     };
     text.lines().filter_map(range).collect()
@@ -693,7 +697,7 @@ mod tests {
     }
 
     #[test]
-    fn code_that_may_change_is_of_no_file() {
+    fn code_that_may_change_is_anonymous() {
         let text = "\
             1000-2000 r-xp 00000000 fe:01 9 /usr/bin/env\n\
             2000-3000 rw-p 00000000 fe:01 9 /usr/bin/env\n\
@@ -702,7 +706,7 @@ mod tests {
             5000-6000 r-xs 00000000 00:01 7 /memfd:vmem (deleted)\n\
             6000-7000 rw-s 00000000 00:01 7 /memfd:vmem (deleted)\n\
             7000-8000 rw-p 00000000 00:00 0 [heap]\n";
-        let starts: Vec<u64> = memory_of_no_file(text)
+        let starts: Vec<u64> = anonymous_memory(text)
             .iter()
             .map(|part| part.start)
             .collect();

@@ -102,7 +102,7 @@ pub(super) fn answer<'a>(device: &Device, job: &'a Job) -> (bool, Option<FileAns
             let added = add::add(device, &file, Path::new(&request.path), request.user);
             // A runtime may have its code in a file in memory. The module asks for the code, too,
             // and that answer counts.
-            if added.is_err() && !rows::is_elf(&file) && is_memory_of_no_file(request) {
+            if added.is_err() && !rows::is_elf(&file) && is_anonymous_memory(request) {
                 return (true, None);
             }
             added
@@ -126,8 +126,8 @@ pub(super) fn answer<'a>(device: &Device, job: &'a Job) -> (bool, Option<FileAns
 }
 
 /// Whether the module takes the requested mapping for anonymous memory.
-fn is_memory_of_no_file(request: &Request) -> bool {
-    let mut memory = process::memory_of_no_file(&maps_of(request)).into_iter();
+fn is_anonymous_memory(request: &Request) -> bool {
+    let mut memory = process::anonymous_memory(&maps_of(request)).into_iter();
     memory.any(|part| part.contains(&request.start))
 }
 

@@ -116,8 +116,8 @@ pub(crate) struct StepCounts {
     pub(crate) in_regions: u64,
     /// Instructions with at least one such frame.
     pub(crate) steps_in_regions: u64,
-    /// Frames that are equal to presumed calls, which are the frames of an earlier walk. Their callees are in code of a
-    /// region or of no file, or in Haskell code.
+    /// Frames that are equal to presumed calls, which are the frames of an earlier walk. Their
+    /// callees are in anonymous code, with a region or without, or in Haskell code.
     pub(crate) presumed: u64,
     /// Frames found by regions that are not judged, and frames further out: their calls were not seen.
     pub(crate) not_judged: u64,
@@ -133,7 +133,7 @@ pub(crate) struct StepCounts {
     pub(crate) loaded_by_calls: u64,
     /// Instructions with at least one such frame.
     pub(crate) steps_in_loaded: u64,
-    /// Places in code of no file with rows at which walks ended, as text.
+    /// Places in anonymous code with rows at which walks ended, as text.
     pub(crate) region_ends: BTreeMap<String, u64>,
     /// Frames that a signal interrupted, and that are equal.
     pub(crate) signals: u64,
@@ -241,7 +241,7 @@ impl StepJudge {
         snapshot::record(walker, process, registers, memory, program, saved_by)
     }
 
-    /// The run-time addresses of code of no file at which the last walk has frames.
+    /// The run-time addresses of anonymous code at which the last walk has frames.
     pub(crate) fn made_code(&self, process: &Process) -> Vec<u64> {
         let all = self.found.iter().map(|it| it.at);
         all.filter(|at| process.made_code_at(*at).is_some())
@@ -264,7 +264,7 @@ impl StepJudge {
             return;
         };
         self.ended_by = reason.as_str();
-        // Calls are presumed in code without unwind information: of a runtime, of no file, and in Haskell code.
+        // Calls are presumed in code without unwind information: anonymous code, and Haskell code.
         let is_presumed = |it: &WalkedFrame| {
             process.layout_at(it.at).is_some()
                 || context.truth.made_code_at(it.at).is_some()
@@ -677,7 +677,7 @@ impl StepJudge {
     }
 }
 
-/// Whether a run-time address is in code of no file that has `.eh_frame` in memory: for the truth it has a file.
+/// Whether a run-time address is in anonymous code that has `.eh_frame` in memory: for the truth it has a file.
 fn is_loaded(process: &Process, truth: &Process, at: u64) -> bool {
     let has_file =
         |process: &Process| (process.at(at)).is_some_and(|mapping| mapping.file.is_some());

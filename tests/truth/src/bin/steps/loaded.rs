@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only OR MIT
 
-//! Code of no file that has `.eh_frame` beside it, such as the code that LLVM's JIT compilers load.
+//! Anonymous code that has `.eh_frame` beside it, such as the code that LLVM's JIT compilers load.
 //!
 //! The walk uses regions with rows, as the kernel has them: `sframectl watch` is asked for the code that a walk has met,
 //! finds the objects in the memory, converts them and registers a region for each object. A region stays until another
@@ -39,7 +39,7 @@ pub(crate) struct LoadedCode {
     /// The present objects, as if they were mapped from files.
     present: Vec<ProcessMapping>,
     /// The ranges for which `sframectl watch` has said that they have no region.
-    plain: Vec<Range<u64>>,
+    without_region: Vec<Range<u64>>,
 }
 
 impl LoadedCode {
@@ -60,8 +60,8 @@ impl LoadedCode {
     }
 
     /// The ranges for which `sframectl watch` has said that they have no region.
-    pub(crate) fn plain(&self) -> &[Range<u64>] {
-        &self.plain
+    pub(crate) fn without_region(&self) -> &[Range<u64>] {
+        &self.without_region
     }
 
     /// Whether the objects at a run-time address are yet to be searched.
@@ -105,7 +105,7 @@ impl LoadedCode {
                 let is_there =
                     |region: &Region| region.start < range.end && range.start < region.end;
                 if is_asked && !regions.iter().any(is_there) {
-                    self.plain.push(range);
+                    self.without_region.push(range);
                 }
                 return Ok(());
             }
@@ -117,7 +117,7 @@ impl LoadedCode {
             return Ok(());
         }
         if is_asked && found.objects.is_empty() && found.regions.is_empty() {
-            self.plain.push(range);
+            self.without_region.push(range);
         }
         for object in found.objects {
             let region = region_of(object, files)?;
@@ -136,7 +136,7 @@ impl LoadedCode {
     fn register(&mut self, new: CodeRegion) {
         self.regions
             .retain(|old| old.end <= new.start || new.end <= old.start);
-        self.plain
+        self.without_region
             .retain(|range| range.end <= new.start || new.end <= range.start);
         self.regions.push(new);
     }

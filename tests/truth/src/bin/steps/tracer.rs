@@ -174,14 +174,15 @@ impl Tracer {
     fn use_regions(&mut self) {
         let regions = self.regions.iter().chain(self.loaded.regions());
         self.process.set_regions(regions.cloned().collect());
-        self.process.set_plain(self.loaded.plain().to_vec());
+        self.process
+            .set_without_region(self.loaded.without_region().to_vec());
         self.truth = self.process.clone();
         for object in self.loaded.present() {
             self.truth.map(object.clone());
         }
     }
 
-    /// Finds the code that was loaded at these run-time addresses, at which a walk has met code of no file. The module asks
+    /// Finds the code that was loaded at these run-time addresses, at which a walk has met anonymous code. The module asks
     /// in the same case, and the next walk has the regions.
     pub(crate) fn find_loaded(
         &mut self,

@@ -56,7 +56,7 @@ esac
 
 # The kernel's frames of a stack become one frame, "kernel": they differ from machine to machine, their
 # names may be hidden, and the module does not walk them. They come first, and their addresses have 16
-# digits. An address ffff... behind a user frame is a false user frame, and stays.
+# digits. An address ffff... after a user frame is a false user frame, and stays.
 perf script -i "$data" --no-inline -F comm,pid,tid,time,event,ip,sym,dso >"$work/script"
 awk '
 	BEGIN { ended = 1 }

@@ -35,7 +35,7 @@ FLAMEGRAPH = """#!/bin/sh
 echo "<svg> $*"
 """
 
-# leaf has an address of eight digits. The addresses ffff... behind user frames are false frames.
+# leaf has an address of eight digits. The addresses ffff... after user frames are false frames.
 SAMPLES = """\
          program  7/7  1.000000: cpu-clock:
 \tffffffff81000010 syscall_enter ([kernel.kallsyms])

@@ -37,7 +37,7 @@ class Witness(unittest.TestCase):
 
     def test_frames_of_java_are_interpreted_or_compiled(self):
         code = java_witness.code_of(MAP)
-        # The innermost frame is at the start of its code, and the second return address behind the end.
+        # The innermost frame is at the start of its code, and the second return address after the end.
         pcs = [0x2000, 0x2180, 0x1050, 0x3010, 0x9000]
         self.assertEqual(java_witness.java_frames(pcs, code),
                          ["java.lang.Object.wait0", "Witness$$Lambda.call", java_witness.INTERPRETED])

@@ -46,10 +46,10 @@ static double now(void)
 /* The offset of: dec %rdi; jne to the first instruction; ret. */
 #define BESIDE 64
 
-/* The offset of .eh_frame, in the page behind the code, which stays writable. */
+/* The offset of .eh_frame, in the page after the code, which stays writable. */
 #define EH_FRAME 4096
 
-/* For the frame of 0x68 bytes: CFA = rsp + 8 at first, rsp + 0x70 behind seven bytes, and rsp + 8 behind nine more. */
+/* For the frame of 0x68 bytes: CFA = rsp + 8 at first, rsp + 0x70 after seven bytes, and rsp + 8 after nine more. */
 static const unsigned char eh_frame[] = {
 	20, 0, 0, 0, 0, 0, 0, 0, 1, 'z', 'R', 0, 1, 0x78, 16, 1, 0x1b, 0x0c, 7, 8, 0x90, 1, 0, 0,
 	/* The distance to the code, and its length. */

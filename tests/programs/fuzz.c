@@ -309,7 +309,7 @@ static size_t spoil(uint8_t *bytes, size_t size, size_t capacity)
 			if (one_in(4))
 				size = below(size + 1);
 			break;
-		case 7: {	/* Another section behind it. */
+		case 7: {	/* Another section after it. */
 			size_t with = (size + 7) & ~7ul;
 
 			if (one_in(4) && 2 * with <= capacity) {
@@ -427,7 +427,7 @@ static size_t make_file(uint8_t *file, size_t *section_size, int *pieces)
 		segments[n++] = (Elf64_Phdr){ PT_SFRAME, PF_R, ROWS, ROWS, ROWS, *section_size, *section_size, 8 };
 	header->e_phnum = n;
 	if (sections) {
-		/* Behind the section, which may be as long as it likes. */
+		/* After the section, which may be as long as it likes. */
 		static const char names[] = "\0.shstrtab\0.sframe";
 		size_t at = ROWS + MOST;
 		Elf64_Shdr *shdrs = (void *)(file + at);

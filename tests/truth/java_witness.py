@@ -60,7 +60,7 @@ def java_frames(pcs, code):
     starts = [start for start, _, _, _ in code]
     frames = []
     for innermost, pc in enumerate(pcs):
-        # A return address may be the first one behind the code.
+        # A return address may be the first one after the code.
         at = pc - (innermost > 0)
         index = bisect.bisect_right(starts, at) - 1
         if index < 0 or at >= code[index][1]:

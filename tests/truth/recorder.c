@@ -16,7 +16,7 @@
  *   -b  megabytes of ring buffer for each CPU, a power of two (default 32)
  *
  * If the module is loaded, its tracepoint sframe_unwind:sframe_unwind_walk goes to the same ring buffers: a walk
- * in an interrupt then lies right in front of the sample that it was for.
+ * in an interrupt then lies right before the sample that it was for.
  *
  * FILE: the magic, then records as in perf_event_open(2), in the order of each CPU's ring buffer. In
  * samples, the copy of the stack is truncated to the bytes that were copied. The recorder's own

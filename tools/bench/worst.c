@@ -263,7 +263,7 @@ static void *map_region(int number)
 }
 
 /*
- * Frames that no call has made: each returns to an address behind the end of a function, so the
+ * Frames that no call has made: each returns to an address after the end of a function, so the
  * walk reads the function's code, in a page that was never touched.
  */
 static void faults(int depth, int turns)

@@ -123,7 +123,7 @@ fn read_section(path: &Path, image: &Image) -> (Section, Vec<Ours>) {
     (section, ours)
 }
 
-/// Asserts that a lookup finds no rule directly in front of and after each function, unless another
+/// Asserts that a lookup finds no rule directly before and after each function, unless another
 /// function lies there.
 fn assert_no_rule_outside(section: &Section, bytes: &[u8], ours: &[Ours]) {
     for function in ours.iter().map(|ours| &ours.function) {

@@ -40,7 +40,7 @@ static APART long mix(long value, int depth)
 	return mix(value + 1, depth - 1) ^ frame[1];
 }
 
-/* Goes on behind `ud2`. Every eighth time another signal comes in between. */
+/* Goes on after `ud2`. Every eighth time another signal comes in between. */
 static void on_trap(int number, siginfo_t *info, void *context)
 {
 	ucontext_t *interrupted = context;

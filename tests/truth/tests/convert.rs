@@ -763,7 +763,7 @@ fn eh_frame_does_not_tell_of_kept_registers() {
     assert_eq!(rule_of("usual"), with_rbx(usual, SavedRbx::KEPT));
 }
 
-/// Code as of GHC's programs: `StgRun`, and procedures behind info tables. The rows of a procedure are checked at its
+/// Code as of GHC's programs: `StgRun`, and procedures after info tables. The rows of a procedure are checked at its
 /// labels, which end in the number of bytes by which the procedure has moved the stack pointer down there; or in `none`
 /// where there must be no row.
 const HASKELL: &str = r#"
@@ -961,7 +961,7 @@ slow:
 	mov	(%rdi), %rax
 	jmp	*%rdx
 
-	# C code refers to it; it lies behind other Haskell code.
+	# C code refers to it; it lies after other Haskell code.
 	info	before, type=30
 	at	before_0
 	jmp	*(%rbp)
@@ -1227,7 +1227,7 @@ fn rows_for_assembly_are_true() {
 #[test]
 fn instruction_analysis_agrees_with_eh_frame() {
     // In Debian 12's python3 a cold part ends with a call that does not return (_Py_FatalErrorFunc), and
-    // instruction analysis gives the 8 bytes behind it, which are of another function, that part's CFA.
+    // instruction analysis gives the 8 bytes after it, which are of another function, that part's CFA.
     if !requirement::debian_13() {
         return;
     }

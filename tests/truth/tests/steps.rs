@@ -67,7 +67,7 @@ int main(void)
 
 /// Loads code with `.eh_frame` to memory, as LLVM's JIT compilers do, and calls it: `push %rbx; sub $N,%rsp; call *%rdi;
 /// add $N,%rsp; pop %rbx; ret`, N = 32, the code calls `inner`. Then the code gives way to other code at its address, with
-/// another N, which begins behind PADDING bytes more.
+/// another N, which begins after PADDING bytes more.
 const LOADS: &str = r#"
 #define _GNU_SOURCE
 #include <stdlib.h>

@@ -717,7 +717,7 @@ pub(crate) fn takes_stack(instruction: &Instruction) -> bool {
         && instruction.op1_register() != iced_x86::Register::RBP
 }
 
-/// The offset in a PLT block behind the block's push, in bytes, if the operations are the linkers' expression
+/// The offset in a PLT block after the block's push, in bytes, if the operations are the linkers' expression
 /// `rsp + 8 + ((rip & 15) >= N) * 8`. The offset is N.
 fn plt_push_end(operations: &[Operation<CfiSlice<'_>>]) -> Option<u32> {
     match *operations {

@@ -40,7 +40,7 @@ struct RowSpan {
     end: u64,
     /// The distance from the stack pointer up to the CFA, in bytes; `None` if the CFA counts from rbp.
     depth: Option<i64>,
-    /// Whether rbx is saved, by .eh_frame. It says so behind the instruction that restores rbx, too.
+    /// Whether rbx is saved, by .eh_frame. It says so after the instruction that restores rbx, too.
     is_saved: bool,
 }
 
@@ -171,7 +171,7 @@ impl KnownState {
         })
     }
 
-    /// Whether an instruction agrees. `saves`: by .eh_frame, rbx is saved behind the instruction.
+    /// Whether an instruction agrees. `saves`: by .eh_frame, rbx is saved after the instruction.
     fn agrees_at(
         &mut self,
         instruction: &Instruction,
@@ -346,7 +346,7 @@ mod tests {
         let mut other = SAVES.to_vec();
         other[1] = 0x55;
         assert!(!is_right(&other, rows, Some(24)));
-        // rbx changes in front of the push, and behind the pop.
+        // rbx changes before the push, and after the pop.
         for at in [0, 14] {
             let mut changed = SAVES.to_vec();
             changed.splice(at..at, [0x31, 0xdb]);
@@ -389,7 +389,7 @@ mod tests {
             (16, Some(8), true),
         ];
         assert!(!is_right(&code, rows, Some(32)));
-        // rbx changes behind the pop.
+        // rbx changes after the pop.
         let code = b"\x55\x48\x89\xe5\x53\x5b\x31\xdb\x5d\xc3";
         let rows = &[
             (0, Some(8), false),

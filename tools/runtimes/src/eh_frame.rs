@@ -46,7 +46,7 @@ const MAX_CIE: u32 = 256;
 pub struct CodeObject {
     /// The first address of the code.
     pub start: u64,
-    /// The address behind the code.
+    /// The address after the code.
     pub end: u64,
     /// The address of a word of `.eh_frame` that tells the place and the size of a function.
     pub guard: u64,
@@ -180,7 +180,7 @@ fn section_at(bytes: &[u8], address: u64, start: u64, end: u64) -> (usize, Optio
                     break;
                 };
                 is_of_code = is_of_code && start <= first && behind <= end && first < behind;
-                // The address and the size of the function are behind the length and the pointer to the CIE. They have
+                // The address and the size of the function are after the length and the pointer to the CIE. They have
                 // four bytes each, or eight: then the second word is the size.
                 let has_words = fde.cie().fde_address_encoding().is_some_and(|encoding| {
                     matches!(

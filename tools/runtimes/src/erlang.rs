@@ -124,7 +124,7 @@ fn regions(
     }]))
 }
 
-/// The offset of `current_process` in the data of all schedulers: the two words behind it are the scheduler's type, which
+/// The offset of `current_process` in the data of all schedulers: the two words after it are the scheduler's type, which
 /// is 0, and its number, which counts from 1.
 fn process_field(memory: &impl ProcessMemory, schedulers: &[u64]) -> Option<u64> {
     (0..MAX_FIELD).step_by(8).find(|field| {
@@ -177,7 +177,7 @@ impl Main {
         found.ok_or_else(|| format!("the code at {:#x} has no process_main", code.start))
     }
 
-    /// The return address in the frame with the stack pointer `sp`: behind a call of the function `entry`. `None` if the
+    /// The return address in the frame with the stack pointer `sp`: after a call of the function `entry`. `None` if the
     /// frame has none.
     fn return_address(&self, memory: &impl ProcessMemory, entry: u64, sp: u64) -> Option<u64> {
         (0..ALIGNMENT).step_by(8).find_map(|aligned| {

@@ -140,7 +140,7 @@ impl ProcessMemory for FakeMemory {
         self.reads.set(self.reads.get() + 1);
         assert!(self.reads.get() < MAX_READS, "too many reads");
         for (index, byte) in bytes.iter_mut().enumerate() {
-            // No memory is behind the last address.
+            // No memory is after the last address.
             let at = (address.checked_add(index as u64)).ok_or("no such address")?;
             let known = self.bytes.get(&at).copied().or(self.elsewhere);
             *byte = known.ok_or_else(|| format!("nothing at {at:#x}"))?;

@@ -192,7 +192,7 @@ fn of_qemu(code: &[u8]) -> Option<FrameLayout> {
     })
 }
 
-/// The beginning of a loop or a function in PyPy: sub $size,%rsp; mov %rbp,offset(%rsp). The code in front of the first
+/// The beginning of a loop or a function in PyPy: sub $size,%rsp; mov %rbp,offset(%rsp). The code before the first
 /// one are functions that compiled code calls, and that call C functions: sub $8,%rsp; call; add $8,%rsp; ret
 fn of_pypy(code: &[u8]) -> Option<FrameLayout> {
     code.windows(12)

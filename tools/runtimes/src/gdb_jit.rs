@@ -263,19 +263,19 @@ impl ObjectSection {
         self.address != 0 && self.size != 0 && self.flags & flags == flags
     }
 
-    /// The address behind the section.
+    /// The address after the section.
     fn end(&self) -> u64 {
         self.address.saturating_add(self.size)
     }
 }
 
-/// The integer of 64 bits at an offset in `bytes`; 0 behind their end.
+/// The integer of 64 bits at an offset in `bytes`; 0 after their end.
 fn word(bytes: &[u8], at: usize) -> u64 {
     let word = bytes.get(at..).and_then(|rest| rest.first_chunk());
     word.map_or(0, |word| u64::from_le_bytes(*word))
 }
 
-/// The integer of 16 bits at an offset in `bytes`; 0 behind their end.
+/// The integer of 16 bits at an offset in `bytes`; 0 after their end.
 fn half(bytes: &[u8], at: usize) -> u16 {
     let half = bytes.get(at..).and_then(|rest| rest.first_chunk());
     half.map_or(0, |half| u16::from_le_bytes(*half))

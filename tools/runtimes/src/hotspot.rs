@@ -227,7 +227,7 @@ struct HeapBlock {
 }
 
 /// The first [`MAX_BLOCKS`] blocks of a heap, by address. The virtual machine may change the blocks meanwhile, so the
-/// last block is the one in front of what is no block.
+/// last block is the one before what is no block.
 fn blocks<'a>(
     memory: &'a impl ProcessMemory,
     tables: &VmStructs,
@@ -278,7 +278,7 @@ fn find_constant(memory: &impl ProcessMemory, library: &Library<'_>, text: &[u8]
         let len = mapping.end.saturating_sub(mapping.start).min(left);
         left -= len;
         let mut bytes = vec![0; len as usize];
-        // A mapping may be longer than its file, and what is behind the file cannot be read.
+        // A mapping may be longer than its file, and what is after the file cannot be read.
         if memory.fill(mapping.start, &mut bytes).is_err() {
             continue;
         }

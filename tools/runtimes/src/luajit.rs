@@ -33,10 +33,10 @@ use crate::{
 /// The name of the runtime.
 pub(super) const NAME: &str = "luajit";
 
-/// The `.eh_frame` behind the two words of an area: the length of the first entry, its number, and the augmentation
+/// The `.eh_frame` after the two words of an area: the length of the first entry, its number, and the augmentation
 /// "zPR". It says nothing of the frames.
 const EH_FRAME: [u8; 13] = *b"\x1c\0\0\0\0\0\0\0\x01zPR\0";
-/// The bytes of an area in front of its code.
+/// The bytes of an area before its code.
 const AREA_HEAD: u64 = 16 + EH_FRAME.len() as u64;
 /// The maximum size of an area, in bytes, and of all areas of a process. By default LuaJIT makes areas of 64 KiB, and
 /// at most 2 MiB.
@@ -203,7 +203,7 @@ fn area_len(memory: &impl ProcessMemory, start: u64) -> Option<u64> {
     (is_area && len <= MAX_AREA).then_some(len)
 }
 
-/// All areas of the process that begin where a mapping begins, or behind such an area.
+/// All areas of the process that begin where a mapping begins, or after such an area.
 fn areas(memory: &impl ProcessMemory, maps: &[(ProcessMapping, FileId)]) -> Vec<Range<u64>> {
     let mut areas = Vec::new();
     let mut left = MAX_AREAS;
@@ -479,7 +479,7 @@ fn addition(code: &[u8]) -> (usize, i32) {
     }
 }
 
-/// The length of the jump at the end of `code`, if it is behind an instruction that adds `size` to the stack pointer;
+/// The length of the jump at the end of `code`, if it is after an instruction that adds `size` to the stack pointer;
 /// 0 if it is not.
 fn jump_behind_addition(code: &[u8], size: i32) -> usize {
     match code {
@@ -772,7 +772,7 @@ mod tests {
             (first, AREA + AREA_LEN, 96),
         ];
         assert_eq!(parts(&memory), expected);
-        // The number of the trace, and the code behind it.
+        // The number of the trace, and the code after it.
         let region = &regions(&memory, &maps())[5];
         assert_eq!(region.guard, first + 7);
         assert_eq!(region.guard_value, 0x0001_00e9_0000_0001);

@@ -61,7 +61,7 @@ pub(crate) trait ProcessMemory {
     }
 }
 
-/// The address `offset` bytes behind `address`.
+/// The address `offset` bytes after `address`.
 pub(crate) fn offset(address: u64, offset: u64) -> Result<u64, String> {
     let sum = address.checked_add(offset);
     sum.ok_or_else(|| format!("{address:#x} + {offset:#x} is no address"))

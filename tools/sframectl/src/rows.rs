@@ -96,9 +96,9 @@ const MAX_LINKS: usize = 4;
 
 /// A section and its extra rows, in the module's format.
 pub(crate) struct ConvertedRows {
-    /// The section, behind bytes that belong to neither, and followed by the extra rows.
+    /// The section, after bytes that belong to neither, and followed by the extra rows.
     bytes: Vec<u8>,
-    /// Where the section begins and ends in `bytes`; neither is behind their end.
+    /// Where the section begins and ends in `bytes`; neither is after their end.
     start: usize,
     end: usize,
 }

@@ -278,7 +278,7 @@ impl Files {
 pub struct ProcessMapping {
     /// The first address.
     pub start: u64,
-    /// The address behind the last one.
+    /// The address after the last one.
     pub end: u64,
     /// The offset of the mapping's start in the file, in bytes.
     pub offset: u64,
@@ -320,7 +320,7 @@ pub enum CodeLayout {
 pub struct CodeRegion {
     /// The first address.
     pub start: u64,
-    /// The address behind the last one.
+    /// The address after the last one.
     pub end: u64,
     /// The address of a word in the memory of the process, and its value while the region is valid.
     pub guard: Option<(u64, u64)>,
@@ -329,7 +329,7 @@ pub struct CodeRegion {
 }
 
 impl CodeRegion {
-    /// Whether an address is in the interpreter, whose return addresses are not behind calls.
+    /// Whether an address is in the interpreter, whose return addresses are not after calls.
     pub fn is_interpreter(&self, address: u64) -> bool {
         match self.layout {
             CodeLayout::Frames(Region::CodeHeap(heap)) => {
@@ -484,7 +484,7 @@ impl Process {
             .filter(|mapping| mapping.executable && mapping.file.is_none())
     }
 
-    /// Whether a run-time address is in an interpreter, whose return addresses are not behind calls.
+    /// Whether a run-time address is in an interpreter, whose return addresses are not after calls.
     pub fn is_interpreter(&self, address: u64) -> bool {
         self.region_at(address)
             .is_some_and(|region| region.is_interpreter(address))
@@ -581,7 +581,7 @@ pub fn parse_maps(text: &str) -> io::Result<Vec<(ProcessMapping, FileId)>> {
 ///
 /// A line describes no mapping.
 pub fn parse_executable(text: &str) -> io::Result<Vec<(ProcessMapping, FileId)>> {
-    // The permissions are behind the first space: `r-xp`.
+    // The permissions are after the first space: `r-xp`.
     let may_be = |line: &&str| {
         let mut behind = line.bytes().skip_while(|byte| *byte != b' ');
         behind.nth(3) != Some(b'-')

@@ -586,7 +586,7 @@ pub fn is_trampoline(process: &Process, pc: u64) -> bool {
         .is_some_and(|bytes| x86_64::is_signal_trampoline(&bytes))
 }
 
-/// Whether a run-time address is directly behind the system call of a signal trampoline.
+/// Whether a run-time address is directly after the system call of a signal trampoline.
 pub fn is_behind_trampoline(process: &Process, pc: u64) -> bool {
     code_at(process, pc.wrapping_sub(x86_64::TRAMPOLINE_BEFORE))
         .is_some_and(|bytes| x86_64::is_behind_signal_trampoline(&bytes))

@@ -15,7 +15,7 @@ pub(super) enum Evidence {
     /// Called from a guess that nothing proves yet.
     Presumed,
     Guessed,
-    /// The padding in front of the start traps, so no function continues across the padding.
+    /// The padding before the start traps, so no function continues across the padding.
     Trapped,
     Called,
     Symbol,
@@ -70,7 +70,7 @@ pub(super) struct RoundFindings {
     pub(super) clobbers: Vec<bool>,
     /// Pairs of starts: the code of the first goes on in code of the second.
     pub(super) goes_on: Vec<(usize, usize)>,
-    /// As `goes_on`, but only behind a call that may not return.
+    /// As `goes_on`, but only after a call that may not return.
     pub(super) may_go_on: Vec<(usize, usize)>,
     /// Pairs of starts: the first jumps to the second, with the return address on top of the stack. If that is so at
     /// the second start, the first start was right.

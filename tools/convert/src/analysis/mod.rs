@@ -14,7 +14,7 @@
 //! A return at which the stack pointer, followed from the guess, is at the return address proves a
 //! guess: the return address was then on top of the stack at the guess, too. A call on that path
 //! has to return, or to be made with something on the stack: otherwise another function may begin
-//! behind the call. A jump to a function that is proved is as good as a return.
+//! after the call. A jump to a function that is proved is as good as a return.
 //!
 //! Handwritten assembly calls parts of functions that change the frame pointer. The analysis learns
 //! in each round which functions return, and which change the frame pointer, and uses that in the
@@ -651,7 +651,7 @@ impl<'a> Gap<'a> {
     }
 
     /// If `before` clears the index of a loop that moves the top of the stack down, reaches the
-    /// loop's instructions, and returns the address behind the loop. Functions with optional
+    /// loop's instructions, and returns the address after the loop. Functions with optional
     /// arguments make room for missing ones in this way. The loop begins with the return address,
     /// to which a register points. In its first turn, the return address is still there; later, it
     /// is on top of the stack, and arguments may have overwritten the old place.
@@ -1051,7 +1051,7 @@ mod tests {
         assert_eq!(rules(&other, &at), ["-", "-", "-", "sp+16", "sp+8"]);
         let changes = [&moves[..5], b"\x45\x31\xd2", &moves[5..]].concat();
         assert_eq!(rules(&changes, &[17, 22, 25, 30]), ["-", "-", "-", "sp+16"]);
-        // The stack pointer is another one: mov %rcx,%rsp; ret. A system call, or nothing known, is behind.
+        // The stack pointer is another one: mov %rcx,%rsp; ret. A system call, or nothing known, follows.
         assert_eq!(
             rules(b"\x90\x48\x89\xcc\xc3", &[17, 18, 21]),
             ["-", "-", "sp+8"]
@@ -1083,7 +1083,7 @@ mod tests {
         other[16] = 8;
         other[22..].copy_from_slice(b"\xc3\x90\x90\x90\x90");
         assert_eq!(rules_of(&other, &[2, 17, 22]), ["-"; 3]);
-        // Behind the move, the old place tells no more: push 16(%rsp); ret
+        // After the move, the old place tells no more: push 16(%rsp); ret
         let mut other = text.to_vec();
         other[18..23].copy_from_slice(b"\xff\x74\x24\x10\xc3");
         assert_eq!(rules_of(&other, &[2, 18, 22]), ["-"; 3]);

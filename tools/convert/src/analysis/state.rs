@@ -230,7 +230,7 @@ impl FrameState {
         })
     }
 
-    /// The state behind a call.
+    /// The state after a call.
     pub(super) fn behind_call(mut self) -> FrameState {
         if let FpState::Callees(below) = self.fp {
             self.fp = FpState::Frame(below);
@@ -650,7 +650,7 @@ impl FunctionEnd {
     }
 
     /// The rules that are known now: of the instruction at an address, over which was just gone back, and of
-    /// instructions behind it.
+    /// instructions after it.
     pub(super) fn rules(&mut self, address: u64) -> Vec<(u64, Rule)> {
         let cfa = self
             .at

@@ -10,10 +10,10 @@
 //! before each jump to another procedure. So the caller of all Haskell code is `StgRun`'s caller, and its frame is
 //! at a distance from the stack pointer that follows from the instructions.
 //!
-//! A procedure begins behind its info table, which describes it to the garbage collector. The analysis begins at
+//! A procedure begins after its info table, which describes it to the garbage collector. The analysis begins at
 //! procedures whose addresses occur as words in the program's data, follows all paths, and continues at
-//! the procedures whose addresses the code contains. Last it tries the rest of the code: behind info tables, at other
-//! addresses in data, and behind other Haskell code. There a path must end as only Haskell code does.
+//! the procedures whose addresses the code contains. Last it tries the rest of the code: after info tables, at other
+//! addresses in data, and after other Haskell code. There a path must end as only Haskell code does.
 //! A procedure is dropped if two paths to an instruction have different stack pointers, if the stack pointer is
 //! not moved back at a jump to another procedure, or if an instruction uses the stack otherwise than GHC does.
 
@@ -86,7 +86,7 @@ const MAX_PATH: usize = 1 << 16;
 const WORK: usize = 4;
 /// The maximum number of segments that are loaded. Linkers make up to six.
 const MAX_SEGMENTS: usize = 64;
-/// The number of instructions in front of a jump that may load its target from a jump table.
+/// The number of instructions before a jump that may load its target from a jump table.
 const JUMP_TABLE_LOADS: usize = 4;
 /// The maximum size of the analysed code, in bytes: more would not fit into one table of rows.
 const MAX_CODE: u64 = 1 << 30;
@@ -96,7 +96,7 @@ const MAX_FUNCTION: u64 = 0xffff;
 /// The end of the part of `StgRun` that saves registers, and the jump to Haskell code: `mov %r15,40(%rax);
 /// mov %rsi,%r13; mov %rdi,%rax; jmp *%rax`.
 const STG_RUN: &[u8] = b"\x4c\x89\x78\x28\x49\x89\xf5\x48\x89\xf8\xff\xe0";
-/// The size of the code of `StgRun` in front of that, in bytes.
+/// The size of the code of `StgRun` before that, in bytes.
 const STG_RUN_HEAD: u64 = 33;
 /// The maximum size of the code of `StgRun`, in bytes.
 const STG_RUN_SIZE: u64 = 96;
@@ -271,9 +271,9 @@ struct HaskellContradiction;
 enum HaskellEvidence {
     /// An instruction that was confirmed jumps there.
     Jump,
-    /// An info table is in front of it, and the address is in data or in an instruction that was confirmed.
+    /// An info table is before it, and the address is in data or in an instruction that was confirmed.
     Reference,
-    /// An info table is in front of it, or the address is in data. The path must end as only Haskell code does.
+    /// An info table is before it, or the address is in data. The path must end as only Haskell code does.
     Guess,
 }
 
@@ -379,7 +379,7 @@ impl<'a> HaskellCode<'a> {
         self.offset(at).map_or(COVERED, |offset| self.state[offset])
     }
 
-    /// The closure type in the info table in front of an address, if there may be one. An info table has the layout,
+    /// The closure type in the info table before an address, if there may be one. An info table has the layout,
     /// the closure type, and the offset of the table of static references, or a constructor's number.
     fn info_table(&self, at: u64) -> Option<u32> {
         let offset = self.offset(at).filter(|_| at % WORD == 0)?;
@@ -426,7 +426,7 @@ impl<'a> HaskellCode<'a> {
     }
 
     /// Begins at the procedures whose addresses are words in the program's data, and follows all others that these
-    /// lead to: if `is_known`, procedures behind info tables; else the other code, of which the runtime's own data has
+    /// lead to: if `is_known`, procedures after info tables; else the other code, of which the runtime's own data has
     /// addresses.
     fn follow_data(&mut self, file: &ElfFile64<'_, Endianness>, is_known: bool) {
         for index in 0..self.segments.len() {
@@ -471,7 +471,7 @@ impl<'a> HaskellCode<'a> {
         }
     }
 
-    /// Tries the code behind other Haskell code. Code of C gives some addresses to `StgRun`.
+    /// Tries the code after other Haskell code. Code of C gives some addresses to `StgRun`.
     fn follow_holes(&mut self) {
         let mut last = COVERED;
         for offset in 0..self.state.len() {
@@ -493,7 +493,7 @@ impl<'a> HaskellCode<'a> {
         }
     }
 
-    /// Follows the procedure at an address if an info table is in front of it.
+    /// Follows the procedure at an address if an info table is before it.
     fn follow_info_table(&mut self, at: u64, why: HaskellEvidence) {
         if self.state(at) == UNKNOWN && self.info_table(at).is_some() {
             self.todo.push(Place { at, depth: 0, why });
@@ -661,7 +661,7 @@ impl<'a> HaskellCode<'a> {
         Ok(())
     }
 
-    /// The depth behind an instruction, in words. An instruction may only move the stack pointer by a constant, and
+    /// The depth after an instruction, in words. An instruction may only move the stack pointer by a constant, and
     /// only use the part of the stack that is not `StgRun`'s.
     fn step(&self, instruction: &Instruction, depth: u8) -> Result<u8, HaskellContradiction> {
         if instruction.memory_base() == Register::RSP {

@@ -52,17 +52,17 @@ const HANDLES_EXIT: &[u8] =
     \x55\x53\x52\x51\x50\x0f\xb6\x45\xf8";
 /// mov offset(%r14),%rbp, without the offset
 const LOADS_STATE: &[u8] = b"\x49\x8b\xae";
-/// The code of the handler behind its call, after `mov cframe(%rbp),%rcx`: and $-4,%rcx; mov %rbp,16(%rcx)
+/// The code of the handler after its call, after `mov cframe(%rbp),%rcx`: and $-4,%rcx; mov %rbp,16(%rcx)
 const HAS_CFRAME: &[u8] = b"\x48\x83\xe1\xfc\x48\x89\x69\x10";
 /// mov cframe(%rbp),%rcx, without the offset of one byte
 const LOADS_CFRAME: &[u8] = b"\x48\x8b\x4d";
 /// lea 16(%rsp),%rcx; mov -8(%rcx),%r13; mov (%rcx),%r12; mov %rcx,%rsp. The handler jumps to the second instruction,
 /// and traces that end jump to the first one.
 const LEAVES_TRACE: &[u8] = b"\x48\x8d\x4c\x24\x10\x4c\x8b\x69\xf8\x4c\x8b\x21\x48\x89\xcc";
-/// mov %eax,%esi; mov %rbp,%rdi; neg %esi; call of a function that does not return, without the target. Behind it are
+/// mov %eax,%esi; mov %rbp,%rdi; neg %esi; call of a function that does not return, without the target. After it are
 /// functions that the interpreter and traces call.
 const BEFORE_HELPERS: &[u8] = b"\x89\xc6\x48\x89\xef\xf7\xde\xe8";
-/// The entry for callbacks behind these functions, where the frame pointer has been pushed: push %rbx; push %r15;
+/// The entry for callbacks after these functions, where the frame pointer has been pushed: push %rbx; push %r15;
 /// push %r14; sub $40,%rsp
 const ENTERS_CALLBACK: &[u8] = b"\x53\x41\x57\x41\x56\x48\x83\xec\x28";
 /// A function that pops its return address, pop %rbp; mov %rbp,(%rsp), and pushes it again: mov (%rsp),%rbp; push
@@ -375,7 +375,7 @@ mod tests {
         ] {
             assert_eq!(cfa(offset), by_sp(expected), "{offset:#x}");
         }
-        // Before the push of rbp, and behind its pop, the frame pointer is the caller's.
+        // Before the push of rbp, and after its pop, the frame pointer is the caller's.
         for (offset, expected) in [(enters, Location::Unchanged), (enters + 1, FP)] {
             assert_eq!(at(&functions, offset).unwrap().fp, expected);
         }

@@ -237,7 +237,7 @@ impl StoredFrame {
 pub struct StoredMapping {
     /// The first address.
     pub start: Hex,
-    /// The address behind the last one.
+    /// The address after the last one.
     pub end: Hex,
     /// Whether the memory is executable. A walk asks for no other permission.
     pub executable: bool,
@@ -343,7 +343,7 @@ pub enum StoredOrigin {
 pub struct StoredStack {
     /// The first address.
     pub start: Hex,
-    /// The address behind the last one.
+    /// The address after the last one.
     pub end: Hex,
     /// The kernel's name for the mapping.
     pub name: String,

@@ -108,7 +108,7 @@ pub(super) fn parse(text: &str) -> Result<Rule, String> {
     Ok(rule)
 }
 
-/// The word in brackets, and the text behind them.
+/// The word in brackets, and the text after them.
 fn in_brackets(text: &str) -> Option<(&str, &str)> {
     text.strip_prefix('[')?.split_once(']')
 }

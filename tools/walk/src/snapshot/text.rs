@@ -128,7 +128,7 @@ fn key_len(item: &str) -> usize {
     colon.map_or(0, |at| at + 1)
 }
 
-/// The value with a space behind each colon and comma.
+/// The value with a space after each colon and comma.
 fn one_line(value: &str) -> String {
     let mut spaces = Vec::new();
     outside_strings(value, |at, byte| {

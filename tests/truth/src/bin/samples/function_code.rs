@@ -136,7 +136,7 @@ impl FunctionCode {
         std::iter::from_fn(move || decoder.can_decode().then(|| decoder.decode()))
     }
 
-    /// The instructions in front of the PC; none if decoding does not arrive at the PC.
+    /// The instructions before the PC; none if decoding does not arrive at the PC.
     fn before(&self) -> Vec<Instruction> {
         let Some(start) = self.start else {
             return Vec::new();
@@ -151,7 +151,7 @@ impl FunctionCode {
         }
     }
 
-    /// The words below the stack pointer, with their addresses, that the code in front of the PC
+    /// The words below the stack pointer, with their addresses, that the code before the PC
     /// has popped, and that are still in registers.
     ///
     /// .eh_frame does not describe most pops: it refers to the word below the stack pointer, which
@@ -437,7 +437,7 @@ mod tests {
         assert_eq!(caller(LEAF, 10), body);
         assert_eq!(caller(LEAF, 15), Some((SP + 8, SP + 16, SP)));
         assert_eq!(caller(LEAF, 16), Some((SP, SP + 8, SP + 0x40)));
-        // Behind the return the body's depth holds again.
+        // After the return the body's depth holds again.
         assert_eq!(caller(LEAF, 17), body);
     }
 

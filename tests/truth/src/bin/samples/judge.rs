@@ -163,7 +163,7 @@ pub(crate) fn compare(
         .take_while(|(found, frame)| **found == frame.pc)
         .count();
     if same < chain.len() && same < frames.len() {
-        // Frames may be missing in front of true ones.
+        // Frames may be missing before true ones.
         let mut rest = frames[same..].iter();
         let mut beyond = chain[same..].iter();
         let in_order = beyond.all(|found| rest.any(|frame| frame.pc == *found));

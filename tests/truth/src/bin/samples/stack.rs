@@ -187,7 +187,7 @@ pub(crate) fn truth(
     let in_system_call = registers.get(RAX) == Some(IN_SYSTEM_CALL)
         && walker::code_at(process, pc.wrapping_sub(2)) == Some(SYSCALL);
     if in_system_call {
-        // Or the rule in front of it: glibc's clone3 has no entry from there on, because of the new
+        // Or the rule before it: glibc's clone3 has no entry from there on, because of the new
         // thread.
         let before = [1, 3].map(|back| pc.wrapping_sub(back));
         let has_row = |at: &u64| unwinder.row_at(process, *at).is_ok();
@@ -357,7 +357,7 @@ pub(crate) fn is_beginning(process: &Process, address: u64) -> bool {
 }
 
 /// Whether the registers are those of a new thread. (Those of a forked process look alike, but its
-/// code has an entry.) Code that ends with a system call may lie in front of another function, as
+/// code has an entry.) Code that ends with a system call may lie before another function, as
 /// in musl's clone.
 fn is_new_thread(process: &Process, registers: &RegisterFile) -> bool {
     registers.get(RAX) == Some(0)

@@ -198,7 +198,7 @@ impl Calls {
         }
         let code_at = |at| word(at).map(|code| code.to_le_bytes()[0]);
         let is_near = (1..=LONGEST).contains(&now.pc().wrapping_sub(before.pc()));
-        // A call may lead to the function behind the caller.
+        // A call may lead to the function after the caller.
         let goes_on = is_near && code_at(before.pc()) != Some(CALL_RELATIVE);
         let is_far = now.sp().abs_diff(before.sp()) > FARTHEST && !moves_sp(word(before.pc()));
         if is_far || (!goes_on && now.sp() < before.sp().wrapping_sub(8)) {
@@ -253,7 +253,7 @@ impl Calls {
                     calls.pop();
                 }
             }
-            // HotSpot's code for exceptions pushes the address behind the call that threw, which is the caller's PC.
+            // HotSpot's code for exceptions pushes the address after the call that threw, which is the caller's PC.
             let pushed = word(now.sp()).filter(|_| now.sp() == before.sp().wrapping_sub(8));
             let is_thrown = |pushed: &u64| {
                 code_at(before.pc()) == Some(PUSH_RDX)
@@ -690,7 +690,7 @@ mod tests {
 
     #[test]
     fn calls_of_frames_that_sbcl_leaves_are_gone() {
-        // mov 8(%rsi),%rbp; mov 8(%rax),%rbp; mov 8(%rsi),%rbp with other code behind it
+        // mov 8(%rsi),%rbp; mov 8(%rax),%rbp; mov 8(%rsi),%rbp with other code after it
         for (code, expected) in [
             (0x2046_8b48_086e_8b48, Some(0x1005)),
             (0x2070_8b48_0868_8b48, Some(0x1005)),

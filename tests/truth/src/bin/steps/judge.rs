@@ -369,7 +369,7 @@ impl StepJudge {
                     at = caller.registers;
                     call = Some(caller.which);
                     is_presumed = caller.presumed;
-                    // Arguments may have been taken off the stack, before or behind it.
+                    // Arguments may have been taken off the stack, before or after it.
                     let is_exact = in_region || is_haskell;
                     // The stack pointer of an interpreted frame is what its callee's frame says. The callee may have
                     // removed arguments, and HotSpot changes the word while it fills new frames. No step depends on it.

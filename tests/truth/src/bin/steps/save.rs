@@ -30,7 +30,7 @@ use crate::judge::{
     StepJudge, //
 };
 
-/// The bytes of code around each PC, and of the stack behind the last frame, that are saved with a difference. A walk that
+/// The bytes of code around each PC, and of the stack after the last frame, that are saved with a difference. A walk that
 /// goes another way may read them.
 const AROUND: u64 = 64;
 /// The most bytes of the stack that are saved with a difference.
@@ -53,7 +53,7 @@ pub(crate) struct SaveOptions {
     save_kinds: bool,
 
     /// Save the first stack that has a place with all of these texts, which are joined by &&, too. The
-    /// text of a place is as in the report of a difference, behind "innermost " for the innermost frame
+    /// text of a place is as in the report of a difference, after "innermost " for the innermost frame
     #[arg(long, value_name = "TEXT", requires = "save")]
     save_at: Vec<String>,
 }
@@ -117,7 +117,7 @@ impl<'a> Saver<'a> {
                 (stored.pc.0, stored.sp.0) == (found.frame.pc, found.frame.sp)
             });
         if !is_same {
-            // The walk that was judged had other regions: those that it has met are searched behind it.
+            // The walk that was judged had other regions: those that it has met are searched after it.
             eprintln!("steps: {name}: not saved: another walk finds other frames");
             return Ok(());
         }

@@ -155,5 +155,20 @@ in_plain_root() {
 	KERNEL= in_root "$@"
 }
 
+# commit - the commit of the checkout; with `-changed` if files are different, but for documents.
+commit() {
+	local commit
+	commit=$(git -C "$SRC" rev-parse --short HEAD) || commit=unknown
+	git -C "$SRC" diff --quiet HEAD -- . ':!Documentation' ':!README.md' || commit+=-changed
+	echo "$commit"
+}
+
+# measured DIRECTORY - notes there what a measurement is of, for scripts/results.py: the commit, and
+# the release of the guest's kernel.
+measured() {
+	commit >"$1/commit"
+	in_root cat /boot/release >"$1/release"
+}
+
 . "$SRC/scripts/architectures.sh"
 use_architecture "$root_architecture"

@@ -21,6 +21,7 @@ fi
 out=$SRC/build/truth/samples
 rm -rf "$out"
 mkdir -p "$out/recordings"
+measured "$out"
 
 in_root sh -euc '
 	cc -O2 -o /src/build/truth/recorder /src/tests/truth/recorder.c

@@ -39,22 +39,22 @@ sources=(Cargo.toml Cargo.lock rust/sframe tools/convert tools/runtimes tools/wa
 # runtimes [PROGRAM...] - steps the programs of start-runtime.
 runtimes() {
 	local here=$SRC/tests/truth out=$SRC/build/truth/runtimes in=/src/build/truth/runtimes
-	local all name names key commit options status
+	local all name names key of options status
 	all=$("$here/start-runtime" --list)
 	[ $# != 0 ] || mapfile -t names <<<"$all"
 	[ $# = 0 ] || names=("$@")
 	for name in "${names[@]}"; do
 		grep -qxF -- "$name" <<<"$all" || die "start-runtime has no program $name; it has:" $all
 	done
-	commit=$(git -C "$SRC" rev-parse --short=12 HEAD) || commit=unknown
-	[ -z "$(git -C "$SRC" status --porcelain -- "${sources[@]}")" ] || commit="$commit with changes"
+	of=$(git -C "$SRC" rev-parse --short HEAD) || of=unknown
+	[ -z "$(git -C "$SRC" status --porcelain -- "${sources[@]}")" ] || of="$of-changed"
 	key=$(cd "$SRC" && find "${sources[@]}" -type f ! -name '*.pyc' -print0 | sort -z | xargs -0 sha256sum | key_of)
 	options=(--convert --window 5000 --pause 300000 --steps "$total" --seed "${SEED:-1}")
 	mkdir -p "$out"
 	exec 9>"$out/lock"
 	flock -n 9 || die "another steps.sh of this checkout steps the runtimes"
 	{
-		printf 'commit %s\nsteps %s\nseed %s\n' "$commit" "$total" "${SEED:-1}"
+		printf 'commit %s\nsteps %s\nseed %s\n' "$of" "$total" "${SEED:-1}"
 		for name in "${names[@]}"; do
 			printf 'program %s ' "$name"
 			{ echo "$key ${options[*]}"; "$here/start-runtime" --show "$name"; } | key_of
@@ -94,6 +94,8 @@ each=$(((total + count - 1) / count))
 build_stepper
 rm -rf "$out"
 mkdir -p "$out"
+measured "$out"
+echo "${SEED:-1}" >"$out/seed"
 failed=0
 for version; do
 	say "$version: $each instructions of each program"

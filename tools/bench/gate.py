@@ -5,7 +5,8 @@
 usage: gate.py [--record] JSON KERNEL BUILD RELEASE RUSTC COMPILER
 
 JSON is the output of tools/bench/run. The other words say what was counted: a kernel of scripts/vm, the build
-of the module (`kernel` or `own`), and the versions of the kernel, of rustc and of the C compiler.
+of the module (`kernel` or `own`), and the versions of the kernel, of rustc and of the C compiler. They
+are added to JSON, for scripts/results.py.
 tools/bench/recorded.csv has a line for each of these and each case. --record writes the lines anew.
 
 Counts repeat, so the cost of a frame and the cost of a sample may be at most 2 % above the record. If the
@@ -70,7 +71,11 @@ def main(arguments):
     path, *words = arguments[record:]
     with open(path, encoding="ascii") as file:
         result = json.load(file)
-    found, lines = counted(result, dict(zip(KEY, words))), read(RECORDED)
+    result["of"] = dict(zip(KEY, words))
+    with open(path, "w", encoding="ascii") as file:
+        json.dump(result, file, indent="\t")
+        file.write("\n")
+    found, lines = counted(result, result["of"]), read(RECORDED)
     if record:
         known = [[line[field] for field in KEY + ["case"]] for line in found]
         lines = [line for line in lines if [line[field] for field in KEY + ["case"]] not in known]

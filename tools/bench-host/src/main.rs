@@ -2,11 +2,11 @@
 
 //! Measures the cost of a lookup of the rule at a PC: see Documentation/performance.rst.
 //!
-//! usage: bench-host FILES DOCUMENT PICTURE
+//! usage: bench-host FILES COMMIT CSV PICTURE
 //!        bench-host pass READER FILE
 //!
-//! FILES is a directory with v2/libsqlite3.so and v3/libsqlite3.so. The table between the marks in
-//! DOCUMENT and all of PICTURE are written again. Callgrind counts the second form: FILE is a path, or
+//! FILES is a directory with v2/libsqlite3.so and v3/libsqlite3.so. CSV, with figures of COMMIT, and
+//! PICTURE are written anew. Callgrind counts the second form: FILE is a path, or
 //! VERSION:FUNCTIONS for a generated section.
 
 #[expect(dead_code, reason = "the tests of the core write more")]
@@ -71,15 +71,15 @@ fn main() {
             Some(reader) => pass(reader, &open(file)),
             None => usage(),
         },
-        [files, document, picture] => {
-            bench(Path::new(files), Path::new(document), Path::new(picture));
+        [files, commit, csv, picture] => {
+            bench(Path::new(files), commit, Path::new(csv), Path::new(picture));
         }
         _ => usage(),
     }
 }
 
 fn usage() -> ! {
-    eprintln!("usage: bench-host FILES DOCUMENT PICTURE, or bench-host pass READER FILE");
+    eprintln!("usage: bench-host FILES COMMIT CSV PICTURE, or bench-host pass READER FILE");
     exit(2)
 }
 
@@ -144,7 +144,7 @@ fn nanoseconds(criterion: &mut Criterion, name: &str, reader: &str, path: &str, 
         .expect("criterion writes a median")
 }
 
-fn bench(files: &Path, document: &Path, picture: &Path) {
+fn bench(files: &Path, commit: &str, csv: &Path, picture: &Path) {
     let path = |version: &str| -> String {
         let path: PathBuf = files.join(version).join("libsqlite3.so");
         path.to_str().expect("a path in UTF-8").to_string()
@@ -203,9 +203,9 @@ fn bench(files: &Path, document: &Path, picture: &Path) {
     })
     .collect();
 
-    let tables = report::tables(&lines, &curves);
-    print!("{tables}");
-    report::replace(document, &tables);
-    fs::write(picture, report::svg(&curves))
-        .unwrap_or_else(|error| panic!("{}: {error}", picture.display()));
+    let rows = report::csv(&lines, &curves, commit);
+    print!("{rows}");
+    for (path, text) in [(csv, rows), (picture, report::svg(&curves))] {
+        fs::write(path, text).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+    }
 }

@@ -1,12 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0-only OR MIT
 
-//! The results, as tables and as a picture.
+//! The results, as rows and as a picture.
 
-use std::{
-    fmt::Write,
-    fs,
-    path::Path, //
-};
+use std::fmt::Write;
 
 /// The cost of one lookup by one reader.
 pub(crate) struct Line {
@@ -21,51 +17,31 @@ pub(crate) struct Curve {
     pub(crate) points: Vec<(u32, f64)>,
 }
 
-const BEGIN: &str = ".. What follows is written by make bench-host.\n";
-const END: &str = ".. That was written by make bench-host.\n";
-
-/// Two tables of reStructuredText.
-pub(crate) fn tables(lines: &[Line], curves: &[Curve]) -> String {
-    let mut out = String::from(
-        ".. list-table::\n   :header-rows: 1\n\n   * - Reader\n     - Instructions\n     - ns\n",
-    );
+/// The rows of `Documentation/results/lookups.csv`, which scripts/results.py explains. Lines are of
+/// one file, and points of a curve are of generated sections.
+pub(crate) fn csv(lines: &[Line], curves: &[Curve], commit: &str) -> String {
+    let mut out = String::from(concat!(
+        "# SPDX-License-Identifier: GPL-2.0-only\n",
+        "# make bench-host\n",
+        "reader,file,commit,instructions,ns\n",
+    ));
     for line in lines {
         let Line {
             name,
             instructions,
             nanoseconds,
         } = line;
-        let _ = write!(
+        let _ = writeln!(
             out,
-            "   * - {name}\n     - {instructions:.1}\n     - {nanoseconds:.0}\n"
+            "\"{name}\",libsqlite3.so,{commit},{instructions:.1},{nanoseconds:.0}"
         );
     }
-    out.push_str("\n.. list-table::\n   :header-rows: 1\n\n   * - Instructions, of functions\n");
-    for (functions, _) in curves.iter().flat_map(|curve| &curve.points).take(4) {
-        let _ = writeln!(out, "     - {functions}");
-    }
-    for curve in curves {
-        let _ = writeln!(out, "   * - {}", curve.name);
-        for (_, cost) in &curve.points {
-            let _ = writeln!(out, "     - {cost:.1}");
+    for Curve { name, points } in curves {
+        for (functions, cost) in points {
+            let _ = writeln!(out, "\"{name}\",{functions} functions,{commit},{cost:.1},");
         }
     }
     out
-}
-
-/// Replaces the text between the marks of a document by `text`.
-pub(crate) fn replace(document: &Path, text: &str) {
-    let name = document.display();
-    let old = fs::read_to_string(document).unwrap_or_else(|error| panic!("{name}: {error}"));
-    let new = replaced(&old, text)
-        .unwrap_or_else(|| panic!("{name}: there have to be the lines {BEGIN:?} and {END:?}"));
-    fs::write(document, new).unwrap_or_else(|error| panic!("{name}: {error}"));
-}
-
-fn replaced(old: &str, text: &str) -> Option<String> {
-    let (before, rest) = old.split_once(BEGIN)?;
-    let (_, after) = rest.split_once(END)?;
-    Some(format!("{before}{BEGIN}\n{text}\n{END}{after}"))
 }
 
 /// The curves, over the number of functions in powers of ten.
@@ -140,10 +116,24 @@ mod tests {
     use super::*;
 
     #[test]
-    fn tables_go_between_the_marks() {
-        let old = format!("head\n{BEGIN}old\n{END}tail\n");
-        let new = format!("head\n{BEGIN}\nnew\n\n{END}tail\n");
-        assert_eq!(replaced(&old, "new\n"), Some(new));
-        assert_eq!(replaced("head\n", "new\n"), None);
+    fn a_row_is_of_a_reader_and_a_file() {
+        let line = Line {
+            name: "a, b",
+            instructions: 1.25,
+            nanoseconds: 2.0,
+        };
+        let curve = Curve {
+            name: "c",
+            points: vec![(100, 3.0)],
+        };
+        let rows = csv(&[line], &[curve], "0c389db");
+        let rows: Vec<_> = rows.lines().skip(3).collect();
+        assert_eq!(
+            rows,
+            [
+                "\"a, b\",libsqlite3.so,0c389db,1.2,2",
+                "\"c\",100 functions,0c389db,3.0,"
+            ]
+        );
     }
 }

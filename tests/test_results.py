@@ -205,6 +205,11 @@ class Documents(unittest.TestCase):
             results.render(ROOT, is_check=True)
         self.assertEqual(out.getvalue(), "")
 
+    def test_each_table_is_shown(self):
+        shown = {match["name"] for path in results.documents(ROOT)
+                 for match in results.MARKED.finditer(path.read_text(encoding="utf-8"))}
+        self.assertEqual(shown, set(results.TABLES))
+
     def test_each_row_has_a_name_of_its_own_and_a_commit(self):
         for path in sorted((ROOT / results.RESULTS).glob("*.csv")):
             with self.subTest(path.name):

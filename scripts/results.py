@@ -6,7 +6,7 @@ usage: results.py                  writes the tables into the documents
        results.py --check          exits with 1 if a table differs from its figures
        results.py --record WHAT    takes the figures that a measurement has left in build/, too
 
-WHAT is samples, steps, runtimes, programs, bench or peers.
+WHAT is samples, steps, runtimes, programs, witness, bench, convert or peers.
 
 The first lines of a CSV file are its licence and the command that measures. Then follow the names
 of the columns. The columns before `commit` name a row: --record replaces the row of that name.
@@ -366,6 +366,29 @@ def from_programs(build):
     return {"programs": [{"program": name, **of} | row for name, row in rows.items()]}
 
 
+def from_witness(build):
+    """The figures of stage `witness`."""
+    of = measured(build / "results/witness")["commit"]
+    titles = ("virtual machine", "mode", "equal stacks", "stacks", "methods", "interpreted frames",
+              "compiled frames")
+    found = re.findall(
+        r"^(?:not )?ok - (OpenJDK \d+): (.*): (\d+) of (\d+) stacks are equal, (\d+) methods "
+        r"by (\d+) interpreted and (\d+) compiled frames",
+        (build / "results/tap").read_text(encoding="utf-8"), re.MULTILINE)
+    return {"witness": [dict(zip(titles, cells)) | {"commit": of} for cells in found]}
+
+
+def from_convert(build):
+    """The figures of tools/bench/convert."""
+    result = json.loads((build / "bench/convert/json").read_text(encoding="ascii"))
+    of = measured(build / "bench/convert")["commit"]
+    return {"convert": [
+        {"file": name, "commit": of, "CPU ms": f"{1000 * its['seconds']:.0f}",
+         "MiB": f"{its['bytes'] / 2**20:.0f}",
+         "million instructions": f"{its['instructions'] / 1e6:.1f}" if its["instructions"] else ""}
+        for name, its in result.items()]}
+
+
 def from_bench(build):
     """The figures of tools/bench/run."""
     result = json.loads((build / "bench/kernel.json").read_text(encoding="ascii"))
@@ -432,7 +455,8 @@ def from_peers(build):
 
 
 MEASUREMENTS = {"samples": from_samples, "steps": from_steps, "runtimes": from_runtimes,
-                "programs": from_programs, "bench": from_bench, "peers": from_peers}
+                "programs": from_programs, "witness": from_witness, "bench": from_bench,
+                "convert": from_convert, "peers": from_peers}
 
 
 def main(arguments):

@@ -133,7 +133,7 @@ class Measurements(unittest.TestCase):
             "samples", "immediate %", "deferred %", "bpftrace %", "false", "no row %", "frames",
             "frame pointers %", "commit")],
             [40, "100.00", "50.00", "75.00", 4, "5.00", "1.50", "2.00", "abc"])
-        bash, = found["samples"]
+        bash = found["samples"][0]
         self.assertEqual([bash["identical %"], bash["kernel false %"], bash["dwarf to main %"]],
                          ["99.00", "10.0", "90.0"])
 
@@ -142,7 +142,7 @@ class Measurements(unittest.TestCase):
                    "unexplained": 0}
         self.put("truth/steps/v2.json", {"programs": [program, program]})
         self.put("truth/steps/seed", "3\n")
-        row, = self.rows_of("steps", "truth/steps")["steps"]
+        row = self.rows_of("steps", "truth/steps")["steps"][0]
         self.assertEqual([row["version"], row["seed"], row["programs"], row["equal frames"]],
                          ["v2", "3", 2, 60])
 
@@ -154,7 +154,7 @@ class Measurements(unittest.TestCase):
             "steps": 1000, "threads": 2, "unexplained": 0, "explained": 1, "frames": 12345,
             "frames_by_calls": 30, "presumed": 10, "frames_in_loaded_by_calls": 1, "complete": 900,
             "ends": {"outermost": 999}, "kinds": [], "early_ends": {}}]})
-        row, = self.rows_of("runtimes", None)["runtimes"]
+        row = self.rows_of("runtimes", None)["runtimes"][0]
         self.assertEqual([row[name] for name in (
             "program", "seed", "commit", "frames", "by calls", "outermost %")],
             ["java", 7, "abc", "12345", "21", "99.90"])
@@ -167,12 +167,29 @@ class Measurements(unittest.TestCase):
             "ok - node, fp: at least 97 % of stacks",
             "# node fp,defer: 99.88 % of 1733 stacks are complete; ",
             "# node: sframectl watch took 555 ticks of 10 ms in 61 seconds of samples"]))
-        row, = self.rows_of("programs", "results/programs")["programs"]
+        row = self.rows_of("programs", "results/programs")["programs"][0]
         self.assertEqual(row, {
             "program": "node", "commit": "abc", "release": "7.3", "immediate %": "99.94",
             "immediate walks": "1737", "deferred %": "99.88", "deferred walks": "1733",
             "watch CPU s": "5.55", "measured s": "61", "at 2 s %": "", "at 4 s %": "0",
             "at 6 s %": "99.5"})
+
+    def test_witness(self):
+        self.put("results/tap", "ok - OpenJDK 21: default: 40 of 41 stacks are equal, 2284 methods "
+                                "by 513 interpreted and 746 compiled frames\nok - another test\n")
+        row = self.rows_of("witness", "results/witness")["witness"][0]
+        self.assertEqual([row[name] for name in (
+            "virtual machine", "mode", "stacks", "equal stacks", "compiled frames", "commit")],
+            ["OpenJDK 21", "default", "41", "40", "746", "abc"])
+
+    def test_convert(self):
+        self.put("bench/convert/json", {
+            "perl": {"seconds": 0.028, "bytes": 12 << 20, "instructions": 58234567},
+            "prepare": {"seconds": 12.7, "bytes": 186 << 20, "instructions": None}})
+        perl, prepare = self.rows_of("convert", "bench/convert")["convert"]
+        self.assertEqual([perl["CPU ms"], perl["MiB"], perl["million instructions"]],
+                         ["28", "12", "58.2"])
+        self.assertEqual([prepare["CPU ms"], prepare["million instructions"]], ["12700", ""])
 
     def test_bench(self):
         self.put("bench/kernel.json", {
@@ -193,7 +210,7 @@ class Measurements(unittest.TestCase):
         self.put("bench/peers/peers.json", {"programs": {"perl": {"perf-fp": {
             "samples": 2000, "lost": 0, "complete_percent": 0.0, "script_us_a_sample": None,
             "later_samples": 400, "later_complete_percent": 50.0, "later_last_incomplete": 400}}}})
-        row, = self.rows_of("peers", "bench/peers")["peers"]
+        row = self.rows_of("peers", "bench/peers")["peers"][0]
         self.assertEqual([row[name] for name in (
             "tool", "samples", "perf script us a sample", "later complete %",
             "later complete from")], ["perf-fp", "2000", "", "50.00", ""])

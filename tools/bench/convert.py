@@ -7,10 +7,11 @@ usage: convert.py [FILE...]
 tools/bench/convert runs this script in the prepared root. For each file (default: libc, perl, libpython, libLLVM and
 node's library), `sframectl convert` runs five times; the table has the least CPU time, user and system, and the largest
 resident size. valgrind counts the instructions of one more run. Without files, `sframectl prepare` converts all files
-of the root, too.
+of the root, too. Writes build/bench/convert/json, for scripts/results.py.
 """
 
 import glob
+import json
 import os
 import re
 import subprocess
@@ -42,7 +43,8 @@ def instructions(*command):
 
 
 def main(files):
-    """Prints the table."""
+    """Prints the table, and writes its figures."""
+    found = {}
     print(f"{'':24}{'CPU, ms':>10}{'MiB':>8}{'million instructions':>22}")
     with tempfile.TemporaryDirectory() as directory:
         for pattern in files or FILES:
@@ -50,13 +52,17 @@ def main(files):
             command = [SFRAMECTL, "convert", path, "-o", f"{directory}/rows"]
             times, sizes = zip(*(run(*command) for _ in range(RUNS)))
             count = instructions(*command)
-            print(f"{os.path.basename(path):24}{1000 * min(times):10.0f}{max(sizes) / 2**20:8.0f}{count / 1e6:22.1f}",
-                  flush=True)
+            name = os.path.basename(path)
+            print(f"{name:24}{1000 * min(times):10.0f}{max(sizes) / 2**20:8.0f}{count / 1e6:22.1f}", flush=True)
+            found[name] = {"seconds": min(times), "bytes": max(sizes), "instructions": count}
         if not files:
             os.mkdir(f"{directory}/cache")
             time, size = run(SFRAMECTL, "prepare", CACHE_DIRECTORY=f"{directory}/cache")
             count = len(glob.glob(f"{directory}/cache/*"))
             print(f"prepare, {count} files: {time:.1f} s of CPU time, {size / 2**20:.0f} MiB in its largest process")
+            found["prepare"] = {"seconds": time, "bytes": size, "instructions": None}
+    with open("/src/build/bench/convert/json", "w", encoding="ascii") as file:
+        json.dump(found, file)
 
 
 if __name__ == "__main__":

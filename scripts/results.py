@@ -118,6 +118,10 @@ def chosen(table, fields, rows):
         rows.sort(key=lambda row: values.index(row[name]))
     if not rows:
         sys.exit(f"results: {table.source}.csv has no row of a table")
+    first = next(iter(table.columns))
+    if not all(row[first] for row in rows):
+        # A measurement of a new program gives no title.
+        sys.exit(f"results: {table.source}.csv has a row without {first}")
     cells = [list(table.columns.values())]
     cells += [[shown(name, row[name]) for name in table.columns] for row in rows]
     return [list(column) for column in zip(*cells)] if table.is_turned else cells

@@ -57,7 +57,8 @@ More text.
     def test_an_unknown_table_column_or_row_is_an_error(self):
         for text, file in ((DOCUMENT.replace("walks", "walk"), WALKS),
                            (DOCUMENT, WALKS.replace("a frame", "frame")),
-                           (DOCUMENT, WALKS.replace("debian", "forky"))):
+                           (DOCUMENT, WALKS.replace("debian", "forky")),
+                           (DOCUMENT, WALKS.replace("hot", ""))):
             with self.assertRaises(SystemExit):
                 results.rendered(text, {"walks": file}.__getitem__)
 

@@ -193,9 +193,8 @@ enum RegionCheck {
     Unknown,
 }
 
-/// Finds the region of code of no file at a run-time address. `to` gets the range of the region, or of the code between
-/// two regions. If the region has rows, `mapping` becomes the region's part of it, in the table's file, which is kept with
-/// the region's guard; otherwise `to` gets the region.
+/// As [`search_region`]. If the region has rows, its range is kept with the region's guard.
+// Two functions: the search has the region's description on the stack, which is free again here.
 #[inline(never)]
 fn region_at(
     address: u64,
@@ -203,12 +202,31 @@ fn region_at(
     memory: &UserMemory,
     to: &mut TaskMapping,
 ) -> RegionCheck {
+    match search_region(address, mapping, memory, to) {
+        Ok(guard) => {
+            tables::keep_range(address, mapping, guard);
+            RegionCheck::Found
+        }
+        Err(without_rows) => without_rows,
+    }
+}
+
+/// Finds the region of code of no file at a run-time address. `to` gets the range of the region, or of the code between
+/// two regions. If the region has rows, `mapping` becomes the region's part of it, in the table's file, and the result is
+/// the region's guard; otherwise `to` gets the region.
+#[inline(never)]
+fn search_region(
+    address: u64,
+    mapping: &mut sys::Mapping,
+    memory: &UserMemory,
+    to: &mut TaskMapping,
+) -> Result<RegionGuard, RegionCheck> {
     if mapping.is_file || mapping.is_vdso || !mapping.executable {
-        return RegionCheck::None;
+        return Err(RegionCheck::None);
     }
     let mut found = RegionDescription::default();
     if memory.take(REGION).is_err() {
-        return RegionCheck::None;
+        return Err(RegionCheck::None);
     }
     let answer = sys::find_region(address, mapping, &mut found);
     to.start = found.start;
@@ -225,11 +243,11 @@ fn region_at(
             // A region whose guard has changed is wanted anew.
             sys::queue_file(address);
         }
-        return if is_described || !answer.is_plain() {
+        return Err(if is_described || !answer.is_plain() {
             RegionCheck::Unknown
         } else {
             RegionCheck::None
-        };
+        });
     }
     if u32::from(found.kind) == sys::REGION_ROWS {
         // The range in the code cache is whole pages of the table. It has to lie in the mapping.
@@ -243,15 +261,13 @@ fn region_at(
             .wrapping_add(start.wrapping_sub(found.start));
         mapping.start = start;
         mapping.table = found.table;
-        let guard = RegionGuard {
+        return Ok(RegionGuard {
             address: found.guard,
             value: found.guard_value,
-        };
-        tables::keep_range(address, mapping, guard);
-    } else {
-        to.rows = MappedRows::Region(found.region());
+        });
     }
-    RegionCheck::Found
+    to.rows = MappedRows::Region(found.region());
+    Err(RegionCheck::Found)
 }
 
 /// The run-time address at which the mapping at `address` ends; 0 if nothing is mapped there, or if `memory` has

@@ -18,13 +18,13 @@ TABLE = re.compile(r"\s*\|")
 ADDRESS = re.compile(r"\S*https?://\S*")
 # Beginnings of paths.
 LATER = (
-    "CHANGELOG.md", "CONTRIBUTING.md", "Cargo.toml", "Documentation/", "Kbuild", "README.md",
+    "CHANGELOG.md", "Cargo.toml", "Documentation/", "Kbuild", "README.md",
     "SECURITY.md",
     # Others read the options as one line.
     "dkms.conf",
-    "rust/c/", "rust/device.rs", "rust/entry.rs", "rust/kernel-shim/", "rust/kunit.rs",
+    "rust/c/", "rust/entry.rs", "rust/kernel-shim/", "rust/kunit.rs",
     "rust/main.rs", "rust/mapping.rs", "rust/sframe/", "rust/sink.rs", "rust/stats.rs", "rust/sys/",
-    "rust/tables/", "rust/uapi/", "rust/user_memory.rs", "rust/walk.rs", "rust/x86_64/",
+    "rust/tables/", "rust/user_memory.rs", "rust/walk.rs", "rust/x86_64/",
     "samples/",
     # Their checksums name what is made from them: a changed comment makes it anew.
     "scripts/clang.config", "scripts/debug.config", "scripts/kcsan.config",

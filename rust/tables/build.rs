@@ -50,9 +50,9 @@ use crate::{
 use kernel::{
     alloc::{
         flags::{
+            GFP_KERNEL_ACCOUNT,
             __GFP_NOWARN,
-            __GFP_ZERO,
-            GFP_KERNEL_ACCOUNT, //
+            __GFP_ZERO, //
         },
         Flags, //
     },

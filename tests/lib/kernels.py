@@ -4,8 +4,8 @@
 
 usage: kernels.py DIRECTORY [RST]
 
-DIRECTORY has a file for each kernel. Prints a table in Markdown; or puts it, as a list-table, into
-the file RST, between its two comments that say so. Kernels that are in RST and not in DIRECTORY
+DIRECTORY has a file for each kernel. Prints a table in Markdown; or puts it, as a list, into the
+file RST, between its two comments that say so. Kernels that are in RST and not in DIRECTORY
 keep their results there.
 
 A cell has the number of its tests that passed, with the lowest share of complete stacks among them,
@@ -16,6 +16,7 @@ test. Every test belongs to a column: those of no other are in `other stacks`.
 import os
 import re
 import sys
+import textwrap
 
 # A test belongs to the first column whose expression matches its name.
 COLUMNS = (
@@ -108,12 +109,13 @@ def main():
         text = file.read()
     before, kept, after = re.split(
         r"(?s)(?<=\.\. The table begins\.\n)(.*)(?=\.\. The table ends\.\n)", text)
-    # A page is too narrow for the table, so there each kernel is a column of its own list.
+    # A page is too narrow for the table, so there each kernel is an entry of a list.
     texts = {found[1]: found[0].strip()
              for found in re.finditer(r"(?ms)^``(\S+)``: .*?(?=^``|\Z)", kept)}
     for cells in rows:
-        lines = [f":{name}: {cell}" for name, cell in zip(head[2:], cells[2:])]
-        texts[cells[0]] = "\n".join([f"``{cells[0]}``: {cells[1]}", "", *lines])
+        texts[cells[0]] = f"``{cells[0]}``: {cells[1]}\n" + textwrap.fill(
+            "; ".join(f"{name}: {cell}" for name, cell in zip(head[2:], cells[2:])), 100,
+            initial_indent="    ", subsequent_indent="    ", break_on_hyphens=False)
     with open(sys.argv[2], "w", encoding="utf-8") as file:
         file.write("\n\n".join([before.rstrip(), *sorted(texts.values(), key=release_of), after]))
 

@@ -18,7 +18,7 @@ TABLE = re.compile(r"\s*\|")
 ADDRESS = re.compile(r"\S*https?://\S*")
 # Beginnings of paths.
 LATER = (
-    "CHANGELOG.md", "Cargo.toml", "Documentation/", "Kbuild",
+    "Cargo.toml", "Documentation/", "Kbuild",
     "SECURITY.md",
     # Others read the options as one line.
     "dkms.conf",

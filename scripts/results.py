@@ -91,6 +91,7 @@ TABLES = {
         "kernel instructions a sample": "kernel", "ms of CPU to the first sample": "start",
         "tool us a sample": "tool", "perf script us a sample": "script", "tool MiB": "MiB",
         "bytes a sample": "bytes", "later complete %": "later"}),
+    "long": Table("long", same("test", "of", "number", "problems")),
     "lookups": Table("lookups", same("reader", "commit", "instructions", "ns"),
                      {"file": ["libsqlite3.so"]}),
 }

@@ -6,7 +6,7 @@
 //! that it read. It also has the frames and the stop reason that the walk has to find. [`record`] makes one while a
 //! process is stopped, and [`replay`] walks one. Neither needs an installed file.
 //!
-//! `Documentation/testing.rst` describes the files, `tests/snapshots/`.
+//! `Documentation/testing.rst` says how a file of `tests/snapshots/` is saved and kept.
 
 mod format;
 mod record;

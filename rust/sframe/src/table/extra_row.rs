@@ -153,7 +153,7 @@ mod tests {
                 }
             }
         }
-        // The layout that Documentation/device.rst describes.
+        // The layout of `struct sframe_unwind_extra_row` in rust/uapi/sframe_unwind.h.
         let bytes = extra_row(Base::Sp, 8, Location::AtCfa(-16))
             .write()
             .unwrap();

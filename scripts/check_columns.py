@@ -23,7 +23,7 @@ LATER = (
     # Others read the options as one line.
     "dkms.conf",
     "rust/c/", "rust/entry.rs", "rust/kernel-shim/", "rust/kunit.rs",
-    "rust/main.rs", "rust/mapping.rs", "rust/sframe/", "rust/sink.rs", "rust/stats.rs", "rust/sys/",
+    "rust/main.rs", "rust/mapping.rs", "rust/sink.rs", "rust/stats.rs", "rust/sys/",
     "rust/tables/", "rust/user_memory.rs", "rust/walk.rs", "rust/x86_64/",
     "samples/",
     # Their checksums name what is made from them: a changed comment makes it anew.

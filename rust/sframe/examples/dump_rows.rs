@@ -25,7 +25,8 @@ fn main() -> Result<(), Box<dyn Error>> {
     let start = usize::try_from(place.offset)?;
     let end = start.saturating_add(usize::try_from(place.filesz)?);
     let bytes = file.get(start..end).ok_or("the file is cut short")?;
-    // The section is opened at its link-time address. All addresses of functions are link-time addresses.
+    // The section is opened at its link-time address. All addresses of functions are link-time
+    // addresses.
     let section = Section::open(bytes, place.vaddr, bytes.len() as u64)?;
     println!("version {}", section.version().number());
     for function in section.functions(bytes) {

@@ -37,8 +37,9 @@ impl Memory for StackImage {
 }
 
 fn main() {
-    // The rule of a function that has pushed rbp and called another function: CFA = rsp + 16, rbp at
-    // CFA - 16, the return address at CFA - 8. `Section::find` returns such a rule for a lookup address.
+    // The rule of a function that has pushed rbp and called another function: CFA = rsp + 16, rbp
+    // at CFA - 16, the return address at CFA - 8. `Section::find` returns such a rule for a lookup
+    // address.
     let rule = Rule::amd64(Base::Sp, 16, Location::AtCfa(-16));
     let stack = StackImage {
         start: 0x7000,

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-only OR MIT
 
-//! The texts of errors, for people. Only the host builds this module: the kernel module prints names and numbers
-//! itself, and keeps formatting code out of walks.
+//! The texts of errors, for people. Only the host builds this module: the kernel module prints
+//! names and numbers itself, and keeps formatting code out of walks.
 
 use core::fmt::{
     self,

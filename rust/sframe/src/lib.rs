@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-only OR MIT
 
-//! The root of the crate `sframe`, which reads SFrame sections in user space. The crate is built from source files
-//! of the kernel module.
+//! The root of the crate `sframe`, which reads SFrame sections in user space. The crate is built
+//! from source files of the kernel module.
 //!
 //! This file holds the crate attributes and the modules that only the host needs. All other modules
 //! are in `mod.rs`, which the kernel module includes as one of its modules. The module has the same

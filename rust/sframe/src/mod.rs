@@ -11,16 +11,17 @@
 //!
 //! This code runs in interrupts and NMIs, on bytes that an unprivileged user may have written and
 //! may change at any time. So: no allocation, no `unsafe`, no recursion, no panic on any input.
-//! Every loop has a bound that was checked before the loop. No read of a section lies outside of the length given to
-//! [`section::Section::open`]. State between two calls consists of small `Copy` values only. A source whose
-//! bytes change between two reads causes a wrong answer or an error, and no other harm.
+//! Every loop has a bound that was checked before the loop. No read of a section lies outside of
+//! the length given to [`section::Section::open`]. State between two calls consists of small `Copy`
+//! values only. A source whose bytes change between two reads causes a wrong answer or an error,
+//! and no other harm.
 //!
 //! # Roots
 //!
 //! These files are compiled twice: as the crate `sframe` (root: `lib.rs`) and as a module of the
-//! kernel module (root: this file). In both, the path of this module is `crate::sframe`, and the paths
-//! in these files begin with it. Each of the crates also has a constant `crate::ONLY_ABI`, the only ABI
-//! whose sections can be read.
+//! kernel module (root: this file). In both, the path of this module is `crate::sframe`, and the
+//! paths in these files begin with it. Each of the crates also has a constant `crate::ONLY_ABI`,
+//! the only ABI whose sections can be read.
 //!
 //! # Specification
 //!

@@ -47,9 +47,9 @@ impl Extra {
 
 /// Where a function keeps its caller's value of rbx: three bits.
 ///
-/// 0: not known. 1: in rbx, at each instruction of the function. 2 to 7: the function saves rbx in the slot that is
-/// eight times this number of bytes below the CFA. While the stack pointer is above that slot, the value is in rbx, and
-/// in the slot otherwise.
+/// 0: not known. 1: in rbx, at each instruction of the function. 2 to 7: the function saves rbx in
+/// the slot that is eight times this number of bytes below the CFA. While the stack pointer is
+/// above that slot, the value is in rbx, and in the slot otherwise.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SavedRbx(pub u8);
 
@@ -107,26 +107,27 @@ impl Rule {
 /// The canonical frame address (CFA): the value of a register plus an offset, or the word in memory
 /// at that address, plus a constant.
 ///
-/// The CFA is the value of the stack pointer in the caller after the return. On s390x the CFA is 160
-/// bytes above that value.
+/// The CFA is the value of the stack pointer in the caller after the return. On s390x the CFA is
+/// 160 bytes above that value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Cfa {
     /// The base register.
     pub base: Base,
     /// The offset from the base register, in bytes.
     pub offset: i32,
-    /// Whether the CFA is in memory, at the sum of base register and offset. If false, the sum itself
-    /// is the CFA.
+    /// Whether the CFA is in memory, at the sum of base register and offset. If false, the sum
+    /// itself is the CFA.
     pub deref: bool,
-    /// The constant that is added to the word in memory, in bytes; 0 if `deref` is false. SFrame cannot
-    /// encode it: other values than 0 come from an extra row ([`ExtraRow`](crate::sframe::table::ExtraRow)).
+    /// The constant that is added to the word in memory, in bytes; 0 if `deref` is false. SFrame
+    /// cannot encode it: other values than 0 come from an extra row
+    /// ([`ExtraRow`](crate::sframe::table::ExtraRow)).
     pub plus: i8,
 }
 
 impl Cfa {
-    /// Whether the two low bits of the word in memory may be a tag, and count as 0. A runtime may keep
-    /// such a tag in its pointers to frames. An extra row has no flag of its own for it: each word with
-    /// a constant counts as tagged. All other words have to be multiples of eight.
+    /// Whether the two low bits of the word in memory may be a tag, and count as 0. A runtime may
+    /// keep such a tag in its pointers to frames. An extra row has no flag of its own for it: each
+    /// word with a constant counts as tagged. All other words have to be multiples of eight.
     #[inline]
     pub const fn is_tagged(&self) -> bool {
         self.plus != 0
@@ -163,9 +164,10 @@ pub enum Location {
 }
 
 impl Location {
-    /// The location of a frame pointer that the code has overwritten, in sections that `sframectl` makes: the value of
-    /// a register that is never known. SFrame has no form for a lost value. The control word of a row has space for
-    /// this register number in one byte. The caller's frame pointer becomes [`LOST_FP`](crate::sframe::unwind::step::LOST_FP).
+    /// The location of a frame pointer that the code has overwritten, in sections that `sframectl`
+    /// makes: the value of a register that is never known. SFrame has no form for a lost value. The
+    /// control word of a row has space for this register number in one byte. The caller's frame
+    /// pointer becomes [`LOST_FP`](crate::sframe::unwind::step::LOST_FP).
     pub const LOST: Location = Location::Of(Base::Register(31), 0);
 }
 

@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: GPL-2.0-only OR MIT
 
-//! Test cases: sections with their correct rules, broken sections, steps, and ELF images. The host's
-//! tests run the cases, and a KUnit suite runs them in the kernel.
+//! Test cases: sections with their correct rules, broken sections, steps, and ELF images. The
+//! host's tests run the cases, and a KUnit suite runs them in the kernel.
 //!
-//! gcc and binutils 2.44 make the bytes of version 2 for AMD64 from `tests/programs/test_vectors.S`:
-//! `gcc -nostdlib -shared -Wl,-z,lazy,-z,noexecstack -Wl,--build-id=none -Wa,--gsframe`.
-//! A test on the host makes these bytes again and compares. The bytes of other versions and ABIs are
-//! written by hand, from the specification. The code here does not format and does not allocate.
+//! gcc and binutils 2.44 make the bytes of version 2 for AMD64 from
+//! `tests/programs/test_vectors.S`: `gcc -nostdlib -shared -Wl,-z,lazy,-z,noexecstack
+//! -Wl,--build-id=none -Wa,--gsframe`. A test on the host makes these bytes again and compares. The
+//! bytes of other versions and ABIs are written by hand, from the specification. The code here does
+//! not format and does not allocate.
 //!
 //! Where the core reads only sections of one ABI, it has to refuse the sections of other ABIs.
 
@@ -207,7 +208,8 @@ const LINKED: [u8; 239] = [
 
 const LINKED_RULES: &[(u64, Option<Rule>)] = &[
     (0xff0, None),
-    // .plt. The first entry is entered with one word pushed by another entry, and pushes a second word.
+    // .plt. The first entry is entered with one word pushed by another entry, and pushes a second
+    // word.
     (0x1000, sp(16)),
     (0x1006, sp(24)),
     (0x1010, sp(8)),
@@ -260,9 +262,9 @@ const PCREL_UNSORTED: [u8; LINKED.len()] = from_fields(0x4);
 /// The output of a linker without SFrame support, from object files of older binutils.
 const UNSORTED: [u8; LINKED.len()] = from_fields(0);
 
-/// A section with an auxiliary header and two functions: one at 0x100 with a row of an outermost frame,
-/// without a return address ("errata 2"); and one of two repeated blocks, whose start is not a multiple
-/// of the size of a block.
+/// A section with an auxiliary header and two functions: one at 0x100 with a row of an outermost
+/// frame, without a return address ("errata 2"); and one of two repeated blocks, whose start is not
+/// a multiple of the size of a block.
 #[rustfmt::skip]
 const OUTERMOST: [u8; 82] = [
     0xe2, 0xde, 0x02, 0x01, 0x03, 0x00, 0xf8, 0x03,
@@ -422,8 +424,8 @@ const AARCH64_BIG: [u8; 72] = [
     0x01, 0x08, 0x45, 0x00, 0x01, 0x01, 0x20, 0xff, 0xff, 0xff, 0xf8,
 ];
 
-/// s390x in version 2 errata 1. The CFA's offset counts slots above the save area. Registers are saved in
-/// other registers.
+/// s390x in version 2 errata 1. The CFA's offset counts slots above the save area. Registers are
+/// saved in other registers.
 #[rustfmt::skip]
 const S390X: [u8; 66] = [
     // Magic, version 2, flags: sorted, starts counted from their fields.
@@ -776,7 +778,8 @@ impl Source for Patched {
     }
 }
 
-/// `LINKED` with one byte changed. The core has to report `error`, at the latest in a lookup of `pc`.
+/// `LINKED` with one byte changed. The core has to report `error`, at the latest in a lookup of
+/// `pc`.
 struct RefusedCase {
     name: &'static str,
     at: usize,
@@ -926,8 +929,8 @@ const STACK: VectorStack = VectorStack {
     ],
 };
 
-/// The registers of an innermost frame. Only r14 and r30 are known, which hold the return address on s390x
-/// and on AArch64. The return address is signed.
+/// The registers of an innermost frame. Only r14 and r30 are known, which hold the return address
+/// on s390x and on AArch64. The return address is signed.
 struct Links;
 
 impl RegisterSource for Links {
@@ -1183,8 +1186,8 @@ const PUSHED: Rule = saves(
     Location::AtCfa(-0x48),
 );
 
-/// A search for the section from a file offset. `bytes` are the start of the file that contains `LINKED`,
-/// with one byte changed.
+/// A search for the section from a file offset. `bytes` are the start of the file that contains
+/// `LINKED`, with one byte changed.
 struct ImageCase {
     name: &'static str,
     at: usize,
@@ -1377,7 +1380,8 @@ mod tests {
         String::from_utf8_lossy(&output.stdout).into_owned()
     }
 
-    /// Checks that binutils 2.44 still makes the bytes of `LINKED` and `IMAGE`. Other versions are skipped.
+    /// Checks that binutils 2.44 still makes the bytes of `LINKED` and `IMAGE`. Other versions are
+    /// skipped.
     #[test]
     fn bytes_are_real() {
         let version = output(Command::new("as").arg("--version"));

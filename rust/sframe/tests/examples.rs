@@ -22,8 +22,8 @@ fn example(name: &str, argument: &str) -> String {
     String::from_utf8(output.stdout).expect("text")
 }
 
-/// `rows.elf` is `push %rbp; call; pop %rbp; ret` with its CFI, by Debian 13's `gcc -nostdlib -static
-/// -Wa,--gsframe -Wl,-z,noseparate-code -s`.
+/// `rows.elf` is `push %rbp; call; pop %rbp; ret` with its CFI, by Debian 13's `gcc -nostdlib
+/// -static -Wa,--gsframe -Wl,-z,noseparate-code -s`.
 #[test]
 fn rows_of_a_file_are_dumped() {
     let file = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/fixtures/rows.elf");

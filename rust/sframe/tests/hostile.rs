@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-only OR MIT
 
-//! Sections that are wrong, or correct in unusual ways. Each is made for one question. Some questions
-//! come from bugs of other readers.
+//! Sections that are wrong, or correct in unusual ways. Each is made for one question. Some
+//! questions come from bugs of other readers.
 
 mod support;
 
@@ -164,7 +164,8 @@ fn functions_that_are_not_sorted() {
         malformed(Malformed::Unsorted, section.entry(1))
     );
 
-    // Without the flag, only a linear search is possible. (Starts count from their own fields then.)
+    // Without the flag, only a linear search is possible. (Starts count from their own fields
+    // then.)
     section.flags = 0;
     let bytes = section.bytes();
     assert_eq!(bounded(&bytes, 0x204), Err(Error::TooLong));
@@ -228,7 +229,8 @@ fn rows_outside_of_the_rows() {
 
 #[test]
 fn rows_that_are_cut_off() {
-    // Rows of different widths, each at the end of the section, cut to each length that is too short.
+    // Rows of different widths, each at the end of the section, cut to each length that is too
+    // short.
     let whole: [(u8, u8, &[i32]); 5] = [
         (ADDR1, 0, &[8]),
         (ADDR2, 0, &[8, -16]),
@@ -362,8 +364,8 @@ fn a_fault_is_no_verdict_on_the_section() {
         Ok(Some(sp(16)))
     );
 
-    // Each byte of the section in turn cannot be read: the result is the rule or the fault, and nothing
-    // else.
+    // Each byte of the section in turn cannot be read: the result is the rule or the fault, and
+    // nothing else.
     for at in 0..bytes.len() as u64 {
         let missing = Missing {
             bytes: &bytes,
@@ -402,7 +404,8 @@ fn the_base_of_start_addresses() {
             .collect();
         assert_eq!(functions, [0x100, 0x200, 0x300], "{flags}");
 
-        // With the other origin, the start addresses differ, and the section does not count as sorted.
+        // With the other origin, the start addresses differ, and the section does not count as
+        // sorted.
         let other = match starts {
             Starts::Field => Starts::Section,
             Starts::Section => Starts::Field,
@@ -417,7 +420,8 @@ fn the_base_of_start_addresses() {
 
 #[test]
 fn a_sorted_flag_left_over_from_another_linker() {
-    // Starts count from their own fields and are not sorted, but the flags claim the opposite of both.
+    // Starts count from their own fields and are not sorted, but the flags claim the opposite of
+    // both.
     let mut section = three();
     section.functions.swap(0, 2);
     section.flags = 0;
@@ -453,8 +457,8 @@ fn functions_without_bytes() {
     }
     assert_eq!(open(&bytes).verify(&*bytes), Ok(()));
 
-    // No tool writes this many empty functions. A bounded search, which may run in an interrupt, does
-    // not skip them all.
+    // No tool writes this many empty functions. A bounded search, which may run in an interrupt,
+    // does not skip them all.
     let mut functions = vec![EncodedFunction::new(0x100, 16, rows)];
     functions.resize(1 + MAX_EMPTY_BOUNDED as usize, empty(0x108));
     let most = encode::EncodedSection::of(functions.clone()).bytes();
@@ -850,8 +854,8 @@ fn build_steps(bytes: &[u8], key: [u64; 2]) -> (u64, Result<usize, TableError>) 
     (before - work.left(), filled)
 }
 
-/// A function whose rules an unkeyed multiplication would put into one slot of a hash table with 2^17 slots:
-/// their offsets from the stack pointer differ by multiples of 2^17.
+/// A function whose rules an unkeyed multiplication would put into one slot of a hash table with
+/// 2^17 slots: their offsets from the stack pointer differ by multiples of 2^17.
 fn colliding_rules() -> Vec<EncodedFunction> {
     let offsets: Vec<[i32; 1]> = (0..16384).map(|k| [8 + (k << 17)]).collect();
     let rows: Vec<(u32, u8, &[i32])> = offsets
@@ -869,13 +873,14 @@ fn colliding_rules_take_few_probes() {
         let (steps, filled) = build_steps(&bytes, key);
         // One row for each rule, and one for the end of the function.
         assert_eq!(filled, Ok(16384 + 1));
-        // Each row takes one step, and one more for each of one or two probes. Sorting and pages take few.
+        // Each row takes one step, and one more for each of one or two probes. Sorting and pages
+        // take few.
         assert!(steps < 4 * 16384, "{steps} steps for 16,384 rules");
     }
 }
 
-/// A function that repeats a row for each byte of its code: the length of the section bounds the steps of
-/// the build, not the size of the code.
+/// A function that repeats a row for each byte of its code: the length of the section bounds the
+/// steps of the build, not the size of the code.
 #[test]
 fn a_short_section_is_no_long_work() {
     let function = EncodedFunction {

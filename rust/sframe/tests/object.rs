@@ -167,7 +167,8 @@ fn functions(object: &Path) -> HashMap<String, ObjectFunction> {
     functions
 }
 
-/// The stack that `name` takes with its callees, in bytes. Panics if calls nest deeper than `levels`.
+/// The stack that `name` takes with its callees, in bytes. Panics if calls nest deeper than
+/// `levels`.
 fn depth(functions: &HashMap<String, ObjectFunction>, name: &str, levels: u32) -> u64 {
     let Some(function) = functions.get(name) else {
         // These two functions take no more than a return address.

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0-only OR MIT
 
-//! The core as the kernel module has it: a module that reads only sections of one ABI. For the test vectors of
-//! that ABI, its answers equal those of the crate. It refuses the test vectors of other ABIs.
+//! The core as the kernel module has it: a module that reads only sections of one ABI. For the test
+//! vectors of that ABI, its answers equal those of the crate. It refuses the test vectors of other
+//! ABIs.
 
 #[allow(
     dead_code,

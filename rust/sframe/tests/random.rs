@@ -84,7 +84,8 @@ const ADDRESS: u64 = 0x7f00_0000_0000;
 /// rows, and the words of the chosen row.
 const MOST_READS: u64 = 32 + 1 + MAX_EMPTY_BOUNDED as u64 + MAX_ROWS_BOUNDED as u64 + 1;
 
-/// The random parts of a row: its distance from the row before, in bytes; whether its base is SP; its words.
+/// The random parts of a row: its distance from the row before, in bytes; whether its base is SP;
+/// its words.
 type RandomRowSeed = (u32, bool, Vec<i32>);
 
 /// A row: its start offset in the function, in bytes, and its rule.
@@ -352,8 +353,8 @@ fn addresses() -> impl Strategy<Value = u64> {
     ]
 }
 
-/// A build remembers the words of rows. Rows with equal words have different rules where the headers of their sections
-/// differ.
+/// A build remembers the words of rows. Rows with equal words have different rules where the
+/// headers of their sections differ.
 #[test]
 fn equal_words_of_two_sections() {
     let encoded = |start, fixed_fp| encode::EncodedSection {
@@ -471,7 +472,8 @@ proptest! {
         pcs in pcs(),
     ) {
         let bytes = if use_real { real().0.clone() } else { section.bytes() };
-        // With low unrest, the header is mostly read unchanged, so the rest of the section is read too.
+        // With low unrest, the header is mostly read unchanged, so the rest of the section is read
+        // too.
         for unrest in [0, unrest / 16, unrest] {
             let changing = Changing {
                 bytes: Watched::new(&bytes),

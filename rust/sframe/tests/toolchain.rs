@@ -73,7 +73,8 @@ struct Printed {
 struct PrintedFunction {
     start: u64,
     size: u64,
-    /// Whether rows start at offsets within a repeated block. readelf does not print the block's size.
+    /// Whether rows start at offsets within a repeated block. readelf does not print the block's
+    /// size.
     masked: bool,
     rows: Vec<(u64, Rule)>,
 }
@@ -123,8 +124,8 @@ fn readelf(file: &Path) -> Printed {
     printed
 }
 
-/// The rule that readelf prints in columns such as `sp+16`, `c-16` and `f`. The columns are not always
-/// separated by spaces.
+/// The rule that readelf prints in columns such as `sp+16`, `c-16` and `f`. The columns are not
+/// always separated by spaces.
 fn rule(columns: &str) -> Rule {
     let (base, rest) = columns.split_at(2);
     let (offset, rest) = number(rest);
@@ -365,8 +366,8 @@ fn check_linked(name: &str, file: &Path) {
     assert_eq!(printed.flags, "SFRAME_F_FDE_SORTED", "{name}");
     let sample = SectionFile::load(file);
 
-    // As the kernel does: from the program headers, with the bytes behind the section that belong to
-    // the segment.
+    // As the kernel does: from the program headers, with the bytes behind the section that belong
+    // to the segment.
     let found = find_sframe(&*sample.data, sample.range.start as u64).expect("an ELF file");
     let place = found.sframe.expect("no PT_GNU_SFRAME");
     assert_eq!(place.vaddr, sample.address, "{name}");
@@ -530,7 +531,8 @@ fn shared_object_that_keeps_frame_pointers() {
 }
 
 /// Gives each code section of an object file its own address, and relocates .sframe for an address
-/// apart from them. Returns the address of .sframe, the relocated bytes, and the functions' addresses.
+/// apart from them. Returns the address of .sframe, the relocated bytes, and the functions'
+/// addresses.
 fn relocate(data: &[u8]) -> (u64, Vec<u8>, Vec<u64>) {
     const SFRAME: u64 = 0x60_0000;
     let elf = object::File::parse(data).unwrap();
@@ -623,8 +625,8 @@ fn linker_that_does_not_know_sframe() {
     assert!(functions > 20, "{functions}");
 }
 
-/// A table contains the rows of all concatenated sections, also of sections with wrong flags, as `ld -r`
-/// writes them.
+/// A table contains the rows of all concatenated sections, also of sections with wrong flags, as
+/// `ld -r` writes them.
 #[test]
 fn tables_take_all_sections_of_a_linker_that_does_not_know_sframe() {
     if !requirement::gsframe_version_2() {
@@ -687,8 +689,8 @@ fn tables_take_all_sections_of_a_linker_that_does_not_know_sframe() {
     }
 }
 
-/// `ld -r` of binutils up to 2.44 sets the flag for sorted functions. By this flag, starts also count
-/// from the section. Neither is true until the output is linked again.
+/// `ld -r` of binutils up to 2.44 sets the flag for sorted functions. By this flag, starts also
+/// count from the section. Neither is true until the output is linked again.
 #[test]
 fn object_file_linked_from_another() {
     if !requirement::gsframe_version_2() {

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0-only OR MIT
 
-//! Round trips for each version, ABI, byte order and width: random sections are written by the rules
-//! of the specification, and the results of the reader are compared with a simple model of each
-//! section. Spoilt copies of these sections must do no harm.
+//! Round trips for each version, ABI, byte order and width: random sections are written by the
+//! rules of the specification, and the results of the reader are compared with a simple model of
+//! each section. Spoilt copies of these sections must do no harm.
 
 mod support;
 
@@ -239,8 +239,8 @@ fn default_row(section: &encode::EncodedSection, seed: &RowSeed) -> (encode::Enc
         }
         (Saved::At(offset), Location::AtCfa(offset))
     };
-    // A fixed RA has no word. If RA is not fixed, FP has a word only after the word of RA, except on
-    // s390x.
+    // A fixed RA has no word. If RA is not fixed, FP has a word only after the word of RA, except
+    // on s390x.
     let ra = (ra.there && section.fixed_ra == 0).then(|| saved(ra));
     let after_ra = section.fixed_ra != 0 || ra.is_some() || abi == S390X;
     let fp = (fp.there && section.fixed_fp == 0 && after_ra).then(|| saved(fp));
@@ -504,8 +504,8 @@ fn compare(
     }
 }
 
-/// The number of cases of each test. (`PROPTEST_CASES` has no effect on an explicit number, so it is
-/// read here.)
+/// The number of cases of each test. (`PROPTEST_CASES` has no effect on an explicit number, so it
+/// is read here.)
 fn cases() -> u32 {
     match env::var("PROPTEST_CASES") {
         Ok(cases) => cases.parse().expect("PROPTEST_CASES is a number"),
@@ -534,7 +534,8 @@ proptest! {
             .into_iter()
             .enumerate()
             .map(|(index, (section, models))| {
-                // A linker that concatenates sections relocates each start relative to the start's own field.
+                // A linker that concatenates sections relocates each start relative to the start's
+                // own field.
                 let by_section = section.flags & (SORTED | PCREL) == SORTED;
                 let flags = section.flags ^ if index != 0 && by_section { SORTED } else { 0 };
                 (encode::EncodedSection { tail: 0, flags, ..section }, models)

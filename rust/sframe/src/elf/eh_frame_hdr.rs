@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: GPL-2.0-only OR MIT
 
-//! Finds the function that covers an address, for code without rows, in `.eh_frame_hdr`: the table of the
-//! starts of all functions in `.eh_frame`.
+//! Finds the function that covers an address, for code without rows, in `.eh_frame_hdr`: the table
+//! of the starts of all functions in `.eh_frame`.
 //!
-//! The search reads only the start and the size of an entry in `.eh_frame`, and only the encodings that GNU ld and
-//! LLD write. See "Exception Frame Header" and "DWARF Extensions" in the Linux Standard Base, core.
+//! The search reads only the start and the size of an entry in `.eh_frame`, and only the encodings
+//! that GNU ld and LLD write. See "Exception Frame Header" and "DWARF Extensions" in the Linux
+//! Standard Base, core.
 
 use crate::sframe::format::bytes::Source;
 
@@ -20,11 +21,11 @@ const HEADER: u64 = 12;
 /// The size of an entry, in bytes.
 const ENTRY: u64 = 8;
 
-/// Finds the start of the function that covers `pc`; both are run-time addresses. `None` if no function covers `pc`,
-/// or if the table cannot be read.
+/// Finds the start of the function that covers `pc`; both are run-time addresses. `None` if no
+/// function covers `pc`, or if the table cannot be read.
 ///
-/// `memory` is the memory of the process, by run-time addresses. `address` is the run-time address of
-/// `.eh_frame_hdr`, and `len` its length in bytes.
+/// `memory` is the memory of the process, by run-time addresses. `address` is the run-time address
+/// of `.eh_frame_hdr`, and `len` its length in bytes.
 pub fn function_start<S: Source + ?Sized>(
     memory: &S,
     address: u64,
@@ -54,8 +55,8 @@ pub fn function_start<S: Source + ?Sized>(
     let start = start_of(memory, address, entry)?;
     let fde = word(memory, address, entry, 4)?;
 
-    // The fields of an FDE: length, pointer to the CIE, start, size. Each field has four bytes. In an FDE with
-    // fields of other widths, the start does not match the start in the table.
+    // The fields of an FDE: length, pointer to the CIE, start, size. Each field has four bytes. In
+    // an FDE with fields of other widths, the start does not match the start in the table.
     let raw: [u8; 16] = memory.read(fde).ok()?;
     let [_, _, _, _, _, _, _, _, s0, s1, s2, s3, size @ ..] = raw;
     let same = fde
@@ -69,8 +70,8 @@ fn start_of<S: Source + ?Sized>(memory: &S, address: u64, entry: u32) -> Option<
     word(memory, address, entry, 0)
 }
 
-/// The run-time address that one of the two words of an entry encodes. `offset` is 0 for the function's start, and 4
-/// for the function's FDE. Both words count from the table's own address.
+/// The run-time address that one of the two words of an entry encodes. `offset` is 0 for the
+/// function's start, and 4 for the function's FDE. Both words count from the table's own address.
 #[inline(never)]
 fn word<S: Source + ?Sized>(memory: &S, address: u64, entry: u32, offset: u64) -> Option<u64> {
     let at = address

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0-only OR MIT
 
-//! Finds the SFrame section in an ELF file or image, and the relation of its addresses to offsets in the file.
+//! Finds the SFrame section in an ELF file or image, and the relation of its addresses to offsets
+//! in the file.
 //!
-//! Most functions read only the ELF header and the program headers, which a loader needs, too: an image in memory has
-//! no other headers. These headers normally lie in the first page.
+//! Most functions read only the ELF header and the program headers, which a loader needs, too: an
+//! image in memory has no other headers. These headers normally lie in the first page.
 
 use crate::sframe::{
     arch::machine::ELF_MACHINE,
@@ -35,7 +36,8 @@ const SECTION_ALLOCATED: u64 = 2;
 const SECTION_NO_BITS: u32 = 8;
 /// SHT_GNU_SFRAME.
 const SECTION_SFRAME: u32 = 0x6fff_fff4;
-/// The largest number of section headers that are read. Real files that are loaded have some dozens.
+/// The largest number of section headers that are read. Real files that are loaded have some
+/// dozens.
 pub const MAX_SECTION_HEADERS: u16 = 1024;
 /// NT_GNU_BUILD_ID.
 const NOTE_BUILD_ID: u32 = 3;
@@ -105,8 +107,8 @@ pub struct SectionLocation {
     pub memsz: u64,
 }
 
-/// The segment that is loaded from the requested offset of an ELF file or image, and the file's unwind data. The
-/// values are from the file, and are not checked.
+/// The segment that is loaded from the requested offset of an ELF file or image, and the file's
+/// unwind data. The values are from the file, and are not checked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LoadedSegment {
     /// The segment's link-time address.
@@ -124,8 +126,8 @@ pub struct LoadedSegment {
 }
 
 impl LoadedSegment {
-    /// The link-time address of the byte at `offset` in the file, in bytes. The result is true only if the offset is
-    /// within the segment.
+    /// The link-time address of the byte at `offset` in the file, in bytes. The result is true only
+    /// if the offset is within the segment.
     #[inline]
     pub const fn link_address(&self, offset: u64) -> u64 {
         offset
@@ -134,11 +136,11 @@ impl LoadedSegment {
     }
 }
 
-/// Finds the SFrame section, `.eh_frame_hdr`, and the segment that contains the offset `at_file_offset` in the file,
-/// in bytes.
+/// Finds the SFrame section, `.eh_frame_hdr`, and the segment that contains the offset
+/// `at_file_offset` in the file, in bytes.
 ///
-/// Offset 0 of `bytes` is offset 0 of the file. If several segments contain `at_file_offset`, the first executable
-/// segment has precedence.
+/// Offset 0 of `bytes` is offset 0 of the file. If several segments contain `at_file_offset`, the
+/// first executable segment has precedence.
 ///
 /// # Errors
 ///
@@ -201,8 +203,8 @@ pub fn has_sframe<S: Source + ?Sized>(bytes: &S) -> Result<bool, ElfError> {
     Ok(found.is_some())
 }
 
-/// Whether an executable segment covers the address `distance` bytes behind the address at which the file's offset 0
-/// is loaded.
+/// Whether an executable segment covers the address `distance` bytes behind the address at which
+/// the file's offset 0 is loaded.
 ///
 /// # Errors
 ///
@@ -215,8 +217,8 @@ pub fn loads_code<S: Source + ?Sized>(bytes: &S, distance: u64) -> Result<bool, 
         let (kind, flags, at) = header?;
         if kind == SEGMENT_LOAD {
             let place = read_place(bytes, at)?;
-            // The link-time address of the file's offset 0. Segments are in the order of their addresses, and the
-            // first segment contains the headers.
+            // The link-time address of the file's offset 0. Segments are in the order of their
+            // addresses, and the first segment contains the headers.
             let first = *first.get_or_insert(place.vaddr.wrapping_sub(place.offset));
             let link_address = first.wrapping_add(distance);
             if flags & FLAG_EXECUTABLE != 0 && link_address.wrapping_sub(place.vaddr) < place.memsz
@@ -234,14 +236,14 @@ const MAX_EXECUTABLES: usize = 4;
 /// The locations of a file's code, in the file and in memory.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Executables {
-    /// For each segment: its link-time address, its offset in the file and its size in the file, both in bytes.
-    /// Unused entries have size 0.
+    /// For each segment: its link-time address, its offset in the file and its size in the file,
+    /// both in bytes. Unused entries have size 0.
     segments: [(u64, u64, u64); MAX_EXECUTABLES],
 }
 
 impl Executables {
-    /// Finds the executable segment that contains `offset` in the file. Returns the segment's offset and size in the
-    /// file, both in bytes.
+    /// Finds the executable segment that contains `offset` in the file. Returns the segment's
+    /// offset and size in the file, both in bytes.
     pub fn segment(&self, offset: u64) -> Option<(u64, u64)> {
         self.segments
             .iter()
@@ -249,7 +251,8 @@ impl Executables {
             .map(|&(_, start, size)| (start, size))
     }
 
-    /// The offset in the file, in bytes, of the code at `link_address`; `None` if no code of the file lies there.
+    /// The offset in the file, in bytes, of the code at `link_address`; `None` if no code of the
+    /// file lies there.
     #[inline(never)]
     pub fn offset(&self, link_address: u64) -> Option<u64> {
         self.segments.iter().find_map(|&(address, start, size)| {
@@ -258,8 +261,8 @@ impl Executables {
         })
     }
 
-    /// Whether one executable segment contains the range from the link-time address `first` to the link-time address
-    /// `last`, both included, and the file contains the bytes of that range.
+    /// Whether one executable segment contains the range from the link-time address `first` to the
+    /// link-time address `last`, both included, and the file contains the bytes of that range.
     #[inline(never)]
     pub fn holds(&self, first: u64, last: u64) -> bool {
         self.segments.iter().any(|&(address, _, size)| {
@@ -273,8 +276,8 @@ impl Executables {
 ///
 /// # Errors
 ///
-/// See [`ElfError`]; [`ElfError::NotLoaded`] if the file has no executable segment, [`ElfError::TooManyHeaders`] if
-/// the file has more than four executable segments.
+/// See [`ElfError`]; [`ElfError::NotLoaded`] if the file has no executable segment,
+/// [`ElfError::TooManyHeaders`] if the file has more than four executable segments.
 pub fn executables<S: Source + ?Sized>(bytes: &S) -> Result<Executables, ElfError> {
     let headers = Headers::read(bytes)?;
     let mut found = Executables::default();
@@ -298,9 +301,9 @@ pub fn executables<S: Source + ?Sized>(bytes: &S) -> Result<Executables, ElfErro
     Ok(found)
 }
 
-/// Finds the SFrame section of a file: by PT_GNU_SFRAME, or, where a linker made no such header, by the
-/// section headers. `None` also for an empty section: a linker that drops all input leaves an empty section. At most
-/// [`MAX_SECTION_HEADERS`] section headers are read.
+/// Finds the SFrame section of a file: by PT_GNU_SFRAME, or, where a linker made no such header, by
+/// the section headers. `None` also for an empty section: a linker that drops all input leaves an
+/// empty section. At most [`MAX_SECTION_HEADERS`] section headers are read.
 ///
 /// # Errors
 ///
@@ -345,8 +348,8 @@ pub fn section_of_file<S: Source + ?Sized>(bytes: &S) -> Result<Option<SectionLo
     Ok(None)
 }
 
-/// The build ID of a file and the length of the build ID in bytes, at most 32. The length is 0 if the file has no
-/// build ID, or a longer build ID.
+/// The build ID of a file and the length of the build ID in bytes, at most 32. The length is 0 if
+/// the file has no build ID, or a longer build ID.
 ///
 /// # Errors
 ///
@@ -398,7 +401,8 @@ struct Load {
     executable: bool,
 }
 
-/// The location of the program headers: the offset of the first header, in bytes, and the number of headers.
+/// The location of the program headers: the offset of the first header, in bytes, and the number of
+/// headers.
 struct Headers {
     at: u64,
     count: u16,
@@ -433,7 +437,8 @@ impl Headers {
         (0..self.count).map(move |number| Headers::read_one(bytes, first, number))
     }
 
-    /// Reads header `number`, like [`all`](Headers::all). `first` is the offset of the first header in `bytes`.
+    /// Reads header `number`, like [`all`](Headers::all). `first` is the offset of the first header
+    /// in `bytes`.
     #[inline(never)]
     fn read_one<S: Source + ?Sized>(
         bytes: &S,
@@ -614,8 +619,8 @@ mod tests {
         assert_eq!(find_sframe(&*bytes, 0x7f0), Err(ElfError::NotLoaded));
     }
 
-    /// Appends section headers to a file. `sections` are name, type, flags, address, offset, size. A further
-    /// section, the last one, contains the names. Its contents precede the headers.
+    /// Appends section headers to a file. `sections` are name, type, flags, address, offset, size.
+    /// A further section, the last one, contains the names. Its contents precede the headers.
     fn with_sections(mut bytes: Vec<u8>, sections: &[(u32, u32, u64, u64, u64, u64)]) -> Vec<u8> {
         let names = bytes.len() as u64;
         bytes.extend(*b"\0.sframe\0.other\0");

@@ -52,7 +52,8 @@ impl Abi {
         }
     }
 
-    /// The same ABI, as a constant if only sections of one ABI can be read. Then the compiler leaves out code for others.
+    /// The same ABI, as a constant if only sections of one ABI can be read. Then the compiler
+    /// leaves out code for others.
     #[inline(always)]
     pub(super) const fn known(self) -> Abi {
         match crate::ONLY_ABI {

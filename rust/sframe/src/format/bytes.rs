@@ -70,7 +70,8 @@ pub trait Source {
     /// [`Fault`] if any of the bytes is not available.
     fn read<const N: usize>(&self, offset: u64) -> Result<[u8; N], Fault>;
 
-    /// Takes the work of `instructions` from a budget that reads and other work share. The default has no budget.
+    /// Takes the work of `instructions` from a budget that reads and other work share. The default
+    /// has no budget.
     ///
     /// # Errors
     ///

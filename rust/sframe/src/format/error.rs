@@ -13,8 +13,8 @@ pub enum Error {
     /// A read failed. The error makes no statement about the section.
     Fault {
         /// The start of the read, in bytes from the section's start. The read was at most
-        /// [`MAX_READ`](crate::sframe::format::bytes::MAX_READ) bytes long, and any of its bytes may be the missing
-        /// byte.
+        /// [`MAX_READ`](crate::sframe::format::bytes::MAX_READ) bytes long, and any of its bytes
+        /// may be the missing byte.
         offset: u32,
     },
     /// The section contradicts the specification or itself.

@@ -134,8 +134,8 @@ impl Function {
         self.info2 & FUNCTION_TYPE == FLEXIBLE
     }
 
-    /// Where the function keeps its caller's value of rbx. Only sections that `sframectl` makes have it, in bits of the
-    /// second info word that the specification leaves unused.
+    /// Where the function keeps its caller's value of rbx. Only sections that `sframectl` makes
+    /// have it, in bits of the second info word that the specification leaves unused.
     #[inline]
     pub const fn saved_rbx(&self) -> SavedRbx {
         SavedRbx(self.info2 >> RBX_SHIFT)

@@ -510,8 +510,8 @@ impl<'a, S: Source + ?Sized> RowIter<'a, S> {
         row.head.rule(&self.header, self.bytes, &self.function)
     }
 
-    /// The words of a row of this iteration as one number that is not 0: rows of functions of one section with equal
-    /// numbers have equal rules. `None` if the words do not fit into a number.
+    /// The words of a row of this iteration as one number that is not 0: rows of functions of one
+    /// section with equal numbers have equal rules. `None` if the words do not fit into a number.
     #[inline]
     pub(in crate::sframe) fn words(&self, row: &UndecodedRow) -> Option<u64> {
         let row_start = self.function.row_start();

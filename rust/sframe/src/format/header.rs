@@ -39,8 +39,9 @@ pub enum Starts {
 ///
 /// # Invariants
 ///
-/// `abi` is `ONLY_ABI` if that is not `None`. `at + HEADER_SIZE <= fdes_at`, `fdes_at + num_fdes * version.fde_size() <= fres_at`,
-/// `fres_at <= end`, and `end` is not more than the length of the section.
+/// `abi` is `ONLY_ABI` if that is not `None`. `at + HEADER_SIZE <= fdes_at`, `fdes_at + num_fdes *
+/// version.fde_size() <= fres_at`, `fres_at <= end`, and `end` is not more than the length of the
+/// section.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Header {
     pub(super) version: Version,
@@ -95,9 +96,9 @@ impl Header {
 
         // Version 1, and binutils up to 2.44, have no flag for the origin of start addresses. Their
         // linker counts start addresses from the section, and sorts the functions. If the functions
-        // are not sorted, no such linker made the section: the section comes from an object file, or
-        // is a concatenation of the sections of object files. In these sections, relocation makes
-        // each start address the distance from its own field.
+        // are not sorted, no such linker made the section: the section comes from an object file,
+        // or is a concatenation of the sections of object files. In these sections, relocation
+        // makes each start address the distance from its own field.
         let starts = if flags & FUNC_START_PCREL == 0 && flags & SORTED != 0 {
             Starts::Section
         } else {

@@ -72,8 +72,8 @@ impl Section {
     ///
     /// `address` is the section's address in the address space of the PCs that are searched for:
     /// the run-time address in the kernel, the link-time address on the host. `len` is the number
-    /// of available bytes. Like the size in the program header, `len` may include a tail that is not
-    /// part of the section.
+    /// of available bytes. Like the size in the program header, `len` may include a tail that is
+    /// not part of the section.
     ///
     /// # Errors
     ///
@@ -103,13 +103,13 @@ impl Section {
         })
     }
 
-    /// Opens the section that a linker without SFrame support has put after this section; `None`
-    /// if this section is the last one. The offsets and addresses of the new section also count from
+    /// Opens the section that a linker without SFrame support has put after this section; `None` if
+    /// this section is the last one. The offsets and addresses of the new section also count from
     /// the start of the first section. Such a linker has relocated each start address relative to
     /// its field, whatever the flags claim.
     ///
-    /// The number of concatenated sections is at most the length divided by [`HEADER_SIZE`], because
-    /// each section has a header.
+    /// The number of concatenated sections is at most the length divided by [`HEADER_SIZE`],
+    /// because each section has a header.
     ///
     /// # Errors
     ///
@@ -144,9 +144,9 @@ impl Section {
     ///
     /// # Errors
     ///
-    /// [`Error::Malformed`], [`Error::Unsupported`] and [`Error::Fault`]: the search reads only some
-    /// parts of the section, and reports only errors in those parts. [`Error::TooLong`] only with
-    /// [`Search::Bounded`].
+    /// [`Error::Malformed`], [`Error::Unsupported`] and [`Error::Fault`]: the search reads only
+    /// some parts of the section, and reports only errors in those parts. [`Error::TooLong`] only
+    /// with [`Search::Bounded`].
     pub fn find<S: Source + ?Sized>(
         &self,
         bytes: &S,
@@ -235,8 +235,8 @@ impl Section {
 
     /// The rule for all addresses of a function without rows ("A function without rows" of version
     /// 3): the frame is outermost. `None` for functions with rows, and in versions 1 and 2. Also
-    /// `None` for flexible functions and signal trampolines: if these have no rows, SFrame could not
-    /// encode their rows.
+    /// `None` for flexible functions and signal trampolines: if these have no rows, SFrame could
+    /// not encode their rows.
     #[inline]
     pub(in crate::sframe) fn rule_without_rows(&self, function: &Function) -> Option<Rule> {
         (function.num_rows() == 0
@@ -374,9 +374,9 @@ impl Section {
     /// origins are equally good, the flags decide. `is_code` decides whether an address lies in
     /// code, in the address space that the section was opened in.
     ///
-    /// The flags may be wrong because binutils up to 2.44 set [`SORTED`](crate::sframe::format::version::SORTED) in
-    /// object files made by `ld -r`, where the flag is not true. A linker without SFrame support
-    /// copies that flag into a program.
+    /// The flags may be wrong because binutils up to 2.44 set
+    /// [`SORTED`](crate::sframe::format::version::SORTED) in object files made by `ld -r`, where
+    /// the flag is not true. A linker without SFrame support copies that flag into a program.
     ///
     /// # Errors
     ///

@@ -14,8 +14,8 @@ pub(super) fn field<S: Source + ?Sized>(base: u64, offset: u8, memory: &S) -> Op
     Some(u64::from_le_bytes(bytes))
 }
 
-/// Reads code from `address` on, eight bytes at a time, and takes the work of looking for instructions in it. The length
-/// of `code` is a multiple of eight.
+/// Reads code from `address` on, eight bytes at a time, and takes the work of looking for
+/// instructions in it. The length of `code` is a multiple of eight.
 // Inlined: the callers have the deepest stacks of a step in a code heap.
 #[inline(always)]
 pub(super) fn read_code<S: Source + ?Sized>(

@@ -2,16 +2,17 @@
 
 //! The step from code of Erlang's virtual machine. AMD64 only.
 //!
-//! A process of Erlang has a stack on its heap, and compiled code has the pointer to it in rsp. The two low bits of a word
-//! on that stack are 0 only if the word is a return address: the compiler aligns the code after each call of an Erlang
-//! function, and the words of all data have other low bits. A call of a routine of the virtual machine is not aligned;
-//! its return address is on top of the stack as long as the routine runs. The virtual machine compiles its routines first,
-//! so they are at lower addresses than all modules and than the code where processes end.
+//! A process of Erlang has a stack on its heap, and compiled code has the pointer to it in rsp. The
+//! two low bits of a word on that stack are 0 only if the word is a return address: the compiler
+//! aligns the code after each call of an Erlang function, and the words of all data have other low
+//! bits. A call of a routine of the virtual machine is not aligned; its return address is on top of
+//! the stack as long as the routine runs. The virtual machine compiles its routines first, so they
+//! are at lower addresses than all modules and than the code where processes end.
 //!
-//! Compiled code calls C functions on the stack of the scheduler's thread. It leaves its own stack pointer in rbp or in
-//! the structure `Process`, whose address is in r13, and takes it back after the call. The function `process_main`, which
-//! is compiled code, too, runs on the thread's stack and never returns (`beam_asm.hpp` and `process_main.cpp` in Erlang's
-//! source).
+//! Compiled code calls C functions on the stack of the scheduler's thread. It leaves its own stack
+//! pointer in rbp or in the structure `Process`, whose address is in r13, and takes it back after
+//! the call. The function `process_main`, which is compiled code, too, runs on the thread's stack
+//! and never returns (`beam_asm.hpp` and `process_main.cpp` in Erlang's source).
 
 use crate::sframe::{
     format::bytes::Source,
@@ -51,10 +52,11 @@ use core::ops::Range;
 const MAX_FRAME: u64 = 1024;
 /// The most schedulers of a virtual machine.
 const MAX_SCHEDULERS: u32 = 1024;
-/// The most bytes between a call of a C function and the instruction that takes the stack pointer of compiled code back.
+/// The most bytes between a call of a C function and the instruction that takes the stack pointer
+/// of compiled code back.
 const TAKEN_BACK: u64 = 9;
-/// The same after a call that is known to be one of a C function, because the code may first look at the result; and
-/// from other code on the thread's stack on.
+/// The same after a call that is known to be one of a C function, because the code may first look
+/// at the result; and from other code on the thread's stack on.
 const FAR: u64 = 122;
 /// The work of a search in one word of code, in instructions.
 const SEARCH_WORD: u32 = 100;
@@ -64,8 +66,9 @@ const NEW_FRAME: u64 = 132;
 const MAX_DECODED: u32 = 48;
 /// The first bytes of call *offset(%rip).
 const CALL_BY_PC: u16 = u16::from_le_bytes([0xff, 0x15]);
-/// The instruction by which a call of a function written in C passes the address where the code of this call begins:
-/// lea -27(%rip),%rdx. Its offset in that code, and the offsets of the return address, in bytes.
+/// The instruction by which a call of a function written in C passes the address where the code of
+/// this call begins: lea -27(%rip),%rdx. Its offset in that code, and the offsets of the return
+/// address, in bytes.
 const PASSES_ITSELF: u64 = u64::from_le_bytes([0, 0x48, 0x8d, 0x15, 0xe5, 0xff, 0xff, 0xff]);
 const PASSES_ITSELF_AT: u64 = 20;
 const RETURNS_AT: Range<u64> = 32..37;
@@ -74,7 +77,8 @@ const MAIN_LEN: u64 = 512;
 /// The alignment of the stack pointer in `process_main`, in bytes.
 const MAIN_ALIGNMENT: u64 = 64;
 
-/// The code of a virtual machine of Erlang. Addresses are run-time addresses; sizes and offsets are in bytes.
+/// The code of a virtual machine of Erlang. Addresses are run-time addresses; sizes and offsets are
+/// in bytes.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct TaggedStack {
     /// The code that the first function of each process returns to.
@@ -87,7 +91,8 @@ pub struct TaggedStack {
     pub main_frame: u32,
     /// The distance from the stack pointer in `process_main` to the address in rbx.
     pub registers_offset: u32,
-    /// The structures of the schedulers; the first field of each is the stack pointer of its `process_main`.
+    /// The structures of the schedulers; the first field of each is the stack pointer of its
+    /// `process_main`.
     pub schedulers: u64,
     /// The number of these structures.
     pub scheduler_count: u32,
@@ -106,8 +111,8 @@ enum SavedStack {
 }
 
 impl TaggedStack {
-    /// Takes a step from a frame in compiled code, as [`caller`](Self::caller). A process ends at the exit
-    /// code: its frame is the outermost one.
+    /// Takes a step from a frame in compiled code, as [`caller`](Self::caller). A process ends at
+    /// the exit code: its frame is the outermost one.
     // The only function with a stack frame from here to the callees of `caller`.
     #[inline(never)]
     pub(super) fn step<M: Memory + Source + ?Sized, R: RegisterSource + ?Sized>(
@@ -137,8 +142,9 @@ impl TaggedStack {
         pc.wrapping_sub(self.main) <= MAIN_LEN
     }
 
-    /// The caller of a frame in compiled code; `None` if it cannot be proved. `code` is the range of compiled code.
-    /// `registers` are those of the innermost frame, or of a frame that a signal interrupted.
+    /// The caller of a frame in compiled code; `None` if it cannot be proved. `code` is the range
+    /// of compiled code. `registers` are those of the innermost frame, or of a frame that a signal
+    /// interrupted.
     #[inline(always)]
     fn caller<M: Memory + Source + ?Sized, R: RegisterSource + ?Sized>(
         &self,
@@ -198,9 +204,10 @@ impl TaggedStack {
         };
         let top = word_at(0).ok()?;
         if is_routine {
-            // The routines come first. Some push words that have any low bits, or remove their return address. Those that
-            // raise an exception clear the low bits of the return address, or replace it: for a function written in C,
-            // by the address of the code that passes this same address.
+            // The routines come first. Some push words that have any low bits, or remove their
+            // return address. Those that raise an exception clear the low bits of the return
+            // address, or replace it: for a function written in C, by the address of the code that
+            // passes this same address.
             let begins = top.wrapping_add(PASSES_ITSELF_AT);
             let offsets = match code_at(begins, memory) << 8 == PASSES_ITSELF {
                 _ if top & 3 != 0 => 0..1,
@@ -227,7 +234,8 @@ impl TaggedStack {
         }
         let mut words = 0..MAX_FRAME;
         match registers.and_then(|_| new_frame(frame.pc, memory)) {
-            // Words of a new frame may be what another frame left there. The return address is right above them.
+            // Words of a new frame may be what another frame left there. The return address is
+            // right above them.
             Some(size) => words = size..size.saturating_add(1),
             None if code.contains(&top) && is_behind_call(top) => return caller(top, 0),
             None => {}
@@ -244,8 +252,8 @@ impl TaggedStack {
         None
     }
 
-    /// Whether the code of a frame runs on the thread's stack; the PC is after a call. Compiled code calls C functions by
-    /// the instruction call *offset(%rip), and nothing else.
+    /// Whether the code of a frame runs on the thread's stack; the PC is after a call. Compiled
+    /// code calls C functions by the instruction call *offset(%rip), and nothing else.
     fn is_on_thread<M: Memory + Source + ?Sized>(
         &self,
         routines: &Range<u64>,
@@ -272,7 +280,8 @@ impl TaggedStack {
         })
     }
 
-    /// The structure of the process that the scheduler runs whose `process_main` has the stack pointer `sp`.
+    /// The structure of the process that the scheduler runs whose `process_main` has the stack
+    /// pointer `sp`.
     #[inline(never)]
     fn process<M: Memory + ?Sized>(&self, sp: u64, memory: &M) -> Option<u64> {
         let mut scheduler = self.schedulers;
@@ -294,8 +303,8 @@ fn code_at<M: Memory + ?Sized>(pc: u64, memory: &M) -> u64 {
     memory.read_word(pc).unwrap_or(0)
 }
 
-/// Where the code from the run-time address `pc` on takes the stack pointer from, if an instruction does so that begins
-/// within `len` bytes. Then `pc` becomes the address of the next instruction.
+/// Where the code from the run-time address `pc` on takes the stack pointer from, if an instruction
+/// does so that begins within `len` bytes. Then `pc` becomes the address of the next instruction.
 #[inline(never)]
 fn taken_back<M: Memory + Source + ?Sized>(
     pc: &mut u64,
@@ -324,7 +333,8 @@ fn taken_back<M: Memory + Source + ?Sized>(
     None
 }
 
-/// Whether a call of a routine is before the run-time address `pc`: directly, or through a jump in the caller's module.
+/// Whether a call of a routine is before the run-time address `pc`: directly, or through a jump in
+/// the caller's module.
 #[inline(never)]
 fn calls_routine<M: Memory + ?Sized>(pc: u64, routines: &Range<u64>, memory: &M) -> bool {
     let to =
@@ -339,8 +349,9 @@ fn calls_routine<M: Memory + ?Sized>(pc: u64, routines: &Range<u64>, memory: &M)
     })
 }
 
-/// The size in words of the frame that was made right before the run-time address `pc`: by an instruction that is
-/// followed up to the PC by instructions that leave the stack pointer and go on.
+/// The size in words of the frame that was made right before the run-time address `pc`: by an
+/// instruction that is followed up to the PC by instructions that leave the stack pointer and go
+/// on.
 #[inline(never)]
 fn new_frame<M: Memory + Source + ?Sized>(pc: u64, memory: &M) -> Option<u64> {
     let mut left = MAX_DECODED;
@@ -358,8 +369,8 @@ fn new_frame<M: Memory + Source + ?Sized>(pc: u64, memory: &M) -> Option<u64> {
     })
 }
 
-/// The size in words of the frame that the instruction at the run-time address `at` makes, if the instructions from there
-/// up to `pc` leave the stack pointer otherwise and go on.
+/// The size in words of the frame that the instruction at the run-time address `at` makes, if the
+/// instructions from there up to `pc` leave the stack pointer otherwise and go on.
 #[inline(never)]
 fn size_of_frame<S: Source + ?Sized>(
     mut at: u64,
@@ -519,7 +530,8 @@ mod tests {
         memory.words(STACK, &[UNALIGNED, DATA[0], CALLER]);
         let found = caller_in(&memory, at(FUNCTION, STACK), Some(&RUNNING));
         assert_eq!(found, Some((UNALIGNED, STACK + 8)));
-        // A routine has nothing else on the stack: it has pushed data, or is about to leave for another place.
+        // A routine has nothing else on the stack: it has pushed data, or is about to leave for
+        // another place.
         for stack in [
             [UNALIGNED, CALLER],
             [DATA[0], UNALIGNED],

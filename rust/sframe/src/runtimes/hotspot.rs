@@ -5,8 +5,9 @@
 //! A step is accepted only if it leads after a call; to a poll, a handler of deoptimisation or the
 //! return barrier of HotSpot's; or into HotSpot's interpreter.
 //!
-//! Words are eight bytes. Names are those of the OpenJDK source: a code heap consists of segments; a
-//! block is some segments with a `HeapBlock` at its start, and a `CodeBlob` after the `HeapBlock`.
+//! Words are eight bytes. Names are those of the OpenJDK source: a code heap consists of segments;
+//! a block is some segments with a `HeapBlock` at its start, and a `CodeBlob` after the
+//! `HeapBlock`.
 
 use crate::sframe::{
     format::bytes::Source,
@@ -58,8 +59,8 @@ use core::ops::Range;
 
 /// The most hops in a code heap's segment map. Each hop passes at most 254 segments.
 const HOPS: u32 = 64;
-/// The largest number of instructions that save registers, call, and restore the registers; and of those among them that
-/// move arguments and the result.
+/// The largest number of instructions that save registers, call, and restore the registers; and of
+/// those among them that move arguments and the result.
 const MOST_SAVES: usize = 100;
 const MOST_OTHERS: u32 = 6;
 /// The number of bytes of code that are read for one instruction.
@@ -68,7 +69,8 @@ const DECODED: usize = 24;
 const MAX_FRAME: i32 = 1 << 20;
 /// The bytes before the end of a prologue in which the prologue is searched.
 const WINDOW: usize = 64;
-/// The bytes before the PC, and the bytes before it and after it, that show a prologue or an epilogue.
+/// The bytes before the PC, and the bytes before it and after it, that show a prologue or an
+/// epilogue.
 const BEFORE: usize = 16;
 const NEAR: usize = BEFORE + 24;
 /// The size of the frame of a stub that keeps a frame pointer, in bytes, at most.
@@ -91,7 +93,8 @@ pub struct CodeHeap {
     pub interpreter_len: u32,
     /// The mask of the low half of the word at `kind_offset`.
     pub kind_mask: u32,
-    /// The values of that half, masked, in blobs whose code has no frame if the blob's frame size is 0.
+    /// The values of that half, masked, in blobs whose code has no frame if the blob's frame size
+    /// is 0.
     pub frameless_kinds: [u32; 4],
     /// The binary logarithm of the size of a segment; at most 63.
     pub segment_log2: u8,
@@ -113,8 +116,8 @@ pub struct CodeHeap {
     pub kind_offset: u8,
 }
 
-/// Whether the code at `pc` is HotSpot's poll in a loop: test %eax,(%register). If it faults, its own address becomes
-/// the return address.
+/// Whether the code at `pc` is HotSpot's poll in a loop: test %eax,(%register). If it faults, its
+/// own address becomes the return address.
 #[inline(never)]
 pub fn is_poll<S: Source + ?Sized>(pc: u64, memory: &S) -> bool {
     field(pc, 0, memory).is_some_and(|code| {
@@ -123,17 +126,18 @@ pub fn is_poll<S: Source + ?Sized>(pc: u64, memory: &S) -> bool {
     })
 }
 
-/// Whether the code at `pc` is HotSpot's return barrier: mov offset(%r15),%rsp; push %rax. A virtual thread that
-/// continues has only its last frames on the stack. They return to the barrier, which copies the next ones from the
-/// heap of objects.
+/// Whether the code at `pc` is HotSpot's return barrier: mov offset(%r15),%rsp; push %rax. A
+/// virtual thread that continues has only its last frames on the stack. They return to the barrier,
+/// which copies the next ones from the heap of objects.
 #[inline(never)]
 pub fn is_barrier<S: Source + ?Sized>(pc: u64, memory: &S) -> bool {
     field(pc, 0, memory).is_some_and(|code| code & 0xffff_ff00_00ff_ffff == 0x5000_0000_00a7_8b49)
 }
 
-/// Whether the code at `pc` is the handler with which HotSpot replaces the return address to a compiled method that it
-/// deoptimises. The handler is at the end of the method's code, and the method's frame stays until the call returns. The
-/// handler pushes its own address: mov $address,%r10 (push %r10); or call to the next instruction; subl $5,(%rsp).
+/// Whether the code at `pc` is the handler with which HotSpot replaces the return address to a
+/// compiled method that it deoptimises. The handler is at the end of the method's code, and the
+/// method's frame stays until the call returns. The handler pushes its own address: mov
+/// $address,%r10 (push %r10); or call to the next instruction; subl $5,(%rsp).
 #[inline(never)]
 pub fn is_deopt_handler<S: Source + ?Sized>(pc: u64, memory: &S) -> bool {
     match field(pc, 0, memory) {
@@ -163,8 +167,9 @@ const fn whole_frame(size: i32) -> FixedRule {
     FixedRule::new(size, -16)
 }
 
-/// The rule of a frame of a stub that keeps a frame pointer, and the return address. `None` if the frame pointer is
-/// far: the return barrier keeps none, and a virtual thread's old one may lead to the stack of another thread.
+/// The rule of a frame of a stub that keeps a frame pointer, and the return address. `None` if the
+/// frame pointer is far: the return barrier keeps none, and a virtual thread's old one may lead to
+/// the stack of another thread.
 fn in_stub<S: Source + ?Sized>(frame: &Frame, memory: &S) -> Option<(FixedRule, u64)> {
     if frame.fp.wrapping_sub(frame.sp) > MAX_STUB_FRAME {
         return None;
@@ -176,8 +181,9 @@ fn in_stub<S: Source + ?Sized>(frame: &Frame, memory: &S) -> Option<(FixedRule, 
 }
 
 impl CodeHeap {
-    /// Takes a step from a frame in the code heap; `None` if it cannot be proved. `registers` are those
-    /// of the innermost frame, or of a frame that a signal interrupted; `None` for other frames.
+    /// Takes a step from a frame in the code heap; `None` if it cannot be proved. `registers` are
+    /// those of the innermost frame, or of a frame that a signal interrupted; `None` for other
+    /// frames.
     #[inline(never)]
     pub(super) fn step<M: Memory + Source + ?Sized, R: RegisterSource + ?Sized>(
         &self,
@@ -192,7 +198,8 @@ impl CodeHeap {
             let rule = self.rule(frame, registers.is_some(), memory)?;
             rule.caller(frame, memory)?
         };
-        // An adapter makes space for arguments below its return address, pushes the address again, and still has it in rax.
+        // An adapter makes space for arguments below its return address, pushes the address again,
+        // and still has it in rax.
         if let Some(registers) = registers {
             let sp = registers.register(SENDER_SP).unwrap_or(0);
             if registers.register(RAX) == Some(caller.pc)
@@ -209,7 +216,8 @@ impl CodeHeap {
         is_caller.then_some(Step::Caller(caller))
     }
 
-    /// The part of `code` that may be compiled code, before the interpreter or after it, as `pc` is.
+    /// The part of `code` that may be compiled code, before the interpreter or after it, as `pc`
+    /// is.
     #[inline(always)]
     pub(super) fn compiled_part(&self, code: Range<u64>, pc: u64) -> Range<u64> {
         let interpreter_end = self
@@ -225,9 +233,9 @@ impl CodeHeap {
         start.max(self.start)..end
     }
 
-    /// The caller of a frame of compiled code that has made a call; the code before the caller's PC has to end with a
-    /// call. The frame is above the start of the heap. `None` also if a word that is read is 0, because reads that fail
-    /// give 0. Calls no function.
+    /// The caller of a frame of compiled code that has made a call; the code before the caller's PC
+    /// has to end with a call. The frame is above the start of the heap. `None` also if a word that
+    /// is read is 0, because reads that fail give 0. Calls no function.
     #[inline(always)]
     pub(super) fn compiled_caller<W: WordReader>(&self, frame: &Frame, words: &W) -> Option<Frame> {
         let log2 = u32::from(self.segment_log2);
@@ -242,7 +250,8 @@ impl CodeHeap {
         let mut segment = distance.wrapping_shr(log2);
         let (mut hops, hop) = hop_at(segment);
         if hop != 0 {
-            // The segment map of a block of up to 254 segments leads to the start of the block at once.
+            // The segment map of a block of up to 254 segments leads to the start of the block at
+            // once.
             if hop == u8::MAX {
                 return None;
             }
@@ -312,16 +321,17 @@ impl CodeHeap {
         }
     }
 
-    /// The rule of the return barrier, which takes over the frame that a virtual thread starts in: a
-    /// `ContinuationEntry` of 64 bytes, the saved frame pointer, and the return address. Arguments of the last frame
-    /// may lie below.
+    /// The rule of the return barrier, which takes over the frame that a virtual thread starts in:
+    /// a `ContinuationEntry` of 64 bytes, the saved frame pointer, and the return address.
+    /// Arguments of the last frame may lie below.
     #[inline(never)]
     fn rule_of_barrier<S: Source + ?Sized>(&self, frame: &Frame, memory: &S) -> Option<FixedRule> {
         let aligned = |sp: u64| sp.wrapping_add(15) & !15;
         let first = aligned(frame.sp);
         let mut entry = first;
         while entry.wrapping_sub(first) < MAX_ARGUMENTS {
-            // `_flags` is 0 or 1. `_argsize` is the number of words of arguments; 0 if an interpreted frame has them.
+            // `_flags` is 0 or 1. `_argsize` is the number of words of arguments; 0 if an
+            // interpreted frame has them.
             let flags = field(entry, 32, memory)?;
             let arguments = flags.wrapping_shr(32);
             if flags & 0xffff_fffe == 0
@@ -344,7 +354,8 @@ impl CodeHeap {
         pc.wrapping_sub(self.interpreter_start) < u64::from(self.interpreter_len)
     }
 
-    /// The rule of the innermost frame in a stub of HotSpot's runtime. Many stubs keep a frame pointer.
+    /// The rule of the innermost frame in a stub of HotSpot's runtime. Many stubs keep a frame
+    /// pointer.
     #[inline(never)]
     fn innermost_in_stub<S: Source + ?Sized>(
         &self,
@@ -362,8 +373,8 @@ impl CodeHeap {
         if code as u32 == 0xec8b_4855 || at_pc as u16 == 0xc35d {
             return Some(PUSHED);
         }
-        // If the stub keeps no frame pointer, the register leads to a frame further out, whose return address is
-        // after a call of other code.
+        // If the stub keeps no frame pointer, the register leads to a frame further out, whose
+        // return address is after a call of other code.
         let (rule, caller) = in_stub(frame, memory)?;
         let call = field(caller.wrapping_sub(8), 0, memory)?;
         // mov $address,%r10; call *%r10
@@ -379,7 +390,8 @@ impl CodeHeap {
         (self.blob_at(target, memory)? == blob).then_some(rule)
     }
 
-    /// The run-time address of the `CodeBlob` whose block contains `address`; `None` if the block is free.
+    /// The run-time address of the `CodeBlob` whose block contains `address`; `None` if the block
+    /// is free.
     pub fn blob_at<S: Source + ?Sized>(&self, address: u64, memory: &S) -> Option<u64> {
         let log2 = u32::from(self.segment_log2);
         let mut segment = address.checked_sub(self.start)?.checked_shr(log2)?;
@@ -399,7 +411,8 @@ impl CodeHeap {
         (is_used == 1).then(|| block.wrapping_add(self.blob_offset.into()))
     }
 
-    /// The rule of the innermost frame, whose function has a frame of `size` bytes, by the end of its prologue.
+    /// The rule of the innermost frame, whose function has a frame of `size` bytes, by the end of
+    /// its prologue.
     #[inline(never)]
     fn rule_of_prologue<S: Source + ?Sized>(
         &self,
@@ -431,9 +444,9 @@ impl CodeHeap {
         read_code(beginning, &mut bytes, memory)?;
         let setup = FrameSetup::find(&bytes, size)?;
         if is_stub {
-            // Only the stubs that the compiler for servers has made begin with their set-up, and nothing else in them moves
-            // the stack pointer. A stub jumps to the handler of an exception (jmp *%r8 to *%r15) with the return address in a
-            // register.
+            // Only the stubs that the compiler for servers has made begin with their set-up, and
+            // nothing else in them moves the stack pointer. A stub jumps to the handler of an
+            // exception (jmp *%r8 to *%r15) with the return address in a register.
             let is_left = field(pc, 0, memory)? & 0xf8_ffff == 0xe0_ff41;
             if is_left || setup.first != 0 || setup.pushes {
                 return None;
@@ -443,8 +456,8 @@ impl CodeHeap {
     }
 }
 
-/// The rule of the innermost frame, whose function has a frame of `size` bytes, by the instructions around the PC; else
-/// `Some(None)`.
+/// The rule of the innermost frame, whose function has a frame of `size` bytes, by the instructions
+/// around the PC; else `Some(None)`.
 #[inline(never)]
 fn rule_around<S: Source + ?Sized>(pc: u64, size: i32, memory: &S) -> Option<Option<FixedRule>> {
     let mut around = [0; NEAR];
@@ -466,9 +479,9 @@ fn rule_around<S: Source + ?Sized>(pc: u64, size: i32, memory: &S) -> Option<Opt
     })
 }
 
-/// Whether the frame is larger than its size by arguments: push; push; call; pop %register; pop %register, with which
-/// a method that has been compiled for a fast start searches for a class. `code` begins [`BEFORE`] bytes before
-/// the PC.
+/// Whether the frame is larger than its size by arguments: push; push; call; pop %register; pop
+/// %register, with which a method that has been compiled for a fast start searches for a class.
+/// `code` begins [`BEFORE`] bytes before the PC.
 fn is_extended(code: &[u8; NEAR]) -> bool {
     // From the second push up to the last pop.
     code.get(const { BEFORE - 6 }..).is_some_and(|code| {
@@ -481,8 +494,9 @@ fn is_extended(code: &[u8; NEAR]) -> bool {
     })
 }
 
-/// Whether the code around the PC is that by which HotSpot's stubs for deoptimisation put interpreted frames in the place
-/// of a compiled one: add %rcx,%rsp removes it, and push (%rcx) pushes a return address in a loop.
+/// Whether the code around the PC is that by which HotSpot's stubs for deoptimisation put
+/// interpreted frames in the place of a compiled one: add %rcx,%rsp removes it, and push (%rcx)
+/// pushes a return address in a loop.
 fn replaces_frames(code: &[u8; NEAR]) -> bool {
     find(code, &[0x48, 0x03, 0xe1])
         .or(find(code, &[0x48, 0xff, 0x31]))
@@ -553,8 +567,8 @@ impl FrameSetup {
     }
 }
 
-/// The length of the instruction at the start of `code`, and the number that it subtracts from %rsp; `None` if
-/// it is another instruction.
+/// The length of the instruction at the start of `code`, and the number that it subtracts from
+/// %rsp; `None` if it is another instruction.
 fn subtracted(code: &[u8]) -> Option<(u8, i32)> {
     match *code {
         [0x48, 0x83, 0xec, by, ..] => Some((4, by.into())),
@@ -593,8 +607,9 @@ static ENDS: [Pattern<FixedRule>; 12] = [
     Pattern::new(PC - 1, [0x5d, 0x5a, 0x41, 0xff, 0xe2], ON_TOP),
 ];
 
-/// The rule at the end of a compiled function, from the instructions around the PC; `None` if the frame is still
-/// there, as far as these instructions show. `code` begins [`BEFORE`] bytes before the PC.
+/// The rule at the end of a compiled function, from the instructions around the PC; `None` if the
+/// frame is still there, as far as these instructions show. `code` begins [`BEFORE`] bytes before
+/// the PC.
 fn rule_of_epilogue(code: &[u8; NEAR]) -> Option<FixedRule> {
     let word = u128::from_le_bytes(*code.get(const { BEFORE - PC }..)?.first_chunk()?);
     // Two ends are longer than a word.
@@ -609,12 +624,13 @@ fn rule_of_epilogue(code: &[u8; NEAR]) -> Option<FixedRule> {
     })
 }
 
-/// The bytes by which the code at the run-time address `pc` has lowered the stack pointer for a call, if it raises it
-/// again and jumps back. 0 if other code is there: an instruction without an operand at the stack pointer that is no mov
-/// and no lea, or more than [`MOST_OTHERS`] of these.
+/// The bytes by which the code at the run-time address `pc` has lowered the stack pointer for a
+/// call, if it raises it again and jumps back. 0 if other code is there: an instruction without an
+/// operand at the stack pointer that is no mov and no lea, or more than [`MOST_OTHERS`] of these.
 ///
-/// The compiler for servers makes such code apart from the function's other code, for the barriers of garbage
-/// collectors (`SaveLiveRegisters` in the OpenJDK source). It saves up to 15 registers of 8 bytes and 32 larger ones.
+/// The compiler for servers makes such code apart from the function's other code, for the barriers
+/// of garbage collectors (`SaveLiveRegisters` in the OpenJDK source). It saves up to 15 registers
+/// of 8 bytes and 32 larger ones.
 #[inline(never)]
 fn lowered_for_call<S: Source + ?Sized>(pc: u64, memory: &S) -> i32 {
     let mut pc = pc;
@@ -812,7 +828,8 @@ pub(super) mod tests {
         memory.write(CALLER + 1, &[0x41, 0x85, 0x02]);
         assert_eq!(to(step_in(CODE + 0x100, false, &memory)), whole);
         assert_eq!(step_in(CODE + 0x100, true, &memory), None);
-        // A handler of deoptimisation of either compiler, and the same instructions with another address.
+        // A handler of deoptimisation of either compiler, and the same instructions with another
+        // address.
         memory.write(CALLER + 1, &[CALL_RELATIVE, 0, 0, 0, 0, 0x48, 0x83, 0x2c]);
         assert_eq!(to(step_in(CODE + 0x100, false, &memory)), whole);
         assert_eq!(to(step_in(CODE + 0x100, true, &memory)), whole);
@@ -941,7 +958,8 @@ pub(super) mod tests {
         assert_eq!(to(step_in(CODE + 11, true, &memory)), Some((0x110, 0x77)));
         let unsaved = Some((0x110, STACK + 0x180));
         assert_eq!(to(step_in(CODE + 7, true, &memory)), unsaved);
-        // pop %rbp; pop %rdx; jmp *%r10. The return address is on top of the stack, and then in a register.
+        // pop %rbp; pop %rdx; jmp *%r10. The return address is on top of the stack, and then in a
+        // register.
         memory.write(CODE + 0x60, &[POP_RBP, 0x5a, 0x41, 0xff, 0xe2]);
         assert_eq!(step_in(CODE + 0x62, true, &memory), None);
         memory.word(STACK + 0x100, CALLER);
@@ -1018,11 +1036,11 @@ pub(super) mod tests {
 
     #[test]
     fn no_step_is_taken_while_frames_are_replaced() {
-        // add $8,%rsp; mov (%rdi),%ecx; add %rcx,%rsp; mov 48(%rdi),%rbp; mov 24(%rdi),%rcx; add $8,%rsp;
-        // mov 16(%rdi),%rsi; mov 8(%rdi),%edx; mov %rsp,%r8; mov 4(%rdi),%ebx; sub %rbx,%rsp; mov (%rsi),%rbx;
-        // sub $16,%rbx; push (%rcx); push %rbp; mov %rsp,%rbp; sub %rbx,%rsp; mov %r8,-8(%rbp); movq $0,-16(%rbp);
-        // mov %rsp,%r8; add $8,%rsi; add $8,%rcx; dec %edx; jne; push (%rcx); push %rbp; mov %rsp,%rbp; sub $0,%rsp;
-        // vzeroupper
+        // add $8,%rsp; mov (%rdi),%ecx; add %rcx,%rsp; mov 48(%rdi),%rbp; mov 24(%rdi),%rcx; add
+        // $8,%rsp; mov 16(%rdi),%rsi; mov 8(%rdi),%edx; mov %rsp,%r8; mov 4(%rdi),%ebx; sub
+        // %rbx,%rsp; mov (%rsi),%rbx; sub $16,%rbx; push (%rcx); push %rbp; mov %rsp,%rbp; sub
+        // %rbx,%rsp; mov %r8,-8(%rbp); movq $0,-16(%rbp); mov %rsp,%r8; add $8,%rsi; add $8,%rcx;
+        // dec %edx; jne; push (%rcx); push %rbp; mov %rsp,%rbp; sub $0,%rsp; vzeroupper
         const CODE_OF_STUB: [u8; 95] = [
             0x48, 0x83, 0xc4, 8, 0x8b, 0x0f, 0x48, 0x03, 0xe1, 0x48, 0x8b, 0x6f, 0x30, 0x48, 0x8b,
             0x4f, 0x18, 0x48, 0x83, 0xc4, 8, 0x48, 0x8b, 0x77, 0x10, 0x8b, 0x57, 8, 0x4c, 0x8b,
@@ -1051,7 +1069,8 @@ pub(super) mod tests {
         let mut memory = process(0, &PUSHES);
         memory.word(BLOB + 48, 3);
         memory.word(STACK + 0x100, CALLER);
-        // The registers are set: lea 8(%rsp),%r13; pop %rax; sub $0x50,%rsp; push %rax. Otherwise they have other values.
+        // The registers are set: lea 8(%rsp),%r13; pop %rax; sub $0x50,%rsp; push %rax. Otherwise
+        // they have other values.
         for (rax, sender_sp, expected) in [
             (CALLER, 0x158, 0x158),
             (CALLER, 0x108, 0x108),
@@ -1107,7 +1126,8 @@ pub(super) mod tests {
             memory.write(pc, code);
             assert_eq!(to(step_in(pc, true, &memory)), on_top);
         }
-        // mov $address,%r10; mov %r10,offset(%r15); mov %rsp,offset(%r15): the wrapper of a native method stores its place.
+        // mov $address,%r10; mov %r10,offset(%r15); mov %rsp,offset(%r15): the wrapper of a native
+        // method stores its place.
         memory.word(STACK + 0x138, CALLER);
         memory.word(STACK + 0x130, 0x77);
         memory.write(
@@ -1144,8 +1164,9 @@ pub(super) mod tests {
 
     #[test]
     fn registers_are_saved_below_the_frame_for_a_call() {
-        // A barrier of a garbage collector: sub $0x50,%rsp; vmovq %xmm0,0x48(%rsp); mov %rsi,(%rsp); mov %r15,%rsi; call;
-        // mov (%rsp),%rsi; vmovq 0x48(%rsp),%xmm0; add $0x50,%rsp; jmp
+        // A barrier of a garbage collector: sub $0x50,%rsp; vmovq %xmm0,0x48(%rsp); mov
+        // %rsi,(%rsp); mov %r15,%rsi; call; mov (%rsp),%rsi; vmovq 0x48(%rsp),%xmm0; add
+        // $0x50,%rsp; jmp
         const CODE_OF_BARRIER: [&[u8]; 9] = [
             &[0x48, 0x83, 0xec, 0x50],
             &[0xc5, 0xf9, 0xd6, 0x44, 0x24, 0x48],
@@ -1274,12 +1295,13 @@ pub(super) mod tests {
         assert_eq!(to(step_in(pc, true, &memory)), found);
         memory.word(STACK + 0x180 - 56, (-6i64) as u64);
         assert_eq!(to(step_in(pc, true, &memory)), found);
-        // The code of an intrinsic has no frame: the return address is on top of the stack, and the registers are the
-        // caller's.
+        // The code of an intrinsic has no frame: the return address is on top of the stack, and the
+        // registers are the caller's.
         memory.word(STACK + 0x100, INTERPRETER + 0x200);
         memory.word(STACK + 0x180 - 16, STACK + 0x108);
         assert_eq!(step_in(pc, true, &memory), None);
-        // The frame has called nothing: an old return address, or one that has just been pushed for a call.
+        // The frame has called nothing: an old return address, or one that has just been pushed for
+        // a call.
         memory.word(STACK + 0x180 - 16, 0);
         assert_eq!(to(step_in(pc, true, &memory)), found);
         memory.word(STACK + 0x100, 0);
@@ -1333,7 +1355,8 @@ pub(super) mod tests {
             assert_eq!(from(&memory, pc, STACK + 0x180), Some((sp, 0x99)));
             assert_eq!(from(&memory, pc, LOST_FP), None);
         }
-        // The frame of a compiled function does not need the frame pointer, and its caller saved its own.
+        // The frame of a compiled function does not need the frame pointer, and its caller saved
+        // its own.
         let mut memory = process(8, &PUSHES);
         memory.word(STACK + 0x138, CALLER);
         memory.word(STACK + 0x130, 0x77);

@@ -37,22 +37,24 @@ use crate::sframe::{
     }, //
 };
 
-/// The bytes before the PC that show the state of the interpreter. Between two parts of its code are more bytes.
+/// The bytes before the PC that show the state of the interpreter. Between two parts of its code
+/// are more bytes.
 const IN_FRONT: usize = 32;
 /// The bytes from the removal of an interpreted frame to the jump to the caller; at most.
 const MAX_END: usize = 48;
 /// The bytes from the beginning of an interpreted method to the end of [`POP`], at most.
 const MAX_BEGINNING: usize = 72;
-/// The distance in bytes from the stack pointer to the frame pointer of an interpreted frame that is being set up.
+/// The distance in bytes from the stack pointer to the frame pointer of an interpreted frame that
+/// is being set up.
 const MAX_INCOMPLETE: u64 = 64;
-/// The register in which HotSpot's interpreter has the caller's stack pointer at the beginning of a method, and the
-/// return address at its end.
+/// The register in which HotSpot's interpreter has the caller's stack pointer at the beginning of a
+/// method, and the return address at its end.
 pub(super) const SENDER_SP: u8 = R13;
 /// The register in which HotSpot's interpreter has the address of the local variables.
 pub(super) const LOCALS: u8 = R14;
 
-/// The caller of an interpreted frame. `registers` are those of the innermost frame. `is_interpreter` returns true for
-/// run-time addresses in the interpreter.
+/// The caller of an interpreted frame. `registers` are those of the innermost frame.
+/// `is_interpreter` returns true for run-time addresses in the interpreter.
 #[inline(never)]
 pub(super) fn interpreted<M: Source + ?Sized, R: RegisterSource + ?Sized>(
     frame: &Frame,
@@ -86,14 +88,16 @@ pub(super) fn interpreted<M: Source + ?Sized, R: RegisterSource + ?Sized>(
             (on_top(sp)?, sp.wrapping_add(16), frame.fp)
         }
         State::Unknown => {
-            // The frame holds the address of the local variables, or since JDK 21 their distance in words.
+            // The frame holds the address of the local variables, or since JDK 21 their distance in
+            // words.
             let locals = on_top(frame.fp.wrapping_sub(56))?;
             let expected = register(LOCALS)?;
             if locals != expected && frame.fp.wrapping_add(locals.wrapping_mul(8)) != expected {
                 return None;
             }
-            // Code of an intrinsic has no frame, and the registers are still the caller's. The caller's frame holds the
-            // stack pointer at the call; 0 if the frame's method has called nothing.
+            // Code of an intrinsic has no frame, and the registers are still the caller's. The
+            // caller's frame holds the stack pointer at the call; 0 if the frame's method has
+            // called nothing.
             if is_interpreter(on_top(frame.sp)?) && on_top(frame.fp.wrapping_sub(16))? != 0 {
                 return None;
             }
@@ -111,7 +115,8 @@ pub(super) fn interpreted<M: Source + ?Sized, R: RegisterSource + ?Sized>(
             let pc = on_top(frame.sp)?;
             let call = field(pc.wrapping_sub(8), 0, memory)?;
             if (call >> 24) & 0xff_ffff_00ff == u64::from(CALL_RELATIVE) {
-                // The interpreter calls the next instructions, to have a return address on the stack.
+                // The interpreter calls the next instructions, to have a return address on the
+                // stack.
                 return complete(frame, memory);
             }
             (pc, frame.sp.checked_add(8)?, frame.fp)
@@ -120,13 +125,15 @@ pub(super) fn interpreted<M: Source + ?Sized, R: RegisterSource + ?Sized>(
     (sp >= frame.sp).then_some(Frame { pc, sp, fp })
 }
 
-/// The caller of a complete interpreted frame: its stack pointer is in the word below the saved frame pointer.
+/// The caller of a complete interpreted frame: its stack pointer is in the word below the saved
+/// frame pointer.
 #[inline(never)]
 fn complete<S: Source + ?Sized>(frame: &Frame, memory: &S) -> Option<Frame> {
     framed(frame, field(frame.fp.wrapping_sub(8), 0, memory)?, memory)
 }
 
-/// The caller of the interpreted frame that the frame pointer leads to. `sp` is the caller's stack pointer.
+/// The caller of the interpreted frame that the frame pointer leads to. `sp` is the caller's stack
+/// pointer.
 #[inline(never)]
 fn framed<S: Source + ?Sized>(frame: &Frame, sp: u64, memory: &S) -> Option<Frame> {
     let fp = frame.fp;
@@ -156,22 +163,25 @@ enum State {
     AtSp(u8),
     /// The same, below the saved frame pointer. The caller's stack pointer is in [`SENDER_SP`].
     Pushed,
-    /// An exception has left the frame. This many bytes are on the stack, then the return address and the exception.
+    /// An exception has left the frame. This many bytes are on the stack, then the return address
+    /// and the exception.
     Saved(u8),
-    /// The return address is in a register, and the caller's stack pointer in another one, or is the stack pointer.
+    /// The return address is in a register, and the caller's stack pointer in another one, or is
+    /// the stack pointer.
     InRegister(u8, Option<u8>),
 }
 
 /// The instructions around which the return address of a method that begins is in %rax.
 const POP: [u8; 4] = [0x58, 0x4c, 0x8d, 0x74];
 const PUSH: [u8; 5] = [0x50, PUSH_RBP, 0x48, 0x8b, 0xec];
-/// Accesses to the interpreter's own frame: mov -56(%rbp),%r14; mov -64(%rbp),%r13; mov %r13,-16(%rbp);
-/// mov %rcx,-16(%rbp); little-endian
+/// Accesses to the interpreter's own frame: mov -56(%rbp),%r14; mov -64(%rbp),%r13; mov
+/// %r13,-16(%rbp); mov %rcx,-16(%rbp); little-endian
 const OWN_FRAME: [u32; 4] = [0xc875_8b4c, 0xc06d_8b4c, 0xf06d_894c, 0xf04d_8948];
 
-/// The state of the interpreter where it has called. `pc` is the return address. If an exception has left the frame, the
-/// interpreter has called the search for a handler. The code after that call is mov %rax,%rbx; pop %rdx; pop %rax;
-/// jmp *%rbx. Before that may be add $8,%rsp, and a jump over a second call.
+/// The state of the interpreter where it has called. `pc` is the return address. If an exception
+/// has left the frame, the interpreter has called the search for a handler. The code after that
+/// call is mov %rax,%rbx; pop %rdx; pop %rax; jmp *%rbx. Before that may be add $8,%rsp, and a jump
+/// over a second call.
 fn state_of_call<S: Source + ?Sized>(pc: u64, memory: &S) -> Option<State> {
     let (code, distance) = match field(pc, 0, memory)? {
         0x05e9_08c4_8348 => (field(pc, 14, memory)?, 8),
@@ -199,8 +209,9 @@ fn state_at<S: Source + ?Sized>(pc: u64, memory: &S) -> Option<State> {
 fn state(code: &[u8; IN_FRONT + MAX_BEGINNING]) -> State {
     let all = code;
     let (before, code) = all.split_at(IN_FRONT);
-    // The interpreter calls a few instructions to convert the result of a native method, which do not touch the stack:
-    // and $0xff,%eax; setne %al; ret. movzwl; ret. movsbl; ret. movswl; ret. mov 16(%rbp),%rax; ret
+    // The interpreter calls a few instructions to convert the result of a native method, which do
+    // not touch the stack: and $0xff,%eax; setne %al; ret. movzwl; ret. movsbl; ret. movswl; ret.
+    // mov 16(%rbp),%rax; ret
     let word = code
         .first_chunk()
         .map_or(0, |code| u64::from_le_bytes(*code));
@@ -260,7 +271,8 @@ fn state(code: &[u8; IN_FRONT + MAX_BEGINNING]) -> State {
     if word as u16 == 0xe7ff && last >> 8 == 0xe3_8b49 {
         return State::InRegister(RDI, None);
     }
-    // The beginning: pop %rax; lea -8(%rsp,%rcx,8),%r14; pushes; push %rax; push %rbp; mov %rsp,%rbp
+    // The beginning: pop %rax; lea -8(%rsp,%rcx,8),%r14; pushes; push %rax; push %rbp; mov
+    // %rsp,%rbp
     if find(code, &POP).is_some() {
         return State::AtSp(SENDER_SP);
     }
@@ -273,9 +285,9 @@ fn state(code: &[u8; IN_FRONT + MAX_BEGINNING]) -> State {
     if find(code, &PUSH).is_some() {
         return State::InRegister(RAX, Some(SENDER_SP));
     }
-    // The return from a call loads the register of the local variables. The last part of a call, which uses this
-    // register for other values, stores the stack pointer. A search for the method of an interface, which uses it and
-    // the pointer to the bytecode, loads that pointer.
+    // The return from a call loads the register of the local variables. The last part of a call,
+    // which uses this register for other values, stores the stack pointer. A search for the method
+    // of an interface, which uses it and the pointer to the bytecode, loads that pointer.
     let mut word = 0u32;
     let is_own = all.iter().any(|byte| {
         word = (word >> 8) | (u32::from(*byte) << 24);
@@ -287,9 +299,10 @@ fn state(code: &[u8; IN_FRONT + MAX_BEGINNING]) -> State {
     }
 }
 
-/// The state of the interpreter where an exception leaves a frame: leave; pop %rdx; mov %rbx,%rsp; a poll; push %rax;
-/// push %rdx; mov %rdx,%rsi; a call; mov %rax,%rbx; pop %rdx; pop %rax; jmp *%rbx. `None` if this is other code. `last`
-/// has the four bytes before the PC, and `word` the first eight bytes of `code`, both little-endian.
+/// The state of the interpreter where an exception leaves a frame: leave; pop %rdx; mov %rbx,%rsp;
+/// a poll; push %rax; push %rdx; mov %rdx,%rsi; a call; mov %rax,%rbx; pop %rdx; pop %rax; jmp
+/// *%rbx. `None` if this is other code. `last` has the four bytes before the PC, and `word` the
+/// first eight bytes of `code`, both little-endian.
 fn thrown(last: u32, word: u64, code: &[u8]) -> Option<State> {
     let near = |pattern: &[u8]| find(code, pattern).filter(|at| *at < MAX_END);
     if let Some(pop) = near(&[0x5a, 0x48, 0x8b, 0xe3]) {
@@ -338,9 +351,10 @@ mod tests {
     };
     use std::vec;
 
-    /// The code of JDK 25 by which an exception leaves an interpreted frame: leave; movb; pop %rdx; mov %rbx,%rsp; cmp;
-    /// jb; movq; mov; movq; push %rax; push %rdx; mov %rdx,%rsi; mov %r15,%rdi; test; je; sub $8,%rsp; call;
-    /// add $8,%rsp; jmp; call; mov %rax,%rbx; pop %rdx; pop %rax; jmp *%rbx
+    /// The code of JDK 25 by which an exception leaves an interpreted frame: leave; movb; pop %rdx;
+    /// mov %rbx,%rsp; cmp; jb; movq; mov; movq; push %rax; push %rdx; mov %rdx,%rsi; mov %r15,%rdi;
+    /// test; je; sub $8,%rsp; call; add $8,%rsp; jmp; call; mov %rax,%rbx; pop %rdx; pop %rax; jmp
+    /// *%rbx
     const THROWN: [u8; 99] = [
         0xc9, 0x41, 0xc6, 0x87, 0xbe, 3, 0, 0, 0, 0x5a, 0x48, 0x8b, 0xe3, 0x49, 0x3b, 0xa7, 0x20,
         6, 0, 0, 0x72, 0x0b, 0x49, 0xc7, 0x87, 0x20, 6, 0, 0, 0, 0, 0, 0, 0x49, 0x8b, 0x87, 0xd8,
@@ -395,7 +409,8 @@ mod tests {
         }
     }
 
-    /// A process whose interpreter has `code` at [`INTERPRETER`], and the state at an offset in that code.
+    /// A process whose interpreter has `code` at [`INTERPRETER`], and the state at an offset in
+    /// that code.
     fn state_of(code: &[u8], offset: u64) -> State {
         let mut memory = process(8, &PUSHES);
         memory.write(INTERPRETER, &[0x90; 0x800]);
@@ -462,8 +477,8 @@ mod tests {
             state_of(&[0x49, 0x8b, 0xe5, 0xff, 0x65, 0x10], 0),
             State::Lost
         );
-        // The end of a native method: call *%r11; mov -8(%rbp),%r11; leave; movb $0,958(%r15); pop %rdi;
-        // mov %r11,%rsp; jmp *%rdi
+        // The end of a native method: call *%r11; mov -8(%rbp),%r11; leave; movb $0,958(%r15); pop
+        // %rdi; mov %r11,%rsp; jmp *%rdi
         let end = [
             0x41, 0xff, 0xd3, 0x4c, 0x8b, 0x5d, 0xf8, 0xc9, 0x41, 0xc6, 0x87, 0xbe, 3, 0, 0, 0,
             0x5f, 0x49, 0x8b, 0xe3, 0xff, 0xe7,
@@ -479,7 +494,8 @@ mod tests {
         ] {
             assert_eq!(state_of(&end, offset), expected, "{offset}");
         }
-        // The return from a call: mov -16(%rbp),%rsp; movq $0,-16(%rbp); mov -64(%rbp),%r13; mov -56(%rbp),%r14
+        // The return from a call: mov -16(%rbp),%rsp; movq $0,-16(%rbp); mov -64(%rbp),%r13; mov
+        // -56(%rbp),%r14
         let returns = [
             0x48, 0x8b, 0x65, 0xf0, 0x48, 0xc7, 0x45, 0xf0, 0, 0, 0, 0, 0x4c, 0x8b, 0x6d, 0xc0,
             0x4c, 0x8b, 0x75, 0xc8,
@@ -487,8 +503,8 @@ mod tests {
         for offset in [0, 4, 12, 16, 20] {
             assert_eq!(state_of(&returns, offset), State::Framed);
         }
-        // The search for a method of an interface, of JDK 21: mov (%r14),%r13; cmp %rsi,%r13; je; test %r13,%r13; je;
-        // add $16,%r14; mov (%r14),%r13; cmp; jne; mov -64(%rbp),%r13
+        // The search for a method of an interface, of JDK 21: mov (%r14),%r13; cmp %rsi,%r13; je;
+        // test %r13,%r13; je; add $16,%r14; mov (%r14),%r13; cmp; jne; mov -64(%rbp),%r13
         let search = [
             0x4d, 0x8b, 0x2e, 0x49, 0x3b, 0xc5, 0x74, 0x15, 0x4d, 0x85, 0xed, 0x0f, 0x84, 0x3c, 1,
             0, 0, 0x49, 0x83, 0xc6, 0x10, 0x4d, 0x8b, 0x2e, 0x49, 0x3b, 0xc5, 0x75, 0xeb, 0x4c,

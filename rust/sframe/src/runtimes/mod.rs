@@ -2,9 +2,10 @@
 
 //! Runtimes that make code: one file for each, and the only `match` over them.
 //!
-//! A region tells how the frames in a range of code are laid out; somebody has registered it for the
-//! process. Its description and the memory of the process are not trusted. A step is accepted only
-//! if it leads after a call, or to where the runtime's own file proves that its frames may lead.
+//! A region tells how the frames in a range of code are laid out; somebody has registered it for
+//! the process. Its description and the memory of the process are not trusted. A step is accepted
+//! only if it leads after a call, or to where the runtime's own file proves that its frames may
+//! lead.
 
 mod code;
 mod erlang;
@@ -55,18 +56,19 @@ pub enum Region {
 }
 
 impl Region {
-    /// Whether the fast path may begin at a frame of the region that a step by rows has led to. HotSpot's compiled code
-    /// may have saved registers below its frame for a call of other code, and the fast path does not look for this.
+    /// Whether the fast path may begin at a frame of the region that a step by rows has led to.
+    /// HotSpot's compiled code may have saved registers below its frame for a call of other code,
+    /// and the fast path does not look for this.
     pub const fn is_fast_after_rows(&self) -> bool {
         !matches!(self, Region::CodeHeap(_))
     }
 }
 
-/// Takes a step from a frame in a region; `None` if no step can be trusted. `code` is the part of the region around the
-/// PC.
+/// Takes a step from a frame in a region; `None` if no step can be trusted. `code` is the part of
+/// the region around the PC.
 ///
-/// `registers` are the registers of the innermost frame, or of a frame that a signal interrupted; `None` for other
-/// frames.
+/// `registers` are the registers of the innermost frame, or of a frame that a signal interrupted;
+/// `None` for other frames.
 #[inline(always)]
 pub fn step<M: Memory + Source + ?Sized, R: RegisterSource + ?Sized>(
     region: &Region,
@@ -83,10 +85,11 @@ pub fn step<M: Memory + Source + ?Sized, R: RegisterSource + ?Sized>(
     }
 }
 
-/// The fast path in a region: takes steps from `frame`, which has made a call. Stops at a frame that is neither of
-/// compiled code of HotSpot nor of a fixed rule, or whose caller is outside of `code`, a range of run-time addresses.
-/// Stores the return addresses of the found frames in `buffer`, from its start on, and returns their number; `frame`
-/// becomes the last one. Each step has the result of [`step`]; steps that this function is too simple for are left to it.
+/// The fast path in a region: takes steps from `frame`, which has made a call. Stops at a frame
+/// that is neither of compiled code of HotSpot nor of a fixed rule, or whose caller is outside of
+/// `code`, a range of run-time addresses. Stores the return addresses of the found frames in
+/// `buffer`, from its start on, and returns their number; `frame` becomes the last one. Each step
+/// has the result of [`step`]; steps that this function is too simple for are left to it.
 ///
 /// `memory` has the budget, and `words` the same memory. Context: any in which both may be used.
 #[inline]

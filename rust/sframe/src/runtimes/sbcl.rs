@@ -2,10 +2,11 @@
 
 //! The frame pointer around a call of SBCL, a compiler of Common Lisp. AMD64 only.
 //!
-//! The caller makes the callee's frame: it saves its own frame pointer in the new frame, sets the frame pointer to the
-//! new frame, and calls. The callee's first instruction moves the return address from the stack to the frame. So the
-//! frame pointer is the callee's already in the last instructions of the caller, and the new frame has no return address
-//! until the first instruction of the callee is over (`src/compiler/x86-64/call.lisp` in SBCL's source).
+//! The caller makes the callee's frame: it saves its own frame pointer in the new frame, sets the
+//! frame pointer to the new frame, and calls. The callee's first instruction moves the return
+//! address from the stack to the frame. So the frame pointer is the callee's already in the last
+//! instructions of the caller, and the new frame has no return address until the first instruction
+//! of the callee is over (`src/compiler/x86-64/call.lisp` in SBCL's source).
 
 use crate::sframe::{
     format::bytes::Source,
@@ -50,21 +51,23 @@ const SEARCH: u32 = 500;
 /// Where a PC is in a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum CallState {
-    /// In a function whose frame pointer is its own: the caller before it changes the frame pointer; the callee after
-    /// `lea -N(%rbp),%rsp`; or a function that has pushed its return address for a tail call.
+    /// In a function whose frame pointer is its own: the caller before it changes the frame
+    /// pointer; the callee after `lea -N(%rbp),%rsp`; or a function that has pushed its return
+    /// address for a tail call.
     Framed,
     /// In the caller. The frame pointer is the callee's, and leads to the caller's frame pointer.
     Calling,
-    /// In the code that leaves frames for an outer one. The frame pointer is the outer frame's, as far as that frame is
-    /// reached: `mov N(%rax),%rbp` is before the PC.
+    /// In the code that leaves frames for an outer one. The frame pointer is the outer frame's, as
+    /// far as that frame is reached: `mov N(%rax),%rbp` is before the PC.
     Unwinding,
-    /// At the first instruction of the callee. The return address is on top of the stack, and the frame pointer leads to
-    /// the caller's frame pointer.
+    /// At the first instruction of the callee. The return address is on top of the stack, and the
+    /// frame pointer leads to the caller's frame pointer.
     Called,
 }
 
-/// Whether a frame may be of one of SBCL's routines in assembly, which make no frame, and call. They are called through an
-/// address in low memory: call *NUMBER. Their return address is one of the words on top of the stack.
+/// Whether a frame may be of one of SBCL's routines in assembly, which make no frame, and call.
+/// They are called through an address in low memory: call *NUMBER. Their return address is one of
+/// the words on top of the stack.
 #[inline(never)]
 pub(super) fn is_routine<M: Memory + Source + ?Sized>(frame: &Frame, memory: &M) -> bool {
     (0..PUSHED_WORDS).any(|word| {
@@ -86,8 +89,8 @@ pub(super) fn is_routine<M: Memory + Source + ?Sized>(frame: &Frame, memory: &M)
     })
 }
 
-/// Where the run-time address `pc` is in a call of SBCL's; `None` if it is outside of the instructions around a call, or
-/// if the code cannot be read.
+/// Where the run-time address `pc` is in a call of SBCL's; `None` if it is outside of the
+/// instructions around a call, or if the code cannot be read.
 #[inline(never)]
 pub(super) fn call_state<S: Source + ?Sized>(pc: u64, memory: &S) -> Option<CallState> {
     let code: [u8; IN_FRONT + BEHIND] = memory.read(pc.wrapping_sub(IN_FRONT as u64)).ok()?;
@@ -115,9 +118,9 @@ pub(super) fn call_state<S: Source + ?Sized>(pc: u64, memory: &S) -> Option<Call
     (0..IN_FRONT).find_map(|start| state_behind(code.get(start..)?, memory))
 }
 
-/// The length of the instructions at the start of `code` that save the frame pointer in the callee's
-/// frame, and set the frame pointer to that frame: mov %rbp,(%REGISTER); mov %REGISTER,%rbp. `None` if
-/// other instructions are there.
+/// The length of the instructions at the start of `code` that save the frame pointer in the
+/// callee's frame, and set the frame pointer to that frame: mov %rbp,(%REGISTER); mov
+/// %REGISTER,%rbp. `None` if other instructions are there.
 pub(super) fn makes_frame(code: &[u8]) -> Option<usize> {
     match *code {
         [0x48, 0x89, 0x2c, 0x24, 0x48, 0x8b, 0xec, ..] => Some(7),
@@ -130,13 +133,15 @@ pub(super) fn makes_frame(code: &[u8]) -> Option<usize> {
     }
 }
 
-/// The state that the instruction at the start of `code` proves for the PC, which is [`BEHIND`] bytes before the
-/// end of `code`. In between are only instructions that change neither the stack pointer nor the frame pointer.
+/// The state that the instruction at the start of `code` proves for the PC, which is [`BEHIND`]
+/// bytes before the end of `code`. In between are only instructions that change neither the stack
+/// pointer nor the frame pointer.
 fn state_behind<S: Source + ?Sized>(code: &[u8], memory: &S) -> Option<CallState> {
     let (len, state) = match *code {
         [0xff, 0x75, 0x08, ..] => (3, CallState::Framed),
         [0x48, 0x8d, 0x65, 0x80..=0xff, ..] => (4, CallState::Framed),
-        // The end of an allocation: xor %rbp,NUMBER(%r13); je over the next two bytes; int3; a byte for its handler.
+        // The end of an allocation: xor %rbp,NUMBER(%r13); je over the next two bytes; int3; a byte
+        // for its handler.
         [0x49, 0x31, 0x6d, _, 0x74, 2, INT3, _, ..] => (8, CallState::Framed),
         [0x48, 0x8b, 0x68, _, ..] => (4, CallState::Unwinding),
         _ => (makes_frame(code)?, CallState::Calling),
@@ -175,7 +180,8 @@ mod tests {
         0x48, 0x83, 0xec, 0x10, 0xb9, 2, 0, 0, 0, 0x48, 0x89, 0x2c, 0x24, 0x48, 0x8b, 0xec, 0xff,
         0x50, 0xfd,
     ];
-    /// mov %rbp,(%r9); mov %r9,%rbp; lea -11(%rax),%ebx; test $15,%bl; je; call; jmp; call *-3(%rax)
+    /// mov %rbp,(%r9); mov %r9,%rbp; lea -11(%rax),%ebx; test $15,%bl; je; call; jmp; call
+    /// *-3(%rax)
     const UNKNOWN_CALL: [u8; 26] = [
         0x49, 0x89, 0x29, 0x49, 0x8b, 0xe9, 0x8d, 0x58, 0xf5, 0xf6, 0xc3, 0x0f, 0x74, 0x07, 0xe8,
         1, 2, 3, 4, 0xeb, 3, 0xff, 0x50, 0xfd, 0x90, 0x90,

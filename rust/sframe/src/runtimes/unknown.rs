@@ -3,8 +3,8 @@
 //! The step from anonymous code outside of all regions. AMD64 only.
 //!
 //! A process makes such code at run time, and its frame pointer is followed, unless the code shows
-//! that the frame is elsewhere: a function that returns before it calls shows where its return address
-//! is. Some sequences of V8's and SBCL's code are known, which mislead other checks.
+//! that the frame is elsewhere: a function that returns before it calls shows where its return
+//! address is. Some sequences of V8's and SBCL's code are known, which mislead other checks.
 
 use crate::sframe::{
     format::bytes::Source,
@@ -45,7 +45,8 @@ use crate::sframe::{
 };
 use core::mem;
 
-/// The largest number of instructions that are followed, before a conditional jump that is taken and after it.
+/// The largest number of instructions that are followed, before a conditional jump that is taken
+/// and after it.
 const MOST: usize = 40;
 
 /// The number of bytes of code that [`ahead`] reads at once.
@@ -53,9 +54,9 @@ const BYTES: usize = 24;
 
 /// Takes a step from a frame in such code; `None` if no step can be trusted.
 ///
-/// `innermost` is true for the innermost frame. `stack_end` is the end of the mapping of the stack: the
-/// two words at the frame pointer have to lie below it. `memory` is the memory of the process. All
-/// addresses are run-time addresses.
+/// `innermost` is true for the innermost frame. `stack_end` is the end of the mapping of the stack:
+/// the two words at the frame pointer have to lie below it. `memory` is the memory of the process.
+/// All addresses are run-time addresses.
 pub fn step<M: Memory + Source + ?Sized>(
     frame: &Frame,
     innermost: bool,
@@ -93,9 +94,10 @@ pub fn step<M: Memory + Source + ?Sized>(
             Ahead::Unknown if is_left(frame.pc, memory)? => {
                 return behind_call(ON_TOP, &frame, memory);
             }
-            // A function that has not set up its frame pointer has its return address on top of the stack. The frame
-            // pointer is then its caller's, and would leave out the caller. A function that calls may have no frame
-            // pointer, either: V8's functions without a frame call a write barrier.
+            // A function that has not set up its frame pointer has its return address on top of the
+            // stack. The frame pointer is then its caller's, and would leave out the caller. A
+            // function that calls may have no frame pointer, either: V8's functions without a frame
+            // call a write barrier.
             Ahead::Calls | Ahead::Unknown => {
                 if behind_call(ON_TOP, &frame, memory).is_some() {
                     return None;
@@ -109,7 +111,8 @@ pub fn step<M: Memory + Source + ?Sized>(
     }
     match step_by_frame_pointer(&frame, memory).ok()? {
         Step::Caller(caller) if is_behind_call(caller.pc, memory) => Some(Step::Caller(caller)),
-        // A zero in place of the return address does not prove that the frame is the outermost frame.
+        // A zero in place of the return address does not prove that the frame is the outermost
+        // frame.
         _ => None,
     }
 }
@@ -121,18 +124,20 @@ pub(super) enum Ahead {
     Rule(FixedRule),
     /// The function uses or gives up a frame that its frame pointer leads to.
     Framed,
-    /// The function calls before it returns. Most functions that call have a frame that their frame pointer leads to.
+    /// The function calls before it returns. Most functions that call have a frame that their frame
+    /// pointer leads to.
     Calls,
-    /// The stack pointer gets a value that does not follow from its present value; or the function pushes the frame
-    /// pointer, sets none up, and calls.
+    /// The stack pointer gets a value that does not follow from its present value; or the function
+    /// pushes the frame pointer, sets none up, and calls.
     Lost,
-    /// Too many instructions, a jump to an address in a register or in memory, code that cannot be read, or no
-    /// budget left.
+    /// Too many instructions, a jump to an address in a register or in memory, code that cannot be
+    /// read, or no budget left.
     Unknown,
 }
 
-/// Follows the instructions from the run-time address `pc` on. Conditional jumps are not taken, but for one: if the
-/// instructions show nothing, the last conditional jump is taken at which the stack is as at `pc`.
+/// Follows the instructions from the run-time address `pc` on. Conditional jumps are not taken, but
+/// for one: if the instructions show nothing, the last conditional jump is taken at which the stack
+/// is as at `pc`.
 #[inline(never)]
 pub(super) fn ahead<S: Source + ?Sized>(pc: u64, memory: &S) -> Ahead {
     let mut pc = pc;
@@ -140,8 +145,8 @@ pub(super) fn ahead<S: Source + ?Sized>(pc: u64, memory: &S) -> Ahead {
     let mut start = pc.wrapping_add(1);
     let mut bytes = [0u8; BYTES];
     let mut branch = 0;
-    // The stack pointer ahead of an instruction, and where the frame pointer was pushed, in bytes from the present
-    // stack pointer.
+    // The stack pointer ahead of an instruction, and where the frame pointer was pushed, in bytes
+    // from the present stack pointer.
     let mut sp = 0i32;
     let mut pushed = None;
     let mut popped = None;
@@ -226,7 +231,8 @@ pub(super) fn ahead<S: Source + ?Sized>(pc: u64, memory: &S) -> Ahead {
                 return on_top(pushed.unwrap_or(sp).wrapping_add(8), None);
             }
             Effect::Return => return on_top(sp, popped),
-            // The function has saved the frame pointer as any other register, and is about to use it.
+            // The function has saved the frame pointer as any other register, and is about to use
+            // it.
             Effect::Call if pushed.is_some() => return Ahead::Lost,
             // A function without a frame may save registers for a call, too.
             Effect::Call if is_call_before_freeing(word) => {}
@@ -244,17 +250,17 @@ pub(super) fn ahead<S: Source + ?Sized>(pc: u64, memory: &S) -> Ahead {
     Ahead::Unknown
 }
 
-/// The rule at the PC, from an instruction ahead that finds the return address on top of the stack. There the stack
-/// pointer is `sp` bytes above its present value. `popped`: where the code up to there pops the caller's frame pointer,
-/// in bytes from the present stack pointer.
+/// The rule at the PC, from an instruction ahead that finds the return address on top of the stack.
+/// There the stack pointer is `sp` bytes above its present value. `popped`: where the code up to
+/// there pops the caller's frame pointer, in bytes from the present stack pointer.
 fn on_top(sp: i32, popped: Option<i32>) -> Ahead {
     let cfa = sp.wrapping_add(8);
     let fp = popped.map_or(0, |popped| popped.wrapping_sub(cfa));
     Ahead::Rule(FixedRule::new(cfa, fp))
 }
 
-/// The address that `lea N(%rsp), %rbp` at the start of `word` gives to the frame pointer, in bytes from the stack
-/// pointer; `None` if another instruction is there. .NET sets up its frames so.
+/// The address that `lea N(%rsp), %rbp` at the start of `word` gives to the frame pointer, in bytes
+/// from the stack pointer; `None` if another instruction is there. .NET sets up its frames so.
 fn sets_up_by_lea(word: u64) -> Option<i32> {
     let number = (word >> 32) as i32;
     match word as u32 {
@@ -265,7 +271,8 @@ fn sets_up_by_lea(word: u64) -> Option<i32> {
     }
 }
 
-/// The distance of the conditional jump at the start of `word`, in bytes; `None` if another instruction is there.
+/// The distance of the conditional jump at the start of `word`, in bytes; `None` if another
+/// instruction is there.
 fn condition(word: u64) -> Option<i64> {
     match word & 0xf0ff {
         0x800f => Some(i64::from((word >> 16) as i32)),
@@ -305,7 +312,8 @@ mod tests {
 
     #[test]
     fn a_function_that_returns_shows_its_return_address() {
-        // ret; ret $8; add $16,%rsp; pop %rbx; ret. pop %rbp; ret. add $8,%rsp; pop %rbp; pop %r12; ret
+        // ret; ret $8; add $16,%rsp; pop %rbx; ret. pop %rbp; ret. add $8,%rsp; pop %rbp; pop %r12;
+        // ret
         assert_eq!(from(&[0xc3]), rule(8, 0));
         assert_eq!(from(&[0xc2, 8, 0]), rule(8, 0));
         assert_eq!(from(&[0x48, 0x83, 0xc4, 0x10, 0x5b, 0xc3]), rule(32, 0));
@@ -333,7 +341,8 @@ mod tests {
         assert_eq!(from(&[0xcc, 0x48, 0x89, 0xe5]), rule(8, 0));
         // push %rbp; push %rbx; mov %rsp,%rbp
         assert_eq!(from(&[0x55, 0x53, 0x48, 0x8b, 0xec]), rule(8, 0));
-        // .NET: push %rbp; sub $48,%rsp; lea 48(%rsp),%rbp; mov %rdi,-8(%rbp). push %rbp; push %rbx; lea 8(%rsp),%rbp; call
+        // .NET: push %rbp; sub $48,%rsp; lea 48(%rsp),%rbp; mov %rdi,-8(%rbp). push %rbp; push
+        // %rbx; lea 8(%rsp),%rbp; call
         let code = [
             0x55, 0x48, 0x83, 0xec, 0x30, 0x48, 0x8d, 0x6c, 0x24, 0x30, 0x48, 0x89, 0x7d, 0xf8,
         ];
@@ -487,7 +496,8 @@ mod tests {
             assert_eq!(from(&copies[at..]), Ahead::Lost, "{at}");
         }
         assert_eq!(from(&copies[11..]), rule(8, 0));
-        // jle over the next instruction; sub %r10,%rsp; ret: where there are enough arguments, no space is made.
+        // jle over the next instruction; sub %r10,%rsp; ret: where there are enough arguments, no
+        // space is made.
         let mut checks = [0x7e, 3, 0x49, 0x2b, 0xe2, 0xc3];
         assert_eq!(from(&checks), rule(8, 0));
         assert_eq!(from(&checks[2..]), Ahead::Lost);
@@ -545,8 +555,8 @@ mod tests {
         assert_eq!(from(&returns), rule(8, 0));
         // mov %rbp,%rsp; pop %rbp; pop %r10; ...
         assert_eq!(from(&[&[0x5d], &returns[..]].concat()), rule(16, -16));
-        // mov %rsp,%r10; sub $8,%rsp; and $-16,%rsp; mov %r10,(%rsp); mov %rax,-64(%rbp); mov %rbp,104(%r13);
-        // call *%rax; movq $0,104(%r13); mov (%rsp),%rsp
+        // mov %rsp,%r10; sub $8,%rsp; and $-16,%rsp; mov %r10,(%rsp); mov %rax,-64(%rbp); mov
+        // %rbp,104(%r13); call *%rax; movq $0,104(%r13); mov (%rsp),%rsp
         let calls = [
             0x49, 0x89, 0xe2, 0x48, 0x83, 0xec, 8, 0x48, 0x83, 0xe4, 0xf0, 0x4c, 0x89, 0x14, 0x24,
             0x48, 0x89, 0x45, 0xc0, 0x49, 0x89, 0x6d, 0x68, 0xff, 0xd0, 0x49, 0xc7, 0x45, 0x68, 0,
@@ -558,13 +568,15 @@ mod tests {
         assert_eq!(from(&calls[23..]), Ahead::Calls);
         // At mov (%rsp),%rsp nothing shows that the field was cleared.
         assert_eq!(from(&calls[33..]), Ahead::Lost);
-        // and $-32,%rsp. mov %r11,(%rsp). Another register has the old stack pointer: mov %rbx,(%rsp)
+        // and $-32,%rsp. mov %r11,(%rsp). Another register has the old stack pointer: mov
+        // %rbx,(%rsp)
         for (at, value) in [(10, 0xe0), (13, 0x1c), (11, 0x48)] {
             let mut other = calls;
             other[at] = value;
             assert_eq!(from(&other), Ahead::Lost, "{at}");
         }
-        // Another value than 0, or a field that another register points to, is before mov (%rsp),%rsp.
+        // Another value than 0, or a field that another register points to, is before mov
+        // (%rsp),%rsp.
         for (at, value) in [(29, 1), (25, 0x48), (27, 0x46)] {
             let mut other = calls;
             other[at] = value;
@@ -576,7 +588,8 @@ mod tests {
         assert_eq!(from(&other), Ahead::Lost);
         let restores = [&calls[25..35], &[0x64, 0x24, 8]].concat();
         assert_eq!(from(&restores), Ahead::Framed);
-        // Another register is pushed: pop %r10; lea (%rsp,%rcx,8),%rsp; push %r11; and other instructions.
+        // Another register is pushed: pop %r10; lea (%rsp,%rcx,8),%rsp; push %r11; and other
+        // instructions.
         for (at, value) in [(7, 0x53), (6, 0x90), (3, 0x8b), (4, 0x64)] {
             let mut other = returns;
             other[at] = value;
@@ -604,7 +617,8 @@ mod tests {
         ] {
             assert_eq!(from(code), Ahead::Lost, "{code:x?}");
         }
-        // push %r15; push %rbp; push %rbx; mov %rdi,%rbp; call: the frame pointer is saved as any other register.
+        // push %r15; push %rbp; push %rbx; mov %rdi,%rbp; call: the frame pointer is saved as any
+        // other register.
         let saves = [0x41, 0x57, 0x55, 0x53, 0x48, 0x89, 0xfd, 0xe8, 1, 2, 3, 4];
         assert_eq!(from(&saves), Ahead::Lost);
         assert_eq!(from(&saves[3..]), Ahead::Calls);
@@ -660,7 +674,8 @@ mod tests {
             .write(PC, &[0xe9, 0x7b, 0, 0, 0])
             .write(PC + 0x80, &SETS_UP);
         assert_eq!(step(&process), Some(on_top));
-        // The jump does not lead to a prologue: the frame pointer may be the caller's, and would leave out `on_top`.
+        // The jump does not lead to a prologue: the frame pointer may be the caller's, and would
+        // leave out `on_top`.
         process.write(PC + 0x80, &[0x90; 4]);
         assert_eq!(step(&process), None);
         process.word(STACK + 0x100, 1);
@@ -676,7 +691,8 @@ mod tests {
             .word(caller_fp, STACK + 0x400)
             .word(caller_fp + 8, on_top);
         let step = |process: &MockProcess| step_in(process, PC, true);
-        // mov %rbp,(%rsp); mov %rsp,%rbp; call. The new frame holds the frame pointer of the caller, which is the innermost frame.
+        // mov %rbp,(%rsp); mov %rsp,%rbp; call. The new frame holds the frame pointer of the
+        // caller, which is the innermost frame.
         process
             .write(
                 PC - 7,
@@ -727,10 +743,12 @@ mod tests {
         assert_eq!(step(&process), Some(on_top));
         process.word(STACK + 0x108, 1);
         assert_eq!(step(&process), None);
-        // pop %r10; lea (%rsp,%rcx,8),%rsp; push %r10; ret, after the pop: the return address is in a register.
+        // pop %r10; lea (%rsp,%rcx,8),%rsp; push %r10; ret, after the pop: the return address is in
+        // a register.
         process.write(PC, &[0x48, 0x8d, 0x24, 0xcc, 0x41, 0x52, 0xc3]);
         assert_eq!(step(&process), None);
-        // xor %ecx,%ecx; jmp over two bytes; leave: the last byte of the first instruction is no leave.
+        // xor %ecx,%ecx; jmp over two bytes; leave: the last byte of the first instruction is no
+        // leave.
         process
             .word(STACK + 0x100, on_top)
             .write(PC - 2, &[0x31, 0xc9, 0xeb, 2, 0, 0, 0xc9]);
@@ -738,7 +756,8 @@ mod tests {
         // leave; jmp *%rcx
         process.write(PC - 1, &[0xc9, 0xff, 0xe1]);
         assert_eq!(step(&process), Some(on_top));
-        // call: the function has a frame, or is one of V8's without a frame, whose return address is on top of the stack.
+        // call: the function has a frame, or is one of V8's without a frame, whose return address
+        // is on top of the stack.
         process
             .write(PC, &[0xe8, 1, 2, 3, 4])
             .word(STACK + 0x100, on_top);

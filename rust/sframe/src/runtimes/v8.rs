@@ -2,19 +2,22 @@
 
 //! Instructions of code that V8, a compiler of JavaScript, makes at run time. AMD64 only.
 //!
-//! V8's code calls C functions only where it has a frame. It aligns the stack pointer, and keeps the old one on top of
-//! the stack. It stores the frame pointer in a field of the structure that r13 points to, and clears the field after
-//! the call (`MacroAssembler::CallCFunction`). A function that is called with more arguments than it has parameters
-//! takes its return address off the stack, removes all arguments, and pushes the return address again
-//! (`MacroAssembler::DropArguments`). A call with fewer arguments than parameters makes space for the others: it copies the
-//! stack, with the return address, to lower addresses (`MacroAssembler::InvokePrologue`).
+//! V8's code calls C functions only where it has a frame. It aligns the stack pointer, and keeps
+//! the old one on top of the stack. It stores the frame pointer in a field of the structure that
+//! r13 points to, and clears the field after the call (`MacroAssembler::CallCFunction`). A function
+//! that is called with more arguments than it has parameters takes its return address off the
+//! stack, removes all arguments, and pushes the return address again
+//! (`MacroAssembler::DropArguments`). A call with fewer arguments than parameters makes space for
+//! the others: it copies the stack, with the return address, to lower addresses
+//! (`MacroAssembler::InvokePrologue`).
 //!
-//! The code that calls a function jumps to it at the end, with the return address on top of the stack. The first
-//! instructions of code of the baseline compiler call a routine, which takes its return address off the stack, and
-//! sets up the frame of the calling function.
+//! The code that calls a function jumps to it at the end, with the return address on top of the
+//! stack. The first instructions of code of the baseline compiler call a routine, which takes its
+//! return address off the stack, and sets up the frame of the calling function.
 //!
-//! Built-in functions without a frame call the write barrier of the garbage collector, and may save registers around
-//! this call. A tail call restores the frame pointer from the frame (`CodeGenerator::AssemblePrepareTailCall`).
+//! Built-in functions without a frame call the write barrier of the garbage collector, and may save
+//! registers around this call. A tail call restores the frame pointer from the frame
+//! (`CodeGenerator::AssemblePrepareTailCall`).
 //!
 //! `word` is the first eight bytes of the code, little-endian.
 
@@ -33,8 +36,8 @@ pub(super) fn restores_sp(word: u64) -> bool {
     word & 0xffbf_ffff == 0x2424_8b48
 }
 
-/// Whether the return address is taken off the stack to remove arguments: `pop %REGISTER; lea (%rsp,%OTHER,8),%rsp;
-/// push %REGISTER`, with a register from r8 on.
+/// Whether the return address is taken off the stack to remove arguments: `pop %REGISTER; lea
+/// (%rsp,%OTHER,8),%rsp; push %REGISTER`, with a register from r8 on.
 pub(super) fn returns_by_register(word: u64) -> bool {
     // lea has one of two prefixes, by the number of OTHER. push differs from pop in one bit.
     let is_same = (word >> 48) ^ (word & 0xffff) == 0x0800;
@@ -51,13 +54,14 @@ pub(super) fn makes_space(word: u64) -> bool {
     word & 0xff_ffff == 0xe2_2b49
 }
 
-/// Whether the instructions are `push N(%rbx,%rcx,8)` and a jump back, which push the arguments of a generator. The return
-/// address is in a register.
+/// Whether the instructions are `push N(%rbx,%rcx,8)` and a jump back, which push the arguments of
+/// a generator. The return address is in a register.
 pub(super) fn pushes_arguments(word: u64) -> bool {
     word & 0xff_00ff_ffff == 0xeb_00cb_74ff
 }
 
-/// Whether the instructions are `mov N(%rcx),%rcx; jmp *%rcx`, by which the called function's code is entered.
+/// Whether the instructions are `mov N(%rcx),%rcx; jmp *%rcx`, by which the called function's code
+/// is entered.
 pub(super) fn enters_code(word: u64) -> bool {
     word & 0xffff_00ff_ffff == 0xe1ff_0049_8b48
 }

@@ -1,31 +1,34 @@
 // SPDX-License-Identifier: GPL-2.0-only OR MIT
 
-//! Builds tables: all rows of a file, checked once and laid out flat. An interrupt finds the rule of a PC
-//! in constant time, and needs no further check of the data.
+//! Builds tables: all rows of a file, checked once and laid out flat. An interrupt finds the rule
+//! of a PC in constant time, and needs no further check of the data.
 //!
-//! Code is divided into pages of [`PAGE`] bytes. Each page has a block. A block holds the number of the rule that
-//! covers the page's first byte. Then follows, in rising order, one row for each address at which another rule
-//! begins: the low byte of the address, and the number of the rule. Equal rules have equal numbers. So a lookup
-//! touches an entry of the page index and of the chunk index, a block and a rule. A block that fits into one cache line
-//! never crosses a line. Later, smaller blocks use the rest of a line.
+//! Code is divided into pages of [`PAGE`] bytes. Each page has a block. A block holds the number of
+//! the rule that covers the page's first byte. Then follows, in rising order, one row for each
+//! address at which another rule begins: the low byte of the address, and the number of the rule.
+//! Equal rules have equal numbers. So a lookup touches an entry of the page index and of the chunk
+//! index, a block and a rule. A block that fits into one cache line never crosses a line. Later,
+//! smaller blocks use the rest of a line.
 //!
-//! Each low byte is stored minus one, and is the last low byte that the rule before it covers. Low byte 0 needs
-//! no row, because the block begins with the rule of the page's first byte. After the last row is `LAST`, up to
-//! which the last rule covers the page. So a block needs no length, and a block that equals the end of another block is
-//! stored only once.
+//! Each low byte is stored minus one, and is the last low byte that the rule before it covers. Low
+//! byte 0 needs no row, because the block begins with the rule of the page's first byte. After the
+//! last row is `LAST`, up to which the last rule covers the page. So a block needs no length, and a
+//! block that equals the end of another block is stored only once.
 //!
-//! An entry of the page index has 16 bits. It counts from an entry of the chunk index, which [`CHUNK`] pages share.
-//! Blocks of these pages therefore have to lie near each other. The entry of the chunk index is a position 16 KiB before
-//! the end of all blocks at the beginning of the chunk. No block of the chunk is placed before that
-//! position, or found there again. So the entries of the pages fit into 16 bits, also if each byte of the code has a
-//! rule of its own.
+//! An entry of the page index has 16 bits. It counts from an entry of the chunk index, which
+//! [`CHUNK`] pages share. Blocks of these pages therefore have to lie near each other. The entry of
+//! the chunk index is a position 16 KiB before the end of all blocks at the beginning of the chunk.
+//! No block of the chunk is placed before that position, or found there again. So the entries of
+//! the pages fit into 16 bits, also if each byte of the code has a rule of its own.
 //!
-//! The addresses of a table are any numbers that identify the code of a file: link-time addresses, or offsets in the
-//! file. Segments that are far apart in memory are close to each other by offsets.
+//! The addresses of a table are any numbers that identify the code of a file: link-time addresses,
+//! or offsets in the file. Segments that are far apart in memory are close to each other by
+//! offsets.
 //!
-//! A build has three steps: [`Functions::collect`] reads all functions, [`plan`] computes the range of their code,
-//! and [`fill`] reads all rows and writes the table. The caller provides the memory. The section's length and the
-//! size of the range bound the time of each step; [`MAX_SPAN`] bounds the size of the range.
+//! A build has three steps: [`Functions::collect`] reads all functions, [`plan`] computes the range
+//! of their code, and [`fill`] reads all rows and writes the table. The caller provides the memory.
+//! The section's length and the size of the range bound the time of each step; [`MAX_SPAN`] bounds
+//! the size of the range.
 
 use crate::sframe::{
     arch::plt,
@@ -65,8 +68,8 @@ use crate::sframe::{
     }, //
 };
 
-/// The largest range of code of a table, in bytes, from the first function's start to the last function's end. The
-/// code of the largest programs spans a quarter of this range.
+/// The largest range of code of a table, in bytes, from the first function's start to the last
+/// function's end. The code of the largest programs spans a quarter of this range.
 pub const MAX_SPAN: u64 = 1 << 30;
 
 /// The largest number of different rules of a table.
@@ -84,13 +87,14 @@ pub struct FunctionSpan {
     size: u32,
     /// The number of the function's entry in its section, or of the extra row.
     index: u32,
-    /// The offset of the function's section, in bytes from the first section; [`EXTRA_ROW`] for an extra row.
+    /// The offset of the function's section, in bytes from the first section; [`EXTRA_ROW`] for an
+    /// extra row.
     section: u32,
 }
 
 impl FunctionSpan {
-    /// The sort key: the address, then the section and the entry. One number, because a comparison of numbers is
-    /// smaller than one of tuples.
+    /// The sort key: the address, then the section and the entry. One number, because a comparison
+    /// of numbers is smaller than one of tuples.
     fn key(&self) -> u128 {
         (u128::from(self.start) << 64) | (u128::from(self.section) << 32) | u128::from(self.index)
     }
@@ -99,8 +103,8 @@ impl FunctionSpan {
 /// The value of `FunctionSpan::section` for an extra row.
 const EXTRA_ROW: u32 = u32::MAX;
 
-/// The number of functions in all sections, plus the number of extra rows. Functions and extra rows that cover no
-/// code count, too.
+/// The number of functions in all sections, plus the number of extra rows. Functions and extra rows
+/// that cover no code count, too.
 ///
 /// # Errors
 ///
@@ -137,10 +141,11 @@ pub struct Functions<'a> {
 }
 
 impl<'a> Functions<'a> {
-    /// Reads the functions of all sections and the encoded extra rows into `buffer`, and sorts them. `first` is the
-    /// first section, and `buffer` has to hold [`count`] functions. `place` converts the addresses of a function's
-    /// first and last byte to the address of the first byte in the table. Functions with size 0, and functions that
-    /// `place` returns `None` for, are left out: linkers leave entries of discarded code.
+    /// Reads the functions of all sections and the encoded extra rows into `buffer`, and sorts
+    /// them. `first` is the first section, and `buffer` has to hold [`count`] functions. `place`
+    /// converts the addresses of a function's first and last byte to the address of the first byte
+    /// in the table. Functions with size 0, and functions that `place` returns `None` for, are left
+    /// out: linkers leave entries of discarded code.
     ///
     /// # Errors
     ///
@@ -208,7 +213,8 @@ impl<'a> Functions<'a> {
         })
     }
 
-    /// The first address of the functions, and the address after their last byte; both 0 if there are no functions.
+    /// The first address of the functions, and the address after their last byte; both 0 if there
+    /// are no functions.
     fn span(&self) -> Result<(u64, u64), TableError> {
         let start = self.places.first().map_or(0, |place| place.start);
         let end = self
@@ -223,9 +229,9 @@ impl<'a> Functions<'a> {
         Ok((start, end))
     }
 
-    /// Calls `change` for each address at which the rule may change, by rising address, with the rule's number in
-    /// `rules`. Where functions overlap, the function that begins last covers the code. After that function's end, up
-    /// to the next function, there is no rule.
+    /// Calls `change` for each address at which the rule may change, by rising address, with the
+    /// rule's number in `rules`. Where functions overlap, the function that begins last covers the
+    /// code. After that function's end, up to the next function, there is no rule.
     fn changes<S, C, A>(
         &self,
         bytes: &S,
@@ -283,8 +289,8 @@ impl<'a> Functions<'a> {
         ExtraRow::read(row.ok_or(TableError::ExtraRow)?)
     }
 
-    /// Finds the section at `offset`, in bytes from the first section. Linkers put code and sections in one order, so
-    /// the wanted section is mostly the section after `current`.
+    /// Finds the section at `offset`, in bytes from the first section. Linkers put code and
+    /// sections in one order, so the wanted section is mostly the section after `current`.
     fn section<S: Source + ?Sized, A: Ask>(
         &self,
         bytes: &S,
@@ -315,8 +321,8 @@ struct SectionRows<'a, S: ?Sized, C: ?Sized> {
 }
 
 impl<S: Source + ?Sized, C: Source + ?Sized> SectionRows<'_, S, C> {
-    /// Calls `change` for each change of the rule, with the distance from the function's start, in bytes, and the
-    /// rule's number in `rules`.
+    /// Calls `change` for each change of the rule, with the distance from the function's start, in
+    /// bytes, and the rule's number in `rules`.
     fn all<A: Ask>(
         &self,
         rules: &mut Rules<'_>,
@@ -330,7 +336,8 @@ impl<S: Source + ?Sized, C: Source + ?Sized> SectionRows<'_, S, C> {
         let mut from = 0u64;
         while from < self.len {
             let at = self.function.start().saturating_add(from);
-            // The rows that linkers write for PLTs are sometimes wrong. The code of a PLT is not wrong.
+            // The rows that linkers write for PLTs are sometimes wrong. The code of a PLT is not
+            // wrong.
             let stub = self.function.stub(at);
             let stub = stub.and_then(|(stub, _)| {
                 work.ask_soon();
@@ -338,7 +345,8 @@ impl<S: Source + ?Sized, C: Source + ?Sized> SectionRows<'_, S, C> {
             });
             let stub = stub.filter(|stub| plt::rule_of_stub(stub, 0).is_some());
             let mut rows = self.section.rows(self.bytes, self.function);
-            // No row covers the code before the first row. A function with a rule without rows has no rows.
+            // No row covers the code before the first row. A function with a rule without rows has
+            // no rows.
             let rule = match &stub {
                 Some(stub) => plt::rule_of_stub(stub, 0),
                 None => self.section.rule_without_rows(self.function),
@@ -371,8 +379,8 @@ impl<S: Source + ?Sized, C: Source + ?Sized> SectionRows<'_, S, C> {
     }
 }
 
-/// Sorts by address, then by section and entry. The method is heapsort, because the library's sort can panic. Most
-/// inputs need no sort, because the linker has sorted the functions.
+/// Sorts by address, then by section and entry. The method is heapsort, because the library's sort
+/// can panic. Most inputs need no sort, because the linker has sorted the functions.
 fn sort<A: Ask>(places: &mut [FunctionSpan], work: &mut Work<A>) -> Result<(), TableError> {
     if places.is_sorted_by_key(FunctionSpan::key) {
         return Ok(());
@@ -452,14 +460,14 @@ pub struct Rules<'a> {
     /// The hash table: numbers of rules; 0 is a free slot.
     numbers: &'a mut [u16],
     known: KnownRows,
-    /// The key of the hash. The author of a section does not know the key, and so cannot choose rules that probe
-    /// many slots.
+    /// The key of the hash. The author of a section does not know the key, and so cannot choose
+    /// rules that probe many slots.
     key: [u64; 2],
 }
 
 impl<'a> Rules<'a> {
-    /// An empty set of rules. The caller provides `others` as long as `compact`, `numbers` longer than `compact` and
-    /// all zero, and a random `key`.
+    /// An empty set of rules. The caller provides `others` as long as `compact`, `numbers` longer
+    /// than `compact` and all zero, and a random `key`.
     pub fn new(
         compact: &'a mut [CompactRule],
         others: &'a mut [Rule],
@@ -578,11 +586,12 @@ impl<'a> Rules<'a> {
     }
 }
 
-/// A factor whose product has upper bits that depend on all lower bits: 2^64 divided by the golden ratio.
+/// A factor whose product has upper bits that depend on all lower bits: 2^64 divided by the golden
+/// ratio.
 const MIXER: u64 = 0x9e37_79b9_7f4a_7c15;
 
-/// A keyed hash of `part` and of `hash`, the hash of the previous parts. The function combines both halves of a
-/// product.
+/// A keyed hash of `part` and of `hash`, the hash of the previous parts. The function combines both
+/// halves of a product.
 #[inline]
 fn mixed(key: [u64; 2], hash: u64, part: u64) -> u64 {
     let [first, second] = key;
@@ -630,7 +639,8 @@ fn mixed_parts(key: [u64; 2], rule: &Rule) -> u64 {
 /// The range of code that a table covers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Plan {
-    /// The address from which distances count (see [`Table`](crate::sframe::table::lookup::Table)), in the table's addresses.
+    /// The address from which distances count (see [`Table`](crate::sframe::table::lookup::Table)),
+    /// in the table's addresses.
     pub base: u64,
     /// The length of the page index, in pages.
     pub pages: usize,
@@ -665,14 +675,17 @@ pub fn plan(functions: &Functions<'_>) -> Result<Plan, TableError> {
 /// The size of a cache line, in bytes.
 const LINE: u32 = 64;
 
-/// The number of bytes by which the blocks grow for one page at most: lines for a block with a row for each byte.
+/// The number of bytes by which the blocks grow for one page at most: lines for a block with a row
+/// for each byte.
 const MOST_OF_PAGE: u32 = (PAGE as u32 * ROW as u32).next_multiple_of(LINE);
 
-/// How far the blocks of a chunk may lie before the end of all blocks at the beginning of the chunk, in bytes. The
-/// distance of each block of the chunk from there fits into 16 bits, however large the later blocks become.
+/// How far the blocks of a chunk may lie before the end of all blocks at the beginning of the
+/// chunk, in bytes. The distance of each block of the chunk from there fits into 16 bits, however
+/// large the later blocks become.
 const MOST_BACK: u32 = u16::MAX as u32 - NUMBER as u32 - CHUNK as u32 * MOST_OF_PAGE;
 
-/// The number of positions of blocks that a build remembers, to store equal ends of blocks once only: a power of two.
+/// The number of positions of blocks that a build remembers, to store equal ends of blocks once
+/// only: a power of two.
 pub const SHARED: usize = 4096;
 
 /// The most rows of an end of a block that other blocks may share, unless it is a whole block.
@@ -680,8 +693,8 @@ const MOST_SHARED: usize = 4;
 
 /// The memory of the blocks of a table that is being built.
 pub trait BlockStore {
-    /// Writes a block. `at` is the block's position, in bytes from the start of the first block. `None` if there is no
-    /// memory for the block; the build then ends with [`TableError::Memory`].
+    /// Writes a block. `at` is the block's position, in bytes from the start of the first block.
+    /// `None` if there is no memory for the block; the build then ends with [`TableError::Memory`].
     fn put(&mut self, at: usize, block: &[u8]) -> Option<()>;
 
     /// The `len` bytes at `at`, a position in a block that was written.
@@ -708,11 +721,12 @@ impl Indexes<'_> {
     }
 }
 
-/// Reads all rows, collects the different rules, and writes the table that [`plan`] has planned: the indexes, and to
-/// `blocks` the blocks. The layout assumes that the first block starts at a multiple of 64. Blocks are written in no
-/// order of positions, and bytes between the blocks have no meaning. `code` is the loaded image, by the addresses that
-/// the section was opened with: the build uses the rows of a PLT only if the PLT's code has no known form. Returns the
-/// number of rows in the table, without rows that begin with a page.
+/// Reads all rows, collects the different rules, and writes the table that [`plan`] has planned:
+/// the indexes, and to `blocks` the blocks. The layout assumes that the first block starts at a
+/// multiple of 64. Blocks are written in no order of positions, and bytes between the blocks have
+/// no meaning. `code` is the loaded image, by the addresses that the section was opened with: the
+/// build uses the rows of a PLT only if the PLT's code has no known form. Returns the number of
+/// rows in the table, without rows that begin with a page.
 ///
 /// # Errors
 ///
@@ -771,19 +785,21 @@ struct Filler<'a, 'b, B> {
     len: usize,
     /// The number of the rule up to the next change.
     holds: u16,
-    /// The address of the last change, and the number of the rule from that address on. `holds` is valid up to there.
+    /// The address of the last change, and the number of the rule from that address on. `holds` is
+    /// valid up to there.
     next: (u64, u16),
     /// The end of all cache lines that contain a block, in bytes from the first block.
     end: u32,
     rests: Rests,
-    /// The lowest position for a block of the current chunk, in bytes from the first block. The entries of the chunk's
-    /// pages count from there.
+    /// The lowest position for a block of the current chunk, in bytes from the first block. The
+    /// entries of the chunk's pages count from there.
     chunk: u32,
     /// The number of rows so far.
     rows: usize,
 }
 
-/// The number of rests of lines that are remembered for each number of rows that have space in a rest.
+/// The number of rests of lines that are remembered for each number of rows that have space in a
+/// rest.
 const RESTS: usize = 6;
 
 /// The most rows that have space in the rest of a line: one row of the line is used.
@@ -791,8 +807,8 @@ const MOST_LEFT: usize = (LINE as usize - ROW) / ROW;
 
 /// The rests of lines that are remembered: cache lines whose last bytes are free.
 struct Rests {
-    /// The positions of the first free bytes of rests with space for at least one row, at least two rows, and so on. Of
-    /// each array, the first ones are in use.
+    /// The positions of the first free bytes of rests with space for at least one row, at least two
+    /// rows, and so on. Of each array, the first ones are in use.
     places: [[u32; RESTS]; MOST_LEFT],
     /// How many elements of each of these arrays are in use.
     used: [u8; MOST_LEFT],
@@ -807,8 +823,9 @@ impl Rests {
         some: 0,
     };
 
-    /// Takes a rest that has space for `rows` rows and begins at `lowest` or above; one with little more space, if
-    /// there is a choice. Forgets the rests below `lowest` that it meets, so that a call meets a rest once only.
+    /// Takes a rest that has space for `rows` rows and begins at `lowest` or above; one with little
+    /// more space, if there is a choice. Forgets the rests below `lowest` that it meets, so that a
+    /// call meets a rest once only.
     fn take(&mut self, rows: usize, lowest: u32) -> Option<u32> {
         if rows > MOST_LEFT {
             return None;
@@ -829,8 +846,8 @@ impl Rests {
         }
     }
 
-    /// Remembers the rest of a line from `at` on. If there are too many rests with as much space, the rest counts as
-    /// one with less space.
+    /// Remembers the rest of a line from `at` on. If there are too many rests with as much space,
+    /// the rest counts as one with less space.
     fn put(&mut self, at: u32) {
         let rows = (at.wrapping_neg() % LINE) as usize / ROW;
         let mut number = rows.min(MOST_LEFT);
@@ -857,8 +874,8 @@ fn hash_of_rows(hash: u64, row: [u8; ROW]) -> u64 {
 }
 
 impl<B: BlockStore> Filler<'_, '_, B> {
-    /// Takes a change of the rule at `at`. Drops changes to the rule that is already valid, and all but the last change
-    /// at an address. Not inlined, because it is called in several places.
+    /// Takes a change of the rule at `at`. Drops changes to the rule that is already valid, and all
+    /// but the last change at an address. Not inlined, because it is called in several places.
     #[inline(never)]
     fn change<A: Ask>(
         &mut self,
@@ -889,7 +906,8 @@ impl<B: BlockStore> Filler<'_, '_, B> {
         Ok(())
     }
 
-    /// Ends the block of the current page, and begins the next page. `None` if there is no memory for the block.
+    /// Ends the block of the current page, and begins the next page. `None` if there is no memory
+    /// for the block.
     fn close(&mut self) -> Option<()> {
         if self.page % CHUNK == 0 {
             self.chunk = self.end.saturating_sub(MOST_BACK);
@@ -913,9 +931,10 @@ impl<B: BlockStore> Filler<'_, '_, B> {
         Some(())
     }
 
-    /// Writes the current block, or finds a block that ends with it. Returns the block's position. `shared` may hold
-    /// the position of a block with another length and the same hash. Its bytes, and any bytes after it, then differ
-    /// from the current block: in a block the last low byte is `LAST`, and no other one is.
+    /// Writes the current block, or finds a block that ends with it. Returns the block's position.
+    /// `shared` may hold the position of a block with another length and the same hash. Its bytes,
+    /// and any bytes after it, then differ from the current block: in a block the last low byte is
+    /// `LAST`, and no other one is.
     fn put_block(&mut self) -> Option<u32> {
         let block = self.block.get(..self.len).unwrap_or_default();
         // The hashes of the last row, of the last two rows, and so on.
@@ -958,9 +977,9 @@ impl<B: BlockStore> Filler<'_, '_, B> {
         Some(at)
     }
 
-    /// The position for the current block: in the remembered rest of a line that has space and begins within reach of
-    /// the chunk, if there is one; otherwise in a new line. `None` if the position or the end does not fit into 32
-    /// bits.
+    /// The position for the current block: in the remembered rest of a line that has space and
+    /// begins within reach of the chunk, if there is one; otherwise in a new line. `None` if the
+    /// position or the end does not fit into 32 bits.
     fn position(&mut self) -> Option<u32> {
         let at = self.rests.take(self.len, self.chunk).unwrap_or(self.end);
         let behind = at.checked_add(self.len.wrapping_mul(ROW) as u32)?;

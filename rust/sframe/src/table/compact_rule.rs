@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0-only OR MIT
 
-//! Compact rules: rules in one word. Nearly all rules fit into one word: the CFA is a register plus an
-//! offset, the return address is where a [`usual_rule`] has it, and the frame pointer is saved on the stack or unchanged.
+//! Compact rules: rules in one word. Nearly all rules fit into one word: the CFA is a register plus
+//! an offset, the return address is where a [`usual_rule`] has it, and the frame pointer is saved
+//! on the stack or unchanged.
 
 use crate::sframe::{
     arch::machine::usual_rule,
@@ -14,15 +15,18 @@ use crate::sframe::{
     }, //
 };
 
-/// One word: a compact rule, no rule, the mark of the outermost frame, or the number of a rule that is not compact.
+/// One word: a compact rule, no rule, the mark of the outermost frame, or the number of a rule that
+/// is not compact.
 ///
-/// Bits 0 to 15, signed: the offset from the CFA to the saved frame pointer, in bytes; or the number of a rule
-/// that is not compact. Bits 16 to 19: the flags below. Bits 20 to 22: [`SavedRbx`]. Bits 32 to 63: the CFA's offset
-/// from its base register, in bytes; 0 if the rule is not compact.
+/// Bits 0 to 15, signed: the offset from the CFA to the saved frame pointer, in bytes; or the
+/// number of a rule that is not compact. Bits 16 to 19: the flags below. Bits 20 to 22:
+/// [`SavedRbx`]. Bits 32 to 63: the CFA's offset from its base register, in bytes; 0 if the rule is
+/// not compact.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CompactRule(u64);
 
-/// Flag: the CFA's base register is the frame pointer. Without this flag the base register is the stack pointer.
+/// Flag: the CFA's base register is the frame pointer. Without this flag the base register is the
+/// stack pointer.
 pub(super) const BY_FP: u64 = 1 << 16;
 
 /// Flag: the frame pointer is saved. Without this flag the frame pointer is unchanged.
@@ -82,14 +86,15 @@ impl CompactRule {
         CompactRule(IS_OTHER | number as u64)
     }
 
-    /// The rule that is not compact for which the word stands, if there is one. `others` contains these rules, by number.
+    /// The rule that is not compact for which the word stands, if there is one. `others` contains
+    /// these rules, by number.
     pub(super) fn other_rule(self, others: &[Rule]) -> Option<&Rule> {
         self.has(IS_OTHER)
             .then(|| others.get(usize::from(self.0 as u16)))?
     }
 
-    /// The rule for which the word stands, if there is one. `others` contains the rules that are not compact, by
-    /// number.
+    /// The rule for which the word stands, if there is one. `others` contains the rules that are
+    /// not compact, by number.
     pub fn rule(self, others: &[Rule]) -> Option<Rule> {
         if let Some(other) = self.other_rule(others) {
             return Some(*other);

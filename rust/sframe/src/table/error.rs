@@ -11,15 +11,17 @@ pub enum TableError {
     Section(Error),
     /// The range of the code is larger than [`MAX_SPAN`](crate::sframe::table::build::MAX_SPAN).
     Span,
-    /// The build took more steps than the limit for the length of the input: see [`Work`](crate::sframe::table::work::Work). The
-    /// caller's function may return this error, too.
+    /// The build took more steps than the limit for the length of the input: see
+    /// [`Work`](crate::sframe::table::work::Work). The caller's function may return this error,
+    /// too.
     TooLong,
     /// The caller ended the build.
     Ended,
-    /// There are more different rules than [`MAX_RULES`](crate::sframe::table::build::MAX_RULES), or than the buffers hold.
+    /// There are more different rules than [`MAX_RULES`](crate::sframe::table::build::MAX_RULES),
+    /// or than the buffers hold.
     Rules,
-    /// A buffer of the caller is too small, because it was planned for another section; or the blocks are too large
-    /// for 32-bit positions.
+    /// A buffer of the caller is too small, because it was planned for another section; or the
+    /// blocks are too large for 32-bit positions.
     BufferTooSmall,
     /// No memory is left.
     Memory,

@@ -21,8 +21,8 @@ use crate::sframe::{
     table::error::TableError, //
 };
 
-/// A row that SFrame cannot encode. Its CFA is a value in memory plus a constant, and may be on another stack. The
-/// return address is where a [`usual_rule`] has it.
+/// A row that SFrame cannot encode. Its CFA is a value in memory plus a constant, and may be on
+/// another stack. The return address is where a [`usual_rule`] has it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ExtraRow {
     /// The link-time address of the first byte of code that the row covers.
@@ -42,11 +42,12 @@ const CHANGES_STACK: u8 = 2;
 const DEREF_TWICE: u8 = 4;
 
 impl ExtraRow {
-    /// Decodes a row. All fields are little-endian. `start` has 8 bytes, and `size` has 4 bytes. Two offsets in bytes
-    /// follow, with 4 bytes each: the offset from a register to the address of the CFA's value, and the offset to
-    /// the saved frame pointer. Four fields of one byte follow: the DWARF number of the register; the constant to
-    /// add to the CFA's value, in bytes; the origin of the offset to the saved frame pointer (0: none, the frame
-    /// pointer is unchanged; 1: the CFA; 2: the register); and the flags.
+    /// Decodes a row. All fields are little-endian. `start` has 8 bytes, and `size` has 4 bytes.
+    /// Two offsets in bytes follow, with 4 bytes each: the offset from a register to the address of
+    /// the CFA's value, and the offset to the saved frame pointer. Four fields of one byte follow:
+    /// the DWARF number of the register; the constant to add to the CFA's value, in bytes; the
+    /// origin of the offset to the saved frame pointer (0: none, the frame pointer is unchanged; 1:
+    /// the CFA; 2: the register); and the flags.
     ///
     /// # Errors
     ///

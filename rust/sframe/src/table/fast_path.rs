@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0-only OR MIT
 
-//! The fast path: a walk that takes steps by compact rules only, in a fraction of the instructions of other walks.
+//! The fast path: a walk that takes steps by compact rules only, in a fraction of the instructions
+//! of other walks.
 //!
-//! The fast path ends at any other rule, and its caller continues the walk from there. A step of the fast path has
-//! the result of [`unwind::step`](crate::sframe::unwind::step::step).
+//! The fast path ends at any other rule, and its caller continues the walk from there. A step of
+//! the fast path has the result of [`unwind::step`](crate::sframe::unwind::step::step).
 
 use crate::sframe::{
     arch::machine::RA_BELOW_CFA,
@@ -27,27 +28,29 @@ pub trait RowSource {
     where
         Self: 'a;
 
-    /// The block for the code at `distance`: the distance from the start of the range to the address after the code,
-    /// in bytes. `None` if there is no block. There may be blocks for a distance 0 and for distances after the range,
-    /// without a rule.
+    /// The block for the code at `distance`: the distance from the start of the range to the
+    /// address after the code, in bytes. `None` if there is no block. There may be blocks for a
+    /// distance 0 and for distances after the range, without a rule.
     fn block(&self, distance: u64) -> Option<Self::Block<'_>>;
 
-    /// Whether the code at `distance` is in the range: `distance` is not 0, and not greater than the range's size.
+    /// Whether the code at `distance` is in the range: `distance` is not 0, and not greater than
+    /// the range's size.
     fn holds(&self, distance: u64) -> bool;
 }
 
 /// The rows of a part of a range of code.
 pub trait Block {
-    /// The compact rule for the code before the run-time address `ra`. [`RowSource::block`] has to have returned
-    /// this block for the distance of `ra`. No rule if the range does not hold the distance.
+    /// The compact rule for the code before the run-time address `ra`. [`RowSource::block`] has to
+    /// have returned this block for the distance of `ra`. No rule if the range does not hold the
+    /// distance.
     fn compact_rule(&self, ra: u64) -> CompactRule;
 }
 
 /// A range of code of a process, and its rows.
 #[derive(Debug)]
 pub struct CodeRange<'a, R> {
-    /// The difference between a distance and a return address: the return address plus this value, modulo 2^64, is the
-    /// distance of the call's last byte, for [`RowSource::block`].
+    /// The difference between a distance and a return address: the return address plus this value,
+    /// modulo 2^64, is the distance of the call's last byte, for [`RowSource::block`].
     pub to_distance: u64,
     /// The rows. All code that `rows` holds has to be mapped.
     pub rows: &'a R,
@@ -58,11 +61,12 @@ pub trait Codes<'a> {
     /// The rows of a range.
     type Rows: RowSource + 'a;
 
-    /// The range that contains the byte before a return address; `None` if no range with rows contains the byte.
+    /// The range that contains the byte before a return address; `None` if no range with rows
+    /// contains the byte.
     fn at(&mut self, ra: u64) -> Option<CodeRange<'a, Self::Rows>>;
 
-    /// A range that needs no check any more in this walk, probably for this return address. `None` if there is probably
-    /// no such range. Calls no function.
+    /// A range that needs no check any more in this walk, probably for this return address. `None`
+    /// if there is probably no such range. Calls no function.
     fn recent(&self, ra: u64) -> Option<CodeRange<'a, Self::Rows>>;
 }
 
@@ -73,13 +77,13 @@ pub struct FastPathState {
     pub sp: u64,
     /// The frame pointer that the walk read last.
     pub fp: u64,
-    /// The run-time address of the last frame's saved frame pointer, if the walk has not read the frame pointer yet;
-    /// 0 if `fp` is the frame pointer.
+    /// The run-time address of the last frame's saved frame pointer, if the walk has not read the
+    /// frame pointer yet; 0 if `fp` is the frame pointer.
     pub fp_at: u64,
     /// Whether the last frame is the outermost frame.
     pub is_outermost: bool,
-    /// Whether the byte before the return address of the last frame is in no range that is known to be code: the
-    /// byte is before a range, or after it. The caller has to check that byte.
+    /// Whether the byte before the return address of the last frame is in no range that is known to
+    /// be code: the byte is before a range, or after it. The caller has to check that byte.
     pub is_outside: bool,
 }
 
@@ -96,20 +100,21 @@ impl FastPathState {
         }
     }
 
-    /// Whether [`walk`] can walk on: the stack pointer is a multiple of eight. Each step adds a multiple of eight, so
-    /// this check is valid for all frames.
+    /// Whether [`walk`] can walk on: the stack pointer is a multiple of eight. Each step adds a
+    /// multiple of eight, so this check is valid for all frames.
     #[inline(always)]
     pub const fn is_aligned(&self) -> bool {
         self.sp % 8 == 0
     }
 }
 
-/// Walks on from `state`, which has to be aligned, by compact rules, until a frame needs another rule or is the
-/// outermost frame, a read fails, or `slots` are used up. Stores the return addresses of the found frames in `slots`,
-/// and returns the unused part.
+/// Walks on from `state`, which has to be aligned, by compact rules, until a frame needs another
+/// rule or is the outermost frame, a read fails, or `slots` are used up. Stores the return
+/// addresses of the found frames in `slots`, and returns the unused part.
 ///
-/// `ra`: the PC of the last frame if the frame has made a call. The innermost frame has not, and its lookup address is
-/// its PC: `ra` is the PC plus one. Context: any context in which `memory` and `codes` may be used.
+/// `ra`: the PC of the last frame if the frame has made a call. The innermost frame has not, and
+/// its lookup address is its PC: `ra` is the PC plus one. Context: any context in which `memory`
+/// and `codes` may be used.
 #[inline(always)]
 pub fn walk<'a, 'b, C: Codes<'a>, M: WordReader>(
     state: &mut FastPathState,
@@ -139,8 +144,8 @@ pub fn walk<'a, 'b, C: Codes<'a>, M: WordReader>(
             place.0.is_outside = is_outside;
             return slots;
         }
-        // In memory during the call of `at`. A value that stayed in a register would take that register from the loop,
-        // which has none to spare.
+        // In memory during the call of `at`. A value that stayed in a register would take that
+        // register from the loop, which has none to spare.
         hint::black_box(&mut slots);
         let Some(next) = block_of(codes.at(ra), ra) else {
             return slots;
@@ -158,7 +163,8 @@ pub fn walk<'a, 'b, C: Codes<'a>, M: WordReader>(
     }
 }
 
-/// Where the state is. The loop has no register to spare for this address, so the address itself is in memory.
+/// Where the state is. The loop has no register to spare for this address, so the address itself is
+/// in memory.
 struct StatePlace<'s>(&'s mut FastPathState);
 
 /// The unused part of the buffer of a walk.
@@ -177,8 +183,8 @@ struct NextFrame<'b> {
     slots: UnusedSlots<'b>,
 }
 
-/// Walks on, as far as the ranges go that were found in this walk. `ra` is the address after the code at which the
-/// walk begins, and has the given block. Calls no function.
+/// Walks on, as far as the ranges go that were found in this walk. `ra` is the address after the
+/// code at which the walk begins, and has the given block. Calls no function.
 #[inline(always)]
 fn walk_recent<'a, 'b, C: Codes<'a>, M: WordReader>(
     place: &mut StatePlace<'_>,
@@ -208,8 +214,9 @@ fn walk_recent<'a, 'b, C: Codes<'a>, M: WordReader>(
                 }
                 fp_at = 0;
             }
-            // The top bit has to be clear: the CFA's offset has 31 bits, so the sum cannot wrap around. The three low
-            // bits have to be clear, too. A mask of all four would take a register.
+            // The top bit has to be clear: the CFA's offset has 31 bits, so the sum cannot wrap
+            // around. The three low bits have to be clear, too. A mask of all four would take a
+            // register.
             if fp.rotate_left(1) % 16 != 0 {
                 break (0, 0, rule);
             }
@@ -495,8 +502,8 @@ mod tests {
             longest = longest.max(found);
             outermost += usize::from(is_outermost);
 
-            // A walk by `unwind::step` comes to an equal frame, except for words that the fast path did not need and
-            // did not read.
+            // A walk by `unwind::step` comes to an equal frame, except for words that the fast path
+            // did not need and did not read.
             let mut frame = start;
             let mut is_innermost = is_innermost;
             for pc in &buffer[..found] {
@@ -504,8 +511,8 @@ mod tests {
                 let step = unwind::step(Abi::Amd64, &rule, &frame, &NoRegisters, &world);
                 match step {
                     Ok(Step::Caller(caller)) => frame = caller,
-                    // A step reads the return address and the saved frame pointer. The fast path may not have read
-                    // the saved frame pointer.
+                    // A step reads the return address and the saved frame pointer. The fast path
+                    // may not have read the saved frame pointer.
                     Err(unwind::Stop::Fault { .. }) => {
                         let mut unchanged = rule;
                         unchanged.fp = Location::Unchanged;

@@ -10,11 +10,12 @@ use crate::sframe::{
 /// The size of a page of code, in bytes.
 pub const PAGE: u64 = 256;
 
-/// The number of pages of a chunk. The blocks of so many pages lie within 64 KiB, also if each byte of the code has a
-/// rule of its own.
+/// The number of pages of a chunk. The blocks of so many pages lie within 64 KiB, also if each byte
+/// of the code has a rule of its own.
 pub const CHUNK: usize = 64;
 
-/// The size of a row, in bytes. A row is the number of a rule, and the last low byte that the rule covers.
+/// The size of a row, in bytes. A row is the number of a rule, and the last low byte that the rule
+/// covers.
 pub const ROW: usize = 3;
 
 /// The size of a rule's number, in bytes.
@@ -23,21 +24,23 @@ pub const NUMBER: usize = 2;
 /// Marks the end of a block, after its last row.
 pub(super) const LAST: u8 = 0xff;
 
-/// A table. A search is safe with any contents. The result of a search is true only if [`fill`](crate::sframe::table::build::fill)
-/// made the contents.
+/// A table. A search is safe with any contents. The result of a search is true only if
+/// [`fill`](crate::sframe::table::build::fill) made the contents.
 ///
-/// The distance of a byte is its address + 1 - `base`. So a return address `ra` minus `base` is the distance of the last
-/// byte of the call, at `ra - 1`, and the loop needs no subtraction. A page is the bytes with equal distances / [`PAGE`].
+/// The distance of a byte is its address + 1 - `base`. So a return address `ra` minus `base` is the
+/// distance of the last byte of the call, at `ra - 1`, and the loop needs no subtraction. A page is
+/// the bytes with equal distances / [`PAGE`].
 #[derive(Clone, Copy, Debug)]
 pub struct Table<'a> {
     /// The link-time address from which distances count, a multiple of [`PAGE`].
     pub base: u64,
-    /// The chunk index: for each [`CHUNK`] pages, an offset before their blocks, in bytes from `-origin`.
+    /// The chunk index: for each [`CHUNK`] pages, an offset before their blocks, in bytes from
+    /// `-origin`.
     pub chunks: &'a [u64],
     /// The number in `chunks` that stands for the start of `blocks`.
     pub origin: u64,
-    /// The page index: for each page, the offset of the first low byte of the page's block, in bytes from the offset
-    /// of the page's chunk.
+    /// The page index: for each page, the offset of the first low byte of the page's block, in
+    /// bytes from the offset of the page's chunk.
     pub pages: &'a [u16],
     /// The blocks.
     pub blocks: &'a [u8],
@@ -48,11 +51,12 @@ pub struct Table<'a> {
 }
 
 impl Table<'_> {
-    /// Whether a search without checks stays within the table: for each page, `chunks` has an entry for the page's
-    /// chunk; that entry plus the page's entry, minus `origin`, modulo 2^64, is the offset of a byte in `blocks`, with
-    /// a number before it; the block that begins with that number ends within `blocks`; and each number in the
-    /// block is the number of a rule. A caller that has made this check need not check each lookup, for as long as
-    /// nothing changes the table.
+    /// Whether a search without checks stays within the table: for each page, `chunks` has an entry
+    /// for the page's chunk; that entry plus the page's entry, minus `origin`, modulo 2^64, is the
+    /// offset of a byte in `blocks`, with a number before it; the block that begins with that
+    /// number ends within `blocks`; and each number in the block is the number of a rule. A caller
+    /// that has made this check need not check each lookup, for as long as nothing changes the
+    /// table.
     pub fn is_sound(&self) -> bool {
         (0..self.pages.len()).all(|page| {
             let block = self
@@ -82,8 +86,8 @@ impl Table<'_> {
         self.compact_rule(block, distance).rule(self.others)
     }
 
-    /// The offset of the first low byte of the block for `distance`, in bytes from the start of `blocks`. `None` if the
-    /// table has no page for `distance`. Any context.
+    /// The offset of the first low byte of the block for `distance`, in bytes from the start of
+    /// `blocks`. `None` if the table has no page for `distance`. Any context.
     #[inline(always)]
     pub fn block(&self, distance: u64) -> Option<usize> {
         self.block_of_page((distance / PAGE) as usize)
@@ -97,7 +101,8 @@ impl Table<'_> {
         usize::try_from(chunk.wrapping_sub(self.origin).wrapping_add(at.into())).ok()
     }
 
-    /// The rule at `distance`. `block` is the result of [`Table::block`] for that distance. Any context.
+    /// The rule at `distance`. `block` is the result of [`Table::block`] for that distance. Any
+    /// context.
     #[inline(always)]
     pub fn compact_rule(&self, block: usize, distance: u64) -> CompactRule {
         let rule = |number: u16| self.compact.get(usize::from(number)).copied();
@@ -108,8 +113,9 @@ impl Table<'_> {
         number.and_then(rule).unwrap_or(CompactRule::NONE)
     }
 
-    /// The offset of the low byte of the row that covers `distance`, in bytes from the start of `blocks`. `block` is
-    /// the result of [`Table::block`] for that distance. The number of the rule is before the low byte.
+    /// The offset of the low byte of the row that covers `distance`, in bytes from the start of
+    /// `blocks`. `block` is the result of [`Table::block`] for that distance. The number of the
+    /// rule is before the low byte.
     #[inline]
     pub fn row(&self, block: usize, distance: u64) -> Option<usize> {
         let lows = self.blocks.get(block..)?.iter().step_by(ROW);

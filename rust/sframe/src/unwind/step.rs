@@ -3,11 +3,13 @@
 //! One step, from a frame to its caller.
 //!
 //! The rule, the registers and the stack are not trusted. Therefore each step has to rise on the
-//! stack, and a walk always ends. Two kinds of steps may lead to any stack: a step to a frame that a
-//! signal interrupted, because the handler may have a stack of its own, and a step to a caller on
-//! another stack, which a rule ([`Extra::changes_stack`](crate::sframe::rule::Extra::changes_stack)) or the
-//! code ([`takes_stack`](crate::sframe::arch::takes_stack)) shows. The walk bounds the number of such
-//! steps by [`MAX_SIGNALS`]. A step does not check whether the resulting PC lies in code: the walk has to.
+//! stack, and a walk always ends. Two kinds of steps may lead to any stack: a step to a frame that
+//! a signal interrupted, because the handler may have a stack of its own, and a step to a caller on
+//! another stack, which a rule
+//! ([`Extra::changes_stack`](crate::sframe::rule::Extra::changes_stack)) or the code
+//! ([`takes_stack`](crate::sframe::arch::takes_stack)) shows. The walk bounds the number of such
+//! steps by [`MAX_SIGNALS`]. A step does not check whether the resulting PC lies in code: the walk
+//! has to.
 
 use crate::sframe::{
     format::{
@@ -24,13 +26,14 @@ use crate::sframe::{
 /// The size of a stack slot, and the alignment of the CFA, in bytes.
 const SLOT: u64 = 8;
 
-/// The frame pointer of a frame whose value of the register is lost. A step that needs the value stops: the kernel maps
-/// nothing for a process within 2 GiB of this address, the maximum offset of a rule, nor at any other address with the
-/// top bit set; and a CFA that counts from this address is misaligned.
+/// The frame pointer of a frame whose value of the register is lost. A step that needs the value
+/// stops: the kernel maps nothing for a process within 2 GiB of this address, the maximum offset of
+/// a rule, nor at any other address with the top bit set; and a CFA that counts from this address
+/// is misaligned.
 pub const LOST_FP: u64 = 0xc000_0000_0000_0001;
 
-/// The largest number of steps in one walk that need not rise: steps by a rule with [`Rule::signal`], and
-/// steps to another stack at a lower address. Handlers are rarely nested.
+/// The largest number of steps in one walk that need not rise: steps by a rule with
+/// [`Rule::signal`], and steps to another stack at a lower address. Handlers are rarely nested.
 pub const MAX_SIGNALS: u32 = 16;
 
 /// The memory of the process whose stack is unwound, at run-time addresses.
@@ -62,12 +65,12 @@ pub trait WordReader {
     where
         Self: 'a;
 
-    /// The eight bytes at a run-time address; 0 if the bytes are zero or cannot be read. `address` may have any value
-    /// and alignment.
+    /// The eight bytes at a run-time address; 0 if the bytes are zero or cannot be read. `address`
+    /// may have any value and alignment.
     fn word(&self, address: u64) -> u64;
 
-    /// Opens the memory for many reads, which cost less than reads of `self`. Until the result is dropped, the caller
-    /// calls no function that is not inlined.
+    /// Opens the memory for many reads, which cost less than reads of `self`. Until the result is
+    /// dropped, the caller calls no function that is not inlined.
     fn open(&self) -> Self::Open<'_>;
 }
 
@@ -105,8 +108,8 @@ pub trait RegisterSource {
     /// The value of the register with this DWARF number; `None` if the value is not known.
     fn register(&self, number: u8) -> Option<u64>;
 
-    /// The lowest run-time address of the frame's stack that is in use. Memory below it may have been
-    /// overwritten since the frame wrote it. 0 if the address is not known.
+    /// The lowest run-time address of the frame's stack that is in use. Memory below it may have
+    /// been overwritten since the frame wrote it. 0 if the address is not known.
     #[inline]
     fn lowest(&self) -> u64 {
         0
@@ -124,7 +127,8 @@ impl RegisterSource for NoRegisters {
     }
 }
 
-/// Like [`NoRegisters`], with the lowest run-time address in use on the frame's stack ([`RegisterSource::lowest`]).
+/// Like [`NoRegisters`], with the lowest run-time address in use on the frame's stack
+/// ([`RegisterSource::lowest`]).
 #[derive(Clone, Copy, Debug)]
 pub struct CallerStack(pub u64);
 
@@ -152,7 +156,8 @@ impl<R: RegisterSource> RegisterSource for Option<&R> {
     }
 }
 
-/// The registers of one frame that each step needs. All are run-time addresses, and none is trusted.
+/// The registers of one frame that each step needs. All are run-time addresses, and none is
+/// trusted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Frame {
     /// The program counter. It is a return address in all frames except the innermost frame and the
@@ -184,12 +189,13 @@ pub enum Stop {
     /// The CFA, or the address of a slot, is outside the address space.
     CfaOverflow,
     /// The rule needs an unknown value: a register other than stack pointer and frame pointer, in a
-    /// frame that is neither the innermost frame nor interrupted by a signal; or a word below the part
-    /// of the stack that is in use, where a function that the frame called saved the word and may have
-    /// removed it. An unknown value that only the caller's frame pointer needs is no reason to stop.
+    /// frame that is neither the innermost frame nor interrupted by a signal; or a word below the
+    /// part of the stack that is in use, where a function that the frame called saved the word and
+    /// may have removed it. An unknown value that only the caller's frame pointer needs is no
+    /// reason to stop.
     RegisterUnknown,
-    /// The frame pointer is zero: code set it to zero at the outermost frame, or uses the register for
-    /// other values.
+    /// The frame pointer is zero: code set it to zero at the outermost frame, or uses the register
+    /// for other values.
     FpZero,
     /// The frame pointer is below the stack pointer.
     FpBelowSp,
@@ -205,11 +211,12 @@ pub enum Stop {
 /// Takes one step by `rule`. The caller passes the rule for the frame's lookup address.
 ///
 /// `registers` are the CPU's registers for the innermost frame,
-/// [`Interrupted`](crate::sframe::arch::signal::Interrupted) for a frame that a signal interrupted, and
-/// [`CallerStack`] for any other frame, or [`NoRegisters`] if the part of the stack in use is not known.
+/// [`Interrupted`](crate::sframe::arch::signal::Interrupted) for a frame that a signal interrupted,
+/// and [`CallerStack`] for any other frame, or [`NoRegisters`] if the part of the stack in use is
+/// not known.
 ///
-/// The caller's frame pointer is [`LOST_FP`] if its location counts from a register that is not known. The caller may
-/// have saved its own caller's frame pointer, so the walk can go on.
+/// The caller's frame pointer is [`LOST_FP`] if its location counts from a register that is not
+/// known. The caller may have saved its own caller's frame pointer, so the walk can go on.
 ///
 /// # Errors
 ///
@@ -246,13 +253,14 @@ pub fn step<M: Memory + ?Sized, R: RegisterSource + ?Sized>(
         cfa = slot(cfa, rule.cfa.plus.into())?;
     }
     let sp = slot(cfa, abi.sp_below_cfa().wrapping_neg())?;
-    // If the return address is still in its register, the frame may be empty: the caller's stack pointer
-    // may be equal to the frame's.
+    // If the return address is still in its register, the frame may be empty: the caller's stack
+    // pointer may be equal to the frame's.
     let at_least = match rule.ra {
         Location::AtCfa(_) | Location::At(..) => frame.sp.saturating_add(1),
         _ => frame.sp,
     };
-    // A signal may come at any value of the stack pointer, and its handler may run on another stack.
+    // A signal may come at any value of the stack pointer, and its handler may run on another
+    // stack.
     if !rule.signal {
         if sp < at_least && !rule.extra.changes_stack {
             return Err(Stop::CfaNotRising);
@@ -288,7 +296,8 @@ pub fn step<M: Memory + ?Sized, R: RegisterSource + ?Sized>(
         (ra, fp) => (ra.read(memory, 0)?, fp.read(memory, frame.fp)?),
     };
     let pc = if rule.mangled { abi.unmangled(pc) } else { pc };
-    // A signal may interrupt a call of a null pointer. A PC of zero does not mark the outermost frame here.
+    // A signal may interrupt a call of a null pointer. A PC of zero does not mark the outermost
+    // frame here.
     if rule.signal {
         return Ok(Step::Caller(Frame { pc, sp, fp }));
     }
@@ -317,8 +326,9 @@ impl Evaluated {
     }
 }
 
-/// Takes one step by the frame pointer, for code that is known or expected to keep a frame pointer. The
-/// frame pointer points to the caller's frame pointer, with the return address in the word above.
+/// Takes one step by the frame pointer, for code that is known or expected to keep a frame pointer.
+/// The frame pointer points to the caller's frame pointer, with the return address in the word
+/// above.
 ///
 /// # Errors
 ///
@@ -342,8 +352,8 @@ pub fn step_by_frame_pointer<M: Memory + ?Sized>(frame: &Frame, memory: &M) -> R
 
 #[inline]
 fn caller(pc: u64, sp: u64, fp: u64) -> Step {
-    // A zero in place of the return address marks a frame without a caller: start code pushes a zero, or
-    // the kernel has left a zero there.
+    // A zero in place of the return address marks a frame without a caller: start code pushes a
+    // zero, or the kernel has left a zero there.
     if pc == 0 {
         Step::Outermost
     } else {
@@ -364,8 +374,9 @@ fn read_word<M: Memory + ?Sized>(memory: &M, address: u64) -> Result<u64, Stop> 
         .map_err(|Fault| Stop::Fault { address })
 }
 
-/// Reads two words at once. If that fails, it reads them one after the other, so that the error names
-/// the missing word. A caller that brings in the memory of a word that is not missing would never proceed.
+/// Reads two words at once. If that fails, it reads them one after the other, so that the error
+/// names the missing word. A caller that brings in the memory of a word that is not missing would
+/// never proceed.
 #[inline]
 fn read_two<M: Memory + ?Sized>(memory: &M, first: u64, second: u64) -> Result<(u64, u64), Stop> {
     match memory.read_two(first, second) {
@@ -383,7 +394,8 @@ mod tests {
     };
     use core::cell::Cell;
 
-    /// A stack on which each slot holds its own address. Slots that `missing` selects cannot be read.
+    /// A stack on which each slot holds its own address. Slots that `missing` selects cannot be
+    /// read.
     struct Slots {
         missing: fn(u64) -> bool,
         reads: Cell<u32>,
@@ -636,8 +648,8 @@ mod tests {
             plus: 0,
         };
         assert_eq!(further_out(Abi::Amd64, &rule), to(0x8ff0, 0x8ff8, 0x9000));
-        // OpenSSL saves its caller's stack pointer in this way: the word in memory is the address of the
-        // return address.
+        // OpenSSL saves its caller's stack pointer in this way: the word in memory is the address
+        // of the return address.
         rule.cfa.plus = 8;
         assert_eq!(further_out(Abi::Amd64, &rule), to(0x8ff8, 0x9000, 0x9000));
         rule.cfa.plus = 4;
@@ -724,8 +736,8 @@ mod tests {
 
     #[test]
     fn another_stack_is_taken_only_if_the_rule_says_so() {
-        // A case of OCaml's runtime: the pointer to the other stack is in memory, and that stack may be at any
-        // address.
+        // A case of OCaml's runtime: the pointer to the other stack is in memory, and that stack
+        // may be at any address.
         struct Left;
         impl Memory for Left {
             fn read_word(&self, address: u64) -> Result<u64, Fault> {
@@ -806,7 +818,8 @@ mod tests {
 
     #[test]
     fn popped_return_addresses_are_not_read() {
-        // A case of musl's vfork: the child shares the stack and may have overwritten the popped word.
+        // A case of musl's vfork: the child shares the stack and may have overwritten the popped
+        // word.
         let popped = Rule::amd64(Base::Sp, 0, Location::Unchanged);
         assert_eq!(innermost(Abi::Amd64, &popped), Err(Stop::CfaNotRising));
         assert_eq!(further_out(Abi::Amd64, &popped), Err(Stop::CfaNotRising));

@@ -1,16 +1,17 @@
 // SPDX-License-Identifier: GPL-2.0-only OR MIT
 
-//! The walk: from the innermost frame, frame by frame, to the outermost frame or to a reason to stop.
+//! The walk: from the innermost frame, frame by frame, to the outermost frame or to a reason to
+//! stop.
 //!
 //! The kernel module and the host run this one loop. Both implement [`Task`]: reads of memory, the
 //! mappings of the task, and the rows of files.
 //!
-//! Each step uses the row that covers the lookup address. If no row covers it, the walk examines the code
-//! and the frame pointer. It takes a step by them only if they prove the step: a wrong frame is worse than
-//! a missing frame.
+//! Each step uses the row that covers the lookup address. If no row covers it, the walk examines
+//! the code and the frame pointer. It takes a step by them only if they prove the step: a wrong
+//! frame is worse than a missing frame.
 //!
-//! The walk always ends: each step rises on the stack, except for steps to another stack, and the number of
-//! those is bounded.
+//! The walk always ends: each step rises on the stack, except for steps to another stack, and the
+//! number of those is bounded.
 
 mod rbx;
 mod registers;
@@ -64,15 +65,17 @@ use crate::sframe::{
     }, //
 };
 
-/// Walks from the innermost frame, which the caller has already stored, and returns the stop reason. `frame`
-/// becomes the last frame that the walk reached. Context: any in which the methods of `task` may run.
+/// Walks from the innermost frame, which the caller has already stored, and returns the stop
+/// reason. `frame` becomes the last frame that the walk reached. Context: any in which the methods
+/// of `task` may run.
 #[inline(always)]
 pub fn walk<T: Task>(task: &T, frame: &mut Frame, sink: &mut T::Sink) -> StopReason {
     run_loop(task, frame.sp, false, frame, sink)
 }
 
-/// Walks on from `frame`. `has_called`: the fast path has led from the innermost frame to `frame`; else `frame` still
-/// is the innermost frame. `lowest` is the stack pointer of the innermost frame. Apart from that, as [`walk`].
+/// Walks on from `frame`. `has_called`: the fast path has led from the innermost frame to `frame`;
+/// else `frame` still is the innermost frame. `lowest` is the stack pointer of the innermost frame.
+/// Apart from that, as [`walk`].
 #[inline(always)]
 pub fn run_loop<T: Task>(
     task: &T,
@@ -123,8 +126,9 @@ enum Next {
     Replay,
 }
 
-// Each value that the loop keeps over a call of `find`, `rule_at` or `step_in_region`, whose stacks are the deepest, counts
-// against the 1,024 bytes of stack. So `by_rule`, after which the stack is less deep, is a call, and the others are not.
+// Each value that the loop keeps over a call of `find`, `rule_at` or `step_in_region`, whose stacks
+// are the deepest, counts against the 1,024 bytes of stack. So `by_rule`, after which the stack is
+// less deep, is a call, and the others are not.
 impl<T: Task> WalkState<T> {
     /// Takes a step from `frame`, which becomes the frame that the step leads to, and stores it.
     #[inline(always)]
@@ -219,7 +223,8 @@ impl<T: Task> WalkState<T> {
             false => 0,
         };
         let mut registers = self.registers(task);
-        // Such a rule, in sections that `sframectl` makes, covers a call of functions that keep the register.
+        // Such a rule, in sections that `sframectl` makes, covers a call of functions that keep the
+        // register.
         let is_kept = matches!(rule.ra, Location::At(Base::Register(_), _))
             && rule.extra.rbx != SavedRbx::UNKNOWN;
         if self.kind.has_called() && rule.cfa.base == Base::Register(FOLLOWED) {
@@ -260,7 +265,8 @@ impl<T: Task> WalkState<T> {
         })
     }
 
-    /// Takes a step from a frame for which there is no rule: by its region, by the code, or by the frame pointer.
+    /// Takes a step from a frame for which there is no rule: by its region, by the code, or by the
+    /// frame pointer.
     #[inline(always)]
     fn without_rule(&mut self, task: &T, frame: &mut Frame) -> Result<Next, StopReason> {
         let sp = frame.sp;
@@ -273,7 +279,8 @@ impl<T: Task> WalkState<T> {
                 step_in_region(task, frame, registers, region, &self.mapping)
             }
             _ => {
-                // Found here, where less of the kernel's stack is in use. The walk rises on one stack.
+                // Found here, where less of the kernel's stack is in use. The walk rises on one
+                // stack.
                 if sp >= self.stack_end {
                     self.stack_end = task.end_of_stack(sp);
                 }
@@ -300,7 +307,8 @@ fn find<T: Task>(task: &T, mapping: &mut MappingOf<T>, address: u64) -> Result<(
     task.find_mapping(mapping, address)
 }
 
-/// Replaces `frame` by its caller, by a rule. The outermost frame is an error like other stop reasons.
+/// Replaces `frame` by its caller, by a rule. The outermost frame is an error like other stop
+/// reasons.
 ///
 /// If the code shows that the caller is on another stack, `rule.extra.changes_stack` becomes true.
 #[inline(never)]
@@ -320,22 +328,22 @@ fn step_by_rule<T: Task>(
     take(step, frame)
 }
 
-/// The run-time address of the `struct ucontext` of a frame with a rule for signals and with the stack pointer `sp`; 0
-/// if it has none.
+/// The run-time address of the `struct ucontext` of a frame with a rule for signals and with the
+/// stack pointer `sp`; 0 if it has none.
 #[inline(never)]
 fn signal_context<T: Task>(task: &T, rule: &Rule, sp: u64) -> Result<u64, StopReason> {
     match signal::is_context(sp, task.memory()) {
         Ok(true) => Ok(sp),
-        // A row may mark code that is not the signal trampoline as a signal frame. Such code has no `struct ucontext`
-        // with the caller's registers.
+        // A row may mark code that is not the signal trampoline as a signal frame. Such code has no
+        // `struct ucontext` with the caller's registers.
         Ok(false) if *rule != signal::INTERRUPTED => Ok(0),
         Ok(false) => Err(StopReason::NoContext),
         Err(Fault) => Err(StopReason::of_stack_fault(task.is_spent())),
     }
 }
 
-/// Whether a frame may be on another stack than its stack pointer: its CFA does not count from the stack
-/// pointer, and the code before the PC loads the stack pointer.
+/// Whether a frame may be on another stack than its stack pointer: its CFA does not count from the
+/// stack pointer, and the code before the PC loads the stack pointer.
 #[inline(never)]
 fn has_left_stack<T: Task>(task: &T, rule: &Rule, frame: &Frame) -> bool {
     let address = frame.pc.wrapping_sub(const { insn::TAKES_STACK as u64 });
@@ -356,7 +364,8 @@ fn take(step: Step, frame: &mut Frame) -> Result<(), StopReason> {
     }
 }
 
-/// Replaces `frame` by its caller in a region. The outermost frame is an error like other stop reasons.
+/// Replaces `frame` by its caller in a region. The outermost frame is an error like other stop
+/// reasons.
 #[inline(never)]
 fn step_in_region<T: Task>(
     task: &T,
@@ -371,8 +380,8 @@ fn step_in_region<T: Task>(
     take(step.ok_or(StopReason::RegionUnknown)?, frame)
 }
 
-/// Replaces `frame` by its caller if no row covers the lookup address. `stack_end` is the run-time address at which the
-/// stack's mapping ends.
+/// Replaces `frame` by its caller if no row covers the lookup address. `stack_end` is the run-time
+/// address at which the stack's mapping ends.
 #[inline(never)]
 fn step_without_rows<T: Task>(
     task: &T,
@@ -385,9 +394,9 @@ fn step_without_rows<T: Task>(
         MappedRows::Section(ref section) if task.section(section).0.frame_pointer() => {
             FramePointer::Kept
         }
-        // The code of a file with rows is compiled without a frame pointer, unless the section's flag for
-        // frame pointers is set. Code that the rows do not cover may hold any value in that register, such as
-        // the address of a caller's frame.
+        // The code of a file with rows is compiled without a frame pointer, unless the section's
+        // flag for frame pointers is set. Code that the rows do not cover may hold any value in
+        // that register, such as the address of a caller's frame.
         MappedRows::Section(_) | MappedRows::Table(_) => return Err(StopReason::NoRows),
         _ if mapping.is_image => FramePointer::Unknown,
         _ => {
@@ -613,8 +622,8 @@ mod tests {
         }
     }
 
-    /// The rule of code that has changed the stack. The pointer to the old stack is in the word at its stack
-    /// pointer.
+    /// The rule of code that has changed the stack. The pointer to the old stack is in the word at
+    /// its stack pointer.
     fn changes_stack() -> Rule {
         let mut rule = Rule::amd64(Base::Sp, 0, Location::Unchanged);
         rule.cfa.deref = true;
@@ -623,8 +632,8 @@ mod tests {
         rule
     }
 
-    /// Walks between two stacks that lead to each other. The last frame's lookup address is 0x100, the
-    /// outermost frame.
+    /// Walks between two stacks that lead to each other. The last frame's lookup address is 0x100,
+    /// the outermost frame.
     fn between_stacks(rule: Rule, steps: u64) -> (StopReason, Vec<Frame>) {
         let mut words = BTreeMap::new();
         for step in 0..steps {
@@ -664,7 +673,8 @@ mod tests {
         let (reason, frames) = between_stacks(changes_stack(), 1000);
         assert_eq!(reason, StopReason::Signals);
         assert_eq!(frames.len() as u64, 2 * most + 1);
-        // If the row does not allow a change of the stack, the walk ends at the first step that falls.
+        // If the row does not allow a change of the stack, the walk ends at the first step that
+        // falls.
         let mut rule = changes_stack();
         rule.extra.changes_stack = false;
         let (reason, frames) = between_stacks(rule, 8);
@@ -746,8 +756,8 @@ mod tests {
         // call *%rax, four times
         let calls = u64::from_le_bytes([0xff, 0xd0, 0xff, 0xd0, 0xff, 0xd0, 0xff, 0xd0]);
         words.extend((CODE..CODE + 0x100).step_by(8).map(|at| (at, calls)));
-        // Frames by the frame pointer, on two stacks: three on the first one, then code with rows that changes the
-        // stack, and two on the second one.
+        // Frames by the frame pointer, on two stacks: three on the first one, then code with rows
+        // that changes the stack, and two on the second one.
         let mut chain = |fp: u64, next: u64, ra: u64| words.extend([(fp, next), (fp + 8, ra)]);
         chain(0x2_8010, 0x2_8030, CODE + 8);
         chain(0x2_8030, 0x2_8050, CODE + 16);
@@ -826,10 +836,10 @@ mod tests {
         assert_eq!(end(0), StopReason::RegisterUnknown);
     }
 
-    /// The stop reason and the frames of a walk to a frame whose rule counts from rbx. `callees` are the frames that
-    /// lead to it, from the innermost one on: where each keeps rbx, and its size in words. Register number 3 of the
-    /// innermost frame has the value 0x3000. Each word of the stack at 0x8000 is its own address, unless it is a
-    /// return address.
+    /// The stop reason and the frames of a walk to a frame whose rule counts from rbx. `callees`
+    /// are the frames that lead to it, from the innermost one on: where each keeps rbx, and its
+    /// size in words. Register number 3 of the innermost frame has the value 0x3000. Each word of
+    /// the stack at 0x8000 is its own address, unless it is a return address.
     /// `more` are other words.
     fn to_rbx_with(
         callees: &[(u8, u64)],
@@ -856,7 +866,8 @@ mod tests {
         by_rbx.extra.changes_stack = true;
         rules.insert(at, by_rbx);
         rules.insert(0x100, Rule::OUTERMOST);
-        // The return address of the frame whose rule counts from rbx, for each possible value of rbx.
+        // The return address of the frame whose rule counts from rbx, for each possible value of
+        // rbx.
         words.insert(0x3018, 0x101);
         words.extend(more.iter().copied());
         walked(rules, words.into())
@@ -930,7 +941,8 @@ mod tests {
 
     #[test]
     fn a_register_may_be_kept_during_a_call() {
-        // Register number 9 of the innermost frame has the value 0x9000. The caller's rule counts from it.
+        // Register number 9 of the innermost frame has the value 0x9000. The caller's rule counts
+        // from it.
         let end = |ra, rbx, is_signal: bool| {
             let inner = Rule::amd64(Base::Sp, 16, Location::Unchanged);
             let mut middle = inner;
@@ -977,8 +989,8 @@ mod tests {
             end(kept, SavedRbx::KEPT, false),
             (StopReason::Outermost, last)
         );
-        // A usual rule does not tell that the callees keep the register; and the registers of a frame that a signal
-        // interrupted are others.
+        // A usual rule does not tell that the callees keep the register; and the registers of a
+        // frame that a signal interrupted are others.
         let usual = Location::AtCfa(-8);
         assert_eq!(
             end(usual, SavedRbx::KEPT, false).0,
@@ -999,7 +1011,8 @@ mod tests {
         for callees in [
             &[(1, 1)][..],
             &[(1, 4), (1, 1), (1, 9)],
-            // Functions that would save rbx in a slot below their stack pointers have not done so yet.
+            // Functions that would save rbx in a slot below their stack pointers have not done so
+            // yet.
             &[(2, 1)],
             &[(7, 6), (3, 2)],
         ] {
@@ -1018,8 +1031,8 @@ mod tests {
             assert_eq!(reason, StopReason::RegisterUnknown, "{callees:?}");
             assert_eq!(frames.len(), callees.len(), "{callees:?}");
         }
-        // The slot of the nearest frame that has saved rbx: a word that is its own address. The word there that the
-        // caller's rule takes for the return address leads nowhere.
+        // The slot of the nearest frame that has saved rbx: a word that is its own address. The
+        // word there that the caller's rule takes for the return address leads nowhere.
         for (callees, slot) in [
             (&[(2, 2)][..], 0x8000),
             (&[(1, 1), (2, 6)], 0x8008 + 32),
@@ -1045,9 +1058,9 @@ mod tests {
         let changes = |number: usize, rule: &mut Rule| rule.extra.changes_stack = number == 1;
         let (reason, _) = to_rbx(&[(1, 2), (1, 2)], changes);
         assert_eq!(reason, StopReason::RegisterUnknown);
-        // No step of the second walk stays where it is. Another thread has changed the innermost frame's return address
-        // since the first walk: it now leads to a row with a return address that is no word of memory, but 0x6000 in
-        // rbp. Each such step leads to itself.
+        // No step of the second walk stays where it is. Another thread has changed the innermost
+        // frame's return address since the first walk: it now leads to a row with a return address
+        // that is no word of memory, but 0x6000 in rbp. Each such step leads to itself.
         for (size, spent) in [(0, 0), (8, 250_000)] {
             let mut stays = Rule::amd64(Base::Sp, size, Location::Unchanged);
             stays.ra = Location::Of(Base::Fp, 0);
@@ -1077,7 +1090,8 @@ mod tests {
             assert_eq!(reason, StopReason::RegisterUnknown);
             assert!(task.words.spent.get() >= spent);
         }
-        // Not through a frame that another register than rsp leads from, nor through a frame without a row.
+        // Not through a frame that another register than rsp leads from, nor through a frame
+        // without a row.
         let callees = [(1, 2), (1, 2)];
         let lost = |number: usize, rule: &mut Rule| {
             if number == 1 {

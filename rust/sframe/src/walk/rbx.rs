@@ -22,8 +22,9 @@ use crate::sframe::{
     walk::task::Task, //
 };
 
-/// The second walk from the innermost frame to a frame whose row counts from rbx. It finds the value of rbx there: the
-/// frame that is nearest to that frame and has saved rbx has the value. If none has saved rbx, rbx still has the value.
+/// The second walk from the innermost frame to a frame whose row counts from rbx. It finds the
+/// value of rbx there: the frame that is nearest to that frame and has saved rbx has the value. If
+/// none has saved rbx, rbx still has the value.
 #[derive(Clone, Copy)]
 pub(super) enum Replay {
     /// There is no second walk.
@@ -35,7 +36,8 @@ pub(super) enum Replay {
         /// Where the value is, as far as the second walk has come.
         place: RbxPlace,
     },
-    /// The second walk has just ended at the frame whose row counts from rbx. The register has this value there.
+    /// The second walk has just ended at the frame whose row counts from rbx. The register has this
+    /// value there.
     Found(u64),
 }
 
@@ -50,12 +52,13 @@ pub(super) enum RbxPlace {
     Slot(u64),
 }
 
-/// The cost of a step of the second walk, in instructions. A page of a table with a row for each byte costs 2,000
-/// more.
+/// The cost of a step of the second walk, in instructions. A page of a table with a row for each
+/// byte costs 2,000 more.
 const STEP: u32 = 800;
 
 impl Replay {
-    /// Begins the second walk, to `frame`: replaces `frame` by the innermost frame. `None` if that is not known.
+    /// Begins the second walk, to `frame`: replaces `frame` by the innermost frame. `None` if that
+    /// is not known.
     #[inline(never)]
     pub(super) fn begin<T: Task>(task: &T, frame: &mut Frame) -> Option<Replay> {
         let register = |number| task.registers().register(number);
@@ -71,8 +74,8 @@ impl Replay {
         })
     }
 
-    /// Notes the step by a rule from a frame with the stack pointer `sp` to its caller, `frame`. False if the second
-    /// walk does not lead to the value.
+    /// Notes the step by a rule from a frame with the stack pointer `sp` to its caller, `frame`.
+    /// False if the second walk does not lead to the value.
     #[inline(never)]
     pub(super) fn step<T: Task>(&mut self, task: &T, rule: &Rule, sp: u64, frame: &Frame) -> bool {
         let Replay::Running { caller, place } = self else {
@@ -88,8 +91,8 @@ impl Replay {
                 }
             }
         }
-        // Other threads may change the stack between the two walks. So each step has to rise and takes budget, because
-        // a step may read no memory, and the second walk stores no frame.
+        // Other threads may change the stack between the two walks. So each step has to rise and
+        // takes budget, because a step may read no memory, and the second walk stores no frame.
         if rule.signal
             || rule.extra.changes_stack
             || frame.sp <= sp

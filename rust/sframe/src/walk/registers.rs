@@ -18,8 +18,9 @@ use crate::sframe::{
 pub(super) enum FrameKind {
     /// The walk begins with the frame: the task is at its PC.
     Innermost,
-    /// A signal interrupted the frame at its PC. The `struct ucontext` with its registers is at this run-time address;
-    /// 0: there is none, because a row marks other code than a signal trampoline as a signal frame.
+    /// A signal interrupted the frame at its PC. The `struct ucontext` with its registers is at
+    /// this run-time address; 0: there is none, because a row marks other code than a signal
+    /// trampoline as a signal frame.
     Interrupted(u64),
     /// The frame has called. Its PC is a return address.
     Caller {
@@ -33,7 +34,8 @@ impl FrameKind {
         matches!(self, FrameKind::Caller { .. })
     }
 
-    /// The kind of the caller of this frame, on the same stack. `sp` is the stack pointer of this frame.
+    /// The kind of the caller of this frame, on the same stack. `sp` is the stack pointer of this
+    /// frame.
     pub(super) fn caller(self, sp: u64) -> FrameKind {
         match self {
             FrameKind::Caller { .. } => self,
@@ -41,14 +43,15 @@ impl FrameKind {
         }
     }
 
-    /// The lookup address for a PC. For a return address it is the PC minus one: a return address is after its call,
-    /// and the call may be the last instruction of its function.
+    /// The lookup address for a PC. For a return address it is the PC minus one: a return address
+    /// is after its call, and the call may be the last instruction of its function.
     pub(super) fn lookup_address(self, pc: u64) -> u64 {
         pc.wrapping_sub(self.has_called().into())
     }
 }
 
-/// Which registers of a frame are known, apart from those in [`Frame`](crate::sframe::unwind::step::Frame).
+/// Which registers of a frame are known, apart from those in
+/// [`Frame`](crate::sframe::unwind::step::Frame).
 pub(super) enum KnownRegisters<'a, R> {
     /// All, as the task has them.
     All(&'a R),

@@ -30,8 +30,8 @@ use crate::sframe::{
     }, //
 };
 
-/// The rule for a frame with this PC, a run-time address; `None` if neither a row nor an instruction gives
-/// a rule.
+/// The rule for a frame with this PC, a run-time address; `None` if neither a row nor an
+/// instruction gives a rule.
 #[inline(never)]
 pub(super) fn rule_at<T: Task>(
     task: &T,
@@ -84,7 +84,8 @@ fn rule_of_table<T: Task>(
     pc: u64,
     kind: FrameKind,
 ) -> Result<Option<(Rule, Origin<T>)>, StopReason> {
-    // A trampoline may end with its system call, and the rows of another function begin right after it.
+    // A trampoline may end with its system call, and the rows of another function begin right after
+    // it.
     if !kind.has_called() {
         if let Some(found) = rule_of_system_call(task, pc, kind, true) {
             return Ok(Some(found));
@@ -100,8 +101,8 @@ fn rule_of_table<T: Task>(
     }
 }
 
-/// The rule from instructions, at places where the rows of `function` are wrong or belong to another
-/// function.
+/// The rule from instructions, at places where the rows of `function` are wrong or belong to
+/// another function.
 #[inline(never)]
 pub(super) fn rule_of_code<T: Task>(
     task: &T,
@@ -110,8 +111,8 @@ pub(super) fn rule_of_code<T: Task>(
     kind: FrameKind,
 ) -> Option<(Rule, Origin<T>)> {
     if kind.has_called() {
-        // A return address at the end of the function follows a call that is its last instruction, or is not
-        // a return address of a call: it may be the start of a trampoline.
+        // A return address at the end of the function follows a call that is its last instruction,
+        // or is not a return address of a call: it may be the start of a trampoline.
         if function.covers(pc) {
             return None;
         }
@@ -125,8 +126,8 @@ pub(super) fn rule_of_code<T: Task>(
     rule_of_system_call(task, pc, kind, true)
 }
 
-/// The rule for a frame at the system call that ends a signal handler, or after the system call that
-/// starts a thread. Rows seldom cover the former, and are wrong for the latter.
+/// The rule for a frame at the system call that ends a signal handler, or after the system call
+/// that starts a thread. Rows seldom cover the former, and are wrong for the latter.
 ///
 /// `is_covered` is true if a row may cover the PC.
 #[inline(never)]
@@ -140,7 +141,8 @@ fn rule_of_system_call<T: Task>(
         .memory()
         .read(pc.wrapping_sub(signal::TRAMPOLINE_BEFORE))
         .ok()?;
-    // Another function may begin after the system call. Whether the task is in the system call decides.
+    // Another function may begin after the system call. Whether the task is in the system call
+    // decides.
     let is_innermost = kind == FrameKind::Innermost;
     let is_returning = is_innermost
         && (task.in_sigreturn() || !(T::KNOWS_SYSTEM_CALL || is_covered))

@@ -3,8 +3,8 @@
 //! Why a walk ends: the one list that feeds counters, the tracepoint, `sframectl explain` and
 //! `Documentation/stop-reasons.rst`.
 //!
-//! A new reason is one entry here; `tools/sframectl/tests/documents.rs` then tells how the document is
-//! written anew.
+//! A new reason is one entry here; `tools/sframectl/tests/documents.rs` then tells how the document
+//! is written anew.
 
 use crate::sframe::{
     format::error::Error,
@@ -12,7 +12,8 @@ use crate::sframe::{
 };
 use core::ffi::CStr;
 
-/// Declares [`StopReason`] with a name, a meaning and advice for each reason, so that no reason lacks one.
+/// Declares [`StopReason`] with a name, a meaning and advice for each reason, so that no reason
+/// lacks one.
 macro_rules! stop_reasons {
     ($($(#[$doc:meta])* $reason:ident = $name:literal, $meaning:literal, $advice:literal;)*) => {
         /// Why a walk has ended.
@@ -26,8 +27,8 @@ macro_rules! stop_reasons {
             /// All reasons, in the order of their numbers.
             pub const ALL: &'static [StopReason] = &[$(StopReason::$reason,)*];
 
-            /// The name in counters (`stop_NAME`), in the tracepoint and in `sframectl explain`. Names stay as
-            /// they are.
+            /// The name in counters (`stop_NAME`), in the tracepoint and in `sframectl explain`.
+            /// Names stay as they are.
             pub const fn name(self) -> &'static CStr {
                 const NAMES: &[&CStr] = &[$($name,)*];
                 // Not a `match`, which would compile to a comparison for each reason.
@@ -73,7 +74,8 @@ stop_reasons! {
     NoRows = c"no_rows",
         "no row covers the code of the last frame, and nothing proves that the code keeps a frame pointer",
         "Run `sframectl watch`, or build the file with -Wa,--gsframe or with frame pointers.";
-    /// The PC is in code that a runtime made. Its region proves no step, or there is no region of this code yet.
+    /// The PC is in code that a runtime made. Its region proves no step, or there is no region of
+    /// this code yet.
     RegionUnknown = c"region_unknown",
         "the last frame is in code that a runtime made, and no region of this code proves a caller",
         "Such samples are rare: a function was setting up or removing its frame, or the code is new.";
@@ -81,7 +83,8 @@ stop_reasons! {
     TextReplaced = c"text_replaced",
         "anonymous memory replaced the code of a file, so its rows do not apply",
         "Run the program without copying its code to huge pages.";
-    /// Signals interrupted more signal handlers, or steps changed stacks more often, than a walk follows.
+    /// Signals interrupted more signal handlers, or steps changed stacks more often, than a walk
+    /// follows.
     Signals = c"signals",
         "more signal handlers are nested, or more steps change the stack, than a walk follows (16)",
         "Nested handlers or many stack switches cause it; record another event if the top of the stack suffices.";
@@ -137,7 +140,8 @@ stop_reasons! {
     CfaOverflow = c"cfa_overflow",
         "the caller's stack pointer would lie outside of the address space",
         "The row is wrong, a program overwrote its stack, or code runs on a stack that no row describes.";
-    /// The rule needs a register, or a word below the stack in use, whose value is not known in this frame.
+    /// The rule needs a register, or a word below the stack in use, whose value is not known in
+    /// this frame.
     RegisterUnknown = c"register_unknown",
         "the rule needs a register, or a word below the stack in use, whose value is not known in this frame",
         "Usual for frames that realign their stack, and for extra rows of saved registers.";
@@ -149,7 +153,8 @@ impl StopReason {
         self.name().to_str().unwrap_or_default()
     }
 
-    /// The reason of a walk that ends at this step. `is_spent`: reads failed because the walk used up its reads.
+    /// The reason of a walk that ends at this step. `is_spent`: reads failed because the walk used
+    /// up its reads.
     pub const fn of_step(stop: Stop, is_spent: bool) -> Self {
         match stop {
             Stop::CfaNotRising => StopReason::CfaNotRising,
@@ -162,7 +167,8 @@ impl StopReason {
         }
     }
 
-    /// Why the stack could not be read. `is_spent` says that reads failed because there were too many.
+    /// Why the stack could not be read. `is_spent` says that reads failed because there were too
+    /// many.
     pub const fn of_stack_fault(is_spent: bool) -> Self {
         if is_spent {
             StopReason::Budget
@@ -171,8 +177,8 @@ impl StopReason {
         }
     }
 
-    /// This reason of a step; or [`StopReason::Budget`], if the step failed in a region after the walk had used up its
-    /// reads (`is_spent`).
+    /// This reason of a step; or [`StopReason::Budget`], if the step failed in a region after the
+    /// walk had used up its reads (`is_spent`).
     pub(super) const fn or_budget(self, is_spent: bool) -> Self {
         match self {
             StopReason::RegionUnknown if is_spent => StopReason::Budget,
@@ -180,7 +186,8 @@ impl StopReason {
         }
     }
 
-    /// Why a section could not be used. `is_spent` says that reads failed because there were too many.
+    /// Why a section could not be used. `is_spent` says that reads failed because there were too
+    /// many.
     pub(super) const fn of_section(error: Error, is_spent: bool) -> Self {
         match error {
             Error::Fault { .. } if is_spent => StopReason::Budget,

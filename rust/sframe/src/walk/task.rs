@@ -79,8 +79,8 @@ pub enum RuleOrigin {
     Clone,
 }
 
-/// The type in which a [`Sink`] keeps a [`RuleOrigin`]. The kernel uses `()`: the walk then carries no
-/// origins, at no cost.
+/// The type in which a [`Sink`] keeps a [`RuleOrigin`]. The kernel uses `()`: the walk then carries
+/// no origins, at no cost.
 pub trait KeptOrigin {
     /// Converts `origin` to the kept form.
     fn keep(origin: RuleOrigin) -> Self;
@@ -133,7 +133,8 @@ impl FunctionTable {
 /// The rows of a mapping: `S` is a section at its run-time address, `T` a table.
 #[derive(Clone, Copy, Debug)]
 pub enum MappedRows<S, T> {
-    /// The file has no rows, or no file is mapped. The table of its functions may still give their starts.
+    /// The file has no rows, or no file is mapped. The table of its functions may still give their
+    /// starts.
     None(FunctionTable),
     /// The headers of the file could not be read. Whether the file has rows is not known.
     Unknown,
@@ -192,12 +193,12 @@ pub trait Sink {
     /// The type in which the sink keeps a rule's origin.
     type Origin: KeptOrigin + Copy;
 
-    /// Stores a frame. `lookup_address` is the frame's lookup address, a run-time address. False if the
-    /// sink has no space for another frame.
+    /// Stores a frame. `lookup_address` is the frame's lookup address, a run-time address. False if
+    /// the sink has no space for another frame.
     fn store(&mut self, frame: &Frame, lookup_address: u64, source: FrameSource) -> bool;
 
-    /// Receives the rule that leads from the last stored frame to its caller, and the rule's origin. The
-    /// walk calls this method before the step. The default ignores both.
+    /// Receives the rule that leads from the last stored frame to its caller, and the rule's
+    /// origin. The walk calls this method before the step. The default ignores both.
     #[inline(always)]
     fn rule(&mut self, rule: &Rule, origin: Self::Origin) {
         let _ = (rule, origin);
@@ -232,8 +233,8 @@ pub trait Task {
     /// The registers of the innermost frame.
     fn registers(&self) -> &Self::Registers;
 
-    /// Whether the task is in `rt_sigreturn`, the system call that ends a signal handler. False if that is
-    /// not known.
+    /// Whether the task is in `rt_sigreturn`, the system call that ends a signal handler. False if
+    /// that is not known.
     fn in_sigreturn(&self) -> bool;
 
     /// Whether reads fail because the walk has spent its budget of reads.
@@ -242,8 +243,8 @@ pub trait Task {
     /// The bound on the time of a search in a section.
     fn search(&self) -> Search;
 
-    /// Replaces `mapping` by the mapping that covers `address`, a run-time address. The old mapping does
-    /// not cover `address`.
+    /// Replaces `mapping` by the mapping that covers `address`, a run-time address. The old mapping
+    /// does not cover `address`.
     ///
     /// # Errors
     ///
@@ -252,8 +253,8 @@ pub trait Task {
     where
         Self: Sized;
 
-    /// The end, a run-time address, of the mapping that contains the stack pointer `sp`; 0 if nothing is
-    /// mapped at `sp`.
+    /// The end, a run-time address, of the mapping that contains the stack pointer `sp`; 0 if
+    /// nothing is mapped at `sp`.
     fn end_of_stack(&self, sp: u64) -> u64;
 
     /// The section and its bytes.
@@ -266,9 +267,9 @@ pub trait Task {
         lookup_address: u64,
     ) -> TableAnswer<<Self::Sink as Sink>::Origin>;
 
-    /// The fast path: takes steps by compact rules from a frame that has made a call, and stores the frames that it
-    /// finds. `frame` becomes the last one. Not called for frames with uprobes: a uretprobe may have replaced a return
-    /// address, and the fast path does not restore it.
+    /// The fast path: takes steps by compact rules from a frame that has made a call, and stores
+    /// the frames that it finds. `frame` becomes the last one. Not called for frames with uprobes:
+    /// a uretprobe may have replaced a return address, and the fast path does not restore it.
     ///
     /// # Errors
     ///
@@ -279,8 +280,8 @@ pub trait Task {
         Ok(())
     }
 
-    /// The fast path in a region: takes steps as long as they lead to run-time addresses in `code`, a part of the
-    /// region, and stores the frames. `frame` has made a call.
+    /// The fast path in a region: takes steps as long as they lead to run-time addresses in `code`,
+    /// a part of the region, and stores the frames. `frame` has made a call.
     #[inline(always)]
     fn run_region(
         &self,
@@ -299,16 +300,16 @@ pub trait Task {
         false
     }
 
-    /// If a uretprobe replaced the return address that became the PC of `frame`, restores the original
-    /// address. False if the original address cannot be determined.
+    /// If a uretprobe replaced the return address that became the PC of `frame`, restores the
+    /// original address. False if the original address cannot be determined.
     #[inline(always)]
     fn undo_uretprobe(&self, frame: &mut Frame) -> bool {
         let _ = frame;
         true
     }
 
-    /// If `frame` is in a trampoline of uprobes, replaces it by the program's frame at the probe. False if
-    /// the program's frame cannot be determined.
+    /// If `frame` is in a trampoline of uprobes, replaces it by the program's frame at the probe.
+    /// False if the program's frame cannot be determined.
     #[inline(always)]
     fn leave_uprobe(&self, frame: &mut Frame) -> bool {
         let _ = frame;

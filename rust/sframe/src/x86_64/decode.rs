@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0-only OR MIT
 
-//! Decodes instructions: their lengths, and their effects on the stack pointer, the frame pointer and
-//! the PC.
+//! Decodes instructions: their lengths, and their effects on the stack pointer, the frame pointer
+//! and the PC.
 //!
-//! The lengths of instructions are from the AMD64 Architecture Programmer's Manual, volume 3, appendix A.
+//! The lengths of instructions are from the AMD64 Architecture Programmer's Manual, volume 3,
+//! appendix A.
 
 use crate::sframe::x86_64::insn::*;
 
@@ -30,8 +31,8 @@ pub(in crate::sframe) enum Effect {
     GiveUp,
     /// Another change of the stack pointer.
     OtherSp,
-    /// The operand is in memory below the address in the frame pointer, where a frame's local variables are. The
-    /// instruction changes neither the stack pointer nor the PC.
+    /// The operand is in memory below the address in the frame pointer, where a frame's local
+    /// variables are. The instruction changes neither the stack pointer nor the PC.
     Local,
     /// A jump over a number of bytes.
     Jump(i32),
@@ -44,7 +45,8 @@ pub(in crate::sframe) enum Effect {
 /// The class of an opcode: the length of its immediate in bytes, or one of the constants below.
 type OpcodeClass = u8;
 
-/// The immediate has four bytes; two with an operand size prefix; eight in `mov` to a register of 64 bits.
+/// The immediate has four bytes; two with an operand size prefix; eight in `mov` to a register of
+/// 64 bits.
 const NUMBER: OpcodeClass = 7;
 const BYTE: OpcodeClass = 1;
 /// The instruction is unknown, or the next one is not executed.
@@ -53,7 +55,8 @@ const END: OpcodeClass = 6;
 const SIZE: OpcodeClass = 0xf;
 /// Added: there is a ModRM byte.
 const MODRM: OpcodeClass = 0x10;
-/// Added: the instruction may write the 64 bits of the register in the ModRM byte's field `rm`, or `reg`.
+/// Added: the instruction may write the 64 bits of the register in the ModRM byte's field `rm`, or
+/// `reg`.
 const TO_RM: OpcodeClass = 0x20 | MODRM;
 const TO_REG: OpcodeClass = 0x40 | MODRM;
 
@@ -141,8 +144,8 @@ static ONE_BYTE: [OpcodeClass; 256] = {
     all
 };
 
-/// The opcodes of two bytes, by the second byte, by the manual's table A-2. System calls and undefined instructions are
-/// the end.
+/// The opcodes of two bytes, by the second byte, by the manual's table A-2. System calls and
+/// undefined instructions are the end.
 static TWO_BYTES: [OpcodeClass; 256] = classes(
     MODRM,
     &[
@@ -162,8 +165,8 @@ static TWO_BYTES: [OpcodeClass; 256] = classes(
     ],
 );
 
-/// The length in bytes of the instruction at the start of `code`, and its effect; `None` if it does not lie completely
-/// in `code`.
+/// The length in bytes of the instruction at the start of `code`, and its effect; `None` if it does
+/// not lie completely in `code`.
 pub(in crate::sframe) fn instruction(code: &[u8]) -> Option<(u64, Effect)> {
     // mov %rsp, %rbp after a push that a uprobe has replaced.
     if let [INT3, a, b, c, ..] = code {
@@ -260,7 +263,8 @@ pub(in crate::sframe) fn instruction(code: &[u8]) -> Option<(u64, Effect)> {
     }
     let behind = at.checked_add(displacement)?.checked_add(immediate)?;
     let operand = code.get(at.checked_add(displacement)?..behind)?;
-    // The high byte of the displacement has its sign. VEX has the bit of the base register elsewhere.
+    // The high byte of the displacement has its sign. VEX has the bit of the base register
+    // elsewhere.
     let has_negative = matches!(displacement, 1 | 4)
         && code.get(at.wrapping_add(displacement).wrapping_sub(1))? & 0x80 != 0;
     let is_local = has_negative && modrm & 7 == 5 && modrm >> 6 != 0 && rex & 1 == 0 && !is_vex;
@@ -281,7 +285,8 @@ pub(in crate::sframe) fn instruction(code: &[u8]) -> Option<(u64, Effect)> {
     Some((behind as u64, effect))
 }
 
-/// The effect of an instruction with an opcode of one byte. `base` is the low part of the number of the base register.
+/// The effect of an instruction with an opcode of one byte. `base` is the low part of the number of
+/// the base register.
 fn effect(op: u8, class: OpcodeClass, rex: u8, modrm: u8, base: u8, value: i32) -> Effect {
     const RSP: u8 = 4;
     const RBP: u8 = 5;

@@ -2,10 +2,10 @@
 
 //! The step without rows: by the code at the PC, or by the frame pointer. AMD64 only.
 //!
-//! Most code keeps no frame pointer. The register may then hold any value: even the frame of a function
-//! further out, which looks right and would hide all callers in between. Therefore, in a file without
-//! information on frame pointers, a step is taken only if the function's own code shows that it has set up
-//! a frame pointer.
+//! Most code keeps no frame pointer. The register may then hold any value: even the frame of a
+//! function further out, which looks right and would hide all callers in between. Therefore, in a
+//! file without information on frame pointers, a step is taken only if the function's own code
+//! shows that it has set up a frame pointer.
 
 use crate::sframe::{
     format::bytes::Source,
@@ -37,9 +37,10 @@ pub enum FramePointer {
 
 /// Takes a step from a frame whose lookup address no row covers; `None` if no step can be trusted.
 ///
-/// `innermost` is true for the innermost frame. `function` returns the start of the function that covers an
-/// address. `stack_end` is the end of the mapping of the stack: the two words at the frame pointer have to
-/// lie below it. `memory` is the memory of the process. All addresses are run-time addresses.
+/// `innermost` is true for the innermost frame. `function` returns the start of the function that
+/// covers an address. `stack_end` is the end of the mapping of the stack: the two words at the
+/// frame pointer have to lie below it. `memory` is the memory of the process. All addresses are
+/// run-time addresses.
 pub fn step<M: Memory + Source + ?Sized>(
     frame: &Frame,
     innermost: bool,
@@ -49,8 +50,8 @@ pub fn step<M: Memory + Source + ?Sized>(
     memory: &M,
 ) -> Option<Step> {
     match frame_pointer {
-        // A push may also stand in the middle of a function. With `Unknown`, the start of the function is known, and
-        // the code below uses it.
+        // A push may also stand in the middle of a function. With `Unknown`, the start of the
+        // function is known, and the code below uses it.
         FramePointer::Kept if innermost => {
             let bytes = memory.read(frame.pc.wrapping_sub(1)).ok()?;
             let rule = prologue::rule_without_frame_pointer(&bytes);
@@ -69,8 +70,8 @@ pub fn step<M: Memory + Source + ?Sized>(
     let end = frame.fp.checked_add(16)?;
     let on_stack = frame.fp >= frame.sp && end <= stack_end;
     if frame_pointer == FramePointer::Unknown {
-        // A cheap test rules out code that does not use the register as a frame pointer. It does not apply to
-        // the innermost frame, which may not have set up its frame pointer yet.
+        // A cheap test rules out code that does not use the register as a frame pointer. It does
+        // not apply to the innermost frame, which may not have set up its frame pointer yet.
         if !innermost && !on_stack {
             return None;
         }
@@ -94,8 +95,9 @@ pub fn step<M: Memory + Source + ?Sized>(
     match step {
         _ if frame_pointer == FramePointer::Kept => Some(step),
         Step::Caller(caller) if is_behind_call(caller.pc, memory) => Some(step),
-        // A zero in place of the return address does not prove that the frame is the outermost frame: in
-        // code that uses the register for other values, the register often points to zeros.
+        // A zero in place of the return address does not prove that the frame is the outermost
+        // frame: in code that uses the register for other values, the register often points to
+        // zeros.
         _ => None,
     }
 }
@@ -114,8 +116,8 @@ enum SetUp {
     Unknown,
 }
 
-/// How far the function that begins at `start` has set up its frame pointer at `pc`, whose lookup address is `at`: the
-/// same address in the innermost frame. All are run-time addresses.
+/// How far the function that begins at `start` has set up its frame pointer at `pc`, whose lookup
+/// address is `at`: the same address in the innermost frame. All are run-time addresses.
 // Not inlined, so that its stack is free afterwards.
 #[inline(never)]
 fn set_up<S: Source + ?Sized>(pc: u64, at: u64, start: u64, memory: &S) -> SetUp {
@@ -148,8 +150,8 @@ pub(in crate::sframe) fn behind_call<M: Memory + Source + ?Sized>(
     is_behind_call(caller.pc, memory).then_some(Step::Caller(caller))
 }
 
-/// Whether the innermost frame's function is about to return, with its return address on top of the stack; `None` if the
-/// code cannot be read.
+/// Whether the innermost frame's function is about to return, with its return address on top of the
+/// stack; `None` if the code cannot be read.
 #[inline(never)]
 pub(in crate::sframe) fn is_left<S: Source + ?Sized>(pc: u64, memory: &S) -> Option<bool> {
     // The byte before the PC, and the four bytes from the PC on.
@@ -161,13 +163,13 @@ pub(in crate::sframe) fn is_left<S: Source + ?Sized>(pc: u64, memory: &S) -> Opt
     Some(prologue::may_be_left(&bytes) || is_clearing())
 }
 
-/// Whether a function for which [`serves_handlers`](prologue::serves_handlers) is true may already be leaving
-/// for a handler at `pc`, a run-time address: its frame then no longer leads to its caller. True if the code
-/// cannot be read.
+/// Whether a function for which [`serves_handlers`](prologue::serves_handlers) is true may already
+/// be leaving for a handler at `pc`, a run-time address: its frame then no longer leads to its
+/// caller. True if the code cannot be read.
 #[inline(never)]
 fn may_leave_for_handler<S: Source + ?Sized>(pc: u64, memory: &S) -> bool {
-    // The windows overlap by half. Each instruction sequence lies completely within one window. The first one begins with
-    // what is before the PC: mov %rcx,%rsp; pop %rcx
+    // The windows overlap by half. Each instruction sequence lies completely within one window. The
+    // first one begins with what is before the PC: mov %rcx,%rsp; pop %rcx
     let step = const { insn::ENDING / 2 };
     let start = pc.wrapping_sub(4);
     (0..prologue::LEAVING).step_by(step).any(|ahead| {
@@ -342,8 +344,8 @@ pub(in crate::sframe) mod tests {
         assert_eq!(process.innermost(FUNCTION + 4), None);
         process.write(FUNCTION, &[0xf3, 0x0f, 0x1e, 0xfa]);
         assert_eq!(process.innermost(FUNCTION + 4), Some(on_top));
-        // A push in the middle of a function proves nothing: the word on top of the stack may be any pushed
-        // value.
+        // A push in the middle of a function proves nothing: the word on top of the stack may be
+        // any pushed value.
         process.write(PC, &SETS_UP);
         assert_eq!(process.innermost(PC), None);
     }

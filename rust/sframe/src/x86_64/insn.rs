@@ -5,8 +5,8 @@
 //!
 //! The AMD64 Architecture Programmer's Manual, volume 3, describes the instructions.
 
-/// The number of bytes before a return address that [`ends_with_call`] examines. The longest recognised call has
-/// seven; eight are read at once.
+/// The number of bytes before a return address that [`ends_with_call`] examines. The longest
+/// recognised call has seven; eight are read at once.
 pub const CALL_WINDOW: usize = 8;
 
 pub(in crate::sframe) const PUSH_RBP: u8 = 0x55;
@@ -25,8 +25,9 @@ pub(in crate::sframe) const ENDBR64: [u8; 4] = [0xf3, 0x0f, 0x1e, 0xfa];
 /// `mov %rsp, %rbp`, in its two encodings.
 pub(in crate::sframe) const MOV_RSP_RBP: [[u8; 3]; 2] = [[0x48, 0x89, 0xe5], [0x48, 0x8b, 0xec]];
 
-/// The number of bytes of code that [`clears_and_returns`](crate::sframe::x86_64::prologue::clears_and_returns) and other
-/// functions examine.
+/// The number of bytes of code that
+/// [`clears_and_returns`](crate::sframe::x86_64::prologue::clears_and_returns) and other functions
+/// examine.
 pub const ENDING: usize = 32;
 
 pub(in crate::sframe) const XOR: u8 = 0x31;
@@ -51,8 +52,8 @@ pub(in crate::sframe) const BND: u8 = 0xf2;
 pub const TAKES_STACK: usize = 48;
 
 /// Whether a function may have changed to another stack. `code` is the code before the PC or return
-/// address. True if it contains `mov N(%REGISTER), %rsp`, or `mov %REGISTER, %rsp` with any register but
-/// rbp.
+/// address. True if it contains `mov N(%REGISTER), %rsp`, or `mov %REGISTER, %rsp` with any
+/// register but rbp.
 ///
 /// The frame of such a function is at its frame pointer, and may be below the stack pointer. Go's
 /// runtime.systemstack is an example.
@@ -82,8 +83,9 @@ pub(in crate::sframe) const GROUP_5: u8 = 0xff;
 
 const CALL_NEAR: u8 = 2;
 
-/// Whether the instruction is `call ADDRESS` or `call *%REGISTER`, from rax to rdi, and an instruction that
-/// [`frees_stack`] follows. `word` is the first eight bytes of the code, little-endian.
+/// Whether the instruction is `call ADDRESS` or `call *%REGISTER`, from rax to rdi, and an
+/// instruction that [`frees_stack`] follows. `word` is the first eight bytes of the code,
+/// little-endian.
 pub(in crate::sframe) fn is_call_before_freeing(word: u64) -> bool {
     let behind = match word & 0xf8ff {
         0xd0ff => word >> 16,
@@ -93,17 +95,18 @@ pub(in crate::sframe) fn is_call_before_freeing(word: u64) -> bool {
     frees_stack(behind as u32)
 }
 
-/// Whether the instruction pops a register other than the stack pointer and the frame pointer, or is `add $N,%rsp`.
-/// `word` is the first bytes of the code, little-endian; three of them are looked at.
+/// Whether the instruction pops a register other than the stack pointer and the frame pointer, or
+/// is `add $N,%rsp`. `word` is the first bytes of the code, little-endian; three of them are looked
+/// at.
 pub(in crate::sframe) fn frees_stack(word: u32) -> bool {
     word & 0xf8 == 0x58 && word & 6 != 4 || word & 0xf8ff == 0x5841 || word & 0xff_fdff == 0xc4_8148
 }
 
 /// Whether `code`, the AMD64 code before a return address, may end with a near call.
 ///
-/// Prefixes are before the recognised bytes and do not matter. There are false positives: other code
-/// may look like a call. There are no false negatives. See "CALL" in volume 3 of the AMD64 Architecture
-/// Programmer's Manual.
+/// Prefixes are before the recognised bytes and do not matter. There are false positives: other
+/// code may look like a call. There are no false negatives. See "CALL" in volume 3 of the AMD64
+/// Architecture Programmer's Manual.
 pub fn ends_with_call(code: &[u8; CALL_WINDOW]) -> bool {
     // FF /2 whose ModRM and SIB bytes give exactly the length up to the return address.
     let is_indirect = |len: u32| {
@@ -116,8 +119,8 @@ pub fn ends_with_call(code: &[u8; CALL_WINDOW]) -> bool {
     matches!(code, [_, _, _, CALL_RELATIVE, ..]) || (2..8).any(is_indirect)
 }
 
-/// The length in bytes of the instruction of opcode FF with this ModRM byte; `None` if the instruction is
-/// not a near call. `sib` is the byte after the ModRM byte.
+/// The length in bytes of the instruction of opcode FF with this ModRM byte; `None` if the
+/// instruction is not a near call. `sib` is the byte after the ModRM byte.
 fn length(modrm: u8, sib: u8) -> Option<u32> {
     /// By the bits of the ModRM byte, without those in the middle.
     const LENGTHS: [u8; 32] = [
@@ -147,7 +150,8 @@ mod tests {
         };
         // runtime.systemstack: mov 0x38(%rdx),%rsp; mov %rdi,%rdx; mov (%rdi),%rdi; call *%rdi
         assert!(takes(b"\x48\x8b\x62\x38\x48\x89\xfa\x48\x8b\x3f\xff\xd7"));
-        // mov 0x38(%r14),%rsp; mov %rdx,%rsp; mov %r12,%rsp; the last two again, in the encoding that Go uses.
+        // mov 0x38(%r14),%rsp; mov %rdx,%rsp; mov %r12,%rsp; the last two again, in the encoding
+        // that Go uses.
         for code in [
             b"\x49\x8b\x66\x38",
             b"\x48\x89\xd4\x90",
@@ -157,8 +161,9 @@ mod tests {
         ] {
             assert!(takes(code), "{code:x?}");
         }
-        // mov 0x38(%rdx),%rdi; mov %rsp,0x38(%rdx); mov 0x38(%rsp),%rdx; mov %rbp,%rsp, in both encodings; mov
-        // %rsp,%rbp; sub $16,%rsp; lea 0x38(%rdx),%rsp, which does not load a saved stack pointer.
+        // mov 0x38(%rdx),%rdi; mov %rsp,0x38(%rdx); mov 0x38(%rsp),%rdx; mov %rbp,%rsp, in both
+        // encodings; mov %rsp,%rbp; sub $16,%rsp; lea 0x38(%rdx),%rsp, which does not load a saved
+        // stack pointer.
         for code in [
             b"\x48\x8b\x7a\x38",
             b"\x48\x89\x62\x38",

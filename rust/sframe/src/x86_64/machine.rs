@@ -20,8 +20,8 @@ pub const ELF_MACHINE: u16 = 62;
 /// The distance from the return address on the stack to the CFA under a [`usual_rule`], in bytes.
 pub const RA_BELOW_CFA: u64 = 8;
 
-/// The rule of nearly all frames, which a compact rule can hold: the CFA is `offset` bytes above `base`, and the
-/// return address is right below the CFA.
+/// The rule of nearly all frames, which a compact rule can hold: the CFA is `offset` bytes above
+/// `base`, and the return address is right below the CFA.
 #[inline]
 pub const fn usual_rule(base: Base, offset: i32, fp: Location) -> Rule {
     Rule::amd64(base, offset, fp)

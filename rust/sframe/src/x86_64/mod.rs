@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-only OR MIT
 
-//! AMD64 under Linux: rules from a few bytes of code at a PC, for places where rows are missing or wrong.
+//! AMD64 under Linux: rules from a few bytes of code at a PC, for places where rows are missing or
+//! wrong.
 
 pub(in crate::sframe) mod decode;
 pub mod fallback;

@@ -46,10 +46,12 @@ impl<T: Copy> Pattern<T> {
     }
 }
 
-/// What the first of the patterns shows that a word of code has. The word's first byte is the least significant byte.
+/// What the first of the patterns shows that a word of code has. The word's first byte is the least
+/// significant byte.
 #[inline(never)]
 pub(in crate::sframe) fn shown<T: Copy>(patterns: &[Pattern<T>], word: u128) -> Option<T> {
-    // If the compiler knew the number of patterns, it would repeat the comparison for each: 542 bytes for twelve, not 140.
+    // If the compiler knew the number of patterns, it would repeat the comparison for each: 542
+    // bytes for twelve, not 140.
     let mut patterns = hint::black_box(patterns).iter();
     let found = patterns.find(|pattern| word & pattern.mask == pattern.value)?;
     Some(found.then)

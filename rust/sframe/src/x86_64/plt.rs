@@ -29,10 +29,10 @@ const JMP_RIP: [u8; 2] = [0xff, 0x25];
 /// The rule at `offset` bytes from the start of a PLT stub, from the stub's instructions; `None` if
 /// the instructions are not those of a PLT stub.
 ///
-/// `code` is the stub, and the bytes after it if the stub is shorter. The instructions decide because
-/// GNU ld writes wrong rows for some stubs. Versions up to 2.47 write "sp+16" for .plt.got, although
-/// these stubs push nothing. Version 2.40 writes the rows of .plt for .plt.sec; and for stubs that begin
-/// with `endbr64` it places the row after the push two bytes too far.
+/// `code` is the stub, and the bytes after it if the stub is shorter. The instructions decide
+/// because GNU ld writes wrong rows for some stubs. Versions up to 2.47 write "sp+16" for .plt.got,
+/// although these stubs push nothing. Version 2.40 writes the rows of .plt for .plt.sec; and for
+/// stubs that begin with `endbr64` it places the row after the push two bytes too far.
 pub fn rule_of_stub(code: &[u8; STUB], offset: u32) -> Option<Rule> {
     let pushes = |before: i32, at: u32| {
         let pushed = if offset < at { 0 } else { 8 };
@@ -42,7 +42,8 @@ pub fn rule_of_stub(code: &[u8; STUB], offset: u32) -> Option<Rule> {
         Some(rule)
     };
     match *code {
-        // The first stub of .plt: another stub has pushed a word, and the first stub pushes a second word.
+        // The first stub of .plt: another stub has pushed a word, and the first stub pushes a
+        // second word.
         [a, b, _, _, _, _, c, d, ..] if [a, b] == PUSH_RIP && [c, d] == JMP_RIP => pushes(16, 6),
         [a, b, _, _, _, _, BND, c, d, ..] if [a, b] == PUSH_RIP && [c, d] == JMP_RIP => {
             pushes(16, 6)

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-only OR MIT
 
-//! Beginnings and ends of functions that keep a frame pointer: whether the frame pointer is set up at a
-//! PC, and whether it is restored.
+//! Beginnings and ends of functions that keep a frame pointer: whether the frame pointer is set up
+//! at a PC, and whether it is restored.
 
 use crate::sframe::{
     unwind::step::{
@@ -15,9 +15,9 @@ use crate::sframe::{
 /// The number of bytes of a function's beginning that are examined.
 pub const BEGINNING: usize = 64;
 
-/// The rule of a frame of which little is known but its size: a CFA at a fixed distance from one of two registers,
-/// with the return address right below it. The fast path of regions takes steps by it in a few instructions, which a
-/// [`Rule`](crate::sframe::rule::Rule) would not allow.
+/// The rule of a frame of which little is known but its size: a CFA at a fixed distance from one of
+/// two registers, with the return address right below it. The fast path of regions takes steps by
+/// it in a few instructions, which a [`Rule`](crate::sframe::rule::Rule) would not allow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FixedRule {
     /// The CFA's distance from the stack pointer or the frame pointer, in bytes.
@@ -29,8 +29,8 @@ pub struct FixedRule {
 }
 
 impl FixedRule {
-    /// The rule of a frame whose CFA is `cfa` bytes above the stack pointer. The caller's frame pointer is saved at the
-    /// CFA plus `fp`; 0: it is unchanged.
+    /// The rule of a frame whose CFA is `cfa` bytes above the stack pointer. The caller's frame
+    /// pointer is saved at the CFA plus `fp`; 0: it is unchanged.
     pub const fn new(cfa: i32, fp: i32) -> FixedRule {
         FixedRule {
             cfa,
@@ -39,8 +39,8 @@ impl FixedRule {
         }
     }
 
-    /// The caller of a frame; `None` if its stack pointer would not be above the frame's, or if the stack cannot be
-    /// read. Whether the caller's PC is code, and after a call, is not checked.
+    /// The caller of a frame; `None` if its stack pointer would not be above the frame's, or if the
+    /// stack cannot be read. Whether the caller's PC is code, and after a call, is not checked.
     #[inline(never)]
     pub fn caller<M: Memory + ?Sized>(self, frame: &Frame, memory: &M) -> Option<Frame> {
         let base = match self.from_fp {
@@ -62,14 +62,16 @@ impl FixedRule {
         Some(Frame { pc, sp, fp })
     }
 
-    /// Whether the caller's stack pointer is above the frame's, and a multiple of eight if the frame's is.
+    /// Whether the caller's stack pointer is above the frame's, and a multiple of eight if the
+    /// frame's is.
     #[inline(always)]
     pub fn keeps_aligned(self) -> bool {
         self.cfa >= 8 && self.cfa % 8 == 0 && !self.from_fp
     }
 
-    /// The caller of a frame whose stack pointer is a multiple of eight, like [`caller`](Self::caller), by a rule that
-    /// [`keeps_aligned`](Self::keeps_aligned). `None` also if the saved frame pointer is 0, because reads that fail give 0.
+    /// The caller of a frame whose stack pointer is a multiple of eight, like
+    /// [`caller`](Self::caller), by a rule that [`keeps_aligned`](Self::keeps_aligned). `None` also
+    /// if the saved frame pointer is 0, because reads that fail give 0.
     #[inline(always)]
     pub fn caller_of_aligned<W: WordReader>(self, frame: &Frame, words: &W) -> Option<Frame> {
         let sp = frame.sp.checked_add_signed(self.cfa.into())?;
@@ -95,7 +97,8 @@ pub(in crate::sframe) const PUSHED: FixedRule = FixedRule::new(16, -16);
 /// restored the caller's; `None` if the code does not show either.
 ///
 /// `code` holds the byte before the PC and the four bytes from the PC on. A `push %rbp` may also
-/// stand in the middle of a function. Therefore the caller has to check the resulting return address.
+/// stand in the middle of a function. Therefore the caller has to check the resulting return
+/// address.
 pub fn rule_without_frame_pointer(code: &[u8; 5]) -> Option<FixedRule> {
     let [before, at @ ..] = *code;
     let [first, second, third, fourth] = at;
@@ -119,10 +122,10 @@ pub fn is_entry(code: &[u8; BEGINNING], distance: u64) -> bool {
     distance == 0 || (distance == 4 && is_endbr64([a, b, c, d]))
 }
 
-/// Whether `code`, from the PC on, only clears registers and returns, which is the end of functions that
-/// leave no values behind in registers; or only compares the number of arguments, returns and removes the
-/// arguments from the stack, which some code does that is made at run time. If true, the return address is on top of
-/// the stack.
+/// Whether `code`, from the PC on, only clears registers and returns, which is the end of functions
+/// that leave no values behind in registers; or only compares the number of arguments, returns and
+/// removes the arguments from the stack, which some code does that is made at run time. If true,
+/// the return address is on top of the stack.
 pub fn clears_and_returns(code: &[u8; ENDING]) -> bool {
     let mut rest = &code[..];
     loop {
@@ -139,9 +142,9 @@ pub fn clears_and_returns(code: &[u8; ENDING]) -> bool {
     }
 }
 
-/// Whether the innermost frame's function is about to return, or may have restored the caller's frame
-/// pointer and be about to jump to another function. `code` is as for [`rule_without_frame_pointer`]. If
-/// true, the return address is on top of the stack.
+/// Whether the innermost frame's function is about to return, or may have restored the caller's
+/// frame pointer and be about to jump to another function. `code` is as for
+/// [`rule_without_frame_pointer`]. If true, the return address is on top of the stack.
 pub fn may_be_left(code: &[u8; 5]) -> bool {
     let [before, first, ..] = *code;
     first == RET
@@ -158,7 +161,8 @@ pub fn is_prologue(code: &[u8; 4]) -> bool {
     matches!(first, PUSH_RBP | INT3) && MOV_RSP_RBP.contains(&mov)
 }
 
-/// The instructions of a function that set up its frame pointer, as offsets from its start in bytes.
+/// The instructions of a function that set up its frame pointer, as offsets from its start in
+/// bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Prologue {
     /// The offset of the push of the caller's frame pointer.
@@ -170,8 +174,8 @@ pub struct Prologue {
 /// The prologue of a function with the beginning `code`; `None` if the function sets up no frame
 /// pointer, or if its return address would not be in the word right above the saved frame pointer.
 ///
-/// Compilers put other instructions between `push %rbp` and `mov %rsp, %rbp`. A uprobe may have replaced
-/// the push.
+/// Compilers put other instructions between `push %rbp` and `mov %rsp, %rbp`. A uprobe may have
+/// replaced the push.
 pub fn prologue(code: &[u8; BEGINNING]) -> Option<Prologue> {
     let [a, b, c, d, behind, ..] = *code;
     let push = if is_endbr64([a, b, c, d]) {
@@ -186,12 +190,13 @@ pub fn prologue(code: &[u8; BEGINNING]) -> Option<Prologue> {
     Some(Prologue { push, end })
 }
 
-/// The greatest distance from the end of a function at which it may already have begun to leave for a
-/// handler, in bytes. In libgcc 14 the distance is 206.
+/// The greatest distance from the end of a function at which it may already have begun to leave for
+/// a handler, in bytes. In libgcc 14 the distance is 206.
 pub const LEAVING: u64 = 256;
 
-/// Whether a function with the beginning `code` may leave for an exception handler. The functions of
-/// libgcc that throw save rdx and rax for the handler by `push %rdx; push %rax`. No other function does.
+/// Whether a function with the beginning `code` may leave for an exception handler. The functions
+/// of libgcc that throw save rdx and rax for the handler by `push %rdx; push %rax`. No other
+/// function does.
 pub fn serves_handlers(code: &[u8; BEGINNING]) -> bool {
     const PUSH_RDX: u8 = 0x52;
     const PUSH_RAX: u8 = 0x50;
@@ -202,8 +207,9 @@ pub fn serves_handlers(code: &[u8; BEGINNING]) -> bool {
             .any(|pushes| *pushes == [PUSH_RDX, PUSH_RAX])
 }
 
-/// Whether a function leaves for a handler within `code`: by `mov %rcx,%rsp` and a jump to the address on
-/// top of the new stack. Shortly before these instructions, its frame no longer leads to its caller.
+/// Whether a function leaves for a handler within `code`: by `mov %rcx,%rsp` and a jump to the
+/// address on top of the new stack. Shortly before these instructions, its frame no longer leads to
+/// its caller.
 pub fn leaves_for_handler(code: &[u8; ENDING]) -> bool {
     const MOV_RCX_RSP: [u8; 3] = [0x48, 0x89, 0xcc];
     const POP_AND_JMP_RCX: [u8; 3] = [0x59, 0xff, 0xe1];
@@ -326,7 +332,8 @@ mod tests {
         assert_eq!(found(&later), Some((4, 15)));
         // push %rbp; mov %rdi, %rbp
         assert_eq!(found(&[0x55, 0x48, 0x89, 0xfd]), None);
-        // push %r14; push %rbp; mov %rsp, %rbp: the return address is not right above the saved frame pointer.
+        // push %r14; push %rbp; mov %rsp, %rbp: the return address is not right above the saved
+        // frame pointer.
         assert_eq!(found(&[0x41, 0x56, 0x55, 0x48, 0x89, 0xe5]), None);
         // lea 8(%rsp), %r10; and $-32, %rsp; push -8(%r10); push %rbp; mov %rsp, %rbp
         let realigned = [

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-only OR MIT
 
-//! The DWARF numbers of AMD64's registers ("DWARF Register Number Mapping" in the System V ABI, AMD64
-//! supplement).
+//! The DWARF numbers of AMD64's registers ("DWARF Register Number Mapping" in the System V ABI,
+//! AMD64 supplement).
 
 /// %rax.
 pub const RAX: u8 = 0;
@@ -46,5 +46,6 @@ pub const SP: u8 = RSP;
 pub const FP: u8 = RBP;
 /// The result of a system call.
 pub const RESULT: u8 = RAX;
-/// The register whose value a walk can follow to a caller: see [`SavedRbx`](crate::sframe::rule::SavedRbx).
+/// The register whose value a walk can follow to a caller: see
+/// [`SavedRbx`](crate::sframe::rule::SavedRbx).
 pub const FOLLOWED: u8 = RBX;

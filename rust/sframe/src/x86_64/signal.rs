@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0-only OR MIT
 
-//! Signals on Linux: the trampoline that a handler returns to, and the registers of the
-//! interrupted frame in `struct ucontext`. Also the code after the system call that starts a thread:
-//! bytes around the PC show it, like a trampoline.
+//! Signals on Linux: the trampoline that a handler returns to, and the registers of the interrupted
+//! frame in `struct ucontext`. Also the code after the system call that starts a thread: bytes
+//! around the PC show it, like a trampoline.
 
 use crate::sframe::{
     format::bytes::Fault,
@@ -20,8 +20,8 @@ use crate::sframe::{
     x86_64::registers, //
 };
 
-/// The number of bytes around the PC that are examined for a signal trampoline: [`TRAMPOLINE_BEFORE`]
-/// bytes before the PC, and the rest from the PC on.
+/// The number of bytes around the PC that are examined for a signal trampoline:
+/// [`TRAMPOLINE_BEFORE`] bytes before the PC, and the rest from the PC on.
 pub const TRAMPOLINE: usize = 18;
 
 /// The number of examined bytes before the PC.
@@ -33,11 +33,11 @@ const SIGRETURN: [u8; 9] = [0x48, 0xc7, 0xc0, 15, 0, 0, 0, 0x0f, 0x05];
 /// `mov $15, %eax; syscall`: the system call rt_sigreturn, in a shorter encoding.
 const SIGRETURN_SHORT: [u8; 7] = [0xb8, 15, 0, 0, 0, 0x0f, 0x05];
 
-/// The rule of a signal trampoline. A signal handler returns to the trampoline, and the trampoline returns
-/// to the interrupted code.
+/// The rule of a signal trampoline. A signal handler returns to the trampoline, and the trampoline
+/// returns to the interrupted code.
 ///
-/// The trampoline's stack pointer points to Linux's `struct ucontext`, which holds the registers of the
-/// interrupted frame: rbp at 120 bytes, rsp at 160 bytes, rip at 168 bytes.
+/// The trampoline's stack pointer points to Linux's `struct ucontext`, which holds the registers of
+/// the interrupted frame: rbp at 120 bytes, rsp at 160 bytes, rip at 168 bytes.
 pub const INTERRUPTED: Rule = Rule {
     cfa: Cfa {
         base: Base::Sp,
@@ -55,12 +55,12 @@ pub const INTERRUPTED: Rule = Rule {
 /// The offset of the interrupted frame's code segment in `struct ucontext`, in bytes.
 const CODE_SEGMENT: u64 = 184;
 
-/// Whether a `struct ucontext` may lie at `context`, a run-time address: its code segment has to be the
-/// segment of 64-bit programs, 0x33, or 0xe033 in a guest of Xen.
+/// Whether a `struct ucontext` may lie at `context`, a run-time address: its code segment has to be
+/// the segment of 64-bit programs, 0x33, or 0xe033 in a guest of Xen.
 ///
-/// `rt_sigreturn` restores the interrupted registers one after the other. In between, the stack pointer is
-/// already the interrupted frame's, while the PC is still in the trampoline. The memory at that stack
-/// pointer is no `struct ucontext`, and does not hold such a segment.
+/// `rt_sigreturn` restores the interrupted registers one after the other. In between, the stack
+/// pointer is already the interrupted frame's, while the PC is still in the trampoline. The memory
+/// at that stack pointer is no `struct ucontext`, and does not hold such a segment.
 ///
 /// # Errors
 ///
@@ -70,13 +70,13 @@ pub fn is_context<M: Memory + ?Sized>(context: u64, memory: &M) -> Result<bool, 
     Ok(matches!(memory.read_word(at)? as u16, 0x33 | 0xe033))
 }
 
-/// Whether the PC is in a signal trampoline, before its system call or at it. If true, [`INTERRUPTED`]
-/// is the rule.
+/// Whether the PC is in a signal trampoline, before its system call or at it. If true,
+/// [`INTERRUPTED`] is the rule.
 ///
-/// `code` holds the bytes around the PC itself, not around the PC minus one: the handler returns to the start
-/// of the trampoline without a call before it, and the byte before the PC need not belong to the
-/// trampoline. The check is necessary because a section of version 2 cannot encode a trampoline's rule, and
-/// some files have no rows.
+/// `code` holds the bytes around the PC itself, not around the PC minus one: the handler returns to
+/// the start of the trampoline without a call before it, and the byte before the PC need not belong
+/// to the trampoline. The check is necessary because a section of version 2 cannot encode a
+/// trampoline's rule, and some files have no rows.
 pub fn is_signal_trampoline(code: &[u8; TRAMPOLINE]) -> bool {
     let (before, at) = code.split_at(const { TRAMPOLINE_BEFORE as usize });
     let in_front_of_syscall = |instruction: &[u8], syscall: &[u8]| {
@@ -90,9 +90,9 @@ pub fn is_signal_trampoline(code: &[u8; TRAMPOLINE]) -> bool {
         || in_front_of_syscall(&short, &[o, f])
 }
 
-/// Whether the PC is right after the system call of a signal trampoline, where the PC is during that
-/// system call. If true, [`INTERRUPTED`] is the rule, but only if the thread is in the system call: another
-/// function may begin there, such as `__sigsetjmp` in musl.
+/// Whether the PC is right after the system call of a signal trampoline, where the PC is during
+/// that system call. If true, [`INTERRUPTED`] is the rule, but only if the thread is in the system
+/// call: another function may begin there, such as `__sigsetjmp` in musl.
 pub fn is_behind_signal_trampoline(code: &[u8; TRAMPOLINE]) -> bool {
     let (before, _) = code.split_at(const { TRAMPOLINE_BEFORE as usize });
     before.ends_with(&SIGRETURN) || before.ends_with(&SIGRETURN_SHORT)
@@ -102,8 +102,9 @@ pub fn is_behind_signal_trampoline(code: &[u8; TRAMPOLINE]) -> bool {
 pub const BEHIND_CLONE: Rule = Rule::amd64(Base::Sp, 8, Location::Unchanged);
 
 /// Whether the PC is at one of the instructions after the system call in `syscall; test %rax, %rax;
-/// jl ...; jz ...; ret`. If true, [`BEHIND_CLONE`] is the rule: this code returns at once if the result of
-/// the system call is neither an error nor zero, and no instruction before `ret` changes the stack.
+/// jl ...; jz ...; ret`. If true, [`BEHIND_CLONE`] is the rule: this code returns at once if the
+/// result of the system call is neither an error nor zero, and no instruction before `ret` changes
+/// the stack.
 ///
 /// `clone` and `clone3` of glibc contain this code, and have no rows for it, because the new thread
 /// begins there too, with a result of zero. This function does not examine the result.
@@ -117,23 +118,23 @@ pub fn is_behind_clone(code: &[u8; TRAMPOLINE]) -> bool {
     })
 }
 
-/// The greatest distance of the PC after the start of the system call for which [`is_behind_clone`] is
-/// true, in bytes.
+/// The greatest distance of the PC after the start of the system call for which [`is_behind_clone`]
+/// is true, in bytes.
 pub const CLONE_BEHIND: u64 = 9;
 
 /// A cheap check that rules out [`is_signal_trampoline`], [`is_behind_signal_trampoline`] and
-/// [`is_behind_clone`]: if true, all three are false. `before` holds the eight bytes from [`CLONE_BEHIND`]
-/// bytes before the PC on, and `at` the eight bytes from the PC on. For most code the result is true,
-/// and the other checks are not necessary.
+/// [`is_behind_clone`]: if true, all three are false. `before` holds the eight bytes from
+/// [`CLONE_BEHIND`] bytes before the PC on, and `at` the eight bytes from the PC on. For most code
+/// the result is true, and the other checks are not necessary.
 #[inline(always)]
 pub fn is_ordinary(before: u64, at: u64) -> bool {
     const SYSCALL: u16 = 0x050f;
     const MOVE: u32 = 0x0fc0_c748;
     const MOVE_SHORT: u16 = 0x0fb8;
 
-    // The system call of clone starts two, five, seven or nine bytes before the PC. The system call of a
-    // trampoline starts two bytes before the PC. At two bytes, `before` holds only its first byte. The four are
-    // compared at once: a part of 16 bits is zero if it is one of them.
+    // The system call of clone starts two, five, seven or nine bytes before the PC. The system call
+    // of a trampoline starts two bytes before the PC. At two bytes, `before` holds only its first
+    // byte. The four are compared at once: a part of 16 bits is zero if it is one of them.
     let parts = (before ^ 0x0f00_050f_050f_050f) & 0xff00_ffff_ffff_ffff;
     let is_part_zero =
         parts.wrapping_sub(0x0001_0001_0001_0001) & !parts & 0x8000_8000_8000_8000 != 0;
@@ -144,14 +145,15 @@ pub fn is_ordinary(before: u64, at: u64) -> bool {
 /// handler's stack.
 #[derive(Clone, Copy, Debug)]
 pub struct Interrupted<'a, M: ?Sized> {
-    /// The run-time address of Linux's `struct ucontext`: the stack pointer in the trampoline's frame.
+    /// The run-time address of Linux's `struct ucontext`: the stack pointer in the trampoline's
+    /// frame.
     pub context: u64,
     /// The memory of the process.
     pub memory: &'a M,
 }
 
-/// The offset of each register in `struct ucontext`, in bytes, by DWARF number. `uc_mcontext` begins at
-/// 40 with r8 to r15.
+/// The offset of each register in `struct ucontext`, in bytes, by DWARF number. `uc_mcontext`
+/// begins at 40 with r8 to r15.
 const CONTEXT: [u8; registers::COUNT as usize] = [
     144, 136, 152, 128, 112, 104, 120, 160, 40, 48, 56, 64, 72, 80, 88, 96,
 ];

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-only OR MIT
 
-//! The trampolines that Linux maps for uprobes and uretprobes: the position of a PC in a trampoline, and
-//! the distance by which the trampoline has moved the stack pointer.
+//! The trampolines that Linux maps for uprobes and uretprobes: the position of a PC in a
+//! trampoline, and the distance by which the trampoline has moved the stack pointer.
 
 use crate::sframe::x86_64::insn::{
     CALL_RELATIVE,
@@ -15,7 +15,8 @@ pub const UPROBE_TRAMPOLINE: usize = 20;
 /// The size of the code that replaces the instruction under an optimised uprobe, in bytes.
 pub const OPTIMISED: usize = 10;
 
-/// The distance by which an optimised uprobe moves the stack pointer down before its call, in bytes.
+/// The distance by which an optimised uprobe moves the stack pointer down before its call, in
+/// bytes.
 pub const RED_ZONE: u64 = 128;
 
 /// The position of a PC in one of the two trampolines of uprobes.
@@ -24,8 +25,8 @@ pub enum UprobeTrampoline {
     /// In the trampoline of uretprobes: a function returned to it, because a uretprobe replaced the
     /// function's return address.
     Returned {
-        /// The distance from the stack pointer up to its value right after the function's return, in
-        /// bytes.
+        /// The distance from the stack pointer up to its value right after the function's return,
+        /// in bytes.
         sp: u64,
         /// Whether the kernel has restored the return address, into the word below that value.
         resolved: bool,
@@ -34,18 +35,19 @@ pub enum UprobeTrampoline {
     Called {
         /// The distance from the stack pointer up to the return address, in bytes.
         ra: u64,
-        /// The distance from the return address up to the stack pointer's value at the probe, in bytes.
+        /// The distance from the return address up to the stack pointer's value at the probe, in
+        /// bytes.
         sp: u64,
     },
 }
 
-/// The position of a PC in a trampoline of uprobes. `code` is the start of the trampoline, and `offset` the
-/// PC's distance from the start, in bytes. `None` if `code` is not a trampoline of uprobes, or if no
-/// instruction starts at `offset`.
+/// The position of a PC in a trampoline of uprobes. `code` is the start of the trampoline, and
+/// `offset` the PC's distance from the start, in bytes. `None` if `code` is not a trampoline of
+/// uprobes, or if no instruction starts at `offset`.
 ///
-/// The kernel writes both trampolines, in `arch/x86/kernel/uprobes.c`: pushes, a system call, pops, and a
-/// return. The trampoline of uretprobes pushes %rax first, because the kernel later writes the return
-/// address to that word. The trampoline of optimised uprobes pushes %rcx first.
+/// The kernel writes both trampolines, in `arch/x86/kernel/uprobes.c`: pushes, a system call, pops,
+/// and a return. The trampoline of uretprobes pushes %rax first, because the kernel later writes
+/// the return address to that word. The trampoline of optimised uprobes pushes %rcx first.
 pub fn uprobe_trampoline(code: &[u8; UPROBE_TRAMPOLINE], offset: u64) -> Option<UprobeTrampoline> {
     let uretprobe = match *code {
         [0x50, 0x51, 0x41, 0x53, ..] => true,
@@ -105,22 +107,25 @@ pub fn uprobe_trampoline(code: &[u8; UPROBE_TRAMPOLINE], offset: u64) -> Option<
 /// The size of the registers that a trampoline of uprobes saves before its system call, in bytes.
 pub const UPROBE_SAVED: usize = 24;
 
-/// Whether `saved`, the words from the stack pointer upwards, are the registers that a trampoline of
-/// uprobes has saved, with these values. The trampoline of uretprobes saves %r11, %rcx and %rax, in this
-/// order from the stack pointer upwards. The trampoline of optimised uprobes saves %rax, %r11 and %rcx.
+/// Whether `saved`, the words from the stack pointer upwards, are the registers that a trampoline
+/// of uprobes has saved, with these values. The trampoline of uretprobes saves %r11, %rcx and %rax,
+/// in this order from the stack pointer upwards. The trampoline of optimised uprobes saves %rax,
+/// %r11 and %rcx.
 ///
 /// In the system call the kernel sets the task's registers to their values at the probe, calls the
 /// consumers of the probe, and sets the registers back: `sys_uretprobe` and `sys_uprobe` in
-/// `arch/x86/kernel/uprobes.c`. The kernel sets one register after the other. An interrupt may therefore
-/// see a PC, a stack pointer and values of these three registers that do not belong together.
+/// `arch/x86/kernel/uprobes.c`. The kernel sets one register after the other. An interrupt may
+/// therefore see a PC, a stack pointer and values of these three registers that do not belong
+/// together.
 pub fn is_saved_by_uprobe(saved: &[u8; UPROBE_SAVED], rax: u64, rcx: u64, r11: u64) -> bool {
     let are = |words: [u64; 3]| *words.map(u64::to_le_bytes).as_flattened() == *saved;
     are([r11, rcx, rax]) || are([rax, r11, rcx])
 }
 
-/// The target of the call, a run-time address, if `pc` is between the two instructions of an optimised
-/// uprobe; else `None`. The first instruction has moved the stack pointer down by [`RED_ZONE`], and the
-/// second is the call. `code` holds the five bytes before `pc` and the five bytes from `pc` on.
+/// The target of the call, a run-time address, if `pc` is between the two instructions of an
+/// optimised uprobe; else `None`. The first instruction has moved the stack pointer down by
+/// [`RED_ZONE`], and the second is the call. `code` holds the five bytes before `pc` and the five
+/// bytes from `pc` on.
 pub fn shifted_by_uprobe(code: &[u8; OPTIMISED], pc: u64) -> Option<u64> {
     match *code {
         // lea -128(%rsp),%rsp; call

@@ -48,7 +48,8 @@
 	framed	frame_32768, 32768
 	framed	frame_huge, 0x7fffff00
 
-	# A frame pointer, saved far from the CFA: the wider of a row's two words sets the size of both.
+	# A frame pointer, saved far from the CFA: the wider of a row's two words sets the size of
+	# both.
 	.globl	far_fp
 	.type	far_fp, @function
 far_fp:	.cfi_startproc

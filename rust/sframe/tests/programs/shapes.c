@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-only OR MIT
 /*
- * Functions with different frames. The reader of SFrame has to understand the rows that gcc makes for them.
+ * Functions with different frames. The reader of SFrame has to understand the rows that gcc makes
+ * for them.
  */
 #include <stdio.h>
 #include <stdlib.h>

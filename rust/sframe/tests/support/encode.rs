@@ -245,8 +245,8 @@ impl EncodedFunction {
     }
 }
 
-/// A row of a function with the info byte `info`. `bits` are the bits of the row's info byte that do
-/// not follow from `words` and `size_log2`.
+/// A row of a function with the info byte `info`. `bits` are the bits of the row's info byte that
+/// do not follow from `words` and `size_log2`.
 pub(crate) fn row(
     abi: u8,
     info: u8,
@@ -295,8 +295,8 @@ pub(crate) enum Saved {
     In(u8),
 }
 
-/// A value in a flexible function: a register plus `offset`, or the CFA plus `offset` if `register` is
-/// `None`. With `deref`, the value is the word in memory at that address.
+/// A value in a flexible function: a register plus `offset`, or the CFA plus `offset` if `register`
+/// is `None`. With `deref`, the value is the word in memory at that address.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Value {
     pub(crate) register: Option<u8>,
@@ -394,8 +394,8 @@ pub(crate) fn patch<const N: usize>(bytes: &mut [u8], at: usize, value: [u8; N])
     bytes[at..at + N].copy_from_slice(&value);
 }
 
-/// Converts a section of version 2 from the form of binutils 2.44 to the form of binutils 2.45: start
-/// addresses count from their fields, and the flag `FUNC_START_PCREL` is set ("errata 1").
+/// Converts a section of version 2 from the form of binutils 2.44 to the form of binutils 2.45:
+/// start addresses count from their fields, and the flag `FUNC_START_PCREL` is set ("errata 1").
 pub(crate) fn errata_1(old: &[u8]) -> Vec<u8> {
     let mut new = old.to_vec();
     let word = |at: usize| u32::from_le_bytes(old[at..at + 4].try_into().unwrap());

@@ -320,8 +320,8 @@ impl RegisterSource for Hostile<'_> {
     }
 }
 
-/// Walks by a hostile rule over hostile memory: each step rises, or the walk ends. Only a frame that a
-/// signal interrupted may be at any address.
+/// Walks by a hostile rule over hostile memory: each step rises, or the walk ends. Only a frame
+/// that a signal interrupted may be at any address.
 pub(crate) fn walk(data: &[u8]) {
     let mut taker = Taker(data);
     let (abi, alignment, save_area) = match taker.byte() % 4 {
@@ -389,8 +389,8 @@ pub(crate) fn walk(data: &[u8]) {
     }
 }
 
-/// The memory and the registers of a process. The byte at an address is the input's byte at this address modulo the
-/// input's length. One page in 256 cannot be read.
+/// The memory and the registers of a process. The byte at an address is the input's byte at this
+/// address modulo the input's length. One page in 256 cannot be read.
 struct Repeating<'a> {
     bytes: &'a [u8],
     missing: u8,
@@ -446,10 +446,12 @@ impl RegisterSource for Repeating<'_> {
 
 /// The most reads of a step without rows: two searches in a segment map, and code.
 const MOST_READS_OF_CODE: u32 = 2 * 64 + 40;
-/// The most reads of a step in code of Erlang: the data of all schedulers, and a frame whose words are checked.
+/// The most reads of a step in code of Erlang: the data of all schedulers, and a frame whose words
+/// are checked.
 const MOST_READS_OF_ERLANG: u32 = 2 * 1024 + 1024 + 20;
-/// The most work that a step without rows takes from the budget besides its reads, in instructions: a search for a call
-/// of SBCL, and the decoding of 40 instructions in front of the PC and of 40 ahead of it.
+/// The most work that a step without rows takes from the budget besides its reads, in instructions:
+/// a search for a call of SBCL, and the decoding of 40 instructions in front of the PC and of 40
+/// ahead of it.
 const MOST_WORK_OF_CODE: u32 = 500 + (40 + 40) * 120;
 
 /// The fast path in a region finds the frames that single steps find.
@@ -566,8 +568,8 @@ pub(crate) fn code_walk(data: &[u8]) {
         let Some(caller) = caller else {
             return;
         };
-        // The return address of the innermost frame may be in a register. Code of Erlang leads to another stack, and the
-        // walk counts such steps.
+        // The return address of the innermost frame may be in a register. Code of Erlang leads to
+        // another stack, and the walk counts such steps.
         assert!(
             caller.sp > frame.sp
                 || caller.sp == frame.sp && is_innermost

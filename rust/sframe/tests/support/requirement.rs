@@ -2,8 +2,8 @@
 
 //! Programs, versions and files that a test needs and that a host may lack.
 //!
-//! A test without them ends early and reports why. If the environment has `SFRAME_REQUIRE_TOOLCHAIN=1`,
-//! as in `tests/run host`, it fails instead.
+//! A test without them ends early and reports why. If the environment has
+//! `SFRAME_REQUIRE_TOOLCHAIN=1`, as in `tests/run host`, it fails instead.
 #![allow(dead_code, reason = "each test takes what it needs")]
 
 use std::{

@@ -27,7 +27,8 @@ impl<'a> Watched<'a> {
         }
     }
 
-    /// Like [`Watched::new`], but a read beyond the end is a fault: a file whose length is not known.
+    /// Like [`Watched::new`], but a read beyond the end is a fault: a file whose length is not
+    /// known.
     pub(crate) fn lenient(bytes: &'a [u8]) -> Watched<'a> {
         Watched {
             lenient: true,

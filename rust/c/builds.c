@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /*
- * The bounds of table builds. The number of builds and their memory are limited. A build ends when its CPU
- * time is used up, when its task is killed, and when the module is being unloaded. A build by the worker also ends
- * after ten seconds, for the disk may be slow. Other tasks run meanwhile.
+ * The bounds of table builds. The number of builds and their memory are limited. A build ends when
+ * its CPU time is used up, when its task is killed, and when the module is being unloaded. A build
+ * by the worker also ends after ten seconds, for the disk may be slow. Other tasks run meanwhile.
  */
 #define pr_fmt(fmt) KBUILD_MODNAME ": " fmt
 
@@ -17,22 +17,22 @@
 #include "internal.h"
 
 /*
- * The most CPU time of one table build, in nanoseconds. A checker makes a build about ten times as long, and a busy
- * host makes a guest count time in which the guest did not run.
+ * The most CPU time of one table build, in nanoseconds. A checker makes a build about ten times as
+ * long, and a busy host makes a guest count time in which the guest did not run.
  */
 #define BUILD_TIME ((IS_ENABLED(CONFIG_KASAN) || IS_ENABLED(CONFIG_KCSAN) ? 20 : 2) * NSEC_PER_SEC)
 
 /*
- * The most time of one build by the worker, in jiffies. The worker waits for the disk, which is no CPU time, and other
- * users' files wait for the worker.
+ * The most time of one build by the worker, in jiffies. The worker waits for the disk, which is no
+ * CPU time, and other users' files wait for the worker.
  */
 #define WORKER_TIME (BUILD_TIME / NSEC_PER_SEC * 5 * HZ)
 static unsigned long worker_until;
 
 /*
- * The running builds. The worker has one, and each task that adds rows another. The limit of
- * the bytes of all tables is also the limit of the bytes of all builds. Builds of added rows for users other
- * than root may take half of this limit.
+ * The running builds. The worker has one, and each task that adds rows another. The limit of the
+ * bytes of all tables is also the limit of the bytes of all builds. Builds of added rows for users
+ * other than root may take half of this limit.
  */
 #define BUILDS 16
 #define BUILDS_OF_USER 4
@@ -116,7 +116,10 @@ uint64_t sfu_build_deadline(void)
 
 int sfu_build_pause(uint64_t deadline)
 {
-	/* A kworker that never sleeps would keep RCU-tasks from ending a grace period, for all of its users. */
+	/*
+	 * A kworker that never sleeps would keep RCU-tasks from ending a grace period, for all of
+	 * its users.
+	 */
 	cond_resched_tasks_rcu_qs();
 	if (fatal_signal_pending(current) || READ_ONCE(sfu_is_stopping) ||
 	    ((current->flags & PF_WQ_WORKER) && time_after(jiffies, worker_until)))

@@ -15,13 +15,13 @@
 
 static DEFINE_PER_CPU(struct sfu_code_cache, code_cache);
 /*
- * Whether the code cache is in use. This is not a field of the structure, because an NMI reads it while Rust has
- * exclusive access to the structure.
+ * Whether the code cache is in use. This is not a field of the structure, because an NMI reads it
+ * while Rust has exclusive access to the structure.
  */
 static DEFINE_PER_CPU(bool, code_cache_is_busy);
 /*
- * The time in jiffies at which cached ranges expire. Sequence numbers repeat after 2^31 changes of the mappings,
- * which take longer than RANGES_HOLD.
+ * The time in jiffies at which cached ranges expire. Sequence numbers repeat after 2^31 changes of
+ * the mappings, which take longer than RANGES_HOLD.
  */
 static DEFINE_PER_CPU(unsigned long, code_cache_until);
 #define RANGES_HOLD (30 * HZ)
@@ -37,16 +37,17 @@ static __always_inline bool is_current(const struct sfu_code_range *range)
 	const struct inode *inode = (struct inode *)(uintptr_t)range->inode;
 
 	/*
-	 * Where the size changes, the time of change does. That the table is used is known well enough from
-	 * sfu_find_table(): the code cache is emptied about once a second.
+	 * Where the size changes, the time of change does. That the table is used is known well
+	 * enough from sfu_find_table(): the code cache is emptied about once a second.
 	 */
 	return inode_get_ctime_nsec(inode) == READ_ONCE(key->changed_nsec) &&
-	       inode_get_ctime_sec(inode) == READ_ONCE(key->changed) && !(key->is_shmem && is_written_to(inode));
+	       inode_get_ctime_sec(inode) == READ_ONCE(key->changed) &&
+	       !(key->is_shmem && is_written_to(inode));
 }
 
 /*
- * Checks the files of all ranges, for this walk. The walk uses no range of a file that was written to. Regions are left
- * to the walk: they may have a guard in the task's memory.
+ * Checks the files of all ranges, for this walk. The walk uses no range of a file that was written
+ * to. Regions are left to the walk: they may have a guard in the task's memory.
  */
 static __always_inline void check_ranges(struct sfu_code_cache *own)
 {
@@ -68,7 +69,10 @@ struct sfu_code_cache *sfu_code_cache_enter(void)
 {
 	struct sfu_code_cache *own;
 	uint64_t id = sfu_mm_id(current->mm), sequence;
-	/* A deferred walk may run on another CPU than its decision, which emptied only the cache of its own CPU. */
+	/*
+	 * A deferred walk may run on another CPU than its decision, which emptied only the cache of
+	 * its own CPU.
+	 */
 	bool may_have_moved = !preempt_count();
 
 	preempt_disable();
@@ -80,9 +84,9 @@ struct sfu_code_cache *sfu_code_cache_enter(void)
 	this_cpu_write(code_cache_is_busy, true);
 	barrier();
 	/*
-	 * Preemption is off, so the caller is an RCU reader from here on: an inode that a mapping has now, and a
-	 * table that is published now, are freed only after sfu_code_cache_leave(). Therefore the state is read
-	 * here and not before.
+	 * Preemption is off, so the caller is an RCU reader from here on: an inode that a mapping
+	 * has now, and a table that is published now, are freed only after sfu_code_cache_leave().
+	 * Therefore the state is read here and not before.
 	 */
 	sequence = SFU_HAS_SEQUENCE ? sfu_mappings_sequence() :
 				      sfu_lock_number() | READ_ONCE(sfu_table_generation) << 32;

@@ -44,9 +44,9 @@ struct unwind_stacktrace {
  * writing. From 6.4 on there was a plain number with this name, which changes when the lock is
  * released; before 6.4 there was no number.
  *
- * Without the sequence count, walks hold mmap_lock for reading (walk_lock.c). sfu_mm_state() is then
- * made of numbers that most changes of mappings change. It is used only where a wrong guess costs
- * no more than time.
+ * Without the sequence count, walks hold mmap_lock for reading (walk_lock.c). sfu_mm_state() is
+ * then made of numbers that most changes of mappings change. It is used only where a wrong guess
+ * costs no more than time.
  */
 #if SFU_BEFORE(6, 4)
 #define SFU_HAS_SEQUENCE 0
@@ -60,7 +60,8 @@ static inline uint32_t sfu_mm_state(struct mm_struct *mm)
 {
 	if (SFU_HAS_SEQUENCE)
 		return raw_read_seqcount(SFU_SEQUENCE(mm));
-	return (READ_ONCE(mm->map_count) * 0x9e3779b1u ^ (uint32_t)READ_ONCE(mm->total_vm) * 0x85ebca6bu ^
+	return (READ_ONCE(mm->map_count) * 0x9e3779b1u ^
+		(uint32_t)READ_ONCE(mm->total_vm) * 0x85ebca6bu ^
 		(uint32_t)READ_ONCE(mm->exec_vm) * 0xc2b2ae35u) << 1;
 }
 

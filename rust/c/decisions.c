@@ -4,8 +4,8 @@
  *
  * Each CPU keeps a few decisions. For other tasks, sframe_unwind_scan() in Rust scans the task's
  * mappings and decides. One bound limits the work of a scan in a sample. A second bound limits the
- * work of all scans of a CPU in a tick. The worker scans a task that has more mappings than the first
- * bound allows; its answer serves all CPUs.
+ * work of all scans of a CPU in a tick. The worker scans a task that has more mappings than the
+ * first bound allows; its answer serves all CPUs.
  *
  * This is in C because the hook's handler may not call Rust for each sample.
  */
@@ -79,7 +79,8 @@ static bool find_answer(uint64_t id, struct answer *found)
 	return !(sequence & 1) && !read_seqcount_retry(&answer->lock, sequence) && found->id == id;
 }
 
-static void keep(struct sfu_decision *entry, uint64_t id, uint64_t sequence, unsigned long until, bool has_rows)
+static void keep(struct sfu_decision *entry, uint64_t id, uint64_t sequence, unsigned long until,
+		 bool has_rows)
 {
 	WRITE_ONCE(entry->id, 0);
 	barrier();
@@ -121,7 +122,8 @@ enum sfu_decided sfu_decide(struct pt_regs *regs, unsigned long ip, unsigned lon
 {
 	uint64_t id = sfu_mm_id(current->mm), sequence = sfu_mappings_sequence();
 	struct sfu_decision *entry = this_cpu_ptr(&sfu_decisions[id % SFU_DECISIONS]);
-	bool was_known = READ_ONCE(entry->id) == id, had_rows = was_known && READ_ONCE(entry->has_rows), has_rows;
+	bool was_known = READ_ONCE(entry->id) == id, has_rows;
+	bool had_rows = was_known && READ_ONCE(entry->has_rows);
 	struct sfu_scan scan = { .pc = instruction_pointer(regs), .left = SCAN_WORK };
 	unsigned long hold = UNSURE_HOLD;
 	struct answer answer;
@@ -134,7 +136,8 @@ enum sfu_decided sfu_decide(struct pt_regs *regs, unsigned long ip, unsigned lon
 		 * A task with rows keeps its answer. A task whose mappings change is scanned ten
 		 * times a second.
 		 */
-		if (!answer.has_rows && answer.sequence != sequence && time_after(jiffies, answer.when + ANSWER_HOLD))
+		if (!answer.has_rows && answer.sequence != sequence &&
+		    time_after(jiffies, answer.when + ANSWER_HOLD))
 			sfu_queue_mappings();
 		keep(entry, id, sequence, jiffies + ANSWER_HOLD, answer.has_rows);
 		return answer.has_rows ? sfu_walk_locked() : SFU_LEAVE;

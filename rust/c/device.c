@@ -32,7 +32,8 @@ static_assert(sizeof(struct sframe_unwind_region) == 208);
 
 static bool own_regions;
 module_param(own_regions, bool, 0644);
-MODULE_PARM_DESC(own_regions, "Lets a process without CAP_PERFMON tell how its own code is unwound");
+MODULE_PARM_DESC(own_regions,
+		 "Lets a process without CAP_PERFMON tell how its own code is unwound");
 
 static int device_open(struct inode *inode, struct file *file)
 {
@@ -92,13 +93,15 @@ static long device_ioctl(struct file *file, unsigned int command, unsigned long 
 	/* The size in the command is not compared: the structure tells its own size. */
 	if (_IOC_TYPE(command) != SFRAME_UNWIND_TYPE)
 		return -ENOTTY;
-	if (!file->private_data && (_IOC_NR(command) != SFRAME_UNWIND_NR_REGION || !READ_ONCE(own_regions)))
+	if (!file->private_data &&
+	    (_IOC_NR(command) != SFRAME_UNWIND_NR_REGION || !READ_ONCE(own_regions)))
 		return -EPERM;
 	/*
 	 * f_cred: the credentials of the process that opened the device. A descriptor that was
 	 * passed on keeps them.
 	 */
-	return sframe_unwind_control(_IOC_NR(command), argument, sfu_charged_user(file->f_cred), !file->private_data);
+	return sframe_unwind_control(_IOC_NR(command), argument, sfu_charged_user(file->f_cred),
+				     !file->private_data);
 }
 
 static const struct file_operations device_operations = {

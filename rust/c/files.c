@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /*
- * Files: keys that identify a file, the count of unmounts, which is a part of a key, and reads of a file's bytes. Task;
- * may sleep.
+ * Files: keys that identify a file, the count of unmounts, which is a part of a key, and reads of a
+ * file's bytes. Task; may sleep.
  */
 #define pr_fmt(fmt) KBUILD_MODNAME ": " fmt
 
@@ -30,14 +30,15 @@ uint32_t sfu_unmounts(const struct super_block *super)
 }
 
 /*
- * The entry of generic_shutdown_super(super). Until it returns, nothing else is mounted from the device. Users may
- * unmount only file systems that they may mount, and these are not counted: a user could make the tables of other
- * users' files useless.
+ * The entry of generic_shutdown_super(super). Until it returns, nothing else is mounted from the
+ * device. Users may unmount only file systems that they may mount, and these are not counted: a
+ * user could make the tables of other users' files useless.
  */
 static void notrace count_unmount(unsigned long ip, unsigned long parent_ip, struct ftrace_ops *ops,
 				  struct ftrace_regs *fregs)
 {
-	const struct super_block *super = (const struct super_block *)ftrace_regs_get_argument(fregs, 0);
+	const struct super_block *super =
+		(const struct super_block *)ftrace_regs_get_argument(fregs, 0);
 
 	if (!(super->s_type->fs_flags & FS_USERNS_MOUNT))
 		atomic_inc(unmounts_of(super));
@@ -105,7 +106,8 @@ static bool is_over(struct inode *inode)
 {
 	struct timespec64 now = current_time(inode);
 
-	return inode_get_ctime_sec(inode) != now.tv_sec || inode_get_ctime_nsec(inode) != now.tv_nsec;
+	return inode_get_ctime_sec(inode) != now.tv_sec ||
+	       inode_get_ctime_nsec(inode) != now.tv_nsec;
 }
 
 int sfu_file_key_of(const void *file, struct sfu_file_key *key)

@@ -2,9 +2,9 @@
 /*
  * The kernel's functions that the Rust side needs and that the `kernel` crate does not offer.
  *
- * All layouts of kernel structures stay in the C files: only numbers, the plain structures below, and
- * pointers that Rust never dereferences pass through this interface. bindgen reads this file alone, so
- * the file includes no header of the kernel.
+ * All layouts of kernel structures stay in the C files: only numbers, the plain structures below,
+ * and pointers that Rust never dereferences pass through this interface. bindgen reads this file
+ * alone, so the file includes no header of the kernel.
  */
 #ifndef _SFRAME_UNWIND_HELPERS_H
 #define _SFRAME_UNWIND_HELPERS_H
@@ -28,13 +28,16 @@
 #define SFU_DEFERRED 3
 
 /*
- * The counters that C increments: samples that are left to the kernel; and samples without a stack, in exec and in
- * NMIs while the task's registers were being saved.
+ * The counters that C increments: samples that are left to the kernel; and samples without a stack,
+ * in exec and in NMIs while the task's registers were being saved.
  */
 #define SFU_LEFT_TO_KERNEL 0
 #define SFU_IN_EXEC 1
 #define SFU_IN_ENTRY 2
-/* Stacks cut to the innermost frame: the lock of the mappings was taken, on kernels where walks need it. */
+/*
+ * Stacks cut to the innermost frame: the lock of the mappings was taken, on kernels where walks
+ * need it.
+ */
 #define SFU_LOCKED 3
 
 #define SFU_VISIT 18
@@ -46,12 +49,17 @@ struct sfu_call {
 	uint64_t sp;
 	uint64_t fp;
 	const void *registers;
-	/* The buffer for the addresses of the stack, and the number of addresses that fit into it. */
+	/*
+	 * The buffer for the addresses of the stack, and the number of addresses that fit into it.
+	 */
 	uint64_t *buffer;
 	uint32_t left;
 	/* SFU_TASK, SFU_IRQ, SFU_NMI or SFU_DEFERRED. */
 	uint32_t context;
-	/* The work of scans in this sample, in units of a walk's budget. One step of a scan is SFU_VISIT. */
+	/*
+	 * The work of scans in this sample, in units of a walk's budget. One step of a scan is
+	 * SFU_VISIT.
+	 */
 	uint32_t spent;
 	/* As sfu_peek_enter() returns it. */
 	uint64_t limit;
@@ -66,17 +74,23 @@ struct sfu_mapping {
 	/* The offset in the file of the byte at `start`, in bytes. */
 	uint64_t offset;
 	/*
-	 * The run-time address at which the mapping's file is mapped from offset 0, and the length of that
-	 * mapping, in bytes; 0 and 0 if no such mapping is near, or if the file has a table. For code
-	 * of no file: 0 and 0, until sfu_find_lower_file() sets both.
+	 * The run-time address at which the mapping's file is mapped from offset 0, and the length
+	 * of that mapping, in bytes; 0 and 0 if no such mapping is near, or if the file has a
+	 * table. For code of no file: 0 and 0, until sfu_find_lower_file() sets both.
 	 */
 	uint64_t head;
 	uint32_t head_size;
-	/* The sequence number of the task's mappings at the proof; odd if two equal reads are the proof. */
+	/*
+	 * The sequence number of the task's mappings at the proof; odd if two equal reads are the
+	 * proof.
+	 */
 	uint32_t sequence;
 	/* The number of the table with the rows of the mapping's file; 0 if there is none. */
 	uint64_t table;
-	/* The inode of the mapping's file, or SFU_NO_FILE or SFU_REGION: a number, which is not dereferenced. */
+	/*
+	 * The inode of the mapping's file, or SFU_NO_FILE or SFU_REGION: a number, which is not
+	 * dereferenced.
+	 */
 	uint64_t inode;
 	/* The number of mappings that the lookup has read. */
 	uint16_t visits;
@@ -103,8 +117,8 @@ struct sfu_scan {
 	/* Whether some file was seen that nothing is known about yet. */
 	bool is_unsure;
 	/*
-	 * Private to C: the file that was seen last; and the last file that was mapped from its start, with the
-	 * run-time address and the length in bytes of that mapping.
+	 * Private to C: the file that was seen last; and the last file that was mapped from its
+	 * start, with the run-time address and the length in bytes of that mapping.
 	 */
 	uint64_t file;
 	uint64_t head_file;
@@ -112,28 +126,39 @@ struct sfu_scan {
 	uint32_t head_size;
 };
 
-/* The key of a file in its present state. No other file, and no other state of this file, has this key. */
+/*
+ * The key of a file in its present state. No other file, and no other state of this file, has this
+ * key.
+ */
 struct sfu_file_key {
 	uint64_t number;
 	/* From the file system's UUID. */
 	uint64_t file_system;
 	int64_t size;
-	/* The time of any change of the file, and the time at which users see that its contents were modified. */
+	/*
+	 * The time of any change of the file, and the time at which users see that its contents
+	 * were modified.
+	 */
 	int64_t changed;
 	int64_t modified;
 	uint32_t changed_nsec;
 	uint32_t modified_nsec;
 	uint32_t device;
-	/* sfu_unmounts(): differs for two file systems that were mounted from one device, one after the other. */
+	/*
+	 * sfu_unmounts(): differs for two file systems that were mounted from one device, one after
+	 * the other.
+	 */
 	uint32_t unmounts;
 	uint32_t inode_generation;
-	/* The file is in tmpfs: while it is mapped writable, it can be written to without a trace. */
+	/*
+	 * The file is in tmpfs: while it is mapped writable, it can be written to without a trace.
+	 */
 	bool is_shmem;
 };
 
 /*
- * The charged user for root without CAP_SYS_ADMIN and CAP_SYS_MODULE: root in a container. No user has this
- * number.
+ * The charged user for root without CAP_SYS_ADMIN and CAP_SYS_MODULE: root in a container. No user
+ * has this number.
  */
 #define SFU_CONTAINED_ROOT 0xfffffffeu
 
@@ -151,10 +176,16 @@ struct sfu_code_range {
 	uint64_t start;
 	/* A return address plus this value is its distance from `start`, in bytes. */
 	uint64_t to_distance;
-	/* The rows, and the last walk that checked that the rows belong to the file's present state. */
+	/*
+	 * The rows, and the last walk that checked that the rows belong to the file's present
+	 * state.
+	 */
 	const void *rows;
 	uint64_t walk;
-	/* The inode as in struct sfu_mapping; and the key of the state of the file that the table was built for. */
+	/*
+	 * The inode as in struct sfu_mapping; and the key of the state of the file that the table
+	 * was built for.
+	 */
 	uint64_t inode;
 	const struct sfu_file_key *key;
 	/* The guard of the range's region, as in struct sframe_unwind_region. */
@@ -165,17 +196,23 @@ struct sfu_code_range {
 #define SFU_CODE_RANGES 16
 #define SFU_CODE_PLACES 256
 
-/* The code cache of a CPU: the ranges that were used last, for one state of one task's mappings and of all tables. */
+/*
+ * The code cache of a CPU: the ranges that were used last, for one state of one task's mappings and
+ * of all tables.
+ */
 struct sfu_code_cache {
 	uint64_t id;
 	uint64_t sequence;
 	/* A number that differs for each walk. */
 	uint64_t walk;
-	/* The ranges, ordered by address. An unused range starts at UINT64_MAX. The last one is never used. */
+	/*
+	 * The ranges, ordered by address. An unused range starts at UINT64_MAX. The last one is
+	 * never used.
+	 */
 	struct sfu_code_range ranges[SFU_CODE_RANGES + 1];
 	/*
-	 * For return addresses, by a hash (bits 16 to 23), the range that was found last: its distance from the first
-	 * range, in bytes. 0 if none was found.
+	 * For return addresses, by a hash (bits 16 to 23), the range that was found last: its
+	 * distance from the first range, in bytes. 0 if none was found.
 	 */
 	uint16_t places[SFU_CODE_PLACES];
 };
@@ -189,7 +226,10 @@ struct sfu_table_state {
 	uint64_t start;
 	uint64_t end;
 	uint32_t pid;
-	/* The charged user; and the owner, the only user besides root who may replace or remove the table. */
+	/*
+	 * The charged user; and the owner, the only user besides root who may replace or remove the
+	 * table.
+	 */
 	uint32_t user;
 	uint32_t owner;
 	/* One of enum sframe_unwind_origin. */
@@ -203,8 +243,8 @@ struct sfu_table_state {
 };
 
 /*
- * bindgen sees no type of the kernel. C sees the kernel's types, so that hook.c can compare the type of each
- * replacement with the type of the function that it replaces.
+ * bindgen sees no type of the kernel. C sees the kernel's types, so that hook.c can compare the
+ * type of each replacement with the type of the function that it replaces.
  */
 #ifdef __BINDGEN__
 #define SFU_CHAIN void
@@ -220,17 +260,19 @@ struct unwind_stacktrace;
 #endif
 
 /*
- * Hooks. After sfu_hook_install(), ftrace enters the module in place of the kernel's functions. For a task
- * whose stack the module walks, sframe_unwind_immediate() or sframe_unwind_deferred() runs in their place.
+ * Hooks. After sfu_hook_install(), ftrace enters the module in place of the kernel's functions. For
+ * a task whose stack the module walks, sframe_unwind_immediate() or sframe_unwind_deferred() runs
+ * in their place.
  */
 int sfu_hook_install(bool immediate, bool deferred);
 /* Returns once no hooked call is running or can start. Never returns if ftrace refuses. */
 void sfu_hook_remove(void);
 
 /*
- * Continues a scan of the current task's mappings for rows. Returns SFU_ROWS, SFU_NO_ROWS, SFU_UNSURE (all
- * mappings were seen, but nothing is known yet about some of their files), or SFU_UNFINISHED (no work is left, or
- * the mappings are changing). The task has a mm. Any context; does not sleep.
+ * Continues a scan of the current task's mappings for rows. Returns SFU_ROWS, SFU_NO_ROWS,
+ * SFU_UNSURE (all mappings were seen, but nothing is known yet about some of their files), or
+ * SFU_UNFINISHED (no work is left, or the mappings are changing). The task has a mm. Any context;
+ * does not sleep.
  */
 uint32_t sframe_unwind_scan(struct sfu_scan *scan);
 /* Replaces perf_callchain_user(). NMI, IRQ or task; must not sleep. */
@@ -239,77 +281,88 @@ void sframe_unwind_immediate(SFU_CHAIN *chain, SFU_REGISTERS *regs);
 int sframe_unwind_deferred(SFU_TRACE *trace, unsigned int max_entries);
 
 /*
- * Describes a call of perf_callchain_user() in `call`. Any context. Until sfu_immediate_leave(), the caller is also
- * between sfu_peek_enter() and sfu_peek_leave(). Returns what sfu_code_cache_enter() returns; NULL too if `limit` is 0,
- * and where the fast path is of no use: the task may have uprobes, or is in a system call.
+ * Describes a call of perf_callchain_user() in `call`. Any context. Until sfu_immediate_leave(),
+ * the caller is also between sfu_peek_enter() and sfu_peek_leave(). Returns what
+ * sfu_code_cache_enter() returns; NULL too if `limit` is 0, and where the fast path is of no use:
+ * the task may have uprobes, or is in a system call.
  */
-struct sfu_code_cache *sfu_immediate_enter(SFU_CHAIN *chain, SFU_REGISTERS *regs, struct sfu_call *call);
+struct sfu_code_cache *sfu_immediate_enter(SFU_CHAIN *chain, SFU_REGISTERS *regs,
+					   struct sfu_call *call);
 /* Ends that call, with `count` addresses in the buffer of `call`. */
 void sfu_immediate_leave(SFU_CHAIN *chain, unsigned int count);
 /*
- * As above, for a call of unwind_user(). Until sfu_deferred_leave(), sfu_hook_remove() waits for the task, which may
- * sleep when it has left the code cache.
+ * As above, for a call of unwind_user(). Until sfu_deferred_leave(), sfu_hook_remove() waits for
+ * the task, which may sleep when it has left the code cache.
  */
-struct sfu_code_cache *sfu_deferred_enter(SFU_TRACE *trace, unsigned int max_entries, struct sfu_call *call);
+struct sfu_code_cache *sfu_deferred_enter(SFU_TRACE *trace, unsigned int max_entries,
+					  struct sfu_call *call);
 void sfu_deferred_leave(SFU_TRACE *trace, unsigned int count);
 
 /*
- * Reads the register with this DWARF number from `regs`, a struct pt_regs of user space. Any context. False
- * if there is no such register.
+ * Reads the register with this DWARF number from `regs`, a struct pt_regs of user space. Any
+ * context. False if there is no such register.
  */
 bool sfu_register(const void *regs, unsigned int number, uint64_t *value);
-/* Whether `regs`, a struct pt_regs of user space, belongs to a task in the system call rt_sigreturn. Any context. */
+/*
+ * Whether `regs`, a struct pt_regs of user space, belongs to a task in the system call
+ * rt_sigreturn. Any context.
+ */
 bool sfu_in_sigreturn(const void *regs);
 
 /*
  * Uprobes of the current task; any context. sfu_uprobe_orig_pc() returns the address of the probed
- * instruction if the task, whose user PC is `pc`, runs that instruction out of line or is about to; else `pc`.
- * sfu_uretprobe_orig_ra() gives the return address that a uretprobe took from the stack at `slot`.
+ * instruction if the task, whose user PC is `pc`, runs that instruction out of line or is about to;
+ * else `pc`. sfu_uretprobe_orig_ra() gives the return address that a uretprobe took from the stack
+ * at `slot`.
  */
 uint64_t sfu_uprobe_orig_pc(uint64_t pc);
 bool sfu_uretprobe_orig_ra(uint64_t slot, uint64_t *address);
 
 /*
- * Gives the code cache of this CPU to the caller, for the current task, until sfu_code_cache_leave(). Any
- * context. Between the two calls the caller must not sleep. The rows of ranges may be used only between the two
- * calls. NULL if the mappings are changing, or if the caller interrupted a walk that has the cache.
- * The function checks the files of all ranges. A check of each file at its first use would cost more. If the file is
- * still in the state that the range's table was built for, `walk` of the range becomes that of the cache.
+ * Gives the code cache of this CPU to the caller, for the current task, until
+ * sfu_code_cache_leave(). Any context. Between the two calls the caller must not sleep. The rows of
+ * ranges may be used only between the two calls. NULL if the mappings are changing, or if the
+ * caller interrupted a walk that has the cache. The function checks the files of all ranges. A
+ * check of each file at its first use would cost more. If the file is still in the state that the
+ * range's table was built for, `walk` of the range becomes that of the cache.
  */
 struct sfu_code_cache *sfu_code_cache_enter(void);
 void sfu_code_cache_leave(struct sfu_code_cache *cache);
 /*
- * Between enter and leave: the range that contains the byte in front of the return address `ra`, or a range behind
- * `ra`, or an unused range. The range becomes that of the place of `ra`.
+ * Between enter and leave: the range that contains the byte in front of the return address `ra`, or
+ * a range behind `ra`, or an unused range. The range becomes that of the place of `ra`.
  */
 struct sfu_code_range *sfu_code_range_at(struct sfu_code_cache *cache, uint64_t ra);
-/* Between enter and leave: puts the table with this number into a range; false if the table is gone. */
+/*
+ * Between enter and leave: puts the table with this number into a range; false if the table is
+ * gone.
+ */
 bool sfu_code_range_find_table(struct sfu_code_range *range, uint64_t number);
 /* Between enter and leave: whether the region of a range still exists. */
 bool sfu_code_range_has_region(const struct sfu_code_range *range);
 
 /*
- * User memory; any context. Between sfu_peek_enter() and sfu_peek_leave() no page fault is served. If
- * sfu_peek_enter() returns TASK_SIZE_MAX, the functions of get_user() may be called, which check the address; and
- * other code may read below that address, in the way of the architecture. 0: another task's memory may be mapped, or
- * `address`, in the task's stack or code, cannot be read.
+ * User memory; any context. Between sfu_peek_enter() and sfu_peek_leave() no page fault is served.
+ * If sfu_peek_enter() returns TASK_SIZE_MAX, the functions of get_user() may be called, which check
+ * the address; and other code may read below that address, in the way of the architecture. 0:
+ * another task's memory may be mapped, or `address`, in the task's stack or code, cannot be read.
  */
 uint64_t sfu_peek_enter(uint64_t address);
 void sfu_peek_leave(void);
 /*
- * Reads user memory at an address of any value. Any context. Checks the address, and that the memory is the current
- * task's; never faults in. 0 or -EFAULT.
+ * Reads user memory at an address of any value. Any context. Checks the address, and that the
+ * memory is the current task's; never faults in. 0 or -EFAULT.
  */
 int sfu_read_user(void *to, uint64_t address, unsigned int len);
 /*
- * Faults bytes in. Task that may sleep, possibly for ever, between sfu_peek_enter() and sfu_peek_leave(). Holds a
- * reference to the module until it returns. 0, or a negative error: nothing is mapped there, the task is exiting, or
- * the module is being unloaded.
+ * Faults bytes in. Task that may sleep, possibly for ever, between sfu_peek_enter() and
+ * sfu_peek_leave(). Holds a reference to the module until it returns. 0, or a negative error:
+ * nothing is mapped there, the task is exiting, or the module is being unloaded.
  */
 int sfu_fault_in(uint64_t address, unsigned int len);
 /*
- * Any context. Asks the worker to fault in the page of the current task at a run-time address. False if too many pages
- * are queued: then the worker is not asked.
+ * Any context. Asks the worker to fault in the page of the current task at a run-time address.
+ * False if too many pages are queued: then the worker is not asked.
  */
 bool sfu_queue_fault_in(uint64_t address);
 int sfu_worker_start(void);
@@ -317,52 +370,55 @@ int sfu_worker_start(void);
 void sfu_worker_stop(void);
 
 /*
- * Finds the mapping of the current task at a run-time address, without taking a lock. Any context. 0, -ENOENT if
- * nothing is mapped there, or -EAGAIN if the mappings were changing.
+ * Finds the mapping of the current task at a run-time address, without taking a lock. Any context.
+ * 0, -ENOENT if nothing is mapped there, or -EAGAIN if the mappings were changing.
  */
 int sfu_find_mapping(uint64_t address, struct sfu_mapping *mapping);
 /*
- * Finds the next mapping from offset 0 of a file below a mapping that sfu_find_mapping() has found, and adds the number
- * of mappings that were read to `visits`. Any context. 0, or -EAGAIN if the mappings were changing.
+ * Finds the next mapping from offset 0 of a file below a mapping that sfu_find_mapping() has found,
+ * and adds the number of mappings that were read to `visits`. Any context. 0, or -EAGAIN if the
+ * mappings were changing.
  */
 int sfu_find_lower_file(struct sfu_mapping *mapping);
 /*
- * Finds the next executable mapping in a scan whose file differs from the file before; takes work for each mapping.
- * -ENOENT: there is no further mapping. -EAGAIN: no work is left, or the mappings are changing.
+ * Finds the next executable mapping in a scan whose file differs from the file before; takes work
+ * for each mapping. -ENOENT: there is no further mapping. -EAGAIN: no work is left, or the mappings
+ * are changing.
  */
 int sfu_scan_next(struct sfu_scan *scan, struct sfu_mapping *mapping);
 /*
- * Files; task that may sleep. Takes a reference to the file of a descriptor of the current task, which
- * sfu_file_close() gives back before the system call returns. Only regular files that are open for reading. 0 or a
- * negative error.
+ * Files; task that may sleep. Takes a reference to the file of a descriptor of the current task,
+ * which sfu_file_close() gives back before the system call returns. Only regular files that are
+ * open for reading. 0 or a negative error.
  */
 int sfu_file_open(int descriptor, void **file);
 void sfu_file_close(void *file);
 /*
- * Reads the key of a file; a later write to the file changes the key. -EAGAIN: the file was changed so recently that a
- * later change would not change the key. Sleeps for a few ticks.
+ * Reads the key of a file; a later write to the file changes the key. -EAGAIN: the file was changed
+ * so recently that a later change would not change the key. Sleeps for a few ticks.
  */
 int sfu_file_key_of(const void *file, struct sfu_file_key *key);
 uint64_t sfu_file_size(const void *file);
 /* Reads all `len` bytes, or fails. */
 int sfu_file_read(void *file, uint64_t offset, void *to, unsigned int len);
 /*
- * The run-time address of the current task's vDSO; 0 if the task has none. From the call on, mappings of this
- * vDSO are recognised in all tasks. Task; may sleep.
+ * The run-time address of the current task's vDSO; 0 if the task has none. From the call on,
+ * mappings of this vDSO are recognised in all tasks. Task; may sleep.
  */
 uint64_t sfu_vdso(void);
 
 /*
- * The tables of files. `rows`, which may be NULL, belong to Rust: sframe_unwind_free_rows() gives them back when no
- * reader can use them any more. Task that may sleep. 0 or a negative error. sfu_table_publish(): -ENOSPC if the
- * limits of tables are reached; -EEXIST if the file has added rows that may not be replaced, because another user
- * added them or because the new rows were not added. sfu_table_remove(): -ENOENT if the file has no rows, -EACCES if
- * another user is the owner.
+ * The tables of files. `rows`, which may be NULL, belong to Rust: sframe_unwind_free_rows() gives
+ * them back when no reader can use them any more. Task that may sleep. 0 or a negative error.
+ * sfu_table_publish(): -ENOSPC if the limits of tables are reached; -EEXIST if the file has added
+ * rows that may not be replaced, because another user added them or because the new rows were not
+ * added. sfu_table_remove(): -ENOENT if the file has no rows, -EACCES if another user is the owner.
  */
 int sfu_tables_start(void);
 /* Task; after the hooks, the worker and the device, which find and publish tables, are gone. */
 void sfu_tables_stop(void);
-int sfu_table_publish(const struct sfu_file_key *key, const struct sfu_table_state *state, void *rows);
+int sfu_table_publish(const struct sfu_file_key *key, const struct sfu_table_state *state,
+		      void *rows);
 int sfu_table_remove(const struct sfu_file_key *key, uint32_t user);
 /* Describes the table with the lowest number above `after`; -ENOENT if there is none. */
 int sfu_table_next(uint64_t after, struct sframe_unwind_table *next);
@@ -370,9 +426,9 @@ int sfu_table_next(uint64_t after, struct sframe_unwind_table *next);
 void sframe_unwind_free_rows(void *rows);
 
 /*
- * Any context; the caller is an RCU reader. sfu_find_table() sets `table` and `is_known` of a mapping; the caller
- * has proved that `inode` is the inode of the mapping's file. sfu_table_rows() returns the rows of the table with
- * this number, or NULL.
+ * Any context; the caller is an RCU reader. sfu_find_table() sets `table` and `is_known` of a
+ * mapping; the caller has proved that `inode` is the inode of the mapping's file. sfu_table_rows()
+ * returns the rows of the table with this number, or NULL.
  */
 void sfu_find_table(struct sfu_mapping *mapping);
 const void *sfu_table_rows(uint64_t number);
@@ -383,49 +439,53 @@ bool sfu_is_known(const struct sfu_file_key *key);
 /* User space was asked for this code not long ago. */
 #define SFU_CODE_ASKED 1
 /*
- * Where there is no region, a walk may take a frame pointer: the process has no regions at all, or user space has said
- * that there is none.
+ * Where there is no region, a walk may take a frame pointer: the process has no regions at all, or
+ * user space has said that there is none.
  */
 #define SFU_CODE_PLAIN 2
 
 /*
- * Regions of code that processes made. sfu_find_region() finds the region of the current task that contains a run-time
- * address; any context. If no region contains the address, `kind` is NONE, and `start` and `end` are those of the code
- * between two regions. `inode` of `mapping`, the mapping of the address, becomes the number of the code of regions. The
- * function returns SFU_CODE_... bits.
- * sfu_region_add() adds a region, whose fields the caller has checked; task; sleeps; -ESRCH if there is no
- * such process. `own_only`: -EPERM unless the process is the current one and the region has no rows.
- * sfu_regions_stop(): at module unload, after the hooks, the worker and the device are gone.
+ * Regions of code that processes made. sfu_find_region() finds the region of the current task that
+ * contains a run-time address; any context. If no region contains the address, `kind` is NONE, and
+ * `start` and `end` are those of the code between two regions. `inode` of `mapping`, the mapping of
+ * the address, becomes the number of the code of regions. The function returns SFU_CODE_... bits.
+ * sfu_region_add() adds a region, whose fields the caller has checked; task; sleeps; -ESRCH if
+ * there is no such process. `own_only`: -EPERM unless the process is the current one and the region
+ * has no rows. sfu_regions_stop(): at module unload, after the hooks, the worker and the device are
+ * gone.
  */
-int sfu_find_region(uint64_t address, struct sfu_mapping *mapping, struct sframe_unwind_region *region);
+int sfu_find_region(uint64_t address, struct sfu_mapping *mapping,
+		    struct sframe_unwind_region *region);
 int sfu_region_add(struct sframe_unwind_region *region, bool own_only);
 void sfu_regions_stop(void);
 
 /*
- * Any context. Asks the worker to look for rows in the file that the current task has mapped at a run-time address,
- * or to request a region for code of no file. False if too many files are queued: then the worker is not asked.
+ * Any context. Asks the worker to look for rows in the file that the current task has mapped at a
+ * run-time address, or to request a region for code of no file. False if too many files are queued:
+ * then the worker is not asked.
  */
 bool sfu_queue_file(uint64_t address);
 /*
- * The worker examines a seen file. `may_read`: the file system is trusted. `seen`: the task and the mapping in which
- * the file was seen. Task; sleeps.
+ * The worker examines a seen file. `may_read`: the file system is trusted. `seen`: the task and the
+ * mapping in which the file was seen. Task; sleeps.
  */
 void sframe_unwind_index_file(void *file, const struct sfu_table_state *seen, bool may_read);
 
 /*
- * The memory of table builds is bounded. sfu_build_begin() returns the build's number, which the other three
- * functions take, or -EBUSY if too many builds are running. sfu_build_take() is called before `bytes` are
- * allocated; -ENOSPC if that would exceed the limit. sfu_build_give() gives bytes back. `added`: the rows come from a
- * program. Task; sleeps.
+ * The memory of table builds is bounded. sfu_build_begin() returns the build's number, which the
+ * other three functions take, or -EBUSY if too many builds are running. sfu_build_take() is called
+ * before `bytes` are allocated; -ENOSPC if that would exceed the limit. sfu_build_give() gives
+ * bytes back. `added`: the rows come from a program. Task; sleeps.
  */
 int sfu_build_begin(uint32_t user, bool added);
 int sfu_build_take(int build, uint64_t bytes);
 void sfu_build_give(int build, uint64_t bytes);
 void sfu_build_end(int build);
 /*
- * The end of a table build; task. sfu_build_deadline() returns the CPU time of the current task at which the
- * build has to end. sfu_build_pause() sleeps if other tasks want the CPU; 0, -ETIME after the deadline, or -EINTR
- * if the task was killed, if the module is being unloaded, or if the worker has waited for too long.
+ * The end of a table build; task. sfu_build_deadline() returns the CPU time of the current task at
+ * which the build has to end. sfu_build_pause() sleeps if other tasks want the CPU; 0, -ETIME after
+ * the deadline, or -EINTR if the task was killed, if the module is being unloaded, or if the worker
+ * has waited for too long.
  */
 uint64_t sfu_build_deadline(void);
 int sfu_build_pause(uint64_t deadline);
@@ -433,8 +493,9 @@ int sfu_build_pause(uint64_t deadline);
 void sfu_random_key(uint64_t *key);
 
 /*
- * The device. Task; sleeps. `user`: the charged user of the process that opened the device; 0 is an administrator.
- * `own_only`: the command is to add a region, and the process may do so for itself only.
+ * The device. Task; sleeps. `user`: the charged user of the process that opened the device; 0 is an
+ * administrator. `own_only`: the command is to add a region, and the process may do so for itself
+ * only.
  */
 int sfu_device_start(void);
 void sfu_device_stop(void);
@@ -447,10 +508,15 @@ uint64_t sfu_counted(unsigned int first, unsigned int count);
 
 /* The address of a pointer that is NULL while nobody listens to the tracepoint. */
 extern void *const *const sfu_walk_listeners;
-/* Fires the tracepoint sframe_unwind:sframe_unwind_walk. `reason` and `context` are NUL-terminated. */
+/*
+ * Fires the tracepoint sframe_unwind:sframe_unwind_walk. `reason` and `context` are NUL-terminated.
+ */
 void sfu_trace_walk(const char *context, unsigned int frames, const char *reason);
 
-/* For KUnit: maps user memory for the running test; returns the memory's address or a negative error. */
+/*
+ * For KUnit: maps user memory for the running test; returns the memory's address or a negative
+ * error.
+ */
 int64_t sfu_test_map(uint64_t len, bool executable);
 /* The state of the running test's mappings. */
 uint64_t sfu_test_mappings_sequence(void);

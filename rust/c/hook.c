@@ -31,7 +31,8 @@ MODULE_VERSION("0.1.0");
 /* A parameter in C: the `kernel` crate has no parameters that can be written at run time. */
 static bool enabled = true;
 module_param(enabled, bool, 0644);
-MODULE_PARM_DESC(enabled, "Unwind user stacks (off: the kernel's own chains from the next sample on)");
+MODULE_PARM_DESC(enabled,
+		 "Unwind user stacks (off: the kernel's own chains from the next sample on)");
 
 static unsigned long immediate_address, deferred_address;
 static struct srcu_struct deferred_walks;
@@ -46,8 +47,8 @@ static bool is_entry_of(unsigned long ip, unsigned long function)
 }
 
 /*
- * Whether the task is in exec, with the new program's memory and the old program's registers. exec sets
- * start_code shortly before it sets the registers.
+ * Whether the task is in exec, with the new program's memory and the old program's registers. exec
+ * sets start_code shortly before it sets the registers.
  */
 static bool is_between_programs(void)
 {
@@ -69,8 +70,8 @@ static void innermost_callchain(struct perf_callchain_entry_ctx *entry, struct p
 }
 
 /*
- * Each replacement has the prototype of the function that it replaces. A kernel with another prototype
- * does not build.
+ * Each replacement has the prototype of the function that it replaces. A kernel with another
+ * prototype does not build.
  */
 static_assert(__same_type(empty_callchain, perf_callchain_user));
 static_assert(__same_type(innermost_callchain, perf_callchain_user));
@@ -83,8 +84,8 @@ static_assert(__same_type(sframe_unwind_deferred, unwind_user));
  * NMI, IRQ or task. Unless the handler changes the instruction pointer, the kernel's own function
  * runs.
  */
-static void notrace ftrace_handler(unsigned long ip, unsigned long parent_ip, struct ftrace_ops *ops,
-			     struct ftrace_regs *fregs)
+static void notrace ftrace_handler(unsigned long ip, unsigned long parent_ip,
+				   struct ftrace_ops *ops, struct ftrace_regs *fregs)
 {
 	struct pt_regs *regs;
 	unsigned long target;
@@ -121,7 +122,8 @@ static void notrace ftrace_handler(unsigned long ip, unsigned long parent_ip, st
 				 * asserts this.
 				 */
 				this_cpu_inc(sfu_counter[SFU_LOCKED]);
-				ftrace_regs_set_instruction_pointer(fregs, (unsigned long)innermost_callchain);
+				target = (unsigned long)innermost_callchain;
+				ftrace_regs_set_instruction_pointer(fregs, target);
 				break;
 			case SFU_LEAVE:
 				this_cpu_inc(sfu_counter[SFU_LEFT_TO_KERNEL]);
@@ -134,15 +136,15 @@ static void notrace ftrace_handler(unsigned long ip, unsigned long parent_ip, st
 static struct ftrace_ops ops = {
 	.func = ftrace_handler,
 	/*
-	 * IPMODIFY: no other user may change the instruction pointer of the two functions. PERMANENT:
-	 * ftrace_enabled cannot be switched off.
+	 * IPMODIFY: no other user may change the instruction pointer of the two functions.
+	 * PERMANENT: ftrace_enabled cannot be switched off.
 	 */
 	.flags = FTRACE_OPS_FL_IPMODIFY | FTRACE_OPS_FL_PERMANENT,
 };
 
 /*
- * The address of a function. kallsyms_lookup_name() is not exported; a kprobe knows the address. The
- * kprobe is never armed, so its removal allocates nothing and cannot fail.
+ * The address of a function. kallsyms_lookup_name() is not exported; a kprobe knows the address.
+ * The kprobe is never armed, so its removal allocates nothing and cannot fail.
  */
 static unsigned long address_of(const char *function)
 {
@@ -161,10 +163,13 @@ static int filter(const char *function, unsigned long *address, bool reset)
 	int ret;
 
 	*address = address_of(function);
-	ret = *address ? ftrace_set_filter(&ops, (unsigned char *)function, strlen(function), reset) : -ENOENT;
+	ret = -ENOENT;
+	if (*address)
+		ret = ftrace_set_filter(&ops, (unsigned char *)function, strlen(function), reset);
 	if (ret)
 		pr_err("cannot hook %s: %s (%d)\n", function,
-		       *address ? "ftrace does not know it" : "this kernel has no such function", ret);
+		       *address ? "ftrace does not know it" : "this kernel has no such function",
+		       ret);
 	return ret;
 }
 
@@ -175,7 +180,7 @@ int sfu_hook_install(bool immediate, bool deferred)
 	/* Deferred walks sleep, and look up mappings without a lock. */
 	BUILD_BUG_ON(IS_ENABLED(CONFIG_UNWIND_USER) && !SFU_HAS_SEQUENCE);
 	if (!SFU_HAS_SEQUENCE && IS_ENABLED(CONFIG_PREEMPT_RT)) {
-		pr_err("cannot hook: before 6.12 a kernel with PREEMPT_RT has no mappings that an interrupt can look up\n");
+		pr_err("cannot hook: with PREEMPT_RT, walks need a kernel of 6.12 or later\n");
 		return -EOPNOTSUPP;
 	}
 	if (deferred && !IS_ENABLED(CONFIG_UNWIND_USER)) {
@@ -195,7 +200,9 @@ int sfu_hook_install(bool immediate, bool deferred)
 	if (!ret && (immediate || deferred)) {
 		ret = register_ftrace_function(&ops);
 		if (ret == -EBUSY)
-			pr_err("cannot hook: another module or a live patch already replaces perf_callchain_user or unwind_user (%d)\n", ret);
+			pr_err("cannot hook: %s already replaces %s (%d)\n",
+			       "another module or a live patch",
+			       "perf_callchain_user or unwind_user", ret);
 		else if (ret)
 			pr_err("cannot hook: ftrace refuses (%d)\n", ret);
 	}
@@ -232,11 +239,13 @@ static noinline struct sfu_code_cache *begin(struct pt_regs *regs, struct sfu_ca
 	call->is_probed = current->utask || mm_flags_test(MMF_HAS_UPROBES, current->mm);
 	/* Last, because it may call a function. */
 	call->limit = sfu_peek(call->sp);
-	return likely(call->limit && !call->is_probed && !is_in_system_call(regs)) ? sfu_code_cache_enter() : NULL;
+	if (likely(call->limit && !call->is_probed && !is_in_system_call(regs)))
+		return sfu_code_cache_enter();
+	return NULL;
 }
 
-struct sfu_code_cache *sfu_immediate_enter(struct perf_callchain_entry_ctx *to, struct pt_regs *regs,
-					   struct sfu_call *call)
+struct sfu_code_cache *sfu_immediate_enter(struct perf_callchain_entry_ctx *to,
+					   struct pt_regs *regs, struct sfu_call *call)
 {
 	call->context = in_nmi() ? SFU_NMI : in_task() ? SFU_TASK : SFU_IRQ;
 	call->buffer = &to->entry->ip[to->entry->nr];

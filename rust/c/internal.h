@@ -36,7 +36,8 @@ DECLARE_PER_CPU(uint64_t[SFU_COUNTERS], sfu_counter);
  */
 static inline void sfu_ftrace_remove(struct ftrace_ops *ops)
 {
-	if (WARN(unregister_ftrace_function(ops), "sframe_unwind: ftrace will not let go of a hook; the module stays\n"))
+	if (WARN(unregister_ftrace_function(ops),
+		 "sframe_unwind: ftrace will not let go of a hook; the module stays\n"))
 		for (;;)
 			schedule_timeout_uninterruptible(MAX_SCHEDULE_TIMEOUT);
 	ftrace_free_filter(ops);

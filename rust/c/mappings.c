@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /*
- * Finds mappings of the current task in any context: without a lock where mappings have a sequence count,
- * else under mmap_lock.
+ * Finds mappings of the current task in any context: without a lock where mappings have a sequence
+ * count, else under mmap_lock.
  */
 #define pr_fmt(fmt) KBUILD_MODNAME ": " fmt
 
@@ -13,20 +13,25 @@
 #include "mappings.h"
 #include "walk_lock.h"
 
-/* The maximum number of mappings between the mapping that is looked up and the first mapping of its file. */
+/*
+ * The maximum number of mappings between the mapping that is looked up and the first mapping of its
+ * file.
+ */
 #define HEAD_DISTANCE 16
 /*
- * The file below code of no file matters only if the code lies among the file's segments: some programs replace
- * their own code by memory with huge pages. A larger gap, in bytes, separates the code from any file.
+ * The file below code of no file matters only if the code lies among the file's segments: some
+ * programs replace their own code by memory with huge pages. A larger gap, in bytes, separates the
+ * code from any file.
  */
 #define HEAD_SPAN (4ULL << 30)
 
 /*
- * The mapping, or NULL for a gap, that the tree holds at `address`, and the first and the last address of the
- * mapping or gap. Each search starts at the root of the tree. mas_find() and mas_prev() go up by a node's parent,
- * and try again for as long as the parent is out of the tree. The writer that would put the parent back may be
- * the task that was interrupted here, and then would never run. From the root down, no search meets a node that
- * is out of the tree: the writer takes a node out before it marks the node.
+ * The mapping, or NULL for a gap, that the tree holds at `address`, and the first and the last
+ * address of the mapping or gap. Each search starts at the root of the tree. mas_find() and
+ * mas_prev() go up by a node's parent, and try again for as long as the parent is out of the tree.
+ * The writer that would put the parent back may be the task that was interrupted here, and then
+ * would never run. From the root down, no search meets a node that is out of the tree: the writer
+ * takes a node out before it marks the node.
  */
 static struct vm_area_struct *mapping_at(struct mm_struct *mm, unsigned long address,
 					 unsigned long *first, unsigned long *last)
@@ -40,8 +45,8 @@ static struct vm_area_struct *mapping_at(struct mm_struct *mm, unsigned long add
 }
 
 /*
- * The inode of a mapping: a number, which must not be dereferenced until the caller has proved that the mapping
- * has this file.
+ * The inode of a mapping: a number, which must not be dereferenced until the caller has proved that
+ * the mapping has this file.
  */
 static uint64_t inode_of(const struct vm_area_struct *vma)
 {
@@ -53,9 +58,10 @@ static uint64_t inode_of(const struct vm_area_struct *vma)
 }
 
 /*
- * Reads a VMA that the tree holds from `first` to `last`. The VMA may be freed and reused during the read (under
- * RCU its memory stays that of a VMA), so the caller has to prove the fields. False if the VMA's addresses are not
- * `first` and `last`: an interrupted writer may have changed only the tree or only the VMA.
+ * Reads a VMA that the tree holds from `first` to `last`. The VMA may be freed and reused during
+ * the read (under RCU its memory stays that of a VMA), so the caller has to prove the fields. False
+ * if the VMA's addresses are not `first` and `last`: an interrupted writer may have changed only
+ * the tree or only the VMA.
  */
 static bool read_mapping(struct vm_area_struct *vma, unsigned long first, unsigned long last,
 			 struct sfu_mapping *mapping)
@@ -80,9 +86,12 @@ static bool read_at(struct mm_struct *mm, unsigned long address, struct sfu_mapp
 	return vma && read_mapping(vma, first, last, mapping);
 }
 
-/* Whether a second read of a mapping has an equal result. Compares fields: a copy would need more stack. */
-static noinline bool is_read_again(struct mm_struct *mm, unsigned long address, const struct sfu_mapping *mapping,
-				   bool found)
+/*
+ * Whether a second read of a mapping has an equal result. Compares fields: a copy would need more
+ * stack.
+ */
+static noinline bool is_read_again(struct mm_struct *mm, unsigned long address,
+				   const struct sfu_mapping *mapping, bool found)
 {
 	unsigned long first, last;
 	const struct vm_area_struct *vma = mapping_at(mm, address, &first, &last);
@@ -97,7 +106,8 @@ static noinline bool is_read_again(struct mm_struct *mm, unsigned long address, 
 }
 
 /* Finds the mapping from offset 0 of a mapping's file, or of the next file below. */
-static noinline void read_head(struct mm_struct *mm, unsigned long address, struct sfu_mapping *mapping)
+static noinline void read_head(struct mm_struct *mm, unsigned long address,
+			       struct sfu_mapping *mapping)
 {
 	unsigned long first, last;
 	struct file *file = NULL;
@@ -105,8 +115,8 @@ static noinline void read_head(struct mm_struct *mm, unsigned long address, stru
 
 	mapping->head = mapping->head_size = 0;
 	/*
-	 * The loader maps all segments of a file by one open file, so all have one struct file. Its pointer is
-	 * compared and never dereferenced.
+	 * The loader maps all segments of a file by one open file, so all have one struct file. Its
+	 * pointer is compared and never dereferenced.
 	 */
 	for (i = 0; i <= HEAD_DISTANCE; i++, address = first - 1) {
 		struct vm_area_struct *vma = mapping_at(mm, address, &first, &last);
@@ -125,7 +135,8 @@ static noinline void read_head(struct mm_struct *mm, unsigned long address, stru
 }
 
 /* Under RCU. The head is that of the mapping's state at `mapping->sequence`, or was read twice. */
-static __always_inline int find_head(struct mm_struct *mm, uint64_t address, struct sfu_mapping *mapping)
+static __always_inline int find_head(struct mm_struct *mm, uint64_t address,
+				     struct sfu_mapping *mapping)
 {
 	uint64_t head;
 	uint32_t size;
@@ -167,8 +178,8 @@ int sfu_find_mapping(uint64_t address, struct sfu_mapping *mapping)
 		visits++;
 		if (!calm || mmap_lock_speculate_retry(mm, sequence)) {
 			/*
-			 * The lock is held for writing, perhaps by the interrupted task, and for a long time in
-			 * fork. Two equal reads count as a proof.
+			 * The lock is held for writing, perhaps by the interrupted task, and for a
+			 * long time in fork. Two equal reads count as a proof.
 			 */
 			visits++;
 			if (!is_read_again(mm, address, mapping, found))

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /*
- * Regions: code that processes make at run time, by process. Readers in any context find a region without a lock.
- * Tasks that may sleep change regions under regions_lock. A region names its process by the ID of the process's mm:
- * no other mm ever has this ID, so a region of a process that has exited, or has called exec, is never found again.
+ * Regions: code that processes make at run time, by process. Readers in any context find a region
+ * without a lock. Tasks that may sleep change regions under regions_lock. A region names its
+ * process by the ID of the process's mm: no other mm ever has this ID, so a region of a process
+ * that has exited, or has called exec, is never found again.
  */
 #define pr_fmt(fmt) KBUILD_MODNAME ": " fmt
 
@@ -19,12 +20,18 @@
 
 #include "internal.h"
 
-/* The most regions, and the most of one process. A user other than root is charged at most half of all. */
+/*
+ * The most regions, and the most of one process. A user other than root is charged at most half of
+ * all.
+ */
 #define REGIONS 1024
 #define REGIONS_OF_PROCESS 32
 /* The most regions of one hash bucket that a reader looks at. */
 #define REGIONS_LOOKED_AT 64
-/* The time that user space has to answer a request, and the time for which its answer "no region" holds. */
+/*
+ * The time that user space has to answer a request, and the time for which its answer "no region"
+ * holds.
+ */
 #define ASK_AGAIN (2 * HZ)
 #define NONE_HOLDS (10 * HZ)
 
@@ -56,14 +63,18 @@ static uint64_t hash_of(uint64_t mm_id)
 	return siphash_1u64(mm_id, &sfu_secret);
 }
 
-int sfu_find_region(uint64_t address, struct sfu_mapping *mapping, struct sframe_unwind_region *found)
+int sfu_find_region(uint64_t address, struct sfu_mapping *mapping,
+		    struct sframe_unwind_region *found)
 {
 	uint64_t id = sfu_mm_id(current->mm);
 	int left = REGIONS_LOOKED_AT, answer = 0;
 	bool has_regions = false;
 	struct region *region;
 
-	/* Before the search: if a region that it finds is withdrawn, now or later, the generation is another. */
+	/*
+	 * Before the search: if a region that it finds is withdrawn, now or later, the generation
+	 * is another.
+	 */
 	mapping->inode = smp_load_acquire(&regions_generation) << 2 | SFU_REGION;
 	found->kind = SFRAME_UNWIND_REGION_NONE;
 	found->start = 0;
@@ -79,7 +90,8 @@ int sfu_find_region(uint64_t address, struct sfu_mapping *mapping, struct sframe
 		has_regions |= description->kind != SFRAME_UNWIND_REGION_NONE;
 		if (address - description->start < description->end - description->start) {
 			if (description->kind) {
-				if (description->kind != SFRAME_UNWIND_REGION_ROWS || sfu_use_table(description->table))
+				if (description->kind != SFRAME_UNWIND_REGION_ROWS ||
+				    sfu_use_table(description->table))
 					*found = *description;
 			} else if (time_before(jiffies, READ_ONCE(region->until))) {
 				answer |= SFU_CODE_ASKED;
@@ -128,7 +140,8 @@ static bool was_requested(const struct region *new)
 	lockdep_assert_held(&regions_lock);
 	list_for_each_entry(region, &regions, of_all)
 		if (region->mm_id == new->mm_id && !region->description.kind &&
-		    region->description.start == new->description.start && region->description.end == new->description.end)
+		    region->description.start == new->description.start &&
+		    region->description.end == new->description.end)
 			return true;
 	return false;
 }
@@ -140,16 +153,17 @@ static bool is_plain(const struct region *new)
 
 	lockdep_assert_held(&regions_lock);
 	list_for_each_entry(region, &regions, of_all)
-		if (region->mm_id == new->mm_id && region->plain && region->description.start <= new->description.start &&
+		if (region->mm_id == new->mm_id && region->plain &&
+		    region->description.start <= new->description.start &&
 		    new->description.end <= region->description.end)
 			return true;
 	return false;
 }
 
 /*
- * Removes the regions that a new one replaces. A request, and the answer that there is no region, keep regions of other
- * kinds: their range is a whole mapping, and the process may have described a part of it. A request also keeps the
- * answer that a part of the mapping has no region.
+ * Removes the regions that a new one replaces. A request, and the answer that there is no region,
+ * keep regions of other kinds: their range is a whole mapping, and the process may have described a
+ * part of it. A request also keeps the answer that a part of the mapping has no region.
  */
 static void replace(const struct region *new)
 {
@@ -158,15 +172,17 @@ static void replace(const struct region *new)
 
 	lockdep_assert_held(&regions_lock);
 	list_for_each_entry_safe(region, next, &regions, of_all)
-		if (region->mm_id == new->mm_id && region->description.start < new->description.end &&
-		    new->description.start < region->description.end && !(keeps && region->description.kind) &&
+		if (region->mm_id == new->mm_id &&
+		    region->description.start < new->description.end &&
+		    new->description.start < region->description.end &&
+		    !(keeps && region->description.kind) &&
 		    !(new->requested && region->plain && !new->plain))
 			withdraw(region);
 }
 
 /*
- * The region that was used least recently, if there are `most` or more: of the process with this mm, unless `mm_id` is 0;
- * of this user, unless `user` is 0.
+ * The region that was used least recently, if there are `most` or more: of the process with this
+ * mm, unless `mm_id` is 0; of this user, unless `user` is 0.
  */
 static noinline struct region *least_used(uint64_t mm_id, uint32_t user, unsigned int most)
 {
@@ -195,7 +211,8 @@ static void make_room(const struct region *new)
 		withdraw(least);
 }
 
-static int add(uint64_t mm_id, uint32_t user, const struct sframe_unwind_region *description, bool requested)
+static int add(uint64_t mm_id, uint32_t user, const struct sframe_unwind_region *description,
+	       bool requested)
 {
 	struct region *new = kzalloc(sizeof(*new), GFP_KERNEL_ACCOUNT);
 
@@ -229,7 +246,8 @@ int sfu_region_add(struct sframe_unwind_region *description, bool own_only)
 	uint32_t user;
 
 	/* The removal of a region with rows makes the next walks of all processes slower. */
-	if (own_only && (description->kind == SFRAME_UNWIND_REGION_ROWS || description->pid != task_tgid_vnr(current)))
+	if (own_only && (description->kind == SFRAME_UNWIND_REGION_ROWS ||
+			 description->pid != task_tgid_vnr(current)))
 		return -EPERM;
 	if (description->kind == SFRAME_UNWIND_REGION_ROWS) {
 		description->table = sfu_table_of_descriptor(description->rows_file);

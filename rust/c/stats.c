@@ -25,7 +25,8 @@ uint64_t sfu_counted(unsigned int first, unsigned int count)
 	return sum;
 }
 
-void *const *const sfu_walk_listeners = (void *const *)(uintptr_t)&__tracepoint_sframe_unwind_walk.funcs;
+void *const *const sfu_walk_listeners =
+	(void *const *)(uintptr_t)&__tracepoint_sframe_unwind_walk.funcs;
 
 void sfu_trace_walk(const char *context, unsigned int frames, const char *reason)
 {

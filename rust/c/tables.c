@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /*
- * Tables by file. Readers in any context find a table without a lock. Tasks that may sleep change tables
- * under tables_lock.
+ * Tables by file. Readers in any context find a table without a lock. Tasks that may sleep change
+ * tables under tables_lock.
  *
- * Policy that stays in C, because it works on the list under its lock: limits of tables and bytes, quotas of
- * users, and eviction (make_room(), least_used()). See Documentation/decisions/policy-in-c.rst.
+ * Policy that stays in C, because it works on the list under its lock: limits of tables and bytes,
+ * quotas of users, and eviction (make_room(), least_used()). See
+ * Documentation/decisions/policy-in-c.rst.
  */
 #define pr_fmt(fmt) KBUILD_MODNAME ": " fmt
 
@@ -27,7 +28,10 @@
 static int tables_mib_set(const char *text, const struct kernel_param *param);
 
 static unsigned int tables_mib = 128;
-static const struct kernel_param_ops tables_mib_ops = { .set = tables_mib_set, .get = param_get_uint };
+static const struct kernel_param_ops tables_mib_ops = {
+	.set = tables_mib_set,
+	.get = param_get_uint,
+};
 module_param_cb(tables_mib, &tables_mib_ops, &tables_mib, 0644);
 __MODULE_PARM_TYPE(tables_mib, "uint");
 MODULE_PARM_DESC(tables_mib, "The most memory for tables of files' rows, in MiB (128)");
@@ -83,11 +87,14 @@ siphash_key_t sfu_secret;
 /* In jiffies: when the shrinker last freed a table, or 0. */
 static unsigned long shrunk;
 
-/* Whether both are of one inode, perhaps with other contents, or perhaps in another image on the device. */
+/*
+ * Whether both are of one inode, perhaps with other contents, or perhaps in another image on the
+ * device.
+ */
 static bool is_same_inode(const struct sfu_file_key *a, const struct sfu_file_key *b)
 {
-	return a->number == b->number && a->file_system == b->file_system && a->device == b->device &&
-	       a->inode_generation == b->inode_generation;
+	return a->number == b->number && a->file_system == b->file_system &&
+	       a->device == b->device && a->inode_generation == b->inode_generation;
 }
 
 static bool is_same(const struct sfu_file_key *a, const struct sfu_file_key *b)
@@ -97,21 +104,23 @@ static bool is_same(const struct sfu_file_key *a, const struct sfu_file_key *b)
 }
 
 /*
- * Whether a file that was renamed, linked, given other rights, or mounted again has the contents for which rows were
- * added: nobody says that the contents were modified, and the build ID is the same.
+ * Whether a file that was renamed, linked, given other rights, or mounted again has the contents
+ * for which rows were added: nobody says that the contents were modified, and the build ID is the
+ * same.
  */
 static bool is_still(const struct table *old, const struct table *new)
 {
 	return is_same_inode(&old->key, &new->key) && old->key.size == new->key.size &&
-	       old->key.modified == new->key.modified && old->key.modified_nsec == new->key.modified_nsec &&
+	       old->key.modified == new->key.modified &&
+	       old->key.modified_nsec == new->key.modified_nsec &&
 	       new->state.build_id_len && old->state.build_id_len == new->state.build_id_len &&
 	       !memcmp(old->state.build_id, new->state.build_id, sizeof(old->state.build_id));
 }
 
 static uint64_t hash_of(const struct sfu_file_key *key)
 {
-	return siphash_3u64(key->number, (uint64_t)key->device << 32 | key->inode_generation, key->file_system,
-			    &sfu_secret);
+	return siphash_3u64(key->number, (uint64_t)key->device << 32 | key->inode_generation,
+			    key->file_system, &sfu_secret);
 }
 
 static struct table *table_of_file(const struct sfu_file_key *key)
@@ -130,8 +139,8 @@ static struct table *table_of_file(const struct sfu_file_key *key)
 }
 
 /*
- * The table of the same inode, perhaps with other contents. Files of different subvolumes may have the
- * same number, and hardly have the same generation.
+ * The table of the same inode, perhaps with other contents. Files of different subvolumes may have
+ * the same number, and hardly have the same generation.
  */
 static struct table *table_of_inode(const struct sfu_file_key *key)
 {
@@ -150,13 +159,16 @@ static struct table *known_table(const struct sfu_file_key *key)
 	struct table *table = table_of_file(key);
 	unsigned long until = table ? READ_ONCE(table->until) : 0;
 
-	return !table || READ_ONCE(table->is_doubtful) || (until && time_after(jiffies, until)) ? NULL : table;
+	if (!table || READ_ONCE(table->is_doubtful) || (until && time_after(jiffies, until)))
+		return NULL;
+	return table;
 }
 
 /* The table of a number. The caller has RCU, or preemption off. */
 static struct table *table_of_number(uint64_t number)
 {
-	struct table *table = rcu_dereference_check(tables[number % TABLES], rcu_read_lock_sched_held());
+	struct table *table = rcu_dereference_check(tables[number % TABLES],
+						    rcu_read_lock_sched_held());
 
 	return table && table->number == number ? table : NULL;
 }
@@ -202,8 +214,8 @@ void sfu_find_table(struct sfu_mapping *mapping)
 bool sfu_code_range_find_table(struct sfu_code_range *range, uint64_t number)
 {
 	/*
-	 * A table that is removed meanwhile changes sfu_table_generation afterwards, and so empties the
-	 * code cache.
+	 * A table that is removed meanwhile changes sfu_table_generation afterwards, and so empties
+	 * the code cache.
 	 */
 	struct table *table = table_of_number(number);
 
@@ -273,7 +285,9 @@ static struct table *table_at(unsigned int slot)
 	return rcu_dereference_protected(tables[slot], lockdep_is_held(&tables_lock));
 }
 
-/* Whether a table makes way for added rows only. An added answer "no rows" makes way for any table. */
+/*
+ * Whether a table makes way for added rows only. An added answer "no rows" makes way for any table.
+ */
 static bool is_kept(const struct table *table)
 {
 	return table->state.origin == SFRAME_UNWIND_ADDED && table->rows;
@@ -303,9 +317,9 @@ static void withdraw(struct table *table)
 }
 
 /*
- * The table that makes way: the least recently used one. Added rows make way for added rows only. `bytes`:
- * memory is short, so only tables that use memory are candidates. `user`: only tables charged to this user
- * are candidates.
+ * The table that makes way: the least recently used one. Added rows make way for added rows only.
+ * `bytes`: memory is short, so only tables that use memory are candidates. `user`: only tables
+ * charged to this user are candidates.
  */
 static struct table *least_used(bool added, bool bytes, const uint32_t *user)
 {
@@ -316,12 +330,13 @@ static struct table *least_used(bool added, bool bytes, const uint32_t *user)
 	for (i = 0; i < TABLES; i++) {
 		struct table *table = table_at(i);
 
-		if (!table || (bytes && !table->state.bytes) || (user && table->state.user != *user))
+		if (!table || (bytes && !table->state.bytes) ||
+		    (user && table->state.user != *user))
 			continue;
 		/*
-		 * Where slots are short, added rows of users other than root make way for any table. Else
-		 * many users, or one with many user IDs, could fill all slots, and no file that is seen
-		 * would be requested.
+		 * Where slots are short, added rows of users other than root make way for any
+		 * table. Else many users, or one with many user IDs, could fill all slots, and no
+		 * file that is seen would be requested.
 		 */
 		if (is_kept(table) && !added && (bytes || !table->state.user))
 			continue;
@@ -368,8 +383,8 @@ static int free_slot(void)
 }
 
 /*
- * Makes space for a new table. A user other than root is charged at most half of all slots and bytes, so
- * no user can evict all tables of others.
+ * Makes space for a new table. A user other than root is charged at most half of all slots and
+ * bytes, so no user can evict all tables of others.
  */
 static int make_room(const struct table *new)
 {
@@ -423,7 +438,8 @@ static int tables_mib_set(const char *text, const struct kernel_param *param)
 	return ret;
 }
 
-int sfu_table_publish(const struct sfu_file_key *key, const struct sfu_table_state *state, void *rows)
+int sfu_table_publish(const struct sfu_file_key *key, const struct sfu_table_state *state,
+		      void *rows)
 {
 	struct table *new = kzalloc(sizeof(*new), GFP_KERNEL), *old;
 	int ret;
@@ -452,8 +468,10 @@ int sfu_table_publish(const struct sfu_file_key *key, const struct sfu_table_sta
 		WRITE_ONCE(old->key.changed_nsec, key->changed_nsec);
 		WRITE_ONCE(old->key.changed, key->changed);
 		ret = -EEXIST;
-	} else if (old && old->state.origin == SFRAME_UNWIND_ADDED && is_same(&old->key, key) && !old->is_doubtful &&
-	    (state->origin != SFRAME_UNWIND_ADDED || (state->owner && old->state.owner != state->owner))) {
+	} else if (old && old->state.origin == SFRAME_UNWIND_ADDED && is_same(&old->key, key) &&
+		   !old->is_doubtful &&
+		   (state->origin != SFRAME_UNWIND_ADDED ||
+		    (state->owner && old->state.owner != state->owner))) {
 		ret = -EEXIST;
 	} else {
 		if (old)

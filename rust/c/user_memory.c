@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /*
- * Reads of the current task's memory: reads that fail where a page is missing, in any context, and reads
- * that wait for the page, in a task that may sleep.
+ * Reads of the current task's memory: reads that fail where a page is missing, in any context, and
+ * reads that wait for the page, in a task that may sleep.
  */
 #define pr_fmt(fmt) KBUILD_MODNAME ": " fmt
 
@@ -40,8 +40,8 @@ int sfu_fault_in(uint64_t address, unsigned int len)
 	size_t left;
 
 	/*
-	 * A fault may last for ever (userfaultfd, FUSE). While the module is held, rmmod fails with EBUSY
-	 * at once instead of waiting for the fault.
+	 * A fault may last for ever (userfaultfd, FUSE). While the module is held, rmmod fails with
+	 * EBUSY at once instead of waiting for the fault.
 	 */
 	/* A task that exits cannot be killed any more, so it must not wait for a page. */
 	if (current->flags & PF_EXITING)

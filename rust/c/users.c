@@ -15,8 +15,8 @@ uint32_t sfu_charged_user(const struct cred *cred)
 	int levels = 33;
 
 	/*
-	 * The user who made the outermost namespace can act as any of its users. Root makes namespaces for
-	 * others.
+	 * The user who made the outermost namespace can act as any of its users. Root makes
+	 * namespaces for others.
 	 */
 	for (; space != &init_user_ns && levels; space = space->parent, levels--)
 		if (!uid_eq(space->owner, GLOBAL_ROOT_UID))
@@ -24,8 +24,8 @@ uint32_t sfu_charged_user(const struct cred *cred)
 	if (!uid_eq(user, GLOBAL_ROOT_UID))
 		return from_kuid(&init_user_ns, user);
 	/*
-	 * Root in a container has the quota of a user. A user who may load modules can reload this module
-	 * without limits.
+	 * Root in a container has the quota of a user. A user who may load modules can reload this
+	 * module without limits.
 	 */
 	return cred->user_ns == &init_user_ns && (cap_raised(cred->cap_effective, CAP_SYS_ADMIN) ||
 						  cap_raised(cred->cap_effective, CAP_SYS_MODULE)) ?

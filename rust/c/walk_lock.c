@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /*
- * On kernels whose mappings have no sequence count, a walk holds mmap_lock. A walk never waits for the lock. The
- * caller of a walk may have interrupts off and hold a lock that the wake-up of a waiter takes. Then an irq_work
- * releases mmap_lock, as BPF does for its stacks. Until the irq_work runs, further walks of this mm on this CPU use
- * the lock that is held: the timer of perf may take several samples in one interrupt.
+ * On kernels whose mappings have no sequence count, a walk holds mmap_lock. A walk never waits for
+ * the lock. The caller of a walk may have interrupts off and hold a lock that the wake-up of a
+ * waiter takes. Then an irq_work releases mmap_lock, as BPF does for its stacks. Until the irq_work
+ * runs, further walks of this mm on this CPU use the lock that is held: the timer of perf may take
+ * several samples in one interrupt.
  */
 #define pr_fmt(fmt) KBUILD_MODNAME ": " fmt
 
@@ -23,8 +24,9 @@ enum { LOCK_FREE, LOCK_IN_USE, LOCK_PENDING, LOCK_IN_RELEASE };
 
 static DEFINE_PER_CPU(struct walk_lock {
 	/*
-	 * Not LOCK_FREE from before mmap_lock is taken until after it is released. Only this CPU changes the state,
-	 * except for `drop`. An interrupt restores the state, or does not use the lock.
+	 * Not LOCK_FREE from before mmap_lock is taken until after it is released. Only this CPU
+	 * changes the state, except for `drop`. An interrupt restores the state, or does not use
+	 * the lock.
 	 */
 	int state;
 	bool is_released_later;
@@ -37,7 +39,10 @@ static DEFINE_PER_CPU(struct walk_lock {
 
 static void set_state(struct walk_lock *own, int state)
 {
-	/* Pairs with cmpxchg() of the next user: a user that reads this state reads the other fields as they are now. */
+	/*
+	 * Pairs with cmpxchg() of the next user: a user that reads this state reads the other
+	 * fields as they are now.
+	 */
 	smp_store_release(&own->state, state);
 }
 
@@ -46,7 +51,10 @@ uint32_t sfu_lock_number(void)
 	return this_cpu_read(walk_lock.number);
 }
 
-/* The release of the lock may wake a task that frees the mm, so this CPU holds the mm until after the release. */
+/*
+ * The release of the lock may wake a task that frees the mm, so this CPU holds the mm until after
+ * the release.
+ */
 static void drop_mm(struct work_struct *work)
 {
 	struct walk_lock *own = container_of(work, struct walk_lock, drop);
@@ -60,7 +68,10 @@ static void release_later(struct irq_work *work)
 	struct walk_lock *own = container_of(work, struct walk_lock, release);
 	struct mm_struct *mm = own->mm;
 
-	/* If an NMI right before this used the lock, too, it queued the work again, and the work runs twice. */
+	/*
+	 * If an NMI right before this used the lock, too, it queued the work again, and the work
+	 * runs twice.
+	 */
 	if (cmpxchg(&own->state, LOCK_PENDING, LOCK_IN_RELEASE) != LOCK_PENDING)
 		return;
 	mmap_read_unlock_non_owner(mm);
@@ -101,14 +112,18 @@ bool sfu_lock_mappings_by_lock(void)
 	preempt_disable();
 	own = this_cpu_ptr(&walk_lock);
 	/* With interrupts off, this CPU's irq_work does not run until the walk has ended. */
-	if (irqs_disabled() && READ_ONCE(own->mm) == mm && cmpxchg(&own->state, LOCK_PENDING, LOCK_IN_USE) == LOCK_PENDING)
+	if (irqs_disabled() && READ_ONCE(own->mm) == mm &&
+	    cmpxchg(&own->state, LOCK_PENDING, LOCK_IN_USE) == LOCK_PENDING)
 		return true;
 	if (cmpxchg(&own->state, LOCK_FREE, LOCK_IN_USE) == LOCK_FREE) {
 		if (mmap_read_trylock(mm)) {
 			own->is_released_later = irqs_disabled();
 			if (own->is_released_later) {
 				mmgrab(mm);
-				/* For lockdep, released here: later an irq_work releases the lock, and no task. */
+				/*
+				 * For lockdep, released here: later an irq_work releases the lock,
+				 * and no task.
+				 */
 				rwsem_release(&mm->mmap_lock.dep_map, _RET_IP_);
 			}
 			WRITE_ONCE(own->mm, mm);

@@ -2,8 +2,8 @@
 
 //! All entry points: the Rust functions that C calls.
 //!
-//! Only `main.rs` and `kunit.rs` are above this module. The functions contain no checks and no policy: each
-//! gives C's arguments Rust types and calls the module below.
+//! Only `main.rs` and `kunit.rs` are above this module. The functions contain no checks and no
+//! policy: each gives C's arguments Rust types and calls the module below.
 
 use crate::{
     device,
@@ -66,7 +66,8 @@ const _: () = {
 /// `scan` points to a scan of the current task that nobody else uses.
 #[no_mangle]
 unsafe extern "C" fn sframe_unwind_scan(scan: *mut Scan) -> u32 {
-    // SAFETY: The caller upholds this function's contract: `scan` is valid, and nobody else uses it.
+    // SAFETY: The caller upholds this function's contract: `scan` is valid, and nobody else uses
+    // it.
     mapping::scan(unsafe { &mut *scan }) as u32
 }
 
@@ -74,12 +75,12 @@ unsafe extern "C" fn sframe_unwind_scan(scan: *mut Scan) -> u32 {
 ///
 /// # Safety
 ///
-/// A function of `c/hook.c` has filled in `call` for a hooked call that lasts for `'a`. Nobody uses the buffer that an
-/// earlier call of this function has returned for `call`.
+/// A function of `c/hook.c` has filled in `call` for a hooked call that lasts for `'a`. Nobody uses
+/// the buffer that an earlier call of this function has returned for `call`.
 #[inline(always)]
 unsafe fn buffer<'a>(call: &bindings::sfu_call) -> &'a mut [u64] {
-    // SAFETY: `c/hook.c` gives a buffer with space for `left` addresses. The buffer belongs to the hooked call alone,
-    // and stays until that call ends.
+    // SAFETY: `c/hook.c` gives a buffer with space for `left` addresses. The buffer belongs to the
+    // hooked call alone, and stays until that call ends.
     unsafe { core::slice::from_raw_parts_mut(call.buffer, call.left as usize) }
 }
 
@@ -108,8 +109,8 @@ unsafe fn begin<'a>(call: &bindings::sfu_call) -> Begin<'a> {
             sp: call.sp,
             fp: call.fp,
         },
-        // SAFETY: `call.registers` is the `struct pt_regs` of the hooked call, which stays until that call
-        // ends.
+        // SAFETY: `call.registers` is the `struct pt_regs` of the hooked call, which stays until
+        // that call ends.
         registers: unsafe { PtRegs::new(call.registers) },
         is_probed: call.is_probed,
         context: context(call),
@@ -128,8 +129,8 @@ unsafe fn begin<'a>(call: &bindings::sfu_call) -> Begin<'a> {
 /// `perf_callchain_user`.
 #[no_mangle]
 unsafe extern "C" fn sframe_unwind_immediate(chain: *mut c_void, regs: *const c_void) {
-    // SAFETY: The redirection leaves the arguments of `perf_callchain_user` unchanged. The first C function describes
-    // the call, and the second one ends it.
+    // SAFETY: The redirection leaves the arguments of `perf_callchain_user` unchanged. The first C
+    // function describes the call, and the second one ends it.
     unsafe {
         let walked = enter(|call| bindings::sfu_immediate_enter(chain, regs, call));
         bindings::sfu_immediate_leave(chain, walked.count() as c_uint);
@@ -140,15 +141,17 @@ unsafe extern "C" fn sframe_unwind_immediate(chain: *mut c_void, regs: *const c_
 ///
 /// # Safety
 ///
-/// Only the redirection in `c/hook.c` calls this function, in the way that the kernel calls `unwind_user`.
+/// Only the redirection in `c/hook.c` calls this function, in the way that the kernel calls
+/// `unwind_user`.
 #[no_mangle]
 unsafe extern "C" fn sframe_unwind_deferred(trace: *mut c_void, max_entries: c_uint) -> c_int {
     if max_entries == 0 {
         // The kernel's `unwind_user` returns this error too.
         return EINVAL.to_errno();
     }
-    // SAFETY: The redirection leaves the arguments of `unwind_user` unchanged. The current task is a user task: the
-    // redirection leaves all others to the kernel. The first C function describes the call, and the second one ends it.
+    // SAFETY: The redirection leaves the arguments of `unwind_user` unchanged. The current task is
+    // a user task: the redirection leaves all others to the kernel. The first C function describes
+    // the call, and the second one ends it.
     unsafe {
         let walked = enter(|call| bindings::sfu_deferred_enter(trace, max_entries, call));
         bindings::sfu_deferred_leave(trace, walked.count() as c_uint);
@@ -156,17 +159,19 @@ unsafe extern "C" fn sframe_unwind_deferred(trace: *mut c_void, max_entries: c_u
     0
 }
 
-/// Walks for a hooked call. The whole walk is compiled into each of the two entries: one walk for both takes 8
-/// instructions a sample more.
+/// Walks for a hooked call. The whole walk is compiled into each of the two entries: one walk for
+/// both takes 8 instructions a sample more.
 ///
 /// # Safety
 ///
-/// `begin_call` is a function of `c/hook.c` with the arguments of a hooked call, which the caller ends afterwards.
+/// `begin_call` is a function of `c/hook.c` with the arguments of a hooked call, which the caller
+/// ends afterwards.
 #[inline(always)]
 unsafe fn enter(
     begin_call: impl FnOnce(*mut bindings::sfu_call) -> *mut bindings::sfu_code_cache,
 ) -> Walked {
-    // What the walk needs after the fast path is taken out of `call`, whose place on the stack is used again.
+    // What the walk needs after the fast path is taken out of `call`, whose place on the stack is
+    // used again.
     let (begin, first, stored) = {
         let mut call = MaybeUninit::uninit();
         let cache = begin_call(call.as_mut_ptr());
@@ -176,8 +181,8 @@ unsafe fn enter(
         let mut stored = 0;
         // SAFETY: The C function returns the code cache if it has taken it.
         if let Some(cache) = unsafe { CodeCache::taken(cache) } {
-            // SAFETY: Then the limit is not 0. The walk ends in front of the call that ends it for C. Nobody has
-            // used the buffer.
+            // SAFETY: Then the limit is not 0. The walk ends in front of the call that ends it for
+            // C. Nobody has used the buffer.
             let (words, buffer) = unsafe { (PeekWords::of_walk(call.limit), buffer(call)) };
             stored = walk::run_first(&mut first, call.pc, buffer, cache, words);
         }
@@ -203,8 +208,8 @@ unsafe fn enter(
 /// `rows` come from `publish`. No reader has a reference to `rows`, and none can get one.
 #[no_mangle]
 unsafe extern "C" fn sframe_unwind_free_rows(rows: *mut c_void) {
-    // SAFETY: By the contract of this function, `rows` come from `KBox::into_raw`. C calls this function once
-    // for them.
+    // SAFETY: By the contract of this function, `rows` come from `KBox::into_raw`. C calls this
+    // function once for them.
     drop(unsafe { KBox::<FileTable>::from_raw(rows.cast()) });
 }
 
@@ -212,20 +217,22 @@ unsafe extern "C" fn sframe_unwind_free_rows(rows: *mut c_void) {
 ///
 /// # Safety
 ///
-/// `file` is an open file, and `seen` says where it was seen. Both stay valid until this function returns.
+/// `file` is an open file, and `seen` says where it was seen. Both stay valid until this function
+/// returns.
 #[no_mangle]
 unsafe extern "C" fn sframe_unwind_index_file(
     file: *mut c_void,
     seen: *const TableState,
     may_read: bool,
 ) {
-    // SAFETY: By the contract of this function, `file` is open and `seen` is valid until this function returns.
+    // SAFETY: By the contract of this function, `file` is open and `seen` is valid until this
+    // function returns.
     let (file, seen) = unsafe { (OpenFile::borrowed(file), &*seen) };
     tables::index_file(&file, seen, may_read);
 }
 
-/// A command that a program gave to the device. `user` opened the device. `own_only`: the command is to add a region of the
-/// current process. Task; sleeps.
+/// A command that a program gave to the device. `user` opened the device. `own_only`: the command
+/// is to add a region of the current process. Task; sleeps.
 #[no_mangle]
 extern "C" fn sframe_unwind_control(
     command: c_uint,

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-only
 
-//! KUnit suites for code that needs a kernel. The core's own tests run on the host; its test vectors run here
-//! as well.
+//! KUnit suites for code that needs a kernel. The core's own tests run on the host; its test
+//! vectors run here as well.
 
 use kernel::prelude::*;
 
@@ -41,7 +41,8 @@ mod user_memory_tests {
         }, //
     };
 
-    /// The word at a run-time address, read in each way that does not sleep; 0 if the word cannot be read.
+    /// The word at a run-time address, read in each way that does not sleep; 0 if the word cannot
+    /// be read.
     fn in_each_way(address: u64) -> [u64; 5] {
         let memory = UserMemory::atomic(0, 0);
         let part = Part {
@@ -181,7 +182,8 @@ mod build_memory_tests {
     use super::*;
     use crate::sys::BuildMemory;
 
-    /// A user ID that nobody else has. Half of the limit of 128 MiB is for all builds of users who add rows.
+    /// A user ID that nobody else has. Half of the limit of 128 MiB is for all builds of users who
+    /// add rows.
     const USER: u32 = 0x7fff_fff0;
     const MIB: usize = 1 << 20;
 
@@ -613,8 +615,8 @@ mod walk_tests {
             self.code + 16 + 2 * number
         }
 
-        /// Sets the two words that frame pointer `number` points to: the next frame pointer and the return
-        /// address.
+        /// Sets the two words that frame pointer `number` points to: the next frame pointer and the
+        /// return address.
         fn set(&self, number: u64, next: u64, return_address: u64) -> Result {
             sys::test::write(self.frame(number), &next.to_le_bytes())?;
             sys::test::write(self.frame(number) + 8, &return_address.to_le_bytes())
@@ -644,7 +646,8 @@ mod walk_tests {
             KunitWalk { addresses, used }
         }
 
-        /// The number of leading frames that are right, from the innermost on, and the number of all frames.
+        /// The number of leading frames that are right, from the innermost on, and the number of
+        /// all frames.
         fn judge(&self, walked: &KunitWalk) -> (usize, usize) {
             let mut right = 0;
             for (number, address) in walked.addresses.iter().take(walked.used).enumerate() {
@@ -705,7 +708,8 @@ mod walk_tests {
     #[test]
     fn a_return_address_is_executable_and_behind_a_call() -> Result {
         let made = Made::new()?;
-        // An address of the kernel, an address that is not canonical, data, and code that is not behind a call.
+        // An address of the kernel, an address that is not canonical, data, and code that is not
+        // behind a call.
         for wrong in [
             u64::MAX - 4095,
             0xffff_ffff_8100_0000,
@@ -738,8 +742,8 @@ mod walk_tests {
             );
             assert_eq!(walked.used, 10);
         }
-        // The word on top of the stack is no return address. A call is ahead, so the function has a frame, unless it pushes
-        // the frame pointer as any other register.
+        // The word on top of the stack is no return address. A call is ahead, so the function has a
+        // frame, unless it pushes the frame pointer as any other register.
         sys::test::write(top, &made.stack.to_le_bytes())?;
         for (first, frames) in [(0x90, 9), (0x55, 1)] {
             sys::test::write(made.code, &[first, 0x90])?;

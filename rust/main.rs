@@ -2,9 +2,9 @@
 
 //! Unwinds user stacks by SFrame, for perf and BPF.
 //!
-//! A hook calls a walk. For each frame, the walk finds the PC's mapping and the rule in the mapping's
-//! rows, the core takes one step, and a sink stores the address. Data flows in one direction: a module
-//! imports only from modules below it, in the order of `tests/layers.txt`.
+//! A hook calls a walk. For each frame, the walk finds the PC's mapping and the rule in the
+//! mapping's rows, the core takes one step, and a sink stores the address. Data flows in one
+//! direction: a module imports only from modules below it, in the order of `tests/layers.txt`.
 
 use kernel::{
     debugfs::Dir,
@@ -52,8 +52,8 @@ module! {
 /// The only ABI whose sections the core reads: the core has no code for others.
 const ONLY_ABI: Option<sframe::abi::Abi> = Some(sframe::arch::machine::NATIVE);
 
-/// The loaded module. Fields are dropped from the first to the last: the device first, and the hooks before the
-/// worker and the tables, which the hooks use.
+/// The loaded module. Fields are dropped from the first to the last: the device first, and the
+/// hooks before the worker and the tables, which the hooks use.
 #[pin_data]
 struct SframeUnwind {
     _device: sys::RegisteredDevice,
@@ -69,11 +69,13 @@ impl kernel::InPlaceModule for SframeUnwind {
     #[inline]
     fn init(_module: &'static ThisModule) -> impl PinInit<Self, Error> {
         let directory = Dir::new(c"sframe_unwind");
-        // `value()` returns the value since Linux 7.3, and a reference to the value before: `ne` takes both.
+        // `value()` returns the value since Linux 7.3, and a reference to the value before: `ne`
+        // takes both.
         let immediate = module_parameters::immediate.value().ne(&0);
         let deferred = module_parameters::deferred.value().ne(&0);
 
-        // The device comes last, and the hooks right before it. A failure drops the fields that are initialised.
+        // The device comes last, and the hooks right before it. A failure drops the fields that are
+        // initialised.
         try_pin_init!(Self {
             _stats <- directory.read_callback_file(c"stats", (), &stats::show),
             _directory: directory.clone(),

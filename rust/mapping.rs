@@ -44,7 +44,8 @@ use crate::{
 use core::cell::Cell;
 use kernel::prelude::*;
 
-/// The work of an unknown file in a scan: its headers are read, and the worker is asked. A mapping itself takes 1.
+/// The work of an unknown file in a scan: its headers are read, and the worker is asked. A mapping
+/// itself takes 1.
 const UNKNOWN_FILE: u32 = 16;
 /// The work of a known file in a scan: its headers are read.
 const KNOWN_FILE: u32 = 8;
@@ -65,13 +66,14 @@ pub(crate) type TaskRows = MappedRows<Section, TableRef>;
 /// A mapping of the current task.
 pub(crate) type TaskMapping = walk::Mapping<Section, TableRef>;
 
-/// Sets `mapping` to the mapping at a run-time address. `plain_code` is the code of no file without rows that a call
-/// found last, its start and its end; the caller initialises it with an empty range. Any context.
+/// Sets `mapping` to the mapping at a run-time address. `plain_code` is the code of no file without
+/// rows that a call found last, its start and its end; the caller initialises it with an empty
+/// range. Any context.
 ///
 /// # Errors
 ///
-/// [`StopReason::NotMapped`], [`StopReason::MappingMoved`], [`StopReason::Budget`]. Then `mapping` covers
-/// nothing.
+/// [`StopReason::NotMapped`], [`StopReason::MappingMoved`], [`StopReason::Budget`]. Then `mapping`
+/// covers nothing.
 #[inline(never)]
 pub(crate) fn find(
     mapping: &mut TaskMapping,
@@ -188,8 +190,8 @@ enum RegionCheck {
     Found,
     /// There is none.
     None,
-    /// There is none yet, but the process has others: it has a runtime whose code need not set up frame pointers. So a
-    /// walk ends there until user space says that there is no region.
+    /// There is none yet, but the process has others: it has a runtime whose code need not set up
+    /// frame pointers. So a walk ends there until user space says that there is no region.
     Unknown,
 }
 
@@ -211,9 +213,9 @@ fn region_at(
     }
 }
 
-/// Finds the region of code of no file at a run-time address. `to` gets the range of the region, or of the code between
-/// two regions. If the region has rows, `mapping` becomes the region's part of it, in the table's file, and the result is
-/// the region's guard; otherwise `to` gets the region.
+/// Finds the region of code of no file at a run-time address. `to` gets the range of the region, or
+/// of the code between two regions. If the region has rows, `mapping` becomes the region's part of
+/// it, in the table's file, and the result is the region's guard; otherwise `to` gets the region.
 #[inline(never)]
 fn search_region(
     address: u64,
@@ -270,8 +272,8 @@ fn search_region(
     Err(RegionCheck::Found)
 }
 
-/// The run-time address at which the mapping at `address` ends; 0 if nothing is mapped there, or if `memory` has
-/// no work left. Any context.
+/// The run-time address at which the mapping at `address` ends; 0 if nothing is mapped there, or if
+/// `memory` has no work left. Any context.
 #[inline(never)]
 pub(crate) fn end_of(address: u64, memory: &UserMemory) -> u64 {
     let mut mapping = sys::Mapping::none();
@@ -347,7 +349,8 @@ fn look_at(mapping: &sys::Mapping, memory: &UserMemory, scan: &mut sys::Scan) ->
     }
 }
 
-/// The headers of the mapping's file, as the task has them mapped; `None` if they are not mapped near.
+/// The headers of the mapping's file, as the task has them mapped; `None` if they are not mapped
+/// near.
 fn head_of<'a>(mapping: &sys::Mapping, memory: &'a UserMemory) -> Option<Part<'a>> {
     (mapping.is_file && mapping.head_size != 0).then(|| Part {
         memory,
@@ -356,9 +359,11 @@ fn head_of<'a>(mapping: &sys::Mapping, memory: &'a UserMemory) -> Option<Part<'a
     })
 }
 
-/// Finds the file's own rows for the code at a run-time address in the mapping, and sets `rows` to them.
-// Not inlined, and neither are its callees, so that each callee's stack is free for the next one. They
-// set `rows` in place: returned values took 200 bytes of stack more, and a walk then needed 1,208.
+/// Finds the file's own rows for the code at a run-time address in the mapping, and sets `rows` to
+/// them.
+// Not inlined, and neither are its callees, so that each callee's stack is free for the next one.
+// They set `rows` in place: returned values took 200 bytes of stack more, and a walk then needed
+// 1,208.
 #[inline(never)]
 fn rows_of(address: u64, mapping: &sys::Mapping, memory: &UserMemory, rows: &mut TaskRows) {
     match rows_location(address, mapping, memory) {
@@ -394,7 +399,8 @@ enum RowsLocation {
     None(FunctionTable),
 }
 
-/// The location of the rows for the code at a run-time address. `Fault`: a header cannot be read now.
+/// The location of the rows for the code at a run-time address. `Fault`: a header cannot be read
+/// now.
 #[inline(never)]
 fn rows_location(
     address: u64,
@@ -451,8 +457,8 @@ fn open(address: u64, len: u64, memory: &UserMemory, rows: &mut TaskRows) {
     };
 }
 
-/// Decides the origin of the section's start addresses, if its flags leave the origin open. Only this mapping is
-/// known as the file's code here.
+/// Decides the origin of the section's start addresses, if its flags leave the origin open. Only
+/// this mapping is known as the file's code here.
 #[inline(never)]
 fn settle_starts(mapping: &sys::Mapping, memory: &UserMemory, rows: &mut TaskRows) {
     let MappedRows::Section(section) = rows else {

@@ -62,8 +62,8 @@ impl<'a> ChainBuffer<'a> {
         self.buffer.get(self.used.checked_sub(1)?).copied()
     }
 
-    /// Notes that the walk put `count` addresses into [`left`](Self::left), from its start on. `source` says
-    /// how their frames were found.
+    /// Notes that the walk put `count` addresses into [`left`](Self::left), from its start on.
+    /// `source` says how their frames were found.
     #[inline]
     pub(crate) fn stored(&mut self, count: usize, source: FrameSource) {
         self.used = self.used.wrapping_add(count);
@@ -78,7 +78,8 @@ impl<'a> ChainBuffer<'a> {
         self.used = self.used.saturating_sub(1);
     }
 
-    /// Counts the frames that were found by [`FrameSource::FramePointer`], and describes the end of the walk.
+    /// Counts the frames that were found by [`FrameSource::FramePointer`], and describes the end of
+    /// the walk.
     #[inline(always)]
     pub(crate) fn ended(&self, reason: StopReason) -> Walked {
         stats::by_frame_pointer(self.by_frame_pointer);

@@ -36,9 +36,9 @@ impl WalkContext {
     }
 }
 
-// The order of the counters: samples of tasks left to the kernel, samples in exec, samples in entry code, walks
-// cut by locked mappings, walks by context, frames by context, frames by source, stop reasons, and the four
-// below.
+// The order of the counters: samples of tasks left to the kernel, samples in exec, samples in entry
+// code, walks cut by locked mappings, walks by context, frames by context, frames by source, stop
+// reasons, and the four below.
 const WALKS: u32 = sys::SFU_LOCKED + 1;
 const FRAMES_IN: u32 = WALKS + WalkContext::ALL.len() as u32;
 const FRAMES_BY: u32 = FRAMES_IN + WalkContext::ALL.len() as u32;
@@ -61,7 +61,8 @@ pub(crate) struct Walked {
 }
 
 impl Walked {
-    /// Counts the walk, fires the tracepoint, and returns the number of stored addresses. Any context.
+    /// Counts the walk, fires the tracepoint, and returns the number of stored addresses. Any
+    /// context.
     #[inline(always)]
     pub(crate) fn count(self) -> usize {
         let context = self.context as u32;
@@ -76,8 +77,8 @@ impl Walked {
     }
 }
 
-/// Counts frames of a walk that were found by [`FrameSource::FramePointer`]. All other frames of walks, but for the
-/// innermost ones, are found by rows. Any context.
+/// Counts frames of a walk that were found by [`FrameSource::FramePointer`]. All other frames of
+/// walks, but for the innermost ones, are found by rows. Any context.
 pub(crate) fn by_frame_pointer(count: u32) {
     if count != 0 {
         sys::count(FRAMES_BY + FrameSource::FramePointer as u32, count);
@@ -106,7 +107,8 @@ pub(crate) fn bad_section() {
     sys::count(BAD_SECTIONS, 1);
 }
 
-/// Counts a search in a section that the walk reads itself, because the file has no table. Any context.
+/// Counts a search in a section that the walk reads itself, because the file has no table. Any
+/// context.
 pub(crate) fn section_search() {
     sys::count(SECTION_SEARCHES, 1);
 }
@@ -125,7 +127,8 @@ pub(crate) fn show(_: &(), f: &mut fmt::Formatter<'_>) -> fmt::Result {
     Ok(())
 }
 
-/// Writes a number. `core`'s formatting would add 3 KB of code, for widths and alignments that nobody needs.
+/// Writes a number. `core`'s formatting would add 3 KB of code, for widths and alignments that
+/// nobody needs.
 fn write_decimal(value: u64, f: &mut fmt::Formatter<'_>) -> fmt::Result {
     // 10 ^ 19 is the highest power of ten that is a `u64`.
     let mut power = 10_000_000_000_000_000_000;
@@ -160,7 +163,8 @@ fn value_of(index: u32) -> u64 {
     let walks = || sys::counted(WALKS, CONTEXTS);
     match index {
         BY_REGISTERS => walks(),
-        // All frames but those from registers and by the frame pointer. A walk may end between two reads.
+        // All frames but those from registers and by the frame pointer. A walk may end between two
+        // reads.
         BY_ROWS => sys::counted(FRAMES_IN, CONTEXTS)
             .saturating_sub(walks())
             .saturating_sub(sys::counted(
@@ -171,7 +175,8 @@ fn value_of(index: u32) -> u64 {
     }
 }
 
-/// The name of each counter, in two parts. Not a `match`, which would compile to a comparison for each counter.
+/// The name of each counter, in two parts. Not a `match`, which would compile to a comparison for
+/// each counter.
 static NAMES: [[&str; 2]; ALL as usize] = {
     let mut names = [[""; 2]; ALL as usize];
     names[sys::SFU_LEFT_TO_KERNEL as usize][1] = "left_to_kernel";

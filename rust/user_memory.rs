@@ -2,9 +2,9 @@
 
 //! Reads of user memory that may fail, behind the core's traits.
 //!
-//! In IRQ and NMI a read of a missing page fails, and a worker is asked to fault the page in for later samples.
-//! In a deferred walk the task waits for the page itself. Neither this module nor its callers hold anything
-//! that forbids sleep at that point.
+//! In IRQ and NMI a read of a missing page fails, and a worker is asked to fault the page in for
+//! later samples. In a deferred walk the task waits for the page itself. Neither this module nor
+//! its callers hold anything that forbids sleep at that point.
 
 use crate::{
     sframe::{
@@ -29,8 +29,8 @@ use kernel::page::PAGE_SIZE;
 
 /// The unit of the budget, in instructions.
 const UNIT: u32 = 20;
-/// The budget of one walk in a context that cannot be interrupted, in units of [`UNIT`] instructions. `worst`
-/// of `tools/bench/run` measures the cost of programs made to be slow.
+/// The budget of one walk in a context that cannot be interrupted, in units of [`UNIT`]
+/// instructions. `worst` of `tools/bench/run` measures the cost of programs made to be slow.
 const WORK: u32 = 11_800;
 /// The budget of one walk in a task that can be scheduled away, in the units of [`WORK`].
 const WORK_DEFERRED: u32 = 8 << 20;
@@ -58,9 +58,9 @@ pub(crate) struct UserMemory {
 }
 
 impl UserMemory {
-    /// Memory for a walk in any context. Never sleeps. `near` is a run-time address that is known to be
-    /// readable, or any other address: then all reads may take the slower path. `spent` is the work that this
-    /// sample has already taken.
+    /// Memory for a walk in any context. Never sleeps. `near` is a run-time address that is known
+    /// to be readable, or any other address: then all reads may take the slower path. `spent` is
+    /// the work that this sample has already taken.
     pub(crate) fn atomic(near: u64, spent: u32) -> Self {
         Self::new(Peek::enter(near), spent, false)
     }
@@ -82,7 +82,8 @@ impl UserMemory {
         ManuallyDrop::new(Self::new(peek, spent, may_sleep))
     }
 
-    /// Memory with an unused budget; for a walk that may not sleep, without the work that was spent before.
+    /// Memory with an unused budget; for a walk that may not sleep, without the work that was spent
+    /// before.
     #[inline(always)]
     fn new(peek: Peek, spent: u32, may_sleep: bool) -> Self {
         let work = WORK.saturating_sub(spent).into();
@@ -115,7 +116,8 @@ impl UserMemory {
     /// [`Fault`]: the budget has less left. It is used up from now on.
     #[inline(always)]
     pub(crate) fn take(&self, work: u32) -> Result<(), Fault> {
-        // Two instructions. The number has 64 bits, so no walk is long enough to make it wrap around.
+        // Two instructions. The number has 64 bits, so no walk is long enough to make it wrap
+        // around.
         let left = self.work.get().wrapping_sub(work.into());
         self.work.set(left);
         if left < 0 {
@@ -145,7 +147,8 @@ impl UserMemory {
         }
     }
 
-    /// Reads all of `bytes` at a run-time address, of any value. Slower and smaller than [`read`](Self::read).
+    /// Reads all of `bytes` at a run-time address, of any value. Slower and smaller than
+    /// [`read`](Self::read).
     #[inline(never)]
     fn read_into(&self, address: u64, bytes: &mut [u8]) -> Result<(), Fault> {
         self.take(READ.wrapping_add(bytes.len().div_ceil(8) as u32))?;
@@ -153,8 +156,8 @@ impl UserMemory {
         is_read.then_some(()).ok_or(Fault)
     }
 
-    /// The slower path of [`read`](Self::read). It is a separate call, so that the fast path needs no stack for
-    /// it.
+    /// The slower path of [`read`](Self::read). It is a separate call, so that the fast path needs
+    /// no stack for it.
     #[cold]
     #[inline(never)]
     fn read_otherwise(&self, bytes: &mut [u8], address: u64) -> bool {
@@ -217,7 +220,8 @@ pub(crate) struct Part<'a> {
 }
 
 impl Part<'_> {
-    /// Reads all of `bytes` at `offset`, in bytes. Slower and smaller than [`read_number`](Self::read_number).
+    /// Reads all of `bytes` at `offset`, in bytes. Slower and smaller than
+    /// [`read_number`](Self::read_number).
     #[inline(never)]
     pub(crate) fn read_into(&self, offset: u64, bytes: &mut [u8]) -> Result<(), Fault> {
         self.memory
@@ -244,7 +248,8 @@ impl Part<'_> {
 impl Source for Part<'_> {
     #[inline]
     fn read<const N: usize>(&self, offset: u64) -> Result<[u8; N], Fault> {
-        // Searches of functions and rows make reads of four and eight bytes. One function makes all other reads.
+        // Searches of functions and rows make reads of four and eight bytes. One function makes all
+        // other reads.
         if matches!(N, 4 | 8) {
             return self.read_number(offset);
         }

@@ -86,8 +86,9 @@ pub(crate) struct Begin<'a> {
     pub(crate) buffer: &'a mut [u64],
 }
 
-/// The fast path from the innermost frame on, with the PC `pc`. Stores the addresses of the innermost frame and of the
-/// found frames in `buffer`, and returns their number; 0 if not even the innermost frame is for the fast path.
+/// The fast path from the innermost frame on, with the PC `pc`. Stores the addresses of the
+/// innermost frame and of the found frames in `buffer`, and returns their number; 0 if not even the
+/// innermost frame is for the fast path.
 #[inline(always)]
 pub(crate) fn run_first(
     state: &mut FastPathState,
@@ -110,13 +111,14 @@ pub(crate) fn run_first(
     space.wrapping_sub(slots.len())
 }
 
-/// Walks the current task's user stack, and stores run-time addresses in the buffer of `begin`, from its
-/// start on. [`run_first`] has led to `first`, and has stored `stored` addresses there. A deferred walk
-/// runs in a task that is about to return to user space, and may sleep. Any other walk is for a sample
-/// of perf or BPF, in an NMI, an IRQ or a task.
+/// Walks the current task's user stack, and stores run-time addresses in the buffer of `begin`,
+/// from its start on. [`run_first`] has led to `first`, and has stored `stored` addresses there. A
+/// deferred walk runs in a task that is about to return to user space, and may sleep. Any other
+/// walk is for a sample of perf or BPF, in an NMI, an IRQ or a task.
 ///
-/// `c/hook.c` has already left these tasks to the kernel: tasks that cannot be walked (kernel threads,
-/// 32-bit tasks, guests), tasks without rows, and all tasks while the module is switched off.
+/// `c/hook.c` has already left these tasks to the kernel: tasks that cannot be walked (kernel
+/// threads, 32-bit tasks, guests), tasks without rows, and all tasks while the module is switched
+/// off.
 ///
 /// # Safety
 ///
@@ -184,8 +186,9 @@ struct Current<'a> {
     memory: &'a UserMemory,
     registers: PtRegs<'a>,
     is_probed: bool,
-    /// The last found code of no file without rows, from the start to the end, as run-time addresses. Code that a
-    /// program makes, and the code of files that it calls, alternate on its stacks.
+    /// The last found code of no file without rows, from the start to the end, as run-time
+    /// addresses. Code that a program makes, and the code of files that it calls, alternate on its
+    /// stacks.
     plain_code: Cell<(u64, u64)>,
 }
 
@@ -299,7 +302,8 @@ impl<'a> Task for Current<'a> {
     }
 }
 
-/// Walks by compact rules, as far as the ranges in this CPU's code cache go: see [`fast_path::walk`].
+/// Walks by compact rules, as far as the ranges in this CPU's code cache go: see
+/// [`fast_path::walk`].
 #[inline(never)]
 fn run_ranges<'b>(
     state: &mut FastPathState,
@@ -311,8 +315,8 @@ fn run_ranges<'b>(
     fast_path::walk(state, ra, slots, &mut cache.ranges(&words), &words)
 }
 
-/// The fast path from a frame with the PC `pc` that has made a call. Stores the addresses of the found frames in the
-/// unused part of the sink's buffer, and returns their number.
+/// The fast path from a frame with the PC `pc` that has made a call. Stores the addresses of the
+/// found frames in the unused part of the sink's buffer, and returns their number.
 #[inline(never)]
 fn store_by_rows(
     state: &mut FastPathState,
@@ -335,8 +339,8 @@ fn store_by_rows(
     space.wrapping_sub(slots.len())
 }
 
-/// Ends the fast path, which has stored the addresses of `found` frames in the unused part of the sink's buffer, and
-/// replaces `frame` by the last one.
+/// Ends the fast path, which has stored the addresses of `found` frames in the unused part of the
+/// sink's buffer, and replaces `frame` by the last one.
 #[inline(never)]
 fn end_fast_path(
     frame: &mut Frame,

@@ -1,49 +1,56 @@
 # SPDX-License-Identifier: GPL-2.0-only
 #
-# The own build of the module's Rust: `core` from the compiler's source, the shim of the `kernel` crate, and the
-# module, linked to one object, rust/main.o. Like any C module, it needs a headers package of the kernel. Kbuild
-# includes this file, which includes the architecture's.
+# The own build of the module's Rust: `core` from the compiler's source, the shim of the `kernel`
+# crate, and the module, linked to one object, rust/main.o. Like any C module, it needs a headers
+# package of the kernel. Kbuild includes this file, which includes the architecture's.
 
 sframe_unwind-y += rust/main.o rust/kernel-shim/glue.o
 
 shim := $(src)/rust/kernel-shim
 own := $(obj)/rust/own
 # 1.85.1 is 108501.
-rustc-version := $(shell $(RUSTC) -vV 2>/dev/null | awk -F '[ .-]' '$$1 == "release:" { print $$2 * 100000 + $$3 * 100 + $$4 }')
+rustc-version := $(shell $(RUSTC) -vV 2>/dev/null | awk -F '[ .-]' \
+	'$$1 == "release:" { print $$2 * 100000 + $$3 * 100 + $$4 }')
 from-rustc = $(shell test '$(rustc-version)' -ge $(1) && echo y)
-core-source = $(or $(RUST_LIB_SRC),$(shell $(RUSTC) --print sysroot)/lib/rustlib/src/rust/library)/core/src/lib.rs
+compilers-source = $(shell $(RUSTC) --print sysroot)/lib/rustlib/src/rust/library
+core-source = $(or $(RUST_LIB_SRC),$(compilers-source))/core/src/lib.rs
 
 # The target, and what else depends on the architecture; for `make clean` there is none.
 ifneq ($(sfu-arch),)
 include $(shim)/$(sfu-arch).mk
 endif
 
-# The kernel's flags, without lints, without flags that are set differently here, and without debug information,
-# because BTF takes debug information of C only. A kernel without Rust does not set all flags of its mitigations, so
-# they are set here and by the architecture.
+# The kernel's flags, without lints, without flags that are set differently here, and without debug
+# information, because BTF takes debug information of C only. A kernel without Rust does not set all
+# flags of its mitigations, so they are set here and by the architecture.
 # The compiler accepts a flag twice, but not each old name of a flag.
-own-rustflags = $(filter-out -A% -D% -W% --edition=% --target=% -Coverflow-checks=% -Cdebuginfo=% -Zbinary_dep_depinfo=% \
-		-Zfunction-sections=% $(if $(call from-rustc,109300),-Zno-jump-tables), \
+own-rustflags = $(filter-out -A% -D% -W% --edition=% --target=% -Coverflow-checks=% \
+		-Cdebuginfo=% -Zbinary_dep_depinfo=% -Zfunction-sections=% \
+		$(if $(call from-rustc,109300),-Zno-jump-tables), \
 		$(KBUILD_RUSTFLAGS) $(KBUILD_RUSTFLAGS_MODULE)) \
 	$(if $(CONFIG_CFI_CLANG)$(CONFIG_CFI),-Zsanitizer=kcfi) \
 	$(if $(CONFIG_CFI_ICALL_NORMALIZE_INTEGERS),-Zsanitizer-cfi-normalize-integers) \
 	$(arch-rustflags) \
-	-Zunstable-options -Zfunction-sections=y -Cdebuginfo=0 --target=$(abspath $(own)/target.json) -L $(abspath $(own))
+	-Zunstable-options -Zfunction-sections=y -Cdebuginfo=0 \
+	--target=$(abspath $(own)/target.json) -L $(abspath $(own))
 
 # The lints of Linux 7.3, on all kernels. `core` is compiled without them.
-own-lints := -Dnon_ascii_idents -Dunsafe_op_in_unsafe_fn -Wmissing_docs -Wrust_2018_idioms -Wunreachable_pub \
-	-Aunused_features -Astable_features \
-	-Wclippy::all -Wclippy::as_ptr_cast_mut -Wclippy::as_underscore -Wclippy::cast_lossless -Aclippy::collapsible_if \
-	-Aclippy::collapsible_match -Wclippy::ignored_unit_patterns -Aclippy::incompatible_msrv -Wclippy::mut_mut \
-	-Wclippy::needless_bitwise_bool -Aclippy::needless_lifetimes -Wclippy::no_mangle_with_rust_abi \
-	-Wclippy::ptr_as_ptr -Wclippy::ptr_cast_constness -Wclippy::ref_as_ptr -Wclippy::undocumented_unsafe_blocks \
-	-Aclippy::uninlined_format_args -Wclippy::unnecessary_safety_comment -Wclippy::unnecessary_safety_doc \
-	-Aclippy::unwrap_or_default \
-	 --check-cfg=cfg\(test\) --check-cfg=cfg\(CONFIG_KUNIT,values\(none\(\),\"y\"\)\) $(if $(CONFIG_WERROR),-Dwarnings)
+own-lints := -Dnon_ascii_idents -Dunsafe_op_in_unsafe_fn -Wmissing_docs -Wrust_2018_idioms \
+	-Wunreachable_pub -Aunused_features -Astable_features \
+	-Wclippy::all -Wclippy::as_ptr_cast_mut -Wclippy::as_underscore -Wclippy::cast_lossless \
+	-Aclippy::collapsible_if -Aclippy::collapsible_match -Wclippy::ignored_unit_patterns \
+	-Aclippy::incompatible_msrv -Wclippy::mut_mut -Wclippy::needless_bitwise_bool \
+	-Aclippy::needless_lifetimes -Wclippy::no_mangle_with_rust_abi -Wclippy::ptr_as_ptr \
+	-Wclippy::ptr_cast_constness -Wclippy::ref_as_ptr -Wclippy::undocumented_unsafe_blocks \
+	-Aclippy::uninlined_format_args -Wclippy::unnecessary_safety_comment \
+	-Wclippy::unnecessary_safety_doc -Aclippy::unwrap_or_default \
+	--check-cfg=cfg\(test\) --check-cfg=cfg\(CONFIG_KUNIT,values\(none\(\),\"y\"\)\) \
+	$(if $(CONFIG_WERROR),-Dwarnings)
 
-# MAKEFLAGS is removed, or the compiler would look for make's job server. RUSTC_BOOTSTRAP permits unstable flags
-# to a rustc that is not a nightly build.
-own-rustc = MAKEFLAGS= RUSTC_BOOTSTRAP=1 $(1) $(own-rustflags) --emit=dep-info=$(depfile) --emit=obj=$@
+# MAKEFLAGS is removed, or the compiler would look for make's job server. RUSTC_BOOTSTRAP permits
+# unstable flags to a rustc that is not a nightly build.
+own-rustc = MAKEFLAGS= RUSTC_BOOTSTRAP=1 $(1) $(own-rustflags) --emit=dep-info=$(depfile) \
+	--emit=obj=$@
 
 quiet_cmd_own_target = GEN     $@
       cmd_own_target = printf '%s\n' '$(subst $(newline),' ',$(target))' >$@
@@ -57,23 +64,27 @@ $(own)/target.json: FORCE
 
 # The version of the source must be the compiler's version. A distribution has them in two packages.
 own_check = test '$(rustc-version)' -ge 108500 || { \
-		echo 'rustc 1.85 or later is needed, and $(or $(shell $(RUSTC) --version),none) is there' >&2; exit 1; }; \
+		echo 'rustc 1.85 or later is needed, and' \
+			'$(or $(shell $(RUSTC) --version),none) is there' >&2; exit 1; }; \
 	test -e '$(core-source)' || { \
-		echo 'the source of core is missing: $(core-source); Debian and Ubuntu have it in the package rust-src' >&2; exit 1; }
+		echo 'the source of core is missing: $(core-source);' \
+			'Debian and Ubuntu have it in the package rust-src' >&2; exit 1; }
 
 quiet_cmd_own_core = RUSTC L $@
       cmd_own_core = $(own_check); \
-	$(call own-rustc,$(RUSTC)) --emit=metadata=$(own)/libcore.rmeta --crate-type rlib --crate-name core \
-		--edition=$(if $(call from-rustc,108700),2024,2021) --cfg no_fp_fmt_parse --cap-lints allow \
-		-Coverflow-checks=n $(core-source)
+	$(call own-rustc,$(RUSTC)) --emit=metadata=$(own)/libcore.rmeta --crate-type rlib \
+		--crate-name core --edition=$(if $(call from-rustc,108700),2024,2021) \
+		--cfg no_fp_fmt_parse --cap-lints allow -Coverflow-checks=n $(core-source)
 $(own)/core.o: $(own)/target.json FORCE
 	+$(call if_changed_dep,own_core)
 
 # own-crate NAME - compiles a crate of this project.
-own-crate = $(call own-rustc,$(if $(CLIPPY),clippy-driver,$(RUSTC))) $(own-lints) --crate-name $(1) --crate-type rlib --edition=2021 -Coverflow-checks=y
+own-crate = $(call own-rustc,$(if $(CLIPPY),clippy-driver,$(RUSTC))) $(own-lints) \
+	--crate-name $(1) --crate-type rlib --edition=2021 -Coverflow-checks=y
 
 quiet_cmd_own_compiler_builtins = RUSTC L $@
-      cmd_own_compiler_builtins = $(call own-crate,compiler_builtins) --emit=metadata=$(own)/libcompiler_builtins.rmeta $<
+      cmd_own_compiler_builtins = $(call own-crate,compiler_builtins) \
+		--emit=metadata=$(own)/libcompiler_builtins.rmeta $<
 $(own)/compiler_builtins.o: $(shim)/compiler_builtins.rs $(own)/core.o FORCE
 	+$(call if_changed_dep,own_compiler_builtins)
 
@@ -85,12 +96,14 @@ $(own)/libmacros.so: $(shim)/macros.rs FORCE
 	+$(call if_changed_dep,own_macros)
 
 quiet_cmd_own_kernel = RUSTC L $@
-      cmd_own_kernel = $(call own-crate,kernel) --emit=metadata=$(own)/libkernel.rmeta --extern macros=$(own)/libmacros.so $<
+      cmd_own_kernel = $(call own-crate,kernel) --emit=metadata=$(own)/libkernel.rmeta \
+		--extern macros=$(own)/libmacros.so $<
 $(own)/kernel.o: $(shim)/lib.rs $(own)/compiler_builtins.o $(own)/libmacros.so FORCE
 	+$(call if_changed_dep,own_kernel)
 
 quiet_cmd_own_module = RUSTC [M] $@
-      cmd_own_module = $(call own-crate,sframe_unwind) $(arch-cfg) $(for-size) -Zcrate-attr=no_std --extern kernel $<
+      cmd_own_module = $(call own-crate,sframe_unwind) $(arch-cfg) $(for-size) \
+		-Zcrate-attr=no_std --extern kernel $<
 $(own)/sframe_unwind.o: $(src)/rust/main.rs $(own)/kernel.o FORCE
 	+$(call if_changed_dep,own_module)
 
@@ -98,14 +111,17 @@ $(own)/sframe_unwind.o: $(src)/rust/main.rs $(own)/kernel.o FORCE
 for-size := --check-cfg=cfg\(sfu_size\) --cfg sfu_size '-Zcrate-attr=feature(optimize_attribute)'
 
 # All functions that C calls. The linker drops functions that these do not need.
-own-entries := sfk_module_init sfk_module_exit sfk_show sframe_unwind_scan sframe_unwind_immediate \
-	sframe_unwind_deferred sframe_unwind_free_rows sframe_unwind_index_file sframe_unwind_control
+own-entries := sfk_module_init sfk_module_exit sfk_show sframe_unwind_scan \
+	sframe_unwind_immediate sframe_unwind_deferred sframe_unwind_free_rows \
+	sframe_unwind_index_file sframe_unwind_control
 own-objects := $(addprefix $(own)/,sframe_unwind.o kernel.o compiler_builtins.o core.o)
 
-# objtool runs here, as for any object of the kernel; or later, if the kernel leaves objtool to the last link.
+# objtool runs here, as for any object of the kernel; or later, if the kernel leaves objtool to the
+# last link.
 quiet_cmd_own_link = LD [M]  $@
-      cmd_own_link = $(LD) -m $(arch-emulation) -z noexecstack -r --gc-sections $(own-entries:%=-u %) \
-		-T $(shim)/link.lds -o $@ $(own-objects) $(if $(delay-objtool),,; $(objtool) $(objtool-args) --link $@)
+      cmd_own_link = $(LD) -m $(arch-emulation) -z noexecstack -r --gc-sections \
+		$(own-entries:%=-u %) -T $(shim)/link.lds -o $@ $(own-objects) \
+		$(if $(delay-objtool),,; $(objtool) $(objtool-args) --link $@)
 $(obj)/rust/main.o: $(own-objects) $(shim)/link.lds FORCE
 	$(call if_changed,own_link)
 

@@ -2,8 +2,9 @@
 
 //! The crate `compiler_builtins`, which the compiler adds to all crates without `std`.
 //!
-//! It is empty. The functions of the real crate serve `core`'s floating-point and 128-bit code, which the
-//! linker drops. If other code needed such a function, modpost would report an undefined symbol.
+//! It is empty. The functions of the real crate serve `core`'s floating-point and 128-bit code,
+//! which the linker drops. If other code needed such a function, modpost would report an undefined
+//! symbol.
 
 #![allow(internal_features)]
 #![feature(compiler_builtins)]

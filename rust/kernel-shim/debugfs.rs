@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-only
 
-//! Files of debugfs. As in C, failures are not reported: a file that could not be created is absent.
+//! Files of debugfs. As in C, failures are not reported: a file that could not be created is
+//! absent.
 
 use crate::{
     alloc::{
@@ -32,8 +33,8 @@ struct Shared {
     count: AtomicUsize,
 }
 
-/// A directory. It is removed when the last of its clones and files is dropped. `None` if the allocation
-/// failed.
+/// A directory. It is removed when the last of its clones and files is dropped. `None` if the
+/// allocation failed.
 ///
 /// # Invariants
 ///
@@ -65,8 +66,8 @@ impl Dir {
         }
     }
 
-    /// Makes a file. A read of the file returns the text that `show`, a function that captures nothing, writes
-    /// for `data`. Task; sleeps.
+    /// Makes a file. A read of the file returns the text that `show`, a function that captures
+    /// nothing, writes for `data`. Task; sleeps.
     pub fn read_callback_file<'a, F>(
         &'a self,
         name: &'a CStr,
@@ -80,8 +81,9 @@ impl Dir {
             let entry = self.0.map(|shared| {
                 // SAFETY: By the type's invariants `shared` stays while `self` exists.
                 let directory = unsafe { shared.as_ref() }.entry;
-                // SAFETY: `name` ends with a 0 and is borrowed for the whole call. The directory stays until
-                // `File` is dropped, which first removes the file. The `Show` of the file is static.
+                // SAFETY: `name` ends with a 0 and is borrowed for the whole call. The directory
+                // stays until `File` is dropped, which first removes the file. The `Show` of the
+                // file is static.
                 unsafe {
                     glue::sfk_debugfs_file(
                         name.as_char_ptr(),
@@ -123,8 +125,8 @@ impl Drop for Dir {
             .count
             .fetch_sub(1, Ordering::AcqRel);
         if before == 1 {
-            // SAFETY: By the type's invariants the pointer comes from `into_raw`. This was the last `Dir`, so
-            // nobody else uses it.
+            // SAFETY: By the type's invariants the pointer comes from `into_raw`. This was the last
+            // `Dir`, so nobody else uses it.
             let shared = unsafe { KBox::from_raw(shared.as_ptr()) };
             // SAFETY: `new` made the directory, and it is removed once, with the last `Dir`.
             unsafe { glue::sfk_debugfs_remove(shared.entry) };
@@ -170,14 +172,15 @@ impl Show {
     }
 }
 
-/// A `struct seq_file` to write to. The formatter of `core` would add its code, which the module does not need.
+/// A `struct seq_file` to write to. The formatter of `core` would add its code, which the module
+/// does not need.
 pub struct Formatter<'a>(*mut c_void, PhantomData<&'a mut c_void>);
 
 impl Formatter<'_> {
     /// Writes a string.
     pub fn write_str(&mut self, text: &str) -> fmt::Result {
-        // SAFETY: `sfk_show` made this `Formatter` from a `struct seq_file` that stays until `sfk_show` returns.
-        // `text` has `text.len()` bytes.
+        // SAFETY: `sfk_show` made this `Formatter` from a `struct seq_file` that stays until
+        // `sfk_show` returns. `text` has `text.len()` bytes.
         unsafe { glue::sfk_seq_write(self.0, text.as_ptr().cast(), text.len()) };
         Ok(())
     }

@@ -34,7 +34,8 @@ MODULE_PARM_DESC(deferred, "Hook unwind_user: stacks taken on the way back to us
 static gfp_t gfp_of(uint32_t flags)
 {
 	return GFP_KERNEL | (flags & SFK_GFP_ACCOUNT ? __GFP_ACCOUNT : 0) |
-	       (flags & SFK_GFP_NOWARN ? __GFP_NOWARN : 0) | (flags & SFK_GFP_ZERO ? __GFP_ZERO : 0);
+	       (flags & SFK_GFP_NOWARN ? __GFP_NOWARN : 0) |
+	       (flags & SFK_GFP_ZERO ? __GFP_ZERO : 0);
 }
 
 void *sfk_kmalloc(size_t size, uint32_t flags)

@@ -2,8 +2,8 @@
 
 //! Initialisers.
 //!
-//! In the real crate an initialiser writes a value to its final place. Here it returns the value, which then
-//! moves: no code depends on the address of a value of this crate.
+//! In the real crate an initialiser writes a value to its final place. Here it returns the value,
+//! which then moves: no code depends on the address of a value of this crate.
 
 use core::convert::Infallible;
 
@@ -29,8 +29,8 @@ pub const fn by_call<T, E>(make: impl FnOnce() -> Result<T, E>) -> impl PinInit<
     ByCall(make)
 }
 
-/// An initialiser of a structure: `field <- initialiser` and `field: value`, each followed by a comma. Each may
-/// fail by `?`. Fields that were made before a failure are dropped.
+/// An initialiser of a structure: `field <- initialiser` and `field: value`, each followed by a
+/// comma. Each may fail by `?`. Fields that were made before a failure are dropped.
 #[macro_export]
 macro_rules! try_pin_init {
     (Self { $($body:tt)* }) => {

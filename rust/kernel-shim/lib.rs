@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: GPL-2.0-only
 
-//! The paths of the kernel's `kernel` crate that the module uses, for kernels that are built without Rust, or
-//! with another compiler.
+//! The paths of the kernel's `kernel` crate that the module uses, for kernels that are built
+//! without Rust, or with another compiler.
 //!
-//! The shim has the types, names and contracts of the real crate in Linux 7.3. So the module's sources build with
-//! either crate. Items that the module does not use are absent. `build.mk` builds this crate, and `glue.c` is its C
-//! side.
+//! The shim has the types, names and contracts of the real crate in Linux 7.3. So the module's
+//! sources build with either crate. Items that the module does not use are absent. `build.mk`
+//! builds this crate, and `glue.c` is its C side.
 
 #![no_std]
 
@@ -125,7 +125,8 @@ pub mod sync {
         use crate::glue;
         use core::marker::PhantomData;
 
-        /// Evidence that the current thread is an RCU reader. Not `Send`, because another thread is not.
+        /// Evidence that the current thread is an RCU reader. Not `Send`, because another thread is
+        /// not.
         ///
         /// # Invariants
         ///
@@ -144,7 +145,8 @@ pub mod sync {
         impl Drop for Guard {
             #[inline]
             fn drop(&mut self) {
-                // SAFETY: By the type's invariants this thread holds the lock: a guard is not `Send`.
+                // SAFETY: By the type's invariants this thread holds the lock: a guard is not
+                // `Send`.
                 unsafe { glue::sfk_rcu_read_unlock() };
             }
         }

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-only
 
-//! The attributes of the `kernel` crate that have to be procedural macros. This crate runs in the compiler.
+//! The attributes of the `kernel` crate that have to be procedural macros. This crate runs in the
+//! compiler.
 
 extern crate proc_macro;
 

@@ -28,7 +28,8 @@ pub mod values {
             $(
                 /// The parameter with this name.
                 pub fn $name() -> ModuleParam<u8> {
-                    // SAFETY: C writes the variable before it calls `sfk_module_init()`, and never afterwards.
+                    // SAFETY: C writes the variable before it calls `sfk_module_init()`, and never
+                    // afterwards.
                     ModuleParam::new(unsafe { &*&raw const glue::$in_c })
                 }
             )*
@@ -41,8 +42,8 @@ pub mod values {
     }
 }
 
-/// Declares the module. Its name, authors, description and licence, and the parameters' defaults and descriptions,
-/// are in `glue.c`.
+/// Declares the module. Its name, authors, description and licence, and the parameters' defaults
+/// and descriptions, are in `glue.c`.
 #[macro_export]
 macro_rules! module {
     (
@@ -69,8 +70,8 @@ macro_rules! module {
             let module = <$type as $crate::InPlaceModule>::init(&$crate::THIS_MODULE);
             match $crate::init::PinInit::<_, $crate::error::Error>::make(module) {
                 Ok(module) => {
-                    // SAFETY: Only `sfk_module_init` and `sfk_module_exit` use `__MODULE`. C calls each of them
-                    // once, one after the other.
+                    // SAFETY: Only `sfk_module_init` and `sfk_module_exit` use `__MODULE`. C calls
+                    // each of them once, one after the other.
                     unsafe { *(&raw mut __MODULE) = Some(module) };
                     0
                 }
@@ -81,8 +82,8 @@ macro_rules! module {
         /// Stops the module. C calls it when the module is unloaded.
         #[no_mangle]
         extern "C" fn sfk_module_exit() {
-            // SAFETY: Only `sfk_module_init` and `sfk_module_exit` use `__MODULE`. C calls each of them once,
-            // one after the other.
+            // SAFETY: Only `sfk_module_init` and `sfk_module_exit` use `__MODULE`. C calls each of
+            // them once, one after the other.
             drop(unsafe { (*(&raw mut __MODULE)).take() });
         }
     };

@@ -95,7 +95,8 @@ impl UserSliceReader {
     ///
     /// # Errors
     ///
-    /// `EFAULT`: the value cannot be read, or fewer bytes are left. A value that cannot be read counts as read.
+    /// `EFAULT`: the value cannot be read, or fewer bytes are left. A value that cannot be read
+    /// counts as read.
     pub fn read<T: FromBytes>(&mut self) -> Result<T> {
         let len = const { size_of::<T>() };
         let from = self.0.take(len)?;
@@ -117,8 +118,8 @@ impl UserSliceWriter {
     ///
     /// # Errors
     ///
-    /// `EFAULT`: the value cannot be written, or fewer bytes are left. A value that cannot be written counts as
-    /// written.
+    /// `EFAULT`: the value cannot be written, or fewer bytes are left. A value that cannot be
+    /// written counts as written.
     pub fn write<T: AsBytes>(&mut self, value: &T) -> Result {
         let len = const { size_of::<T>() };
         let to = self.0.take(len)?;

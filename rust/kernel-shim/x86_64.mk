@@ -13,13 +13,17 @@ sls := $(CONFIG_SLS)$(CONFIG_MITIGATION_SLS)
 # The target, equal to that of scripts/generate_rust_target.rs in a kernel with Rust.
 comma := ,
 target-features := -mmx,+soft-float
-target-features := $(target-features)$(if $(retpoline),$(comma)+retpoline-external-thunk$(comma)+retpoline-indirect-branches$(comma)+retpoline-indirect-calls)
+target-features := $(target-features)$(if $(retpoline),$(comma)+retpoline-external-thunk)
+target-features := $(target-features)$(if $(retpoline),$(comma)+retpoline-indirect-branches)
+target-features := $(target-features)$(if $(retpoline),$(comma)+retpoline-indirect-calls)
 target-features := $(target-features)$(if $(sls),$(comma)+harden-sls-ijmp$(comma)+harden-sls-ret)
-target-abi := $(if $(call from-rustc,109800),softfloat,$(if $(call from-rustc,108600),x86-softfloat))
+target-abi := $(if $(call from-rustc,108600),x86-softfloat)
+target-abi := $(if $(call from-rustc,109800),softfloat,$(target-abi))
 define target
 {
 	"arch": "x86_64",
-	"data-layout": "e-m:e-p270:32:32-p271:32:32-p272:64:64-i64:64-i128:128-f80:128-n8:16:32:64-S128",
+	"data-layout":
+		"e-m:e-p270:32:32-p271:32:32-p272:64:64-i64:64-i128:128-f80:128-n8:16:32:64-S128",
 	"emit-debug-gdb-scripts": false,
 	"features": "$(target-features)",
 	"frame-pointer": "may-omit",
@@ -35,8 +39,10 @@ endef
 # of the hash in front of each function whose ENDBR64 it removes, whether there is a hash or not.
 arch-rustflags = $(if $(rethunk),-Zfunction-return=thunk-extern) \
 	$(if $(CONFIG_X86_KERNEL_IBT),-Zcf-protection=branch) \
-	$(if $(retpoline)$(CONFIG_X86_KERNEL_IBT),$(if $(call from-rustc,109300),-Cjump-tables=n,-Zno-jump-tables))
+	$(if $(retpoline)$(CONFIG_X86_KERNEL_IBT), \
+		$(if $(call from-rustc,109300),-Cjump-tables=n,-Zno-jump-tables))
 
 # For rust/x86_64/asm/user_access.rs.
 arch-cfg := --check-cfg=cfg\(sfu_short_alternatives\) \
-	$(shell test $$((100 * $(VERSION) + $(PATCHLEVEL))) -lt 603 && echo --cfg sfu_short_alternatives)
+	$(shell test $$((100 * $(VERSION) + $(PATCHLEVEL))) -lt 603 && \
+		echo --cfg sfu_short_alternatives)

@@ -23,7 +23,8 @@ impl Counters {
         Self(unsafe { bindings::sfu_counters })
     }
 
-    /// Adds 1 to the counter `FIRST + index`. Any context. Numbers from [`SFU_COUNTERS`] on are ignored.
+    /// Adds 1 to the counter `FIRST + index`. Any context. Numbers from [`SFU_COUNTERS`] on are
+    /// ignored.
     #[inline(always)]
     pub(crate) fn increment<const FIRST: u32>(self, index: u32) {
         if index >= const { SFU_COUNTERS - FIRST } {
@@ -33,14 +34,15 @@ impl Counters {
         unsafe { asm::increment_counter::<FIRST>(self.0, index) };
     }
 
-    /// Adds to the counter `FIRST + index`. Any context. Numbers from [`SFU_COUNTERS`] on are ignored.
+    /// Adds to the counter `FIRST + index`. Any context. Numbers from [`SFU_COUNTERS`] on are
+    /// ignored.
     #[inline(always)]
     pub(crate) fn add<const FIRST: u32>(self, index: u32, amount: u32) {
         if index >= const { SFU_COUNTERS - FIRST } {
             return;
         }
-        // SAFETY: The C side defines an array of `SFU_COUNTERS` numbers for each CPU, and `index` was
-        // checked.
+        // SAFETY: The C side defines an array of `SFU_COUNTERS` numbers for each CPU, and `index`
+        // was checked.
         unsafe { asm::add_to_counter::<FIRST>(self.0, index, amount) };
     }
 }
@@ -53,15 +55,16 @@ pub(crate) fn count(counter: u32, amount: u32) {
 
 /// The sum of `count` counters, from number `first` on, over all CPUs.
 pub(crate) fn counted(first: u32, count: u32) -> u64 {
-    // SAFETY: `sfu_counted` checks the numbers, and reads counters that exist as long as the module.
+    // SAFETY: `sfu_counted` checks the numbers, and reads counters that exist as long as the
+    // module.
     unsafe { bindings::sfu_counted(first, count) }
 }
 
 /// Whether a listener is attached to the tracepoint. Any context.
 #[inline(always)]
 pub(crate) fn walks_are_traced() -> bool {
-    // SAFETY: `sfu_walk_listeners` is a constant of the C side, which nobody changes. The pointer that it
-    // points to may change at any time, so the read is volatile.
+    // SAFETY: `sfu_walk_listeners` is a constant of the C side, which nobody changes. The pointer
+    // that it points to may change at any time, so the read is volatile.
     unsafe { !bindings::sfu_walk_listeners.read_volatile().is_null() }
 }
 

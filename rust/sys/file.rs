@@ -14,7 +14,8 @@ use kernel::{
     prelude::*, //
 };
 
-/// An open file, for the duration of one call by the task that has it open, or by the worker. Task; may sleep.
+/// An open file, for the duration of one call by the task that has it open, or by the worker. Task;
+/// may sleep.
 pub(crate) struct OpenFile {
     file: *mut c_void,
     is_borrowed: bool,
@@ -80,7 +81,8 @@ impl FileKey {
     #[inline(never)]
     pub(crate) fn of(file: &OpenFile) -> Result<Self> {
         let mut key = Self::vdso();
-        // SAFETY: `file.file` is an open file as long as `file` lives, and `key` is a local variable.
+        // SAFETY: `file.file` is an open file as long as `file` lives, and `key` is a local
+        // variable.
         to_result(unsafe { bindings::sfu_file_key_of(file.file, &mut key.0) })?;
         Ok(key)
     }

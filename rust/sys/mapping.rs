@@ -32,10 +32,11 @@ pub(crate) fn find_mapping(address: u64, mapping: &mut Mapping) -> Result {
     to_result(unsafe { bindings::sfu_find_mapping(address, mapping) })
 }
 
-/// Finds the next file that is mapped below a mapping. Any context. See `sfu_find_lower_file` in `c/helpers.h`.
+/// Finds the next file that is mapped below a mapping. Any context. See `sfu_find_lower_file` in
+/// `c/helpers.h`.
 pub(crate) fn find_lower_file(mapping: &mut Mapping) -> Result {
-    // SAFETY: `mapping` is a valid `struct sfu_mapping` for the whole call. The current task has a mm, as one of its
-    // mappings was found.
+    // SAFETY: `mapping` is a valid `struct sfu_mapping` for the whole call. The current task has a
+    // mm, as one of its mappings was found.
     to_result(unsafe { bindings::sfu_find_lower_file(mapping) })
 }
 
@@ -55,14 +56,15 @@ impl RegionAnswer {
     }
 }
 
-/// Finds the region that contains a run-time address. Any context. See `sfu_find_region` in `c/helpers.h`.
+/// Finds the region that contains a run-time address. Any context. See `sfu_find_region` in
+/// `c/helpers.h`.
 pub(crate) fn find_region(
     address: u64,
     mapping: &mut Mapping,
     region: &mut RegionDescription,
 ) -> RegionAnswer {
-    // SAFETY: `mapping` and `region` are valid for the whole call. The current task has a mm: the hook's
-    // handler, which alone starts walks, has checked it.
+    // SAFETY: `mapping` and `region` are valid for the whole call. The current task has a mm: the
+    // hook's handler, which alone starts walks, has checked it.
     RegionAnswer(unsafe { bindings::sfu_find_region(address, mapping, region) })
 }
 
@@ -75,14 +77,14 @@ pub(crate) fn add_region(region: &mut RegionDescription, own_only: bool) -> Resu
 /// Finds the next mapping of a scan. Any context. See `sfu_scan_next` in `c/helpers.h`.
 pub(crate) fn next_of_scan(scan: &mut Scan) -> Result<Mapping> {
     let mut mapping = Mapping::none();
-    // SAFETY: `scan` and `mapping` are valid for the whole call. The current task has a mm: the hook's handler or the
-    // worker, which alone start scans, has checked it.
+    // SAFETY: `scan` and `mapping` are valid for the whole call. The current task has a mm: the
+    // hook's handler or the worker, which alone start scans, has checked it.
     to_result(unsafe { bindings::sfu_scan_next(scan, &mut mapping) })?;
     Ok(mapping)
 }
 
-/// The run-time address of the current task's vDSO, if the task has one. Task; may sleep. See `sfu_vdso` in
-/// `c/helpers.h`.
+/// The run-time address of the current task's vDSO, if the task has one. Task; may sleep. See
+/// `sfu_vdso` in `c/helpers.h`.
 pub(crate) fn vdso() -> Option<u64> {
     // SAFETY: The current task has a mm, because it is in a system call from user space.
     match unsafe { bindings::sfu_vdso() } {

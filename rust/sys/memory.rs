@@ -20,14 +20,14 @@ use kernel::ffi::c_uint;
 
 /// The current task's user memory. Page faults are disabled while a `Peek` lives. Any context.
 pub(crate) struct Peek {
-    /// The end of user addresses if the memory is surely the task's; 0 if not: an NMI may have interrupted a change of
-    /// address spaces.
+    /// The end of user addresses if the memory is surely the task's; 0 if not: an NMI may have
+    /// interrupted a change of address spaces.
     limit: u64,
 }
 
 impl Peek {
-    /// Disables page faults; reads are fastest if `address` is known to be readable. See `sfu_peek_enter` in
-    /// `c/helpers.h`.
+    /// Disables page faults; reads are fastest if `address` is known to be readable. See
+    /// `sfu_peek_enter` in `c/helpers.h`.
     #[inline(always)]
     pub(crate) fn enter(address: u64) -> Self {
         Self {
@@ -40,8 +40,8 @@ impl Peek {
     ///
     /// # Safety
     ///
-    /// `limit` is that of a `struct sfu_call`, and the result is not used after the call's `sfu_immediate_leave` or
-    /// `sfu_deferred_leave`.
+    /// `limit` is that of a `struct sfu_call`, and the result is not used after the call's
+    /// `sfu_immediate_leave` or `sfu_deferred_leave`.
     #[inline(always)]
     pub(crate) const unsafe fn of_walk(limit: u64) -> ManuallyDrop<Self> {
         ManuallyDrop::new(Self { limit })
@@ -124,14 +124,16 @@ impl Peek {
         true
     }
 
-    /// Reads bytes at a run-time address; false if the read fails. See `sfu_read_user` in `c/helpers.h`.
+    /// Reads bytes at a run-time address; false if the read fails. See `sfu_read_user` in
+    /// `c/helpers.h`.
     pub(crate) fn copy(&self, bytes: &mut [u8], address: u64) -> bool {
         let len = bytes.len() as c_uint;
         // SAFETY: `bytes` has room for them, and the C side checks the user address.
         unsafe { bindings::sfu_read_user(bytes.as_mut_ptr().cast(), address, len) == 0 }
     }
 
-    /// Faults memory in; false if that fails. Task that may sleep. See `sfu_fault_in` in `c/helpers.h`.
+    /// Faults memory in; false if that fails. Task that may sleep. See `sfu_fault_in` in
+    /// `c/helpers.h`.
     pub(crate) fn fault_in(&self, address: u64, len: u32) -> bool {
         // SAFETY: The C function checks the address. The caller may sleep, and `self` is a `Peek`.
         unsafe { bindings::sfu_fault_in(address, len) == 0 }
@@ -168,8 +170,9 @@ impl PeekWords<'_> {
     /// Begins many reads.
     #[inline(always)]
     pub(crate) fn access(&self) -> UserAccess<'_> {
-        // SAFETY: Only `Peek::words` makes `PeekWords`. So a `Peek` lives as long as the result, page faults are off,
-        // the memory is surely the task's, and `sfu_peek_enter` has returned the limit.
+        // SAFETY: Only `Peek::words` makes `PeekWords`. So a `Peek` lives as long as the result,
+        // page faults are off, the memory is surely the task's, and `sfu_peek_enter` has returned
+        // the limit.
         unsafe { UserAccess::begin(self.limit) }
     }
 }
@@ -215,14 +218,18 @@ impl WordReader for OpenWords<'_> {
     }
 }
 
-/// Asks the worker to fault in a page of this task. Any context. See `sfu_queue_fault_in` in `c/helpers.h`.
+/// Asks the worker to fault in a page of this task. Any context. See `sfu_queue_fault_in` in
+/// `c/helpers.h`.
 pub(crate) fn queue_fault_in(address: u64) -> bool {
-    // SAFETY: The C function takes any number as an address, and checks it and that the task has a mm.
+    // SAFETY: The C function takes any number as an address, and checks it and that the task has a
+    // mm.
     unsafe { bindings::sfu_queue_fault_in(address) }
 }
 
-/// Asks the worker to look for rows in a mapped file. Any context. See `sfu_queue_file` in `c/helpers.h`.
+/// Asks the worker to look for rows in a mapped file. Any context. See `sfu_queue_file` in
+/// `c/helpers.h`.
 pub(crate) fn queue_file(address: u64) -> bool {
-    // SAFETY: The C function takes any number as an address, and checks it and that the task has a mm.
+    // SAFETY: The C function takes any number as an address, and checks it and that the task has a
+    // mm.
     unsafe { bindings::sfu_queue_file(address) }
 }

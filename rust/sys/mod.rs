@@ -2,8 +2,8 @@
 
 //! The safe interface to the C files, for functions that the `kernel` crate does not offer.
 //!
-//! These are the lowest modules: they call C, and import nothing of the kernel module but the core's types. All
-//! functions work on the current task.
+//! These are the lowest modules: they call C, and import nothing of the kernel module but the
+//! core's types. All functions work on the current task.
 
 pub(crate) mod bindings;
 mod build;
@@ -110,8 +110,8 @@ pub(crate) struct Hooks(());
 impl Hooks {
     /// Installs the chosen hooks. Task; may sleep. The kernel log has the reason for a failure.
     pub(crate) fn install(immediate: bool, deferred: bool) -> Result<Self> {
-        // SAFETY: `entry.rs` defines the functions that the hooks call. They exist as long as the module is loaded,
-        // and `drop` waits until none of them runs.
+        // SAFETY: `entry.rs` defines the functions that the hooks call. They exist as long as the
+        // module is loaded, and `drop` waits until none of them runs.
         to_result(unsafe { bindings::sfu_hook_install(immediate, deferred) })?;
         Ok(Self(()))
     }
@@ -124,8 +124,8 @@ impl Drop for Hooks {
     }
 }
 
-// SAFETY: The structure has only integer fields, without padding between them (`c/device.c` asserts the sizes),
-// and all values are valid.
+// SAFETY: The structure has only integer fields, without padding between them (`c/device.c` asserts
+// the sizes), and all values are valid.
 unsafe impl FromBytes for AddCommand {}
 // SAFETY: The structure has only integer fields, without padding, and all values are valid.
 unsafe impl FromBytes for TableInfo {}
@@ -138,14 +138,15 @@ unsafe impl FromBytes for Counter {}
 // SAFETY: The structure has only integer fields, without padding, so all its bytes are initialised.
 unsafe impl AsBytes for Counter {}
 
-/// The worker, which faults in pages that a walk missed, and examines seen files. It must be dropped after
-/// [`Hooks`] and before [`Tables`].
+/// The worker, which faults in pages that a walk missed, and examines seen files. It must be
+/// dropped after [`Hooks`] and before [`Tables`].
 pub(crate) struct Worker(());
 
 impl Worker {
     /// Starts the worker. Task; may sleep.
     pub(crate) fn start() -> Result<Self> {
-        // SAFETY: The module's `init` calls this once, before it installs the hooks. Only hooks queue work.
+        // SAFETY: The module's `init` calls this once, before it installs the hooks. Only hooks
+        // queue work.
         to_result(unsafe { bindings::sfu_worker_start() })?;
         Ok(Self(()))
     }
@@ -153,19 +154,21 @@ impl Worker {
 
 impl Drop for Worker {
     fn drop(&mut self) {
-        // SAFETY: A `Worker` can be made only by `start`, so the worker was started. `Hooks`, which alone queue work,
-        // are dropped before: see the order of fields in `main.rs`.
+        // SAFETY: A `Worker` can be made only by `start`, so the worker was started. `Hooks`, which
+        // alone queue work, are dropped before: see the order of fields in `main.rs`.
         unsafe { bindings::sfu_worker_stop() };
     }
 }
 
-/// All tables and regions. Dropping this frees them. It must be dropped after [`Hooks`], [`Worker`] and [`RegisteredDevice`].
+/// All tables and regions. Dropping this frees them. It must be dropped after [`Hooks`], [`Worker`]
+/// and [`RegisteredDevice`].
 pub(crate) struct Tables(());
 
 impl Tables {
     /// Starts without tables. Task; may sleep.
     pub(crate) fn start() -> Result<Self> {
-        // SAFETY: The module's `init` calls this once, before the worker and the device, which alone publish tables.
+        // SAFETY: The module's `init` calls this once, before the worker and the device, which
+        // alone publish tables.
         to_result(unsafe { bindings::sfu_tables_start() })?;
         Ok(Self(()))
     }
@@ -173,8 +176,9 @@ impl Tables {
 
 impl Drop for Tables {
     fn drop(&mut self) {
-        // SAFETY: `Tables` can be made only by `start`, so they were started. Hooks, worker and device, which alone
-        // find and publish tables and regions, are dropped before: see the order of fields in `main.rs`.
+        // SAFETY: `Tables` can be made only by `start`, so they were started. Hooks, worker and
+        // device, which alone find and publish tables and regions, are dropped before: see the
+        // order of fields in `main.rs`.
         unsafe {
             bindings::sfu_regions_stop();
             bindings::sfu_tables_stop();
@@ -188,7 +192,8 @@ pub(crate) struct RegisteredDevice(());
 impl RegisteredDevice {
     /// Registers the device; from then on it can be opened. Task; may sleep.
     pub(crate) fn start() -> Result<Self> {
-        // SAFETY: The module's `init` calls this once, after everything that the device uses has started.
+        // SAFETY: The module's `init` calls this once, after everything that the device uses has
+        // started.
         to_result(unsafe { bindings::sfu_device_start() })?;
         Ok(Self(()))
     }
@@ -196,8 +201,9 @@ impl RegisteredDevice {
 
 impl Drop for RegisteredDevice {
     fn drop(&mut self) {
-        // SAFETY: A `RegisteredDevice` can be made only by `start`, so the device was registered. No file of the
-        // device is open: an open file holds a reference to the module, which then cannot be unloaded.
+        // SAFETY: A `RegisteredDevice` can be made only by `start`, so the device was registered.
+        // No file of the device is open: an open file holds a reference to the module, which then
+        // cannot be unloaded.
         unsafe { bindings::sfu_device_stop() };
     }
 }

@@ -13,8 +13,8 @@ use kernel::ffi::c_void;
 ///
 /// # Invariants
 ///
-/// `all` is null, or points to a `struct pt_regs` that stays for `'a`. The caller of [`PtRegs::new`] upholds
-/// this.
+/// `all` is null, or points to a `struct pt_regs` that stays for `'a`. The caller of
+/// [`PtRegs::new`] upholds this.
 #[derive(Clone, Copy)]
 pub(crate) struct PtRegs<'a> {
     /// A `struct pt_regs`, or null if none is known.
@@ -43,7 +43,8 @@ impl PtRegs<'_> {
         _call: PhantomData,
     };
 
-    /// Whether the task is in the system call `rt_sigreturn`. Any context. See `sfu_in_sigreturn` in `c/helpers.h`.
+    /// Whether the task is in the system call `rt_sigreturn`. Any context. See `sfu_in_sigreturn`
+    /// in `c/helpers.h`.
     #[inline]
     pub(crate) fn in_sigreturn(&self) -> bool {
         // SAFETY: `all` is not null, so by the invariant of `Self` it points to a `struct pt_regs`.
@@ -58,22 +59,24 @@ impl unwind::RegisterSource for PtRegs<'_> {
             return None;
         }
         let mut value = 0;
-        // SAFETY: `all` is not null, so by the invariant of `Self` it points to a `struct pt_regs`; `value`
-        // is a local variable.
+        // SAFETY: `all` is not null, so by the invariant of `Self` it points to a `struct pt_regs`;
+        // `value` is a local variable.
         unsafe { bindings::sfu_register(self.all, number.into(), &mut value) }.then_some(value)
     }
 }
 
-/// The address of the task's current instruction. Any context. See `sfu_uprobe_orig_pc` in `c/helpers.h`.
+/// The address of the task's current instruction. Any context. See `sfu_uprobe_orig_pc` in
+/// `c/helpers.h`.
 pub(crate) fn uprobe_orig_pc(pc: u64) -> u64 {
     // SAFETY: The C function takes any number, and reads the current task's own uprobe state.
     unsafe { bindings::sfu_uprobe_orig_pc(pc) }
 }
 
-/// The original return address at `slot`, if a uretprobe replaced it. Any context. See `sfu_uretprobe_orig_ra`
-/// in `c/helpers.h`.
+/// The original return address at `slot`, if a uretprobe replaced it. Any context. See
+/// `sfu_uretprobe_orig_ra` in `c/helpers.h`.
 pub(crate) fn uretprobe_orig_ra(slot: u64) -> Option<u64> {
     let mut address = 0;
-    // SAFETY: `address` is a local variable; the C function reads the current task's own uprobe state.
+    // SAFETY: `address` is a local variable; the C function reads the current task's own uprobe
+    // state.
     unsafe { bindings::sfu_uretprobe_orig_ra(slot, &mut address) }.then_some(address)
 }

@@ -26,14 +26,15 @@ pub(crate) fn map(len: u64, executable: bool) -> Result<u64> {
 
 /// The state of the running test's mappings.
 pub(crate) fn mappings_sequence() -> u64 {
-    // SAFETY: Called from a KUnit test, in a task. The test has mapped memory, so the task has a mm.
+    // SAFETY: Called from a KUnit test, in a task. The test has mapped memory, so the task has a
+    // mm.
     unsafe { bindings::sfu_test_mappings_sequence() }
 }
 
 /// Adds a region of the running test, as its process would.
 pub(crate) fn add_region(description: &RegionDescription) -> Result {
-    // SAFETY: The C function copies the description. KUnit calls this in a task that may sleep, and the test has mapped
-    // memory, so the task has a mm.
+    // SAFETY: The C function copies the description. KUnit calls this in a task that may sleep, and
+    // the test has mapped memory, so the task has a mm.
     to_result(unsafe { bindings::sfu_test_add_region(description) })
 }
 

@@ -65,22 +65,25 @@ use core::{
     mem::MaybeUninit, //
 };
 
-/// The number of different rules for which a build has memory at first: libc has 325. A file with more rules is built
-/// again, with memory for [`MAX_RULES`].
+/// The number of different rules for which a build has memory at first: libc has 325. A file with
+/// more rules is built again, with memory for [`MAX_RULES`].
 const FEW_RULES: usize = 4096;
 
 /// The rows of a file, and the locations of its code.
 ///
 /// The fast path searches a table without checks. It relies on three invariants:
 ///
-/// * Each value comes from [`FileTable::new`], which requires [`Table::is_sound`] of the very memory that the value
-///   keeps. What a section says cannot lead out of it: hostile rows give a table that is sound, or none.
-/// * Nothing changes the vectors of a value or their elements until the value is dropped. The fields that a search uses
-///   are private to this file, and no function here takes a `FileTable` by `&mut`. A move of the value into its box
-///   does not move the memory of its vectors, so the addresses in `chunks` remain addresses in `blocks`.
-/// * A value is published as a whole, by one pointer, and replaced by another value. C frees it, with all its vectors,
-///   a grace period of RCU after it was withdrawn. So a reader in an NMI sees the old table, the new one, or none, and
-///   what it has found stays until it is no reader any more.
+/// * Each value comes from [`FileTable::new`], which requires [`Table::is_sound`] of the very
+///   memory that the value keeps. What a section says cannot lead out of it: hostile rows give a
+///   table that is sound, or none.
+/// * Nothing changes the vectors of a value or their elements until the value is dropped. The
+///   fields that a search uses are private to this file, and no function here takes a `FileTable`
+///   by `&mut`. A move of the value into its box does not move the memory of its vectors, so the
+///   addresses in `chunks` remain addresses in `blocks`.
+/// * A value is published as a whole, by one pointer, and replaced by another value. C frees it,
+///   with all its vectors, a grace period of RCU after it was withdrawn. So a reader in an NMI sees
+///   the old table, the new one, or none, and what it has found stays until it is no reader any
+///   more.
 pub(crate) struct FileTable {
     executables: Executables,
     base: u64,
@@ -88,8 +91,8 @@ pub(crate) struct FileTable {
     span: u64,
     /// The page index of [`Table`].
     pages: KVVec<u16>,
-    /// The chunk index of [`Table`]: addresses of bytes in `blocks`, as numbers. They own nothing, and no other table
-    /// has them.
+    /// The chunk index of [`Table`]: addresses of bytes in `blocks`, as numbers. They own nothing,
+    /// and no other table has them.
     chunks: KVVec<u64>,
     /// The blocks of [`Table`], from the beginning of a cache line on.
     blocks: KVVec<u8>,
@@ -118,14 +121,15 @@ impl FileTable {
         }
     }
 
-    /// The range of code that the table has rows for: its start as an offset in the file, and its size, both in
-    /// bytes. `offset` is an offset in the file that selects a segment. `None` if part of the range is in
-    /// another segment.
+    /// The range of code that the table has rows for: its start as an offset in the file, and its
+    /// size, both in bytes. `offset` is an offset in the file that selects a segment. `None` if
+    /// part of the range is in another segment.
     pub(crate) fn code(&self, offset: u64) -> Option<(u64, u64)> {
         let (start, size) = self.executables.segment(offset)?;
         let distance = self.base.wrapping_sub(start);
         let span = self.span;
-        // A segment is mapped in whole pages of memory, so the rest of its first and last page belongs to it.
+        // A segment is mapped in whole pages of memory, so the rest of its first and last page
+        // belongs to it.
         let first = start % PAGE_SIZE as u64;
         let before = distance.wrapping_add(first);
         let all = first
@@ -135,14 +139,16 @@ impl FileTable {
         is_within.then(|| (start.wrapping_add(distance), span))
     }
 
-    /// Builds a table for an image from a section at a link-time address, and from extra rows. Task; sleeps.
+    /// Builds a table for an image from a section at a link-time address, and from extra rows.
+    /// Task; sleeps.
     ///
     /// # Errors
     ///
-    /// `ENOEXEC`: `image` is no program or library for this machine. `EBADMSG`: the section, or an extra row,
-    /// is malformed. `EOPNOTSUPP`: the kind of section is not supported. `EFBIG`: the rows exceed the size of a
-    /// table, or the build takes too many steps or too much time. `EINTR`: the task was killed, or the module
-    /// is being unloaded. `ENOMEM`. `ENOSPC`: `memory` is used up. `EIO`: `image` cannot be read.
+    /// `ENOEXEC`: `image` is no program or library for this machine. `EBADMSG`: the section, or an
+    /// extra row, is malformed. `EOPNOTSUPP`: the kind of section is not supported. `EFBIG`: the
+    /// rows exceed the size of a table, or the build takes too many steps or too much time.
+    /// `EINTR`: the task was killed, or the module is being unloaded. `ENOMEM`. `ENOSPC`: `memory`
+    /// is used up. `EIO`: `image` cannot be read.
     #[cfg_attr(sfu_size, optimize(size))]
     pub(crate) fn new(
         section: &KVVec<u8>,
@@ -226,7 +232,8 @@ impl FileTable {
             );
         };
         let blocks = resized(&parts.blocks.bytes, parts.blocks.used, memory)?;
-        // The vector is not changed any more, so its address is final. The cast exposes the address.
+        // The vector is not changed any more, so its address is final. The cast exposes the
+        // address.
         for chunk in parts.chunks.iter_mut() {
             *chunk = chunk.wrapping_add(blocks.as_ptr() as u64);
         }
@@ -258,8 +265,8 @@ impl FileTable {
     }
 }
 
-/// Flags for the allocations of builds. A failed allocation is expected, and not logged: the user chooses the
-/// size.
+/// Flags for the allocations of builds. A failed allocation is expected, and not logged: the user
+/// chooses the size.
 fn gfp() -> Flags {
     GFP_KERNEL_ACCOUNT | __GFP_NOWARN
 }
@@ -274,7 +281,8 @@ pub(crate) unsafe trait ZeroBytes: Copy {}
 macro_rules! zero_bytes {
     ($($type:ty)*) => {
         $(
-            // SAFETY: The type is an integer, or a structure of integers: 0 is a value of each field.
+            // SAFETY: The type is an integer, or a structure of integers: 0 is a value of each
+            // field.
             unsafe impl ZeroBytes for $type {}
         )*
     };
@@ -287,8 +295,8 @@ pub(crate) fn zeros<T: ZeroBytes>(count: usize, memory: &BuildMemory) -> Result<
     memory.take::<T>(count)?;
     let all = KVVec::with_capacity(count, gfp() | __GFP_ZERO)?;
     let (values, _, capacity) = all.into_raw_parts();
-    // SAFETY: The parts come from `into_raw_parts`. The capacity is at least `count`, and the allocator has filled the
-    // memory with zeros, which are a value of a `ZeroBytes`.
+    // SAFETY: The parts come from `into_raw_parts`. The capacity is at least `count`, and the
+    // allocator has filled the memory with zeros, which are a value of a `ZeroBytes`.
     Ok(unsafe { KVVec::from_raw_parts(values, count, capacity) })
 }
 
@@ -303,8 +311,8 @@ fn outermost(count: usize, memory: &BuildMemory) -> Result<KVVec<Rule>> {
         .ok_or(ENOMEM)?
         .fill(MaybeUninit::new(Rule::OUTERMOST));
     let (values, _, capacity) = all.into_raw_parts();
-    // SAFETY: The parts come from `into_raw_parts`. The capacity is at least `count`, and the first `count` values were
-    // written.
+    // SAFETY: The parts come from `into_raw_parts`. The capacity is at least `count`, and the first
+    // `count` values were written.
     Ok(unsafe { KVVec::from_raw_parts(values, count, capacity) })
 }
 
@@ -423,7 +431,8 @@ impl Source for ImageCode<'_> {
     }
 }
 
-/// An image as bytes from its start. An enum, so that a table build is compiled once only. Task; sleeps.
+/// An image as bytes from its start. An enum, so that a table build is compiled once only. Task;
+/// sleeps.
 pub(crate) enum TableImage<'a> {
     /// A file.
     File(&'a OpenFile),
@@ -457,16 +466,16 @@ impl fast_path::RowSource for FileTable {
     #[inline(always)]
     fn block(&self, distance: u64) -> Option<BlockRef<'_>> {
         let mut page = (distance / table::PAGE) as usize;
-        // The compiler would compute the number of the chunk from the distance, which would take one more register.
-        // SAFETY: No instruction, and `page` stays as it is.
+        // The compiler would compute the number of the chunk from the distance, which would take
+        // one more register. SAFETY: No instruction, and `page` stays as it is.
         unsafe {
             asm!("/* {0} */", inout(reg) page, options(pure, nomem, nostack, preserves_flags));
         }
         let at = *self.pages.get(page)?;
-        // SAFETY: `pages` has the entry `page`. By the invariants of `FileTable` the table is sound as it is, so
-        // `chunks` has an entry for the chunk of each page, and that entry plus `at`, modulo 2^64, is the address of a
-        // byte in `blocks`: `is_sound` has computed the same sum. `new` has exposed the address of `blocks`, which
-        // lives as long as `self`.
+        // SAFETY: `pages` has the entry `page`. By the invariants of `FileTable` the table is sound
+        // as it is, so `chunks` has an entry for the chunk of each page, and that entry plus `at`,
+        // modulo 2^64, is the address of a byte in `blocks`: `is_sound` has computed the same sum.
+        // `new` has exposed the address of `blocks`, which lives as long as `self`.
         let first = unsafe {
             let chunk = *self.chunks.as_ptr().add(page / table::CHUNK);
             chunk.wrapping_add(at.into()) as *const u8
@@ -488,16 +497,17 @@ pub(crate) struct BlockRef<'a> {
 }
 
 impl fast_path::Block for BlockRef<'_> {
-    /// Like [`Table::compact_rule`], but without checks that `FileTable::new` has already made. They would cost a
-    /// sixth of the instructions of a frame.
+    /// Like [`Table::compact_rule`], but without checks that `FileTable::new` has already made.
+    /// They would cost a sixth of the instructions of a frame.
     #[inline(always)]
     fn compact_rule(&self, ra: u64) -> CompactRule {
         // The low byte of the distance, because ranges start at multiples of a page of code.
         let low = ra as u8;
-        // SAFETY: `first` belongs to a page of `rows`, a sound table by the invariants of `FileTable`. So `first`, and
-        // each third byte behind it up to the first one with the highest value, is a byte of `blocks`. No value of
-        // `low` is higher than the highest, so the loop ends there at the latest. In front of each of these bytes are
-        // two more bytes of `blocks`, a number below the length of `compact`.
+        // SAFETY: `first` belongs to a page of `rows`, a sound table by the invariants of
+        // `FileTable`. So `first`, and each third byte behind it up to the first one with the
+        // highest value, is a byte of `blocks`. No value of `low` is higher than the highest, so
+        // the loop ends there at the latest. In front of each of these bytes are two more bytes of
+        // `blocks`, a number below the length of `compact`.
         unsafe {
             let mut last = self.first;
             // Six rows in a turn: two instructions a row.

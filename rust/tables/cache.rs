@@ -49,13 +49,13 @@ pub(crate) enum TableOrigin {
     Unreadable = uapi::sframe_unwind_origin::SFRAME_UNWIND_UNREADABLE,
 }
 
-/// Publishes an entry for a file: its state and its rows, if any. The entry before it is freed after its last
-/// reader. Task; sleeps.
+/// Publishes an entry for a file: its state and its rows, if any. The entry before it is freed
+/// after its last reader. Task; sleeps.
 ///
 /// # Errors
 ///
-/// `ENOSPC`: the limits of tables are reached. `EEXIST`: the file keeps its added rows, because another user
-/// owns them or `state` does not come from a program. `ENOMEM`.
+/// `ENOSPC`: the limits of tables are reached. `EEXIST`: the file keeps its added rows, because
+/// another user owns them or `state` does not come from a program. `ENOMEM`.
 pub(crate) fn publish(key: &FileKey, state: &TableState, rows: Option<KBox<FileTable>>) -> Result {
     let rows = rows.map_or(core::ptr::null_mut(), KBox::into_raw);
     // SAFETY: `rows` come from `into_raw` and now belong to C. C returns them once, to
@@ -90,8 +90,8 @@ pub(crate) fn next_table(number: u64, table: &mut TableInfo) -> Result {
 
 /// The rows of the table with this number, if the table is still published. Any context.
 pub(crate) fn table_rows<'a>(number: u64, _reader: &'a Guard) -> Option<&'a FileTable> {
-    // SAFETY: Only `publish` publishes rows, and they are `FileTable`. C frees them after all RCU readers of that
-    // time have ended; the guard is such a reader.
+    // SAFETY: Only `publish` publishes rows, and they are `FileTable`. C frees them after all RCU
+    // readers of that time have ended; the guard is such a reader.
     unsafe {
         bindings::sfu_table_rows(number)
             .cast::<FileTable>()
@@ -99,20 +99,21 @@ pub(crate) fn table_rows<'a>(number: u64, _reader: &'a Guard) -> Option<&'a File
     }
 }
 
-/// The guard of a region, as in `struct sframe_unwind_region`: a run-time address, 0 if there is no guard, and a value.
+/// The guard of a region, as in `struct sframe_unwind_region`: a run-time address, 0 if there is no
+/// guard, and a value.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct RegionGuard {
     pub(crate) address: u64,
     pub(crate) value: u64,
 }
 
-/// The code cache of this CPU: the ranges of the current task's code that its walks used last. The holder must
-/// not sleep.
+/// The code cache of this CPU: the ranges of the current task's code that its walks used last. The
+/// holder must not sleep.
 pub(crate) struct CodeCache(NonNull<bindings::sfu_code_cache>);
 
 impl CodeCache {
-    /// Takes the cache. `None` if the mappings are changing, or if this code interrupted a walk that has taken
-    /// the cache. Any context.
+    /// Takes the cache. `None` if the mappings are changing, or if this code interrupted a walk
+    /// that has taken the cache. Any context.
     pub(crate) fn enter() -> Option<Self> {
         // SAFETY: Walks run only for tasks with a mm; the hook's handler has checked this.
         NonNull::new(unsafe { bindings::sfu_code_cache_enter() }).map(Self)
@@ -122,7 +123,8 @@ impl CodeCache {
     ///
     /// # Safety
     ///
-    /// `cache` is null, or `sfu_code_cache_enter` has returned it, and nobody else uses it or gives it back.
+    /// `cache` is null, or `sfu_code_cache_enter` has returned it, and nobody else uses it or gives
+    /// it back.
     #[inline(always)]
     pub(crate) const unsafe fn taken(cache: *mut bindings::sfu_code_cache) -> Option<Self> {
         match NonNull::new(cache) {
@@ -132,7 +134,8 @@ impl CodeCache {
     }
 
     fn all(&mut self) -> &mut bindings::sfu_code_cache {
-        // SAFETY: `enter` gave this CPU's cache to `self` alone, until `drop`. Preemption is off until then.
+        // SAFETY: `enter` gave this CPU's cache to `self` alone, until `drop`. Preemption is off
+        // until then.
         unsafe { self.0.as_mut() }
     }
 
@@ -144,8 +147,8 @@ impl CodeCache {
         }
     }
 
-    /// Inserts a range: the code of the table of `mapping`, `size` bytes from the run-time address `start` on.
-    /// Does nothing if the mappings have changed since `mapping` was read.
+    /// Inserts a range: the code of the table of `mapping`, `size` bytes from the run-time address
+    /// `start` on. Does nothing if the mappings have changed since `mapping` was read.
     pub(crate) fn put(&mut self, start: u64, size: u64, mapping: &Mapping, guard: RegionGuard) {
         let all = self.all();
         if all.sequence as u32 != mapping.sequence {
@@ -168,8 +171,8 @@ impl CodeCache {
         if !unsafe { bindings::sfu_code_range_find_table(&mut new, mapping.table) } {
             return;
         }
-        // Ranges are sorted by address: the new range goes in front of the first range above it. If all are
-        // used, the topmost range is dropped.
+        // Ranges are sorted by address: the new range goes in front of the first range above it. If
+        // all are used, the topmost range is dropped.
         for range in all
             .ranges
             .iter_mut()
@@ -178,7 +181,8 @@ impl CodeCache {
             if new.end <= range.start {
                 core::mem::swap(range, &mut new);
             } else if new.start < range.end {
-                // The same range; or one of a region that was replaced. Then the next walk begins without ranges.
+                // The same range; or one of a region that was replaced. Then the next walk begins
+                // without ranges.
                 if range.inode != new.inode {
                     all.id = 0;
                 }
@@ -219,16 +223,18 @@ impl<'a> fast_path::Codes<'a> for Ranges<'a> {
     #[inline(always)]
     fn recent(&self, ra: u64) -> Option<fast_path::CodeRange<'a, FileTable>> {
         let place = self.all.places.get(place_of(ra))?;
-        // SAFETY: A place is the distance of one of the ranges from the first: `at` has written it, or it is 0.
+        // SAFETY: A place is the distance of one of the ranges from the first: `at` has written it,
+        // or it is 0.
         let range = unsafe { &*self.all.ranges.as_ptr().byte_add(usize::from(*place)) };
-        // The range may be of another address. All that matters here is whether this walk has checked the range.
-        // SAFETY: This walk has checked the range, and `self` borrows a `CodeCache` for `'a`.
+        // The range may be of another address. All that matters here is whether this walk has
+        // checked the range. SAFETY: This walk has checked the range, and `self` borrows a
+        // `CodeCache` for `'a`.
         (range.walk == self.all.walk).then(|| unsafe { code_of(range) })
     }
 }
 
-/// The range that contains the byte in front of a return address, if the range is of use. The range may also be one
-/// behind the byte: then no block holds the byte.
+/// The range that contains the byte in front of a return address, if the range is of use. The range
+/// may also be one behind the byte: then no block holds the byte.
 ///
 /// # Safety
 ///
@@ -240,7 +246,8 @@ unsafe fn range_at<'a>(
     ra: u64,
 ) -> Option<fast_path::CodeRange<'a, FileTable>> {
     let walk = cache.walk;
-    // SAFETY: By this function's contract, `cache` is the cache of a `CodeCache`. The result is one of its ranges.
+    // SAFETY: By this function's contract, `cache` is the cache of a `CodeCache`. The result is one
+    // of its ranges.
     let range = unsafe { &mut *bindings::sfu_code_range_at(cache, ra) };
     // C has checked the files. All bits of an unused range are set.
     let is_region = range.inode as u32 & bindings::SFU_REGION != 0 && range.start != u64::MAX;
@@ -248,22 +255,24 @@ unsafe fn range_at<'a>(
         return None;
     }
     range.walk = walk;
-    // SAFETY: This walk has checked the range, and by this function's contract a `CodeCache` exists for `'a`.
+    // SAFETY: This walk has checked the range, and by this function's contract a `CodeCache` exists
+    // for `'a`.
     Some(unsafe { code_of(range) })
 }
 
-/// Whether the region of a used range exists, and its guard holds. A read that fails gives 0, so the value 0 never
-/// holds.
+/// Whether the region of a used range exists, and its guard holds. A read that fails gives 0, so
+/// the value 0 never holds.
 #[cold]
 #[inline(never)]
 fn region_holds(range: &bindings::sfu_code_range, words: &PeekWords<'_>) -> bool {
     let holds = || range.guard_value != 0 && words.word(range.guard) == range.guard_value;
-    // SAFETY: C compares a field of the range, which the reference keeps valid, and follows no pointer in it.
+    // SAFETY: C compares a field of the range, which the reference keeps valid, and follows no
+    // pointer in it.
     (range.guard == 0 || holds()) && unsafe { bindings::sfu_code_range_has_region(range) }
 }
 
-/// A range in the form of the fast path. The distance of an address below the range wraps around, so it is far beyond
-/// the range's end.
+/// A range in the form of the fast path. The distance of an address below the range wraps around,
+/// so it is far beyond the range's end.
 ///
 /// # Safety
 ///
@@ -274,14 +283,16 @@ unsafe fn code_of<'a>(range: &bindings::sfu_code_range) -> fast_path::CodeRange<
     unsafe { hint::assert_unchecked(!range.rows.is_null()) };
     fast_path::CodeRange {
         to_distance: range.to_distance,
-        // SAFETY: Only `publish` publishes rows, and they are `FileTable`. C frees them after all RCU readers of
-        // that time have ended; the holder of a `CodeCache` is such a reader, because preemption is off.
+        // SAFETY: Only `publish` publishes rows, and they are `FileTable`. C frees them after all
+        // RCU readers of that time have ended; the holder of a `CodeCache` is such a reader,
+        // because preemption is off.
         rows: unsafe { &*range.rows.cast::<FileTable>() },
     }
 }
 
-/// Inserts the code at a run-time address into this CPU's code cache. `mapping` is a mapping of the current
-/// task that has a table. `guard` is that of the mapping's region, if it is one. Any context.
+/// Inserts the code at a run-time address into this CPU's code cache. `mapping` is a mapping of the
+/// current task that has a table. `guard` is that of the mapping's region, if it is one. Any
+/// context.
 #[inline(never)]
 pub(crate) fn keep_range(address: u64, mapping: &Mapping, guard: RegionGuard) {
     let reader = rcu::read_lock();
@@ -292,7 +303,8 @@ pub(crate) fn keep_range(address: u64, mapping: &Mapping, guard: RegionGuard) {
         return;
     };
     let start = offset.wrapping_sub(to_offset);
-    // Blocks are searched by the low bytes of addresses. Files are mapped at multiples of a page of memory.
+    // Blocks are searched by the low bytes of addresses. Files are mapped at multiples of a page of
+    // memory.
     if start % PAGE != 0 {
         return;
     }
@@ -306,7 +318,8 @@ pub(crate) fn keep_range(address: u64, mapping: &Mapping, guard: RegionGuard) {
     }
 }
 
-/// The rule of the table with this number for the code at an offset in its file, in bytes. Any context.
+/// The rule of the table with this number for the code at an offset in its file, in bytes. Any
+/// context.
 #[inline(never)]
 pub(crate) fn rule_at(number: u64, offset: u64) -> TableAnswer<()> {
     let guard = rcu::read_lock();

@@ -64,13 +64,14 @@ impl TableTarget {
     }
 }
 
-/// Adds the rows of a section, at link-time address 0, and extra rows. They replace the rows that were added
-/// before. An empty section adds no rows, and the file is not requested again. `owner` may replace the rows;
-/// `user` is charged for them. `memory` belongs to this build. Task; sleeps.
+/// Adds the rows of a section, at link-time address 0, and extra rows. They replace the rows that
+/// were added before. An empty section adds no rows, and the file is not requested again. `owner`
+/// may replace the rows; `user` is charged for them. `memory` belongs to this build. Task; sleeps.
 ///
 /// # Errors
 ///
-/// See [`FileTable::new`], [`cache::publish`] and [`FileKey::of`]. `ESTALE`: the file was written to meanwhile.
+/// See [`FileTable::new`], [`cache::publish`] and [`FileKey::of`]. `ESTALE`: the file was written
+/// to meanwhile.
 pub(crate) fn add(
     section: &KVVec<u8>,
     extra_rows: &KVVec<u8>,
@@ -122,8 +123,8 @@ pub(crate) fn remove(target: &TableTarget, user: u32) -> Result {
     cache::withdraw(&target.key()?, user)
 }
 
-/// Builds a table from a file's own section, if it has one, and publishes the result, also that there are no
-/// rows. The result expires if the file could not be read. Task; sleeps.
+/// Builds a table from a file's own section, if it has one, and publishes the result, also that
+/// there are no rows. The result expires if the file could not be read. Task; sleeps.
 pub(crate) fn index_file(file: &OpenFile, seen: &TableState, may_read: bool) {
     // If the file is being written to, a later sample sees it again.
     let Ok(key) = FileKey::of(file) else {
@@ -153,14 +154,15 @@ pub(crate) fn index_file(file: &OpenFile, seen: &TableState, may_read: bool) {
     }
     // If the file was written to meanwhile, a later sample sees it again, with another key.
     if FileKey::of(file) == Ok(key) && publish(&key, state, rows).is_err() {
-        // The limits of tables are reached. Without an entry, each sample would build the table again, for nothing.
+        // The limits of tables are reached. Without an entry, each sample would build the table
+        // again, for nothing.
         state.origin = TableOrigin::Unreadable as u32;
         let _ = publish(&key, state, None);
     }
 }
 
-/// The table of a file's own section; `None` if the file has no section, or if `may_read` forbids to read the
-/// file.
+/// The table of a file's own section; `None` if the file has no section, or if `may_read` forbids
+/// to read the file.
 fn own_rows(
     file: &OpenFile,
     may_read: bool,

@@ -10,8 +10,8 @@ use crate::sframe::{
     x86_64, //
 };
 
-/// Whether the code at the PC and directly before it is surely no part of a signal trampoline, and does not
-/// follow a system call that starts a thread.
+/// Whether the code at the PC and directly before it is surely no part of a signal trampoline, and
+/// does not follow a system call that starts a thread.
 #[inline(always)]
 pub(crate) fn is_ordinary(pc: u64, words: &impl WordReader) -> bool {
     let open = words.open();

@@ -2,9 +2,10 @@
 
 //! Undoes the changes that uprobes make to a task's stack and PC.
 //!
-//! A uretprobe replaces a function's return address on the stack by the address of a trampoline; the kernel
-//! keeps a list of the replaced addresses. An instruction with a uprobe may run elsewhere ("out of line"). An
-//! optimised uprobe is a call of another trampoline. No row describes these changes.
+//! A uretprobe replaces a function's return address on the stack by the address of a trampoline;
+//! the kernel keeps a list of the replaced addresses. An instruction with a uprobe may run
+//! elsewhere ("out of line"). An optimised uprobe is a call of another trampoline. No row describes
+//! these changes.
 
 use crate::{
     sframe::{
@@ -34,13 +35,14 @@ use kernel::page::PAGE_SIZE;
 /// The distance from a return address on the stack to the CFA, in bytes.
 const BELOW_CFA: u64 = 8;
 
-/// Whether the kernel is about to set the task's registers for a uprobe, or to restore them: the PC and the
-/// stack pointer may then not belong together. Any context.
+/// Whether the kernel is about to set the task's registers for a uprobe, or to restore them: the PC
+/// and the stack pointer may then not belong together. Any context.
 #[inline(never)]
 pub(crate) fn is_changing(frame: &Frame, registers: &PtRegs<'_>, memory: &UserMemory) -> bool {
     use crate::sframe::unwind::RegisterSource as _;
 
-    // For a uretprobe the kernel sets the PC last: on the way in, the PC is still in the trampoline.
+    // For a uretprobe the kernel sets the PC last: on the way in, the PC is still in the
+    // trampoline.
     let saved_at = if trampoline_at(frame.pc).is_some() {
         frame.sp.wrapping_sub(x86_64::UPROBE_SAVED as u64)
     } else {
@@ -56,12 +58,13 @@ pub(crate) fn is_changing(frame: &Frame, registers: &PtRegs<'_>, memory: &UserMe
         .is_ok_and(|saved| x86_64::is_saved_by_uprobe(&saved, rax, rcx, r11))
 }
 
-/// Leaves the trampolines that the kernel has mapped for uprobes: if the PC of `frame` is in a trampoline,
-/// `frame` becomes the program's frame that entered the trampoline. `frame` is the innermost frame, or one that
-/// a signal interrupted. False if the program's frame cannot be determined. Any context.
+/// Leaves the trampolines that the kernel has mapped for uprobes: if the PC of `frame` is in a
+/// trampoline, `frame` becomes the program's frame that entered the trampoline. `frame` is the
+/// innermost frame, or one that a signal interrupted. False if the program's frame cannot be
+/// determined. Any context.
 ///
-/// (The kernel replaces the address of a uretprobe's trampoline in a chain by the return address. It would do
-/// so for the PC of such a frame too.)
+/// (The kernel replaces the address of a uretprobe's trampoline in a chain by the return address.
+/// It would do so for the PC of such a frame too.)
 #[inline(never)]
 pub(crate) fn leave(frame: &mut Frame, memory: &UserMemory) -> bool {
     let Some(start) = trampoline_at(frame.pc) else {
@@ -113,8 +116,8 @@ fn before(place: UprobeTrampoline, frame: &Frame, memory: &UserMemory) -> Option
     })
 }
 
-/// Between the two instructions of an optimised uprobe, the first has already moved the stack pointer below the
-/// red zone: moves it back.
+/// Between the two instructions of an optimised uprobe, the first has already moved the stack
+/// pointer below the red zone: moves it back.
 fn spare_red_zone(frame: &mut Frame, memory: &UserMemory) {
     const BEFORE: u64 = x86_64::OPTIMISED as u64 / 2;
 
@@ -127,12 +130,12 @@ fn spare_red_zone(frame: &mut Frame, memory: &UserMemory) {
     }
 }
 
-/// The work of [`put_back`] at the beginning of a page: a search of the mappings, and of the kernel's list of
-/// uretprobes, which has up to 64 entries.
+/// The work of [`put_back`] at the beginning of a page: a search of the mappings, and of the
+/// kernel's list of uretprobes, which has up to 64 entries.
 const PUT_BACK: u32 = 150;
 
-/// Restores a return address that a uretprobe replaced. False if the kernel is just about to note the replaced
-/// address, or if no budget is left. Any context.
+/// Restores a return address that a uretprobe replaced. False if the kernel is just about to note
+/// the replaced address, or if no budget is left. Any context.
 #[inline(never)]
 pub(crate) fn put_back(frame: &mut Frame, memory: &UserMemory) -> bool {
     // The trampoline begins a page of its own.
@@ -154,8 +157,8 @@ pub(crate) fn put_back(frame: &mut Frame, memory: &UserMemory) -> bool {
     }
 }
 
-/// The start of the mapping at an address, as a run-time address, if the mapping is executable and has no file,
-/// like the kernel's own trampolines.
+/// The start of the mapping at an address, as a run-time address, if the mapping is executable and
+/// has no file, like the kernel's own trampolines.
 #[inline(never)]
 fn trampoline_at(address: u64) -> Option<u64> {
     let mut mapping = sys::Mapping::default();

@@ -8,12 +8,13 @@ use core::arch::asm;
 ///
 /// # Safety
 ///
-/// `counters` is the per-CPU address of an array of numbers of 64 bits, relative to %gs. The array has a number
-/// `FIRST + index`.
+/// `counters` is the per-CPU address of an array of numbers of 64 bits, relative to %gs. The array
+/// has a number `FIRST + index`.
 #[inline(always)]
 pub(crate) unsafe fn add_to_counter<const FIRST: u32>(counters: *mut u64, index: u32, amount: u32) {
-    // SAFETY: By the contract of this function, the array has the number. One instruction adds to the number, so
-    // no interrupt comes in between. The instruction changes nothing else but the flags.
+    // SAFETY: By the contract of this function, the array has the number. One instruction adds to
+    // the number, so no interrupt comes in between. The instruction changes nothing else but the
+    // flags.
     unsafe {
         asm!(
             "add qword ptr gs:[{counters} + 8 * {index} + 8 * {first}], {amount}",

@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: GPL-2.0-only
 
-//! Many reads of user memory between one `stac` and one `clac`, as by the kernel's `user_access_begin` and
-//! `unsafe_get_user`.
+//! Many reads of user memory between one `stac` and one `clac`, as by the kernel's
+//! `user_access_begin` and `unsafe_get_user`.
 
 use core::{
     arch::asm,
     marker::PhantomData, //
 };
 
-/// The number of the CPU feature SMAP, as `struct alt_instr` has it: 32 bits since Linux 6.3. `rust/c/x86_64/machine.c` checks the
-/// sizes and numbers of this file.
+/// The number of the CPU feature SMAP, as `struct alt_instr` has it: 32 bits since Linux 6.3.
+/// `rust/c/x86_64/machine.c` checks the sizes and numbers of this file.
 #[cfg(not(sfu_short_alternatives))]
 macro_rules! feature {
     () => {
@@ -43,8 +43,8 @@ macro_rules! with_smap {
     };
 }
 
-/// User memory between `stac` and `clac`. The owner must not call a function before it drops the value; objtool
-/// checks this in each build.
+/// User memory between `stac` and `clac`. The owner must not call a function before it drops the
+/// value; objtool checks this in each build.
 pub(crate) struct UserAccess<'a> {
     /// The end of user addresses.
     limit: u64,
@@ -56,8 +56,8 @@ impl UserAccess<'_> {
     ///
     /// # Safety
     ///
-    /// Page faults are off for the lifetime of the result, the memory is the current task's, and `limit` is
-    /// `TASK_SIZE_MAX`.
+    /// Page faults are off for the lifetime of the result, the memory is the current task's, and
+    /// `limit` is `TASK_SIZE_MAX`.
     #[inline(always)]
     pub(crate) unsafe fn begin(limit: u64) -> Self {
         // SAFETY: `stac` changes no register and no memory. `drop` does the opposite.
@@ -72,9 +72,10 @@ impl UserAccess<'_> {
     #[inline(always)]
     pub(crate) fn word(&self, address: u64) -> u64 {
         let word;
-        // SAFETY: The address that is read is at most `TASK_SIZE_MAX`, also in a speculative execution, because `cmov`
-        // is not predicted. Nothing is ever mapped at `TASK_SIZE_MAX`. By the contract of `begin` page faults are off, so
-        // a fault continues at the label 3, with 0 in `word`.
+        // SAFETY: The address that is read is at most `TASK_SIZE_MAX`, also in a speculative
+        // execution, because `cmov` is not predicted. Nothing is ever mapped at `TASK_SIZE_MAX`. By
+        // the contract of `begin` page faults are off, so a fault continues at the label 3, with 0
+        // in `word`.
         unsafe {
             asm!(
                 "cmp {address}, {limit}",

@@ -4,10 +4,11 @@
 
 usage: convert.py [FILE...]
 
-tools/bench/convert runs this script in the prepared root. For each file (default: libc, perl, libpython, libLLVM and
-node's library), `sframectl convert` runs five times; the table has the least CPU time, user and system, and the largest
-resident size. valgrind counts the instructions of one more run. Without files, `sframectl prepare` converts all files
-of the root, too. Writes build/bench/convert/json, for scripts/results.py.
+tools/bench/convert runs this script in the prepared root. For each file (default: libc, perl,
+libpython, libLLVM and node's library), `sframectl convert` runs five times; the table has the least
+CPU time, user and system, and the largest resident size. valgrind counts the instructions of one
+more run. Without files, `sframectl prepare` converts all files of the root, too. Writes
+build/bench/convert/json, for scripts/results.py.
 """
 
 import glob
@@ -20,8 +21,8 @@ import tempfile
 
 SFRAMECTL = "/src/build/tools/sframectl"
 LIBRARIES = "/usr/lib/x86_64-linux-gnu"
-FILES = [f"{LIBRARIES}/libc.so.6", "/usr/bin/perl", f"{LIBRARIES}/libpython3.13.so.1.0", f"{LIBRARIES}/libLLVM.so.19*",
-         f"{LIBRARIES}/libnode.so.*"]
+FILES = [f"{LIBRARIES}/libc.so.6", "/usr/bin/perl", f"{LIBRARIES}/libpython3.13.so.1.0",
+         f"{LIBRARIES}/libLLVM.so.19*", f"{LIBRARIES}/libnode.so.*"]
 RUNS = 5
 
 
@@ -37,8 +38,9 @@ def run(*command, **environment):
 
 def instructions(*command):
     """The number of instructions of a command, as valgrind counts them."""
-    counted = subprocess.run(["valgrind", "--tool=callgrind", "--callgrind-out-file=/dev/null", *command],
-                             check=True, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+    counted = subprocess.run(["valgrind", "--tool=callgrind", "--callgrind-out-file=/dev/null",
+                              *command], check=True, stdout=subprocess.DEVNULL,
+                             stderr=subprocess.PIPE, text=True)
     return int(re.search(r"Collected : (\d+)", counted.stderr)[1])
 
 
@@ -53,13 +55,15 @@ def main(files):
             times, sizes = zip(*(run(*command) for _ in range(RUNS)))
             count = instructions(*command)
             name = os.path.basename(path)
-            print(f"{name:24}{1000 * min(times):10.0f}{max(sizes) / 2**20:8.0f}{count / 1e6:22.1f}", flush=True)
+            print(f"{name:24}{1000 * min(times):10.0f}{max(sizes) / 2**20:8.0f}{count / 1e6:22.1f}",
+                  flush=True)
             found[name] = {"seconds": min(times), "bytes": max(sizes), "instructions": count}
         if not files:
             os.mkdir(f"{directory}/cache")
             time, size = run(SFRAMECTL, "prepare", CACHE_DIRECTORY=f"{directory}/cache")
             count = len(glob.glob(f"{directory}/cache/*"))
-            print(f"prepare, {count} files: {time:.1f} s of CPU time, {size / 2**20:.0f} MiB in its largest process")
+            print(f"prepare, {count} files: {time:.1f} s of CPU time, "
+                  f"{size / 2**20:.0f} MiB in its largest process")
             found["prepare"] = {"seconds": time, "bytes": size, "instructions": None}
     with open("/src/build/bench/convert/json", "w", encoding="ascii") as file:
         json.dump(found, file)

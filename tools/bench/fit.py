@@ -1,12 +1,13 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: GPL-2.0-only
-"""Computes the costs of walks, whole runs and table builds from the files that tools/bench/guest writes.
+"""Computes the costs of walks, whole runs and table builds from the files that tools/bench/guest
+writes.
 
 usage: fit.py DIRECTORY OUT [PICTURE]
 
-For each case in DIRECTORY, a line is fitted to the case's walks: its slope is the cost of a frame, its intercept
-the cost of a sample. Writes OUT as JSON, and PICTURE as SVG if DIRECTORY has all cases. Prints the results as
-tables.
+For each case in DIRECTORY, a line is fitted to the case's walks: its slope is the cost of a frame,
+its intercept the cost of a sample. Writes OUT as JSON, and PICTURE as SVG if DIRECTORY has all
+cases. Prints the results as tables.
 """
 
 import collections
@@ -33,18 +34,21 @@ def calls(path):
 
 
 def points(directory, case):
-    """The mean cost of a walk for each number of frames. For each depth, only the walks from the innermost function
-    count, which are most walks; walks from the program's other code are left out."""
+    """The mean cost of a walk for each number of frames. For each depth, only the walks from the
+    innermost function count, which are most walks; walks from the program's other code are left
+    out."""
     if case == "orc":
         walks = calls(os.path.join(directory, "orc.0"))
-        return [(frames, statistics.mean(taken)) for frames, taken in walks.items() if frames and len(taken) >= 20]
+        return [(frames, statistics.mean(taken))
+                for frames, taken in walks.items() if frames and len(taken) >= 20]
     found = []
     for depth in DEPTHS:
         walks = calls(os.path.join(directory, f"{case}.{depth}"))
         frames, taken = max(walks.items(), key=lambda item: len(item[1]))
         if len(taken) < 100 or frames < depth and case not in SAMPLES:
             sys.exit(f"{case}: {len(taken)} walks of {frames} frames at depth {depth}: too few")
-        found.append((frames or depth, statistics.median(taken) if case in SAMPLES else statistics.mean(taken)))
+        found.append((frames or depth,
+                      statistics.median(taken) if case in SAMPLES else statistics.mean(taken)))
     return found
 
 
@@ -64,7 +68,8 @@ def show_runs(path):
             "nanoseconds": int(taken), "samples": int(samples), "lost": int(lost),
             "bytes_a_sample": round(int(size) / int(samples), 1), "script_nanoseconds": int(script)}
     if runs:
-        print(f"\n{'':14} {'ms':>8} {'samples':>8} {'lost':>5} {'bytes/sample':>13} {'perf script, ms':>16}")
+        print(f"\n{'':14} {'ms':>8} {'samples':>8} {'lost':>5} {'bytes/sample':>13} "
+              f"{'perf script, ms':>16}")
     for name, run in runs.items():
         print(f"{name:14} {run['nanoseconds'] / 1e6:8.1f} {run['samples']:8} {run['lost']:5} "
               f"{run['bytes_a_sample']:13.1f} {run['script_nanoseconds'] / 1e6:16.0f}")
@@ -82,7 +87,8 @@ def show_tables(path):
     if tables:
         print(f"\n{'':24} {'rows':>9} {'instructions/row':>17} {'bytes/row':>10}")
     for name, table in tables.items():
-        print(f"{name:24} {table['rows']:9} {table['instructions_a_row']:17.1f} {table['bytes_a_row']:10.2f}")
+        print(f"{name:24} {table['rows']:9} {table['instructions_a_row']:17.1f} "
+              f"{table['bytes_a_row']:10.2f}")
     return tables
 
 
@@ -90,14 +96,17 @@ def show_worst(path):
     """Prints and returns the costs of walks of programs that are made to be slow to walk."""
     programs = {}
     for name, count, median, most, of_all in lines_of(path):
-        programs[name] = {"walks": int(count), "median": int(median), "most": int(most), "most_of_all": int(of_all)}
+        programs[name] = {"walks": int(count), "median": int(median), "most": int(most),
+                          "most_of_all": int(of_all)}
     if programs:
         print(f"\n{'':22} {'walks':>6} {'median':>8} {'most':>8} {'of all':>8}")
     for name, its in programs.items():
-        print(f"{name:22} {its['walks']:6} {its['median']:8} {its['most']:8} {its['most_of_all']:8}")
+        print(f"{name:22} {its['walks']:6} {its['median']:8} {its['most']:8} "
+              f"{its['most_of_all']:8}")
     if programs:
         worst = max(its["most_of_all"] for its in programs.values())
-        more = max(its["most"] - programs["kernel_" + name]["most"] for name, its in programs.items()
+        more = max(its["most"] - programs["kernel_" + name]["most"]
+                   for name, its in programs.items()
                    if "kernel_" + name in programs)
         print(f"\nworst {worst}\nworst_untouched {more}")
     return programs
@@ -105,7 +114,8 @@ def show_worst(path):
 
 def show_lines(path):
     """Prints and returns the numbers of cache lines of a table that a lookup touches."""
-    lines = {name: {"mean": float(mean), "three_or_fewer": float(few)} for name, mean, few in lines_of(path)}
+    lines = {name: {"mean": float(mean), "three_or_fewer": float(few)}
+             for name, mean, few in lines_of(path)}
     if lines:
         print(f"\n{'cache lines':14} {'a lookup':>10} {'<= 3, %':>8}")
     for name, its in lines.items():
@@ -114,14 +124,15 @@ def show_lines(path):
 
 
 def picture(found, per_frame):
-    """Two diagrams: the cost of a sample over the depth of the stack, and the cost of a frame over the number of
-    functions in the frame's file."""
+    """Two diagrams: the cost of a sample over the depth of the stack, and the cost of a frame over
+    the number of functions in the frame's file."""
     colours = {"fp": "#777777", "hot": "#0060c0", "direct": "#c05000", "dwarf": "#a01030"}
     out = ['<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 760 360" font-family="sans-serif" font-size="12">',
            '<rect width="760" height="360" fill="white"/>']
 
     def diagram(left, title, below, across, up, curves):
-        """Draws one diagram. `across` and `up` are pairs: a function from values to 0..1, and the marks."""
+        """Draws one diagram. `across` and `up` are pairs: a function from values to 0..1, and the
+        marks."""
         (place_x, marks_x), (place_y, marks_y) = across, up
         x_of = lambda value: left + 270 * place_x(value)
         y_of = lambda value: 310 - 250 * place_y(value)
@@ -129,25 +140,30 @@ def picture(found, per_frame):
         out.append(f'<text x="{left + 135}" y="350" text-anchor="middle">{below}</text>')
         for mark in marks_y:
             out.append(f'<path d="M{left} {y_of(mark):.1f}h270" stroke="#dddddd"/>'
-                       f'<text x="{left - 6}" y="{y_of(mark) + 4:.1f}" text-anchor="end">{mark:,}</text>')
+                       f'<text x="{left - 6}" y="{y_of(mark) + 4:.1f}" '
+                       f'text-anchor="end">{mark:,}</text>')
         for mark in marks_x:
             out.append(f'<text x="{x_of(mark):.1f}" y="328" text-anchor="middle">{mark:,}</text>')
         for name, curve in curves.items():
             way = " ".join(f"{x_of(x):.1f},{y_of(y):.1f}" for x, y in curve)
-            out.append(f'<polyline points="{way}" fill="none" stroke="{colours[name]}" stroke-width="2"/>')
+            out.append(f'<polyline points="{way}" '
+                       f'fill="none" stroke="{colours[name]}" stroke-width="2"/>')
             x, y = curve[-1]
-            out.append(f'<text x="{x_of(x) + 5:.1f}" y="{y_of(y) + 4:.1f}" fill="{colours[name]}">{name}</text>')
+            out.append(f'<text x="{x_of(x) + 5:.1f}" y="{y_of(y) + 4:.1f}" '
+                       f'fill="{colours[name]}">{name}</text>')
 
     def logarithmic(least, most):
         return lambda value: (math.log10(value) - least) / (most - least)
 
-    samples = {case.removeprefix("sample_"): list(zip(DEPTHS, (taken for _, taken in found[case]))) for case in SAMPLES}
+    samples = {case.removeprefix("sample_"): list(zip(DEPTHS, (taken for _, taken in found[case])))
+               for case in SAMPLES}
     diagram(70, "Instructions a sample", "functions deep", (lambda value: value / 130, DEPTHS),
             (logarithmic(3, 6), (1_000, 10_000, 100_000, 1_000_000)), samples)
     sizes = 100, 4_000, 40_000
     across_files = {"fp": [(size, per_frame["fp"]) for size in sizes]}
     for case in "hot", "direct":
-        across_files[case] = list(zip(sizes, (per_frame[f"{case}_100"], per_frame[case], per_frame[f"{case}_40000"])))
+        costs = per_frame[f"{case}_100"], per_frame[case], per_frame[f"{case}_40000"]
+        across_files[case] = list(zip(sizes, costs))
     diagram(440, "Instructions a frame", "functions of the file", (logarithmic(1.7, 4.9), sizes),
             (logarithmic(1, 4), (10, 100, 1_000, 10_000)), across_files)
     out.append("</svg>\n")
@@ -167,9 +183,11 @@ def main():
         "per_sample": {case + "_fixed": round(line.intercept) for case, line in lines.items()},
     }
     if {"untouched", "fp"} <= found.keys():
-        more = [with_module - without for (_, with_module), (_, without) in zip(found["untouched"], found["fp"])]
+        more = [with_module - without
+                for (_, with_module), (_, without) in zip(found["untouched"], found["fp"])]
         result["per_sample"]["untouched_task"] = round(statistics.mean(more))
-        print(f"\nwhere there is nothing to gain, above the kernel's own: {statistics.mean(more):.0f}")
+        print("\nwhere there is nothing to gain, above the kernel's own: "
+              f"{statistics.mean(more):.0f}")
     result["cache_lines"] = show_lines(os.path.join(directory, "lines"))
     result["worst"] = show_worst(os.path.join(directory, "worst"))
     result["runs"] = show_runs(os.path.join(directory, "runs"))

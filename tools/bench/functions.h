@@ -14,7 +14,10 @@ struct walk {
 	unsigned long size;
 };
 
-/* With REGION, all functions are in a section of their own; PLACE is its place, and that of the file. */
+/*
+ * With REGION, all functions are in a section of their own; PLACE is its place, and that of the
+ * file.
+ */
 #ifdef REGION
 #define CODE __attribute__((section("code")))
 __asm__(".pushsection code, \"ax\"\n.balign 4096\n.popsection");

@@ -4,11 +4,12 @@
 
 usage: profile.py [CASE]
 
-CASE (default: hot) is a case of tools/bench/guest that samples by get_perf_callchain. QEMU logs each instruction
-while the case runs with stacks of 4 functions (java: of 4 methods, and of the virtual machine's functions). The output:
-the mean number of instructions of a sample in each function. `tools/bench/run CASE` must have run before, for the
-programs. build/bench/profile/trace keeps the instructions of the sample with the median number of instructions: address
-and function, in order.
+CASE (default: hot) is a case of tools/bench/guest that samples by get_perf_callchain. QEMU logs
+each instruction while the case runs with stacks of 4 functions (java: of 4 methods, and of the
+virtual machine's functions). The output: the mean number of instructions of a sample in each
+function. `tools/bench/run CASE` must have run before, for the programs. build/bench/profile/trace
+keeps the instructions of the sample with the median number of instructions: address and function,
+in order.
 """
 
 import bisect
@@ -55,7 +56,8 @@ def take_log(case):
         "VM_MONITOR": "monitor", "VM_TIMEOUT": "1200", "VM_LOG": os.path.join(SHARE, "kernel.log")}
     output = os.path.join(SHARE, "output")
     with open(output, "wb") as out, subprocess.Popen(
-            [os.path.join(ROOT, "scripts/vm"), "--icount", "--share", SHARE, "--", "/src/tools/bench/guest", case],
+            [os.path.join(ROOT, "scripts/vm"), "--icount", "--share", SHARE, "--",
+             "/src/tools/bench/guest", case],
             env=environment, stdout=out, stderr=out) as guest:
         symbols, log = os.path.join(SHARE, "symbols"), os.path.join(SHARE, "log")
         while not os.path.exists(symbols):

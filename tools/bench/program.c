@@ -2,10 +2,10 @@
 /*
  * usage: program DEPTH TURNS
  *
- * In each turn draws DEPTH functions of all parts at random, lets each call the next one, and stays in the
- * last one for about 60 microseconds. With a sample every 100 microseconds nearly all samples are taken
- * there, and no two in sequence have equal stacks. Prints the run time in nanoseconds. With REGION, the functions are
- * in anonymous memory, and in a region of that kind.
+ * In each turn draws DEPTH functions of all parts at random, lets each call the next one, and stays
+ * in the last one for about 60 microseconds. With a sample every 100 microseconds nearly all
+ * samples are taken there, and no two in sequence have equal stacks. Prints the run time in
+ * nanoseconds. With REGION, the functions are in anonymous memory, and in a region of that kind.
  */
 #define _GNU_SOURCE
 #include <stdio.h>
@@ -99,7 +99,8 @@ static int make_region(void)
 		region.rows_offset = start - part_0.file;
 	}
 	memcpy(copy, start, size);
-	if (mmap(start, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0) == MAP_FAILED)
+	if (mmap(start, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED,
+		 -1, 0) == MAP_FAILED)
 		return -1;
 	memcpy(start, copy, size);
 	free(copy);

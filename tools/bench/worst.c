@@ -2,18 +2,20 @@
 /*
  * usage: worst KIND COUNT DEPTH TURNS
  *
- * A program that is made to be slow to walk. It makes COUNT files of kind KIND in /tmp/worst, maps them
- * executable, and has DEPTH functions, each in the next file, call each other; the innermost loops for about
- * 60 microseconds, TURNS times, twice, with a rest between. KIND:
+ * A program that is made to be slow to walk. It makes COUNT files of kind KIND in /tmp/worst, maps
+ * them executable, and has DEPTH functions, each in the next file, call each other; the innermost
+ * loops for about 60 microseconds, TURNS times, twice, with a rest between. KIND:
  *
  * mappings  one file without rows, COUNT times
  * files     files without rows
- * headers   files without rows (but the first), with as many program headers as are read, a long table of
- *           functions, and as many mappings between the code and the first mapping as are looked at
- * rows      files with sections in which the row of the return address is the last one that is looked at
+ * headers   files without rows (but the first), with as many program headers as are read, a long
+ *           table of functions, and as many mappings between the code and the first mapping as are
+ *           looked at
+ * rows      files with sections in which the row of the return address is the last one that is
+ *           looked at
  * faults    one file with a section, and return addresses in pages of it that were never touched
- * regions   no files: code heaps like HotSpot's, in which the search for a method takes as many hops as are made.
- *           The program registers them, which needs CAP_PERFMON
+ * regions   no files: code heaps like HotSpot's, in which the search for a method takes as many
+ *           hops as are made. The program registers them, which needs CAP_PERFMON
  */
 #include <elf.h>
 #include <fcntl.h>
@@ -28,7 +30,10 @@
 #include "sframe_unwind.h"
 
 #define PAGE 4096ul
-/* Limits of the module: rust/sframe/src/elf/program.rs, rust/c/mappings.c, format/section.rs, runtimes/hotspot.rs. */
+/*
+ * Limits of the module: rust/sframe/src/elf/program.rs, rust/c/mappings.c, format/section.rs,
+ * runtimes/hotspot.rs.
+ */
 #define MAX_PROGRAM_HEADERS 64
 #define HEAD_DISTANCE 16
 #define MAX_ROWS_BOUNDED 1024
@@ -89,27 +94,32 @@ static void die(const char *what)
 
 static void put_code(unsigned char *code, int size)
 {
-	static const unsigned char enter[] = { 0x55, 0x48, 0x89, 0xe5 }; /* push %rbp; mov %rsp,%rbp */
+	/* push %rbp; mov %rsp,%rbp */
+	static const unsigned char enter[] = { 0x55, 0x48, 0x89, 0xe5 };
 	/* mov (%rdi),%rax; add $8,%rdi; call *%rax; pop %rbp; ret */
-	static const unsigned char call[] = { 0x48, 0x8b, 0x07, 0x48, 0x83, 0xc7, 0x08, 0xff, 0xd0, 0x5d, 0xc3 };
+	static const unsigned char call[] = {
+		0x48, 0x8b, 0x07, 0x48, 0x83, 0xc7, 0x08, 0xff, 0xd0, 0x5d, 0xc3
+	};
 
 	memset(code, 0x90, size);
 	memcpy(code + FUNCTION_AT, enter, sizeof(enter));
 	memcpy(code + CALL_AT, call, sizeof(call));
 }
 
-static void put_headers(unsigned char *file, int count, uint64_t data, uint64_t sframe_size, uint64_t hdr_size,
-			uint64_t size)
+static void put_headers(unsigned char *file, int count, uint64_t data, uint64_t sframe_size,
+			uint64_t hdr_size, uint64_t size)
 {
 	Elf64_Ehdr header = {
 		.e_ident = { 0x7f, 'E', 'L', 'F', ELFCLASS64, ELFDATA2LSB, EV_CURRENT },
-		.e_type = ET_DYN, .e_machine = EM_X86_64, .e_version = EV_CURRENT, .e_phoff = sizeof(header),
+		.e_type = ET_DYN, .e_machine = EM_X86_64, .e_version = EV_CURRENT,
+		.e_phoff = sizeof(header),
 		.e_ehsize = sizeof(header), .e_phentsize = sizeof(Elf64_Phdr), .e_phnum = count,
 	};
 	Elf64_Phdr headers[MAX_PROGRAM_HEADERS] = {};
 
 	headers[count - 1] = (Elf64_Phdr){
-		.p_type = PT_LOAD, .p_flags = PF_R | PF_X, .p_filesz = size, .p_memsz = size, .p_align = PAGE,
+		.p_type = PT_LOAD, .p_flags = PF_R | PF_X, .p_filesz = size, .p_memsz = size,
+		.p_align = PAGE,
 	};
 	if (sframe_size)
 		headers[count - 2] = (Elf64_Phdr){
@@ -118,7 +128,8 @@ static void put_headers(unsigned char *file, int count, uint64_t data, uint64_t 
 		};
 	if (hdr_size)
 		headers[count - 3] = (Elf64_Phdr){
-			.p_type = PT_GNU_EH_FRAME, .p_flags = PF_R, .p_offset = data, .p_vaddr = data,
+			.p_type = PT_GNU_EH_FRAME, .p_flags = PF_R, .p_offset = data,
+			.p_vaddr = data,
 			.p_filesz = hdr_size, .p_memsz = hdr_size,
 		};
 	memcpy(file, &header, sizeof(header));
@@ -156,7 +167,8 @@ static uint64_t put_section(unsigned char *to)
 	struct sframe_function *one = (void *)(header + 1);
 
 	*header = (struct sframe_header){
-		.magic = 0xdee2, .version = 2, .flags = 1 | 4, .abi = 3, .ra_offset = -8, .functions = 1,
+		.magic = 0xdee2, .version = 2, .flags = 1 | 4, .abi = 3, .ra_offset = -8,
+		.functions = 1,
 		.rows = MAX_ROWS_BOUNDED, .rows_size = MAX_ROWS_BOUNDED * sizeof(struct row),
 		.rows_at = sizeof(*one),
 	};
@@ -207,8 +219,8 @@ static void *map(int fd, int whole)
 	char *file = at;
 
 	at += size + PAGE;
-	if (mmap(file, size, PROT_READ | (whole ? 0 : PROT_EXEC), MAP_PRIVATE | MAP_FIXED_NOREPLACE, fd,
-		 whole ? 0 : CODE) == MAP_FAILED)
+	if (mmap(file, size, PROT_READ | (whole ? 0 : PROT_EXEC), MAP_PRIVATE | MAP_FIXED_NOREPLACE,
+		 fd, whole ? 0 : CODE) == MAP_FAILED)
 		die("mmap");
 	if (!whole) {
 		sink += *(volatile char *)file;
@@ -226,7 +238,10 @@ static void *map(int fd, int whole)
 	return file + CODE;
 }
 
-/* A code heap and its segment map; they cannot be merged with other mappings. Returns the address of its function. */
+/*
+ * A code heap and its segment map; they cannot be merged with other mappings. Returns the address
+ * of its function.
+ */
 static void *map_region(int number)
 {
 	enum { SEGMENT_LOG2 = 5, USED = 8, BLOB = 16, FRAME_SIZE = 0 };
@@ -238,14 +253,18 @@ static void *map_region(int number)
 		.guard = (uint64_t)heap, .guard_value = 0x1122334455667788,
 		.kind = SFRAME_UNWIND_REGION_CODE_HEAP, .segment_log2 = SEGMENT_LOG2,
 		.used_offset = USED, .header_offset = BLOB, .frame_size_offset = FRAME_SIZE,
-		.frame_complete_size = 4, .code_size = 8, .segment_map = (uint64_t)map, .interpreter_end = 1,
+		.frame_complete_size = 4, .code_size = 8, .segment_map = (uint64_t)map,
+		.interpreter_end = 1,
 	};
 	static int device = -1;
-	/* The call's return address is in the segment from which the most hops lead to the block, at the heap's start. */
+	/*
+	 * The call's return address is in the segment from which the most hops lead to the block,
+	 * at the heap's start.
+	 */
 	int entry = (HOPS << SEGMENT_LOG2) - CALL_AT;
 
-	if (mmap(heap, 2 * PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED_NOREPLACE, -1, 0) ==
-	    MAP_FAILED)
+	if (mmap(heap, 2 * PAGE, PROT_READ | PROT_WRITE,
+		 MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED_NOREPLACE, -1, 0) == MAP_FAILED)
 		die("mmap");
 	memset(map, 1, HOPS + 1);
 	map[0] = 0;
@@ -287,12 +306,14 @@ static void faults(int depth, int turns)
 	one = (void *)(header + 1);
 	rows = (void *)(one + depth);
 	*header = (struct sframe_header){
-		.magic = 0xdee2, .version = 2, .flags = 1 | 4, .abi = 3, .ra_offset = -8, .functions = depth,
+		.magic = 0xdee2, .version = 2, .flags = 1 | 4, .abi = 3, .ra_offset = -8,
+		.functions = depth,
 		.rows = depth, .rows_size = depth * sizeof(*rows), .rows_at = depth * sizeof(*one),
 	};
 	for (i = 0; i < depth; i++) {
 		one[i] = (struct sframe_function){
-			.start = (int32_t)(CODE + i * PAGE) - (int32_t)((char *)&one[i] - file), .size = PAGE / 2,
+			.start = (int32_t)(CODE + i * PAGE) - (int32_t)((char *)&one[i] - file),
+			.size = PAGE / 2,
 			.rows_at = i * sizeof(*rows), .rows = 1, .info = 1,
 		};
 		rows[i] = (struct row){ 0, 2 << 1, 16, -16 };
@@ -307,10 +328,12 @@ static void faults(int depth, int turns)
 	close(fd);
 	fd = open("/tmp/worst/faults", O_RDONLY);
 	file = mmap(NULL, size, PROT_READ, MAP_PRIVATE, fd, 0);
-	code = mmap(file + CODE, depth * PAGE, PROT_READ | PROT_EXEC, MAP_PRIVATE | MAP_FIXED, fd, CODE);
+	code = mmap(file + CODE, depth * PAGE, PROT_READ | PROT_EXEC, MAP_PRIVATE | MAP_FIXED, fd,
+		    CODE);
 	if (file == MAP_FAILED || code == MAP_FAILED)
 		die("mmap");
-	sink += *(volatile char *)file + *(volatile char *)(file + at) + *(volatile char *)(file + size - 1);
+	sink += *(volatile char *)file + *(volatile char *)(file + at) +
+		*(volatile char *)(file + size - 1);
 	for (i = 0; i < depth; i++) {
 		frames[2 * i] = frames + 2 * i + 2;
 		frames[2 * i + 1] = code + i * PAGE + PAGE / 2;

@@ -68,8 +68,8 @@ impl BenchFile {
         }
     }
 
-    /// A generated section with `functions` functions of 128 bytes. Each has the five rows of a function that
-    /// saves the frame pointer, allocates stack, and returns.
+    /// A generated section with `functions` functions of 128 bytes. Each has the five rows of a
+    /// function that saves the frame pointer, allocates stack, and returns.
     pub(crate) fn made_up(version: u8, functions: u32) -> BenchFile {
         const SIZE: u32 = 128;
         let address = 0x1000_0000u64;
@@ -112,9 +112,9 @@ impl BenchFile {
     }
 }
 
-/// Pseudo-random PCs, uniformly distributed over the code of functions with rows, and equal in each run. PLTs
-/// are left out: their rows are not always true (Documentation/oracles.rst), so readers could not be compared
-/// there.
+/// Pseudo-random PCs, uniformly distributed over the code of functions with rows, and equal in each
+/// run. PLTs are left out: their rows are not always true (Documentation/oracles.rst), so readers
+/// could not be compared there.
 fn pcs(sframe: &Piece) -> Vec<u64> {
     let bytes = sframe.bytes.as_slice();
     let section = Section::open(bytes, sframe.address, bytes.len() as u64)

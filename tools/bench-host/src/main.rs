@@ -5,8 +5,8 @@
 //! usage: bench-host FILES COMMIT CSV PICTURE
 //!        bench-host pass READER FILE
 //!
-//! FILES is a directory with v2/libsqlite3.so and v3/libsqlite3.so. CSV, with figures of COMMIT, and
-//! PICTURE are written anew. Callgrind counts the second form: FILE is a path, or
+//! FILES is a directory with v2/libsqlite3.so and v3/libsqlite3.so. CSV, with figures of COMMIT,
+//! and PICTURE are written anew. Callgrind counts the second form: FILE is a path, or
 //! VERSION:FUNCTIONS for a generated section.
 
 #[expect(dead_code, reason = "the tests of the core write more")]
@@ -53,7 +53,8 @@ fn measured_pass(look_up: &mut dyn FnMut(u64), pcs: &[u64]) {
     }
 }
 
-/// An uncounted pass before the counted one: it does the work that is done only once, and fills caches.
+/// An uncounted pass before the counted one: it does the work that is done only once, and fills
+/// caches.
 #[inline(never)]
 #[no_mangle]
 fn warming_pass(look_up: &mut dyn FnMut(u64), pcs: &[u64]) {

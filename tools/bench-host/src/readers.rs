@@ -46,7 +46,8 @@ use simple_frame_rs::SFrameSection;
 
 use crate::files::BenchFile;
 
-/// The registers of each frame from which framehop takes a step. The frame's CFA is near one of them.
+/// The registers of each frame from which framehop takes a step. The frame's CFA is near one of
+/// them.
 const SP: u64 = 0x7fff_0000_0000;
 const FP: u64 = 0x7fff_0001_0000;
 
@@ -84,8 +85,8 @@ impl Reader {
         })
     }
 
-    /// The PCs to look up: those of the file, or a few of them, repeated, so that all their rules stay in
-    /// framehop's cache.
+    /// The PCs to look up: those of the file, or a few of them, repeated, so that all their rules
+    /// stay in framehop's cache.
     pub(crate) fn pcs(self, file: &BenchFile) -> Vec<u64> {
         if self != Reader::FramehopHit {
             return file.pcs.clone();
@@ -163,8 +164,8 @@ impl Memory for IdentityMemory {
 ///
 /// # Panics
 ///
-/// If the readers' rules differ: they would not have done equal work. With `.eh_frame` one rule in a
-/// thousand may differ, because another part of the toolchain has written it.
+/// If the readers' rules differ: they would not have done equal work. With `.eh_frame` one rule in
+/// a thousand may differ, because another part of the toolchain has written it.
 pub(crate) fn compare(file: &BenchFile) -> usize {
     let bytes = file.sframe.bytes.as_slice();
     let section: Section = file.section();
@@ -259,7 +260,8 @@ impl Libsframe {
     fn find(&self, pc: u64) -> Option<RowEntry> {
         let mut row = RowEntry([0; 128]);
         let pc = pc.wrapping_sub(self.address) as i64;
-        // SAFETY: The decoder lives as long as `self`, and the row is larger than any row that the library writes.
+        // SAFETY: The decoder lives as long as `self`, and the row is larger than any row that the
+        // library writes.
         let error = unsafe { sframe_find_fre(self.decoder, pc, &mut row) };
         (error == 0).then_some(row)
     }
@@ -267,8 +269,8 @@ impl Libsframe {
     /// Whether the CFA is counted from the stack pointer, and its offset.
     fn cfa(&self, row: &RowEntry) -> (bool, i32) {
         let mut error = 0;
-        // SAFETY: This decoder found the row, and `row` stays for the whole call. 0: the function is not
-        // flexible.
+        // SAFETY: This decoder found the row, and `row` stays for the whole call. 0: the function
+        // is not flexible.
         let cfa = unsafe {
             let base = sframe_fre_get_base_reg_id(row, &mut error);
             let offset = sframe_fre_get_cfa_offset(self.decoder, row, 0, &mut error);

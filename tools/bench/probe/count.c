@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /*
- * Measures a function of the kernel from its entry to its exit, by the time stamp counter. In a guest
- * that counts (scripts/vm --icount) a tick is an instruction. One probe serves all functions, so its own
- * cost is constant and can be subtracted: `empty` is called to measure it.
+ * Measures a function of the kernel from its entry to its exit, by the time stamp counter. In a
+ * guest that counts (scripts/vm --icount) a tick is an instruction. One probe serves all functions,
+ * so its own cost is constant and can be subtracted: `empty` is called to measure it.
  *
- * Parameter `function` names it. /sys/kernel/debug/count/calls has a line for each call: the number of
- * frames, for get_perf_callchain and unwind_user_faultable, and the cost. At most CALLS are
+ * Parameter `function` names it. /sys/kernel/debug/count/calls has a line for each call: the number
+ * of frames, for get_perf_callchain and unwind_user_faultable, and the cost. At most CALLS are
  * kept; 0 written to /sys/kernel/debug/count/count forgets them.
  */
 #include <linux/debugfs.h>

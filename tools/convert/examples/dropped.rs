@@ -1,12 +1,14 @@
 // SPDX-License-Identifier: GPL-2.0-only
 
-//! Lists the rows of .eh_frame that `convert` drops, for all ELF files below directories; and the rows that
-//! count from a register which is not known after the function has called (`calls-only-innermost`).
+//! Lists the rows of .eh_frame that `convert` drops, for all ELF files below directories; and the
+//! rows that count from a register which is not known after the function has called
+//! (`calls-only-innermost`).
 //!
 //! usage: dropped DIRECTORY|FILE...
 //!
-//! Prints, for each reason and rule, the number of rows, the bytes of code that they cover, the number of
-//! files, and one of the files with an address; then the files that cannot be converted, by reason.
+//! Prints, for each reason and rule, the number of rows, the bytes of code that they cover, the
+//! number of files, and one of the files with an address; then the files that cannot be converted,
+//! by reason.
 
 use std::{
     collections::{

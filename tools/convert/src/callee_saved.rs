@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: GPL-2.0-only OR MIT
 
-//! Frames whose CFA is relative to a callee-saved register, as in the loader's resolver: it aligns its
-//! stack, keeps the old stack pointer in rbx, and calls.
+//! Frames whose CFA is relative to a callee-saved register, as in the loader's resolver: it aligns
+//! its stack, keeps the old stack pointer in rbx, and calls.
 //!
-//! During such a call the register's value is where the called function saves it, as that function's
-//! .eh_frame entry states. So the rule at the call is an extra row: the CFA is the saved value plus an
-//! offset. The row is correct while the stack pointer is not above the saved value; the walk checks that.
+//! During such a call the register's value is where the called function saves it, as that
+//! function's .eh_frame entry states. So the rule at the call is an extra row: the CFA is the saved
+//! value plus an offset. The row is correct while the stack pointer is not above the saved value;
+//! the walk checks that.
 
 use iced_x86::FlowControl;
 use sframe::{
@@ -37,8 +38,8 @@ use crate::{
     function::ConvertedFunction, //
 };
 
-/// The DWARF numbers of the callee-saved registers without the frame pointer and the stack pointer: rbx, r12
-/// to r15.
+/// The DWARF numbers of the callee-saved registers without the frame pointer and the stack pointer:
+/// rbx, r12 to r15.
 const CALLEE_SAVED: [u8; 5] = [3, 12, 13, 14, 15];
 /// The maximum number of entries of one function. Most have one, and one for the cold part.
 const MAX_PARTS: usize = 8;
@@ -127,10 +128,11 @@ struct Callees<'a, 't> {
 }
 
 impl Callees<'_, '_> {
-    /// The rules for the calls in a frame. The address is that of the call's last byte, which is the lookup
-    /// address of the return address.
+    /// The rules for the calls in a frame. The address is that of the call's last byte, which is
+    /// the lookup address of the return address.
     ///
-    /// No rules for calls of the functions in `tell` on another stack, in a frame that counts from rbx.
+    /// No rules for calls of the functions in `tell` on another stack, in a frame that counts from
+    /// rbx.
     fn calls(&self, frame: &RegisterFrame, tell: &BTreeSet<u64>) -> Vec<(u64, Rule)> {
         let mut found = Vec::new();
         // Whether calls are made on another stack than the frame is on.
@@ -141,7 +143,8 @@ impl Callees<'_, '_> {
                 continue;
             }
             let target = instruction.near_branch_target();
-            // The walk does not follow rbx through a signal, so a slot is better where the stack stays.
+            // The walk does not follow rbx through a signal, so a slot is better where the stack
+            // stays.
             if changes_stack && frame.register == registers::RBX && tell.contains(&target) {
                 continue;
             }
@@ -159,8 +162,8 @@ impl Callees<'_, '_> {
         found
     }
 
-    /// The slot in which the function at an address saves a register, in bytes from its CFA: whenever the
-    /// stack pointer is not above the slot, the register is saved.
+    /// The slot in which the function at an address saves a register, in bytes from its CFA:
+    /// whenever the stack pointer is not above the slot, the register is saved.
     fn save_slot(&self, address: u64, register: u8) -> Option<i64> {
         let mut parts = vec![*self.entries.get(&address)?];
         let mut slot = None;

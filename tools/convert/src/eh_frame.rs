@@ -65,9 +65,9 @@ use crate::{
 type CfiSlice<'a> = EndianSlice<'a, LittleEndian>;
 pub(crate) type FdeEntry<'a> = FrameDescriptionEntry<CfiSlice<'a>>;
 
-/// A row of .eh_frame. The registers of AMD64 with rules are 17 at most in what compilers write, 27 with the vector
-/// registers that functions of Windows save. gimli's own rows have room for 192 rules, and are copied for each
-/// `remember_state`.
+/// A row of .eh_frame. The registers of AMD64 with rules are 17 at most in what compilers write, 27
+/// with the vector registers that functions of Windows save. gimli's own rows have room for 192
+/// rules, and are copied for each `remember_state`.
 pub(crate) type EhFrameRow = UnwindTableRow<usize, RowStorage>;
 
 /// The memory for [`EhFrameRow`]s.
@@ -132,7 +132,8 @@ impl<'a> EhFrameTable<'a> {
         self.len
     }
 
-    /// The entries of functions in `code`. Entries of discarded functions, which linkers leave behind, are skipped.
+    /// The entries of functions in `code`. Entries of discarded functions, which linkers leave
+    /// behind, are skipped.
     pub(crate) fn entries(&self, code: &CodeBytes<'_>) -> Result<Vec<FdeEntry<'a>>, ConvertError> {
         let mut found = Vec::new();
         let mut cies = HashMap::new();
@@ -272,8 +273,8 @@ impl<'a> EhFrameTable<'a> {
         functions.extend(open);
     }
 
-    /// The rows of an entry that SFrame cannot encode, and the rows whose CFA counts from a register other than
-    /// the stack pointer and the frame pointer.
+    /// The rows of an entry that SFrame cannot encode, and the rows whose CFA counts from a
+    /// register other than the stack pointer and the frame pointer.
     pub(crate) fn dropped(&self, entry: &FdeEntry<'a>) -> Vec<DroppedRow> {
         let mut found = Vec::new();
         let mut context = UnwindContext::new_in();
@@ -319,8 +320,8 @@ impl<'a> EhFrameTable<'a> {
         found
     }
 
-    /// A row as text: the CFA, and the rules of the frame pointer, the stack pointer and the return address where
-    /// they are unusual.
+    /// A row as text: the CFA, and the rules of the frame pointer, the stack pointer and the return
+    /// address where they are unusual.
     fn notation(&self, row: &EhFrameRow) -> String {
         let expression = |expression: &UnwindExpression<usize>| match self.operations(expression) {
             Some(operations) => operations
@@ -356,8 +357,8 @@ impl<'a> EhFrameTable<'a> {
         text
     }
 
-    /// How an entry's function saves a register; `None` if the function uses several slots or an unsupported
-    /// rule.
+    /// How an entry's function saves a register; `None` if the function uses several slots or an
+    /// unsupported rule.
     pub(crate) fn saves(&self, entry: &FdeEntry<'a>, register: u8) -> Option<RegisterSaves> {
         let mut context = UnwindContext::<_, RowStorage>::new_in();
         let mut rows = entry.rows(&self.section, &self.bases, &mut context).ok()?;
@@ -516,9 +517,11 @@ impl<'a> EhFrameTable<'a> {
 
 /// How a function saves a callee-saved register.
 pub(crate) struct RegisterSaves {
-    /// The offset of the register's slot from the CFA, in bytes; `None` if the register is not saved.
+    /// The offset of the register's slot from the CFA, in bytes; `None` if the register is not
+    /// saved.
     pub(crate) slot: Option<i64>,
-    /// The maximum distance from the stack pointer to the CFA, in bytes, while the register is not saved.
+    /// The maximum distance from the stack pointer to the CFA, in bytes, while the register is not
+    /// saved.
     pub(crate) deepest: i64,
 }
 
@@ -549,8 +552,8 @@ enum Encoding {
     Stubs(Vec<(u32, Rule)>),
 }
 
-/// Appends a rule for `start` to `end` to the open function; or closes the open function and opens another
-/// function.
+/// Appends a rule for `start` to `end` to the open function; or closes the open function and opens
+/// another function.
 pub(crate) fn extend(
     open: &mut Option<ConvertedFunction>,
     functions: &mut Vec<ConvertedFunction>,
@@ -632,8 +635,9 @@ fn sum(operations: &[Operation<CfiSlice<'_>>]) -> Option<(Base, i32)> {
     }
 }
 
-/// The CFA from an expression: a register plus an offset, or the value in memory at that address plus an addend.
-/// The flag is true if the expression reads memory twice: the value is itself the address of the CFA's value.
+/// The CFA from an expression: a register plus an offset, or the value in memory at that address
+/// plus an addend. The flag is true if the expression reads memory twice: the value is itself the
+/// address of the CFA's value.
 fn cfa(operations: &[Operation<CfiSlice<'_>>]) -> Result<(Cfa, bool), DropReason> {
     const DEREF: Operation<CfiSlice<'static>> = Operation::Deref {
         base_type: gimli::UnitOffset(0),
@@ -669,8 +673,9 @@ fn cfa(operations: &[Operation<CfiSlice<'_>>]) -> Result<(Cfa, bool), DropReason
     Ok((cfa, twice))
 }
 
-/// Changes a rule so that its CFA is the caller's stack pointer. The two differ in `longjmp`, and in a function
-/// whose .eh_frame states the change of the stack pointer as a rule for RSP instead of the CFA.
+/// Changes a rule so that its CFA is the caller's stack pointer. The two differ in `longjmp`, and
+/// in a function whose .eh_frame states the change of the stack pointer as a rule for RSP instead
+/// of the CFA.
 fn from_stack_pointer(rule: &Rule, stack_pointer: Location) -> Option<Rule> {
     let Cfa { base, offset, .. } = rule.cfa;
     if rule.cfa.deref {
@@ -709,16 +714,16 @@ fn from_stack_pointer(rule: &Rule, stack_pointer: Location) -> Option<Rule> {
     })
 }
 
-/// Whether an instruction may change stacks: it loads the stack pointer from memory, or from a register other
-/// than the frame pointer.
+/// Whether an instruction may change stacks: it loads the stack pointer from memory, or from a
+/// register other than the frame pointer.
 pub(crate) fn takes_stack(instruction: &Instruction) -> bool {
     instruction.mnemonic() == Mnemonic::Mov
         && instruction.op0_register() == iced_x86::Register::RSP
         && instruction.op1_register() != iced_x86::Register::RBP
 }
 
-/// The offset in a PLT block after the block's push, in bytes, if the operations are the linkers' expression
-/// `rsp + 8 + ((rip & 15) >= N) * 8`. The offset is N.
+/// The offset in a PLT block after the block's push, in bytes, if the operations are the linkers'
+/// expression `rsp + 8 + ((rip & 15) >= N) * 8`. The offset is N.
 fn plt_push_end(operations: &[Operation<CfiSlice<'_>>]) -> Option<u32> {
     match *operations {
         [Operation::RegisterOffset {

@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: GPL-2.0-only OR MIT
 
-//! Functions that return to another frame by `__builtin_eh_return`: those of libgcc that throw, resume
-//! and unwind.
+//! Functions that return to another frame by `__builtin_eh_return`: those of libgcc that throw,
+//! resume and unwind.
 //!
-//! Near its end such a function overwrites its saved registers, the return address among them, with those
-//! of a handler's frame. The rows of .eh_frame do not change there, so they give the handler's frame a wrong
-//! stack pointer. From there up to the next correct .eh_frame row, the handler's CFA is in the function's own
-//! frame: it is an argument of `_Unwind_DebugHook`, an empty function for debuggers, which is called there.
+//! Near its end such a function overwrites its saved registers, the return address among them, with
+//! those of a handler's frame. The rows of .eh_frame do not change there, so they give the
+//! handler's frame a wrong stack pointer. From there up to the next correct .eh_frame row, the
+//! handler's CFA is in the function's own frame: it is an argument of `_Unwind_DebugHook`, an empty
+//! function for debuggers, which is called there.
 
 use iced_x86::{
     FlowControl,

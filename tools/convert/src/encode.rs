@@ -276,7 +276,8 @@ fn is_of_default_type(rule: &Rule) -> bool {
             && matches!(rule.fp, Location::Unchanged | Location::AtCfa(_)))
 }
 
-/// The most words of a row: a control word and an offset for each of the CFA, the return address and the frame pointer.
+/// The most words of a row: a control word and an offset for each of the CFA, the return address
+/// and the frame pointer.
 const MOST_WORDS: usize = 6;
 
 /// An encoded row of a flexible function.

@@ -37,8 +37,8 @@ impl ConvertedFunction {
         }
     }
 
-    /// Truncates the function at `at`, and returns the rest. `at` lies in the function or is its end; the
-    /// function is not a PLT.
+    /// Truncates the function at `at`, and returns the rest. `at` lies in the function or is its
+    /// end; the function is not a PLT.
     pub(crate) fn split_off(&mut self, at: u64) -> ConvertedFunction {
         let offset = (at - self.start) as u32;
         let current = self.rows.iter().rev().find(|(start, _)| *start <= offset);
@@ -90,8 +90,8 @@ pub(crate) fn size_of_all(functions: &[ConvertedFunction]) -> u64 {
     sizes.sum()
 }
 
-/// Sorts functions, and truncates each at the start of the next one. Of overlapping functions the one that
-/// starts last covers the code.
+/// Sorts functions, and truncates each at the start of the next one. Of overlapping functions the
+/// one that starts last covers the code.
 pub(crate) fn sort_and_trim(functions: &mut Vec<ConvertedFunction>) {
     functions.retain(|function| function.size != 0);
     functions.sort_by_key(|function| function.start);

@@ -6,8 +6,8 @@
 //! The section is not part of the file. Its address is 0, so that a reader looks up link-time
 //! addresses.
 //!
-//! Each row encodes its rule exactly. A rule that SFrame cannot encode is dropped: the section has no
-//! function for that code, and the [`Report`] counts the reason.
+//! Each row encodes its rule exactly. A rule that SFrame cannot encode is dropped: the section has
+//! no function for that code, and the [`Report`] counts the reason.
 
 #![forbid(unsafe_code)]
 #![deny(missing_docs)]
@@ -88,8 +88,8 @@ fn parse(bytes: &[u8]) -> Result<ElfFile64<'_, Endianness>, ConvertError> {
     Ok(file)
 }
 
-/// Converts an ELF file, or an image of an ELF file such as the vDSO: .eh_frame, the pclntab of a Go program,
-/// and the instructions of code that neither covers.
+/// Converts an ELF file, or an image of an ELF file such as the vDSO: .eh_frame, the pclntab of a
+/// Go program, and the instructions of code that neither covers.
 ///
 /// # Errors
 ///
@@ -167,8 +167,8 @@ pub fn convert(bytes: &[u8]) -> Result<Converted, ConvertError> {
     })
 }
 
-/// The rows of .eh_frame that [`convert`] drops and that no row of another origin replaces; and the rows whose
-/// rules cannot be used in frames that have called.
+/// The rows of .eh_frame that [`convert`] drops and that no row of another origin replaces; and the
+/// rows whose rules cannot be used in frames that have called.
 ///
 /// # Errors
 ///
@@ -213,8 +213,8 @@ fn is_call(instruction: &Instruction) -> bool {
     )
 }
 
-/// The ranges of the code sections that are not `covered`. PLTs are skipped: only the linker makes rows for
-/// them.
+/// The ranges of the code sections that are not `covered`. PLTs are skipped: only the linker makes
+/// rows for them.
 fn gaps(file: &ElfFile64<'_, Endianness>, mut covered: Vec<Range<u64>>) -> Vec<Range<u64>> {
     covered.sort_by_key(|range| range.start);
     let mut found = Vec::new();
@@ -249,8 +249,8 @@ fn symbols(file: &ElfFile64<'_, Endianness>) -> BTreeSet<u64> {
         .collect()
 }
 
-/// Converts only by instruction analysis, as if the file had no unwind information. Tests use this to
-/// compare the analysis with .eh_frame.
+/// Converts only by instruction analysis, as if the file had no unwind information. Tests use this
+/// to compare the analysis with .eh_frame.
 ///
 /// # Errors
 ///

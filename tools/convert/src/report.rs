@@ -84,8 +84,8 @@ impl DropReason {
 pub struct Report {
     /// The size of .eh_frame, in bytes.
     pub eh_frame: u64,
-    /// The rows of .eh_frame. Rows that differ only in registers that SFrame does not describe count
-    /// separately.
+    /// The rows of .eh_frame. Rows that differ only in registers that SFrame does not describe
+    /// count separately.
     pub rows: u64,
     /// The rows of .eh_frame that are encoded.
     pub encoded: u64,
@@ -128,11 +128,11 @@ pub struct DroppedRow {
     pub start: u64,
     /// The address after the last byte that the row covers.
     pub end: u64,
-    /// The reason why the row is dropped. `None`: the row is kept, but it covers a call, and its rule counts from
-    /// a register that is known only in the innermost frame.
+    /// The reason why the row is dropped. `None`: the row is kept, but it covers a call, and its
+    /// rule counts from a register that is known only in the innermost frame.
     pub reason: Option<DropReason>,
-    /// The row's rules for the CFA, the frame pointer, the stack pointer and the return address. The frame
-    /// pointer's slot is left out.
+    /// The row's rules for the CFA, the frame pointer, the stack pointer and the return address.
+    /// The frame pointer's slot is left out.
     pub rule: String,
 }
 

@@ -38,7 +38,8 @@ const DISTANCES: std::ops::RangeInclusive<i64> = 16..=56;
 struct RowSpan {
     start: u64,
     end: u64,
-    /// The distance from the stack pointer up to the CFA, in bytes; `None` if the CFA counts from rbp.
+    /// The distance from the stack pointer up to the CFA, in bytes; `None` if the CFA counts from
+    /// rbp.
     depth: Option<i64>,
     /// Whether rbx is saved, by .eh_frame. It says so after the instruction that restores rbx, too.
     is_saved: bool,
@@ -48,7 +49,8 @@ struct RowSpan {
 #[derive(Default)]
 pub(crate) struct RbxRows {
     rows: Vec<RowSpan>,
-    /// The distance in bytes from the CFA down to the slot of rbx; `None` if the function does not save rbx.
+    /// The distance in bytes from the CFA down to the slot of rbx; `None` if the function does not
+    /// save rbx.
     slot: Option<i64>,
     /// Whether a row has a form with which nothing can be proved.
     is_unusual: bool,
@@ -88,8 +90,8 @@ impl RbxRows {
         self.is_unusual = true;
     }
 
-    /// Where the function of the entry keeps its caller's value of rbx: proved for each of its instructions. The next row
-    /// is another entry's.
+    /// Where the function of the entry keeps its caller's value of rbx: proved for each of its
+    /// instructions. The next row is another entry's.
     pub(crate) fn take(&mut self, code: &CodeBytes<'_>) -> SavedRbx {
         let is_encodable = |slot: i64| DISTANCES.contains(&slot) && slot % SLOT == 0;
         let is_proved = !self.is_unusual
@@ -107,8 +109,8 @@ impl RbxRows {
     }
 }
 
-/// Whether at each instruction the caller's value is in the slot if the stack pointer is not above the slot, and in
-/// rbx otherwise.
+/// Whether at each instruction the caller's value is in the slot if the stack pointer is not above
+/// the slot, and in rbx otherwise.
 fn agrees(rows: &[RowSpan], slot: Option<i64>, code: &CodeBytes<'_>) -> bool {
     let (Some(first), Some(last)) = (rows.first(), rows.last()) else {
         return false;
@@ -118,7 +120,8 @@ fn agrees(rows: &[RowSpan], slot: Option<i64>, code: &CodeBytes<'_>) -> bool {
             pushes_rbx(instruction) || !may_write_rbx(instruction)
         });
     };
-    // Where .eh_frame says that the value is in the slot, no instruction can contradict: most code of most functions.
+    // Where .eh_frame says that the value is in the slot, no instruction can contradict: most code
+    // of most functions.
     let is_in_slot = |row: &RowSpan| row.is_saved && row.depth.is_some_and(|depth| depth >= slot);
     let mut known = KnownState {
         pushed: Some(SLOT),
@@ -143,10 +146,11 @@ fn agrees(rows: &[RowSpan], slot: Option<i64>, code: &CodeBytes<'_>) -> bool {
 /// What the instructions of a function up to some place tell.
 #[derive(Default)]
 struct KnownState {
-    /// The distance from the stack pointer up to the CFA, in bytes, while nothing but pushes changes it, from the entry
-    /// on.
+    /// The distance from the stack pointer up to the CFA, in bytes, while nothing but pushes
+    /// changes it, from the entry on.
     pushed: Option<i64>,
-    /// Whether the instruction before has restored rbx, in rows that do not tell where the stack pointer is.
+    /// Whether the instruction before has restored rbx, in rows that do not tell where the stack
+    /// pointer is.
     is_restored: bool,
 }
 
@@ -184,7 +188,8 @@ impl KnownState {
         // Whether the caller's value has to be in rbx.
         let is_in_register = match row.depth {
             Some(depth) if depth < slot => {
-                // A push that saves rbx has to fill the slot; any other instruction must not reach the slot.
+                // A push that saves rbx has to fill the slot; any other instruction must not reach
+                // the slot.
                 let reached = depth.saturating_add(SLOT) == slot;
                 if is_push && reached && saves != pushes_rbx {
                     return false;
@@ -228,7 +233,8 @@ impl KnownState {
     }
 }
 
-/// Whether the code between two link-time addresses can be read, and all of its instructions meet a condition.
+/// Whether the code between two link-time addresses can be read, and all of its instructions meet a
+/// condition.
 fn all_instructions(
     code: &CodeBytes<'_>,
     start: u64,
@@ -247,13 +253,15 @@ fn pushes_rbx(instruction: &Instruction) -> bool {
     instruction.mnemonic() == Mnemonic::Push && instruction.op0_register() == Register::RBX
 }
 
-/// Whether an instruction may write rbx or a part of rbx. Calls do not count: the called function restores rbx.
+/// Whether an instruction may write rbx or a part of rbx. Calls do not count: the called function
+/// restores rbx.
 fn may_write_rbx(instruction: &Instruction) -> bool {
     let is_rbx = |register| {
         use Register::*;
         matches!(register, RBX | EBX | BX | BL | BH)
     };
-    // Only the first two operands can be written. The other instructions write rbx without an operand.
+    // Only the first two operands can be written. The other instructions write rbx without an
+    // operand.
     is_rbx(instruction.op0_register()) && instruction.op0_kind() == OpKind::Register
         || is_rbx(instruction.op1_register()) && instruction.op1_kind() == OpKind::Register
         || matches!(
@@ -358,8 +366,8 @@ mod tests {
                 .collect();
             assert!(!is_right(&changed, &moved, Some(24)), "{at}");
         }
-        // rbx is saved in the red zone, so it is not in its register although the stack pointer is above the slot.
-        // mov %rbx,-16(%rsp); mov %rdi,%rbx; mov -16(%rsp),%rbx; ret
+        // rbx is saved in the red zone, so it is not in its register although the stack pointer is
+        // above the slot. mov %rbx,-16(%rsp); mov %rdi,%rbx; mov -16(%rsp),%rbx; ret
         let red = b"\x48\x89\x5c\x24\xf0\x48\x89\xfb\x48\x8b\x5c\x24\xf0\xc3";
         let rows = &[(0, Some(8), false), (5, Some(8), true)];
         assert!(!is_right(red, rows, Some(16)));
@@ -367,7 +375,8 @@ mod tests {
 
     #[test]
     fn frame_pointers_hide_the_stack_pointer() {
-        // push %rbp; mov %rsp,%rbp; push %r12; push %rbx; mov %rdi,%rbx; pop %rbx; pop %r12; pop %rbp; ret
+        // push %rbp; mov %rsp,%rbp; push %r12; push %rbx; mov %rdi,%rbx; pop %rbx; pop %r12; pop
+        // %rbp; ret
         let code = b"\x55\x48\x89\xe5\x41\x54\x53\x48\x89\xfb\x5b\x41\x5c\x5d\xc3";
         let rows = &[
             (0, Some(8), false),

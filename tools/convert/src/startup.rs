@@ -17,8 +17,8 @@ use crate::{
     }, //
 };
 
-/// The first instructions of an entry point, which passes the initial stack pointer on: in ld.so, and in musl,
-/// which clears the frame pointer first.
+/// The first instructions of an entry point, which passes the initial stack pointer on: in ld.so,
+/// and in musl, which clears the frame pointer first.
 const ENTRY_POINTS: [&[u8]; 3] = [
     b"\x48\x89\xe7",             // mov %rsp,%rdi
     b"\x31\xed\x48\x89\xe7",     // xor %ebp,%ebp; mov %rsp,%rdi
@@ -28,8 +28,8 @@ const ENTRY_POINTS: [&[u8]; 3] = [
 /// The maximum size of an entry point's code, in bytes. The code of ld.so has 61 bytes.
 pub const MAX_ENTRY_POINT: u64 = 96;
 
-/// Adds an outermost row for an entry point without an .eh_frame entry. An entry point has no caller. Such entry
-/// points are written in assembly.
+/// Adds an outermost row for an entry point without an .eh_frame entry. An entry point has no
+/// caller. Such entry points are written in assembly.
 pub(crate) fn add_entry_point(
     functions: &mut Vec<ConvertedFunction>,
     entry: u64,
@@ -44,8 +44,8 @@ pub(crate) fn add_entry_point(
     }
 }
 
-/// Adds rows for `_init` or `_fini` of crti.o and crtn.o, which have no .eh_frame entry: `sub $8,%rsp`,
-/// calls, `add $8,%rsp; ret`.
+/// Adds rows for `_init` or `_fini` of crti.o and crtn.o, which have no .eh_frame entry: `sub
+/// $8,%rsp`, calls, `add $8,%rsp; ret`.
 pub(crate) fn add_init_or_fini(
     functions: &mut Vec<ConvertedFunction>,
     address: u64,
@@ -112,7 +112,8 @@ mod tests {
         };
         assert_eq!(begun(0x1080), Some((0x1080, 0x20)));
         assert_eq!(begun(0x1180), Some((0x1180, 0x60)));
-        // No rows for: other instructions, an address that a function covers, an address outside of the code.
+        // No rows for: other instructions, an address that a function covers, an address outside of
+        // the code.
         assert_eq!(begun(0x1081), None);
         assert_eq!(begun(0x1000), None);
         assert_eq!(begun(0), None);

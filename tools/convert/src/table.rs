@@ -38,8 +38,8 @@ pub struct OwnedTable {
 }
 
 impl OwnedTable {
-    /// Builds a table from a section whose address is 0, the sections that follow it in `bytes`, and extra
-    /// rows. Functions and rows outside of `code` are skipped.
+    /// Builds a table from a section whose address is 0, the sections that follow it in `bytes`,
+    /// and extra rows. Functions and rows outside of `code` are skipped.
     ///
     /// # Errors
     ///
@@ -55,8 +55,8 @@ impl OwnedTable {
         OwnedTable::of(bytes, &section, extra_rows, code, place, most)
     }
 
-    /// Builds a table from all sections from the first one on, with up to `most` rules. `place` tells where in the
-    /// table code is, as for [`Functions::collect`].
+    /// Builds a table from all sections from the first one on, with up to `most` rules. `place`
+    /// tells where in the table code is, as for [`Functions::collect`].
     ///
     /// # Errors
     ///
@@ -196,7 +196,8 @@ mod tests {
         rule.cfa.deref = true;
         rule.cfa.plus = 8;
         let row = |start, size| ExtraRow { start, size, rule }.write().unwrap();
-        // The second row is truncated by a function, the third is outside of the code, the fourth is empty.
+        // The second row is truncated by a function, the third is outside of the code, the fourth
+        // is empty.
         let extra_rows = [
             row(0x1010, 0x20),
             row(0x11f0, 0x20),
@@ -295,13 +296,15 @@ mod tests {
             assert_eq!(find(at), Some(rule(number(at))), "{at:#x}");
         }
         assert_eq!((find(SIZE), owned.table().find(0xfff)), (None, None));
-        // The blocks alone: three bytes for each row and for the end of each block, in lines of 64 bytes.
+        // The blocks alone: three bytes for each row and for the end of each block, in lines of 64
+        // bytes.
         assert!(owned.table().blocks.len() < SIZE as usize * 3 * 103 / 100);
     }
 
     #[test]
     fn equal_ends_of_blocks_are_stored_once() {
-        // The same five rows in each page, for a chunk and a half. In every third page only the last three.
+        // The same five rows in each page, for a chunk and a half. In every third page only the
+        // last three.
         let functions: Vec<_> = (0..100u32)
             .map(|page| {
                 let first = if page % 3 == 0 { 3 } else { 0 };
@@ -403,7 +406,8 @@ mod tests {
                     })
                     .collect::<Vec<_>>(),
             );
-            // The numbers for which the blocks may be at the end of the addresses, and their sum at the start.
+            // The numbers for which the blocks may be at the end of the addresses, and their sum at
+            // the start.
             let origin =
                 [0, 0xffff_8880_1234_5000, 0u64.wrapping_sub(20)][drawn(&mut state) as usize % 3];
             for chunk in &mut owned.chunks {

@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: GPL-2.0-only
 
-//! The code of a process as bytes: the answer of a confined process, which has read a hostile one, to a process with
-//! privileges.
+//! The code of a process as bytes: the answer of a confined process, which has read a hostile one,
+//! to a process with privileges.
 //!
-//! The reader of an answer trusts nothing in it: a hostile process may have taken over the writer. An accepted answer
-//! says nothing but how the code of that process is unwound. Integers are little-endian.
+//! The reader of an answer trusts nothing in it: a hostile process may have taken over the writer.
+//! An accepted answer says nothing but how the code of that process is unwound. Integers are
+//! little-endian.
 
 use std::{
     mem::transmute,
@@ -169,8 +170,8 @@ pub fn encode(found: &Result<Code, String>) -> Vec<u8> {
 ///
 /// # Errors
 ///
-/// The text of the answer, if the process could not be read; or the answer is refused: it is no answer, or describes
-/// code that is not in such a mapping.
+/// The text of the answer, if the process could not be read; or the answer is refused: it is no
+/// answer, or describes code that is not in such a mapping.
 pub fn accept(bytes: &[u8], pid: i32, memory: &[Range<u64>]) -> Result<Code, String> {
     let mut from = bytes;
     if let [FAILED, text @ ..] = bytes {
@@ -229,7 +230,8 @@ fn check_range(start: u64, end: u64, memory: &[Range<u64>]) -> Result<(), String
     }
 }
 
-/// Text with a question mark for each control character, so that it is one line, and a terminal does nothing but show it.
+/// Text with a question mark for each control character, so that it is one line, and a terminal
+/// does nothing but show it.
 pub fn printable(text: &str) -> String {
     text.replace(char::is_control, "?")
 }

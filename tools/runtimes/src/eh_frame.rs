@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: GPL-2.0-only
 
-//! Code with `.eh_frame` beside it: what LLVM's JIT compilers load, as in PostgreSQL, and any other runtime that puts
-//! `.eh_frame` in memory for exceptions and debuggers.
+//! Code with `.eh_frame` beside it: what LLVM's JIT compilers load, as in PostgreSQL, and any other
+//! runtime that puts `.eh_frame` in memory for exceptions and debuggers.
 //!
-//! The place of `.eh_frame` is known to libgcc alone. It is found by its contents, in the anonymous memory near the code:
-//! an entry of the kind that compilers write, followed by entries that describe the code. Each such section is one
-//! object. The object becomes an ELF file, which is converted and added like any other.
+//! The place of `.eh_frame` is known to libgcc alone. It is found by its contents, in the anonymous
+//! memory near the code: an entry of the kind that compilers write, followed by entries that
+//! describe the code. Each such section is one object. The object becomes an ELF file, which is
+//! converted and added like any other.
 
 use gimli::{
     BaseAddresses,
@@ -33,10 +34,11 @@ const MAX_SEARCHED: u64 = 64 << 20;
 pub(super) const MAX_OBJECTS: usize = 24;
 /// The maximum distance from the code to `.eh_frame`, in bytes: relative addresses have four bytes.
 const NEAR: u64 = 1 << 31;
-/// The distance within which all `.eh_frame` is searched for, in bytes. Beyond it, none is searched for once some is found.
+/// The distance within which all `.eh_frame` is searched for, in bytes. Beyond it, none is searched
+/// for once some is found.
 const BESIDE: u64 = 4 << 20;
-/// What follows the length of a section's first entry: the number of a CIE, the version, and the first letter of the
-/// augmentation.
+/// What follows the length of a section's first entry: the number of a CIE, the version, and the
+/// first letter of the augmentation.
 const CIE: &[u8] = b"\0\0\0\0\x01z";
 /// The maximum length of the first entry of a section, in bytes. Compilers write 20 to 40.
 const MAX_CIE: u32 = 256;
@@ -52,7 +54,8 @@ pub struct CodeObject {
     pub guard: u64,
     /// The value of that word.
     pub guard_value: u64,
-    /// An ELF file with the code and `.eh_frame`. Its link-time addresses are the run-time addresses.
+    /// An ELF file with the code and `.eh_frame`. Its link-time addresses are the run-time
+    /// addresses.
     pub file: Vec<u8>,
     /// The offset of the code in the file, in bytes.
     pub offset: u64,
@@ -60,8 +63,9 @@ pub struct CodeObject {
     pub rows: Vec<u8>,
 }
 
-/// The object of the section `bytes`, which has the run-time address `address`. `None` if a function of the section is
-/// not in the range from `start` to `end`, or if the code is too large, or cannot be read.
+/// The object of the section `bytes`, which has the run-time address `address`. `None` if a
+/// function of the section is not in the range from `start` to `end`, or if the code is too large,
+/// or cannot be read.
 pub(super) fn object_at(
     memory: &impl ProcessMemory,
     bytes: &[u8],
@@ -138,8 +142,8 @@ pub(super) fn add_new(objects: &mut Vec<CodeObject>, new: impl IntoIterator<Item
     }
 }
 
-/// The offset of the next bytes, from `at` on, that may begin `.eh_frame`: an entry of the first version, with an
-/// augmentation.
+/// The offset of the next bytes, from `at` on, that may begin `.eh_frame`: an entry of the first
+/// version, with an augmentation.
 fn next_section(bytes: &[u8], at: usize) -> Option<usize> {
     let at = at.next_multiple_of(4);
     memmem::find_iter(bytes.get(at + 4..)?, CIE)
@@ -159,8 +163,8 @@ struct LoadedSection {
     guard: usize,
 }
 
-/// Reads the section at the start of `bytes`, which has the run-time address `address`: its length in bytes, without the
-/// entry that ends it, and its functions, if all lie from `start` to `end`.
+/// Reads the section at the start of `bytes`, which has the run-time address `address`: its length
+/// in bytes, without the entry that ends it, and its functions, if all lie from `start` to `end`.
 fn section_at(bytes: &[u8], address: u64, start: u64, end: u64) -> (usize, Option<LoadedSection>) {
     let section = EhFrame::new(bytes, LittleEndian);
     let bases = BaseAddresses::default().set_eh_frame(address);
@@ -180,8 +184,8 @@ fn section_at(bytes: &[u8], address: u64, start: u64, end: u64) -> (usize, Optio
                     break;
                 };
                 is_of_code = is_of_code && start <= first && behind <= end && first < behind;
-                // The address and the size of the function are after the length and the pointer to the CIE. They have
-                // four bytes each, or eight: then the second word is the size.
+                // The address and the size of the function are after the length and the pointer to
+                // the CIE. They have four bytes each, or eight: then the second word is the size.
                 let has_words = fde.cie().fde_address_encoding().is_some_and(|encoding| {
                     matches!(
                         encoding.format(),
@@ -207,8 +211,8 @@ fn section_at(bytes: &[u8], address: u64, start: u64, end: u64) -> (usize, Optio
 }
 
 impl LoadedSection {
-    /// The object of this section, whose bytes are `eh_frame`, at the run-time address `address`. `None` if the code is
-    /// too large, or cannot be read.
+    /// The object of this section, whose bytes are `eh_frame`, at the run-time address `address`.
+    /// `None` if the code is too large, or cannot be read.
     fn object(
         &self,
         memory: &impl ProcessMemory,
@@ -310,7 +314,8 @@ mod tests {
     /// The offset of the section in the data.
     const AT: usize = 0x40;
 
-    /// The entries that LLVM 19 writes for a function that saves nothing: a CIE, and an FDE with relative addresses.
+    /// The entries that LLVM 19 writes for a function that saves nothing: a CIE, and an FDE with
+    /// relative addresses.
     fn section(function: u64, size: u32, address: u64) -> Vec<u8> {
         let mut bytes = vec![
             20, 0, 0, 0, 0, 0, 0, 0, 1, b'z', b'R', 0, 1, 0x78, 16, 1, 0x1b,

@@ -2,8 +2,9 @@
 
 //! Erlang's virtual machine, BEAM, with its compiler for AMD64, as in Erlang/OTP 27.
 //!
-//! The program exports its variables and functions. The layout of the frame of `process_main`, which the virtual machine
-//! compiles as it starts, comes from its instructions; the layout of a scheduler's data from the values there.
+//! The program exports its variables and functions. The layout of the frame of `process_main`,
+//! which the virtual machine compiles as it starts, comes from its instructions; the layout of a
+//! scheduler's data from the values there.
 
 use std::fs::File;
 
@@ -29,12 +30,14 @@ const PROGRAM: &str = "beam.smp";
 
 /// The most schedulers of a virtual machine.
 const MAX_SCHEDULERS: u64 = 1024;
-/// The maximum size of the data of a scheduler, in bytes, and the alignment. The size is 41,792 bytes in version 27.
+/// The maximum size of the data of a scheduler, in bytes, and the alignment. The size is 41,792
+/// bytes in version 27.
 const MAX_SCHEDULER: u64 = 1 << 20;
 const ALIGNMENT: u64 = 64;
 /// The bytes of a scheduler's data in which the field with the running process is searched.
 const MAX_FIELD: u64 = 4096;
-/// The bytes at the start of the compiled code in which `process_main` is searched. It begins at 6,664 in version 27.
+/// The bytes at the start of the compiled code in which `process_main` is searched. It begins at
+/// 6,664 in version 27.
 const SEARCHED: u64 = 1 << 20;
 /// The maximum size of the frame of `process_main`, in bytes.
 const MAX_FRAME: u32 = 1 << 20;
@@ -124,8 +127,8 @@ fn regions(
     }]))
 }
 
-/// The offset of `current_process` in the data of all schedulers: the two words after it are the scheduler's type, which
-/// is 0, and its number, which counts from 1.
+/// The offset of `current_process` in the data of all schedulers: the two words after it are the
+/// scheduler's type, which is 0, and its number, which counts from 1.
 fn process_field(memory: &impl ProcessMemory, schedulers: &[u64]) -> Option<u64> {
     (0..MAX_FIELD).step_by(8).find(|field| {
         let is_field = |(number, scheduler): (u64, &u64)| {
@@ -177,8 +180,8 @@ impl Main {
         found.ok_or_else(|| format!("the code at {:#x} has no process_main", code.start))
     }
 
-    /// The return address in the frame with the stack pointer `sp`: after a call of the function `entry`. `None` if the
-    /// frame has none.
+    /// The return address in the frame with the stack pointer `sp`: after a call of the function
+    /// `entry`. `None` if the frame has none.
     fn return_address(&self, memory: &impl ProcessMemory, entry: u64, sp: u64) -> Option<u64> {
         (0..ALIGNMENT).step_by(8).find_map(|aligned| {
             let slot = sp.checked_add(self.frame.into())?.checked_add(aligned)?;

@@ -65,7 +65,8 @@ pub(super) fn mapping(
     (mapping, file)
 }
 
-/// The maximum number of reads from a fake memory. A reader that follows lies without a limit exceeds it.
+/// The maximum number of reads from a fake memory. A reader that follows lies without a limit
+/// exceeds it.
 const MAX_READS: u32 = 1 << 18;
 
 /// The run-time address of a file that exports symbols.
@@ -92,7 +93,8 @@ impl FakeMemory {
         self.put(address, &value.to_le_bytes());
     }
 
-    /// Writes the ELF header, the dynamic section and the symbols of a file at [`BASE`]: their names and addresses.
+    /// Writes the ELF header, the dynamic section and the symbols of a file at [`BASE`]: their
+    /// names and addresses.
     pub(super) fn link(&mut self, exported: &[(String, u64)]) {
         let memory = self;
         memory.put(BASE, &[0; 64]);

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0-only
 
-//! Runtimes whose compiled code has one rule for all frames: QEMU's user-mode emulation, PyPy, Guile, and Ruby's RJIT.
+//! Runtimes whose compiled code has one rule for all frames: QEMU's user-mode emulation, PyPy,
+//! Guile, and Ruby's RJIT.
 //!
-//! The size of the frame is read from the instructions that set it up, so it is the size of this version of the
-//! runtime.
+//! The size of the frame is read from the instructions that set it up, so it is the size of this
+//! version of the runtime.
 
 use std::fs::File;
 
@@ -44,11 +45,12 @@ struct FrameLayout {
     cfa: i32,
     /// Where the frame pointer is saved, from the CFA; `None` if it is unchanged.
     fp: Option<i32>,
-    /// Ranges at the start of the mapping where the frame is not set up, as offsets in bytes, by offset; and the CFA's
-    /// distance from the stack pointer there, `None` if it is not the same in all of the range.
+    /// Ranges at the start of the mapping where the frame is not set up, as offsets in bytes, by
+    /// offset; and the CFA's distance from the stack pointer there, `None` if it is not the same in
+    /// all of the range.
     without: Vec<(u64, u64, Option<i32>)>,
-    /// The end of code at the start of the mapping whose frames are smaller, as an offset in bytes, and the distance of
-    /// their CFA from the stack pointer.
+    /// The end of code at the start of the mapping whose frames are smaller, as an offset in bytes,
+    /// and the distance of their CFA from the stack pointer.
     helpers: (u64, i32),
 }
 
@@ -167,7 +169,8 @@ fn size(bytes: &[u8]) -> Option<i32> {
     (0..=MAX_FRAME).contains(&size).then_some(size)
 }
 
-/// The prologue of QEMU's buffer of translated code. All translated blocks run in the frame that it sets up.
+/// The prologue of QEMU's buffer of translated code. All translated blocks run in the frame that it
+/// sets up.
 fn of_qemu(code: &[u8]) -> Option<FrameLayout> {
     // push of %rbp, %rbx, %r12 to %r15; mov %rdi,%rbp; add $-size,%rsp; jmp *%rsi
     const PUSHES: [u8; 16] = [
@@ -192,8 +195,9 @@ fn of_qemu(code: &[u8]) -> Option<FrameLayout> {
     })
 }
 
-/// The beginning of a loop or a function in PyPy: sub $size,%rsp; mov %rbp,offset(%rsp). The code before the first
-/// one are functions that compiled code calls, and that call C functions: sub $8,%rsp; call; add $8,%rsp; ret
+/// The beginning of a loop or a function in PyPy: sub $size,%rsp; mov %rbp,offset(%rsp). The code
+/// before the first one are functions that compiled code calls, and that call C functions: sub
+/// $8,%rsp; call; add $8,%rsp; ret
 fn of_pypy(code: &[u8]) -> Option<FrameLayout> {
     code.windows(12)
         .enumerate()
@@ -212,7 +216,8 @@ fn of_pypy(code: &[u8]) -> Option<FrameLayout> {
         })
 }
 
-/// Guile's trampoline, which calls all of its compiled code: sub $size,%rsp; mov %rbx,(%rsp); ...; add $size,%rsp; ret
+/// Guile's trampoline, which calls all of its compiled code: sub $size,%rsp; mov %rbx,(%rsp); ...;
+/// add $size,%rsp; ret
 fn of_guile(code: &[u8]) -> Option<FrameLayout> {
     let [0x48, 0x83, 0xec, size, 0x48, 0x89, 0x1c, 0x24, ..] = *code else {
         return None;
@@ -227,7 +232,8 @@ fn of_guile(code: &[u8]) -> Option<FrameLayout> {
     })
 }
 
-/// The beginning of a function of RJIT, one of Ruby's compilers. Compiled code calls no compiled code.
+/// The beginning of a function of RJIT, one of Ruby's compilers. Compiled code calls no compiled
+/// code.
 fn of_rjit(code: &[u8]) -> Option<FrameLayout> {
     // push of %r15, %r14 and %rbx; mov %rdi,%r14; mov %rsi,%r15
     const BEGINNING: [u8; 11] = [

@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: GPL-2.0-only
 
-//! GDB's interface for code that processes make: what LLVM's compilers tell a debugger, as PostgreSQL does with
-//! `jit_debugging_support=on`, and `lli`.
+//! GDB's interface for code that processes make: what LLVM's compilers tell a debugger, as
+//! PostgreSQL does with `jit_debugging_support=on`, and `lli`.
 //!
-//! A library exports `__jit_debug_descriptor`. From there a list leads to an entry for each object, and each entry to an
-//! ELF file in the memory of the process. The sections that are loaded have run-time addresses. The `.eh_frame` in the
-//! ELF file is not relocated; the loaded one is, and has the functions.
+//! A library exports `__jit_debug_descriptor`. From there a list leads to an entry for each object,
+//! and each entry to an ELF file in the memory of the process. The sections that are loaded have
+//! run-time addresses. The `.eh_frame` in the ELF file is not relocated; the loaded one is, and has
+//! the functions.
 
 use std::{
     cell::RefCell,
@@ -45,7 +46,8 @@ const VERSION: u32 = 1;
 /// Offsets in `struct jit_descriptor`, in bytes: `version` and `first_entry`.
 const VERSION_AT: u64 = 0;
 const FIRST_AT: u64 = 16;
-/// The size of `struct jit_code_entry`, and offsets in it: `next_entry`, `symfile_addr` and `symfile_size`.
+/// The size of `struct jit_code_entry`, and offsets in it: `next_entry`, `symfile_addr` and
+/// `symfile_size`.
 const ENTRY: usize = 32;
 const NEXT_AT: usize = 0;
 const FILE_AT: usize = 16;
@@ -121,8 +123,9 @@ fn first_entry(memory: &impl ProcessMemory, descriptor: u64) -> Result<u64, Stri
     }
 }
 
-/// The object whose ELF file is at the address `file`, from its loaded `.eh_frame`. `None` if it has none, or has code
-/// outside of the range from `start` to `end`, or code that is in none of its loaded sections.
+/// The object whose ELF file is at the address `file`, from its loaded `.eh_frame`. `None` if it
+/// has none, or has code outside of the range from `start` to `end`, or code that is in none of its
+/// loaded sections.
 fn loaded_eh_frame(
     memory: &impl ProcessMemory,
     file: u64,
@@ -155,7 +158,8 @@ fn loaded_eh_frame(
         .map(ObjectSection::new)
         .collect();
     let names = sections.get(names).map_or(0, |names| names.offset);
-    // The first and the last address of the code. The sections of an object may lie apart from each other.
+    // The first and the last address of the code. The sections of an object may lie apart from each
+    // other.
     let code = sections
         .iter()
         .filter(|section| section.is_loaded(elf::SHF_EXECINSTR));
@@ -188,7 +192,8 @@ fn loaded_eh_frame(
     Ok(None)
 }
 
-/// Memory that is read page by page, and each page once. The symbols of a library are hundreds of words.
+/// Memory that is read page by page, and each page once. The symbols of a library are hundreds of
+/// words.
 struct PageCache<'a, M> {
     memory: &'a M,
     pages: RefCell<HashMap<u64, Vec<u8>>>,
@@ -316,7 +321,8 @@ mod tests {
         bytes
     }
 
-    /// An ELF file as LLVM gives it to a debugger: the sections have run-time addresses, `.eh_frame` is not relocated.
+    /// An ELF file as LLVM gives it to a debugger: the sections have run-time addresses,
+    /// `.eh_frame` is not relocated.
     fn elf_file(code: u64, code_len: u64, eh_frame_at: u64, eh_frame_len: u64) -> Vec<u8> {
         const NAMES: &[u8] = b"\0.text\0.eh_frame\0.strtab\0";
         let mut file = vec![0; FILE_LEN as usize];
@@ -339,7 +345,8 @@ mod tests {
         file
     }
 
-    /// A process with so many objects, the newest one first in the list, each with 0x40 bytes of code.
+    /// A process with so many objects, the newest one first in the list, each with 0x40 bytes of
+    /// code.
     fn process(count: u64) -> FakeMemory {
         let mut memory = FakeMemory::default();
         memory.put(DESCRIPTOR_AT, &[0; 24]);

@@ -2,9 +2,10 @@
 
 //! HotSpot, the Java virtual machine: OpenJDK from version 17 on.
 //!
-//! HotSpot puts code into heaps: each piece of code is a `CodeBlob` in a block, and a map of the heap's segments leads
-//! from an address to the block. The library exports tables that describe its structures, for debuggers; all
-//! addresses, offsets and sizes come from these tables in the memory of the process, where they are complete.
+//! HotSpot puts code into heaps: each piece of code is a `CodeBlob` in a block, and a map of the
+//! heap's segments leads from an address to the block. The library exports tables that describe its
+//! structures, for debuggers; all addresses, offsets and sizes come from these tables in the memory
+//! of the process, where they are complete.
 
 use std::{
     collections::{
@@ -40,19 +41,20 @@ const MAX_ENTRY: usize = 128;
 const MAX_HEAPS: u32 = 16;
 /// The maximum size of a heap, in bytes. The code cache of OpenJDK has at most 2 GiB.
 const MAX_HEAP: u64 = 2 << 30;
-/// The maximum number of blocks of a heap that are searched for names. OpenJDK 21 has 400 in the heap with the
-/// interpreter; in the other heaps the first blocks suffice.
+/// The maximum number of blocks of a heap that are searched for names. OpenJDK 21 has 400 in the
+/// heap with the interpreter; in the other heaps the first blocks suffice.
 const MAX_BLOCKS: usize = 16384;
 /// The sizes of a segment that are accepted: 2 ^ log2 bytes. It is 2 ^ 7 in OpenJDK 17 to 25.
 const SEGMENT_LOG2: std::ops::RangeInclusive<u32> = 4..=16;
-/// The maximum size of the library's constants that are searched for a string, in bytes. OpenJDK 21 has 10 MiB.
+/// The maximum size of the library's constants that are searched for a string, in bytes. OpenJDK 21
+/// has 10 MiB.
 const MAX_CONSTANTS: u64 = 64 << 20;
 /// The end of the addresses of a process, which has 57 bits at most.
 const MAX_ADDRESS: u64 = 1 << 56;
 
-/// The names of the blobs whose code has no frame if their frame size is 0, before `CodeBlob::_kind` existed. The
-/// interpreter calls the intrinsics of method handles in the adapters. Compiled methods call them as native methods
-/// without a frame.
+/// The names of the blobs whose code has no frame if their frame size is 0, before
+/// `CodeBlob::_kind` existed. The interpreter calls the intrinsics of method handles in the
+/// adapters. Compiled methods call them as native methods without a frame.
 const FRAMELESS_NAMES: [&[u8]; 4] = [
     b"I2C/C2I adapters",
     b"vtable chunks",
@@ -178,8 +180,8 @@ fn reserved(
     Ok((start, end))
 }
 
-/// The addresses of [`FRAMELESS_NAMES`]. All blobs of one kind have the very same name. A name that is not found is
-/// replaced by another one.
+/// The addresses of [`FRAMELESS_NAMES`]. All blobs of one kind have the very same name. A name that
+/// is not found is replaced by another one.
 fn frameless_names(
     memory: &impl ProcessMemory,
     library: &Library<'_>,
@@ -226,8 +228,8 @@ struct HeapBlock {
     is_used: bool,
 }
 
-/// The first [`MAX_BLOCKS`] blocks of a heap, by address. The virtual machine may change the blocks meanwhile, so the
-/// last block is the one before what is no block.
+/// The first [`MAX_BLOCKS`] blocks of a heap, by address. The virtual machine may change the blocks
+/// meanwhile, so the last block is the one before what is no block.
 fn blocks<'a>(
     memory: &'a impl ProcessMemory,
     tables: &VmStructs,
@@ -446,7 +448,8 @@ impl VmStructs {
         })
     }
 
-    /// The values of `CodeBlob::_kind` of code that has no frame if its frame size is 0; `None` if there is no such field.
+    /// The values of `CodeBlob::_kind` of code that has no frame if its frame size is 0; `None` if
+    /// there is no such field.
     fn frameless_kinds(&self) -> Result<Option<[u64; 4]>, String> {
         if self.find("CodeBlob", "_kind").is_none() {
             return Ok(None);
@@ -483,8 +486,8 @@ struct VmTable<const N: usize> {
 struct Entry(Vec<u8>);
 
 impl<const N: usize> VmTable<N> {
-    /// `name` is the name of an entry in the names of the exported variables. The first column is a name, which is
-    /// absent in the entry that ends the table.
+    /// `name` is the name of an entry in the names of the exported variables. The first column is a
+    /// name, which is absent in the entry that ends the table.
     fn open(
         memory: &impl ProcessMemory,
         symbols: &Symbols<'_>,
@@ -650,7 +653,8 @@ mod tests {
         }
     }
 
-    /// A process with two heaps: of methods, and of other code. The layout is that of OpenJDK 25 or 21.
+    /// A process with two heaps: of methods, and of other code. The layout is that of OpenJDK 25
+    /// or 21.
     fn process(is_25: bool) -> FakeProcess {
         let mut process = FakeProcess::new();
         let mut fields = vec![
@@ -744,8 +748,8 @@ mod tests {
         process
     }
 
-    /// Adds blocks to the heap with this number: the number of segments, whether the block is used, and the address of
-    /// the name. The layout is that of OpenJDK 21.
+    /// Adds blocks to the heap with this number: the number of segments, whether the block is used,
+    /// and the address of the name. The layout is that of OpenJDK 21.
     fn add_blocks(memory: &mut FakeMemory, number: u64, blocks: &[(u64, u8, u64)]) {
         let (heap, map) = (CODE + HEAP_SIZE * number, SEGMENT_MAPS + HEAP_SIZE * number);
         let mut segment = 0;
@@ -811,7 +815,8 @@ mod tests {
         );
         assert_eq!((region.code_offset, region.code_size), (8, 8));
         assert_eq!((region.kind_offset, region.kind_mask), (64, u64::MAX));
-        // The name of vtable stubs is found among the constants; that of compiled methods is nowhere.
+        // The name of vtable stubs is found among the constants; that of compiled methods is
+        // nowhere.
         assert_eq!(region.frameless_kinds, [adapters, vtable, native, adapters]);
         // No name at all.
         add_blocks(&mut process.memory, 0, &[(9, 1, NAMES)]);

@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: GPL-2.0-only
 
-//! Code that processes make at run time: which runtime makes it, and what the kernel needs to walk it.
+//! Code that processes make at run time: which runtime makes it, and what the kernel needs to walk
+//! it.
 //!
-//! A runtime is found by a library that the process has mapped. All else is read from the process's memory, whose
-//! content is hostile: each runtime limits what it reads, and a process that lies misleads only walks of itself.
-//! `sframectl` reads it in a confined process; an [`answer`] is what this process says.
+//! A runtime is found by a library that the process has mapped. All else is read from the process's
+//! memory, whose content is hostile: each runtime limits what it reads, and a process that lies
+//! misleads only walks of itself. `sframectl` reads it in a confined process; an [`answer`] is what
+//! this process says.
 
 #![deny(missing_docs)]
 
@@ -103,7 +105,8 @@ impl OpenProcess {
         OpenProcess::new(pid, memory, &maps)
     }
 
-    /// The process with this ID, whose memory and mappings another process has opened and read, by [`open`].
+    /// The process with this ID, whose memory and mappings another process has opened and read, by
+    /// [`open`].
     ///
     /// # Errors
     ///
@@ -135,8 +138,9 @@ impl OpenProcess {
         Ok(Code::Unknown)
     }
 
-    /// Finds the code that the process makes at run time: as [`find`](Self::find), and if no runtime is known, as
-    /// [`objects`](Self::objects) in the mapping from `start` to `end`, run-time addresses.
+    /// Finds the code that the process makes at run time: as [`find`](Self::find), and if no
+    /// runtime is known, as [`objects`](Self::objects) in the mapping from `start` to `end`,
+    /// run-time addresses.
     ///
     /// # Errors
     ///
@@ -166,9 +170,9 @@ impl OpenProcess {
         })
     }
 
-    /// Finds the code with rows in the mapping of code from `start` to `end`, run-time addresses: LuaJIT's traces, or
-    /// objects with `.eh_frame`, by GDB's interface and by a search. All areas of LuaJIT's code are found if the
-    /// mapping has any.
+    /// Finds the code with rows in the mapping of code from `start` to `end`, run-time addresses:
+    /// LuaJIT's traces, or objects with `.eh_frame`, by GDB's interface and by a search. All areas
+    /// of LuaJIT's code are found if the mapping has any.
     pub fn objects(&self, start: u64, end: u64) -> Objects {
         let OpenProcess { memory, maps, .. } = self;
         if luajit::is_code(memory, maps, start, end) {
@@ -212,15 +216,15 @@ pub struct Objects {
     pub runtime: &'static str,
     /// Code with rows.
     pub objects: Vec<CodeObject>,
-    /// Whether the code of an object grows: an object takes the place of those that it overlaps for good. Other code may
-    /// be loaded, freed and loaded again.
+    /// Whether the code of an object grows: an object takes the place of those that it overlaps for
+    /// good. Other code may be loaded, freed and loaded again.
     pub grow: bool,
     /// Regions of other kinds.
     pub regions: Vec<Region>,
 }
 
-/// The regions of the code of the process with this ID, for a walk on the host; none if no runtime is known, or if the
-/// runtime is starting.
+/// The regions of the code of the process with this ID, for a walk on the host; none if no runtime
+/// is known, or if the runtime is starting.
 ///
 /// # Errors
 ///

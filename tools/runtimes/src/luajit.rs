@@ -2,16 +2,18 @@
 
 //! LuaJIT 2.1: traces.
 //!
-//! A trace runs in the frame of the interpreter, which it enlarges by as many bytes as it needs. The size is constant
-//! in a trace, but for its first and its last instructions. LuaJIT keeps it in the description of the trace, `GCtrace`.
-//! The descriptions are found through `jit_State`, and this by the place and the size of the machine code, which it
-//! contains. A description is used only if the code agrees with it.
+//! A trace runs in the frame of the interpreter, which it enlarges by as many bytes as it needs.
+//! The size is constant in a trace, but for its first and its last instructions. LuaJIT keeps it in
+//! the description of the trace, `GCtrace`. The descriptions are found through `jit_State`, and
+//! this by the place and the size of the machine code, which it contains. A description is used
+//! only if the code agrees with it.
 //!
-//! Machine code lies in areas. New traces are put below the older ones; none is moved, and none is replaced: LuaJIT
-//! frees all areas at once. So an area needs a new description only when it has a new trace.
+//! Machine code lies in areas. New traces are put below the older ones; none is moved, and none is
+//! replaced: LuaJIT frees all areas at once. So an area needs a new description only when it has a
+//! new trace.
 //!
-//! The layouts are those of `lj_obj.h`, `lj_jit.h`, `lj_frame.h` and `lj_asm_x86.h` with `LJ_GC64`, which is the
-//! default for this architecture.
+//! The layouts are those of `lj_obj.h`, `lj_jit.h`, `lj_frame.h` and `lj_asm_x86.h` with `LJ_GC64`,
+//! which is the default for this architecture.
 
 use std::ops::Range;
 
@@ -33,23 +35,24 @@ use crate::{
 /// The name of the runtime.
 pub(super) const NAME: &str = "luajit";
 
-/// The `.eh_frame` after the two words of an area: the length of the first entry, its number, and the augmentation
-/// "zPR". It says nothing of the frames.
+/// The `.eh_frame` after the two words of an area: the length of the first entry, its number, and
+/// the augmentation "zPR". It says nothing of the frames.
 const EH_FRAME: [u8; 13] = *b"\x1c\0\0\0\0\0\0\0\x01zPR\0";
 /// The bytes of an area before its code.
 const AREA_HEAD: u64 = 16 + EH_FRAME.len() as u64;
-/// The maximum size of an area, in bytes, and of all areas of a process. By default LuaJIT makes areas of 64 KiB, and
-/// at most 2 MiB.
+/// The maximum size of an area, in bytes, and of all areas of a process. By default LuaJIT makes
+/// areas of 64 KiB, and at most 2 MiB.
 const MAX_AREA: u64 = 8 << 20;
 const MAX_AREAS: u64 = 32 << 20;
 /// The most mappings that are looked at.
 const MAX_MAPPINGS: usize = 1 << 16;
-/// The most bytes that are searched for `jit_State`, in all and at each end of a mapping. LuaJIT allocates it first
-/// of all.
+/// The most bytes that are searched for `jit_State`, in all and at each end of a mapping. LuaJIT
+/// allocates it first of all.
 const MAX_SEARCHED: u64 = 128 << 20;
 const MAX_AT_END: u64 = 8 << 20;
 const CHUNK: u64 = 1 << 16;
-/// The most places that are tried as `jit_State`, and the most descriptions of traces that are read, in one process.
+/// The most places that are tried as `jit_State`, and the most descriptions of traces that are
+/// read, in one process.
 const MAX_MACHINES: usize = 32;
 const MAX_DESCRIPTIONS: usize = 1 << 18;
 /// The most bytes at the start of a trace that move registers and enlarge the frame.
@@ -63,10 +66,11 @@ const MAX_ARRAYS: usize = 16;
 /// The most regions of code of one process. The module keeps 32 regions of all kinds.
 const MAX_RUNS: usize = 12;
 
-/// `CFRAME_SIZE_JIT`: the distance from the stack pointer to the CFA in a trace that does not enlarge the frame: that
-/// of the interpreter, and two registers.
+/// `CFRAME_SIZE_JIT`: the distance from the stack pointer to the CFA in a trace that does not
+/// enlarge the frame: that of the interpreter, and two registers.
 const FRAME: i32 = 80 + 16;
-/// Where registers are saved, below the CFA, in words: DWARF's number of the register, and the place.
+/// Where registers are saved, below the CFA, in words: DWARF's number of the register, and the
+/// place.
 const SAVED: [(u8, u8); 7] = [
     (16, 1),
     (6, 2),
@@ -81,8 +85,8 @@ const SAVED_FP: i32 = -16;
 /// DWARF's number of the stack pointer.
 const RSP: u8 = 7;
 
-/// `sizeof(GCtrace)`, and the offsets of fields: `gct`, which has this value; `szmcode`, `mcode`, `spadjust`,
-/// `traceno`, and `root`.
+/// `sizeof(GCtrace)`, and the offsets of fields: `gct`, which has this value; `szmcode`, `mcode`,
+/// `spadjust`, `traceno`, and `root`.
 const TRACE: usize = 112;
 const GCT: usize = 9;
 const GCT_TRACE: u8 = 9;
@@ -92,7 +96,8 @@ const STACK_ADJUST: usize = 102;
 const NUMBER: usize = 104;
 const ROOT: usize = 108;
 
-/// A trace stores its number in `vmstate`, a field of LuaJIT's global state: mov dword [r14+offset], number
+/// A trace stores its number in `vmstate`, a field of LuaJIT's global state: mov dword
+/// [r14+offset], number
 const STORES_NUMBER: [u8; 3] = [0x41, 0xc7, 0x86];
 const STORES_NUMBER_LEN: usize = 11;
 
@@ -123,7 +128,8 @@ struct AreaRun {
     newest: (u64, u64),
 }
 
-/// Whether an area of LuaJIT's machine code begins in the code from `start` up to `end`, a part of one mapping or more.
+/// Whether an area of LuaJIT's machine code begins in the code from `start` up to `end`, a part of
+/// one mapping or more.
 pub(super) fn is_code(
     memory: &impl ProcessMemory,
     maps: &[(ProcessMapping, FileId)],
@@ -135,8 +141,8 @@ pub(super) fn is_code(
         .any(|mapping| area_len(memory, mapping.start).is_some())
 }
 
-/// The code of each run of areas, with the rows of its traces; and regions for the rest of the areas, from which no
-/// walk goes on.
+/// The code of each run of areas, with the rows of its traces; and regions for the rest of the
+/// areas, from which no walk goes on.
 pub(super) fn objects(
     memory: &impl ProcessMemory,
     maps: &[(ProcessMapping, FileId)],
@@ -270,8 +276,8 @@ fn runs(memory: &impl ProcessMemory, maps: &[(ProcessMapping, FileId)]) -> Vec<A
     runs
 }
 
-/// Takes the areas of one instance from `left`, and returns them by address. Each area names the one that was made
-/// before it.
+/// Takes the areas of one instance from `left`, and returns them by address. Each area names the
+/// one that was made before it.
 fn chain(memory: &impl ProcessMemory, left: &mut Vec<Range<u64>>, newest: u64) -> Vec<Range<u64>> {
     let mut found = Vec::new();
     let mut at = newest;
@@ -292,7 +298,8 @@ struct LuaState {
     traces: Vec<[u8; TRACE]>,
 }
 
-/// Searches the memory for the fields `mcarea`, `mctop`, `mcbot`, `szmcarea` and `szallmcarea` of `jit_State`.
+/// Searches the memory for the fields `mcarea`, `mctop`, `mcbot`, `szmcarea` and `szallmcarea` of
+/// `jit_State`.
 fn machines(
     memory: &impl ProcessMemory,
     maps: &[(ProcessMapping, FileId)],
@@ -363,7 +370,8 @@ fn newest_area(bytes: &[u8], areas: &[Range<u64>]) -> Option<(u64, u64)> {
     is_newest.then_some((area.start, top))
 }
 
-/// The instance whose `jit_State` has the field `mcarea` at `place`. `lowest` is the lowest address of its memory.
+/// The instance whose `jit_State` has the field `mcarea` at `place`. `lowest` is the lowest address
+/// of its memory.
 fn machine(
     memory: &impl ProcessMemory,
     areas: &[Range<u64>],
@@ -392,8 +400,8 @@ fn machine(
     })
 }
 
-/// The descriptions of the traces of an array. `None` if it is no array of traces, or has none, or if more than `left`
-/// would be read.
+/// The descriptions of the traces of an array. `None` if it is no array of traces, or has none, or
+/// if more than `left` would be read.
 fn traces(
     memory: &impl ProcessMemory,
     areas: &[Range<u64>],
@@ -424,8 +432,8 @@ fn traces(
     (!traces.is_empty()).then_some(traces)
 }
 
-/// The trace with this description, if its code lies in `code`, which has the run-time address `base`, and agrees
-/// with the description.
+/// The trace with this description, if its code lies in `code`, which has the run-time address
+/// `base`, and agrees with the description.
 fn trace(description: &[u8; TRACE], code: &[u8], base: u64) -> Option<Trace> {
     let start = word(description, CODE)?;
     let len = double(description, CODE_SIZE)? as usize;
@@ -437,7 +445,8 @@ fn trace(description: &[u8; TRACE], code: &[u8], base: u64) -> Option<Trace> {
     let stored = head
         .windows(STORES_NUMBER_LEN)
         .position(|part| part.starts_with(&STORES_NUMBER) && part[7..] == number.to_le_bytes())?;
-    // A trace that continues another one, in its frame, enlarges the frame further, or leaves it as it is.
+    // A trace that continues another one, in its frame, enlarges the frame further, or leaves it as
+    // it is.
     let (add_len, added) = addition(&code[..stored]);
     let inherited = larger
         .checked_add(added)
@@ -469,8 +478,8 @@ fn trace(description: &[u8; TRACE], code: &[u8], base: u64) -> Option<Trace> {
     })
 }
 
-/// The length of the instruction at the end of `code` that adds a constant to the stack pointer, and the constant; 0 if
-/// there is none.
+/// The length of the instruction at the end of `code` that adds a constant to the stack pointer,
+/// and the constant; 0 if there is none.
 fn addition(code: &[u8]) -> (usize, i32) {
     match code {
         [.., 0x48, 0x83, 0xc4, added] => (4, i32::from(*added as i8)),
@@ -479,8 +488,8 @@ fn addition(code: &[u8]) -> (usize, i32) {
     }
 }
 
-/// The length of the jump at the end of `code`, if it is after an instruction that adds `size` to the stack pointer;
-/// 0 if it is not.
+/// The length of the jump at the end of `code`, if it is after an instruction that adds `size` to
+/// the stack pointer; 0 if it is not.
 fn jump_behind_addition(code: &[u8], size: i32) -> usize {
     match code {
         [rest @ .., 0xe9, _, _, _, _] if size != 0 && addition(rest).1 == size => 5,
@@ -544,7 +553,8 @@ fn eh_frame(parts: &[TracePart]) -> Vec<u8> {
     const CFA: u8 = 0x0c;
     const CFA_OFFSET: u8 = 0x0e;
     const OFFSET: u8 = 0x80;
-    // Version 1, the augmentation "zR", factors 1 and -8, the return address's register, and addresses of 8 bytes.
+    // Version 1, the augmentation "zR", factors 1 and -8, the return address's register, and
+    // addresses of 8 bytes.
     let mut cie = vec![1, b'z', b'R', 0, 1, 0x78, 16, 1, 0, CFA, RSP];
     uleb128(&mut cie, FRAME);
     cie.extend(
@@ -581,8 +591,8 @@ fn eh_frame(parts: &[TracePart]) -> Vec<u8> {
     section
 }
 
-/// Adds an entry to a section: its length, the number that tells its kind, its contents, and DW_CFA_nop up to a
-/// multiple of eight bytes.
+/// Adds an entry to a section: its length, the number that tells its kind, its contents, and
+/// DW_CFA_nop up to a multiple of eight bytes.
 fn entry(section: &mut Vec<u8>, kind: u32, contents: &[u8]) {
     let len = (8 + contents.len()).next_multiple_of(8) - 4;
     let end = section.len() + 4 + len;
@@ -642,7 +652,8 @@ mod tests {
     const DATA: u64 = 0x7f00_0001_0000;
     const AREA: u64 = 0x5500_0001_0000;
     const AREA_LEN: u64 = 0x2000;
-    /// Offsets in the data: the array of traces with its sizes, the areas, the array itself, and the traces.
+    /// Offsets in the data: the array of traces with its sizes, the areas, the array itself, and
+    /// the traces.
     const SIZES: usize = 0x100;
     const AREAS: usize = 0x400;
     const ARRAY: usize = 0x800;
@@ -681,9 +692,9 @@ mod tests {
         vec![0x41, 0xc7, 0x86, 0x08, 0xf1, 0xff, 0xff, number, 0, 0, 0]
     }
 
-    /// The first trace does not enlarge the frame. The second one does, and ends: add $-48,%rsp; ...; add $48,%rsp;
-    /// jmp. The third one continues the second one, and enlarges the frame by 256 bytes: mov %rax,%rcx; add
-    /// $-256,%rsp; ...; jmp.
+    /// The first trace does not enlarge the frame. The second one does, and ends: add $-48,%rsp;
+    /// ...; add $48,%rsp; jmp. The third one continues the second one, and enlarges the frame by
+    /// 256 bytes: mov %rax,%rcx; add $-256,%rsp; ...; jmp.
     fn traces() -> Vec<TraceCode> {
         let jump = [0xe9, 0, 1, 0, 0];
         vec![

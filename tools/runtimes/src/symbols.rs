@@ -70,7 +70,8 @@ impl<'a> Symbols<'a> {
                 Ok(elf::DT_GNU_HASH) => &mut hashes,
                 _ => continue,
             };
-            // The C library of GNU makes run-time addresses of link-time addresses there, others do not.
+            // The C library of GNU makes run-time addresses of link-time addresses there, others do
+            // not.
             let address = memory.u64(offset(at, 8)?)?;
             *place = match address < bias {
                 true => address.wrapping_add(bias),

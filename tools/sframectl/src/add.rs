@@ -173,12 +173,13 @@ impl Item {
 /// The user charged for files that root adds by name.
 const ROOT: u32 = 0;
 
-/// Converts an open file, whose name is `path`, adds its rows, and returns their number. If the caller is root, the
-/// table is charged to `user`.
+/// Converts an open file, whose name is `path`, adds its rows, and returns their number. If the
+/// caller is root, the table is charged to `user`.
 ///
 /// # Errors
 ///
-/// The file cannot be converted: then an empty table is added for it. Or the kernel refuses the rows.
+/// The file cannot be converted: then an empty table is added for it. Or the kernel refuses the
+/// rows.
 pub(crate) fn add(device: &Device, file: &File, path: &Path, user: u32) -> Result<u32, String> {
     let (rows, cache) = match rows::rows_of(file) {
         Ok(rows) => rows,
@@ -192,7 +193,8 @@ pub(crate) fn add(device: &Device, file: &File, path: &Path, user: u32) -> Resul
     added
 }
 
-/// Adds the rows of a file, and returns their number. If the caller is root, the table is charged to `user`.
+/// Adds the rows of a file, and returns their number. If the caller is root, the table is charged
+/// to `user`.
 ///
 /// # Errors
 ///
@@ -207,8 +209,8 @@ pub(crate) fn add_rows(
     Ok(count(rows.section(), rows.extra_rows()))
 }
 
-/// Adds the rows of files that are in the cache, the most recently used files first, until their rows take half of
-/// the memory that the module allows for tables. Returns the files.
+/// Adds the rows of files that are in the cache, the most recently used files first, until their
+/// rows take half of the memory that the module allows for tables. Returns the files.
 pub(crate) fn add_cached(device: &Device) -> Vec<FileId> {
     let mib = fs::read_to_string("/sys/module/sframe_unwind/parameters/tables_mib");
     let mib: u64 = mib
@@ -338,8 +340,8 @@ struct Listed {
     file: Option<String>,
 }
 
-/// Lists the module's tables. The module records no file names: names come from the mappings of running
-/// processes.
+/// Lists the module's tables. The module records no file names: names come from the mappings of
+/// running processes.
 pub(crate) fn list(json: bool) -> Result<String, String> {
     let tables = Device::open()?.list()?;
     let names = mapped(&processes()?)?;

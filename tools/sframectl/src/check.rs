@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-only
 
-//! `sframectl check`: lists violations of the format, contradictions, and rows that contradict the code.
+//! `sframectl check`: lists violations of the format, contradictions, and rows that contradict the
+//! code.
 
 use std::{
     collections::BTreeSet,
@@ -151,7 +152,8 @@ impl CheckFindings<'_> {
         }
         self.functions += u64::from(section.num_fdes());
 
-        // A row takes at least two bytes. No more rows than fit are read, whatever the entries claim.
+        // A row takes at least two bytes. No more rows than fit are read, whatever the entries
+        // claim.
         let mut left = u64::from(section.end() - section.rows_offset()) / 2;
         let mut ranges = Vec::new();
         for entry in &entries {

@@ -2,9 +2,9 @@
 
 //! The code that processes make at run time, as a confined child process reads it.
 //!
-//! The child gets the memory of the process as its standard input, and a socket as its standard output. From the socket
-//! it reads the text of the mappings, up to the end; then it writes its answer to it ([`runtimes::answer`]). The parent
-//! checks the answer as hostile input.
+//! The child gets the memory of the process as its standard input, and a socket as its standard
+//! output. From the socket it reads the text of the mappings, up to the end; then it writes its
+//! answer to it ([`runtimes::answer`]). The parent checks the answer as hostile input.
 
 use std::{
     fs::File,
@@ -66,10 +66,11 @@ const END: Duration = Duration::from_secs(1);
 /// Children that were killed and have not ended yet.
 static ENDING: Mutex<Vec<Child>> = Mutex::new(Vec::new());
 
-/// Finds the code that a process makes, in a confined child process, from its memory and the text of its mappings
-/// ([`runtimes::open`]). If no runtime is known, searches for code with rows in the mapping from `start` to `end`,
-/// run-time addresses. The code that is found lies in anonymous memory of that process; all else that the answer says
-/// is hostile. An object has packed rows unless its [`content`] is one of `known`, or cannot be converted.
+/// Finds the code that a process makes, in a confined child process, from its memory and the text
+/// of its mappings ([`runtimes::open`]). If no runtime is known, searches for code with rows in the
+/// mapping from `start` to `end`, run-time addresses. The code that is found lies in anonymous
+/// memory of that process; all else that the answer says is hostile. An object has packed rows
+/// unless its [`content`] is one of `known`, or cannot be converted.
 ///
 /// Returns the text of the mappings after the answer, too; it is empty if they cannot be read.
 ///
@@ -113,7 +114,8 @@ pub(crate) fn content(object: &CodeObject) -> u64 {
     hasher.finish()
 }
 
-/// Runs a command that reads the request from its standard output, and writes its answer to it, within this time.
+/// Runs a command that reads the request from its standard output, and writes its answer to it,
+/// within this time.
 fn ask(mut command: Command, request: &[u8], time: Duration) -> Result<Vec<u8>, String> {
     let failed = |what: &'static str| move |error: io::Error| format!("{what}: {error}");
     let (mut socket, of_child) = UnixStream::pair().map_err(failed("cannot make a socket"))?;
@@ -197,7 +199,8 @@ fn wait(child: &mut Child) -> Option<ExitStatus> {
     }
 }
 
-/// In the child process: reads the mappings, drops all privileges, and writes the answer for [`find`].
+/// In the child process: reads the mappings, drops all privileges, and writes the answer for
+/// [`find`].
 pub(crate) fn answer_confined(
     pid: u32,
     start: u64,
@@ -229,7 +232,8 @@ pub(crate) fn answer_confined(
     Ok(String::new())
 }
 
-/// `sframectl runtime`: shows the code of a process. This process confines itself before it reads the memory.
+/// `sframectl runtime`: shows the code of a process. This process confines itself before it reads
+/// the memory.
 ///
 /// # Errors
 ///

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-only
 
-//! Confines this process before it reads hostile data: it loses its privileges, and a filter of system calls leaves it
-//! memory, the files that are open for writing, and the bytes of one file.
+//! Confines this process before it reads hostile data: it loses its privileges, and a filter of
+//! system calls leaves it memory, the files that are open for writing, and the bytes of one file.
 
 use std::{
     collections::BTreeMap,
@@ -66,12 +66,13 @@ pub(crate) struct Confinement<'a> {
     pub(crate) memory: u64,
     /// The file that it may read bytes of, if any. Files that are mapped stay mapped.
     pub(crate) reads: Option<BorrowedFd<'a>>,
-    /// The time after which it is killed, in seconds; 0 if there is no limit. Not even its parent process may be able
-    /// to kill it: a process without CAP_KILL kills none of another user.
+    /// The time after which it is killed, in seconds; 0 if there is no limit. Not even its parent
+    /// process may be able to kill it: a process without CAP_KILL kills none of another user.
     pub(crate) alarm: u32,
 }
 
-/// Confines this process, which must have only one thread. Threads that it starts later are confined, too.
+/// Confines this process, which must have only one thread. Threads that it starts later are
+/// confined, too.
 ///
 /// # Errors
 ///
@@ -99,8 +100,8 @@ pub(crate) fn confine(confinement: &Confinement<'_>) -> Result<(), String> {
         set_thread_gid(Gid::from_raw(NOBODY)).map_err(with("setgid"))?;
         set_thread_uid(Uid::from_raw(NOBODY)).map_err(with("setuid"))?;
     }
-    // Another process of this user must not read through an open file, or change what this process says. A process that
-    // changes its user is in no moment open to the processes of the new user.
+    // Another process of this user must not read through an open file, or change what this process
+    // says. A process that changes its user is in no moment open to the processes of the new user.
     set_dumpable_behavior(DumpableBehavior::NotDumpable).map_err(with("prctl"))?;
     let none = CapabilitySets {
         effective: CapabilitySet::empty(),
@@ -109,7 +110,8 @@ pub(crate) fn confine(confinement: &Confinement<'_>) -> Result<(), String> {
     };
     set_capabilities(None, none).map_err(with("capset"))?;
     set_no_new_privs(true).map_err(with("prctl"))?;
-    // A change of the user cancels an earlier call. A read may block for ever, on a file system that does not respond.
+    // A change of the user cancels an earlier call. A read may block for ever, on a file system
+    // that does not respond.
     set_parent_process_death_signal(Some(Signal::KILL)).map_err(with("prctl"))?;
     if confinement.alarm != 0 {
         alarm::set(confinement.alarm);
@@ -124,8 +126,8 @@ pub(crate) fn confine(confinement: &Confinement<'_>) -> Result<(), String> {
 ///
 /// As those of [`confine`].
 pub(crate) fn confine_reader(memory: &File) -> Result<(), String> {
-    /// The reader takes copies of at most 64 MiB of the memory, and of as much code. A conversion takes about ten times
-    /// the size of `.eh_frame`.
+    /// The reader takes copies of at most 64 MiB of the memory, and of as much code. A conversion
+    /// takes about ten times the size of `.eh_frame`.
     const MEMORY: u64 = 2 << 30;
     confine(&Confinement {
         memory: MEMORY,
@@ -134,12 +136,12 @@ pub(crate) fn confine_reader(memory: &File) -> Result<(), String> {
     })
 }
 
-/// The time that the reader of a process's memory may take, in seconds. A read may block for ever: a process decides
-/// when the pages of its memory are there.
+/// The time that the reader of a process's memory may take, in seconds. A read may block for ever:
+/// a process decides when the pages of its memory are there.
 pub(crate) const READER_SECONDS: u32 = 60;
 
-/// The system calls that are always allowed. None takes an address that leads out of this process, opens a file, or
-/// changes what a signal does.
+/// The system calls that are always allowed. None takes an address that leads out of this process,
+/// opens a file, or changes what a signal does.
 const ALLOWED: [libc::c_long; 21] = [
     libc::SYS_brk,
     libc::SYS_clock_gettime,
@@ -164,10 +166,12 @@ const ALLOWED: [libc::c_long; 21] = [
     libc::SYS_writev,
 ];
 
-/// The filters, in the order in which they are installed. The strictest answer of all counts, and every system call that
-/// they do not allow fails with `EPERM`; one of another architecture kills the process.
+/// The filters, in the order in which they are installed. The strictest answer of all counts, and
+/// every system call that they do not allow fails with `EPERM`; one of another architecture kills
+/// the process.
 fn filters(reads: Option<BorrowedFd<'_>>) -> Result<[BpfProgram; 2], BackendError> {
-    // The conditions are of the low half of an argument, as the kernel takes no more of these arguments.
+    // The conditions are of the low half of an argument, as the kernel takes no more of these
+    // arguments.
     let only_if = |argument, test, value| {
         let condition = SeccompCondition::new(argument, SeccompCmpArgLen::Dword, test, value)?;
         Ok(vec![SeccompRule::new(vec![condition])?])
@@ -186,8 +190,8 @@ fn filters(reads: Option<BorrowedFd<'_>>) -> Result<[BpfProgram; 2], BackendErro
     allowed.insert(libc::SYS_mprotect, has_bit(2, libc::PROT_EXEC, 0)?);
     // Threads are allowed, processes are not.
     allowed.insert(libc::SYS_clone, has_bit(0, libc::CLONE_THREAD, 1)?);
-    // The first filter has refused this call: its flags are in memory. The C library takes the other call if this one
-    // does not exist.
+    // The first filter has refused this call: its flags are in memory. The C library takes the
+    // other call if this one does not exist.
     allowed.insert(libc::SYS_clone3, Vec::new());
     let missing = BTreeMap::from([(libc::SYS_clone3, Vec::new())]);
     let fails = |errno: libc::c_int| SeccompAction::Errno(errno.unsigned_abs());
@@ -198,7 +202,8 @@ fn filters(reads: Option<BorrowedFd<'_>>) -> Result<[BpfProgram; 2], BackendErro
     ])
 }
 
-/// Installs the filters for this thread and all that it starts. A kernel without filters goes without.
+/// Installs the filters for this thread and all that it starts. A kernel without filters goes
+/// without.
 fn install(filters: &[BpfProgram]) -> Result<(), String> {
     for filter in filters {
         match seccompiler::apply_filter(filter) {

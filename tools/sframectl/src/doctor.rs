@@ -2,8 +2,8 @@
 
 //! `sframectl doctor`: lists each missing requirement for complete stacks, with a command for each.
 //!
-//! The command only reads files, below a root directory that tests replace. It changes nothing and starts
-//! nothing.
+//! The command only reads files, below a root directory that tests replace. It changes nothing and
+//! starts nothing.
 
 use std::{
     fmt::Write as _,
@@ -146,8 +146,8 @@ impl Machine {
     }
 }
 
-/// Examines the machine whose files lie below `root`. Returns the findings as text, and whether no requirement is
-/// missing.
+/// Examines the machine whose files lie below `root`. Returns the findings as text, and whether no
+/// requirement is missing.
 pub(crate) fn run(root: &Path) -> (String, bool) {
     let machine = Machine(root.to_owned());
     let mut findings = DoctorFindings {
@@ -386,8 +386,8 @@ fn hook(machine: &Machine, findings: &mut DoctorFindings) {
     if is_loaded {
         return;
     }
-    // NAME (USERS) FLAGS... The flag I: one of the users may change the instruction pointer. ftrace allows one
-    // such user for each function.
+    // NAME (USERS) FLAGS... The flag I: one of the users may change the instruction pointer. ftrace
+    // allows one such user for each function.
     for line in machine.text("sys/kernel/tracing/enabled_functions").lines() {
         let mut words = line.split_whitespace();
         let name = words.next().unwrap_or_default();

@@ -178,8 +178,8 @@ struct ExplainedFrame {
     row_function: Option<u64>,
 }
 
-/// Explains the stack of the task with this number: a process or one of its threads. `save` is the file to which a
-/// snapshot of the stack is written.
+/// Explains the stack of the task with this number: a process or one of its threads. `save` is the
+/// file to which a snapshot of the stack is written.
 pub(crate) fn run(task: u32, json: bool, save: Option<&Path>) -> Result<String, String> {
     let mut stack = walk_task(task, save.is_some())?;
     if let (Some(path), Some(snapshot)) = (save, stack.snapshot.take()) {

@@ -180,8 +180,8 @@ impl InputFile {
     }
 }
 
-/// Checks the number of rows, so that an invalid section cannot cause more memory or time to be used
-/// than a valid one of its size: a row takes at least two bytes and belongs to one function.
+/// Checks the number of rows, so that an invalid section cannot cause more memory or time to be
+/// used than a valid one of its size: a row takes at least two bytes and belongs to one function.
 pub(crate) fn check_rows(bytes: &[u8], section: &Section) -> Result<(), (u64, String)> {
     let header_field = section.offset().saturating_add(12);
     let wrong = || explain_total(header_field);

@@ -98,8 +98,8 @@ impl Tree {
         addresses
     }
 
-    /// The possible nodes of a sample with this r12 in this function. At the two ends of a function, and in the
-    /// PLT stub that leads to the function, r12 is the caller's.
+    /// The possible nodes of a sample with this r12 in this function. At the two ends of a
+    /// function, and in the PLT stub that leads to the function, r12 is the caller's.
     fn candidates(&self, r12: u64, symbol: &str) -> Vec<u64> {
         let name = symbol.split(['.', '@', '+']).next().unwrap_or_default();
         let fits = |node: &u64| {
@@ -167,7 +167,8 @@ fn mapping(line: &str) -> Option<PerfMapping<'_>> {
     })
 }
 
-/// The run-time address of a frame. Some versions of perf, for example 6.1, print offsets in the file instead.
+/// The run-time address of a frame. Some versions of perf, for example 6.1, print offsets in the
+/// file instead.
 fn run_time_address(frame: &RecordedFrame, mappings: &[PerfMapping<'_>]) -> u64 {
     let address = frame.address;
     let is_in = |from: u64, size: u64| address.checked_sub(from).is_some_and(|by| by < size);
@@ -255,14 +256,15 @@ impl PerfSample {
     fn add(&mut self, frame: RecordedFrame) {
         let is_first = self.frames.is_empty();
         let low = frame.address & 0xffff_ffff;
-        // The placeholder: the stack's number in the high 32 bits, the CPU's number plus 1 in the low
-        // 32 bits.
+        // The placeholder: the stack's number in the high 32 bits, the CPU's number plus 1 in the
+        // low 32 bits.
         let is_number =
             frame.symbol == "[unknown]" && frame.address >> 32 != 0 && (1..=4096).contains(&low);
         if frame.symbol == "(cookie)" || is_first && is_number {
             self.is_lost = true;
         } else if !is_first || frame.address >> 47 == 0 {
-            // Kernel frames come first. Later frames with addresses in the kernel's half are false user frames.
+            // Kernel frames come first. Later frames with addresses in the kernel's half are false
+            // user frames.
             self.frames.push(frame);
         }
     }

@@ -3,9 +3,10 @@
 //! `sframectl`: shows, searches and checks the SFrame sections of files, makes such sections, and
 //! gives them to the kernel.
 //!
-//! The crate `sframe` decodes sections; the kernel module is built from its files, too. This program
-//! finds sections in files, applies relocations, and prints. The crate `convert` makes a section from
-//! .eh_frame; the module's device takes it. The crate `walk` walks the stack of a task.
+//! The crate `sframe` decodes sections; the kernel module is built from its files, too. This
+//! program finds sections in files, applies relocations, and prints. The crate `convert` makes a
+//! section from .eh_frame; the module's device takes it. The crate `walk` walks the stack of a
+//! task.
 
 #![deny(unsafe_code)]
 
@@ -123,15 +124,16 @@ enum Command {
     /// Prints all functions and rows, in readelf's notation.
     ///
     /// Addresses are link-time addresses. In relocatable files (.o, ld -r) relocations are applied,
-    /// and addresses are offsets in the section of code that the function is in. For a bare section,
-    /// and for an object file without relocations, addresses are relative to the section's start.
+    /// and addresses are offsets in the section of code that the function is in. For a bare
+    /// section, and for an object file without relocations, addresses are relative to the section's
+    /// start.
     #[command(after_help = EXIT_CODES)]
     Dump {
         /// The file to read.
         file: PathBuf,
         /// Prints one line of JSON: addresses are numbers; a row's "pc" is an address for "pcinc",
-        /// and an offset in the repeated block for "pcmask"; "cfa" and "fp" are null in the row of an
-        /// outermost frame.
+        /// and an offset in the repeated block for "pcmask"; "cfa" and "fp" are null in the row of
+        /// an outermost frame.
         #[arg(long)]
         json: bool,
     },
@@ -144,7 +146,8 @@ enum Command {
         #[arg(required = true, value_name = "PC")]
         pcs: Vec<String>,
     },
-    /// Lists violations of the format, contradictions in the section, and rows that contradict the code.
+    /// Lists violations of the format, contradictions in the section, and rows that contradict the
+    /// code.
     #[command(after_help = EXIT_CODES_CHECK)]
     Check {
         /// The file to read.
@@ -153,16 +156,18 @@ enum Command {
     /// Makes a bare section, version 3, from a file's .eh_frame or Go's pclntab. AMD64 only.
     ///
     /// The section's address is 0, so `dump`, `lookup` and `check` take the file's link-time
-    /// addresses. An .eh_frame row counts as a row even if it differs from the row before it only in
-    /// registers that SFrame does not describe.
+    /// addresses. An .eh_frame row counts as a row even if it differs from the row before it only
+    /// in registers that SFrame does not describe.
     #[command(after_help = EXIT_CODES_CONVERT)]
     Convert {
-        /// The file to read: a program, a shared library, or an image of the vDSO; - is standard input.
+        /// The file to read: a program, a shared library, or an image of the vDSO; - is standard
+        /// input.
         file: PathBuf,
         /// The file to write the section to; - is standard output, and then no report is printed.
         #[arg(short, long, value_name = "OUT")]
         output: PathBuf,
-        /// The file to write extra rows to: rows that a section cannot encode, in the module's format.
+        /// The file to write extra rows to: rows that a section cannot encode, in the module's
+        /// format.
         #[arg(long, value_name = "ROWS")]
         extra_rows: Option<PathBuf>,
         /// Drops all privileges that are not needed; `add` and `watch` call it so.
@@ -172,7 +177,8 @@ enum Command {
         #[arg(long)]
         json: bool,
     },
-    /// Gives the kernel rows made from .eh_frame or Go's pclntab, for files without an SFrame section.
+    /// Gives the kernel rows made from .eh_frame or Go's pclntab, for files without an SFrame
+    /// section.
     #[command(after_help = EXIT_CODES_ADD)]
     Add {
         /// The files to add.
@@ -203,18 +209,19 @@ enum Command {
     },
     /// Lists missing requirements for complete stacks, and a command for each.
     ///
-    /// `ok`: the requirement is met. `note`: root's stacks are complete all the same. `MISSING`: stacks
-    /// are not complete. Root also sees other users of the module's hook.
+    /// `ok`: the requirement is met. `note`: root's stacks are complete all the same. `MISSING`:
+    /// stacks are not complete. Root also sees other users of the module's hook.
     #[command(after_help = EXIT_CODES_DOCTOR)]
     Doctor {
         /// The directory that the machine's files lie in; for tests.
         #[arg(long, default_value = "/", hide = true)]
         root: PathBuf,
     },
-    /// Shows one stack of a task as the module walks it: each frame, its rule, and the rule's source.
+    /// Shows one stack of a task as the module walks it: each frame, its rule, and the rule's
+    /// source.
     ///
-    /// The task is stopped for a moment, as by a debugger. The module need not be loaded: files without
-    /// rows are converted as by `watch`.
+    /// The task is stopped for a moment, as by a debugger. The module need not be loaded: files
+    /// without rows are converted as by `watch`.
     #[command(after_help = EXIT_CODES_EXPLAIN)]
     Explain {
         /// A process, or one of its threads.
@@ -222,8 +229,8 @@ enum Command {
         /// Prints one line of JSON.
         #[arg(long)]
         json: bool,
-        /// Writes the stack to a file, with all that the walk has read, for a report of a wrong stack. The file
-        /// contains words of the task's stack: look at it before you publish it.
+        /// Writes the stack to a file, with all that the walk has read, for a report of a wrong
+        /// stack. The file contains words of the task's stack: look at it before you publish it.
         #[arg(long, value_name = "FILE")]
         save: Option<PathBuf>,
     },
@@ -236,9 +243,9 @@ enum Command {
     },
     /// Makes the rows of all installed programs and libraries, for `watch`. The packages call it.
     ///
-    /// The first stacks of a program are complete sooner if its files were converted before. The rows are in
-    /// /var/cache/sframe_unwind; the kernel gets them when the files are seen in a stack. Converts only files that are
-    /// new since the last call.
+    /// The first stacks of a program are complete sooner if its files were converted before. The
+    /// rows are in /var/cache/sframe_unwind; the kernel gets them when the files are seen in a
+    /// stack. Converts only files that are new since the last call.
     #[command(after_help = EXIT_CODES_PREPARE)]
     Prepare {
         /// The directory that the machine's files lie in; for tests.
@@ -247,22 +254,24 @@ enum Command {
     },
     /// Shows the code that a process makes at run time, as `watch` tells it to the kernel.
     ///
-    /// Prints a line for each region of the code. Known runtimes are HotSpot (the Java virtual machine of
-    /// OpenJDK), Erlang, LuaJIT, QEMU's user-mode emulation, PyPy, Guile and Ruby's RJIT.
+    /// Prints a line for each region of the code. Known runtimes are HotSpot (the Java virtual
+    /// machine of OpenJDK), Erlang, LuaJIT, QEMU's user-mode emulation, PyPy, Guile and Ruby's
+    /// RJIT.
     #[command(after_help = EXIT_CODES_RUNTIME)]
     Runtime {
         /// The process.
         pid: u32,
-        /// Answers `watch` about the mapping with these addresses, by standard input and output, without privileges.
-        /// The code with rows whose contents have one of the other numbers is not converted.
+        /// Answers `watch` about the mapping with these addresses, by standard input and output,
+        /// without privileges. The code with rows whose contents have one of the other numbers is
+        /// not converted.
         #[arg(long, hide = true, num_args = 2.., value_names = ["START", "END"])]
         confined: Option<Vec<u64>>,
     },
     /// Records a demo program on this machine in all modes that it has, and checks every stack.
     ///
-    /// Prints a report for the maintainers: kernel, CPU, compiler, figures, and properties that only
-    /// hardware can confirm. If the module is not loaded, `selftest` loads the module, and unloads it at
-    /// the end. Needs root and perf.
+    /// Prints a report for the maintainers: kernel, CPU, compiler, figures, and properties that
+    /// only hardware can confirm. If the module is not loaded, `selftest` loads the module, and
+    /// unloads it at the end. Needs root and perf.
     #[command(after_help = EXIT_CODES_SELFTEST)]
     Selftest,
     /// Shows the module's counters.
@@ -284,7 +293,8 @@ enum Command {
         /// The directory to write to.
         directory: PathBuf,
     },
-    /// Adds rows for each file that the kernel has seen in a stack and has no rows for. Runs until killed.
+    /// Adds rows for each file that the kernel has seen in a stack and has no rows for. Runs until
+    /// killed.
     ///
     /// Prints each file that it has added, and `idle` when no file is left to convert.
     #[command(after_help = EXIT_CODES_ADD)]

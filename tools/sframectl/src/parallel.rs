@@ -10,7 +10,8 @@ use std::{
     thread,
 };
 
-/// Calls `work` once for each item, in as many threads as there are CPUs. Returns when all items are done.
+/// Calls `work` once for each item, in as many threads as there are CPUs. Returns when all items
+/// are done.
 pub(crate) fn for_each<T: Send>(items: Vec<T>, work: impl Fn(T) + Sync) {
     let cpus = thread::available_parallelism().map_or(1, usize::from);
     let workers = cpus.min(items.len());

@@ -26,8 +26,8 @@ use crate::{
 /// Directories in `usr/lib` without code of programs that run.
 const LEFT_OUT: [&str; 3] = ["usr/lib/debug", "usr/lib/firmware", "usr/lib/modules"];
 
-/// Makes the missing rows of all programs and libraries under `root`, and removes rows that were never used of files
-/// that are not there. Returns a line for the user.
+/// Makes the missing rows of all programs and libraries under `root`, and removes rows that were
+/// never used of files that are not there. Returns a line for the user.
 pub(crate) fn run(root: &Path) -> Result<String, String> {
     let left_out = LEFT_OUT.map(|directory| root.join(directory));
     let mut files = Vec::new();
@@ -55,7 +55,8 @@ pub(crate) fn run(root: &Path) -> Result<String, String> {
     ))
 }
 
-/// Collects the regular files under a directory. Follows no link. A directory that cannot be read has no files.
+/// Collects the regular files under a directory. Follows no link. A directory that cannot be read
+/// has no files.
 fn collect(directory: &Path, left_out: &[PathBuf], files: &mut Vec<PathBuf>) {
     let mut waiting = vec![directory.to_owned()];
     while let Some(directory) = waiting.pop() {

@@ -44,7 +44,8 @@ pub(crate) struct RuleText {
 }
 
 impl RuleText {
-    /// The text of a rule without a row: the rule of an outermost frame, or of analysed instructions.
+    /// The text of a rule without a row: the rule of an outermost frame, or of analysed
+    /// instructions.
     pub(crate) fn of_rule(abi: Abi, rule: &Rule) -> RuleText {
         if rule.is_outermost() {
             return RuleText {
@@ -156,8 +157,9 @@ pub(crate) fn abi(abi: Abi) -> &'static str {
     }
 }
 
-/// The position of an error, in bytes from the section's start, and the error's text. `about` is the position
-/// for errors that carry none: the start of the header, or of the function descriptor entry that was read.
+/// The position of an error, in bytes from the section's start, and the error's text. `about` is
+/// the position for errors that carry none: the start of the header, or of the function descriptor
+/// entry that was read.
 pub(crate) fn explain(error: Error, about: u32) -> (u64, String) {
     let about = u64::from(about);
     match error {

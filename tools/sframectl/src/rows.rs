@@ -2,8 +2,8 @@
 
 //! Rows for open files: converted by a confined child process, and cached on disk.
 //!
-//! Packed rows are the length of the section (four bytes, little-endian), the section, and the extra
-//! rows.
+//! Packed rows are the length of the section (four bytes, little-endian), the section, and the
+//! extra rows.
 
 use std::{
     collections::BTreeSet,
@@ -88,7 +88,8 @@ const MAX_CACHED: u64 = 1 << 30;
 /// The size limit for an input file, in bytes.
 const MAX_FILE: u64 = 64 << 30;
 
-/// The extension of a cache file, and of the symbolic links beside it: each link names a file that the rows are of.
+/// The extension of a cache file, and of the symbolic links beside it: each link names a file that
+/// the rows are of.
 const ROWS: &str = "rows";
 const LINK: &str = "file";
 /// The most links of a cache file. Copies of a file have the same build ID and size.
@@ -115,8 +116,8 @@ impl ConvertedRows {
     }
 }
 
-/// Converts a file, or reads its rows from the cache. Once the rows are in use, [`CacheUse::keep`] tells the cache, so
-/// that nobody waits for that.
+/// Converts a file, or reads its rows from the cache. Once the rows are in use, [`CacheUse::keep`]
+/// tells the cache, so that nobody waits for that.
 ///
 /// # Errors
 ///
@@ -143,7 +144,8 @@ pub(crate) struct CacheUse {
 }
 
 impl CacheUse {
-    /// Keeps the rows in the cache, with the time, and with the name `path` of the file that they are of.
+    /// Keeps the rows in the cache, with the time, and with the name `path` of the file that they
+    /// are of.
     pub(crate) fn keep(&self, rows: &ConvertedRows, path: &Path) {
         let Some(cached) = &self.cached else {
             return;
@@ -162,8 +164,8 @@ impl CacheUse {
     }
 }
 
-/// Writes a cache file whose rows were last used at a time. Renaming is atomic: another thread may write rows for the
-/// same build ID.
+/// Writes a cache file whose rows were last used at a time. Renaming is atomic: another thread may
+/// write rows for the same build ID.
 fn write(cached: &Path, packed: &[u8], used: SystemTime) -> io::Result<()> {
     static NEXT: AtomicU32 = AtomicU32::new(0);
     let number = NEXT.fetch_add(1, Ordering::Relaxed);
@@ -182,8 +184,8 @@ pub(crate) enum Prepared {
     Made(PathBuf),
     /// The cache had the rows.
     Known(PathBuf),
-    /// The file is no program or library, has rows of its own, or has no unwind information; or the cache has no room,
-    /// or keeps no rows of such a file.
+    /// The file is no program or library, has rows of its own, or has no unwind information; or the
+    /// cache has no room, or keeps no rows of such a file.
     Unsuited,
 }
 
@@ -197,7 +199,8 @@ pub(crate) fn room() -> AtomicU64 {
     AtomicU64::new(MAX_CACHED.saturating_sub(total))
 }
 
-/// Makes the rows of a file before its first use, and keeps them in the cache, if they fit into `room`.
+/// Makes the rows of a file before its first use, and keeps them in the cache, if they fit into
+/// `room`.
 pub(crate) fn prepare(file: &File, room: &AtomicU64) -> Prepared {
     let Some(cached) = cache_path(file).filter(|_| are_missing(file)) else {
         return Prepared::Unsuited;
@@ -248,8 +251,8 @@ fn links(cached: &Path) -> impl Iterator<Item = PathBuf> + '_ {
     })
 }
 
-/// Makes a link beside a cache file lead to `path`, the oldest link if there are [`MAX_LINKS`]. Errors are ignored:
-/// without a link, [`cached_files`] does not find the file.
+/// Makes a link beside a cache file lead to `path`, the oldest link if there are [`MAX_LINKS`].
+/// Errors are ignored: without a link, [`cached_files`] does not find the file.
 fn keep_path(cached: &Path, path: &Path) {
     let leads_there = |link: PathBuf| fs::read_link(link).ok().as_deref() == Some(path);
     if !path.is_absolute() || links(cached).any(leads_there) {
@@ -263,8 +266,9 @@ fn keep_path(cached: &Path, path: &Path) {
     }
 }
 
-/// The names of files whose rows are in the cache, with the most recently used file first. The rows of all of them
-/// have at most `most` bytes. A name comes from a process's mappings: another file may have that name now.
+/// The names of files whose rows are in the cache, with the most recently used file first. The rows
+/// of all of them have at most `most` bytes. A name comes from a process's mappings: another file
+/// may have that name now.
 pub(crate) fn cached_files(most: u64) -> Vec<PathBuf> {
     cached_in(&cache_directory(), most)
 }
@@ -283,15 +287,17 @@ fn cached_in(directory: &Path, most: u64) -> Vec<PathBuf> {
     named.map_while(fits).collect()
 }
 
-/// Opens a file by a name from [`cached_files`] and reads its rows from the cache. `None` if the name leads to no
-/// regular file, or to a file whose rows are not in the cache. Does not count as a use of the rows.
+/// Opens a file by a name from [`cached_files`] and reads its rows from the cache. `None` if the
+/// name leads to no regular file, or to a file whose rows are not in the cache. Does not count as a
+/// use of the rows.
 pub(crate) fn open_cached(path: &Path) -> Option<(File, ConvertedRows)> {
     let file = open_regular(path).ok()?;
     let rows = unpack(fs::read(cache_path(&file)?).ok()?)?;
     Some((file, rows))
 }
 
-/// Opens a regular file, whose name a process may have chosen: no FIFO is waited for, and no device is opened.
+/// Opens a regular file, whose name a process may have chosen: no FIFO is waited for, and no device
+/// is opened.
 ///
 /// # Errors
 ///
@@ -323,7 +329,8 @@ pub(crate) fn is_elf(file: &File) -> bool {
     elf::section_of_file(&FileSource(file)).is_ok()
 }
 
-/// Makes the rows of an image of the vDSO. The image comes from the kernel itself, so this process may read it.
+/// Makes the rows of an image of the vDSO. The image comes from the kernel itself, so this process
+/// may read it.
 ///
 /// # Errors
 ///
@@ -341,7 +348,8 @@ pub(crate) fn rows_of_image(image: &[u8]) -> Result<ConvertedRows, String> {
     })
 }
 
-/// The cache files of a directory, the least recently used file first: time of the last use, length in bytes, and path.
+/// The cache files of a directory, the least recently used file first: time of the last use, length
+/// in bytes, and path.
 fn read_cache(directory: &Path) -> io::Result<Vec<(SystemTime, u64, PathBuf)>> {
     let mut cached = Vec::new();
     for entry in fs::read_dir(directory)? {
@@ -401,8 +409,9 @@ pub(crate) fn unpack(packed: Vec<u8>) -> Option<ConvertedRows> {
 pub(crate) const DIRECTORIES: [&str; 5] =
     ["usr/bin", "usr/sbin", "usr/libexec", "usr/lib", "usr/local"];
 
-/// Whether a file is in one of [`DIRECTORIES`], as this process sees them. Root's files in a container, or in an image
-/// that a user has mounted, are not: the maker of such a file chooses its build ID.
+/// Whether a file is in one of [`DIRECTORIES`], as this process sees them. Root's files in a
+/// container, or in an image that a user has mounted, are not: the maker of such a file chooses its
+/// build ID.
 fn is_installed(file: &File) -> bool {
     let path = fs::read_link(descriptor_path(file)).unwrap_or_default();
     let is_below = |directory| path.starts_with(Path::new("/").join(directory));
@@ -413,8 +422,8 @@ fn is_installed(file: &File) -> bool {
     DIRECTORIES.into_iter().any(is_below) && (there.dev(), there.ino()) == (this.dev(), this.ino())
 }
 
-/// The cache path for a file, by build ID. Anyone can give any build ID to a file, so only files that
-/// root alone can write are cached.
+/// The cache path for a file, by build ID. Anyone can give any build ID to a file, so only files
+/// that root alone can write are cached.
 fn cache_path(file: &File) -> Option<PathBuf> {
     let metadata = file.metadata().ok()?;
     if !is_of_root(&metadata) || !geteuid().is_root() {
@@ -495,7 +504,8 @@ fn convert(file: &File) -> Result<Vec<u8>, String> {
     })
 }
 
-/// In the child process: maps standard input and drops all privileges that the conversion does not need.
+/// In the child process: maps standard input and drops all privileges that the conversion does not
+/// need.
 pub(crate) fn map_confined() -> Result<Mmap, String> {
     let with = |what: &'static str| move |error| format!("{what}: {error}");
     let file = io::stdin()
@@ -513,8 +523,8 @@ pub(crate) fn map_confined() -> Result<Mmap, String> {
         ));
     }
     // SAFETY: Other processes may write to or truncate the file while it is mapped. The conversion
-    // validates every value that it reads, and a truncation ends only this process (SIGBUS), which does
-    // nothing but this conversion.
+    // validates every value that it reads, and a truncation ends only this process (SIGBUS), which
+    // does nothing but this conversion.
     #[expect(unsafe_code)]
     let map = unsafe { Mmap::map(&file) }.map_err(with("cannot map standard input"))?;
     confine(&Confinement {

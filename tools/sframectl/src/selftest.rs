@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-only
 
-//! `sframectl selftest`: records the demo program on the running machine in every mode that the machine has,
-//! judges each stack, and writes a report for the maintainers.
+//! `sframectl selftest`: records the demo program on the running machine in every mode that the
+//! machine has, judges each stack, and writes a report for the maintainers.
 
 use std::{
     collections::BTreeMap,
@@ -35,8 +35,8 @@ use crate::{
 
 /// The recording times of a mode, in seconds. The next one is used if there are too few samples.
 const SECONDS: [&str; 3] = ["2", "6", "18"];
-/// The least number of a mode's samples with a known truth, and the least percentage of complete stacks
-/// among them.
+/// The least number of a mode's samples with a known truth, and the least percentage of complete
+/// stacks among them.
 const SAMPLES: usize = 300;
 const COMPLETE: f64 = 99.0;
 /// The bits of /proc/sys/kernel/tainted that the kernel sets when it dies (7) or warns (9).
@@ -217,7 +217,8 @@ fn load() -> Result<Option<Loaded>, String> {
     Ok(Some(Loaded))
 }
 
-/// The reason why the machine does not have a mode, as far as it is known before the first recording.
+/// The reason why the machine does not have a mode, as far as it is known before the first
+/// recording.
 fn absence(mode: &Mode) -> Option<String> {
     let is_pmu = mode.event == PMU.event;
     let devices = "/sys/bus/event_source/devices";

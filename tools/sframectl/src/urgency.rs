@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: GPL-2.0-only
 
-//! Priority for work that stacks wait for. A request is answered in milliseconds if its rows are in the cache; but on a
-//! CPU that is busy with the sampled program, the answer would take several times as long.
+//! Priority for work that stacks wait for. A request is answered in milliseconds if its rows are in
+//! the cache; but on a CPU that is busy with the sampled program, the answer would take several
+//! times as long.
 //!
-//! Urgent work has a higher priority than other programs, and therefore an allowance: a tenth of all time, and up to a
-//! second without a pause. Beyond it, work has the priority that this program was started with. Work that a user can
-//! make long, such as the conversion of a user's own file, is never urgent.
+//! Urgent work has a higher priority than other programs, and therefore an allowance: a tenth of
+//! all time, and up to a second without a pause. Beyond it, work has the priority that this program
+//! was started with. Work that a user can make long, such as the conversion of a user's own file,
+//! is never urgent.
 
 use std::{
     cell::Cell,
@@ -80,10 +82,12 @@ thread_local! {
     static STATE: Cell<Option<UrgentThread>> = const { Cell::new(None) };
 }
 
-/// From now on the work of this thread is urgent, until [`end`]. It is not if the allowance is used up, or if this process
-/// may not have the higher priority. A thread with much urgent work calls this function again from time to time.
+/// From now on the work of this thread is urgent, until [`end`]. It is not if the allowance is used
+/// up, or if this process may not have the higher priority. A thread with much urgent work calls
+/// this function again from time to time.
 ///
-/// Returns whether the priority is the highest that this thread may have: `false` if the allowance is used up.
+/// Returns whether the priority is the highest that this thread may have: `false` if the allowance
+/// is used up.
 pub(crate) fn begin() -> bool {
     if let Some(thread) = STATE.get() {
         let now = cpu_time();
@@ -113,8 +117,8 @@ pub(crate) fn begin() -> bool {
     true
 }
 
-/// Ends urgent work of this thread, if it has begun any: what follows may take long. A thread or a process that is started
-/// by urgent work would be urgent, too.
+/// Ends urgent work of this thread, if it has begun any: what follows may take long. A thread or a
+/// process that is started by urgent work would be urgent, too.
 pub(crate) fn end() {
     if let Some(thread) = STATE.get() {
         take(cpu_time().saturating_sub(thread.charged));
@@ -122,8 +126,8 @@ pub(crate) fn end() {
     }
 }
 
-/// Charges the allowance with the time that a child process has taken with the priority of this thread, if its work is
-/// urgent.
+/// Charges the allowance with the time that a child process has taken with the priority of this
+/// thread, if its work is urgent.
 pub(crate) fn charge(time: Duration) {
     if let Some(thread) = STATE.get() {
         if !take(i64::try_from(time.as_nanos()).unwrap_or(i64::MAX)) {

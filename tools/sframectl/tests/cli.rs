@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-only
 
-//! Runs the program on: programs built by the installed toolchain, bare sections of all versions, and
-//! files with one fault of each kind.
+//! Runs the program on: programs built by the installed toolchain, bare sections of all versions,
+//! and files with one fault of each kind.
 
 #[path = "../../../rust/sframe/tests/support/build.rs"]
 #[expect(dead_code, reason = "the core's tests use all of it")]
@@ -482,8 +482,8 @@ fn blob(version: u8, flags: u8, abi: u8, entry: &[u8], num_rows: u32, rows: &[u8
     [&bytes, entry, rows].concat()
 }
 
-/// A section of version 3 for AMD64 with a flexible function, as gcc makes it for functions that realign
-/// their stack.
+/// A section of version 3 for AMD64 with a flexible function, as gcc makes it for functions that
+/// realign their stack.
 fn flexible() -> Vec<u8> {
     let mut entry = vec![0xe4, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff]; // 0x1000 - 0x1c
     entry[1] = 0x0f;
@@ -964,7 +964,8 @@ fn each_fault_of_a_section_is_found() {
             "{expected}: {lines:#?}"
         );
     }
-    // For AMD64 the unused bits of the second info byte tell where rbx is, except in a signal trampoline.
+    // For AMD64 the unused bits of the second info byte tell where rbx is, except in a signal
+    // trampoline.
     let mut section = flexible();
     section[47] |= 0xe0;
     let has_bits = |section: &[u8]| {
@@ -1087,8 +1088,8 @@ fn wrong_flags_for_starts_are_detected() {
     if !requirement::gsframe_version_2() {
         return;
     }
-    // Old linkers produce such a file from an object file that was linked by ld -r. Functions cover all code of
-    // the file, so starts that are some bytes too low lie outside the code.
+    // Old linkers produce such a file from an object file that was linked by ld -r. Functions cover
+    // all code of the file, so starts that are some bytes too low lie outside the code.
     let dir = workdir("starts");
     let args = [
         "-nostdlib",
@@ -1220,7 +1221,8 @@ fn without_the_module_the_error_names_it() {
     }
 }
 
-/// Rows of installed files are in the cache before the first use, are made once, and go with their file.
+/// Rows of installed files are in the cache before the first use, are made once, and go with their
+/// file.
 #[test]
 fn installed_files_are_prepared() {
     let dir = workdir("prepared");
@@ -1394,7 +1396,8 @@ fn a_live_stack_is_explained_to_its_outermost_frame() {
     assert!(state.contains("(sleep) S"), "{state}");
 }
 
-/// The entries of a function with this address and size at the run-time address `at`, as LLVM writes them.
+/// The entries of a function with this address and size at the run-time address `at`, as LLVM
+/// writes them.
 fn eh_frame_of(function: u64, size: u32, at: u64) -> Vec<u8> {
     let mut bytes = vec![
         20, 0, 0, 0, 0, 0, 0, 0, 1, b'z', b'R', 0, 1, 0x78, 16, 1, 0x1b, 12, 7, 8, 0x90, 1, 0, 0,

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-only
 
-//! `sframectl doctor` on machines that are directories of files: a machine that lacks nothing, and machines with
-//! one fault each.
+//! `sframectl doctor` on machines that are directories of files: a machine that lacks nothing, and
+//! machines with one fault each.
 
 use std::{
     fs,

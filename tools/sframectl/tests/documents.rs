@@ -12,6 +12,23 @@ use std::{
 
 use sframe::stop_reason::StopReason;
 
+/// A cell of a table, in lines of at most 100 columns.
+fn cell(text: &str) -> String {
+    let mut cell = String::from("     -");
+    let mut column = cell.len();
+    for word in text.split(' ') {
+        if column + 1 + word.len() > 100 {
+            cell.push_str("\n      ");
+            column = 6;
+        }
+        cell.push(' ');
+        cell.push_str(word);
+        column += 1 + word.len();
+    }
+    cell.push('\n');
+    cell
+}
+
 /// The table of stop reasons, in reStructuredText.
 fn stop_reasons() -> String {
     let mut text = String::from(
@@ -29,9 +46,9 @@ fn stop_reasons() -> String {
         };
         // A word of the command line is a literal.
         let advice = advice.replace('`', "``");
-        text.push_str(&format!(
-            "   * - ``stop_{reason}``\n     - {meaning}\n     - {advice}\n"
-        ));
+        text.push_str(&format!("   * - ``stop_{reason}``\n"));
+        text.push_str(&cell(&meaning));
+        text.push_str(&cell(&advice));
     }
     text
 }

@@ -10,7 +10,8 @@ use std::{
     }, //
 };
 
-/// A hash of two numbers. It needs no secret key: nobody chooses the numbers so that hashes collide.
+/// A hash of two numbers. It needs no secret key: nobody chooses the numbers so that hashes
+/// collide.
 #[derive(Default)]
 pub struct Mix(u64);
 

@@ -2,8 +2,8 @@
 
 //! The mappings of a process, and their files.
 //!
-//! A file is read once, as a whole, and stays in memory: the number of files is small, and no value made from a
-//! file needs a lifetime.
+//! A file is read once, as a whole, and stays in memory: the number of files is small, and no value
+//! made from a file needs a lifetime.
 
 use std::{
     any::Any,
@@ -213,8 +213,8 @@ impl Files {
         self.open_any(path, None, &[path])
     }
 
-    /// The file with this path and ID, read from the first of `places` that can be read; `None` if it is no ELF
-    /// file of 64 bits.
+    /// The file with this path and ID, read from the first of `places` that can be read; `None` if
+    /// it is no ELF file of 64 bits.
     fn open_any(
         &mut self,
         path: &Path,
@@ -284,7 +284,8 @@ pub struct ProcessMapping {
     pub offset: u64,
     /// Whether the mapping is executable.
     pub executable: bool,
-    /// The file's path, or the kernel's name for the mapping: `[stack]`, or "" for anonymous memory.
+    /// The file's path, or the kernel's name for the mapping: `[stack]`, or "" for anonymous
+    /// memory.
     pub name: String,
     /// The file, if it could be read.
     pub file: Option<&'static MappedFile>,
@@ -296,7 +297,8 @@ impl ProcessMapping {
         let file = self.file?;
         let offset = address.wrapping_sub(self.start).wrapping_add(self.offset);
         let loaded = |segment: &&ElfSegment| offset.wrapping_sub(segment.offset) < segment.size;
-        // Two segments may share a page of the file; the segment with the mapping's permission goes first.
+        // Two segments may share a page of the file; the segment with the mapping's permission goes
+        // first.
         let segment = file
             .segments
             .iter()
@@ -311,7 +313,8 @@ impl ProcessMapping {
 pub enum CodeLayout {
     /// By the layout of the frames.
     Frames(Region),
-    /// By the rows of a file. This is the mapping that the code would have if the process had mapped the file.
+    /// By the rows of a file. This is the mapping that the code would have if the process had
+    /// mapped the file.
     Rows(ProcessMapping),
 }
 
@@ -418,8 +421,9 @@ impl Process {
         self.regions = regions;
     }
 
-    /// Sets the run-time addresses at which there is known to be no region. If the process has regions, a walk ends in
-    /// anonymous code that is neither there nor in a region. Without a call of this function, there is no such code.
+    /// Sets the run-time addresses at which there is known to be no region. If the process has
+    /// regions, a walk ends in anonymous code that is neither there nor in a region. Without a call
+    /// of this function, there is no such code.
     pub fn set_without_region(&mut self, ranges: Vec<Range<u64>>) {
         self.without_region = Some(ranges);
     }
@@ -436,15 +440,16 @@ impl Process {
             && self.made_code_at(address).is_some()
     }
 
-    /// The region at a run-time address, if anonymous code is there. The region's guard is not checked.
+    /// The region at a run-time address, if anonymous code is there. The region's guard is not
+    /// checked.
     pub fn region_at(&self, address: u64) -> Option<&CodeRegion> {
         let found =
             (self.regions.iter()).find(|region| (region.start..region.end).contains(&address))?;
         self.made_code_at(address).map(|_| found)
     }
 
-    /// The layout of the frames at a run-time address, if a region with a layout is there. The region's guard is not
-    /// checked.
+    /// The layout of the frames at a run-time address, if a region with a layout is there. The
+    /// region's guard is not checked.
     pub fn layout_at(&self, address: u64) -> Option<&Region> {
         match &self.region_at(address)?.layout {
             CodeLayout::Frames(region) => Some(region),
@@ -452,8 +457,8 @@ impl Process {
         }
     }
 
-    /// The range around a run-time address in which there is no other region: that of its region, or what is between two
-    /// regions, or ranges that are known to have none.
+    /// The range around a run-time address in which there is no other region: that of its region,
+    /// or what is between two regions, or ranges that are known to have none.
     pub(crate) fn part_at(&self, address: u64) -> Range<u64> {
         let mut part = 0..u64::MAX;
         for region in &self.regions {
@@ -520,18 +525,18 @@ fn name_or_anonymous(name: &str) -> &str {
     }
 }
 
-/// The path in /proc of the file that a process has mapped from `start` to `end`. It leads to this file, also
-/// if the file was renamed or is in another namespace.
+/// The path in /proc of the file that a process has mapped from `start` to `end`. It leads to this
+/// file, also if the file was renamed or is in another namespace.
 pub fn map_file(pid: u32, start: u64, end: u64) -> PathBuf {
     format!("/proc/{pid}/map_files/{start:x}-{end:x}").into()
 }
 
-/// The maximum length of a text of mappings, in bytes. A process has at most 65,530 mappings by default; the names of
-/// files have seldom more than 100 bytes.
+/// The maximum length of a text of mappings, in bytes. A process has at most 65,530 mappings by
+/// default; the names of files have seldom more than 100 bytes.
 pub const MAX_MAPS: u64 = 32 << 20;
 
-/// Identifies a file independently of its name, by device (major and minor number) and inode. The inode is 0 if
-/// there is no file.
+/// Identifies a file independently of its name, by device (major and minor number) and inode. The
+/// inode is 0 if there is no file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct FileId {
     /// The file system's device.
@@ -549,11 +554,13 @@ pub fn maps(pid: u32) -> io::Result<Vec<(ProcessMapping, FileId)>> {
     parse_maps(&maps_text(pid)?)
 }
 
-/// The mappings of a process as text, as the kernel shows them. What is no UTF-8 in the names of files is replaced.
+/// The mappings of a process as text, as the kernel shows them. What is no UTF-8 in the names of
+/// files is replaced.
 ///
 /// # Errors
 ///
-/// There is no such process, or its mappings may not be read, or the text has more than [`MAX_MAPS`] bytes.
+/// There is no such process, or its mappings may not be read, or the text has more than
+/// [`MAX_MAPS`] bytes.
 pub fn maps_text(pid: u32) -> io::Result<String> {
     // The kernel returns a page of memory at a time, and most processes have a few.
     let mut bytes = Vec::with_capacity(4 << 12);
@@ -600,8 +607,9 @@ fn parse_maps_line_or_fail(line: &str) -> io::Result<(ProcessMapping, FileId)> {
         .ok_or_else(|| io::Error::other(format!("no mapping is in the line {line:?}")))
 }
 
-/// The run-time addresses of the mappings that the kernel module takes for anonymous memory, by address: those without
-/// a file, and executable ones that are writable or shared. `text` is one of [`maps_text`].
+/// The run-time addresses of the mappings that the kernel module takes for anonymous memory, by
+/// address: those without a file, and executable ones that are writable or shared. `text` is one of
+/// [`maps_text`].
 pub fn anonymous_memory(text: &str) -> Vec<Range<u64>> {
     let is_anonymous = |(mapping, file): &(ProcessMapping, FileId), permissions: &str| {
         file.inode == 0 || mapping.executable && permissions.contains(['w', 's'])

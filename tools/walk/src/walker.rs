@@ -2,8 +2,8 @@
 
 //! The core's walk on the host, for a stopped process or a copy of a process.
 //!
-//! Sections and code are read from the files, not from the memory that they are mapped to. So no page is
-//! missing, and reads are not counted.
+//! Sections and code are read from the files, not from the memory that they are mapped to. So no
+//! page is missing, and reads are not counted.
 
 use std::cell::RefCell;
 
@@ -84,7 +84,8 @@ pub struct WalkedFrame {
     pub source: FrameSource,
     /// The run-time lookup address: the frame's PC, or the PC minus one.
     pub at: u64,
-    /// The rule for the step to the caller, and the rule's origin; `None` if no row covers the address.
+    /// The rule for the step to the caller, and the rule's origin; `None` if no row covers the
+    /// address.
     pub rule: Option<(Rule, RuleOrigin)>,
 }
 
@@ -136,8 +137,8 @@ impl MadeRows {
     }
 }
 
-/// The rule for a link-time address in a stub of the PLT, derived from the stub's instructions; `None` if there
-/// is no stub.
+/// The rule for a link-time address in a stub of the PLT, derived from the stub's instructions;
+/// `None` if there is no stub.
 fn rule_of_stub(file: &MappedFile, function: &Function, at: u64) -> Option<(Rule, RuleOrigin)> {
     let (stub, offset) = function.stub(at)?;
     let rule = x86_64::rule_of_stub(&file.bytes_at(stub).read(0).ok()?, offset)?;
@@ -251,8 +252,8 @@ impl<'a, M: Memory + ?Sized> Task for ProcessTask<'a, M> {
         match walker.look_up(table.rows, lookup_address.wrapping_sub(table.bias)) {
             Ok(Some((rule, origin))) => TableAnswer::Rule(rule, origin),
             Ok(None) => TableAnswer::NoRow,
-            // The core cannot read the converter's output. The test that compares the two fails in this case
-            // too.
+            // The core cannot read the converter's output. The test that compares the two fails in
+            // this case too.
             Err(_) => TableAnswer::Gone,
         }
     }
@@ -290,8 +291,8 @@ impl Walker {
         Walker::default()
     }
 
-    /// A walker for which `make` makes rows for files without a section, as if those rows had been added to the
-    /// module.
+    /// A walker for which `make` makes rows for files without a section, as if those rows had been
+    /// added to the module.
     pub fn with(make: impl Fn(&'static MappedFile) -> Option<MadeSection> + 'static) -> Walker {
         Walker {
             make: Some(Box::new(make)),
@@ -354,7 +355,8 @@ impl Walker {
         *known.or_insert_with(|| rows.look_up(link))
     }
 
-    /// The rule at a run-time address in `mapping` by the rows of its file; `None` if no row covers it.
+    /// The rule at a run-time address in `mapping` by the rows of its file; `None` if no row covers
+    /// it.
     ///
     /// # Errors
     ///
@@ -380,8 +382,8 @@ impl Walker {
         }
     }
 
-    /// The row that covers a run-time address in `mapping`: the link-time addresses of the starts of its
-    /// function and of the row; `None` if no row of a section covers the address.
+    /// The row that covers a run-time address in `mapping`: the link-time addresses of the starts
+    /// of its function and of the row; `None` if no row of a section covers the address.
     pub fn row_at(&mut self, at: u64, mapping: &ProcessMapping) -> Option<(u64, u64)> {
         let (file, link) = mapping.link_address(at)?;
         let (FileRows::Section(rows) | FileRows::Made(MadeRows { made: rows, .. })) =
@@ -437,8 +439,8 @@ pub(crate) fn walk_from<'a, T: Task<Sink = Frames<'a>>>(
     walk::walk(task, &mut frame, &mut frames)
 }
 
-/// Memory for a walk: code of files is read from the files; everything else, including anonymous code, from
-/// memory.
+/// Memory for a walk: code of files is read from the files; everything else, including anonymous
+/// code, from memory.
 pub struct All<'a, M: ?Sized> {
     process: &'a Process,
     memory: &'a M,
@@ -501,7 +503,8 @@ pub(crate) struct SectionPlace {
 }
 
 impl SectionPlace {
-    /// The place and the bytes of the section that the walk uses for the mapped code, if the file has one.
+    /// The place and the bytes of the section that the walk uses for the mapped code, if the file
+    /// has one.
     pub(crate) fn find(
         file: &MappedFile,
         mapping: &ProcessMapping,
@@ -550,8 +553,8 @@ fn section_of(
     Some((place, bytes))
 }
 
-/// Makes rows for a file without a section, and opens them at address 0, for which they are made. `None` if the
-/// mapping is not the file's code, or if no rows can be made.
+/// Makes rows for a file without a section, and opens them at address 0, for which they are made.
+/// `None` if the mapping is not the file's code, or if no rows can be made.
 fn open_made(file: &'static MappedFile, mapping: &ProcessMapping, make: &Make) -> Option<FileRows> {
     if !elf::find_sframe(file.bytes, mapping.offset).is_ok_and(|found| found.executable) {
         return None;

@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: GPL-2.0-only OR MIT
 
-//! Walks all snapshots in `tests/snapshots`, by the core's walk. Each is a test, with the name of its file.
+//! Walks all snapshots in `tests/snapshots`, by the core's walk. Each is a test, with the name of
+//! its file.
 //!
-//! This program has no harness, because the tests are the files that are there. It takes parts of names, `--exact` and
-//! `--list`, like other tests of cargo. The variable SNAPSHOTS names another directory, of files that nobody has looked
-//! at yet. With UPDATE_SNAPSHOTS=1, files that were edited are laid out anew; nothing in them changes.
+//! This program has no harness, because the tests are the files that are there. It takes parts of
+//! names, `--exact` and `--list`, like other tests of cargo. The variable SNAPSHOTS names another
+//! directory, of files that nobody has looked at yet. With UPDATE_SNAPSHOTS=1, files that were
+//! edited are laid out anew; nothing in them changes.
 
 use std::{
     env,

@@ -46,15 +46,16 @@ pub(super) struct Path {
     pub(super) at: u64,
     pub(super) state: FrameState,
     pub(super) by: ReachedBy,
-    /// Whether a valid return confirms the start. It does not after a call in the initial state, because another
-    /// function may begin there.
+    /// Whether a valid return confirms the start. It does not after a call in the initial state,
+    /// because another function may begin there.
     pub(super) proves: bool,
 }
 
 /// The findings of a round. Vectors are indexed by the number of the start.
 pub(super) struct RoundFindings {
     pub(super) starts: Vec<(u64, Evidence)>,
-    /// Disjoint sets of starts that share code: the number of each start's parent, or the start's own number.
+    /// Disjoint sets of starts that share code: the number of each start's parent, or the start's
+    /// own number.
     pub(super) parent: Vec<usize>,
     pub(super) bad: Vec<bool>,
     pub(super) proved: Vec<bool>,
@@ -72,8 +73,8 @@ pub(super) struct RoundFindings {
     pub(super) goes_on: Vec<(usize, usize)>,
     /// As `goes_on`, but only after a call that may not return.
     pub(super) may_go_on: Vec<(usize, usize)>,
-    /// Pairs of starts: the first jumps to the second, with the return address on top of the stack. If that is so at
-    /// the second start, the first start was right.
+    /// Pairs of starts: the first jumps to the second, with the return address on top of the stack.
+    /// If that is so at the second start, the first start was right.
     pub(super) jumps: Vec<(usize, usize)>,
 }
 
@@ -85,7 +86,8 @@ impl RoundFindings {
         of
     }
 
-    /// Marks as bad the start with the weaker evidence of each conflict; both if the evidence is equal.
+    /// Marks as bad the start with the weaker evidence of each conflict; both if the evidence is
+    /// equal.
     pub(super) fn resolve_conflicts(&mut self) {
         for (a, b) in mem::take(&mut self.conflicts) {
             let evidence = |number: usize| (self.starts[number].1, self.proved[number]);
@@ -95,7 +97,8 @@ impl RoundFindings {
         }
     }
 
-    /// The starts for which `is` holds, and those whose code goes on in code of such a start, as addresses.
+    /// The starts for which `is` holds, and those whose code goes on in code of such a start, as
+    /// addresses.
     pub(super) fn with_those_that<'a>(
         &self,
         go_on: impl IntoIterator<Item = &'a (usize, usize)>,
@@ -121,7 +124,8 @@ impl RoundFindings {
             .collect()
     }
 
-    /// For each start, whether a start that shares code with it is proved, by itself or by a start that it jumps to.
+    /// For each start, whether a start that shares code with it is proved, by itself or by a start
+    /// that it jumps to.
     pub(super) fn are_proved(&self) -> Vec<bool> {
         let numbers = 0..self.starts.len();
         let groups: Vec<usize> = numbers.clone().map(|number| self.group(number)).collect();

@@ -65,11 +65,13 @@ const TRAPPED_ALIGNMENT: u64 = 64;
 const MAX_GAP: u64 = 16 << 20;
 /// The maximum number of rounds of analysis. Wrong starts are dropped after each round.
 const MAX_ROUNDS: usize = 32;
-/// The maximum number of instructions that are read in a gap to learn which registers functions preserve.
+/// The maximum number of instructions that are read in a gap to learn which registers functions
+/// preserve.
 const MAX_PRESERVED: usize = 1 << 20;
 
-/// The functions found in `gaps`, which are ranges of link-time addresses without unwind information.
-/// `symbols` are known function starts; `entry` is the program's entry point, which is not a function.
+/// The functions found in `gaps`, which are ranges of link-time addresses without unwind
+/// information. `symbols` are known function starts; `entry` is the program's entry point, which is
+/// not a function.
 pub(crate) fn functions(
     gaps: &[Range<u64>],
     symbols: &BTreeSet<u64>,
@@ -98,7 +100,8 @@ struct Gap<'a> {
     starts: BTreeMap<u64, Evidence>,
     /// Addresses that were rejected as function starts.
     rejected: BTreeSet<u64>,
-    /// Those that are called, or are symbols: functions, or parts of functions, that the analysis does not understand.
+    /// Those that are called, or are symbols: functions, or parts of functions, that the analysis
+    /// does not understand.
     unclear: BTreeSet<u64>,
     /// The starts of functions that return, by the last round.
     returning: BTreeSet<u64>,
@@ -110,13 +113,14 @@ struct Gap<'a> {
     preserved: BTreeMap<(u64, Register), bool>,
     /// The number of instructions that were read for that.
     preserved_by: usize,
-    /// The addresses of calls of functions that keep the register which has a copy of the stack pointer, although the ABI
-    /// does not demand that.
+    /// The addresses of calls of functions that keep the register which has a copy of the stack
+    /// pointer, although the ABI does not demand that.
     keeping: BTreeSet<u64>,
     reached: Vec<Reached>,
     /// The rules that the end of a function shows, by the address of the instruction.
     by_end: BTreeMap<u64, Rule>,
-    /// For each byte, the index in `reached` of its instruction plus one, or 0; and the flag [`IS_START`].
+    /// For each byte, the index in `reached` of its instruction plus one, or 0; and the flag
+    /// [`IS_START`].
     index: Vec<u32>,
     decoder: Decoder<'a>,
 }
@@ -202,8 +206,8 @@ impl<'a> Gap<'a> {
         }
     }
 
-    /// Analyses the gap until no start is contradicted. `reached` then holds the instructions of the
-    /// confirmed functions.
+    /// Analyses the gap until no start is contradicted. `reached` then holds the instructions of
+    /// the confirmed functions.
     fn analyse(&mut self) {
         for _ in 0..MAX_ROUNDS {
             let findings = self.round();
@@ -227,7 +231,8 @@ impl<'a> Gap<'a> {
         }
     }
 
-    /// The instructions to which flow may lead from the starts that are unclear, up to another start.
+    /// The instructions to which flow may lead from the starts that are unclear, up to another
+    /// start.
     fn reached_from_unclear(&mut self) -> BTreeSet<u64> {
         let mut todo: Vec<u64> = self.unclear.iter().copied().collect();
         let mut seen = BTreeSet::new();
@@ -285,8 +290,8 @@ impl<'a> Gap<'a> {
         is_new || were.0 != self.returning || were.1 != self.endless
     }
 
-    /// Rejects bad starts, and the starts with the weakest evidence among those that share code with them.
-    /// Returns whether there were any.
+    /// Rejects bad starts, and the starts with the weakest evidence among those that share code
+    /// with them. Returns whether there were any.
     fn drop_bad(&mut self, findings: &RoundFindings, is_bad: &[bool]) -> bool {
         let mut weakest = BTreeMap::new();
         for (number, (_, evidence)) in findings.starts.iter().enumerate() {
@@ -325,7 +330,8 @@ impl<'a> Gap<'a> {
         };
         self.reached.clear();
         self.index.fill(0);
-        // Code may go on at a presumed start, which is presumed to be one because a guess may be wrong.
+        // Code may go on at a presumed start, which is presumed to be one because a guess may be
+        // wrong.
         let is_presumed = |number: &usize| findings.starts[*number].1 == Evidence::Presumed;
         let (last, first): (Vec<usize>, Vec<usize>) =
             (0..findings.starts.len()).partition(is_presumed);
@@ -456,7 +462,8 @@ impl<'a> Gap<'a> {
         }
         // The stack pointer tells that the start was right, if it was followed from there.
         proves &= flow != FlowControl::Return || state.sp.is_some();
-        // At a return, the stack pointer points to the return address, even if its distance from the CFA was unknown.
+        // At a return, the stack pointer points to the return address, even if its distance from
+        // the CFA was unknown.
         if flow == FlowControl::Return && state.is_restored() {
             state.sp = Some(8);
             if !state.is_lost() {
@@ -502,15 +509,16 @@ impl<'a> Gap<'a> {
             FlowControl::Next => {
                 let was = state;
                 let is_broken = state.step(&instruction, factory).is_err();
-                // A guessed start is the tail of another function if the code discards the return address, or leaves a
-                // frame that it has not made.
+                // A guessed start is the tail of another function if the code discards the return
+                // address, or leaves a frame that it has not made.
                 let is_tail = state.ra == ReturnAddress::Dropped
                     || was.fp == FpState::Callers && leaves_frame(&instruction);
                 if is_broken || is_tail && findings.starts[from].1 == Evidence::Guessed {
                     findings.bad[from] = true;
                     return NOWHERE;
                 }
-                // The code may find its caller's stack pointer in a register: lea 8(%r15),%rsp; push of the register.
+                // The code may find its caller's stack pointer in a register: lea 8(%r15),%rsp;
+                // push of the register.
                 if let (ReturnAddress::Popped(_), ReturnAddress::PoppedEarlier(register)) =
                     (was.ra, state.ra)
                 {
@@ -596,10 +604,10 @@ impl<'a> Gap<'a> {
         }
     }
 
-    /// Finds the rules that functions show at their end: where a function has left its frame, and the distance from the
-    /// stack pointer to the CFA is unknown because functions that it called may have removed arguments. At a return, and
-    /// at a jump to another function, the return address is on top of the stack. From there, the instructions are
-    /// followed backwards.
+    /// Finds the rules that functions show at their end: where a function has left its frame, and
+    /// the distance from the stack pointer to the CFA is unknown because functions that it called
+    /// may have removed arguments. At a return, and at a jump to another function, the return
+    /// address is on top of the stack. From there, the instructions are followed backwards.
     fn follow_ends(&mut self) {
         let reached = mem::take(&mut self.reached);
         let mut factory = InstructionInfoFactory::new();
@@ -621,7 +629,8 @@ impl<'a> Gap<'a> {
             }
             let mut end = FunctionEnd::default();
             let mut rules = Vec::new();
-            // A jump to an address in a register is one to another function if the function has made a frame.
+            // A jump to an address in a register is one to another function if the function has
+            // made a frame.
             let mut is_proved = instruction.flow_control() != FlowControl::IndirectBranch;
             let mut behind = last.at + u64::from(last.len);
             for one in reached[..=number].iter().rev() {
@@ -726,8 +735,8 @@ impl<'a> Gap<'a> {
         Some(at)
     }
 
-    /// Whether the function at an address in the gap preserves a register: no instruction on any path from there writes
-    /// it, and no path leaves the gap.
+    /// Whether the function at an address in the gap preserves a register: no instruction on any
+    /// path from there writes it, and no path leaves the gap.
     fn preserves(
         &mut self,
         function: u64,
@@ -771,9 +780,10 @@ impl<'a> Gap<'a> {
         for reached in &self.reached {
             let Reached { at, len, state, .. } = *reached;
             let end = at + u64::from(len);
-            // While the callee runs, the frame pointer is no longer the one that the callee began with. A register that
-            // has a copy of the stack pointer is the one that it was if the callee keeps it: the rule tells that by a
-            // return address whose place counts from the register, too.
+            // While the callee runs, the frame pointer is no longer the one that the callee began
+            // with. A register that has a copy of the stack pointer is the one that it was if the
+            // callee keeps it: the rule tells that by a return address whose place counts from the
+            // register, too.
             let rule = state.rule().or_else(|| self.by_end.get(&at).copied());
             let kept = rule.filter(|_| self.keeping.contains(&at));
             let kept = kept.and_then(|rule| match rule.cfa.base {
@@ -801,8 +811,9 @@ impl<'a> Gap<'a> {
         }
     }
 
-    /// Marks a function with rows of calls that keep a register: by [`SavedRbx::KEPT`], which only sections that are made
-    /// by this crate have. If the function writes rbx, the rows become usual ones.
+    /// Marks a function with rows of calls that keep a register: by [`SavedRbx::KEPT`], which only
+    /// sections that are made by this crate have. If the function writes rbx, the rows become usual
+    /// ones.
     fn mark_kept(&self, function: &mut ConvertedFunction) {
         let is_kept = |rule: &Rule| matches!(rule.ra, Location::At(Base::Register(_), _));
         if !function.rows.iter().any(|(_, rule)| is_kept(rule)) {
@@ -836,8 +847,8 @@ mod tests {
 
     const START: u64 = 0x1000;
 
-    /// The rule at each of `offsets`: the CFA, and the offset from the CFA of the saved frame pointer; or the register
-    /// that has the return address.
+    /// The rule at each of `offsets`: the CFA, and the offset from the CFA of the saved frame
+    /// pointer; or the register that has the return address.
     fn rules_at(text: &[u8], symbols: &[u64], offsets: &[u64]) -> Vec<String> {
         let end = START + text.len() as u64;
         let code = CodeBytes {
@@ -924,8 +935,8 @@ mod tests {
 
     #[test]
     fn a_caller_may_make_the_frame_of_its_callee() {
-        // push %rbp; mov %rsp,%rbp; push %rbx; push %rbp; push %rbp; mov %rsp,%rbp; mov (%r12),%r12; call *-3(%rax);
-        // pop %rbx; leave; ret
+        // push %rbp; mov %rsp,%rbp; push %rbx; push %rbp; push %rbp; mov %rsp,%rbp; mov
+        // (%r12),%r12; call *-3(%rax); pop %rbx; leave; ret
         let text =
             b"\x55\x48\x89\xe5\x53\x55\x55\x48\x89\xe5\x4d\x8b\x24\x24\xff\x50\xfd\x5b\xc9\xc3";
         let frame = "fp+16 -16";
@@ -945,7 +956,8 @@ mod tests {
                 "sp+8"
             ]
         );
-        // push %rbp; mov %rsp,%rbp; mov (%rax),%rsp; push %rbp; push %rbp; mov %rsp,%rbp; call *-3(%rax); leave; ret
+        // push %rbp; mov %rsp,%rbp; mov (%rax),%rsp; push %rbp; push %rbp; mov %rsp,%rbp; call
+        // *-3(%rax); leave; ret
         let text = b"\x55\x48\x89\xe5\x48\x8b\x20\x55\x55\x48\x89\xe5\xff\x50\xfd\xc9\xc3";
         assert_eq!(
             rules_of(text, &[9, 12, 14, 15, 16]),
@@ -998,7 +1010,8 @@ mod tests {
         // Another stack: pop %r10; mov (%rdi),%rsp; push %r10; ret
         let text = b"\x41\x5a\x48\x8b\x27\x41\x52\xc3";
         assert_eq!(rules_of(text, &[2, 5, 7]), ["in r10", "-", "sp+8"]);
-        // The arguments end where another register points: pop %rcx; lea 8(%r15),%rsp; push %rcx; ret
+        // The arguments end where another register points: pop %rcx; lea 8(%r15),%rsp; push %rcx;
+        // ret
         let text = b"\x59\x49\x8d\x67\x08\x51\xc3";
         assert_eq!(rules_of(text, &[1, 5, 6]), ["in r2", "in r2", "sp+8"]);
         // The next instruction is another one: pop %rcx; lea 8(%r15),%rsp; nop; push %rcx; ret
@@ -1013,8 +1026,8 @@ mod tests {
 
     #[test]
     fn the_end_of_a_function_shows_its_return_address() {
-        // push %rbp; mov %rsp,%rbp; sub $16,%rsp; call; mov (%rbp),%rbp; what `end` has. It jumps to the second
-        // function, xor %eax,%eax; ret.
+        // push %rbp; mov %rsp,%rbp; sub $16,%rsp; call; mov (%rbp),%rbp; what `end` has. It jumps
+        // to the second function, xor %eax,%eax; ret.
         let rules = |end: &[u8], offsets: &[u64]| {
             let first = [
                 b"\x55\x48\x89\xe5\x48\x83\xec\x10\xe8\xf3\x0f\0\0\x48\x8b\x6d\0",
@@ -1044,27 +1057,30 @@ mod tests {
             rules(moves, &at),
             ["sp+32", "sp+32", "sp+16", "sp+16", "sp+8"]
         );
-        // The second store is of the other half of the place; the register is changed in between: mov %edx,12(%rsp).
-        // xor %r10d,%r10d.
+        // The second store is of the other half of the place; the register is changed in between:
+        // mov %edx,12(%rsp). xor %r10d,%r10d.
         let mut other = *moves;
         other[10..15].copy_from_slice(b"\x89\x54\x24\x0c\x90");
         assert_eq!(rules(&other, &at), ["-", "-", "-", "sp+16", "sp+8"]);
         let changes = [&moves[..5], b"\x45\x31\xd2", &moves[5..]].concat();
         assert_eq!(rules(&changes, &[17, 22, 25, 30]), ["-", "-", "-", "sp+16"]);
-        // The stack pointer is another one: mov %rcx,%rsp; ret. A system call, or nothing known, follows.
+        // The stack pointer is another one: mov %rcx,%rsp; ret. A system call, or nothing known,
+        // follows.
         assert_eq!(
             rules(b"\x90\x48\x89\xcc\xc3", &[17, 18, 21]),
             ["-", "-", "sp+8"]
         );
         assert_eq!(rules(b"\x90\xeb\xfe", &[17, 18]), ["-", "-"]);
-        // Without a frame, a jump to an address in a register proves nothing: and $-32,%rsp; xor %eax,%eax; jmp *%rcx
+        // Without a frame, a jump to an address in a register proves nothing: and $-32,%rsp; xor
+        // %eax,%eax; jmp *%rcx
         let text = b"\x48\x83\xe4\xe0\x31\xc0\xff\xe1";
         assert_eq!(rules_of(text, &[0, 4, 6]), ["sp+8", "-", "-"]);
     }
 
     #[test]
     fn the_return_address_may_be_moved_down() {
-        // push %rbx; push %rbx; mov 16(%rsp),%r10; mov %r10,8(%rsp); mov %rdx,16(%rsp); nop; add $8,%rsp; jmp
+        // push %rbx; push %rbx; mov 16(%rsp),%r10; mov %r10,8(%rsp); mov %rdx,16(%rsp); nop; add
+        // $8,%rsp; jmp
         let text =
             b"\x53\x53\x4c\x8b\x54\x24\x10\x4c\x89\x54\x24\x08\x48\x89\x54\x24\x10\x90\x48\x83\xc4\x08\xe9\xfb\x0f\0\0";
         assert_eq!(
@@ -1091,7 +1107,8 @@ mod tests {
 
     #[test]
     fn a_guess_does_not_leave_a_frame_of_another_function() {
-        // push %rbp; mov %rsp,%rbp; je; call of other code; int3; 16: mov %rbp,%rsp; pop %rbp; 20: jmp *%rcx
+        // push %rbp; mov %rsp,%rbp; je; call of other code; int3; 16: mov %rbp,%rsp; pop %rbp; 20:
+        // jmp *%rcx
         let text =
             b"\x74\x12\x55\x48\x89\xe5\x90\x90\x90\x90\xe8\0\x10\0\0\xcc\x48\x89\xec\x5d\xff\xe1";
         assert_eq!(
@@ -1124,7 +1141,8 @@ mod tests {
         let other = [
             entry, entry, copy, copy, copy, copy, copy, copy, nothing, nothing,
         ];
-        // mov (%r9,%r11,8),%r10. mov 8(%r8,%r11,8),... is longer; here dec %r11; and a loop from the store on.
+        // mov (%r9,%r11,8),%r10. mov 8(%r8,%r11,8),... is longer; here dec %r11; and a loop from
+        // the store on.
         for text in [
             loop_of([0x4f, 0x8b, 0x14, 0xd9], 0xc3, 0xf0),
             loop_of(load, 0xcb, 0xf0),
@@ -1149,7 +1167,8 @@ mod tests {
             rules_of(text, &[4, 9, 14, 19, 23]),
             ["sp+32", "sp+32 -24", "sp+32 -24", "sp+32 -24", "sp+8"]
         );
-        // A part of a function, which does not save rbp: mov $7,%ebp; ret. A guess is not enough for that.
+        // A part of a function, which does not save rbp: mov $7,%ebp; ret. A guess is not enough
+        // for that.
         let text = b"\xbd\x07\0\0\0\xc3";
         assert_eq!(rules_of(text, &[0, 5]), ["sp+8", "sp+8 lost"]);
         assert_eq!(rules_at(text, &[], &[0, 5]), ["-", "-"]);
@@ -1177,8 +1196,8 @@ mod tests {
             rules_of(&text, &[0, 5, 7, 16, 21]),
             ["sp+8", "sp+8 lost", "sp+8 lost", "sp+8", "sp+8 lost"]
         );
-        // push %rbp; call of the first part; call of the second; pop %rbp; ret. The first, mov $7,%ebp, goes on in the
-        // second, xor %eax,%eax; ret.
+        // push %rbp; call of the first part; call of the second; pop %rbp; ret. The first, mov
+        // $7,%ebp, goes on in the second, xor %eax,%eax; ret.
         let parts = b"\xbd\x07\0\0\0\x31\xc0\xc3";
         let both = text_of(
             &[b"\x55\xe8\x0a\0\0\0\xe8\x0a\0\0\0\x5d\xc3", parts],
@@ -1200,8 +1219,8 @@ mod tests {
         // push %rbp; call of the second part; pop %rbp; ret
         let one = text_of(&[b"\x55\xe8\x0f\0\0\0\x5d\xc3", parts], 16, 0x90);
         assert_eq!(rules_of(&one, &[21, 23]), ["sp+8", "sp+8"]);
-        // push %rbp; call of the part; pop %rbp; ret. The part: push %rbx; mov $7,%ebp; sub $16,%rsp; add $16,%rsp;
-        // pop %rbx; ret
+        // push %rbp; call of the part; pop %rbp; ret. The part: push %rbx; mov $7,%ebp; sub
+        // $16,%rsp; add $16,%rsp; pop %rbx; ret
         let part = b"\x53\xbd\x07\0\0\0\x48\x83\xec\x10\x48\x83\xc4\x10\x5b\xc3";
         let text = text_of(&[b"\x55\xe8\x0a\0\0\0\x5d\xc3", part], 16, 0x90);
         assert_eq!(
@@ -1241,7 +1260,8 @@ mod tests {
 
     #[test]
     fn functions_that_are_jumped_to_confirm_guesses() {
-        // jne to the second function; jmp to the third, which jumps to the second, xor %eax,%eax; ret
+        // jne to the second function; jmp to the third, which jumps to the second, xor %eax,%eax;
+        // ret
         const JUMPS: &[u8] = b"\x75\x0e\xeb\x1c";
         let text = |second| text_of(&[JUMPS, second, b"\xeb\xee"], 16, 0x90);
         let at = [0, 2, 16, 18, 32];
@@ -1267,7 +1287,8 @@ mod tests {
         );
         // While the callee runs, the register is known.
         assert_eq!(rules_at(&text, &[], &[12, 15]), ["kept r2+8"; 2]);
-        // The function writes rbx, which no kept register goes with: mov $7,%bl in place of sub $96,%rsp.
+        // The function writes rbx, which no kept register goes with: mov $7,%bl in place of sub
+        // $96,%rsp.
         let mut other = text.clone();
         other[7..11].copy_from_slice(b"\xb3\x07\x90\x90");
         assert_eq!(rules_at(&other, &[], &[12, 15]), ["r2+8"; 2]);
@@ -1292,7 +1313,9 @@ mod tests {
     fn functions_that_are_not_understood_spoil_what_they_reach() {
         const CALLS: &[u8] = b"\x53\xe8\x0a\0\0\0\x5b\xc3"; // push %rbx; call; pop %rbx; ret
         const TAIL: &[u8] = b"\x31\xc0\x89\xd0\xc3"; // xor %eax,%eax; mov %edx,%eax; ret
-                                                     // The callee is push %rbx; jmp into the third function, which returns with one word more on the stack.
+                                                     // The callee is push %rbx; jmp into the third
+                                                     // function, which returns with one word more
+                                                     // on the stack.
         let text = text_of(&[CALLS, b"\x53\xeb\x0f", TAIL], 16, 0x90);
         assert_eq!(
             rules_at(&text, &[0, 32], &[1, 6, 16, 17, 32, 34]),
@@ -1322,17 +1345,17 @@ mod tests {
         assert_eq!(rules_of(text, &[1, 5]), ["sp+16", "-"]);
     }
 
-    /// V8's entry to interpreted code does this: it sets up its caller's frame, or returns to its caller's
-    /// caller.
+    /// V8's entry to interpreted code does this: it sets up its caller's frame, or returns to its
+    /// caller's caller.
     #[test]
     fn a_function_may_set_up_its_callers_frame_or_discard_it() {
-        // test $0x3e,%cl; jne 1f; pop %r15; push %rbp; mov %rsp,%rbp; push %rsi; cmp %rax,%rsp; jb 2f;
-        // push %r15; nop; ret
+        // test $0x3e,%cl; jne 1f; pop %r15; push %rbp; mov %rsp,%rbp; push %rsi; cmp %rax,%rsp; jb
+        // 2f; push %r15; nop; ret
         let mut text = b"\xf6\xc1\x3e\x75\x10\x41\x5f\x55\x48\x89\xe5\x56\x48\x39\xc4\x72\x19\
             \x41\x57\x90\xc3"
             .to_vec();
-        // 1: add $8,%rsp; push %rbp; mov %rsp,%rbp; push %rdi; call; pop %rdi; mov %rbp,%rsp; pop %rbp;
-        // push %rcx; ret
+        // 1: add $8,%rsp; push %rbp; mov %rsp,%rbp; push %rdi; call; pop %rdi; mov %rbp,%rsp; pop
+        // %rbp; push %rcx; ret
         text.extend_from_slice(
             b"\x48\x83\xc4\x08\x55\x48\x89\xe5\x57\xe8\xfb\x0f\0\0\x5f\x48\x89\xec\x5d\x51\xc3",
         );
@@ -1414,8 +1437,8 @@ mod tests {
             rules_at(&text, &[], &[4, 64, 65]),
             ["fp+16 -16", "fp+16 -16", "sp+8"]
         );
-        // After a call that does not return, another function begins: push %rbx; call; and push %rax;
-        // pop %rax; ret
+        // After a call that does not return, another function begins: push %rbx; call; and push
+        // %rax; pop %rax; ret
         let text = text_of(&[b"\x53\xe8\xfb\x0f\0\0", b"\x50\x58\xc3"], 16, 0x90);
         assert_eq!(
             rules_at(&text, &[0, 16], &[1, 6, 17]),

@@ -39,19 +39,19 @@ pub(super) enum ReturnAddress {
     Kept,
     /// Right below the CFA, and in a register.
     Loaded(Register),
-    /// Right below the CFA, and also in memory at this distance below the CFA, in bytes. A tail call with another
-    /// size of stack arguments moves the return address in this way.
+    /// Right below the CFA, and also in memory at this distance below the CFA, in bytes. A tail
+    /// call with another size of stack arguments moves the return address in this way.
     Copied(i32),
-    /// Only in memory at this distance below the CFA, in bytes: a tail call with more stack arguments has put an argument
-    /// in its place.
+    /// Only in memory at this distance below the CFA, in bytes: a tail call with more stack
+    /// arguments has put an argument in its place.
     Moved(i32),
     /// Only in a register, as in a function that pops its arguments.
     Popped(Register),
-    /// As `Popped`, but since then a function has been called, which may have changed the register, or the stack pointer
-    /// has been changed otherwise than upwards over arguments.
+    /// As `Popped`, but since then a function has been called, which may have changed the register,
+    /// or the stack pointer has been changed otherwise than upwards over arguments.
     PoppedEarlier(Register),
-    /// Popped and discarded. If the function sets up a frame now, the word on top of the stack is the caller's
-    /// return address, because the caller has pushed nothing.
+    /// Popped and discarded. If the function sets up a frame now, the word on top of the stack is
+    /// the caller's return address, because the caller has pushed nothing.
     Dropped,
     /// Unknown.
     Unknown,
@@ -66,12 +66,14 @@ pub(super) struct FrameState {
     /// The slot of the saved frame pointer, in bytes below the CFA, if it is saved.
     pub(super) saved: Option<i32>,
     pub(super) ra: ReturnAddress,
-    /// Whether the word on top of the stack has just been pushed from a register: a return would jump to that
-    /// address.
+    /// Whether the word on top of the stack has just been pushed from a register: a return would
+    /// jump to that address.
     pub(super) pushed: bool,
-    /// Whether the word on top of the stack has just been pushed from the frame pointer of the function's own frame.
+    /// Whether the word on top of the stack has just been pushed from the frame pointer of the
+    /// function's own frame.
     pub(super) pushed_fp: bool,
-    /// A register to which the stack pointer was copied, and the distance of its value below the CFA, in bytes.
+    /// A register to which the stack pointer was copied, and the distance of its value below the
+    /// CFA, in bytes.
     pub(super) copy: Option<(Register, i32)>,
 }
 
@@ -107,7 +109,8 @@ impl FrameState {
             (FpState::Callers, Some(below), None) => {
                 Some(Rule::amd64(Base::Sp, below, Location::Unchanged))
             }
-            // The function restores nothing: its caller knows that, and has saved its own caller's value.
+            // The function restores nothing: its caller knows that, and has saved its own caller's
+            // value.
             (FpState::Other, Some(below), None) => {
                 Some(Rule::amd64(Base::Sp, below, Location::LOST))
             }
@@ -125,7 +128,8 @@ impl FrameState {
         Some(Rule::amd64(base, below, fp))
     }
 
-    /// The rule while only a register has the return address. The stack pointer is then the caller's, but for arguments.
+    /// The rule while only a register has the return address. The stack pointer is then the
+    /// caller's, but for arguments.
     pub(super) fn rule_by_register(&self) -> Option<Rule> {
         let ReturnAddress::Popped(register) = self.ra else {
             return None;
@@ -164,8 +168,8 @@ impl FrameState {
         (self.fp, self.sp, self.ra) == left && self.rule().is_none()
     }
 
-    /// Whether stack and frame pointer are as at the function's start, so that the function may return or make a
-    /// tail call.
+    /// Whether stack and frame pointer are as at the function's start, so that the function may
+    /// return or make a tail call.
     pub(super) fn is_restored(&self) -> bool {
         let is_on_top = !self.is_lost() && matches!(self.sp, Some(8) | None);
         is_on_top && self.fp == FpState::Callers
@@ -182,7 +186,8 @@ impl FrameState {
         self.pushed && is_below && self.sp == Some(16) && self.fp == FpState::Callers
     }
 
-    /// The state that holds if either of two states may apply; `None` if both cannot occur in one function.
+    /// The state that holds if either of two states may apply; `None` if both cannot occur in one
+    /// function.
     pub(super) fn join(self, other: FrameState) -> Option<FrameState> {
         use FpState::{
             Callers,
@@ -247,7 +252,8 @@ impl FrameState {
         self
     }
 
-    /// Sets the distance from the stack pointer to the CFA. Values below the stack pointer are lost.
+    /// Sets the distance from the stack pointer to the CFA. Values below the stack pointer are
+    /// lost.
     pub(super) fn set_sp(&mut self, below: Option<i32>) -> Result<(), Contradiction> {
         self.sp = below;
         match (below, self.ra) {
@@ -297,14 +303,15 @@ impl FrameState {
         };
     }
 
-    /// Whether a slot, in bytes below the CFA, is one on the stack to which a function that has left its frame may move its
-    /// return address down.
+    /// Whether a slot, in bytes below the CFA, is one on the stack to which a function that has
+    /// left its frame may move its return address down.
     pub(super) fn may_move_to(&self, below: i32) -> bool {
         let is_in_frame = below > 8 && below % 8 == 0 && self.sp >= Some(below);
         is_in_frame && self.fp == FpState::Callers
     }
 
-    /// The slot in the frame that an instruction's memory operand refers to, in bytes below the CFA.
+    /// The slot in the frame that an instruction's memory operand refers to, in bytes below the
+    /// CFA.
     pub(super) fn slot(&self, instruction: &Instruction) -> Option<i32> {
         let from = match (instruction.memory_base(), self.fp) {
             (Register::RSP, _) => self.sp?,
@@ -403,8 +410,8 @@ impl FrameState {
             (Mnemonic::Pop, RBP, _) => {
                 let (fp, below) = match (self.fp, self.sp, self.saved) {
                     (_, Some(sp), Some(saved)) if sp == saved => (FpState::Callers, Some(sp - 8)),
-                    // A callee may have popped its arguments. But a function with a frame pointer pops
-                    // only the saved value into the frame pointer.
+                    // A callee may have popped its arguments. But a function with a frame pointer
+                    // pops only the saved value into the frame pointer.
                     (FpState::Frame(_), None, Some(saved)) => (FpState::Callers, Some(saved - 8)),
                     (_, sp, _) => (FpState::Other, sp.map(|sp| sp - 8)),
                 };
@@ -473,7 +480,8 @@ impl FrameState {
                         self.ra = ReturnAddress::Copied(at);
                         return Ok(());
                     }
-                    // A slot below the stack pointer does not count: the next call may overwrite it.
+                    // A slot below the stack pointer does not count: the next call may overwrite
+                    // it.
                     (Some(at), _)
                         if from == RBP
                             && (self.fp, self.saved) == (FpState::Callers, None)
@@ -499,7 +507,8 @@ impl FrameState {
     ) -> Result<(), Contradiction> {
         let at = self.slot(instruction);
         let up = instruction.stack_pointer_increment();
-        // Fast path: most instructions use no stack pointer, no frame pointer and no slot of the frame.
+        // Fast path: most instructions use no stack pointer, no frame pointer and no slot of the
+        // frame.
         let is_near =
             |register: Register| matches!(register.full_register(), Register::RSP | Register::RBP);
         let named = (0..instruction.op_count())
@@ -568,15 +577,17 @@ impl FrameState {
     }
 }
 
-/// Where the return address is ahead of an instruction of a function's end, found from the end backwards.
+/// Where the return address is ahead of an instruction of a function's end, found from the end
+/// backwards.
 #[derive(Default)]
 pub(super) struct FunctionEnd {
     /// The distance from the stack pointer up to the return address, in bytes.
     pub(super) at: i64,
-    /// The register that holds the return address instead, while it is moved to another place on the stack.
+    /// The register that holds the return address instead, while it is moved to another place on
+    /// the stack.
     pub(super) moved_by: Option<Register>,
-    /// The places that the instructions from the move on write, in bytes from the stack pointer, each with its size; and
-    /// the addresses of the instructions in between.
+    /// The places that the instructions from the move on write, in bytes from the stack pointer,
+    /// each with its size; and the addresses of the instructions in between.
     pub(super) written: Vec<(i64, i64)>,
     pub(super) between: Vec<u64>,
 }
@@ -602,7 +613,8 @@ impl FunctionEnd {
             return Err(Contradiction);
         }
         let size = instruction.memory_size().size() as i64;
-        // While the return address is in a register. The load from the old place is the start of the move.
+        // While the return address is in a register. The load from the old place is the start of
+        // the move.
         if let Some(register) = self.moved_by {
             if is_word && instruction.op0_register() == register {
                 let is_over = |(at, size): &(i64, i64)| place < at + size && *at < place + 8;
@@ -649,8 +661,8 @@ impl FunctionEnd {
         Ok(())
     }
 
-    /// The rules that are known now: of the instruction at an address, over which was just gone back, and of
-    /// instructions after it.
+    /// The rules that are known now: of the instruction at an address, over which was just gone
+    /// back, and of instructions after it.
     pub(super) fn rules(&mut self, address: u64) -> Vec<(u64, Rule)> {
         let cfa = self
             .at
@@ -666,7 +678,8 @@ impl FunctionEnd {
     }
 }
 
-/// The DWARF number of a general register of 64 bits that is neither the stack pointer nor the frame pointer.
+/// The DWARF number of a general register of 64 bits that is neither the stack pointer nor the
+/// frame pointer.
 pub(super) fn dwarf_number(register: Register) -> Option<u8> {
     const NUMBERS: [Register; 16] = [
         Register::RAX,
@@ -690,8 +703,8 @@ pub(super) fn dwarf_number(register: Register) -> Option<u8> {
     (!matches!(register, Register::RBP | Register::RSP)).then_some(number as u8)
 }
 
-/// Whether an instruction moves the stack pointer by a distance from its present value, as `lea 8(%rsp,%rax,8),%rsp`.
-/// Code that has popped its return address does that to remove its arguments.
+/// Whether an instruction moves the stack pointer by a distance from its present value, as `lea
+/// 8(%rsp,%rax,8),%rsp`. Code that has popped its return address does that to remove its arguments.
 pub(super) fn drops_arguments(instruction: &Instruction) -> bool {
     let is_from_sp = match instruction.mnemonic() {
         Mnemonic::Lea => instruction.memory_base() == Register::RSP,

@@ -1,21 +1,23 @@
 // SPDX-License-Identifier: GPL-2.0-only OR MIT
 
-//! Derives rules for the Haskell code of programs that GHC's native code generator made. GHC writes no .eh_frame
-//! for Haskell code.
+//! Derives rules for the Haskell code of programs that GHC's native code generator made. GHC writes
+//! no .eh_frame for Haskell code.
 //!
-//! Haskell code uses the frame pointer register as the pointer of its own stack, which lies on its heap. The
-//! runtime's function `StgRun` (`rts/StgCRun.c` in GHC's source) saves the callee-saved registers, moves the stack
-//! pointer down by a constant, and jumps to Haskell code. Haskell procedures only jump to each other, and with that
-//! stack pointer: a procedure moves it down for its own spilled values and for calls of C functions, and back
-//! before each jump to another procedure. So the caller of all Haskell code is `StgRun`'s caller, and its frame is
-//! at a distance from the stack pointer that follows from the instructions.
+//! Haskell code uses the frame pointer register as the pointer of its own stack, which lies on its
+//! heap. The runtime's function `StgRun` (`rts/StgCRun.c` in GHC's source) saves the callee-saved
+//! registers, moves the stack pointer down by a constant, and jumps to Haskell code. Haskell
+//! procedures only jump to each other, and with that stack pointer: a procedure moves it down for
+//! its own spilled values and for calls of C functions, and back before each jump to another
+//! procedure. So the caller of all Haskell code is `StgRun`'s caller, and its frame is at a
+//! distance from the stack pointer that follows from the instructions.
 //!
-//! A procedure begins after its info table, which describes it to the garbage collector. The analysis begins at
-//! procedures whose addresses occur as words in the program's data, follows all paths, and continues at
-//! the procedures whose addresses the code contains. Last it tries the rest of the code: after info tables, at other
-//! addresses in data, and after other Haskell code. There a path must end as only Haskell code does.
-//! A procedure is dropped if two paths to an instruction have different stack pointers, if the stack pointer is
-//! not moved back at a jump to another procedure, or if an instruction uses the stack otherwise than GHC does.
+//! A procedure begins after its info table, which describes it to the garbage collector. The
+//! analysis begins at procedures whose addresses occur as words in the program's data, follows all
+//! paths, and continues at the procedures whose addresses the code contains. Last it tries the rest
+//! of the code: after info tables, at other addresses in data, and after other Haskell code. There
+//! a path must end as only Haskell code does. A procedure is dropped if two paths to an instruction
+//! have different stack pointers, if the stack pointer is not moved back at a jump to another
+//! procedure, or if an instruction uses the stack otherwise than GHC does.
 
 use std::{
     collections::HashSet,
@@ -58,22 +60,22 @@ use crate::{
 
 /// The alignment of procedures, and the size of a word, in bytes.
 const WORD: u64 = 8;
-/// The size of the part of an info table that all have, in bytes: the layout, the type, and the offset of the table
-/// of static references.
+/// The size of the part of an info table that all have, in bytes: the layout, the type, and the
+/// offset of the table of static references.
 const INFO_TABLE: u64 = 16;
-/// The sizes of info tables, in bytes: with no more than the common part; with a function's arity or a
-/// constructor's name; with a function's bitmap and slow entry.
+/// The sizes of info tables, in bytes: with no more than the common part; with a function's arity
+/// or a constructor's name; with a function's bitmap and slow entry.
 const INFO_TABLES: [u64; 3] = [INFO_TABLE, 24, FUNCTION_TABLE as u64];
-/// The closure types of info tables (`rts/include/rts/storage/ClosureTypes.h` in GHC's source); 0 is invalid, and the
-/// number of types grows slowly.
+/// The closure types of info tables (`rts/include/rts/storage/ClosureTypes.h` in GHC's source); 0
+/// is invalid, and the number of types grows slowly.
 const CLOSURE_TYPES: Range<u32> = 1..80;
 /// Those of constructors, and those of functions and thunks.
 const CONSTRUCTORS: Range<u32> = 1..8;
 const CLOSURES: Range<u32> = 8..22;
 /// Those of functions.
 const FUNCTIONS: Range<u32> = 8..15;
-/// The size of a function's info table if it states the arguments by a bitmap, in bytes; and the kinds of such lists
-/// of arguments (`rts/include/rts/storage/FunTypes.h`).
+/// The size of a function's info table if it states the arguments by a bitmap, in bytes; and the
+/// kinds of such lists of arguments (`rts/include/rts/storage/FunTypes.h`).
 const FUNCTION_TABLE: usize = 40;
 const ARGUMENTS: Range<i32> = 0..2;
 /// More than the number of words of any closure that the compiler makes.
@@ -82,7 +84,8 @@ const MAX_CLOSURE: u32 = 1 << 16;
 const MAX_JUMP_TABLE: usize = 4096;
 /// The maximum number of instructions that are followed from one place.
 const MAX_PATH: usize = 1 << 16;
-/// The maximum number of instructions that are decoded for each byte of code. Each is decoded once if no path is wrong.
+/// The maximum number of instructions that are decoded for each byte of code. Each is decoded once
+/// if no path is wrong.
 const WORK: usize = 4;
 /// The maximum number of segments that are loaded. Linkers make up to six.
 const MAX_SEGMENTS: usize = 64;
@@ -90,11 +93,12 @@ const MAX_SEGMENTS: usize = 64;
 const JUMP_TABLE_LOADS: usize = 4;
 /// The maximum size of the analysed code, in bytes: more would not fit into one table of rows.
 const MAX_CODE: u64 = 1 << 30;
-/// The maximum size of a function of the result, in bytes: the offsets of its rows then need 16 bits.
+/// The maximum size of a function of the result, in bytes: the offsets of its rows then need 16
+/// bits.
 const MAX_FUNCTION: u64 = 0xffff;
 
-/// The end of the part of `StgRun` that saves registers, and the jump to Haskell code: `mov %r15,40(%rax);
-/// mov %rsi,%r13; mov %rdi,%rax; jmp *%rax`.
+/// The end of the part of `StgRun` that saves registers, and the jump to Haskell code: `mov
+/// %r15,40(%rax); mov %rsi,%r13; mov %rdi,%rax; jmp *%rax`.
 const STG_RUN: &[u8] = b"\x4c\x89\x78\x28\x49\x89\xf5\x48\x89\xf8\xff\xe0";
 /// The size of the code of `StgRun` before that, in bytes.
 const STG_RUN_HEAD: u64 = 33;
@@ -131,7 +135,8 @@ impl StgRun {
         found.next().filter(|_| found.next().is_none())
     }
 
-    /// Reads the function at a link-time address. The instructions must be those of `StgRun`, apart from the sizes.
+    /// Reads the function at a link-time address. The instructions must be those of `StgRun`, apart
+    /// from the sizes.
     fn at(code: &CodeBytes<'_>, start: u64) -> Option<StgRun> {
         const SAVED: [Register; 6] = [
             Register::RBX,
@@ -222,7 +227,8 @@ fn is_slot(instruction: &Instruction, operand: u32, base: Register, distance: u6
         && instruction.memory_displacement64() == distance
 }
 
-/// The number of bytes by which an instruction moves the stack pointer down, if it subtracts a constant.
+/// The number of bytes by which an instruction moves the stack pointer down, if it subtracts a
+/// constant.
 fn moved_down(instruction: &Instruction) -> Option<i64> {
     let is_sub = instruction.mnemonic() == Mnemonic::Sub;
     (is_sub && instruction.op0_register() == Register::RSP)
@@ -236,8 +242,8 @@ fn moved_up(instruction: &Instruction) -> Option<i64> {
         .then(|| instruction.try_immediate(1).ok().map(|by| by as i64))?
 }
 
-/// The rows of the Haskell code in `gaps`, which are sorted ranges of link-time addresses without unwind
-/// information, and those of `StgRun`; none if the program does not contain `StgRun`.
+/// The rows of the Haskell code in `gaps`, which are sorted ranges of link-time addresses without
+/// unwind information, and those of `StgRun`; none if the program does not contain `StgRun`.
 pub(super) fn functions(
     file: &ElfFile64<'_, Endianness>,
     gaps: &[Range<u64>],
@@ -256,7 +262,8 @@ pub(super) fn functions(
 const UNKNOWN: u8 = 0;
 /// A byte of an instruction, not the first.
 const INSIDE: u8 = 1;
-/// The first byte of an instruction: this value plus the distance in words by which the stack pointer was moved down.
+/// The first byte of an instruction: this value plus the distance in words by which the stack
+/// pointer was moved down.
 const INSTRUCTION: u8 = 2;
 /// The maximum of such a distance, in words.
 const MAX_DEPTH: u8 = u8::MAX - 1 - INSTRUCTION;
@@ -271,9 +278,11 @@ struct HaskellContradiction;
 enum HaskellEvidence {
     /// An instruction that was confirmed jumps there.
     Jump,
-    /// An info table is before it, and the address is in data or in an instruction that was confirmed.
+    /// An info table is before it, and the address is in data or in an instruction that was
+    /// confirmed.
     Reference,
-    /// An info table is before it, or the address is in data. The path must end as only Haskell code does.
+    /// An info table is before it, or the address is in data. The path must end as only Haskell
+    /// code does.
     Guess,
 }
 
@@ -344,7 +353,8 @@ impl<'a> HaskellCode<'a> {
         let size = gaps.clone().map(|gap| gap.end).max()? - start;
         let bytes = code.at(start);
         let bytes = bytes.get(..usize::try_from(size).ok()?)?;
-        // The end is so far from the last address that sums of addresses and of sizes do not overflow.
+        // The end is so far from the last address that sums of addresses and of sizes do not
+        // overflow.
         if size > MAX_CODE || start.checked_add(2 * MAX_CODE).is_none() {
             return None;
         }
@@ -379,8 +389,9 @@ impl<'a> HaskellCode<'a> {
         self.offset(at).map_or(COVERED, |offset| self.state[offset])
     }
 
-    /// The closure type in the info table before an address, if there may be one. An info table has the layout,
-    /// the closure type, and the offset of the table of static references, or a constructor's number.
+    /// The closure type in the info table before an address, if there may be one. An info table has
+    /// the layout, the closure type, and the offset of the table of static references, or a
+    /// constructor's number.
     fn info_table(&self, at: u64) -> Option<u32> {
         let offset = self.offset(at).filter(|_| at % WORD == 0)?;
         let table = offset.checked_sub(INFO_TABLE as usize)?..offset;
@@ -405,8 +416,9 @@ impl<'a> HaskellCode<'a> {
         (is_table && is_unknown).then_some(kind)
     }
 
-    /// The address of the code that takes the arguments of a function from the Haskell stack, and jumps to the
-    /// function. The info table of a function with an unusual list of arguments states the address.
+    /// The address of the code that takes the arguments of a function from the Haskell stack, and
+    /// jumps to the function. The info table of a function with an unusual list of arguments states
+    /// the address.
     fn slow_entry(&self, at: u64) -> Option<u64> {
         let kind = self.info_table(at)?;
         let table = self.offset(at)?.checked_sub(FUNCTION_TABLE)?;
@@ -425,9 +437,9 @@ impl<'a> HaskellCode<'a> {
         self.decoder.decode()
     }
 
-    /// Begins at the procedures whose addresses are words in the program's data, and follows all others that these
-    /// lead to: if `is_known`, procedures after info tables; else the other code, of which the runtime's own data has
-    /// addresses.
+    /// Begins at the procedures whose addresses are words in the program's data, and follows all
+    /// others that these lead to: if `is_known`, procedures after info tables; else the other code,
+    /// of which the runtime's own data has addresses.
     fn follow_data(&mut self, file: &ElfFile64<'_, Endianness>, is_known: bool) {
         for index in 0..self.segments.len() {
             let segment = &self.segments[index];
@@ -541,14 +553,16 @@ impl<'a> HaskellCode<'a> {
                 depth: table.depth,
                 why: HaskellEvidence::Jump,
             };
-            // The end of the table is not known: an address that cannot be one of its entries ends it.
+            // The end of the table is not known: an address that cannot be one of its entries ends
+            // it.
             if self.state(at) != INSTRUCTION + table.depth && !self.path(place) {
                 break;
             }
         }
     }
 
-    /// Follows the paths from a place. Records them if nothing contradicts; returns whether nothing does.
+    /// Follows the paths from a place. Records them if nothing contradicts; returns whether nothing
+    /// does.
     fn path(&mut self, place: Place) -> bool {
         let is_new = self.state(place.at) == UNKNOWN && !self.wrong.contains(&place.at);
         if !is_new || self.work_left == 0 {
@@ -661,8 +675,8 @@ impl<'a> HaskellCode<'a> {
         Ok(())
     }
 
-    /// The depth after an instruction, in words. An instruction may only move the stack pointer by a constant, and
-    /// only use the part of the stack that is not `StgRun`'s.
+    /// The depth after an instruction, in words. An instruction may only move the stack pointer by
+    /// a constant, and only use the part of the stack that is not `StgRun`'s.
     fn step(&self, instruction: &Instruction, depth: u8) -> Result<u8, HaskellContradiction> {
         if instruction.memory_base() == Register::RSP {
             // Haskell code uses the part of the frame that is reserved for it, and its own.
@@ -817,8 +831,8 @@ impl<'a> HaskellCode<'a> {
     }
 }
 
-/// Whether an indirect jump is one that Haskell code makes: to the procedure on top of its stack, to the code of a
-/// closure, or to a function of the runtime by the table of registers.
+/// Whether an indirect jump is one that Haskell code makes: to the procedure on top of its stack,
+/// to the code of a closure, or to a function of the runtime by the table of registers.
 fn is_haskell_jump(instruction: &Instruction) -> bool {
     let is_indexed = instruction.memory_index() != Register::None;
     let base = match instruction.op0_kind() {
@@ -836,7 +850,8 @@ fn is_stack_check(instruction: &Instruction) -> bool {
         && (registers.1 == Register::R15 || registers == (Register::R15, Register::RBP))
 }
 
-/// The jump table that a jump to an address in a register or in memory uses; `last` are the instructions before it.
+/// The jump table that a jump to an address in a register or in memory uses; `last` are the
+/// instructions before it.
 fn jump_table(jump: &Instruction, last: &[Instruction], depth: u8) -> Option<JumpTable> {
     let is_entry = |instruction: &Instruction| {
         instruction.memory_index() != Register::None
@@ -975,8 +990,8 @@ mod tests {
 
     #[test]
     fn similar_code_is_not_stg_run() {
-        // A change changes an instruction, one of two sizes that must be equal, or a bit of a prefix that has no
-        // meaning there.
+        // A change changes an instruction, one of two sizes that must be equal, or a bit of a
+        // prefix that has no meaning there.
         let run = found(&text(CODE));
         let mut same = 0;
         for (at, bit) in (0..CODE.len()).flat_map(|at| (0..8).map(move |bit| (at, bit))) {

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: GPL-2.0-only OR MIT
 
-//! Converts the pclntab of Go programs to rules. Go writes no .eh_frame, and its debug information may be
-//! stripped; but each program contains pclntab, by which Go's runtime walks stacks: the distance from the
-//! stack pointer to the return address, for each range of code. The format is that of Go 1.20 and later
-//! (`src/runtime/symtab.go` and `runtime2.go` in Go's source).
+//! Converts the pclntab of Go programs to rules. Go writes no .eh_frame, and its debug information
+//! may be stripped; but each program contains pclntab, by which Go's runtime walks stacks: the
+//! distance from the stack pointer to the return address, for each range of code. The format is
+//! that of Go 1.20 and later (`src/runtime/symtab.go` and `runtime2.go` in Go's source).
 //!
-//! pclntab does not describe the frame pointer. Its location follows from the code: a function that needs a
-//! frame begins the frame by `push %rbp`.
+//! pclntab does not describe the frame pointer. Its location follows from the code: a function that
+//! needs a frame begins the frame by `push %rbp`.
 
 use object::{
     read::elf::{
@@ -44,12 +44,12 @@ const SP_WRITE: u8 = 2;
 
 /// Functions without a caller: the end of a goroutine, and the program's entry point.
 const OUTERMOST: [&[u8]; 2] = [b"runtime.goexit", b"runtime.rt0_go"];
-/// Functions that switch to a thread's stack, and then call: they are the outermost frames of that stack. Their
-/// own caller has another stack, and may be running on another thread by now. Go's own unwinder stops at these
-/// functions, too.
+/// Functions that switch to a thread's stack, and then call: they are the outermost frames of that
+/// stack. Their own caller has another stack, and may be running on another thread by now. Go's own
+/// unwinder stops at these functions, too.
 const STACK_SWITCHES: [&[u8]; 3] = [b"runtime.clone", b"runtime.mcall", b"runtime.morestack"];
-/// Signal handlers. They return to code that restores all registers, also the frame pointer, from the signal
-/// frame.
+/// Signal handlers. They return to code that restores all registers, also the frame pointer, from
+/// the signal frame.
 const HANDLERS: [&[u8]; 2] = [b"runtime.sigtramp", b"runtime.sigprofNonGoWrapper"];
 /// The signal trampoline, which gets no rows.
 const TRAMPOLINE: &[u8] = b"runtime.sigreturn__sigaction";
@@ -58,7 +58,8 @@ const PUSH_RBP: &[u8] = b"\x55";
 const SYSCALL: &[u8] = b"\x0f\x05";
 const MOV_RSP_RBP: &[u8] = b"\x48\x89\xe5";
 
-/// The functions in pclntab; none if the version of pclntab is not supported, or if pclntab does not fit the code.
+/// The functions in pclntab; none if the version of pclntab is not supported, or if pclntab does
+/// not fit the code.
 pub(super) fn functions(
     file: &ElfFile64<'_, Endianness>,
     code: &CodeBytes<'_>,
@@ -195,8 +196,8 @@ impl<'a> PcLineTable<'a> {
             if from >= to {
                 break;
             }
-            // Where the function may run on another stack, only the frame pointer gives the CFA. (A system
-            // call may switch the stack, too.)
+            // Where the function may run on another stack, only the frame pointer gives the CFA. (A
+            // system call may switch the stack, too.)
             let middle = match (flags & SP_WRITE != 0, framed, switched) {
                 (true, Some(framed), _) if below > 0 => framed.clamp(from, to),
                 (true, None, Some(switched)) if !has_syscall(code, start, switched) => {
@@ -238,8 +239,8 @@ impl<'a> PcLineTable<'a> {
         Some(())
     }
 
-    /// The ranges of a function, as link-time start and end address, with the distance in bytes from the stack
-    /// pointer to the return address. The function ends at `next` at the latest.
+    /// The ranges of a function, as link-time start and end address, with the distance in bytes
+    /// from the stack pointer to the return address. The function ends at `next` at the latest.
     fn parts(&self, values: u64, start: u64, next: u64) -> Option<Vec<(u64, u64, i64)>> {
         let at = usize::try_from(self.values.checked_add(values)?).ok()?;
         let mut rest = self.bytes.get(at..)?;
@@ -289,8 +290,8 @@ fn after_stack_switch(code: &CodeBytes<'_>, start: u64, end: u64) -> Option<u64>
     switches.next().filter(|_| switches.next().is_none())
 }
 
-/// The rule where the stack pointer is `below` bytes below the return address; `fp` is the frame pointer's
-/// location once the distance is not 0.
+/// The rule where the stack pointer is `below` bytes below the return address; `fp` is the frame
+/// pointer's location once the distance is not 0.
 fn by_stack_pointer(below: i64, fp: Option<Location>) -> Result<Rule, DropReason> {
     let cfa = below
         .checked_add(8)
@@ -353,7 +354,8 @@ mod tests {
         process::Command, //
     };
 
-    /// Compares with the linker's .debug_frame, for a program with goroutines, maps, and garbage collection.
+    /// Compares with the linker's .debug_frame, for a program with goroutines, maps, and garbage
+    /// collection.
     #[test]
     fn rules_agree_with_debug_frame() {
         if !crate::requirement::program("go") {

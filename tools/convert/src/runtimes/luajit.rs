@@ -1,12 +1,14 @@
 // SPDX-License-Identifier: GPL-2.0-only OR MIT
 
-//! Corrects the rows of LuaJIT's interpreter (`src/vm_x64.dasc` in LuaJIT's source, with `LJ_GC64`).
+//! Corrects the rows of LuaJIT's interpreter (`src/vm_x64.dasc` in LuaJIT's source, with
+//! `LJ_GC64`).
 //!
-//! The interpreter is one function of assembly. Its .eh_frame has one row for all of it: that of the frame in which
-//! bytecode is interpreted. The row is wrong where the interpreter makes this frame and leaves it, where it enlarges
-//! the frame for a trace, and where a trace exits: there the stack pointer is below the trace's frame, whose size is
-//! not known. The handler of exits loads the state of the running coroutine into rbp. Its field `cframe` is the stack
-//! pointer of the interpreter.
+//! The interpreter is one function of assembly. Its .eh_frame has one row for all of it: that of
+//! the frame in which bytecode is interpreted. The row is wrong where the interpreter makes this
+//! frame and leaves it, where it enlarges the frame for a trace, and where a trace exits: there the
+//! stack pointer is below the trace's frame, whose size is not known. The handler of exits loads
+//! the state of the running coroutine into rbp. Its field `cframe` is the stack pointer of the
+//! interpreter.
 
 use std::{
     mem,
@@ -35,7 +37,8 @@ use crate::{
     function::ConvertedFunction, //
 };
 
-/// The size of the interpreter's frame, in bytes, and where it saves the frame pointer, from the CFA.
+/// The size of the interpreter's frame, in bytes, and where it saves the frame pointer, from the
+/// CFA.
 const FRAME: i32 = 80;
 const FP: Location = Location::AtCfa(-16);
 
@@ -45,28 +48,29 @@ const ENTERS: &[u8] = b"\x55\x53\x41\x57\x41\x56\x48\x83\xec\x28";
 const LEAVES: &[u8] = b"\x48\x83\xc4\x28\x41\x5e\x41\x5f\x5b\x5d\xc3";
 /// sub $16,%rsp; mov %r12,16(%rsp); mov %r13,8(%rsp); jmp *%rax
 const ENTERS_TRACE: &[u8] = b"\x48\x83\xec\x10\x4c\x89\x64\x24\x10\x4c\x89\x6c\x24\x08\xff\xe0";
-/// The handler of exits: pushes of %r13 to %r8, %rdi, %rsi and %rbp; lea 88(%rsp),%rbp; pushes of %rbp, %rbx, %rdx,
-/// %rcx and %rax; movzbl -8(%rbp),%eax
+/// The handler of exits: pushes of %r13 to %r8, %rdi, %rsi and %rbp; lea 88(%rsp),%rbp; pushes of
+/// %rbp, %rbx, %rdx, %rcx and %rax; movzbl -8(%rbp),%eax
 const HANDLES_EXIT: &[u8] =
     b"\x41\x55\x41\x54\x41\x53\x41\x52\x41\x51\x41\x50\x57\x56\x55\x48\x8d\x6c\x24\x58\
     \x55\x53\x52\x51\x50\x0f\xb6\x45\xf8";
 /// mov offset(%r14),%rbp, without the offset
 const LOADS_STATE: &[u8] = b"\x49\x8b\xae";
-/// The code of the handler after its call, after `mov cframe(%rbp),%rcx`: and $-4,%rcx; mov %rbp,16(%rcx)
+/// The code of the handler after its call, after `mov cframe(%rbp),%rcx`: and $-4,%rcx; mov
+/// %rbp,16(%rcx)
 const HAS_CFRAME: &[u8] = b"\x48\x83\xe1\xfc\x48\x89\x69\x10";
 /// mov cframe(%rbp),%rcx, without the offset of one byte
 const LOADS_CFRAME: &[u8] = b"\x48\x8b\x4d";
-/// lea 16(%rsp),%rcx; mov -8(%rcx),%r13; mov (%rcx),%r12; mov %rcx,%rsp. The handler jumps to the second instruction,
-/// and traces that end jump to the first one.
+/// lea 16(%rsp),%rcx; mov -8(%rcx),%r13; mov (%rcx),%r12; mov %rcx,%rsp. The handler jumps to the
+/// second instruction, and traces that end jump to the first one.
 const LEAVES_TRACE: &[u8] = b"\x48\x8d\x4c\x24\x10\x4c\x8b\x69\xf8\x4c\x8b\x21\x48\x89\xcc";
-/// mov %eax,%esi; mov %rbp,%rdi; neg %esi; call of a function that does not return, without the target. After it are
-/// functions that the interpreter and traces call.
+/// mov %eax,%esi; mov %rbp,%rdi; neg %esi; call of a function that does not return, without the
+/// target. After it are functions that the interpreter and traces call.
 const BEFORE_HELPERS: &[u8] = b"\x89\xc6\x48\x89\xef\xf7\xde\xe8";
-/// The entry for callbacks after these functions, where the frame pointer has been pushed: push %rbx; push %r15;
-/// push %r14; sub $40,%rsp
+/// The entry for callbacks after these functions, where the frame pointer has been pushed: push
+/// %rbx; push %r15; push %r14; sub $40,%rsp
 const ENTERS_CALLBACK: &[u8] = b"\x53\x41\x57\x41\x56\x48\x83\xec\x28";
-/// A function that pops its return address, pop %rbp; mov %rbp,(%rsp), and pushes it again: mov (%rsp),%rbp; push
-/// %rbp; ret
+/// A function that pops its return address, pop %rbp; mov %rbp,(%rsp), and pushes it again: mov
+/// (%rsp),%rbp; push %rbp; ret
 const POPS_ADDRESS: &[u8] = b"\x5d\x48\x89\x2c\x24";
 const PUSHES_ADDRESS: &[u8] = b"\x48\x8b\x2c\x24\x55\xc3";
 /// The maximum size of the handler, in bytes.
@@ -154,7 +158,8 @@ fn corrections(function: &ConvertedFunction, code: &CodeBytes<'_>) -> Option<Vec
     corrections.windows(2).all(is_apart).then_some(corrections)
 }
 
-/// The corrections at exits of traces. `handler` is the offset of the handler, and `start` the address of the function.
+/// The corrections at exits of traces. `handler` is the offset of the handler, and `start` the
+/// address of the function.
 fn exits(
     start: u64,
     bytes: &[u8],
@@ -207,9 +212,10 @@ fn exits(
     Some(corrections)
 }
 
-/// The code of functions without a frame from the offset `from` on, in the function at the address `start`, and the
-/// distance of the CFA from the stack pointer there. Each ends with ret; one saves a register by a push. The first
-/// instruction that is none of theirs ends the code. `None` if the distance is not known.
+/// The code of functions without a frame from the offset `from` on, in the function at the address
+/// `start`, and the distance of the CFA from the stack pointer there. Each ends with ret; one saves
+/// a register by a push. The first instruction that is none of theirs ends the code. `None` if the
+/// distance is not known.
 fn helpers(
     start: u64,
     from: usize,
@@ -265,7 +271,8 @@ mod tests {
     use crate::function::sort_and_trim;
 
     const START: u64 = 0x1000;
-    /// mov 8(%r14),%rbp; mov %rsp,%rsi; call; mov 80(%rbp),%rcx; and $-4,%rcx; mov %rbp,16(%rcx); jmp
+    /// mov 8(%r14),%rbp; mov %rsp,%rsi; call; mov 80(%rbp),%rcx; and $-4,%rcx; mov %rbp,16(%rcx);
+    /// jmp
     const EXIT: &[u8] =
         b"\x49\x8b\xae\x08\0\0\0\x48\x89\xe6\xe8\0\0\0\0\x48\x8b\x4d\x50\x48\x83\xe1\xfc\x48\x89\x69\x10\xeb\x05";
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-only OR MIT
 
-//! Rows of runtimes and languages that .eh_frame does not describe, or describes wrongly: one file for
-//! each, and here the only calls of them.
+//! Rows of runtimes and languages that .eh_frame does not describe, or describes wrongly: one file
+//! for each, and here the only calls of them.
 
 mod ghc;
 mod go;

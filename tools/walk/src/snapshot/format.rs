@@ -41,7 +41,8 @@ pub const FORMAT: u32 = 1;
 /// The number of bytes in a line of memory.
 const LINE: usize = 32;
 
-/// A stack, and all that a walk of it asks for. Addresses are run-time addresses, unless a field says otherwise.
+/// A stack, and all that a walk of it asks for. Addresses are run-time addresses, unless a field
+/// says otherwise.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Snapshot {
@@ -55,7 +56,8 @@ pub struct Snapshot {
     pub architecture: Architecture,
     /// The order of the bytes of a word in memory.
     pub byte_order: ByteOrder,
-    /// The registers of the innermost frame, by the names of their DWARF numbers; `pc` is the program counter.
+    /// The registers of the innermost frame, by the names of their DWARF numbers; `pc` is the
+    /// program counter.
     pub registers: NamedRegisters,
     /// The frames that the walk has to find, from the innermost one on.
     pub chain: Vec<StoredFrame>,
@@ -151,7 +153,8 @@ impl ByteOrder {
     }
 }
 
-/// Values of registers by name. They stay in their order, which is that of the DWARF numbers in a saved file.
+/// Values of registers by name. They stay in their order, which is that of the DWARF numbers in a
+/// saved file.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct NamedRegisters(pub Vec<(String, Hex)>);
 
@@ -251,7 +254,8 @@ pub struct StoredMapping {
     /// The file's build ID. For people.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub build_id: Option<String>,
-    /// The word that is in memory while the region is valid. If the word is another one, the walk ends in this mapping.
+    /// The word that is in memory while the region is valid. If the word is another one, the walk
+    /// ends in this mapping.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub guard: Option<StoredGuard>,
     /// How the walk takes a step from here.

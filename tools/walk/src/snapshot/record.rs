@@ -89,8 +89,8 @@ use crate::{
 /// The most letters of a program and its arguments that are kept.
 const MOST_PROGRAM: usize = 300;
 
-/// Walks a stopped process, and makes a snapshot of the stack. A person adds [`Snapshot::about`] and the version;
-/// `program` and `saved_by` are as in [`StackOrigin`].
+/// Walks a stopped process, and makes a snapshot of the stack. A person adds [`Snapshot::about`]
+/// and the version; `program` and `saved_by` are as in [`StackOrigin`].
 ///
 /// # Errors
 ///
@@ -163,8 +163,8 @@ pub fn record<M: Memory + ?Sized>(
 }
 
 impl Snapshot {
-    /// Adds bytes of memory that the walk has not read, as far as they can be read. So a walk that goes further can be
-    /// replayed, after a defect in the core was corrected.
+    /// Adds bytes of memory that the walk has not read, as far as they can be read. So a walk that
+    /// goes further can be replayed, after a defect in the core was corrected.
     pub fn add<M: Memory + ?Sized>(&mut self, process: &Process, memory: &M, range: Range<u64>) {
         let all = All::new(process, memory);
         for address in range {
@@ -512,8 +512,8 @@ impl<'a, M: Memory + ?Sized> Task for Recorder<'a, M> {
     }
 }
 
-/// The fast path in a region, as the module takes it. The stack pointers and the frame pointers of the frames that it
-/// finds are not known, except for those of the last one.
+/// The fast path in a region, as the module takes it. The stack pointers and the frame pointers of
+/// the frames that it finds are not known, except for those of the last one.
 pub(super) fn walk_region<M: Source + WordReader>(
     region: &Region,
     code: Range<u64>,

@@ -68,11 +68,13 @@ pub struct Replayed {
     pub frames: Vec<WalkedFrame>,
     /// Why the walk ended.
     pub stop_reason: StopReason,
-    /// What the walk asked for and the snapshot does not have, as text. Such a read or question has failed.
+    /// What the walk asked for and the snapshot does not have, as text. Such a read or question has
+    /// failed.
     pub missing: Vec<String>,
 }
 
-/// Walks a snapshot. With `is_fast`, by the fast path in regions, which does not tell the stack pointers of its frames.
+/// Walks a snapshot. With `is_fast`, by the fast path in regions, which does not tell the stack
+/// pointers of its frames.
 ///
 /// # Errors
 ///
@@ -84,8 +86,8 @@ pub fn replay(snapshot: &Snapshot, is_fast: bool) -> Result<Replayed, String> {
 }
 
 impl Snapshot {
-    /// Walks the snapshot, and compares the result with what the snapshot expects. Returns the differences, as lines of
-    /// text.
+    /// Walks the snapshot, and compares the result with what the snapshot expects. Returns the
+    /// differences, as lines of text.
     ///
     /// # Errors
     ///

@@ -2,9 +2,10 @@
 
 //! Rules as text: `cfa sp+24, fp [cfa-16], ra [cfa-8]`.
 //!
-//! `[...]` is the word in memory at an address. `unchanged` and `undefined` are the locations of these names;
-//! `regN` is the register with the DWARF number N. After the three parts may follow `signal`, `mangled`, `twice`,
-//! `changes-stack` and `rbx N`, for the fields of these names in the core.
+//! `[...]` is the word in memory at an address. `unchanged` and `undefined` are the locations of
+//! these names; `regN` is the register with the DWARF number N. After the three parts may follow
+//! `signal`, `mangled`, `twice`, `changes-stack` and `rbx N`, for the fields of these names in the
+//! core.
 
 use sframe::rule::{
     Base,

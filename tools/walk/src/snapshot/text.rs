@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-only OR MIT
 
-//! The layout of JSON: what fits into a line is one line, and the numbers of an object share lines. A line of memory
-//! stays a line.
+//! The layout of JSON: what fits into a line is one line, and the numbers of an object share lines.
+//! A line of memory stays a line.
 
 /// The number of characters of a line, at most, unless one string is longer.
 const WIDTH: usize = 100;

@@ -15,11 +15,11 @@
  *   -s  bytes of stack to copy (default and maximum 65528)
  *   -b  megabytes of ring buffer for each CPU, a power of two (default 32)
  *
- * If the module is loaded, its tracepoint sframe_unwind:sframe_unwind_walk goes to the same ring buffers: a walk
- * in an interrupt then lies right before the sample that it was for.
+ * If the module is loaded, its tracepoint sframe_unwind:sframe_unwind_walk goes to the same ring
+ * buffers: a walk in an interrupt then lies right before the sample that it was for.
  *
- * FILE: the magic, then records as in perf_event_open(2), in the order of each CPU's ring buffer. In
- * samples, the copy of the stack is truncated to the bytes that were copied. The recorder's own
+ * FILE: the magic, then records as in perf_event_open(2), in the order of each CPU's ring buffer.
+ * In samples, the copy of the stack is truncated to the bytes that were copied. The recorder's own
  * records have types from 1000 on, see the enum below.
  *
  * Exit status: that of PROGRAM, 0 if the recorder killed it, or 125 if it could not be recorded.
@@ -450,7 +450,8 @@ int main(int argc, char **argv)
 			int walk_fd = open_event(&walk, child, cpu);
 
 			if (walk_fd < 0)
-				fail("the tracepoint sframe_unwind:sframe_unwind_walk: %s", strerror(errno));
+				fail("the tracepoint sframe_unwind:sframe_unwind_walk: %s",
+				     strerror(errno));
 			if (ioctl(walk_fd, PERF_EVENT_IOC_SET_OUTPUT, fd))
 				fail("PERF_EVENT_IOC_SET_OUTPUT: %s", strerror(errno));
 			walks.of[walks.count++] = id_of(walk_fd);

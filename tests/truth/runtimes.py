@@ -6,15 +6,16 @@ usage: runtimes.py unfinished DIRECTORY
        runtimes.py keep DIRECTORY NAME STATUS
        runtimes.py table DIRECTORY
 
-DIRECTORY has the file `wanted`: a line `commit TEXT`, a line `steps N`, a line `seed N`, and a line `program NAME KEY`
-for each program; KEY is a checksum of all that the result depends on. A result is NAME.json, the report of `steps`, and
-NAME.key, which is written when the program was stepped to its end.
+DIRECTORY has the file `wanted`: a line `commit TEXT`, a line `steps N`, a line `seed N`, and a line
+`program NAME KEY` for each program; KEY is a checksum of all that the result depends on. A result
+is NAME.json, the report of `steps`, and NAME.key, which is written when the program was stepped to
+its end.
 
-`unfinished` prints the names of the programs without a result for KEY. `keep` judges the report that `steps` left with
-an exit status, and writes NAME.key. `table` prints the results of all wanted programs: the walks that reach the
-outermost frame, the stacks that are equal to the truth to their end, and the frames that are equal to the truth, to
-calls that were seen, and to presumed calls. Its exit status is 0 only if each program is finished and has no
-unexplained difference.
+`unfinished` prints the names of the programs without a result for KEY. `keep` judges the report
+that `steps` left with an exit status, and writes NAME.key. `table` prints the results of all wanted
+programs: the walks that reach the outermost frame, the stacks that are equal to the truth to their
+end, and the frames that are equal to the truth, to calls that were seen, and to presumed calls. Its
+exit status is 0 only if each program is finished and has no unexplained difference.
 """
 
 import json
@@ -59,7 +60,8 @@ class Wanted:
         return programs[0], None
 
     def result(self, name):
-        """The report of a finished program, and None; or None, and the reason why it is not finished."""
+        """The report of a finished program, and None; or None, and the reason why it is not
+        finished."""
         try:
             key = (self.directory / f"{name}.key").read_text(encoding="ascii").split()
         except FileNotFoundError:
@@ -72,8 +74,10 @@ class Wanted:
         return self.report(name)
 
     def commit_of(self, name):
-        """The commit at which a finished program was stepped: an older one, if the sources have not changed since."""
-        return (self.directory / f"{name}.key").read_text(encoding="ascii").partition(" ")[2].strip()
+        """The commit at which a finished program was stepped: an older one, if the sources have not
+        changed since."""
+        key = (self.directory / f"{name}.key").read_text(encoding="ascii")
+        return key.partition(" ")[2].strip()
 
     def unfinished(self):
         """The names of the programs without a result."""
@@ -86,13 +90,15 @@ class Wanted:
         if status not in (0, 1):
             report, why = None, f"status {status}; {why or 'see the log'}"
         elif report and (status == 1) != (report["unexplained"] > 0):
-            report, why = None, f"status {status}, and {report['unexplained']} unexplained differences"
+            why = f"status {status}, and {report['unexplained']} unexplained differences"
+            report = None
         failure = self.directory / f"{name}.failure"
         if report is None:
             failure.write_text(why + "\n", encoding="utf-8")
             return why
         failure.unlink(missing_ok=True)
-        (self.directory / f"{name}.key").write_text(f"{self.keys[name]} {self.commit}\n", encoding="ascii")
+        (self.directory / f"{name}.key").write_text(f"{self.keys[name]} {self.commit}\n",
+                                                    encoding="ascii")
         return None
 
 
@@ -111,7 +117,8 @@ def places(report):
     for place, walks in report["early_ends"].items():
         place = re.sub(r"(:\.text| at)? 0x[0-9a-f]+( in)?", "", place)
         counts[place] = counts.get(place, 0) + walks
-    return sorted(((walks, place) for place, walks in counts.items()), key=lambda it: (-it[0], it[1]))
+    return sorted(((walks, place) for place, walks in counts.items()),
+                  key=lambda it: (-it[0], it[1]))
 
 
 def share(part, whole):
@@ -120,8 +127,8 @@ def share(part, whole):
     return f"{hundredths // 100}.{hundredths % 100:02}"
 
 
-HEAD = ("program", "steps", "threads", "unexpl.", "expl.", "outermost", "judged whole", "frames", "by calls",
-        "presumed")
+HEAD = ("program", "steps", "threads", "unexpl.", "expl.", "outermost", "judged whole", "frames",
+        "by calls", "presumed")
 
 
 def row(name, report):
@@ -132,14 +139,17 @@ def row(name, report):
     shares = (report["ends"].get("outermost", 0), report["complete"])
     return [name, f"{report['steps']:,}", str(report["threads"]), str(report["unexplained"]),
             f"{report['explained']:,}",
-            *(share(stacks, report["steps"]) + " %" for stacks in shares), *(f"{it:,}" for it in numbers)]
+            *(share(stacks, report["steps"]) + " %" for stacks in shares),
+            *(f"{it:,}" for it in numbers)]
 
 
 def aligned(rows):
-    """Lines with columns of equal width; the first column is on the left, and the others are on the right."""
+    """Lines with columns of equal width; the first column is on the left, and the others are on the
+    right."""
     widths = [max(len(cells[at]) for cells in rows) for at in range(len(rows[0]))]
     return ["  ".join(cell.rjust(width) if at else cell.ljust(width)
-                      for at, (cell, width) in enumerate(zip(cells, widths))).rstrip() for cells in rows]
+                      for at, (cell, width) in enumerate(zip(cells, widths))).rstrip()
+            for cells in rows]
 
 
 def table(wanted):
@@ -161,7 +171,8 @@ def table(wanted):
     for name, report in reports.items():
         for kind in report["kinds"]:
             if kind["limit"] is None:
-                lines += ["", f"UNEXPLAINED, {name}, {kind['steps']} steps:", kind["example"].rstrip()]
+                lines += ["", f"UNEXPLAINED, {name}, {kind['steps']} steps:",
+                          kind["example"].rstrip()]
     lines.append("")
     failed = [(name, why) for name, (_, why) in found.items() if why]
     lines += [f"NOT FINISHED: {name}: {why}" for name, why in failed]
@@ -169,8 +180,9 @@ def table(wanted):
     wrong = sum(report["unexplained"] for report in reports.values())
     explained = sum(report["explained"] for report in reports.values())
     commits = ", ".join(sorted({wanted.commit_of(name) for name in reports})) or "none"
-    lines.append(f"runtimes: {len(reports)} of {len(found)} programs, {steps} instructions, {wrong} unexplained "
-                 f"differences, {explained} explained; seed {wanted.seed}, commit {commits}")
+    lines.append(f"runtimes: {len(reports)} of {len(found)} programs, {steps} instructions, "
+                 f"{wrong} unexplained differences, {explained} explained; "
+                 f"seed {wanted.seed}, commit {commits}")
     return lines, not failed and not wrong and bool(found)
 
 

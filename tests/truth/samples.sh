@@ -4,10 +4,10 @@
 # usage: samples.sh [SAMPLES [VERSION[=NAME,NAME...]...]]
 #
 # Records the corpus (tests/truth/programs/build) in a guest for each VERSION, by tests/guest/truth,
-# and judges all samples: SAMPLES (default 3,200) of each program NAME in each context. The report is
-# printed, and left in build/truth/samples/log and json; recordings, which are large, are kept if KEEP
-# is set. The last line and the exit status are those of `samples`: see Documentation/accuracy.rst.
-# VM_TIMEOUT limits the time of each guest.
+# and judges all samples: SAMPLES (default 3,200) of each program NAME in each context. The report
+# is printed, and left in build/truth/samples/log and json; recordings, which are large, are kept if
+# KEEP is set. The last line and the exit status are those of `samples`: see
+# Documentation/accuracy.rst. VM_TIMEOUT limits the time of each guest.
 
 . "$(dirname "$0")/../../scripts/lib.sh"
 
@@ -39,10 +39,13 @@ for wanted; do
 	# shellcheck disable=SC2086
 	VM_TIMEOUT=${VM_TIMEOUT:-1500} VM_LOG=$out/$version.log.kernel \
 		"$SRC/scripts/vm" --share "$out/recordings" -- \
-		/src/tests/guest/truth "$samples" "$version" ${names//,/ } | tee "$out/$version.log" |
-		grep -vE '^ok ' || true
+		/src/tests/guest/truth "$samples" "$version" ${names//,/ } |
+		tee "$out/$version.log" | grep -vE '^ok ' || true
 	grep -q "^ok - the kernel's log is clean" "$out/$version.log" ||
-		{ failed=1; say "$version: the guest ended before its end, or its kernel complained"; }
+		{
+			failed=1
+			say "$version: the guest ended before its end, or its kernel complained"
+		}
 	! grep -q '^not ok' "$out/$version.log" || failed=1
 done
 
@@ -51,7 +54,8 @@ done
 say "judging"
 status=0
 in_root sh -c '
-	exec /var/cache/sframe_unwind/target/release/samples --converted debian/ --map /tmp/truth=/src/build/truth --at-least "$1" \
+	exec /var/cache/sframe_unwind/target/release/samples --converted debian/ \
+		--map /tmp/truth=/src/build/truth --at-least "$1" \
 		--json /src/build/truth/samples/json /src/build/truth/samples/recordings/*' \
 	samples $((samples - samples / 16)) >"$out/log" || status=$?
 [ -n "${KEEP-}" ] || rm -rf "$out/recordings"

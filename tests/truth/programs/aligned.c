@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /*
  * Frames that are aligned to more than the ABI asks for: gcc keeps the CFA in r10, and saves r10
- * next to the frame pointer (DRAP). Versions 1 and 2 of SFrame cannot encode this, and have no rows for
- * these functions; version 3 can.
+ * next to the frame pointer (DRAP). Versions 1 and 2 of SFrame cannot encode this, and have no rows
+ * for these functions; version 3 can.
  */
 #include <alloca.h>
 #include "load.h"

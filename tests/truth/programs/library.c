@@ -19,7 +19,8 @@ APART long library_fold(const long *values, int count, long (*fold)(long sum, lo
 
 APART long library_many(long a, long b, long c, long d, long e, long f, long g, long h, long i)
 {
-	return library_leaf(a + 2 * b + 3 * c) + library_leaf(d + 4 * e + 5 * f) + g + 6 * h + 7 * i;
+	return library_leaf(a + 2 * b + 3 * c) + library_leaf(d + 4 * e + 5 * f) +
+	       g + 6 * h + 7 * i;
 }
 
 APART long library_wide(struct wide value)

@@ -5,8 +5,8 @@
  * usage: PROGRAM SECONDS
  *
  * With 0 the load runs `rounds` times, which takes about a million instructions or more, always the
- * same ones. Otherwise it runs until that many seconds have passed. A program checks its own results,
- * and exits with 0 only if they are right: who watches it must not change what it does.
+ * same ones. Otherwise it runs until that many seconds have passed. A program checks its own
+ * results, and exits with 0 only if they are right: who watches it must not change what it does.
  */
 #ifndef LOAD_H
 #define LOAD_H

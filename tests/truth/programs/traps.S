@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-only
 #
-# Functions that are interrupted between any two of their instructions: by `ud2`, whose handler continues
-# after it. So signals come at fixed places: before the frame exists, while it is made, and while it
-# is removed. Each function returns its argument plus one.
+# Functions that are interrupted between any two of their instructions: by `ud2`, whose handler
+# continues after it. So signals come at fixed places: before the frame exists, while it is made,
+# and while it is removed. Each function returns its argument plus one.
 
 	.text
 
@@ -107,8 +107,8 @@ traps_leaf:
 	.cfi_endproc
 	.size	traps_leaf, . - traps_leaf
 
-# The first instruction of a function faults, directly after the last call of the function before it:
-# nothing may be subtracted from an interrupted address.
+# The first instruction of a function faults, directly after the last call of the function before
+# it: nothing may be subtracted from an interrupted address.
 	.globl	traps_before
 	.type	traps_before, @function
 traps_before:

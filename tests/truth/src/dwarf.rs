@@ -649,9 +649,9 @@ mod tests {
         // A CIE: version 1, "zR", code 1, data -8, return address 16, pointers of four bytes from
         // here; cfa=rsp+8, ra=c-8.
         20, 0, 0, 0, 0, 0, 0, 0, 1, b'z', b'R', 0, 1, 0x78, 16, 1, 0x1b, 0x0c, 7, 8, 0x90, 1, 0, 0,
-        // 24: an FDE for 0x20 bytes at 0x1000. From 1 on cfa=rsp+16, rbp=c-16; from 4 on cfa=rbp+16;
-        // from 8 on the CFA is in memory, where r10 points to: DW_OP_breg10 0, DW_OP_deref; from 12
-        // on rbx is what rax was.
+        // 24: an FDE for 0x20 bytes at 0x1000. From 1 on cfa=rsp+16, rbp=c-16; from 4 on
+        // cfa=rbp+16; from 8 on the CFA is in memory, where r10 points to: DW_OP_breg10 0,
+        // DW_OP_deref; from 12 on rbx is what rax was.
         40, 0, 0, 0, 28, 0, 0, 0, 0xe0, 0xcf, 0xff, 0xff, 0x20, 0, 0, 0, 0, // The header.
         0x41, 0x0e, 16, 0x86, 2, // DW_CFA_advance_loc, def_cfa_offset, offset
         0x43, 0x0d, 6, // DW_CFA_advance_loc, def_cfa_register

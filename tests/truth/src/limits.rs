@@ -228,8 +228,8 @@ pub const LIMITS: &[Limit] = &[
     },
 ];
 
-/// Whether a difference is at an instruction of GHC's `StgRun` whose effect on the stack pointer the directives
-/// ignore, and the rule has that effect.
+/// Whether a difference is at an instruction of GHC's `StgRun` whose effect on the stack pointer
+/// the directives ignore, and the rule has that effect.
 fn is_stg_run(case: &FrameDifference<'_>) -> bool {
     (0..STG_RUN_SIZE).any(|distance| {
         let code = case.file.bytes_at(case.address.wrapping_sub(distance));
@@ -265,9 +265,10 @@ pub fn is_restorer(process: &Process, pc: u64) -> bool {
         || walker::code_at(process, pc.wrapping_sub(7)) == Some(CODE)
 }
 
-/// Whether a link-time address is an instruction of LuaJIT's interpreter at which the stack pointer is not where the
-/// only row of the interpreter's .eh_frame has it: the interpreter makes or leaves its frame, enters or leaves a
-/// trace, or handles the exit of a trace, whose frame has another size. There the calls that were seen are the truth.
+/// Whether a link-time address is an instruction of LuaJIT's interpreter at which the stack pointer
+/// is not where the only row of the interpreter's .eh_frame has it: the interpreter makes or leaves
+/// its frame, enters or leaves a trace, or handles the exit of a trace, whose frame has another
+/// size. There the calls that were seen are the truth.
 pub fn is_moved_by_interpreter(file: &MappedFile, address: u64, row: &CfiRow) -> bool {
     // push %rbp; push %rbx; push %r15; push %r14; sub $40,%rsp
     const ENTRY: &[u8] = &[0x55, 0x53, 0x41, 0x57, 0x41, 0x56, 0x48, 0x83, 0xec, 0x28];
@@ -280,11 +281,13 @@ pub fn is_moved_by_interpreter(file: &MappedFile, address: u64, row: &CfiRow) ->
         0x48, 0x83, 0xec, 0x10, 0x4c, 0x89, 0x64, 0x24, 0x10, 0x4c, 0x89, 0x6c, 0x24, 0x08, 0xff,
         0xe0,
     ];
-    // push %r13; push %r12; push %r11; push %r10; push %r9; push %r8; push %rdi; push %rsi; push %rbp
+    // push %r13; push %r12; push %r11; push %r10; push %r9; push %r8; push %rdi; push %rsi; push
+    // %rbp
     const TRACE_EXIT: &[u8] = &[
         0x41, 0x55, 0x41, 0x54, 0x41, 0x53, 0x41, 0x52, 0x41, 0x51, 0x41, 0x50, 0x57, 0x56, 0x55,
     ];
-    // mov %eax,%esi; mov %rbp,%rdi; neg %esi; call: functions without a frame follow, and an entry for callbacks
+    // mov %eax,%esi; mov %rbp,%rdi; neg %esi; call: functions without a frame follow, and an entry
+    // for callbacks
     const CALL: &[u8] = &[0x89, 0xc6, 0x48, 0x89, 0xef, 0xf7, 0xde, 0xe8];
     // push %rbx; push %r15; push %r14; sub $40,%rsp
     const CALLBACK: &[u8] = &[0x53, 0x41, 0x57, 0x41, 0x56, 0x48, 0x83, 0xec, 0x28];
@@ -336,7 +339,8 @@ mod tests {
         Files::new().open(&path).unwrap()
     }
 
-    /// The file of this program, which contains `code` as data, and the link-time address of this data.
+    /// The file of this program, which contains `code` as data, and the link-time address of this
+    /// data.
     fn own(code: &[u8]) -> (&'static MappedFile, u64) {
         let file = own_file();
         let start = file.segments.iter().find_map(|segment| {

@@ -542,8 +542,8 @@ fn assembled(name: &str, source: &str) -> PathBuf {
     library
 }
 
-/// Functions whose frames are found through memory, as .eh_frame of OCaml's runtime, libgcrypt and GHC says it.
-/// Each has its row from its label `.._row` on.
+/// Functions whose frames are found through memory, as .eh_frame of OCaml's runtime, libgcrypt and
+/// GHC says it. Each has its row from its label `.._row` on.
 const THROUGH_MEMORY: &str = r"
 	.text
 	.macro	begin name
@@ -763,9 +763,9 @@ fn eh_frame_does_not_tell_of_kept_registers() {
     assert_eq!(rule_of("usual"), with_rbx(usual, SavedRbx::KEPT));
 }
 
-/// Code as of GHC's programs: `StgRun`, and procedures after info tables. The rows of a procedure are checked at its
-/// labels, which end in the number of bytes by which the procedure has moved the stack pointer down there; or in `none`
-/// where there must be no row.
+/// Code as of GHC's programs: `StgRun`, and procedures after info tables. The rows of a procedure
+/// are checked at its labels, which end in the number of bytes by which the procedure has moved the
+/// stack pointer down there; or in `none` where there must be no row.
 const HASKELL: &str = r#"
 	.text
 	.macro	at name
@@ -994,7 +994,8 @@ table:
 	.quad	0, case1 - table, case2 - table, not_a_case - table
 "#;
 
-/// The rows of Haskell code follow from its instructions. The file has no symbols when it is converted.
+/// The rows of Haskell code follow from its instructions. The file has no symbols when it is
+/// converted.
 #[test]
 fn haskell_code_has_rows() {
     let library = assembled("haskell", HASKELL);
@@ -1226,8 +1227,9 @@ fn rows_for_assembly_are_true() {
 
 #[test]
 fn instruction_analysis_agrees_with_eh_frame() {
-    // In Debian 12's python3 a cold part ends with a call that does not return (_Py_FatalErrorFunc), and
-    // instruction analysis gives the 8 bytes after it, which are of another function, that part's CFA.
+    // In Debian 12's python3 a cold part ends with a call that does not return
+    // (_Py_FatalErrorFunc), and instruction analysis gives the 8 bytes after it, which are of
+    // another function, that part's CFA.
     if !requirement::debian_13() {
         return;
     }

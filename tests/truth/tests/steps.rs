@@ -65,9 +65,9 @@ int main(void)
 }
 "#;
 
-/// Loads code with `.eh_frame` to memory, as LLVM's JIT compilers do, and calls it: `push %rbx; sub $N,%rsp; call *%rdi;
-/// add $N,%rsp; pop %rbx; ret`, N = 32, the code calls `inner`. Then the code gives way to other code at its address, with
-/// another N, which begins after PADDING bytes more.
+/// Loads code with `.eh_frame` to memory, as LLVM's JIT compilers do, and calls it: `push %rbx; sub
+/// $N,%rsp; call *%rdi; add $N,%rsp; pop %rbx; ret`, N = 32, the code calls `inner`. Then the code
+/// gives way to other code at its address, with another N, which begins after PADDING bytes more.
 const LOADS: &str = r#"
 #define _GNU_SOURCE
 #include <stdlib.h>
@@ -108,8 +108,8 @@ int main(void)
 }
 "#;
 
-/// Makes code without `.eh_frame`, and calls it: `push %rbp; mov %rsp,%rbp; call *%rdi; pop %rbp; ret`. What it calls
-/// takes so much of the stack at once that the recorded calls are forgotten.
+/// Makes code without `.eh_frame`, and calls it: `push %rbp; mov %rsp,%rbp; call *%rdi; pop %rbp;
+/// ret`. What it calls takes so much of the stack at once that the recorded calls are forgotten.
 const MAKES: &str = r#"
 #define _GNU_SOURCE
 #include <stdlib.h>
@@ -183,7 +183,8 @@ fn build(name: &str) -> PathBuf {
     program
 }
 
-/// The report of `steps` for a whole program, as JSON and text, which includes its errors, and its exit status.
+/// The report of `steps` for a whole program, as JSON and text, which includes its errors, and its
+/// exit status.
 fn steps(program: &Path) -> (Value, String, i32) {
     steps_with(program, &[])
 }
@@ -319,7 +320,8 @@ fn code_with_eh_frame_in_memory_is_walked_by_its_rows() {
     let (found, text, status) = steps_with(&program, &["--convert"]);
     assert_eq!(status, 0, "{text}");
     let number = |name: &str| found[name].as_u64().unwrap();
-    // All instructions of both codes and of what they call, but for those at which the codes are met first.
+    // All instructions of both codes and of what they call, but for those at which the codes are
+    // met first.
     assert!(number("frames_in_loaded") > 20 * 60, "{found:#}");
     assert!(number("steps_in_loaded") > 20 * 60, "{found:#}");
     let by_calls = number("frames_in_loaded_by_calls");

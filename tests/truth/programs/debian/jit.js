@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0-only
 // usage: jit.js
 //
-// Runs without end, in functions that V8 compiles: classes, maps, regular expressions, JSON, sorting, exceptions,
-// generators, promises, proxies, big and floating numbers. Arguments are passed in other numbers than declared.
+// Runs without end, in functions that V8 compiles: classes, maps, regular expressions, JSON,
+// sorting, exceptions, generators, promises, proxies, big and floating numbers. Arguments are
+// passed in other numbers than declared.
 
 'use strict';
 
@@ -77,7 +78,8 @@ function exceptions(turn) {
 function sorting(turn) {
 	const list = Array.from({ length: 60 }, (_, at) => (at * 7919 + turn) % 101);
 	list.sort((left, right) => left - right);
-	return list.filter(value => value & 1).reduce((sum, value) => sum + value, 0) + list.indexOf(50);
+	return list.filter(value => value & 1).reduce((sum, value) => sum + value, 0) +
+		list.indexOf(50);
 }
 
 function numbers(turn) {
@@ -126,12 +128,15 @@ async function promises(turn) {
 	return total;
 }
 
-const parts = [strings, json, maps, exceptions, sorting, numbers, shapes, variadic, proxies, groups];
+const parts = [
+	strings, json, maps, exceptions, sorting, numbers, shapes, variadic, proxies, groups,
+];
 
 (async () => {
 	let total = 0;
 	for (let turn = 0; ; turn++) {
-		total += nest(10, () => parts.reduce((sum, part) => sum + part(turn, part, sum), 0));
+		total += nest(10, () =>
+			parts.reduce((sum, part) => sum + part(turn, part, sum), 0));
 		for (const value of even(10))
 			total += value;
 		if (turn % 100 === 0)

@@ -18,7 +18,8 @@ for (my $turn = 0;; $turn++) {
 	$counts{$1}++ while $text =~ /(\d{2,3})(?:,|$)/g;
 	(my $other = $text) =~ s/(\d)(\d)/$2$1/g;
 	my $add = sub { my $by = shift; sub { $_[0] + $by } }->($turn);
-	$words{$add->(length $other)} = sprintf "%05.2f %s", $turn / 3, unpack "H*", substr $other, 0, 9;
+	$words{$add->(length $other)} = sprintf "%05.2f %s", $turn / 3,
+		unpack "H*", substr $other, 0, 9;
 	eval { die { at => $turn } if $turn % 3 == 0; ackermann(2, 3) };
 	%words = %counts = () if $turn % 100 == 99;
 }

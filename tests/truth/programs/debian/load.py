@@ -15,7 +15,8 @@ def depth(number):
 def turn(number):
     data = [{"a": number, "b": [str(n) for n in range(20)]}, None, 1.5, "\u00e4" * 9]
     assert json.loads(json.dumps(data)) == data
-    words = re.sub(r"(\w)(\w+)", lambda found: found[2] + found[1], "the quick brown fox " * 9).split()
+    words = re.sub(r"(\w)(\w+)", lambda found: found[2] + found[1],
+                   "the quick brown fox " * 9).split()
     words.sort(key=lambda word: (len(word), word))
     zlib.decompress(zlib.compress(" ".join(words).encode()))
     numbers = sorted(random.random() for _ in range(100))

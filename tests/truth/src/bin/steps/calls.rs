@@ -2,17 +2,20 @@
 
 //! Records the calls that are executed: the reference for code without unwind information.
 //!
-//! A return address may move: HotSpot's adapters and the entries of interpreted methods take it off the stack, put
-//! arguments or local variables there, and put it back. HotSpot's interpreter calls by a push of the return address
-//! and a jump, and returns by a jump. SBCL's functions move it into their frame, which the caller has made; the frame
-//! pointer is the callee's already when the caller calls. To leave frames for an outer one, SBCL sets the frame pointer to
-//! that of the outer frame, and then calls the clean-up code of that frame; the frames in between are left. When a
-//! virtual thread leaves its carrier, HotSpot copies the thread's frames to the heap of objects, and takes the frame in
-//! which the carrier entered the thread; so the thread's calls are gone.
-//! Erlang's compiled code leaves the stack of its process for that of the thread when it calls C functions. The stack of
-//! the process may have moved when the code comes back, or another process runs.
+//! A return address may move: HotSpot's adapters and the entries of interpreted methods take it off
+//! the stack, put arguments or local variables there, and put it back. HotSpot's interpreter calls
+//! by a push of the return address and a jump, and returns by a jump. SBCL's functions move it into
+//! their frame, which the caller has made; the frame pointer is the callee's already when the
+//! caller calls. To leave frames for an outer one, SBCL sets the frame pointer to that of the outer
+//! frame, and then calls the clean-up code of that frame; the frames in between are left. When a
+//! virtual thread leaves its carrier, HotSpot copies the thread's frames to the heap of objects,
+//! and takes the frame in which the carrier entered the thread; so the thread's calls are gone.
+//! Erlang's compiled code leaves the stack of its process for that of the thread when it calls C
+//! functions. The stack of the process may have moved when the code comes back, or another process
+//! runs.
 //!
-//! The calls that began unseen are presumed from a walk. A presumed call is confirmed when its function returns.
+//! The calls that began unseen are presumed from a walk. A presumed call is confirmed when its
+//! function returns.
 
 use std::collections::HashMap;
 
@@ -51,15 +54,16 @@ const PUSH_RDX: u8 = 0x52;
 const LEAVES_STACK: [u8; 4] = [0x48, 0x8d, 0x63, 0xc0];
 /// The fields of the structure of a process of Erlang, in words, among which its stack pointer is.
 const PROCESS_FIELDS: u64 = 32;
-/// The maximum change of the stack pointer by one instruction, in bytes; more is a switch to another stack or to a
-/// signal handler, if the instruction does not add or subtract a constant.
+/// The maximum change of the stack pointer by one instruction, in bytes; more is a switch to
+/// another stack or to a signal handler, if the instruction does not add or subtract a constant.
 const FARTHEST: u64 = 4096;
 
 /// A call that has not returned.
 #[derive(Clone, Copy, Debug)]
 struct Call {
     return_address: u64,
-    /// The run-time address of the return address on the stack; `None` while it is in a register only.
+    /// The run-time address of the return address on the stack; `None` while it is in a register
+    /// only.
     slot: Option<u64>,
     /// The run-time address at which the call put the return address.
     first_slot: u64,
@@ -73,7 +77,8 @@ struct Call {
 pub(crate) struct RecordedCaller {
     /// The caller's registers, as far as they are known.
     pub(crate) registers: RegisterFile,
-    /// The stack pointers that the caller may have: without the return address at its present and at its first place.
+    /// The stack pointers that the caller may have: without the return address at its present and
+    /// at its first place.
     pub(crate) sps: [u64; 2],
     /// Which call it was.
     pub(crate) which: usize,
@@ -102,7 +107,8 @@ struct LeftStack {
     /// The stack pointers before and after it. The first one changes when the stack moves.
     from: u64,
     to: u64,
-    /// The run-time address of the field of the process that has the first one, if the code has stored it.
+    /// The run-time address of the field of the process that has the first one, if the code has
+    /// stored it.
     field: Option<u64>,
 }
 
@@ -226,8 +232,9 @@ impl Calls {
                 calls.retain(|call| call.slot.is_none_or(|slot| slot >= now.sp()));
             }
             let code = word(before.pc()).unwrap_or(0) & 0xff_ffff;
-            // HotSpot's stubs for deoptimisation remove a compiled frame, by add %rcx,%rsp, and push the return addresses of
-            // interpreted frames, by push (%rcx). The first one is that of the removed frame.
+            // HotSpot's stubs for deoptimisation remove a compiled frame, by add %rcx,%rsp, and
+            // push the return addresses of interpreted frames, by push (%rcx). The first one is
+            // that of the removed frame.
             if is_region && code == 0xe1_0348 {
                 calls.retain(|call| call.slot.is_some_and(|slot| slot >= now.sp()));
             }
@@ -246,14 +253,15 @@ impl Calls {
             }
             if let Some(last) = calls.last_mut() {
                 follow(last, &before, now, word);
-                // Guile's compiled code calls and pops to learn its own address. Only HotSpot's code returns through a
-                // register.
+                // Guile's compiled code calls and pops to learn its own address. Only HotSpot's
+                // code returns through a register.
                 let is_own = |layout: &Region| matches!(layout, Region::Fixed(_));
                 if last.slot.is_none() && process.layout_at(before.pc()).is_some_and(is_own) {
                     calls.pop();
                 }
             }
-            // HotSpot's code for exceptions pushes the address after the call that threw, which is the caller's PC.
+            // HotSpot's code for exceptions pushes the address after the call that threw, which is
+            // the caller's PC.
             let pushed = word(now.sp()).filter(|_| now.sp() == before.sp().wrapping_sub(8));
             let is_thrown = |pushed: &u64| {
                 code_at(before.pc()) == Some(PUSH_RDX)
@@ -291,7 +299,8 @@ impl Calls {
         };
         if now.sp() == before.sp().wrapping_sub(8) {
             let behind = word(now.sp()).map(|to| (to, to.wrapping_sub(before.pc())));
-            // Where the interpreter calls its own code directly, it goes on in the frame of the same method.
+            // Where the interpreter calls its own code directly, it goes on in the frame of the
+            // same method.
             let is_own = process.is_interpreter(before.pc())
                 && process.is_interpreter(now.pc())
                 && code_at(before.pc()) == Some(CALL_RELATIVE);
@@ -332,8 +341,8 @@ impl Calls {
                 calls.pop();
             }
         } else if process.is_interpreter(before.pc()) && jumps_indirectly(word(before.pc())) {
-            // A jump to the word on top of the stack is a return. A method handle had removed an argument, and the word is
-            // what was the return address.
+            // A jump to the word on top of the stack is a return. A method handle had removed an
+            // argument, and the word is what was the return address.
             let is_pushed = |pushed: &u64| process.is_interpreter(*pushed) && *pushed != now.pc();
             let pushed = word(now.sp()).filter(is_pushed);
             let is_known = calls.last().is_some_and(|last| last.slot == Some(now.sp()));
@@ -343,7 +352,8 @@ impl Calls {
         }
     }
 
-    /// Presumes the calls of a stack that was walked, if none is known. The innermost frame is the first.
+    /// Presumes the calls of a stack that was walked, if none is known. The innermost frame is the
+    /// first.
     pub(crate) fn presume<M: Memory + ?Sized>(
         &mut self,
         thread: TaskId,
@@ -362,7 +372,8 @@ impl Calls {
         }
         for pair in frames.windows(2) {
             let (of, caller) = (pair[0], pair[1]);
-            // The second is that of an interpreted frame, unless the frame pointer is the caller's already.
+            // The second is that of an interpreted frame, unless the frame pointer is the caller's
+            // already.
             let slots = [caller.sp.wrapping_sub(8), of.fp.wrapping_add(8)];
             let is_slot = |slot: &u64| {
                 memory.read_word(*slot) == Ok(caller.pc)
@@ -396,8 +407,8 @@ impl Calls {
         }
     }
 
-    /// The caller, if the call was seen and its return address is still where it was. `inner` is the call that told
-    /// the last frame that was told by one.
+    /// The caller, if the call was seen and its return address is still where it was. `inner` is
+    /// the call that told the last frame that was told by one.
     pub(crate) fn caller<M: Memory + ?Sized>(
         &self,
         thread: TaskId,
@@ -475,8 +486,8 @@ impl Calls {
     }
 }
 
-/// Whether the thread returns to where HotSpot's interpreter has called its own code, with a direct call, to have a return
-/// address on the stack. This is no call of a method.
+/// Whether the thread returns to where HotSpot's interpreter has called its own code, with a direct
+/// call, to have a return address on the stack. This is no call of a method.
 fn returns_inside<M: Memory + ?Sized>(
     calls: &[Call],
     at: &RegisterFile,
@@ -498,7 +509,8 @@ fn erlang_at(process: &Process, pc: u64) -> Option<TaggedStack> {
     }
 }
 
-/// Code of Erlang is on the stack of a process again: `calls` become those of this process, as far as they are known.
+/// Code of Erlang is on the stack of a process again: `calls` become those of this process, as far
+/// as they are known.
 fn come_back(
     calls: &mut Vec<Call>,
     left: Option<LeftStack>,
@@ -517,8 +529,8 @@ fn come_back(
         .unwrap_or_default();
 }
 
-/// The calls of a process of Erlang whose stack pointer is `sp` and whose stack was moved by `distance` bytes. `None` if
-/// their return addresses are not there.
+/// The calls of a process of Erlang whose stack pointer is `sp` and whose stack was moved by
+/// `distance` bytes. `None` if their return addresses are not there.
 fn moved(
     calls: &[Call],
     distance: u64,
@@ -539,7 +551,8 @@ fn moved(
     (!moved.is_empty() && moved.iter().all(is_there)).then_some(moved)
 }
 
-/// Whether an instruction that begins with these bytes is `pop 8(%rbp)`, which SBCL's functions begin with.
+/// Whether an instruction that begins with these bytes is `pop 8(%rbp)`, which SBCL's functions
+/// begin with.
 fn moves_return_address(code: Option<u64>) -> bool {
     matches!(code.unwrap_or(0).to_le_bytes(), [0x8f, 0x45, 0x08, ..])
 }
@@ -577,9 +590,9 @@ fn calls_cleanup(code: &[Option<u64>; 2]) -> bool {
     (call, behind) == (0x10_56_ff, 0x58_5b_59)
 }
 
-/// Whether an instruction that begins with these bytes is mov %rcx,%rsp, mov %rdi,%rsp or mov N(%r13),%rsp. By these
-/// LuaJIT leaves the frames of a trace's exit, and of an error, and V8 those up to the handler of an exception; return
-/// addresses below the new stack pointer are lost.
+/// Whether an instruction that begins with these bytes is mov %rcx,%rsp, mov %rdi,%rsp or mov
+/// N(%r13),%rsp. By these LuaJIT leaves the frames of a trace's exit, and of an error, and V8 those
+/// up to the handler of an exception; return addresses below the new stack pointer are lost.
 fn leaves_frames(code: Option<u64>) -> bool {
     matches!(
         code.unwrap_or(0).to_le_bytes(),
@@ -587,9 +600,9 @@ fn leaves_frames(code: Option<u64>) -> bool {
     )
 }
 
-/// Whether the instructions in these bytes are SBCL's mov 8(%rsi),%rbp; mov 32(%rsi),%rax or mov 8(%rax),%rbp; mov
-/// 32(%rax),%rsi. By these SBCL leaves frames for an outer one, before it calls the clean-up code of that frame, or
-/// goes on in it.
+/// Whether the instructions in these bytes are SBCL's mov 8(%rsi),%rbp; mov 32(%rsi),%rax or mov
+/// 8(%rax),%rbp; mov 32(%rax),%rsi. By these SBCL leaves frames for an outer one, before it calls
+/// the clean-up code of that frame, or goes on in it.
 fn takes_outer_frame(code: Option<u64>) -> bool {
     matches!(
         code.unwrap_or(0).to_le_bytes(),
@@ -604,7 +617,8 @@ fn pushes(code: Option<u64>) -> bool {
     matches!(code, [0x50..=0x57, ..] | [0x41, 0x50..=0x57, ..])
 }
 
-/// Whether an instruction that begins with these bytes adds a constant to the stack pointer, or subtracts one.
+/// Whether an instruction that begins with these bytes adds a constant to the stack pointer, or
+/// subtracts one.
 fn moves_sp(code: Option<u64>) -> bool {
     matches!(
         code.unwrap_or(0).to_le_bytes(),
@@ -612,19 +626,21 @@ fn moves_sp(code: Option<u64>) -> bool {
     )
 }
 
-/// Whether an instruction that begins with these bytes is HotSpot's mov offset(%r15),%rsp, which takes the frame in
-/// which a carrier entered a virtual thread.
+/// Whether an instruction that begins with these bytes is HotSpot's mov offset(%r15),%rsp, which
+/// takes the frame in which a carrier entered a virtual thread.
 fn takes_entry(code: Option<u64>) -> bool {
     matches!(code.unwrap_or(0).to_le_bytes(), [0x49, 0x8b, 0xa7, ..])
 }
 
-/// Whether the instructions in these bytes are HotSpot's sub $16,%rsp; pop %rbp; ret, by which the return barrier returns
-/// to frames of a virtual thread that it has just copied back from the heap of objects. No call of these frames is known.
+/// Whether the instructions in these bytes are HotSpot's sub $16,%rsp; pop %rbp; ret, by which the
+/// return barrier returns to frames of a virtual thread that it has just copied back from the heap
+/// of objects. No call of these frames is known.
 fn returns_to_thawed(code: Option<u64>) -> bool {
     code.unwrap_or(0) & 0xffff_ffff_ffff == 0xc35d_10ec_8348
 }
 
-/// Whether an instruction that begins with these bytes jumps to an address in a register or in memory.
+/// Whether an instruction that begins with these bytes jumps to an address in a register or in
+/// memory.
 fn jumps_indirectly(code: Option<u64>) -> bool {
     let code = code.unwrap_or(0).to_le_bytes();
     let code = match code[0] {
@@ -667,7 +683,8 @@ mod tests {
         registers
     }
 
-    /// The PC of the caller that the calls tell, after a thread had these registers one after the other.
+    /// The PC of the caller that the calls tell, after a thread had these registers one after the
+    /// other.
     fn caller_after(
         states: &[RegisterFile],
         process: &Process,
@@ -752,7 +769,8 @@ mod tests {
 
     #[test]
     fn a_return_address_of_the_caller_is_not_presumed() {
-        // The caller's return address, in the slot above its frame pointer, equals its PC: the function calls itself.
+        // The caller's return address, in the slot above its frame pointer, equals its PC: the
+        // function calls itself.
         for (fp, expected) in [(0x7fe0, false), (0x7ff0, true)] {
             let (pc, sp) = (0x2005, 0x7f10);
             let caller = presumed_caller(0x7fe0, Frame { pc, sp, fp }, 0x7fe8);

@@ -119,13 +119,15 @@ pub(crate) struct StepCounts {
     /// Frames that are equal to presumed calls, which are the frames of an earlier walk. Their
     /// callees are in anonymous code, with a region or without, or in Haskell code.
     pub(crate) presumed: u64,
-    /// Frames found by regions that are not judged, and frames further out: their calls were not seen.
+    /// Frames found by regions that are not judged, and frames further out: their calls were not
+    /// seen.
     pub(crate) not_judged: u64,
-    /// Frames found by regions whose frame pointer is not judged: it is no address of the stack at the call, and
-    /// another one now. Compiled code keeps objects in it, and the garbage collector moves objects.
+    /// Frames found by regions whose frame pointer is not judged: it is no address of the stack at
+    /// the call, and another one now. Compiled code keeps objects in it, and the garbage collector
+    /// moves objects.
     pub(crate) objects: u64,
-    /// Equal frames whose frame pointer is lost by the walk and known by the truth. The program counter and the stack
-    /// pointer of these frames are judged, and all of the frames further out.
+    /// Equal frames whose frame pointer is lost by the walk and known by the truth. The program
+    /// counter and the stack pointer of these frames are judged, and all of the frames further out.
     pub(crate) lost_fp: u64,
     /// Frames whose callee is in code with `.eh_frame` in memory, and that are equal by it.
     pub(crate) in_loaded: u64,
@@ -139,8 +141,8 @@ pub(crate) struct StepCounts {
     pub(crate) signals: u64,
     /// How many walks ended for each stop reason.
     pub(crate) ends: BTreeMap<&'static str, u64>,
-    /// Where walks ended that are not complete: the stop reason, the function of the last frame, and the functions of
-    /// its callee and of the innermost frame, as text.
+    /// Where walks ended that are not complete: the stop reason, the function of the last frame,
+    /// and the functions of its callee and of the innermost frame, as text.
     pub(crate) early_ends: BTreeMap<String, u64>,
     /// Places at which the truth is unknown and the module's walk continues, by reason.
     pub(crate) gaps: BTreeMap<(&'static str, String), u64>,
@@ -228,7 +230,8 @@ impl StepJudge {
         self.ended_by
     }
 
-    /// Walks the stack of a stopped thread once more, and makes a snapshot of it: see [`snapshot::record`].
+    /// Walks the stack of a stopped thread once more, and makes a snapshot of it: see
+    /// [`snapshot::record`].
     pub(crate) fn record<M: Memory + ?Sized>(
         &mut self,
         process: &Process,
@@ -371,8 +374,9 @@ impl StepJudge {
                     is_presumed = caller.presumed;
                     // Arguments may have been taken off the stack, before or after it.
                     let is_exact = in_region || is_haskell;
-                    // The stack pointer of an interpreted frame is what its callee's frame says. The callee may have
-                    // removed arguments, and HotSpot changes the word while it fills new frames. No step depends on it.
+                    // The stack pointer of an interpreted frame is what its callee's frame says.
+                    // The callee may have removed arguments, and HotSpot changes the word while it
+                    // fills new frames. No step depends on it.
                     let is_of_interpreter = process.is_interpreter(frame.pc)
                         && (caller.sps[0].wrapping_sub(8)..=frame.fp).contains(&frame.sp);
                     if frame.pc == at.pc()
@@ -509,8 +513,8 @@ impl StepJudge {
         else {
             return Ok(outcome);
         };
-        // A row that takes the CFA from another register than the stack pointer and the frame pointer may lead to
-        // another stack, as where OCaml calls C.
+        // A row that takes the CFA from another register than the stack pointer and the frame
+        // pointer may lead to another stack, as where OCaml calls C.
         if !exact && caller.sp() <= registers.sp() {
             let row = self
                 .unwinder
@@ -677,7 +681,8 @@ impl StepJudge {
     }
 }
 
-/// Whether a run-time address is in anonymous code that has `.eh_frame` in memory: for the truth it has a file.
+/// Whether a run-time address is in anonymous code that has `.eh_frame` in memory: for the truth it
+/// has a file.
 fn is_loaded(process: &Process, truth: &Process, at: u64) -> bool {
     let has_file =
         |process: &Process| (process.at(at)).is_some_and(|mapping| mapping.file.is_some());
@@ -689,8 +694,8 @@ fn is_end_of_process(process: &Process, pc: u64) -> bool {
     matches!(process.layout_at(pc), Some(Region::TaggedStack(erlang)) if erlang.is_exit(pc))
 }
 
-/// Whether a frame is one of Haskell code: code of GHC's has no unwind information, and its frame contains that of
-/// `StgRun`, of 16 KiB.
+/// Whether a frame is one of Haskell code: code of GHC's has no unwind information, and its frame
+/// contains that of `StgRun`, of 16 KiB.
 fn is_haskell(frame: &WalkedFrame) -> bool {
     let is_large = |rule: &Rule| {
         rule.cfa.base == Base::Sp && !rule.cfa.deref && rule.cfa.offset > STG_RUN_FRAME
@@ -719,8 +724,8 @@ fn judged_fp(truth: Option<u64>, walked: u64) -> JudgedFp {
     }
 }
 
-/// Whether a run-time address is one that HotSpot uses as a return address: of a poll, if the poll faults, of the return
-/// barrier, or of a handler of deoptimisation.
+/// Whether a run-time address is one that HotSpot uses as a return address: of a poll, if the poll
+/// faults, of the return barrier, or of a handler of deoptimisation.
 fn is_return_place<M: Memory + ?Sized>(process: &Process, pc: u64, memory: &M) -> bool {
     let all = walker::All::new(process, memory);
     process.layout_at(pc).is_some()
@@ -749,7 +754,8 @@ const KINDS: [&str; 12] = [
     "upcall",
 ];
 
-/// Where a walk ended: the stop reason, and the functions of the last frame, of its callee, and of the innermost frame.
+/// Where a walk ended: the stop reason, and the functions of the last frame, of its callee, and of
+/// the innermost frame.
 fn place_of_end(process: &Process, found: &[WalkedFrame], reason: StopReason) -> String {
     let function = |frame: Option<&WalkedFrame>| {
         let place = frame.map_or_else(String::new, |frame| process.describe(frame.at));

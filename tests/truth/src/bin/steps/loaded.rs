@@ -2,10 +2,11 @@
 
 //! Anonymous code that has `.eh_frame` beside it, such as the code that LLVM's JIT compilers load.
 //!
-//! The walk uses regions with rows, as the kernel has them: `sframectl watch` is asked for the code that a walk has met,
-//! finds the objects in the memory, converts them and registers a region for each object. A region stays until another
-//! region replaces it, and is valid while its guard holds, even if the code has changed meanwhile. The truth reads the
-//! objects anew whenever mappings may have changed.
+//! The walk uses regions with rows, as the kernel has them: `sframectl watch` is asked for the code
+//! that a walk has met, finds the objects in the memory, converts them and registers a region for
+//! each object. A region stays until another region replaces it, and is valid while its guard
+//! holds, even if the code has changed meanwhile. The truth reads the objects anew whenever
+//! mappings may have changed.
 
 use std::{
     io,
@@ -70,7 +71,8 @@ impl LoadedCode {
         process.made_code_at(address).is_some() && !self.searched.iter().any(is_searched)
     }
 
-    /// Withdraws the region at a run-time address, whose guard does not hold, so that its code is searched anew.
+    /// Withdraws the region at a run-time address, whose guard does not hold, so that its code is
+    /// searched anew.
     pub(crate) fn withdraw(&mut self, address: u64) {
         self.regions
             .retain(|region| !(region.start..region.end).contains(&address));
@@ -80,8 +82,8 @@ impl LoadedCode {
             .retain(|object| !(object.start..object.end).contains(&address));
     }
 
-    /// Finds the objects of the process `id` in the mapping at a run-time address. With `is_asked`, the kernel asks for
-    /// them: no region is valid there.
+    /// Finds the objects of the process `id` in the mapping at a run-time address. With `is_asked`,
+    /// the kernel asks for them: no region is valid there.
     pub(crate) fn search(
         &mut self,
         id: TaskId,
@@ -113,7 +115,8 @@ impl LoadedCode {
         }
         let found = opened.objects(mapping.start, mapping.end);
         if found.grow {
-            // Traces of LuaJIT have no `.eh_frame` of their own, which would be the truth. They are regions of another kind.
+            // Traces of LuaJIT have no `.eh_frame` of their own, which would be the truth. They are
+            // regions of another kind.
             return Ok(());
         }
         if is_asked && found.objects.is_empty() && found.regions.is_empty() {

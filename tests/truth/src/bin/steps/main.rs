@@ -238,7 +238,8 @@ fn programs(options: &Options) -> Result<Vec<SteppedProgram>, String> {
 /// The number of places at which walks end that are printed.
 const MOST_PLACES: usize = 10;
 
-/// The number of starts in succession after which a program is given up that ends before its first window.
+/// The number of starts in succession after which a program is given up that ends before its first
+/// window.
 const MOST_IDLE_STARTS: u32 = 3;
 
 struct Run<'a> {

@@ -51,8 +51,9 @@ pub(crate) fn start(program: &[CString], null: &OwnedFd) -> io::Result<TaskId> {
     // SAFETY: This process has one thread, so the child may do anything.
     let child = check(unsafe { libc::fork() })?;
     if child == 0 {
-        // SAFETY: The descriptors are open. `arguments` points to strings and ends with a null pointer. read writes
-        // one byte, to a local variable. The exit status reports a call that fails.
+        // SAFETY: The descriptors are open. `arguments` points to strings and ends with a null
+        // pointer. read writes one byte, to a local variable. The exit status reports a call that
+        // fails.
         unsafe {
             libc::personality(libc::ADDR_NO_RANDOMIZE as libc::c_ulong);
             libc::dup2(null.as_raw_fd(), 0);
@@ -67,7 +68,8 @@ pub(crate) fn start(program: &[CString], null: &OwnedFd) -> io::Result<TaskId> {
     }
     let options = libc::PTRACE_O_TRACECLONE | libc::PTRACE_O_TRACEEXEC | libc::PTRACE_O_EXITKILL;
     let seized = request(libc::PTRACE_SEIZE, child, options as usize);
-    // SAFETY: pipe2 above opened both descriptors. This process closes each of them here, and nowhere else.
+    // SAFETY: pipe2 above opened both descriptors. This process closes each of them here, and
+    // nowhere else.
     unsafe {
         libc::close(gate);
         libc::close(key);
@@ -75,8 +77,8 @@ pub(crate) fn start(program: &[CString], null: &OwnedFd) -> io::Result<TaskId> {
     seized.map(|()| child)
 }
 
-/// Makes [`wait`] return each 20 milliseconds even if there is nothing, so that time limits are seen: an
-/// instruction may wait for ever for the memory that it reads.
+/// Makes [`wait`] return each 20 milliseconds even if there is nothing, so that time limits are
+/// seen: an instruction may wait for ever for the memory that it reads.
 pub(crate) fn never_wait_long() -> io::Result<()> {
     extern "C" fn nothing(_: c_int) {}
     let pause = libc::timeval {
@@ -87,8 +89,8 @@ pub(crate) fn never_wait_long() -> io::Result<()> {
         it_interval: pause,
         it_value: pause,
     };
-    // SAFETY: The handler does nothing. The structures are local variables, which the calls only read; all zeros are
-    // a valid `sigaction`. Without SA_RESTART, the signal ends a wait.
+    // SAFETY: The handler does nothing. The structures are local variables, which the calls only
+    // read; all zeros are a valid `sigaction`. Without SA_RESTART, the signal ends a wait.
     unsafe {
         let mut action: libc::sigaction = mem::zeroed();
         action.sa_sigaction = nothing as extern "C" fn(c_int) as usize;
@@ -157,11 +159,13 @@ pub(crate) fn kill(process: TaskId) {
 ///
 /// # Safety
 ///
-/// The request `what` writes one `T` to the address in its last argument. All zeros are a valid `T`.
+/// The request `what` writes one `T` to the address in its last argument. All zeros are a valid
+/// `T`.
 unsafe fn told<T>(what: libc::c_uint, thread: TaskId) -> io::Result<T> {
     // SAFETY: By the contract of this function.
     let mut found: T = unsafe { mem::zeroed() };
-    // SAFETY: `found` is a local variable; by the contract of this function the request writes one `T` to it.
+    // SAFETY: `found` is a local variable; by the contract of this function the request writes one
+    // `T` to it.
     let done = unsafe {
         libc::ptrace(
             what,
@@ -208,8 +212,8 @@ pub(crate) fn read(process: TaskId, address: u64, bytes: &mut [u8]) -> usize {
     read_parts(process, &[address], &mut [bytes])
 }
 
-/// Reads memory at several addresses, each into the part of the same index, up to the first part that cannot be read.
-/// Returns the number of bytes read; the rest is unchanged.
+/// Reads memory at several addresses, each into the part of the same index, up to the first part
+/// that cannot be read. Returns the number of bytes read; the rest is unchanged.
 pub(crate) fn read_parts(process: TaskId, addresses: &[u64], parts: &mut [&mut [u8]]) -> usize {
     let remote = addresses
         .iter()
@@ -225,8 +229,8 @@ pub(crate) fn read_parts(process: TaskId, addresses: &[u64], parts: &mut [&mut [
     });
     let local: Vec<libc::iovec> = local.take(remote.len()).collect();
     let count = local.len() as libc::c_ulong;
-    // SAFETY: `local` describes `parts`, which this function borrows mutably; `remote` has addresses of the traced
-    // process, which the kernel checks. Both arrays have `count` elements.
+    // SAFETY: `local` describes `parts`, which this function borrows mutably; `remote` has
+    // addresses of the traced process, which the kernel checks. Both arrays have `count` elements.
     let read = unsafe {
         libc::process_vm_readv(process, local.as_ptr(), count, remote.as_ptr(), count, 0)
     };

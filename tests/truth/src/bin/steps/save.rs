@@ -30,8 +30,8 @@ use crate::judge::{
     StepJudge, //
 };
 
-/// The bytes of code around each PC, and of the stack after the last frame, that are saved with a difference. A walk that
-/// goes another way may read them.
+/// The bytes of code around each PC, and of the stack after the last frame, that are saved with a
+/// difference. A walk that goes another way may read them.
 const AROUND: u64 = 64;
 /// The most bytes of the stack that are saved with a difference.
 const MOST_STACK: u64 = 4096;
@@ -52,8 +52,9 @@ pub(crate) struct SaveOptions {
     #[arg(long, requires = "save")]
     save_kinds: bool,
 
-    /// Save the first stack that has a place with all of these texts, which are joined by &&, too. The
-    /// text of a place is as in the report of a difference, after "innermost " for the innermost frame
+    /// Save the first stack that has a place with all of these texts, which are joined by &&, too.
+    /// The text of a place is as in the report of a difference, after "innermost " for the
+    /// innermost frame
     #[arg(long, value_name = "TEXT", requires = "save")]
     save_at: Vec<String>,
 }
@@ -77,8 +78,8 @@ impl<'a> Saver<'a> {
         }
     }
 
-    /// Saves the stack of a step that was judged, if it is to be saved. `difference` is the text of a new kind of
-    /// unexplained difference.
+    /// Saves the stack of a step that was judged, if it is to be saved. `difference` is the text of
+    /// a new kind of unexplained difference.
     pub(crate) fn step<M: Memory + ?Sized>(
         &mut self,
         judge: &mut StepJudge,
@@ -117,7 +118,8 @@ impl<'a> Saver<'a> {
                 (stored.pc.0, stored.sp.0) == (found.frame.pc, found.frame.sp)
             });
         if !is_same {
-            // The walk that was judged had other regions: those that it has met are searched after it.
+            // The walk that was judged had other regions: those that it has met are searched after
+            // it.
             eprintln!("steps: {name}: not saved: another walk finds other frames");
             return Ok(());
         }

@@ -46,8 +46,9 @@ const TURN: u32 = 100;
 /// How often it is asked whether a system call is over, before another thread goes on.
 const PATIENCE: u32 = 100;
 
-/// How often an instruction is waited for, 20 milliseconds each time, before another thread goes on. It may need
-/// memory that another one has to provide; and a thread may sleep in a system call that begins once more.
+/// How often an instruction is waited for, 20 milliseconds each time, before another thread goes
+/// on. It may need memory that another one has to provide; and a thread may sleep in a system call
+/// that begins once more.
 const WAITS: u32 = 2;
 
 const SYSCALL: [u8; 2] = [0x0f, 0x05];
@@ -165,7 +166,8 @@ impl Tracer {
         Ok(&self.process)
     }
 
-    /// The mappings for the walk and those for the truth, as of the last call of [`Tracer::process`].
+    /// The mappings for the walk and those for the truth, as of the last call of
+    /// [`Tracer::process`].
     pub(crate) fn processes(&self) -> (&Process, &Process) {
         (&self.process, &self.truth)
     }
@@ -182,8 +184,8 @@ impl Tracer {
         }
     }
 
-    /// Finds the code that was loaded at these run-time addresses, at which a walk has met anonymous code. The module asks
-    /// in the same case, and the next walk has the regions.
+    /// Finds the code that was loaded at these run-time addresses, at which a walk has met
+    /// anonymous code. The module asks in the same case, and the next walk has the regions.
     pub(crate) fn find_loaded(
         &mut self,
         addresses: impl Iterator<Item = u64>,

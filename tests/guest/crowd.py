@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """usage: crowd.py COUNT USER...
 
-As root, adds rows for COUNT files to /dev/sframe_unwind in the name of each user, and records for COUNT
-further files that they have no rows. Each file is closed right after the addition, and so deleted.
+As root, adds rows for COUNT files to /dev/sframe_unwind in the name of each user, and records for
+COUNT further files that they have no rows. Each file is closed right after the addition, and so
+deleted.
 """
 
 import ctypes

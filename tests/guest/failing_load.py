@@ -4,8 +4,9 @@
 
 usage: failing_load.py MODULE HOW-MANY
 
-The module's own allocations are the last ones of a load, so the last HOW-MANY allocations fail, one in each
-load. Whether a load fails or not, nothing may be left of it. Needs a kernel with CONFIG_FAILSLAB.
+The module's own allocations are the last ones of a load, so the last HOW-MANY allocations fail, one
+in each load. Whether a load fails or not, nothing may be left of it. Needs a kernel with
+CONFIG_FAILSLAB.
 """
 
 import ctypes
@@ -21,7 +22,8 @@ fail_nth = os.open("/proc/thread-self/fail-nth", os.O_RDWR)
 
 
 def load(nth):
-    """Whether the module loaded while allocation NTH failed, and the number of allocations left until NTH."""
+    """Whether the module loaded while allocation NTH failed, and the number of allocations left
+    until NTH."""
     os.pwrite(fail_nth, str(nth).encode(), 0)
     result = libc.syscall(FINIT_MODULE, module, b"", 0)
     left = int(os.pread(fail_nth, 20, 0).split(b"\0")[0])

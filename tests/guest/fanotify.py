@@ -3,8 +3,8 @@
 
 usage: fanotify.py FILE READY TRIGGER
 
-Makes the kernel ask this program for a permission at each read of FILE, creates the file READY, and gives each
-permission until TRIGGER exists. Later reads of FILE wait until this program is killed.
+Makes the kernel ask this program for a permission at each read of FILE, creates the file READY, and
+gives each permission until TRIGGER exists. Later reads of FILE wait until this program is killed.
 """
 
 import ctypes
@@ -25,7 +25,8 @@ def main():
     listener = libc.fanotify_init(FAN_CLASS_CONTENT, os.O_RDONLY)
     if listener < 0:
         sys.exit(f"fanotify_init: {os.strerror(ctypes.get_errno())}")
-    if libc.fanotify_mark(listener, FAN_MARK_ADD, ctypes.c_uint64(FAN_ACCESS_PERM), AT_FDCWD, file.encode()):
+    if libc.fanotify_mark(listener, FAN_MARK_ADD, ctypes.c_uint64(FAN_ACCESS_PERM), AT_FDCWD,
+                          file.encode()):
         sys.exit(f"fanotify_mark: {os.strerror(ctypes.get_errno())}")
     with open(ready, "w", encoding="ascii"):
         pass

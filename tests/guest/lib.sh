@@ -2,10 +2,11 @@
 # shellcheck shell=bash
 #
 # Functions for the guest's test scripts. Scripts print TAP lines, `ok - NAME` and `not ok - NAME`,
-# with details of a failure after `#`. Recordings are left in /share; tests/lib/verdicts.py judges them on
-# the host, which is faster.
+# with details of a failure after `#`. Recordings are left in /share; tests/lib/verdicts.py judges
+# them on the host, which is faster.
 
-# On a file system from which the module's worker reads pages; the guest's root is no such file system.
+# On a file system from which the module's worker reads pages; the guest's root is no such file
+# system.
 PROGRAMS=/tmp/programs
 export CHAIN_FILE=/dev/null
 [ ! -e /src/build/programs ] || cp -r /src/build/programs /tmp/
@@ -13,7 +14,8 @@ export CHAIN_FILE=/dev/null
 # The debug kernel needs about five times as long for everything but the program itself.
 if [ -e /sys/kernel/debug/kunit ]; then DEBUG=1; else DEBUG=0; fi
 
-# A fault in the kernel's own boot may end lock debugging: such a guest cannot find faults, and is booted again.
+# A fault in the kernel's own boot may end lock debugging: such a guest cannot find faults, and is
+# booted again.
 if dmesg | grep -q 'Disabling lock debugging'; then
 	dmesg | grep -E 'BUG: |WARNING: |Disabling lock debugging'
 	exit 125
@@ -134,7 +136,8 @@ wait_for() {
 	done
 }
 
-# unpacked SET - the newest directory of packages that scripts/prepare-programs has unpacked; nothing if there is none.
+# unpacked SET - the newest directory of packages that scripts/prepare-programs has unpacked;
+# nothing if there is none.
 unpacked() {
 	local place newest=
 	for place in "/var/cache/sframe_unwind/$1-"????????????; do
@@ -166,19 +169,22 @@ is_quiet() {
 # The workload of perl, with a number of turns.
 load='sub f { my $n = shift; $n < 2 ? $n : f($n - 1) + f($n - 2) } f(15) for 1 .. $ARGV[0]'
 
-# stacks_of PROGRAM - reads its stacks from stdin, in a format of whole.py. Leaves their number in `stacks`,
-# the number of complete ones, up to the entry point, in `whole`, and the milliseconds from the first incomplete
-# one to the last one in `last`.
+# stacks_of PROGRAM - reads its stacks from stdin, in a format of whole.py. Leaves their number in
+# `stacks`, the number of complete ones, up to the entry point, in `whole`, and the milliseconds
+# from the first incomplete one to the last one in `last`.
 stacks_of() {
 	/src/tests/guest/whole.py "$1" /lib64/ld-linux-x86-64.so.2 >/tmp/whole || return
 	read -r stacks whole last </tmp/whole
-	echo "$whole of $stacks stacks are complete, the last incomplete one is $last ms after the first such one"
+	echo "$whole of $stacks stacks are complete," \
+		"the last incomplete one is $last ms after the first such one"
 }
 perls_stacks() { stacks_of /usr/bin/perl; }
 
-# recorded COMMAND... - records the user stacks of a command; stacks_recorded PROGRAM - judges them: see stacks_of.
+# recorded COMMAND... - records the user stacks of a command; stacks_recorded PROGRAM - judges them:
+# see stacks_of.
 recorded() {
-	perf record -q -e cpu-clock:u -F 999 -BN --no-bpf-event -o /tmp/recorded.data --call-graph fp "$@" >/tmp/record.log 2>&1 ||
+	perf record -q -e cpu-clock:u -F 999 -BN --no-bpf-event -o /tmp/recorded.data \
+		--call-graph fp "$@" >/tmp/record.log 2>&1 ||
 		{ cat /tmp/record.log; return 1; }
 }
 # recorded_until SAMPLES COMMAND... - the same of a command that does not end by itself.
@@ -187,7 +193,8 @@ recorded_until() {
 		--call-graph fp "${@:2}" >/tmp/record.log 2>&1 || { cat /tmp/record.log; return 1; }
 }
 stacks_recorded() {
-	perf script -i /tmp/recorded.data --show-mmap-events -F comm,time,event,ip >/tmp/stacks 2>/dev/null
+	perf script -i /tmp/recorded.data --show-mmap-events -F comm,time,event,ip >/tmp/stacks \
+		2>/dev/null
 	stacks_of "$1" </tmp/stacks
 }
 
@@ -197,8 +204,11 @@ attached() { wait_for $patience grep -qs attached "$1"; }
 # listen PID - runs bpftrace, which writes the stacks of a process, in whole.py's format, to
 # /tmp/bpf.text, but not those of the shell before its exec; leaves bpftrace's PID in `tracer`.
 listen() {
-	bpftrace -e 'BEGIN { printf("attached\n"); } profile:hz:499 /pid == '"$1"' && comm != "busybox"/ {
-		printf("one %llu.%09llu: profile\n%s\n", nsecs / 1000000000, nsecs % 1000000000, ustack(raw, 127)); }' \
+	bpftrace -e 'BEGIN { printf("attached\n"); }
+		profile:hz:499 /pid == '"$1"' && comm != "busybox"/ {
+			printf("one %llu.%09llu: profile\n%s\n",
+				nsecs / 1000000000, nsecs % 1000000000, ustack(raw, 127));
+		}' \
 		>/tmp/bpf.text 2>/tmp/bpf.log &
 	tracer=$!
 	attached /tmp/bpf.text
@@ -219,15 +229,18 @@ restore_faults() {
 # In a new guest, the first recording has hundreds of samples of reading perf and the loader from
 # disk.
 first_recording() {
-	perf record -q -o /tmp/first.data -e cpu-clock -F 999 --call-graph fp -- "$PROGRAMS/pie" 1 >/dev/null 2>&1
+	perf record -q -o /tmp/first.data -e cpu-clock -F 999 --call-graph fp -- "$PROGRAMS/pie" 1 \
+		>/dev/null 2>&1
 }
 
 # Messages that no test may leave in the kernel's log, and traces, which come with them or alone.
-COMPLAINTS='BUG|WARNING|Oops|general protection|KASAN:|KFENCE:|inconsistent lock|suspicious RCU|scheduling while atomic|sleeping function|unable to handle|blocked for more|soft lockup|rcu.*(stall|detected)'
+COMPLAINTS='BUG|WARNING|Oops|general protection|KASAN:|KFENCE:|inconsistent lock|suspicious RCU'
+COMPLAINTS+='|scheduling while atomic|sleeping function|unable to handle|blocked for more'
+COMPLAINTS+='|soft lockup|rcu.*(stall|detected)'
 # kernel_log - the log that log_is_clean checks. A script may define it anew.
 kernel_log() { dmesg; }
-# without_other_races - copies a kernel log from stdin to stdout, without the reports of KCSAN that do not name the
-# module: the kernel has data races of its own. Their number goes to stderr.
+# without_other_races - copies a kernel log from stdin to stdout, without the reports of KCSAN that
+# do not name the module: the kernel has data races of its own. Their number goes to stderr.
 without_other_races() { awk '
 	/==========$/ && !block { block = $0; next }
 	!block { print; next }
@@ -242,7 +255,8 @@ without_other_races() { awk '
 	}'
 }
 log_is_clean() {
-	[ ! -e /sys/kernel/debug/kcsan ] || grep -x "enabled: 1" /sys/kernel/debug/kcsan || { echo "KCSAN is off"; return 1; }
+	[ ! -e /sys/kernel/debug/kcsan ] || grep -x "enabled: 1" /sys/kernel/debug/kcsan ||
+		{ echo "KCSAN is off"; return 1; }
 	# As many lines as check() prints.
 	kernel_log | without_other_races >/tmp/dmesg
 	! grep -E -m 1 -A 29 "$COMPLAINTS|Call Trace" /tmp/dmesg || return

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """usage: nonsense.py SECONDS
 
-Passes random structures and sections to /dev/sframe_unwind for SECONDS. The exit status is 0 only if
-Documentation/device.rst lists each errno that the device returned, and if the device refused
+Passes random structures and sections to /dev/sframe_unwind for SECONDS. The exit status is 0 only
+if Documentation/device.rst lists each errno that the device returned, and if the device refused
 structures of other versions of the interface, and told its own version.
 """
 
@@ -46,7 +46,8 @@ seen = collections.Counter()
 
 def some_section():
     """A section that is spoilt, cut off, or whole; or random bytes."""
-    bytes_ = bytearray(section if random.random() < 0.8 else random.randbytes(random.randrange(200)))
+    bytes_ = bytearray(section if random.random() < 0.8
+                       else random.randbytes(random.randrange(200)))
     for _ in range(random.choice((0, 1, 2, 8))):
         if bytes_:
             at = random.randrange(min(len(bytes_), random.choice((40, 400, len(bytes_)))))
@@ -84,7 +85,8 @@ def is_enough():
 
 started = time.monotonic()
 # On a busy host the guest needs longer.
-while (taken := time.monotonic() - started) < int(sys.argv[1]) or taken < 10 * int(sys.argv[1]) and not is_enough():
+seconds = int(sys.argv[1])
+while (taken := time.monotonic() - started) < seconds or taken < 10 * seconds and not is_enough():
     command = random.choice((ADD, ADD, ADD, REMOVE, LIST, STATS, random.getrandbits(32)))
     # The kernel matches type and number alone.
     command = {known & 0xFFFF: known for known in ALLOWED}.get(command & 0xFFFF, command)
@@ -92,14 +94,16 @@ while (taken := time.monotonic() - started) < int(sys.argv[1]) or taken < 10 * i
     if command in (ADD, REMOVE) and random.random() < 0.9:
         bytes_ = some_section()
         keep = ctypes.create_string_buffer(bytes_, max(len(bytes_), 1))
-        address = random.choice((ctypes.addressof(keep),) * 8 + (0, 1 << 63, random.getrandbits(64)))
+        address = random.choice((ctypes.addressof(keep),) * 8
+                                + (0, 1 << 63, random.getrandbits(64)))
         length = random.choice((len(bytes_),) * 8 + (0, random.getrandbits(32)))
         # No flag for the vDSO, whose rows all programs need.
-        extra_rows = random.choice((b"", b"", row(), row() + row(), row()[:23], random.randbytes(48)))
+        extra_rows = random.choice((b"", b"", row(), row() + row(), row()[:23],
+                                    random.randbytes(48)))
         keep_too = ctypes.create_string_buffer(extra_rows, max(len(extra_rows), 1))
         body[4:40] = struct.pack("=iQIIQII", random.choice(descriptors), address, length,
-                                 random.choice((0, 0, 0, 2, 4)), ctypes.addressof(keep_too), len(extra_rows),
-                                 random.choice((0,) * 9 + (1,)))
+                                 random.choice((0, 0, 0, 2, 4)), ctypes.addressof(keep_too),
+                                 len(extra_rows), random.choice((0,) * 9 + (1,)))
     elif command in (ADD, REMOVE) and body[20] & 1:
         body[20] &= 0xFE
     if command == STATS and random.random() < 0.9:
@@ -130,6 +134,7 @@ while (taken := time.monotonic() - started) < int(sys.argv[1]) or taken < 10 * i
             if error.errno != errno.EINVAL:
                 sys.exit(f"read: {error}")
 for (command, number), count in sorted(seen.items(), key=str):
-    print(f"{command if command == 'other' else hex(command)}: {errno.errorcode.get(number, number)}: {count}")
+    print(f"{command if command == 'other' else hex(command)}: "
+          f"{errno.errorcode.get(number, number)}: {count}")
 if not is_enough():
     sys.exit("hardly anything was told")

@@ -3,9 +3,9 @@
 
 usage: silent.py DIRECTORY FILE TRIGGER [read]
 
-Mounts a FUSE file system at DIRECTORY, with one file, `file`, which has the bytes of FILE. As soon as TRIGGER
-exists, requests to open a file (with `read`: to read) are not answered any more. The file system ends when this
-program is killed.
+Mounts a FUSE file system at DIRECTORY, with one file, `file`, which has the bytes of FILE. As soon
+as TRIGGER exists, requests to open a file (with `read`: to read) are not answered any more. The
+file system ends when this program is killed.
 """
 
 import ctypes
@@ -24,7 +24,8 @@ FOR_EVER = 1 << 30
 def attributes(node, size):
     """struct fuse_attr."""
     mode = stat.S_IFDIR | 0o755 if node == DIRECTORY else stat.S_IFREG | 0o755
-    return struct.pack("<6Q10I", node, size, (size + 511) // 512, 0, 0, 0, 0, 0, 0, mode, 1, 0, 0, 0, 4096, 0)
+    return struct.pack("<6Q10I", node, size, (size + 511) // 512, 0, 0, 0, 0, 0, 0, mode, 1, 0, 0,
+                       0, 4096, 0)
 
 
 def answer(opcode, node, body, content):
@@ -35,7 +36,8 @@ def answer(opcode, node, body, content):
     if opcode == LOOKUP:
         if body.rstrip(b"\0") != b"file":
             return -ENOENT
-        return struct.pack("<4Q2I", FILE, 0, FOR_EVER, FOR_EVER, 0, 0) + attributes(FILE, len(content))
+        found = struct.pack("<4Q2I", FILE, 0, FOR_EVER, FOR_EVER, 0, 0)
+        return found + attributes(FILE, len(content))
     if opcode == GETATTR:
         return struct.pack("<Q2I", FOR_EVER, 0, 0) + attributes(node, size)
     if opcode in (OPEN, OPENDIR):

@@ -4,13 +4,14 @@
 
 usage: whole.py FILE... <TEXT
 
-FILEs are the program and ld.so. TEXT is the output of `perf script --show-mmap-events -F comm,time,event,ip`;
-or the text of /proc/PID/maps, and then stacks in perf's form, as bpftrace prints them. A thread begins
-behind the system call in libc that makes the thread, and continues behind the call that follows.
+FILEs are the program and ld.so. TEXT is the output of `perf script --show-mmap-events -F
+comm,time,event,ip`; or the text of /proc/PID/maps, and then stacks in perf's form, as bpftrace
+prints them. A thread begins behind the system call in libc that makes the thread, and continues
+behind the call that follows.
 
-Prints the number of stacks, the number of complete stacks, and the time from the first incomplete stack to
-the last one, in milliseconds; -1 if all stacks are complete. The first incomplete stack is the first request
-for rows. A program may have stacks in known files before, and wait for a disk.
+Prints the number of stacks, the number of complete stacks, and the time from the first incomplete
+stack to the last one, in milliseconds; -1 if all stacks are complete. The first incomplete stack is
+the first request for rows. A program may have stacks in known files before, and wait for a disk.
 """
 
 import functools
@@ -21,9 +22,10 @@ import sys
 # The maximum size of the code at a program's entry point, in bytes.
 BEGINNING = 96
 
-MAPPED = (re.compile(r"PERF_RECORD_MMAP2? .*\[0x(?P<start>[0-9a-f]+)\(.* @ (0x)?(?P<offset>[0-9a-f]+) "
-                     r".* (?P<path>/\S+)$"),
-          re.compile(r"(?P<start>[0-9a-f]+)-[0-9a-f]+ r.xp (?P<offset>[0-9a-f]+) .* (?P<path>/\S+)$"))
+MAPPED = (re.compile(r"PERF_RECORD_MMAP2? .*\[0x(?P<start>[0-9a-f]+)\(.* @ "
+                     r"(0x)?(?P<offset>[0-9a-f]+) .* (?P<path>/\S+)$"),
+          re.compile(r"(?P<start>[0-9a-f]+)-[0-9a-f]+ r.xp (?P<offset>[0-9a-f]+) "
+                     r".* (?P<path>/\S+)$"))
 SEGMENT = re.compile(r"\s+LOAD\s+(0x[0-9a-f]+) (0x[0-9a-f]+) \S+ (0x[0-9a-f]+) \S+ R.E")
 GO = re.compile(r"\s+[0-9]+: ([0-9a-f]+) +([0-9]+) FUNC .* "
                 r"runtime\.(?:goexit|rt0_go|clone|mcall|morestack)(?:\.abi0)?\n")
@@ -35,9 +37,10 @@ ADDRESS = re.compile(r"\s*(0x)?(?P<address>[0-9a-f]+)\s*$")
 
 
 def beginnings(path):
-    """The places in the file in which stacks begin: the program's first instructions, and Go's outermost
-    functions. Each place is an offset in the file and a length, in bytes."""
-    text = subprocess.run(["readelf", "-hlsW", path], capture_output=True, text=True, check=True).stdout
+    """The places in the file in which stacks begin: the program's first instructions, and Go's
+    outermost functions. Each place is an offset in the file and a length, in bytes."""
+    text = subprocess.run(["readelf", "-hlsW", path], capture_output=True, text=True,
+                          check=True).stdout
     segments = [[int(number, 16) for number in found] for found in SEGMENT.findall(text)]
     begin = [(int(re.search(r"Entry point address:\s*(0x[0-9a-f]+)", text)[1], 16), BEGINNING)]
     begin += [(int(address, 16), int(size)) for address, size in GO.findall(text)]
@@ -48,15 +51,16 @@ def beginnings(path):
 
 @functools.cache
 def thread_beginnings(path):
-    """The offsets in libc at which threads begin, and at which they continue. Each program maps libc, so the result
-    is cached."""
+    """The offsets in libc at which threads begin, and at which they continue. Each program maps
+    libc, so the result is cached."""
     with open(path, "rb") as file:
-        return [(found.start() + len(b"\x0f\x05"), found.end()) for found in THREAD.finditer(file.read())]
+        return [(found.start() + len(b"\x0f\x05"), found.end())
+                for found in THREAD.finditer(file.read())]
 
 
 def judged(lines, files):
-    """Judges the stacks of a text. Returns a list of tuples: the first word of the stack's heading; its time, in
-    seconds; whether it is complete, None for a stack without frames."""
+    """Judges the stacks of a text. Returns a list of tuples: the first word of the stack's heading;
+    its time, in seconds; whether it is complete, None for a stack without frames."""
     known = {path.rsplit("/", 1)[1]: beginnings(path) for path in files}
     starts, new, threads, stacks = [], set(), set(), []
     for line in lines:
@@ -82,11 +86,13 @@ def judged(lines, files):
 
 
 def main():
-    stacks = [(time, whole) for _, time, whole in judged(sys.stdin, sys.argv[1:]) if whole is not None]
+    stacks = [(time, whole) for _, time, whole in judged(sys.stdin, sys.argv[1:])
+              if whole is not None]
     if not stacks:
         sys.exit("no stacks")
     missing = [time for time, whole in stacks if not whole]
-    print(len(stacks), len(stacks) - len(missing), int((missing[-1] - missing[0]) * 1000) if missing else -1)
+    print(len(stacks), len(stacks) - len(missing),
+          int((missing[-1] - missing[0]) * 1000) if missing else -1)
 
 
 if __name__ == "__main__":

@@ -54,9 +54,9 @@ case ${1-} in
 	;;
 esac
 
-# The kernel's frames of a stack become one frame, "kernel": they differ from machine to machine, their
-# names may be hidden, and the module does not walk them. They come first, and their addresses have 16
-# digits. An address ffff... after a user frame is a false user frame, and stays.
+# The kernel's frames of a stack become one frame, "kernel": they differ from machine to machine,
+# their names may be hidden, and the module does not walk them. They come first, and their addresses
+# have 16 digits. An address ffff... after a user frame is a false user frame, and stays.
 perf script -i "$data" --no-inline -F comm,pid,tid,time,event,ip,sym,dso >"$work/script"
 awk '
 	BEGIN { ended = 1 }
@@ -70,8 +70,8 @@ awk '
 	}
 	{ user = 1; print }' "$work/script" >"$work/stacks"
 
-# Equal stacks give equal pictures: colours depend on the names alone. Frames of less than 0.5 % of the
-# samples would be narrower than four pixels.
+# Equal stacks give equal pictures: colours depend on the names alone. Frames of less than 0.5 % of
+# the samples would be narrower than four pixels.
 inferno-collapse-perf -q "$work/stacks" >"$work/folded"
 inferno-flamegraph -q --deterministic --width 800 --minwidth 0.5 --fontsize 11 --fontwidth 0.63 \
 	--bgcolors '#ffffff' --title "$title" "$work/folded" >"$work/svg"

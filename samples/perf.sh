@@ -18,5 +18,6 @@ data=$directory/perf.data
 for mode in fp fp,defer; do
 	echo "== --call-graph $mode"
 	perf record -q -F 99 -e cpu-clock --call-graph "$mode" -o "$data" -- "$@"
-	perf report -i "$data" --stdio --no-children --no-inline -g caller --percent-limit 5 2>/dev/null
+	perf report -i "$data" --stdio --no-children --no-inline -g caller --percent-limit 5 \
+		2>/dev/null
 done

@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: GPL-2.0-only
-"""Report what `record` recorded: one stack side by side, how many are complete, and flame graphs."""
+"""Report what `record` recorded: one stack side by side, how many are complete, and flame
+graphs."""
 
 import os
 import re
@@ -46,7 +47,8 @@ def side_by_side(without, with_module):
     left, right = names(places[names(deep)[0]]), names(deep)
     print(f"{'frame pointers':<32}  sframe")
     for i in range(max(len(left), len(right))):
-        print(f"{left[i] if i < len(left) else '':<32}  {right[i] if i < len(right) else ''}".rstrip())
+        one, other = (side[i] if i < len(side) else "" for side in (left, right))
+        print(f"{one:<32}  {other}".rstrip())
     print()
 
 

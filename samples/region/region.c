@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /*
- * region [SECONDS [HOW]] - makes code at run time, tells /dev/sframe_unwind how its frames are laid out, and
- * computes for SECONDS (5) below a call from this code. The stacks of this program are complete in
- * `perf record --call-graph fp`. Needs CAP_PERFMON, or the module's parameter own_regions.
+ * region [SECONDS [HOW]] - makes code at run time, tells /dev/sframe_unwind how its frames are laid
+ * out, and computes for SECONDS (5) below a call from this code. The stacks of this program are
+ * complete in `perf record --call-graph fp`. Needs CAP_PERFMON, or the module's parameter
+ * own_regions.
  *
  * It prints its process ID when it begins to compute. HOW is for tests: `none` registers no region;
  * `guard` changes the guard's word when SIGUSR1 comes; `fork` computes in a child process; `again`
@@ -49,12 +50,15 @@ static double now(void)
 /* The offset of .eh_frame, in the page after the code, which stays writable. */
 #define EH_FRAME 4096
 
-/* For the frame of 0x68 bytes: CFA = rsp + 8 at first, rsp + 0x70 after seven bytes, and rsp + 8 after nine more. */
+/*
+ * For the frame of 0x68 bytes: CFA = rsp + 8 at first, rsp + 0x70 after seven bytes, and rsp + 8
+ * after nine more.
+ */
 static const unsigned char eh_frame[] = {
 	20, 0, 0, 0, 0, 0, 0, 0, 1, 'z', 'R', 0, 1, 0x78, 16, 1, 0x1b, 0x0c, 7, 8, 0x90, 1, 0, 0,
 	/* The distance to the code, and its length. */
-	24, 0, 0, 0, 28, 0, 0, 0, -(EH_FRAME + 32) & 0xff, -(EH_FRAME + 32) >> 8 & 0xff, 0xff, 0xff, 17, 0, 0, 0,
-	0, 0x47, 0x0e, 0xf0, 0, 0x49, 0x0e, 8, 0, 0, 0, 0, 0, 0, 0, 0
+	24, 0, 0, 0, 28, 0, 0, 0, -(EH_FRAME + 32) & 0xff, -(EH_FRAME + 32) >> 8 & 0xff, 0xff, 0xff,
+	17, 0, 0, 0, 0, 0x47, 0x0e, 0xf0, 0, 0x49, 0x0e, 8, 0, 0, 0, 0, 0, 0, 0, 0
 };
 
 static int has_eh_frame(void)
@@ -126,13 +130,15 @@ static void finish(int signal)
 }
 
 /*
- * sub $SIZE,%rsp; call *%rdi; nop; lea SIZE(%rsp),%rsp; ret. Between the first and the last two, the frame has SIZE bytes.
- * Without a region the walk does not know this code: it would follow add $SIZE,%rsp.
+ * sub $SIZE,%rsp; call *%rdi; nop; lea SIZE(%rsp),%rsp; ret. Between the first and the last two,
+ * the frame has SIZE bytes. Without a region the walk does not know this code: it would follow add
+ * $SIZE,%rsp.
  */
 static unsigned char *make(int size, unsigned char *place)
 {
 	unsigned char instructions[] = {
-		0x48, 0x81, 0xec, size, 0, 0, 0, 0xff, 0xd7, 0x66, 0x90, 0x48, 0x8d, 0x64, 0x24, size, 0xc3,
+		0x48, 0x81, 0xec, size, 0, 0, 0, 0xff, 0xd7, 0x66, 0x90, 0x48, 0x8d,
+		0x64, 0x24, size, 0xc3,
 		[BESIDE] = 0x48, 0xff, 0xcf, 0x75, 0xfb, 0xc3
 	};
 	unsigned char *at = mmap(place, EH_FRAME + 4096, PROT_READ | PROT_WRITE,
@@ -140,7 +146,8 @@ static unsigned char *make(int size, unsigned char *place)
 
 	if (at != MAP_FAILED && has_eh_frame())
 		memcpy(at + EH_FRAME, eh_frame, sizeof(eh_frame));
-	if (at == MAP_FAILED || !memcpy(at, instructions, sizeof(instructions)) || mprotect(at, 4096, PROT_READ | PROT_EXEC)) {
+	if (at == MAP_FAILED || !memcpy(at, instructions, sizeof(instructions)) ||
+	    mprotect(at, 4096, PROT_READ | PROT_EXEC)) {
 		perror("mmap");
 		exit(1);
 	}
@@ -193,7 +200,8 @@ int main(int argc, char **argv)
 				return 1;
 		}
 	}
-	if (device < 0 || (strcmp(how, "none") && !has_eh_frame() && ioctl(device, SFRAME_UNWIND_REGION, &region))) {
+	if (device < 0 || (strcmp(how, "none") && !has_eh_frame() &&
+			   ioctl(device, SFRAME_UNWIND_REGION, &region))) {
 		perror("/dev/sframe_unwind");
 		return 1;
 	}

@@ -1,14 +1,16 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: GPL-2.0-only
-"""Make a small program whose SFrame section takes long to convert into a table, or whose walks take long.
+"""Make a small program whose SFrame section takes long to convert into a table, or whose walks take
+long.
 
 usage: costly.py KIND FILE
 
-KIND `collisions`: 16,384 rules that an unkeyed hash put into one slot, and a function that repeats the
-last of them for each byte of 16 MiB. `rows`: 64 MiB of rows. `functions`: 3,000,000 functions in falling
-order. `toggled`: a walk needs a second walk from the innermost frame, for rbx, while another thread changes the
-innermost frame's return address. One of the two addresses leads to rows that count the return address from rbp and
-leave the stack pointer as it is. The program loops until it is killed.
+KIND `collisions`: 16,384 rules that an unkeyed hash put into one slot, and a function that repeats
+the last of them for each byte of 16 MiB. `rows`: 64 MiB of rows. `functions`: 3,000,000 functions
+in falling order. `toggled`: a walk needs a second walk from the innermost frame, for rbx, while
+another thread changes the innermost frame's return address. One of the two addresses leads to rows
+that count the return address from rbp and leave the stack pointer as it is. The program loops until
+it is killed.
 """
 
 import struct
@@ -23,13 +25,15 @@ ADDR1, ADDR2, ADDR4, PCMASK = 0, 1, 2, 0x10
 
 def packed(version, flags, fdes, rows, functions, count):
     """A section with this number of functions, and of rows."""
-    return struct.pack("<HBBBbbBIIIII", 0xDEE2, version, flags, 3, 0, -8, 0, functions, count, len(rows),
-                       0, len(fdes)) + fdes + rows
+    return struct.pack("<HBBBbbBIIIII", 0xDEE2, version, flags, 3, 0, -8, 0, functions, count,
+                       len(rows), 0, len(fdes)) + fdes + rows
 
 
 def section(address, functions, rows, flags=SORTED):
-    """`functions`: (start, size, offset of the rows, number of rows, info, size of a block), sorted."""
-    fdes = b"".join(struct.pack("<iIIIBBH", start - address, *rest, 0) for start, *rest in functions)
+    """`functions`: (start, size, offset of the rows, number of rows, info, size of a block),
+    sorted."""
+    fdes = b"".join(struct.pack("<iIIIBBH", start - address, *rest, 0)
+                    for start, *rest in functions)
     return packed(2, flags, fdes, rows, len(functions), sum(function[3] for function in functions))
 
 
@@ -60,8 +64,8 @@ def many_functions(address, code):
     return section(address, functions, rows, UNSORTED)
 
 
-# The functions of `toggled`, 32 bytes each, with the words of their only row. The last two are flexible: the CFA is
-# rbx+8; the CFA is rsp, and the return address is rbp.
+# The functions of `toggled`, 32 bytes each, with the words of their only row. The last two are
+# flexible: the CFA is rbx+8; the CFA is rsp, and the return address is rbp.
 CHILD, INNERMOST, MIDDLE, BY_RBX, STAYS = (BASE + CODE + at for at in range(0x40, 0xE0, 0x20))
 TOGGLED = {INNERMOST: bytes([3, 8]), MIDDLE: bytes([3, 16]), BY_RBX: bytes([4, 0x19, 8]),
            STAYS: bytes([8, 0x39, 0, 0x31, 0])}
@@ -83,7 +87,8 @@ def toggled_code():
         return b"\x48\xc7\x04\x25" + struct.pack("<II", at, word)
     # clone(CLONE_VM | CLONE_FS | CLONE_FILES | CLONE_SIGHAND | CLONE_THREAD, stack, 0, 0, 0)
     start = b"\xb8" + struct.pack("<I", 56) + b"\xbf" + struct.pack("<I", 0x10F00)
-    start += b"\xbe" + struct.pack("<I", SLOT + 0x1000) + b"\x31\xd2\x45\x31\xd2\x45\x31\xc0\x0f\x05"
+    start += b"\xbe" + struct.pack("<I", SLOT + 0x1000)
+    start += b"\x31\xd2\x45\x31\xd2\x45\x31\xc0\x0f\x05"
     # test %eax,%eax; je CHILD; mov $SLOT,%esp; mov $STAYS+1,%ebp
     start += b"\x85\xc0\x74" + bytes([CHILD - BASE - CODE - len(start) - 4])
     start += b"\xbc" + struct.pack("<I", SLOT) + b"\xbd" + struct.pack("<I", STAYS + 1)
@@ -109,7 +114,8 @@ def main():
     data = make(BASE + at, BASE + CODE)
     load, note = 1, 0x6474E554
     segments = [
-        # type, flags, offset, virtual and physical address, size in the file and in memory, alignment
+        # type, flags, offset, virtual and physical address, size in the file and in memory,
+        # alignment
         (load, 5, 0, BASE, BASE, at, at, 0x1000),
         (note, 4, at, BASE + at, BASE + at, len(data), len(data), 8),
         (load, 6, 0, SLOT, SLOT, 0, 0x2000, 0x1000),

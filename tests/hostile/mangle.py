@@ -104,7 +104,8 @@ def sprinkle(seed):
 
 
 BAD = "malformed unsupported section_fault search_too_long no_rows not_mapped"
-STEP = "cfa_not_rising cfa_misaligned cfa_overflow stack_fault not_executable not_mapped no_rows outermost"
+STEP = ("cfa_not_rising cfa_misaligned cfa_overflow stack_fault not_executable not_mapped no_rows "
+        "outermost")
 
 CASES = {
     # The header.
@@ -140,7 +141,8 @@ CASES = {
     "num-rows-0": (fdes(12, "I", 0), "true", BAD),
     "num-rows-max": (fdes(12, "I", 0xFFFFFFFF), "true", BAD),
     "row-type-15": (fdes(16, "B", 15), "true", "malformed"),
-    "repeat-0": (lambda p: (p.every_fde(16, "B", 0x10), p.every_fde(17, "B", 0)), "true", "malformed"),
+    "repeat-0": (lambda p: (p.every_fde(16, "B", 0x10), p.every_fde(17, "B", 0)), "true",
+                 "malformed"),
     "repeat-1": (lambda p: (p.every_fde(16, "B", 0x10), p.every_fde(17, "B", 1)), "lies", "-"),
     # Rows.
     "still": (rows_that_stand_still, "true", BAD),
@@ -152,7 +154,8 @@ CASES = {
     "cfa-lowest": (lambda p: p.cfa(-0x80000000), "true", STEP),
     "base-fp": (base_fp, "lies", STEP),
     # All of it.
-    "zeros": (lambda p: p.data.__setitem__(slice(p.at, p.at + p.size), bytes(p.size)), "true", "malformed"),
+    "zeros": (lambda p: p.data.__setitem__(slice(p.at, p.at + p.size), bytes(p.size)), "true",
+              "malformed"),
     **{f"noise-{s}": (noise(s, 0, 1 << 30), "lies", BAD) for s in range(3)},
     **{f"noise-behind-header-{s}": (noise(s, HEADER, 1 << 30), "lies", "-") for s in range(5)},
     **{f"noise-in-rows-{s}": (noise(s, 600, 1 << 30), "lies", "-") for s in range(5)},

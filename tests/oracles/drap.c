@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /*
- * Functions that align their stack to more than the ABI requires. No headers: it is also built for machines
- * without a libc.
+ * Functions that align their stack to more than the ABI requires. No headers: it is also built for
+ * machines without a libc.
  */
 void use(void *one, void *two);
 

@@ -7,8 +7,8 @@
  * SECTION is a file with the bytes of a section whose address is ADDRESS. For each function a line
  * `function START SIZE FLAGS` is printed; for each of its rows a line `row OFFSET RULE`; and if the
  * functions are sorted, lines `pc FIRST LAST RULE` with the results of sframe_find_fre() at each of
- * its addresses. FLAGS are `repeats` and `signal`. RULE is CFA, frame pointer and return address, or
- * `none`.
+ * its addresses. FLAGS are `repeats` and `signal`. RULE is CFA, frame pointer and return address,
+ * or `none`.
  */
 #include <inttypes.h>
 #include <stdbool.h>
@@ -100,8 +100,8 @@ static void rule(char *out, size_t size, const sframe_frame_row_entry *row, bool
 		}
 	} else {
 		snprintf(cfa, sizeof(cfa), "%s%+d",
-			 sframe_fre_get_base_reg_id(row, &error) == SFRAME_BASE_REG_FP ? "fp" : "sp",
-			 offset);
+			 sframe_fre_get_base_reg_id(row, &error) == SFRAME_BASE_REG_FP ?
+				 "fp" : "sp", offset);
 		error = 0;
 		offset = sframe_fre_get_ra_offset(decoder, row, type, &error);
 		if (!error && !fixed && (abi != SFRAME_ABI_S390X_ENDIAN_BIG ||
@@ -162,12 +162,14 @@ int main(int argc, char **argv)
 		sframe_frame_row_entry row;
 
 		if (sframe_decoder_get_version(decoder) == SFRAME_VERSION_3) {
-			if (sframe_decoder_get_funcdesc_v3(decoder, i, &rows, &length, &start, &info, &info2, &block))
+			if (sframe_decoder_get_funcdesc_v3(decoder, i, &rows, &length, &start,
+							   &info, &info2, &block))
 				fail("function", SFRAME_ERR_FDE_INVAL);
 		} else {
 			int32_t near;
 
-			if (sframe_decoder_get_funcdesc_v2(decoder, i, &rows, &length, &near, &info, &block))
+			if (sframe_decoder_get_funcdesc_v2(decoder, i, &rows, &length, &near, &info,
+							   &block))
 				fail("function", SFRAME_ERR_FDE_INVAL);
 			start = near;
 		}
@@ -194,7 +196,8 @@ int main(int argc, char **argv)
 			if (strcmp(now, before) == 0)
 				continue;
 			if (before[0])
-				printf("pc %#" PRIx64 " %#" PRIx64 " %s\n", first, address + start + at - 1, before);
+				printf("pc %#" PRIx64 " %#" PRIx64 " %s\n", first,
+				       address + start + at - 1, before);
 			strcpy(before, now);
 			first = address + start + at;
 		}

@@ -33,7 +33,8 @@ CHAINED static void remap(void)
 	for (long i = 0; i < end - start; i += sizeof(long))
 		*(long *)(copy + i) = *(long *)(start + i);
 	sys_call3(SYS_mprotect, copy, end - start, PROT_READ | PROT_EXEC);
-	sys_call6(SYS_mremap, copy, end - start, end - start, MREMAP_MAYMOVE | MREMAP_FIXED, start, 0);
+	sys_call6(SYS_mremap, copy, end - start, end - start, MREMAP_MAYMOVE | MREMAP_FIXED,
+		  start, 0);
 }
 
 CHAINED void act(void)

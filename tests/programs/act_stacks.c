@@ -6,7 +6,9 @@
 static char other[64 * 1024] __attribute__((aligned(16)));
 static char *own_end;
 
-/* The frame's size is known at run time only, so rbp points to it, wherever the stack pointer is. */
+/*
+ * The frame's size is known at run time only, so rbp points to it, wherever the stack pointer is.
+ */
 CHAINED static void on_stack(void (*call)(void), char *end, int size)
 {
 	CHAIN_ENTER();
@@ -16,7 +18,8 @@ CHAINED static void on_stack(void (*call)(void), char *end, int size)
 	asm volatile("mov %%rsp, %%rbx\n\tmov %1, %%rsp\n\tcall *%0\n\tmov %%rbx, %%rsp"
 		     :
 		     : "r"(call), "r"(end)
-		     : "rax", "rbx", "rcx", "rdx", "rsi", "rdi", "r8", "r9", "r10", "r11", "cc", "memory");
+		     : "rax", "rbx", "rcx", "rdx", "rsi", "rdi", "r8", "r9", "r10", "r11", "cc",
+		       "memory");
 }
 
 CHAINED static void back(void)

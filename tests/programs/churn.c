@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /*
- * churn PROGRAM DIRECTORY SECONDS [SEED] - changes files while they are mapped and run. Children run copies of
- * PROGRAM, a program with rows, in DIRECTORY and in memfds; meanwhile each copy is written, cut off, extended,
- * renamed, given another time, written through a shared mapping, or replaced. What happens to the children does
- * not matter: many die of it.
+ * churn PROGRAM DIRECTORY SECONDS [SEED] - changes files while they are mapped and run. Children
+ * run copies of PROGRAM, a program with rows, in DIRECTORY and in memfds; meanwhile each copy is
+ * written, cut off, extended, renamed, given another time, written through a shared mapping, or
+ * replaced. What happens to the children does not matter: many die of it.
  */
 #define _GNU_SOURCE
 #include <errno.h>
@@ -37,7 +37,10 @@ static int copy_to(const char *path)
 	return file;
 }
 
-/* A child that is in the file's code: it maps the file, as exec would refuse while it is open for writing. */
+/*
+ * A child that is in the file's code: it maps the file, as exec would refuse while it is open for
+ * writing.
+ */
 static pid_t visitor(int file)
 {
 	pid_t child = fork();
@@ -51,7 +54,10 @@ static pid_t visitor(int file)
 	if (code == MAP_FAILED)
 		_exit(1);
 	for (;;) {
-		/* Reads through all pages, so that they are in memory, and stays in system calls and user code. */
+		/*
+		 * Reads through all pages, so that they are in memory, and stays in system calls
+		 * and user code.
+		 */
 		for (size_t at = 0; at < size; at += 4096)
 			turns += ((volatile char *)code)[at];
 		if (turns++ % 16 == 0) {
@@ -92,7 +98,10 @@ static void fault(int signal)
 static void change(int file, const char *path)
 {
 	char other[256];
-	struct timespec times[2] = { { .tv_sec = random() }, { .tv_sec = random(), .tv_nsec = random() % 1000000000 } };
+	struct timespec times[2] = {
+		{ .tv_sec = random() },
+		{ .tv_sec = random(), .tv_nsec = random() % 1000000000 },
+	};
 	size_t at = random() % size;
 	size_t length = random() % (size - at) % 20000 + 1;
 
@@ -121,7 +130,8 @@ static void change(int file, const char *path)
 		}
 		break;
 	case 6:
-		(void)!fallocate(file, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, at & ~4095ul, 8192);
+		(void)!fallocate(file, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, at & ~4095ul,
+				 8192);
 		break;
 	default: {
 		char *shared = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);

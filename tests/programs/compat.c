@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /*
- * A 32-bit or x32 program with frame pointers and without libc, which the toolchain here need not have.
+ * A 32-bit or x32 program with frame pointers and without libc, which the toolchain here need not
+ * have.
  *
  * usage: compat-32 [SECONDS]
  */
@@ -31,7 +32,10 @@ static long call(long number, long a, long b)
 
 #define DEPTH 8
 
-/* The seconds of the monotonic clock. Number 403 is clock_gettime64: not all kernels have its predecessor. */
+/*
+ * The seconds of the monotonic clock. Number 403 is clock_gettime64: not all kernels have its
+ * predecessor.
+ */
 static unsigned int now(void)
 {
 	unsigned int time[4] = { 0 };
@@ -74,5 +78,6 @@ __attribute__((noipa, used)) static void start(unsigned int *stack)
 #ifdef __x86_64__
 asm(".globl _start\n_start: xor %ebp, %ebp; mov %esp, %edi; and $-16, %esp; call start");
 #else
-asm(".globl _start\n_start: xor %ebp, %ebp; mov %esp, %eax; and $-16, %esp; push %eax; push %eax; push %eax; push %eax; call start");
+asm(".globl _start\n_start: xor %ebp, %ebp; mov %esp, %eax; and $-16, %esp;"
+	" push %eax; push %eax; push %eax; push %eax; call start");
 #endif

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /*
  * cyclic SECONDS WHERE - computes with an invalid frame pointer, in a function whose rows use it:
- * one that points to itself, to the kernel, or to no address at all. SECONDS are CPU time, and count
- * from the start of main(). A busy machine and a slow start of the program take no samples away.
+ * one that points to itself, to the kernel, or to no address at all. SECONDS are CPU time, and
+ * count from the start of main(). A busy machine and a slow start of the program take no samples
+ * away.
  */
 #include <stdlib.h>
 #include <string.h>

@@ -3,8 +3,8 @@
  * usage: edges 0|1|2
  *
  * Runs in a function whose return address on the stack is 0: the first byte of the program's code,
- * with no code before it; 1: an address in the code; 2: after the first byte after the code. The code
- * fills one page, and is at 0x401000. Without libc.
+ * with no code before it; 1: an address in the code; 2: after the first byte after the code. The
+ * code fills one page, and is at 0x401000. Without libc.
  */
 	.globl _start
 	.text

@@ -2,8 +2,9 @@
 /*
  * usage: entry SECONDS
  *
- * Makes system calls from two stacks in turn. While a system call begins, the kernel's copy of the registers is
- * that of the call before: a stack that has functions of both was walked from there, and is false.
+ * Makes system calls from two stacks in turn. While a system call begins, the kernel's copy of the
+ * registers is that of the call before: a stack that has functions of both was walked from there,
+ * and is false.
  */
 #include <alloca.h>
 #include <stdlib.h>

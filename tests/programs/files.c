@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /*
- * files add PROGRAM SECTION SECONDS [SEED] - tells /dev/sframe_unwind, as root, of new copies of PROGRAM for so
- * long: with the rows of SECTION, with a part of them, or with none; maps and removes some. Prints how many
- * were added, and how many requests were refused. Refusals are errors only if the device does not document them.
- * files list - prints the highest number of a file that is known: about as many files there were since the load.
+ * files add PROGRAM SECTION SECONDS [SEED] - tells /dev/sframe_unwind, as root, of new copies of
+ * PROGRAM for so long: with the rows of SECTION, with a part of them, or with none; maps and
+ * removes some. Prints how many were added, and how many requests were refused. Refusals are errors
+ * only if the device does not document them.
+ * files list - prints the highest number of a file that is known: about as many files there were
+ * since the load.
  */
 #define _GNU_SOURCE
 #include <errno.h>
@@ -69,7 +71,8 @@ int main(int argc, char **argv)
 		return list(device);
 	if (argc < 5)
 		return 2;
-	char *program = read_file(argv[2], &program_size), *section = read_file(argv[3], &section_size);
+	char *program = read_file(argv[2], &program_size);
+	char *section = read_file(argv[3], &section_size);
 	time_t end = time(NULL) + atoi(argv[4]);
 
 	if (!program || !section)
@@ -92,13 +95,15 @@ int main(int argc, char **argv)
 			continue;
 		add.file = *slot;
 		add.section = (unsigned long)section;
-		add.section_len = random() % 8 ? section_size : random() % 2 ? random() % section_size : 0;
+		add.section_len = random() % 8 ? section_size :
+				  random() % 2 ? random() % section_size : 0;
 		if (!ioctl(device, SFRAME_UNWIND_ADD, &add)) {
 			added++;
 		} else {
 			refused++;
 			switch (errno) {
-			case EBADMSG: case EFBIG: case ENOSPC: case ENOMEM: case ESTALE: case EIO: case ENOEXEC:
+			case EBADMSG: case EFBIG: case ENOSPC: case ENOMEM:
+			case ESTALE: case EIO: case ENOEXEC:
 			case EFAULT: case EOPNOTSUPP: case EBUSY: case EINTR:
 				break;
 			default:
@@ -107,7 +112,8 @@ int main(int argc, char **argv)
 			}
 		}
 		if (random() % 4 == 0) {
-			char *code = mmap(NULL, program_size, PROT_READ | PROT_EXEC, MAP_PRIVATE, *slot, 0);
+			char *code = mmap(NULL, program_size, PROT_READ | PROT_EXEC, MAP_PRIVATE,
+					  *slot, 0);
 
 			if (code != MAP_FAILED)
 				munmap(code, program_size);

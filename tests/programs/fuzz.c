@@ -1,17 +1,19 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /*
- * fuzz walk|ioctl|explore SEED FIRST ROUNDS SECONDS CORPUS [UID] - random input for the module, from inside the
- * kernel that it runs in. Ends after ROUNDS rounds or SECONDS seconds. A round depends on SEED and its number
- * alone, so `fuzz walk SEED N 1 60 CORPUS` repeats round N. CORPUS is a directory of sections; some rounds
- * begin with one of them.
+ * fuzz walk|ioctl|explore SEED FIRST ROUNDS SECONDS CORPUS [UID] - random input for the module,
+ * from inside the kernel that it runs in. Ends after ROUNDS rounds or SECONDS seconds. A round
+ * depends on SEED and its number alone, so `fuzz walk SEED N 1 60 CORPUS` repeats round N. CORPUS
+ * is a directory of sections; some rounds begin with one of them.
  *
- * walk: each round makes an ELF file with a section, both spoilt mostly, maps it executable, and takes its own
- * stack in system calls from within the file's code, while the stack pointer and the frame pointer point to a
- * stack that is made up, or anywhere. Half of the rounds give rows to the device, too.
+ * walk: each round makes an ELF file with a section, both spoilt mostly, maps it executable, and
+ * takes its own stack in system calls from within the file's code, while the stack pointer and the
+ * frame pointer point to a stack that is made up, or anywhere. Half of the rounds give rows to the
+ * device, too.
  * ioctl: each round sends one command to /dev/sframe_unwind.
  * explore: as walk, and prints rounds in which a counter grows for the first time.
  *
- * GETPPID is the address of the kernel's function of that name: for a breakpoint, which takes stacks like an NMI.
+ * GETPPID is the address of the kernel's function of that name: for a breakpoint, which takes
+ * stacks like an NMI.
  */
 #define _GNU_SOURCE
 #include <dirent.h>
@@ -79,10 +81,11 @@ static int one_in(unsigned int n)
 static uint64_t edge(void)
 {
 	static const uint64_t edges[] = {
-		0, 1, 2, 7, 8, 15, 16, 127, 128, 255, 256, 4095, 4096, 0x7fff, 0x8000, 0xffff, 0x10000,
-		0x7fffffff, 0x80000000, 0xffffffff, 0x100000000, 0x7fffffffffff, 0x7fffffffeff8, 0x7ffffffff000,
-		0x800000000000, 0xffff800000000000, 0xffffffff81000000, 0x7fffffffffffffff, 0x8000000000000000,
-		0xfffffffffffff000, 0xfffffffffffffff0, 0xffffffffffffffff,
+		0, 1, 2, 7, 8, 15, 16, 127, 128, 255, 256, 4095, 4096, 0x7fff, 0x8000, 0xffff,
+		0x10000, 0x7fffffff, 0x80000000, 0xffffffff, 0x100000000, 0x7fffffffffff,
+		0x7fffffffeff8, 0x7ffffffff000, 0x800000000000, 0xffff800000000000,
+		0xffffffff81000000, 0x7fffffffffffffff, 0x8000000000000000, 0xfffffffffffff000,
+		0xfffffffffffffff0, 0xffffffffffffffff,
 	};
 	uint64_t value = edges[below(sizeof(edges) / sizeof(*edges))];
 
@@ -126,7 +129,8 @@ static void read_corpus(const char *path)
 
 		snprintf(file, sizeof(file), "%s/%s", path, names[i]->d_name);
 		in = open(file, O_RDONLY);
-		if (in >= 0 && !fstat(in, &status) && S_ISREG(status.st_mode) && status.st_size <= (long)MOST) {
+		if (in >= 0 && !fstat(in, &status) && S_ISREG(status.st_mode) &&
+		    status.st_size <= (long)MOST) {
 			corpus[corpora] = malloc(status.st_size + 1);
 			corpus_size[corpora] = read(in, corpus[corpora], status.st_size);
 			corpora++;
@@ -151,7 +155,10 @@ static void make_functions(void)
 		f->size = one_in(32) ? below(SLOT) : SLOT;
 		f->rows = 1 + below(4);
 		for (int r = 0; r < f->rows; r++) {
-			f->row[r] = (struct row){ .start = r * (1 + below(SLOT / 4 - 1)), .cfa = cfa, .fp = fp, .by_fp = by_fp };
+			f->row[r] = (struct row){
+				.start = r * (1 + below(SLOT / 4 - 1)),
+				.cfa = cfa, .fp = fp, .by_fp = by_fp
+			};
 			if (r && f->row[r].start <= f->row[r - 1].start)
 				f->row[r].start = f->row[r - 1].start + 1;
 			if (!fp && one_in(3)) {
@@ -213,7 +220,8 @@ static size_t make_section(uint8_t *out, uint64_t address)
 			log2[i] = row->cfa > 127 || row->fp < -128 ? 1 : below(3);
 			if (row->outermost) {
 			} else if (flex[i]) {
-				words[n++] = 8 * (row->by_fp ? 6 : one_in(50) ? below(16) : 7) + 1 + (one_in(20) ? 2 : 0);
+				words[n++] = 8 * (row->by_fp ? 6 : one_in(50) ? below(16) : 7) + 1 +
+					     (one_in(20) ? 2 : 0);
 				words[n++] = row->cfa;
 				words[n++] = 2;
 				words[n++] = -8;
@@ -364,10 +372,12 @@ static unsigned int some_extra_rows(struct sframe_unwind_extra_row *rows, unsign
 	for (unsigned int i = 0; i < n; i++) {
 		start += below(2 * SLOT);
 		rows[i] = (struct sframe_unwind_extra_row) {
-			.start = one_in(20) ? edge() : start, .code_size = one_in(20) ? edge() : 1 + below(SLOT),
+			.start = one_in(20) ? edge() : start,
+			.code_size = one_in(20) ? edge() : 1 + below(SLOT),
 			.cfa_offset = one_in(20) ? (int32_t)edge() : (int32_t)below(33) * 8 - 128,
 			.cfa_register = one_in(20) ? any() : one_in(2) ? 7 : below(16),
-			.cfa_addend = 8 * below(16), .fp_saved = one_in(20) ? SFRAME_UNWIND_FP_AT_REGISTER : below(2),
+			.cfa_addend = 8 * below(16),
+			.fp_saved = one_in(20) ? SFRAME_UNWIND_FP_AT_REGISTER : below(2),
 			.flags = one_in(10) ? (uint8_t)below(16) : 0,
 		};
 		if (rows[i].fp_saved || one_in(50))
@@ -418,13 +428,22 @@ static size_t make_file(uint8_t *file, size_t *section_size, int *pieces)
 	header->e_phentsize = sizeof(*segments);
 	if (*pieces) {
 		segments[n++] = (Elf64_Phdr){ PT_LOAD, PF_R, 0, 0, 0, TEXT, TEXT, PAGE };
-		segments[n++] = (Elf64_Phdr){ PT_LOAD, PF_R | PF_X, TEXT, TEXT, TEXT, PAGE, PAGE, PAGE };
-		segments[n++] = (Elf64_Phdr){ PT_LOAD, PF_R, ROWS, ROWS, ROWS, *section_size, *section_size, PAGE };
+		segments[n++] = (Elf64_Phdr){
+			PT_LOAD, PF_R | PF_X, TEXT, TEXT, TEXT, PAGE, PAGE, PAGE
+		};
+		segments[n++] = (Elf64_Phdr){
+			PT_LOAD, PF_R, ROWS, ROWS, ROWS, *section_size, *section_size, PAGE
+		};
 	} else {
-		segments[n++] = (Elf64_Phdr){ PT_LOAD, PF_R | PF_X, 0, 0, 0, ROWS + *section_size, ROWS + *section_size, PAGE };
+		segments[n++] = (Elf64_Phdr){
+			PT_LOAD, PF_R | PF_X, 0, 0, 0, ROWS + *section_size,
+			ROWS + *section_size, PAGE
+		};
 	}
 	if (!sections || !one_in(4))
-		segments[n++] = (Elf64_Phdr){ PT_SFRAME, PF_R, ROWS, ROWS, ROWS, *section_size, *section_size, 8 };
+		segments[n++] = (Elf64_Phdr){
+			PT_SFRAME, PF_R, ROWS, ROWS, ROWS, *section_size, *section_size, 8
+		};
 	header->e_phnum = n;
 	if (sections) {
 		/* After the section, which may be as long as it likes. */
@@ -437,21 +456,28 @@ static size_t make_file(uint8_t *file, size_t *section_size, int *pieces)
 		header->e_shentsize = sizeof(*shdrs);
 		header->e_shstrndx = 1;
 		memcpy(file + at + 512, names, sizeof(names));
-		shdrs[1] = (Elf64_Shdr){ .sh_name = 1, .sh_type = SHT_STRTAB, .sh_offset = at + 512, .sh_size = sizeof(names) };
-		shdrs[2] = (Elf64_Shdr){ .sh_name = 11, .sh_type = SHT_PROGBITS, .sh_flags = SHF_ALLOC, .sh_addr = ROWS,
-			.sh_offset = ROWS, .sh_size = *section_size };
+		shdrs[1] = (Elf64_Shdr){
+			.sh_name = 1, .sh_type = SHT_STRTAB, .sh_offset = at + 512,
+			.sh_size = sizeof(names)
+		};
+		shdrs[2] = (Elf64_Shdr){
+			.sh_name = 11, .sh_type = SHT_PROGBITS, .sh_flags = SHF_ALLOC,
+			.sh_addr = ROWS, .sh_offset = ROWS, .sh_size = *section_size
+		};
 		if (one_in(5))
 			for (int times = 1 + below(3); times--; ) {
 				uint64_t value = edge();
 
-				memcpy(file + at + below(3 * sizeof(*shdrs)), &value, 1 << below(4));
+				memcpy(file + at + below(3 * sizeof(*shdrs)), &value,
+				       1 << below(4));
 			}
 	}
 	if (one_in(4)) {
 		for (int times = 1 + below(3); times--; ) {
 			uint64_t value = one_in(2) ? edge() : any();
 
-			memcpy(file + below(sizeof(*header) + n * sizeof(*segments)), &value, 1 << below(4));
+			memcpy(file + below(sizeof(*header) + n * sizeof(*segments)), &value,
+			       1 << below(4));
 		}
 	}
 	return FILE_SIZE;
@@ -463,7 +489,8 @@ static size_t make_file(uint8_t *file, size_t *section_size, int *pieces)
 extern void enter(const void *target, uint64_t sp, uint64_t fp, uint64_t other);
 __asm__(".text\n"
 	"enter:\n"
-	"	push %rbp\n	push %rbx\n	push %r12\n	push %r13\n	push %r14\n	push %r15\n"
+	"	push %rbp\n	push %rbx\n	push %r12\n"
+	"	push %r13\n	push %r14\n	push %r15\n"
 	"	mov %rsp, %r14\n"
 	"	lea 1f(%rip), %r13\n"
 	"	mov %rsi, %rsp\n"
@@ -474,7 +501,8 @@ __asm__(".text\n"
 	"	mov $110, %eax\n"		/* getppid */
 	"	jmp *%rdi\n"
 	"1:	mov %r14, %rsp\n"
-	"	pop %r15\n	pop %r14\n	pop %r13\n	pop %r12\n	pop %rbx\n	pop %rbp\n"
+	"	pop %r15\n	pop %r14\n	pop %r13\n"
+	"	pop %r12\n	pop %rbx\n	pop %rbp\n"
 	"	ret\n");
 
 /* For each system call: many, as making a file takes longer than a walk. The last is deferred. */
@@ -485,8 +513,10 @@ static void open_events(void)
 {
 	const char *getppid_at = getenv("GETPPID");
 	struct perf_event_attr clock = {
-		.type = PERF_TYPE_SOFTWARE, .size = sizeof(clock), .config = PERF_COUNT_SW_CPU_CLOCK,
-		.sample_period = 1000000, .sample_type = PERF_SAMPLE_CALLCHAIN, .exclude_callchain_kernel = 1,
+		.type = PERF_TYPE_SOFTWARE, .size = sizeof(clock),
+		.config = PERF_COUNT_SW_CPU_CLOCK,
+		.sample_period = 1000000, .sample_type = PERF_SAMPLE_CALLCHAIN,
+		.exclude_callchain_kernel = 1,
 	};
 	struct perf_event_attr stop = {
 		.type = PERF_TYPE_BREAKPOINT, .size = sizeof(stop), .bp_type = HW_BREAKPOINT_X,
@@ -512,7 +542,9 @@ static void open_events(void)
 	}
 }
 
-/* What a second thread writes to meanwhile: 0, or the address of the section in a shared mapping. */
+/*
+ * What a second thread writes to meanwhile: 0, or the address of the section in a shared mapping.
+ */
 static uint8_t *volatile target;
 static volatile int is_writing;
 
@@ -531,7 +563,8 @@ static void *scribble(void *unused)
 			at[seed >> 8 & 0x3ff] = seed >> 20;
 			/* Walks meet a task whose mappings change, too. */
 			if (i % 20 == 0)
-				munmap(mmap(NULL, PAGE, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0), PAGE);
+				munmap(mmap(NULL, PAGE, PROT_READ,
+					    MAP_PRIVATE | MAP_ANONYMOUS, -1, 0), PAGE);
 		}
 		__atomic_store_n(&is_writing, 0, __ATOMIC_SEQ_CST);
 		if (!at)
@@ -575,7 +608,8 @@ static void make_stack(const uint8_t *code, uint64_t pc, uint64_t sp, uint64_t *
 	*fp = sp + 8 * (4 + below(40));
 	for (int depth = 0; depth < 60 && sp < end; depth++) {
 		unsigned int offset = pc - (uint64_t)code - (depth ? 1 : 0);
-		const struct row *row = offset < FUNCTIONS * SLOT ? row_at(&functions[offset / SLOT], offset % SLOT) : NULL;
+		const struct row *row = offset < FUNCTIONS * SLOT ?
+					row_at(&functions[offset / SLOT], offset % SLOT) : NULL;
 		uint64_t cfa;
 
 		if (!row || row->outermost)
@@ -657,16 +691,19 @@ static void some_region(struct sframe_unwind_region *region, const uint8_t *base
 		region->code_offset = below(256);
 		region->code_size = one_in(2) ? 4 : 8;
 		region->kind_offset = below(256);
-		region->segment_map = one_in(3) ? anywhere(base) : (uint64_t)base + below(FILE_SIZE);
+		region->segment_map = one_in(3) ?
+				      anywhere(base) : (uint64_t)base + below(FILE_SIZE);
 		region->interpreter_start = (uint64_t)base + (one_in(2) ? below(FILE_SIZE) : 0);
-		region->interpreter_end = region->interpreter_start + 1 + below(one_in(2) ? FILE_SIZE : 64);
+		region->interpreter_end = region->interpreter_start + 1 +
+					  below(one_in(2) ? FILE_SIZE : 64);
 		region->kind_mask = one_in(2) ? 0xff : ~0ull;
 		for (int i = 0; i < 4; i++)
 			region->frameless_kinds[i] = below(8);
 	} else if (region->kind == SFRAME_UNWIND_REGION_TAGGED_STACK) {
 		region->exit_address = (uint64_t)base + below(FILE_SIZE);
 		region->main_start = (uint64_t)base + below(FILE_SIZE);
-		region->main_return = one_in(2) ? anywhere(base) : (uint64_t)base + below(FILE_SIZE);
+		region->main_return = one_in(2) ?
+				      anywhere(base) : (uint64_t)base + below(FILE_SIZE);
 		region->main_frame = one_in(10) ? edge() : 16 * below(64);
 		region->registers_offset = one_in(4) ? 0 : 8 * below(16);
 		region->schedulers = anywhere(base);
@@ -694,18 +731,21 @@ static void walk(void)
 			perror("memfd");
 			exit(2);
 		}
-		base = map(NULL, FILE_SIZE, PROT_READ | (pieces ? 0 : PROT_EXEC), MAP_PRIVATE, file, 0);
+		base = map(NULL, FILE_SIZE, PROT_READ | (pieces ? 0 : PROT_EXEC), MAP_PRIVATE,
+			   file, 0);
 		if (pieces)
 			mprotect(base + TEXT, PAGE, PROT_READ | PROT_EXEC);
 	} else {
 		/* As if code were generated; or an image of no file, like the vDSO. */
-		base = map(NULL, FILE_SIZE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+		base = map(NULL, FILE_SIZE, PROT_READ | PROT_WRITE,
+			   MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 		memcpy(base, bytes, FILE_SIZE);
 		mprotect(base, FILE_SIZE, PROT_READ | PROT_EXEC);
 	}
 	/* Code in anonymous memory, as huge pages for text are. */
 	if (is_file && pieces && one_in(20)) {
-		map(base + TEXT, PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0);
+		map(base + TEXT, PAGE, PROT_READ | PROT_WRITE,
+		    MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0);
 		memcpy(base + TEXT, bytes + TEXT, PAGE);
 		mprotect(base + TEXT, PAGE, PROT_READ | PROT_EXEC);
 	}
@@ -786,8 +826,8 @@ static unsigned long errnos[256];
 
 static const char *const names[] = { "ADD", "REMOVE", "LIST", "STATS", "REGION", "other" };
 static const int allowed[][17] = {
-	{ EPROTONOSUPPORT, EBADF, EINVAL, E2BIG, EFAULT, EFBIG, ENOEXEC, EBADMSG, EOPNOTSUPP, ENOSPC,
-	  EIO, ENOMEM, ENOENT, ESTALE, EEXIST, EBUSY, EINTR },
+	{ EPROTONOSUPPORT, EBADF, EINVAL, E2BIG, EFAULT, EFBIG, ENOEXEC, EBADMSG, EOPNOTSUPP,
+	  ENOSPC, EIO, ENOMEM, ENOENT, ESTALE, EEXIST, EBUSY, EINTR },
 	{ EPROTONOSUPPORT, EBADF, EINVAL, E2BIG, EFAULT, ENOENT, EACCES, ENOMEM },
 	{ EPROTONOSUPPORT, EINVAL, E2BIG, EFAULT, ENOENT },
 	{ EPROTONOSUPPORT, EINVAL, E2BIG, EFAULT, ENOENT },
@@ -853,7 +893,8 @@ static void send_command(void)
 		SFRAME_UNWIND_REGION
 	};
 	static const unsigned int sizes[] = {
-		sizeof(body.add), sizeof(body.add), sizeof(body.table), sizeof(body.counter), sizeof(body.region), 24
+		sizeof(body.add), sizeof(body.add), sizeof(body.table), sizeof(body.counter),
+		sizeof(body.region), 24
 	};
 	static const int choice[] = { 0, 0, 0, 1, 1, 2, 2, 3, 3, 4, 4, 5 };
 	int which = choice[below(12)], number = 0;
@@ -870,10 +911,13 @@ static void send_command(void)
 	}
 	if (which < 2 && !one_in(10)) {
 		body.add = (struct sframe_unwind_add) {
-			.file = one_in(20) ? (int)edge() : files[below(FILES)], .section = (uint64_t)section,
+			.file = one_in(20) ? (int)edge() : files[below(FILES)],
+			.section = (uint64_t)section,
 			.section_len = which ? 0 : some_section(section, 0),
-			.flags = one_in(30) ? any() : (uint64_t)one_in(30), .user = one_in(3) ? below(3000) : 0,
-			.extra_rows = (uint64_t)extra, .extra_rows_len = which ? 0 : some_extra_rows(extra, 8),
+			.flags = one_in(30) ? any() : (uint64_t)one_in(30),
+			.user = one_in(3) ? below(3000) : 0,
+			.extra_rows = (uint64_t)extra,
+			.extra_rows_len = which ? 0 : some_extra_rows(extra, 8),
 		};
 		if (one_in(30))
 			body.add.section = edge();
@@ -917,7 +961,8 @@ static void send_command(void)
 		for (int i = 0; i < 17; i++)
 			is_allowed |= allowed[which][i] == number;
 		if (!is_allowed) {
-			printf("%s: errno %d (%s) is not documented\n", names[which], number, strerror(number));
+			printf("%s: errno %d (%s) is not documented\n", names[which], number,
+			       strerror(number));
 			exit(1);
 		}
 	}
@@ -958,7 +1003,8 @@ int main(int argc, char **argv)
 	time_t end;
 
 	if (argc < 7) {
-		fprintf(stderr, "usage: fuzz walk|ioctl|explore SEED FIRST ROUNDS SECONDS CORPUS [UID]\n");
+		fprintf(stderr,
+			"usage: fuzz walk|ioctl|explore SEED FIRST ROUNDS SECONDS CORPUS [UID]\n");
 		return 2;
 	}
 	unsigned long seed = strtoul(argv[2], NULL, 10), first = strtoul(argv[3], NULL, 10);
@@ -1002,8 +1048,8 @@ int main(int argc, char **argv)
 			break;
 		}
 	}
-	printf("%s seed %lu: rounds %lu to %lu, %lu walks asked for, %lu ioctls\n", argv[1], seed, first, round - 1,
-	       walks_asked, ioctls);
+	printf("%s seed %lu: rounds %lu to %lu, %lu walks asked for, %lu ioctls\n", argv[1], seed,
+	       first, round - 1, walks_asked, ioctls);
 	for (int i = 0; i < 256 && !walks; i++)
 		if (errnos[i])
 			printf("  %lu times %s\n", errnos[i], i ? strerror(i) : "done");

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /*
- * hog MIB SECONDS - takes so much memory in pieces, writes to all of it again and again, and gives back and
- * takes anew a piece each time.
+ * hog MIB SECONDS - takes so much memory in pieces, writes to all of it again and again, and gives
+ * back and takes anew a piece each time.
  */
 #define _GNU_SOURCE
 #include <stdlib.h>
@@ -22,7 +22,8 @@ int main(int argc, char **argv)
 	for (unsigned long which = 0; time(NULL) < end; which = (which + 1) % pieces) {
 		if (memory[which])
 			munmap(memory[which], PIECE);
-		memory[which] = mmap(NULL, PIECE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+		memory[which] = mmap(NULL, PIECE, PROT_READ | PROT_WRITE,
+				     MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 		if (memory[which] == MAP_FAILED)
 			return 1;
 		for (unsigned long other = 0; other < pieces; other++)

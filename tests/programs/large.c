@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /*
- * large SECONDS - computes in several functions, in a file with so many rows that building its table
- * takes a while.
+ * large SECONDS - computes in several functions, in a file with so many rows that building its
+ * table takes a while.
  */
 #include <stdlib.h>
 #include <time.h>

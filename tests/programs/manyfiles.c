@@ -29,7 +29,8 @@ int main(int argc, char **argv)
 {
 	static unsigned char page[PAGE];
 	Elf64_Ehdr header = {
-		.e_ident = { ELFMAG0, ELFMAG1, ELFMAG2, ELFMAG3, ELFCLASS64, ELFDATA2LSB, EV_CURRENT },
+		.e_ident = { ELFMAG0, ELFMAG1, ELFMAG2, ELFMAG3, ELFCLASS64, ELFDATA2LSB,
+			     EV_CURRENT },
 		.e_type = ET_DYN, .e_machine = EM_X86_64, .e_version = EV_CURRENT,
 		.e_phoff = sizeof(header), .e_ehsize = sizeof(header),
 		.e_phentsize = sizeof(Elf64_Phdr), .e_phnum = 1,

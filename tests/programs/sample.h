@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
 /*
- * Events that take the caller's own user stack at each getppid(): as many walks as there are events, at the
- * cost of one system call. Nothing is mapped of an event, so the kernel takes the stack and drops the sample.
+ * Events that take the caller's own user stack at each getppid(): as many walks as there are
+ * events, at the cost of one system call. Nothing is mapped of an event, so the kernel takes the
+ * stack and drops the sample.
  */
 #ifndef SAMPLE_H
 #define SAMPLE_H
@@ -31,7 +32,9 @@ static inline unsigned long tracepoint(const char *name)
 	return number;
 }
 
-/* attr.defer_callchain, which older headers do not have; the flags lie before attr.wakeup_events. */
+/*
+ * attr.defer_callchain, which older headers do not have; the flags lie before attr.wakeup_events.
+ */
 #define DEFER_CALLCHAIN (1ull << 38)
 
 /* Opens an event of the current thread; its descriptor, or -1. */
@@ -49,7 +52,8 @@ static inline int sample_each_syscall(int deferred)
 	if (!attr.config)
 		return -1;
 	if (deferred) {
-		char *flags_at = (char *)&attr + offsetof(struct perf_event_attr, wakeup_events) - sizeof(uint64_t);
+		char *flags_at = (char *)&attr + offsetof(struct perf_event_attr, wakeup_events) -
+				 sizeof(uint64_t);
 		uint64_t flags;
 
 		memcpy(&flags, flags_at, sizeof(flags));

@@ -80,7 +80,8 @@ int main(int argc, char **argv)
 			break;
 		}
 		usleep(200);
-		mmap(at, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0);
+		mmap(at, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED,
+		     -1, 0);
 		memcpy(at, copy[which], size);
 		mprotect(at, size, PROT_READ);
 		usleep(200);

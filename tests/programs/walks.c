@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /*
- * walks EVENTS SECONDS [UID] - takes its own stack as often as it can, for so long: at each system call once
- * for each of EVENTS events, the last of which is deferred. The stack is 2 to 30 calls deep. Opens the events
- * as root, then becomes UID.
+ * walks EVENTS SECONDS [UID] - takes its own stack as often as it can, for so long: at each system
+ * call once for each of EVENTS events, the last of which is deferred. The stack is 2 to 30 calls
+ * deep. Opens the events as root, then becomes UID.
  */
 #define _GNU_SOURCE
 #include <stdlib.h>

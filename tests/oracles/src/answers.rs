@@ -18,8 +18,8 @@ use sframe::{
 pub(crate) struct Answers {
     /// The functions, in the section's order.
     pub(crate) functions: Vec<AnsweredFunction>,
-    /// The results of the oracle's own search, if it has one: ranges of addresses (first and last), in
-    /// ascending order, with the rule found there.
+    /// The results of the oracle's own search, if it has one: ranges of addresses (first and last),
+    /// in ascending order, with the rule found there.
     pub(crate) found: Option<Vec<(u64, u64, Option<Rule>)>>,
 }
 
@@ -202,7 +202,8 @@ pub(crate) fn llvm(text: &str) -> Answers {
 struct Text<'a>(&'a str);
 
 impl Text<'_> {
-    /// Parses a rule in binutils' notation: CFA, frame pointer and return address, not always separated.
+    /// Parses a rule in binutils' notation: CFA, frame pointer and return address, not always
+    /// separated.
     fn rule(&mut self, section: &Section, signal: bool) -> Rule {
         let whole = self.0;
         self.0 = self.0.trim_start();

@@ -53,8 +53,9 @@ const ROWS_PER_DISAGREEMENT: u64 = 10_000;
 /// The name of the comparison with .eh_frame of PLTs only.
 const STUBS: &str = "eh_frame-plt";
 
-/// The name of the search for code that .eh_frame covers and .sframe does not. Each range of .eh_frame is
-/// looked up once. (Statically linked programs contain parts of libc, which has no .sframe.)
+/// The name of the search for code that .eh_frame covers and .sframe does not. Each range of
+/// .eh_frame is looked up once. (Statically linked programs contain parts of libc, which has no
+/// .sframe.)
 const GAPS: &str = "eh_frame-gaps";
 
 /// The maximum number of unknown disagreements that are printed for each file and oracle.
@@ -94,7 +95,8 @@ fn read_section(path: &Path, image: &Image) -> (Section, Vec<Ours>) {
             let rows = rows.collect();
             let addresses = (0..u64::from(function.size())).map(|at| function.start() + at);
             let find = |pc| {
-                // In unsorted sections each lookup reads all functions: one lookup for each function is enough.
+                // In unsorted sections each lookup reads all functions: one lookup for each
+                // function is enough.
                 if !section.is_sorted() && pc != function.start() {
                     return section.find_rule(bytes, &function, pc, Search::Thorough);
                 }
@@ -194,7 +196,8 @@ impl ComparisonCount {
 #[derive(Default)]
 pub(crate) struct Totals {
     by_oracle: BTreeMap<String, ComparisonCount>,
-    /// The number of addresses in PLTs whose row is wrong, and whose rule from the instructions is right.
+    /// The number of addresses in PLTs whose row is wrong, and whose rule from the instructions is
+    /// right.
     corrected: u64,
     failed: bool,
 }
@@ -427,7 +430,8 @@ impl Totals {
             }
         }
         for comparison in &comparisons {
-            // For each address that an oracle disagrees on, another oracle must agree with the core.
+            // For each address that an oracle disagrees on, another oracle must agree with the
+            // core.
             let alone = comparison.disagreeing.iter().find(|address| {
                 !comparisons.iter().any(|other| {
                     other.oracle != comparison.oracle

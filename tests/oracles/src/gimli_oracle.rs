@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-only OR MIT
 
-//! The oracle .eh_frame: the assembler made it from the same directives as .sframe, and programs rely on
-//! it.
+//! The oracle .eh_frame: the assembler made it from the same directives as .sframe, and programs
+//! rely on it.
 
 use gimli::{
     BaseAddresses,
@@ -48,7 +48,8 @@ pub(crate) struct Range {
     pub(crate) rule: Option<Rule>,
 }
 
-/// All ranges, in ascending order. CFAs that depend on the address, as in PLTs, give ranges of one byte.
+/// All ranges, in ascending order. CFAs that depend on the address, as in PLTs, give ranges of one
+/// byte.
 pub(crate) fn ranges(image: &Image, abi: Abi) -> Vec<Range> {
     let Some(part) = &image.eh_frame else {
         return Vec::new();

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-only OR MIT
 
-//! The oracles, and the known kinds of disagreements with them. Documentation/oracles.rst describes each
-//! kind, with the bytes and the instructions.
+//! The oracles, and the known kinds of disagreements with them. Documentation/oracles.rst describes
+//! each kind, with the bytes and the instructions.
 
 use std::fmt::{
     self,
@@ -42,8 +42,8 @@ pub(crate) const ORACLES: &[&str] = &[
     "llvm-22",
 ];
 
-/// Whether an oracle applies the relocations of function starts in object files. readelf 2.47 does, but takes
-/// the result as relative to the section unless a flag is set.
+/// Whether an oracle applies the relocations of function starts in object files. readelf 2.47 does,
+/// but takes the result as relative to the section unless a flag is set.
 pub(crate) fn relocates(oracle: &str, section: &Section) -> bool {
     match oracle {
         "llvm-22" => true,
@@ -113,8 +113,8 @@ fn is_behind_empty(case: &Disagreement<'_>) -> bool {
         .any(|function| function.size() == 0 && function.start() == case.address)
 }
 
-/// The kind of disagreements with .eh_frame from limitations of versions 1 and 2, or from wrong rows of their
-/// assemblers.
+/// The kind of disagreements with .eh_frame from limitations of versions 1 and 2, or from wrong
+/// rows of their assemblers.
 fn limitation_of_v2(case: &Disagreement<'_>) -> &'static str {
     let (Some(our_rule), Some(oracle_rule)) = (case.our_rule, case.oracle_rule) else {
         return UNKNOWN;

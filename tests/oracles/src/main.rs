@@ -1,14 +1,15 @@
 // SPDX-License-Identifier: GPL-2.0-only OR MIT
 
-//! Compares the core with independent SFrame readers (oracles) on real files: each function, each row
-//! and each address.
+//! Compares the core with independent SFrame readers (oracles) on real files: each function, each
+//! row and each address.
 //!
 //! usage: oracles sections DIRECTORY
 //!        oracles compare DIRECTORY DOCUMENT
 //!
-//! DIRECTORY is that of tests/oracles/run. `sections` writes the section of each file, relocated, and its
-//! address to the directory of answers. `compare` prints a TAP line for each file and oracle, and a table.
-//! It fails if there are too many disagreements, or a disagreement of a kind that DOCUMENT does not list.
+//! DIRECTORY is that of tests/oracles/run. `sections` writes the section of each file, relocated,
+//! and its address to the directory of answers. `compare` prints a TAP line for each file and
+//! oracle, and a table. It fails if there are too many disagreements, or a disagreement of a kind
+//! that DOCUMENT does not list.
 
 mod answers;
 mod compare;

@@ -33,8 +33,8 @@ use crate::{
     image::ImagePart,
 };
 
-/// All answers for a section. In unsorted sections addresses are not looked up: the crate would read all
-/// functions for each address.
+/// All answers for a section. In unsorted sections addresses are not looked up: the crate would
+/// read all functions for each address.
 pub(crate) fn answers(part: &ImagePart, section: &Section) -> Answers {
     let parsed =
         SFrameSection::from(&part.bytes, part.address).expect("simple-frame-rs: a section");

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /**
- * Stores references to young objects in an old array, so that G1's barrier calls the virtual machine, with
- * -XX:+UseG1GC -XX:G1UpdateBufferSize=1. The compiled code saves registers below its frame for the call.
+ * Stores references to young objects in an old array, so that G1's barrier calls the virtual
+ * machine, with -XX:+UseG1GC -XX:G1UpdateBufferSize=1. The compiled code saves registers below its
+ * frame for the call.
  */
 class Barrier {
 	static final Object[] old = new Object[4 << 20];

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /**
- * Computes below compiled methods that are deoptimised: a class is loaded that overrides a method which is inlined in
- * them. Stays there for the seconds that the argument gives, or for ever.
+ * Computes below compiled methods that are deoptimised: a class is loaded that overrides a method
+ * which is inlined in them. Stays there for the seconds that the argument gives, or for ever.
  */
 public class Deopt {
 	static volatile long sum;
@@ -44,7 +44,8 @@ public class Deopt {
 	public static void main(String[] arguments) {
 		for (int i = 0; i < 200000; i++)
 			sum += down(20);
-		nanoseconds = arguments.length > 0 ? Long.parseLong(arguments[0]) * 1000000000 : Long.MAX_VALUE / 2;
+		nanoseconds = arguments.length > 0 ?
+			Long.parseLong(arguments[0]) * 1000000000 : Long.MAX_VALUE / 2;
 		sum += down(30);
 	}
 }

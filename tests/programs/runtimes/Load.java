@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /*
- * A load for Java virtual machines, without an end: four threads that recurse, allocate, call interfaces and lambdas,
- * throw, lock, sort with a comparator that recurses, and call native code that calls back. Each thread's work starts in
- * work(), and each deep stack has `level` frames of down().
+ * A load for Java virtual machines, without an end: four threads that recurse, allocate, call
+ * interfaces and lambdas, throw, lock, sort with a comparator that recurses, and call native code
+ * that calls back. Each thread's work starts in work(), and each deep stack has `level` frames of
+ * down().
  */
 import java.util.ArrayList;
 import java.util.Arrays;

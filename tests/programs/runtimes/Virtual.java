@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /*
- * A load for Java virtual machines from version 21 on, without an end: virtual threads that do the work of Load. Each
- * thread yields at the bottom of a deep stack, and works there, and on its way back. So most of its frames were frozen
- * and are thawed a few at a time, while the thread returns to them.
+ * A load for Java virtual machines from version 21 on, without an end: virtual threads that do the
+ * work of Load. Each thread yields at the bottom of a deep stack, and works there, and on its way
+ * back. So most of its frames were frozen and are thawed a few at a time, while the thread returns
+ * to them.
  */
 public class Virtual {
     static volatile long sum;

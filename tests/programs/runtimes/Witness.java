@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /*
- * A thread, "witness", whose stack stands still while it is looked at. Each round calls a chain of methods that a seed
- * chooses, in the ways in which Java code calls. The method at the end prints "ready ROUND" and waits for a line on the
- * standard input. In between the chains run without a wait, so that methods are compiled one after the other.
+ * A thread, "witness", whose stack stands still while it is looked at. Each round calls a chain of
+ * methods that a seed chooses, in the ways in which Java code calls. The method at the end prints
+ * "ready ROUND" and waits for a line on the standard input. In between the chains run without a
+ * wait, so that methods are compiled one after the other.
  */
 import java.io.BufferedReader;
 import java.io.InputStreamReader;
@@ -68,7 +69,8 @@ public class Witness {
         return next(random, left) + 5;
     }
 
-    static int many(Random random, int left, long a, long b, double c, int d, int e, long f, double g, long h) {
+    static int many(Random random, int left, long a, long b, double c, int d, int e, long f,
+                    double g, long h) {
         return next(random, left) + (int) (a + b + c + d + e + f + g + h);
     }
 

@@ -1,5 +1,6 @@
 (* SPDX-License-Identifier: GPL-2.0-only *)
-(* Work for OCaml: calls of many C functions that do not save the stack pointer, in fibers and under handlers. *)
+(* Work for OCaml: calls of many C functions that do not save the stack pointer, in fibers and under
+   handlers. *)
 open Effect
 open Effect.Deep
 type _ Effect.t += Yield : int -> int Effect.t
@@ -7,7 +8,8 @@ exception Stop of float
 let cbrt = Float.cbrt and hypot = Float.hypot
 let floats x =
   let x = 1. +. Float.abs x in
-  exp (log x) +. (x ** 0.3) +. cos x +. tan x +. atan2 x 3. +. Float.rem x 0.7 +. cbrt x +. hypot x 2. +. tanh x
+  exp (log x) +. (x ** 0.3) +. cos x +. tan x +. atan2 x 3. +. Float.rem x 0.7 +. cbrt x
+  +. hypot x 2. +. tanh x
   [@@inline never]
 let generator n = for i = 1 to n do ignore (perform (Yield i)) done
 let rec run depth n =
@@ -31,7 +33,8 @@ let turn i =
   let lazies = List.init 20 (fun j -> lazy (floats (float j))) in
   let sum = List.fold_left (fun s l -> s +. Lazy.force l) 0. lazies in
   let caught = try if compare key "y" > 0 then raise (Stop sum) else 0. with Stop s -> s in
-  let words = Array.init 200 (fun j -> Printf.sprintf "%d%g" (j * i land 0xff) (Random.State.float state 1.)) in
+  let words = Array.init 200 (fun j ->
+    Printf.sprintf "%d%g" (j * i land 0xff) (Random.State.float state 1.)) in
   Array.sort String.compare words;
   let table = Hashtbl.create 16 in
   Array.iter (fun w -> Hashtbl.replace table w (String.length w)) words;

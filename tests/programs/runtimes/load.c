@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /*
- * load TURNS - for lli, which compiles it as it runs: recursion through trees, calls of the C library, and calls back
- * from it.
+ * load TURNS - for lli, which compiles it as it runs: recursion through trees, calls of the C
+ * library, and calls back from it.
  */
 #include <stdio.h>
 #include <stdlib.h>

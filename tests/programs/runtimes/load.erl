@@ -1,8 +1,8 @@
 %% SPDX-License-Identifier: GPL-2.0-only
 %%
-%% Work for an Erlang virtual machine: processes that send messages, collect garbage, recurse deeply, catch exceptions,
-%% sort with functions, and call functions written in C. Lists are short, because functions that go through a list are
-%% recursive, and perf takes 127 frames at most.
+%% Work for an Erlang virtual machine: processes that send messages, collect garbage, recurse
+%% deeply, catch exceptions, sort with functions, and call functions written in C. Lists are short,
+%% because functions that go through a list are recursive, and perf takes 127 frames at most.
 -module(load).
 -export([start/0, tree/1, depth/1]).
 
@@ -17,9 +17,11 @@ work(Seed, Rounds) ->
     true = Count =:= 1 bsl (Seed + 8) - 1,
     Depth = depth(300),
     300 = Depth,
-    Sorted = lists:sort(fun(A, B) -> A > B end, [(N * 7919 + Seed) rem 1009 || N <- lists:seq(1, 90)]),
+    Sorted = lists:sort(fun(A, B) -> A > B end,
+                        [(N * 7919 + Seed) rem 1009 || N <- lists:seq(1, 90)]),
     true = hd(Sorted) >= lists:last(Sorted),
-    Map = lists:foldl(fun(N, Sums) -> maps:update_with(N rem 17, fun(S) -> S + N end, N, Sums) end, #{}, Sorted),
+    Add = fun(N, Sums) -> maps:update_with(N rem 17, fun(S) -> S + N end, N, Sums) end,
+    Map = lists:foldl(Add, #{}, Sorted),
     true = map_size(Map) > 10,
     Binary = term_to_binary({Map, Sorted}),
     {Map, Sorted} = binary_to_term(Binary),
@@ -70,7 +72,8 @@ messages(Rounds) ->
             put(partners, Partners),
             messages(Rounds);
         {text, Other} when is_integer(Other) ->
-            [Partner ! {text, Rounds} || Partner <- get(partners), Partner =/= self(), Rounds rem 4 =:= 0],
+            [Partner ! {text, Rounds}
+             || Partner <- get(partners), Partner =/= self(), Rounds rem 4 =:= 0],
             messages(Rounds)
     after 0 -> Rounds
     end.

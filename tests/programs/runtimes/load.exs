@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-only
 #
-# Work for Elixir: processes that call each other, pipelines of enumerables, strings, maps, protocols and exceptions.
-# Lists are short, because functions that go through a list are recursive, and perf takes 127 frames at most.
+# Work for Elixir: processes that call each other, pipelines of enumerables, strings, maps,
+# protocols and exceptions. Lists are short, because functions that go through a list are recursive,
+# and perf takes 127 frames at most.
 
 defprotocol Area do
   def of(shape)
@@ -37,7 +38,8 @@ defmodule Load do
     shapes = for n <- 1..60, do: if(rem(n, 2) == 0, do: %Circle{radius: n}, else: %Square{side: n})
     total = shapes |> Enum.map(&Area.of/1) |> Enum.sort(:desc) |> Enum.take(20) |> Enum.sum()
     true = total > 0
-    words = "the quick brown fox jumps over the lazy dog" |> String.split() |> Enum.map(&String.capitalize/1)
+    text = "the quick brown fox jumps over the lazy dog"
+    words = text |> String.split() |> Enum.map(&String.capitalize/1)
     9 = words |> Enum.join("-") |> String.split("-") |> length()
     groups = Enum.group_by(1..80, &rem(&1, 7), &Integer.to_string/1)
     7 = map_size(groups)

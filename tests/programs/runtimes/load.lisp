@@ -1,7 +1,7 @@
 ; SPDX-License-Identifier: GPL-2.0-only
 ;
-; Recursion, structures and lists for the garbage collector, hash tables and strings, conditions and non-local exits,
-; callbacks, and threads.
+; Recursion, structures and lists for the garbage collector, hash tables and strings, conditions and
+; non-local exits, callbacks, and threads.
 
 (defun fib (n) (if (< n 2) n (+ (fib (- n 1)) (fib (- n 2)))))
 

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""A load for PyPy, without an end: loops that its compiler compiles, calls, recursion, allocation, exceptions."""
+"""A load for PyPy, without an end: loops that its compiler compiles, calls, recursion, allocation,
+exceptions."""
 import itertools
 import json
 

@@ -1,5 +1,6 @@
 -- SPDX-License-Identifier: GPL-2.0-only
--- For PostgreSQL, which compiles the expressions of each query: the table, and after `queries` one line for each query.
+-- For PostgreSQL, which compiles the expressions of each query: the table, and after `queries` one
+-- line for each query.
 create table items as select i as a, (i % 5000 * 7919) % 1009 as b, (i * 31) % 97 as c, i * 0.5::float8 as d, 'k' || (i % 97) as e from generate_series(1, 500000) i;
 -- queries
 select sum(a * b + c), avg(d * 2 + b), count(*), max(length(e)) from items where (a % 7 <> 3 and b > 5) or (c < 50 and d > 100.0) group by c order by 1;

@@ -57,17 +57,19 @@ class CheckObject(unittest.TestCase):
             (build / "tree").mkdir()
             (build / "tree/.config").write_text(config)
             (build / "a.c").write_text(SOURCE)
-            subprocess.run([compiler, "-O1", "-c", "-fno-pic", "-mcmodel=kernel", "-fcf-protection=none", *flags,
-                            *(ENTRIES if entries else []),
+            subprocess.run([compiler, "-O1", "-c", "-fno-pic", "-mcmodel=kernel",
+                            "-fcf-protection=none", *flags, *(ENTRIES if entries else []),
                             *([] if by_rows is None else [f"-DBY_ROWS={by_rows}"]),
                             f"-DBY_REGION={by_region}",
-                            f"-DLARGE={large}", "-o", build / "rust/main.o", build / "a.c"], check=True)
+                            f"-DLARGE={large}", "-o", build / "rust/main.o", build / "a.c"],
+                           check=True)
             # In a linked module all code is in .text.
             (build / "link.lds").write_text("SECTIONS { .text : { *(.text .text.*) } }\n")
             subprocess.run(["ld", "-r", "-T", build / "link.lds", "-o", build / "sframe_unwind.ko",
                             build / "rust/main.o"], check=True)
             (build / "sframe_unwind.o").write_bytes((build / "rust/main.o").read_bytes())
-            run = subprocess.run([ROOT / "scripts/check-object", build], check=False, capture_output=True, text=True)
+            run = subprocess.run([ROOT / "scripts/check-object", build], check=False,
+                                 capture_output=True, text=True)
             lines = run.stdout.splitlines()
             checks = 9 if "CFI" in config else 8
             self.assertEqual(sum(line.startswith(("ok", "not ok")) for line in lines), checks,
@@ -82,7 +84,8 @@ class CheckObject(unittest.TestCase):
     def test_missing_protections(self):
         self.assertEqual(self.found(RETURNS + ENDBR), {"no indirect call or jump without a thunk"})
         self.assertEqual(self.found(CALLS + ENDBR), {"no return without a thunk"})
-        self.assertEqual(self.found(CALLS + RETURNS), {"functions whose address is taken begin with ENDBR64"})
+        self.assertEqual(self.found(CALLS + RETURNS),
+                         {"functions whose address is taken begin with ENDBR64"})
 
     def test_missing_hashes(self):
         missing = {"a kCFI hash is in front of functions that begin with ENDBR64"}
@@ -94,7 +97,8 @@ class CheckObject(unittest.TestCase):
                          {"reads of user memory have their alternatives and exceptions"})
 
     def test_too_large(self):
-        self.assertEqual(self.found(CALLS + RETURNS + ENDBR, 163840), {"the code is at most 160 KiB"})
+        self.assertEqual(self.found(CALLS + RETURNS + ENDBR, 163840),
+                         {"the code is at most 160 KiB"})
 
     def test_a_large_fast_path(self):
         small = "the code of the fast path is small"

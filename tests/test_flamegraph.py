@@ -88,7 +88,8 @@ class Flamegraph(unittest.TestCase):
 
     def run_script(self, *arguments):
         """Runs flamegraph.sh."""
-        return subprocess.run([SCRIPT, *arguments], cwd=self.stubs, text=True, capture_output=True, check=False,
+        return subprocess.run([SCRIPT, *arguments], cwd=self.stubs, text=True, capture_output=True,
+                              check=False,
                               env={"PATH": f"{self.stubs}:/usr/bin:/bin", "STUBS": str(self.stubs)})
 
     def perf_calls(self):
@@ -108,7 +109,8 @@ class Flamegraph(unittest.TestCase):
         self.assertEqual(done.stdout, self.svg("program") + "\n")
         self.assertEqual((self.stubs / "arguments").read_text(), "a b|-c|")
         record, script = self.perf_calls()
-        self.assertRegex(record, r"^record -q -F 999 --call-graph fp -o \S+/perf\.data -- \./program a b -c$")
+        self.assertRegex(record, r"^record -q -F 999 --call-graph fp -o \S+/perf\.data -- "
+                                 r"\./program a b -c$")
         self.assertRegex(script, r"^script -i \S+/perf\.data ")
         svg = (self.stubs / self.svg("program")).read_text()
         self.assertIn("--title program: stacks by ", svg)

@@ -66,7 +66,8 @@ def paths_of(text):
 def module_of(file):
     """The path of a file's module, and the directory that its children are in."""
     path = pathlib.PurePath(file)
-    root = next((root,) for root in ("rust/sframe/src", "rust/kernel-shim", "rust") if file.startswith(root + "/"))
+    root = next((root,) for root in ("rust/sframe/src", "rust/kernel-shim", "rust")
+                if file.startswith(root + "/"))
     parts = path.relative_to(root[0]).with_suffix("").parts
     if parts in (("main",), ("lib",), ("mod",)):
         return root
@@ -174,7 +175,8 @@ class Imports(unittest.TestCase):
 
 class Parser(unittest.TestCase):
     def test_nested_uses_are_expanded(self):
-        text = "use crate::{\n a, // x\n b::{self, c as d, //\n },\n};\npub(in crate::e) fn f() { super::g::h() }"
+        text = ("use crate::{\n a, // x\n b::{self, c as d, //\n },\n};\n"
+                "pub(in crate::e) fn f() { super::g::h() }")
         self.assertEqual(set(paths_of(text)), {("crate", "a"), ("crate", "b"), ("crate", "b", "c"),
                                                ("super", "g", "h")})
 

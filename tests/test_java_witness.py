@@ -14,7 +14,8 @@ DUMP = '''Full thread dump OpenJDK 64-Bit Server VM:
 "main" #1 [12] prio=5 nid=12 runnable
 \tat Witness.main(Witness.java:1)
 
-"witness" #20 [77] daemon prio=5 os_prio=0 cpu=1.00ms tid=0x00007f nid=77 in Object.wait()  [0x00007f]
+"witness" #20 [77] daemon prio=5 os_prio=0 cpu=1.00ms tid=0x00007f nid=77 in \
+Object.wait()  [0x00007f]
    java.lang.Thread.State: WAITING (on object monitor)
 \tat java.lang.Object.wait0(java.base@21.0.1/Native Method)
 \t- locked <0x1> (a java.lang.Object)
@@ -37,10 +38,12 @@ class Witness(unittest.TestCase):
 
     def test_frames_of_java_are_interpreted_or_compiled(self):
         code = java_witness.code_of(MAP)
-        # The innermost frame is at the start of its code, and the second return address after the end.
+        # The innermost frame is at the start of its code, and the second return address after the
+        # end.
         pcs = [0x2000, 0x2180, 0x1050, 0x3010, 0x9000]
         self.assertEqual(java_witness.java_frames(pcs, code),
-                         ["java.lang.Object.wait0", "Witness$$Lambda.call", java_witness.INTERPRETED])
+                         ["java.lang.Object.wait0", "Witness$$Lambda.call",
+                          java_witness.INTERPRETED])
         self.assertEqual(java_witness.java_frames([0x2080, 0x2000], code), [])
 
     def test_frames_stand_for_all_methods_in_order(self):
@@ -62,7 +65,8 @@ class Witness(unittest.TestCase):
             ([], False, False),
         ]:
             self.assertEqual(java_witness.stands_for(frames, methods, True), equal, frames)
-            self.assertEqual(java_witness.stands_for(frames, methods, False), equal_without_inlining, frames)
+            self.assertEqual(java_witness.stands_for(frames, methods, False),
+                             equal_without_inlining, frames)
 
 
 if __name__ == "__main__":

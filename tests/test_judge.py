@@ -144,7 +144,8 @@ class Stacks(unittest.TestCase):
 
 
 class BeforeRows(unittest.TestCase):
-    """verdicts.before_rows() counts the short stacks that end in a function before its rows are there."""
+    """verdicts.before_rows() counts the short stacks that end in a function before its rows are
+    there."""
 
     SHORT, COMPLETE = ("short", ["leaf", "walk"]), ("complete", ["leaf", "walk", "main"])
 

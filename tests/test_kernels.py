@@ -17,10 +17,12 @@ class KernelsTest(unittest.TestCase):
             rst = os.path.join(place, "kernels.rst")
             with open(rst, "w", encoding="utf-8") as file:
                 file.write("Results\n\n.. The table begins.\n.. The table ends.\n")
-            for kernel, release, passed in (("new", "6.12.1", 1), ("old", "6.1.9", 2), ("new", "6.12.1", 3)):
+            for kernel, release, passed in (("new", "6.12.1", 1), ("old", "6.1.9", 2),
+                                            ("new", "6.12.1", 3)):
                 directory = tempfile.mkdtemp(dir=place)
                 with open(os.path.join(directory, kernel), "w", encoding="utf-8") as file:
-                    file.write("# abc, 2026-11-25\n" + f"ok - {kernel}: the module loads\n" * passed)
+                    file.write("# abc, 2026-11-25\n")
+                    file.write(f"ok - {kernel}: the module loads\n" * passed)
                     file.write(f"# {release}, 5 bytes\n")
                 subprocess.run([sys.executable, TOOL, directory, rst], check=True)
             with open(rst, encoding="utf-8") as file:

@@ -19,8 +19,9 @@ def report(steps=1000, unexplained=0, **others):
     """A report of `steps` for one program."""
     kind = {"limit": None, "steps": unexplained, "example": "pc differs: the caller of frame 0\n"}
     kinds = [kind] if unexplained else []
-    return {"steps": steps, "threads": 2, "unexplained": unexplained, "explained": 0, "ends": {"outermost": steps},
-            "complete": steps // 4, "frames": 9000, "frames_by_calls": 80, "frames_in_loaded_by_calls": 5,
+    return {"steps": steps, "threads": 2, "unexplained": unexplained, "explained": 0,
+            "ends": {"outermost": steps}, "complete": steps // 4, "frames": 9000,
+            "frames_by_calls": 80, "frames_in_loaded_by_calls": 5,
             "presumed": 15,
             "early_ends": {}, "kinds": kinds, **others}
 
@@ -31,7 +32,8 @@ class Results(unittest.TestCase):
         temporary = tempfile.TemporaryDirectory()
         self.addCleanup(temporary.cleanup)
         self.directory = pathlib.Path(temporary.name)
-        self.want("commit 123abc with changes", "steps 1000", "seed 7", "program java key1", "program perl key2")
+        self.want("commit 123abc with changes", "steps 1000", "seed 7", "program java key1",
+                  "program perl key2")
 
     def want(self, *lines):
         (self.directory / "wanted").write_text("\n".join(lines) + "\n", encoding="ascii")
@@ -39,7 +41,8 @@ class Results(unittest.TestCase):
 
     def leave(self, name, *programs):
         """What `steps` leaves."""
-        (self.directory / f"{name}.json").write_text(json.dumps({"programs": programs}), encoding="ascii")
+        (self.directory / f"{name}.json").write_text(json.dumps({"programs": programs}),
+                                                     encoding="ascii")
 
     def table(self):
         lines, is_good = runtimes.table(self.wanted)
@@ -60,7 +63,8 @@ class Results(unittest.TestCase):
         self.wanted.keep("java", 0)
         self.want("commit 456def", "steps 1000", "program java key1")
         self.assertEqual(self.wanted.unfinished(), [])
-        self.assertIn("commit 123abc with changes", self.table()[0], "the commit is that of the result")
+        self.assertIn("commit 123abc with changes", self.table()[0],
+                      "the commit is that of the result")
         self.want("steps 1000", "program java key3")
         self.assertEqual(self.wanted.unfinished(), ["java"])
         self.want("steps 1001", "program java key1")
@@ -69,8 +73,10 @@ class Results(unittest.TestCase):
     def test_what_was_not_stepped_to_its_end_is_a_failure(self):
         self.leave("java", report())
         self.wanted.keep("java", 0)
-        for programs, status, why in (((), 2, "status 2"), ((report(999),), 0, "999 instructions until the time limit"),
-                                      ((report(),), 139, "status 139"), ((report(),), 1, "status 1, and 0 unexplained"),
+        for programs, status, why in (((), 2, "status 2"),
+                                      ((report(999),), 0, "999 instructions until the time limit"),
+                                      ((report(),), 139, "status 139"),
+                                      ((report(),), 1, "status 1, and 0 unexplained"),
                                       ((report(unexplained=1),), 0, "status 0, and 1 unexplained")):
             self.leave("perl", *programs)
             self.assertIn(why, self.wanted.keep("perl", status))
@@ -89,8 +95,10 @@ class Results(unittest.TestCase):
 
     def test_the_table_shows_all(self):
         ends = {"outermost": 899, "region_unknown": 100, "full": 1}
-        early = {"region_unknown in 0x1000 in anonymous memory": 60, "region_unknown in 0x2000 in anonymous memory": 40,
-                 "full in a.so:.text 0x8d07": 1, "full in code at 0x70:.text 0x7f": 1, "full in h": 1}
+        early = {"region_unknown in 0x1000 in anonymous memory": 60,
+                 "region_unknown in 0x2000 in anonymous memory": 40,
+                 "full in a.so:.text 0x8d07": 1, "full in code at 0x70:.text 0x7f": 1,
+                 "full in h": 1}
         explained = [{"limit": "no-region-yet", "steps": 14, "example": ""}] * 2
         self.leave("java", report(explained=28, ends=ends, early_ends=early, kinds=explained))
         self.leave("perl", report())
@@ -98,12 +106,12 @@ class Results(unittest.TestCase):
             self.wanted.keep(name, 0)
         text, is_good = self.table()
         self.assertTrue(is_good)
-        for part in ("explained, java: 28 no-region-yet", "java: 103 walks ended early:", "89.90 %  ",
-                     "100.00 %       25.00 %   9,000        70        15\n",
+        for part in ("explained, java: 28 no-region-yet", "java: 103 walks ended early:",
+                     "89.90 %  ", "100.00 %       25.00 %   9,000        70        15\n",
                      "      100 region_unknown in anonymous memory\n", "        1 full in a.so\n",
                      "1 at 1 other places",
-                     "runtimes: 2 of 2 programs, 2000 instructions, 0 unexplained differences, 28 explained; seed 7, "
-                     "commit 123abc with changes"):
+                     "runtimes: 2 of 2 programs, 2000 instructions, 0 unexplained differences, "
+                     "28 explained; seed 7, commit 123abc with changes"):
             self.assertIn(part, text)
         self.assertNotIn("perl:", text)
 
@@ -125,8 +133,8 @@ class Results(unittest.TestCase):
 
 def run(script, *arguments, **environment):
     """Runs a script that refuses its arguments before it enters the prepared root."""
-    found = subprocess.run(["bash", TRUTH / script, *arguments], capture_output=True, text=True, check=False,
-                           env={**os.environ, **environment})
+    found = subprocess.run(["bash", TRUTH / script, *arguments], capture_output=True, text=True,
+                           check=False, env={**os.environ, **environment})
     return found.returncode, found.stdout, found.stderr
 
 
@@ -134,7 +142,8 @@ class Arguments(unittest.TestCase):
     def test_wrong_arguments_are_refused(self):
         for arguments, environment, error in ((["many"], {}, "not many"), (["0"], {}, "not 0"),
                                               (["-1", "v2"], {}, "not -1"),
-                                              (["5", "runtimes"], {"SEED": "x"}, "SEED is a number, not x"),
+                                              (["5", "runtimes"], {"SEED": "x"},
+                                               "SEED is a number, not x"),
                                               (["5", "runtimes", "jav"], {}, "has no program jav;"),
                                               (["5", "runtimes", "R", ""], {}, "has no program ;"),
                                               (["5", "runtimes", ".*"], {}, "has no program .*;")):

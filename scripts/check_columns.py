@@ -18,7 +18,6 @@ TABLE = re.compile(r"\s*\|")
 ADDRESS = re.compile(r"\S*https?://\S*")
 # Beginnings of paths.
 LATER = (
-    "Cargo.toml", "Documentation/", "SECURITY.md",
     # Others read the options as one line.
     "dkms.conf", "tools/sframectl/sframectl.service",
     # PostgreSQL without a server takes a line for a query.

@@ -127,7 +127,8 @@ def picture(found, per_frame):
     """Two diagrams: the cost of a sample over the depth of the stack, and the cost of a frame over
     the number of functions in the frame's file."""
     colours = {"fp": "#777777", "hot": "#0060c0", "direct": "#c05000", "dwarf": "#a01030"}
-    out = ['<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 760 360" font-family="sans-serif" font-size="12">',
+    out = ['<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 760 360" '
+           'font-family="sans-serif" font-size="12">',
            '<rect width="760" height="360" fill="white"/>']
 
     def diagram(left, title, below, across, up, curves):

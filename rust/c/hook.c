@@ -200,9 +200,8 @@ int sfu_hook_install(bool immediate, bool deferred)
 	if (!ret && (immediate || deferred)) {
 		ret = register_ftrace_function(&ops);
 		if (ret == -EBUSY)
-			pr_err("cannot hook: %s already replaces %s (%d)\n",
-			       "another module or a live patch",
-			       "perf_callchain_user or unwind_user", ret);
+			pr_err("cannot hook: another module or a live patch already replaces perf_callchain_user or unwind_user (%d)\n",
+			       ret);
 		else if (ret)
 			pr_err("cannot hook: ftrace refuses (%d)\n", ret);
 	}

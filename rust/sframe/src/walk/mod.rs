@@ -645,19 +645,12 @@ mod tests {
         }
         // The lookup address of a return address is the return address minus one.
         let rules = BTreeMap::from([(0x200, rule), (0x100, Rule::OUTERMOST)]);
-        let task = Mock {
-            rules,
-            words: words.into(),
-            ..Mock::default()
-        };
-        let mut sink = RefCell::new(Vec::new());
-        let mut innermost = Frame {
+        let innermost = Frame {
             pc: 0x200,
             sp: 0x10_0000,
             fp: 7,
         };
-        let reason = walk(&task, &mut innermost, &mut sink);
-        (reason, sink.into_inner())
+        walked_from(innermost, rules, words.into())
     }
 
     #[test]
@@ -794,17 +787,26 @@ mod tests {
 
     /// The stop reason and the frames of a walk from PC 0x200, on the stack at 0x8000.
     fn walked(rules: BTreeMap<u64, Rule>, words: MockWords) -> (StopReason, Vec<Frame>) {
+        let innermost = Frame {
+            pc: 0x200,
+            sp: 0x8000,
+            fp: 7,
+        };
+        walked_from(innermost, rules, words)
+    }
+
+    /// The stop reason and the frames of a walk from `innermost`.
+    fn walked_from(
+        mut innermost: Frame,
+        rules: BTreeMap<u64, Rule>,
+        words: MockWords,
+    ) -> (StopReason, Vec<Frame>) {
         let task = Mock {
             rules,
             words,
             ..Mock::default()
         };
         let mut sink = RefCell::new(Vec::new());
-        let mut innermost = Frame {
-            pc: 0x200,
-            sp: 0x8000,
-            fp: 7,
-        };
         let reason = walk(&task, &mut innermost, &mut sink);
         (reason, sink.into_inner())
     }
@@ -902,20 +904,13 @@ mod tests {
                 (0x9000, 0xa000),
                 (0x9008, 0x101),
             ];
-            let task = Mock {
-                rules: rules.into(),
-                words: words.into(),
-                ..Mock::default()
-            };
-            let mut sink = RefCell::new(Vec::new());
-            let mut innermost = Frame {
+            let innermost = Frame {
                 pc: 0x201,
                 sp: 0x8000,
                 // The code has overwritten it by what looks like a frame.
                 fp: 0x9000,
             };
-            let reason = walk(&task, &mut innermost, &mut sink);
-            let found = sink.into_inner();
+            let (reason, found) = walked_from(innermost, rules.into(), words.into());
             (
                 reason,
                 found.iter().map(|frame| frame.fp).collect::<Vec<_>>(),

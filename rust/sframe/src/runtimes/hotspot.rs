@@ -679,7 +679,10 @@ pub(super) mod tests {
             hotspot_interpreter::LOCALS,
             Region, //
         },
-        unwind::step::LOST_FP,
+        unwind::step::{
+            Words,
+            LOST_FP, //
+        },
         x86_64::insn::POP_RBP, //
     };
     use std::vec;
@@ -697,23 +700,6 @@ pub(super) mod tests {
     /// The return address in the program, and one in the interpreter.
     pub(in crate::sframe::runtimes) const CALLER: u64 = PROGRAM + 0x100;
     pub(in crate::sframe::runtimes) const INTERPRETER: u64 = HEAP + 0x3000;
-
-    struct Words<'a>(&'a Memories);
-
-    impl WordReader for Words<'_> {
-        type Open<'a>
-            = &'a Self
-        where
-            Self: 'a;
-
-        fn word(&self, address: u64) -> u64 {
-            self.0.read_word(address).unwrap_or_default()
-        }
-
-        fn open(&self) -> &Self {
-            self
-        }
-    }
 
     /// The register of the local variables.
     pub(in crate::sframe::runtimes) struct Locals(pub(in crate::sframe::runtimes) u64);

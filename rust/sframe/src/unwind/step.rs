@@ -74,6 +74,24 @@ pub trait WordReader {
     fn open(&self) -> Self::Open<'_>;
 }
 
+/// The words of any memory, each by a read of its own: the memory of a fast path on the host.
+pub struct Words<'a, M: ?Sized>(pub &'a M);
+
+impl<M: Memory + ?Sized> WordReader for Words<'_, M> {
+    type Open<'a>
+        = &'a Self
+    where
+        Self: 'a;
+
+    fn word(&self, address: u64) -> u64 {
+        self.0.read_word(address).unwrap_or_default()
+    }
+
+    fn open(&self) -> &Self {
+        self
+    }
+}
+
 impl<W: WordReader> WordReader for &W {
     type Open<'a>
         = W::Open<'a>

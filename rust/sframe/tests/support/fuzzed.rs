@@ -46,7 +46,7 @@ use sframe::{
         Memory,
         RegisterSource,
         Step,
-        WordReader, //
+        Words, //
     },
     x86_64::{
         ends_with_call,
@@ -423,21 +423,6 @@ impl Memory for Repeating<'_> {
     }
 }
 
-impl WordReader for Repeating<'_> {
-    type Open<'a>
-        = &'a Self
-    where
-        Self: 'a;
-
-    fn word(&self, address: u64) -> u64 {
-        self.read_word(address).unwrap_or_default()
-    }
-
-    fn open(&self) -> &Self {
-        self
-    }
-}
-
 impl RegisterSource for Repeating<'_> {
     fn register(&self, number: u8) -> Option<u64> {
         self.read_word(8 * u64::from(number)).ok()
@@ -463,7 +448,7 @@ fn fast_walk(region: &Region, start: Frame, memory: &Repeating<'_>) {
         0..u64::MAX,
         &mut walked,
         memory,
-        memory,
+        &Words(memory),
         &mut buffer,
     );
     let mut frame = start;

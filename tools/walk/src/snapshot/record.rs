@@ -30,7 +30,7 @@ use sframe::{
     unwind::{
         Frame,
         Memory,
-        WordReader, //
+        Words, //
     },
     walk::{
         FrameSource,
@@ -253,21 +253,6 @@ impl<M: Memory + ?Sized> Memory for Recorded<'_, M> {
         let word = self.all.read_word(address).map(u64::to_le_bytes);
         let word = self.log.borrow_mut().has_read(address, word);
         word.map(u64::from_le_bytes)
-    }
-}
-
-impl<M: Memory + ?Sized> WordReader for Recorded<'_, M> {
-    type Open<'b>
-        = &'b Self
-    where
-        Self: 'b;
-
-    fn word(&self, address: u64) -> u64 {
-        self.read_word(address).unwrap_or(0)
-    }
-
-    fn open(&self) -> &Self {
-        self
     }
 }
 
@@ -514,7 +499,7 @@ impl<'a, M: Memory + ?Sized> Task for Recorder<'a, M> {
 
 /// The fast path in a region, as the module takes it. The stack pointers and the frame pointers of
 /// the frames that it finds are not known, except for those of the last one.
-pub(super) fn walk_region<M: Source + WordReader>(
+pub(super) fn walk_region<M: Memory + Source>(
     region: &Region,
     code: Range<u64>,
     frame: &mut Frame,
@@ -523,7 +508,8 @@ pub(super) fn walk_region<M: Source + WordReader>(
 ) {
     let mut buffer = [0; MOST_FRAMES];
     let left = MOST_FRAMES - sink.0.len();
-    let found = runtimes::run_fast(region, code, frame, memory, memory, &mut buffer[..left]);
+    let (words, buffer_left) = (Words(memory), &mut buffer[..left]);
+    let found = runtimes::run_fast(region, code, frame, memory, &words, buffer_left);
     for (index, pc) in buffer[..found].iter().enumerate() {
         let (sp, fp) = match index + 1 == found {
             true => (frame.sp, frame.fp),

@@ -26,8 +26,7 @@ use sframe::{
     unwind::{
         Frame,
         Memory,
-        RegisterSource,
-        WordReader, //
+        RegisterSource, //
     },
     walk::{
         FunctionTable,
@@ -270,21 +269,6 @@ impl Memory for StoredMemory<'_> {
     fn read_word(&self, address: u64) -> Result<u64, Fault> {
         let order = self.snapshot.byte_order;
         self.read(address).map(|bytes| order.word(bytes))
-    }
-}
-
-impl WordReader for StoredMemory<'_> {
-    type Open<'b>
-        = &'b Self
-    where
-        Self: 'b;
-
-    fn word(&self, address: u64) -> u64 {
-        self.read_word(address).unwrap_or(0)
-    }
-
-    fn open(&self) -> &Self {
-        self
     }
 }
 

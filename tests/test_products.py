@@ -9,11 +9,18 @@ which may name an example. Formats that several products have, or that tools rea
 products: .eh_frame, GDB's interface, Go's pclntab.
 """
 
-import pathlib
+import os
 import re
+import sys
 import unittest
 
-ROOT = pathlib.Path(__file__).resolve().parent.parent
+sys.path.insert(0, os.path.join(os.path.dirname(__file__), "lib"))
+
+# pylint: disable=wrong-import-position
+import rooms
+
+# pylint: enable=wrong-import-position
+
 PRODUCTS = ("HotSpot", "Java", "JVM", "OpenJDK", "JDK", "Erlang", "Elixir", "BEAM", "SBCL", "V8",
             "Node.js", "nodejs", "LuaJIT", "OCaml", "GHC", "Haskell", "PyPy", "Python", "Guile",
             "PHP", "Ruby", "RJIT", "PostgreSQL", ".NET", "QEMU")
@@ -24,9 +31,9 @@ NAMED = re.compile(r"(?<![a-z])" + ANY + r"(?![a-z])", re.IGNORECASE)
 # Parts of names that begin with a capital: ErlangCode, IsErlang.
 IN_CAMEL_CASE = re.compile(r"(?<![A-Z])" + ANY + r"(?![a-z])")
 
-ROOMS = ("rust/sframe/src/runtimes/", "tools/convert/src/runtimes/",
-         *(f"tools/runtimes/src/{finder}.rs"
-           for finder in ("eh_frame", "erlang", "fixed", "gdb_jit", "hotspot", "luajit")))
+PLACES = ("rust/sframe/src/runtimes/", "tools/convert/src/runtimes/",
+          *(f"tools/runtimes/src/{finder}.rs"
+            for finder in ("eh_frame", "erlang", "fixed", "gdb_jit", "hotspot", "luajit")))
 # Input and instruments of tests.
 TESTS = ("rust/kunit.rs", "rust/sframe/src/test_vectors.rs", "rust/sframe/tests/",
          "rust/sframe/fuzz/")
@@ -38,42 +45,22 @@ ALLOWED = {
         {"hotspot", "java", "openjdk", "erlang", "luajit", "qemu", "pypy", "guile", "ruby", "rjit"},
         "the help lists the known runtimes"),
 }
-
-
-def names(text):
-    """The products that a text names, in small letters, without its test module."""
-    tests = r"#\[cfg\(test\)\]\n(?:pub\([^)]*\) )?mod tests"
-    text = re.split(tests, text, maxsplit=1)[0]
-    return {found.lower() for pattern in (NAMED, IN_CAMEL_CASE) for found in pattern.findall(text)}
-
-
-def sources():
-    """The source files outside of the rooms, as paths below the root."""
-    tools = ("convert", "runtimes", "sframectl", "walk")
-    folders = ["rust", *(f"tools/{tool}/src" for tool in tools)]
-    found = [path.relative_to(ROOT).as_posix() for pattern in ("*.rs", "*.[ch]", "*.mk")
-             for folder in folders for path in sorted((ROOT / folder).rglob(pattern))
-             if "target" not in path.parts]
-    return [path for path in found if not path.startswith(ROOMS + TESTS)]
+ROOMS = rooms.Rooms((NAMED, IN_CAMEL_CASE), PLACES, TESTS, ALLOWED)
 
 
 class Products(unittest.TestCase):
     def test_only_the_rooms_of_runtimes_name_products(self):
-        named = {file: found for file in sources() if (found := names((ROOT / file).read_text()))}
-        allowed = {file: products for file, (products, _) in ALLOWED.items()}
-        bad = {file: found for file, found in named.items() if found - allowed.get(file, set())}
-        self.assertEqual(bad, {})
-        self.assertEqual(allowed, named, "the list of exceptions is out of date")
+        tools = (f"tools/{tool}/src" for tool in ("convert", "runtimes", "sframectl", "walk"))
+        ROOMS.check(self, rooms.sources(["rust", *tools], "*.rs", "*.[ch]", "*.mk"))
 
     def test_the_rooms_name_them(self):
         expected = {"rust/sframe/src/runtimes/": {"hotspot", "erlang", "sbcl", "v8"},
                     "tools/convert/src/runtimes/": {"ghc", "luajit"},
                     "tools/runtimes/src/hotspot.rs": {"hotspot"}}
-        for room in ROOMS:
-            files = [ROOT / room] if room.endswith(".rs") else list((ROOT / room).glob("*.rs"))
-            named = set().union(*(names(path.read_text()) for path in files))
-            self.assertTrue(named, f"{room} names no product")
-            self.assertLessEqual(expected.get(room, set()), named)
+        files = rooms.sources(["rust", "tools"], "*.rs")
+        for place, products in expected.items():
+            texts = ((rooms.ROOT / file).read_text() for file in files if file.startswith(place))
+            self.assertLessEqual(products, set().union(*map(ROOMS.names, texts)), place)
 
 
 class Patterns(unittest.TestCase):
@@ -81,11 +68,11 @@ class Patterns(unittest.TestCase):
         for text in ("HotSpot's", "Region::HotSpot(_)", "REGION_HOTSPOT", "erlang::exit",
                      "ErlangCode", "IsErlang", "// code of V8", "v8::f()", "mod hotspot;",
                      "hotspot_interpreter", "Node.js", "the JDK"):
-            self.assertEqual(len(names(text)), 1, text)
+            self.assertEqual(len(ROOMS.names(text)), 1, text)
 
     def test_other_words_are_no_products(self):
-        self.assertEqual(names("beams javascript a node of a tree, phpa, jvms"), set())
-        self.assertEqual(names("fn f() {}\n#[cfg(test)]\nmod tests { // HotSpot\n}\n"), set())
+        self.assertEqual(ROOMS.names("beams javascript a node of a tree, phpa, jvms"), set())
+        self.assertEqual(ROOMS.names("fn f() {}\n#[cfg(test)]\nmod tests { // HotSpot\n}\n"), set())
 
 
 if __name__ == "__main__":

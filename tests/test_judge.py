@@ -162,6 +162,31 @@ class BeforeRows(unittest.TestCase):
         self.assertEqual(verdicts.before_rows([("false", ["leaf", "walk"]), self.COMPLETE]), 0)
 
 
+class NearlyAll(unittest.TestCase):
+    """verdicts.nearly_all() lets few stacks be short."""
+
+    def nearly_all(self, complete, short, before_rows=0, false=0):
+        count = judge.Count()
+        count.kinds |= {"complete": complete, "short": short, "false": false}
+        count.before_rows = before_rows
+        return verdicts.nearly_all(count)
+
+    def test_five_or_one_in_200(self):
+        self.assertTrue(self.nearly_all(795, 5))
+        self.assertFalse(self.nearly_all(794, 6))
+        self.assertTrue(self.nearly_all(1990, 10))
+        self.assertFalse(self.nearly_all(1989, 11))
+
+    def test_those_before_the_rows_do_not_count_up_to_one_in_20(self):
+        self.assertTrue(self.nearly_all(784, 15, before_rows=15))
+        self.assertFalse(self.nearly_all(784, 15, before_rows=9))
+        self.assertTrue(self.nearly_all(760, 40, before_rows=40))
+        self.assertFalse(self.nearly_all(759, 41, before_rows=41))
+
+    def test_no_false_one(self):
+        self.assertFalse(self.nearly_all(799, 0, false=1))
+
+
 class WithoutTruth(unittest.TestCase):
     """verdicts.without_truth() leaves out the samples of start-up and exit."""
 

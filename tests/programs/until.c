@@ -7,7 +7,8 @@
  * busy one.
  *
  *   -k  counts only samples of which the truth is known: they have a word of chain.h, as r12 is one
- *   -s  ends the recording after so many seconds (300), which is a failure
+ *   -s  ends the recording after so many seconds (300), which is a failure; perf then has as many
+ *       to end
  *
  * Exit status: 0 if there were enough samples, and perf and the program ended as they should.
  *
@@ -35,9 +36,6 @@
 #define DATA_OFFSET 40
 #define HEADER ((ssize_t)(DATA_OFFSET + sizeof(uint64_t)))
 #define MAGIC "PERFILE2"
-
-/* perf has so many seconds to end when it is told to. */
-#define GRACE 120
 
 static bool only_known;
 static uint64_t samples;
@@ -183,7 +181,7 @@ int main(int argc, char **argv)
 		/* Without new samples perf ends at once. */
 		tell(control[1], is_told ? "disable\nstop\n" : "ping\n");
 		if (is_told)
-			end = now() + GRACE;
+			end = now() + limit;
 	}
 	follow(path);
 	if (samples < enough) {
@@ -195,7 +193,7 @@ int main(int argc, char **argv)
 		return 1;
 	}
 	if (is_told && WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL)
-		fprintf(stderr, "until: perf did not end within %d s\n", GRACE);
+		fprintf(stderr, "until: perf did not end within %.0f s\n", limit);
 	/* perf ends by the signal by which its program has ended. */
 	return WIFSIGNALED(status) ? WTERMSIG(status) != SIGTERM : WEXITSTATUS(status);
 }

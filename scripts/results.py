@@ -266,12 +266,13 @@ def of_samples(groups, of):
 
 
 def of_debian(groups, bpftrace, of):
-    """Rows of debian.csv: the programs, and all of them."""
+    """Rows of debian.csv or frame-pointers.csv: the programs, and all of them if there are more
+    than one."""
     by_bpf = {name: (int(stacks), int(whole)) for name, stacks, whole, _ in
               (line.split() for line in bpftrace)}
     by_bpf["all"] = tuple(sum(numbers) for numbers in zip(*by_bpf.values()))
-    groups = [group | {"program": group["program"].removeprefix("debian/")} for group in groups]
-    for program in [*sorted({group["program"] for group in groups}), "all"]:
+    programs = sorted({group["program"] for group in groups})
+    for program in [*programs, *(["all"] if len(programs) > 1 else [])]:
         every = [group for group in groups if program in ("all", group["program"])]
         ours = [group for group in every if group["by"] == "module"]
 
@@ -304,12 +305,15 @@ def from_samples(build):
     directory = build / "truth/samples"
     of = measured(directory)
     groups = json.loads((directory / "json").read_text(encoding="utf-8"))["groups"]
-    ours = [group for group in groups if not group["program"].startswith("debian/")]
-    debian = [group for group in groups if group["program"].startswith("debian/")]
+    ours = [group for group in groups if not group["program"].startswith("debian")]
     figures = {"samples": list(of_samples(ours, of))}
-    if debian:
-        bpftrace = (directory / "bpftrace").read_text(encoding="ascii").splitlines()
-        figures["debian"] = list(of_debian(debian, bpftrace, of))
+    for name, start in (("debian", "debian/"), ("frame-pointers", "debian-fp/")):
+        its = [group | {"program": group["program"].removeprefix(start)} for group in groups
+               if group["program"].startswith(start)]
+        if its:
+            lines = (directory / "bpftrace").read_text(encoding="ascii").splitlines()
+            figures[name] = list(of_debian(its, [line.removeprefix(start) for line in lines
+                                                 if line.startswith(start)], of))
     return figures
 
 

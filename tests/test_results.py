@@ -125,11 +125,19 @@ class Measurements(unittest.TestCase):
             group("v2/bash", "kernel", "immediate", 1, 0.0),
             group("debian/perl", "module", "immediate", 10, 100.0),
             group("debian/perl", "module", "deferred", 30, 50.0),
-            group("debian/perl", "kernel", "immediate", 10, 2.0)]})
-        self.put("truth/samples/bpftrace", "perl 200 150 0\n")
+            group("debian/perl", "kernel", "immediate", 10, 2.0),
+            group("debian/dash", "module", "immediate", 10, 100.0),
+            group("debian-fp/perl", "module", "immediate", 10, 90.0),
+            group("debian-fp/perl", "kernel", "immediate", 10, 70.0)]})
+        self.put("truth/samples/bpftrace",
+                 "debian/dash 100 100 0\ndebian/perl 200 150 0\ndebian-fp/perl 200 180 0\n")
         found = self.rows_of("samples", "truth/samples")
-        self.assertEqual([row["program"] for row in found["debian"]], ["perl", "all"])
-        perl = found["debian"][0]
+        self.assertEqual([row["program"] for row in found["debian"]], ["dash", "perl", "all"])
+        with_frame_pointers = found["frame-pointers"]
+        self.assertEqual([row["program"] for row in with_frame_pointers], ["perl"])
+        self.assertEqual([with_frame_pointers[0][name] for name in (
+            "immediate %", "bpftrace %", "frame pointers %")], ["90.00", "90.00", "70.00"])
+        perl = found["debian"][1]
         self.assertEqual([perl[name] for name in (
             "samples", "immediate %", "deferred %", "bpftrace %", "false", "no row %", "frames",
             "frame pointers %", "commit")],

@@ -54,7 +54,7 @@ done
 say "judging"
 status=0
 in_root sh -c '
-	exec /var/cache/sframe_unwind/target/release/samples --converted debian/ \
+	exec /var/cache/sframe_unwind/target/release/samples --converted debian \
 		--map /tmp/truth=/src/build/truth --at-least "$1" \
 		--json /src/build/truth/samples/json /src/build/truth/samples/recordings/*' \
 	samples $((samples - samples / 16)) >"$out/log" || status=$?

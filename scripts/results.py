@@ -47,6 +47,11 @@ def same(*names):
     return {name: name for name in names}
 
 
+DEBIAN = {
+    "program": "program", "samples": "samples",
+    "immediate %": "immediate", "deferred %": "deferred", "bpftrace %": "bpftrace",
+    "identical %": "identical", "false": "false", "frames": "frames",
+    "dwarf frames": "dwarf", "frame pointers %": "kernel"}
 TABLES = {
     "readme": Table("peers", {
         "tool": "Debian's perl, unmodified",
@@ -61,11 +66,11 @@ TABLES = {
         "kernel false %": "(false)", "frame pointers to main %": "fp",
         "frame pointers false %": "(false)", "prologues to main %": "prologues",
         "prologues false %": "(false)", "dwarf to main %": "dwarf"}),
-    "debian": Table("debian", {
-        "program": "program", "samples": "samples",
-        "immediate %": "immediate", "deferred %": "deferred", "bpftrace %": "bpftrace",
-        "identical %": "identical", "false": "false", "frames": "frames",
-        "dwarf frames": "dwarf", "frame pointers %": "kernel"}),
+    "debian": Table("debian", DEBIAN),
+    "frame-pointers": Table("frame-pointers", DEBIAN),
+    "readme-frame-pointers": Table("frame-pointers", {
+        "program": "built with frame pointers: complete stacks, %",
+        "frame pointers %": "frame pointers", "immediate %": "sframe_unwind"}),
     "steps": Table("steps", same(
         "version", "programs", "instructions", "covered", "equal frames", "interrupted",
         "explained", "unexplained")),
@@ -98,7 +103,7 @@ TABLES = {
 
 # Titles of rows and columns that a reader of the README does not know.
 README_WORDS = {"perf-fp": "frame pointers", "perf-dwarf-8192": "`--call-graph dwarf`",
-                "perf-fp-module": "sframe_unwind"}
+                "perf-fp-module": "sframe_unwind", "perl": "perl and libc"}
 
 
 def read(text):

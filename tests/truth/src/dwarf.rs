@@ -6,13 +6,17 @@
 //! Rows are cached by address. Only DWARF rules are used; no frame pointer is guessed.
 
 use std::{
-    collections::HashMap,
+    collections::{
+        BTreeMap,
+        HashMap, //
+    },
     fmt,
     rc::Rc, //
 };
 
 use gimli::{
     BaseAddresses,
+    CallFrameInstruction,
     CfaRule,
     CieOrFde,
     DebugFrame,
@@ -20,11 +24,11 @@ use gimli::{
     EndianSlice,
     EvaluationResult,
     Expression,
+    FrameDescriptionEntry,
     LittleEndian,
     Location,
     Register,
     RegisterRule,
-    UnwindContext,
     UnwindExpression,
     UnwindOffset,
     UnwindSection,
@@ -243,62 +247,187 @@ impl<S: UnwindSection<StaticSlice>> Cfi<S> {
         (address < entry.1).then_some(entry)
     }
 
-    fn row_at(
-        &self,
-        address: u64,
-        context: &mut UnwindContext<usize>,
-    ) -> Result<CfiRow, UnwindError> {
+    fn row_at(&self, address: u64) -> Result<CfiRow, UnwindError> {
         let (_, _, at) = self.entry_at(address).ok_or(UnwindError::NoEntry)?;
-        self.row(address, at, context)
-            .map_err(|_| UnwindError::BadEntry)
+        self.row(address, at).map_err(|_| UnwindError::BadEntry)
     }
 
-    fn row(
-        &self,
-        address: u64,
-        at: usize,
-        context: &mut UnwindContext<usize>,
-    ) -> gimli::Result<CfiRow> {
+    fn row(&self, address: u64, at: usize) -> gimli::Result<CfiRow> {
         let fde = self
             .section
             .fde_from_offset(&self.bases, at.into(), S::cie_from_offset)?;
-        let row = fde.unwind_info_for_address(&self.section, &self.bases, context, address)?;
+        let state = self.state_at(&fde, address)?;
         let expression = |expression: &UnwindExpression<usize>| expression.get(&self.section);
-        let cfa = match row.cfa() {
+        let cfa = match state.cfa.ok_or(gimli::Error::NoUnwindInfoForAddress)? {
             CfaRule::RegisterAndOffset { register, offset } => {
-                CfaLocation::Register(number(*register)?, *offset)
+                CfaLocation::Register(number(register)?, offset)
             }
-            CfaRule::Expression(found) => CfaLocation::Expression(expression(found)?),
+            CfaRule::Expression(found) => CfaLocation::Expression(expression(&found)?),
         };
         let mut rules = Vec::new();
-        for (register, rule) in row.registers() {
-            let Ok(register) = number(*register) else {
+        for (register, rule) in state.rules {
+            let register = Register(register);
+            let Ok(register) = number(register) else {
                 // A vector register, or a flag.
                 continue;
             };
             let location = match rule {
-                RegisterRule::Undefined => continue,
+                RegisterRule::Undefined => RegisterLocation::Lost,
                 RegisterRule::SameValue => RegisterLocation::Register(register, 0),
-                RegisterRule::Offset(offset) => RegisterLocation::At(*offset),
-                RegisterRule::ValOffset(offset) => RegisterLocation::OfCfa(*offset),
-                RegisterRule::Register(other) => RegisterLocation::Register(number(*other)?, 0),
+                RegisterRule::Offset(offset) => RegisterLocation::At(offset),
+                RegisterRule::ValOffset(offset) => RegisterLocation::OfCfa(offset),
+                RegisterRule::Register(other) => RegisterLocation::Register(number(other)?, 0),
                 RegisterRule::Expression(found) => {
-                    RegisterLocation::AtExpression(expression(found)?)
+                    RegisterLocation::AtExpression(expression(&found)?)
                 }
                 RegisterRule::ValExpression(found) => {
-                    RegisterLocation::Expression(expression(found)?)
+                    RegisterLocation::Expression(expression(&found)?)
                 }
                 _ => return Err(gimli::Error::UnsupportedRegister(register.into())),
             };
             rules.push((register, location));
         }
-        rules.sort_by_key(|(register, _)| *register);
         Ok(CfiRow {
             cfa,
             rules,
             kept: CALLEE_SAVED,
             signal: fde.is_signal_trampoline(),
         })
+    }
+
+    /// Executes the instructions of an entry up to an address (DWARF 5, section 6.4.3). Of gimli
+    /// only the decoder is used: its rows omit undefined registers, and the converter uses them.
+    fn state_at(
+        &self,
+        fde: &FrameDescriptionEntry<StaticSlice>,
+        address: u64,
+    ) -> gimli::Result<RuleState> {
+        let cie = fde.cie();
+        let factor = cie.data_alignment_factor();
+        let mut state = RuleState::default();
+        let mut instructions = cie.instructions(&self.section, &self.bases);
+        while let Some(instruction) = instructions.next()? {
+            state.execute(instruction, factor)?;
+        }
+        let initial = state.clone();
+        let mut remembered = Vec::new();
+        let mut at = fde.initial_address();
+        let mut instructions = fde.instructions(&self.section, &self.bases);
+        while let Some(instruction) = instructions.next()? {
+            match instruction {
+                CallFrameInstruction::SetLoc { address } => at = address,
+                CallFrameInstruction::AdvanceLoc { delta } => {
+                    let delta = u64::from(delta).wrapping_mul(cie.code_alignment_factor());
+                    at = at.wrapping_add(delta);
+                }
+                CallFrameInstruction::RememberState => remembered.push(state.clone()),
+                CallFrameInstruction::RestoreState => {
+                    state = remembered.pop().ok_or(gimli::Error::PopWithEmptyStack)?;
+                }
+                CallFrameInstruction::Restore { register } => {
+                    match initial.rules.get(&register.0) {
+                        Some(rule) => state.rules.insert(register.0, rule.clone()),
+                        None => state.rules.remove(&register.0),
+                    };
+                }
+                other => state.execute(other, factor)?,
+            }
+            if at > address {
+                break;
+            }
+        }
+        Ok(state)
+    }
+}
+
+/// The rules of an entry at one of its instructions.
+#[derive(Clone, Default)]
+struct RuleState {
+    cfa: Option<CfaRule<usize>>,
+    /// The rules that are given, by DWARF number.
+    rules: BTreeMap<u16, RegisterRule<usize>>,
+}
+
+impl RuleState {
+    /// Executes an instruction that gives a rule. Offsets count in units of `factor` bytes.
+    fn execute(
+        &mut self,
+        instruction: CallFrameInstruction<usize>,
+        factor: i64,
+    ) -> gimli::Result<()> {
+        use CallFrameInstruction as I;
+        let unsigned = |offset: u64| (offset as i64).wrapping_mul(factor);
+        let signed = |offset: i64| offset.wrapping_mul(factor);
+        let wrong = || gimli::Error::CfiInstructionInInvalidContext;
+        let (register, rule) = match instruction {
+            I::DefCfa { register, offset } => return self.set_cfa(register, offset as i64),
+            I::DefCfaSf {
+                register,
+                factored_offset,
+            } => return self.set_cfa(register, signed(factored_offset)),
+            I::DefCfaRegister { register } => {
+                let (_, offset) = self.cfa().ok_or_else(wrong)?;
+                return self.set_cfa(register, offset);
+            }
+            I::DefCfaOffset { offset } => {
+                let (register, _) = self.cfa().ok_or_else(wrong)?;
+                return self.set_cfa(register, offset as i64);
+            }
+            I::DefCfaOffsetSf { factored_offset } => {
+                let (register, _) = self.cfa().ok_or_else(wrong)?;
+                return self.set_cfa(register, signed(factored_offset));
+            }
+            I::DefCfaExpression { expression } => {
+                self.cfa = Some(CfaRule::Expression(expression));
+                return Ok(());
+            }
+            I::ArgsSize { .. } | I::Nop => return Ok(()),
+            I::Undefined { register } => (register, RegisterRule::Undefined),
+            I::SameValue { register } => (register, RegisterRule::SameValue),
+            I::Offset {
+                register,
+                factored_offset,
+            } => (register, RegisterRule::Offset(unsigned(factored_offset))),
+            I::OffsetExtendedSf {
+                register,
+                factored_offset,
+            } => (register, RegisterRule::Offset(signed(factored_offset))),
+            I::ValOffset {
+                register,
+                factored_offset,
+            } => (register, RegisterRule::ValOffset(unsigned(factored_offset))),
+            I::ValOffsetSf {
+                register,
+                factored_offset,
+            } => (register, RegisterRule::ValOffset(signed(factored_offset))),
+            I::Register {
+                dest_register,
+                src_register,
+            } => (dest_register, RegisterRule::Register(src_register)),
+            I::Expression {
+                register,
+                expression,
+            } => (register, RegisterRule::Expression(expression)),
+            I::ValExpression {
+                register,
+                expression,
+            } => (register, RegisterRule::ValExpression(expression)),
+            _ => return Err(wrong()),
+        };
+        self.rules.insert(register.0, rule);
+        Ok(())
+    }
+
+    fn cfa(&self) -> Option<(Register, i64)> {
+        match self.cfa {
+            Some(CfaRule::RegisterAndOffset { register, offset }) => Some((register, offset)),
+            _ => None,
+        }
+    }
+
+    fn set_cfa(&mut self, register: Register, offset: i64) -> gimli::Result<()> {
+        self.cfa = Some(CfaRule::RegisterAndOffset { register, offset });
+        Ok(())
     }
 }
 
@@ -346,6 +475,8 @@ pub enum RegisterLocation {
     AtExpression(Expression<StaticSlice>),
     /// The value is that of an expression.
     Expression(Expression<StaticSlice>),
+    /// Nowhere: the register is declared undefined.
+    Lost,
 }
 
 /// The notation of readelf.
@@ -373,6 +504,7 @@ impl fmt::Display for CfiRow {
                 RegisterLocation::Expression(expression) => {
                     write!(f, "vexp {:02x?}", expression.0.slice())?
                 }
+                RegisterLocation::Lost => f.write_str("u")?,
             }
         }
         f.write_str(if self.signal { " signal" } else { "" })
@@ -426,7 +558,6 @@ pub fn name_of(register: u8) -> &'static str {
 /// Takes steps by .eh_frame, and caches rows.
 #[derive(Default)]
 pub struct Unwinder {
-    context: Option<Box<UnwindContext<usize>>>,
     rows: AddressMap<(usize, u64), Result<Rc<CfiRow>, UnwindError>>,
 }
 
@@ -445,18 +576,17 @@ impl Unwinder {
         if let Some(known) = self.rows.get(&(file.number, address)) {
             return known.clone();
         }
-        let context = self.context.get_or_insert_default();
         let row = file
             .cfi()
             .map_err(|_| UnwindError::NoTable)
             .and_then(|cfi| {
-                let row = cfi.row_at(address, context)?;
-                let row_at = |at| cfi.row_at(at, context).ok();
+                let row = cfi.row_at(address)?;
+                let row_at = |at| cfi.row_at(at).ok();
                 Ok(handler_truth::correct_row(file, cfi, address, row, row_at))
             })
             .or_else(|why| match file.debug_cfi() {
                 Some(cfi) if matches!(why, UnwindError::NoEntry | UnwindError::NoTable) => {
-                    let mut row = cfi.row_at(address, context).map_err(|_| why)?;
+                    let mut row = cfi.row_at(address).map_err(|_| why)?;
                     if is_go_program(file) {
                         row.kept &= !(1 << RBP);
                     }
@@ -548,6 +678,10 @@ pub fn step_by_row<M: Memory + ?Sized>(
             }
             RegisterLocation::Expression(expression) => {
                 evaluate(expression, Some(cfa), registers, memory)?
+            }
+            RegisterLocation::Lost => {
+                caller.keep(!(1 << *register));
+                continue;
             }
         };
         caller.set(*register, found);
@@ -691,7 +825,7 @@ mod tests {
 
     fn row(address: u64) -> Result<CfiRow, UnwindError> {
         let cfi = Cfi::new(TABLE, AT, 0, 0).unwrap();
-        cfi.row_at(address, &mut UnwindContext::new())
+        cfi.row_at(address)
     }
 
     fn caller(address: u64) -> RegisterFile {
@@ -709,7 +843,7 @@ mod tests {
         assert_eq!(text(0x1003), "cfa=rsp+16 rbp=c-16 ra=c-8");
         assert_eq!(text(0x1004), "cfa=rbp+16 rbp=c-16 ra=c-8");
         assert_eq!(text(0x1008), "cfa=exp [7a, 00, 06] rbp=c-16 ra=c-8");
-        assert_eq!(text(0x1020), "cfa=rsp+8");
+        assert_eq!(text(0x1020), "cfa=rsp+8 ra=u");
         assert_eq!(
             text(0x1030),
             "cfa=rsp+8 rax=vexp [] rsp=exp [77, a0, 01] ra=exp [77, a8, 01] signal"
@@ -729,13 +863,39 @@ mod tests {
         ];
         let cfi = DebugCfi::debug(TABLE).unwrap();
         let text = |address| {
-            let row = cfi.row_at(address, &mut UnwindContext::new());
+            let row = cfi.row_at(address);
             row.map(|row| row.to_string())
         };
         assert_eq!(text(0x1000).unwrap(), "cfa=rsp+8 ra=c-8");
         assert_eq!(text(0x101f).unwrap(), "cfa=rsp+16 ra=c-8");
         assert_eq!(text(0x1020), Err(UnwindError::NoEntry));
         assert_eq!(text(0xfff), Err(UnwindError::NoEntry));
+    }
+
+    #[test]
+    fn undefined_registers_are_lost() {
+        const TABLE: &[u8] = &[
+            // A CIE: version 1, "", code 2, data -8, return address 16; cfa=rsp+8, ra=c-8, rbx=u.
+            20, 0, 0, 0, 0xff, 0xff, 0xff, 0xff, 1, 0, 2, 0x78, 16, //
+            0x0c, 7, 8, 0x90, 1, 0x07, 3, 0, 0, 0, 0,
+            // An FDE for 0x20 bytes at 0x1000: from 2 on rbp=u, rbx=c-24; from 4 on as before.
+            36, 0, 0, 0, 0, 0, 0, 0, 0, 0x10, 0, 0, 0, 0, 0, 0, 0x20, 0, 0, 0, 0, 0, 0, 0, //
+            0x0a, 0x41, 0x07, 6, 0x83, 3, 0x41, 0x0b, 0x41, 0x83, 4, 0x41, 0xc3, 0x0d, 6, 0,
+        ];
+        let cfi = DebugCfi::debug(TABLE).unwrap();
+        let text = |address| cfi.row_at(address).unwrap().to_string();
+        assert_eq!(text(0x1000), "cfa=rsp+8 rbx=u ra=c-8");
+        assert_eq!(text(0x1003), "cfa=rsp+8 rbx=c-24 rbp=u ra=c-8");
+        assert_eq!(text(0x1004), "cfa=rsp+8 rbx=u ra=c-8");
+        assert_eq!(text(0x1006), "cfa=rsp+8 rbx=c-32 ra=c-8");
+        assert_eq!(text(0x1008), "cfa=rbp+8 rbx=u ra=c-8");
+        let row = cfi.row_at(0x1002).unwrap();
+        let Ok(CfiStep::Caller { registers, .. }) = step_by_row(&row, &registers(), &Doubles)
+        else {
+            panic!("no caller");
+        };
+        assert_eq!(registers.get(RBP), None);
+        assert_eq!(registers.get(3), Some((0x8_0008 - 24) * 2));
     }
 
     #[test]

@@ -54,6 +54,7 @@ use sframe::{
     },
     unwind::{
         self,
+        step::LOST_FP,
         Frame,
         Memory,
         Step, //
@@ -149,7 +150,10 @@ fn by_table(table: &Table<'_>, registers: &RegisterFile) -> Option<Caller> {
         fp: registers.get(RBP).unwrap_or_default(),
     };
     match unwind::step(Abi::Amd64, &rule, &frame, registers, &Anything) {
-        Ok(Step::Caller(caller)) => Some(Some((caller.pc, caller.sp, Some(caller.fp)))),
+        Ok(Step::Caller(caller)) => {
+            let fp = (caller.fp != LOST_FP).then_some(caller.fp);
+            Some(Some((caller.pc, caller.sp, fp)))
+        }
         Ok(Step::Outermost) => Some(None),
         Err(stop) => panic!("{:#x}: {rule:?}: {stop}", registers.pc()),
     }
@@ -704,6 +708,62 @@ fn frames_through_memory_give_rows() {
         let found = rule_of(name);
         assert_eq!(found, with_rbx(rule, found.extra.rbx), "{name}");
     }
+}
+
+/// Functions that never return save no register, and tell so.
+const UNDEFINED: &str = r"
+	.text
+	.globl	loses_fp
+	.type	loses_fp, @function
+loses_fp:
+	.cfi_startproc
+	sub	$24, %rsp
+	.cfi_def_cfa_offset 32
+	.cfi_undefined rbp
+	mov	%rdi, %rbp
+1:	call	loses_rbx
+	jmp	1b
+	.cfi_endproc
+	.globl	loses_rbx
+	.type	loses_rbx, @function
+loses_rbx:
+	.cfi_startproc
+	.cfi_remember_state
+	.cfi_undefined rbp
+	.cfi_undefined rbx
+	nop
+	.cfi_restore_state
+	nop
+	jmp	loses_fp
+	.cfi_endproc
+";
+
+#[test]
+fn undefined_registers_are_lost() {
+    let library = assembled("undefined", UNDEFINED);
+    let bytes = fs::read(&library).unwrap();
+    let converted = convert::convert(&bytes).unwrap();
+    let code = CodeBytes::of(&bytes).unwrap();
+    let owned = OwnedTable::new(&converted.section, &converted.extra_rows, &code).unwrap();
+    let file = object::File::parse(&*bytes).unwrap();
+    let mut files = Files::new();
+    let mapped = files.open(&library).unwrap();
+    let mut unwinder = Unwinder::new();
+    let mut rule_at = |name: &str, offset: u64| {
+        let symbol = file.symbols().find(|symbol| symbol.name() == Ok(name));
+        let at = symbol.expect(name).address() + offset;
+        let registers = registers(at);
+        let truth = by_truth(&mut unwinder, mapped, &registers).unwrap();
+        assert_eq!(by_table(&owned.table(), &registers), Some(truth), "{name}");
+        owned.table().find(at).unwrap()
+    };
+    let rule = |offset, fp, rbx| with_rbx(Rule::amd64(Base::Sp, offset, fp), rbx);
+    let (unknown, kept) = (SavedRbx::UNKNOWN, SavedRbx::KEPT);
+    let unchanged = Location::Unchanged;
+    assert_eq!(rule_at("loses_fp", 0), rule(8, unchanged, kept));
+    assert_eq!(rule_at("loses_fp", 4), rule(32, Location::LOST, kept));
+    assert_eq!(rule_at("loses_rbx", 0), rule(8, Location::LOST, unknown));
+    assert_eq!(rule_at("loses_rbx", 1), rule(8, unchanged, unknown));
 }
 
 #[test]

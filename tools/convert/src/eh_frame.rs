@@ -59,7 +59,8 @@ use crate::{
         DroppedRow,
         Report, //
     },
-    saved_rbx::RbxRows, //
+    saved_rbx::RbxRows,
+    undefined::UndefinedRegisters, //
 };
 
 type CfiSlice<'a> = EndianSlice<'a, LittleEndian>;
@@ -201,6 +202,7 @@ impl<'a> EhFrameTable<'a> {
         report: &mut Report,
     ) {
         let signal = entry.is_signal_trampoline();
+        let undefined = UndefinedRegisters::of(entry, &self.section, &self.bases);
         let mut open: Option<ConvertedFunction> = None;
         let mut at = entry.initial_address();
         let mut is_invalid = false;
@@ -222,8 +224,11 @@ impl<'a> EhFrameTable<'a> {
                 }
                 at = end;
                 report.rows += 1;
-                rbx_rows.add(row);
-                match self.encoding_of(row, signal, start) {
+                match undefined.has(start, RBX) {
+                    true => rbx_rows.give_up(),
+                    false => rbx_rows.add(row),
+                }
+                match self.encoding_of(row, &undefined, signal) {
                     Ok(Encoding::Rule(rule)) => {
                         report.encoded += 1;
                         extend(&mut open, functions, start, end, signal, rule);
@@ -280,13 +285,15 @@ impl<'a> EhFrameTable<'a> {
         let mut context = UnwindContext::new_in();
         let mut at = entry.initial_address();
         let end = entry.end_address();
+        let undefined = UndefinedRegisters::of(entry, &self.section, &self.bases);
+        let signal = entry.is_signal_trampoline();
         let mut rows = entry.rows(&self.section, &self.bases, &mut context);
         loop {
             match rows.as_mut().map(|rows| rows.next_row()) {
                 Ok(Ok(Some(row))) => {
                     let (start, end) = (row.start_address(), row.end_address());
                     at = at.max(end);
-                    let reason = match self.encoding_of(row, entry.is_signal_trampoline(), start) {
+                    let reason = match self.encoding_of(row, &undefined, signal) {
                         Err(reason) => Some(reason),
                         Ok(Encoding::Rule(rule) | Encoding::ExtraRow(rule))
                             if matches!(rule.cfa.base, Base::Register(_)) =>
@@ -296,7 +303,7 @@ impl<'a> EhFrameTable<'a> {
                         Ok(_) => continue,
                     };
                     if start < end {
-                        let rule = self.notation(row);
+                        let rule = self.notation(row, &undefined);
                         found.push(DroppedRow {
                             start,
                             end,
@@ -322,7 +329,7 @@ impl<'a> EhFrameTable<'a> {
 
     /// A row as text: the CFA, and the rules of the frame pointer, the stack pointer and the return
     /// address where they are unusual.
-    fn notation(&self, row: &EhFrameRow) -> String {
+    fn notation(&self, row: &EhFrameRow, undefined: &UndefinedRegisters) -> String {
         let expression = |expression: &UnwindExpression<usize>| match self.operations(expression) {
             Some(operations) => operations
                 .iter()
@@ -346,12 +353,16 @@ impl<'a> EhFrameTable<'a> {
                 RegisterRule::Register(register) => register_name(*register),
                 RegisterRule::Expression(at) => format!("*[{}]", expression(at)),
                 RegisterRule::ValExpression(value) => format!("[{}]", expression(value)),
-                RegisterRule::Undefined => "undefined".to_owned(),
                 RegisterRule::SameValue => continue,
                 _ => "?".to_owned(),
             };
             if [RBP, RSP, PC].contains(register) {
                 text += &format!(", {} = {rule}", register_name(*register));
+            }
+        }
+        for register in [RBP, RSP, PC] {
+            if undefined.has(row.start_address(), register) {
+                text += &format!(", {} = undefined", register_name(register));
             }
         }
         text
@@ -361,12 +372,16 @@ impl<'a> EhFrameTable<'a> {
     /// unsupported rule.
     pub(crate) fn saves(&self, entry: &FdeEntry<'a>, register: u8) -> Option<RegisterSaves> {
         let mut context = UnwindContext::<_, RowStorage>::new_in();
+        let undefined = UndefinedRegisters::of(entry, &self.section, &self.bases);
         let mut rows = entry.rows(&self.section, &self.bases, &mut context).ok()?;
         let mut saves = RegisterSaves {
             slot: None,
             deepest: 0,
         };
         while let Some(row) = rows.next_row().ok()? {
+            if undefined.has(row.start_address(), self::register(register)) {
+                return None;
+            }
             match row.register(self::register(register)) {
                 RegisterRule::Offset(slot) => {
                     if saves.slot.is_some_and(|other| other != slot) {
@@ -391,9 +406,10 @@ impl<'a> EhFrameTable<'a> {
     fn encoding_of(
         &self,
         row: &EhFrameRow,
+        undefined: &UndefinedRegisters,
         signal: bool,
-        start: u64,
     ) -> Result<Encoding, DropReason> {
+        let start = row.start_address();
         let mut rule = Rule {
             signal,
             ..Rule::amd64(Base::Sp, 8, Location::Unchanged)
@@ -425,6 +441,12 @@ impl<'a> EhFrameTable<'a> {
         rule.ra = self
             .location(register_rule)
             .ok_or(DropReason::ReturnAddress)?;
+        if undefined.has(start, RBP) {
+            rule.fp = Location::LOST;
+        }
+        if undefined.has(start, RSP) {
+            return Err(DropReason::StackPointer);
+        }
         match row.cfa() {
             CfaRule::RegisterAndOffset { register, offset } => {
                 rule.cfa = Cfa {

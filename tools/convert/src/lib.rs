@@ -27,6 +27,7 @@ mod runtimes;
 mod saved_rbx;
 mod startup;
 mod table;
+mod undefined;
 
 pub use self::{
     code::CodeBytes,

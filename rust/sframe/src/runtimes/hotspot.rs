@@ -472,6 +472,11 @@ fn rule_around<S: Source + ?Sized>(pc: u64, size: i32, memory: &S) -> Option<Opt
     if let Some(rule) = rule_of_epilogue(&around) {
         return Some(Some(rule));
     }
+    // Before the jump is pop %rbp, or an instruction that ends with this byte.
+    let popped = around.get(const { BEFORE - 1 }..)?;
+    if popped.starts_with(&[0x5d, JMP_RELATIVE]) {
+        return None;
+    }
     // The entry from the interpreter into a loop has a prologue of its own, which may lie anywhere.
     Some(match FrameSetup::find(&around, size) {
         Some(setup) if (BEFORE as u64) < setup.end => Some(setup.rule(BEFORE as u64, size)),
@@ -578,10 +583,11 @@ fn subtracted(code: &[u8]) -> Option<(u8, i32)> {
 }
 
 /// The bytes before the PC that [`ENDS`] look at, which is the byte number of the PC in their word.
-const PC: usize = 7;
+const PC: usize = 8;
 
-/// The ends of compiled functions, and the rules there.
-static ENDS: [Pattern<FixedRule>; 12] = [
+/// The ends of compiled functions, and the rules there. Patterns that begin before the PC have at
+/// least three known bytes there: a shorter one may be the end of another instruction.
+static ENDS: [Pattern<FixedRule>; 13] = [
     // ret
     Pattern::new(PC, [0xc3], ON_TOP),
     // pop %rbp
@@ -601,10 +607,15 @@ static ENDS: [Pattern<FixedRule>; 12] = [
     Pattern::new(PC, [0x4d, 0x89, 0x97, ANY, ANY, ANY, ANY, 0xe9], ON_TOP),
     // The same, at the jmp
     Pattern::new(PC - 7, [0x4d, 0x89, 0x97, ANY, ANY, ANY, ANY, 0xe9], ON_TOP),
-    // pop %rbp; jmp, at the jmp
-    Pattern::new(PC - 1, [0x5d, 0xe9], ON_TOP),
-    // pop %rbp; pop %rdx; jmp *%r10, at the second pop
-    Pattern::new(PC - 1, [0x5d, 0x5a, 0x41, 0xff, 0xe2], ON_TOP),
+    // add $N,%rsp; pop %rbp; jmp, at the jmp
+    Pattern::new(PC - 5, [0x48, 0x83, 0xc4, ANY, 0x5d, 0xe9], ON_TOP),
+    Pattern::new(
+        PC - 8,
+        [0x48, 0x81, 0xc4, ANY, ANY, ANY, ANY, 0x5d, 0xe9],
+        ON_TOP,
+    ),
+    // pop %rdx; jmp *%r10
+    Pattern::new(PC, [0x5a, 0x41, 0xff, 0xe2], ON_TOP),
 ];
 
 /// The rule at the end of a compiled function, from the instructions around the PC; `None` if the
@@ -682,8 +693,7 @@ pub(super) mod tests {
         unwind::step::{
             Words,
             LOST_FP, //
-        },
-        x86_64::insn::POP_RBP, //
+        }, //
     };
     use std::vec;
 
@@ -946,7 +956,7 @@ pub(super) mod tests {
         assert_eq!(to(step_in(CODE + 7, true, &memory)), unsaved);
         // pop %rbp; pop %rdx; jmp *%r10. The return address is on top of the stack, and then in a
         // register.
-        memory.write(CODE + 0x60, &[POP_RBP, 0x5a, 0x41, 0xff, 0xe2]);
+        memory.write(CODE + 0x60, &[0x5d, 0x5a, 0x41, 0xff, 0xe2]);
         assert_eq!(step_in(CODE + 0x62, true, &memory), None);
         memory.word(STACK + 0x100, CALLER);
         assert_eq!(to(step_in(CODE + 0x61, true, &memory)), on_top);
@@ -1123,9 +1133,15 @@ pub(super) mod tests {
             ],
         );
         assert_eq!(to(step_in(pc, true, &memory)), Some((0x140, 0x77)));
-        memory.write(pc - 1, &[POP_RBP, JMP_RELATIVE]);
+        // pop %rbp; jmp; or mov 0x5d(%rdx),%eax; jmp
+        memory.write(pc - 1, &[0x5d, JMP_RELATIVE]);
+        assert_eq!(step_in(pc, true, &memory), None);
+        // add $48,%rsp; pop %rbp; jmp
+        memory.write(pc - 5, &[0x48, 0x83, 0xc4, 48]);
         assert_eq!(to(step_in(pc, true, &memory)), on_top);
-        memory.write(pc, &[POP_RBP]);
+        memory.write(pc - 8, &[0x48, 0x81, 0xc4, 48, 0, 0, 0]);
+        assert_eq!(to(step_in(pc, true, &memory)), on_top);
+        memory.write(pc, &[0x5d]);
         memory.word(STACK + 0x100, 0x66);
         memory.word(STACK + 0x108, CALLER);
         assert_eq!(to(step_in(pc, true, &memory)), Some((0x110, 0x66)));
@@ -1183,7 +1199,7 @@ pub(super) mod tests {
                 assert_eq!(to(step_in(pc, false, &memory)), larger);
                 // pop %rbp in place of jmp: the function frees its own frame.
                 let mut other = memory.clone();
-                other.write(CODE + 0x100 + 36, &[POP_RBP]);
+                other.write(CODE + 0x100 + 36, &[0x5d]);
                 assert_eq!(to(step_in(pc, false, &other)), whole);
                 // vzeroupper, which HotSpot makes on some CPUs, and kmovq 0x40(%rsp),%k1
                 let mut restores = std::vec![0xc5, 0xf8, 0x77];

@@ -31,7 +31,7 @@ use crate::sframe::{
         fallback::{
             behind_call,
             is_behind_call,
-            is_left, //
+            is_returning, //
         },
         insn::{
             frees_stack,
@@ -91,7 +91,7 @@ pub fn step<M: Memory + Source + ?Sized>(
             _ if !innermost => {}
             Ahead::Framed | Ahead::Calls if sbcl::is_routine(&frame, memory) => return None,
             Ahead::Framed => {}
-            Ahead::Unknown if is_left(frame.pc, memory)? => {
+            Ahead::Unknown if is_returning(frame.pc, memory)? => {
                 return behind_call(ON_TOP, &frame, memory);
             }
             // A function that has not set up its frame pointer has its return address on top of the
@@ -753,9 +753,11 @@ mod tests {
             .word(STACK + 0x100, on_top)
             .write(PC - 2, &[0x31, 0xc9, 0xeb, 2, 0, 0, 0xc9]);
         assert_eq!(step(&process), Some(CALLER));
-        // leave; jmp *%rcx
+        // leave; jmp *%rcx: the byte before the jump may also be the end of another instruction.
         process.write(PC - 1, &[0xc9, 0xff, 0xe1]);
-        assert_eq!(step(&process), Some(on_top));
+        assert_eq!(step(&process), None);
+        process.word(STACK + 0x100, 1);
+        assert_eq!(step(&process), Some(CALLER));
         // call: the function has a frame, or is one of V8's without a frame, whose return address
         // is on top of the stack.
         process

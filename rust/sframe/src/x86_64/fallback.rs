@@ -58,9 +58,13 @@ pub fn step<M: Memory + Source + ?Sized>(
             if let Some(step) = rule.and_then(|rule| behind_call(rule, frame, memory)) {
                 return Some(step);
             }
+            // Until then the frame pointer is the caller's.
+            if prologue::is_set_up_at(&bytes) {
+                return None;
+            }
         }
         FramePointer::Unknown if innermost => {
-            if is_left(frame.pc, memory)? {
+            if is_returning(frame.pc, memory)? {
                 return behind_call(ON_TOP, frame, memory);
             }
         }
@@ -81,6 +85,13 @@ pub fn step<M: Memory + Source + ?Sized>(
             frame.pc.wrapping_sub(1)
         };
         match set_up(frame.pc, at, function(at)?, memory) {
+            // A function that has restored the caller's frame pointer, and is about to jump to
+            // another function, has its return address on top of the stack.
+            SetUp::Done | SetUp::ForHandlers
+                if innermost && behind_call(ON_TOP, frame, memory).is_some() =>
+            {
+                return None;
+            }
             SetUp::Done => {}
             SetUp::ForHandlers if !may_leave_for_handler(frame.pc, memory) => {}
             SetUp::Pushed if innermost => return behind_call(PUSHED, frame, memory),
@@ -151,16 +162,16 @@ pub(in crate::sframe) fn behind_call<M: Memory + Source + ?Sized>(
 }
 
 /// Whether the innermost frame's function is about to return, with its return address on top of the
-/// stack; `None` if the code cannot be read.
+/// stack; `None` if the code cannot be read. Only the code from the PC on is read: where the
+/// instruction before the PC begins is not known.
 #[inline(never)]
-pub(in crate::sframe) fn is_left<S: Source + ?Sized>(pc: u64, memory: &S) -> Option<bool> {
-    // The byte before the PC, and the four bytes from the PC on.
-    let bytes = memory.read(pc.wrapping_sub(1)).ok()?;
+pub(in crate::sframe) fn is_returning<S: Source + ?Sized>(pc: u64, memory: &S) -> Option<bool> {
+    let [first] = memory.read(pc).ok()?;
     let is_clearing = || {
         let bytes = memory.read(pc);
         bytes.is_ok_and(|bytes| prologue::clears_and_returns(&bytes))
     };
-    Some(prologue::may_be_left(&bytes) || is_clearing())
+    Some(first == insn::RET || is_clearing())
 }
 
 /// Whether a function for which [`serves_handlers`](prologue::serves_handlers) is true may already
@@ -354,16 +365,19 @@ pub(in crate::sframe) mod tests {
     fn the_innermost_frame_may_have_restored_the_frame_pointer() {
         let on_top = PROGRAM + 0x600;
         let mut process = called();
-        // pop %rbp; jmp
-        process
-            .write(FUNCTION, &SETS_UP)
-            .write(PC - 1, &[0x5d, 0xe9]);
-        assert_eq!(process.innermost(PC), None);
-        process.call(on_top).word(STACK + 0x100, on_top);
-        assert_eq!(process.innermost(PC), Some(on_top));
-        // add; jmp
-        process.write(PC - 1, &[0xc0]);
-        assert_eq!(process.innermost(PC), Some(CALLER));
+        // pop %rbp; jmp. The byte before the jump may also be the end of another instruction, as a
+        // displacement is: where the word on top of the stack may be the return address, and may be
+        // what a called function left there, neither it nor the frame pointer proves a step.
+        process.write(FUNCTION, &SETS_UP);
+        for before in [0x5d, 0xc9, 0xc0] {
+            process.write(PC - 1, &[before, 0xe9]);
+            process.word(STACK + 0x100, 1);
+            assert_eq!(process.innermost(PC), Some(CALLER));
+            process.call(on_top).word(STACK + 0x100, on_top);
+            assert_eq!(process.innermost(PC), None);
+        }
+        // After a call, the frame is the function's.
+        assert_eq!(process.step(PC), Some(CALLER));
         // ret
         process.write(PC, &[0xc3]);
         assert_eq!(process.innermost(PC), Some(on_top));

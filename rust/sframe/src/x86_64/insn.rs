@@ -14,8 +14,6 @@ pub(in crate::sframe) const PUSH_RBP: u8 = 0x55;
 /// `int3`. A uprobe or a debugger puts it in place of the first byte of an instruction.
 pub(in crate::sframe) const INT3: u8 = 0xcc;
 
-pub(in crate::sframe) const POP_RBP: u8 = 0x5d;
-
 pub(in crate::sframe) const LEAVE: u8 = 0xc9;
 
 pub(in crate::sframe) const RET: u8 = 0xc3;
@@ -43,8 +41,6 @@ pub(in crate::sframe) const RET_AND_POP: u8 = 0xc2;
 pub(in crate::sframe) const JMP_RELATIVE: u8 = 0xe9;
 
 pub(in crate::sframe) const JMP_SHORT: u8 = 0xeb;
-
-pub(in crate::sframe) const PREFIX_NOTRACK: u8 = 0x3e;
 
 pub(in crate::sframe) const BND: u8 = 0xf2;
 

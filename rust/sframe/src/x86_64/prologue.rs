@@ -97,8 +97,8 @@ pub(in crate::sframe) const PUSHED: FixedRule = FixedRule::new(16, -16);
 /// restored the caller's; `None` if the code does not show either.
 ///
 /// `code` holds the byte before the PC and the four bytes from the PC on. A `push %rbp` may also
-/// stand in the middle of a function. Therefore the caller has to check the resulting return
-/// address.
+/// stand in the middle of a function, and the byte before the PC may be the end of another
+/// instruction, as of `push %r13`. Therefore the caller has to check the resulting return address.
 pub fn rule_without_frame_pointer(code: &[u8; 5]) -> Option<FixedRule> {
     let [before, at @ ..] = *code;
     let [first, second, third, fourth] = at;
@@ -142,17 +142,10 @@ pub fn clears_and_returns(code: &[u8; ENDING]) -> bool {
     }
 }
 
-/// Whether the innermost frame's function is about to return, or may have restored the caller's
-/// frame pointer and be about to jump to another function. `code` is as for
-/// [`rule_without_frame_pointer`]. If true, the return address is on top of the stack.
-pub fn may_be_left(code: &[u8; 5]) -> bool {
-    let [before, first, ..] = *code;
-    first == RET
-        || (matches!(before, POP_RBP | LEAVE)
-            && matches!(
-                first,
-                JMP_RELATIVE | JMP_SHORT | GROUP_5 | BND | PREFIX_NOTRACK
-            ))
+/// Whether `mov %rsp, %rbp` is at the PC. `code` is as for [`rule_without_frame_pointer`].
+pub fn is_set_up_at(code: &[u8; 5]) -> bool {
+    let [_, mov @ .., _] = *code;
+    MOV_RSP_RBP.contains(&mov)
 }
 
 /// Whether `code` is `push %rbp`, `mov %rsp, %rbp`. A uprobe may have replaced the push.
@@ -249,13 +242,10 @@ mod tests {
             pushed
         );
 
-        // pop %rbp or leave; jmp. And xor %ecx,%ecx; mov.
-        for restored in [0x5d, 0xc9] {
-            assert!(may_be_left(&[restored, 0xe9, 1, 2, 3]));
-            assert!(may_be_left(&[restored, 0xff, 0xe0, 2, 3]));
-        }
-        assert!(!may_be_left(&[0xc9, 0x48, 0x89, 0xc8, 0xc3]));
-        assert!(!may_be_left(&[0xc0, 0xe9, 1, 2, 3]));
+        // mov %rsp,%rbp is at the PC; or it is behind the push there.
+        assert!(is_set_up_at(&[0x55, 0x48, 0x89, 0xe5, 0x53]));
+        assert!(is_set_up_at(&[0x90, 0x48, 0x8b, 0xec, 0x53]));
+        assert!(!is_set_up_at(&[0x90, 0x55, 0x48, 0x89, 0xe5]));
 
         // A uprobe on each of the first instructions.
         assert_eq!(

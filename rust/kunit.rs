@@ -20,6 +20,16 @@ mod core_cases {
     }
 }
 
+#[kunit_tests(sframe_unwind_entry)]
+mod entry_tests {
+    use crate::sys;
+
+    #[test]
+    fn interrupts_of_code_that_saves_registers() {
+        assert!(sys::test::tells_saving_registers());
+    }
+}
+
 #[kunit_tests(sframe_unwind_user_memory)]
 mod user_memory_tests {
     use super::*;

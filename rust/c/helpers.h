@@ -524,5 +524,7 @@ int sfu_test_unmap(uint64_t address, uint64_t len);
 /* Adds a region of the running test. Its `pid` is ignored. */
 int sfu_test_add_region(const struct sframe_unwind_region *description);
 int sfu_test_write(uint64_t address, const void *from, unsigned int len);
+/* Whether interrupts of code that saves registers are told from others. */
+bool sfu_test_saving_registers(void);
 
 #endif

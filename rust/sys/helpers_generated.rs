@@ -391,3 +391,6 @@ unsafe extern "C" {
         len: kernel::ffi::c_uint,
     ) -> kernel::ffi::c_int;
 }
+unsafe extern "C" {
+    pub fn sfu_test_saving_registers() -> bool;
+}

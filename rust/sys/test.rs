@@ -50,3 +50,9 @@ pub(crate) fn write(address: u64, bytes: &[u8]) -> Result {
     // SAFETY: `bytes` are `len` bytes; the C side checks the user address.
     to_result(unsafe { bindings::sfu_test_write(address, bytes.as_ptr().cast(), len) })
 }
+
+/// Whether interrupts of code that saves registers are told from others.
+pub(crate) fn tells_saving_registers() -> bool {
+    // SAFETY: The C function takes no argument, and compares numbers.
+    unsafe { bindings::sfu_test_saving_registers() }
+}

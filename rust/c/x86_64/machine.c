@@ -47,3 +47,32 @@ bool sfu_register(const void *regs, unsigned int number, uint64_t *value)
 	*value = *(const unsigned long *)(regs + places[number]);
 	return true;
 }
+
+#ifdef CONFIG_KUNIT
+bool sfu_test_saving_registers(void)
+{
+	const unsigned long entry_end = 0xfffffe0000003000, nmi_end = 0xfffffe0000009000;
+	const unsigned long task = 0xffffc90000123000, text = sfu_entry_text + (1 << 20);
+	const struct {
+		unsigned long ip, sp;
+		bool saves;
+	} cases[] = {
+		{ text, task, false },
+		{ sfu_entry_text, task, true },
+		/* sync_regs() and the code before it. */
+		{ text, entry_end - 200, true },
+		{ text, entry_end - PAGE_SIZE - 8, false },
+		{ text, entry_end + 8, false },
+		/* An NMI in an NMI. */
+		{ text, nmi_end - 200, true },
+		{ text, nmi_end - EXCEPTION_STKSZ - 8, false },
+	};
+	int i;
+
+	for (i = 0; i < ARRAY_SIZE(cases); i++)
+		if (is_saving_registers(cases[i].ip, cases[i].sp, entry_end, nmi_end) !=
+		    cases[i].saves)
+			return false;
+	return true;
+}
+#endif

@@ -45,9 +45,11 @@ static inline bool is_in_system_call(const struct pt_regs *regs)
 }
 
 /*
- * The entry point of system calls, set when the module is loaded. All code that saves a task's
+ * The entry point of system calls, set when the module is loaded. The code that saves a task's
  * registers lies around it, in the section .entry.text: 5 KiB, most of it behind the entry point.
- * No symbol of this section is exported. Code of other sections may be nearby.
+ * No symbol of this section is exported. Code of other sections may be nearby. For interrupts and
+ * exceptions, sync_regs(), which is in another section, copies the registers: it runs on the CPU's
+ * entry stack, like the code before it.
  */
 extern unsigned long sfu_entry_text;
 #define ENTRY_TEXT_BEFORE (4 << 10)
@@ -56,29 +58,36 @@ extern unsigned long sfu_entry_text;
 /*
  * Whether an NMI that interrupted `ip`, with the kernel's stack pointer at `sp`, may have done so
  * while the kernel saved the registers of the task: then task_pt_regs() has registers of the
- * previous system call, or registers of both. `stack_end` is the end of the NMI's stack. If an NMI
- * came during this NMI, the frame of the first NMI is lost: then `sp` lies on that stack.
+ * previous system call, or registers of both. `entry_end` is the end of the CPU's entry stack,
+ * which is one page, and `stack_end` the end of the NMI's stack. If an NMI came during this NMI,
+ * the frame of the first NMI is lost: then `sp` lies on that stack.
  */
-static inline bool is_saving_registers(unsigned long ip, unsigned long sp, unsigned long stack_end)
+static inline bool is_saving_registers(unsigned long ip, unsigned long sp, unsigned long entry_end,
+				       unsigned long stack_end)
 {
 	return ip - sfu_entry_text + ENTRY_TEXT_BEFORE < ENTRY_TEXT_BEFORE + ENTRY_TEXT_BEHIND ||
-	       stack_end - sp <= EXCEPTION_STKSZ;
+	       entry_end - sp <= PAGE_SIZE || stack_end - sp <= EXCEPTION_STKSZ;
 }
 
 /*
- * The processor writes the interrupted registers to the end of the NMI's stack. If user space was
- * interrupted, `ip` is low. Processors with FRED use no such stack: there nothing is known.
+ * The processor writes the interrupted registers to the end of the NMI's stack. An NMI from user
+ * space runs on the task's stack: its registers are good. So do breakpoints and watchpoints in the
+ * kernel, which in_nmi() takes for NMIs: then the end of the NMI's stack is an earlier NMI's.
+ * Processors with FRED use no such stack: there nothing is known. With Xen PV, sp0 is the end of
+ * the task's stack.
  */
 static inline bool nmi_is_saving_registers(void)
 {
 	unsigned long end;
 	const unsigned long *frame;
 
-	if (SFU_HAS_FRED)
+	if (SFU_HAS_FRED || cpu_feature_enabled(X86_FEATURE_XENPV))
 		return false;
 	end = this_cpu_read(cpu_tss_rw.x86_tss.ist[IST_INDEX_NMI]);
+	if (end - current_stack_pointer > EXCEPTION_STKSZ)
+		return false;
 	frame = (const unsigned long *)end - 5;
-	return is_saving_registers(frame[0], frame[3], end);
+	return is_saving_registers(frame[0], frame[3], this_cpu_read(cpu_tss_rw.x86_tss.sp0), end);
 }
 
 static inline uint64_t sfu_breakpoint_pc(uint64_t pc)

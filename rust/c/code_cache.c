@@ -42,7 +42,7 @@ static __always_inline bool is_current(const struct sfu_code_range *range)
 	 */
 	return inode_get_ctime_nsec(inode) == READ_ONCE(key->changed_nsec) &&
 	       inode_get_ctime_sec(inode) == READ_ONCE(key->changed) &&
-	       !(key->is_shmem && is_written_to(inode));
+	       !is_written_to(inode);
 }
 
 /*

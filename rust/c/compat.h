@@ -161,9 +161,10 @@ static inline int sfu_shrinker_register(struct shrinker *shrinker)
  * 6.13: the kernel removes an instance of a uretprobe from its task's list before it frees the
  * instance. In 6.11 and 6.12 instances that longjmp() has left are an exception; there the kernel
  * itself reads the list at each sample, as this module does. Before 6.11 the list may contain freed
- * instances whenever the task is in the kernel.
+ * instances whenever the task is in the kernel. The file of a mapping of an overlay, a struct
+ * backing_file, was freed without a grace period, too.
  *
- * A freed instance's memory may have been reused or unmapped.
+ * Freed memory may have been reused or unmapped.
  */
 #if SFU_BEFORE(6, 13)
 #define SFU_PEEK(place) ({						\

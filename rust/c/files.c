@@ -9,19 +9,27 @@
 #include <linux/file.h>
 #include <linux/fs.h>
 #include <linux/ftrace.h>
-#include <linux/hash.h>
 #include <linux/mm.h>
+#include <linux/random.h>
 #include <linux/sched.h>
 #include <linux/stat.h>
 
 #include "files.h"
 
-#define UNMOUNT_COUNTERS_BITS 8
-static atomic_t unmounts[1 << UNMOUNT_COUNTERS_BITS];
+siphash_key_t sfu_secret;
 
+#define UNMOUNT_COUNTERS 1024
+static atomic_t unmounts[UNMOUNT_COUNTERS];
+
+/*
+ * No user knows the key of the hash, and so cannot choose a device, as a loop device, that has the
+ * counter of another one.
+ */
 static atomic_t *unmounts_of(const struct super_block *super)
 {
-	return &unmounts[hash_32(super->s_dev, UNMOUNT_COUNTERS_BITS)];
+	uint64_t hash = siphash_1u64(super->s_dev, &sfu_secret);
+
+	return &unmounts[hash % UNMOUNT_COUNTERS];
 }
 
 uint32_t sfu_unmounts(const struct super_block *super)
@@ -52,8 +60,10 @@ static struct ftrace_ops unmount_ops = {
 
 int sfu_unmounts_start(void)
 {
-	int ret = ftrace_set_filter_ip(&unmount_ops, (unsigned long)generic_shutdown_super, 0, 1);
+	int ret;
 
+	get_random_bytes(&sfu_secret, sizeof(sfu_secret));
+	ret = ftrace_set_filter_ip(&unmount_ops, (unsigned long)generic_shutdown_super, 0, 1);
 	if (!ret)
 		ret = register_ftrace_function(&unmount_ops);
 	if (!ret)

@@ -4,7 +4,6 @@
 #define _SFRAME_UNWIND_FILES_H
 
 #include <linux/fs.h>
-#include <linux/magic.h>
 #include <linux/mm.h>
 
 #include "internal.h"
@@ -44,13 +43,12 @@ static inline void read_key(struct inode *inode, struct sfu_file_key *key)
 		.device = super->s_dev,
 		.unmounts = sfu_unmounts(super),
 		.inode_generation = inode->i_generation,
-		.is_shmem = super->s_magic == TMPFS_MAGIC,
 	};
 }
 
 /*
- * Whether the contents of a shmem file may change without a trace: writes through a mapping take no
- * fault.
+ * Whether the contents of a file may change without a trace. Writes through a mapping take no fault
+ * in shmem; and on disks none from the first one on, until the page is written back.
  */
 static inline bool is_written_to(const struct inode *inode)
 {

@@ -150,10 +150,6 @@ struct sfu_file_key {
 	 */
 	uint32_t unmounts;
 	uint32_t inode_generation;
-	/*
-	 * The file is in tmpfs: while it is mapped writable, it can be written to without a trace.
-	 */
-	bool is_shmem;
 };
 
 /*

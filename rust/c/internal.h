@@ -21,7 +21,7 @@
 #include "arch.h"
 
 /*
- * The key of the hashes; tables.c. Users choose the numbers of their files, and can guess the
+ * The key of the hashes; files.c. Users choose the numbers of their files, and can guess the
  * numbers of processes.
  */
 extern siphash_key_t sfu_secret;

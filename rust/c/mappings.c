@@ -54,7 +54,8 @@ static uint64_t inode_of(const struct vm_area_struct *vma)
 
 	if (!(READ_ONCE(vma->vm_flags) & VM_EXEC))
 		return 0;
-	return file ? (uintptr_t)READ_ONCE(file->f_inode) : SFU_NO_FILE;
+	/* Of an overlay, the file may have been freed: see SFU_PEEK(). */
+	return file ? (uintptr_t)SFU_PEEK(file->f_inode) : SFU_NO_FILE;
 }
 
 /*

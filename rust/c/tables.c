@@ -15,7 +15,6 @@
 #include <linux/module.h>
 #include <linux/moduleparam.h>
 #include <linux/mutex.h>
-#include <linux/random.h>
 #include <linux/rcupdate.h>
 #include <linux/shrinker.h>
 #include <linux/siphash.h>
@@ -82,7 +81,6 @@ static uint64_t bytes_of_all, bytes_of_files;
 /* The number of tables with a request. Changed under the lock. */
 static unsigned int requests;
 DECLARE_WAIT_QUEUE_HEAD(sfu_requests_wait);
-siphash_key_t sfu_secret;
 
 /* In jiffies: when the shrinker last freed a table, or 0. */
 static unsigned long shrunk;
@@ -196,7 +194,7 @@ void sfu_find_table(struct sfu_mapping *mapping)
 	else if (!mapping->is_vdso)
 		return;
 	table = known_table(&key);
-	if (key.is_shmem && is_written_to(inode)) {
+	if ((uintptr_t)inode != SFU_NO_FILE && is_written_to(inode)) {
 		/* Its section is read as the task's memory. */
 		if (table && table->rows)
 			WRITE_ONCE(table->is_doubtful, true);
@@ -630,7 +628,6 @@ int sfu_tables_start(void)
 {
 	int ret;
 
-	get_random_bytes(&sfu_secret, sizeof(sfu_secret));
 	shrinker = shrinker_alloc(0, KBUILD_MODNAME);
 	if (!shrinker)
 		return -ENOMEM;

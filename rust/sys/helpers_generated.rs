@@ -80,7 +80,6 @@ pub struct sfu_file_key {
     pub device: u32,
     pub unmounts: u32,
     pub inode_generation: u32,
-    pub is_shmem: bool,
 }
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]

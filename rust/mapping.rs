@@ -44,13 +44,12 @@ use crate::{
 use core::cell::Cell;
 use kernel::prelude::*;
 
-/// The work of an unknown file in a scan: its headers are read, and the worker is asked. A mapping
-/// itself takes 1.
-const UNKNOWN_FILE: u32 = 16;
-/// The work of a known file in a scan: its headers are read.
-const KNOWN_FILE: u32 = 8;
-/// The work of the search for a region.
-const REGION: u32 = 8;
+/// The work of asking the worker for a file: the user's credentials, and a search of 64 slots.
+const QUEUE: u32 = 60;
+/// The work of the search for a region: up to 64 entries with the same hash.
+const REGION: u32 = 60;
+/// The work that a scan leaves to the walk of the same sample.
+const FOR_WALK: u32 = 2_900;
 
 /// The table of a file, as a walk finds it.
 #[derive(Clone, Copy)]
@@ -98,7 +97,7 @@ pub(crate) fn find(
     take_visits(&mut found, memory)?;
     result.map_err(reason_of)?;
     if !found.is_known {
-        sys::queue_file(address);
+        queue(address, memory);
     }
     mapping.start = 0;
     mapping.end = u64::MAX;
@@ -243,7 +242,7 @@ fn search_region(
     if !is_described || !holds() {
         if !answer.is_asked() && !memory.is_spent() {
             // A region whose guard has changed is wanted anew.
-            sys::queue_file(address);
+            queue(address, memory);
         }
         return Err(if is_described || !answer.is_plain() {
             RegionCheck::Unknown
@@ -300,28 +299,45 @@ pub(crate) enum ScanResult {
     Unfinished = sys::SFU_UNFINISHED,
 }
 
+/// Asks the worker for the file at a run-time address. Whether the file is known, or will be.
+fn queue(address: u64, memory: &UserMemory) -> bool {
+    memory.take(QUEUE).is_ok() && sys::queue_file(address)
+}
+
 /// Continues a scan of the current task's mappings for rows. Any context; never sleeps.
 pub(crate) fn scan(scan: &mut sys::Scan) -> ScanResult {
     let memory = UserMemory::atomic(0, 0);
+    let result = scan_with(&memory, scan);
+    scan.spent = memory.spent();
+    result
+}
+
+/// As [`scan`]. `memory` has the budget of the scan and of the walk of this sample.
+fn scan_with(memory: &UserMemory, scan: &mut sys::Scan) -> ScanResult {
     let pc = core::mem::take(&mut scan.pc);
     if pc != 0 {
         // Most tasks with rows have rows for the code at the PC.
         let mut mapping = sys::Mapping::none();
         let is_found = sys::find_mapping(pc, &mut mapping).is_ok() && mapping.is_file;
-        scan.left = scan.left.saturating_sub(mapping.visits.into());
-        if is_found && look_at(&mapping, &memory, scan) {
+        if take_visits(&mut mapping, memory).is_ok() && is_found && look_at(&mapping, memory, scan)
+        {
             return ScanResult::Rows;
         }
     }
-    loop {
-        match sys::next_of_scan(scan) {
-            Ok(mapping) if look_at(&mapping, &memory, scan) => return ScanResult::Rows,
+    while memory.left() > FOR_WALK {
+        let left = scan.left;
+        let next = sys::next_of_scan(scan);
+        let visits = left.saturating_sub(scan.left);
+        let is_paid = memory.take(visits.saturating_mul(VISIT)).is_ok();
+        match next {
+            Ok(mapping) if is_paid && look_at(&mapping, memory, scan) => return ScanResult::Rows,
             Ok(_) => {}
             Err(ENOENT) if scan.is_unsure => return ScanResult::Unsure,
             Err(ENOENT) => return ScanResult::NoRows,
             Err(_) => return ScanResult::Unfinished,
         }
     }
+    ScanResult::Unfinished
 }
 
 /// Whether the file of a mapping has rows.
@@ -329,14 +345,8 @@ fn look_at(mapping: &sys::Mapping, memory: &UserMemory, scan: &mut sys::Scan) ->
     if mapping.table != 0 {
         return true;
     }
-    let work = if mapping.is_known {
-        KNOWN_FILE
-    } else {
-        UNKNOWN_FILE
-    };
-    scan.left = scan.left.saturating_sub(work);
     // The worker or user space may find rows that the headers do not show.
-    if !mapping.is_known && !sys::queue_file(mapping.start) {
+    if !mapping.is_known && !queue(mapping.start, memory) {
         scan.is_unsure = true;
     }
     match head_of(mapping, memory).map(|head| elf::has_sframe(&head)) {

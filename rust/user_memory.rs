@@ -31,7 +31,7 @@ use kernel::page::PAGE_SIZE;
 const UNIT: u32 = 20;
 /// The budget of one walk in a context that cannot be interrupted, in units of [`UNIT`]
 /// instructions. `worst` of `tools/bench/run` measures the cost of programs made to be slow.
-const WORK: u32 = 11_800;
+pub(crate) const WORK: u32 = 11_800;
 /// The budget of one walk in a task that can be scheduled away, in the units of [`WORK`].
 const WORK_DEFERRED: u32 = 8 << 20;
 /// The work of a read, without the work of its words.
@@ -102,6 +102,16 @@ impl UserMemory {
     /// Whether the walk may sleep, so that long searches are acceptable.
     pub(crate) fn may_sleep(&self) -> bool {
         self.may_sleep
+    }
+
+    /// The work that is left.
+    pub(crate) fn left(&self) -> u32 {
+        u32::try_from(self.work.get()).unwrap_or(0)
+    }
+
+    /// The work that was taken, of a budget for a walk that may not sleep; at most the budget.
+    pub(crate) fn spent(&self) -> u32 {
+        WORK.saturating_sub(self.left())
     }
 
     /// Whether reads fail because the walk's budget is used up.

@@ -127,7 +127,6 @@ enum sfu_decided sfu_decide(struct pt_regs *regs, unsigned long ip, unsigned lon
 	struct sfu_scan scan = { .pc = instruction_pointer(regs), .left = SCAN_WORK };
 	unsigned long hold = UNSURE_HOLD;
 	struct answer answer;
-	uint32_t work;
 	int bit;
 
 	sfu_code_cache_forget();
@@ -175,13 +174,12 @@ enum sfu_decided sfu_decide(struct pt_regs *regs, unsigned long ip, unsigned lon
 			hold = ANSWER_HOLD;
 	}
 	ftrace_test_recursion_unlock(bit);
-	work = SCAN_WORK - scan.left;
-	take_work(work);
+	take_work(scan.spent / SFU_VISIT);
 	/*
 	 * Only the walk of this sample pays for the scan, not the next walk on this CPU, of another
 	 * task.
 	 */
-	this_cpu_write(sfu_scan_work, has_rows ? work * SFU_VISIT : 0);
+	this_cpu_write(sfu_scan_work, has_rows ? scan.spent : 0);
 	if (sfu_mappings_sequence() != sequence || (sequence & 1))
 		hold = UNSURE_HOLD;
 	keep(entry, id, sequence, jiffies + hold, has_rows);

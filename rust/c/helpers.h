@@ -57,8 +57,7 @@ struct sfu_call {
 	/* SFU_TASK, SFU_IRQ, SFU_NMI or SFU_DEFERRED. */
 	uint32_t context;
 	/*
-	 * The work of scans in this sample, in units of a walk's budget. One step of a scan is
-	 * SFU_VISIT.
+	 * The work of scans in this sample, in units of a walk's budget.
 	 */
 	uint32_t spent;
 	/* As sfu_peek_enter() returns it. */
@@ -112,8 +111,10 @@ struct sfu_scan {
 	uint64_t pc;
 	/* The run-time address of the next mapping. */
 	uint64_t address;
-	/* The work that is left. Each mapping takes 1. */
+	/* The mappings that may still be looked at. */
 	uint32_t left;
+	/* The work that was taken, in units of a walk's budget: by sframe_unwind_scan(). */
+	uint32_t spent;
 	/* Whether some file was seen that nothing is known about yet. */
 	bool is_unsure;
 	/*

@@ -61,6 +61,7 @@ pub struct sfu_scan {
     pub pc: u64,
     pub address: u64,
     pub left: u32,
+    pub spent: u32,
     pub is_unsure: bool,
     pub file: u64,
     pub head_file: u64,

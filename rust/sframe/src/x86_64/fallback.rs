@@ -8,7 +8,10 @@
 //! shows that it has set up a frame pointer.
 
 use crate::sframe::{
-    format::bytes::Source,
+    format::bytes::{
+        Fault,
+        Source, //
+    },
     unwind::step::{
         self as unwind,
         Frame,
@@ -20,11 +23,18 @@ use crate::sframe::{
         prologue::{
             self,
             FixedRule,
+            BEGINNING,
             ON_TOP,
             PUSHED, //
         },
     }, //
 };
+
+/// The work of searching the beginning of a function for the instructions that set up its frame
+/// pointer, and for those that save registers for a handler, in instructions: each at most.
+const BEGINNING_SEARCH: u32 = 700;
+/// The work of searching one window of code for the jump to a handler, in instructions.
+const ENDING_SEARCH: u32 = 280;
 
 /// Whether code without rows keeps a frame pointer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -141,11 +151,24 @@ fn set_up<S: Source + ?Sized>(pc: u64, at: u64, start: u64, memory: &S) -> SetUp
     if pc == at && prologue::is_entry(&beginning, distance) {
         return SetUp::Begun;
     }
-    match prologue::prologue(&beginning) {
+    let prologue = prologue::prologue(&beginning);
+    // The search ends with the instruction that it looks for.
+    let searched = prologue.map_or(BEGINNING as u64, |prologue| prologue.end);
+    let work = const { BEGINNING_SEARCH / BEGINNING as u32 }.wrapping_mul(searched as u32);
+    if memory.spend(work).is_err() {
+        return SetUp::Unknown;
+    }
+    match prologue {
         None => SetUp::Unknown,
         Some(prologue) if distance <= prologue.push => SetUp::Begun,
         Some(prologue) if distance < prologue.end => SetUp::Pushed,
-        Some(_) if prologue::serves_handlers(&beginning) => SetUp::ForHandlers,
+        Some(_) if prologue::may_serve_handlers(&beginning) => {
+            match memory.spend(BEGINNING_SEARCH) {
+                Ok(()) if prologue::serves_handlers(&beginning) => SetUp::ForHandlers,
+                Ok(()) => SetUp::Done,
+                Err(Fault) => SetUp::Unknown,
+            }
+        }
         Some(_) => SetUp::Done,
     }
 }
@@ -184,9 +207,11 @@ fn may_leave_for_handler<S: Source + ?Sized>(pc: u64, memory: &S) -> bool {
     let step = const { insn::ENDING / 2 };
     let start = pc.wrapping_sub(4);
     (0..prologue::LEAVING).step_by(step).any(|ahead| {
-        memory
-            .read(start.wrapping_add(ahead))
-            .map_or(true, |code| prologue::leaves_for_handler(&code))
+        let Ok(code) = memory.read(start.wrapping_add(ahead)) else {
+            return true;
+        };
+        prologue::may_leave_for_handler(&code)
+            && (memory.spend(ENDING_SEARCH).is_err() || prologue::leaves_for_handler(&code))
     })
 }
 
@@ -200,7 +225,6 @@ pub fn is_behind_call<S: Source + ?Sized>(pc: u64, memory: &S) -> bool {
 #[cfg(test)]
 pub(in crate::sframe) mod tests {
     use super::*;
-    use crate::sframe::format::bytes::Fault;
     use std::vec;
     use std::vec::Vec;
 

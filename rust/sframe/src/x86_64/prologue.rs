@@ -187,24 +187,46 @@ pub fn prologue(code: &[u8; BEGINNING]) -> Option<Prologue> {
 /// a handler, in bytes. In libgcc 14 the distance is 206.
 pub const LEAVING: u64 = 256;
 
+/// A cheap check that rules out [`serves_handlers`] for nearly all functions.
+pub fn may_serve_handlers(code: &[u8; BEGINNING]) -> bool {
+    has_byte(code, PUSH_RDX)
+}
+
+const PUSH_RDX: u8 = 0x52;
+
 /// Whether a function with the beginning `code` may leave for an exception handler. The functions
 /// of libgcc that throw save rdx and rax for the handler by `push %rdx; push %rax`. No other
 /// function does.
 pub fn serves_handlers(code: &[u8; BEGINNING]) -> bool {
-    const PUSH_RDX: u8 = 0x52;
     const PUSH_RAX: u8 = 0x50;
-    // The first check is cheap and rules out nearly all functions.
-    code.contains(&PUSH_RDX)
-        && code
-            .windows(2)
-            .any(|pushes| *pushes == [PUSH_RDX, PUSH_RAX])
+    code.windows(2)
+        .any(|pushes| *pushes == [PUSH_RDX, PUSH_RAX])
 }
+
+/// Whether `code`, of a multiple of eight bytes, has a byte. Eight bytes are compared at once.
+fn has_byte(code: &[u8], byte: u8) -> bool {
+    const ONES: u64 = u64::from_le_bytes([1; 8]);
+    code.chunks_exact(8).any(|word| {
+        let word = word
+            .first_chunk()
+            .map_or(0, |word| u64::from_le_bytes(*word));
+        let zero = word ^ ONES.wrapping_mul(byte.into());
+        zero.wrapping_sub(ONES) & !zero & (ONES << 7) != 0
+    })
+}
+
+/// A cheap check that rules out [`leaves_for_handler`] for nearly all code.
+pub fn may_leave_for_handler(code: &[u8; ENDING]) -> bool {
+    let [_, _, to_rsp] = MOV_RCX_RSP;
+    has_byte(code, to_rsp)
+}
+
+const MOV_RCX_RSP: [u8; 3] = [0x48, 0x89, 0xcc];
 
 /// Whether a function leaves for a handler within `code`: by `mov %rcx,%rsp` and a jump to the
 /// address on top of the new stack. Shortly before these instructions, its frame no longer leads to
 /// its caller.
 pub fn leaves_for_handler(code: &[u8; ENDING]) -> bool {
-    const MOV_RCX_RSP: [u8; 3] = [0x48, 0x89, 0xcc];
     const POP_AND_JMP_RCX: [u8; 3] = [0x59, 0xff, 0xe1];
     code.windows(6).any(|end| {
         end.strip_prefix(&MOV_RCX_RSP)

@@ -60,13 +60,22 @@ use crate::{
     user_memory::{
         Part,
         UserMemory,
-        CODE_CACHE, //
+        CODE_CACHE,
+        WORK, //
     }, //
 };
 use core::{
     cell::Cell,
     ops::Range, //
 };
+
+/// The rows of a table that are searched for one unit of work: in a search, and before it by the
+/// fast path, which ends at a rule that is not compact.
+const ROWS_OF_UNIT: u32 = 2;
+
+/// The work of a frame of the fast path at most: a search of
+/// [`MOST_ROWS`](crate::sframe::table::MOST_ROWS) rows.
+const FAST_FRAME: u32 = 8;
 
 /// The start of a walk.
 pub(crate) struct Begin<'a> {
@@ -97,8 +106,8 @@ pub(crate) fn run_first(
     cache: CodeCache,
     words: PeekWords<'_>,
 ) -> usize {
-    let space = buffer.len();
-    let mut slots = buffer.iter_mut();
+    let space = buffer.len().min(const { (WORK / FAST_FRAME) as usize });
+    let mut slots = buffer.get_mut(..space).unwrap_or_default().iter_mut();
     // The walk has to look at code that tells more than its rows.
     if !state.is_aligned() || !arch::is_ordinary(pc, &words) {
         return 0;
@@ -126,8 +135,10 @@ pub(crate) fn run_first(
 #[inline(always)]
 pub(crate) unsafe fn walk(begin: Begin<'_>, first: &FastPathState, stored: usize) -> Walked {
     let may_sleep = begin.context == WalkContext::Deferred;
+    let of_fast_path = (stored as u32).wrapping_mul(FAST_FRAME);
+    let spent = begin.spent.saturating_add(of_fast_path);
     // SAFETY: By the contract of this function.
-    let memory = unsafe { UserMemory::of_walk(begin.limit, begin.spent, may_sleep) };
+    let memory = unsafe { UserMemory::of_walk(begin.limit, spent, may_sleep) };
     store_stack(begin, first, stored, &memory)
 }
 
@@ -258,7 +269,11 @@ impl<'a> Task for Current<'a> {
 
     #[inline(always)]
     fn look_up(&self, table: &TableRef, lookup_address: u64) -> TableAnswer<()> {
-        tables::rule_at(table.number, lookup_address.wrapping_add(table.to_offset))
+        let offset = lookup_address.wrapping_add(table.to_offset);
+        let (answer, rows) = tables::rule_at(table.number, offset);
+        // If nothing is left, the step that follows fails.
+        let _ = self.memory.take(rows / ROWS_OF_UNIT);
+        answer
     }
 
     #[inline(always)]
@@ -334,9 +349,13 @@ fn store_by_rows(
         return 0;
     };
     let left = sink.left();
-    let space = left.len();
-    let slots = run_ranges(state, pc, left.iter_mut(), cache, words);
-    space.wrapping_sub(slots.len())
+    // As many frames as the budget can pay for.
+    let space = left.len().min((memory.left() / FAST_FRAME) as usize);
+    let slots = left.get_mut(..space).unwrap_or_default().iter_mut();
+    let slots = run_ranges(state, pc, slots, cache, words);
+    let found = space.wrapping_sub(slots.len());
+    let _ = memory.take((found as u32).wrapping_mul(FAST_FRAME));
+    found
 }
 
 /// Ends the fast path, which has stored the addresses of `found` frames in the unused part of the

@@ -104,9 +104,10 @@ pub(crate) struct FileTable {
 }
 
 impl FileTable {
-    /// The rule for the code at an offset in the file, in bytes; `None` if there is no row.
-    pub(crate) fn find(&self, offset: u64) -> Option<Rule> {
-        self.table().find(offset)
+    /// The rule for the code at an offset in the file, in bytes, `None` if there is no row; and the
+    /// number of rows that were searched.
+    pub(crate) fn search(&self, offset: u64) -> (Option<Rule>, u32) {
+        self.table().search(offset)
     }
 
     fn table(&self) -> Table<'_> {
@@ -200,7 +201,8 @@ impl FileTable {
         let mut parts = Parts::new(&plan, expected, memory)?;
         let mut capacity = most.min(FEW_RULES);
         let (count, compact, others) = loop {
-            let slots = capacity.saturating_add(1);
+            // Two numbers stand for no rule of their own.
+            let slots = capacity.saturating_add(2);
             let mut compact = zeros::<CompactRule>(slots, memory)?;
             let mut others = outermost(slots, memory)?;
             let mut numbers = zeros::<u16>(slots.saturating_mul(2), memory)?;

@@ -321,13 +321,13 @@ pub(crate) fn keep_range(address: u64, mapping: &Mapping, guard: RegionGuard) {
 /// The rule of the table with this number for the code at an offset in its file, in bytes. Any
 /// context.
 #[inline(never)]
-pub(crate) fn rule_at(number: u64, offset: u64) -> TableAnswer<()> {
+pub(crate) fn rule_at(number: u64, offset: u64) -> (TableAnswer<()>, u32) {
     let guard = rcu::read_lock();
     match table_rows(number, &guard) {
-        None => TableAnswer::Gone,
-        Some(rows) => match rows.find(offset) {
-            Some(rule) => TableAnswer::Rule(rule, ()),
-            None => TableAnswer::NoRow,
+        None => (TableAnswer::Gone, 0),
+        Some(rows) => match rows.search(offset) {
+            (Some(rule), searched) => (TableAnswer::Rule(rule, ()), searched),
+            (None, searched) => (TableAnswer::NoRow, searched),
         },
     }
 }

@@ -11,8 +11,12 @@
  * headers   files without rows (but the first), with as many program headers as are read, a long
  *           table of functions, and as many mappings between the code and the first mapping as are
  *           looked at
+ * handlers  as headers, but the functions save registers as those do that serve exception
+ *           handlers, and behind the return addresses are bytes of the jump to a handler
  * rows      files with sections in which the row of the return address is the last one that is
  *           looked at
+ * dense     the same, for tables: a row for each byte, with rules that are not compact
+ * deep      as rows, for tables
  * faults    one file with a section, and return addresses in pages of it that were never touched
  * regions   no files: code heaps like HotSpot's, in which the search for a method takes as many
  *           hops as are made. The program registers them, which needs CAP_PERFMON
@@ -43,7 +47,11 @@
 #define FILLED PAGE
 #define CODE (FILLED + HEAD_DISTANCE * PAGE)
 #define FUNCTION_AT 0
-#define CALL_AT (MAX_ROWS_BOUNDED + 64)
+/* The return address is 9 bytes further, at the last byte of a page of a table. */
+#define CALL_AT (5 * 256 - 1 - 9)
+#define FIRST_ROW (CALL_AT + 9 - MAX_ROWS_BOUNDED)
+/* Farther from the CFA than in a compact rule. */
+#define FAR 40000
 #define DATA (CODE + PAGE)
 #define HDR_ENTRIES 100000u
 #define FDE_AT (12 + 8ul * HDR_ENTRIES)
@@ -72,6 +80,12 @@ struct row {
 	int8_t cfa, fp;
 } __attribute__((packed));
 
+struct far_row {
+	uint16_t start;
+	uint8_t info;
+	int32_t cfa, fp;
+} __attribute__((packed));
+
 typedef void function(void **next);
 
 static volatile long sink;
@@ -92,7 +106,7 @@ static void die(const char *what)
 	exit(1);
 }
 
-static void put_code(unsigned char *code, int size)
+static void put_code(unsigned char *code, int size, int handlers)
 {
 	/* push %rbp; mov %rsp,%rbp */
 	static const unsigned char enter[] = { 0x55, 0x48, 0x89, 0xe5 };
@@ -101,9 +115,18 @@ static void put_code(unsigned char *code, int size)
 		0x48, 0x8b, 0x07, 0x48, 0x83, 0xc7, 0x08, 0xff, 0xd0, 0x5d, 0xc3
 	};
 
+	/* push %rdx; push %rax; later leave; ret */
+	static const unsigned char saves[] = { 0x52, 0x50 }, leaves[] = { 0xc9, 0xc3 };
+
 	memset(code, 0x90, size);
 	memcpy(code + FUNCTION_AT, enter, sizeof(enter));
 	memcpy(code + CALL_AT, call, sizeof(call));
+	if (handlers) {
+		/* The last bytes that are searched for them. */
+		memcpy(code + FUNCTION_AT + 62, saves, sizeof(saves));
+		memcpy(code + CALL_AT + 9, leaves, sizeof(leaves));
+		memset(code + CALL_AT + 11, 0xcc, size - CALL_AT - 11);
+	}
 }
 
 static void put_headers(unsigned char *file, int count, uint64_t data, uint64_t sframe_size,
@@ -159,25 +182,34 @@ static uint64_t put_hdr(unsigned char *to)
 	return FDE_AT;
 }
 
-static uint64_t put_section(unsigned char *to)
+static uint64_t put_section(unsigned char *to, int dense)
 {
 	int i;
 	struct row *rows;
+	struct far_row *far;
 	struct sframe_header *header = (void *)to;
 	struct sframe_function *one = (void *)(header + 1);
 
 	*header = (struct sframe_header){
 		.magic = 0xdee2, .version = 2, .flags = 1 | 4, .abi = 3, .ra_offset = -8,
 		.functions = 1,
-		.rows = MAX_ROWS_BOUNDED, .rows_size = MAX_ROWS_BOUNDED * sizeof(struct row),
+		.rows = MAX_ROWS_BOUNDED,
+		.rows_size = MAX_ROWS_BOUNDED * (dense ? sizeof(*far) : sizeof(*rows)),
 		.rows_at = sizeof(*one),
 	};
 	*one = (struct sframe_function){
 		.start = (int32_t)CODE - (int32_t)((unsigned char *)one - to + DATA), .size = PAGE,
 		.rows = MAX_ROWS_BOUNDED, .info = 1,
 	};
-	rows = (struct row *)(one + 1);
+	/* CFA = rsp + 16, rbp saved in one of two places: any words. */
+	far = (struct far_row *)(one + 1);
+	for (i = 0; dense && i < MAX_ROWS_BOUNDED; i++)
+		far[i] = (struct far_row){ i ? FIRST_ROW + i : 0, 1 | 2 << 1 | 2 << 5, 16,
+					   -FAR - i % 2 * 8 };
+	if (dense)
+		return (unsigned char *)(far + i) - to;
 	/* CFA = rbp + 16, rbp saved at CFA - 16. */
+	rows = (struct row *)(one + 1);
 	for (i = 0; i < MAX_ROWS_BOUNDED; i++)
 		rows[i] = (struct row){ i, 2 << 1, 16, -16 };
 	return (unsigned char *)(rows + i) - to;
@@ -185,7 +217,9 @@ static uint64_t put_section(unsigned char *to)
 
 static int make(const char *kind, int number)
 {
-	int rows = !strcmp(kind, "rows"), headers = !strcmp(kind, "headers");
+	int dense = !strcmp(kind, "dense");
+	int rows = dense || !strcmp(kind, "rows") || !strcmp(kind, "deep");
+	int handlers = !strcmp(kind, "handlers"), headers = handlers || !strcmp(kind, "headers");
 	int count = headers || rows ? MAX_PROGRAM_HEADERS : 4;
 	unsigned long size = headers || rows ? SIZE : DATA;
 	char name[64];
@@ -199,9 +233,9 @@ static int make(const char *kind, int number)
 	file = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
 	if (file == MAP_FAILED)
 		die("mmap");
-	put_code(file + CODE, PAGE);
+	put_code(file + CODE, PAGE, handlers);
 	if (rows || (headers && !number))
-		put_headers(file, count, DATA, put_section(file + DATA), 0, SIZE);
+		put_headers(file, count, DATA, put_section(file + DATA, dense), 0, SIZE);
 	else
 		put_headers(file, count, DATA, 0, headers ? put_hdr(file + DATA) : 0, SIZE);
 	munmap(file, size);
@@ -268,7 +302,7 @@ static void *map_region(int number)
 		die("mmap");
 	memset(map, 1, HOPS + 1);
 	map[0] = 0;
-	put_code((unsigned char *)heap + entry, CALL_AT + 32);
+	put_code((unsigned char *)heap + entry, CALL_AT + 32, 0);
 	*(uint64_t *)heap = region.guard_value;
 	heap[USED] = 1;
 	*(int *)(heap + BLOB + FRAME_SIZE) = 2;
@@ -350,6 +384,16 @@ static void faults(int depth, int turns)
 	}
 }
 
+/* The words that far rows lead to. */
+__attribute__((noinline)) static void touch_stack(void)
+{
+	volatile char words[2 * FAR];
+	unsigned long i;
+
+	for (i = 0; i < sizeof(words); i += PAGE / 2)
+		words[i] = 1;
+}
+
 int main(int argc, char **argv)
 {
 	int i, fd = -1, count, depth, turns, half, whole;
@@ -364,7 +408,9 @@ int main(int argc, char **argv)
 	count = atoi(argv[2]);
 	depth = atoi(argv[3]);
 	turns = atoi(argv[4]);
-	whole = !strcmp(kind, "rows") || !strcmp(kind, "headers");
+	whole = !strcmp(kind, "rows") || !strcmp(kind, "dense") || !strcmp(kind, "deep") ||
+		!strcmp(kind, "headers") || !strcmp(kind, "handlers");
+	touch_stack();
 	mkdir("/tmp/worst", 0777);
 	if (!strcmp(kind, "faults")) {
 		faults(depth, turns);

@@ -74,6 +74,8 @@ impl OwnedTable {
         let mut work = Work::new(usize::MAX, || Ok(()));
         let functions =
             Functions::collect(bytes, first, extra_rows, &mut places, place, &mut work)?;
+        // Two numbers stand for no rule of their own.
+        let most = most + 2;
         let mut compact = vec![CompactRule::NONE; most];
         let mut others = vec![Rule::OUTERMOST; most];
         let mut numbers = vec![0; 2 * most];
@@ -178,6 +180,7 @@ mod tests {
         table::{
             ExtraRow,
             CHUNK,
+            MOST_ROWS,
             NUMBER,
             PAGE, //
         }, //
@@ -299,6 +302,42 @@ mod tests {
         // The blocks alone: three bytes for each row and for the end of each block, in lines of 64
         // bytes.
         assert!(owned.table().blocks.len() < SIZE as usize * 3 * 103 / 100);
+    }
+
+    #[test]
+    fn no_search_takes_long() {
+        // Pages with a row for each byte, for each second one, and so on.
+        let mut functions = Vec::new();
+        let mut expected = Vec::new();
+        for step in 1..12 {
+            let rows: Vec<_> = (0..512 / step).map(|n| (n * step, rule(n % 90))).collect();
+            let start = 0x1000 + expected.len() as u64;
+            for at in 0..512 {
+                let (_, rule) = rows[rows.len().min((at / step) as usize + 1) - 1];
+                expected.push(rule);
+            }
+            functions.push(function(start, 512, &rows));
+        }
+        let owned = table_of(&functions);
+        let table = owned.table();
+        let (mut dense, mut usual) = (0, 0);
+        for (at, rule) in (0x1000..).zip(&expected) {
+            let (found, searched) = table.search(at);
+            assert_eq!(found, Some(*rule), "{at:#x}");
+            assert!(searched < MOST_ROWS as u32, "{at:#x}: {searched}");
+            // The fast path ends at dense blocks.
+            let distance = at - table.base + 1;
+            let fast = table.compact_rule(table.block(distance).unwrap(), distance);
+            match fast.rule(table.others) {
+                None => dense += 1,
+                found => {
+                    assert_eq!(found, Some(*rule), "{at:#x}");
+                    usual += 1;
+                }
+            }
+        }
+        // A row for each fifth byte, and for less, makes a page dense.
+        assert!(dense > 2000 && usual > 2500, "{dense} {usual}");
     }
 
     #[test]

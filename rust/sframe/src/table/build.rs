@@ -15,6 +15,8 @@
 //! last row is `LAST`, up to which the last rule covers the page. So a block needs no length, and a
 //! block that equals the end of another block is stored only once.
 //!
+//! A page with more than [`MOST_ROWS`] rows has a dense block.
+//!
 //! An entry of the page index has 16 bits. It counts from an entry of the chunk index, which
 //! [`CHUNK`] pages share. Blocks of these pages therefore have to lie near each other. The entry of
 //! the chunk index is a position 16 KiB before the end of all blocks at the beginning of the chunk.
@@ -56,7 +58,9 @@ use crate::sframe::{
         },
         lookup::{
             CHUNK,
+            DENSE,
             LAST,
+            MOST_ROWS,
             NUMBER,
             PAGE,
             ROW, //
@@ -483,10 +487,11 @@ impl<'a> Rules<'a> {
             known: KnownRows::NONE,
             key,
         };
-        if let Some(none) = new.compact.first_mut() {
-            *none = CompactRule::NONE;
-            new.used = 1;
+        let words = [CompactRule::NONE, CompactRule::DENSE];
+        for (slot, word) in new.compact.iter_mut().zip(words) {
+            *slot = word;
         }
+        new.used = words.len();
         new
     }
 
@@ -755,6 +760,7 @@ where
         page: 0,
         block: [[0; ROW]; PAGE as usize],
         len: 0,
+        numbers: [[0; NUMBER]; PAGE as usize],
         holds: NO_RULE,
         next: (plan.base, NO_RULE),
         end: 0,
@@ -783,6 +789,8 @@ struct Filler<'a, 'b, B> {
     /// The block of the current page, and its number of rows so far.
     block: [[u8; ROW]; PAGE as usize],
     len: usize,
+    /// The numbers of the rules of the bytes of a page with a dense block.
+    numbers: [[u8; NUMBER]; PAGE as usize],
     /// The number of the rule up to the next change.
     holds: u16,
     /// The address of the last change, and the number of the rule from that address on. `holds` is
@@ -914,6 +922,9 @@ impl<B: BlockStore> Filler<'_, '_, B> {
             *self.indexes.chunks.get_mut(self.page / CHUNK)? = self.chunk.into();
         }
         self.up_to(LAST)?;
+        if self.len > MOST_ROWS {
+            self.make_dense()?;
+        }
         let at = self.put_block()?;
         let first_low = at.checked_add(NUMBER as u32)?;
         let distance = u16::try_from(first_low.wrapping_sub(self.chunk)).ok()?;
@@ -928,6 +939,25 @@ impl<B: BlockStore> Filler<'_, '_, B> {
         let [a, b] = self.holds.to_le_bytes();
         *self.block.get_mut(self.len)? = [a, b, low];
         self.len = self.len.wrapping_add(1);
+        Some(())
+    }
+
+    /// Makes the current block a dense one.
+    fn make_dense(&mut self) -> Option<()> {
+        let mut rows = self.block.iter().take(self.len);
+        let mut row = rows.next()?;
+        for (number, low) in self.numbers.iter_mut().zip(0..=LAST) {
+            while row[2] < low {
+                row = rows.next()?;
+            }
+            *number = [row[0], row[1]];
+        }
+        let [a, b] = DENSE.to_le_bytes();
+        *self.block.first_mut()? = [a, b, LAST];
+        let behind = self.block.get_mut(1..)?.as_flattened_mut();
+        let numbers = self.numbers.as_flattened();
+        behind.get_mut(..numbers.len())?.copy_from_slice(numbers);
+        self.len = numbers.len().div_ceil(ROW).wrapping_add(1);
         Some(())
     }
 

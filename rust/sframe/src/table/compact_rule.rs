@@ -81,6 +81,11 @@ impl CompactRule {
         is_compact.then_some(CompactRule((u64::from(cfa) << 32) | base | fp | rbx))
     }
 
+    /// The word that stands for a rule of each byte of a page: see
+    /// [`MOST_ROWS`](crate::sframe::table::lookup::MOST_ROWS). No rule that is not compact has this
+    /// number. The fast path ends at this word.
+    pub(super) const DENSE: CompactRule = CompactRule::other(u16::MAX);
+
     /// The word for rule `number` of the rules that are not compact.
     pub const fn other(number: u16) -> CompactRule {
         CompactRule(IS_OTHER | number as u64)
@@ -96,8 +101,8 @@ impl CompactRule {
     /// The rule for which the word stands, if there is one. `others` contains the rules that are
     /// not compact, by number.
     pub fn rule(self, others: &[Rule]) -> Option<Rule> {
-        if let Some(other) = self.other_rule(others) {
-            return Some(*other);
+        if self.has(IS_OTHER) {
+            return self.other_rule(others).copied();
         }
         if self.has(IS_OUTERMOST) {
             return Some(Rule::OUTERMOST);

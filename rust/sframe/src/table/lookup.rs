@@ -21,6 +21,15 @@ pub const ROW: usize = 3;
 /// The size of a rule's number, in bytes.
 pub const NUMBER: usize = 2;
 
+/// The most rows of a block. The code of compilers has at most 50 in a page, in one page of
+/// thousands more than this. A page with more rows has a dense block: one row up to the page's end,
+/// with the rule number [`DENSE`], and then the number of the rule of each byte. So no search takes
+/// long, whatever the rows are.
+pub const MOST_ROWS: usize = 48;
+
+/// The number of the rule that stands for those of each byte.
+pub(super) const DENSE: u16 = 1;
+
 /// Marks the end of a block, after its last row.
 pub(super) const LAST: u8 = 0xff;
 
@@ -54,7 +63,8 @@ impl Table<'_> {
     /// Whether a search without checks stays within the table: for each page, `chunks` has an entry
     /// for the page's chunk; that entry plus the page's entry, minus `origin`, modulo 2^64, is the
     /// offset of a byte in `blocks`, with a number before it; the block that begins with that
-    /// number ends within `blocks`; and each number in the block is the number of a rule. A caller
+    /// number ends within `blocks`, after at most [`MOST_ROWS`] rows; and each number in the block
+    /// is the number of a rule. A caller
     /// that has made this check need not check each lookup, for as long as nothing changes the
     /// table.
     pub fn is_sound(&self) -> bool {
@@ -64,7 +74,7 @@ impl Table<'_> {
                 .and_then(|at| at.checked_sub(NUMBER))
                 .and_then(|from| self.blocks.get(from..));
             // Reads the block up to LAST. A table with a block without LAST is not sound.
-            for row in block.unwrap_or_default().chunks_exact(ROW) {
+            for row in block.unwrap_or_default().chunks_exact(ROW).take(MOST_ROWS) {
                 match *row {
                     [a, b, low] if usize::from(u16::from_le_bytes([a, b])) < self.compact.len() => {
                         if low == LAST {
@@ -81,9 +91,28 @@ impl Table<'_> {
     /// The rule at the link-time address `pc`; `None` if no row covers `pc`. Any context.
     #[inline]
     pub fn find(&self, pc: u64) -> Option<Rule> {
+        self.search(pc).0
+    }
+
+    /// As [`find`](Self::find), and the number of rows in front of the row that covers `pc`: the
+    /// search looks at each of them. They are fewer than [`MOST_ROWS`] in a sound table.
+    #[inline]
+    pub fn search(&self, pc: u64) -> (Option<Rule>, u32) {
         let distance = pc.wrapping_sub(self.base).wrapping_add(1);
-        let block = self.block(distance)?;
-        self.compact_rule(block, distance).rule(self.others)
+        let Some(block) = self.block(distance) else {
+            return (None, 0);
+        };
+        let at = self.row(block, distance);
+        let rows = at.unwrap_or(block).wrapping_sub(block) / ROW;
+        let mut rule = at.and_then(|at| self.rule_of_row(at));
+        if rule == Some(CompactRule::DENSE) {
+            let number = usize::from(distance as u8).wrapping_mul(NUMBER);
+            rule = self.rule_at(block.wrapping_add(1).wrapping_add(number));
+        }
+        (
+            rule.unwrap_or(CompactRule::NONE).rule(self.others),
+            u32::try_from(rows).unwrap_or(u32::MAX),
+        )
     }
 
     /// The offset of the first low byte of the block for `distance`, in bytes from the start of
@@ -101,16 +130,28 @@ impl Table<'_> {
         usize::try_from(chunk.wrapping_sub(self.origin).wrapping_add(at.into())).ok()
     }
 
-    /// The rule at `distance`. `block` is the result of [`Table::block`] for that distance. Any
-    /// context.
+    /// The rule at `distance` in the form of the fast path, which ends at a rule that is not
+    /// compact, and at a dense block. `block` is the result of [`Table::block`] for that distance.
+    /// Any context.
     #[inline(always)]
     pub fn compact_rule(&self, block: usize, distance: u64) -> CompactRule {
-        let rule = |number: u16| self.compact.get(usize::from(number)).copied();
-        let number = self.row(block, distance).and_then(|at| {
-            let number = self.blocks.get(at.checked_sub(NUMBER)?..)?;
-            number.first_chunk().copied().map(u16::from_le_bytes)
-        });
-        number.and_then(rule).unwrap_or(CompactRule::NONE)
+        self.row(block, distance)
+            .and_then(|at| self.rule_of_row(at))
+            .unwrap_or(CompactRule::NONE)
+    }
+
+    /// The rule of the row whose low byte has this offset in `blocks`.
+    #[inline(always)]
+    fn rule_of_row(&self, at: usize) -> Option<CompactRule> {
+        self.rule_at(at.checked_sub(NUMBER)?)
+    }
+
+    /// The rule whose number is at this offset in `blocks`.
+    #[inline(always)]
+    fn rule_at(&self, at: usize) -> Option<CompactRule> {
+        let number = self.blocks.get(at..)?;
+        let number = number.first_chunk().copied().map(u16::from_le_bytes)?;
+        self.compact.get(usize::from(number)).copied()
     }
 
     /// The offset of the low byte of the row that covers `distance`, in bytes from the start of

@@ -62,7 +62,7 @@ mod user_memory_tests {
         };
         let mut bytes = [0; 8];
         let into = match part.read_into(0, &mut bytes) {
-            Ok(()) => u64::from_le_bytes(bytes),
+            Ok(()) => u64::from_ne_bytes(bytes),
             Err(Fault) => 0,
         };
         let once = memory.read_word(address).unwrap_or_default();

@@ -236,7 +236,7 @@ fn search_region(
         found.guard == 0
             || memory
                 .read(found.guard)
-                .is_ok_and(|word| u64::from_le_bytes(word) == found.guard_value)
+                .is_ok_and(|word| u64::from_ne_bytes(word) == found.guard_value)
     };
     let is_described = u32::from(found.kind) != sys::REGION_NONE;
     if !is_described || !holds() {

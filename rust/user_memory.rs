@@ -203,7 +203,7 @@ impl UserMemory {
 impl Memory for UserMemory {
     #[inline]
     fn read_word(&self, address: u64) -> Result<u64, Fault> {
-        self.read(address).map(u64::from_le_bytes)
+        self.read(address).map(u64::from_ne_bytes)
     }
 }
 

@@ -79,7 +79,7 @@ impl Peek {
                 {
                     let at = address.wrapping_add(done as u64);
                     let (is_there, word) = get_user!(at, $number);
-                    *to = (word as $number).to_le_bytes();
+                    *to = (word as $number).to_ne_bytes();
                     is_read &= is_there;
                     done = done.wrapping_add(const { size_of::<$number>() });
                 }
@@ -106,7 +106,7 @@ impl Peek {
                 if !is_there {
                     return false;
                 }
-                $to.copy_from_slice(&(word as $number).to_le_bytes());
+                $to.copy_from_slice(&(word as $number).to_ne_bytes());
                 at = at.wrapping_add(const { size_of::<$number>() as u64 });
             };
         }

@@ -516,7 +516,7 @@ impl fast_path::Block for BlockRef<'_> {
             let number = 'found: loop {
                 for _ in 0..6 {
                     if *last >= low {
-                        break 'found last.cast::<u16>().sub(1).read_unaligned();
+                        break 'found u16::from_le(last.cast::<u16>().sub(1).read_unaligned());
                     }
                     last = last.add(table::ROW);
                 }

@@ -45,7 +45,9 @@ use core::cell::Cell;
 use kernel::prelude::*;
 
 /// The work of asking the worker for a file: the user's credentials, and a search of 64 slots.
-const QUEUE: u32 = 60;
+const QUEUE: u32 = 120;
+/// The work of finding the table of a file, and of keeping its range in the code cache.
+const TABLE: u32 = 80;
 /// The work of the search for a region: up to 64 entries with the same hash.
 const REGION: u32 = 60;
 /// The work that a scan leaves to the walk of the same sample.
@@ -94,7 +96,7 @@ pub(crate) fn find(
     mapping.end = 0;
     let mut found = sys::Mapping::none();
     let result = sys::find_mapping(address, &mut found);
-    take_visits(&mut found, memory)?;
+    take_visits(&mut found, memory, TABLE)?;
     result.map_err(reason_of)?;
     if !found.is_known {
         queue(address, memory);
@@ -120,7 +122,7 @@ pub(crate) fn find(
     } else if region != RegionCheck::Found {
         if found.executable && !found.is_file {
             let result = sys::find_lower_file(&mut found);
-            let result = take_visits(&mut found, memory).and(result.map_err(reason_of));
+            let result = take_visits(&mut found, memory, 0).and(result.map_err(reason_of));
             if result.is_err() {
                 mapping.end = 0;
                 return result;
@@ -156,7 +158,7 @@ pub(crate) fn find(
 pub(crate) fn check_code(address: u64, memory: &UserMemory) -> Result<(), StopReason> {
     let mut found = sys::Mapping::none();
     let result = sys::find_mapping(address, &mut found);
-    take_visits(&mut found, memory)?;
+    take_visits(&mut found, memory, 0)?;
     result.map_err(reason_of)?;
     found
         .executable
@@ -173,12 +175,16 @@ fn reason_of(error: kernel::error::Error) -> StopReason {
     }
 }
 
-/// Takes the work of reading mappings.
+/// Takes the work of reading mappings, and `more` work.
 #[inline(never)]
-fn take_visits(mapping: &mut sys::Mapping, memory: &UserMemory) -> Result<(), StopReason> {
+fn take_visits(
+    mapping: &mut sys::Mapping,
+    memory: &UserMemory,
+    more: u32,
+) -> Result<(), StopReason> {
     let visits = core::mem::take(&mut mapping.visits);
     memory
-        .take(u32::from(visits).saturating_mul(VISIT))
+        .take(u32::from(visits).wrapping_mul(VISIT).wrapping_add(more))
         .map_err(|Fault| StopReason::Budget)
 }
 
@@ -277,7 +283,7 @@ fn search_region(
 pub(crate) fn end_of(address: u64, memory: &UserMemory) -> u64 {
     let mut mapping = sys::Mapping::none();
     let result = sys::find_mapping(address, &mut mapping);
-    let is_paid = take_visits(&mut mapping, memory).is_ok();
+    let is_paid = take_visits(&mut mapping, memory, 0).is_ok();
     if is_paid && result.is_ok() {
         mapping.end
     } else {
@@ -319,7 +325,7 @@ fn scan_with(memory: &UserMemory, scan: &mut sys::Scan) -> ScanResult {
         // Most tasks with rows have rows for the code at the PC.
         let mut mapping = sys::Mapping::none();
         let is_found = sys::find_mapping(pc, &mut mapping).is_ok() && mapping.is_file;
-        if take_visits(&mut mapping, memory).is_ok() && is_found && look_at(&mapping, memory, scan)
+        if take_visits(&mut mapping, memory, 0).is_ok() && is_found && look_at(&mapping, memory, scan)
         {
             return ScanResult::Rows;
         }

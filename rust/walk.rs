@@ -136,7 +136,7 @@ pub(crate) fn run_first(
 pub(crate) unsafe fn walk(begin: Begin<'_>, first: &FastPathState, stored: usize) -> Walked {
     let may_sleep = begin.context == WalkContext::Deferred;
     let of_fast_path = (stored as u32).wrapping_mul(FAST_FRAME);
-    let spent = begin.spent.saturating_add(of_fast_path);
+    let spent = begin.spent.wrapping_add(of_fast_path);
     // SAFETY: By the contract of this function.
     let memory = unsafe { UserMemory::of_walk(begin.limit, spent, may_sleep) };
     store_stack(begin, first, stored, &memory)

@@ -22,7 +22,8 @@ use sframe::{
 use std::{
     collections::{
         BTreeMap,
-        BTreeSet, //
+        BTreeSet,
+        HashMap, //
     },
     mem, //
 };
@@ -31,11 +32,16 @@ use crate::{
     code::CodeBytes,
     eh_frame::{
         self,
-        EhFrameTable,
-        FdeEntry, //
+        EhFrameTable, //
     },
     encode,
-    function::ConvertedFunction, //
+    entries::EhFrameEntry,
+    function::ConvertedFunction,
+    report::{
+        DropReason,
+        Report, //
+    },
+    work::ConversionWork, //
 };
 
 /// The DWARF numbers of the callee-saved registers without the frame pointer and the stack pointer:
@@ -48,8 +54,10 @@ const MAX_PARTS: usize = 8;
 pub(crate) fn add_rows<'a>(
     functions: &mut Vec<ConvertedFunction>,
     eh_frame: &EhFrameTable<'a>,
-    entries: &[FdeEntry<'a>],
+    entries: &[EhFrameEntry<'a>],
     code: &CodeBytes<'_>,
+    work: &mut ConversionWork,
+    report: &mut Report,
 ) {
     if !functions
         .iter()
@@ -57,14 +65,14 @@ pub(crate) fn add_rows<'a>(
     {
         return;
     }
-    let entries = entries
-        .iter()
-        .map(|entry| (entry.initial_address(), entry))
-        .collect();
-    let callees = Callees {
+    let entries = entries.iter().map(|entry| (entry.start(), entry)).collect();
+    let mut callees = Callees {
         eh_frame,
         entries,
         code,
+        slots: HashMap::new(),
+        work,
+        report,
     };
     // The walk follows rbx itself where the called function tells where it keeps rbx.
     let tell: BTreeSet<u64> = (functions.iter())
@@ -76,6 +84,11 @@ pub(crate) fn add_rows<'a>(
             .flat_map(|frame| callees.calls(&frame, &tell))
             .collect();
         for (at, rule) in calls {
+            // Both parts are copied.
+            if !callees.work.take(function.rows.len() as u64) {
+                callees.report.count_dropped(DropReason::WorkLimit, 1);
+                break;
+            }
             let rest = function.split_off(at);
             functions.push(mem::replace(&mut function, rest));
             let rest = function.split_off(at + 1);
@@ -123,8 +136,12 @@ fn frames(function: &ConvertedFunction) -> impl Iterator<Item = RegisterFrame> +
 struct Callees<'a, 't> {
     eh_frame: &'t EhFrameTable<'a>,
     /// The entries by start address.
-    entries: BTreeMap<u64, &'t FdeEntry<'a>>,
+    entries: BTreeMap<u64, &'t EhFrameEntry<'a>>,
     code: &'t CodeBytes<'t>,
+    /// The slots that [`Callees::save_slot`] has found, by address and register.
+    slots: HashMap<(u64, u8), Option<i64>>,
+    work: &'t mut ConversionWork,
+    report: &'t mut Report,
 }
 
 impl Callees<'_, '_> {
@@ -133,7 +150,7 @@ impl Callees<'_, '_> {
     ///
     /// No rules for calls of the functions in `tell` on another stack, in a frame that counts from
     /// rbx.
-    fn calls(&self, frame: &RegisterFrame, tell: &BTreeSet<u64>) -> Vec<(u64, Rule)> {
+    fn calls(&mut self, frame: &RegisterFrame, tell: &BTreeSet<u64>) -> Vec<(u64, Rule)> {
         let mut found = Vec::new();
         // Whether calls are made on another stack than the frame is on.
         let mut changes_stack = false;
@@ -164,13 +181,26 @@ impl Callees<'_, '_> {
 
     /// The slot in which the function at an address saves a register, in bytes from its CFA:
     /// whenever the stack pointer is not above the slot, the register is saved.
-    fn save_slot(&self, address: u64, register: u8) -> Option<i64> {
+    fn save_slot(&mut self, address: u64, register: u8) -> Option<i64> {
+        if let Some(known) = self.slots.get(&(address, register)) {
+            return *known;
+        }
+        let slot = self.find_slot(address, register);
+        self.slots.insert((address, register), slot);
+        slot
+    }
+
+    fn find_slot(&mut self, address: u64, register: u8) -> Option<i64> {
         let mut parts = vec![*self.entries.get(&address)?];
         let mut slot = None;
         let mut deepest = 0;
         let mut next = 0;
         while let Some(part) = parts.get(next).copied() {
             next += 1;
+            if !self.work.take(part.steps()) {
+                self.report.count_dropped(DropReason::WorkLimit, 1);
+                return None;
+            }
             let saves = self.eh_frame.saves(part, register)?;
             if slot.is_some() && saves.slot.is_some() && slot != saves.slot {
                 return None;
@@ -180,10 +210,10 @@ impl Callees<'_, '_> {
             // The target of a jump shares the frame, or is a tail call.
             for target in self.jumps(part)? {
                 let (_, part) = self.entries.range(..=target).next_back()?;
-                if target >= part.end_address() || parts.len() == MAX_PARTS {
+                if target >= part.end() || parts.len() == MAX_PARTS {
                     return None;
                 }
-                if !parts.iter().any(|known| known.offset() == part.offset()) {
+                if !parts.iter().any(|known| known.start() == part.start()) {
                     parts.push(*part);
                 }
             }
@@ -192,8 +222,8 @@ impl Callees<'_, '_> {
     }
 
     /// The jump targets outside of an entry's code; `None` if they are unknown.
-    fn jumps(&self, part: &FdeEntry<'_>) -> Option<Vec<u64>> {
-        let (start, end) = (part.initial_address(), part.end_address());
+    fn jumps(&self, part: &EhFrameEntry<'_>) -> Option<Vec<u64>> {
+        let (start, end) = (part.start(), part.end());
         let mut found = Vec::new();
         let mut falls_through = true;
         for instruction in self.code.instructions(start, end) {

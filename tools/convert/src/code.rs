@@ -18,11 +18,14 @@ use object::{
 
 use crate::report::ConvertError;
 
+/// The link-time start and end address of a segment, and its bytes in the file.
+type SegmentBytes<'a> = (u64, u64, &'a [u8]);
+
 /// The code of a file: its executable segments.
 #[derive(Clone, Debug)]
 pub struct CodeBytes<'a> {
-    /// The link-time start and end address of each segment, and its bytes in the file.
-    pub(crate) segments: Vec<(u64, u64, &'a [u8])>,
+    /// The segments, sorted and without overlaps.
+    pub(crate) segments: Vec<SegmentBytes<'a>>,
 }
 
 impl<'a> CodeBytes<'a> {
@@ -40,28 +43,40 @@ impl<'a> CodeBytes<'a> {
         let headers = file.elf_program_headers().iter().filter(|header| {
             header.p_type(endian) == elf::PT_LOAD && header.p_flags(endian) & elf::PF_X != 0
         });
-        let segments: Vec<_> = headers
+        let mut segments: Vec<_> = headers
             .map(|header| {
                 let start = header.p_vaddr(endian);
                 let end = start.saturating_add(header.p_memsz(endian));
                 let bytes = header.data(endian, file.data()).unwrap_or_default();
                 (start, end, bytes)
             })
+            .filter(|(start, end, _)| start < end)
             .collect();
         if segments.is_empty() {
             return Err(ConvertError::NoCode);
         }
+        let all = segments.iter().map(|(_, _, bytes)| bytes.len());
+        if all.sum::<usize>() > file.data().len() {
+            return Err(ConvertError::SharedBytes);
+        }
+        sort_and_trim(&mut segments);
         Ok(CodeBytes { segments })
     }
 
     /// The bytes from a link-time address to the end of its segment.
     pub(crate) fn at(&self, address: u64) -> &'a [u8] {
-        let mut segments = self.segments.iter();
-        segments
-            .find_map(|(start, _, bytes)| {
-                bytes.get(usize::try_from(address.checked_sub(*start)?).ok()?..)
-            })
-            .unwrap_or_default()
+        let bytes = self.segment(address).and_then(|(start, _, bytes)| {
+            bytes.get(usize::try_from(address.checked_sub(*start)?).ok()?..)
+        });
+        bytes.unwrap_or_default()
+    }
+
+    /// The last segment that begins at or before a link-time address.
+    fn segment(&self, address: u64) -> Option<&SegmentBytes<'a>> {
+        let behind = self
+            .segments
+            .partition_point(|(start, _, _)| *start <= address);
+        self.segments.get(behind.checked_sub(1)?)
     }
 
     /// The instructions between two link-time addresses.
@@ -78,7 +93,19 @@ impl<'a> CodeBytes<'a> {
 
     /// Whether one segment contains both link-time addresses and all between them.
     pub(crate) fn holds(&self, first: u64, last: u64) -> bool {
-        let mut segments = self.segments.iter();
-        segments.any(|(start, end, _)| *start <= first && first <= last && last < *end)
+        self.segment(first)
+            .is_some_and(|(_, end, _)| first <= last && last < *end)
+    }
+}
+
+/// Sorts segments, and ends each at the start of the next one.
+fn sort_and_trim(segments: &mut [SegmentBytes<'_>]) {
+    segments.sort_by_key(|(start, _, _)| *start);
+    let mut next = u64::MAX;
+    for (start, end, bytes) in segments.iter_mut().rev() {
+        *end = next.min(*end);
+        let len = usize::try_from(*end - *start).unwrap_or(usize::MAX);
+        *bytes = &bytes[..len.min(bytes.len())];
+        next = *start;
     }
 }

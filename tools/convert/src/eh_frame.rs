@@ -47,11 +47,18 @@ use sframe::{
     },
     x86_64::registers, //
 };
-use std::collections::HashMap;
+use std::{
+    collections::HashMap,
+    ops::Range, //
+};
 
 use crate::{
     code::CodeBytes,
     encode,
+    entries::{
+        sort_and_trim,
+        EhFrameEntry, //
+    },
     function::ConvertedFunction,
     report::{
         ConvertError,
@@ -60,7 +67,8 @@ use crate::{
         Report, //
     },
     saved_rbx::RbxRows,
-    undefined::UndefinedRegisters, //
+    undefined::UndefinedRegisters,
+    work::ConversionWork, //
 };
 
 type CfiSlice<'a> = EndianSlice<'a, LittleEndian>;
@@ -89,6 +97,8 @@ const fn register(number: u8) -> Register {
     Register(number as u16)
 }
 
+/// The maximum number of operations of an expression. That of a PLT has nine.
+const MAX_OPERATIONS: usize = 16;
 /// The size of a PLT stub, in bytes.
 const STUB_SIZE: u8 = 16;
 
@@ -133,9 +143,15 @@ impl<'a> EhFrameTable<'a> {
         self.len
     }
 
-    /// The entries of functions in `code`. Entries of discarded functions, which linkers leave
-    /// behind, are skipped.
-    pub(crate) fn entries(&self, code: &CodeBytes<'_>) -> Result<Vec<FdeEntry<'a>>, ConvertError> {
+    /// The entries of functions in `code`, sorted and without overlaps; and the code of these
+    /// functions. Entries of discarded functions, which linkers leave behind, are skipped, as are
+    /// entries for which no work is left.
+    pub(crate) fn entries(
+        &self,
+        code: &CodeBytes<'_>,
+        work: &mut ConversionWork,
+        report: &mut Report,
+    ) -> Result<(Vec<EhFrameEntry<'a>>, Vec<Range<u64>>), ConvertError> {
         let mut found = Vec::new();
         let mut cies = HashMap::new();
         let mut entries = self.section.entries(&self.bases);
@@ -154,16 +170,26 @@ impl<'a> EhFrameTable<'a> {
             let fde = fde.map_err(ConvertError::InvalidEhFrame)?;
             let (start, end) = (fde.initial_address(), fde.end_address());
             if start < end && code.holds(start, end - 1) {
-                found.push(fde);
+                found.push(EhFrameEntry::new(fde));
             }
         }
-        Ok(found)
+        let covered = found.iter().map(EhFrameEntry::range).collect();
+        sort_and_trim(&mut found);
+        found.retain(|entry| {
+            let is_left = work.take(entry.steps());
+            if !is_left {
+                report.rows += 1;
+                report.count_dropped(DropReason::WorkLimit, entry.end() - entry.start());
+            }
+            is_left
+        });
+        Ok((found, covered))
     }
 
     /// Converts entries.
     pub(crate) fn functions(
         &self,
-        entries: &[FdeEntry<'a>],
+        entries: &[EhFrameEntry<'a>],
         code: &CodeBytes<'_>,
     ) -> (Vec<ConvertedFunction>, Report) {
         let mut functions = Vec::new();
@@ -194,21 +220,22 @@ impl<'a> EhFrameTable<'a> {
 
     fn function(
         &self,
-        entry: &FdeEntry<'a>,
+        entry: &EhFrameEntry<'a>,
         code: &CodeBytes<'_>,
         context: &mut UnwindContext<usize, RowStorage>,
         functions: &mut Vec<ConvertedFunction>,
         rbx_rows: &mut RbxRows,
         report: &mut Report,
     ) {
-        let signal = entry.is_signal_trampoline();
-        let undefined = UndefinedRegisters::of(entry, &self.section, &self.bases);
+        let fde = &entry.fde;
+        let signal = fde.is_signal_trampoline();
+        let undefined = UndefinedRegisters::of(fde, &self.section, &self.bases);
         let mut open: Option<ConvertedFunction> = None;
-        let mut at = entry.initial_address();
+        let mut at = entry.start();
         let mut is_invalid = false;
         // The address of the first instruction that may change stacks; `u64::MAX` if there is none.
         let mut stack_taken = None;
-        match entry.rows(&self.section, &self.bases, context) {
+        match fde.rows(&self.section, &self.bases, context) {
             Ok(mut rows) => loop {
                 let row = match rows.next_row() {
                     Ok(Some(row)) => row,
@@ -218,7 +245,7 @@ impl<'a> EhFrameTable<'a> {
                         break;
                     }
                 };
-                let (start, end) = (row.start_address(), row.end_address());
+                let (start, end) = (row.start_address(), row.end_address().min(entry.end()));
                 if start >= end {
                     continue;
                 }
@@ -226,7 +253,7 @@ impl<'a> EhFrameTable<'a> {
                 report.rows += 1;
                 match undefined.has(start, RBX) {
                     true => rbx_rows.give_up(),
-                    false => rbx_rows.add(row),
+                    false => rbx_rows.add(row, end),
                 }
                 match self.encoding_of(row, &undefined, signal) {
                     Ok(Encoding::Rule(rule)) => {
@@ -236,7 +263,7 @@ impl<'a> EhFrameTable<'a> {
                     Ok(Encoding::ExtraRow(mut rule)) => {
                         report.encoded += 1;
                         let stack_taken = stack_taken.get_or_insert_with(|| {
-                            code.instructions(entry.initial_address(), entry.end_address())
+                            code.instructions(entry.start(), entry.end())
                                 .find(takes_stack)
                                 .map_or(u64::MAX, |instruction| instruction.ip())
                         });
@@ -265,33 +292,31 @@ impl<'a> EhFrameTable<'a> {
             },
             Err(_) => is_invalid = true,
         }
-        if is_invalid || signal {
+        if is_invalid || signal || entry.is_cut() {
             rbx_rows.give_up();
         }
         if is_invalid {
             report.rows += 1;
-            report.count_dropped(
-                DropReason::InvalidEntry,
-                entry.end_address().saturating_sub(at),
-            );
+            report.count_dropped(DropReason::InvalidEntry, entry.end().saturating_sub(at));
         }
         functions.extend(open);
     }
 
     /// The rows of an entry that SFrame cannot encode, and the rows whose CFA counts from a
     /// register other than the stack pointer and the frame pointer.
-    pub(crate) fn dropped(&self, entry: &FdeEntry<'a>) -> Vec<DroppedRow> {
+    pub(crate) fn dropped(&self, entry: &EhFrameEntry<'a>) -> Vec<DroppedRow> {
         let mut found = Vec::new();
         let mut context = UnwindContext::new_in();
-        let mut at = entry.initial_address();
-        let end = entry.end_address();
-        let undefined = UndefinedRegisters::of(entry, &self.section, &self.bases);
-        let signal = entry.is_signal_trampoline();
-        let mut rows = entry.rows(&self.section, &self.bases, &mut context);
+        let mut at = entry.start();
+        let end = entry.end();
+        let fde = &entry.fde;
+        let undefined = UndefinedRegisters::of(fde, &self.section, &self.bases);
+        let signal = fde.is_signal_trampoline();
+        let mut rows = fde.rows(&self.section, &self.bases, &mut context);
         loop {
             match rows.as_mut().map(|rows| rows.next_row()) {
                 Ok(Ok(Some(row))) => {
-                    let (start, end) = (row.start_address(), row.end_address());
+                    let (start, end) = (row.start_address(), row.end_address().min(end));
                     at = at.max(end);
                     let reason = match self.encoding_of(row, &undefined, signal) {
                         Err(reason) => Some(reason),
@@ -370,8 +395,9 @@ impl<'a> EhFrameTable<'a> {
 
     /// How an entry's function saves a register; `None` if the function uses several slots or an
     /// unsupported rule.
-    pub(crate) fn saves(&self, entry: &FdeEntry<'a>, register: u8) -> Option<RegisterSaves> {
+    pub(crate) fn saves(&self, entry: &EhFrameEntry<'a>, register: u8) -> Option<RegisterSaves> {
         let mut context = UnwindContext::<_, RowStorage>::new_in();
+        let entry = &entry.fde;
         let undefined = UndefinedRegisters::of(entry, &self.section, &self.bases);
         let mut rows = entry.rows(&self.section, &self.bases, &mut context).ok()?;
         let mut saves = RegisterSaves {
@@ -518,6 +544,8 @@ impl<'a> EhFrameTable<'a> {
         })
     }
 
+    /// The operations of an expression; `None` if it is longer than any that is supported. A long
+    /// one would be read again for each row.
     fn operations(
         &self,
         expression: &UnwindExpression<usize>,
@@ -531,6 +559,9 @@ impl<'a> EhFrameTable<'a> {
         let mut operations = expression.operations(ENCODING);
         let mut found = Vec::new();
         while let Some(operation) = operations.next().ok()? {
+            if found.len() == MAX_OPERATIONS {
+                return None;
+            }
             found.push(operation);
         }
         Some(found)

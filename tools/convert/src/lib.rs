@@ -18,7 +18,9 @@ mod code;
 mod eh_frame;
 mod eh_return;
 mod encode;
+mod entries;
 mod function;
+mod headers;
 mod report;
 #[cfg(test)]
 #[path = "../../../rust/sframe/tests/support/requirement.rs"]
@@ -28,9 +30,11 @@ mod saved_rbx;
 mod startup;
 mod table;
 mod undefined;
+mod work;
 
 pub use self::{
     code::CodeBytes,
+    headers::MAX_HEADERS,
     report::{
         ConvertError,
         Converted,
@@ -39,7 +43,8 @@ pub use self::{
         Report, //
     },
     startup::MAX_ENTRY_POINT,
-    table::OwnedTable, //
+    table::OwnedTable,
+    work::max_steps, //
 };
 
 use self::{
@@ -51,7 +56,8 @@ use self::{
     startup::{
         add_entry_point,
         add_init_or_fini, //
-    }, //
+    },
+    work::ConversionWork, //
 };
 
 use std::{
@@ -86,6 +92,7 @@ fn parse(bytes: &[u8]) -> Result<ElfFile64<'_, Endianness>, ConvertError> {
     if file.architecture() != object::Architecture::X86_64 || file.endian() != Endianness::Little {
         return Err(ConvertError::Machine);
     }
+    headers::check(&file, bytes.len())?;
     Ok(file)
 }
 
@@ -98,7 +105,8 @@ fn parse(bytes: &[u8]) -> Result<ElfFile64<'_, Endianness>, ConvertError> {
 pub fn convert(bytes: &[u8]) -> Result<Converted, ConvertError> {
     let file = parse(bytes)?;
     let code = CodeBytes::of_elf(&file)?;
-    let (mut functions, mut report) = runtimes::listed(&file, &code);
+    let mut work = ConversionWork::new(bytes);
+    let (mut functions, mut report) = runtimes::listed(&file, &code, &mut work);
     let are_all_listed = !functions.is_empty();
     let eh_frame = match eh_frame::EhFrameTable::find(&file) {
         Ok(eh_frame) => Some(eh_frame),
@@ -108,16 +116,20 @@ pub fn convert(bytes: &[u8]) -> Result<Converted, ConvertError> {
     let mut covered = Vec::new();
     if let Some(eh_frame) = eh_frame {
         report.eh_frame = eh_frame.len();
-        let entries = eh_frame.entries(&code)?;
+        // Code whose rows are dropped is not analysed either.
+        let entries;
+        (entries, covered) = eh_frame.entries(&code, &mut work, &mut report)?;
         convert_entries(&eh_frame, &entries, &code, &mut functions, &mut report);
+        sort_and_trim(&mut functions);
         eh_return::add_rows(&mut functions, &code);
         runtimes::correct(&mut functions, &code);
-        callee_saved::add_rows(&mut functions, &eh_frame, &entries, &code);
-        // Code whose rows are dropped is not analysed either.
-        covered.extend(
-            entries
-                .iter()
-                .map(|entry| entry.initial_address()..entry.end_address()),
+        callee_saved::add_rows(
+            &mut functions,
+            &eh_frame,
+            &entries,
+            &code,
+            &mut work,
+            &mut report,
         );
     }
     sort_and_trim(&mut functions);
@@ -134,8 +146,8 @@ pub fn convert(bytes: &[u8]) -> Result<Converted, ConvertError> {
     );
     // Listed functions that got no rows must stay without rows.
     if !are_all_listed {
-        let mut gaps = gaps(&file, covered);
-        if let Some(found) = runtimes::in_gaps(&file, &gaps, &code) {
+        let mut gaps = gaps(&file, covered, &mut work, &mut report);
+        if let Some(found) = runtimes::in_gaps(&file, &gaps, &code, &mut work) {
             // This code has no functions as the analysis below knows them.
             gaps = found.unused;
             report.analyzed_code = size_of_all(&found.functions);
@@ -143,7 +155,14 @@ pub fn convert(bytes: &[u8]) -> Result<Converted, ConvertError> {
             functions.push(found.run);
             functions.extend(found.functions);
         }
-        let found = analysis::functions(&gaps, &symbols(&file), file.entry(), &code);
+        let found = analysis::functions(
+            &gaps,
+            &symbols(&file),
+            file.entry(),
+            &code,
+            &mut work,
+            &mut report,
+        );
         report.analyzed_code += size_of_all(&found);
         functions.extend(found);
         sort_and_trim(&mut functions);
@@ -161,6 +180,7 @@ pub fn convert(bytes: &[u8]) -> Result<Converted, ConvertError> {
         row.is_none()
     });
     let section = encode::section(&functions, &mut report)?;
+    report.steps = work.taken();
     Ok(Converted {
         section,
         extra_rows,
@@ -186,7 +206,11 @@ pub fn dropped_rows(bytes: &[u8]) -> Result<Vec<DroppedRow>, ConvertError> {
     };
     let table = OwnedTable::new(&converted.section, &converted.extra_rows, &code).ok();
     let rule_at = |at| table.as_ref()?.table().find(at);
-    let entries = eh_frame.entries(&code)?;
+    let (entries, _) = eh_frame.entries(
+        &code,
+        &mut ConversionWork::new(bytes),
+        &mut Report::default(),
+    )?;
     let rows = entries.iter().flat_map(|entry| eh_frame.dropped(entry));
     // The walk follows rbx if the called function tells where it keeps rbx.
     let tells_rbx =
@@ -215,30 +239,57 @@ fn is_call(instruction: &Instruction) -> bool {
 }
 
 /// The ranges of the code sections that are not `covered`. PLTs are skipped: only the linker makes
-/// rows for them.
-fn gaps(file: &ElfFile64<'_, Endianness>, mut covered: Vec<Range<u64>>) -> Vec<Range<u64>> {
-    covered.sort_by_key(|range| range.start);
+/// rows for them. Takes a step for each section, and for each covered range in each section.
+fn gaps(
+    file: &ElfFile64<'_, Endianness>,
+    mut covered: Vec<Range<u64>>,
+    work: &mut ConversionWork,
+    report: &mut Report,
+) -> Vec<Range<u64>> {
+    merge(&mut covered);
+    let mut sections: Vec<_> = file
+        .sections()
+        .filter(|section| {
+            let name = section.name().unwrap_or_default();
+            section.kind() == SectionKind::Text && !name.starts_with(".plt")
+        })
+        .map(|section| section.address()..section.address().saturating_add(section.size()))
+        .collect();
+    sections.sort_by_key(|section| section.start);
     let mut found = Vec::new();
-    for section in file.sections() {
-        let name = section.name().unwrap_or_default();
-        if section.kind() != SectionKind::Text || name.starts_with(".plt") {
-            continue;
-        }
-        let (mut at, end) = (
-            section.address(),
-            section.address().saturating_add(section.size()),
-        );
-        for range in &covered {
-            if at < range.start.min(end) {
-                found.push(at..range.start.min(end));
+    let mut at = 0;
+    for Range { start, end } in sections {
+        // Sections may overlap.
+        at = start.max(at);
+        let next = covered.partition_point(|range| range.end <= at);
+        for range in covered[next..].iter().take_while(|range| range.start < end) {
+            if !work.take(1) {
+                report.count_dropped(DropReason::WorkLimit, end - at);
+                return found;
             }
-            at = at.max(range.end);
+            if at < range.start {
+                found.push(at..range.start);
+            }
+            at = range.end;
         }
         if at < end {
             found.push(at..end);
+            at = end;
         }
     }
     found
+}
+
+/// Sorts ranges, and makes one of those that overlap or touch.
+fn merge(ranges: &mut Vec<Range<u64>>) {
+    ranges.sort_by_key(|range| range.start);
+    ranges.dedup_by(|range, before| {
+        let is_apart = before.end < range.start;
+        if !is_apart {
+            before.end = before.end.max(range.end);
+        }
+        !is_apart
+    });
 }
 
 /// The addresses of function symbols.
@@ -260,12 +311,17 @@ pub fn convert_code(bytes: &[u8]) -> Result<Converted, ConvertError> {
     let file = parse(bytes)?;
     let code = CodeBytes::of_elf(&file)?;
     let mut report = Report::default();
+    let mut work = ConversionWork::new(bytes);
+    let gaps = gaps(&file, Vec::new(), &mut work, &mut report);
     let functions = analysis::functions(
-        &gaps(&file, Vec::new()),
+        &gaps,
         &BTreeSet::new(),
         file.entry(),
         &code,
+        &mut work,
+        &mut report,
     );
+    report.steps = work.taken();
     Ok(Converted {
         section: encode::section(&functions, &mut report)?,
         extra_rows: Vec::new(),
@@ -276,7 +332,7 @@ pub fn convert_code(bytes: &[u8]) -> Result<Converted, ConvertError> {
 /// Converts entries in parallel, because this takes most of the time of a conversion.
 fn convert_entries<'a>(
     eh_frame: &eh_frame::EhFrameTable<'a>,
-    entries: &[eh_frame::FdeEntry<'a>],
+    entries: &[entries::EhFrameEntry<'a>],
     code: &CodeBytes<'_>,
     functions: &mut Vec<ConvertedFunction>,
     report: &mut Report,

@@ -7,6 +7,8 @@ use std::{
     fmt, //
 };
 
+use crate::headers::MAX_HEADERS;
+
 /// The reason why a file cannot be converted.
 #[derive(Debug)]
 pub enum ConvertError {
@@ -16,6 +18,12 @@ pub enum ConvertError {
     Machine,
     /// The file has no loadable code, for example because it is an object file.
     NoCode,
+    /// The file has more program headers or sections than
+    /// [`MAX_HEADERS`](crate::MAX_HEADERS).
+    TooManyHeaders,
+    /// Code segments, or the names of sections, share bytes of the file, so that they are longer
+    /// than the file.
+    SharedBytes,
     /// The file has neither .eh_frame nor Go's pclntab.
     NoUnwindInfo,
     /// .eh_frame is invalid.
@@ -32,6 +40,12 @@ impl fmt::Display for ConvertError {
                 f.write_str("not for AMD64: only AMD64 files can be converted")
             }
             ConvertError::NoCode => f.write_str("no loadable code (an object file?)"),
+            ConvertError::TooManyHeaders => {
+                write!(f, "more than {MAX_HEADERS} program headers or sections")
+            }
+            ConvertError::SharedBytes => {
+                f.write_str("code segments, or names of sections, are longer than the file")
+            }
             ConvertError::NoUnwindInfo => f.write_str(
                 "no unwind information: neither .eh_frame nor the pclntab of Go 1.20 or later",
             ),
@@ -62,6 +76,9 @@ pub enum DropReason {
     OffsetTooLarge,
     /// The entry is invalid from the row's start on.
     InvalidEntry,
+    /// What is left of the file would take more work than the file's size allows. Counts an entry,
+    /// a call or a range of code as one row.
+    WorkLimit,
 }
 
 impl DropReason {
@@ -75,6 +92,7 @@ impl DropReason {
             DropReason::StackPointer => "stack-pointer",
             DropReason::OffsetTooLarge => "offset-too-large",
             DropReason::InvalidEntry => "invalid-entry",
+            DropReason::WorkLimit => "work-limit",
         }
     }
 }
@@ -101,6 +119,8 @@ pub struct Report {
     pub extra_rows: u32,
     /// The bytes of code whose rows come from the instructions.
     pub analyzed_code: u64,
+    /// The steps of work that the conversion took, of [`max_steps`](crate::max_steps).
+    pub steps: u64,
 }
 
 impl Report {

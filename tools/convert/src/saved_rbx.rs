@@ -57,8 +57,8 @@ pub(crate) struct RbxRows {
 }
 
 impl RbxRows {
-    /// Adds the next row of the entry.
-    pub(crate) fn add(&mut self, row: &EhFrameRow) {
+    /// Adds the next row of the entry, which ends at the link-time address `end`.
+    pub(crate) fn add(&mut self, row: &EhFrameRow, end: u64) {
         let is_saved = match row.register(eh_frame::RBX) {
             RegisterRule::Offset(offset) => {
                 let distance = offset.checked_neg();
@@ -79,7 +79,7 @@ impl RbxRows {
         };
         self.rows.push(RowSpan {
             start: row.start_address(),
-            end: row.end_address(),
+            end,
             depth,
             is_saved,
         });

@@ -149,13 +149,7 @@ impl BlockStore for OwnedBlocks {
 /// The code by link-time address.
 impl Source for CodeBytes<'_> {
     fn read<const N: usize>(&self, offset: u64) -> Result<[u8; N], Fault> {
-        self.segments
-            .iter()
-            .find_map(|(start, _, bytes)| {
-                let at = usize::try_from(offset.checked_sub(*start)?).ok()?;
-                bytes.get(at..)?.first_chunk().copied()
-            })
-            .ok_or(Fault)
+        self.at(offset).first_chunk().copied().ok_or(Fault)
     }
 }
 

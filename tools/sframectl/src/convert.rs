@@ -171,5 +171,6 @@ fn explain(reason: DropReason) -> &'static str {
         DropReason::StackPointer => "the caller's stack pointer is not the CFA",
         DropReason::OffsetTooLarge => "an offset exceeds 32 bits",
         DropReason::InvalidEntry => "the .eh_frame entry is invalid from there on",
+        DropReason::WorkLimit => "more work than for a file of this size is allowed",
     }
 }

@@ -79,16 +79,33 @@ pub(super) struct RoundFindings {
 }
 
 impl RoundFindings {
-    pub(super) fn group(&self, mut of: usize) -> usize {
+    /// The group of a start, after [`resolve_conflicts`](Self::resolve_conflicts).
+    pub(super) fn group(&self, of: usize) -> usize {
+        self.parent[of]
+    }
+
+    /// Makes one set of the sets of two starts: that of the second.
+    pub(super) fn unite(&mut self, a: usize, b: usize) {
+        let (a, b) = (self.root(a), self.root(b));
+        self.parent[a] = b;
+    }
+
+    /// The group of a start. Shortens the path to it.
+    fn root(&mut self, mut of: usize) -> usize {
         while self.parent[of] != of {
-            of = self.parent[of];
+            let above = self.parent[self.parent[of]];
+            self.parent[of] = above;
+            of = above;
         }
         of
     }
 
-    /// Marks as bad the start with the weaker evidence of each conflict; both if the evidence is
-    /// equal.
+    /// Settles the groups. Marks as bad the start with the weaker evidence of each conflict; both
+    /// if the evidence is equal.
     pub(super) fn resolve_conflicts(&mut self) {
+        for number in 0..self.parent.len() {
+            self.parent[number] = self.root(number);
+        }
         for (a, b) in mem::take(&mut self.conflicts) {
             let evidence = |number: usize| (self.starts[number].1, self.proved[number]);
             let (of_a, of_b) = (evidence(a), evidence(b));

@@ -54,7 +54,12 @@ use self::{
 use crate::{
     code::CodeBytes,
     eh_frame::extend,
-    function::ConvertedFunction, //
+    function::ConvertedFunction,
+    report::{
+        DropReason,
+        Report, //
+    },
+    work::ConversionWork, //
 };
 
 /// The alignment of functions, in bytes.
@@ -71,22 +76,27 @@ const MAX_PRESERVED: usize = 1 << 20;
 
 /// The functions found in `gaps`, which are ranges of link-time addresses without unwind
 /// information. `symbols` are known function starts; `entry` is the program's entry point, which is
-/// not a function.
+/// not a function. A gap for which the work does not suffice gets no rows.
 pub(crate) fn functions(
     gaps: &[Range<u64>],
     symbols: &BTreeSet<u64>,
     entry: u64,
     code: &CodeBytes<'_>,
+    work: &mut ConversionWork,
+    report: &mut Report,
 ) -> Vec<ConvertedFunction> {
     let mut functions = Vec::new();
     for gap in gaps {
         let len = gap.end - gap.start;
         let bytes = code.at(gap.start);
         if let Some(bytes) = bytes.get(..len as usize).filter(|_| len <= MAX_GAP) {
-            let mut gap = Gap::new(gap.start, bytes, entry);
+            let mut gap = Gap::new(gap.start, bytes, entry, work);
             gap.find_starts(symbols);
             gap.analyse();
-            gap.emit(&mut functions);
+            match gap.is_over {
+                true => report.count_dropped(DropReason::WorkLimit, len),
+                false => gap.emit(&mut functions),
+            }
         }
     }
     functions
@@ -123,13 +133,16 @@ struct Gap<'a> {
     /// [`IS_START`].
     index: Vec<u32>,
     decoder: Decoder<'a>,
+    work: &'a mut ConversionWork,
+    /// Whether no work was left for the gap.
+    is_over: bool,
 }
 
 /// Flag in `Gap::index`: a function starts here.
 const IS_START: u32 = 1 << 31;
 
 impl<'a> Gap<'a> {
-    fn new(address: u64, bytes: &'a [u8], entry: u64) -> Gap<'a> {
+    fn new(address: u64, bytes: &'a [u8], entry: u64, work: &'a mut ConversionWork) -> Gap<'a> {
         Gap {
             address,
             bytes,
@@ -146,7 +159,15 @@ impl<'a> Gap<'a> {
             by_end: BTreeMap::new(),
             index: vec![0; bytes.len()],
             decoder: Decoder::with_ip(64, bytes, address, DecoderOptions::NONE),
+            work,
+            is_over: false,
         }
+    }
+
+    /// Takes a step of work. Returns whether the analysis goes on.
+    fn take_step(&mut self) -> bool {
+        self.is_over |= !self.work.take(1);
+        !self.is_over
     }
 
     fn end(&self) -> u64 {
@@ -174,6 +195,7 @@ impl<'a> Gap<'a> {
 
     /// Finds possible function starts.
     fn find_starts(&mut self, symbols: &BTreeSet<u64>) {
+        self.is_over = !self.work.take(self.bytes.len() as u64);
         for symbol in symbols.range(self.address..self.end()) {
             self.start(*symbol, Evidence::Symbol);
         }
@@ -211,6 +233,9 @@ impl<'a> Gap<'a> {
     fn analyse(&mut self) {
         for _ in 0..MAX_ROUNDS {
             let findings = self.round();
+            if self.is_over {
+                return;
+            }
             let is_bad = findings.any_of_group(|number| findings.bad[number]);
             let is_proved = findings.are_proved();
             let is_unsettled = self.add_called(&findings, &is_proved)
@@ -237,6 +262,9 @@ impl<'a> Gap<'a> {
         let mut todo: Vec<u64> = self.unclear.iter().copied().collect();
         let mut seen = BTreeSet::new();
         while let Some(at) = todo.pop() {
+            if !self.take_step() {
+                break;
+            }
             let is_other = self.starts.contains_key(&at);
             if !self.holds(at) || is_other || !seen.insert(at) {
                 continue;
@@ -350,6 +378,9 @@ impl<'a> Gap<'a> {
                 proves: true,
             });
             while let Some(path) = todo.pop().or_else(|| later.pop()) {
+                if !self.take_step() {
+                    break;
+                }
                 for path in self
                     .reach(path, number, &mut findings, &mut factory)
                     .into_iter()
@@ -437,10 +468,7 @@ impl<'a> Gap<'a> {
                 ReachedBy::Return => findings.may_go_on.push((from, other_from)),
                 _ => findings.goes_on.push((from, other_from)),
             }
-            let (a, b) = (findings.group(from), findings.group(other_from));
-            findings.parent[a] = b;
-            // Shortens the paths to the root.
-            (findings.parent[from], findings.parent[other_from]) = (b, b);
+            findings.unite(from, other_from);
             if joined == other {
                 return NOWHERE;
             }
@@ -638,6 +666,9 @@ impl<'a> Gap<'a> {
                 if !is_next || !(one.state.has_left_frame() || one.at == last.at) {
                     break;
                 }
+                if !self.take_step() {
+                    break;
+                }
                 let instruction = self.decode(one.at);
                 if one.at != last.at && end.go_back(&instruction, &mut factory).is_err() {
                     break;
@@ -754,7 +785,7 @@ impl<'a> Gap<'a> {
                 continue;
             }
             self.preserved_by += 1;
-            if !self.holds(at) || self.preserved_by > MAX_PRESERVED {
+            if !self.take_step() || !self.holds(at) || self.preserved_by > MAX_PRESERVED {
                 preserves = false;
                 break;
             }
@@ -855,7 +886,10 @@ mod tests {
             segments: vec![(START, end, text)],
         };
         let symbols = symbols.iter().map(|offset| START + offset).collect();
-        let functions = functions(std::slice::from_ref(&(START..end)), &symbols, 0, &code);
+        let (work, report) = (&mut ConversionWork::new(text), &mut Report::default());
+        let gap = START..end;
+        let gaps = std::slice::from_ref(&gap);
+        let functions = functions(gaps, &symbols, 0, &code, work, report);
         let rule_at = |at: u64| {
             let function = functions
                 .iter()
@@ -1459,7 +1493,9 @@ mod tests {
         for (entry, found) in [(START, 0), (0, 1)] {
             let gaps = std::slice::from_ref(&gap);
             let symbols = BTreeSet::from([START]);
-            assert_eq!(functions(gaps, &symbols, entry, &code).len(), found);
+            let (work, report) = (&mut ConversionWork::new(text), &mut Report::default());
+            let functions = functions(gaps, &symbols, entry, &code, work, report);
+            assert_eq!(functions.len(), found);
         }
     }
 }

@@ -55,7 +55,8 @@ use crate::{
     code::CodeBytes,
     eh_frame::extend,
     function::ConvertedFunction,
-    runtimes::RuntimeRows, //
+    runtimes::RuntimeRows,
+    work::ConversionWork, //
 };
 
 /// The alignment of procedures, and the size of a word, in bytes.
@@ -248,12 +249,13 @@ pub(super) fn functions(
     file: &ElfFile64<'_, Endianness>,
     gaps: &[Range<u64>],
     code: &CodeBytes<'_>,
+    work: &mut ConversionWork,
 ) -> Option<RuntimeRows> {
     let run = StgRun::find(code)?;
     let mut haskell = HaskellCode::new(gaps, code, run, segments(file)?)?;
-    haskell.follow_data(file, true);
+    haskell.follow_data(file, true, work);
     haskell.follow_rest();
-    haskell.follow_data(file, false);
+    haskell.follow_data(file, false, work);
     haskell.follow_holes();
     Some(haskell.rows(gaps))
 }
@@ -439,8 +441,14 @@ impl<'a> HaskellCode<'a> {
 
     /// Begins at the procedures whose addresses are words in the program's data, and follows all
     /// others that these lead to: if `is_known`, procedures after info tables; else the other code,
-    /// of which the runtime's own data has addresses.
-    fn follow_data(&mut self, file: &ElfFile64<'_, Endianness>, is_known: bool) {
+    /// of which the runtime's own data has addresses. Takes a step for each word; without work,
+    /// the words that are left begin nothing.
+    fn follow_data(
+        &mut self,
+        file: &ElfFile64<'_, Endianness>,
+        is_known: bool,
+        work: &mut ConversionWork,
+    ) {
         for index in 0..self.segments.len() {
             let segment = &self.segments[index];
             // Words are aligned; so is the address.
@@ -450,11 +458,17 @@ impl<'a> HaskellCode<'a> {
                 false => segment.bytes.get(skipped..).unwrap_or_default(),
             };
             for word in words.chunks_exact(WORD as usize) {
+                if !work.take(1) {
+                    return;
+                }
                 let word = u64::from_le_bytes(word.try_into().unwrap_or_default());
                 self.follow_word(word, is_known);
             }
         }
         for (_, relocation) in file.dynamic_relocations().into_iter().flatten() {
+            if !work.take(1) {
+                return;
+            }
             self.follow_word(relocation.addend() as u64, is_known);
         }
     }

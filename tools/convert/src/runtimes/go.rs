@@ -30,7 +30,8 @@ use crate::{
     report::{
         DropReason,
         Report, //
-    }, //
+    },
+    work::ConversionWork, //
 };
 
 /// The magic number of a pclntab of Go 1.20 and later.
@@ -39,6 +40,11 @@ const MAGIC: u32 = 0xffff_fff1;
 const POINTER: u8 = 8;
 /// The size of an index entry, in bytes: the function's start and the offset of its description.
 const ENTRY: u64 = 8;
+/// The steps of work for each range of a function. Functions may share ranges, which then become
+/// the rows of each.
+const STEPS_PER_PART: u64 = 16;
+/// The number of bytes of a name that are read.
+const MAX_NAME: usize = 64;
 /// The flag of a function that writes arbitrary values to the stack pointer.
 const SP_WRITE: u8 = 2;
 
@@ -63,12 +69,13 @@ const MOV_RSP_RBP: &[u8] = b"\x48\x89\xe5";
 pub(super) fn functions(
     file: &ElfFile64<'_, Endianness>,
     code: &CodeBytes<'_>,
+    work: &mut ConversionWork,
 ) -> (Vec<ConvertedFunction>, Report) {
     let mut found = GoFunctions::default();
     if let Some(table) = PcLineTable::find(file) {
         for index in 0..table.functions {
             // A function that cannot be read is skipped.
-            let _ = table.function(index, code, &mut found);
+            let _ = table.function(index, code, &mut found, work);
         }
     }
     // If the base address is wrong, pclntab does not fit the code.
@@ -143,22 +150,36 @@ impl<'a> PcLineTable<'a> {
         at(self.bytes, offset).map(|bytes| u32::from_le_bytes(bytes).into())
     }
 
-    fn function(&self, index: u64, code: &CodeBytes<'_>, found: &mut GoFunctions) -> Option<()> {
+    fn function(
+        &self,
+        index: u64,
+        code: &CodeBytes<'_>,
+        found: &mut GoFunctions,
+        work: &mut ConversionWork,
+    ) -> Option<()> {
         let entry = self.index.checked_add(index.checked_mul(ENTRY)?)?;
         let start = self.text.checked_add(self.number(entry)?)?;
         let next = self.text.checked_add(self.number(entry + ENTRY)?)?;
         let about = self.index.checked_add(self.number(entry + 4)?)?;
         let name = self.name(self.number(about + 4)?)?;
         let [flags] = at(self.bytes, about + 41)?;
-        let parts = self.parts(self.number(about + 16)?, start, next)?;
+        let parts = self.parts(self.number(about + 16)?, start, next, found, work)?;
         let end = parts.last()?.1;
         if !code.holds(start, end - 1) || name == TRAMPOLINE {
             return None;
         }
+        let writes_sp = flags & SP_WRITE != 0;
+        if writes_sp && !work.take(end - start) {
+            found
+                .report
+                .count_dropped(DropReason::WorkLimit, end - start);
+            return None;
+        }
         // The address from which on the function may run on another stack.
-        let switched = (flags & SP_WRITE != 0)
+        let switched = writes_sp
             .then(|| after_stack_switch(code, start, end))
             .flatten();
+        let has_syscall = switched.is_some_and(|switched| has_syscall(code, start, switched));
         let last = match STACK_SWITCHES.contains(&name) {
             true => switched?,
             false => end,
@@ -198,11 +219,9 @@ impl<'a> PcLineTable<'a> {
             }
             // Where the function may run on another stack, only the frame pointer gives the CFA. (A
             // system call may switch the stack, too.)
-            let middle = match (flags & SP_WRITE != 0, framed, switched) {
+            let middle = match (writes_sp, framed, switched) {
                 (true, Some(framed), _) if below > 0 => framed.clamp(from, to),
-                (true, None, Some(switched)) if !has_syscall(code, start, switched) => {
-                    switched.clamp(from, to)
-                }
+                (true, None, Some(switched)) if !has_syscall => switched.clamp(from, to),
                 (true, None, _) => from,
                 _ => to,
             };
@@ -241,7 +260,14 @@ impl<'a> PcLineTable<'a> {
 
     /// The ranges of a function, as link-time start and end address, with the distance in bytes
     /// from the stack pointer to the return address. The function ends at `next` at the latest.
-    fn parts(&self, values: u64, start: u64, next: u64) -> Option<Vec<(u64, u64, i64)>> {
+    fn parts(
+        &self,
+        values: u64,
+        start: u64,
+        next: u64,
+        found: &mut GoFunctions,
+        work: &mut ConversionWork,
+    ) -> Option<Vec<(u64, u64, i64)>> {
         let at = usize::try_from(self.values.checked_add(values)?).ok()?;
         let mut rest = self.bytes.get(at..)?;
         let mut parts = Vec::new();
@@ -257,14 +283,23 @@ impl<'a> PcLineTable<'a> {
             if size == 0 || to > next {
                 return None;
             }
+            if !work.take(STEPS_PER_PART) {
+                found
+                    .report
+                    .count_dropped(DropReason::WorkLimit, next - start);
+                return None;
+            }
             parts.push((from, to, below));
             from = to;
         }
     }
 
+    /// The first bytes of a name, which are all of it for the names that count here.
     fn name(&self, offset: u64) -> Option<&'a [u8]> {
         let at = usize::try_from(self.names.checked_add(offset)?).ok()?;
-        self.bytes.get(at..)?.split(|byte| *byte == 0).next()
+        let name = self.bytes.get(at..)?;
+        let name = &name[..name.len().min(MAX_NAME)];
+        name.split(|byte| *byte == 0).next()
     }
 }
 

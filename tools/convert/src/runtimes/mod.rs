@@ -17,7 +17,8 @@ use object::{
 use crate::{
     code::CodeBytes,
     function::ConvertedFunction,
-    report::Report, //
+    report::Report,
+    work::ConversionWork, //
 };
 
 /// Code without .eh_frame that a runtime has made in its own way.
@@ -36,8 +37,9 @@ pub(crate) struct RuntimeRows {
 pub(crate) fn listed(
     file: &ElfFile64<'_, Endianness>,
     code: &CodeBytes<'_>,
+    work: &mut ConversionWork,
 ) -> (Vec<ConvertedFunction>, Report) {
-    go::functions(file, code)
+    go::functions(file, code, work)
 }
 
 /// Corrects rows of .eh_frame that are wrong.
@@ -51,6 +53,7 @@ pub(crate) fn in_gaps(
     file: &ElfFile64<'_, Endianness>,
     gaps: &[Range<u64>],
     code: &CodeBytes<'_>,
+    work: &mut ConversionWork,
 ) -> Option<RuntimeRows> {
-    ghc::functions(file, gaps, code)
+    ghc::functions(file, gaps, code, work)
 }

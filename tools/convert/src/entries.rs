@@ -1,0 +1,62 @@
+// SPDX-License-Identifier: GPL-2.0-only OR MIT
+
+//! The entries of .eh_frame, each with the code for which it counts.
+
+use std::ops::Range;
+
+use crate::eh_frame::FdeEntry;
+
+/// An entry. Addresses are link-time addresses.
+pub(crate) struct EhFrameEntry<'a> {
+    /// The entry as it is in the file.
+    pub(crate) fde: FdeEntry<'a>,
+    end: u64,
+}
+
+impl<'a> EhFrameEntry<'a> {
+    pub(crate) fn new(fde: FdeEntry<'a>) -> EhFrameEntry<'a> {
+        let end = fde.end_address();
+        EhFrameEntry { fde, end }
+    }
+
+    pub(crate) fn start(&self) -> u64 {
+        self.fde.initial_address()
+    }
+
+    /// The end of the entry's code; or the start of the next entry, if that is before it.
+    pub(crate) fn end(&self) -> u64 {
+        self.end
+    }
+
+    /// Whether the next entry begins in the code of this one.
+    pub(crate) fn is_cut(&self) -> bool {
+        self.end < self.fde.end_address()
+    }
+
+    /// The code for which the entry was written.
+    pub(crate) fn range(&self) -> Range<u64> {
+        self.start()..self.fde.end_address()
+    }
+
+    /// The most steps of work that reading the entry and its code takes: one for each byte. The
+    /// instructions of the CIE are read again for each of its entries.
+    pub(crate) fn steps(&self) -> u64 {
+        let entry = self
+            .fde
+            .entry_len()
+            .saturating_add(self.fde.cie().entry_len());
+        (self.end - self.start()).saturating_add(entry as u64)
+    }
+}
+
+/// Sorts entries, and ends each at the start of the next one. Of overlapping entries the one that
+/// starts last covers the code; of those with one start, the last in the section.
+pub(crate) fn sort_and_trim(entries: &mut Vec<EhFrameEntry<'_>>) {
+    entries.sort_by_key(EhFrameEntry::start);
+    let mut next = u64::MAX;
+    for entry in entries.iter_mut().rev() {
+        entry.end = entry.end.min(next);
+        next = entry.start();
+    }
+    entries.retain(|entry| entry.start() < entry.end);
+}

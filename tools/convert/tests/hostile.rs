@@ -1,0 +1,355 @@
+// SPDX-License-Identifier: GPL-2.0-only OR MIT
+
+//! Files that are made to cost much, or to lose much. The tests count steps of work, never time.
+
+use convert::{
+    convert,
+    max_steps,
+    CodeBytes,
+    ConvertError,
+    Converted,
+    DropReason,
+    OwnedTable,
+    MAX_HEADERS, //
+};
+use sframe::rule::{
+    Base, //
+    Location,
+    Rule,
+};
+
+/// The link-time addresses of the code and of .eh_frame.
+const TEXT: u64 = 0x40_0000;
+const EH_FRAME: u64 = 0x4000_0000;
+
+/// cfa=rsp+8, ra=c-8.
+const PLAIN: &[u8] = &[0x0c, 7, 8, 0x90, 1];
+
+/// A program in memory: one segment of code, and .eh_frame.
+struct Program {
+    text: Vec<u8>,
+    eh_frame: Vec<u8>,
+    /// The offset in .eh_frame of the last CIE.
+    cie: usize,
+    /// The numbers of program headers of the code, and of sections of the code.
+    headers: usize,
+    sections: usize,
+}
+
+impl Program {
+    /// A program with so many bytes of `nop`, and the usual CIE.
+    fn new(len: usize) -> Program {
+        let mut program = Program {
+            text: vec![0x90; len],
+            eh_frame: Vec::new(),
+            cie: 0,
+            headers: 1,
+            sections: 1,
+        };
+        program.cie("zR", PLAIN);
+        program
+    }
+
+    /// Adds an entry of .eh_frame, which consists of its length and of `body`.
+    fn entry(&mut self, mut body: Vec<u8>) {
+        body.resize(body.len().next_multiple_of(4), 0);
+        self.eh_frame.extend((body.len() as u32).to_le_bytes());
+        self.eh_frame.extend(body);
+    }
+
+    /// Adds a CIE, with pointers that are relative and have four bytes.
+    fn cie(&mut self, augmentation: &str, instructions: &[u8]) {
+        self.cie = self.eh_frame.len();
+        let mut body = vec![0, 0, 0, 0, 1];
+        body.extend(augmentation.as_bytes());
+        // Code 1, data -8, return address 16.
+        body.extend([0, 1, 0x78, 16]);
+        body.extend([augmentation.len() as u8 - 1, 0x1b]);
+        body.resize(body.len() + augmentation.len() - 2, 0);
+        body.extend(instructions);
+        self.entry(body);
+    }
+
+    /// Adds an FDE for code at an offset in the text.
+    fn fde(&mut self, offset: u64, size: u32, instructions: &[u8]) {
+        let at = self.eh_frame.len() + 4;
+        let mut body = ((at - self.cie) as u32).to_le_bytes().to_vec();
+        let start = (TEXT + offset).wrapping_sub(EH_FRAME + at as u64 + 4);
+        body.extend((start as u32).to_le_bytes());
+        body.extend(size.to_le_bytes());
+        body.push(0);
+        body.extend(instructions);
+        self.entry(body);
+    }
+
+    /// The file.
+    fn bytes(&self) -> Vec<u8> {
+        const NAMES: &[u8] = b"\0.text\0.eh_frame\0.shstrtab\0";
+        let text_at = 64 + 56 * self.headers;
+        let eh_frame_at = text_at + self.text.len();
+        let names_at = eh_frame_at + self.eh_frame.len();
+        let sections_at = (names_at + NAMES.len()).next_multiple_of(8);
+        let mut file = b"\x7fELF\x02\x01\x01".to_vec();
+        file.resize(16, 0);
+        let words = |file: &mut Vec<u8>, words: &[u64]| {
+            words
+                .iter()
+                .for_each(|word| file.extend(word.to_le_bytes()));
+        };
+        // ET_DYN, EM_X86_64
+        file.extend([3, 0, 62, 0, 1, 0, 0, 0]);
+        words(&mut file, &[0, 64, sections_at as u64]);
+        let sections = self.sections + 3;
+        for half in [0, 0, 64, 56, self.headers, 64, sections, sections - 1] {
+            file.extend((half as u16).to_le_bytes());
+        }
+        for header in 0..self.headers {
+            // PT_LOAD, readable and executable; the first one has the code.
+            file.extend([1, 0, 0, 0, 5, 0, 0, 0]);
+            let is_first = header == 0;
+            let address = if is_first {
+                TEXT
+            } else {
+                (header as u64) << 12
+            };
+            let len = if is_first { self.text.len() as u64 } else { 0 };
+            words(
+                &mut file,
+                &[text_at as u64, address, address, len, len, 0x1000],
+            );
+        }
+        file.extend(&self.text);
+        file.extend(&self.eh_frame);
+        file.extend(NAMES);
+        file.resize(sections_at, 0);
+        let mut section =
+            |name: u32, kind: u32, flags: u64, address: u64, at: usize, len: usize| {
+                file.extend(name.to_le_bytes());
+                file.extend(kind.to_le_bytes());
+                words(&mut file, &[flags, address, at as u64, len as u64, 0, 1, 0]);
+            };
+        section(0, 0, 0, 0, 0, 0);
+        for _ in 0..self.sections {
+            section(1, 1, 6, TEXT, text_at, self.text.len());
+        }
+        section(7, 1, 2, EH_FRAME, eh_frame_at, self.eh_frame.len());
+        section(17, 3, 0, 0, names_at, NAMES.len());
+        file
+    }
+}
+
+/// The number of rows that are dropped for a reason.
+fn dropped(converted: &Converted, reason: DropReason) -> u64 {
+    let dropped = &converted.report.dropped;
+    dropped.get(&reason).map_or(0, |(rows, _)| *rows)
+}
+
+/// The conversion of a file that takes at most `steps` for each byte, and loses nothing for it.
+fn converted(file: &[u8], steps: u64) -> Converted {
+    let converted = convert(file).unwrap();
+    assert_eq!(dropped(&converted, DropReason::WorkLimit), 0);
+    let most = steps * file.len() as u64;
+    assert!(converted.report.steps <= most, "{}", converted.report.steps);
+    converted
+}
+
+/// The rules at offsets in the text.
+fn rules(file: &[u8], converted: &Converted, offsets: &[u64]) -> Vec<Option<Rule>> {
+    let code = CodeBytes::of(file).unwrap();
+    let table = OwnedTable::new(&converted.section, &converted.extra_rows, &code).unwrap();
+    let find = |offset: &u64| table.table().find(TEXT + offset);
+    offsets.iter().map(find).map(without_rbx).collect()
+}
+
+/// A rule without what it says of rbx.
+fn without_rbx(rule: Option<Rule>) -> Option<Rule> {
+    rule.map(|rule| Rule {
+        extra: sframe::rule::Extra::NONE,
+        ..rule
+    })
+}
+
+fn plain(cfa: i32) -> Option<Rule> {
+    Some(Rule::amd64(Base::Sp, cfa, Location::Unchanged))
+}
+
+#[test]
+fn of_entries_with_one_start_one_is_read() {
+    let mut program = Program::new(1 << 16);
+    for number in 1..=20_000_u32 {
+        // cfa=rsp+16, or rsp+24
+        program.fde(0, 1 << 16, &[0x0e, 16 + 8 * (number % 2) as u8]);
+    }
+    let file = program.bytes();
+    let converted = converted(&file, 2);
+    assert_eq!(converted.report.rows, 1);
+    assert_eq!(rules(&file, &converted, &[0, 0xffff]), [plain(16); 2]);
+}
+
+#[test]
+fn overlapping_entries_share_the_work_for_their_code() {
+    const SIZE: u32 = 1 << 20;
+    let mut program = Program::new(SIZE as usize);
+    for number in 0..20_000 {
+        program.fde(4 * number, SIZE - 4 * number as u32, &[]);
+    }
+    let file = program.bytes();
+    let converted = converted(&file, 2);
+    assert_eq!(converted.report.functions, 20_000);
+    let last = u64::from(SIZE) - 1;
+    assert_eq!(rules(&file, &converted, &[3, 4, last]), [plain(8); 3]);
+}
+
+#[test]
+fn rows_end_where_their_entry_ends() {
+    let mut program = Program::new(0x1000);
+    // From 4 on cfa=rsp+16; from 4 + 0x10000 on rsp+24.
+    program.fde(0, 16, &[0x44, 0x0e, 16, 0x04, 0, 0, 1, 0, 0x0e, 24]);
+    let file = program.bytes();
+    let rules = rules(&file, &converted(&file, 2), &[0, 4, 15, 16, 0xfff]);
+    assert_eq!(rules, [plain(8), plain(16), plain(16), None, None]);
+}
+
+#[test]
+fn headers_are_limited() {
+    let with = |headers, sections| {
+        let mut program = Program::new(0x1000);
+        (program.headers, program.sections) = (headers, sections);
+        program.fde(0, 0x1000, &[]);
+        let file = program.bytes();
+        convert(&file).map(|converted| rules(&file, &converted, &[0xfff]))
+    };
+    for (headers, sections) in [(60_000, 1), (MAX_HEADERS + 1, 1), (1, MAX_HEADERS - 2)] {
+        let error = with(headers, sections).unwrap_err();
+        assert!(matches!(error, ConvertError::TooManyHeaders), "{error}");
+    }
+    assert_eq!(with(MAX_HEADERS, 1).unwrap(), [plain(8)]);
+    assert_eq!(with(1, MAX_HEADERS - 3).unwrap(), [plain(8)]);
+}
+
+#[test]
+fn sections_that_overlap_are_searched_once_for_code_without_entries() {
+    let mut program = Program::new(1 << 17);
+    program.sections = MAX_HEADERS - 3;
+    for number in 0..10_000 {
+        program.fde(8 * number, 4, &[]);
+    }
+    let file = program.bytes();
+    // Each of the 10,000 gaps is one step, and one for each byte of the gap.
+    let converted = converted(&file, 2);
+    assert_eq!(converted.report.functions, 10_000);
+}
+
+#[test]
+fn names_and_segments_must_not_share_bytes() {
+    // One name for all sections, with as many bytes as the code.
+    let mut program = Program::new(1 << 12);
+    program.sections = 1000;
+    let mut file = program.bytes();
+    let is_shared = |file: &[u8]| matches!(convert(file), Err(ConvertError::SharedBytes));
+    let sections_at = u64::from_le_bytes(file[40..48].try_into().unwrap()) as usize;
+    let names = sections_at + 64 * (program.sections + 2);
+    assert!(!is_shared(&file));
+    file[names + 24..][..8].copy_from_slice(&120_u64.to_le_bytes());
+    file[names + 32..][..8].copy_from_slice(&0x1100_u64.to_le_bytes());
+    assert!(is_shared(&file));
+
+    let mut program = Program::new(1 << 12);
+    program.headers = 100;
+    let mut file = program.bytes();
+    assert!(!is_shared(&file));
+    for header in 0..100 {
+        let sizes = [0x1000_u64.to_le_bytes(); 2].concat();
+        file[64 + 56 * header + 32..][..16].copy_from_slice(&sizes);
+    }
+    assert!(is_shared(&file));
+}
+
+#[test]
+fn a_long_program_of_a_cie_costs_its_own_entries() {
+    let mut program = Program::new(1 << 16);
+    program.fde(0, 16, &[]);
+    program.cie("zR", &[PLAIN, &[0; 1 << 18][..]].concat());
+    for number in 1..1000 {
+        program.fde(16 * number, 16, &[]);
+    }
+    program.cie("zR", PLAIN);
+    program.fde(16_000, 16, &[]);
+    let file = program.bytes();
+    let converted = convert(&file).unwrap();
+    assert!(converted.report.steps <= max_steps(file.len() as u64));
+    let lost = dropped(&converted, DropReason::WorkLimit);
+    assert!((900..999).contains(&lost), "{lost}");
+    let rules = rules(&file, &converted, &[0, 16, 15_984, 16_000]);
+    assert_eq!(rules, [plain(8), plain(8), None, plain(8)]);
+}
+
+#[test]
+fn long_expressions_are_not_read() {
+    let mut program = Program::new(1 << 12);
+    // def_cfa_expression of rsp+8, and 300 times nop.
+    let expression = [&[0x0f, 0xae, 0x02, 0x77, 8][..], &[0x96; 300]].concat();
+    program.fde(0, 16, &expression);
+    // The same without nop.
+    program.fde(16, 16, &[0x0f, 2, 0x77, 8]);
+    let file = program.bytes();
+    let converted = convert(&file).unwrap();
+    assert_eq!(dropped(&converted, DropReason::CfaExpression), 1);
+    assert_eq!(rules(&file, &converted, &[0, 16]), [None, plain(8)]);
+}
+
+#[test]
+fn a_called_function_is_read_once_for_all_calls_from_a_register_frame() {
+    const CALLED: usize = 1 << 16;
+    let mut program = Program::new(2 * CALLED);
+    for number in 0..2000 {
+        call(&mut program.text, 5 * number, CALLED);
+    }
+    *program.text.last_mut().unwrap() = RET;
+    // cfa=rbx+16, and a function that has saved rbx at its first instruction.
+    program.fde(0, 10_000, &[0x0c, 3, 16]);
+    program.fde(CALLED as u64, CALLED as u32, &[0x83, 2]);
+    let converted = converted(&program.bytes(), 2);
+    assert_eq!(converted.report.extra_rows, 2000);
+}
+
+#[test]
+fn code_that_is_followed_again_and_again_gets_no_rows() {
+    const FUNCTIONS: usize = 1500;
+    const JUMPS: usize = 16 * FUNCTIONS;
+    const END: usize = JUMPS + 5 * FUNCTIONS;
+    // mov %rsp,%r10; call of a jump; ret. For each call the analysis follows all further jumps, to
+    // learn whether they keep r10.
+    let mut code = vec![0x90; END + 4];
+    for number in 0..FUNCTIONS {
+        let at = 16 * number;
+        code[at..at + 3].copy_from_slice(b"\x49\x89\xe2");
+        call(&mut code, at + 3, JUMPS + 5 * number);
+        code[at + 8] = RET;
+        let jump = JUMPS + 5 * number;
+        code[jump..jump + 5].copy_from_slice(b"\xe9\0\0\0\0");
+    }
+    code[END..].fill(RET);
+    let mut program = Program::new(0);
+    for _ in 0..2 {
+        program.fde(program.text.len() as u64, 16, &[]);
+        program.text.extend([RET; 16]);
+        program.text.extend(&code);
+    }
+    let file = program.bytes();
+    let converted = convert(&file).unwrap();
+    assert!(converted.report.steps <= max_steps(file.len() as u64));
+    assert_eq!(dropped(&converted, DropReason::WorkLimit), 1);
+    let second = (16 + code.len()) as u64;
+    let rules = rules(&file, &converted, &[0, 16, second, second + 16]);
+    assert_eq!(rules, [plain(8), plain(8), plain(8), None]);
+}
+
+const RET: u8 = 0xc3;
+
+/// Writes a call at an offset.
+fn call(text: &mut [u8], at: usize, target: usize) {
+    let distance = (target as i32) - (at as i32 + 5);
+    text[at] = 0xe8;
+    text[at + 1..at + 5].copy_from_slice(&distance.to_le_bytes());
+}

@@ -10,7 +10,6 @@ use iced_x86::{
 use gimli::{
     BaseAddresses,
     CfaRule,
-    CieOrFde,
     EhFrame,
     EhFrameHdr,
     EndianSlice,
@@ -56,6 +55,7 @@ use crate::{
     code::CodeBytes,
     encode,
     entries::{
+        fde_offsets,
         sort_and_trim,
         EhFrameEntry, //
     },
@@ -106,7 +106,7 @@ const STUB_SIZE: u8 = 16;
 pub(crate) struct EhFrameTable<'a> {
     section: EhFrame<CfiSlice<'a>>,
     bases: BaseAddresses,
-    len: u64,
+    bytes: &'a [u8],
 }
 
 impl<'a> EhFrameTable<'a> {
@@ -134,18 +134,18 @@ impl<'a> EhFrameTable<'a> {
         Ok(EhFrameTable {
             section,
             bases: bases.set_eh_frame(address),
-            len: bytes.len() as u64,
+            bytes,
         })
     }
 
     /// The size of .eh_frame, in bytes.
     pub(crate) fn len(&self) -> u64 {
-        self.len
+        self.bytes.len() as u64
     }
 
     /// The entries of functions in `code`, sorted and without overlaps; and the code of these
     /// functions. Entries of discarded functions, which linkers leave behind, are skipped, as are
-    /// entries for which no work is left.
+    /// entries that cannot be read, and entries for which no work is left.
     pub(crate) fn entries(
         &self,
         code: &CodeBytes<'_>,
@@ -154,20 +154,19 @@ impl<'a> EhFrameTable<'a> {
     ) -> Result<(Vec<EhFrameEntry<'a>>, Vec<Range<u64>>), ConvertError> {
         let mut found = Vec::new();
         let mut cies = HashMap::new();
-        let mut entries = self.section.entries(&self.bases);
-        while let Some(entry) = entries.next().map_err(ConvertError::InvalidEhFrame)? {
-            let CieOrFde::Fde(partial) = entry else {
+        for at in fde_offsets(self.bytes)? {
+            let fde = self
+                .section
+                .fde_from_offset(&self.bases, at, |section, bases, at| {
+                    let read = || section.cie_from_offset(bases, at);
+                    cies.entry(at.0).or_insert_with(read).clone()
+                });
+            // Its function is not known.
+            let Ok(fde) = fde else {
+                report.rows += 1;
+                report.count_dropped(DropReason::InvalidEntry, 0);
                 continue;
             };
-            let fde = partial.parse(|section, bases, at| {
-                if let Some(cie) = cies.get(&at.0) {
-                    return Ok(Clone::clone(cie));
-                }
-                let cie = section.cie_from_offset(bases, at)?;
-                cies.insert(at.0, cie.clone());
-                Ok(cie)
-            });
-            let fde = fde.map_err(ConvertError::InvalidEhFrame)?;
             let (start, end) = (fde.initial_address(), fde.end_address());
             if start < end && code.holds(start, end - 1) {
                 found.push(EhFrameEntry::new(fde));

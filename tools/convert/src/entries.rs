@@ -4,7 +4,12 @@
 
 use std::ops::Range;
 
-use crate::eh_frame::FdeEntry;
+use gimli::EhFrameOffset;
+
+use crate::{
+    eh_frame::FdeEntry,
+    report::ConvertError, //
+};
 
 /// An entry. Addresses are link-time addresses.
 pub(crate) struct EhFrameEntry<'a> {
@@ -47,6 +52,41 @@ impl<'a> EhFrameEntry<'a> {
             .saturating_add(self.fde.cie().entry_len());
         (self.end - self.start()).saturating_add(entry as u64)
     }
+}
+
+/// The offsets of the FDEs in .eh_frame. gimli's own iterator ends at the first CIE that it cannot
+/// read.
+///
+/// # Errors
+///
+/// [`ConvertError::InvalidEhFrame`] if an entry is longer than the section, or has no place for a
+/// pointer to its CIE.
+pub(crate) fn fde_offsets(section: &[u8]) -> Result<Vec<EhFrameOffset>, ConvertError> {
+    const ERROR: ConvertError =
+        ConvertError::InvalidEhFrame(gimli::Error::UnexpectedEof(gimli::ReaderOffsetId(0)));
+    let mut found = Vec::new();
+    let mut at = 0;
+    let mut rest = section;
+    while !rest.is_empty() {
+        let (len, entry) = rest.split_first_chunk().ok_or(ERROR)?;
+        let (len, entry) = match u32::from_le_bytes(*len) {
+            0 => break,
+            u32::MAX => {
+                let (len, entry) = entry.split_first_chunk().ok_or(ERROR)?;
+                (u64::from_le_bytes(*len), entry)
+            }
+            len => (len.into(), entry),
+        };
+        let len = usize::try_from(len).map_err(|_| ERROR)?;
+        let (entry, behind) = entry.split_at_checked(len).ok_or(ERROR)?;
+        // A CIE has no pointer, but 0.
+        if *entry.first_chunk().ok_or(ERROR)? != [0; 4] {
+            found.push(EhFrameOffset(at));
+        }
+        rest = behind;
+        at = section.len() - rest.len();
+    }
+    Ok(found)
 }
 
 /// Sorts entries, and ends each at the start of the next one. Of overlapping entries the one that

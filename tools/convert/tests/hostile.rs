@@ -73,7 +73,7 @@ impl Program {
     /// Adds an FDE for code at an offset in the text.
     fn fde(&mut self, offset: u64, size: u32, instructions: &[u8]) {
         let at = self.eh_frame.len() + 4;
-        let mut body = ((at - self.cie) as u32).to_le_bytes().to_vec();
+        let mut body = (at.wrapping_sub(self.cie) as u32).to_le_bytes().to_vec();
         let start = (TEXT + offset).wrapping_sub(EH_FRAME + at as u64 + 4);
         body.extend((start as u32).to_le_bytes());
         body.extend(size.to_le_bytes());
@@ -352,4 +352,25 @@ fn call(text: &mut [u8], at: usize, target: usize) {
     let distance = (target as i32) - (at as i32 + 5);
     text[at] = 0xe8;
     text[at + 1..at + 5].copy_from_slice(&distance.to_le_bytes());
+}
+
+#[test]
+fn an_entry_that_cannot_be_read_costs_its_own_function() {
+    let mut program = Program::new(1 << 12);
+    program.fde(0, 16, &[]);
+    program.cie("zX", PLAIN);
+    program.fde(16, 16, &[]);
+    program.fde(32, 16, &[]);
+    program.cie("zR", PLAIN);
+    program.fde(48, 16, &[]);
+    // A CIE at this offset does not exist.
+    program.cie += 1 << 20;
+    program.fde(64, 16, &[]);
+    program.cie -= 1 << 20;
+    program.fde(80, 16, &[]);
+    let file = program.bytes();
+    let converted = convert(&file).unwrap();
+    assert_eq!(dropped(&converted, DropReason::InvalidEntry), 3);
+    let rules = rules(&file, &converted, &[0, 16, 32, 48, 64, 80]);
+    assert_eq!(rules, [plain(8), None, None, plain(8), None, plain(8)]);
 }

@@ -84,7 +84,8 @@ pub(crate) struct RowStorage;
 
 impl UnwindContextStorage<usize> for RowStorage {
     type Rules = [(Register, RegisterRule<usize>); 32];
-    type Stack = Box<[EhFrameRow; 4]>;
+    /// The current row, the rules of the CIE, and sixteen remembered states. Compilers nest two.
+    type Stack = Box<[EhFrameRow; 18]>;
 }
 
 /// DWARF register numbers, as gimli's type.

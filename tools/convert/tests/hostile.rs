@@ -374,3 +374,25 @@ fn an_entry_that_cannot_be_read_costs_its_own_function() {
     let rules = rules(&file, &converted, &[0, 16, 32, 48, 64, 80]);
     assert_eq!(rules, [plain(8), None, None, plain(8), None, plain(8)]);
 }
+
+#[test]
+fn states_are_remembered_sixteen_deep() {
+    let with = |depth: usize| {
+        let mut program = Program::new(1 << 12);
+        // From 1 on cfa=rsp+16, then as at first, after so many pairs of remember and restore.
+        let instructions = [
+            &vec![0x0a; depth][..],
+            &[0x41, 0x0e, 16, 0x41],
+            &vec![0x0b; depth],
+        ];
+        program.fde(0, 16, &instructions.concat());
+        let file = program.bytes();
+        let converted = convert(&file).unwrap();
+        let lost = dropped(&converted, DropReason::InvalidEntry);
+        (lost, rules(&file, &converted, &[0, 1, 2]))
+    };
+    for depth in [1, 3, 4, 5, 16] {
+        assert_eq!(with(depth), (0, vec![plain(8), plain(16), plain(8)]));
+    }
+    assert_eq!(with(100).0, 1);
+}

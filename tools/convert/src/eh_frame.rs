@@ -678,12 +678,38 @@ fn base(register: Register) -> Option<Base> {
     })
 }
 
-/// An expression that is a register plus an offset.
+/// An expression that is a register plus an offset, which may be a sum of constants.
 fn sum(operations: &[Operation<CfiSlice<'_>>]) -> Option<(Base, i32)> {
-    match *operations {
-        [Operation::RegisterOffset {
-            register, offset, ..
-        }] => Some((base(register)?, i32::try_from(offset).ok()?)),
+    // Each value is a register, if there is one, plus an offset.
+    let mut values: Vec<(Option<Register>, i64)> = Vec::new();
+    for operation in operations {
+        let value = match *operation {
+            Operation::RegisterOffset {
+                register, offset, ..
+            } => (Some(register), offset),
+            Operation::UnsignedConstant { value } => (None, value as i64),
+            Operation::SignedConstant { value } => (None, value),
+            // DWARF calculates modulo 2^64.
+            Operation::PlusConstant { value } => {
+                let (register, offset) = values.pop()?;
+                (register, offset.wrapping_add(value as i64))
+            }
+            Operation::Plus => match (values.pop()?, values.pop()?) {
+                ((register, a), (None, b)) | ((None, a), (register, b)) => {
+                    (register, a.wrapping_add(b))
+                }
+                _ => return None,
+            },
+            Operation::Minus => match (values.pop()?, values.pop()?) {
+                ((None, less), (register, offset)) => (register, offset.wrapping_sub(less)),
+                _ => return None,
+            },
+            _ => return None,
+        };
+        values.push(value);
+    }
+    match values[..] {
+        [(Some(register), offset)] => Some((base(register)?, i32::try_from(offset).ok()?)),
         _ => None,
     }
 }
@@ -697,7 +723,9 @@ fn cfa(operations: &[Operation<CfiSlice<'_>>]) -> Result<(Cfa, bool), DropReason
         size: 8,
         space: false,
     };
-    let (address, rest) = operations.split_at(operations.len().min(1));
+    let is_read = |operation: &Operation<_>| matches!(operation, Operation::Deref { .. });
+    let reads = operations.iter().position(is_read);
+    let (address, rest) = operations.split_at(reads.unwrap_or(operations.len()));
     let (base, offset) = sum(address).ok_or(DropReason::CfaExpression)?;
     let (rest, plus) = match rest {
         [rest @ .., Operation::PlusConstant { value }] => (
@@ -707,7 +735,7 @@ fn cfa(operations: &[Operation<CfiSlice<'_>>]) -> Result<(Cfa, bool), DropReason
         _ => (rest, 0),
     };
     let (deref, twice) = match rest {
-        [] if plus == 0 => (false, false),
+        [] => (false, false),
         [once] if *once == DEREF => (true, false),
         [once, again] | [once, Operation::PlusConstant { value: 0 }, again]
             if *once == DEREF && *again == DEREF =>

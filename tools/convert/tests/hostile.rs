@@ -396,3 +396,37 @@ fn states_are_remembered_sixteen_deep() {
     }
     assert_eq!(with(100).0, 1);
 }
+
+#[test]
+fn a_cfa_expression_may_add_constants_to_a_register() {
+    let mut program = Program::new(1 << 12);
+    let expressions: [&[u8]; 8] = [
+        // breg7+8; plus_uconst 16
+        &[0x77, 8, 0x23, 16],
+        // breg7+8; lit16; plus
+        &[0x77, 8, 0x40, 0x22],
+        // const1u 32; breg7-8; plus
+        &[0x08, 32, 0x77, 0x78, 0x22],
+        // breg7+40; const1s 16; minus
+        &[0x77, 40, 0x09, 16, 0x1c],
+        // breg7+0; const8u -8; plus; plus_uconst 32
+        &[
+            0x77, 0, 0x0e, 0xf8, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0x22, 0x23, 32,
+        ],
+        // Not these: the sum of two registers, a difference from a constant, a constant.
+        &[0x77, 8, 0x77, 16, 0x22],
+        &[0x40, 0x77, 8, 0x1c],
+        &[0x40, 0x23, 8],
+    ];
+    for (number, expression) in (0..).zip(expressions) {
+        let instruction = [&[0x0f, expression.len() as u8], expression].concat();
+        program.fde(16 * number, 16, &instruction);
+    }
+    let file = program.bytes();
+    let converted = convert(&file).unwrap();
+    assert_eq!(dropped(&converted, DropReason::CfaExpression), 3);
+    let offsets: Vec<u64> = (0..8).map(|number| 16 * number).collect();
+    let rules = rules(&file, &converted, &offsets);
+    assert_eq!(rules[..5], [plain(24); 5]);
+    assert_eq!(rules[5..], [None; 3]);
+}

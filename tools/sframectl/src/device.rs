@@ -99,6 +99,12 @@ impl Request {
 pub(crate) struct Device(File);
 
 impl Device {
+    /// A file in place of the device.
+    #[cfg(test)]
+    pub(crate) fn of(file: File) -> Device {
+        Device(file)
+    }
+
     /// Opens the device, and checks that the module has this program's version of the interface.
     pub(crate) fn open() -> Result<Device, String> {
         let opened = OpenOptions::new().read(true).write(true).open(PATH);

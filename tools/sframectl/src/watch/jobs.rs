@@ -124,6 +124,9 @@ struct Jobs {
     last: u32,
     /// Whether `idle` was printed after the last request and the last end of a conversion.
     is_idle_said: bool,
+    /// The number of jobs that were taken, and of jobs that have ended.
+    taken: u64,
+    answered: u64,
 }
 
 impl Jobs {
@@ -159,20 +162,25 @@ impl Jobs {
         waiting.insert(behind, job);
     }
 
-    /// Takes the next file, from each user in turn. No user but root occupies all `workers`.
-    fn take(&mut self, workers: usize) -> Option<Job> {
+    /// The user whose file is next: each in turn. No user but root occupies all `workers`.
+    fn next_user(&self, workers: usize) -> Option<u32> {
         let most = workers.saturating_sub(1).max(1);
+        let can_run = |(user, waiting): (&u32, &VecDeque<Job>)| {
+            let in_use = self
+                .busy
+                .values()
+                .filter(|busy| busy.user == *user && !busy.is_stuck());
+            (!waiting.is_empty() && (*user == 0 || in_use.count() < most)).then_some(*user)
+        };
+        let after_last = (Bound::Excluded(self.last), Bound::Unbounded);
+        let user = self.waiting.range(after_last).find_map(can_run);
+        user.or_else(|| self.waiting.range(..=self.last).find_map(can_run))
+    }
+
+    /// Takes the next file.
+    fn take(&mut self, workers: usize) -> Option<Job> {
         loop {
-            let busy = &self.busy;
-            let can_run = |(user, waiting): (&u32, &VecDeque<Job>)| {
-                let in_use = busy
-                    .values()
-                    .filter(|busy| busy.user == *user && !busy.is_stuck());
-                (!waiting.is_empty() && (*user == 0 || in_use.count() < most)).then_some(*user)
-            };
-            let after_last = (Bound::Excluded(self.last), Bound::Unbounded);
-            let user = self.waiting.range(after_last).find_map(can_run);
-            let user = user.or_else(|| self.waiting.range(..=self.last).find_map(can_run))?;
+            let user = self.next_user(workers)?;
             let waiting = self.waiting.get_mut(&user)?;
             let mut job = waiting.pop_front()?;
             if waiting.is_empty() {
@@ -184,6 +192,7 @@ impl Jobs {
                 continue;
             }
             self.last = user;
+            self.taken += 1;
             job.in_progress = self.busy.contains_key(&key(&job.request));
             if !job.in_progress {
                 let since = Instant::now();
@@ -205,6 +214,7 @@ impl Jobs {
     /// Records the end of a conversion. A file that could not be opened is not done.
     fn finish(&mut self, request: &Request, is_done: bool) {
         self.busy.remove(&key(request));
+        self.answered += 1;
         // A conversion that counted as stuck may end.
         self.is_idle_said = false;
         if is_done {
@@ -235,6 +245,18 @@ impl Jobs {
         self.busy.values().filter(|busy| busy.is_stuck()).count()
     }
 
+    fn health(&self, workers: usize) -> Health {
+        let waiting = self.waiting.values().map(VecDeque::len).sum();
+        let stuck = self.stuck();
+        Health {
+            waiting,
+            stuck,
+            taken: self.taken,
+            answered: self.answered,
+            lacks_workers: self.busy.len() - stuck < workers && self.next_user(workers).is_some(),
+        }
+    }
+
     fn is_idle(&self) -> bool {
         self.waiting.is_empty() && self.busy.values().all(Busy::is_stuck)
     }
@@ -245,6 +267,21 @@ impl Jobs {
         self.is_idle_said |= says;
         says
     }
+}
+
+/// The state of the jobs in numbers.
+pub(super) struct Health {
+    /// The number of jobs that wait for a worker.
+    pub(super) waiting: usize,
+    /// The number of workers that are stuck.
+    pub(super) stuck: usize,
+    /// The number of jobs that were taken.
+    pub(super) taken: u64,
+    /// The number of jobs that have ended.
+    pub(super) answered: u64,
+    /// Whether a job could be done now, and fewer workers are busy than there should be. This is
+    /// so for a moment before a worker takes the job.
+    pub(super) lacks_workers: bool,
 }
 
 /// The jobs, for all threads.
@@ -279,6 +316,11 @@ impl Queue {
     /// The number of threads that are needed: some replace those that are stuck in a file system.
     pub(super) fn threads(&self) -> usize {
         self.workers + self.lock().stuck().min(MAX_STUCK)
+    }
+
+    /// The state of the jobs in numbers.
+    pub(super) fn health(&self) -> Health {
+        self.lock().health(self.workers)
     }
 
     /// Takes the next job; waits until there is one. The thread's work is urgent then.
@@ -558,6 +600,35 @@ mod tests {
         jobs.finish(&taken[0].request, false);
         jobs.put(code(7, 0x2000));
         assert!(jobs.take(9).is_some_and(|job| !job.in_progress));
+    }
+
+    #[test]
+    fn jobs_that_no_worker_takes_are_no_progress() {
+        let mut jobs = Jobs::default();
+        assert!(!jobs.health(2).lacks_workers);
+        jobs.put(seen(1, 1));
+        jobs.put(seen(1, 2));
+        jobs.put(seen(1, 3));
+        assert!(jobs.health(2).lacks_workers);
+        jobs.take(2);
+        assert!(jobs.health(2).lacks_workers);
+        jobs.take(2);
+        // Both workers are busy.
+        let health = jobs.health(2);
+        assert!(!health.lacks_workers);
+        assert_eq!((health.waiting, health.taken, health.answered), (1, 2, 0));
+        jobs.finish(&request(1, 1), true);
+        assert!(jobs.health(2).lacks_workers);
+        jobs.take(2);
+        assert!(!jobs.health(2).lacks_workers);
+        assert_eq!(jobs.health(2).answered, 1);
+        // A user may not occupy the other worker.
+        jobs.finish(&request(1, 2), true);
+        jobs.finish(&request(1, 3), true);
+        jobs.put(of(1000, seen(1, 4)));
+        jobs.put(of(1000, seen(1, 5)));
+        jobs.take(2);
+        assert!(!jobs.health(2).lacks_workers);
     }
 
     #[test]

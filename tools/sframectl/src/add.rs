@@ -139,7 +139,10 @@ fn add_items(device: &Device, items: Vec<Item>, known: &[Table]) -> Vec<Outcome>
         let result = item.open().and_then(|file| {
             match known.iter().any(|table| is_table_of(table, &file)) {
                 true => Ok(None),
-                false => add(device, &file, Path::new(&item.name), ROOT).map(Some),
+                false => {
+                    let input = rows::Input::of(&file);
+                    add(device, &input, Path::new(&item.name), ROOT).map(Some)
+                }
             }
         });
         if let Ok(mut done) = done.lock() {
@@ -180,15 +183,20 @@ const ROOT: u32 = 0;
 ///
 /// The file cannot be converted: then an empty table is added for it. Or the kernel refuses the
 /// rows.
-pub(crate) fn add(device: &Device, file: &File, path: &Path, user: u32) -> Result<u32, String> {
-    let (rows, cache) = match rows::rows_of(file) {
+pub(crate) fn add(
+    device: &Device,
+    input: &rows::Input<'_>,
+    path: &Path,
+    user: u32,
+) -> Result<u32, String> {
+    let (rows, cache) = match input.rows() {
         Ok(rows) => rows,
         Err(error) => {
-            device.add(Target::File(file), user, &[], &[])?;
+            device.add(Target::File(input.file), user, &[], &[])?;
             return Err(error);
         }
     };
-    let added = add_rows(device, file, &rows, user);
+    let added = add_rows(device, input.file, &rows, user);
     cache.keep(&rows, path);
     added
 }

@@ -17,29 +17,9 @@ use std::{
         Read,
         Write, //
     },
-    net::Shutdown,
-    os::{
-        fd::{
-            AsFd,
-            OwnedFd, //
-        },
-        unix::net::UnixStream, //
-    },
-    process::{
-        Child,
-        Command,
-        ExitStatus,
-        Stdio, //
-    },
-    sync::{
-        Mutex,
-        PoisonError, //
-    },
-    thread,
-    time::{
-        Duration,
-        Instant, //
-    }, //
+    os::fd::AsFd,
+    process::Command,
+    time::Duration, //
 };
 
 use runtimes::{
@@ -51,6 +31,10 @@ use runtimes::{
 use walk::process;
 
 use crate::{
+    child::{
+        self,
+        Limits, //
+    },
     confine::{
         confine_reader,
         READER_SECONDS, //
@@ -58,13 +42,11 @@ use crate::{
     rows, //
 };
 
-/// The time for a child's answer. It is longer than a child lives.
-const TIME: Duration = Duration::from_secs(READER_SECONDS as u64 + 10);
-/// The time for a child to end after its answer, or after it was killed.
-const END: Duration = Duration::from_secs(1);
-
-/// Children that were killed and have not ended yet.
-static ENDING: Mutex<Vec<Child>> = Mutex::new(Vec::new());
+/// The limits for a child. Its time is longer than a child lives.
+const LIMITS: Limits = Limits {
+    time: Duration::from_secs(READER_SECONDS as u64 + 10),
+    answer: answer::MAX_ANSWER,
+};
 
 /// Finds the code that a process makes, in a confined child process, from its memory and the text
 /// of its mappings ([`runtimes::open`]). If no runtime is known, searches for code with rows in the
@@ -93,9 +75,8 @@ pub(crate) fn find(
         .args(known.iter().map(u64::to_string))
         .env_clear()
         .current_dir("/")
-        .stdin(memory)
-        .stderr(Stdio::null());
-    let answer = ask(command, maps.as_bytes(), TIME);
+        .stdin(memory);
+    let answer = ask(command, maps.as_bytes());
     // The process may have mapped more memory for code since.
     let maps = process::maps_text(pid.unsigned_abs())
         .map_err(|error| format!("cannot read its mappings: {error}"));
@@ -114,88 +95,12 @@ pub(crate) fn content(object: &CodeObject) -> u64 {
     hasher.finish()
 }
 
-/// Runs a command that reads the request from its standard output, and writes its answer to it,
-/// within this time.
-fn ask(mut command: Command, request: &[u8], time: Duration) -> Result<Vec<u8>, String> {
-    let failed = |what: &'static str| move |error: io::Error| format!("{what}: {error}");
-    let (mut socket, of_child) = UnixStream::pair().map_err(failed("cannot make a socket"))?;
-    command.stdout(OwnedFd::from(of_child));
-    let child = command
-        .spawn()
-        .map_err(failed("cannot run the confined process"))?;
-    // The end of the answer is seen when the child alone has the other end of the socket.
-    drop(command);
-    let exchanged = exchange(&mut socket, request, Instant::now() + time);
-    match (exchanged, end(child)) {
-        (Ok(bytes), Some(status)) if status.success() => Ok(bytes),
-        (_, Some(status)) if !status.success() => {
-            Err(format!("the confined process ended with {status}"))
-        }
-        (Err(error), _) => Err(error),
-        (Ok(_), _) => Err("the confined process does not end".to_owned()),
-    }
-}
-
-/// Sends the request, and receives the answer up to its end.
-fn exchange(socket: &mut UnixStream, request: &[u8], until: Instant) -> Result<Vec<u8>, String> {
-    let failed = |error: io::Error| match error.kind() {
-        io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => {
-            "the confined process does not answer".to_owned()
-        }
-        _ => format!("cannot reach the confined process: {error}"),
-    };
-    // A timeout of 0 would be none.
-    let left =
-        || Some((until.saturating_duration_since(Instant::now())).max(Duration::from_millis(1)));
-    for part in request.chunks(1 << 16) {
-        socket.set_write_timeout(left()).map_err(failed)?;
-        socket.write_all(part).map_err(failed)?;
-    }
-    socket.shutdown(Shutdown::Write).map_err(failed)?;
-    let mut answer = Vec::new();
-    let mut part = [0; 1 << 14];
-    loop {
-        socket.set_read_timeout(left()).map_err(failed)?;
-        match socket.read(&mut part) {
-            Ok(0) => return Ok(answer),
-            Ok(len) => answer.extend_from_slice(&part[..len]),
-            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-            Err(error) => return Err(failed(error)),
-        }
-        if answer.len() as u64 > answer::MAX_ANSWER {
-            return Err("the answer of the confined process is too long".to_owned());
-        }
-        if Instant::now() >= until {
-            return Err("the confined process does not answer in time".to_owned());
-        }
-    }
-}
-
-/// Waits for the end of a child, and kills it if it does not end soon: then there is no status.
-fn end(mut child: Child) -> Option<ExitStatus> {
-    let mut ending = ENDING.lock().unwrap_or_else(PoisonError::into_inner);
-    ending.retain_mut(|child| matches!(child.try_wait(), Ok(None)));
-    drop(ending);
-    let status = wait(&mut child);
-    if status.is_none() {
-        // This fails without CAP_KILL; but the child has a limit of time.
-        let _ = child.kill();
-        if wait(&mut child).is_none() {
-            let mut ending = ENDING.lock().unwrap_or_else(PoisonError::into_inner);
-            ending.push(child);
-        }
-    }
-    status
-}
-
-/// Waits for the end of a child, for a moment.
-fn wait(child: &mut Child) -> Option<ExitStatus> {
-    let until = Instant::now() + END;
-    loop {
-        match child.try_wait() {
-            Ok(None) if Instant::now() < until => thread::sleep(Duration::from_millis(1)),
-            ended => return ended.ok().flatten(),
-        }
+/// Runs the confined process, and returns its answer.
+fn ask(command: Command, request: &[u8]) -> Result<Vec<u8>, String> {
+    let ended = child::run(command, request, &LIMITS)?;
+    match ended.status.success() {
+        true => Ok(ended.answer),
+        false => Err(format!("the confined process ended with {}", ended.status)),
     }
 }
 
@@ -243,61 +148,4 @@ pub(crate) fn show(pid: u32) -> Result<String, String> {
     let (memory, maps) = runtimes::open(pid)?;
     confine_reader(&memory)?;
     OpenProcess::new(pid, memory, &maps)?.describe()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// The answer of a shell script in place of the confined process, and the time that it took.
-    fn answer_of(script: &str, request: &[u8]) -> (Result<Vec<u8>, String>, Duration) {
-        let mut command = Command::new("/bin/sh");
-        command.arg("-c").arg(script).stderr(Stdio::null());
-        let started = Instant::now();
-        let answer = ask(command, request, Duration::from_millis(500));
-        (answer, started.elapsed())
-    }
-
-    #[test]
-    fn a_request_is_answered() {
-        let request: Vec<u8> = (0..=u8::MAX).cycle().take(1 << 20).collect();
-        let (answer, _) = answer_of("head -c 1048576 <&1 >/dev/null; printf done", &request);
-        assert_eq!(answer.as_deref(), Ok(&b"done"[..]));
-        assert_eq!(answer_of("cat <&1", b"").0.as_deref(), Ok(&b""[..]));
-    }
-
-    #[test]
-    fn a_child_that_fails_is_an_error() {
-        for (script, expected) in [
-            ("kill -9 $$", "signal: 9"),
-            ("cat <&1 >/dev/null; printf part; kill -9 $$", "signal: 9"),
-            ("cat <&1 >/dev/null; printf whole; exit 3", "exit status: 3"),
-        ] {
-            let error = answer_of(script, b"maps").0.unwrap_err();
-            assert!(error.contains(expected), "{script}: {error}");
-        }
-        let missing = Command::new("/does/not/exist");
-        assert!(ask(missing, b"", TIME).is_err());
-    }
-
-    #[test]
-    fn a_child_that_hangs_or_says_too_much_is_killed() {
-        let large = vec![0; 1 << 22];
-        for (script, request) in [
-            ("exec sleep 100", &b"maps"[..]),
-            // The request is never read.
-            ("exec sleep 100", &large),
-            // The answer never ends.
-            ("exec yes", b""),
-            ("while :; do printf .; sleep 0.01; done", b""),
-            // The answer ends, the child does not.
-            ("exec >/dev/null; exec sleep 100", b""),
-        ] {
-            let (answer, time) = answer_of(script, request);
-            assert!(answer.is_err(), "{script}");
-            assert!(time < Duration::from_secs(20), "{script}: {time:?}");
-        }
-        let ending = ENDING.lock().unwrap();
-        assert!(ending.is_empty(), "{ending:?}");
-    }
 }

@@ -66,8 +66,8 @@ pub(crate) struct Confinement<'a> {
     pub(crate) memory: u64,
     /// The file that it may read bytes of, if any. Files that are mapped stay mapped.
     pub(crate) reads: Option<BorrowedFd<'a>>,
-    /// The time after which it is killed, in seconds; 0 if there is no limit. Not even its parent
-    /// process may be able to kill it: a process without CAP_KILL kills none of another user.
+    /// The time after which it is killed, in seconds. Its parent process may not be able to kill
+    /// it: a process without CAP_KILL kills none of another user.
     pub(crate) alarm: u32,
 }
 
@@ -113,9 +113,7 @@ pub(crate) fn confine(confinement: &Confinement<'_>) -> Result<(), String> {
     // A change of the user cancels an earlier call. A read may block for ever, on a file system
     // that does not respond.
     set_parent_process_death_signal(Some(Signal::KILL)).map_err(with("prctl"))?;
-    if confinement.alarm != 0 {
-        alarm::set(confinement.alarm);
-    }
+    alarm::set(confinement.alarm);
     let filters = filters(confinement.reads).map_err(|error| error.to_string())?;
     install(&filters)
 }
@@ -139,6 +137,10 @@ pub(crate) fn confine_reader(memory: &File) -> Result<(), String> {
 /// The time that the reader of a process's memory may take, in seconds. A read may block for ever:
 /// a process decides when the pages of its memory are there.
 pub(crate) const READER_SECONDS: u32 = 60;
+
+/// The time that a conversion may take, in seconds. It is longer than the limit of CPU time, because
+/// other programs may use the CPU.
+pub(crate) const CONVERSION_SECONDS: u32 = 300;
 
 /// The system calls that are always allowed. None takes an address that leads out of this process,
 /// opens a file, or changes what a signal does.

@@ -288,7 +288,7 @@ fn command_line(task: u32) -> String {
 fn convert(file: &MappedFile) -> Result<MadeSection, String> {
     let rows = match &file.open {
         Some(open) => {
-            let (rows, cache) = rows::rows_of(open)?;
+            let (rows, cache) = rows::Input::of(open).rows()?;
             cache.keep(&rows, &file.path);
             rows
         }

@@ -12,6 +12,7 @@
 
 mod add;
 mod check;
+mod child;
 mod code;
 mod confine;
 mod convert;

@@ -35,8 +35,7 @@ use std::{
     },
     process::{
         self,
-        Command,
-        Stdio, //
+        Command, //
     },
     sync::atomic::{
         AtomicU32,
@@ -44,6 +43,7 @@ use std::{
         Ordering, //
     },
     time::{
+        Duration,
         Instant,
         SystemTime, //
     }, //
@@ -70,9 +70,14 @@ use sframe::{
 };
 
 use crate::{
+    child::{
+        self,
+        Limits, //
+    },
     confine::{
         confine,
-        Confinement, //
+        Confinement,
+        CONVERSION_SECONDS, //
     },
     device::hexadecimal,
     urgency, //
@@ -85,6 +90,12 @@ const VERSION: &str = env!("CARGO_PKG_VERSION");
 const MEMORY: u64 = 2 << 30;
 /// The limit for the cache, in bytes. All programs and libraries of a large system fit.
 const MAX_CACHED: u64 = 1 << 30;
+/// The limits for a conversion. Its time is longer than a child lives. The module takes no section
+/// of more than 64 MiB.
+const LIMITS: Limits = Limits {
+    time: Duration::from_secs(CONVERSION_SECONDS as u64 + 10),
+    answer: 64 << 20,
+};
 /// The size limit for an input file, in bytes.
 const MAX_FILE: u64 = 64 << 30;
 
@@ -116,23 +127,82 @@ impl ConvertedRows {
     }
 }
 
-/// Converts a file, or reads its rows from the cache. Once the rows are in use, [`CacheUse::keep`]
-/// tells the cache, so that nobody waits for that.
-///
-/// # Errors
-///
-/// The file cannot be read or has no unwind information; the text says which.
-pub(crate) fn rows_of(file: &File) -> Result<(ConvertedRows, CacheUse), String> {
-    let cached = cache_path(file);
-    let packed = cached.as_ref().and_then(|cached| fs::read(cached).ok());
-    if let Some(rows) = packed.and_then(unpack) {
-        let is_new = false;
-        return Ok((rows, CacheUse { cached, is_new }));
+/// A file to convert, with all that this process reads of it. The file system may never respond: the
+/// conversion is a child's, with a limit of time.
+pub(crate) struct Input<'a> {
+    pub(crate) file: &'a File,
+    /// The cache file, if there may be one.
+    cached: Option<PathBuf>,
+    /// Whether the conversion takes a moment.
+    is_short: bool,
+}
+
+impl Input<'_> {
+    /// Reads what is needed of a file.
+    pub(crate) fn of(file: &File) -> Input<'_> {
+        /// The conversion of a file of this size takes less than a tenth of a second.
+        const SHORT: u64 = 16 << 20;
+        let is_short = |metadata: Metadata| is_of_root(&metadata) && metadata.len() <= SHORT;
+        Input {
+            file,
+            cached: cache_path(file),
+            is_short: file.metadata().is_ok_and(is_short),
+        }
     }
-    let rows = unpack(convert(file)?).ok_or("the conversion's output is truncated")?;
-    let cached = cached.filter(|_| is_installed(file));
-    let is_new = true;
-    Ok((rows, CacheUse { cached, is_new }))
+
+    /// Converts the file, or reads its rows from the cache. Once the rows are in use,
+    /// [`CacheUse::keep`] tells the cache, so that nobody waits for that.
+    ///
+    /// # Errors
+    ///
+    /// The file cannot be read or has no unwind information; the text says which.
+    pub(crate) fn rows(&self) -> Result<(ConvertedRows, CacheUse), String> {
+        let cached = self.cached.clone();
+        let packed = cached.as_ref().and_then(|cached| fs::read(cached).ok());
+        if let Some(rows) = packed.and_then(unpack) {
+            let is_new = false;
+            return Ok((rows, CacheUse { cached, is_new }));
+        }
+        let rows = unpack(self.convert()?).ok_or("the conversion's output is truncated")?;
+        let cached = cached.filter(|_| is_installed(self.file));
+        let is_new = true;
+        Ok((rows, CacheUse { cached, is_new }))
+    }
+
+    /// Converts the file in a child process whose only input is the file.
+    fn convert(&self) -> Result<Vec<u8>, String> {
+        // The child process has the priority of this thread.
+        if !self.is_short {
+            urgency::end();
+        }
+        let started = Instant::now();
+        let with = |what: &'static str| move |error| format!("{what}: {error}");
+        let mut file = self
+            .file
+            .try_clone()
+            .map_err(with("cannot duplicate the file descriptor"))?;
+        // The caller may have moved the file offset.
+        file.rewind()
+            .map_err(with("cannot seek to the file's start"))?;
+        let mut command = Command::new("/proc/self/exe");
+        command
+            .args(["convert", "--confined", "-", "-o", "-"])
+            .env_clear()
+            .current_dir("/")
+            .stdin(file);
+        let ended = child::run(command, &[], &LIMITS)?;
+        urgency::charge(started.elapsed());
+        if ended.status.success() {
+            return Ok(ended.answer);
+        }
+        let message = String::from_utf8_lossy(&ended.message);
+        let message = message.trim().trim_start_matches("sframectl: -: ");
+        Err(if message.is_empty() {
+            format!("the conversion failed with {}", ended.status)
+        } else {
+            message.to_owned()
+        })
+    }
 }
 
 /// A use of rows that the cache has, or may keep.
@@ -202,7 +272,8 @@ pub(crate) fn room() -> AtomicU64 {
 /// Makes the rows of a file before its first use, and keeps them in the cache, if they fit into
 /// `room`.
 pub(crate) fn prepare(file: &File, room: &AtomicU64) -> Prepared {
-    let Some(cached) = cache_path(file).filter(|_| are_missing(file)) else {
+    let input = Input::of(file);
+    let Some(cached) = input.cached.clone().filter(|_| are_missing(file)) else {
         return Prepared::Unsuited;
     };
     if cached.exists() {
@@ -211,7 +282,7 @@ pub(crate) fn prepare(file: &File, room: &AtomicU64) -> Prepared {
     if room.load(Ordering::Relaxed) == 0 {
         return Prepared::Unsuited;
     }
-    let Ok(packed) = convert(file) else {
+    let Ok(packed) = input.convert() else {
         return Prepared::Unsuited;
     };
     let fits = |room: u64| room.checked_sub(packed.len() as u64);
@@ -462,48 +533,6 @@ impl Source for FileSource<'_> {
     }
 }
 
-/// Converts a file in a child process whose only input is the file.
-fn convert(file: &File) -> Result<Vec<u8>, String> {
-    /// The conversion of a file of this size takes less than a tenth of a second.
-    const SHORT: u64 = 16 << 20;
-    let metadata = file.metadata();
-    let is_short = |metadata: &Metadata| is_of_root(metadata) && metadata.len() <= SHORT;
-    // The child process has the priority of this thread.
-    if !metadata.as_ref().is_ok_and(is_short) {
-        urgency::end();
-    }
-    let started = Instant::now();
-    let with = |what: &'static str| move |error| format!("{what}: {error}");
-    let mut file = file
-        .try_clone()
-        .map_err(with("cannot duplicate the file descriptor"))?;
-    // The caller may have moved the file offset.
-    file.rewind()
-        .map_err(with("cannot seek to the file's start"))?;
-    let mut command = Command::new("/proc/self/exe");
-    command
-        .args(["convert", "--confined", "-", "-o", "-"])
-        .env_clear()
-        .current_dir("/")
-        .stdin(file)
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped());
-    let done = command
-        .output()
-        .map_err(with("cannot run the conversion"))?;
-    urgency::charge(started.elapsed());
-    if done.status.success() {
-        return Ok(done.stdout);
-    }
-    let message = String::from_utf8_lossy(&done.stderr);
-    let message = message.trim().trim_start_matches("sframectl: -: ");
-    Err(if message.is_empty() {
-        format!("the conversion failed with {}", done.status)
-    } else {
-        message.to_owned()
-    })
-}
-
 /// In the child process: maps standard input and drops all privileges that the conversion does not
 /// need.
 pub(crate) fn map_confined() -> Result<Mmap, String> {
@@ -530,8 +559,7 @@ pub(crate) fn map_confined() -> Result<Mmap, String> {
     confine(&Confinement {
         memory: metadata.len().saturating_add(MEMORY),
         reads: None,
-        // The conversion may be slow in an emulator.
-        alarm: 0,
+        alarm: CONVERSION_SECONDS,
     })?;
     Ok(map)
 }
@@ -539,7 +567,6 @@ pub(crate) fn map_confined() -> Result<Mmap, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::time::Duration;
 
     #[test]
     fn a_file_of_root_is_installed_only_if_it_is_where_packages_have_files() {

@@ -90,8 +90,12 @@ pub(super) fn mapped(seen: &Request, maps: &str) -> Vec<Request> {
 
 /// Converts a file and adds its rows. Returns whether the file is done, and what to print. A file
 /// is not done if it was not seen and cannot be opened because its process has exited: the module
-/// requests it once it is seen.
-pub(super) fn answer<'a>(device: &Device, job: &'a Job) -> (bool, Option<FileAnswer<'a>>) {
+/// requests it once it is seen. Calls `opened` once nothing waits for the file system any more.
+pub(super) fn answer<'a>(
+    device: &Device,
+    job: &'a Job,
+    opened: impl FnOnce(),
+) -> (bool, Option<FileAnswer<'a>>) {
     let request = &job.request;
     let started = Instant::now();
     let result = match open(request) {
@@ -99,10 +103,13 @@ pub(super) fn answer<'a>(device: &Device, job: &'a Job) -> (bool, Option<FileAns
         Ok(file) if !job.seen && !rows::are_missing(&file) => return (true, None),
         Err(_) if !job.seen => return (false, None),
         Ok(file) => {
-            let added = add::add(device, &file, Path::new(&request.path), request.user);
+            let is_elf = rows::is_elf(&file);
+            let input = rows::Input::of(&file);
+            opened();
+            let added = add::add(device, &input, Path::new(&request.path), request.user);
             // A runtime may have its code in a file in memory. The module asks for the code, too,
             // and that answer counts.
-            if added.is_err() && !rows::is_elf(&file) && is_anonymous_memory(request) {
+            if added.is_err() && !is_elf && is_anonymous_memory(request) {
                 return (true, None);
             }
             added

@@ -7,6 +7,7 @@ use std::{
         BTreeMap,
         VecDeque, //
     },
+    mem,
     ops::Bound,
     sync::{
         Condvar,
@@ -29,12 +30,11 @@ use crate::{
 
 /// The time without a request after which `idle` is printed.
 pub(super) const IDLE: Duration = Duration::from_millis(500);
-/// The time after which a conversion counts as stuck. Programs of 100 MB take a second; a minute in
-/// an emulator.
-const STUCK: Duration = Duration::from_secs(120);
-/// The maximum number of workers that are started to replace stuck ones. A user who mounts file
-/// systems that never respond can block that many threads, and no more.
-const MAX_STUCK: usize = 64;
+/// The time after which a worker that waits for a file system counts as stuck.
+const STUCK: Duration = Duration::from_secs(30);
+/// The maximum number of workers that wait for file systems, for the files of one user but root. A
+/// user who mounts file systems that never respond can block that many threads, and no more.
+const MAX_STUCK: usize = 2;
 /// The maximum number of waiting files of one user.
 const MAX_WAITING: usize = 1024;
 /// The maximum number of files that are remembered as done.
@@ -99,16 +99,25 @@ impl Job {
     }
 }
 
-/// A file that a worker is converting.
+/// A job that a worker is busy with.
 struct Busy {
     user: u32,
-    since: Instant,
+    /// The time since which the worker waits for a file system, which may never respond. `None`
+    /// once the file is open and was read: what follows is a child's work, which has a limit of
+    /// time.
+    waits: Option<Instant>,
 }
 
 impl Busy {
-    /// Whether the conversion has taken too long. A file system may never respond.
+    /// A job that begins.
+    fn new(user: u32) -> Busy {
+        let waits = Some(Instant::now());
+        Busy { user, waits }
+    }
+
+    /// Whether the file system has not responded for too long.
     fn is_stuck(&self) -> bool {
-        self.since.elapsed() > STUCK
+        self.waits.is_some_and(|since| since.elapsed() > STUCK)
     }
 }
 
@@ -130,18 +139,43 @@ struct Jobs {
 }
 
 impl Jobs {
+    /// Whether a worker is stuck with this file, or with another file of the same file system and
+    /// user, or whether [`MAX_STUCK`] workers are stuck with files of its user.
+    fn is_refused(&self, request: &Request) -> bool {
+        let file = key(request);
+        let mut of_user = 0;
+        for (key, busy) in self.busy.iter().filter(|(_, busy)| busy.is_stuck()) {
+            let is_of_user = busy.user == request.user;
+            of_user += usize::from(is_of_user);
+            if *key == file || is_of_user && key.shares_device(file) {
+                return true;
+            }
+        }
+        request.user != 0 && of_user >= MAX_STUCK
+    }
+
+    /// Drops the queued files that are refused by now.
+    fn drop_refused(&mut self) {
+        if self.stuck() == 0 {
+            return;
+        }
+        let mut waiting = mem::take(&mut self.waiting);
+        waiting.retain(|_, jobs| {
+            jobs.retain(|job| !self.is_refused(&job.request));
+            !jobs.is_empty()
+        });
+        self.waiting = waiting;
+    }
+
     /// Queues a file, in the order of [`Job::rank`]. A file is dropped if it is queued already, if
-    /// a file of its file system is stuck, or if its user's queue is full; a mapped file also if it
-    /// is in progress or done. The module requests a dropped file anew when it sees the file again.
+    /// it is refused, or if its user's queue is full; a mapped file also if it is in progress or
+    /// done. The module requests a dropped file anew when it sees the file again.
     fn put(&mut self, job: Job) {
         self.is_idle_said = false;
         let file = key(&job.request);
-        let stuck = |(key, busy): (&Key, &Busy)| {
-            (*key == file || key.shares_device(file)) && busy.is_stuck()
-        };
         let same = |other: &Job| key(&other.request) == file;
         let is_known = self.busy.contains_key(&file) || self.done.contains_key(&file);
-        if self.busy.iter().any(stuck) || !job.seen && is_known {
+        if self.is_refused(&job.request) || !job.seen && is_known {
             return;
         }
         let waiting = self.waiting.entry(job.request.user).or_default();
@@ -162,15 +196,16 @@ impl Jobs {
         waiting.insert(behind, job);
     }
 
-    /// The user whose file is next: each in turn. No user but root occupies all `workers`.
+    /// The user whose file is next: each in turn. No user but root occupies all `workers`, or more
+    /// than [`MAX_STUCK`] that wait for file systems.
     fn next_user(&self, workers: usize) -> Option<u32> {
         let most = workers.saturating_sub(1).max(1);
         let can_run = |(user, waiting): (&u32, &VecDeque<Job>)| {
-            let in_use = self
-                .busy
-                .values()
-                .filter(|busy| busy.user == *user && !busy.is_stuck());
-            (!waiting.is_empty() && (*user == 0 || in_use.count() < most)).then_some(*user)
+            let of_user = || self.busy.values().filter(|busy| busy.user == *user);
+            let in_use = of_user().filter(|busy| !busy.is_stuck()).count();
+            let waits = of_user().filter(|busy| busy.waits.is_some()).count();
+            let may_run = *user == 0 || in_use < most && waits < MAX_STUCK;
+            (!waiting.is_empty() && may_run).then_some(*user)
         };
         let after_last = (Bound::Excluded(self.last), Bound::Unbounded);
         let user = self.waiting.range(after_last).find_map(can_run);
@@ -179,6 +214,7 @@ impl Jobs {
 
     /// Takes the next file.
     fn take(&mut self, workers: usize) -> Option<Job> {
+        self.drop_refused();
         loop {
             let user = self.next_user(workers)?;
             let waiting = self.waiting.get_mut(&user)?;
@@ -195,8 +231,7 @@ impl Jobs {
             self.taken += 1;
             job.in_progress = self.busy.contains_key(&key(&job.request));
             if !job.in_progress {
-                let since = Instant::now();
-                self.busy.insert(key(&job.request), Busy { user, since });
+                self.busy.insert(key(&job.request), Busy::new(user));
             }
             return Some(job);
         }
@@ -209,6 +244,13 @@ impl Jobs {
             let mut processes = waiting.iter().map(|job| job.request.pid);
             processes.any(|pid| pid == request.pid)
         })
+    }
+
+    /// Records that the worker of this job waits for the file system no longer.
+    fn opened(&mut self, request: &Request) {
+        if let Some(busy) = self.busy.get_mut(&key(request)) {
+            busy.waits = None;
+        }
     }
 
     /// Records the end of a conversion. A file that could not be opened is not done.
@@ -263,6 +305,7 @@ impl Jobs {
 
     /// Whether `idle` is to be printed now, which happens once until there is news.
     fn says_idle(&mut self) -> bool {
+        self.drop_refused();
         let says = !self.is_idle_said && self.is_idle();
         self.is_idle_said |= says;
         says
@@ -297,11 +340,7 @@ impl Queue {
     /// A queue for this number of threads. The files in the cache are being added.
     pub(super) fn new(workers: usize) -> Queue {
         let mut jobs = Jobs::default();
-        let now = Busy {
-            user: 0,
-            since: Instant::now(),
-        };
-        jobs.busy.insert(Key::Cached, now);
+        jobs.busy.insert(Key::Cached, Busy::new(0));
         Queue {
             jobs: Mutex::new(jobs),
             changed: Condvar::new(),
@@ -315,7 +354,7 @@ impl Queue {
 
     /// The number of threads that are needed: some replace those that are stuck in a file system.
     pub(super) fn threads(&self) -> usize {
-        self.workers + self.lock().stuck().min(MAX_STUCK)
+        self.workers + self.lock().stuck()
     }
 
     /// The state of the jobs in numbers.
@@ -368,6 +407,13 @@ impl Queue {
         drop(jobs);
         self.changed.notify_all();
         is_answered
+    }
+
+    /// Records that the worker of this job waits for the file system no longer.
+    pub(super) fn opened(&self, job: &Job) {
+        self.lock().opened(&job.request);
+        // A further file of this user may be taken now.
+        self.changed.notify_all();
     }
 
     /// Whether no other file of the process of this request is queued.
@@ -457,6 +503,10 @@ mod tests {
         assert_eq!(taken(&mut jobs, 3), [0, 20, 30, 1, 31, 32]);
         assert!(!jobs.is_idle());
         jobs.put(of(1000, seen(1, 0)));
+        assert!(taken(&mut jobs, 3).is_empty());
+        // Also when none of its workers waits for a file system.
+        jobs.opened(&request(1, 0));
+        jobs.opened(&request(1, 1));
         assert!(taken(&mut jobs, 3).is_empty());
         jobs.busy.remove(&key(&request(1, 0)));
         assert_eq!(taken(&mut jobs, 3), [2]);
@@ -575,11 +625,7 @@ mod tests {
             job
         };
         let mut jobs = Jobs::default();
-        let now = Busy {
-            user: 0,
-            since: Instant::now(),
-        };
-        jobs.busy.insert(Key::Cached, now);
+        jobs.busy.insert(Key::Cached, Busy::new(0));
         jobs.put(code(7, 0x1000));
         jobs.put(code(7, 0x2000));
         jobs.put(code(8, 0x1000));
@@ -631,32 +677,95 @@ mod tests {
         assert!(!jobs.health(2).lacks_workers);
     }
 
+    /// Makes all workers wait for more than [`STUCK`]. `None` if the machine's clock has just
+    /// started.
+    fn much_later(jobs: &mut Jobs) -> Option<()> {
+        let long_ago = Instant::now().checked_sub(2 * STUCK)?;
+        for busy in jobs.busy.values_mut() {
+            busy.waits = busy.waits.and(Some(long_ago));
+        }
+        Some(())
+    }
+
     #[test]
     fn a_file_system_that_does_not_respond_is_skipped() {
         let mut jobs = Jobs::default();
         jobs.put(of(1000, seen(7, 1)));
-        jobs.put(of(1000, seen(7, 2)));
         assert_eq!(taken(&mut jobs, 2), [1]);
-        let Some(long_ago) = Instant::now().checked_sub(2 * STUCK) else {
-            // The machine's clock has just started.
+        jobs.put(of(1000, seen(7, 2)));
+        assert!(!jobs.says_idle());
+        let Some(()) = much_later(&mut jobs) else {
             return;
         };
-        assert!(!jobs.says_idle());
-        let busy = jobs.busy.values_mut().next().unwrap();
-        busy.since = long_ago;
         assert_eq!(jobs.stuck(), 1);
-        // Files that are queued already are tried, with a worker that replaces the stuck one.
-        assert_eq!(taken(&mut jobs, 2), [2]);
-        jobs.busy.remove(&key(&request(7, 2)));
+        // Neither files that are queued already nor others are tried.
         assert!(jobs.says_idle());
         assert!(!jobs.says_idle());
         jobs.put(of(1000, seen(7, 3)));
+        // Nor is this very file, for anybody.
+        jobs.put(of(1001, seen(7, 1)));
         jobs.put(of(1000, seen(8, 4)));
-        assert_eq!(taken(&mut jobs, 2), [4]);
-        jobs.finish(&request(8, 4), true);
+        // It may respond to others.
+        jobs.put(of(1001, seen(7, 5)));
+        jobs.put(seen(7, 6));
+        assert_eq!(taken(&mut jobs, 2), [5, 6, 4]);
+        for (device, inode) in [(8, 4), (7, 5), (7, 6)] {
+            jobs.finish(&request(device, inode), true);
+        }
         assert!(jobs.says_idle());
         // It responds at last.
         jobs.finish(&request(7, 1), true);
         assert!(jobs.says_idle());
+    }
+
+    #[test]
+    fn a_long_conversion_is_not_stuck() {
+        let mut jobs = Jobs::default();
+        jobs.put(of(1000, seen(1, 1)));
+        assert_eq!(taken(&mut jobs, 2), [1]);
+        jobs.opened(&request(1, 1));
+        let Some(()) = much_later(&mut jobs) else {
+            return;
+        };
+        assert_eq!(jobs.stuck(), 0);
+        assert!(!jobs.is_idle());
+        // Others' files of the file system are converted meanwhile, and the user's own later.
+        jobs.put(of(1000, seen(1, 2)));
+        jobs.put(of(1001, seen(1, 3)));
+        jobs.put(seen(1, 4));
+        assert_eq!(taken(&mut jobs, 2), [3, 4]);
+        jobs.finish(&request(1, 1), true);
+        assert_eq!(taken(&mut jobs, 2), [2]);
+    }
+
+    #[test]
+    fn a_user_blocks_at_most_two_workers_by_file_systems() {
+        let mut jobs = Jobs::default();
+        for device in 10..80 {
+            jobs.put(of(1000, seen(device, 1)));
+        }
+        assert_eq!(taken(&mut jobs, 9).len(), MAX_STUCK);
+        assert!(!jobs.health(9).lacks_workers);
+        // One responds, and the next is tried.
+        jobs.opened(&request(10, 1));
+        assert_eq!(taken(&mut jobs, 9).len(), 1);
+        let Some(()) = much_later(&mut jobs) else {
+            return;
+        };
+        assert_eq!(jobs.stuck(), MAX_STUCK);
+        assert!(taken(&mut jobs, 9).is_empty());
+        assert!(jobs.waiting.is_empty());
+        jobs.put(of(1000, seen(90, 1)));
+        assert!(jobs.waiting.is_empty());
+        // Others are served, and root has no such limit.
+        jobs.put(of(1001, seen(90, 1)));
+        for device in 20..24 {
+            jobs.put(seen(device, 2));
+        }
+        assert_eq!(taken(&mut jobs, 9).len(), 5);
+        // The file systems respond at last.
+        jobs.finish(&request(11, 1), true);
+        jobs.put(of(1000, seen(91, 1)));
+        assert_eq!(taken(&mut jobs, 9).len(), 1);
     }
 }

@@ -245,7 +245,10 @@ fn load(
     match rows::unpack(object.rows.clone()) {
         Some(rows) => add::add_rows(device, &file, &rows, request.user)?,
         // It cannot be converted; or it was known, but is not any more.
-        None => add::add(device, &file, Path::new(&name), request.user)?,
+        None => {
+            let input = rows::Input::of(&file);
+            add::add(device, &input, Path::new(&name), request.user)?
+        }
     };
     Ok(LoadedObject {
         pid: request.pid,

@@ -206,7 +206,7 @@ impl Watch {
             return;
         }
         let is_done = is_answered || {
-            let (is_done, answer) = file::answer(&self.device, job);
+            let (is_done, answer) = file::answer(&self.device, job, || self.queue.opened(job));
             self.print_any(answer);
             is_done
         };
@@ -224,6 +224,7 @@ impl Watch {
         urgency::end();
         let request = &job.request;
         let opened = runtimes::open(request.pid);
+        self.queue.opened(job);
         let others = match &opened {
             Ok((_, maps)) => mapped(request, maps),
             Err(_) => Vec::new(),

@@ -43,7 +43,10 @@ use crate::{
         Target, //
     },
     parallel,
-    rows, //
+    rows::{
+        self,
+        Failure, //
+    }, //
 };
 
 /// A file to add: its name for messages, and the paths to try to open.
@@ -141,7 +144,8 @@ fn add_items(device: &Device, items: Vec<Item>, known: &[Table]) -> Vec<Outcome>
                 true => Ok(None),
                 false => {
                     let input = rows::Input::of(&file);
-                    add(device, &input, Path::new(&item.name), ROOT).map(Some)
+                    let added = add(device, &input, Path::new(&item.name), ROOT);
+                    added.map(Some).map_err(|failure| failure.text)
                 }
             }
         });
@@ -181,24 +185,24 @@ const ROOT: u32 = 0;
 ///
 /// # Errors
 ///
-/// The file cannot be converted: then an empty table is added for it. Or the kernel refuses the
-/// rows.
+/// The file cannot be converted: then an empty table is added for it. Or the conversion has not
+/// ended by itself, or the kernel refuses the rows.
 pub(crate) fn add(
     device: &Device,
     input: &rows::Input<'_>,
     path: &Path,
     user: u32,
-) -> Result<u32, String> {
+) -> Result<u32, Failure> {
     let (rows, cache) = match input.rows() {
-        Ok(rows) => rows,
-        Err(error) => {
+        Err(failure) if !failure.is_passing => {
             device.add(Target::File(input.file), user, &[], &[])?;
-            return Err(error);
+            return Err(failure);
         }
+        rows => rows?,
     };
     let added = add_rows(device, input.file, &rows, user);
     cache.keep(&rows, path);
-    added
+    Ok(added?)
 }
 
 /// Adds the rows of a file, and returns their number. If the caller is root, the table is charged

@@ -138,8 +138,8 @@ pub(crate) fn confine_reader(memory: &File) -> Result<(), String> {
 /// a process decides when the pages of its memory are there.
 pub(crate) const READER_SECONDS: u32 = 60;
 
-/// The time that a conversion may take, in seconds. It is longer than the limit of CPU time, because
-/// other programs may use the CPU.
+/// The time that a conversion may take, in seconds. It is longer than the limit of CPU time,
+/// because other programs may use the CPU.
 pub(crate) const CONVERSION_SECONDS: u32 = 300;
 
 /// The system calls that are always allowed. None takes an address that leads out of this process,

@@ -61,7 +61,10 @@ pub(crate) fn run(
     };
     let convert = |bytes: &[u8]| convert::convert(bytes).map_err(|error| error.to_string());
     if confined {
-        let converted = convert(&rows::map_confined()?)?;
+        let converted = match convert(&rows::map_confined()?) {
+            Ok(converted) => converted,
+            Err(error) => rows::exit_without_rows(&error),
+        };
         let (len, section, extra_rows) = rows::packed_parts(&converted);
         for part in [&len, section, extra_rows] {
             print(part)?;

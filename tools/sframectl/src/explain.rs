@@ -288,7 +288,9 @@ fn command_line(task: u32) -> String {
 fn convert(file: &MappedFile) -> Result<MadeSection, String> {
     let rows = match &file.open {
         Some(open) => {
-            let (rows, cache) = rows::Input::of(open).rows()?;
+            let (rows, cache) = rows::Input::of(open)
+                .rows()
+                .map_err(|failure| failure.text)?;
             cache.keep(&rows, &file.path);
             rows
         }

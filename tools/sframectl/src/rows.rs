@@ -15,7 +15,8 @@ use std::{
     },
     io::{
         self,
-        Seek, //
+        Seek,
+        Write, //
     },
     os::{
         fd::{
@@ -72,6 +73,7 @@ use sframe::{
 use crate::{
     child::{
         self,
+        Ended,
         Limits, //
     },
     confine::{
@@ -127,8 +129,59 @@ impl ConvertedRows {
     }
 }
 
-/// A file to convert, with all that this process reads of it. The file system may never respond: the
-/// conversion is a child's, with a limit of time.
+/// Why a file has no rows.
+#[derive(Debug)]
+pub(crate) struct Failure {
+    pub(crate) text: String,
+    /// Whether the conversion could not be started, or did not end by itself: it may succeed later.
+    /// Otherwise no rows can be made from the file, or the kernel refuses them.
+    pub(crate) is_passing: bool,
+}
+
+impl Failure {
+    fn passing(text: impl Into<String>) -> Failure {
+        let (text, is_passing) = (text.into(), true);
+        Failure { text, is_passing }
+    }
+}
+
+impl From<String> for Failure {
+    fn from(text: String) -> Failure {
+        let is_passing = false;
+        Failure { text, is_passing }
+    }
+}
+
+/// The exit status of a confined process that cannot make rows from its file. Any other status but
+/// success says nothing about the file.
+const NO_ROWS: i32 = 3;
+
+/// Ends a confined process that cannot make rows from its file.
+pub(crate) fn exit_without_rows(error: &str) -> ! {
+    // If stderr cannot be written to, only the exit code reports it.
+    let _ = writeln!(io::stderr(), "{error}");
+    process::exit(NO_ROWS)
+}
+
+/// The packed rows that a confined process has made.
+fn packed_rows(ended: Ended) -> Result<Vec<u8>, Failure> {
+    if ended.status.success() {
+        return Ok(ended.answer);
+    }
+    let message = String::from_utf8_lossy(&ended.message);
+    let message = message.trim().trim_start_matches("sframectl: -: ");
+    let text = match message {
+        "" => format!("the conversion failed with {}", ended.status),
+        _ => message.to_owned(),
+    };
+    match ended.status.code() {
+        Some(NO_ROWS) => Err(Failure::from(text)),
+        _ => Err(Failure::passing(text)),
+    }
+}
+
+/// A file to convert, with all that this process reads of it. The file system may never respond:
+/// the conversion is a child's, with a limit of time.
 pub(crate) struct Input<'a> {
     pub(crate) file: &'a File,
     /// The cache file, if there may be one.
@@ -155,28 +208,32 @@ impl Input<'_> {
     ///
     /// # Errors
     ///
-    /// The file cannot be read or has no unwind information; the text says which.
-    pub(crate) fn rows(&self) -> Result<(ConvertedRows, CacheUse), String> {
+    /// The file cannot be read or has no unwind information; or the conversion has not ended by
+    /// itself. The text says which.
+    pub(crate) fn rows(&self) -> Result<(ConvertedRows, CacheUse), Failure> {
         let cached = self.cached.clone();
         let packed = cached.as_ref().and_then(|cached| fs::read(cached).ok());
         if let Some(rows) = packed.and_then(unpack) {
             let is_new = false;
             return Ok((rows, CacheUse { cached, is_new }));
         }
-        let rows = unpack(self.convert()?).ok_or("the conversion's output is truncated")?;
+        let rows = unpack(self.convert()?)
+            .ok_or_else(|| Failure::passing("the conversion's output is truncated"))?;
         let cached = cached.filter(|_| is_installed(self.file));
         let is_new = true;
         Ok((rows, CacheUse { cached, is_new }))
     }
 
     /// Converts the file in a child process whose only input is the file.
-    fn convert(&self) -> Result<Vec<u8>, String> {
+    fn convert(&self) -> Result<Vec<u8>, Failure> {
         // The child process has the priority of this thread.
         if !self.is_short {
             urgency::end();
         }
         let started = Instant::now();
-        let with = |what: &'static str| move |error| format!("{what}: {error}");
+        let with = |what: &'static str| {
+            move |error: io::Error| Failure::passing(format!("{what}: {error}"))
+        };
         let mut file = self
             .file
             .try_clone()
@@ -190,18 +247,9 @@ impl Input<'_> {
             .env_clear()
             .current_dir("/")
             .stdin(file);
-        let ended = child::run(command, &[], &LIMITS)?;
+        let ended = child::run(command, &[], &LIMITS).map_err(Failure::passing)?;
         urgency::charge(started.elapsed());
-        if ended.status.success() {
-            return Ok(ended.answer);
-        }
-        let message = String::from_utf8_lossy(&ended.message);
-        let message = message.trim().trim_start_matches("sframectl: -: ");
-        Err(if message.is_empty() {
-            format!("the conversion failed with {}", ended.status)
-        } else {
-            message.to_owned()
-        })
+        packed_rows(ended)
     }
 }
 
@@ -567,6 +615,45 @@ pub(crate) fn map_confined() -> Result<Mmap, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::{
+        os::unix::process::ExitStatusExt,
+        process::ExitStatus, //
+    };
+
+    #[test]
+    fn only_its_own_answer_says_that_a_file_has_no_rows() {
+        let ended = |status, message: &[u8]| {
+            packed_rows(Ended {
+                status: ExitStatus::from_raw(status),
+                answer: vec![1],
+                message: message.to_vec(),
+            })
+        };
+        assert_eq!(ended(0, b"").unwrap(), [1]);
+        let own = ended(NO_ROWS << 8, b"the file has none\n").unwrap_err();
+        assert_eq!(
+            (own.text.as_str(), own.is_passing),
+            ("the file has none", false)
+        );
+        // Killed; aborted; a limit could not be set; a panic.
+        for (status, expected) in [
+            (9, "signal: 9"),
+            (6, "signal: 6"),
+            (1 << 8, "1"),
+            (101 << 8, "101"),
+        ] {
+            let failure = ended(status, b"").unwrap_err();
+            assert!(
+                failure.is_passing && failure.text.contains(expected),
+                "{failure:?}"
+            );
+        }
+        assert!(
+            ended(1 << 8, b"sframectl: -: setrlimit")
+                .unwrap_err()
+                .is_passing
+        );
+    }
 
     #[test]
     fn a_file_of_root_is_installed_only_if_it_is_where_packages_have_files() {

@@ -1292,6 +1292,22 @@ fn installed_files_are_prepared() {
 }
 
 #[test]
+fn confined_conversion_tells_a_file_without_rows_from_a_fault() {
+    let convert = |file: &str| {
+        let output = Command::new(env!("CARGO_BIN_EXE_sframectl"))
+            .args(["convert", "--confined", "-", "-o", "-"])
+            .stdin(File::open(file).unwrap())
+            .output()
+            .unwrap();
+        assert!(output.stdout.is_empty() && !output.stderr.is_empty());
+        output.status.code()
+    };
+    assert_eq!(convert("/etc/passwd"), Some(3));
+    // The process has not come to convert it.
+    assert_eq!(convert("/dev/null"), Some(1));
+}
+
+#[test]
 fn confined_conversion_gives_the_same_section() {
     let file = "/bin/sh";
     let convert = |arguments: &[&str]| {

@@ -17,7 +17,10 @@ use walk::process::{
     ProcessMapping, //
 };
 
-use super::jobs::Job;
+use super::jobs::{
+    Job, //
+    JobEnd,
+};
 use crate::{
     add,
     device::{
@@ -88,20 +91,20 @@ pub(super) fn mapped(seen: &Request, maps: &str) -> Vec<Request> {
     code.take(MAX_MAPPED).collect()
 }
 
-/// Converts a file and adds its rows. Returns whether the file is done, and what to print. A file
-/// is not done if it was not seen and cannot be opened because its process has exited: the module
+/// Converts a file and adds its rows. Returns how the job ends, and what to print. A file is not
+/// done if it was not seen and cannot be opened because its process has exited: the module
 /// requests it once it is seen. Calls `opened` once nothing waits for the file system any more.
 pub(super) fn answer<'a>(
     device: &Device,
     job: &'a Job,
     opened: impl FnOnce(),
-) -> (bool, Option<FileAnswer<'a>>) {
+) -> (JobEnd, Option<FileAnswer<'a>>) {
     let request = &job.request;
     let started = Instant::now();
     let result = match open(request) {
         // The module reads a file's own section when it sees the file.
-        Ok(file) if !job.seen && !rows::are_missing(&file) => return (true, None),
-        Err(_) if !job.seen => return (false, None),
+        Ok(file) if !job.seen && !rows::are_missing(&file) => return (JobEnd::Done, None),
+        Err(_) if !job.seen => return (JobEnd::Undone, None),
         Ok(file) => {
             let is_elf = rows::is_elf(&file);
             let input = rows::Input::of(&file);
@@ -110,15 +113,16 @@ pub(super) fn answer<'a>(
             // A runtime may have its code in a file in memory. The module asks for the code, too,
             // and that answer counts.
             if added.is_err() && !is_elf && is_anonymous_memory(request) {
-                return (true, None);
+                return (JobEnd::Done, None);
             }
             added
         }
-        Err(error) => Err(error),
+        Err(error) => Err(error.into()),
     };
-    let (rows, error) = match result {
-        Ok(rows) => (Some(rows), None),
-        Err(error) => (None, Some(error)),
+    let (end, rows, error) = match result {
+        Ok(rows) => (JobEnd::Done, Some(rows), None),
+        Err(failure) if failure.is_passing => (JobEnd::Failed, None, Some(failure.text)),
+        Err(failure) => (JobEnd::Done, None, Some(failure.text)),
     };
     let answer = FileAnswer {
         pid: request.pid,
@@ -129,7 +133,7 @@ pub(super) fn answer<'a>(
         milliseconds: started.elapsed().as_millis(),
         start: request.start,
     };
-    (true, Some(answer))
+    (end, Some(answer))
 }
 
 /// Whether the module takes the requested mapping for anonymous memory.

@@ -65,6 +65,33 @@ fn key(request: &Request) -> Key {
     }
 }
 
+/// How a job ends.
+#[derive(Clone, Copy)]
+pub(super) enum JobEnd {
+    /// The file is not converted again unless it is seen.
+    Done,
+    /// The file could not be opened; or the process may make more code.
+    Undone,
+    /// The conversion was killed, or could not be started. It is tried again later.
+    Failed,
+}
+
+/// Conversions of a file that have failed.
+struct Failures {
+    count: u32,
+    /// The time from which the file may be tried again.
+    until: Instant,
+}
+
+impl Failures {
+    /// The time after so many failures during which the file is not tried: a minute at first, and
+    /// 17 hours at last.
+    fn pause(count: u32) -> Duration {
+        const MOST: u32 = 10;
+        Duration::from_secs(60) * (1 << count.saturating_sub(1).min(MOST))
+    }
+}
+
 /// A file to convert, or a process with anonymous code.
 pub(super) struct Job {
     pub(super) request: Request,
@@ -129,13 +156,17 @@ struct Jobs {
     busy: BTreeMap<Key, Busy>,
     /// The converted files, with the time of completion.
     done: BTreeMap<Key, Instant>,
+    /// The files that were converted in vain, and may be tried again later.
+    failures: BTreeMap<Key, Failures>,
     /// The user whose file was taken last.
     last: u32,
     /// Whether `idle` was printed after the last request and the last end of a conversion.
     is_idle_said: bool,
-    /// The number of jobs that were taken, and of jobs that have ended.
+    /// The number of jobs that were taken, of those that have ended, and of those that have
+    /// failed.
     taken: u64,
     answered: u64,
+    failed: u64,
 }
 
 impl Jobs {
@@ -154,6 +185,12 @@ impl Jobs {
         request.user != 0 && of_user >= MAX_STUCK
     }
 
+    /// Whether the conversion of a file has failed, and is not tried yet.
+    fn pauses(&self, file: Key) -> bool {
+        let failures = self.failures.get(&file);
+        failures.is_some_and(|failures| Instant::now() < failures.until)
+    }
+
     /// Drops the queued files that are refused by now.
     fn drop_refused(&mut self) {
         if self.stuck() == 0 {
@@ -168,14 +205,15 @@ impl Jobs {
     }
 
     /// Queues a file, in the order of [`Job::rank`]. A file is dropped if it is queued already, if
-    /// it is refused, or if its user's queue is full; a mapped file also if it is in progress or
-    /// done. The module requests a dropped file anew when it sees the file again.
+    /// it is refused or was converted in vain, or if its user's queue is full; a mapped file also
+    /// if it is in progress or done. The module requests a dropped file anew when it sees the file
+    /// again.
     fn put(&mut self, job: Job) {
         self.is_idle_said = false;
         let file = key(&job.request);
         let same = |other: &Job| key(&other.request) == file;
         let is_known = self.busy.contains_key(&file) || self.done.contains_key(&file);
-        if self.is_refused(&job.request) || !job.seen && is_known {
+        if self.is_refused(&job.request) || self.pauses(file) || !job.seen && is_known {
             return;
         }
         let waiting = self.waiting.entry(job.request.user).or_default();
@@ -227,6 +265,10 @@ impl Jobs {
             if !job.seen && self.done.contains_key(&key(&job.request)) {
                 continue;
             }
+            // It may have been queued when the conversion was in progress, which has failed since.
+            if self.pauses(key(&job.request)) {
+                continue;
+            }
             self.last = user;
             self.taken += 1;
             job.in_progress = self.busy.contains_key(&key(&job.request));
@@ -253,15 +295,37 @@ impl Jobs {
         }
     }
 
-    /// Records the end of a conversion. A file that could not be opened is not done.
-    fn finish(&mut self, request: &Request, is_done: bool) {
+    /// Records the end of a job.
+    fn finish(&mut self, request: &Request, end: JobEnd) {
         self.busy.remove(&key(request));
         self.answered += 1;
         // A conversion that counted as stuck may end.
         self.is_idle_said = false;
-        if is_done {
-            self.remember(key(request));
+        match end {
+            JobEnd::Done => {
+                self.failures.remove(&key(request));
+                self.remember(key(request));
+            }
+            JobEnd::Undone => {}
+            JobEnd::Failed => {
+                self.failed += 1;
+                self.pause(key(request));
+            }
         }
+    }
+
+    /// Records a failed conversion of a file.
+    fn pause(&mut self, file: Key) {
+        if self.failures.len() >= MAX_DONE {
+            self.failures.clear();
+        }
+        let now = Instant::now();
+        let failures = self.failures.entry(file).or_insert(Failures {
+            count: 0,
+            until: now,
+        });
+        failures.count = failures.count.saturating_add(1);
+        failures.until = now + Failures::pause(failures.count);
     }
 
     /// Records a file as done: it is not converted again unless it is seen.
@@ -295,6 +359,7 @@ impl Jobs {
             stuck,
             taken: self.taken,
             answered: self.answered,
+            failed: self.failed,
             lacks_workers: self.busy.len() - stuck < workers && self.next_user(workers).is_some(),
         }
     }
@@ -322,6 +387,8 @@ pub(super) struct Health {
     pub(super) taken: u64,
     /// The number of jobs that have ended.
     pub(super) answered: u64,
+    /// The number of jobs that have failed: see [`JobEnd::Failed`].
+    pub(super) failed: u64,
     /// Whether a job could be done now, and fewer workers are busy than there should be. This is
     /// so for a moment before a worker takes the job.
     pub(super) lacks_workers: bool,
@@ -422,12 +489,12 @@ impl Queue {
     }
 
     /// Records the end of a job, and queues the files that its process has mapped.
-    pub(super) fn finish(&self, job: &Job, is_done: bool, mapped: Vec<Request>) {
+    pub(super) fn finish(&self, job: &Job, end: JobEnd, mapped: Vec<Request>) {
         let mut jobs = self.lock();
         for request in mapped {
             jobs.put(Job::new(request, false));
         }
-        jobs.finish(&job.request, is_done);
+        jobs.finish(&job.request, end);
         drop(jobs);
         // A further file of this user may be taken now.
         self.changed.notify_all();
@@ -535,7 +602,7 @@ mod tests {
         jobs.put(only_mapped(1, 3));
         assert_eq!(taken(&mut jobs, 2), [3, 2, 4, 1]);
         for inode in 1..5 {
-            jobs.finish(&request(1, inode), true);
+            jobs.finish(&request(1, inode), JobEnd::Done);
         }
         // It is done, but the kernel may have evicted its table.
         jobs.put(only_mapped(1, 1));
@@ -587,7 +654,7 @@ mod tests {
         assert!(jobs.take(2).is_none());
         jobs.put(seen(1, 1));
         assert!(jobs.take(2).is_some_and(|job| job.in_progress));
-        jobs.finish(&request(1, 1), true);
+        jobs.finish(&request(1, 1), JobEnd::Done);
         assert!(jobs.is_idle());
     }
 
@@ -600,9 +667,9 @@ mod tests {
         assert_eq!(taken(&mut jobs, 2), [1]);
         let job = seen(below, 1);
         assert!(jobs.is_answered(&job, &request(overlay, 1)));
-        jobs.finish(&request(overlay, 1), false);
+        jobs.finish(&request(overlay, 1), JobEnd::Undone);
         assert!(!jobs.is_answered(&job, &request(overlay, 1)));
-        jobs.finish(&request(overlay, 1), true);
+        jobs.finish(&request(overlay, 1), JobEnd::Done);
         assert!(jobs.is_answered(&job, &request(overlay, 1)));
         // The kernel has evicted its table since.
         assert!(!jobs.is_answered(&seen(below, 1), &request(overlay, 1)));
@@ -643,7 +710,7 @@ mod tests {
         // The process is asked about again, also when it was answered.
         jobs.put(code(7, 0x2000));
         assert!(jobs.take(9).is_some_and(|job| job.in_progress));
-        jobs.finish(&taken[0].request, false);
+        jobs.finish(&taken[0].request, JobEnd::Undone);
         jobs.put(code(7, 0x2000));
         assert!(jobs.take(9).is_some_and(|job| !job.in_progress));
     }
@@ -663,18 +730,50 @@ mod tests {
         let health = jobs.health(2);
         assert!(!health.lacks_workers);
         assert_eq!((health.waiting, health.taken, health.answered), (1, 2, 0));
-        jobs.finish(&request(1, 1), true);
+        jobs.finish(&request(1, 1), JobEnd::Done);
         assert!(jobs.health(2).lacks_workers);
         jobs.take(2);
         assert!(!jobs.health(2).lacks_workers);
         assert_eq!(jobs.health(2).answered, 1);
         // A user may not occupy the other worker.
-        jobs.finish(&request(1, 2), true);
-        jobs.finish(&request(1, 3), true);
+        jobs.finish(&request(1, 2), JobEnd::Done);
+        jobs.finish(&request(1, 3), JobEnd::Done);
         jobs.put(of(1000, seen(1, 4)));
         jobs.put(of(1000, seen(1, 5)));
         jobs.take(2);
         assert!(!jobs.health(2).lacks_workers);
+    }
+
+    #[test]
+    fn a_conversion_that_failed_is_tried_again_later() {
+        let mut jobs = Jobs::default();
+        let file = key(&request(1, 1));
+        for count in 1..4 {
+            jobs.put(seen(1, 1));
+            assert_eq!(taken(&mut jobs, 2), [1]);
+            // Seen while it is in progress.
+            jobs.put(seen(1, 1));
+            jobs.finish(&request(1, 1), JobEnd::Failed);
+            assert!(taken(&mut jobs, 2).is_empty());
+            assert!(jobs.is_idle());
+            jobs.put(seen(1, 1));
+            jobs.put(only_mapped(1, 1));
+            assert!(jobs.waiting.is_empty());
+            // Others of the file system are not held up.
+            jobs.put(seen(1, 2));
+            assert_eq!(taken(&mut jobs, 2), [2]);
+            jobs.finish(&request(1, 2), JobEnd::Done);
+            let failures = jobs.failures.get_mut(&file).unwrap();
+            assert_eq!(failures.count, count);
+            failures.until = Instant::now();
+        }
+        assert_eq!(jobs.health(2).failed, 3);
+        let minutes = [1, 2, 3, 11, u32::MAX].map(|count| Failures::pause(count).as_secs() / 60);
+        assert_eq!(minutes, [1, 2, 4, 1024, 1024]);
+        jobs.put(seen(1, 1));
+        assert_eq!(taken(&mut jobs, 2), [1]);
+        jobs.finish(&request(1, 1), JobEnd::Done);
+        assert!(jobs.failures.is_empty());
     }
 
     /// Makes all workers wait for more than [`STUCK`]. `None` if the machine's clock has just
@@ -710,11 +809,11 @@ mod tests {
         jobs.put(seen(7, 6));
         assert_eq!(taken(&mut jobs, 2), [5, 6, 4]);
         for (device, inode) in [(8, 4), (7, 5), (7, 6)] {
-            jobs.finish(&request(device, inode), true);
+            jobs.finish(&request(device, inode), JobEnd::Done);
         }
         assert!(jobs.says_idle());
         // It responds at last.
-        jobs.finish(&request(7, 1), true);
+        jobs.finish(&request(7, 1), JobEnd::Done);
         assert!(jobs.says_idle());
     }
 
@@ -734,7 +833,7 @@ mod tests {
         jobs.put(of(1001, seen(1, 3)));
         jobs.put(seen(1, 4));
         assert_eq!(taken(&mut jobs, 2), [3, 4]);
-        jobs.finish(&request(1, 1), true);
+        jobs.finish(&request(1, 1), JobEnd::Done);
         assert_eq!(taken(&mut jobs, 2), [2]);
     }
 
@@ -764,7 +863,7 @@ mod tests {
         }
         assert_eq!(taken(&mut jobs, 9).len(), 5);
         // The file systems respond at last.
-        jobs.finish(&request(11, 1), true);
+        jobs.finish(&request(11, 1), JobEnd::Done);
         jobs.put(of(1000, seen(91, 1)));
         assert_eq!(taken(&mut jobs, 9).len(), 1);
     }

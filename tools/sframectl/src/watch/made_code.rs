@@ -247,7 +247,8 @@ fn load(
         // It cannot be converted; or it was known, but is not any more.
         None => {
             let input = rows::Input::of(&file);
-            add::add(device, &input, Path::new(&name), request.user)?
+            let added = add::add(device, &input, Path::new(&name), request.user);
+            added.map_err(|failure| failure.text)?
         }
     };
     Ok(LoadedObject {

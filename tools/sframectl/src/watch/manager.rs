@@ -38,8 +38,8 @@ impl ServiceManager {
             return;
         }
         let status = format!(
-            "{} waiting, {} stuck, {} answers",
-            health.waiting, health.stuck, health.answered
+            "{} waiting, {} stuck, {} answers, {} failures",
+            health.waiting, health.stuck, health.answered, health.failed
         );
         let status = [NotifyState::Watchdog, NotifyState::Status(&status)];
         // If the message does not arrive, the service manager acts on that.

@@ -31,6 +31,7 @@ use self::{
     },
     jobs::{
         Job,
+        JobEnd,
         Queue,
         IDLE, //
     },
@@ -205,16 +206,19 @@ impl Watch {
         if job.in_progress {
             return;
         }
-        let is_done = is_answered || {
-            let (is_done, answer) = file::answer(&self.device, job, || self.queue.opened(job));
-            self.print_any(answer);
-            is_done
+        let end = match is_answered {
+            true => JobEnd::Done,
+            false => {
+                let (end, answer) = file::answer(&self.device, job, || self.queue.opened(job));
+                self.print_any(answer);
+                end
+            }
         };
         let more = match self.queue.is_last(request) {
             true => mapped(request, &maps_of(request)),
             false => Vec::new(),
         };
-        self.queue.finish(job, is_done, more);
+        self.queue.finish(job, end, more);
     }
 
     /// Answers a request for code that a process makes. The process may make more code later, so it
@@ -235,7 +239,8 @@ impl Watch {
         }
         let (answer, maps) = self.objects.answer(&self.device, request, opened);
         self.print_any(answer);
-        self.queue.finish(job, false, mapped(request, &maps));
+        self.queue
+            .finish(job, JobEnd::Undone, mapped(request, &maps));
     }
 
     fn print_any(&self, answer: Option<impl Serialize + fmt::Display>) {
@@ -359,7 +364,7 @@ mod tests {
         watch.kill().unwrap();
         watch.wait().unwrap();
         fs::remove_file(&path).unwrap();
-        let status = "STATUS=0 waiting, 0 stuck, 0 answers";
+        let status = "STATUS=0 waiting, 0 stuck, 0 answers, 0 failures";
         assert_eq!(first.unwrap(), format!("READY=1\nWATCHDOG=1\n{status}\n"));
         assert_eq!(second.unwrap(), format!("WATCHDOG=1\n{status}\n"));
     }

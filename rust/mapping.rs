@@ -325,7 +325,9 @@ fn scan_with(memory: &UserMemory, scan: &mut sys::Scan) -> ScanResult {
         // Most tasks with rows have rows for the code at the PC.
         let mut mapping = sys::Mapping::none();
         let is_found = sys::find_mapping(pc, &mut mapping).is_ok() && mapping.is_file;
-        if take_visits(&mut mapping, memory, 0).is_ok() && is_found && look_at(&mapping, memory, scan)
+        if take_visits(&mut mapping, memory, 0).is_ok()
+            && is_found
+            && look_at(&mapping, memory, scan)
         {
             return ScanResult::Rows;
         }

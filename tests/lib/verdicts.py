@@ -56,11 +56,11 @@ def before_rows(judgements):
 
 
 def nearly_all(count):
-    """All but the very first, whose pages were not there yet: five, or one in 200. Those from before
-    the rows were there do not count, as a host decides how soon the module's worker runs (the stage
-    `start` counts that in instructions), up to one in 20. On the debug kernel, where few samples
-    are enough and rows may take any time: three in 100, and at most half before the rows were
-    there."""
+    """All but the very first, whose pages were not there yet: five, or one in 200. Those from
+    before the rows were there do not count, as a host decides how soon the module's worker runs
+    (the stage `start` counts that in instructions), up to one in 20. On the debug kernel, where few
+    samples are enough and rows may take any time: three in 100, and at most half before the rows
+    were there."""
     missing = known(count) - count.kinds["complete"]
     allowed = 0.03 * known(count) if DEBUG else max(5, 0.005 * known(count))
     allowed = min(allowed + count.before_rows, (0.5 if DEBUG else 0.05) * known(count))

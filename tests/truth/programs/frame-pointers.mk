@@ -27,7 +27,8 @@ $(OUT)/lib: $(WORK)/gawk/gawk
 	sed -i 's/ manual / /' $(WORK)/glibc/Makeconfig
 	mkdir $(libc)
 	cd $(libc) && export PATH=$(WORK)/gawk:$$PATH && \
-		../configure --prefix=/usr --disable-werror --disable-mathvec CC='$(CC) $(flags)' CFLAGS=-O2 && \
+		../configure --prefix=/usr --disable-werror --disable-mathvec \
+			CC='$(CC) $(flags)' CFLAGS=-O2 && \
 		$(MAKE) lib
 	mkdir -p $@
 	cp $(libc)/libc.so $@/libc.so.6

@@ -21,10 +21,10 @@ pub const ROW: usize = 3;
 /// The size of a rule's number, in bytes.
 pub const NUMBER: usize = 2;
 
-/// The most rows of a block. The code of compilers has at most 50 in a page, in one page of
-/// thousands more than this. A page with more rows has a dense block: one row up to the page's end,
-/// with the rule number [`DENSE`], and then the number of the rule of each byte. So no search takes
-/// long, whatever the rows are.
+/// The most rows of a block. Pages of perl, python3, bash and libc have up to 50 rows. A page with
+/// more rows than a block has a dense block: one row up to the page's end, with a rule number that
+/// stands for no rule, and then the number of the rule of each byte. So no search takes long,
+/// whatever the rows are.
 pub const MOST_ROWS: usize = 48;
 
 /// The number of the rule that stands for those of each byte.

@@ -48,8 +48,9 @@ use kernel::prelude::*;
 const QUEUE: u32 = 120;
 /// The work of finding the table of a file, and of keeping its range in the code cache.
 const TABLE: u32 = 80;
-/// The work of the search for a region: up to 64 entries with the same hash.
-const REGION: u32 = 60;
+/// The work of the search for a region. With the most entries of one hash, it is three times as
+/// large.
+const REGION: u32 = 20;
 /// The work that a scan leaves to the walk of the same sample.
 const FOR_WALK: u32 = 2_900;
 
@@ -96,7 +97,8 @@ pub(crate) fn find(
     mapping.end = 0;
     let mut found = sys::Mapping::none();
     let result = sys::find_mapping(address, &mut found);
-    take_visits(&mut found, memory, TABLE)?;
+    let of_table = if found.is_file { TABLE } else { 0 };
+    take_visits(&mut found, memory, of_table)?;
     result.map_err(reason_of)?;
     if !found.is_known {
         queue(address, memory);

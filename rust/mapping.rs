@@ -334,20 +334,23 @@ fn scan_with(memory: &UserMemory, scan: &mut sys::Scan) -> ScanResult {
             return ScanResult::Rows;
         }
     }
-    while memory.left() > FOR_WALK {
-        let left = scan.left;
+    loop {
+        // No more mappings than the budget pays for. A mapping that was found is always looked at:
+        // a later scan goes on behind it.
+        let most = memory.left().saturating_sub(FOR_WALK) / VISIT;
+        let left = scan.left.min(most);
+        scan.left = left;
         let next = sys::next_of_scan(scan);
         let visits = left.saturating_sub(scan.left);
-        let is_paid = memory.take(visits.saturating_mul(VISIT)).is_ok();
+        let _ = memory.take(visits.saturating_mul(VISIT));
         match next {
-            Ok(mapping) if is_paid && look_at(&mapping, memory, scan) => return ScanResult::Rows,
+            Ok(mapping) if look_at(&mapping, memory, scan) => return ScanResult::Rows,
             Ok(_) => {}
             Err(ENOENT) if scan.is_unsure => return ScanResult::Unsure,
             Err(ENOENT) => return ScanResult::NoRows,
             Err(_) => return ScanResult::Unfinished,
         }
     }
-    ScanResult::Unfinished
 }
 
 /// Whether the file of a mapping has rows.

@@ -21,13 +21,13 @@ pub const ROW: usize = 3;
 /// The size of a rule's number, in bytes.
 pub const NUMBER: usize = 2;
 
-/// The most rows of a block. Pages of perl, python3, bash and libc have up to 50 rows. A page with
-/// more rows than a block has a dense block: one row up to the page's end, with a rule number that
-/// stands for no rule, and then the number of the rule of each byte. So no search takes long,
-/// whatever the rows are.
+/// The most rows of a block. Pages of perl, bash and libc have up to 50 rows. A page with more rows
+/// than a block has a dense block: one row up to the page's end, with a rule number that stands for
+/// no rule, and then the number of the rule of each byte. So no search takes long, whatever the
+/// rows are.
 pub const MOST_ROWS: usize = 48;
 
-/// The number of the rule that stands for those of each byte.
+/// The rule number in the one row of a dense block.
 pub(super) const DENSE: u16 = 1;
 
 /// Marks the end of a block, after its last row.
@@ -64,9 +64,8 @@ impl Table<'_> {
     /// for the page's chunk; that entry plus the page's entry, minus `origin`, modulo 2^64, is the
     /// offset of a byte in `blocks`, with a number before it; the block that begins with that
     /// number ends within `blocks`, after at most [`MOST_ROWS`] rows; and each number in the block
-    /// is the number of a rule. A caller
-    /// that has made this check need not check each lookup, for as long as nothing changes the
-    /// table.
+    /// is the number of a rule. A caller that has made this check need not check each lookup, for
+    /// as long as nothing changes the table.
     pub fn is_sound(&self) -> bool {
         (0..self.pages.len()).all(|page| {
             let block = self

@@ -318,16 +318,17 @@ pub(crate) fn keep_range(address: u64, mapping: &Mapping, guard: RegionGuard) {
     }
 }
 
-/// The rule of the table with this number for the code at an offset in its file, in bytes. Any
-/// context.
+/// The rule of the table with this number for the code at an offset in its file, in bytes; and the
+/// number of rows that were searched. Any context.
 #[inline(never)]
 pub(crate) fn rule_at(number: u64, offset: u64) -> (TableAnswer<()>, u32) {
     let guard = rcu::read_lock();
     match table_rows(number, &guard) {
         None => (TableAnswer::Gone, 0),
-        Some(rows) => match rows.search(offset) {
-            (Some(rule), searched) => (TableAnswer::Rule(rule, ()), searched),
-            (None, searched) => (TableAnswer::NoRow, searched),
-        },
+        Some(rows) => {
+            let (rule, searched) = rows.search(offset);
+            let answer = rule.map_or(TableAnswer::NoRow, |rule| TableAnswer::Rule(rule, ()));
+            (answer, searched)
+        }
     }
 }

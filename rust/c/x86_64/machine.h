@@ -71,8 +71,9 @@ static inline bool is_saving_registers(unsigned long ip, unsigned long sp, unsig
 
 /*
  * The processor writes the interrupted registers to the end of the NMI's stack. An NMI from user
- * space runs on the task's stack: its registers are good. So do breakpoints and watchpoints in the
- * kernel, which in_nmi() takes for NMIs: then the end of the NMI's stack is an earlier NMI's.
+ * space runs on the task's stack, and its registers are good. Breakpoints and watchpoints in the
+ * kernel, which in_nmi() takes for NMIs, run on other stacks: meanwhile the end of the NMI's stack
+ * holds the registers of an earlier NMI.
  * Processors with FRED use no such stack: there nothing is known. With Xen PV, sp0 is the end of
  * the task's stack.
  */

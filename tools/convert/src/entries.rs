@@ -89,8 +89,8 @@ pub(crate) fn fde_offsets(section: &[u8]) -> Result<Vec<EhFrameOffset>, ConvertE
     Ok(found)
 }
 
-/// Sorts entries, and ends each at the start of the next one. Of overlapping entries the one that
-/// starts last covers the code; of those with one start, the last in the section.
+/// Sorts entries, and ends each at the start of the next one. If entries overlap, the entry that
+/// starts last covers the code; if they have the same start, the last entry in the section.
 pub(crate) fn sort_and_trim(entries: &mut Vec<EhFrameEntry<'_>>) {
     entries.sort_by_key(EhFrameEntry::start);
     let mut next = u64::MAX;

@@ -18,8 +18,8 @@ use walk::process::{
 };
 
 use super::jobs::{
-    Job, //
-    JobEnd,
+    Job,
+    JobEnd, //
 };
 use crate::{
     add,

@@ -7,7 +7,6 @@
 #define _SFRAME_UNWIND_COMPAT_H
 
 #include <linux/fs.h>
-#include <linux/fsnotify_backend.h>
 #include <linux/ftrace.h>
 #include <linux/mm.h>
 #include <linux/mmap_lock.h>
@@ -110,29 +109,18 @@ static inline uint32_t sfu_mm_state(struct mm_struct *mm)
 #define fill_mg_cmtime(stat, mask, inode) ((void)(stat))
 #endif
 
-/*
- * 6.14, and 6.12.y by another name: whether a process (fanotify) has to permit reads of a file, and
- * page faults in the file. Before, page faults need no permission, and modules cannot see the marks
- * of a mount: there, any watch on the file system counts.
- */
+/* 6.14: the bytes of a file may come from a process (fanotify) at the first read. */
 #ifndef FMODE_FSNOTIFY_HSM
 #define FMODE_FSNOTIFY_HSM(mode) 0
 #endif
 
-static inline bool sfu_awaits_permission(const struct file *file, bool reads)
-{
-	if (FMODE_FSNOTIFY_HSM(file->f_mode))
-		return true;
-#if defined(FMODE_FSNOTIFY_ACCESS_PERM)
-	return FMODE_FSNOTIFY_ACCESS_PERM(file->f_mode);
-#elif defined(FMODE_FSNOTIFY_PERM)
-	return FMODE_FSNOTIFY_PERM(file->f_mode);
-#elif SFU_BEFORE(6, 10)
-	return reads && atomic_long_read(&file_inode(file)->i_sb->s_fsnotify_connectors);
+/* 6.5: before, the function had one more argument. */
+#if SFU_BEFORE(6, 5)
+#define sfu_get_user_pages_remote(mm, start, nr, flags, pages, locked)	\
+	get_user_pages_remote(mm, start, nr, flags, pages, NULL, locked)
 #else
-	return reads && file_inode(file)->i_sb->s_fsnotify_info;
+#define sfu_get_user_pages_remote get_user_pages_remote
 #endif
-}
 
 /* 6.7: before, the user of a shrinker provides its memory. */
 #if SFU_BEFORE(6, 7)

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /*
  * Files: keys that identify a file, the count of unmounts, which is a part of a key, and reads of a
- * file's bytes. Task; may sleep.
+ * file's bytes. Task; may sleep. Reads of the worker wait for no file system.
  */
 #define pr_fmt(fmt) KBUILD_MODNAME ": " fmt
 
@@ -10,6 +10,7 @@
 #include <linux/fs.h>
 #include <linux/ftrace.h>
 #include <linux/mm.h>
+#include <linux/pagemap.h>
 #include <linux/random.h>
 #include <linux/sched.h>
 #include <linux/stat.h>
@@ -145,10 +146,97 @@ uint64_t sfu_file_size(const void *file)
 	return i_size_read(mapped_inode(file));
 }
 
+/*
+ * The bytes that the worker missed in memory, of the one file that it looks at. No bytes: `len` is
+ * 0.
+ */
+static struct {
+	uint64_t offset;
+	uint64_t len;
+} missing;
+
+uint64_t sfu_take_missing(uint64_t *offset)
+{
+	uint64_t len = missing.len;
+
+	*offset = missing.offset;
+	missing.len = 0;
+	return len;
+}
+
+bool sfu_lacks_bytes(void)
+{
+	return missing.len;
+}
+
+/*
+ * Copies bytes of one page that is in memory; to nowhere if `to` is NULL. Enters no file system.
+ * False if the page is not there.
+ */
+static bool copy_cached(const struct file *file, uint64_t offset, void *to, unsigned int len)
+{
+	struct folio *folio = filemap_get_folio(file->f_mapping, offset >> PAGE_SHIFT);
+	bool is_there;
+
+	if (IS_ERR_OR_NULL(folio))
+		return false;
+	is_there = folio_test_uptodate(folio);
+	if (is_there && to)
+		memcpy(to, folio_address(folio) + offset_in_folio(folio, offset), len);
+	folio_put(folio);
+	return is_there;
+}
+
+static bool copy_all_cached(const struct file *file, uint64_t offset, void *to, uint64_t len)
+{
+	while (len) {
+		unsigned int part = min_t(uint64_t, len, PAGE_SIZE - offset_in_page(offset));
+
+		if (!copy_cached(file, offset, to, part))
+			return false;
+		offset += part;
+		len -= part;
+		if (to)
+			to += part;
+		cond_resched();
+	}
+	return true;
+}
+
+bool sfu_is_cached(const struct file *file, uint64_t offset, uint64_t len)
+{
+	return copy_all_cached(file, offset, NULL, len);
+}
+
+static int read_cached(const struct file *file, uint64_t offset, void *to, unsigned int len)
+{
+	if (offset + len > i_size_read(mapped_inode(file)))
+		return -ENODATA;
+	if (copy_all_cached(file, offset, to, len))
+		return 0;
+	missing.offset = offset;
+	missing.len = len;
+	return -EAGAIN;
+}
+
+bool sfu_file_is_at_hand(const void *file, uint64_t offset, uint64_t len)
+{
+	if (!(current->flags & PF_WQ_WORKER) || sfu_is_cached(file, offset, len))
+		return true;
+	missing.offset = offset;
+	missing.len = len;
+	return false;
+}
+
 int sfu_file_read(void *file, uint64_t offset, void *to, unsigned int len)
 {
 	loff_t at = offset;
-	ssize_t read = offset > LLONG_MAX - len ? -EINVAL : kernel_read(file, to, len, &at);
+	ssize_t read;
 
+	if (offset > LLONG_MAX - len)
+		return -EINVAL;
+	if (current->flags & PF_WQ_WORKER)
+		return read_cached(file, offset, to, len);
+	read = kernel_read(file, to, len, &at);
 	return read == len ? 0 : read < 0 ? read : -ENODATA;
 }

@@ -18,6 +18,14 @@ int sfu_unmounts_start(void);
 /* At module unload, after everything that reads keys. Task; sleeps. */
 void sfu_unmounts_stop(void);
 
+/* Whether bytes of a file are in memory, where the file has them. Task. */
+bool sfu_is_cached(const struct file *file, uint64_t offset, uint64_t len);
+/*
+ * The worker: the bytes that a read missed in memory since the last call. Their number; 0 if there
+ * are none.
+ */
+uint64_t sfu_take_missing(uint64_t *offset);
+
 /*
  * Reads the key of a file. The time of change is a part of the key, because users can set the time
  * of modification to any value. The number of unmounts is a part, because the times in an image can

@@ -233,6 +233,8 @@ struct sfu_table_state {
 	uint32_t origin;
 	/* A positive errno, or 0. */
 	uint32_t error;
+	/* Nobody has read the file; it is tried again. */
+	bool is_unread;
 	uint32_t build_id_len;
 	uint8_t build_id[32];
 	/* The file's path, or NULL. Valid for the duration of the call. */
@@ -396,7 +398,14 @@ void sfu_file_close(void *file);
  */
 int sfu_file_key_of(const void *file, struct sfu_file_key *key);
 uint64_t sfu_file_size(const void *file);
-/* Reads all `len` bytes, or fails. */
+/*
+ * Reads all `len` bytes, or fails. The worker reads only bytes that are in memory: -EAGAIN if one
+ * is not there. sfu_file_is_at_hand() tells whether a read would return -EAGAIN now.
+ * sfu_lacks_bytes(): either found, since the worker began with this file, that bytes are not in
+ * memory.
+ */
+bool sfu_file_is_at_hand(const void *file, uint64_t offset, uint64_t len);
+bool sfu_lacks_bytes(void);
 int sfu_file_read(void *file, uint64_t offset, void *to, unsigned int len);
 /*
  * The run-time address of the current task's vDSO; 0 if the task has none. From the call on,
@@ -463,8 +472,9 @@ void sfu_regions_stop(void);
  */
 bool sfu_queue_file(uint64_t address);
 /*
- * The worker examines a seen file. `may_read`: the file system is trusted. `seen`: the task and the
- * mapping in which the file was seen. Task; sleeps.
+ * The worker examines a seen file. `may_read`: the worker may read the file; else the file is
+ * requested from user space. `seen`: the task and the mapping in which the file was seen. If bytes
+ * of the file are not in memory, nothing is published: see sfu_lacks_bytes(). Task; sleeps.
  */
 void sframe_unwind_index_file(void *file, const struct sfu_table_state *seen, bool may_read);
 

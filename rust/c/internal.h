@@ -15,6 +15,7 @@
 #include <linux/sched.h>
 #include <linux/siphash.h>
 #include <linux/wait.h>
+#include <linux/workqueue.h>
 
 #include "helpers.h"
 #include "compat.h"
@@ -90,6 +91,8 @@ struct sfu_job {
 	/* The charged user, and the process. */
 	uint32_t user;
 	pid_t pid;
+	/* If this try fails too, the job ends. */
+	bool is_last_try;
 };
 
 #define SFU_JOB_FILE 1
@@ -102,6 +105,16 @@ struct sfu_job {
 int sfu_queue_start(int (*of_worker)(const struct sfu_job *job));
 /* Task; after the hooks are removed; sleeps. */
 void sfu_queue_stop(void);
+/* The worker: starts a reader on the queue's workqueue, which ends when the queue stops. */
+void sfu_queue_reader(struct work_struct *reader);
+/*
+ * The worker: a reader brings bytes of the file into memory, for the user of `job`; then it faults
+ * in the page of `job`, if `fault_in` is set. False if no reader may start now; readers.c.
+ */
+bool sfu_read_ahead(struct file *file, uint64_t offset, uint64_t len, const struct sfu_job *job,
+		    bool fault_in);
+/* Whether a reader may read a file at all. Any context. */
+bool sfu_may_read_ahead(const struct file *file);
 /* Any context. Asks the worker to scan the current task's mappings; false if too much is queued. */
 bool sfu_queue_mappings(void);
 /*

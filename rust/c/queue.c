@@ -24,7 +24,8 @@
 #define SLOTS 64
 /* The most slots that one user other than root may fill. */
 #define SLOTS_OF_USER 32
-#define TRIES 10
+/* A try each 50th of a second. */
+#define TRIES 100
 
 enum { SLOT_FREE, SLOT_BUSY, SLOT_READY };
 
@@ -201,7 +202,8 @@ static void process_slots(struct work_struct *work)
 		if (atomic_read_acquire(&slot->state) != SLOT_READY ||
 		    !(slot->job.what & ~PAGE_MASK) != (own == &page_work))
 			continue;
-		if (process(&slot->job) && ++slot->tries < TRIES) {
+		slot->job.is_last_try = ++slot->tries == TRIES;
+		if (process(&slot->job) && !slot->job.is_last_try) {
 			again = true;
 			continue;
 		}
@@ -213,6 +215,11 @@ static void process_slots(struct work_struct *work)
 	/* A slot that was filled meanwhile has itself queued the work. */
 	if (again)
 		queue_delayed_work(workqueue, own, HZ / 50 + 1);
+}
+
+void sfu_queue_reader(struct work_struct *reader)
+{
+	queue_work(workqueue, reader);
 }
 
 int sfu_queue_start(int (*of_worker)(const struct sfu_job *job))

@@ -451,7 +451,7 @@ int sfu_table_publish(const struct sfu_file_key *key, const struct sfu_table_sta
 	if (rows)
 		new->state.bytes += sizeof(*new);
 	new->used = jiffies;
-	if (state->origin == SFRAME_UNWIND_UNREADABLE)
+	if (state->origin == SFRAME_UNWIND_UNREADABLE || state->is_unread)
 		new->until = (jiffies + TRY_AGAIN) ?: 1;
 	new->requested = state->origin == SFRAME_UNWIND_NO_ROWS;
 	if (new->requested && state->path)

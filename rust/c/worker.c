@@ -1,78 +1,66 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /*
- * The worker does three jobs. It faults in pages that a walk missed and could not wait for. It
+ * The worker does three jobs. It has pages faulted in that a walk missed and could not wait for. It
  * looks for rows in seen files that have no entry in tables.c, and requests regions for code of no
  * file. It scans the mappings of tasks that have too many mappings for a sample.
  *
- * Policy that stays in C: fs_is_trusted() reads super blocks. See
+ * The worker enters no file system, because nobody could stop it while it waits for FUSE, for a
+ * server, or for a block device that a process serves. It reads bytes of files that are in memory;
+ * readers.c brings the others there, and the worker tries again.
+ *
+ * Policy that stays in C: which mappings have pages that can be faulted in. See
  * Documentation/decisions/policy-in-c.rst.
  */
 #define pr_fmt(fmt) KBUILD_MODNAME ": " fmt
 
-#include <linux/blkdev.h>
 #include <linux/dcache.h>
 #include <linux/file.h>
 #include <linux/fs.h>
+#include <linux/hugetlb.h>
 #include <linux/kthread.h>
-#include <linux/magic.h>
-#include <linux/major.h>
 #include <linux/mm.h>
 #include <linux/rcupdate.h>
 #include <linux/sched/mm.h>
 #include <linux/userfaultfd_k.h>
 
 #include "decisions.h"
+#include "files.h"
 
 /*
- * Whether page faults in a mapped file, and reads of the file if `reads` is set, end without the
- * help of a process. Nobody can stop the worker while it waits for FUSE, for a server, or for a
- * listener of fanotify. Block devices that a process may serve are not trusted either, nor are
- * their partitions: a loop device may lie on a file of FUSE, and so may an image of erofs without a
- * block device. Pages of other files come in when a task needs them. (EXT4_SUPER_MAGIC is the magic
- * number of ext2 and ext3 too.)
+ * Whether a page of this mapping can be faulted in by its file's bytes. A fault in a mapping that
+ * userfaultfd watches waits for a process. Pages of hugetlbfs are counted in huge pages.
  */
-static bool fs_is_trusted(struct vm_area_struct *vma, bool reads)
+static bool has_file_pages(const struct vm_area_struct *vma)
 {
-	const struct super_block *super;
-
-	if (!vma->vm_file || (vma->vm_flags & (VM_IO | VM_PFNMAP)) || userfaultfd_armed(vma))
-		return false;
-	if (sfu_awaits_permission(vma->vm_file, reads))
-		return false;
-	super = file_inode(vma->vm_file)->i_sb;
-	if (super->s_bdev) {
-		switch (super->s_bdev->bd_disk->major) {
-		case LOOP_MAJOR:
-		case NBD_MAJOR:
-			return false;
-		}
-	}
-	switch (super->s_magic) {
-	case EROFS_SUPER_MAGIC_V1:
-		return super->s_bdev;
-	case BTRFS_SUPER_MAGIC:
-	case EXT4_SUPER_MAGIC:
-	case F2FS_SUPER_MAGIC:
-	case SQUASHFS_MAGIC:
-	case TMPFS_MAGIC:
-	case XFS_SUPER_MAGIC:
-		return true;
-	}
-	return false;
+	return vma && vma->vm_file && S_ISREG(file_inode(vma->vm_file)->i_mode) &&
+	       !(vma->vm_flags & (VM_IO | VM_PFNMAP)) &&
+	       !is_vm_hugetlb_page((struct vm_area_struct *)vma) &&
+	       !userfaultfd_armed((struct vm_area_struct *)vma);
 }
 
-static void fault_in_page(struct vm_area_struct *vma, const struct sfu_job *job)
+/* -EAGAIN until a reader has faulted in a page whose bytes were in memory. */
+static int fault_in_page(struct vm_area_struct *vma, const struct sfu_job *job)
 {
-	/*
-	 * NULL: the fault must not drop the lock. Otherwise another thread could map a file of FUSE
-	 * there meanwhile.
-	 */
-	if (vma && fs_is_trusted(vma, false))
-		fixup_user_fault(job->mm, job->what, FAULT_FLAG_REMOTE, NULL);
+	unsigned long address = job->what & PAGE_MASK;
+	struct file *file = NULL;
+	uint64_t offset = 0;
+	bool cached, started;
+
+	if (has_file_pages(vma) && sfu_may_read_ahead(vma->vm_file)) {
+		file = get_file(vma->vm_file);
+		offset = ((uint64_t)vma->vm_pgoff << PAGE_SHIFT) + (address - vma->vm_start);
+	}
 	mmap_read_unlock(job->mm);
+	if (!file)
+		return 0;
+	cached = sfu_is_cached(file, offset, 1);
+	started = sfu_read_ahead(file, offset, 1, job, true);
+	fput(file);
+	return cached && started ? 0 : -EAGAIN;
 }
 
-static void look_at_file(struct vm_area_struct *vma, const struct sfu_job *job)
+/* -EAGAIN if bytes of the file are not in memory. */
+static int look_at_file(struct vm_area_struct *vma, const struct sfu_job *job)
 {
 	uint64_t started = ktime_get_ns();
 	struct sfu_table_state seen = {
@@ -81,6 +69,8 @@ static void look_at_file(struct vm_area_struct *vma, const struct sfu_job *job)
 	static char path[SFU_PATH];
 	struct file *file = NULL;
 	bool may_read = false, is_made = false;
+	uint64_t offset;
+	uint64_t len = 0;
 
 	if (vma && (vma->vm_flags & VM_EXEC)) {
 		seen.start = vma->vm_start;
@@ -88,12 +78,12 @@ static void look_at_file(struct vm_area_struct *vma, const struct sfu_job *job)
 		is_made = !sfu_is_of_file(vma);
 		if (vma->vm_file && S_ISREG(file_inode(vma->vm_file)->i_mode)) {
 			file = get_file(vma->vm_file);
-			may_read = fs_is_trusted(vma, true);
+			may_read = !job->is_last_try && sfu_may_read_ahead(file);
 		}
 	}
 	mmap_read_unlock(job->mm);
 	if (!file && !is_made)
-		return;
+		return 0;
 	if (file) {
 		/* `path` is static: only one work looks at files. */
 		seen.path = d_path(file_user_path(file), path, sizeof(path));
@@ -101,15 +91,20 @@ static void look_at_file(struct vm_area_struct *vma, const struct sfu_job *job)
 			seen.path = NULL;
 	}
 	if (sfu_has_allowance(job->user)) {
-		if (file)
+		if (file) {
 			sframe_unwind_index_file(file, &seen, may_read);
+			len = sfu_take_missing(&offset);
+		}
 		if (is_made)
 			sfu_region_request(sfu_mm_id(job->mm), job->pid, job->user, seen.start,
 					   seen.end);
 	}
 	sfu_take_allowance(job->user, started);
+	if (len)
+		sfu_read_ahead(file, offset, len, job, false);
 	if (file)
 		fput(file);
+	return len ? -EAGAIN : 0;
 }
 
 /*
@@ -154,8 +149,8 @@ static int look_at_mappings(const struct sfu_job *job)
 }
 
 /*
- * -EAGAIN if the task's mappings were locked. The worker never waits for the lock: its owner may
- * sleep for long.
+ * -EAGAIN if the task's mappings were locked, or bytes were not in memory. The worker never waits
+ * for the lock: its owner may sleep for long.
  */
 static int process(const struct sfu_job *job)
 {
@@ -169,9 +164,9 @@ static int process(const struct sfu_job *job)
 	} else if (mmap_read_trylock(job->mm)) {
 		vma = vma_lookup(job->mm, job->what & PAGE_MASK);
 		if (job->what & SFU_JOB_FILE)
-			look_at_file(vma, job);
+			ret = look_at_file(vma, job);
 		else
-			fault_in_page(vma, job);
+			ret = fault_in_page(vma, job);
 	} else {
 		ret = -EAGAIN;
 	}

@@ -52,6 +52,19 @@ impl OpenFile {
         offset.checked_add(len).is_some_and(|end| end <= size)
     }
 
+    /// Whether a read of `len` bytes from `offset` on, in bytes, need not wait for the file system,
+    /// if this task is the worker. See `sfu_file_is_at_hand` in `c/helpers.h`.
+    pub(crate) fn is_at_hand(&self, offset: u64, len: u64) -> bool {
+        // SAFETY: `self.file` is an open file as long as `self` lives.
+        unsafe { bindings::sfu_file_is_at_hand(self.file, offset, len) }
+    }
+
+    /// Whether the worker found that bytes of the file are not in memory. The worker only.
+    pub(crate) fn lacks_bytes(&self) -> bool {
+        // SAFETY: The function reads a variable that only this task, the worker, changes.
+        unsafe { bindings::sfu_lacks_bytes() }
+    }
+
     /// Reads all of `bytes` at `offset`, in bytes. See `sfu_file_read` in `c/helpers.h`.
     pub(crate) fn read_into(&self, offset: u64, bytes: &mut [u8]) -> Result {
         let len = c_uint::try_from(bytes.len())?;

@@ -116,6 +116,7 @@ pub struct sfu_table_state {
     pub owner: u32,
     pub origin: u32,
     pub error: u32,
+    pub is_unread: bool,
     pub build_id_len: u32,
     pub build_id: [u8; 32usize],
     pub path: *const kernel::ffi::c_char,
@@ -252,6 +253,16 @@ unsafe extern "C" {
 }
 unsafe extern "C" {
     pub fn sfu_file_size(file: *const kernel::ffi::c_void) -> u64;
+}
+unsafe extern "C" {
+    pub fn sfu_file_is_at_hand(
+        file: *const kernel::ffi::c_void,
+        offset: u64,
+        len: u64,
+    ) -> bool;
+}
+unsafe extern "C" {
+    pub fn sfu_lacks_bytes() -> bool;
 }
 unsafe extern "C" {
     pub fn sfu_file_read(

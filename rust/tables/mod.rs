@@ -124,7 +124,8 @@ pub(crate) fn remove(target: &TableTarget, user: u32) -> Result {
 }
 
 /// Builds a table from a file's own section, if it has one, and publishes the result, also that
-/// there are no rows. The result expires if the file could not be read. Task; sleeps.
+/// there are no rows. The result expires if the file could not be read. If bytes of the file are
+/// not in memory, publishes nothing: the worker tries again. Task; sleeps.
 pub(crate) fn index_file(file: &OpenFile, seen: &TableState, may_read: bool) {
     // If the file is being written to, a later sample sees it again.
     let Ok(key) = FileKey::of(file) else {
@@ -134,7 +135,12 @@ pub(crate) fn index_file(file: &OpenFile, seen: &TableState, may_read: bool) {
         return;
     }
     let mut state = *seen;
-    let rows = match own_rows(file, may_read, &mut state) {
+    state.is_unread = !may_read;
+    let rows = own_rows(file, may_read, &mut state);
+    if file.lacks_bytes() {
+        return;
+    }
+    let rows = match rows {
         Ok(rows) => rows,
         // These errors are temporary.
         Err(error) if [EIO, ENOMEM, ENOSPC, EBUSY, EINTR].contains(&error) => {
@@ -188,6 +194,10 @@ fn own_rows(
     // The program headers may name more bytes than the file has.
     if !file.has(place.offset, place.filesz) {
         return Err(Errno::Malformed.into());
+    }
+    // Before memory is allocated.
+    if !file.is_at_hand(place.offset, place.filesz) {
+        return Err(EIO);
     }
     let memory = BuildMemory::of_build(state.user, false)?;
     let mut section = build::zeros::<u8>(len, &memory)?;

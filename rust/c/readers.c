@@ -1,0 +1,131 @@
+// SPDX-License-Identifier: GPL-2.0-only
+/*
+ * Readers bring bytes of files into memory, and fault in pages, for the worker. A reader may wait
+ * for ever in a file system or in a block device, and cannot be stopped. So each reader is a work
+ * of its own, a file system has one at most, and their number is limited. A reader holds a
+ * reference to the module: rmmod fails with EBUSY instead of waiting for the reader.
+ */
+#define pr_fmt(fmt) KBUILD_MODNAME ": " fmt
+
+#include <linux/fadvise.h>
+#include <linux/file.h>
+#include <linux/fs.h>
+#include <linux/mm.h>
+#include <linux/module.h>
+#include <linux/sched/mm.h>
+#include <linux/spinlock.h>
+
+#include "internal.h"
+
+/*
+ * The most readers; those of users other than root; and those of one of these users. Root's files
+ * come into memory even if all users together have hung file systems.
+ */
+#define READERS 16
+#define READERS_OF_USERS 8
+#define READERS_OF_USER 2
+
+static struct reader {
+	struct work_struct work;
+	/* NULL: the reader is free. */
+	struct file *file;
+	uint64_t offset;
+	uint64_t len;
+	uint32_t user;
+	/* The page to fault in; no `mm` if there is none. */
+	struct mm_struct *mm;
+	unsigned long address;
+} readers[READERS];
+
+static DEFINE_SPINLOCK(readers_lock);
+
+/*
+ * Only a page that is in memory: FOLL_NOWAIT starts reads, and does not wait for them. NULL: the
+ * fault must not drop the lock. Otherwise another thread could map another file there meanwhile.
+ */
+static void fault_in(const struct reader *reader)
+{
+	if (!mmget_not_zero(reader->mm))
+		return;
+	if (mmap_read_trylock(reader->mm)) {
+		sfu_get_user_pages_remote(reader->mm, reader->address, 1, FOLL_NOWAIT, NULL, NULL);
+		mmap_read_unlock(reader->mm);
+	}
+	/* mmput_async(): the last user of the mm may wait for a file system that hangs. */
+	mmput_async(reader->mm);
+}
+
+static void run(struct work_struct *work)
+{
+	struct reader *reader = container_of(work, struct reader, work);
+	struct file *file = reader->file;
+
+	vfs_fadvise(file, reader->offset, reader->len, POSIX_FADV_WILLNEED);
+	if (reader->mm) {
+		fault_in(reader);
+		mmdrop(reader->mm);
+	}
+	spin_lock(&readers_lock);
+	reader->file = NULL;
+	spin_unlock(&readers_lock);
+	fput(file);
+	module_put(THIS_MODULE);
+}
+
+bool sfu_may_read_ahead(const struct file *file)
+{
+	/* Its bytes are not there before a process has permitted a read. */
+	return !FMODE_FSNOTIFY_HSM(file->f_mode);
+}
+
+/* A free reader, if a reader of this file system may start for a user. */
+static struct reader *free_reader(const struct super_block *super, uint32_t user)
+{
+	struct reader *reader, *found = NULL;
+	int of_users = 0, its = 0;
+
+	lockdep_assert_held(&readers_lock);
+	for (reader = readers; reader < readers + READERS; reader++) {
+		if (!reader->file) {
+			found = reader;
+			continue;
+		}
+		if (file_inode(reader->file)->i_sb == super)
+			return NULL;
+		of_users += !!reader->user;
+		its += reader->user == user;
+	}
+	if (user && (of_users >= READERS_OF_USERS || its >= READERS_OF_USER))
+		return NULL;
+	return found;
+}
+
+bool sfu_read_ahead(struct file *file, uint64_t offset, uint64_t len, const struct sfu_job *job,
+		    bool fault_in)
+{
+	struct reader *reader;
+
+	if (!try_module_get(THIS_MODULE))
+		return false;
+	spin_lock(&readers_lock);
+	reader = free_reader(file_inode(file)->i_sb, job->user);
+	if (reader)
+		reader->file = get_file(file);
+	spin_unlock(&readers_lock);
+	if (!reader) {
+		module_put(THIS_MODULE);
+		return false;
+	}
+	reader->offset = offset;
+	reader->len = len;
+	reader->user = job->user;
+	reader->mm = NULL;
+	if (fault_in) {
+		mmgrab(job->mm);
+		reader->mm = job->mm;
+		reader->address = job->what & PAGE_MASK;
+	}
+	INIT_WORK(&reader->work, run);
+	sfu_queue_reader(&reader->work);
+	return true;
+}

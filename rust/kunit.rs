@@ -495,6 +495,36 @@ mod region_tests {
     }
 
     #[test]
+    fn users_who_fill_the_table_displace_their_own_regions() -> Result {
+        let at = sys::test::map(2 * PAGE, true)?;
+        sys::test::add_region(&fixed(at, at + PAGE))?;
+        // A process has at most 32 regions, and a user half of all.
+        let fill = |user: u64, count| {
+            for n in 0..count {
+                let start = (1 + n) * PAGE;
+                let process = 100 * user + n / 32;
+                sys::test::add_region_of(process, user as u32, &fixed(start, start + PAGE))?;
+            }
+            Ok::<(), Error>(())
+        };
+        fill(1, 512)?;
+        fill(2, 512)?;
+        assert!(is_region(at)?);
+        sys::test::add_region_of(0, 3, &fixed(at + PAGE, at + 2 * PAGE))?;
+        fill(1, 64)?;
+        fill(2, 64)?;
+        assert!(is_region(at)? && is_region(at + PAGE)?);
+        let none = RegionDescription {
+            kind: uapi::SFRAME_UNWIND_REGION_NONE as u8,
+            ..fixed(PAGE, 2 * PAGE)
+        };
+        assert_eq!(sys::test::add_region_of(1, 4, &none), Err(ENOSPC));
+        sys::test::remove_regions();
+        assert!(!is_region(at)?);
+        Ok(())
+    }
+
+    #[test]
     fn descriptions_are_checked() {
         let valid = fixed(PAGE, 2 * PAGE);
         let heap = RegionDescription {

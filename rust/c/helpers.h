@@ -528,8 +528,12 @@ int64_t sfu_test_map(uint64_t len, bool executable);
 /* The state of the running test's mappings. */
 uint64_t sfu_test_mappings_sequence(void);
 int sfu_test_unmap(uint64_t address, uint64_t len);
-/* Adds a region of the running test. Its `pid` is ignored. */
-int sfu_test_add_region(const struct sframe_unwind_region *description);
+/*
+ * Adds a region of the running test, or of another process: `other` is its number, or 0. `user` is
+ * charged. The region's `pid` is ignored.
+ */
+int sfu_test_add_region(const struct sframe_unwind_region *description, uint64_t other,
+			uint32_t user);
 int sfu_test_write(uint64_t address, const void *from, unsigned int len);
 /* Whether interrupts of code that saves registers are told from others. */
 bool sfu_test_saving_registers(void);

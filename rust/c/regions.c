@@ -40,6 +40,8 @@ struct region {
 	struct list_head of_all;
 	uint64_t mm_id;
 	struct sframe_unwind_region description;
+	/* The process; NULL for requests. */
+	struct pid *process;
 	uint32_t user;
 	/* In jiffies: the last use, and the end of a description of kind NONE. */
 	unsigned long used;
@@ -129,6 +131,7 @@ static void withdraw(struct region *region)
 	if (region->description.kind == SFRAME_UNWIND_REGION_ROWS)
 		/* After the removal: see sfu_find_region(). */
 		smp_store_release(&regions_generation, regions_generation + 1);
+	put_pid(region->process);
 	kfree_rcu(region, rcu);
 }
 
@@ -199,22 +202,89 @@ static noinline struct region *least_used(uint64_t mm_id, uint32_t user, unsigne
 	return most ? NULL : least;
 }
 
+static bool has_exited(const struct region *region)
+{
+	bool exited;
+
+	rcu_read_lock();
+	exited = region->process && !pid_task(region->process, PIDTYPE_TGID);
+	rcu_read_unlock();
+	return exited;
+}
+
+/* Users share a count by a secret hash, but root has its own. */
+#define USERS 256
+
+static unsigned int number_of(uint32_t user)
+{
+	return user ? 1 + siphash_1u32(user, &sfu_secret) % (USERS - 1) : 0;
+}
+
+/*
+ * The region that makes way if all are used; -ENOSPC if none may. Regions of processes that have
+ * exited go first; then requests, and answers that there is no region. A request displaces nothing
+ * else. A described region displaces one of the user who has the most of them, so that no user can
+ * displace all regions of others. Regions of root make way for regions of root only.
+ */
+static noinline struct region *makes_way(const struct region *new)
+{
+	static uint16_t counts[USERS];
+	struct region *region, *least = NULL;
+	unsigned int all = 0, most = 0, count;
+
+	lockdep_assert_held(&regions_lock);
+	memset(counts, 0, sizeof(counts));
+	list_for_each_entry(region, &regions, of_all) {
+		all++;
+		if (region->description.kind)
+			counts[number_of(region->user)]++;
+		else if (!least || time_before(READ_ONCE(region->used), READ_ONCE(least->used)))
+			least = region;
+	}
+	if (all < REGIONS)
+		return NULL;
+	list_for_each_entry(region, &regions, of_all)
+		if (has_exited(region))
+			return region;
+	if (least)
+		return least;
+	if (!new->description.kind)
+		return ERR_PTR(-ENOSPC);
+	list_for_each_entry(region, &regions, of_all) {
+		if (!region->user && new->user)
+			continue;
+		count = region->user ? counts[number_of(region->user)] : 0;
+		if (least && (count < most || (count == most && !time_before(READ_ONCE(region->used),
+									     READ_ONCE(least->used)))))
+			continue;
+		least = region;
+		most = count;
+	}
+	return least ?: ERR_PTR(-ENOSPC);
+}
+
 /* Removes a region if a bound is reached. */
-static void make_room(const struct region *new)
+static int make_room(const struct region *new)
 {
 	struct region *least = least_used(new->mm_id, 0, REGIONS_OF_PROCESS);
 
 	if (!least && new->user)
 		least = least_used(0, new->user, REGIONS / 2);
-	least = least ?: least_used(0, 0, REGIONS);
+	least = least ?: makes_way(new);
+	if (IS_ERR(least))
+		return PTR_ERR(least);
 	if (least)
 		withdraw(least);
+	return 0;
 }
 
-static int add(uint64_t mm_id, uint32_t user, const struct sframe_unwind_region *description,
-	       bool requested)
+/* `process` is NULL for a request. */
+static int add(uint64_t mm_id, struct pid *process, uint32_t user,
+	       const struct sframe_unwind_region *description)
 {
 	struct region *new = kzalloc(sizeof(*new), GFP_KERNEL_ACCOUNT);
+	bool requested = !process;
+	int ret;
 
 	if (!new)
 		return -ENOMEM;
@@ -222,19 +292,26 @@ static int add(uint64_t mm_id, uint32_t user, const struct sframe_unwind_region 
 	new->user = user;
 	new->description = *description;
 	new->requested = requested;
+	new->process = get_pid(process);
 	new->used = jiffies;
 	new->until = jiffies + (requested ? ASK_AGAIN : NONE_HOLDS);
 	mutex_lock(&regions_lock);
 	/* A request does not withdraw an earlier answer. */
 	new->plain = requested ? is_plain(new) : !description->kind;
 	replace(new);
-	make_room(new);
-	hash_add_rcu(regions_by_process, &new->by_process, hash_of(mm_id));
-	list_add_tail_rcu(&new->of_all, &regions);
+	ret = make_room(new);
+	if (!ret) {
+		hash_add_rcu(regions_by_process, &new->by_process, hash_of(mm_id));
+		list_add_tail_rcu(&new->of_all, &regions);
+	}
 	mutex_unlock(&regions_lock);
-	if (requested)
+	if (ret) {
+		put_pid(new->process);
+		kfree(new);
+	} else if (requested) {
 		wake_up_interruptible(&sfu_requests_wait);
-	return 0;
+	}
+	return ret;
 }
 
 int sfu_region_add(struct sframe_unwind_region *description, bool own_only)
@@ -242,8 +319,9 @@ int sfu_region_add(struct sframe_unwind_region *description, bool own_only)
 	const struct cred *cred;
 	struct task_struct *task;
 	struct mm_struct *mm;
-	uint64_t id;
+	struct pid *process;
 	uint32_t user;
+	int ret;
 
 	/* The removal of a region with rows makes the next walks of all processes slower. */
 	if (own_only && (description->kind == SFRAME_UNWIND_REGION_ROWS ||
@@ -254,28 +332,35 @@ int sfu_region_add(struct sframe_unwind_region *description, bool own_only)
 		if (!description->table)
 			return -ENOENT;
 	}
-	rcu_read_lock();
-	task = get_pid_task(find_vpid(description->pid), PIDTYPE_TGID);
-	rcu_read_unlock();
-	if (!task)
+	process = find_get_pid(description->pid);
+	task = get_pid_task(process, PIDTYPE_TGID);
+	if (!task) {
+		put_pid(process);
 		return -ESRCH;
+	}
 	cred = get_task_cred(task);
 	user = sfu_charged_user(cred);
 	put_cred(cred);
 	mm = get_task_mm(task);
 	put_task_struct(task);
-	if (!mm)
-		return -ESRCH;
-	id = sfu_mm_id(mm);
-	/* The last user of the mm may wait for a file system that hangs. */
-	mmput_async(mm);
-	return add(id, user, description, false);
+	ret = -ESRCH;
+	if (mm) {
+		ret = add(sfu_mm_id(mm), process, user, description);
+		/* The last user of the mm may wait for a file system that hangs. */
+		mmput_async(mm);
+	}
+	put_pid(process);
+	return ret;
 }
 
 #ifdef CONFIG_KUNIT
-int sfu_test_add_region(const struct sframe_unwind_region *description)
+int sfu_test_add_region(const struct sframe_unwind_region *description, uint64_t other,
+			uint32_t user)
 {
-	return add(sfu_mm_id(current->mm), 0, description, false);
+	uint64_t id = sfu_mm_id(current->mm);
+
+	/* No mm has an ID with this bit. */
+	return add(other ? id ^ other << 48 : id, task_pid(current), user, description);
 }
 #endif
 
@@ -283,8 +368,8 @@ void sfu_region_request(uint64_t mm_id, pid_t pid, uint32_t user, uint64_t start
 {
 	const struct sframe_unwind_region description = { .pid = pid, .start = start, .end = end };
 
-	/* If there is no memory, the code is requested again. */
-	add(mm_id, user, &description, true);
+	/* If there is no memory or no room, the code is requested again. */
+	add(mm_id, NULL, user, &description);
 }
 
 bool sfu_next_region_request(struct sframe_unwind_request *request)

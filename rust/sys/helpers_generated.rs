@@ -393,7 +393,11 @@ unsafe extern "C" {
     pub fn sfu_test_unmap(address: u64, len: u64) -> kernel::ffi::c_int;
 }
 unsafe extern "C" {
-    pub fn sfu_test_add_region(description: *const sframe_unwind_region) -> kernel::ffi::c_int;
+    pub fn sfu_test_add_region(
+        description: *const sframe_unwind_region,
+        other: u64,
+        user: u32,
+    ) -> kernel::ffi::c_int;
 }
 unsafe extern "C" {
     pub fn sfu_test_write(

@@ -31,11 +31,23 @@ pub(crate) fn mappings_sequence() -> u64 {
     unsafe { bindings::sfu_test_mappings_sequence() }
 }
 
-/// Adds a region of the running test, as its process would.
+/// Adds a region of the running test, as its process would, for root.
 pub(crate) fn add_region(description: &RegionDescription) -> Result {
+    add_region_of(0, 0, description)
+}
+
+/// As [`add_region`], for `user`, of another process: `other` is its number, or 0.
+pub(crate) fn add_region_of(other: u64, user: u32, description: &RegionDescription) -> Result {
     // SAFETY: The C function copies the description. KUnit calls this in a task that may sleep, and
     // the test has mapped memory, so the task has a mm.
-    to_result(unsafe { bindings::sfu_test_add_region(description) })
+    to_result(unsafe { bindings::sfu_test_add_region(description, other, user) })
+}
+
+/// Removes all regions.
+pub(crate) fn remove_regions() {
+    // SAFETY: The C function takes no argument, and locks by itself. KUnit calls this in a task
+    // that may sleep.
+    unsafe { bindings::sfu_regions_stop() };
 }
 
 /// Unmaps user memory of the running test.

@@ -12,10 +12,12 @@
 #include <linux/mm.h>
 #include <linux/mm_types.h>
 #include <linux/percpu.h>
+#include <linux/ptrace.h>
 #include <linux/sched.h>
 #include <linux/siphash.h>
 #include <linux/wait.h>
 #include <linux/workqueue.h>
+#include <asm/irq_regs.h>
 
 #include "helpers.h"
 #include "compat.h"
@@ -42,6 +44,14 @@ static inline void sfu_ftrace_remove(struct ftrace_ops *ops)
 		for (;;)
 			schedule_timeout_uninterruptible(MAX_SCHEDULE_TIMEOUT);
 	ftrace_free_filter(ops);
+}
+
+/* Whether the interrupt that is being handled has interrupted the task in user space. Hard IRQ. */
+static inline bool sfu_interrupted_user_space(void)
+{
+	const struct pt_regs *regs = get_irq_regs();
+
+	return regs && user_mode((struct pt_regs *)regs);
 }
 
 /* Whether a VMA of the current task that starts at `start` is the vDSO; vdso.c. Any context. */

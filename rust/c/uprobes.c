@@ -6,7 +6,6 @@
 #include <linux/rcupdate.h>
 #include <linux/sched.h>
 #include <linux/uprobes.h>
-#include <asm/irq_regs.h>
 
 #include "internal.h"
 
@@ -35,14 +34,9 @@ uint64_t sfu_uprobe_orig_pc(uint64_t pc)
  */
 static bool has_whole_list(void)
 {
-	struct pt_regs *regs;
-
 	if (!SFU_BEFORE(6, 11))
 		return true;
-	if (!in_hardirq() || in_nmi())
-		return false;
-	regs = get_irq_regs();
-	return regs && user_mode(regs);
+	return in_hardirq() && !in_nmi() && sfu_interrupted_user_space();
 }
 
 bool sfu_uretprobe_orig_ra(uint64_t slot, uint64_t *address)

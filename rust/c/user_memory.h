@@ -15,14 +15,25 @@
 bool sfu_is_readable(uint64_t address);
 
 /*
- * As sfu_peek_enter(), in line. If this may have interrupted a change of address spaces, which runs
- * with interrupts off, the memory that is there may be another task's. Only
- * copy_from_user_nofault() finds out.
+ * Whether the memory that is there may be another task's: nothing tells whether this context has
+ * interrupted a change of address spaces. Such changes run with interrupts off, and calls of the
+ * firmware, which has an address space of its own, with interrupts on. Only
+ * copy_from_user_nofault() finds out. An interrupt of user space has interrupted no change.
  */
+static __always_inline bool is_unsure(void)
+{
+	if (in_nmi())
+		return true;
+	if (in_hardirq())
+		return !sfu_interrupted_user_space();
+	return irqs_disabled();
+}
+
+/* As sfu_peek_enter(), in line. */
 static __always_inline uint64_t sfu_peek(uint64_t address)
 {
 	pagefault_disable();
-	if (in_nmi() || (!in_hardirq() && irqs_disabled()))
+	if (is_unsure())
 		return sfu_is_readable(address) ? TASK_SIZE_MAX : 0;
 	return TASK_SIZE_MAX;
 }

@@ -5,6 +5,7 @@
 //! A build reads and checks all data of the table: a search reads no page of the file.
 
 use crate::{
+    arch::asm,
     sframe::{
         arch::machine::NATIVE,
         bytes::{
@@ -61,8 +62,11 @@ use kernel::{
 };
 
 use core::{
-    arch::asm,
-    mem::MaybeUninit, //
+    mem::{
+        offset_of,
+        MaybeUninit, //
+    },
+    ptr, //
 };
 
 /// The number of different rules for which a build has memory at first: libc has 325. A file with
@@ -84,8 +88,11 @@ const FEW_RULES: usize = 4096;
 ///   with all its vectors, a grace period of RCU after it was withdrawn. So a reader in an NMI sees
 ///   the old table, the new one, or none, and what it has found stays until it is no reader any
 ///   more.
+// In this order, so that the fast path's instructions are short.
+#[repr(C)]
 pub(crate) struct FileTable {
-    executables: Executables,
+    /// The length of `pages`.
+    pages_bound: asm::IndexBound,
     base: u64,
     /// The size of the code, in bytes from `base` on.
     span: u64,
@@ -101,6 +108,7 @@ pub(crate) struct FileTable {
     others: KVVec<Rule>,
     /// The number of rows, without those that begin with a page of code.
     pub(crate) count: usize,
+    executables: Executables,
 }
 
 impl FileTable {
@@ -243,6 +251,7 @@ impl FileTable {
             executables: code.executables,
             base: plan.base,
             span: plan.span,
+            pages_bound: asm::IndexBound::new(parts.pages.len()),
             pages: parts.pages,
             chunks: parts.chunks,
             blocks,
@@ -467,13 +476,17 @@ impl fast_path::RowSource for FileTable {
 
     #[inline(always)]
     fn block(&self, distance: u64) -> Option<BlockRef<'_>> {
-        let mut page = (distance / table::PAGE) as usize;
-        // The compiler would compute the number of the chunk from the distance, which would take
-        // one more register. SAFETY: No instruction, and `page` stays as it is.
-        unsafe {
-            asm!("/* {0} */", inout(reg) page, options(pure, nomem, nostack, preserves_flags));
+        let page = (distance / table::PAGE) as usize;
+        if page >= self.pages_bound.len() {
+            return None;
         }
-        let at = *self.pages.get(page)?;
+        // User memory is open to the processor's guesses here.
+        // SAFETY: The bound is a field of `self`.
+        let page = unsafe {
+            asm::below::<{ offset_of!(FileTable, pages_bound) }>(page, ptr::from_ref(self).cast())
+        };
+        // SAFETY: `page` is below the length of `pages`, of which nobody changes anything.
+        let at = unsafe { *self.pages.as_ptr().add(page) };
         // SAFETY: `pages` has the entry `page`. By the invariants of `FileTable` the table is sound
         // as it is, so `chunks` has an entry for the chunk of each page, and that entry plus `at`,
         // modulo 2^64, is the address of a byte in `blocks`: `is_sound` has computed the same sum.

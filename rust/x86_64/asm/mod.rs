@@ -4,6 +4,7 @@
 
 mod counters;
 mod get_user;
+mod index;
 mod user_access;
 
 pub(crate) use self::{
@@ -12,5 +13,9 @@ pub(crate) use self::{
         increment_counter, //
     },
     get_user::get_user,
+    index::{
+        below,
+        IndexBound, //
+    },
     user_access::UserAccess, //
 };

@@ -6,6 +6,7 @@ use crate::sframe::{
     rule::Rule,
     table::compact_rule::CompactRule, //
 };
+use core::hint;
 
 /// The size of a page of code, in bytes.
 pub const PAGE: u64 = 256;
@@ -57,6 +58,16 @@ pub struct Table<'a> {
     pub compact: &'a [CompactRule],
     /// The rules that are not compact.
     pub others: &'a [Rule],
+}
+
+/// `index`, or 0 if it is not below `len`, without a branch: also in a speculative execution behind
+/// a wrong guess of a branch that has compared the two. As the kernel's `array_index_mask_nospec`.
+#[inline(always)]
+fn masked(index: usize, len: usize) -> usize {
+    // The compiler must not use that the index was compared before.
+    let index = hint::black_box(index);
+    let is_not_below = (index | len.wrapping_sub(1).wrapping_sub(index)) as isize;
+    index & !(is_not_below >> (usize::BITS - 1)) as usize
 }
 
 impl Table<'_> {
@@ -124,6 +135,10 @@ impl Table<'_> {
     /// The offset of the first low byte of the block of page `page`, like [`Table::block`].
     #[inline(always)]
     fn block_of_page(&self, page: usize) -> Option<usize> {
+        if page >= self.pages.len() {
+            return None;
+        }
+        let page = masked(page, self.pages.len());
         let at = *self.pages.get(page)?;
         let chunk = *self.chunks.get(page / CHUNK)?;
         usize::try_from(chunk.wrapping_sub(self.origin).wrapping_add(at.into())).ok()
@@ -162,5 +177,26 @@ impl Table<'_> {
         let before = lows.take_while(|last| **last < distance as u8).count();
         let at = block.wrapping_add(before.wrapping_mul(ROW));
         (at < self.blocks.len()).then_some(at)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::masked;
+
+    #[test]
+    fn an_index_that_is_not_below_the_length_becomes_0() {
+        const MOST: usize = isize::MAX as usize;
+        for (index, len, result) in [
+            (0, 1, 0),
+            (6, 7, 6),
+            (7, 7, 0),
+            (8, 7, 0),
+            (MOST - 1, MOST, MOST - 1),
+            (usize::MAX, 7, 0),
+            (usize::MAX, MOST, 0),
+        ] {
+            assert_eq!(masked(index, len), result, "{index} of {len}");
+        }
     }
 }

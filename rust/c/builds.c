@@ -2,11 +2,10 @@
 /*
  * The bounds of table builds. The number of builds and their memory are limited. A build ends when
  * its CPU time is used up, when its task is killed, and when the module is being unloaded. A build
- * by the worker also ends after ten seconds, for the disk may be slow. Other tasks run meanwhile.
+ * by the worker also ends when bytes of the file are not in memory. Other tasks run meanwhile.
  */
 #define pr_fmt(fmt) KBUILD_MODNAME ": " fmt
 
-#include <linux/jiffies.h>
 #include <linux/mutex.h>
 #include <linux/random.h>
 #include <linux/rcupdate.h>
@@ -21,13 +20,6 @@
  * long, and a busy host makes a guest count time in which the guest did not run.
  */
 #define BUILD_TIME ((IS_ENABLED(CONFIG_KASAN) || IS_ENABLED(CONFIG_KCSAN) ? 20 : 2) * NSEC_PER_SEC)
-
-/*
- * The most time of one build by the worker, in jiffies. The worker waits for the disk, which is no
- * CPU time, and other users' files wait for the worker.
- */
-#define WORKER_TIME (BUILD_TIME / NSEC_PER_SEC * 5 * HZ)
-static unsigned long worker_until;
 
 /*
  * The running builds. The worker has one, and each task that adds rows another. The limit of the
@@ -109,8 +101,6 @@ static uint64_t cpu_time(void)
 
 uint64_t sfu_build_deadline(void)
 {
-	if (current->flags & PF_WQ_WORKER)
-		worker_until = jiffies + WORKER_TIME;
 	return cpu_time() + BUILD_TIME;
 }
 
@@ -122,7 +112,7 @@ int sfu_build_pause(uint64_t deadline)
 	 */
 	cond_resched_tasks_rcu_qs();
 	if (fatal_signal_pending(current) || READ_ONCE(sfu_is_stopping) ||
-	    ((current->flags & PF_WQ_WORKER) && time_after(jiffies, worker_until)))
+	    ((current->flags & PF_WQ_WORKER) && sfu_lacks_bytes()))
 		return -EINTR;
 	return cpu_time() < deadline ? 0 : -ETIME;
 }

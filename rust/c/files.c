@@ -148,12 +148,19 @@ uint64_t sfu_file_size(const void *file)
 
 /*
  * The bytes that the worker missed in memory, of the one file that it looks at. No bytes: `len` is
- * 0.
+ * 0. A reader brings at least READ_AHEAD bytes, because the next read is probably near.
  */
 static struct {
 	uint64_t offset;
 	uint64_t len;
 } missing;
+#define READ_AHEAD (128 << 10)
+
+static void miss(uint64_t offset, uint64_t len)
+{
+	missing.offset = offset;
+	missing.len = max_t(uint64_t, len, READ_AHEAD);
+}
 
 uint64_t sfu_take_missing(uint64_t *offset)
 {
@@ -214,8 +221,7 @@ static int read_cached(const struct file *file, uint64_t offset, void *to, unsig
 		return -ENODATA;
 	if (copy_all_cached(file, offset, to, len))
 		return 0;
-	missing.offset = offset;
-	missing.len = len;
+	miss(offset, len);
 	return -EAGAIN;
 }
 
@@ -223,8 +229,7 @@ bool sfu_file_is_at_hand(const void *file, uint64_t offset, uint64_t len)
 {
 	if (!(current->flags & PF_WQ_WORKER) || sfu_is_cached(file, offset, len))
 		return true;
-	missing.offset = offset;
-	missing.len = len;
+	miss(offset, len);
 	return false;
 }
 

@@ -77,8 +77,8 @@ impl<A: Ask> Work<A> {
         Ok(())
     }
 
-    /// Moves the next call of the caller's function to within 16 steps, because a read from a disk
-    /// may have taken long. Takes no step.
+    /// Moves the next call of the caller's function to within 16 steps, because a read of code may
+    /// have taken long, or may have shown that the build cannot end now. Takes no step.
     pub fn ask_soon(&mut self) {
         let later = self.until_ask.saturating_sub(SOON);
         self.until_ask = self.until_ask.wrapping_sub(later);
@@ -114,7 +114,7 @@ mod tests {
     }
 
     #[test]
-    fn waiting_for_a_disk_asks_soon_and_takes_no_steps() {
+    fn a_read_of_code_asks_soon_and_takes_no_steps() {
         let stride = u64::from(STRIDE);
         assert_eq!(calls(u64::MAX), (MIN_STEPS, MIN_STEPS / stride));
         let (steps, often) = calls(10_000);

@@ -15,11 +15,23 @@ static_assert(sizeof(struct alt_instr) == SFU_ALTERNATIVE_SIZE);
 static_assert(sizeof(struct exception_table_entry) == 12 && EX_TYPE_UACCESS == 3);
 static_assert(X86_FEATURE_SMAP == 9 * 32 + 20);
 
-unsigned long sfu_entry_text;
+unsigned long sfu_entry_text, sfu_entry_size;
 
 void sfu_entry_text_find(void)
 {
-	rdmsrq(MSR_LSTAR, sfu_entry_text);
+	unsigned long entry;
+
+#ifdef X86_FEATURE_FRED
+	if (SFU_HAS_FRED) {
+		rdmsrq(MSR_IA32_FRED_CONFIG, entry);
+		sfu_entry_text = entry & PAGE_MASK;
+		sfu_entry_size = PAGE_SIZE;
+		return;
+	}
+#endif
+	rdmsrq(MSR_LSTAR, entry);
+	sfu_entry_text = entry - ENTRY_TEXT_BEFORE;
+	sfu_entry_size = ENTRY_TEXT_BEFORE + ENTRY_TEXT_BEHIND;
 }
 
 bool sfu_in_sigreturn(const void *regs)
@@ -59,6 +71,8 @@ bool sfu_test_saving_registers(void)
 	} cases[] = {
 		{ text, task, false },
 		{ sfu_entry_text, task, true },
+		{ sfu_entry_text + sfu_entry_size - 1, task, true },
+		{ sfu_entry_text + sfu_entry_size, task, false },
 		/* sync_regs() and the code before it. */
 		{ text, entry_end - 200, true },
 		{ text, entry_end - PAGE_SIZE - 8, false },
@@ -67,8 +81,18 @@ bool sfu_test_saving_registers(void)
 		{ text, nmi_end - 200, true },
 		{ text, nmi_end - EXCEPTION_STKSZ - 8, false },
 	};
+	/* The end of the NMI's stack, as the processor has written it. */
+	const unsigned long iret[] = { 0, 0, 0, text, __KERNEL_CS, 2, task, __KERNEL_DS };
+	const unsigned long fred[] = { -1ul, text, __KERNEL_CS, 2, task, __KERNEL_DS, 0, 0 };
+	const struct interrupted at[] = {
+		interrupted_by_nmi(iret + ARRAY_SIZE(iret), false),
+		interrupted_by_nmi(fred + ARRAY_SIZE(fred), true),
+	};
 	int i;
 
+	for (i = 0; i < ARRAY_SIZE(at); i++)
+		if (at[i].ip != text || at[i].sp != task)
+			return false;
 	for (i = 0; i < ARRAY_SIZE(cases); i++)
 		if (is_saving_registers(cases[i].ip, cases[i].sp, entry_end, nmi_end) !=
 		    cases[i].saves)

@@ -45,15 +45,30 @@ static inline bool is_in_system_call(const struct pt_regs *regs)
 }
 
 /*
- * The entry point of system calls, set when the module is loaded. The code that saves a task's
- * registers lies around it, in the section .entry.text: 5 KiB, most of it behind the entry point.
- * No symbol of this section is exported. Code of other sections may be nearby. For interrupts and
- * exceptions, sync_regs(), which is in another section, copies the registers: it runs on the CPU's
- * entry stack, like the code before it.
+ * The code that saves a task's registers, set when the module is loaded. No symbol of it is
+ * exported. Without FRED it is the section .entry.text: 5 KiB around the entry point of system
+ * calls, most of it behind the entry point. Code of other sections may be nearby. For interrupts
+ * and exceptions, sync_regs(), which is in another section, copies the registers: it runs on the
+ * CPU's entry stack, like the code before it. With FRED it is the page at the one entry point.
  */
-extern unsigned long sfu_entry_text;
+extern unsigned long sfu_entry_text, sfu_entry_size;
 #define ENTRY_TEXT_BEFORE (4 << 10)
 #define ENTRY_TEXT_BEHIND (8 << 10)
+
+struct interrupted {
+	unsigned long ip, sp;
+};
+
+/*
+ * What the processor has written to the end of the NMI's stack: ip, cs, flags, sp and ss; with
+ * FRED, two words of information behind them.
+ */
+static inline struct interrupted interrupted_by_nmi(const unsigned long *end, bool fred)
+{
+	const unsigned long *frame = end - (fred ? 7 : 5);
+
+	return (struct interrupted){ .ip = frame[0], .sp = frame[3] };
+}
 
 /*
  * Whether an NMI that interrupted `ip`, with the kernel's stack pointer at `sp`, may have done so
@@ -65,30 +80,27 @@ extern unsigned long sfu_entry_text;
 static inline bool is_saving_registers(unsigned long ip, unsigned long sp, unsigned long entry_end,
 				       unsigned long stack_end)
 {
-	return ip - sfu_entry_text + ENTRY_TEXT_BEFORE < ENTRY_TEXT_BEFORE + ENTRY_TEXT_BEHIND ||
-	       entry_end - sp <= PAGE_SIZE || stack_end - sp <= EXCEPTION_STKSZ;
+	return ip - sfu_entry_text < sfu_entry_size || entry_end - sp <= PAGE_SIZE || stack_end - sp <= EXCEPTION_STKSZ;
 }
 
 /*
  * The processor writes the interrupted registers to the end of the NMI's stack. An NMI from user
  * space runs on the task's stack, and its registers are good. Breakpoints and watchpoints in the
  * kernel, which in_nmi() takes for NMIs, run on other stacks: meanwhile the end of the NMI's stack
- * holds the registers of an earlier NMI.
- * Processors with FRED use no such stack: there nothing is known. With Xen PV, sp0 is the end of
- * the task's stack.
+ * holds the registers of an earlier NMI. With Xen PV, sp0 is the end of the task's stack.
  */
 static inline bool nmi_is_saving_registers(void)
 {
+	struct interrupted at;
 	unsigned long end;
-	const unsigned long *frame;
 
-	if (SFU_HAS_FRED || cpu_feature_enabled(X86_FEATURE_XENPV))
+	if (cpu_feature_enabled(X86_FEATURE_XENPV))
 		return false;
 	end = this_cpu_read(cpu_tss_rw.x86_tss.ist[IST_INDEX_NMI]);
 	if (end - current_stack_pointer > EXCEPTION_STKSZ)
 		return false;
-	frame = (const unsigned long *)end - 5;
-	return is_saving_registers(frame[0], frame[3], this_cpu_read(cpu_tss_rw.x86_tss.sp0), end);
+	at = interrupted_by_nmi((const unsigned long *)end, SFU_HAS_FRED);
+	return is_saving_registers(at.ip, at.sp, this_cpu_read(cpu_tss_rw.x86_tss.sp0), end);
 }
 
 static inline uint64_t sfu_breakpoint_pc(uint64_t pc)

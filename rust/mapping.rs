@@ -52,7 +52,7 @@ const TABLE: u32 = 80;
 /// large.
 const REGION: u32 = 20;
 /// The work that a scan leaves to the walk of the same sample.
-const FOR_WALK: u32 = 2_900;
+const FOR_WALK: u32 = 2_200;
 
 /// The table of a file, as a walk finds it.
 #[derive(Clone, Copy)]

@@ -31,19 +31,20 @@ use kernel::page::PAGE_SIZE;
 const UNIT: u32 = 20;
 /// The budget of one walk in a context that cannot be interrupted, in units of [`UNIT`]
 /// instructions. `worst` of `tools/bench/run` measures the cost of programs made to be slow.
-pub(crate) const WORK: u32 = 11_400;
-/// The budget of one walk in a task that can be scheduled away, in the units of [`WORK`].
-const WORK_DEFERRED: u32 = 8 << 20;
+pub(crate) const WORK: u32 = 8_600;
+/// The budget of one walk in a task that can be scheduled away, in the units of [`WORK`]: about 2 ms.
+/// A task that is killed meanwhile waits for no more pages, and ends then at the latest.
+const WORK_DEFERRED: u32 = 450_000;
 /// The work of a read, without the work of its words.
 const READ: u32 = 3;
 /// The additional work of a read while the memory may be another task's.
 const READ_UNSURE: u32 = 5;
 /// The work of a missing page: the exception, and a search of the worker's queue.
-const FAULT: u32 = 250;
+const FAULT: u32 = 280;
 /// The work of reading one mapping, and of one step of a scan of the mappings.
 pub(crate) const VISIT: u32 = sys::SFU_VISIT;
 /// The work of taking the code cache again in a walk: all its ranges are checked.
-pub(crate) const CODE_CACHE: u32 = 40;
+pub(crate) const CODE_CACHE: u32 = 48;
 /// The number of pages that a task may wait for in one walk.
 const FAULTS_DEFERRED: u32 = 256;
 

@@ -52,8 +52,7 @@ pub(super) enum RbxPlace {
     Slot(u64),
 }
 
-/// The cost of a step of the second walk, in instructions. A page of a table with a row for each
-/// byte costs 2,000 more.
+/// The cost of a step of the second walk, in instructions, without the search of its row.
 const STEP: u32 = 800;
 
 impl Replay {

@@ -73,6 +73,9 @@ use core::{
 /// more rules is built again, with memory for [`MAX_RULES`].
 const FEW_RULES: usize = 4096;
 
+/// The number of pages of a new table that are checked before other tasks may run.
+const CHECKED_PAGES: usize = 1024;
+
 /// The rows of a file, and the locations of its code.
 ///
 /// The fast path searches a table without checks. It relies on three invariants:
@@ -176,17 +179,8 @@ impl FileTable {
         first
             .settle_starts(bytes, |at| code.executables.holds(at, at))
             .map_err(section_errno)?;
-        let most = table::count(bytes, &first, extra_rows).map_err(section_errno)?;
-        let mut places = zeros::<FunctionSpan>(most, memory)?;
-        // A search of the table takes an offset in the file.
-        let place = |start, last| {
-            let executables = &code.executables;
-            let offset = executables.offset(start);
-            offset.filter(|_| executables.holds(start, last))
-        };
         let deadline = Deadline::of_build();
-        let len = bytes.len().saturating_add(extra_rows.len());
-        let mut work = Work::new(len, || {
+        let ask = || {
             deadline.check().map_err(|error| {
                 if error == EINTR {
                     TableError::Ended
@@ -194,7 +188,17 @@ impl FileTable {
                     TableError::TooLong
                 }
             })
-        });
+        };
+        let len = bytes.len().saturating_add(extra_rows.len());
+        let mut work = Work::new(len, ask);
+        let most = table::count(bytes, &first, extra_rows, &mut work).map_err(errno)?;
+        let mut places = zeros::<FunctionSpan>(most, memory)?;
+        // A search of the table takes an offset in the file.
+        let place = |start, last| {
+            let executables = &code.executables;
+            let offset = executables.offset(start);
+            offset.filter(|_| executables.holds(start, last))
+        };
         let functions =
             Functions::collect(bytes, &first, extra_rows, &mut places, place, &mut work)
                 .map_err(errno)?;
@@ -259,8 +263,12 @@ impl FileTable {
             others,
             count,
         };
-        if !made.table().is_sound() {
-            return Err(Errno::Malformed.into());
+        for from in (0..made.pages.len()).step_by(CHECKED_PAGES) {
+            ask().map_err(errno)?;
+            let to = from.saturating_add(CHECKED_PAGES).min(made.pages.len());
+            if !made.table().is_sound(from..to) {
+                return Err(Errno::Malformed.into());
+            }
         }
         Ok(KBox::new(made, GFP_KERNEL)?)
     }

@@ -815,9 +815,9 @@ impl BlockStore for NoBlocks {
 /// Builds a table of a section. Returns the steps of the build and its result.
 fn build_steps(bytes: &[u8], key: [u64; 2]) -> (u64, Result<usize, TableError>) {
     let first = Section::open(bytes, 0, bytes.len() as u64).expect("a correct header");
-    let mut places =
-        vec![FunctionSpan::default(); table::count(bytes, &first, &[]).expect("a count")];
     let mut work = Work::new(bytes.len(), || Ok(()));
+    let count = table::count(bytes, &first, &[], &mut work).expect("a count");
+    let mut places = vec![FunctionSpan::default(); count];
     let before = work.left();
     let functions = Functions::collect(
         bytes,

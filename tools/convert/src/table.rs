@@ -69,9 +69,10 @@ impl OwnedTable {
         place: impl Fn(u64, u64) -> Option<u64>,
         most: usize,
     ) -> Result<OwnedTable, TableError> {
-        let mut places = vec![FunctionSpan::default(); table::count(bytes, first, extra_rows)?];
         // The length of `bytes` is not known here, so the bound is that of the longest section.
         let mut work = Work::new(usize::MAX, || Ok(()));
+        let count = table::count(bytes, first, extra_rows, &mut work)?;
+        let mut places = vec![FunctionSpan::default(); count];
         let functions =
             Functions::collect(bytes, first, extra_rows, &mut places, place, &mut work)?;
         // Two numbers stand for no rule of their own.
@@ -273,7 +274,7 @@ mod tests {
             segments: vec![(0x1000, 0x100_0000, &[])],
         };
         let owned = OwnedTable::new(&section, &[], &code).unwrap();
-        assert!(owned.table().is_sound());
+        assert!(owned.table().is_sound(0..owned.pages.len()));
         owned
     }
 
@@ -478,7 +479,7 @@ mod tests {
                 origin,
                 ..owned.table()
             };
-            if !table.is_sound() {
+            if !table.is_sound(0..table.pages.len()) {
                 unsound += 1;
                 continue;
             }

@@ -112,15 +112,18 @@ const EXTRA_ROW: u32 = u32::MAX;
 ///
 /// # Errors
 ///
-/// The errors of [`Section::next`]: a header cannot be read, or is malformed or unsupported.
-pub fn count<S: Source + ?Sized>(
+/// The errors of [`Section::next`]: a header cannot be read, or is malformed or unsupported. The
+/// errors of [`Work::step`].
+pub fn count<S: Source + ?Sized, A: Ask>(
     bytes: &S,
     first: &Section,
     extra_rows: &[u8],
-) -> Result<usize, Error> {
+    work: &mut Work<A>,
+) -> Result<usize, TableError> {
     let mut count = extra_rows.len() / EXTRA_ROW_SIZE;
     let mut section = Some(*first);
     while let Some(this) = section {
+        work.step()?;
         count = count.saturating_add(this.num_fdes() as usize);
         section = next_section(bytes, &this)?;
     }
@@ -163,7 +166,7 @@ impl<'a> Functions<'a> {
         work: &mut Work<A>,
     ) -> Result<Functions<'a>, TableError> {
         let mut used = 0usize;
-        let mut put = |at: u64, function: FunctionSpan| {
+        let mut put = |at: u64, function: FunctionSpan, work: &mut Work<A>| {
             work.step()?;
             let size = function.size;
             let last = at.wrapping_add(u64::from(size)).wrapping_sub(1);
@@ -179,6 +182,7 @@ impl<'a> Functions<'a> {
         };
         let mut section = Some(*first);
         while let Some(this) = section {
+            work.step()?;
             for index in 0..this.num_fdes() {
                 let function = this.function(bytes, index)?;
                 let place = FunctionSpan {
@@ -187,7 +191,7 @@ impl<'a> Functions<'a> {
                     index,
                     section: this.offset(),
                 };
-                put(function.start(), place)?;
+                put(function.start(), place, work)?;
             }
             section = next_section(bytes, &this)?;
         }
@@ -201,7 +205,7 @@ impl<'a> Functions<'a> {
                 index,
                 section: EXTRA_ROW,
             };
-            put(row.start, place)?;
+            put(row.start, place, work)?;
             index = index.wrapping_add(1);
             rest = behind;
         }

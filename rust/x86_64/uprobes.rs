@@ -28,7 +28,10 @@ use crate::{
         self,
         PtRegs, //
     },
-    user_memory::UserMemory, //
+    user_memory::{
+        UserMemory,
+        VISIT, //
+    }, //
 };
 use kernel::page::PAGE_SIZE;
 
@@ -43,7 +46,7 @@ pub(crate) fn is_changing(frame: &Frame, registers: &PtRegs<'_>, memory: &UserMe
 
     // For a uretprobe the kernel sets the PC last: on the way in, the PC is still in the
     // trampoline.
-    let saved_at = if trampoline_at(frame.pc).is_some() {
+    let saved_at = if trampoline_at(frame.pc, memory).is_some() {
         frame.sp.wrapping_sub(x86_64::UPROBE_SAVED as u64)
     } else {
         frame.sp
@@ -67,7 +70,7 @@ pub(crate) fn is_changing(frame: &Frame, registers: &PtRegs<'_>, memory: &UserMe
 /// It would do so for the PC of such a frame too.)
 #[inline(never)]
 pub(crate) fn leave(frame: &mut Frame, memory: &UserMemory) -> bool {
-    let Some(start) = trampoline_at(frame.pc) else {
+    let Some(start) = trampoline_at(frame.pc, memory) else {
         spare_red_zone(frame, memory);
         return true;
     };
@@ -125,14 +128,14 @@ fn spare_red_zone(frame: &mut Frame, memory: &UserMemory) {
         .read(frame.pc.wrapping_sub(BEFORE))
         .ok()
         .and_then(|code| x86_64::shifted_by_uprobe(&code, frame.pc));
-    if target.is_some_and(|target| trampoline_at(target) == Some(target)) {
+    if target.is_some_and(|target| trampoline_at(target, memory) == Some(target)) {
         frame.sp = frame.sp.wrapping_add(x86_64::RED_ZONE);
     }
 }
 
-/// The work of [`put_back`] at the beginning of a page: a search of the mappings, and of the
-/// kernel's list of uretprobes, which has up to 64 entries.
-const PUT_BACK: u32 = 150;
+/// The work of [`put_back`] at the beginning of a page: a search of the kernel's list of uretprobes,
+/// which has up to 64 entries.
+const PUT_BACK: u32 = 130;
 
 /// Restores a return address that a uretprobe replaced. False if the kernel is just about to note
 /// the replaced address, or if no budget is left. Any context.
@@ -145,7 +148,7 @@ pub(crate) fn put_back(frame: &mut Frame, memory: &UserMemory) -> bool {
     if memory.take(PUT_BACK).is_err() {
         return false;
     }
-    if trampoline_at(frame.pc) != Some(frame.pc) {
+    if trampoline_at(frame.pc, memory) != Some(frame.pc) {
         return true;
     }
     match sys::uretprobe_orig_ra(frame.sp.wrapping_sub(BELOW_CFA)) {
@@ -158,9 +161,10 @@ pub(crate) fn put_back(frame: &mut Frame, memory: &UserMemory) -> bool {
 }
 
 /// The start of the mapping at an address, as a run-time address, if the mapping is executable and
-/// has no file, like the kernel's own trampolines.
+/// has no file, like the kernel's own trampolines. None, too, if no budget is left.
 #[inline(never)]
-fn trampoline_at(address: u64) -> Option<u64> {
+fn trampoline_at(address: u64, memory: &UserMemory) -> Option<u64> {
+    memory.take(VISIT).ok()?;
     let mut mapping = sys::Mapping::default();
     sys::find_mapping(address, &mut mapping).ok()?;
     (mapping.executable && !mapping.is_file).then_some(mapping.start)

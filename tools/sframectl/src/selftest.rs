@@ -39,6 +39,10 @@ const SECONDS: [&str; 3] = ["2", "6", "18"];
 /// stacks among them.
 const SAMPLES: usize = 300;
 const COMPLETE: f64 = 99.0;
+/// The largest percentage of deferred samples whose stack perf does not get: those that were taken
+/// when the task's stack had been delivered, and the task was not in user space again yet. They are
+/// the more, the longer the task waits for a CPU there.
+const LOST: f64 = 5.0;
 /// The bits of /proc/sys/kernel/tainted that the kernel sets when it dies (7) or warns (9).
 const WARNED: u64 = (1 << 7) | (1 << 9);
 /// The first kernel whose perf events can be deferred.
@@ -99,6 +103,8 @@ struct Figures {
     known: usize,
     complete: usize,
     wrong: usize,
+    /// Samples whose deferred stack perf did not get.
+    lost: usize,
     frames: usize,
     walks: u64,
     /// One deep and complete stack, and a few stacks that are not complete.
@@ -114,7 +120,11 @@ impl Figures {
     }
 
     fn passed(&self) -> bool {
-        self.known >= SAMPLES && self.percent() >= COMPLETE && self.wrong == 0 && self.walks != 0
+        self.known >= SAMPLES
+            && self.percent() >= COMPLETE
+            && self.wrong == 0
+            && self.walks != 0
+            && self.lost as f64 * 100.0 <= LOST * (self.known + self.lost) as f64
     }
 }
 
@@ -335,8 +345,13 @@ fn judged(tree: &Tree, samples: Vec<PerfSample>) -> Figures {
             SampleVerdict::Lost => "lost",
         };
         *figures.kinds.entry(word).or_default() += 1;
-        if verdict == SampleVerdict::NoTruth {
-            continue;
+        match verdict {
+            SampleVerdict::NoTruth => continue,
+            SampleVerdict::Lost => {
+                figures.lost += 1;
+                continue;
+            }
+            _ => {}
         }
         figures.known += 1;
         figures.frames += sample.frames.len();
@@ -392,7 +407,7 @@ fn tell(report: &mut String, mode: &Mode, outcome: &ModeResult) -> bool {
                 stack(report, deepest);
             }
             if !passed {
-                let _ = writeln!(report, "  needed: {SAMPLES} samples, {COMPLETE} % of them complete, none false, and walks");
+                let _ = writeln!(report, "  needed: {SAMPLES} samples, {COMPLETE} % of them complete, none false, at most {LOST} % lost, and walks");
                 let _ = writeln!(report, "  stop reasons:{}", figures.stops);
                 for (verdict, sample) in &figures.examples {
                     let _ = writeln!(report, "  {verdict:?}:");
@@ -556,4 +571,24 @@ fn run(command: &mut Command) -> Result<String, String> {
     let messages = String::from_utf8_lossy(&output.stderr);
     let first: Vec<_> = messages.lines().take(5).collect();
     Err(format!("{name}: {}: {}", output.status, first.join("; ")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lost_stacks_have_a_limit_of_their_own() {
+        let figures = |complete, lost| Figures {
+            known: 1114,
+            complete,
+            lost,
+            walks: 1,
+            ..Figures::default()
+        };
+        assert!(figures(1114, 13).passed());
+        assert!(figures(1103, 58).passed());
+        assert!(!figures(1102, 0).passed());
+        assert!(!figures(1114, 59).passed());
+    }
 }

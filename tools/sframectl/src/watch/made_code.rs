@@ -3,15 +3,17 @@
 //! Answers about anonymous code: `watch` describes the code that a process makes to the module.
 
 use std::{
-    collections::VecDeque,
+    collections::BTreeMap,
     fmt,
     fs::File,
     io::{
         self,
         Write, //
     },
-    path::Path,
+    mem,
+    os::fd::OwnedFd,
     sync::{
+        Arc,
         Mutex,
         MutexGuard,
         PoisonError, //
@@ -24,9 +26,22 @@ use runtimes::{
     CodeObject,
     Objects, //
 };
-use rustix::fs::{
-    memfd_create,
-    MemfdFlags, //
+use rustix::{
+    event::{
+        poll,
+        PollFd,
+        PollFlags,
+        Timespec, //
+    },
+    fs::{
+        memfd_create,
+        MemfdFlags, //
+    },
+    process::{
+        pidfd_open,
+        Pid,
+        PidfdFlags, //
+    },
 };
 use serde::Serialize;
 
@@ -39,11 +54,17 @@ use crate::{
         Request,
         Target, //
     },
-    rows, //
+    rows::{
+        self,
+        ConvertedRows, //
+    }, //
 };
 
-/// The maximum number of objects whose rows the module has.
-const MAX_OBJECTS: usize = 128;
+/// The limits for the objects of one user: their number, and the size of their files in bytes.
+const MAX_OBJECTS: usize = 32;
+const MAX_BYTES: usize = 64 << 20;
+/// The maximum number of objects of all users. Each takes two file descriptors.
+const MAX_OF_ALL: usize = 256;
 
 /// What is printed for each process with anonymous code.
 #[derive(Serialize)]
@@ -74,21 +95,57 @@ impl fmt::Display for CodeAnswer {
     }
 }
 
+/// What the module does for objects.
+pub(super) trait Module {
+    /// Adds the rows of an object, which are charged to `user`, for a file in memory.
+    fn add_rows(&self, file: &File, rows: &ConvertedRows, user: u32) -> Result<(), String>;
+    /// Removes the rows of an object. If that fails, the module evicts them some day.
+    fn remove_rows(&self, file: &File);
+    fn add_region(&self, region: &Region) -> Result<(), String>;
+}
+
+impl Module for Device {
+    fn add_rows(&self, file: &File, rows: &ConvertedRows, user: u32) -> Result<(), String> {
+        add::add_rows(self, file, rows, user).map(|_| ())
+    }
+
+    fn remove_rows(&self, file: &File) {
+        let _ = self.remove(Target::File(file));
+    }
+
+    fn add_region(&self, region: &Region) -> Result<(), String> {
+        Device::add_region(self, region)
+    }
+}
+
 /// An object that a process has loaded without a file, and the file in memory that its rows were
 /// added for. The module keeps the rows while the file exists.
 struct LoadedObject {
+    user: u32,
     pid: i32,
+    /// A descriptor of the process.
+    process: OwnedFd,
     start: u64,
     end: u64,
     /// The number of its contents ([`code::content`]).
     content: u64,
-    file: File,
+    /// The size of the file in bytes.
+    size: usize,
+    file: Arc<File>,
 }
 
-/// The last [`MAX_OBJECTS`] objects of all processes, for all threads, by the time at
-/// which they were loaded.
+impl LoadedObject {
+    fn has_ended(&self) -> bool {
+        let mut polled = [PollFd::new(&self.process, PollFlags::IN)];
+        matches!(poll(&mut polled, Some(&Timespec::default())), Ok(1))
+    }
+}
+
+/// The objects of all running processes, for all threads, by the time at which they were loaded.
+/// The lock is held for a look at the list only, never while the module or a child works: one
+/// worker answers the requests of a process, so nobody else loads the objects of that process.
 #[derive(Default)]
-pub(super) struct LoadedObjects(Mutex<VecDeque<LoadedObject>>);
+pub(super) struct LoadedObjects(Mutex<Vec<LoadedObject>>);
 
 /// What a request has led to, if it is to be printed.
 struct Registered {
@@ -109,6 +166,7 @@ impl LoadedObjects {
     ) -> (Option<CodeAnswer>, String) {
         let started = Instant::now();
         let range = (request.start, request.end);
+        self.drop_ended(device);
         let known = self.known(request.pid);
         let (found, maps) = match opened {
             Ok((memory, maps)) => code::find(request.pid, range, memory, &maps, &known),
@@ -150,7 +208,12 @@ impl LoadedObjects {
         }
     }
 
-    fn objects(&self) -> MutexGuard<'_, VecDeque<LoadedObject>> {
+    /// Removes the rows of the objects of processes that have ended.
+    pub(super) fn drop_ended(&self, module: &impl Module) {
+        remove(module, &self.take(LoadedObject::has_ended));
+    }
+
+    fn objects(&self) -> MutexGuard<'_, Vec<LoadedObject>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -161,41 +224,103 @@ impl LoadedObjects {
         of_process.map(|object| object.content).collect()
     }
 
+    /// The file of an object of a process whose rows were added.
+    fn file_of(&self, pid: i32, start: u64, content: u64) -> Option<Arc<File>> {
+        let key = (pid, start, content);
+        let is_this = |other: &&LoadedObject| (other.pid, other.start, other.content) == key;
+        let found = self.objects();
+        let found = found.iter().find(is_this)?;
+        Some(Arc::clone(&found.file))
+    }
+
+    /// Takes the objects of which this is true out of the list.
+    fn take(&self, is_taken: impl Fn(&LoadedObject) -> bool) -> Vec<LoadedObject> {
+        let mut objects = self.objects();
+        let (taken, left) = mem::take(&mut *objects).into_iter().partition(is_taken);
+        *objects = left;
+        taken
+    }
+
+    /// Puts an object into the list, and takes those out that exceed the limits.
+    fn put(&self, object: LoadedObject) -> Vec<LoadedObject> {
+        let mut objects = self.objects();
+        objects.push(object);
+        let mut taken = Vec::new();
+        while let Some(index) = excess(&objects) {
+            taken.push(objects.remove(index));
+        }
+        taken
+    }
+
     /// Adds the rows of the objects in anonymous code, and registers their regions. Returns
     /// whether any of the code is new.
-    fn add(&self, device: &Device, request: &Request, found: &Objects) -> Result<bool, String> {
-        let mut objects = self.objects();
+    ///
+    /// # Errors
+    ///
+    /// The module refuses rows or a region, or the process has ended. Or an object has no rows: its
+    /// reader could make none, or did not because the object was known, and it is not any more. The
+    /// next request tells.
+    fn add(
+        &self,
+        module: &impl Module,
+        request: &Request,
+        found: &Objects,
+    ) -> Result<bool, String> {
         let mut is_new = false;
+        let mut without_rows = None;
         for region in &found.regions {
-            device.add_region(region)?;
+            module.add_region(region)?;
         }
         for object in &found.objects {
             let content = code::content(object);
-            let is_this = |other: &LoadedObject| {
-                (other.pid, other.start, other.content) == (request.pid, object.start, content)
+            let file = match self.file_of(request.pid, object.start, content) {
+                Some(file) => file,
+                None => {
+                    let Some(rows) = rows::unpack(object.rows.clone()) else {
+                        without_rows = Some(object.start);
+                        continue;
+                    };
+                    let loaded = load(module, request, object, &rows, content)?;
+                    let file = Arc::clone(&loaded.file);
+                    remove(module, &self.put(loaded));
+                    is_new = true;
+                    file
+                }
             };
-            if !objects.iter().any(is_this) {
-                objects.push_back(load(device, request, object, content)?);
-                is_new = true;
-            }
-            if let Some(known) = objects.iter().find(|other| is_this(other)) {
-                device.add_region(&runtimes::object_region(request.pid, object, &known.file))?;
-            }
+            module.add_region(&runtimes::object_region(request.pid, object, &file))?;
             // The new region has replaced these objects' regions. Objects that do not grow may come
             // back.
             let is_replaced = |other: &LoadedObject| {
+                let is_this = (other.start, other.content) == (object.start, content);
                 let overlaps = other.start < object.end && object.start < other.end;
-                found.grow && other.pid == request.pid && overlaps && !is_this(other)
+                other.pid == request.pid && overlaps && !is_this
             };
-            while let Some(index) = objects.iter().position(is_replaced) {
-                unload(device, objects.remove(index))?;
-            }
-            if objects.len() > MAX_OBJECTS {
-                unload(device, objects.pop_front())?;
+            if found.grow {
+                remove(module, &self.take(is_replaced));
             }
         }
-        Ok(is_new)
+        match without_rows {
+            Some(start) => Err(format!("no rows can be made from the code at {start:#x}")),
+            None => Ok(is_new),
+        }
     }
+}
+
+/// The index of an object that exceeds a limit: the oldest one of a user who has too many, or the
+/// oldest one of the user who has most if there are too many of all users.
+fn excess(objects: &[LoadedObject]) -> Option<usize> {
+    let mut users = BTreeMap::<u32, (usize, usize)>::new();
+    for object in objects {
+        let (count, size) = users.entry(object.user).or_default();
+        (*count, *size) = (*count + 1, *size + object.size);
+    }
+    let exceeds = |(count, size): &(usize, usize)| *count > MAX_OBJECTS || *size > MAX_BYTES;
+    let user = match users.iter().find(|(_, shares)| exceeds(shares)) {
+        Some((user, _)) => *user,
+        None if objects.len() > MAX_OF_ALL => *users.iter().max_by_key(|(_, shares)| **shares)?.0,
+        None => return None,
+    };
+    objects.iter().position(|object| object.user == user)
 }
 
 /// Registers that the requested code has no region, so that it is not requested again and again.
@@ -234,37 +359,36 @@ fn register_all(
 
 /// Adds the rows of an object, for a file in memory.
 fn load(
-    device: &Device,
+    module: &impl Module,
     request: &Request,
     object: &CodeObject,
+    rows: &ConvertedRows,
     content: u64,
 ) -> Result<LoadedObject, String> {
+    let process = Pid::from_raw(request.pid)
+        .and_then(|pid| pidfd_open(pid, PidfdFlags::empty()).ok())
+        .ok_or("the process has exited")?;
     let name = format!("code of process {} at {:#x}", request.pid, object.start);
     let file = memory_file(&name, &object.file)
         .map_err(|error| format!("cannot make a file in memory: {error}"))?;
-    match rows::unpack(object.rows.clone()) {
-        Some(rows) => add::add_rows(device, &file, &rows, request.user)?,
-        // It cannot be converted; or it was known, but is not any more.
-        None => {
-            let input = rows::Input::of(&file);
-            let added = add::add(device, &input, Path::new(&name), request.user);
-            added.map_err(|failure| failure.text)?
-        }
-    };
+    module.add_rows(&file, rows, request.user)?;
     Ok(LoadedObject {
+        user: request.user,
         pid: request.pid,
+        process,
         start: object.start,
         end: object.end,
         content,
-        file,
+        size: object.file.len(),
+        file: Arc::new(file),
     })
 }
 
-/// Removes the rows of an object.
-fn unload(device: &Device, object: Option<LoadedObject>) -> Result<(), String> {
-    object.map_or(Ok(()), |object| {
-        device.remove(Target::File(&object.file)).map(|_| ())
-    })
+/// Removes the rows of objects.
+fn remove(module: &impl Module, objects: &[LoadedObject]) {
+    for object in objects {
+        module.remove_rows(&object.file);
+    }
 }
 
 /// A file in memory with this content.
@@ -272,4 +396,220 @@ fn memory_file(name: &str, bytes: &[u8]) -> io::Result<File> {
     let mut file = File::from(memfd_create(name, MemfdFlags::CLOEXEC)?);
     file.write_all(bytes)?;
     Ok(file)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::{
+        process::{
+            self,
+            Command,
+            Stdio, //
+        },
+        sync::{
+            mpsc::{
+                channel,
+                Receiver,
+                Sender, //
+            },
+            Arc, //
+        },
+        thread,
+        time::Duration, //
+    };
+
+    /// A time that no test takes.
+    const LONG: Duration = Duration::from_secs(60);
+
+    /// What the module was told of rows and regions.
+    #[derive(Default)]
+    struct Told {
+        /// The users who were charged for rows.
+        added: Vec<u32>,
+        removed: usize,
+        /// The starts of regions.
+        regions: Vec<u64>,
+    }
+
+    /// A module that takes everything.
+    #[derive(Default)]
+    struct Fake(Mutex<Told>);
+
+    impl Module for Fake {
+        fn add_rows(&self, _: &File, _: &ConvertedRows, user: u32) -> Result<(), String> {
+            self.0.lock().unwrap().added.push(user);
+            Ok(())
+        }
+
+        fn remove_rows(&self, _: &File) {
+            self.0.lock().unwrap().removed += 1;
+        }
+
+        fn add_region(&self, region: &Region) -> Result<(), String> {
+            self.0.lock().unwrap().regions.push(region.start);
+            Ok(())
+        }
+    }
+
+    /// A module that tells when it begins to add rows, and ends when it is told to.
+    struct Slow(Sender<()>, Receiver<()>);
+
+    impl Module for Slow {
+        fn add_rows(&self, _: &File, _: &ConvertedRows, _: u32) -> Result<(), String> {
+            self.0.send(()).unwrap();
+            self.1.recv_timeout(LONG).map_err(|error| error.to_string())
+        }
+
+        fn remove_rows(&self, _: &File) {}
+
+        fn add_region(&self, _: &Region) -> Result<(), String> {
+            Ok(())
+        }
+    }
+
+    fn request(pid: u32, user: u32) -> Request {
+        Request {
+            pid: pid as i32,
+            start: 0,
+            end: u64::MAX,
+            device: (0, 0),
+            inode: 0,
+            build_id: String::new(),
+            user,
+            path: String::new(),
+        }
+    }
+
+    /// An object at an address, with a file of this size.
+    fn object(start: u64, size: usize) -> CodeObject {
+        CodeObject {
+            start,
+            end: start + 1,
+            guard: 0,
+            guard_value: 0,
+            file: vec![1; size],
+            offset: 0,
+            rows: vec![0; 4],
+        }
+    }
+
+    fn found(objects: Vec<CodeObject>, grow: bool) -> Objects {
+        Objects {
+            runtime: "eh_frame",
+            objects,
+            grow,
+            regions: Vec::new(),
+        }
+    }
+
+    fn starts(objects: &LoadedObjects, user: u32) -> Vec<u64> {
+        let objects = objects.objects();
+        let of_user = objects.iter().filter(|object| object.user == user);
+        of_user.map(|object| object.start & 0xffff).collect()
+    }
+
+    #[test]
+    fn no_user_waits_for_the_object_of_another_one() {
+        let objects = Arc::new(LoadedObjects::default());
+        let (begins, begun) = channel();
+        let (go_on, told) = channel();
+        let slow = thread::spawn({
+            let objects = Arc::clone(&objects);
+            let slow = Slow(begins, told);
+            let request = request(process::id(), 1000);
+            move || objects.add(&slow, &request, &found(vec![object(1, 8)], true))
+        });
+        begun.recv_timeout(LONG).unwrap();
+        let (answer, answered) = channel();
+        thread::spawn({
+            let objects = Arc::clone(&objects);
+            let request = request(1, 1001);
+            move || {
+                let known = objects.known(request.pid);
+                let found = found(vec![object(2, 8)], true);
+                let added = objects.add(&Fake::default(), &request, &found);
+                let _ = answer.send((known, added));
+            }
+        });
+        let answered = answered.recv_timeout(LONG);
+        go_on.send(()).unwrap();
+        assert_eq!(answered, Ok((vec![], Ok(true))));
+        assert_eq!(slow.join().unwrap(), Ok(true));
+        assert_eq!(
+            (starts(&objects, 1000), starts(&objects, 1001)),
+            (vec![1], vec![2])
+        );
+    }
+
+    #[test]
+    fn an_object_is_added_once_and_one_without_rows_never() {
+        let (objects, module) = (LoadedObjects::default(), Fake::default());
+        let request = request(process::id(), 1000);
+        let add = |found| objects.add(&module, &request, &found);
+        assert_eq!(add(found(vec![object(1, 8)], true)), Ok(true));
+        assert_eq!(add(found(vec![object(1, 8)], true)), Ok(false));
+        let mut bare = object(2, 8);
+        bare.rows = Vec::new();
+        let error = add(found(vec![bare, object(3, 8)], true)).unwrap_err();
+        assert!(error.contains("0x2"), "{error}");
+        assert_eq!(starts(&objects, 1000), [1, 3]);
+        // It has grown.
+        assert_eq!(add(found(vec![object(1, 16)], true)), Ok(true));
+        let told = module.0.lock().unwrap();
+        assert_eq!(told.added, [1000; 3]);
+        assert_eq!((told.removed, &told.regions[..]), (1, &[1, 1, 3, 1][..]));
+    }
+
+    #[test]
+    fn the_objects_of_a_user_are_limited_and_so_are_all() {
+        let (objects, module) = (LoadedObjects::default(), Fake::default());
+        let add = |user, start| {
+            let request = request(process::id(), user);
+            // The users share a process here, but no address.
+            let found = found(vec![object(u64::from(user) << 16 | start, 8)], false);
+            assert_eq!(objects.add(&module, &request, &found), Ok(true));
+        };
+        let most = MAX_OBJECTS as u64;
+        add(1, 0);
+        for start in 0..most + 2 {
+            add(1000, start);
+        }
+        assert_eq!(starts(&objects, 1000), Vec::from_iter(2..most + 2));
+        // The last object is as large as all of a user may be.
+        objects.objects().last_mut().unwrap().size = MAX_BYTES;
+        add(1000, 100);
+        assert_eq!(starts(&objects, 1000), [100]);
+        // The user who has most loses an object.
+        for user in 2..2 + MAX_OF_ALL as u32 {
+            add(1000 + user % 4, u64::from(user) + 1000);
+            add(user, 0);
+        }
+        assert_eq!(objects.objects().len(), MAX_OF_ALL);
+        assert_eq!(starts(&objects, 1), [0]);
+    }
+
+    #[test]
+    fn the_objects_of_a_process_end_with_it() {
+        let (objects, module) = (LoadedObjects::default(), Fake::default());
+        let mut child = Command::new("/bin/cat")
+            .stdin(Stdio::piped())
+            .spawn()
+            .unwrap();
+        for (pid, user) in [(child.id(), 1000), (process::id(), 1001)] {
+            let found = found(vec![object(1, 8)], true);
+            objects.add(&module, &request(pid, user), &found).unwrap();
+        }
+        objects.drop_ended(&module);
+        assert_eq!(starts(&objects, 1000), [1]);
+        child.kill().unwrap();
+        child.wait().unwrap();
+        objects.drop_ended(&module);
+        assert_eq!(starts(&objects, 1000), [0; 0]);
+        assert_eq!(starts(&objects, 1001), [1]);
+        assert_eq!(module.0.lock().unwrap().removed, 1);
+        let found = found(vec![object(1, 8)], true);
+        let error = objects.add(&module, &request(child.id(), 1000), &found);
+        assert!(error.unwrap_err().contains("exited"));
+    }
 }

@@ -18,7 +18,10 @@ use std::{
     process,
     sync::Arc,
     thread,
-    time::Instant, //
+    time::{
+        Duration,
+        Instant, //
+    }, //
 };
 
 use runtimes::answer::printable;
@@ -43,6 +46,9 @@ use crate::{
     device::Device,
     urgency, //
 };
+
+/// The time between two looks for processes that have ended, whose objects take memory.
+const SWEEP: Duration = Duration::from_secs(10);
 
 /// The line that is printed when the rows of the files in the cache were added.
 #[derive(Serialize)]
@@ -126,6 +132,7 @@ impl Watch {
         }
         let mut manager = ServiceManager::default();
         let (mut started, mut lacks) = (0, false);
+        let mut swept = Instant::now();
         loop {
             while started < self.queue.threads() {
                 urgency::end();
@@ -146,6 +153,10 @@ impl Watch {
                 return error;
             }
             manager.tell(&self.queue.health());
+            if swept.elapsed() > SWEEP {
+                self.objects.drop_ended(&self.device);
+                swept = Instant::now();
+            }
         }
     }
 

@@ -87,6 +87,10 @@ use sframe::{
     x86_64::registers, //
 };
 
+/// A number for all that decides which rows are made, as another number may make other rows: the
+/// sources of this crate and of the core, and the versions of other crates.
+pub const SOURCES: &str = env!("CONVERT_SOURCES");
+
 fn parse(bytes: &[u8]) -> Result<ElfFile64<'_, Endianness>, ConvertError> {
     let file = ElfFile64::<Endianness>::parse(bytes).map_err(ConvertError::NotElf)?;
     if file.architecture() != object::Architecture::X86_64 || file.endian() != Endianness::Little {

@@ -39,12 +39,14 @@ use crate::{
     device::{
         self,
         Device,
+        Refusal,
         Table,
         Target, //
     },
     parallel,
     rows::{
         self,
+        ConvertedRows,
         Failure, //
     }, //
 };
@@ -142,11 +144,10 @@ fn add_items(device: &Device, items: Vec<Item>, known: &[Table]) -> Vec<Outcome>
         let result = item.open().and_then(|file| {
             match known.iter().any(|table| is_table_of(table, &file)) {
                 true => Ok(None),
-                false => {
-                    let input = rows::Input::of(&file);
-                    let added = add(device, &input, Path::new(&item.name), ROOT);
-                    added.map(Some).map_err(|failure| failure.text)
-                }
+                false => rows::Input::of(&file)
+                    .and_then(|input| add(device, &input, Path::new(&item.name), ROOT))
+                    .map(Some)
+                    .map_err(|failure| failure.text),
             }
         });
         if let Ok(mut done) = done.lock() {
@@ -186,23 +187,46 @@ const ROOT: u32 = 0;
 /// # Errors
 ///
 /// The file cannot be converted: then an empty table is added for it. Or the conversion has not
-/// ended by itself, or the kernel refuses the rows.
+/// ended by itself, or the kernel refuses the rows: those of the cache are made anew.
 pub(crate) fn add(
     device: &Device,
     input: &rows::Input<'_>,
     path: &Path,
     user: u32,
 ) -> Result<u32, Failure> {
-    let (rows, cache) = match input.rows() {
-        Err(failure) if !failure.is_passing => {
-            device.add(Target::File(input.file), user, &[], &[])?;
-            return Err(failure);
+    add_by(input, path, |section, extra_rows| {
+        device.add(Target::File(input.file), user, section, extra_rows)
+    })
+}
+
+/// Converts an open file, whose name is `path`, adds its rows by `add`, and returns their number.
+///
+/// # Errors
+///
+/// As those of [`add`].
+pub(crate) fn add_by(
+    input: &rows::Input<'_>,
+    path: &Path,
+    add: impl Fn(&[u8], &[u8]) -> Result<(), Refusal>,
+) -> Result<u32, Failure> {
+    loop {
+        let (rows, cache) = match input.rows() {
+            Err(failure) if !failure.is_passing => {
+                add(&[], &[])?;
+                return Err(failure);
+            }
+            rows => rows?,
+        };
+        match add(rows.section(), rows.extra_rows()) {
+            Err(refusal) if refusal.is_of_rows && cache.discard() => {}
+            Err(refusal) if refusal.is_of_rows => return Err(refusal.into()),
+            added => {
+                cache.keep(&rows, path);
+                added?;
+                return Ok(count(rows.section(), rows.extra_rows()));
+            }
         }
-        rows => rows?,
-    };
-    let added = add_rows(device, input.file, &rows, user);
-    cache.keep(&rows, path);
-    Ok(added?)
+    }
 }
 
 /// Adds the rows of a file, and returns their number. If the caller is root, the table is charged
@@ -214,9 +238,9 @@ pub(crate) fn add(
 pub(crate) fn add_rows(
     device: &Device,
     file: &File,
-    rows: &rows::ConvertedRows,
+    rows: &ConvertedRows,
     user: u32,
-) -> Result<u32, String> {
+) -> Result<u32, Refusal> {
     device.add(Target::File(file), user, rows.section(), rows.extra_rows())?;
     Ok(count(rows.section(), rows.extra_rows()))
 }
@@ -231,15 +255,22 @@ pub(crate) fn add_cached(device: &Device) -> Vec<FileId> {
         .unwrap_or(0);
     let mut added = Vec::new();
     for path in rows::cached_files((mib << 20) / 2) {
-        let Some((file, rows)) = rows::open_cached(&path) else {
+        let Ok(file) = rows::open_regular(&path) else {
             continue;
         };
-        let result = device.add(Target::File(&file), ROOT, rows.section(), rows.extra_rows());
-        if let (Ok(()), Ok(metadata)) = (result, file.metadata()) {
-            added.push(FileId {
+        let Ok(input) = rows::Input::of(&file) else {
+            continue;
+        };
+        let Some(rows) = input.cached_rows() else {
+            continue;
+        };
+        match (add_rows(device, &file, &rows, ROOT), file.metadata()) {
+            (Ok(_), Ok(metadata)) => added.push(FileId {
                 device: (major(metadata.dev()), minor(metadata.dev())),
                 inode: metadata.ino(),
-            });
+            }),
+            (Err(refusal), _) if refusal.is_of_rows => drop(input.forget()),
+            _ => {}
         }
     }
     added

@@ -88,6 +88,28 @@ pub(crate) struct Request {
     pub(crate) path: String,
 }
 
+/// Why the kernel has not taken rows.
+#[derive(Debug)]
+pub(crate) struct Refusal {
+    pub(crate) text: String,
+    /// Whether the rows contradict themselves or the file. Otherwise the kernel may take them
+    /// later.
+    pub(crate) is_of_rows: bool,
+}
+
+impl From<String> for Refusal {
+    fn from(text: String) -> Refusal {
+        let is_of_rows = false;
+        Refusal { text, is_of_rows }
+    }
+}
+
+impl From<Refusal> for String {
+    fn from(refusal: Refusal) -> String {
+        refusal.text
+    }
+}
+
 impl Request {
     /// Whether the request is about anonymous code: the process has made it.
     pub(crate) fn is_made_code(&self) -> bool {
@@ -144,7 +166,7 @@ impl Device {
         user: u32,
         section: &[u8],
         extra_rows: &[u8],
-    ) -> Result<(), String> {
+    ) -> Result<(), Refusal> {
         let len = |bytes: &[u8]| {
             u32::try_from(bytes.len()).map_err(|_| "the rows are larger than 4 GiB".to_owned())
         };
@@ -156,15 +178,19 @@ impl Device {
         request.user = user;
         // SAFETY: The argument is the `struct sframe_unwind_add` that the command expects. Its
         // addresses and lengths are those of `section` and `extra_rows`, which outlive the call.
-        unsafe { ioctl(&self.0, Updater::<ADD, _>::new(&mut request)) }.map_err(|error| match error
-        {
-            Errno::NOSPC => {
-                "the module's memory limit is reached: raise its parameter tables_mib".to_owned()
-            }
-            Errno::STALE => "the file was modified during the conversion".to_owned(),
-            Errno::EXIST => "another user has added rows for the file".to_owned(),
-            Errno::NOEXEC => "not a program or library for this machine".to_owned(),
-            _ => format!("the kernel refuses the section: {error}"),
+        let added = unsafe { ioctl(&self.0, Updater::<ADD, _>::new(&mut request)) };
+        added.map_err(|error| Refusal {
+            text: match error {
+                Errno::NOSPC => {
+                    "the module's memory limit is reached: raise its parameter tables_mib"
+                        .to_owned()
+                }
+                Errno::STALE => "the file was modified during the conversion".to_owned(),
+                Errno::EXIST => "another user has added rows for the file".to_owned(),
+                Errno::NOEXEC => "not a program or library for this machine".to_owned(),
+                _ => format!("the kernel refuses the section: {error}"),
+            },
+            is_of_rows: matches!(error, Errno::BADMSG | Errno::INVAL | Errno::NOEXEC),
         })
     }
 

@@ -288,9 +288,8 @@ fn command_line(task: u32) -> String {
 fn convert(file: &MappedFile) -> Result<MadeSection, String> {
     let rows = match &file.open {
         Some(open) => {
-            let (rows, cache) = rows::Input::of(open)
-                .rows()
-                .map_err(|failure| failure.text)?;
+            let input = rows::Input::of(open).map_err(|failure| failure.text)?;
+            let (rows, cache) = input.rows().map_err(|failure| failure.text)?;
             cache.keep(&rows, &file.path);
             rows
         }

@@ -26,9 +26,12 @@ use crate::{
 /// Directories in `usr/lib` without code of programs that run.
 const LEFT_OUT: [&str; 3] = ["usr/lib/debug", "usr/lib/firmware", "usr/lib/modules"];
 
-/// Makes the missing rows of all programs and libraries under `root`, and removes rows that were
-/// never used of files that are not there. Returns a line for the user.
+/// Makes the missing rows of all programs and libraries under `root`, and removes rows of another
+/// converter, and rows that were never used of files that are not there. Returns a line for the
+/// user.
 pub(crate) fn run(root: &Path) -> Result<String, String> {
+    let of_cache = |error| format!("the cache: {error}");
+    rows::remove_outdated().map_err(of_cache)?;
     let left_out = LEFT_OUT.map(|directory| root.join(directory));
     let mut files = Vec::new();
     for directory in rows::DIRECTORIES {
@@ -48,7 +51,7 @@ pub(crate) fn run(root: &Path) -> Result<String, String> {
         }
     });
     let (made, known) = done.into_inner().unwrap_or_default();
-    rows::remove_unused(&known).map_err(|error| format!("the cache: {error}"))?;
+    rows::remove_unused(&known).map_err(of_cache)?;
     let all = known.len();
     Ok(format!(
         "{all} programs and libraries have rows in the cache; {made} are new\n"

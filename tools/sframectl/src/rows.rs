@@ -3,7 +3,12 @@
 //! Rows for open files: converted by a confined child process, and cached on disk.
 //!
 //! Packed rows are the length of the section (four bytes, little-endian), the section, and the
-//! extra rows.
+//! extra rows. In a cache file a checksum follows them.
+//!
+//! The name of a cache file tells all that the rows depend on: the build ID, the size and the time
+//! of modification of the file that they are of, and the converter's sources. The kernel keeps rows
+//! by the same identity ("Identity" in Documentation/device.rst): copies of a file have it, as in
+//! containers, but no two states of a file that is being written.
 
 use std::{
     collections::BTreeSet,
@@ -12,6 +17,10 @@ use std::{
         self,
         File,
         Metadata, //
+    },
+    hash::{
+        DefaultHasher,
+        Hasher, //
     },
     io::{
         self,
@@ -43,6 +52,7 @@ use std::{
         AtomicU64,
         Ordering, //
     },
+    thread,
     time::{
         Duration,
         Instant,
@@ -50,7 +60,10 @@ use std::{
     }, //
 };
 
-use convert::Converted;
+use convert::{
+    Converted,
+    SOURCES, //
+};
 use memmap2::Mmap;
 use rustix::{
     fs::{
@@ -81,12 +94,15 @@ use crate::{
         Confinement,
         CONVERSION_SECONDS, //
     },
-    device::hexadecimal,
+    device::{
+        hexadecimal,
+        Refusal, //
+    },
     urgency, //
 };
 
-/// Part of a cache file's name: another version may convert differently.
-const VERSION: &str = env!("CARGO_PKG_VERSION");
+/// The time after its last change during which a file may be one that is being written.
+const YOUNG: Duration = Duration::from_secs(2);
 /// The address space limit for a conversion, in bytes, in addition to the mapped file. A conversion
 /// takes about ten times the size of .eh_frame.
 const MEMORY: u64 = 2 << 30;
@@ -101,11 +117,12 @@ const LIMITS: Limits = Limits {
 /// The size limit for an input file, in bytes.
 const MAX_FILE: u64 = 64 << 30;
 
-/// The extension of a cache file, and of the symbolic links beside it: each link names a file that
-/// the rows are of.
+/// The extension of a cache file, of a cache file that is being written, and of the symbolic links
+/// beside a cache file: each link names a file that the rows are of.
 const ROWS: &str = "rows";
+const NEW: &str = "new";
 const LINK: &str = "file";
-/// The most links of a cache file. Copies of a file have the same build ID and size.
+/// The most links of a cache file. Copies of a file have the same build ID, size and time.
 const MAX_LINKS: usize = 4;
 
 /// A section and its extra rows, in the module's format.
@@ -152,6 +169,12 @@ impl From<String> for Failure {
     }
 }
 
+impl From<Refusal> for Failure {
+    fn from(refusal: Refusal) -> Failure {
+        Failure::from(refusal.text)
+    }
+}
+
 /// The exit status of a confined process that cannot make rows from its file. Any other status but
 /// success says nothing about the file.
 const NO_ROWS: i32 = 3;
@@ -184,6 +207,10 @@ fn packed_rows(ended: Ended) -> Result<Vec<u8>, Failure> {
 /// the conversion is a child's, with a limit of time.
 pub(crate) struct Input<'a> {
     pub(crate) file: &'a File,
+    /// The state of the file before all else was read of it.
+    before: Metadata,
+    /// Whether the file was older than [`YOUNG`] then.
+    is_settled: bool,
     /// The cache file, if there may be one.
     cached: Option<PathBuf>,
     /// Whether the conversion takes a moment.
@@ -192,15 +219,53 @@ pub(crate) struct Input<'a> {
 
 impl Input<'_> {
     /// Reads what is needed of a file.
-    pub(crate) fn of(file: &File) -> Input<'_> {
+    ///
+    /// # Errors
+    ///
+    /// The state of the file cannot be read.
+    pub(crate) fn of(file: &File) -> Result<Input<'_>, Failure> {
         /// The conversion of a file of this size takes less than a tenth of a second.
         const SHORT: u64 = 16 << 20;
-        let is_short = |metadata: Metadata| is_of_root(&metadata) && metadata.len() <= SHORT;
-        Input {
+        let before = file
+            .metadata()
+            .map_err(|error| Failure::passing(format!("cannot read the file's state: {error}")))?;
+        Ok(Input {
             file,
-            cached: cache_path(file),
-            is_short: file.metadata().is_ok_and(is_short),
-        }
+            is_settled: age(&before).is_some_and(|age| age >= YOUNG),
+            cached: cache_path(file, &before),
+            is_short: is_of_root(&before) && before.len() <= SHORT,
+            before,
+        })
+    }
+
+    /// Whether the file was not written to since its state was read.
+    fn is_unchanged(&self) -> bool {
+        let state = |metadata: &Metadata| {
+            (
+                (metadata.ctime(), metadata.ctime_nsec()),
+                (metadata.mtime(), metadata.mtime_nsec()),
+                metadata.len(),
+            )
+        };
+        let now = self.file.metadata();
+        now.is_ok_and(|now| state(&now) == state(&self.before))
+    }
+
+    /// Whether the rows that were made of the file are those of its state: it is no file that is
+    /// being written.
+    fn is_whole(&self) -> bool {
+        self.is_settled && self.is_unchanged()
+    }
+
+    /// The rows of the file in the cache.
+    pub(crate) fn cached_rows(&self) -> Option<ConvertedRows> {
+        read(self.cached.as_ref()?)
+    }
+
+    /// Removes the rows from the cache. Returns whether they were there.
+    pub(crate) fn forget(&self) -> bool {
+        let cached = self.cached.as_ref();
+        cached.is_some_and(|cached| fs::remove_file(cached).is_ok())
     }
 
     /// Converts the file, or reads its rows from the cache. Once the rows are in use,
@@ -210,18 +275,15 @@ impl Input<'_> {
     ///
     /// The file cannot be read or has no unwind information; or the conversion has not ended by
     /// itself. The text says which.
-    pub(crate) fn rows(&self) -> Result<(ConvertedRows, CacheUse), Failure> {
-        let cached = self.cached.clone();
-        let packed = cached.as_ref().and_then(|cached| fs::read(cached).ok());
-        if let Some(rows) = packed.and_then(unpack) {
-            let is_new = false;
-            return Ok((rows, CacheUse { cached, is_new }));
+    pub(crate) fn rows(&self) -> Result<(ConvertedRows, CacheUse<'_>), Failure> {
+        if let Some(rows) = self.cached_rows() {
+            let (input, is_new) = (self, false);
+            return Ok((rows, CacheUse { input, is_new }));
         }
         let rows = unpack(self.convert()?)
             .ok_or_else(|| Failure::passing("the conversion's output is truncated"))?;
-        let cached = cached.filter(|_| is_installed(self.file));
-        let is_new = true;
-        Ok((rows, CacheUse { cached, is_new }))
+        let (input, is_new) = (self, true);
+        Ok((rows, CacheUse { input, is_new }))
     }
 
     /// Converts the file in a child process whose only input is the file.
@@ -254,20 +316,22 @@ impl Input<'_> {
 }
 
 /// A use of rows that the cache has, or may keep.
-pub(crate) struct CacheUse {
-    /// The cache file, if there may be one.
-    cached: Option<PathBuf>,
-    /// Whether the rows are not in the cache yet.
+pub(crate) struct CacheUse<'a> {
+    input: &'a Input<'a>,
+    /// Whether the rows were made, and do not come from the cache.
     is_new: bool,
 }
 
-impl CacheUse {
+impl CacheUse<'_> {
     /// Keeps the rows in the cache, with the time, and with the name `path` of the file that they
-    /// are of.
+    /// are of. Rows of a file that is being written are not kept.
     pub(crate) fn keep(&self, rows: &ConvertedRows, path: &Path) {
-        let Some(cached) = &self.cached else {
+        let Some(cached) = &self.input.cached else {
             return;
         };
+        if self.is_new && !(is_installed(self.input.file) && self.input.is_whole()) {
+            return;
+        }
         // If the cache cannot be written to, the file is converted again next time.
         if self.is_new {
             let _ = write(cached, &rows.bytes, SystemTime::now());
@@ -280,20 +344,47 @@ impl CacheUse {
             let _ = evict(cached);
         }
     }
+
+    /// Removes the rows from the cache. Returns whether they came from there.
+    pub(crate) fn discard(&self) -> bool {
+        !self.is_new && self.input.forget()
+    }
+}
+
+/// The checksum of packed rows. A new compiler may compute another one: then the rows are made
+/// anew.
+fn checksum(packed: &[u8]) -> [u8; 8] {
+    let mut hasher = DefaultHasher::new();
+    hasher.write(packed);
+    hasher.finish().to_le_bytes()
+}
+
+/// Reads a cache file. `None` if there is none, or if it is not as it was written.
+fn read(cached: &Path) -> Option<ConvertedRows> {
+    let mut packed = fs::read(cached).ok()?;
+    let sum = packed.split_off(packed.len().checked_sub(checksum(&[]).len())?);
+    match sum == checksum(&packed) {
+        true => unpack(packed),
+        false => None,
+    }
 }
 
 /// Writes a cache file whose rows were last used at a time. Renaming is atomic: another thread may
-/// write rows for the same build ID.
+/// write rows for the same file.
 fn write(cached: &Path, packed: &[u8], used: SystemTime) -> io::Result<()> {
     static NEXT: AtomicU32 = AtomicU32::new(0);
     let number = NEXT.fetch_add(1, Ordering::Relaxed);
-    let new = cached.with_extension(format!("{}.{number}", process::id()));
-    fs::write(&new, packed)?;
-    File::options()
-        .append(true)
-        .open(&new)?
-        .set_modified(used)?;
-    fs::rename(&new, cached)
+    let new = cached.with_extension(format!("{}.{number}.{NEW}", process::id()));
+    let write_new = || {
+        let mut file = File::create(&new)?;
+        file.write_all(packed)?;
+        file.write_all(&checksum(packed))?;
+        file.set_modified(used)?;
+        file.sync_data()
+    };
+    write_new()
+        .and_then(|()| fs::rename(&new, cached))
+        .inspect_err(|_| drop(fs::remove_file(&new)))
 }
 
 /// The result of [`prepare`], with the path of the cache file.
@@ -317,11 +408,22 @@ pub(crate) fn room() -> AtomicU64 {
     AtomicU64::new(MAX_CACHED.saturating_sub(total))
 }
 
+/// A file with its cache file, if there may be one. A package manager may have written the file just
+/// now: waits until the file is no longer young.
+fn settled(file: &File) -> Option<(Input<'_>, PathBuf)> {
+    let young = Input::of(file).ok()?;
+    if young.cached.is_some() && !young.is_settled {
+        thread::sleep(YOUNG.saturating_sub(age(&young.before)?));
+    }
+    let input = Input::of(file).ok()?;
+    let cached = input.cached.clone()?;
+    Some((input, cached))
+}
+
 /// Makes the rows of a file before its first use, and keeps them in the cache, if they fit into
 /// `room`.
 pub(crate) fn prepare(file: &File, room: &AtomicU64) -> Prepared {
-    let input = Input::of(file);
-    let Some(cached) = input.cached.clone().filter(|_| are_missing(file)) else {
+    let Some((input, cached)) = settled(file).filter(|_| are_missing(file)) else {
         return Prepared::Unsuited;
     };
     if cached.exists() {
@@ -333,6 +435,9 @@ pub(crate) fn prepare(file: &File, room: &AtomicU64) -> Prepared {
     let Ok(packed) = input.convert() else {
         return Prepared::Unsuited;
     };
+    if !input.is_whole() {
+        return Prepared::Unsuited;
+    }
     let fits = |room: u64| room.checked_sub(packed.len() as u64);
     if room
         .fetch_update(Ordering::Relaxed, Ordering::Relaxed, fits)
@@ -346,6 +451,31 @@ pub(crate) fn prepare(file: &File, room: &AtomicU64) -> Prepared {
         Ok(()) => Prepared::Made(cached),
         Err(_) => Prepared::Unsuited,
     }
+}
+
+/// Removes the rows that another converter has made.
+pub(crate) fn remove_outdated() -> io::Result<()> {
+    let directory = cache_directory();
+    if !directory.exists() {
+        return Ok(());
+    }
+    let ending = format!("-{SOURCES}.{ROWS}");
+    for (_, _, path) in read_cache(&directory)? {
+        let name = path.file_name().unwrap_or_default().as_encoded_bytes();
+        if !name.ends_with(ending.as_bytes()) {
+            remove(&path)?;
+        }
+    }
+    Ok(())
+}
+
+/// Removes a cache file and its links.
+fn remove(cached: &Path) -> io::Result<()> {
+    fs::remove_file(cached)?;
+    for link in links(cached) {
+        let _ = fs::remove_file(link);
+    }
+    Ok(())
 }
 
 /// Removes the rows that were never used, except those of `known` cache files.
@@ -404,15 +534,6 @@ fn cached_in(directory: &Path, most: u64) -> Vec<PathBuf> {
         Some(name)
     };
     named.map_while(fits).collect()
-}
-
-/// Opens a file by a name from [`cached_files`] and reads its rows from the cache. `None` if the
-/// name leads to no regular file, or to a file whose rows are not in the cache. Does not count as a
-/// use of the rows.
-pub(crate) fn open_cached(path: &Path) -> Option<(File, ConvertedRows)> {
-    let file = open_regular(path).ok()?;
-    let rows = unpack(fs::read(cache_path(&file)?).ok()?)?;
-    Some((file, rows))
 }
 
 /// Opens a regular file, whose name a process may have chosen: no FIFO is waited for, and no device
@@ -491,10 +612,7 @@ fn evict(path: &Path) -> io::Result<()> {
         if total <= MAX_CACHED {
             break;
         }
-        fs::remove_file(&path)?;
-        for link in links(&path) {
-            let _ = fs::remove_file(link);
-        }
+        remove(&path)?;
         total -= len;
     }
     Ok(())
@@ -541,11 +659,10 @@ fn is_installed(file: &File) -> bool {
     DIRECTORIES.into_iter().any(is_below) && (there.dev(), there.ino()) == (this.dev(), this.ino())
 }
 
-/// The cache path for a file, by build ID. Anyone can give any build ID to a file, so only files
-/// that root alone can write are cached.
-fn cache_path(file: &File) -> Option<PathBuf> {
-    let metadata = file.metadata().ok()?;
-    if !is_of_root(&metadata) || !geteuid().is_root() {
+/// The cache path for a file in a state. Anyone can give any build ID to a file, so only files that
+/// root alone can write are cached.
+fn cache_path(file: &File, state: &Metadata) -> Option<PathBuf> {
+    if !is_of_root(state) || !geteuid().is_root() {
         return None;
     }
     let (id, len) = elf::build_id(&FileSource(file)).ok()?;
@@ -555,7 +672,18 @@ fn cache_path(file: &File) -> Option<PathBuf> {
     let directory = cache_directory();
     fs::create_dir_all(&directory).ok()?;
     let id = hexadecimal(id.get(..len)?);
-    Some(directory.join(format!("{id}-{}-{VERSION}.{ROWS}", metadata.len())))
+    let (size, time, part) = (state.len(), state.mtime(), state.mtime_nsec());
+    Some(directory.join(format!("{id}-{size}-{time}.{part:09}-{SOURCES}.{ROWS}")))
+}
+
+/// The time since the last change of a file; `None` if its clock is ahead of this one.
+fn age(state: &Metadata) -> Option<Duration> {
+    let seconds = u64::try_from(state.ctime()).ok()?;
+    let changed = Duration::new(seconds, u32::try_from(state.ctime_nsec()).ok()?);
+    let now = SystemTime::now();
+    now.duration_since(SystemTime::UNIX_EPOCH)
+        .ok()?
+        .checked_sub(changed)
 }
 
 /// Whether root alone can write a file.
@@ -615,7 +743,9 @@ pub(crate) fn map_confined() -> Result<Mmap, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::add::add_by;
     use std::{
+        cell::Cell,
         os::unix::process::ExitStatusExt,
         process::ExitStatus, //
     };
@@ -719,6 +849,113 @@ mod tests {
         // One more replaces the first.
         keep_path(&rows, &copy(MAX_LINKS));
         assert_eq!(named(100), (1..=MAX_LINKS).map(copy).collect::<Vec<_>>());
+        fs::remove_dir_all(&directory).unwrap();
+    }
+
+    /// A directory of this test.
+    fn directory(name: &str) -> PathBuf {
+        let directory = env::temp_dir().join(format!("{name}-{}", process::id()));
+        fs::create_dir_all(&directory).unwrap();
+        directory
+    }
+
+    /// Rows with one byte of a section.
+    fn some_rows() -> ConvertedRows {
+        unpack(vec![1, 0, 0, 0, 7, 8, 9]).unwrap()
+    }
+
+    /// An installed file, whose rows may be at `cached`.
+    fn installed(file: &File, cached: PathBuf) -> Input<'_> {
+        let cached = Some(cached);
+        Input {
+            cached,
+            ..Input::of(file).unwrap()
+        }
+    }
+
+    #[test]
+    fn a_damaged_cache_file_has_no_rows() {
+        let directory = directory("damaged");
+        let cached = directory.join("id.rows");
+        let rows = some_rows();
+        write(&cached, &rows.bytes, SystemTime::now()).unwrap();
+        assert_eq!(fs::read_dir(&directory).unwrap().count(), 1);
+        assert_eq!(read(&cached).unwrap().bytes, rows.bytes);
+        let written = fs::read(&cached).unwrap();
+        for len in 0..written.len() {
+            fs::write(&cached, &written[..len]).unwrap();
+            assert!(read(&cached).is_none(), "{len}");
+            let mut flipped = written.clone();
+            flipped[len] ^= 1;
+            fs::write(&cached, &flipped).unwrap();
+            assert!(read(&cached).is_none(), "{len}");
+        }
+        fs::remove_dir_all(&directory).unwrap();
+    }
+
+    #[test]
+    fn rows_of_a_file_that_is_being_written_are_not_kept() {
+        let directory = directory("written");
+        let (path, cached) = (directory.join("program"), directory.join("id.rows"));
+        let file = File::open("/usr/bin/env").unwrap();
+        let input = installed(&file, cached.clone());
+        let (input, is_new) = (&input, true);
+        CacheUse { input, is_new }.keep(&some_rows(), &path);
+        assert!(cached.exists());
+        assert!(input.forget() && !input.forget());
+        // It has just been written.
+        fs::write(&path, "x").unwrap();
+        let file = File::open(&path).unwrap();
+        let young = Input::of(&file).unwrap();
+        assert!(young.is_unchanged() && !young.is_whole());
+        // It is written to while it is converted.
+        let written = Input {
+            is_settled: true,
+            ..young
+        };
+        assert!(written.is_whole());
+        fs::write(&path, "xy").unwrap();
+        assert!(!written.is_whole());
+        // A file with these times is another state than one whose rows are in the cache.
+        let file = File::options().append(true).open(&path).unwrap();
+        let mut names = BTreeSet::new();
+        for seconds in [1, 2, 1] {
+            let time = SystemTime::UNIX_EPOCH + Duration::from_secs(seconds);
+            file.set_modified(time).unwrap();
+            let state = file.metadata().unwrap();
+            let env = File::open("/usr/bin/env").unwrap();
+            names.insert(cache_path(&env, &state));
+        }
+        // Others than root have no cache.
+        let expected = if geteuid().is_root() { 2 } else { 1 };
+        assert_eq!(names.len(), expected);
+        fs::remove_dir_all(&directory).unwrap();
+    }
+
+    #[test]
+    fn refused_rows_of_the_cache_are_made_anew() {
+        let directory = directory("refused");
+        let cached = directory.join("id.rows");
+        write(&cached, &some_rows().bytes, SystemTime::now()).unwrap();
+        let file = File::open("/usr/bin/env").unwrap();
+        let input = installed(&file, cached.clone());
+        let path = Path::new("env");
+        // For want of memory.
+        let full = |_: &[u8], _: &[u8]| Err(Refusal::from("full".to_owned()));
+        assert_eq!(add_by(&input, path, full).unwrap_err().text, "full");
+        assert!(cached.exists());
+        let refused = Cell::new(0);
+        let failure = add_by(&input, path, |section, _| {
+            assert_eq!(section, [7]);
+            refused.set(refused.get() + 1);
+            Err(Refusal {
+                text: "refused".to_owned(),
+                is_of_rows: true,
+            })
+        });
+        // The next try is a conversion, which the program of this test cannot do.
+        assert!(failure.unwrap_err().is_passing);
+        assert_eq!((refused.get(), cached.exists()), (1, false));
         fs::remove_dir_all(&directory).unwrap();
     }
 

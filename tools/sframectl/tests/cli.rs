@@ -1291,6 +1291,62 @@ fn installed_files_are_prepared() {
     assert!(!unused.exists());
 }
 
+/// A writer that takes the space of a file first has its build ID and size long before its last
+/// byte.
+#[test]
+fn a_torn_file_has_no_rows_in_the_cache_once_it_is_whole() {
+    if !rustix::process::geteuid().is_root() {
+        // Others have no cache.
+        return;
+    }
+    let dir = workdir("torn");
+    let (root, cache) = (dir.join("root"), dir.join("cache"));
+    for place in [&root, &cache] {
+        let _ = fs::remove_dir_all(place);
+    }
+    fs::create_dir_all(root.join("usr/lib")).unwrap();
+    let run = |arguments: &[&str]| {
+        let output = Command::new(env!("CARGO_BIN_EXE_sframectl"))
+            .args(arguments)
+            .env("CACHE_DIRECTORY", &cache)
+            .output()
+            .unwrap();
+        assert!(output.status.success(), "{output:?}");
+        String::from_utf8(output.stdout).unwrap()
+    };
+    let prepare = || run(&["prepare", "--root", root.to_str().unwrap()]);
+    let one = |new| format!("1 programs and libraries have rows in the cache; {new} are new\n");
+    let cached = || {
+        let entries = fs::read_dir(&cache).unwrap();
+        Vec::from_iter(entries.map(|entry| entry.unwrap().path()))
+    };
+    let file = root.join("usr/lib/libc.so.6");
+    let whole = fs::read("/lib/x86_64-linux-gnu/libc.so.6").unwrap();
+    let elf = ElfFile64::<Endianness>::parse(&*whole).unwrap();
+    let section = elf.section_by_name(".eh_frame").unwrap();
+    let (offset, size) = section.file_range().unwrap();
+    let mut torn = whole.clone();
+    torn[(offset + size / 2) as usize..(offset + size) as usize].fill(0);
+    fs::write(&file, &torn).unwrap();
+    assert_eq!(prepare(), one(1));
+    let of_torn = fs::read(&cached()[0]).unwrap();
+    // The same file, with the same size and build ID.
+    fs::write(&file, &whole).unwrap();
+    assert_eq!(prepare(), one(1));
+    let [path] = &cached()[..] else {
+        panic!("{:?}", cached());
+    };
+    let of_whole = fs::read(path).unwrap();
+    assert_ne!(of_whole, of_torn);
+    // Rows of another converter are not used, and do not stay.
+    let name = path.to_str().unwrap();
+    let other = name.replace(convert::SOURCES, "0123456789abcdef");
+    fs::rename(path, &other).unwrap();
+    assert_eq!(prepare(), one(1));
+    assert_eq!(cached(), std::slice::from_ref(path));
+    assert_eq!(prepare(), one(0));
+}
+
 #[test]
 fn confined_conversion_tells_a_file_without_rows_from_a_fault() {
     let convert = |file: &str| {

@@ -109,7 +109,8 @@ pub(super) fn answer<'a>(
             let is_elf = rows::is_elf(&file);
             let input = rows::Input::of(&file);
             opened();
-            let added = add::add(device, &input, Path::new(&request.path), request.user);
+            let path = Path::new(&request.path);
+            let added = input.and_then(|input| add::add(device, &input, path, request.user));
             // A runtime may have its code in a file in memory. The module asks for the code, too,
             // and that answer counts.
             if added.is_err() && !is_elf && is_anonymous_memory(request) {

@@ -106,7 +106,7 @@ pub(super) trait Module {
 
 impl Module for Device {
     fn add_rows(&self, file: &File, rows: &ConvertedRows, user: u32) -> Result<(), String> {
-        add::add_rows(self, file, rows, user).map(|_| ())
+        Ok(add::add_rows(self, file, rows, user).map(|_| ())?)
     }
 
     fn remove_rows(&self, file: &File) {

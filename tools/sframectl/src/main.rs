@@ -91,6 +91,9 @@ With --all, a file that has no unwind information is not a failure.";
 const EXIT_CODES_PREPARE: &str = "\
 Exit codes: 0 success; 1 the cache cannot be read or written; 2 wrong usage.";
 
+const EXIT_CODES_CACHE: &str = "\
+Exit codes: 0 success; 1 a file cannot be removed; 2 wrong usage.";
+
 const EXIT_CODES_DOCTOR: &str = "\
 Exit codes: 0 no requirement is missing; 1 a requirement is missing; 2 wrong usage.";
 
@@ -208,6 +211,12 @@ enum Command {
         #[arg(long)]
         vdso: bool,
     },
+    /// Manages the rows that `watch` and `prepare` keep in /var/cache/sframe_unwind.
+    #[command(after_help = EXIT_CODES_CACHE)]
+    Cache {
+        #[command(subcommand)]
+        command: CacheCommand,
+    },
     /// Lists missing requirements for complete stacks, and a command for each.
     ///
     /// `ok`: the requirement is met. `note`: root's stacks are complete all the same. `MISSING`:
@@ -306,6 +315,13 @@ enum Command {
     },
 }
 
+#[derive(Subcommand)]
+enum CacheCommand {
+    /// Removes all rows. `watch` and `prepare` make them again; the kernel keeps those that it has.
+    #[command(after_help = EXIT_CODES_CACHE)]
+    Clear,
+}
+
 fn main() -> ExitCode {
     let (path, result) = match Arguments::parse().command {
         Command::Dump { file, json } => {
@@ -345,6 +361,9 @@ fn main() -> ExitCode {
             };
             ("add".into(), add::run(&which, json))
         }
+        Command::Cache {
+            command: CacheCommand::Clear,
+        } => ("the cache".into(), rows::clear().map(|text| (text, true))),
         Command::Remove { files, vdso } => ("remove".into(), add::remove(&files, vdso)),
         Command::Doctor { root } => ("doctor".into(), Ok(doctor::run(&root))),
         Command::Explain { pid, json, save } => (

@@ -604,6 +604,33 @@ fn read_cache(directory: &Path) -> io::Result<Vec<(SystemTime, u64, PathBuf)>> {
     Ok(cached)
 }
 
+/// Empties the cache. Returns a line for the user.
+pub(crate) fn clear() -> Result<String, String> {
+    let (count, size) = clear_in(&cache_directory()).map_err(|error| error.to_string())?;
+    Ok(format!(
+        "the rows of {count} files are removed, {size} bytes\n"
+    ))
+}
+
+/// Empties a cache, and returns the number of cache files and their size in bytes.
+fn clear_in(directory: &Path) -> io::Result<(usize, u64)> {
+    let (mut count, mut size) = (0, 0);
+    if !directory.exists() {
+        return Ok((count, size));
+    }
+    for entry in fs::read_dir(directory)? {
+        let path = entry?.path();
+        let is = |kind| path.extension().is_some_and(|extension| extension == kind);
+        if is(ROWS) {
+            (count, size) = (count + 1, size + fs::symlink_metadata(&path)?.len());
+        }
+        if is(ROWS) || is(NEW) || is(LINK) {
+            fs::remove_file(&path)?;
+        }
+    }
+    Ok((count, size))
+}
+
 /// Removes the least recently used files while the cache is over its limit.
 fn evict(path: &Path) -> io::Result<()> {
     let cached = read_cache(path.parent().unwrap_or(path))?;
@@ -957,6 +984,27 @@ mod tests {
         assert!(failure.unwrap_err().is_passing);
         assert_eq!((refused.get(), cached.exists()), (1, false));
         fs::remove_dir_all(&directory).unwrap();
+    }
+
+    #[test]
+    fn a_cleared_cache_has_no_files() {
+        let directory = directory("cleared");
+        for name in [
+            "a.rows",
+            "b.rows",
+            "a.file",
+            "a.1.file",
+            "a.12.0.new",
+            "other",
+        ] {
+            fs::write(directory.join(name), [0; 10]).unwrap();
+        }
+        assert_eq!(clear_in(&directory).unwrap(), (2, 20));
+        let left = fs::read_dir(&directory).unwrap();
+        let left = left.map(|entry| entry.unwrap().file_name());
+        assert_eq!(Vec::from_iter(left), ["other"]);
+        fs::remove_dir_all(&directory).unwrap();
+        assert_eq!(clear_in(&directory).unwrap(), (0, 0));
     }
 
     #[test]

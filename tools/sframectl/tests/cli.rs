@@ -1345,6 +1345,12 @@ fn a_torn_file_has_no_rows_in_the_cache_once_it_is_whole() {
     assert_eq!(prepare(), one(1));
     assert_eq!(cached(), std::slice::from_ref(path));
     assert_eq!(prepare(), one(0));
+    let size = of_whole.len();
+    assert_eq!(
+        run(&["cache", "clear"]),
+        format!("the rows of 1 files are removed, {size} bytes\n")
+    );
+    assert!(cached().is_empty());
 }
 
 #[test]

@@ -23,7 +23,7 @@
  * The sizes are part of the interface: the first field of a structure contains the size that the
  * program knows. A structure may only grow; for all else SFRAME_UNWIND_VERSION has to change.
  */
-static_assert(sizeof(struct sframe_unwind_add) == 40);
+static_assert(sizeof(struct sframe_unwind_add) == 56);
 static_assert(sizeof(struct sframe_unwind_extra_row) == 24);
 static_assert(sizeof(struct sframe_unwind_table) == 80);
 static_assert(sizeof(struct sframe_unwind_counter) == 48);

@@ -6,6 +6,7 @@
 #define pr_fmt(fmt) KBUILD_MODNAME ": " fmt
 
 #include <linux/dcache.h>
+#include <linux/fcntl.h>
 #include <linux/file.h>
 #include <linux/fs.h>
 #include <linux/ftrace.h>
@@ -138,6 +139,19 @@ int sfu_file_key_of(const void *file, struct sfu_file_key *key)
 		}
 	}
 	read_key(inode, key);
+	return 0;
+}
+
+int sfu_file_changed(const void *file, int64_t *changed, uint32_t *changed_nsec)
+{
+	const struct file *opened = file;
+	struct kstat stat;
+	int ret = vfs_getattr(&opened->f_path, &stat, STATX_CTIME, AT_STATX_SYNC_AS_STAT);
+
+	if (ret)
+		return ret;
+	*changed = stat.ctime.tv_sec;
+	*changed_nsec = stat.ctime.tv_nsec;
 	return 0;
 }
 

@@ -397,6 +397,11 @@ void sfu_file_close(void *file);
  * so recently that a later change would not change the key. Sleeps for a few ticks.
  */
 int sfu_file_key_of(const void *file, struct sfu_file_key *key);
+/*
+ * The time of change of a file, as fstat() tells it: in an overlay it may be that of another inode
+ * than the key's. 0 or a negative error.
+ */
+int sfu_file_changed(const void *file, int64_t *changed, uint32_t *changed_nsec);
 uint64_t sfu_file_size(const void *file);
 /*
  * Reads all `len` bytes, or fails. The worker reads only bytes that are in memory: -EAGAIN if one

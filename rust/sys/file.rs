@@ -45,6 +45,18 @@ impl OpenFile {
         })
     }
 
+    /// The time of the last change (ctime), in seconds and nanoseconds, as programs read it. Task;
+    /// may sleep. See `sfu_file_changed` in `c/helpers.h`.
+    pub(crate) fn changed(&self) -> Result<(i64, u32)> {
+        let (mut seconds, mut nanoseconds) = (0, 0);
+        // SAFETY: `self.file` is an open file as long as `self` lives, and the C function writes
+        // two local variables.
+        to_result(unsafe {
+            bindings::sfu_file_changed(self.file, &mut seconds, &mut nanoseconds)
+        })?;
+        Ok((seconds, nanoseconds))
+    }
+
     /// Whether the file contains `len` bytes from `offset` on, in bytes.
     pub(crate) fn has(&self, offset: u64, len: u64) -> bool {
         // SAFETY: `self.file` is an open file as long as `self` lives.

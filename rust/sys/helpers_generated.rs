@@ -252,6 +252,13 @@ unsafe extern "C" {
     ) -> kernel::ffi::c_int;
 }
 unsafe extern "C" {
+    pub fn sfu_file_changed(
+        file: *const kernel::ffi::c_void,
+        changed: *mut i64,
+        changed_nsec: *mut u32,
+    ) -> kernel::ffi::c_int;
+}
+unsafe extern "C" {
     pub fn sfu_file_size(file: *const kernel::ffi::c_void) -> u64;
 }
 unsafe extern "C" {

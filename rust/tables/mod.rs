@@ -48,8 +48,8 @@ const MAX_VDSO: u64 = 64 << 10;
 
 /// The target of added rows.
 pub(crate) enum TableTarget {
-    /// One file.
-    File(OpenFile),
+    /// One file, and its time of change before the caller read the file.
+    File(OpenFile, (i64, u32)),
     /// The vDSO of all tasks.
     Vdso,
 }
@@ -58,7 +58,7 @@ impl TableTarget {
     #[inline(never)]
     fn key(&self) -> Result<FileKey> {
         match self {
-            TableTarget::File(file) => FileKey::of(file),
+            TableTarget::File(file, _) => FileKey::of(file),
             TableTarget::Vdso => Ok(FileKey::vdso()),
         }
     }
@@ -71,7 +71,7 @@ impl TableTarget {
 /// # Errors
 ///
 /// See [`FileTable::new`], [`cache::publish`] and [`FileKey::of`]. `ESTALE`: the file was written
-/// to meanwhile.
+/// to since the caller began to read it.
 pub(crate) fn add(
     section: &KVVec<u8>,
     extra_rows: &KVVec<u8>,
@@ -81,9 +81,15 @@ pub(crate) fn add(
     memory: BuildMemory,
 ) -> Result {
     let key = target.key()?;
+    // After the key: a write from here on changes the key, which is read again below.
+    if let TableTarget::File(file, changed) = target {
+        if file.changed()? != *changed {
+            return Err(Errno::Stale.into());
+        }
+    }
     let rows = match target {
         _ if section.is_empty() => None,
-        TableTarget::File(file) => {
+        TableTarget::File(file, _) => {
             let image = TableImage::File(file);
             Some(FileTable::new(section, 0, extra_rows, &image, &memory)?)
         }
@@ -108,7 +114,7 @@ pub(crate) fn add(
         owner,
         ..TableState::default()
     };
-    if let TableTarget::File(file) = target {
+    if let TableTarget::File(file, _) = target {
         state.set_build_id(file);
     }
     publish(&key, state, rows)

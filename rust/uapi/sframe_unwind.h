@@ -29,7 +29,7 @@ typedef int8_t __s8;
 #endif
 
 /* The version of the interface that this header describes. */
-#define SFRAME_UNWIND_VERSION 1
+#define SFRAME_UNWIND_VERSION 2
 
 /* The rows are for the vDSO and not for a file; `file` has no meaning. */
 #define SFRAME_UNWIND_VDSO 1
@@ -58,6 +58,14 @@ struct sframe_unwind_add {
 	 * themselves.
 	 */
 	__u32 user;
+	/*
+	 * The file's st_ctime and its nanoseconds, as fstat() told them before anything else was
+	 * read of the file. If they differ by now, the rows may be of other contents: ESTALE. Not
+	 * compared for the vDSO, and to remove rows.
+	 */
+	__s64 changed;
+	__u32 changed_nsec;
+	__u32 reserved;
 };
 
 /*

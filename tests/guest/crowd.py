@@ -13,7 +13,7 @@ import struct
 import subprocess
 import sys
 
-ADD = 0xC0285380
+ADD = 0xC0385380
 PROGRAM = "/usr/bin/true"
 
 device = os.open("/dev/sframe_unwind", os.O_RDWR)
@@ -28,8 +28,10 @@ def add(user, length):
     file = os.memfd_create("one of many")
     os.write(file, program)
     address = ctypes.addressof(buffer)
+    changed = divmod(os.fstat(file).st_ctime_ns, 10 ** 9)
     fcntl.ioctl(device, ADD,
-                struct.pack("=HHiQIIQII", 40, 1, file, address, length, 0, 0, 0, user))
+                struct.pack("=HHiQIIQIIqII", 56, 2, file, address, length, 0, 0, 0, user, *changed,
+                            0))
     os.close(file)
 
 

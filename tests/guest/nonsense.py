@@ -16,11 +16,12 @@ import subprocess
 import sys
 import time
 
-ADD, REMOVE, LIST, STATS = 0xC0285380, 0xC0285381, 0xC0505382, 0xC0305383
-VERSION = 1
+ADD, REMOVE, LIST, STATS = 0xC0385380, 0xC0385381, 0xC0505382, 0xC0305383
+VERSION = 2
 ALLOWED = {
     ADD: {0, errno.EBADF, errno.EINVAL, errno.E2BIG, errno.EFAULT, errno.EFBIG, errno.ENOEXEC,
-          errno.EBADMSG, errno.EOPNOTSUPP, errno.ENOSPC, errno.EIO, errno.ENOMEM, errno.ENOENT},
+          errno.EBADMSG, errno.EOPNOTSUPP, errno.ENOSPC, errno.EIO, errno.ENOMEM, errno.ENOENT,
+          errno.ESTALE},
     REMOVE: {0, errno.EBADF, errno.EINVAL, errno.E2BIG, errno.EFAULT, errno.ENOENT},
     LIST: {0, errno.EINVAL, errno.E2BIG, errno.EFAULT, errno.ENOENT},
     STATS: {0, errno.EINVAL, errno.E2BIG, errno.EFAULT, errno.ENOENT},
@@ -53,6 +54,14 @@ def some_section():
             at = random.randrange(min(len(bytes_), random.choice((40, 400, len(bytes_)))))
             bytes_[at] = random.randrange(256)
     return bytes(bytes_[:random.randrange(len(bytes_) + 1)] if random.random() < 0.2 else bytes_)
+
+
+def changed(descriptor):
+    """The time of change of a file, in seconds and nanoseconds."""
+    try:
+        return divmod(os.fstat(descriptor).st_ctime_ns, 10 ** 9)
+    except OSError:
+        return 0, 0
 
 
 def row():
@@ -90,7 +99,7 @@ while (taken := time.monotonic() - started) < seconds or taken < 10 * seconds an
     command = random.choice((ADD, ADD, ADD, REMOVE, LIST, STATS, random.getrandbits(32)))
     # The kernel matches type and number alone.
     command = {known & 0xFFFF: known for known in ALLOWED}.get(command & 0xFFFF, command)
-    body = structure({ADD: 40, REMOVE: 40, LIST: 80, STATS: 48}.get(command, 24))
+    body = structure({ADD: 56, REMOVE: 56, LIST: 80, STATS: 48}.get(command, 24))
     if command in (ADD, REMOVE) and random.random() < 0.9:
         bytes_ = some_section()
         keep = ctypes.create_string_buffer(bytes_, max(len(bytes_), 1))
@@ -101,9 +110,12 @@ while (taken := time.monotonic() - started) < seconds or taken < 10 * seconds an
         extra_rows = random.choice((b"", b"", row(), row() + row(), row()[:23],
                                     random.randbytes(48)))
         keep_too = ctypes.create_string_buffer(extra_rows, max(len(extra_rows), 1))
-        body[4:40] = struct.pack("=iQIIQII", random.choice(descriptors), address, length,
+        file = random.choice(descriptors)
+        body[4:56] = struct.pack("=iQIIQIIqII", file, address, length,
                                  random.choice((0, 0, 0, 2, 4)), ctypes.addressof(keep_too),
-                                 len(extra_rows), random.choice((0,) * 9 + (1,)))
+                                 len(extra_rows), random.choice((0,) * 9 + (1,)),
+                                 *(changed(file) if random.random() < 0.9 else (1, 1)),
+                                 random.choice((0,) * 30 + (1,)))
     elif command in (ADD, REMOVE) and body[20] & 1:
         body[20] &= 0xFE
     if command == STATS and random.random() < 0.9:

@@ -85,6 +85,7 @@ int main(int argc, char **argv)
 			.size = sizeof(add), .version = SFRAME_UNWIND_VERSION,
 			.user = random() % 3 * 1000,
 		};
+		struct stat state;
 
 		if (*slot >= 0)
 			close(*slot);
@@ -93,7 +94,11 @@ int main(int argc, char **argv)
 			continue;
 		if (write(*slot, program, program_size) != (ssize_t)program_size)
 			continue;
+		if (fstat(*slot, &state))
+			continue;
 		add.file = *slot;
+		add.changed = state.st_ctim.tv_sec;
+		add.changed_nsec = state.st_ctim.tv_nsec;
 		add.section = (unsigned long)section;
 		add.section_len = random() % 8 ? section_size :
 				  random() % 2 ? random() % section_size : 0;

@@ -364,6 +364,16 @@ static size_t some_section(uint8_t *bytes, uint64_t address)
 	return spoil(bytes, size, MOST);
 }
 
+/* As a program does that reads the file next. */
+static void read_change(struct sframe_unwind_add *add)
+{
+	struct stat state = {};
+
+	(void)!fstat(add->file, &state);
+	add->changed = state.st_ctim.tv_sec;
+	add->changed_nsec = state.st_ctim.tv_nsec;
+}
+
 static unsigned int some_extra_rows(struct sframe_unwind_extra_row *rows, unsigned int most)
 {
 	unsigned int n = one_in(2) ? 0 : below(most + 1);
@@ -783,6 +793,7 @@ static void walk(void)
 			add.section_len = some_section(other, 0);
 			add.extra_rows = (uint64_t)extra;
 			add.extra_rows_len = some_extra_rows(extra, 8);
+			read_change(&add);
 			(void)!ioctl(device, SFRAME_UNWIND_ADD, &add);
 			ioctls++;
 		}
@@ -919,6 +930,8 @@ static void send_command(void)
 			.extra_rows = (uint64_t)extra,
 			.extra_rows_len = which ? 0 : some_extra_rows(extra, 8),
 		};
+		if (!one_in(20))
+			read_change(&body.add);
 		if (one_in(30))
 			body.add.section = edge();
 		if (one_in(30))

@@ -38,6 +38,7 @@ use walk::process::{
 use crate::{
     device::{
         self,
+        ChangeTime,
         Device,
         Refusal,
         Table,
@@ -195,7 +196,8 @@ pub(crate) fn add(
     user: u32,
 ) -> Result<u32, Failure> {
     add_by(input, path, |section, extra_rows| {
-        device.add(Target::File(input.file), user, section, extra_rows)
+        let file = Target::File(input.file);
+        device.add(file, input.changed(), user, section, extra_rows)
     })
 }
 
@@ -229,8 +231,8 @@ pub(crate) fn add_by(
     }
 }
 
-/// Adds the rows of a file, and returns their number. If the caller is root, the table is charged
-/// to `user`.
+/// Adds the rows of a file, which are of its state at `changed`, and returns their number. If the
+/// caller is root, the table is charged to `user`.
 ///
 /// # Errors
 ///
@@ -238,10 +240,12 @@ pub(crate) fn add_by(
 pub(crate) fn add_rows(
     device: &Device,
     file: &File,
+    changed: ChangeTime,
     rows: &ConvertedRows,
     user: u32,
 ) -> Result<u32, Refusal> {
-    device.add(Target::File(file), user, rows.section(), rows.extra_rows())?;
+    let (section, extra_rows) = (rows.section(), rows.extra_rows());
+    device.add(Target::File(file), changed, user, section, extra_rows)?;
     Ok(count(rows.section(), rows.extra_rows()))
 }
 
@@ -264,7 +268,10 @@ pub(crate) fn add_cached(device: &Device) -> Vec<FileId> {
         let Some(rows) = input.cached_rows() else {
             continue;
         };
-        match (add_rows(device, &file, &rows, ROOT), file.metadata()) {
+        match (
+            add_rows(device, &file, input.changed(), &rows, ROOT),
+            file.metadata(),
+        ) {
             (Ok(_), Ok(metadata)) => added.push(FileId {
                 device: (major(metadata.dev()), minor(metadata.dev())),
                 inode: metadata.ino(),
@@ -294,8 +301,15 @@ pub(crate) fn add_vdso(device: &Device) -> Result<Option<u32>, String> {
     let len = (vdso.end - vdso.start) as usize;
     let image = process::read_memory(std::process::id(), vdso.start, len).map_err(read)?;
     let rows = rows::rows_of_image(&image)?;
-    device.add(Target::Vdso, ROOT, rows.section(), rows.extra_rows())?;
-    Ok(Some(count(rows.section(), rows.extra_rows())))
+    let (section, extra_rows) = (rows.section(), rows.extra_rows());
+    device.add(
+        Target::Vdso,
+        ChangeTime::default(),
+        ROOT,
+        section,
+        extra_rows,
+    )?;
+    Ok(Some(count(section, extra_rows)))
 }
 
 fn processes() -> Result<Vec<u32>, String> {

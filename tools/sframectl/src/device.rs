@@ -7,6 +7,7 @@ use std::{
     fmt::Write,
     fs::{
         File,
+        Metadata,
         OpenOptions, //
     },
     io::{
@@ -14,9 +15,12 @@ use std::{
         Read, //
     },
     mem::size_of,
-    os::fd::{
-        AsFd,
-        AsRawFd, //
+    os::{
+        fd::{
+            AsFd,
+            AsRawFd, //
+        },
+        unix::fs::MetadataExt, //
     },
     time::Duration,
 };
@@ -67,6 +71,22 @@ pub(crate) enum Target<'a> {
     File(&'a File),
     /// The vDSO of all tasks.
     Vdso,
+}
+
+/// The time of a file's last change (ctime), as it was before anything else was read of the file.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct ChangeTime {
+    seconds: i64,
+    nanoseconds: u32,
+}
+
+impl From<&Metadata> for ChangeTime {
+    fn from(state: &Metadata) -> ChangeTime {
+        ChangeTime {
+            seconds: state.ctime(),
+            nanoseconds: state.ctime_nsec() as u32,
+        }
+    }
 }
 
 /// A file without rows that the kernel has seen in a stack, or anonymous code.
@@ -159,10 +179,12 @@ impl Device {
     }
 
     /// Adds a section, whose address is 0, and its extra rows. An empty section records that the
-    /// file has no rows. If the caller is root, the table is charged to `user`.
+    /// file has no rows. The kernel refuses rows of a file that was changed since; `changed` is of
+    /// no meaning for the vDSO. If the caller is root, the table is charged to `user`.
     pub(crate) fn add(
         &self,
         target: Target<'_>,
+        changed: ChangeTime,
         user: u32,
         section: &[u8],
         extra_rows: &[u8],
@@ -176,6 +198,7 @@ impl Device {
         request.extra_rows = extra_rows.as_ptr() as u64;
         request.extra_rows_len = len(extra_rows)?;
         request.user = user;
+        (request.changed, request.changed_nsec) = (changed.seconds, changed.nanoseconds);
         // SAFETY: The argument is the `struct sframe_unwind_add` that the command expects. Its
         // addresses and lengths are those of `section` and `extra_rows`, which outlive the call.
         let added = unsafe { ioctl(&self.0, Updater::<ADD, _>::new(&mut request)) };
@@ -375,7 +398,7 @@ mod tests {
     fn another_version_is_an_error_that_says_what_to_do() {
         let error = other_version(VERSION + 1);
         assert!(error.starts_with(
-            "the loaded module speaks version 2 of the interface, and this sframectl version 1: install "
+            "the loaded module speaks version 3 of the interface, and this sframectl version 2: install "
         ));
         assert!(error.contains("modprobe sframe_unwind"));
     }

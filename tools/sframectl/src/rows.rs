@@ -96,6 +96,7 @@ use crate::{
     },
     device::{
         hexadecimal,
+        ChangeTime,
         Refusal, //
     },
     urgency, //
@@ -236,6 +237,11 @@ impl Input<'_> {
             is_short: is_of_root(&before) && before.len() <= SHORT,
             before,
         })
+    }
+
+    /// The time of the file's last change then.
+    pub(crate) fn changed(&self) -> ChangeTime {
+        ChangeTime::from(&self.before)
     }
 
     /// Whether the file was not written to since its state was read.

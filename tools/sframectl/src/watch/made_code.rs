@@ -49,6 +49,7 @@ use crate::{
     add,
     code,
     device::{
+        ChangeTime,
         Device,
         Region,
         Request,
@@ -106,7 +107,9 @@ pub(super) trait Module {
 
 impl Module for Device {
     fn add_rows(&self, file: &File, rows: &ConvertedRows, user: u32) -> Result<(), String> {
-        Ok(add::add_rows(self, file, rows, user).map(|_| ())?)
+        let state = file.metadata().map_err(|error| error.to_string())?;
+        let changed = ChangeTime::from(&state);
+        Ok(add::add_rows(self, file, changed, rows, user).map(|_| ())?)
     }
 
     fn remove_rows(&self, file: &File) {

@@ -35,10 +35,11 @@ use kernel::{
 ///
 /// `ENOTTY`: there is no such command. `EPROTONOSUPPORT`: the structure is of another version of
 /// the interface. `EINVAL`: the structure is shorter than this version's first one, has unknown
-/// flags or a reserved field that is not 0, or describes an impossible region. `E2BIG`: the structure has unknown fields that are not
-/// 0. `EFAULT`: its memory cannot be accessed. `EPERM`: by `own_only`. `ESRCH`: the process of a
-/// region does not exist. `EFBIG`: the section or the extra rows are too large. `ENOENT`: there is
-/// no further table or counter. The errors of [`tables::add`] and [`tables::remove`].
+/// flags or a reserved field that is not 0, or describes an impossible region. `E2BIG`: the
+/// structure has unknown fields that are not 0. `EFAULT`: its memory cannot be accessed. `EPERM`:
+/// by `own_only`. `ESRCH`: the process of a region does not exist. `EFBIG`: the section or the
+/// extra rows are too large. `ENOENT`: there is no further table or counter. The errors of
+/// [`tables::add`] and [`tables::remove`].
 pub(crate) fn control(command: u32, argument: usize, user: u32, own_only: bool) -> Result {
     match command {
         sys::COMMAND_ADD | sys::COMMAND_REMOVE => {

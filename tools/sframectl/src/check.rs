@@ -36,6 +36,7 @@ use crate::{
     },
     readelf_notation::{
         self,
+        contradiction,
         explain, //
     }, //
 };
@@ -443,17 +444,16 @@ impl CheckFindings<'_> {
             };
             let behind = rows.partition_point(|row| row.start <= offset);
             let row = behind.checked_sub(1).and_then(|index| rows.get(index));
-            if row.map(|row| row.rule) != Some(code) {
-                let row_cfa =
-                    row.map_or("nothing".into(), |row| readelf_notation::cfa(&row.rule.cfa));
+            let what = match row {
+                Some(row) => contradiction(section.abi(), &row.rule, &code).map(|(row, code)| {
+                    format!("its row has {row}, but the instructions of the PLT stub have {code}")
+                }),
+                None => Some("it has no row, but is in a PLT stub".to_owned()),
+            };
+            if let Some(what) = what {
                 self.report(
                     entry.at,
-                    format!(
-                        "function {}: at {pc:#x} its row has cfa {row_cfa}, but the instructions of \
-                         the PLT stub have cfa {}",
-                        entry.index,
-                        readelf_notation::cfa(&code.cfa)
-                    ),
+                    format!("function {}: at {pc:#x} {what}", entry.index),
                 );
                 return;
             }

@@ -29,6 +29,7 @@ use crate::{
     },
     readelf_notation::{
         self,
+        contradiction,
         explain,
         RuleText, //
     }, //
@@ -206,12 +207,14 @@ fn describe(
         }
         row = Some((index, decoded, raw));
     }
-    // If the instructions and the row agree, the row is shown.
-    let by_instructions =
-        stub_rule(file, abi, function, pc).filter(|rule| by_rows.as_ref() != Some(rule));
+    // If the row does not contradict the instructions, the row is shown.
+    let by_instructions = stub_rule(file, abi, function, pc).and_then(|rule| match &by_rows {
+        Some(row) => contradiction(abi, row, &rule).map(|(row, _)| (rule, row)),
+        None => Some((rule, "nothing".to_owned())),
+    });
 
     let rule = match (&by_instructions, &row, &by_rows) {
-        (Some(rule), _, _) => Some(RuleText::of_rule(abi, rule)),
+        (Some((rule, _)), _, _) => Some(RuleText::of_rule(abi, rule)),
         (None, Some((_, decoded, raw)), Some(_)) => {
             Some(RuleText::of_row(section, function, raw, &decoded.rule))
         }
@@ -239,12 +242,11 @@ fn describe(
             line("no rule", why.into());
         }
     }
-    if by_instructions.is_some() {
-        let row_cfa = by_rows.map_or("nothing".into(), |rule| readelf_notation::cfa(&rule.cfa));
+    if let Some((_, of_row)) = by_instructions {
         line(
             "source",
             format!(
-                "instructions of the PLT stub, for the innermost frame; the row has cfa {row_cfa} \
+                "instructions of the PLT stub, for the innermost frame; the row has {of_row} \
                  (GNU ld writes wrong rows for some stubs)"
             ),
         );

@@ -27,7 +27,8 @@ use sframe::{
         Base,
         Cfa,
         Location,
-        Rule, //
+        Rule,
+        SavedRbx, //
     },
     section::Section, //
 };
@@ -93,8 +94,45 @@ impl RuleText {
     }
 }
 
+/// The parts in which the rule of a row contradicts the rule of the code, as text: those of the
+/// row, and those of the code. `None` if there are none: a row need not tell where rbx is, and rows
+/// of assemblers do not.
+pub(crate) fn contradiction(abi: Abi, row: &Rule, code: &Rule) -> Option<(String, String)> {
+    let mut told = *code;
+    if row.extra.rbx == SavedRbx::UNKNOWN {
+        told.extra.rbx = SavedRbx::UNKNOWN;
+    }
+    if *row == told {
+        return None;
+    }
+    let parts = parts(abi, row).into_iter().zip(parts(abi, &told));
+    let (row, code): (Vec<_>, Vec<_>) = parts.filter(|(row, code)| row != code).unzip();
+    Some((row.join(", "), code.join(", ")))
+}
+
+/// The parts of a rule that a section can encode, as text.
+fn parts(abi: Abi, rule: &Rule) -> [String; 5] {
+    let rbx = match rule.extra.rbx {
+        SavedRbx::UNKNOWN => "unknown".into(),
+        SavedRbx::KEPT => "u".into(),
+        SavedRbx(slot) => format!("c-{}", 8 * u32::from(slot)),
+    };
+    let ra = match rule.ra {
+        Location::Undefined => "RA undefined".into(),
+        ra => format!("ra {}", location(abi, ra, true)),
+    };
+    let signal = if rule.signal { "a" } else { "no" };
+    [
+        format!("cfa {}", cfa(&rule.cfa)),
+        format!("fp {}", location(abi, rule.fp, true)),
+        ra,
+        format!("rbx {rbx}"),
+        format!("{signal} signal trampoline"),
+    ]
+}
+
 /// A CFA rule in readelf's notation.
-pub(crate) fn cfa(cfa: &Cfa) -> String {
+fn cfa(cfa: &Cfa) -> String {
     let address = sum(cfa.base, cfa.offset, cfa.deref);
     match cfa.plus {
         0 => address,
@@ -217,5 +255,46 @@ const fn malformed(what: Malformed) -> &'static str {
         Malformed::RowTotal => {
             "the sum of the functions' rows differs from the header's number of rows"
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_row_contradicts_only_in_what_it_says() {
+        let mut code = Rule::amd64(Base::Sp, 16, Location::Unchanged);
+        code.extra.rbx = SavedRbx::KEPT;
+        let changed = |change: fn(&mut Rule)| {
+            let mut row = code;
+            change(&mut row);
+            contradiction(Abi::Amd64, &row, &code)
+        };
+        let texts = |row: &str, code: &str| Some((row.to_owned(), code.to_owned()));
+        assert_eq!(changed(|_| {}), None);
+        assert_eq!(changed(|row| row.extra.rbx = SavedRbx::UNKNOWN), None);
+        assert_eq!(
+            changed(|row| row.extra.rbx = SavedRbx(3)),
+            texts("rbx c-24", "rbx u")
+        );
+        assert_eq!(
+            changed(|row| {
+                row.extra.rbx = SavedRbx::UNKNOWN;
+                row.cfa.offset = 24;
+            }),
+            texts("cfa sp+24", "cfa sp+16")
+        );
+        assert_eq!(
+            changed(|row| {
+                row.fp = Location::AtCfa(-16);
+                row.signal = true;
+            }),
+            texts("fp c-16, a signal trampoline", "fp u, no signal trampoline")
+        );
+        assert_eq!(
+            changed(|row| row.ra = Location::Undefined),
+            texts("RA undefined", "ra c-8")
+        );
     }
 }

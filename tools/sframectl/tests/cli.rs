@@ -698,6 +698,37 @@ fn lookup_finds_rules_and_sources() {
     );
 }
 
+#[test]
+fn right_rows_of_a_plt_are_not_called_wrong() {
+    if !requirement::gsframe() {
+        return;
+    }
+    let dir = workdir("plt");
+    let file = gcc(
+        &dir,
+        "lazy.so",
+        &[
+            SFRAME,
+            "-shared",
+            "-fPIC",
+            "-fcf-protection=none",
+            "-Wl,-z,lazy",
+        ],
+    );
+    let data = fs::read(&file).unwrap();
+    let elf = object::File::parse(&*data).unwrap();
+    let plt = elf.section_by_name(".plt").expect("a .plt").address();
+    // In the first stub, and in the first one that pushes a number and jumps there.
+    for at in [plt, plt + 6, plt + 16, plt + 27] {
+        let output = call("lookup", &file, &[&format!("{at:#x}")]);
+        assert!(output.out.contains("  rule      cfa sp+"), "{}", output.out);
+        assert!(!output.out.contains("  source "), "{}", output.out);
+    }
+    let lines = findings(&file);
+    let is_of_plt = |line: &&String| (plt..plt + 32).any(|at| line.contains(&format!("{at:#x} ")));
+    assert_eq!(lines.iter().find(is_of_plt), None, "{lines:?}");
+}
+
 /// Two functions, with rows at 68 to 75 and 75 to 78.
 fn good() -> EncodedSection {
     EncodedSection::of(vec![

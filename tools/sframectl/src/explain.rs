@@ -14,7 +14,12 @@ use std::{
     io::ErrorKind,
     os::unix::fs::FileExt,
     path::Path,
-    rc::Rc, //
+    rc::Rc,
+    thread,
+    time::{
+        Duration,
+        Instant, //
+    }, //
 };
 
 use nix::{
@@ -67,6 +72,9 @@ use crate::{
 
 /// The segment of 64-bit code.
 const CODE_64: u64 = 0x33;
+/// The time that a task has to stop. A task in an uninterruptible system call does not stop before
+/// the end of the call. When this program ends, the kernel detaches it from that task.
+const STOP_LIMIT: Duration = Duration::from_secs(2);
 /// The maximum number of walks of one task. Each walk but the last ends at a file without a table.
 const MAX_ATTEMPTS: usize = 50;
 
@@ -93,14 +101,18 @@ impl Stopped {
             error => format!("cannot be stopped: {error}"),
         })?;
         ptrace::interrupt(task).map_err(|error| format!("cannot be stopped: {error}"))?;
-        match waitpid(task, Some(WaitPidFlag::__WALL)) {
-            Ok(WaitStatus::Stopped(_, signal)) => Ok(Stopped {
+        match wait_for_stop(task)? {
+            WaitStatus::Stopped(_, signal) => Ok(Stopped {
                 task,
                 signal: Some(signal),
             }),
-            Ok(WaitStatus::PtraceEvent(..)) => Ok(Stopped { task, signal: None }),
-            Ok(_) => Err("the task has exited".to_owned()),
-            Err(error) => Err(format!("cannot be waited for: {error}")),
+            WaitStatus::PtraceEvent(..) => Ok(Stopped { task, signal: None }),
+            WaitStatus::StillAlive => Err(format!(
+                "has not stopped within {} seconds: it is in a system call that the kernel does \
+                 not interrupt, such as vfork before the child ends or runs another program",
+                STOP_LIMIT.as_secs()
+            )),
+            _ => Err("the task has exited".to_owned()),
         }
     }
 
@@ -114,6 +126,19 @@ impl Stopped {
             all.rax, all.rdx, all.rcx, all.rbx, all.rsi, all.rdi, all.rbp, all.rsp, all.r8, all.r9,
             all.r10, all.r11, all.r12, all.r13, all.r14, all.r15, all.rip,
         ]))
+    }
+}
+
+/// Waits until a task has stopped or exited, for [`STOP_LIMIT`] at most.
+fn wait_for_stop(task: Pid) -> Result<WaitStatus, String> {
+    let begun = Instant::now();
+    loop {
+        let status = waitpid(task, Some(WaitPidFlag::__WALL | WaitPidFlag::WNOHANG))
+            .map_err(|error| format!("cannot be waited for: {error}"))?;
+        if status != WaitStatus::StillAlive || begun.elapsed() >= STOP_LIMIT {
+            return Ok(status);
+        }
+        thread::sleep(Duration::from_millis(1));
     }
 }
 

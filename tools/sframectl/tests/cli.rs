@@ -151,8 +151,13 @@ const SOURCE: &str = "
 
 /// Compiles [`SOURCE`] with gcc.
 fn gcc(dir: &Path, name: &str, args: &[&str]) -> PathBuf {
-    let source = dir.join("source.c");
-    fs::write(&source, SOURCE).unwrap();
+    compiled(dir, name, SOURCE, args)
+}
+
+/// Compiles a C program with gcc.
+fn compiled(dir: &Path, name: &str, text: &str, args: &[&str]) -> PathBuf {
+    let source = dir.join(format!("{name}.c"));
+    fs::write(&source, text).unwrap();
     let out = dir.join(name);
     run(Command::new("gcc")
         .args(["-O2", "-g0", "-o"])
@@ -1636,6 +1641,60 @@ fn a_process_without_a_runtime_is_no_failure() {
         output.err,
         "sframectl: process 4194305: there is no such process\n"
     );
+}
+
+/// Waits until a file of a task has a text that `is_there` accepts.
+fn wait_for(path: &str, is_there: fn(&str) -> bool) -> String {
+    for _ in 0..1000 {
+        let text = fs::read_to_string(path).unwrap_or_default();
+        if is_there(&text) {
+            return text;
+        }
+        thread::sleep(Duration::from_millis(10));
+    }
+    panic!("{path} does not have the text");
+}
+
+#[test]
+fn a_parent_that_waits_in_vfork_gives_a_message() {
+    const WAITS: &str = "
+        #define _GNU_SOURCE
+        #include <signal.h>
+        #include <sys/prctl.h>
+        #include <unistd.h>
+        int main(void) {
+            if (vfork() == 0) {
+                prctl(PR_SET_PDEATHSIG, SIGKILL);
+                pause();
+                _exit(0);
+            }
+            return 0;
+        }";
+    let dir = workdir("vfork");
+    let program = compiled(&dir, "waits", WAITS, &[]);
+    let parent = Child(Command::new(program).spawn().expect("cannot run it"));
+    let task = parent.0.id().to_string();
+    wait_for(&format!("/proc/{task}/stat"), |text| {
+        text.contains("(waits) D ")
+    });
+    let output = call("explain", Path::new(&task), &[]);
+    assert_eq!((output.code, &*output.out), (1, ""));
+    assert!(
+        output
+            .err
+            .contains("a system call that the kernel does not interrupt"),
+        "{}",
+        output.err
+    );
+    // The task goes on: nobody traces it any more.
+    let status = fs::read_to_string(format!("/proc/{task}/status")).unwrap();
+    assert!(status.contains("\nTracerPid:\t0\n"), "{status}");
+    // The child's stack can be shown.
+    let child = wait_for(&format!("/proc/{task}/task/{task}/children"), |text| {
+        !text.is_empty()
+    });
+    let output = call("explain", Path::new(child.trim()), &[]);
+    assert_eq!(output.code, 0, "{}", output.err);
 }
 
 #[test]

@@ -331,12 +331,7 @@ fn frame(stack: &mut StoppedStack, index: usize) -> ExplainedFrame {
     let mapping = stack.process.at(found.at);
     let located = mapping.and_then(|mapping| mapping.link_address(found.at));
     let rule_source = match (found.rule, stack.frames.get(index + 1)) {
-        (Some((_, RuleOrigin::Section)), _) => "section",
-        (Some((_, RuleOrigin::Table)), _) => "converted",
-        (Some((_, RuleOrigin::ExtraRow)), _) => "extra-row",
-        (Some((_, RuleOrigin::PltStub)), _) => "plt-stub",
-        (Some((_, RuleOrigin::SignalTrampoline)), _) => "signal-trampoline",
-        (Some((_, RuleOrigin::Clone)), _) => "clone",
+        (Some((_, origin)), _) => origin.as_str(),
         (None, Some(_)) if stack.process.region_at(found.at).is_some() => "region",
         (None, Some(next)) if next.source == FrameSource::FramePointer => "frame-pointer",
         (None, _) => "none",

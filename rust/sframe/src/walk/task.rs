@@ -79,6 +79,20 @@ pub enum RuleOrigin {
     Clone,
 }
 
+impl RuleOrigin {
+    /// A short name of the origin, for tools. It never changes.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            RuleOrigin::Section => "section",
+            RuleOrigin::Table => "converted",
+            RuleOrigin::ExtraRow => "extra-row",
+            RuleOrigin::PltStub => "plt-stub",
+            RuleOrigin::SignalTrampoline => "signal-trampoline",
+            RuleOrigin::Clone => "clone",
+        }
+    }
+}
+
 /// The type in which a [`Sink`] keeps a [`RuleOrigin`]. The kernel uses `()`: the walk then carries
 /// no origins, at no cost.
 pub trait KeptOrigin {

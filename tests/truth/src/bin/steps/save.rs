@@ -13,10 +13,7 @@ use clap::Args;
 use sframe::{
     runtimes::Region, //
     unwind::Memory,
-    walk::{
-        FrameSource,
-        RuleOrigin, //
-    },
+    walk::FrameSource,
 };
 use walk::{
     process::Process,
@@ -194,12 +191,7 @@ fn way(process: &Process, found: &[WalkedFrame], index: usize) -> Option<&'stati
     let caller = found.get(index + 1)?;
     let found = &found[index];
     Some(match (found.rule, process.layout_at(found.at)) {
-        (Some((_, RuleOrigin::Section)), _) => "section",
-        (Some((_, RuleOrigin::Table)), _) => "table",
-        (Some((_, RuleOrigin::ExtraRow)), _) => "extra-row",
-        (Some((_, RuleOrigin::PltStub)), _) => "plt-stub",
-        (Some((_, RuleOrigin::SignalTrampoline)), _) => "signal-trampoline",
-        (Some((_, RuleOrigin::Clone)), _) => "clone",
+        (Some((_, origin)), _) => origin.as_str(),
         (None, Some(Region::CodeHeap(_))) if process.is_interpreter(found.at) => "interpreter",
         (None, Some(Region::CodeHeap(_))) => "hotspot",
         (None, Some(Region::TaggedStack(_))) => "erlang",

@@ -23,6 +23,7 @@ use crate::{
         table::PAGE,
         walk::{
             self,
+            locate::RowsLocation,
             FunctionTable,
             MappedRows, //
         }, //
@@ -414,14 +415,6 @@ fn is_replaced(mapping: &sys::Mapping, memory: &UserMemory) -> bool {
     elf::loads_code(&head, mapping.start.wrapping_sub(mapping.head)).unwrap_or(false)
 }
 
-/// The location of a file's rows.
-enum RowsLocation {
-    /// The rows are in the section at this run-time address, with this length in bytes.
-    Section { address: u64, len: u64 },
-    /// The file has no rows.
-    None(FunctionTable),
-}
-
 /// The location of the rows for the code at a run-time address. `Fault`: a header cannot be read
 /// now.
 #[inline(never)]
@@ -430,7 +423,6 @@ fn rows_location(
     mapping: &sys::Mapping,
     memory: &UserMemory,
 ) -> Result<RowsLocation, Fault> {
-    // Segments may share a page of the file, so the offset of the exact byte is needed.
     let distance = address.wrapping_sub(mapping.start);
     let (head, offset) = match head_of(mapping, memory) {
         Some(head) => (head, distance.wrapping_add(mapping.offset)),
@@ -445,23 +437,7 @@ fn rows_location(
         }
         None => return Ok(RowsLocation::None(FunctionTable::NONE)),
     };
-    let found = match elf::find_sframe(&head, offset) {
-        Ok(found) => found,
-        Err(ElfError::Fault { .. }) => return Err(Fault),
-        Err(_) => return Ok(RowsLocation::None(FunctionTable::NONE)),
-    };
-    let bias = address.wrapping_sub(found.link_address(offset));
-    Ok(match (found.sframe, found.functions) {
-        (Some(section), _) if found.executable => RowsLocation::Section {
-            address: section.vaddr.wrapping_add(bias),
-            len: section.memsz,
-        },
-        (None, Some((vaddr, len))) => RowsLocation::None(FunctionTable {
-            address: vaddr.wrapping_add(bias),
-            len,
-        }),
-        _ => RowsLocation::None(FunctionTable::NONE),
-    })
+    RowsLocation::find(&head, offset, address)
 }
 
 #[inline(never)]

@@ -13,6 +13,7 @@
 //! The walk always ends: each step rises on the stack, except for steps to another stack, and the
 //! number of those is bounded.
 
+pub mod locate;
 mod rbx;
 mod registers;
 mod rules;

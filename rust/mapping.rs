@@ -13,10 +13,6 @@ use crate::{
             self,
             ElfError, //
         },
-        error::{
-            Error,
-            Unsupported, //
-        },
         runtimes::Region,
         section::Section,
         stop_reason::StopReason,
@@ -447,10 +443,7 @@ fn open(address: u64, len: u64, memory: &UserMemory, rows: &mut TaskRows) {
         address,
         len,
     };
-    *rows = match Section::open(&bytes, address, len) {
-        Ok(section) if section.abi() != NATIVE => MappedRows::Bad(Error::Unsupported {
-            what: Unsupported::Abi(section.abi().number()),
-        }),
+    *rows = match Section::open_for(&bytes, address, len, NATIVE) {
         Ok(section) => MappedRows::Section(section),
         Err(error) => MappedRows::Bad(error),
     };

@@ -11,7 +11,8 @@ use crate::sframe::{
         },
         error::{
             Error,
-            Malformed, //
+            Malformed,
+            Unsupported, //
         },
         fde::{
             self,
@@ -87,6 +88,26 @@ impl Section {
             return Err(Malformed::HeaderShort.at(0));
         }
         Section::at(bytes, address, 0, len)
+    }
+
+    /// As [`Section::open`], for code of `abi`.
+    ///
+    /// # Errors
+    ///
+    /// The errors of [`Section::open`]; [`Error::Unsupported`] if the section is for another ABI.
+    #[inline(always)]
+    pub fn open_for<S: Source + ?Sized>(
+        bytes: &S,
+        address: u64,
+        len: u64,
+        abi: Abi,
+    ) -> Result<Section, Error> {
+        match Section::open(bytes, address, len) {
+            Ok(section) if section.abi() != abi => Err(Error::Unsupported {
+                what: Unsupported::Abi(section.abi().number()),
+            }),
+            opened => opened,
+        }
     }
 
     fn at<S: Source + ?Sized>(

@@ -13,7 +13,10 @@ use sframe::{
         Fault,
         Source, //
     },
-    elf,
+    elf::{
+        self,
+        LoadedSegment, //
+    },
     error::Error,
     fallback,
     fde::Function,
@@ -34,6 +37,7 @@ use sframe::{
     },
     walk::{
         self,
+        locate::RowsLocation,
         FrameSource,
         FunctionTable,
         MappedRows,
@@ -92,8 +96,8 @@ pub struct WalkedFrame {
 /// The rows for one mapping of a file.
 #[derive(Clone, Copy)]
 enum FileRows {
-    /// No rows. The value is the link-time address and the length of the file's table of functions.
-    None(Option<(u64, u64)>),
+    /// No rows. The file's table of functions is at its link-time address.
+    None(FunctionTable),
     /// The section, at its link-time address.
     Section(HostSection),
     /// The rows made for the file.
@@ -159,8 +163,9 @@ type RowAnswer = Result<Option<(Rule, RuleOrigin)>, Error>;
 /// Walks like the module, and keeps the results of lookups in files.
 #[derive(Default)]
 pub struct Walker {
-    /// The rows by file and by the mapping's offset in the file.
-    rows: AddressMap<(usize, u64), FileRows>,
+    /// The rows by file, by the mapping's offset in the file, and by the segment's link-time
+    /// address.
+    rows: AddressMap<(usize, u64, u64), FileRows>,
     /// The answers by file and link-time address.
     answers: AddressMap<(usize, u64), RowAnswer>,
     /// Makes rows for files without a section; `None` if those stay without rows.
@@ -327,19 +332,12 @@ impl Walker {
         mapping: &ProcessMapping,
         address: u64,
     ) -> MappedRows<HostSection, HostTable> {
-        let Some((file, link)) = mapping.link_address(address) else {
+        let Some(code) = MappedCode::find(mapping, address) else {
             return MappedRows::None(FunctionTable::NONE);
         };
-        let bias = address.wrapping_sub(link);
-        match self.rows_of(file, mapping) {
-            FileRows::None(functions) => {
-                MappedRows::None(functions.map_or(FunctionTable::NONE, |(address, len)| {
-                    FunctionTable {
-                        address: address.wrapping_add(bias),
-                        len,
-                    }
-                }))
-            }
+        let bias = code.bias;
+        match self.rows_of(&code) {
+            FileRows::None(functions) => MappedRows::None(functions.moved_by(bias)),
             FileRows::Section(HostSection { section, bytes }) => MappedRows::Section(HostSection {
                 section: section.moved_by(bias),
                 bytes,
@@ -362,10 +360,11 @@ impl Walker {
     ///
     /// The section cannot be used.
     pub fn rule_at(&mut self, at: u64, mapping: &ProcessMapping) -> RowAnswer {
-        let Some((file, link)) = mapping.link_address(at) else {
+        let Some(code) = MappedCode::find(mapping, at) else {
             return Ok(None);
         };
-        match self.rows_of(file, mapping) {
+        let (file, link) = (code.file, code.link_address(at));
+        match self.rows_of(&code) {
             FileRows::None(_) => Ok(None),
             FileRows::Section(HostSection { section, bytes }) => {
                 let Some(function) = section.find_function(bytes, link, Search::Bounded)? else {
@@ -385,9 +384,10 @@ impl Walker {
     /// The row that covers a run-time address in `mapping`: the link-time addresses of the starts
     /// of its function and of the row; `None` if no row of a section covers the address.
     pub fn row_at(&mut self, at: u64, mapping: &ProcessMapping) -> Option<(u64, u64)> {
-        let (file, link) = mapping.link_address(at)?;
+        let code = MappedCode::find(mapping, at)?;
+        let link = code.link_address(at);
         let (FileRows::Section(rows) | FileRows::Made(MadeRows { made: rows, .. })) =
-            self.rows_of(file, mapping)
+            self.rows_of(&code)
         else {
             return None;
         };
@@ -407,21 +407,23 @@ impl Walker {
         Some((function.start(), row))
     }
 
-    /// Whether the mapped file has rows for any code.
-    pub fn has_rows(&mut self, mapping: &ProcessMapping) -> bool {
-        mapping
-            .file
-            .is_some_and(|file| !matches!(self.rows_of(file, mapping), FileRows::None(_)))
+    /// Whether the file has rows for any code of the segment at a run-time address in `mapping`.
+    pub fn has_rows(&mut self, at: u64, mapping: &ProcessMapping) -> bool {
+        MappedCode::find(mapping, at)
+            .is_some_and(|code| !matches!(self.rows_of(&code), FileRows::None(_)))
     }
 
-    fn rows_of(&mut self, file: &'static MappedFile, mapping: &ProcessMapping) -> FileRows {
+    fn rows_of(&mut self, code: &MappedCode<'_>) -> FileRows {
+        let key = (
+            code.file.number,
+            code.mapping.offset,
+            code.segment.load_vaddr,
+        );
         *self
             .rows
-            .entry((file.number, mapping.offset))
-            .or_insert_with(|| match (open(file, mapping), &self.make) {
-                (none @ FileRows::None(_), Some(make)) => {
-                    open_made(file, mapping, make).unwrap_or(none)
-                }
+            .entry(key)
+            .or_insert_with(|| match (open(code), &self.make) {
+                (none @ FileRows::None(_), Some(make)) => open_made(code, make).unwrap_or(none),
                 (rows, _) => rows,
             })
     }
@@ -475,17 +477,69 @@ impl<M: Memory + ?Sized> Memory for All<'_, M> {
     }
 }
 
+/// Code of a file, and the segment that it belongs to.
+pub(crate) struct MappedCode<'a> {
+    file: &'static MappedFile,
+    mapping: &'a ProcessMapping,
+    segment: LoadedSegment,
+    /// The run-time address minus the link-time address, in bytes.
+    pub(crate) bias: u64,
+}
+
+impl MappedCode<'_> {
+    /// The code at a run-time address in `mapping`. `None` if no segment of a file is there.
+    pub(crate) fn find(mapping: &ProcessMapping, address: u64) -> Option<MappedCode<'_>> {
+        let file = mapping.file?;
+        let offset = address
+            .wrapping_sub(mapping.start)
+            .wrapping_add(mapping.offset);
+        let segment = elf::find_sframe(file.bytes, offset).ok()?;
+        let bias = address.wrapping_sub(segment.link_address(offset));
+        Some(MappedCode {
+            file,
+            mapping,
+            segment,
+            bias,
+        })
+    }
+
+    fn link_address(&self, address: u64) -> u64 {
+        address.wrapping_sub(self.bias)
+    }
+
+    /// The place and the bytes of the section that the walk uses for the code.
+    ///
+    /// # Errors
+    ///
+    /// The file has no such section. The value is the file's table of functions.
+    pub(crate) fn section(&self) -> Result<(SectionPlace, &'static [u8]), FunctionTable> {
+        match RowsLocation::of(&self.segment, 0) {
+            RowsLocation::None(functions) => Err(functions),
+            // The vDSO is no file, and rows are made for it.
+            _ if !self.mapping.name.starts_with('/') => Err(FunctionTable::NONE),
+            RowsLocation::Section { address, len } => {
+                let bytes = self.file.bytes_at(address);
+                let most = usize::try_from(len).unwrap_or(usize::MAX);
+                let place = SectionPlace {
+                    address,
+                    len,
+                    code: self.link_address(self.mapping.start),
+                    code_len: self.mapping.end - self.mapping.start,
+                };
+                Ok((place, &bytes[..most.min(bytes.len())]))
+            }
+        }
+    }
+}
+
 /// The section of a file, if it has one for the mapped code.
-fn open(file: &'static MappedFile, mapping: &ProcessMapping) -> FileRows {
-    let Ok(found) = elf::find_sframe(file.bytes, mapping.offset) else {
-        return FileRows::None(None);
-    };
-    let Some((place, bytes)) = section_of(file, mapping, &found) else {
-        return FileRows::None(found.functions);
+fn open(code: &MappedCode<'_>) -> FileRows {
+    let (place, bytes) = match code.section() {
+        Ok(found) => found,
+        Err(functions) => return FileRows::None(functions),
     };
     match place.open(bytes, Abi::Amd64) {
-        Ok(Some(section)) => FileRows::Section(HostSection { section, bytes }),
-        Ok(None) => FileRows::None(found.functions),
+        Ok(section) => FileRows::Section(HostSection { section, bytes }),
         Err(error) => FileRows::Bad(error),
     }
 }
@@ -503,60 +557,23 @@ pub(crate) struct SectionPlace {
 }
 
 impl SectionPlace {
-    /// The place and the bytes of the section that the walk uses for the mapped code, if the file
-    /// has one.
-    pub(crate) fn find(
-        file: &MappedFile,
-        mapping: &ProcessMapping,
-    ) -> Option<(SectionPlace, &'static [u8])> {
-        section_of(
-            file,
-            mapping,
-            &elf::find_sframe(file.bytes, mapping.offset).ok()?,
-        )
-    }
-
-    /// Opens the section; `None` if it is for another ABI.
+    /// Opens the section.
     ///
     /// # Errors
     ///
-    /// The section cannot be used.
-    pub(crate) fn open<S: Source + ?Sized>(
-        &self,
-        bytes: &S,
-        abi: Abi,
-    ) -> Result<Option<Section>, Error> {
-        let mut section = Section::open(bytes, self.address, self.len)?;
-        if section.abi() != abi {
-            return Ok(None);
-        }
+    /// The section cannot be used, or is for another ABI.
+    pub(crate) fn open<S: Source + ?Sized>(&self, bytes: &S, abi: Abi) -> Result<Section, Error> {
+        let mut section = Section::open_for(bytes, self.address, self.len, abi)?;
         section.settle_starts(bytes, |at| at.wrapping_sub(self.code) < self.code_len)?;
-        Ok(Some(section))
+        Ok(section)
     }
 }
 
-fn section_of(
-    file: &MappedFile,
-    mapping: &ProcessMapping,
-    found: &elf::program::LoadedSegment,
-) -> Option<(SectionPlace, &'static [u8])> {
-    // The vDSO is no file, and its section is not trusted.
-    let is_used = found.executable && mapping.name.starts_with('/');
-    let place = found.sframe.filter(|_| is_used)?;
-    let bytes = section_bytes(file, place);
-    let place = SectionPlace {
-        address: place.vaddr,
-        len: place.memsz,
-        code: found.link_address(mapping.offset),
-        code_len: mapping.end - mapping.start,
-    };
-    Some((place, bytes))
-}
-
 /// Makes rows for a file without a section, and opens them at address 0, for which they are made.
-/// `None` if the mapping is not the file's code, or if no rows can be made.
-fn open_made(file: &'static MappedFile, mapping: &ProcessMapping, make: &Make) -> Option<FileRows> {
-    if !elf::find_sframe(file.bytes, mapping.offset).is_ok_and(|found| found.executable) {
+/// `None` if this is no code, or if no rows can be made.
+fn open_made(code: &MappedCode<'_>, make: &Make) -> Option<FileRows> {
+    let file = code.file;
+    if !code.segment.executable {
         return None;
     }
     let MadeSection {
@@ -575,12 +592,6 @@ fn open_made(file: &'static MappedFile, mapping: &ProcessMapping, make: &Make) -
         }),
         Err(error) => FileRows::Bad(error),
     })
-}
-
-fn section_bytes(file: &MappedFile, place: elf::SectionLocation) -> &'static [u8] {
-    let bytes = file.bytes_at(place.vaddr);
-    let len = usize::try_from(place.memsz).unwrap_or(usize::MAX);
-    &bytes[..len.min(bytes.len())]
 }
 
 /// Whether a run-time address is in a signal trampoline.

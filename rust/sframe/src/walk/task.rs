@@ -136,6 +136,18 @@ impl FunctionTable {
     /// No table.
     pub const NONE: Self = Self { address: 0, len: 0 };
 
+    /// The table at an address that is greater by `bias` bytes, modulo 2^64; no table stays none.
+    #[must_use]
+    pub const fn moved_by(self, bias: u64) -> Self {
+        match self.len {
+            0 => self,
+            len => Self {
+                address: self.address.wrapping_add(bias),
+                len,
+            },
+        }
+    }
+
     /// The run-time address of the start of the function that covers `address`, a run-time address;
     /// `None` if the table has no such function or cannot be read.
     #[inline(never)]

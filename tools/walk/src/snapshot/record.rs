@@ -78,6 +78,7 @@ use crate::{
         Frames,
         HostSection,
         HostTable,
+        MappedCode,
         ProcessTask,
         SectionPlace,
         WalkedFrame,
@@ -325,7 +326,7 @@ impl<'a, M: Memory + ?Sized> Recorder<'a, M> {
         }
         // A replay opens the section anew.
         if matches!(mapping.rows, MappedRows::Section(_) | MappedRows::Bad(_)) {
-            let (place, bytes) = place_of(source)?;
+            let (_, place, bytes) = place_of(source, address)?;
             let log = self.memory.log;
             let _ = place.open(&RecordedSection { bytes, log }, Abi::Amd64);
         }
@@ -344,12 +345,11 @@ impl<'a, M: Memory + ?Sized> Recorder<'a, M> {
                 len: functions.len,
             },
             MappedRows::Section(_) | MappedRows::Bad(_) => {
-                let (place, _) = place_of(source)?;
-                let (_, link) = source.link_address(address).ok_or("the code has no file")?;
+                let (bias, place, _) = place_of(source, address)?;
                 StoredRows::Section(StoredSection {
                     address: Hex(place.address),
                     len: place.len,
-                    bias: Hex(address.wrapping_sub(link)),
+                    bias: Hex(bias),
                     code: Hex(place.code),
                     code_len: Hex(place.code_len),
                     bytes: SparseBytes::default(),
@@ -367,10 +367,16 @@ impl<'a, M: Memory + ?Sized> Recorder<'a, M> {
     }
 }
 
-fn place_of(mapping: &ProcessMapping) -> Result<(SectionPlace, &'static [u8]), String> {
-    let place = mapping
-        .file
-        .and_then(|file| SectionPlace::find(file, mapping));
+/// The run-time address minus the link-time address, the place and the bytes of the section for the
+/// code at a run-time address.
+fn place_of(
+    mapping: &ProcessMapping,
+    address: u64,
+) -> Result<(u64, SectionPlace, &'static [u8]), String> {
+    let place = MappedCode::find(mapping, address).and_then(|code| {
+        let (place, bytes) = code.section().ok()?;
+        Some((code.bias, place, bytes))
+    });
     place.ok_or_else(|| format!("the rows of {} are of no section", mapping.name))
 }
 

@@ -336,11 +336,10 @@ impl<'a> OpenMapping<'a> {
                     code_len: section.code_len.0,
                 };
                 match place.open(&SectionParts { bytes, missing }, A::ABI) {
-                    Ok(Some(section_at)) => OpenRows::Section(OpenSection {
+                    Ok(section_at) => OpenRows::Section(OpenSection {
                         section: section_at.moved_by(section.bias.0),
                         bytes,
                     }),
-                    Ok(None) => return Err("the section is for another ABI".to_owned()),
                     Err(error) => OpenRows::Bad(error),
                 }
             }

@@ -447,7 +447,7 @@ impl StepJudge {
         }
         if reason == StopReason::NoRows {
             let mapping = process.at(last.at)?;
-            if self.walker.has_rows(mapping) {
+            if self.walker.has_rows(last.at, mapping) {
                 let (file, link) = mapping.link_address(last.at)?;
                 let function = match file.function_at(link) {
                     Some((function, _)) => function.to_owned(),

@@ -80,7 +80,11 @@ use sframe::{
         Fault,
         Source, //
     },
-    elf, //
+    elf::{
+        self,
+        ElfError,
+        MAX_EXECUTABLES, //
+    }, //
 };
 
 use crate::{
@@ -573,6 +577,20 @@ pub(crate) fn are_missing(file: &File) -> bool {
 /// Whether this is a program or library that can be read.
 pub(crate) fn is_elf(file: &File) -> bool {
     elf::section_of_file(&FileSource(file)).is_ok()
+}
+
+/// Checks that the module takes a table of a file with these bytes, as far as its segments decide.
+///
+/// # Errors
+///
+/// The file has more executable segments than the module supports.
+pub(crate) fn check_segments(bytes: &[u8]) -> Result<(), String> {
+    match elf::executables(bytes) {
+        Err(ElfError::TooManyExecutables) => Err(format!(
+            "has more than {MAX_EXECUTABLES} executable segments, which the module does not support"
+        )),
+        _ => Ok(()),
+    }
 }
 
 /// Makes the rows of an image of the vDSO. The image comes from the kernel itself, so this process

@@ -1405,6 +1405,47 @@ fn confined_conversion_tells_a_file_without_rows_from_a_fault() {
     assert_eq!(convert("/dev/null"), Some(1));
 }
 
+/// A program with six more code segments, which waits for ever.
+fn many_segments(dir: &Path) -> PathBuf {
+    const WAITS: &str = "
+        #include <unistd.h>
+        #define OTHER(name, calls) __attribute__((noipa, section(\".text_\" #name))) \
+            int name(int x) { volatile char to[64]; to[0] = calls; return to[0] + x; }
+        OTHER(a, pause()) OTHER(b, a(x)) OTHER(c, b(x)) OTHER(d, c(x)) OTHER(e, d(x)) OTHER(f, e(x))
+        int main(int argc, char **argv) { return f(argc); }";
+    let places = ["a", "b", "c", "d", "e", "f"].iter().zip(1..);
+    let places: Vec<String> = places
+        .map(|(name, at)| format!("-Wl,--section-start=.text_{name}=0x1{at}000000"))
+        .collect();
+    let mut arguments = vec!["-no-pie"];
+    arguments.extend(places.iter().map(|place| &**place));
+    compiled(dir, "segments", WAITS, &arguments)
+}
+
+#[test]
+fn a_file_with_too_many_segments_has_no_rows() {
+    const WHY: &str = "has more than 4 executable segments, which the module does not support\n";
+    let program = many_segments(&workdir("segments"));
+    let output = Command::new(env!("CARGO_BIN_EXE_sframectl"))
+        .args(["convert", "--confined", "-", "-o", "-"])
+        .stdin(File::open(&program).unwrap())
+        .output()
+        .unwrap();
+    assert_eq!((output.status.code(), &*output.stdout), (Some(3), &[][..]));
+    let error = String::from_utf8(output.stderr).unwrap();
+    assert!(error.ends_with(WHY), "{error}");
+
+    let child = Child(Command::new(&program).spawn().expect("cannot run it"));
+    let task = child.0.id().to_string();
+    wait_for(&format!("/proc/{task}/syscall"), |text| {
+        text.starts_with("34 ")
+    });
+    let output = call("explain", Path::new(&task), &[]);
+    assert_eq!(output.code, 0, "{}", output.err);
+    assert!(output.err.ends_with(WHY), "{}", output.err);
+    assert!(output.out.contains("no_rows: "), "{}", output.out);
+}
+
 #[test]
 fn confined_conversion_gives_the_same_section() {
     let file = "/bin/sh";

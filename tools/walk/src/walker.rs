@@ -570,16 +570,17 @@ impl SectionPlace {
 }
 
 /// Makes rows for a file without a section, and opens them at address 0, for which they are made.
-/// `None` if this is no code, or if no rows can be made.
+/// `None` if this is no code, if no rows can be made, or if the module has no tables of such files.
 fn open_made(code: &MappedCode<'_>, make: &Make) -> Option<FileRows> {
     let file = code.file;
     if !code.segment.executable {
         return None;
     }
+    let made = make(file).filter(|_| elf::executables(file.bytes).is_ok());
     let MadeSection {
         section: bytes,
         extra_rows,
-    } = make(file)?;
+    } = made?;
     let extra_rows: Vec<ExtraRow> = extra_rows
         .chunks_exact(EXTRA_ROW_SIZE)
         .filter_map(|row| ExtraRow::read(row.try_into().ok()?).ok())

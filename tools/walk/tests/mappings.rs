@@ -114,3 +114,15 @@ fn two_segments_may_share_a_page() {
     assert_eq!(rule_at(&mut walker, 0x10_17ef, &mapped), Some(rule));
     assert_eq!(rule_at(&mut walker, 0x10_17f0, &mapped), None);
 }
+
+#[test]
+fn the_module_has_no_table_of_a_file_with_too_many_segments() {
+    let code = |at| (LOAD, CODE, at, at, 0x100);
+    let four = [0, 0x200, 0x400, 0x600].map(code);
+    let rule_with = |headers: &[TestHeader]| {
+        let mapped = mapping(0x10_0000, 0, Some(file("/made", elf(headers))));
+        rule_at(&mut with_made(section(0, 0x800)), 0x10_0000, &mapped)
+    };
+    assert!(rule_with(&four).is_some());
+    assert_eq!(rule_with(&[&four[..], &[code(0x800)]].concat()), None);
+}

@@ -69,6 +69,8 @@ pub enum ElfError {
     HeaderSize,
     /// The file has more than [`MAX_PROGRAM_HEADERS`] program headers.
     TooManyHeaders,
+    /// The file has more than [`MAX_EXECUTABLES`] executable segments.
+    TooManyExecutables,
     /// The offset of a program header or section header does not fit into 64 bits.
     HeaderOffset,
     /// No segment is loaded from the requested offset.
@@ -88,6 +90,7 @@ impl ElfError {
             ElfError::Machine => "elf-machine",
             ElfError::HeaderSize => "elf-header-size",
             ElfError::TooManyHeaders => "elf-too-many-headers",
+            ElfError::TooManyExecutables => "elf-too-many-executables",
             ElfError::HeaderOffset => "elf-header-offset",
             ElfError::NotLoaded => "elf-not-loaded",
         }
@@ -230,8 +233,8 @@ pub fn loads_code<S: Source + ?Sized>(bytes: &S, distance: u64) -> Result<bool, 
     Ok(false)
 }
 
-/// The largest number of executable segments of a file. Real files have one or two.
-const MAX_EXECUTABLES: usize = 4;
+/// The largest number of executable segments of a file with a table. Real files have one or two.
+pub const MAX_EXECUTABLES: usize = 4;
 
 /// The locations of a file's code, in the file and in memory.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -277,7 +280,7 @@ impl Executables {
 /// # Errors
 ///
 /// See [`ElfError`]; [`ElfError::NotLoaded`] if the file has no executable segment,
-/// [`ElfError::TooManyHeaders`] if the file has more than four executable segments.
+/// [`ElfError::TooManyExecutables`] if the file has more than [`MAX_EXECUTABLES`].
 pub fn executables<S: Source + ?Sized>(bytes: &S) -> Result<Executables, ElfError> {
     let headers = Headers::read(bytes)?;
     let mut found = Executables::default();
@@ -290,7 +293,7 @@ pub fn executables<S: Source + ?Sized>(bytes: &S) -> Result<Executables, ElfErro
             let to = found
                 .segments
                 .get_mut(used)
-                .ok_or(ElfError::TooManyHeaders)?;
+                .ok_or(ElfError::TooManyExecutables)?;
             *to = (place.vaddr, place.offset, place.filesz);
             used = used.wrapping_add(1);
         }
@@ -714,7 +717,7 @@ mod tests {
         let five = [(SEGMENT_LOAD, 5, 0, 0, 0x600); 5];
         assert_eq!(
             executables(&*image(64, &five)),
-            Err(ElfError::TooManyHeaders)
+            Err(ElfError::TooManyExecutables)
         );
         assert_eq!(
             executables(&*image(64, &[(SEGMENT_LOAD, 4, 0, 0, 0x600)])),

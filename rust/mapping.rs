@@ -128,18 +128,13 @@ pub(crate) fn find(
             }
         }
         rows_of(address, &found, memory, &mut mapping.rows);
-        let is_bare = matches!(mapping.rows, MappedRows::None(FunctionTable { len: 0, .. }));
-        if is_bare && region == RegionCheck::Unknown {
+        if mapping.rows.are_none() && region == RegionCheck::Unknown {
             mapping.rows = MappedRows::Region(Region::Stop);
         }
     }
     mapping.start = mapping.start.max(found.start);
     mapping.end = mapping.end.min(found.end);
-    mapping.is_image = found.is_file
-        || matches!(
-            mapping.rows,
-            MappedRows::None(FunctionTable { len: 1.., .. })
-        );
+    mapping.is_image = mapping.rows.are_of_image(found.is_file);
     mapping.executable = found.executable;
     if !mapping.is_image && mapping.executable && matches!(mapping.rows, MappedRows::None(_)) {
         plain_code.set((mapping.start, mapping.end));

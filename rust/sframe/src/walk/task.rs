@@ -176,6 +176,21 @@ pub enum MappedRows<S, T> {
     Region(Region),
 }
 
+impl<S, T> MappedRows<S, T> {
+    /// Whether there are neither rows nor a table of functions.
+    #[inline(always)]
+    pub const fn are_none(&self) -> bool {
+        matches!(self, Self::None(FunctionTable { len: 0, .. }))
+    }
+
+    /// Whether these are the rows of a file, which `is_file` tells, or of an ELF image that has a
+    /// table of functions: the value of [`Mapping::is_image`].
+    #[inline(always)]
+    pub const fn are_of_image(&self, is_file: bool) -> bool {
+        is_file || matches!(self, Self::None(FunctionTable { len: 1.., .. }))
+    }
+}
+
 /// A mapping of the task. Addresses are run-time addresses.
 #[derive(Clone, Copy, Debug)]
 pub struct Mapping<S, T> {

@@ -1684,6 +1684,46 @@ fn a_process_without_a_runtime_is_no_failure() {
     );
 }
 
+/// Runs a C program that waits in pause, and explains its stack. The second value is the snapshot.
+fn explained_in_pause(name: &str, text: &str) -> (String, Snapshot) {
+    let dir = workdir(name);
+    let program = compiled(&dir, name, text, &[]);
+    let child = Child(Command::new(program).spawn().expect("cannot run it"));
+    let task = child.0.id().to_string();
+    wait_for(&format!("/proc/{task}/syscall"), |text| {
+        text.starts_with("34 ")
+    });
+    let saved = dir.join("saved.json");
+    let save = ["--save", saved.to_str().unwrap()];
+    let output = call("explain", Path::new(&task), &save);
+    assert_eq!((output.code, &*output.err), (0, ""), "{}", output.out);
+    let snapshot = Snapshot::parse(&fs::read_to_string(&saved).unwrap()).unwrap();
+    assert_eq!(snapshot.check().unwrap(), [""; 0]);
+    (output.out, snapshot)
+}
+
+#[test]
+fn explain_stops_in_code_that_replaces_a_file() {
+    const REPLACED: &str = "
+        #define _GNU_SOURCE
+        #include <stdint.h>
+        #include <string.h>
+        #include <sys/mman.h>
+        #include <unistd.h>
+        int main(void) {
+            char *code = (char *)((uintptr_t)main & -4096ul);
+            char *copy = mmap(0, 4096, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+            memcpy(copy, code, 4096);
+            mprotect(copy, 4096, PROT_READ | PROT_EXEC);
+            mremap(copy, 4096, 4096, MREMAP_MAYMOVE | MREMAP_FIXED, code);
+            pause();
+            return 0;
+        }";
+    let (text, snapshot) = explained_in_pause("replaced", REPLACED);
+    assert!(text.contains("\ntext_replaced: "), "{text}");
+    assert_eq!(snapshot.chain.len(), 2);
+}
+
 /// Waits until a file of a task has a text that `is_there` accepts.
 fn wait_for(path: &str, is_there: fn(&str) -> bool) -> String {
     for _ in 0..1000 {

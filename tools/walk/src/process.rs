@@ -284,6 +284,9 @@ pub struct ProcessMapping {
     pub offset: u64,
     /// Whether the mapping is executable.
     pub executable: bool,
+    /// Whether the module takes the memory for that of a file. Executable memory that is writable
+    /// or shared counts as anonymous: the process may write code there.
+    pub is_file: bool,
     /// The file's path, or the kernel's name for the mapping: `[stack]`, or "" for anonymous
     /// memory.
     pub name: String,
@@ -486,7 +489,40 @@ impl Process {
     /// The mapping at a run-time address, if it is anonymous code.
     pub fn made_code_at(&self, address: u64) -> Option<&ProcessMapping> {
         self.at(address)
-            .filter(|mapping| mapping.executable && mapping.file.is_none())
+            .filter(|mapping| mapping.executable && !mapping.is_file && mapping.file.is_none())
+    }
+
+    /// The mapping of the beginning of the next file at or below a mapping, as the module finds it.
+    pub(crate) fn lower_file(&self, mapping: &ProcessMapping) -> Option<&ProcessMapping> {
+        /// As `HEAD_DISTANCE` and `HEAD_SPAN` in `rust/c/mappings.c`.
+        const MOST: usize = 16;
+        const SPAN: u64 = 4 << 30;
+        let mut name = None;
+        let mut address = mapping.start;
+        // Mappings, and gaps between them.
+        for _ in 0..=MOST {
+            let below = self
+                .mappings
+                .partition_point(|other| other.start <= address);
+            let below = below.checked_sub(1).map(|index| &self.mappings[index]);
+            let covers = |other: &&ProcessMapping| address < other.end;
+            let (start, found) = match below {
+                Some(other) if covers(&other) => (other.start, Some(other)),
+                Some(other) => (other.end, None),
+                None => (0, None),
+            };
+            if let Some(found) = found.filter(|other| other.name.starts_with('/')) {
+                let is_same = *name.get_or_insert(&found.name) == &found.name;
+                if is_same && found.offset == 0 {
+                    return Some(found);
+                }
+            }
+            if mapping.start - start > SPAN {
+                return None;
+            }
+            address = start.checked_sub(1)?;
+        }
+        None
     }
 
     /// Whether a run-time address is in an interpreter, whose return addresses are not after calls.
@@ -608,18 +644,13 @@ fn parse_maps_line_or_fail(line: &str) -> io::Result<(ProcessMapping, FileId)> {
 }
 
 /// The run-time addresses of the mappings that the kernel module takes for anonymous memory, by
-/// address: those without a file, and executable ones that are writable or shared. `text` is one of
-/// [`maps_text`].
+/// address. `text` is one of [`maps_text`].
 pub fn anonymous_memory(text: &str) -> Vec<Range<u64>> {
-    let is_anonymous = |(mapping, file): &(ProcessMapping, FileId), permissions: &str| {
-        file.inode == 0 || mapping.executable && permissions.contains(['w', 's'])
-    };
-    let range = |line: &str| {
-        let permissions = line.split(' ').nth(1)?;
-        let found = parse_maps_line(line).filter(|found| is_anonymous(found, permissions))?;
-        Some(found.0.start..found.0.end)
-    };
-    text.lines().filter_map(range).collect()
+    let found = text.lines().filter_map(parse_maps_line);
+    let anonymous = found.filter(|(mapping, _)| !mapping.is_file);
+    anonymous
+        .map(|(mapping, _)| mapping.start..mapping.end)
+        .collect()
 }
 
 /// Reads bytes of a process's memory.
@@ -653,11 +684,13 @@ fn parse_maps_line(line: &str) -> Option<(ProcessMapping, FileId)> {
         inode: field().parse().ok()?,
     };
     let name = rest.trim_start();
+    let executable = permissions.contains('x');
     let mapping = ProcessMapping {
         start: u64::from_str_radix(start, 16).ok()?,
         end: u64::from_str_radix(end, 16).ok()?,
         offset: u64::from_str_radix(offset, 16).ok()?,
-        executable: permissions.contains('x'),
+        executable,
+        is_file: file.inode != 0 && !(executable && permissions.contains(['w', 's'])),
         name: name.to_owned(),
         file: None,
     };
@@ -674,9 +707,48 @@ mod tests {
             end,
             offset,
             executable: true,
+            is_file: name.starts_with('/'),
             name: name.to_owned(),
             file: None,
         }
+    }
+
+    #[test]
+    fn the_next_file_below_is_found() {
+        let mut process = Process::new();
+        process.map(mapping(0x1000, 0x2000, 0, "/a"));
+        process.map(mapping(0x2000, 0x3000, 0x1000, "/a"));
+        process.map(mapping(0x5000, 0x6000, 0x7000, "/b"));
+        process.map(mapping(0x8000, 0x9000, 0, ""));
+        process.map(mapping(0xa000, 0xb000, 0, ""));
+        process.map(mapping(6 << 30, (6 << 30) + 0x1000, 0, ""));
+        let start = |address| {
+            let from = process.at(address).unwrap();
+            process.lower_file(from).map(|found| found.start)
+        };
+        assert_eq!(start(0x2000), Some(0x1000));
+        // Offset 0 of the next file is not mapped.
+        assert_eq!(start(0x5000), None);
+        assert_eq!(start(0x8000), None);
+        process.map(mapping(0x4000, 0x5000, 0, "/b"));
+        let start = |process: &Process, address| {
+            let from = process.at(address).unwrap();
+            process.lower_file(from).map(|found| found.start)
+        };
+        assert_eq!(start(&process, 0xa000), Some(0x4000));
+        // It is more than 4 GiB away.
+        assert_eq!(start(&process, 6 << 30), None);
+        // Six gaps and seven mappings, from the second one on.
+        for number in 0..6 {
+            process.map(mapping(
+                0x10_000 + 0x2000 * number,
+                0x11_000 + 0x2000 * number,
+                0,
+                "",
+            ));
+        }
+        assert_eq!(start(&process, 0x18_000), Some(0x4000));
+        assert_eq!(start(&process, 0x1a_000), None);
     }
 
     #[test]
@@ -689,7 +761,7 @@ mod tests {
             (0x7f00, 0x8f00, 0x1000)
         );
         assert_eq!(found.name, "/usr/lib/with space.so");
-        assert!(found.executable);
+        assert!(found.executable && found.is_file);
         let text = format!("1000-2000 rw-p 00000000 00:00 0 \n{line}\n2000-3000 r--p 0 0:0 0 \n");
         let parsed: Vec<_> = parse_executable(&text).unwrap();
         let parsed: Vec<_> = (parsed.iter())

@@ -5,7 +5,10 @@
 //! Sections and code are read from the files, not from the memory that they are mapped to. So no
 //! page is missing, and reads are not counted.
 
-use std::cell::RefCell;
+use std::{
+    cell::RefCell,
+    ops::Range, //
+};
 
 use sframe::{
     abi::Abi,
@@ -219,7 +222,7 @@ impl<'a, M: Memory + ?Sized> Task for ProcessTask<'a, M> {
         *mapping = walk::Mapping {
             start: found.start,
             end: found.end,
-            is_image: found.file.is_some(),
+            is_image: false,
             executable: found.executable,
             rows: MappedRows::None(FunctionTable::NONE),
         };
@@ -230,16 +233,20 @@ impl<'a, M: Memory + ?Sized> Task for ProcessTask<'a, M> {
             mapping.end = mapping.end.min(part.end);
         }
         let holds = |(guard, value)| self.memory.memory.read_word(guard) == Ok(value);
-        mapping.rows = match process.region_at(address) {
+        let region = process.region_at(address);
+        mapping.rows = match region {
             Some(region) if region.guard.is_none_or(holds) => match &region.layout {
                 CodeLayout::Frames(region) => MappedRows::Region(*region),
                 CodeLayout::Rows(code) => self.walker.borrow_mut().mapped_rows(code, address),
             },
-            None if !process.is_unknown(address) => {
-                self.walker.borrow_mut().mapped_rows(found, address)
-            }
-            _ => MappedRows::Region(runtimes::Region::Stop),
+            _ => match self.rows_without_region(found, address) {
+                rows if rows.are_none() && (region.is_some() || process.is_unknown(address)) => {
+                    MappedRows::Region(runtimes::Region::Stop)
+                }
+                rows => rows,
+            },
         };
+        mapping.is_image = mapping.rows.are_of_image(found.is_file);
         Ok(())
     }
 
@@ -262,6 +269,82 @@ impl<'a, M: Memory + ?Sized> Task for ProcessTask<'a, M> {
             Err(_) => TableAnswer::Gone,
         }
     }
+}
+
+impl<M: Memory + ?Sized> ProcessTask<'_, M> {
+    /// The rows for the code at a run-time address in `found`, apart from those of a region.
+    fn rows_without_region(
+        &self,
+        found: &ProcessMapping,
+        address: u64,
+    ) -> MappedRows<HostSection, HostTable> {
+        let rows = self.walker.borrow_mut().mapped_rows(found, address);
+        if found.is_file || !found.executable || !rows.are_none() {
+            return rows;
+        }
+        let image = ImageInMemory {
+            memory: &self.memory,
+            start: found.start,
+        };
+        match RowsLocation::find(&image, address.wrapping_sub(found.start), address) {
+            Err(Fault) => MappedRows::Unknown,
+            Ok(RowsLocation::Section { address, len }) => {
+                let code = found.start..found.end;
+                match section_in_memory(&self.memory, address, len, code) {
+                    Ok(section) => MappedRows::Section(section),
+                    Err(error) => MappedRows::Bad(error),
+                }
+            }
+            Ok(RowsLocation::None(_)) if self.is_replaced(found) => MappedRows::Replaced,
+            Ok(RowsLocation::None(functions)) => MappedRows::None(functions),
+        }
+    }
+
+    /// Whether the mapping is code that belongs to no file, at the address of a file's code.
+    fn is_replaced(&self, found: &ProcessMapping) -> bool {
+        let Some(head) = self.memory.process.lower_file(found) else {
+            return false;
+        };
+        let bytes = head.file.map_or(&[][..], |file| file.bytes);
+        elf::loads_code(bytes, found.start.wrapping_sub(head.start)).unwrap_or(false)
+    }
+}
+
+/// Memory as bytes from a run-time address on.
+struct ImageInMemory<'a, S> {
+    memory: &'a S,
+    start: u64,
+}
+
+impl<S: Source> Source for ImageInMemory<'_, S> {
+    fn read<const N: usize>(&self, offset: u64) -> Result<[u8; N], Fault> {
+        self.memory.read(self.start.wrapping_add(offset))
+    }
+}
+
+/// Opens a section of an image in memory, which has the code at the addresses of `code`.
+fn section_in_memory<S: Source>(
+    memory: &S,
+    address: u64,
+    len: u64,
+    code: Range<u64>,
+) -> Result<HostSection, Error> {
+    /// The most bytes of a section that are read.
+    const MOST: u64 = 1 << 20;
+    let bytes = (0..len.min(MOST)).map_while(|at| {
+        let [byte] = memory.read(address.wrapping_add(at)).ok()?;
+        Some(byte)
+    });
+    let bytes = bytes.collect::<Vec<u8>>().leak();
+    let place = SectionPlace {
+        address,
+        len,
+        code: code.start,
+        code_len: code.end - code.start,
+    };
+    place
+        .open(&bytes[..], Abi::Amd64)
+        .map(|section| HostSection { section, bytes })
 }
 
 /// The frames of a stack.

@@ -8,15 +8,28 @@ mod encode;
 
 use std::path::Path;
 
-use sframe::rule::Rule;
+use sframe::{
+    bytes::Fault,
+    rule::Rule,
+    stop_reason::StopReason,
+    unwind::Memory,
+    walk::RuleOrigin, //
+};
 use walk::{
     process::{
         Files,
         MappedFile,
+        Process,
         ProcessMapping, //
+    },
+    registers::{
+        RegisterFile,
+        PC,
+        RSP, //
     },
     walker::{
         MadeSection,
+        WalkedFrame,
         Walker, //
     }, //
 };
@@ -67,6 +80,7 @@ fn mapping(start: u64, offset: u64, file: Option<&'static MappedFile>) -> Proces
         end: start + 0x1000,
         offset,
         executable: true,
+        is_file: file.is_some(),
         name,
         file,
     }
@@ -125,4 +139,95 @@ fn the_module_has_no_table_of_a_file_with_too_many_segments() {
     };
     assert!(rule_with(&four).is_some());
     assert_eq!(rule_with(&[&four[..], &[code(0x800)]].concat()), None);
+}
+
+/// The bytes of memory from an address on.
+struct PlainMemory(u64, Vec<u8>);
+
+impl Memory for PlainMemory {
+    fn read_word(&self, address: u64) -> Result<u64, Fault> {
+        let at = address.checked_sub(self.0).ok_or(Fault)?;
+        let word = self.1.get(at as usize..).and_then(<[u8]>::first_chunk);
+        word.copied().map(u64::from_le_bytes).ok_or(Fault)
+    }
+}
+
+/// The innermost frame of a stack, and why the walk ends there.
+fn walked(
+    walker: &mut Walker,
+    mappings: &[&ProcessMapping],
+    pc: u64,
+    memory: &PlainMemory,
+) -> (WalkedFrame, StopReason) {
+    let mut process = Process::new();
+    for mapping in mappings {
+        process.map((*mapping).clone());
+    }
+    let mut registers = RegisterFile::default();
+    registers.set(PC, pc);
+    registers.set(RSP, 0x8000);
+    let mut frames = Vec::new();
+    let reason = walker.walk(&process, &registers, memory, &mut frames);
+    (frames[0], reason)
+}
+
+/// A file with code in its second page.
+fn two_pages() -> &'static MappedFile {
+    file(
+        "/prog",
+        elf(&[
+            (LOAD, READ, 0, 0, 0x1000),
+            (LOAD, CODE, 0x1000, 0x1000, 0x1000),
+        ]),
+    )
+}
+
+#[test]
+fn anonymous_code_in_the_place_of_a_file_is_no_code_of_a_runtime() {
+    let head = mapping(0x10_0000, 0, Some(two_pages()));
+    let reason = |start: u64| {
+        let anonymous = mapping(start, 0, None);
+        let mappings = [&head, &anonymous];
+        walked(
+            &mut Walker::new(),
+            &mappings,
+            start + 8,
+            &PlainMemory(start, vec![0; 64]),
+        )
+        .1
+    };
+    assert_eq!(reason(0x10_1000), StopReason::TextReplaced);
+    assert_eq!(reason(0x10_2000), StopReason::NoRows);
+}
+
+#[test]
+fn code_of_a_file_that_may_change_has_rows_or_counts_as_replaced() {
+    let head = mapping(0x10_0000, 0, Some(two_pages()));
+    let code = ProcessMapping {
+        is_file: false,
+        ..mapping(0x10_1000, 0x1000, head.file)
+    };
+    let mappings = [&head, &code];
+    let memory = PlainMemory(0x10_1000, vec![0; 64]);
+    let walk = |mut walker: Walker| walked(&mut walker, &mappings, 0x10_1008, &memory);
+    assert!(walk(with_made(section(0x1000, 0x1000))).0.rule.is_some());
+    assert_eq!(walk(Walker::new()).1, StopReason::TextReplaced);
+}
+
+#[test]
+fn an_image_in_anonymous_memory_has_its_own_section() {
+    let own = section(0x100 - 0x600, 0x100);
+    let header = (SFRAME, READ, 0x600, 0x600, own.len() as u64);
+    let mut bytes = elf(&[(LOAD, CODE, 0, 0, 0x1000), header]);
+    bytes[0x600..][..own.len()].copy_from_slice(&own);
+    let memory = PlainMemory(0x10_0000, bytes);
+    let anonymous = mapping(0x10_0000, 0, None);
+    let rule_at = |pc| {
+        walked(&mut Walker::new(), &[&anonymous], pc, &memory)
+            .0
+            .rule
+    };
+    let (rule, origin) = rule_at(0x10_0100).expect("a row");
+    assert_eq!((rule.cfa.offset, origin), (24, RuleOrigin::Section));
+    assert!(rule_at(0x10_0200).is_none());
 }

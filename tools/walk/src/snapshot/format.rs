@@ -289,6 +289,8 @@ pub enum StoredRows {
     Table(StoredTable),
     /// A region of code that the process made.
     Region(StoredRegion),
+    /// Anonymous memory has replaced the code of a file.
+    Replaced,
 }
 
 /// The parts of an SFrame section that a walk read.

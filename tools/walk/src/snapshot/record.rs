@@ -360,7 +360,8 @@ impl<'a, M: Memory + ?Sized> Recorder<'a, M> {
                 rows: BTreeMap::new(),
             }),
             MappedRows::Region(region) => StoredRows::Region((*region).into()),
-            MappedRows::Unknown | MappedRows::Replaced => {
+            MappedRows::Replaced => StoredRows::Replaced,
+            MappedRows::Unknown => {
                 return Err("the rows of a mapping are not known".to_owned());
             }
         })

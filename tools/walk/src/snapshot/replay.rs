@@ -296,6 +296,7 @@ enum OpenRows<'a> {
     Bad(Error),
     Table(OpenTable),
     Region(Region),
+    Replaced,
 }
 
 /// A section at its run-time address.
@@ -361,6 +362,7 @@ impl<'a> OpenMapping<'a> {
                 })
             }
             StoredRows::Region(region) => OpenRows::Region((*region).into()),
+            StoredRows::Replaced => OpenRows::Replaced,
         };
         Ok(OpenMapping { stored, rows })
     }
@@ -448,6 +450,7 @@ impl<'a, A: KnownAbi> Task for SnapshotTask<'a, A> {
                 OpenRows::Bad(error) => MappedRows::Bad(*error),
                 OpenRows::Table(_) => MappedRows::Table(index),
                 OpenRows::Region(region) => MappedRows::Region(*region),
+                OpenRows::Replaced => MappedRows::Replaced,
             },
         };
         Ok(())

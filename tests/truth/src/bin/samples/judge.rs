@@ -378,6 +378,7 @@ impl SampleJudge {
                         end: *end,
                         offset: *offset,
                         executable: *executable,
+                        is_file: file.is_some() && name.starts_with('/'),
                         name: name.clone(),
                         file,
                     });
@@ -739,6 +740,7 @@ mod tests {
             end: made + 0x1000,
             offset: 0,
             executable: true,
+            is_file: false,
             name: String::new(),
             file: None,
         });
@@ -779,6 +781,7 @@ mod tests {
                 end: start + 0x1000,
                 offset: 0,
                 executable,
+                is_file: false,
                 name: name.to_owned(),
                 file: None,
             });
@@ -822,6 +825,7 @@ mod tests {
             end: 0x2000,
             offset: 0,
             executable: true,
+            is_file: false,
             name: String::new(),
             file: None,
         });

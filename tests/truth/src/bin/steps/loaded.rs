@@ -163,6 +163,7 @@ fn region_of(object: CodeObject, files: &mut Files) -> io::Result<CodeRegion> {
         end,
         offset,
         executable: true,
+        is_file: true,
         name: String::new(),
         file: Some(file),
     };

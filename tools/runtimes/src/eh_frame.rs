@@ -8,6 +8,8 @@
 //! describe the code. Each such section is one object. The object becomes an ELF file, which is
 //! converted and added like any other.
 
+use std::path::PathBuf;
+
 use gimli::{
     BaseAddresses,
     CieOrFde,
@@ -17,7 +19,10 @@ use gimli::{
 };
 use memchr::memmem;
 use walk::process::{
+    CodeLayout,
+    CodeRegion,
     FileId,
+    Files,
     ProcessMapping, //
 };
 
@@ -61,6 +66,35 @@ pub struct CodeObject {
     pub offset: u64,
     /// The rows of the file, if its reader has converted it, in the reader's own format.
     pub rows: Vec<u8>,
+}
+
+impl CodeObject {
+    /// The region of the object, for a walk on the host. The object's file is added to `files`.
+    ///
+    /// # Errors
+    ///
+    /// The object's file is no ELF file.
+    pub fn region(&self, files: &mut Files) -> Result<CodeRegion, String> {
+        let path = PathBuf::from(format!("code at {:#x}", self.start));
+        let file = files
+            .add(&path, self.file.clone())
+            .map_err(|error| error.to_string())?;
+        let code = ProcessMapping {
+            start: self.start,
+            end: self.end,
+            offset: self.offset,
+            executable: true,
+            is_file: true,
+            name: String::new(),
+            file: Some(file),
+        };
+        Ok(CodeRegion {
+            start: self.start,
+            end: self.end,
+            guard: Some((self.guard, self.guard_value)),
+            layout: CodeLayout::Rows(code),
+        })
+    }
 }
 
 /// The object of the section `bytes`, which has the run-time address `address`. `None` if a

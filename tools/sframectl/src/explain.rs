@@ -12,6 +12,8 @@ use std::{
     fmt::Write as _,
     fs,
     io::ErrorKind,
+    mem,
+    ops::Range,
     os::unix::fs::FileExt,
     path::Path,
     rc::Rc,
@@ -35,6 +37,10 @@ use nix::{
     },
     unistd::Pid, //
 };
+use runtimes::{
+    Code,
+    CodeObject, //
+};
 use serde::Serialize;
 use sframe::{
     abi::Abi,
@@ -48,6 +54,8 @@ use sframe::{
 };
 use walk::{
     process::{
+        CodeLayout,
+        CodeRegion,
         Files,
         MappedFile,
         Process, //
@@ -66,8 +74,12 @@ use walk::{
 
 use crate::{
     add,
-    readelf_notation::RuleText, //
-    rows,
+    code,
+    readelf_notation::RuleText,
+    rows::{
+        self,
+        ConvertedRows, //
+    }, //
 };
 
 /// The segment of 64-bit code.
@@ -242,8 +254,9 @@ fn walk_task(task: u32, is_saved: bool) -> Result<StoppedStack, String> {
     if read(&mut files)?.mappings().is_empty() {
         return Err("the task has no user stack: it is a kernel thread, or has exited".to_owned());
     }
-    let regions = runtimes::regions(task).unwrap_or_default();
+    let mut regions = runtimes::regions(task).unwrap_or_default();
     let converted = ConvertedFiles::default();
+    let mut searched = Vec::new();
     for _ in 0..MAX_ATTEMPTS {
         let missing = Rc::new(RefCell::new(Vec::new()));
         let (its_converted, its_missing) = (converted.clone(), missing.clone());
@@ -276,7 +289,18 @@ fn walk_task(task: u32, is_saved: bool) -> Result<StoppedStack, String> {
             )
         });
         drop(stopped);
-        if missing.borrow().is_empty() {
+        let made = frames.iter().find_map(|frame| {
+            let mapping = process.made_code_at(frame.at)?;
+            let is_new =
+                process.region_at(frame.at).is_none() && !searched.contains(&mapping.start);
+            is_new.then_some(mapping.start..mapping.end)
+        });
+        if let Some(range) = &made {
+            searched.push(range.start);
+            let found = loaded_regions(task, range, &mut files, &converted);
+            regions.extend(found.unwrap_or_default());
+        }
+        if missing.borrow().is_empty() && made.is_none() {
             return Ok(StoppedStack {
                 process,
                 walker,
@@ -296,6 +320,41 @@ fn walk_task(task: u32, is_saved: bool) -> Result<StoppedStack, String> {
     Err(format!(
         "gave up after {MAX_ATTEMPTS} attempts: each found files without tables"
     ))
+}
+
+/// The regions of the code with rows that a task has loaded into a mapping, as `watch` registers
+/// them. The rows are added to `converted`.
+fn loaded_regions(
+    task: u32,
+    range: &Range<u64>,
+    files: &mut Files,
+    converted: &ConvertedFiles,
+) -> Result<Vec<CodeRegion>, String> {
+    let pid = i32::try_from(task).map_err(|_| "there is no such task")?;
+    let (memory, maps) = runtimes::open(pid)?;
+    let (found, _) = code::find(pid, (range.start, range.end), memory, &maps, &[]);
+    let Code::Objects(found) = found? else {
+        return Ok(Vec::new());
+    };
+    let region = |mut object: CodeObject| {
+        let rows = rows::unpack(mem::take(&mut object.rows));
+        let region = object.region(files)?;
+        if let CodeLayout::Rows(code) = &region.layout {
+            let number = code.file.map_or(0, |file| file.number);
+            let made = rows.as_ref().map(made_section);
+            converted.borrow_mut().insert(number, made);
+        }
+        Ok(region)
+    };
+    found.objects.into_iter().map(region).collect()
+}
+
+/// Rows for the rest of the program.
+fn made_section(rows: &ConvertedRows) -> MadeSection {
+    MadeSection {
+        section: rows.section().to_vec().leak(),
+        extra_rows: rows.extra_rows().to_vec().leak(),
+    }
 }
 
 /// The program and its arguments, or its name in brackets if it has hidden them.
@@ -320,10 +379,7 @@ fn convert(file: &MappedFile) -> Result<MadeSection, String> {
         }
         None => rows::rows_of_image(file.bytes)?,
     };
-    Ok(MadeSection {
-        section: rows.section().to_vec().leak(),
-        extra_rows: rows.extra_rows().to_vec().leak(),
-    })
+    Ok(made_section(&rows))
 }
 
 fn frame(stack: &mut StoppedStack, index: usize) -> ExplainedFrame {

@@ -1724,6 +1724,41 @@ fn explain_stops_in_code_that_replaces_a_file() {
     assert_eq!(snapshot.chain.len(), 2);
 }
 
+#[test]
+fn explain_uses_eh_frame_of_anonymous_code() {
+    const LOADED: &str = "
+        #define _GNU_SOURCE
+        #include <stdint.h>
+        #include <string.h>
+        #include <sys/mman.h>
+        #include <unistd.h>
+        /* sub $24,%rsp; call *%rdi; add $24,%rsp; ret */
+        static const unsigned char code[] = {
+            0x48, 0x83, 0xec, 24, 0xff, 0xd7, 0x48, 0x83, 0xc4, 24, 0xc3,
+        };
+        /* Its CFA is rsp+8, and after four bytes rsp+32. */
+        static const unsigned char rows[] = {
+            20, 0, 0, 0, 0, 0, 0, 0, 1, 'z', 'R', 0, 1, 0x78, 16, 1, 0x1b, 12, 7, 8, 0x90, 1, 0, 0,
+            20, 0, 0, 0, 28, 0, 0, 0, 0, 0, 0, 0, sizeof(code), 0, 0, 0,
+            0, 0x44, 14, 32, 0, 0, 0, 0,
+        };
+        int main(void) {
+            unsigned char *at = mmap(0, 8192, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS,
+                                     -1, 0);
+            int32_t distance = -(4096 + 32);
+            memcpy(at, code, sizeof(code));
+            memcpy(at + 4096, rows, sizeof(rows));
+            memcpy(at + 4096 + 32, &distance, 4);
+            mprotect(at, 4096, PROT_READ | PROT_EXEC);
+            ((void (*)(int (*)(void)))at)(pause);
+            return 0;
+        }";
+    let (text, snapshot) = explained_in_pause("loaded", LOADED);
+    assert!(text.contains("\noutermost: "), "{text}");
+    assert_eq!(snapshot.chain[1].by, "rows", "{text}");
+    assert_eq!(snapshot.chain[2].by, "rows", "{text}");
+}
+
 /// Waits until a file of a task has a text that `is_there` accepts.
 fn wait_for(path: &str, is_there: fn(&str) -> bool) -> String {
     for _ in 0..1000 {

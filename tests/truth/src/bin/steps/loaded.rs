@@ -10,13 +10,11 @@
 
 use std::{
     io,
-    ops::Range,
-    path::PathBuf, //
+    ops::Range, //
 };
 
 use runtimes::{
     Code,
-    CodeObject,
     OpenProcess,
     Region, //
 };
@@ -123,7 +121,7 @@ impl LoadedCode {
             self.without_region.push(range);
         }
         for object in found.objects {
-            let region = region_of(object, files)?;
+            let region = object.region(files).map_err(io::Error::other)?;
             let CodeLayout::Rows(code) = &region.layout else {
                 continue;
             };
@@ -143,34 +141,4 @@ impl LoadedCode {
             .retain(|range| range.end <= new.start || new.end <= range.start);
         self.regions.push(new);
     }
-}
-
-/// The region of an object, whose file is added to `files`.
-fn region_of(object: CodeObject, files: &mut Files) -> io::Result<CodeRegion> {
-    let CodeObject {
-        start,
-        end,
-        guard,
-        guard_value,
-        file,
-        offset,
-        rows: _,
-    } = object;
-    let path = PathBuf::from(format!("code at {start:#x}"));
-    let file = files.add(&path, file).map_err(io::Error::other)?;
-    let code = ProcessMapping {
-        start,
-        end,
-        offset,
-        executable: true,
-        is_file: true,
-        name: String::new(),
-        file: Some(file),
-    };
-    Ok(CodeRegion {
-        start,
-        end,
-        guard: Some((guard, guard_value)),
-        layout: CodeLayout::Rows(code),
-    })
 }

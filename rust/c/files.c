@@ -208,42 +208,51 @@ static bool copy_cached(const struct file *file, uint64_t offset, void *to, unsi
 	return is_there;
 }
 
-static bool copy_all_cached(const struct file *file, uint64_t offset, void *to, uint64_t len)
+/* As copy_cached(), of any bytes. Returns how many of them were copied, from the first one on. */
+static uint64_t copy_all_cached(const struct file *file, uint64_t offset, void *to, uint64_t len)
 {
-	while (len) {
-		unsigned int part = min_t(uint64_t, len, PAGE_SIZE - offset_in_page(offset));
+	uint64_t done = 0;
 
-		if (!copy_cached(file, offset, to, part))
-			return false;
-		offset += part;
-		len -= part;
-		if (to)
-			to += part;
+	while (done < len) {
+		uint64_t at = offset + done;
+		unsigned int part = min_t(uint64_t, len - done, PAGE_SIZE - offset_in_page(at));
+
+		if (!copy_cached(file, at, to ? to + done : NULL, part))
+			break;
+		done += part;
 		cond_resched();
 	}
-	return true;
+	return done;
 }
 
 bool sfu_is_cached(const struct file *file, uint64_t offset, uint64_t len)
 {
-	return copy_all_cached(file, offset, NULL, len);
+	return copy_all_cached(file, offset, NULL, len) == len;
 }
 
 static int read_cached(const struct file *file, uint64_t offset, void *to, unsigned int len)
 {
+	uint64_t done;
+
 	if (offset + len > i_size_read(mapped_inode(file)))
 		return -ENODATA;
-	if (copy_all_cached(file, offset, to, len))
+	done = copy_all_cached(file, offset, to, len);
+	if (done == len)
 		return 0;
-	miss(offset, len);
+	miss(offset + done, len - done);
 	return -EAGAIN;
 }
 
 bool sfu_file_is_at_hand(const void *file, uint64_t offset, uint64_t len)
 {
-	if (!(current->flags & PF_WQ_WORKER) || sfu_is_cached(file, offset, len))
+	uint64_t done;
+
+	if (!(current->flags & PF_WQ_WORKER))
 		return true;
-	miss(offset, len);
+	done = copy_all_cached(file, offset, NULL, len);
+	if (done == len)
+		return true;
+	miss(offset + done, len - done);
 	return false;
 }
 

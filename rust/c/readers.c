@@ -55,12 +55,17 @@ static void fault_in(const struct reader *reader)
 	mmput_async(reader->mm);
 }
 
+/* The bytes that one call reads ahead: by default the kernel reads no more. */
+#define PIECE (128 << 10)
+
 static void run(struct work_struct *work)
 {
 	struct reader *reader = container_of(work, struct reader, work);
 	struct file *file = reader->file;
+	uint64_t done;
 
-	vfs_fadvise(file, reader->offset, reader->len, POSIX_FADV_WILLNEED);
+	for (done = 0; done < reader->len && !READ_ONCE(sfu_is_stopping); done += PIECE)
+		vfs_fadvise(file, reader->offset + done, PIECE, POSIX_FADV_WILLNEED);
 	if (reader->mm) {
 		fault_in(reader);
 		mmdrop(reader->mm);

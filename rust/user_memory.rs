@@ -32,8 +32,9 @@ const UNIT: u32 = 20;
 /// The budget of one walk in a context that cannot be interrupted, in units of [`UNIT`]
 /// instructions. `worst` of `tools/bench/run` measures the cost of programs made to be slow.
 pub(crate) const WORK: u32 = 8_600;
-/// The budget of one walk in a task that can be scheduled away, in the units of [`WORK`]: about 2 ms.
-/// A task that is killed meanwhile waits for no more pages, and ends then at the latest.
+/// The budget of one walk in a task that can be scheduled away, in the units of [`WORK`]: about two
+/// milliseconds. The walk of a task that is killed waits for no more pages, and ends then at the
+/// latest.
 const WORK_DEFERRED: u32 = 450_000;
 /// The work of a read, without the work of its words.
 const READ: u32 = 3;

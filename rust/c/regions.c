@@ -183,6 +183,11 @@ static void replace(const struct region *new)
 			withdraw(region);
 }
 
+static bool is_older(const struct region *a, const struct region *b)
+{
+	return time_before(READ_ONCE(a->used), READ_ONCE(b->used));
+}
+
 /*
  * The region that was used least recently, if there are `most` or more: of the process with this
  * mm, unless `mm_id` is 0; of this user, unless `user` is 0.
@@ -196,7 +201,7 @@ static noinline struct region *least_used(uint64_t mm_id, uint32_t user, unsigne
 		if ((mm_id && region->mm_id != mm_id) || (user && region->user != user))
 			continue;
 		most -= !!most;
-		if (!least || time_before(READ_ONCE(region->used), READ_ONCE(least->used)))
+		if (!least || is_older(region, least))
 			least = region;
 	}
 	return most ? NULL : least;
@@ -238,7 +243,7 @@ static noinline struct region *makes_way(const struct region *new)
 		all++;
 		if (region->description.kind)
 			counts[number_of(region->user)]++;
-		else if (!least || time_before(READ_ONCE(region->used), READ_ONCE(least->used)))
+		else if (!least || is_older(region, least))
 			least = region;
 	}
 	if (all < REGIONS)
@@ -254,8 +259,7 @@ static noinline struct region *makes_way(const struct region *new)
 		if (!region->user && new->user)
 			continue;
 		count = region->user ? counts[number_of(region->user)] : 0;
-		if (least && (count < most || (count == most && !time_before(READ_ONCE(region->used),
-									     READ_ONCE(least->used)))))
+		if (least && (count < most || (count == most && !is_older(region, least))))
 			continue;
 		least = region;
 		most = count;

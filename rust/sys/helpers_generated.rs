@@ -262,11 +262,7 @@ unsafe extern "C" {
     pub fn sfu_file_size(file: *const kernel::ffi::c_void) -> u64;
 }
 unsafe extern "C" {
-    pub fn sfu_file_is_at_hand(
-        file: *const kernel::ffi::c_void,
-        offset: u64,
-        len: u64,
-    ) -> bool;
+    pub fn sfu_file_is_at_hand(file: *const kernel::ffi::c_void, offset: u64, len: u64) -> bool;
 }
 unsafe extern "C" {
     pub fn sfu_lacks_bytes() -> bool;

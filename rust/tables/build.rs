@@ -171,8 +171,8 @@ impl FileTable {
     ) -> Result<KBox<Self>> {
         let bytes = &section[..];
         let executables = elf::executables(image).map_err(elf_errno)?;
-        let mut first = Section::open_for(bytes, address, bytes.len() as u64, NATIVE)
-            .map_err(section_errno)?;
+        let mut first =
+            Section::open_for(bytes, address, bytes.len() as u64, NATIVE).map_err(section_errno)?;
         let code = ImageCode { image, executables };
         first
             .settle_starts(bytes, |at| code.executables.holds(at, at))

@@ -133,8 +133,8 @@ fn spare_red_zone(frame: &mut Frame, memory: &UserMemory) {
     }
 }
 
-/// The work of [`put_back`] at the beginning of a page: a search of the kernel's list of uretprobes,
-/// which has up to 64 entries.
+/// The work of [`put_back`] at the beginning of a page: a search of the kernel's list of
+/// uretprobes, which has up to 64 entries.
 const PUT_BACK: u32 = 130;
 
 /// Restores a return address that a uretprobe replaced. False if the kernel is just about to note

@@ -80,7 +80,8 @@ static inline struct interrupted interrupted_by_nmi(const unsigned long *end, bo
 static inline bool is_saving_registers(unsigned long ip, unsigned long sp, unsigned long entry_end,
 				       unsigned long stack_end)
 {
-	return ip - sfu_entry_text < sfu_entry_size || entry_end - sp <= PAGE_SIZE || stack_end - sp <= EXCEPTION_STKSZ;
+	return ip - sfu_entry_text < sfu_entry_size || entry_end - sp <= PAGE_SIZE ||
+	       stack_end - sp <= EXCEPTION_STKSZ;
 }
 
 /*

@@ -418,8 +418,8 @@ pub(crate) fn room() -> AtomicU64 {
     AtomicU64::new(MAX_CACHED.saturating_sub(total))
 }
 
-/// A file with its cache file, if there may be one. A package manager may have written the file just
-/// now: waits until the file is no longer young.
+/// A file with its cache file, if there may be one. A package manager may have written the file
+/// just now: waits until the file is no longer young.
 fn settled(file: &File) -> Option<(Input<'_>, PathBuf)> {
     let young = Input::of(file).ok()?;
     if young.cached.is_some() && !young.is_settled {

@@ -570,7 +570,7 @@ mod tests {
         let add = |user, start| {
             let request = request(process::id(), user);
             // The users share a process here, but no address.
-            let found = found(vec![object(u64::from(user) << 16 | start, 8)], false);
+            let found = found(vec![object((u64::from(user) << 16) | start, 8)], false);
             assert_eq!(objects.add(&module, &request, &found), Ok(true));
         };
         let most = MAX_OBJECTS as u64;

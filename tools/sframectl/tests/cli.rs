@@ -1709,6 +1709,7 @@ fn explain_stops_in_code_that_replaces_a_file() {
         #include <stdint.h>
         #include <string.h>
         #include <sys/mman.h>
+        #include <sys/syscall.h>
         #include <unistd.h>
         int main(void) {
             char *code = (char *)((uintptr_t)main & -4096ul);
@@ -1716,7 +1717,7 @@ fn explain_stops_in_code_that_replaces_a_file() {
             memcpy(copy, code, 4096);
             mprotect(copy, 4096, PROT_READ | PROT_EXEC);
             mremap(copy, 4096, 4096, MREMAP_MAYMOVE | MREMAP_FIXED, code);
-            pause();
+            syscall(SYS_pause);
             return 0;
         }";
     let (text, snapshot) = explained_in_pause("replaced", REPLACED);

@@ -115,7 +115,7 @@ stop_reasons! {
     /// Rows could not be read. The module asked for the page.
     SectionFault = c"section_fault",
         "the rows cannot be read: their page is not in memory, or the section is cut short",
-        "Usual for the first samples of a program. If it stays, the file system is not trusted: run `sframectl watch`, record deferred stacks, or copy the program.";
+        "Usual for the first samples of a program. If it stays, the file system does not answer, or has no pages in memory (DAX): run `sframectl watch`, record deferred stacks, or copy the program.";
     /// The section contradicts itself.
     Malformed = c"malformed",
         "the section of the file contradicts itself",

@@ -10,12 +10,13 @@
 #include <linux/fadvise.h>
 #include <linux/file.h>
 #include <linux/fs.h>
+#include <linux/magic.h>
 #include <linux/mm.h>
 #include <linux/module.h>
 #include <linux/sched/mm.h>
 #include <linux/spinlock.h>
 
-#include "internal.h"
+#include "files.h"
 
 /*
  * The most readers; those of users other than root; and those of one of these users. Root's files
@@ -40,11 +41,16 @@ static struct reader {
 static DEFINE_SPINLOCK(readers_lock);
 
 /*
- * Only a page that is in memory: FOLL_NOWAIT starts reads, and does not wait for them. NULL: the
- * fault must not drop the lock. Otherwise another thread could map another file there meanwhile.
+ * Only a page that is in memory: the fault holds the task's mmap_lock, and must not drop it (hence
+ * NULL), or another thread could map another file there meanwhile. Pages of tmpfs that are not in
+ * memory are on a swap device.
  */
 static void fault_in(const struct reader *reader)
 {
+	const struct super_block *super = file_inode(reader->file)->i_sb;
+
+	if (super->s_magic != TMPFS_MAGIC && !sfu_is_cached(reader->file, reader->offset, 1))
+		return;
 	if (!mmget_not_zero(reader->mm))
 		return;
 	if (mmap_read_trylock(reader->mm)) {

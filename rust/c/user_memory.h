@@ -17,8 +17,8 @@ bool sfu_is_readable(uint64_t address);
 /*
  * Whether the memory that is there may be another task's: nothing tells whether this context has
  * interrupted a change of address spaces. Such changes run with interrupts off, and calls of the
- * firmware, which has an address space of its own, with interrupts on. Only
- * copy_from_user_nofault() finds out. An interrupt of user space has interrupted no change.
+ * firmware, which has an address space of its own, with interrupts on: a softirq may run in one.
+ * Only copy_from_user_nofault() finds out. An interrupt of user space has interrupted no change.
  */
 static __always_inline bool is_unsure(void)
 {
@@ -26,7 +26,7 @@ static __always_inline bool is_unsure(void)
 		return true;
 	if (in_hardirq())
 		return !sfu_interrupted_user_space();
-	return irqs_disabled();
+	return irqs_disabled() || in_serving_softirq();
 }
 
 /* As sfu_peek_enter(), in line. */

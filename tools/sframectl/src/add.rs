@@ -44,6 +44,7 @@ use crate::{
         Table,
         Target, //
     },
+    exit::CommandError,
     parallel,
     rows::{
         self,
@@ -77,7 +78,7 @@ pub(crate) struct Which<'a> {
 }
 
 /// Adds rows. Returns the results as text, and whether there was no error.
-pub(crate) fn run(which: &Which<'_>, json: bool) -> Result<(String, bool), String> {
+pub(crate) fn run(which: &Which<'_>, json: bool) -> Result<(String, bool), CommandError> {
     let device = Device::open()?;
     let mut items: Vec<Item> = which
         .files
@@ -147,8 +148,9 @@ fn add_items(device: &Device, items: Vec<Item>, known: &[Table]) -> Vec<Outcome>
                 true => Ok(None),
                 false => rows::Input::of(&file)
                     .and_then(|input| add(device, &input, Path::new(&item.name), ROOT))
-                    .map(Some)
-                    .map_err(|failure| failure.text),
+                    .map_err(|failure| failure.text)
+                    .and_then(Added::rows)
+                    .map(Some),
             }
         });
         if let Ok(mut done) = done.lock() {
@@ -182,26 +184,51 @@ impl Item {
 /// The user charged for files that root adds by name.
 const ROOT: u32 = 0;
 
-/// Converts an open file, whose name is `path`, adds its rows, and returns their number. If the
-/// caller is root, the table is charged to `user`.
+/// What was added for a file.
+#[derive(Debug)]
+pub(crate) enum Added {
+    /// Rows that were made: their number.
+    Converted(u32),
+    /// Rows of the cache: their number.
+    Cached(u32),
+    /// An empty table, because no rows can be made, for this reason.
+    Empty(String),
+}
+
+impl Added {
+    /// The number of rows.
+    ///
+    /// # Errors
+    ///
+    /// No rows can be made.
+    pub(crate) fn rows(self) -> Result<u32, String> {
+        match self {
+            Added::Converted(rows) | Added::Cached(rows) => Ok(rows),
+            Added::Empty(reason) => Err(reason),
+        }
+    }
+}
+
+/// Converts an open file, whose name is `path`, and adds its rows. If the caller is root, the table
+/// is charged to `user`.
 ///
 /// # Errors
 ///
-/// The file cannot be converted: then an empty table is added for it. Or the conversion has not
-/// ended by itself, or the kernel refuses the rows: those of the cache are made anew.
+/// The conversion has not ended by itself, or the kernel refuses the rows: those of the cache are
+/// made anew.
 pub(crate) fn add(
     device: &Device,
     input: &rows::Input<'_>,
     path: &Path,
     user: u32,
-) -> Result<u32, Failure> {
+) -> Result<Added, Failure> {
     add_by(input, path, |section, extra_rows| {
         let file = Target::File(input.file);
         device.add(file, input.changed(), user, section, extra_rows)
     })
 }
 
-/// Converts an open file, whose name is `path`, adds its rows by `add`, and returns their number.
+/// Converts an open file, whose name is `path`, and adds its rows by `add`.
 ///
 /// # Errors
 ///
@@ -210,12 +237,12 @@ pub(crate) fn add_by(
     input: &rows::Input<'_>,
     path: &Path,
     add: impl Fn(&[u8], &[u8]) -> Result<(), Refusal>,
-) -> Result<u32, Failure> {
+) -> Result<Added, Failure> {
     loop {
         let (rows, cache) = match input.rows() {
             Err(failure) if !failure.is_passing => {
                 add(&[], &[])?;
-                return Err(failure);
+                return Ok(Added::Empty(failure.text));
             }
             rows => rows?,
         };
@@ -225,7 +252,11 @@ pub(crate) fn add_by(
             added => {
                 cache.keep(&rows, path);
                 added?;
-                return Ok(count(rows.section(), rows.extra_rows()));
+                let count = count(rows.section(), rows.extra_rows());
+                return Ok(match cache.is_hit() {
+                    true => Added::Cached(count),
+                    false => Added::Converted(count),
+                });
             }
         }
     }
@@ -252,10 +283,8 @@ pub(crate) fn add_rows(
 /// Adds the rows of files that are in the cache, the most recently used files first, until their
 /// rows take half of the memory that the module allows for tables. Returns the files.
 pub(crate) fn add_cached(device: &Device) -> Vec<FileId> {
-    let mib = fs::read_to_string("/sys/module/sframe_unwind/parameters/tables_mib");
-    let mib: u64 = mib
-        .ok()
-        .and_then(|mib| mib.trim().parse().ok())
+    let mib: u64 = device::module_file("parameters/tables_mib")
+        .parse()
         .unwrap_or(0);
     let mut added = Vec::new();
     for path in rows::cached_files((mib << 20) / 2) {
@@ -360,7 +389,7 @@ fn is_table_of(table: &Table, file: &File) -> bool {
 }
 
 /// Removes rows.
-pub(crate) fn remove(files: &[PathBuf], vdso: bool) -> Result<(String, bool), String> {
+pub(crate) fn remove(files: &[PathBuf], vdso: bool) -> Result<(String, bool), CommandError> {
     let device = Device::open()?;
     let mut good = true;
     let mut text = String::new();
@@ -399,7 +428,7 @@ struct Listed {
 
 /// Lists the module's tables. The module records no file names: names come from the mappings of
 /// running processes.
-pub(crate) fn list(json: bool) -> Result<String, String> {
+pub(crate) fn list(json: bool) -> Result<String, CommandError> {
     let tables = Device::open()?.list()?;
     let names = mapped(&processes()?)?;
     let listed: Vec<Listed> = tables
@@ -444,7 +473,7 @@ pub(crate) fn list(json: bool) -> Result<String, String> {
 }
 
 /// Prints the module's counters.
-pub(crate) fn stats(json: bool) -> Result<String, String> {
+pub(crate) fn stats(json: bool) -> Result<String, CommandError> {
     let counters = Device::open()?.stats()?;
     if json {
         let counters: BTreeMap<_, _> = counters.into_iter().collect();

@@ -6,6 +6,7 @@
 use std::{
     fmt::Write,
     fs::{
+        self,
         File,
         Metadata,
         OpenOptions, //
@@ -43,6 +44,11 @@ use rustix::{
 
 use runtimes::uapi;
 
+use crate::exit::{
+    CommandError,
+    ExitReason, //
+};
+
 pub(crate) use runtimes::uapi::{
     sframe_unwind_region as Region,
     sframe_unwind_table as Table, //
@@ -62,7 +68,14 @@ const REGION: Opcode =
 /// `SFRAME_UNWIND_TYPE`.
 const TYPE: u8 = uapi::SFRAME_UNWIND_TYPE;
 /// The version of the interface that this program was written for.
-const VERSION: u16 = uapi::SFRAME_UNWIND_VERSION as u16;
+pub(crate) const VERSION: u16 = uapi::SFRAME_UNWIND_VERSION as u16;
+
+/// A file of the loaded module below /sys, without white space at its ends; empty if it cannot be
+/// read.
+pub(crate) fn module_file(name: &str) -> String {
+    let text = fs::read_to_string(format!("/sys/module/sframe_unwind/{name}"));
+    text.unwrap_or_default().trim().to_owned()
+}
 
 /// The target of a table.
 #[derive(Clone, Copy)]
@@ -148,15 +161,24 @@ impl Device {
     }
 
     /// Opens the device, and checks that the module has this program's version of the interface.
-    pub(crate) fn open() -> Result<Device, String> {
+    ///
+    /// # Errors
+    ///
+    /// The module is not loaded, or has another version; or the caller has no right.
+    pub(crate) fn open() -> Result<Device, CommandError> {
         let opened = OpenOptions::new().read(true).write(true).open(PATH);
         let device = opened.map(Device).map_err(|error| {
-            let advice = match error.kind() {
-                io::ErrorKind::NotFound => ": is the module loaded (modprobe sframe_unwind)?",
-                io::ErrorKind::PermissionDenied => ": run as root, or with CAP_PERFMON",
-                _ => "",
+            let (reason, advice) = match error.kind() {
+                io::ErrorKind::NotFound => (
+                    ExitReason::NoModule,
+                    ": is the module loaded (modprobe sframe_unwind)?",
+                ),
+                io::ErrorKind::PermissionDenied => {
+                    (ExitReason::NoRight, ": run as root, or with CAP_PERFMON")
+                }
+                _ => (ExitReason::Failure, ""),
             };
-            format!("{PATH}: {error}{advice}")
+            CommandError::new(reason, format!("{PATH}: {error}{advice}"))
         })?;
         device.check_version()?;
         Ok(device)
@@ -164,7 +186,7 @@ impl Device {
 
     /// Reads a counter, because the module refuses each command of another version. The file stays
     /// open, so the module cannot be exchanged for another one later.
-    fn check_version(&self) -> Result<(), String> {
+    fn check_version(&self) -> Result<(), CommandError> {
         let mut counter = uapi::sframe_unwind_counter::default();
         (counter.size, counter.version) = head(&counter);
         // SAFETY: The argument is the `struct sframe_unwind_counter` that the command reads and
@@ -174,7 +196,7 @@ impl Device {
             Errno::PROTONOSUPPORT => other_version(counter.version),
             // Before version 1, both fields were one number: the size.
             Errno::TOOBIG => other_version(0),
-            _ => format!("{PATH}: {error}"),
+            _ => CommandError::from(format!("{PATH}: {error}")),
         })
     }
 
@@ -363,13 +385,14 @@ fn head<T>(_: &T) -> (u16, u16) {
 }
 
 /// The error if the loaded module has another version of the interface.
-fn other_version(of_module: u16) -> String {
-    format!(
+fn other_version(of_module: u16) -> CommandError {
+    let text = format!(
         "the loaded module speaks version {of_module} of the interface, and this sframectl version \
          {VERSION}: install sframe-unwind-dkms and sframectl of the same version, then reload the module \
          (systemctl stop sframectl; rmmod sframe_unwind; modprobe sframe_unwind; \
          systemctl start sframectl)"
-    )
+    );
+    CommandError::new(ExitReason::OtherVersion, text)
 }
 
 /// The text before the first 0 byte.
@@ -396,7 +419,7 @@ mod tests {
 
     #[test]
     fn another_version_is_an_error_that_says_what_to_do() {
-        let error = other_version(VERSION + 1);
+        let error = other_version(VERSION + 1).text;
         assert!(error.starts_with(
             "the loaded module speaks version 3 of the interface, and this sframectl version 2: install "
         ));

@@ -19,16 +19,20 @@ mod convert;
 mod device;
 mod doctor;
 mod dump;
+mod exit;
 mod explain;
 mod file;
 mod judge;
 mod lookup;
+mod metrics;
 mod parallel;
 mod prepare;
 mod raw;
 mod readelf_notation;
 mod rows;
 mod selftest;
+mod state;
+mod status;
 mod urgency;
 mod watch;
 
@@ -52,6 +56,7 @@ use clap::{
 };
 use clap_complete::Shell;
 
+use exit::CommandError;
 use file::InputFile;
 
 const EXIT_CODES: &str = "\
@@ -83,10 +88,20 @@ dropped: the section has no function there, and dropped rows are counted by reas
 program's entry point that is written in assembly, without an entry, gets an outermost row.";
 
 const EXIT_CODES_ADD: &str = "\
-Exit codes: 0 success; 1 a file could not be added or removed, or the module is not loaded, or
-CAP_PERFMON is missing; 2 wrong usage.
+Exit codes: 0 success; 1 a file could not be added or removed, or the module does not answer;
+2 wrong usage; 3 the module is not loaded; 4 CAP_PERFMON is missing; 5 the module is of another
+version.
 
 With --all, a file that has no unwind information is not a failure.";
+
+const EXIT_CODES_WATCH: &str = "\
+Exit codes: 0 never, the command ends by a signal or an error; 1 the device cannot be read; 2 wrong
+usage; 3 the module is not loaded; 4 CAP_PERFMON is missing; 5 the module is of another version.
+A panic ends the command by SIGABRT.";
+
+const EXIT_CODES_STATUS: &str = "\
+Exit codes: 0 the state is shown; 1 it cannot be printed; 2 wrong usage; 4 the caller is not root;
+6 `sframectl watch` does not run, or does not answer.";
 
 const EXIT_CODES_PREPARE: &str = "\
 Exit codes: 0 success; 1 the cache cannot be read or written; 2 wrong usage.";
@@ -284,6 +299,19 @@ enum Command {
     /// unloads it at the end. Needs root and perf.
     #[command(after_help = EXIT_CODES_SELFTEST)]
     Selftest,
+    /// Shows the state of the running `sframectl watch`.
+    ///
+    /// Shows versions, hooks, tables, memory, jobs that wait, are stuck or were dropped, answers,
+    /// the cache, and the last error. Only root may ask.
+    #[command(after_help = EXIT_CODES_STATUS)]
+    Status {
+        /// Prints one line of JSON.
+        #[arg(long)]
+        json: bool,
+        /// The directory that the machine's files lie in; for tests.
+        #[arg(long, default_value = "/", hide = true)]
+        root: PathBuf,
+    },
     /// Shows the module's counters.
     #[command(after_help = EXIT_CODES_ADD)]
     Stats {
@@ -306,10 +334,13 @@ enum Command {
     /// Adds rows for each file that the kernel has seen in a stack and has no rows for. Runs until
     /// killed.
     ///
-    /// Prints each file that it has added, and `idle` when no file is left to convert.
-    #[command(after_help = EXIT_CODES_ADD)]
+    /// Prints each file that it has added, and `idle` when no file is left to convert. In the
+    /// journal, lines have priorities: 3 errors of the command itself, 4 failures of files and
+    /// processes, 5 files without rows, 6 answers, 7 `idle`.
+    #[command(after_help = EXIT_CODES_WATCH)]
     Watch {
-        /// Prints a line of JSON for each file.
+        /// Prints lines of JSON. Their fields `version` and `type` say which other fields there
+        /// are.
         #[arg(long)]
         json: bool,
     },
@@ -323,7 +354,17 @@ enum CacheCommand {
 }
 
 fn main() -> ExitCode {
-    let (path, result) = match Arguments::parse().command {
+    let (path, result) = run(Arguments::parse().command);
+    match result {
+        Ok((text, good)) => print(&text, good),
+        Err(error) => fail(&path, &error),
+    }
+}
+
+/// Runs a command. Returns what messages name, and the text to print, and whether the exit code is
+/// success.
+fn run(command: Command) -> (PathBuf, Result<(String, bool), CommandError>) {
+    let (path, result) = match command {
         Command::Dump { file, json } => {
             let result = InputFile::read(&file).and_then(|read| dump::run(&read, json));
             (file, result.map(|text| (text, true)))
@@ -359,18 +400,20 @@ fn main() -> ExitCode {
                 all,
                 vdso,
             };
-            ("add".into(), add::run(&which, json))
+            return ("add".into(), add::run(&which, json));
         }
         Command::Cache {
             command: CacheCommand::Clear,
         } => ("the cache".into(), rows::clear().map(|text| (text, true))),
-        Command::Remove { files, vdso } => ("remove".into(), add::remove(&files, vdso)),
+        Command::Remove { files, vdso } => return ("remove".into(), add::remove(&files, vdso)),
         Command::Doctor { root } => ("doctor".into(), Ok(doctor::run(&root))),
         Command::Explain { pid, json, save } => (
             format!("task {pid}").into(),
             explain::run(pid, json, save.as_deref()).map(|text| (text, true)),
         ),
-        Command::List { json } => ("list".into(), add::list(json).map(|text| (text, true))),
+        Command::List { json } => {
+            return ("list".into(), add::list(json).map(|text| (text, true)));
+        }
         Command::Prepare { root } => (
             "prepare".into(),
             prepare::run(&root).map(|text| (text, true)),
@@ -386,7 +429,10 @@ fn main() -> ExitCode {
             )
         }
         Command::Selftest => ("selftest".into(), selftest::selftest()),
-        Command::Stats { json } => ("stats".into(), add::stats(json).map(|text| (text, true))),
+        Command::Status { json, root } => return ("status".into(), status::run(&root, json)),
+        Command::Stats { json } => {
+            return ("stats".into(), add::stats(json).map(|text| (text, true)));
+        }
         Command::Man { directory } => {
             let result = clap_mangen::generate_to(Arguments::command(), &directory)
                 .map(|()| (String::new(), true))
@@ -399,15 +445,12 @@ fn main() -> ExitCode {
                 .map_err(|error| error.to_string());
             (directory, result)
         }
-        Command::Watch { json } => (
-            "watch".into(),
-            watch::run(json).map(|()| (String::new(), true)),
-        ),
+        Command::Watch { json } => {
+            let ended = watch::run(json).map(|()| (String::new(), true));
+            return ("watch".into(), ended);
+        }
     };
-    match result {
-        Ok((text, good)) => print(&text, good),
-        Err(message) => fail(&path, &message),
-    }
+    (path, result.map_err(CommandError::from))
 }
 
 fn completions(directory: &Path) -> io::Result<()> {
@@ -426,15 +469,15 @@ fn print(text: &str, good: bool) -> ExitCode {
     {
         // A reader that closes the pipe early, like head, is not an error.
         Err(error) if error.kind() != ErrorKind::BrokenPipe => {
-            fail(Path::new("standard output"), &error.to_string())
+            fail(Path::new("standard output"), &error.to_string().into())
         }
         _ if good => ExitCode::SUCCESS,
         _ => ExitCode::FAILURE,
     }
 }
 
-fn fail(path: &Path, message: &str) -> ExitCode {
+fn fail(path: &Path, CommandError { reason, text }: &CommandError) -> ExitCode {
     // If stderr cannot be written to, only the exit code reports the failure.
-    let _ = writeln!(io::stderr(), "sframectl: {}: {message}", path.display());
-    ExitCode::FAILURE
+    let _ = writeln!(io::stderr(), "sframectl: {}: {text}", path.display());
+    ExitCode::from(*reason)
 }

@@ -112,7 +112,7 @@ const YOUNG: Duration = Duration::from_secs(2);
 /// takes about ten times the size of .eh_frame.
 const MEMORY: u64 = 2 << 30;
 /// The limit for the cache, in bytes. All programs and libraries of a large system fit.
-const MAX_CACHED: u64 = 1 << 30;
+pub(crate) const MAX_CACHED: u64 = 1 << 30;
 /// The limits for a conversion. Its time is longer than a child lives. The module takes no section
 /// of more than 64 MiB.
 const LIMITS: Limits = Limits {
@@ -333,6 +333,11 @@ pub(crate) struct CacheUse<'a> {
 }
 
 impl CacheUse<'_> {
+    /// Whether the rows come from the cache.
+    pub(crate) fn is_hit(&self) -> bool {
+        !self.is_new
+    }
+
     /// Keeps the rows in the cache, with the time, and with the name `path` of the file that they
     /// are of. Rows of a file that is being written are not kept.
     pub(crate) fn keep(&self, rows: &ConvertedRows, path: &Path) {
@@ -413,9 +418,14 @@ const NEVER: SystemTime = SystemTime::UNIX_EPOCH;
 
 /// The room in the cache for rows that may never be used, in bytes.
 pub(crate) fn room() -> AtomicU64 {
+    AtomicU64::new(MAX_CACHED.saturating_sub(cache_size().1))
+}
+
+/// The number of files in the cache, and their size in bytes.
+pub(crate) fn cache_size() -> (u64, u64) {
     let cached = read_cache(&cache_directory()).unwrap_or_default();
-    let total: u64 = cached.iter().map(|(_, len, _)| len).sum();
-    AtomicU64::new(MAX_CACHED.saturating_sub(total))
+    let total = cached.iter().map(|(_, len, _)| len).sum();
+    (cached.len() as u64, total)
 }
 
 /// A file with its cache file, if there may be one. A package manager may have written the file
@@ -794,7 +804,10 @@ pub(crate) fn map_confined() -> Result<Mmap, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::add::add_by;
+    use crate::add::{
+        add_by,
+        Added, //
+    };
     use std::{
         cell::Cell,
         os::unix::process::ExitStatusExt,
@@ -991,6 +1004,8 @@ mod tests {
         let file = File::open("/usr/bin/env").unwrap();
         let input = installed(&file, cached.clone());
         let path = Path::new("env");
+        let taken = add_by(&input, path, |_, _| Ok(())).unwrap();
+        assert!(matches!(taken, Added::Cached(_)), "{taken:?}");
         // For want of memory.
         let full = |_: &[u8], _: &[u8]| Err(Refusal::from("full".to_owned()));
         assert_eq!(add_by(&input, path, full).unwrap_err().text, "full");

@@ -550,7 +550,8 @@ fn warned() -> u64 {
 }
 
 fn counters() -> Result<BTreeMap<String, u64>, String> {
-    Ok(Device::open()?.stats()?.into_iter().collect())
+    let device = Device::open().map_err(|error| error.text)?;
+    Ok(device.stats()?.into_iter().collect())
 }
 
 /// A file's text without white space at its ends; empty if it cannot be read.

@@ -1252,9 +1252,22 @@ fn without_the_module_the_error_names_it() {
             .output()
             .unwrap();
         let error = String::from_utf8(output.stderr).unwrap();
-        assert_eq!(output.status.code(), Some(1), "{error}");
+        assert_eq!(output.status.code(), Some(3), "{error}");
         assert!(error.contains("is the module loaded"), "{error}");
     }
+}
+
+#[test]
+fn without_the_daemon_there_is_no_state() {
+    let root = workdir("no-daemon");
+    let output = Command::new(env!("CARGO_BIN_EXE_sframectl"))
+        .args(["status", "--root"])
+        .arg(&root)
+        .output()
+        .unwrap();
+    let error = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(6), "{error}");
+    assert!(error.contains("systemctl start sframectl"), "{error}");
 }
 
 /// Rows of installed files are in the cache before the first use, are made once, and go with their

@@ -17,17 +17,29 @@ use walk::process::{
     ProcessMapping, //
 };
 
-use super::jobs::{
-    Job,
-    JobEnd, //
+use super::{
+    jobs::{
+        Job,
+        JobEnd, //
+    },
+    log::{
+        Priority,
+        WatchLine, //
+    }, //
 };
 use crate::{
-    add,
+    add::{
+        self,
+        Added, //
+    },
     device::{
         Device,
         Request, //
     },
-    rows, //
+    rows::{
+        self,
+        Failure, //
+    }, //
 };
 
 /// The maximum number of a process's mapped files that are taken for one seen file.
@@ -44,9 +56,24 @@ pub(super) struct FileAnswer<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     error: Option<String>,
     milliseconds: u128,
+    /// Whether the error says that no rows can be made from the file.
+    #[serde(skip)]
+    is_without_rows: bool,
     /// The start of the mapping.
     #[serde(skip)]
     start: u64,
+}
+
+impl WatchLine for FileAnswer<'_> {
+    const TYPE: &'static str = "file";
+
+    fn priority(&self) -> Priority {
+        match (&self.error, self.is_without_rows) {
+            (None, _) => Priority::Info,
+            (Some(_), true) => Priority::Notice,
+            (Some(_), false) => Priority::of_failure(self.pid),
+        }
+    }
 }
 
 impl fmt::Display for FileAnswer<'_> {
@@ -93,11 +120,13 @@ pub(super) fn mapped(seen: &Request, maps: &str) -> Vec<Request> {
 
 /// Converts a file and adds its rows. Returns how the job ends, and what to print. A file is not
 /// done if it was not seen and cannot be opened because its process has exited: the module
-/// requests it once it is seen. Calls `opened` once nothing waits for the file system any more.
+/// requests it once it is seen. Calls `opened` once nothing waits for the file system any more, and
+/// `count` with the result.
 pub(super) fn answer<'a>(
     device: &Device,
     job: &'a Job,
     opened: impl FnOnce(),
+    count: impl FnOnce(&Result<Added, Failure>),
 ) -> (JobEnd, Option<FileAnswer<'a>>) {
     let request = &job.request;
     let started = Instant::now();
@@ -113,15 +142,21 @@ pub(super) fn answer<'a>(
             let added = input.and_then(|input| add::add(device, &input, path, request.user));
             // A runtime may have its code in a file in memory. The module asks for the code, too,
             // and that answer counts.
-            if added.is_err() && !is_elf && is_anonymous_memory(request) {
+            if !matches!(added, Ok(Added::Converted(_) | Added::Cached(_)))
+                && !is_elf
+                && is_anonymous_memory(request)
+            {
                 return (JobEnd::Done, None);
             }
             added
         }
         Err(error) => Err(error.into()),
     };
-    let (end, rows, error) = match result {
-        Ok(rows) => (JobEnd::Done, Some(rows), None),
+    let is_without_rows = matches!(result, Ok(Added::Empty(_)));
+    count(&result);
+    let (end, rows, error) = match result.map(Added::rows) {
+        Ok(Ok(rows)) => (JobEnd::Done, Some(rows), None),
+        Ok(Err(text)) => (JobEnd::Done, None, Some(text)),
         Err(failure) if failure.is_passing => (JobEnd::Failed, None, Some(failure.text)),
         Err(failure) => (JobEnd::Done, None, Some(failure.text)),
     };
@@ -132,6 +167,7 @@ pub(super) fn answer<'a>(
         rows,
         error,
         milliseconds: started.elapsed().as_millis(),
+        is_without_rows,
         start: request.start,
     };
     (end, Some(answer))

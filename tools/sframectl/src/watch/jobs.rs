@@ -23,6 +23,10 @@ use std::{
 
 use walk::process::FileId;
 
+use super::counters::{
+    now,
+    WatchCounters, //
+};
 use crate::{
     device::Request,
     urgency, //
@@ -36,7 +40,7 @@ const STUCK: Duration = Duration::from_secs(30);
 /// user who mounts file systems that never respond can block that many threads, and no more.
 const MAX_STUCK: usize = 2;
 /// The maximum number of waiting files of one user.
-const MAX_WAITING: usize = 1024;
+pub(super) const MAX_WAITING: usize = 1024;
 /// The maximum number of files that are remembered as done.
 const MAX_DONE: usize = 1 << 16;
 
@@ -162,11 +166,7 @@ struct Jobs {
     last: u32,
     /// Whether `idle` was printed after the last request and the last end of a conversion.
     is_idle_said: bool,
-    /// The number of jobs that were taken, of those that have ended, and of those that have
-    /// failed.
-    taken: u64,
-    answered: u64,
-    failed: u64,
+    counters: WatchCounters,
 }
 
 impl Jobs {
@@ -197,10 +197,15 @@ impl Jobs {
             return;
         }
         let mut waiting = mem::take(&mut self.waiting);
+        let count = |waiting: &BTreeMap<u32, VecDeque<Job>>| -> usize {
+            waiting.values().map(VecDeque::len).sum()
+        };
+        let before = count(&waiting);
         waiting.retain(|_, jobs| {
             jobs.retain(|job| !self.is_refused(&job.request));
             !jobs.is_empty()
         });
+        self.counters.dropped.stuck += (before - count(&waiting)) as u64;
         self.waiting = waiting;
     }
 
@@ -213,7 +218,15 @@ impl Jobs {
         let file = key(&job.request);
         let same = |other: &Job| key(&other.request) == file;
         let is_known = self.busy.contains_key(&file) || self.done.contains_key(&file);
-        if self.is_refused(&job.request) || self.pauses(file) || !job.seen && is_known {
+        if self.is_refused(&job.request) {
+            self.counters.dropped.stuck += 1;
+            return;
+        }
+        if self.pauses(file) {
+            self.counters.dropped.paused += 1;
+            return;
+        }
+        if !job.seen && is_known {
             return;
         }
         let waiting = self.waiting.entry(job.request.user).or_default();
@@ -225,6 +238,7 @@ impl Jobs {
         }
         waiting.retain(|other| !same(other));
         if waiting.len() >= MAX_WAITING {
+            self.counters.dropped.full += 1;
             match waiting.back() {
                 Some(last) if job.seen && !last.seen => drop(waiting.pop_back()),
                 _ => return,
@@ -267,10 +281,11 @@ impl Jobs {
             }
             // It may have been queued when the conversion was in progress, which has failed since.
             if self.pauses(key(&job.request)) {
+                self.counters.dropped.paused += 1;
                 continue;
             }
             self.last = user;
-            self.taken += 1;
+            self.counters.taken += 1;
             job.in_progress = self.busy.contains_key(&key(&job.request));
             if !job.in_progress {
                 self.busy.insert(key(&job.request), Busy::new(user));
@@ -298,7 +313,7 @@ impl Jobs {
     /// Records the end of a job.
     fn finish(&mut self, request: &Request, end: JobEnd) {
         self.busy.remove(&key(request));
-        self.answered += 1;
+        self.counters.answered += 1;
         // A conversion that counted as stuck may end.
         self.is_idle_said = false;
         match end {
@@ -308,7 +323,7 @@ impl Jobs {
             }
             JobEnd::Undone => {}
             JobEnd::Failed => {
-                self.failed += 1;
+                self.counters.failed += 1;
                 self.pause(key(request));
             }
         }
@@ -352,14 +367,15 @@ impl Jobs {
     }
 
     fn health(&self, workers: usize) -> Health {
-        let waiting = self.waiting.values().map(VecDeque::len).sum();
+        let waiting = || self.waiting.values().map(VecDeque::len);
         let stuck = self.stuck();
         Health {
-            waiting,
+            waiting: waiting().sum(),
+            waiting_of_one_user: waiting().max().unwrap_or(0),
+            busy: self.busy.len() - stuck,
             stuck,
-            taken: self.taken,
-            answered: self.answered,
-            failed: self.failed,
+            workers,
+            counters: self.counters.clone(),
             lacks_workers: self.busy.len() - stuck < workers && self.next_user(workers).is_some(),
         }
     }
@@ -381,14 +397,15 @@ impl Jobs {
 pub(super) struct Health {
     /// The number of jobs that wait for a worker.
     pub(super) waiting: usize,
+    /// The number of waiting jobs of the user who has most.
+    pub(super) waiting_of_one_user: usize,
+    /// The number of jobs that are being done, without those of workers that are stuck.
+    pub(super) busy: usize,
     /// The number of workers that are stuck.
     pub(super) stuck: usize,
-    /// The number of jobs that were taken.
-    pub(super) taken: u64,
-    /// The number of jobs that have ended.
-    pub(super) answered: u64,
-    /// The number of jobs that have failed: see [`JobEnd::Failed`].
-    pub(super) failed: u64,
+    /// The number of threads that are not stuck.
+    pub(super) workers: usize,
+    pub(super) counters: WatchCounters,
     /// Whether a job could be done now, and fewer workers are busy than there should be. This is
     /// so for a moment before a worker takes the job.
     pub(super) lacks_workers: bool,
@@ -451,8 +468,17 @@ impl Queue {
 
     /// Queues what the module has requested.
     pub(super) fn put(&self, request: Request) {
-        self.lock().put(Job::new(request, true));
+        let mut jobs = self.lock();
+        jobs.counters.requests += 1;
+        jobs.counters.requested = now();
+        jobs.put(Job::new(request, true));
+        drop(jobs);
         self.changed.notify_one();
+    }
+
+    /// Changes the counters.
+    pub(super) fn count(&self, count: impl FnOnce(&mut WatchCounters)) {
+        count(&mut self.lock().counters);
     }
 
     /// Queues the mapped files of the process of a job that is to be done. Returns whether the file
@@ -588,6 +614,9 @@ mod tests {
         jobs.put(seen(1, 1 << 20));
         assert_eq!(jobs.waiting[&1000].len(), MAX_WAITING);
         assert_eq!(jobs.waiting[&0].len(), 1);
+        let health = jobs.health(2);
+        assert_eq!(health.waiting_of_one_user, MAX_WAITING);
+        assert_eq!(health.counters.dropped.full, 100_000 - MAX_WAITING as u64);
     }
 
     #[test]
@@ -729,12 +758,15 @@ mod tests {
         // Both workers are busy.
         let health = jobs.health(2);
         assert!(!health.lacks_workers);
-        assert_eq!((health.waiting, health.taken, health.answered), (1, 2, 0));
+        let WatchCounters {
+            taken, answered, ..
+        } = health.counters;
+        assert_eq!((health.waiting, taken, answered), (1, 2, 0));
         jobs.finish(&request(1, 1), JobEnd::Done);
         assert!(jobs.health(2).lacks_workers);
         jobs.take(2);
         assert!(!jobs.health(2).lacks_workers);
-        assert_eq!(jobs.health(2).answered, 1);
+        assert_eq!(jobs.health(2).counters.answered, 1);
         // A user may not occupy the other worker.
         jobs.finish(&request(1, 2), JobEnd::Done);
         jobs.finish(&request(1, 3), JobEnd::Done);
@@ -759,6 +791,8 @@ mod tests {
             jobs.put(seen(1, 1));
             jobs.put(only_mapped(1, 1));
             assert!(jobs.waiting.is_empty());
+            // The one that was seen while it was in progress, and these two.
+            assert_eq!(jobs.counters.dropped.paused, 3 * u64::from(count));
             // Others of the file system are not held up.
             jobs.put(seen(1, 2));
             assert_eq!(taken(&mut jobs, 2), [2]);
@@ -767,7 +801,7 @@ mod tests {
             assert_eq!(failures.count, count);
             failures.until = Instant::now();
         }
-        assert_eq!(jobs.health(2).failed, 3);
+        assert_eq!(jobs.health(2).counters.failed, 3);
         let minutes = [1, 2, 3, 11, u32::MAX].map(|count| Failures::pause(count).as_secs() / 60);
         assert_eq!(minutes, [1, 2, 4, 1024, 1024]);
         jobs.put(seen(1, 1));
@@ -799,6 +833,7 @@ mod tests {
         assert_eq!(jobs.stuck(), 1);
         // Neither files that are queued already nor others are tried.
         assert!(jobs.says_idle());
+        assert_eq!(jobs.counters.dropped.stuck, 1);
         assert!(!jobs.says_idle());
         jobs.put(of(1000, seen(7, 3)));
         // Nor is this very file, for anybody.

@@ -45,6 +45,10 @@ use rustix::{
 };
 use serde::Serialize;
 
+use super::log::{
+    Priority,
+    WatchLine, //
+};
 use crate::{
     add,
     code,
@@ -78,6 +82,24 @@ pub(super) struct CodeAnswer {
     #[serde(skip_serializing_if = "Option::is_none")]
     error: Option<String>,
     milliseconds: u128,
+}
+
+impl CodeAnswer {
+    /// Whether the module was not told of the code.
+    pub(super) fn is_failure(&self) -> bool {
+        self.error.is_some()
+    }
+}
+
+impl WatchLine for CodeAnswer {
+    const TYPE: &'static str = "code";
+
+    fn priority(&self) -> Priority {
+        match self.is_failure() {
+            true => Priority::of_failure(self.pid),
+            false => Priority::Info,
+        }
+    }
 }
 
 impl fmt::Display for CodeAnswer {
@@ -209,6 +231,11 @@ impl LoadedObjects {
             },
             Err(error) => register_none(device, request, Some(error)),
         }
+    }
+
+    /// The number of objects.
+    pub(super) fn count(&self) -> usize {
+        self.objects().len()
     }
 
     /// Removes the rows of the objects of processes that have ended.

@@ -34,12 +34,17 @@ impl ServiceManager {
         if self.told.is_some_and(|told| told.elapsed() < INTERVAL) {
             return;
         }
-        if health.lacks_workers && health.taken == self.taken {
+        if health.lacks_workers && health.counters.taken == self.taken {
             return;
         }
+        let counters = &health.counters;
         let status = format!(
-            "{} waiting, {} stuck, {} answers, {} failures",
-            health.waiting, health.stuck, health.answered, health.failed
+            "{} waiting, {} stuck, {} answers, {} failures, {} dropped",
+            health.waiting,
+            health.stuck,
+            counters.answered,
+            counters.failed,
+            counters.dropped.all()
         );
         let status = [NotifyState::Watchdog, NotifyState::Status(&status)];
         // If the message does not arrive, the service manager acts on that.
@@ -47,6 +52,6 @@ impl ServiceManager {
             None => notify(&[&[NotifyState::Ready][..], &status].concat()),
             Some(_) => notify(&status),
         };
-        (self.told, self.taken) = (Some(Instant::now()), health.taken);
+        (self.told, self.taken) = (Some(Instant::now()), counters.taken);
     }
 }

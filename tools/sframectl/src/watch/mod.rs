@@ -3,18 +3,18 @@
 //! `sframectl watch`: converts the files that the module requests, and describes the code that
 //! processes make. Confined child processes parse the files, and read the memory of the processes.
 
+pub(crate) mod counters;
 mod file;
 mod jobs;
+mod log;
 mod made_code;
 mod manager;
+mod monitor;
 
 use std::{
     fmt,
-    io::{
-        self,
-        Write, //
-    },
     panic,
+    path::PathBuf,
     process,
     sync::Arc,
     thread,
@@ -24,10 +24,13 @@ use std::{
     }, //
 };
 
-use runtimes::answer::printable;
 use serde::Serialize;
 
 use self::{
+    counters::{
+        now,
+        LastError, //
+    },
     file::{
         mapped,
         maps_of, //
@@ -38,12 +41,19 @@ use self::{
         Queue,
         IDLE, //
     },
+    log::{
+        Priority,
+        WatchLine,
+        WatchLog, //
+    },
     made_code::LoadedObjects,
-    manager::ServiceManager, //
+    manager::ServiceManager,
+    monitor::Monitor, //
 };
 use crate::{
     add,
     device::Device,
+    exit::CommandError,
     urgency, //
 };
 
@@ -55,6 +65,10 @@ const SWEEP: Duration = Duration::from_secs(10);
 struct CachedFiles {
     cached_files: usize,
     milliseconds: u128,
+}
+
+impl WatchLine for CachedFiles {
+    const TYPE: &'static str = "cache";
 }
 
 impl fmt::Display for CachedFiles {
@@ -70,6 +84,14 @@ struct Idle {
     idle: bool,
 }
 
+impl WatchLine for Idle {
+    const TYPE: &'static str = "idle";
+
+    fn priority(&self) -> Priority {
+        Priority::Debug
+    }
+}
+
 impl fmt::Display for Idle {
     fn fmt(&self, to: &mut fmt::Formatter<'_>) -> fmt::Result {
         to.write_str("idle")
@@ -81,8 +103,9 @@ struct Watch {
     device: Device,
     queue: Queue,
     objects: LoadedObjects,
-    /// Whether lines are printed as JSON.
-    json: bool,
+    log: WatchLog,
+    /// The directory in which the state is shown, if any.
+    shown: Option<PathBuf>,
 }
 
 /// Serves requests until the process is killed.
@@ -91,13 +114,15 @@ struct Watch {
 ///
 /// The device cannot be opened or read. Then the caller ends the process: threads may be busy, and
 /// nobody waits for them.
-pub(crate) fn run(json: bool) -> Result<(), String> {
+pub(crate) fn run(json: bool) -> Result<(), CommandError> {
     let device = Device::open()?;
-    if let Err(error) = add::add_vdso(&device) {
-        add::complain("[vdso]", &error);
+    let mut watch = Watch::new(device, json);
+    watch.shown = Some(monitor::directory());
+    if let Err(error) = add::add_vdso(&watch.device) {
+        watch.fail("[vdso]", &error);
     }
     abort_on_panic();
-    Err(Arc::new(Watch::new(device, json)).serve())
+    Err(Arc::new(watch).serve().into())
 }
 
 /// From now on a panic of any thread ends the process, with its message. The others would go on
@@ -118,8 +143,22 @@ impl Watch {
             device,
             queue: Queue::new(workers),
             objects: LoadedObjects::default(),
-            json,
+            log: WatchLog::new(json),
+            shown: None,
         }
+    }
+
+    /// Prints an error of the command itself, and remembers it.
+    fn fail(&self, what: &str, error: &str) {
+        self.log.error(what, error);
+        self.remember(format!("{what}: {error}"));
+    }
+
+    /// Remembers an error as the last one.
+    fn remember(&self, text: String) {
+        let time = now();
+        self.queue
+            .count(|counters| counters.last_error = Some(LastError { time, text }));
     }
 
     /// Serves requests. Returns the error that ends this; threads may be busy then.
@@ -127,8 +166,12 @@ impl Watch {
         // A thread of its own, because one of the names may lie on a file system that never
         // responds.
         if let Err(error) = self.start(Watch::add_cached) {
-            add::complain("the cache", &error);
+            self.fail("the cache", &error);
             self.queue.finish_cached(&[]);
+        }
+        self.queue.count(|counters| counters.turned = now());
+        if let Err(error) = self.start(Watch::show) {
+            self.fail("status", &error);
         }
         let mut manager = ServiceManager::default();
         let (mut started, mut lacks) = (0, false);
@@ -141,7 +184,7 @@ impl Watch {
                     Err(error) => {
                         // It is tried again after each request, and printed once.
                         if !lacks {
-                            add::complain("watch", &error);
+                            self.fail("watch", &error);
                         }
                         lacks = true;
                         break;
@@ -152,6 +195,7 @@ impl Watch {
             if let Err(error) = self.read_requests() {
                 return error;
             }
+            self.queue.count(|counters| counters.turned = now());
             manager.tell(&self.queue.health());
             if swept.elapsed() > SWEEP {
                 self.objects.drop_ended(&self.device);
@@ -169,10 +213,22 @@ impl Watch {
             .map_err(|error| format!("cannot start a thread: {error}"))
     }
 
+    /// Shows the state, for ever.
+    fn show(&self) {
+        let Some(directory) = &self.shown else {
+            return;
+        };
+        let error = match Monitor::open(directory, now()) {
+            Ok(monitor) => monitor.run(self),
+            Err(error) => error,
+        };
+        self.fail("status", &error);
+    }
+
     fn add_cached(&self) {
         let started = Instant::now();
         let files = add::add_cached(&self.device);
-        self.print(&CachedFiles {
+        self.log.print(&CachedFiles {
             cached_files: files.len(),
             milliseconds: started.elapsed().as_millis(),
         });
@@ -187,7 +243,7 @@ impl Watch {
                 self.queue.put(request);
             }
         } else if self.queue.says_idle() {
-            self.print(&Idle { idle: true });
+            self.log.print(&Idle { idle: true });
         }
         Ok(())
     }
@@ -220,7 +276,10 @@ impl Watch {
         let end = match is_answered {
             true => JobEnd::Done,
             false => {
-                let (end, answer) = file::answer(&self.device, job, || self.queue.opened(job));
+                let opened = || self.queue.opened(job);
+                let (end, answer) = file::answer(&self.device, job, opened, |result| {
+                    self.queue.count(|counters| counters.files.count(result));
+                });
                 self.print_any(answer);
                 end
             }
@@ -249,50 +308,54 @@ impl Watch {
             return;
         }
         let (answer, maps) = self.objects.answer(&self.device, request, opened);
+        self.queue.count(|counters| {
+            *match &answer {
+                None => &mut counters.code.nothing,
+                Some(answer) if answer.is_failure() => &mut counters.code.failed,
+                Some(_) => &mut counters.code.described,
+            } += 1;
+        });
         self.print_any(answer);
         self.queue
             .finish(job, JobEnd::Undone, mapped(request, &maps));
     }
 
-    fn print_any(&self, answer: Option<impl Serialize + fmt::Display>) {
+    fn print_any(&self, answer: Option<impl WatchLine>) {
         if let Some(answer) = answer {
-            self.print(&answer);
-        }
-    }
-
-    /// Prints an answer as a line, of text or of JSON.
-    fn print(&self, answer: &(impl Serialize + fmt::Display)) {
-        match self.json {
-            true => {
-                if let Ok(line) = serde_json::to_string(answer) {
-                    print_line(&line);
-                }
+            self.log.print(&answer);
+            if answer.priority() <= Priority::Warning {
+                self.remember(answer.to_string());
             }
-            false => print_line(&answer.to_string()),
         }
     }
-}
-
-/// Prints a line, in which users choose the names of files. Errors are ignored: there may be no
-/// reader.
-fn print_line(line: &str) {
-    let mut out = io::stdout().lock();
-    let _ = writeln!(out, "{}", printable(line)).and_then(|()| out.flush());
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::{
+        exit::ExitReason,
+        status, //
+    };
     use std::{
         env,
         fs::{
             self,
             File, //
         },
+        io::{
+            Read,
+            Write, //
+        },
         os::unix::{
-            net::UnixDatagram,
+            fs::PermissionsExt,
+            net::{
+                UnixDatagram,
+                UnixStream, //
+            },
             process::ExitStatusExt, //
         },
+        path::Path,
         process::{
             Command,
             Stdio, //
@@ -300,14 +363,6 @@ mod tests {
         sync::mpsc,
         time::Duration, //
     };
-
-    #[test]
-    fn names_forge_no_lines() {
-        assert_eq!(
-            printable("a\n<0>b\u{1b}[1m\u{7f} \u{e4}"),
-            "a?<0>b?[1m? \u{e4}"
-        );
-    }
 
     #[test]
     fn a_device_that_cannot_be_read_ends_the_command() {
@@ -375,7 +430,7 @@ mod tests {
         watch.kill().unwrap();
         watch.wait().unwrap();
         fs::remove_file(&path).unwrap();
-        let status = "STATUS=0 waiting, 0 stuck, 0 answers, 0 failures";
+        let status = "STATUS=0 waiting, 0 stuck, 0 answers, 0 failures, 0 dropped";
         assert_eq!(first.unwrap(), format!("READY=1\nWATCHDOG=1\n{status}\n"));
         assert_eq!(second.unwrap(), format!("WATCHDOG=1\n{status}\n"));
     }
@@ -386,7 +441,65 @@ mod tests {
         if is_process_of("serves_nothing") {
             // The parent process never writes to it.
             let device = Device::of(File::open("/proc/self/fd/0").unwrap());
-            panic!("{}", Arc::new(Watch::new(device, false)).serve());
+            let mut watch = Watch::new(device, false);
+            watch.shown = env::var_os("RUNTIME_DIRECTORY").map(PathBuf::from);
+            panic!("{}", Arc::new(watch).serve());
         }
+    }
+
+    /// What the socket answers to a request.
+    fn answered(socket: &Path, request: &str) -> String {
+        let mut client = UnixStream::connect(socket).unwrap();
+        client.write_all(request.as_bytes()).unwrap();
+        let mut answer = String::new();
+        client.read_to_string(&mut answer).unwrap();
+        answer
+    }
+
+    #[test]
+    fn the_state_is_shown_on_a_socket_and_in_a_file() {
+        let directory = env::temp_dir().join(format!("shown-{}", process::id()));
+        let mut watch = process_of("serves_nothing")
+            .env("RUNTIME_DIRECTORY", &directory)
+            .env("CACHE_DIRECTORY", "/does/not/exist")
+            .stdin(Stdio::piped())
+            .stdout(Stdio::null())
+            .spawn()
+            .unwrap();
+        let (socket, metrics) = (directory.join("socket"), directory.join("metrics.prom"));
+        let until = Instant::now() + Duration::from_secs(120);
+        while !metrics.exists() && Instant::now() < until {
+            thread::sleep(Duration::from_millis(10));
+        }
+        let state = status::state(&socket).unwrap();
+        assert_eq!(state.daemon.pid, watch.id());
+        assert!(state.daemon.memory_bytes > 1 << 20);
+        assert!(now() - state.daemon.started < 120);
+        assert!(state.queue.workers > 1);
+        // The pipe in place of the device answers nothing, and the cache is empty.
+        assert!(state.module.is_none());
+        assert_eq!((state.cache.files, state.counters.requests), (0, 0));
+        let text = fs::read_to_string(&metrics).unwrap();
+        assert!(
+            text.contains("\nsframectl_jobs{state=\"waiting\"} 0\n"),
+            "{text}"
+        );
+        let answer = answered(&socket, "GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n");
+        let (head, text) = answer.split_once("\r\n\r\n").unwrap();
+        assert!(head.starts_with("HTTP/1.0 200 OK\r\n"), "{head}");
+        assert!(text.ends_with("# EOF\n"), "{text}");
+        assert!(answered(&socket, "GET / HTTP/1.1\r\n\r\n").starts_with("HTTP/1.0 404 "));
+        let mode = |path: &Path| fs::metadata(path).unwrap().permissions().mode() & 0o777;
+        assert_eq!((mode(&socket), mode(&metrics)), (0o600, 0o644));
+        // There is one socket, for the first `watch`.
+        let other = Monitor::open(&directory, 0).err().unwrap();
+        assert!(other.contains("another `watch` runs"), "{other}");
+        watch.kill().unwrap();
+        watch.wait().unwrap();
+        let gone = status::state(&socket).err().unwrap();
+        assert_eq!(gone.reason, ExitReason::NoDaemon);
+        // The next one takes the socket over.
+        assert!(Monitor::open(&directory, 0).is_ok());
+        fs::remove_dir_all(&directory).unwrap();
     }
 }

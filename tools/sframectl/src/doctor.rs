@@ -2,11 +2,12 @@
 
 //! `sframectl doctor`: lists each missing requirement for complete stacks, with a command for each.
 //!
-//! The command only reads files, below a root directory that tests replace. It changes nothing and
-//! starts nothing.
+//! The command only reads files, below a root directory that tests replace, and asks the running
+//! `watch` for its state. It changes nothing and starts nothing.
+
+mod daemon;
 
 use std::{
-    fmt::Write as _,
     fs::{
         self,
         OpenOptions, //
@@ -22,7 +23,9 @@ use std::{
     }, //
 };
 
+use runtimes::answer::printable;
 use rustix::fs::OFlags;
+use serde::Serialize;
 
 /// The first and the last supported kernel version.
 const KERNELS: ((u32, u32), (u32, u32)) = ((6, 1), (7, 3));
@@ -43,7 +46,8 @@ const EFI: &str = "sys/firmware/efi/efivars";
 const MODULE: &str = "sys/module/sframe_unwind";
 
 /// The state of one thing that was examined.
-#[derive(Clone, Copy, PartialEq)]
+#[derive(Clone, Copy, PartialEq, Serialize)]
+#[serde(rename_all = "lowercase")]
 enum FindingState {
     Good,
     /// Something is missing that complete stacks do not need.
@@ -52,23 +56,53 @@ enum FindingState {
     Missing,
 }
 
-/// The findings as text, and whether no requirement is missing.
+/// One thing that was examined.
+#[derive(Serialize)]
+struct DoctorFinding {
+    state: FindingState,
+    what: String,
+    /// A command that removes the fault, or advice; may be empty.
+    mend: String,
+}
+
+/// All findings, as in the output of JSON.
+#[derive(Serialize)]
 struct DoctorFindings {
-    text: String,
+    /// Rises if a field is removed, or means something else.
+    version: u32,
+    /// Whether no requirement is missing.
     good: bool,
+    findings: Vec<DoctorFinding>,
 }
 
 impl DoctorFindings {
     fn add(&mut self, state: FindingState, what: &str, mend: &str) {
-        let word = match state {
-            FindingState::Good => "ok",
-            FindingState::Note => "note",
-            FindingState::Missing => "MISSING",
-        };
         self.good &= state != FindingState::Missing;
-        let _ = writeln!(self.text, "{word:8}{what}");
-        if !mend.is_empty() {
-            let _ = writeln!(self.text, "        {mend}");
+        self.findings.push(DoctorFinding {
+            state,
+            what: printable(what),
+            mend: mend.to_owned(),
+        });
+    }
+
+    fn text(&self) -> String {
+        let mut text = String::new();
+        for DoctorFinding { state, what, mend } in &self.findings {
+            let word = match state {
+                FindingState::Good => "ok",
+                FindingState::Note => "note",
+                FindingState::Missing => "MISSING",
+            };
+            text += &format!("{word:8}{what}\n");
+            if !mend.is_empty() {
+                text += &format!("        {mend}\n");
+            }
+        }
+        text + if self.good {
+            "Nothing is missing.\n"
+        } else {
+            "Run the commands as root (sudo). Start with the first one, then call \
+             `sframectl doctor` again.\n"
         }
     }
 
@@ -146,13 +180,14 @@ impl Machine {
     }
 }
 
-/// Examines the machine whose files lie below `root`. Returns the findings as text, and whether no
-/// requirement is missing.
-pub(crate) fn run(root: &Path) -> (String, bool) {
+/// Examines the machine whose files lie below `root`. Returns the findings as text, or as one line
+/// of JSON, and whether no requirement is missing.
+pub(crate) fn run(root: &Path, json: bool) -> Result<(String, bool), String> {
     let machine = Machine(root.to_owned());
     let mut findings = DoctorFindings {
-        text: String::new(),
+        version: 1,
         good: true,
+        findings: Vec::new(),
     };
     let release = machine.text("proc/sys/kernel/osrelease");
     kernel(&machine, &release, &mut findings);
@@ -162,12 +197,11 @@ pub(crate) fn run(root: &Path) -> (String, bool) {
     service(&machine, &mut findings);
     building(&machine, &release, &mut findings);
     users(&machine, &mut findings);
-    findings.text.push_str(if findings.good {
-        "Nothing is missing.\n"
-    } else {
-        "Run the commands as root (sudo). Start with the first one, then call `sframectl doctor` again.\n"
-    });
-    (findings.text, findings.good)
+    let text = match json {
+        true => serde_json::to_string(&findings).map_err(|error| error.to_string())? + "\n",
+        false => findings.text(),
+    };
+    Ok((text, findings.good))
 }
 
 /// The first two numbers of a kernel's release; a missing number is 0.
@@ -426,6 +460,9 @@ fn service(machine: &Machine, findings: &mut DoctorFindings) {
         "service: `sframectl watch` does not run, so programs without SFrame have no rows",
         "systemctl enable --now sframectl",
     );
+    if is_watching {
+        daemon::daemon(machine, findings);
+    }
     if is_watching && !machine.has("etc/systemd/system/multi-user.target.wants/sframectl.service") {
         findings.add(
             FindingState::Note,

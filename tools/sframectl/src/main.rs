@@ -235,9 +235,14 @@ enum Command {
     /// Lists missing requirements for complete stacks, and a command for each.
     ///
     /// `ok`: the requirement is met. `note`: root's stacks are complete all the same. `MISSING`:
-    /// stacks are not complete. Root also sees other users of the module's hook.
+    /// stacks are not complete. Root also sees other users of the module's hook, and the state of
+    /// the running `watch`.
     #[command(after_help = EXIT_CODES_DOCTOR)]
     Doctor {
+        /// Prints one line of JSON: for each finding its state (good, note or missing), what was
+        /// found, and what to do.
+        #[arg(long)]
+        json: bool,
         /// The directory that the machine's files lie in; for tests.
         #[arg(long, default_value = "/", hide = true)]
         root: PathBuf,
@@ -406,7 +411,7 @@ fn run(command: Command) -> (PathBuf, Result<(String, bool), CommandError>) {
             command: CacheCommand::Clear,
         } => ("the cache".into(), rows::clear().map(|text| (text, true))),
         Command::Remove { files, vdso } => return ("remove".into(), add::remove(&files, vdso)),
-        Command::Doctor { root } => ("doctor".into(), Ok(doctor::run(&root))),
+        Command::Doctor { json, root } => ("doctor".into(), doctor::run(&root, json)),
         Command::Explain { pid, json, save } => (
             format!("task {pid}").into(),
             explain::run(pid, json, save.as_deref()).map(|text| (text, true)),

@@ -5,6 +5,11 @@
 
 use std::{
     fs,
+    io::{
+        Read,
+        Write, //
+    },
+    os::unix::net::UnixListener,
     path::{
         Path,
         PathBuf, //
@@ -12,13 +17,52 @@ use std::{
     process::{
         self,
         Command, //
-    }, //
+    },
+    thread,
+    time::SystemTime, //
+};
+
+use serde_json::{
+    json,
+    Value, //
 };
 
 const RELEASE: &str = "6.12.117+deb13-cloud-amd64";
 const SECURE_BOOT: &str =
     "sys/firmware/efi/efivars/SecureBoot-8be4df61-93ca-11d2-aa0d-00e098032b8c";
 const MOK_LIST: &str = "sys/firmware/efi/efivars/MokListRT-605dab50-e046-4300-abb6-3dd810dd8b23";
+
+/// The state of a healthy `watch`, as its socket gives it.
+fn state() -> Value {
+    let now = SystemTime::now()
+        .duration_since(SystemTime::UNIX_EPOCH)
+        .expect("the time is after 1970")
+        .as_secs();
+    json!({
+        "version": 1,
+        "daemon": {
+            "version": env!("CARGO_PKG_VERSION"), "interface": 2, "pid": 77, "started": 1,
+            "memory_bytes": 1 << 20, "objects": 0,
+        },
+        "module": {
+            "version": env!("CARGO_PKG_VERSION"), "enabled": true, "immediate": true,
+            "deferred": true, "tables": 1, "table_bytes": 1, "table_bytes_limit": 128 << 20,
+            "counters": {},
+        },
+        "queue": {
+            "waiting": 0, "busy": 0, "stuck": 0, "workers": 3, "waiting_of_one_user": 0,
+            "waiting_of_one_user_limit": 1024,
+        },
+        "counters": {
+            "requests": 0, "taken": 0, "answered": 0, "failed": 0,
+            "dropped": { "full": 0, "stuck": 0, "paused": 0 },
+            "files": { "converted": 0, "cached": 0, "without_rows": 0, "failed": 0, "refused": 0 },
+            "code": { "described": 0, "nothing": 0, "failed": 0 },
+            "turned": now, "requested": 0, "last_error": null,
+        },
+        "cache": { "files": 0, "bytes": 0, "bytes_limit": 1 << 30 },
+    })
+}
 
 /// A machine, removed when dropped.
 struct MockMachine(PathBuf);
@@ -79,7 +123,24 @@ impl MockMachine {
             .write("usr/bin/rustc", "")
             .write("usr/bin/perf", "")
             .write("usr/src/rustc-1.85.1/library/core/src/lib.rs", "");
+        machine.watches(&state());
         machine
+    }
+
+    /// The socket of `watch` gives this state from now on.
+    fn watches(&self, state: &Value) {
+        let socket = self.0.join("run/sframectl/socket");
+        fs::create_dir_all(socket.parent().expect("a directory")).expect("mkdir");
+        let _ = fs::remove_file(&socket);
+        let listener = UnixListener::bind(&socket).expect("bind");
+        let answer = format!("HTTP/1.0 200 OK\r\n\r\n{state}");
+        // The thread ends with the process.
+        thread::spawn(move || {
+            for mut client in listener.incoming().flatten() {
+                let _ = client.read(&mut [0; 512]);
+                let _ = client.write_all(answer.as_bytes());
+            }
+        });
     }
 
     fn write(&self, path: &str, content: impl AsRef<[u8]>) -> &MockMachine {
@@ -100,8 +161,13 @@ impl MockMachine {
     }
 
     fn examine(&self) -> (String, bool) {
+        self.examine_with(&[])
+    }
+
+    fn examine_with(&self, options: &[&str]) -> (String, bool) {
         let output = Command::new(env!("CARGO_BIN_EXE_sframectl"))
             .args([Path::new("doctor"), Path::new("--root"), &self.0])
+            .args(options)
             .output()
             .expect("sframectl runs");
         let text = String::from_utf8(output.stdout).expect("the output is UTF-8");
@@ -326,6 +392,57 @@ fn the_service() {
     machine.notes("not started at boot");
     machine.write("proc/77/cmdline", "sframectl\0list\0");
     machine.lacks("`sframectl watch` does not run", "systemctl enable --now");
+}
+
+#[test]
+fn the_running_daemon() {
+    let machine = MockMachine::healthy("daemon");
+    let with = |path: &str, value: Value| {
+        let mut state = state();
+        *state.pointer_mut(path).expect("the field is there") = value;
+        machine.watches(&state);
+        &machine
+    };
+    let turned = state()["counters"]["turned"].as_u64().expect("a number");
+    with("/counters/turned", json!(turned - 100)).lacks("has read no requests for 1", "restart");
+    with("/queue/stuck", json!(2)).lacks("2 workers wait for file systems", "/proc/77/task");
+    with("/queue/waiting_of_one_user", json!(1024)).lacks("queue of a user is full", "wait");
+    with("/daemon/version", json!("0.0.9")).lacks("version 0.0.9 runs", "systemctl restart");
+    with("/version", json!(0)).lacks("is of another version", "systemctl restart");
+    with("/module/table_bytes", json!(127 << 20)).notes("tables: nearly all of 128 MiB");
+    with("/cache/bytes", json!(1 << 30)).notes("cache: nearly all of 1024 MiB");
+    let error = |time: u64| json!({ "time": time, "text": "/usr/bin/a: a\nfault" });
+    with("/counters/last_error", error(turned)).notes("last error: /usr/bin/a: a?fault");
+    let (text, good) = with("/counters/last_error", error(1)).examine();
+    assert!(good && !text.contains("last error"), "{text}");
+    let (text, good) = with("/module", Value::Null).examine();
+    assert!(good, "{text}");
+    machine.remove("run");
+    machine.lacks("`sframectl watch` does not run", "systemctl restart");
+}
+
+#[test]
+fn findings_as_json() {
+    let machine = MockMachine::healthy("json");
+    let found = || {
+        let (text, good) = machine.examine_with(&["--json"]);
+        let found: Value = serde_json::from_str(&text).expect("JSON");
+        assert_eq!(
+            (&found["version"], &found["good"]),
+            (&json!(1), &json!(good))
+        );
+        let findings = found["findings"].as_array().expect("a list").clone();
+        (findings, good)
+    };
+    let (findings, good) = found();
+    assert!(good && findings.len() > 10);
+    assert!(findings.iter().all(|finding| finding["state"] == "good"));
+    machine.write("proc/sys/kernel/ftrace_enabled", "0\n");
+    let (findings, good) = found();
+    let is_missing = |finding: &&Value| finding["state"] == "missing";
+    let missing: Vec<_> = findings.iter().filter(is_missing).collect();
+    assert!(!good && missing.len() == 1, "{missing:?}");
+    assert_eq!(missing[0]["mend"], "sysctl kernel.ftrace_enabled=1");
 }
 
 #[test]

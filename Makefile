@@ -55,7 +55,9 @@ install: modules
 		install -D -m 644 tools/sframectl/sframectl.service \
 			'$(INSTALL_MOD_PATH)/usr/local/lib/systemd/system/sframectl.service' && \
 		install -D -m 644 -t '$(INSTALL_MOD_PATH)/usr/local/share/man/man1' \
-			build/tools/man/*; }
+			build/tools/man/* && \
+		install -D -m 644 tools/sframectl/sframectl.toml.5 \
+			'$(INSTALL_MOD_PATH)/usr/local/share/man/man5/sframectl.toml.5'; }
 
 # In the prepared root, for its Rust and its C library.
 tools:

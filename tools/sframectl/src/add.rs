@@ -36,6 +36,7 @@ use walk::process::{
 };
 
 use crate::{
+    config,
     device::{
         self,
         ChangeTime,
@@ -287,7 +288,11 @@ pub(crate) fn add_cached(device: &Device) -> Vec<FileId> {
         .parse()
         .unwrap_or(0);
     let mut added = Vec::new();
+    let exclude = &config::get().exclude;
     for path in rows::cached_files((mib << 20) / 2) {
+        if exclude.has_path(&path) {
+            continue;
+        }
         let Ok(file) = rows::open_regular(&path) else {
             continue;
         };

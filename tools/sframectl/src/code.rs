@@ -35,6 +35,7 @@ use crate::{
         self,
         Limits, //
     },
+    config,
     confine::{
         confine_reader,
         READER_SECONDS, //
@@ -74,6 +75,10 @@ pub(crate) fn find(
         .args([start, end].map(|address| address.to_string()))
         .args(known.iter().map(u64::to_string))
         .env_clear()
+        .env(
+            config::CONVERSION_MIB,
+            config::get().conversion_mib.to_string(),
+        )
         .current_dir("/")
         .stdin(memory);
     let answer = ask(command, maps.as_bytes());

@@ -14,6 +14,7 @@ use std::{
     }, //
 };
 
+use crate::config;
 use nix::{
     libc,
     unistd::alarm, //
@@ -124,11 +125,9 @@ pub(crate) fn confine(confinement: &Confinement<'_>) -> Result<(), String> {
 ///
 /// As those of [`confine`].
 pub(crate) fn confine_reader(memory: &File) -> Result<(), String> {
-    /// The reader takes copies of at most 64 MiB of the memory, and of as much code. A conversion
-    /// takes about ten times the size of `.eh_frame`.
-    const MEMORY: u64 = 2 << 30;
+    // The reader takes copies of at most 64 MiB of the memory, and of as much code, and converts.
     confine(&Confinement {
-        memory: MEMORY,
+        memory: config::conversion_bytes(),
         reads: Some(memory.as_fd()),
         alarm: READER_SECONDS,
     })

@@ -27,6 +27,11 @@ use runtimes::answer::printable;
 use rustix::fs::OFlags;
 use serde::Serialize;
 
+use crate::config::{
+    self,
+    Config, //
+};
+
 /// The first and the last supported kernel version.
 const KERNELS: ((u32, u32), (u32, u32)) = ((6, 1), (7, 3));
 /// The kernel options that the module needs. dkms.conf has a copy of this list.
@@ -194,6 +199,7 @@ pub(crate) fn run(root: &Path, json: bool) -> Result<(String, bool), String> {
     signatures(&machine, &release, &mut findings);
     module(&machine, &release, &mut findings);
     hook(&machine, &mut findings);
+    configuration(&machine, &mut findings);
     service(&machine, &mut findings);
     building(&machine, &release, &mut findings);
     users(&machine, &mut findings);
@@ -439,6 +445,22 @@ fn hook(machine: &Machine, findings: &mut DoctorFindings) {
             &format!("hook: the kernel's log says \"{}\"", message.trim()),
             "",
         );
+    }
+}
+
+/// Checks the configuration file, if there is one.
+fn configuration(machine: &Machine, findings: &mut DoctorFindings) {
+    let path = machine.path(config::PATH.trim_start_matches('/'));
+    if !path.exists() {
+        return;
+    }
+    match Config::read(&path) {
+        Ok(_) => findings.add(FindingState::Good, "configuration file: it is valid", ""),
+        Err(error) => findings.add(
+            FindingState::Missing,
+            &format!("configuration file: {}", error.text),
+            "edit the file; then: systemctl restart sframectl",
+        ),
     }
 }
 

@@ -17,6 +17,8 @@ pub(crate) enum ExitReason {
     OtherVersion = 5,
     /// No `watch` runs, or it does not answer.
     NoDaemon = 6,
+    /// The configuration file is invalid.
+    Configuration = 7,
 }
 
 impl From<ExitReason> for ExitCode {

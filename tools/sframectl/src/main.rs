@@ -14,6 +14,7 @@ mod add;
 mod check;
 mod child;
 mod code;
+mod config;
 mod confine;
 mod convert;
 mod device;
@@ -90,13 +91,14 @@ program's entry point that is written in assembly, without an entry, gets an out
 const EXIT_CODES_ADD: &str = "\
 Exit codes: 0 success; 1 a file could not be added or removed, or the module does not answer;
 2 wrong usage; 3 the module is not loaded; 4 CAP_PERFMON is missing; 5 the module is of another
-version.
+version; 7 the configuration file is invalid.
 
 With --all, a file that has no unwind information is not a failure.";
 
 const EXIT_CODES_WATCH: &str = "\
 Exit codes: 0 never, the command ends by a signal or an error; 1 the device cannot be read; 2 wrong
-usage; 3 the module is not loaded; 4 CAP_PERFMON is missing; 5 the module is of another version.
+usage; 3 the module is not loaded; 4 CAP_PERFMON is missing; 5 the module is of another version;
+7 the configuration file is invalid.
 A panic ends the command by SIGABRT.";
 
 const EXIT_CODES_STATUS: &str = "\
@@ -104,7 +106,8 @@ Exit codes: 0 the state is shown; 1 it cannot be printed; 2 wrong usage; 4 the c
 6 `sframectl watch` does not run, or does not answer.";
 
 const EXIT_CODES_PREPARE: &str = "\
-Exit codes: 0 success; 1 the cache cannot be read or written; 2 wrong usage.";
+Exit codes: 0 success; 1 the cache cannot be read or written; 2 wrong usage; 7 the configuration
+file is invalid.";
 
 const EXIT_CODES_CACHE: &str = "\
 Exit codes: 0 success; 1 a file cannot be removed; 2 wrong usage.";
@@ -122,7 +125,7 @@ seems to be; 2 wrong usage.";
 
 const EXIT_CODES_EXPLAIN: &str = "\
 Exit codes: 0 the stack is shown, complete or not; 1 the task cannot be stopped or read; 2 wrong
-usage.
+usage; 7 the configuration file is invalid.
 
 Addresses in parentheses are link-time addresses, as in `lookup` and `dump`.";
 
@@ -136,6 +139,9 @@ Addresses in parentheses are link-time addresses, as in `lookup` and `dump`.";
 struct Arguments {
     #[command(subcommand)]
     command: Command,
+    /// The configuration file; for tests.
+    #[arg(long, global = true, default_value = config::PATH, hide = true)]
+    config: PathBuf,
 }
 
 #[derive(Subcommand)]
@@ -358,8 +364,25 @@ enum CacheCommand {
     Clear,
 }
 
+impl Command {
+    /// Whether the command converts files for the module or for the cache.
+    fn needs_configuration(&self) -> bool {
+        matches!(
+            self,
+            Command::Add { .. }
+                | Command::Explain { .. }
+                | Command::Prepare { .. }
+                | Command::Watch { .. }
+        )
+    }
+}
+
 fn main() -> ExitCode {
-    let (path, result) = run(Arguments::parse().command);
+    let Arguments { command, config } = Arguments::parse();
+    let (path, result) = match command.needs_configuration().then(|| config::load(&config)) {
+        Some(Err(error)) => ("configuration".into(), Err(error)),
+        _ => run(command),
+    };
     match result {
         Ok((text, good)) => print(&text, good),
         Err(error) => fail(&path, &error),

@@ -288,8 +288,9 @@ mod tests {
                 "dropped": { "full": 5, "stuck": 0, "paused": 1 },
                 "files": {
                     "converted": 3, "cached": 1, "without_rows": 1, "failed": 1, "refused": 0,
+                    "excluded": 0,
                 },
-                "code": { "described": 1, "nothing": 0, "failed": 0 },
+                "code": { "described": 1, "nothing": 0, "failed": 0, "excluded": 0 },
                 "turned": 2000, "requested": 1990,
                 "last_error": { "time": 1999, "text": "/usr/bin/a: it is\nno file" },
             },
@@ -371,7 +372,7 @@ mod tests {
             "tables       3 files, 0.0 MiB of 64.0 MiB",
             "stacks       75.00 % complete",
             "queue        4 waiting, 1 busy, 0 stuck, 3 workers",
-            "files        3 converted, 1 cached, 1 without rows, 1 failed, 0 refused",
+            "files        3 converted, 1 cached, 1 without rows, 1 failed, 0 refused, 0 excluded",
             "dropped      5 full, 0 stuck, 1 paused",
             "cache        3 files, 1.0 MiB of 1024.0 MiB",
         ] {

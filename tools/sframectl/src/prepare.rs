@@ -16,6 +16,7 @@ use std::{
 };
 
 use crate::{
+    config,
     parallel,
     rows::{
         self,
@@ -37,6 +38,11 @@ pub(crate) fn run(root: &Path) -> Result<String, String> {
     for directory in rows::DIRECTORIES {
         collect(&root.join(directory), &left_out, &mut files);
     }
+    let exclude = &config::get().exclude;
+    files.retain(|file| {
+        let name = file.strip_prefix(root).unwrap_or(file);
+        !exclude.has_path(&Path::new("/").join(name))
+    });
     let room = rows::room();
     let done = Mutex::new((0, BTreeSet::new()));
     parallel::for_each(files, |path| {

@@ -93,6 +93,7 @@ use crate::{
         Ended,
         Limits, //
     },
+    config,
     confine::{
         confine,
         Confinement,
@@ -108,11 +109,6 @@ use crate::{
 
 /// The time after its last change during which a file may be one that is being written.
 const YOUNG: Duration = Duration::from_secs(2);
-/// The address space limit for a conversion, in bytes, in addition to the mapped file. A conversion
-/// takes about ten times the size of .eh_frame.
-const MEMORY: u64 = 2 << 30;
-/// The limit for the cache, in bytes. All programs and libraries of a large system fit.
-pub(crate) const MAX_CACHED: u64 = 1 << 30;
 /// The limits for a conversion. Its time is longer than a child lives. The module takes no section
 /// of more than 64 MiB.
 const LIMITS: Limits = Limits {
@@ -317,6 +313,10 @@ impl Input<'_> {
         command
             .args(["convert", "--confined", "-", "-o", "-"])
             .env_clear()
+            .env(
+                config::CONVERSION_MIB,
+                config::get().conversion_mib.to_string(),
+            )
             .current_dir("/")
             .stdin(file);
         let ended = child::run(command, &[], &LIMITS).map_err(Failure::passing)?;
@@ -418,7 +418,7 @@ const NEVER: SystemTime = SystemTime::UNIX_EPOCH;
 
 /// The room in the cache for rows that may never be used, in bytes.
 pub(crate) fn room() -> AtomicU64 {
-    AtomicU64::new(MAX_CACHED.saturating_sub(cache_size().1))
+    AtomicU64::new(config::get().cache_bytes().saturating_sub(cache_size().1))
 }
 
 /// The number of files in the cache, and their size in bytes.
@@ -670,7 +670,7 @@ fn evict(path: &Path) -> io::Result<()> {
     let cached = read_cache(path.parent().unwrap_or(path))?;
     let mut total: u64 = cached.iter().map(|(_, len, _)| len).sum();
     for (_, len, path) in cached {
-        if total <= MAX_CACHED {
+        if total <= config::get().cache_bytes() {
             break;
         }
         remove(&path)?;
@@ -748,7 +748,7 @@ fn age(state: &Metadata) -> Option<Duration> {
 }
 
 /// Whether root alone can write a file.
-fn is_of_root(metadata: &Metadata) -> bool {
+pub(crate) fn is_of_root(metadata: &Metadata) -> bool {
     metadata.uid() == 0 && metadata.mode() & 0o022 == 0
 }
 
@@ -794,7 +794,7 @@ pub(crate) fn map_confined() -> Result<Mmap, String> {
     #[expect(unsafe_code)]
     let map = unsafe { Mmap::map(&file) }.map_err(with("cannot map standard input"))?;
     confine(&Confinement {
-        memory: metadata.len().saturating_add(MEMORY),
+        memory: metadata.len().saturating_add(config::conversion_bytes()),
         reads: None,
         alarm: CONVERSION_SECONDS,
     })?;
@@ -1055,7 +1055,7 @@ mod tests {
             let path = directory.join(name).with_extension(ROWS);
             let file = File::create(&path).unwrap();
             // A sparse file.
-            file.set_len(MAX_CACHED / 3).unwrap();
+            file.set_len(config::get().cache_bytes() / 3).unwrap();
             file.set_modified(now - Duration::from_secs(age)).unwrap();
             keep_path(&path, Path::new("/usr/bin/true"));
         }

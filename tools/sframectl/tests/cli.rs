@@ -1258,6 +1258,46 @@ fn without_the_module_the_error_names_it() {
 }
 
 #[test]
+fn the_configuration_is_checked_and_used() {
+    let dir = workdir("configuration");
+    let config = dir.join("sframectl.toml");
+    let (root, cache) = (dir.join("root"), dir.join("cache"));
+    let _ = fs::remove_dir_all(&cache);
+    for (directory, file) in [("usr/bin", "/bin/true"), ("usr/local/x", "/bin/false")] {
+        let directory = root.join(directory);
+        fs::create_dir_all(&directory).unwrap();
+        fs::copy(file, directory.join("file")).unwrap();
+    }
+    let prepare = |text: &str| {
+        fs::write(&config, text).unwrap();
+        let output = Command::new(env!("CARGO_BIN_EXE_sframectl"))
+            .args(["prepare", "--root"])
+            .args([&root, Path::new("--config"), &config])
+            .env("CACHE_DIRECTORY", &cache)
+            .output()
+            .unwrap();
+        let text = |bytes| String::from_utf8(bytes).unwrap();
+        (
+            output.status.code(),
+            text(output.stdout),
+            text(output.stderr),
+        )
+    };
+    let (code, out, err) = prepare("cache_mib = 1\n[exclude]\npath = [\"/usr/local\"]\n");
+    assert_eq!((code, &*out), (Some(7), ""));
+    assert!(
+        err.contains("sframectl.toml:3: unknown field `path`"),
+        "{err}"
+    );
+    let (code, out, err) = prepare("[exclude]\npaths = [\"/usr/local\"]\n");
+    assert_eq!((code, &*err), (Some(0), ""));
+    assert!(
+        out.starts_with("1 programs and libraries have rows"),
+        "{out}"
+    );
+}
+
+#[test]
 fn without_the_daemon_there_is_no_state() {
     let root = workdir("no-daemon");
     let output = Command::new(env!("CARGO_BIN_EXE_sframectl"))

@@ -56,8 +56,11 @@ fn state() -> Value {
         "counters": {
             "requests": 0, "taken": 0, "answered": 0, "failed": 0,
             "dropped": { "full": 0, "stuck": 0, "paused": 0 },
-            "files": { "converted": 0, "cached": 0, "without_rows": 0, "failed": 0, "refused": 0 },
-            "code": { "described": 0, "nothing": 0, "failed": 0 },
+            "files": {
+                "converted": 0, "cached": 0, "without_rows": 0, "failed": 0, "refused": 0,
+                "excluded": 0,
+            },
+            "code": { "described": 0, "nothing": 0, "failed": 0, "excluded": 0 },
             "turned": now, "requested": 0, "last_error": null,
         },
         "cache": { "files": 0, "bytes": 0, "bytes_limit": 1 << 30 },
@@ -419,6 +422,19 @@ fn the_running_daemon() {
     assert!(good, "{text}");
     machine.remove("run");
     machine.lacks("`sframectl watch` does not run", "systemctl restart");
+}
+
+#[test]
+fn the_configuration() {
+    let machine = MockMachine::healthy("configuration");
+    machine.write("etc/sframectl.toml", "workers = 2\n");
+    let (text, good) = machine.examine();
+    assert!(
+        good && text.contains("ok      configuration file: "),
+        "{text}"
+    );
+    machine.write("etc/sframectl.toml", "\nworkrs = 2\n");
+    machine.lacks("sframectl.toml:2: unknown field `workrs`", "edit");
 }
 
 #[test]

@@ -64,6 +64,9 @@ impl DroppedJobs {
     }
 }
 
+/// Selects the counter of a result.
+pub(super) type FileCounter = fn(&mut FileAnswers) -> &mut u64;
+
 /// Answers about files, by result.
 #[derive(Clone, Default, Serialize, Deserialize)]
 pub(crate) struct FileAnswers {
@@ -77,28 +80,31 @@ pub(crate) struct FileAnswers {
     pub(crate) failed: u64,
     /// The file could not be opened, or the module refused the rows.
     pub(crate) refused: u64,
+    /// The configuration leaves the file or the process out.
+    pub(crate) excluded: u64,
 }
 
 impl FileAnswers {
-    /// Counts the result for a file.
-    pub(super) fn count(&mut self, result: &Result<Added, Failure>) {
-        *match result {
-            Ok(Added::Converted(_)) => &mut self.converted,
-            Ok(Added::Cached(_)) => &mut self.cached,
-            Ok(Added::Empty(_)) => &mut self.without_rows,
-            Err(failure) if failure.is_passing => &mut self.failed,
-            Err(_) => &mut self.refused,
-        } += 1;
+    /// The counter of a result.
+    pub(super) fn of(result: &Result<Added, Failure>) -> FileCounter {
+        match result {
+            Ok(Added::Converted(_)) => |files| &mut files.converted,
+            Ok(Added::Cached(_)) => |files| &mut files.cached,
+            Ok(Added::Empty(_)) => |files| &mut files.without_rows,
+            Err(failure) if failure.is_passing => |files| &mut files.failed,
+            Err(_) => |files| &mut files.refused,
+        }
     }
 
     /// Each result, and its number of answers.
-    pub(crate) fn by_result(&self) -> [(&'static str, u64); 5] {
+    pub(crate) fn by_result(&self) -> [(&'static str, u64); 6] {
         [
             ("converted", self.converted),
             ("cached", self.cached),
             ("without_rows", self.without_rows),
             ("failed", self.failed),
             ("refused", self.refused),
+            ("excluded", self.excluded),
         ]
     }
 }
@@ -112,15 +118,18 @@ pub(crate) struct CodeAnswers {
     pub(crate) nothing: u64,
     /// The process could not be read, code has no rows, or the module refused the answer.
     pub(crate) failed: u64,
+    /// The configuration leaves the process out.
+    pub(crate) excluded: u64,
 }
 
 impl CodeAnswers {
     /// Each result, and its number of answers.
-    pub(crate) fn by_result(&self) -> [(&'static str, u64); 3] {
+    pub(crate) fn by_result(&self) -> [(&'static str, u64); 4] {
         [
             ("described", self.described),
             ("nothing", self.nothing),
             ("failed", self.failed),
+            ("excluded", self.excluded),
         ]
     }
 }

@@ -18,6 +18,10 @@ use walk::process::{
 };
 
 use super::{
+    counters::{
+        FileAnswers,
+        FileCounter, //
+    },
     jobs::{
         Job,
         JobEnd, //
@@ -32,14 +36,12 @@ use crate::{
         self,
         Added, //
     },
+    config,
     device::{
         Device,
         Request, //
     },
-    rows::{
-        self,
-        Failure, //
-    }, //
+    rows, //
 };
 
 /// The maximum number of a process's mapped files that are taken for one seen file.
@@ -126,7 +128,7 @@ pub(super) fn answer<'a>(
     device: &Device,
     job: &'a Job,
     opened: impl FnOnce(),
-    count: impl FnOnce(&Result<Added, Failure>),
+    count: impl FnOnce(FileCounter),
 ) -> (JobEnd, Option<FileAnswer<'a>>) {
     let request = &job.request;
     let started = Instant::now();
@@ -134,6 +136,10 @@ pub(super) fn answer<'a>(
         // The module reads a file's own section when it sees the file.
         Ok(file) if !job.seen && !rows::are_missing(&file) => return (JobEnd::Done, None),
         Err(_) if !job.seen => return (JobEnd::Undone, None),
+        Ok(file) if config::get().root_only && !is_of_root(&file) => {
+            count(|files| &mut files.excluded);
+            return (JobEnd::Undone, None);
+        }
         Ok(file) => {
             let is_elf = rows::is_elf(&file);
             let input = rows::Input::of(&file);
@@ -153,7 +159,7 @@ pub(super) fn answer<'a>(
         Err(error) => Err(error.into()),
     };
     let is_without_rows = matches!(result, Ok(Added::Empty(_)));
-    count(&result);
+    count(FileAnswers::of(&result));
     let (end, rows, error) = match result.map(Added::rows) {
         Ok(Ok(rows)) => (JobEnd::Done, Some(rows), None),
         Ok(Err(text)) => (JobEnd::Done, None, Some(text)),
@@ -171,6 +177,12 @@ pub(super) fn answer<'a>(
         start: request.start,
     };
     (end, Some(answer))
+}
+
+/// Whether root alone can write a file.
+fn is_of_root(file: &File) -> bool {
+    let metadata = file.metadata();
+    metadata.is_ok_and(|metadata| rows::is_of_root(&metadata))
 }
 
 /// Whether the module takes the requested mapping for anonymous memory.

@@ -173,10 +173,10 @@ impl LoadedObject {
 pub(super) struct LoadedObjects(Mutex<Vec<LoadedObject>>);
 
 /// What a request has led to, if it is to be printed.
-struct Registered {
+pub(super) struct Registered {
     /// The runtime's name, and the number of its regions; `None` if no runtime is known.
     runtime: Option<(&'static str, usize)>,
-    error: Option<String>,
+    pub(super) error: Option<String>,
 }
 
 impl LoadedObjects {
@@ -356,7 +356,11 @@ fn excess(objects: &[LoadedObject]) -> Option<usize> {
 /// Registers that the requested code has no region, so that it is not requested again and again.
 /// Most processes with such code have no known runtime, and are requested every ten seconds: that
 /// is not printed.
-fn register_none(device: &Device, request: &Request, error: Option<String>) -> Option<Registered> {
+pub(super) fn register_none(
+    device: &Device,
+    request: &Request,
+    error: Option<String>,
+) -> Option<Registered> {
     let none = runtimes::none(request.pid, request.start, request.end);
     let added = device.add_region(&none);
     let error = error.or(added.err())?;

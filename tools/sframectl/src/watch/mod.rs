@@ -52,6 +52,7 @@ use self::{
 };
 use crate::{
     add,
+    config,
     device::Device,
     exit::CommandError,
     urgency, //
@@ -137,8 +138,11 @@ fn abort_on_panic() {
 
 impl Watch {
     fn new(device: Device, json: bool) -> Watch {
-        // One more than there are CPUs, because some workers wait for disks.
-        let workers = 1 + thread::available_parallelism().map_or(1, usize::from);
+        let workers = config::get()
+            .workers
+            .and_then(|workers| usize::try_from(workers).ok());
+        let workers =
+            workers.unwrap_or_else(|| 1 + thread::available_parallelism().map_or(1, usize::from));
         Watch {
             device,
             queue: Queue::new(workers),
@@ -252,12 +256,31 @@ impl Watch {
     fn work(&self) {
         loop {
             let job = self.queue.next();
-            if job.request.is_made_code() {
+            if config::get().excludes(&job.request) {
+                self.leave_out(&job);
+            } else if job.request.is_made_code() {
                 self.answer_code(&job);
             } else {
                 self.answer_file(&job);
             }
         }
+    }
+
+    /// Ends a job whose file or process the configuration leaves out. The module is told that there
+    /// are no regions, so that it does not request the code again and again. It is told nothing of
+    /// a file, which other processes may have mapped.
+    fn leave_out(&self, job: &Job) {
+        if job.in_progress {
+            return;
+        }
+        if job.request.is_made_code() {
+            self.queue.count(|counters| counters.code.excluded += 1);
+            // The process may have ended.
+            made_code::register_none(&self.device, &job.request, None);
+        } else {
+            self.queue.count(|counters| counters.files.excluded += 1);
+        }
+        self.queue.finish(job, JobEnd::Undone, Vec::new());
     }
 
     /// Answers a request for a file. The mappings of its process are read once before the answer,
@@ -277,8 +300,9 @@ impl Watch {
             true => JobEnd::Done,
             false => {
                 let opened = || self.queue.opened(job);
-                let (end, answer) = file::answer(&self.device, job, opened, |result| {
-                    self.queue.count(|counters| counters.files.count(result));
+                let (end, answer) = file::answer(&self.device, job, opened, |counter| {
+                    self.queue
+                        .count(|counters| *counter(&mut counters.files) += 1);
                 });
                 self.print_any(answer);
                 end
@@ -335,8 +359,11 @@ mod tests {
     use super::*;
     use crate::{
         exit::ExitReason,
+        state::WatchState,
         status, //
     };
+    use runtimes::uapi;
+    use rustix::process::geteuid;
     use std::{
         env,
         fs::{
@@ -347,8 +374,12 @@ mod tests {
             Read,
             Write, //
         },
+        mem::offset_of,
         os::unix::{
-            fs::PermissionsExt,
+            fs::{
+                MetadataExt,
+                PermissionsExt, //
+            },
             net::{
                 UnixDatagram,
                 UnixStream, //
@@ -441,6 +472,9 @@ mod tests {
         if is_process_of("serves_nothing") {
             // The parent process never writes to it.
             let device = Device::of(File::open("/proc/self/fd/0").unwrap());
+            if let Some(path) = env::var_os("WATCH_CONFIG") {
+                config::load(Path::new(&path)).unwrap();
+            }
             let mut watch = Watch::new(device, false);
             watch.shown = env::var_os("RUNTIME_DIRECTORY").map(PathBuf::from);
             panic!("{}", Arc::new(watch).serve());
@@ -454,6 +488,92 @@ mod tests {
         let mut answer = String::new();
         client.read_to_string(&mut answer).unwrap();
         answer
+    }
+
+    /// A request of the module for this file, or, without a name, for code that a process has made.
+    fn request_of(path: &str, inode: u64, user: u32) -> Vec<u8> {
+        type Raw = uapi::sframe_unwind_request;
+        let mut bytes = vec![0; size_of::<Raw>()];
+        let mut put = |at: usize, value: &[u8]| bytes[at..at + value.len()].copy_from_slice(value);
+        put(0, &(size_of::<Raw>() as u16).to_ne_bytes());
+        // No process has this number.
+        put(offset_of!(Raw, pid), &i32::MAX.to_ne_bytes());
+        put(offset_of!(Raw, start), &0x1000_u64.to_ne_bytes());
+        put(offset_of!(Raw, end), &0x2000_u64.to_ne_bytes());
+        put(offset_of!(Raw, inode), &inode.to_ne_bytes());
+        put(offset_of!(Raw, user), &user.to_ne_bytes());
+        put(offset_of!(Raw, path), path.as_bytes());
+        bytes
+    }
+
+    #[test]
+    fn answers_are_counted_by_result_and_what_is_excluded_is_left_out() {
+        // Otherwise no file is root's.
+        if !geteuid().is_root() {
+            return;
+        }
+        let directory = env::temp_dir().join(format!("counted-{}", process::id()));
+        fs::create_dir_all(&directory).unwrap();
+        let file = |name: &str, mode| {
+            let path = directory.join(name);
+            fs::copy("/bin/true", &path).unwrap();
+            fs::set_permissions(&path, fs::Permissions::from_mode(mode)).unwrap();
+            let inode = fs::metadata(&path).unwrap().ino();
+            (path.to_str().unwrap().to_owned(), inode)
+        };
+        let (left_out, of_all, good) = (file("a", 0o755), file("b", 0o777), file("c", 0o755));
+        let config = directory.join("config");
+        let text = format!(
+            "root_only = true\n[exclude]\npaths = [\"{}\"]\nusers = [1000]\n",
+            left_out.0
+        );
+        fs::write(&config, text).unwrap();
+        let mut watch = process_of("serves_nothing")
+            .env("RUNTIME_DIRECTORY", &directory)
+            .env("CACHE_DIRECTORY", directory.join("cache"))
+            .env("WATCH_CONFIG", &config)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::null())
+            .spawn()
+            .unwrap();
+        let requests = [
+            request_of(&left_out.0, left_out.1, 0),
+            request_of(&of_all.0, of_all.1, 0),
+            request_of(&good.0, good.1, 1000),
+            // This is no sframectl, so it cannot run one that converts.
+            request_of(&good.0, good.1, 0),
+            request_of("/does/not/exist", 7, 0),
+            request_of("", 0, 1001),
+            request_of("", 0, 0),
+        ];
+        let device = watch.stdin.as_mut().unwrap();
+        let mut state = None;
+        for (nth, request) in requests.iter().enumerate() {
+            device.write_all(request).unwrap();
+            let until = Instant::now() + Duration::from_secs(120);
+            let is_answered = |state: &WatchState| state.counters.answered == nth as u64 + 1;
+            while !state.as_ref().is_some_and(is_answered) && Instant::now() < until {
+                thread::sleep(Duration::from_millis(10));
+                state = status::state(&directory.join("socket")).ok();
+            }
+        }
+        watch.kill().unwrap();
+        watch.wait().unwrap();
+        let counters = state.unwrap().counters;
+        assert_eq!((counters.requests, counters.answered), (7, 7));
+        assert!(now() - counters.requested < 120);
+        assert_eq!(counters.dropped.all(), 0);
+        let files = counters.files.by_result();
+        let code = counters.code.by_result();
+        // An ended process of another user is left out; root's cannot be read.
+        assert_eq!(
+            files.map(|(_, count)| count),
+            [0, 0, 0, 1, 1, 3],
+            "{files:?}"
+        );
+        assert_eq!(code.map(|(_, count)| count), [0, 0, 1, 1], "{code:?}");
+        assert_eq!(counters.failed, 1);
+        fs::remove_dir_all(&directory).unwrap();
     }
 
     #[test]

@@ -43,7 +43,7 @@ use rustix::event::{
 
 use super::Watch;
 use crate::{
-    device, metrics, rows,
+    config, device, metrics, rows,
     state::{
         CacheState,
         DaemonState,
@@ -190,7 +190,7 @@ impl Monitor {
             cache: CacheState {
                 files,
                 bytes,
-                bytes_limit: rows::MAX_CACHED,
+                bytes_limit: config::get().cache_bytes(),
             },
         }
     }

@@ -11,7 +11,8 @@ use std::{
         AsFd,
         AsRawFd,
         BorrowedFd, //
-    }, //
+    },
+    process, //
 };
 
 use crate::config;
@@ -189,6 +190,15 @@ fn filters(reads: Option<BorrowedFd<'_>>) -> Result<[BpfProgram; 2], BackendErro
     // No memory becomes code.
     allowed.insert(libc::SYS_mmap, has_bit(2, libc::PROT_EXEC, 0)?);
     allowed.insert(libc::SYS_mprotect, has_bit(2, libc::PROT_EXEC, 0)?);
+    // A process without memory ends by `abort`. Without this signal to itself, the C library would
+    // make a fault, and Rust's handler of faults, which cannot be removed any more, would take that
+    // fault again and again.
+    let is = |argument, value| {
+        SeccompCondition::new(argument, SeccompCmpArgLen::Dword, SeccompCmpOp::Eq, value)
+    };
+    let (own, signal) = (process::id(), libc::SIGABRT.unsigned_abs());
+    let aborts = vec![is(0, own.into())?, is(2, signal.into())?];
+    allowed.insert(libc::SYS_tgkill, vec![SeccompRule::new(aborts)?]);
     // Threads are allowed, processes are not.
     allowed.insert(libc::SYS_clone, has_bit(0, libc::CLONE_THREAD, 1)?);
     // The first filter has refused this call: its flags are in memory. The C library takes the

@@ -32,7 +32,8 @@ use std::{
         fd::OwnedFd,
         unix::{
             fs::symlink,
-            net::UnixStream, //
+            net::UnixStream,
+            process::ExitStatusExt, //
         }, //
     },
     path::{
@@ -1295,6 +1296,21 @@ fn the_configuration_is_checked_and_used() {
         out.starts_with("1 programs and libraries have rows"),
         "{out}"
     );
+    // A confined process has the memory that its parent process says.
+    let converts = |mib: &str| {
+        let file = File::open("/lib/x86_64-linux-gnu/libc.so.6").unwrap();
+        let output = Command::new(env!("CARGO_BIN_EXE_sframectl"))
+            .args(["convert", "--confined", "-", "-o", "-"])
+            // As its parent process runs it: a backtrace needs memory, too.
+            .env_clear()
+            .env("SFRAMECTL_CONVERSION_MIB", mib)
+            .stdin(file)
+            .output();
+        output.unwrap().status
+    };
+    assert!(converts("1024").success());
+    // It aborts, and does not run into its limit of CPU time.
+    assert_eq!(converts("1").signal(), Some(6));
 }
 
 #[test]

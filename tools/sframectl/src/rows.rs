@@ -24,6 +24,7 @@ use std::{
     },
     io::{
         self,
+        ErrorKind,
         Seek,
         Write, //
     },
@@ -491,7 +492,7 @@ pub(crate) fn remove_outdated() -> io::Result<()> {
 
 /// Removes a cache file and its links.
 fn remove(cached: &Path) -> io::Result<()> {
-    fs::remove_file(cached)?;
+    remove_file(cached)?;
     for link in links(cached) {
         let _ = fs::remove_file(link);
     }
@@ -506,7 +507,7 @@ pub(crate) fn remove_unused(known: &BTreeSet<PathBuf>) -> io::Result<()> {
     }
     for (used, _, path) in read_cache(&directory)? {
         if used == NEVER && !known.contains(&path) {
-            fs::remove_file(path)?;
+            remove_file(&path)?;
         }
     }
     Ok(())
@@ -622,6 +623,21 @@ pub(crate) fn rows_of_image(image: &[u8]) -> Result<ConvertedRows, String> {
     })
 }
 
+/// Whether a file is of one of these kinds, which are extensions. The directory of the cache may
+/// have other files: scripts/prepare-kernel uses it, too.
+fn is_of(path: &Path, kinds: &[&str]) -> bool {
+    let extension = path.extension().unwrap_or_default();
+    kinds.iter().any(|kind| extension == *kind)
+}
+
+/// Removes a file, which another thread or process may have removed.
+fn remove_file(path: &Path) -> io::Result<()> {
+    match fs::remove_file(path) {
+        Err(error) if error.kind() == ErrorKind::NotFound => Ok(()),
+        removed => removed,
+    }
+}
+
 /// The cache files of a directory, the least recently used file first: time of the last use, length
 /// in bytes, and path.
 fn read_cache(directory: &Path) -> io::Result<Vec<(SystemTime, u64, PathBuf)>> {
@@ -629,9 +645,16 @@ fn read_cache(directory: &Path) -> io::Result<Vec<(SystemTime, u64, PathBuf)>> {
     for entry in fs::read_dir(directory)? {
         let entry = entry?;
         let path = entry.path();
-        if path.extension().is_none_or(|extension| extension != LINK) {
-            let metadata = entry.metadata()?;
-            cached.push((metadata.modified()?, metadata.len(), path));
+        if !is_of(&path, &[ROWS, NEW]) {
+            continue;
+        }
+        match entry.metadata() {
+            // It was removed since, or has got its name.
+            Err(error) if error.kind() == ErrorKind::NotFound => {}
+            metadata => {
+                let metadata = metadata?;
+                cached.push((metadata.modified()?, metadata.len(), path));
+            }
         }
     }
     cached.sort();
@@ -654,12 +677,12 @@ fn clear_in(directory: &Path) -> io::Result<(usize, u64)> {
     }
     for entry in fs::read_dir(directory)? {
         let path = entry?.path();
-        let is = |kind| path.extension().is_some_and(|extension| extension == kind);
-        if is(ROWS) {
-            (count, size) = (count + 1, size + fs::symlink_metadata(&path)?.len());
+        if is_of(&path, &[ROWS]) {
+            count += 1;
+            size += fs::symlink_metadata(&path).map_or(0, |found| found.len());
         }
-        if is(ROWS) || is(NEW) || is(LINK) {
-            fs::remove_file(&path)?;
+        if is_of(&path, &[ROWS, NEW, LINK]) {
+            remove_file(&path)?;
         }
     }
     Ok((count, size))
@@ -1022,6 +1045,23 @@ mod tests {
         // The next try is a conversion, which the program of this test cannot do.
         assert!(failure.unwrap_err().is_passing);
         assert_eq!((refused.get(), cached.exists()), (1, false));
+        fs::remove_dir_all(&directory).unwrap();
+    }
+
+    #[test]
+    fn files_of_others_are_no_rows() {
+        let directory = directory("others");
+        // As of scripts/prepare-kernel.
+        fs::create_dir(directory.join("linux-6.12")).unwrap();
+        for name in ["linux-6.12.lock", "a.rows", "b.1.0.new", "a.file"] {
+            fs::write(directory.join(name), "rows").unwrap();
+        }
+        let cached = read_cache(&directory).unwrap();
+        let names = cached.iter().filter_map(|(_, _, path)| path.file_name());
+        let expected = ["a.rows", "b.1.0.new"].map(AsRef::as_ref);
+        assert_eq!(BTreeSet::from_iter(names), BTreeSet::from(expected));
+        // Another process may have removed it.
+        remove(&directory.join("c.rows")).unwrap();
         fs::remove_dir_all(&directory).unwrap();
     }
 

@@ -162,19 +162,12 @@ uint64_t sfu_file_size(const void *file)
 
 /*
  * The bytes that the worker missed in memory, of the one file that it looks at. No bytes: `len` is
- * 0. A reader brings at least READ_AHEAD bytes, because the next read is probably near.
+ * 0.
  */
 static struct {
 	uint64_t offset;
 	uint64_t len;
 } missing;
-#define READ_AHEAD (128 << 10)
-
-static void miss(uint64_t offset, uint64_t len)
-{
-	missing.offset = offset;
-	missing.len = max_t(uint64_t, len, READ_AHEAD);
-}
 
 uint64_t sfu_take_missing(uint64_t *offset)
 {
@@ -230,30 +223,28 @@ bool sfu_is_cached(const struct file *file, uint64_t offset, uint64_t len)
 	return copy_all_cached(file, offset, NULL, len) == len;
 }
 
+/* The worker: copies bytes, to nowhere if `to` is NULL, or notes the missing ones. */
+static bool copy_or_miss(const struct file *file, uint64_t offset, void *to, uint64_t len)
+{
+	uint64_t done = copy_all_cached(file, offset, to, len);
+
+	if (done == len)
+		return true;
+	missing.offset = offset + done;
+	missing.len = len - done;
+	return false;
+}
+
 static int read_cached(const struct file *file, uint64_t offset, void *to, unsigned int len)
 {
-	uint64_t done;
-
 	if (offset + len > i_size_read(mapped_inode(file)))
 		return -ENODATA;
-	done = copy_all_cached(file, offset, to, len);
-	if (done == len)
-		return 0;
-	miss(offset + done, len - done);
-	return -EAGAIN;
+	return copy_or_miss(file, offset, to, len) ? 0 : -EAGAIN;
 }
 
 bool sfu_file_is_at_hand(const void *file, uint64_t offset, uint64_t len)
 {
-	uint64_t done;
-
-	if (!(current->flags & PF_WQ_WORKER))
-		return true;
-	done = copy_all_cached(file, offset, NULL, len);
-	if (done == len)
-		return true;
-	miss(offset + done, len - done);
-	return false;
+	return !(current->flags & PF_WQ_WORKER) || copy_or_miss(file, offset, NULL, len);
 }
 
 int sfu_file_read(void *file, uint64_t offset, void *to, unsigned int len)

@@ -19,8 +19,8 @@
 #include "files.h"
 
 /*
- * The most readers; those of users other than root; and those of one of these users. Root's files
- * come into memory even if all users together have hung file systems.
+ * The most readers in all, of all users other than root, and of one such user. Root's files come
+ * into memory even if all other users have file systems that hang.
  */
 #define READERS 16
 #define READERS_OF_USERS 8
@@ -61,7 +61,10 @@ static void fault_in(const struct reader *reader)
 	mmput_async(reader->mm);
 }
 
-/* The bytes that one call reads ahead: by default the kernel reads no more. */
+/*
+ * The bytes that one call reads ahead: by default the kernel reads no more. A reader brings at
+ * least so many, because the next read is probably near.
+ */
 #define PIECE (128 << 10)
 
 static void run(struct work_struct *work)

@@ -30,12 +30,11 @@
  * Whether a page of this mapping can be faulted in by its file's bytes. A fault in a mapping that
  * userfaultfd watches waits for a process. Pages of hugetlbfs are counted in huge pages.
  */
-static bool has_file_pages(const struct vm_area_struct *vma)
+static bool has_file_pages(struct vm_area_struct *vma)
 {
 	return vma && vma->vm_file && S_ISREG(file_inode(vma->vm_file)->i_mode) &&
-	       !(vma->vm_flags & (VM_IO | VM_PFNMAP)) &&
-	       !is_vm_hugetlb_page((struct vm_area_struct *)vma) &&
-	       !userfaultfd_armed((struct vm_area_struct *)vma);
+	       !(vma->vm_flags & (VM_IO | VM_PFNMAP)) && !is_vm_hugetlb_page(vma) &&
+	       !userfaultfd_armed(vma);
 }
 
 /* -EAGAIN until a reader has faulted in a page whose bytes were in memory. */

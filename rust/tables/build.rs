@@ -491,7 +491,7 @@ impl fast_path::RowSource for FileTable {
         let page = unsafe {
             asm::below::<{ offset_of!(FileTable, pages_bound) }>(page, ptr::from_ref(self).cast())
         };
-        // SAFETY: `page` is below the length of `pages`, of which nobody changes anything.
+        // SAFETY: `page` is below the length of `pages`, and nobody changes `pages`.
         let at = unsafe { *self.pages.as_ptr().add(page) };
         // SAFETY: `pages` has the entry `page`. By the invariants of `FileTable` the table is sound
         // as it is, so `chunks` has an entry for the chunk of each page, and that entry plus `at`,

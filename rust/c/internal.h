@@ -29,6 +29,15 @@
  */
 extern siphash_key_t sfu_secret;
 
+/*
+ * The number of a user below `count`: users share numbers by the secret hash, but root alone has 0.
+ * Any context.
+ */
+static inline unsigned int sfu_number_of_user(uint32_t user, unsigned int count)
+{
+	return user ? 1 + siphash_1u32(user, &sfu_secret) % (count - 1) : 0;
+}
+
 /* The counters of each CPU; stats.c. */
 DECLARE_PER_CPU(uint64_t[SFU_COUNTERS], sfu_counter);
 

@@ -9,9 +9,7 @@
 #define pr_fmt(fmt) KBUILD_MODNAME ": " fmt
 
 #include <linux/irq_work.h>
-#include <linux/jhash.h>
 #include <linux/mm.h>
-#include <linux/random.h>
 #include <linux/sched/mm.h>
 #include <linux/workqueue.h>
 
@@ -133,7 +131,7 @@ static bool queue_once(unsigned long what)
 /*
  * The time that the worker spends on files of one user: a tenth of all time, and up to a second
  * without a pause. A user who has used more waits. Without this limit a user with large files would
- * keep the worker from all others. Users share an allowance by a secret hash, but root has its own.
+ * keep the worker from all others. Users share an allowance: see sfu_number_of_user().
  */
 #define ALLOWANCES 256
 #define ALLOWANCE_PART 10
@@ -147,11 +145,9 @@ static struct allowance {
 	unsigned long empty_until;
 } allowances[ALLOWANCES];
 
-static uint32_t allowance_key;
-
 static struct allowance *allowance_of(uint32_t user)
 {
-	return &allowances[user ? 1 + jhash_1word(user, allowance_key) % (ALLOWANCES - 1) : 0];
+	return &allowances[sfu_number_of_user(user, ALLOWANCES)];
 }
 
 bool sfu_has_allowance(uint32_t user)
@@ -225,7 +221,6 @@ void sfu_queue_reader(struct work_struct *reader)
 int sfu_queue_start(int (*of_worker)(const struct sfu_job *job))
 {
 	process = of_worker;
-	get_random_bytes(&allowance_key, sizeof(allowance_key));
 	INIT_DELAYED_WORK(&page_work, process_slots);
 	INIT_DELAYED_WORK(&file_work, process_slots);
 	/*

@@ -217,13 +217,8 @@ static bool has_exited(const struct region *region)
 	return exited;
 }
 
-/* Users share a count by a secret hash, but root has its own. */
+/* Users share a count: see sfu_number_of_user(). */
 #define USERS 256
-
-static unsigned int number_of(uint32_t user)
-{
-	return user ? 1 + siphash_1u32(user, &sfu_secret) % (USERS - 1) : 0;
-}
 
 /*
  * The region that makes way if all are used; -ENOSPC if none may. Regions of processes that have
@@ -242,7 +237,7 @@ static noinline struct region *makes_way(const struct region *new)
 	list_for_each_entry(region, &regions, of_all) {
 		all++;
 		if (region->description.kind)
-			counts[number_of(region->user)]++;
+			counts[sfu_number_of_user(region->user, USERS)]++;
 		else if (!least || is_older(region, least))
 			least = region;
 	}
@@ -258,7 +253,7 @@ static noinline struct region *makes_way(const struct region *new)
 	list_for_each_entry(region, &regions, of_all) {
 		if (!region->user && new->user)
 			continue;
-		count = region->user ? counts[number_of(region->user)] : 0;
+		count = region->user ? counts[sfu_number_of_user(region->user, USERS)] : 0;
 		if (least && (count < most || (count == most && !is_older(region, least))))
 			continue;
 		least = region;

@@ -27,9 +27,12 @@ use runtimes::answer::printable;
 use rustix::fs::OFlags;
 use serde::Serialize;
 
-use crate::config::{
-    self,
-    Config, //
+use crate::{
+    config::{
+        self,
+        Config, //
+    },
+    device, //
 };
 
 /// The first and the last supported kernel version.
@@ -358,15 +361,7 @@ fn module(machine: &Machine, release: &str, findings: &mut DoctorFindings) {
         );
         findings.add(FindingState::Note, &what, "");
     }
-    // bool parameters read as Y and N, numbers as 1 and 0.
-    let is_on = |name: &str| {
-        !matches!(
-            machine
-                .text(&format!("{MODULE}/parameters/{name}"))
-                .as_str(),
-            "0" | "N"
-        )
-    };
+    let is_on = |name: &str| device::is_on(&machine.text(&format!("{MODULE}/parameters/{name}")));
     findings.need(
         is_on("enabled"),
         "module: it is switched on",

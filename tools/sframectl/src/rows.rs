@@ -432,11 +432,11 @@ pub(crate) fn cache_size() -> (u64, u64) {
 /// A file with its cache file, if there may be one. A package manager may have written the file
 /// just now: waits until the file is no longer young.
 fn settled(file: &File) -> Option<(Input<'_>, PathBuf)> {
-    let young = Input::of(file).ok()?;
-    if young.cached.is_some() && !young.is_settled {
-        thread::sleep(YOUNG.saturating_sub(age(&young.before)?));
+    let mut input = Input::of(file).ok()?;
+    if input.cached.is_some() && !input.is_settled {
+        thread::sleep(YOUNG.saturating_sub(age(&input.before)?));
+        input = Input::of(file).ok()?;
     }
-    let input = Input::of(file).ok()?;
     let cached = input.cached.clone()?;
     Some((input, cached))
 }
@@ -476,12 +476,8 @@ pub(crate) fn prepare(file: &File, room: &AtomicU64) -> Prepared {
 
 /// Removes the rows that another converter has made.
 pub(crate) fn remove_outdated() -> io::Result<()> {
-    let directory = cache_directory();
-    if !directory.exists() {
-        return Ok(());
-    }
     let ending = format!("-{SOURCES}.{ROWS}");
-    for (_, _, path) in read_cache(&directory)? {
+    for (_, _, path) in read_cache(&cache_directory())? {
         let name = path.file_name().unwrap_or_default().as_encoded_bytes();
         if !name.ends_with(ending.as_bytes()) {
             remove(&path)?;
@@ -501,11 +497,7 @@ fn remove(cached: &Path) -> io::Result<()> {
 
 /// Removes the rows that were never used, except those of `known` cache files.
 pub(crate) fn remove_unused(known: &BTreeSet<PathBuf>) -> io::Result<()> {
-    let directory = cache_directory();
-    if !directory.exists() {
-        return Ok(());
-    }
-    for (used, _, path) in read_cache(&directory)? {
+    for (used, _, path) in read_cache(&cache_directory())? {
         if used == NEVER && !known.contains(&path) {
             remove_file(&path)?;
         }
@@ -639,9 +631,12 @@ fn remove_file(path: &Path) -> io::Result<()> {
 }
 
 /// The cache files of a directory, the least recently used file first: time of the last use, length
-/// in bytes, and path.
+/// in bytes, and path. None if there is no such directory.
 fn read_cache(directory: &Path) -> io::Result<Vec<(SystemTime, u64, PathBuf)>> {
     let mut cached = Vec::new();
+    if !directory.exists() {
+        return Ok(cached);
+    }
     for entry in fs::read_dir(directory)? {
         let entry = entry?;
         let path = entry.path();

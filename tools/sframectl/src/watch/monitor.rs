@@ -201,9 +201,7 @@ fn module(watch: &Watch) -> Option<ModuleState> {
     let counters: BTreeMap<_, _> = watch.device.stats().ok()?.into_iter().collect();
     let tables = watch.device.list().ok()?;
     let parameter = |name: &str| device::module_file(&format!("parameters/{name}"));
-    // bool parameters read as Y and N, numbers as 1 and 0. As in `doctor`: one that the kernel does
-    // not show has its default, which is on.
-    let is_on = |name: &str| !matches!(parameter(name).as_str(), "N" | "0");
+    let is_on = |name: &str| device::is_on(&parameter(name));
     let mib: u64 = parameter("tables_mib").parse().unwrap_or(0);
     Some(ModuleState {
         version: device::module_file("version"),

@@ -29,15 +29,6 @@
  */
 extern siphash_key_t sfu_secret;
 
-/*
- * The number of a user below `count`: users share numbers by the secret hash, but root alone has 0.
- * Any context.
- */
-static inline unsigned int sfu_number_of_user(uint32_t user, unsigned int count)
-{
-	return user ? 1 + siphash_1u32(user, &sfu_secret) % (count - 1) : 0;
-}
-
 /* The counters of each CPU; stats.c. */
 DECLARE_PER_CPU(uint64_t[SFU_COUNTERS], sfu_counter);
 
@@ -151,6 +142,11 @@ void sfu_take_allowance(uint32_t user, uint64_t started);
  * users.c. Any context.
  */
 uint32_t sfu_charged_user(const struct cred *cred);
+/*
+ * The number of a charged user, below `count`: users share numbers by a secret hash, but root alone
+ * has 0; users.c. Any context.
+ */
+unsigned int sfu_number_of_user(uint32_t user, unsigned int count);
 
 /* Whether the module is being unloaded, so that long work has to end. Set once. */
 extern bool sfu_is_stopping;

@@ -31,3 +31,8 @@ uint32_t sfu_charged_user(const struct cred *cred)
 						  cap_raised(cred->cap_effective, CAP_SYS_MODULE)) ?
 	       0 : SFU_CONTAINED_ROOT;
 }
+
+unsigned int sfu_number_of_user(uint32_t user, unsigned int count)
+{
+	return user ? 1 + siphash_1u32(user, &sfu_secret) % (count - 1) : 0;
+}

@@ -539,6 +539,8 @@ int sfu_test_unmap(uint64_t address, uint64_t len);
  */
 int sfu_test_add_region(const struct sframe_unwind_region *description, uint64_t other,
 			uint32_t user);
+/* Whether there is a region of the running test from a run-time address on, found or not. */
+bool sfu_test_has_region(uint64_t start);
 int sfu_test_write(uint64_t address, const void *from, unsigned int len);
 /* Whether interrupts of code that saves registers are told from others. */
 bool sfu_test_saving_registers(void);

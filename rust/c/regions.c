@@ -353,13 +353,28 @@ int sfu_region_add(struct sframe_unwind_region *description, bool own_only)
 }
 
 #ifdef CONFIG_KUNIT
+/* The ID of the running test's mm, or one that no mm has. */
+static uint64_t test_mm_id(uint64_t other)
+{
+	return sfu_mm_id(current->mm) ^ other << 48;
+}
+
 int sfu_test_add_region(const struct sframe_unwind_region *description, uint64_t other,
 			uint32_t user)
 {
-	uint64_t id = sfu_mm_id(current->mm);
+	return add(test_mm_id(other), task_pid(current), user, description);
+}
 
-	/* No mm has an ID with this bit. */
-	return add(other ? id ^ other << 48 : id, task_pid(current), user, description);
+bool sfu_test_has_region(uint64_t start)
+{
+	const struct region *region;
+	bool has = false;
+
+	mutex_lock(&regions_lock);
+	list_for_each_entry(region, &regions, of_all)
+		has |= region->mm_id == test_mm_id(0) && region->description.start == start;
+	mutex_unlock(&regions_lock);
+	return has;
 }
 #endif
 

@@ -403,6 +403,9 @@ unsafe extern "C" {
     ) -> kernel::ffi::c_int;
 }
 unsafe extern "C" {
+    pub fn sfu_test_has_region(start: u64) -> bool;
+}
+unsafe extern "C" {
     pub fn sfu_test_write(
         address: u64,
         from: *const kernel::ffi::c_void,

@@ -46,7 +46,7 @@ pub(crate) fn add_region_of(other: u64, user: u32, description: &RegionDescripti
 /// Whether the running test has a region from a run-time address on. A walk need not find it: it
 /// looks at 64 regions with one hash.
 pub(crate) fn has_region(start: u64) -> bool {
-    // SAFETY: The C function takes any numbers, and locks by itself. KUnit calls this in a task that
+    // SAFETY: The C function takes any number, and locks by itself. KUnit calls this in a task that
     // may sleep, and the test has mapped memory, so the task has a mm.
     unsafe { bindings::sfu_test_has_region(start) }
 }

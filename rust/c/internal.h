@@ -117,6 +117,8 @@ int sfu_queue_start(int (*of_worker)(const struct sfu_job *job));
 void sfu_queue_stop(void);
 /* The worker: starts a reader on the queue's workqueue, which ends when the queue stops. */
 void sfu_queue_reader(struct work_struct *reader);
+/* A reader, before it releases the module: the worker tries pages again now. May not sleep. */
+void sfu_queue_reader_ends(void);
 /*
  * The worker: a reader brings bytes of the file into memory, for the user of `job`; then it faults
  * in the page of `job`, if `fault_in` is set. False if no reader may start now; readers.c.

@@ -22,14 +22,19 @@
 #define SLOTS 64
 /* The most slots that one user other than root may fill. */
 #define SLOTS_OF_USER 32
-/* A try each 50th of a second. */
-#define TRIES 100
+/*
+ * A job that fails is tried again after a 50th of a second, and when a reader ends: for two seconds
+ * after the first try.
+ */
+#define TRY_AGAIN_AFTER (HZ / 50 + 1)
+#define TRY_FOR (2 * HZ)
 
 enum { SLOT_FREE, SLOT_BUSY, SLOT_READY };
 
 static struct slot {
 	atomic_t state;
-	unsigned int tries;
+	/* In jiffies: a try after this time is the last one. 0: no try yet. */
+	unsigned long until;
 	struct sfu_job job;
 } slots[SLOTS];
 
@@ -109,7 +114,7 @@ static noinline bool queue(unsigned long what, uint32_t user)
 		slot->job.what = what;
 		slot->job.user = user;
 		slot->job.pid = current_pid_of_job();
-		slot->tries = 0;
+		slot->until = 0;
 		atomic_set_release(&slot->state, SLOT_READY);
 		irq_work_queue(what & ~PAGE_MASK ? &file_kick : &page_kick);
 		return true;
@@ -198,7 +203,9 @@ static void process_slots(struct work_struct *work)
 		if (atomic_read_acquire(&slot->state) != SLOT_READY ||
 		    !(slot->job.what & ~PAGE_MASK) != (own == &page_work))
 			continue;
-		slot->job.is_last_try = ++slot->tries == TRIES;
+		if (!slot->until)
+			slot->until = (jiffies + TRY_FOR) ?: 1;
+		slot->job.is_last_try = time_after(jiffies, slot->until);
 		if (process(&slot->job) && !slot->job.is_last_try) {
 			again = true;
 			continue;
@@ -210,12 +217,17 @@ static void process_slots(struct work_struct *work)
 	}
 	/* A slot that was filled meanwhile has itself queued the work. */
 	if (again)
-		queue_delayed_work(workqueue, own, HZ / 50 + 1);
+		queue_delayed_work(workqueue, own, TRY_AGAIN_AFTER);
 }
 
 void sfu_queue_reader(struct work_struct *reader)
 {
 	queue_work(workqueue, reader);
+}
+
+void sfu_queue_reader_ends(void)
+{
+	mod_delayed_work(workqueue, &page_work, 0);
 }
 
 int sfu_queue_start(int (*of_worker)(const struct sfu_job *job))

@@ -71,6 +71,7 @@ static void run(struct work_struct *work)
 {
 	struct reader *reader = container_of(work, struct reader, work);
 	struct file *file = reader->file;
+	bool is_first_page_cached;
 	uint64_t done;
 
 	for (done = 0; done < reader->len && !READ_ONCE(sfu_is_stopping); done += PIECE)
@@ -79,9 +80,16 @@ static void run(struct work_struct *work)
 		fault_in(reader);
 		mmdrop(reader->mm);
 	}
+	is_first_page_cached = sfu_is_cached(file, reader->offset, 1);
 	spin_lock(&readers_lock);
 	reader->file = NULL;
 	spin_unlock(&readers_lock);
+	/*
+	 * Pages of this file system wait for the reader. If it has brought nothing, they wait for
+	 * the next try, or else a file system that fails would keep the worker busy.
+	 */
+	if (is_first_page_cached)
+		sfu_queue_reader_ends();
 	fput(file);
 	module_put(THIS_MODULE);
 }

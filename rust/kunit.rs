@@ -507,8 +507,12 @@ mod region_tests {
             }
             Ok::<(), Error>(())
         };
+        let displaced = || sys::counted(sys::SFU_REGIONS_FULL, 1);
+        let before = displaced();
         fill(1, 512)?;
+        assert_eq!(displaced(), before);
         fill(2, 512)?;
+        assert!(displaced() > before);
         assert!(sys::test::has_region(at));
         sys::test::add_region_of(0, 3, &fixed(at + PAGE, at + 2 * PAGE))?;
         fill(1, 64)?;
@@ -518,7 +522,9 @@ mod region_tests {
             kind: uapi::SFRAME_UNWIND_REGION_NONE as u8,
             ..fixed(PAGE, 2 * PAGE)
         };
+        let before = displaced();
         assert_eq!(sys::test::add_region_of(1, 4, &none), Err(ENOSPC));
+        assert_eq!(displaced(), before);
         sys::test::remove_regions();
         assert!(!sys::test::has_region(at));
         Ok(())

@@ -103,7 +103,7 @@ pub(crate) fn find(
     mapping.start = 0;
     mapping.end = u64::MAX;
     let mut region = RegionCheck::None;
-    if found.table == 0 {
+    if !found.has_rows {
         region = region_at(address, &mut found, memory, mapping);
         // Without the budget, the region is not known.
         if memory.is_spent() {
@@ -113,7 +113,7 @@ pub(crate) fn find(
     } else {
         tables::keep_range(address, &found, RegionGuard::default());
     }
-    if found.table != 0 {
+    if found.has_rows {
         mapping.rows = MappedRows::Table(TableRef {
             number: found.table,
             to_offset: found.offset.wrapping_sub(found.start),
@@ -158,6 +158,17 @@ pub(crate) fn check_code(address: u64, memory: &UserMemory) -> Result<(), StopRe
         .executable
         .then_some(())
         .ok_or(StopReason::NotExecutable)
+}
+
+/// Counts a walk that was cut in the code at a run-time address, for the code's file. Any context.
+#[cold]
+#[inline(never)]
+pub(crate) fn count_cut(address: u64, memory: &UserMemory) {
+    let mut found = sys::Mapping::none();
+    let result = sys::find_mapping(address, &mut found);
+    if take_visits(&mut found, memory, TABLE).is_ok() && result.is_ok() && found.table != 0 {
+        sys::count_cut(found.table);
+    }
 }
 
 /// The reason to stop where no mapping was found.
@@ -262,6 +273,7 @@ fn search_region(
             .wrapping_add(start.wrapping_sub(found.start));
         mapping.start = start;
         mapping.table = found.table;
+        mapping.has_rows = true;
         return Ok(RegionGuard {
             address: found.guard,
             value: found.guard_value,
@@ -347,7 +359,7 @@ fn scan_with(memory: &UserMemory, scan: &mut sys::Scan) -> ScanResult {
 
 /// Whether the file of a mapping has rows.
 fn look_at(mapping: &sys::Mapping, memory: &UserMemory, scan: &mut sys::Scan) -> bool {
-    if mapping.table != 0 {
+    if mapping.has_rows {
         return true;
     }
     // The worker or user space may find rows that the headers do not show.

@@ -189,6 +189,9 @@ pub(crate) fn store_stack(
         }
         walk::run_loop(&task, lowest, has_found, &mut frame, &mut sink)
     };
+    if reason.is_cut() {
+        mapping::count_cut(frame.pc, memory);
+    }
     sink.ended(reason)
 }
 

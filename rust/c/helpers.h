@@ -39,6 +39,8 @@
  * need it.
  */
 #define SFU_LOCKED 3
+/* Described regions of living processes that made way, or found no place. */
+#define SFU_REGIONS_FULL 4
 
 #define SFU_VISIT 18
 
@@ -84,7 +86,7 @@ struct sfu_mapping {
 	 * proof.
 	 */
 	uint32_t sequence;
-	/* The number of the table with the rows of the mapping's file; 0 if there is none. */
+	/* The number of the table of the mapping's file; 0 if there is none. */
 	uint64_t table;
 	/*
 	 * The inode of the mapping's file, or SFU_NO_FILE or SFU_REGION: a number, which is not
@@ -95,6 +97,8 @@ struct sfu_mapping {
 	uint16_t visits;
 	/* Whether the worker could find out nothing more about the mapping's file. */
 	bool is_known;
+	/* Whether the table has rows. */
+	bool has_rows;
 	bool executable;
 	bool is_file;
 	bool is_vdso;
@@ -237,8 +241,8 @@ struct sfu_table_state {
 	bool is_unread;
 	uint32_t build_id_len;
 	uint8_t build_id[32];
-	/* The file's path, or NULL. Valid for the duration of the call. */
-	const char *path;
+	/* The open file, which gives the path, or NULL. Valid for the duration of the call. */
+	const void *file;
 };
 
 /*
@@ -443,6 +447,8 @@ void sframe_unwind_free_rows(void *rows);
  */
 void sfu_find_table(struct sfu_mapping *mapping);
 const void *sfu_table_rows(uint64_t number);
+/* Counts a walk that was cut in the file of the table with this number. Any context. */
+void sfu_count_cut(uint64_t number);
 /* The table generation: changes when a table is added or removed. Any context; READ_ONCE(). */
 extern uint64_t sfu_table_generation;
 bool sfu_is_known(const struct sfu_file_key *key);

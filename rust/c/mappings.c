@@ -196,7 +196,7 @@ int sfu_find_mapping(uint64_t address, struct sfu_mapping *mapping)
 		sfu_find_table(mapping);
 	}
 	/* A table needs no headers. */
-	if (!ret && !mapping->table && mapping->is_file)
+	if (!ret && !mapping->has_rows && mapping->is_file)
 		ret = find_head(mm, address, mapping);
 	rcu_read_unlock();
 	return ret;

@@ -270,6 +270,9 @@ static int make_room(const struct region *new)
 	if (!least && new->user)
 		least = least_used(0, new->user, REGIONS / 2);
 	least = least ?: makes_way(new);
+	if (IS_ERR(least) ? new->description.kind :
+	    least && least->description.kind && !has_exited(least))
+		this_cpu_inc(sfu_counter[SFU_REGIONS_FULL]);
 	if (IS_ERR(least))
 		return PTR_ERR(least);
 	if (least)

@@ -9,6 +9,7 @@
  */
 #define pr_fmt(fmt) KBUILD_MODNAME ": " fmt
 
+#include <linux/dcache.h>
 #include <linux/file.h>
 #include <linux/hashtable.h>
 #include <linux/mm.h>
@@ -59,11 +60,13 @@ struct table {
 	/* NULL if the file has no rows. */
 	void *rows;
 	struct sfu_table_state state;
-	/* The path, for a request; or NULL. */
+	/* The path, or NULL. */
 	char *path;
 	/* In jiffies: the last use, and the end of what is known; 0 is no end. */
 	unsigned long used;
 	unsigned long until;
+	/* The walks that were cut in this file. */
+	atomic64_t cuts;
 	/* Nobody has read the request for rows of this file. */
 	bool requested;
 	/* The file was mapped so that it can be written to without a trace. */
@@ -184,6 +187,7 @@ void sfu_find_table(struct sfu_mapping *mapping)
 	struct table *table;
 
 	mapping->table = 0;
+	mapping->has_rows = false;
 	mapping->is_known = true;
 	if (!inode || !READ_ONCE(sfu_table_generation)) {
 		mapping->is_known = !inode;
@@ -205,8 +209,8 @@ void sfu_find_table(struct sfu_mapping *mapping)
 		return;
 	}
 	is_used(table);
-	if (table->rows)
-		mapping->table = table->number;
+	mapping->table = table->number;
+	mapping->has_rows = table->rows;
 }
 
 bool sfu_code_range_find_table(struct sfu_code_range *range, uint64_t number)
@@ -256,6 +260,17 @@ const void *sfu_table_rows(uint64_t number)
 	const struct table *table = table_of_number(number);
 
 	return table ? table->rows : NULL;
+}
+
+void sfu_count_cut(uint64_t number)
+{
+	struct table *table;
+
+	rcu_read_lock();
+	table = table_of_number(number);
+	if (table)
+		atomic64_inc(&table->cuts);
+	rcu_read_unlock();
 }
 
 bool sfu_is_known(const struct sfu_file_key *key)
@@ -436,6 +451,19 @@ static int tables_mib_set(const char *text, const struct kernel_param *param)
 	return ret;
 }
 
+/* NULL if it is too long, or without memory. */
+static char *path_of(const struct file *file)
+{
+	char *space = kmalloc(SFU_PATH, GFP_KERNEL), *path;
+
+	if (!space)
+		return NULL;
+	path = d_path(file_user_path((struct file *)file), space, SFU_PATH);
+	path = IS_ERR(path) ? NULL : kstrdup(path, GFP_KERNEL);
+	kfree(space);
+	return path;
+}
+
 int sfu_table_publish(const struct sfu_file_key *key, const struct sfu_table_state *state,
 		      void *rows)
 {
@@ -454,9 +482,9 @@ int sfu_table_publish(const struct sfu_file_key *key, const struct sfu_table_sta
 	if (state->origin == SFRAME_UNWIND_UNREADABLE || state->is_unread)
 		new->until = (jiffies + TRY_AGAIN) ?: 1;
 	new->requested = state->origin == SFRAME_UNWIND_NO_ROWS;
-	if (new->requested && state->path)
-		new->path = kstrdup(state->path, GFP_KERNEL);
-	new->state.path = NULL;
+	if (state->file)
+		new->path = path_of(state->file);
+	new->state.file = NULL;
 	mutex_lock(&tables_lock);
 	old = table_of_inode(key);
 	if (old && is_kept(old) && state->origin != SFRAME_UNWIND_ADDED && !old->is_doubtful &&
@@ -527,13 +555,19 @@ static struct table *next_table(uint64_t after, bool requested)
 	return next;
 }
 
+static void copy_path(uint8_t to[SFU_PATH], const struct table *table)
+{
+	if (table->path)
+		strscpy((char *)to, table->path, SFU_PATH);
+}
+
 int sfu_table_next(uint64_t after, struct sframe_unwind_table *next)
 {
 	const struct table *found;
 
 	mutex_lock(&tables_lock);
 	found = next_table(after, false);
-	if (found)
+	if (found) {
 		*next = (struct sframe_unwind_table){
 			.number = found->number,
 			.inode = found->key.number,
@@ -548,7 +582,10 @@ int sfu_table_next(uint64_t after, struct sframe_unwind_table *next)
 			.user = found->state.user,
 			.rows = found->state.rows,
 			.bytes = found->state.bytes,
+			.cuts = atomic64_read(&found->cuts),
 		};
+		copy_path(next->path, found);
+	}
 	mutex_unlock(&tables_lock);
 	return found ? 0 : -ENOENT;
 }
@@ -612,8 +649,7 @@ bool sfu_next_request(struct sframe_unwind_request *request)
 			.user = found->state.user,
 		};
 		memcpy(request->build_id, found->state.build_id, sizeof(request->build_id));
-		if (found->path)
-			strscpy((char *)request->path, found->path, sizeof(request->path));
+		copy_path(request->path, found);
 	}
 	mutex_unlock(&tables_lock);
 	return found;

@@ -13,7 +13,6 @@
  */
 #define pr_fmt(fmt) KBUILD_MODNAME ": " fmt
 
-#include <linux/dcache.h>
 #include <linux/file.h>
 #include <linux/fs.h>
 #include <linux/hugetlb.h>
@@ -65,7 +64,6 @@ static int look_at_file(struct vm_area_struct *vma, const struct sfu_job *job)
 	struct sfu_table_state seen = {
 		.user = job->user, .owner = job->user, .pid = job->pid,
 	};
-	static char path[SFU_PATH];
 	struct file *file = NULL;
 	bool may_read = false, is_made = false;
 	uint64_t offset;
@@ -83,12 +81,7 @@ static int look_at_file(struct vm_area_struct *vma, const struct sfu_job *job)
 	mmap_read_unlock(job->mm);
 	if (!file && !is_made)
 		return 0;
-	if (file) {
-		/* `path` is static: only one work looks at files. */
-		seen.path = d_path(file_user_path(file), path, sizeof(path));
-		if (IS_ERR(seen.path))
-			seen.path = NULL;
-	}
+	seen.file = file;
 	if (sfu_has_allowance(job->user)) {
 		if (file) {
 			sframe_unwind_index_file(file, &seen, may_read);

@@ -45,6 +45,11 @@ impl OpenFile {
         })
     }
 
+    /// The `struct file`, which lives as long as `self`.
+    pub(crate) fn as_ptr(&self) -> *const c_void {
+        self.file
+    }
+
     /// The time of the last change (ctime), in seconds and nanoseconds, as programs read it. Task;
     /// may sleep. See `sfu_file_changed` in `c/helpers.h`.
     pub(crate) fn changed(&self) -> Result<(i64, u32)> {

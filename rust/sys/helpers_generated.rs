@@ -11,6 +11,7 @@ pub const SFU_LEFT_TO_KERNEL: u32 = 0;
 pub const SFU_IN_EXEC: u32 = 1;
 pub const SFU_IN_ENTRY: u32 = 2;
 pub const SFU_LOCKED: u32 = 3;
+pub const SFU_REGIONS_FULL: u32 = 4;
 pub const SFU_VISIT: u32 = 18;
 pub const SFU_ROWS: u32 = 0;
 pub const SFU_NO_ROWS: u32 = 1;
@@ -51,6 +52,7 @@ pub struct sfu_mapping {
     pub inode: u64,
     pub visits: u16,
     pub is_known: bool,
+    pub has_rows: bool,
     pub executable: bool,
     pub is_file: bool,
     pub is_vdso: bool,
@@ -119,7 +121,7 @@ pub struct sfu_table_state {
     pub is_unread: bool,
     pub build_id_len: u32,
     pub build_id: [u8; 32usize],
-    pub path: *const kernel::ffi::c_char,
+    pub file: *const kernel::ffi::c_void,
 }
 impl Default for sfu_table_state {
     fn default() -> Self {
@@ -305,6 +307,9 @@ unsafe extern "C" {
 }
 unsafe extern "C" {
     pub fn sfu_table_rows(number: u64) -> *const kernel::ffi::c_void;
+}
+unsafe extern "C" {
+    pub fn sfu_count_cut(number: u64);
 }
 unsafe extern "C" {
     pub static mut sfu_table_generation: u64;

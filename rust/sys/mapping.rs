@@ -40,6 +40,12 @@ pub(crate) fn find_lower_file(mapping: &mut Mapping) -> Result {
     to_result(unsafe { bindings::sfu_find_lower_file(mapping) })
 }
 
+/// Counts a walk that was cut in the file of a table. Any context.
+pub(crate) fn count_cut(table: u64) {
+    // SAFETY: The function takes any number.
+    unsafe { bindings::sfu_count_cut(table) }
+}
+
 /// What is known of code beside its region. See `sfu_find_region` in `c/helpers.h`.
 #[derive(Clone, Copy)]
 pub(crate) struct RegionAnswer(kernel::ffi::c_int);

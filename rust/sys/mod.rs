@@ -56,6 +56,7 @@ pub(crate) use bindings::{
     SFU_LEFT_TO_KERNEL,
     SFU_LOCKED,
     SFU_NO_ROWS,
+    SFU_REGIONS_FULL,
     SFU_ROWS,
     SFU_UNFINISHED,
     SFU_UNSURE,

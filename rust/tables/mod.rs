@@ -116,6 +116,7 @@ pub(crate) fn add(
     };
     if let TableTarget::File(file, _) = target {
         state.set_build_id(file);
+        state.file = file.as_ptr();
     }
     publish(&key, state, rows)
 }

@@ -65,7 +65,7 @@ pub mod sframe_unwind_origin {
     pub const SFRAME_UNWIND_UNREADABLE: Type = 4;
 }
 #[repr(C)]
-#[derive(Debug, Default, Copy, Clone)]
+#[derive(Debug, Copy, Clone)]
 pub struct sframe_unwind_table {
     pub size: __u16,
     pub version: __u16,
@@ -82,6 +82,8 @@ pub struct sframe_unwind_table {
     pub user: __u32,
     pub rows: __u64,
     pub bytes: __u64,
+    pub cuts: __u64,
+    pub path: [__u8; 256usize],
 }
 #[repr(C)]
 #[derive(Debug, Default, Copy, Clone)]

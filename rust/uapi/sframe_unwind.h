@@ -153,6 +153,13 @@ struct sframe_unwind_table {
 	__u64 rows;
 	/* The size of the table in memory, in bytes. */
 	__u64 bytes;
+	/*
+	 * The walks that ended in the file's code and not at the outermost frame, since the table
+	 * was made. Walks that a limit ended (`full`, `budget`) do not count.
+	 */
+	__u64 cuts;
+	/* As in struct sframe_unwind_request. */
+	__u8 path[256];
 };
 
 /* A counter of /sys/kernel/debug/sframe_unwind/stats. */

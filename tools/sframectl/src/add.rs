@@ -21,6 +21,7 @@ use std::{
     sync::Mutex, //
 };
 
+use runtimes::answer::printable;
 use rustix::fs::{
     major,
     minor, //
@@ -427,51 +428,44 @@ struct Listed {
     device: String,
     inode: u64,
     user: u32,
+    cuts: u64,
     #[serde(skip_serializing_if = "Option::is_none")]
     file: Option<String>,
 }
 
-/// Lists the module's tables. The module records no file names: names come from the mappings of
-/// running processes.
+/// Lists the module's tables.
 pub(crate) fn list(json: bool) -> Result<String, CommandError> {
     let tables = Device::open()?.list()?;
-    let names = mapped(&processes()?)?;
     let listed: Vec<Listed> = tables
         .iter()
-        .map(|table| {
-            let name = names.get(&FileId {
-                device: (table.device_major, table.device_minor),
-                inode: table.inode,
-            });
-            Listed {
-                origin: device::origin(table),
-                rows: table.rows,
-                bytes: table.bytes,
-                inode: table.inode,
-                user: table.user,
-                file: match (table.inode, name) {
-                    (0, _) => Some("[vdso]".to_owned()),
-                    (_, name) => name.map(|item| item.name.clone()),
-                },
-                device: format!("{:02x}:{:02x}", table.device_major, table.device_minor),
-            }
+        .map(|table| Listed {
+            origin: device::origin(table),
+            rows: table.rows,
+            bytes: table.bytes,
+            inode: table.inode,
+            user: table.user,
+            cuts: table.cuts,
+            file: device::path(table),
+            device: format!("{:02x}:{:02x}", table.device_major, table.device_minor),
         })
         .collect();
     if json {
         let text = serde_json::to_string(&listed).map_err(|error| error.to_string())?;
         return Ok(text + "\n");
     }
-    let mut text = "origin          rows      bytes   user  device:inode  file\n".to_owned();
+    let mut text =
+        "origin          rows      bytes   user     cuts  device:inode  file\n".to_owned();
     for table in &listed {
         text += &format!(
-            "{:<10} {:>9} {:>10} {:>6}  {}:{}  {}\n",
+            "{:<10} {:>9} {:>10} {:>6} {:>8}  {}:{}  {}\n",
             table.origin,
             table.rows,
             table.bytes,
             table.user,
+            table.cuts,
             table.device,
             table.inode,
-            table.file.as_deref().unwrap_or("-"),
+            printable(table.file.as_deref().unwrap_or("-")),
         );
     }
     Ok(text)

@@ -15,7 +15,10 @@ use std::{
         self,
         Read, //
     },
-    mem::size_of,
+    mem::{
+        size_of,
+        MaybeUninit, //
+    },
     os::{
         fd::{
             AsFd,
@@ -273,7 +276,8 @@ impl Device {
     /// All tables of the module.
     pub(crate) fn list(&self) -> Result<Vec<Table>, String> {
         let mut tables = Vec::new();
-        let mut table = Table::default();
+        // SAFETY: All bit patterns are valid for the integer fields.
+        let mut table: Table = unsafe { MaybeUninit::zeroed().assume_init() };
         loop {
             (table.size, table.version) = head(&table);
             // SAFETY: The argument is the `struct sframe_unwind_table` that the command reads and
@@ -405,6 +409,20 @@ fn other_version(of_module: u16) -> CommandError {
 fn text(bytes: &[u8]) -> String {
     let text = bytes.split(|byte| *byte == 0).next().unwrap_or_default();
     String::from_utf8_lossy(text).into_owned()
+}
+
+/// The path of a table's file, in the initial mount namespace, if it is known.
+pub(crate) fn path(table: &Table) -> Option<String> {
+    match text(&table.path) {
+        _ if table.inode == 0 => Some("[vdso]".to_owned()),
+        path => (!path.is_empty()).then_some(path),
+    }
+}
+
+/// Device and inode of a table's file.
+pub(crate) fn file_id(table: &Table) -> String {
+    let (major, minor) = (table.device_major, table.device_minor);
+    format!("{major:02x}:{minor:02x}:{}", table.inode)
 }
 
 /// The origin of a table's rows, or the reason why the table has none.

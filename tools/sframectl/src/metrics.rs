@@ -8,7 +8,10 @@
 //! Written here, because the crates for it bring a registry, locks and macros, for a format of
 //! three kinds of lines.
 
-use std::fmt::Write;
+use std::{
+    collections::BTreeMap,
+    fmt::Write, //
+};
 
 use crate::state::{
     ModuleState,
@@ -104,6 +107,23 @@ impl MetricsText {
                 complete,
             );
         }
+        // Files of several containers may have one path.
+        let mut cuts: BTreeMap<_, u64> = BTreeMap::new();
+        for file in &module.cut_files {
+            *cuts
+                .entry(file.public_name().unwrap_or("other"))
+                .or_default() += file.cuts;
+        }
+        self.family(
+            (
+                "sframe_unwind_cuts",
+                "gauge",
+                "Walks that were cut in a file, since its rows were made or found missing: the \
+                 20 files that cut most. The names of users' files are left out: other.",
+            ),
+            "file",
+            cuts.into_iter().map(|(file, count)| (file, count as f64)),
+        );
         self.counters(
             ("sframe_unwind_frames_in", "Frames of walks, by context."),
             "context",
@@ -278,6 +298,11 @@ mod tests {
                     "walks_nmi": 8, "frames_in_nmi": 80, "frames_by_rows": 72,
                     "stop_outermost": 6, "stop_no_rows": 2, "left_to_kernel": 9,
                 },
+                "cut_files": [
+                    { "file": "/usr/lib/a.so", "cuts": 7 }, { "file": "/home/b/c", "cuts": 2 },
+                    { "file": "/usr/lib/a.so", "cuts": 1 },
+                    { "file": "08:01:1234", "cuts": 1 },
+                ],
             },
             "queue": {
                 "waiting": 4, "busy": 1, "stuck": 0, "workers": 3, "waiting_of_one_user": 4,
@@ -309,6 +334,8 @@ mod tests {
             "sframe_unwind_stops_total{reason=\"no_rows\"} 2",
             "sframe_unwind_complete_stacks_ratio 0.75",
             "sframe_unwind_events_total{event=\"left_to_kernel\"} 9",
+            "sframe_unwind_cuts{file=\"/usr/lib/a.so\"} 8",
+            "sframe_unwind_cuts{file=\"other\"} 3",
             "sframe_unwind_table_limit_bytes 67108864",
             "sframectl_info{version=\"1.2\\\"3\\\\\"} 1",
             "sframectl_requests_total 11",
@@ -352,6 +379,7 @@ mod tests {
         }
         // The last error names files of users.
         assert!(!text.contains("/usr/bin/a"), "{text}");
+        assert!(!text.contains("/home/"), "{text}");
     }
 
     #[test]
@@ -371,6 +399,7 @@ mod tests {
             "hooks        immediate on, deferred off; enabled on",
             "tables       3 files, 0.0 MiB of 64.0 MiB",
             "stacks       75.00 % complete",
+            "cut          7 in /usr/lib/a.so",
             "queue        4 waiting, 1 busy, 0 stuck, 3 workers",
             "files        3 converted, 1 cached, 1 without rows, 1 failed, 0 refused, 0 excluded",
             "dropped      5 full, 0 stuck, 1 paused",

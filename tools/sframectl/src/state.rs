@@ -66,6 +66,32 @@ pub(crate) struct ModuleState {
     pub(crate) table_bytes_limit: u64,
     /// The module's counters, by name.
     pub(crate) counters: BTreeMap<String, u64>,
+    /// The files in which most walks were cut, the first one most often.
+    pub(crate) cut_files: Vec<CutFile>,
+}
+
+/// A file in which walks were cut.
+#[derive(Serialize, Deserialize)]
+pub(crate) struct CutFile {
+    /// The path, or device and inode if the path is not known.
+    pub(crate) file: String,
+    /// The walks that ended there and not at the outermost frame, since the file's table was made.
+    pub(crate) cuts: u64,
+}
+
+/// The most files in [`ModuleState::cut_files`].
+pub(crate) const MAX_CUT_FILES: usize = 20;
+/// The most of them that are shown to people.
+const SHOWN_CUT_FILES: usize = 5;
+/// The directories of files whose names all may know.
+const PUBLIC: [&str; 5] = ["/bin/", "/lib", "/opt/", "/sbin/", "/usr/"];
+
+impl CutFile {
+    /// The path, if it is in a directory that belongs to the system and not to a user.
+    pub(crate) fn public_name(&self) -> Option<&str> {
+        let is_public = PUBLIC.iter().any(|start| self.file.starts_with(start));
+        is_public.then_some(&*self.file)
+    }
 }
 
 /// The jobs, and the threads that do them.
@@ -163,6 +189,9 @@ impl fmt::Display for WatchState {
                 if let Some(complete) = module.complete() {
                     let percent = 100.0 * complete;
                     writeln!(to, "stacks       {percent:.2} % complete")?;
+                }
+                for CutFile { file, cuts } in module.cut_files.iter().take(SHOWN_CUT_FILES) {
+                    writeln!(to, "cut          {cuts} in {}", printable(file))?;
                 }
             }
         }

@@ -47,7 +47,7 @@ fn state() -> Value {
         "module": {
             "version": env!("CARGO_PKG_VERSION"), "enabled": true, "immediate": true,
             "deferred": true, "tables": 1, "table_bytes": 1, "table_bytes_limit": 128 << 20,
-            "counters": {},
+            "counters": {}, "cut_files": [],
         },
         "queue": {
             "waiting": 0, "busy": 0, "stuck": 0, "workers": 3, "waiting_of_one_user": 0,
@@ -413,6 +413,7 @@ fn the_running_daemon() {
     with("/daemon/version", json!("0.0.9")).lacks("version 0.0.9 runs", "systemctl restart");
     with("/version", json!(0)).lacks("is of another version", "systemctl restart");
     with("/module/table_bytes", json!(127 << 20)).notes("tables: nearly all of 128 MiB");
+    with("/module/counters", json!({ "regions_full": 3 })).notes("regions: 3 descriptions");
     with("/cache/bytes", json!(1 << 30)).notes("cache: nearly all of 1024 MiB");
     let error = |time: u64| json!({ "time": time, "text": "/usr/bin/a: a\nfault" });
     with("/counters/last_error", error(turned)).notes("last error: /usr/bin/a: a?fault");

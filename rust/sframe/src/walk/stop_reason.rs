@@ -40,6 +40,14 @@ macro_rules! stop_reasons {
                 }
             }
 
+            /// Whether the code of the last frame is why the stack is not complete, and not a limit.
+            pub const fn is_cut(self) -> bool {
+                !matches!(
+                    self,
+                    StopReason::Outermost | StopReason::Full | StopReason::Budget
+                )
+            }
+
             /// The meaning: a clause for people, without a full stop.
             pub const fn meaning(self) -> &'static str {
                 match self {

@@ -89,6 +89,16 @@ fn examine(state: &WatchState, now: u64, findings: &mut DoctorFindings) {
                 &format!("echo {} >/{MODULE}/parameters/tables_mib", 2 * mib),
             );
         }
+        let displaced = module.counters.get("regions_full").copied().unwrap_or(0);
+        if displaced != 0 {
+            findings.add(
+                FindingState::Note,
+                &format!(
+                    "regions: {displaced} descriptions of code that processes make found no place"
+                ),
+                "exclude some of the processes, by their control groups: man sframectl.toml",
+            );
+        }
     }
     if is_full(cache.bytes, cache.bytes_limit) {
         let mib = cache.bytes_limit >> 20;

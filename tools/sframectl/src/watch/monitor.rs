@@ -4,6 +4,7 @@
 //! and in a file of metrics, for node_exporter's collector of text files.
 
 use std::{
+    cmp::Reverse,
     collections::BTreeMap,
     env,
     fs::{
@@ -43,13 +44,20 @@ use rustix::event::{
 
 use super::Watch;
 use crate::{
-    config, device, metrics, rows,
+    config,
+    device::{
+        self,
+        Table, //
+    },
+    metrics, rows,
     state::{
         CacheState,
+        CutFile,
         DaemonState,
         ModuleState,
         QueueState,
         WatchState,
+        MAX_CUT_FILES,
         STATE_VERSION, //
     },
     status::{
@@ -203,6 +211,13 @@ fn module(watch: &Watch) -> Option<ModuleState> {
     let parameter = |name: &str| device::module_file(&format!("parameters/{name}"));
     let is_on = |name: &str| device::is_on(&parameter(name));
     let mib: u64 = parameter("tables_mib").parse().unwrap_or(0);
+    let mut cut: Vec<_> = tables.iter().filter(|table| table.cuts != 0).collect();
+    cut.sort_by_key(|table| Reverse(table.cuts));
+    cut.truncate(MAX_CUT_FILES);
+    let cut_file = |table: &&Table| CutFile {
+        file: device::path(table).unwrap_or_else(|| device::file_id(table)),
+        cuts: table.cuts,
+    };
     Some(ModuleState {
         version: device::module_file("version"),
         enabled: is_on("enabled"),
@@ -212,6 +227,7 @@ fn module(watch: &Watch) -> Option<ModuleState> {
         table_bytes: tables.iter().map(|table| table.bytes).sum(),
         table_bytes_limit: mib << 20,
         counters,
+        cut_files: cut.iter().map(cut_file).collect(),
     })
 }
 

@@ -41,8 +41,12 @@ static int device_open(struct inode *inode, struct file *file)
 
 	if (!is_capable && !READ_ONCE(own_regions))
 		return -EPERM;
-	/* NULL: the descriptor is only for regions of the calling process. */
-	file->private_data = is_capable ? file : NULL;
+	/*
+	 * The charged user plus 1, also if the descriptor is passed on. NULL: the descriptor is
+	 * only for regions of the calling process.
+	 */
+	file->private_data = is_capable ?
+		(void *)(1 + (uintptr_t)sfu_charged_user(file->f_cred, current->nsproxy)) : NULL;
 	return 0;
 }
 
@@ -96,12 +100,8 @@ static long device_ioctl(struct file *file, unsigned int command, unsigned long 
 	if (!file->private_data &&
 	    (_IOC_NR(command) != SFRAME_UNWIND_NR_REGION || !READ_ONCE(own_regions)))
 		return -EPERM;
-	/*
-	 * f_cred: the credentials of the process that opened the device. A descriptor that was
-	 * passed on keeps them.
-	 */
-	return sframe_unwind_control(_IOC_NR(command), argument, sfu_charged_user(file->f_cred),
-				     !file->private_data);
+	return sframe_unwind_control(_IOC_NR(command), argument,
+				     (uintptr_t)file->private_data - 1, !file->private_data);
 }
 
 static const struct file_operations device_operations = {

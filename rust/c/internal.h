@@ -140,10 +140,11 @@ bool sfu_has_allowance(uint32_t user);
 void sfu_take_allowance(uint32_t user, uint64_t started);
 
 /*
- * The charged user for a task with these credentials; 0 for an administrator of the system;
- * users.c. Any context.
+ * The charged user for a task with these credentials and namespaces: 0 for an administrator of the
+ * system, the number of a container, or a user; users.c. `spaces` may be NULL, and stays during the
+ * call. Any context.
  */
-uint32_t sfu_charged_user(const struct cred *cred);
+uint32_t sfu_charged_user(const struct cred *cred, const struct nsproxy *spaces);
 /*
  * The number of a charged user, below `count`: users share numbers by a secret hash, but root alone
  * has 0; users.c. Any context.

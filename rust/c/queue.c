@@ -75,7 +75,8 @@ void sfu_queue_for(const struct sfu_job *job)
  */
 static uint32_t current_user_id(void)
 {
-	return READ_ONCE(scanner) == current ? scanned->user : sfu_charged_user(current_cred());
+	return READ_ONCE(scanner) == current ?
+	       scanned->user : sfu_charged_user(current_cred(), READ_ONCE(current->nsproxy));
 }
 
 static pid_t current_pid_of_job(void)

@@ -341,7 +341,9 @@ int sfu_region_add(struct sframe_unwind_region *description, bool own_only)
 		return -ESRCH;
 	}
 	cred = get_task_cred(task);
-	user = sfu_charged_user(cred);
+	task_lock(task);
+	user = sfu_charged_user(cred, task->nsproxy);
+	task_unlock(task);
 	put_cred(cred);
 	mm = get_task_mm(task);
 	put_task_struct(task);

@@ -198,8 +198,8 @@ struct sframe_unwind_request {
 	/* 0 if the build ID is not known. */
 	__u32 build_id_len;
 	/*
-	 * The charged user of the process: its user; the user who made its user namespace; or
-	 * 4294967294 for root in a container.
+	 * The charged user of the process: its user; the user who made its user namespace; the
+	 * number of its container's cgroup namespace; or 4294967294 for root without capabilities.
 	 */
 	__u32 user;
 	__u32 reserved;

@@ -176,7 +176,7 @@ pub(super) fn ahead<S: Source + ?Sized>(pc: u64, memory: &S) -> Ahead {
         if let Some(distance) = sets_up_by_lea(word) {
             return on_top(
                 pushed.unwrap_or(sp.wrapping_add(distance)).wrapping_add(8),
-                None,
+                popped,
             );
         }
         if v8::enters_code(word) {
@@ -227,8 +227,9 @@ pub(super) fn ahead<S: Source + ?Sized>(pc: u64, memory: &S) -> Ahead {
                 sp = sp.wrapping_add(8);
             }
             Effect::SetUp => {
-                // If the push is after the PC, the caller's frame pointer is still in its register.
-                return on_top(pushed.unwrap_or(sp).wrapping_add(8), None);
+                // If the push is after the PC, the caller's frame pointer is still in its register,
+                // unless the code pops it, and jumps to the function that sets up the frame.
+                return on_top(pushed.unwrap_or(sp).wrapping_add(8), popped);
             }
             Effect::Return => return on_top(sp, popped),
             // The function has saved the frame pointer as any other register, and is about to use
@@ -354,6 +355,15 @@ mod tests {
         assert_eq!(from(&code), rule(8, 0));
         assert_eq!(from(&code[1..]), rule(16, 0));
         assert_eq!(from(&code[2..]), rule(24, 0));
+        // A tail call: pop %rbp; jmp; push %rbp; mov %rsp,%rbp, or lea (%rsp),%rbp. The caller's
+        // frame pointer is in the popped slot.
+        let mut code = [
+            0x5d, 0xeb, 1, 0xcc, 0x55, 0x48, 0x89, 0xe5, 0x48, 0x8d, 0x2c, 0x24,
+        ];
+        assert_eq!(from(&code), rule(16, -16));
+        assert_eq!(from(&code[1..]), rule(8, 0));
+        code[5..8].copy_from_slice(&[0x90; 3]);
+        assert_eq!(from(&code), rule(16, -16));
         // lea (%rsp),%rbp; lea 0x80(%rsp),%rbp
         assert_eq!(from(&[0x48, 0x8d, 0x2c, 0x24]), rule(16, 0));
         assert_eq!(

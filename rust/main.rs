@@ -36,17 +36,6 @@ module! {
     authors: ["The sframe_unwind authors"],
     description: "Unwinds user stacks by SFrame, for perf and BPF",
     license: "GPL",
-    params: {
-        // Numbers, 0 or 1: before Linux 7.3 the `kernel` crate has no parameters of type bool.
-        immediate: u8 {
-            default: 1,
-            description: "Hook perf_callchain_user: stacks of perf samples and of BPF",
-        },
-        deferred: u8 {
-            default: 1,
-            description: "Hook unwind_user: stacks taken on the way back to user space",
-        },
-    },
 }
 
 /// The only ABI whose sections the core reads: the core has no code for others.
@@ -69,10 +58,6 @@ impl kernel::InPlaceModule for SframeUnwind {
     #[inline]
     fn init(_module: &'static ThisModule) -> impl PinInit<Self, Error> {
         let directory = Dir::new(c"sframe_unwind");
-        // `value()` returns the value since Linux 7.3, and a reference to the value before: `ne`
-        // takes both.
-        let immediate = module_parameters::immediate.value().ne(&0);
-        let deferred = module_parameters::deferred.value().ne(&0);
 
         // The device comes last, and the hooks right before it. A failure drops the fields that are
         // initialised.
@@ -81,7 +66,7 @@ impl kernel::InPlaceModule for SframeUnwind {
             _directory: directory.clone(),
             _tables: sys::Tables::start()?,
             _worker: sys::Worker::start()?,
-            _hooks: sys::Hooks::install(immediate, deferred)?,
+            _hooks: sys::Hooks::install()?,
             _device: sys::RegisteredDevice::start()?,
         })
     }

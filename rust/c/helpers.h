@@ -267,7 +267,7 @@ struct unwind_stacktrace;
  * a task whose stack the module walks, sframe_unwind_immediate() or sframe_unwind_deferred() runs
  * in their place.
  */
-int sfu_hook_install(bool immediate, bool deferred);
+int sfu_hook_install(void);
 /* Returns once no hooked call is running or can start. Never returns if ftrace refuses. */
 void sfu_hook_remove(void);
 

@@ -28,11 +28,19 @@
  */
 MODULE_VERSION("0.1.0");
 
-/* A parameter in C: the `kernel` crate has no parameters that can be written at run time. */
+/* Parameters in C: sysfs does not show those of the `kernel` crate. */
 static bool enabled = true;
 module_param(enabled, bool, 0644);
 MODULE_PARM_DESC(enabled,
 		 "Unwind user stacks (off: the kernel's own chains from the next sample on)");
+
+static bool hooks_immediate = true;
+module_param_named(immediate, hooks_immediate, bool, 0444);
+MODULE_PARM_DESC(immediate, "Hook perf_callchain_user: stacks of perf samples and of BPF");
+
+static bool hooks_deferred = true;
+module_param_named(deferred, hooks_deferred, bool, 0444);
+MODULE_PARM_DESC(deferred, "Hook unwind_user: stacks taken on the way back to user space");
 
 static unsigned long immediate_address, deferred_address;
 static struct srcu_struct deferred_walks;
@@ -173,8 +181,9 @@ static int filter(const char *function, unsigned long *address, bool reset)
 	return ret;
 }
 
-int sfu_hook_install(bool immediate, bool deferred)
+int sfu_hook_install(void)
 {
+	bool deferred = hooks_deferred && IS_ENABLED(CONFIG_UNWIND_USER);
 	int ret;
 
 	/* Deferred walks sleep, and look up mappings without a lock. */
@@ -183,21 +192,19 @@ int sfu_hook_install(bool immediate, bool deferred)
 		pr_err("cannot hook: with PREEMPT_RT, walks need a kernel of 6.12 or later\n");
 		return -EOPNOTSUPP;
 	}
-	if (deferred && !IS_ENABLED(CONFIG_UNWIND_USER)) {
+	if (deferred != hooks_deferred)
 		pr_info("this kernel takes no deferred stacks; immediate stacks are unwound\n");
-		deferred = false;
-	}
 	ret = init_srcu_struct(&deferred_walks);
 	if (ret)
 		return ret;
 	if (!SFU_HAS_SEQUENCE)
 		sfu_locks_start();
 	sfu_entry_text_find();
-	if (immediate)
+	if (hooks_immediate)
 		ret = filter("perf_callchain_user", &immediate_address, true);
 	if (!ret && deferred)
-		ret = filter("unwind_user", &deferred_address, !immediate);
-	if (!ret && (immediate || deferred)) {
+		ret = filter("unwind_user", &deferred_address, !hooks_immediate);
+	if (!ret && (hooks_immediate || deferred)) {
 		ret = register_ftrace_function(&ops);
 		if (ret == -EBUSY)
 			pr_err("cannot hook: another module or a live patch already replaces perf_callchain_user or unwind_user (%d)\n",

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /*
  * The C side of the shim of the `kernel` crate: wrappers of macros and inline functions, and the
- * module's name and parameters, which the real crate's module! would declare.
+ * module's name, which the real crate's module! would declare.
  */
 #define pr_fmt(fmt) KBUILD_MODNAME ": " fmt
 
@@ -9,7 +9,6 @@
 #include <linux/debugfs.h>
 #include <linux/mm.h>
 #include <linux/module.h>
-#include <linux/moduleparam.h>
 #include <linux/printk.h>
 #include <linux/rcupdate.h>
 #include <linux/seq_file.h>
@@ -22,14 +21,6 @@
 MODULE_AUTHOR("The sframe_unwind authors");
 MODULE_DESCRIPTION("Unwinds user stacks by SFrame, for perf and BPF");
 MODULE_LICENSE("GPL");
-
-uint8_t sfk_immediate = 1;
-module_param_named(immediate, sfk_immediate, byte, 0444);
-MODULE_PARM_DESC(immediate, "Hook perf_callchain_user: stacks of perf samples and of BPF");
-
-uint8_t sfk_deferred = 1;
-module_param_named(deferred, sfk_deferred, byte, 0444);
-MODULE_PARM_DESC(deferred, "Hook unwind_user: stacks taken on the way back to user space");
 
 static gfp_t gfp_of(uint32_t flags)
 {

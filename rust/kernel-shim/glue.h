@@ -55,10 +55,6 @@ void sfk_debugfs_remove(void *entry);
 void sfk_show(void *seq, const void *show);
 void sfk_seq_write(void *seq, const void *text, size_t len);
 
-/* The module's parameters: numbers, which do not change. */
-extern uint8_t sfk_immediate;
-extern uint8_t sfk_deferred;
-
 /* Starts and stops the module. Task; sleeps. 0 or a negative error. */
 int sfk_module_init(void);
 void sfk_module_exit(void);

@@ -49,12 +49,6 @@ unsafe extern "C" {
     pub fn sfk_seq_write(seq: *mut crate::ffi::c_void, text: *const crate::ffi::c_void, len: usize);
 }
 unsafe extern "C" {
-    pub static mut sfk_immediate: u8;
-}
-unsafe extern "C" {
-    pub static mut sfk_deferred: u8;
-}
-unsafe extern "C" {
     pub fn sfk_module_init() -> crate::ffi::c_int;
 }
 unsafe extern "C" {

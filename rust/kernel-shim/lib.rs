@@ -15,7 +15,7 @@ mod arch;
 pub mod debugfs;
 pub mod error;
 pub mod init;
-pub mod module_param;
+mod module;
 pub mod transmute;
 pub mod uaccess;
 

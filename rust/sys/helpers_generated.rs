@@ -133,7 +133,7 @@ impl Default for sfu_table_state {
     }
 }
 unsafe extern "C" {
-    pub fn sfu_hook_install(immediate: bool, deferred: bool) -> kernel::ffi::c_int;
+    pub fn sfu_hook_install() -> kernel::ffi::c_int;
 }
 unsafe extern "C" {
     pub fn sfu_hook_remove();

@@ -80,10 +80,9 @@ pub(crate) fn module_file(name: &str) -> String {
     text.unwrap_or_default().trim().to_owned()
 }
 
-/// Whether a parameter of the module is on, by the text of its file. A bool reads as Y or N, a
-/// number as 1 or 0. One that the kernel does not show has its default, which is on.
+/// Whether a parameter of the module is on, by the text of its file.
 pub(crate) fn is_on(parameter: &str) -> bool {
-    !matches!(parameter, "N" | "0")
+    parameter == "Y"
 }
 
 /// The target of a table.

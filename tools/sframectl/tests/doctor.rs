@@ -107,7 +107,7 @@ impl MockMachine {
                 concat!(env!("CARGO_PKG_VERSION"), "\n"),
             )
             .write("sys/module/sframe_unwind/parameters/enabled", "Y\n")
-            .write("sys/module/sframe_unwind/parameters/immediate", "1\n")
+            .write("sys/module/sframe_unwind/parameters/immediate", "Y\n")
             .write(
                 "sys/kernel/tracing/enabled_functions",
                 "perf_callchain_user (1) I     M \ttramp: 0xffffffffc0 (x+0x0/0x10)\n",
@@ -334,7 +334,7 @@ fn a_module_of_another_version_or_switched_off() {
     machine.write("sys/module/sframe_unwind/parameters/enabled", "N\n");
     machine.lacks("switched off", "echo 1 >/sys/module");
     let machine = MockMachine::healthy("immediate");
-    machine.write("sys/module/sframe_unwind/parameters/immediate", "0\n");
+    machine.write("sys/module/sframe_unwind/parameters/immediate", "N\n");
     machine.lacks("immediate=0", "modprobe sframe_unwind immediate=1");
 }
 

@@ -12,7 +12,8 @@ use crate::{
         Errno,
         OpenFile,
         RegionDescription,
-        TableInfo, //
+        TableInfo,
+        TableState, //
     },
     tables, //
 };
@@ -44,9 +45,11 @@ pub(crate) fn control(command: u32, argument: usize, user: u32, own_only: bool) 
     match command {
         sys::COMMAND_ADD | sys::COMMAND_REMOVE => {
             let add: AddCommand = read(argument)?;
+            let keeps_frame_pointer = add.flags == sys::FLAG_KEEPS_FP;
             let target = match add.flags {
                 _ if add.reserved != 0 => return Err(EINVAL),
-                0 => tables::TableTarget::File(
+                sys::FLAG_KEEPS_FP if command == sys::COMMAND_REMOVE => return Err(EINVAL),
+                0 | sys::FLAG_KEEPS_FP => tables::TableTarget::File(
                     OpenFile::open(add.file)?,
                     (add.changed, add.changed_nsec),
                 ),
@@ -61,7 +64,13 @@ pub(crate) fn control(command: u32, argument: usize, user: u32, own_only: bool) 
             let memory = BuildMemory::of_build(charged, true)?;
             let section = copied(add.section, add.section_len, &memory)?;
             let extra_rows = copied(add.extra_rows, add.extra_rows_len, &memory)?;
-            tables::add(&section, &extra_rows, &target, user, charged, memory)
+            let state = TableState {
+                owner: user,
+                user: charged,
+                keeps_frame_pointer,
+                ..TableState::default()
+            };
+            tables::add(&section, &extra_rows, &target, state, memory)
         }
         sys::COMMAND_REGION => {
             let mut region: RegionDescription = read(argument)?;

@@ -240,10 +240,14 @@ mod mapping_tests {
     use crate::{
         mapping::{
             self,
+            PlainCode,
             TaskMapping,
             TaskRows, //
         },
-        sframe::stop_reason::StopReason,
+        sframe::{
+            stop_reason::StopReason,
+            walk::UncoveredCode, //
+        },
         sys,
         user_memory::UserMemory, //
     };
@@ -252,7 +256,7 @@ mod mapping_tests {
     fn find(address: u64) -> Result<TaskMapping, StopReason> {
         let mut mapping = TaskMapping::NOWHERE;
         let memory = UserMemory::atomic(0, 0);
-        mapping::find(&mut mapping, address, &memory, &Cell::default())?;
+        mapping::find(&mut mapping, address, &memory, &Cell::new(PlainCode::NONE))?;
         Ok(mapping)
     }
 
@@ -281,20 +285,21 @@ mod mapping_tests {
         // Code that cannot be read now may be an ELF image.
         sys::test::write(code, &[0x90; 8])?;
         let memory = UserMemory::atomic(0, 0);
-        let plain_code = Cell::default();
+        let plain_code = Cell::new(PlainCode::NONE);
         let find = |address| {
             let mut mapping = TaskMapping::NOWHERE;
             mapping::find(&mut mapping, address, &memory, &plain_code).map(|()| mapping)
         };
         assert!(find(data).is_ok());
-        assert_eq!(plain_code.get(), (0, 0));
+        assert_eq!(plain_code.get().end, 0);
         let first = find(code).map_err(|_| EINVAL)?;
-        assert_eq!(plain_code.get(), (first.start, first.end));
+        let known = plain_code.get();
+        assert_eq!((known.start, known.end), (first.start, first.end));
         // The second time, the mapping itself is not looked at.
         sys::test::unmap(code, PAGE)?;
         let second = find(code + PAGE - 1).map_err(|_| EINVAL)?;
         assert_eq!((second.start, second.end), (first.start, first.end));
-        assert!(second.executable && !second.is_image);
+        assert!(second.executable && second.frame_pointer == UncoveredCode::MayKeep);
         assert!(matches!(second.rows, TaskRows::None(_)));
         Ok(())
     }
@@ -357,6 +362,7 @@ mod region_tests {
     use crate::{
         mapping::{
             self,
+            PlainCode,
             TaskMapping,
             TaskRows, //
         },
@@ -373,7 +379,8 @@ mod region_tests {
     fn find(address: u64) -> Result<TaskMapping> {
         let mut mapping = TaskMapping::NOWHERE;
         let memory = UserMemory::atomic(0, 0);
-        mapping::find(&mut mapping, address, &memory, &Cell::default()).map_err(|_| EINVAL)?;
+        mapping::find(&mut mapping, address, &memory, &Cell::new(PlainCode::NONE))
+            .map_err(|_| EINVAL)?;
         Ok(mapping)
     }
 

@@ -21,7 +21,8 @@ use crate::{
             self,
             locate::RowsLocation,
             FunctionTable,
-            MappedRows, //
+            MappedRows,
+            UncoveredCode, //
         }, //
     },
     sys::{
@@ -65,9 +66,26 @@ pub(crate) type TaskRows = MappedRows<Section, TableRef>;
 /// A mapping of the current task.
 pub(crate) type TaskMapping = walk::Mapping<Section, TableRef>;
 
-/// Sets `mapping` to the mapping at a run-time address. `plain_code` is the code of no file without
-/// rows that a call found last, its start and its end; the caller initialises it with an empty
-/// range. Any context.
+/// Code without rows in which walks follow the frame pointer, from the start to the end, as run-time
+/// addresses.
+#[derive(Clone, Copy)]
+pub(crate) struct PlainCode {
+    pub(crate) start: u64,
+    pub(crate) end: u64,
+    frame_pointer: UncoveredCode,
+}
+
+impl PlainCode {
+    /// No code.
+    pub(crate) const NONE: Self = Self {
+        start: 0,
+        end: 0,
+        frame_pointer: UncoveredCode::MayKeep,
+    };
+}
+
+/// Sets `mapping` to the mapping at a run-time address. `plain_code` is the plain code that a call
+/// found last; the caller initialises it. Any context.
 ///
 /// # Errors
 ///
@@ -78,15 +96,15 @@ pub(crate) fn find(
     mapping: &mut TaskMapping,
     address: u64,
     memory: &UserMemory,
-    plain_code: &Cell<(u64, u64)>,
+    plain_code: &Cell<PlainCode>,
 ) -> Result<(), StopReason> {
-    let (start, end) = plain_code.get();
-    if (start..end).contains(&address) {
+    let known = plain_code.get();
+    if (known.start..known.end).contains(&address) {
         *mapping = TaskMapping {
-            start,
-            end,
+            start: known.start,
+            end: known.end,
             rows: MappedRows::None(FunctionTable::NONE),
-            is_image: false,
+            frame_pointer: known.frame_pointer,
             executable: true,
         };
         return Ok(());
@@ -127,17 +145,30 @@ pub(crate) fn find(
                 return result;
             }
         }
-        rows_of(address, &found, memory, &mut mapping.rows);
+        mapping.rows = MappedRows::None(FunctionTable::NONE);
+        if !found.keeps_frame_pointer {
+            rows_of(address, &found, memory, &mut mapping.rows);
+        }
         if mapping.rows.are_none() && region == RegionCheck::Unknown {
             mapping.rows = MappedRows::Region(Region::Stop);
         }
     }
     mapping.start = mapping.start.max(found.start);
     mapping.end = mapping.end.min(found.end);
-    mapping.is_image = mapping.rows.are_of_image(found.is_file);
+    mapping.frame_pointer = match found.keeps_frame_pointer {
+        true => UncoveredCode::Keeps,
+        false => mapping.rows.uncovered_code(found.is_file),
+    };
     mapping.executable = found.executable;
-    if !mapping.is_image && mapping.executable && matches!(mapping.rows, MappedRows::None(_)) {
-        plain_code.set((mapping.start, mapping.end));
+    if mapping.frame_pointer != UncoveredCode::Unknown
+        && mapping.executable
+        && matches!(mapping.rows, MappedRows::None(_))
+    {
+        plain_code.set(PlainCode {
+            start: mapping.start,
+            end: mapping.end,
+            frame_pointer: mapping.frame_pointer,
+        });
     }
     Ok(())
 }
@@ -359,7 +390,7 @@ fn scan_with(memory: &UserMemory, scan: &mut sys::Scan) -> ScanResult {
 
 /// Whether the file of a mapping has rows.
 fn look_at(mapping: &sys::Mapping, memory: &UserMemory, scan: &mut sys::Scan) -> bool {
-    if mapping.has_rows {
+    if mapping.has_rows || mapping.keeps_frame_pointer {
         return true;
     }
     // The worker or user space may find rows that the headers do not show.

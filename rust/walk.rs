@@ -10,6 +10,7 @@ use crate::{
     },
     mapping::{
         self,
+        PlainCode,
         TableRef,
         TaskMapping, //
     },
@@ -163,7 +164,7 @@ pub(crate) fn store_stack(
         memory,
         registers,
         is_probed,
-        plain_code: Cell::new((0, 0)),
+        plain_code: Cell::new(PlainCode::NONE),
     };
     let reason = 'ended: {
         let mut is_certain = true;
@@ -200,10 +201,9 @@ struct Current<'a> {
     memory: &'a UserMemory,
     registers: PtRegs<'a>,
     is_probed: bool,
-    /// The last found code of no file without rows, from the start to the end, as run-time
-    /// addresses. Code that a program makes, and the code of files that it calls, alternate on its
-    /// stacks.
-    plain_code: Cell<(u64, u64)>,
+    /// The last found plain code. Code that a program makes, and the code of files that it calls,
+    /// alternate on its stacks.
+    plain_code: Cell<PlainCode>,
 }
 
 impl<'a> Task for Current<'a> {

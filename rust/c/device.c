@@ -25,7 +25,7 @@
  */
 static_assert(sizeof(struct sframe_unwind_add) == 56);
 static_assert(sizeof(struct sframe_unwind_extra_row) == 24);
-static_assert(sizeof(struct sframe_unwind_table) == 344);
+static_assert(sizeof(struct sframe_unwind_table) == 352);
 static_assert(sizeof(struct sframe_unwind_counter) == 48);
 static_assert(sizeof(struct sframe_unwind_request) == 352);
 static_assert(sizeof(struct sframe_unwind_region) == 208);

@@ -97,8 +97,9 @@ struct sfu_mapping {
 	uint16_t visits;
 	/* Whether the worker could find out nothing more about the mapping's file. */
 	bool is_known;
-	/* Whether the table has rows. */
+	/* Whether the table has rows, and whether code without a row keeps its frame pointer. */
 	bool has_rows;
+	bool keeps_frame_pointer;
 	bool executable;
 	bool is_file;
 	bool is_vdso;
@@ -239,6 +240,8 @@ struct sfu_table_state {
 	uint32_t error;
 	/* Nobody has read the file; it is tried again. */
 	bool is_unread;
+	/* SFRAME_UNWIND_KEEPS_FP was set. */
+	bool keeps_frame_pointer;
 	uint32_t build_id_len;
 	uint8_t build_id[32];
 	/* The open file, which gives the path, or NULL. Valid for the duration of the call. */

@@ -195,8 +195,8 @@ int sfu_find_mapping(uint64_t address, struct sfu_mapping *mapping)
 		mapping->sequence = sequence;
 		sfu_find_table(mapping);
 	}
-	/* A table needs no headers. */
-	if (!ret && !mapping->has_rows && mapping->is_file)
+	/* With a table, the headers are not needed. */
+	if (!ret && !mapping->has_rows && !mapping->keeps_frame_pointer && mapping->is_file)
 		ret = find_head(mm, address, mapping);
 	rcu_read_unlock();
 	return ret;

@@ -187,7 +187,7 @@ void sfu_find_table(struct sfu_mapping *mapping)
 	struct table *table;
 
 	mapping->table = 0;
-	mapping->has_rows = false;
+	mapping->has_rows = mapping->keeps_frame_pointer = false;
 	mapping->is_known = true;
 	if (!inode || !READ_ONCE(sfu_table_generation)) {
 		mapping->is_known = !inode;
@@ -211,6 +211,7 @@ void sfu_find_table(struct sfu_mapping *mapping)
 	is_used(table);
 	mapping->table = table->number;
 	mapping->has_rows = table->rows;
+	mapping->keeps_frame_pointer = table->state.keeps_frame_pointer;
 }
 
 bool sfu_code_range_find_table(struct sfu_code_range *range, uint64_t number)
@@ -298,12 +299,18 @@ static struct table *table_at(unsigned int slot)
 	return rcu_dereference_protected(tables[slot], lockdep_is_held(&tables_lock));
 }
 
+/* Whether a table tells walks something. */
+static bool is_useful(const struct table *table)
+{
+	return table->rows || table->state.keeps_frame_pointer;
+}
+
 /*
  * Whether a table makes way for added rows only. An added answer "no rows" makes way for any table.
  */
 static bool is_kept(const struct table *table)
 {
-	return table->state.origin == SFRAME_UNWIND_ADDED && table->rows;
+	return table->state.origin == SFRAME_UNWIND_ADDED && is_useful(table);
 }
 
 /* Adds the bytes of a table to the totals, or subtracts them. */
@@ -529,7 +536,7 @@ int sfu_table_remove(const struct sfu_file_key *key, uint32_t user)
 
 	mutex_lock(&tables_lock);
 	table = table_of_inode(key);
-	if (!table || !table->rows)
+	if (!table || !is_useful(table))
 		ret = -ENOENT;
 	else if (user && table->state.owner != user)
 		ret = -EACCES;
@@ -583,6 +590,7 @@ int sfu_table_next(uint64_t after, struct sframe_unwind_table *next)
 			.rows = found->state.rows,
 			.bytes = found->state.bytes,
 			.cuts = atomic64_read(&found->cuts),
+			.flags = found->state.keeps_frame_pointer ? SFRAME_UNWIND_KEEPS_FP : 0,
 		};
 		copy_path(next->path, found);
 	}

@@ -65,8 +65,9 @@ impl TableTarget {
 }
 
 /// Adds the rows of a section, at link-time address 0, and extra rows. They replace the rows that
-/// were added before. An empty section adds no rows, and the file is not requested again. `owner`
-/// may replace the rows; `user` is charged for them. `memory` belongs to this build. Task; sleeps.
+/// were added before. An empty section adds no rows, and the file is not requested again. `state`
+/// has the owner, the charged user, and whether the file keeps frame pointers. `memory` belongs to
+/// this build. Task; sleeps.
 ///
 /// # Errors
 ///
@@ -76,8 +77,7 @@ pub(crate) fn add(
     section: &KVVec<u8>,
     extra_rows: &KVVec<u8>,
     target: &TableTarget,
-    owner: u32,
-    user: u32,
+    mut state: TableState,
     memory: BuildMemory,
 ) -> Result {
     let key = target.key()?;
@@ -108,12 +108,7 @@ pub(crate) fn add(
     if target.key()? != key {
         return Err(Errno::Stale.into());
     }
-    let mut state = TableState {
-        origin: TableOrigin::Added as u32,
-        user,
-        owner,
-        ..TableState::default()
-    };
+    state.origin = TableOrigin::Added as u32;
     if let TableTarget::File(file, _) = target {
         state.set_build_id(file);
         state.file = file.as_ptr();

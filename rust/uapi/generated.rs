@@ -4,6 +4,7 @@
 
 pub const SFRAME_UNWIND_VERSION: u32 = 2;
 pub const SFRAME_UNWIND_VDSO: u32 = 1;
+pub const SFRAME_UNWIND_KEEPS_FP: u32 = 2;
 pub const SFRAME_UNWIND_ROW_SIGNAL: u32 = 1;
 pub const SFRAME_UNWIND_ROW_CHANGES_STACK: u32 = 2;
 pub const SFRAME_UNWIND_ROW_DEREF_TWICE: u32 = 4;
@@ -83,6 +84,8 @@ pub struct sframe_unwind_table {
     pub rows: __u64,
     pub bytes: __u64,
     pub cuts: __u64,
+    pub flags: __u32,
+    pub reserved: __u32,
     pub path: [__u8; 256usize],
 }
 #[repr(C)]

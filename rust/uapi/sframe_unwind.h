@@ -33,6 +33,11 @@ typedef int8_t __s8;
 
 /* The rows are for the vDSO and not for a file; `file` has no meaning. */
 #define SFRAME_UNWIND_VDSO 1
+/*
+ * Code of the file that no row covers keeps a frame pointer. Walks follow it there, also if the
+ * file has no rows at all.
+ */
+#define SFRAME_UNWIND_KEEPS_FP 2
 
 struct sframe_unwind_add {
 	__u16 size;
@@ -45,7 +50,7 @@ struct sframe_unwind_add {
 	 */
 	__u64 section;
 	__u32 section_len;
-	/* 0 or SFRAME_UNWIND_VDSO. */
+	/* 0, SFRAME_UNWIND_VDSO, or to add rows SFRAME_UNWIND_KEEPS_FP. */
 	__u32 flags;
 	/*
 	 * Address and length in bytes of rows that a section cannot encode: struct
@@ -158,6 +163,9 @@ struct sframe_unwind_table {
 	 * was made. Walks that a limit ended (`full`, `budget`) do not count.
 	 */
 	__u64 cuts;
+	/* 0 or SFRAME_UNWIND_KEEPS_FP. */
+	__u32 flags;
+	__u32 reserved;
 	/* As in struct sframe_unwind_request. */
 	__u8 path[256];
 };

@@ -30,8 +30,8 @@ HONEST, HOSTILE = (1001, 1002, 1003), 1004
 LATE, PATIENCE = 2.0, 60.0
 SHORT_PROCESSES = 10
 # struct sframe_unwind_table.
-LIST, TABLE = 0xC1585382, struct.Struct("=HHIQQ")
-DEVICE_AT, ROWS_AT, SIZE = 44, 64, 344
+LIST, TABLE = 0xC1605382, struct.Struct("=HHIQQ")
+DEVICE_AT, ROWS_AT, SIZE = 44, 64, 352
 
 
 def as_user(user):

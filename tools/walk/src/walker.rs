@@ -49,6 +49,7 @@ use sframe::{
         Sink,
         TableAnswer,
         Task, //
+        UncoveredCode,
     },
     x86_64, //
 };
@@ -222,7 +223,7 @@ impl<'a, M: Memory + ?Sized> Task for ProcessTask<'a, M> {
         *mapping = walk::Mapping {
             start: found.start,
             end: found.end,
-            is_image: false,
+            frame_pointer: UncoveredCode::MayKeep,
             executable: found.executable,
             rows: MappedRows::None(FunctionTable::NONE),
         };
@@ -246,7 +247,7 @@ impl<'a, M: Memory + ?Sized> Task for ProcessTask<'a, M> {
                 rows => rows,
             },
         };
-        mapping.is_image = mapping.rows.are_of_image(found.is_file);
+        mapping.frame_pointer = mapping.rows.uncovered_code(found.is_file);
         Ok(())
     }
 

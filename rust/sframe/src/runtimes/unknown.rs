@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: GPL-2.0-only OR MIT
 
-//! The step from anonymous code outside of all regions. AMD64 only.
+//! The step from code without rows that keeps a frame pointer: anonymous code outside of all
+//! regions, and code of files that user space has examined. AMD64 only.
 //!
-//! A process makes such code at run time, and its frame pointer is followed, unless the code shows
-//! that the frame is elsewhere: a function that returns before it calls shows where its return
-//! address is. Some sequences of V8's and SBCL's code are known, which mislead other checks.
+//! The frame pointer is followed, unless the code shows that the frame is elsewhere: a function
+//! that returns before it calls shows where its return address is. Where the code shows nothing,
+//! the call of the function may. Some sequences of V8's and SBCL's code are known, which mislead
+//! other checks.
 
 use crate::sframe::{
     format::bytes::Source,
@@ -31,13 +33,18 @@ use crate::sframe::{
         fallback::{
             behind_call,
             is_behind_call,
-            is_returning, //
+            is_returning,
+            BEGINNING_SEARCH, //
         },
         insn::{
             frees_stack,
-            is_call_before_freeing, //
+            is_call_before_freeing,
+            CALL_RELATIVE,
+            GROUP_5,
+            MOV_RSP_RBP, //
         },
         prologue::{
+            prologue,
             FixedRule,
             ON_TOP, //
         }, //
@@ -54,12 +61,14 @@ const BYTES: usize = 24;
 
 /// Takes a step from a frame in such code; `None` if no step can be trusted.
 ///
-/// `innermost` is true for the innermost frame. `stack_end` is the end of the mapping of the stack:
+/// `innermost` is true for the innermost frame. `is_examined`: the code is a file's, which is known
+/// to keep a frame pointer; so the call of a function proves more. `stack_end` is the end of the mapping of the stack:
 /// the two words at the frame pointer have to lie below it. `memory` is the memory of the process.
 /// All addresses are run-time addresses.
 pub fn step<M: Memory + Source + ?Sized>(
     frame: &Frame,
     innermost: bool,
+    is_examined: bool,
     stack_end: u64,
     memory: &M,
 ) -> Option<Step> {
@@ -87,7 +96,7 @@ pub fn step<M: Memory + Source + ?Sized>(
     if is_shown {
         match ahead(frame.pc, memory) {
             Ahead::Rule(rule) => return behind_call(rule, &frame, memory),
-            Ahead::Lost => return None,
+            Ahead::Lost if !innermost => return None,
             _ if !innermost => {}
             Ahead::Framed | Ahead::Calls if sbcl::is_routine(&frame, memory) => return None,
             Ahead::Framed => {}
@@ -98,9 +107,17 @@ pub fn step<M: Memory + Source + ?Sized>(
             // stack. The frame pointer is then its caller's, and would leave out the caller. A
             // function that calls may have no frame pointer, either: V8's functions without a frame
             // call a write barrier.
-            Ahead::Calls | Ahead::Unknown => {
-                if behind_call(ON_TOP, &frame, memory).is_some() {
-                    return None;
+            found @ (Ahead::Lost | Ahead::Calls | Ahead::Unknown) => {
+                let proof = match is_examined {
+                    true => proof_by_call(&frame, memory),
+                    false => None,
+                };
+                let on_top = || behind_call(ON_TOP, &frame, memory);
+                match proof {
+                    Some(Proof::Framed) => {}
+                    Some(Proof::OnTop) => return on_top(),
+                    None if found == Ahead::Lost || on_top().is_some() => return None,
+                    None => {}
                 }
             }
         }
@@ -115,6 +132,79 @@ pub fn step<M: Memory + Source + ?Sized>(
         // frame.
         _ => None,
     }
+}
+
+/// Where the return address of the innermost frame is, as the call of its function proves.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Proof {
+    /// On top of the stack.
+    OnTop,
+    /// Above the saved frame pointer.
+    Framed,
+}
+
+/// The greatest distance from the start of a function to a PC in it, in bytes.
+const REACH: u64 = 64 << 10;
+
+/// Examines the two words that may be the return address. The word is proved if the call in front
+/// of it is direct, and leads to the function of the PC, which sets up a frame pointer if and only
+/// if the word is where a frame pointer leads to.
+#[inline(never)]
+fn proof_by_call<M: Memory + Source + ?Sized>(frame: &Frame, memory: &M) -> Option<Proof> {
+    let sets_up = |at: u64| {
+        let return_address = memory.read_word(at).ok()?;
+        called_sets_up(return_address, frame.pc, memory)
+    };
+    if sets_up(frame.sp) == Some(false) {
+        return Some(Proof::OnTop);
+    }
+    (sets_up(frame.fp.wrapping_add(8)) == Some(true)).then_some(Proof::Framed)
+}
+
+/// Whether the function that the direct call in front of `return_address` leads to sets up a frame
+/// pointer; `None` if there is no such call, if the function does not contain `pc`, or if it may
+/// set up a frame pointer later than at its start. Both are run-time addresses.
+#[inline(never)]
+fn called_sets_up<S: Source + ?Sized>(return_address: u64, pc: u64, memory: &S) -> Option<bool> {
+    let [opcode, distance @ ..]: [u8; 5] = memory.read(return_address.wrapping_sub(5)).ok()?;
+    if opcode != CALL_RELATIVE {
+        return None;
+    }
+    let contains = |start: u64| pc.wrapping_sub(start) < REACH;
+    let mut start = return_address.wrapping_add_signed(i32::from_le_bytes(distance).into());
+    if !contains(start) {
+        start = end_of_stub(start, memory)?;
+    }
+    if !contains(start) {
+        return None;
+    }
+    memory.spend(BEGINNING_SEARCH).ok()?;
+    let beginning = memory.read(start).ok()?;
+    match prologue(&beginning) {
+        Some(_) => Some(true),
+        None => {
+            let sets_up = |code: &[u8]| MOV_RSP_RBP.iter().any(|mov| code == mov);
+            (!beginning.windows(3).any(sets_up)).then_some(false)
+        }
+    }
+}
+
+/// Where a stub at the run-time address `start` jumps to: code of up to three instructions that
+/// ends with a direct jump, as Dart's. `None` if the code is no stub.
+fn end_of_stub<S: Source + ?Sized>(start: u64, memory: &S) -> Option<u64> {
+    let mut at = start;
+    for _ in 0..3 {
+        memory.spend(DECODING).ok()?;
+        let code: [u8; LONGEST_INSTRUCTION] = memory.read(at).ok()?;
+        let (len, effect) = instruction(&code)?;
+        at = at.wrapping_add(len);
+        match effect {
+            Effect::Jump(distance) => return Some(at.wrapping_add_signed(distance.into())),
+            Effect::Other => {}
+            _ => return None,
+        }
+    }
+    None
 }
 
 /// What the instructions ahead of a PC show.
@@ -151,6 +241,12 @@ pub(super) fn ahead<S: Source + ?Sized>(pc: u64, memory: &S) -> Ahead {
     let mut pushed = None;
     let mut popped = None;
     let mut is_behind_clear = false;
+    if memory
+        .read(pc)
+        .is_ok_and(|code| jumps_through_memory(&code))
+    {
+        return on_top(0, None);
+    }
     for left in (0..2 * MOST).rev() {
         if memory.spend(DECODING).is_err() {
             break;
@@ -249,6 +345,13 @@ pub(super) fn ahead<S: Source + ?Sized>(pc: u64, memory: &S) -> Ahead {
         is_behind_clear = v8::clears_field(word);
     }
     Ahead::Unknown
+}
+
+/// Whether `code` begins with a jump to an address in the file's or the code's own data: `jmp
+/// *N(%rip)`, with or without a `bnd` prefix. Such a jump leaves the function, as a stub of a PLT
+/// does.
+fn jumps_through_memory(code: &[u8; 4]) -> bool {
+    matches!(code, [GROUP_5, 0x25, ..] | [0xf2, GROUP_5, 0x25, _])
 }
 
 /// The rule at the PC, from an instruction ahead that finds the return address on top of the stack.
@@ -654,7 +757,7 @@ mod tests {
             sp: STACK + 0x100,
             fp: STACK + 0x200,
         };
-        match step(&frame, innermost, STACK + 0x1000, process)? {
+        match step(&frame, innermost, false, STACK + 0x1000, process)? {
             Step::Caller(caller) => Some(caller.pc),
             Step::Outermost => Some(0),
         }
@@ -740,6 +843,68 @@ mod tests {
         // That call leads elsewhere.
         process.word(SLOT, FUNCTION - 0x100);
         assert_eq!(step(&process), Some(CALLER));
+    }
+
+    #[test]
+    fn the_call_of_a_function_proves_where_its_return_address_is() {
+        let (on_top, framed) = (PROGRAM + 0x600, CALLER);
+        let mut process = called();
+        let step = |process: &MockProcess| {
+            let frame = Frame {
+                pc: PC,
+                sp: STACK + 0x100,
+                fp: STACK + 0x200,
+            };
+            match step(&frame, true, true, STACK + 0x1000, process)? {
+                Step::Caller(caller) => Some(caller.pc),
+                Step::Outermost => Some(0),
+            }
+        };
+        let direct = |process: &mut MockProcess, return_address: u64, target: u64| {
+            let distance = target.wrapping_sub(return_address) as u32;
+            process
+                .write(return_address - 5, &[0xe8])
+                .write(return_address - 4, &distance.to_le_bytes());
+        };
+        // The code shows nothing; both words follow a call.
+        process.call(on_top).word(STACK + 0x100, on_top);
+        assert_eq!(step(&process), None);
+        // A function without a prologue, called by the code of the word on top.
+        direct(&mut process, on_top, FUNCTION);
+        assert_eq!(step(&process), Some(on_top));
+        // With a prologue, the word on top is another one.
+        process.write(FUNCTION, &SETS_UP);
+        assert_eq!(step(&process), None);
+        direct(&mut process, framed, FUNCTION);
+        assert_eq!(step(&process), Some(framed));
+        // A function that may set up its frame pointer later: test %rdi,%rdi; je; push; mov.
+        direct(&mut process, on_top, FUNCTION);
+        process.write(FUNCTION, &[0x48, 0x85, 0xff, 0x74, 9]);
+        process.write(FUNCTION + 5, &SETS_UP);
+        assert_eq!(step(&process), None);
+        process.write(FUNCTION, &SETS_UP).call(on_top);
+        // The call leads to another function; or through a stub: mov $1,%r8d; jmp.
+        direct(&mut process, framed, PC + 1);
+        assert_eq!(step(&process), None);
+        let stub = PROGRAM + 0x100;
+        direct(&mut process, framed, stub);
+        process.write(stub, &[0x41, 0xb8, 1, 0, 0, 0, 0xe9]);
+        let distance = FUNCTION.wrapping_sub(stub + 11) as u32;
+        process.write(stub + 7, &distance.to_le_bytes());
+        assert_eq!(step(&process), Some(framed));
+        // mov %rdx,%rsp: the frame is lost, but for this proof.
+        process.write(PC, &[0x48, 0x89, 0xd4]);
+        assert_eq!(step(&process), Some(framed));
+        process.call(framed);
+        assert_eq!(step(&process), None);
+        // jmp *1(%rip), bnd jmp *1(%rip)
+        for code in [
+            &[0xff, 0x25, 1, 0, 0, 0][..],
+            &[0xf2, 0xff, 0x25, 1, 0, 0, 0],
+        ] {
+            process.write(PC, code);
+            assert_eq!(step(&process), Some(on_top));
+        }
     }
 
     #[test]
@@ -837,7 +1002,7 @@ mod tests {
                     sp: STACK + 0x100,
                     fp,
                 };
-                let step = step(&frame, false, end, &process);
+                let step = step(&frame, false, false, end, &process);
                 assert_eq!(step.is_some(), found, "{fp:#x}");
             }
         }

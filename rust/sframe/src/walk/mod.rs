@@ -177,7 +177,14 @@ impl<T: Task> WalkState<T> {
             return Ok(());
         }
         match &self.mapping.rows {
-            MappedRows::Table(_) => task.run_fast_path(frame, sink),
+            // Where code keeps its frame pointer, the caller of a frame without a row seldom has
+            // one.
+            MappedRows::Table(_)
+                if source == FrameSource::Rows
+                    || self.mapping.frame_pointer != UncoveredCode::Keeps =>
+            {
+                task.run_fast_path(frame, sink)
+            }
             MappedRows::Region(region)
                 if source != FrameSource::Rows || region.is_fast_after_rows() =>
             {
@@ -396,14 +403,22 @@ fn step_without_rows<T: Task>(
             FramePointer::Kept
         }
         // The code of a file with rows is compiled without a frame pointer, unless the section's
-        // flag for frame pointers is set. Code that the rows do not cover may hold any value in
-        // that register, such as the address of a caller's frame.
-        MappedRows::Section(_) | MappedRows::Table(_) => return Err(StopReason::NoRows),
-        _ if mapping.is_image => FramePointer::Unknown,
-        _ => {
-            let step = unknown::step(frame, is_innermost, stack_end, task.memory());
-            return take(step.ok_or(StopReason::NoRows)?, frame);
-        }
+        // flag for frame pointers is set, or user space has examined the code. Code that the rows
+        // do not cover may hold any value in that register, such as the address of a caller's
+        // frame.
+        MappedRows::Section(_) => return Err(StopReason::NoRows),
+        _ => match mapping.frame_pointer {
+            UncoveredCode::Unknown if matches!(mapping.rows, MappedRows::Table(_)) => {
+                return Err(StopReason::NoRows);
+            }
+            UncoveredCode::Unknown => FramePointer::Unknown,
+            known => {
+                let is_examined = known == UncoveredCode::Keeps;
+                let memory = task.memory();
+                let step = unknown::step(frame, is_innermost, is_examined, stack_end, memory);
+                return take(step.ok_or(StopReason::NoRows)?, frame);
+            }
+        },
     };
     let step = fallback::step(
         frame,
@@ -588,7 +603,10 @@ mod tests {
             *mapping = Mapping {
                 start,
                 end,
-                is_image: !is_anonymous,
+                frame_pointer: match is_anonymous {
+                    true => UncoveredCode::MayKeep,
+                    false => UncoveredCode::Unknown,
+                },
                 executable: true,
                 rows,
             };

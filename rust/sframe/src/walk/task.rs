@@ -183,12 +183,28 @@ impl<S, T> MappedRows<S, T> {
         matches!(self, Self::None(FunctionTable { len: 0, .. }))
     }
 
-    /// Whether these are the rows of a file, which `is_file` tells, or of an ELF image that has a
-    /// table of functions: the value of [`Mapping::is_image`].
+    /// What is known of the frame pointer in code that these rows do not cover. `is_file`: they are
+    /// the rows of a file.
     #[inline(always)]
-    pub const fn are_of_image(&self, is_file: bool) -> bool {
-        is_file || matches!(self, Self::None(FunctionTable { len: 1.., .. }))
+    pub const fn uncovered_code(&self, is_file: bool) -> UncoveredCode {
+        match self {
+            Self::None(FunctionTable { len: 1.., .. }) => UncoveredCode::Unknown,
+            _ if is_file => UncoveredCode::Unknown,
+            _ => UncoveredCode::MayKeep,
+        }
     }
+}
+
+/// What is known of the frame pointer in code that no row covers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum UncoveredCode {
+    /// Nothing: code of files, and of ELF images that have a table of functions. Each function has
+    /// to prove that it keeps a frame pointer.
+    Unknown,
+    /// A process has made the code. Most such code keeps a frame pointer.
+    MayKeep,
+    /// The code is a file's, and user space has found that it keeps a frame pointer.
+    Keeps,
 }
 
 /// A mapping of the task. Addresses are run-time addresses.
@@ -198,8 +214,8 @@ pub struct Mapping<S, T> {
     pub start: u64,
     /// The address after the last address; 0 for a mapping that covers nothing.
     pub end: u64,
-    /// Whether a file is mapped, or an ELF image that has a table of functions.
-    pub is_image: bool,
+    /// What is known of the frame pointer in code that no row covers.
+    pub frame_pointer: UncoveredCode,
     /// Whether the memory is executable.
     pub executable: bool,
     /// The rows of the file.
@@ -211,7 +227,7 @@ impl<S, T> Mapping<S, T> {
     pub const NOWHERE: Self = Self {
         start: 0,
         end: 0,
-        is_image: false,
+        frame_pointer: UncoveredCode::MayKeep,
         executable: false,
         rows: MappedRows::None(FunctionTable::NONE),
     };

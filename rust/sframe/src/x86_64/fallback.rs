@@ -32,7 +32,7 @@ use crate::sframe::{
 
 /// The most work of a search of a function's beginning, in instructions. One search looks for the
 /// instructions that set up the frame pointer, another for the pushes for a handler.
-const BEGINNING_SEARCH: u32 = 700;
+pub(in crate::sframe) const BEGINNING_SEARCH: u32 = 700;
 /// The work of searching one window of code for the jump to a handler, in instructions.
 const ENDING_SEARCH: u32 = 280;
 

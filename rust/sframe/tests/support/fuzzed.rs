@@ -531,7 +531,10 @@ pub(crate) fn code_walk(data: &[u8]) {
             let end = frame.sp.saturating_add(1 << 20);
             let step = match frame_pointer {
                 Some(known) => fallback::step(&frame, is_innermost, known, function, end, &memory),
-                None => unknown::step(&frame, is_innermost, end, &memory),
+                None => {
+                    let is_examined = flags & 16 != 0;
+                    unknown::step(&frame, is_innermost, is_examined, end, &memory)
+                }
             };
             match step {
                 Some(Step::Caller(caller)) => Some(caller),

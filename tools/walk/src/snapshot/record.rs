@@ -39,6 +39,7 @@ use sframe::{
         RuleOrigin,
         TableAnswer,
         Task, //
+        UncoveredCode,
     }, //
 };
 
@@ -309,7 +310,7 @@ impl<'a, M: Memory + ?Sized> Recorder<'a, M> {
             start: Hex(mapping.start),
             end: Hex(mapping.end),
             executable: mapping.executable,
-            image: mapping.is_image,
+            image: mapping.frame_pointer == UncoveredCode::Unknown,
             name: found.name.clone(),
             offset: (found.file).map(|_| Hex(found.offset + (mapping.start - found.start))),
             build_id: build_id.as_deref().map(digits),

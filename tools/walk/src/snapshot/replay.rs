@@ -36,6 +36,7 @@ use sframe::{
         RuleOrigin,
         TableAnswer,
         Task, //
+        UncoveredCode,
     }, //
 };
 
@@ -441,7 +442,10 @@ impl<'a, A: KnownAbi> Task for SnapshotTask<'a, A> {
         *mapping = Mapping {
             start: stored.start.0,
             end: stored.end.0,
-            is_image: stored.image,
+            frame_pointer: match stored.image {
+                true => UncoveredCode::Unknown,
+                false => UncoveredCode::MayKeep,
+            },
             executable: stored.executable,
             rows: match &found.rows {
                 _ if !is_valid => MappedRows::Region(Region::Stop),

@@ -143,6 +143,7 @@ in_root() {
 			PATH=/usr/sbin:/usr/bin:/sbin:/bin LANG=C.UTF-8 HOME=/root \
 			CARGO_HOME=/var/cache/sframe_unwind/cargo \
 			${ca:+CARGO_HTTP_CAINFO=/run/ca.crt} \
+			${ca:+PIP_CERT=/run/ca.crt NODE_EXTRA_CA_CERTS=/run/ca.crt} \
 			${http_proxy:+http_proxy="$http_proxy"} \
 			${https_proxy:+https_proxy="$https_proxy"} \
 			"$@"

@@ -103,6 +103,9 @@ const MAX_OPERATIONS: usize = 16;
 /// The size of a PLT stub, in bytes.
 const STUB_SIZE: u8 = 16;
 
+/// The size in bytes of the code from which on an entry may be a claim.
+const MIN_CLAIM: u64 = 64 << 10;
+
 /// An .eh_frame section. Addresses are link-time addresses.
 pub(crate) struct EhFrameTable<'a> {
     section: EhFrame<CfiSlice<'a>>,
@@ -146,7 +149,7 @@ impl<'a> EhFrameTable<'a> {
 
     /// The entries of functions in `code`, sorted and without overlaps; and the code of these
     /// functions. Entries of discarded functions, which linkers leave behind, are skipped, as are
-    /// entries that cannot be read, and entries for which no work is left.
+    /// claims, entries that cannot be read, and entries for which no work is left.
     pub(crate) fn entries(
         &self,
         code: &CodeBytes<'_>,
@@ -155,6 +158,7 @@ impl<'a> EhFrameTable<'a> {
     ) -> Result<(Vec<EhFrameEntry<'a>>, Vec<Range<u64>>), ConvertError> {
         let mut found = Vec::new();
         let mut cies = HashMap::new();
+        let mut context = UnwindContext::new_in();
         for at in fde_offsets(self.bytes)? {
             let fde = self
                 .section
@@ -170,13 +174,17 @@ impl<'a> EhFrameTable<'a> {
             };
             let (start, end) = (fde.initial_address(), fde.end_address());
             if start < end && code.holds(start, end - 1) {
-                found.push(EhFrameEntry::new(fde));
+                let entry = EhFrameEntry::new(fde);
+                let may_be_claim = end - start >= MIN_CLAIM && work.take(entry.steps());
+                if !(may_be_claim && self.is_claim(&entry, &mut context)) {
+                    found.push(entry);
+                }
             }
         }
         let covered = found.iter().map(EhFrameEntry::range).collect();
         sort_and_trim(&mut found);
         found.retain(|entry| {
-            let is_left = work.take(entry.steps());
+            let is_left = work.take(entry.steps_with_code());
             if !is_left {
                 report.rows += 1;
                 report.count_dropped(DropReason::WorkLimit, entry.end() - entry.start());
@@ -184,6 +192,25 @@ impl<'a> EhFrameTable<'a> {
             is_left
         });
         Ok((found, covered))
+    }
+
+    /// Whether an entry only claims that its code keeps frame pointers, as the one entry of a file
+    /// that Dart's compiler made: its only row, CFA = rbp+16, is wrong where a function begins. An
+    /// entry of a function has a row for that.
+    fn is_claim(
+        &self,
+        entry: &EhFrameEntry<'a>,
+        context: &mut UnwindContext<usize, RowStorage>,
+    ) -> bool {
+        const FRAME: CfaRule<usize> = CfaRule::RegisterAndOffset {
+            register: RBP,
+            offset: 16,
+        };
+        let Ok(mut rows) = entry.fde.rows(&self.section, &self.bases, context) else {
+            return false;
+        };
+        let is_frame = matches!(rows.next_row(), Ok(Some(row)) if *row.cfa() == FRAME);
+        is_frame && matches!(rows.next_row(), Ok(None))
     }
 
     /// Converts entries.

@@ -43,14 +43,16 @@ impl<'a> EhFrameEntry<'a> {
         self.start()..self.fde.end_address()
     }
 
-    /// The most steps of work that reading the entry and its code takes: one for each byte. The
-    /// instructions of the CIE are read again for each of its entries.
+    /// The most steps of work that reading the entry takes: one for each byte. The instructions of
+    /// the CIE are read again for each of its entries.
     pub(crate) fn steps(&self) -> u64 {
-        let entry = self
-            .fde
-            .entry_len()
-            .saturating_add(self.fde.cie().entry_len());
-        (self.end - self.start()).saturating_add(entry as u64)
+        let cie = self.fde.cie().entry_len();
+        self.fde.entry_len().saturating_add(cie) as u64
+    }
+
+    /// The most steps of work that reading the entry and its code takes.
+    pub(crate) fn steps_with_code(&self) -> u64 {
+        (self.end - self.start()).saturating_add(self.steps())
     }
 }
 

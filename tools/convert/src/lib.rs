@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-only OR MIT
 
 //! Makes an SFrame section, version 3, from a file's .eh_frame or from Go's pclntab; and from the
-//! instructions for code without an .eh_frame entry.
+//! instructions for code that neither covers.
 //!
 //! The section is not part of the file. Its address is 0, so that a reader looks up link-time
 //! addresses.
@@ -111,10 +111,10 @@ pub fn convert(bytes: &[u8]) -> Result<Converted, ConvertError> {
     let code = CodeBytes::of_elf(&file)?;
     let mut work = ConversionWork::new(bytes);
     let (mut functions, mut report) = runtimes::listed(&file, &code, &mut work);
-    let are_all_listed = !functions.is_empty();
+    let has_list = runtimes::has_list(&file);
     let eh_frame = match eh_frame::EhFrameTable::find(&file) {
         Ok(eh_frame) => Some(eh_frame),
-        Err(ConvertError::NoUnwindInfo) if are_all_listed => None,
+        Err(ConvertError::NoUnwindInfo) => None,
         Err(error) => return Err(error),
     };
     let mut covered = Vec::new();
@@ -149,7 +149,7 @@ pub fn convert(bytes: &[u8]) -> Result<Converted, ConvertError> {
             .map(|function| function.start..function.end()),
     );
     // Listed functions that got no rows must stay without rows.
-    if !are_all_listed {
+    if !has_list {
         let mut gaps = gaps(&file, covered, &mut work, &mut report);
         if let Some(found) = runtimes::in_gaps(&file, &gaps, &code, &mut work) {
             // This code has no functions as the analysis below knows them.
@@ -183,6 +183,9 @@ pub fn convert(bytes: &[u8]) -> Result<Converted, ConvertError> {
         report.extra_rows += u32::from(row.is_some());
         row.is_none()
     });
+    if report.eh_frame == 0 && functions.is_empty() && extra_rows.is_empty() {
+        return Err(ConvertError::NoUnwindInfo);
+    }
     let section = encode::section(&functions, &mut report)?;
     report.steps = work.taken();
     Ok(Converted {
@@ -204,7 +207,7 @@ pub fn dropped_rows(bytes: &[u8]) -> Result<Vec<DroppedRow>, ConvertError> {
     let converted = convert(bytes)?;
     let eh_frame = match eh_frame::EhFrameTable::find(&file) {
         Ok(eh_frame) => eh_frame,
-        // The functions are listed elsewhere.
+        // It has no row that could be dropped.
         Err(ConvertError::NoUnwindInfo) => return Ok(Vec::new()),
         Err(error) => return Err(error),
     };

@@ -24,7 +24,8 @@ pub enum ConvertError {
     /// Code segments, or the names of sections, share bytes of the file, so that they are longer
     /// than the file.
     SharedBytes,
-    /// The file has neither .eh_frame nor Go's pclntab.
+    /// The file has neither .eh_frame nor a pclntab that is supported, and its instructions tell no
+    /// rows.
     NoUnwindInfo,
     /// .eh_frame is invalid.
     InvalidEhFrame(gimli::Error),
@@ -47,7 +48,8 @@ impl fmt::Display for ConvertError {
                 f.write_str("code segments, or names of sections, are longer than the file")
             }
             ConvertError::NoUnwindInfo => f.write_str(
-                "no unwind information: neither .eh_frame nor the pclntab of Go 1.20 or later",
+                "no unwind information: neither .eh_frame, nor the pclntab of Go 1.20 or later, nor \
+                 code that can be analysed",
             ),
             ConvertError::InvalidEhFrame(error) => write!(f, ".eh_frame is invalid: {error}"),
             ConvertError::TooLarge => {

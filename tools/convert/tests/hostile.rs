@@ -7,30 +7,19 @@ mod program;
 use convert::{
     convert,
     max_steps,
-    CodeBytes,
     ConvertError,
     Converted,
     DropReason,
-    OwnedTable,
     MAX_HEADERS, //
-};
-use sframe::rule::{
-    Base, //
-    Location,
-    Rule,
 };
 
 use program::{
+    dropped,
+    plain,
+    rules,
     Program,
-    PLAIN,
-    TEXT, //
+    PLAIN, //
 };
-
-/// The number of rows that are dropped for a reason.
-fn dropped(converted: &Converted, reason: DropReason) -> u64 {
-    let dropped = &converted.report.dropped;
-    dropped.get(&reason).map_or(0, |(rows, _)| *rows)
-}
 
 /// The conversion of a file that takes at most `steps` for each byte, and loses nothing for it.
 fn converted(file: &[u8], steps: u64) -> Converted {
@@ -39,26 +28,6 @@ fn converted(file: &[u8], steps: u64) -> Converted {
     let most = steps * file.len() as u64;
     assert!(converted.report.steps <= most, "{}", converted.report.steps);
     converted
-}
-
-/// The rules at offsets in the text.
-fn rules(file: &[u8], converted: &Converted, offsets: &[u64]) -> Vec<Option<Rule>> {
-    let code = CodeBytes::of(file).unwrap();
-    let table = OwnedTable::new(&converted.section, &converted.extra_rows, &code).unwrap();
-    let find = |offset: &u64| table.table().find(TEXT + offset);
-    offsets.iter().map(find).map(without_rbx).collect()
-}
-
-/// A rule without what it says of rbx.
-fn without_rbx(rule: Option<Rule>) -> Option<Rule> {
-    rule.map(|rule| Rule {
-        extra: sframe::rule::Extra::NONE,
-        ..rule
-    })
-}
-
-fn plain(cfa: i32) -> Option<Rule> {
-    Some(Rule::amd64(Base::Sp, cfa, Location::Unchanged))
 }
 
 #[test]
@@ -317,34 +286,4 @@ fn a_cfa_expression_may_add_constants_to_a_register() {
     let rules = rules(&file, &converted, &offsets);
     assert_eq!(rules[..5], [plain(24); 5]);
     assert_eq!(rules[5..], [None; 3]);
-}
-
-/// Dart's compiler writes one entry for all code of a file.
-#[test]
-fn an_entry_of_much_code_that_has_one_row_by_the_frame_pointer_is_no_row() {
-    const SIZE: u32 = 64 << 10;
-    // cfa=rbp+16, rbp=c-16
-    const FRAME: &[u8] = &[0x0c, 6, 16, 0x86, 2];
-    let by_frame = Some(Rule::amd64(Base::Fp, 16, Location::AtCfa(-16)));
-    let rules = |size: u32, instructions: &[u8]| {
-        let mut program = Program::new(SIZE as usize);
-        // push %rbp; mov %rsp,%rbp; pop %rbp; ret
-        program.text[..6].copy_from_slice(b"\x55\x48\x89\xe5\x5d\xc3");
-        program.fde(0, size, instructions);
-        // An entry in the code of the other one.
-        program.fde(32, 16, &[0x0e, 24]);
-        let file = program.bytes();
-        rules(&file, &converted(&file, 3), &[0, 4, 6, 32])
-    };
-    let by_instructions = [plain(8), by_frame, None, plain(24)];
-    assert_eq!(rules(SIZE, FRAME), by_instructions);
-    let by_entry = [by_frame, by_frame, by_frame, plain(24)];
-    assert_eq!(rules(SIZE - 1, FRAME), by_entry);
-    // A compiler's entry has a row for the function's start.
-    let with_start = [&[0x0e, 8, 0x44], FRAME].concat();
-    let by_entry = [plain(8), by_frame, by_frame, plain(24)];
-    assert_eq!(rules(SIZE, &with_start), by_entry);
-    // Another frame is no claim.
-    let other = Some(Rule::amd64(Base::Fp, 24, Location::AtCfa(-24)));
-    assert_eq!(rules(SIZE, &[0x0c, 6, 24, 0x86, 3])[..2], [other; 2]);
 }

@@ -80,8 +80,8 @@ Each line names the file, the position (.sframe+OFFSET in the section, or an off
 the fault. The last line is a summary.";
 
 const EXIT_CODES_CONVERT: &str = "\
-Exit codes: 0 the section was written; 1 the file cannot be read, or has no unwind information to
-convert, or the section cannot be written; 2 wrong usage.
+Exit codes: 0 the section was written; 1 the file cannot be read, or no rows can be made from it, or
+the section cannot be written; 2 wrong usage.
 
 Each row encodes exactly the rule of .eh_frame, or of Go's pclntab. A row that SFrame cannot encode is
 dropped: the section has no function there, and dropped rows are counted by reason. For code without an
@@ -93,7 +93,7 @@ Exit codes: 0 success; 1 a file could not be added or removed, or the module doe
 2 wrong usage; 3 the module is not loaded; 4 CAP_PERFMON is missing; 5 the module is of another
 version; 7 the configuration file is invalid.
 
-With --all, a file that has no unwind information is not a failure.";
+With --all, a file from which no rows can be made is not a failure.";
 
 const EXIT_CODES_WATCH: &str = "\
 Exit codes: 0 never, the command ends by a signal or an error; 1 the device cannot be read; 2 wrong

@@ -280,7 +280,7 @@ impl Input<'_> {
     ///
     /// # Errors
     ///
-    /// The file cannot be read or has no unwind information; or the conversion has not ended by
+    /// The file cannot be read, or no rows can be made from it; or the conversion has not ended by
     /// itself. The text says which.
     pub(crate) fn rows(&self) -> Result<(ConvertedRows, CacheUse<'_>), Failure> {
         if let Some(rows) = self.cached_rows() {
@@ -409,8 +409,8 @@ pub(crate) enum Prepared {
     Made(PathBuf),
     /// The cache had the rows.
     Known(PathBuf),
-    /// The file is no program or library, has rows of its own, or has no unwind information; or the
-    /// cache has no room, or keeps no rows of such a file.
+    /// The file is no program or library, has rows of its own, or no rows can be made from it; or
+    /// the cache has no room, or keeps no rows of such a file.
     Unsuited,
 }
 

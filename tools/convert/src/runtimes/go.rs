@@ -85,6 +85,11 @@ pub(super) fn functions(
     (found.functions, found.report)
 }
 
+/// Whether a file has a pclntab, of any version.
+pub(super) fn has_table(file: &ElfFile64<'_, Endianness>) -> bool {
+    section(file).is_some()
+}
+
 /// The functions that have been read.
 #[derive(Default)]
 struct GoFunctions {

@@ -42,6 +42,12 @@ pub(crate) fn listed(
     go::functions(file, code, work)
 }
 
+/// Whether a file has a list of all of its functions, perhaps of a version that [`listed`] does not
+/// read. No other code of such a file is analysed: what the list leaves out switches stacks.
+pub(crate) fn has_list(file: &ElfFile64<'_, Endianness>) -> bool {
+    go::has_table(file)
+}
+
 /// Corrects rows of .eh_frame that are wrong.
 pub(crate) fn correct(functions: &mut Vec<ConvertedFunction>, code: &CodeBytes<'_>) {
     luajit::correct(functions, code);

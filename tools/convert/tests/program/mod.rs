@@ -1,6 +1,19 @@
 // SPDX-License-Identifier: GPL-2.0-only OR MIT
 
-//! Programs that tests make in memory.
+//! Programs that tests make in memory, and what their conversion gives.
+#![allow(dead_code, reason = "each test takes what it needs")]
+
+use convert::{
+    CodeBytes,
+    Converted,
+    DropReason,
+    OwnedTable, //
+};
+use sframe::rule::{
+    Base,
+    Location,
+    Rule, //
+};
 
 /// The link-time addresses of the code and of .eh_frame.
 pub(crate) const TEXT: u64 = 0x40_0000;
@@ -18,6 +31,11 @@ pub(crate) struct Program {
     /// The numbers of program headers of the code, and of sections of the code.
     pub(crate) headers: usize,
     pub(crate) sections: usize,
+    /// The name of the section of .eh_frame, and whether it is there.
+    pub(crate) eh_frame_name: &'static str,
+    pub(crate) has_eh_frame: bool,
+    /// The size that the code has in memory, if it is more than in the file.
+    pub(crate) claimed: usize,
 }
 
 impl Program {
@@ -29,6 +47,9 @@ impl Program {
             cie: 0,
             headers: 1,
             sections: 1,
+            eh_frame_name: ".eh_frame",
+            has_eh_frame: true,
+            claimed: 0,
         };
         program.cie("zR", PLAIN);
         program
@@ -68,11 +89,11 @@ impl Program {
 
     /// The file.
     pub(crate) fn bytes(&self) -> Vec<u8> {
-        const NAMES: &[u8] = b"\0.text\0.eh_frame\0.shstrtab\0";
+        let names = format!("\0.text\0.shstrtab\0{}\0", self.eh_frame_name);
         let text_at = 64 + 56 * self.headers;
         let eh_frame_at = text_at + self.text.len();
         let names_at = eh_frame_at + self.eh_frame.len();
-        let sections_at = (names_at + NAMES.len()).next_multiple_of(8);
+        let sections_at = (names_at + names.len()).next_multiple_of(8);
         let mut file = b"\x7fELF\x02\x01\x01".to_vec();
         file.resize(16, 0);
         let words = |file: &mut Vec<u8>, words: &[u64]| {
@@ -82,9 +103,18 @@ impl Program {
         };
         // ET_DYN, EM_X86_64
         file.extend([3, 0, 62, 0, 1, 0, 0, 0]);
-        words(&mut file, &[0, 64, sections_at as u64]);
-        let sections = self.sections + 3;
-        for half in [0, 0, 64, 56, self.headers, 64, sections, sections - 1] {
+        // Without sections, also without their headers.
+        let has_sections = self.sections != 0;
+        let sections = match has_sections {
+            true => self.sections + 2 + usize::from(self.has_eh_frame),
+            false => 0,
+        };
+        words(
+            &mut file,
+            &[0, 64, if has_sections { sections_at as u64 } else { 0 }],
+        );
+        let names_index = sections.saturating_sub(1);
+        for half in [0, 0, 64, 56, self.headers, 64, sections, names_index] {
             file.extend((half as u16).to_le_bytes());
         }
         for header in 0..self.headers {
@@ -96,15 +126,20 @@ impl Program {
             } else {
                 (header as u64) << 12
             };
-            let len = if is_first { self.text.len() as u64 } else { 0 };
+            let len = if is_first { self.text.len() } else { 0 };
+            let claimed = len.max(if is_first { self.claimed } else { 0 });
+            let (len, claimed) = (len as u64, claimed as u64);
             words(
                 &mut file,
-                &[text_at as u64, address, address, len, len, 0x1000],
+                &[text_at as u64, address, address, len, claimed, 0x1000],
             );
         }
         file.extend(&self.text);
         file.extend(&self.eh_frame);
-        file.extend(NAMES);
+        file.extend(names.bytes());
+        if !has_sections {
+            return file;
+        }
         file.resize(sections_at, 0);
         let mut section =
             |name: u32, kind: u32, flags: u64, address: u64, at: usize, len: usize| {
@@ -116,8 +151,37 @@ impl Program {
         for _ in 0..self.sections {
             section(1, 1, 6, TEXT, text_at, self.text.len());
         }
-        section(7, 1, 2, EH_FRAME, eh_frame_at, self.eh_frame.len());
-        section(17, 3, 0, 0, names_at, NAMES.len());
+        if self.has_eh_frame {
+            section(17, 1, 2, EH_FRAME, eh_frame_at, self.eh_frame.len());
+        }
+        section(7, 3, 0, 0, names_at, names.len());
         file
     }
+}
+
+/// The number of rows that are dropped for a reason.
+pub(crate) fn dropped(converted: &Converted, reason: DropReason) -> u64 {
+    let dropped = &converted.report.dropped;
+    dropped.get(&reason).map_or(0, |(rows, _)| *rows)
+}
+
+/// The rules at offsets in the text.
+pub(crate) fn rules(file: &[u8], converted: &Converted, offsets: &[u64]) -> Vec<Option<Rule>> {
+    let code = CodeBytes::of(file).unwrap();
+    let table = OwnedTable::new(&converted.section, &converted.extra_rows, &code).unwrap();
+    let find = |offset: &u64| table.table().find(TEXT + offset);
+    offsets.iter().map(find).map(without_rbx).collect()
+}
+
+/// A rule without what it says of rbx.
+fn without_rbx(rule: Option<Rule>) -> Option<Rule> {
+    rule.map(|rule| Rule {
+        extra: sframe::rule::Extra::NONE,
+        ..rule
+    })
+}
+
+/// cfa=rsp plus an offset, for a function that does not change rbp.
+pub(crate) fn plain(cfa: i32) -> Option<Rule> {
+    Some(Rule::amd64(Base::Sp, cfa, Location::Unchanged))
 }

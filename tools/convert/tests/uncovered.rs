@@ -1,0 +1,89 @@
+// SPDX-License-Identifier: GPL-2.0-only OR MIT
+
+//! Files with much code that no entry of .eh_frame covers.
+
+mod program;
+
+use convert::{
+    convert,
+    ConvertError, //
+};
+use sframe::rule::{
+    Base,
+    Location,
+    Rule, //
+};
+
+use program::{
+    plain,
+    rules,
+    Program, //
+};
+
+/// push %rbp; mov %rsp,%rbp; pop %rbp; ret
+const FRAMED: &[u8] = b"\x55\x48\x89\xe5\x5d\xc3";
+
+/// The row where [`FRAMED`] has set up its frame.
+fn framed() -> Option<Rule> {
+    Some(Rule::amd64(Base::Fp, 16, Location::AtCfa(-16)))
+}
+
+/// Dart's compiler writes one entry for all code of a file.
+#[test]
+fn one_row_by_the_frame_pointer_for_much_code_is_no_row() {
+    const SIZE: u32 = 64 << 10;
+    // cfa=rbp+16, rbp=c-16
+    const FRAME: &[u8] = &[0x0c, 6, 16, 0x86, 2];
+    let rules = |size: u32, instructions: &[u8]| {
+        let mut program = Program::new(SIZE as usize);
+        program.text[..FRAMED.len()].copy_from_slice(FRAMED);
+        program.fde(0, size, instructions);
+        // An entry in the code of the other one.
+        program.fde(32, 16, &[0x0e, 24]);
+        let file = program.bytes();
+        rules(&file, &convert(&file).unwrap(), &[0, 4, 6, 32])
+    };
+    let by_instructions = [plain(8), framed(), None, plain(24)];
+    assert_eq!(rules(SIZE, FRAME), by_instructions);
+    let by_entry = [framed(), framed(), framed(), plain(24)];
+    assert_eq!(rules(SIZE - 1, FRAME), by_entry);
+    // A compiler's entry has a row for the function's start.
+    let with_start = [&[0x0e, 8, 0x44], FRAME].concat();
+    let by_entry = [plain(8), framed(), framed(), plain(24)];
+    assert_eq!(rules(SIZE, &with_start), by_entry);
+    // Another frame is no claim.
+    let other = Some(Rule::amd64(Base::Fp, 24, Location::AtCfa(-24)));
+    assert_eq!(rules(SIZE, &[0x0c, 6, 24, 0x86, 3])[..2], [other; 2]);
+}
+
+#[test]
+fn a_file_without_eh_frame_has_rows_by_its_instructions() {
+    let mut program = Program::new(0x1000);
+    program.has_eh_frame = false;
+    program.text[..FRAMED.len()].copy_from_slice(FRAMED);
+    let file = program.bytes();
+    let converted = convert(&file).unwrap();
+    assert_eq!(converted.report.eh_frame, 0);
+    assert_eq!(converted.report.analyzed_code, FRAMED.len() as u64);
+    assert_eq!(
+        rules(&file, &converted, &[0, 4, 6]),
+        [plain(8), framed(), None]
+    );
+}
+
+#[test]
+fn a_file_that_tells_no_rows_is_an_error() {
+    let has_none = |program: &Program| {
+        let converted = convert(&program.bytes());
+        matches!(converted, Err(ConvertError::NoUnwindInfo))
+    };
+    let mut program = Program::new(0x1000);
+    program.has_eh_frame = false;
+    assert!(has_none(&program));
+    program.text[..FRAMED.len()].copy_from_slice(FRAMED);
+    assert!(!has_none(&program));
+    // A pclntab of a version that is not read: Go's assembly would get false rows.
+    program.has_eh_frame = true;
+    program.eh_frame_name = ".gopclntab";
+    assert!(has_none(&program));
+}

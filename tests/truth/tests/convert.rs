@@ -24,8 +24,14 @@ use std::{
 use convert::{
     CodeBytes,
     Converted,
+    FramePointers,
     OwnedTable,
     MAX_ENTRY_POINT, //
+};
+use iced_x86::{
+    Decoder,
+    DecoderOptions,
+    FlowControl, //
 };
 use object::{
     Object,
@@ -532,11 +538,17 @@ uncovered:
 
 /// Assembles a library.
 fn assembled(name: &str, source: &str) -> PathBuf {
+    compiled(name, "S", source, &[])
+}
+
+/// A library that gcc makes of a source file with this extension.
+fn compiled(name: &str, extension: &str, source: &str, options: &[&str]) -> PathBuf {
     let directory = Path::new(env!("CARGO_TARGET_TMPDIR"));
-    let file = directory.join(name).with_extension("S");
+    let file = directory.join(name).with_extension(extension);
     let library = directory.join(name).with_extension("so");
     fs::write(&file, source).unwrap();
     let output = Command::new("gcc")
+        .args(options)
         .args(["-nostdlib", "-shared", "-o"])
         .args([&library, &file])
         .output()
@@ -1296,6 +1308,70 @@ fn instruction_analysis_agrees_with_eh_frame() {
     assert!(analysis_agrees("/usr/bin/perl") > 100_000);
     assert!(analysis_agrees("/usr/bin/python3") > 100_000);
     assert!(analysis_agrees("/usr/lib/x86_64-linux-gnu/libgmp.so.10") > 100_000);
+}
+
+/// The percentage of the calls in a file's .text at which .eh_frame counts the CFA from rbp, among
+/// those at which a row covers the call.
+fn calls_in_frames(bytes: &[u8]) -> f64 {
+    let converted = convert::convert(bytes).unwrap();
+    let code = CodeBytes::of(bytes).unwrap();
+    let owned = OwnedTable::new(&converted.section, &converted.extra_rows, &code).unwrap();
+    let file = object::File::parse(bytes).unwrap();
+    let text = file.section_by_name(".text").unwrap();
+    let data = text.data().unwrap();
+    let (mut calls, mut in_frames) = (0, 0);
+    for instruction in Decoder::with_ip(64, data, text.address(), DecoderOptions::NONE) {
+        let flow = instruction.flow_control();
+        if matches!(flow, FlowControl::Call | FlowControl::IndirectCall) {
+            if let Some(rule) = owned.table().find(instruction.ip()) {
+                calls += 1;
+                in_frames += u32::from(rule.cfa.base == Base::Fp);
+            }
+        }
+    }
+    100.0 * f64::from(in_frames) / f64::from(calls)
+}
+
+/// What a file would be without .eh_frame: does its code keep frame pointers? The sampled share of
+/// calls in frames must be that of .eh_frame.
+fn frame_pointers(path: &Path) -> FramePointers {
+    let bytes = fs::read(path).unwrap();
+    let converted = convert::convert_code(&bytes).unwrap();
+    let sampled = converted.report.uncovered.unwrap();
+    let share = 100.0 * sampled.in_frames as f64 / sampled.calls as f64;
+    let truth = calls_in_frames(&bytes);
+    println!(
+        "{}: {share:.1} % of calls in frames, truth {truth:.1} %",
+        path.display()
+    );
+    assert!((share - truth).abs() < 15.0, "{path:?}: {share}, {truth}");
+    sampled.frame_pointers()
+}
+
+#[test]
+fn files_keep_frame_pointers_as_eh_frame_says() {
+    let functions = (0..300).map(|number| {
+        let next = number + 1;
+        format!(
+            "int f{next}(int);
+             __attribute__((noipa)) int f{number}(int x) {{
+                 int y = f{next}(x + 1);
+                 __asm__ volatile(\".nops 256\");
+                 return y * 3 + x;
+             }}\n"
+        )
+    });
+    let source = functions.collect::<String>() + "int f300(int x) { return x; }\n";
+    let compiled = |name, option| {
+        let options = ["-O2", "-fPIC", "-fvisibility=hidden", option];
+        compiled(name, "c", &source, &options)
+    };
+    let framed = compiled("framed", "-fno-omit-frame-pointer");
+    assert_eq!(frame_pointers(&framed), FramePointers::Kept);
+    let unframed = compiled("unframed", "-fomit-frame-pointer");
+    assert_eq!(frame_pointers(&unframed), FramePointers::NotKept);
+    let libc = Path::new("/usr/lib/x86_64-linux-gnu/libc.so.6");
+    assert_eq!(frame_pointers(libc), FramePointers::NotKept);
 }
 
 /// V8's builtins have no unwind information.

@@ -19,6 +19,7 @@ mod eh_frame;
 mod eh_return;
 mod encode;
 mod entries;
+mod frame_pointers;
 mod function;
 mod headers;
 mod report;
@@ -34,6 +35,10 @@ mod work;
 
 pub use self::{
     code::CodeBytes,
+    frame_pointers::{
+        FramePointers,
+        SampledCalls, //
+    },
     headers::MAX_HEADERS,
     report::{
         ConvertError,
@@ -48,6 +53,7 @@ pub use self::{
 };
 
 use self::{
+    frame_pointers::UncoveredCode,
     function::{
         size_of_all,
         sort_and_trim,
@@ -150,7 +156,7 @@ pub fn convert(bytes: &[u8]) -> Result<Converted, ConvertError> {
     );
     // Listed functions that got no rows must stay without rows.
     if !has_list {
-        let mut gaps = gaps(&file, covered, &mut work, &mut report);
+        let mut gaps = gaps(&file, &code, covered, &mut work, &mut report);
         if let Some(found) = runtimes::in_gaps(&file, &gaps, &code, &mut work) {
             // This code has no functions as the analysis below knows them.
             gaps = found.unused;
@@ -159,6 +165,7 @@ pub fn convert(bytes: &[u8]) -> Result<Converted, ConvertError> {
             functions.push(found.run);
             functions.extend(found.functions);
         }
+        report.uncovered = UncoveredCode::of(&gaps, &code).calls(&mut work);
         let found = analysis::functions(
             &gaps,
             &symbols(&file),
@@ -183,7 +190,8 @@ pub fn convert(bytes: &[u8]) -> Result<Converted, ConvertError> {
         report.extra_rows += u32::from(row.is_some());
         row.is_none()
     });
-    if report.eh_frame == 0 && functions.is_empty() && extra_rows.is_empty() {
+    let has_rows = !functions.is_empty() || !extra_rows.is_empty();
+    if !has_rows && report.eh_frame == 0 && !report.keeps_frame_pointers() {
         return Err(ConvertError::NoUnwindInfo);
     }
     let section = encode::section(&functions, &mut report)?;
@@ -245,10 +253,12 @@ fn is_call(instruction: &Instruction) -> bool {
     )
 }
 
-/// The ranges of the code sections that are not `covered`. PLTs are skipped: only the linker makes
-/// rows for them. Takes a step for each section, and for each covered range in each section.
+/// The ranges of the code sections that are not `covered`; of the code, if the file has no section
+/// headers. PLTs are skipped: only the linker makes rows for them. Takes a step for each section,
+/// and for each covered range in each section.
 fn gaps(
     file: &ElfFile64<'_, Endianness>,
+    code: &CodeBytes<'_>,
     mut covered: Vec<Range<u64>>,
     work: &mut ConversionWork,
     report: &mut Report,
@@ -262,6 +272,11 @@ fn gaps(
         })
         .map(|section| section.address()..section.address().saturating_add(section.size()))
         .collect();
+    if file.elf_section_table().is_empty() {
+        let segments = code.segments.iter();
+        let in_file = segments.map(|(start, _, bytes)| *start..*start + bytes.len() as u64);
+        sections = in_file.collect();
+    }
     sections.sort_by_key(|section| section.start);
     let mut found = Vec::new();
     let mut at = 0;
@@ -319,7 +334,8 @@ pub fn convert_code(bytes: &[u8]) -> Result<Converted, ConvertError> {
     let code = CodeBytes::of_elf(&file)?;
     let mut report = Report::default();
     let mut work = ConversionWork::new(bytes);
-    let gaps = gaps(&file, Vec::new(), &mut work, &mut report);
+    let gaps = gaps(&file, &code, Vec::new(), &mut work, &mut report);
+    report.uncovered = UncoveredCode::of(&gaps, &code).calls(&mut work);
     let functions = analysis::functions(
         &gaps,
         &BTreeSet::new(),

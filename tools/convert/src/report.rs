@@ -7,7 +7,13 @@ use std::{
     fmt, //
 };
 
-use crate::headers::MAX_HEADERS;
+use crate::{
+    frame_pointers::{
+        FramePointers,
+        SampledCalls, //
+    },
+    headers::MAX_HEADERS, //
+};
 
 /// The reason why a file cannot be converted.
 #[derive(Debug)]
@@ -24,8 +30,8 @@ pub enum ConvertError {
     /// Code segments, or the names of sections, share bytes of the file, so that they are longer
     /// than the file.
     SharedBytes,
-    /// The file has neither .eh_frame nor a pclntab that is supported, and its instructions tell no
-    /// rows.
+    /// The file has neither .eh_frame nor a pclntab that is supported, its instructions tell no
+    /// rows, and it does not keep frame pointers.
     NoUnwindInfo,
     /// .eh_frame is invalid.
     InvalidEhFrame(gimli::Error),
@@ -48,8 +54,8 @@ impl fmt::Display for ConvertError {
                 f.write_str("code segments, or names of sections, are longer than the file")
             }
             ConvertError::NoUnwindInfo => f.write_str(
-                "no unwind information: neither .eh_frame, nor the pclntab of Go 1.20 or later, nor \
-                 code that can be analysed",
+                "no unwind information: neither .eh_frame, nor the pclntab of Go 1.20 or later, \
+                 nor code that can be analysed",
             ),
             ConvertError::InvalidEhFrame(error) => write!(f, ".eh_frame is invalid: {error}"),
             ConvertError::TooLarge => {
@@ -121,11 +127,20 @@ pub struct Report {
     pub extra_rows: u32,
     /// The bytes of code whose rows come from the instructions.
     pub analyzed_code: u64,
+    /// The sampled calls of code that neither .eh_frame nor another table covers; `None` if there
+    /// is little of it.
+    pub uncovered: Option<SampledCalls>,
     /// The steps of work that the conversion took, of [`max_steps`](crate::max_steps).
     pub steps: u64,
 }
 
 impl Report {
+    /// Whether code that no row covers keeps frame pointers.
+    pub fn keeps_frame_pointers(&self) -> bool {
+        let uncovered = self.uncovered.map(|calls| calls.frame_pointers());
+        uncovered == Some(FramePointers::Kept)
+    }
+
     pub(crate) fn count_dropped(&mut self, reason: DropReason, bytes: u64) {
         let (rows, all) = self.dropped.entry(reason).or_default();
         *rows += 1;

@@ -6,7 +6,8 @@ mod program;
 
 use convert::{
     convert,
-    ConvertError, //
+    ConvertError,
+    FramePointers, //
 };
 use sframe::rule::{
     Base,
@@ -86,4 +87,64 @@ fn a_file_that_tells_no_rows_is_an_error() {
     program.has_eh_frame = true;
     program.eh_frame_name = ".gopclntab";
     assert!(has_none(&program));
+}
+
+/// A program of 4,096 functions of 32 bytes, of which each calls the next one.
+fn many_functions(before: &[u8], after: &[u8]) -> Program {
+    const SIZE: usize = 32;
+    let mut program = Program::new(4096 * SIZE);
+    for function in program.text.chunks_mut(SIZE) {
+        let distance = (SIZE - before.len() - 5) as u8;
+        let code = [before, &[0xe8, distance, 0, 0, 0], after].concat();
+        function[..code.len()].copy_from_slice(&code);
+    }
+    program
+}
+
+/// Functions that set up frames.
+fn many_framed() -> Program {
+    many_functions(&FRAMED[..4], &FRAMED[4..])
+}
+
+fn frame_pointers(program: &Program) -> Option<FramePointers> {
+    let report = convert(&program.bytes()).unwrap().report;
+    report.uncovered.map(|calls| calls.frame_pointers())
+}
+
+#[test]
+fn code_without_entries_may_keep_frame_pointers() {
+    let mut program = many_framed();
+    assert_eq!(frame_pointers(&program), Some(FramePointers::Kept));
+    program.has_eh_frame = false;
+    assert_eq!(frame_pointers(&program), Some(FramePointers::Kept));
+    program.sections = 0;
+    assert_eq!(frame_pointers(&program), Some(FramePointers::Kept));
+    // push %rbx; ...; pop %rbx; ret
+    let other = many_functions(b"\x53", b"\x5b\xc3");
+    assert_eq!(frame_pointers(&other), Some(FramePointers::NotKept));
+    // With entries the same is no question.
+    let mut program = many_framed();
+    program.fde(0, 1 << 16, &[]);
+    assert_eq!(frame_pointers(&program), Some(FramePointers::Kept));
+    program.fde(1 << 16, (1 << 16) - 48, &[]);
+    assert_eq!(frame_pointers(&program), None);
+    // Go's functions are listed, whether the list is read or not.
+    let mut program = many_framed();
+    program.eh_frame_name = ".gopclntab";
+    assert!(matches!(
+        convert(&program.bytes()),
+        Err(ConvertError::NoUnwindInfo)
+    ));
+}
+
+#[test]
+fn code_that_is_not_in_the_file_is_not_looked_at() {
+    let mut program = many_framed();
+    program.claimed = 4 << 30;
+    for sections in [1, 0] {
+        program.sections = sections;
+        let found = convert(&program.bytes()).unwrap().report.uncovered.unwrap();
+        assert_eq!(found.code, program.text.len() as u64);
+        assert_eq!(found.frame_pointers(), FramePointers::Kept);
+    }
 }

@@ -16,6 +16,7 @@ use std::{
 
 use convert::{
     DropReason,
+    FramePointers,
     Report, //
 };
 use serde::Serialize;
@@ -36,7 +37,18 @@ struct ConversionLine<'a> {
     section_rows: u32,
     extra_rows: u32,
     analyzed_code_bytes: u64,
+    /// The code that no row covers, before its instructions are analysed.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    uncovered: Option<Uncovered>,
     rows_dropped: BTreeMap<&'static str, Dropped>,
+}
+
+#[derive(Serialize)]
+struct Uncovered {
+    code_bytes: u64,
+    calls: u64,
+    calls_in_frames: u64,
+    frame_pointers: &'static str,
 }
 
 #[derive(Serialize)]
@@ -105,6 +117,16 @@ fn as_json(file: &Path, section: &Path, report: &Report, len: usize) -> String {
         let (rows, code_bytes) = (*rows, *code_bytes);
         (reason.name(), Dropped { rows, code_bytes })
     };
+    let uncovered = report.uncovered.map(|found| Uncovered {
+        code_bytes: found.code,
+        calls: found.calls,
+        calls_in_frames: found.in_frames,
+        frame_pointers: match found.frame_pointers() {
+            FramePointers::Kept => "kept",
+            FramePointers::Unsure => "unsure",
+            FramePointers::NotKept => "not-kept",
+        },
+    });
     let converted = ConversionLine {
         file,
         section,
@@ -117,6 +139,7 @@ fn as_json(file: &Path, section: &Path, report: &Report, len: usize) -> String {
         section_rows: report.section_rows,
         extra_rows: report.extra_rows,
         analyzed_code_bytes: report.analyzed_code,
+        uncovered,
         rows_dropped: report.dropped.iter().map(rows_dropped).collect(),
     };
     let text = serde_json::to_string(&converted).expect("numbers and names are JSON");
@@ -148,6 +171,19 @@ fn as_text(file: &Path, report: &Report, len: usize) -> String {
             text,
             "{} bytes of code without an .eh_frame entry: rows from their instructions",
             report.analyzed_code
+        )
+        .expect("writing to a string does not fail");
+    }
+    if let Some(found) = report.uncovered {
+        let verdict = match found.frame_pointers() {
+            FramePointers::Kept => "it keeps frame pointers",
+            FramePointers::Unsure => "it may keep frame pointers",
+            FramePointers::NotKept => "it keeps no frame pointers",
+        };
+        writeln!(
+            text,
+            "{} bytes of code without unwind information: {verdict} ({} of {} calls)",
+            found.code, found.in_frames, found.calls
         )
         .expect("writing to a string does not fail");
     }

@@ -149,7 +149,7 @@ impl Program {
             };
         section(0, 0, 0, 0, 0, 0);
         for _ in 0..self.sections {
-            section(1, 1, 6, TEXT, text_at, self.text.len());
+            section(1, 1, 6, TEXT, text_at, self.text.len().max(self.claimed));
         }
         if self.has_eh_frame {
             section(17, 1, 2, EH_FRAME, eh_frame_at, self.eh_frame.len());

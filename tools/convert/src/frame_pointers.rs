@@ -5,6 +5,9 @@
 //!
 //! An option of a compiler decides this for all of its code, so a sample of the code is enough.
 //! Calls are counted, and not functions: a function that calls nothing needs no frame.
+//!
+//! Assembly in such a program may use the frame pointer as a register like others. It is found as
+//! islands of instructions that write the register.
 
 use std::{
     collections::BTreeSet,
@@ -16,12 +19,15 @@ use iced_x86::{
     DecoderOptions,
     FlowControl,
     Instruction,
+    InstructionInfoFactory,
     Mnemonic,
+    OpAccess,
     Register, //
 };
 
 use crate::{
     code::CodeBytes,
+    merge,
     work::ConversionWork, //
 };
 
@@ -46,6 +52,14 @@ const MIN_CALLS: u64 = 200;
 /// do so. Of the code in between a part does: some of its files, or its library.
 const KEPT: u64 = 95;
 const UNSURE: u64 = 60;
+
+/// The least number of writes of the frame pointer in an island, and the largest distance of a
+/// write from the next one, in bytes.
+const MIN_WRITES: u32 = 4;
+const MAX_DISTANCE: u64 = 16 << 10;
+/// The size of the code around an island that belongs to it, in bytes: its functions may begin and
+/// end there.
+const MARGIN: u64 = 16 << 10;
 
 /// Whether code keeps frame pointers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -115,6 +129,53 @@ impl<'a> UncoveredCode<'a> {
             }
         }
         UncoveredCode { gaps: found, len }
+    }
+
+    /// The size of the code, in bytes.
+    pub(crate) fn len(&self) -> u64 {
+        self.len
+    }
+
+    /// The parts of the code, as link-time addresses, in which the frame pointer is written but not
+    /// set up; `None` if too little work is left.
+    pub(crate) fn islands(&self, work: &mut ConversionWork) -> Option<Vec<Range<u64>>> {
+        let mut islands = Vec::new();
+        let mut add = |written: &Range<u64>, writes| {
+            if writes >= MIN_WRITES {
+                let start = written.start.saturating_sub(MARGIN);
+                islands.push(start..written.end.saturating_add(MARGIN));
+            }
+        };
+        let mut factory = InstructionInfoFactory::new();
+        // Writes that are near each other.
+        let (mut written, mut writes) = (0_u64..0, 0);
+        for gap in &self.gaps {
+            if !work.take(gap.bytes.len() as u64) {
+                return None;
+            }
+            for instruction in instructions(gap.bytes, gap.address) {
+                if !is_write(&instruction, &mut factory) {
+                    continue;
+                }
+                let at = instruction.ip();
+                if writes == 0 || at > written.end.saturating_add(MAX_DISTANCE) {
+                    add(&written, writes);
+                    (written.start, writes) = (at, 0);
+                }
+                written.end = at;
+                writes += 1;
+            }
+        }
+        add(&written, writes);
+        merge(&mut islands);
+        let parts = self.gaps.iter().flat_map(|gap| {
+            let end = gap.address + gap.bytes.len() as u64;
+            let first = islands.partition_point(|island| island.end <= gap.address);
+            let islands = islands[first..].iter();
+            let within = islands.take_while(move |island| island.start < end);
+            within.map(move |island| island.start.max(gap.address)..island.end.min(end))
+        });
+        Some(parts.collect())
     }
 
     /// Samples the calls; `None` if there is little code. Without calls if too little work is left.
@@ -249,6 +310,25 @@ fn is_end(instruction: &Instruction) -> bool {
 /// `push %rbp`
 fn is_push(instruction: &Instruction) -> bool {
     instruction.mnemonic() == Mnemonic::Push && instruction.op0_register() == Register::RBP
+}
+
+/// Whether an instruction writes the frame pointer, but neither sets it up nor takes the caller's
+/// from the stack.
+fn is_write(instruction: &Instruction, factory: &mut InstructionInfoFactory) -> bool {
+    const RESTORES: [Mnemonic; 4] = [
+        Mnemonic::Push,
+        Mnemonic::Pop,
+        Mnemonic::Enter,
+        Mnemonic::Leave,
+    ];
+    if instruction.op0_register().full_register() != Register::RBP
+        || RESTORES.contains(&instruction.mnemonic())
+        || set_up(instruction).is_some()
+    {
+        return false;
+    }
+    let is_read = |access| matches!(access, OpAccess::Read | OpAccess::CondRead | OpAccess::None);
+    !is_read(factory.info(instruction).op0_access())
 }
 
 /// How a function sets up its frame pointer.
@@ -471,6 +551,94 @@ mod tests {
         assert_eq!(counted.frame_pointers(), FramePointers::Kept);
     }
 
+    /// Islands of code that consists of `nop` but for instructions at offsets; as offsets.
+    fn islands(gaps: &[Range<u64>], written: &[(usize, &[u8])]) -> Vec<Range<u64>> {
+        let mut text = vec![0x90; 1 << 18];
+        for (at, bytes) in written {
+            text[*at..][..bytes.len()].copy_from_slice(bytes);
+        }
+        let code = CodeBytes {
+            segments: vec![(TEXT, TEXT + text.len() as u64, &text)],
+        };
+        let with = |add: u64, ranges: &[Range<u64>]| -> Vec<_> {
+            let ranges = ranges.iter();
+            let add = |at: u64| at.wrapping_add(add);
+            ranges
+                .map(|range| add(range.start)..add(range.end))
+                .collect()
+        };
+        let found = UncoveredCode::of(&with(TEXT, gaps), &code)
+            .islands(&mut ConversionWork::new(&text))
+            .unwrap();
+        with(0_u64.wrapping_sub(TEXT), &found)
+    }
+
+    #[test]
+    fn four_writes_near_each_other_are_an_island() {
+        const KIB: usize = 1 << 10;
+        // xor %ebp,%ebp
+        let written = |places: &[usize]| {
+            let written: Vec<_> = places.iter().map(|at| (*at, &b"\x31\xed"[..])).collect();
+            islands(slice::from_ref(&(0..1 << 18)), &written)
+        };
+        let kib = |start: usize, end: usize| (start * KIB) as u64..(end * KIB) as u64;
+        let at = |numbers: &[usize]| -> Vec<_> { numbers.iter().map(|at| at * KIB).collect() };
+        assert_eq!(written(&at(&[20, 36, 52, 68])), [kib(4, 84)]);
+        assert_eq!(written(&at(&[20, 36, 52])), []);
+        assert_eq!(written(&[20 * KIB, 36 * KIB, 52 * KIB, 68 * KIB + 1]), []);
+        // The margins are within the code, and islands do not overlap.
+        let two = [8, 9, 10, 11, 40, 41, 42, 43, 100, 200, 246, 247, 248, 249];
+        assert_eq!(written(&at(&two)), [kib(0, 59), kib(230, 256)]);
+        assert_eq!(written(&[]), []);
+    }
+
+    #[test]
+    fn islands_are_in_the_gaps() {
+        let written = [0x1000, 0x2000, 0x5000, 0x8000].map(|at| (at, &b"\x31\xed"[..]));
+        let gaps = [0..0x1800, 0x1f00..0x3000, 0x4800..0x9000, 0xf000..0x2_0000];
+        let expected = [
+            0..0x1800,
+            0x1f00..0x3000,
+            0x4800..0x9000,
+            0xf000..0xc000 + 0x4000,
+        ];
+        assert_eq!(islands(&gaps, &written)[..3], expected[..3]);
+        assert_eq!(islands(&gaps, &written).len(), 3);
+        assert_eq!(islands(&gaps[1..], &written), []);
+    }
+
+    #[test]
+    fn frames_are_no_islands() {
+        let island = |bytes: &[u8]| {
+            let written: Vec<_> = (0..10).map(|number| (0x100 * number, bytes)).collect();
+            !islands(slice::from_ref(&(0..1 << 18)), &written).is_empty()
+        };
+        let frames: [&[u8]; 9] = [
+            b"\x55\x48\x89\xe5\x5d", // push %rbp; mov %rsp,%rbp; pop %rbp
+            b"\x48\x8d\x6c\x24\x10", // lea 16(%rsp),%rbp
+            b"\xc8\x10\0\0\xc9",     // enter $16,$0; leave
+            b"\x48\x39\xc5",         // cmp %rax,%rbp
+            b"\x48\x85\xed",         // test %rbp,%rbp
+            b"\x48\x89\xe8",         // mov %rbp,%rax
+            b"\x48\x89\x45\x08",     // mov %rax,8(%rbp)
+            b"\xff\xd5",             // call *%rbp
+            b"\x48\x01\xd8",         // add %rbx,%rax
+        ];
+        for bytes in frames {
+            assert!(!island(bytes), "{bytes:x?}");
+        }
+        let others: [&[u8]; 5] = [
+            b"\x48\x8b\x6f\x08",     // mov 8(%rdi),%rbp
+            b"\x48\x83\xc5\x01",     // add $1,%rbp
+            b"\x40\xb5\x01",         // mov $1,%bpl
+            b"\x48\x0f\x44\xe8",     // cmove %rax,%rbp
+            b"\x48\x8d\x6c\x04\x10", // lea 16(%rsp,%rax),%rbp
+        ];
+        for bytes in others {
+            assert!(island(bytes), "{bytes:x?}");
+        }
+    }
+
     #[test]
     fn the_work_is_bounded() {
         let most = MAX_WINDOWS * WINDOW as u64 + (MAX_FUNCTIONS * MAX_INSTRUCTIONS) as u64;
@@ -504,5 +672,15 @@ mod tests {
             let counted = calls_with(&text, &mut work).unwrap();
             assert_eq!(counted.frame_pointers(), FramePointers::Unsure, "{left}");
         }
+        let code = CodeBytes {
+            segments: vec![(TEXT, TEXT + text.len() as u64, &text)],
+        };
+        let gap = TEXT..TEXT + text.len() as u64;
+        let mut work = ConversionWork::new(&text);
+        let uncovered = UncoveredCode::of(slice::from_ref(&gap), &code);
+        assert!(uncovered.islands(&mut work).is_some());
+        assert_eq!(work.taken(), text.len() as u64);
+        assert!(work.take(crate::max_steps(text.len() as u64) - 2 * text.len() as u64 + 1));
+        assert!(uncovered.islands(&mut work).is_none());
     }
 }

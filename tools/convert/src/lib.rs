@@ -165,7 +165,14 @@ pub fn convert(bytes: &[u8]) -> Result<Converted, ConvertError> {
             functions.push(found.run);
             functions.extend(found.functions);
         }
-        report.uncovered = UncoveredCode::of(&gaps, &code).calls(&mut work);
+        let uncovered = UncoveredCode::of(&gaps, &code);
+        report.uncovered = uncovered.calls(&mut work);
+        if report.keeps_frame_pointers() && uncovered.len() > analysis::MAX_GAP {
+            gaps = uncovered.islands(&mut work).unwrap_or_else(|| {
+                report.count_dropped(DropReason::WorkLimit, uncovered.len());
+                Vec::new()
+            });
+        }
         let found = analysis::functions(
             &gaps,
             &symbols(&file),

@@ -89,21 +89,23 @@ fn a_file_that_tells_no_rows_is_an_error() {
     assert!(has_none(&program));
 }
 
-/// A program of 4,096 functions of 32 bytes, of which each calls the next one.
-fn many_functions(before: &[u8], after: &[u8]) -> Program {
+/// A program of functions of 32 bytes, of which each calls the next one.
+fn many_functions(count: usize, before: &[u8], after: &[u8]) -> Program {
     const SIZE: usize = 32;
-    let mut program = Program::new(4096 * SIZE);
-    for function in program.text.chunks_mut(SIZE) {
-        let distance = (SIZE - before.len() - 5) as u8;
-        let code = [before, &[0xe8, distance, 0, 0, 0], after].concat();
-        function[..code.len()].copy_from_slice(&code);
-    }
+    // nopl 0(%rax,%rax,1)
+    const PADDING: &[u8] = b"\x0f\x1f\x84\0\0\0\0\0";
+    let distance = (SIZE - before.len() - 5) as u8;
+    let mut function = [before, &[0xe8, distance, 0, 0, 0], after].concat();
+    function.resize(function.len().next_multiple_of(PADDING.len()), 0x90);
+    function.extend(PADDING.iter().cycle().take(SIZE - function.len()));
+    let mut program = Program::new(0);
+    program.text = function.repeat(count);
     program
 }
 
 /// Functions that set up frames.
 fn many_framed() -> Program {
-    many_functions(&FRAMED[..4], &FRAMED[4..])
+    many_functions(4096, &FRAMED[..4], &FRAMED[4..])
 }
 
 fn frame_pointers(program: &Program) -> Option<FramePointers> {
@@ -120,7 +122,7 @@ fn code_without_entries_may_keep_frame_pointers() {
     program.sections = 0;
     assert_eq!(frame_pointers(&program), Some(FramePointers::Kept));
     // push %rbx; ...; pop %rbx; ret
-    let other = many_functions(b"\x53", b"\x5b\xc3");
+    let other = many_functions(4096, b"\x53", b"\x5b\xc3");
     assert_eq!(frame_pointers(&other), Some(FramePointers::NotKept));
     // With entries the same is no question.
     let mut program = many_framed();
@@ -147,4 +149,31 @@ fn code_that_is_not_in_the_file_is_not_looked_at() {
         assert_eq!(found.code, program.text.len() as u64);
         assert_eq!(found.frame_pointers(), FramePointers::Kept);
     }
+}
+
+/// In much code that keeps frame pointers, only assembly is analysed.
+#[test]
+fn islands_of_assembly_get_rows() {
+    // push %rbp; mov $1,%ebp, four times; pop %rbp; ret
+    let assembly = [b"\x55", &b"\xbd\x01\0\0\0".repeat(4)[..], b"\x5d\xc3\x90"].concat();
+    let pushed = Some(Rule::amd64(Base::Sp, 16, Location::AtCfa(-16)));
+    let with = |count: usize| {
+        let mut program = many_functions(count, &FRAMED[..4], &FRAMED[4..]);
+        let at = program.text.len() / 2;
+        program.text[at..][..assembly.len()].copy_from_slice(&assembly);
+        let file = program.bytes();
+        let converted = convert(&file).unwrap();
+        assert!(converted.report.keeps_frame_pointers());
+        let at = at as u64;
+        let rules = rules(&file, &converted, &[at, at + 1, at + 22, at + 32, 0]);
+        (rules, converted.report.analyzed_code)
+    };
+    const SMALL: usize = 4096;
+    const LARGE: usize = 600_000;
+    let (rules, analyzed) = with(SMALL);
+    assert_eq!(rules, [plain(8), pushed, plain(8), plain(8), plain(8)]);
+    assert!(analyzed > 11 * (SMALL as u64 - 1), "{analyzed}");
+    let (rules, analyzed) = with(LARGE);
+    assert_eq!(rules, [plain(8), pushed, plain(8), plain(8), None]);
+    assert!((500..1 << 15).contains(&analyzed), "{analyzed}");
 }

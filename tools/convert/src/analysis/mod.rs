@@ -67,7 +67,7 @@ const ALIGNMENT: u64 = 16;
 /// The alignment of functions with traps between them, in bytes.
 const TRAPPED_ALIGNMENT: u64 = 64;
 /// The maximum size of an analysed gap, in bytes. Such builtins take a tenth.
-const MAX_GAP: u64 = 16 << 20;
+pub(crate) const MAX_GAP: u64 = 16 << 20;
 /// The maximum number of rounds of analysis. Wrong starts are dropped after each round.
 const MAX_ROUNDS: usize = 32;
 /// The maximum number of instructions that are read in a gap to learn which registers functions

@@ -43,6 +43,7 @@ use crate::{
         ChangeTime,
         Device,
         Refusal,
+        RowsToAdd,
         Table,
         Target, //
     },
@@ -224,9 +225,9 @@ pub(crate) fn add(
     path: &Path,
     user: u32,
 ) -> Result<Added, Failure> {
-    add_by(input, path, |section, extra_rows| {
+    add_by(input, path, |rows| {
         let file = Target::File(input.file);
-        device.add(file, input.changed(), user, section, extra_rows)
+        device.add(file, input.changed(), user, rows)
     })
 }
 
@@ -238,23 +239,23 @@ pub(crate) fn add(
 pub(crate) fn add_by(
     input: &rows::Input<'_>,
     path: &Path,
-    add: impl Fn(&[u8], &[u8]) -> Result<(), Refusal>,
+    add: impl Fn(RowsToAdd<'_>) -> Result<(), Refusal>,
 ) -> Result<Added, Failure> {
     loop {
         let (rows, cache) = match input.rows() {
             Err(failure) if !failure.is_passing => {
-                add(&[], &[])?;
+                add(RowsToAdd::default())?;
                 return Ok(Added::Empty(failure.text));
             }
             rows => rows?,
         };
-        match add(rows.section(), rows.extra_rows()) {
+        match add(rows.to_add()) {
             Err(refusal) if refusal.is_of_rows && cache.discard() => {}
             Err(refusal) if refusal.is_of_rows => return Err(refusal.into()),
             added => {
                 cache.keep(&rows, path);
                 added?;
-                let count = count(rows.section(), rows.extra_rows());
+                let count = count(rows.to_add());
                 return Ok(match cache.is_hit() {
                     true => Added::Cached(count),
                     false => Added::Converted(count),
@@ -277,9 +278,8 @@ pub(crate) fn add_rows(
     rows: &ConvertedRows,
     user: u32,
 ) -> Result<u32, Refusal> {
-    let (section, extra_rows) = (rows.section(), rows.extra_rows());
-    device.add(Target::File(file), changed, user, section, extra_rows)?;
-    Ok(count(rows.section(), rows.extra_rows()))
+    device.add(Target::File(file), changed, user, rows.to_add())?;
+    Ok(count(rows.to_add()))
 }
 
 /// Adds the rows of files that are in the cache, the most recently used files first, until their
@@ -319,7 +319,12 @@ pub(crate) fn add_cached(device: &Device) -> Vec<FileId> {
 }
 
 /// The number of rows, from the section's header and the length of the extra rows.
-fn count(section: &[u8], extra_rows: &[u8]) -> u32 {
+fn count(rows: RowsToAdd<'_>) -> u32 {
+    let RowsToAdd {
+        section,
+        extra_rows,
+        ..
+    } = rows;
     let in_section =
         Section::open(section, 0, section.len() as u64).map_or(0, |section| section.num_fres());
     in_section.saturating_add((extra_rows.len() / EXTRA_ROW_SIZE) as u32)
@@ -336,15 +341,8 @@ pub(crate) fn add_vdso(device: &Device) -> Result<Option<u32>, String> {
     let len = (vdso.end - vdso.start) as usize;
     let image = process::read_memory(std::process::id(), vdso.start, len).map_err(read)?;
     let rows = rows::rows_of_image(&image)?;
-    let (section, extra_rows) = (rows.section(), rows.extra_rows());
-    device.add(
-        Target::Vdso,
-        ChangeTime::default(),
-        ROOT,
-        section,
-        extra_rows,
-    )?;
-    Ok(Some(count(section, extra_rows)))
+    device.add(Target::Vdso, ChangeTime::default(), ROOT, rows.to_add())?;
+    Ok(Some(count(rows.to_add())))
 }
 
 fn processes() -> Result<Vec<u32>, String> {

@@ -78,8 +78,8 @@ pub(crate) fn run(
             Ok(converted) => converted,
             Err(error) => rows::exit_without_rows(&error),
         };
-        let (len, section, extra_rows) = rows::packed_parts(&converted);
-        for part in [&len, section, extra_rows] {
+        let (head, section, extra_rows) = rows::packed_parts(&converted);
+        for part in [&head, section, extra_rows] {
             print(part)?;
         }
         return Ok(String::new());

@@ -129,6 +129,16 @@ pub(crate) struct Request {
     pub(crate) path: String,
 }
 
+/// The rows of a file, as the kernel takes them. By default, the file has no rows.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct RowsToAdd<'a> {
+    /// A section for the link-time address 0.
+    pub(crate) section: &'a [u8],
+    pub(crate) extra_rows: &'a [u8],
+    /// Whether code that no row covers keeps frame pointers.
+    pub(crate) keeps_frame_pointers: bool,
+}
+
 /// Why the kernel has not taken rows.
 #[derive(Debug)]
 pub(crate) struct Refusal {
@@ -208,30 +218,30 @@ impl Device {
         })
     }
 
-    /// Adds a section, whose address is 0, and its extra rows. An empty section records that the
-    /// file has no rows. The kernel refuses rows of a file that was changed since; `changed` is of
-    /// no meaning for the vDSO. If the caller is root, the table is charged to `user`.
+    /// Adds rows. An empty section records that the file has no rows. The kernel refuses rows of a
+    /// file that was changed since; `changed` is of no meaning for the vDSO. If the caller is root,
+    /// the table is charged to `user`.
     pub(crate) fn add(
         &self,
         target: Target<'_>,
         changed: ChangeTime,
         user: u32,
-        section: &[u8],
-        extra_rows: &[u8],
+        rows: RowsToAdd<'_>,
     ) -> Result<(), Refusal> {
-        let len = |bytes: &[u8]| {
-            u32::try_from(bytes.len()).map_err(|_| "the rows are larger than 4 GiB".to_owned())
-        };
-        let mut request = add_request(target);
-        request.section = section.as_ptr() as u64;
-        request.section_len = len(section)?;
-        request.extra_rows = extra_rows.as_ptr() as u64;
-        request.extra_rows_len = len(extra_rows)?;
+        let mut request = request_with(target, rows)?;
         request.user = user;
         (request.changed, request.changed_nsec) = (changed.seconds, changed.nanoseconds);
-        // SAFETY: The argument is the `struct sframe_unwind_add` that the command expects. Its
-        // addresses and lengths are those of `section` and `extra_rows`, which outlive the call.
-        let added = unsafe { ioctl(&self.0, Updater::<ADD, _>::new(&mut request)) };
+        let add = |request: &mut uapi::sframe_unwind_add| {
+            // SAFETY: The argument is the `struct sframe_unwind_add` that the command expects. Its
+            // addresses and lengths are those of `rows`, which outlive the call.
+            unsafe { ioctl(&self.0, Updater::<ADD, _>::new(request)) }
+        };
+        let mut added = add(&mut request);
+        if rows.keeps_frame_pointers && added == Err(Errno::INVAL) {
+            // The module may be older than the flag.
+            request.flags &= !uapi::SFRAME_UNWIND_KEEPS_FP;
+            added = add(&mut request);
+        }
         added.map_err(|error| Refusal {
             text: match error {
                 Errno::NOSPC => {
@@ -388,6 +398,25 @@ fn add_request(target: Target<'_>) -> uapi::sframe_unwind_add {
     request
 }
 
+/// A request that adds rows.
+fn request_with(
+    target: Target<'_>,
+    rows: RowsToAdd<'_>,
+) -> Result<uapi::sframe_unwind_add, String> {
+    let len = |bytes: &[u8]| {
+        u32::try_from(bytes.len()).map_err(|_| "the rows are larger than 4 GiB".to_owned())
+    };
+    let mut request = add_request(target);
+    request.section = rows.section.as_ptr() as u64;
+    request.section_len = len(rows.section)?;
+    request.extra_rows = rows.extra_rows.as_ptr() as u64;
+    request.extra_rows_len = len(rows.extra_rows)?;
+    if rows.keeps_frame_pointers {
+        request.flags |= uapi::SFRAME_UNWIND_KEEPS_FP;
+    }
+    Ok(request)
+}
+
 /// The first two fields of each structure: its size in bytes, and the version of the interface.
 fn head<T>(_: &T) -> (u16, u16) {
     (size_of::<T>() as u16, VERSION)
@@ -447,6 +476,24 @@ mod tests {
             "the loaded module speaks version 3 of the interface, and this sframectl version 2: install "
         ));
         assert!(error.contains("modprobe sframe_unwind"));
+    }
+
+    #[test]
+    fn rows_tell_the_module_whether_code_keeps_frame_pointers() {
+        let file = File::open("/proc/self/exe").unwrap();
+        let request = |target, keeps_frame_pointers| {
+            let rows = RowsToAdd {
+                section: &[1, 2, 3],
+                keeps_frame_pointers,
+                ..RowsToAdd::default()
+            };
+            let request = request_with(target, rows).unwrap();
+            (request.section_len, request.extra_rows_len, request.flags)
+        };
+        assert_eq!(request(Target::File(&file), false), (3, 0, 0));
+        assert_eq!(request(Target::File(&file), true), (3, 0, 2));
+        assert_eq!(request(Target::Vdso, false), (3, 0, 1));
+        assert_eq!(request(Target::Vdso, true), (3, 0, 3));
     }
 
     #[test]

@@ -351,9 +351,10 @@ fn loaded_regions(
 
 /// Rows for the rest of the program.
 fn made_section(rows: &ConvertedRows) -> MadeSection {
+    let rows = rows.to_add();
     MadeSection {
-        section: rows.section().to_vec().leak(),
-        extra_rows: rows.extra_rows().to_vec().leak(),
+        section: rows.section.to_vec().leak(),
+        extra_rows: rows.extra_rows.to_vec().leak(),
     }
 }
 

@@ -2,8 +2,9 @@
 
 //! Rows for open files: converted by a confined child process, and cached on disk.
 //!
-//! Packed rows are the length of the section (four bytes, little-endian), the section, and the
-//! extra rows. In a cache file a checksum follows them.
+//! Packed rows are the length of the section (four bytes, little-endian), whether code that no row
+//! covers keeps frame pointers (a byte, 0 or 1), the section, and the extra rows. In a cache file a
+//! checksum follows them.
 //!
 //! The name of a cache file tells all that the rows depend on: the build ID, the size and the time
 //! of modification of the file that they are of, and the converter's sources. The kernel keeps rows
@@ -103,7 +104,8 @@ use crate::{
     device::{
         hexadecimal,
         ChangeTime,
-        Refusal, //
+        Refusal,
+        RowsToAdd, //
     },
     urgency, //
 };
@@ -127,26 +129,26 @@ const LINK: &str = "file";
 /// The most links of a cache file. Copies of a file have the same build ID, size and time.
 const MAX_LINKS: usize = 4;
 
-/// A section and its extra rows, in the module's format.
+/// Packed rows.
 pub(crate) struct ConvertedRows {
-    /// The section, after bytes that belong to neither, and followed by the extra rows.
     bytes: Vec<u8>,
-    /// Where the section begins and ends in `bytes`; neither is after their end.
-    start: usize,
+    /// Where the section ends in `bytes`; not after their end.
     end: usize,
 }
 
 impl ConvertedRows {
-    /// The section.
-    pub(crate) fn section(&self) -> &[u8] {
-        self.bytes.get(self.start..self.end).unwrap_or_default()
-    }
-
-    /// The extra rows.
-    pub(crate) fn extra_rows(&self) -> &[u8] {
-        self.bytes.get(self.end..).unwrap_or_default()
+    /// The rows, in the module's format.
+    pub(crate) fn to_add(&self) -> RowsToAdd<'_> {
+        RowsToAdd {
+            section: self.bytes.get(HEAD..self.end).unwrap_or_default(),
+            extra_rows: self.bytes.get(self.end..).unwrap_or_default(),
+            keeps_frame_pointers: self.bytes.get(HEAD - 1) == Some(&1),
+        }
     }
 }
+
+/// The length of what is in front of the section in packed rows, in bytes.
+const HEAD: usize = 5;
 
 /// Why a file has no rows.
 #[derive(Debug)]
@@ -603,16 +605,8 @@ pub(crate) fn check_segments(bytes: &[u8]) -> Result<(), String> {
 ///
 /// No rows can be made from the image.
 pub(crate) fn rows_of_image(image: &[u8]) -> Result<ConvertedRows, String> {
-    let Converted {
-        section,
-        extra_rows,
-        ..
-    } = convert::convert(image).map_err(|error| error.to_string())?;
-    Ok(ConvertedRows {
-        end: section.len(),
-        start: 0,
-        bytes: [section, extra_rows].concat(),
-    })
+    let converted = convert::convert(image).map_err(|error| error.to_string())?;
+    unpack(pack(&converted)).ok_or_else(|| "the rows are larger than 4 GiB".to_owned())
 }
 
 /// Whether a file is of one of these kinds, which are extensions. The directory of the cache may
@@ -697,28 +691,34 @@ fn evict(path: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// The packed form of a section and its extra rows, in parts.
-pub(crate) fn packed_parts(converted: &Converted) -> ([u8; 4], &[u8], &[u8]) {
-    let len = converted.section.len() as u32;
-    (len.to_le_bytes(), &converted.section, &converted.extra_rows)
+/// Packed rows, in parts. If code keeps frame pointers and the file has no rows, the section is
+/// empty.
+pub(crate) fn packed_parts(converted: &Converted) -> ([u8; HEAD], &[u8], &[u8]) {
+    let Converted {
+        section,
+        extra_rows,
+        report,
+    } = converted;
+    let keeps = report.keeps_frame_pointers();
+    let section = match keeps && report.section_rows == 0 && extra_rows.is_empty() {
+        true => &[],
+        false => &section[..],
+    };
+    let [a, b, c, d] = (section.len() as u32).to_le_bytes();
+    ([a, b, c, d, u8::from(keeps)], section, extra_rows)
 }
 
-/// Packs a section and its extra rows.
+/// Packs rows.
 pub(crate) fn pack(converted: &Converted) -> Vec<u8> {
-    let (len, section, extra_rows) = packed_parts(converted);
-    [&len, section, extra_rows].concat()
+    let (head, section, extra_rows) = packed_parts(converted);
+    [&head, section, extra_rows].concat()
 }
 
-/// The rows in packed rows; `None` if these are truncated, or empty.
+/// Takes packed rows; `None` if they are truncated, or empty.
 pub(crate) fn unpack(packed: Vec<u8>) -> Option<ConvertedRows> {
-    let (len, rest) = packed.split_first_chunk()?;
-    let (section, _) = rest.split_at_checked(u32::from_le_bytes(*len) as usize)?;
-    let start = len.len();
-    Some(ConvertedRows {
-        end: start + section.len(),
-        start,
-        bytes: packed,
-    })
+    let len = u32::from_le_bytes(*packed.first_chunk()?);
+    let end = HEAD.checked_add(len as usize)?;
+    (end <= packed.len()).then_some(ConvertedRows { bytes: packed, end })
 }
 
 /// The directories in which packages have programs and libraries, programs first.
@@ -941,9 +941,28 @@ mod tests {
         directory
     }
 
-    /// Rows with one byte of a section.
+    /// Rows with one byte of a section, for code that keeps frame pointers.
     fn some_rows() -> ConvertedRows {
-        unpack(vec![1, 0, 0, 0, 7, 8, 9]).unwrap()
+        unpack(vec![1, 0, 0, 0, 1, 7, 8, 9]).unwrap()
+    }
+
+    #[test]
+    fn packed_rows_tell_whether_code_keeps_frame_pointers() {
+        let rows = |section: &'static [u8], extra_rows: &'static [u8], keeps| RowsToAdd {
+            section,
+            extra_rows,
+            keeps_frame_pointers: keeps,
+        };
+        let unpacked = |packed: &[u8]| unpack(packed.to_vec());
+        let packed = some_rows();
+        assert_eq!(packed.to_add(), rows(&[7], &[8, 9], true));
+        let empty = unpacked(&[0, 0, 0, 0, 1]).unwrap();
+        assert_eq!(empty.to_add(), rows(&[], &[], true));
+        let other = unpacked(&[2, 0, 0, 0, 0, 7, 8]).unwrap();
+        assert_eq!(other.to_add(), rows(&[7, 8], &[], false));
+        for truncated in [&[][..], &[0, 0, 0, 0], &[1, 0, 0, 0, 1], &[255; 100]] {
+            assert!(unpacked(truncated).is_none(), "{truncated:?}");
+        }
     }
 
     /// An installed file, whose rows may be at `cached`.
@@ -1022,15 +1041,15 @@ mod tests {
         let file = File::open("/usr/bin/env").unwrap();
         let input = installed(&file, cached.clone());
         let path = Path::new("env");
-        let taken = add_by(&input, path, |_, _| Ok(())).unwrap();
+        let taken = add_by(&input, path, |_| Ok(())).unwrap();
         assert!(matches!(taken, Added::Cached(_)), "{taken:?}");
         // For want of memory.
-        let full = |_: &[u8], _: &[u8]| Err(Refusal::from("full".to_owned()));
+        let full = |_: RowsToAdd<'_>| Err(Refusal::from("full".to_owned()));
         assert_eq!(add_by(&input, path, full).unwrap_err().text, "full");
         assert!(cached.exists());
         let refused = Cell::new(0);
-        let failure = add_by(&input, path, |section, _| {
-            assert_eq!(section, [7]);
+        let failure = add_by(&input, path, |rows| {
+            assert_eq!(rows, some_rows().to_add());
             refused.set(refused.get() + 1);
             Err(Refusal {
                 text: "refused".to_owned(),

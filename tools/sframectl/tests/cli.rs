@@ -1524,6 +1524,51 @@ fn a_file_with_too_many_segments_has_no_rows() {
 }
 
 #[test]
+fn conversion_tells_whether_code_keeps_frame_pointers() {
+    let dir = workdir("frame-pointers");
+    let functions = (0..300).map(|number| {
+        let next = number + 1;
+        format!(
+            "int f{next}(int);
+             __attribute__((noipa)) int f{number}(int x) {{
+                 int y = f{next}(x + 1);
+                 __asm__ volatile(\".nops 256\");
+                 return y * 3 + x;
+             }}\n"
+        )
+    });
+    let source = functions.collect::<String>() + "int f300(int x) { return x; }\n";
+    for (option, verdict) in [
+        ("-fno-omit-frame-pointer", "kept"),
+        ("-fomit-frame-pointer", "not-kept"),
+    ] {
+        let options = [
+            "-shared",
+            "-fPIC",
+            "-fvisibility=hidden",
+            "-fno-asynchronous-unwind-tables",
+            option,
+        ];
+        let file = compiled(&dir, verdict, &source, &options);
+        let out = dir.join("out");
+        let to_out = ["-o", out.to_str().unwrap()];
+        let output = call("convert", &file, &[&to_out[..], &["--json"]].concat());
+        assert_eq!((output.code, &*output.err), (0, ""));
+        let report: Value = serde_json::from_str(&output.out).expect("JSON");
+        assert_eq!(report["uncovered"]["frame_pointers"], verdict);
+        let keeps = verdict == "kept";
+        let output = call("convert", &file, &to_out);
+        assert_eq!(output.out.contains("it keeps frame pointers ("), keeps);
+        let output = Command::new(env!("CARGO_BIN_EXE_sframectl"))
+            .args(["convert", "--confined", "-", "-o", "-"])
+            .stdin(File::open(&file).unwrap())
+            .output()
+            .unwrap();
+        assert_eq!(output.stdout[4], u8::from(keeps));
+    }
+}
+
+#[test]
 fn confined_conversion_gives_the_same_section() {
     let file = "/bin/sh";
     let convert = |arguments: &[&str]| {
@@ -1541,7 +1586,9 @@ fn confined_conversion_gives_the_same_section() {
     let packed = convert(&["-", "-o", "-", "--confined"]);
     let len = u32::from_le_bytes(*packed.first_chunk().unwrap());
     assert_eq!(len as usize, section.len());
-    assert!(packed[4..].starts_with(&section));
+    // It does not keep frame pointers.
+    assert_eq!(packed[4], 0);
+    assert!(packed[5..].starts_with(&section));
     let out = workdir("convert").join("apart.sframe");
     convert(&[file, "-o", out.to_str().unwrap()]);
     assert!(fs::read(out).unwrap() == section);

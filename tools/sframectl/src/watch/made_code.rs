@@ -524,7 +524,7 @@ mod tests {
             guard_value: 0,
             file: vec![1; size],
             offset: 0,
-            rows: vec![0; 4],
+            rows: vec![0; 5],
         }
     }
 

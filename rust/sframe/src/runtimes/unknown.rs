@@ -95,7 +95,11 @@ pub fn step<M: Memory + Source + ?Sized>(
             || (memory.read(frame.pc)).is_ok_and(|code| frees_stack(u32::from_le_bytes(code))));
     if is_shown {
         match ahead(frame.pc, memory) {
-            Ahead::Rule(rule) => return behind_call(rule, &frame, memory),
+            Ahead::Rule(rule) => match behind_call(rule, &frame, memory) {
+                // Code behind a call that frees the stack may set up another frame, as Dart's does.
+                None if is_examined && !innermost => {}
+                step => return step,
+            },
             Ahead::Lost if !innermost => return None,
             _ if !innermost => {}
             Ahead::Framed | Ahead::Calls if sbcl::is_routine(&frame, memory) => return None,
@@ -114,6 +118,12 @@ pub fn step<M: Memory + Source + ?Sized>(
                 };
                 let on_top = || behind_call(ON_TOP, &frame, memory);
                 match proof {
+                    // A tail call: the function has given up its frame.
+                    Some(Proof::Framed)
+                        if jumps_by_value(frame.pc, memory) && on_top().is_some() =>
+                    {
+                        return None;
+                    }
                     Some(Proof::Framed) => {}
                     Some(Proof::OnTop) => return on_top(),
                     None if found == Ahead::Lost || on_top().is_some() => return None,
@@ -149,23 +159,48 @@ const REACH: u64 = 64 << 10;
 /// Examines the two words that may be the return address. The word is proved if the call in front
 /// of it is direct, and leads to the function of the PC, which sets up a frame pointer if and only
 /// if the word is where a frame pointer leads to.
+///
+/// Where both calls are direct, the nearer function is that of the PC.
 #[inline(never)]
 fn proof_by_call<M: Memory + Source + ?Sized>(frame: &Frame, memory: &M) -> Option<Proof> {
-    let sets_up = |at: u64| {
+    let called = |at: u64| {
         let return_address = memory.read_word(at).ok()?;
-        called_sets_up(return_address, frame.pc, memory)
+        called_function(return_address, frame.pc, memory)
     };
-    if sets_up(frame.sp) == Some(false) {
-        return Some(Proof::OnTop);
+    let (on_top, framed) = (called(frame.sp), called(frame.fp.wrapping_add(8)));
+    match (on_top, framed) {
+        (Some(on_top), Some(framed)) if framed.start > on_top.start => framed.proves(true),
+        (Some(on_top), _) => on_top.proves(false),
+        (None, Some(framed)) => framed.proves(true),
+        (None, None) => None,
     }
-    (sets_up(frame.fp.wrapping_add(8)) == Some(true)).then_some(Proof::Framed)
 }
 
-/// Whether the function that the direct call in front of `return_address` leads to sets up a frame
-/// pointer; `None` if there is no such call, if the function does not contain `pc`, or if it may
-/// set up a frame pointer later than at its start. Both are run-time addresses.
+/// A function that a direct call leads to.
+struct CalledFunction {
+    /// The run-time address of its start.
+    start: u64,
+    /// Whether it sets up a frame pointer; `None` if it may do so later than at its start.
+    sets_up: Option<bool>,
+}
+
+impl CalledFunction {
+    fn proves(&self, sets_up: bool) -> Option<Proof> {
+        (self.sets_up == Some(sets_up)).then_some(match sets_up {
+            true => Proof::Framed,
+            false => Proof::OnTop,
+        })
+    }
+}
+
+/// The function that the direct call in front of `return_address` leads to; `None` if there is no
+/// such call, or if the function does not contain `pc`. Both are run-time addresses.
 #[inline(never)]
-fn called_sets_up<S: Source + ?Sized>(return_address: u64, pc: u64, memory: &S) -> Option<bool> {
+fn called_function<S: Source + ?Sized>(
+    return_address: u64,
+    pc: u64,
+    memory: &S,
+) -> Option<CalledFunction> {
     let [opcode, distance @ ..]: [u8; 5] = memory.read(return_address.wrapping_sub(5)).ok()?;
     if opcode != CALL_RELATIVE {
         return None;
@@ -180,13 +215,14 @@ fn called_sets_up<S: Source + ?Sized>(return_address: u64, pc: u64, memory: &S) 
     }
     memory.spend(BEGINNING_SEARCH).ok()?;
     let beginning = memory.read(start).ok()?;
-    match prologue(&beginning) {
+    let sets_up = match prologue(&beginning) {
         Some(_) => Some(true),
         None => {
             let sets_up = |code: &[u8]| MOV_RSP_RBP.iter().any(|mov| code == mov);
             (!beginning.windows(3).any(sets_up)).then_some(false)
         }
-    }
+    };
+    Some(CalledFunction { start, sets_up })
 }
 
 /// Where a stub at the run-time address `start` jumps to: code of up to three instructions that
@@ -352,6 +388,20 @@ pub(super) fn ahead<S: Source + ?Sized>(pc: u64, memory: &S) -> Ahead {
 /// does.
 fn jumps_through_memory(code: &[u8; 4]) -> bool {
     matches!(code, [GROUP_5, 0x25, ..] | [0xf2, GROUP_5, 0x25, _])
+}
+
+/// Whether the instruction at `pc`, a run-time address, jumps to an address in a register or in
+/// memory. True if the code cannot be read.
+fn jumps_by_value<S: Source + ?Sized>(pc: u64, memory: &S) -> bool {
+    let Ok([first, second, third]) = memory.read(pc) else {
+        return true;
+    };
+    // With a prefix, as for the registers from r8 on.
+    let (opcode, operand) = match first {
+        GROUP_5 => (first, second),
+        _ => (second, third),
+    };
+    opcode == GROUP_5 && operand & 0x38 == 0x20
 }
 
 /// The rule at the PC, from an instruction ahead that finds the return address on top of the stack.
@@ -641,6 +691,13 @@ mod tests {
         for at in [0, 1, 4, 6, 10] {
             assert_eq!(ahead(at, &all[..]), Ahead::Lost, "{at}");
         }
+        // By a table: mov 0x1f0(%r13),%r10; shl $4,%ecx; mov (%r10,%rcx),%rcx; jmp *%rcx
+        let by_table = [
+            0x4d, 0x8b, 0x95, 0xf0, 1, 0, 0, 0xc1, 0xe1, 4, 0x49, 0x8b, 0x0c, 0x0a, 0xff, 0xe1,
+        ];
+        for at in [0, 7, 10] {
+            assert_eq!(from(&by_table[at..]), rule(8, 0), "{at}");
+        }
         // mov 39(%rdx),%rcx; and jmp *%rdx
         for (at, value) in [(6, 0x4a), (9, 0xe2)] {
             let mut other = enters;
@@ -875,8 +932,15 @@ mod tests {
         // With a prologue, the word on top is another one.
         process.write(FUNCTION, &SETS_UP);
         assert_eq!(step(&process), None);
+        // If both calls lead to the function, it may have given up its frame again.
         direct(&mut process, framed, FUNCTION);
+        assert_eq!(step(&process), None);
+        process.call(on_top);
         assert_eq!(step(&process), Some(framed));
+        // The call of the word on top leads to a nearer function.
+        direct(&mut process, on_top, FUNCTION + 0x10);
+        process.write(FUNCTION + 0x10, &SETS_UP);
+        assert_eq!(step(&process), None);
         // A function that may set up its frame pointer later: test %rdi,%rdi; je; push; mov.
         direct(&mut process, on_top, FUNCTION);
         process.write(FUNCTION, &[0x48, 0x85, 0xff, 0x74, 9]);
@@ -892,6 +956,11 @@ mod tests {
         let distance = FUNCTION.wrapping_sub(stub + 11) as u32;
         process.write(stub + 7, &distance.to_le_bytes());
         assert_eq!(step(&process), Some(framed));
+        // jmp *16(%rdx,%rcx,8), jmp *40(%r8): the function may have given up its frame.
+        for code in [&[0xff, 0x64, 0xca, 0x10][..], &[0x41, 0xff, 0x60, 0x28]] {
+            process.write(PC, code);
+            assert_eq!(step(&process), None);
+        }
         // mov %rdx,%rsp: the frame is lost, but for this proof.
         process.write(PC, &[0x48, 0x89, 0xd4]);
         assert_eq!(step(&process), Some(framed));

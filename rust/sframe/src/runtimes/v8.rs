@@ -60,10 +60,10 @@ pub(super) fn pushes_arguments(word: u64) -> bool {
     word & 0xff_00ff_ffff == 0xeb_00cb_74ff
 }
 
-/// Whether the instructions are `mov N(%rcx),%rcx; jmp *%rcx`, by which the called function's code
-/// is entered.
+/// Whether the instructions are `mov N(%rcx),%rcx` or `mov (%r10,%rcx),%rcx`, and `jmp *%rcx`, by
+/// which the called function's code is entered.
 pub(super) fn enters_code(word: u64) -> bool {
-    word & 0xffff_00ff_ffff == 0xe1ff_0049_8b48
+    word & 0xffff_00ff_ffff == 0xe1ff_0049_8b48 || word & 0xffff_ffff_ffff == 0xe1ff_0a0c_8b49
 }
 
 /// Whether the instructions are `pop %r15; push %rbp; mov %rsp,%rbp`: the caller's frame is set up.

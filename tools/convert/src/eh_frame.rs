@@ -60,6 +60,7 @@ use crate::{
         EhFrameEntry, //
     },
     function::ConvertedFunction,
+    plt::STUB_SIZE,
     report::{
         ConvertError,
         DropReason,
@@ -100,8 +101,6 @@ const fn register(number: u8) -> Register {
 
 /// The maximum number of operations of an expression. That of a PLT has nine.
 const MAX_OPERATIONS: usize = 16;
-/// The size of a PLT stub, in bytes.
-const STUB_SIZE: u8 = 16;
 
 /// The size in bytes of the code from which on an entry may be a claim.
 const MIN_CLAIM: u64 = 64 << 10;

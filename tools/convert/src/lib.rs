@@ -22,6 +22,7 @@ mod entries;
 mod frame_pointers;
 mod function;
 mod headers;
+mod plt;
 mod report;
 #[cfg(test)]
 #[path = "../../../rust/sframe/tests/support/requirement.rs"]
@@ -147,6 +148,11 @@ pub fn convert(bytes: &[u8]) -> Result<Converted, ConvertError> {
     for section in [".init", ".fini"] {
         if let Some(section) = file.section_by_name(section) {
             add_init_or_fini(&mut functions, section.address(), &code);
+        }
+    }
+    for section in plt::SECTIONS {
+        if let Some(section) = file.section_by_name(section) {
+            plt::add_stubs(&mut functions, section.address(), section.size(), &code);
         }
     }
     covered.extend(

@@ -25,6 +25,12 @@ const ENTRY_POINTS: [&[u8]; 3] = [
     b"\x48\x31\xed\x48\x89\xe7", // xor %rbp,%rbp; mov %rsp,%rdi
 ];
 
+/// The first instructions of glibc's entry point, perhaps after `endbr64`: xor %ebp,%ebp; mov
+/// %rdx,%r9; pop %rsi; mov %rsp,%rdx; and $-16,%rsp; push %rax; push %rsp. It ends with a call and
+/// `hlt`.
+const GLIBC: &[u8] = b"\x31\xed\x49\x89\xd1\x5e\x48\x89\xe2\x48\x83\xe4\xf0\x50\x54";
+const HLT: u8 = 0xf4;
+
 /// The maximum size of an entry point's code, in bytes. The code of ld.so has 61 bytes.
 pub const MAX_ENTRY_POINT: u64 = 96;
 
@@ -35,13 +41,32 @@ pub(crate) fn add_entry_point(
     entry: u64,
     code: &CodeBytes<'_>,
 ) {
-    let is_entry_point = ENTRY_POINTS
-        .iter()
-        .any(|bytes| code.at(entry).starts_with(bytes));
-    if is_entry_point {
-        let size = MAX_ENTRY_POINT.min(code.at(entry).len() as u64);
+    let bytes = code.at(entry);
+    let bytes = &bytes[..bytes.len().min(MAX_ENTRY_POINT as usize)];
+    let size = match ENTRY_POINTS.iter().any(|first| bytes.starts_with(first)) {
+        true => Some(bytes.len()),
+        false => size_of_glibcs(bytes),
+    };
+    if let Some(size) = size {
         insert(functions, entry, size as u32, vec![(0, Rule::OUTERMOST)]);
     }
+}
+
+/// The size of glibc's entry point, in bytes; `None` if `bytes` begin with other code.
+fn size_of_glibcs(bytes: &[u8]) -> Option<usize> {
+    let code = bytes.strip_prefix(b"\xf3\x0f\x1e\xfa").unwrap_or(bytes);
+    if !code.starts_with(GLIBC) {
+        return None;
+    }
+    // call *N(%rip), or call N
+    let is_end = |end: &[u8]| {
+        matches!(
+            end,
+            [0xff, 0x15, _, _, _, _, HLT] | [_, 0xe8, _, _, _, _, HLT]
+        )
+    };
+    let end = bytes.windows(7).position(is_end)?;
+    Some(end + 7)
 }
 
 /// Adds rows for `_init` or `_fini` of crti.o and crtn.o, which have no .eh_frame entry: `sub
@@ -124,6 +149,22 @@ mod tests {
         let mut functions = others.to_vec();
         add_entry_point(&mut functions, 0x1000, &code);
         assert_eq!(functions, others);
+    }
+
+    #[test]
+    fn the_entry_point_of_glibc_ends_with_hlt() {
+        let direct =
+            b"\x31\xed\x49\x89\xd1\x5e\x48\x89\xe2\x48\x83\xe4\xf0\x50\x54\x4c\x8d\x05\xf4\
+            \0\0\0\x67\xe8\x02\0\0\0\xf4\xcc\x55";
+        assert_eq!(size_of_glibcs(direct), Some(29));
+        let branch = [
+            &b"\xf3\x0f\x1e\xfa"[..],
+            &direct[..15],
+            b"\xff\x15\x01\x02\x03\x04\xf4\x55",
+        ];
+        assert_eq!(size_of_glibcs(&branch.concat()), Some(26));
+        assert_eq!(size_of_glibcs(&direct[1..]), None);
+        assert_eq!(size_of_glibcs(&direct[..28]), None);
     }
 
     #[test]

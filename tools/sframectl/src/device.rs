@@ -456,6 +456,7 @@ pub(crate) fn file_id(table: &Table) -> String {
 /// The origin of a table's rows, or the reason why the table has none.
 pub(crate) fn origin(table: &Table) -> &'static str {
     match table.origin {
+        _ if table.rows == 0 && table.flags & uapi::SFRAME_UNWIND_KEEPS_FP != 0 => "keeps-fp",
         uapi::sframe_unwind_origin::SFRAME_UNWIND_ADDED if table.rows == 0 => "none",
         uapi::sframe_unwind_origin::SFRAME_UNWIND_ADDED => "added",
         uapi::sframe_unwind_origin::SFRAME_UNWIND_SECTION => "section",

@@ -355,6 +355,7 @@ fn made_section(rows: &ConvertedRows) -> MadeSection {
     MadeSection {
         section: rows.section.to_vec().leak(),
         extra_rows: rows.extra_rows.to_vec().leak(),
+        keeps_frame_pointer: rows.keeps_frame_pointers,
     }
 }
 

@@ -78,6 +78,8 @@ pub struct MadeSection {
     pub section: &'static [u8],
     /// Rows that a section cannot encode: a sequence of [`ExtraRow`].
     pub extra_rows: &'static [u8],
+    /// Whether code that no row covers keeps a frame pointer.
+    pub keeps_frame_pointer: bool,
 }
 
 /// A function that makes rows for a file; `None` if it cannot.
@@ -123,6 +125,7 @@ struct MadeRows {
     file: &'static MappedFile,
     made: HostSection,
     extra_rows: &'static [ExtraRow],
+    keeps_frame_pointer: bool,
 }
 
 impl MadeRows {
@@ -247,7 +250,10 @@ impl<'a, M: Memory + ?Sized> Task for ProcessTask<'a, M> {
                 rows => rows,
             },
         };
-        mapping.frame_pointer = mapping.rows.uncovered_code(found.is_file);
+        mapping.frame_pointer = match &mapping.rows {
+            MappedRows::Table(table) if table.rows.keeps_frame_pointer => UncoveredCode::Keeps,
+            rows => rows.uncovered_code(found.is_file),
+        };
         Ok(())
     }
 
@@ -664,6 +670,7 @@ fn open_made(code: &MappedCode<'_>, make: &Make) -> Option<FileRows> {
     let MadeSection {
         section: bytes,
         extra_rows,
+        keeps_frame_pointer,
     } = made?;
     let extra_rows: Vec<ExtraRow> = extra_rows
         .chunks_exact(EXTRA_ROW_SIZE)
@@ -674,6 +681,7 @@ fn open_made(code: &MappedCode<'_>, make: &Make) -> Option<FileRows> {
             file,
             made: HostSection { section, bytes },
             extra_rows: extra_rows.leak(),
+            keeps_frame_pointer,
         }),
         Err(error) => FileRows::Bad(error),
     })

@@ -96,6 +96,7 @@ fn with_made(section: Vec<u8>) -> Walker {
     let made = MadeSection {
         section: section.leak(),
         extra_rows: &[],
+        keeps_frame_pointer: false,
     };
     Walker::with(move |_| Some(made))
 }

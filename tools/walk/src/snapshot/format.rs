@@ -246,6 +246,9 @@ pub struct StoredMapping {
     pub executable: bool,
     /// Whether a file is mapped, or an ELF image.
     pub image: bool,
+    /// Whether the file keeps a frame pointer in code that no row covers.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub keeps_frame_pointer: bool,
     /// The file's path, or the kernel's name for the mapping.
     pub name: String,
     /// The offset of `start` in the file, in bytes. For people.

@@ -443,6 +443,7 @@ impl<'a, A: KnownAbi> Task for SnapshotTask<'a, A> {
             start: stored.start.0,
             end: stored.end.0,
             frame_pointer: match stored.image {
+                true if stored.keeps_frame_pointer => UncoveredCode::Keeps,
                 true => UncoveredCode::Unknown,
                 false => UncoveredCode::MayKeep,
             },

@@ -106,6 +106,9 @@ pub enum UnwindError {
     Fault(u64),
 }
 
+/// The size in bytes of the code from which on an entry may be of many functions.
+const MANY_FUNCTIONS: u64 = 64 << 10;
+
 impl UnwindError {
     /// Whether the code at the PC has no unwind information.
     pub const fn has_no_unwind_info(self) -> bool {
@@ -248,7 +251,14 @@ impl<S: UnwindSection<StaticSlice>> Cfi<S> {
     }
 
     fn row_at(&self, address: u64) -> Result<CfiRow, UnwindError> {
-        let (_, _, at) = self.entry_at(address).ok_or(UnwindError::NoEntry)?;
+        let (start, end, at) = self.entry_at(address).ok_or(UnwindError::NoEntry)?;
+        // No function begins with a set-up frame. Dart has one entry for all code of a file.
+        let is_of_functions = end - start >= MANY_FUNCTIONS
+            && (self.row(start, at))
+                .is_ok_and(|row| matches!(row.cfa, CfaLocation::Register(RBP, 16)));
+        if is_of_functions {
+            return Err(UnwindError::NoEntry);
+        }
         self.row(address, at).map_err(|_| UnwindError::BadEntry)
     }
 

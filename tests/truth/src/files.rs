@@ -40,11 +40,12 @@ pub fn made(file: &MappedFile) -> Option<MadeSection> {
     let convert::Converted {
         section,
         extra_rows,
-        ..
+        report,
     } = convert::convert(file.bytes).ok()?;
     Some(MadeSection {
         section: section.leak(),
         extra_rows: extra_rows.leak(),
+        keeps_frame_pointer: report.keeps_frame_pointers(),
     })
 }
 

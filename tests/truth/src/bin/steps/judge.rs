@@ -64,10 +64,16 @@ use walk::{
     }, //
 };
 
-use crate::calls::{
-    Calls,
-    Presumed,
-    RecordedCaller, //
+use crate::{
+    calls::{
+        Calls,
+        Presumed,
+        RecordedCaller, //
+    },
+    kernel::{
+        KernelCounts,
+        TrueCaller, //
+    }, //
 };
 
 /// The size of the part of `StgRun`'s frame that Haskell code may use, in bytes.
@@ -154,6 +160,8 @@ pub(crate) struct StepCounts {
     pub(crate) unexplained: u64,
     /// All kinds of differences.
     pub(crate) kinds: BTreeMap<DifferenceKey, DifferenceKind>,
+    /// The comparison with the kernel's own walk.
+    pub(crate) kernel: KernelCounts,
     /// The text of the last unexplained difference, if it was the first one of its kind.
     pub(crate) new_difference: Option<String>,
 }
@@ -494,6 +502,66 @@ impl StepJudge {
                 None
             }
         }
+    }
+
+    /// Compares the last judged walk with the kernel's own walk.
+    pub(crate) fn beside_kernel<M: Memory + ?Sized>(
+        &mut self,
+        process: &Process,
+        registers: &RegisterFile,
+        memory: &M,
+        context: &StepContext<'_>,
+        count: &mut StepCounts,
+    ) {
+        let truth = self.true_callers(process, registers, memory, context);
+        let (found, ended_by) = (&self.found, self.ended_by);
+        let place = |right: usize| {
+            let at = found.get(right).map_or(0, |it| it.at);
+            let end = match right + 1 < found.len() {
+                true => "another caller",
+                false => ended_by,
+            };
+            format!("{end}: {}", context.truth.describe(at))
+        };
+        (count.kernel).step(registers, memory, found, &truth, place);
+    }
+
+    /// The callers of a thread, from the innermost frame on, as far as they are known: by the calls
+    /// that were seen, and by `.eh_frame` where there are none.
+    fn true_callers<M: Memory + ?Sized>(
+        &mut self,
+        process: &Process,
+        registers: &RegisterFile,
+        memory: &M,
+        context: &StepContext<'_>,
+    ) -> Vec<TrueCaller> {
+        let mut callers = Vec::new();
+        let (mut at, mut exact, mut call) = (*registers, true, None);
+        while callers.len() + 1 < walker::MOST_FRAMES {
+            let innermost = callers.is_empty();
+            let seen = (self.calls).caller(context.thread, &at, innermost, call, process, memory);
+            if let Some(caller) = seen.filter(|caller| !caller.presumed) {
+                at = caller.registers;
+                call = Some(caller.which);
+                exact = false;
+                callers.push(TrueCaller {
+                    pc: at.pc(),
+                    sps: caller.sps,
+                });
+                continue;
+            }
+            let step = self.true_step(context.truth, &at, memory, exact);
+            let Ok(CfiStep::Caller { registers, signal }) = step else {
+                break;
+            };
+            at = registers;
+            exact = signal;
+            callers.push(TrueCaller {
+                pc: at.pc(),
+                sps: [at.sp(); 2],
+            });
+        }
+        callers
     }
 
     /// One step by the truth. A step to an address that is not code, or down the stack from a

@@ -8,6 +8,7 @@
 
 mod calls;
 mod judge;
+mod kernel;
 mod loaded;
 mod ptrace;
 mod save;
@@ -87,6 +88,11 @@ struct Options {
     #[arg(long)]
     convert: bool,
 
+    /// Compare with the kernel's own walk, too, and fail if the module is worse in more than so many
+    /// steps of a million
+    #[arg(long, value_name = "N")]
+    kernel: Option<u64>,
+
     /// Write the report as JSON to a file
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
@@ -159,6 +165,7 @@ fn judge_all(options: &Options) -> Result<u64, String> {
             );
         }
         print_kinds(&count);
+        count.kernel.print();
         counts.push((name, count));
     }
     if let Some(path) = &options.json {
@@ -184,6 +191,11 @@ fn judge_all(options: &Options) -> Result<u64, String> {
         println!("explained: {steps} by {limit}");
     }
     println!("steps: {steps} instructions, {unexplained} unexplained differences");
+    let worse: u64 = counts.iter().map(|(_, count)| count.kernel.worse()).sum();
+    if let Some(most) = options.kernel {
+        println!("worse than the kernel's walk: {worse} steps");
+        return Ok(u64::from(worse > steps * most / 1_000_000));
+    }
     Ok(unexplained)
 }
 
@@ -332,6 +344,10 @@ impl Run<'_> {
             };
             self.judge
                 .step(process, &registers, &memory, &context, count);
+            if self.options.kernel.is_some() {
+                let judge = &mut self.judge;
+                judge.beside_kernel(process, &registers, &memory, &context, count);
+            }
             let difference = count.new_difference.take();
             let judge = &mut self.judge;
             (self.saver).step(judge, process, &registers, &memory, &context, difference)?;
@@ -465,5 +481,6 @@ fn to_json(name: &str, count: &StepCounts) -> Value {
         "explained": count.explained,
         "unexplained": count.unexplained,
         "kinds": kinds.collect::<Vec<_>>(),
+        "kernel": count.kernel.to_json(),
     })
 }

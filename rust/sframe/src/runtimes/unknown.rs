@@ -167,40 +167,19 @@ fn proof_by_call<M: Memory + Source + ?Sized>(frame: &Frame, memory: &M) -> Opti
         let return_address = memory.read_word(at).ok()?;
         called_function(return_address, frame.pc, memory)
     };
-    let (on_top, framed) = (called(frame.sp), called(frame.fp.wrapping_add(8)));
-    match (on_top, framed) {
-        (Some(on_top), Some(framed)) if framed.start > on_top.start => framed.proves(true),
-        (Some(on_top), _) => on_top.proves(false),
-        (None, Some(framed)) => framed.proves(true),
-        (None, None) => None,
-    }
+    let (start, proof) = match (called(frame.sp), called(frame.fp.wrapping_add(8))) {
+        (Some(on_top), Some(framed)) if framed > on_top => (framed, Proof::Framed),
+        (Some(on_top), _) => (on_top, Proof::OnTop),
+        (None, Some(framed)) => (framed, Proof::Framed),
+        (None, None) => return None,
+    };
+    (sets_up(start, memory) == Some(proof == Proof::Framed)).then_some(proof)
 }
 
-/// A function that a direct call leads to.
-struct CalledFunction {
-    /// The run-time address of its start.
-    start: u64,
-    /// Whether it sets up a frame pointer; `None` if it may do so later than at its start.
-    sets_up: Option<bool>,
-}
-
-impl CalledFunction {
-    fn proves(&self, sets_up: bool) -> Option<Proof> {
-        (self.sets_up == Some(sets_up)).then_some(match sets_up {
-            true => Proof::Framed,
-            false => Proof::OnTop,
-        })
-    }
-}
-
-/// The function that the direct call in front of `return_address` leads to; `None` if there is no
-/// such call, or if the function does not contain `pc`. Both are run-time addresses.
+/// The start of the function that the direct call in front of `return_address` leads to; `None` if
+/// there is no such call, or if the function does not contain `pc`. All are run-time addresses.
 #[inline(never)]
-fn called_function<S: Source + ?Sized>(
-    return_address: u64,
-    pc: u64,
-    memory: &S,
-) -> Option<CalledFunction> {
+fn called_function<S: Source + ?Sized>(return_address: u64, pc: u64, memory: &S) -> Option<u64> {
     let [opcode, distance @ ..]: [u8; 5] = memory.read(return_address.wrapping_sub(5)).ok()?;
     if opcode != CALL_RELATIVE {
         return None;
@@ -210,23 +189,29 @@ fn called_function<S: Source + ?Sized>(
     if !contains(start) {
         start = end_of_stub(start, memory)?;
     }
-    if !contains(start) {
-        return None;
-    }
+    contains(start).then_some(start)
+}
+
+/// Whether the function at the run-time address `start` sets up a frame pointer; `None` if it may do
+/// so later than at its start, or if its code cannot be read.
+// Not inlined, so that its stack is free for the decoder of stubs.
+#[inline(never)]
+fn sets_up<S: Source + ?Sized>(start: u64, memory: &S) -> Option<bool> {
     memory.spend(BEGINNING_SEARCH).ok()?;
-    let beginning = memory.read(start).ok()?;
-    let sets_up = match prologue(&beginning) {
-        Some(_) => Some(true),
-        None => {
-            let sets_up = |code: &[u8]| MOV_RSP_RBP.iter().any(|mov| code == mov);
-            (!beginning.windows(3).any(sets_up)).then_some(false)
-        }
+    // Borrowed, so that there is one copy on the stack.
+    let Ok(beginning) = &memory.read(start) else {
+        return None;
     };
-    Some(CalledFunction { start, sets_up })
+    if prologue(beginning).is_some() {
+        return Some(true);
+    }
+    let is_mov = |code: &[u8]| MOV_RSP_RBP.iter().any(|mov| code == mov);
+    (!beginning.windows(3).any(is_mov)).then_some(false)
 }
 
 /// Where a stub at the run-time address `start` jumps to: code of up to three instructions that
 /// ends with a direct jump, as Dart's. `None` if the code is no stub.
+#[inline(never)]
 fn end_of_stub<S: Source + ?Sized>(start: u64, memory: &S) -> Option<u64> {
     let mut at = start;
     for _ in 0..3 {

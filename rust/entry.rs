@@ -186,7 +186,7 @@ unsafe fn enter(
             let (words, buffer) = unsafe { (PeekWords::of_walk(call.limit), buffer(call)) };
             stored = walk::run_first(&mut first, call.pc, buffer, cache, words);
         }
-        if first.is_outermost {
+        if first.is_outermost() {
             return Walked {
                 stored,
                 frames: stored as u32,

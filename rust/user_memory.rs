@@ -41,7 +41,7 @@ const READ: u32 = 3;
 /// The additional work of a read while the memory may be another task's.
 const READ_UNSURE: u32 = 5;
 /// The work of a missing page: the exception, and a search of the worker's queue.
-const FAULT: u32 = 280;
+const FAULT: u32 = 360;
 /// The work of reading one mapping, and of one step of a scan of the mappings.
 pub(crate) const VISIT: u32 = sys::SFU_VISIT;
 /// The work of taking the code cache again in a walk: all its ranges are checked.

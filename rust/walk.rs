@@ -287,7 +287,7 @@ impl<'a> Task for Current<'a> {
     ) -> Result<(), StopReason> {
         let mut state = FastPathState::to(frame.sp, frame.fp);
         let found = store_by_rows(&mut state, frame.pc, self.memory, sink);
-        if found == 0 && !state.is_outermost {
+        if found == 0 && !state.is_outermost() {
             return Ok(());
         }
         end_fast_path(frame, &state, found, self.memory, sink)
@@ -379,7 +379,7 @@ fn end_fast_path(
             return Err(reason);
         }
     }
-    if ended.is_outermost {
+    if ended.is_outermost() {
         return Err(StopReason::Outermost);
     }
     *frame = Frame {

@@ -80,8 +80,8 @@ pub struct FastPathState {
     /// The run-time address of the last frame's saved frame pointer, if the walk has not read the
     /// frame pointer yet; 0 if `fp` is the frame pointer.
     pub fp_at: u64,
-    /// Whether the last frame is the outermost frame.
-    pub is_outermost: bool,
+    /// The rule of the last frame, if the walk looked for its caller.
+    last_rule: CompactRule,
     /// Whether the byte before the return address of the last frame is in no range that is known to
     /// be code: the byte is before a range, or after it. The caller has to check that byte.
     pub is_outside: bool,
@@ -95,9 +95,15 @@ impl FastPathState {
             sp,
             fp,
             fp_at: 0,
-            is_outermost: false,
+            last_rule: CompactRule::NONE,
             is_outside: false,
         }
+    }
+
+    /// Whether the last frame is the outermost frame.
+    #[inline(always)]
+    pub const fn is_outermost(&self) -> bool {
+        self.last_rule.has(IS_OUTERMOST)
     }
 
     /// Whether [`walk`] can walk on: the stack pointer is a multiple of eight. Each step adds a
@@ -140,7 +146,7 @@ pub fn walk<'a, 'b, C: Codes<'a>, M: WordReader>(
         } = walk_recent(&mut place, ra, code, unused, codes, memory);
         ra = next;
         if ra == 0 {
-            place.0.is_outermost = rule.has(IS_OUTERMOST);
+            place.0.last_rule = rule;
             place.0.is_outside = is_outside;
             return slots;
         }
@@ -485,9 +491,10 @@ mod tests {
                 sp,
                 fp,
                 fp_at,
-                is_outermost,
                 is_outside,
+                ..
             } = walked;
+            let is_outermost = walked.is_outermost();
             let pc = found.checked_sub(1).map_or(start.pc, |last| buffer[last]);
             if is_outside && found > 0 {
                 outside += 1;

@@ -369,10 +369,14 @@ impl CacheUse<'_> {
     }
 }
 
-/// The checksum of packed rows. A new compiler may compute another one: then the rows are made
-/// anew.
+/// The number of the form of packed rows.
+const FORM: u8 = 2;
+
+/// The checksum of packed rows in this form. A new compiler may compute another one: then the rows
+/// are made anew.
 fn checksum(packed: &[u8]) -> [u8; 8] {
     let mut hasher = DefaultHasher::new();
+    hasher.write_u8(FORM);
     hasher.write(packed);
     hasher.finish().to_le_bytes()
 }

@@ -68,6 +68,8 @@ const ALIGNMENT: u64 = 16;
 const TRAPPED_ALIGNMENT: u64 = 64;
 /// The maximum size of an analysed gap, in bytes. Such builtins take a tenth.
 pub(crate) const MAX_GAP: u64 = 16 << 20;
+/// `push %rbp; mov %rsp,%rbp`
+const PROLOGUE: &[u8] = b"\x55\x48\x89\xe5";
 /// The maximum number of rounds of analysis. Wrong starts are dropped after each round.
 const MAX_ROUNDS: usize = 32;
 /// The maximum number of instructions that are read in a gap to learn which registers functions
@@ -481,7 +483,14 @@ impl<'a> Gap<'a> {
             instruction.mnemonic(),
             Mnemonic::Nop | Mnemonic::Int3 | Mnemonic::Endbr64
         );
-        if by == ReachedBy::Return && is_padding {
+        // A function sets up its frame once.
+        let is_prologue = matches!(state.fp, FpState::Frame(_))
+            && self
+                .bytes
+                .get(index..)
+                .unwrap_or_default()
+                .starts_with(PROLOGUE);
+        if by == ReachedBy::Return && (is_padding || is_prologue) {
             return NOWHERE;
         }
         if instruction.is_invalid() {
@@ -1290,6 +1299,29 @@ mod tests {
         // The callee returns to another function.
         let text = text_of(&[JUMPS, TAIL, b"\x58\x58\xc3"], 16, 0x90);
         assert_eq!(rules_at(&text, &[], &at), ["-"; 4]);
+    }
+
+    #[test]
+    fn a_prologue_after_a_call_is_of_another_function() {
+        // push %rbp; mov %rsp,%rbp; je 1f; pop %rbp; ret; 1: call of other code
+        let calls = b"\x55\x48\x89\xe5\x74\x02\x5d\xc3\xe8\0\x10\0\0";
+        let frame = "fp+16 -16";
+        // push %rbp; mov %rsp,%rbp; pop %rbp; ret
+        let text = [&calls[..], b"\x55\x48\x89\xe5\x5d\xc3"].concat();
+        assert_eq!(
+            rules_of(&text, &[8, 13, 14, 17, 18]),
+            [frame, "-", "-", "-", "-"]
+        );
+        assert_eq!(
+            rules_at(&text, &[0, 13], &[8, 13, 14, 17, 18]),
+            [frame, "sp+8", "sp+16 -16", frame, "sp+8"]
+        );
+        // The function may go on with push %rbp; pop %rcx; jmp to its end
+        let text = [&calls[..], b"\x55\x59\xeb\xf5"].concat();
+        assert_eq!(
+            rules_of(&text, &[8, 13, 14, 15]),
+            [frame, frame, frame, frame]
+        );
     }
 
     #[test]

@@ -178,6 +178,34 @@ impl<'a> UncoveredCode<'a> {
         Some(parts.collect())
     }
 
+    /// The called functions in sorted parts of the code that save the frame pointer first; `None`
+    /// if too little work is left. These are certainly functions: a function that is called from
+    /// far away may follow a call that does not return.
+    pub(crate) fn functions_in(
+        &self,
+        islands: &[Range<u64>],
+        work: &mut ConversionWork,
+    ) -> Option<BTreeSet<u64>> {
+        let mut found = BTreeSet::new();
+        for gap in &self.gaps {
+            if !work.take(gap.bytes.len() as u64) {
+                return None;
+            }
+            let all = instructions(gap.bytes, gap.address);
+            let calls = all.filter(|instruction| instruction.is_call_near());
+            let targets = calls.map(|call| call.near_branch_target());
+            found.extend(targets.filter(|target| {
+                let island = islands.partition_point(|island| island.end <= *target);
+                let is_within = islands.get(island).is_some_and(|at| at.start <= *target);
+                is_within
+                    && instructions(self.at(*target), *target)
+                        .next()
+                        .is_some_and(is_push)
+            }));
+        }
+        Some(found)
+    }
+
     /// Samples the calls; `None` if there is little code. Without calls if too little work is left.
     pub(crate) fn calls(&self, work: &mut ConversionWork) -> Option<SampledCalls> {
         if self.len < MIN_CODE {
@@ -252,7 +280,7 @@ impl<'a> UncoveredCode<'a> {
             if !work.take(1) {
                 return None;
             }
-            has_pushed |= is_push(&instruction);
+            has_pushed |= is_push(instruction);
             has_frame |= match set_up(&instruction) {
                 Some(FrameSetUp::Push) => has_pushed,
                 // Later, this may be an address on the stack.
@@ -308,7 +336,7 @@ fn is_end(instruction: &Instruction) -> bool {
 }
 
 /// `push %rbp`
-fn is_push(instruction: &Instruction) -> bool {
+fn is_push(instruction: Instruction) -> bool {
     instruction.mnemonic() == Mnemonic::Push && instruction.op0_register() == Register::RBP
 }
 
@@ -637,6 +665,30 @@ mod tests {
         for bytes in others {
             assert!(island(bytes), "{bytes:x?}");
         }
+    }
+
+    #[test]
+    fn called_functions_in_islands_are_known() {
+        let count = 1200;
+        let text = code(count, |number| match number % 2 {
+            0 => FRAMED.concat(),
+            _ => UNFRAMED.concat(),
+        });
+        let end = TEXT + text.len() as u64;
+        let code = CodeBytes {
+            segments: vec![(TEXT, end, &text)],
+        };
+        let uncovered = UncoveredCode::of(slice::from_ref(&(TEXT..end)), &code);
+        let at = |number: usize| TEXT + (number * SIZE) as u64;
+        let islands = [at(2)..at(5), at(7) + 1..at(9), at(1000)..at(1000) + 1];
+        let mut work = ConversionWork::new(&text);
+        let found = uncovered.functions_in(&islands, &mut work).unwrap();
+        assert_eq!(found, [2, 4, 8, 1000].map(at).into());
+        assert_eq!(work.taken(), text.len() as u64);
+        assert_eq!(
+            uncovered.functions_in(&[], &mut work),
+            Some(BTreeSet::new())
+        );
     }
 
     #[test]

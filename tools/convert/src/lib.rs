@@ -173,20 +173,22 @@ pub fn convert(bytes: &[u8]) -> Result<Converted, ConvertError> {
         }
         let uncovered = UncoveredCode::of(&gaps, &code);
         report.uncovered = uncovered.calls(&mut work);
+        let mut starts = symbols(&file);
         if report.keeps_frame_pointers() && uncovered.len() > analysis::MAX_GAP {
-            gaps = uncovered.islands(&mut work).unwrap_or_else(|| {
+            let mut found = || {
+                let islands = uncovered.islands(&mut work)?;
+                let functions = uncovered.functions_in(&islands, &mut work)?;
+                Some((islands, functions))
+            };
+            let (islands, functions) = found().unwrap_or_else(|| {
                 report.count_dropped(DropReason::WorkLimit, uncovered.len());
-                Vec::new()
+                Default::default()
             });
+            gaps = islands;
+            starts.extend(functions);
         }
-        let found = analysis::functions(
-            &gaps,
-            &symbols(&file),
-            file.entry(),
-            &code,
-            &mut work,
-            &mut report,
-        );
+        let found =
+            analysis::functions(&gaps, &starts, file.entry(), &code, &mut work, &mut report);
         report.analyzed_code += size_of_all(&found);
         functions.extend(found);
         sort_and_trim(&mut functions);

@@ -170,10 +170,25 @@ fn islands_of_assembly_get_rows() {
     };
     const SMALL: usize = 4096;
     const LARGE: usize = 600_000;
-    let (rules, analyzed) = with(SMALL);
-    assert_eq!(rules, [plain(8), pushed, plain(8), plain(8), plain(8)]);
+    let (small, analyzed) = with(SMALL);
+    assert_eq!(small, [plain(8), pushed, plain(8), plain(8), plain(8)]);
     assert!(analyzed > 11 * (SMALL as u64 - 1), "{analyzed}");
-    let (rules, analyzed) = with(LARGE);
-    assert_eq!(rules, [plain(8), pushed, plain(8), plain(8), None]);
+    let (large, analyzed) = with(LARGE);
+    assert_eq!(large, [plain(8), pushed, plain(8), plain(8), None]);
     assert!((500..1 << 15).contains(&analyzed), "{analyzed}");
+
+    // A call from outside leads to a function there that nothing else tells: traps are around it.
+    let mut program = many_functions(LARGE, &FRAMED[..4], &FRAMED[4..]);
+    let at = program.text.len() / 2;
+    program.text[at..][..assembly.len()].copy_from_slice(&assembly);
+    let function = at + 72;
+    program.text[at + 64..at + 96].fill(0xcc);
+    program.text[function..][..FRAMED.len()].copy_from_slice(FRAMED);
+    let file = program.bytes();
+    let at = [function as u64, function as u64 + 4];
+    assert_eq!(rules(&file, &convert(&file).unwrap(), &at), [None, None]);
+    program.text[5..9].copy_from_slice(&(function as u32 - 9).to_le_bytes());
+    let file = program.bytes();
+    let expected = [plain(8), framed()];
+    assert_eq!(rules(&file, &convert(&file).unwrap(), &at), expected);
 }

@@ -246,7 +246,7 @@ mod mapping_tests {
         },
         sframe::{
             stop_reason::StopReason,
-            walk::UncoveredCode, //
+            walk::FramePointerUse, //
         },
         sys,
         user_memory::UserMemory, //
@@ -299,7 +299,7 @@ mod mapping_tests {
         sys::test::unmap(code, PAGE)?;
         let second = find(code + PAGE - 1).map_err(|_| EINVAL)?;
         assert_eq!((second.start, second.end), (first.start, first.end));
-        assert!(second.executable && second.frame_pointer == UncoveredCode::MayKeep);
+        assert!(second.executable && second.frame_pointer == FramePointerUse::MayKeep);
         assert!(matches!(second.rows, TaskRows::None(_)));
         Ok(())
     }

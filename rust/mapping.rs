@@ -22,7 +22,7 @@ use crate::{
             locate::RowsLocation,
             FunctionTable,
             MappedRows,
-            UncoveredCode, //
+            FramePointerUse, //
         }, //
     },
     sys::{
@@ -72,7 +72,7 @@ pub(crate) type TaskMapping = walk::Mapping<Section, TableRef>;
 pub(crate) struct PlainCode {
     pub(crate) start: u64,
     pub(crate) end: u64,
-    frame_pointer: UncoveredCode,
+    frame_pointer: FramePointerUse,
 }
 
 impl PlainCode {
@@ -80,7 +80,7 @@ impl PlainCode {
     pub(crate) const NONE: Self = Self {
         start: 0,
         end: 0,
-        frame_pointer: UncoveredCode::MayKeep,
+        frame_pointer: FramePointerUse::MayKeep,
     };
 }
 
@@ -156,11 +156,11 @@ pub(crate) fn find(
     mapping.start = mapping.start.max(found.start);
     mapping.end = mapping.end.min(found.end);
     mapping.frame_pointer = match found.keeps_frame_pointer {
-        true => UncoveredCode::Keeps,
-        false => mapping.rows.uncovered_code(found.is_file),
+        true => FramePointerUse::Keeps,
+        false => mapping.rows.frame_pointer_use(found.is_file),
     };
     mapping.executable = found.executable;
-    if mapping.frame_pointer != UncoveredCode::Unknown
+    if mapping.frame_pointer != FramePointerUse::Unknown
         && mapping.executable
         && matches!(mapping.rows, MappedRows::None(_))
     {

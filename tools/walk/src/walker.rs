@@ -41,6 +41,7 @@ use sframe::{
     walk::{
         self,
         locate::RowsLocation,
+        FramePointerUse,
         FrameSource,
         FunctionTable,
         MappedRows,
@@ -49,7 +50,6 @@ use sframe::{
         Sink,
         TableAnswer,
         Task, //
-        UncoveredCode,
     },
     x86_64, //
 };
@@ -226,7 +226,7 @@ impl<'a, M: Memory + ?Sized> Task for ProcessTask<'a, M> {
         *mapping = walk::Mapping {
             start: found.start,
             end: found.end,
-            frame_pointer: UncoveredCode::MayKeep,
+            frame_pointer: FramePointerUse::MayKeep,
             executable: found.executable,
             rows: MappedRows::None(FunctionTable::NONE),
         };
@@ -251,8 +251,8 @@ impl<'a, M: Memory + ?Sized> Task for ProcessTask<'a, M> {
             },
         };
         mapping.frame_pointer = match &mapping.rows {
-            MappedRows::Table(table) if table.rows.keeps_frame_pointer => UncoveredCode::Keeps,
-            rows => rows.uncovered_code(found.is_file),
+            MappedRows::Table(table) if table.rows.keeps_frame_pointer => FramePointerUse::Keeps,
+            rows => rows.frame_pointer_use(found.is_file),
         };
         Ok(())
     }

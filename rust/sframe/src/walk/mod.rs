@@ -181,7 +181,7 @@ impl<T: Task> WalkState<T> {
             // one.
             MappedRows::Table(_)
                 if source == FrameSource::Rows
-                    || self.mapping.frame_pointer != UncoveredCode::Keeps =>
+                    || self.mapping.frame_pointer != FramePointerUse::Keeps =>
             {
                 task.run_fast_path(frame, sink)
             }
@@ -408,12 +408,12 @@ fn step_without_rows<T: Task>(
         // frame.
         MappedRows::Section(_) => return Err(StopReason::NoRows),
         _ => match mapping.frame_pointer {
-            UncoveredCode::Unknown if matches!(mapping.rows, MappedRows::Table(_)) => {
+            FramePointerUse::Unknown if matches!(mapping.rows, MappedRows::Table(_)) => {
                 return Err(StopReason::NoRows);
             }
-            UncoveredCode::Unknown => FramePointer::Unknown,
+            FramePointerUse::Unknown => FramePointer::Unknown,
             known => {
-                let is_examined = known == UncoveredCode::Keeps;
+                let is_examined = known == FramePointerUse::Keeps;
                 let memory = task.memory();
                 let step = unknown::step(frame, is_innermost, is_examined, stack_end, memory);
                 return take(step.ok_or(StopReason::NoRows)?, frame);
@@ -604,8 +604,8 @@ mod tests {
                 start,
                 end,
                 frame_pointer: match is_anonymous {
-                    true => UncoveredCode::MayKeep,
-                    false => UncoveredCode::Unknown,
+                    true => FramePointerUse::MayKeep,
+                    false => FramePointerUse::Unknown,
                 },
                 executable: true,
                 rows,

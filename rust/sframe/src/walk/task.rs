@@ -186,18 +186,18 @@ impl<S, T> MappedRows<S, T> {
     /// What is known of the frame pointer in code that these rows do not cover. `is_file`: they are
     /// the rows of a file.
     #[inline(always)]
-    pub const fn uncovered_code(&self, is_file: bool) -> UncoveredCode {
+    pub const fn frame_pointer_use(&self, is_file: bool) -> FramePointerUse {
         match self {
-            Self::None(FunctionTable { len: 1.., .. }) => UncoveredCode::Unknown,
-            _ if is_file => UncoveredCode::Unknown,
-            _ => UncoveredCode::MayKeep,
+            Self::None(FunctionTable { len: 1.., .. }) => FramePointerUse::Unknown,
+            _ if is_file => FramePointerUse::Unknown,
+            _ => FramePointerUse::MayKeep,
         }
     }
 }
 
 /// What is known of the frame pointer in code that no row covers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum UncoveredCode {
+pub enum FramePointerUse {
     /// Nothing: code of files, and of ELF images that have a table of functions. Each function has
     /// to prove that it keeps a frame pointer.
     Unknown,
@@ -215,7 +215,7 @@ pub struct Mapping<S, T> {
     /// The address after the last address; 0 for a mapping that covers nothing.
     pub end: u64,
     /// What is known of the frame pointer in code that no row covers.
-    pub frame_pointer: UncoveredCode,
+    pub frame_pointer: FramePointerUse,
     /// Whether the memory is executable.
     pub executable: bool,
     /// The rows of the file.
@@ -227,7 +227,7 @@ impl<S, T> Mapping<S, T> {
     pub const NOWHERE: Self = Self {
         start: 0,
         end: 0,
-        frame_pointer: UncoveredCode::MayKeep,
+        frame_pointer: FramePointerUse::MayKeep,
         executable: false,
         rows: MappedRows::None(FunctionTable::NONE),
     };

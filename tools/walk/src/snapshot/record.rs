@@ -33,13 +33,13 @@ use sframe::{
         Words, //
     },
     walk::{
+        FramePointerUse,
         FrameSource,
         MappedRows,
         MappingOf,
         RuleOrigin,
         TableAnswer,
         Task, //
-        UncoveredCode,
     }, //
 };
 
@@ -310,8 +310,8 @@ impl<'a, M: Memory + ?Sized> Recorder<'a, M> {
             start: Hex(mapping.start),
             end: Hex(mapping.end),
             executable: mapping.executable,
-            image: mapping.frame_pointer != UncoveredCode::MayKeep,
-            keeps_frame_pointer: mapping.frame_pointer == UncoveredCode::Keeps,
+            image: mapping.frame_pointer != FramePointerUse::MayKeep,
+            keeps_frame_pointer: mapping.frame_pointer == FramePointerUse::Keeps,
             name: found.name.clone(),
             offset: (found.file).map(|_| Hex(found.offset + (mapping.start - found.start))),
             build_id: build_id.as_deref().map(digits),

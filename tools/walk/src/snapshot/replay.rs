@@ -29,6 +29,7 @@ use sframe::{
         RegisterSource, //
     },
     walk::{
+        FramePointerUse,
         FunctionTable,
         MappedRows,
         Mapping,
@@ -36,7 +37,6 @@ use sframe::{
         RuleOrigin,
         TableAnswer,
         Task, //
-        UncoveredCode,
     }, //
 };
 
@@ -443,9 +443,9 @@ impl<'a, A: KnownAbi> Task for SnapshotTask<'a, A> {
             start: stored.start.0,
             end: stored.end.0,
             frame_pointer: match stored.image {
-                true if stored.keeps_frame_pointer => UncoveredCode::Keeps,
-                true => UncoveredCode::Unknown,
-                false => UncoveredCode::MayKeep,
+                true if stored.keeps_frame_pointer => FramePointerUse::Keeps,
+                true => FramePointerUse::Unknown,
+                false => FramePointerUse::MayKeep,
             },
             executable: stored.executable,
             rows: match &found.rows {

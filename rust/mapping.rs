@@ -66,8 +66,8 @@ pub(crate) type TaskRows = MappedRows<Section, TableRef>;
 /// A mapping of the current task.
 pub(crate) type TaskMapping = walk::Mapping<Section, TableRef>;
 
-/// Code without rows in which walks follow the frame pointer, from the start to the end, as run-time
-/// addresses.
+/// Code without rows in which walks follow the frame pointer, from the start to the end, as
+/// run-time addresses.
 #[derive(Clone, Copy)]
 pub(crate) struct PlainCode {
     pub(crate) start: u64,

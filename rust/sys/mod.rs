@@ -110,7 +110,8 @@ pub(crate) enum WalkContext {
 pub(crate) struct Hooks(());
 
 impl Hooks {
-    /// Installs the hooks that the module's parameters name. Task; may sleep. The kernel log has the reason for a failure.
+    /// Installs the hooks that the module's parameters name. Task; may sleep. The kernel log has
+    /// the reason for a failure.
     pub(crate) fn install() -> Result<Self> {
         // SAFETY: `entry.rs` defines the functions that the hooks call. They exist as long as the
         // module is loaded, and `drop` waits until none of them runs.

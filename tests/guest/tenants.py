@@ -34,18 +34,9 @@ LIST, TABLE = 0xC1605382, struct.Struct("=HHIQQ")
 DEVICE_AT, ROWS_AT, SIZE = 44, 64, 352
 
 
-def as_user(user):
-    """What a child does before it runs a program."""
-    def become():
-        os.setgroups([])
-        os.setgid(user)
-        os.setuid(user)
-    return become
-
-
 def run(user, *command):
     return subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
-                            preexec_fn=as_user(user))
+                            user=user, group=user, extra_groups=[])
 
 
 class Tables(threading.Thread):
@@ -108,8 +99,7 @@ def hostile(end, running):
     os.makedirs(directory)
     os.makedirs("/tmp/many")
     os.chmod("/tmp/many", 0o777)
-    server = subprocess.Popen(["python3", "/src/tests/guest/silent.py", directory,
-                               "/usr/bin/perl", trigger])
+    server = run(0, "python3", "/src/tests/guest/silent.py", directory, "/usr/bin/perl", trigger)
     while not os.path.exists(f"{directory}/file"):
         time.sleep(0.1)
     silent = run(HOSTILE, f"{directory}/file", "-e", "while (1) { }")

@@ -62,7 +62,8 @@ const BYTES: usize = 24;
 /// Takes a step from a frame in such code; `None` if no step can be trusted.
 ///
 /// `innermost` is true for the innermost frame. `is_examined`: the code is a file's, which is known
-/// to keep a frame pointer; so the call of a function proves more. `stack_end` is the end of the mapping of the stack:
+/// to keep a frame pointer; so the call of a function proves more. `stack_end` is the end of the
+/// mapping of the stack:
 /// the two words at the frame pointer have to lie below it. `memory` is the memory of the process.
 /// All addresses are run-time addresses.
 pub fn step<M: Memory + Source + ?Sized>(
@@ -119,13 +120,11 @@ pub fn step<M: Memory + Source + ?Sized>(
                 let on_top = || behind_call(ON_TOP, &frame, memory);
                 match proof {
                     // A tail call: the function has given up its frame.
-                    Some(Proof::Framed)
-                        if jumps_by_value(frame.pc, memory) && on_top().is_some() =>
-                    {
+                    Some(Proof::AtFp) if jumps_by_value(frame.pc, memory) && on_top().is_some() => {
                         return None;
                     }
-                    Some(Proof::Framed) => {}
-                    Some(Proof::OnTop) => return on_top(),
+                    Some(Proof::AtFp) => {}
+                    Some(Proof::AtSp) => return on_top(),
                     None if found == Ahead::Lost || on_top().is_some() => return None,
                     None => {}
                 }
@@ -147,10 +146,10 @@ pub fn step<M: Memory + Source + ?Sized>(
 /// Where the return address of the innermost frame is, as the call of its function proves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Proof {
-    /// On top of the stack.
-    OnTop,
-    /// Above the saved frame pointer.
-    Framed,
+    /// At the stack pointer.
+    AtSp,
+    /// Above the saved frame pointer, where the frame pointer leads to.
+    AtFp,
 }
 
 /// The greatest distance from the start of a function to a PC in it, in bytes.
@@ -168,12 +167,12 @@ fn proof_by_call<M: Memory + Source + ?Sized>(frame: &Frame, memory: &M) -> Opti
         called_function(return_address, frame.pc, memory)
     };
     let (start, proof) = match (called(frame.sp), called(frame.fp.wrapping_add(8))) {
-        (Some(on_top), Some(framed)) if framed > on_top => (framed, Proof::Framed),
-        (Some(on_top), _) => (on_top, Proof::OnTop),
-        (None, Some(framed)) => (framed, Proof::Framed),
+        (Some(on_top), Some(framed)) if framed > on_top => (framed, Proof::AtFp),
+        (Some(on_top), _) => (on_top, Proof::AtSp),
+        (None, Some(framed)) => (framed, Proof::AtFp),
         (None, None) => return None,
     };
-    (sets_up(start, memory) == Some(proof == Proof::Framed)).then_some(proof)
+    (sets_up(start, memory) == Some(proof == Proof::AtFp)).then_some(proof)
 }
 
 /// The start of the function that the direct call in front of `return_address` leads to; `None` if
@@ -192,8 +191,8 @@ fn called_function<S: Source + ?Sized>(return_address: u64, pc: u64, memory: &S)
     contains(start).then_some(start)
 }
 
-/// Whether the function at the run-time address `start` sets up a frame pointer; `None` if it may do
-/// so later than at its start, or if its code cannot be read.
+/// Whether the function at the run-time address `start` sets up a frame pointer; `None` if it may
+/// do so later than at its start, or if its code cannot be read.
 // Not inlined, so that its stack is free for the decoder of stubs.
 #[inline(never)]
 fn sets_up<S: Source + ?Sized>(start: u64, memory: &S) -> Option<bool> {

@@ -40,7 +40,7 @@ macro_rules! stop_reasons {
                 }
             }
 
-            /// Whether the code of the last frame is why the stack is not complete, and not a limit.
+            /// Whether the code of the last frame cut the stack, and not a limit.
             pub const fn is_cut(self) -> bool {
                 !matches!(
                     self,

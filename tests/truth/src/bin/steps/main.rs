@@ -88,8 +88,8 @@ struct Options {
     #[arg(long)]
     convert: bool,
 
-    /// Compare with the kernel's own walk, too, and fail if the module is worse in more than so many
-    /// steps of a million
+    /// Compare with the kernel's own walk, too, and fail if the module is worse in more than so
+    /// many steps of a million
     #[arg(long, value_name = "N")]
     kernel: Option<u64>,
 

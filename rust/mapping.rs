@@ -20,9 +20,9 @@ use crate::{
         walk::{
             self,
             locate::RowsLocation,
+            FramePointerUse,
             FunctionTable,
-            MappedRows,
-            FramePointerUse, //
+            MappedRows, //
         }, //
     },
     sys::{

@@ -39,6 +39,7 @@ pub(crate) use crate::uapi::{
     sframe_unwind_counter as Counter,
     sframe_unwind_region as RegionDescription,
     sframe_unwind_table as TableInfo,
+    SFRAME_UNWIND_KEEPS_FP as FLAG_KEEPS_FP,
     SFRAME_UNWIND_NR_ADD as COMMAND_ADD,
     SFRAME_UNWIND_NR_LIST as COMMAND_LIST,
     SFRAME_UNWIND_NR_REGION as COMMAND_REGION,
@@ -46,7 +47,6 @@ pub(crate) use crate::uapi::{
     SFRAME_UNWIND_NR_STATS as COMMAND_STATS,
     SFRAME_UNWIND_REGION_NONE as REGION_NONE,
     SFRAME_UNWIND_REGION_ROWS as REGION_ROWS,
-    SFRAME_UNWIND_KEEPS_FP as FLAG_KEEPS_FP,
     SFRAME_UNWIND_VDSO as FLAG_VDSO,
     SFRAME_UNWIND_VERSION as INTERFACE_VERSION, //
 };

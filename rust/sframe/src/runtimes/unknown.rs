@@ -63,9 +63,8 @@ const BYTES: usize = 24;
 ///
 /// `innermost` is true for the innermost frame. `is_examined`: the code is a file's, which is known
 /// to keep a frame pointer; so the call of a function proves more. `stack_end` is the end of the
-/// mapping of the stack:
-/// the two words at the frame pointer have to lie below it. `memory` is the memory of the process.
-/// All addresses are run-time addresses.
+/// mapping of the stack: the two words at the frame pointer have to lie below it. `memory` is the
+/// memory of the process. All addresses are run-time addresses.
 pub fn step<M: Memory + Source + ?Sized>(
     frame: &Frame,
     innermost: bool,

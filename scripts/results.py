@@ -81,6 +81,12 @@ TABLES = {
         "program": "program", "seed": "seed", "commit": "commit", "unexplained": "wrong",
         "explained": "explained", "outermost %": "outermost", "judged whole %": "whole",
         "frames": "frames", "by calls": "by calls", "presumed": "presumed"}),
+    "kernel-walk": Table("kernel-walk", {
+        "program": "program", "commit": "commit", "steps": "steps", "worse %": "worse",
+        "better %": "better", "right %": "right", "skipped %": "skipped",
+        "second right %": "second", "second skipped %": "(skipped)", "false": "false",
+        "kernel right %": "kernel", "kernel skipped %": "(skipped)",
+        "kernel second %": "second", "kernel false": "(false)"}),
     "witness": Table("witness", {
         "virtual machine": "virtual machine", "mode": "mode", "commit": "commit",
         "stacks": "stacks", "equal stacks": "equal", "methods": "methods",
@@ -345,14 +351,36 @@ def from_runtimes(build):
     wanted = runtimes.Wanted(build / "truth/runtimes")
     titles = ("program", "steps", "threads", "unexplained", "explained", "outermost %",
               "judged whole %", "frames", "by calls", "presumed")
-    rows = []
+    rows, kernel_rows = [], []
     for name in wanted.keys:
         report, _ = wanted.result(name)
         if report:
             cells = [re.sub(r",| %", "", cell) for cell in runtimes.row(name, report)[1:]]
-            rows.append({"seed": wanted.seed, "commit": wanted.commit_of(name)}
-                        | dict(zip(titles, [name, *cells])))
-    return {"runtimes": rows}
+            of = {"seed": wanted.seed, "commit": wanted.commit_of(name)}
+            rows.append(of | dict(zip(titles, [name, *cells])))
+            kernel_rows.append({"program": name} | of | beside_kernel(report["kernel"]))
+    return {"runtimes": rows, "kernel-walk": kernel_rows}
+
+
+def beside_kernel(found):
+    """The comparison of a program's walks with the kernel's own walk, in percent of the judged
+    steps."""
+    def percent(part, whole):
+        return f"{100 * part / whole:.3f}" if whole else "-"
+
+    def of(callers, which):
+        return percent(callers[which], sum(callers.values()))
+    module, kernel = found["module"], found["kernel"]
+    return {
+        "steps": found["steps"], "worse %": percent(found["worse"], found["steps"]),
+        "better %": percent(found["better"], found["steps"]),
+        "right %": of(module["innermost"], "right"),
+        "skipped %": of(module["innermost"], "skipped"),
+        "second right %": of(module["second"], "right"),
+        "second skipped %": of(module["second"], "skipped"), "false": module["false"],
+        "kernel right %": of(kernel["innermost"], "right"),
+        "kernel skipped %": of(kernel["innermost"], "skipped"),
+        "kernel second %": of(kernel["second"], "right"), "kernel false": kernel["false"]}
 
 
 def from_programs(build):

@@ -66,12 +66,14 @@ pub(crate) type TaskRows = MappedRows<Section, TableRef>;
 /// A mapping of the current task.
 pub(crate) type TaskMapping = walk::Mapping<Section, TableRef>;
 
-/// Code without rows in which walks follow the frame pointer, from the start to the end, as
-/// run-time addresses.
+/// Code without rows in which walks follow the frame pointer: the first 4 GiB of it.
+// 16 bytes, because a walk has few bytes of stack to spare.
 #[derive(Clone, Copy)]
 pub(crate) struct PlainCode {
+    /// The run-time address of the start.
     pub(crate) start: u64,
-    pub(crate) end: u64,
+    /// The length in bytes.
+    pub(crate) len: u32,
     frame_pointer: FramePointerUse,
 }
 
@@ -79,7 +81,7 @@ impl PlainCode {
     /// No code.
     pub(crate) const NONE: Self = Self {
         start: 0,
-        end: 0,
+        len: 0,
         frame_pointer: FramePointerUse::MayKeep,
     };
 }
@@ -99,10 +101,10 @@ pub(crate) fn find(
     plain_code: &Cell<PlainCode>,
 ) -> Result<(), StopReason> {
     let known = plain_code.get();
-    if (known.start..known.end).contains(&address) {
+    if address.wrapping_sub(known.start) < known.len.into() {
         *mapping = TaskMapping {
             start: known.start,
-            end: known.end,
+            end: known.start.wrapping_add(known.len.into()),
             rows: MappedRows::None(FunctionTable::NONE),
             frame_pointer: known.frame_pointer,
             executable: true,
@@ -166,7 +168,7 @@ pub(crate) fn find(
     {
         plain_code.set(PlainCode {
             start: mapping.start,
-            end: mapping.end,
+            len: u32::try_from(mapping.end.wrapping_sub(mapping.start)).unwrap_or(u32::MAX),
             frame_pointer: mapping.frame_pointer,
         });
     }

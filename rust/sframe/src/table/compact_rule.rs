@@ -134,6 +134,12 @@ impl CompactRule {
         self.0 as i16 as i64
     }
 
+    /// The half of the word that has the flags.
+    #[inline(always)]
+    pub(super) const fn flags(self) -> u32 {
+        self.0 as u32
+    }
+
     #[inline(always)]
     pub(super) const fn has(self, flag: u64) -> bool {
         self.0 & flag != 0

@@ -80,8 +80,9 @@ pub struct FastPathState {
     /// The run-time address of the last frame's saved frame pointer, if the walk has not read the
     /// frame pointer yet; 0 if `fp` is the frame pointer.
     pub fp_at: u64,
-    /// The rule of the last frame, if the walk looked for its caller.
-    last_rule: CompactRule,
+    /// The flags of the last frame's rule, if the walk looked for its caller. The flag of an
+    /// outermost frame alone would take more code.
+    last_flags: u32,
     /// Whether the byte before the return address of the last frame is in no range that is known to
     /// be code: the byte is before a range, or after it. The caller has to check that byte.
     pub is_outside: bool,
@@ -95,7 +96,7 @@ impl FastPathState {
             sp,
             fp,
             fp_at: 0,
-            last_rule: CompactRule::NONE,
+            last_flags: 0,
             is_outside: false,
         }
     }
@@ -103,7 +104,7 @@ impl FastPathState {
     /// Whether the last frame is the outermost frame.
     #[inline(always)]
     pub const fn is_outermost(&self) -> bool {
-        self.last_rule.has(IS_OUTERMOST)
+        self.last_flags & IS_OUTERMOST as u32 != 0
     }
 
     /// Whether [`walk`] can walk on: the stack pointer is a multiple of eight. Each step adds a
@@ -146,7 +147,7 @@ pub fn walk<'a, 'b, C: Codes<'a>, M: WordReader>(
         } = walk_recent(&mut place, ra, code, unused, codes, memory);
         ra = next;
         if ra == 0 {
-            place.0.last_rule = rule;
+            place.0.last_flags = rule.flags();
             place.0.is_outside = is_outside;
             return slots;
         }

@@ -38,8 +38,6 @@ pub(crate) const WORK: u32 = 8_600;
 const WORK_DEFERRED: u32 = 450_000;
 /// The work of a read, without the work of its words.
 const READ: u32 = 3;
-/// The additional work of a read of a section: a step of the search that needs it.
-const READ_PART: u32 = 2;
 /// The additional work of a read while the memory may be another task's.
 const READ_UNSURE: u32 = 5;
 /// The work of a missing page: the exception, and a search of the worker's queue.
@@ -245,7 +243,6 @@ impl Part<'_> {
     /// Reads `N` bytes at `offset`, in bytes.
     #[inline(never)]
     fn read_number<const N: usize>(&self, offset: u64) -> Result<[u8; N], Fault> {
-        self.memory.take(READ_PART)?;
         self.memory.read(self.place(offset, const { N as u64 })?)
     }
 

@@ -49,6 +49,9 @@ pub(super) fn rule_at<T: Task>(
     }
 }
 
+/// The work of a frame in a file with a section of its own, without the reads, in instructions.
+const SECTION_FRAME: u32 = 720;
+
 /// The rule for a frame in a file with a section of its own.
 #[inline(always)]
 fn rule_of_section<T: Task>(
@@ -58,6 +61,8 @@ fn rule_of_section<T: Task>(
     kind: FrameKind,
 ) -> Result<Option<(Rule, Origin<T>)>, StopReason> {
     let (section, bytes) = task.section(section);
+    // If nothing is left, the read that follows fails.
+    let _ = task.memory().spend(SECTION_FRAME);
     let search = task.search();
     let reason = |error| StopReason::of_section(error, task.is_spent());
     let lookup_address = kind.lookup_address(pc);

@@ -42,7 +42,8 @@ def points(directory, case):
         return [(frames, statistics.mean(taken))
                 for frames, taken in walks.items() if frames and len(taken) >= 20]
     found = []
-    for depth in DEPTHS:
+    # In direct mode, the budget of a sample is for fewer frames than the last depth.
+    for depth in DEPTHS[:3] if case.startswith("direct") else DEPTHS:
         walks = calls(os.path.join(directory, f"{case}.{depth}"))
         frames, taken = max(walks.items(), key=lambda item: len(item[1]))
         if len(taken) < 100 or frames < depth and case not in SAMPLES:

@@ -82,11 +82,10 @@ TABLES = {
         "explained": "explained", "outermost %": "outermost", "judged whole %": "whole",
         "frames": "frames", "by calls": "by calls", "presumed": "presumed"}),
     "kernel-walk": Table("kernel-walk", {
-        "program": "program", "commit": "commit", "steps": "steps", "worse %": "worse",
-        "better %": "better", "right %": "right", "skipped %": "skipped",
-        "second right %": "second", "second skipped %": "(skipped)", "false": "false",
-        "kernel right %": "kernel", "kernel skipped %": "(skipped)",
-        "kernel second %": "second", "kernel false": "(false)"}),
+        "program": "program", "commit": "commit", "worse %": "worse", "better %": "better",
+        "right %": "right", "skipped %": "skipped", "second right %": "second",
+        "second skipped %": "skipped", "false": "false", "kernel right %": "kernel",
+        "kernel skipped %": "skipped", "kernel second %": "second", "kernel false": "false"}),
     "witness": Table("witness", {
         "virtual machine": "virtual machine", "mode": "mode", "commit": "commit",
         "stacks": "stacks", "equal stacks": "equal", "methods": "methods",

@@ -159,14 +159,23 @@ class Measurements(unittest.TestCase):
         self.put("truth/runtimes/wanted", "commit abc\nsteps 1000\nseed 7\n"
                                           "program java key\nprogram perl key\n")
         self.put("truth/runtimes/java.key", "key abc\n")
+        callers = {"right": 99, "skipped": 1, "none": 0, "other": 0}
+        walk = {"true": 9, "false": 3, "innermost": callers, "second": callers}
         self.put("truth/runtimes/java.json", {"programs": [{
             "steps": 1000, "threads": 2, "unexplained": 0, "explained": 1, "frames": 12345,
             "frames_by_calls": 30, "presumed": 10, "frames_in_loaded_by_calls": 1, "complete": 900,
-            "ends": {"outermost": 999}, "kinds": [], "early_ends": {}}]})
-        row = self.rows_of("runtimes", None)["runtimes"][0]
+            "ends": {"outermost": 999}, "kinds": [], "early_ends": {},
+            "kernel": {"steps": 800, "worse": 2, "better": 80, "module": walk,
+                       "kernel": walk}}]})
+        found = self.rows_of("runtimes", None)
+        row = found["runtimes"][0]
         self.assertEqual([row[name] for name in (
             "program", "seed", "commit", "frames", "by calls", "outermost %")],
             ["java", 7, "abc", "12345", "21", "99.90"])
+        beside = found["kernel-walk"][0]
+        self.assertEqual([beside[name] for name in (
+            "program", "commit", "steps", "worse %", "right %", "kernel skipped %", "false")],
+            ["java", "abc", 800, "0.250", "99.000", "1.000", 3])
 
     def test_programs(self):
         self.put("results/tap", "\n".join([

@@ -58,7 +58,8 @@ runtimes() {
 	[ -z "$(git -C "$SRC" status --porcelain -- "${sources[@]}")" ] || of="$of-changed"
 	key=$(cd "$SRC" && find "${sources[@]}" -type f ! -name '*.pyc' -print0 | sort -z |
 		xargs -0 sha256sum | key_of)
-	options=(--convert --kernel 10000 --window 5000 --pause 300000 --steps "$total" --seed "${SEED:-1}")
+	options=(--convert --kernel 10000 --window 5000 --pause 300000 --steps "$total")
+	options+=(--seed "${SEED:-1}")
 	mkdir -p "$out"
 	exec 9>"$out/lock"
 	flock -n 9 || die "another steps.sh of this checkout steps the runtimes"

@@ -123,7 +123,8 @@ pub(crate) struct HostSection {
 #[derive(Clone, Copy)]
 struct MadeRows {
     file: &'static MappedFile,
-    made: HostSection,
+    /// `None` if the file has no rows.
+    made: Option<HostSection>,
     extra_rows: &'static [ExtraRow],
     keeps_frame_pointer: bool,
 }
@@ -131,8 +132,11 @@ struct MadeRows {
 impl MadeRows {
     /// Looks up a link-time address in the way that the module looks up a table.
     fn look_up(&self, at: u64) -> Result<Option<(Rule, RuleOrigin)>, Error> {
-        let HostSection { section, bytes } = self.made;
-        let Some(function) = section.find_function(bytes, at, Search::Thorough)? else {
+        let found = self.made.map(|HostSection { section, bytes }| {
+            let function = section.find_function(bytes, at, Search::Thorough)?;
+            Ok(function.map(|function| (section, bytes, function)))
+        });
+        let Some((section, bytes, function)) = found.transpose()?.flatten() else {
             let next = self.extra_rows.partition_point(|row| row.start <= at);
             let row = next
                 .checked_sub(1)
@@ -476,12 +480,11 @@ impl Walker {
     pub fn row_at(&mut self, at: u64, mapping: &ProcessMapping) -> Option<(u64, u64)> {
         let code = MappedCode::find(mapping, at)?;
         let link = code.link_address(at);
-        let (FileRows::Section(rows) | FileRows::Made(MadeRows { made: rows, .. })) =
-            self.rows_of(&code)
-        else {
-            return None;
+        let HostSection { section, bytes } = match self.rows_of(&code) {
+            FileRows::Section(rows) => rows,
+            FileRows::Made(rows) => rows.made?,
+            FileRows::None(_) | FileRows::Bad(_) => return None,
         };
-        let HostSection { section, bytes } = rows;
         let function = section.find_function(bytes, link, Search::Bounded).ok()??;
         let begins = |start: u32| function.start().wrapping_add(start.into());
         let row = section
@@ -676,10 +679,12 @@ fn open_made(code: &MappedCode<'_>, make: &Make) -> Option<FileRows> {
         .chunks_exact(EXTRA_ROW_SIZE)
         .filter_map(|row| ExtraRow::read(row.try_into().ok()?).ok())
         .collect();
-    Some(match Section::open(bytes, 0, bytes.len() as u64) {
+    // As for the module, an empty section has no rows.
+    let section = (!bytes.is_empty()).then(|| Section::open(bytes, 0, bytes.len() as u64));
+    Some(match section.transpose() {
         Ok(section) => FileRows::Made(MadeRows {
             file,
-            made: HostSection { section, bytes },
+            made: section.map(|section| HostSection { section, bytes }),
             extra_rows: extra_rows.leak(),
             keeps_frame_pointer,
         }),

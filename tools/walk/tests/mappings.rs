@@ -131,6 +131,15 @@ fn two_segments_may_share_a_page() {
 }
 
 #[test]
+fn a_made_section_may_be_empty() {
+    let mapped = mapping(0x10_1000, 0, Some(file("/made", elf(&SHARED))));
+    assert_eq!(
+        rule_at(&mut with_made(Vec::new()), 0x10_16f0, &mapped),
+        None
+    );
+}
+
+#[test]
 fn the_module_has_no_table_of_a_file_with_too_many_segments() {
     let code = |at| (LOAD, CODE, at, at, 0x100);
     let four = [0, 0x200, 0x400, 0x600].map(code);

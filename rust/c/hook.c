@@ -28,7 +28,7 @@
  */
 MODULE_VERSION("0.1.0");
 
-/* Parameters in C: sysfs does not show those of the `kernel` crate. */
+/* Parameters are in C: a parameter of the `kernel` crate has no file in sysfs. */
 static bool enabled = true;
 module_param(enabled, bool, 0644);
 MODULE_PARM_DESC(enabled,

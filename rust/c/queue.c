@@ -23,8 +23,8 @@
 /* The most slots that one user other than root may fill. */
 #define SLOTS_OF_USER 32
 /*
- * A job that fails is tried again after a 50th of a second, and when a reader ends: for two seconds
- * after the first try.
+ * A job that fails is tried again after a 50th of a second, for two seconds after its first try.
+ * Pages are also tried again when a reader ends.
  */
 #define TRY_AGAIN_AFTER (HZ / 50 + 1)
 #define TRY_FOR (2 * HZ)

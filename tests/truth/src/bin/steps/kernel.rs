@@ -58,7 +58,7 @@ impl CallerCounts {
             (None, _) => &mut self.none,
             (Some(frame), [first, ..]) if first.is(frame) => &mut self.right,
             (Some(frame), _) if truth.iter().any(|caller| caller.is(frame)) => &mut self.skipped,
-            // Beyond what is known, the frame skips the true caller, too.
+            // The frame is further out than the last known caller.
             (Some(frame), _) if is_beyond(frame, truth) => &mut self.skipped,
             _ => &mut self.other,
         };

@@ -165,8 +165,8 @@ mod user_memory_tests {
             reads += 1;
         }
         assert!(memory.is_spent());
-        // The budget is 8,600 units of work; a read of one word takes 4.
-        assert_eq!(reads, 8_600 / 4);
+        // The budget is 8,000 units of work; a read of one word takes 4.
+        assert_eq!(reads, 8_000 / 4);
         Ok(())
     }
 

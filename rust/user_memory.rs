@@ -31,7 +31,7 @@ use kernel::page::PAGE_SIZE;
 const UNIT: u32 = 20;
 /// The budget of one walk in a context that cannot be interrupted, in units of [`UNIT`]
 /// instructions. `worst` of `tools/bench/run` measures the cost of programs made to be slow.
-pub(crate) const WORK: u32 = 8_600;
+pub(crate) const WORK: u32 = 8_000;
 /// The budget of one walk in a task that can be scheduled away, in the units of [`WORK`]: about two
 /// milliseconds. The walk of a task that is killed waits for no more pages, and ends then at the
 /// latest.

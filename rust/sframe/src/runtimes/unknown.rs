@@ -260,6 +260,10 @@ pub(super) fn ahead<S: Source + ?Sized>(pc: u64, memory: &S) -> Ahead {
     let mut pushed = None;
     let mut popped = None;
     let mut is_behind_clear = false;
+    // The stack pointer is not known any more. The allocation is the function's own if the function
+    // finds its frame by the frame pointer later. V8's code without a frame allocates, too, and
+    // pushes arguments for another function.
+    let mut has_allocated = false;
     if memory
         .read(pc)
         .is_ok_and(|code| jumps_through_memory(&code))
@@ -283,6 +287,17 @@ pub(super) fn ahead<S: Source + ?Sized>(pc: u64, memory: &S) -> Ahead {
         let Some((len, effect)) = instruction(code) else {
             break;
         };
+        if has_allocated {
+            pc = pc.wrapping_add(len);
+            match effect {
+                Effect::Local | Effect::GiveUp => return Ahead::Framed,
+                // The callee returns, or the bytes behind the call begin another function.
+                Effect::Other | Effect::Call | Effect::AddSp(_) => {}
+                Effect::Jump(distance) => pc = pc.wrapping_add_signed(distance.into()),
+                _ => break,
+            }
+            continue;
+        }
         if sbcl::makes_frame(code).is_some() {
             return Ahead::Framed;
         }
@@ -354,6 +369,9 @@ pub(super) fn ahead<S: Source + ?Sized>(pc: u64, memory: &S) -> Ahead {
             Effect::Call if is_call_before_freeing(word) => {}
             Effect::Call => return Ahead::Calls,
             Effect::GiveUp => return Ahead::Framed,
+            Effect::OtherSp if pushed.or(popped).is_none() && allocates(code) => {
+                has_allocated = true;
+            }
             Effect::OtherSp => {
                 let is_call = is_behind_clear && v8::restores_sp(word) || v8::aligns_sp(word);
                 return if is_call { Ahead::Framed } else { Ahead::Lost };
@@ -363,7 +381,15 @@ pub(super) fn ahead<S: Source + ?Sized>(pc: u64, memory: &S) -> Ahead {
         }
         is_behind_clear = v8::clears_field(word);
     }
-    Ahead::Unknown
+    match has_allocated {
+        true => Ahead::Lost,
+        false => Ahead::Unknown,
+    }
+}
+
+/// Whether `code` begins with `sub REGISTER,%rsp`.
+fn allocates(code: &[u8]) -> bool {
+    matches!(code, [0x48 | 0x4c, 0x29, modrm, ..] if modrm & 0xc7 == 0xc4)
 }
 
 /// Whether `code` begins with a jump to an address in the file's or the code's own data: `jmp
@@ -461,6 +487,41 @@ mod tests {
         assert_eq!(from(&[0x55, 0x8b, 0x28, 0x5d, 0xc3]), rule(8, 0));
         // jg; jmp 1 byte ahead; int3; ret
         assert_eq!(from(&[0x7f, 3, 0xeb, 1, 0xcc, 0xc3]), rule(8, 0));
+    }
+
+    #[test]
+    fn an_allocation_on_the_stack_is_in_a_frame_that_is_used_later() {
+        // mov %rax,%rcx; sub %rcx,%rsp; call; mov -8(%rbp),%rbx. sub %r9,%rsp; lea -24(%rbp),%rsp
+        let call = [0xe8, 1, 2, 3, 4];
+        let own = [
+            &[0x48, 0x89, 0xc1, 0x48, 0x29, 0xcc][..],
+            &call,
+            &[0x48, 0x8b, 0x5d, 0xf8],
+        ]
+        .concat();
+        assert_eq!(from(&own), Ahead::Framed);
+        assert_eq!(
+            from(&[0x4c, 0x29, 0xcc, 0x48, 0x8d, 0x65, 0xe8]),
+            Ahead::Framed
+        );
+        // The code behind the call is another function: push %rbp; mov %rsp,%rbp; mov -8(%rbp).
+        let other = [
+            &own[..11],
+            &[0x55, 0x48, 0x89, 0xe5, 0x48, 0x8b, 0x5d, 0xf8],
+        ]
+        .concat();
+        assert_eq!(from(&other), Ahead::Lost);
+        // sub %rcx,%rsp; jmp *%rax; and a return.
+        assert_eq!(
+            from(&[0x48, 0x29, 0xcc, 0xff, 0xe0, 0x48, 0x8b, 0x5d, 0xf8]),
+            Ahead::Lost
+        );
+        assert_eq!(from(&[0x48, 0x29, 0xcc, 0xc3]), Ahead::Lost);
+        // push %rbp; sub %rcx,%rsp; mov -8(%rbp),%rbx: no frame of this function.
+        assert_eq!(
+            from(&[0x55, 0x48, 0x29, 0xcc, 0x48, 0x8b, 0x5d, 0xf8]),
+            Ahead::Lost
+        );
     }
 
     #[test]

@@ -8,4 +8,5 @@
 pub mod dwarf;
 pub mod files;
 mod handler_truth;
+pub mod kernel_walk;
 pub mod limits;

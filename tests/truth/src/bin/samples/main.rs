@@ -8,6 +8,7 @@
 //! if the goals hold: 99.9 % identical as far as .sframe covers, and no sample with a false frame.
 //! It is 2 if a recording cannot be read.
 
+mod beside;
 mod function_code;
 mod judge;
 mod recording;
@@ -22,6 +23,7 @@ use std::{
 
 use clap::Parser;
 
+use beside::BesideKernel;
 use judge::SampleJudge;
 use recording::Recording;
 use report::SampleReport;
@@ -49,6 +51,10 @@ struct SamplesArguments {
     /// The maximum number of false stacks that are shown for each program, context and kind
     #[arg(long, default_value_t = 2)]
     show: usize,
+    /// Only compares each stack with the kernel's own walk of the stack copy. In each recording the
+    /// module may be worse in one of this many samples
+    #[arg(long, value_name = "SAMPLES")]
+    beside_kernel: Option<u64>,
     /// The minimum number of samples of each program in each context
     #[arg(long, default_value_t = 1)]
     at_least: u64,
@@ -61,8 +67,38 @@ fn translation(text: &str) -> Result<(String, String), String> {
     Ok((from.to_owned(), to.to_owned()))
 }
 
+/// Compares the stacks of recordings with the kernel's own.
+fn compare_with_kernel(arguments: &SamplesArguments, share: u64) -> ExitCode {
+    let mut all_hold = true;
+    for path in &arguments.files {
+        let compared = fs::read(path)
+            .map_err(|error| error.to_string())
+            .and_then(|bytes| {
+                let recording = Recording::parse(&bytes).map_err(|error| error.to_string())?;
+                Ok(BesideKernel::of(&recording))
+            });
+        match compared {
+            Ok(compared) => {
+                println!("{compared}");
+                all_hold &= compared.holds(share, arguments.at_least);
+            }
+            Err(error) => {
+                eprintln!("samples: {}: {error}", path.display());
+                return ExitCode::from(2);
+            }
+        }
+    }
+    match all_hold {
+        true => ExitCode::SUCCESS,
+        false => ExitCode::FAILURE,
+    }
+}
+
 fn main() -> ExitCode {
     let arguments = SamplesArguments::parse();
+    if let Some(share) = arguments.beside_kernel {
+        return compare_with_kernel(&arguments, share);
+    }
     let mut judge = SampleJudge::new(Walker::new());
     let mut judge_converted = SampleJudge::new(Walker::with(truth::files::made));
     let mut report = SampleReport::new(arguments.show);

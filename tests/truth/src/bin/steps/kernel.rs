@@ -13,15 +13,10 @@ use serde_json::{
     Value, //
 };
 use sframe::unwind::Memory;
+use truth::kernel_walk;
 use walk::{
-    registers::{
-        RegisterFile,
-        RBP, //
-    },
-    walker::{
-        WalkedFrame,
-        MOST_FRAMES, //
-    }, //
+    registers::RegisterFile,
+    walker::WalkedFrame, //
 };
 
 /// The caller of a frame, by the truth.
@@ -172,7 +167,10 @@ impl KernelCounts {
             })
             .collect();
         let (of_module, false_of_module) = self.module.add(&module, truth);
-        let kernel = kernel_walk(registers, memory);
+        let kernel: Vec<_> = kernel_walk::callers(registers, memory)
+            .into_iter()
+            .map(|(pc, sp)| JudgedFrame { pc, sp })
+            .collect();
         let (of_kernel, false_of_kernel) = self.kernel.add(&kernel, truth);
         if of_module < of_kernel || false_of_module > false_of_kernel {
             self.worse += 1;
@@ -243,25 +241,6 @@ impl KernelCounts {
     pub(crate) fn worse(&self) -> u64 {
         self.worse
     }
-}
-
-/// The kernel's walk by the frame pointer, without the innermost frame: `perf_callchain_user()` of
-/// x86.
-fn kernel_walk<M: Memory + ?Sized>(registers: &RegisterFile, memory: &M) -> Vec<JudgedFrame> {
-    let mut frames = Vec::new();
-    let mut fp = registers.get(RBP).unwrap_or(0);
-    while frames.len() + 1 < MOST_FRAMES {
-        let (Ok(next), Ok(pc)) = (memory.read_word(fp), memory.read_word(fp.wrapping_add(8)))
-        else {
-            break;
-        };
-        frames.push(JudgedFrame {
-            pc,
-            sp: fp.wrapping_add(16),
-        });
-        fp = next;
-    }
-    frames
 }
 
 #[cfg(test)]

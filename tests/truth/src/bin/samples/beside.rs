@@ -1,0 +1,211 @@
+// SPDX-License-Identifier: GPL-2.0-only OR MIT
+
+//! Compares each stack that the module reported with the stack that the kernel's own walk makes
+//! from the sample's registers and stack copy. This needs no unwind information.
+//!
+//! The stacks tell by themselves that the module is not worse, if each frame of the kernel's is in
+//! the module's, in the same order: then the module has all true frames of the kernel's. If the
+//! module's stack is complete, frames of the kernel's alone are false ones.
+
+use std::{
+    cmp::Reverse,
+    collections::BTreeMap,
+    fmt, //
+};
+
+use truth::kernel_walk;
+use walk::registers::{
+    PC,
+    RSP, //
+};
+
+use crate::{
+    recording::{
+        Event,
+        RecordedSample,
+        Recording, //
+    },
+    stack::StackCopy, //
+};
+
+/// The number of ends that are shown.
+const SHOWN: usize = 12;
+
+/// The place of a run-time address: a file and the offset in it, in bytes.
+fn place(address: u64, pid: u32, before: &[Event<'_>]) -> String {
+    before
+        .iter()
+        .rev()
+        .find_map(|event| match event {
+            Event::Map {
+                pid: its,
+                start,
+                end,
+                offset,
+                name,
+                ..
+            } if *its == pid && (*start..*end).contains(&address) => {
+                let name = name.rsplit('/').next().unwrap_or_default();
+                Some(format!("{name}+{:#x}", address - start + offset))
+            }
+            _ => None,
+        })
+        .unwrap_or_else(|| format!("{address:#x}"))
+}
+
+/// How the module's stack compares with the kernel's.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Beside {
+    /// Both have the same frames.
+    Same,
+    /// The module's has all frames of the kernel's, and more; or it is complete, and the kernel's
+    /// is another one.
+    Better,
+    /// All others. Some of the kernel's frames that the module does not have may be false.
+    Worse,
+}
+
+/// Compares two stacks without their innermost frames. `is_complete`: the module's stack is
+/// complete.
+fn compare(module: &[u64], kernel: &[u64], is_complete: bool) -> Beside {
+    if module == kernel {
+        return Beside::Same;
+    }
+    let mut left = module.iter();
+    let has_all = kernel.iter().all(|pc| left.any(|other| other == pc));
+    if has_all || is_complete {
+        Beside::Better
+    } else {
+        Beside::Worse
+    }
+}
+
+/// The comparisons of a recording's samples.
+#[derive(Default)]
+pub(crate) struct BesideKernel {
+    name: String,
+    same: u64,
+    better: u64,
+    worse: u64,
+    /// Samples with a complete stack of the module.
+    complete: u64,
+    /// Samples without registers, without a stack of the module, or whose innermost frame is
+    /// elsewhere than the registers say.
+    not_compared: u64,
+    frames: u64,
+    kernel_frames: u64,
+    /// Of the worse samples: how and where the module's walks ended, and their numbers.
+    ends: BTreeMap<String, u64>,
+}
+
+impl BesideKernel {
+    /// Compares the samples of a recording.
+    pub(crate) fn of(recording: &Recording<'_>) -> BesideKernel {
+        let mut all = BesideKernel {
+            name: recording.name.clone().unwrap_or_default(),
+            ..BesideKernel::default()
+        };
+        for (index, event) in recording.events.iter().enumerate() {
+            if let Event::Sample(sample) = event {
+                all.add(sample, &recording.events[..index]);
+            }
+        }
+        all
+    }
+
+    /// Adds a sample. `before` is what has happened before.
+    fn add(&mut self, sample: &RecordedSample<'_>, before: &[Event<'_>]) {
+        let (Some(registers), Some([innermost, module @ ..])) =
+            (&sample.registers, sample.chain.frames.as_deref())
+        else {
+            self.not_compared += 1;
+            return;
+        };
+        let (Some(pc), Some(sp)) = (registers.get(PC), registers.get(RSP)) else {
+            self.not_compared += 1;
+            return;
+        };
+        if *innermost != pc {
+            self.not_compared += 1;
+            return;
+        }
+        let copy = StackCopy::new(sp, sample.stack);
+        let kernel: Vec<u64> = kernel_walk::callers(registers, &copy)
+            .into_iter()
+            .map(|(pc, _)| pc)
+            .collect();
+        let reason = sample.chain.walk.as_ref().map(|walk| walk.reason.as_str());
+        let is_complete = reason == Some("outermost");
+        self.complete += u64::from(is_complete);
+        self.frames += module.len() as u64;
+        self.kernel_frames += kernel.len() as u64;
+        match compare(module, &kernel, is_complete) {
+            Beside::Same => self.same += 1,
+            Beside::Better => self.better += 1,
+            Beside::Worse => {
+                self.worse += 1;
+                let last = module.last().copied().unwrap_or(pc);
+                let end = format!(
+                    "{} at {}",
+                    reason.unwrap_or("not walked"),
+                    place(last, sample.pid, before)
+                );
+                *self.ends.entry(end).or_default() += 1;
+            }
+        }
+    }
+
+    /// The number of compared samples.
+    pub(crate) fn compared(&self) -> u64 {
+        self.same + self.better + self.worse
+    }
+
+    /// Whether the module is worse in at most one in `share` samples, of at least `least`.
+    pub(crate) fn holds(&self, share: u64, least: u64) -> bool {
+        self.compared() >= least && self.worse * share <= self.compared()
+    }
+}
+
+impl fmt::Display for BesideKernel {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let compared = self.compared().max(1) as f64;
+        write!(
+            f,
+            "{}: {} samples compared, {} not; same {}, better {}, worse {} ({:.2} %); complete {:.2} %; \
+             frames a sample: {:.1}, the kernel's own {:.1}",
+            self.name,
+            self.compared(),
+            self.not_compared,
+            self.same,
+            self.better,
+            self.worse,
+            100.0 * self.worse as f64 / compared,
+            100.0 * self.complete as f64 / compared,
+            self.frames as f64 / compared,
+            self.kernel_frames as f64 / compared
+        )?;
+        let mut ends: Vec<_> = self.ends.iter().collect();
+        ends.sort_by_key(|(_, count)| Reverse(**count));
+        for (end, count) in ends.iter().take(SHOWN) {
+            write!(f, "\n  worse: {count} {end}")?;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_kernel_has_no_frame_that_the_module_lacks() {
+        assert_eq!(compare(&[1, 2, 3], &[1, 2, 3], false), Beside::Same);
+        assert_eq!(compare(&[1, 2, 3], &[1, 3], false), Beside::Better);
+        assert_eq!(compare(&[1, 2, 3], &[], false), Beside::Better);
+        assert_eq!(compare(&[1, 2], &[1, 2, 3], false), Beside::Worse);
+        assert_eq!(compare(&[1, 2, 3], &[3, 2], false), Beside::Worse);
+        assert_eq!(compare(&[], &[9], false), Beside::Worse);
+        // Complete: the other frame is a false one.
+        assert_eq!(compare(&[1, 2, 3], &[1, 9], true), Beside::Better);
+    }
+}

@@ -34,7 +34,7 @@ use crate::{
 /// The size of the smallest gap that is looked at, in bytes. Smaller ones are padding.
 const MIN_GAP: usize = 48;
 /// The size of the least code that is looked at, in bytes.
-const MIN_CODE: u64 = 64 << 10;
+const MIN_CODE: u64 = 4 << 10;
 /// The number of windows, which are searched for calls, and the size of each in bytes.
 const MAX_WINDOWS: u64 = 512;
 const WINDOW: usize = 4 << 10;
@@ -46,8 +46,11 @@ const MAX_FUNCTIONS: usize = 4096;
 const MAX_INSTRUCTIONS: usize = 200;
 /// The furthest forward jump within a function, in bytes. Further ones are tail calls.
 const MAX_JUMP: u64 = 512;
-/// The least number of calls that tell anything.
+/// The least number of calls that tell anything; and the least number in a small program, in bytes
+/// of code, all of which is read.
 const MIN_CALLS: u64 = 200;
+const MIN_CALLS_IN_SMALL: u64 = 16;
+const SMALL: u64 = 64 << 10;
 /// The least percentage of calls in frames of code that keeps frame pointers, and of code that may
 /// do so. Of the code in between a part does: some of its files, or its library.
 const KEPT: u64 = 95;
@@ -87,7 +90,11 @@ impl SampledCalls {
     /// What the calls tell.
     pub fn frame_pointers(&self) -> FramePointers {
         let is_at_least = |percent| self.in_frames * 100 >= self.calls * percent;
-        match self.calls >= MIN_CALLS {
+        let least = match self.code < SMALL {
+            true => MIN_CALLS_IN_SMALL,
+            false => MIN_CALLS,
+        };
+        match self.calls >= least {
             true if is_at_least(KEPT) => FramePointers::Kept,
             true if !is_at_least(UNSURE) => FramePointers::NotKept,
             _ => FramePointers::Unsure,
@@ -524,7 +531,7 @@ mod tests {
         assert_eq!(mixed(80), FramePointers::Unsure);
         assert_eq!(mixed(40), FramePointers::NotKept);
         let counted = |calls, in_frames| SampledCalls {
-            code: 0,
+            code: SMALL,
             calls,
             in_frames,
         };
@@ -545,8 +552,25 @@ mod tests {
     }
 
     #[test]
-    fn little_code_is_not_looked_at() {
-        let text = code(1024, |_| FRAMED.concat());
+    fn in_little_code_fewer_calls_are_enough() {
+        let counted = |code, calls, in_frames| {
+            let counted = SampledCalls {
+                code,
+                calls,
+                in_frames,
+            };
+            counted.frame_pointers()
+        };
+        assert_eq!(counted(SMALL - 1, 20, 19), FramePointers::Kept);
+        assert_eq!(counted(SMALL - 1, 20, 18), FramePointers::Unsure);
+        assert_eq!(counted(SMALL - 1, 15, 15), FramePointers::Unsure);
+        assert_eq!(counted(SMALL - 1, 16, 9), FramePointers::NotKept);
+        assert_eq!(counted(SMALL, 30, 30), FramePointers::Unsure);
+    }
+
+    #[test]
+    fn very_little_code_is_not_looked_at() {
+        let text = code(64, |_| FRAMED.concat());
         assert_eq!(calls(&text).unwrap().frame_pointers(), FramePointers::Kept);
         assert_eq!(calls(&text[1..]), None);
         // Padding between functions is no code.
@@ -559,7 +583,7 @@ mod tests {
             UncoveredCode::of(&gaps, &code).len
         };
         assert_eq!(gaps(MIN_GAP as u64 - 1), 0);
-        assert_eq!(gaps(MIN_GAP as u64), 1024 * MIN_GAP as u64);
+        assert_eq!(gaps(MIN_GAP as u64), 64 * MIN_GAP as u64);
     }
 
     #[test]

@@ -16,6 +16,7 @@ use crate::{
         elf::{
             self,
             ElfError,
+            ExecutableSegment,
             Executables, //
         },
         error::{
@@ -111,7 +112,7 @@ pub(crate) struct FileTable {
     others: KVVec<Rule>,
     /// The number of rows, without those that begin with a page of code.
     pub(crate) count: usize,
-    executables: Executables,
+    segments: KVVec<ExecutableSegment>,
 }
 
 impl FileTable {
@@ -137,7 +138,7 @@ impl FileTable {
     /// size, both in bytes. `offset` is an offset in the file that selects a segment. `None` if
     /// part of the range is in another segment.
     pub(crate) fn code(&self, offset: u64) -> Option<(u64, u64)> {
-        let (start, size) = self.executables.segment(offset)?;
+        let (start, size) = Executables(&self.segments).segment(offset)?;
         let distance = self.base.wrapping_sub(start);
         let span = self.span;
         // A segment is mapped in whole pages of memory, so the rest of its first and last page
@@ -170,7 +171,8 @@ impl FileTable {
         memory: &BuildMemory,
     ) -> Result<KBox<Self>> {
         let bytes = &section[..];
-        let executables = elf::executables(image).map_err(elf_errno)?;
+        let segments = segments(image, memory)?;
+        let executables = Executables(&segments);
         let mut first =
             Section::open_for(bytes, address, bytes.len() as u64, NATIVE).map_err(section_errno)?;
         let code = ImageCode { image, executables };
@@ -250,7 +252,7 @@ impl FileTable {
             *chunk = chunk.wrapping_add(blocks.as_ptr() as u64);
         }
         let made = Self {
-            executables: code.executables,
+            segments,
             base: plan.base,
             span: plan.span,
             pages_bound: asm::IndexBound::new(parts.pages.len()),
@@ -279,6 +281,7 @@ impl FileTable {
             .wrapping_add(self.blocks.len())
             .wrapping_add(size_of_val(&*self.compact))
             .wrapping_add(size_of_val(&*self.others))
+            .wrapping_add(size_of_val(&*self.segments))
     }
 }
 
@@ -305,7 +308,7 @@ macro_rules! zero_bytes {
     };
 }
 
-zero_bytes! { u8 u16 u64 CompactRule FunctionSpan }
+zero_bytes! { u8 u16 u64 ExecutableSegment CompactRule FunctionSpan }
 
 /// `count` values of zeros.
 pub(crate) fn zeros<T: ZeroBytes>(count: usize, memory: &BuildMemory) -> Result<KVVec<T>> {
@@ -337,6 +340,16 @@ fn outermost(count: usize, memory: &BuildMemory) -> Result<KVVec<Rule>> {
 fn with_copy<T: Copy>(mut to: KVVec<T>, from: &[T]) -> KVVec<T> {
     copy(&mut to, from);
     to
+}
+
+/// The executable segments of an image.
+#[inline(never)]
+fn segments(image: &TableImage<'_>, memory: &BuildMemory) -> Result<KVVec<ExecutableSegment>> {
+    let count = elf::executables(image, &mut []).map_err(elf_errno)?;
+    let mut found = zeros(count, memory)?;
+    // A writer of the file may have changed its headers: segments of size 0 hold nothing.
+    elf::executables(image, &mut found).map_err(elf_errno)?;
+    Ok(found)
 }
 
 /// The parts of a table that is being built, apart from the rules.
@@ -438,7 +451,7 @@ fn errno(error: TableError) -> Error {
 /// The code of an image, at link-time addresses.
 struct ImageCode<'a> {
     image: &'a TableImage<'a>,
-    executables: Executables,
+    executables: Executables<'a>,
 }
 
 impl Source for ImageCode<'_> {

@@ -74,7 +74,7 @@ pub(crate) fn run(
     let convert = |bytes: &[u8]| convert::convert(bytes).map_err(|error| error.to_string());
     if confined {
         let bytes = rows::map_confined()?;
-        let converted = match rows::check_segments(&bytes).and_then(|()| convert(&bytes)) {
+        let converted = match rows::check_headers(&bytes).and_then(|()| convert(&bytes)) {
             Ok(converted) => converted,
             Err(error) => rows::exit_without_rows(&error),
         };

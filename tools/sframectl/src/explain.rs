@@ -301,6 +301,12 @@ fn walk_task(task: u32, is_saved: bool) -> Result<StoppedStack, String> {
             regions.extend(found.unwrap_or_default());
         }
         if missing.borrow().is_empty() && made.is_none() {
+            let last = frames.last().and_then(|frame| process.at(frame.at)?.file);
+            if let Some((file, Err(error))) =
+                last.map(|file| (file, rows::check_headers(file.bytes)))
+            {
+                add::complain(&file.path.display().to_string(), &error);
+            }
             return Ok(StoppedStack {
                 process,
                 walker,

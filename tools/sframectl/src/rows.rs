@@ -85,7 +85,7 @@ use sframe::{
     elf::{
         self,
         ElfError,
-        MAX_EXECUTABLES, //
+        MAX_PROGRAM_HEADERS, //
     }, //
 };
 
@@ -588,15 +588,16 @@ pub(crate) fn is_elf(file: &File) -> bool {
     elf::section_of_file(&FileSource(file)).is_ok()
 }
 
-/// Checks that the module takes a table of a file with these bytes, as far as its segments decide.
+/// Checks that the module takes a table of a file with these bytes, as far as its program headers
+/// decide.
 ///
 /// # Errors
 ///
-/// The file has more executable segments than the module supports.
-pub(crate) fn check_segments(bytes: &[u8]) -> Result<(), String> {
-    match elf::executables(bytes) {
-        Err(ElfError::TooManyExecutables) => Err(format!(
-            "has more than {MAX_EXECUTABLES} executable segments, which the module does not support"
+/// The file has more program headers than the module reads.
+pub(crate) fn check_headers(bytes: &[u8]) -> Result<(), String> {
+    match elf::executables(bytes, &mut []) {
+        Err(ElfError::TooManyHeaders) => Err(format!(
+            "has more than {MAX_PROGRAM_HEADERS} program headers, which the module does not support"
         )),
         _ => Ok(()),
     }

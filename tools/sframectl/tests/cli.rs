@@ -1482,27 +1482,44 @@ fn confined_conversion_tells_a_file_without_rows_from_a_fault() {
     assert_eq!(convert("/dev/null"), Some(1));
 }
 
-/// A program with six more code segments, which waits for ever.
-fn many_segments(dir: &Path) -> PathBuf {
-    const WAITS: &str = "
-        #include <unistd.h>
-        #define OTHER(name, calls) __attribute__((noipa, section(\".text_\" #name))) \
-            int name(int x) { volatile char to[64]; to[0] = calls; return to[0] + x; }
-        OTHER(a, pause()) OTHER(b, a(x)) OTHER(c, b(x)) OTHER(d, c(x)) OTHER(e, d(x)) OTHER(f, e(x))
-        int main(int argc, char **argv) { return f(argc); }";
-    let places = ["a", "b", "c", "d", "e", "f"].iter().zip(1..);
-    let places: Vec<String> = places
-        .map(|(name, at)| format!("-Wl,--section-start=.text_{name}=0x1{at}000000"))
-        .collect();
-    let mut arguments = vec!["-no-pie"];
-    arguments.extend(places.iter().map(|place| &**place));
-    compiled(dir, "segments", WAITS, &arguments)
+/// A program with `count` more code segments, each of which calls the next. It waits for ever, and
+/// runs as the child.
+fn many_segments(name: &str, count: usize) -> (PathBuf, Child) {
+    let mut source = "#include <unistd.h>\nint f0(void) { return pause(); }\n".to_owned();
+    let mut arguments = vec!["-no-pie".to_owned()];
+    for number in 1..=count {
+        let before = number - 1;
+        source += &format!(
+            "__attribute__((noipa, section(\".text_{number}\"))) int f{number}(void) {{
+                 volatile char to[64]; to[0] = f{before}(); return to[0];
+             }}\n"
+        );
+        let address = 0x1000_0000 + 0x10_0000 * number;
+        arguments.push(format!("-Wl,--section-start=.text_{number}={address:#x}"));
+    }
+    source += &format!("int main(void) {{ return f{count}(); }}");
+    let arguments: Vec<&str> = arguments.iter().map(|argument| &**argument).collect();
+    let program = compiled(&workdir(name), "segments", &source, &arguments);
+    let child = Child(Command::new(&program).spawn().expect("cannot run it"));
+    wait_for(&format!("/proc/{}/syscall", child.0.id()), |text| {
+        text.starts_with("34 ")
+    });
+    (program, child)
 }
 
 #[test]
-fn a_file_with_too_many_segments_has_no_rows() {
-    const WHY: &str = "has more than 4 executable segments, which the module does not support\n";
-    let program = many_segments(&workdir("segments"));
+fn a_file_may_have_many_segments_of_code() {
+    let (_, child) = many_segments("segments", 40);
+    let output = call("explain", Path::new(&child.0.id().to_string()), &[]);
+    assert_eq!((output.code, &*output.err), (0, ""));
+    assert!(output.out.contains("outermost: "), "{}", output.out);
+    assert!(output.out.contains("segments:f40+"), "{}", output.out);
+}
+
+#[test]
+fn a_file_with_too_many_program_headers_has_no_rows() {
+    const WHY: &str = "has more than 64 program headers, which the module does not support\n";
+    let (program, child) = many_segments("headers", 55);
     let output = Command::new(env!("CARGO_BIN_EXE_sframectl"))
         .args(["convert", "--confined", "-", "-o", "-"])
         .stdin(File::open(&program).unwrap())
@@ -1512,12 +1529,7 @@ fn a_file_with_too_many_segments_has_no_rows() {
     let error = String::from_utf8(output.stderr).unwrap();
     assert!(error.ends_with(WHY), "{error}");
 
-    let child = Child(Command::new(&program).spawn().expect("cannot run it"));
-    let task = child.0.id().to_string();
-    wait_for(&format!("/proc/{task}/syscall"), |text| {
-        text.starts_with("34 ")
-    });
-    let output = call("explain", Path::new(&task), &[]);
+    let output = call("explain", Path::new(&child.0.id().to_string()), &[]);
     assert_eq!(output.code, 0, "{}", output.err);
     assert!(output.err.ends_with(WHY), "{}", output.err);
     assert!(output.out.contains("no_rows: "), "{}", output.out);

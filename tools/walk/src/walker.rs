@@ -669,7 +669,7 @@ fn open_made(code: &MappedCode<'_>, make: &Make) -> Option<FileRows> {
     if !code.segment.executable {
         return None;
     }
-    let made = make(file).filter(|_| elf::executables(file.bytes).is_ok());
+    let made = make(file).filter(|_| elf::executables(file.bytes, &mut []).is_ok());
     let MadeSection {
         section: bytes,
         extra_rows,

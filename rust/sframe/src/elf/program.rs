@@ -69,8 +69,6 @@ pub enum ElfError {
     HeaderSize,
     /// The file has more than [`MAX_PROGRAM_HEADERS`] program headers.
     TooManyHeaders,
-    /// The file has more than [`MAX_EXECUTABLES`] executable segments.
-    TooManyExecutables,
     /// The offset of a program header or section header does not fit into 64 bits.
     HeaderOffset,
     /// No segment is loaded from the requested offset.
@@ -90,7 +88,6 @@ impl ElfError {
             ElfError::Machine => "elf-machine",
             ElfError::HeaderSize => "elf-header-size",
             ElfError::TooManyHeaders => "elf-too-many-headers",
-            ElfError::TooManyExecutables => "elf-too-many-executables",
             ElfError::HeaderOffset => "elf-header-offset",
             ElfError::NotLoaded => "elf-not-loaded",
         }
@@ -233,34 +230,38 @@ pub fn loads_code<S: Source + ?Sized>(bytes: &S, distance: u64) -> Result<bool, 
     Ok(false)
 }
 
-/// The largest number of executable segments of a file with a table. Real files have one or two.
-pub const MAX_EXECUTABLES: usize = 4;
-
-/// The locations of a file's code, in the file and in memory.
+/// A segment of code.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Executables {
-    /// For each segment: its link-time address, its offset in the file and its size in the file,
-    /// both in bytes. Unused entries have size 0.
-    segments: [(u64, u64, u64); MAX_EXECUTABLES],
+pub struct ExecutableSegment {
+    /// The segment's link-time address.
+    address: u64,
+    /// The segment's offset in the file, in bytes.
+    offset: u64,
+    /// The segment's size in the file, in bytes.
+    size: u64,
 }
 
-impl Executables {
+/// The locations of a file's code, in the file and in memory: its executable segments.
+#[derive(Clone, Copy, Debug)]
+pub struct Executables<'a>(pub &'a [ExecutableSegment]);
+
+impl Executables<'_> {
     /// Finds the executable segment that contains `offset` in the file. Returns the segment's
     /// offset and size in the file, both in bytes.
     pub fn segment(&self, offset: u64) -> Option<(u64, u64)> {
-        self.segments
+        self.0
             .iter()
-            .find(|&&(_, start, size)| offset.wrapping_sub(start) < size)
-            .map(|&(_, start, size)| (start, size))
+            .find(|code| offset.wrapping_sub(code.offset) < code.size)
+            .map(|code| (code.offset, code.size))
     }
 
     /// The offset in the file, in bytes, of the code at `link_address`; `None` if no code of the
     /// file lies there.
     #[inline(never)]
     pub fn offset(&self, link_address: u64) -> Option<u64> {
-        self.segments.iter().find_map(|&(address, start, size)| {
-            let distance = link_address.wrapping_sub(address);
-            (distance < size).then(|| start.wrapping_add(distance))
+        self.0.iter().find_map(|code| {
+            let distance = link_address.wrapping_sub(code.address);
+            (distance < code.size).then(|| code.offset.wrapping_add(distance))
         })
     }
 
@@ -268,40 +269,44 @@ impl Executables {
     /// link-time address `last`, both included, and the file contains the bytes of that range.
     #[inline(never)]
     pub fn holds(&self, first: u64, last: u64) -> bool {
-        self.segments.iter().any(|&(address, _, size)| {
-            let distance = first.wrapping_sub(address);
-            first <= last && distance < size && last.wrapping_sub(address) < size
+        self.0.iter().any(|code| {
+            let distance = |address: u64| address.wrapping_sub(code.address);
+            first <= last && distance(first) < code.size && distance(last) < code.size
         })
     }
 }
 
-/// Finds the executable segments of a file.
+/// Finds the executable segments of a file, and writes them to `found`, as many as have room there.
+/// Returns the number of all.
 ///
 /// # Errors
 ///
-/// See [`ElfError`]; [`ElfError::NotLoaded`] if the file has no executable segment,
-/// [`ElfError::TooManyExecutables`] if the file has more than [`MAX_EXECUTABLES`].
-pub fn executables<S: Source + ?Sized>(bytes: &S) -> Result<Executables, ElfError> {
+/// See [`ElfError`]; [`ElfError::NotLoaded`] if the file has no executable segment.
+pub fn executables<S: Source + ?Sized>(
+    bytes: &S,
+    found: &mut [ExecutableSegment],
+) -> Result<usize, ElfError> {
     let headers = Headers::read(bytes)?;
-    let mut found = Executables::default();
-    let mut used = 0usize;
+    let mut count = 0usize;
 
     for header in headers.all(bytes) {
         let (kind, flags, at) = header?;
         if kind == SEGMENT_LOAD && flags & FLAG_EXECUTABLE != 0 {
-            let place = read_place(bytes, at)?;
-            let to = found
-                .segments
-                .get_mut(used)
-                .ok_or(ElfError::TooManyExecutables)?;
-            *to = (place.vaddr, place.offset, place.filesz);
-            used = used.wrapping_add(1);
+            if let Some(to) = found.get_mut(count) {
+                let place = read_place(bytes, at)?;
+                *to = ExecutableSegment {
+                    address: place.vaddr,
+                    offset: place.offset,
+                    size: place.filesz,
+                };
+            }
+            count = count.wrapping_add(1);
         }
     }
-    if used == 0 {
+    if count == 0 {
         return Err(ElfError::NotLoaded);
     }
-    Ok(found)
+    Ok(count)
 }
 
 /// Finds the SFrame section of a file: by PT_GNU_SFRAME, or, where a linker made no such header, by
@@ -705,7 +710,9 @@ mod tests {
                 (SEGMENT_LOAD, 5, 0x800, 0x2800, 0x100),
             ],
         );
-        let code = executables(&*bytes).unwrap();
+        let mut found = [ExecutableSegment::default(); 3];
+        assert_eq!(executables(&*bytes, &mut found), Ok(2));
+        let code = Executables(&found);
         assert_eq!(code.offset(0x15ff), None);
         assert_eq!(code.offset(0x1600), Some(0x600));
         assert_eq!(code.offset(0x2800), Some(0x800));
@@ -714,14 +721,36 @@ mod tests {
         assert!(!code.holds(0x1600, 0x1700));
         assert!(!code.holds(0x16ff, 0x2800));
         assert!(!code.holds(0x16ff, 0x1600));
-        let five = [(SEGMENT_LOAD, 5, 0, 0, 0x600); 5];
+        assert_eq!(code.segment(0x8ff), Some((0x800, 0x100)));
+        assert_eq!(code.segment(0x5ff), None);
+        // All are counted.
+        let mut one = [ExecutableSegment::default()];
+        assert_eq!(executables(&*bytes, &mut one), Ok(2));
+        assert_eq!(one, found[..1]);
         assert_eq!(
-            executables(&*image(64, &five)),
-            Err(ElfError::TooManyExecutables)
-        );
-        assert_eq!(
-            executables(&*image(64, &[(SEGMENT_LOAD, 4, 0, 0, 0x600)])),
+            executables(&*image(64, &[(SEGMENT_LOAD, 4, 0, 0, 0x600)]), &mut []),
             Err(ElfError::NotLoaded)
+        );
+    }
+
+    #[test]
+    fn as_many_segments_of_code_are_found_as_headers_are_read() {
+        let most = usize::from(MAX_PROGRAM_HEADERS);
+        let at = |number: usize| 0x1000 * number as u64;
+        let headers = |count: usize| {
+            let code = |number| (SEGMENT_LOAD, 5, at(number), at(number) + 0x40_0000, 0x600);
+            (0..count).map(code).collect::<Vec<TestHeader>>()
+        };
+        let mut found = std::vec![ExecutableSegment::default(); most];
+        assert_eq!(
+            executables(&*image(64, &headers(most)), &mut found),
+            Ok(most)
+        );
+        let last = at(most - 1);
+        assert_eq!(Executables(&found).offset(last + 0x40_0000), Some(last));
+        assert_eq!(
+            executables(&*image(64, &headers(most + 1)), &mut found),
+            Err(ElfError::TooManyHeaders)
         );
     }
 

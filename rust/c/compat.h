@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
 /*
  * Differences between kernels, from 6.1 on. The other C files are written for Linux 7.3. Each part
- * begins with the version that brought the feature or API of the part.
+ * begins with the version that brought the feature or API of the part. SFU_HAS_... are answers of
+ * probes.c, which looks at the headers.
  */
 #ifndef _SFRAME_UNWIND_COMPAT_H
 #define _SFRAME_UNWIND_COMPAT_H
@@ -19,14 +20,7 @@
 #include <linux/uaccess.h>
 #include <linux/version.h>
 
-#define SFU_BEFORE(major, minor) (LINUX_VERSION_CODE < KERNEL_VERSION(major, minor, 0))
-
-/*
- * Before 6.1.37 a stack grows with mmap_lock held for reading, so no lookup of a mapping is safe.
- */
-#if LINUX_VERSION_CODE < KERNEL_VERSION(6, 1, 37)
-#error "sframe_unwind needs Linux 6.1.37 or later"
-#endif
+#include <sfu_probes.h>
 
 /* 6.17: deferred stacks. Without them `deferred` has nothing to hook. */
 #ifdef CONFIG_UNWIND_USER
@@ -47,12 +41,10 @@ struct unwind_stacktrace {
  * then made of numbers that most changes of mappings change. It is used only where a wrong guess
  * costs no more than time.
  */
-#if SFU_BEFORE(6, 4)
-#define SFU_HAS_SEQUENCE 0
-#define SFU_SEQUENCE(mm) ((const seqcount_t *)NULL)
+#if SFU_HAS_SEQUENCE
+#define SFU_SEQUENCE(mm) ((const seqcount_t *)&(mm)->mm_lock_seq)
 #else
-#define SFU_HAS_SEQUENCE __same_type(((struct mm_struct *)NULL)->mm_lock_seq, seqcount_t)
-#define SFU_SEQUENCE(mm) ((const seqcount_t *)(const void *)&(mm)->mm_lock_seq)
+#define SFU_SEQUENCE(mm) ((const seqcount_t *)NULL)
 #endif
 
 static inline uint32_t sfu_mm_state(struct mm_struct *mm)
@@ -65,7 +57,7 @@ static inline uint32_t sfu_mm_state(struct mm_struct *mm)
 }
 
 /* 6.18. */
-#if SFU_BEFORE(6, 18)
+#if !SFU_HAS_MM_FLAGS_TEST
 #define mm_flags_test(flag, mm) test_bit(flag, &(mm)->flags)
 #endif
 
@@ -78,33 +70,39 @@ static inline uint32_t sfu_mm_state(struct mm_struct *mm)
  * 6.2. A handler that does not request all registers gets the arguments and the instruction pointer
  * in older kernels too.
  */
-#if SFU_BEFORE(6, 2)
+#if !SFU_HAS_FTRACE_REGS_FUNCTIONS
 #define ftrace_regs_get_argument(fregs, n) regs_get_kernel_argument(&(fregs)->regs, n)
 #define ftrace_regs_set_instruction_pointer(fregs, ip) ftrace_instruction_pointer_set(fregs, ip)
 #endif
 
 /* 6.10: before, __assign_str() takes the source a second time. */
-#if SFU_BEFORE(6, 10)
-#define SFU_ASSIGN_STR(field) __assign_str(field, field)
-#else
+#if SFU_HAS_SHORT_ASSIGN_STR
 #define SFU_ASSIGN_STR(field) __assign_str(field)
+#else
+#define SFU_ASSIGN_STR(field) __assign_str(field, field)
 #endif
 
 /* 6.8: before, the mapped file of an overlay itself has the overlay's path. */
-#if SFU_BEFORE(6, 8)
+#if !SFU_HAS_FILE_USER_PATH
 #define file_user_path(file) (&(file)->f_path)
 #endif
 
-/* 6.7; 6.1.y has inode_get_ctime() too. */
-#if SFU_BEFORE(6, 7)
-#define inode_get_ctime_sec(inode) ((inode)->i_ctime.tv_sec)
-#define inode_get_ctime_nsec(inode) ((uint32_t)(inode)->i_ctime.tv_nsec)
+/* 6.7; inode_get_ctime() is of 6.6, which renamed i_ctime, and of 6.1.y, which did not. */
+#if !SFU_HAS_INODE_SECONDS
+#if !SFU_HAS_INODE_CTIME
+#define inode_get_ctime(inode) ((inode)->i_ctime)
+#endif
+#define inode_get_ctime_sec(inode) (inode_get_ctime(inode).tv_sec)
+#define inode_get_ctime_nsec(inode) ((uint32_t)inode_get_ctime(inode).tv_nsec)
 #define inode_get_mtime_sec(inode) ((inode)->i_mtime.tv_sec)
 #define inode_get_mtime_nsec(inode) ((uint32_t)(inode)->i_mtime.tv_nsec)
 #endif
 
 /* 6.13: multigrain times, which change with each write after the times were read. */
-#if SFU_BEFORE(6, 13)
+#if !SFU_HAS_MULTIGRAIN_TIMES
+#ifdef FS_MGTIME
+#error "sframe_unwind does not know the multigrain times of this kernel"
+#endif
 #define is_mgtime(inode) ((void)(inode), false)
 #define fill_mg_cmtime(stat, mask, inode) ((void)(stat))
 #endif
@@ -115,15 +113,15 @@ static inline uint32_t sfu_mm_state(struct mm_struct *mm)
 #endif
 
 /* 6.5: before, the function had one more argument. */
-#if SFU_BEFORE(6, 5)
+#if SFU_HAS_SHORT_REMOTE_PAGES
+#define sfu_get_user_pages_remote get_user_pages_remote
+#else
 #define sfu_get_user_pages_remote(mm, start, nr, flags, pages, locked)	\
 	get_user_pages_remote(mm, start, nr, flags, pages, NULL, locked)
-#else
-#define sfu_get_user_pages_remote get_user_pages_remote
 #endif
 
 /* 6.7: before, the user of a shrinker provides its memory. */
-#if SFU_BEFORE(6, 7)
+#if !SFU_HAS_SHRINKER_ALLOC
 static inline struct shrinker *sfu_shrinker_alloc(void)
 {
 	return kzalloc(sizeof(struct shrinker), GFP_KERNEL);
@@ -153,8 +151,13 @@ static inline int sfu_shrinker_register(struct shrinker *shrinker)
  * backing_file, was freed without a grace period, too.
  *
  * Freed memory may have been reused or unmapped.
+ *
+ * No header shows this, so the version decides: a distribution adds changes to its version and
+ * removes none. If it has added these changes, reads are more careful than is needed.
  */
-#if SFU_BEFORE(6, 13)
+#define SFU_IS_FROM(major, minor) (LINUX_VERSION_CODE >= KERNEL_VERSION(major, minor, 0))
+#define SFU_HAS_WHOLE_URETPROBES SFU_IS_FROM(6, 11)
+#if !SFU_IS_FROM(6, 13)
 #define SFU_PEEK(place) ({						\
 	typeof(1 ? (place) : (place)) __is;				\
 	BUILD_BUG_ON(sizeof(__is) != sizeof(place));			\

@@ -34,7 +34,7 @@ uint64_t sfu_uprobe_orig_pc(uint64_t pc)
  */
 static bool has_whole_list(void)
 {
-	if (!SFU_BEFORE(6, 11))
+	if (SFU_HAS_WHOLE_URETPROBES)
 		return true;
 	return in_hardirq() && !in_nmi() && sfu_interrupted_user_space();
 }

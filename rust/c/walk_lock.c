@@ -19,7 +19,7 @@
 
 #include "walk_lock.h"
 
-#if SFU_BEFORE(6, 14)
+#if !SFU_SPECULATES
 enum { LOCK_FREE, LOCK_IN_USE, LOCK_PENDING, LOCK_IN_RELEASE };
 
 static DEFINE_PER_CPU(struct walk_lock {

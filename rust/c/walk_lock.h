@@ -17,7 +17,8 @@ uint32_t sfu_lock_number(void);
 /*
  * 6.14. Without the sequence count the caller holds mmap_lock, and the lock's number is `sequence`.
  */
-#if SFU_BEFORE(6, 14)
+#define SFU_SPECULATES (SFU_HAS_SPECULATION && SFU_HAS_SEQUENCE)
+#if !SFU_SPECULATES
 static inline bool sfu_speculate_try_begin(struct mm_struct *mm, unsigned int *sequence)
 {
 	if (!SFU_HAS_SEQUENCE) {

@@ -104,7 +104,7 @@ $(own)/kernel.o: $(shim)/lib.rs $(own)/compiler_builtins.o $(own)/libmacros.so F
 quiet_cmd_own_module = RUSTC [M] $@
       cmd_own_module = $(call own-crate,sframe_unwind) $(arch-cfg) $(for-size) \
 		-Zcrate-attr=no_std --extern kernel $<
-$(own)/sframe_unwind.o: $(src)/rust/main.rs $(own)/kernel.o FORCE
+$(own)/sframe_unwind.o: $(src)/rust/main.rs $(own)/kernel.o $(sfu-probes) FORCE
 	+$(call if_changed_dep,own_module)
 
 # A function that runs once for a file is compiled for size. The kernel permits no crate to do so.

@@ -42,7 +42,7 @@ arch-rustflags = $(if $(rethunk),-Zfunction-return=thunk-extern) \
 	$(if $(retpoline)$(CONFIG_X86_KERNEL_IBT), \
 		$(if $(call from-rustc,109300),-Cjump-tables=n,-Zno-jump-tables))
 
-# For rust/x86_64/asm/user_access.rs.
-arch-cfg := --check-cfg=cfg\(sfu_short_alternatives\) \
-	$(shell test $$((100 * $(VERSION) + $(PATCHLEVEL))) -lt 603 && \
-		echo --cfg sfu_short_alternatives)
+# For rust/x86_64/asm/user_access.rs, by the answer of rust/c/probes.c.
+arch-cfg = --check-cfg=cfg\(sfu_short_alternatives\) \
+	$(if $(shell grep -w 'SFU_HAS_LONG_ALTERNATIVES 0' $(sfu-probes)), \
+		--cfg sfu_short_alternatives)

@@ -14,7 +14,7 @@
 #include <asm/processor.h>
 
 /* 6.3: the number of a CPU feature became 32 bits wide. See rust/x86_64/asm/user_access.rs. */
-#define SFU_ALTERNATIVE_SIZE (SFU_BEFORE(6, 3) ? 12 : 14)
+#define SFU_ALTERNATIVE_SIZE (SFU_HAS_LONG_ALTERNATIVES ? 14 : 12)
 
 /* 6.16. */
 #ifndef rdmsrq

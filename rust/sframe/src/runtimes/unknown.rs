@@ -104,7 +104,8 @@ pub fn step<M: Memory + Source + ?Sized>(
             _ if !innermost => {}
             Ahead::Framed | Ahead::Calls if sbcl::is_routine(&frame, memory) => return None,
             Ahead::Framed => {}
-            Ahead::Unknown if is_returning(frame.pc, memory)? => {
+            // If the code cannot be read, its page is missing: the call of its function may prove.
+            Ahead::Unknown if is_returning(frame.pc, memory).or(is_examined.then_some(false))? => {
                 return behind_call(ON_TOP, &frame, memory);
             }
             // A function that has not set up its frame pointer has its return address on top of the
@@ -158,7 +159,8 @@ const REACH: u64 = 64 << 10;
 /// of it is direct, and leads to the function of the PC, which sets up a frame pointer if and only
 /// if the word is where a frame pointer leads to.
 ///
-/// Where both calls are direct, the nearer function is that of the PC.
+/// Where both calls are direct, the nearer function is that of the PC. At the first instruction of a
+/// function nothing else has to be read.
 #[inline(never)]
 fn proof_by_call<M: Memory + Source + ?Sized>(frame: &Frame, memory: &M) -> Option<Proof> {
     let called = |at: u64| {
@@ -171,6 +173,9 @@ fn proof_by_call<M: Memory + Source + ?Sized>(frame: &Frame, memory: &M) -> Opti
         (None, Some(framed)) => (framed, Proof::AtFp),
         (None, None) => return None,
     };
+    if start == frame.pc {
+        return (proof == Proof::AtSp).then_some(proof);
+    }
     (sets_up(start, memory) == Some(proof == Proof::AtFp)).then_some(proof)
 }
 
@@ -950,17 +955,18 @@ mod tests {
     fn the_call_of_a_function_proves_where_its_return_address_is() {
         let (on_top, framed) = (PROGRAM + 0x600, CALLER);
         let mut process = called();
-        let step = |process: &MockProcess| {
+        let step_at = |pc: u64, is_examined, process: &MockProcess| {
             let frame = Frame {
-                pc: PC,
+                pc,
                 sp: STACK + 0x100,
                 fp: STACK + 0x200,
             };
-            match step(&frame, true, true, STACK + 0x1000, process)? {
+            match step(&frame, true, is_examined, STACK + 0x1000, process)? {
                 Step::Caller(caller) => Some(caller.pc),
                 Step::Outermost => Some(0),
             }
         };
+        let step = |process: &MockProcess| step_at(PC, true, process);
         let direct = |process: &mut MockProcess, return_address: u64, target: u64| {
             let distance = target.wrapping_sub(return_address) as u32;
             process
@@ -991,6 +997,17 @@ mod tests {
         process.write(FUNCTION + 5, &SETS_UP);
         assert_eq!(step(&process), None);
         process.write(FUNCTION, &SETS_UP).call(on_top);
+        // At the first instruction, whose page is missing, the word on top is proved.
+        const MISSING: u64 = PROGRAM + 0x40000;
+        direct(&mut process, on_top, MISSING);
+        assert_eq!(step_at(MISSING, true, &process), Some(on_top));
+        assert_eq!(step_at(MISSING, false, &process), None);
+        process.call(on_top);
+        assert_eq!(step_at(MISSING, true, &process), None);
+        // Without a return address on top, the code goes on from the page in front.
+        process.word(STACK + 0x100, 1);
+        assert_eq!(step_at(MISSING, true, &process), Some(framed));
+        process.word(STACK + 0x100, on_top);
         // The call leads to another function; or through a stub: mov $1,%r8d; jmp.
         direct(&mut process, framed, PC + 1);
         assert_eq!(step(&process), None);

@@ -4,7 +4,10 @@
 
 use std::{
     fmt,
-    fs::File,
+    fs::{
+        self,
+        File, //
+    },
     os::unix::fs::MetadataExt,
     path::Path,
     time::Instant, //
@@ -103,7 +106,15 @@ pub(super) fn maps_of(request: &Request) -> String {
 
 /// The first [`MAX_MAPPED`] files that the process of a seen file has mapped executable; `maps` is
 /// the text of its mappings.
+///
+/// None if the file was seen while the process was an administrator's, which has no quota, and the
+/// process is not any more: it may be in a container now, and its files are requested when they are
+/// seen.
 pub(super) fn mapped(seen: &Request, maps: &str) -> Vec<Request> {
+    let status = || fs::read_to_string(format!("/proc/{}/status", seen.pid)).unwrap_or_default();
+    if seen.user == 0 && !is_administrator(&status()) {
+        return Vec::new();
+    }
     let is_code = |(_, file): &(ProcessMapping, FileId)| file.inode != 0;
     let request = |(mapping, file): (ProcessMapping, FileId)| Request {
         pid: seen.pid,
@@ -118,6 +129,21 @@ pub(super) fn mapped(seen: &Request, maps: &str) -> Vec<Request> {
     let maps = process::parse_executable(maps).unwrap_or_default();
     let code = maps.into_iter().filter(is_code).map(request);
     code.take(MAX_MAPPED).collect()
+}
+
+/// Whether a process with this text of /proc/PID/status is an administrator's, as in
+/// `rust/c/users.c`: its real user is root, and it has CAP_SYS_MODULE or CAP_SYS_ADMIN.
+fn is_administrator(status: &str) -> bool {
+    const CAPABILITIES: u64 = (1 << 16) | (1 << 21);
+    let field = |name: &str| {
+        let mut words = status
+            .lines()
+            .find_map(|line| line.strip_prefix(name))?
+            .split_whitespace();
+        words.next()
+    };
+    let capabilities = field("CapEff:").and_then(|text| u64::from_str_radix(text, 16).ok());
+    field("Uid:") == Some("0") && capabilities.is_some_and(|all| all & CAPABILITIES != 0)
 }
 
 /// Converts a file and adds its rows. Returns how the job ends, and what to print. A file is not
@@ -223,9 +249,45 @@ mod tests {
     };
     use std::{
         env,
-        fs,
         process, //
     };
+
+    #[test]
+    fn files_of_a_process_that_gave_up_its_rights_are_not_charged_to_root() {
+        let status = |uid, capabilities| {
+            format!("Name:\tperl\nUid:\t{uid}\t0\t0\t0\nCapEff:\t{capabilities}\n")
+        };
+        assert!(is_administrator(&status("0", "000001ffffffffff")));
+        assert!(is_administrator(&status("0", "0000000000010000")));
+        assert!(is_administrator(&status("0", "0000000000200000")));
+        // Root of a container.
+        assert!(!is_administrator(&status("0", "00000000a80425fb")));
+        assert!(!is_administrator(&status("65534", "000001ffffffffff")));
+        assert!(!is_administrator(""));
+
+        let maps = fs::read_to_string("/proc/self/maps").unwrap();
+        let own = |user| Request {
+            pid: process::id().try_into().unwrap(),
+            path: String::new(),
+            start: 0,
+            end: 0,
+            device: (0, 0),
+            inode: 0,
+            build_id: String::new(),
+            user,
+        };
+        let status = fs::read_to_string("/proc/self/status").unwrap();
+        assert_eq!(
+            mapped(&own(0), &maps).is_empty(),
+            !is_administrator(&status)
+        );
+        assert!(!mapped(&own(1000), &maps).is_empty());
+        let ended = Request {
+            pid: i32::MAX,
+            ..own(0)
+        };
+        assert!(mapped(&ended, &maps).is_empty());
+    }
 
     #[test]
     fn a_file_is_opened_by_name_if_it_is_the_seen_file() {

@@ -6,7 +6,7 @@ usage: results.py                  writes the tables into the documents
        results.py --check          exits with 1 if a table differs from its figures
        results.py --record WHAT    takes the figures that a measurement has left in build/, too
 
-WHAT is samples, steps, runtimes, programs, witness, bench, convert or peers.
+WHAT is samples, steps, runtimes, programs, no-harm, witness, bench, convert or peers.
 
 The first lines of a CSV file are its licence and the command that measures. Then follow the names
 of the columns. The columns before `commit` name a row: --record replaces the row of that name.
@@ -86,6 +86,9 @@ TABLES = {
         "right %": "right", "skipped %": "skipped", "second right %": "second",
         "second skipped %": "skipped", "false": "false", "kernel right %": "kernel",
         "kernel skipped %": "skipped", "kernel second %": "second", "kernel false": "false"}),
+    "no-harm": Table("no-harm", same(
+        "program", "stacks", "commit", "samples", "same", "better", "worse", "worse %",
+        "complete %", "frames", "kernel frames")),
     "witness": Table("witness", {
         "virtual machine": "virtual machine", "mode": "mode", "commit": "commit",
         "stacks": "stacks", "equal stacks": "equal", "methods": "methods",
@@ -407,6 +410,21 @@ def from_programs(build):
     return {"programs": [{"program": name, **of} | row for name, row in rows.items()]}
 
 
+def from_no_harm(build):
+    """The figures of stage `no-harm`."""
+    rows = []
+    of = measured(build / "results/no-harm")
+    for line in (build / "results/tap").read_text(encoding="utf-8").splitlines():
+        found = re.match(r"# (\S+), (immediate|deferred|from its start on): (\d+) samples compared, "
+                         r"\d+ not; same (\d+), better (\d+), worse (\d+) \(([\d.]+) %\); complete "
+                         r"([\d.]+) %; frames a sample: ([\d.]+), the kernel's own ([\d.]+)", line)
+        if found:
+            names = ("program", "stacks", "samples", "same", "better", "worse", "worse %",
+                     "complete %", "frames", "kernel frames")
+            rows.append(dict(zip(names, found.groups())) | of)
+    return {"no-harm": rows}
+
+
 def from_witness(build):
     """The figures of stage `witness`."""
     of = measured(build / "results/witness")["commit"]
@@ -496,8 +514,8 @@ def from_peers(build):
 
 
 MEASUREMENTS = {"samples": from_samples, "steps": from_steps, "runtimes": from_runtimes,
-                "programs": from_programs, "witness": from_witness, "bench": from_bench,
-                "convert": from_convert, "peers": from_peers}
+                "programs": from_programs, "no-harm": from_no_harm, "witness": from_witness,
+                "bench": from_bench, "convert": from_convert, "peers": from_peers}
 
 
 def main(arguments):

@@ -412,17 +412,16 @@ def from_programs(build):
 
 def from_no_harm(build):
     """The figures of stage `no-harm`."""
-    rows = []
+    compared = re.compile(
+        r"# (\S+), (immediate|deferred|from its start on): (\d+) samples compared, \d+ not; "
+        r"same (\d+), better (\d+), worse (\d+) \(([\d.]+) %\); complete ([\d.]+) %; "
+        r"frames a sample: ([\d.]+), the kernel's own ([\d.]+)")
+    names = ("program", "stacks", "samples", "same", "better", "worse", "worse %", "complete %",
+             "frames", "kernel frames")
     of = measured(build / "results/no-harm")
-    for line in (build / "results/tap").read_text(encoding="utf-8").splitlines():
-        found = re.match(r"# (\S+), (immediate|deferred|from its start on): (\d+) samples compared, "
-                         r"\d+ not; same (\d+), better (\d+), worse (\d+) \(([\d.]+) %\); complete "
-                         r"([\d.]+) %; frames a sample: ([\d.]+), the kernel's own ([\d.]+)", line)
-        if found:
-            names = ("program", "stacks", "samples", "same", "better", "worse", "worse %",
-                     "complete %", "frames", "kernel frames")
-            rows.append(dict(zip(names, found.groups())) | of)
-    return {"no-harm": rows}
+    lines = (build / "results/tap").read_text(encoding="utf-8").splitlines()
+    found = filter(None, map(compared.match, lines))
+    return {"no-harm": [dict(zip(names, match.groups())) | of for match in found]}
 
 
 def from_witness(build):

@@ -159,8 +159,8 @@ const REACH: u64 = 64 << 10;
 /// of it is direct, and leads to the function of the PC, which sets up a frame pointer if and only
 /// if the word is where a frame pointer leads to.
 ///
-/// Where both calls are direct, the nearer function is that of the PC. At the first instruction of a
-/// function nothing else has to be read.
+/// Where both calls are direct, the nearer function is that of the PC. At the first instruction of
+/// a function nothing else has to be read.
 #[inline(never)]
 fn proof_by_call<M: Memory + Source + ?Sized>(frame: &Frame, memory: &M) -> Option<Proof> {
     let called = |at: u64| {

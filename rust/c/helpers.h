@@ -99,7 +99,7 @@ struct sfu_mapping {
 	uint16_t visits;
 	/* Whether the worker could find out nothing more about the mapping's file. */
 	bool is_known;
-	/* Whether the mapping's file has no rows yet, and somebody reads the requests for them. */
+	/* Whether the mapping's file has no section, and somebody reads the requests for rows. */
 	bool is_awaited;
 	/* Whether the table has rows, and whether code without a row keeps its frame pointer. */
 	bool has_rows;

@@ -181,12 +181,6 @@ static void is_used(struct table *table)
 		WRITE_ONCE(table->used, jiffies);
 }
 
-/* Whether somebody reads the requests. */
-static bool is_read(void)
-{
-	return atomic_read(&sfu_request_readers);
-}
-
 void sfu_find_table(struct sfu_mapping *mapping)
 {
 	struct inode *inode = (struct inode *)(uintptr_t)mapping->inode;
@@ -198,7 +192,6 @@ void sfu_find_table(struct sfu_mapping *mapping)
 	mapping->is_known = true;
 	if (!inode || !READ_ONCE(sfu_table_generation)) {
 		mapping->is_known = !inode;
-		mapping->is_awaited = inode && is_read();
 		return;
 	}
 	if ((uintptr_t)inode != SFU_NO_FILE)
@@ -214,12 +207,11 @@ void sfu_find_table(struct sfu_mapping *mapping)
 	}
 	if (!table) {
 		mapping->is_known = false;
-		mapping->is_awaited = is_read();
 		return;
 	}
 	is_used(table);
-	mapping->is_awaited = !table->rows && table->state.origin != SFRAME_UNWIND_ADDED &&
-		is_read();
+	mapping->is_awaited = table->state.origin == SFRAME_UNWIND_NO_ROWS &&
+		atomic_read(&sfu_request_readers);
 	mapping->table = table->number;
 	mapping->has_rows = table->rows;
 	mapping->keeps_frame_pointer = table->state.keeps_frame_pointer;

@@ -193,20 +193,15 @@ pub(crate) fn check_code(address: u64, memory: &UserMemory) -> Result<(), StopRe
         .ok_or(StopReason::NotExecutable)
 }
 
-/// Counts a walk that was cut in the code at a run-time address, for the code's file. True if user
-/// space has not answered yet about that file. Any context.
+/// Counts a walk that was cut in the code at a run-time address, for the code's file. Any context.
 #[cold]
 #[inline(never)]
-pub(crate) fn count_cut(address: u64, memory: &UserMemory) -> bool {
+pub(crate) fn count_cut(address: u64, memory: &UserMemory) {
     let mut found = sys::Mapping::none();
     let result = sys::find_mapping(address, &mut found);
-    if take_visits(&mut found, memory, TABLE).is_err() || result.is_err() {
-        return false;
-    }
-    if found.table != 0 {
+    if take_visits(&mut found, memory, TABLE).is_ok() && result.is_ok() && found.table != 0 {
         sys::count_cut(found.table);
     }
-    found.is_file && found.is_awaited
 }
 
 /// The reason to stop where no mapping was found.

@@ -78,13 +78,6 @@ impl<'a> ChainBuffer<'a> {
         self.used = self.used.saturating_sub(1);
     }
 
-    /// Takes back all addresses but the first one.
-    #[inline]
-    pub(crate) fn keep_first(&mut self) {
-        self.used = self.used.min(1);
-        self.by_frame_pointer = 0;
-    }
-
     /// Counts the frames that were found by [`FrameSource::FramePointer`], and describes the end of
     /// the walk.
     #[inline(always)]

@@ -16,10 +16,7 @@ use crate::{
     },
     sframe::{
         abi::Abi,
-        arch::{
-            machine::NATIVE,
-            registers::FP, //
-        },
+        arch::machine::NATIVE,
         bytes::Fault,
         fast_path::{
             self,
@@ -37,8 +34,7 @@ use crate::{
         stop_reason::StopReason,
         unwind::{
             Frame,
-            Memory,
-            RegisterSource, //
+            Memory, //
         },
         walk::{
             self,
@@ -194,12 +190,8 @@ pub(crate) fn store_stack(
         }
         walk::run_loop(&task, lowest, has_found, &mut frame, &mut sink)
     };
-    if reason.is_cut()
-        && mapping::count_cut(frame.pc, memory)
-        && reason == StopReason::NoRows
-        && !is_probed
-    {
-        store_as_kernel(&task.registers, memory, &mut sink);
+    if reason.is_cut() {
+        mapping::count_cut(frame.pc, memory);
     }
     sink.ended(reason)
 }
@@ -400,24 +392,6 @@ fn end_fast_path(
         frame.fp = read.map_err(|Fault| StopReason::of_stack_fault(memory.is_spent()))?;
     }
     Ok(())
-}
-
-/// Replaces the stack in the sink by the stack that the kernel's own walk stores: the innermost
-/// address, and each return address to which the frame pointers lead.
-#[cold]
-#[inline(never)]
-fn store_as_kernel(registers: &PtRegs<'_>, memory: &UserMemory, sink: &mut ChainBuffer<'_>) {
-    stats::before_answer();
-    sink.keep_first();
-    let mut fp = registers.register(FP).unwrap_or_default();
-    while let (Ok(next), Ok(return_address)) =
-        (memory.read_word(fp), memory.read_word(fp.wrapping_add(8)))
-    {
-        if !sink.push(return_address) {
-            break;
-        }
-        fp = next;
-    }
 }
 
 /// The fast path in a region: see [`runtimes::run_fast`].

@@ -20,7 +20,7 @@
 #include <linux/stat.h>
 #include <asm/alternative.h>
 
-/* What the module needs. The options are those of BUILD_EXCLUSIVE_CONFIG in dkms.conf. */
+/* What the module needs. BUILD_EXCLUSIVE_CONFIG in dkms.conf names the same options. */
 #if !defined(CONFIG_DYNAMIC_FTRACE_WITH_ARGS) || !defined(CONFIG_PERF_EVENTS) || \
 	!defined(CONFIG_KPROBES) || !defined(CONFIG_UPROBES)
 #error "sframe_unwind needs DYNAMIC_FTRACE_WITH_ARGS, PERF_EVENTS, KPROBES, UPROBES in the kernel"

@@ -115,20 +115,16 @@ impl BesideKernel {
 
     /// Adds a sample. `before` is what has happened before.
     fn add(&mut self, sample: &RecordedSample<'_>, before: &[Event<'_>]) {
-        let (Some(registers), Some([innermost, module @ ..])) =
-            (&sample.registers, sample.chain.frames.as_deref())
-        else {
+        let comparable = || {
+            let registers = sample.registers.as_ref()?;
+            let (innermost, module) = sample.chain.frames.as_ref()?.split_first()?;
+            let (pc, sp) = (registers.get(PC)?, registers.get(RSP)?);
+            (*innermost == pc).then_some((registers, pc, sp, module))
+        };
+        let Some((registers, pc, sp, module)) = comparable() else {
             self.not_compared += 1;
             return;
         };
-        let (Some(pc), Some(sp)) = (registers.get(PC), registers.get(RSP)) else {
-            self.not_compared += 1;
-            return;
-        };
-        if *innermost != pc {
-            self.not_compared += 1;
-            return;
-        }
         let copy = StackCopy::new(sp, sample.stack);
         let kernel: Vec<u64> = kernel_walk::callers(registers, &copy)
             .into_iter()
@@ -171,8 +167,8 @@ impl fmt::Display for BesideKernel {
         let compared = self.compared().max(1) as f64;
         write!(
             f,
-            "{}: {} samples compared, {} not; same {}, better {}, worse {} ({:.2} %); complete {:.2} %; \
-             frames a sample: {:.1}, the kernel's own {:.1}",
+            "{}: {} samples compared, {} not; same {}, better {}, worse {} ({:.2} %); \
+             complete {:.2} %; frames a sample: {:.1}, the kernel's own {:.1}",
             self.name,
             self.compared(),
             self.not_compared,

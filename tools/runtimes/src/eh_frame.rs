@@ -84,6 +84,7 @@ impl CodeObject {
             end: self.end,
             offset: self.offset,
             executable: true,
+            writable: false,
             is_file: true,
             name: String::new(),
             file: Some(file),

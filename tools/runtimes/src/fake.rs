@@ -55,6 +55,7 @@ pub(super) fn mapping(
         end: start + len,
         offset: 0,
         executable,
+        writable: false,
         is_file: inode != 0,
         name: name.to_owned(),
         file: None,

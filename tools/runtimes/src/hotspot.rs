@@ -598,6 +598,7 @@ mod tests {
                     end: NAMES + 0x1000,
                     offset: 0,
                     executable: false,
+                    writable: false,
                     is_file: true,
                     name: "/usr/lib/libjvm.so".to_owned(),
                     file: None,

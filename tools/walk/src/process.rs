@@ -284,6 +284,8 @@ pub struct ProcessMapping {
     pub offset: u64,
     /// Whether the mapping is executable.
     pub executable: bool,
+    /// Whether the process may write to it.
+    pub writable: bool,
     /// Whether the module takes the memory for that of a file. Executable memory that is writable
     /// or shared counts as anonymous: the process may write code there.
     pub is_file: bool,
@@ -690,6 +692,7 @@ fn parse_maps_line(line: &str) -> Option<(ProcessMapping, FileId)> {
         end: u64::from_str_radix(end, 16).ok()?,
         offset: u64::from_str_radix(offset, 16).ok()?,
         executable,
+        writable: permissions.contains('w'),
         is_file: file.inode != 0 && !(executable && permissions.contains(['w', 's'])),
         name: name.to_owned(),
         file: None,
@@ -707,6 +710,7 @@ mod tests {
             end,
             offset,
             executable: true,
+            writable: false,
             is_file: name.starts_with('/'),
             name: name.to_owned(),
             file: None,

@@ -81,6 +81,7 @@ fn mapping(start: u64, offset: u64, file: Option<&'static MappedFile>) -> Proces
         end: start + 0x1000,
         offset,
         executable: true,
+        writable: false,
         is_file: file.is_some(),
         name,
         file,

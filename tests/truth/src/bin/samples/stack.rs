@@ -497,6 +497,7 @@ pub(crate) mod tests {
             end: code.address + 0x1000,
             offset: code.offset,
             executable: true,
+            writable: false,
             is_file: true,
             name: "/code.so".to_owned(),
             file: Some(file),

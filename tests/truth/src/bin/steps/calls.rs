@@ -819,6 +819,7 @@ mod tests {
             end: 0x3000,
             offset: 0,
             executable: true,
+            writable: false,
             is_file: false,
             name: String::new(),
             file: None,

@@ -23,7 +23,7 @@ import rooms
 
 PRODUCTS = ("HotSpot", "Java", "JVM", "OpenJDK", "JDK", "Erlang", "Elixir", "BEAM", "SBCL", "V8",
             "Node.js", "nodejs", "LuaJIT", "OCaml", "GHC", "Haskell", "PyPy", "Python", "Guile",
-            "PHP", "Ruby", "RJIT", "PostgreSQL", ".NET", "QEMU")
+            "PHP", "Ruby", "RJIT", "PostgreSQL", "numba", ".NET", "QEMU")
 ANY = "(" + "|".join(re.escape(name) for name in PRODUCTS) + ")"
 # Words, and parts of names that are joined by underlines, in any spelling. `node` alone is not
 # searched for: trees have nodes.

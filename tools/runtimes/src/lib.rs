@@ -172,7 +172,8 @@ impl OpenProcess {
 
     /// Finds the code with rows in the mapping of code from `start` to `end`, run-time addresses:
     /// LuaJIT's traces, or objects with `.eh_frame`, by GDB's interface and by a search. All areas
-    /// of LuaJIT's code are found if the mapping has any.
+    /// of LuaJIT's code are found if the mapping has any. The search finds other mappings' objects,
+    /// too.
     pub fn objects(&self, start: u64, end: u64) -> Objects {
         let OpenProcess { memory, maps, .. } = self;
         if luajit::is_code(memory, maps, start, end) {
@@ -189,9 +190,8 @@ impl OpenProcess {
             true => eh_frame::NAME,
             false => gdb_jit::NAME,
         };
-        // Other code of the mapping may have `.eh_frame` that no debugger is told about.
-        let others = eh_frame::objects(memory, maps, start, end);
-        eh_frame::add_new(&mut objects, others);
+        // Other code may have `.eh_frame` that no debugger is told about.
+        eh_frame::add_objects(memory, maps, start, end, &mut objects);
         Objects {
             runtime,
             objects,
@@ -221,6 +221,15 @@ pub struct Objects {
     pub grow: bool,
     /// Regions of other kinds.
     pub regions: Vec<Region>,
+}
+
+impl Objects {
+    /// Whether any of the code is in the range from `start` to `end`, run-time addresses.
+    pub fn has_code_in(&self, start: u64, end: u64) -> bool {
+        let is_there = |region: &Region| region.start < end && start < region.end;
+        let mut objects = self.objects.iter();
+        objects.any(|object| object.overlaps(start, end)) || self.regions.iter().any(is_there)
+    }
 }
 
 /// The regions of the code of the process with this ID, for a walk on the host; none if no runtime

@@ -533,7 +533,8 @@ impl AreaRun {
         // The file needs an address for the section that nothing else has.
         let eh_frame_at = end.checked_next_multiple_of(4096)?;
         let (guard, guard_value) = self.traces.first()?.guard;
-        let (file, offset) = elf_file(code, start, &eh_frame(&parts), eh_frame_at);
+        let text = Range { start, end };
+        let (file, offset) = elf_file(code, start, &[text], &eh_frame(&parts), eh_frame_at);
         Some(CodeObject {
             start,
             end,

@@ -129,14 +129,20 @@ pub(crate) fn answer_confined(
         OpenProcess::new(pid, memory, &maps).and_then(|process| process.find_at(start, end));
     if let Ok(Code::Objects(found)) = &mut found {
         // Another process for each conversion would take longer than most conversions.
-        for object in &mut found.objects {
+        found.objects.retain_mut(|object| {
             if known.contains(&content(object)) {
-                continue;
+                return true;
             }
-            if let Ok(converted) = convert::convert(&object.file) {
-                object.rows = rows::pack(&converted);
+            let converted = convert::convert(&object.file);
+            if let Ok(converted) = &converted {
+                object.rows = rows::pack(converted);
             }
-        }
+            // Code without entries may have no rows.
+            let has_rows = |report: &convert::Report| {
+                report.functions != 0 || report.extra_rows != 0 || report.keeps_frame_pointers()
+            };
+            converted.map_or(true, |converted| has_rows(&converted.report))
+        });
     }
     socket.write_all(&answer::encode(&found)).map_err(io)?;
     Ok(String::new())

@@ -1705,14 +1705,13 @@ fn eh_frame_of(function: u64, size: u32, at: u64) -> Vec<u8> {
 fn a_process_is_read_without_privileges() {
     // Code that this process makes, and its .eh_frame.
     const LEN: usize = 4 << 20;
-    let mut code = MmapMut::map_anon(LEN).unwrap();
-    code.fill(0x90);
-    let code = code.make_exec().unwrap();
-    let mut data = MmapMut::map_anon(4096).unwrap();
+    let mut code = MmapMut::map_anon(LEN + 4096).unwrap();
+    code[..LEN].fill(0x90);
     let start = code.as_ptr() as u64;
-    let end = start + LEN as u64;
-    let section = eh_frame_of(start, LEN as u32, data.as_ptr() as u64);
-    data[..section.len()].copy_from_slice(&section);
+    let section = eh_frame_of(start, LEN as u32, start + LEN as u64);
+    code[LEN..][..section.len()].copy_from_slice(&section);
+    let end = start + (LEN + section.len()) as u64;
+    let _code = code.make_exec().unwrap();
 
     let maps = walk::process::maps_text(process::id()).unwrap();
     let memory = walk::process::anonymous_memory(&maps);
@@ -1810,7 +1809,8 @@ fn status_of_self() -> String {
 
 #[test]
 fn a_process_without_a_runtime_is_no_failure() {
-    let output = call("runtime", Path::new(&process::id().to_string()), &[]);
+    let child = Child(Command::new("sleep").arg("100").spawn().unwrap());
+    let output = call("runtime", Path::new(&child.0.id().to_string()), &[]);
     assert_eq!((output.code, &*output.out), (0, "no known runtime\n"));
     let output = call("runtime", Path::new("4194305"), &[]);
     assert_eq!(output.code, 1);

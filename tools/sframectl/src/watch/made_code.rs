@@ -18,7 +18,10 @@ use std::{
         MutexGuard,
         PoisonError, //
     },
-    time::Instant, //
+    time::{
+        Duration,
+        Instant, //
+    }, //
 };
 
 use runtimes::{
@@ -65,11 +68,15 @@ use crate::{
     }, //
 };
 
-/// The limits for the objects of one user: their number, and the size of their files in bytes.
-const MAX_OBJECTS: usize = 32;
+/// The limits for the objects of one user: their number, and the size of their files in bytes. A
+/// process may have 24.
+const MAX_OBJECTS: usize = 128;
 const MAX_BYTES: usize = 64 << 20;
 /// The maximum number of objects of all users. Each takes two file descriptors.
 const MAX_OF_ALL: usize = 256;
+/// The time after a search that has not found the requested code, during which the process is not
+/// searched again.
+const PAUSE: Duration = Duration::from_secs(2);
 
 /// What is printed for each process with anonymous code.
 #[derive(Serialize)]
@@ -170,7 +177,11 @@ impl LoadedObject {
 /// The lock is held for a look at the list only, never while the module or a child works: one
 /// worker answers the requests of a process, so nobody else loads the objects of that process.
 #[derive(Default)]
-pub(super) struct LoadedObjects(Mutex<Vec<LoadedObject>>);
+pub(super) struct LoadedObjects {
+    objects: Mutex<Vec<LoadedObject>>,
+    /// The processes that were searched in vain, and when.
+    searched: Mutex<BTreeMap<i32, Instant>>,
+}
 
 /// What a request has led to, if it is to be printed.
 pub(super) struct Registered {
@@ -192,6 +203,10 @@ impl LoadedObjects {
         let started = Instant::now();
         let range = (request.start, request.end);
         self.drop_ended(device);
+        // The module requests the code again.
+        if self.searched().contains_key(&request.pid) {
+            return (None, String::new());
+        }
         let known = self.known(request.pid);
         let (found, maps) = match opened {
             Ok((memory, maps)) => code::find(request.pid, range, memory, &maps, &known),
@@ -218,19 +233,38 @@ impl LoadedObjects {
     ) -> Option<Registered> {
         match found {
             Ok(Code::Starting(_)) => None,
-            Ok(Code::Unknown) => register_none(device, request, None),
+            Ok(Code::Unknown) => self.searched_in_vain(device, request, None),
             Ok(Code::Regions(name, regions)) => Some(register_all(device, request, name, regions)),
-            Ok(Code::Objects(found)) => match self.add(device, request, &found) {
-                // Other code may follow at these addresses: nothing is said of it.
-                Ok(false) => None,
-                Ok(true) => Some(Registered {
-                    runtime: Some((found.runtime, found.objects.len() + found.regions.len())),
-                    error: None,
-                }),
-                Err(error) => register_none(device, request, Some(error)),
-            },
+            Ok(Code::Objects(found)) => {
+                let added = self.add(device, request, &found);
+                // Other code may follow at the addresses of an object: nothing is said of it.
+                let is_there = found.has_code_in(request.start, request.end);
+                let vain = match &added {
+                    Ok(_) if is_there => None,
+                    _ => self.searched_in_vain(device, request, added.as_ref().err().cloned()),
+                };
+                match added {
+                    Ok(true) => Some(Registered {
+                        runtime: Some((found.runtime, found.objects.len() + found.regions.len())),
+                        error: vain.and_then(|registered| registered.error),
+                    }),
+                    _ => vain,
+                }
+            }
             Err(error) => register_none(device, request, Some(error)),
         }
+    }
+
+    /// Registers that the requested code has no region, and remembers that the process was
+    /// searched.
+    fn searched_in_vain(
+        &self,
+        device: &Device,
+        request: &Request,
+        error: Option<String>,
+    ) -> Option<Registered> {
+        self.searched().insert(request.pid, Instant::now());
+        register_none(device, request, error)
     }
 
     /// The number of objects.
@@ -244,7 +278,13 @@ impl LoadedObjects {
     }
 
     fn objects(&self) -> MutexGuard<'_, Vec<LoadedObject>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.objects.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn searched(&self) -> MutexGuard<'_, BTreeMap<i32, Instant>> {
+        let mut searched = self.searched.lock().unwrap_or_else(PoisonError::into_inner);
+        searched.retain(|_, when| when.elapsed() < PAUSE);
+        searched
     }
 
     /// The numbers of the contents of the objects of a process whose rows were added.
@@ -319,15 +359,15 @@ impl LoadedObjects {
             };
             module.add_region(&runtimes::object_region(request.pid, object, &file))?;
             // The new region has replaced these objects' regions. Objects that do not grow may come
-            // back.
+            // back at their addresses.
             let is_replaced = |other: &LoadedObject| {
                 let is_this = (other.start, other.content) == (object.start, content);
-                let overlaps = other.start < object.end && object.start < other.end;
-                other.pid == request.pid && overlaps && !is_this
+                let may_be_back = (other.start, other.end) == (object.start, object.end);
+                other.pid == request.pid
+                    && object.overlaps(other.start, other.end)
+                    && !(is_this || may_be_back && !found.grow)
             };
-            if found.grow {
-                remove(module, &self.take(is_replaced));
-            }
+            remove(module, &self.take(is_replaced));
         }
         match without_rows {
             Some(start) => Err(format!("no rows can be made from the code at {start:#x}")),
@@ -596,6 +636,58 @@ mod tests {
     }
 
     #[test]
+    fn an_object_that_has_become_a_part_is_removed() {
+        let (objects, module) = (LoadedObjects::default(), Fake::default());
+        let request = request(process::id(), 1000);
+        let add = |found| objects.add(&module, &request, &found);
+        assert_eq!(
+            add(found(vec![object(1, 8), object(4, 8)], false)),
+            Ok(true)
+        );
+        // Other code at the same addresses, which may be there again.
+        assert_eq!(add(found(vec![object(4, 16)], false)), Ok(true));
+        assert_eq!(add(found(vec![object(4, 8)], false)), Ok(false));
+        assert_eq!(starts(&objects, 1000), [1, 4, 4]);
+        let mut all = object(3, 8);
+        all.end = 9;
+        assert_eq!(add(found(vec![all], false)), Ok(true));
+        assert_eq!(starts(&objects, 1000), [1, 3]);
+        assert_eq!(module.0.lock().unwrap().removed, 2);
+    }
+
+    #[test]
+    fn a_process_that_was_searched_in_vain_is_left_alone_for_a_while() {
+        let objects = LoadedObjects::default();
+        // It takes no regions.
+        let device = Device::of(File::open("/").unwrap());
+        let of = |pid| Request {
+            start: 0x1000,
+            end: 0x2000,
+            ..request(pid, 1000)
+        };
+        let is_left_alone = |pid| {
+            let (answer, _) = objects.answer(&device, &of(pid), Err("it was asked".to_owned()));
+            answer.is_none()
+        };
+        let none = || Ok(Code::Objects(found(Vec::new(), false)));
+        assert!(objects.register(&device, &of(7), none()).is_some());
+        assert!(objects
+            .register(&device, &of(8), Ok(Code::Unknown))
+            .is_some());
+        assert!(objects
+            .register(&device, &of(10), Ok(Code::Starting("hotspot")))
+            .is_none());
+        assert_eq!([7, 8, 10].map(is_left_alone), [true, true, false]);
+        let mut searched = objects.searched();
+        let long_ago = Instant::now().checked_sub(PAUSE);
+        searched
+            .values_mut()
+            .for_each(|when| *when = long_ago.unwrap());
+        drop(searched);
+        assert!(!is_left_alone(7));
+    }
+
+    #[test]
     fn the_objects_of_a_user_are_limited_and_so_are_all() {
         let (objects, module) = (LoadedObjects::default(), Fake::default());
         let add = |user, start| {
@@ -612,8 +704,8 @@ mod tests {
         assert_eq!(starts(&objects, 1000), Vec::from_iter(2..most + 2));
         // The last object is as large as all of a user may be.
         objects.objects().last_mut().unwrap().size = MAX_BYTES;
-        add(1000, 100);
-        assert_eq!(starts(&objects, 1000), [100]);
+        add(1000, 5000);
+        assert_eq!(starts(&objects, 1000), [5000]);
         // The user who has most loses an object.
         for user in 2..2 + MAX_OF_ALL as u32 {
             add(1000 + user % 4, u64::from(user) + 1000);

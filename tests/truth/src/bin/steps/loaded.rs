@@ -15,6 +15,7 @@ use std::{
 
 use runtimes::{
     Code,
+    CodeObject,
     OpenProcess,
     Region, //
 };
@@ -39,6 +40,8 @@ pub(crate) struct LoadedCode {
     present: Vec<ProcessMapping>,
     /// The ranges for which `sframectl watch` has said that they have no region.
     without_region: Vec<Range<u64>>,
+    /// All objects that were found, with their regions. Many are found again and again.
+    known: Vec<(CodeObject, CodeRegion)>,
 }
 
 impl LoadedCode {
@@ -117,11 +120,12 @@ impl LoadedCode {
             // regions of another kind.
             return Ok(());
         }
-        if is_asked && found.objects.is_empty() && found.regions.is_empty() {
+        // The objects may be of other mappings.
+        if is_asked && !found.has_code_in(range.start, range.end) {
             self.without_region.push(range);
         }
         for object in found.objects {
-            let region = object.region(files).map_err(io::Error::other)?;
+            let region = self.region(object, files)?;
             let CodeLayout::Rows(code) = &region.layout else {
                 continue;
             };
@@ -131,6 +135,16 @@ impl LoadedCode {
             }
         }
         Ok(())
+    }
+
+    /// The region of an object.
+    fn region(&mut self, object: CodeObject, files: &mut Files) -> io::Result<CodeRegion> {
+        if let Some((_, region)) = self.known.iter().find(|(known, _)| *known == object) {
+            return Ok(region.clone());
+        }
+        let region = object.region(files).map_err(io::Error::other)?;
+        self.known.push((object, region.clone()));
+        Ok(region)
     }
 
     /// Registers a region, which replaces those that it overlaps.

@@ -17,6 +17,7 @@ use crate::{
     uapi,
     Code,
     CodeObject,
+    Objects,
     OpenProcess,
     Region, //
 };
@@ -58,15 +59,17 @@ pub(crate) fn region_of(description: &Region) -> CodeRegion {
 }
 
 impl OpenProcess {
-    /// `sframectl runtime`: the runtime of the process, and one line for each region.
+    /// `sframectl runtime`: the runtime of the process, and one line for each region. Code with
+    /// rows is searched for from the first mappings of code on.
     ///
     /// # Errors
     ///
     /// As those of [`find`](Self::find).
     pub fn describe(&self) -> Result<String, String> {
         let mut text = String::new();
-        match self.find_all()? {
-            Code::Objects(_) | Code::Unknown => text.push_str("no known runtime\n"),
+        match self.find_all_objects()? {
+            Code::Objects(found) => describe_objects(&found, &mut text),
+            Code::Unknown => text.push_str("no known runtime\n"),
             Code::Starting(name) => writeln!(text, "{name}: starting").expect("a string takes it"),
             Code::Regions(name, regions) => {
                 for region in regions {
@@ -75,6 +78,19 @@ impl OpenProcess {
             }
         }
         Ok(text)
+    }
+}
+
+/// One line for each object.
+fn describe_objects(found: &Objects, text: &mut String) {
+    for object in &found.objects {
+        let (start, end, runtime) = (object.start, object.end, found.runtime);
+        let (guard, value) = (object.guard, object.guard_value);
+        writeln!(
+            text,
+            "{runtime}: {start:#x}-{end:#x}, guard {guard:#x}={value:#x}, rows"
+        )
+        .expect("a string takes it");
     }
 }
 

@@ -75,6 +75,9 @@ const NAMES: [&str; 9] = [
     fixed::RUNTIMES[3].name,
 ];
 
+/// The most mappings of code whose objects are described.
+const MAX_DESCRIBED: usize = 256;
+
 /// The code of a process.
 pub enum Code {
     /// The runtime's name, and the regions of its code.
@@ -168,6 +171,32 @@ impl OpenProcess {
             true => Code::Unknown,
             false => Code::Regions(luajit::NAME, regions),
         })
+    }
+
+    /// As [`find_all`](Self::find_all), and if no runtime is known, the objects in all mappings of
+    /// code of no file.
+    fn find_all_objects(&self) -> Result<Code, String> {
+        let mut found = self.find_all()?;
+        let code = self.maps.iter().map(|(mapping, _)| mapping);
+        let code = code.filter(|mapping| mapping.executable && !mapping.is_file);
+        for mapping in code.take(MAX_DESCRIBED) {
+            let (start, end) = (mapping.start, mapping.end);
+            let is_known = match &found {
+                Code::Objects(found) => found.has_code_in(start, end),
+                Code::Unknown => false,
+                _ => break,
+            };
+            if is_known {
+                continue;
+            }
+            let new = self.objects(start, end);
+            match &mut found {
+                Code::Objects(found) => eh_frame::add_new(&mut found.objects, new.objects),
+                _ if !new.objects.is_empty() => found = Code::Objects(new),
+                _ => {}
+            }
+        }
+        Ok(found)
     }
 
     /// Finds the code with rows in the mapping of code from `start` to `end`, run-time addresses:

@@ -292,7 +292,7 @@ enum Command {
     ///
     /// Prints a line for each region of the code. Known runtimes are HotSpot (the Java virtual
     /// machine of OpenJDK), Erlang, LuaJIT, QEMU's user-mode emulation, PyPy, Guile and Ruby's
-    /// RJIT.
+    /// RJIT; and all that have `.eh_frame` beside their code.
     #[command(after_help = EXIT_CODES_RUNTIME)]
     Runtime {
         /// The process.

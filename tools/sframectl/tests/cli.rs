@@ -42,7 +42,8 @@ use std::{
     },
     process::{
         self,
-        Command, //
+        Command,
+        Stdio, //
     },
     thread,
     time::{
@@ -1805,6 +1806,93 @@ fn a_process_is_read_without_privileges() {
 
 fn status_of_self() -> String {
     fs::read_to_string("/proc/self/status").unwrap()
+}
+
+#[test]
+fn code_with_eh_frame_beside_it_is_shown() {
+    const LAYOUTS: &str = "
+        #define _GNU_SOURCE
+        #include <stdint.h>
+        #include <stdio.h>
+        #include <string.h>
+        #include <sys/mman.h>
+        #include <unistd.h>
+        static const unsigned char rows[] = {
+            20, 0, 0, 0, 0, 0, 0, 0, 1, 'z', 'R', 0, 1, 0x78, 16, 1, 0x1b, 12, 7, 8, 0x90, 1, 0, 0,
+            20, 0, 0, 0, 28, 0, 0, 0, 0, 0, 0, 0, 60, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0,
+        };
+        /* Maps a page of code and read-only pages, between two holes. The entry of `function`, or
+           of the code, is at an offset. */
+        static unsigned char *mapped(int pages, int section_at, const void *function)
+        {
+            unsigned char *at = mmap(0, 4096 * (pages + 2), PROT_READ | PROT_WRITE,
+                                     MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+            int32_t distance;
+
+            munmap(at, 4096);
+            at += 4096;
+            munmap(at + 4096 * pages, 4096);
+            memset(at, 0x90, 60);
+            memset(at + 4096, 0x11, 64);
+            memcpy(at + section_at, rows, sizeof(rows));
+            distance = (function ? (char *)function : (char *)at) - (char *)(at + section_at + 32);
+            memcpy(at + section_at + 32, &distance, 4);
+            mprotect(at, 4096, PROT_READ | PROT_EXEC);
+            mprotect(at + 4096, 4096 * (pages - 1), PROT_READ);
+            return at;
+        }
+        int main(void)
+        {
+            unsigned char *at;
+
+            /* Behind constants, at the start of the mapping, and some pages away. */
+            printf(\"%p\\n\", (void *)mapped(2, 4096 + 64, 0));
+            printf(\"%p\\n\", (void *)mapped(2, 4096, 0));
+            printf(\"%p\\n\", (void *)mapped(9, 8 * 4096, 0));
+            fflush(stdout);
+            /* Behind a hole; of code of a file; and of an entry longer than memory. */
+            at = mapped(3, 2 * 4096, 0);
+            munmap(at + 4096, 4096);
+            mapped(2, 4096, main);
+            at = mapped(2, 4096, 0);
+            mprotect(at + 4096, 4096, PROT_READ | PROT_WRITE);
+            at[4096 + 24 + 2] = 0x7f;
+            mprotect(at + 4096, 4096, PROT_READ);
+            pause();
+            return 0;
+        }";
+    let program = compiled(&workdir("layouts"), "layouts", LAYOUTS, &[]);
+    let mut child = Child(
+        Command::new(program)
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap(),
+    );
+    let task = child.0.id().to_string();
+    wait_for(&format!("/proc/{task}/syscall"), |text| {
+        text.starts_with("34 ")
+    });
+    let mut starts = [0; 3 * "0x7fffffffffff\n".len()];
+    child
+        .0
+        .stdout
+        .as_mut()
+        .unwrap()
+        .read_exact(&mut starts)
+        .unwrap();
+    let mut expected: Vec<_> = std::str::from_utf8(&starts).unwrap().lines().collect();
+    expected.sort_unstable();
+    let output = call("runtime", Path::new(&task), &[]);
+    assert_eq!((output.code, &*output.err), (0, ""));
+    let mut found: Vec<_> = output.out.lines().collect();
+    found.sort_unstable();
+    assert_eq!(found.len(), expected.len(), "{}", output.out);
+    for (line, start) in found.into_iter().zip(expected) {
+        let end = u64::from_str_radix(&start[2..], 16).unwrap() + 64;
+        let range = format!("eh_frame: {start}-{end:#x}, guard ");
+        assert!(line.starts_with(&range), "{range}: {line}");
+        assert!(line.ends_with(", rows"), "{line}");
+    }
 }
 
 #[test]

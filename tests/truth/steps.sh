@@ -73,6 +73,7 @@ runtimes() {
 	} >"$out/wanted"
 	"$SRC/scripts/prepare-programs" >/dev/null
 	"$SRC/scripts/prepare-programs" keepers >/dev/null
+	"$SRC/scripts/prepare-programs" wheels >/dev/null
 	build_stepper
 	for name in $(in_root /src/tests/truth/runtimes.py unfinished $in); do
 		say "$name: $total instructions"

@@ -71,6 +71,8 @@ const ALIGNMENT: usize = 16;
 const CIE: &[u8] = b"\0\0\0\0\x01z";
 /// The maximum length of a CIE, in bytes. Compilers write 20 to 40.
 const MAX_CIE: usize = 256;
+/// The most CIEs of a section. Compilers write one or two.
+const MAX_CIES: usize = 1024;
 /// The maximum length of an entry of a function, in bytes.
 const MAX_FDE: usize = 1 << 16;
 
@@ -192,8 +194,8 @@ pub(super) fn add_objects(
     });
     let mut left = MAX_SEARCHED;
     for group in groups {
-        let len = group.iter().map(|part| part.end - part.start).sum();
-        let rest = left.checked_sub(len);
+        let ends = group.first().zip(group.last());
+        let rest = ends.and_then(|(first, last)| left.checked_sub(last.end - first.start));
         let (Some(rest), true) = (rest, objects.len() < MAX_OBJECTS) else {
             break;
         };
@@ -416,7 +418,8 @@ fn chain(bytes: &[u8], address: u64, most: usize) -> (usize, Vec<LoadedFunction>
         match entry {
             CieOrFde::Cie(cie) => {
                 let entry = entry_at(bytes, cie.offset(), cie.entry_len());
-                let Some(entry) = entry.filter(|entry| entry.len() <= MAX_CIE) else {
+                let fits = |entry: &&[u8]| entry.len() <= MAX_CIE && cies.len() < MAX_CIES;
+                let Some(entry) = entry.filter(fits) else {
                     break;
                 };
                 len = cie.offset() + entry.len();
@@ -987,6 +990,9 @@ mod tests {
         let many = cie[..24].repeat(40);
         assert_eq!(found(data(&[many])), []);
         assert!(found(good[..AT + 30].to_vec()).is_empty());
+        // More CIEs than a section may have.
+        let many = cie[..24].repeat(2 * MAX_CIES);
+        assert_eq!(chain(&many, DATA, 1).0, 24 * MAX_CIES);
         // A long chain, whose entries refer to one CIE, and one whose length is of 64 bits.
         let mut long = cie.clone();
         for number in 1..2000u32 {

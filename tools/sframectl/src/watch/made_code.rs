@@ -74,8 +74,7 @@ const MAX_OBJECTS: usize = 128;
 const MAX_BYTES: usize = 64 << 20;
 /// The maximum number of objects of all users. Each takes two file descriptors.
 const MAX_OF_ALL: usize = 256;
-/// The time after a search that has not found the requested code, during which the process is not
-/// searched again.
+/// The time after a search in vain, during which the process is not searched again.
 const PAUSE: Duration = Duration::from_secs(2);
 
 /// What is printed for each process with anonymous code.
@@ -256,14 +255,16 @@ impl LoadedObjects {
     }
 
     /// Registers that the requested code has no region, and remembers that the process was
-    /// searched.
+    /// searched, if it has no objects. Otherwise it may make more, and walks wait for the answer.
     fn searched_in_vain(
         &self,
         device: &Device,
         request: &Request,
         error: Option<String>,
     ) -> Option<Registered> {
-        self.searched().insert(request.pid, Instant::now());
+        if self.known(request.pid).is_empty() {
+            self.searched().insert(request.pid, Instant::now());
+        }
         register_none(device, request, error)
     }
 
@@ -678,6 +679,14 @@ mod tests {
             .register(&device, &of(10), Ok(Code::Starting("hotspot")))
             .is_none());
         assert_eq!([7, 8, 10].map(is_left_alone), [true, true, false]);
+        // It has made code, and may make more.
+        let own = process::id();
+        let loaded = found(vec![object(1, 8)], false);
+        objects.add(&Fake::default(), &of(own), &loaded).unwrap();
+        assert!(objects
+            .register(&device, &of(own), Ok(Code::Unknown))
+            .is_some());
+        assert!(!is_left_alone(own));
         let mut searched = objects.searched();
         let long_ago = Instant::now().checked_sub(PAUSE);
         searched

@@ -475,6 +475,7 @@ int sfu_table_publish(const struct sfu_file_key *key, const struct sfu_table_sta
 		      void *rows)
 {
 	struct table *new = kzalloc(sizeof(*new), GFP_KERNEL), *old;
+	bool requested;
 	int ret;
 
 	if (!new)
@@ -488,7 +489,10 @@ int sfu_table_publish(const struct sfu_file_key *key, const struct sfu_table_sta
 	new->used = jiffies;
 	if (state->origin == SFRAME_UNWIND_UNREADABLE || state->is_unread)
 		new->until = (jiffies + TRY_AGAIN) ?: 1;
-	new->requested = state->origin == SFRAME_UNWIND_NO_ROWS;
+	/* .eh_frame may have functions that the file's own section lacks. */
+	new->requested = state->origin == SFRAME_UNWIND_NO_ROWS ||
+			 state->origin == SFRAME_UNWIND_SECTION;
+	requested = new->requested;
 	if (state->file)
 		new->path = path_of(state->file);
 	new->state.file = NULL;
@@ -523,7 +527,7 @@ int sfu_table_publish(const struct sfu_file_key *key, const struct sfu_table_sta
 	if (ret) {
 		kfree(new->path);
 		kfree(new);
-	} else if (state->origin == SFRAME_UNWIND_NO_ROWS) {
+	} else if (requested) {
 		wake_up_interruptible(&sfu_requests_wait);
 	}
 	return ret;
@@ -643,7 +647,8 @@ bool sfu_next_request(struct sframe_unwind_request *request)
 	if (found) {
 		found->requested = false;
 		WRITE_ONCE(requests, requests - 1);
-		WRITE_ONCE(found->until, (jiffies + ASK_AGAIN) ?: 1);
+		if (!found->rows)
+			WRITE_ONCE(found->until, (jiffies + ASK_AGAIN) ?: 1);
 		*request = (struct sframe_unwind_request){
 			.pid = found->state.pid,
 			.start = found->state.start,

@@ -8,6 +8,7 @@ use object::{
     Object,
     ObjectSection, //
 };
+use sframe::elf;
 use walk::{
     process::MappedFile,
     walker::MadeSection, //
@@ -35,8 +36,11 @@ pub trait CfiTables {
     fn function_start(&self, address: u64) -> u64;
 }
 
-/// The rows that `convert` makes of a file.
+/// The rows that `convert` makes of a file without rows of its own, which are judged as they are.
 pub fn made(file: &MappedFile) -> Option<MadeSection> {
+    if elf::has_sframe(file.bytes).unwrap_or(false) {
+        return None;
+    }
     let convert::Converted {
         section,
         extra_rows,

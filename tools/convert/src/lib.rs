@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-only OR MIT
 
-//! Makes an SFrame section, version 3, from a file's .eh_frame or from Go's pclntab; and from the
-//! instructions for code that neither covers.
+//! Makes an SFrame section, version 3, from a file's .eh_frame or from Go's pclntab; for code that
+//! neither covers, from the file's own SFrame section, and from the instructions.
 //!
 //! The section is not part of the file. Its address is 0, so that a reader looks up link-time
 //! addresses.
@@ -22,6 +22,7 @@ mod entries;
 mod frame_pointers;
 mod function;
 mod headers;
+mod own_section;
 mod plt;
 mod report;
 #[cfg(test)]
@@ -108,7 +109,7 @@ fn parse(bytes: &[u8]) -> Result<ElfFile64<'_, Endianness>, ConvertError> {
 }
 
 /// Converts an ELF file, or an image of an ELF file such as the vDSO: .eh_frame, the pclntab of a
-/// Go program, and the instructions of code that neither covers.
+/// Go program, the file's own section, and the instructions of code that none of these covers.
 ///
 /// # Errors
 ///
@@ -155,6 +156,10 @@ pub fn convert(bytes: &[u8]) -> Result<Converted, ConvertError> {
             plt::add_stubs(&mut functions, section.address(), section.size(), &code);
         }
     }
+    let own = own_section::functions(bytes, &functions, &code, &mut work, &mut report);
+    report.own_section = size_of_all(&own);
+    functions.extend(own);
+    sort_and_trim(&mut functions);
     covered.extend(
         functions
             .iter()

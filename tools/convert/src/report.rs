@@ -125,6 +125,8 @@ pub struct Report {
     pub section_rows: u32,
     /// The extra rows.
     pub extra_rows: u32,
+    /// The bytes of code whose rows come from the file's own SFrame section.
+    pub own_section: u64,
     /// The bytes of code whose rows come from the instructions.
     pub analyzed_code: u64,
     /// The sampled calls of code that neither .eh_frame nor another table covers; `None` if there

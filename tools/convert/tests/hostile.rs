@@ -2,6 +2,9 @@
 
 //! Files that are made to cost much, or to lose much. The tests count steps of work, never time.
 
+#[path = "../../../rust/sframe/tests/support/encode.rs"]
+#[expect(dead_code, reason = "the core's tests use all of it")]
+mod encode;
 mod program;
 
 use convert::{
@@ -13,6 +16,12 @@ use convert::{
     MAX_HEADERS, //
 };
 
+use encode::{
+    EncodedFunction,
+    EncodedSection,
+    ADDR2,
+    SP, //
+};
 use program::{
     dropped,
     plain,
@@ -286,4 +295,33 @@ fn a_cfa_expression_may_add_constants_to_a_register() {
     let rules = rules(&file, &converted, &offsets);
     assert_eq!(rules[..5], [plain(24); 5]);
     assert_eq!(rules[5..], [None; 3]);
+}
+
+#[test]
+fn functions_of_the_own_section_that_share_rows_cost_work_each() {
+    const ROWS: u32 = 60_000;
+    let rows: Vec<(u32, u8, &[i32])> = (0..ROWS).map(|at| (at, SP, &[16][..])).collect();
+    let mut functions = vec![EncodedFunction::typed(0, 1 << 16, ADDR2, 0, &rows)];
+    for number in 1..1000 {
+        functions.push(EncodedFunction {
+            num_rows: ROWS,
+            rows: Vec::new(),
+            ..EncodedFunction::typed(number << 16, 1 << 16, ADDR2, 0, &[])
+        });
+    }
+    let mut section = EncodedSection::of(functions).bytes();
+    // All have the rows of the first.
+    for index in 1..1000 {
+        let at = EncodedSection::default().entry(index) + 8;
+        section[at..at + 4].fill(0);
+    }
+    let mut program = Program::new(1 << 16);
+    program.claimed = 1000 << 16;
+    program.has_eh_frame = false;
+    program.sframe = section;
+    let file = program.bytes();
+    let converted = convert(&file).unwrap();
+    assert_eq!(dropped(&converted, DropReason::WorkLimit), 1);
+    assert!(converted.report.steps <= max_steps(file.len() as u64));
+    assert!(converted.report.own_section < 1000 << 16);
 }

@@ -2,6 +2,9 @@
 
 //! Files with much code that no entry of .eh_frame covers.
 
+#[path = "../../../rust/sframe/tests/support/encode.rs"]
+#[expect(dead_code, reason = "the core's tests use all of it")]
+mod encode;
 mod program;
 
 use convert::{
@@ -15,6 +18,11 @@ use sframe::rule::{
     Rule, //
 };
 
+use encode::{
+    EncodedFunction,
+    EncodedSection,
+    SP, //
+};
 use program::{
     plain,
     rules,
@@ -191,4 +199,51 @@ fn islands_of_assembly_get_rows() {
     let file = program.bytes();
     let expected = [plain(8), framed()];
     assert_eq!(rules(&file, &convert(&file).unwrap(), &at), expected);
+}
+
+/// The file's own section with functions: offset in the text, size, and CFA.
+fn own_section(functions: &[(i64, u32, i32)]) -> Vec<u8> {
+    let function = |&(start, size, cfa): &(i64, u32, i32)| {
+        EncodedFunction::new(start, size, &[(0, SP, &[cfa])])
+    };
+    EncodedSection::of(functions.iter().map(function).collect()).bytes()
+}
+
+#[test]
+fn code_without_entries_has_the_rows_of_the_own_section() {
+    let mut program = Program::new(0x1000);
+    program.fde(0x100, 0x100, &[0x0e, 16]);
+    // The first function is in .eh_frame, too, the third one reaches into the entry of another,
+    // and the last one ends outside of the code.
+    program.sframe = own_section(&[
+        (0x100, 0x100, 24),
+        (0x200, 0x40, 32),
+        (0x300, 0x200, 40),
+        (0x600, 0x10, 48),
+        (0xff0, 0x20, 56),
+    ]);
+    program.fde(0x400, 0x10, &[]);
+    let offsets = [0x100, 0x200, 0x23f, 0x240, 0x300, 0x400, 0x600, 0xff0];
+    let found = |program: &Program| {
+        let file = program.bytes();
+        let converted = convert(&file).unwrap();
+        let rules = rules(&file, &converted, &offsets);
+        (rules, converted.report.own_section)
+    };
+    let (with_entries, size) = found(&program);
+    let own = [plain(32), plain(32), None, None, plain(8), plain(48), None];
+    assert_eq!(with_entries, [&[plain(16)], &own[..]].concat());
+    assert_eq!(size, 0x50);
+
+    program.has_eh_frame = false;
+    let (without, size) = found(&program);
+    let own = [24, 32, 32, 0, 40, 40, 48, 0].map(|cfa| plain(cfa).filter(|_| cfa != 0));
+    assert_eq!(without, own);
+    assert_eq!(size, 0x350);
+
+    // A section that cannot be read costs nothing else.
+    program.has_eh_frame = true;
+    program.sframe[0] ^= 1;
+    let (unread, size) = found(&program);
+    assert_eq!((unread[0], unread[1], size), (plain(16), None, 0));
 }

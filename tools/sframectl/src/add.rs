@@ -194,7 +194,8 @@ pub(crate) enum Added {
     Converted(u32),
     /// Rows of the cache: their number.
     Cached(u32),
-    /// An empty table, because no rows can be made, for this reason.
+    /// An empty table, because no rows can be made, for this reason; or nothing, if the file has a
+    /// section of its own.
     Empty(String),
 }
 
@@ -244,7 +245,9 @@ pub(crate) fn add_by(
     loop {
         let (rows, cache) = match input.rows() {
             Err(failure) if !failure.is_passing => {
-                add(RowsToAdd::default())?;
+                if !rows::has_section(input.file) {
+                    add(RowsToAdd::default())?;
+                }
                 return Ok(Added::Empty(failure.text));
             }
             rows => rows?,

@@ -36,6 +36,7 @@ struct ConversionLine<'a> {
     section_functions_flexible: u32,
     section_rows: u32,
     extra_rows: u32,
+    own_section_code_bytes: u64,
     analyzed_code_bytes: u64,
     /// The code that no row covers, before its instructions are analysed.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -138,6 +139,7 @@ fn as_json(file: &Path, section: &Path, report: &Report, len: usize) -> String {
         section_functions_flexible: report.flexible,
         section_rows: report.section_rows,
         extra_rows: report.extra_rows,
+        own_section_code_bytes: report.own_section,
         analyzed_code_bytes: report.analyzed_code,
         uncovered,
         rows_dropped: report.dropped.iter().map(rows_dropped).collect(),
@@ -165,6 +167,14 @@ fn as_text(file: &Path, report: &Report, len: usize) -> String {
     if report.extra_rows != 0 {
         writeln!(text, "{} extra rows", report.extra_rows)
             .expect("writing to a string does not fail");
+    }
+    if report.own_section != 0 {
+        writeln!(
+            text,
+            "{} bytes of code without an .eh_frame entry: rows of the file's own .sframe",
+            report.own_section
+        )
+        .expect("writing to a string does not fail");
     }
     if report.analyzed_code != 0 {
         writeln!(

@@ -415,8 +415,8 @@ pub(crate) enum Prepared {
     Made(PathBuf),
     /// The cache had the rows.
     Known(PathBuf),
-    /// The file is no program or library, has rows of its own, or no rows can be made from it; or
-    /// the cache has no room, or keeps no rows of such a file.
+    /// The file is no program or library, or no rows can be made from it; or the cache has no room,
+    /// or keeps no rows of such a file.
     Unsuited,
 }
 
@@ -450,7 +450,7 @@ fn settled(file: &File) -> Option<(Input<'_>, PathBuf)> {
 /// Makes the rows of a file before its first use, and keeps them in the cache, if they fit into
 /// `room`.
 pub(crate) fn prepare(file: &File, room: &AtomicU64) -> Prepared {
-    let Some((input, cached)) = settled(file).filter(|_| are_missing(file)) else {
+    let Some((input, cached)) = settled(file).filter(|_| is_elf(file)) else {
         return Prepared::Unsuited;
     };
     if cached.exists() {
@@ -578,9 +578,9 @@ fn descriptor_path(file: &impl AsRawFd) -> PathBuf {
     PathBuf::from(format!("/proc/self/fd/{}", file.as_raw_fd()))
 }
 
-/// Whether this is a program or library without a section of its own.
-pub(crate) fn are_missing(file: &File) -> bool {
-    matches!(elf::section_of_file(&FileSource(file)), Ok(None))
+/// Whether this is a program or library with a section of its own, which the module uses.
+pub(crate) fn has_section(file: &File) -> bool {
+    matches!(elf::section_of_file(&FileSource(file)), Ok(Some(_)))
 }
 
 /// Whether this is a program or library that can be read.

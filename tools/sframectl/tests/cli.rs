@@ -1688,6 +1688,31 @@ fn a_live_stack_is_explained_to_its_outermost_frame() {
     assert!(state.contains("(sleep) S"), "{state}");
 }
 
+#[test]
+fn explain_uses_rows_of_eh_frame_that_the_own_section_leaves_out() {
+    // Assemblers up to binutils 2.44 make no rows of a function with `.cfi_escape`, and the C
+    // library's `_start` is built without any.
+    const WAITS: &str = "
+        #include <unistd.h>
+        __attribute__((noipa)) int waits(void) { return pause(); }
+        int escaped(void);
+        __asm__(\".text; .type escaped,@function; escaped: .cfi_startproc; sub $40,%rsp;\"
+            \".cfi_escape 0x0e, 48; call waits; add $40,%rsp; .cfi_escape 0x0e, 8; ret;\"
+            \".cfi_endproc\");
+        int main(void) { return escaped(); }";
+    let program = compiled(&workdir("left-out"), "left-out", WAITS, &[SFRAME]);
+    let child = Child(Command::new(&program).spawn().expect("cannot run it"));
+    let task = child.0.id().to_string();
+    wait_for(&format!("/proc/{task}/syscall"), |text| {
+        text.starts_with("34 ")
+    });
+    let output = call("explain", Path::new(&task), &[]);
+    assert_eq!((output.code, &*output.err), (0, ""));
+    assert!(output.out.contains("left-out:escaped+"), "{}", output.out);
+    assert!(output.out.contains("left-out:_start+"), "{}", output.out);
+    assert!(output.out.contains("outermost: "), "{}", output.out);
+}
+
 /// The entries of a function with this address and size at the run-time address `at`, as LLVM
 /// writes them.
 fn eh_frame_of(function: u64, size: u32, at: u64) -> Vec<u8> {

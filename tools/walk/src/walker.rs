@@ -71,7 +71,7 @@ use crate::{
 /// The maximum number of frames of a stack: the default of `kernel.perf_event_max_stack`.
 pub const MOST_FRAMES: usize = 127;
 
-/// Rows made for a file without a section.
+/// Rows made for a file.
 #[derive(Clone, Copy, Debug)]
 pub struct MadeSection {
     /// The section, made for address 0.
@@ -82,7 +82,8 @@ pub struct MadeSection {
     pub keeps_frame_pointer: bool,
 }
 
-/// A function that makes rows for a file; `None` if it cannot.
+/// A function that makes rows for a file; `None` if it makes none. Such rows replace those of the
+/// file's own section.
 pub type Make = Box<dyn Fn(&'static MappedFile) -> Option<MadeSection>>;
 
 /// A frame of a stack.
@@ -179,7 +180,7 @@ pub struct Walker {
     rows: AddressMap<(usize, u64, u64), FileRows>,
     /// The answers by file and link-time address.
     answers: AddressMap<(usize, u64), RowAnswer>,
-    /// Makes rows for files without a section; `None` if those stay without rows.
+    /// Makes rows for files; `None` if no file gets any.
     make: Option<Make>,
 }
 
@@ -390,8 +391,8 @@ impl Walker {
         Walker::default()
     }
 
-    /// A walker for which `make` makes rows for files without a section, as if those rows had been
-    /// added to the module.
+    /// A walker for which `make` makes rows for files, as if those rows had been added to the
+    /// module.
     pub fn with(make: impl Fn(&'static MappedFile) -> Option<MadeSection> + 'static) -> Walker {
         Walker {
             make: Some(Box::new(make)),
@@ -512,13 +513,10 @@ impl Walker {
             code.mapping.offset,
             code.segment.load_vaddr,
         );
-        *self
-            .rows
-            .entry(key)
-            .or_insert_with(|| match (open(code), &self.make) {
-                (none @ FileRows::None(_), Some(make)) => open_made(code, make).unwrap_or(none),
-                (rows, _) => rows,
-            })
+        *self.rows.entry(key).or_insert_with(|| {
+            let made = self.make.as_ref().and_then(|make| open_made(code, make));
+            made.unwrap_or_else(|| open(code))
+        })
     }
 }
 
@@ -662,7 +660,7 @@ impl SectionPlace {
     }
 }
 
-/// Makes rows for a file without a section, and opens them at address 0, for which they are made.
+/// Makes rows for a file, and opens them at address 0, for which they are made.
 /// `None` if this is no code, if no rows can be made, or if the module has no tables of such files.
 fn open_made(code: &MappedCode<'_>, make: &Make) -> Option<FileRows> {
     let file = code.file;

@@ -34,6 +34,9 @@ pub(crate) struct Program {
     /// The name of the section of .eh_frame, and whether it is there.
     pub(crate) eh_frame_name: &'static str,
     pub(crate) has_eh_frame: bool,
+    /// The file's own SFrame section, with addresses that count from the text; empty if there is
+    /// none.
+    pub(crate) sframe: Vec<u8>,
     /// The size that the code has in memory, if it is more than in the file.
     pub(crate) claimed: usize,
 }
@@ -49,6 +52,7 @@ impl Program {
             sections: 1,
             eh_frame_name: ".eh_frame",
             has_eh_frame: true,
+            sframe: Vec::new(),
             claimed: 0,
         };
         program.cie("zR", PLAIN);
@@ -92,7 +96,8 @@ impl Program {
         let names = format!("\0.text\0.shstrtab\0{}\0", self.eh_frame_name);
         let text_at = 64 + 56 * self.headers;
         let eh_frame_at = text_at + self.text.len();
-        let names_at = eh_frame_at + self.eh_frame.len();
+        let sframe_at = eh_frame_at + self.eh_frame.len();
+        let names_at = sframe_at + self.sframe.len();
         let sections_at = (names_at + names.len()).next_multiple_of(8);
         let mut file = b"\x7fELF\x02\x01\x01".to_vec();
         file.resize(16, 0);
@@ -106,7 +111,10 @@ impl Program {
         // Without sections, also without their headers.
         let has_sections = self.sections != 0;
         let sections = match has_sections {
-            true => self.sections + 2 + usize::from(self.has_eh_frame),
+            true => {
+                let others = [self.has_eh_frame, !self.sframe.is_empty()];
+                self.sections + 2 + others.into_iter().filter(|is_there| *is_there).count()
+            }
             false => 0,
         };
         words(
@@ -136,6 +144,7 @@ impl Program {
         }
         file.extend(&self.text);
         file.extend(&self.eh_frame);
+        file.extend(&self.sframe);
         file.extend(names.bytes());
         if !has_sections {
             return file;
@@ -153,6 +162,10 @@ impl Program {
         }
         if self.has_eh_frame {
             section(17, 1, 2, EH_FRAME, eh_frame_at, self.eh_frame.len());
+        }
+        if !self.sframe.is_empty() {
+            // SHT_GNU_SFRAME.
+            section(0, 0x6fff_fff4, 2, TEXT, sframe_at, self.sframe.len());
         }
         section(7, 3, 0, 0, names_at, names.len());
         file

@@ -32,6 +32,7 @@ mod runtimes;
 mod saved_rbx;
 mod startup;
 mod table;
+mod trampolines;
 mod undefined;
 mod work;
 
@@ -197,6 +198,10 @@ pub fn convert(bytes: &[u8]) -> Result<Converted, ConvertError> {
         report.analyzed_code += size_of_all(&found);
         functions.extend(found);
         sort_and_trim(&mut functions);
+    }
+    // Where a listed function changes stacks in its middle, no return address leads to.
+    if !has_list {
+        trampolines::add_rows(&mut functions, file.entry(), &code);
     }
     let mut extra_rows = Vec::new();
     functions.retain(|function| {

@@ -1952,6 +1952,67 @@ fn explained_in_pause(name: &str, text: &str) -> (String, Snapshot) {
 }
 
 #[test]
+fn a_stack_goes_on_at_a_signal_trampoline_whose_entry_begins_there() {
+    // The entry of the C library's trampoline begins a byte earlier.
+    const RESTORED: &str = "
+        #include <signal.h>
+        #include <sys/syscall.h>
+        #include <unistd.h>
+        extern char restorer[];
+        __asm__(\".text; .skip 16, 0xcc; .type restorer,@function; restorer: .cfi_startproc\\n\"
+            \".cfi_signal_frame; .cfi_escape 0x0f, 4, 0x77, 0xa0, 1, 6\\n\"
+            \".cfi_escape 0x10, 16, 3, 0x77, 0xa8, 1; .cfi_escape 0x10, 6, 3, 0x77, 0xf8, 0\\n\"
+            \".cfi_escape 0x10, 7, 3, 0x77, 0xa0, 1\\n\"
+            \"push $15; pop %rax; syscall; .cfi_endproc; .size restorer, .-restorer\");
+        static void handler(int signal) { pause(); }
+        __attribute__((noipa)) static int interrupted(void) {
+            return syscall(SYS_kill, getpid(), SIGUSR1) + 1;
+        }
+        int main(void) {
+            struct { void (*handler)(int); unsigned long flags; char *restorer; long mask; }
+                action = {handler, 0x04000000, restorer, 0};
+            syscall(SYS_rt_sigaction, SIGUSR1, &action, 0, 8);
+            return interrupted();
+        }";
+    let (text, _) = explained_in_pause("restored", RESTORED);
+    assert!(text.contains("restored:interrupted+"), "{text}");
+    assert!(text.contains("outermost: "), "{text}");
+}
+
+#[test]
+fn stacks_of_fibers_end_at_their_root() {
+    const CONTEXT: &str = "
+        #include <ucontext.h>
+        #include <unistd.h>
+        static ucontext_t home, there;
+        static char stack[65536];
+        static void fiber(void) { for (;;) pause(); }
+        int main(void) {
+            getcontext(&there);
+            there.uc_stack.ss_sp = stack;
+            there.uc_stack.ss_size = sizeof stack;
+            there.uc_link = &home;
+            makecontext(&there, fiber, 0);
+            swapcontext(&home, &there);
+        }";
+    const JUMP: &str = "
+        #include <unistd.h>
+        static char stack[65536] __attribute__((aligned(16)));
+        __attribute__((noipa, used)) void fiber(void) { for (;;) pause(); }
+        __asm__(\".text; .skip 16, 0xcc; .type root,@function; root: .cfi_startproc\\n\"
+            \".cfi_undefined rip; nop; hlt; .cfi_endproc; .size root, .-root\");
+        int main(void) {
+            __asm__(\"mov %0, %%rsp; lea root(%%rip), %%rax; push %%rax; jmp fiber\"
+                :: \"r\"(stack + sizeof stack) : \"rax\");
+        }";
+    for (name, text) in [("makecontext", CONTEXT), ("jump", JUMP)] {
+        let (text, _) = explained_in_pause(name, text);
+        assert!(text.contains(&format!("{name}:fiber+")), "{text}");
+        assert!(text.contains("outermost: "), "{text}");
+    }
+}
+
+#[test]
 fn explain_stops_in_code_that_replaces_a_file() {
     const REPLACED: &str = "
         #define _GNU_SOURCE

@@ -17,7 +17,10 @@ mod stack;
 
 use std::{
     fs,
-    path::PathBuf,
+    path::{
+        Path,
+        PathBuf, //
+    },
     process::ExitCode, //
 };
 
@@ -67,17 +70,22 @@ fn translation(text: &str) -> Result<(String, String), String> {
     Ok((from.to_owned(), to.to_owned()))
 }
 
+/// Calls `judge` with the recording in a file.
+///
+/// # Errors
+///
+/// The file cannot be read, or is no recording.
+fn with_recording<T>(path: &Path, judge: impl FnOnce(&Recording<'_>) -> T) -> Result<T, String> {
+    let bytes = fs::read(path).map_err(|error| error.to_string())?;
+    let recording = Recording::parse(&bytes).map_err(|error| error.to_string())?;
+    Ok(judge(&recording))
+}
+
 /// Compares the stacks of recordings with the kernel's own.
 fn compare_with_kernel(arguments: &SamplesArguments, share: u64) -> ExitCode {
     let mut all_hold = true;
     for path in &arguments.files {
-        let compared = fs::read(path)
-            .map_err(|error| error.to_string())
-            .and_then(|bytes| {
-                let recording = Recording::parse(&bytes).map_err(|error| error.to_string())?;
-                Ok(BesideKernel::of(&recording))
-            });
-        match compared {
+        match with_recording(path, BesideKernel::of) {
             Ok(compared) => {
                 println!("{compared}");
                 all_hold &= compared.holds(share, arguments.at_least);
@@ -104,10 +112,8 @@ fn main() -> ExitCode {
     let mut report = SampleReport::new(arguments.show);
     let mut unread = false;
     for path in &arguments.files {
-        let judged = fs::read(path).map_err(|error| error.to_string());
-        let judged = judged.and_then(|bytes| {
-            let recording = Recording::parse(&bytes).map_err(|error| error.to_string())?;
-            report.begin(path, &recording);
+        let judged = with_recording(path, |recording| {
+            report.begin(path, recording);
             let name = recording.name.as_deref().unwrap_or_default();
             let converted = arguments.converted.as_ref();
             let judge = match converted.is_some_and(|start| name.starts_with(start)) {
@@ -115,12 +121,11 @@ fn main() -> ExitCode {
                 false => &mut judge,
             };
             judge.judge(
-                &recording,
+                recording,
                 &arguments.root,
                 &arguments.map,
                 |sample, finding| report.add(sample, finding),
             );
-            Ok(())
         });
         if let Err(error) = judged {
             eprintln!("samples: {}: {error}", path.display());

@@ -590,13 +590,14 @@ fn calls_cleanup(code: &[Option<u64>; 2]) -> bool {
     (call, behind) == (0x10_56_ff, 0x58_5b_59)
 }
 
-/// Whether an instruction that begins with these bytes is mov %rcx,%rsp, mov %rdi,%rsp or mov
-/// N(%r13),%rsp. By these LuaJIT leaves the frames of a trace's exit, and of an error, and V8 those
-/// up to the handler of an exception; return addresses below the new stack pointer are lost.
+/// Whether an instruction that begins with these bytes is mov %rcx,%rsp, mov %rdi,%rsp, mov
+/// N(%r13),%rsp or mov N(%rdi),%rsp. By these LuaJIT leaves the frames of a trace's exit, and of an
+/// error, V8 those up to the handler of an exception, and Free Pascal those up to a setjmp; return
+/// addresses below the new stack pointer are lost.
 fn leaves_frames(code: Option<u64>) -> bool {
     matches!(
         code.unwrap_or(0).to_le_bytes(),
-        [0x48, 0x89, 0xcc | 0xfc, ..] | [0x49, 0x8b, 0xa5, ..]
+        [0x48, 0x89, 0xcc | 0xfc, ..] | [0x49, 0x8b, 0xa5, ..] | [0x48, 0x8b, 0x67, ..]
     )
 }
 
@@ -730,6 +731,29 @@ mod tests {
             let states = states.map(|(pc, sp, fp)| registers(pc, sp, Some(fp)));
             assert_eq!(caller_after(&states, &Process::new(), &memory), expected);
         }
+    }
+
+    #[test]
+    fn calls_of_frames_that_longjmp_leaves_are_gone() {
+        // mov 48(%rdi),%rsp
+        let memory = StackWords(vec![
+            (0x7ff8, 0x1005),
+            (0x7fe0, 0x2005),
+            (0x1000, 0xe8),
+            (0x2000, 0xe8),
+            (0x3000, 0x3067_8b48),
+        ]);
+        let states = [
+            (0x1000, 0x8000),
+            (0x1ff8, 0x7ff8),
+            (0x2000, 0x7fe8),
+            (0x3000, 0x7fe0),
+            (0x3004, 0x7ff0),
+        ];
+        let states = states.map(|(pc, sp)| registers(pc, sp, None));
+        let caller = |states: &[_]| caller_after(states, &Process::new(), &memory);
+        assert_eq!(caller(&states[..4]), Some(0x2005));
+        assert_eq!(caller(&states), Some(0x1005));
     }
 
     #[test]

@@ -39,7 +39,10 @@ use crate::{
         VISIT, //
     }, //
 };
-use core::cell::Cell;
+use core::{
+    cell::Cell,
+    ops::Range, //
+};
 use kernel::prelude::*;
 
 /// The work of asking the worker for a file: the user's credentials, and a search of 64 slots.
@@ -175,33 +178,38 @@ pub(crate) fn find(
     Ok(())
 }
 
-/// Checks that code is mapped at a run-time address. Any context.
+/// Checks that code is mapped at a run-time address. Returns the range of the mapping. Any context.
 ///
 /// # Errors
 ///
 /// [`StopReason::NotExecutable`], and the errors of [`find`].
 #[cold]
 #[inline(never)]
-pub(crate) fn check_code(address: u64, memory: &UserMemory) -> Result<(), StopReason> {
+pub(crate) fn check_code(address: u64, memory: &UserMemory) -> Result<Range<u64>, StopReason> {
     let mut found = sys::Mapping::none();
     let result = sys::find_mapping(address, &mut found);
     take_visits(&mut found, memory, 0)?;
     result.map_err(reason_of)?;
     found
         .executable
-        .then_some(())
+        .then_some(found.start..found.end)
         .ok_or(StopReason::NotExecutable)
 }
 
-/// Counts a walk that was cut in the code at a run-time address, for the code's file. Any context.
+/// Counts a walk that was cut in the code at a run-time address, for the code's file. True if user
+/// space has not answered about that file, and may do so. Any context.
 #[cold]
 #[inline(never)]
-pub(crate) fn count_cut(address: u64, memory: &UserMemory) {
+pub(crate) fn count_cut(address: u64, memory: &UserMemory) -> bool {
     let mut found = sys::Mapping::none();
     let result = sys::find_mapping(address, &mut found);
-    if take_visits(&mut found, memory, TABLE).is_ok() && result.is_ok() && found.table != 0 {
+    if take_visits(&mut found, memory, TABLE).is_err() || result.is_err() {
+        return false;
+    }
+    if found.table != 0 {
         sys::count_cut(found.table);
     }
+    found.is_file && found.is_awaited
 }
 
 /// The reason to stop where no mapping was found.

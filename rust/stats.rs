@@ -37,9 +37,9 @@ impl WalkContext {
 }
 
 // The order of the counters: samples of tasks left to the kernel, samples in exec, samples in entry
-// code, walks cut by locked mappings, displaced regions, walks by context, frames by context,
-// frames by source, stop reasons, and the four below.
-const WALKS: u32 = sys::SFU_REGIONS_FULL + 1;
+// code, walks cut by locked mappings, displaced regions, walks before an answer, walks by context,
+// frames by context, frames by source, stop reasons, and the four below.
+const WALKS: u32 = sys::SFU_BEFORE_ANSWER + 1;
 const FRAMES_IN: u32 = WALKS + WalkContext::ALL.len() as u32;
 const FRAMES_BY: u32 = FRAMES_IN + WalkContext::ALL.len() as u32;
 const STOPS: u32 = FRAMES_BY + FrameSource::ALL.len() as u32;
@@ -100,6 +100,12 @@ pub(crate) fn fault_queued() {
 /// Counts a page that was missing and that the task waited for. Task.
 pub(crate) fn fault_taken() {
     sys::count(FAULTS_TAKEN, 1);
+}
+
+/// Counts a walk that went on as the kernel's own, because user space has not answered about a
+/// file. Any context.
+pub(crate) fn before_answer() {
+    sys::count(sys::SFU_BEFORE_ANSWER, 1);
 }
 
 /// Counts a file whose own section cannot be used.
@@ -184,6 +190,7 @@ static NAMES: [[&str; 2]; ALL as usize] = {
     names[sys::SFU_IN_ENTRY as usize][1] = "in_entry";
     names[sys::SFU_LOCKED as usize][1] = "locked";
     names[sys::SFU_REGIONS_FULL as usize][1] = "regions_full";
+    names[sys::SFU_BEFORE_ANSWER as usize][1] = "before_answer";
     names[FAULTS_QUEUED as usize][1] = "faults_queued";
     names[FAULTS_TAKEN as usize][1] = "faults_taken";
     names[BAD_SECTIONS as usize][1] = "bad_sections";

@@ -16,7 +16,10 @@ use crate::{
     },
     sframe::{
         abi::Abi,
-        arch::machine::NATIVE,
+        arch::{
+            fallback::is_behind_call,
+            machine::NATIVE, //
+        },
         bytes::Fault,
         fast_path::{
             self,
@@ -33,12 +36,15 @@ use crate::{
         },
         stop_reason::StopReason,
         unwind::{
+            self,
             Frame,
-            Memory, //
+            Memory,
+            Step, //
         },
         walk::{
             self,
             FrameSource,
+            Sink,
             TableAnswer,
             Task, //
         }, //
@@ -190,8 +196,12 @@ pub(crate) fn store_stack(
         }
         walk::run_loop(&task, lowest, has_found, &mut frame, &mut sink)
     };
-    if reason.is_cut() {
-        mapping::count_cut(frame.pc, memory);
+    if reason.is_cut()
+        && mapping::count_cut(frame.pc, memory)
+        && reason == StopReason::NoRows
+        && !is_probed
+    {
+        store_as_kernel(&mut frame, memory, &mut sink);
     }
     sink.ended(reason)
 }
@@ -392,6 +402,31 @@ fn end_fast_path(
         frame.fp = read.map_err(|Fault| StopReason::of_stack_fault(memory.is_spent()))?;
     }
     Ok(())
+}
+
+/// Stores the return addresses to which the frame pointers lead from `frame` on, as the kernel's own
+/// walk would. Unlike that walk, it stores addresses behind calls only, and each frame pointer has
+/// to be above the last one.
+#[cold]
+#[inline(never)]
+fn store_as_kernel(frame: &mut Frame, memory: &UserMemory, sink: &mut ChainBuffer<'_>) {
+    stats::before_answer();
+    let mut code = 0..0;
+    while let Ok(Step::Caller(caller)) = unwind::step_by_frame_pointer(frame, memory) {
+        let lookup_address = caller.pc.wrapping_sub(1);
+        if !code.contains(&lookup_address) {
+            let Ok(mapped) = mapping::check_code(lookup_address, memory) else {
+                break;
+            };
+            code = mapped;
+        }
+        if !is_behind_call(caller.pc, memory)
+            || !sink.store(&caller, lookup_address, FrameSource::FramePointer)
+        {
+            break;
+        }
+        *frame = caller;
+    }
 }
 
 /// The fast path in a region: see [`runtimes::run_fast`].

@@ -50,6 +50,22 @@ static int device_open(struct inode *inode, struct file *file)
 	return 0;
 }
 
+/* A bit of `private_data`: the requests are read through this file. */
+#define READS_REQUESTS 40
+
+static void reads_requests(struct file *file)
+{
+	if (!test_and_set_bit(READS_REQUESTS, (unsigned long *)&file->private_data))
+		atomic_inc(&sfu_request_readers);
+}
+
+static int device_release(struct inode *inode, struct file *file)
+{
+	if (test_bit(READS_REQUESTS, (unsigned long *)&file->private_data))
+		atomic_dec(&sfu_request_readers);
+	return 0;
+}
+
 static bool has_requests(void)
 {
 	return sfu_has_requests() || sfu_has_region_requests();
@@ -64,6 +80,7 @@ static ssize_t device_read(struct file *file, char __user *to, size_t len, loff_
 		return -EPERM;
 	if (len < sizeof(request))
 		return -EINVAL;
+	reads_requests(file);
 	while (len - done >= sizeof(request)) {
 		if (!sfu_next_request(&request) && !sfu_next_region_request(&request)) {
 			if (done)
@@ -88,6 +105,7 @@ static __poll_t device_poll(struct file *file, struct poll_table_struct *wait)
 {
 	if (!file->private_data)
 		return EPOLLERR;
+	reads_requests(file);
 	poll_wait(file, &sfu_requests_wait, wait);
 	return has_requests() ? EPOLLIN | EPOLLRDNORM : 0;
 }
@@ -101,12 +119,14 @@ static long device_ioctl(struct file *file, unsigned int command, unsigned long 
 	    (_IOC_NR(command) != SFRAME_UNWIND_NR_REGION || !READ_ONCE(own_regions)))
 		return -EPERM;
 	return sframe_unwind_control(_IOC_NR(command), argument,
-				     (uintptr_t)file->private_data - 1, !file->private_data);
+				     (uint32_t)(uintptr_t)file->private_data - 1,
+				     !file->private_data);
 }
 
 static const struct file_operations device_operations = {
 	.owner = THIS_MODULE,
 	.open = device_open,
+	.release = device_release,
 	.read = device_read,
 	.poll = device_poll,
 	.unlocked_ioctl = device_ioctl,

@@ -41,6 +41,8 @@
 #define SFU_LOCKED 3
 /* Described regions of living processes that made way, or found no place. */
 #define SFU_REGIONS_FULL 4
+/* Walks that went on as the kernel's own, because user space has not answered about a file. */
+#define SFU_BEFORE_ANSWER 5
 
 #define SFU_VISIT 18
 
@@ -97,6 +99,8 @@ struct sfu_mapping {
 	uint16_t visits;
 	/* Whether the worker could find out nothing more about the mapping's file. */
 	bool is_known;
+	/* Whether the worker has found no rows in the file, and user space may find some. */
+	bool is_awaited;
 	/* Whether the table has rows, and whether code without a row keeps its frame pointer. */
 	bool has_rows;
 	bool keeps_frame_pointer;

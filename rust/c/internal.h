@@ -64,6 +64,8 @@ bool sfu_tables_were_shrunk(void);
 
 /* Requests of tables.c for device.c. Task; may sleep. */
 extern wait_queue_head_t sfu_requests_wait;
+/* The number of open devices whose requests are read. Changed by device.c. */
+extern atomic_t sfu_request_readers;
 /* Takes the request with the lowest number out of the queue; false if there is none. */
 bool sfu_next_request(struct sframe_unwind_request *request);
 bool sfu_has_requests(void);

@@ -84,6 +84,7 @@ static uint64_t bytes_of_all, bytes_of_files;
 /* The number of tables with a request. Changed under the lock. */
 static unsigned int requests;
 DECLARE_WAIT_QUEUE_HEAD(sfu_requests_wait);
+atomic_t sfu_request_readers;
 
 /* In jiffies: when the shrinker last freed a table, or 0. */
 static unsigned long shrunk;
@@ -187,7 +188,7 @@ void sfu_find_table(struct sfu_mapping *mapping)
 	struct table *table;
 
 	mapping->table = 0;
-	mapping->has_rows = mapping->keeps_frame_pointer = false;
+	mapping->has_rows = mapping->keeps_frame_pointer = mapping->is_awaited = false;
 	mapping->is_known = true;
 	if (!inode || !READ_ONCE(sfu_table_generation)) {
 		mapping->is_known = !inode;
@@ -209,6 +210,8 @@ void sfu_find_table(struct sfu_mapping *mapping)
 		return;
 	}
 	is_used(table);
+	mapping->is_awaited = !table->rows && table->state.origin != SFRAME_UNWIND_ADDED &&
+			      atomic_read(&sfu_request_readers);
 	mapping->table = table->number;
 	mapping->has_rows = table->rows;
 	mapping->keeps_frame_pointer = table->state.keeps_frame_pointer;

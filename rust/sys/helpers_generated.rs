@@ -12,6 +12,7 @@ pub const SFU_IN_EXEC: u32 = 1;
 pub const SFU_IN_ENTRY: u32 = 2;
 pub const SFU_LOCKED: u32 = 3;
 pub const SFU_REGIONS_FULL: u32 = 4;
+pub const SFU_BEFORE_ANSWER: u32 = 5;
 pub const SFU_VISIT: u32 = 18;
 pub const SFU_ROWS: u32 = 0;
 pub const SFU_NO_ROWS: u32 = 1;
@@ -52,6 +53,7 @@ pub struct sfu_mapping {
     pub inode: u64,
     pub visits: u16,
     pub is_known: bool,
+    pub is_awaited: bool,
     pub has_rows: bool,
     pub keeps_frame_pointer: bool,
     pub executable: bool,

@@ -52,6 +52,7 @@ pub(crate) use crate::uapi::{
 };
 pub(crate) use bindings::{
     sfu_table_state as TableState,
+    SFU_BEFORE_ANSWER,
     SFU_IN_ENTRY,
     SFU_IN_EXEC,
     SFU_LEFT_TO_KERNEL,

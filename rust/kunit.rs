@@ -644,8 +644,13 @@ mod walk_tests {
 
     impl Made {
         fn new() -> Result<Self> {
+            Self::with(sys::test::map(PAGE, true)?)
+        }
+
+        /// With a page of executable memory.
+        fn with(code: u64) -> Result<Self> {
             let made = Self {
-                code: sys::test::map(PAGE, true)?,
+                code,
                 stack: sys::test::map(PAGE, false)?,
             };
             // Each instruction is call *%rax.
@@ -746,6 +751,30 @@ mod walk_tests {
         for limit in [0, 1, 2, 5, 9] {
             assert_eq!(made.judge(&made.walk(limit)), (limit, limit));
         }
+        Ok(())
+    }
+
+    #[test]
+    fn a_cut_walk_counts_for_the_file_of_its_last_frame() -> Result {
+        let (code, key) = sys::test::map_file(PAGE)?;
+        let made = Made::with(code)?;
+        sys::test::publish(&key)?;
+        assert_eq!(sys::test::cuts(&key), 0);
+        assert_eq!(made.judge(&made.walk(64)), (9, 9));
+        assert_eq!(sys::test::cuts(&key), 1);
+        // A limit ends the walk, or the walk is in code of no file.
+        assert_eq!(made.judge(&made.walk(5)), (5, 5));
+        Made::new()?.walk(64);
+        assert_eq!(sys::test::cuts(&key), 1);
+        // The return address is behind a call, in data of no file.
+        let data = made.stack + 512;
+        sys::test::write(data - 2, &[0xff, 0xd0])?;
+        made.set(3, made.frame(4), data)?;
+        assert_eq!(made.judge(&made.walk(64)), (4, 4));
+        assert_eq!(sys::test::cuts(&key), 2);
+        // The number ends with the entry.
+        sys::test::publish(&key)?;
+        assert_eq!(sys::test::cuts(&key), 0);
         Ok(())
     }
 

@@ -196,12 +196,16 @@ pub(crate) fn store_stack(
         }
         walk::run_loop(&task, lowest, has_found, &mut frame, &mut sink)
     };
-    if reason.is_cut()
-        && mapping::count_cut(frame.pc, memory)
-        && reason == StopReason::NoRows
-        && !is_probed
-    {
-        store_as_kernel(&mut frame, memory, &mut sink);
+    if reason.is_cut() {
+        // Not `frame`, which may be a caller that is no code, or behind the last stored frame.
+        let last = sink.last().unwrap_or_default();
+        if mapping::count_cut(last, memory)
+            && reason == StopReason::NoRows
+            && last == frame.pc
+            && !is_probed
+        {
+            store_as_kernel(&mut frame, memory, &mut sink);
+        }
     }
     sink.ended(reason)
 }
@@ -404,9 +408,9 @@ fn end_fast_path(
     Ok(())
 }
 
-/// Stores the return addresses to which the frame pointers lead from `frame` on, as the kernel's own
-/// walk would. Unlike that walk, it stores addresses behind calls only, and each frame pointer has
-/// to be above the last one.
+/// Stores the return addresses to which the frame pointers lead from `frame` on, as the kernel's
+/// own walk would. Unlike that walk, it stores addresses after calls only, and each frame pointer
+/// has to be above the last one.
 #[cold]
 #[inline(never)]
 fn store_as_kernel(frame: &mut Frame, memory: &UserMemory, sink: &mut ChainBuffer<'_>) {

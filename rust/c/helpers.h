@@ -543,6 +543,12 @@ void sfu_trace_walk(const char *context, unsigned int frames, const char *reason
  * error.
  */
 int64_t sfu_test_map(uint64_t len, bool executable);
+/* As above, of a new file. `key` becomes the file's key. */
+int64_t sfu_test_map_file(uint64_t len, struct sfu_file_key *key);
+/* Makes a new entry of a file: no rows, and code that keeps a frame pointer. 0 or an error. */
+int sfu_test_publish(const struct sfu_file_key *key);
+/* The walks that were cut in a file, as SFRAME_UNWIND_LIST tells them; UINT64_MAX if unknown. */
+uint64_t sfu_test_cuts(const struct sfu_file_key *key);
 /* The state of the running test's mappings. */
 uint64_t sfu_test_mappings_sequence(void);
 int sfu_test_unmap(uint64_t address, uint64_t len);

@@ -4,19 +4,56 @@
 
 #include <linux/kconfig.h>
 
+#include "files.h"
 #include "mappings.h"
 
 #ifdef CONFIG_KUNIT
 
 #include <kunit/test.h>
 #include <kunit/test-bug.h>
+#include <linux/file.h>
 #include <linux/mman.h>
+#include <linux/shmem_fs.h>
 
 int64_t sfu_test_map(uint64_t len, bool executable)
 {
 	return kunit_vm_mmap(kunit_get_current_test(), NULL, 0, len,
 			     PROT_READ | PROT_WRITE | (executable ? PROT_EXEC : 0),
 			     MAP_ANONYMOUS | MAP_PRIVATE, 0);
+}
+
+int64_t sfu_test_map_file(uint64_t len, struct sfu_file_key *key)
+{
+	struct file *file = shmem_file_setup("kunit", len, EMPTY_VMA_FLAGS);
+	int64_t address;
+
+	if (IS_ERR(file))
+		return PTR_ERR(file);
+	read_key(file_inode(file), key);
+	address = kunit_vm_mmap(kunit_get_current_test(), file, 0, len,
+				PROT_READ | PROT_WRITE | PROT_EXEC, MAP_PRIVATE, 0);
+	fput(file);
+	return address;
+}
+
+int sfu_test_publish(const struct sfu_file_key *key)
+{
+	const struct sfu_table_state state = {
+		.origin = SFRAME_UNWIND_ADDED,
+		.keeps_frame_pointer = true,
+	};
+
+	return sfu_table_publish(key, &state, NULL);
+}
+
+uint64_t sfu_test_cuts(const struct sfu_file_key *key)
+{
+	struct sframe_unwind_table table = {};
+
+	while (!sfu_table_next(table.number, &table))
+		if (table.inode == key->number && table.inode_generation == key->inode_generation)
+			return table.cuts;
+	return U64_MAX;
 }
 
 uint64_t sfu_test_mappings_sequence(void)

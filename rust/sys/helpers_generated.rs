@@ -399,6 +399,15 @@ unsafe extern "C" {
     pub fn sfu_test_map(len: u64, executable: bool) -> i64;
 }
 unsafe extern "C" {
+    pub fn sfu_test_map_file(len: u64, key: *mut sfu_file_key) -> i64;
+}
+unsafe extern "C" {
+    pub fn sfu_test_publish(key: *const sfu_file_key) -> kernel::ffi::c_int;
+}
+unsafe extern "C" {
+    pub fn sfu_test_cuts(key: *const sfu_file_key) -> u64;
+}
+unsafe extern "C" {
     pub fn sfu_test_mappings_sequence() -> u64;
 }
 unsafe extern "C" {

@@ -6,6 +6,7 @@
 
 use super::{
     bindings,
+    FileKey,
     RegionDescription, //
 };
 use kernel::{
@@ -17,11 +18,35 @@ use kernel::{
 /// Maps `len` bytes of user memory for the running test, and returns their run-time address.
 pub(crate) fn map(len: u64, executable: bool) -> Result<u64> {
     // SAFETY: KUnit calls this in its own task, whose mm `kunit_vm_mmap` makes.
-    let address = unsafe { bindings::sfu_test_map(len, executable) };
+    mapped(unsafe { bindings::sfu_test_map(len, executable) })
+}
+
+/// As [`map`], executable, of a new file, with the file's key.
+pub(crate) fn map_file(len: u64) -> Result<(u64, FileKey)> {
+    let mut key = FileKey::vdso();
+    // SAFETY: KUnit calls this in its own task, whose mm `kunit_vm_mmap` makes. `key` is a local
+    // variable.
+    let address = mapped(unsafe { bindings::sfu_test_map_file(len, &mut key.0) })?;
+    Ok((address, key))
+}
+
+fn mapped(address: i64) -> Result<u64> {
     match u64::try_from(address) {
         Ok(address) if address != 0 => Ok(address),
         _ => Err(ENOMEM),
     }
+}
+
+/// Makes a new entry of a file: no rows, and code that keeps a frame pointer.
+pub(crate) fn publish(key: &FileKey) -> Result {
+    // SAFETY: `key.0` is a valid key for the whole call. KUnit calls this in a task that may sleep.
+    to_result(unsafe { bindings::sfu_test_publish(&key.0) })
+}
+
+/// The walks that were cut in a file that has an entry.
+pub(crate) fn cuts(key: &FileKey) -> u64 {
+    // SAFETY: `key.0` is a valid key for the whole call. KUnit calls this in a task that may sleep.
+    unsafe { bindings::sfu_test_cuts(&key.0) }
 }
 
 /// The state of the running test's mappings.

@@ -75,6 +75,8 @@ pub(crate) struct ModuleState {
 pub(crate) struct CutFile {
     /// The path, or device and inode if the path is not known.
     pub(crate) file: String,
+    /// The charged user; see `struct sframe_unwind_table`.
+    pub(crate) user: u32,
     /// The walks that ended there and not at the outermost frame, since the file's table was made.
     pub(crate) cuts: u64,
 }
@@ -85,11 +87,15 @@ pub(crate) const MAX_CUT_FILES: usize = 20;
 const SHOWN_CUT_FILES: usize = 5;
 /// The directories of files whose names all may know.
 const PUBLIC: [&str; 5] = ["/bin/", "/lib", "/opt/", "/sbin/", "/usr/"];
+/// The first charged user that is a container, and no user: Documentation/decisions/containers.rst.
+const FIRST_CONTAINER: u32 = 0xf000_0000;
 
 impl CutFile {
-    /// The path, if it is in a directory that belongs to the system and not to a user.
+    /// The path, if it is in a directory that belongs to the system, and not to a user or to a
+    /// container.
     pub(crate) fn public_name(&self) -> Option<&str> {
-        let is_public = PUBLIC.iter().any(|start| self.file.starts_with(start));
+        let is_public =
+            self.user < FIRST_CONTAINER && PUBLIC.iter().any(|start| self.file.starts_with(start));
         is_public.then_some(&*self.file)
     }
 }
@@ -190,7 +196,7 @@ impl fmt::Display for WatchState {
                     let percent = 100.0 * complete;
                     writeln!(to, "stacks       {percent:.2} % complete")?;
                 }
-                for CutFile { file, cuts } in module.cut_files.iter().take(SHOWN_CUT_FILES) {
+                for CutFile { file, cuts, .. } in module.cut_files.iter().take(SHOWN_CUT_FILES) {
                     writeln!(to, "cut          {cuts} in {}", printable(file))?;
                 }
             }

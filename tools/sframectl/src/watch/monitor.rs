@@ -216,6 +216,7 @@ fn module(watch: &Watch) -> Option<ModuleState> {
     cut.truncate(MAX_CUT_FILES);
     let cut_file = |table: &&Table| CutFile {
         file: device::path(table).unwrap_or_else(|| device::file_id(table)),
+        user: table.user,
         cuts: table.cuts,
     };
     Some(ModuleState {

@@ -107,22 +107,15 @@ impl MetricsText {
                 complete,
             );
         }
-        // Files of several containers may have one path.
-        let mut cuts: BTreeMap<_, u64> = BTreeMap::new();
-        for file in &module.cut_files {
-            *cuts
-                .entry(file.public_name().unwrap_or("other"))
-                .or_default() += file.cuts;
-        }
         self.family(
             (
                 "sframe_unwind_cuts",
                 "gauge",
-                "Walks that were cut in a file, since its rows were made or found missing: the \
-                 20 files that cut most. The names of users' files are left out: other.",
+                "Walks that were cut, by file, since the file's rows were made or found missing: \
+                 of the 20 files that cut most, those of the system; other: all others.",
             ),
             "file",
-            cuts.into_iter().map(|(file, count)| (file, count as f64)),
+            cuts_by_file(module).map(|(file, count)| (file, count as f64)),
         );
         self.counters(
             ("sframe_unwind_frames_in", "Frames of walks, by context."),
@@ -262,6 +255,20 @@ impl MetricsText {
     }
 }
 
+/// The cut walks by the names of files that all may know. The sum is all cut walks.
+fn cuts_by_file(module: &ModuleState) -> impl Iterator<Item = (&str, u64)> {
+    let mut others = module.cuts();
+    // Several files may have had one path.
+    let mut by_file: BTreeMap<_, u64> = BTreeMap::new();
+    for file in &module.cut_files {
+        if let Some(name) = file.public_name() {
+            *by_file.entry(name).or_default() += file.cuts;
+            others = others.saturating_sub(file.cuts);
+        }
+    }
+    by_file.into_iter().chain([("other", others)])
+}
+
 /// The value of a label.
 fn escaped(text: &str) -> String {
     let text = text.replace('\\', "\\\\").replace('"', "\\\"");
@@ -296,7 +303,8 @@ mod tests {
                 "tables": 3, "table_bytes": 4096, "table_bytes_limit": 64 << 20,
                 "counters": {
                     "walks_nmi": 8, "frames_in_nmi": 80, "frames_by_rows": 72,
-                    "stop_outermost": 6, "stop_no_rows": 2, "left_to_kernel": 9,
+                    "stop_outermost": 75, "stop_no_rows": 18, "stop_stack_fault": 2,
+                    "stop_full": 3, "stop_budget": 2, "left_to_kernel": 9,
                 },
                 "cut_files": [
                     { "file": "/usr/lib/a.so", "user": 0, "cuts": 7 },
@@ -333,11 +341,11 @@ mod tests {
             "sframe_unwind_info{version=\"0.1.0\"} 1",
             "sframe_unwind_hook{hook=\"deferred\"} 0",
             "sframe_unwind_walks_total{context=\"nmi\"} 8",
-            "sframe_unwind_stops_total{reason=\"no_rows\"} 2",
+            "sframe_unwind_stops_total{reason=\"no_rows\"} 18",
             "sframe_unwind_complete_stacks_ratio 0.75",
             "sframe_unwind_events_total{event=\"left_to_kernel\"} 9",
             "sframe_unwind_cuts{file=\"/usr/lib/a.so\"} 8",
-            "sframe_unwind_cuts{file=\"other\"} 7",
+            "sframe_unwind_cuts{file=\"other\"} 12",
             "sframe_unwind_table_limit_bytes 67108864",
             "sframectl_info{version=\"1.2\\\"3\\\\\"} 1",
             "sframectl_requests_total 11",
@@ -404,7 +412,8 @@ mod tests {
             "hooks        immediate on, deferred off; enabled on",
             "tables       3 files, 0.0 MiB of 64.0 MiB",
             "stacks       75.00 % complete",
-            "cut          7 in /usr/lib/a.so",
+            "cut          7 (7.00 %) in /usr/lib/a.so",
+            "cut          1 (1.00 %) in 08:01:1234",
             "queue        4 waiting, 1 busy, 0 stuck, 3 workers",
             "files        3 converted, 1 cached, 1 without rows, 1 failed, 0 refused, 0 excluded",
             "dropped      5 full, 0 stuck, 1 paused",

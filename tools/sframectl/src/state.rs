@@ -13,6 +13,7 @@ use serde::{
     Deserialize,
     Serialize, //
 };
+use sframe::stop_reason::StopReason;
 
 use crate::watch::counters::{
     now,
@@ -83,8 +84,6 @@ pub(crate) struct CutFile {
 
 /// The most files in [`ModuleState::cut_files`].
 pub(crate) const MAX_CUT_FILES: usize = 20;
-/// The most of them that are shown to people.
-const SHOWN_CUT_FILES: usize = 5;
 /// The directories of files whose names all may know.
 const PUBLIC: [&str; 5] = ["/bin/", "/lib", "/opt/", "/sbin/", "/usr/"];
 /// The first charged user that is a container, and no user: Documentation/decisions/containers.rst.
@@ -133,12 +132,34 @@ impl ModuleState {
         self.counters.iter().filter_map(rest)
     }
 
-    /// The share of walks whose stack is complete, of all since the module was loaded. `None` if
-    /// there was no walk.
+    /// The walks since the module was loaded that ended for a reason.
+    fn stops(&self, reason: StopReason) -> u64 {
+        let name = reason.name().to_string_lossy();
+        let count = self.counters.get(&format!("stop_{name}"));
+        count.copied().unwrap_or(0)
+    }
+
+    /// The walks since the module was loaded.
+    pub(crate) fn walks(&self) -> u64 {
+        self.with_prefix("stop_").map(|(_, count)| count).sum()
+    }
+
+    /// The walks since the module was loaded that were cut, in any code.
+    pub(crate) fn cuts(&self) -> u64 {
+        let others = StopReason::ALL.iter().filter(|reason| !reason.is_cut());
+        let others: u64 = others.map(|reason| self.stops(*reason)).sum();
+        self.walks() - others
+    }
+
+    /// The share of `count` in the walks since the module was loaded. `None` if there was no walk.
+    pub(crate) fn share(&self, count: u64) -> Option<f64> {
+        let walks = self.walks();
+        (walks != 0).then(|| count as f64 / walks as f64)
+    }
+
+    /// The share of complete stacks.
     pub(crate) fn complete(&self) -> Option<f64> {
-        let walks: u64 = self.with_prefix("stop_").map(|(_, count)| count).sum();
-        let complete = self.counters.get("stop_outermost").copied().unwrap_or(0);
-        (walks != 0).then(|| complete as f64 / walks as f64)
+        self.share(self.stops(StopReason::Outermost))
     }
 }
 
@@ -196,8 +217,10 @@ impl fmt::Display for WatchState {
                     let percent = 100.0 * complete;
                     writeln!(to, "stacks       {percent:.2} % complete")?;
                 }
-                for CutFile { file, cuts, .. } in module.cut_files.iter().take(SHOWN_CUT_FILES) {
-                    writeln!(to, "cut          {cuts} in {}", printable(file))?;
+                for CutFile { file, cuts, .. } in &module.cut_files {
+                    let percent = 100.0 * module.share(*cuts).unwrap_or(0.0);
+                    let file = printable(file);
+                    writeln!(to, "cut          {cuts} ({percent:.2} %) in {file}")?;
                 }
             }
         }

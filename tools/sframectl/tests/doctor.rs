@@ -414,6 +414,20 @@ fn the_running_daemon() {
     with("/version", json!(0)).lacks("is of another version", "systemctl restart");
     with("/module/table_bytes", json!(127 << 20)).notes("tables: nearly all of 128 MiB");
     with("/module/counters", json!({ "regions_full": 3 })).notes("regions: 3 descriptions");
+    let with_cuts = |walks: u64, cuts: u64| {
+        let mut module = state()["module"].clone();
+        module["counters"] = json!({ "stop_outermost": walks - cuts, "stop_no_rows": cuts });
+        module["cut_files"] = json!([
+            { "file": "/usr/lib/a\n.so", "user": 0, "cuts": cuts },
+            { "file": "/usr/lib/b.so", "user": 0, "cuts": 1 },
+        ]);
+        with("/module", module)
+    };
+    with_cuts(1000, 25).notes("stacks: 2.5 % of all walks are cut in /usr/lib/a?.so");
+    for (walks, cuts) in [(1000, 9), (999, 25)] {
+        let (text, good) = with_cuts(walks, cuts).examine();
+        assert!(good && !text.contains("stacks: "), "{text}");
+    }
     with("/cache/bytes", json!(1 << 30)).notes("cache: nearly all of 1024 MiB");
     let error = |time: u64| json!({ "time": time, "text": "/usr/bin/a: a\nfault" });
     with("/counters/last_error", error(turned)).notes("last error: /usr/bin/a: a?fault");

@@ -22,6 +22,10 @@ const DEAF: u64 = 30;
 /// The time for which an error is worth a note, in seconds.
 const RECENT: u64 = 3600;
 
+/// The share of walks that are cut in one file which is worth a note, and of how many walks.
+const NOTABLE: f64 = 0.01;
+const ENOUGH: u64 = 1000;
+
 /// Asks the running `watch` for its state.
 pub(super) fn daemon(machine: &Machine, findings: &mut DoctorFindings) {
     match status::state(&machine.path(status::SOCKET_PATH)) {
@@ -88,6 +92,20 @@ fn examine(state: &WatchState, now: u64, findings: &mut DoctorFindings) {
                 &format!("tables: nearly all of {mib} MiB are in use"),
                 &format!("echo {} >/{MODULE}/parameters/tables_mib", 2 * mib),
             );
+        }
+        if let Some(cut) = module.cut_files.first() {
+            let share = module.share(cut.cuts).unwrap_or(0.0);
+            if share >= NOTABLE && module.walks() >= ENOUGH {
+                findings.add(
+                    FindingState::Note,
+                    &format!(
+                        "stacks: {:.1} % of all walks are cut in {}",
+                        100.0 * share,
+                        cut.file
+                    ),
+                    "sframectl explain PID shows why, for a process that runs it",
+                );
+            }
         }
         let displaced = module.counters.get("regions_full").copied().unwrap_or(0);
         if displaced != 0 {

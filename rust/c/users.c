@@ -14,6 +14,7 @@
 
 #include "internal.h"
 
+/* `is_administrator` of tools/sframectl/src/watch/file.rs is the same rule. */
 static bool is_administrator(const struct cred *cred)
 {
 	/* A user who may load modules can reload this module without limits. */

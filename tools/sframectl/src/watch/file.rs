@@ -13,6 +13,7 @@ use std::{
     time::Instant, //
 };
 
+use rustix::thread::CapabilitySet;
 use serde::Serialize;
 use walk::process::{
     self,
@@ -111,9 +112,13 @@ pub(super) fn maps_of(request: &Request) -> String {
 /// process is not any more: it may be in a container now, and its files are requested when they are
 /// seen.
 pub(super) fn mapped(seen: &Request, maps: &str) -> Vec<Request> {
-    let status = || fs::read_to_string(format!("/proc/{}/status", seen.pid)).unwrap_or_default();
-    if seen.user == 0 && !is_administrator(&status()) {
-        return Vec::new();
+    if seen.user == 0 {
+        let of_process = |name: &str| Path::new("/proc").join(seen.pid.to_string()).join(name);
+        let status = fs::read_to_string(of_process("status")).unwrap_or_default();
+        let user_namespace = fs::read_link(of_process("ns/user")).unwrap_or_default();
+        if !is_administrator(&status, &user_namespace) {
+            return Vec::new();
+        }
     }
     let is_code = |(_, file): &(ProcessMapping, FileId)| file.inode != 0;
     let request = |(mapping, file): (ProcessMapping, FileId)| Request {
@@ -131,10 +136,13 @@ pub(super) fn mapped(seen: &Request, maps: &str) -> Vec<Request> {
     code.take(MAX_MAPPED).collect()
 }
 
-/// Whether a process with this text of /proc/PID/status is an administrator's, as in
-/// `rust/c/users.c`: its real user is root, and it has CAP_SYS_MODULE or CAP_SYS_ADMIN.
-fn is_administrator(status: &str) -> bool {
-    const CAPABILITIES: u64 = (1 << 16) | (1 << 21);
+/// The link to the initial user namespace, whose number is fixed (`PROC_USER_INIT_INO`).
+const INITIAL_USER_NAMESPACE: &str = "user:[4026531837]";
+
+/// Whether a process is an administrator's, by the text of /proc/PID/status and the link
+/// /proc/PID/ns/user: in the initial user namespace, its real user is root, and it has
+/// CAP_SYS_MODULE or CAP_SYS_ADMIN. `is_administrator` of `rust/c/users.c` is the same rule.
+fn is_administrator(status: &str, user_namespace: &Path) -> bool {
     let field = |name: &str| {
         let mut words = status
             .lines()
@@ -143,7 +151,10 @@ fn is_administrator(status: &str) -> bool {
         words.next()
     };
     let capabilities = field("CapEff:").and_then(|text| u64::from_str_radix(text, 16).ok());
-    field("Uid:") == Some("0") && capabilities.is_some_and(|all| all & CAPABILITIES != 0)
+    let capabilities = CapabilitySet::from_bits_retain(capabilities.unwrap_or(0));
+    user_namespace == Path::new(INITIAL_USER_NAMESPACE)
+        && field("Uid:") == Some("0")
+        && capabilities.intersects(CapabilitySet::SYS_MODULE | CapabilitySet::SYS_ADMIN)
 }
 
 /// Converts a file and adds its rows. Returns how the job ends, and what to print. A file is not
@@ -256,13 +267,19 @@ mod tests {
         let status = |uid, capabilities| {
             format!("Name:\tperl\nUid:\t{uid}\t0\t0\t0\nCapEff:\t{capabilities}\n")
         };
-        assert!(is_administrator(&status("0", "000001ffffffffff")));
-        assert!(is_administrator(&status("0", "0000000000010000")));
-        assert!(is_administrator(&status("0", "0000000000200000")));
-        // Root of a container.
-        assert!(!is_administrator(&status("0", "00000000a80425fb")));
-        assert!(!is_administrator(&status("65534", "000001ffffffffff")));
-        assert!(!is_administrator(""));
+        let initial = Path::new(INITIAL_USER_NAMESPACE);
+        assert!(is_administrator(&status("0", "000001ffffffffff"), initial));
+        assert!(is_administrator(&status("0", "0000000000010000"), initial));
+        assert!(is_administrator(&status("0", "0000000000200000"), initial));
+        // Root of a container, and of a container with a user namespace, where it has all rights.
+        assert!(!is_administrator(&status("0", "00000000a80425fb"), initial));
+        let other = Path::new("user:[4026532456]");
+        assert!(!is_administrator(&status("0", "000001ffffffffff"), other));
+        assert!(!is_administrator(
+            &status("65534", "000001ffffffffff"),
+            initial
+        ));
+        assert!(!is_administrator("", initial));
 
         let maps = fs::read_to_string("/proc/self/maps").unwrap();
         let own = |user| Request {
@@ -276,9 +293,10 @@ mod tests {
             user,
         };
         let status = fs::read_to_string("/proc/self/status").unwrap();
+        let user_namespace = fs::read_link("/proc/self/ns/user").unwrap();
         assert_eq!(
             mapped(&own(0), &maps).is_empty(),
-            !is_administrator(&status)
+            !is_administrator(&status, &user_namespace)
         );
         assert!(!mapped(&own(1000), &maps).is_empty());
         let ended = Request {

@@ -447,7 +447,7 @@ pub(crate) fn list(json: bool) -> Result<String, CommandError> {
             user: table.user,
             cuts: table.cuts,
             file: device::path(table),
-            device: format!("{:02x}:{:02x}", table.device_major, table.device_minor),
+            device: device::device_of(table),
         })
         .collect();
     if json {
@@ -456,17 +456,16 @@ pub(crate) fn list(json: bool) -> Result<String, CommandError> {
     }
     let mut text =
         "origin          rows      bytes   user     cuts  device:inode  file\n".to_owned();
-    for table in &listed {
+    for (table, listed) in tables.iter().zip(&listed) {
         text += &format!(
-            "{:<10} {:>9} {:>10} {:>6} {:>8}  {}:{}  {}\n",
-            table.origin,
-            table.rows,
-            table.bytes,
-            table.user,
-            table.cuts,
-            table.device,
-            table.inode,
-            printable(table.file.as_deref().unwrap_or("-")),
+            "{:<10} {:>9} {:>10} {:>6} {:>8}  {}  {}\n",
+            listed.origin,
+            listed.rows,
+            listed.bytes,
+            listed.user,
+            listed.cuts,
+            device::file_id(table),
+            printable(listed.file.as_deref().unwrap_or("-")),
         );
     }
     Ok(text)

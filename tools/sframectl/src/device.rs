@@ -285,8 +285,7 @@ impl Device {
     /// All tables of the module.
     pub(crate) fn list(&self) -> Result<Vec<Table>, String> {
         let mut tables = Vec::new();
-        // SAFETY: All bit patterns are valid for the integer fields.
-        let mut table: Table = unsafe { MaybeUninit::zeroed().assume_init() };
+        let mut table = zeroed_table();
         loop {
             (table.size, table.version) = head(&table);
             // SAFETY: The argument is the `struct sframe_unwind_table` that the command reads and
@@ -439,6 +438,11 @@ fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(text).into_owned()
 }
 
+fn zeroed_table() -> Table {
+    // SAFETY: All bit patterns are valid for the integer fields.
+    unsafe { MaybeUninit::zeroed().assume_init() }
+}
+
 /// The path of a table's file, in the initial mount namespace, if it is known.
 pub(crate) fn path(table: &Table) -> Option<String> {
     match text(&table.path) {
@@ -447,10 +451,14 @@ pub(crate) fn path(table: &Table) -> Option<String> {
     }
 }
 
+/// The device of a table's file, in the form of /proc/PID/maps.
+pub(crate) fn device_of(table: &Table) -> String {
+    format!("{:02x}:{:02x}", table.device_major, table.device_minor)
+}
+
 /// Device and inode of a table's file.
 pub(crate) fn file_id(table: &Table) -> String {
-    let (major, minor) = (table.device_major, table.device_minor);
-    format!("{major:02x}:{minor:02x}:{}", table.inode)
+    format!("{}:{}", device_of(table), table.inode)
 }
 
 /// The origin of a table's rows, or the reason why the table has none.
@@ -495,6 +503,18 @@ mod tests {
         assert_eq!(request(Target::File(&file), true), (3, 0, 2));
         assert_eq!(request(Target::Vdso, false), (3, 0, 1));
         assert_eq!(request(Target::Vdso, true), (3, 0, 3));
+    }
+
+    #[test]
+    fn a_file_is_named_by_device_and_inode() {
+        let table = Table {
+            device_major: 254,
+            device_minor: 1,
+            inode: 42,
+            ..zeroed_table()
+        };
+        assert_eq!(file_id(&table), "fe:01:42");
+        assert_eq!(device_of(&table), "fe:01");
     }
 
     #[test]

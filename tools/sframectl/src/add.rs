@@ -4,6 +4,7 @@
 
 use std::{
     collections::BTreeMap,
+    fmt,
     fs::{
         self,
         File, //
@@ -13,6 +14,7 @@ use std::{
         IsTerminal,
         Write, //
     },
+    ops::Not,
     os::unix::fs::MetadataExt,
     path::{
         Path,
@@ -66,8 +68,8 @@ struct Item {
 #[derive(Serialize)]
 struct Outcome {
     file: String,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    rows: Option<u32>,
+    #[serde(flatten)]
+    rows: Option<RowCount>,
     #[serde(skip_serializing_if = "Option::is_none")]
     error: Option<String>,
 }
@@ -121,7 +123,7 @@ fn print(outcomes: &[Outcome], json: bool) -> Result<String, String> {
     for Outcome { file, rows, error } in outcomes {
         match (error, rows) {
             (Some(error), _) => complain(file, error),
-            (None, Some(rows)) => text += &format!("{file}: {rows} rows\n"),
+            (None, Some(rows)) => text += &format!("{file}: {rows}\n"),
             (None, None) => text += &format!("{file}: has rows already\n"),
         }
     }
@@ -133,7 +135,7 @@ pub(crate) fn complain(file: &str, error: &str) {
     let _ = writeln!(io::stderr(), "sframectl: {file}: {error}");
 }
 
-fn outcome(file: String, result: Result<Option<u32>, String>) -> Outcome {
+fn outcome(file: String, result: Result<Option<RowCount>, String>) -> Outcome {
     let (rows, error) = match result {
         Ok(rows) => (rows, None),
         Err(error) => (None, Some(error)),
@@ -187,13 +189,32 @@ impl Item {
 /// The user charged for files that root adds by name.
 const ROOT: u32 = 0;
 
+/// The number of a file's rows.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub(crate) struct RowCount {
+    rows: u32,
+    /// Whether code that no row covers keeps frame pointers.
+    #[serde(skip_serializing_if = "Not::not")]
+    keeps_frame_pointers: bool,
+}
+
+impl fmt::Display for RowCount {
+    fn fmt(&self, to: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match (self.rows, self.keeps_frame_pointers) {
+            (0, true) => to.write_str("no rows, but frame pointers"),
+            (rows, true) => write!(to, "{rows} rows, and frame pointers elsewhere"),
+            (rows, false) => write!(to, "{rows} rows"),
+        }
+    }
+}
+
 /// What was added for a file.
 #[derive(Debug)]
 pub(crate) enum Added {
-    /// Rows that were made: their number.
-    Converted(u32),
-    /// Rows of the cache: their number.
-    Cached(u32),
+    /// Rows that were made.
+    Converted(RowCount),
+    /// Rows of the cache.
+    Cached(RowCount),
     /// An empty table, because no rows can be made, for this reason; or nothing, if the file has a
     /// section of its own.
     Empty(String),
@@ -205,7 +226,7 @@ impl Added {
     /// # Errors
     ///
     /// No rows can be made.
-    pub(crate) fn rows(self) -> Result<u32, String> {
+    pub(crate) fn rows(self) -> Result<RowCount, String> {
         match self {
             Added::Converted(rows) | Added::Cached(rows) => Ok(rows),
             Added::Empty(reason) => Err(reason),
@@ -268,8 +289,8 @@ pub(crate) fn add_by(
     }
 }
 
-/// Adds the rows of a file, which are of its state at `changed`, and returns their number. If the
-/// caller is root, the table is charged to `user`.
+/// Adds the rows of a file, which are of its state at `changed`. If the caller is root, the table
+/// is charged to `user`.
 ///
 /// # Errors
 ///
@@ -280,9 +301,8 @@ pub(crate) fn add_rows(
     changed: ChangeTime,
     rows: &ConvertedRows,
     user: u32,
-) -> Result<u32, Refusal> {
-    device.add(Target::File(file), changed, user, rows.to_add())?;
-    Ok(count(rows.to_add()))
+) -> Result<(), Refusal> {
+    device.add(Target::File(file), changed, user, rows.to_add())
 }
 
 /// Adds the rows of files that are in the cache, the most recently used files first, until their
@@ -310,7 +330,7 @@ pub(crate) fn add_cached(device: &Device) -> Vec<FileId> {
             add_rows(device, &file, input.changed(), &rows, ROOT),
             file.metadata(),
         ) {
-            (Ok(_), Ok(metadata)) => added.push(FileId {
+            (Ok(()), Ok(metadata)) => added.push(FileId {
                 device: (major(metadata.dev()), minor(metadata.dev())),
                 inode: metadata.ino(),
             }),
@@ -322,19 +342,22 @@ pub(crate) fn add_cached(device: &Device) -> Vec<FileId> {
 }
 
 /// The number of rows, from the section's header and the length of the extra rows.
-fn count(rows: RowsToAdd<'_>) -> u32 {
+fn count(rows: RowsToAdd<'_>) -> RowCount {
     let RowsToAdd {
         section,
         extra_rows,
-        ..
+        keeps_frame_pointers,
     } = rows;
     let in_section =
         Section::open(section, 0, section.len() as u64).map_or(0, |section| section.num_fres());
-    in_section.saturating_add((extra_rows.len() / EXTRA_ROW_SIZE) as u32)
+    RowCount {
+        rows: in_section.saturating_add((extra_rows.len() / EXTRA_ROW_SIZE) as u32),
+        keeps_frame_pointers,
+    }
 }
 
 /// Adds the rows of the vDSO, converted from this process's image of it.
-pub(crate) fn add_vdso(device: &Device) -> Result<Option<u32>, String> {
+pub(crate) fn add_vdso(device: &Device) -> Result<Option<RowCount>, String> {
     let read = |error: io::Error| format!("cannot read this process's memory: {error}");
     let maps = process::maps(std::process::id()).map_err(read)?;
     let (vdso, _) = maps
@@ -481,4 +504,43 @@ pub(crate) fn stats(json: bool) -> Result<String, CommandError> {
     }
     let line = |(name, value): &(String, u64)| format!("{name} {value}\n");
     Ok(counters.iter().map(line).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn frame_pointers_are_told_of() {
+        let outcomes = |keeps_frame_pointers, extra_rows: usize| {
+            let rows = count(RowsToAdd {
+                extra_rows: &vec![0; extra_rows * EXTRA_ROW_SIZE],
+                keeps_frame_pointers,
+                ..RowsToAdd::default()
+            });
+            let outcomes = [outcome("file".to_owned(), Ok(Some(rows)))];
+            [false, true].map(|json| print(&outcomes, json).unwrap())
+        };
+        assert_eq!(
+            outcomes(false, 3),
+            ["file: 3 rows\n", "[{\"file\":\"file\",\"rows\":3}]\n",]
+        );
+        assert_eq!(
+            outcomes(true, 3),
+            [
+                "file: 3 rows, and frame pointers elsewhere\n",
+                "[{\"file\":\"file\",\"rows\":3,\"keeps_frame_pointers\":true}]\n",
+            ]
+        );
+        assert_eq!(
+            outcomes(true, 0),
+            [
+                "file: no rows, but frame pointers\n",
+                "[{\"file\":\"file\",\"rows\":0,\"keeps_frame_pointers\":true}]\n",
+            ]
+        );
+        let known = [outcome("file".to_owned(), Ok(None))];
+        assert_eq!(print(&known, false).unwrap(), "file: has rows already\n");
+        assert_eq!(print(&known, true).unwrap(), "[{\"file\":\"file\"}]\n");
+    }
 }

@@ -38,7 +38,8 @@ use super::{
 use crate::{
     add::{
         self,
-        Added, //
+        Added,
+        RowCount, //
     },
     config,
     device::{
@@ -57,8 +58,8 @@ pub(super) struct FileAnswer<'a> {
     pid: i32,
     file: &'a str,
     build_id: &'a str,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    rows: Option<u32>,
+    #[serde(flatten)]
+    rows: Option<RowCount>,
     #[serde(skip_serializing_if = "Option::is_none")]
     error: Option<String>,
     milliseconds: u128,
@@ -88,14 +89,10 @@ impl fmt::Display for FileAnswer<'_> {
             "" => write!(to, "{:#x} of process {}", self.start, self.pid)?,
             name => to.write_str(name)?,
         }
-        match &self.error {
-            Some(error) => write!(to, ": {error}"),
-            None => write!(
-                to,
-                ": {} rows, {} ms",
-                self.rows.unwrap_or_default(),
-                self.milliseconds
-            ),
+        match (&self.error, self.rows) {
+            (Some(error), _) => write!(to, ": {error}"),
+            (None, Some(rows)) => write!(to, ": {rows}, {} ms", self.milliseconds),
+            (None, None) => Ok(()),
         }
     }
 }

@@ -137,7 +137,7 @@ impl Module for Device {
     fn add_rows(&self, file: &File, rows: &ConvertedRows, user: u32) -> Result<(), String> {
         let state = file.metadata().map_err(|error| error.to_string())?;
         let changed = ChangeTime::from(&state);
-        Ok(add::add_rows(self, file, changed, rows, user).map(|_| ())?)
+        Ok(add::add_rows(self, file, changed, rows, user)?)
     }
 
     fn remove_rows(&self, file: &File) {

@@ -30,7 +30,8 @@ help:
 	@echo '  make install   - installs the module, and sframectl if it was built'
 	@echo '  make clean     - removes build output'
 	@echo '  make rust-analyzer - describes the module to rust-analyzer'
-	@echo '  make tools     - builds sframectl, as build/tools/sframectl'
+	@echo '  make tools     - builds sframectl, as build/tools/sframectl, in a Debian root'
+	@echo '  make local-tools - the same, with the compilers of this machine'
 	@echo '  make deb       - builds Debian packages, in build/deb/'
 	@echo '  sframectl selftest - checks the stacks on this machine'
 
@@ -48,29 +49,40 @@ install: modules
 	install -D -m 644 sframe_unwind.ko \
 		"$(INSTALL_MOD_PATH)/lib/modules/$$release/updates/sframe_unwind.ko" && \
 	depmod $(if $(INSTALL_MOD_PATH),-b '$(INSTALL_MOD_PATH)') "$$release"
-	[ ! -e build/tools/sframectl ] || { \
-		install -D build/tools/sframectl '$(INSTALL_MOD_PATH)/usr/local/sbin/sframectl' && \
-		install -D -t '$(INSTALL_MOD_PATH)/usr/local/libexec/sframectl' \
-			build/libexec/sframectl/* && \
-		install -D -m 644 tools/sframectl/sframectl.service \
-			'$(INSTALL_MOD_PATH)/usr/local/lib/systemd/system/sframectl.service' && \
-		install -D -m 644 -t '$(INSTALL_MOD_PATH)/usr/local/share/man/man1' \
-			build/tools/man/* && \
-		install -D -m 644 tools/sframectl/sframectl.toml.5 \
-			'$(INSTALL_MOD_PATH)/usr/local/share/man/man5/sframectl.toml.5'; }
+	[ ! -e build/tools/sframectl ] || $(MAKE) install-tools DESTDIR='$(INSTALL_MOD_PATH)'
 
-# In the prepared root, for its Rust and its C library.
+# sframectl, in build/tools, and its demo, by this machine's compilers: for packages, too.
+local-tools:
+	cargo build --quiet --release --locked -p sframectl
+	install -D -t build/tools "$${CARGO_TARGET_DIR:-target}/release/sframectl"
+	mkdir -p build/tools/man build/tools/completions
+	build/tools/sframectl man build/tools/man
+	build/tools/sframectl completions build/tools/completions
+	$(MAKE) -C samples/demo OUT='$(CURDIR)/build/demo'
+	install -D -t build/libexec/sframectl build/demo/demo build/demo/libdemo.so
+
+# The same in a Debian root, for its Rust and its C library.
 tools:
-	@bash -c '. scripts/lib.sh && in_root sh -ec " \
-		export CARGO_TARGET_DIR=/var/cache/sframe_unwind/target; \
-		cargo build --quiet --release --locked \
-			--manifest-path /src/Cargo.toml -p sframectl; \
-		install -D \$$CARGO_TARGET_DIR/release/sframectl /src/build/tools/sframectl; \
-		mkdir -p /src/build/tools/man; \
-		/src/build/tools/sframectl man /src/build/tools/man; \
-		make -s -C /src/samples/demo OUT=/src/build/demo; \
-		install -D -t /src/build/libexec/sframectl \
-			/src/build/demo/demo /src/build/demo/libdemo.so"'
+	@bash -c '. scripts/lib.sh && in_root env \
+		CARGO_TARGET_DIR=/var/cache/sframe_unwind/target make -s -C /src local-tools'
+
+# Installs what either of the two has built, below DESTDIR. Packages choose other directories.
+PREFIX = /usr/local
+SBINDIR = $(PREFIX)/sbin
+install-tools: to = $(DESTDIR)$(PREFIX)
+install-tools: completions = build/tools/completions
+install-tools:
+	install -D -t '$(DESTDIR)$(SBINDIR)' build/tools/sframectl
+	install -D -t '$(to)/libexec/sframectl' build/libexec/sframectl/*
+	install -D -m 644 -t '$(to)/share/man/man1' build/tools/man/*
+	install -D -m 644 -t '$(to)/share/man/man5' tools/sframectl/sframectl.toml.5
+	install -D -m 644 $(completions)/sframectl.bash \
+		'$(to)/share/bash-completion/completions/sframectl'
+	install -D -m 644 -t '$(to)/share/zsh/site-functions' $(completions)/_sframectl
+	install -D -m 644 -t '$(to)/share/fish/vendor_completions.d' $(completions)/sframectl.fish
+	mkdir -p '$(to)/lib/systemd/system'
+	sed 's:/usr/local/sbin:$(SBINDIR):' tools/sframectl/sframectl.service \
+		>'$(to)/lib/systemd/system/sframectl.service'
 
 # Debian packages, in a root of their own.
 deb:
@@ -112,5 +124,5 @@ bench:
 bench-host:
 	@tools/bench-host/run
 
-.PHONY: all help modules install tools deb rust-analyzer clean demo test test-night truth fuzz \
-	fuzz-kernel soak bench bench-host
+.PHONY: all help modules install local-tools tools install-tools deb rust-analyzer clean demo test \
+	test-night truth fuzz fuzz-kernel soak bench bench-host

@@ -6,9 +6,9 @@
 
 architectures='amd64 arm64 s390x'
 
-# The architectures that the module is written for. dkms.conf and debian/control have them by
-# other names; tests/test_architectures.py compares the three. On any other architecture a guest
-# boots without the module.
+# The architectures that the module is written for. dkms.conf, debian/control and the files of
+# packaging/ have them, some by other names; tests/test_architectures.py compares all. On any other
+# architecture a guest boots without the module.
 module_architectures='amd64'
 
 # The architecture of the prepared root: its programs run on this machine.

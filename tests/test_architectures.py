@@ -40,6 +40,13 @@ class Architectures(unittest.TestCase):
         built = {name for name, cpu in self.all.items() if re.search(pattern, cpu)}
         self.assertEqual(built, self.of_module)
 
+    def test_packages_of_other_distributions_are_for_them(self):
+        for place, pattern in (("PKGBUILD", r"^arch=\((.*)\)$"),
+                               ("sframe_unwind-kmod.spec", r"^ExclusiveArch: (.*)$")):
+            text = (ROOT / "packaging" / place).read_text(encoding="utf-8")
+            found = re.search(pattern, text, re.MULTILINE)[1].split()
+            self.assertEqual(set(found), {self.all[name] for name in self.of_module}, place)
+
 
 if __name__ == "__main__":
     unittest.main()

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""The module, the tools, the core, the changelog and DKMS have one version; DKMS and doctor have
-the same demands."""
+"""The module, the tools, the core, the changelog and the packages have one version; DKMS and
+doctor have the same demands."""
 
 import pathlib
 import re
@@ -11,6 +11,8 @@ PLACES = {
     "CHANGELOG.md": r"^## \[(\d+\.\d+\.\d+)\]",
     "Cargo.toml": r'^version = "(.*)"',
     "dkms.conf": r'^PACKAGE_VERSION="(.*)"',
+    "packaging/PKGBUILD": r"^pkgver=(.*)",
+    "packaging/sframe_unwind-kmod.spec": r"^Version: (.*)",
     "rust/c/hook.c": r'^MODULE_VERSION\("(.*)"\);',
 }
 

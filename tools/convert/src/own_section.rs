@@ -105,7 +105,7 @@ fn read(
     Ok(())
 }
 
-/// The rows of a function, of which a reader makes one rule if there are none.
+/// The rows of a function. If it has none, a reader makes one rule, which is one row here.
 fn rows(bytes: &[u8], section: &Section, function: &Function) -> Result<Vec<(u32, Rule)>, Error> {
     let plain = |rule| Rule {
         extra: Extra::NONE,

@@ -98,6 +98,31 @@ pub struct CodeObject {
 }
 
 impl CodeObject {
+    /// The object of `code` at the run-time address `start`. `text` are the addresses of its
+    /// sections, and `guard` is the address and the value of a word. `eh_frame` makes the section
+    /// `.eh_frame` for its address. `None` if no address is left for that section.
+    pub(super) fn new(
+        code: &[u8],
+        start: u64,
+        text: &[Range<u64>],
+        (guard, guard_value): (u64, u64),
+        eh_frame: impl FnOnce(u64) -> Vec<u8>,
+    ) -> Option<CodeObject> {
+        let end = start.checked_add(code.len() as u64)?;
+        // The file needs an address for the section that nothing else has.
+        let eh_frame_at = end.checked_next_multiple_of(PAGE)?;
+        let (file, offset) = elf_file(code, start, text, &eh_frame(eh_frame_at), eh_frame_at);
+        Some(CodeObject {
+            start,
+            end,
+            guard,
+            guard_value,
+            file,
+            offset,
+            rows: Vec::new(),
+        })
+    }
+
     /// Whether code of the object is in the range from `start` to `end`, run-time addresses.
     pub fn overlaps(&self, start: u64, end: u64) -> bool {
         self.start < end && start < self.end
@@ -270,7 +295,7 @@ struct EhFrameSearch<'a> {
     code: Vec<&'a ProcessMapping>,
     /// The functions that were found, by the start of the mapping.
     found: BTreeMap<u64, Vec<LoadedFunction>>,
-    /// The starts of the mappings of which no more functions are wanted.
+    /// The starts of the mappings whose further functions are not wanted.
     described: BTreeSet<u64>,
     /// The bytes and the functions that may still be read.
     bytes: u64,
@@ -551,7 +576,6 @@ fn object(memory: &impl ProcessMemory, parts: &[CodePart]) -> Option<CodeObject>
         .iter()
         .map(|part| start + part.start as u64..start + part.end as u64)
         .collect();
-    let end = start + code.len() as u64;
     let mut functions = parts.iter().flat_map(|part| &part.functions);
     let (guard, guard_value) = match functions.next_back() {
         Some(function) => (function.guard, function.guard_value),
@@ -565,19 +589,8 @@ fn object(memory: &impl ProcessMemory, parts: &[CodePart]) -> Option<CodeObject>
             (at, u64::from_le_bytes(*word))
         }
     };
-    // The file needs an address for the section that nothing else has.
-    let eh_frame_at = end.checked_next_multiple_of(PAGE)?;
-    let eh_frame = eh_frame(parts, eh_frame_at);
-    let (file, offset) = elf_file(&code, start, &text, &eh_frame, eh_frame_at);
-    Some(CodeObject {
-        start,
-        end,
-        guard,
-        guard_value,
-        file,
-        offset,
-        rows: Vec::new(),
-    })
+    let eh_frame = |address| eh_frame(parts, address);
+    CodeObject::new(&code, start, &text, (guard, guard_value), eh_frame)
 }
 
 /// The offsets of the code in the bytes of a part: up to its last byte that is not 0. Where zeros
@@ -606,7 +619,7 @@ fn filled(bytes: &[u8], part: &CodePart) -> Vec<Range<usize>> {
 
 /// An ELF file with these sections at these addresses, and the offset of the code. `text` are the
 /// addresses of the sections of the code.
-pub(super) fn elf_file(
+fn elf_file(
     code: &[u8],
     code_at: u64,
     text: &[Range<u64>],
@@ -899,13 +912,7 @@ mod tests {
         assert_eq!(ranges(&found), [(CODE, last + 0x90), of_other]);
         assert_eq!(functions(&found[0]).len(), MAX_OBJECTS);
         // The pages between the code are no code of the file.
-        let file = object::File::parse(&*found[0].file).unwrap();
-        let text = file
-            .sections()
-            .filter(|section| section.name() == Ok(".text"));
-        let text: Vec<_> = text
-            .map(|section| (section.address(), section.size()))
-            .collect();
+        let text = text_of(&found[0]);
         assert_eq!(text.len(), MAX_OBJECTS);
         assert_eq!(text[1], (CODE + 0x2000, 0x90));
         // What was requested comes first, and there are not too many.
@@ -914,6 +921,16 @@ mod tests {
         let found = FakeMappings(runs.collect()).objects_at(CODE + 30 * 0x10_0000);
         assert_eq!(found.len(), MAX_OBJECTS);
         assert_eq!(found[0].start, CODE + 30 * 0x10_0000);
+    }
+
+    /// Address and size of each section of code.
+    fn text_of(object: &CodeObject) -> Vec<(u64, u64)> {
+        let file = object::File::parse(&*object.file).unwrap();
+        let text = file
+            .sections()
+            .filter(|section| section.name() == Ok(".text"));
+        text.map(|section| (section.address(), section.size()))
+            .collect()
     }
 
     #[test]
@@ -941,13 +958,7 @@ mod tests {
             (CODE + 0x3000, "r--", page(&[described])),
         ];
         let found = FakeMappings(maps).objects();
-        let file = object::File::parse(&*found[0].file).unwrap();
-        let text = file
-            .sections()
-            .filter(|section| section.name() == Ok(".text"));
-        let text: Vec<_> = text
-            .map(|section| (section.address(), section.size()))
-            .collect();
+        let text = text_of(&found[0]);
         assert_eq!(text, [(CODE, 0x90), (CODE + 0x1000, 0x1090)]);
     }
 

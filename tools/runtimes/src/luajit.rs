@@ -23,10 +23,7 @@ use walk::process::{
 };
 
 use crate::{
-    eh_frame::{
-        elf_file,
-        CodeObject, //
-    },
+    eh_frame::CodeObject,
     process::ProcessMemory,
     uapi,
     Region, //
@@ -530,20 +527,9 @@ impl AreaRun {
                 .iter()
                 .flat_map(|trace| trace.parts.iter().copied()),
         );
-        // The file needs an address for the section that nothing else has.
-        let eh_frame_at = end.checked_next_multiple_of(4096)?;
-        let (guard, guard_value) = self.traces.first()?.guard;
+        let guard = self.traces.first()?.guard;
         let text = Range { start, end };
-        let (file, offset) = elf_file(code, start, &[text], &eh_frame(&parts), eh_frame_at);
-        Some(CodeObject {
-            start,
-            end,
-            guard,
-            guard_value,
-            file,
-            offset,
-            rows: Vec::new(),
-        })
+        CodeObject::new(code, start, &[text], guard, |_| eh_frame(&parts))
     }
 }
 

@@ -286,20 +286,17 @@ impl Taker<'_> {
 
 const STACK: u64 = 0x7ffe_0000;
 
-/// Memory and registers with arbitrary contents, some of them unreadable.
-struct Hostile<'a> {
-    words: &'a [u8],
-    reads: Cell<u32>,
-}
+/// Words with arbitrary contents, some of them unreadable.
+pub(crate) struct HostileWords<'a>(&'a [u8]);
 
-impl Hostile<'_> {
-    fn word(&self, index: u64) -> Option<u64> {
-        let count = self.words.len() as u64 / 9;
+impl HostileWords<'_> {
+    pub(crate) fn word(&self, index: u64) -> Option<u64> {
+        let count = self.0.len() as u64 / 9;
         let at = 9 * usize::try_from(index.checked_rem(count)?).ok()?;
-        let word = self.words[at + 1..at + 9].try_into().ok()?;
+        let word = self.0[at + 1..at + 9].try_into().ok()?;
         // The byte in front of each word decides: the word is unreadable, or is an address in the
         // stack, or has the value that follows.
-        match self.words[at] {
+        match self.0[at] {
             0 => None,
             byte if byte % 2 == 0 => Some(STACK + 8 * u64::from(byte)),
             _ => Some(u64::from_le_bytes(word)),
@@ -307,57 +304,96 @@ impl Hostile<'_> {
     }
 }
 
+/// The memory and the registers of a process: hostile words.
+struct Hostile<'a> {
+    words: &'a HostileWords<'a>,
+    reads: Cell<u32>,
+}
+
 impl Memory for Hostile<'_> {
     fn read_word(&self, address: u64) -> Result<u64, Fault> {
         self.reads.set(self.reads.get() + 1);
-        self.word(address / 8).ok_or(Fault)
+        self.words.word(address / 8).ok_or(Fault)
     }
 }
 
 impl RegisterSource for Hostile<'_> {
     fn register(&self, number: u8) -> Option<u64> {
-        self.word(number.into())
+        self.words.word(number.into())
+    }
+}
+
+/// An input of [`walk`].
+pub(crate) struct StepInput<'a> {
+    pub(crate) abi: Abi,
+    /// The alignment of the CFA, and the bytes between it and the stack pointer.
+    alignment: u64,
+    save_area: u64,
+    flags: u8,
+    pub(crate) rule: Rule,
+    /// The innermost frame.
+    pub(crate) frame: Frame,
+    pub(crate) memory: HostileWords<'a>,
+}
+
+impl StepInput<'_> {
+    pub(crate) fn new(data: &[u8]) -> StepInput<'_> {
+        let mut taker = Taker(data);
+        let (abi, alignment, save_area) = match taker.byte() % 4 {
+            0 => (Abi::Amd64, 8, 0),
+            1 => (Abi::Aarch64, 16, 0),
+            2 => (Abi::Aarch64Big, 16, 0),
+            _ => (Abi::S390x, 8, 160),
+        };
+        let flags = taker.byte();
+        StepInput {
+            abi,
+            alignment,
+            save_area,
+            flags,
+            rule: Rule {
+                cfa: Cfa {
+                    base: taker.base(),
+                    offset: taker.offset(),
+                    deref: flags & 1 != 0,
+                    plus: if flags & 1 != 0 { flags as i8 } else { 0 },
+                },
+                ra: taker.location(),
+                fp: taker.location(),
+                mangled: flags & 2 != 0 && abi.may_mangle(),
+                signal: flags & 4 != 0,
+                extra: Extra::NONE,
+            },
+            frame: Frame {
+                pc: taker.address(),
+                sp: taker.address(),
+                fp: taker.address(),
+            },
+            memory: HostileWords(taker.0),
+        }
+    }
+
+    /// Whether step number `count` is by the rule, and not by the frame pointer.
+    pub(crate) fn is_by_rule(&self, count: u32) -> bool {
+        self.flags & 8 == 0 || (self.flags >> (4 + count % 4)) & 1 == 0
     }
 }
 
 /// Walks by a hostile rule over hostile memory: each step rises, or the walk ends. Only a frame
 /// that a signal interrupted may be at any address.
 pub(crate) fn walk(data: &[u8]) {
-    let mut taker = Taker(data);
-    let (abi, alignment, save_area) = match taker.byte() % 4 {
-        0 => (Abi::Amd64, 8, 0),
-        1 => (Abi::Aarch64, 16, 0),
-        2 => (Abi::Aarch64Big, 16, 0),
-        _ => (Abi::S390x, 8, 160),
-    };
-    let flags = taker.byte();
-    let rule = Rule {
-        cfa: Cfa {
-            base: taker.base(),
-            offset: taker.offset(),
-            deref: flags & 1 != 0,
-            plus: if flags & 1 != 0 { flags as i8 } else { 0 },
-        },
-        ra: taker.location(),
-        fp: taker.location(),
-        mangled: flags & 2 != 0 && abi.may_mangle(),
-        signal: flags & 4 != 0,
-        extra: Extra::NONE,
-    };
-    let mut frame = Frame {
-        pc: taker.address(),
-        sp: taker.address(),
-        fp: taker.address(),
-    };
+    let input = StepInput::new(data);
+    let rule = &input.rule;
+    let mut frame = input.frame;
     let memory = Hostile {
-        words: taker.0,
+        words: &input.memory,
         reads: Cell::new(0),
     };
     for count in 0..32 {
-        let by_rule = flags & 8 == 0 || (flags >> (4 + count % 4)) & 1 == 0;
+        let by_rule = input.is_by_rule(count);
         let registers = (count == 0).then_some(&memory);
         let stepped = if by_rule {
-            step(abi, &rule, &frame, &registers, &memory)
+            step(input.abi, rule, &frame, &registers, &memory)
         } else {
             step_by_frame_pointer(&frame, &memory)
         };
@@ -372,7 +408,7 @@ pub(crate) fn walk(data: &[u8]) {
             if !rule.signal {
                 assert_ne!(caller.pc, 0);
                 assert!(caller.sp > frame.sp || (caller.sp == frame.sp && !saved));
-                assert_eq!((caller.sp + save_area) % alignment, 0);
+                assert_eq!((caller.sp + input.save_area) % input.alignment, 0);
             }
             assert!(!rule.mangled || caller.pc < 1 << 48);
             assert!(!rule.is_outermost());
@@ -389,11 +425,30 @@ pub(crate) fn walk(data: &[u8]) {
     }
 }
 
-/// The memory and the registers of a process. The byte at an address is the input's byte at this
-/// address modulo the input's length. One page in 256 cannot be read.
-struct Repeating<'a> {
-    bytes: &'a [u8],
+/// The memory of a process. The byte at an address is the input's byte at this address modulo the
+/// input's length. One page in 256 cannot be read.
+#[derive(Clone, Copy)]
+pub(crate) struct RepeatingBytes<'a> {
+    pub(crate) bytes: &'a [u8],
     missing: u8,
+}
+
+impl RepeatingBytes<'_> {
+    pub(crate) fn read<const N: usize>(&self, address: u64) -> Option<[u8; N]> {
+        let last = address.wrapping_add(N as u64 - 1);
+        let is_missing = |address: u64| (address >> 12) as u8 == self.missing;
+        if self.bytes.is_empty() || is_missing(address) || is_missing(last) {
+            return None;
+        }
+        let start = (address % self.bytes.len() as u64) as usize;
+        let mut bytes = self.bytes[start..].iter().chain(self.bytes.iter().cycle());
+        Some([0; N].map(|_: u8| *bytes.next().unwrap()))
+    }
+}
+
+/// The memory and the registers of a process.
+struct Repeating<'a> {
+    bytes: RepeatingBytes<'a>,
     reads: Cell<u32>,
     spent: Cell<u32>,
 }
@@ -401,14 +456,7 @@ struct Repeating<'a> {
 impl Source for Repeating<'_> {
     fn read<const N: usize>(&self, address: u64) -> Result<[u8; N], Fault> {
         self.reads.set(self.reads.get() + 1);
-        let last = address.wrapping_add(N as u64 - 1);
-        let is_missing = |address: u64| (address >> 12) as u8 == self.missing;
-        if self.bytes.is_empty() || is_missing(address) || is_missing(last) {
-            return Err(Fault);
-        }
-        let start = (address % self.bytes.len() as u64) as usize;
-        let mut bytes = self.bytes[start..].iter().chain(self.bytes.iter().cycle());
-        Ok([0; N].map(|_: u8| *bytes.next().unwrap()))
+        self.bytes.read(address).ok_or(Fault)
     }
 
     fn spend(&self, instructions: u32) -> Result<(), Fault> {
@@ -464,89 +512,133 @@ fn fast_walk(region: &Region, start: Frame, memory: &Repeating<'_>) {
     memory.spent.take();
 }
 
+/// An input of [`code_walk`].
+pub(crate) struct CodeInput<'a> {
+    flags: u8,
+    pub(crate) region: Region,
+    /// What is known of code without rows; `None` if a process has made the code.
+    pub(crate) frame_pointer: Option<FramePointer>,
+    /// The distance of each PC from the start of its function.
+    beginning: u64,
+    /// The innermost frame.
+    pub(crate) frame: Frame,
+    pub(crate) memory: RepeatingBytes<'a>,
+}
+
+impl CodeInput<'_> {
+    pub(crate) fn new(data: &[u8]) -> CodeInput<'_> {
+        let mut taker = Taker(data);
+        let flags = taker.byte();
+        let region = match flags % 4 {
+            0 if flags & 4 != 0 => Region::TaggedStack(TaggedStack {
+                exit: taker.address(),
+                main: taker.address(),
+                main_return: taker.address(),
+                main_frame: taker.byte().into(),
+                registers_offset: taker.byte().into(),
+                schedulers: taker.address(),
+                scheduler_count: taker.byte().into(),
+                scheduler_size: taker.byte().into(),
+                process_offset: taker.byte().into(),
+            }),
+            0 => Region::Stop,
+            1 => Region::Fixed(FixedRule {
+                cfa: taker.offset(),
+                fp: taker.offset(),
+                from_fp: flags & 4 != 0,
+            }),
+            _ => Region::CodeHeap(CodeHeap {
+                start: taker.address(),
+                segment_map: taker.address(),
+                interpreter_start: taker.address(),
+                interpreter_len: taker.byte().into(),
+                kind_mask: taker.byte().into(),
+                frameless_kinds: [taker.byte().into(); 4],
+                segment_log2: taker.byte() % 64,
+                used_offset: taker.byte(),
+                blob_offset: taker.byte(),
+                frame_size_offset: taker.byte(),
+                frame_complete_offset: taker.byte(),
+                frame_complete_is_short: flags & 4 != 0,
+                code_offset: taker.byte(),
+                code_is_address: flags & 8 != 0,
+                kind_offset: taker.byte(),
+            }),
+        };
+        CodeInput {
+            flags,
+            region,
+            frame_pointer: match flags / 16 % 4 {
+                0 => Some(FramePointer::Kept),
+                1 => Some(FramePointer::Unknown),
+                _ => None,
+            },
+            beginning: taker.byte().into(),
+            frame: Frame {
+                pc: taker.address(),
+                sp: taker.address(),
+                fp: taker.address(),
+            },
+            memory: RepeatingBytes {
+                missing: taker.byte(),
+                bytes: taker.0,
+            },
+        }
+    }
+
+    /// Whether the code is known to keep a frame pointer.
+    pub(crate) fn is_examined(&self) -> bool {
+        self.flags & 16 != 0
+    }
+
+    /// Whether step number `count` is one without a region.
+    pub(crate) fn is_without_region(&self, count: u32) -> bool {
+        self.flags & 64 != 0 || self.flags & 128 != 0 && count % 2 == 0
+    }
+
+    /// Step number `count`, from `frame`. `registers` are those of the innermost frame.
+    pub(crate) fn step<M: Memory + Source, R: RegisterSource>(
+        &self,
+        count: u32,
+        frame: &Frame,
+        registers: &R,
+        memory: &M,
+    ) -> Option<Frame> {
+        let is_innermost = count == 0;
+        let step = if self.is_without_region(count) {
+            let function = |pc: u64| pc.checked_sub(self.beginning);
+            let end = frame.sp.saturating_add(1 << 20);
+            match self.frame_pointer {
+                Some(known) => fallback::step(frame, is_innermost, known, function, end, memory),
+                None => unknown::step(frame, is_innermost, self.is_examined(), end, memory),
+            }
+        } else {
+            let registers = is_innermost.then_some(registers);
+            runtimes::step(&self.region, 0..u64::MAX, frame, registers, memory)
+        };
+        match step {
+            Some(Step::Caller(caller)) => Some(caller),
+            _ => None,
+        }
+    }
+}
+
 /// Walks by hostile code, and by a hostile description of a region, in hostile memory.
 pub(crate) fn code_walk(data: &[u8]) {
-    let mut taker = Taker(data);
-    let flags = taker.byte();
-    let region = match flags % 4 {
-        0 if flags & 4 != 0 => Region::TaggedStack(TaggedStack {
-            exit: taker.address(),
-            main: taker.address(),
-            main_return: taker.address(),
-            main_frame: taker.byte().into(),
-            registers_offset: taker.byte().into(),
-            schedulers: taker.address(),
-            scheduler_count: taker.byte().into(),
-            scheduler_size: taker.byte().into(),
-            process_offset: taker.byte().into(),
-        }),
-        0 => Region::Stop,
-        1 => Region::Fixed(FixedRule {
-            cfa: taker.offset(),
-            fp: taker.offset(),
-            from_fp: flags & 4 != 0,
-        }),
-        _ => Region::CodeHeap(CodeHeap {
-            start: taker.address(),
-            segment_map: taker.address(),
-            interpreter_start: taker.address(),
-            interpreter_len: taker.byte().into(),
-            kind_mask: taker.byte().into(),
-            frameless_kinds: [taker.byte().into(); 4],
-            segment_log2: taker.byte() % 64,
-            used_offset: taker.byte(),
-            blob_offset: taker.byte(),
-            frame_size_offset: taker.byte(),
-            frame_complete_offset: taker.byte(),
-            frame_complete_is_short: flags & 4 != 0,
-            code_offset: taker.byte(),
-            code_is_address: flags & 8 != 0,
-            kind_offset: taker.byte(),
-        }),
-    };
-    let frame_pointer = match flags / 16 % 4 {
-        0 => Some(FramePointer::Kept),
-        1 => Some(FramePointer::Unknown),
-        _ => None,
-    };
-    let beginning = u64::from(taker.byte());
-    let mut frame = Frame {
-        pc: taker.address(),
-        sp: taker.address(),
-        fp: taker.address(),
-    };
+    let input = CodeInput::new(data);
+    let region = &input.region;
     let memory = Repeating {
-        missing: taker.byte(),
-        bytes: taker.0,
+        bytes: input.memory,
         reads: Cell::new(0),
         spent: Cell::new(0),
     };
+    let mut frame = input.frame;
     if let Region::CodeHeap(_) | Region::Fixed(_) = region {
-        fast_walk(&region, frame, &memory);
+        fast_walk(region, frame, &memory);
     }
     for count in 0..16 {
         let is_innermost = count == 0;
-        let caller = if flags & 64 != 0 || flags & 128 != 0 && count % 2 == 0 {
-            let function = |pc: u64| pc.checked_sub(beginning);
-            let end = frame.sp.saturating_add(1 << 20);
-            let step = match frame_pointer {
-                Some(known) => fallback::step(&frame, is_innermost, known, function, end, &memory),
-                None => {
-                    let is_examined = flags & 16 != 0;
-                    unknown::step(&frame, is_innermost, is_examined, end, &memory)
-                }
-            };
-            match step {
-                Some(Step::Caller(caller)) => Some(caller),
-                _ => None,
-            }
-        } else {
-            let registers = is_innermost.then_some(&memory);
-            match runtimes::step(&region, 0..u64::MAX, &frame, registers, &memory) {
-                Some(Step::Caller(caller)) => Some(caller),
-                _ => None,
-            }
-        };
+        let caller = input.step(count, &frame, &memory, &memory);
         let most = match region {
             Region::TaggedStack(_) => MOST_READS_OF_ERLANG,
             _ => MOST_READS_OF_CODE,

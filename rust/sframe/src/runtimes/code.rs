@@ -35,16 +35,19 @@ pub(super) fn read_code<S: Source + ?Sized>(
     Some(())
 }
 
-/// The offset of `pattern` in `code`.
+/// The offset of `pattern` in `code`. `pattern` has one to eight bytes, the first of which is not
+/// 0. Each byte of code takes the same few instructions, whatever it is.
 #[inline(never)]
 pub(super) fn find(code: &[u8], pattern: &[u8]) -> Option<usize> {
-    let mut rest = code;
-    let mut at = 0usize;
-    while !rest.starts_with(pattern) {
-        rest = rest.get(1..)?;
-        at = at.wrapping_add(1);
-    }
-    Some(at)
+    let push = |word: u64, byte: &u8| word.wrapping_shr(8) | u64::from(*byte).wrapping_shl(56);
+    let unused = (pattern.len() as u32).wrapping_mul(8).wrapping_neg();
+    let wanted = pattern.iter().fold(0, push).wrapping_shr(unused);
+    let mut word = 0;
+    let last = code.iter().position(|byte| {
+        word = push(word, byte);
+        word.wrapping_shr(unused) == wanted
+    })?;
+    last.wrapping_add(1).checked_sub(pattern.len())
 }
 
 #[cfg(test)]
@@ -55,6 +58,21 @@ pub(super) mod tests {
         unwind::step::Memory, //
     };
     use std::vec::Vec;
+
+    #[test]
+    fn patterns_are_found() {
+        let code = [0, 0x55, 0x48, 0x48, 0x89, 0xe5, 0xc3, 1, 2, 3];
+        assert_eq!(find(&code, &[0x48, 0x89, 0xe5]), Some(3));
+        assert_eq!(find(&code, &[0xc3]), Some(6));
+        assert_eq!(
+            find(&code, &[0x48, 0x48, 0x89, 0xe5, 0xc3, 1, 2, 3]),
+            Some(2)
+        );
+        assert_eq!(find(&code, &[0x55]), Some(1));
+        assert_eq!(find(&code, &[0x48, 0x89, 0xe4]), None);
+        assert_eq!(find(&code, &[3, 0]), None);
+        assert_eq!(find(&[], &[3]), None);
+    }
 
     /// Parts of memory, by start.
     #[derive(Clone)]

@@ -193,9 +193,14 @@ fn state_of_call<S: Source + ?Sized>(pc: u64, memory: &S) -> Option<State> {
     })
 }
 
+/// The most work of searching the code around a PC, in addition to that of reading it, in
+/// instructions.
+const SEARCH: u32 = 3200;
+
 /// The state of the interpreter, from the instructions around the PC.
 #[inline(never)]
 fn state_at<S: Source + ?Sized>(pc: u64, memory: &S) -> Option<State> {
+    memory.spend(SEARCH).ok()?;
     let mut code = [0; IN_FRONT + MAX_BEGINNING];
     read_code(
         pc.wrapping_sub(const { IN_FRONT as u64 }),

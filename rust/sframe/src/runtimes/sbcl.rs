@@ -46,7 +46,7 @@ const ROUTINE: u64 = 256;
 const NEAR_CODE: u64 = 1 << 30;
 
 /// The work of comparing the bytes before a PC with the known instructions, in instructions.
-const SEARCH: u32 = 500;
+const SEARCH: u32 = 700;
 
 /// Where a PC is in a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -8,8 +8,9 @@
 
 use crate::sframe::x86_64::insn::*;
 
-/// The work of decoding an instruction, in instructions.
-pub(in crate::sframe) const DECODING: u32 = 120;
+/// The most work of decoding an instruction, which may have 14 prefixes, and of looking at it; in
+/// instructions.
+pub(in crate::sframe) const DECODING: u32 = 400;
 
 /// The length of the longest instruction, in bytes.
 pub(in crate::sframe) const LONGEST_INSTRUCTION: usize = 15;

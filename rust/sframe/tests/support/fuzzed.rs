@@ -485,7 +485,7 @@ const MOST_READS_OF_ERLANG: u32 = 2 * 1024 + 1024 + 20;
 /// The most work that a step without rows takes from the budget besides its reads, in instructions:
 /// a search for a call of SBCL, and the decoding of 40 instructions in front of the PC and of 40
 /// ahead of it.
-const MOST_WORK_OF_CODE: u32 = 500 + (40 + 40) * 120;
+const MOST_WORK_OF_CODE: u32 = 700 + (40 + 40) * 400;
 
 /// The fast path in a region finds the frames that single steps find.
 fn fast_walk(region: &Region, start: Frame, memory: &Repeating<'_>) {

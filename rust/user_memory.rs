@@ -45,7 +45,13 @@ const FAULT: u32 = 280;
 /// The work of reading one mapping, and of one step of a scan of the mappings.
 pub(crate) const VISIT: u32 = sys::SFU_VISIT;
 /// The work of taking the code cache again in a walk: all its ranges are checked.
-pub(crate) const CODE_CACHE: u32 = 48;
+pub(crate) const CODE_CACHE: u32 = 28;
+/// The work of a frame in a file with a table, if not the fast path finds its caller; without the
+/// reads, and without the search for the row.
+pub(crate) const TABLE_FRAME: u32 = 24;
+/// The rows of a table that are searched for one unit of work: in a search, and before it by the
+/// fast path, which ends at a rule that is not compact.
+pub(crate) const ROWS_OF_UNIT: u32 = 2;
 /// The number of pages that a task may wait for in one walk.
 const FAULTS_DEFERRED: u32 = 256;
 

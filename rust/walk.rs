@@ -68,6 +68,8 @@ use crate::{
         Part,
         UserMemory,
         CODE_CACHE,
+        ROWS_OF_UNIT,
+        TABLE_FRAME,
         WORK, //
     }, //
 };
@@ -75,10 +77,6 @@ use core::{
     cell::Cell,
     ops::Range, //
 };
-
-/// The rows of a table that are searched for one unit of work: in a search, and before it by the
-/// fast path, which ends at a rule that is not compact.
-const ROWS_OF_UNIT: u32 = 2;
 
 /// The work of a frame of the fast path at most: a search of
 /// [`MOST_ROWS`](crate::sframe::table::MOST_ROWS) rows.
@@ -289,7 +287,8 @@ impl<'a> Task for Current<'a> {
         let offset = lookup_address.wrapping_add(table.to_offset);
         let (answer, rows) = tables::rule_at(table.number, offset);
         // If nothing is left, the step that follows fails.
-        let _ = self.memory.take(rows / ROWS_OF_UNIT);
+        let work = (rows / ROWS_OF_UNIT).wrapping_add(TABLE_FRAME);
+        let _ = self.memory.take(work);
         answer
     }
 

@@ -52,8 +52,9 @@ pub(super) enum RbxPlace {
     Slot(u64),
 }
 
-/// The cost of a step of the second walk, in instructions, without the search of its row.
-const STEP: u32 = 800;
+/// The work of a step of the second walk, in instructions, in addition to that of a frame of the
+/// first walk.
+const STEP: u32 = 400;
 
 impl Replay {
     /// Begins the second walk, to `frame`: replaces `frame` by the innermost frame. `None` if that

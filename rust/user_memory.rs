@@ -275,4 +275,8 @@ impl Source for Part<'_> {
         self.read_into(offset, &mut bytes)?;
         Ok(bytes)
     }
+
+    fn spend(&self, instructions: u32) -> Result<(), Fault> {
+        self.memory.spend(instructions)
+    }
 }

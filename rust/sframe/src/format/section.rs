@@ -41,6 +41,9 @@ const PROBES: u32 = 8;
 /// The most functions of size zero that [`Search::Bounded`] steps over.
 pub const MAX_EMPTY_BOUNDED: u32 = 8;
 
+/// The work of stepping over a function of size zero, without the reads, in instructions.
+const EMPTY: u32 = 100;
+
 /// The bound on the time of a search.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Search {
@@ -224,6 +227,8 @@ impl Section {
             if empty > MAX_EMPTY_BOUNDED && search == Search::Bounded {
                 return Err(Error::TooLong);
             }
+            // If nothing is left, the next read fails.
+            let _ = bytes.spend(EMPTY);
             behind = index;
         }
         Ok(None)

@@ -50,7 +50,7 @@ pub(super) fn rule_at<T: Task>(
 }
 
 /// The work of a frame in a file with a section of its own, without the reads, in instructions.
-const SECTION_FRAME: u32 = 720;
+const SECTION_FRAME: u32 = 800;
 
 /// The rule for a frame in a file with a section of its own.
 #[inline(always)]

@@ -102,6 +102,10 @@ pub fn run_loop<T: Task>(
     }
 }
 
+/// The work of a frame for which there is no rule, without the reads and the searches of code, in
+/// instructions.
+const FRAME_WITHOUT_RULE: u32 = 200;
+
 /// The state of a walk, apart from its last frame.
 struct WalkState<T: Task> {
     /// How the walk has come to the frame.
@@ -281,6 +285,8 @@ impl<T: Task> WalkState<T> {
         if !matches!(self.replay, Replay::None) {
             return Err(StopReason::RegisterUnknown);
         }
+        // If nothing is left, the read that follows fails.
+        let _ = task.memory().spend(FRAME_WITHOUT_RULE);
         let step = match &self.mapping.rows {
             MappedRows::Region(region) => {
                 let registers = (!self.kind.has_called()).then(|| self.registers(task));

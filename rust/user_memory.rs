@@ -28,7 +28,7 @@ use core::{
 use kernel::page::PAGE_SIZE;
 
 /// The unit of the budget, in instructions.
-const UNIT: u32 = 20;
+pub(crate) const UNIT: u32 = 20;
 /// The budget of one walk in a context that cannot be interrupted, in units of [`UNIT`]
 /// instructions. `worst` of `tools/bench/run` measures the cost of programs made to be slow.
 pub(crate) const WORK: u32 = 8_000;
@@ -54,6 +54,17 @@ pub(crate) const TABLE_FRAME: u32 = 24;
 pub(crate) const ROWS_OF_UNIT: u32 = 2;
 /// The number of pages that a task may wait for in one walk.
 const FAULTS_DEFERRED: u32 = 256;
+
+/// The work of [`UserMemory::read`] of `len` bytes.
+pub(crate) const fn work_of_read(len: usize) -> u32 {
+    READ.wrapping_add(len as u32 / 8)
+        .wrapping_add((len as u32 % 8).count_ones())
+}
+
+/// The work of `UserMemory::read_into` of `len` bytes.
+pub(crate) const fn work_of_read_into(len: usize) -> u32 {
+    READ.wrapping_add(len.div_ceil(8) as u32)
+}
 
 /// The memory of the current task, with a budget for one walk.
 pub(crate) struct UserMemory {
@@ -153,7 +164,7 @@ impl UserMemory {
     /// Reads bytes at a run-time address. The address may have any value.
     #[inline(always)]
     pub(crate) fn read<const N: usize>(&self, address: u64) -> Result<[u8; N], Fault> {
-        self.take(const { READ + N as u32 / 8 + (N as u32 % 8).count_ones() })?;
+        self.take(const { work_of_read(N) })?;
         if let Some(bytes) = self.peek.read(address) {
             return Ok(bytes);
         }
@@ -169,7 +180,7 @@ impl UserMemory {
     /// [`read`](Self::read).
     #[inline(never)]
     fn read_into(&self, address: u64, bytes: &mut [u8]) -> Result<(), Fault> {
-        self.take(READ.wrapping_add(bytes.len().div_ceil(8) as u32))?;
+        self.take(work_of_read_into(bytes.len()))?;
         let is_read = self.peek.read_into(address, bytes) || self.read_otherwise(bytes, address);
         is_read.then_some(()).ok_or(Fault)
     }

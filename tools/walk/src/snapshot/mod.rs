@@ -23,6 +23,8 @@ pub use format::{
     Snapshot,
     SparseBytes,
     StackOrigin,
+    StoredMapping,
+    StoredRows,
     FORMAT, //
 };
 pub use record::record;

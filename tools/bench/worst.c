@@ -16,6 +16,9 @@
  * rows      files with sections in which the row of the return address is the last one that is
  *           looked at
  * dense     the same, for tables: a row for each byte, with rules that are not compact
+ * dense_rbx the same, but the rows of the outermost function's file count from rbx, which a second
+ *           walk finds: the others' rows tell that their functions save rbx, where they save rbp.
+ *           The innermost loop is in the last of at least two files
  * deep      as rows, for tables
  * faults    one file with a section, and return addresses in pages of it that were never touched
  * regions   no files: code heaps like HotSpot's, in which the search for a method takes as many
@@ -49,6 +52,7 @@
 #define FUNCTION_AT 0
 /* The return address is 9 bytes further, at the last byte of a page of a table. */
 #define CALL_AT (5 * 256 - 1 - 9)
+#define LOOP_AT (CALL_AT + 64)
 #define FIRST_ROW (CALL_AT + 9 - MAX_ROWS_BOUNDED)
 /* Farther from the CFA than in a compact rule. */
 #define FAR 40000
@@ -74,6 +78,17 @@ struct sframe_function {
 	uint16_t padding;
 } __attribute__((packed));
 
+/* Version 3. */
+struct sframe_function_3 {
+	int64_t start;
+	uint32_t size, rows_at;
+} __attribute__((packed));
+
+struct sframe_rows_3 {
+	uint16_t rows;
+	uint8_t info, info_2, block;
+} __attribute__((packed));
+
 struct row {
 	uint16_t start;
 	uint8_t info;
@@ -84,6 +99,13 @@ struct far_row {
 	uint16_t start;
 	uint8_t info;
 	int32_t cfa, fp;
+} __attribute__((packed));
+
+/* Of a flexible function. */
+struct flexible_row {
+	uint16_t start;
+	uint8_t info;
+	int32_t cfa_from, cfa, ra_from, ra, fp_from, fp;
 } __attribute__((packed));
 
 typedef void function(void **next);
@@ -215,10 +237,43 @@ static uint64_t put_section(unsigned char *to, int dense)
 	return (unsigned char *)(rows + i) - to;
 }
 
+/* As `dense`. The CFA counts from the register `cfa_from`; rbx is saved where rbp is. */
+static uint64_t put_flexible_section(unsigned char *to, int cfa_from)
+{
+	int i;
+	struct sframe_header *header = (void *)to;
+	struct sframe_function_3 *one = (void *)(header + 1);
+	struct sframe_rows_3 *rows = (void *)(one + 1);
+	struct flexible_row *row = (void *)(rows + 1);
+
+	*header = (struct sframe_header){
+		.magic = 0xdee2, .version = 3, .flags = 1 | 4, .abi = 3, .ra_offset = -8,
+		.functions = 1, .rows = MAX_ROWS_BOUNDED,
+		.rows_size = sizeof(*rows) + MAX_ROWS_BOUNDED * sizeof(*row),
+		.rows_at = sizeof(*one),
+	};
+	*one = (struct sframe_function_3){
+		.start = (int64_t)CODE - ((unsigned char *)one - to + DATA), .size = PAGE,
+	};
+	/* Flexible; the caller's rbx is two words below the CFA. */
+	*rows = (struct sframe_rows_3){ MAX_ROWS_BOUNDED, 1, 1 | 2 << 5 };
+	/* A register is 8 * number + 1, and 2 is a word in memory, which counts from the CFA. */
+	for (i = 0; i < MAX_ROWS_BOUNDED; i++)
+		row[i] = (struct flexible_row){ i ? FIRST_ROW + i : 0, 6 << 1 | 2 << 5,
+						8 * cfa_from + 1, 16, 2, -8, 2, -FAR - i % 2 * 8 };
+	return (unsigned char *)(row + i) - to;
+}
+
 static int make(const char *kind, int number)
 {
-	int dense = !strcmp(kind, "dense");
-	int rows = dense || !strcmp(kind, "rows") || !strcmp(kind, "deep");
+	/* push %rbp; mov %rsp,%rbp; mov $20000,%eax; nop; dec %eax; jnz back; pop %rbp; ret */
+	static const unsigned char loop[] = {
+		0x55, 0x48, 0x89, 0xe5, 0xb8, 0x20, 0x4e, 0, 0, 0x90, 0xff, 0xc8, 0x75, 0xfb,
+		0x5d, 0xc3
+	};
+	enum { RBX = 3, RSP = 7 };
+	int dense = !strcmp(kind, "dense"), dense_rbx = !strcmp(kind, "dense_rbx");
+	int rows = dense || dense_rbx || !strcmp(kind, "rows") || !strcmp(kind, "deep");
 	int handlers = !strcmp(kind, "handlers"), headers = handlers || !strcmp(kind, "headers");
 	int count = headers || rows ? MAX_PROGRAM_HEADERS : 4;
 	unsigned long size = headers || rows ? SIZE : DATA;
@@ -234,7 +289,11 @@ static int make(const char *kind, int number)
 	if (file == MAP_FAILED)
 		die("mmap");
 	put_code(file + CODE, PAGE, handlers);
-	if (rows || (headers && !number))
+	if (dense_rbx) {
+		memcpy(file + CODE + LOOP_AT, loop, sizeof(loop));
+		put_headers(file, count, DATA,
+			    put_flexible_section(file + DATA, number ? RSP : RBX), 0, SIZE);
+	} else if (rows || (headers && !number))
 		put_headers(file, count, DATA, put_section(file + DATA, dense), 0, SIZE);
 	else
 		put_headers(file, count, DATA, 0, headers ? put_hdr(file + DATA) : 0, SIZE);
@@ -408,7 +467,7 @@ int main(int argc, char **argv)
 	count = atoi(argv[2]);
 	depth = atoi(argv[3]);
 	turns = atoi(argv[4]);
-	whole = !strcmp(kind, "rows") || !strcmp(kind, "dense") || !strcmp(kind, "deep") ||
+	whole = !strcmp(kind, "rows") || !strncmp(kind, "dense", 5) || !strcmp(kind, "deep") ||
 		!strcmp(kind, "headers") || !strcmp(kind, "handlers");
 	touch_stack();
 	mkdir("/tmp/worst", 0777);
@@ -436,6 +495,12 @@ int main(int argc, char **argv)
 	for (i = 0; i < depth; i++)
 		called[i] = functions[i % count];
 	called[depth] = last;
+	if (!strcmp(kind, "dense_rbx")) {
+		/* The first file once: a second walk cannot pass one of its frames. */
+		for (i = 1; i < depth; i++)
+			called[i] = functions[1 + i % (count - 1)];
+		called[depth] = (char *)functions[count - 1] + LOOP_AT;
+	}
 	for (half = 0; half < 2; half++) {
 		for (i = 0; i < turns; i++)
 			((function *)called[0])(called + 1);

@@ -323,7 +323,7 @@ impl RegisterSource for Hostile<'_> {
     }
 }
 
-/// An input of [`walk`].
+/// An input of [`walk()`].
 pub(crate) struct StepInput<'a> {
     pub(crate) abi: Abi,
     /// The alignment of the CFA, and the bytes between it and the stack pointer.

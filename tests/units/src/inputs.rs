@@ -632,7 +632,7 @@ fn dense_tables() {
                     size: FUNCTION,
                     info: encode::ADDR2,
                     // Flexible; the caller's rbx is two words below the CFA.
-                    info2: 1 | 2 << 5,
+                    info2: 1 | (2 << 5),
                     num_rows: starts().count() as u32,
                     rows: starts().flat_map(|at| row(cfa, at)).collect(),
                     ..EncodedFunction::default()

@@ -87,9 +87,9 @@ const fn fp_saved(offset: i32, fp: i32) -> Option<Rule> {
 }
 
 /// A section, with the expected results of all queries.
-struct SectionCase {
-    name: &'static str,
-    bytes: &'static [u8],
+pub(crate) struct SectionCase {
+    pub(crate) name: &'static str,
+    pub(crate) bytes: &'static [u8],
     address: u64,
     starts: Starts,
     /// The rule for the lookup addresses from each listed address up to the next.
@@ -650,7 +650,8 @@ const S390X_V3_RULES: &[(u64, Option<Rule>)] = &[
     (0x1020, None),
 ];
 
-const SECTIONS: &[SectionCase] = &[
+/// The sections.
+pub(crate) const SECTIONS: &[SectionCase] = &[
     SectionCase {
         name: "linked",
         bytes: &LINKED,

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only
 
-//! The inputs: the fuzzer's corpus, the snapshots, and hostile ones.
+//! The inputs: the fuzzer's corpus, the test vectors, the snapshots, and hostile ones.
 
 use std::{
     fs,
@@ -54,7 +54,8 @@ use crate::{
         CodeRows,
         MadeTask,
         RegisterValues, //
-    }, //
+    },
+    test_vectors, //
 };
 
 /// Calls all functions over all inputs.
@@ -67,6 +68,9 @@ pub(crate) fn run() {
     }
     for (name, data) in corpus("section") {
         section(&name, data);
+    }
+    for case in test_vectors::SECTIONS {
+        section(case.name, case.bytes);
     }
     for (name, data) in corpus("elf") {
         head(&name, data);

@@ -24,6 +24,17 @@ mod fuzzed;
 #[path = "../../../rust/sframe/tests/support/source.rs"]
 mod source;
 
+#[allow(dead_code, unreachable_pub, reason = "the core's tests use all of it")]
+#[path = "../../../rust/sframe/src/test_vectors.rs"]
+mod test_vectors;
+
+#[cfg(test)]
+#[path = "../../../rust/sframe/tests/support/requirement.rs"]
+mod requirement;
+
+/// The test vectors are of all ABIs.
+const ONLY_ABI: Option<sframe::abi::Abi> = None;
+
 mod inputs;
 mod memory;
 mod profile;

@@ -48,10 +48,12 @@ pub(crate) const VISIT: u32 = sys::SFU_VISIT;
 pub(crate) const CODE_CACHE: u32 = 28;
 /// The work of a frame in a file with a table, if not the fast path finds its caller; without the
 /// reads, and without the search for the row.
-pub(crate) const TABLE_FRAME: u32 = 24;
+const TABLE_FRAME: u32 = 24;
+/// The work of a search in a table that finds no row, without that of the rows in front.
+const TABLE_SEARCH: u32 = 4;
 /// The rows of a table that are searched for one unit of work: in a search, and before it by the
 /// fast path, which ends at a rule that is not compact.
-pub(crate) const ROWS_OF_UNIT: u32 = 2;
+const ROWS_OF_UNIT: u32 = 2;
 /// The number of pages that a task may wait for in one walk.
 const FAULTS_DEFERRED: u32 = 256;
 
@@ -64,6 +66,12 @@ pub(crate) const fn work_of_read(len: usize) -> u32 {
 /// The work of `UserMemory::read_into` of `len` bytes.
 pub(crate) const fn work_of_read_into(len: usize) -> u32 {
     READ.wrapping_add(len.div_ceil(8) as u32)
+}
+
+/// The work of looking up an address in a table, and of the frame if there is a rule. `rows` is the
+/// number of rows in front of the address, in the same page.
+pub(crate) const fn work_of_look_up(rows: u32, has_rule: bool) -> u32 {
+    (rows / ROWS_OF_UNIT).wrapping_add(if has_rule { TABLE_FRAME } else { TABLE_SEARCH })
 }
 
 /// The memory of the current task, with a budget for one walk.

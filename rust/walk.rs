@@ -28,6 +28,7 @@ use crate::{
         },
         runtimes::{
             self,
+            unknown,
             Region, //
         },
         section::{
@@ -65,11 +66,10 @@ use crate::{
         CodeCache, //
     },
     user_memory::{
+        work_of_look_up,
         Part,
         UserMemory,
         CODE_CACHE,
-        ROWS_OF_UNIT,
-        TABLE_FRAME,
         WORK, //
     }, //
 };
@@ -286,8 +286,8 @@ impl<'a> Task for Current<'a> {
     fn look_up(&self, table: &TableRef, lookup_address: u64) -> TableAnswer<()> {
         let offset = lookup_address.wrapping_add(table.to_offset);
         let (answer, rows) = tables::rule_at(table.number, offset);
+        let work = work_of_look_up(rows, matches!(answer, TableAnswer::Rule(..)));
         // If nothing is left, the step that follows fails.
-        let work = (rows / ROWS_OF_UNIT).wrapping_add(TABLE_FRAME);
         let _ = self.memory.take(work);
         answer
     }
@@ -318,6 +318,17 @@ impl<'a> Task for Current<'a> {
     }
 
     #[inline(always)]
+    fn run_frame_pointers(
+        &self,
+        table: Option<&TableRef>,
+        code: (Range<u64>, u64),
+        frame: &mut Frame,
+        sink: &mut ChainBuffer<'a>,
+    ) {
+        self.store_by_frame_pointers(table, code, frame, sink);
+    }
+
+    #[inline(always)]
     fn is_probed(&self) -> bool {
         self.is_probed
     }
@@ -330,6 +341,30 @@ impl<'a> Task for Current<'a> {
     #[inline(always)]
     fn leave_uprobe(&self, frame: &mut Frame) -> bool {
         uprobes::leave(frame, self.memory)
+    }
+}
+
+impl<'a> Current<'a> {
+    /// The fast path in code that keeps its frame pointer: see [`unknown::run_fast`].
+    #[inline(never)]
+    fn store_by_frame_pointers(
+        &self,
+        table: Option<&TableRef>,
+        code: (Range<u64>, u64),
+        frame: &mut Frame,
+        sink: &mut ChainBuffer<'a>,
+    ) {
+        let Some(words) = self.memory.words() else {
+            return;
+        };
+        let is_covered = |lookup_address| {
+            table.is_some_and(|table| {
+                !matches!(self.look_up(table, lookup_address), TableAnswer::NoRow)
+            })
+        };
+        let left = sink.left();
+        let found = unknown::run_fast(code, is_covered, frame, self.memory, &words, left);
+        sink.stored(found, FrameSource::FramePointer);
     }
 }
 

@@ -20,6 +20,7 @@ use sframe::{
     },
     runtimes::{
         self,
+        unknown,
         CodeHeap,
         Region, //
     },
@@ -83,6 +84,7 @@ pub(crate) fn run() {
     many_functions();
     many_headers();
     dense_tables();
+    frame_pointers();
     handlers();
 }
 
@@ -208,6 +210,12 @@ fn code_walk(name: &str, input: CodeInput<'static>) {
     );
     let region = CodeRows::Region(input.region);
     run_fast(name, &input.region, 0..u64::MAX, input.frame, memory);
+    measure("fast path by the frame pointer", name, memory, |memory| {
+        let (mut frame, mut buffer) = (input.frame, [0; 126]);
+        let (code, words) = ((0..u64::MAX, u64::MAX), memory.words());
+        let found = unknown::run_fast(code, |_| false, &mut frame, memory, &words, &mut buffer);
+        (found == buffer.len()).then_some(())
+    });
     for rows in [&without, &region] {
         walk_all(name, memory, &registers, rows);
     }
@@ -657,6 +665,23 @@ fn dense_tables() {
             let rows = CodeRows::Table(owned.table());
             walk_all(&format!("{of_page}, {name}"), memory, &registers, &rows);
         }
+    }
+}
+
+/// Frames that the frame pointer leads to, behind the longest calls.
+fn frame_pointers() {
+    let pc = IMAGE + 0x200;
+    for (name, call) in [
+        ("call to an address", &[0xe8, 0, 0, 0, 0][..]),
+        ("call *256(%rsp)", &[0xff, 0x94, 0x24, 0, 1, 0, 0]),
+    ] {
+        let mut code = vec![0x90; 0x400];
+        code[0x200 - call.len()..0x200].copy_from_slice(call);
+        let frame = |at: u64| [STACK + 16 * (at + 1), pc].map(u64::to_le_bytes).concat();
+        let stack = (0..0x2000).flat_map(frame).collect();
+        let memory = leaked(InputParts(vec![(IMAGE, code), (STACK, stack)]));
+        let rows = CodeRows::None(FunctionTable::NONE, FramePointerUse::Keeps);
+        walk_all(name, memory, &registers_at(pc), &rows);
     }
 }
 

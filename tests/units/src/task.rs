@@ -9,6 +9,7 @@ use sframe::{
     rule::Rule,
     runtimes::{
         self,
+        unknown,
         Region, //
     },
     section::{
@@ -42,10 +43,7 @@ use crate::{
         Counted,
         CountedPart, //
     },
-    user_memory::{
-        ROWS_OF_UNIT,
-        TABLE_FRAME, //
-    }, //
+    user_memory::work_of_look_up, //
 };
 
 /// The most frames of a sample, by default.
@@ -200,7 +198,7 @@ impl Task for MadeTask<'_> {
             CodeRows::Rule(rule) => (Some(*rule), 0),
             _ => (None, 0),
         };
-        let _ = self.memory.take(rows / ROWS_OF_UNIT + TABLE_FRAME);
+        let _ = self.memory.take(work_of_look_up(rows, rule.is_some()));
         rule.map_or(TableAnswer::NoRow, |rule| TableAnswer::Rule(rule, NoOrigin))
     }
 
@@ -216,5 +214,24 @@ impl Task for MadeTask<'_> {
         let left = buffer.get_mut(sink.0..).unwrap_or_default();
         let (memory, words) = (self.memory, self.memory.words());
         sink.0 += runtimes::run_fast(region, code, frame, memory, &words, left);
+    }
+
+    /// As `Current::store_by_frame_pointers` there.
+    fn run_frame_pointers(
+        &self,
+        table: Option<&()>,
+        code: (Range<u64>, u64),
+        frame: &mut Frame,
+        sink: &mut FrameCount,
+    ) {
+        let mut buffer = [0; MOST_FRAMES];
+        let left = buffer.get_mut(sink.0..).unwrap_or_default();
+        let (memory, words) = (self.memory, self.memory.words());
+        let is_covered = |lookup_address| {
+            table.is_some_and(|table| {
+                !matches!(self.look_up(table, lookup_address), TableAnswer::NoRow)
+            })
+        };
+        sink.0 += unknown::run_fast(code, is_covered, frame, memory, &words, left);
     }
 }

@@ -32,6 +32,7 @@ use crate::sframe::{
         fallback::behind_call,
         insn::{
             CALL_RELATIVE,
+            CALL_WINDOW,
             GROUP_5, //
         },
         prologue::FixedRule, //
@@ -106,6 +107,40 @@ pub fn run_fast<S: Source + ?Sized, W: WordReader>(
         Region::Fixed(rule) if rule.keeps_aligned() => code,
         _ => return 0,
     };
+    run_steps(start..end, STEP, frame, memory, buffer, |last| {
+        let open = words.open();
+        let caller = match region {
+            Region::CodeHeap(heap) => heap.compiled_caller(last, &open),
+            Region::Fixed(rule) => rule.caller_of_aligned(last, &open),
+            _ => None,
+        }?;
+        // Most calls are relative, or by a register. All others are left to `step`.
+        matches!(
+            open.word(call_before(caller.pc)).to_le_bytes(),
+            [_, _, _, CALL_RELATIVE, ..] | [.., GROUP_5, 0x10..=0x13 | 0xd0..=0xd7]
+        )
+        .then_some(caller)
+    })
+}
+
+/// The run-time address of the [`CALL_WINDOW`] bytes in front of the return address `pc`.
+#[inline(always)]
+const fn call_before(pc: u64) -> u64 {
+    pc.wrapping_sub(const { CALL_WINDOW as u64 })
+}
+
+/// Takes steps by `caller` from `frame`, as long as they lead to run-time addresses in `code`.
+/// `caller` takes `work` instructions at most. Otherwise as [`run_fast`].
+#[inline(always)]
+fn run_steps<S: Source + ?Sized>(
+    code: Range<u64>,
+    work: u32,
+    frame: &mut Frame,
+    memory: &S,
+    buffer: &mut [u64],
+    caller: impl Fn(&Frame) -> Option<Frame>,
+) -> usize {
+    let Range { start, end } = code;
     if frame.sp % 8 != 0 || !(start..end).contains(&frame.pc.wrapping_sub(1)) {
         return 0;
     }
@@ -113,26 +148,11 @@ pub fn run_fast<S: Source + ?Sized, W: WordReader>(
     let len = buffer.len();
     let mut slots = buffer.iter_mut();
     let mut last = *frame;
-    while memory.spend(STEP).is_ok() {
-        let open = words.open();
-        let found = match region {
-            Region::CodeHeap(heap) => heap.compiled_caller(&last, &open),
-            Region::Fixed(rule) => rule.caller_of_aligned(&last, &open),
-            _ => None,
-        };
-        let Some(caller) = found else {
+    while memory.spend(work).is_ok() {
+        let Some(caller) = caller(&last) else {
             break;
         };
-        let call = open.word(caller.pc.wrapping_sub(8)).to_le_bytes();
-        drop(open);
         if caller.pc.wrapping_sub(1).wrapping_sub(start) >= code_len {
-            break;
-        }
-        // Most calls are relative, or by a register. All others are left to `step`.
-        if !matches!(
-            call,
-            [_, _, _, CALL_RELATIVE, ..] | [.., GROUP_5, 0x10..=0x13 | 0xd0..=0xd7]
-        ) {
             break;
         }
         let Some(slot) = slots.next() else {

@@ -11,6 +11,8 @@
 use crate::sframe::{
     format::bytes::Source,
     runtimes::{
+        call_before,
+        run_steps,
         sbcl::{
             self,
             CallState, //
@@ -21,7 +23,8 @@ use crate::sframe::{
         step_by_frame_pointer,
         Frame,
         Memory,
-        Step, //
+        Step,
+        WordReader, //
     },
     x86_64::{
         decode::{
@@ -37,6 +40,7 @@ use crate::sframe::{
             BEGINNING_SEARCH, //
         },
         insn::{
+            ends_with_call,
             frees_stack,
             is_call_before_freeing,
             CALL_RELATIVE,
@@ -47,10 +51,14 @@ use crate::sframe::{
             prologue,
             FixedRule,
             ON_TOP, //
-        }, //
+        },
+        signal, //
     }, //
 };
-use core::mem;
+use core::{
+    mem,
+    ops::Range, //
+};
 
 /// The largest number of instructions that are followed, before a conditional jump that is taken
 /// and after it.
@@ -141,6 +149,50 @@ pub fn step<M: Memory + Source + ?Sized>(
         // frame.
         _ => None,
     }
+}
+
+/// The most work of a step of [`run_fast`], without that of `is_covered`, in instructions.
+const STEP: u32 = 140;
+
+/// The size of the pages of memory, in bytes.
+const MEMORY_PAGE: u64 = 4096;
+
+/// The fast path in such code, like [`runtimes::run_fast`](super::run_fast): takes steps by the
+/// frame pointer. Stops at a frame whose lookup address `is_covered` by a row. `stack_end` is as
+/// for [`step`].
+#[inline]
+pub fn run_fast<S: Source + ?Sized, W: WordReader>(
+    (code, stack_end): (Range<u64>, u64),
+    is_covered: impl Fn(u64) -> bool,
+    frame: &mut Frame,
+    memory: &S,
+    words: &W,
+    buffer: &mut [u64],
+) -> usize {
+    let last_fp = stack_end.saturating_sub(16);
+    run_steps(code, STEP, frame, memory, buffer, |last| {
+        let Frame { pc, sp, fp } = *last;
+        let is_on_stack = sp <= fp && fp <= last_fp && fp % 8 == 0;
+        // Of the eight bytes at the PC, those that matter may be in front of a missing page.
+        let is_in_page = pc % MEMORY_PAGE <= const { MEMORY_PAGE - 8 };
+        if !is_on_stack || !is_in_page || is_covered(pc.wrapping_sub(1)) {
+            return None;
+        }
+        let open = words.open();
+        let ahead = open.word(pc);
+        if frees_stack(ahead as u32) || signal::may_be_trampoline(ahead) {
+            return None;
+        }
+        let caller = Frame {
+            pc: open.word(fp.wrapping_add(8)),
+            sp: fp.wrapping_add(16),
+            fp: open.word(fp),
+        };
+        let call = open.word(call_before(caller.pc));
+        drop(open);
+        // A word that cannot be read is 0.
+        (caller.fp != 0 && ends_with_call(&call.to_le_bytes())).then_some(caller)
+    })
 }
 
 /// Where the return address of the innermost frame is, as the call of its function proves.
@@ -453,7 +505,10 @@ fn condition(word: u64) -> Option<i64> {
 mod tests {
     use super::*;
     use crate::sframe::{
-        unwind::step::LOST_FP,
+        unwind::step::{
+            Words,
+            LOST_FP, //
+        },
         x86_64::fallback::tests::{
             called,
             MockProcess,
@@ -466,6 +521,7 @@ mod tests {
             STACK, //
         }, //
     };
+    use std::vec::Vec;
 
     /// What `code`, followed by nops, shows from its start on.
     fn from(code: &[u8]) -> Ahead {
@@ -1135,6 +1191,77 @@ mod tests {
                 let step = step(&frame, false, false, end, &process);
                 assert_eq!(step.is_some(), found, "{fp:#x}");
             }
+        }
+    }
+
+    /// The PCs that [`run_fast`] finds from PC on, in the code of the library, without that at
+    /// `covered`.
+    fn run_to(process: &MockProcess, pc: u64, covered: u64, stack_end: u64) -> Vec<u64> {
+        let mut buffer = [0; 8];
+        let start = Frame {
+            pc,
+            sp: STACK + 0x100,
+            fp: STACK + 0x200,
+        };
+        let mut last = start;
+        let found = run_fast(
+            (LIBRARY..LIBRARY + 0x1000, stack_end),
+            |address| address == covered,
+            &mut last,
+            process,
+            &Words(process),
+            &mut buffer,
+        );
+        let mut frame = start;
+        for pc in &buffer[..found] {
+            match step(&frame, false, true, stack_end, process) {
+                Some(Step::Caller(caller)) if caller.pc == *pc => frame = caller,
+                other => panic!("{other:x?} and not {pc:#x}"),
+            }
+        }
+        assert_eq!(last, frame);
+        buffer[..found].to_vec()
+    }
+
+    #[test]
+    fn the_fast_path_follows_frame_pointers() {
+        const CALLERS: [u64; 4] = [PC + 0x20, PC + 0x40, PC + 0x60, CALLER];
+        const END: u64 = STACK + 0x1000;
+        let mut process = MockProcess::new();
+        for (number, caller) in CALLERS.into_iter().enumerate() {
+            let at = STACK + 0x200 + 0x40 * number as u64;
+            process
+                .word(at, at + 0x40)
+                .word(at + 8, caller)
+                .call(caller);
+        }
+        // The last caller is outside of the code.
+        let found = |process: &MockProcess, end| run_to(process, PC, 0, end);
+        assert_eq!(found(&process, END), CALLERS[..3]);
+        assert_eq!(found(&process, STACK + 0x250), CALLERS[..2]);
+        assert_eq!(found(&process, 0), []);
+        assert_eq!(run_to(&process, PC, CALLERS[1] - 1, END), CALLERS[..2]);
+        // call *16(%rax)
+        process.write(CALLERS[1] - 3, &[0xff, 0x50, 16]);
+        assert_eq!(found(&process, END), CALLERS[..3]);
+        // pop %rdi. mov $15,%rax; syscall
+        for code in [&[0x5f][..], &[0x48, 0xc7, 0xc0, 15, 0, 0, 0, 0x0f, 5]] {
+            process.write(CALLERS[1], code);
+            assert_eq!(found(&process, END), CALLERS[..2], "{code:x?}");
+        }
+        process.write(CALLERS[1] - 3, &[0x90; 3]);
+        assert_eq!(found(&process, END), CALLERS[..1]);
+        // The code at the first PC may be in two pages.
+        let near = LIBRARY + 0xffc;
+        process.call(near).word(STACK + 0x208, near);
+        assert_eq!(found(&process, END), [near]);
+        // The chain does not rise, is not aligned, and ends.
+        for fp in [STACK + 0x200, STACK + 0x234, 0] {
+            process
+                .word(STACK + 0x200, fp)
+                .word(STACK + 0x208, CALLERS[0]);
+            let all: &[u64] = if fp == 0 { &[] } else { &CALLERS[..1] };
+            assert_eq!(found(&process, END), all, "{fp:#x}");
         }
     }
 }

@@ -180,24 +180,32 @@ impl<T: Task> WalkState<T> {
         if task.is_probed() || !self.kind.has_called() {
             return Ok(());
         }
+        let code = self.mapping.start..self.mapping.end;
+        let frame_pointer = self.mapping.frame_pointer;
         match &self.mapping.rows {
             // Where code keeps its frame pointer, the caller of a frame without a row seldom has
             // one.
             MappedRows::Table(_)
-                if source == FrameSource::Rows
-                    || self.mapping.frame_pointer != FramePointerUse::Keeps =>
+                if source == FrameSource::Rows || frame_pointer != FramePointerUse::Keeps =>
             {
-                task.run_fast_path(frame, sink)
+                return task.run_fast_path(frame, sink);
+            }
+            MappedRows::Table(table) => {
+                task.run_frame_pointers(Some(table), (code, self.stack_end), frame, sink);
+            }
+            MappedRows::None(_)
+                if source != FrameSource::Rows && frame_pointer != FramePointerUse::Unknown =>
+            {
+                task.run_frame_pointers(None, (code, self.stack_end), frame, sink);
             }
             MappedRows::Region(region)
                 if source != FrameSource::Rows || region.is_fast_after_rows() =>
             {
-                let code = self.mapping.start..self.mapping.end;
                 task.run_region(region, code, frame, sink);
-                Ok(())
             }
-            _ => Ok(()),
+            _ => {}
         }
+        Ok(())
     }
 
     /// Notes a step to another stack. `counts`: the step counts against the bound on such steps.

@@ -350,6 +350,20 @@ pub trait Task {
         let _ = (region, code, frame, sink);
     }
 
+    /// The fast path in code that keeps its frame pointer: takes steps by the frame pointer as long
+    /// as they lead to run-time addresses in `code` that `table` does not cover, and stores the
+    /// frames. The stack ends at the run-time address `stack_end`. `frame` has made a call.
+    #[inline(always)]
+    fn run_frame_pointers(
+        &self,
+        table: Option<&Self::Table>,
+        (code, stack_end): (Range<u64>, u64),
+        frame: &mut Frame,
+        sink: &mut Self::Sink,
+    ) {
+        let _ = (table, code, stack_end, frame, sink);
+    }
+
     /// Whether the task's code may have uprobes. If false, the walk does not call
     /// [`Task::undo_uretprobe`] and [`Task::leave_uprobe`].
     #[inline(always)]

@@ -90,6 +90,15 @@ pub fn is_signal_trampoline(code: &[u8; TRAMPOLINE]) -> bool {
         || in_front_of_syscall(&short, &[o, f])
 }
 
+/// Whether [`is_signal_trampoline`] may be true; `word` is the first eight bytes of the code from
+/// the PC on, little-endian.
+#[inline(always)]
+pub(in crate::sframe) fn may_be_trampoline(word: u64) -> bool {
+    let code = word.to_le_bytes();
+    let [.., o, f] = SIGRETURN;
+    SIGRETURN.starts_with(&code) || code.starts_with(&SIGRETURN_SHORT) || code.starts_with(&[o, f])
+}
+
 /// Whether the PC is right after the system call of a signal trampoline, where the PC is during
 /// that system call. If true, [`INTERRUPTED`] is the rule, but only if the thread is in the system
 /// call: another function may begin there, such as `__sigsetjmp` in musl.

@@ -487,21 +487,19 @@ const MOST_READS_OF_ERLANG: u32 = 2 * 1024 + 1024 + 20;
 /// ahead of it.
 const MOST_WORK_OF_CODE: u32 = 700 + (40 + 40) * 400;
 
-/// The fast path in a region finds the frames that single steps find.
-fn fast_walk(region: &Region, start: Frame, memory: &Repeating<'_>) {
+/// A fast path finds the frames that single steps find. `fast` stores the PCs that it finds.
+fn fast_walk(
+    start: Frame,
+    memory: &Repeating<'_>,
+    fast: impl Fn(&mut Frame, &mut [u64]) -> usize,
+    step: impl Fn(&Frame) -> Option<Step>,
+) {
     let mut buffer = [0; 16];
     let mut walked = start;
-    let found = runtimes::run_fast(
-        region,
-        0..u64::MAX,
-        &mut walked,
-        memory,
-        &Words(memory),
-        &mut buffer,
-    );
+    let found = fast(&mut walked, &mut buffer);
     let mut frame = start;
     for pc in &buffer[..found] {
-        frame = match runtimes::step(region, 0..u64::MAX, &frame, None::<&Repeating<'_>>, memory) {
+        frame = match step(&frame) {
             Some(Step::Caller(caller)) => caller,
             _ => panic!("a step that the fast path has taken"),
         };
@@ -633,9 +631,28 @@ pub(crate) fn code_walk(data: &[u8]) {
         spent: Cell::new(0),
     };
     let mut frame = input.frame;
+    let (all, words) = (0..u64::MAX, Words(&memory));
     if let Region::CodeHeap(_) | Region::Fixed(_) = region {
-        fast_walk(region, frame, &memory);
+        fast_walk(
+            frame,
+            &memory,
+            |last, buffer| runtimes::run_fast(region, all.clone(), last, &memory, &words, buffer),
+            |last| runtimes::step(region, all.clone(), last, None::<&Repeating<'_>>, &memory),
+        );
     }
+    let stack_end = frame.sp.saturating_add(1 << 20);
+    let code = (all, stack_end);
+    // Every 8th byte of the code is covered.
+    let is_covered = |address: u64| address % 8 == 0;
+    fast_walk(
+        frame,
+        &memory,
+        |last, buffer| unknown::run_fast(code.clone(), is_covered, last, &memory, &words, buffer),
+        |last| {
+            assert!(!is_covered(last.pc.wrapping_sub(1)));
+            unknown::step(last, false, input.is_examined(), stack_end, &memory)
+        },
+    );
     for count in 0..16 {
         let is_innermost = count == 0;
         let caller = input.step(count, &frame, &memory, &memory);

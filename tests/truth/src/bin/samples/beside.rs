@@ -5,7 +5,9 @@
 //!
 //! The stacks tell by themselves that the module is not worse, if each frame of the kernel's is in
 //! the module's, in the same order: then the module has all true frames of the kernel's. If the
-//! module's stack is complete, frames of the kernel's alone are false ones.
+//! module's stack is complete, frames of the kernel's alone are false ones. So are the kernel's
+//! frames from the first one on that is not above its callee: all are on one stack, of which the
+//! sample has a copy.
 
 use std::{
     cmp::Reverse,
@@ -80,6 +82,14 @@ fn compare(module: &[u64], kernel: &[u64], is_complete: bool) -> Beside {
     }
 }
 
+/// The number of frames in front of the first one that is not above its callee on the stack.
+/// `frames` are PCs and stack pointers.
+fn rising(frames: &[(u64, u64)]) -> usize {
+    let falls = |pair: &[(u64, u64)]| pair[1].1 <= pair[0].1;
+    let fall = frames.windows(2).position(falls);
+    fall.map_or(frames.len(), |last| last + 1)
+}
+
 /// The comparisons of a recording's samples.
 #[derive(Default)]
 pub(crate) struct BesideKernel {
@@ -94,6 +104,8 @@ pub(crate) struct BesideKernel {
     not_compared: u64,
     frames: u64,
     kernel_frames: u64,
+    /// Those of the kernel's frames that are false by themselves.
+    kernel_false: u64,
     /// Of the worse samples: how and where the module's walks ended, and their numbers.
     ends: BTreeMap<String, u64>,
 }
@@ -126,15 +138,17 @@ impl BesideKernel {
             return;
         };
         let copy = StackCopy::new(sp, sample.stack);
-        let kernel: Vec<u64> = kernel_walk::callers(registers, &copy)
-            .into_iter()
-            .map(|(pc, _)| pc)
+        let callers = kernel_walk::callers(registers, &copy);
+        let kernel: Vec<u64> = callers[..rising(&callers)]
+            .iter()
+            .map(|(pc, _)| *pc)
             .collect();
         let reason = sample.chain.walk.as_ref().map(|walk| walk.reason.as_str());
         let is_complete = reason == Some("outermost");
         self.complete += u64::from(is_complete);
         self.frames += module.len() as u64;
-        self.kernel_frames += kernel.len() as u64;
+        self.kernel_frames += callers.len() as u64;
+        self.kernel_false += (callers.len() - kernel.len()) as u64;
         match compare(module, &kernel, is_complete) {
             Beside::Same => self.same += 1,
             Beside::Better => self.better += 1,
@@ -168,7 +182,7 @@ impl fmt::Display for BesideKernel {
         write!(
             f,
             "{}: {} samples compared, {} not; same {}, better {}, worse {} ({:.2} %); \
-             complete {:.2} %; frames a sample: {:.1}, the kernel's own {:.1}",
+             complete {:.2} %; frames a sample: {:.1}, the kernel's own {:.1} ({:.1} not rising)",
             self.name,
             self.compared(),
             self.not_compared,
@@ -178,7 +192,8 @@ impl fmt::Display for BesideKernel {
             100.0 * self.worse as f64 / compared,
             100.0 * self.complete as f64 / compared,
             self.frames as f64 / compared,
-            self.kernel_frames as f64 / compared
+            self.kernel_frames as f64 / compared,
+            self.kernel_false as f64 / compared
         )?;
         let mut ends: Vec<_> = self.ends.iter().collect();
         ends.sort_by_key(|(_, count)| Reverse(**count));
@@ -203,5 +218,15 @@ mod tests {
         assert_eq!(compare(&[], &[9], false), Beside::Worse);
         // Complete: the other frame is a false one.
         assert_eq!(compare(&[1, 2, 3], &[1, 9], true), Beside::Better);
+    }
+
+    #[test]
+    fn frames_that_do_not_rise_are_false() {
+        assert_eq!(rising(&[]), 0);
+        assert_eq!(rising(&[(1, 16)]), 1);
+        assert_eq!(rising(&[(1, 16), (2, 32), (3, 64)]), 3);
+        // A frame pointer that leads to itself.
+        assert_eq!(rising(&[(1, 16), (2, 32), (2, 32), (2, 32)]), 2);
+        assert_eq!(rising(&[(1, 32), (2, 16), (3, 48)]), 1);
     }
 }

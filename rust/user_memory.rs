@@ -49,8 +49,8 @@ pub(crate) const CODE_CACHE: u32 = 28;
 /// The work of a frame in a file with a table, if not the fast path finds its caller; without the
 /// reads, and without the search for the row.
 const TABLE_FRAME: u32 = 24;
-/// The work of a search in a table that finds no row, without that of the rows in front.
-const TABLE_SEARCH: u32 = 4;
+/// The work of a search in a table, without that of the rows in front.
+const TABLE_SEARCH: u32 = 6;
 /// The rows of a table that are searched for one unit of work: in a search, and before it by the
 /// fast path, which ends at a rule that is not compact.
 const ROWS_OF_UNIT: u32 = 2;
@@ -68,10 +68,15 @@ pub(crate) const fn work_of_read_into(len: usize) -> u32 {
     READ.wrapping_add(len.div_ceil(8) as u32)
 }
 
-/// The work of looking up an address in a table, and of the frame if there is a rule. `rows` is the
-/// number of rows in front of the address, in the same page.
-pub(crate) const fn work_of_look_up(rows: u32, has_rule: bool) -> u32 {
-    (rows / ROWS_OF_UNIT).wrapping_add(if has_rule { TABLE_FRAME } else { TABLE_SEARCH })
+/// The work of looking up an address in a table, and of the frame if its caller is found by a rule
+/// of the table. `rows` is the number of rows in front of the address, in the same page.
+pub(crate) const fn work_of_look_up(rows: u32, is_by_rule: bool) -> u32 {
+    let work = if is_by_rule {
+        TABLE_FRAME
+    } else {
+        TABLE_SEARCH
+    };
+    work.wrapping_add(rows / ROWS_OF_UNIT)
 }
 
 /// The memory of the current task, with a budget for one walk.

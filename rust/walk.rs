@@ -357,13 +357,22 @@ impl<'a> Current<'a> {
         let Some(words) = self.memory.words() else {
             return;
         };
-        let is_covered = |lookup_address| {
-            table.is_some_and(|table| {
-                !matches!(self.look_up(table, lookup_address), TableAnswer::NoRow)
-            })
+        let has_other_rule = |lookup_address: u64| {
+            let Some(table) = table else {
+                return false;
+            };
+            let offset = lookup_address.wrapping_add(table.to_offset);
+            let (answer, rows) = tables::rule_at(table.number, offset);
+            // If nothing is left, the next step is not taken.
+            let _ = self.memory.take(work_of_look_up(rows, false));
+            match answer {
+                TableAnswer::Rule(rule, ()) => !rule.follows_frame_pointer(),
+                TableAnswer::NoRow => false,
+                TableAnswer::Gone => true,
+            }
         };
         let left = sink.left();
-        let found = unknown::run_fast(code, is_covered, frame, self.memory, &words, left);
+        let found = unknown::run_fast(code, has_other_rule, frame, self.memory, &words, left);
         sink.stored(found, FrameSource::FramePointer);
     }
 }

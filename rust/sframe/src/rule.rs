@@ -97,6 +97,31 @@ impl Rule {
         }
     }
 
+    /// Whether the rule is that of a frame on AMD64 whose frame pointer leads to the caller's frame
+    /// pointer and to the return address.
+    #[inline]
+    pub const fn follows_frame_pointer(&self) -> bool {
+        matches!(
+            self,
+            Rule {
+                cfa: Cfa {
+                    base: Base::Fp,
+                    offset: 16,
+                    deref: false,
+                    plus: 0
+                },
+                ra: Location::AtCfa(-8),
+                fp: Location::AtCfa(-16),
+                mangled: false,
+                signal: false,
+                extra: Extra {
+                    changes_stack: false,
+                    ..
+                },
+            }
+        )
+    }
+
     /// Whether a frame under this rule has no caller.
     #[inline]
     pub const fn is_outermost(&self) -> bool {
@@ -179,6 +204,24 @@ mod tests {
     fn the_outermost_is_known_by_its_return_address() {
         assert!(Rule::OUTERMOST.is_outermost());
         assert!(!Rule::amd64(Base::Sp, 8, Location::Unchanged).is_outermost());
+    }
+
+    #[test]
+    fn the_rule_of_a_frame_pointer_is_known() {
+        let mut rule = Rule::amd64(Base::Fp, 16, Location::AtCfa(-16));
+        assert!(rule.follows_frame_pointer());
+        rule.extra.rbx = SavedRbx::KEPT;
+        assert!(rule.follows_frame_pointer());
+        rule.extra.changes_stack = true;
+        assert!(!rule.follows_frame_pointer());
+        for (base, offset, fp) in [
+            (Base::Sp, 16, Location::AtCfa(-16)),
+            (Base::Fp, 24, Location::AtCfa(-16)),
+            (Base::Fp, 16, Location::AtCfa(-24)),
+            (Base::Fp, 16, Location::Unchanged),
+        ] {
+            assert!(!Rule::amd64(base, offset, fp).follows_frame_pointer());
+        }
     }
 
     #[test]

@@ -227,11 +227,14 @@ impl Task for MadeTask<'_> {
         let mut buffer = [0; MOST_FRAMES];
         let left = buffer.get_mut(sink.0..).unwrap_or_default();
         let (memory, words) = (self.memory, self.memory.words());
-        let is_covered = |lookup_address| {
-            table.is_some_and(|table| {
-                !matches!(self.look_up(table, lookup_address), TableAnswer::NoRow)
-            })
+        let has_other_rule = |lookup_address| match self.rows {
+            CodeRows::Table(rows) if table.is_some() => {
+                let (rule, rows) = rows.search(lookup_address);
+                let _ = self.memory.take(work_of_look_up(rows, false));
+                rule.is_some_and(|rule| !rule.follows_frame_pointer())
+            }
+            _ => false,
         };
-        sink.0 += unknown::run_fast(code, is_covered, frame, memory, &words, left);
+        sink.0 += unknown::run_fast(code, has_other_rule, frame, memory, &words, left);
     }
 }

@@ -151,19 +151,19 @@ pub fn step<M: Memory + Source + ?Sized>(
     }
 }
 
-/// The most work of a step of [`run_fast`], without that of `is_covered`, in instructions.
+/// The most work of a step of [`run_fast`], without that of `has_other_rule`, in instructions.
 const STEP: u32 = 140;
 
 /// The size of the pages of memory, in bytes.
 const MEMORY_PAGE: u64 = 4096;
 
 /// The fast path in such code, like [`runtimes::run_fast`](super::run_fast): takes steps by the
-/// frame pointer. Stops at a frame whose lookup address `is_covered` by a row. `stack_end` is as
-/// for [`step`].
+/// frame pointer. Stops at a frame for whose lookup address, a run-time address, a row
+/// `has_other_rule`. `stack_end` is as for [`step`].
 #[inline]
 pub fn run_fast<S: Source + ?Sized, W: WordReader>(
     (code, stack_end): (Range<u64>, u64),
-    is_covered: impl Fn(u64) -> bool,
+    has_other_rule: impl Fn(u64) -> bool,
     frame: &mut Frame,
     memory: &S,
     words: &W,
@@ -175,7 +175,7 @@ pub fn run_fast<S: Source + ?Sized, W: WordReader>(
         let is_on_stack = sp <= fp && fp <= last_fp && fp % 8 == 0;
         // Of the eight bytes at the PC, those that matter may be in front of a missing page.
         let is_in_page = pc % MEMORY_PAGE <= const { MEMORY_PAGE - 8 };
-        if !is_on_stack || !is_in_page || is_covered(pc.wrapping_sub(1)) {
+        if !is_on_stack || !is_in_page || has_other_rule(pc.wrapping_sub(1)) {
             return None;
         }
         let open = words.open();
@@ -1194,8 +1194,8 @@ mod tests {
         }
     }
 
-    /// The PCs that [`run_fast`] finds from PC on, in the code of the library, without that at
-    /// `covered`.
+    /// The PCs that [`run_fast`] finds from PC on, in the code of the library. A row has another
+    /// rule for the lookup address `covered`.
     fn run_to(process: &MockProcess, pc: u64, covered: u64, stack_end: u64) -> Vec<u64> {
         let mut buffer = [0; 8];
         let start = Frame {

@@ -351,8 +351,9 @@ pub trait Task {
     }
 
     /// The fast path in code that keeps its frame pointer: takes steps by the frame pointer as long
-    /// as they lead to run-time addresses in `code` that `table` does not cover, and stores the
-    /// frames. The stack ends at the run-time address `stack_end`. `frame` has made a call.
+    /// as they lead to run-time addresses in `code`, up to a frame for which `table` has another
+    /// rule, and stores the frames. The stack ends at the run-time address `stack_end`. `frame` has
+    /// made a call.
     #[inline(always)]
     fn run_frame_pointers(
         &self,

@@ -13,7 +13,9 @@
  * Exit status: 0 if there were enough samples, and perf and the program ended as they should.
  *
  * perf reads the kernel's buffers when they are half full, or when it is woken. So it is woken ten
- * times a second, through the pipe of its option --control.
+ * times a second, through the pipe of its option --control. It reads no command while it finds new
+ * samples each time that it looks, as from many threads on a slow kernel. Then the signal ends the
+ * program, and perf ends behind it.
  */
 #define _GNU_SOURCE
 #include <fcntl.h>
@@ -36,6 +38,9 @@
 #define DATA_OFFSET 40
 #define HEADER ((ssize_t)(DATA_OFFSET + sizeof(uint64_t)))
 #define MAGIC "PERFILE2"
+
+/* How long perf may take to read a command, in seconds. */
+#define HEARS 10
 
 static bool only_known;
 static uint64_t samples;
@@ -132,8 +137,8 @@ static void tell(int control, const char *command)
 
 int main(int argc, char **argv)
 {
-	double limit = 300, end;
-	bool is_late = false, is_told = false;
+	double limit = 300, end, told = 0;
+	bool is_late = false, is_told = false, is_ended = false;
 	int option, status, control[2];
 	uint64_t enough;
 	pid_t perf;
@@ -171,8 +176,12 @@ int main(int argc, char **argv)
 	while (waitpid(perf, &status, WNOHANG) == 0) {
 		nanosleep(&(struct timespec){ .tv_nsec = 100000000 }, NULL);
 		if (is_told) {
-			if (now() > end)
+			if (now() > end) {
 				kill(-perf, SIGKILL);
+			} else if (!is_ended && now() > told + HEARS) {
+				kill(-perf, SIGTERM);
+				is_ended = true;
+			}
 			continue;
 		}
 		follow(path);
@@ -180,8 +189,10 @@ int main(int argc, char **argv)
 		is_told = samples >= enough || is_late;
 		/* Without new samples perf ends at once. */
 		tell(control[1], is_told ? "disable\nstop\n" : "ping\n");
-		if (is_told)
-			end = now() + limit;
+		if (is_told) {
+			told = now();
+			end = told + limit;
+		}
 	}
 	follow(path);
 	if (samples < enough) {

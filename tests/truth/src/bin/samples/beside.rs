@@ -6,8 +6,8 @@
 //! The stacks tell by themselves that the module is not worse, if each frame of the kernel's is in
 //! the module's, in the same order: then the module has all true frames of the kernel's. If the
 //! module's stack is complete, frames of the kernel's alone are false ones. So are the kernel's
-//! frames from the first one on that is not above its callee: all are on one stack, of which the
-//! sample has a copy.
+//! frames from the first one on that is not above its callee, as all are on one stack, of which the
+//! sample has a copy; or whose PC is not in code.
 
 use std::{
     cmp::Reverse,
@@ -33,26 +33,39 @@ use crate::{
 /// The number of ends that are shown.
 const SHOWN: usize = 12;
 
-/// The place of a run-time address: a file and the offset in it, in bytes.
-fn place(address: u64, pid: u32, before: &[Event<'_>]) -> String {
-    before
-        .iter()
-        .rev()
-        .find_map(|event| match event {
+/// The code that is mapped at a run-time address: the name of its file, and the offset in the file in
+/// bytes. `before` is what has happened before.
+fn code_at<'a>(address: u64, pid: u32, before: &'a [Event<'_>]) -> Option<(&'a str, u64)> {
+    let mut pid = pid;
+    for event in before.iter().rev() {
+        match event {
             Event::Map {
                 pid: its,
                 start,
                 end,
                 offset,
+                executable: true,
                 name,
-                ..
             } if *its == pid && (*start..*end).contains(&address) => {
-                let name = name.rsplit('/').next().unwrap_or_default();
-                Some(format!("{name}+{:#x}", address - start + offset))
+                return Some((name, address - start + offset));
             }
-            _ => None,
-        })
-        .unwrap_or_else(|| format!("{address:#x}"))
+            Event::Fork { pid: its, parent } if *its == pid => pid = *parent,
+            Event::Exec { pid: its } if *its == pid => return None,
+            _ => {}
+        }
+    }
+    None
+}
+
+/// The name of the place of a run-time address.
+fn place(address: u64, pid: u32, before: &[Event<'_>]) -> String {
+    match code_at(address, pid, before) {
+        Some((name, offset)) => {
+            let name = name.rsplit('/').next().unwrap_or_default();
+            format!("{name}+{offset:#x}")
+        }
+        None => format!("{address:#x}"),
+    }
 }
 
 /// How the module's stack compares with the kernel's.
@@ -104,7 +117,8 @@ pub(crate) struct BesideKernel {
     not_compared: u64,
     frames: u64,
     kernel_frames: u64,
-    /// Those of the kernel's frames that are false by themselves.
+    /// Those of the kernel's frames that do not rise; and of stacks that seemed worse, those that
+    /// are behind a PC outside of code.
     kernel_false: u64,
     /// Of the worse samples: how and where the module's walks ended, and their numbers.
     ends: BTreeMap<String, u64>,
@@ -149,7 +163,15 @@ impl BesideKernel {
         self.frames += module.len() as u64;
         self.kernel_frames += callers.len() as u64;
         self.kernel_false += (callers.len() - kernel.len()) as u64;
-        match compare(module, &kernel, is_complete) {
+        let mut found = compare(module, &kernel, is_complete);
+        // The mappings of a process are known if that of the innermost frame is.
+        if found == Beside::Worse && code_at(pc, sample.pid, before).is_some() {
+            let is_code = |pc: &&u64| code_at(**pc, sample.pid, before).is_some();
+            let in_code = kernel.iter().take_while(is_code).count();
+            self.kernel_false += (kernel.len() - in_code) as u64;
+            found = compare(module, &kernel[..in_code], is_complete);
+        }
+        match found {
             Beside::Same => self.same += 1,
             Beside::Better => self.better += 1,
             Beside::Worse => {
@@ -182,7 +204,7 @@ impl fmt::Display for BesideKernel {
         write!(
             f,
             "{}: {} samples compared, {} not; same {}, better {}, worse {} ({:.2} %); \
-             complete {:.2} %; frames a sample: {:.1}, the kernel's own {:.1} ({:.1} not rising)",
+             complete {:.2} %; frames a sample: {:.1}, the kernel's own {:.1} ({:.1} false)",
             self.name,
             self.compared(),
             self.not_compared,
@@ -218,6 +240,31 @@ mod tests {
         assert_eq!(compare(&[], &[9], false), Beside::Worse);
         // Complete: the other frame is a false one.
         assert_eq!(compare(&[1, 2, 3], &[1, 9], true), Beside::Better);
+    }
+
+    #[test]
+    fn a_process_has_the_mappings_of_its_parent() {
+        let map = |pid, start, executable| Event::Map {
+            pid,
+            start,
+            end: start + 16,
+            offset: 32,
+            executable,
+            name: String::from("/bin/a"),
+        };
+        let fork = Event::Fork { pid: 2, parent: 1 };
+        let events = [map(1, 16, true), map(1, 48, false), fork, map(1, 64, true)];
+        for pid in [1, 2] {
+            assert_eq!(code_at(17, pid, &events), Some(("/bin/a", 33)));
+            assert_eq!(code_at(32, pid, &events), None);
+            assert_eq!(code_at(48, pid, &events), None);
+        }
+        assert_eq!(place(65, 1, &events), "a+0x21");
+        assert_eq!(place(65, 2, &events), "0x41");
+        assert_eq!(
+            code_at(17, 2, &[map(2, 16, true), Event::Exec { pid: 2 }]),
+            None
+        );
     }
 
     #[test]

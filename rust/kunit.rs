@@ -617,6 +617,7 @@ mod walk_tests {
         },
         sys::{
             self,
+            FileKey,
             PtRegs,
             WalkContext, //
         },
@@ -641,20 +642,36 @@ mod walk_tests {
 
     const FRAMES: u64 = 8;
     const FRAME: u64 = 64;
+    /// Each instruction is call *%rax.
+    const CALLS: [u8; 256] = {
+        let mut code = [0xff; 256];
+        let mut at = 1;
+        while at < code.len() {
+            code[at] = 0xd0;
+            at += 2;
+        }
+        code
+    };
 
     impl Made {
         fn new() -> Result<Self> {
-            Self::with(sys::test::map(PAGE, true)?)
+            let code = sys::test::map(PAGE, true)?;
+            sys::test::write(code, &CALLS)?;
+            Self::with(code)
         }
 
-        /// With a page of executable memory.
+        /// The code is that of a new file, whose key is the other result.
+        fn of_file() -> Result<(Self, FileKey)> {
+            let (code, key) = sys::test::map_file(&CALLS)?;
+            Ok((Self::with(code)?, key))
+        }
+
+        /// With code at this address.
         fn with(code: u64) -> Result<Self> {
             let made = Self {
                 code,
                 stack: sys::test::map(PAGE, false)?,
             };
-            // Each instruction is call *%rax.
-            sys::test::write(made.code, &[0xff, 0xd0].repeat_into::<256>())?;
             for frame in 0..FRAMES {
                 let next = if frame + 1 < FRAMES {
                     made.frame(frame + 1)
@@ -723,21 +740,6 @@ mod walk_tests {
         }
     }
 
-    /// Repeats a pattern.
-    trait RepeatInto {
-        fn repeat_into<const N: usize>(&self) -> [u8; N];
-    }
-
-    impl RepeatInto for [u8; 2] {
-        fn repeat_into<const N: usize>(&self) -> [u8; N] {
-            let mut filled = [self[0]; N];
-            for odd in filled.iter_mut().skip(1).step_by(2) {
-                *odd = self[1];
-            }
-            filled
-        }
-    }
-
     #[test]
     fn a_whole_stack_is_walked() -> Result {
         let made = Made::new()?;
@@ -756,8 +758,7 @@ mod walk_tests {
 
     #[test]
     fn a_cut_walk_counts_for_the_file_of_its_last_frame() -> Result {
-        let (code, key) = sys::test::map_file(PAGE)?;
-        let made = Made::with(code)?;
+        let (made, key) = Made::of_file()?;
         sys::test::publish(&key)?;
         assert_eq!(sys::test::cuts(&key), 0);
         assert_eq!(made.judge(&made.walk(64)), (9, 9));
@@ -775,6 +776,18 @@ mod walk_tests {
         // The number ends with the entry.
         sys::test::publish(&key)?;
         assert_eq!(sys::test::cuts(&key), 0);
+        Ok(())
+    }
+
+    #[test]
+    fn a_file_that_was_never_seen_is_walked_as_the_kernel_would() -> Result {
+        let (made, _) = Made::of_file()?;
+        // Nobody will answer.
+        assert_eq!(made.judge(&made.walk(64)), (1, 1));
+        // The worker has seen that file by now.
+        let (made, _) = Made::of_file()?;
+        let walked = sys::test::with_reader(|| made.walk(64));
+        assert_eq!(made.judge(&walked), (9, 9));
         Ok(())
     }
 

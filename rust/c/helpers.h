@@ -99,7 +99,7 @@ struct sfu_mapping {
 	uint16_t visits;
 	/* Whether the worker could find out nothing more about the mapping's file. */
 	bool is_known;
-	/* Whether the worker has found no rows in the file, and user space may find some. */
+	/* Whether user space has not answered about the file, and may do so. */
 	bool is_awaited;
 	/* Whether the table has rows, and whether code without a row keeps its frame pointer. */
 	bool has_rows;
@@ -543,12 +543,14 @@ void sfu_trace_walk(const char *context, unsigned int frames, const char *reason
  * error.
  */
 int64_t sfu_test_map(uint64_t len, bool executable);
-/* As above, of a new file. `key` becomes the file's key. */
-int64_t sfu_test_map_file(uint64_t len, struct sfu_file_key *key);
+/* Maps the code of a new file with these bytes. `key` becomes the file's key. */
+int64_t sfu_test_map_file(const void *code, uint64_t len, struct sfu_file_key *key);
 /* Makes a new entry of a file: no rows, and code that keeps a frame pointer. 0 or an error. */
 int sfu_test_publish(const struct sfu_file_key *key);
 /* The walks that were cut in a file, as SFRAME_UNWIND_LIST tells them; UINT64_MAX if unknown. */
 uint64_t sfu_test_cuts(const struct sfu_file_key *key);
+/* Counts somebody more, or less, who reads requests. */
+void sfu_test_count_reader(bool more);
 /* The state of the running test's mappings. */
 uint64_t sfu_test_mappings_sequence(void);
 int sfu_test_unmap(uint64_t address, uint64_t len);

@@ -22,16 +22,20 @@ int64_t sfu_test_map(uint64_t len, bool executable)
 			     MAP_ANONYMOUS | MAP_PRIVATE, 0);
 }
 
-int64_t sfu_test_map_file(uint64_t len, struct sfu_file_key *key)
+int64_t sfu_test_map_file(const void *code, uint64_t len, struct sfu_file_key *key)
 {
 	struct file *file = shmem_file_setup("kunit", len, EMPTY_VMA_FLAGS);
 	int64_t address;
+	loff_t at = 0;
 
 	if (IS_ERR(file))
 		return PTR_ERR(file);
-	read_key(file_inode(file), key);
-	address = kunit_vm_mmap(kunit_get_current_test(), file, 0, len,
-				PROT_READ | PROT_WRITE | PROT_EXEC, MAP_PRIVATE, 0);
+	address = kernel_write(file, code, len, &at);
+	if (address == len) {
+		read_key(file_inode(file), key);
+		address = kunit_vm_mmap(kunit_get_current_test(), file, 0, len,
+					PROT_READ | PROT_EXEC, MAP_PRIVATE | MAP_POPULATE, 0);
+	}
 	fput(file);
 	return address;
 }
@@ -54,6 +58,11 @@ uint64_t sfu_test_cuts(const struct sfu_file_key *key)
 		if (table.inode == key->number && table.inode_generation == key->inode_generation)
 			return table.cuts;
 	return U64_MAX;
+}
+
+void sfu_test_count_reader(bool more)
+{
+	atomic_add(more ? 1 : -1, &sfu_request_readers);
 }
 
 uint64_t sfu_test_mappings_sequence(void)

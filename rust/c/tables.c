@@ -181,6 +181,14 @@ static void is_used(struct table *table)
 		WRITE_ONCE(table->used, jiffies);
 }
 
+/* Whether somebody may still tell of a file; @table: what is known of it, or NULL. */
+static bool is_awaited(const struct table *table)
+{
+	if (table && (table->rows || table->state.origin == SFRAME_UNWIND_ADDED))
+		return false;
+	return atomic_read(&sfu_request_readers);
+}
+
 void sfu_find_table(struct sfu_mapping *mapping)
 {
 	struct inode *inode = (struct inode *)(uintptr_t)mapping->inode;
@@ -192,6 +200,7 @@ void sfu_find_table(struct sfu_mapping *mapping)
 	mapping->is_known = true;
 	if (!inode || !READ_ONCE(sfu_table_generation)) {
 		mapping->is_known = !inode;
+		mapping->is_awaited = is_awaited(NULL);
 		return;
 	}
 	if ((uintptr_t)inode != SFU_NO_FILE)
@@ -205,13 +214,12 @@ void sfu_find_table(struct sfu_mapping *mapping)
 			WRITE_ONCE(table->is_doubtful, true);
 		return;
 	}
+	mapping->is_awaited = is_awaited(table);
 	if (!table) {
 		mapping->is_known = false;
 		return;
 	}
 	is_used(table);
-	mapping->is_awaited = !table->rows && table->state.origin != SFRAME_UNWIND_ADDED &&
-			      atomic_read(&sfu_request_readers);
 	mapping->table = table->number;
 	mapping->has_rows = table->rows;
 	mapping->keeps_frame_pointer = table->state.keeps_frame_pointer;

@@ -399,13 +399,20 @@ unsafe extern "C" {
     pub fn sfu_test_map(len: u64, executable: bool) -> i64;
 }
 unsafe extern "C" {
-    pub fn sfu_test_map_file(len: u64, key: *mut sfu_file_key) -> i64;
+    pub fn sfu_test_map_file(
+        code: *const kernel::ffi::c_void,
+        len: u64,
+        key: *mut sfu_file_key,
+    ) -> i64;
 }
 unsafe extern "C" {
     pub fn sfu_test_publish(key: *const sfu_file_key) -> kernel::ffi::c_int;
 }
 unsafe extern "C" {
     pub fn sfu_test_cuts(key: *const sfu_file_key) -> u64;
+}
+unsafe extern "C" {
+    pub fn sfu_test_count_reader(more: bool);
 }
 unsafe extern "C" {
     pub fn sfu_test_mappings_sequence() -> u64;

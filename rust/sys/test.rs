@@ -21,12 +21,13 @@ pub(crate) fn map(len: u64, executable: bool) -> Result<u64> {
     mapped(unsafe { bindings::sfu_test_map(len, executable) })
 }
 
-/// As [`map`], executable, of a new file, with the file's key.
-pub(crate) fn map_file(len: u64) -> Result<(u64, FileKey)> {
+/// As [`map`], the code of a new file with these bytes, and the file's key.
+pub(crate) fn map_file(code: &[u8]) -> Result<(u64, FileKey)> {
     let mut key = FileKey::vdso();
-    // SAFETY: KUnit calls this in its own task, whose mm `kunit_vm_mmap` makes. `key` is a local
-    // variable.
-    let address = mapped(unsafe { bindings::sfu_test_map_file(len, &mut key.0) })?;
+    let (from, len) = (code.as_ptr().cast(), code.len() as u64);
+    // SAFETY: KUnit calls this in its own task, whose mm `kunit_vm_mmap` makes. `code` has `len`
+    // bytes, and `key` is a local variable.
+    let address = mapped(unsafe { bindings::sfu_test_map_file(from, len, &mut key.0) })?;
     Ok((address, key))
 }
 
@@ -47,6 +48,16 @@ pub(crate) fn publish(key: &FileKey) -> Result {
 pub(crate) fn cuts(key: &FileKey) -> u64 {
     // SAFETY: `key.0` is a valid key for the whole call. KUnit calls this in a task that may sleep.
     unsafe { bindings::sfu_test_cuts(&key.0) }
+}
+
+/// Calls a function while somebody reads requests, as far as walks can tell.
+pub(crate) fn with_reader<T>(call: impl FnOnce() -> T) -> T {
+    // SAFETY: The C function changes a counter.
+    unsafe { bindings::sfu_test_count_reader(true) };
+    let result = call();
+    // SAFETY: As above.
+    unsafe { bindings::sfu_test_count_reader(false) };
+    result
 }
 
 /// The state of the running test's mappings.

@@ -33,8 +33,8 @@ use crate::{
 /// The number of ends that are shown.
 const SHOWN: usize = 12;
 
-/// The code that is mapped at a run-time address: the name of its file, and the offset in the file in
-/// bytes. `before` is what has happened before.
+/// The code that is mapped at a run-time address: the name of its file, and the offset in the file,
+/// in bytes. `before` is what has happened before.
 fn code_at<'a>(address: u64, pid: u32, before: &'a [Event<'_>]) -> Option<(&'a str, u64)> {
     let mut pid = pid;
     for event in before.iter().rev() {

@@ -12,12 +12,18 @@ mod erlang;
 pub mod hotspot;
 mod hotspot_interpreter;
 mod sbcl;
+mod steps;
 pub mod unknown;
 mod v8;
 
 pub use self::{
     erlang::TaggedStack,
     hotspot::CodeHeap, //
+};
+
+use self::steps::{
+    call_before,
+    run_steps, //
 };
 use crate::sframe::{
     format::bytes::Source,
@@ -32,7 +38,6 @@ use crate::sframe::{
         fallback::behind_call,
         insn::{
             CALL_RELATIVE,
-            CALL_WINDOW,
             GROUP_5, //
         },
         prologue::FixedRule, //
@@ -121,48 +126,6 @@ pub fn run_fast<S: Source + ?Sized, W: WordReader>(
         )
         .then_some(caller)
     })
-}
-
-/// The run-time address of the [`CALL_WINDOW`] bytes in front of the return address `pc`.
-#[inline(always)]
-const fn call_before(pc: u64) -> u64 {
-    pc.wrapping_sub(const { CALL_WINDOW as u64 })
-}
-
-/// Takes steps by `caller` from `frame`, as long as they lead to run-time addresses in `code`.
-/// `caller` takes `work` instructions at most. Otherwise as [`run_fast`].
-#[inline(always)]
-fn run_steps<S: Source + ?Sized>(
-    code: Range<u64>,
-    work: u32,
-    frame: &mut Frame,
-    memory: &S,
-    buffer: &mut [u64],
-    caller: impl Fn(&Frame) -> Option<Frame>,
-) -> usize {
-    let Range { start, end } = code;
-    if frame.sp % 8 != 0 || !(start..end).contains(&frame.pc.wrapping_sub(1)) {
-        return 0;
-    }
-    let code_len = end.wrapping_sub(start);
-    let len = buffer.len();
-    let mut slots = buffer.iter_mut();
-    let mut last = *frame;
-    while memory.spend(work).is_ok() {
-        let Some(caller) = caller(&last) else {
-            break;
-        };
-        if caller.pc.wrapping_sub(1).wrapping_sub(start) >= code_len {
-            break;
-        }
-        let Some(slot) = slots.next() else {
-            break;
-        };
-        *slot = caller.pc;
-        last = caller;
-    }
-    *frame = last;
-    len.wrapping_sub(slots.len())
 }
 
 #[cfg(test)]

@@ -11,11 +11,13 @@
 use crate::sframe::{
     format::bytes::Source,
     runtimes::{
-        call_before,
-        run_steps,
         sbcl::{
             self,
             CallState, //
+        },
+        steps::{
+            call_before,
+            run_steps, //
         },
         v8, //
     },

@@ -192,6 +192,22 @@ recorded_until() {
 	until_samples "$1" /tmp/recorded.data -q -e cpu-clock:u -F 999 -BN --no-bpf-event \
 		--call-graph fp "${@:2}" >/tmp/record.log 2>&1 || { cat /tmp/record.log; return 1; }
 }
+# sampled_until CONDITION COMMAND... - the same of a command that perf ends when the condition, a
+# command, is true. Few samples may miss a file, or the process may end before the worker has seen
+# the file.
+sampled_until() {
+	local recording status=0
+	rm -f /tmp/recorded.data
+	perf record -q -e cpu-clock:u -F 999 -BN --no-bpf-event -o /tmp/recorded.data \
+		--call-graph fp "${@:2}" >/tmp/record.log 2>&1 &
+	recording=$!
+	wait_for $patience $1 || status=$?
+	# Before perf opens its file, it ignores the signal.
+	wait_for $patience test -e /tmp/recorded.data
+	kill -INT $recording
+	wait $recording
+	return $status
+}
 stacks_recorded() {
 	perf script -i /tmp/recorded.data --show-mmap-events -F comm,time,event,ip >/tmp/stacks \
 		2>/dev/null

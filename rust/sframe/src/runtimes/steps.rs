@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-only OR MIT
 
-//! The loop of the fast paths through code of runtimes and through code that keeps its frame pointer.
+//! The loop of the fast paths through code of runtimes, and through code that keeps its frame
+//! pointer.
 
 use crate::sframe::{
     format::bytes::Source,

@@ -413,7 +413,7 @@ def from_programs(build):
 def from_no_harm(build):
     """The figures of stage `no-harm`."""
     compared = re.compile(
-        r"# (\S+), (immediate|deferred|from its start on): (\d+) samples compared, \d+ not; "
+        r"# (\S+), (immediate|deferred|from the start): (\d+) samples compared, \d+ not; "
         r"same (\d+), better (\d+), worse (\d+) \(([\d.]+) %\); complete ([\d.]+) %; "
         r"frames a sample: ([\d.]+), the kernel's own ([\d.]+)")
     names = ("program", "stacks", "samples", "same", "better", "worse", "worse %", "complete %",

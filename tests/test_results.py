@@ -193,13 +193,13 @@ class Measurements(unittest.TestCase):
             "at 6 s %": "99.5"})
 
     def test_no_harm(self):
-        self.put("results/tap", "# zig, from its start on: 603 samples compared, 1 not; same 532, "
+        self.put("results/tap", "# zig, from the start: 603 samples compared, 1 not; same 532, "
                                 "better 71, worse 0 (0.00 %); complete 91.87 %; frames a sample: "
                                 "5.5, the kernel's own 5.4\nok - another test\n")
         row = self.rows_of("no-harm", "results/no-harm")["no-harm"][0]
         self.assertEqual([row[name] for name in (
             "program", "stacks", "samples", "better", "worse %", "kernel frames", "commit")],
-            ["zig", "from its start on", "603", "71", "0.00", "5.4", "abc"])
+            ["zig", "from the start", "603", "71", "0.00", "5.4", "abc"])
 
     def test_witness(self):
         self.put("results/tap", "ok - OpenJDK 21: default: 40 of 41 stacks are equal, 2284 methods "

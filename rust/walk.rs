@@ -17,7 +17,7 @@ use crate::{
     sframe::{
         abi::Abi,
         arch::{
-            fallback::is_behind_call,
+            fallback::is_call_before,
             machine::NATIVE, //
         },
         bytes::Fault,
@@ -452,8 +452,8 @@ fn end_fast_path(
 }
 
 /// Stores the return addresses to which the frame pointers lead from `frame` on, as the kernel's
-/// own walk would. Unlike that walk, it stores addresses after calls only, and each frame pointer
-/// has to be above the last one.
+/// own walk would. Unlike that walk, it stores no address that is not after a call, as far as the
+/// code can be read, and each frame pointer has to be above the last one.
 #[cold]
 #[inline(never)]
 fn store_as_kernel(frame: &mut Frame, memory: &UserMemory, sink: &mut ChainBuffer<'_>) {
@@ -467,7 +467,7 @@ fn store_as_kernel(frame: &mut Frame, memory: &UserMemory, sink: &mut ChainBuffe
             };
             code = mapped;
         }
-        if !is_behind_call(caller.pc, memory)
+        if is_call_before(caller.pc, memory) == Some(false)
             || !sink.store(&caller, lookup_address, FrameSource::FramePointer)
         {
             break;

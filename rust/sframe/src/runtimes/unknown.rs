@@ -37,7 +37,7 @@ use crate::sframe::{
         },
         fallback::{
             behind_call,
-            is_behind_call,
+            is_call_before,
             is_returning,
             BEGINNING_SEARCH, //
         },
@@ -146,7 +146,11 @@ pub fn step<M: Memory + Source + ?Sized>(
         return None;
     }
     match step_by_frame_pointer(&frame, memory).ok()? {
-        Step::Caller(caller) if is_behind_call(caller.pc, memory) => Some(Step::Caller(caller)),
+        // A process that has just begun, or was forked, lacks many pages of code. In code that is
+        // known to keep a frame pointer, the step needs no further proof.
+        Step::Caller(caller) if is_call_before(caller.pc, memory).unwrap_or(is_examined) => {
+            Some(Step::Caller(caller))
+        }
         // A zero in place of the return address does not prove that the frame is the outermost
         // frame.
         _ => None,
@@ -1177,6 +1181,26 @@ mod tests {
         assert_eq!(step_in(&process, PC, false), None);
         process.word(STACK + 0x208, CALLER);
         assert_eq!(step_in(&process, PC, false), None);
+    }
+
+    #[test]
+    fn a_missing_page_of_code_proves_nothing_against_an_examined_file() {
+        let mut process = MockProcess::new();
+        // Neither code nor stack is there.
+        let missing = LIBRARY + 0x10_0000;
+        process.word(STACK + 0x208, missing);
+        let frame = Frame {
+            pc: PC,
+            sp: STACK + 0x100,
+            fp: STACK + 0x200,
+        };
+        let found = |is_examined| {
+            let step = step(&frame, false, is_examined, STACK + 0x1000, &process);
+            step.is_some()
+        };
+        assert_eq!([true, false].map(found), [true, false]);
+        process.word(STACK + 0x208, CALLER);
+        assert_eq!(step(&frame, false, true, STACK + 0x1000, &process), None);
     }
 
     #[test]

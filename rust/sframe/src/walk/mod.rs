@@ -104,7 +104,7 @@ pub fn run_loop<T: Task>(
 
 /// The work of a frame for which there is no rule, without the reads and the searches of code, in
 /// instructions.
-const FRAME_WITHOUT_RULE: u32 = 200;
+const FRAME_WITHOUT_RULE: u32 = 220;
 
 /// The state of a walk, apart from its last frame.
 struct WalkState<T: Task> {

@@ -217,14 +217,17 @@ fn may_leave_for_handler<S: Source + ?Sized>(pc: u64, memory: &S) -> bool {
 
 /// Whether the code before `pc`, a return address, may be a call. False if the code cannot be read.
 pub fn is_behind_call<S: Source + ?Sized>(pc: u64, memory: &S) -> bool {
-    is_call_before(pc, memory) == Some(true)
+    memory
+        .read(pc.wrapping_sub(const { insn::CALL_WINDOW as u64 }))
+        .is_ok_and(|bytes| insn::ends_with_call(&bytes))
 }
 
 /// As [`is_behind_call`]; `None` if the code cannot be read.
-#[inline(never)]
 pub fn is_call_before<S: Source + ?Sized>(pc: u64, memory: &S) -> Option<bool> {
-    let window = memory.read(pc.wrapping_sub(const { insn::CALL_WINDOW as u64 }));
-    window.ok().map(|bytes| insn::ends_with_call(&bytes))
+    memory
+        .read(pc.wrapping_sub(const { insn::CALL_WINDOW as u64 }))
+        .ok()
+        .map(|bytes| insn::ends_with_call(&bytes))
 }
 
 #[cfg(test)]

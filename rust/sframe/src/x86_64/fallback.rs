@@ -217,9 +217,7 @@ fn may_leave_for_handler<S: Source + ?Sized>(pc: u64, memory: &S) -> bool {
 
 /// Whether the code before `pc`, a return address, may be a call. False if the code cannot be read.
 pub fn is_behind_call<S: Source + ?Sized>(pc: u64, memory: &S) -> bool {
-    memory
-        .read(pc.wrapping_sub(const { insn::CALL_WINDOW as u64 }))
-        .is_ok_and(|bytes| insn::ends_with_call(&bytes))
+    is_call_before(pc, memory) == Some(true)
 }
 
 /// As [`is_behind_call`]; `None` if the code cannot be read.

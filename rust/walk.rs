@@ -317,37 +317,9 @@ impl<'a> Task for Current<'a> {
         store_by_region(region, code, frame, self.memory, sink);
     }
 
-    #[inline(always)]
-    fn run_frame_pointers(
-        &self,
-        table: Option<&TableRef>,
-        code: (Range<u64>, u64),
-        frame: &mut Frame,
-        sink: &mut ChainBuffer<'a>,
-    ) {
-        self.store_by_frame_pointers(table, code, frame, sink);
-    }
-
-    #[inline(always)]
-    fn is_probed(&self) -> bool {
-        self.is_probed
-    }
-
-    #[inline(always)]
-    fn undo_uretprobe(&self, frame: &mut Frame) -> bool {
-        uprobes::put_back(frame, self.memory)
-    }
-
-    #[inline(always)]
-    fn leave_uprobe(&self, frame: &mut Frame) -> bool {
-        uprobes::leave(frame, self.memory)
-    }
-}
-
-impl<'a> Current<'a> {
-    /// The fast path in code that keeps its frame pointer: see [`unknown::run_fast`].
+    // Not inlined, so that its stack is free for the next step.
     #[inline(never)]
-    fn store_by_frame_pointers(
+    fn run_frame_pointers(
         &self,
         table: Option<&TableRef>,
         code: (Range<u64>, u64),
@@ -374,6 +346,21 @@ impl<'a> Current<'a> {
         let left = sink.left();
         let found = unknown::run_fast(code, has_other_rule, frame, self.memory, &words, left);
         sink.stored(found, FrameSource::FramePointer);
+    }
+
+    #[inline(always)]
+    fn is_probed(&self) -> bool {
+        self.is_probed
+    }
+
+    #[inline(always)]
+    fn undo_uretprobe(&self, frame: &mut Frame) -> bool {
+        uprobes::put_back(frame, self.memory)
+    }
+
+    #[inline(always)]
+    fn leave_uprobe(&self, frame: &mut Frame) -> bool {
+        uprobes::leave(frame, self.memory)
     }
 }
 

@@ -216,7 +216,7 @@ impl Task for MadeTask<'_> {
         sink.0 += runtimes::run_fast(region, code, frame, memory, &words, left);
     }
 
-    /// As `Current::store_by_frame_pointers` there.
+    /// As `Current::run_frame_pointers` there.
     fn run_frame_pointers(
         &self,
         table: Option<&()>,

@@ -145,10 +145,11 @@ pub fn step<M: Memory + Source + ?Sized>(
     if frame.fp < frame.sp || end > stack_end {
         return None;
     }
+    // A process that has just begun, or was forked, lacks many pages of code. A frame that has made
+    // a call, in code that is known to keep a frame pointer, needs no further proof.
+    let if_missing = is_examined && !innermost;
     match step_by_frame_pointer(&frame, memory).ok()? {
-        // A process that has just begun, or was forked, lacks many pages of code. In code that is
-        // known to keep a frame pointer, the step needs no further proof.
-        Step::Caller(caller) if is_call_before(caller.pc, memory).unwrap_or(is_examined) => {
+        Step::Caller(caller) if is_call_before(caller.pc, memory).unwrap_or(if_missing) => {
             Some(Step::Caller(caller))
         }
         // A zero in place of the return address does not prove that the frame is the outermost
@@ -1194,11 +1195,16 @@ mod tests {
             sp: STACK + 0x100,
             fp: STACK + 0x200,
         };
-        let found = |is_examined| {
-            let step = step(&frame, false, is_examined, STACK + 0x1000, &process);
+        let found = |(innermost, is_examined)| {
+            let step = step(&frame, innermost, is_examined, STACK + 0x1000, &process);
             step.is_some()
         };
-        assert_eq!([true, false].map(found), [true, false]);
+        assert!(found((false, true)));
+        // The function of the innermost frame may not have set up its frame yet, and would be left
+        // out: nothing shows that the word on top of the stack is no return address, either.
+        for others in [(false, false), (true, true), (true, false)] {
+            assert!(!found(others), "{others:?}");
+        }
         process.word(STACK + 0x208, CALLER);
         assert_eq!(step(&frame, false, true, STACK + 0x1000, &process), None);
     }

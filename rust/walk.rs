@@ -169,6 +169,10 @@ pub(crate) fn store_stack(
         registers,
         is_probed,
         plain_code: Cell::new(PlainCode::NONE),
+        end: Cell::new(match context {
+            WalkContext::Irq | WalkContext::Nmi => NOT_BEGUN,
+            WalkContext::Task | WalkContext::Deferred => NEVER,
+        }),
     };
     let reason = 'ended: {
         let mut is_certain = true;
@@ -216,7 +220,15 @@ struct Current<'a> {
     /// The last found plain code. Code that a program makes, and the code of files that it calls,
     /// alternate on its stacks.
     plain_code: Cell<PlainCode>,
+    /// The time of this CPU's clock at which the walk has to end, in nanoseconds.
+    end: Cell<u64>,
 }
+
+/// The end of a walk that has taken no step outside of the fast path.
+const NOT_BEGUN: u64 = 0;
+/// The end of a walk without a limit of time. Other tasks may run in the midst of a walk that does
+/// not run in an interrupt.
+const NEVER: u64 = u64::MAX;
 
 impl<'a> Task for Current<'a> {
     const ABI: Abi = NATIVE;
@@ -250,6 +262,18 @@ impl<'a> Task for Current<'a> {
     #[inline(always)]
     fn is_spent(&self) -> bool {
         self.memory.is_spent()
+    }
+
+    #[inline(always)]
+    fn is_late(&self) -> bool {
+        match self.end.get() {
+            NEVER => false,
+            NOT_BEGUN => {
+                self.end.set(sys::walk_end());
+                false
+            }
+            end => sys::is_past(end),
+        }
     }
 
     #[inline(always)]

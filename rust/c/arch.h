@@ -37,6 +37,9 @@ static inline bool nmi_is_saving_registers(void);
 /* Prepares nmi_is_saving_registers(). Called at module load. */
 void sfu_entry_text_find(void);
 
+/* Whether the kernel knows that it runs on a virtual machine. */
+static inline bool is_virtual_machine(void);
+
 /*
  * The address of the breakpoint of a uprobe that the current task has hit, if the kernel has not
  * yet moved the task's user PC `pc` back to it; else `pc`. Any context.

@@ -497,6 +497,14 @@ bool sfu_queue_file(uint64_t address);
 void sframe_unwind_index_file(void *file, const struct sfu_table_state *seen, bool may_read);
 
 /*
+ * The limit of a walk's time; IRQ and NMI. sfu_walk_end() returns the time of this CPU's clock at
+ * which a walk that begins now has to end, in nanoseconds. sfu_is_past() says whether that time is
+ * over.
+ */
+uint64_t sfu_walk_end(void);
+bool sfu_is_past(uint64_t end);
+
+/*
  * The memory of table builds is bounded. sfu_build_begin() returns the build's number, which the
  * other three functions take, or -EBUSY if too many builds are running. sfu_build_take() is called
  * before `bytes` are allocated; -ENOSPC if that would exceed the limit. sfu_build_give() gives

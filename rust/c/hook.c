@@ -15,6 +15,7 @@
 #include <linux/percpu.h>
 #include <linux/perf_event.h>
 #include <linux/ptrace.h>
+#include <linux/sched/clock.h>
 #include <linux/sched/task_stack.h>
 #include <linux/srcu.h>
 
@@ -41,6 +42,15 @@ MODULE_PARM_DESC(immediate, "Hook perf_callchain_user: stacks of perf samples an
 static bool hooks_deferred = true;
 module_param_named(deferred, hooks_deferred, bool, 0444);
 MODULE_PARM_DESC(deferred, "Hook unwind_user: stacks taken on the way back to user space");
+
+/*
+ * On a virtual machine, or under an emulator, the time in which the host runs something else would
+ * count as time of the walk.
+ */
+static int walk_us = -1;
+module_param(walk_us, int, 0644);
+MODULE_PARM_DESC(walk_us,
+		 "The most time of a walk in interrupts, in microseconds; 0: no limit (150; 0 on virtual machines)");
 
 static unsigned long immediate_address, deferred_address;
 static struct srcu_struct deferred_walks;
@@ -192,6 +202,8 @@ int sfu_hook_install(void)
 		pr_err("cannot hook: with PREEMPT_RT, walks need a kernel of 6.12 or later\n");
 		return -EOPNOTSUPP;
 	}
+	if (walk_us < 0)
+		walk_us = is_virtual_machine() ? 0 : 150;
 	if (deferred != hooks_deferred)
 		pr_info("this kernel takes no deferred stacks; immediate stacks are unwound\n");
 	ret = init_srcu_struct(&deferred_walks);
@@ -234,6 +246,18 @@ void sfu_hook_remove(void)
 
 
 /* The redirected calls. */
+
+uint64_t sfu_walk_end(void)
+{
+	int limit = READ_ONCE(walk_us);
+
+	return limit > 0 ? local_clock() + (uint64_t)limit * NSEC_PER_USEC : U64_MAX;
+}
+
+bool sfu_is_past(uint64_t end)
+{
+	return local_clock() >= end;
+}
 
 static noinline struct sfu_code_cache *begin(struct pt_regs *regs, struct sfu_call *call)
 {

@@ -345,6 +345,12 @@ unsafe extern "C" {
     );
 }
 unsafe extern "C" {
+    pub fn sfu_walk_end() -> u64;
+}
+unsafe extern "C" {
+    pub fn sfu_is_past(end: u64) -> bool;
+}
+unsafe extern "C" {
     pub fn sfu_build_begin(user: u32, added: bool) -> kernel::ffi::c_int;
 }
 unsafe extern "C" {

@@ -128,6 +128,19 @@ impl Drop for Hooks {
     }
 }
 
+/// The time of this CPU's clock at which a walk that begins now has to end, in nanoseconds;
+/// `u64::MAX` if the parameter `walk_us` sets no limit. IRQ and NMI.
+pub(crate) fn walk_end() -> u64 {
+    // SAFETY: `sfu_walk_end` reads a number and the clock, which it may in each context.
+    unsafe { bindings::sfu_walk_end() }
+}
+
+/// Whether the time `end` of this CPU's clock is over. IRQ and NMI.
+pub(crate) fn is_past(end: u64) -> bool {
+    // SAFETY: `sfu_is_past` reads the clock, which it may in each context; it takes any number.
+    unsafe { bindings::sfu_is_past(end) }
+}
+
 // SAFETY: The structure has only integer fields, without padding between them (`c/device.c` asserts
 // the sizes), and all values are valid.
 unsafe impl FromBytes for AddCommand {}

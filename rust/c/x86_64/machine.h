@@ -44,6 +44,11 @@ static inline bool is_in_system_call(const struct pt_regs *regs)
 	return regs->orig_ax != -1ul;
 }
 
+static inline bool is_virtual_machine(void)
+{
+	return boot_cpu_has(X86_FEATURE_HYPERVISOR);
+}
+
 /*
  * The code that saves a task's registers, set when the module is loaded. No symbol of it is
  * exported. Without FRED it is the section .entry.text: 5 KiB around the entry point of system

@@ -138,6 +138,9 @@ impl<T: Task> WalkState<T> {
     /// Takes a step from `frame`, which becomes the frame that the step leads to, and stores it.
     #[inline(always)]
     fn turn(&mut self, task: &T, frame: &mut Frame, sink: &mut T::Sink) -> Result<(), StopReason> {
+        if task.is_late() {
+            return Err(StopReason::Budget);
+        }
         let sp = frame.sp;
         find(task, &mut self.mapping, self.kind.lookup_address(frame.pc))?;
         let (next, source) = match &mut rule_at(task, frame.pc, self.kind, &self.mapping) {

@@ -297,6 +297,12 @@ pub trait Task {
     /// Whether reads fail because the walk has spent its budget of reads.
     fn is_spent(&self) -> bool;
 
+    /// Whether the walk has taken too much time. [`walk`](super::walk) asks before each step, but
+    /// not in the fast paths.
+    fn is_late(&self) -> bool {
+        false
+    }
+
     /// The bound on the time of a search in a section.
     fn search(&self) -> Search;
 

@@ -194,12 +194,13 @@ recorded_until() {
 }
 # sampled_until CONDITION COMMAND... - the same of a command that perf ends when the condition, a
 # command, is true. Few samples may miss a file, or the process may end before the worker has seen
-# the file.
+# the file. A sample may take a millisecond on the debug kernel. At 999 a second, the program would
+# then not go on; and perf, which finds new samples each time that it looks, would not end.
 sampled_until() {
 	local recording status=0
 	rm -f /tmp/recorded.data
-	perf record -q -e cpu-clock:u -F 999 -BN --no-bpf-event -o /tmp/recorded.data \
-		--call-graph fp "${@:2}" >/tmp/record.log 2>&1 &
+	perf record -q -e cpu-clock:u -F $((DEBUG ? 99 : 999)) -BN --no-bpf-event \
+		-o /tmp/recorded.data --call-graph fp "${@:2}" >/tmp/record.log 2>&1 &
 	recording=$!
 	wait_for $patience $1 || status=$?
 	# Before perf opens its file, it ignores the signal.

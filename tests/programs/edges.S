@@ -2,7 +2,7 @@
 /*
  * usage: edges 0|1|2
  *
- * Runs in a function whose return address on the stack is 0: the first byte of the program's code,
+ * Stays in a function whose return address on the stack is 0: the first byte of the program's code,
  * with no code before it; 1: an address in the code; 2: after the first byte after the code. The
  * code fills one page, and is at 0x401000. Without libc.
  */
@@ -21,21 +21,14 @@ _start:
 	je 1f
 	movl $_start + 0x1001, %edx
 1:	call spin
-	movl $60, %eax
-	xorl %edi, %edi
-	syscall
 	hlt
 	.cfi_endproc
 
 spin:
 	.cfi_startproc
-	movq (%rsp), %r8
 	movq %rdx, (%rsp)
-	movl $400000000, %ecx
-1:	decl %ecx
-	jnz 1b
-	movq %r8, (%rsp)
-	ret
+1:	pause
+	jmp 1b
 	.cfi_endproc
 
 last:

@@ -249,6 +249,10 @@ impl Device {
                         .to_owned()
                 }
                 Errno::STALE => "the file was modified during the conversion".to_owned(),
+                Errno::FBIG => {
+                    "the table is too large, or its build takes longer than 2 s of CPU time"
+                        .to_owned()
+                }
                 Errno::EXIST => "another user has added rows for the file".to_owned(),
                 Errno::NOEXEC => "not a program or library for this machine".to_owned(),
                 _ => format!("the kernel refuses the section: {error}"),

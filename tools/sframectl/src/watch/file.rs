@@ -112,8 +112,11 @@ pub(super) fn mapped(seen: &Request, maps: &str) -> Vec<Request> {
     if seen.user == 0 {
         let of_process = |name: &str| Path::new("/proc").join(seen.pid.to_string()).join(name);
         let status = fs::read_to_string(of_process("status")).unwrap_or_default();
-        let user_namespace = fs::read_link(of_process("ns/user")).unwrap_or_default();
-        if !is_administrator(&status, &user_namespace) {
+        // A kernel without user namespaces has no such link, not even of this process.
+        let has_namespaces = fs::read_link("/proc/self/ns/user").is_ok();
+        let user_namespace =
+            has_namespaces.then(|| fs::read_link(of_process("ns/user")).unwrap_or_default());
+        if !is_administrator(&status, user_namespace.as_deref()) {
             return Vec::new();
         }
     }
@@ -137,9 +140,10 @@ pub(super) fn mapped(seen: &Request, maps: &str) -> Vec<Request> {
 const INITIAL_USER_NAMESPACE: &str = "user:[4026531837]";
 
 /// Whether a process is an administrator's, by the text of /proc/PID/status and the link
-/// /proc/PID/ns/user: in the initial user namespace, its real user is root, and it has
-/// CAP_SYS_MODULE or CAP_SYS_ADMIN. `is_administrator` of `rust/c/users.c` is the same rule.
-fn is_administrator(status: &str, user_namespace: &Path) -> bool {
+/// /proc/PID/ns/user (`None`: the kernel has no user namespaces): in the initial user namespace, its
+/// real user is root, and it has CAP_SYS_MODULE or CAP_SYS_ADMIN. `is_administrator` of
+/// `rust/c/users.c` is the same rule.
+fn is_administrator(status: &str, user_namespace: Option<&Path>) -> bool {
     let field = |name: &str| {
         let mut words = status
             .lines()
@@ -149,7 +153,7 @@ fn is_administrator(status: &str, user_namespace: &Path) -> bool {
     };
     let capabilities = field("CapEff:").and_then(|text| u64::from_str_radix(text, 16).ok());
     let capabilities = CapabilitySet::from_bits_retain(capabilities.unwrap_or(0));
-    user_namespace == Path::new(INITIAL_USER_NAMESPACE)
+    user_namespace.is_none_or(|link| link == Path::new(INITIAL_USER_NAMESPACE))
         && field("Uid:") == Some("0")
         && capabilities.intersects(CapabilitySet::SYS_MODULE | CapabilitySet::SYS_ADMIN)
 }
@@ -264,13 +268,15 @@ mod tests {
         let status = |uid, capabilities| {
             format!("Name:\tperl\nUid:\t{uid}\t0\t0\t0\nCapEff:\t{capabilities}\n")
         };
-        let initial = Path::new(INITIAL_USER_NAMESPACE);
+        let initial = Some(Path::new(INITIAL_USER_NAMESPACE));
         assert!(is_administrator(&status("0", "000001ffffffffff"), initial));
+        assert!(is_administrator(&status("0", "000001ffffffffff"), None));
         assert!(is_administrator(&status("0", "0000000000010000"), initial));
         assert!(is_administrator(&status("0", "0000000000200000"), initial));
         // Root of a container, and of a container with a user namespace, where it has all rights.
         assert!(!is_administrator(&status("0", "00000000a80425fb"), initial));
-        let other = Path::new("user:[4026532456]");
+        assert!(!is_administrator(&status("0", "00000000a80425fb"), None));
+        let other = Some(Path::new("user:[4026532456]"));
         assert!(!is_administrator(&status("0", "000001ffffffffff"), other));
         assert!(!is_administrator(
             &status("65534", "000001ffffffffff"),
@@ -290,10 +296,10 @@ mod tests {
             user,
         };
         let status = fs::read_to_string("/proc/self/status").unwrap();
-        let user_namespace = fs::read_link("/proc/self/ns/user").unwrap();
+        let user_namespace = fs::read_link("/proc/self/ns/user").ok();
         assert_eq!(
             mapped(&own(0), &maps).is_empty(),
-            !is_administrator(&status, &user_namespace)
+            !is_administrator(&status, user_namespace.as_deref())
         );
         assert!(!mapped(&own(1000), &maps).is_empty());
         let ended = Request {

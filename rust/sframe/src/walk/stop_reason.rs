@@ -74,9 +74,9 @@ stop_reasons! {
     Full = c"full",
         "the stack has more frames than the buffer has space for",
         "Raise the sysctl kernel.perf_event_max_stack while no event is open, or record deferred stacks.";
-    /// The walk used up the reads of user memory that one sample may take.
+    /// The walk used up the work or the time that one sample may take.
     Budget = c"budget",
-        "the walk used up the reads of user memory that one sample may take",
+        "the walk used up the work of one sample, or its time",
         "Run `sframectl watch`: tables need fewer reads. Deferred stacks have a larger budget.";
     /// No row covers the PC, and the frame pointer did not pass the checks.
     NoRows = c"no_rows",

@@ -50,7 +50,7 @@ MODULE_PARM_DESC(deferred, "Hook unwind_user: stacks taken on the way back to us
 static int walk_us = -1;
 module_param(walk_us, int, 0644);
 MODULE_PARM_DESC(walk_us,
-		 "The most time of a walk in interrupts, in microseconds; 0: no limit (150; 0 on virtual machines)");
+		 "Limit of a walk in interrupts, in us; 0: none (150; on virtual machines 0)");
 
 static unsigned long immediate_address, deferred_address;
 static struct srcu_struct deferred_walks;

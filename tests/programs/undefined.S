@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
 /*
- * A function that never returns says that rbp is lost, and overwrites rbp. rbp then leads to a frame
- * with the return address 0x401f00, which is in a function that nobody calls. Its true caller, at
- * 0x401e00, finds its own frame by rbp. Without libc.
+ * A function that never returns says that rbp is lost, and overwrites rbp. rbp then leads to a
+ * frame with the return address 0x401f00, which is in a function that nobody calls. Its true
+ * caller, at 0x401e00, finds its own frame by rbp. Without libc.
  */
 	.globl _start
 	.text

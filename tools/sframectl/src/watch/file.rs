@@ -140,8 +140,8 @@ pub(super) fn mapped(seen: &Request, maps: &str) -> Vec<Request> {
 const INITIAL_USER_NAMESPACE: &str = "user:[4026531837]";
 
 /// Whether a process is an administrator's, by the text of /proc/PID/status and the link
-/// /proc/PID/ns/user (`None`: the kernel has no user namespaces): in the initial user namespace, its
-/// real user is root, and it has CAP_SYS_MODULE or CAP_SYS_ADMIN. `is_administrator` of
+/// /proc/PID/ns/user (`None`: the kernel has no user namespaces): in the initial user namespace,
+/// its real user is root, and it has CAP_SYS_MODULE or CAP_SYS_ADMIN. `is_administrator` of
 /// `rust/c/users.c` is the same rule.
 fn is_administrator(status: &str, user_namespace: Option<&Path>) -> bool {
     let field = |name: &str| {

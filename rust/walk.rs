@@ -220,15 +220,15 @@ struct Current<'a> {
     /// The last found plain code. Code that a program makes, and the code of files that it calls,
     /// alternate on its stacks.
     plain_code: Cell<PlainCode>,
-    /// The time of this CPU's clock at which the walk has to end, in nanoseconds.
-    end: Cell<u64>,
+    /// The time of this CPU's clock at which the walk has to end, in units of 1,024 ns.
+    end: Cell<u32>,
 }
 
 /// The end of a walk that has taken no step outside of the fast path.
-const NOT_BEGUN: u64 = 0;
+const NOT_BEGUN: u32 = 0;
 /// The end of a walk without a limit of time. Other tasks may run in the midst of a walk that does
 /// not run in an interrupt.
-const NEVER: u64 = u64::MAX;
+const NEVER: u32 = sys::NO_END;
 
 impl<'a> Task for Current<'a> {
     const ABI: Abi = NATIVE;
@@ -264,7 +264,8 @@ impl<'a> Task for Current<'a> {
         self.memory.is_spent()
     }
 
-    #[inline(always)]
+    // Not inlined, so that its registers are free for the loop, whose stack is the deepest.
+    #[inline(never)]
     fn is_late(&self) -> bool {
         match self.end.get() {
             NEVER => false,

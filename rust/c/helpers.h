@@ -498,11 +498,13 @@ void sframe_unwind_index_file(void *file, const struct sfu_table_state *seen, bo
 
 /*
  * The limit of a walk's time; IRQ and NMI. sfu_walk_end() returns the time of this CPU's clock at
- * which a walk that begins now has to end, in nanoseconds. sfu_is_past() says whether that time is
- * over.
+ * which a walk that begins now has to end, in units of 1,024 ns, modulo 2^32: it takes little of a
+ * walk's stack. SFU_NO_END if there is no limit; never 0. sfu_is_past() says whether the time `end`
+ * is over.
  */
-uint64_t sfu_walk_end(void);
-bool sfu_is_past(uint64_t end);
+#define SFU_NO_END 0xffffffffu
+uint32_t sfu_walk_end(void);
+bool sfu_is_past(uint32_t end);
 
 /*
  * The memory of table builds is bounded. sfu_build_begin() returns the build's number, which the

@@ -247,16 +247,27 @@ void sfu_hook_remove(void)
 
 /* The redirected calls. */
 
-uint64_t sfu_walk_end(void)
+/* This CPU's clock, in units of 1,024 ns. */
+static uint32_t now(void)
 {
-	int limit = READ_ONCE(walk_us);
-
-	return limit > 0 ? local_clock() + (uint64_t)limit * NSEC_PER_USEC : U64_MAX;
+	return local_clock() >> 10;
 }
 
-bool sfu_is_past(uint64_t end)
+uint32_t sfu_walk_end(void)
 {
-	return local_clock() >= end;
+	int limit = READ_ONCE(walk_us);
+	uint32_t end;
+
+	if (limit <= 0)
+		return SFU_NO_END;
+	/* A number of at most 2^30: half of the clock's range. */
+	end = now() + min_t(uint64_t, (uint64_t)limit * NSEC_PER_USEC >> 10, 1u << 30);
+	return end == 0 || end == SFU_NO_END ? 1 : end;
+}
+
+bool sfu_is_past(uint32_t end)
+{
+	return (int32_t)(now() - end) >= 0;
 }
 
 static noinline struct sfu_code_cache *begin(struct pt_regs *regs, struct sfu_call *call)

@@ -26,6 +26,7 @@ pub const SFU_CODE_RANGES: u32 = 16;
 pub const SFU_CODE_PLACES: u32 = 256;
 pub const SFU_CODE_ASKED: u32 = 1;
 pub const SFU_CODE_PLAIN: u32 = 2;
+pub const SFU_NO_END: u32 = 4294967295;
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
 pub struct sfu_call {
@@ -345,10 +346,10 @@ unsafe extern "C" {
     );
 }
 unsafe extern "C" {
-    pub fn sfu_walk_end() -> u64;
+    pub fn sfu_walk_end() -> u32;
 }
 unsafe extern "C" {
-    pub fn sfu_is_past(end: u64) -> bool;
+    pub fn sfu_is_past(end: u32) -> bool;
 }
 unsafe extern "C" {
     pub fn sfu_build_begin(user: u32, added: bool) -> kernel::ffi::c_int;

@@ -128,15 +128,18 @@ impl Drop for Hooks {
     }
 }
 
-/// The time of this CPU's clock at which a walk that begins now has to end, in nanoseconds;
-/// `u64::MAX` if the parameter `walk_us` sets no limit. IRQ and NMI.
-pub(crate) fn walk_end() -> u64 {
+/// The end of a walk that has no limit of time.
+pub(crate) const NO_END: u32 = bindings::SFU_NO_END;
+
+/// The time of this CPU's clock at which a walk that begins now has to end, in units of 1,024 ns,
+/// modulo 2³². [`NO_END`] if the parameter `walk_us` sets no limit; never 0. IRQ and NMI.
+pub(crate) fn walk_end() -> u32 {
     // SAFETY: `sfu_walk_end` reads a number and the clock, which it may in each context.
     unsafe { bindings::sfu_walk_end() }
 }
 
 /// Whether the time `end` of this CPU's clock is over. IRQ and NMI.
-pub(crate) fn is_past(end: u64) -> bool {
+pub(crate) fn is_past(end: u32) -> bool {
     // SAFETY: `sfu_is_past` reads the clock, which it may in each context; it takes any number.
     unsafe { bindings::sfu_is_past(end) }
 }

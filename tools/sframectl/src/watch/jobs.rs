@@ -102,8 +102,9 @@ pub(super) struct Job {
     /// Whether the kernel has seen the file in a stack. If not, the file was found among the
     /// mappings of a process in whose stack another file was seen.
     pub(super) seen: bool,
-    /// Whether a worker is converting the file already. The process's other mappings are read even
-    /// then: the loader may have added mappings since they were read first.
+    /// Whether a worker is converting the file already, or has converted it since the request. The
+    /// process's other mappings are read even then: the loader may have added mappings since they
+    /// were read first.
     pub(super) in_progress: bool,
     /// The time of the request.
     since: Instant,
@@ -286,12 +287,20 @@ impl Jobs {
             }
             self.last = user;
             self.counters.taken += 1;
-            job.in_progress = self.busy.contains_key(&key(&job.request));
+            job.in_progress =
+                self.busy.contains_key(&key(&job.request)) || self.was_converted_since(&job);
             if !job.in_progress {
                 self.busy.insert(key(&job.request), Busy::new(user));
             }
             return Some(job);
         }
+    }
+
+    /// Whether a file was converted after this request for it. A conversion may take longer than
+    /// the module waits for the answer, so that the module requests the file again.
+    fn was_converted_since(&self, job: &Job) -> bool {
+        let done = self.done.get(&key(&job.request));
+        !job.request.is_made_code() && done.is_some_and(|when| *when > job.since)
     }
 
     /// Whether another file of the process of this request is queued.
@@ -633,6 +642,14 @@ mod tests {
         for inode in 1..5 {
             jobs.finish(&request(1, inode), JobEnd::Done);
         }
+        // It was requested again while it was converted; and then its process's mappings alone are
+        // read.
+        jobs.put(seen(1, 2));
+        assert!(!jobs.take(2).is_some_and(|job| job.in_progress));
+        jobs.put(seen(1, 2));
+        jobs.finish(&request(1, 2), JobEnd::Done);
+        assert!(jobs.take(2).is_some_and(|job| job.in_progress));
+        assert!(jobs.take(2).is_none());
         // It is done, but the kernel may have evicted its table.
         jobs.put(only_mapped(1, 1));
         jobs.put(seen(1, 2));

@@ -133,14 +133,15 @@ impl BesideKernel {
         };
         for (index, event) in recording.events.iter().enumerate() {
             if let Event::Sample(sample) = event {
-                all.add(sample, &recording.events[..index]);
+                let most = recording.most_frames(sample.chain.context);
+                all.add(sample, most, &recording.events[..index]);
             }
         }
         all
     }
 
-    /// Adds a sample. `before` is what has happened before.
-    fn add(&mut self, sample: &RecordedSample<'_>, before: &[Event<'_>]) {
+    /// Adds a sample, whose stack has at most `most` frames. `before` is what has happened before.
+    fn add(&mut self, sample: &RecordedSample<'_>, most: usize, before: &[Event<'_>]) {
         let comparable = || {
             let registers = sample.registers.as_ref()?;
             let (innermost, module) = sample.chain.frames.as_ref()?.split_first()?;
@@ -152,7 +153,7 @@ impl BesideKernel {
             return;
         };
         let copy = StackCopy::new(sp, sample.stack);
-        let callers = kernel_walk::callers(registers, &copy);
+        let callers = kernel_walk::callers(registers, &copy, most);
         let kernel: Vec<u64> = callers[..rising(&callers)]
             .iter()
             .map(|(pc, _)| *pc)

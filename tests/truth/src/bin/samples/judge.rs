@@ -60,9 +60,6 @@ use crate::{
     }, //
 };
 
-/// The maximum number of frames of a deferred stack: one page, without the page's header.
-const MAX_DEFERRED: usize = 510;
-
 /// The size of the stack copy that perf makes by default (`--call-graph dwarf`), in bytes.
 pub(crate) const PERF_DWARF: usize = 8192;
 
@@ -437,8 +434,7 @@ impl SampleJudge {
         // The chain that is compared for the module.
         let (judged, capacity) = match sample.chain.context {
             _ if !recording.module => (&offline, walker::MOST_FRAMES),
-            SampleContext::Immediate => (chain, recording.max_stack),
-            SampleContext::Deferred => (chain, MAX_DEFERRED),
+            context => (chain, recording.most_frames(context)),
         };
         let mut expected = Truth {
             stack: &truth,

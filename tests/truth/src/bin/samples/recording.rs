@@ -304,7 +304,18 @@ enum LinkedRecord<'a> {
     Deferred(u32, u64, Vec<u64>),
 }
 
+/// The maximum number of frames of a deferred stack: one page, without the page's header.
+const MAX_DEFERRED: usize = 510;
+
 impl<'a> Recording<'a> {
+    /// The maximum number of frames of a stack.
+    pub(crate) fn most_frames(&self, context: SampleContext) -> usize {
+        match context {
+            SampleContext::Immediate => self.max_stack,
+            SampleContext::Deferred => MAX_DEFERRED,
+        }
+    }
+
     /// Reads a file.
     pub(crate) fn parse(file: &'a [u8]) -> Result<Recording<'a>, Broken> {
         let mut recording = Recording::default();

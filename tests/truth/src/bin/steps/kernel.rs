@@ -16,7 +16,10 @@ use sframe::unwind::Memory;
 use truth::kernel_walk;
 use walk::{
     registers::RegisterFile,
-    walker::WalkedFrame, //
+    walker::{
+        WalkedFrame,
+        MOST_FRAMES, //
+    },
 };
 
 /// The caller of a frame, by the truth.
@@ -167,7 +170,7 @@ impl KernelCounts {
             })
             .collect();
         let (of_module, false_of_module) = self.module.add(&module, truth);
-        let kernel: Vec<_> = kernel_walk::callers(registers, memory)
+        let kernel: Vec<_> = kernel_walk::callers(registers, memory, MOST_FRAMES)
             .into_iter()
             .map(|(pc, sp)| JudgedFrame { pc, sp })
             .collect();

@@ -135,8 +135,18 @@ pub fn step<M: Memory + Source + ?Sized>(
                     }
                     Some(Proof::AtFp) => {}
                     Some(Proof::AtSp) => return on_top(),
-                    None if found == Ahead::Lost || on_top().is_some() => return None,
-                    None => {}
+                    None => {
+                        let rule = match is_examined {
+                            true => rule_from_start(frame.pc, memory),
+                            false => None,
+                        };
+                        if let Some(rule) = rule {
+                            return behind_call(rule, &frame, memory);
+                        }
+                        if found == Ahead::Lost || on_top().is_some() {
+                            return None;
+                        }
+                    }
                 }
             }
         }
@@ -239,9 +249,14 @@ fn proof_by_call<M: Memory + Source + ?Sized>(frame: &Frame, memory: &M) -> Opti
 }
 
 /// The start of the function that the direct call in front of `return_address` leads to; `None` if
-/// there is no such call, or if the function does not contain `pc`. All are run-time addresses.
+/// there is no such call, or if the function does not contain `pc`, as far as the code between shows
+/// another one. All are run-time addresses.
 #[inline(never)]
-fn called_function<S: Source + ?Sized>(return_address: u64, pc: u64, memory: &S) -> Option<u64> {
+fn called_function<M: Memory + Source + ?Sized>(
+    return_address: u64,
+    pc: u64,
+    memory: &M,
+) -> Option<u64> {
     let [opcode, distance @ ..]: [u8; 5] = memory.read(return_address.wrapping_sub(5)).ok()?;
     if opcode != CALL_RELATIVE {
         return None;
@@ -251,7 +266,7 @@ fn called_function<S: Source + ?Sized>(return_address: u64, pc: u64, memory: &S)
     if !contains(start) {
         start = end_of_stub(start, memory)?;
     }
-    contains(start).then_some(start)
+    (contains(start) && padded_start(pc, start, memory).is_none()).then_some(start)
 }
 
 /// Whether the function at the run-time address `start` sets up a frame pointer; `None` if it may
@@ -269,6 +284,66 @@ fn sets_up<S: Source + ?Sized>(start: u64, memory: &S) -> Option<bool> {
     }
     let is_mov = |code: &[u8]| MOV_RSP_RBP.iter().any(|mov| code == mov);
     (!beginning.windows(3).any(is_mov)).then_some(false)
+}
+
+/// The alignment of functions whose start [`padded_start`] finds, and the padding in front of such a
+/// function, as V8's built-in functions have it: int3.
+const START_ALIGNMENT: u64 = 64;
+const PADDING: u64 = u64::from_le_bytes([0xcc; 8]);
+/// The number of aligned addresses at which [`padded_start`] searches.
+const STARTS: u64 = 8;
+/// The work of [`padded_start`], without that of its reads, in instructions.
+const PADDING_SEARCH: u32 = 100;
+
+/// The start of the function that contains `pc`, if it is above `lowest`, has padding in front of
+/// it, and is near. All are run-time addresses.
+#[inline(never)]
+fn padded_start<M: Memory + Source + ?Sized>(pc: u64, lowest: u64, memory: &M) -> Option<u64> {
+    memory.spend(PADDING_SEARCH).ok()?;
+    let last = pc & const { !(START_ALIGNMENT - 1) };
+    for back in 0..STARTS {
+        let start = last.wrapping_sub(back.wrapping_mul(START_ALIGNMENT));
+        if start <= lowest {
+            break;
+        }
+        // A search through a missing page would take work that no read pays for.
+        if memory.read_word(start.wrapping_sub(8)).ok()? == PADDING {
+            return Some(start);
+        }
+    }
+    None
+}
+
+/// The rule of the innermost frame at the run-time address `pc`, if its function has not set up a
+/// frame and has not called yet: the instructions from the function's start on show what is on the
+/// stack. V8's built-in functions without a frame are mostly called by an address in a register or
+/// in a table, so that their calls prove nothing.
+#[inline(never)]
+fn rule_from_start<M: Memory + Source + ?Sized>(pc: u64, memory: &M) -> Option<FixedRule> {
+    let mut at = padded_start(pc, 0, memory)?;
+    // As at the function's start, in bytes: the stack pointer is 0, and the CFA 8.
+    let mut sp = 0i32;
+    let mut fp = 0;
+    for _ in 0..=MOST {
+        if at >= pc {
+            return (at == pc && sp <= 0).then(|| FixedRule::new(8i32.wrapping_sub(sp), fp));
+        }
+        memory.spend(DECODING).ok()?;
+        let code: [u8; LONGEST_INSTRUCTION] = memory.read(at).ok()?;
+        let (len, effect) = instruction(&code)?;
+        at = at.wrapping_add(len);
+        match effect {
+            Effect::Other | Effect::Local => {}
+            Effect::AddSp(bytes) => sp = sp.wrapping_add(bytes),
+            Effect::PushFp => {
+                sp = sp.wrapping_sub(8);
+                fp = sp.wrapping_sub(8);
+            }
+            // Behind a jump or a return, another path through the function has led to the PC.
+            _ => return None,
+        }
+    }
+    None
 }
 
 /// Where a stub at the run-time address `start` jumps to: code of up to three instructions that
@@ -425,6 +500,8 @@ pub(super) fn ahead<S: Source + ?Sized>(pc: u64, memory: &S) -> Ahead {
                 // unless the code pops it, and jumps to the function that sets up the frame.
                 return on_top(pushed.unwrap_or(sp).wrapping_add(8), popped);
             }
+            // The return address is in the register that the code pushes: as `v8::enters_code`.
+            Effect::Return if sp < 0 => return Ahead::Lost,
             Effect::Return => return on_top(sp, popped),
             // The function has saved the frame pointer as any other register, and is about to use
             // it.
@@ -437,7 +514,9 @@ pub(super) fn ahead<S: Source + ?Sized>(pc: u64, memory: &S) -> Ahead {
                 has_allocated = true;
             }
             Effect::OtherSp => {
-                let is_call = is_behind_clear && v8::restores_sp(word) || v8::aligns_sp(word);
+                let is_call = v8::aligns_sp(word)
+                    || v8::restores_sp_and_clears(word)
+                    || is_behind_clear && v8::restores_sp(word);
                 return if is_call { Ahead::Framed } else { Ahead::Lost };
             }
             Effect::Jump(distance) => pc = pc.wrapping_add_signed(distance.into()),
@@ -848,8 +927,15 @@ mod tests {
             assert_eq!(from(&calls[at..]), Ahead::Framed, "{at}");
         }
         assert_eq!(from(&calls[23..]), Ahead::Calls);
-        // At mov (%rsp),%rsp nothing shows that the field was cleared.
+        // At mov (%rsp),%rsp nothing shows that the field was cleared, unless this follows: movq
+        // $0,104(%r13), or movq $0,176(%r13).
         assert_eq!(from(&calls[33..]), Ahead::Lost);
+        for field in [&[0x45, 0x68][..], &[0x85, 0xb0, 0, 0, 0]] {
+            let restores = [&calls[33..], &[0x49, 0xc7], field, &[0; 4]].concat();
+            assert_eq!(from(&restores), Ahead::Framed);
+            let other = [&calls[33..], &[0x48, 0xc7], field, &[0; 4]].concat();
+            assert_eq!(from(&other), Ahead::Lost);
+        }
         // and $-32,%rsp. mov %r11,(%rsp). Another register has the old stack pointer: mov
         // %rbx,(%rsp)
         for (at, value) in [(10, 0xe0), (13, 0x1c), (11, 0x48)] {
@@ -896,6 +982,8 @@ mod tests {
             // mov %ebp,%esp; add $8,%esp
             &[0x89, 0xec],
             &[0x83, 0xc4, 8],
+            // push %r11; ret: the word below the stack may be anything.
+            &[0x41, 0x53, 0xc3],
         ] {
             assert_eq!(from(code), Ahead::Lost, "{code:x?}");
         }
@@ -1071,6 +1159,13 @@ mod tests {
         process.word(STACK + 0x100, 1);
         assert_eq!(step_at(MISSING, true, &process), Some(framed));
         process.word(STACK + 0x100, on_top);
+        // Behind the function that the call leads to, another one begins.
+        direct(&mut process, framed, FUNCTION);
+        assert_eq!(step(&process), Some(framed));
+        let other = FUNCTION + 0x40;
+        process.write(other - 8, &[0xcc; 8]).write(other, &[0xc3]);
+        assert_eq!(step(&process), None);
+        process.write(other - 8, &[0x90; 9]);
         // The call leads to another function; or through a stub: mov $1,%r8d; jmp.
         direct(&mut process, framed, PC + 1);
         assert_eq!(step(&process), None);
@@ -1098,6 +1193,57 @@ mod tests {
             process.write(PC, code);
             assert_eq!(step(&process), Some(on_top));
         }
+    }
+
+    #[test]
+    fn the_start_of_a_function_shows_its_frame_until_it_calls() {
+        const START: u64 = LIBRARY + 0x280;
+        let on_top = PROGRAM + 0x600;
+        let mut process = called();
+        // mov -1(%rax),%r8; push %rbp; push %rbx; sub $16,%rsp; jne; xor %ebp,%ebp; jmp *%rcx
+        let code = [
+            0x4c, 0x8b, 0x40, 0xff, 0x55, 0x53, 0x48, 0x83, 0xec, 0x10, 0x75, 0x20, 0x31, 0xed,
+            0xff, 0xe1,
+        ];
+        process.write(START - 8, &[0xcc; 8]).write(START, &code);
+        let step = |process: &MockProcess, pc, is_examined| {
+            let frame = Frame {
+                pc,
+                sp: STACK + 0x100,
+                fp: STACK + 0x200,
+            };
+            match step(&frame, true, is_examined, STACK + 0x1000, process)? {
+                Step::Caller(caller) => Some((caller.pc, caller.fp)),
+                Step::Outermost => None,
+            }
+        };
+        process.call(on_top).word(STACK + 0x100, on_top);
+        // Both words follow a call.
+        for at in [0, 4] {
+            let found = step(&process, START + at, true);
+            assert_eq!(found, Some((on_top, STACK + 0x200)), "{at}");
+            assert_eq!(step(&process, START + at, false), None, "{at}");
+        }
+        // Between instructions there is no PC.
+        assert_eq!(step(&process, START + 15, true), None);
+        process
+            .word(STACK + 0x100, 1)
+            .word(STACK + 0x118, 0x1234)
+            .word(STACK + 0x120, on_top);
+        for at in [10, 12, 14] {
+            let found = step(&process, START + at, true);
+            assert_eq!(found, Some((on_top, 0x1234)), "{at}");
+        }
+        // The function follows a jump of another path; or it is not known where it begins.
+        process.word(STACK + 0x100, on_top);
+        for other in [&[0xeb, 0, 0x90, 0x90][..], &[0xe8, 0, 0, 0]] {
+            process.write(START, other);
+            assert_eq!(step(&process, START + 14, true), None, "{other:x?}");
+        }
+        process.write(START, &code).write(START - 8, &[0xcc; 7]);
+        assert_eq!(step(&process, START, true), Some((on_top, STACK + 0x200)));
+        process.write(START - 1, &[0x90]);
+        assert_eq!(step(&process, START, true), None);
     }
 
     #[test]

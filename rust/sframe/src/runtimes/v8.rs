@@ -4,11 +4,11 @@
 //!
 //! V8's code calls C functions only where it has a frame. It aligns the stack pointer, and keeps
 //! the old one on top of the stack. It stores the frame pointer in a field of the structure that
-//! r13 points to, and clears the field after the call (`MacroAssembler::CallCFunction`). A function
-//! that is called with more arguments than it has parameters takes its return address off the
-//! stack, removes all arguments, and pushes the return address again
-//! (`MacroAssembler::DropArguments`). A call with fewer arguments than parameters makes space for
-//! the others: it copies the stack, with the return address, to lower addresses
+//! r13 points to, and clears the field after the call (`MacroAssembler::CallCFunction`), before or
+//! after it restores the stack pointer. A function that is called with more arguments than it has
+//! parameters takes its return address off the stack, removes all arguments, and pushes the return
+//! address again (`MacroAssembler::DropArguments`). A call with fewer arguments than parameters
+//! makes space for the others: it copies the stack, with the return address, to lower addresses
 //! (`MacroAssembler::InvokePrologue`).
 //!
 //! The code that calls a function jumps to it at the end, with the return address on top of the
@@ -34,6 +34,12 @@ pub(super) fn clears_field(word: u64) -> bool {
 /// Whether the instruction is `mov N(%rsp),%rsp`.
 pub(super) fn restores_sp(word: u64) -> bool {
     word & 0xffbf_ffff == 0x2424_8b48
+}
+
+/// Whether the instructions are `mov (%rsp),%rsp; movq $N,N(%r13)`.
+pub(super) fn restores_sp_and_clears(word: u64) -> bool {
+    let code = word & 0xff_ffff_ffff_ffff;
+    code == 0x45_c749_2424_8b48 || code == 0x85_c749_2424_8b48
 }
 
 /// Whether the return address is taken off the stack to remove arguments: `pop %REGISTER; lea

@@ -403,12 +403,6 @@ pub(super) fn ahead<S: Source + ?Sized>(pc: u64, memory: &S) -> Ahead {
     // finds its frame by the frame pointer later. V8's code without a frame allocates, too, and
     // pushes arguments for another function.
     let mut has_allocated = false;
-    if memory
-        .read(pc)
-        .is_ok_and(|code| jumps_through_memory(&code))
-    {
-        return on_top(0, None);
-    }
     for left in (0..2 * MOST).rev() {
         if memory.spend(DECODING).is_err() {
             break;
@@ -447,6 +441,10 @@ pub(super) fn ahead<S: Source + ?Sized>(pc: u64, memory: &S) -> Ahead {
                 pushed.unwrap_or(sp.wrapping_add(distance)).wrapping_add(8),
                 popped,
             );
+        }
+        // Not behind pushes: a stub that binds a function lazily pushes words for the loader.
+        if sp >= 0 && jumps_through_memory(word) {
+            return on_top(sp, popped);
         }
         if v8::enters_code(word) {
             return match sp {
@@ -535,11 +533,11 @@ fn allocates(code: &[u8]) -> bool {
     matches!(code, [0x48 | 0x4c, 0x29, modrm, ..] if modrm & 0xc7 == 0xc4)
 }
 
-/// Whether `code` begins with a jump to an address in the file's or the code's own data: `jmp
-/// *N(%rip)`, with or without a `bnd` prefix. Such a jump leaves the function, as a stub of a PLT
-/// does.
-fn jumps_through_memory(code: &[u8; 4]) -> bool {
-    matches!(code, [GROUP_5, 0x25, ..] | [0xf2, GROUP_5, 0x25, _])
+/// Whether `word`, the first bytes of the code, begins with a jump to an address in the file's or
+/// the code's own data: `jmp *N(%rip)`, with or without a `bnd` prefix. Such a jump leaves the
+/// function, as a stub of a PLT does.
+fn jumps_through_memory(word: u64) -> bool {
+    word & 0xffff == 0x25ff || word & 0xff_ffff == 0x25_fff2
 }
 
 /// Whether the instruction at `pc`, a run-time address, jumps to an address in a register or in
@@ -776,6 +774,29 @@ mod tests {
         assert_eq!(from(&far), rule(8, 0));
         far[96..99].copy_from_slice(&[0x41, 0xff, 0xe2]);
         assert_eq!(from(&far), Ahead::Unknown);
+    }
+
+    #[test]
+    fn a_tail_call_to_another_file_shows_the_return_address() {
+        // add $8,%rsp; pop %rbx; pop %rbp; jmp 3 bytes ahead, to a stub: endbr64; bnd jmp *1(%rip)
+        let code = [
+            0x48, 0x83, 0xc4, 8, 0x5b, 0x5d, 0xe9, 3, 0, 0, 0, 0xcc, 0xcc, 0xcc, 0xf3, 0x0f, 0x1e,
+            0xfa, 0xf2, 0xff, 0x25, 1, 0, 0, 0,
+        ];
+        assert_eq!(from(&code), rule(32, -16));
+        assert_eq!(from(&code[5..]), rule(16, -16));
+        for at in [6, 14, 18, 19] {
+            assert_eq!(from(&code[at..]), rule(8, 0), "{at}");
+        }
+        // Lazy binding: push $1; jmp; push 1(%rip); jmp *1(%rip)
+        let lazy = [
+            0x68, 1, 0, 0, 0, 0xeb, 0, 0xff, 0x35, 1, 0, 0, 0, 0xff, 0x25, 1, 0, 0, 0,
+        ];
+        for at in [0, 5, 7] {
+            assert_eq!(from(&lazy[at..]), Ahead::Unknown, "{at}");
+        }
+        // jmp *1(%rax)
+        assert_eq!(from(&[0x5b, 0xff, 0x60, 1]), Ahead::Unknown);
     }
 
     #[test]

@@ -54,8 +54,8 @@ impl CallerCounts {
     fn add(&mut self, found: Option<&JudgedFrame>, truth: &[TrueCaller]) {
         let count = match (found, truth) {
             (None, _) => &mut self.none,
-            (Some(frame), [first, ..]) if first.is(frame) => &mut self.right,
-            (Some(frame), _) if truth.iter().any(|caller| caller.is(frame)) => &mut self.skipped,
+            (Some(frame), _) if which(frame, truth) == Some(0) => &mut self.right,
+            (Some(frame), _) if which(frame, truth).is_some() => &mut self.skipped,
             // The frame is further out than the last known caller.
             (Some(frame), _) if is_beyond(frame, truth) => &mut self.skipped,
             _ => &mut self.other,
@@ -88,12 +88,12 @@ impl WalkCounts {
     /// Adds a walk, without its innermost frame, and returns its true and its false frames.
     fn add(&mut self, frames: &[JudgedFrame], truth: &[TrueCaller]) -> (u64, u64) {
         self.innermost.add(frames.first(), truth);
-        if let ([first, rest @ ..], [caller, callers @ ..]) = (frames, truth) {
-            if caller.is(first) && !callers.is_empty() {
+        if let ([first, rest @ ..], [_, callers @ ..]) = (frames, truth) {
+            if which(first, truth) == Some(0) && !callers.is_empty() {
                 self.second.add(rest.first(), callers);
             }
         }
-        let is_true = |frame: &&JudgedFrame| truth.iter().any(|caller| caller.is(frame));
+        let is_true = |frame: &&JudgedFrame| which(frame, truth).is_some();
         let is_false = |frame: &&JudgedFrame| !is_true(frame) && !is_beyond(frame, truth);
         let counted = (
             frames.iter().filter(is_true).count() as u64,
@@ -114,10 +114,17 @@ impl WalkCounts {
     }
 }
 
-impl TrueCaller {
-    fn is(&self, frame: &JudgedFrame) -> bool {
-        self.pc == frame.pc && self.sps.contains(&frame.sp)
-    }
+/// Which of the true callers the frame is. A function may remove its arguments before it returns,
+/// as V8's do: then its caller's stack pointer is higher, within the caller's own frame.
+fn which(frame: &JudgedFrame, truth: &[TrueCaller]) -> Option<usize> {
+    let is_within = |number: usize, sps: &[u64; 2]| {
+        let next = truth.get(number + 1);
+        sps.iter().all(|sp| frame.sp > *sp)
+            && next.is_some_and(|next| next.sps.iter().all(|sp| frame.sp < *sp))
+    };
+    truth.iter().enumerate().position(|(number, caller)| {
+        caller.pc == frame.pc && (caller.sps.contains(&frame.sp) || is_within(number, &caller.sps))
+    })
 }
 
 /// Whether a frame is further out than the truth is known.
@@ -177,8 +184,10 @@ impl KernelCounts {
         let (of_kernel, false_of_kernel) = self.kernel.add(&kernel, truth);
         if of_module < of_kernel || false_of_module > false_of_kernel {
             self.worse += 1;
-            let right = module.iter().zip(truth);
-            let right = right.take_while(|(frame, caller)| caller.is(frame)).count();
+            let right = module.iter().enumerate();
+            let right = right
+                .take_while(|(n, frame)| which(frame, truth) == Some(*n))
+                .count();
             *self.places.entry(place(right)).or_default() += 1;
         } else if of_module > of_kernel || false_of_module < false_of_kernel {
             self.better += 1;
@@ -288,7 +297,12 @@ mod tests {
         } = counts.innermost;
         assert_eq!((right, skipped, none, other), (1, 1, 1, 0));
         assert_eq!(counts.second.right, 1);
-        assert_eq!(counts.add(&frames(&[(1, 0x118)]), &TRUTH), (0, 1));
-        assert_eq!(counts.innermost.other, 1);
+        for sp in [0x108, 0x210] {
+            assert_eq!(counts.add(&frames(&[(1, sp)]), &TRUTH), (0, 1));
+        }
+        assert_eq!((counts.innermost.right, counts.innermost.other), (1, 2));
+        // Its callee has removed the arguments.
+        assert_eq!(counts.add(&frames(&[(1, 0x118)]), &TRUTH), (1, 0));
+        assert_eq!(counts.innermost.right, 2);
     }
 }

@@ -249,8 +249,8 @@ fn proof_by_call<M: Memory + Source + ?Sized>(frame: &Frame, memory: &M) -> Opti
 }
 
 /// The start of the function that the direct call in front of `return_address` leads to; `None` if
-/// there is no such call, or if the function does not contain `pc`, as far as the code between shows
-/// another one. All are run-time addresses.
+/// there is no such call, or if the function does not contain `pc`, or ends before it, as far as
+/// the code shows. All are run-time addresses.
 #[inline(never)]
 fn called_function<M: Memory + Source + ?Sized>(
     return_address: u64,
@@ -286,8 +286,8 @@ fn sets_up<S: Source + ?Sized>(start: u64, memory: &S) -> Option<bool> {
     (!beginning.windows(3).any(is_mov)).then_some(false)
 }
 
-/// The alignment of functions whose start [`padded_start`] finds, and the padding in front of such a
-/// function, as V8's built-in functions have it: int3.
+/// The alignment of functions whose start [`padded_start`] finds, and the padding in front of such
+/// a function, as V8's built-in functions have it: int3.
 const START_ALIGNMENT: u64 = 64;
 const PADDING: u64 = u64::from_le_bytes([0xcc; 8]);
 /// The number of aligned addresses at which [`padded_start`] searches.

@@ -294,6 +294,8 @@ const PADDING: u64 = u64::from_le_bytes([0xcc; 8]);
 const STARTS: u64 = 8;
 /// The work of [`padded_start`], without that of its reads, in instructions.
 const PADDING_SEARCH: u32 = 100;
+/// The largest number of instructions that are followed from a function's start on.
+const FROM_START: usize = 24;
 
 /// The start of the function that contains `pc`, if it is above `lowest`, has padding in front of
 /// it, and is near. All are run-time addresses.
@@ -324,7 +326,7 @@ fn rule_from_start<M: Memory + Source + ?Sized>(pc: u64, memory: &M) -> Option<F
     // As at the function's start, in bytes: the stack pointer is 0, and the CFA 8.
     let mut sp = 0i32;
     let mut fp = 0;
-    for _ in 0..=MOST {
+    for _ in 0..=FROM_START {
         if at >= pc {
             return (at == pc && sp <= 0).then(|| FixedRule::new(8i32.wrapping_sub(sp), fp));
         }

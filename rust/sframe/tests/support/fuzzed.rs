@@ -483,9 +483,10 @@ const MOST_READS_OF_CODE: u32 = 2 * 64 + 40;
 /// are checked.
 const MOST_READS_OF_ERLANG: u32 = 2 * 1024 + 1024 + 20;
 /// The most work that a step without rows takes from the budget besides its reads, in instructions:
-/// a search for a call of SBCL, and the decoding of 40 instructions in front of the PC and of 40
-/// ahead of it.
-const MOST_WORK_OF_CODE: u32 = 700 + (40 + 40) * 400;
+/// a search for a call of SBCL, three searches for a function's start, and the decoding of twice 40
+/// instructions ahead of the PC, of two stubs with three instructions, and of 25 instructions from
+/// the function's start on.
+const MOST_WORK_OF_CODE: u32 = 700 + 3 * 100 + (2 * 40 + 2 * 3 + 25) * 400;
 
 /// A fast path finds the frames that single steps find. `fast` stores the PCs that it finds.
 fn fast_walk(

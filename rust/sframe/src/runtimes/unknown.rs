@@ -316,10 +316,10 @@ fn padded_start<M: Memory + Source + ?Sized>(pc: u64, lowest: u64, memory: &M) -
     None
 }
 
-/// The rule of the innermost frame at the run-time address `pc`, if its function has not set up a
-/// frame and has not called yet: the instructions from the function's start on show what is on the
-/// stack. V8's built-in functions without a frame are mostly called by an address in a register or
-/// in a table, so that their calls prove nothing.
+/// The rule of the innermost frame at the run-time address `pc`. The instructions from the
+/// function's start up to `pc` show what the function has put on the stack. `None` if one of them
+/// jumps, calls, returns or sets up a frame. V8's built-in functions without a frame are mostly
+/// called by an address in a register or in a table, so that their calls prove nothing.
 #[inline(never)]
 fn rule_from_start<M: Memory + Source + ?Sized>(pc: u64, memory: &M) -> Option<FixedRule> {
     let mut at = padded_start(pc, 0, memory)?;

@@ -287,20 +287,12 @@ impl Jobs {
             }
             self.last = user;
             self.counters.taken += 1;
-            job.in_progress =
-                self.busy.contains_key(&key(&job.request)) || self.was_converted_since(&job);
+            job.in_progress |= self.busy.contains_key(&key(&job.request));
             if !job.in_progress {
                 self.busy.insert(key(&job.request), Busy::new(user));
             }
             return Some(job);
         }
-    }
-
-    /// Whether a file was converted after this request for it. A conversion may take longer than
-    /// the module waits for the answer, so that the module requests the file again.
-    fn was_converted_since(&self, job: &Job) -> bool {
-        let done = self.done.get(&key(&job.request));
-        !job.request.is_made_code() && done.is_some_and(|when| *when > job.since)
     }
 
     /// Whether another file of the process of this request is queued.
@@ -329,12 +321,25 @@ impl Jobs {
             JobEnd::Done => {
                 self.failures.remove(&key(request));
                 self.remember(key(request));
+                self.answer_queued(request);
             }
             JobEnd::Undone => {}
             JobEnd::Failed => {
                 self.counters.failed += 1;
                 self.pause(key(request));
             }
+        }
+    }
+
+    /// Marks the queued requests for a file that has been converted. A conversion may take longer
+    /// than the module waits for the answer, so that the module requests the file again.
+    fn answer_queued(&mut self, request: &Request) {
+        // The code that a process makes may be other code by now.
+        if request.is_made_code() {
+            return;
+        }
+        for job in self.waiting.values_mut().flatten() {
+            job.in_progress |= key(&job.request) == key(request);
         }
     }
 
@@ -645,11 +650,20 @@ mod tests {
         // It was requested again while it was converted; and then its process's mappings alone are
         // read.
         jobs.put(seen(1, 2));
-        assert!(!jobs.take(2).is_some_and(|job| job.in_progress));
+        assert_eq!(jobs.take(2).map(|job| job.in_progress), Some(false));
         jobs.put(seen(1, 2));
         jobs.finish(&request(1, 2), JobEnd::Done);
-        assert!(jobs.take(2).is_some_and(|job| job.in_progress));
+        assert_eq!(jobs.take(2).map(|job| job.in_progress), Some(true));
         assert!(jobs.take(2).is_none());
+        // It was requested again, and could not be opened for the first request, whose process has
+        // it mapped.
+        jobs.put(seen(1, 2));
+        assert_eq!(jobs.take(2).map(|job| job.in_progress), Some(false));
+        jobs.put(seen(1, 2));
+        jobs.remember(key(&request(1, 2)));
+        jobs.finish(&request(1, 2), JobEnd::Undone);
+        assert_eq!(jobs.take(2).map(|job| job.in_progress), Some(false));
+        jobs.finish(&request(1, 2), JobEnd::Done);
         // It is done, but the kernel may have evicted its table.
         jobs.put(only_mapped(1, 1));
         jobs.put(seen(1, 2));

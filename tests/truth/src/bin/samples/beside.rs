@@ -140,7 +140,8 @@ impl BesideKernel {
         all
     }
 
-    /// Adds a sample, whose stack has at most `most` frames. `before` is what has happened before.
+    /// Adds a sample. The kernel's walk stores at most `most` frames. `before` are the events in
+    /// front of the sample.
     fn add(&mut self, sample: &RecordedSample<'_>, most: usize, before: &[Event<'_>]) {
         let comparable = || {
             let registers = sample.registers.as_ref()?;

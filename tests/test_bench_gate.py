@@ -1,14 +1,23 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""Tests of tools/bench/gate.py."""
+"""Tests of tools/bench/gate.py and tools/bench/fit.py."""
 
 import importlib.util
 import pathlib
+import tempfile
 import unittest
 
-PLACE = pathlib.Path(__file__).resolve().parent.parent / "tools/bench/gate.py"
-SPEC = importlib.util.spec_from_file_location("gate", PLACE)
-gate = importlib.util.module_from_spec(SPEC)
-SPEC.loader.exec_module(gate)
+PLACE = pathlib.Path(__file__).resolve().parent.parent / "tools/bench"
+
+
+def program(name):
+    """A program of tools/bench, as a module."""
+    spec = importlib.util.spec_from_file_location(name, PLACE / f"{name}.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+gate, fit = program("gate"), program("fit")
 
 KEY = dict(zip(gate.KEY, ["debian", "kernel", "7.3.4", "1.85.1", "gcc-14"]))
 RECORDED = [KEY | {"case": "hot", "frame": "40.0", "sample": "600"}]
@@ -43,6 +52,20 @@ class GateTest(unittest.TestCase):
         for line in lines:
             self.assertEqual(list(line), gate.FIELDS)
             self.assertGreater(float(line["frame"]), 0)
+
+class FitTest(unittest.TestCase):
+    def test_rare_walks_do_not_change_the_cost_of_a_sample(self):
+        with tempfile.TemporaryDirectory() as directory:
+            for slow in 1, 40:
+                text = "9 7000\n" * slow + "9 980\n9 986\n9 992\n" * 500 + "4 735\n" * 200
+                pathlib.Path(directory, "hot.4").write_text(text, encoding="ascii")
+                for depth in fit.DEPTHS[1:]:
+                    pathlib.Path(directory, f"hot.{depth}").write_text(
+                        f"{depth + 5} {986 + 46 * (depth - 4)}\n" * 1000, encoding="ascii")
+                points = fit.points(directory, "hot")
+                self.assertEqual([(9, 986), (21, 1538)], [point[:2] for point in points[:2]])
+                mean = points[0][2]
+                self.assertAlmostEqual(mean, 986 + 6014 * slow / (1500 + slow))
 
 
 if __name__ == "__main__":

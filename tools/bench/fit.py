@@ -5,8 +5,10 @@ writes.
 
 usage: fit.py DIRECTORY OUT [PICTURE]
 
-For each case in DIRECTORY, a line is fitted to the case's walks: its slope is the cost of a frame,
-its intercept the cost of a sample. Writes OUT as JSON, and PICTURE as SVG if DIRECTORY has all
+For each case in DIRECTORY, a line is fitted to the medians of the case's walks at each depth: its
+slope is the cost of a frame, its intercept the cost of a sample. The median, because the first walk
+after a change of the mappings or of the tables costs up to 7,000 more, and how often that happens
+in a run depends on the machine. `rare`: by how much the mean cost of a walk exceeds the median. Writes OUT as JSON, and PICTURE as SVG if DIRECTORY has all
 cases. Prints the results as tables.
 """
 
@@ -34,12 +36,13 @@ def calls(path):
 
 
 def points(directory, case):
-    """The mean cost of a walk for each number of frames. For each depth, only the walks from the
-    innermost function count, which are most walks; walks from the program's other code are left
-    out."""
+    """For each number of frames: the number, and the median and the mean cost of a walk. For each
+    depth, only the walks from the innermost function count, which are most walks; walks from the
+    program's other code are left out."""
     if case == "orc":
+        # Kernel stacks of one depth differ, so their mean counts.
         walks = calls(os.path.join(directory, "orc.0"))
-        return [(frames, statistics.mean(taken))
+        return [(frames, statistics.mean(taken), statistics.mean(taken))
                 for frames, taken in walks.items() if frames and len(taken) >= 20]
     found = []
     # In direct mode, the budget of a sample is for fewer frames than the last depth.
@@ -48,8 +51,7 @@ def points(directory, case):
         frames, taken = max(walks.items(), key=lambda item: len(item[1]))
         if len(taken) < 100 or frames < depth and case not in SAMPLES:
             sys.exit(f"{case}: {len(taken)} walks of {frames} frames at depth {depth}: too few")
-        found.append((frames or depth,
-                      statistics.median(taken) if case in SAMPLES else statistics.mean(taken)))
+        found.append((frames or depth, statistics.median(taken), statistics.mean(taken)))
     return found
 
 
@@ -176,14 +178,18 @@ def main():
     directory, out, *pictures = sys.argv[1:]
     found = {case: points(directory, case) for case in WALKS + SAMPLES
              if any(name.startswith(case + ".") for name in os.listdir(directory))}
+    rare = {case: statistics.mean(mean - median for _, median, mean in its)
+            for case, its in found.items()}
+    found = {case: [(frames, median) for frames, median, _ in its] for case, its in found.items()}
     lines = {case: statistics.linear_regression(*zip(*its)) for case, its in found.items()}
-    print(f"{'':14} {'per frame':>10} {'per sample':>11}")
+    print(f"{'':14} {'per frame':>10} {'per sample':>11} {'rare':>6}")
     for case, line in lines.items():
-        print(f"{case:14} {line.slope:10.1f} {line.intercept:11.0f}")
+        print(f"{case:14} {line.slope:10.1f} {line.intercept:11.0f} {rare[case]:6.0f}")
     result = {
         "per_frame": {case: round(line.slope, 2) for case, line in lines.items()},
         "per_sample": {case + "_fixed": round(line.intercept) for case, line in lines.items()},
     }
+    result["rare"] = {case: round(its) for case, its in rare.items()}
     if {"untouched", "fp"} <= found.keys():
         more = [with_module - without
                 for (_, with_module), (_, without) in zip(found["untouched"], found["fp"])]
@@ -202,4 +208,5 @@ def main():
             file.write(picture(found, result["per_frame"]))
 
 
-main()
+if __name__ == "__main__":
+    main()

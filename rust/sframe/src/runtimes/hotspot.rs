@@ -643,7 +643,7 @@ fn rule_of_epilogue(code: &[u8; NEAR]) -> Option<FixedRule> {
 /// of garbage collectors (`SaveLiveRegisters` in the OpenJDK source). It saves up to 15 registers
 /// of 8 bytes and 32 larger ones.
 #[inline(never)]
-fn lowered_for_call<S: Source + ?Sized>(pc: u64, memory: &S) -> i32 {
+pub fn lowered_for_call<S: Source + ?Sized>(pc: u64, memory: &S) -> i32 {
     let mut pc = pc;
     let mut raised = 0i32;
     let mut others = MOST_OTHERS;

@@ -28,6 +28,7 @@ use sframe::{
     },
     runtimes::{
         self,
+        hotspot,
         unknown,
         CodeHeap,
         Region,
@@ -489,17 +490,27 @@ const MOST_READS_OF_ERLANG: u32 = 2 * 1024 + 1024 + 20;
 const MOST_WORK_OF_CODE: u32 = 700 + 3 * 100 + (2 * 40 + 2 * 3 + 25) * 400;
 
 /// A fast path finds the frames that single steps find. `fast` stores the PCs that it finds.
+/// `may_take`: whether a walk would begin a fast path at this frame, or lead to it by one.
 fn fast_walk(
     start: Frame,
     memory: &Repeating<'_>,
+    may_take: impl Fn(&Frame) -> bool,
     fast: impl Fn(&mut Frame, &mut [u64]) -> usize,
     step: impl Fn(&Frame) -> Option<Step>,
 ) {
+    let forget = || {
+        memory.reads.take();
+        memory.spent.take();
+    };
     let mut buffer = [0; 16];
     let mut walked = start;
     let found = fast(&mut walked, &mut buffer);
     let mut frame = start;
     for pc in &buffer[..found] {
+        if !may_take(&frame) {
+            forget();
+            return;
+        }
         frame = match step(&frame) {
             Some(Step::Caller(caller)) => caller,
             _ => panic!("a step that the fast path has taken"),
@@ -507,8 +518,7 @@ fn fast_walk(
         assert_eq!(frame.pc, *pc);
     }
     assert_eq!(walked, frame);
-    memory.reads.take();
-    memory.spent.take();
+    forget();
 }
 
 /// An input of [`code_walk`].
@@ -634,9 +644,13 @@ pub(crate) fn code_walk(data: &[u8]) {
     let mut frame = input.frame;
     let (all, words) = (0..u64::MAX, Words(&memory));
     if let Region::CodeHeap(_) | Region::Fixed(_) = region {
+        // Compiled code saves registers below its frame only for calls of code with rows, and a
+        // walk begins no fast path there.
+        let is_code_heap = matches!(region, Region::CodeHeap(_));
         fast_walk(
             frame,
             &memory,
+            |last| !is_code_heap || hotspot::lowered_for_call(last.pc, &memory) == 0,
             |last, buffer| runtimes::run_fast(region, all.clone(), last, &memory, &words, buffer),
             |last| runtimes::step(region, all.clone(), last, None::<&Repeating<'_>>, &memory),
         );
@@ -648,6 +662,7 @@ pub(crate) fn code_walk(data: &[u8]) {
     fast_walk(
         frame,
         &memory,
+        |_| true,
         |last, buffer| unknown::run_fast(code.clone(), is_covered, last, &memory, &words, buffer),
         |last| {
             assert!(!is_covered(last.pc.wrapping_sub(1)));

@@ -77,7 +77,7 @@ impl FixedRule {
         let sp = frame.sp.checked_add_signed(self.cfa.into())?;
         let fp = match self.fp {
             0 => frame.fp,
-            offset => match words.word(sp.wrapping_add_signed(offset.into())) {
+            offset => match words.word(sp.checked_add_signed(offset.into())?) {
                 0 => return None,
                 fp => fp,
             },

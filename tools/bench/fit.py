@@ -8,8 +8,8 @@ usage: fit.py DIRECTORY OUT [PICTURE]
 For each case in DIRECTORY, a line is fitted to the medians of the case's walks at each depth: its
 slope is the cost of a frame, its intercept the cost of a sample. The median, because the first walk
 after a change of the mappings or of the tables costs up to 7,000 more, and how often that happens
-in a run depends on the machine. `rare`: by how much the mean cost of a walk exceeds the median. Writes OUT as JSON, and PICTURE as SVG if DIRECTORY has all
-cases. Prints the results as tables.
+in a run depends on the machine. `rare`: by how much the mean cost of a walk exceeds the median.
+Writes OUT as JSON, and PICTURE as SVG if DIRECTORY has all cases. Prints the results as tables.
 """
 
 import collections

@@ -82,6 +82,8 @@ struct sframe_unwind_add {
 #define SFRAME_UNWIND_ROW_CHANGES_STACK 2
 /* CFA = **(REGISTER + cfa_offset) + cfa_addend */
 #define SFRAME_UNWIND_ROW_DEREF_TWICE 4
+/* CFA = REGISTER + cfa_offset: not a value in memory. cfa_addend is 0. */
+#define SFRAME_UNWIND_ROW_NO_DEREF 8
 
 /* The frame pointer is unchanged. */
 #define SFRAME_UNWIND_FP_UNCHANGED 0
@@ -91,9 +93,10 @@ struct sframe_unwind_add {
 #define SFRAME_UNWIND_FP_AT_REGISTER 2
 
 /*
- * An extra row: the CFA is a value in memory plus a constant, and the return address is right below
- * the CFA. Addresses are link-time addresses. If an extra row overlaps a function of the section or
- * another extra row, the one that starts last covers the code.
+ * An extra row: the CFA is a value in memory plus a constant, or a register plus a constant, and
+ * the return address is right below the CFA. Addresses are link-time addresses. If an extra row
+ * overlaps a function of the section or another extra row, the one that starts last covers the
+ * code.
  */
 struct sframe_unwind_extra_row {
 	/*

@@ -22,6 +22,7 @@ mod entries;
 mod frame_pointers;
 mod function;
 mod headers;
+mod other_stack;
 mod own_section;
 mod plt;
 mod report;
@@ -144,6 +145,9 @@ pub fn convert(bytes: &[u8]) -> Result<Converted, ConvertError> {
             &mut work,
             &mut report,
         );
+        if !has_list {
+            other_stack::mark_rows(&mut functions, &code, &mut work, &mut report);
+        }
     }
     sort_and_trim(&mut functions);
     add_entry_point(&mut functions, file.entry(), &code);

@@ -1713,6 +1713,49 @@ fn explain_uses_rows_of_eh_frame_that_the_own_section_leaves_out() {
     assert!(output.out.contains("outermost: "), "{}", output.out);
 }
 
+#[test]
+fn explain_follows_split_stacks() {
+    // A piece of stack may be above the one before or below it. `__morestack` is in the program.
+    const DEEP: &str = "
+        #include <pthread.h>
+        #include <unistd.h>
+        __attribute__((noipa)) long deep(long n) {
+            volatile char v[3000];
+            v[n] = n;
+            long r = n ? deep(n - 1) : pause();
+            return r + v[n];
+        }
+        static void *thread(void *p) { return (void *)deep(20 + (long)p); }
+        int main(void) {
+            pthread_t t;
+            pthread_attr_t a;
+            pthread_attr_init(&a);
+            pthread_attr_setstacksize(&a, 32768);
+            pthread_create(&t, &a, thread, 0);
+            pthread_join(t, 0);
+        }";
+    let dir = workdir("split-stack");
+    let program = compiled(&dir, "split-stack", DEEP, &["-fsplit-stack", "-pthread"]);
+    let child = Child(Command::new(&program).spawn().expect("cannot run it"));
+    let tasks = format!("/proc/{}/task", child.0.id());
+    let mut thread = String::new();
+    while thread.is_empty() {
+        thread = (fs::read_dir(&tasks).unwrap())
+            .filter_map(|entry| entry.unwrap().file_name().into_string().ok())
+            .find(|name| *name != child.0.id().to_string())
+            .unwrap_or_default();
+    }
+    wait_for(&format!("{tasks}/{thread}/syscall"), |text| {
+        text.starts_with("34 ")
+    });
+    let output = call("explain", Path::new(&thread), &[]);
+    assert_eq!((output.code, &*output.err), (0, ""));
+    let count = |name: &str| output.out.matches(name).count();
+    assert_eq!(count("split-stack:deep+"), 21, "{}", output.out);
+    assert!(count("split-stack:__morestack+") > 3, "{}", output.out);
+    assert!(output.out.contains("outermost: "), "{}", output.out);
+}
+
 /// The entries of a function with this address and size at the run-time address `at`, as LLVM
 /// writes them.
 fn eh_frame_of(function: u64, size: u32, at: u64) -> Vec<u8> {

@@ -21,8 +21,9 @@ use crate::sframe::{
     table::error::TableError, //
 };
 
-/// A row that SFrame cannot encode. Its CFA is a value in memory plus a constant, and may be on
-/// another stack. The return address is where a [`usual_rule`] has it.
+/// A row that SFrame cannot encode. Its CFA is a value in memory plus a constant, or a register
+/// plus a constant, and may be on another stack. The return address is where a [`usual_rule`] has
+/// it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ExtraRow {
     /// The link-time address of the first byte of code that the row covers.
@@ -36,10 +37,12 @@ pub struct ExtraRow {
 /// The size of an encoded extra row, in bytes.
 pub const EXTRA_ROW_SIZE: usize = 24;
 
-/// The flags of a row: see [`Rule::signal`], [`Extra::changes_stack`], [`Extra::deref_twice`].
+/// The flags of a row: see [`Rule::signal`], [`Extra::changes_stack`], [`Extra::deref_twice`]; and
+/// the opposite of [`Cfa::deref`](crate::sframe::rule::Cfa::deref).
 const SIGNAL: u8 = 1;
 const CHANGES_STACK: u8 = 2;
 const DEREF_TWICE: u8 = 4;
+const NO_DEREF: u8 = 8;
 
 impl ExtraRow {
     /// Decodes a row. All fields are little-endian. `start` has 8 bytes, and `size` has 4 bytes.
@@ -67,11 +70,14 @@ impl ExtraRow {
             (2, offset) => Location::At(base, offset),
             _ => return Err(TableError::ExtraRow),
         };
-        if flags & !(SIGNAL | CHANGES_STACK | DEREF_TWICE) != 0 {
+        let in_memory = plus | (flags & DEREF_TWICE);
+        if flags & !(SIGNAL | CHANGES_STACK | DEREF_TWICE | NO_DEREF) != 0
+            || flags & NO_DEREF != 0 && in_memory != 0
+        {
             return Err(TableError::ExtraRow);
         }
         let mut rule = usual_rule(base, i32::from_le_bytes([c0, c1, c2, c3]), fp);
-        rule.cfa.deref = true;
+        rule.cfa.deref = flags & NO_DEREF == 0;
         rule.cfa.plus = i8::from_le_bytes([plus]);
         rule.signal = flags & SIGNAL != 0;
         rule.extra = Extra {
@@ -98,7 +104,8 @@ impl ExtraRow {
         let flag = |is_set, flag| if is_set { flag } else { 0 };
         let flags = flag(self.rule.signal, SIGNAL)
             | flag(self.rule.extra.changes_stack, CHANGES_STACK)
-            | flag(self.rule.extra.deref_twice, DEREF_TWICE);
+            | flag(self.rule.extra.deref_twice, DEREF_TWICE)
+            | flag(!cfa.deref, NO_DEREF);
         let register = match cfa.base {
             Base::Fp => FP,
             Base::Sp => SP,
@@ -167,9 +174,33 @@ mod tests {
     }
 
     #[test]
+    fn the_cfa_may_be_a_register_plus_a_constant() {
+        let mut row = extra_row(Base::Fp, 0, Location::AtCfa(-24));
+        row.rule.cfa.deref = false;
+        row.rule.extra.changes_stack = true;
+        let bytes = row.write().unwrap();
+        assert_eq!(bytes[23], 10);
+        assert_eq!(ExtraRow::read(&bytes), Ok(row));
+        // Such a CFA has neither a second word nor a constant for a word.
+        for (at, value) in [(21, 8), (23, 14)] {
+            let mut bytes = bytes;
+            bytes[at] = value;
+            assert_eq!(ExtraRow::read(&bytes), Err(TableError::ExtraRow), "{at}");
+        }
+    }
+
+    #[test]
     fn invalid_rows_are_refused() {
         let good = extra_row(Base::Sp, 8, Location::Unchanged).write().unwrap();
-        for (at, value) in [(20, 16), (20, 255), (22, 3), (23, 8), (23, 128), (16, 1)] {
+        for (at, value) in [
+            (20, 16),
+            (20, 255),
+            (22, 3),
+            (23, 8),
+            (23, 16),
+            (23, 128),
+            (16, 1),
+        ] {
             let mut bytes = good;
             bytes[at] = value;
             assert_eq!(ExtraRow::read(&bytes), Err(TableError::ExtraRow), "{at}");

@@ -111,6 +111,8 @@ pub fn step<M: Memory + Source + ?Sized>(
                 step => return step,
             },
             Ahead::Lost if !innermost => return None,
+            // The return address may be proved, but not that of the caller.
+            Ahead::ForCaller => return None,
             _ if !innermost => {}
             Ahead::Framed | Ahead::Calls if sbcl::is_routine(&frame, memory) => return None,
             Ahead::Framed => {}
@@ -380,6 +382,8 @@ pub(super) enum Ahead {
     /// The stack pointer gets a value that does not follow from its present value; or the function
     /// pushes the frame pointer, sets none up, and calls.
     Lost,
+    /// The function sets up the frame of its caller, which has no frame yet.
+    ForCaller,
     /// Too many instructions, a jump to an address in a register or in memory, code that cannot be
     /// read, or no budget left.
     Unknown,
@@ -466,7 +470,10 @@ pub(super) fn ahead<S: Source + ?Sized>(pc: u64, memory: &S) -> Ahead {
             continue;
         }
         pc = pc.wrapping_add(len);
-        if v8::moves_stack(word) || v8::sets_up_for_caller(word) || v8::pushes_arguments(word) {
+        if v8::sets_up_for_caller(word) {
+            return Ahead::ForCaller;
+        }
+        if v8::moves_stack(word) || v8::pushes_arguments(word) {
             return Ahead::Lost;
         }
         match effect {
@@ -924,8 +931,8 @@ mod tests {
     fn a_routine_of_v8_sets_up_the_frame_of_its_caller() {
         // incl 11(%r8); pop %r15; push %rbp; mov %rsp,%rbp
         let code = [0x41, 0xff, 0x40, 0x0b, 0x41, 0x5f, 0x55, 0x48, 0x89, 0xe5];
-        assert_eq!(from(&code), Ahead::Lost);
-        assert_eq!(from(&code[4..]), Ahead::Lost);
+        assert_eq!(from(&code), Ahead::ForCaller);
+        assert_eq!(from(&code[4..]), Ahead::ForCaller);
         // pop %r14
         let mut other = code;
         other[5] = 0x5e;
@@ -1267,6 +1274,31 @@ mod tests {
         assert_eq!(step(&process, START, true), Some((on_top, STACK + 0x200)));
         process.write(START - 1, &[0x90]);
         assert_eq!(step(&process, START, true), None);
+    }
+
+    #[test]
+    fn a_caller_without_a_frame_is_not_shown() {
+        let on_top = PROGRAM + 0x600;
+        let mut process = called();
+        // call PC
+        let distance = (PC as u32).wrapping_sub(on_top as u32);
+        process
+            .write(on_top - 5, &[CALL_RELATIVE])
+            .write(on_top - 4, &distance.to_le_bytes())
+            .word(STACK + 0x100, on_top);
+        let step = |process: &MockProcess| {
+            let frame = Frame {
+                pc: PC,
+                sp: STACK + 0x100,
+                fp: STACK + 0x200,
+            };
+            step(&frame, true, true, STACK + 0x1000, process).is_some()
+        };
+        assert!(step(&process));
+        // pop %r15; push %rbp; mov %rsp,%rbp: the caller's return address lies above this one, and
+        // the frame pointer leads to the frame of the caller's caller.
+        process.write(PC, &[0x41, 0x5f, 0x55, 0x48, 0x89, 0xe5]);
+        assert!(!step(&process));
     }
 
     #[test]

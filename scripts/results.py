@@ -89,7 +89,7 @@ TABLES = {
         "kernel skipped %": "skipped", "kernel second %": "second", "kernel false": "false"}),
     "no-harm": Table("no-harm", same(
         "program", "stacks", "commit", "samples", "same", "better", "worse", "worse %",
-        "complete %", "frames", "kernel frames")),
+        "complete %", "frames") | {"kernel frames": "kernel's"}),
     "witness": Table("witness", {
         "virtual machine": "virtual machine", "mode": "mode", "commit": "commit",
         "stacks": "stacks", "equal stacks": "equal", "methods": "methods",

@@ -205,8 +205,8 @@ mod tests {
     /// call; mov %rbp,%rsp; pop %rbp; ret
     const REST: &[u8] = b"\xe8\0\0\0\0\x48\x89\xec\x5d\xc3";
 
-    /// The marked parts of a function with a frame pointer: start and end of each, in bytes from the
-    /// function's start.
+    /// The marked parts of a function with a frame pointer: start and end of each, in bytes from
+    /// the function's start.
     fn marks(middle: &[u8]) -> Vec<(u64, u64)> {
         marks_of(middle, &[(0, plain(8)), (1, plain(16))])
     }

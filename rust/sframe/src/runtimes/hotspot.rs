@@ -39,6 +39,7 @@ use crate::sframe::{
         insn::{
             CALL_RELATIVE,
             JMP_RELATIVE,
+            JMP_SHORT,
             PUSH_RBP,
             RET, //
         },
@@ -208,12 +209,31 @@ impl CodeHeap {
                 caller.sp = sp;
             }
         }
-        let is_caller = is_interpreter(caller.pc)
-            || is_behind_call(caller.pc, memory)
-            || registers.is_none() && is_poll(caller.pc, memory)
-            || is_barrier(caller.pc, memory)
-            || is_deopt_handler(caller.pc, memory);
-        is_caller.then_some(Step::Caller(caller))
+        let is_innermost = registers.is_some();
+        if !self.may_be_caller(is_innermost, caller.pc, memory) {
+            if !is_innermost || !is_in_comparison(frame.pc, memory) {
+                return None;
+            }
+            caller = Frame {
+                pc: memory.read_word(caller.sp).ok()?,
+                sp: caller.sp.checked_add(8)?,
+                fp: memory.read_word(caller.sp.wrapping_sub(8)).ok()?,
+            };
+            if !self.may_be_caller(is_innermost, caller.pc, memory) {
+                return None;
+            }
+        }
+        Some(Step::Caller(caller))
+    }
+
+    /// Whether a frame may have the return address `pc`.
+    #[inline(never)]
+    fn may_be_caller<S: Source + ?Sized>(&self, is_innermost: bool, pc: u64, memory: &S) -> bool {
+        self.is_interpreter(pc)
+            || is_behind_call(pc, memory)
+            || !is_innermost && is_poll(pc, memory)
+            || is_barrier(pc, memory)
+            || is_deopt_handler(pc, memory)
     }
 
     /// The part of `code` that may be compiled code, before the interpreter or after it, as `pc`
@@ -633,6 +653,32 @@ fn rule_of_epilogue(code: &[u8; NEAR]) -> Option<FixedRule> {
         }
         _ => None,
     })
+}
+
+/// The number of bytes of code in which [`is_in_comparison`] looks for an end at once, and how
+/// often it does. The comparison of strings with AVX2 has 284 bytes from the push on.
+const PART: usize = 32;
+const PARTS: u32 = 11;
+
+/// Whether the run-time address `pc` may be in a comparison of strings, which the compiler for
+/// servers makes in the middle of a function, between a push and a pop: pop %rax; jmp over pop %rcx
+/// (`C2_MacroAssembler::string_compare` in the OpenJDK source). The frame is eight bytes larger
+/// there.
+#[inline(never)]
+fn is_in_comparison<S: Source + ?Sized>(pc: u64, memory: &S) -> bool {
+    const END: [u8; 4] = [0x58, JMP_SHORT, 1, 0x59];
+    let mut at = pc;
+    for _ in 0..PARTS {
+        let mut part = [0; PART];
+        if read_code(at, &mut part, memory).is_none() {
+            break;
+        }
+        if find(&part, &END).is_some() {
+            return true;
+        }
+        at = at.wrapping_add(const { (PART - (END.len() - 1)) as u64 });
+    }
+    false
 }
 
 /// The bytes by which the code at the run-time address `pc` has lowered the stack pointer for a
@@ -1162,6 +1208,34 @@ pub(super) mod tests {
         for offset in [1, 2, 7, 8] {
             assert_eq!(step_in(pc + offset, true, &memory), None, "{offset}");
         }
+    }
+
+    #[test]
+    fn a_comparison_of_strings_has_pushed_a_word() {
+        // pop %rax; jmp over pop %rcx; pop %rcx
+        const END: [u8; 4] = [0x58, JMP_SHORT, 1, 0x59];
+        let mut memory = process(8, &PUSHES);
+        memory.words(STACK + 0x130, &[0x66, 0x77, CALLER]);
+        let pc = CODE + 0x60;
+        let pushed = Some((0x148, 0x77));
+        for distance in [0, 1, 28, 29, 57, 283, 318] {
+            let mut memory = memory.clone();
+            assert_eq!(step_in(pc, true, &memory), None, "{distance}");
+            memory.write(pc + distance, &END);
+            assert_eq!(to(step_in(pc, true, &memory)), pushed, "{distance}");
+            // The end is behind the PC.
+            assert_eq!(step_in(pc + distance + 1, true, &memory), None);
+        }
+        // Ahead of the push.
+        let mut other = memory.clone();
+        other.write(pc + 100, &END);
+        other.words(STACK + 0x130, &[0x66, CALLER, CALLER]);
+        assert_eq!(to(step_in(pc, true, &other)), Some((0x140, 0x66)));
+        memory.write(pc + 319, &END);
+        assert_eq!(step_in(pc, true, &memory), None);
+        memory.write(pc + 100, &END);
+        memory.word(STACK + 0x140, CALLER + 1);
+        assert_eq!(step_in(pc, true, &memory), None);
     }
 
     #[test]

@@ -478,8 +478,9 @@ impl RegisterSource for Repeating<'_> {
     }
 }
 
-/// The most reads of a step without rows: two searches in a segment map, and code.
-const MOST_READS_OF_CODE: u32 = 2 * 64 + 40;
+/// The most reads of a step without rows: two searches in a segment map, code, and a search for the
+/// end of a comparison.
+const MOST_READS_OF_CODE: u32 = 2 * 64 + 40 + 11 * 4;
 /// The most reads of a step in code of Erlang: the data of all schedulers, and a frame whose words
 /// are checked.
 const MOST_READS_OF_ERLANG: u32 = 2 * 1024 + 1024 + 20;

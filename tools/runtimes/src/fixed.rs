@@ -98,10 +98,12 @@ fn regions(memory: &impl ProcessMemory, maps: &[(ProcessMapping, FileId)]) -> Fo
         })
         .map(|(mapping, _)| (mapping.start, mapping.end))
         .collect();
-    let found = code.iter().find_map(|(start, end)| {
+    let layouts = code.iter().filter_map(|(start, end)| {
         let layout = (runtime.frame)(&beginning(memory, *start, *end))?;
         Some((*start, layout))
     });
+    // The first mapping that the runtime has made need not be the lowest one.
+    let found = layouts.min_by_key(|(_, layout)| layout.helpers.0 == 0);
     let Some((first, layout)) = found else {
         return Some((runtime.name, Vec::new()));
     };
@@ -196,8 +198,9 @@ fn of_qemu(code: &[u8]) -> Option<FrameLayout> {
 }
 
 /// The beginning of a loop or a function in PyPy: sub $size,%rsp; mov %rbp,offset(%rsp). The code
-/// before the first one are functions that compiled code calls, and that call C functions: sub
-/// $8,%rsp; call; add $8,%rsp; ret
+/// before the first one in the runtime's first mapping are functions that compiled code calls, and
+/// that call C functions: sub $8,%rsp; call; add $8,%rsp; ret. Some of them end with ret $8, and no
+/// other code does.
 fn of_pypy(code: &[u8]) -> Option<FrameLayout> {
     code.windows(12)
         .enumerate()
@@ -205,11 +208,12 @@ fn of_pypy(code: &[u8]) -> Option<FrameLayout> {
             [0x48, 0x81, 0xec, .., 0x48, 0x89, 0x6c, 0x24, offset] => {
                 let cfa = size(&part[3..7])? + 8;
                 let fp = i32::from(*offset as i8) - cfa;
+                let has_helpers = code[..at].windows(3).any(|part| part == [0xc2, 8, 0]);
                 (fp < -8).then(|| FrameLayout {
                     cfa,
                     fp: Some(fp),
                     without: Vec::new(),
-                    helpers: (at as u64, 16),
+                    helpers: (if has_helpers { at as u64 } else { 0 }, 16),
                 })
             }
             _ => None,
@@ -258,7 +262,7 @@ mod tests {
     /// The code of Debian 13's packages.
     const QEMU: &str = "55534154415541564157488bef4881c478fbffffffe633c04881c488040000c5f877415f415e415d415c5b5dc3";
     const GUILE: &str = "4883ec1848891c244c896424084c896c24104889fb4989f4488b4310488b4b1849ffe4488b1c244c8b6424084c8b6c24104883c418c3";
-    const PYPY: &str = "60504881ecb800000048896c24604889b424b0000000";
+    const PYPY: &str = "c208004881ecb800000048896c24604889b424b0000000";
     const RJIT: &str = "41574156534c8bf74c8bfe498b5f0848b800807478537f00004989473049";
 
     fn code(hex: &str) -> Vec<u8> {
@@ -290,7 +294,7 @@ mod tests {
             cfa: 192,
             fp: Some(-96),
             without: Vec::new(),
-            helpers: (2, 16),
+            helpers: (3, 16),
         };
         assert_eq!(of_pypy(&code(PYPY)), Some(pypy));
         let rjit = FrameLayout {
@@ -349,5 +353,30 @@ mod tests {
         assert_eq!(ranges(&maps), Some(("guile", expected)));
         assert_eq!(ranges(&maps[1..]), Some(("guile", Vec::new())));
         assert_eq!(ranges(&maps[..2]), None);
+    }
+
+    #[test]
+    fn the_mapping_with_helpers_need_not_be_the_lowest() {
+        let maps = [
+            mapping(0x1000, 0x1000, true, "", 0),
+            mapping(0x5000, 0x1000, true, "", 0),
+            mapping(0x8000, 0x1000, true, "/usr/lib/libpypy3.11-c.so", 1),
+        ];
+        let [first, second] = [&PYPY.replace("c20800", "c3"), PYPY].map(|text| {
+            let mut bytes = code(text);
+            bytes.resize(0x1000, 0);
+            bytes
+        });
+        let memory = MemoryParts(vec![(0x1000, first), (0x5000, second)]);
+        let (name, regions) = regions(&memory, &maps).unwrap();
+        let ranges: Vec<_> = (regions.iter())
+            .map(|region| (region.start, region.end, region.cfa_offset))
+            .collect();
+        let expected = vec![
+            (0x1000, 0x2000, 192),
+            (0x5000, 0x5003, 16),
+            (0x5003, 0x6000, 192),
+        ];
+        assert_eq!((name, ranges), ("pypy", expected));
     }
 }

@@ -5,10 +5,11 @@
 //!
 //! The frame is found by the frame pointer, so the rows of .eh_frame do not change there. But the
 //! caller may be at a lower address than the stack pointer, which is an error on one stack. So the
-//! code between the load of the stack pointer and its restoration from the frame pointer gets extra
-//! rows with [`changes_stack`](sframe::rule::Extra::changes_stack).
+//! code from the load of the stack pointer up to its restoration from the frame pointer, or to the
+//! next jump, gets extra rows with [`changes_stack`](sframe::rule::Extra::changes_stack).
 
 use iced_x86::{
+    FlowControl,
     Instruction,
     Mnemonic,
     OpKind,
@@ -93,17 +94,27 @@ fn is_markable(rule: &Rule) -> bool {
 /// A function as functions of one row each, because an extra row stands alone. Rows whose frame is
 /// found by the frame pointer are marked.
 fn marked(function: ConvertedFunction) -> impl Iterator<Item = ConvertedFunction> {
-    let starts = function.rows.iter().map(|(start, _)| *start);
-    let ends: Vec<u32> = starts.skip(1).chain([function.size]).collect();
-    (function.rows.clone().into_iter().zip(ends)).map(move |((start, mut rule), end)| {
+    let ConvertedFunction {
+        start: first,
+        size,
+        repeat,
+        signal,
+        rbx,
+        rows,
+    } = function;
+    let starts = rows.iter().map(|(start, _)| *start);
+    let ends: Vec<u32> = starts.skip(1).chain([size]).collect();
+    (rows.into_iter().zip(ends)).map(move |((start, mut rule), end)| {
         if is_markable(&rule) {
             rule.extra.changes_stack = true;
         }
         ConvertedFunction {
-            start: function.start + u64::from(start),
+            start: first + u64::from(start),
             size: end - start,
+            repeat,
+            signal,
+            rbx,
             rows: vec![(0, rule)],
-            ..function.clone()
         }
     })
 }
@@ -147,7 +158,12 @@ fn on_other_stack(function: &ConvertedFunction, code: &CodeBytes<'_>) -> Vec<Ran
         if copies_stack_pointer(&instruction) {
             return Vec::new();
         }
-        if restores_stack_pointer(&instruction) {
+        // Behind a jump or a return, other paths through the function go on.
+        let is_left = matches!(
+            instruction.flow_control(),
+            FlowControl::Return | FlowControl::UnconditionalBranch | FlowControl::IndirectBranch
+        );
+        if is_left || restores_stack_pointer(&instruction) {
             let end = instruction.next_ip().min(function.end());
             found.extend(taken.take().map(|start| start..end));
         } else if taken.is_none() && takes_stack(&instruction) {
@@ -265,6 +281,12 @@ mod tests {
         ] {
             let start = 4 + load.len() as u64;
             assert_eq!(marks(load), [(start, start + 8)], "{load:x?}");
+        }
+        // mov %rcx,%rsp; pop %rcx; jmp *%rcx, as libgcc leaves for the handler of an exception; and
+        // with jmp 0
+        for jump in [&b"\xff\xe1"[..], b"\xeb\0"] {
+            let code = [b"\x48\x89\xcc\x59", jump].concat();
+            assert_eq!(marks(&code), [(7, 10)], "{jump:x?}");
         }
     }
 

@@ -53,6 +53,7 @@ class GateTest(unittest.TestCase):
             self.assertEqual(list(line), gate.FIELDS)
             self.assertGreater(float(line["frame"]), 0)
 
+
 class FitTest(unittest.TestCase):
     def test_rare_walks_do_not_change_the_cost_of_a_sample(self):
         with tempfile.TemporaryDirectory() as directory:

@@ -111,10 +111,7 @@ struct RegisterFrame {
 
 /// The ranges of a function whose CFA is relative to a callee-saved register.
 fn frames(function: &ConvertedFunction) -> impl Iterator<Item = RegisterFrame> + '_ {
-    let starts = function.rows.iter().map(|(start, _)| *start);
-    let ends = starts.skip(1).chain([function.size]);
-    let rows = function.rows.iter().zip(ends);
-    rows.filter_map(|(&(start, rule), end)| {
+    function.ranges().filter_map(|(range, rule)| {
         let Base::Register(register) = rule.cfa.base else {
             return None;
         };
@@ -124,8 +121,8 @@ fn frames(function: &ConvertedFunction) -> impl Iterator<Item = RegisterFrame> +
             && rule.ra == Location::AtCfa(-8)
             && CALLEE_SAVED.contains(&register);
         is_supported.then(|| RegisterFrame {
-            start: function.start + u64::from(start),
-            end: function.start + u64::from(end),
+            start: function.start + u64::from(range.start),
+            end: function.start + u64::from(range.end),
             rule,
             register,
         })

@@ -6,6 +6,7 @@ use sframe::rule::{
     Rule,
     SavedRbx, //
 };
+use std::ops::Range;
 
 /// A function, or an encodable part of a function. Addresses are link-time addresses.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -24,6 +25,13 @@ pub(crate) struct ConvertedFunction {
 impl ConvertedFunction {
     pub(crate) fn end(&self) -> u64 {
         self.start.saturating_add(self.size.into())
+    }
+
+    /// The rules, each with the range in which it applies, in bytes from the function's start.
+    pub(crate) fn ranges(&self) -> impl Iterator<Item = (Range<u32>, Rule)> + '_ {
+        let starts = self.rows.iter().map(|(start, _)| *start);
+        let ends = starts.skip(1).chain([self.size]);
+        (self.rows.iter().zip(ends)).map(|((start, rule), end)| (*start..end, *rule))
     }
 
     /// Truncates the function at `end`.

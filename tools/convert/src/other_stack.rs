@@ -12,7 +12,6 @@ use iced_x86::{
     FlowControl,
     Instruction,
     Mnemonic,
-    OpKind,
     Register, //
 };
 use sframe::rule::{
@@ -27,6 +26,7 @@ use std::{
 
 use crate::{
     code::CodeBytes,
+    eh_frame,
     encode,
     function::ConvertedFunction,
     report::{
@@ -50,9 +50,6 @@ pub(crate) fn mark_rows(
             && function.rows.iter().any(|(_, rule)| is_markable(rule))
             && may_take_stack(bytes_of(function, code))
     };
-    if !functions.iter().any(is_candidate) {
-        return;
-    }
     let mut out = Vec::with_capacity(functions.len());
     for mut function in mem::take(functions) {
         if !is_candidate(&function) {
@@ -68,7 +65,7 @@ pub(crate) fn mark_rows(
             let middle = function.split_off(part.start);
             out.push(mem::replace(&mut function, middle));
             let rest = function.split_off(part.end);
-            out.extend(marked(mem::replace(&mut function, rest)));
+            out.extend(marked(&mem::replace(&mut function, rest)));
         }
         out.push(function);
     }
@@ -93,27 +90,17 @@ fn is_markable(rule: &Rule) -> bool {
 
 /// A function as functions of one row each, because an extra row stands alone. Rows whose frame is
 /// found by the frame pointer are marked.
-fn marked(function: ConvertedFunction) -> impl Iterator<Item = ConvertedFunction> {
-    let ConvertedFunction {
-        start: first,
-        size,
-        repeat,
-        signal,
-        rbx,
-        rows,
-    } = function;
-    let starts = rows.iter().map(|(start, _)| *start);
-    let ends: Vec<u32> = starts.skip(1).chain([size]).collect();
-    (rows.into_iter().zip(ends)).map(move |((start, mut rule), end)| {
+fn marked(function: &ConvertedFunction) -> impl Iterator<Item = ConvertedFunction> + '_ {
+    function.ranges().map(|(range, mut rule)| {
         if is_markable(&rule) {
             rule.extra.changes_stack = true;
         }
         ConvertedFunction {
-            start: first + u64::from(start),
-            size: end - start,
-            repeat,
-            signal,
-            rbx,
+            start: function.start + u64::from(range.start),
+            size: range.end - range.start,
+            repeat: function.repeat,
+            signal: function.signal,
+            rbx: function.rbx,
             rows: vec![(0, rule)],
         }
     })
@@ -166,7 +153,7 @@ fn on_other_stack(function: &ConvertedFunction, code: &CodeBytes<'_>) -> Vec<Ran
         if is_left || restores_stack_pointer(&instruction) {
             let end = instruction.next_ip().min(function.end());
             found.extend(taken.take().map(|start| start..end));
-        } else if taken.is_none() && takes_stack(&instruction) {
+        } else if taken.is_none() && gets_other_value(&instruction) {
             taken = Some(instruction.next_ip());
         }
     }
@@ -196,14 +183,13 @@ fn restores_stack_pointer(instruction: &Instruction) -> bool {
 
 /// Whether an instruction gives the stack pointer a value that does not follow from itself or from
 /// the frame pointer.
-fn takes_stack(instruction: &Instruction) -> bool {
+fn gets_other_value(instruction: &Instruction) -> bool {
     let is_set = instruction.op0_register() == Register::RSP;
     let is_of_frame = matches!(instruction.memory_base(), Register::RSP | Register::RBP);
     match instruction.mnemonic() {
-        Mnemonic::Mov => is_set && instruction.op1_kind() != OpKind::Immediate32to64,
         Mnemonic::Lea => is_set && !is_of_frame,
         Mnemonic::Xchg => is_set || instruction.op1_register() == Register::RSP,
-        _ => false,
+        _ => eh_frame::takes_stack(instruction),
     }
 }
 

@@ -49,9 +49,16 @@ struct FrameLayout {
     /// offset; and the CFA's distance from the stack pointer there, `None` if it is not the same in
     /// all of the range.
     without: Vec<(u64, u64, Option<i32>)>,
-    /// The end of code at the start of the mapping whose frames are smaller, as an offset in bytes,
-    /// and the distance of their CFA from the stack pointer.
+    /// The end of code at the start of the mapping whose frames are smaller, as an offset in bytes;
+    /// and the distance of their CFA from the stack pointer, 0 if the runtime has no such code.
     helpers: (u64, i32),
+}
+
+impl FrameLayout {
+    /// Whether the runtime has such code, but not in this mapping.
+    fn lacks_helpers(&self) -> bool {
+        matches!(self.helpers, (0, 1..))
+    }
 }
 
 pub(super) const RUNTIMES: [Fixed; 4] = [
@@ -98,12 +105,20 @@ fn regions(memory: &impl ProcessMemory, maps: &[(ProcessMapping, FileId)]) -> Fo
         })
         .map(|(mapping, _)| (mapping.start, mapping.end))
         .collect();
-    let layouts = code.iter().filter_map(|(start, end)| {
+    let mut layouts = code.iter().filter_map(|(start, end)| {
         let layout = (runtime.frame)(&beginning(memory, *start, *end))?;
         Some((*start, layout))
     });
     // The first mapping that the runtime has made need not be the lowest one.
-    let found = layouts.min_by_key(|(_, layout)| layout.helpers.0 == 0);
+    let mut found = layouts.next();
+    if found
+        .as_ref()
+        .is_some_and(|(_, layout)| layout.lacks_helpers())
+    {
+        found = layouts
+            .find(|(_, layout)| !layout.lacks_helpers())
+            .or(found);
+    }
     let Some((first, layout)) = found else {
         return Some((runtime.name, Vec::new()));
     };
@@ -325,6 +340,18 @@ mod tests {
         assert_eq!(of_qemu(&code(&QEMU.replace("78fbffff", "78fbff7f"))), None);
     }
 
+    /// The name of the runtime, and start, end and CFA of each region.
+    fn ranges(
+        memory: &MemoryParts,
+        maps: &[(ProcessMapping, FileId)],
+    ) -> Option<(&'static str, Vec<(u64, u64, i32)>)> {
+        let (name, regions) = regions(memory, maps)?;
+        let ranges = regions
+            .iter()
+            .map(|region| (region.start, region.end, region.cfa_offset));
+        Some((name, ranges.collect()))
+    }
+
     #[test]
     fn code_without_a_frame_has_regions_of_its_own() {
         let maps = [
@@ -336,13 +363,7 @@ mod tests {
         let mut bytes = code(GUILE);
         bytes.resize(0x1000, 0);
         let memory = MemoryParts(vec![(0x1000, bytes)]);
-        let ranges = |maps: &[_]| {
-            let (name, regions) = regions(&memory, maps)?;
-            let ranges = regions
-                .iter()
-                .map(|region| (region.start, region.end, region.cfa_offset));
-            Some((name, ranges.collect::<Vec<_>>()))
-        };
+        let ranges = |maps: &[_]| ranges(&memory, maps);
         let expected = vec![
             (0x1000, 0x1004, 8),
             (0x1004, 0x1035, 32),
@@ -368,15 +389,11 @@ mod tests {
             bytes
         });
         let memory = MemoryParts(vec![(0x1000, first), (0x5000, second)]);
-        let (name, regions) = regions(&memory, &maps).unwrap();
-        let ranges: Vec<_> = (regions.iter())
-            .map(|region| (region.start, region.end, region.cfa_offset))
-            .collect();
         let expected = vec![
             (0x1000, 0x2000, 192),
             (0x5000, 0x5003, 16),
             (0x5003, 0x6000, 192),
         ];
-        assert_eq!((name, ranges), ("pypy", expected));
+        assert_eq!(ranges(&memory, &maps), Some(("pypy", expected)));
     }
 }

@@ -94,8 +94,8 @@ struct sframe_unwind_add {
 
 /*
  * An extra row: the CFA is a value in memory plus a constant, or a register plus a constant, and
- * the return address is right below the CFA. Addresses are link-time addresses. If an extra row
- * overlaps a function of the section or another extra row, the one that starts last covers the
+ * the return address is right below the CFA. Addresses are link-time addresses. Where an extra row
+ * overlaps a function of the section, or another extra row, the entry that starts last covers the
  * code.
  */
 struct sframe_unwind_extra_row {

@@ -340,11 +340,14 @@ mod tests {
         assert_eq!(of_qemu(&code(&QEMU.replace("78fbffff", "78fbff7f"))), None);
     }
 
-    /// The name of the runtime, and start, end and CFA of each region.
+    /// Start, end and CFA of a region.
+    type Range = (u64, u64, i32);
+
+    /// The name of the runtime, and its regions.
     fn ranges(
         memory: &MemoryParts,
         maps: &[(ProcessMapping, FileId)],
-    ) -> Option<(&'static str, Vec<(u64, u64, i32)>)> {
+    ) -> Option<(&'static str, Vec<Range>)> {
         let (name, regions) = regions(memory, maps)?;
         let ranges = regions
             .iter()

@@ -28,11 +28,8 @@ class Node:
             child.insert(key)
 
     def __iter__(self):
-        if self.left:
-            yield from self.left
-        yield self.key
-        if self.right:
-            yield from self.right
+        for part in (self.left, (self.key,), self.right):
+            yield from part or ()
 
 
 def trees():

@@ -683,7 +683,7 @@ fn is_in_comparison<S: Source + ?Sized>(pc: u64, memory: &S) -> bool {
 
 /// The bytes by which the code at the run-time address `pc` has lowered the stack pointer for a
 /// call, if it raises it again and jumps back. 0 if other code is there: an instruction without an
-/// operand at the stack pointer that is no mov and no lea, or more than [`MOST_OTHERS`] of these.
+/// operand at the stack pointer that is no mov and no lea, or more than `MOST_OTHERS` of these.
 ///
 /// The compiler for servers makes such code apart from the function's other code, for the barriers
 /// of garbage collectors (`SaveLiveRegisters` in the OpenJDK source). It saves up to 15 registers

@@ -158,6 +158,12 @@ impl Calls {
         };
         let before = std::mem::replace(before, *now);
         let word = |at| memory.read_word(at).ok();
+        // SBCL calls some functions through code that jumps to them.
+        if let Some(last) = calls.last_mut() {
+            if last.slot == Some(now.sp()) && is_callee(word(now.pc())) {
+                last.fp = now.get(RBP).and_then(word);
+            }
+        }
         if let Some(left) = left {
             // Calls that were forgotten since are not those of the process.
             left.calls = left.calls.min(calls.len());
@@ -204,8 +210,9 @@ impl Calls {
         }
         let code_at = |at| word(at).map(|code| code.to_le_bytes()[0]);
         let is_near = (1..=LONGEST).contains(&now.pc().wrapping_sub(before.pc()));
-        // A call may lead to the function after the caller.
-        let goes_on = is_near && code_at(before.pc()) != Some(CALL_RELATIVE);
+        // A call may lead to the function after the caller, and a function that is in front of the
+        // call returns there.
+        let goes_on = is_near && !matches!(code_at(before.pc()), Some(CALL_RELATIVE | RET));
         let is_far = now.sp().abs_diff(before.sp()) > FARTHEST && !moves_sp(word(before.pc()));
         if is_far || (!goes_on && now.sp() < before.sp().wrapping_sub(8)) {
             calls.clear();
@@ -281,9 +288,7 @@ impl Calls {
             return;
         }
         let in_register = calls.last().is_some_and(|last| last.slot.is_none());
-        let fp = before
-            .get(RBP)
-            .filter(|_| !moves_return_address(word(now.pc())));
+        let fp = before.get(RBP).filter(|_| !is_callee(word(now.pc())));
         // No function of Erlang has a frame pointer or saves the register.
         let fp = match erlang_at(process, before.pc()) {
             Some(_) => None,
@@ -426,10 +431,13 @@ impl Calls {
             registers.set(PC, memory.read_word(of.sp()).ok()?);
             registers.set(RSP, of.sp().wrapping_add(8));
             let is_return = |call: &Call| call.slot.is_some_and(|slot| slot <= of.sp());
+            // The return address may have been pushed anew.
+            let is_last = |call: &&Call| call.return_address == registers.pc();
+            let others = calls.len() - usize::from(calls.last().filter(is_last).is_some());
             return Some(RecordedCaller {
                 registers,
                 sps: [registers.sp(); 2],
-                which: calls.iter().position(is_return).unwrap_or(calls.len()),
+                which: calls.iter().position(is_return).unwrap_or(others),
                 presumed: false,
                 is_moved: false,
             });
@@ -557,6 +565,13 @@ fn moves_return_address(code: Option<u64>) -> bool {
     matches!(code.unwrap_or(0).to_le_bytes(), [0x8f, 0x45, 0x08, ..])
 }
 
+/// Whether the code that begins with these bytes is a function of SBCL's, or the code of a generic
+/// function's object, which jumps to one: mov 9(%rip),%rax; jmp *-3(%rax).
+fn is_callee(code: Option<u64>) -> bool {
+    const TO_FUNCTION: [u8; 8] = [0x48, 0x8b, 0x05, 9, 0, 0, 0, 0xff];
+    moves_return_address(code) || code == Some(u64::from_le_bytes(TO_FUNCTION))
+}
+
 /// Follows the return address of the last call, when an instruction without a jump was executed.
 fn follow(
     last: &mut Call,
@@ -564,10 +579,14 @@ fn follow(
     now: &RegisterFile,
     word: impl Fn(u64) -> Option<u64>,
 ) {
+    let is_return_address = |at: u64| word(at) == Some(last.return_address);
     if now.sp() == before.sp() {
+        let stored = stores_at(word(before.pc())).map(|distance| now.sp().wrapping_add(distance));
+        if let (None, Some(at)) = (last.slot, stored.filter(|at| is_return_address(*at))) {
+            last.slot = Some(at);
+        }
         return;
     }
-    let is_return_address = |at: u64| word(at) == Some(last.return_address);
     if let Some(at) = now.get(RBP).map(|fp| fp.wrapping_add(8)) {
         if moves_return_address(word(before.pc())) && is_return_address(at) {
             (last.slot, last.first_slot) = (Some(at), at);
@@ -575,12 +594,30 @@ fn follow(
             return;
         }
     }
+    // push 8(%rbp), for a tail call.
+    let pushes_again = word(before.pc()).is_some_and(|code| code & 0xff_ffff == 0x08_75ff);
+    if pushes_again && is_return_address(now.sp()) {
+        last.first_slot = now.sp();
+        return;
+    }
     let slot = last.slot.filter(|slot| *slot >= now.sp());
     let is_push = now.sp() == before.sp().wrapping_sub(8) && pushes(word(before.pc()));
     if is_push && !slot.is_some_and(is_return_address) && is_return_address(now.sp()) {
         last.slot = Some(now.sp());
     } else if slot.is_none() {
         last.slot = None;
+    }
+}
+
+/// The distance from the stack pointer, in bytes, at which an instruction that begins with these
+/// bytes stores a register, if the instruction is mov %REGISTER,N(%rsp). JavaScriptCore's code for
+/// calls of C functions pops its return address, and stores it so.
+fn stores_at(code: Option<u64>) -> Option<u64> {
+    match code.unwrap_or(0).to_le_bytes() {
+        [0x48 | 0x4c, 0x89, register, 0x24, distance @ 0..=0x7f, ..] if register & 0xc7 == 0x44 => {
+            Some(distance.into())
+        }
+        _ => None,
     }
 }
 
@@ -731,6 +768,84 @@ mod tests {
             let states = states.map(|(pc, sp, fp)| registers(pc, sp, Some(fp)));
             assert_eq!(caller_after(&states, &Process::new(), &memory), expected);
         }
+    }
+
+    #[test]
+    fn sbcl_may_call_a_function_through_code_that_jumps_to_it() {
+        // mov 9(%rip),%rax; jmp *-3(%rax). pop 8(%rbp)
+        let memory = StackWords(vec![
+            (0x7ff8, 0x1003),
+            (0x8000, 0x8100),
+            (0x3000, 0xff00_0000_0905_8b48),
+            (0x3007, 0xfd60ff),
+            (0x4000, 0x08458f),
+        ]);
+        let states = [0x1000, 0x3000, 0x3007, 0x4000].map(|pc| {
+            let sp = if pc == 0x1000 { 0x8000 } else { 0x7ff8 };
+            registers(pc, sp, Some(0x8000))
+        });
+        for seen in 2..=4 {
+            let mut calls = Calls::default();
+            let (thread, process) = (TaskId::default(), Process::new());
+            for state in &states[..seen] {
+                calls.note(thread, state, &process, &memory);
+            }
+            let caller = calls.caller(thread, &states[seen - 1], true, None, &process, &memory);
+            let fp = caller.and_then(|caller| caller.registers.get(RBP));
+            assert_eq!(fp, Some(0x8100), "{seen}");
+        }
+    }
+
+    #[test]
+    fn a_return_may_lead_to_a_call_near_it() {
+        // call to 10 bytes in front of the return address; ret
+        let memory = StackWords(vec![(0x7ff8, 0x100a), (0x1005, 0xe8), (0x1000, 0xc3)]);
+        let states = [(0x1005, 0x8000), (0x1000, 0x7ff8), (0x100a, 0x8000)];
+        let states = states.map(|(pc, sp)| registers(pc, sp, None));
+        let caller = |states: &[_]| caller_after(states, &Process::new(), &memory);
+        assert_eq!(caller(&states[..2]), Some(0x100a));
+        assert_eq!(caller(&states), None);
+    }
+
+    #[test]
+    fn a_return_address_may_be_stored_for_a_call() {
+        // pop %rax; mov %rax,32(%rsp); call *%r11; mov 32(%rsp),%r10; push %r10; ret
+        let memory = StackWords(vec![
+            (0x7ff8, 0x1005),
+            (0x8020, 0x1005),
+            (0x7ff0, 0x2009),
+            (0x1000, 0xe8),
+            (0x2000, 0x20_2444_8948_58),
+            (0x2001, 0x20_2444_8948),
+            (0x2006, 0xd3ff41),
+            (0x2009, 0x52_4120_2454_8b4c),
+            (0x200e, 0xc352_41),
+            (0x2010, 0xc3),
+        ]);
+        let at = |pc, sp| registers(pc, sp, None);
+        let states = [
+            at(0x1000, 0x8000),
+            at(0x2000, 0x7ff8),
+            at(0x2001, 0x8000),
+            at(0x2006, 0x8000),
+            at(0x2009, 0x8000),
+            at(0x200e, 0x8000),
+            at(0x2010, 0x7ff8),
+        ];
+        for seen in 2..=states.len() {
+            let caller = caller_after(&states[..seen], &Process::new(), &memory);
+            assert_eq!(caller, Some(0x1005), "{seen}");
+        }
+        // The return address counts once.
+        let mut calls = Calls::default();
+        let (thread, process) = (TaskId::default(), Process::new());
+        for state in &states {
+            calls.note(thread, state, &process, &memory);
+        }
+        let caller =
+            |of, innermost, inner| calls.caller(thread, of, innermost, inner, &process, &memory);
+        let first = caller(&states[6], true, None).expect("the caller");
+        assert!(caller(&first.registers, false, Some(first.which)).is_none());
     }
 
     #[test]

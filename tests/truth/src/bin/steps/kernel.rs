@@ -95,9 +95,13 @@ impl WalkCounts {
         }
         let is_true = |frame: &&JudgedFrame| which(frame, truth).is_some();
         let is_false = |frame: &&JudgedFrame| !is_true(frame) && !is_beyond(frame, truth);
+        // The frames after the last true caller may be on another stack, at lower addresses.
+        let is_last = |frame| which(frame, truth).is_some_and(|it| it + 1 == truth.len());
+        let known = frames.iter().position(is_last);
+        let judged = &frames[..known.map_or(frames.len(), |at| at + 1)];
         let counted = (
-            frames.iter().filter(is_true).count() as u64,
-            frames.iter().filter(is_false).count() as u64,
+            judged.iter().filter(is_true).count() as u64,
+            judged.iter().filter(is_false).count() as u64,
         );
         self.true_frames += counted.0;
         self.false_frames += counted.1;

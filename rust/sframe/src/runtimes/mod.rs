@@ -11,6 +11,7 @@ mod code;
 mod erlang;
 pub mod hotspot;
 mod hotspot_interpreter;
+mod jsc;
 mod sbcl;
 mod steps;
 pub mod unknown;

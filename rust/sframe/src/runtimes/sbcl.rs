@@ -33,6 +33,10 @@ use crate::sframe::{
 /// `pop 8(%rbp)`
 const POP_RETURN_ADDRESS: [u8; 3] = [0x8f, 0x45, 0x08];
 
+/// mov 9(%rip),%rax; jmp *-3(%rax): the code in the object of a generic function, which a caller
+/// calls in place of the function.
+const TO_FUNCTION: [u8; 10] = [0x48, 0x8b, 0x05, 9, 0, 0, 0, 0xff, 0x60, 0xfd];
+
 /// The bytes before a PC that are looked at.
 const IN_FRONT: usize = 24;
 /// The bytes from a PC on that are looked at.
@@ -55,38 +59,75 @@ pub(super) enum CallState {
     /// pointer; the callee after `lea -N(%rbp),%rsp`; or a function that has pushed its return
     /// address for a tail call.
     Framed,
+    /// Behind the end of an allocation. In a function, as `Framed`; but a routine in assembly may
+    /// allocate, too.
+    Allocating,
     /// In the caller. The frame pointer is the callee's, and leads to the caller's frame pointer.
     Calling,
     /// In the code that leaves frames for an outer one. The frame pointer is the outer frame's, as
     /// far as that frame is reached: `mov N(%rax),%rbp` is before the PC.
     Unwinding,
-    /// At the first instruction of the callee. The return address is on top of the stack, and the
-    /// frame pointer leads to the caller's frame pointer.
+    /// Before or at the first instruction of the callee. The return address is on top of the stack,
+    /// and the frame pointer leads to the caller's frame pointer.
     Called,
 }
 
-/// Whether a frame may be of one of SBCL's routines in assembly, which make no frame, and call.
-/// They are called through an address in low memory: call *NUMBER. Their return address is one of
-/// the words on top of the stack.
+/// Whether a frame may be of one of SBCL's routines in assembly, which make no frame. Their return
+/// address is one of the words on top of the stack. They are called directly, or through an address
+/// in low memory or beside the code: call *NUMBER, call *DISTANCE(%rip).
 #[inline(never)]
 pub(super) fn is_routine<M: Memory + Source + ?Sized>(frame: &Frame, memory: &M) -> bool {
     (0..PUSHED_WORDS).any(|word| {
-        let return_address = memory.read_word(frame.sp.wrapping_add(8 * word));
-        let Some(return_address) = return_address
-            .ok()
-            .filter(|at| at.abs_diff(frame.pc) < NEAR_CODE)
+        let slot = frame.sp.wrapping_add(8 * word);
+        // The frame pointer is the caller's, so the return address is below the caller's frame.
+        let return_address = memory.read_word(slot).ok().filter(|_| slot < frame.fp);
+        let Some(return_address) = return_address.filter(|at| at.abs_diff(frame.pc) < NEAR_CODE)
         else {
             return false;
         };
-        match memory.read::<7>(return_address.wrapping_sub(7)) {
-            Ok([GROUP_5, 0x14, 0x25, a, b, c, d]) => {
-                let slot = u32::from_le_bytes([a, b, c, d]);
-                let start = memory.read_word(slot.into());
-                start.is_ok_and(|start| frame.pc.wrapping_sub(start) < ROUTINE)
-            }
-            _ => false,
-        }
+        let Ok([first, second, third, number @ ..]) =
+            memory.read::<7>(return_address.wrapping_sub(7))
+        else {
+            return false;
+        };
+        let number = i32::from_le_bytes(number);
+        let behind = return_address.wrapping_add_signed(number.into());
+        let start = match (first, second, third) {
+            (_, _, CALL_RELATIVE) => Ok(behind),
+            (_, GROUP_5, 0x15) => memory.read_word(behind),
+            (GROUP_5, 0x14, 0x25) => memory.read_word((number as u32).into()),
+            _ => return false,
+        };
+        start.is_ok_and(|start| {
+            frame.pc.wrapping_sub(start) < ROUTINE && memory.read(start) != Ok(POP_RETURN_ADDRESS)
+        })
     })
+}
+
+/// Whether the frame pointer of the innermost frame leads to a frame that its caller has made, as
+/// the code in front of the return address shows. False in a routine in assembly.
+#[inline(never)]
+pub(super) fn is_made_by_caller<M: Memory + Source + ?Sized>(frame: &Frame, memory: &M) -> bool {
+    let Ok(return_address) = memory.read_word(frame.fp.wrapping_add(8)) else {
+        return false;
+    };
+    let Ok(call) = memory.read(return_address.wrapping_sub(7)) else {
+        return false;
+    };
+    let len = match call {
+        [_, _, CALL_RELATIVE, _, _, _, _] => 5,
+        [_, GROUP_5, 0x15 | 0x90..=0x97, _, _, _, _] => 6,
+        [GROUP_5, 0x14, 0x25, _, _, _, _] => 7,
+        [_, _, _, _, GROUP_5, 0x50..=0x57, _] => 3,
+        _ => return false,
+    };
+    call_state(return_address.wrapping_sub(len), memory) == Some(CallState::Calling)
+        && !is_routine(frame, memory)
+}
+
+/// Whether `code` ends with mov %REGISTER,%rbp, which is no function's prologue.
+fn sets_frame_pointer(code: &[u8]) -> bool {
+    matches!(*code, [.., last, 0x48 | 0x49, 0x8b, 0xe8..=0xef] if last != PUSH_RBP)
 }
 
 /// Where the run-time address `pc` is in a call of SBCL's; `None` if it is outside of the
@@ -95,27 +136,41 @@ pub(super) fn is_routine<M: Memory + Source + ?Sized>(frame: &Frame, memory: &M)
 pub(super) fn call_state<S: Source + ?Sized>(pc: u64, memory: &S) -> Option<CallState> {
     let code: [u8; IN_FRONT + BEHIND] = memory.read(pc.wrapping_sub(IN_FRONT as u64)).ok()?;
     let (before, at) = code.split_at(IN_FRONT);
-    if at == POP_RETURN_ADDRESS {
+    if at == POP_RETURN_ADDRESS || to_function(pc, &code, memory) {
         return Some(CallState::Called);
     }
     let is_call = matches!(*at, [CALL_RELATIVE, ..])
         || matches!(*at, [GROUP_5, operand, _] if operand & 0x38 == 0x10);
+    // The caller's frame pointer is in the new frame already.
+    if is_call && sets_frame_pointer(before) {
+        return Some(CallState::Calling);
+    }
     match *before {
-        // The caller's frame pointer is in the new frame already.
-        [.., last, 0x48 | 0x49, 0x8b, 0xe8..=0xef] if is_call && last != PUSH_RBP => {
-            return Some(CallState::Calling);
-        }
         // je over call; jmp over the call at the PC, which is after them.
-        [.., 0x74, 7, CALL_RELATIVE, _, _, _, _, JMP_SHORT, 3] if is_call => {
+        [.., 0x74, 7, CALL_RELATIVE, _, _, _, _, JMP_SHORT, 3]
+        | [.., 0x74, 9, GROUP_5, 0x14, 0x25, _, _, _, _, JMP_SHORT, 3]
+            if is_call =>
+        {
             return Some(CallState::Calling);
         }
-        [.., 0x74, 7, CALL_RELATIVE, _, _, _, _] if matches!(*at, [JMP_SHORT, 3, ..]) => {
+        [.., 0x74, 7, CALL_RELATIVE, _, _, _, _]
+        | [.., 0x74, 9, GROUP_5, 0x14, 0x25, _, _, _, _]
+            if matches!(*at, [JMP_SHORT, 3, ..]) =>
+        {
             return Some(CallState::Calling);
         }
         _ => {}
     }
     memory.spend(SEARCH).ok()?;
     (0..IN_FRONT).find_map(|start| state_behind(code.get(start..)?, memory))
+}
+
+/// Whether `pc` is in the code of a generic function's object. `code` are the bytes around `pc`.
+fn to_function<S: Source + ?Sized>(pc: u64, code: &[u8; IN_FRONT + BEHIND], memory: &S) -> bool {
+    let (before, at) = code.split_at(IN_FRONT);
+    let (mov, jmp) = TO_FUNCTION.split_at(7);
+    (at == jmp && before.ends_with(mov))
+        || (mov.starts_with(at) && memory.read(pc) == Ok(TO_FUNCTION))
 }
 
 /// The length of the instructions at the start of `code` that save the frame pointer in the
@@ -140,9 +195,9 @@ fn state_behind<S: Source + ?Sized>(code: &[u8], memory: &S) -> Option<CallState
     let (len, state) = match *code {
         [0xff, 0x75, 0x08, ..] => (3, CallState::Framed),
         [0x48, 0x8d, 0x65, 0x80..=0xff, ..] => (4, CallState::Framed),
-        // The end of an allocation: xor %rbp,NUMBER(%r13); je over the next two bytes; int3; a byte
-        // for its handler.
-        [0x49, 0x31, 0x6d, _, 0x74, 2, INT3, _, ..] => (8, CallState::Framed),
+        // The end of an allocation: xor %rbp,NUMBER(%r13), or xor %r13,NUMBER(%r13); je over the
+        // next two bytes; int3; a byte for its handler.
+        [0x49 | 0x4d, 0x31, 0x6d, _, 0x74, 2, INT3, _, ..] => (8, CallState::Allocating),
         [0x48, 0x8b, 0x68, _, ..] => (4, CallState::Unwinding),
         _ => (makes_frame(code)?, CallState::Calling),
     };
@@ -227,6 +282,16 @@ mod tests {
         let mut expected = vec![(3, CallState::Framed)];
         expected.extend([6, 9, 12, 14, 19, 21].map(|at| (at, CallState::Calling)));
         assert_eq!(states(&UNKNOWN_CALL), expected);
+        // The same, with a call by an address in low memory.
+        let code = [
+            &UNKNOWN_CALL[..12],
+            &[
+                0x74, 0x09, 0xff, 0x14, 0x25, 0xc8, 4, 0, 0x50, 0xeb, 3, 0xff, 0x50, 0xfd,
+            ],
+        ];
+        let mut expected = vec![(3, CallState::Framed)];
+        expected.extend([6, 9, 12, 14, 21, 23].map(|at| (at, CallState::Calling)));
+        assert_eq!(states(&code.concat()), expected);
         // The frame pointer is saved in another place than in the new frame.
         let mut code = UNKNOWN_CALL;
         code[2] = 0x28;
@@ -246,7 +311,13 @@ mod tests {
         let code = [0x49, 0x31, 0x6d, 0x28, 0x74, 2, 0xcc, 9, 0x4c, 0x8b, 0xfa];
         assert_eq!(
             call_state(START + 8, &MadeCode(&code)),
-            Some(CallState::Framed)
+            Some(CallState::Allocating)
+        );
+        // The same with xor %r13,40(%r13)
+        let code = [0x4d, 0x31, 0x6d, 0x28, 0x74, 2, 0xcc, 9, 0x4c, 0x8b, 0xfa];
+        assert_eq!(
+            call_state(START + 8, &MadeCode(&code)),
+            Some(CallState::Allocating)
         );
         // push 8(%rbp); mov -16(%r13),%rax; jmp *1688(%rax)
         let code = [
@@ -272,5 +343,16 @@ mod tests {
             [(1, CallState::Called)]
         );
         assert_eq!(states(&[0x8f, 0x45, 0x10]), []);
+    }
+
+    #[test]
+    fn a_generic_function_is_called_through_its_object() {
+        let called = [0, 7].map(|at| (at, CallState::Called));
+        assert_eq!(states(&TO_FUNCTION), called);
+        for (at, byte) in [(3, 8), (8, 0x20), (9, 0xfc)] {
+            let mut code = TO_FUNCTION;
+            code[at] = byte;
+            assert_eq!(states(&code), [], "{at}");
+        }
     }
 }

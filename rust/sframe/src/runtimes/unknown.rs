@@ -11,6 +11,7 @@
 use crate::sframe::{
     format::bytes::Source,
     runtimes::{
+        jsc,
         sbcl::{
             self,
             CallState, //
@@ -84,12 +85,13 @@ pub fn step<M: Memory + Source + ?Sized>(
 ) -> Option<Step> {
     let mut frame = *frame;
     let call_state = match innermost {
-        true => sbcl::call_state(frame.pc, memory),
+        true => sbcl::call_state(frame.pc, memory)
+            .filter(|state| *state != CallState::Allocating || !sbcl::is_routine(&frame, memory)),
         false => None,
     };
     if let Some(state) = call_state {
         match state {
-            CallState::Framed => {}
+            CallState::Framed | CallState::Allocating => {}
             CallState::Unwinding => return None,
             CallState::Calling | CallState::Called => {
                 frame.fp = memory.read_word(frame.fp).ok()?;
@@ -99,12 +101,17 @@ pub fn step<M: Memory + Source + ?Sized>(
             return behind_call(ON_TOP, &frame, memory);
         }
     }
+    if let Some(step) = jsc::step_behind_call(&frame, memory) {
+        return step;
+    }
     // A function without a frame frees what it has on the stack after a call.
     let is_shown = call_state.is_none()
         && (innermost
             || (memory.read(frame.pc)).is_ok_and(|code| frees_stack(u32::from_le_bytes(code))));
     if is_shown {
         match ahead(frame.pc, memory) {
+            // The return address is not stored yet.
+            Ahead::Rule(rule) if jsc::stores(frame.pc, rule, memory) => return None,
             Ahead::Rule(rule) => match behind_call(rule, &frame, memory) {
                 // Code behind a call that frees the stack may set up another frame, as Dart's does.
                 None if is_examined && !innermost => {}
@@ -145,7 +152,9 @@ pub fn step<M: Memory + Source + ?Sized>(
                         if let Some(rule) = rule {
                             return behind_call(rule, &frame, memory);
                         }
-                        if found == Ahead::Lost || on_top().is_some() {
+                        if (found == Ahead::Lost || on_top().is_some())
+                            && !sbcl::is_made_by_caller(&frame, memory)
+                        {
                             return None;
                         }
                     }
@@ -199,7 +208,10 @@ pub fn run_fast<S: Source + ?Sized, W: WordReader>(
         }
         let open = words.open();
         let ahead = open.word(pc);
-        if frees_stack(ahead as u32) || signal::may_be_trampoline(ahead) {
+        if frees_stack(ahead as u32)
+            || jsc::rule_behind_call(ahead, last).is_some()
+            || signal::may_be_trampoline(ahead)
+        {
             return None;
         }
         let caller = Frame {
@@ -448,6 +460,9 @@ pub(super) fn ahead<S: Source + ?Sized>(pc: u64, memory: &S) -> Ahead {
                 popped,
             );
         }
+        if sp >= 0 && jsc::enters_target(word) {
+            return on_top(sp, popped);
+        }
         // Not behind pushes: a stub that binds a function lazily pushes words for the loader.
         if sp >= 0 && jumps_through_memory(word) {
             return on_top(sp, popped);
@@ -484,12 +499,17 @@ pub(super) fn ahead<S: Source + ?Sized>(pc: u64, memory: &S) -> Ahead {
                 if let Some(distance) = condition(word) {
                     if left > MOST && sp == 0 && pushed.or(popped).is_none() {
                         branch = pc.wrapping_add_signed(distance);
+                        if jsc::leaves_search(word) {
+                            mem::swap(&mut branch, &mut pc);
+                        }
                     }
                 }
             }
             Effect::Local if pushed.or(popped).is_none() => return Ahead::Framed,
             Effect::Local => {}
-            Effect::AddSp(_) if v8::returns_by_register(word) => {
+            Effect::AddSp(_)
+                if v8::returns_by_register(word) || jsc::takes_return_address(word) =>
+            {
                 return on_top(sp, popped);
             }
             Effect::AddSp(bytes) => sp = sp.wrapping_add(bytes),
@@ -515,7 +535,12 @@ pub(super) fn ahead<S: Source + ?Sized>(pc: u64, memory: &S) -> Ahead {
             Effect::Call if pushed.is_some() => return Ahead::Lost,
             // A function without a frame may save registers for a call, too.
             Effect::Call if is_call_before_freeing(word) => {}
-            Effect::Call => return Ahead::Calls,
+            Effect::Call => {
+                return match jsc::stored_before_call(code) {
+                    Some(distance) if sp == 0 => on_top(distance, None),
+                    _ => Ahead::Calls,
+                };
+            }
             Effect::GiveUp => return Ahead::Framed,
             Effect::OtherSp if pushed.or(popped).is_none() && allocates(code) => {
                 has_allocated = true;
@@ -888,10 +913,65 @@ mod tests {
         // sub %r11,%rsp
         checks[4] = 0xe3;
         assert_eq!(from(&checks), Ahead::Lost);
+        // xor %r12d,%r12d; mov %r10,(%rsp,%r12,8); lea 8(%rsp,%rax,8),%r8; ret
+        let copies_bound = [
+            0x45, 0x31, 0xe4, 0x4e, 0x89, 0x14, 0xe4, 0x4c, 0x8d, 0x44, 0xc4, 8, 0xc3,
+        ];
+        for at in [0, 3, 7] {
+            assert_eq!(from(&copies_bound[at..]), Ahead::Lost, "{at}");
+        }
+        assert_eq!(from(&copies_bound[12..]), rule(8, 0));
         // mov %r10,(%rsp)
         let mut other = copies;
         (other[9], other[10]) = (0x14, 0x24);
         assert_eq!(from(&other), rule(8, 0));
+    }
+
+    #[test]
+    fn code_of_javascriptcore_stores_its_return_address_for_a_call() {
+        // vmovsd %xmm0,48(%rsp); pop %rax; mov %rax,32(%rsp); mov $N,%r11d; call *%r11; mov
+        // 32(%rsp),%r10; push %r10; vmovsd 48(%rsp),%xmm0; ret
+        let code = [
+            &[0xc5, 0xfb, 0x11, 0x44, 0x24, 0x30, 0x58][..],
+            &[0x48, 0x89, 0x44, 0x24, 0x20, 0x41, 0xbb, 1, 2, 3, 4],
+            &[0x41, 0xff, 0xd3, 0x4c, 0x8b, 0x54, 0x24, 0x20, 0x41, 0x52],
+            &[0xc5, 0xfb, 0x10, 0x44, 0x24, 0x30, 0xc3],
+        ]
+        .concat();
+        for at in [0, 6] {
+            assert_eq!(from(&code[at..]), rule(8, 0), "{at}");
+        }
+        for at in [7, 12, 18] {
+            assert_eq!(from(&code[at..]), rule(0x28, 0), "{at}");
+        }
+        assert_eq!(from(&code[28..]), rule(8, 0));
+        let on_top = PROGRAM + 0x600;
+        let mut process = called();
+        process.call(on_top).word(STACK + 0x120, on_top);
+        // Before the store, the return address is in a register only.
+        for (at, expected) in [(7, None), (12, Some(on_top))] {
+            process.write(PC, &code[at..]);
+            assert_eq!(step_in(&process, PC, true), expected);
+        }
+        // After the call, as in any frame.
+        process.write(PC, &code[21..]);
+        for innermost in [true, false] {
+            assert_eq!(step_in(&process, PC, innermost), Some(on_top));
+        }
+        // pop %rbp; jmp
+        process
+            .write(PC, &[0x5d, 0xe9, 1, 2, 3, 4])
+            .word(STACK + 0x108, on_top);
+        assert_eq!(step_in(&process, PC, false), Some(on_top));
+        // mov 16(%r10),%r8; mov 24(%r10),%r10; mov %r10,8(%rsp); jmp *%r8
+        let jumps = [
+            0x4d, 0x8b, 0x42, 0x10, 0x4d, 0x8b, 0x52, 0x18, 0x4c, 0x89, 0x54, 0x24, 8, 0x41, 0xff,
+            0xe0,
+        ];
+        assert_eq!(from(&jumps), rule(8, 0));
+        // je to the jump; jmp to the je
+        let searches = [&[0x0f, 0x84, 2, 0, 0, 0, 0xeb, 0xf8][..], &jumps].concat();
+        assert_eq!(from(&searches), rule(8, 0));
     }
 
     #[test]
@@ -1111,6 +1191,41 @@ mod tests {
         assert_eq!(step(&process), None);
         process.call(on_top);
         assert_eq!(step(&process), Some(on_top));
+    }
+
+    #[test]
+    fn a_caller_of_sbcl_makes_the_frame() {
+        let mut process = called();
+        // and $-16,%rsp: the code ahead proves nothing. A word on top of the stack is after a call.
+        process
+            .write(PC, &[0x48, 0x83, 0xe4, 0xf0])
+            .word(STACK + 0x100, CALLER);
+        let step = |process: &MockProcess| step_in(process, PC, true);
+        assert_eq!(step(&process), None);
+        // mov %rbp,(%rsp); mov %rsp,%rbp; mov -16(%r13),%rax; call *N(%rax)
+        let call = [
+            0x48, 0x89, 0x2c, 0x24, 0x48, 0x8b, 0xec, 0x49, 0x8b, 0x45, 0xf0, 0xff, 0x90, 1, 2, 0,
+            0,
+        ];
+        process.write(CALLER - 17, &call);
+        assert_eq!(step(&process), Some(CALLER));
+        // A routine in assembly has no frame. A function begins with pop 8(%rbp).
+        let return_address = LIBRARY + 0x900;
+        let distance = (FUNCTION as i32).wrapping_sub(return_address as i32);
+        let direct = [&[CALL_RELATIVE][..], &distance.to_le_bytes()].concat();
+        process
+            .write(return_address - 5, &direct)
+            .word(STACK + 0x108, return_address);
+        assert_eq!(step(&process), None);
+        process.write(FUNCTION, &[0x8f, 0x45, 8]);
+        assert_eq!(step(&process), Some(CALLER));
+        // The end of an allocation, xor %r13,40(%r13) and what follows, in a function and in a
+        // routine.
+        let allocates = [0x4d, 0x31, 0x6d, 0x28, 0x74, 2, 0xcc, 9];
+        process.write(PC - 8, &allocates);
+        assert_eq!(step(&process), Some(CALLER));
+        process.write(FUNCTION, &[0x90]);
+        assert_eq!(step(&process), None);
     }
 
     #[test]

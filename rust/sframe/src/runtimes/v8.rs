@@ -9,7 +9,8 @@
 //! parameters takes its return address off the stack, removes all arguments, and pushes the return
 //! address again (`MacroAssembler::DropArguments`). A call with fewer arguments than parameters
 //! makes space for the others: it copies the stack, with the return address, to lower addresses
-//! (`MacroAssembler::InvokePrologue`).
+//! (`MacroAssembler::InvokePrologue`). A call of a bound function makes space for
+//! the bound arguments in the same way (`Generate_PushBoundArguments`).
 //!
 //! The code that calls a function jumps to it at the end, with the return address on top of the
 //! stack. The first instructions of code of the baseline compiler call a routine, which takes its
@@ -50,9 +51,10 @@ pub(super) fn returns_by_register(word: u64) -> bool {
     is_same && word & 0xff_fffd_f8ff == 0x24_8d48_5841
 }
 
-/// Whether the instruction is `mov %r10,(%rsp,%r11,8)`, which copies the stack.
+/// Whether the instruction is `mov %r10,(%rsp,%r11,8)` or `mov %r10,(%rsp,%r12,8)`, which copies
+/// the stack, or `lea 8(%rsp,%rax,8),%r8`, which follows a copy.
 pub(super) fn moves_stack(word: u64) -> bool {
-    word & 0xffff_ffff == 0xdc14_894e
+    matches!(word as u32, 0xdc14_894e | 0xe414_894e) || word & 0xff_ffff_ffff == 0x08_c444_8d4c
 }
 
 /// Whether the instruction is `sub %r10,%rsp`, which makes space for the copy.

@@ -132,13 +132,22 @@ impl<'a> EhFrameTable<'a> {
         if bytes.is_empty() {
             return Err(ConvertError::NoUnwindInfo);
         }
+        Ok(EhFrameTable::new(bytes, bases.set_eh_frame(address)))
+    }
+
+    /// The contents of .eh_frame whose addresses count from nothing.
+    pub(crate) fn of_absolute(bytes: &'a [u8]) -> EhFrameTable<'a> {
+        EhFrameTable::new(bytes, BaseAddresses::default().set_eh_frame(0))
+    }
+
+    fn new(bytes: &'a [u8], bases: BaseAddresses) -> EhFrameTable<'a> {
         let mut section = EhFrame::new(bytes, LittleEndian);
         section.set_address_size(8);
-        Ok(EhFrameTable {
+        EhFrameTable {
             section,
-            bases: bases.set_eh_frame(address),
+            bases,
             bytes,
-        })
+        }
     }
 
     /// The size of .eh_frame, in bytes.

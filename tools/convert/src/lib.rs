@@ -15,6 +15,7 @@
 mod analysis;
 mod callee_saved;
 mod code;
+mod debug_frame;
 mod eh_frame;
 mod eh_return;
 mod encode;
@@ -110,8 +111,9 @@ fn parse(bytes: &[u8]) -> Result<ElfFile64<'_, Endianness>, ConvertError> {
     Ok(file)
 }
 
-/// Converts an ELF file, or an image of an ELF file such as the vDSO: .eh_frame, the pclntab of a
-/// Go program, the file's own section, and the instructions of code that none of these covers.
+/// Converts an ELF file, or an image of an ELF file such as the vDSO: .eh_frame, .debug_frame, the
+/// pclntab of a Go program, the file's own section, and the instructions of code that none of these
+/// covers.
 ///
 /// # Errors
 ///
@@ -148,6 +150,21 @@ pub fn convert(bytes: &[u8]) -> Result<Converted, ConvertError> {
         if !has_list {
             other_stack::mark_rows(&mut functions, &code, &mut work, &mut report);
         }
+    }
+    let debug_frame = match has_list {
+        true => Vec::new(),
+        false => debug_frame::as_eh_frame(&file),
+    };
+    if !debug_frame.is_empty() {
+        let table = eh_frame::EhFrameTable::of_absolute(&debug_frame);
+        let (mut entries, more) = table.entries(&code, &mut work, &mut report)?;
+        covered.sort_by_key(|range: &Range<u64>| range.start);
+        entries.retain(|entry| {
+            let behind = covered.partition_point(|range| range.start <= entry.start());
+            behind == 0 || covered[behind - 1].end <= entry.start()
+        });
+        convert_entries(&table, &entries, &code, &mut functions, &mut report);
+        covered.extend(more);
     }
     sort_and_trim(&mut functions);
     add_entry_point(&mut functions, file.entry(), &code);

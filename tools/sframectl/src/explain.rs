@@ -447,7 +447,7 @@ fn as_text(explained: &Explained, stop_reason: StopReason) -> String {
         };
         let source = match frame.rule_source {
             "section" => "from the file's .sframe",
-            "converted" => "converted from .eh_frame, pclntab or instructions",
+            "converted" => "converted from .eh_frame, .debug_frame, pclntab or instructions",
             "extra-row" => "extra row, converted from .eh_frame",
             "plt-stub" => "from the instructions of a PLT stub",
             "signal-trampoline" => "from the instructions of a signal trampoline",

@@ -1714,6 +1714,43 @@ fn explain_uses_rows_of_eh_frame_that_the_own_section_leaves_out() {
 }
 
 #[test]
+fn explain_uses_rows_of_debug_frame() {
+    // Without .eh_frame, but for that of the C library's start code.
+    const WAITS: &str = "
+        #include <unistd.h>
+        __attribute__((noipa)) int waits(void) { volatile char v[40]; v[0] = 1; return pause() + v[0]; }
+        __attribute__((noipa)) int calls(int n) { volatile char v[200]; v[n] = 1; return waits() + v[n]; }
+        int main(int n, char **v) { return calls(n) + v[0][0]; }";
+    let options = [
+        "-g",
+        "-fno-asynchronous-unwind-tables",
+        "-fomit-frame-pointer",
+    ];
+    let program = compiled(&workdir("debug-frame"), "debug-frame", WAITS, &options);
+    let child = Child(Command::new(&program).spawn().expect("cannot run it"));
+    let task = child.0.id().to_string();
+    wait_for(&format!("/proc/{task}/syscall"), |text| {
+        text.starts_with("34 ")
+    });
+    let output = call("explain", Path::new(&task), &[]);
+    assert_eq!((output.code, &*output.err), (0, ""));
+    for name in ["waits", "calls", "main"] {
+        let frame = format!("debug-frame:{name}+");
+        assert!(output.out.contains(&frame), "{name}: {}", output.out);
+    }
+    assert!(output.out.contains("outermost: "), "{}", output.out);
+    // Code that the debug information covers is not analysed. The rest is the C library's.
+    let output = call("convert", &program, &["-o", "/dev/null", "--json"]);
+    let report: Value = serde_json::from_str(&output.out).expect("JSON");
+    let analyzed = report["analyzed_code_bytes"].as_u64().expect("a number");
+    let whole = compiled(&workdir("debug-frame"), "without", WAITS, &options[1..]);
+    let output = call("convert", &whole, &["-o", "/dev/null", "--json"]);
+    let report: Value = serde_json::from_str(&output.out).expect("JSON");
+    let all = report["analyzed_code_bytes"].as_u64().expect("a number");
+    assert!(analyzed + 40 < all, "{analyzed} of {all} bytes");
+}
+
+#[test]
 fn explain_follows_split_stacks() {
     // A piece of stack may be above the one before or below it. `__morestack` is in the program.
     const DEEP: &str = "

@@ -164,6 +164,12 @@ impl Calls {
                 last.fp = now.get(RBP).and_then(word);
             }
         }
+        // JavaScriptCore's handler of an exception finds its frame by the frame pointer.
+        let found_sp = sp_from_fp(word(now.pc()))
+            .and_then(|distance| Some(now.get(RBP)?.wrapping_add_signed(distance)));
+        if let Some(sp) = found_sp.filter(|sp| *sp > now.sp()) {
+            calls.retain(|call| call.slot.is_none_or(|slot| slot >= sp));
+        }
         if let Some(left) = left {
             // Calls that were forgotten since are not those of the process.
             left.calls = left.calls.min(calls.len());
@@ -638,6 +644,15 @@ fn leaves_frames(code: Option<u64>) -> bool {
     )
 }
 
+/// N of an instruction that begins with these bytes, if the instruction is lea N(%rbp),%rsp.
+fn sp_from_fp(code: Option<u64>) -> Option<i64> {
+    match code?.to_le_bytes() {
+        [0x48, 0x8d, 0x65, distance, ..] => Some((distance as i8).into()),
+        [0x48, 0x8d, 0xa5, a, b, c, d, _] => Some(i32::from_le_bytes([a, b, c, d]).into()),
+        _ => None,
+    }
+}
+
 /// Whether the instructions in these bytes are SBCL's mov 8(%rsi),%rbp; mov 32(%rsi),%rax or mov
 /// 8(%rax),%rbp; mov 32(%rax),%rsi. By these SBCL leaves frames for an outer one, before it calls
 /// the clean-up code of that frame, or goes on in it.
@@ -793,6 +808,31 @@ mod tests {
             let caller = calls.caller(thread, &states[seen - 1], true, None, &process, &memory);
             let fp = caller.and_then(|caller| caller.registers.get(RBP));
             assert_eq!(fp, Some(0x8100), "{seen}");
+        }
+    }
+
+    #[test]
+    fn a_handler_finds_its_frame_by_the_frame_pointer() {
+        // lea -16(%rbp),%rsp, and with another kind of distance
+        for code in [0xf065_8d48, 0xff_ffff_f0a5_8d48] {
+            let memory = StackWords(vec![
+                (0x7ff8, 0x1005),
+                (0x7fd8, 0x2005),
+                (0x1000, 0xe8),
+                (0x2000, 0xe8),
+                (0x3000, code),
+            ]);
+            let states = [
+                (0x1000, 0x8000),
+                (0x1ff8, 0x7ff8),
+                (0x2000, 0x7fe0),
+                (0x2ff8, 0x7fd8),
+                (0x3000, 0x7fd8),
+            ];
+            let states = states.map(|(pc, sp)| registers(pc, sp, Some(0x7ff0)));
+            let caller = |states: &[_]| caller_after(states, &Process::new(), &memory);
+            assert_eq!(caller(&states[..4]), Some(0x2005));
+            assert_eq!(caller(&states), Some(0x1005));
         }
     }
 

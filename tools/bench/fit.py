@@ -21,7 +21,8 @@ import sys
 
 DEPTHS = 4, 16, 64, 120
 WALKS = ("fp orc untouched hot hot_100 hot_40000 hot_8_files direct direct_100 direct_40000 "
-         "deferred_fp deferred_hot rows fixed java").split()
+         "deferred_fp deferred_hot rows fixed java changing_4 changing_half mapping_change "
+         "three").split()
 SAMPLES = "sample_fp sample_hot sample_direct sample_dwarf".split()
 
 

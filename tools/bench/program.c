@@ -6,10 +6,13 @@
  * in the last one for about 60 microseconds. With a sample every 100 microseconds nearly all
  * samples are taken there, and no two in sequence have equal stacks. Prints the run time in
  * nanoseconds. With REGION, the functions are in anonymous memory, and in a region of that kind.
+ * With INNER, most turns draw only the INNER innermost functions. With MAPS, each turn changes the
+ * mappings.
  */
 #define _GNU_SOURCE
 #include <stdio.h>
 #include <stdlib.h>
+#include <sys/mman.h>
 #include <time.h>
 
 #ifdef REGION
@@ -17,7 +20,6 @@
 #include <fcntl.h>
 #include <string.h>
 #include <sys/ioctl.h>
-#include <sys/mman.h>
 #include <unistd.h>
 
 #include "sframe_unwind.h"
@@ -110,6 +112,26 @@ static int make_region(void)
 }
 #endif
 
+/*
+ * The first function of a turn that is drawn anew. With INNER, these are only the innermost INNER
+ * ones, or half of them for INNER 0, and all of them in each hundredth turn.
+ */
+static int first_of_turn(int depth, int turns)
+{
+#ifdef INNER
+	static int is_drawn;
+	int inner = INNER && INNER < depth / 2 ? INNER : depth / 2;
+
+	if (turns % 100 && is_drawn)
+		return depth - inner;
+	is_drawn = 1;
+#endif
+#ifdef MAPS
+	munmap(mmap(0, 4096, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0), 4096);
+#endif
+	return 0;
+}
+
 int main(int argc, char **argv)
 {
 	int depth = argc == 3 ? atoi(argv[1]) : 0;
@@ -129,9 +151,9 @@ int main(int argc, char **argv)
 #endif
 	while (turns--) {
 		struct walk walk = { called + 1, 48 };
-		int at;
+		int at = first_of_turn(depth, turns);
 
-		for (at = 0; at < depth; at++) {
+		for (; at < depth; at++) {
 			struct part *part = parts[drawn(&state) % PARTS];
 
 			called[at] = part->functions[drawn(&state) % part->count];

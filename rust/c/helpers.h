@@ -175,6 +175,11 @@ struct sfu_file_key {
 #define SFU_NO_FILE 1
 /* Such a number too: the code of a region. The bits above are the generation of regions. */
 #define SFU_REGION 2
+/*
+ * In `inode` of struct sfu_code_range, beside the inode of a file or SFU_NO_FILE: the mappings were
+ * changed since the range was looked up.
+ */
+#define SFU_DOUBTFUL 4
 
 /* A range of code with one table: the run-time addresses from `start` up to but excluding `end`. */
 struct sfu_code_range {
@@ -182,6 +187,8 @@ struct sfu_code_range {
 	uint64_t start;
 	/* A return address plus this value is its distance from `start`, in bytes. */
 	uint64_t to_distance;
+	/* A run-time address in the range plus this value is its offset in the file, in bytes. */
+	uint64_t to_offset;
 	/*
 	 * The rows, and the last walk that checked that the rows belong to the file's present
 	 * state.
@@ -203,12 +210,14 @@ struct sfu_code_range {
 #define SFU_CODE_PLACES 256
 
 /*
- * The code cache of a CPU: the ranges that were used last, for one state of one task's mappings and
+ * A code cache of a CPU: the ranges that were used last, for one state of one task's mappings and
  * of all tables.
  */
 struct sfu_code_cache {
 	uint64_t id;
 	uint64_t sequence;
+	/* In jiffies: after this time, the ranges have expired. */
+	uint64_t until;
 	/* A number that differs for each walk. */
 	uint64_t walk;
 	/*
@@ -329,12 +338,13 @@ uint64_t sfu_uprobe_orig_pc(uint64_t pc);
 bool sfu_uretprobe_orig_ra(uint64_t slot, uint64_t *address);
 
 /*
- * Gives the code cache of this CPU to the caller, for the current task, until
+ * Gives a code cache of this CPU to the caller, for the current task, until
  * sfu_code_cache_leave(). Any context. Between the two calls the caller must not sleep. The rows of
  * ranges may be used only between the two calls. NULL if the mappings are changing, or if the
  * caller interrupted a walk that has the cache. The function checks the files of all ranges. A
  * check of each file at its first use would cost more. If the file is still in the state that the
- * range's table was built for, `walk` of the range becomes that of the cache.
+ * range's table was built for, `walk` of the range becomes that of the cache. After a change of the
+ * mappings, sfu_code_range_at() does so at the first use of a range.
  */
 struct sfu_code_cache *sfu_code_cache_enter(void);
 void sfu_code_cache_leave(struct sfu_code_cache *cache);

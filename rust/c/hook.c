@@ -206,9 +206,14 @@ int sfu_hook_install(void)
 		walk_us = is_virtual_machine() ? 0 : 150;
 	if (deferred != hooks_deferred)
 		pr_info("this kernel takes no deferred stacks; immediate stacks are unwound\n");
-	ret = init_srcu_struct(&deferred_walks);
+	ret = sfu_code_caches_start();
 	if (ret)
 		return ret;
+	ret = init_srcu_struct(&deferred_walks);
+	if (ret) {
+		sfu_code_caches_stop();
+		return ret;
+	}
 	if (!SFU_HAS_SEQUENCE)
 		sfu_locks_start();
 	sfu_entry_text_find();
@@ -227,6 +232,7 @@ int sfu_hook_install(void)
 	if (ret) {
 		ftrace_free_filter(&ops);
 		cleanup_srcu_struct(&deferred_walks);
+		sfu_code_caches_stop();
 	}
 	return ret;
 }
@@ -242,6 +248,7 @@ void sfu_hook_remove(void)
 	if (!SFU_HAS_SEQUENCE)
 		sfu_locks_stop();
 	cleanup_srcu_struct(&deferred_walks);
+	sfu_code_caches_stop();
 }
 
 

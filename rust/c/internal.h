@@ -87,10 +87,22 @@ bool sfu_has_region_requests(void);
 void sfu_region_request(uint64_t mm_id, pid_t pid, uint32_t user, uint64_t start, uint64_t end);
 
 /*
- * Empties this CPU's code cache; code_cache.c. Each decision calls it, which limits the age of
- * cached ranges. Any context.
+ * The next walk of the current task on this CPU looks up the mapping of each range that it uses;
+ * code_cache.c. Each decision calls this function, which limits the age of cached ranges. Any
+ * context.
  */
 void sfu_code_cache_forget(void);
+/* Before the hooks are installed, and after their removal; code_cache.c. Task; may sleep. */
+int sfu_code_caches_start(void);
+void sfu_code_caches_stop(void);
+/*
+ * Whether a range is still code of the same mapping and file as when its table was looked up;
+ * mappings.c. The mappings are in the state `sequence` during the call, or the result is false. Any
+ * context; an RCU reader.
+ */
+bool sfu_is_mapped_still(const struct sfu_code_range *range, uint64_t sequence);
+/* Notes that a table is in use; `key` is the key of a published table. Any context; tables.c. */
+void sfu_table_used(const struct sfu_file_key *key);
 
 /* A job of the worker; queue.c. */
 struct sfu_job {

@@ -225,6 +225,11 @@ void sfu_find_table(struct sfu_mapping *mapping)
 	mapping->keeps_frame_pointer = table->state.keeps_frame_pointer;
 }
 
+void sfu_table_used(const struct sfu_file_key *key)
+{
+	is_used(container_of(key, struct table, key));
+}
+
 bool sfu_code_range_find_table(struct sfu_code_range *range, uint64_t number)
 {
 	/*

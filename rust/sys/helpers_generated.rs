@@ -22,6 +22,7 @@ pub const SFU_CONTAINED_ROOT: u32 = 4294967294;
 pub const SFU_PATH: u32 = 256;
 pub const SFU_NO_FILE: u32 = 1;
 pub const SFU_REGION: u32 = 2;
+pub const SFU_DOUBTFUL: u32 = 4;
 pub const SFU_CODE_RANGES: u32 = 16;
 pub const SFU_CODE_PLACES: u32 = 256;
 pub const SFU_CODE_ASKED: u32 = 1;
@@ -94,6 +95,7 @@ pub struct sfu_code_range {
     pub end: u64,
     pub start: u64,
     pub to_distance: u64,
+    pub to_offset: u64,
     pub rows: *const kernel::ffi::c_void,
     pub walk: u64,
     pub inode: u64,
@@ -106,6 +108,7 @@ pub struct sfu_code_range {
 pub struct sfu_code_cache {
     pub id: u64,
     pub sequence: u64,
+    pub until: u64,
     pub walk: u64,
     pub ranges: [sfu_code_range; 17usize],
     pub places: [u16; 256usize],

@@ -158,6 +158,7 @@ impl CodeCache {
             end: start.wrapping_add(size),
             start,
             to_distance: start.wrapping_neg(),
+            to_offset: mapping.offset.wrapping_sub(mapping.start),
             rows: core::ptr::null(),
             // No walk has checked the range yet.
             walk: 0,
@@ -181,9 +182,13 @@ impl CodeCache {
             if new.end <= range.start {
                 core::mem::swap(range, &mut new);
             } else if new.start < range.end {
-                // The same range; or one of a region that was replaced. Then the next walk begins
-                // without ranges.
-                if range.inode != new.inode {
+                // The same range; or other code was there before, or a region that was replaced.
+                // Then the next walk begins without ranges.
+                if range.inode == new.inode | u64::from(bindings::SFU_DOUBTFUL)
+                    && (range.start, range.end) == (new.start, new.end)
+                {
+                    *range = new;
+                } else if range.inode != new.inode {
                     all.id = 0;
                 }
                 return;

@@ -1,6 +1,6 @@
 -- SPDX-License-Identifier: GPL-2.0-only
--- Another load for Lua, without an end: trees, text, sorting, errors with values, closures, matrices,
--- and counts of parts of a text.
+-- Another load for Lua, without an end: trees, text, sorting, errors with values, closures,
+-- matrices, and counts of parts of a text.
 local Node = {}
 Node.__index = Node
 local function node(key) return setmetatable({ key = key }, Node) end

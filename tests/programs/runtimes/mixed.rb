@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0-only
-# Another load for Ruby, without an end: trees of objects, text, sorting with blocks, exceptions with
-# a cause, lazy enumerators, matrices, and counts of parts of a text.
+# Another load for Ruby, without an end: trees of objects, text, sorting with blocks, exceptions
+# with a cause, lazy enumerators, matrices, and counts of parts of a text.
 class Node
   include Enumerable
   def initialize(key) = (@key = key; @left = @right = nil)

@@ -106,7 +106,8 @@ static noinline struct sfu_code_cache *take(uint64_t id, uint64_t sequence)
 
 	/* A code cache that is not used is the first to expire. */
 	for (i = 0; i < ARRAY_SIZE(code_caches->of) && own->id != id; i++) {
-		if (all[i].id == id || time_before((unsigned long)all[i].until, (unsigned long)own->until))
+		if (all[i].id == id ||
+		    time_before((unsigned long)all[i].until, (unsigned long)own->until))
 			own = &all[i];
 	}
 	/* The number of a table that was removed is not used again. */
@@ -161,8 +162,8 @@ struct sfu_code_cache *sfu_code_cache_enter(void)
 }
 
 /*
- * Checks a range that has SFU_DOUBTFUL, for this walk. Its table is published, because the generation
- * of tables is still that of the range.
+ * Checks a range that has SFU_DOUBTFUL, for this walk. Its table is published, because the
+ * generation of tables is still that of the range.
  */
 static noinline void look_up(struct sfu_code_cache *own, struct sfu_code_range *range)
 {

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /*
- * exchange FILE FILE - maps the code of two files at one address in turn, and computes in a function
- * that this code has called. The files are made from this source, with FRAME, the size of the frames
- * of their functions. Where a frame of 136 bytes would have its return address, the larger frame has
- * the same one, so a walk by the other file's rows goes on for a while.
+ * exchange FILE FILE - maps the code of two files at one address in turn, and computes in a
+ * function that this code has called. The files are made from this source, with FRAME, the size of
+ * the frames of their functions. Where a frame of 136 bytes would have its return address, the
+ * larger frame has the same one, so a walk by the other file's rows goes on for a while.
  */
 #define _GNU_SOURCE
 #ifdef FRAME

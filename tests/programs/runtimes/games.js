@@ -3,7 +3,8 @@
 function bodies(steps) {
 	const all = [];
 	for (let i = 1; i <= 5; i++)
-		all.push({ x: i, y: i * i % 7, z: i % 3, u: 0.1 * i, v: 0.2, w: 0.3 / i, mass: 1 / i });
+		all.push({ x: i, y: i * i % 7, z: i % 3,
+			u: 0.1 * i, v: 0.2, w: 0.3 / i, mass: 1 / i });
 	for (let step = 0; step < steps; step++) {
 		for (let i = 0; i < all.length; i++)
 			for (let j = i + 1; j < all.length; j++) pull(all[i], all[j], 0.01);
@@ -46,7 +47,10 @@ function flips(n) {
 		if (from === n) {
 			const copy = order.slice();
 			let count = 0;
-			for (; copy[0]; count++) copy.splice(0, copy[0] + 1, ...copy.slice(0, copy[0] + 1).reverse());
+			for (; copy[0]; count++) {
+				const end = copy[0] + 1;
+				copy.splice(0, end, ...copy.slice(0, end).reverse());
+			}
 			most = Math.max(most, count);
 			return;
 		}
@@ -66,7 +70,8 @@ function inside(size) {
 		for (let column = 0; column < size; column++) {
 			let x = 0, y = 0, turn = 0;
 			for (; turn < 50 && x * x + y * y < 4; turn++)
-				[x, y] = [x * x - y * y + 2 * column / size - 1.5, 2 * x * y + 2 * row / size - 1];
+				[x, y] = [x * x - y * y + 2 * column / size - 1.5,
+					2 * x * y + 2 * row / size - 1];
 			count += turn === 50;
 		}
 	return count;
@@ -74,7 +79,10 @@ function inside(size) {
 
 function letters(length) {
 	let text = '', state = 42;
-	for (let i = 0; i < length; i++) text += 'acgt'[(state = (state * 3877 + 29573) % 139968) % 4];
+	for (let i = 0; i < length; i++) {
+		state = (state * 3877 + 29573) % 139968;
+		text += 'acgt'[state % 4];
+	}
 	const counts = {};
 	for (let i = 0; i + 4 <= length; i++) {
 		const part = text.substring(i, i + 4);

@@ -39,7 +39,9 @@ text(Seed) ->
 
 records() ->
     Rows = [#row{id = N, name = N * 7919 rem 1009, tag = N rem 7} || N <- lists:seq(1, 60)],
-    Sorted = lists:sort(fun(#row{tag = T, name = A}, #row{tag = U, name = B}) -> {T, A} =< {U, B} end,
+    Sorted = lists:sort(fun(#row{tag = T, name = A}, #row{tag = U, name = B}) ->
+				{T, A} =< {U, B}
+			end,
                         Rows),
     Groups = lists:foldl(fun(#row{tag = Tag} = Row, Map) ->
                                  maps:update_with(Tag, fun(L) -> [Row | L] end, [Row], Map)

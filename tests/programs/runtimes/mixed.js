@@ -34,12 +34,14 @@ function text() {
 	const found = [...joined.matchAll(/([0-9a-f]{2})+-(\d+)/g)].map(match => +match[2]);
 	const turned = joined.replace(/\d+/g, digits => [...digits].reverse().join(''));
 	words.sort((a, b) => a.localeCompare(b));
-	return found.length + turned.toUpperCase().split(';').length + (words[3] < words[4] ? 1 : 0);
+	const parts = turned.toUpperCase().split(';');
+	return found.length + parts.length + (words[3] < words[4] ? 1 : 0);
 }
 
 function records() {
 	const rows = [];
-	for (let id = 0; id < 200; id++) rows.push({ id, name: `n${id * 7919 % 1009}`, tags: [id % 7] });
+	for (let id = 0; id < 200; id++)
+		rows.push({ id, name: `n${id * 7919 % 1009}`, tags: [id % 7] });
 	const again = JSON.parse(JSON.stringify(rows));
 	again.sort((a, b) => a.tags[0] - b.tags[0] || (a.name < b.name ? -1 : 1));
 	const groups = new Map();
@@ -92,7 +94,8 @@ async function later(depth) {
 async function work() {
 	let sum = 0;
 	for (;;) {
-		for (const task of [trees, text, records, errors, () => adders(200), numbers]) sum += task();
+		for (const task of [trees, text, records, errors, () => adders(200), numbers])
+			sum += task();
 		sum += (await Promise.all([later(5), later(3)])).length;
 		// Other tasks of the program's loop get their turn.
 		await new Promise(resolve => setTimeout(resolve, 0));

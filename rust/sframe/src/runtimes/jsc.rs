@@ -2,9 +2,9 @@
 
 //! Code that JavaScriptCore makes for calls of C functions. AMD64 only.
 //!
-//! The code has no frame, and the frame pointer is its caller's. Before the call it takes its return
-//! address from the stack, and stores it among the caller's arguments: pop %rax; mov %rax,N(%rsp).
-//! After the call it puts the address back: mov N(%rsp),%r10; push %r10
+//! The code has no frame, and the frame pointer is its caller's. Before the call it takes its
+//! return address from the stack, and stores it among the caller's arguments: pop %rax; mov
+//! %rax,N(%rsp). After the call it puts the address back: mov N(%rsp),%r10; push %r10
 //! (`Source/JavaScriptCore/ftl/FTLThunks.cpp` in WebKit's source). Other code gives up a frame that
 //! has only the saved frame pointer, and jumps: pop %rbp; jmp.
 //!
@@ -68,8 +68,8 @@ pub(super) fn enters_target(code: u64) -> bool {
     code == 0xe0ff_4108_2454_894c
 }
 
-/// Whether `code` begins with a je over less than 64 bytes, in the long form. The code that searches
-/// for the target of a call leaves its loop so.
+/// Whether `code` begins with a je over less than 64 bytes, in the long form. The code that
+/// searches for the target of a call leaves its loop so.
 pub(super) fn leaves_search(code: u64) -> bool {
     code as u16 == 0x840f && (code >> 16) as u32 <= 63
 }

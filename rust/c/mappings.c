@@ -205,16 +205,22 @@ int sfu_find_mapping(uint64_t address, struct sfu_mapping *mapping)
 bool sfu_is_mapped_still(const struct sfu_code_range *range, uint64_t sequence)
 {
 	uint64_t inode = range->inode & ~(uint64_t)SFU_DOUBTFUL;
-	unsigned long first, last;
+	const struct vm_area_struct *vma;
 	struct mm_struct *mm = current->mm;
-	const struct vm_area_struct *vma = mapping_at(mm, range->start, &first, &last);
+	unsigned long first, last;
+	bool is_same;
 
-	return vma && READ_ONCE(vma->vm_start) == first && READ_ONCE(vma->vm_end) - 1 == last &&
-	       range->end - 1 <= last &&
-	       ((uint64_t)READ_ONCE(vma->vm_pgoff) << PAGE_SHIFT) - first == range->to_offset &&
-	       inode_of(vma) == inode &&
-	       (inode == SFU_NO_FILE ? sfu_is_vdso(vma, first) : sfu_is_of_file(vma)) &&
-	       !mmap_lock_speculate_retry(mm, sequence);
+	/* Preemption is off, but the tree asks for this. */
+	rcu_read_lock();
+	vma = mapping_at(mm, range->start, &first, &last);
+	is_same = vma && READ_ONCE(vma->vm_start) == first && READ_ONCE(vma->vm_end) - 1 == last &&
+		  range->end - 1 <= last &&
+		  ((uint64_t)READ_ONCE(vma->vm_pgoff) << PAGE_SHIFT) - first == range->to_offset &&
+		  inode_of(vma) == inode &&
+		  (inode == SFU_NO_FILE ? sfu_is_vdso(vma, first) : sfu_is_of_file(vma)) &&
+		  !mmap_lock_speculate_retry(mm, sequence);
+	rcu_read_unlock();
+	return is_same;
 }
 
 int sfu_scan_next(struct sfu_scan *scan, struct sfu_mapping *mapping)

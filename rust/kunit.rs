@@ -343,6 +343,13 @@ mod mapping_tests {
     }
 
     #[test]
+    fn the_code_cache_is_not_used_while_mappings_change() -> Result {
+        sys::test::map(PAGE, false)?;
+        assert!(!sys::test::enters_in_change());
+        Ok(())
+    }
+
+    #[test]
     fn a_stack_ends_where_its_mapping_does() -> Result {
         let at = sys::test::map(2 * PAGE, false)?;
         for inside in [at, at + 64, at + 2 * PAGE - 1] {

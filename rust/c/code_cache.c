@@ -4,6 +4,7 @@
 
 #include <linux/jiffies.h>
 #include <linux/mm_types.h>
+#include <linux/mmap_lock.h>
 #include <linux/percpu.h>
 #include <linux/preempt.h>
 #include <linux/sched.h>
@@ -148,15 +149,14 @@ struct sfu_code_cache *sfu_code_cache_enter(void)
 	sequence = SFU_HAS_SEQUENCE ? sfu_mappings_sequence() :
 				      sfu_lock_number() | READ_ONCE(sfu_table_generation) << 32;
 	own = this_cpu_read(last_code_cache);
-	if (own->id != id || own->sequence != sequence ||
-	    (unlikely(may_have_moved) && time_after(jiffies, (unsigned long)own->until))) {
-		/* Until the mappings have been changed, their ranges stay as they are. */
-		if (sequence & 1) {
-			sfu_code_cache_leave(own);
-			return NULL;
-		}
-		own = take(id, sequence);
+	/* While the mappings are being changed, the number is odd, and their ranges stay. */
+	if (unlikely(sequence & 1)) {
+		sfu_code_cache_leave(own);
+		return NULL;
 	}
+	if (own->id != id || own->sequence != sequence ||
+	    (unlikely(may_have_moved) && time_after(jiffies, (unsigned long)own->until)))
+		own = take(id, sequence);
 	check_ranges(own);
 	return own;
 }
@@ -234,3 +234,27 @@ void sfu_code_caches_stop(void)
 {
 	free_percpu(code_caches);
 }
+
+#ifdef CONFIG_KUNIT
+bool sfu_test_enters_in_change(void)
+{
+	struct sfu_code_cache *own;
+	bool entered = false;
+
+	migrate_disable();
+	own = sfu_code_cache_enter();
+	if (own)
+		sfu_code_cache_leave(own);
+	sfu_code_cache_forget();
+	if (SFU_HAS_SEQUENCE) {
+		mmap_write_lock(current->mm);
+		own = sfu_code_cache_enter();
+		entered = own;
+		if (own)
+			sfu_code_cache_leave(own);
+		mmap_write_unlock(current->mm);
+	}
+	migrate_enable();
+	return entered;
+}
+#endif

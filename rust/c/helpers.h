@@ -575,6 +575,11 @@ void sfu_test_count_reader(bool more);
 uint64_t sfu_test_mappings_sequence(void);
 int sfu_test_unmap(uint64_t address, uint64_t len);
 /*
+ * Whether the code cache of the running test, which was forgotten, can be taken while the mappings
+ * are being changed. False on kernels whose mappings have no sequence count.
+ */
+bool sfu_test_enters_in_change(void);
+/*
  * Adds a region of the running test, or of another process: `other` is its number, or 0. `user` is
  * charged. The region's `pid` is ignored.
  */

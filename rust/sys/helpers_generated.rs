@@ -431,6 +431,9 @@ unsafe extern "C" {
     pub fn sfu_test_unmap(address: u64, len: u64) -> kernel::ffi::c_int;
 }
 unsafe extern "C" {
+    pub fn sfu_test_enters_in_change() -> bool;
+}
+unsafe extern "C" {
     pub fn sfu_test_add_region(
         description: *const sframe_unwind_region,
         other: u64,

@@ -94,6 +94,14 @@ pub(crate) fn remove_regions() {
     unsafe { bindings::sfu_regions_stop() };
 }
 
+/// Whether the code cache of the running test, which was forgotten, can be taken while the mappings
+/// are being changed.
+pub(crate) fn enters_in_change() -> bool {
+    // SAFETY: KUnit calls this in a task that holds no lock. The test has mapped memory, so the
+    // task has a mm.
+    unsafe { bindings::sfu_test_enters_in_change() }
+}
+
 /// Unmaps user memory of the running test.
 pub(crate) fn unmap(address: u64, len: u64) -> Result {
     // SAFETY: The C function only unmaps user memory of the running test.

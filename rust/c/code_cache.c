@@ -107,19 +107,18 @@ static noinline struct sfu_code_cache *take(uint64_t id, uint64_t sequence)
 
 	/* A code cache that is not used is the first to expire. */
 	for (i = 0; i < ARRAY_SIZE(code_caches->of) && own->id != id; i++) {
-		if (all[i].id == id ||
-		    time_before((unsigned long)all[i].until, (unsigned long)own->until))
+		if (all[i].id == id || time_before64(all[i].until, own->until))
 			own = &all[i];
 	}
 	/* The number of a table that was removed is not used again. */
 	if (own->id != id || (own->sequence ^ sequence) >> 32 ||
-	    time_after(jiffies, (unsigned long)own->until))
+	    time_after64(get_jiffies_64(), own->until))
 		forget_ranges(own);
 	else if (own->sequence != sequence)
 		doubt_ranges(own);
 	own->id = id;
 	own->sequence = sequence;
-	own->until = jiffies + RANGES_HOLD;
+	own->until = get_jiffies_64() + RANGES_HOLD;
 	this_cpu_write(last_code_cache, own);
 	return own;
 }
@@ -155,7 +154,7 @@ struct sfu_code_cache *sfu_code_cache_enter(void)
 		return NULL;
 	}
 	if (own->id != id || own->sequence != sequence ||
-	    (unlikely(may_have_moved) && time_after(jiffies, (unsigned long)own->until)))
+	    (unlikely(may_have_moved) && time_after64(get_jiffies_64(), own->until)))
 		own = take(id, sequence);
 	check_ranges(own);
 	return own;

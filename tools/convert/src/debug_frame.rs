@@ -4,8 +4,8 @@
 //! DWARF standard, version 5, section 6.4.
 //!
 //! Files that were built with debug information and without tables for unwinding have it, as the
-//! images that Mono compiles ahead of time. Its entries are those of .eh_frame, but for the numbers
-//! that tell them apart.
+//! images that Mono compiles ahead of time. The two sections differ in the identifiers of CIEs, and
+//! in how an FDE names its CIE.
 
 use object::{
     read::elf::ElfFile64,
@@ -74,8 +74,8 @@ fn put(out: &mut Vec<u8>, id: u32, body: &[u8]) {
     out.extend(body);
 }
 
-/// The fields of a CIE as .eh_frame has them, from those behind its identifier. `None` if the CIE
-/// has an augmentation, or other addresses than those of AMD64.
+/// The fields of a CIE as .eh_frame has them. `body` has the fields behind the identifier. `None`
+/// if the CIE has an augmentation, or if its addresses do not have eight bytes.
 fn cie(body: &[u8]) -> Option<Vec<u8>> {
     /// The version of a CIE in .eh_frame.
     const VERSION: u8 = 1;

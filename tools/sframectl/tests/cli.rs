@@ -1501,10 +1501,7 @@ fn many_segments(name: &str, count: usize) -> (PathBuf, Child) {
     source += &format!("int main(void) {{ return f{count}(); }}");
     let arguments: Vec<&str> = arguments.iter().map(|argument| &**argument).collect();
     let program = compiled(&workdir(name), "segments", &source, &arguments);
-    let child = Child(Command::new(&program).spawn().expect("cannot run it"));
-    wait_for(&format!("/proc/{}/syscall", child.0.id()), |text| {
-        text.starts_with("34 ")
-    });
+    let child = paused(&program);
     (program, child)
 }
 
@@ -1632,6 +1629,20 @@ impl Drop for Child {
     }
 }
 
+/// Runs a program, until it waits in pause.
+fn paused(program: &Path) -> Child {
+    let child = Child(Command::new(program).spawn().expect("cannot run it"));
+    wait_for_pause(&child.0.id().to_string());
+    child
+}
+
+/// Waits until a task waits in pause.
+fn wait_for_pause(task: &str) {
+    wait_for(&format!("/proc/{task}/syscall"), |text| {
+        text.starts_with("34 ")
+    });
+}
+
 #[test]
 fn a_live_stack_is_explained_to_its_outermost_frame() {
     let child = Child(Command::new("sleep").arg("100").spawn().expect("no sleep"));
@@ -1701,11 +1712,8 @@ fn explain_uses_rows_of_eh_frame_that_the_own_section_leaves_out() {
             \".cfi_endproc\");
         int main(void) { return escaped(); }";
     let program = compiled(&workdir("left-out"), "left-out", WAITS, &[SFRAME]);
-    let child = Child(Command::new(&program).spawn().expect("cannot run it"));
+    let child = paused(&program);
     let task = child.0.id().to_string();
-    wait_for(&format!("/proc/{task}/syscall"), |text| {
-        text.starts_with("34 ")
-    });
     let output = call("explain", Path::new(&task), &[]);
     assert_eq!((output.code, &*output.err), (0, ""));
     assert!(output.out.contains("left-out:escaped+"), "{}", output.out);
@@ -1718,8 +1726,12 @@ fn explain_uses_rows_of_debug_frame() {
     // Without .eh_frame, but for that of the C library's start code.
     const WAITS: &str = "
         #include <unistd.h>
-        __attribute__((noipa)) int waits(void) { volatile char v[40]; v[0] = 1; return pause() + v[0]; }
-        __attribute__((noipa)) int calls(int n) { volatile char v[200]; v[n] = 1; return waits() + v[n]; }
+        __attribute__((noipa)) int waits(void) {
+            volatile char v[40]; v[0] = 1; return pause() + v[0];
+        }
+        __attribute__((noipa)) int calls(int n) {
+            volatile char v[200]; v[n] = 1; return waits() + v[n];
+        }
         int main(int n, char **v) { return calls(n) + v[0][0]; }";
     let options = [
         "-g",
@@ -1727,11 +1739,8 @@ fn explain_uses_rows_of_debug_frame() {
         "-fomit-frame-pointer",
     ];
     let program = compiled(&workdir("debug-frame"), "debug-frame", WAITS, &options);
-    let child = Child(Command::new(&program).spawn().expect("cannot run it"));
+    let child = paused(&program);
     let task = child.0.id().to_string();
-    wait_for(&format!("/proc/{task}/syscall"), |text| {
-        text.starts_with("34 ")
-    });
     let output = call("explain", Path::new(&task), &[]);
     assert_eq!((output.code, &*output.err), (0, ""));
     for name in ["waits", "calls", "main"] {
@@ -1782,9 +1791,7 @@ fn explain_follows_split_stacks() {
             .find(|name| *name != child.0.id().to_string())
             .unwrap_or_default();
     }
-    wait_for(&format!("{tasks}/{thread}/syscall"), |text| {
-        text.starts_with("34 ")
-    });
+    wait_for_pause(&thread);
     let output = call("explain", Path::new(&thread), &[]);
     assert_eq!((output.code, &*output.err), (0, ""));
     let count = |name: &str| output.out.matches(name).count();
@@ -1974,9 +1981,7 @@ fn code_with_eh_frame_beside_it_is_shown() {
             .unwrap(),
     );
     let task = child.0.id().to_string();
-    wait_for(&format!("/proc/{task}/syscall"), |text| {
-        text.starts_with("34 ")
-    });
+    wait_for_pause(&task);
     let mut starts = [0; 3 * "0x7fffffffffff\n".len()];
     child
         .0
@@ -2017,11 +2022,8 @@ fn a_process_without_a_runtime_is_no_failure() {
 fn explained_in_pause(name: &str, text: &str) -> (String, Snapshot) {
     let dir = workdir(name);
     let program = compiled(&dir, name, text, &[]);
-    let child = Child(Command::new(program).spawn().expect("cannot run it"));
+    let child = paused(&program);
     let task = child.0.id().to_string();
-    wait_for(&format!("/proc/{task}/syscall"), |text| {
-        text.starts_with("34 ")
-    });
     let saved = dir.join("saved.json");
     let save = ["--save", saved.to_str().unwrap()];
     let output = call("explain", Path::new(&task), &save);

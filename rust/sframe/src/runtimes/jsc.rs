@@ -25,6 +25,7 @@ use crate::sframe::{
 };
 
 /// The step from a frame after a call; `None` if the frame's code is not of this kind.
+// Not inlined, and reads the code by itself: the caller's stack has no room for a word of code.
 #[inline(never)]
 pub(super) fn step_behind_call<M: Memory + Source + ?Sized>(
     frame: &Frame,

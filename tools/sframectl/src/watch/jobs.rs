@@ -69,6 +69,13 @@ fn key(request: &Request) -> Key {
     }
 }
 
+/// Whether two requests name one mapping of a file. For an overlay's file the names of the devices
+/// differ: see [`Jobs::is_answered`].
+fn is_same_mapping(a: &Request, b: &Request) -> bool {
+    let mapping = |request: &Request| (request.pid, request.start, request.inode);
+    a.inode != 0 && mapping(a) == mapping(b)
+}
+
 /// How a job ends.
 #[derive(Clone, Copy)]
 pub(super) enum JobEnd {
@@ -217,7 +224,9 @@ impl Jobs {
     fn put(&mut self, job: Job) {
         self.is_idle_said = false;
         let file = key(&job.request);
-        let same = |other: &Job| key(&other.request) == file;
+        let same = |other: &Job| {
+            key(&other.request) == file || is_same_mapping(&other.request, &job.request)
+        };
         let is_known = self.busy.contains_key(&file) || self.done.contains_key(&file);
         if self.is_refused(&job.request) {
             self.counters.dropped.stuck += 1;
@@ -740,6 +749,11 @@ mod tests {
         assert!(!jobs.is_answered(&job, &request(overlay, 2)));
         jobs.remember(key(&request(overlay, 2)));
         assert_eq!(taken(&mut jobs, 2), [0; 0]);
+        // Seen while it is queued as mapped, by a process that exits before its mappings are read.
+        jobs.put(only_mapped(overlay, 3));
+        jobs.put(seen(below, 3));
+        jobs.put(only_mapped(overlay, 3));
+        assert_eq!(taken(&mut jobs, 2), [3]);
         // Without an overlay both identities are equal, and the file itself is in progress.
         assert!(!jobs.is_answered(&job, &job.request));
     }
@@ -907,12 +921,12 @@ mod tests {
     fn a_user_blocks_at_most_two_workers_by_file_systems() {
         let mut jobs = Jobs::default();
         for device in 10..80 {
-            jobs.put(of(1000, seen(device, 1)));
+            jobs.put(of(1000, seen(device, device.into())));
         }
         assert_eq!(taken(&mut jobs, 9).len(), MAX_STUCK);
         assert!(!jobs.health(9).lacks_workers);
         // One responds, and the next is tried.
-        jobs.opened(&request(10, 1));
+        jobs.opened(&request(10, 10));
         assert_eq!(taken(&mut jobs, 9).len(), 1);
         let Some(()) = much_later(&mut jobs) else {
             return;
@@ -920,17 +934,17 @@ mod tests {
         assert_eq!(jobs.stuck(), MAX_STUCK);
         assert!(taken(&mut jobs, 9).is_empty());
         assert!(jobs.waiting.is_empty());
-        jobs.put(of(1000, seen(90, 1)));
+        jobs.put(of(1000, seen(90, 90)));
         assert!(jobs.waiting.is_empty());
         // Others are served, and root has no such limit.
-        jobs.put(of(1001, seen(90, 1)));
+        jobs.put(of(1001, seen(90, 90)));
         for device in 20..24 {
-            jobs.put(seen(device, 2));
+            jobs.put(seen(device, 100 + u64::from(device)));
         }
         assert_eq!(taken(&mut jobs, 9).len(), 5);
         // The file systems respond at last.
-        jobs.finish(&request(11, 1), JobEnd::Done);
-        jobs.put(of(1000, seen(91, 1)));
+        jobs.finish(&request(11, 11), JobEnd::Done);
+        jobs.put(of(1000, seen(91, 91)));
         assert_eq!(taken(&mut jobs, 9).len(), 1);
     }
 }

@@ -643,10 +643,13 @@ static ENDS: [Pattern<FixedRule>; 13] = [
 /// the PC.
 fn rule_of_epilogue(code: &[u8; NEAR]) -> Option<FixedRule> {
     let word = u128::from_le_bytes(*code.get(const { BEFORE - PC }..)?.first_chunk()?);
-    // Two ends are longer than a word.
+    // Three ends are longer than a word.
     shown(&ENDS, word).or(match code.split_at(BEFORE).1 {
         // cmpq $0,N(%r15); jne; ret
         [0x49, 0x83, 0x7f, _, 0, 0x0f, 0x85, _, _, _, _, RET, ..] => Some(ON_TOP),
+        // jb; mov %r15,%rdi; test $15,%spl: a function that may use the reserved part of the stack
+        // compares the stack pointer, before the poll.
+        [0x0f, 0x82, _, _, _, _, 0x49, 0x8b, 0xff, 0x40, 0xf6, 0xc4, 0x0f, ..] => Some(ON_TOP),
         // mov $address,%r10; mov %r10,N(%r15); jmp: the rest of the poll
         [0x49, 0xba, _, _, _, _, _, _, _, _, 0x4d, 0x89, 0x97, _, _, _, _, JMP_RELATIVE, ..] => {
             Some(ON_TOP)
@@ -1141,6 +1144,9 @@ pub(super) mod tests {
             &[0x0f, 0x87, 1, 2, 3, 4, RET],
             &[0x0f, 0x85, 1, 2, 3, 4, RET],
             &[0x49, 0x83, 0x7f, 8, 0, 0x0f, 0x85, 1, 2, 3, 4, RET],
+            &[
+                0x0f, 0x82, 0x3d, 0, 0, 0, 0x49, 0x8b, 0xff, 0x40, 0xf6, 0xc4, 0x0f,
+            ],
             &[0x41, 0xf6, 0x47, 0x28, 1, 0x74, 22, 0x49, 0xba],
             &[0x74, 22, 0x49, 0xba],
             &[

@@ -416,7 +416,6 @@ pub(super) fn ahead<S: Source + ?Sized>(pc: u64, memory: &S) -> Ahead {
     let mut sp = 0i32;
     let mut pushed = None;
     let mut popped = None;
-    let mut is_behind_clear = false;
     // The stack pointer is not known any more. The allocation is the function's own if the function
     // finds its frame by the frame pointer later. V8's code without a frame allocates, too, and
     // pushes arguments for another function.
@@ -449,7 +448,7 @@ pub(super) fn ahead<S: Source + ?Sized>(pc: u64, memory: &S) -> Ahead {
             }
             continue;
         }
-        if sbcl::makes_frame(code).is_some() {
+        if sbcl::makes_frame(code).is_some() || v8::clears_and_restores_sp(code) {
             return Ahead::Framed;
         }
         let [a, b, c, d, e, f, g, h, ..] = *code;
@@ -481,7 +480,7 @@ pub(super) fn ahead<S: Source + ?Sized>(pc: u64, memory: &S) -> Ahead {
                 break;
             }
             pc = mem::take(&mut branch);
-            (sp, pushed, popped, is_behind_clear) = (0, None, None, false);
+            (sp, pushed, popped) = (0, None, None);
             continue;
         }
         pc = pc.wrapping_add(len);
@@ -492,7 +491,10 @@ pub(super) fn ahead<S: Source + ?Sized>(pc: u64, memory: &S) -> Ahead {
             return Ahead::Lost;
         }
         match effect {
-            Effect::Other if v8::restores_fp(word) && pushed.or(popped).is_none() => {
+            Effect::Other
+                if (v8::restores_fp(word) || v8::checks_stack(word))
+                    && pushed.or(popped).is_none() =>
+            {
                 return Ahead::Framed;
             }
             Effect::Other => {
@@ -546,15 +548,12 @@ pub(super) fn ahead<S: Source + ?Sized>(pc: u64, memory: &S) -> Ahead {
                 has_allocated = true;
             }
             Effect::OtherSp => {
-                let is_call = v8::aligns_sp(word)
-                    || v8::restores_sp_and_clears(word)
-                    || is_behind_clear && v8::restores_sp(word);
+                let is_call = v8::aligns_sp(word) || v8::restores_sp_and_clears(word);
                 return if is_call { Ahead::Framed } else { Ahead::Lost };
             }
             Effect::Jump(distance) => pc = pc.wrapping_add_signed(distance.into()),
             Effect::End => {}
         }
-        is_behind_clear = v8::clears_field(word);
     }
     match has_allocated {
         true => Ahead::Lost,
@@ -975,7 +974,32 @@ mod tests {
     }
 
     #[test]
+    fn a_function_of_v8_that_checks_the_stack_has_a_frame() {
+        // push %rax; sub $8,%rsp; cmp -96(%r13),%rsp; jae over the call; movabs; call; ret
+        let checks = [
+            0x50, 0x48, 0x83, 0xec, 8, 0x49, 0x3b, 0x65, 0xa0, 0x73, 15, 0x48, 0xb8, 1, 2, 3, 4, 5,
+            6, 7, 8, 0xe8, 1, 2, 3, 4, 0xc3,
+        ];
+        for at in [0, 1, 5] {
+            assert_eq!(from(&checks[at..]), Ahead::Framed, "{at}");
+        }
+        // push %rbp; mov %rsp,%rbp, in front of it
+        let prologue = [&SETS_UP[..], &checks].concat();
+        assert_eq!(from(&prologue), rule(8, 0));
+        // cmp -96(%r13),%rbp
+        let mut other = checks;
+        other[7] = 0x6d;
+        assert_eq!(from(&other[5..]), Ahead::Calls);
+    }
+
+    #[test]
     fn code_of_v8_that_enters_other_code_has_its_return_address_on_top() {
+        // add $88,%rsp; mov 39(%r8),%r8; jmp *%r8
+        let tail_call = [
+            0x48, 0x83, 0xc4, 0x58, 0x4d, 0x8b, 0x40, 0x27, 0x41, 0xff, 0xe0,
+        ];
+        assert_eq!(from(&tail_call), rule(0x60, 0));
+        assert_eq!(from(&tail_call[4..]), rule(8, 0));
         // mov 47(%rdi),%rcx; mov 39(%rcx),%rcx; jmp *%rcx
         let enters = [0x48, 0x8b, 0x4f, 0x2f, 0x48, 0x8b, 0x49, 0x27, 0xff, 0xe1];
         for at in [0, 4] {

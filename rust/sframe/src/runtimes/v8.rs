@@ -27,14 +27,10 @@ pub(super) fn aligns_sp(word: u64) -> bool {
     word & 0xffbf_ffff_ffff_ffff == 0x2414_894c_f0e4_8348
 }
 
-/// Whether the instruction is `movq $0,N(%r13)`.
-pub(super) fn clears_field(word: u64) -> bool {
-    word & 0xffff_ffff_00ff_ffff == 0x45_c749
-}
-
-/// Whether the instruction is `mov N(%rsp),%rsp`.
-pub(super) fn restores_sp(word: u64) -> bool {
-    word & 0xffbf_ffff == 0x2424_8b48
+/// Whether `code` begins with `movq $0,N(%r13); mov N(%rsp),%rsp`.
+pub(super) fn clears_and_restores_sp(code: &[u8]) -> bool {
+    let restores_sp = |code: &[u8]| matches!(code, [0x48, 0x8b, 0x24 | 0x64, 0x24, ..]);
+    matches!(code, [0x49, 0xc7, 0x45, _, 0, 0, 0, 0, rest @ ..] if restores_sp(rest))
 }
 
 /// Whether the instructions are `mov (%rsp),%rsp; movq $N,N(%r13)`.
@@ -68,15 +64,23 @@ pub(super) fn pushes_arguments(word: u64) -> bool {
     word & 0xff_00ff_ffff == 0xeb_00cb_74ff
 }
 
-/// Whether the instructions are `mov N(%rcx),%rcx` or `mov (%r10,%rcx),%rcx`, and `jmp *%rcx`, by
-/// which the called function's code is entered.
+/// Whether the instructions are `mov N(%rcx),%rcx` or `mov (%r10,%rcx),%rcx`, and `jmp *%rcx`, or
+/// `mov N(%r8),%r8` and `jmp *%r8`, by which the called function's code is entered.
 pub(super) fn enters_code(word: u64) -> bool {
-    word & 0xffff_00ff_ffff == 0xe1ff_0049_8b48 || word & 0xffff_ffff_ffff == 0xe1ff_0a0c_8b49
+    word & 0xffff_00ff_ffff == 0xe1ff_0049_8b48
+        || word & 0xffff_ffff_ffff == 0xe1ff_0a0c_8b49
+        || word & 0xff_ffff_00ff_ffff == 0xe0_ff41_0040_8b4d
 }
 
 /// Whether the instructions are `pop %r15; push %rbp; mov %rsp,%rbp`: the caller's frame is set up.
 pub(super) fn sets_up_for_caller(word: u64) -> bool {
     word & 0xffff_ffff_ffff == 0xe589_4855_5f41
+}
+
+/// Whether the instruction is `cmp N(%r13),%rsp`: a function that has set up its frame compares the
+/// stack pointer with its limit, at its beginning and in loops.
+pub(super) fn checks_stack(word: u64) -> bool {
+    word & 0xff_ffff == 0x65_3b49
 }
 
 /// Whether the instruction is `mov 0(%rbp),%rbp`.

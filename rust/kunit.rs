@@ -350,6 +350,27 @@ mod mapping_tests {
     }
 
     #[test]
+    fn rules_are_kept_for_one_state_of_the_mappings() -> Result {
+        sys::test::map(PAGE, false)?;
+        assert!(sys::test::renews_generation());
+        Ok(())
+    }
+
+    #[test]
+    fn no_rule_is_kept_for_a_later_generation() -> Result {
+        sys::test::map(PAGE, false)?;
+        assert!(sys::test::generations_differ());
+        Ok(())
+    }
+
+    #[test]
+    fn no_rule_is_kept_for_a_changed_file() -> Result {
+        let (code, key) = sys::test::map_file(&[0; 64])?;
+        assert!(sys::test::checks_files(&key, code));
+        Ok(())
+    }
+
+    #[test]
     fn a_stack_ends_where_its_mapping_does() -> Result {
         let at = sys::test::map(2 * PAGE, false)?;
         for inside in [at, at + 64, at + 2 * PAGE - 1] {

@@ -12,6 +12,8 @@ use kernel::{
 };
 
 mod arch;
+#[cfg(any(sfu_compare, CONFIG_KUNIT = "y"))]
+mod compare;
 mod device;
 mod entry;
 mod kunit;

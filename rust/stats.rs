@@ -47,7 +47,12 @@ const FAULTS_QUEUED: u32 = STOPS + StopReason::ALL.len() as u32;
 const FAULTS_TAKEN: u32 = FAULTS_QUEUED + 1;
 const BAD_SECTIONS: u32 = FAULTS_TAKEN + 1;
 const SECTION_SEARCHES: u32 = BAD_SECTIONS + 1;
-const ALL: u32 = SECTION_SEARCHES + 1;
+/// Walks by kept rules that were compared with walks by tables, and those that differed: see
+/// `compare.rs`.
+const COMPARED: u32 = SECTION_SEARCHES + 1;
+const DIFFERENT: u32 = COMPARED + 1;
+const COMPARES: bool = cfg!(any(sfu_compare, CONFIG_KUNIT = "y"));
+const ALL: u32 = COMPARED + if COMPARES { 2 } else { 0 };
 const _: () = assert!(ALL <= sys::SFU_COUNTERS);
 
 /// The end of a walk.
@@ -117,6 +122,12 @@ pub(crate) fn bad_section() {
 /// context.
 pub(crate) fn section_search() {
     sys::count(SECTION_SEARCHES, 1);
+}
+
+/// Counts a walk by kept rules that was compared with a walk by tables. Any context.
+#[cfg(any(sfu_compare, CONFIG_KUNIT = "y"))]
+pub(crate) fn compared(is_equal: bool) {
+    sys::count(if is_equal { COMPARED } else { DIFFERENT }, 1);
 }
 
 /// Writes all counters, one `name value` line each. Task.
@@ -195,6 +206,10 @@ static NAMES: [[&str; 2]; ALL as usize] = {
     names[FAULTS_TAKEN as usize][1] = "faults_taken";
     names[BAD_SECTIONS as usize][1] = "bad_sections";
     names[SECTION_SEARCHES as usize][1] = "section_searches";
+    if COMPARES {
+        names[COMPARED as usize][1] = "compared";
+        names[DIFFERENT as usize][1] = "different";
+    }
     let mut nth = 0;
     while nth < WalkContext::ALL.len() {
         let name = text(WalkContext::ALL[nth].name());

@@ -21,11 +21,7 @@ use crate::{
             machine::NATIVE, //
         },
         bytes::Fault,
-        fast_path::{
-            self,
-            FastPathState,
-            UnusedSlots, //
-        },
+        fast_path::FastPathState,
         runtimes::{
             self,
             unknown,
@@ -78,6 +74,11 @@ use core::{
     ops::Range, //
 };
 
+#[cfg(any(sfu_compare, CONFIG_KUNIT = "y"))]
+use crate::compare::walk as walk_ranges;
+#[cfg(not(any(sfu_compare, CONFIG_KUNIT = "y")))]
+use crate::sframe::fast_path::walk as walk_ranges;
+
 /// The work of a frame of the fast path at most: a search of
 /// [`MOST_ROWS`](crate::sframe::table::MOST_ROWS) rows.
 const FAST_FRAME: u32 = 8;
@@ -112,17 +113,17 @@ pub(crate) fn run_first(
     words: PeekWords<'_>,
 ) -> usize {
     let space = buffer.len().min(const { (WORK / FAST_FRAME) as usize });
-    let mut slots = buffer.get_mut(..space).unwrap_or_default().iter_mut();
+    let buffer = buffer.get_mut(..space).unwrap_or_default();
     // The walk has to look at code that tells more than its rows.
     if !state.is_aligned() || !arch::is_ordinary(pc, &words) {
         return 0;
     }
-    let Some(slot) = slots.next() else {
+    let Some((first, callers)) = buffer.split_first_mut() else {
         return 0;
     };
-    *slot = pc;
-    let slots = run_ranges(state, pc.wrapping_add(1), slots, cache, words);
-    space.wrapping_sub(slots.len())
+    *first = pc;
+    let unused = run_ranges(state, pc.wrapping_add(1), callers, cache, words);
+    space.wrapping_sub(unused)
 }
 
 /// Walks the current task's user stack, and stores run-time addresses in the buffer of `begin`,
@@ -390,16 +391,22 @@ impl<'a> Task for Current<'a> {
 }
 
 /// Walks by compact rules, as far as the ranges in this CPU's code cache go: see
-/// [`fast_path::walk`].
+/// [`fast_path::walk`](crate::sframe::fast_path::walk).
 #[inline(never)]
-fn run_ranges<'b>(
+fn run_ranges(
     state: &mut FastPathState,
     ra: u64,
-    slots: UnusedSlots<'b>,
+    buffer: &mut [u64],
     mut cache: CodeCache,
     words: PeekWords<'_>,
-) -> UnusedSlots<'b> {
-    fast_path::walk(state, ra, slots, &mut cache.ranges(&words), &words)
+) -> usize {
+    let space = buffer.len();
+    let mut ranges = cache.ranges(&words);
+    let unused = walk_ranges(state, ra, buffer, &mut ranges, &words);
+    if state.misses != 0 {
+        ranges.record_misses(space.wrapping_sub(unused), state.misses.into());
+    }
+    unused
 }
 
 /// The fast path from a frame with the PC `pc` that has made a call. Stores the addresses of the
@@ -423,9 +430,9 @@ fn store_by_rows(
     let left = sink.left();
     // As many frames as the budget can pay for.
     let space = left.len().min((memory.left() / FAST_FRAME) as usize);
-    let slots = left.get_mut(..space).unwrap_or_default().iter_mut();
-    let slots = run_ranges(state, pc, slots, cache, words);
-    let found = space.wrapping_sub(slots.len());
+    let buffer = left.get_mut(..space).unwrap_or_default();
+    let unused = run_ranges(state, pc, buffer, cache, words);
+    let found = space.wrapping_sub(unused);
     let _ = memory.take((found as u32).wrapping_mul(FAST_FRAME));
     found
 }

@@ -2,13 +2,17 @@
 /* The code caches of each CPU: the ranges of code that the walks of the CPU used last. */
 #define pr_fmt(fmt) KBUILD_MODNAME ": " fmt
 
+#include <linux/delay.h>
+#include <linux/irq_work.h>
 #include <linux/jiffies.h>
 #include <linux/mm_types.h>
 #include <linux/mmap_lock.h>
 #include <linux/percpu.h>
 #include <linux/preempt.h>
 #include <linux/sched.h>
+#include <linux/slab.h>
 #include <linux/string.h>
+#include <linux/workqueue.h>
 
 #include "files.h"
 #include "mappings.h"
@@ -20,6 +24,14 @@
  */
 struct code_caches {
 	struct sfu_code_cache of[4];
+	/*
+	 * The rules that the walks of the CPU have kept: 64 KiB, allocated after its first walk.
+	 * They are the worker's in the state RULES_WANTED, and the CPU's in all other states.
+	 */
+	struct sfu_kept_rule *rules;
+	enum { RULES_NONE, RULES_WANTED, RULES_EMPTY, RULES_USED } state;
+	/* The number of generations that were given since the rules were empty. */
+	uint32_t generations;
 };
 static struct code_caches __percpu *code_caches;
 /* The code cache that was used last. */
@@ -34,50 +46,212 @@ static DEFINE_PER_CPU(bool, code_cache_is_busy);
  * the mappings, which take longer.
  */
 #define RANGES_HOLD (30 * HZ)
+/* The calls of note_use(), one a second, after which ranges that no walk uses are dropped. */
+#define DROP_AFTER 16
 
-/* Whether the file of a range is still in the state that the range's table was built for. */
-static __always_inline bool is_current(const struct sfu_code_range *range)
+/* What is checked in a range that is no file's, or has to be looked up: no range has this state. */
+static const struct inode nothing;
+
+static const struct sfu_code_range unused = {
+	.end = U64_MAX, .start = U64_MAX, .checked = &nothing, .changed = 1,
+};
+
+/*
+ * The nanoseconds of the time of change as they are in the inode, which cost less: since 6.13 they
+ * have a bit that tells whether anybody has read the time.
+ */
+static __always_inline uint32_t raw_changed_nsec(const struct inode *inode)
 {
-	const struct sfu_file_key *key = range->key;
-	/*
-	 * The mapping still has the inode, so the inode is alive and is the one of the range: see
-	 * sfu_code_cache_enter().
-	 */
-	const struct inode *inode = (struct inode *)(uintptr_t)range->inode;
-
-	/*
-	 * Where the size changes, the time of change does. That the table is used is known well
-	 * enough from sfu_is_mapped_still(): each range is looked up again about once a second.
-	 */
-	return inode_get_ctime_nsec(inode) == READ_ONCE(key->changed_nsec) &&
-	       inode_get_ctime_sec(inode) == READ_ONCE(key->changed) &&
-	       !is_written_to(inode);
+#ifdef I_CTIME_QUERIED
+	return READ_ONCE(inode->i_ctime_nsec);
+#else
+	return inode_get_ctime_nsec(inode);
+#endif
 }
 
 /*
- * Checks the files of all ranges, for this walk. The walk uses no range of a file that was written
- * to. Regions are left to the walk: they may have a guard in the task's memory. Ranges with
- * SFU_DOUBTFUL are left to sfu_code_range_at().
+ * 0 if the file of a range is still in the state that the range's table was built for. Where the
+ * size changes, the time of change does. Else the file has perhaps changed: see begin_to_check().
+ * The mapping still has the inode, so the inode is alive and is the one of the range: see
+ * sfu_code_cache_enter().
+ */
+static __always_inline uint64_t changes_of(const struct sfu_code_range *range)
+{
+	const struct inode *inode = range->checked;
+
+	return (inode_get_ctime_sec(inode) ^ range->changed) |
+	       (raw_changed_nsec(inode) ^ range->changed_nsec) |
+	       (unsigned int)atomic_read(&inode->i_data.i_mmap_writable);
+}
+
+/*
+ * Begins to check the file of a range in each walk. The range's mapping has the inode now, and the
+ * caller is an RCU reader.
+ */
+static bool begin_to_check(struct sfu_code_range *range)
+{
+	const struct inode *inode = (struct inode *)(uintptr_t)range->inode;
+	const struct sfu_file_key *key = range->key;
+
+	/* The vDSO has no file. The state of the mappings is all that it depends on. */
+	if (range->inode == SFU_NO_FILE) {
+		range->walk = U64_MAX;
+		return true;
+	}
+	/* Only file systems for clusters, and devices, share the pages of another inode. */
+	if (inode->i_mapping != &inode->i_data)
+		return false;
+	range->changed_nsec = raw_changed_nsec(inode);
+	if (inode_get_ctime_nsec(inode) != READ_ONCE(key->changed_nsec) ||
+	    inode_get_ctime_sec(inode) != READ_ONCE(key->changed) || is_written_to(inode))
+		return false;
+	range->changed = READ_ONCE(key->changed);
+	range->checked = inode;
+	range->walk = U64_MAX;
+	return true;
+}
+
+/*
+ * A generation from 1 to SFU_KEPT_RULES - 1. The factor is odd, so all are given before one is
+ * given again. Two generations in sequence have their rules far apart.
+ */
+static uint32_t next_generation(struct code_caches *all)
+{
+	return ++all->generations * 2731 % SFU_KEPT_RULES;
+}
+
+/* Makes and empties rules: it takes too long for a walk. */
+static void prepare_rules(struct work_struct *work)
+{
+	int cpu;
+
+	for_each_possible_cpu(cpu) {
+		struct code_caches *all = per_cpu_ptr(code_caches, cpu);
+		uint64_t i;
+
+		/* Pairs with want_rules(): no walk uses the rules. */
+		if (smp_load_acquire(&all->state) != RULES_WANTED)
+			continue;
+		if (!all->rules)
+			all->rules = kvmalloc_node(SFU_KEPT_RULES * sizeof(*all->rules),
+						   GFP_KERNEL | __GFP_NOWARN, cpu_to_node(cpu));
+		if (!all->rules) {
+			/* A later walk tries again. Pairs with rules_of(). */
+			smp_store_release(&all->state, RULES_NONE);
+			continue;
+		}
+		for (i = 0; i < SFU_KEPT_RULES; i++)
+			all->rules[i] = (struct sfu_kept_rule){ .key = i << 4 };
+		/* Pairs with rules_of(): the rules are empty. */
+		smp_store_release(&all->state, RULES_EMPTY);
+	}
+}
+static DECLARE_WORK(preparation, prepare_rules);
+
+static void schedule_preparation(struct irq_work *work)
+{
+	schedule_work(&preparation);
+}
+static DEFINE_IRQ_WORK(preparation_request, schedule_preparation);
+
+static void want_rules(struct code_caches *all)
+{
+	unsigned int i;
+
+	for (i = 0; i < ARRAY_SIZE(all->of); i++)
+		all->of[i].rules = NULL;
+	/* Pairs with prepare_rules(). */
+	smp_store_release(&all->state, RULES_WANTED);
+	irq_work_queue(&preparation_request);
+}
+
+/*
+ * Gives a code cache of this CPU a new generation. When all have been given, the rules of the CPU
+ * are emptied before one is given again; until then, none are kept.
+ */
+void sfu_code_cache_renew(struct sfu_code_cache *own)
+{
+	struct code_caches *all = this_cpu_ptr(code_caches);
+
+	if (unlikely(all->generations == SFU_KEPT_RULES - 1)) {
+		if (READ_ONCE(all->state) == RULES_USED)
+			want_rules(all);
+	} else {
+		own->generation = next_generation(all);
+	}
+}
+
+/* The rules of this CPU; NULL if they are being prepared. */
+static struct sfu_kept_rule *rules_of(struct code_caches *all)
+{
+	unsigned int i;
+
+	/* Pairs with prepare_rules(). */
+	switch (smp_load_acquire(&all->state)) {
+	case RULES_USED:
+		return all->rules;
+	case RULES_NONE:
+		want_rules(all);
+		break;
+	case RULES_EMPTY:
+		all->generations = 0;
+		for (i = 0; i < ARRAY_SIZE(all->of); i++)
+			all->of[i].generation = next_generation(all);
+		WRITE_ONCE(all->state, RULES_USED);
+		return all->rules;
+	case RULES_WANTED:
+		break;
+	}
+	return NULL;
+}
+
+/* Where a file was changed, drops the range. Returns the range to check next. */
+static noinline struct sfu_code_range *examine(struct sfu_code_cache *own,
+					       struct sfu_code_range *range)
+{
+	struct sfu_code_range *last = &own->ranges[SFU_CODE_RANGES];
+
+	if (begin_to_check(range))
+		return range + 1;
+	memmove(range, range + 1, (char *)last - (char *)range);
+	/* The rules of the range must not be used any more. */
+	sfu_code_cache_renew(own);
+	return range;
+}
+
+/*
+ * Checks the files of all ranges, for this walk. Regions are left to the walk: they may have a
+ * guard in the task's memory. Ranges with SFU_DOUBTFUL are left to sfu_code_range_at().
  */
 static __always_inline void check_ranges(struct sfu_code_cache *own)
 {
-	struct sfu_code_range *range;
-	uint64_t walk = ++own->walk;
+	struct sfu_code_range *range = own->ranges;
 
-	/* The last range is never used. */
-	for (range = own->ranges; likely(range->start != U64_MAX); range++) {
-		if (unlikely(range->inode & (SFU_NO_FILE | SFU_REGION | SFU_DOUBTFUL))) {
-			if (range->inode == SFU_NO_FILE)
-				range->walk = walk;
-		} else if (likely(is_current(range))) {
-			range->walk = walk;
-		}
+	own->walk++;
+	for (;;) {
+		uint64_t changes;
+
+		/* Ten instructions for each file. */
+		do {
+			changes = changes_of(range++);
+		} while (likely(!changes));
+		range--;
+		/* The last range is never used. */
+		if (likely(range->start == U64_MAX))
+			break;
+		if (range->checked == &nothing)
+			range++;
+		else
+			range = examine(own, range);
 	}
 }
 
 static void forget_ranges(struct sfu_code_cache *own)
 {
-	memset(own->ranges, 0xff, sizeof(own->ranges));
+	struct sfu_code_range *range;
+
+	for (range = own->ranges; range != own->ranges + ARRAY_SIZE(own->ranges); range++)
+		*range = unused;
 }
 
 /*
@@ -94,15 +268,37 @@ static void doubt_ranges(struct sfu_code_cache *own)
 		if (kept != range)
 			*kept = *range;
 		kept->inode |= SFU_DOUBTFUL;
+		kept->checked = &nothing;
+		kept->changed = unused.changed;
+		kept->walk = 0;
 		kept++;
 	}
-	memset(kept, 0xff, (char *)range - (char *)kept);
+	for (; kept != range; kept++)
+		*kept = unused;
+	sfu_code_cache_renew(own);
+}
+
+/*
+ * Notes that the tables of all ranges are in use. Walks do not tell which ranges they use, so in
+ * one of DROP_AFTER calls all ranges are in doubt: those that no walk uses are dropped at the next.
+ */
+static void note_use(struct sfu_code_cache *own)
+{
+	struct sfu_code_range *range;
+
+	for (range = own->ranges; range->start != U64_MAX; range++) {
+		if (!(range->inode & (SFU_REGION | SFU_DOUBTFUL)))
+			sfu_table_used(range->key);
+	}
+	if (!(++own->uses % DROP_AFTER))
+		doubt_ranges(own);
 }
 
 /* Takes the code cache of the process `id`, in this state of its mappings and of all tables. */
 static noinline struct sfu_code_cache *take(uint64_t id, uint64_t sequence)
 {
-	struct sfu_code_cache *all = this_cpu_ptr(code_caches)->of, *own = all;
+	struct code_caches *caches = this_cpu_ptr(code_caches);
+	struct sfu_code_cache *all = caches->of, *own = all;
 	unsigned int i;
 
 	/* A code cache that is not used is the first to expire. */
@@ -112,10 +308,16 @@ static noinline struct sfu_code_cache *take(uint64_t id, uint64_t sequence)
 	}
 	/* The number of a table that was removed is not used again. */
 	if (own->id != id || (own->sequence ^ sequence) >> 32 ||
-	    time_after64(get_jiffies_64(), own->until))
+	    time_after64(get_jiffies_64(), own->until)) {
 		forget_ranges(own);
-	else if (own->sequence != sequence)
+		sfu_code_cache_renew(own);
+		own->balance = 0;
+	} else if (own->sequence == (sequence | 1)) {
+		note_use(own);
+	} else if (own->sequence != sequence) {
 		doubt_ranges(own);
+	}
+	own->rules = rules_of(caches);
 	own->id = id;
 	own->sequence = sequence;
 	own->until = get_jiffies_64() + RANGES_HOLD;
@@ -161,7 +363,7 @@ struct sfu_code_cache *sfu_code_cache_enter(void)
 }
 
 /*
- * Checks a range that has SFU_DOUBTFUL, for this walk. Its table is published, because the
+ * Looks up the mapping of a range that has SFU_DOUBTFUL. Its table is published, because the
  * generation of tables is still that of the range.
  */
 static noinline void look_up(struct sfu_code_cache *own, struct sfu_code_range *range)
@@ -170,8 +372,8 @@ static noinline void look_up(struct sfu_code_cache *own, struct sfu_code_range *
 		return;
 	range->inode &= ~(uint64_t)SFU_DOUBTFUL;
 	sfu_table_used(range->key);
-	if (range->inode == SFU_NO_FILE || is_current(range))
-		range->walk = own->walk;
+	if (!begin_to_check(range))
+		range->inode |= SFU_DOUBTFUL;
 }
 
 struct sfu_code_range *sfu_code_range_at(struct sfu_code_cache *own, uint64_t ra)
@@ -187,6 +389,17 @@ struct sfu_code_range *sfu_code_range_at(struct sfu_code_cache *own, uint64_t ra
 	return range;
 }
 
+bool sfu_code_range_find_table(struct sfu_code_range *range, uint64_t number)
+{
+	range->checked = unused.checked;
+	range->changed = unused.changed;
+	range->walk = 0;
+	if (!sfu_table_of_range(range, number))
+		return false;
+	/* A region is checked by the walks that use it. */
+	return range->inode & SFU_REGION || begin_to_check(range);
+}
+
 void sfu_code_cache_forget(void)
 {
 	uint64_t id = sfu_mm_id(current->mm);
@@ -197,7 +410,10 @@ void sfu_code_cache_forget(void)
 	all = this_cpu_ptr(code_caches)->of;
 	/* If the caller interrupted a walk, the ranges are not older than that walk. */
 	for (i = 0; i < ARRAY_SIZE(code_caches->of) && !this_cpu_read(code_cache_is_busy); i++) {
-		/* No state of mappings in which a walk uses ranges has an odd number. */
+		/*
+		 * No state of mappings in which a walk uses ranges has an odd number. take() knows
+		 * the state by the other bits.
+		 */
 		if (all[i].id == id)
 			all[i].sequence |= 1;
 	}
@@ -231,6 +447,12 @@ int sfu_code_caches_start(void)
 
 void sfu_code_caches_stop(void)
 {
+	int cpu;
+
+	irq_work_sync(&preparation_request);
+	cancel_work_sync(&preparation);
+	for_each_possible_cpu(cpu)
+		kvfree(per_cpu_ptr(code_caches, cpu)->rules);
 	free_percpu(code_caches);
 }
 
@@ -255,5 +477,131 @@ bool sfu_test_enters_in_change(void)
 	}
 	migrate_enable();
 	return entered;
+}
+
+/* The generation of the running test's code cache on this CPU; 0 if the cache cannot be taken. */
+static uint32_t generation_of_test(void)
+{
+	struct sfu_code_cache *own = sfu_code_cache_enter();
+	uint32_t generation = own ? own->generation : 0;
+
+	if (own)
+		sfu_code_cache_leave(own);
+	return generation;
+}
+
+bool sfu_test_renews_generation(void)
+{
+	uint32_t first, forgotten, mapped;
+
+	migrate_disable();
+	first = generation_of_test();
+	sfu_code_cache_forget();
+	forgotten = generation_of_test();
+	sfu_test_map(PAGE_SIZE, false);
+	mapped = generation_of_test();
+	migrate_enable();
+	return first && forgotten == first && mapped && mapped != first;
+}
+
+bool sfu_test_generations_differ(void)
+{
+	const uint64_t ra = 0x7f1234567895;
+	struct sfu_code_cache *own;
+	struct code_caches *all;
+	bool differ = true;
+	unsigned int i, k;
+
+	migrate_disable();
+	all = this_cpu_ptr(code_caches);
+	own = &all->of[2];
+	this_cpu_write(code_cache_is_busy, true);
+	/* Each generation is given several times. */
+	for (i = 0; differ && i < 3 * SFU_KEPT_RULES; i++) {
+		struct sfu_kept_rule *rule;
+
+		sfu_code_cache_renew(own);
+		while (!rules_of(all))
+			msleep(20);
+		rule = &all->rules[((ra >> 4) + 2 * own->generation) % SFU_KEPT_RULES];
+		differ = own->generation > 0 && own->generation < SFU_KEPT_RULES &&
+			 rule->key != ra + 16ull * own->generation;
+		for (k = 0; k < ARRAY_SIZE(all->of); k++)
+			differ = differ && (own == &all->of[k] ||
+					    own->generation != all->of[k].generation);
+		rule->key = ra + 16ull * own->generation;
+	}
+	/* The rules of the test have no CFA. */
+	want_rules(all);
+	this_cpu_write(code_cache_is_busy, false);
+	migrate_enable();
+	return differ;
+}
+
+/* Puts the code of a file at `address` into the code cache of the running test. */
+static bool put_test_range(const struct sfu_file_key *key, uint64_t address)
+{
+	struct sfu_code_cache *own = sfu_code_cache_enter();
+	struct sfu_code_range range = unused;
+	struct sfu_mapping mapping;
+	bool put = false;
+
+	if (!own)
+		return false;
+	range.start = address;
+	range.end = address + PAGE_SIZE;
+	range.key = key;
+	if (!sfu_find_mapping(address, &mapping)) {
+		range.inode = mapping.inode;
+		put = begin_to_check(&range);
+		if (put)
+			own->ranges[0] = range;
+	}
+	sfu_code_cache_leave(own);
+	return put;
+}
+
+/* Whether the code cache of the running test has a range, and this generation. */
+static bool has_test_range(uint32_t generation)
+{
+	struct sfu_code_cache *own = sfu_code_cache_enter();
+	bool has;
+
+	if (!own)
+		return false;
+	has = own->ranges[0].walk == U64_MAX && own->generation == generation;
+	sfu_code_cache_leave(own);
+	return has;
+}
+
+bool sfu_test_checks_files(const struct sfu_file_key *key, uint64_t address)
+{
+	struct sfu_mapping mapping;
+	struct inode *inode;
+	uint32_t first, second;
+	bool checks;
+
+	if (sfu_find_mapping(address, &mapping))
+		return false;
+	inode = (struct inode *)(uintptr_t)mapping.inode;
+	migrate_disable();
+	checks = put_test_range(key, address);
+	first = generation_of_test();
+	checks = checks && first && has_test_range(first);
+	/* Somebody may write to the file through a mapping. */
+	checks = checks && !mapping_map_writable(inode->i_mapping);
+	checks = checks && !has_test_range(first);
+	mapping_unmap_writable(inode->i_mapping);
+	second = generation_of_test();
+	checks = checks && second != first && !has_test_range(second);
+	/* Somebody has read the time of change: that is no change. */
+	checks = checks && put_test_range(key, address) && has_test_range(second);
+	fill_mg_cmtime(&(struct kstat){}, STATX_CTIME, inode);
+	checks = checks && has_test_range(second);
+	/* The file was changed. */
+	inode_set_ctime(inode, key->changed, key->changed_nsec ^ 1);
+	checks = checks && !has_test_range(second) && generation_of_test() != second;
+	migrate_enable();
+	return checks;
 }
 #endif

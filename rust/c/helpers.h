@@ -181,6 +181,17 @@ struct sfu_file_key {
  */
 #define SFU_DOUBTFUL 4
 
+/*
+ * A kept rule. `key`: the return address plus 16 times the generation of a code cache. The rule is
+ * in the place of bits 4 to 15 of the key plus 16 times the generation; without a rule, a place has
+ * the key of generation 0. See rust/sframe/src/table/kept_rules.rs.
+ */
+struct sfu_kept_rule {
+	uint64_t key;
+	uint64_t rule;
+};
+#define SFU_KEPT_RULES 4096
+
 /* A range of code with one table: the run-time addresses from `start` up to but excluding `end`. */
 struct sfu_code_range {
 	uint64_t end;
@@ -189,11 +200,12 @@ struct sfu_code_range {
 	uint64_t to_distance;
 	/* A run-time address in the range plus this value is its offset in the file, in bytes. */
 	uint64_t to_offset;
-	/*
-	 * The rows, and the last walk that checked that the rows belong to the file's present
-	 * state.
-	 */
+	/* The rows. */
 	const void *rows;
+	/*
+	 * The range is of use to a walk whose number is not higher. UINT64_MAX for a file that each
+	 * walk checks when it begins; the number of the last walk that checked a region; else 0.
+	 */
 	uint64_t walk;
 	/*
 	 * The inode as in struct sfu_mapping; and the key of the state of the file that the table
@@ -201,6 +213,13 @@ struct sfu_code_range {
 	 */
 	uint64_t inode;
 	const struct sfu_file_key *key;
+	/*
+	 * What each walk checks: the inode, or one that never passes; and the time of change that
+	 * the inode must have. The bits of the nanoseconds are those that the inode has.
+	 */
+	const void *checked;
+	int64_t changed;
+	uint32_t changed_nsec;
 	/* The guard of the range's region, as in struct sframe_unwind_region. */
 	uint64_t guard;
 	uint64_t guard_value;
@@ -218,8 +237,19 @@ struct sfu_code_cache {
 	uint64_t sequence;
 	/* In jiffies: after this time, the ranges have expired. */
 	uint64_t until;
-	/* A number that differs for each walk. */
+	/* The number of the present walk: each has a higher one. */
 	uint64_t walk;
+	/* How often, in all, the tables of the ranges were noted as used. */
+	uint32_t uses;
+	/*
+	 * The generation of this code cache: it differs from those of the CPU's other code caches,
+	 * and changes with the state of the mappings, and when a range is dropped.
+	 */
+	uint32_t generation;
+	/* Whether walks find most rules kept: `Balance` of kept_rules.rs; 0 at first. */
+	uint32_t balance;
+	/* The kept rules of the CPU, SFU_KEPT_RULES of them; NULL if there are none yet. */
+	struct sfu_kept_rule *rules;
 	/*
 	 * The ranges, ordered by address. An unused range starts at UINT64_MAX. The last one is
 	 * never used.
@@ -353,9 +383,11 @@ void sfu_code_cache_leave(struct sfu_code_cache *cache);
  * a range behind `ra`, or an unused range. The range becomes that of the place of `ra`.
  */
 struct sfu_code_range *sfu_code_range_at(struct sfu_code_cache *cache, uint64_t ra);
+/* Between enter and leave: from now on, no rule is kept for this code cache. */
+void sfu_code_cache_renew(struct sfu_code_cache *cache);
 /*
- * Between enter and leave: puts the table with this number into a range; false if the table is
- * gone.
+ * Between enter and leave, in the state of the mappings in which the range was found: puts the
+ * table with this number into a range; false if the table is gone, or the file was changed.
  */
 bool sfu_code_range_find_table(struct sfu_code_range *range, uint64_t number);
 /* Between enter and leave: whether the region of a range still exists. */
@@ -579,6 +611,19 @@ int sfu_test_unmap(uint64_t address, uint64_t len);
  * are being changed. False on kernels whose mappings have no sequence count.
  */
 bool sfu_test_enters_in_change(void);
+/*
+ * Whether the code cache of the running test has a new generation where its mappings were changed,
+ * and the same one where they were not.
+ */
+bool sfu_test_renews_generation(void);
+/* Whether a new generation has no rules, and is that of no other code cache. */
+bool sfu_test_generations_differ(void);
+/*
+ * Whether a range of a file in the code cache of the running test is dropped when the file is
+ * changed, and the code cache has a new generation then. The file, with this key, is mapped at
+ * `address`.
+ */
+bool sfu_test_checks_files(const struct sfu_file_key *key, uint64_t address);
 /*
  * Adds a region of the running test, or of another process: `other` is its number, or 0. `user` is
  * charged. The region's `pid` is ignored.

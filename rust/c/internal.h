@@ -87,9 +87,8 @@ bool sfu_has_region_requests(void);
 void sfu_region_request(uint64_t mm_id, pid_t pid, uint32_t user, uint64_t start, uint64_t end);
 
 /*
- * The next walk of the current task on this CPU looks up the mapping of each range that it uses;
- * code_cache.c. Each decision calls this function, which limits the age of cached ranges. Any
- * context.
+ * The next walk of the current task on this CPU notes that the tables of its ranges are in use;
+ * code_cache.c. Each decision calls this function. Any context.
  */
 void sfu_code_cache_forget(void);
 /* Before the hooks are installed, and after their removal; code_cache.c. Task; may sleep. */
@@ -103,6 +102,11 @@ void sfu_code_caches_stop(void);
 bool sfu_is_mapped_still(const struct sfu_code_range *range, uint64_t sequence);
 /* Notes that a table is in use; `key` is the key of a published table. Any context; tables.c. */
 void sfu_table_used(const struct sfu_file_key *key);
+/*
+ * Between sfu_code_cache_enter() and sfu_code_cache_leave(): puts the rows and the key of the table
+ * with this number into a range; false if the table is gone; tables.c.
+ */
+bool sfu_table_of_range(struct sfu_code_range *range, uint64_t number);
 
 /* A job of the worker; queue.c. */
 struct sfu_job {

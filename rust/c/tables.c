@@ -230,7 +230,7 @@ void sfu_table_used(const struct sfu_file_key *key)
 	is_used(container_of(key, struct table, key));
 }
 
-bool sfu_code_range_find_table(struct sfu_code_range *range, uint64_t number)
+bool sfu_table_of_range(struct sfu_code_range *range, uint64_t number)
 {
 	/*
 	 * A table that is removed meanwhile changes sfu_table_generation afterwards, and so empties

@@ -103,6 +103,7 @@ $(own)/kernel.o: $(shim)/lib.rs $(own)/compiler_builtins.o $(own)/libmacros.so F
 
 quiet_cmd_own_module = RUSTC [M] $@
       cmd_own_module = $(call own-crate,sframe_unwind) $(arch-cfg) $(for-size) \
+		--check-cfg=cfg\(sfu_compare\) $(if $(filter compare,$(RUST)),--cfg sfu_compare) \
 		-Zcrate-attr=no_std --extern kernel $<
 $(own)/sframe_unwind.o: $(src)/rust/main.rs $(own)/kernel.o $(sfu-probes) FORCE
 	+$(call if_changed_dep,own_module)

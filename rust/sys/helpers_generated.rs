@@ -23,6 +23,7 @@ pub const SFU_PATH: u32 = 256;
 pub const SFU_NO_FILE: u32 = 1;
 pub const SFU_REGION: u32 = 2;
 pub const SFU_DOUBTFUL: u32 = 4;
+pub const SFU_KEPT_RULES: u32 = 4096;
 pub const SFU_CODE_RANGES: u32 = 16;
 pub const SFU_CODE_PLACES: u32 = 256;
 pub const SFU_CODE_ASKED: u32 = 1;
@@ -90,6 +91,12 @@ pub struct sfu_file_key {
     pub inode_generation: u32,
 }
 #[repr(C)]
+#[derive(Debug, Default, Copy, Clone)]
+pub struct sfu_kept_rule {
+    pub key: u64,
+    pub rule: u64,
+}
+#[repr(C)]
 #[derive(Debug, Copy, Clone)]
 pub struct sfu_code_range {
     pub end: u64,
@@ -100,6 +107,9 @@ pub struct sfu_code_range {
     pub walk: u64,
     pub inode: u64,
     pub key: *const sfu_file_key,
+    pub checked: *const kernel::ffi::c_void,
+    pub changed: i64,
+    pub changed_nsec: u32,
     pub guard: u64,
     pub guard_value: u64,
 }
@@ -110,6 +120,10 @@ pub struct sfu_code_cache {
     pub sequence: u64,
     pub until: u64,
     pub walk: u64,
+    pub uses: u32,
+    pub generation: u32,
+    pub balance: u32,
+    pub rules: *mut sfu_kept_rule,
     pub ranges: [sfu_code_range; 17usize],
     pub places: [u16; 256usize],
 }
@@ -205,6 +219,9 @@ unsafe extern "C" {
 }
 unsafe extern "C" {
     pub fn sfu_code_range_at(cache: *mut sfu_code_cache, ra: u64) -> *mut sfu_code_range;
+}
+unsafe extern "C" {
+    pub fn sfu_code_cache_renew(cache: *mut sfu_code_cache);
 }
 unsafe extern "C" {
     pub fn sfu_code_range_find_table(range: *mut sfu_code_range, number: u64) -> bool;
@@ -432,6 +449,15 @@ unsafe extern "C" {
 }
 unsafe extern "C" {
     pub fn sfu_test_enters_in_change() -> bool;
+}
+unsafe extern "C" {
+    pub fn sfu_test_renews_generation() -> bool;
+}
+unsafe extern "C" {
+    pub fn sfu_test_generations_differ() -> bool;
+}
+unsafe extern "C" {
+    pub fn sfu_test_checks_files(key: *const sfu_file_key, address: u64) -> bool;
 }
 unsafe extern "C" {
     pub fn sfu_test_add_region(

@@ -213,6 +213,17 @@ impl WordReader for OpenWords<'_> {
     }
 
     #[inline(always)]
+    fn lower_word(&self, address: u64) -> (u64, u64) {
+        match &self.0 {
+            Some(access) => access.lower_word(address),
+            None => {
+                let address = address & const { u64::MAX >> 1 };
+                (get_user!(address, u64).1, address)
+            }
+        }
+    }
+
+    #[inline(always)]
     fn open(&self) -> &Self {
         self
     }

@@ -102,6 +102,27 @@ pub(crate) fn enters_in_change() -> bool {
     unsafe { bindings::sfu_test_enters_in_change() }
 }
 
+/// Whether the code cache of the running test has a new generation where its mappings were changed,
+/// and the same one where they were not.
+pub(crate) fn renews_generation() -> bool {
+    // SAFETY: KUnit calls this in a task that may sleep. The test has mapped memory, so the task
+    // has a mm.
+    unsafe { bindings::sfu_test_renews_generation() }
+}
+
+/// Whether a new generation has no rules, and is that of no other code cache.
+pub(crate) fn generations_differ() -> bool {
+    // SAFETY: As above.
+    unsafe { bindings::sfu_test_generations_differ() }
+}
+
+/// Whether a range of a file in the code cache of the running test is dropped when the file is
+/// changed. The test has mapped the file, with this key, at `address`.
+pub(crate) fn checks_files(key: &FileKey, address: u64) -> bool {
+    // SAFETY: As above, and `key.0` is a valid key for the whole call.
+    unsafe { bindings::sfu_test_checks_files(&key.0, address) }
+}
+
 /// Unmaps user memory of the running test.
 pub(crate) fn unmap(address: u64, len: u64) -> Result {
     // SAFETY: The C function only unmaps user memory of the running test.

@@ -8,6 +8,12 @@ use super::build::FileTable;
 use crate::{
     sframe::{
         fast_path,
+        kept_rules::{
+            self,
+            Balance,
+            KeptRule,
+            KeptRules, //
+        },
         table::PAGE,
         unwind::WordReader,
         walk::TableAnswer, //
@@ -24,6 +30,7 @@ use crate::{
 };
 use core::{
     hint,
+    mem::size_of,
     ptr::NonNull, //
 };
 use kernel::{
@@ -160,20 +167,23 @@ impl CodeCache {
             to_distance: start.wrapping_neg(),
             to_offset: mapping.offset.wrapping_sub(mapping.start),
             rows: core::ptr::null(),
-            // No walk has checked the range yet.
             walk: 0,
             inode: mapping.inode,
             key: core::ptr::null(),
+            checked: core::ptr::null(),
+            changed: 0,
+            changed_nsec: 0,
             guard: guard.address,
             guard_value: guard.value,
         };
         // SAFETY: `self` is a `CodeCache`, so the call lies between `sfu_code_cache_enter` and
-        // `sfu_code_cache_leave`.
+        // `sfu_code_cache_leave`. The state of the mappings is that of `mapping`.
         if !unsafe { bindings::sfu_code_range_find_table(&mut new, mapping.table) } {
             return;
         }
         // Ranges are sorted by address: the new range goes in front of the first range above it. If
         // all are used, the topmost range is dropped.
+        let mut is_in = false;
         for range in all
             .ranges
             .iter_mut()
@@ -181,6 +191,7 @@ impl CodeCache {
         {
             if new.end <= range.start {
                 core::mem::swap(range, &mut new);
+                is_in = true;
             } else if new.start < range.end {
                 // The same range; or other code was there before, or a region that was replaced.
                 // Then the next walk begins without ranges.
@@ -193,6 +204,11 @@ impl CodeCache {
                 }
                 return;
             }
+        }
+        if is_in && new.start != u64::MAX {
+            // Nobody checks the dropped range any more, so its rules must not be used. SAFETY: As
+            // above.
+            unsafe { bindings::sfu_code_cache_renew(all) };
         }
     }
 }
@@ -216,6 +232,26 @@ pub(crate) struct Ranges<'a> {
     words: &'a PeekWords<'a>,
 }
 
+impl Ranges<'_> {
+    /// Calls `walk` with ranges that have no kept rules.
+    #[cfg(any(sfu_compare, CONFIG_KUNIT = "y"))]
+    pub(crate) fn without_kept_rules<T>(&mut self, walk: impl FnOnce(&mut Self) -> T) -> T {
+        let rules = core::mem::replace(&mut self.all.rules, core::ptr::null_mut());
+        let result = walk(self);
+        self.all.rules = rules;
+        result
+    }
+
+    /// Records that a walk has found `frames` frames, and has missed the kept rules of `misses` of
+    /// them.
+    #[cold]
+    #[inline(never)]
+    pub(crate) fn record_misses(&mut self, frames: usize, misses: u32) {
+        let balance = Balance::of(self.all.balance).after(frames as u32, misses);
+        self.all.balance = balance.number();
+    }
+}
+
 impl<'a> fast_path::Codes<'a> for Ranges<'a> {
     type Rows = FileTable;
 
@@ -234,9 +270,27 @@ impl<'a> fast_path::Codes<'a> for Ranges<'a> {
         // The range may be of another address. All that matters here is whether this walk has
         // checked the range. SAFETY: This walk has checked the range, and `self` borrows a
         // `CodeCache` for `'a`.
-        (range.walk == self.all.walk).then(|| unsafe { code_of(range) })
+        (range.walk >= self.all.walk).then(|| unsafe { code_of(range) })
+    }
+
+    #[inline(always)]
+    fn kept_rules(&mut self) -> Option<KeptRules<'a>> {
+        let balance = Balance::of(self.all.balance);
+        if !balance.is_good() {
+            self.all.balance = balance.after_pause().number();
+            return None;
+        }
+        let places = NonNull::new(self.all.rules)?;
+        // SAFETY: The places are this CPU's, and live as long as the hooks do. `self` borrows a
+        // `CodeCache` for `'a`: nobody else uses them until then. C has made each of them a
+        // `KeptRule`: see the assertions below.
+        let places = unsafe { places.cast::<[KeptRule; kept_rules::PLACES]>().as_ref() };
+        Some(KeptRules::new(places, self.all.generation))
     }
 }
+
+const _: () = assert!(size_of::<KeptRule>() == size_of::<bindings::sfu_kept_rule>());
+const _: () = assert!(kept_rules::PLACES == bindings::SFU_KEPT_RULES as usize);
 
 /// The range that contains the byte in front of a return address, if the range is of use. The range
 /// may also be one behind the byte: then no block holds the byte.
@@ -254,12 +308,14 @@ unsafe fn range_at<'a>(
     // SAFETY: By this function's contract, `cache` is the cache of a `CodeCache`. The result is one
     // of its ranges.
     let range = unsafe { &mut *bindings::sfu_code_range_at(cache, ra) };
-    // C has checked the files. All bits of an unused range are set.
-    let is_region = range.inode as u32 & bindings::SFU_REGION != 0 && range.start != u64::MAX;
-    if range.walk != walk && !(is_region && region_holds(range, words)) {
-        return None;
+    // C has checked the files.
+    if range.walk < walk {
+        let is_region = range.inode as u32 & bindings::SFU_REGION != 0;
+        if !is_region || !region_holds(range, words) {
+            return None;
+        }
+        range.walk = walk;
     }
-    range.walk = walk;
     // SAFETY: This walk has checked the range, and by this function's contract a `CodeCache` exists
     // for `'a`.
     Some(unsafe { code_of(range) })
@@ -288,6 +344,7 @@ unsafe fn code_of<'a>(range: &bindings::sfu_code_range) -> fast_path::CodeRange<
     unsafe { hint::assert_unchecked(!range.rows.is_null()) };
     fast_path::CodeRange {
         to_distance: range.to_distance,
+        may_keep: range.inode as u32 & bindings::SFU_REGION == 0,
         // SAFETY: Only `publish` publishes rows, and they are `FileTable`. C frees them after all
         // RCU readers of that time have ended; the holder of a `CodeCache` is such a reader,
         // because preemption is off.

@@ -26,6 +26,8 @@ use crate::{
 };
 use kernel::prelude::*;
 
+#[cfg(any(sfu_compare, CONFIG_KUNIT = "y"))]
+pub(crate) use self::cache::Ranges;
 pub(crate) use self::{
     build::{
         FileTable,

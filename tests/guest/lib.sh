@@ -277,6 +277,8 @@ log_is_clean() {
 	# As many lines as check() prints.
 	kernel_log | without_other_races >/tmp/dmesg
 	! grep -E -m 1 -A 29 "$COMPLAINTS|Call Trace" /tmp/dmesg || return
+	! grep '^different [1-9]' "$STATS" 2>/dev/null ||
+		{ echo "walks by kept rules differ from whole walks"; return 1; }
 	! dmesg | grep -E 'kmemleak: [0-9]+ new' || nothing_leaked
 }
 

@@ -116,6 +116,28 @@ def show_worst(path):
     return programs
 
 
+def show_programs(directory, kernel):
+    """Prints and returns the mean costs of the walks of real programs, and what the kernel's walk
+    by frame pointers takes for as many frames: `kernel` is its line."""
+    programs = {}
+    for file in sorted(os.listdir(directory)):
+        name = file.removeprefix("program.")
+        walks = calls(os.path.join(directory, file)) if name != file else {}
+        count = sum(len(taken) for taken in walks.values())
+        if not count:
+            continue
+        frames = sum(frames * len(taken) for frames, taken in walks.items()) / count
+        programs[name] = {
+            "walks": count, "frames": round(frames, 1),
+            "kernel": round(kernel.intercept + kernel.slope * frames),
+            "module": round(sum(sum(taken) for taken in walks.values()) / count)}
+    if programs:
+        print(f"\n{'':14} {'walks':>6} {'frames':>7} {'kernel':>8} {'module':>8}")
+    for name, its in programs.items():
+        print(f"{name:14} {its['walks']:6} {its['frames']:7} {its['kernel']:8} {its['module']:8}")
+    return programs
+
+
 def show_lines(path):
     """Prints and returns the numbers of cache lines of a table that a lookup touches."""
     lines = {name: {"mean": float(mean), "three_or_fewer": float(few)}
@@ -197,6 +219,8 @@ def main():
         result["per_sample"]["untouched_task"] = round(statistics.mean(more))
         print("\nwhere there is nothing to gain, above the kernel's own: "
               f"{statistics.mean(more):.0f}")
+    if "fp" in lines:
+        result["programs"] = show_programs(directory, lines["fp"])
     result["cache_lines"] = show_lines(os.path.join(directory, "lines"))
     result["worst"] = show_worst(os.path.join(directory, "worst"))
     result["runs"] = show_runs(os.path.join(directory, "runs"))

@@ -12,7 +12,8 @@
 
 /* What rust/x86_64/asm/user_access.rs writes to the tables of alternatives and of exceptions. */
 static_assert(sizeof(struct alt_instr) == SFU_ALTERNATIVE_SIZE);
-static_assert(sizeof(struct exception_table_entry) == 12 && EX_TYPE_UACCESS == 3);
+static_assert(sizeof(struct exception_table_entry) == 12 && EX_TYPE_UACCESS == 3 &&
+	      EX_TYPE_DEFAULT_MCE_SAFE == 14);
 static_assert(X86_FEATURE_SMAP == 9 * 32 + 20);
 
 unsigned long sfu_entry_text, sfu_entry_size;

@@ -59,7 +59,8 @@ pub use self::{
     },
     table::{
         compact_rule,
-        fast_path, //
+        fast_path,
+        kept_rules, //
     },
     walk::stop_reason, //
 };

@@ -98,6 +98,37 @@ impl UserAccess<'_> {
         }
         word
     }
+
+    /// As [`word`](Self::word), for an address below 2^63. Ignores the top bit of `address`, and
+    /// returns the address without it.
+    #[inline(always)]
+    pub(crate) fn lower_word(&self, address: u64) -> (u64, u64) {
+        let (word, lower);
+        // SAFETY: No address of the kernel is below 2^63, and `btr` clears the top bit also in a
+        // speculative execution. Addresses from `TASK_SIZE_MAX` to 2^63 are not canonical. By the
+        // contract of `begin` page faults are off, so a fault, also that of such an address,
+        // continues at the label 3, with 0 in `word`.
+        unsafe {
+            asm!(
+                "btr {address}, 63",
+                "xor {word:e}, {word:e}",
+                "2: mov {word}, qword ptr [{address}]",
+                "3:",
+                ".pushsection __ex_table, \"a\"",
+                ".balign 4",
+                ".long 2b - .",
+                ".long 3b - .",
+                // EX_TYPE_DEFAULT_MCE_SAFE: EX_TYPE_UACCESS warns of addresses that are not
+                // canonical.
+                ".long 14",
+                ".popsection",
+                address = inout(reg) address => lower,
+                word = out(reg) word,
+                options(nostack, readonly),
+            );
+        }
+        (word, lower)
+    }
 }
 
 impl Drop for UserAccess<'_> {

@@ -129,7 +129,7 @@ global_asm!(
     read = sym read_current,
 );
 
-/// As the module's `UserAccess`, whose reads have four instructions.
+/// As the module's `UserAccess`, whose reads have four instructions, or three below 2^63.
 pub(crate) struct CountedAccess<'a>(PhantomData<&'a ()>);
 
 impl CountedAccess<'_> {
@@ -156,6 +156,24 @@ impl CountedAccess<'_> {
             );
         }
         word
+    }
+
+    #[inline(always)]
+    pub(crate) fn lower_word(&self, address: u64) -> (u64, u64) {
+        let (word, lower);
+        // SAFETY: The function changes these two registers only.
+        unsafe {
+            asm!(
+                "btr rax, 63",
+                "mov {lower}, rax",
+                "call uncounted_8",
+                lower = out(reg) lower,
+                inout("rax") address => _,
+                out("rdx") word,
+                options(nomem),
+            );
+        }
+        (word, lower)
     }
 }
 

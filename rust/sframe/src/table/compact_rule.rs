@@ -109,7 +109,7 @@ impl CompactRule {
         }
         let base = if self.has(BY_FP) { Base::Fp } else { Base::Sp };
         let fp = if self.has(SAVES_FP) {
-            Location::AtCfa(i32::from(self.0 as i16))
+            Location::AtCfa(self.flags().fp() as i32)
         } else {
             Location::Unchanged
         };
@@ -128,21 +128,41 @@ impl CompactRule {
         self.0 >> 32
     }
 
-    /// The offset from the CFA to the saved frame pointer, in bytes.
-    #[inline(always)]
-    pub(super) const fn fp(self) -> i64 {
-        self.0 as i16 as i64
-    }
-
     /// The half of the word that has the flags.
     #[inline(always)]
-    pub(super) const fn flags(self) -> u32 {
-        self.0 as u32
+    pub(super) const fn flags(self) -> RuleFlags {
+        RuleFlags(self.0 as u32)
     }
 
     #[inline(always)]
     pub(super) const fn has(self, flag: u64) -> bool {
         self.0 & flag != 0
+    }
+}
+
+/// Bits 0 to 31 of a compact rule: all but the CFA's offset.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(transparent)]
+pub struct RuleFlags(u32);
+
+impl RuleFlags {
+    /// No flag.
+    pub(super) const NONE: Self = Self(0);
+
+    #[inline(always)]
+    pub(super) const fn has(self, flag: u64) -> bool {
+        self.0 & flag as u32 != 0
+    }
+
+    #[inline(always)]
+    pub(super) const fn with(self, flag: u64) -> Self {
+        Self(self.0 | flag as u32)
+    }
+
+    /// The offset from the CFA to the saved frame pointer, in bytes.
+    #[inline(always)]
+    pub(super) const fn fp(self) -> i64 {
+        self.0 as i16 as i64
     }
 }
 

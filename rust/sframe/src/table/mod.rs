@@ -7,6 +7,7 @@ pub mod compact_rule;
 pub mod error;
 pub mod extra_row;
 pub mod fast_path;
+pub mod kept_rules;
 pub mod lookup;
 pub mod work;
 

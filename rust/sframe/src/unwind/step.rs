@@ -69,6 +69,14 @@ pub trait WordReader {
     /// may have any value and alignment.
     fn word(&self, address: u64) -> u64;
 
+    /// The eight bytes at a run-time address below 2^63, as by [`word`](Self::word), in fewer
+    /// instructions, and the address. The top bit of `address` is ignored, also in the result.
+    #[inline(always)]
+    fn lower_word(&self, address: u64) -> (u64, u64) {
+        let address = address & (u64::MAX >> 1);
+        (self.word(address), address)
+    }
+
     /// Opens the memory for many reads, which cost less than reads of `self`. Until the result is
     /// dropped, the caller calls no function that is not inlined.
     fn open(&self) -> Self::Open<'_>;

@@ -27,11 +27,12 @@ pub const PLACES: usize = 4096;
 /// modulo 2^64. The kernel module allocates places as `struct sfu_kept_rule`.
 ///
 /// The rule is in the place of bits 4 to 15 of the return address plus 32 times the generation. So
-/// the rules of processes with equal addresses, as after `fork`, have different places. If two rules
-/// have equal keys and one place, the sums with 16 and with 32 times the generation are equal in
-/// these bits. Then 16 times the generations are equal, too, so the generations are, which are
-/// smaller than [`PLACES`], and so the addresses are. 0 is no generation of a walk: it is that of an
-/// empty place.
+/// the rules of processes with equal addresses, as after `fork`, have different places.
+///
+/// No two rules have an equal key and one place. For them, the address plus 16 times the generation
+/// and the address plus 32 times the generation would be equal in bits 4 to 15. So 16 times the
+/// generation would be, too. Generations are smaller than [`PLACES`], so the generations would be
+/// equal, and the addresses. 0 is no generation of a walk: it is that of an empty place.
 #[derive(Debug)]
 #[repr(C)]
 pub struct KeptRule {
@@ -92,9 +93,9 @@ impl<'a> KeptRules<'a> {
         (place.key.get() == ra.wrapping_add(self.step)).then_some(place)
     }
 
-    /// Keeps a rule with a CFA, or the mark of the outermost frame, for the code before the run-time
-    /// address `ra`. The mark gets the flag of a rule by the frame pointer, so that loops over other
-    /// rules end at it.
+    /// Keeps a rule with a CFA, or the mark of the outermost frame, for the code before the
+    /// run-time address `ra`. The mark gets the flag of a rule by the frame pointer, so that loops
+    /// over other rules end at it.
     #[inline(always)]
     pub(super) fn keep(self, ra: u64, rule: CompactRule) {
         if let Some(place) = self.place(ra) {
@@ -243,7 +244,7 @@ pub(super) mod tests {
         let found = rules.rule(ra).unwrap();
         assert_eq!(found.parts(), (rule.flags(), rule.cfa()));
         for bit in 0..64 {
-            assert!(!has(rules, ra ^ 1 << bit), "{bit}");
+            assert!(!has(rules, ra ^ (1 << bit)), "{bit}");
         }
     }
 }

@@ -302,9 +302,10 @@ fn walk_recent<'a, 'b, C: Codes<'a>, M: WordReader>(
 }
 
 /// As [`walk_recent`], with the rules that earlier walks have kept. A frame with a kept rule costs
-/// little more than half. A frame without one costs more, as its rule is kept.
+/// half as many instructions. A frame without one costs more, because its rule is kept.
 ///
-/// The loop leaves the state of the last frame out of registers where it can be computed again.
+/// The search of a table is behind the loops over kept rules, and the state of the last frame is
+/// computed again where a loop ends. So all values of a loop are in registers.
 #[inline(always)]
 fn walk_kept<'a, 'b, C: Codes<'a>, M: WordReader>(
     place: &mut StatePlace<'_>,

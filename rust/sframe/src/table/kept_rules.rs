@@ -23,8 +23,8 @@ use core::cell::Cell;
 /// The number of places for kept rules.
 pub const PLACES: usize = 4096;
 
-/// A place for a rule. Its key is the return address plus 16 times the generation,
-/// modulo 2^64. The kernel module allocates places as `struct sfu_kept_rule`.
+/// A place for a rule. Its key is the return address plus 16 times the generation, modulo 2^64. The
+/// kernel module allocates places as `struct sfu_kept_rule`.
 ///
 /// The rule is in the place of bits 4 to 15 of the return address plus 32 times the generation. So
 /// the rules of processes with equal addresses, as after `fork`, have different places.

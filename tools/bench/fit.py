@@ -3,13 +3,14 @@
 """Computes the costs of walks, whole runs and table builds from the files that tools/bench/guest
 writes.
 
-usage: fit.py DIRECTORY OUT [PICTURE]
+usage: fit.py DIRECTORY OUT [PICTURES]
 
 For each case in DIRECTORY, a line is fitted to the medians of the case's walks at each depth: its
 slope is the cost of a frame, its intercept the cost of a sample. The median, because the first walk
 after a change of the mappings or of the tables costs up to 7,000 more, and how often that happens
 in a run depends on the machine. `rare`: by how much the mean cost of a walk exceeds the median.
-Writes OUT as JSON, and PICTURE as SVG if DIRECTORY has all cases. Prints the results as tables.
+Writes OUT as JSON, PICTURES-kernel.svg if DIRECTORY has all cases, and PICTURES-depth.svg if it has
+`fp`, `hot` and `three`. Prints the results as tables.
 """
 
 import collections
@@ -149,20 +150,22 @@ def show_lines(path):
     return lines
 
 
-def picture(found, per_frame):
-    """Two diagrams: the cost of a sample over the depth of the stack, and the cost of a frame over
-    the number of functions in the frame's file."""
-    colours = {"fp": "#777777", "hot": "#0060c0", "direct": "#c05000", "dwarf": "#a01030"}
-    out = ['<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 760 360" '
-           'font-family="sans-serif" font-size="12">',
-           '<rect width="760" height="360" fill="white"/>']
+COLOURS = {"fp": "#777777", "hot": "#0060c0", "three": "#208030", "direct": "#c05000",
+           "dwarf": "#a01030"}
 
-    def diagram(left, title, below, across, up, curves):
-        """Draws one diagram. `across` and `up` are pairs: a function from values to 0..1, and the
-        marks."""
+
+def drawn(*diagrams):
+    """Diagrams side by side, as SVG. A diagram has a title, a text below, two axes and curves. An
+    axis is a function from values to 0..1, and marks; a curve is a list of points."""
+    width = 20 + 370 * len(diagrams)
+    out = [f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} 360" '
+           'font-family="sans-serif" font-size="12">',
+           f'<rect width="{width}" height="360" fill="white"/>']
+    for number, (title, below, across, up, curves) in enumerate(diagrams):
+        left = 70 + 370 * number
         (place_x, marks_x), (place_y, marks_y) = across, up
-        x_of = lambda value: left + 270 * place_x(value)
-        y_of = lambda value: 310 - 250 * place_y(value)
+        x_of = lambda value, left=left, place=place_x: left + 270 * place(value)
+        y_of = lambda value, place=place_y: 310 - 250 * place(value)
         out.append(f'<text x="{left}" y="30" font-size="14">{title}</text>')
         out.append(f'<text x="{left + 135}" y="350" text-anchor="middle">{below}</text>')
         for mark in marks_y:
@@ -174,27 +177,40 @@ def picture(found, per_frame):
         for name, curve in curves.items():
             way = " ".join(f"{x_of(x):.1f},{y_of(y):.1f}" for x, y in curve)
             out.append(f'<polyline points="{way}" '
-                       f'fill="none" stroke="{colours[name]}" stroke-width="2"/>')
+                       f'fill="none" stroke="{COLOURS[name]}" stroke-width="2"/>')
             x, y = curve[-1]
             out.append(f'<text x="{x_of(x) + 5:.1f}" y="{y_of(y) + 4:.1f}" '
-                       f'fill="{colours[name]}">{name}</text>')
+                       f'fill="{COLOURS[name]}">{name}</text>')
+    out.append("</svg>\n")
+    return "\n".join(out)
 
+
+def depths(found):
+    """A picture of the cost of a walk over the number of its frames."""
+    linear = lambda most: lambda value: value / most
+    return drawn(("Instructions a walk", "frames", (linear(140), (9, 21, 69, 125)),
+                  (linear(6_000), range(0, 6_001, 1_000)),
+                  {case: found[case] for case in ("fp", "hot", "three")}))
+
+
+def picture(found, per_frame):
+    """Two diagrams: the cost of a sample over the depth of the stack, and the cost of a frame over
+    the number of functions in the frame's file."""
     def logarithmic(least, most):
         return lambda value: (math.log10(value) - least) / (most - least)
 
     samples = {case.removeprefix("sample_"): list(zip(DEPTHS, (taken for _, taken in found[case])))
                for case in SAMPLES}
-    diagram(70, "Instructions a sample", "functions deep", (lambda value: value / 130, DEPTHS),
-            (logarithmic(3, 6), (1_000, 10_000, 100_000, 1_000_000)), samples)
     sizes = 100, 4_000, 40_000
     across_files = {"fp": [(size, per_frame["fp"]) for size in sizes]}
     for case in "hot", "direct":
         costs = per_frame[f"{case}_100"], per_frame[case], per_frame[f"{case}_40000"]
         across_files[case] = list(zip(sizes, costs))
-    diagram(440, "Instructions a frame", "functions of the file", (logarithmic(1.7, 4.9), sizes),
-            (logarithmic(1, 4), (10, 100, 1_000, 10_000)), across_files)
-    out.append("</svg>\n")
-    return "\n".join(out)
+    return drawn(
+        ("Instructions a sample", "functions deep", (lambda value: value / 130, DEPTHS),
+         (logarithmic(3, 6), (1_000, 10_000, 100_000, 1_000_000)), samples),
+        ("Instructions a frame", "functions of the file", (logarithmic(1.7, 4.9), sizes),
+         (logarithmic(1, 4), (10, 100, 1_000, 10_000)), across_files))
 
 
 def main():
@@ -228,9 +244,15 @@ def main():
     with open(out, "w", encoding="ascii") as file:
         json.dump(result, file, indent="\t")
         file.write("\n")
-    if pictures and all(case in found for case in WALKS + SAMPLES):
-        with open(pictures[0], "w", encoding="ascii") as file:
-            file.write(picture(found, result["per_frame"]))
+    drawings = {}
+    if all(case in found for case in WALKS + SAMPLES):
+        drawings["kernel"] = picture(found, result["per_frame"])
+    if {"fp", "hot", "three"} <= found.keys():
+        drawings["depth"] = depths(found)
+    for name, drawing in drawings.items():
+        if pictures:
+            with open(f"{pictures[0]}-{name}.svg", "w", encoding="ascii") as file:
+                file.write(drawing)
 
 
 if __name__ == "__main__":

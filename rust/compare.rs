@@ -72,5 +72,6 @@ pub(crate) fn walk(
         }
     }
     stats::compared(false);
+    *state = begun;
     buffer.len()
 }

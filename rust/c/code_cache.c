@@ -279,8 +279,9 @@ static void doubt_ranges(struct sfu_code_cache *own)
 }
 
 /*
- * Notes that the tables of all ranges are in use. Walks do not tell which ranges they use, so in
- * one of DROP_AFTER calls all ranges are in doubt: those that no walk uses are dropped at the next.
+ * Notes that the tables of all ranges are in use. Walks do not tell which ranges they use. So each
+ * DROP_AFTERth call puts all ranges in doubt, and drops the ranges that no walk has used since the
+ * ranges were in doubt before.
  */
 static void note_use(struct sfu_code_cache *own)
 {

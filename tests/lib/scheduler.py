@@ -96,6 +96,7 @@ class Scheduler:
         blocks.close()
         took = time.monotonic() - begun
         self.times.append((names, took, job.minutes))
+        self.say(f"{names}: the end, after {took:.0f} s of {MINUTE * job.minutes} s")
         if status == -signal.SIGKILL and took >= left:
             self.skip(job, "there was no time left for its end")
         elif status == -signal.SIGKILL and took >= limit:

@@ -350,9 +350,9 @@ mod mapping_tests {
     }
 
     #[test]
-    fn rules_are_kept_for_one_state_of_the_mappings() -> Result {
-        sys::test::map(PAGE, false)?;
-        assert!(sys::test::renews_generation());
+    fn rules_are_kept_while_their_code_is_mapped() -> Result {
+        let (code, key) = sys::test::map_file(&[0; 64])?;
+        assert!(sys::test::renews_generation(&key, code));
         Ok(())
     }
 

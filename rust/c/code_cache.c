@@ -46,6 +46,8 @@ static DEFINE_PER_CPU(bool, code_cache_is_busy);
  * the mappings, which take longer.
  */
 #define RANGES_HOLD (30 * HZ)
+/* Where a code cache has more ranges, a change of the mappings begins a new generation. */
+#define LOOK_UP_MOST 8
 /* The calls of note_use(), one a second, after which ranges that no walk uses are dropped. */
 #define DROP_AFTER 16
 
@@ -255,8 +257,9 @@ static void forget_ranges(struct sfu_code_cache *own)
 }
 
 /*
- * Keeps the ranges that a walk has used since the state of the mappings before. The first use in
- * this state looks up the mapping of a range. Regions are not kept.
+ * Keeps the ranges that a walk has used since the state of the mappings before. They have
+ * SFU_DOUBTFUL until look_up(). The caller calls sfu_code_cache_renew() or look_up_all(): a walk uses
+ * the rules of a range before it uses the range. Regions are not kept.
  */
 static void doubt_ranges(struct sfu_code_cache *own)
 {
@@ -275,7 +278,6 @@ static void doubt_ranges(struct sfu_code_cache *own)
 	}
 	for (; kept != range; kept++)
 		*kept = unused;
-	sfu_code_cache_renew(own);
 }
 
 /*
@@ -291,8 +293,45 @@ static void note_use(struct sfu_code_cache *own)
 		if (!(range->inode & (SFU_REGION | SFU_DOUBTFUL)))
 			sfu_table_used(range->key);
 	}
-	if (!(++own->uses % DROP_AFTER))
+	if (!(++own->uses % DROP_AFTER)) {
 		doubt_ranges(own);
+		sfu_code_cache_renew(own);
+	}
+}
+
+/*
+ * Looks up the mapping of a range that has SFU_DOUBTFUL. Its table is published, because the
+ * generation of tables is still that of the range.
+ */
+static noinline void look_up(struct sfu_code_cache *own, struct sfu_code_range *range)
+{
+	if (!sfu_is_mapped_still(range, own->sequence))
+		return;
+	range->inode &= ~(uint64_t)SFU_DOUBTFUL;
+	sfu_table_used(range->key);
+	if (!begin_to_check(range))
+		range->inode |= SFU_DOUBTFUL;
+}
+
+/*
+ * Looks up all ranges in a new state of the mappings. The generation stays if all are mapped as they
+ * were. Where there are many, it costs less to find the rules anew than to look up ranges that this
+ * walk does not use.
+ */
+static noinline struct sfu_code_cache *look_up_all(struct sfu_code_cache *own)
+{
+	struct sfu_code_range *range = own->ranges;
+
+	if (range[LOOK_UP_MOST].start == U64_MAX) {
+		for (; range->start != U64_MAX; range++) {
+			look_up(own, range);
+			if (range->inode & SFU_DOUBTFUL)
+				break;
+		}
+	}
+	if (range->start != U64_MAX)
+		sfu_code_cache_renew(own);
+	return own;
 }
 
 /* Takes the code cache of the process `id`, in this state of its mappings and of all tables. */
@@ -300,6 +339,7 @@ static noinline struct sfu_code_cache *take(uint64_t id, uint64_t sequence)
 {
 	struct code_caches *caches = this_cpu_ptr(code_caches);
 	struct sfu_code_cache *all = caches->of, *own = all;
+	bool is_changed = false;
 	unsigned int i;
 
 	/* A code cache that is not used is the first to expire. */
@@ -317,13 +357,15 @@ static noinline struct sfu_code_cache *take(uint64_t id, uint64_t sequence)
 		note_use(own);
 	} else if (own->sequence != sequence) {
 		doubt_ranges(own);
+		is_changed = true;
 	}
 	own->rules = rules_of(caches);
 	own->id = id;
 	own->sequence = sequence;
 	own->until = get_jiffies_64() + RANGES_HOLD;
 	this_cpu_write(last_code_cache, own);
-	return own;
+	/* At the end, where the stack of this function is free again. */
+	return is_changed ? look_up_all(own) : own;
 }
 
 struct sfu_code_cache *sfu_code_cache_enter(void)
@@ -361,20 +403,6 @@ struct sfu_code_cache *sfu_code_cache_enter(void)
 		own = take(id, sequence);
 	check_ranges(own);
 	return own;
-}
-
-/*
- * Looks up the mapping of a range that has SFU_DOUBTFUL. Its table is published, because the
- * generation of tables is still that of the range.
- */
-static noinline void look_up(struct sfu_code_cache *own, struct sfu_code_range *range)
-{
-	if (!sfu_is_mapped_still(range, own->sequence))
-		return;
-	range->inode &= ~(uint64_t)SFU_DOUBTFUL;
-	sfu_table_used(range->key);
-	if (!begin_to_check(range))
-		range->inode |= SFU_DOUBTFUL;
 }
 
 struct sfu_code_range *sfu_code_range_at(struct sfu_code_cache *own, uint64_t ra)
@@ -491,20 +519,6 @@ static uint32_t generation_of_test(void)
 	return generation;
 }
 
-bool sfu_test_renews_generation(void)
-{
-	uint32_t first, forgotten, mapped;
-
-	migrate_disable();
-	first = generation_of_test();
-	sfu_code_cache_forget();
-	forgotten = generation_of_test();
-	sfu_test_map(PAGE_SIZE, false);
-	mapped = generation_of_test();
-	migrate_enable();
-	return first && forgotten == first && mapped && mapped != first;
-}
-
 bool sfu_test_generations_differ(void)
 {
 	const uint64_t ra = 0x7f1234567895;
@@ -554,6 +568,7 @@ static bool put_test_range(const struct sfu_file_key *key, uint64_t address)
 	range.key = key;
 	if (!sfu_find_mapping(address, &mapping)) {
 		range.inode = mapping.inode;
+		range.to_offset = mapping.offset - mapping.start;
 		put = begin_to_check(&range);
 		if (put)
 			own->ranges[0] = range;
@@ -573,6 +588,25 @@ static bool has_test_range(uint32_t generation)
 	has = own->ranges[0].walk == U64_MAX && own->generation == generation;
 	sfu_code_cache_leave(own);
 	return has;
+}
+
+bool sfu_test_renews_generation(const struct sfu_file_key *key, uint64_t address)
+{
+	static const uint8_t other[64];
+	struct sfu_file_key other_key;
+	uint32_t first;
+	bool kept, renewed;
+
+	migrate_disable();
+	kept = put_test_range(key, address);
+	first = generation_of_test();
+	sfu_code_cache_forget();
+	kept = kept && first && has_test_range(first);
+	kept = kept && sfu_test_map(PAGE_SIZE, false) > 0 && has_test_range(first);
+	renewed = sfu_test_map_file(address, other, sizeof(other), &other_key) == address &&
+		  generation_of_test() != first && !has_test_range(generation_of_test());
+	migrate_enable();
+	return kept && renewed;
 }
 
 bool sfu_test_checks_files(const struct sfu_file_key *key, uint64_t address)

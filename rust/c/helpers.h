@@ -242,8 +242,8 @@ struct sfu_code_cache {
 	/* How often, in all, the tables of the ranges were noted as used. */
 	uint32_t uses;
 	/*
-	 * The generation of this code cache: it differs from those of the CPU's other code caches,
-	 * and changes with the state of the mappings, and when a range is dropped.
+	 * The generation of this code cache. It differs from those of the CPU's other code caches,
+	 * and changes when a range is dropped, or is not known to be mapped as before.
 	 */
 	uint32_t generation;
 	/* Whether walks find most rules kept: `Balance` of kept_rules.rs; 0 at first. */
@@ -595,8 +595,11 @@ void sfu_trace_walk(const char *context, unsigned int frames, const char *reason
  * error.
  */
 int64_t sfu_test_map(uint64_t len, bool executable);
-/* Maps the code of a new file with these bytes. `key` becomes the file's key. */
-int64_t sfu_test_map_file(const void *code, uint64_t len, struct sfu_file_key *key);
+/*
+ * Maps the code of a new file with these bytes, at the address `at` if this is not 0. `key` becomes
+ * the file's key.
+ */
+int64_t sfu_test_map_file(uint64_t at, const void *code, uint64_t len, struct sfu_file_key *key);
 /* Makes a new entry of a file: no rows, and code that keeps a frame pointer. 0 or an error. */
 int sfu_test_publish(const struct sfu_file_key *key);
 /* The walks that were cut in a file, as SFRAME_UNWIND_LIST tells them; UINT64_MAX if unknown. */
@@ -612,10 +615,11 @@ int sfu_test_unmap(uint64_t address, uint64_t len);
  */
 bool sfu_test_enters_in_change(void);
 /*
- * Whether the code cache of the running test has a new generation where its mappings were changed,
- * and the same one where they were not.
+ * Whether the code cache of the running test has a new generation where another file is mapped at
+ * the place of a range, and the same one where other memory is mapped. The file, with this key, is
+ * mapped at `address`.
  */
-bool sfu_test_renews_generation(void);
+bool sfu_test_renews_generation(const struct sfu_file_key *key, uint64_t address);
 /* Whether a new generation has no rules, and is that of no other code cache. */
 bool sfu_test_generations_differ(void);
 /*

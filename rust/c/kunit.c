@@ -22,19 +22,20 @@ int64_t sfu_test_map(uint64_t len, bool executable)
 			     MAP_ANONYMOUS | MAP_PRIVATE, 0);
 }
 
-int64_t sfu_test_map_file(const void *code, uint64_t len, struct sfu_file_key *key)
+int64_t sfu_test_map_file(uint64_t at, const void *code, uint64_t len, struct sfu_file_key *key)
 {
 	struct file *file = shmem_file_setup("kunit", len, EMPTY_VMA_FLAGS);
 	int64_t address;
-	loff_t at = 0;
+	loff_t pos = 0;
 
 	if (IS_ERR(file))
 		return PTR_ERR(file);
-	address = kernel_write(file, code, len, &at);
+	address = kernel_write(file, code, len, &pos);
 	if (address == len) {
 		read_key(file_inode(file), key);
-		address = kunit_vm_mmap(kunit_get_current_test(), file, 0, len,
-					PROT_READ | PROT_EXEC, MAP_PRIVATE | MAP_POPULATE, 0);
+		address = kunit_vm_mmap(kunit_get_current_test(), file, at, len,
+					PROT_READ | PROT_EXEC,
+					MAP_PRIVATE | MAP_POPULATE | (at ? MAP_FIXED : 0), 0);
 	}
 	fput(file);
 	return address;

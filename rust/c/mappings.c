@@ -202,18 +202,23 @@ int sfu_find_mapping(uint64_t address, struct sfu_mapping *mapping)
 	return ret;
 }
 
+/* Compares fields, as is_read_again() does. */
 bool sfu_is_mapped_still(const struct sfu_code_range *range, uint64_t sequence)
 {
 	struct mm_struct *mm = current->mm;
-	struct sfu_mapping mapping;
+	const struct vm_area_struct *vma;
+	unsigned long first, last;
+	uint64_t inode = range->inode & ~(uint64_t)SFU_DOUBTFUL;
 	bool is_same;
 
 	/* Preemption is off, but the tree asks for this. */
 	rcu_read_lock();
-	is_same = read_at(mm, range->start, &mapping) && range->end <= mapping.end &&
-		  mapping.offset - mapping.start == range->to_offset &&
-		  mapping.inode == (range->inode & ~(uint64_t)SFU_DOUBTFUL) &&
-		  (mapping.is_file || mapping.is_vdso) && !mmap_lock_speculate_retry(mm, sequence);
+	vma = mapping_at(mm, range->start, &first, &last);
+	is_same = vma && READ_ONCE(vma->vm_start) == first && READ_ONCE(vma->vm_end) - 1 == last &&
+		  range->end - 1 <= last && inode_of(vma) == inode &&
+		  ((uint64_t)READ_ONCE(vma->vm_pgoff) << PAGE_SHIFT) - first == range->to_offset &&
+		  (sfu_is_of_file(vma) || (inode == SFU_NO_FILE && sfu_is_vdso(vma, first))) &&
+		  !mmap_lock_speculate_retry(mm, sequence);
 	rcu_read_unlock();
 	return is_same;
 }

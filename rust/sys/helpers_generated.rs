@@ -427,6 +427,7 @@ unsafe extern "C" {
 }
 unsafe extern "C" {
     pub fn sfu_test_map_file(
+        at: u64,
         code: *const kernel::ffi::c_void,
         len: u64,
         key: *mut sfu_file_key,
@@ -451,7 +452,7 @@ unsafe extern "C" {
     pub fn sfu_test_enters_in_change() -> bool;
 }
 unsafe extern "C" {
-    pub fn sfu_test_renews_generation() -> bool;
+    pub fn sfu_test_renews_generation(key: *const sfu_file_key, address: u64) -> bool;
 }
 unsafe extern "C" {
     pub fn sfu_test_generations_differ() -> bool;

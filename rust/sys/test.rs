@@ -27,7 +27,7 @@ pub(crate) fn map_file(code: &[u8]) -> Result<(u64, FileKey)> {
     let (from, len) = (code.as_ptr().cast(), code.len() as u64);
     // SAFETY: KUnit calls this in its own task, whose mm `kunit_vm_mmap` makes. `code` has `len`
     // bytes, and `key` is a local variable.
-    let address = mapped(unsafe { bindings::sfu_test_map_file(from, len, &mut key.0) })?;
+    let address = mapped(unsafe { bindings::sfu_test_map_file(0, from, len, &mut key.0) })?;
     Ok((address, key))
 }
 
@@ -102,12 +102,13 @@ pub(crate) fn enters_in_change() -> bool {
     unsafe { bindings::sfu_test_enters_in_change() }
 }
 
-/// Whether the code cache of the running test has a new generation where its mappings were changed,
-/// and the same one where they were not.
-pub(crate) fn renews_generation() -> bool {
+/// Whether the code cache of the running test has a new generation where another file is mapped at
+/// the place of a range, and the same one where other memory is mapped. The test has mapped the
+/// file of the range, with this key, at `address`.
+pub(crate) fn renews_generation(key: &FileKey, address: u64) -> bool {
     // SAFETY: KUnit calls this in a task that may sleep. The test has mapped memory, so the task
-    // has a mm.
-    unsafe { bindings::sfu_test_renews_generation() }
+    // has a mm. `key.0` is a valid key for the whole call.
+    unsafe { bindings::sfu_test_renews_generation(&key.0, address) }
 }
 
 /// Whether a new generation has no rules, and is that of no other code cache.
@@ -119,7 +120,7 @@ pub(crate) fn generations_differ() -> bool {
 /// Whether a range of a file in the code cache of the running test is dropped when the file is
 /// changed. The test has mapped the file, with this key, at `address`.
 pub(crate) fn checks_files(key: &FileKey, address: u64) -> bool {
-    // SAFETY: As above, and `key.0` is a valid key for the whole call.
+    // SAFETY: As for `renews_generation`.
     unsafe { bindings::sfu_test_checks_files(&key.0, address) }
 }
 

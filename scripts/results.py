@@ -96,6 +96,14 @@ TABLES = {
         "interpreted frames": "interpreted", "compiled frames": "compiled"}),
     "walks": Table("walks", same("case", "commit", "a frame", "a sample"),
                    {"kernel": ["debian"], "build": ["own"]}),
+    "prices": Table("prices", same(
+        "program", "commit", "walks", "frames", "kernel", "module", "saved %")),
+    "readme-prices": Table("prices", {
+        "program": "instructions a stack", "frames": "frames", "kernel": "frame pointers",
+        "module": "sframe_unwind"}),
+    "touched": Table("touched", {
+        "case": "case", "commit": "commit", "user lines a frame": "user",
+        "kernel lines a frame": "kernel", "code": "code"}),
     "kernels": Table("walks", same("release", "build", "commit", "case", "a frame", "a sample"),
                      {"case": ["fp", "hot"]}),
     "hostile": Table("hostile", same(
@@ -477,7 +485,14 @@ def from_bench(build):
         "lines": [{"file": name, "commit": known["commit"],
                    "cache lines a lookup": f"{its['mean']:.2f}",
                    "at most 3 %": f"{its['three_or_fewer']:.1f}"}
-                  for name, its in result["cache_lines"].items()]}
+                  for name, its in result["cache_lines"].items()],
+        "prices": [{"program": name, "walks": its["walks"], "frames": f"{its['frames']:.1f}",
+                    "kernel": its["kernel"], "module": its["module"],
+                    "saved %": f"{100 - 100 * its['module'] / its['kernel']:.0f}"} | known
+                   for name, its in result.get("programs", {}).items()],
+        "touched": [{"case": case, "user lines a frame": f"{its['user']:.2f}",
+                     "kernel lines a frame": f"{its['kernel']:.2f}", "code": its["code"]} | known
+                    for case, its in result.get("touched", {}).items()]}
 
 
 PEERS = {

@@ -150,6 +150,29 @@ def show_lines(path):
     return lines
 
 
+def show_touched(directory, found):
+    """Prints and returns the lines of cache that walks touch, for each frame: of the user's memory,
+    and of the kernel's; and the lines of code of the deepest walk."""
+    labels = collections.defaultdict(list)
+    for label, *lines in lines_of(os.path.join(directory, "touched")):
+        labels[label].append(tuple(map(int, lines)))
+    touched = {}
+    for case, its in found.items():
+        medians = [[statistics.median(kind) for kind in zip(*labels[f"{case}.{depth}"])]
+                   for depth in DEPTHS if f"{case}.{depth}" in labels]
+        if len(medians) == len(its):
+            frames = [frames for frames, _ in its]
+            user, kernel, _ = (statistics.linear_regression(frames, kind).slope
+                               for kind in zip(*medians))
+            touched[case] = {"user": round(user, 2), "kernel": round(kernel, 2),
+                             "code": round(medians[-1][2])}
+    if touched:
+        print(f"\n{'lines touched':14} {'user':>6} {'kernel':>7} {'code':>5}")
+    for case, its in touched.items():
+        print(f"{case:14} {its['user']:6.2f} {its['kernel']:7.2f} {its['code']:5}")
+    return touched
+
+
 COLOURS = {"fp": "#777777", "hot": "#0060c0", "three": "#208030", "direct": "#c05000",
            "dwarf": "#a01030"}
 
@@ -238,6 +261,7 @@ def main():
     if "fp" in lines:
         result["programs"] = show_programs(directory, lines["fp"])
     result["cache_lines"] = show_lines(os.path.join(directory, "lines"))
+    result["touched"] = show_touched(directory, found)
     result["worst"] = show_worst(os.path.join(directory, "worst"))
     result["runs"] = show_runs(os.path.join(directory, "runs"))
     result["tables"] = show_tables(os.path.join(directory, "tables"))

@@ -17,7 +17,7 @@
 
 QEMU_PLUGIN_EXPORT int qemu_plugin_version = QEMU_PLUGIN_VERSION;
 
-#define KERNEL 0xffff800000000000
+#define KERNEL (1ULL << 63)
 #define MODULES 0xffffffffc0000000
 #define LINES (1 << 16)
 

@@ -489,10 +489,10 @@ def from_bench(build):
         "prices": [{"program": name, "walks": its["walks"], "frames": f"{its['frames']:.1f}",
                     "kernel": its["kernel"], "module": its["module"],
                     "saved %": f"{100 - 100 * its['module'] / its['kernel']:.0f}"} | known
-                   for name, its in result.get("programs", {}).items()],
+                   for name, its in result["programs"].items()],
         "touched": [{"case": case, "user lines a frame": f"{its['user']:.2f}",
                      "kernel lines a frame": f"{its['kernel']:.2f}", "code": its["code"]} | known
-                    for case, its in result.get("touched", {}).items()]}
+                    for case, its in result["touched"].items()]}
 
 
 PEERS = {

@@ -226,12 +226,16 @@ class Measurements(unittest.TestCase):
             "runs": {"fp": {"nanoseconds": 633900000, "samples": 1, "lost": 0,
                             "bytes_a_sample": 183.6, "script_nanoseconds": 784000000}},
             "tables": {"libc.so.6": {"rows": 1, "instructions_a_row": 373.9, "bytes_a_row": 3.97}},
-            "cache_lines": {"100": {"mean": 4.03, "three_or_fewer": 0.0}}})
+            "cache_lines": {"100": {"mean": 4.03, "three_or_fewer": 0.0}},
+            "programs": {"perl": {"walks": 802, "frames": 9.3, "kernel": 1137, "module": 801}},
+            "touched": {"hot": {"user": 1.02, "kernel": 0.98, "code": 93}}})
         found = self.rows_of("bench", "bench")
         self.assertEqual(found["walks"][0], {
             "case": "fp", "a frame": "39.0", "a sample": 775, "kernel": "debian", "build": "own",
             "commit": "abc", "release": "7.3.4"})
         self.assertEqual(found["runs"][0]["ms"], "633.9")
+        self.assertEqual(found["prices"][0]["saved %"], "30")
+        self.assertEqual(found["touched"][0]["user lines a frame"], "1.02")
 
     def test_peers(self):
         self.put("bench/peers/peers.json", {"programs": {"perl": {"perf-fp": {

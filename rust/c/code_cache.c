@@ -256,8 +256,8 @@ static void forget_ranges(struct sfu_code_cache *own)
 
 /*
  * Keeps the ranges that a walk has used since the state of the mappings before. They have
- * SFU_DOUBTFUL until look_up(). The caller calls sfu_code_cache_renew() or look_up_all(): a walk uses
- * the rules of a range before it uses the range. Regions are not kept.
+ * SFU_DOUBTFUL until look_up(). The caller calls sfu_code_cache_renew() or look_up_all(): a walk
+ * uses the rules of a range before it uses the range. Regions are not kept.
  */
 static void doubt_ranges(struct sfu_code_cache *own)
 {
@@ -312,9 +312,9 @@ static noinline void look_up(struct sfu_code_cache *own, struct sfu_code_range *
 }
 
 /*
- * Looks up all ranges in a new state of the mappings. The generation stays if all are mapped as they
- * were. A range that this walk does not use costs 400 instructions in vain; one that it does use
- * would cost twice as much later, and its rules would have to be found anew.
+ * Looks up all ranges in a new state of the mappings. The generation stays if all are mapped as
+ * they were. A range that this walk does not use costs 400 instructions in vain; one that it does
+ * use would cost twice as much later, and its rules would have to be found anew.
  */
 static noinline struct sfu_code_cache *look_up_all(struct sfu_code_cache *own)
 {

@@ -258,8 +258,7 @@ def main():
         result["per_sample"]["untouched_task"] = round(statistics.mean(more))
         print("\nwhere there is nothing to gain, above the kernel's own: "
               f"{statistics.mean(more):.0f}")
-    if "fp" in lines:
-        result["programs"] = show_programs(directory, lines["fp"])
+    result["programs"] = show_programs(directory, lines["fp"]) if "fp" in lines else {}
     result["cache_lines"] = show_lines(os.path.join(directory, "lines"))
     result["touched"] = show_touched(directory, found)
     result["worst"] = show_worst(os.path.join(directory, "worst"))

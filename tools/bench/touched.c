@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /*
  * A plugin of QEMU: counts the lines of cache (64 bytes) that each call touches, of the calls that
- * probe/count.c measures. A call lasts from one of the probe's reads of the time stamp counter to the next. The
- * guest has one CPU, and its kernel's modules are at MODULES and above.
+ * probe/count.c measures. A call lasts from one of the probe's reads of the time stamp counter to
+ * the next. The guest has one CPU, and its kernel's modules are at MODULES and above.
  *
  * Options: label=FILE, whose content is the label of a call; out=FILE, which gets a line for each
  * call: the label, and the lines of user memory, of the kernel's memory, and of the kernel's code.
@@ -28,7 +28,7 @@ struct block {
 	uint64_t first, last;
 };
 
-/* Lines that the present call has touched, at a hash or behind it. Those of earlier calls are old. */
+/* Lines that the present call has touched, at a hash or behind it. Others are of earlier calls. */
 static struct {
 	uint64_t line, call;
 } seen[LINES];
@@ -55,7 +55,8 @@ static void touch(uint64_t line, enum kind kind)
 	count[kind]++;
 }
 
-static void access_memory(unsigned int cpu, qemu_plugin_meminfo_t info, uint64_t address, void *data)
+static void access_memory(unsigned int cpu, qemu_plugin_meminfo_t info, uint64_t address,
+			  void *data)
 {
 	if (is_open)
 		touch(address / 64, address < KERNEL ? USER : DATA);

@@ -242,8 +242,8 @@ struct sfu_code_cache {
 	/* How often, in all, the tables of the ranges were noted as used. */
 	uint32_t uses;
 	/*
-	 * The generation of this code cache. It differs from those of the CPU's other code caches,
-	 * and changes when a range is dropped, or is not known to be mapped as before.
+	 * The generation of this code cache. No other code cache of the CPU has the same one. The
+	 * generation changes when a range is dropped, or is not known to be mapped as before.
 	 */
 	uint32_t generation;
 	/* Whether walks find most rules kept: `Balance` of kept_rules.rs; 0 at first. */

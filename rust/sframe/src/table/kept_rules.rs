@@ -8,8 +8,8 @@
 //! * The whole return address is compared, together with a generation: see [`KeptRule`].
 //! * A generation belongs to one process, in one state of the tables, and to the mappings of its
 //!   kept rules. Whoever gives the generation to [`KeptRules::new`] takes a new one when the tables
-//!   change, when the mappings change and those of the kept rules are not all found again, when a
-//!   file has been written to, and when the code of a kept rule is checked for writes no more.
+//!   change, when a mapping of kept rules is not found again after a change, when a file has been
+//!   written to, and when the code of a kept rule is checked for writes no more.
 //! * Only rules of code that each walk checks are kept: see
 //!   [`CodeRange::may_keep`](super::fast_path::CodeRange::may_keep).
 

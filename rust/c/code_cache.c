@@ -301,9 +301,9 @@ static void note_use(struct sfu_code_cache *own)
  * Looks up the mapping of a range that has SFU_DOUBTFUL. Its table is published, because the
  * generation of tables is still that of the range.
  */
-static noinline void look_up(struct sfu_code_cache *own, struct sfu_code_range *range)
+static void look_up(struct sfu_code_cache *own, struct sfu_code_range *range, struct ma_state *mas)
 {
-	if (!sfu_is_mapped_still(range, own->sequence))
+	if (!sfu_is_mapped_still(range, own->sequence, mas))
 		return;
 	range->inode &= ~(uint64_t)SFU_DOUBTFUL;
 	sfu_table_used(range->key);
@@ -311,22 +311,35 @@ static noinline void look_up(struct sfu_code_cache *own, struct sfu_code_range *
 		range->inode |= SFU_DOUBTFUL;
 }
 
+static noinline void look_up_one(struct sfu_code_cache *own, struct sfu_code_range *range)
+{
+	MA_STATE(mas, &current->mm->mm_mt, 0, 0);
+
+	/* Preemption is off, but the tree asks for this. */
+	rcu_read_lock();
+	look_up(own, range, &mas);
+	rcu_read_unlock();
+}
+
 /*
  * Looks up all ranges in a new state of the mappings. The generation stays if all are mapped as
- * they were. A range that this walk does not use costs 400 instructions in vain; one that it does
- * use would cost twice as much later, and its rules would have to be found anew.
+ * they were. A range that this walk does not use costs up to 300 instructions in vain; one that it
+ * does use would cost twice as much later, and its rules would have to be found anew.
  */
 static noinline struct sfu_code_cache *look_up_all(struct sfu_code_cache *own)
 {
+	MA_STATE(mas, &current->mm->mm_mt, 0, 0);
 	struct sfu_code_range *range;
 
+	rcu_read_lock();
 	for (range = own->ranges; range->start != U64_MAX; range++) {
-		look_up(own, range);
+		look_up(own, range, &mas);
 		if (range->inode & SFU_DOUBTFUL) {
 			sfu_code_cache_renew(own);
 			break;
 		}
 	}
+	rcu_read_unlock();
 	return own;
 }
 
@@ -410,7 +423,7 @@ struct sfu_code_range *sfu_code_range_at(struct sfu_code_cache *own, uint64_t ra
 		range++;
 	own->places[(ra >> 16) % SFU_CODE_PLACES] = (char *)range - (char *)own->ranges;
 	if (unlikely(range->inode & SFU_DOUBTFUL) && !(range->inode & SFU_REGION))
-		look_up(own, range);
+		look_up_one(own, range);
 	return range;
 }
 
@@ -549,8 +562,8 @@ bool sfu_test_generations_differ(void)
 	return differ;
 }
 
-/* Puts the code of a file at `address` into the code cache of the running test. */
-static bool put_test_range(const struct sfu_file_key *key, uint64_t address)
+/* Puts the code of a file at `address` into a place of the running test's code cache. */
+static bool put_test_range(unsigned int place, const struct sfu_file_key *key, uint64_t address)
 {
 	struct sfu_code_cache *own = sfu_code_cache_enter();
 	struct sfu_code_range range = unused;
@@ -567,40 +580,46 @@ static bool put_test_range(const struct sfu_file_key *key, uint64_t address)
 		range.to_offset = mapping.offset - mapping.start;
 		put = begin_to_check(&range);
 		if (put)
-			own->ranges[0] = range;
+			own->ranges[place] = range;
 	}
 	sfu_code_cache_leave(own);
 	return put;
 }
 
-/* Whether the code cache of the running test has a range, and this generation. */
-static bool has_test_range(uint32_t generation)
+/* Whether the code cache of the running test uses the range in a place, and its generation. */
+static bool has_test_range(unsigned int place, uint32_t generation)
 {
 	struct sfu_code_cache *own = sfu_code_cache_enter();
 	bool has;
 
 	if (!own)
 		return false;
-	has = own->ranges[0].walk == U64_MAX && own->generation == generation;
+	has = own->ranges[place].walk == U64_MAX && own->generation == generation;
 	sfu_code_cache_leave(own);
 	return has;
 }
 
 bool sfu_test_renews_generation(const struct sfu_file_key *key, uint64_t address)
 {
-	static const uint8_t other[64];
-	struct sfu_file_key other_key;
+	static const uint8_t code[64];
+	struct sfu_file_key second_key, other_key;
+	int64_t second = sfu_test_map_file(0, code, sizeof(code), &second_key);
 	uint32_t first;
 	bool kept, renewed;
 
+	if (second < 0)
+		return false;
 	migrate_disable();
-	kept = put_test_range(key, address);
+	kept = put_test_range(0, key, address) && put_test_range(1, &second_key, second);
 	first = generation_of_test();
 	sfu_code_cache_forget();
-	kept = kept && first && has_test_range(first);
-	kept = kept && sfu_test_map(PAGE_SIZE, false) > 0 && has_test_range(first);
-	renewed = sfu_test_map_file(address, other, sizeof(other), &other_key) == address &&
-		  generation_of_test() != first && !has_test_range(generation_of_test());
+	kept = kept && first && has_test_range(0, first) && has_test_range(1, first);
+	/* The start of a walk looks up both. */
+	kept = kept && sfu_test_map(PAGE_SIZE, false) > 0 && has_test_range(0, first) &&
+	       has_test_range(1, first);
+	renewed = sfu_test_map_file(second, code, sizeof(code), &other_key) == second &&
+		  generation_of_test() != first && has_test_range(0, generation_of_test()) &&
+		  !has_test_range(1, generation_of_test());
 	migrate_enable();
 	return kept && renewed;
 }
@@ -616,22 +635,22 @@ bool sfu_test_checks_files(const struct sfu_file_key *key, uint64_t address)
 		return false;
 	inode = (struct inode *)(uintptr_t)mapping.inode;
 	migrate_disable();
-	checks = put_test_range(key, address);
+	checks = put_test_range(0, key, address);
 	first = generation_of_test();
-	checks = checks && first && has_test_range(first);
+	checks = checks && first && has_test_range(0, first);
 	/* Somebody may write to the file through a mapping. */
 	checks = checks && !mapping_map_writable(inode->i_mapping);
-	checks = checks && !has_test_range(first);
+	checks = checks && !has_test_range(0, first);
 	mapping_unmap_writable(inode->i_mapping);
 	second = generation_of_test();
-	checks = checks && second != first && !has_test_range(second);
+	checks = checks && second != first && !has_test_range(0, second);
 	/* Somebody has read the time of change: that is no change. */
-	checks = checks && put_test_range(key, address) && has_test_range(second);
+	checks = checks && put_test_range(0, key, address) && has_test_range(0, second);
 	fill_mg_cmtime(&(struct kstat){}, STATX_CTIME, inode);
-	checks = checks && has_test_range(second);
+	checks = checks && has_test_range(0, second);
 	/* The file was changed. */
 	inode_set_ctime(inode, key->changed, key->changed_nsec ^ 1);
-	checks = checks && !has_test_range(second) && generation_of_test() != second;
+	checks = checks && !has_test_range(0, second) && generation_of_test() != second;
 	migrate_enable();
 	return checks;
 }

@@ -616,8 +616,8 @@ int sfu_test_unmap(uint64_t address, uint64_t len);
 bool sfu_test_enters_in_change(void);
 /*
  * Whether the code cache of the running test has a new generation where another file is mapped at
- * the place of a range, and the same one where other memory is mapped. The file, with this key, is
- * mapped at `address`.
+ * the place of the second of two ranges, and the same one where other memory is mapped. The file of
+ * the first range, with this key, is mapped at `address`.
  */
 bool sfu_test_renews_generation(const struct sfu_file_key *key, uint64_t address);
 /* Whether a new generation has no rules, and is that of no other code cache. */

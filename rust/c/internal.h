@@ -96,10 +96,12 @@ int sfu_code_caches_start(void);
 void sfu_code_caches_stop(void);
 /*
  * Whether a range is still code of the same mapping and file as when its table was looked up;
- * mappings.c. The mappings are in the state `sequence` during the call, or the result is false. Any
- * context; an RCU reader.
+ * mappings.c. The mappings are in the state `sequence` during the call, or the result is false.
+ * `mas` is new, or that of a call before, in the tree of the current task's mappings. Any context;
+ * since `mas` was new, the caller is an RCU reader.
  */
-bool sfu_is_mapped_still(const struct sfu_code_range *range, uint64_t sequence);
+bool sfu_is_mapped_still(const struct sfu_code_range *range, uint64_t sequence,
+			 struct ma_state *mas);
 /* Notes that a table is in use; `key` is the key of a published table. Any context; tables.c. */
 void sfu_table_used(const struct sfu_file_key *key);
 /*

@@ -203,24 +203,27 @@ int sfu_find_mapping(uint64_t address, struct sfu_mapping *mapping)
 }
 
 /* Compares fields, as is_read_again() does. */
-bool sfu_is_mapped_still(const struct sfu_code_range *range, uint64_t sequence)
+bool sfu_is_mapped_still(const struct sfu_code_range *range, uint64_t sequence,
+			 struct ma_state *mas)
 {
-	struct mm_struct *mm = current->mm;
-	const struct vm_area_struct *vma;
-	unsigned long first, last;
 	uint64_t inode = range->inode & ~(uint64_t)SFU_DOUBTFUL;
-	bool is_same;
+	const struct vm_area_struct *vma;
 
-	/* Preemption is off, but the tree asks for this. */
-	rcu_read_lock();
-	vma = mapping_at(mm, range->start, &first, &last);
-	is_same = vma && READ_ONCE(vma->vm_start) == first && READ_ONCE(vma->vm_end) - 1 == last &&
-		  range->end - 1 <= last && inode_of(vma) == inode &&
-		  ((uint64_t)READ_ONCE(vma->vm_pgoff) << PAGE_SHIFT) - first == range->to_offset &&
-		  (sfu_is_of_file(vma) || (inode == SFU_NO_FILE && sfu_is_vdso(vma, first))) &&
-		  !mmap_lock_speculate_retry(mm, sequence);
-	rcu_read_unlock();
-	return is_same;
+	/*
+	 * The node in which the search before ended is often that of this range, too. From a node
+	 * that is out of the tree, mas_walk() goes to the root: see mapping_at().
+	 */
+	if (range->start < mas->min || range->start > mas->max)
+		mas_reset(mas);
+	mas->index = mas->last = range->start;
+	vma = mas_walk(mas);
+	return vma && READ_ONCE(vma->vm_start) == mas->index &&
+	       READ_ONCE(vma->vm_end) - 1 == mas->last && range->end - 1 <= mas->last &&
+	       inode_of(vma) == inode &&
+	       ((uint64_t)READ_ONCE(vma->vm_pgoff) << PAGE_SHIFT) - mas->index ==
+		       range->to_offset &&
+	       (sfu_is_of_file(vma) || (inode == SFU_NO_FILE && sfu_is_vdso(vma, mas->index))) &&
+	       !mmap_lock_speculate_retry(current->mm, sequence);
 }
 
 int sfu_scan_next(struct sfu_scan *scan, struct sfu_mapping *mapping)

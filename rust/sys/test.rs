@@ -103,8 +103,8 @@ pub(crate) fn enters_in_change() -> bool {
 }
 
 /// Whether the code cache of the running test has a new generation where another file is mapped at
-/// the place of a range, and the same one where other memory is mapped. The test has mapped the
-/// file of the range, with this key, at `address`.
+/// the place of the second of two ranges, and the same one where other memory is mapped. The test
+/// has mapped the file of the first range, with this key, at `address`.
 pub(crate) fn renews_generation(key: &FileKey, address: u64) -> bool {
     // SAFETY: KUnit calls this in a task that may sleep. The test has mapped memory, so the task
     // has a mm. `key.0` is a valid key for the whole call.

@@ -23,7 +23,7 @@ import sys
 DEPTHS = 4, 16, 64, 120
 WALKS = ("fp orc untouched hot hot_100 hot_40000 hot_8_files direct direct_100 direct_40000 "
          "deferred_fp deferred_hot rows fixed java changing_4 changing_half mapping_change "
-         "three").split()
+         "mapping_change_8_files three").split()
 SAMPLES = "sample_fp sample_hot sample_direct sample_dwarf".split()
 
 

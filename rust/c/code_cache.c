@@ -322,21 +322,42 @@ static noinline void look_up_one(struct sfu_code_cache *own, struct sfu_code_ran
 }
 
 /*
- * Looks up all ranges in a new state of the mappings. The generation stays if all are mapped as
- * they were. A range that this walk does not use costs up to 300 instructions in vain; one that it
- * does use would cost twice as much later, and its rules would have to be found anew.
+ * Whether all ranges are mapped as they were, in a new state of the mappings. Their inodes are
+ * alive then, so check_ranges() may check the files: as in begin_to_check(), an inode with the
+ * file's time of change is that of the file. A range that this walk does not use costs up to 260
+ * instructions in vain; one that it does use would cost twice as much later, and its rules would
+ * have to be found anew.
  */
+static __always_inline bool are_mapped_still(struct sfu_code_cache *own, struct ma_state *mas)
+{
+	const struct sfu_code_range *range;
+
+	for (range = own->ranges; range->start != U64_MAX; range++) {
+		const struct inode *inode = range->checked;
+
+		if (unlikely(range->inode & (SFU_REGION | SFU_DOUBTFUL)) ||
+		    !sfu_is_mapped_still(range, own->sequence, mas) ||
+		    (inode != &nothing && inode->i_mapping != &inode->i_data))
+			return false;
+	}
+	return true;
+}
+
+/* Looks up all ranges in a new state of the mappings. The generation stays if all have come. */
 static noinline struct sfu_code_cache *look_up_all(struct sfu_code_cache *own)
 {
 	MA_STATE(mas, &current->mm->mm_mt, 0, 0);
 	struct sfu_code_range *range;
 
 	rcu_read_lock();
-	for (range = own->ranges; range->start != U64_MAX; range++) {
-		look_up(own, range, &mas);
-		if (range->inode & SFU_DOUBTFUL) {
-			sfu_code_cache_renew(own);
-			break;
+	if (unlikely(!are_mapped_still(own, &mas))) {
+		doubt_ranges(own);
+		for (range = own->ranges; range->start != U64_MAX; range++) {
+			look_up(own, range, &mas);
+			if (range->inode & SFU_DOUBTFUL) {
+				sfu_code_cache_renew(own);
+				break;
+			}
 		}
 	}
 	rcu_read_unlock();
@@ -364,9 +385,8 @@ static noinline struct sfu_code_cache *take(uint64_t id, uint64_t sequence)
 		own->balance = 0;
 	} else if (own->sequence == (sequence | 1)) {
 		note_use(own);
-	} else if (own->sequence != sequence) {
-		doubt_ranges(own);
-		is_changed = true;
+	} else {
+		is_changed = own->sequence != sequence;
 	}
 	own->rules = rules_of(caches);
 	own->id = id;

@@ -36,6 +36,7 @@ use crate::{
     user_memory::{
         Part,
         UserMemory,
+        CODE_CACHE,
         VISIT, //
     }, //
 };
@@ -115,6 +116,9 @@ pub(crate) fn find(
         return Ok(());
     }
     mapping.end = 0;
+    if find_known(mapping, address, memory) {
+        return Ok(());
+    }
     let mut found = sys::Mapping::none();
     let result = sys::find_mapping(address, &mut found);
     let of_table = if found.is_file { TABLE } else { 0 };
@@ -176,6 +180,32 @@ pub(crate) fn find(
         });
     }
     Ok(())
+}
+
+/// As [`find`], for the code of a file that this CPU's code cache has. False for other code.
+#[inline(never)]
+fn find_known(mapping: &mut TaskMapping, address: u64, memory: &UserMemory) -> bool {
+    if memory.take(CODE_CACHE).is_err() {
+        return false;
+    }
+    let Some(known) = tables::known_code(address) else {
+        return false;
+    };
+    let rows = MappedRows::Table(TableRef {
+        number: known.table,
+        to_offset: known.to_offset,
+    });
+    *mapping = TaskMapping {
+        start: known.code.start,
+        end: known.code.end,
+        frame_pointer: match known.keeps_frame_pointer {
+            true => FramePointerUse::Keeps,
+            false => rows.frame_pointer_use(known.is_file),
+        },
+        executable: true,
+        rows,
+    };
+    true
 }
 
 /// Checks that code is mapped at a run-time address. Returns the range of the mapping. Any context.

@@ -390,6 +390,12 @@ void sfu_code_cache_renew(struct sfu_code_cache *cache);
  * table with this number into a range; false if the table is gone, or the file was changed.
  */
 bool sfu_code_range_find_table(struct sfu_code_range *range, uint64_t number);
+/*
+ * The number of the table of a range that the current walk may use. `keeps_frame_pointer` becomes
+ * true if the file's code without rows is known to keep a frame pointer. Between
+ * sfu_code_cache_enter() and sfu_code_cache_leave().
+ */
+uint64_t sfu_code_range_table(const struct sfu_code_range *range, bool *keeps_frame_pointer);
 /* Between enter and leave: whether the region of a range still exists. */
 bool sfu_code_range_has_region(const struct sfu_code_range *range);
 

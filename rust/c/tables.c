@@ -230,6 +230,14 @@ void sfu_table_used(const struct sfu_file_key *key)
 	is_used(container_of(key, struct table, key));
 }
 
+uint64_t sfu_code_range_table(const struct sfu_code_range *range, bool *keeps_frame_pointer)
+{
+	const struct table *table = container_of(range->key, struct table, key);
+
+	*keeps_frame_pointer = table->state.keeps_frame_pointer;
+	return table->number;
+}
+
 bool sfu_table_of_range(struct sfu_code_range *range, uint64_t number)
 {
 	/*

@@ -227,6 +227,12 @@ unsafe extern "C" {
     pub fn sfu_code_range_find_table(range: *mut sfu_code_range, number: u64) -> bool;
 }
 unsafe extern "C" {
+    pub fn sfu_code_range_table(
+        range: *const sfu_code_range,
+        keeps_frame_pointer: *mut bool,
+    ) -> u64;
+}
+unsafe extern "C" {
     pub fn sfu_code_range_has_region(range: *const sfu_code_range) -> bool;
 }
 unsafe extern "C" {

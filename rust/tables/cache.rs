@@ -31,6 +31,7 @@ use crate::{
 use core::{
     hint,
     mem::size_of,
+    ops::Range,
     ptr::NonNull, //
 };
 use kernel::{
@@ -350,6 +351,47 @@ unsafe fn code_of<'a>(range: &bindings::sfu_code_range) -> fast_path::CodeRange<
         // because preemption is off.
         rows: unsafe { &*range.rows.cast::<FileTable>() },
     }
+}
+
+/// Code of a file that has a table.
+pub(crate) struct KnownCode {
+    /// The run-time addresses.
+    pub(crate) code: Range<u64>,
+    /// The number of the table.
+    pub(crate) table: u64,
+    /// The value to add to a run-time address to get an offset in the file, in bytes.
+    pub(crate) to_offset: u64,
+    /// Whether the code is that of a file, and not the vDSO.
+    pub(crate) is_file: bool,
+    /// Whether the code that no row covers is known to keep a frame pointer.
+    pub(crate) keeps_frame_pointer: bool,
+}
+
+/// The code at a run-time address, if this CPU's code cache has it as the code of a file. This is
+/// cheaper than a search of the mappings and tables. Any context.
+#[inline(never)]
+pub(crate) fn known_code(address: u64) -> Option<KnownCode> {
+    let mut cache = CodeCache::enter()?;
+    let all = cache.all();
+    let walk = all.walk;
+    // SAFETY: `cache` is a `CodeCache`, so the calls lie between `sfu_code_cache_enter` and
+    // `sfu_code_cache_leave`. The result is one of the cache's ranges.
+    let range = unsafe { &*bindings::sfu_code_range_at(all, address.wrapping_add(1)) };
+    let is_usable = range.walk >= walk && range.inode as u32 & bindings::SFU_REGION == 0;
+    if !is_usable || !(range.start..range.end).contains(&address) {
+        return None;
+    }
+    let mut keeps_frame_pointer = false;
+    // SAFETY: As above. This walk has checked the range, which is that of a file, so its key is
+    // that of a published table.
+    let table = unsafe { bindings::sfu_code_range_table(range, &mut keeps_frame_pointer) };
+    Some(KnownCode {
+        code: range.start..range.end,
+        table,
+        to_offset: range.to_offset,
+        is_file: range.inode != u64::from(bindings::SFU_NO_FILE),
+        keeps_frame_pointer,
+    })
 }
 
 /// Inserts the code at a run-time address into this CPU's code cache. `mapping` is a mapping of the

@@ -35,6 +35,7 @@ pub(crate) use self::{
     },
     cache::{
         keep_range,
+        known_code,
         next_table,
         rule_at,
         CodeCache,

@@ -65,7 +65,7 @@ def take_log(case):
                 sys.exit(f"profile: the guest ended before case {case} began; see {output}")
             time.sleep(1)
         # perf starts, and the code caches fill.
-        time.sleep(15)
+        time.sleep(40)
         monitor("one-insn-per-tb on", "logfile /share/log", "log exec,nochain")
         while (os.path.getsize(log) if os.path.exists(log) else 0) < ENOUGH:
             if guest.poll() is not None:

@@ -12,8 +12,8 @@ import re
 import unittest
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
-# The folder of `arch` in each layer: see rust/arch.rs.
-ARCH = "x86_64"
+# The folders of `arch` in each layer: see rust/arch.rs. A module has one of them.
+ARCHES = ("x86_64", "aarch64")
 
 
 def listed():
@@ -25,7 +25,7 @@ def listed():
 def in_tree():
     """The source files that there are."""
     found = [path for pattern in ("rust/*.rs", "rust/sys/**/*.rs", "rust/tables/*.rs",
-                                  "rust/x86_64/**/*.rs", "rust/c/**/*.[ch]",
+                                  *(f"rust/{arch}/**/*.rs" for arch in ARCHES), "rust/c/**/*.[ch]",
                                   "rust/kernel-shim/*.rs", "rust/kernel-shim/*.[ch]",
                                   "rust/uapi/*.h", "rust/uapi/*.rs", "rust/sframe/src/**/*.rs")
              for path in ROOT.glob(pattern)]
@@ -106,6 +106,11 @@ def c_imports(texts):
             for name in places.keys() & c_named(file, text) if stem[file] != stem[places[name]]}
 
 
+def is_of(arch, file):
+    """Whether a file belongs to a module of an architecture."""
+    return not any(f"/{other}/" in file for other in ARCHES if other != arch)
+
+
 def upward(order, pairs):
     """The pairs whose second file is listed above the first one."""
     place = {file: number for number, file in enumerate(order)}
@@ -121,7 +126,7 @@ class Imports(unittest.TestCase):
             if file.endswith(".rs") and not file.endswith(("/lib.rs", "rust/main.rs")):
                 self.modules[module_of(file)] = file
 
-    def target(self, file, path):
+    def target(self, file, path, arch):
         """The file that a path names; None if that is no module of ours, or the core as a whole."""
         at = module_of(file)
         parts = list(path)
@@ -135,7 +140,7 @@ class Imports(unittest.TestCase):
         best = None
         for part in parts:
             at += (part,)
-            chosen = tuple(ARCH if name == "arch" else name for name in at)
+            chosen = tuple(arch if name == "arch" else name for name in at)
             best = self.modules.get(at, self.modules.get(chosen, best))
         if best is None and parts and at[0] == "rust/sframe/src":
             # The root has the modules of all folders by their own names, too.
@@ -149,15 +154,16 @@ class Imports(unittest.TestCase):
 
     def test_imports_go_down(self):
         pairs = set()
-        for file in self.order:
+        for arch, file in ((arch, file) for arch in ARCHES for file in self.order
+                           if is_of(arch, file)):
             text = (ROOT / file).read_text()
             if file.endswith(".rs"):
-                targets = {self.target(file, path) for path in paths_of(text)}
+                targets = {self.target(file, path, arch) for path in paths_of(text)}
             else:
                 names = re.findall(r'#include "([^"]+)"', text)
                 folder = (ROOT / file).parent
                 targets = {next((str(path.resolve().relative_to(ROOT)) for path in
-                                 (folder / name, folder / ARCH / name) if path.exists()), name)
+                                 (folder / name, folder / arch / name) if path.exists()), name)
                            for name in names}
             # The roots of the core re-export all of it; a folder's root is above what is in it.
             pairs |= {(file, target) for target in targets - {None, file}
@@ -166,11 +172,12 @@ class Imports(unittest.TestCase):
         self.assertEqual(upward(self.order, pairs), [])
 
     def test_calls_between_c_files_go_down(self):
-        texts = {file: (ROOT / file).read_text() for file in self.order
-                 if file.startswith("rust/c/")}
-        pairs = c_imports(texts)
-        self.assertGreater(len(pairs), 20, "hardly any call was found: is the parser wrong?")
-        self.assertEqual(upward(self.order, pairs), [])
+        for arch in ARCHES:
+            texts = {file: (ROOT / file).read_text() for file in self.order
+                     if file.startswith("rust/c/") and is_of(arch, file)}
+            pairs = c_imports(texts)
+            self.assertGreater(len(pairs), 20, "hardly any call was found: is the parser wrong?")
+            self.assertEqual(upward(self.order, pairs), [], arch)
 
 
 class Parser(unittest.TestCase):

@@ -28,6 +28,8 @@
 //! "The SFrame Format", a part of the documentation of GNU binutils. The comments cite sections of
 //! the text for version 2.
 
+#[cfg(any(test, target_arch = "aarch64"))]
+pub mod aarch64;
 pub mod elf;
 pub mod format;
 pub mod rule;
@@ -40,6 +42,8 @@ pub mod walk;
 pub mod x86_64;
 
 /// The architecture of this machine: `rust/arch.rs` of the kernel module lists what it provides.
+#[cfg(target_arch = "aarch64")]
+pub use self::aarch64 as arch;
 #[cfg(target_arch = "x86_64")]
 pub use self::x86_64 as arch;
 

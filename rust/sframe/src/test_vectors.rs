@@ -1107,7 +1107,7 @@ const STEPS: &[StepCase] = &[
         Abi::Aarch64,
         false,
         Some(PUSHED),
-        caller(0x35_0000_0040_1234, 0x7ffe_0050, 0x7ffe_0030),
+        caller(0x401234, 0x7ffe_0050, 0x7ffe_0030),
     ),
     stepped_on(
         "leaf",

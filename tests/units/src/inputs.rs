@@ -25,7 +25,10 @@ use sframe::{
         Region, //
     },
     section::Section,
-    unwind::Frame,
+    unwind::{
+        Frame,
+        NoRegisters, //
+    },
     walk::{
         FramePointerUse,
         FunctionTable, //
@@ -715,6 +718,7 @@ fn handlers() {
                     known,
                     |_| Some(IMAGE),
                     u64::MAX,
+                    Some(&NoRegisters),
                     memory,
                 )
             });

@@ -34,11 +34,6 @@ pub enum Abi {
 /// that each function provides for the functions it calls.
 const S390X_SAVE_AREA: i32 = 160;
 
-/// The low 48 bits: an AArch64 user address without its pointer authentication code. The kernel
-/// maps memory above these addresses only for a program that requests it by an address hint. Code
-/// does not lie there.
-const AARCH64_ADDRESS: u64 = (1 << 48) - 1;
-
 impl Abi {
     pub(super) fn decode(number: u8) -> Result<Abi, Error> {
         match number {
@@ -124,14 +119,10 @@ impl Abi {
         }
     }
 
-    /// Whether a row may mark the return address as mangled, by pointer authentication.
+    /// Whether a row may mark the return address as mangled, by pointer authentication. Then a step
+    /// removes the code from each return address.
     pub const fn may_mangle(self) -> bool {
         matches!(self, Abi::Aarch64Big | Abi::Aarch64)
-    }
-
-    /// The return address `ra` without its pointer authentication code.
-    pub(in crate::sframe) const fn unmangled(self, ra: u64) -> u64 {
-        ra & AARCH64_ADDRESS
     }
 
     /// The register with this DWARF number, as a base.

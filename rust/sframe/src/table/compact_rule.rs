@@ -5,7 +5,10 @@
 //! on the stack or unchanged.
 
 use crate::sframe::{
-    arch::machine::usual_rule,
+    arch::machine::{
+        usual_rule,
+        HAS_COMPACT_RULES, //
+    },
     rule::{
         Base,
         Extra,
@@ -74,7 +77,8 @@ impl CompactRule {
         };
         let cfa = u32::try_from(rule.cfa.offset).ok()?;
         let SavedRbx(rbx) = rule.extra.rbx;
-        let is_compact = cfa != 0
+        let is_compact = HAS_COMPACT_RULES
+            && cfa != 0
             && cfa % 8 == 0
             && *rule == usual_with(rule.cfa.base, rule.cfa.offset, rule.fp, rbx);
         let rbx = u64::from(rbx) << RBX_SHIFT;

@@ -56,6 +56,14 @@ pub trait Memory {
     fn read_two(&self, first: u64, second: u64) -> Result<(u64, u64), Fault> {
         Ok((self.read_word(first)?, self.read_word(second)?))
     }
+
+    /// The bits of a return address that are bits of the address: all bits, but those of pointer
+    /// authentication codes, where there are some. On AArch64 the size of addresses decides, which
+    /// differs between machines; 48 bits are usual.
+    #[inline(always)]
+    fn code_mask(&self) -> u64 {
+        (1 << 48) - 1
+    }
 }
 
 /// The memory of a process, for the fast paths. Reads fail where a page is not present.
@@ -126,6 +134,11 @@ impl<M: Memory + ?Sized> Memory for &M {
     #[inline]
     fn read_two(&self, first: u64, second: u64) -> Result<(u64, u64), Fault> {
         (**self).read_two(first, second)
+    }
+
+    #[inline(always)]
+    fn code_mask(&self) -> u64 {
+        (**self).code_mask()
     }
 }
 
@@ -321,7 +334,13 @@ pub fn step<M: Memory + ?Sized, R: RegisterSource + ?Sized>(
         (Evaluated::At(ra), Evaluated::At(fp)) => read_two(memory, ra, fp)?,
         (ra, fp) => (ra.read(memory, 0)?, fp.read(memory, frame.fp)?),
     };
-    let pc = if rule.mangled { abi.unmangled(pc) } else { pc };
+    // Rows mark the return addresses that carry a code, but not all files have these marks. An
+    // interrupted PC is not a return address.
+    let pc = if abi.may_mangle() && !rule.signal {
+        pc & memory.code_mask()
+    } else {
+        pc
+    };
     // A signal may interrupt a call of a null pointer. A PC of zero does not mark the outermost
     // frame here.
     if rule.signal {
@@ -814,6 +833,16 @@ mod tests {
                 Ok(0x0035_0000_0000_0000 | address)
             }
         }
+        /// Of a machine with addresses of 52 bits.
+        struct Long;
+        impl Memory for Long {
+            fn read_word(&self, address: u64) -> Result<u64, Fault> {
+                Ok(0x003f_0000_0000_0000 | address)
+            }
+            fn code_mask(&self) -> u64 {
+                (1 << 52) - 1
+            }
+        }
         let mut rule = Rule {
             ra: Location::AtCfa(-8),
             fp: Location::Unchanged,
@@ -824,9 +853,24 @@ mod tests {
             step(Abi::Aarch64, &rule, &FRAME, &NoRegisters, &Signed),
             to(0x80f8, 0x8100, 0x9000)
         );
+        assert_eq!(
+            step(Abi::Aarch64, &rule, &FRAME, &NoRegisters, &&Long),
+            to(0x000f_0000_0000_80f8, 0x8100, 0x9000)
+        );
+        // Without the mark, too; but not an interrupted PC, nor on other machines.
         rule.mangled = false;
         assert_eq!(
             step(Abi::Aarch64, &rule, &FRAME, &NoRegisters, &Signed),
+            to(0x80f8, 0x8100, 0x9000)
+        );
+        rule.signal = true;
+        assert_eq!(
+            step(Abi::Aarch64, &rule, &FRAME, &NoRegisters, &Signed),
+            to(0x0035_0000_0000_80f8, 0x8100, 0x9000)
+        );
+        rule.signal = false;
+        assert_eq!(
+            step(Abi::Amd64, &rule, &FRAME, &NoRegisters, &Signed),
             to(0x0035_0000_0000_80f8, 0x8100, 0x9000)
         );
     }

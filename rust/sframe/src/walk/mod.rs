@@ -40,7 +40,8 @@ use crate::sframe::{
         },
         insn,
         registers::FOLLOWED,
-        signal, //
+        signal,
+        unknown, //
     },
     format::bytes::{
         Fault,
@@ -54,7 +55,6 @@ use crate::sframe::{
     },
     runtimes::{
         self,
-        unknown,
         Region, //
     },
     unwind::step::{
@@ -223,11 +223,7 @@ impl<T: Task> WalkState<T> {
     /// The registers of the frame that are known.
     #[inline(always)]
     fn registers<'a>(&self, task: &'a T) -> KnownRegisters<'a, T::Registers> {
-        match self.kind {
-            FrameKind::Innermost => KnownRegisters::All(task.registers()),
-            FrameKind::Interrupted(context) => KnownRegisters::Interrupted(context),
-            FrameKind::Caller { lowest } => KnownRegisters::Lost(lowest),
-        }
+        registers_of(task, self.kind)
     }
 
     /// Takes a step by the rule of a frame.
@@ -310,7 +306,9 @@ impl<T: Task> WalkState<T> {
                     self.stack_end = task.end_of_stack(sp);
                 }
                 let is_innermost = !self.kind.has_called();
-                step_without_rows(task, frame, is_innermost, self.stack_end, &self.mapping)
+                let kind = fallback::NEEDS_REGISTERS.then_some(self.kind);
+                let stack_end = self.stack_end;
+                step_without_rows(task, frame, is_innermost, kind, stack_end, &self.mapping)
             }
         };
         // Found here, where less of the kernel's stack is in use.
@@ -320,6 +318,16 @@ impl<T: Task> WalkState<T> {
             true => Next::OtherStack,
             false => Next::Caller,
         })
+    }
+}
+
+/// The registers of a frame of this kind that are known.
+#[inline(always)]
+fn registers_of<T: Task>(task: &T, kind: FrameKind) -> KnownRegisters<'_, T::Registers> {
+    match kind {
+        FrameKind::Innermost => KnownRegisters::All(task.registers()),
+        FrameKind::Interrupted(context) => KnownRegisters::Interrupted(context),
+        FrameKind::Caller { lowest } => KnownRegisters::Lost(lowest),
     }
 }
 
@@ -406,12 +414,14 @@ fn step_in_region<T: Task>(
 }
 
 /// Replaces `frame` by its caller if no row covers the lookup address. `stack_end` is the run-time
-/// address at which the stack's mapping ends.
+/// address at which the stack's mapping ends. `kind` is the frame's, if [`fallback`] needs
+/// registers: a constant decides, so that the stack of other architectures has no room for it.
 #[inline(never)]
 fn step_without_rows<T: Task>(
     task: &T,
     frame: &mut Frame,
     is_innermost: bool,
+    kind: Option<FrameKind>,
     stack_end: u64,
     mapping: &MappingOf<T>,
 ) -> Result<(), StopReason> {
@@ -446,6 +456,8 @@ fn step_without_rows<T: Task>(
             _ => None,
         },
         stack_end,
+        kind.map(|kind| RegistersIn(registers_of(task, kind), task.memory()))
+            .as_ref(),
         task.memory(),
     );
     take(step.ok_or(StopReason::NoRows)?, frame)

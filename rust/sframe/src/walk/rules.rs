@@ -158,6 +158,11 @@ fn rule_of_system_call<T: Task>(
             Origin::<T>::keep(RuleOrigin::SignalTrampoline),
         ));
     }
+    if !is_covered {
+        if let Some(rule) = plt::rule_without_rows(pc, kind.has_called(), task.memory()) {
+            return Some((rule, Origin::<T>::keep(RuleOrigin::PltStub)));
+        }
+    }
     // A new thread begins here with a result of zero. Its stack does not have the caller's frame.
     let is_clone = is_innermost
         && signal::is_behind_clone(&bytes)

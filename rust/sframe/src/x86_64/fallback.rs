@@ -16,6 +16,7 @@ use crate::sframe::{
         self as unwind,
         Frame,
         Memory,
+        RegisterSource,
         Step, //
     },
     x86_64::{
@@ -36,6 +37,9 @@ pub(in crate::sframe) const BEGINNING_SEARCH: u32 = 700;
 /// The work of searching one window of code for the jump to a handler, in instructions.
 const ENDING_SEARCH: u32 = 280;
 
+/// Whether [`step`] reads registers.
+pub const NEEDS_REGISTERS: bool = false;
+
 /// Whether code without rows keeps a frame pointer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FramePointer {
@@ -51,12 +55,13 @@ pub enum FramePointer {
 /// covers an address. `stack_end` is the end of the mapping of the stack: the two words at the
 /// frame pointer have to lie below it. `memory` is the memory of the process. All addresses are
 /// run-time addresses.
-pub fn step<M: Memory + Source + ?Sized>(
+pub fn step<M: Memory + Source + ?Sized, R: RegisterSource>(
     frame: &Frame,
     innermost: bool,
     frame_pointer: FramePointer,
     function: impl FnOnce(u64) -> Option<u64>,
     stack_end: u64,
+    _registers: Option<&R>,
     memory: &M,
 ) -> Option<Step> {
     match frame_pointer {
@@ -231,6 +236,7 @@ pub fn is_call_before<S: Source + ?Sized>(pc: u64, memory: &S) -> Option<bool> {
 #[cfg(test)]
 pub(in crate::sframe) mod tests {
     use super::*;
+    use crate::sframe::unwind::step::NoRegisters;
     use std::vec;
     use std::vec::Vec;
 
@@ -289,7 +295,15 @@ pub(in crate::sframe) mod tests {
                     .then_some(FUNCTION)
             };
             let end = STACK + 0x1000;
-            match step(&frame, innermost, frame_pointer, function, end, self)? {
+            match step(
+                &frame,
+                innermost,
+                frame_pointer,
+                function,
+                end,
+                Some(&NoRegisters),
+                self,
+            )? {
                 Step::Caller(caller) => Some(caller.pc),
                 Step::Outermost => Some(0),
             }
@@ -482,7 +496,16 @@ pub(in crate::sframe) mod tests {
                 fp,
             };
             let kept = FramePointer::Kept;
-            step(&frame, false, kept, |_| None, stack_end, &process).is_some()
+            step(
+                &frame,
+                false,
+                kept,
+                |_| None,
+                stack_end,
+                Some(&NoRegisters),
+                &process,
+            )
+            .is_some()
         };
         let end = STACK + 0x1000;
         assert!(step(STACK + 0x100, end) && step(end - 16, end));
@@ -502,7 +525,15 @@ pub(in crate::sframe) mod tests {
                         sp: STACK + 0x100,
                         fp,
                     };
-                    let step = step(&frame, false, known, |_| Some(FUNCTION), end, &process);
+                    let step = step(
+                        &frame,
+                        false,
+                        known,
+                        |_| Some(FUNCTION),
+                        end,
+                        Some(&NoRegisters),
+                        &process,
+                    );
                     assert_eq!(step.is_some(), found, "{known:?} {fp:#x}");
                 }
             }

@@ -17,6 +17,9 @@ pub const NATIVE: Abi = Abi::Amd64;
 /// The machine in the header of an ELF file: EM_X86_64.
 pub const ELF_MACHINE: u16 = 62;
 
+/// Whether compact rules hold rules of [`usual_rule`].
+pub const HAS_COMPACT_RULES: bool = true;
+
 /// The distance from the return address on the stack to the CFA under a [`usual_rule`], in bytes.
 pub const RA_BELOW_CFA: u64 = 8;
 

@@ -12,6 +12,7 @@ pub mod plt;
 pub mod prologue;
 pub mod registers;
 pub mod signal;
+pub mod unknown;
 pub mod uprobe;
 
 pub use self::{

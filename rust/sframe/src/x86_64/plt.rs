@@ -3,6 +3,7 @@
 //! Stubs of a procedure linkage table (PLT): the rule at each of their instructions.
 
 use crate::sframe::{
+    format::bytes::Source,
     rule::{
         Base,
         Location,
@@ -69,6 +70,17 @@ pub fn rule_of_stub(code: &[u8; STUB], offset: u32) -> Option<Rule> {
         }
         _ => None,
     }
+}
+
+/// The rule of code that no row covers, if its instructions show it: none on AMD64, whose linkers
+/// write rows of PLT stubs. `pc` is a run-time address; `has_called`: it is a return address.
+#[inline(always)]
+pub fn rule_without_rows<S: Source + ?Sized>(
+    _pc: u64,
+    _has_called: bool,
+    _memory: &S,
+) -> Option<Rule> {
+    None
 }
 
 #[cfg(test)]

@@ -619,7 +619,15 @@ impl CodeInput<'_> {
             let function = |pc: u64| pc.checked_sub(self.beginning);
             let end = frame.sp.saturating_add(1 << 20);
             match self.frame_pointer {
-                Some(known) => fallback::step(frame, is_innermost, known, function, end, memory),
+                Some(known) => fallback::step(
+                    frame,
+                    is_innermost,
+                    known,
+                    function,
+                    end,
+                    Some(registers),
+                    memory,
+                ),
                 None => unknown::step(frame, is_innermost, self.is_examined(), end, memory),
             }
         } else {

@@ -237,6 +237,11 @@ impl Memory for UserMemory {
     fn read_word(&self, address: u64) -> Result<u64, Fault> {
         self.read(address).map(u64::from_ne_bytes)
     }
+
+    #[inline(always)]
+    fn code_mask(&self) -> u64 {
+        sys::code_mask()
+    }
 }
 
 /// All user memory; offsets are run-time addresses.

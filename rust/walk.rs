@@ -18,13 +18,13 @@ use crate::{
         abi::Abi,
         arch::{
             fallback::is_call_before,
-            machine::NATIVE, //
+            machine::NATIVE,
+            unknown, //
         },
         bytes::Fault,
         fast_path::FastPathState,
         runtimes::{
             self,
-            unknown,
             Region, //
         },
         section::{
@@ -478,7 +478,8 @@ fn end_fast_path(
 fn store_as_kernel(frame: &mut Frame, memory: &UserMemory, sink: &mut ChainBuffer<'_>) {
     stats::before_answer();
     let mut code = 0..0;
-    while let Ok(Step::Caller(caller)) = unwind::step_by_frame_pointer(frame, memory) {
+    while let Ok(Step::Caller(mut caller)) = unwind::step_by_frame_pointer(frame, memory) {
+        caller.pc &= memory.code_mask();
         let lookup_address = caller.pc.wrapping_sub(1);
         if !code.contains(&lookup_address) {
             let Ok(mapped) = mapping::check_code(lookup_address, memory) else {

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""Only the folders of an architecture know it: other files name neither x86-64 nor its registers
-and instructions, in code and in comments. So a new architecture is a folder in each layer, as
-rust/arch.rs lists them. The name of an ABI (AMD64) may stand anywhere.
+"""Only the folders of an architecture know it: other files name neither x86-64, nor AArch64, nor
+their registers and instructions, in code and in comments. So a new architecture is a folder in each
+layer, as rust/arch.rs lists them. The names of ABIs (AMD64, AArch64) may stand anywhere.
 
 The test reads Kbuild and all source files in rust/. It leaves out tests.
 """
@@ -53,11 +53,29 @@ ALLOWED = {
 }
 ROOMS = rooms.Rooms((NAMED, IN_CAMEL_CASE), PLACES, TESTS, ALLOWED)
 
+# Of AArch64: registers, instructions, and the folders' name, which is in small letters.
+AARCH64_WORDS = ("x(?:29|30)", "ldtr[bh]?", "ttbr[01]?", "(?:pac|aut)i[ab]sp", "pstate", "tco",
+                 "arm64", "csdb", "bti")
+OF_AARCH64 = (re.compile(r"(?<![a-z0-9])(" + "|".join(AARCH64_WORDS) + r")(?![a-z0-9])",
+                         re.IGNORECASE),
+              re.compile(r"(?<![a-z0-9])(aarch64)(?![a-z0-9])"))
+AARCH64_PLACES = tuple(place.replace("x86_64", "aarch64") for place in PLACES if "x86_64" in place)
+CHOICE_OF_AARCH64 = ({"aarch64"}, "chooses the architecture")
+AARCH64_ALLOWED = {
+    "Kbuild": ({"aarch64", "arm64"}, "chooses the architecture"),
+    "rust/arch.rs": CHOICE_OF_AARCH64,
+    "rust/kernel-shim/lib.rs": CHOICE_OF_AARCH64,
+    "rust/sframe/src/mod.rs": CHOICE_OF_AARCH64,
+    "rust/c/probes.c": ({"arm64"}, "its older kernels have another option for the hook"),
+}
+AARCH64_ROOMS = rooms.Rooms(OF_AARCH64, AARCH64_PLACES, TESTS, AARCH64_ALLOWED)
+
 
 class Architectures(unittest.TestCase):
     def test_only_the_rooms_name_an_architecture(self):
         files = rooms.sources(["rust"], "*.rs", "*.[ch]", "*.mk", "*.lds")
         ROOMS.check(self, ["Kbuild", *files])
+        AARCH64_ROOMS.check(self, ["Kbuild", *files])
 
 
 class Patterns(unittest.TestCase):
@@ -66,6 +84,11 @@ class Patterns(unittest.TestCase):
                      "x86-64", "X86_FEATURE", "`stac`", "gs:[0]", "R11", "r10", "endbr64",
                      "%eax", "CONFIG_X86_64", "__get_user_8"):
             self.assertEqual(len(ROOMS.names(text)), 1, text)
+
+    def test_aarch64_is_found(self):
+        for text in ("x30", "LDTR", "TTBR0_EL1", "paciasp", "rust/aarch64/", "CONFIG_ARM64"):
+            self.assertEqual(len(AARCH64_ROOMS.names(text)), 1, text)
+        self.assertEqual(AARCH64_ROOMS.names("AArch64 Abi::Aarch64Big x3 x301 bit"), set())
 
     def test_other_words_are_no_x86(self):
         text = "AMD64 exception axis index descriptor x30 r0 sip list"

@@ -13,7 +13,10 @@
 
 #include "compat.h"
 
-/* The ID of a mm, which no other mm has. Any context. */
+/*
+ * The ID of a mm, which no other mm has, or has ever had. It may change: then what was noted of the
+ * mm is forgotten. Any context.
+ */
 static inline uint64_t sfu_mm_id(const struct mm_struct *mm);
 
 /*
@@ -39,6 +42,19 @@ void sfu_entry_text_find(void);
 
 /* Whether the kernel knows that it runs on a virtual machine. */
 static inline bool is_virtual_machine(void);
+
+/*
+ * Whether the loaded page tables are surely those of the current task, as far as
+ * copy_from_user_nofault() does not find this out. The task has a mm. Any context.
+ */
+static inline bool sfu_has_own_page_tables(void);
+
+/* A user address without a tag. Any value; any context. */
+static inline uint64_t sfu_untagged(uint64_t address);
+
+/* Around reads of user memory, with page faults off. The code in between does not sleep. */
+static inline void sfu_begin_reads(void);
+static inline void sfu_end_reads(void);
 
 /*
  * The address of the breakpoint of a uprobe that the current task has hit, if the kernel has not

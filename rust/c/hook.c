@@ -305,7 +305,7 @@ void sfu_immediate_leave(struct perf_callchain_entry_ctx *to, unsigned int count
 {
 	to->nr += count;
 	to->entry->nr += count;
-	pagefault_enable();
+	sfu_peek_end();
 	sfu_unlock_mappings();
 }
 
@@ -325,6 +325,6 @@ void sfu_deferred_leave(struct unwind_stacktrace *to, unsigned int count)
 	int token = to->nr;
 
 	to->nr = count;
-	pagefault_enable();
+	sfu_peek_end();
 	srcu_read_unlock(&deferred_walks, token);
 }

@@ -169,6 +169,7 @@ int sfu_find_mapping(uint64_t address, struct sfu_mapping *mapping)
 	unsigned int sequence;
 
 	mapping->visits = 0;
+	address = sfu_untagged(address);
 	if (!mm || address >= TASK_SIZE_MAX)
 		return -ENOENT;
 	rcu_read_lock();

@@ -20,10 +20,16 @@
 #include <linux/stat.h>
 #include <asm/alternative.h>
 
-/* What the module needs. BUILD_EXCLUSIVE_CONFIG in dkms.conf names the same options. */
-#if !defined(CONFIG_DYNAMIC_FTRACE_WITH_ARGS) || !defined(CONFIG_PERF_EVENTS) || \
-	!defined(CONFIG_KPROBES) || !defined(CONFIG_UPROBES)
-#error "sframe_unwind needs DYNAMIC_FTRACE_WITH_ARGS, PERF_EVENTS, KPROBES, UPROBES in the kernel"
+/*
+ * What the module needs. BUILD_EXCLUSIVE_CONFIG in dkms.conf names the same options. On AArch64,
+ * kernels before 6.5 have DYNAMIC_FTRACE_WITH_REGS in place of the first one.
+ */
+#if !defined(CONFIG_DYNAMIC_FTRACE_WITH_ARGS) && \
+	!(defined(CONFIG_ARM64) && defined(CONFIG_DYNAMIC_FTRACE_WITH_REGS))
+#error "sframe_unwind needs DYNAMIC_FTRACE_WITH_ARGS in the kernel"
+#endif
+#if !defined(CONFIG_PERF_EVENTS) || !defined(CONFIG_KPROBES) || !defined(CONFIG_UPROBES)
+#error "sframe_unwind needs PERF_EVENTS, KPROBES, UPROBES in the kernel"
 #endif
 
 /* 6.1.37: before, a stack grows with mmap_lock held for reading. No lookup of a mapping is safe. */

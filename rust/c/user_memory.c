@@ -17,7 +17,8 @@ noinline bool sfu_is_readable(uint64_t address)
 {
 	uint8_t byte;
 
-	return !copy_from_user_nofault(&byte, (const void __user *)address, sizeof(byte));
+	return sfu_has_own_page_tables() &&
+	       !copy_from_user_nofault(&byte, (const void __user *)address, sizeof(byte));
 }
 
 uint64_t sfu_peek_enter(uint64_t address)
@@ -27,12 +28,15 @@ uint64_t sfu_peek_enter(uint64_t address)
 
 void sfu_peek_leave(void)
 {
-	pagefault_enable();
+	sfu_peek_end();
 }
 
 int sfu_read_user(void *to, uint64_t address, unsigned int len)
 {
-	return copy_from_user_nofault(to, (const void __user *)address, len) ? -EFAULT : 0;
+	if (!sfu_has_own_page_tables() ||
+	    copy_from_user_nofault(to, (const void __user *)address, len))
+		return -EFAULT;
+	return 0;
 }
 
 int sfu_fault_in(uint64_t address, unsigned int len)
@@ -48,9 +52,10 @@ int sfu_fault_in(uint64_t address, unsigned int len)
 		return -EFAULT;
 	if (!try_module_get(THIS_MODULE))
 		return -ESHUTDOWN;
-	pagefault_enable();
+	sfu_peek_end();
 	left = fault_in_readable((const char __user *)address, len);
 	pagefault_disable();
+	sfu_begin_reads();
 	module_put(THIS_MODULE);
 	return left ? -EFAULT : 0;
 }

@@ -33,9 +33,17 @@ static __always_inline bool is_unsure(void)
 static __always_inline uint64_t sfu_peek(uint64_t address)
 {
 	pagefault_disable();
+	sfu_begin_reads();
 	if (is_unsure())
 		return sfu_is_readable(address) ? TASK_SIZE_MAX : 0;
 	return TASK_SIZE_MAX;
+}
+
+/* As sfu_peek_leave(), in line. */
+static __always_inline void sfu_peek_end(void)
+{
+	sfu_end_reads();
+	pagefault_enable();
 }
 
 #endif

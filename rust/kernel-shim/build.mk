@@ -26,13 +26,14 @@ endif
 # The compiler accepts a flag twice, but not each old name of a flag.
 own-rustflags = $(filter-out -A% -D% -W% --edition=% --target=% -Coverflow-checks=% \
 		-Cdebuginfo=% -Zbinary_dep_depinfo=% -Zfunction-sections=% \
+		-Zbranch-protection=% \
 		$(if $(call from-rustc,109300),-Zno-jump-tables), \
 		$(KBUILD_RUSTFLAGS) $(KBUILD_RUSTFLAGS_MODULE)) \
 	$(if $(CONFIG_CFI_CLANG)$(CONFIG_CFI),-Zsanitizer=kcfi) \
 	$(if $(CONFIG_CFI_ICALL_NORMALIZE_INTEGERS),-Zsanitizer-cfi-normalize-integers) \
 	$(arch-rustflags) \
 	-Zunstable-options -Zfunction-sections=y -Cdebuginfo=0 \
-	--target=$(abspath $(own)/target.json) -L $(abspath $(own))
+	--target=$(arch-target) -L $(abspath $(own))
 
 # The lints of Linux 7.3, on all kernels. `core` is compiled without them.
 own-lints := -Dnon_ascii_idents -Dunsafe_op_in_unsafe_fn -Wmissing_docs -Wrust_2018_idioms \
@@ -122,7 +123,8 @@ own-objects := $(addprefix $(own)/,sframe_unwind.o kernel.o compiler_builtins.o 
 quiet_cmd_own_link = LD [M]  $@
       cmd_own_link = $(LD) -m $(arch-emulation) -z noexecstack -r --gc-sections \
 		$(own-entries:%=-u %) -T $(shim)/link.lds -o $@ $(own-objects) \
-		$(if $(delay-objtool),,; $(objtool) $(objtool-args) --link $@)
+		$(if $(CONFIG_OBJTOOL), \
+			$(if $(delay-objtool),,; $(objtool) $(objtool-args) --link $@))
 $(obj)/rust/main.o: $(own-objects) $(shim)/link.lds FORCE
 	$(call if_changed,own_link)
 

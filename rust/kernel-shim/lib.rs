@@ -10,6 +10,7 @@
 #![no_std]
 
 pub mod alloc;
+#[cfg_attr(target_arch = "aarch64", path = "aarch64.rs")]
 #[cfg_attr(target_arch = "x86_64", path = "x86_64.rs")]
 mod arch;
 pub mod debugfs;

@@ -5,6 +5,9 @@
 # The linker's emulation.
 arch-emulation := elf_x86_64
 
+# The target: a file that build.mk writes.
+arch-target = $(abspath $(own)/target.json)
+
 # The options' names before 6.9, and from 6.9 on.
 retpoline := $(CONFIG_RETPOLINE)$(CONFIG_MITIGATION_RETPOLINE)
 rethunk := $(CONFIG_RETHUNK)$(CONFIG_MITIGATION_RETHUNK)

@@ -7,6 +7,7 @@
 use super::bindings;
 use crate::{
     arch::asm::{
+        self,
         get_user,
         UserAccess, //
     },
@@ -227,6 +228,12 @@ impl WordReader for OpenWords<'_> {
     fn open(&self) -> &Self {
         self
     }
+}
+
+/// The bits of a return address that are bits of the address. Any context.
+#[inline(always)]
+pub(crate) fn code_mask() -> u64 {
+    asm::code_mask()
 }
 
 /// Asks the worker to fault in a page of this task. Any context. See `sfu_queue_fault_in` in

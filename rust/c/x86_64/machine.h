@@ -109,6 +109,26 @@ static inline bool nmi_is_saving_registers(void)
 	return is_saving_registers(at.ip, at.sp, this_cpu_read(cpu_tss_rw.x86_tss.sp0), end);
 }
 
+/* copy_from_user_nofault() compares. */
+static inline bool sfu_has_own_page_tables(void)
+{
+	return true;
+}
+
+/* The module sees tagged addresses nowhere: no instruction at a tagged address can be executed. */
+static inline uint64_t sfu_untagged(uint64_t address)
+{
+	return address;
+}
+
+static inline void sfu_begin_reads(void)
+{
+}
+
+static inline void sfu_end_reads(void)
+{
+}
+
 static inline uint64_t sfu_breakpoint_pc(uint64_t pc)
 {
 	return test_thread_flag(TIF_UPROBE) ? pc - UPROBE_SWBP_INSN_SIZE : pc;

@@ -17,5 +17,8 @@ pub(crate) use self::{
         below,
         IndexBound, //
     },
-    user_access::UserAccess, //
+    user_access::{
+        code_mask,
+        UserAccess, //
+    }, //
 };

@@ -43,6 +43,12 @@ macro_rules! with_smap {
     };
 }
 
+/// The bits of a return address that are bits of the address: all.
+#[inline(always)]
+pub(crate) const fn code_mask() -> u64 {
+    u64::MAX
+}
+
 /// User memory between `stac` and `clac`. The owner must not call a function before it drops the
 /// value; objtool checks this in each build.
 pub(crate) struct UserAccess<'a> {

@@ -51,6 +51,10 @@ mod arch {
             get_user::get_user,
             memory::CountedAccess as UserAccess, //
         };
+
+        pub(crate) const fn code_mask() -> u64 {
+            u64::MAX
+        }
     }
 }
 

@@ -35,8 +35,8 @@ pub(in crate::sframe) const MOV_CLONE: [u32; 2] = [0xd280_1b88, 0xd280_3668];
 /// What an instruction does. Distances are in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::sframe) enum Effect {
-    /// Changes neither the stack pointer, nor x29 and x30, nor the flow of control. May sign x30, or
-    /// remove the signature.
+    /// Changes neither the stack pointer, nor x29 and x30, nor the flow of control. May sign x30,
+    /// or remove the signature.
     Other,
     /// Adds a number to the stack pointer.
     MovesSp(i32),

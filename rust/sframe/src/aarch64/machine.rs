@@ -19,6 +19,9 @@ pub const NATIVE: Abi = Abi::Aarch64;
 /// The machine in the header of an ELF file: EM_AARCH64.
 pub const ELF_MACHINE: u16 = 183;
 
+/// Whether walks step through regions: `runtimes` decodes code of AMD64. So a walk stops there.
+pub const HAS_REGIONS: bool = false;
+
 /// Whether compact rules hold rules of [`usual_rule`]. The fast path reads a return address at a
 /// constant distance from the CFA, where AArch64 seldom has it, and removes no pointer
 /// authentication code. So each rule is found in its table.

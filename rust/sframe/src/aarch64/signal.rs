@@ -184,7 +184,7 @@ mod tests {
             .word(STACK + 560, 0x9000)
             .word(STACK + 568, 0x40_0001)
             .word(STACK + 576, 0x6000_1000)
-            .word(STACK + 592, 528 << 32 | 0x4650_8001);
+            .word(STACK + 592, (528 << 32) | 0x4650_8001);
         process
     }
 

@@ -39,6 +39,7 @@ use crate::sframe::{
             FramePointer, //
         },
         insn,
+        machine::HAS_REGIONS,
         registers::FOLLOWED,
         signal,
         unknown, //
@@ -202,7 +203,7 @@ impl<T: Task> WalkState<T> {
                 task.run_frame_pointers(None, (code, self.stack_end), frame, sink);
             }
             MappedRows::Region(region)
-                if source != FrameSource::Rows || region.is_fast_after_rows() =>
+                if HAS_REGIONS && (source != FrameSource::Rows || region.is_fast_after_rows()) =>
             {
                 task.run_region(region, code, frame, sink);
             }
@@ -407,6 +408,9 @@ fn step_in_region<T: Task>(
     region: &Region,
     mapping: &MappingOf<T>,
 ) -> Result<(), StopReason> {
+    if !HAS_REGIONS {
+        return Err(StopReason::RegionUnknown);
+    }
     let registers = registers.map(|known| RegistersIn(known, task.memory()));
     let code = mapping.start..mapping.end;
     let step = runtimes::step(region, code, frame, registers.as_ref(), task.memory());

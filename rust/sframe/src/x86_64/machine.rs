@@ -17,6 +17,9 @@ pub const NATIVE: Abi = Abi::Amd64;
 /// The machine in the header of an ELF file: EM_X86_64.
 pub const ELF_MACHINE: u16 = 62;
 
+/// Whether walks step through regions: `runtimes` decodes code of AMD64.
+pub const HAS_REGIONS: bool = true;
+
 /// Whether compact rules hold rules of [`usual_rule`].
 pub const HAS_COMPACT_RULES: bool = true;
 

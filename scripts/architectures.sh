@@ -6,10 +6,14 @@
 
 architectures='amd64 arm64 s390x'
 
-# The architectures that the module is written for. dkms.conf, debian/control and the files of
-# packaging/ have them, some by other names; tests/test_architectures.py compares all. On any other
-# architecture a guest boots without the module.
-module_architectures='amd64'
+# The architectures that the module is written for. On any other architecture a guest boots without
+# the module.
+module_architectures='amd64 arm64'
+
+# The architectures that packages are made for: sframectl is written for these. dkms.conf,
+# debian/control and the files of packaging/ have them, some by other names;
+# tests/test_architectures.py compares all.
+package_architectures='amd64'
 
 # The architecture of the prepared root: its programs run on this machine.
 root_architecture=amd64
@@ -75,3 +79,6 @@ is_foreign() { [ "$architecture" != "$root_architecture" ]; }
 
 # has_module - whether the module is written for the architecture.
 has_module() { [[ " $module_architectures " = *" $architecture "* ]]; }
+
+# has_packages - whether packages are made for the architecture: the module, and sframectl.
+has_packages() { [[ " $package_architectures " = *" $architecture "* ]]; }

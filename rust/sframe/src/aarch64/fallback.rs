@@ -11,7 +11,7 @@ use super::{
     insn::{
         effect,
         is_call,
-        Effect,
+        InsnEffect,
         CLEAR_FP,
         MOV_CLONE,
         MOV_RT_SIGRETURN,
@@ -19,7 +19,8 @@ use super::{
         SVC, //
     },
     machine::NATIVE,
-    plt::UNTOUCHED, //
+    plt::UNTOUCHED,
+    registers::LINK, //
 };
 use crate::sframe::{
     format::bytes::Source,
@@ -100,6 +101,9 @@ pub fn step<M: Memory + Source + ?Sized, R: RegisterSource>(
             false => framed(above),
         },
     };
+    if rule.ra == Location::Unchanged && is_behind_plt(&rule, frame, registers, memory)? {
+        return None;
+    }
     // The stack is read below the end of its mapping only.
     let record_end = frame.fp.checked_add(16)?;
     if rule.cfa.base == Base::Fp && (frame.fp < frame.sp || record_end > stack_end) {
@@ -109,6 +113,26 @@ pub fn step<M: Memory + Source + ?Sized, R: RegisterSource>(
         Step::Caller(caller) if may_be_returned_to(caller.pc, memory) => Some(Step::Caller(caller)),
         _ => None,
     }
+}
+
+/// Whether the function may have come from the first stub of a PLT, which has pushed x16 and x30:
+/// the word above the CFA has the return address, too. That is the linker's resolver, whose code
+/// looks like any other's, and whose caller's stack pointer is further up. `None` if the word
+/// cannot be read. A function that has just called itself looks the same.
+#[inline(never)]
+fn is_behind_plt<M: Memory + ?Sized, R: RegisterSource>(
+    rule: &Rule,
+    frame: &Frame,
+    registers: Option<&R>,
+    memory: &M,
+) -> Option<bool> {
+    let pushed_at = frame
+        .sp
+        .checked_add_signed(rule.cfa.offset.into())?
+        .checked_add(8)?;
+    let pushed = memory.read_word(pushed_at).ok()?;
+    let link = registers.register(LINK)?;
+    Some((pushed ^ link) & memory.code_mask() == 0)
 }
 
 /// The rule of a function whose x29 points to its frame record, `above` bytes below the CFA.
@@ -184,16 +208,16 @@ fn beginning<S: Source + ?Sized>(start: u64, pc: u64, memory: &S) -> Option<Begi
         match effect(word) {
             // Code to which nothing has led yet proves nothing.
             _ if !is_reached => {}
-            Effect::Other => {}
-            Effect::Branches(distance) => jump_to(distance),
-            Effect::Jumps(distance) => {
+            InsnEffect::Other => {}
+            InsnEffect::Branches(distance) => jump_to(distance),
+            InsnEffect::Jumps(distance) => {
                 jump_to(distance);
                 is_reached = false;
             }
-            Effect::Leaves => is_reached = false,
+            InsnEffect::Leaves => is_reached = false,
             // A new thread begins behind it, on another stack.
-            Effect::SystemCall if MOV_CLONE.contains(&before) => is_reached = false,
-            Effect::SystemCall => {}
+            InsnEffect::SystemCall if MOV_CLONE.contains(&before) => is_reached = false,
+            InsnEffect::SystemCall => {}
             _ => return prologue(at, pc, memory),
         }
         before = word;
@@ -219,22 +243,22 @@ fn prologue<S: Source + ?Sized>(mut at: u64, pc: u64, memory: &S) -> Option<Begi
             return Some(Beginning::Rule(rule));
         }
         match effect(instruction(at, memory)?) {
-            Effect::Other => {}
+            InsnEffect::Other => {}
             // Memory below the stack pointer belongs to nobody.
-            Effect::MovesSp(distance) => {
+            InsnEffect::MovesSp(distance) => {
                 pushed = pushed.checked_sub(distance)?;
                 if pushed < 0 || record.is_some_and(|above| above > pushed) {
                     return None;
                 }
             }
-            Effect::PushesRecord(distance) if record.is_none() && distance < 0 => {
+            InsnEffect::PushesRecord(distance) if record.is_none() && distance < 0 => {
                 pushed = pushed.checked_sub(distance)?;
                 record = Some(pushed);
             }
-            Effect::StoresRecord(distance) if record.is_none() && distance >= 0 => {
+            InsnEffect::StoresRecord(distance) if record.is_none() && distance >= 0 => {
                 record = Some(pushed.checked_sub(distance)?);
             }
-            Effect::SetsFp(distance) => {
+            InsnEffect::SetsFp(distance) => {
                 let above = record?;
                 // At least the record itself is below the CFA.
                 return (pushed.checked_sub(distance)? == above && above >= 16).then_some(
@@ -281,14 +305,14 @@ fn rule_behind_load<S: Source + ?Sized>(
         }
         at = at.checked_sub(SIZE)?;
         let cfa = match effect(instruction(at, memory)?) {
-            Effect::Other => continue,
-            Effect::MovesSp(distance) => {
+            InsnEffect::Other => continue,
+            InsnEffect::MovesSp(distance) => {
                 moved = moved.checked_add(distance)?;
                 continue;
             }
             // The record was at the stack pointer.
-            Effect::PopsRecord(distance) => above.checked_sub(distance)?,
-            Effect::LoadsRecord(distance) => above.checked_add(distance)?,
+            InsnEffect::PopsRecord(distance) => above.checked_sub(distance)?,
+            InsnEffect::LoadsRecord(distance) => above.checked_add(distance)?,
             _ => break,
         };
         return Some(Some(by_sp(cfa.checked_sub(moved)?)));
@@ -308,18 +332,21 @@ fn has_record<S: Source + ?Sized>(pc: u64, end: u64, memory: &S) -> bool {
             return false;
         };
         at = match effect(word) {
-            Effect::Calls | Effect::PopsRecord(_) | Effect::LoadsRecord(_) | Effect::RestoresSp => {
-                return true
+            InsnEffect::Calls
+            | InsnEffect::PopsRecord(_)
+            | InsnEffect::LoadsRecord(_)
+            | InsnEffect::RestoresSp => return true,
+            InsnEffect::Other | InsnEffect::MovesSp(_) | InsnEffect::SystemCall => {
+                at.wrapping_add(SIZE)
             }
-            Effect::Other | Effect::MovesSp(_) | Effect::SystemCall => at.wrapping_add(SIZE),
             // Where the code does not branch, it comes to the next instruction.
-            Effect::Branches(distance) => {
+            InsnEffect::Branches(distance) => {
                 branch.get_or_insert(at.wrapping_add_signed(distance.into()));
                 at.wrapping_add(SIZE)
             }
             // A jump may leave the function. Backwards, but not in front of the body, is surely the
             // same function, and may be a loop that ends with a branch.
-            Effect::Jumps(distance) => {
+            InsnEffect::Jumps(distance) => {
                 let target = at.wrapping_add_signed(distance.into());
                 let is_inside = end <= target && target <= pc;
                 match branch.take().or(is_inside.then_some(target)) {
@@ -344,9 +371,9 @@ fn begins_thread<S: Source + ?Sized>(pc: u64, memory: &S) -> bool {
             return false;
         };
         match effect(word) {
-            Effect::Calls if before == 0 => {}
+            InsnEffect::Calls if before == 0 => {}
             _ if word == CLEAR_FP => return before != 0,
-            Effect::Other if before != 0 => {}
+            InsnEffect::Other if before != 0 => {}
             _ => return false,
         }
     }
@@ -392,14 +419,14 @@ pub(in crate::sframe) mod tests {
     const SIZE_OF_PART: usize = 0x2000;
 
     /// A process whose code is `nop`, with zeros on its stack.
-    pub(in crate::sframe) struct MockProcess {
+    pub(in crate::sframe) struct MockCode {
         parts: Vec<(u64, Vec<u8>)>,
     }
 
-    impl MockProcess {
-        pub(in crate::sframe) fn new() -> MockProcess {
+    impl MockCode {
+        pub(in crate::sframe) fn new() -> MockCode {
             let nops: Vec<u8> = NOP.to_le_bytes().repeat(SIZE_OF_PART / 4);
-            MockProcess {
+            MockCode {
                 parts: vec![
                     (PROGRAM, nops.clone()),
                     (LIBRARY, nops),
@@ -408,7 +435,7 @@ pub(in crate::sframe) mod tests {
             }
         }
 
-        pub(in crate::sframe) fn write(&mut self, address: u64, bytes: &[u8]) -> &mut MockProcess {
+        pub(in crate::sframe) fn write(&mut self, address: u64, bytes: &[u8]) -> &mut MockCode {
             for (start, part) in &mut self.parts {
                 let at = address.checked_sub(*start).map(|at| at as usize);
                 if let Some(at) = at.filter(|at| *at < SIZE_OF_PART) {
@@ -418,11 +445,11 @@ pub(in crate::sframe) mod tests {
             self
         }
 
-        pub(in crate::sframe) fn word(&mut self, address: u64, word: u64) -> &mut MockProcess {
+        pub(in crate::sframe) fn word(&mut self, address: u64, word: u64) -> &mut MockCode {
             self.write(address, &word.to_le_bytes())
         }
 
-        pub(in crate::sframe) fn code(&mut self, address: u64, code: &[u32]) -> &mut MockProcess {
+        pub(in crate::sframe) fn code(&mut self, address: u64, code: &[u32]) -> &mut MockCode {
             for (at, word) in (address..).step_by(4).zip(code) {
                 self.write(at, &word.to_le_bytes());
             }
@@ -461,7 +488,7 @@ pub(in crate::sframe) mod tests {
         }
     }
 
-    impl Source for MockProcess {
+    impl Source for MockCode {
         fn read<const N: usize>(&self, offset: u64) -> Result<[u8; N], Fault> {
             self.parts
                 .iter()
@@ -471,7 +498,7 @@ pub(in crate::sframe) mod tests {
         }
     }
 
-    impl Memory for MockProcess {
+    impl Memory for MockCode {
         fn read_word(&self, address: u64) -> Result<u64, Fault> {
             self.read(address).map(u64::from_le_bytes)
         }
@@ -508,8 +535,8 @@ pub(in crate::sframe) mod tests {
     const CALLERS_FP: u64 = STACK + 0x300;
 
     /// A process with a record at FP, and calls before both return addresses.
-    fn process(code: &[u32]) -> MockProcess {
-        let mut process = MockProcess::new();
+    fn process(code: &[u32]) -> MockCode {
+        let mut process = MockCode::new();
         process
             .code(FUNCTION, code)
             .code(LEAF - 4, &[CALL])
@@ -520,11 +547,11 @@ pub(in crate::sframe) mod tests {
     }
 
     /// The innermost frame is at the instruction with this index.
-    fn innermost(process: &MockProcess, index: u64) -> Option<Step> {
+    fn innermost(process: &MockCode, index: u64) -> Option<Step> {
         process.step(FUNCTION + 4 * index, true, SP, FP)
     }
 
-    fn caller(process: &MockProcess, index: u64) -> Option<Step> {
+    fn caller(process: &MockCode, index: u64) -> Option<Step> {
         process.step(FUNCTION + 4 * index, false, SP, FP)
     }
 
@@ -672,6 +699,17 @@ pub(in crate::sframe) mod tests {
     }
 
     #[test]
+    fn the_resolver_of_symbols_is_behind_a_push() {
+        // stp x8, x9, [sp, #-208]!
+        let mut process = process(&[0xa9b3_27e8, NOP, NOP]);
+        for (index, cfa) in [(0, SP), (1, SP + 208)] {
+            assert_eq!(innermost(&process, index), by_link(cfa));
+            process.word(cfa + 8, LEAF);
+            assert_eq!(innermost(&process, index), None);
+        }
+    }
+
+    #[test]
     fn x30_has_to_be_a_return_address() {
         let mut process = process(&[NOP, RET]);
         process.code(LEAF - 4, &[NOP]);
@@ -693,7 +731,7 @@ pub(in crate::sframe) mod tests {
         assert_eq!(innermost(&process, 2), by_link(SP));
         // mov x29, #0; mov x0, x12; blr x10
         process.code(PROGRAM, &[CLEAR_FP, 0xaa0c_03e0, 0xd63f_0140]);
-        let at = |process: &MockProcess, fp| process.step(PROGRAM + 12, false, SP, fp);
+        let at = |process: &MockCode, fp| process.step(PROGRAM + 12, false, SP, fp);
         assert_eq!(at(&process, 0), Some(Step::Outermost));
         assert_eq!(at(&process, FP), None);
         process.code(PROGRAM + 4, &[0x5400_0040]);

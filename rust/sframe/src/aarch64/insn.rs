@@ -34,7 +34,7 @@ pub(in crate::sframe) const MOV_CLONE: [u32; 2] = [0xd280_1b88, 0xd280_3668];
 
 /// What an instruction does. Distances are in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in crate::sframe) enum Effect {
+pub(in crate::sframe) enum InsnEffect {
     /// Changes neither the stack pointer, nor x29 and x30, nor the flow of control. May sign x30,
     /// or remove the signature.
     Other,
@@ -86,11 +86,11 @@ const fn is_sp(register: u32) -> bool {
 }
 
 /// What the instruction does. An encoding that this function does not know is
-/// [`Effect::Unknown`].
-pub(in crate::sframe) fn effect(word: u32) -> Effect {
+/// [`InsnEffect::Unknown`].
+pub(in crate::sframe) fn effect(word: u32) -> InsnEffect {
     let unless = |is_known: bool| match is_known {
-        true => Effect::Unknown,
-        false => Effect::Other,
+        true => InsnEffect::Unknown,
+        false => InsnEffect::Other,
     };
     let target = bits(word, 0, 5);
     match bits(word, 25, 4) {
@@ -113,12 +113,12 @@ pub(in crate::sframe) fn effect(word: u32) -> Effect {
                 || matches!(word & 0xbfe0_fc00 & !0x001f_0000, 0x0e00_2c00 | 0x0e00_3c00);
             unless(is_general && is_frame(target))
         }
-        _ => Effect::Unknown,
+        _ => InsnEffect::Unknown,
     }
 }
 
 /// Data processing with an immediate number.
-fn immediate(word: u32) -> Effect {
+fn immediate(word: u32) -> InsnEffect {
     let (target, base) = (bits(word, 0, 5), bits(word, 5, 5));
     let is_add = word & 0x1f80_0000 == 0x1100_0000;
     let sets_flags = bits(word, 29, 1) != 0;
@@ -132,48 +132,50 @@ fn immediate(word: u32) -> Effect {
         }
         let is_long = bits(word, 31, 1) != 0;
         return match (target, base) {
-            _ if !is_long && (is_sp(target) || is_frame(target)) => Effect::Unknown,
-            _ if is_sp(target) && is_sp(base) => Effect::MovesSp(number),
-            _ if is_sp(target) && base == FP.into() => Effect::RestoresSp,
-            _ if is_sp(target) => Effect::Unknown,
-            _ if target == FP.into() && is_sp(base) && number >= 0 => Effect::SetsFp(number),
-            _ if is_frame(target) => Effect::Unknown,
-            _ => Effect::Other,
+            _ if !is_long && (is_sp(target) || is_frame(target)) => InsnEffect::Unknown,
+            _ if is_sp(target) && is_sp(base) => InsnEffect::MovesSp(number),
+            _ if is_sp(target) && base == FP.into() => InsnEffect::RestoresSp,
+            _ if is_sp(target) => InsnEffect::Unknown,
+            _ if target == FP.into() && is_sp(base) && number >= 0 => InsnEffect::SetsFp(number),
+            _ if is_frame(target) => InsnEffect::Unknown,
+            _ => InsnEffect::Other,
         };
     }
     // Logical operations but `tst`, and additions of tags, may write the stack pointer.
     let writes_sp = (word & 0x1f80_0000 == 0x1200_0000 && bits(word, 29, 2) != 3)
         || word & 0x1f80_0000 == 0x1180_0000;
     match is_frame(target) || writes_sp && is_sp(target) {
-        true => Effect::Unknown,
-        false => Effect::Other,
+        true => InsnEffect::Unknown,
+        false => InsnEffect::Other,
     }
 }
 
 /// Branches, exceptions and system instructions.
-fn branch(word: u32) -> Effect {
+fn branch(word: u32) -> InsnEffect {
     let target = bits(word, 0, 5);
     match word >> 24 {
-        0x14..=0x17 => Effect::Jumps(signed(word, 0, 26).wrapping_mul(4)),
-        0x94..=0x97 => Effect::Calls,
-        0x34 | 0x35 | 0xb4 | 0xb5 | 0x54 => Effect::Branches(signed(word, 5, 19).wrapping_mul(4)),
-        0x36 | 0x37 | 0xb6 | 0xb7 => Effect::Branches(signed(word, 5, 14).wrapping_mul(4)),
-        0xd4 if word == SVC => Effect::SystemCall,
-        0xd4 => Effect::Leaves,
+        0x14..=0x17 => InsnEffect::Jumps(signed(word, 0, 26).wrapping_mul(4)),
+        0x94..=0x97 => InsnEffect::Calls,
+        0x34 | 0x35 | 0xb4 | 0xb5 | 0x54 => {
+            InsnEffect::Branches(signed(word, 5, 19).wrapping_mul(4))
+        }
+        0x36 | 0x37 | 0xb6 | 0xb7 => InsnEffect::Branches(signed(word, 5, 14).wrapping_mul(4)),
+        0xd4 if word == SVC => InsnEffect::SystemCall,
+        0xd4 => InsnEffect::Leaves,
         // `mrs` and `sysl` write a register.
-        0xd5 if bits(word, 21, 1) != 0 && is_frame(target) => Effect::Unknown,
-        0xd5 => Effect::Other,
+        0xd5 if bits(word, 21, 1) != 0 && is_frame(target) => InsnEffect::Unknown,
+        0xd5 => InsnEffect::Other,
         0xd6 | 0xd7 => match bits(word, 21, 3) {
-            1 => Effect::Calls,
-            0 | 2 => Effect::Leaves,
-            _ => Effect::Unknown,
+            1 => InsnEffect::Calls,
+            0 | 2 => InsnEffect::Leaves,
+            _ => InsnEffect::Unknown,
         },
-        _ => Effect::Unknown,
+        _ => InsnEffect::Unknown,
     }
 }
 
 /// Loads and stores.
-fn memory(word: u32) -> Effect {
+fn memory(word: u32) -> InsnEffect {
     let (target, base) = (bits(word, 0, 5), bits(word, 5, 5));
     let is_vector = bits(word, 26, 1) != 0;
     // A pair.
@@ -184,51 +186,51 @@ fn memory(word: u32) -> Effect {
     let takes_frame = !is_vector && is_frame(target);
     match word & 0x3b00_0000 {
         // One register, at an offset. A store of x29 changes nothing.
-        0x3900_0000 if takes_frame && (is_load || target == LINK.into()) => Effect::Unknown,
-        0x3900_0000 => Effect::Other,
+        0x3900_0000 if takes_frame && (is_load || target == LINK.into()) => InsnEffect::Unknown,
+        0x3900_0000 => InsnEffect::Other,
         // With bits 10 and 11 clear or 2 (bit 21 is clear) nothing is written back.
         0x3800_0000 if bits(word, 21, 1) == 0 => match bits(word, 10, 2) {
-            _ if takes_frame && (is_load || target == LINK.into()) => Effect::Unknown,
-            0 | 2 => Effect::Other,
-            _ if is_sp(base) => Effect::MovesSp(signed(word, 12, 9)),
-            _ if is_frame(base) => Effect::Unknown,
-            _ => Effect::Other,
+            _ if takes_frame && (is_load || target == LINK.into()) => InsnEffect::Unknown,
+            0 | 2 => InsnEffect::Other,
+            _ if is_sp(base) => InsnEffect::MovesSp(signed(word, 12, 9)),
+            _ if is_frame(base) => InsnEffect::Unknown,
+            _ => InsnEffect::Other,
         },
         // An offset in a register.
         0x3800_0000 if bits(word, 10, 2) == 2 => match takes_frame {
-            true => Effect::Unknown,
-            false => Effect::Other,
+            true => InsnEffect::Unknown,
+            false => InsnEffect::Other,
         },
         // Atomic operations, and loads by signed pointers.
         0x3800_0000 if takes_frame || base >= FP.into() && bits(word, 10, 1) != 0 => {
-            Effect::Unknown
+            InsnEffect::Unknown
         }
-        0x3800_0000 => Effect::Other,
+        0x3800_0000 => InsnEffect::Other,
         // Relative to the PC; bits 30 and 31 may be a prefetch.
-        0x1800_0000 if takes_frame => Effect::Unknown,
-        0x1800_0000 => Effect::Other,
+        0x1800_0000 if takes_frame => InsnEffect::Unknown,
+        0x1800_0000 => InsnEffect::Other,
         // Exclusive, ordered, compare-and-swap: up to three registers are written.
         0x0800_0000 if !is_vector => {
             // `casp` writes two registers from each number on.
             let takes = |register| is_frame(register) || register == const { FP as u32 - 1 };
             match [target, bits(word, 10, 5), bits(word, 16, 5)].map(takes) {
-                [false, false, false] => Effect::Other,
-                _ => Effect::Unknown,
+                [false, false, false] => InsnEffect::Other,
+                _ => InsnEffect::Unknown,
             }
         }
         // Vectors; bit 23: the base is written back.
         0x0800_0000 | 0x0900_0000 if word & 0xbe00_0000 == 0x0c00_0000 => {
             match bits(word, 23, 1) != 0 && base >= FP.into() {
-                true => Effect::Unknown,
-                false => Effect::Other,
+                true => InsnEffect::Unknown,
+                false => InsnEffect::Other,
             }
         }
-        _ => Effect::Unknown,
+        _ => InsnEffect::Unknown,
     }
 }
 
 /// Loads and stores of pairs of registers.
-fn pair(word: u32) -> Effect {
+fn pair(word: u32) -> InsnEffect {
     let (first, base, second) = (bits(word, 0, 5), bits(word, 5, 5), bits(word, 10, 5));
     let is_vector = bits(word, 26, 1) != 0;
     let is_load = bits(word, 22, 1) != 0;
@@ -238,7 +240,7 @@ fn pair(word: u32) -> Effect {
         (false, 1) if is_load => 2,
         (false, 1) => 4,
         (false, 2) => 3,
-        _ => return Effect::Unknown,
+        _ => return InsnEffect::Unknown,
     };
     let offset = signed(word, 15, 7) << shift;
     // 1: behind the access, 3: in front of it.
@@ -249,11 +251,11 @@ fn pair(word: u32) -> Effect {
         && (first, second) == (FP.into(), LINK.into())
         && is_sp(base);
     match (is_record, is_load, mode) {
-        (true, false, 3) => return Effect::PushesRecord(offset),
-        (true, false, 0 | 2) => return Effect::StoresRecord(offset),
-        (true, true, 1) => return Effect::PopsRecord(offset),
-        (true, true, 0 | 2) => return Effect::LoadsRecord(offset),
-        (true, ..) => return Effect::Unknown,
+        (true, false, 3) => return InsnEffect::PushesRecord(offset),
+        (true, false, 0 | 2) => return InsnEffect::StoresRecord(offset),
+        (true, true, 1) => return InsnEffect::PopsRecord(offset),
+        (true, true, 0 | 2) => return InsnEffect::LoadsRecord(offset),
+        (true, ..) => return InsnEffect::Unknown,
         _ => {}
     }
     let is_link = |register| register == LINK.into();
@@ -263,17 +265,17 @@ fn pair(word: u32) -> Effect {
         false => is_link(first) || is_link(second),
     };
     if !is_vector && takes_frame || writes_back && is_frame(base) {
-        return Effect::Unknown;
+        return InsnEffect::Unknown;
     }
     match writes_back && is_sp(base) {
-        true => Effect::MovesSp(offset),
-        false => Effect::Other,
+        true => InsnEffect::MovesSp(offset),
+        false => InsnEffect::Other,
     }
 }
 
 /// Whether the instruction is a call: `bl`, `blr`, or a `blr` that authenticates.
 pub(in crate::sframe) fn is_call(word: u32) -> bool {
-    effect(word) == Effect::Calls
+    effect(word) == InsnEffect::Calls
 }
 
 /// The number of bytes before a PC or return address that [`takes_stack`] examines.
@@ -296,7 +298,7 @@ mod tests {
     // GNU as 2.44 writes these words.
     #[test]
     fn effects_of_instructions() {
-        use Effect::*;
+        use InsnEffect::*;
         for (word, expected) in [
             (0xd503_233f, Other), // paciasp
             (0xd503_23bf, Other), // autiasp

@@ -147,7 +147,7 @@ pub fn rule_without_rows<S: Source + ?Sized>(
 fn is_start<S: Source + ?Sized>(pc: u64, memory: &S) -> bool {
     use super::insn::{
         effect,
-        Effect, //
+        InsnEffect, //
     };
 
     let Ok(code) =
@@ -165,7 +165,7 @@ fn is_start<S: Source + ?Sized>(pc: u64, memory: &S) -> bool {
         match (*word, effect(*word)) {
             (CLEAR_FP, _) => clears_fp = true,
             (CLEAR_LINK, _) => clears_link = true,
-            (_, Effect::Other | Effect::MovesSp(_)) => {}
+            (_, InsnEffect::Other | InsnEffect::MovesSp(_)) => {}
             _ => return false,
         }
         if clears_fp && clears_link {
@@ -179,7 +179,7 @@ fn is_start<S: Source + ?Sized>(pc: u64, memory: &S) -> bool {
 mod tests {
     use super::*;
     use crate::sframe::aarch64::fallback::tests::{
-        MockProcess,
+        MockCode,
         PROGRAM, //
     };
 
@@ -219,13 +219,13 @@ mod tests {
 
     #[test]
     fn stubs_without_rows() {
-        let mut process = MockProcess::new();
+        let mut process = MockCode::new();
         process
             .code(PC, &[NOP])
             .code(PC + 4, &LOADS)
             .code(PC + 20, &[NOP]);
         let found =
-            |process: &MockProcess, index: u64| rule_without_rows(PC + 4 * index, false, process);
+            |process: &MockCode, index: u64| rule_without_rows(PC + 4 * index, false, process);
         let of_stub = [
             None,
             Some(UNTOUCHED),
@@ -266,9 +266,9 @@ mod tests {
             0x97ff_fff1,
             0x97ff_fff4,
         ];
-        let mut process = MockProcess::new();
+        let mut process = MockCode::new();
         let rule =
-            |process: &MockProcess, index: u64| rule_without_rows(PC + 4 * index, true, process);
+            |process: &MockCode, index: u64| rule_without_rows(PC + 4 * index, true, process);
         process.code(PC, &code);
         assert_eq!(rule(&process, 12), Some(Rule::OUTERMOST));
         // Behind an instruction that does not call, and behind the second call.

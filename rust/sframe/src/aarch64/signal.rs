@@ -6,7 +6,7 @@
 use super::{
     insn::{
         effect,
-        Effect,
+        InsnEffect,
         MOV_CLONE,
         MOV_RT_SIGRETURN,
         SVC, //
@@ -125,7 +125,7 @@ pub fn is_behind_clone(code: &[u8; TRAMPOLINE]) -> bool {
     MOV_CLONE.contains(&first)
         && before == SVC
         && (at == CMP_X0_0
-            || matches!(effect(at), Effect::Branches(_)) && at & 0xff00_001f == CBZ_X0)
+            || matches!(effect(at), InsnEffect::Branches(_)) && at & 0xff00_001f == CBZ_X0)
 }
 
 /// A cheap check that rules out [`is_signal_trampoline`], [`is_behind_signal_trampoline`] and
@@ -162,7 +162,7 @@ impl<M: Memory + ?Sized> RegisterSource for Interrupted<'_, M> {
 mod tests {
     use super::*;
     use crate::sframe::{
-        aarch64::fallback::tests::MockProcess,
+        aarch64::fallback::tests::MockCode,
         format::abi::Abi,
         unwind::step::{
             step,
@@ -175,8 +175,8 @@ mod tests {
     const STACK: u64 = 0x8000_0000;
 
     /// `struct rt_sigframe` at [`STACK`]: each general register has its number times 16.
-    fn frame() -> MockProcess {
-        let mut process = MockProcess::new();
+    fn frame() -> MockCode {
+        let mut process = MockCode::new();
         for number in 0..31 {
             process.word(STACK + 312 + 8 * number, number << 4);
         }
@@ -227,7 +227,7 @@ mod tests {
 
     #[test]
     fn a_signal_frame_is_that_of_a_program() {
-        let is = |process: &MockProcess| is_context(STACK, process);
+        let is = |process: &MockCode| is_context(STACK, process);
         assert_eq!(is(&frame()), Ok(true));
         // EL1, AArch32, no record.
         for (offset, word) in [(576, 0x6000_0005), (576, 0x6000_0010), (592, 0)] {

@@ -6,9 +6,9 @@
 //!
 //! usage: dropped DIRECTORY|FILE...
 //!
-//! Prints, for each reason and rule, the number of rows, the bytes of code that they cover, the
-//! number of files, and one of the files with an address; then the files that cannot be converted,
-//! by reason.
+//! Prints the number of files, and the bytes of their sections with code; for each reason and rule,
+//! the number of rows, the bytes of code that they cover, the number of files, and one of the files
+//! with an address; then the files that cannot be converted, by reason.
 
 use std::{
     collections::{
@@ -24,6 +24,11 @@ use std::{
 };
 
 use convert::DropReason;
+use object::{
+    Object,
+    ObjectSection,
+    SectionKind, //
+};
 
 #[derive(Default)]
 struct DroppedGroup {
@@ -37,7 +42,7 @@ fn main() {
     let mut paths: Vec<PathBuf> = env::args_os().skip(1).map(PathBuf::from).collect();
     let mut groups: BTreeMap<(Option<DropReason>, String), DroppedGroup> = BTreeMap::new();
     let mut failed: BTreeMap<String, (u64, PathBuf)> = BTreeMap::new();
-    let mut files = 0u64;
+    let (mut files, mut code) = (0u64, 0u64);
     while let Some(path) = paths.pop() {
         let Ok(kind) = fs::symlink_metadata(&path) else {
             continue;
@@ -56,6 +61,7 @@ fn main() {
         match convert::dropped_rows(&bytes) {
             Ok(rows) => {
                 files += 1;
+                code += bytes_of_code(&bytes);
                 for row in rows {
                     let group = groups.entry((row.reason, row.rule)).or_default();
                     group.rows += 1;
@@ -67,7 +73,7 @@ fn main() {
             Err(error) => failed.entry(error.to_string()).or_insert((0, path)).0 += 1,
         }
     }
-    println!("{files} files converted");
+    println!("{files} files converted, {code} bytes of code");
     for ((reason, rule), group) in &groups {
         let (path, address) = group.example.as_ref().expect("each group has a row");
         println!(
@@ -82,6 +88,15 @@ fn main() {
     for (error, (count, path)) in &failed {
         println!("not converted: {count} files: {error} ({})", path.display());
     }
+}
+
+/// The size of a file's sections with code, in bytes.
+fn bytes_of_code(bytes: &[u8]) -> u64 {
+    let file = object::File::parse(bytes).expect("the file has been converted");
+    file.sections()
+        .filter(|section| section.kind() == SectionKind::Text)
+        .map(|section| section.size())
+        .sum()
 }
 
 /// Whether a file has the header of an ELF file that can be mapped (a program or a shared object).

@@ -1037,9 +1037,12 @@ mod tests {
         let code = [0x41, 0xff, 0x40, 0x0b, 0x41, 0x5f, 0x55, 0x48, 0x89, 0xe5];
         assert_eq!(from(&code), Ahead::ForCaller);
         assert_eq!(from(&code[4..]), Ahead::ForCaller);
-        // pop %r14
+        // pop %r11
         let mut other = code;
-        other[5] = 0x5e;
+        other[5] = 0x5b;
+        assert_eq!(from(&other), Ahead::ForCaller);
+        // pop %rbx
+        other[4] = 0x90;
         assert_eq!(from(&other), rule(16, 0));
     }
 

@@ -72,9 +72,10 @@ pub(super) fn enters_code(word: u64) -> bool {
         || word & 0xff_ffff_00ff_ffff == 0xe0_ff41_0040_8b4d
 }
 
-/// Whether the instructions are `pop %r15; push %rbp; mov %rsp,%rbp`: the caller's frame is set up.
+/// Whether the instructions are `pop %REGISTER; push %rbp; mov %rsp,%rbp`, with a register from r8
+/// on: the caller's frame is set up.
 pub(super) fn sets_up_for_caller(word: u64) -> bool {
-    word & 0xffff_ffff_ffff == 0xe589_4855_5f41
+    word & 0xffff_ffff_f8ff == 0xe589_4855_5841
 }
 
 /// Whether the instruction is `cmp N(%r13),%rsp`: a function that has set up its frame compares the

@@ -69,6 +69,8 @@ pub(super) struct RoundFindings {
     pub(super) may_return: Vec<bool>,
     /// Whether the function returns with another frame pointer than its caller's.
     pub(super) clobbers: Vec<bool>,
+    /// Whether the function sets up the frame of its caller, or discards its caller.
+    pub(super) frames_caller: Vec<bool>,
     /// Pairs of starts: the code of the first goes on in code of the second.
     pub(super) goes_on: Vec<(usize, usize)>,
     /// As `goes_on`, but only after a call that may not return.

@@ -18,7 +18,9 @@
 //!
 //! Handwritten assembly calls parts of functions that change the frame pointer. The analysis learns
 //! in each round which functions return, and which change the frame pointer, and uses that in the
-//! next round. The rows of such a part say where the frame pointer is lost ([`Location::LOST`]).
+//! next round. The rows of such a part say where the frame pointer is lost ([`Location::LOST`]). So
+//! do the rows of a function that sets up the frame of its caller, up to there: the caller has no
+//! frame yet, and by the frame pointer the walk would leave out the caller's caller.
 
 mod evidence;
 mod state;
@@ -254,6 +256,12 @@ impl<'a> Gap<'a> {
             });
             self.reached.sort_by_key(|reached| reached.at);
             self.follow_ends();
+            let frames_caller = findings.any_of_group(|number| findings.frames_caller[number]);
+            for reached in &mut self.reached {
+                if frames_caller[reached.from] {
+                    reached.state.lose_fp_of_caller();
+                }
+            }
             return;
         }
     }
@@ -353,6 +361,7 @@ impl<'a> Gap<'a> {
             returns: vec![false; starts.len()],
             may_return: vec![false; starts.len()],
             clobbers: vec![false; starts.len()],
+            frames_caller: vec![false; starts.len()],
             goes_on: Vec::new(),
             may_go_on: Vec::new(),
             jumps: Vec::new(),
@@ -567,6 +576,7 @@ impl<'a> Gap<'a> {
                         state.ra = was.ra;
                     }
                 }
+                findings.frames_caller[from] |= state.has_framed_caller && !was.has_framed_caller;
                 // A prologue confirms the start.
                 findings.proved[from] |=
                     state.is_new_frame() && !was.is_lost() && !matches!(was.fp, FpState::Frame(_));
@@ -1428,13 +1438,18 @@ mod tests {
         // 2: push %r15; push %rbp; mov %rsp,%rbp; call; mov %rbp,%rsp; pop %rbp; ret
         text.extend_from_slice(b"\x41\x57\x55\x48\x89\xe5\xe8\xfb\x0f\0\0\x48\x89\xec\x5d\xc3");
         let (entry, nothing, frame) = ("sp+8", "-", "fp+16 -16");
+        // The frame pointer is that of the caller's caller, and the caller has no frame.
         assert_eq!(
-            rules_of(&text, &[5, 7, 8, 0xb, 0xc, 0x11, 0x13, 0x14]),
-            [entry, "in r15", nothing, nothing, nothing, nothing, entry, entry]
+            rules_of(&text, &[0, 3, 5, 0x15]),
+            ["sp+8 lost", "sp+8 lost", "sp+8 lost", "sp+8 lost"]
         );
         assert_eq!(
-            rules_of(&text, &[0x15, 0x19, 0x1a, 0x1d, 0x23, 0x27, 0x28, 0x29]),
-            [entry, nothing, nothing, frame, frame, frame, entry, "sp+16"]
+            rules_of(&text, &[7, 8, 0xb, 0xc, 0x11, 0x13, 0x14]),
+            [nothing, nothing, nothing, nothing, nothing, entry, entry]
+        );
+        assert_eq!(
+            rules_of(&text, &[0x19, 0x1a, 0x1d, 0x23, 0x27, 0x28, 0x29]),
+            [nothing, nothing, frame, frame, frame, entry, "sp+16"]
         );
         assert_eq!(
             rules_of(&text, &[0x2a, 0x2c, 0x2d, 0x30, 0x35, 0x39]),
@@ -1443,7 +1458,7 @@ mod tests {
         // Without a symbol, this code is the tail of a function: add $8,%rsp; push %rbp;
         // mov %rsp,%rbp; leave; ret
         let text = b"\x48\x83\xc4\x08\x55\x48\x89\xe5\xc9\xc3";
-        assert_eq!(rules_of(text, &[0, 4, 8]), [entry, nothing, frame]);
+        assert_eq!(rules_of(text, &[0, 4, 8]), ["sp+8 lost", nothing, frame]);
         assert_eq!(rules_at(text, &[], &[0, 4, 8]), [nothing; 3]);
         // The pushed word is not at the place of the return address: push %rbx; push %rcx; ret
         assert_eq!(rules_of(b"\x53\x51\xc3", &[0, 1, 2]), [nothing; 3]);

@@ -75,6 +75,9 @@ pub(super) struct FrameState {
     /// A register to which the stack pointer was copied, and the distance of its value below the
     /// CFA, in bytes.
     pub(super) copy: Option<(Register, i32)>,
+    /// Whether the function has set up its caller's frame, or has discarded its caller and set up
+    /// its own frame.
+    pub(super) has_framed_caller: bool,
 }
 
 /// The code contradicts the assumptions about the function.
@@ -90,6 +93,7 @@ impl FrameState {
         pushed: false,
         pushed_fp: false,
         copy: None,
+        has_framed_caller: false,
     };
 
     pub(super) fn rule(&self) -> Option<Rule> {
@@ -232,6 +236,7 @@ impl FrameState {
             pushed,
             pushed_fp: false,
             copy: self.copy.filter(|_| self.copy == other.copy),
+            has_framed_caller: self.has_framed_caller && other.has_framed_caller,
         })
     }
 
@@ -264,7 +269,7 @@ impl FrameState {
             (Some(0), ReturnAddress::Kept) if self.fp == FpState::Callers => {
                 *self = FrameState {
                     ra: ReturnAddress::Dropped,
-                    ..FrameState::ENTRY
+                    ..self.at_entry()
                 };
             }
             (Some(below), _) if below < 8 && self.popped().is_some() => {
@@ -281,7 +286,16 @@ impl FrameState {
     pub(super) fn at_entry(self) -> FrameState {
         FrameState {
             fp: self.fp,
+            has_framed_caller: self.has_framed_caller,
             ..FrameState::ENTRY
+        }
+    }
+
+    /// In a function that sets up its caller's frame: makes the frame pointer an unknown one, up to
+    /// there.
+    pub(super) fn lose_fp_of_caller(&mut self) {
+        if self.fp == FpState::Callers && !self.has_framed_caller {
+            (self.fp, self.saved) = (FpState::Other, None);
         }
     }
 
@@ -389,6 +403,7 @@ impl FrameState {
                 // From here on, the frame that was set up belongs to the caller.
                 if matches!(self.fp, FpState::Frame(_)) {
                     self.fp = FpState::Callers;
+                    self.has_framed_caller = true;
                 }
                 *self = self.at_entry();
             }
@@ -405,7 +420,7 @@ impl FrameState {
                 if self.fp != FpState::Callers {
                     return Err(Contradiction);
                 }
-                *self = FrameState::ENTRY;
+                *self = self.at_entry();
             }
             (Mnemonic::Pop, RBP, _) => {
                 let (fp, below) = match (self.fp, self.sp, self.saved) {
@@ -442,6 +457,7 @@ impl FrameState {
                 }
                 if self.ra == ReturnAddress::Dropped && self.is_new_frame() {
                     self.ra = ReturnAddress::Kept;
+                    self.has_framed_caller = true;
                 }
             }
             (Mnemonic::Lea, RBP, _) => self.point_fp(self.slot(instruction)),

@@ -434,6 +434,16 @@ struct sfu_code_cache *sfu_code_cache_enter(void)
 	return own;
 }
 
+bool sfu_code_cache_may_have(uint64_t ra)
+{
+	const struct sfu_code_range *range = this_cpu_read(last_code_cache)->ranges;
+
+	/* A walk on this CPU may change the ranges meanwhile, but never the last one. */
+	while (ra > READ_ONCE(range->end))
+		range++;
+	return ra > READ_ONCE(range->start) && !(READ_ONCE(range->inode) & SFU_REGION);
+}
+
 struct sfu_code_range *sfu_code_range_at(struct sfu_code_cache *own, uint64_t ra)
 {
 	struct sfu_code_range *range = own->ranges;

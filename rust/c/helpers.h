@@ -377,6 +377,11 @@ bool sfu_uretprobe_orig_ra(uint64_t slot, uint64_t *address);
  * mappings, sfu_code_range_at() does so at the first use of a range.
  */
 struct sfu_code_cache *sfu_code_cache_enter(void);
+/*
+ * Whether the code cache that this CPU used last seems to have the byte in front of `ra` as the
+ * code of a file. The code cache may be that of another process. Any context.
+ */
+bool sfu_code_cache_may_have(uint64_t ra);
 void sfu_code_cache_leave(struct sfu_code_cache *cache);
 /*
  * Between enter and leave: the range that contains the byte in front of the return address `ra`, or

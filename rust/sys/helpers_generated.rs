@@ -215,6 +215,9 @@ unsafe extern "C" {
     pub fn sfu_code_cache_enter() -> *mut sfu_code_cache;
 }
 unsafe extern "C" {
+    pub fn sfu_code_cache_may_have(ra: u64) -> bool;
+}
+unsafe extern "C" {
     pub fn sfu_code_cache_leave(cache: *mut sfu_code_cache);
 }
 unsafe extern "C" {

@@ -371,12 +371,18 @@ pub(crate) struct KnownCode {
 /// cheaper than a search of the mappings and tables. Any context.
 #[inline(never)]
 pub(crate) fn known_code(address: u64) -> Option<KnownCode> {
+    let ra = address.wrapping_add(1);
+    // To enter costs ten instructions for each file. SAFETY: C reads ranges of this CPU, which live
+    // as long as the hooks do, up to the last one, which no address is behind.
+    if !unsafe { bindings::sfu_code_cache_may_have(ra) } {
+        return None;
+    }
     let mut cache = CodeCache::enter()?;
     let all = cache.all();
     let walk = all.walk;
     // SAFETY: `cache` is a `CodeCache`, so the calls lie between `sfu_code_cache_enter` and
     // `sfu_code_cache_leave`. The result is one of the cache's ranges.
-    let range = unsafe { &*bindings::sfu_code_range_at(all, address.wrapping_add(1)) };
+    let range = unsafe { &*bindings::sfu_code_range_at(all, ra) };
     let is_usable = range.walk >= walk && range.inode as u32 & bindings::SFU_REGION == 0;
     if !is_usable || !(range.start..range.end).contains(&address) {
         return None;

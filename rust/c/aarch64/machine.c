@@ -15,13 +15,6 @@
 static_assert(sizeof(struct exception_table_entry) == 12 && EX_TYPE_UACCESS_ERR_ZERO == 2 &&
 	      EX_DATA_REG_ERR_SHIFT == 0 && EX_DATA_REG_ZERO_SHIFT == 5);
 
-/*
- * Of rust/aarch64/asm. sfu_count() adds to a per-CPU number. sfu_code_mask() returns the bits of a
- * user address: a pointer authentication code has the others. Any context.
- */
-void sfu_count(uint64_t *counter, uint64_t amount);
-uint64_t sfu_code_mask(void);
-
 void sfu_count(uint64_t *counter, uint64_t amount)
 {
 	this_cpu_add(*(uint64_t __percpu *)counter, amount);

@@ -118,4 +118,11 @@ static inline const void *sfu_vdso_image(const struct mm_struct *mm)
 	return NULL;
 }
 
+/*
+ * Of rust/aarch64/asm. sfu_count() adds to a per-CPU number. sfu_code_mask() returns the bits of a
+ * user address: a pointer authentication code has the others. Any context.
+ */
+void sfu_count(uint64_t *counter, uint64_t amount);
+uint64_t sfu_code_mask(void);
+
 #endif

@@ -18,7 +18,10 @@ use super::{
         SIZE,
         SVC, //
     },
-    machine::NATIVE,
+    machine::{
+        usual_rule,
+        NATIVE, //
+    },
     plt::UNTOUCHED,
     registers::LINK, //
 };
@@ -26,7 +29,6 @@ use crate::sframe::{
     format::bytes::Source,
     rule::{
         Base,
-        Cfa,
         Location,
         Rule, //
     },
@@ -137,30 +139,7 @@ fn is_behind_plt<M: Memory + ?Sized, R: RegisterSource>(
 
 /// The rule of a function whose x29 points to its frame record, `above` bytes below the CFA.
 fn framed(above: i32) -> Rule {
-    let below = above.wrapping_neg();
-    Rule {
-        cfa: Cfa {
-            base: Base::Fp,
-            offset: above,
-            deref: false,
-            plus: 0,
-        },
-        ra: Location::AtCfa(below.wrapping_add(8)),
-        fp: Location::AtCfa(below),
-        ..UNTOUCHED
-    }
-}
-
-/// The rule of a function whose CFA is `cfa` bytes above the stack pointer, and whose x29 and x30
-/// are the caller's.
-fn by_sp(cfa: i32) -> Rule {
-    Rule {
-        cfa: Cfa {
-            offset: cfa,
-            ..UNTOUCHED.cfa
-        },
-        ..UNTOUCHED
-    }
+    usual_rule(Base::Fp, above, Location::AtCfa(above.wrapping_neg()))
 }
 
 /// What the beginning of a function shows.
@@ -234,13 +213,11 @@ fn prologue<S: Source + ?Sized>(mut at: u64, pc: u64, memory: &S) -> Option<Begi
     let mut record: Option<i32> = None;
     for _ in 0..BEGINNING {
         if at == pc {
-            let mut rule = by_sp(pushed);
-            if let Some(above) = record {
-                let below = above.checked_neg()?;
-                rule.fp = Location::AtCfa(below);
-                rule.ra = Location::AtCfa(below.checked_add(8)?);
-            }
-            return Some(Beginning::Rule(rule));
+            let fp = match record {
+                Some(above) => Location::AtCfa(above.checked_neg()?),
+                None => Location::Unchanged,
+            };
+            return Some(Beginning::Rule(usual_rule(Base::Sp, pushed, fp)));
         }
         match effect(instruction(at, memory)?) {
             InsnEffect::Other => {}
@@ -315,7 +292,9 @@ fn rule_behind_load<S: Source + ?Sized>(
             InsnEffect::LoadsRecord(distance) => above.checked_add(distance)?,
             _ => break,
         };
-        return Some(Some(by_sp(cfa.checked_sub(moved)?)));
+        // x29 and x30 are the caller's again.
+        let cfa = cfa.checked_sub(moved)?;
+        return Some(Some(usual_rule(Base::Sp, cfa, Location::Unchanged)));
     }
     Some(None)
 }

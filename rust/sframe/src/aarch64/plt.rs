@@ -6,21 +6,24 @@
 //! A stub loads x16 and x17, and jumps to x17: "PLT entries" in "ELF for the Arm 64-bit
 //! Architecture". Only the first stub, for symbols that are not bound yet, pushes x16 and x30.
 
-use super::insn::{
-    is_call,
-    BR_X17,
-    BTI_C,
-    CLEAR_FP,
-    CLEAR_LINK,
-    PUSH_X16_LINK,
-    SIZE, //
+use super::{
+    insn::{
+        effect,
+        is_call,
+        InsnEffect,
+        BR_X17,
+        BTI_C,
+        CLEAR_FP,
+        CLEAR_LINK,
+        PUSH_X16_LINK,
+        SIZE, //
+    },
+    machine::usual_rule, //
 };
 use crate::sframe::{
     format::bytes::Source,
     rule::{
         Base,
-        Cfa,
-        Extra,
         Location,
         Rule, //
     }, //
@@ -30,30 +33,12 @@ use crate::sframe::{
 pub const STUB: usize = 16;
 
 /// The rule of a function that has touched neither the stack nor x29 and x30.
-pub const UNTOUCHED: Rule = Rule {
-    cfa: Cfa {
-        base: Base::Sp,
-        offset: 0,
-        deref: false,
-        plus: 0,
-    },
-    ra: Location::Unchanged,
-    fp: Location::Unchanged,
-    mangled: true,
-    signal: false,
-    extra: Extra::NONE,
-};
+pub const UNTOUCHED: Rule = usual_rule(Base::Sp, 0, Location::Unchanged);
 
 /// The rule of the first stub, behind its push.
 const PUSHED: Rule = Rule {
-    cfa: Cfa {
-        base: Base::Sp,
-        offset: 16,
-        deref: false,
-        plus: 0,
-    },
     ra: Location::AtCfa(-8),
-    ..UNTOUCHED
+    ..usual_rule(Base::Sp, 16, Location::Unchanged)
 };
 
 const fn is_adrp_x16(word: u32) -> bool {
@@ -145,11 +130,6 @@ pub fn rule_without_rows<S: Source + ?Sized>(
 /// Whether the code before `pc`, a return address, is the start of a program: it sets x29 and x30
 /// to 0, and then calls without a jump in between.
 fn is_start<S: Source + ?Sized>(pc: u64, memory: &S) -> bool {
-    use super::insn::{
-        effect,
-        InsnEffect, //
-    };
-
     let Ok(code) =
         memory.read::<{ START * SIZE as usize }>(pc.wrapping_sub(const { START as u64 * SIZE }))
     else {

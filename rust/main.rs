@@ -29,6 +29,7 @@ mod tables;
 // Tools use the same file.
 #[allow(unreachable_pub)]
 mod uapi;
+mod uretprobes;
 mod user_memory;
 mod walk;
 

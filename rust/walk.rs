@@ -61,6 +61,7 @@ use crate::{
         self,
         CodeCache, //
     },
+    uretprobes,
     user_memory::{
         work_of_look_up,
         Part,
@@ -381,7 +382,7 @@ impl<'a> Task for Current<'a> {
 
     #[inline(always)]
     fn undo_uretprobe(&self, frame: &mut Frame) -> bool {
-        uprobes::put_back(frame, self.memory)
+        uretprobes::put_back(frame, self.memory)
     }
 
     #[inline(always)]

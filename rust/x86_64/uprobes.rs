@@ -28,15 +28,9 @@ use crate::{
         self,
         PtRegs, //
     },
-    user_memory::{
-        UserMemory,
-        VISIT, //
-    }, //
+    uretprobes::trampoline_at,
+    user_memory::UserMemory, //
 };
-use kernel::page::PAGE_SIZE;
-
-/// The distance from a return address on the stack to the CFA, in bytes.
-const BELOW_CFA: u64 = 8;
 
 /// Whether the kernel is about to set the task's registers for a uprobe, or to restore them: the PC
 /// and the stack pointer may then not belong together. Any context.
@@ -95,7 +89,7 @@ fn before(place: UprobeTrampoline, frame: &Frame, memory: &UserMemory) -> Option
     let (pc, sp) = match place {
         UprobeTrampoline::Returned { sp, resolved } => {
             let sp = frame.sp.checked_add(sp)?;
-            let slot = sp.checked_sub(BELOW_CFA)?;
+            let slot = sp.checked_sub(x86_64::KEY_BELOW_SP)?;
             let pc = match sys::uretprobe_orig_ra(slot) {
                 Some(original) => original,
                 None if resolved => {
@@ -131,41 +125,4 @@ fn spare_red_zone(frame: &mut Frame, memory: &UserMemory) {
     if target.is_some_and(|target| trampoline_at(target, memory) == Some(target)) {
         frame.sp = frame.sp.wrapping_add(x86_64::RED_ZONE);
     }
-}
-
-/// The work of [`put_back`] at the beginning of a page: a search of the kernel's list of
-/// uretprobes, which has up to 64 entries.
-const PUT_BACK: u32 = 130;
-
-/// Restores a return address that a uretprobe replaced. False if the kernel is just about to note
-/// the replaced address, or if no budget is left. Any context.
-#[inline(never)]
-pub(crate) fn put_back(frame: &mut Frame, memory: &UserMemory) -> bool {
-    // The trampoline begins a page of its own.
-    if frame.pc % PAGE_SIZE as u64 != 0 {
-        return true;
-    }
-    if memory.take(PUT_BACK).is_err() {
-        return false;
-    }
-    if trampoline_at(frame.pc, memory) != Some(frame.pc) {
-        return true;
-    }
-    match sys::uretprobe_orig_ra(frame.sp.wrapping_sub(BELOW_CFA)) {
-        Some(original) => {
-            frame.pc = original;
-            true
-        }
-        None => false,
-    }
-}
-
-/// The start of the mapping at an address, as a run-time address, if the mapping is executable and
-/// has no file, like the kernel's own trampolines. None, too, if no budget is left.
-#[inline(never)]
-fn trampoline_at(address: u64, memory: &UserMemory) -> Option<u64> {
-    memory.take(VISIT).ok()?;
-    let mut mapping = sys::Mapping::default();
-    sys::find_mapping(address, &mut mapping).ok()?;
-    (mapping.executable && !mapping.is_file).then_some(mapping.start)
 }

@@ -7,7 +7,7 @@
 //! trampoline is one breakpoint, at the beginning of a page, and changes no register. So the stack
 //! pointer there is the CFA of the function that has returned.
 
-/// The distance from the stack pointer of the frame that a probed function returns to, up to the
+/// The distance from the stack pointer of the frame that a probed function returns to, down to the
 /// key of the kernel's list of uretprobes, in bytes: the key is the stack pointer at the function's
 /// entry, which is the CFA.
-pub const KEY_ABOVE_SP: u64 = 0;
+pub const KEY_BELOW_SP: u64 = 0;

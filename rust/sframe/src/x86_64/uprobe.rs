@@ -12,6 +12,10 @@ use crate::sframe::x86_64::insn::{
 /// The number of bytes of a trampoline of uprobes that [`uprobe_trampoline`] examines.
 pub const UPROBE_TRAMPOLINE: usize = 20;
 
+/// The distance from the stack pointer of the frame that a probed function returns to, down to the
+/// key of the kernel's list of uretprobes, in bytes: the key is the place of the return address.
+pub const KEY_BELOW_SP: u64 = 8;
+
 /// The size of the code that replaces the instruction under an optimised uprobe, in bytes.
 pub const OPTIMISED: usize = 10;
 

@@ -14,8 +14,8 @@
 #include "compat.h"
 
 /*
- * The ID of a mm, which no other mm has, or has ever had. It may change: then what was noted of the
- * mm is forgotten. Any context.
+ * The ID of a mm. No other mm has this number, and no earlier mm had it. The ID of a mm may change:
+ * then the module forgets the ranges and regions of the mm. Any context.
  */
 static inline uint64_t sfu_mm_id(const struct mm_struct *mm);
 
@@ -44,8 +44,8 @@ void sfu_entry_text_find(void);
 static inline bool is_virtual_machine(void);
 
 /*
- * Whether the loaded page tables are surely those of the current task, as far as
- * copy_from_user_nofault() does not find this out. The task has a mm. Any context.
+ * Whether the page tables of the current task are loaded. True, too, where
+ * copy_from_user_nofault() itself compares the page tables. The task has a mm. Any context.
  */
 static inline bool sfu_has_own_page_tables(void);
 

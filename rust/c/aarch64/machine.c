@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-only
-/* AArch64: the functions of helpers.h that are not in line, and those that rust/aarch64 calls. */
+/* AArch64: functions of helpers.h, and functions that rust/aarch64 calls. */
 #define pr_fmt(fmt) KBUILD_MODNAME ": " fmt
 
 #include <linux/percpu.h>

@@ -25,8 +25,8 @@
 //! * the vDSO and its image (`sfu_vdso_address`, `sfu_vdso_image`);
 //! * assertions about what the assembler of the Rust part writes into tables of the kernel.
 //!
-//! `sfu_is_readable` and `sfu_read_user` read only if the current task's page tables are loaded. They
-//! ask `nmi_uaccess_okay()` and `sfu_has_own_page_tables`.
+//! `sfu_is_readable` and `sfu_read_user` read only if the current task's page tables are loaded.
+//! They ask `nmi_uaccess_okay()` and `sfu_has_own_page_tables`.
 //! `rust/c/compat.h` has the redirection of a hooked call on kernels before 6.2. Where it does not
 //! work, `machine.h` replaces it.
 //!
@@ -36,8 +36,8 @@
 //!   reads of user memory one by one (`get_user`), and many in a row (`UserAccess`); the bits of a
 //!   return address that are bits of the address (`code_mask`);
 //! * [`is_ordinary`]: whether the fast path may begin at a PC, by the code there;
-//! * [`uprobes`]: undoes what uprobes change on the stack and in the registers. `rust/uretprobes.rs`
-//!   undoes what uretprobes change.
+//! * [`uprobes`]: undoes what uprobes change on the stack and in the registers.
+//!   `rust/uretprobes.rs` undoes what uretprobes change.
 //!
 //! # Core: `rust/sframe/src/NAME/`, as `crate::sframe::arch`
 //!

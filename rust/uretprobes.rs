@@ -2,8 +2,8 @@
 
 //! Return addresses that uretprobes have replaced.
 //!
-//! A uretprobe replaces a function's return address by the address of a trampoline. The kernel keeps
-//! a list of the replaced addresses. No row describes this change.
+//! A uretprobe replaces a function's return address by the address of a trampoline. The kernel
+//! keeps a list of the replaced addresses. No row describes this change.
 
 use crate::{
     sframe::{
